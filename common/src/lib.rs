@@ -1,1 +1,5 @@
-//! common
+//! What both programs share and nothing else: names, outcomes and pod facts. Pure: no IO, no
+//! clock, no logs.
+
+pub mod names;
+pub mod outcome;

@@ -1,0 +1,41 @@
+//! The names that are an interface: finalizers, labels, annotations, condition types and
+//! reasons, as Kubernetes and this project fix them. (spec/job-controller.md §0.2)
+
+/// Finalizer that keeps a Job's pod in the API until it is counted.
+pub const TRACKING_FINALIZER: &str = "batch.kubernetes.io/job-tracking";
+/// Annotation and label with a pod's completion index.
+pub const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
+/// Annotation: counted failures of the index before this pod.
+pub const INDEX_FAILURE_COUNT: &str = "batch.kubernetes.io/job-index-failure-count";
+/// Annotation: failures of the index before this pod that the policy ignored.
+pub const INDEX_IGNORED_FAILURE_COUNT: &str = "batch.kubernetes.io/job-index-ignored-failure-count";
+/// Environment variable with the completion index.
+pub const COMPLETION_INDEX_ENV: &str = "JOB_COMPLETION_INDEX";
+/// The `spec.managedBy` that stands for the Job controller of kube-controller-manager.
+pub const RESERVED_MANAGED_BY: &str = "kubernetes.io/job-controller";
+/// The `spec.managedBy` of Jobs that ask for this project's controller.
+pub const MANAGED_BY: &str = "epilogue.dev/job-controller";
+/// Source component of the controller's events; the reference's own name, which people filter by.
+pub const EVENT_SOURCE: &str = "job-controller";
+
+/// Condition types of pods.
+pub mod pod_condition {
+    /// The pod is about to end because of a disruption, not of its own doing. (KEP-3329)
+    pub const DISRUPTION_TARGET: &str = "DisruptionTarget";
+    /// All containers are ready.
+    pub const READY: &str = "Ready";
+}
+
+/// Condition types of Jobs.
+pub mod job_condition {
+    /// No pods run because `spec.suspend` is set.
+    pub const SUSPENDED: &str = "Suspended";
+    /// The Job will be Failed once its pods have ended.
+    pub const FAILURE_TARGET: &str = "FailureTarget";
+    /// The Job has failed.
+    pub const FAILED: &str = "Failed";
+    /// The Job will be Complete once its pods have ended.
+    pub const SUCCESS_CRITERIA_MET: &str = "SuccessCriteriaMet";
+    /// The Job has succeeded.
+    pub const COMPLETE: &str = "Complete";
+}
