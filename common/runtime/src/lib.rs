@@ -1,1 +1,13 @@
-//! common/runtime
+//! What both programs need around their core, and nothing of their work: errors to outcomes, the
+//! API client, telemetry, the admin server, signals, joined tasks and the leader's lease.
+
+pub mod admin;
+pub mod classify;
+pub mod client;
+pub mod health;
+
+pub mod pacing;
+pub mod process;
+pub mod signals;
+pub mod tasks;
+pub mod telemetry;

@@ -1,0 +1,224 @@
+//! The admin server: `/livez`, `/readyz` and `/metrics` on one port. It reads, and changes
+//! nothing.
+
+use std::fmt;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use prometheus::{Registry, TextEncoder};
+use thiserror::Error;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::health::Checks;
+
+/// How long open requests may take once the end is asked for; a scrape takes milliseconds.
+const DRAIN_MAX: Duration = Duration::from_secs(2);
+
+/// Where to listen (`--metrics-bind-address`): `:8080`, `host:port`, `[v6]:port`, or `0` for
+/// nowhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BindAddress {
+    /// No server.
+    Off,
+    /// All of the machine's addresses, of both families where it has both.
+    Any(u16),
+    /// A host's name or address.
+    Host(String, u16),
+}
+
+/// Why the admin server does not run.
+#[derive(Debug, Error)]
+pub enum AdminError {
+    /// The text is no address.
+    #[error(
+        "{0:?} is no address to listen on; give :PORT, ADDRESS:PORT or [IPV6]:PORT (port 0 takes \
+         a free one), or 0 to switch the server off"
+    )]
+    Address(String),
+    /// The address cannot be listened on.
+    #[error("cannot listen on {0}; give another --metrics-bind-address, or 0 for none")]
+    Listen(BindAddress, #[source] io::Error),
+    /// The server ended by itself.
+    #[error("the admin server failed")]
+    Serve(#[source] io::Error),
+}
+
+/// A server that has its port, and does not answer yet.
+#[derive(Debug)]
+pub struct Admin {
+    listener: Option<TcpListener>,
+    router: Router,
+}
+
+struct Pages {
+    live: Checks,
+    ready: Checks,
+    registry: Registry,
+}
+
+impl FromStr for BindAddress {
+    type Err = AdminError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let bad = || AdminError::Address(text.to_owned());
+        if text == "0" {
+            return Ok(Self::Off);
+        }
+        let (host, port) = text.rsplit_once(':').ok_or_else(bad)?;
+        let port = port.parse().map_err(|_| bad())?;
+        if host.is_empty() {
+            return Ok(Self::Any(port));
+        }
+        let bracketed = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+        let good = match bracketed {
+            Some(address) => address.parse::<Ipv6Addr>().is_ok(),
+            None => host.chars().all(|c| c.is_ascii_alphanumeric() || c == '.' || c == '-'),
+        };
+        if good { Ok(Self::Host(host.to_owned(), port)) } else { Err(bad()) }
+    }
+}
+
+impl fmt::Display for BindAddress {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Off => formatter.write_str("0"),
+            Self::Any(port) => write!(formatter, ":{port}"),
+            Self::Host(host, port) => write!(formatter, "{host}:{port}"),
+        }
+    }
+}
+
+impl Admin {
+    /// Takes the port. `live` failing asks for a restart of the process, `ready` failing only
+    /// says that it does not do its work yet.
+    pub async fn bind(
+        address: &BindAddress,
+        live: Checks,
+        ready: Checks,
+        registry: Registry,
+    ) -> Result<Self, AdminError> {
+        let listener =
+            listen(address).await.map_err(|source| AdminError::Listen(address.clone(), source))?;
+        let pages = Arc::new(Pages { live, ready, registry });
+        let router = Router::new()
+            .route("/livez", get(livez))
+            .route("/readyz", get(readyz))
+            .route("/metrics", get(metrics))
+            .with_state(pages);
+        Ok(Self { listener, router })
+    }
+
+    /// The address that was taken, if any.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.listener.as_ref()?.local_addr().ok()
+    }
+
+    /// Answers until `token` is cancelled.
+    pub async fn serve(self, token: CancellationToken) -> Result<(), AdminError> {
+        let Some(listener) = self.listener else {
+            token.cancelled().await;
+            return Ok(());
+        };
+        let server = axum::serve(listener, self.router)
+            .with_graceful_shutdown(token.clone().cancelled_owned());
+        let late = async {
+            token.cancelled().await;
+            tokio::time::sleep(DRAIN_MAX).await;
+        };
+        tokio::select! {
+            ended = server => ended.map_err(AdminError::Serve),
+            () = late => Ok(()),
+        }
+    }
+}
+
+async fn listen(address: &BindAddress) -> io::Result<Option<TcpListener>> {
+    let listener = match address {
+        BindAddress::Off => return Ok(None),
+        BindAddress::Host(host, port) => TcpListener::bind(format!("{host}:{port}")).await?,
+        BindAddress::Any(port) => match TcpListener::bind((Ipv6Addr::UNSPECIFIED, *port)).await {
+            // A taken port is taken; any other answer may mean a machine without IPv6.
+            Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
+                TcpListener::bind((Ipv4Addr::UNSPECIFIED, *port)).await?
+            }
+            listened => listened?,
+        },
+    };
+    Ok(Some(listener))
+}
+
+async fn livez(State(pages): State<Arc<Pages>>, uri: Uri) -> Response {
+    health(&pages.live, "livez", &uri)
+}
+
+async fn readyz(State(pages): State<Arc<Pages>>, uri: Uri) -> Response {
+    health(&pages.ready, "readyz", &uri)
+}
+
+fn health(checks: &Checks, endpoint: &str, uri: &Uri) -> Response {
+    let query = uri.query().unwrap_or_default();
+    let verbose = query.split('&').any(|pair| pair == "verbose" || pair.starts_with("verbose="));
+    let health = checks.run();
+    let status = if health.is_ok() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, health.page(endpoint, verbose)).into_response()
+}
+
+async fn metrics(State(pages): State<Arc<Pages>>) -> Response {
+    match TextEncoder::new().encode_to_string(&pages.registry.gather()) {
+        Ok(text) => ([(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::error::Error as _;
+
+    #[test]
+    fn addresses_are_read_as_the_go_programs_read_them() {
+        let host = |host: &str, port| BindAddress::Host(host.to_owned(), port);
+        let table = [
+            ("0", BindAddress::Off),
+            (":8080", BindAddress::Any(8080)),
+            (":0", BindAddress::Any(0)),
+            ("0.0.0.0:8080", host("0.0.0.0", 8080)),
+            ("127.0.0.1:0", host("127.0.0.1", 0)),
+            ("[::1]:9090", host("[::1]", 9090)),
+            ("localhost:9090", host("localhost", 9090)),
+        ];
+        for (text, address) in table {
+            assert_eq!(text.parse::<BindAddress>().ok().as_ref(), Some(&address), "{text}");
+            assert_eq!(address.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused_with_the_remedy() {
+        for bad in ["", "8080", "http://:8080", ":http", ":70000", "::1:8080", "[::1:8080", "a b:1"]
+        {
+            let error = bad.parse::<BindAddress>().expect_err(bad).to_string();
+            assert!(error.contains(":PORT") && error.contains("0 to switch"), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_taken_port_names_the_flag_and_the_remedy() {
+        let first = TcpListener::bind("127.0.0.1:0").await.expect("must listen");
+        let port = first.local_addr().expect("must have an address").port();
+        let address = BindAddress::Host("127.0.0.1".to_owned(), port);
+        let bound = Admin::bind(&address, Checks::new(), Checks::new(), Registry::new()).await;
+        let error = bound.expect_err("must be taken");
+        assert!(error.to_string().contains("--metrics-bind-address"), "{error}");
+        assert!(error.source().is_some());
+    }
+}

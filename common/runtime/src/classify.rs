@@ -1,0 +1,199 @@
+//! From the client's errors to outcomes: the only place that interprets a `kube::Error`. What a
+//! failure leads to is decided elsewhere.
+
+use std::error::Error as StdError;
+use std::iter::successors;
+
+use epilogue_common::outcome::{Failure, FailureKind};
+use jiff::SignedDuration;
+use kube::core::Status;
+
+/// Longest part of a reply that is not a `Status` which goes into a message: such a reply is a
+/// proxy's page.
+const FOREIGN_TEXT_CHARS_MAX: usize = 200;
+
+/// The cause by which admission says that the namespace is going away.
+const NAMESPACE_TERMINATING: &str = "NamespaceTerminating";
+
+/// Reads the class, the API's own words and the wish to be left alone out of a client's error.
+pub fn classify(error: kube::Error) -> Failure {
+    match error {
+        kube::Error::Api(status) => from_status(&status),
+        // Nothing was sent.
+        error @ (kube::Error::BuildRequest(_)
+        | kube::Error::InferConfig(_)
+        | kube::Error::InferKubeconfig(_)
+        | kube::Error::ProxyProtocolUnsupported { .. }
+        | kube::Error::ProxyProtocolDisabled { .. }
+        | kube::Error::TlsRequired
+        | kube::Error::RustlsTls(_)
+        | kube::Error::Auth(_)
+        | kube::Error::HttpError(_)
+        | kube::Error::Discovery(_)) => Failure::new(FailureKind::Other, chain(&error)),
+        kube::Error::Service(source) => Failure::new(FailureKind::Unknown, chain(source.as_ref())),
+        kube::Error::HyperError(source) => Failure::new(FailureKind::Unknown, chain(&source)),
+        // The rest is a reply that did not arrive, or not whole: the call may have been done.
+        error => Failure::new(FailureKind::Unknown, chain(&error)),
+    }
+}
+
+fn from_status(status: &Status) -> Failure {
+    let seconds = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
+    Failure {
+        kind: kind_of(status),
+        message: message_of(status),
+        retry_after: (seconds > 0).then(|| SignedDuration::from_secs(i64::from(seconds))),
+    }
+}
+
+fn kind_of(status: &Status) -> FailureKind {
+    match status.reason.as_str() {
+        "NotFound" => FailureKind::NotFound,
+        "AlreadyExists" => FailureKind::AlreadyExists,
+        "Conflict" => FailureKind::Conflict,
+        "Invalid" => FailureKind::Invalid,
+        "Forbidden" => forbidden_kind(status),
+        "TooManyRequests" => FailureKind::TooManyRequests,
+        // The server gave up waiting for its own work, which may still be carried out.
+        "Timeout" => FailureKind::Unknown,
+        "ServerTimeout" | "ServiceUnavailable" | "InternalError" => FailureKind::ServerError,
+        _ => kind_of_code(status),
+    }
+}
+
+/// For replies whose reason says nothing, such as those of a proxy.
+fn kind_of_code(status: &Status) -> FailureKind {
+    match status.code {
+        403 => forbidden_kind(status),
+        404 => FailureKind::NotFound,
+        408 | 504 => FailureKind::Unknown,
+        409 => FailureKind::Conflict,
+        422 => FailureKind::Invalid,
+        429 => FailureKind::TooManyRequests,
+        500..=599 => FailureKind::ServerError,
+        _ => FailureKind::Other,
+    }
+}
+
+fn forbidden_kind(status: &Status) -> FailureKind {
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    if causes.into_iter().any(|cause| cause.reason == NAMESPACE_TERMINATING) {
+        FailureKind::NamespaceTerminating
+    } else {
+        FailureKind::Forbidden
+    }
+}
+
+fn message_of(status: &Status) -> String {
+    if status.message.is_empty() {
+        let reason = if status.reason.is_empty() { "no reason given" } else { &status.reason };
+        return format!("HTTP {}: {reason}", status.code);
+    }
+    if status.reason == "Failed to parse error data" {
+        let text: String = status.message.chars().take(FOREIGN_TEXT_CHARS_MAX).collect();
+        return format!("HTTP {}: {text}", status.code);
+    }
+    status.message.clone()
+}
+
+/// An error and its sources in one line, without those that repeat what follows.
+fn chain(error: &(dyn StdError + 'static)) -> String {
+    let parts: Vec<String> =
+        successors(Some(error), |&error| error.source()).map(ToString::to_string).collect();
+    let repeats = |index: usize| {
+        parts.get(index + 1).is_some_and(|next| parts[index].contains(next.as_str()))
+    };
+    let kept: Vec<&str> =
+        (0..parts.len()).filter(|index| !repeats(*index)).map(|i| parts[i].as_str()).collect();
+    kept.join(": ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn status(code: u16, reason: &str) -> Status {
+        Status::failure("the words", reason).with_code(code)
+    }
+
+    fn with_details(code: u16, reason: &str, details: serde_json::Value) -> Status {
+        status(code, reason).with_details(serde_json::from_value(details).expect("must be details"))
+    }
+
+    fn api(status: Status) -> Failure {
+        classify(kube::Error::Api(status.boxed()))
+    }
+
+    #[test]
+    fn a_status_has_the_kind_of_its_reason_and_else_of_its_code() {
+        let table = [
+            (404, "NotFound", FailureKind::NotFound),
+            (409, "AlreadyExists", FailureKind::AlreadyExists),
+            (409, "Conflict", FailureKind::Conflict),
+            (422, "Invalid", FailureKind::Invalid),
+            (403, "Forbidden", FailureKind::Forbidden),
+            (429, "TooManyRequests", FailureKind::TooManyRequests),
+            (504, "Timeout", FailureKind::Unknown),
+            (500, "ServerTimeout", FailureKind::ServerError),
+            (500, "InternalError", FailureKind::ServerError),
+            (503, "ServiceUnavailable", FailureKind::ServerError),
+            (410, "Expired", FailureKind::Other),
+            (400, "BadRequest", FailureKind::Other),
+            (401, "Unauthorized", FailureKind::Other),
+            (404, "", FailureKind::NotFound),
+            (403, "", FailureKind::Forbidden),
+            (409, "", FailureKind::Conflict),
+            (422, "", FailureKind::Invalid),
+            (429, "Failed to parse error data", FailureKind::TooManyRequests),
+            (502, "Failed to parse error data", FailureKind::ServerError),
+            (504, "Failed to parse error data", FailureKind::Unknown),
+            (408, "", FailureKind::Unknown),
+            (418, "", FailureKind::Other),
+        ];
+        for (code, reason, kind) in table {
+            assert_eq!(api(status(code, reason)).kind, kind, "{code} {reason}");
+        }
+    }
+
+    #[test]
+    fn a_namespace_that_goes_away_is_told_from_other_refusals_by_its_cause() {
+        let terminating =
+            with_details(403, "Forbidden", json!({"causes": [{"reason": "NamespaceTerminating"}]}));
+        assert_eq!(api(terminating).kind, FailureKind::NamespaceTerminating);
+        let quota = with_details(403, "Forbidden", json!({"causes": [{"reason": "X"}]}));
+        assert_eq!(api(quota).kind, FailureKind::Forbidden);
+    }
+
+    #[test]
+    fn the_wish_to_be_left_alone_is_kept() {
+        let details = json!({"retryAfterSeconds": 7});
+        let failure = api(with_details(429, "TooManyRequests", details));
+        assert_eq!(failure.retry_after, Some(SignedDuration::from_secs(7)));
+        assert_eq!(api(status(429, "TooManyRequests")).retry_after, None);
+    }
+
+    #[test]
+    fn the_message_is_the_api_s_own() {
+        assert_eq!(api(status(404, "NotFound")).message, "the words");
+        let silent = Status::failure("", "").with_code(500);
+        assert_eq!(api(silent).message, "HTTP 500: no reason given");
+        let page = Status::failure(&"x".repeat(5_000), "Failed to parse error data").with_code(502);
+        assert_eq!(api(page).message.len(), "HTTP 502: ".len() + FOREIGN_TEXT_CHARS_MAX);
+    }
+
+    #[test]
+    fn a_lost_reply_is_unknown_and_says_what_happened_on_the_wire() {
+        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        let failure = classify(kube::Error::Service(Box::new(refused)));
+        assert_eq!(failure.kind, FailureKind::Unknown);
+        assert_eq!(failure.message, "connection refused");
+        let cut = serde_json::from_str::<u8>("{").expect_err("must not parse");
+        assert_eq!(classify(kube::Error::SerdeError(cut)).kind, FailureKind::Unknown);
+    }
+
+    #[test]
+    fn what_was_never_sent_is_not_unknown() {
+        assert_eq!(classify(kube::Error::TlsRequired).kind, FailureKind::Other);
+    }
+}

@@ -1,0 +1,146 @@
+//! Named checks, and the page that tells their state. Serving the page is the admin server's job.
+
+use std::fmt;
+use std::fmt::Write as _;
+use std::sync::{Arc, Mutex, PoisonError};
+
+type Check = Box<dyn Fn() -> Result<(), String> + Send + Sync>;
+
+/// Checks in the order in which they were added.
+#[derive(Default)]
+pub struct Checks {
+    checks: Vec<(String, Check)>,
+}
+
+/// A check's state that its owner sets.
+#[derive(Clone, Debug)]
+pub struct Flag {
+    state: Arc<Mutex<Result<(), String>>>,
+}
+
+/// The state of all checks at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Health {
+    results: Vec<(String, Result<(), String>)>,
+}
+
+impl Checks {
+    /// No checks: healthy while the server answers.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a check, which must return at once; its error is shown to people.
+    #[must_use]
+    pub fn with<F>(mut self, name: impl Into<String>, check: F) -> Self
+    where
+        F: Fn() -> Result<(), String> + Send + Sync + 'static,
+    {
+        self.checks.push((name.into(), Box::new(check)));
+        self
+    }
+
+    /// Adds a check whose state is a flag's.
+    #[must_use]
+    pub fn with_flag(self, name: impl Into<String>, flag: &Flag) -> Self {
+        let flag = flag.clone();
+        self.with(name, move || flag.state())
+    }
+
+    /// Runs all checks.
+    pub fn run(&self) -> Health {
+        let results = self.checks.iter().map(|(name, check)| (name.clone(), check())).collect();
+        Health { results }
+    }
+}
+
+impl fmt::Debug for Checks {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_list().entries(self.checks.iter().map(|(name, _)| name)).finish()
+    }
+}
+
+impl Flag {
+    /// A flag that fails with `why` until told otherwise.
+    pub fn failing(why: impl Into<String>) -> Self {
+        Self { state: Arc::new(Mutex::new(Err(why.into()))) }
+    }
+
+    /// A flag that passes until told otherwise.
+    pub fn passing() -> Self {
+        Self { state: Arc::new(Mutex::new(Ok(()))) }
+    }
+
+    /// From now on the check passes.
+    pub fn pass(&self) {
+        self.set(Ok(()));
+    }
+
+    /// From now on the check fails.
+    pub fn fail(&self, why: impl Into<String>) {
+        self.set(Err(why.into()));
+    }
+
+    fn state(&self) -> Result<(), String> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set(&self, state: Result<(), String>) {
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = state;
+    }
+}
+
+impl Health {
+    /// Whether every check passed.
+    pub fn is_ok(&self) -> bool {
+        self.results.iter().all(|(_, result)| result.is_ok())
+    }
+
+    /// The page in the form that the Kubernetes components use: a bare `ok`, or a line per check
+    /// when asked for or when one failed.
+    pub fn page(&self, endpoint: &str, verbose: bool) -> String {
+        if self.is_ok() && !verbose {
+            return "ok".to_owned();
+        }
+        let mut page = String::new();
+        for (name, result) in &self.results {
+            // Writing to a `String` cannot fail.
+            let _ = match result {
+                Ok(()) => writeln!(page, "[+]{name} ok"),
+                Err(why) => writeln!(page, "[-]{name} failed: {why}"),
+            };
+        }
+        let verdict = if self.is_ok() { "passed" } else { "failed" };
+        let _ = writeln!(page, "{endpoint} check {verdict}");
+        page
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_is_a_bare_ok_unless_asked_or_failed() {
+        let flag = Flag::failing("pods not listed yet");
+        let checks = Checks::new().with("ping", || Ok(())).with_flag("caches", &flag);
+        let failed = checks.run();
+        assert!(!failed.is_ok());
+        let page = "[+]ping ok\n[-]caches failed: pods not listed yet\nreadyz check failed\n";
+        assert_eq!(failed.page("readyz", false), page);
+        assert_eq!(failed.page("readyz", true), page);
+
+        flag.pass();
+        let passed = checks.run();
+        assert!(passed.is_ok());
+        assert_eq!(passed.page("readyz", false), "ok");
+        assert_eq!(passed.page("readyz", true), "[+]ping ok\n[+]caches ok\nreadyz check passed\n");
+        flag.fail("the watch ended");
+        assert!(!checks.run().is_ok());
+    }
+
+    #[test]
+    fn no_checks_is_healthy() {
+        assert_eq!(Checks::new().run().page("livez", true), "livez check passed\n");
+    }
+}

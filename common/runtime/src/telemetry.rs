@@ -1,0 +1,198 @@
+//! Logs to stderr, for machines or for people. Field names are the same in every line of both
+//! programs: `timestamp`, `level`, `target`, `message`, and the event's own beside them.
+
+use std::fmt;
+use std::str::FromStr;
+
+use thiserror::Error;
+use tracing::Subscriber;
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, Layer as _, Registry};
+
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
+/// The form of the log (`--log-format`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogFormat {
+    /// A JSON object per line.
+    #[default]
+    Json,
+    /// A line for people.
+    Text,
+}
+
+/// Which events are logged (`--log-level`): levels, and levels for targets, separated by commas.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogFilter(String);
+
+/// Why logs cannot be written as asked.
+#[derive(Debug, Error)]
+pub enum TelemetryError {
+    /// The format is not one of ours.
+    #[error("log format {0:?} is not known; give json or text")]
+    Format(String),
+    /// A part of the filter is neither a level nor a target with a level.
+    #[error(
+        "log filter {filter:?}: {part:?} is neither a level (off, error, warn, info, debug, \
+         trace) nor target=level; give for example info,kube=debug"
+    )]
+    Filter {
+        /// The whole filter.
+        filter: String,
+        /// The part that was not understood.
+        part: String,
+    },
+    /// The process already has a logger.
+    #[error("logging is set up already")]
+    Twice(#[source] tracing_subscriber::util::TryInitError),
+}
+
+impl FromStr for LogFormat {
+    type Err = TelemetryError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "json" => Ok(Self::Json),
+            "text" => Ok(Self::Text),
+            _ => Err(TelemetryError::Format(text.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for LogFormat {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Json => "json",
+            Self::Text => "text",
+        })
+    }
+}
+
+impl FromStr for LogFilter {
+    type Err = TelemetryError;
+
+    /// Stricter than the filter's own parser, which takes a mistyped level for the name of a
+    /// target and so turns everything else off.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let bad =
+            |part: &str| TelemetryError::Filter { filter: text.to_owned(), part: part.to_owned() };
+        for part in text.split(',').map(str::trim) {
+            let level = part.rsplit_once('=').map_or(part, |(_, level)| level);
+            let is_level = LEVELS.iter().any(|known| level.eq_ignore_ascii_case(known));
+            if !is_level || EnvFilter::try_new(part).is_err() {
+                return Err(bad(part));
+            }
+        }
+        Ok(Self(text.to_owned()))
+    }
+}
+
+impl Default for LogFilter {
+    fn default() -> Self {
+        Self("info".to_owned())
+    }
+}
+
+impl fmt::Display for LogFilter {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.0)
+    }
+}
+
+/// Logs to stderr from here on, for the whole process; once, at the start.
+pub fn init(format: LogFormat, filter: &LogFilter) -> Result<(), TelemetryError> {
+    subscriber(format, filter, std::io::stderr).try_init().map_err(TelemetryError::Twice)
+}
+
+/// What writes the events that pass the filter.
+pub fn subscriber<W>(
+    format: LogFormat,
+    filter: &LogFilter,
+    writer: W,
+) -> impl Subscriber + Send + Sync + 'static
+where
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
+    let layer = tracing_subscriber::fmt::layer().with_writer(writer);
+    let layer = match format {
+        LogFormat::Json => layer.json().flatten_event(true).with_current_span(false).boxed(),
+        LogFormat::Text => layer.with_ansi(false).boxed(),
+    };
+    let filter = EnvFilter::new(&filter.0);
+    Registry::default().with(layer.with_filter(filter))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::sync::{Arc, Mutex};
+
+    #[derive(Clone, Default)]
+    struct Page(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Page {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().expect("must not be poisoned").write(bytes)
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn logged(format: LogFormat, filter: &str) -> String {
+        let page = Page::default();
+        let writer = page.clone();
+        let filter: LogFilter = filter.parse().expect("filter must parse");
+        let subscriber = subscriber(format, &filter, move || writer.clone());
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::info_span!("sync", job = "default/a").in_scope(|| {
+                tracing::info!(pod = "a-0", "pod created");
+                tracing::debug!("unseen");
+            });
+        });
+        let bytes = page.0.lock().expect("must not be poisoned").clone();
+        String::from_utf8(bytes).expect("log must be UTF-8")
+    }
+
+    #[test]
+    fn json_lines_have_stable_names() {
+        let text = logged(LogFormat::Json, "info");
+        let line: serde_json::Value = serde_json::from_str(&text).expect("one JSON line");
+        assert_eq!(line["level"], "INFO");
+        assert_eq!(line["message"], "pod created");
+        assert_eq!(line["pod"], "a-0");
+        assert_eq!(line["spans"][0]["job"], "default/a");
+        assert!(line["timestamp"].is_string() && line["target"].is_string());
+    }
+
+    #[test]
+    fn text_is_one_line_per_event_and_the_filter_holds() {
+        let text = logged(LogFormat::Text, "warn,epilogue_runtime=info");
+        assert_eq!(text.lines().count(), 1, "{text}");
+        assert!(text.contains("pod created pod=\"a-0\""), "{text}");
+        assert_eq!(logged(LogFormat::Text, "error"), "");
+    }
+
+    #[test]
+    fn a_mistyped_level_is_an_error_that_says_what_to_give() {
+        for bad in ["inf", "", "info,kube", "kube=verbose", "info,,debug", "a b=info,[x=info"] {
+            let error = bad.parse::<LogFilter>().expect_err(bad);
+            assert!(error.to_string().contains("info,kube=debug"), "{error}");
+        }
+        for good in ["info", "DEBUG", "info, kube=debug", "warn,kube_client::client=trace"] {
+            assert!(good.parse::<LogFilter>().is_ok(), "{good}");
+        }
+    }
+
+    #[test]
+    fn formats_are_named_as_they_are_printed() {
+        for format in [LogFormat::Json, LogFormat::Text] {
+            assert_eq!(format.to_string().parse::<LogFormat>().ok(), Some(format));
+        }
+        let error = "yaml".parse::<LogFormat>().expect_err("must not be a format");
+        assert_eq!(error.to_string(), "log format \"yaml\" is not known; give json or text");
+    }
+}

@@ -1,0 +1,78 @@
+//! The admin server over a real socket.
+
+use std::net::SocketAddr;
+
+use epilogue_runtime::admin::{Admin, BindAddress};
+use epilogue_runtime::health::{Checks, Flag};
+use epilogue_runtime::process;
+use prometheus::Registry;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio_util::sync::CancellationToken;
+
+async fn fetch(address: SocketAddr, path: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).await.expect("must connect");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.expect("must send");
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).await.expect("must be answered");
+    let status = reply.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status");
+    let body = reply.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).expect("a body");
+    (status, body)
+}
+
+#[tokio::test]
+async fn the_three_pages_are_served_until_the_token_is_cancelled() {
+    let registry = Registry::new();
+    process::register(&registry, "0.1.0", "test").expect("must register");
+    let caches = Flag::failing("pods: not listed yet");
+    let ready = Checks::new().with_flag("caches", &caches);
+    let live = Checks::new().with("ping", || Ok(()));
+    let address: BindAddress = "127.0.0.1:0".parse().expect("must parse");
+    let admin = Admin::bind(&address, live, ready, registry).await.expect("must listen");
+    let address = admin.local_addr().expect("must have an address");
+    let token = CancellationToken::new();
+    let server = tokio::spawn(admin.serve(token.clone()));
+
+    assert_eq!(fetch(address, "/livez").await, (200, "ok".to_owned()));
+    let page = "[+]ping ok\nlivez check passed\n".to_owned();
+    assert_eq!(fetch(address, "/livez?verbose").await, (200, page));
+    let page = "[-]caches failed: pods: not listed yet\nreadyz check failed\n".to_owned();
+    assert_eq!(fetch(address, "/readyz").await, (503, page));
+    caches.pass();
+    assert_eq!(fetch(address, "/readyz").await, (200, "ok".to_owned()));
+    let (status, text) = fetch(address, "/metrics").await;
+    assert_eq!(status, 200);
+    assert!(text.contains("epilogue_build_info"), "{text}");
+    assert_eq!(fetch(address, "/other").await.0, 404);
+
+    token.cancel();
+    server.await.expect("must not panic").expect("must end well");
+    assert!(TcpStream::connect(address).await.is_err());
+}
+
+#[tokio::test]
+async fn an_open_connection_does_not_hold_up_the_end() {
+    let address = BindAddress::Host("127.0.0.1".to_owned(), 0);
+    let admin = Admin::bind(&address, Checks::new(), Checks::new(), Registry::new())
+        .await
+        .expect("must listen");
+    let address = admin.local_addr().expect("must have an address");
+    let token = CancellationToken::new();
+    let server = tokio::spawn(admin.serve(token.clone()));
+    let mut stream = TcpStream::connect(address).await.expect("must connect");
+    stream.write_all(b"GET /metrics HTTP/1.1\r\n").await.expect("must send");
+    token.cancel();
+    server.await.expect("must not panic").expect("must end well");
+}
+
+#[tokio::test]
+async fn switched_off_it_takes_no_port_and_still_ends_by_the_token() {
+    let admin = Admin::bind(&BindAddress::Off, Checks::new(), Checks::new(), Registry::new())
+        .await
+        .expect("must do nothing");
+    assert_eq!(admin.local_addr(), None);
+    let token = CancellationToken::new();
+    token.cancel();
+    admin.serve(token).await.expect("must end well");
+}
