@@ -1,1 +1,25 @@
-//! tests
+//! The laboratory as a library: what the `lab` program and every tier-3 suite are made of.
+//!
+//! [`ControlPlane`] starts a real Kubernetes API of one's own, [`Cluster`] gives clients for one
+//! that runs, [`Namespace`] gives a test its own corner of it, [`eventually`] waits.
+
+pub mod binary;
+pub mod cluster;
+pub mod control_plane;
+pub mod error;
+pub mod eventually;
+pub mod kubeconfig;
+pub mod namespace;
+pub mod nodes;
+pub mod paths;
+pub mod pki;
+pub mod process;
+pub mod run_dir;
+pub mod tools;
+
+pub use cluster::Cluster;
+pub use control_plane::{ControlPlane, Name, Options};
+pub use error::LabError;
+pub use eventually::{eventually, observe_until};
+pub use namespace::Namespace;
+pub use process::Process;

@@ -1,1 +1,39 @@
-fn main() {}
+//! `cargo lab`: the laboratory's command line. One sub command, one file in `commands/`.
+
+mod commands;
+
+use clap::{Parser, Subcommand};
+
+use commands::{down, prepare, status, up};
+
+/// A real Kubernetes API on this machine, and the tests and shows that run on it.
+#[derive(Debug, Parser)]
+#[command(name = "cargo lab", bin_name = "cargo lab", disable_help_subcommand = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Start a control plane and keep it until Ctrl-C
+    Up(up::Arguments),
+    /// End a lab that runs
+    Down(down::Arguments),
+    /// Show the labs of this checkout
+    Status,
+    /// Install the tools and build the control plane that everything else needs
+    Prepare,
+}
+
+// On the current thread, so that children which end with their parent's thread (see `Process`)
+// hang on the main thread, which lives as long as the lab.
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> anyhow::Result<()> {
+    match Arguments::parse().command {
+        Command::Up(arguments) => up::run(arguments).await,
+        Command::Down(arguments) => down::run(arguments).await,
+        Command::Status => status::run(),
+        Command::Prepare => prepare::run().await,
+    }
+}

@@ -1,0 +1,6 @@
+//! The sub commands, one file each: `Arguments` where it takes any, and `run`.
+
+pub(crate) mod down;
+pub(crate) mod prepare;
+pub(crate) mod status;
+pub(crate) mod up;

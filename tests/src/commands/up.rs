@@ -1,0 +1,144 @@
+//! `lab up`: a control plane that stays until Ctrl-C, SIGTERM or `lab down`.
+
+use std::fs::File;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use lab::control_plane::flags::ALL_CONTROLLERS;
+use lab::paths::LabDir;
+use lab::run_dir::{Phase, State};
+use lab::{ControlPlane, Name, Options, observe_until};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::prepare;
+
+const DETACHED_READY_WITHIN: Duration = Duration::from_mins(2);
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// Simulated nodes to add
+    #[arg(long, default_value_t = 0)]
+    nodes: u32,
+
+    /// Run kube-controller-manager, by default with all controllers
+    ///
+    /// Its Job controller leaves Jobs alone whose spec.managedBy names another controller, so
+    /// the default is right beside ours. For a controller of ours that runs with
+    /// --manage-all-jobs, switch it off: --kcm=*,-job-controller. Without --kcm nothing deletes
+    /// namespaces, collects garbage or makes service accounts; only the namespace `default` has
+    /// its own.
+    #[arg(
+        long,
+        value_name = "CONTROLLERS",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = ALL_CONTROLLERS
+    )]
+    kcm: Option<String>,
+
+    /// Run kube-scheduler
+    #[arg(long)]
+    scheduler: bool,
+
+    /// Leave it running in the background; end it by `cargo lab down`
+    #[arg(long)]
+    detach: bool,
+
+    /// Its name; by default `default`, or `default-2`, … where that runs already
+    #[arg(long)]
+    name: Option<String>,
+}
+
+pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
+    prepare::run().await?;
+    if arguments.detach { detached().await } else { attached(&arguments).await }
+}
+
+async fn attached(arguments: &Arguments) -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut control_plane = tokio::select! {
+        started = ControlPlane::start(options(arguments)) => started?,
+        _ = terminate.recv() => return Ok(()),
+        _ = interrupt.recv() => return Ok(()),
+    };
+    println!("{}", describe(&control_plane));
+    println!("Ctrl-C ends it.");
+    let unasked = tokio::select! {
+        ended = control_plane.ended() => Some(ended),
+        _ = terminate.recv() => None,
+        _ = interrupt.recv() => None,
+    };
+    control_plane.stop().await?;
+    unasked.map_or(Ok(()), |ended| Err(ended.into()))
+}
+
+fn options(arguments: &Arguments) -> Options {
+    let name = match &arguments.name {
+        Some(name) => Name::Exactly(name.clone()),
+        None => Name::FirstFree("default".into()),
+    };
+    let mut options = Options::new(name);
+    if let Some(controllers) = &arguments.kcm {
+        options = options.controller_manager(controllers);
+    }
+    if arguments.scheduler {
+        options = options.scheduler();
+    }
+    options
+}
+
+fn describe(control_plane: &ControlPlane) -> String {
+    let kubeconfig = control_plane.kubeconfig_path().display();
+    format!(
+        "lab {} is ready at {}\n  export KUBECONFIG={kubeconfig}\n  \
+         kubectl --kubeconfig {kubeconfig} get namespaces",
+        control_plane.name(),
+        control_plane.server(),
+    )
+}
+
+/// Starts this program again without `--detach`, in a session of its own, and waits until that
+/// one's lab is ready.
+async fn detached() -> anyhow::Result<()> {
+    let labs = LabDir::of_workspace();
+    std::fs::create_dir_all(labs.runs())?;
+    let log_path = labs.runs().join("detached.log");
+    let log = File::create(&log_path).with_context(|| format!("open {}", log_path.display()))?;
+    let arguments = std::env::args_os().skip(1).filter(|argument| argument != "--detach");
+    // Not `current_exe`: a rebuild may have replaced the file meanwhile.
+    let mut supervisor = Command::new("/proc/self/exe")
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        .process_group(0)
+        .spawn()
+        .context("start the supervisor")?;
+
+    let pid = supervisor.id();
+    let state = move || {
+        let exited = supervisor.try_wait().ok().flatten();
+        let labs = labs.clone();
+        async move { (exited, ready_state_of(&labs, pid)) }
+    };
+    let seen = observe_until(DETACHED_READY_WITHIN, state, |(exited, ready)| {
+        exited.is_some() || ready.is_some()
+    });
+    let Ok((None, Some(ready))) = seen.await else {
+        bail!("the lab did not start:\n{}", std::fs::read_to_string(&log_path)?);
+    };
+    println!("lab {} is ready at {}", ready.name, ready.server);
+    println!("  export KUBECONFIG={}", ready.kubeconfig.display());
+    println!("  cargo lab down --name {}", ready.name);
+    Ok(())
+}
+
+fn ready_state_of(labs: &LabDir, supervisor: u32) -> Option<State> {
+    lab::run_dir::list(labs)
+        .iter()
+        .filter_map(|dir| State::read(dir))
+        .find(|state| state.supervisor.pid == supervisor && state.phase == Phase::Ready)
+}

@@ -1,0 +1,291 @@
+//! A real Kubernetes API of one's own: etcd, kube-apiserver and, where asked for,
+//! kube-controller-manager and kube-scheduler. Starts them in order, ends them in reverse.
+
+pub mod flags;
+mod ports;
+mod ready;
+
+pub(crate) use ready::default_service_account;
+
+use std::path::Path;
+use std::time::Duration;
+
+use futures::future::select_all;
+
+use crate::cluster::Cluster;
+use crate::error::LabError;
+use crate::kubeconfig;
+use crate::paths::LabDir;
+use crate::pki::{self, Authority};
+use crate::process::{Process, ProcessRecord, Program};
+use crate::run_dir::{self, Phase, RunDir, State};
+
+use flags::Layout;
+use ports::Reserved;
+
+/// Time for a program to end by itself before it is killed.
+const STOP_GRACE: Duration = Duration::from_secs(10);
+/// A port may be taken between our choice and the server's bind; then all of it starts anew.
+const START_TRIES_MAX: usize = 3;
+
+/// How a lab gets its name, which is also that of its directory.
+#[derive(Clone, Debug)]
+pub enum Name {
+    /// This one; an error if a lab of that name runs.
+    Exactly(String),
+    /// This one, or with -2, -3, … behind it.
+    FirstFree(String),
+    /// This one with a random suffix, for tests.
+    Unique(String),
+}
+
+/// What to start.
+#[derive(Clone, Debug)]
+pub struct Options {
+    labs: LabDir,
+    name: Name,
+    controllers: Option<String>,
+    scheduler: bool,
+    api_server_flags: Vec<String>,
+    controller_manager_flags: Vec<String>,
+}
+
+impl Options {
+    /// etcd and kube-apiserver, nothing else.
+    pub fn new(name: Name) -> Self {
+        Self {
+            labs: LabDir::of_workspace(),
+            name,
+            controllers: None,
+            scheduler: false,
+            api_server_flags: Vec::new(),
+            controller_manager_flags: Vec::new(),
+        }
+    }
+
+    /// For a test: a name of its own.
+    pub fn unique(prefix: &str) -> Self {
+        Self::new(Name::Unique(prefix.to_owned()))
+    }
+
+    /// With kube-controller-manager and these of its controllers, in the syntax of its flag
+    /// `--controllers`: [`flags::ALL_CONTROLLERS`], `*,-job-controller`, or names.
+    #[must_use]
+    pub fn controller_manager(mut self, controllers: &str) -> Self {
+        self.controllers = Some(controllers.to_owned());
+        self
+    }
+
+    /// With kube-scheduler.
+    #[must_use]
+    pub fn scheduler(mut self) -> Self {
+        self.scheduler = true;
+        self
+    }
+
+    /// With another flag of kube-apiserver, as `--feature-gates=…`; wins over the lab's own.
+    #[must_use]
+    pub fn api_server_flag(mut self, flag: &str) -> Self {
+        self.api_server_flags.push(flag.to_owned());
+        self
+    }
+
+    /// With another flag of kube-controller-manager; wins over the lab's own.
+    #[must_use]
+    pub fn controller_manager_flag(mut self, flag: &str) -> Self {
+        self.controller_manager_flags.push(flag.to_owned());
+        self
+    }
+
+    fn claim(&self) -> Result<RunDir, LabError> {
+        match &self.name {
+            Name::Exactly(name) => RunDir::claim(&self.labs, name),
+            Name::Unique(prefix) => {
+                let suffix = rand::random::<u32>();
+                RunDir::claim(&self.labs, &format!("{prefix}-{suffix:08x}"))
+            }
+            Name::FirstFree(stem) => {
+                let mut claimed = RunDir::claim(&self.labs, stem);
+                let mut number = 2;
+                while matches!(claimed, Err(LabError::NameTaken(_))) {
+                    claimed = RunDir::claim(&self.labs, &format!("{stem}-{number}"));
+                    number += 1;
+                }
+                claimed
+            }
+        }
+    }
+}
+
+/// A control plane that runs. Dropped without [`ControlPlane::stop`], its processes are killed.
+#[derive(Debug)]
+pub struct ControlPlane {
+    cluster: Cluster,
+    layout: Layout,
+    run_dir: RunDir,
+    /// In the order of their start.
+    processes: Vec<Process>,
+}
+
+impl ControlPlane {
+    /// Starts everything and returns when the API is ready, after 2 to 4 seconds.
+    ///
+    /// The binary must have been built: `cargo lab prepare`, or [`crate::binary::ensure`].
+    pub async fn start(options: Options) -> Result<Self, LabError> {
+        run_dir::prune(&options.labs);
+        let run_dir = options.claim()?;
+        let mut tries = 1;
+        let (layout, processes) = loop {
+            match start_processes(&options, &run_dir).await {
+                Err(LabError::Ended { log_tail, .. })
+                    if tries < START_TRIES_MAX && log_tail.contains("address already in use") =>
+                {
+                    tries += 1;
+                }
+                done => break done?,
+            }
+        };
+        let cluster = Cluster::new(layout.kubeconfig("admin"), Some(layout.dir.clone()));
+        let control_plane = Self { cluster, layout, run_dir, processes };
+        default_service_account(&control_plane.admin_client().await?, "default").await?;
+        control_plane.write_state(Phase::Ready)?;
+        Ok(control_plane)
+    }
+
+    /// Access to it by any identity.
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    /// A client that may do everything.
+    pub async fn admin_client(&self) -> Result<kube::Client, LabError> {
+        self.cluster.admin_client().await
+    }
+
+    /// The administrator's kubeconfig.
+    pub fn kubeconfig_path(&self) -> &Path {
+        self.cluster.kubeconfig_path()
+    }
+
+    /// A client that is one service account; see [`Cluster::service_account_client`].
+    pub async fn service_account_client(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> Result<kube::Client, LabError> {
+        self.cluster.service_account_client(namespace, name).await
+    }
+
+    /// The lab's name.
+    pub fn name(&self) -> &str {
+        self.run_dir.name()
+    }
+
+    /// The lab's state directory: logs, pki, kubeconfigs, state.json.
+    pub fn dir(&self) -> &Path {
+        self.run_dir.path()
+    }
+
+    /// The API's URL.
+    pub fn server(&self) -> String {
+        self.layout.server()
+    }
+
+    /// Its processes, in the order of their start.
+    pub fn processes(&self) -> impl Iterator<Item = &ProcessRecord> {
+        self.processes.iter().map(Process::record)
+    }
+
+    /// Waits until one of its processes ends unasked, and says which. Cancel safe.
+    pub async fn ended(&mut self) -> LabError {
+        select_all(self.processes.iter_mut().map(|process| Box::pin(process.ended()))).await.0
+    }
+
+    /// Ends everything: controllers, then the API server, etcd last (the API server would hang
+    /// without it). Returns when all processes are gone. Logs stay, data go.
+    pub async fn stop(mut self) -> Result<(), LabError> {
+        while let Some(process) = self.processes.pop() {
+            process.stop(STOP_GRACE).await;
+        }
+        let data = self.layout.etcd_data();
+        std::fs::remove_dir_all(&data).map_err(LabError::file("remove", data))?;
+        self.write_state(Phase::Stopped)
+    }
+
+    fn write_state(&self, phase: Phase) -> Result<(), LabError> {
+        let processes = self.processes.iter().map(|process| process.record().clone()).collect();
+        write_state(&self.run_dir, &self.layout, phase, processes)
+    }
+}
+
+async fn start_processes(
+    options: &Options,
+    run_dir: &RunDir,
+) -> Result<(Layout, Vec<Process>), LabError> {
+    let ports = [Reserved::any()?, Reserved::any()?, Reserved::any()?];
+    let layout = Layout {
+        dir: run_dir.path().to_owned(),
+        etcd_client_port: ports[0].port(),
+        etcd_peer_port: ports[1].port(),
+        api_port: ports[2].port(),
+    };
+    run_dir.subdirectory("logs")?;
+    write_identities(&layout, &run_dir.subdirectory("pki")?)?;
+    write_state(run_dir, &layout, Phase::Starting, Vec::new())?;
+    drop(ports);
+
+    let binary = options.labs.control_plane_binary();
+    let start = |flags: Vec<String>| {
+        let name = flags[0].clone();
+        Process::spawn_control_plane(&Program::new(&name, &binary, flags, &layout.log(&name)))
+    };
+    let mut processes = vec![start(flags::etcd(&layout))?];
+    ready::listens(&mut processes[0], layout.etcd_client_port).await?;
+    processes.push(start(flags::api_server(&layout, &options.api_server_flags))?);
+    ready::api_answers(&mut processes[1], &layout).await?;
+    if let Some(controllers) = &options.controllers {
+        let extra = &options.controller_manager_flags;
+        processes.push(start(flags::controller_manager(&layout, controllers, extra))?);
+    }
+    if options.scheduler {
+        processes.push(start(flags::scheduler(&layout))?);
+    }
+    Ok((layout, processes))
+}
+
+fn write_identities(layout: &Layout, pki_dir: &Path) -> Result<(), LabError> {
+    let authority = Authority::create(pki_dir)?;
+    let api_server = authority.api_server()?;
+    pki::write_secret(&layout.pki("apiserver.crt"), &api_server.certificate)?;
+    pki::write_secret(&layout.pki("apiserver.key"), &api_server.key)?;
+    let (private, public) = pki::service_account_key()?;
+    pki::write_secret(&layout.pki("sa.key"), &private)?;
+    pki::write_secret(&layout.pki("sa.pub"), &public)?;
+    let clients = [
+        ("admin", "admin", Some("system:masters")),
+        ("kube-controller-manager", "system:kube-controller-manager", None),
+        ("kube-scheduler", "system:kube-scheduler", None),
+    ];
+    for (file, user, group) in clients {
+        let identity = authority.client(user, group)?;
+        let text = kubeconfig::render(&layout.server(), authority.certificate(), &identity);
+        pki::write_secret(&layout.kubeconfig(file), &text)?;
+    }
+    Ok(())
+}
+
+fn write_state(
+    run_dir: &RunDir,
+    layout: &Layout,
+    phase: Phase,
+    processes: Vec<ProcessRecord>,
+) -> Result<(), LabError> {
+    run_dir.write_state(&State {
+        name: run_dir.name().to_owned(),
+        phase,
+        supervisor: ProcessRecord::of("lab", std::process::id()),
+        server: layout.server(),
+        kubeconfig: layout.kubeconfig("admin"),
+        processes,
+    })
+}

@@ -1,0 +1,73 @@
+//! Waiting: observe until a predicate holds or time is up. The only wait of the test suites.
+
+use std::fmt::Debug;
+use std::panic::Location;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Between two observations. Short against everything that a test waits for, long against what
+/// an observation costs the API server.
+const INTERVAL: Duration = Duration::from_millis(20);
+
+/// Observes until `holds`, and gives that observation; after `within`, the last one as the error.
+pub async fn observe_until<S>(
+    within: Duration,
+    mut observe: impl AsyncFnMut() -> S,
+    holds: impl Fn(&S) -> bool,
+) -> Result<S, S> {
+    let deadline = Instant::now() + within;
+    loop {
+        let seen = observe().await;
+        if holds(&seen) {
+            return Ok(seen);
+        }
+        if Instant::now() >= deadline {
+            return Err(seen);
+        }
+        tokio::time::sleep(INTERVAL).await;
+    }
+}
+
+/// [`observe_until`] for tests: panics at the time-out, with `what` was awaited, the caller's
+/// place and the last state seen.
+#[track_caller]
+pub fn eventually<S: Debug>(
+    what: &str,
+    within: Duration,
+    observe: impl AsyncFnMut() -> S,
+    holds: impl Fn(&S) -> bool,
+) -> impl Future<Output = S> {
+    let caller = Location::caller();
+    async move {
+        match observe_until(within, observe, holds).await {
+            Ok(seen) => seen,
+            Err(last) => {
+                panic!("{caller}: not within {within:?}: {what}; last seen: {last:#?}")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[tokio::test]
+    async fn the_observation_that_holds_is_given_back() {
+        let count = Cell::new(0);
+        let observe = || async {
+            count.set(count.get() + 1);
+            count.get()
+        };
+        assert_eq!(observe_until(Duration::from_secs(9), observe, |seen| *seen == 3).await, Ok(3));
+    }
+
+    #[tokio::test]
+    #[should_panic(expected = "not within 1ms: the sun rises; last seen: \"night\"")]
+    async fn a_time_out_prints_the_last_state() {
+        eventually("the sun rises", Duration::from_millis(1), || async { "night" }, |_| false)
+            .await;
+    }
+}

@@ -1,0 +1,63 @@
+//! Kubeconfigs: written for an identity of the lab, or derived from one that exists.
+
+use std::path::Path;
+
+use k8s_openapi::ByteString;
+use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
+use serde_json::json;
+
+use crate::error::LabError;
+use crate::pki::{self, Identity};
+
+/// A kubeconfig with everything inside, so that it can be copied into a virtual machine.
+pub fn render(server: &str, authority: &str, identity: &Identity) -> String {
+    let bytes = |pem: &str| ByteString(pem.as_bytes().to_vec());
+    let document = json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "lab", "cluster": {
+            "server": server,
+            "certificate-authority-data": bytes(authority),
+        }}],
+        "users": [{"name": "lab", "user": {
+            "client-certificate-data": bytes(&identity.certificate),
+            "client-key-data": bytes(&identity.key),
+        }}],
+        "contexts": [{"name": "lab", "context": {"cluster": "lab", "user": "lab"}}],
+        "current-context": "lab",
+    });
+    serde_yaml_ng::to_string(&document).expect("plain strings must be YAML")
+}
+
+/// The kubeconfig at `path`.
+pub fn read(path: &Path) -> Result<Kubeconfig, LabError> {
+    Kubeconfig::read_from(path)
+        .map_err(|source| LabError::Kubeconfig { path: path.to_owned(), source: source.into() })
+}
+
+/// The same cluster with a bearer token in the place of whatever identity was there.
+pub fn with_token(mut kubeconfig: Kubeconfig, token: &str) -> Kubeconfig {
+    let auth_info = AuthInfo { token: Some(token.to_owned().into()), ..AuthInfo::default() };
+    for user in &mut kubeconfig.auth_infos {
+        user.auth_info = Some(auth_info.clone());
+    }
+    kubeconfig
+}
+
+/// Writes it where only its owner may read it.
+pub fn write(path: &Path, kubeconfig: &Kubeconfig) -> Result<(), LabError> {
+    let text = serde_yaml_ng::to_string(kubeconfig).map_err(|source| LabError::Document {
+        what: path.display().to_string(),
+        source: source.into(),
+    })?;
+    pki::write_secret(path, &text)
+}
+
+/// A client for a kubeconfig. `path` is only named in errors.
+pub async fn client(kubeconfig: Kubeconfig, path: &Path) -> Result<kube::Client, LabError> {
+    let failed = |source| LabError::Kubeconfig { path: path.to_owned(), source };
+    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+        .await
+        .map_err(|source| failed(source.into()))?;
+    kube::Client::try_from(config).map_err(|source| failed(source.into()))
+}

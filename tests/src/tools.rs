@@ -1,0 +1,148 @@
+//! Programs that the laboratory needs on the machine: a table, a look, an installation by
+//! apt-get where that is possible, else an error with the command.
+
+use std::path::{Path, PathBuf};
+
+use tokio::process::Command;
+
+use crate::error::LabError;
+
+/// Where a tool comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    /// A package of Debian.
+    Apt(&'static str),
+    /// Something that only a person should install, and how.
+    Person(&'static str),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Tool {
+    program: &'static str,
+    source: Source,
+    needed_for: &'static str,
+}
+
+/// kubectl is not in it: the lab prints commands for it and never runs it.
+const TOOLS: [Tool; 4] = [
+    Tool {
+        program: "go",
+        // Debian's own is older than Kubernetes' go.mod asks for.
+        source: Source::Person("Go 1.26 or newer from https://go.dev/dl/"),
+        needed_for: "building etcd and Kubernetes",
+    },
+    Tool {
+        program: "protoc",
+        source: Source::Apt("protobuf-compiler"),
+        needed_for: "building the agent's CRI client",
+    },
+    Tool {
+        program: "dbus-daemon",
+        source: Source::Apt("dbus"),
+        needed_for: "the agent's tests against a private bus",
+    },
+    Tool {
+        program: "setpriv",
+        source: Source::Apt("util-linux"),
+        needed_for: "children that end with the lab",
+    },
+];
+
+/// Makes sure that every tool is there.
+pub async fn ensure() -> Result<(), LabError> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let directories: Vec<PathBuf> = std::env::split_paths(&path).collect();
+    let missing = missing(&directories);
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let packages = packages(&missing);
+    if !packages.is_empty() && apt_is_possible(&directories).await {
+        eprintln!("installing {} …", packages.join(" "));
+        apt_get(&["update"]).await?;
+        let install = ["install", "--yes", "--no-install-recommends"];
+        apt_get(&[&install[..], &packages].concat()).await?;
+    }
+    self::missing(&directories).first().map_or(Ok(()), |tool| Err(error_of(tool)))
+}
+
+fn missing(directories: &[PathBuf]) -> Vec<Tool> {
+    TOOLS.into_iter().filter(|tool| !is_installed(tool.program, directories)).collect()
+}
+
+fn is_installed(program: &str, directories: &[PathBuf]) -> bool {
+    directories.iter().any(|directory| directory.join(program).is_file())
+}
+
+fn packages(tools: &[Tool]) -> Vec<&'static str> {
+    tools
+        .iter()
+        .filter_map(|tool| match tool.source {
+            Source::Apt(package) => Some(package),
+            Source::Person(_) => None,
+        })
+        .collect()
+}
+
+fn error_of(tool: &Tool) -> LabError {
+    let remedy = match tool.source {
+        Source::Apt(package) => format!("sudo apt-get install {package} (or your system's way)"),
+        Source::Person(remedy) => remedy.to_owned(),
+    };
+    LabError::ToolMissing { program: tool.program, needed_for: tool.needed_for, remedy }
+}
+
+/// Debian, and root or a sudo that asks nothing.
+async fn apt_is_possible(directories: &[PathBuf]) -> bool {
+    let debian = Path::new("/etc/debian_version").exists();
+    debian && is_installed("apt-get", directories) && (is_root() || sudo_is_silent().await)
+}
+
+fn is_root() -> bool {
+    nix::unistd::geteuid().is_root()
+}
+
+async fn sudo_is_silent() -> bool {
+    let asked = Command::new("sudo").args(["--non-interactive", "true"]).output().await;
+    asked.is_ok_and(|output| output.status.success())
+}
+
+async fn apt_get(args: &[&str]) -> Result<(), LabError> {
+    let mut command = if is_root() {
+        Command::new("apt-get")
+    } else {
+        let mut sudo = Command::new("sudo");
+        sudo.args(["--non-interactive", "DEBIAN_FRONTEND=noninteractive", "apt-get"]);
+        sudo
+    };
+    let failed = |source| LabError::Spawn { program: "apt-get".into(), source };
+    // Its lines are noise unless it fails; then the caller's second look names what is missing.
+    let output = command
+        .args(args)
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .output()
+        .await
+        .map_err(failed)?;
+    if !output.status.success() {
+        eprintln!("apt-get {}:\n{}", args.join(" "), String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn on_an_empty_machine_everything_is_missing() {
+        assert_eq!(missing(&[]).len(), TOOLS.len());
+        assert_eq!(packages(&TOOLS), ["protobuf-compiler", "dbus", "util-linux"]);
+    }
+
+    #[test]
+    fn the_error_names_the_command() {
+        let protoc = TOOLS.iter().find(|tool| tool.program == "protoc").expect("in the table");
+        let message = error_of(protoc).to_string();
+        assert!(message.contains("sudo apt-get install protobuf-compiler"), "{message}");
+    }
+}
