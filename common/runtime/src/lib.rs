@@ -5,7 +5,7 @@ pub mod admin;
 pub mod classify;
 pub mod client;
 pub mod health;
-
+pub mod lease;
 pub mod pacing;
 pub mod process;
 pub mod signals;

@@ -39,7 +39,8 @@ pub enum TaskError {
         message: String,
     },
     /// Tasks were still running at the end of the time limit, and were dropped.
-    #[error("still running {} s after the end was asked for: {}", limit.as_secs(), names.join(", "))]
+    #[error("still running {} s after the end was asked for: {}",
+            limit.as_secs(), names.join(", "))]
     Stuck {
         /// The tasks' names.
         names: Vec<String>,

@@ -1,0 +1,285 @@
+//! Carries the steps of the election out: asks the API, waits, renews, releases. The choices are
+//! made in `decide.rs`.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use epilogue_common::outcome::{Failure, FailureKind, Outcome};
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use kube::api::PostParams;
+use kube::{Api, Client};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::decide::{Now, Observed, Record, Step, decide, released};
+use super::{JITTER, LeaseError, LeaseOptions, Loss};
+use crate::classify::classify;
+
+/// The lease is ours, until it is lost or released. Dropping it stops the renewals and leaves
+/// the lease to expire.
+#[derive(Debug)]
+pub struct Leadership {
+    lost: CancellationToken,
+    loss: Arc<OnceLock<Loss>>,
+    stop: CancellationToken,
+    renewing: AbortOnDropHandle<Candidate>,
+}
+
+#[derive(Debug)]
+struct Candidate {
+    api: Api<Lease>,
+    options: LeaseOptions,
+    me: String,
+    lease: Option<Lease>,
+    observed: Option<Observed>,
+    /// Whether `lease` is what our last write made of it; then it need not be read again.
+    current: bool,
+}
+
+#[derive(Debug)]
+enum Attempt {
+    Held,
+    Refused { holder: String },
+}
+
+/// Waits until the lease is ours. Ends early only if `cancel` is cancelled or the options are
+/// wrong: an API that does not answer is waited for.
+pub async fn acquire(
+    client: Client,
+    options: &LeaseOptions,
+    me: String,
+    cancel: &CancellationToken,
+) -> Result<Leadership, LeaseError> {
+    options.validate()?;
+    let api = Api::namespaced(client, &options.namespace);
+    let options = options.clone();
+    let mut candidate = Candidate { api, options, me, lease: None, observed: None, current: false };
+    let held = tokio::select! {
+        biased;
+        () = cancel.cancelled() => return Err(LeaseError::Cancelled),
+        held = candidate.wait() => held,
+    };
+    tracing::info!(lease = candidate.options.name, identity = candidate.me, "leading");
+    let (lost, stop) = (CancellationToken::new(), CancellationToken::new());
+    let loss = Arc::new(OnceLock::new());
+    let task = renew(candidate, held, stop.clone(), lost.clone(), loss.clone());
+    let renewing = AbortOnDropHandle::new(tokio::spawn(task));
+    Ok(Leadership { lost, loss, stop, renewing })
+}
+
+impl Leadership {
+    /// Completes when the lease is no longer ours; all work must end then.
+    pub async fn lost(&self) -> Loss {
+        self.lost.cancelled().await;
+        self.loss.get().cloned().unwrap_or(Loss::Unattended)
+    }
+
+    /// Cancelled when the lease is no longer ours.
+    pub fn token(&self) -> CancellationToken {
+        self.lost.clone()
+    }
+
+    /// Gives the lease back, so that another candidate need not wait for its end. All work must
+    /// have ended before. Does nothing if the lease is lost already.
+    pub async fn release(self) -> Result<(), LeaseError> {
+        self.stop.cancel();
+        let Ok(mut candidate) = self.renewing.await else { return Ok(()) };
+        if self.loss.get().is_some() {
+            return Ok(());
+        }
+        let limit = candidate.options.attempt_max();
+        let unknown = |_| Err(Failure::new(FailureKind::Unknown, "no reply in time"));
+        timeout(limit, candidate.release())
+            .await
+            .unwrap_or_else(unknown)
+            .map_err(LeaseError::Release)
+    }
+}
+
+/// Renews until told to stop or until the lease is lost, and hands back what it knows.
+async fn renew(
+    mut candidate: Candidate,
+    held: Instant,
+    stop: CancellationToken,
+    lost: CancellationToken,
+    reason: Arc<OnceLock<Loss>>,
+) -> Candidate {
+    // Also a panic must end the work.
+    let guard = lost.drop_guard();
+    let loss = tokio::select! {
+        biased;
+        () = stop.cancelled() => None,
+        loss = candidate.hold(held) => Some(loss),
+    };
+    if let Some(loss) = loss {
+        tracing::error!(lease = candidate.options.name, reason = %loss, "no longer leading");
+        // The cell is set here only.
+        let _ = reason.set(loss);
+    } else {
+        guard.disarm();
+    }
+    candidate
+}
+
+impl Candidate {
+    /// Tries until the lease is ours; gives the moment from which it certainly is.
+    async fn wait(&mut self) -> Instant {
+        let mut seen = None;
+        loop {
+            let started = Instant::now();
+            match self.attempt_in_time(started + self.options.attempt_max()).await {
+                Ok(Attempt::Held) => return started,
+                Ok(Attempt::Refused { holder }) => {
+                    if seen.as_ref() != Some(&holder) {
+                        tracing::info!(lease = self.options.name, holder, "waiting for the lease");
+                        seen = Some(holder);
+                    }
+                }
+                Err(failure) => self.warn(&failure),
+            }
+            let period = self.options.retry_period;
+            sleep_until(started + period + period.mul_f64(JITTER * rand::random::<f64>())).await;
+        }
+    }
+
+    /// Renews until the lease is lost. The deadline counts from the start of the last request
+    /// that succeeded: others may have seen its effect from then on.
+    async fn hold(&mut self, mut held: Instant) -> Loss {
+        let after = self.options.renew_deadline;
+        let mut next = held + self.options.retry_period;
+        loop {
+            let deadline = held + after;
+            sleep_until(next.min(deadline)).await;
+            let started = Instant::now();
+            if started >= deadline {
+                return Loss::NotRenewed { after };
+            }
+            let limit = deadline.min(started + self.options.attempt_max());
+            match self.attempt_in_time(limit).await {
+                Ok(Attempt::Held) => held = started,
+                Ok(Attempt::Refused { holder }) => return Loss::Taken { holder },
+                Err(failure) => self.warn(&failure),
+            }
+            next = Instant::now().max(started + self.options.retry_period);
+        }
+    }
+
+    async fn attempt_in_time(&mut self, limit: Instant) -> Outcome<Attempt> {
+        let holding = self.current;
+        let attempt = timeout_at(limit, self.attempt(holding)).await;
+        attempt.unwrap_or_else(|_| Err(Failure::new(FailureKind::Unknown, "no reply in time")))
+    }
+
+    /// One look at the lease, and one write if it is or can be ours.
+    async fn attempt(&mut self, holding: bool) -> Outcome<Attempt> {
+        let leading = self.observed.as_ref().is_some_and(|seen| seen.record.holder == self.me);
+        // Until the write's reply is here, what we know of the lease may be old.
+        self.current = false;
+        if !holding {
+            self.read().await?;
+        }
+        let now = Now { instant: Instant::now().into_std(), wall: Timestamp::now() };
+        let step = decide(&self.me, self.options.duration, self.observed.as_ref(), now);
+        let record = match step {
+            Step::Wait { holder, .. } => return Ok(Attempt::Refused { holder }),
+            // Somebody took the lease from us, and gave it back or let it expire: another has
+            // worked meanwhile, so this term is over.
+            Step::TakeOver(_) if leading => {
+                let holder = self.observed.as_ref().map(|seen| seen.record.holder.clone());
+                return Ok(Attempt::Refused { holder: holder.unwrap_or_default() });
+            }
+            Step::Create(record) | Step::TakeOver(record) | Step::Renew(record) => record,
+        };
+        self.write(&record).await?;
+        self.current = true;
+        Ok(Attempt::Held)
+    }
+
+    async fn read(&mut self) -> Outcome<()> {
+        let lease = self.api.get_opt(&self.options.name).await.map_err(classify)?;
+        if let Some(lease) = lease {
+            self.learn(lease);
+        } else {
+            (self.lease, self.observed) = (None, None);
+        }
+        Ok(())
+    }
+
+    async fn write(&mut self, record: &Record) -> Outcome<()> {
+        let params = PostParams::default();
+        let written = match self.lease.clone() {
+            None => {
+                let metadata =
+                    ObjectMeta { name: Some(self.options.name.clone()), ..ObjectMeta::default() };
+                let lease = Lease { metadata, spec: Some(to_spec(LeaseSpec::default(), record)) };
+                self.api.create(&params, &lease).await
+            }
+            Some(mut lease) => {
+                lease.spec = Some(to_spec(lease.spec.unwrap_or_default(), record));
+                self.api.replace(&self.options.name, &params, &lease).await
+            }
+        };
+        self.learn(written.map_err(classify)?);
+        Ok(())
+    }
+
+    fn learn(&mut self, lease: Lease) {
+        let record = from_spec(lease.spec.as_ref());
+        let now = Instant::now().into_std();
+        self.observed = Some(Observed::update(self.observed.take(), record, now));
+        self.lease = Some(lease);
+    }
+
+    async fn release(&mut self) -> Outcome<()> {
+        for last in [false, true] {
+            if !self.current {
+                self.read().await?;
+            }
+            self.current = false;
+            let Some(Observed { record, .. }) = &self.observed else { return Ok(()) };
+            if record.holder != self.me {
+                return Ok(());
+            }
+            let record = released(record, Timestamp::now());
+            match self.write(&record).await {
+                Err(failure) if failure.kind == FailureKind::Conflict && !last => {}
+                written => return written,
+            }
+        }
+        Ok(())
+    }
+
+    fn warn(&self, failure: &Failure) {
+        let lease = &self.options.name;
+        tracing::warn!(lease, error = %failure, "cannot take or renew the lease");
+    }
+}
+
+fn from_spec(spec: Option<&LeaseSpec>) -> Record {
+    let Some(spec) = spec else { return Record::default() };
+    let seconds = u64::try_from(spec.lease_duration_seconds.unwrap_or(0)).unwrap_or(0);
+    Record {
+        holder: spec.holder_identity.clone().unwrap_or_default(),
+        duration: Duration::from_secs(seconds),
+        acquired: spec.acquire_time.as_ref().map(|time| time.0),
+        renewed: spec.renew_time.as_ref().map(|time| time.0),
+        transitions: spec.lease_transitions.unwrap_or(0),
+    }
+}
+
+/// Sets our fields and leaves the rest of the spec as it is.
+fn to_spec(spec: LeaseSpec, record: &Record) -> LeaseSpec {
+    // Rounded up: the others must not come early.
+    let seconds = record.duration.as_secs() + u64::from(record.duration.subsec_nanos() > 0);
+    LeaseSpec {
+        holder_identity: Some(record.holder.clone()),
+        lease_duration_seconds: Some(i32::try_from(seconds).unwrap_or(i32::MAX)),
+        acquire_time: record.acquired.map(MicroTime),
+        renew_time: record.renewed.map(MicroTime),
+        lease_transitions: Some(record.transitions),
+        ..spec
+    }
+}
