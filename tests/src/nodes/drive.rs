@@ -1,0 +1,193 @@
+//! The loop of the simulated nodes: feeds the watch, commands and answers into the world and sends
+//! what comes out of it. Decides nothing.
+
+use std::collections::HashSet;
+use std::pin::pin;
+use std::time::Duration;
+
+use futures::{Stream, StreamExt as _};
+use jiff::Timestamp;
+use kube::Client;
+use kube::runtime::watcher::{self, Event};
+use kube::runtime::{WatchStreamExt as _, watcher as watch_pods};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::pod::{PodObject, PodView};
+use super::script::Script;
+use super::world::{Stats, World, Write, WriteResult};
+use super::write;
+
+/// What a test asks of the nodes. Each is answered when it is true in the API.
+#[derive(Debug)]
+pub(super) enum Command {
+    ShutDown { node: usize, done: oneshot::Sender<()> },
+    Vanish { node: usize, done: oneshot::Sender<()> },
+    Revive { node: usize, done: oneshot::Sender<()> },
+    SetScript { script: Script, done: oneshot::Sender<()> },
+}
+
+/// What a command waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Until {
+    Drained,
+    Quiet,
+}
+
+#[derive(Debug)]
+pub(super) struct Ends {
+    pub(super) commands: mpsc::Receiver<Command>,
+    pub(super) silent: watch::Sender<HashSet<usize>>,
+    pub(super) stats: watch::Sender<Stats>,
+    pub(super) stop: CancellationToken,
+}
+
+#[derive(Debug)]
+struct Driver {
+    world: World,
+    /// The pods of a list that is not complete yet.
+    listing: Vec<PodView>,
+    waiting: Vec<(usize, Until, oneshot::Sender<()>)>,
+    silent: watch::Sender<HashSet<usize>>,
+}
+
+/// Runs the nodes until told to stop; writes under way are finished.
+pub(super) async fn run(
+    client: Client,
+    pods: kube::Api<PodObject>,
+    world: World,
+    writes_max: usize,
+    mut ends: Ends,
+) {
+    let mut driver =
+        Driver { world, listing: Vec::new(), waiting: Vec::new(), silent: ends.silent };
+    let config = watcher::Config::default().streaming_lists();
+    let mut events = pin!(watch_pods(pods, config).default_backoff());
+    let mut writes: JoinSet<(Write, WriteResult)> = JoinSet::new();
+    loop {
+        while writes.len() < writes_max
+            && let Some(write) = driver.world.poll(Timestamp::now())
+        {
+            writes.spawn(write::send(client.clone(), write));
+        }
+        driver.answer();
+        ends.stats.send_if_modified(|stats| {
+            let changed = stats != driver.world.stats();
+            if changed {
+                stats.clone_from(driver.world.stats());
+            }
+            changed
+        });
+        let deadline = if writes.len() < writes_max { driver.world.deadline() } else { None };
+        tokio::select! {
+            () = ends.stop.cancelled() => break,
+            Some(event) = events.next() => driver.take_in_ready(event, &mut events),
+            Some(sent) = writes.join_next() => driver.finished(sent),
+            Some(command) = ends.commands.recv() => driver.obey(command),
+            () = sleep_until(deadline) => {}
+        }
+    }
+    while writes.join_next().await.is_some() {}
+}
+
+type WatchItem = watcher::Result<Event<PodObject>>;
+
+impl Driver {
+    /// Takes in an event and those that wait behind it: they often come hundreds at a time.
+    fn take_in_ready(
+        &mut self,
+        first: WatchItem,
+        events: &mut (impl Stream<Item = WatchItem> + Unpin),
+    ) {
+        self.take_in(first);
+        for _ in 0..64 {
+            let Some(Some(event)) = futures::FutureExt::now_or_never(events.next()) else { break };
+            self.take_in(event);
+        }
+    }
+
+    fn take_in(&mut self, event: WatchItem) {
+        let now = Timestamp::now();
+        match event {
+            Ok(Event::Init) => self.listing.clear(),
+            Ok(Event::InitApply(pod)) => self.listing.extend(PodView::from_object(pod)),
+            Ok(Event::InitDone) => {
+                let list = std::mem::take(&mut self.listing);
+                self.world.replace(list, now);
+            }
+            Ok(Event::Apply(pod)) => {
+                if let Some(pod) = PodView::from_object(pod) {
+                    self.world.observe(pod, now);
+                }
+            }
+            Ok(Event::Delete(pod)) => {
+                if let Some(pod) = PodView::from_object(pod) {
+                    self.world.forget(&pod.uid);
+                }
+            }
+            // The watcher backs off and lists anew by itself.
+            Err(_) => self.world.watch_failed(),
+        }
+    }
+
+    fn finished(&mut self, sent: Result<(Write, WriteResult), tokio::task::JoinError>) {
+        let (write, result) = sent.expect("a write must neither panic nor be aborted");
+        self.world.finished(&write, result, Timestamp::now());
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::ShutDown { node, done } => {
+                self.world.shut_down(node, Timestamp::now());
+                self.waiting.push((node, Until::Drained, done));
+            }
+            Command::Vanish { node, done } => {
+                self.silence(node);
+                self.waiting.push((node, Until::Quiet, done));
+            }
+            Command::Revive { node, done } => {
+                self.world.revive(node);
+                self.silent.send_modify(|silent| {
+                    silent.remove(&node);
+                });
+                self.waiting.push((node, Until::Quiet, done));
+            }
+            Command::SetScript { script, done } => {
+                self.world.set_script(script);
+                // Whoever asked may have stopped waiting.
+                done.send(()).ok();
+            }
+        }
+    }
+
+    fn silence(&mut self, node: usize) {
+        self.world.silence(node);
+        self.silent.send_modify(|silent| {
+            silent.insert(node);
+        });
+    }
+
+    /// Answers the commands whose effect is in the API.
+    fn answer(&mut self) {
+        let world = &self.world;
+        let came_true = |(node, until, _): &mut (usize, Until, _)| match until {
+            Until::Drained => world.is_drained(*node),
+            Until::Quiet => world.is_quiet(*node),
+        };
+        let done: Vec<_> = self.waiting.extract_if(.., came_true).collect();
+        for (node, until, sender) in done {
+            if until == Until::Drained {
+                self.silence(node);
+            }
+            // Whoever asked may have stopped waiting.
+            sender.send(()).ok();
+        }
+    }
+}
+
+async fn sleep_until(deadline: Option<Timestamp>) {
+    let Some(at) = deadline else { return futures::future::pending().await };
+    let wait = Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or_default();
+    tokio::time::sleep(wait).await;
+}

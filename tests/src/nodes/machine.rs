@@ -1,0 +1,782 @@
+//! One pod on its node, as a state machine without IO: what the watch showed and the time go in,
+//! the next write comes out, one at a time.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::pod::{PodView, RestartPolicy, Role, TerminalPhase};
+use super::script::{Act, End, OnTerm, Readiness, Script, ScriptError, Start};
+use super::status::{Address, ContainerState, Disruption, Flag, Phase, PodStatus, Termination};
+
+/// The message of a pod that its node's shutdown ended.
+pub const SHUTDOWN_MESSAGE: &str = "Pod was terminated in response to imminent node shutdown.";
+
+/// The longest wait between two restarts, in first waits; the kubelet has 10 s and 300 s.
+const BACKOFF_FACTOR_MAX: u32 = 30;
+
+/// How much of a pod's life is written, and how fast its containers come back.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace {
+    pub(super) skip_running: bool,
+    pub(super) restart_backoff: Duration,
+}
+
+/// What the node wants written next.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Need {
+    Status(Value),
+    /// DELETE with grace 0 and the uid as precondition.
+    Delete,
+    /// A Warning event on the pod.
+    Event {
+        reason: &'static str,
+        message: String,
+    },
+}
+
+/// Why a pod is being stopped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    Deleted,
+    Disrupted { reason: String, message: String },
+}
+
+impl Cause {
+    pub(super) fn shutdown() -> Self {
+        Self::Disrupted { reason: "Terminated".to_owned(), message: SHUTDOWN_MESSAGE.to_owned() }
+    }
+
+    fn scripted(reason: &str) -> Self {
+        let message = match reason {
+            "Evicted" => "The node was low on resource: memory. ".to_owned(),
+            "Terminated" => SHUTDOWN_MESSAGE.to_owned(),
+            "Preempting" => "Preempted in order to admit critical pod".to_owned(),
+            reason => format!("The node ended the pod: {reason}."),
+        };
+        Self::Disrupted { reason: reason.to_owned(), message }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Bound, no container runs; `None`: none ever will.
+    Waiting {
+        starts: Option<Timestamp>,
+    },
+    Initializing {
+        ends: Timestamp,
+    },
+    Running {
+        ends: Option<Timestamp>,
+        ready: Option<Timestamp>,
+    },
+    /// Ended containers wait for their restart, in the init or the main part of the pod.
+    BackingOff {
+        until: Timestamp,
+        init: bool,
+    },
+    Stopping {
+        dies: Timestamp,
+        code: i32,
+    },
+    Ended,
+}
+
+#[derive(Debug)]
+pub(super) struct PodMachine {
+    script: Script,
+    act: Act,
+    /// Earlier pods of the same owner and index.
+    earlier: u32,
+    pace: Pace,
+    address: Address,
+    stage: Stage,
+    status: PodStatus,
+    stopping: Option<Cause>,
+    /// The API does not show `status` yet.
+    unwritten: bool,
+    complaint: Option<ScriptError>,
+    deletion_seen: bool,
+    delete_needed: bool,
+}
+
+impl PodMachine {
+    /// A pod that its node just took on.
+    pub(super) fn new(
+        pod: &PodView,
+        script: Result<Script, ScriptError>,
+        earlier: u32,
+        address: Address,
+        pace: Pace,
+        now: Timestamp,
+    ) -> Self {
+        let checked = script.and_then(|script| {
+            let names: Vec<&str> = main_names(pod);
+            let has_init = pod.containers.iter().any(|c| c.role == Role::Init);
+            script.check(&names, has_init).map(|()| script)
+        });
+        let (script, complaint) = match checked {
+            Ok(script) => (script, None),
+            Err(error) => (Script::default(), Some(error)),
+        };
+        let mut act = script.choose(pod.index, earlier);
+        let mut status = PodStatus::new(&pod.containers, now);
+        if let Some(error) = &complaint {
+            act.start = Start::Waiting("InvalidScript".to_owned());
+            status.waiting_message = Some(error.to_string());
+        }
+        let mut machine = Self {
+            script,
+            act,
+            earlier,
+            pace,
+            address,
+            stage: Stage::Ended,
+            status,
+            stopping: None,
+            unwritten: false,
+            complaint,
+            deletion_seen: false,
+            delete_needed: false,
+        };
+        if pod.ended.is_none() {
+            machine.admit(now);
+        }
+        machine.observe(pod, now);
+        machine
+    }
+
+    pub(super) fn ended(&self) -> bool {
+        self.stage == Stage::Ended
+    }
+
+    /// Whether the end of the pod is in the API.
+    pub(super) fn reported(&self) -> bool {
+        self.ended() && !self.unwritten
+    }
+
+    /// Takes in what the watch shows now.
+    pub(super) fn observe(&mut self, pod: &PodView, now: Timestamp) {
+        if let Some(phase) = pod.ended
+            && !self.ended()
+        {
+            // Somebody else ended it: a real worker takes that phase over when it next syncs.
+            self.status.phase = match phase {
+                TerminalPhase::Succeeded => Phase::Succeeded,
+                TerminalPhase::Failed => Phase::Failed,
+            };
+            self.stage = Stage::Ended;
+            self.unwritten = false;
+        }
+        let Some(grace) = pod.deletion_grace_seconds else { return };
+        if grace == 0 && self.ended() {
+            self.delete_needed = false;
+            return;
+        }
+        if !self.deletion_seen && grace > 0 {
+            self.delete_needed = true;
+        }
+        self.deletion_seen = true;
+        self.stop(Cause::Deleted, Duration::from_secs(grace.max(1)), now);
+    }
+
+    /// Begins to stop the pod, or stops it sooner than it would.
+    pub(super) fn stop(&mut self, cause: Cause, grace: Duration, now: Timestamp) {
+        let kill_at = now + grace;
+        if self.stopping.is_none() {
+            self.stopping = Some(cause);
+        }
+        match &mut self.stage {
+            Stage::Ended => {}
+            Stage::Stopping { dies, code } => {
+                if kill_at < *dies {
+                    (*dies, *code) = (kill_at, 137);
+                }
+            }
+            Stage::Waiting { .. } => self.end_unstarted(now),
+            Stage::BackingOff { .. } => self.end(now),
+            Stage::Initializing { .. } | Stage::Running { .. } => {
+                self.stage = match self.act.on_term {
+                    OnTerm::Exit { code, after } if after <= grace => {
+                        Stage::Stopping { dies: now + after, code }
+                    }
+                    _ => Stage::Stopping { dies: kill_at, code: 137 },
+                };
+            }
+        }
+    }
+
+    /// Refuses a pod that arrived at a node which takes none.
+    pub(super) fn reject(&mut self, reason: &str, message: String, now: Timestamp) {
+        if self.ended() {
+            return;
+        }
+        self.status.phase = Phase::Failed;
+        self.status.reason = Some(reason.to_owned());
+        self.status.message = Some(message);
+        // A refused pod gets no container statuses: the kubelet never looked for containers.
+        self.status.containers.clear();
+        self.finish(now);
+    }
+
+    /// What to write now. Nothing is forgotten until `written` says so.
+    pub(super) fn need(&mut self, pod: &PodView, now: Timestamp) -> Option<Need> {
+        if let Some(error) = &self.complaint {
+            let message = format!("annotation {}: {error}", super::script::ANNOTATION);
+            return Some(Need::Event { reason: "InvalidScript", message });
+        }
+        while !self.unwritten && self.step(pod, now) {}
+        if self.unwritten {
+            return Some(Need::Status(self.status.patch(pod, &self.address)));
+        }
+        (self.ended() && self.delete_needed).then_some(Need::Delete)
+    }
+
+    /// The API took the write.
+    pub(super) fn written(&mut self, need: &Need) {
+        match need {
+            Need::Status(_) => self.unwritten = false,
+            Need::Delete => self.delete_needed = false,
+            Need::Event { .. } => self.complaint = None,
+        }
+    }
+
+    /// When something happens by itself.
+    pub(super) fn deadline(&self) -> Option<Timestamp> {
+        match self.stage {
+            Stage::Waiting { starts } => starts,
+            Stage::Initializing { ends } => Some(ends),
+            Stage::Running { ends, ready } => match (ends, ready) {
+                (Some(ends), Some(ready)) => Some(ends.min(ready)),
+                (ends, ready) => ends.or(ready),
+            },
+            Stage::BackingOff { until, .. } => Some(until),
+            Stage::Stopping { dies, .. } => Some(dies),
+            Stage::Ended => None,
+        }
+    }
+
+    fn admit(&mut self, now: Timestamp) {
+        match self.act.start.clone() {
+            Start::After(delay) => {
+                self.stage = Stage::Waiting { starts: Some(now + delay) };
+                self.unwritten = !delay.is_zero();
+            }
+            Start::Waiting(reason) => {
+                self.stage = Stage::Waiting { starts: None };
+                for container in self.status.of(Role::Main) {
+                    container.state = ContainerState::Waiting(reason.clone().into());
+                }
+                self.unwritten = true;
+            }
+            Start::Rejected(reason) => {
+                self.stage = Stage::Waiting { starts: None };
+                let message = format!("Pod was rejected: {reason}");
+                self.reject(&reason, message, now);
+            }
+        }
+    }
+
+    /// Takes the next step that is due; false if none is.
+    fn step(&mut self, pod: &PodView, now: Timestamp) -> bool {
+        match self.stage {
+            Stage::Waiting { starts: Some(at) } if at <= now => self.start(now),
+            Stage::Initializing { ends } if ends <= now => self.end_init(pod, now),
+            Stage::Running { ends, ready: Some(at) } if at <= now => {
+                self.status.ready.set(true, now);
+                self.stage = Stage::Running { ends, ready: None };
+                self.unwritten = true;
+            }
+            Stage::Running { ends: Some(at), .. } if at <= now => self.end_run(pod, now),
+            Stage::BackingOff { until, init } if until <= now => self.restart(pod, init, now),
+            Stage::Stopping { dies, code } if dies <= now => {
+                for container in &mut self.status.containers {
+                    container.exit(code, None, now);
+                }
+                self.end(now);
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    fn start(&mut self, now: Timestamp) {
+        self.status.sandbox.set(true, now);
+        for sidecar in self.status.of(Role::Sidecar) {
+            sidecar.start(now);
+        }
+        let run = self.act.init;
+        let first = self.status.of(Role::Init).next();
+        let (Some(run), Some(first)) = (run, first) else { return self.run(now) };
+        first.start(now);
+        for container in self.status.of(Role::Main) {
+            container.state = ContainerState::Waiting("PodInitializing".into());
+        }
+        self.stage = Stage::Initializing { ends: now + run.after };
+        self.unwritten = !self.pace.skip_running;
+    }
+
+    fn end_init(&mut self, pod: &PodView, now: Timestamp) {
+        let code = self.act.init.map_or(0, |run| run.code);
+        if let Some(first) = self.status.of(Role::Init).next() {
+            first.exit(code, None, now);
+        }
+        match (code, pod.restart_policy) {
+            (0, _) => self.run(now),
+            (_, RestartPolicy::Never) => {
+                for sidecar in self.status.of(Role::Sidecar) {
+                    sidecar.exit(0, None, now);
+                }
+                self.end(now);
+            }
+            (_, policy) => self.back_off(true, policy, now),
+        }
+    }
+
+    /// Every init container is through: the main ones run.
+    fn run(&mut self, now: Timestamp) {
+        for init in self.status.of(Role::Init).filter(|c| c.termination().is_none()) {
+            init.start(now);
+            init.exit(0, None, now);
+        }
+        for main in self.status.of(Role::Main).filter(|c| c.termination().is_none()) {
+            main.start(now);
+        }
+        self.status.phase = Phase::Running;
+        self.status.initialized.set(true, now);
+        let ready = match self.act.readiness {
+            Readiness::After(Duration::ZERO) => {
+                self.status.ready.set(true, now);
+                None
+            }
+            Readiness::After(delay) => Some(now + delay),
+            Readiness::Never => None,
+        };
+        let ends = match &self.act.end {
+            End::Exit { after, .. } | End::Disrupted { after, .. } => Some(now + *after),
+            End::Hang => None,
+        };
+        self.stage = Stage::Running { ends, ready };
+        let restarted = self.restarts() > 0;
+        self.unwritten = !self.pace.skip_running || ends.is_none() || restarted;
+    }
+
+    fn end_run(&mut self, pod: &PodView, now: Timestamp) {
+        let (code, only, why) = match self.act.end.clone() {
+            End::Exit { code, container, reason, .. } => (code, container, reason),
+            End::Disrupted { reason, .. } => {
+                let grace = Duration::from_secs(pod.grace_seconds.max(1));
+                return self.stop(Cause::scripted(&reason), grace, now);
+            }
+            End::Hang => return,
+        };
+        for main in self.status.of(Role::Main) {
+            match &only {
+                Some(name) if *name != main.spec.name => main.exit(0, None, now),
+                _ => main.exit(code, why.as_deref(), now),
+            }
+        }
+        if self.main_codes().any(|code| restarts(pod.restart_policy, code)) {
+            return self.back_off(false, pod.restart_policy, now);
+        }
+        for sidecar in self.status.of(Role::Sidecar) {
+            sidecar.exit(0, None, now);
+        }
+        self.end(now);
+    }
+
+    fn back_off(&mut self, init: bool, policy: RestartPolicy, now: Timestamp) {
+        for container in self.status.of(if init { Role::Init } else { Role::Main }) {
+            // An init container that exited 0 is done under every policy.
+            let comes_back = |code: i32| restarts(policy, code) && !(init && code == 0);
+            if container.termination().is_some_and(|end| comes_back(end.code)) {
+                container.back_off();
+            }
+        }
+        self.status.ready.set(false, now);
+        let factor = 2u32.saturating_pow(self.restarts()).min(BACKOFF_FACTOR_MAX);
+        let until = now + self.pace.restart_backoff.saturating_mul(factor);
+        self.stage = Stage::BackingOff { until, init };
+        self.unwritten = true;
+    }
+
+    fn restart(&mut self, pod: &PodView, init: bool, now: Timestamp) {
+        let attempt = self.earlier + self.restarts() + 1;
+        self.act = self.script.choose(pod.index, attempt);
+        if !init {
+            return self.run(now);
+        }
+        let run = self.act.init;
+        let Some(first) = self.status.of(Role::Init).next() else { return self.run(now) };
+        first.start(now);
+        let Some(run) = run else {
+            first.exit(0, None, now);
+            return self.run(now);
+        };
+        self.stage = Stage::Initializing { ends: now + run.after };
+        self.unwritten = true;
+    }
+
+    /// No container was ever created. The phase and the forced container states are those of the
+    /// kubelet's last sync of a terminated pod (spec/node-agent.md PT2).
+    fn end_unstarted(&mut self, now: Timestamp) {
+        let initialized = self.status.initialized.status;
+        let mut init = self.status.containers.iter_mut().filter(|c| c.spec.role != Role::Main);
+        if let Some(first) = init.next() {
+            first.state = ContainerState::Terminated(Termination::unknown());
+        }
+        if initialized {
+            for main in self.status.of(Role::Main) {
+                main.state = ContainerState::Terminated(Termination::unknown());
+            }
+        }
+        self.end(now);
+    }
+
+    /// All processes are gone: the final phase, from what the containers say.
+    fn end(&mut self, now: Timestamp) {
+        for container in &mut self.status.containers {
+            // A container in back-off is, once nothing restarts it, simply the end it last had.
+            if matches!(container.state, ContainerState::Waiting(_))
+                && let Some(last) = container.last.take()
+            {
+                container.state = ContainerState::Terminated(last);
+            }
+        }
+        let succeeded = self.main_succeeded();
+        self.status.phase = if succeeded { Phase::Succeeded } else { Phase::Failed };
+        if let Some(Cause::Disrupted { reason, message }) = self.stopping.clone() {
+            if !succeeded {
+                self.status.reason = Some(reason);
+                self.status.message = Some(message.clone());
+            }
+            self.status.disruption = Some(Disruption { message, at: now });
+        }
+        self.finish(now);
+    }
+
+    fn finish(&mut self, now: Timestamp) {
+        self.status.ready.set(false, now);
+        self.status.sandbox = Flag::new(false, now);
+        self.stage = Stage::Ended;
+        self.unwritten = true;
+    }
+
+    fn main_codes(&mut self) -> impl Iterator<Item = i32> {
+        self.status.of(Role::Main).filter_map(|c| c.termination().map(|end| end.code))
+    }
+
+    fn main_succeeded(&mut self) -> bool {
+        self.status.of(Role::Main).all(|c| c.termination().is_some_and(|end| end.code == 0))
+    }
+
+    fn restarts(&self) -> u32 {
+        self.status.containers.iter().map(|c| c.restarts).max().unwrap_or(0)
+    }
+}
+
+fn restarts(policy: RestartPolicy, code: i32) -> bool {
+    match policy {
+        RestartPolicy::Always => true,
+        RestartPolicy::OnFailure => code != 0,
+        RestartPolicy::Never => false,
+    }
+}
+
+fn main_names(pod: &PodView) -> Vec<&str> {
+    let main = pod.containers.iter().filter(|container| container.role == Role::Main);
+    main.map(|container| container.name.as_str()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::pod::ContainerSpec;
+    use super::*;
+
+    const PACE: Pace = Pace { skip_running: false, restart_backoff: Duration::from_millis(100) };
+
+    fn at(ms: i64) -> Timestamp {
+        Timestamp::from_millisecond(1_000_000 + ms).unwrap()
+    }
+
+    fn pod(policy: RestartPolicy, containers: &[(&str, Role)]) -> PodView {
+        let spec = |(name, role): &(&str, Role)| ContainerSpec {
+            name: (*name).to_owned(),
+            image: "image".to_owned(),
+            role: *role,
+        };
+        PodView {
+            uid: "uid".into(),
+            namespace: "ns".to_owned(),
+            name: "pod".to_owned(),
+            created: at(0),
+            generation: 1,
+            node: Some("sim-0".to_owned()),
+            owner: None,
+            index: None,
+            script: None,
+            containers: containers.iter().map(spec).collect(),
+            restart_policy: policy,
+            grace_seconds: 30,
+            deletion_grace_seconds: None,
+            ended: None,
+            scheduled_condition: true,
+            gated: false,
+        }
+    }
+
+    fn main_pod(policy: RestartPolicy) -> PodView {
+        pod(policy, &[("main", Role::Main)])
+    }
+
+    /// A pod and its machine, with every write taken at once.
+    struct Life {
+        pod: PodView,
+        machine: PodMachine,
+    }
+
+    impl Life {
+        fn new(pod: PodView, script: &str, pace: Pace) -> Self {
+            let address = Address::new(0, 1);
+            let script = Script::parse(script);
+            let machine = PodMachine::new(&pod, script, 0, address, pace, at(0));
+            Self { pod, machine }
+        }
+
+        fn delete(&mut self, grace: u64, ms: i64) {
+            self.pod.deletion_grace_seconds = Some(grace);
+            self.machine.observe(&self.pod, at(ms));
+        }
+
+        /// All writes at this moment, in one line each.
+        fn writes(&mut self, ms: i64) -> Vec<String> {
+            let mut lines = Vec::new();
+            while let Some(need) = self.machine.need(&self.pod, at(ms)) {
+                self.machine.written(&need);
+                lines.push(line(&need));
+            }
+            lines
+        }
+    }
+
+    fn line(need: &Need) -> String {
+        let patch = match need {
+            Need::Status(patch) => &patch["status"],
+            Need::Delete => return "DELETE".to_owned(),
+            Need::Event { reason, message } => return format!("{reason}: {message}"),
+        };
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let mut line = text(&patch["phase"]);
+        for condition in patch["conditions"].as_array().unwrap() {
+            if condition["status"] == "True" && condition["type"] != "PodScheduled" {
+                line += &format!(" +{}", text(&condition["type"]));
+            }
+        }
+        for reason in [&patch["reason"], &patch["message"]] {
+            if reason.is_string() {
+                line += &format!(" {:?}", text(reason));
+            }
+        }
+        for list in ["initContainerStatuses", "containerStatuses"] {
+            for container in patch[list].as_array().into_iter().flatten() {
+                let (kind, state) = container["state"].as_object().unwrap().iter().next().unwrap();
+                line += &format!(" {}:{kind}", text(&container["name"]));
+                if let Some(code) = state["exitCode"].as_i64() {
+                    line += &format!("={code}");
+                }
+                if state["reason"].is_string() {
+                    line += &format!("({})", text(&state["reason"]));
+                }
+                if container["restartCount"] != 0 {
+                    line += &format!("x{}", container["restartCount"]);
+                }
+            }
+        }
+        line
+    }
+
+    const RUNNING: &str = "Running +PodReadyToStartContainers +Initialized +Ready +ContainersReady";
+
+    #[test]
+    fn a_pod_runs_and_succeeds() {
+        let mut life = Life::new(main_pod(RestartPolicy::Never), "succeed after=1s", PACE);
+        assert_eq!(life.writes(0), [format!("{RUNNING} main:running")]);
+        assert_eq!(life.machine.deadline(), Some(at(1000)));
+        assert_eq!(life.writes(999), [""; 0]);
+        assert_eq!(life.writes(1000), ["Succeeded +Initialized main:terminated=0(Completed)"]);
+        assert!(life.machine.reported());
+        assert_eq!(life.machine.deadline(), None);
+    }
+
+    #[test]
+    fn skipping_running_leaves_one_write() {
+        let pace = Pace { skip_running: true, ..PACE };
+        let mut life = Life::new(main_pod(RestartPolicy::Never), "fail exit=3", pace);
+        assert_eq!(life.writes(0), ["Failed +Initialized main:terminated=3(Error)"]);
+        let mut life = Life::new(main_pod(RestartPolicy::Never), "hang", pace);
+        assert_eq!(life.writes(0), [format!("{RUNNING} main:running")]);
+    }
+
+    #[test]
+    fn only_the_named_container_fails() {
+        let pod = pod(RestartPolicy::Never, &[("a", Role::Main), ("b", Role::Main)]);
+        let script = "fail exit=137 container=b reason=OOMKilled";
+        let mut life = Life::new(pod, script, PACE);
+        let ended = "Failed +Initialized a:terminated=0(Completed) b:terminated=137(OOMKilled)";
+        assert_eq!(life.writes(0)[1], ended);
+    }
+
+    #[test]
+    fn deletion_sends_sigterm_then_reports_then_deletes() {
+        let script = "on-term=7 after=2s";
+        let mut life = Life::new(main_pod(RestartPolicy::Never), script, PACE);
+        life.writes(0);
+        life.delete(30, 100);
+        assert_eq!(life.writes(100), [""; 0]);
+        let end = ["Failed +Initialized main:terminated=7(Error)", "DELETE"];
+        assert_eq!(life.writes(2100), end);
+        // With finalizers the object stays, with a grace of 0: nothing is left to do.
+        life.delete(0, 2200);
+        assert_eq!(life.writes(2200), [""; 0]);
+    }
+
+    #[test]
+    fn ignoring_sigterm_is_killed_when_its_grace_ends() {
+        let mut life = Life::new(main_pod(RestartPolicy::Never), "on-term=ignore", PACE);
+        life.writes(0);
+        life.delete(5, 0);
+        assert_eq!(life.writes(4999), [""; 0]);
+        assert_eq!(life.writes(5000)[0], "Failed +Initialized main:terminated=137(Error)");
+    }
+
+    #[test]
+    fn a_second_deletion_shortens_the_grace() {
+        let mut life = Life::new(main_pod(RestartPolicy::Never), "on-term=0 after=20s", PACE);
+        life.writes(0);
+        life.delete(30, 0);
+        life.delete(1, 500);
+        assert_eq!(life.machine.deadline(), Some(at(1500)));
+        assert_eq!(life.writes(1500)[0], "Failed +Initialized main:terminated=137(Error)");
+    }
+
+    #[test]
+    fn exit_0_on_sigterm_is_a_success() {
+        let mut life = Life::new(main_pod(RestartPolicy::Never), "on-term=0", PACE);
+        life.writes(0);
+        life.delete(30, 0);
+        let end = ["Succeeded +Initialized main:terminated=0(Completed)", "DELETE"];
+        assert_eq!(life.writes(0), end);
+    }
+
+    #[test]
+    fn a_pod_that_never_started_is_failed_when_deleted() {
+        let script = "waiting=ImagePullBackOff";
+        let mut life = Life::new(main_pod(RestartPolicy::Never), script, PACE);
+        assert_eq!(life.writes(0), ["Pending +Initialized main:waiting(ImagePullBackOff)"]);
+        life.delete(30, 10);
+        let end = ["Failed +Initialized main:terminated=137(ContainerStatusUnknown)", "DELETE"];
+        assert_eq!(life.writes(10), end);
+    }
+
+    #[test]
+    fn on_failure_restarts_and_counts() {
+        let script = "fail exit=2 times=2; succeed";
+        let mut life = Life::new(main_pod(RestartPolicy::OnFailure), script, PACE);
+        let backing_off = "Running +PodReadyToStartContainers +Initialized main:waiting";
+        let first = [
+            format!("{RUNNING} main:running"),
+            format!("{backing_off}(CrashLoopBackOff)"),
+        ];
+        assert_eq!(life.writes(0), first);
+        let second = [
+            format!("{RUNNING} main:runningx1"),
+            format!("{backing_off}(CrashLoopBackOff)x1"),
+        ];
+        assert_eq!(life.writes(100), second);
+        let third = [
+            format!("{RUNNING} main:runningx2"),
+            "Succeeded +Initialized main:terminated=0(Completed)x2".to_owned(),
+        ];
+        assert_eq!(life.writes(300), third);
+    }
+
+    #[test]
+    fn always_restarts_also_what_exited_0() {
+        let mut life = Life::new(main_pod(RestartPolicy::Always), "succeed times=1; hang", PACE);
+        life.writes(0);
+        assert_eq!(life.writes(100), [format!("{RUNNING} main:runningx1")]);
+        assert_eq!(life.machine.deadline(), None);
+    }
+
+    #[test]
+    fn deleting_a_pod_in_back_off_ends_it_as_it_last_ended() {
+        let mut life = Life::new(main_pod(RestartPolicy::OnFailure), "fail exit=9", PACE);
+        life.writes(0);
+        life.delete(30, 50);
+        assert_eq!(life.writes(50), ["Failed +Initialized main:terminated=9(Error)", "DELETE"]);
+    }
+
+    #[test]
+    fn shutdown_marks_and_keeps_the_pod() {
+        let mut life = Life::new(main_pod(RestartPolicy::Never), "hang", PACE);
+        life.writes(0);
+        life.machine.stop(Cause::shutdown(), Duration::from_secs(10), at(10));
+        let marked = format!(
+            "Failed +Initialized +DisruptionTarget {:?} {SHUTDOWN_MESSAGE:?} main:terminated=143(Error)",
+            "Terminated"
+        );
+        assert_eq!(life.writes(10), [marked]);
+    }
+
+    #[test]
+    fn a_disrupted_pod_that_exits_0_succeeds_with_the_mark() {
+        let mut life = Life::new(main_pod(RestartPolicy::Never), "disrupt on-term=0", PACE);
+        let marked = "Succeeded +Initialized +DisruptionTarget main:terminated=0(Completed)";
+        assert_eq!(life.writes(0)[1], marked);
+    }
+
+    #[test]
+    fn a_failed_init_container_fails_the_pod_under_never_and_restarts_under_on_failure() {
+        let containers = [("setup", Role::Init), ("proxy", Role::Sidecar), ("main", Role::Main)];
+        let mut life = Life::new(pod(RestartPolicy::Never, &containers), "init exit=1", PACE);
+        let end = "Failed setup:terminated=1(Error) proxy:terminated=0(Completed) \
+                   main:waiting(PodInitializing)";
+        assert_eq!(life.writes(0)[1], end);
+        let script = "init exit=1 times=1; hang";
+        let mut life = Life::new(pod(RestartPolicy::OnFailure, &containers), script, PACE);
+        let backing_off = "Pending +PodReadyToStartContainers setup:waiting(CrashLoopBackOff) \
+                           proxy:running main:waiting(PodInitializing)";
+        assert_eq!(life.writes(0)[1], backing_off);
+        let running = "setup:terminated=0(Completed)x1 proxy:running main:running";
+        assert_eq!(life.writes(100), [format!("{RUNNING} {running}")]);
+    }
+
+    #[test]
+    fn a_pod_becomes_ready_when_its_script_says() {
+        let mut life = Life::new(main_pod(RestartPolicy::Never), "ready after=1s", PACE);
+        let unready = "Running +PodReadyToStartContainers +Initialized main:running";
+        assert_eq!(life.writes(0), [unready]);
+        assert_eq!(life.writes(1000), [format!("{RUNNING} main:running")]);
+    }
+
+    #[test]
+    fn an_unreadable_script_is_reported_and_the_pod_waits() {
+        let mut life = Life::new(main_pod(RestartPolicy::Never), "explode", PACE);
+        let complaint =
+            r#"InvalidScript: annotation lab.epilogue.dev/run: unknown word "explode""#;
+        let waiting = "Pending +Initialized main:waiting(InvalidScript)";
+        assert_eq!(life.writes(0), [complaint, waiting]);
+    }
+
+    #[test]
+    fn the_end_that_another_client_wrote_is_taken_over() {
+        let mut life = Life::new(main_pod(RestartPolicy::Never), "hang", PACE);
+        life.writes(0);
+        life.pod.ended = Some(TerminalPhase::Failed);
+        life.machine.observe(&life.pod, at(10));
+        assert_eq!(life.writes(10), [""; 0]);
+        assert!(life.machine.reported());
+    }
+}

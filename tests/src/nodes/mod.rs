@@ -1,0 +1,220 @@
+//! Simulated nodes: a small kubelet of our own that gives pods the statuses a real one would, as a
+//! script on the pod says (see [`script`]). This file is its surface; `machine` decides per pod,
+//! `world` over all of them, `drive` and `write` do the IO.
+//!
+//! Not KWOK: its stages cannot say a script per pod and attempt, exit codes and what SIGTERM does in
+//! one line, and it would be a second binary.
+
+mod drive;
+mod machine;
+mod objects;
+mod pod;
+pub mod script;
+mod status;
+mod world;
+mod write;
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use kube::{Api, Client};
+use thiserror::Error;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use drive::{Command, Ends};
+use machine::Pace;
+use pod::PodObject;
+use script::{Script, ScriptError};
+use world::{Settings, World};
+
+pub use machine::SHUTDOWN_MESSAGE;
+pub use script::ANNOTATION as SCRIPT_ANNOTATION;
+pub use world::Stats;
+
+const COMMANDS_MAX: usize = 16;
+
+/// How the simulated nodes behave.
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub nodes: usize,
+    /// Nodes are called `<name_prefix>-0`, `-1`, …
+    pub name_prefix: String,
+    /// Serve only the pods of this namespace, so that tests can share a control plane.
+    pub namespace: Option<String>,
+    /// Bind unscheduled pods, round robin. Off where a real scheduler runs or pods name their node.
+    pub bind: bool,
+    /// The script of pods without the annotation.
+    pub default_script: String,
+    /// Write one status per pod, the terminal one, wherever nothing else has to be seen.
+    pub skip_running: bool,
+    /// The wait before a container's first restart; doubles up to 30 times itself (kubelet: 10 s).
+    pub restart_backoff: Duration,
+    /// The most grace a pod gets when its node shuts down.
+    pub shutdown_grace: Duration,
+    /// Writes under way at a time.
+    pub writes_max: usize,
+    /// How often the nodes renew their leases; `None`: there are no leases.
+    pub heartbeat: Option<Duration>,
+    /// Leave the Node objects where they are at the end.
+    pub keep_nodes: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            nodes: 2,
+            name_prefix: "sim".to_owned(),
+            namespace: None,
+            bind: true,
+            default_script: "succeed".to_owned(),
+            skip_running: false,
+            restart_backoff: Duration::from_millis(100),
+            shutdown_grace: Duration::from_secs(30),
+            writes_max: 64,
+            heartbeat: Some(Duration::from_secs(10)),
+            keep_nodes: false,
+        }
+    }
+}
+
+/// Why simulated nodes cannot be started, steered or stopped.
+#[derive(Debug, Error)]
+pub enum NodesError {
+    #[error("cannot write the node objects")]
+    Objects(#[source] kube::Error),
+    #[error("cannot read the script {text:?}")]
+    Script { text: String, source: ScriptError },
+    #[error("there is no node {0:?}")]
+    NoSuchNode(String),
+    #[error("the simulated nodes ended by themselves")]
+    Ended,
+}
+
+/// A set of simulated nodes at work. Dropping it ends them soon, `stop` ends them for sure.
+pub struct SimulatedNodes {
+    client: Client,
+    names: Vec<String>,
+    keep_nodes: bool,
+    commands: mpsc::Sender<Command>,
+    stats: watch::Receiver<Stats>,
+    tasks: Vec<JoinHandle<()>>,
+    stop: DropGuard,
+}
+
+impl std::fmt::Debug for SimulatedNodes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SimulatedNodes").field("names", &self.names).finish_non_exhaustive()
+    }
+}
+
+impl SimulatedNodes {
+    /// Creates the nodes and begins to serve the pods.
+    pub async fn start(client: Client, options: Options) -> Result<Self, NodesError> {
+        let script = parse(&options.default_script)?;
+        let names: Vec<String> =
+            (0..options.nodes).map(|n| format!("{}-{n}", options.name_prefix)).collect();
+        objects::create(&client, &names).await.map_err(NodesError::Objects)?;
+        let token = CancellationToken::new();
+        let (silent, silent_seen) = watch::channel(HashSet::new());
+        let (stats, stats_seen) = watch::channel(Stats::default());
+        let (commands, orders) = mpsc::channel(COMMANDS_MAX);
+        let mut tasks = Vec::new();
+        if let Some(every) = options.heartbeat {
+            objects::create_lease_namespace(&client).await.map_err(NodesError::Objects)?;
+            let (client, names) = (client.clone(), names.clone());
+            let leases = objects::keep_leases(client, names, every, silent_seen, token.clone());
+            tasks.push(tokio::spawn(leases));
+        }
+        let world = World::new(Settings {
+            nodes: names.clone(),
+            bind: options.bind,
+            pace: Pace {
+                skip_running: options.skip_running,
+                restart_backoff: options.restart_backoff,
+            },
+            shutdown_grace: options.shutdown_grace,
+            script,
+        });
+        let pods: Api<PodObject> = match &options.namespace {
+            Some(namespace) => Api::namespaced(client.clone(), namespace),
+            None => Api::all(client.clone()),
+        };
+        let ends = Ends { commands: orders, silent, stats, stop: token.clone() };
+        let writes_max = options.writes_max.max(1);
+        tasks.push(tokio::spawn(drive::run(client.clone(), pods, world, writes_max, ends)));
+        let keep_nodes = options.keep_nodes;
+        let stop = token.drop_guard();
+        Ok(Self { client, names, keep_nodes, commands, stats: stats_seen, tasks, stop })
+    }
+
+    /// The names of the nodes.
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// What the nodes have done so far.
+    pub fn stats(&self) -> Stats {
+        self.stats.borrow().clone()
+    }
+
+    /// Shuts a node down gracefully: NotReady, every pod ended and marked as the kubelet does.
+    /// Returns when the end of all its pods is in the API; from then on the node is silent.
+    pub async fn shutdown(&self, node: &str) -> Result<(), NodesError> {
+        let ready = objects::Ready::ShuttingDown;
+        let index = self.index(node)?;
+        objects::mark(&self.client, node, ready).await.map_err(NodesError::Objects)?;
+        self.order(|done| Command::ShutDown { node: index, done }).await
+    }
+
+    /// Lets a node vanish: it writes nothing any more. Returns when no write of it is under way.
+    pub async fn vanish(&self, node: &str) -> Result<(), NodesError> {
+        let node = self.index(node)?;
+        self.order(|done| Command::Vanish { node, done }).await
+    }
+
+    /// Lets a node that was shut down or vanished answer again.
+    pub async fn revive(&self, node: &str) -> Result<(), NodesError> {
+        let index = self.index(node)?;
+        let ready = objects::Ready::Yes;
+        objects::mark(&self.client, node, ready).await.map_err(NodesError::Objects)?;
+        self.order(|done| Command::Revive { node: index, done }).await
+    }
+
+    /// The script of pods without the annotation that start from now on.
+    pub async fn set_default_script(&self, text: &str) -> Result<(), NodesError> {
+        let script = parse(text)?;
+        self.order(|done| Command::SetScript { script, done }).await
+    }
+
+    /// Ends the nodes: writes under way are finished, tasks joined, the Node objects removed.
+    pub async fn stop(self) -> Result<(), NodesError> {
+        self.stop.disarm().cancel();
+        for task in self.tasks {
+            task.await.map_err(|_| NodesError::Ended)?;
+        }
+        if self.keep_nodes {
+            return Ok(());
+        }
+        objects::remove(&self.client, &self.names).await.map_err(NodesError::Objects)
+    }
+
+    fn index(&self, node: &str) -> Result<usize, NodesError> {
+        let found = self.names.iter().position(|name| name == node);
+        found.ok_or_else(|| NodesError::NoSuchNode(node.to_owned()))
+    }
+
+    async fn order(
+        &self,
+        command: impl FnOnce(oneshot::Sender<()>) -> Command,
+    ) -> Result<(), NodesError> {
+        let (done, answer) = oneshot::channel();
+        self.commands.send(command(done)).await.map_err(|_| NodesError::Ended)?;
+        answer.await.map_err(|_| NodesError::Ended)
+    }
+}
+
+fn parse(text: &str) -> Result<Script, NodesError> {
+    Script::parse(text).map_err(|source| NodesError::Script { text: text.to_owned(), source })
+}

@@ -1,0 +1,195 @@
+//! The Node and Lease objects of simulated nodes: made, kept fresh, marked and removed.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Namespace, Node};
+use kube::Client;
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::status::{host_address, seconds};
+
+const LEASE_NAMESPACE: &str = "kube-node-lease";
+const LEASE_SECONDS: u32 = 40;
+const REQUESTS_MAX: usize = 16;
+
+/// Creates the nodes, or takes over those that are there.
+pub(super) async fn create(client: &Client, names: &[String]) -> Result<(), kube::Error> {
+    let nodes: Api<Node> = Api::all(client.clone());
+    stream::iter(names.iter().enumerate())
+        .map(|(ordinal, name)| create_node(&nodes, ordinal, name))
+        .buffer_unordered(REQUESTS_MAX)
+        .try_collect()
+        .await
+}
+
+/// Removes the nodes and their leases; what is gone already is fine.
+pub(super) async fn remove(client: &Client, names: &[String]) -> Result<(), kube::Error> {
+    let nodes: Api<Node> = Api::all(client.clone());
+    let leases: Api<Lease> = Api::namespaced(client.clone(), LEASE_NAMESPACE);
+    let params = DeleteParams::default();
+    stream::iter(names)
+        .map(async |name| {
+            missing_is_fine(nodes.delete(name, &params).await)?;
+            missing_is_fine(leases.delete(name, &params).await)
+        })
+        .buffer_unordered(REQUESTS_MAX)
+        .try_collect()
+        .await
+}
+
+/// Writes the node's Ready condition.
+pub(super) async fn mark(client: &Client, name: &str, ready: Ready) -> Result<(), kube::Error> {
+    let nodes: Api<Node> = Api::all(client.clone());
+    let patch = json!({"status": {"conditions": [ready_condition(ready)]}});
+    let params = PatchParams::default();
+    missing_is_fine(nodes.patch_status(name, &params, &Patch::Strategic(patch)).await)
+}
+
+/// What a node says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ready {
+    Yes,
+    ShuttingDown,
+}
+
+/// Renews the leases of all nodes that are not silent until told to stop.
+pub(super) async fn keep_leases(
+    client: Client,
+    names: Vec<String>,
+    every: Duration,
+    silent: watch::Receiver<HashSet<usize>>,
+    stop: CancellationToken,
+) {
+    let leases: Api<Lease> = Api::namespaced(client.clone(), LEASE_NAMESPACE);
+    let mut ticks = tokio::time::interval(every);
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            _ = ticks.tick() => {}
+        }
+        let quiet = silent.borrow().clone();
+        let answering = names.iter().enumerate().filter(|(n, _)| !quiet.contains(n));
+        let renewals = stream::iter(answering)
+            .for_each_concurrent(REQUESTS_MAX, async |(_, name)| renew(&leases, name).await);
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = renewals => {}
+        }
+    }
+}
+
+/// Makes sure that the namespace of the leases exists: without a controller manager nobody else does.
+pub(super) async fn create_lease_namespace(client: &Client) -> Result<(), kube::Error> {
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    let mut namespace = Namespace::default();
+    namespace.metadata.name = Some(LEASE_NAMESPACE.to_owned());
+    match namespaces.create(&PostParams::default(), &namespace).await {
+        Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+        other => other.map(drop),
+    }
+}
+
+async fn renew(leases: &Api<Lease>, name: &str) {
+    let lease = json!({
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": name},
+        "spec": {
+            "holderIdentity": name,
+            "leaseDurationSeconds": LEASE_SECONDS,
+            "renewTime": format!("{:.6}", Timestamp::now()),
+        },
+    });
+    let params = PatchParams::apply("simulated-kubelet").force();
+    // A renewal that is lost is made up for by the next one, as with a real kubelet.
+    drop(leases.patch(name, &params, &Patch::Apply(lease)).await);
+}
+
+async fn create_node(nodes: &Api<Node>, ordinal: usize, name: &str) -> Result<(), kube::Error> {
+    let node: Node =
+        serde_json::from_value(node_object(ordinal, name)).map_err(kube::Error::SerdeError)?;
+    let created = nodes.create(&PostParams::default(), &node).await;
+    let params = PatchParams::default();
+    match created {
+        Err(kube::Error::Api(status)) if status.code == 409 => {
+            let status = json!({"status": node.status});
+            nodes.patch_status(name, &params, &Patch::Strategic(status)).await?;
+        }
+        other => drop(other?),
+    }
+    // Admission taints every new node as not ready; a node lifecycle controller may not be there to
+    // take that back, and a real scheduler would wait for it.
+    let untaint = json!({"spec": {"taints": null}});
+    nodes.patch(name, &params, &Patch::Merge(untaint)).await.map(drop)
+}
+
+fn node_object(ordinal: usize, name: &str) -> Value {
+    let quantities = json!({
+        "cpu": "64", "memory": "256Gi", "ephemeral-storage": "1Ti", "pods": "10000",
+    });
+    let pressure = |kind: &str| {
+        condition(kind, "False", &format!("KubeletHasNo{kind}"), "simulated: there is none")
+    };
+    json!({
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": name,
+            "labels": {
+                "kubernetes.io/hostname": name,
+                "kubernetes.io/os": "linux",
+                "kubernetes.io/arch": "amd64",
+                "lab.epilogue.dev/simulated": "true",
+            },
+        },
+        "status": {
+            "capacity": quantities,
+            "allocatable": quantities,
+            "addresses": [
+                {"type": "InternalIP", "address": host_address(ordinal)},
+                {"type": "Hostname", "address": name},
+            ],
+            "conditions": [
+                ready_condition(Ready::Yes),
+                pressure("MemoryPressure"),
+                pressure("DiskPressure"),
+                pressure("PIDPressure"),
+            ],
+        },
+    })
+}
+
+fn ready_condition(ready: Ready) -> Value {
+    match ready {
+        Ready::Yes => condition("Ready", "True", "KubeletReady", "kubelet is posting ready status"),
+        Ready::ShuttingDown => {
+            condition("Ready", "False", "KubeletNotReady", "node is shutting down")
+        }
+    }
+}
+
+fn condition(kind: &str, status: &str, reason: &str, message: &str) -> Value {
+    let now = seconds(Timestamp::now());
+    json!({
+        "type": kind,
+        "status": status,
+        "reason": reason,
+        "message": message,
+        "lastHeartbeatTime": now,
+        "lastTransitionTime": now,
+    })
+}
+
+fn missing_is_fine<T>(result: Result<T, kube::Error>) -> Result<(), kube::Error> {
+    match result {
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        other => other.map(drop),
+    }
+}

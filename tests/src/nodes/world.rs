@@ -1,0 +1,615 @@
+//! All pods of the simulated nodes, without IO: which pod belongs to which node, which attempt it is,
+//! who has something to write, and when somebody will.
+
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::machine::{Cause, Need, Pace, PodMachine};
+use super::pod::{PodView, Uid};
+use super::script::Script;
+use super::status::Address;
+
+const RETRY_FIRST: Duration = Duration::from_millis(50);
+const RETRY_MAX: Duration = Duration::from_secs(5);
+
+/// What the world is made with.
+#[derive(Clone, Debug)]
+pub(super) struct Settings {
+    pub(super) nodes: Vec<String>,
+    pub(super) bind: bool,
+    pub(super) pace: Pace,
+    pub(super) shutdown_grace: Duration,
+    pub(super) script: Script,
+}
+
+/// What a node does at the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NodeState {
+    Up,
+    ShuttingDown,
+    /// Writes nothing: shut down or vanished.
+    Silent,
+}
+
+/// One write, ready to be sent.
+#[derive(Clone, Debug)]
+pub(super) struct Write {
+    pub(super) uid: Uid,
+    pub(super) namespace: String,
+    pub(super) name: String,
+    pub(super) node: usize,
+    pub(super) kind: WriteKind,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum WriteKind {
+    Bind { node: String },
+    Pod(Need),
+}
+
+/// What came of a write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum WriteResult {
+    Done,
+    /// The pod is gone.
+    Gone,
+    /// Worth another try.
+    Retry,
+    /// The API calls it invalid or forbidden.
+    Refused(String),
+}
+
+/// What the simulated nodes have done since they started.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    pub pods_seen: u64,
+    pub bound: u64,
+    pub statuses_written: u64,
+    pub deleted: u64,
+    pub retries: u64,
+    /// Writes that the API calls invalid or forbidden, with its last words about one.
+    pub refused: u64,
+    pub refused_last: Option<String>,
+    pub watch_errors: u64,
+}
+
+#[derive(Debug)]
+struct Node {
+    name: String,
+    state: NodeState,
+    in_flight: usize,
+}
+
+#[derive(Debug)]
+struct Tracked {
+    view: PodView,
+    node: usize,
+    earlier: u32,
+    /// `None` until the pod is bound.
+    machine: Option<PodMachine>,
+    ordinal: u32,
+    in_flight: bool,
+    queued: bool,
+    wakes: Option<Timestamp>,
+    failures: u32,
+    retry_at: Option<Timestamp>,
+}
+
+#[derive(Debug)]
+pub(super) struct World {
+    settings: Settings,
+    nodes: Vec<Node>,
+    next_node: usize,
+    ordinal: u32,
+    pods: HashMap<Uid, Tracked>,
+    attempts: HashMap<(Arc<str>, Option<u32>), u32>,
+    queue: VecDeque<Uid>,
+    timers: BTreeSet<(Timestamp, Uid)>,
+    stats: Stats,
+}
+
+impl World {
+    pub(super) fn new(settings: Settings) -> Self {
+        let node = |name: &String| Node { name: name.clone(), state: NodeState::Up, in_flight: 0 };
+        let nodes = settings.nodes.iter().map(node).collect();
+        Self {
+            settings,
+            nodes,
+            next_node: 0,
+            ordinal: 0,
+            pods: HashMap::new(),
+            attempts: HashMap::new(),
+            queue: VecDeque::new(),
+            timers: BTreeSet::new(),
+            stats: Stats::default(),
+        }
+    }
+
+    pub(super) fn watch_failed(&mut self) {
+        self.stats.watch_errors += 1;
+    }
+
+    pub(super) fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    pub(super) fn node(&self, name: &str) -> Option<usize> {
+        self.nodes.iter().position(|node| node.name == name)
+    }
+
+    /// New pods without a script of their own follow this one from now on.
+    pub(super) fn set_script(&mut self, script: Script) {
+        self.settings.script = script;
+    }
+
+    /// Replaces all that is known by a complete list: what it lacks is gone.
+    pub(super) fn replace(&mut self, mut list: Vec<PodView>, now: Timestamp) {
+        let listed: HashSet<Uid> = list.iter().map(|pod| pod.uid.clone()).collect();
+        let lost: Vec<Uid> =
+            self.pods.keys().filter(|uid| !listed.contains(*uid)).cloned().collect();
+        for uid in lost {
+            self.forget(&uid);
+        }
+        // Attempts count in the order of creation; a list comes in the order of names.
+        list.sort_by(|a, b| (a.created, &a.name).cmp(&(b.created, &b.name)));
+        for pod in list {
+            self.observe(pod, now);
+        }
+    }
+
+    /// Takes in what the watch shows of one pod.
+    pub(super) fn observe(&mut self, view: PodView, now: Timestamp) {
+        let uid = view.uid.clone();
+        if let Some(tracked) = self.pods.get_mut(&uid) {
+            tracked.view = view;
+        } else if let Some(tracked) = self.track(view) {
+            self.pods.insert(uid.clone(), tracked);
+        } else {
+            return;
+        }
+        let Some(tracked) = self.pods.get_mut(&uid) else { return };
+        if let Some(bound) = tracked.view.node.clone()
+            && tracked.machine.is_none()
+        {
+            let Some(node) = self.nodes.iter().position(|node| node.name == bound) else {
+                // A scheduler was faster and chose a node that is not ours.
+                self.forget(&uid);
+                return;
+            };
+            tracked.node = node;
+            tracked.take_on(&self.settings, self.nodes[node].state, now);
+        } else if let Some(machine) = &mut tracked.machine {
+            machine.observe(&tracked.view, now);
+        }
+        self.enqueue(&uid);
+    }
+
+    /// The pod is no longer in the API.
+    pub(super) fn forget(&mut self, uid: &Uid) {
+        if let Some(tracked) = self.pods.remove(uid) {
+            if let Some(at) = tracked.wakes {
+                self.timers.remove(&(at, uid.clone()));
+            }
+        }
+    }
+
+    /// The next write that is due, if any.
+    pub(super) fn poll(&mut self, now: Timestamp) -> Option<Write> {
+        while let Some((at, uid)) = self.timers.first()
+            && *at <= now
+        {
+            let uid = uid.clone();
+            self.timers.pop_first();
+            if let Some(tracked) = self.pods.get_mut(&uid) {
+                tracked.wakes = None;
+            }
+            self.enqueue(&uid);
+        }
+        while let Some(uid) = self.queue.pop_front() {
+            if let Some(write) = self.next_write(&uid, now) {
+                return Some(write);
+            }
+        }
+        None
+    }
+
+    /// When `poll` may have something again without any event.
+    pub(super) fn deadline(&self) -> Option<Timestamp> {
+        self.timers.first().map(|(at, _)| *at)
+    }
+
+    /// The result of a write that `poll` handed out.
+    pub(super) fn finished(&mut self, write: &Write, result: WriteResult, now: Timestamp) {
+        self.nodes[write.node].in_flight -= 1;
+        let Some(tracked) = self.pods.get_mut(&write.uid) else { return };
+        tracked.in_flight = false;
+        match result {
+            WriteResult::Done => {
+                self.stats.count(&write.kind);
+                tracked.accept(write, &self.settings, self.nodes[write.node].state, now);
+            }
+            WriteResult::Gone => return self.forget(&write.uid),
+            WriteResult::Retry => {
+                self.stats.retries += 1;
+                tracked.try_later(now);
+            }
+            WriteResult::Refused(words) => {
+                // Tried again all the same: what refuses it (a policy, a quota) can go away.
+                self.stats.refused += 1;
+                self.stats.refused_last = Some(format!("{}: {words}", write.name));
+                tracked.try_later(now);
+            }
+        }
+        self.enqueue(&write.uid);
+    }
+
+    /// Ends all pods of a node, as the kubelet does when the machine goes down.
+    pub(super) fn shut_down(&mut self, node: usize, now: Timestamp) {
+        self.nodes[node].state = NodeState::ShuttingDown;
+        let grace_max = self.settings.shutdown_grace;
+        for tracked in self.pods.values_mut().filter(|tracked| tracked.node == node) {
+            let grace = Duration::from_secs(tracked.view.grace_seconds.max(1)).min(grace_max);
+            if let Some(machine) = &mut tracked.machine {
+                machine.stop(Cause::shutdown(), grace, now);
+            }
+        }
+        self.enqueue_node(node);
+    }
+
+    /// The node writes nothing from now on; what is already under way may still arrive.
+    pub(super) fn silence(&mut self, node: usize) {
+        self.nodes[node].state = NodeState::Silent;
+    }
+
+    /// The node answers again and goes on where its pods are.
+    pub(super) fn revive(&mut self, node: usize) {
+        self.nodes[node].state = NodeState::Up;
+        self.enqueue_node(node);
+    }
+
+    /// Nothing of the node is under way.
+    pub(super) fn is_quiet(&self, node: usize) -> bool {
+        self.nodes[node].in_flight == 0
+    }
+
+    /// The end of every pod of the node is in the API.
+    pub(super) fn is_drained(&self, node: usize) -> bool {
+        let mut machines = self.pods.values().filter(|t| t.node == node).map(|t| &t.machine);
+        self.is_quiet(node) && machines.all(|m| m.as_ref().is_none_or(PodMachine::reported))
+    }
+
+    fn track(&mut self, view: PodView) -> Option<Tracked> {
+        let node = match &view.node {
+            Some(name) => self.node(name)?,
+            None => 0,
+        };
+        let earlier = view.owner.clone().map_or(0, |owner| {
+            let count = self.attempts.entry((owner, view.index)).or_default();
+            *count += 1;
+            *count - 1
+        });
+        self.ordinal = self.ordinal.wrapping_add(1);
+        self.stats.pods_seen += 1;
+        Some(Tracked {
+            view,
+            node,
+            earlier,
+            machine: None,
+            ordinal: self.ordinal,
+            in_flight: false,
+            queued: false,
+            wakes: None,
+            failures: 0,
+            retry_at: None,
+        })
+    }
+
+    fn enqueue(&mut self, uid: &Uid) {
+        if let Some(tracked) = self.pods.get_mut(uid)
+            && !tracked.queued
+            && !tracked.in_flight
+        {
+            tracked.queued = true;
+            self.queue.push_back(uid.clone());
+        }
+    }
+
+    /// Looks anew at the pods of a node, and at those that wait for any node.
+    fn enqueue_node(&mut self, node: usize) {
+        let affected = |(_, t): &(&Uid, &Tracked)| t.node == node || t.machine.is_none();
+        let uids: Vec<Uid> =
+            self.pods.iter().filter(affected).map(|(uid, _)| uid.clone()).collect();
+        for uid in uids {
+            self.enqueue(&uid);
+        }
+    }
+
+    fn next_write(&mut self, uid: &Uid, now: Timestamp) -> Option<Write> {
+        let tracked = self.pods.get_mut(uid)?;
+        tracked.queued = false;
+        if tracked.in_flight {
+            return None;
+        }
+        if let Some(at) = tracked.retry_at.filter(|at| *at > now) {
+            self.wake(uid, at);
+            return None;
+        }
+        let kind = match &mut tracked.machine {
+            None => self.binding(uid)?,
+            Some(_) if self.nodes[tracked.node].state == NodeState::Silent => return None,
+            Some(machine) => match machine.need(&tracked.view, now) {
+                Some(need) => WriteKind::Pod(need),
+                None => {
+                    let at = machine.deadline()?;
+                    self.wake(uid, at);
+                    return None;
+                }
+            },
+        };
+        let tracked = self.pods.get_mut(uid)?;
+        tracked.in_flight = true;
+        self.nodes[tracked.node].in_flight += 1;
+        Some(Write {
+            uid: uid.clone(),
+            namespace: tracked.view.namespace.clone(),
+            name: tracked.view.name.clone(),
+            node: tracked.node,
+            kind,
+        })
+    }
+
+    /// Chooses the node of an unscheduled pod, round robin over the nodes that are up.
+    fn binding(&mut self, uid: &Uid) -> Option<WriteKind> {
+        let tracked = self.pods.get_mut(uid)?;
+        let view = &tracked.view;
+        let mine = self.settings.bind && !view.gated && view.ended.is_none();
+        if !mine || view.deletion_grace_seconds.is_some() {
+            return None;
+        }
+        let order = (0..self.nodes.len()).map(|n| (self.next_node + n) % self.nodes.len());
+        let chosen = order.into_iter().find(|n| self.nodes[*n].state == NodeState::Up)?;
+        self.next_node = chosen + 1;
+        tracked.node = chosen;
+        Some(WriteKind::Bind { node: self.nodes[chosen].name.clone() })
+    }
+
+    fn wake(&mut self, uid: &Uid, at: Timestamp) {
+        let Some(tracked) = self.pods.get_mut(uid) else { return };
+        if let Some(old) = tracked.wakes.replace(at) {
+            self.timers.remove(&(old, uid.clone()));
+        }
+        self.timers.insert((at, uid.clone()));
+    }
+}
+
+impl Tracked {
+    /// The pod is bound: its node's kubelet learns of it.
+    fn take_on(&mut self, settings: &Settings, node: NodeState, now: Timestamp) {
+        let script = match &self.view.script {
+            Some(text) => Script::parse(text),
+            None => Ok(settings.script.clone()),
+        };
+        let address = Address::new(self.node, self.ordinal);
+        let view = &self.view;
+        let mut machine = PodMachine::new(view, script, self.earlier, address, settings.pace, now);
+        if node == NodeState::ShuttingDown {
+            let message = "Pod was rejected as the node is shutting down.".to_owned();
+            machine.reject("NodeShutdown", message, now);
+        }
+        self.machine = Some(machine);
+    }
+
+    fn try_later(&mut self, now: Timestamp) {
+        let wait = RETRY_FIRST.saturating_mul(2u32.saturating_pow(self.failures)).min(RETRY_MAX);
+        self.failures += 1;
+        self.retry_at = Some(now + wait);
+    }
+
+    fn accept(&mut self, write: &Write, settings: &Settings, node: NodeState, now: Timestamp) {
+        self.failures = 0;
+        self.retry_at = None;
+        match (&write.kind, &mut self.machine) {
+            // The watch may have shown the binding already.
+            (WriteKind::Bind { .. }, None) => self.take_on(settings, node, now),
+            (WriteKind::Pod(need), Some(machine)) => machine.written(need),
+            _ => {}
+        }
+    }
+}
+
+impl Stats {
+    fn count(&mut self, kind: &WriteKind) {
+        match kind {
+            WriteKind::Bind { .. } => self.bound += 1,
+            WriteKind::Pod(Need::Status(_)) => self.statuses_written += 1,
+            WriteKind::Pod(Need::Delete) => self.deleted += 1,
+            WriteKind::Pod(Need::Event { .. }) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::pod::{ContainerSpec, RestartPolicy, Role};
+    use super::*;
+
+    fn at(ms: i64) -> Timestamp {
+        Timestamp::from_millisecond(1_000_000 + ms).unwrap()
+    }
+
+    fn world(nodes: &[&str]) -> World {
+        World::new(Settings {
+            nodes: nodes.iter().map(|name| (*name).to_owned()).collect(),
+            bind: true,
+            pace: Pace { skip_running: true, restart_backoff: Duration::from_millis(100) },
+            shutdown_grace: Duration::from_secs(30),
+            script: Script::default(),
+        })
+    }
+
+    fn pod(name: &str, node: Option<&str>, script: &str) -> PodView {
+        let container =
+            ContainerSpec { name: "main".to_owned(), image: "i".to_owned(), role: Role::Main };
+        PodView {
+            uid: name.into(),
+            namespace: "ns".to_owned(),
+            name: name.to_owned(),
+            created: at(0),
+            generation: 1,
+            node: node.map(str::to_owned),
+            owner: Some("job".into()),
+            index: None,
+            script: Some(script.to_owned()),
+            containers: vec![container],
+            restart_policy: RestartPolicy::Never,
+            grace_seconds: 30,
+            deletion_grace_seconds: None,
+            ended: None,
+            scheduled_condition: true,
+            gated: false,
+        }
+    }
+
+    fn name(write: &Write) -> String {
+        match &write.kind {
+            WriteKind::Bind { node } => format!("{} bind {node}", write.name),
+            WriteKind::Pod(Need::Status(patch)) => {
+                format!("{} {}", write.name, patch["status"]["phase"].as_str().unwrap())
+            }
+            WriteKind::Pod(need) => format!("{} {need:?}", write.name),
+        }
+    }
+
+    /// Everything that can be written at this moment, each taken by the API.
+    fn run(world: &mut World, ms: i64) -> Vec<String> {
+        let mut lines = Vec::new();
+        while let Some(write) = world.poll(at(ms)) {
+            lines.push(name(&write));
+            world.finished(&write, WriteResult::Done, at(ms));
+        }
+        lines
+    }
+
+    #[test]
+    fn unscheduled_pods_are_bound_round_robin_and_then_run() {
+        let mut world = world(&["n0", "n1"]);
+        for name in ["a", "b", "c"] {
+            world.observe(pod(name, None, "succeed"), at(0));
+        }
+        let expected = [
+            "a bind n0",
+            "b bind n1",
+            "c bind n0",
+            "a Succeeded",
+            "b Succeeded",
+            "c Succeeded",
+        ];
+        assert_eq!(run(&mut world, 0), expected);
+    }
+
+    #[test]
+    fn gated_deleted_and_foreign_pods_are_left_alone() {
+        let mut world = world(&["n0"]);
+        world.observe(PodView { gated: true, ..pod("gated", None, "") }, at(0));
+        world.observe(PodView { deletion_grace_seconds: Some(0), ..pod("gone", None, "") }, at(0));
+        world.observe(pod("foreign", Some("elsewhere"), ""), at(0));
+        assert_eq!(run(&mut world, 0), [""; 0]);
+    }
+
+    #[test]
+    fn attempts_count_per_owner_and_index() {
+        let mut world = world(&["n0"]);
+        let indexed = |name, index| PodView {
+            index: Some(index),
+            ..pod(name, Some("n0"), "fail times=1; succeed")
+        };
+        world.observe(indexed("a0", 0), at(0));
+        world.observe(indexed("a1", 1), at(0));
+        assert_eq!(run(&mut world, 0), ["a0 Failed", "a1 Failed"]);
+        world.observe(indexed("b0", 0), at(0));
+        assert_eq!(run(&mut world, 0), ["b0 Succeeded"]);
+    }
+
+    #[test]
+    fn a_relist_forgets_what_it_lacks_and_orders_attempts_by_creation() {
+        let mut world = world(&["n0"]);
+        world.observe(pod("old", Some("n0"), "hang"), at(0));
+        let late = PodView { created: at(9), ..pod("a-late", Some("n0"), "fail times=2; succeed") };
+        let early = pod("z-early", Some("n0"), "fail times=2; succeed");
+        world.replace(vec![late, early], at(10));
+        assert_eq!(run(&mut world, 10), ["z-early Failed", "a-late Succeeded"]);
+        assert_eq!(world.pods.len(), 2);
+    }
+
+    #[test]
+    fn a_retry_waits_longer_each_time_and_the_write_is_made_anew() {
+        let mut world = world(&["n0"]);
+        world.observe(pod("a", Some("n0"), "succeed"), at(0));
+        let write = world.poll(at(0)).unwrap();
+        world.finished(&write, WriteResult::Retry, at(0));
+        assert!(world.poll(at(0)).is_none());
+        assert_eq!(world.deadline(), Some(at(50)));
+        let write = world.poll(at(50)).unwrap();
+        world.finished(&write, WriteResult::Refused("no".to_owned()), at(50));
+        assert!(world.poll(at(50)).is_none());
+        assert_eq!(world.deadline(), Some(at(150)));
+        assert_eq!(run(&mut world, 150), ["a Succeeded"]);
+        assert_eq!((world.stats.retries, world.stats.refused), (1, 1));
+    }
+
+    #[test]
+    fn a_pod_has_one_write_under_way_at_a_time() {
+        let mut world = world(&["n0"]);
+        world.observe(pod("a", Some("n0"), "on-term=1"), at(0));
+        let write = world.poll(at(0)).unwrap();
+        let deleted =
+            PodView { deletion_grace_seconds: Some(30), ..pod("a", Some("n0"), "on-term=1") };
+        world.observe(deleted, at(1));
+        assert!(world.poll(at(1)).is_none());
+        world.finished(&write, WriteResult::Done, at(2));
+        assert_eq!(run(&mut world, 2), ["a Failed", "a Delete"]);
+    }
+
+    #[test]
+    fn a_silent_node_writes_nothing_until_it_is_revived() {
+        let mut world = world(&["n0", "n1"]);
+        world.observe(pod("a", Some("n0"), "succeed after=1s"), at(0));
+        assert_eq!(run(&mut world, 0), [""; 0]);
+        world.silence(0);
+        world.observe(pod("b", Some("n0"), "succeed"), at(500));
+        world.observe(pod("c", None, "succeed"), at(500));
+        assert_eq!(run(&mut world, 2000), ["c bind n1", "c Succeeded"]);
+        world.revive(0);
+        let mut late = run(&mut world, 3000);
+        late.sort();
+        assert_eq!(late, ["a Succeeded", "b Succeeded"]);
+    }
+
+    #[test]
+    fn a_node_is_drained_when_every_end_is_in_the_api_and_refuses_new_pods() {
+        let mut world = world(&["n0"]);
+        world.observe(pod("a", Some("n0"), "on-term=143 after=1s"), at(0));
+        world.observe(pod("b", Some("n0"), "pending"), at(0));
+        run(&mut world, 0);
+        world.shut_down(0, at(0));
+        assert_eq!(run(&mut world, 0), ["b Failed"]);
+        assert!(!world.is_drained(0));
+        world.observe(pod("c", Some("n0"), "succeed"), at(500));
+        assert_eq!(run(&mut world, 1000), ["c Failed", "a Failed"]);
+        assert!(world.is_drained(0));
+    }
+
+    #[test]
+    fn the_result_for_a_pod_that_left_meanwhile_is_harmless() {
+        let mut world = world(&["n0"]);
+        world.observe(pod("a", Some("n0"), "succeed"), at(0));
+        let write = world.poll(at(0)).unwrap();
+        world.forget(&write.uid);
+        assert!(!world.is_quiet(0));
+        world.finished(&write, WriteResult::Gone, at(1));
+        assert!(world.is_quiet(0));
+    }
+}
