@@ -1,1 +1,96 @@
-//! deploy
+//! The manifests in `deploy/kustomize` as data, so that tests and the laboratory use what people
+//! apply. It reads a kustomization's `resources` and knows no transformers.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde_json::Value;
+use thiserror::Error;
+
+const KUSTOMIZATION: &str = "kustomization.yaml";
+
+/// Why manifests cannot be had.
+#[derive(Debug, Error)]
+pub enum ManifestError {
+    /// A file that the kustomization names is not there.
+    #[error("cannot read {0}")]
+    Read(PathBuf, #[source] io::Error),
+    /// A file is not YAML.
+    #[error("cannot parse {0}")]
+    Parse(PathBuf, #[source] serde_yaml_ng::Error),
+    /// The base has no controller, or not in the form that this crate knows.
+    #[error("no Deployment {0} with a first container's args")]
+    NoArgs(String),
+}
+
+/// A kustomization as far as it is supported. Any other field would change the objects behind
+/// this crate's back, so it is an error.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Kustomization {
+    #[serde(rename = "apiVersion")]
+    _api_version: String,
+    #[serde(rename = "kind")]
+    _kind: String,
+    resources: Vec<PathBuf>,
+}
+
+/// The directory of the base, which holds all that runs in a cluster.
+pub fn base() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("kustomize/base")
+}
+
+/// All objects of the base, in the order in which they can be applied.
+pub fn manifests() -> Result<Vec<Value>, ManifestError> {
+    objects(&base())
+}
+
+/// The objects of one kustomization, in the order of its `resources`.
+pub fn objects(directory: &Path) -> Result<Vec<Value>, ManifestError> {
+    let mut objects = Vec::new();
+    for path in files(directory)? {
+        let text = read(&path)?;
+        for document in serde_yaml_ng::Deserializer::from_str(&text) {
+            let object = Value::deserialize(document)
+                .map_err(|source| ManifestError::Parse(path.clone(), source))?;
+            objects.push(object);
+        }
+    }
+    Ok(objects)
+}
+
+/// The files that a kustomization leads to, in order.
+pub fn files(directory: &Path) -> Result<Vec<PathBuf>, ManifestError> {
+    let path = directory.join(KUSTOMIZATION);
+    let kustomization: Kustomization = serde_yaml_ng::from_str(&read(&path)?)
+        .map_err(|source| ManifestError::Parse(path, source))?;
+    let mut all = Vec::new();
+    for resource in kustomization.resources {
+        let path = directory.join(resource);
+        if path.is_dir() {
+            all.extend(files(&path)?);
+        } else {
+            all.push(path);
+        }
+    }
+    Ok(all)
+}
+
+/// The arguments that a Deployment gives its first container, for the program's own test that it
+/// knows them.
+pub fn args(objects: &[Value], deployment: &str) -> Result<Vec<String>, ManifestError> {
+    let missing = || ManifestError::NoArgs(deployment.to_owned());
+    let object = objects
+        .iter()
+        .find(|object| object["kind"] == "Deployment" && object["metadata"]["name"] == deployment)
+        .ok_or_else(missing)?;
+    let args = &object["spec"]["template"]["spec"]["containers"][0]["args"];
+    let args = args.as_array().ok_or_else(missing)?;
+    args.iter().map(|arg| arg.as_str().map(str::to_owned).ok_or_else(missing)).collect()
+}
+
+fn read(path: &Path) -> Result<String, ManifestError> {
+    fs::read_to_string(path).map_err(|source| ManifestError::Read(path.to_owned(), source))
+}

@@ -1,0 +1,174 @@
+//! The manifests are what they seem: each parses without a leftover, and what one says of another
+//! is true.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use epilogue_deploy::{args, base, files, manifests};
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+const CONTROLLER: &str = "epilogue-controller";
+const NAMESPACE: &str = "epilogue-system";
+
+fn all() -> Vec<Value> {
+    manifests().expect("must be readable")
+}
+
+fn the(kind: &str) -> Value {
+    let mut found: Vec<Value> = all().into_iter().filter(|object| object["kind"] == kind).collect();
+    assert_eq!(found.len(), 1, "one {kind}");
+    found.remove(0)
+}
+
+fn pod_spec() -> Value {
+    the("Deployment")["spec"]["template"]["spec"].clone()
+}
+
+/// What the type makes of it: a field that it does not know is lost.
+fn reread<T: DeserializeOwned + Serialize>(object: &Value) -> Value {
+    let typed: T = serde_json::from_value(object.clone()).expect("must parse");
+    serde_json::to_value(typed).expect("must be written")
+}
+
+fn flag(name: &str) -> String {
+    let args = args(&all(), CONTROLLER).expect("must have args");
+    let prefix = format!("{name}=");
+    args.iter().find_map(|arg| arg.strip_prefix(&prefix)).expect(name).to_owned()
+}
+
+fn yaml_files(directory: &Path, found: &mut BTreeSet<PathBuf>) {
+    for entry in std::fs::read_dir(directory).expect("must be a directory") {
+        let path = entry.expect("must be readable").path();
+        if path.is_dir() {
+            yaml_files(&path, found);
+        } else if path.file_name().is_some_and(|name| name != "kustomization.yaml") {
+            found.insert(path);
+        }
+    }
+}
+
+#[test]
+fn every_file_is_applied() {
+    let mut present = BTreeSet::new();
+    yaml_files(&base(), &mut present);
+    let listed = files(&base()).expect("must be readable").into_iter().collect();
+    assert_eq!(present, listed);
+}
+
+#[test]
+fn every_object_parses_into_its_type_without_a_leftover() {
+    for object in all() {
+        let kind = object["kind"].as_str().expect("must have a kind");
+        let reread = match kind {
+            "Namespace" => reread::<Namespace>(&object),
+            "ServiceAccount" => reread::<ServiceAccount>(&object),
+            "ClusterRole" => reread::<ClusterRole>(&object),
+            "ClusterRoleBinding" => reread::<ClusterRoleBinding>(&object),
+            "Role" => reread::<Role>(&object),
+            "RoleBinding" => reread::<RoleBinding>(&object),
+            "Deployment" => reread::<Deployment>(&object),
+            "PodDisruptionBudget" => reread::<PodDisruptionBudget>(&object),
+            other => panic!("{other} has no type here; add it"),
+        };
+        assert_eq!(reread, object, "{kind}");
+    }
+}
+
+#[test]
+fn no_object_appears_twice_and_each_is_in_a_namespace_that_comes_first() {
+    let mut seen = BTreeSet::new();
+    for object in all() {
+        let kind = object["kind"].as_str().unwrap_or_default();
+        let name = object["metadata"]["name"].as_str().expect("must have a name");
+        assert!(seen.insert(format!("{kind}/{name}")), "{kind}/{name} appears twice");
+        if !["Namespace", "ClusterRole", "ClusterRoleBinding"].contains(&kind) {
+            assert_eq!(object["metadata"]["namespace"], NAMESPACE, "{kind}/{name}");
+            assert!(seen.contains(&format!("Namespace/{NAMESPACE}")), "{kind}/{name}");
+        }
+        assert_eq!(object["metadata"]["labels"]["app.kubernetes.io/part-of"], "epilogue");
+    }
+}
+
+#[test]
+fn selectors_select_the_controller_s_pods() {
+    let deployment = the("Deployment");
+    let selector = &deployment["spec"]["selector"]["matchLabels"];
+    let labels = &deployment["spec"]["template"]["metadata"]["labels"];
+    for (key, value) in selector.as_object().expect("must select by labels") {
+        assert_eq!(&labels[key], value);
+    }
+    assert_eq!(&the("PodDisruptionBudget")["spec"]["selector"]["matchLabels"], selector);
+    let spread = &pod_spec()["topologySpreadConstraints"][0]["labelSelector"]["matchLabels"];
+    assert_eq!(spread, selector);
+}
+
+#[test]
+fn the_pod_runs_as_the_account_that_the_roles_are_bound_to() {
+    let pod = pod_spec();
+    assert_eq!(pod["serviceAccountName"], the("ServiceAccount")["metadata"]["name"]);
+    // The account gives its token to no pod by itself.
+    assert_eq!(pod["automountServiceAccountToken"], true);
+}
+
+#[test]
+fn probes_ask_the_admin_server() {
+    let container = &pod_spec()["containers"][0];
+    let port = &container["ports"][0];
+    let address = flag("--metrics-bind-address");
+    assert_eq!(address, format!(":{}", port["containerPort"]));
+    let table =
+        [("startupProbe", "/livez"), ("livenessProbe", "/livez"), ("readinessProbe", "/readyz")];
+    for (probe, path) in table {
+        let get = &container[probe]["httpGet"];
+        assert_eq!((&get["path"], &get["port"]), (&json!(path), &port["name"]), "{probe}");
+    }
+}
+
+#[test]
+fn the_lease_s_flags_name_what_the_role_allows() {
+    let role = the("Role");
+    assert_eq!(role["metadata"]["namespace"], flag("--leader-elect-resource-namespace"));
+    let named: Vec<&Value> =
+        role["rules"].as_array().into_iter().flatten().map(|rule| &rule["resourceNames"]).collect();
+    let name = json!([flag("--leader-elect-resource-name")]);
+    assert_eq!(named, [&Value::Null, &name]);
+}
+
+#[test]
+fn more_than_one_replica_needs_the_election_and_a_budget() {
+    let replicas = the("Deployment")["spec"]["replicas"].as_i64().expect("must say how many");
+    let args = args(&all(), CONTROLLER).expect("must have args");
+    assert!(replicas > 1 && args.contains(&"--leader-elect".to_owned()));
+    assert_eq!(the("PodDisruptionBudget")["spec"]["maxUnavailable"], 1);
+}
+
+#[test]
+fn the_pod_satisfies_the_restricted_standard_that_its_namespace_enforces() {
+    let labels = &the("Namespace")["metadata"]["labels"];
+    assert_eq!(labels["pod-security.kubernetes.io/enforce"], "restricted");
+    let pod = pod_spec();
+    assert_eq!(pod["securityContext"]["runAsNonRoot"], true);
+    assert_eq!(pod["securityContext"]["seccompProfile"]["type"], "RuntimeDefault");
+    for field in ["hostNetwork", "hostPID", "hostIPC", "volumes", "initContainers"] {
+        assert!(pod[field].is_null(), "{field}");
+    }
+    for container in pod["containers"].as_array().expect("must have containers") {
+        let context = &container["securityContext"];
+        assert_eq!(context["allowPrivilegeEscalation"], false);
+        assert_eq!(context["readOnlyRootFilesystem"], true);
+        assert_eq!(context["capabilities"], json!({"drop": ["ALL"]}));
+    }
+    assert_eq!(pod["priorityClassName"], "system-cluster-critical");
+}
+
+#[test]
+fn the_image_is_this_version_s() {
+    let image = format!("{CONTROLLER}:{}", env!("CARGO_PKG_VERSION"));
+    assert_eq!(pod_spec()["containers"][0]["image"], image);
+}
