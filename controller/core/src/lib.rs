@@ -1,1 +1,7 @@
-//! controller/core
+//! What to do for a Job, decided from its state. Pure: no IO, no clock, no logs.
+//!
+//! The way in is [`job::plan`]: it takes a [`job::SyncInput`] and gives a [`job::Plan`], which
+//! [`job::Progress`] turns into one step at a time for whoever talks to the API.
+
+pub mod job;
+pub mod view;

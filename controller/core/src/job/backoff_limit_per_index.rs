@@ -1,0 +1,116 @@
+//! `spec.backoffLimitPerIndex`: failed indexes, and failed pods that wait for their replacement.
+//! (spec §13.1)
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::IndexSet;
+use super::backoff;
+use super::census::{self, Census};
+use super::failure_policy::FailureAction;
+use super::input::{BackoffRecord, Settings};
+use crate::view::{FailureCounts, Job, Pod};
+
+/// The state of the indexes of a Job with `backoffLimitPerIndex`.
+#[derive(Clone, Debug)]
+pub struct PerIndex {
+    /// Indexes that failed for good.
+    pub failed: IndexSet,
+    /// The failed pod of each index whose replacement is still to come; it keeps its finalizer,
+    /// and with it the count of failures, until then. ([I10])
+    pub delayed: HashMap<u32, Arc<Pod>>,
+}
+
+impl PerIndex {
+    /// Reads the pods; none for a Job without the field.
+    pub(super) fn read(job: &Job, census: &Census, succeeded: &IndexSet) -> Option<Self> {
+        let limit = u32::try_from(job.spec.backoff_limit_per_index?).unwrap_or(0);
+        let stored = job.status.failed_indexes.as_deref().unwrap_or_default();
+        let bound = job.index_bound();
+        let candidates: Vec<(u32, &Arc<Pod>)> = census
+            .tracked
+            .iter()
+            .filter(|pod| census::is_failed(job, pod))
+            .filter_map(|pod| Some((pod.index.filter(|index| *index < bound)?, pod)))
+            .collect();
+        let newly_failed = candidates
+            .iter()
+            .filter(|(_, pod)| fails_index(job, pod, limit))
+            .map(|(index, _)| *index);
+        let failed = IndexSet::parse(stored, bound).union(&IndexSet::collect(newly_failed));
+        let delayed = delayed(&candidates, census, succeeded, &failed);
+        Some(Self { failed, delayed })
+    }
+
+    /// The failures that the next pod of this index starts with. ([I8])
+    pub fn failures(&self, job: &Job, index: u32) -> FailureCounts {
+        let Some(pod) = self.delayed.get(&index) else { return FailureCounts::default() };
+        let FailureCounts { counted, ignored } = pod.failures;
+        if census::counts_as_failure(job, pod) {
+            FailureCounts { counted: counted.saturating_add(1), ignored }
+        } else {
+            FailureCounts { counted, ignored: ignored.saturating_add(1) }
+        }
+    }
+
+    /// How long the next pod of this index has to wait. (spec §12.4)
+    ///
+    /// DIVERGES(upstream): failures that the policy ignored neither raise the delay nor cause
+    /// one; the reference adds them to the counted ones.
+    pub(super) fn backoff(
+        &self,
+        job: &Job,
+        index: u32,
+        now: Timestamp,
+        settings: &Settings,
+    ) -> SignedDuration {
+        let Some(pod) = self.delayed.get(&index) else { return SignedDuration::ZERO };
+        if !census::counts_as_failure(job, pod) {
+            return SignedDuration::ZERO;
+        }
+        let record = BackoffRecord {
+            failures: pod.failures.counted.saturating_add(1),
+            last_failure: pod.finished_at(),
+        };
+        backoff::remaining(record, now, settings)
+    }
+
+    /// Whether this pod waits for its replacement.
+    pub(super) fn delays(&self, pod: &Pod) -> bool {
+        let held = pod.index.and_then(|index| self.delayed.get(&index));
+        held.is_some_and(|held| held.uid == pod.uid)
+    }
+}
+
+/// By FailIndex, or by a counted failure at the limit. ([I9])
+fn fails_index(job: &Job, pod: &Pod, limit: u32) -> bool {
+    match census::action(job, pod) {
+        Some(FailureAction::FailIndex) => true,
+        Some(FailureAction::Ignore) => false,
+        _ => pod.failures.counted >= limit,
+    }
+}
+
+/// Of each index the failed pod with the most failures, on ties the latest to finish. ([I10])
+fn delayed(
+    candidates: &[(u32, &Arc<Pod>)],
+    census: &Census,
+    succeeded: &IndexSet,
+    failed: &IndexSet,
+) -> HashMap<u32, Arc<Pod>> {
+    let active: HashSet<u32> = census.active.iter().filter_map(|pod| pod.index).collect();
+    let mut delayed: HashMap<u32, Arc<Pod>> = HashMap::new();
+    for &(index, pod) in candidates {
+        if succeeded.contains(index) || failed.contains(index) || active.contains(&index) {
+            continue;
+        }
+        let rank = |pod: &Pod| (pod.failures.total(), pod.finished_at());
+        let held = delayed.entry(index).or_insert_with(|| Arc::clone(pod));
+        if rank(pod) > rank(held) {
+            *held = Arc::clone(pod);
+        }
+    }
+    delayed
+}

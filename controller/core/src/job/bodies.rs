@@ -1,0 +1,58 @@
+//! The JSON that goes to the API: patches of pods, the status write. (spec §18)
+
+use epilogue_common::names::TRACKING_FINALIZER;
+use k8s_openapi::api::batch::v1::JobStatus;
+use serde_json::{Value, json};
+
+use super::steps::{Claim, ClaimKind};
+use crate::view::Job;
+
+/// The strategic-merge patch that removes the tracking finalizer.
+pub fn release_patch() -> Value {
+    json!({"metadata": {"$deleteFromPrimitiveList/finalizers": [TRACKING_FINALIZER]}})
+}
+
+/// The strategic-merge patch of a claim. Its `uid` makes the API refuse it for a namesake.
+pub fn claim_patch(job: &Job, claim: &Claim) -> Value {
+    let uid = claim.pod.uid.as_str();
+    match claim.kind {
+        ClaimKind::Adopt => json!({"metadata": {
+            "uid": uid,
+            "ownerReferences": [controller_reference(job)],
+            "finalizers": [TRACKING_FINALIZER],
+        }}),
+        ClaimKind::Release => json!({"metadata": {
+            "uid": uid,
+            "ownerReferences": [{"$patch": "delete", "uid": job.uid.as_str()}],
+            "$deleteFromPrimitiveList/finalizers": [TRACKING_FINALIZER],
+        }}),
+        ClaimKind::Track => json!({"metadata": {"uid": uid, "finalizers": [TRACKING_FINALIZER]}}),
+    }
+}
+
+/// The owner reference that names this Job as the controller. ([B3])
+pub(super) fn controller_reference(job: &Job) -> Value {
+    json!({
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "name": &*job.key.name,
+        "uid": job.uid.as_str(),
+        "controller": true,
+        "blockOwnerDeletion": true,
+    })
+}
+
+/// The body of a status write: metadata as read, the new status, and status fields that we do
+/// not know. The API takes the spec from what it has stored.
+pub fn status_body(job: &Job, status: &JobStatus) -> Result<Value, serde_json::Error> {
+    let mut fields = job.status_unknown.clone();
+    if let Value::Object(known) = serde_json::to_value(status)? {
+        fields.extend(known);
+    }
+    Ok(json!({
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": job.metadata,
+        "status": fields,
+    }))
+}

@@ -1,0 +1,133 @@
+//! Which pods of a Job count as what. (spec §6)
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use super::failure_policy::{self, FailureAction};
+use super::input::Memory;
+use crate::view::{Job, Phase, Pod, Uid};
+
+/// The pods of a Job, sorted into what they count as.
+#[derive(Clone, Debug)]
+pub struct Census {
+    /// All pods of the Job.
+    pub pods: Vec<Arc<Pod>>,
+    /// Pods that neither ended nor are being deleted.
+    pub active: Vec<Arc<Pod>>,
+    /// How many of the active pods are ready.
+    pub ready: usize,
+    /// Pods that are being deleted and have not ended.
+    pub terminating: Vec<Arc<Pod>>,
+    /// Succeeded since the status was last written.
+    pub newly_succeeded: Vec<Arc<Pod>>,
+    /// Failed since the status was last written, whatever the failure policy says.
+    pub newly_failed: Vec<Arc<Pod>>,
+    /// Those of `newly_failed` that the failure policy does not ignore.
+    pub newly_failed_counted: Vec<Arc<Pod>>,
+    /// All pods with the finalizer, as far as we know. (spec §6.2)
+    pub tracked: Vec<Arc<Pod>>,
+    /// UIDs in the status that are in no counter yet.
+    pub uncounted: Uncounted,
+}
+
+/// `status.uncountedTerminatedPods`.
+#[derive(Clone, Debug, Default)]
+pub struct Uncounted {
+    /// Of succeeded pods.
+    pub succeeded: HashSet<Uid>,
+    /// Of failed pods.
+    pub failed: HashSet<Uid>,
+}
+
+impl Census {
+    /// Sorts the Job's pods. `pods` must all be the Job's own.
+    pub fn take(job: &Job, pods: Vec<Arc<Pod>>, memory: &Memory) -> Self {
+        let uncounted = Uncounted::read(job);
+        let tracked: Vec<_> = pods
+            .iter()
+            .filter(|pod| pod.tracked && !memory.releases.contains(&pod.uid))
+            .cloned()
+            .collect();
+        let active: Vec<_> = pods.iter().filter(|pod| pod.is_active()).cloned().collect();
+        let ready = active.iter().filter(|pod| pod.is_ready()).count();
+        let terminating = pods.iter().filter(|pod| pod.is_terminating()).cloned().collect();
+        let fresh = |pod: &Pod| has_valid_index(job, pod) && !uncounted.contains(&pod.uid);
+        let newly_succeeded = tracked
+            .iter()
+            .filter(|pod| pod.phase == Phase::Succeeded && fresh(pod))
+            .cloned()
+            .collect();
+        let newly_failed: Vec<_> =
+            tracked.iter().filter(|pod| is_failed(job, pod) && fresh(pod)).cloned().collect();
+        let newly_failed_counted =
+            newly_failed.iter().filter(|pod| counts_as_failure(job, pod)).cloned().collect();
+        Self {
+            pods,
+            active,
+            ready,
+            terminating,
+            newly_succeeded,
+            newly_failed,
+            newly_failed_counted,
+            tracked,
+            uncounted,
+        }
+    }
+
+    /// `status.succeeded` of a NonIndexed Job, once all that is known is counted. ([S13])
+    ///
+    /// DIVERGES(upstream): a pod that is listed as failed and then turned Succeeded is not
+    /// counted a second time here, which could complete a Job too early. (spec §29 item 13)
+    pub fn succeeded(&self, job: &Job) -> usize {
+        counter(job.status.succeeded) + self.newly_succeeded.len() + self.uncounted.succeeded.len()
+    }
+
+    /// `status.failed`, once all that is known is counted. ([S13])
+    pub fn failed(&self, job: &Job) -> usize {
+        counter(job.status.failed) + self.newly_failed_counted.len() + self.uncounted.failed.len()
+    }
+}
+
+impl Uncounted {
+    /// Reads the status.
+    pub fn read(job: &Job) -> Self {
+        let lists = job.status.uncounted_terminated_pods.clone().unwrap_or_default();
+        let set = |list: Option<Vec<String>>| list.into_iter().flatten().map(Uid::from).collect();
+        Self { succeeded: set(lists.succeeded), failed: set(lists.failed) }
+    }
+
+    /// Whether the pod is in either list.
+    pub fn contains(&self, pod: &Uid) -> bool {
+        self.succeeded.contains(pod) || self.failed.contains(pod)
+    }
+}
+
+/// A counter of the status as a number that can be counted with.
+pub(super) fn counter(value: Option<i32>) -> usize {
+    usize::try_from(value.unwrap_or(0)).unwrap_or(0)
+}
+
+/// Failed, or on its way there where that suffices for a replacement. (spec §6.1, §14)
+pub(super) fn is_failed(job: &Job, pod: &Pod) -> bool {
+    match pod.phase {
+        Phase::Failed => true,
+        Phase::Succeeded => false,
+        _ => pod.deletion.is_some() && !job.replaces_failed_only(),
+    }
+}
+
+/// NonIndexed, or with an index within the completions.
+pub(super) fn has_valid_index(job: &Job, pod: &Pod) -> bool {
+    !job.is_indexed() || pod.index.is_some_and(|index| job.has_index(index))
+}
+
+/// Whether the failure of this pod counts against limits. ([F5])
+pub(super) fn counts_as_failure(job: &Job, pod: &Pod) -> bool {
+    action(job, pod).is_none_or(|action| action.counts())
+}
+
+/// What the failure policy says of this pod.
+pub(super) fn action(job: &Job, pod: &Pod) -> Option<FailureAction> {
+    let policy = job.spec.pod_failure_policy.as_ref()?;
+    failure_policy::action_for(policy, pod)
+}

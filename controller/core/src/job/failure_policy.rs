@@ -1,0 +1,96 @@
+//! `spec.podFailurePolicy`: which rule a failed pod matches. (spec §11, KEP-3329)
+
+use k8s_openapi::api::batch::v1::{PodFailurePolicy, PodFailurePolicyRule};
+
+use crate::view::{Container, ContainerKind, Pod, Terminated};
+
+/// The action of the first rule that matches a failed pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FailureAction {
+    /// The Job fails at once, with this message.
+    FailJob(String),
+    /// The pod's index fails at once.
+    FailIndex,
+    /// The failure does not count.
+    Ignore,
+    /// The failure counts, as without a policy.
+    Count,
+}
+
+impl FailureAction {
+    /// The API's name.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::FailJob(_) => "FailJob",
+            Self::FailIndex => "FailIndex",
+            Self::Ignore => "Ignore",
+            Self::Count => "Count",
+        }
+    }
+
+    /// Whether the failure counts against limits. ([F5])
+    pub fn counts(&self) -> bool {
+        *self != Self::Ignore
+    }
+}
+
+/// The action for a failed pod; none when no rule matches, so that the failure counts.
+///
+/// Rules with an action or operator that we do not know are passed over. ([F2])
+pub(super) fn action_for(policy: &PodFailurePolicy, pod: &Pod) -> Option<FailureAction> {
+    policy.rules.iter().enumerate().find_map(|(position, rule)| {
+        let matched = match &rule.on_exit_codes {
+            Some(_) => exit_code_match(rule, pod).map(|(container, ended)| {
+                format!(
+                    "Container {} for pod {}/{} failed with exit code {} matching",
+                    container.name, pod.namespace, pod.name, ended.exit_code
+                )
+            }),
+            None => condition_match(rule, pod).map(|kind| {
+                format!("Pod {}/{} has condition {kind} matching", pod.namespace, pod.name)
+            }),
+        };
+        let matched = matched?;
+        match rule.action.as_str() {
+            "FailJob" => {
+                Some(FailureAction::FailJob(format!("{matched} FailJob rule at index {position}")))
+            }
+            "FailIndex" => Some(FailureAction::FailIndex),
+            "Ignore" => Some(FailureAction::Ignore),
+            "Count" => Some(FailureAction::Count),
+            _ => None,
+        }
+    })
+}
+
+/// Regular containers first, then init containers; exit code 0 never matches. ([F3])
+fn exit_code_match<'a>(
+    rule: &PodFailurePolicyRule,
+    pod: &'a Pod,
+) -> Option<(&'a Container, Terminated)> {
+    let wanted = rule.on_exit_codes.as_ref()?;
+    let holds = |code: i32| match wanted.operator.as_str() {
+        "In" => wanted.values.contains(&code),
+        "NotIn" => !wanted.values.contains(&code),
+        _ => false,
+    };
+    let regular = pod.containers.iter().filter(|each| each.kind == ContainerKind::Regular);
+    let init = pod.containers.iter().filter(|each| each.kind != ContainerKind::Regular);
+    regular.chain(init).find_map(|container| {
+        let ended = container.terminated?;
+        let named = wanted.container_name.as_deref().is_none_or(|name| name == &*container.name);
+        (named && ended.exit_code != 0 && holds(ended.exit_code)).then_some((container, ended))
+    })
+}
+
+/// The first condition of the pod that equals some pattern in type and status. ([F4])
+fn condition_match<'a>(rule: &PodFailurePolicyRule, pod: &'a Pod) -> Option<&'a str> {
+    let patterns = rule.on_pod_conditions.as_ref()?;
+    let condition = pod.conditions.iter().find(|condition| {
+        patterns.iter().any(|pattern| {
+            pattern.type_ == *condition.kind
+                && pattern.status.as_deref().unwrap_or("True") == &*condition.status
+        })
+    })?;
+    Some(&condition.kind)
+}

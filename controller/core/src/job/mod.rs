@@ -1,0 +1,41 @@
+//! The decisions about Jobs: [`plan`] says what to do, [`Progress`] does it step by step.
+
+mod backoff;
+mod backoff_limit_per_index;
+mod bodies;
+mod census;
+mod claims;
+mod creation;
+mod draft;
+mod failure_policy;
+mod indexes;
+mod input;
+mod memory;
+mod plan;
+mod pod_template;
+mod pods;
+mod progress;
+mod report;
+mod steps;
+mod success_policy;
+mod tally;
+mod tracking;
+mod verdict;
+mod victims;
+
+pub use backoff_limit_per_index::PerIndex;
+pub use bodies::{claim_patch, release_patch, status_body};
+pub use census::{Census, Uncounted};
+pub use failure_policy::FailureAction;
+pub use indexes::IndexSet;
+pub use input::{BackoffRecord, Expectations, Memory, Settings, SyncInput, Versions};
+pub use plan::{Idle, Indexes, Plan, is_ours, plan};
+pub use pod_template::pod_body;
+pub use pods::{PodStage, Purpose};
+pub use progress::Progress;
+pub use report::WaitsFor;
+pub use steps::{
+    Action, Claim, ClaimKind, Conclusion, EventDraft, LiveJob, Note, PodDeletion, PodDraft,
+    Recollection, Severity, Step, StepOutcome, Tally, WrittenPod,
+};
+pub use verdict::{End, Verdict};

@@ -1,0 +1,258 @@
+//! The plan of one sync: everything that can be decided before any call is answered. (spec §5)
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use epilogue_common::names::MANAGED_BY;
+use jiff::{SignedDuration, Timestamp};
+
+use super::backoff_limit_per_index::PerIndex;
+use super::census::{self, Census};
+use super::claims::{self, Claims};
+use super::input::{BackoffRecord, SyncInput};
+use super::pods::{self, PodStage};
+use super::report::WaitsFor;
+use super::steps::{Action, Claim};
+use super::verdict::{self, Evidence, Verdict};
+use super::{IndexSet, backoff};
+use crate::view::{CompletionMode, Job, Phase, Pod, Uid};
+
+/// When a stale sync is tried again, should the event that it waits for not come.
+const STALE_RETRY: SignedDuration = SignedDuration::from_secs(1);
+
+/// What a sync will do. [`super::Progress`] carries it out.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The Job as it was read.
+    pub job: Arc<Job>,
+    /// Why nothing at all is done.
+    pub idle: Option<Idle>,
+    /// Pods to adopt, to give up, or to track again.
+    pub claims: Vec<Claim>,
+    /// What the Job's pods count as.
+    pub census: Census,
+    /// The indexes of an Indexed Job.
+    pub indexes: Option<Indexes>,
+    /// Successes, of pods or of indexes, once all that is known is counted.
+    pub succeeded: usize,
+    /// The end that the Job has come to; plain completion is found after the pod stage.
+    pub verdict: Option<Verdict>,
+    /// Pods to create or to delete.
+    pub pods: PodStage,
+    /// Whether pods were managed, with whatever result. ([S19])
+    pub manages_pods: bool,
+    /// Whether the watches showed all pods that we created or deleted. ([S9])
+    pub expectations_satisfied: bool,
+    /// The failures to wait for, counting this sync's. ([S15])
+    pub backoff: BackoffRecord,
+    /// What is done to pods, for metrics.
+    pub action: Action,
+    /// When to sync again without any event.
+    pub requeue_after: Option<SignedDuration>,
+    /// What the Job waits for.
+    pub waits_for: Vec<WaitsFor>,
+    /// The time of the decision.
+    pub now: Timestamp,
+}
+
+/// Why a sync does nothing at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Idle {
+    /// The watches have yet to show our own last writes. ([S1])
+    Stale,
+    /// `spec.managedBy` names somebody else. ([S3])
+    ManagedElsewhere,
+    /// Complete or Failed. ([S4])
+    Finished,
+    /// We finished it; the watch has yet to show that. ([S5])
+    FinishedByUs,
+    /// A completion mode that we do not know. ([S6])
+    UnknownCompletionMode,
+}
+
+/// The succeeded and failed indexes of an Indexed Job.
+#[derive(Clone, Debug)]
+pub struct Indexes {
+    /// `status.completedIndexes` as stored.
+    pub stored: IndexSet,
+    /// With the pods that succeeded since. ([I5])
+    pub succeeded: IndexSet,
+    /// With `backoffLimitPerIndex`.
+    pub per_index: Option<PerIndex>,
+}
+
+/// Decides what one sync of a Job does. Total: every input has a plan.
+pub fn plan(input: &SyncInput<'_>) -> Plan {
+    match idle(input) {
+        Some(idle) => Plan::idle(input, idle),
+        None => Plan::active(input),
+    }
+}
+
+/// Whether this controller is the one to run the Job. (spec §22)
+pub fn is_ours(job: &Job, manage_all_jobs: bool) -> bool {
+    job.spec.managed_by.as_deref() == Some(MANAGED_BY)
+        || (manage_all_jobs && job.is_managed_by_reference())
+}
+
+/// [S1] to [S6], in their order but for the staleness of Jobs that are none of ours.
+fn idle(input: &SyncInput<'_>) -> Option<Idle> {
+    let SyncInput { job, memory, settings, .. } = input;
+    if !is_ours(job, settings.manage_all_jobs) {
+        Some(Idle::ManagedElsewhere)
+    } else if job.is_finished() {
+        Some(Idle::Finished)
+    } else if memory.finished {
+        Some(Idle::FinishedByUs)
+    } else if !memory.is_caught_up(input.seen) {
+        Some(Idle::Stale)
+    } else if matches!(job.spec.completion_mode, CompletionMode::Unknown(_)) {
+        Some(Idle::UnknownCompletionMode)
+    } else {
+        None
+    }
+}
+
+impl Plan {
+    /// Whether nothing at all is done, not even a sync that metrics know of.
+    pub fn is_idle(&self) -> bool {
+        self.idle.is_some()
+    }
+
+    fn idle(input: &SyncInput<'_>, idle: Idle) -> Self {
+        Self {
+            idle: Some(idle),
+            requeue_after: (idle == Idle::Stale).then_some(STALE_RETRY),
+            waits_for: WaitsFor::of_idle(idle, input.job).into_iter().collect(),
+            ..Self::new(input, Vec::new(), Vec::new())
+        }
+    }
+
+    /// [S9] to [S19], but for what depends on the outcomes of the pod stage.
+    fn active(input: &SyncInput<'_>) -> Self {
+        let Claims { pods, patches } = claims::decide(input);
+        let job = input.job;
+        let tracked = claims::untracked(job, &pods, input.memory);
+        let pods = claims::with_tracked(pods, &tracked);
+        let mut plan = Self::new(input, [patches, tracked].concat(), pods);
+        plan.indexes = Indexes::read(input, &plan.census);
+        plan.succeeded = match &plan.indexes {
+            Some(indexes) => indexes.succeeded.len() as usize,
+            None => plan.census.succeeded(job),
+        };
+        plan.backoff = plan.backoff_after(input);
+        plan.verdict = plan.decide(input);
+        pods::decide(&mut plan, input);
+        plan.arm_deadline();
+        plan.waits_for = WaitsFor::of_plan(&plan);
+        plan
+    }
+
+    fn new(input: &SyncInput<'_>, claims: Vec<Claim>, pods: Vec<Arc<Pod>>) -> Self {
+        let timeout = input.settings.expectations_timeout;
+        Self {
+            job: Arc::clone(input.job),
+            idle: None,
+            claims,
+            census: Census::take(input.job, pods, input.memory),
+            indexes: None,
+            succeeded: 0,
+            verdict: None,
+            pods: PodStage::None,
+            manages_pods: false,
+            expectations_satisfied: input.memory.expectations.satisfied(input.now, timeout),
+            backoff: BackoffRecord::default(),
+            action: Action::Reconciling,
+            requeue_after: None,
+            waits_for: Vec::new(),
+            now: input.now,
+        }
+    }
+
+    fn decide(&self, input: &SyncInput<'_>) -> Option<Verdict> {
+        let none = IndexSet::default();
+        let evidence = Evidence {
+            census: &self.census,
+            succeeded: self.indexes.as_ref().map_or(&none, |indexes| &indexes.succeeded),
+            per_index: self.per_index(),
+            now: input.now,
+        };
+        verdict::decide(input.job, &evidence)
+    }
+
+    /// [S15]. Without a record, after a start, the pods that the API still has tell what happened.
+    ///
+    /// DIVERGES(upstream): the reference starts with an empty record, so that a restart of the
+    /// controller lets a failing Job create its next pod at once. ([E4], spec §29 item 14)
+    fn backoff_after(&self, input: &SyncInput<'_>) -> BackoffRecord {
+        let census = &self.census;
+        let record = input.memory.backoff.unwrap_or_else(|| {
+            let new: HashSet<&Uid> = census
+                .newly_failed
+                .iter()
+                .chain(&census.newly_succeeded)
+                .map(|pod| &pod.uid)
+                .collect();
+            let old: Vec<&Arc<Pod>> = census
+                .pods
+                .iter()
+                .filter(|pod| pod.is_terminal() && !new.contains(&pod.uid))
+                .collect();
+            let ended = |phase| old.iter().filter(move |pod| pod.phase == phase);
+            backoff::after(
+                BackoffRecord::default(),
+                ended(Phase::Succeeded).map(|pod| pod.as_ref()),
+                ended(Phase::Failed)
+                    .filter(|pod| census::counts_as_failure(input.job, pod))
+                    .map(|pod| pod.as_ref()),
+            )
+        });
+        backoff::after(
+            record,
+            census.newly_succeeded.iter().map(Arc::as_ref),
+            census.newly_failed_counted.iter().map(Arc::as_ref),
+        )
+    }
+
+    /// [U5]: each sync of a running Job with a deadline wakes up when it is due.
+    fn arm_deadline(&mut self) {
+        if self.verdict.is_some() {
+            return;
+        }
+        let start = self.job.start_time().unwrap_or(self.now);
+        if let Some(left) = verdict::until_deadline(&self.job, start, self.now) {
+            self.wake_after(left);
+        }
+    }
+
+    /// Syncs again after this time at the latest.
+    pub(super) fn wake_after(&mut self, delay: SignedDuration) {
+        let delay = delay.max(SignedDuration::ZERO);
+        self.requeue_after = Some(self.requeue_after.map_or(delay, |earlier| earlier.min(delay)));
+    }
+
+    /// The state of `backoffLimitPerIndex`.
+    pub(super) fn per_index(&self) -> Option<&PerIndex> {
+        self.indexes.as_ref().and_then(|indexes| indexes.per_index.as_ref())
+    }
+}
+
+impl Indexes {
+    fn read(input: &SyncInput<'_>, census: &Census) -> Option<Self> {
+        let job = input.job;
+        if !job.is_indexed() {
+            return None;
+        }
+        let text = job.status.completed_indexes.as_deref().unwrap_or_default();
+        let stored = IndexSet::parse(text, job.index_bound());
+        let new = census
+            .pods
+            .iter()
+            .filter(|pod| pod.phase == Phase::Succeeded && pod.tracked)
+            .filter(|pod| !census.uncounted.failed.contains(&pod.uid))
+            .filter_map(|pod| pod.index.filter(|index| job.has_index(*index)));
+        let succeeded = stored.union(&IndexSet::collect(new));
+        let per_index = PerIndex::read(job, census, &succeeded);
+        Some(Self { stored, succeeded, per_index })
+    }
+}

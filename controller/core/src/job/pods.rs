@@ -1,0 +1,165 @@
+//! How many pods the Job should have, and which ones to create or delete. (spec §8)
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use jiff::SignedDuration;
+
+use super::input::SyncInput;
+use super::plan::Plan;
+use super::pod_template::template_problem;
+use super::steps::{Action, PodDraft};
+use super::{backoff, victims};
+use crate::view::Pod;
+
+/// What a sync does to pods.
+#[derive(Clone, Debug, PartialEq)]
+pub enum PodStage {
+    /// Nothing.
+    None,
+    /// Delete these.
+    Delete {
+        /// First to go in front.
+        victims: Vec<Arc<Pod>>,
+        /// Why.
+        purpose: Purpose,
+    },
+    /// Create these, in batches that grow.
+    Create(Vec<PodDraft>),
+    /// Create nothing, because the template does not allow it. ([B8])
+    Refuse(&'static str),
+}
+
+/// Why pods are deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Purpose {
+    /// The Job has come to its end. (spec §8.2)
+    End,
+    /// The Job is suspended. ([P1])
+    Suspend,
+    /// There are more than wanted, or they have no place in the Job. ([P3])
+    Surplus,
+}
+
+impl Purpose {
+    /// Whether the pods must not be counted as failed, so that the finalizer goes first. (§8.3)
+    pub fn strips_finalizer(self) -> bool {
+        self != Self::End
+    }
+}
+
+/// Fills in the pod stage of a plan.
+pub(super) fn decide(plan: &mut Plan, input: &SyncInput<'_>) {
+    if plan.verdict.is_some() {
+        plan.pods = PodStage::delete(plan.census.active.clone(), Purpose::End);
+        return;
+    }
+    if !plan.expectations_satisfied || plan.job.deleting {
+        return;
+    }
+    plan.manages_pods = true;
+    if plan.job.spec.suspend {
+        plan.pods = PodStage::delete(plan.census.active.clone(), Purpose::Suspend);
+        plan.action = Action::PodsDeleted;
+        return;
+    }
+    let active = plan.census.active.len();
+    let wanted = wanted(plan);
+    let mut surplus =
+        victims::choose(&plan.job, &plan.census.active, active.saturating_sub(wanted));
+    surplus.truncate(input.settings.max_pod_create_delete_per_sync);
+    if !surplus.is_empty() {
+        plan.pods = PodStage::delete(surplus, Purpose::Surplus);
+        plan.action = Action::PodsDeleted;
+        return;
+    }
+    let waited_for =
+        if plan.job.replaces_failed_only() { plan.census.terminating.len() } else { 0 };
+    match wanted.saturating_sub(active + waited_for) {
+        0 => plan.action = Action::Tracking,
+        missing => create(plan, input, missing),
+    }
+}
+
+/// [P2]
+fn wanted(plan: &Plan) -> usize {
+    let parallelism = usize::try_from(plan.job.spec.parallelism).unwrap_or(0);
+    match plan.job.spec.completions {
+        None if plan.succeeded > 0 => plan.census.active.len(),
+        None => parallelism,
+        Some(completions) => usize::try_from(completions)
+            .unwrap_or(0)
+            .saturating_sub(plan.succeeded)
+            .min(parallelism),
+    }
+}
+
+/// [P5] and [P6]
+fn create(plan: &mut Plan, input: &SyncInput<'_>, missing: usize) {
+    plan.action = Action::PodsCreated;
+    let missing = missing.min(input.settings.max_pod_create_delete_per_sync);
+    if plan.per_index().is_none() {
+        let left = backoff::remaining(plan.backoff, input.now, input.settings);
+        if left > SignedDuration::ZERO {
+            plan.wake_after(left);
+            return;
+        }
+    }
+    let drafts = match &plan.indexes {
+        None => vec![PodDraft::default(); missing],
+        Some(_) => indexed_drafts(plan, input, missing),
+    };
+    plan.pods = match template_problem(&plan.job) {
+        _ if drafts.is_empty() => PodStage::None,
+        Some(problem) => PodStage::Refuse(problem),
+        None => PodStage::Create(drafts),
+    };
+}
+
+/// The lowest indexes that lack a pod and whose own backoff is over. ([I4])
+///
+/// DIVERGES(upstream): indexes that still wait are passed over before the lowest are picked; the
+/// reference picks first, so that waiting indexes block those behind them. ([I11])
+fn indexed_drafts(plan: &mut Plan, input: &SyncInput<'_>, missing: usize) -> Vec<PodDraft> {
+    let Some(indexes) = &plan.indexes else { return Vec::new() };
+    let job = &plan.job;
+    let waited_for: &[Arc<Pod>] =
+        if job.replaces_failed_only() { &plan.census.terminating } else { &[] };
+    let busy: HashSet<u32> =
+        plan.census.active.iter().chain(waited_for).filter_map(|pod| pod.index).collect();
+    let per_index = indexes.per_index.as_ref();
+    let backoff = |index| {
+        per_index
+            .map_or(SignedDuration::ZERO, |it| it.backoff(job, index, input.now, input.settings))
+    };
+    let ended = per_index.map_or_else(
+        || indexes.succeeded.clone(),
+        |per_index| indexes.succeeded.union(&per_index.failed),
+    );
+    let chosen = ended.lowest_missing(job.index_bound(), missing, |index| {
+        busy.contains(&index) || backoff(index) > SignedDuration::ZERO
+    });
+    let wait = per_index
+        .iter()
+        .flat_map(|per_index| per_index.delayed.keys())
+        .map(|index| backoff(*index))
+        .filter(|left| *left > SignedDuration::ZERO)
+        .min();
+    let drafts = chosen
+        .into_iter()
+        .map(|index| PodDraft {
+            index: Some(index),
+            failures: per_index.map(|per_index| per_index.failures(job, index)),
+        })
+        .collect();
+    if let Some(wait) = wait {
+        plan.wake_after(wait);
+    }
+    drafts
+}
+
+impl PodStage {
+    fn delete(victims: Vec<Arc<Pod>>, purpose: Purpose) -> Self {
+        if victims.is_empty() { Self::None } else { Self::Delete { victims, purpose } }
+    }
+}

@@ -1,0 +1,469 @@
+//! Carries a plan out, one step at a time: hands out a step, takes its outcome back, and counts
+//! from the census and the outcomes, never from a wish. The order of the stages is what makes
+//! the counting exact: pods → flush → release → settle. (design §3, spec §10)
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use epilogue_common::outcome::{Failure, FailureKind, Outcome};
+use k8s_openapi::api::batch::v1::JobStatus;
+
+use super::creation::{self, Creation};
+use super::draft::{self, Closing, PodsAfter};
+use super::input::Settings;
+use super::plan::{Idle, Plan};
+use super::pods::{PodStage, Purpose};
+use super::steps::{
+    Claim, ClaimKind, Conclusion, EventDraft, LiveJob, Note, PodDeletion, Recollection, Step,
+    StepOutcome, Tally, WrittenPod,
+};
+use super::tally;
+use super::tracking::{self, Ledger};
+use super::verdict::End;
+use crate::view::{Job, Pod, Uid};
+
+/// A plan that is being carried out.
+#[derive(Debug)]
+pub struct Progress {
+    plan: Plan,
+    pods_per_sync: usize,
+    stage: Stage,
+    notes: Vec<Note>,
+    after: PodsAfter,
+    creation: Creation,
+    closing: Closing,
+    ledger: Ledger,
+    /// The Job as the last successful write returned it.
+    stored: Arc<Job>,
+    /// The status that is being written.
+    draft: JobStatus,
+    released: HashSet<Uid>,
+    /// Of claims and accounting; hides the one of the pod stage. ([S21])
+    failure: Option<Failure>,
+    pod_failure: Option<Failure>,
+}
+
+/// The step to hand out next, or whose outcome is awaited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Confirm,
+    Claim,
+    Pods,
+    Flush,
+    Release,
+    Settle,
+    Done,
+}
+
+impl Progress {
+    /// Begins a plan.
+    pub fn new(plan: Plan, settings: &Settings) -> Self {
+        let census = &plan.census;
+        let drafts = match &plan.pods {
+            PodStage::Create(drafts) => drafts.clone(),
+            _ => Vec::new(),
+        };
+        let mut progress = Self {
+            after: PodsAfter {
+                active: census.active.len(),
+                ready: census.ready,
+                terminating: census.terminating.len(),
+                all_deleted: true,
+            },
+            pods_per_sync: settings.max_uncounted_pods,
+            stage: if plan.is_idle() { Stage::Done } else { Stage::Confirm },
+            notes: Vec::new(),
+            creation: Creation::new(drafts, settings.slow_start_initial_batch),
+            closing: Closing::default(),
+            ledger: Ledger::default(),
+            stored: Arc::clone(&plan.job),
+            draft: JobStatus::default(),
+            released: HashSet::new(),
+            failure: None,
+            pod_failure: None,
+            plan,
+        };
+        if progress.plan.idle == Some(Idle::UnknownCompletionMode) {
+            progress.tell(EventDraft::warning(
+                "UnknownCompletionMode",
+                "Skipped Job sync because completion mode is unknown",
+            ));
+        }
+        progress
+    }
+
+    /// The next step; none when the plan is carried out or cannot go on.
+    pub fn next(&mut self) -> Option<Step> {
+        loop {
+            let step = match self.stage {
+                Stage::Confirm => self.confirm(),
+                Stage::Claim => self.claim(),
+                Stage::Pods => self.pods(),
+                Stage::Flush => self.flush(),
+                Stage::Release => self.release(),
+                Stage::Settle => self.settle(),
+                Stage::Done => return None,
+            };
+            if step.is_some() {
+                return step;
+            }
+        }
+    }
+
+    /// Takes in what became of the last step.
+    pub fn done(&mut self, outcome: StepOutcome) {
+        match (self.stage, outcome) {
+            (Stage::Confirm, StepOutcome::Confirmed(outcome)) => self.confirmed(outcome),
+            (Stage::Claim, StepOutcome::Written(outcomes)) => self.claimed(outcomes),
+            (Stage::Pods, StepOutcome::Written(outcomes)) => self.created(&outcomes),
+            (Stage::Pods, StepOutcome::Deleted(outcomes)) => self.deleted(&outcomes),
+            (Stage::Flush, StepOutcome::Status(outcome)) => self.flushed(*outcome),
+            (Stage::Release, StepOutcome::Written(outcomes)) => self.released(outcomes),
+            (Stage::Settle, StepOutcome::Status(outcome)) => self.settled(*outcome),
+            (stage, outcome) => {
+                let message = format!("outcome {outcome:?} does not belong to stage {stage:?}");
+                self.stop(Failure::new(FailureKind::Other, message));
+            }
+        }
+    }
+
+    /// What has come up to remember, to tell and to count since the last call.
+    pub fn take_notes(&mut self) -> Vec<Note> {
+        std::mem::take(&mut self.notes)
+    }
+
+    /// How the sync ended.
+    pub fn conclude(self) -> Conclusion {
+        Conclusion {
+            result: self.failure.or(self.pod_failure).map_or(Ok(()), Err),
+            requeue_after: self.plan.requeue_after,
+            action: self.plan.action,
+        }
+    }
+
+    fn confirm(&mut self) -> Option<Step> {
+        let adopts = self.plan.claims.iter().any(|claim| claim.kind == ClaimKind::Adopt);
+        if !adopts {
+            self.stage = Stage::Claim;
+        }
+        adopts.then_some(Step::ConfirmJob)
+    }
+
+    fn confirmed(&mut self, outcome: Outcome<LiveJob>) {
+        match outcome {
+            Ok(live) if live.uid == self.plan.job.uid && !live.deleting => {
+                self.stage = Stage::Claim;
+            }
+            Ok(live) => self.stop(Failure::new(
+                FailureKind::Conflict,
+                format!(
+                    "pods are not adopted: Job {} with UID {} was deleted or replaced by UID {}",
+                    self.plan.job.key, self.plan.job.uid, live.uid
+                ),
+            )),
+            Err(failure) => self.stop(failure),
+        }
+    }
+
+    fn claim(&mut self) -> Option<Step> {
+        if self.plan.claims.is_empty() {
+            self.stage = Stage::Pods;
+            return None;
+        }
+        Some(Step::Claim(self.plan.claims.clone()))
+    }
+
+    /// A pod that is gone needs no claim; a release that the API refuses as invalid was one of
+    /// a pod that is no longer ours. Anything else ends the sync. (spec §17)
+    ///
+    /// Any claim that went through ends it too: the next sync sees the pods as they are now.
+    fn claimed(&mut self, outcomes: Vec<Outcome<WrittenPod>>) {
+        let claims = std::mem::take(&mut self.plan.claims);
+        for (claim, outcome) in claims.iter().zip(outcomes) {
+            match outcome {
+                Ok(pod) => self.remember(Recollection::PodWritten(pod.version)),
+                Err(failure) if is_no_matter(claim, &failure) => {}
+                Err(failure) => return self.stop(failure),
+            }
+        }
+        self.stage = Stage::Pods;
+    }
+
+    fn pods(&mut self) -> Option<Step> {
+        match &self.plan.pods {
+            PodStage::Create(_) => {
+                if let Some(batch) = self.creation.next_batch() {
+                    return Some(Step::Create(batch));
+                }
+                self.end_creation();
+            }
+            PodStage::Delete { victims, purpose } => {
+                let strip = purpose.strips_finalizer();
+                let uids = victims.iter().map(|pod| pod.uid.clone()).collect();
+                let deletion = |pod: &Arc<Pod>| PodDeletion {
+                    pod: Arc::clone(pod),
+                    strip: strip && pod.tracked,
+                };
+                let step = Step::Delete(victims.iter().map(deletion).collect());
+                if strip {
+                    self.remember(Recollection::Deleting(uids));
+                }
+                return Some(step);
+            }
+            PodStage::Refuse(problem) => {
+                let problem = *problem;
+                self.tell(EventDraft::warning(
+                    "FailedCreate",
+                    format!("Error creating: {problem}"),
+                ));
+                self.pod_failure = Some(Failure::new(FailureKind::Invalid, problem));
+            }
+            PodStage::None => {}
+        }
+        self.end_pods();
+        None
+    }
+
+    fn created(&mut self, outcomes: &[Outcome<WrittenPod>]) {
+        for pod in outcomes.iter().flatten() {
+            self.remember(Recollection::Created(pod.clone()));
+        }
+        self.creation.done(outcomes);
+    }
+
+    /// DIVERGES(upstream): only pods that exist are counted as active; the reference also counts
+    /// those that a terminating namespace refused, and waits for them. (spec §29 item 6)
+    fn end_creation(&mut self) {
+        let (created, failed) = (self.creation.created(), self.creation.failed());
+        self.after.active += created;
+        self.pod_failure = self.creation.failure().cloned();
+        for event in self.creation.events() {
+            self.tell(event);
+        }
+        self.count(tally::created(&self.plan, created, failed));
+    }
+
+    /// DIVERGES(upstream): a pod whose deletion failed goes on counting as active and ready; the
+    /// reference takes it out of `ready` alone, or of `active` alone. (spec §29 item 7)
+    fn deleted(&mut self, outcomes: &[Outcome<()>]) {
+        let PodStage::Delete { victims, purpose } =
+            std::mem::replace(&mut self.plan.pods, PodStage::None)
+        else {
+            return;
+        };
+        let (mut gone, mut kept, mut failures) = (Vec::new(), Vec::new(), Vec::<Failure>::new());
+        for (pod, outcome) in victims.iter().zip(outcomes) {
+            match outcome {
+                Err(failure) if failure.kind != FailureKind::NotFound => {
+                    kept.push(pod.uid.clone());
+                    failures.push(failure.clone());
+                }
+                _ => gone.push(pod),
+            }
+        }
+        self.after.active -= gone.len();
+        self.after.terminating += gone.len();
+        self.after.ready -= gone.iter().filter(|pod| pod.is_ready()).count();
+        self.after.all_deleted = kept.is_empty();
+        let not_found = gone_already(&victims, outcomes);
+        self.forget_deletions(purpose, kept, not_found);
+        let names: Vec<Arc<str>> = gone.iter().map(|pod| Arc::clone(&pod.name)).collect();
+        if !names.is_empty() {
+            let message = creation::told("Deleted", &names);
+            self.tell(EventDraft::normal("SuccessfulDelete", message));
+        }
+        if let Some(first) = failures.first() {
+            let message = format!("Error deleting: {}", first.message);
+            self.tell(EventDraft::warning("FailedDelete", message));
+        }
+        self.pod_failure = failures.into_iter().next();
+        self.end_pods();
+    }
+
+    fn forget_deletions(&mut self, purpose: Purpose, kept: Vec<Uid>, not_found: Vec<Uid>) {
+        let forgotten = [kept, not_found].concat();
+        if purpose.strips_finalizer() && !forgotten.is_empty() {
+            self.remember(Recollection::NotDeleted(forgotten));
+        }
+    }
+
+    /// Everything that is known of the pods is known now: drafts the first write. ([S18]–[T8])
+    fn end_pods(&mut self) {
+        let plan = &self.plan;
+        let mut status = plan.job.status.clone();
+        status.uncounted_terminated_pods.get_or_insert_default();
+        self.closing = draft::closing(plan, &self.after);
+        draft::start(&mut status, plan);
+        let ends = plan.verdict.is_some() || self.closing.verdict.is_some();
+        let suspension = (plan.manages_pods && !ends).then(|| draft::suspend(&mut status, plan));
+        draft::count_pods(&mut status, &self.after);
+        let closing = self.closing.verdict.as_ref();
+        self.ledger = Ledger::enter(plan, closing, self.pods_per_sync, &mut status);
+        for verdict in self.closing.verdict.iter().chain(&self.closing.announced) {
+            draft::announce(&mut status, verdict, plan.now);
+        }
+        draft::normalize(&mut status);
+        self.draft = status;
+        if let Some(event) = suspension.flatten() {
+            self.tell(event);
+        }
+        self.stage = Stage::Flush;
+    }
+
+    fn flush(&mut self) -> Option<Step> {
+        if !draft::differs(&self.draft, &self.stored.status) {
+            self.stage = Stage::Release;
+            return None;
+        }
+        Some(Step::WriteStatus(Box::new(self.draft.clone())))
+    }
+
+    fn flushed(&mut self, outcome: Outcome<Arc<Job>>) {
+        match outcome {
+            Ok(job) => {
+                self.store(job);
+                self.remember(Recollection::Backoff(self.plan.backoff));
+                self.stage = Stage::Release;
+            }
+            Err(failure) => self.stop(failure),
+        }
+    }
+
+    /// [T10] and [T11]
+    fn release(&mut self) -> Option<Step> {
+        for (action, pods) in std::mem::take(&mut self.ledger.handled) {
+            self.count(Tally::FailureHandled { action, pods });
+        }
+        if self.ledger.releases.is_empty() {
+            self.stage = Stage::Settle;
+            return None;
+        }
+        let uids = self.ledger.releases.iter().map(|pod| pod.uid.clone()).collect();
+        self.remember(Recollection::Releasing(uids));
+        Some(Step::Release(self.ledger.releases.clone()))
+    }
+
+    fn released(&mut self, outcomes: Vec<Outcome<WrittenPod>>) {
+        let releases = std::mem::take(&mut self.ledger.releases);
+        let mut unreleased = Vec::new();
+        for (pod, outcome) in releases.iter().zip(outcomes) {
+            match outcome {
+                Ok(written) => {
+                    self.remember(Recollection::PodWritten(written.version));
+                    self.released.insert(pod.uid.clone());
+                }
+                Err(failure) => {
+                    unreleased.push(pod.uid.clone());
+                    if failure.kind == FailureKind::NotFound {
+                        self.released.insert(pod.uid.clone());
+                    } else {
+                        self.failure.get_or_insert(failure);
+                    }
+                }
+            }
+        }
+        if !unreleased.is_empty() {
+            self.remember(Recollection::NotReleased(unreleased));
+        }
+        self.stage = Stage::Settle;
+    }
+
+    /// [T12] to [T14]
+    fn settle(&mut self) -> Option<Step> {
+        let mut status = self.stored.status.clone();
+        self.ledger.settle(&mut status, &self.released, &self.plan.job);
+        if let Some(verdict) =
+            self.finishes(&status).then_some(self.closing.verdict.as_ref()).flatten()
+        {
+            draft::finish(&mut status, &self.plan.job, verdict, self.plan.now);
+        }
+        draft::normalize(&mut status);
+        if !draft::differs(&status, &self.stored.status) {
+            self.stage = Stage::Done;
+            return None;
+        }
+        self.draft = status;
+        Some(Step::WriteStatus(Box::new(self.draft.clone())))
+    }
+
+    /// [C3]
+    fn finishes(&self, status: &JobStatus) -> bool {
+        self.closing.verdict.is_some()
+            && self.failure.is_none()
+            && !self.ledger.cut_off
+            && self.after.terminating == 0
+            && tracking::is_settled(status)
+    }
+
+    /// [T15]
+    fn settled(&mut self, outcome: Outcome<Arc<Job>>) {
+        match outcome {
+            Ok(job) => {
+                self.store(job);
+                if self.stored.is_finished() {
+                    self.tell_the_end();
+                }
+                self.stage = Stage::Done;
+            }
+            Err(failure) => self.stop(failure),
+        }
+    }
+
+    fn tell_the_end(&mut self) {
+        let Some(verdict) = self.closing.verdict.clone() else { return };
+        let succeeded = verdict.end == End::Success;
+        let completions = self.plan.job.spec.completions;
+        if succeeded && completions.is_some_and(|it| self.stored.status.succeeded > Some(it)) {
+            self.tell(EventDraft::warning(
+                "TooManySucceededPods",
+                "Too many succeeded pods running after completion count reached",
+            ));
+        }
+        self.tell(match verdict.end {
+            End::Success => EventDraft::normal("Completed", "Job completed"),
+            End::Failure => EventDraft::warning(&verdict.reason, &verdict.message),
+        });
+        self.count(Tally::JobFinished { succeeded, reason: verdict.reason });
+        self.remember(Recollection::Finished);
+    }
+
+    /// Goes on from the Job as a write returned it.
+    fn store(&mut self, job: Arc<Job>) {
+        self.remember(Recollection::JobWritten(job.version));
+        if let Some(tally) = tally::finished(&job, &self.stored.status, &job.status) {
+            self.count(tally);
+        }
+        self.stored = job;
+    }
+
+    fn stop(&mut self, failure: Failure) {
+        self.failure.get_or_insert(failure);
+        self.stage = Stage::Done;
+    }
+
+    fn remember(&mut self, what: Recollection) {
+        self.notes.push(Note::Remember(what));
+    }
+
+    fn tell(&mut self, event: EventDraft) {
+        self.notes.push(Note::Event(event));
+    }
+
+    fn count(&mut self, tally: Tally) {
+        self.notes.push(Note::Count(tally));
+    }
+}
+
+fn is_no_matter(claim: &Claim, failure: &Failure) -> bool {
+    failure.kind == FailureKind::NotFound
+        || (claim.kind == ClaimKind::Release && failure.kind == FailureKind::Invalid)
+}
+
+/// The pods that were gone before we deleted them; no watch event will tell of our deletion.
+fn gone_already(victims: &[Arc<Pod>], outcomes: &[Outcome<()>]) -> Vec<Uid> {
+    let not_found = |outcome: &Outcome<()>| {
+        outcome.as_ref().is_err_and(|failure| failure.kind == FailureKind::NotFound)
+    };
+    let gone = victims.iter().zip(outcomes).filter(|(_, outcome)| not_found(outcome));
+    gone.map(|(pod, _)| pod.uid.clone()).collect()
+}

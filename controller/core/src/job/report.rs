@@ -1,0 +1,103 @@
+//! What a Job waits for, in words for people.
+
+use std::fmt;
+
+use jiff::SignedDuration;
+
+use super::BackoffRecord;
+use super::plan::{Idle, Plan};
+use super::pods::PodStage;
+use super::verdict::End;
+use crate::view::{CompletionMode, Job};
+
+/// One thing that a Job waits for.
+#[derive(Clone, Debug, PartialEq)]
+pub enum WaitsFor {
+    /// Somebody else's Job.
+    Manager(Option<String>),
+    /// Nothing: it is finished.
+    Nothing,
+    /// The watches, to show our own writes.
+    Watches,
+    /// A controller that knows the completion mode.
+    CompletionMode(String),
+    /// Pods that run.
+    ActivePods(usize),
+    /// Pods that are being deleted.
+    TerminatingPods(usize),
+    /// The end of the backoff.
+    Backoff {
+        /// Failures since the last success.
+        failures: u32,
+        /// How long.
+        left: SignedDuration,
+    },
+    /// Somebody to resume it.
+    Resume,
+    /// Its own deletion.
+    Deletion,
+    /// Its last pods to end, so that this condition can be set.
+    End(End),
+}
+
+impl WaitsFor {
+    pub(super) fn of_idle(idle: Idle, job: &Job) -> Option<Self> {
+        match (idle, &job.spec.completion_mode) {
+            (Idle::Stale | Idle::FinishedByUs, _) => Some(Self::Watches),
+            (Idle::ManagedElsewhere, _) => Some(Self::Manager(job.spec.managed_by.clone())),
+            (Idle::Finished, _) => Some(Self::Nothing),
+            (Idle::UnknownCompletionMode, CompletionMode::Unknown(mode)) => {
+                Some(Self::CompletionMode(mode.clone()))
+            }
+            (Idle::UnknownCompletionMode, _) => None,
+        }
+    }
+
+    pub(super) fn of_plan(plan: &Plan) -> Vec<Self> {
+        let mut waits = Vec::new();
+        if let Some(verdict) = &plan.verdict {
+            waits.push(Self::End(verdict.end));
+        } else if plan.job.deleting {
+            waits.push(Self::Deletion);
+        } else if plan.job.spec.suspend {
+            waits.push(Self::Resume);
+        }
+        if !plan.expectations_satisfied {
+            waits.push(Self::Watches);
+        }
+        if !plan.census.active.is_empty() {
+            waits.push(Self::ActivePods(plan.census.active.len()));
+        }
+        if !plan.census.terminating.is_empty() {
+            waits.push(Self::TerminatingPods(plan.census.terminating.len()));
+        }
+        if let (PodStage::None, Some(left)) = (&plan.pods, plan.requeue_after)
+            && plan.backoff != BackoffRecord::default()
+        {
+            waits.push(Self::Backoff { failures: plan.backoff.failures, left });
+        }
+        waits
+    }
+}
+
+impl fmt::Display for WaitsFor {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Manager(Some(by)) => write!(formatter, "{by}, which spec.managedBy names"),
+            Self::Manager(None) => formatter.write_str("kube-controller-manager's Job controller"),
+            Self::Nothing => formatter.write_str("nothing: it is finished"),
+            Self::Watches => formatter.write_str("the watch to show our own last writes"),
+            Self::CompletionMode(mode) => {
+                write!(formatter, "a controller that knows completionMode {mode}")
+            }
+            Self::ActivePods(count) => write!(formatter, "{count} active pods"),
+            Self::TerminatingPods(count) => write!(formatter, "{count} terminating pods"),
+            Self::Backoff { failures, left } => {
+                write!(formatter, "the backoff after {failures} failures, {left:#} more")
+            }
+            Self::Resume => formatter.write_str("spec.suspend to become false"),
+            Self::Deletion => formatter.write_str("its own deletion"),
+            Self::End(end) => write!(formatter, "its last pods, to become {}", end.terminal()),
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! What passes between deciding and acting: steps one way, their outcomes the other, and notes
+//! for whoever keeps memory, events and metrics. All of it can be printed.
+
+use std::sync::Arc;
+
+use epilogue_common::outcome::{Failure, Outcome};
+use jiff::SignedDuration;
+use k8s_openapi::api::batch::v1::JobStatus;
+
+use super::input::BackoffRecord;
+use crate::view::{FailureCounts, Job, Pod, Uid, Version};
+
+/// One thing to do against the API. Calls within a step are independent of each other; the next
+/// step begins when all of them have been answered.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    /// Read the Job itself, not a cache, before pods are adopted. ([spec §17])
+    ConfirmJob,
+    /// Patch these pods' owner reference or finalizer.
+    Claim(Vec<Claim>),
+    /// Create these pods: one batch of the slow start. ([P8])
+    Create(Vec<PodDraft>),
+    /// Delete these pods.
+    Delete(Vec<PodDeletion>),
+    /// Replace the Job's status.
+    WriteStatus(Box<JobStatus>),
+    /// Remove the tracking finalizer from these pods.
+    Release(Vec<Arc<Pod>>),
+}
+
+/// What became of a step. Lists are in the order of the step's own.
+#[derive(Clone, Debug, PartialEq)]
+pub enum StepOutcome {
+    /// Of [`Step::ConfirmJob`].
+    Confirmed(Outcome<LiveJob>),
+    /// Of [`Step::Claim`], [`Step::Create`] and [`Step::Release`].
+    Written(Vec<Outcome<WrittenPod>>),
+    /// Of [`Step::Delete`].
+    Deleted(Vec<Outcome<()>>),
+    /// Of [`Step::WriteStatus`]: the Job as the API returned it.
+    Status(Box<Outcome<Arc<Job>>>),
+}
+
+/// What a live read of the Job told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LiveJob {
+    /// `metadata.uid`.
+    pub uid: Uid,
+    /// Whether `metadata.deletionTimestamp` is set.
+    pub deleting: bool,
+}
+
+/// A pod as a write returned it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WrittenPod {
+    /// `metadata.uid`.
+    pub uid: Uid,
+    /// `metadata.name`.
+    pub name: Arc<str>,
+    /// `metadata.resourceVersion`.
+    pub version: Version,
+}
+
+/// A patch that makes a pod ours, gives it up, or gives it back its finalizer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Claim {
+    /// The pod.
+    pub pod: Arc<Pod>,
+    /// What to make of it.
+    pub kind: ClaimKind,
+}
+
+/// What a claim makes of a pod. (spec §17)
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ClaimKind {
+    /// Add our controller reference and the finalizer.
+    Adopt,
+    /// Remove our controller reference and the finalizer.
+    Release,
+    /// Add the finalizer that a pod of ours lost while it lives on.
+    Track,
+}
+
+/// A pod to create, as far as it differs from its Job's template.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodDraft {
+    /// The completion index of an Indexed Job.
+    pub index: Option<u32>,
+    /// The failures of the index so far, with `backoffLimitPerIndex`.
+    pub failures: Option<FailureCounts>,
+}
+
+/// A pod to delete.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PodDeletion {
+    /// The pod.
+    pub pod: Arc<Pod>,
+    /// Whether to remove the finalizer first, so that the pod is not counted as failed. (spec §8.3)
+    pub strip: bool,
+}
+
+/// Something to remember, tell or count, in the order in which it came up.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Note {
+    /// Change what the process remembers of the Job.
+    Remember(Recollection),
+    /// Record an event on the Job.
+    Event(EventDraft),
+    /// Count in a metric.
+    Count(Tally),
+}
+
+/// A change of the [`super::Memory`] of a Job.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Recollection {
+    /// We created this pod; expect it, unless the watch has already come as far as its version.
+    Created(WrittenPod),
+    /// We are about to delete these pods.
+    Deleting(Vec<Uid>),
+    /// These pods were not deleted after all.
+    NotDeleted(Vec<Uid>),
+    /// We are about to remove the finalizer of these pods.
+    Releasing(Vec<Uid>),
+    /// These pods keep their finalizer.
+    NotReleased(Vec<Uid>),
+    /// Our own write of a pod was answered with this version.
+    PodWritten(Version),
+    /// Our own write of the Job was answered with this version.
+    JobWritten(Version),
+    /// The failures to wait for from now on.
+    Backoff(BackoffRecord),
+    /// The Job is finished in the API.
+    Finished,
+}
+
+/// An event on the Job. (spec §19)
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EventDraft {
+    /// Whether something is wrong.
+    pub severity: Severity,
+    /// `reason`.
+    pub reason: String,
+    /// `message`.
+    pub message: String,
+}
+
+/// `type` of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Severity {
+    /// `Normal`.
+    Normal,
+    /// `Warning`.
+    Warning,
+}
+
+/// Something that a metric counts. (spec §20)
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Tally {
+    /// `job_pods_creation_total`: pods of which so many were created and so many were not.
+    PodsCreated {
+        /// `new`, `recreate_failed` or `recreate_terminating_or_failed`.
+        reason: &'static str,
+        /// Created.
+        succeeded: u32,
+        /// Not created.
+        failed: u32,
+    },
+    /// `job_pods_finished_total` and `job_finished_indexes_total`.
+    PodsFinished {
+        /// Newly counted successes.
+        succeeded: u32,
+        /// Newly counted failures.
+        failed: u32,
+        /// Newly failed indexes; none without `backoffLimitPerIndex`.
+        failed_indexes: Option<u32>,
+    },
+    /// `pod_failures_handled_by_failure_policy_total`.
+    FailureHandled {
+        /// The action of the rule that matched.
+        action: &'static str,
+        /// How many pods.
+        pods: u32,
+    },
+    /// `jobs_finished_total`.
+    JobFinished {
+        /// Whether it is Complete.
+        succeeded: bool,
+        /// Reason of the terminal condition.
+        reason: String,
+    },
+}
+
+/// What a sync did to pods; the `action` label of the sync metrics. (spec §8, §20)
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// Nothing was managed.
+    #[default]
+    Reconciling,
+    /// As many pods as wanted.
+    Tracking,
+    /// Pods were created, or would have been but for backoff.
+    PodsCreated,
+    /// Pods were deleted.
+    PodsDeleted,
+}
+
+/// How a sync ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Conclusion {
+    /// The first failure that makes the sync be repeated with backoff. ([Q5], [S21], [S22])
+    pub result: Result<(), Failure>,
+    /// When to sync again without any event.
+    pub requeue_after: Option<SignedDuration>,
+    /// What was done to pods.
+    pub action: Action,
+}
+
+impl EventDraft {
+    /// A `Normal` event.
+    pub fn normal(reason: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { severity: Severity::Normal, reason: reason.into(), message: message.into() }
+    }
+
+    /// A `Warning` event.
+    pub fn warning(reason: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { severity: Severity::Warning, reason: reason.into(), message: message.into() }
+    }
+}
+
+impl Action {
+    /// The metric's label value.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Reconciling => "reconciling",
+            Self::Tracking => "tracking",
+            Self::PodsCreated => "pods_created",
+            Self::PodsDeleted => "pods_deleted",
+        }
+    }
+}

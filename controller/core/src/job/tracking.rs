@@ -1,0 +1,197 @@
+//! Counting each pod exactly once: UID into the status, finalizer away, UID into the counter.
+//! (spec §10)
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use k8s_openapi::api::batch::v1::{JobStatus, UncountedTerminatedPods};
+
+use super::IndexSet;
+use super::census::{self, Uncounted};
+use super::plan::Plan;
+use super::verdict::{End, Verdict};
+use crate::view::{Job, Phase, Pod, Uid};
+
+/// The accounting of one sync, between its first and its second write of the status.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Ledger {
+    /// Pods whose finalizer goes once the first write is stored.
+    pub releases: Vec<Arc<Pod>>,
+    /// Rules of the failure policy that matched, by action.
+    pub handled: BTreeMap<&'static str, u32>,
+    /// Whether there was more to account for than one sync may. ([T6])
+    pub cut_off: bool,
+    /// Pods of the Job with the finalizer. ([T2])
+    tracked: HashSet<Uid>,
+}
+
+/// Which pods keep their finalizer, and which failures count.
+struct Rules<'a> {
+    plan: &'a Plan,
+    end: Option<End>,
+    known: Uncounted,
+}
+
+impl Ledger {
+    /// Enters what is known into the status: [T1] to [T7].
+    pub(super) fn enter(
+        plan: &Plan,
+        closing: Option<&Verdict>,
+        pods_per_sync: usize,
+        status: &mut JobStatus,
+    ) -> Self {
+        let mut tracked: Vec<&Arc<Pod>> = plan.census.tracked.iter().collect();
+        if plan.job.is_indexed() {
+            tracked.sort_by_key(|pod| pod.index);
+        }
+        let mut ledger = Self {
+            releases: Vec::new(),
+            handled: BTreeMap::new(),
+            cut_off: false,
+            tracked: tracked.iter().map(|pod| pod.uid.clone()).collect(),
+        };
+        settle(status, &ledger.tracked, &HashSet::new(), plan.job.is_indexed());
+        let rules = Rules {
+            plan,
+            end: closing.map(|verdict| verdict.end),
+            known: plan.census.uncounted.clone(),
+        };
+        ledger.walk(&rules, &tracked, pods_per_sync, status);
+        if let Some(indexes) = &plan.indexes {
+            status.succeeded = Some(indexes.succeeded.len().cast_signed());
+            status.completed_indexes = text(&indexes.succeeded);
+            status.failed_indexes =
+                indexes.per_index.as_ref().map(|per_index| per_index.failed.to_string());
+        }
+        ledger
+    }
+
+    /// [T4] and [T6]
+    fn walk(
+        &mut self,
+        rules: &Rules<'_>,
+        tracked: &[&Arc<Pod>],
+        pods_per_sync: usize,
+        status: &mut JobStatus,
+    ) {
+        let mut new_indexes: HashSet<u32> = HashSet::new();
+        for pod in tracked {
+            if !rules.allows_release(pod) {
+                continue;
+            }
+            self.releases.push(Arc::clone(pod));
+            if pod.phase == Phase::Succeeded && !rules.known.failed.contains(&pod.uid) {
+                match &rules.plan.indexes {
+                    Some(indexes) => new_indexes.extend(pod.index.filter(|index| {
+                        rules.plan.job.has_index(*index) && !indexes.stored.contains(*index)
+                    })),
+                    None => {
+                        if !rules.known.succeeded.contains(&pod.uid) {
+                            lists(status).succeeded.get_or_insert_default().push(uid(pod));
+                        }
+                    }
+                }
+            } else if rules.counts_as_failed(pod) && self.is_counted(rules, pod) {
+                lists(status).failed.get_or_insert_default().push(uid(pod));
+            }
+            let lists = lists(status);
+            let listed = lists.succeeded.iter().chain(&lists.failed).map(Vec::len).sum::<usize>();
+            if new_indexes.len() + listed >= pods_per_sync {
+                self.cut_off = true;
+                break;
+            }
+        }
+    }
+
+    /// Asks the failure policy, and remembers the action for the metric.
+    fn is_counted(&mut self, rules: &Rules<'_>, pod: &Pod) -> bool {
+        match census::action(&rules.plan.job, pod) {
+            Some(action) => {
+                *self.handled.entry(action.as_str()).or_default() += 1;
+                action.counts()
+            }
+            None => true,
+        }
+    }
+
+    /// Moves UIDs whose finalizer is gone into the counters. ([T12])
+    pub(super) fn settle(&self, status: &mut JobStatus, released: &HashSet<Uid>, job: &Job) {
+        settle(status, &self.tracked, released, job.is_indexed());
+    }
+}
+
+impl Rules<'_> {
+    /// [T5]
+    fn allows_release(&self, pod: &Pod) -> bool {
+        if self.plan.job.deleting || self.end.is_some() || pod.phase == Phase::Succeeded {
+            return true;
+        }
+        census::is_failed(&self.plan.job, pod)
+            && !self.plan.per_index().is_some_and(|per_index| per_index.delays(pod))
+    }
+
+    /// Failed, or still there when the Job fails, and neither listed nor out of place. ([T4])
+    fn counts_as_failed(&self, pod: &Pod) -> bool {
+        let job = &self.plan.job;
+        (census::is_failed(job, pod) || self.end == Some(End::Failure))
+            && !self.known.failed.contains(&pod.uid)
+            && census::has_valid_index(job, pod)
+    }
+}
+
+/// Moves UIDs that have no tracked pod any more into the counters. ([T3], [T12])
+///
+/// Successes of an Indexed Job are counted by index, so nothing is ever listed for them.
+fn settle(status: &mut JobStatus, tracked: &HashSet<Uid>, released: &HashSet<Uid>, indexed: bool) {
+    let is_tracked = |text: &String| {
+        let uid = Uid::from(text.as_str());
+        tracked.contains(&uid) && !released.contains(&uid)
+    };
+    let lists = lists(status);
+    let succeeded = keep(&mut lists.succeeded, is_tracked);
+    let failed = keep(&mut lists.failed, is_tracked);
+    if !indexed {
+        add(&mut status.succeeded, succeeded);
+    }
+    add(&mut status.failed, failed);
+}
+
+/// Drops what does not hold and says how much that was; an empty list is an absent one.
+fn keep(list: &mut Option<Vec<String>>, holds: impl Fn(&String) -> bool) -> usize {
+    let Some(uids) = list else { return 0 };
+    let before = uids.len();
+    uids.retain(|uid| holds(uid));
+    let dropped = before - uids.len();
+    if uids.is_empty() {
+        *list = None;
+    }
+    dropped
+}
+
+fn add(counter: &mut Option<i32>, more: usize) {
+    if more > 0 {
+        let sum = census::counter(*counter).saturating_add(more);
+        *counter = Some(i32::try_from(sum).unwrap_or(i32::MAX));
+    }
+}
+
+fn lists(status: &mut JobStatus) -> &mut UncountedTerminatedPods {
+    status.uncounted_terminated_pods.get_or_insert_default()
+}
+
+fn uid(pod: &Pod) -> String {
+    pod.uid.as_str().to_owned()
+}
+
+fn text(set: &IndexSet) -> Option<String> {
+    (!set.is_empty()).then(|| set.to_string())
+}
+
+/// Whether nothing is listed that is in no counter yet.
+pub(super) fn is_settled(status: &JobStatus) -> bool {
+    status.uncounted_terminated_pods.as_ref().is_none_or(|lists| {
+        [&lists.succeeded, &lists.failed]
+            .into_iter()
+            .all(|list| list.as_ref().is_none_or(Vec::is_empty))
+    })
+}

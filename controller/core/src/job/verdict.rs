@@ -1,0 +1,172 @@
+//! Whether a Job has come to its end, and why. (spec §7)
+
+use std::sync::Arc;
+
+use epilogue_common::names::job_condition;
+use jiff::{SignedDuration, Timestamp};
+
+use super::backoff_limit_per_index::PerIndex;
+use super::census::{self, Census};
+use super::failure_policy::FailureAction;
+use super::{IndexSet, success_policy};
+use crate::view::{Job, Phase, Pod, RestartPolicy};
+
+/// The end that a Job has come to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// Whether the Job succeeds or fails.
+    pub end: End,
+    /// Reason of the conditions.
+    pub reason: String,
+    /// Message of the conditions.
+    pub message: String,
+    /// Whether the interim condition stands in the status already.
+    pub stored: bool,
+}
+
+/// The two ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum End {
+    /// `SuccessCriteriaMet`, then `Complete`.
+    Success,
+    /// `FailureTarget`, then `Failed`.
+    Failure,
+}
+
+impl End {
+    /// The condition that is stored before any pod is let go. ([C1], [C2])
+    pub fn interim(self) -> &'static str {
+        match self {
+            Self::Success => job_condition::SUCCESS_CRITERIA_MET,
+            Self::Failure => job_condition::FAILURE_TARGET,
+        }
+    }
+
+    /// The condition that finishes the Job. ([C3])
+    pub fn terminal(self) -> &'static str {
+        match self {
+            Self::Success => job_condition::COMPLETE,
+            Self::Failure => job_condition::FAILED,
+        }
+    }
+}
+
+/// What the rules read besides the Job.
+pub(super) struct Evidence<'a> {
+    pub census: &'a Census,
+    pub succeeded: &'a IndexSet,
+    pub per_index: Option<&'a PerIndex>,
+    pub now: Timestamp,
+}
+
+/// The first rule that ends the Job; all but plain completion, which needs the number of pods
+/// that are active after this sync. (spec §7.1 rows 1 to 8)
+pub(super) fn decide(job: &Job, evidence: &Evidence<'_>) -> Option<Verdict> {
+    stored(job, End::Success)
+        .or_else(|| stored(job, End::Failure))
+        .or_else(|| fail_job_rule(job, evidence.census))
+        .or_else(|| backoff_limit(job, evidence.census))
+        .or_else(|| active_deadline(job, evidence.now))
+        .or_else(|| failed_indexes(job, evidence))
+        .or_else(|| success_rule(job, evidence.succeeded))
+}
+
+/// Plain completion, by the number of pods that are active after this sync. (spec §7.3)
+pub(super) fn completion(job: &Job, succeeded: usize, active: usize) -> Option<Verdict> {
+    let reached = match job.spec.completions {
+        None => succeeded > 0,
+        Some(completions) => succeeded >= usize::try_from(completions).unwrap_or(0),
+    };
+    (reached && active == 0).then(|| {
+        verdict(End::Success, "CompletionsReached", "Reached expected number of succeeded pods")
+    })
+}
+
+/// How long until the deadline ends the Job; none without a deadline or a start. ([U5])
+pub(super) fn until_deadline(
+    job: &Job,
+    start: Timestamp,
+    now: Timestamp,
+) -> Option<SignedDuration> {
+    let seconds = job.spec.active_deadline_seconds.filter(|_| !job.spec.suspend)?;
+    Some(SignedDuration::from_secs(seconds).saturating_sub(now.duration_since(start)))
+}
+
+fn verdict(end: End, reason: &str, message: impl Into<String>) -> Verdict {
+    Verdict { end, reason: reason.to_owned(), message: message.into(), stored: false }
+}
+
+fn stored(job: &Job, end: End) -> Option<Verdict> {
+    job.true_condition(end.interim()).map(|condition| Verdict {
+        end,
+        reason: condition.reason.clone().unwrap_or_default(),
+        message: condition.message.clone().unwrap_or_default(),
+        stored: true,
+    })
+}
+
+/// Row 3; the finalizer is not required.
+fn fail_job_rule(job: &Job, census: &Census) -> Option<Verdict> {
+    job.spec.pod_failure_policy.as_ref()?;
+    let mut failed = census.pods.iter().filter(|pod| census::is_failed(job, pod));
+    failed.find_map(|pod| match census::action(job, pod) {
+        Some(FailureAction::FailJob(message)) => {
+            Some(verdict(End::Failure, "PodFailurePolicy", message))
+        }
+        _ => None,
+    })
+}
+
+/// Row 4: too many failed pods, or too many restarts in place.
+fn backoff_limit(job: &Job, census: &Census) -> Option<Verdict> {
+    let limit = usize::try_from(job.spec.backoff_limit).unwrap_or(0);
+    let exceeded = census.failed(job) > limit || restarts_reach(job, &census.pods, limit);
+    exceeded.then(|| {
+        verdict(End::Failure, "BackoffLimitExceeded", "Job has reached the specified backoff limit")
+    })
+}
+
+/// The OnFailure rule: `>=` where counted pods have `>`, but for a limit of 0. (spec §7.2)
+fn restarts_reach(job: &Job, pods: &[Arc<Pod>], limit: usize) -> bool {
+    if job.spec.restart_policy != RestartPolicy::OnFailure {
+        return false;
+    }
+    let restarts: usize = pods
+        .iter()
+        .filter(|pod| matches!(pod.phase, Phase::Running | Phase::Pending))
+        .flat_map(|pod| pod.containers.iter())
+        .map(|container| container.restarts as usize)
+        .sum();
+    restarts > 0 && restarts >= limit
+}
+
+/// Row 5.
+fn active_deadline(job: &Job, now: Timestamp) -> Option<Verdict> {
+    let left = until_deadline(job, job.start_time()?, now)?;
+    (left <= SignedDuration::ZERO).then(|| {
+        verdict(End::Failure, "DeadlineExceeded", "Job was active longer than specified deadline")
+    })
+}
+
+/// Rows 6 and 7.
+fn failed_indexes(job: &Job, evidence: &Evidence<'_>) -> Option<Verdict> {
+    let failed = evidence.per_index?.failed.len();
+    let limit = job.spec.max_failed_indexes.and_then(|limit| u32::try_from(limit).ok());
+    if limit.is_some_and(|limit| failed > limit) {
+        return Some(verdict(
+            End::Failure,
+            "MaxFailedIndexesExceeded",
+            "Job has exceeded the specified maximal number of failed indexes",
+        ));
+    }
+    let all_ended = failed + evidence.succeeded.len() >= job.index_bound();
+    (failed > 0 && all_ended)
+        .then(|| verdict(End::Failure, "FailedIndexes", "Job has failed indexes"))
+}
+
+/// Row 8.
+fn success_rule(job: &Job, succeeded: &IndexSet) -> Option<Verdict> {
+    let policy = job.spec.success_policy.as_ref().filter(|_| job.is_indexed())?;
+    let message = success_policy::met(policy, succeeded, job.index_bound())?;
+    Some(verdict(End::Success, "SuccessPolicy", message))
+}

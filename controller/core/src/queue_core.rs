@@ -1,0 +1,347 @@
+//! The work queue as a state machine: which key is due, at most one worker per key, delays,
+//! failures. (spec §1.2) Waiting and waking is the shell's.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::hash::Hash;
+use std::time::Duration;
+
+/// Time since the queue was made.
+pub type Moment = Duration;
+
+/// Delays after failures of a key: the base, doubled with each failure in a row, up to the max.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FailureDelay {
+    /// After the first failure.
+    pub base: Duration,
+    /// The longest.
+    pub max: Duration,
+}
+
+/// The queue's state.
+#[derive(Debug)]
+pub struct QueueCore<K> {
+    delay: FailureDelay,
+    ready: VecDeque<K>,
+    /// Ready, or to be run again, with the time since when.
+    dirty: HashMap<K, Moment>,
+    running: HashMap<K, Moment>,
+    waiting: HashMap<K, Moment>,
+    alarms: BinaryHeap<Reverse<Alarm<K>>>,
+    alarm_count: u64,
+    failures: HashMap<K, u32>,
+    closed: bool,
+    tally: QueueTally,
+}
+
+/// How often things happened since the queue was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueTally {
+    /// Keys that became ready, or to be run again.
+    pub adds: u64,
+    /// Delayed adds and adds after failures.
+    pub retries: u64,
+}
+
+/// A key handed to a worker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Taken<K> {
+    /// The key.
+    pub key: K,
+    /// How long it was ready.
+    pub waited: Duration,
+}
+
+#[derive(Debug)]
+struct Alarm<K> {
+    at: Moment,
+    order: u64,
+    key: K,
+}
+
+impl<K: Clone + Eq + Hash> QueueCore<K> {
+    /// An empty queue.
+    pub fn new(delay: FailureDelay) -> Self {
+        Self {
+            delay,
+            ready: VecDeque::new(),
+            dirty: HashMap::new(),
+            running: HashMap::new(),
+            waiting: HashMap::new(),
+            alarms: BinaryHeap::new(),
+            alarm_count: 0,
+            failures: HashMap::new(),
+            closed: false,
+            tally: QueueTally::default(),
+        }
+    }
+
+    /// Adds a key at once. Duplicates collapse; a key that is running runs once more. ([Q1])
+    pub fn add(&mut self, key: K, now: Moment) {
+        if self.closed || self.dirty.contains_key(&key) {
+            return;
+        }
+        self.tally.adds += 1;
+        self.dirty.insert(key.clone(), now);
+        if !self.running.contains_key(&key) {
+            self.ready.push_back(key);
+        }
+    }
+
+    /// Adds a key after a delay; the earliest time wins. No delay adds at once and leaves an
+    /// entry that waits where it is. ([Q2])
+    pub fn add_after(&mut self, key: K, delay: Duration, now: Moment) {
+        if self.closed {
+            return;
+        }
+        self.tally.retries += 1;
+        if delay.is_zero() {
+            self.add(key, now);
+            return;
+        }
+        let at = now.saturating_add(delay);
+        if self.waiting.get(&key).is_some_and(|pending| *pending <= at) {
+            return;
+        }
+        self.waiting.insert(key.clone(), at);
+        self.alarm_count += 1;
+        self.alarms.push(Reverse(Alarm { at, order: self.alarm_count, key }));
+    }
+
+    /// Adds a key after a failure, and says with which delay. ([Q5])
+    pub fn add_failed(&mut self, key: K, now: Moment) -> Duration {
+        let failures = self.failures.entry(key.clone()).or_default();
+        let delay = self.delay.after(*failures);
+        *failures = failures.saturating_add(1);
+        self.add_after(key, delay, now);
+        delay
+    }
+
+    /// Forgets the failures of a key. ([Q5])
+    pub fn forget(&mut self, key: &K) {
+        self.failures.remove(key);
+    }
+
+    /// The next key to work on. The worker must give it back with [`Self::done`].
+    pub fn take(&mut self, now: Moment) -> Option<Taken<K>> {
+        self.ring(now);
+        if self.closed {
+            return None;
+        }
+        let key = self.ready.pop_front()?;
+        let since = self.dirty.remove(&key).unwrap_or(now);
+        self.running.insert(key.clone(), now);
+        Some(Taken { key, waited: now.saturating_sub(since) })
+    }
+
+    /// A worker is done with a key; says for how long it had it.
+    pub fn done(&mut self, key: &K, now: Moment) -> Duration {
+        let since = self.running.remove(key).unwrap_or(now);
+        if self.dirty.contains_key(key) && !self.closed {
+            self.ready.push_back(key.clone());
+        }
+        now.saturating_sub(since)
+    }
+
+    /// When the next delayed key is due.
+    pub fn next_due(&self) -> Option<Moment> {
+        self.alarms.peek().map(|Reverse(alarm)| alarm.at)
+    }
+
+    /// Whether a key could be taken now.
+    pub fn has_ready(&self) -> bool {
+        !self.ready.is_empty() && !self.closed
+    }
+
+    /// How many keys are ready.
+    pub fn depth(&self) -> usize {
+        self.ready.len()
+    }
+
+    /// Hands out nothing more. ([Q7])
+    pub fn close(&mut self) {
+        self.closed = true;
+    }
+
+    /// Whether the queue was closed.
+    pub fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    /// What happened so far.
+    pub fn tally(&self) -> QueueTally {
+        self.tally
+    }
+
+    /// How long each key has been worked on that is not done yet.
+    pub fn unfinished(&self, now: Moment) -> impl Iterator<Item = Duration> {
+        self.running.values().map(move |since| now.saturating_sub(*since))
+    }
+
+    /// Moves what is due to the ready ones.
+    fn ring(&mut self, now: Moment) {
+        while let Some(Reverse(alarm)) = self.alarms.peek() {
+            if alarm.at > now {
+                return;
+            }
+            let Some(Reverse(alarm)) = self.alarms.pop() else { return };
+            // An alarm that an earlier one has overtaken is no entry any more.
+            if self.waiting.get(&alarm.key) == Some(&alarm.at) {
+                self.waiting.remove(&alarm.key);
+                self.add(alarm.key, now);
+            }
+        }
+    }
+}
+
+impl FailureDelay {
+    fn after(self, failures: u32) -> Duration {
+        let factor = 2_u32.checked_pow(failures).unwrap_or(u32::MAX);
+        self.base.saturating_mul(factor).min(self.max)
+    }
+}
+
+impl<K> Ord for Alarm<K> {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at, self.order).cmp(&(other.at, other.order))
+    }
+}
+
+impl<K> PartialOrd for Alarm<K> {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<K> PartialEq for Alarm<K> {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl<K> Eq for Alarm<K> {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn queue() -> QueueCore<&'static str> {
+        QueueCore::new(FailureDelay { base: SECOND, max: 60 * SECOND })
+    }
+
+    fn at(millis: u64) -> Moment {
+        Duration::from_millis(millis)
+    }
+
+    fn take(queue: &mut QueueCore<&'static str>, millis: u64) -> Option<&'static str> {
+        queue.take(at(millis)).map(|taken| taken.key)
+    }
+
+    #[test]
+    fn duplicates_collapse_and_order_is_kept() {
+        let mut queue = queue();
+        for key in ["a", "b", "a"] {
+            queue.add(key, at(0));
+        }
+        assert_eq!((queue.depth(), queue.tally().adds), (2, 2));
+        assert_eq!(queue.take(at(5)), Some(Taken { key: "a", waited: at(5) }));
+        assert_eq!(take(&mut queue, 5), Some("b"));
+        assert_eq!(take(&mut queue, 5), None);
+    }
+
+    #[test]
+    fn a_key_added_while_it_runs_runs_once_more_afterwards() {
+        let mut queue = queue();
+        queue.add("a", at(0));
+        assert_eq!(take(&mut queue, 0), Some("a"));
+        queue.add("a", at(1));
+        queue.add("a", at(2));
+        assert_eq!(take(&mut queue, 3), None, "one worker at most has a key");
+        assert_eq!(queue.done(&"a", at(4)), at(4));
+        assert_eq!(queue.take(at(6)), Some(Taken { key: "a", waited: at(5) }));
+        queue.done(&"a", at(7));
+        assert_eq!(take(&mut queue, 8), None);
+    }
+
+    #[test]
+    fn a_window_begins_with_the_first_event_and_is_no_debounce() {
+        let mut queue = queue();
+        queue.add_after("a", SECOND, at(0));
+        queue.add_after("a", SECOND, at(900));
+        assert_eq!(queue.next_due(), Some(SECOND));
+        assert_eq!(take(&mut queue, 999), None);
+        assert_eq!(take(&mut queue, 1000), Some("a"));
+        queue.done(&"a", at(1001));
+        assert_eq!(take(&mut queue, 5000), None, "the later add was absorbed");
+    }
+
+    #[test]
+    fn an_earlier_time_replaces_a_later_one() {
+        let mut queue = queue();
+        queue.add_after("a", 10 * SECOND, at(0));
+        queue.add_after("a", SECOND, at(0));
+        assert_eq!(take(&mut queue, 1000), Some("a"));
+        queue.done(&"a", at(1000));
+        assert_eq!(take(&mut queue, 20_000), None, "the later time is gone");
+    }
+
+    #[test]
+    fn no_delay_adds_at_once_and_does_not_cancel_the_entry_that_waits() {
+        let mut queue = queue();
+        queue.add_after("a", SECOND, at(0));
+        queue.add_after("a", Duration::ZERO, at(10));
+        assert_eq!(take(&mut queue, 10), Some("a"));
+        queue.done(&"a", at(20));
+        assert_eq!(take(&mut queue, 20), None);
+        assert_eq!(take(&mut queue, 1000), Some("a"));
+    }
+
+    #[test]
+    fn a_delayed_key_that_comes_due_while_it_runs_waits_for_the_worker() {
+        let mut queue = queue();
+        queue.add("a", at(0));
+        queue.add_after("a", SECOND, at(0));
+        assert_eq!(take(&mut queue, 0), Some("a"));
+        assert_eq!(take(&mut queue, 1500), None);
+        queue.done(&"a", at(2000));
+        assert_eq!(take(&mut queue, 2000), Some("a"));
+    }
+
+    #[test]
+    fn failures_double_the_delay_up_to_the_max_and_success_forgets_them() {
+        let mut queue = queue();
+        let delays: Vec<u64> =
+            (0..8).map(|_| queue.add_failed("a", at(0)).as_secs()).collect();
+        assert_eq!(delays, [1, 2, 4, 8, 16, 32, 60, 60]);
+        queue.forget(&"a");
+        assert_eq!(queue.add_failed("a", at(0)), SECOND);
+        assert_eq!(queue.add_failed("b", at(0)), SECOND, "keys fail apart from each other");
+    }
+
+    #[test]
+    fn many_failures_do_not_overflow() {
+        let delay = FailureDelay { base: SECOND, max: 60 * SECOND };
+        assert_eq!(delay.after(u32::MAX), 60 * SECOND);
+    }
+
+    #[test]
+    fn a_closed_queue_hands_out_nothing_and_takes_nothing() {
+        let mut queue = queue();
+        queue.add("a", at(0));
+        queue.close();
+        queue.add("b", at(0));
+        assert_eq!(take(&mut queue, 0), None);
+        assert!(queue.is_closed() && !queue.has_ready());
+    }
+
+    #[test]
+    fn unfinished_work_has_an_age() {
+        let mut queue = queue();
+        queue.add("a", at(0));
+        queue.add("b", at(0));
+        assert_eq!([take(&mut queue, 10), take(&mut queue, 10)], [Some("a"), Some("b")]);
+        assert_eq!(queue.unfinished(at(15)).sum::<Duration>(), at(10));
+    }
+}

@@ -1,0 +1,16 @@
+//! The slim views of API objects that decisions read.
+
+mod job;
+mod pod;
+mod selector;
+mod uid;
+mod wire;
+
+pub use job::{CompletionMode, Job, JobKey, JobSpec, RestartPolicy};
+pub use pod::{
+    Condition, Container, ContainerKind, Deletion, FailureCounts, Owner, Phase, Pod,
+    ReadyCondition, Terminated,
+};
+pub use selector::Selector;
+pub use uid::{Uid, Version};
+pub use wire::{Interner, WireJob, WirePod};

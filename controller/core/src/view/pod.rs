@@ -1,0 +1,240 @@
+//! A pod, reduced to what a Job's controller decides from. Under 1 KiB with its indexes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use epilogue_common::names::COMPLETION_INDEX;
+use jiff::Timestamp;
+
+use super::{Selector, Uid, Version};
+
+/// The slim view of one pod.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pod {
+    /// `metadata.uid`.
+    pub uid: Uid,
+    /// `metadata.resourceVersion`.
+    pub version: Version,
+    /// `metadata.namespace`.
+    pub namespace: Arc<str>,
+    /// `metadata.name`.
+    pub name: Arc<str>,
+    /// `metadata.labels`, shared by pods that have the same; without the completion index.
+    pub labels: Arc<BTreeMap<String, String>>,
+    /// The label with the completion index, kept apart so that `labels` can be shared.
+    pub index_label: Option<Box<str>>,
+    /// The owner reference with `controller: true`.
+    pub owner: Option<Arc<Owner>>,
+    /// `metadata.creationTimestamp`.
+    pub created: Option<Timestamp>,
+    /// `metadata.deletionTimestamp` and its grace.
+    pub deletion: Option<Deletion>,
+    /// Whether the tracking finalizer is there.
+    pub tracked: bool,
+    /// `spec.nodeName`.
+    pub node: Option<Arc<str>>,
+    /// `status.phase`.
+    pub phase: Phase,
+    /// The completion index of the annotation, when it is a number from 0. ([I1])
+    pub index: Option<u32>,
+    /// Failures of the index before this pod, from the annotations. ([I8])
+    pub failures: FailureCounts,
+    /// Types and states of all conditions, shared by pods that have the same.
+    pub conditions: Arc<[Condition]>,
+    /// The first `Ready` condition.
+    pub ready: Option<ReadyCondition>,
+    /// Container statuses: regular ones in order, then init containers in order.
+    pub containers: Box<[Container]>,
+}
+
+/// A controller reference.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Owner {
+    /// `apiVersion`.
+    pub api_version: Box<str>,
+    /// `kind`.
+    pub kind: Box<str>,
+    /// `name`.
+    pub name: Box<str>,
+    /// `uid`.
+    pub uid: Uid,
+}
+
+/// Deletion of a pod that is under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deletion {
+    /// `metadata.deletionTimestamp`: when the grace ends.
+    pub at: Timestamp,
+    /// `metadata.deletionGracePeriodSeconds`.
+    pub grace_seconds: i64,
+}
+
+/// `status.phase`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Phase {
+    /// Also a phase that is empty or that we do not know: not begun, as far as anyone can say.
+    #[default]
+    Pending,
+    /// `Running`.
+    Running,
+    /// `Succeeded`.
+    Succeeded,
+    /// `Failed`.
+    Failed,
+    /// `Unknown`.
+    Unknown,
+}
+
+/// How often the index of a pod had failed before this pod was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FailureCounts {
+    /// Failures that count against `backoffLimitPerIndex`.
+    pub counted: u32,
+    /// Failures that the podFailurePolicy ignored.
+    pub ignored: u32,
+}
+
+/// Type and status of a condition.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Condition {
+    /// `type`.
+    pub kind: Box<str>,
+    /// `status`.
+    pub status: Box<str>,
+}
+
+/// The `Ready` condition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadyCondition {
+    /// Whether `status` is `True`.
+    pub is_true: bool,
+    /// Whether `status` is `False` (neither for `Unknown`).
+    pub is_false: bool,
+    /// `lastTransitionTime`.
+    pub since: Option<Timestamp>,
+}
+
+/// One container's status.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Container {
+    /// `name`.
+    pub name: Arc<str>,
+    /// Where it stands in the pod.
+    pub kind: ContainerKind,
+    /// `restartCount`.
+    pub restarts: u32,
+    /// `state.waiting.reason`.
+    pub waiting: Option<Arc<str>>,
+    /// `state.terminated`.
+    pub terminated: Option<Terminated>,
+}
+
+/// Where a container stands in its pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ContainerKind {
+    /// One of `containers`.
+    Regular,
+    /// One of `initContainers` that runs to its end.
+    Init,
+    /// One of `initContainers` with `restartPolicy: Always`.
+    Sidecar,
+}
+
+/// `state.terminated` of a container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terminated {
+    /// `exitCode`.
+    pub exit_code: i32,
+    /// `finishedAt`, when it is set.
+    pub finished_at: Option<Timestamp>,
+}
+
+impl Pod {
+    /// Succeeded or Failed.
+    pub fn is_terminal(&self) -> bool {
+        matches!(self.phase, Phase::Succeeded | Phase::Failed)
+    }
+
+    /// Neither ended nor about to be deleted. (spec §6.1)
+    pub fn is_active(&self) -> bool {
+        !self.is_terminal() && self.deletion.is_none()
+    }
+
+    /// Being deleted and not yet at an end. (spec §6.1)
+    pub fn is_terminating(&self) -> bool {
+        !self.is_terminal() && self.deletion.is_some()
+    }
+
+    /// Whether the first `Ready` condition is True.
+    pub fn is_ready(&self) -> bool {
+        self.ready.is_some_and(|ready| ready.is_true)
+    }
+
+    /// Whether the controller reference names the Job with this UID.
+    pub fn is_owned_by(&self, job: &Uid) -> bool {
+        self.owner.as_ref().is_some_and(|owner| owner.uid == *job && &*owner.kind == "Job")
+    }
+
+    /// Whether a selector matches the pod's labels.
+    pub fn matches(&self, selector: &Selector) -> bool {
+        selector.matches_by(|key| match key {
+            COMPLETION_INDEX => self.index_label.as_deref(),
+            _ => self.labels.get(key).map(String::as_str),
+        })
+    }
+
+    /// Whether a condition of this type is True.
+    pub fn has_condition(&self, kind: &str) -> bool {
+        self.conditions.iter().any(|each| &*each.kind == kind && &*each.status == "True")
+    }
+
+    /// When the pod finished, by the first source that knows. (spec §12.3)
+    pub fn finished_at(&self) -> Option<Timestamp> {
+        self.containers_finished_at()
+            .or_else(|| self.ready.filter(|ready| ready.is_false).and_then(|ready| ready.since))
+            .or_else(|| self.deletion.map(Deletion::requested_at))
+            .or(self.created)
+    }
+
+    /// The latest end of the regular containers and sidecars, once all of them have ended.
+    ///
+    /// DIVERGES(upstream): a sidecar that ended while a regular container still runs gives no
+    /// finish time; the reference takes the sidecar's end for the pod's. (spec §29 item 19)
+    fn containers_finished_at(&self) -> Option<Timestamp> {
+        let mut latest = None;
+        let mut regular_seen = false;
+        for container in self.containers.iter().filter(|each| each.kind != ContainerKind::Init) {
+            regular_seen |= container.kind == ContainerKind::Regular;
+            let finished = container.terminated?.finished_at?;
+            latest = latest.max(Some(finished));
+        }
+        latest.filter(|_| regular_seen)
+    }
+}
+
+impl Deletion {
+    /// When deletion was asked for.
+    pub fn requested_at(self) -> Timestamp {
+        self.at.checked_sub(jiff::SignedDuration::from_secs(self.grace_seconds)).unwrap_or(self.at)
+    }
+}
+
+impl FailureCounts {
+    /// Counted and ignored together.
+    pub fn total(self) -> u32 {
+        self.counted.saturating_add(self.ignored)
+    }
+}
+
+impl Phase {
+    /// Reads the API's text.
+    pub fn parse(text: &str) -> Self {
+        match text {
+            "Running" => Self::Running,
+            "Succeeded" => Self::Succeeded,
+            "Failed" => Self::Failed,
+            "Unknown" => Self::Unknown,
+            _ => Self::Pending,
+        }
+    }
+}

@@ -1,0 +1,407 @@
+//! From the API's JSON to the slim views. What no decision reads is skipped while parsing.
+
+use std::collections::{BTreeMap, HashSet};
+use std::hash::Hash;
+use std::sync::Arc;
+
+use epilogue_common::names::{
+    COMPLETION_INDEX, INDEX_FAILURE_COUNT, INDEX_IGNORED_FAILURE_COUNT, TRACKING_FINALIZER,
+    pod_condition,
+};
+use k8s_openapi::api::batch::v1::{JobStatus, PodFailurePolicy, SuccessPolicy};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, Time};
+use serde::{Deserialize, Deserializer};
+use serde_json::{Map, Value};
+
+use super::pod::{
+    Condition, Container, ContainerKind, Deletion, FailureCounts, Owner, Phase, Pod,
+    ReadyCondition, Terminated,
+};
+use super::{CompletionMode, Job, JobKey, JobSpec, RestartPolicy, Selector, Version};
+
+/// A pod as the API sends it, reduced to the fields that the view is made of.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct WirePod {
+    /// `metadata`, without `managedFields`.
+    #[serde(default, deserialize_with = "lean_metadata")]
+    pub metadata: ObjectMeta,
+    #[serde(default)]
+    spec: WirePodSpec,
+    #[serde(default)]
+    status: WirePodStatus,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WirePodSpec {
+    node_name: Option<String>,
+    #[serde(default)]
+    init_containers: Vec<WireInitContainer>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WireInitContainer {
+    name: String,
+    restart_policy: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WirePodStatus {
+    phase: Option<String>,
+    conditions: Option<Vec<WireCondition>>,
+    container_statuses: Option<Vec<WireContainerStatus>>,
+    init_container_statuses: Option<Vec<WireContainerStatus>>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WireCondition {
+    #[serde(rename = "type")]
+    kind: String,
+    status: String,
+    last_transition_time: Option<Time>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WireContainerStatus {
+    name: String,
+    #[serde(default)]
+    restart_count: i64,
+    state: Option<WireContainerState>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct WireContainerState {
+    waiting: Option<WireWaiting>,
+    terminated: Option<WireTerminated>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct WireWaiting {
+    reason: Option<String>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WireTerminated {
+    #[serde(default)]
+    exit_code: i32,
+    finished_at: Option<Time>,
+}
+
+/// Keeps one copy of what many pods have in common.
+#[derive(Debug, Default)]
+pub struct Interner {
+    texts: HashSet<Arc<str>>,
+    labels: HashSet<Arc<BTreeMap<String, String>>>,
+    owners: HashSet<Arc<Owner>>,
+    conditions: HashSet<Arc<[Condition]>>,
+}
+
+impl Interner {
+    /// Forgets what nobody shares any more. Worth a call now and then, not on every event.
+    pub fn sweep(&mut self) {
+        self.texts.retain(|each| Arc::strong_count(each) > 1);
+        self.labels.retain(|each| Arc::strong_count(each) > 1);
+        self.owners.retain(|each| Arc::strong_count(each) > 1);
+        self.conditions.retain(|each| Arc::strong_count(each) > 1);
+    }
+
+    fn text(&mut self, text: &str) -> Arc<str> {
+        if let Some(known) = self.texts.get(text) {
+            return Arc::clone(known);
+        }
+        let fresh: Arc<str> = text.into();
+        self.texts.insert(Arc::clone(&fresh));
+        fresh
+    }
+}
+
+fn intern<T: Eq + Hash>(known: &mut HashSet<Arc<T>>, value: T) -> Arc<T> {
+    if let Some(shared) = known.get(&value) {
+        return Arc::clone(shared);
+    }
+    let fresh = Arc::new(value);
+    known.insert(Arc::clone(&fresh));
+    fresh
+}
+
+impl WirePod {
+    /// The view of this pod.
+    pub fn view(self, interner: &mut Interner) -> Pod {
+        let metadata = self.metadata;
+        let annotations = metadata.annotations.unwrap_or_default();
+        let mut labels = metadata.labels.unwrap_or_default();
+        let index_label = labels.remove(COMPLETION_INDEX).map(String::into_boxed_str);
+        let owner = metadata
+            .owner_references
+            .into_iter()
+            .flatten()
+            .find(|each| each.controller == Some(true))
+            .map(|each| Owner {
+                api_version: each.api_version.into(),
+                kind: each.kind.into(),
+                name: each.name.into(),
+                uid: each.uid.into(),
+            });
+        let conditions = self.status.conditions.unwrap_or_default();
+        let ready = conditions.iter().find(|each| each.kind == pod_condition::READY).map(|each| {
+            ReadyCondition {
+                is_true: each.status == "True",
+                is_false: each.status == "False",
+                since: each.last_transition_time.as_ref().map(|time| time.0),
+            }
+        });
+        let containers = containers(
+            self.status.container_statuses.unwrap_or_default(),
+            self.status.init_container_statuses.unwrap_or_default(),
+            &self.spec.init_containers,
+            interner,
+        );
+        let count =
+            |name: &str| annotations.get(name).and_then(|text| text.parse().ok()).unwrap_or(0);
+        Pod {
+            uid: metadata.uid.unwrap_or_default().into(),
+            version: Version::parse(metadata.resource_version.as_deref().unwrap_or_default()),
+            namespace: interner.text(metadata.namespace.as_deref().unwrap_or_default()),
+            name: metadata.name.unwrap_or_default().into(),
+            labels: intern(&mut interner.labels, labels),
+            index_label,
+            owner: owner.map(|owner| intern(&mut interner.owners, owner)),
+            created: metadata.creation_timestamp.map(|time| time.0),
+            deletion: metadata.deletion_timestamp.map(|time| Deletion {
+                at: time.0,
+                grace_seconds: metadata.deletion_grace_period_seconds.unwrap_or(0),
+            }),
+            tracked: metadata.finalizers.iter().flatten().any(|each| each == TRACKING_FINALIZER),
+            node: self
+                .spec
+                .node_name
+                .filter(|name| !name.is_empty())
+                .map(|name| interner.text(&name)),
+            phase: Phase::parse(self.status.phase.as_deref().unwrap_or_default()),
+            index: annotations.get(COMPLETION_INDEX).and_then(|text| parse_index(text)),
+            failures: FailureCounts {
+                counted: count(INDEX_FAILURE_COUNT),
+                ignored: count(INDEX_IGNORED_FAILURE_COUNT),
+            },
+            conditions: shared_conditions(conditions, interner),
+            ready,
+            containers,
+        }
+    }
+}
+
+/// The number in an index annotation; the API's indexes are non-negative 32-bit integers. ([I1])
+fn parse_index(text: &str) -> Option<u32> {
+    text.parse::<i32>().ok().and_then(|index| u32::try_from(index).ok())
+}
+
+fn shared_conditions(conditions: Vec<WireCondition>, interner: &mut Interner) -> Arc<[Condition]> {
+    let slim: Arc<[Condition]> = conditions
+        .into_iter()
+        .map(|each| Condition { kind: each.kind.into(), status: each.status.into() })
+        .collect();
+    if let Some(shared) = interner.conditions.get(&slim) {
+        return Arc::clone(shared);
+    }
+    interner.conditions.insert(Arc::clone(&slim));
+    slim
+}
+
+fn containers(
+    regular: Vec<WireContainerStatus>,
+    init: Vec<WireContainerStatus>,
+    init_specs: &[WireInitContainer],
+    interner: &mut Interner,
+) -> Box<[Container]> {
+    let is_sidecar = |name: &str| {
+        init_specs
+            .iter()
+            .any(|spec| spec.name == name && spec.restart_policy.as_deref() == Some("Always"))
+    };
+    let regular = regular.into_iter().map(|status| (ContainerKind::Regular, status));
+    let init = init.into_iter().map(|status| {
+        let sidecar = is_sidecar(&status.name);
+        (if sidecar { ContainerKind::Sidecar } else { ContainerKind::Init }, status)
+    });
+    regular
+        .chain(init)
+        .map(|(kind, status)| {
+            let state = status.state;
+            let waiting = state.as_ref().and_then(|state| state.waiting.as_ref());
+            let terminated = state.as_ref().and_then(|state| state.terminated.as_ref());
+            Container {
+                name: interner.text(&status.name),
+                kind,
+                restarts: u32::try_from(status.restart_count).unwrap_or(0),
+                waiting: waiting
+                    .and_then(|each| each.reason.as_deref())
+                    .map(|reason| interner.text(reason)),
+                terminated: terminated.map(|each| Terminated {
+                    exit_code: each.exit_code,
+                    finished_at: each.finished_at.as_ref().map(|time| time.0),
+                }),
+            }
+        })
+        .collect()
+}
+
+/// A Job as the API sends it.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct WireJob {
+    /// `metadata`, without `managedFields`, typed.
+    #[serde(skip)]
+    pub meta: ObjectMeta,
+    #[serde(default)]
+    metadata: Value,
+    #[serde(default)]
+    spec: WireJobSpec,
+    #[serde(default)]
+    status: Value,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WireJobSpec {
+    parallelism: Option<i32>,
+    completions: Option<i32>,
+    completion_mode: Option<String>,
+    backoff_limit: Option<i32>,
+    backoff_limit_per_index: Option<i32>,
+    max_failed_indexes: Option<i32>,
+    active_deadline_seconds: Option<i64>,
+    suspend: Option<bool>,
+    managed_by: Option<String>,
+    pod_replacement_policy: Option<String>,
+    pod_failure_policy: Option<PodFailurePolicy>,
+    success_policy: Option<SuccessPolicy>,
+    selector: Option<LabelSelector>,
+    #[serde(default)]
+    template: Value,
+}
+
+impl WireJob {
+    /// Parses a Job; the error names the field.
+    pub fn parse(object: Value) -> Result<Self, serde_json::Error> {
+        let mut job: Self = serde_json::from_value(object)?;
+        if let Value::Object(fields) = &mut job.metadata {
+            fields.remove("managedFields");
+        }
+        job.meta = ObjectMeta::deserialize(&job.metadata)?;
+        Ok(job)
+    }
+
+    /// The view of this Job. A status that does not parse reads as empty only if it is absent.
+    pub fn view(self) -> Result<Job, serde_json::Error> {
+        let meta = self.meta;
+        let status: JobStatus = match &self.status {
+            Value::Null => JobStatus::default(),
+            present => JobStatus::deserialize(present)?,
+        };
+        Ok(Job {
+            key: JobKey::new(meta.namespace.unwrap_or_default(), meta.name.unwrap_or_default()),
+            uid: meta.uid.unwrap_or_default().into(),
+            version: Version::parse(meta.resource_version.as_deref().unwrap_or_default()),
+            generation: meta.generation.unwrap_or(0),
+            created: meta.creation_timestamp.map(|time| time.0),
+            deleting: meta.deletion_timestamp.is_some(),
+            annotations: meta.annotations.unwrap_or_default(),
+            metadata: self.metadata,
+            spec: self.spec.view(),
+            status,
+            status_unknown: unknown_status(self.status),
+        })
+    }
+}
+
+impl WireJobSpec {
+    fn view(self) -> JobSpec {
+        let restart_policy = match self.template["spec"]["restartPolicy"].as_str() {
+            Some("OnFailure") => RestartPolicy::OnFailure,
+            _ => RestartPolicy::Never,
+        };
+        JobSpec {
+            parallelism: self.parallelism.unwrap_or(1),
+            completions: self.completions,
+            completion_mode: match self.completion_mode.as_deref() {
+                None | Some("" | "NonIndexed") => CompletionMode::NonIndexed,
+                Some("Indexed") => CompletionMode::Indexed,
+                Some(other) => CompletionMode::Unknown(other.to_owned()),
+            },
+            backoff_limit: self.backoff_limit.unwrap_or(6),
+            backoff_limit_per_index: self.backoff_limit_per_index,
+            max_failed_indexes: self.max_failed_indexes,
+            active_deadline_seconds: self.active_deadline_seconds,
+            suspend: self.suspend.unwrap_or(false),
+            managed_by: self.managed_by,
+            replaces_failed_only: self.pod_replacement_policy.as_deref() == Some("Failed"),
+            pod_failure_policy: self.pod_failure_policy,
+            success_policy: self.success_policy,
+            selector: Selector::read(self.selector.as_ref()),
+            restart_policy,
+            template: Arc::new(self.template),
+        }
+    }
+}
+
+const KNOWN_STATUS: [&str; 11] = [
+    "active",
+    "completedIndexes",
+    "completionTime",
+    "conditions",
+    "failed",
+    "failedIndexes",
+    "ready",
+    "startTime",
+    "succeeded",
+    "terminating",
+    "uncountedTerminatedPods",
+];
+
+fn unknown_status(status: Value) -> Map<String, Value> {
+    match status {
+        Value::Object(fields) => {
+            fields.into_iter().filter(|(name, _)| !KNOWN_STATUS.contains(&name.as_str())).collect()
+        }
+        _ => Map::new(),
+    }
+}
+
+/// Reads metadata without `managedFields`, which is the largest part and which nobody needs.
+fn lean_metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Lean {
+        name: Option<String>,
+        namespace: Option<String>,
+        uid: Option<String>,
+        resource_version: Option<String>,
+        creation_timestamp: Option<Time>,
+        deletion_timestamp: Option<Time>,
+        deletion_grace_period_seconds: Option<i64>,
+        labels: Option<BTreeMap<String, String>>,
+        annotations: Option<BTreeMap<String, String>>,
+        finalizers: Option<Vec<String>>,
+        owner_references:
+            Option<Vec<k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference>>,
+    }
+    let lean = Lean::deserialize(deserializer)?;
+    Ok(ObjectMeta {
+        name: lean.name,
+        namespace: lean.namespace,
+        uid: lean.uid,
+        resource_version: lean.resource_version,
+        creation_timestamp: lean.creation_timestamp,
+        deletion_timestamp: lean.deletion_timestamp,
+        deletion_grace_period_seconds: lean.deletion_grace_period_seconds,
+        labels: lean.labels,
+        annotations: lean.annotations,
+        finalizers: lean.finalizers,
+        owner_references: lean.owner_references,
+        ..ObjectMeta::default()
+    })
+}
