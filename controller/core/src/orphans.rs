@@ -3,8 +3,7 @@
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use epilogue_common::names::MANAGED_BY;
-
+use crate::job::is_ours;
 use crate::view::{Job, JobKey, Pod, Selector, Uid};
 
 /// Work for the queue of orphans. ([Q6])
@@ -55,22 +54,15 @@ impl Hash for FormerJob {
     }
 }
 
-/// Whether a Job is run by somebody else. (spec §22)
-pub fn is_managed_externally(job: &Job, manage_all_jobs: bool) -> bool {
-    let ours = job.spec.managed_by.as_deref() == Some(MANAGED_BY)
-        || (manage_all_jobs && job.is_managed_by_reference());
-    !ours
-}
-
-/// Whether to remove the tracking finalizer from a pod. ([O2])
+/// Whether to remove the tracking finalizer from a pod: when it has no controller, or a Job that
+/// is gone or is ours and finished. A plain owner reference does not protect it. ([O2], [O3])
 ///
-/// `owner` looks up the Job that a controller reference names.
-///
-/// DIVERGES(upstream): the reference takes the finalizer from any pod without a controller, or
-/// whose owner is gone. Where another controller runs the Jobs that are not ours, its pods are
-/// told from ours by nothing, and it cleans up behind its own; we do so for all only as the one
-/// Job controller of the cluster. (spec §22 b, [O3])
-pub fn may_release<'a>(pod: &Pod, owner: impl FnOnce(&JobKey) -> Option<&'a Arc<Job>>) -> bool {
+/// `owner` looks up a Job.
+pub fn may_release<'a>(
+    pod: &Pod,
+    manage_all_jobs: bool,
+    owner: impl FnOnce(&JobKey) -> Option<&'a Arc<Job>>,
+) -> bool {
     if !pod.tracked {
         return false;
     }
@@ -79,5 +71,73 @@ pub fn may_release<'a>(pod: &Pod, owner: impl FnOnce(&JobKey) -> Option<&'a Arc<
         return false;
     }
     let key = JobKey::new(Arc::clone(&pod.namespace), &*reference.name);
-    owner(&key).filter(|job| job.uid == reference.uid).is_none_or(|job| job.is_finished())
+    match owner(&key).filter(|job| job.uid == reference.uid) {
+        None => true,
+        Some(job) => is_ours(job, manage_all_jobs) && job.is_finished(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::triggers::samples::{finished, job, owned, pod};
+    use serde_json::json;
+
+    fn released(pod: &Pod, job: Option<Job>) -> bool {
+        let job = job.map(Arc::new);
+        may_release(pod, false, |key| job.as_ref().filter(|job| job.key == *key))
+    }
+
+    #[test]
+    fn a_pod_without_controller_or_with_a_job_that_is_gone_is_released() {
+        let stray = pod(json!({"metadata": {
+            "finalizers": ["batch.kubernetes.io/job-tracking"],
+            "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "a", "uid": "u"}],
+        }}));
+        assert!(released(&stray, None), "a plain owner reference does not protect");
+        assert!(released(&owned("a", "uid-a"), None));
+        let namesake = job(json!({"metadata": {"name": "a", "uid": "other"}}));
+        assert!(released(&owned("a", "uid-a"), Some(namesake)));
+    }
+
+    #[test]
+    fn the_pods_of_a_running_job_keep_it_and_those_of_a_finished_one_lose_it() {
+        let running = job(json!({"metadata": {"name": "a", "uid": "uid-a"}}));
+        assert!(!released(&owned("a", "uid-a"), Some(running)));
+        assert!(released(&owned("a", "uid-a"), Some(finished("a", "uid-a"))));
+    }
+
+    #[test]
+    fn the_pods_of_others_are_left_alone() {
+        let mut foreign = finished("a", "uid-a");
+        foreign.spec.managed_by = Some("example.com/other".to_owned());
+        assert!(!released(&owned("a", "uid-a"), Some(foreign)));
+        let mut reference = finished("a", "uid-a");
+        reference.spec.managed_by = None;
+        assert!(!released(&owned("a", "uid-a"), Some(reference.clone())));
+        let reference = Arc::new(reference);
+        assert!(may_release(&owned("a", "uid-a"), true, |_| Some(&reference)));
+        for (version, kind) in [("batch/v1", "CronJob"), ("example/v1", "Job")] {
+            let other = pod(json!({"metadata": {
+                "finalizers": ["batch.kubernetes.io/job-tracking"],
+                "ownerReferences": [{"apiVersion": version, "kind": kind, "name": "a", "uid": "u",
+                                     "controller": true}],
+            }}));
+            assert!(!released(&other, None), "{version} {kind}");
+        }
+    }
+
+    #[test]
+    fn a_pod_without_the_finalizer_needs_nothing() {
+        assert!(!released(&pod(json!({})), None));
+    }
+
+    #[test]
+    fn a_former_job_concerns_its_own_pods_and_those_that_it_selects() {
+        let former = FormerJob::of(&job(json!({"metadata": {"name": "a", "uid": "uid-a"},
+            "spec": {"selector": {"matchLabels": {"job": "a"}}}})));
+        assert!(former.concerns(&owned("a", "uid-a")));
+        assert!(former.concerns(&pod(json!({"metadata": {"labels": {"job": "a"}}}))));
+        assert!(!former.concerns(&owned("b", "uid-b")));
+    }
 }

@@ -339,7 +339,8 @@ mod tests {
     fn counts_follow_each_pod() {
         let mut counts = PodCounts::default();
         let running = pod(json!({"status": {"phase": "Running"}}));
-        let succeeded = pod(json!({"metadata": {"finalizers": ["batch.kubernetes.io/job-tracking"]},
+        let succeeded =
+            pod(json!({"metadata": {"finalizers": ["batch.kubernetes.io/job-tracking"]},
                                    "status": {"phase": "Succeeded"}}));
         counts.add(&running);
         counts.add(&succeeded);

@@ -312,8 +312,7 @@ mod tests {
     #[test]
     fn failures_double_the_delay_up_to_the_max_and_success_forgets_them() {
         let mut queue = queue();
-        let delays: Vec<u64> =
-            (0..8).map(|_| queue.add_failed("a", at(0)).as_secs()).collect();
+        let delays: Vec<u64> = (0..8).map(|_| queue.add_failed("a", at(0)).as_secs()).collect();
         assert_eq!(delays, [1, 2, 4, 8, 16, 32, 60, 60]);
         queue.forget(&"a");
         assert_eq!(queue.add_failed("a", at(0)), SECOND);

@@ -1,0 +1,395 @@
+//! Which Event objects are written for what the controller has to tell: equal ones are counted
+//! up, many similar ones become one. (spec §19)
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use epilogue_common::outcome::FailureKind;
+use jiff::{SignedDuration, Timestamp};
+
+use crate::job::EventDraft;
+use crate::view::{Job, JobKey, Uid, Version};
+
+/// Writes that may wait; a terminal event takes a place beyond them.
+const PENDING_MAX: usize = 4096;
+/// Series that are kept to be counted up; the oldest go first.
+const SERIES_MAX: usize = 8192;
+/// Messages of one reason that get an Event each. client-go's number, as the window.
+const SIMILAR_MAX: usize = 10;
+/// How long a series lasts after its last event.
+const WINDOW: SignedDuration = SignedDuration::from_secs(600);
+/// How long a counted-up event waits, so that one write tells of many.
+const COUNT_DELAY: SignedDuration = SignedDuration::from_secs(5);
+/// After the last attempt an event is given up: it is news, not state.
+const ATTEMPTS_MAX: u32 = 5;
+/// Between two attempts.
+const RETRY_DELAY: SignedDuration = SignedDuration::from_secs(2);
+/// Reasons of which a Job may have one per pod.
+const PER_POD: [&str; 4] = ["SuccessfulCreate", "FailedCreate", "SuccessfulDelete", "FailedDelete"];
+
+/// The object that an event is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Regarding {
+    /// Namespace and name of the Job.
+    pub key: JobKey,
+    /// Its UID.
+    pub uid: Uid,
+    /// Its version when the event came up.
+    pub version: Version,
+}
+
+/// One write of an Event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EventWrite {
+    /// The Event's name.
+    pub name: String,
+    /// Whether the Event exists, and only its count and last time change.
+    pub exists: bool,
+    /// What it is about.
+    pub regarding: Regarding,
+    /// What it says.
+    pub event: EventDraft,
+    /// How often it happened.
+    pub count: u32,
+    /// For the first time.
+    pub first: Timestamp,
+    /// For the last time.
+    pub last: Timestamp,
+    id: u64,
+}
+
+/// Events on their way to the API.
+#[derive(Debug, Default)]
+pub struct EventSeries {
+    series: BTreeMap<u64, Series>,
+    by_event: HashMap<(Uid, EventKey), u64>,
+    similar: HashMap<(Uid, Arc<str>), Similar>,
+    /// When each series is to be written next.
+    due: BTreeMap<(Timestamp, u64), ()>,
+    next_id: u64,
+    dropped: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct EventKey {
+    reason: String,
+    message: Option<String>,
+}
+
+#[derive(Debug)]
+struct Series {
+    write: EventWrite,
+    key: (Uid, EventKey),
+    due: Option<Timestamp>,
+    attempts: u32,
+}
+
+#[derive(Debug, Default)]
+struct Similar {
+    messages: usize,
+    last: Option<Timestamp>,
+}
+
+impl EventSeries {
+    /// Takes in an event of a Job.
+    pub fn record(&mut self, job: &Job, event: EventDraft, now: Timestamp) {
+        self.forget_old(now);
+        let key = self.key_of(job, &event, now);
+        if let Some(id) = self.by_event.get(&key).copied() {
+            self.count_up(id, event, now);
+            return;
+        }
+        if self.due.len() >= PENDING_MAX && PER_POD.contains(&event.reason.as_str()) {
+            self.dropped += 1;
+            return;
+        }
+        self.begin(job, key, event, now);
+    }
+
+    /// The next write that is due. It must come back by [`Self::written`] or [`Self::failed`].
+    pub fn next(&mut self, now: Timestamp) -> Option<EventWrite> {
+        let (at, id) = self.due.keys().next().copied()?;
+        if at > now {
+            return None;
+        }
+        self.due.remove(&(at, id));
+        let series = self.series.get_mut(&id)?;
+        series.due = None;
+        Some(series.write.clone())
+    }
+
+    /// When the next write is due.
+    pub fn next_due(&self) -> Option<Timestamp> {
+        self.due.keys().next().map(|(at, _)| *at)
+    }
+
+    /// Makes everything due: the end is near.
+    pub fn hurry(&mut self) {
+        let ids: Vec<u64> = self.due.keys().map(|(_, id)| *id).collect();
+        self.due.clear();
+        for id in ids {
+            self.schedule(id, Timestamp::UNIX_EPOCH);
+        }
+    }
+
+    /// The API took a write.
+    pub fn written(&mut self, write: &EventWrite) {
+        if let Some(series) = self.series.get_mut(&write.id) {
+            series.write.exists = true;
+            series.attempts = 0;
+        }
+    }
+
+    /// The API did not take a write. What is worth another attempt gets it. Returns whether the
+    /// event was given up.
+    pub fn failed(&mut self, write: &EventWrite, kind: FailureKind, now: Timestamp) -> bool {
+        let Some(series) = self.series.get_mut(&write.id) else { return true };
+        series.attempts += 1;
+        let again = match kind {
+            // The Event has expired: begin a new one under the same name.
+            FailureKind::NotFound if series.write.exists => {
+                series.write.exists = false;
+                Some(now)
+            }
+            FailureKind::AlreadyExists => {
+                series.write.exists = true;
+                Some(now)
+            }
+            FailureKind::NotFound
+            | FailureKind::Invalid
+            | FailureKind::Forbidden
+            | FailureKind::NamespaceTerminating
+            | FailureKind::Other => None,
+            FailureKind::Conflict
+            | FailureKind::TooManyRequests
+            | FailureKind::ServerError
+            | FailureKind::Unknown => now.checked_add(RETRY_DELAY).ok(),
+        };
+        match again.filter(|_| series.attempts < ATTEMPTS_MAX) {
+            Some(at) => {
+                self.schedule(write.id, at);
+                false
+            }
+            None => {
+                self.drop_series(write.id);
+                true
+            }
+        }
+    }
+
+    /// How many events were dropped because too many waited.
+    pub fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    /// Beyond so many messages of one reason all further ones share a series.
+    fn key_of(&mut self, job: &Job, event: &EventDraft, now: Timestamp) -> (Uid, EventKey) {
+        let exact = EventKey { reason: event.reason.clone(), message: Some(event.message.clone()) };
+        let exact = (job.uid.clone(), exact);
+        if self.by_event.contains_key(&exact) {
+            return exact;
+        }
+        let reason = (job.uid.clone(), Arc::from(event.reason.as_str()));
+        let similar = self.similar.entry(reason).or_default();
+        if similar.last.is_some_and(|last| now.duration_since(last) > WINDOW) {
+            *similar = Similar::default();
+        }
+        similar.last = Some(now);
+        if similar.messages < SIMILAR_MAX {
+            similar.messages += 1;
+            return exact;
+        }
+        (job.uid.clone(), EventKey { reason: event.reason.clone(), message: None })
+    }
+
+    fn begin(&mut self, job: &Job, key: (Uid, EventKey), event: EventDraft, now: Timestamp) {
+        self.next_id += 1;
+        let id = self.next_id;
+        let stamp = now.as_nanosecond().cast_unsigned().wrapping_add(u128::from(id));
+        let write = EventWrite {
+            name: format!("{}.{stamp:x}", job.key.name),
+            exists: false,
+            regarding: Regarding {
+                key: job.key.clone(),
+                uid: job.uid.clone(),
+                version: job.version,
+            },
+            event: combined(&key.1, event),
+            count: 1,
+            first: now,
+            last: now,
+            id,
+        };
+        self.by_event.insert(key.clone(), id);
+        self.series.insert(id, Series { write, key, due: None, attempts: 0 });
+        self.schedule(id, now);
+    }
+
+    fn count_up(&mut self, id: u64, event: EventDraft, now: Timestamp) {
+        let Some(series) = self.series.get_mut(&id) else { return };
+        series.write.count = series.write.count.saturating_add(1);
+        series.write.last = now;
+        series.write.event = combined(&series.key.1, event);
+        if series.due.is_none() {
+            self.schedule(id, now.checked_add(COUNT_DELAY).unwrap_or(now));
+        }
+    }
+
+    fn schedule(&mut self, id: u64, at: Timestamp) {
+        if let Some(series) = self.series.get_mut(&id) {
+            series.due = Some(at);
+            self.due.insert((at, id), ());
+        }
+    }
+
+    fn drop_series(&mut self, id: u64) {
+        if let Some(series) = self.series.remove(&id) {
+            self.by_event.remove(&series.key);
+            if let Some(at) = series.due {
+                self.due.remove(&(at, id));
+            }
+        }
+    }
+
+    /// Makes room: the oldest series that are written.
+    fn forget_old(&mut self, now: Timestamp) {
+        if self.series.len() < SERIES_MAX {
+            return;
+        }
+        let idle: Vec<u64> = self
+            .series
+            .iter()
+            .filter(|(_, series)| series.due.is_none())
+            .map(|(id, _)| *id)
+            .take(SERIES_MAX / 4)
+            .collect();
+        for id in idle {
+            self.drop_series(id);
+        }
+        let recent = |at: Timestamp| now.duration_since(at) <= WINDOW;
+        self.similar.retain(|_, similar| similar.last.is_some_and(recent));
+    }
+}
+
+fn combined(key: &EventKey, event: EventDraft) -> EventDraft {
+    if key.message.is_some() {
+        return event;
+    }
+    let message = format!("(combined from similar events): {}", event.message);
+    EventDraft { message, ..event }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::triggers::samples::job;
+    use serde_json::json;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_second(1_800_000_000 + seconds).expect("must be a time")
+    }
+
+    fn sample(name: &str) -> Job {
+        job(json!({"metadata": {"name": name, "uid": format!("uid-{name}")}}))
+    }
+
+    fn created(pod: usize) -> EventDraft {
+        EventDraft::normal("SuccessfulCreate", format!("Created pod: a-{pod}"))
+    }
+
+    fn drain(series: &mut EventSeries, now: Timestamp) -> Vec<EventWrite> {
+        std::iter::from_fn(|| {
+            let write = series.next(now)?;
+            series.written(&write);
+            Some(write)
+        })
+        .collect()
+    }
+
+    #[test]
+    fn equal_events_are_counted_up_in_one_object() {
+        let mut series = EventSeries::default();
+        series.record(&sample("a"), EventDraft::normal("Suspended", "Job suspended"), at(0));
+        let first = drain(&mut series, at(0));
+        assert_eq!((first.len(), first[0].exists, first[0].count), (1, false, 1));
+        for second in 1..4 {
+            let again = EventDraft::normal("Suspended", "Job suspended");
+            series.record(&sample("a"), again, at(second));
+        }
+        assert!(drain(&mut series, at(5)).is_empty(), "counting up can wait");
+        let second = drain(&mut series, at(6));
+        assert_eq!((second.len(), second[0].exists, second[0].count), (1, true, 4));
+        assert_eq!((&second[0].name, second[0].last), (&first[0].name, at(3)));
+    }
+
+    #[test]
+    fn the_same_event_of_another_job_is_another_event() {
+        let mut series = EventSeries::default();
+        for name in ["a", "b"] {
+            series.record(&sample(name), EventDraft::normal("Completed", "Job completed"), at(0));
+        }
+        assert_eq!(drain(&mut series, at(0)).len(), 2);
+    }
+
+    #[test]
+    fn many_similar_events_become_one() {
+        let mut series = EventSeries::default();
+        for pod in 0..500 {
+            series.record(&sample("a"), created(pod), at(0));
+        }
+        series.record(&sample("a"), EventDraft::normal("Completed", "Job completed"), at(0));
+        let writes = drain(&mut series, at(0));
+        assert_eq!(writes.len(), SIMILAR_MAX + 2);
+        assert_eq!(writes[SIMILAR_MAX].count, 490);
+        let message = "(combined from similar events): Created pod: a-499";
+        assert_eq!(writes[SIMILAR_MAX].event.message, message);
+        assert_eq!(writes[SIMILAR_MAX + 1].event.reason, "Completed");
+    }
+
+    #[test]
+    fn when_too_many_wait_the_events_of_pods_are_dropped_and_the_others_are_not() {
+        let mut series = EventSeries::default();
+        for index in 0..PENDING_MAX {
+            series.record(&sample(&format!("job-{index}")), created(0), at(0));
+        }
+        series.record(&sample("late"), created(0), at(0));
+        let end = EventDraft::warning("BackoffLimitExceeded", "Job has reached the limit");
+        series.record(&sample("late"), end, at(0));
+        assert_eq!(series.dropped(), 1);
+        let writes = drain(&mut series, at(0));
+        assert_eq!(writes.len(), PENDING_MAX + 1);
+        assert!(writes.iter().any(|write| write.event.reason == "BackoffLimitExceeded"));
+    }
+
+    #[test]
+    fn what_may_pass_is_tried_again_and_then_given_up() {
+        let mut series = EventSeries::default();
+        series.record(&sample("a"), created(0), at(0));
+        for attempt in 1..ATTEMPTS_MAX {
+            let now = at(i64::from(attempt) * 10);
+            let write = series.next(now).expect("must be due");
+            assert!(!series.failed(&write, FailureKind::ServerError, now));
+            assert_eq!(series.next(now), None, "not at once");
+        }
+        let write = series.next(at(1000)).expect("must be due");
+        assert!(series.failed(&write, FailureKind::ServerError, at(1000)));
+        assert_eq!(series.next_due(), None);
+        series.record(&sample("a"), created(1), at(0));
+        let write = series.next(at(0)).expect("must be due");
+        assert!(series.failed(&write, FailureKind::Forbidden, at(0)), "that will not pass");
+    }
+
+    #[test]
+    fn an_event_that_expired_is_made_anew() {
+        let mut series = EventSeries::default();
+        series.record(&sample("a"), created(0), at(0));
+        drain(&mut series, at(0));
+        series.record(&sample("a"), created(0), at(1));
+        series.hurry();
+        let write = series.next(at(1)).expect("must be due at once");
+        assert!(write.exists);
+        assert!(!series.failed(&write, FailureKind::NotFound, at(1)));
+        let anew = series.next(at(1)).expect("must be due");
+        assert_eq!((anew.exists, anew.count), (false, 2));
+    }
+}

@@ -1,0 +1,139 @@
+//! What follows from an event of a Job. (spec §2.1)
+
+use std::time::Duration;
+
+use epilogue_common::names::{MANAGED_BY, RESERVED_MANAGED_BY};
+use jiff::{SignedDuration, Timestamp};
+
+use super::{Trigger, Triggers};
+use crate::orphans::{FormerJob, Orphans};
+use crate::pace::Change;
+use crate::view::Job;
+
+/// A Job before and after an event.
+#[derive(Clone, Copy, Debug)]
+pub enum JobChange<'a> {
+    /// It was not there before.
+    Added(&'a Job),
+    /// From, to.
+    Updated(&'a Job, &'a Job),
+    /// It is gone; as it was last seen.
+    Deleted(&'a Job),
+}
+
+/// Who else runs the Job, by its `managedBy`. ([H1], [M6])
+pub fn external_controller(job: &Job) -> Option<&str> {
+    let by = job.spec.managed_by.as_deref()?;
+    (by != MANAGED_BY && by != RESERVED_MANAGED_BY).then_some(by)
+}
+
+/// The triggers of a Job's event.
+pub fn job_changed(change: JobChange<'_>, now: Timestamp) -> Triggers {
+    let queue = match change {
+        // [H1]
+        JobChange::Added(job) => vec![Trigger::Sync(job.key.clone())],
+        JobChange::Updated(old, new) => updated(old, new, now),
+        // [H4]; memory goes with the Job, which is the store's.
+        JobChange::Deleted(job) => vec![Trigger::Sync(job.key.clone()), orphans(job)],
+    };
+    Triggers { witnesses: Vec::new(), queue }
+}
+
+fn updated(old: &Job, new: &Job, now: Timestamp) -> Vec<Trigger> {
+    // [H2]
+    if new.is_finished() {
+        return vec![orphans(new)];
+    }
+    let key = new.key.clone();
+    let mut queue = vec![if old.generation == new.generation {
+        Trigger::Batch(key, Change::Status)
+    } else {
+        Trigger::Sync(key)
+    }];
+    queue.extend(deadline(old, new, now));
+    queue
+}
+
+/// A deadline that is new or has moved wakes the Job up when it is due. ([H3])
+fn deadline(old: &Job, new: &Job, now: Timestamp) -> Option<Trigger> {
+    let start = new.start_time()?;
+    let deadline = new.spec.active_deadline_seconds?;
+    if old.spec.active_deadline_seconds == Some(deadline) {
+        return None;
+    }
+    let left = SignedDuration::from_secs(deadline) - now.duration_since(start);
+    let wait = Duration::try_from(left).unwrap_or(Duration::ZERO);
+    Some(Trigger::SyncAfter(new.key.clone(), wait))
+}
+
+fn orphans(job: &Job) -> Trigger {
+    Trigger::Orphans(Orphans::OfJob(FormerJob::of(job)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::triggers::samples::{finished, job};
+    use serde_json::json;
+
+    fn now() -> Timestamp {
+        "2026-01-01T00:01:00Z".parse().expect("must be a time")
+    }
+
+    fn sample(generation: i64) -> Job {
+        job(json!({"metadata": {"name": "a", "uid": "uid-a", "generation": generation}}))
+    }
+
+    #[test]
+    fn a_new_job_is_synced_at_once() {
+        let job = sample(1);
+        let triggers = job_changed(JobChange::Added(&job), now());
+        assert_eq!(triggers.queue, [Trigger::Sync(job.key.clone())]);
+    }
+
+    #[test]
+    fn a_status_update_is_batched_and_a_new_generation_is_not() {
+        let (old, new) = (sample(1), sample(2));
+        let status = job_changed(JobChange::Updated(&old, &old), now());
+        assert_eq!(status.queue, [Trigger::Batch(old.key.clone(), Change::Status)]);
+        let spec = job_changed(JobChange::Updated(&old, &new), now());
+        assert_eq!(spec.queue, [Trigger::Sync(new.key.clone())]);
+    }
+
+    #[test]
+    fn a_finished_job_only_has_its_pods_looked_at() {
+        let (old, new) = (sample(1), finished("a", "uid-a"));
+        let triggers = job_changed(JobChange::Updated(&old, &new), now());
+        assert_eq!(triggers.queue, [orphans(&new)]);
+    }
+
+    #[test]
+    fn a_deleted_job_is_synced_and_its_pods_looked_at() {
+        let job = sample(1);
+        let triggers = job_changed(JobChange::Deleted(&job), now());
+        assert_eq!(triggers.queue, [Trigger::Sync(job.key.clone()), orphans(&job)]);
+    }
+
+    #[test]
+    fn a_deadline_that_moved_wakes_the_job_up_when_it_is_due() {
+        let with = |seconds: Option<i64>| {
+            let mut job = job(json!({"metadata": {"name": "a", "generation": 1},
+                "status": {"startTime": "2026-01-01T00:00:00Z"}}));
+            job.spec.active_deadline_seconds = seconds;
+            job
+        };
+        let wake = |old: Option<i64>, new: Option<i64>| deadline(&with(old), &with(new), now());
+        let after = |seconds| {
+            let key = with(None).key;
+            Some(Trigger::SyncAfter(key, Duration::from_secs(seconds)))
+        };
+        assert_eq!(wake(None, Some(90)), after(30));
+        assert_eq!(wake(Some(80), Some(90)), after(30));
+        assert_eq!(wake(Some(90), Some(10)), after(0));
+        assert_eq!(wake(Some(90), Some(90)), None);
+        assert_eq!(wake(Some(90), None), None);
+        let mut unstarted = with(Some(90));
+        unstarted.status.start_time = None;
+        assert_eq!(deadline(&with(None), &unstarted, now()), None);
+    }
+}

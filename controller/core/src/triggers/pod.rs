@@ -1,0 +1,290 @@
+//! What follows from an event of a pod. (spec §2.2)
+
+use super::{Lookup, Trigger, Triggers, owner_of};
+use crate::orphans::Orphans;
+use crate::pace::Change;
+use crate::view::{Job, Pod};
+
+/// A pod before and after an event.
+#[derive(Clone, Copy, Debug)]
+pub enum PodChange<'a> {
+    /// It was not there before.
+    Added(&'a Pod),
+    /// From, to.
+    Updated(&'a Pod, &'a Pod),
+    /// It is gone; as it was last seen.
+    Deleted(&'a Pod),
+}
+
+impl<'a> PodChange<'a> {
+    fn old(self) -> Option<&'a Pod> {
+        match self {
+            Self::Added(_) => None,
+            Self::Updated(old, _) | Self::Deleted(old) => Some(old),
+        }
+    }
+
+    fn new(self) -> Option<&'a Pod> {
+        match self {
+            Self::Added(new) | Self::Updated(_, new) => Some(new),
+            Self::Deleted(_) => None,
+        }
+    }
+}
+
+/// Whether a pod can ever matter to a Job. All others need no place in the cache.
+pub fn is_relevant(pod: &Pod) -> bool {
+    pod.tracked || pod.owner.as_ref().is_none_or(|owner| &*owner.kind == "Job")
+}
+
+/// Whether "terminal and tracked" began (`add`) or ended (`delete`) for a pod. ([M7])
+pub fn tracked_terminal_transition(change: PodChange<'_>) -> Option<&'static str> {
+    let holds = |pod: Option<&Pod>| pod.is_some_and(|pod| pod.tracked && pod.is_terminal());
+    match (holds(change.old()), holds(change.new())) {
+        (false, true) => Some("add"),
+        (true, false) => Some("delete"),
+        _ => None,
+    }
+}
+
+/// The triggers of a pod's event.
+pub fn pod_changed(change: PodChange<'_>, lookup: &impl Lookup) -> Triggers {
+    match change {
+        // [H8]: a relist shows what is known already.
+        PodChange::Updated(old, new) if old.version == new.version => Triggers::default(),
+        // [H5], [H8]
+        PodChange::Added(pod) | PodChange::Updated(_, pod) if pod.deletion.is_some() => {
+            ended(pod, Change::of_pod(change.old(), Some(pod)), lookup)
+        }
+        PodChange::Added(pod) => added(pod, lookup),
+        PodChange::Updated(old, new) => updated(old, new, lookup),
+        PodChange::Deleted(pod) => ended(pod, Change::of_pod(Some(pod), None), lookup),
+    }
+}
+
+fn added(pod: &Pod, lookup: &impl Lookup) -> Triggers {
+    let mut triggers = Triggers::default();
+    if pod.owner.is_some() {
+        // [H6]
+        if let Some(job) = owner_of(pod, lookup) {
+            triggers.tell(job, Change::of_pod(None, Some(pod)));
+        }
+    } else {
+        // [H7]
+        triggers.look_at(pod);
+        triggers.offer(pod, lookup);
+    }
+    triggers
+}
+
+fn updated(old: &Pod, new: &Pod, lookup: &impl Lookup) -> Triggers {
+    let mut triggers = Triggers::default();
+    // [H9]
+    if old.owner != new.owner
+        && let Some(job) = owner_of(old, lookup)
+    {
+        triggers.tell(job, Change::Ended);
+    }
+    if new.owner.is_some() {
+        if let Some(job) = owner_of(new, lookup) {
+            triggers.tell(job, Change::of_pod(Some(old), Some(new)));
+        }
+        return triggers;
+    }
+    // [H10]
+    triggers.look_at(new);
+    let labels_changed = old.labels != new.labels || old.index_label != new.index_label;
+    if labels_changed || old.owner != new.owner {
+        triggers.offer(new, lookup);
+    }
+    triggers
+}
+
+/// A pod that terminates or is gone. ([H11])
+fn ended(pod: &Pod, change: Change, lookup: &impl Lookup) -> Triggers {
+    let mut triggers = Triggers::default();
+    match owner_of(pod, lookup).filter(|job| !job.is_finished()) {
+        Some(job) => triggers.tell(job, change),
+        None => triggers.look_at(pod),
+    }
+    triggers
+}
+
+impl Triggers {
+    fn tell(&mut self, job: &Job, change: Change) {
+        self.witnesses.push(job.uid.clone());
+        self.queue.push(Trigger::Batch(job.key.clone(), change));
+    }
+
+    fn look_at(&mut self, pod: &Pod) {
+        if pod.tracked {
+            self.queue.push(Trigger::Orphans(Orphans::Pod(pod.uid.clone())));
+        }
+    }
+
+    /// To the Jobs that might adopt it; a pod without labels matches none.
+    fn offer(&mut self, pod: &Pod, lookup: &impl Lookup) {
+        if pod.labels.is_empty() && pod.index_label.is_none() {
+            return;
+        }
+        let jobs = lookup.matching(pod).into_iter();
+        self.queue.extend(jobs.map(|key| Trigger::Batch(key, Change::Counters)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::triggers::samples::{Jobs, finished, job, owned, pod};
+    use crate::view::{Uid, Version};
+    use serde_json::{Value, json};
+    use std::sync::Arc;
+
+    fn running(name: &str) -> Job {
+        job(json!({"metadata": {"name": name, "uid": format!("uid-{name}")},
+                   "spec": {"selector": {"matchLabels": {"job": name}}}}))
+    }
+
+    fn jobs() -> Jobs {
+        Jobs::new([running("a"), running("b"), finished("done", "uid-done")])
+    }
+
+    fn stray(fields: Value) -> Pod {
+        let mut pod = pod(json!({"metadata": {"uid": "pod", "labels": {"job": "a"}}}));
+        if fields["tracked"] == true {
+            pod.tracked = true;
+        }
+        pod
+    }
+
+    fn newer(pod: &Pod) -> Pod {
+        Pod { version: Version(pod.version.0 + 10), ..pod.clone() }
+    }
+
+    fn batch(name: &str, change: Change) -> Trigger {
+        Trigger::Batch(running(name).key, change)
+    }
+
+    fn look(uid: &str) -> Trigger {
+        Trigger::Orphans(Orphans::Pod(uid.into()))
+    }
+
+    fn run(change: PodChange<'_>) -> Triggers {
+        pod_changed(change, &jobs())
+    }
+
+    #[test]
+    fn a_new_pod_of_a_job_is_told_to_it() {
+        let triggers = run(PodChange::Added(&owned("a", "uid-a")));
+        assert_eq!(triggers.witnesses, [Uid::from("uid-a")]);
+        assert_eq!(triggers.queue, [batch("a", Change::Counters)]);
+    }
+
+    #[test]
+    fn a_new_pod_of_nobody_known_leads_to_nothing() {
+        for stranger in [owned("a", "other"), owned("gone", "uid-gone")] {
+            assert_eq!(run(PodChange::Added(&stranger)), Triggers::default());
+        }
+    }
+
+    #[test]
+    fn a_new_pod_without_owner_is_offered_to_the_jobs_that_select_it() {
+        let triggers = run(PodChange::Added(&stray(json!({"tracked": true}))));
+        assert_eq!(triggers.queue, [look("pod"), batch("a", Change::Counters)]);
+        assert!(triggers.witnesses.is_empty());
+        let unlabelled = pod(json!({"metadata": {"uid": "pod"}}));
+        assert_eq!(run(PodChange::Added(&unlabelled)), Triggers::default());
+    }
+
+    #[test]
+    fn the_same_version_again_leads_to_nothing() {
+        let pod = owned("a", "uid-a");
+        assert_eq!(run(PodChange::Updated(&pod, &pod)), Triggers::default());
+    }
+
+    #[test]
+    fn a_pod_that_changes_hands_is_told_to_both_owners() {
+        let (old, new) = (owned("a", "uid-a"), newer(&owned("b", "uid-b")));
+        let triggers = run(PodChange::Updated(&old, &new));
+        assert_eq!(triggers.witnesses, [Uid::from("uid-a"), Uid::from("uid-b")]);
+        let expected = [batch("a", Change::Ended), batch("b", Change::Counters)];
+        assert_eq!(triggers.queue, expected);
+    }
+
+    #[test]
+    fn a_pod_that_lost_its_owner_is_looked_at_and_offered() {
+        let old = owned("b", "uid-b");
+        let new = newer(&stray(json!({"tracked": true})));
+        let triggers = run(PodChange::Updated(&old, &new));
+        let expected = [batch("b", Change::Ended), look("pod"), batch("a", Change::Counters)];
+        assert_eq!(triggers.queue, expected);
+    }
+
+    #[test]
+    fn a_pod_without_owner_is_offered_again_only_when_its_labels_change() {
+        let old = stray(json!({}));
+        assert_eq!(run(PodChange::Updated(&old, &newer(&old))), Triggers::default());
+        let labels = Arc::new([("job".to_owned(), "b".to_owned())].into());
+        let new = Pod { labels, ..newer(&old) };
+        assert_eq!(run(PodChange::Updated(&old, &new)).queue, [batch("b", Change::Counters)]);
+    }
+
+    #[test]
+    fn a_terminating_pod_is_told_to_its_job_as_an_end() {
+        let old = owned("a", "uid-a");
+        let mut new = newer(&old);
+        new.deletion =
+            pod(json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})).deletion;
+        let triggers = run(PodChange::Updated(&old, &new));
+        assert_eq!(triggers.witnesses, [Uid::from("uid-a")]);
+        assert_eq!(triggers.queue, [batch("a", Change::Ended)]);
+        let added = run(PodChange::Added(&new));
+        assert_eq!(added.queue, [batch("a", Change::Ended)]);
+    }
+
+    #[test]
+    fn a_pod_that_ends_without_a_running_job_is_only_looked_at() {
+        for pod in [owned("gone", "uid-gone"), owned("done", "uid-done")] {
+            let triggers = run(PodChange::Deleted(&pod));
+            assert_eq!(triggers.queue, [look(pod.uid.as_str())]);
+            assert!(triggers.witnesses.is_empty());
+            let untracked = Pod { tracked: false, ..pod };
+            assert_eq!(run(PodChange::Deleted(&untracked)), Triggers::default());
+        }
+    }
+
+    #[test]
+    fn a_tracked_pod_that_ends_is_counted_as_a_transition_once() {
+        let running = owned("a", "uid-a");
+        let ended = pod(json!({"metadata": {"finalizers": ["batch.kubernetes.io/job-tracking"]},
+                               "status": {"phase": "Failed"}}));
+        let released = Pod { tracked: false, ..ended.clone() };
+        let table = [
+            (PodChange::Added(&running), None),
+            (PodChange::Added(&ended), Some("add")),
+            (PodChange::Updated(&running, &ended), Some("add")),
+            (PodChange::Updated(&ended, &ended), None),
+            (PodChange::Updated(&ended, &released), Some("delete")),
+            (PodChange::Deleted(&ended), Some("delete")),
+            (PodChange::Deleted(&released), None),
+        ];
+        for (change, event) in table {
+            assert_eq!(tracked_terminal_transition(change), event, "{change:?}");
+        }
+    }
+
+    #[test]
+    fn pods_of_other_controllers_do_not_matter() {
+        let foreign = |tracked: bool| {
+            let mut pod = pod(json!({"metadata": {"ownerReferences": [{
+                "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "u",
+                "controller": true}]}}));
+            pod.tracked = tracked;
+            pod
+        };
+        assert!(!is_relevant(&foreign(false)));
+        assert!(is_relevant(&foreign(true)));
+        assert!(is_relevant(&owned("a", "uid-a")));
+        assert!(is_relevant(&stray(json!({}))));
+    }
+}
