@@ -1,6 +1,7 @@
 //! The control-plane binary: built from `tests/control-plane/` when its sources, the Go version
 //! or the flags changed.
 
+use std::fmt::Write as _;
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
@@ -53,7 +54,7 @@ async fn wanted_stamp(sources: &Path) -> Result<String, LabError> {
         let mut hasher = DefaultHasher::new();
         content.hash(&mut hasher);
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        stamp += &format!("{name} {:016x}\n", hasher.finish());
+        writeln!(stamp, "{name} {:016x}", hasher.finish()).expect("a String must take text");
     }
     Ok(stamp)
 }

@@ -3,4 +3,5 @@
 pub(crate) mod down;
 pub(crate) mod prepare;
 pub(crate) mod status;
+pub(crate) mod test;
 pub(crate) mod up;

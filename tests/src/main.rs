@@ -2,9 +2,11 @@
 
 mod commands;
 
+use std::process::ExitCode;
+
 use clap::{Parser, Subcommand};
 
-use commands::{down, prepare, status, up};
+use commands::{down, prepare, status, test, up};
 
 /// A real Kubernetes API on this machine, and the tests and shows that run on it.
 #[derive(Debug, Parser)]
@@ -22,6 +24,8 @@ enum Command {
     Down(down::Arguments),
     /// Show the labs of this checkout
     Status,
+    /// Run the tests: all, or those named
+    Test(test::Arguments),
     /// Install the tools and build the control plane that everything else needs
     Prepare,
 }
@@ -29,11 +33,23 @@ enum Command {
 // On the current thread, so that children which end with their parent's thread (see `Process`)
 // hang on the main thread, which lives as long as the lab.
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> anyhow::Result<()> {
-    match Arguments::parse().command {
+async fn main() -> ExitCode {
+    match run(Arguments::parse().command).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // With its causes, without the backtrace that `Debug` adds: errors name the remedy.
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(command: Command) -> anyhow::Result<()> {
+    match command {
         Command::Up(arguments) => up::run(arguments).await,
         Command::Down(arguments) => down::run(arguments).await,
         Command::Status => status::run(),
+        Command::Test(arguments) => test::run(arguments).await,
         Command::Prepare => prepare::run().await,
     }
 }

@@ -1,0 +1,156 @@
+//! Which tests a command line means: suites, packages and names. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use anyhow::Context as _;
+use serde_json::Value;
+
+/// The crates without IO; their tests take seconds and need nothing.
+const CORE: [&str; 3] = ["epilogue-common", "controller-core", "agent-core"];
+
+/// The package whose suites run on a real API, but for those that its manifest excepts.
+const LAB: &str = "lab";
+
+/// What can be named: the test targets of the workspace, by package.
+#[derive(Debug, Default)]
+pub(super) struct Suites {
+    /// Suite to package.
+    targets: BTreeMap<String, String>,
+    packages: BTreeSet<String>,
+    /// Suites of the lab that need no control plane.
+    offline: BTreeSet<String>,
+}
+
+/// What `cargo test` is to be told.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Selection {
+    /// The arguments of each run. `--test` bars the unit tests of every package in the same run,
+    /// so suites and whole packages are run apart.
+    pub(super) runs: Vec<Vec<String>>,
+    /// Parts of tests' names.
+    pub(super) names: Vec<String>,
+    pub(super) needs_control_plane: bool,
+}
+
+impl Suites {
+    /// From the output of `cargo metadata --no-deps`.
+    pub(super) fn of_metadata(metadata: &Value) -> anyhow::Result<Self> {
+        let mut suites = Self::default();
+        for package in metadata["packages"].as_array().context("cargo metadata lists packages")? {
+            let name = text(&package["name"]);
+            for target in package["targets"].as_array().into_iter().flatten() {
+                if target["kind"][0] == "test" {
+                    suites.targets.insert(text(&target["name"]), name.clone());
+                }
+            }
+            let offline = package["metadata"]["lab"]["without-control-plane"].as_array();
+            suites.offline.extend(offline.into_iter().flatten().map(text));
+            suites.packages.insert(name);
+        }
+        Ok(suites)
+    }
+
+    /// The meaning of `filters`: a suite's name, a package's name, `core`, or else a test's name.
+    pub(super) fn select(&self, filters: &[String]) -> Selection {
+        let (mut packages, mut targets) = (Vec::new(), Vec::new());
+        let mut names = Vec::new();
+        let mut needs_control_plane = false;
+        for filter in filters {
+            if filter == "core" {
+                packages.extend(CORE.iter().flat_map(|name| package_argument(name)));
+            } else if let Some(package) = self.targets.get(filter) {
+                needs_control_plane |= package == LAB && !self.offline.contains(filter);
+                targets.extend(package_argument(package));
+                targets.extend(["--test".to_owned(), filter.clone()]);
+            } else if self.packages.contains(filter) {
+                needs_control_plane |= filter == LAB;
+                packages.extend(package_argument(filter));
+            } else {
+                names.push(filter.clone());
+            }
+        }
+        let mut runs = vec![packages, targets];
+        runs.retain(|arguments| !arguments.is_empty());
+        if runs.is_empty() {
+            runs.push(vec!["--workspace".into()]);
+            needs_control_plane = true;
+        }
+        Selection { runs, names, needs_control_plane }
+    }
+}
+
+impl fmt::Display for Suites {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list = |names: &mut dyn Iterator<Item = &String>| {
+            names.map(String::as_str).collect::<Vec<_>>().join(", ")
+        };
+        let suites = list(&mut self.targets.keys());
+        write!(f, "suites: core, {suites}; packages: {}", list(&mut self.packages.iter()))
+    }
+}
+
+fn package_argument(name: &str) -> [String; 2] {
+    ["--package".to_owned(), name.to_owned()]
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn suites() -> Suites {
+        let target = |name: &str| json!({"name": name, "kind": ["test"]});
+        let metadata = json!({"packages": [
+            {"name": "lab",
+             "targets": [target("jobs"), target("house_rules"), {"name": "lab", "kind": ["bin"]}],
+             "metadata": {"lab": {"without-control-plane": ["house_rules"]}}},
+            {"name": "epilogue-agent", "targets": [target("logind")], "metadata": null},
+        ]});
+        Suites::of_metadata(&metadata).expect("the sample must be readable")
+    }
+
+    fn select(filters: &[&str]) -> Selection {
+        suites().select(&filters.iter().map(ToString::to_string).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn nothing_named_means_everything_on_a_control_plane() {
+        let all = select(&[]);
+        assert_eq!(all.runs, [["--workspace"]]);
+        assert!(all.needs_control_plane);
+    }
+
+    #[test]
+    fn core_means_the_pure_crates_and_no_control_plane() {
+        let core = select(&["core"]);
+        assert_eq!(core.runs[0].len(), 2 * CORE.len());
+        assert!(!core.needs_control_plane);
+    }
+
+    #[test]
+    fn only_suites_on_the_real_api_get_a_control_plane() {
+        assert!(select(&["jobs"]).needs_control_plane);
+        assert!(!select(&["house_rules"]).needs_control_plane);
+        assert!(!select(&["logind"]).needs_control_plane);
+        assert_eq!(select(&["logind"]).runs[0][..2], ["--package", "epilogue-agent"]);
+    }
+
+    #[test]
+    fn a_suite_does_not_bar_the_unit_tests_of_a_package() {
+        let both = select(&["logind", "lab"]);
+        assert_eq!(both.runs[0], ["--package", "lab"]);
+        assert_eq!(both.runs[1], ["--package", "epilogue-agent", "--test", "logind"]);
+    }
+
+    #[test]
+    fn anything_else_is_part_of_a_tests_name() {
+        let named = select(&["jobs", "failed_index"]);
+        assert_eq!(named.names, ["failed_index"]);
+        assert_eq!(named.runs, [["--package", "lab", "--test", "jobs"]]);
+    }
+}
