@@ -237,7 +237,13 @@ impl PodMachine {
     /// The API took the write.
     pub(super) fn written(&mut self, need: &Need) {
         match need {
-            Need::Status(_) => self.unwritten = false,
+            Need::Status(_) => {
+                self.unwritten = false;
+                if self.ended() {
+                    // Benches leave 100,000 ended pods behind; their containers are said.
+                    self.status.containers = Vec::new();
+                }
+            }
             Need::Delete => self.delete_needed = false,
             Need::Event { .. } => self.complaint = None,
         }
@@ -685,15 +691,10 @@ mod tests {
         let script = "fail exit=2 times=2; succeed";
         let mut life = Life::new(main_pod(RestartPolicy::OnFailure), script, PACE);
         let backing_off = "Running +PodReadyToStartContainers +Initialized main:waiting";
-        let first = [
-            format!("{RUNNING} main:running"),
-            format!("{backing_off}(CrashLoopBackOff)"),
-        ];
+        let first = [format!("{RUNNING} main:running"), format!("{backing_off}(CrashLoopBackOff)")];
         assert_eq!(life.writes(0), first);
-        let second = [
-            format!("{RUNNING} main:runningx1"),
-            format!("{backing_off}(CrashLoopBackOff)x1"),
-        ];
+        let second =
+            [format!("{RUNNING} main:runningx1"), format!("{backing_off}(CrashLoopBackOff)x1")];
         assert_eq!(life.writes(100), second);
         let third = [
             format!("{RUNNING} main:runningx2"),
@@ -764,8 +765,7 @@ mod tests {
     #[test]
     fn an_unreadable_script_is_reported_and_the_pod_waits() {
         let mut life = Life::new(main_pod(RestartPolicy::Never), "explode", PACE);
-        let complaint =
-            r#"InvalidScript: annotation lab.epilogue.dev/run: unknown word "explode""#;
+        let complaint = r#"InvalidScript: annotation lab.epilogue.dev/run: unknown word "explode""#;
         let waiting = "Pending +Initialized main:waiting(InvalidScript)";
         assert_eq!(life.writes(0), [complaint, waiting]);
     }

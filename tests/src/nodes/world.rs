@@ -183,16 +183,17 @@ impl World {
             tracked.take_on(&self.settings, self.nodes[node].state, now);
         } else if let Some(machine) = &mut tracked.machine {
             machine.observe(&tracked.view, now);
+            if machine.reported() {
+                tracked.view.containers = Vec::new();
+            }
         }
         self.enqueue(&uid);
     }
 
     /// The pod is no longer in the API.
     pub(super) fn forget(&mut self, uid: &Uid) {
-        if let Some(tracked) = self.pods.remove(uid) {
-            if let Some(at) = tracked.wakes {
-                self.timers.remove(&(at, uid.clone()));
-            }
+        if let Some(at) = self.pods.remove(uid).and_then(|tracked| tracked.wakes) {
+            self.timers.remove(&(at, uid.clone()));
         }
     }
 
@@ -340,14 +341,14 @@ impl World {
         let kind = match &mut tracked.machine {
             None => self.binding(uid)?,
             Some(_) if self.nodes[tracked.node].state == NodeState::Silent => return None,
-            Some(machine) => match machine.need(&tracked.view, now) {
-                Some(need) => WriteKind::Pod(need),
-                None => {
+            Some(machine) => {
+                let Some(need) = machine.need(&tracked.view, now) else {
                     let at = machine.deadline()?;
                     self.wake(uid, at);
                     return None;
-                }
-            },
+                };
+                WriteKind::Pod(need)
+            }
         };
         let tracked = self.pods.get_mut(uid)?;
         tracked.in_flight = true;
@@ -499,14 +500,8 @@ mod tests {
         for name in ["a", "b", "c"] {
             world.observe(pod(name, None, "succeed"), at(0));
         }
-        let expected = [
-            "a bind n0",
-            "b bind n1",
-            "c bind n0",
-            "a Succeeded",
-            "b Succeeded",
-            "c Succeeded",
-        ];
+        let expected =
+            ["a bind n0", "b bind n1", "c bind n0", "a Succeeded", "b Succeeded", "c Succeeded"];
         assert_eq!(run(&mut world, 0), expected);
     }
 

@@ -85,8 +85,8 @@ fn classify(kind: &WriteKind, error: &kube::Error) -> WriteResult {
     let kube::Error::Api(status) = error else { return WriteResult::Retry };
     match (status.code, kind) {
         (404, WriteKind::Pod(Need::Event { .. })) => WriteResult::Done,
-        (404, _) => WriteResult::Gone,
-        (409, WriteKind::Pod(Need::Delete)) => WriteResult::Gone,
+        // A conflict on DELETE is one of uids: another pod has the name by now.
+        (404, _) | (409, WriteKind::Pod(Need::Delete)) => WriteResult::Gone,
         (400 | 403 | 422, _) => WriteResult::Refused(status.message.clone()),
         _ => WriteResult::Retry,
     }
