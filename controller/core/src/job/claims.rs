@@ -61,9 +61,12 @@ pub(super) fn with_tracked(pods: Vec<Arc<Pod>>, patches: &[Claim]) -> Vec<Arc<Po
         return pods;
     }
     pods.into_iter()
-        .map(|pod| match again.contains(&pod.uid) {
-            true => Arc::new(Pod { tracked: true, ..Pod::clone(&pod) }),
-            false => pod,
+        .map(|pod| {
+            if again.contains(&pod.uid) {
+                Arc::new(Pod { tracked: true, ..Pod::clone(&pod) })
+            } else {
+                pod
+            }
         })
         .collect()
 }

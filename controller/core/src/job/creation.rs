@@ -96,8 +96,7 @@ pub(super) fn told(verb: &str, names: &[Arc<str>]) -> String {
     let mut message = format!("{verb} pods: ");
     for (position, name) in names.iter().enumerate() {
         if message.len() + name.len() > NAMES_BYTES_MAX {
-            message += &format!(" and {} more", names.len() - position);
-            break;
+            return format!("{message} and {} more", names.len() - position);
         }
         if position > 0 {
             message += ", ";

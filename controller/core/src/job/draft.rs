@@ -72,7 +72,7 @@ pub(super) fn start(status: &mut JobStatus, plan: &Plan) {
 /// Sets or lifts `Suspended`; the event to tell it by, when that changed something. ([U1])
 pub(super) fn suspend(status: &mut JobStatus, plan: &Plan) -> Option<EventDraft> {
     let suspended = job_condition::SUSPENDED;
-    let event = if plan.job.spec.suspend {
+    if plan.job.spec.suspend {
         let changed = upsert(status, plan.now, suspended, "True", "JobSuspended", "Job suspended");
         if changed {
             status.start_time = None;
@@ -84,8 +84,7 @@ pub(super) fn suspend(status: &mut JobStatus, plan: &Plan) -> Option<EventDraft>
             status.start_time = Some(whole_seconds(plan.now));
         }
         changed.then(|| EventDraft::normal("Resumed", "Job resumed"))
-    };
-    event
+    }
 }
 
 /// Stores the interim condition of an end, unless it is stored. ([C1], [C2])

@@ -4,6 +4,7 @@ mod backoff;
 mod backoff_limit_per_index;
 mod bodies;
 mod census;
+pub mod checks;
 mod claims;
 mod creation;
 mod draft;
@@ -11,17 +12,22 @@ mod failure_policy;
 mod indexes;
 mod input;
 mod memory;
+pub mod model;
 mod plan;
 mod pod_template;
 mod pods;
 mod progress;
 mod report;
+pub mod status_rules;
 mod steps;
 mod success_policy;
 mod tally;
 mod tracking;
 mod verdict;
 mod victims;
+
+#[cfg(test)]
+mod tests;
 
 pub use backoff_limit_per_index::PerIndex;
 pub use bodies::{claim_patch, release_patch, status_body};

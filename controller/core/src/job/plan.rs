@@ -201,10 +201,10 @@ impl Plan {
             let ended = |phase| old.iter().filter(move |pod| pod.phase == phase);
             backoff::after(
                 BackoffRecord::default(),
-                ended(Phase::Succeeded).map(|pod| pod.as_ref()),
+                ended(Phase::Succeeded).map(AsRef::as_ref),
                 ended(Phase::Failed)
                     .filter(|pod| census::counts_as_failure(input.job, pod))
-                    .map(|pod| pod.as_ref()),
+                    .map(AsRef::as_ref),
             )
         });
         backoff::after(

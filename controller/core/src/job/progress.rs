@@ -93,7 +93,7 @@ impl Progress {
     }
 
     /// The next step; none when the plan is carried out or cannot go on.
-    pub fn next(&mut self) -> Option<Step> {
+    pub fn next_step(&mut self) -> Option<Step> {
         loop {
             let step = match self.stage {
                 Stage::Confirm => self.confirm(),

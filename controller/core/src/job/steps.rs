@@ -215,6 +215,19 @@ pub struct Conclusion {
     pub action: Action,
 }
 
+impl Step {
+    /// How many calls the step is made of; a deletion that strips the finalizer counts as one.
+    pub fn calls(&self) -> usize {
+        match self {
+            Self::ConfirmJob | Self::WriteStatus(_) => 1,
+            Self::Claim(claims) => claims.len(),
+            Self::Create(drafts) => drafts.len(),
+            Self::Delete(deletions) => deletions.len(),
+            Self::Release(pods) => pods.len(),
+        }
+    }
+}
+
 impl EventDraft {
     /// A `Normal` event.
     pub fn normal(reason: impl Into<String>, message: impl Into<String>) -> Self {

@@ -1,0 +1,102 @@
+//! Three checks of any plan: the API would take each status it writes; carried out, it comes to
+//! rest; and a crash after any call, with memory lost, leads to the same end. (design §3)
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use super::input::{Memory, SyncInput};
+use super::model::{Crash, World};
+use super::steps::Step;
+use crate::view::Phase;
+
+/// Syncs that a world may take to come to rest: one for every wake-up and every 500 pods, and
+/// then some.
+const ROUNDS_MAX: usize = 60;
+
+/// Why a plan is not fit to be carried out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckFailure {
+    /// What does not hold, with the plan's input and both ends.
+    pub message: String,
+}
+
+/// Runs the three checks on the plan for this input.
+pub fn verify(input: &SyncInput<'_>) -> Result<(), CheckFailure> {
+    let start = World::of(input);
+    let mut whole = start.clone();
+    let first = whole.sync();
+    settle(&mut whole)?;
+    let end = summary(&whole);
+    let calls: usize = first.steps.iter().map(Step::calls).sum();
+    for after_calls in 0..=calls {
+        let mut crashed = start.clone();
+        crashed.sync_with(&|_, _| None, Some(Crash { after_calls }));
+        crashed.memory = Memory::default();
+        settle(&mut crashed)?;
+        let other = summary(&crashed);
+        if other != end {
+            let message = format!(
+                "a crash after {after_calls} of {calls} calls ends in\n{other}\ninstead of\n{end}"
+            );
+            return Err(CheckFailure { message });
+        }
+    }
+    Ok(())
+}
+
+/// Syncs until nothing is left to do and nothing left to wait for.
+fn settle(world: &mut World) -> Result<(), CheckFailure> {
+    for _ in 0..ROUNDS_MAX {
+        let trace = world.sync();
+        if let Some(refused) = world.refused.first() {
+            let message = format!("the API would refuse the status: {refused}\n{trace:#?}");
+            return Err(CheckFailure { message });
+        }
+        let wake = trace.conclusion.and_then(|conclusion| conclusion.requeue_after);
+        match wake {
+            Some(after) => {
+                world.now = world.now.checked_add(after).unwrap_or(world.now);
+            }
+            None if trace.steps.is_empty() => return Ok(()),
+            None => {}
+        }
+    }
+    Err(CheckFailure { message: format!("no rest after {ROUNDS_MAX} syncs: {}", summary(world)) })
+}
+
+/// What must not depend on a crash: counters, conditions, and how many pods are in which state.
+fn summary(world: &World) -> String {
+    let status = &world.job.status;
+    let mut pods: BTreeMap<(Option<u32>, u8, bool, bool), usize> = BTreeMap::new();
+    for pod in world.pods.values() {
+        let phase = match pod.phase {
+            Phase::Succeeded => 2,
+            Phase::Failed => 3,
+            _ => 1,
+        };
+        *pods.entry((pod.index, phase, pod.tracked, pod.deletion.is_some())).or_default() += 1;
+    }
+    let mut text = String::new();
+    let conditions: Vec<String> = status
+        .conditions
+        .iter()
+        .flatten()
+        .map(|each| format!("{}={} {:?}", each.type_, each.status, each.reason))
+        .collect();
+    let written = write!(
+        text,
+        "active {:?} ready {:?} terminating {:?} succeeded {:?} failed {:?} completed {:?} \
+         failed indexes {:?} uncounted {:?} started {} conditions {conditions:?} pods {pods:?}",
+        status.active,
+        status.ready,
+        status.terminating,
+        status.succeeded,
+        status.failed,
+        status.completed_indexes,
+        status.failed_indexes,
+        status.uncounted_terminated_pods,
+        status.start_time.is_some(),
+    );
+    debug_assert!(written.is_ok(), "writing to a string cannot fail");
+    text
+}

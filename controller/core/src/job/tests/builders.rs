@@ -1,0 +1,352 @@
+//! Narrow builders of Jobs and pods, and one sync of them with its effects in plain numbers.
+
+use std::sync::Arc;
+
+use epilogue_common::names::{MANAGED_BY, TRACKING_FINALIZER};
+use epilogue_common::outcome::Failure;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::batch::v1::JobStatus;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::job::model::{Faults, Trace, World};
+use crate::job::{Note, PodDraft, Step, SyncInput, checks};
+use crate::view::{Interner, Job, Pod, Uid, WireJob, WirePod};
+
+/// The time of every test.
+pub(super) fn now() -> Timestamp {
+    Timestamp::from_second(1_700_000_000).expect("a time in range")
+}
+
+/// Some seconds before [`now`].
+pub(super) fn ago(seconds: i64) -> Timestamp {
+    now() - SignedDuration::from_secs(seconds)
+}
+
+/// A Job under construction: its JSON.
+#[derive(Clone, Debug)]
+pub(super) struct JobBuilder(Value);
+
+/// A Job that is ours, with parallelism 1, completions 1 and backoffLimit 6.
+pub(super) fn job() -> JobBuilder {
+    JobBuilder(json!({
+        "metadata": {"namespace": "ns", "name": "j", "uid": "job-uid", "resourceVersion": "7",
+                     "generation": 1},
+        "spec": {
+            "managedBy": MANAGED_BY, "parallelism": 1, "completions": 1, "backoffLimit": 6,
+            "selector": {"matchLabels": {"job": "j"}},
+            "template": {"metadata": {"labels": {"job": "j"}},
+                         "spec": {"restartPolicy": "Never", "containers": [{"name": "main"}]}},
+        },
+        "status": {"uncountedTerminatedPods": {}},
+    }))
+}
+
+impl JobBuilder {
+    /// Sets a field of the spec.
+    pub(super) fn spec(mut self, field: &str, value: impl Into<Value>) -> Self {
+        self.0["spec"][field] = value.into();
+        self
+    }
+
+    /// Sets a field of the status.
+    pub(super) fn status(mut self, field: &str, value: impl Into<Value>) -> Self {
+        self.0["status"][field] = value.into();
+        self
+    }
+
+    /// Sets a field of the metadata.
+    pub(super) fn meta(mut self, field: &str, value: impl Into<Value>) -> Self {
+        self.0["metadata"][field] = value.into();
+        self
+    }
+
+    /// Parallelism and completions.
+    pub(super) fn size(self, parallelism: i32, completions: impl Into<Option<i32>>) -> Self {
+        self.spec("parallelism", parallelism).spec("completions", json!(completions.into()))
+    }
+
+    /// `completionMode: Indexed`.
+    pub(super) fn indexed(self) -> Self {
+        self.spec("completionMode", "Indexed")
+    }
+
+    /// With a deletion timestamp.
+    pub(super) fn deleting(self) -> Self {
+        self.meta("deletionTimestamp", now().to_string())
+    }
+
+    /// With a True condition.
+    pub(super) fn condition(mut self, kind: &str, reason: &str, message: &str) -> Self {
+        let condition = json!({"type": kind, "status": "True", "reason": reason,
+                               "message": message, "lastTransitionTime": ago(5).to_string()});
+        match self.0["status"]["conditions"].as_array_mut() {
+            Some(list) => list.push(condition),
+            None => self.0["status"]["conditions"] = json!([condition]),
+        }
+        self
+    }
+
+    /// The view.
+    pub(super) fn build(self) -> Job {
+        let wire = WireJob::parse(self.0).expect("a Job that parses");
+        wire.view().expect("a status that parses")
+    }
+}
+
+/// A pod under construction: its JSON.
+#[derive(Clone, Debug)]
+pub(super) struct PodBuilder(Value);
+
+/// A pod of the Job with the finalizer, in this phase.
+pub(super) fn pod(name: &str, phase: &str) -> PodBuilder {
+    PodBuilder(json!({
+        "metadata": {
+            "namespace": "ns", "name": name, "uid": format!("uid-{name}"),
+            "resourceVersion": "5", "labels": {"job": "j"},
+            "creationTimestamp": ago(100).to_string(),
+            "finalizers": [TRACKING_FINALIZER],
+            "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "j",
+                                 "uid": "job-uid", "controller": true}],
+            "annotations": {},
+        },
+        "spec": {},
+        "status": {"phase": phase},
+    }))
+}
+
+/// Pods named by letter and number.
+pub(super) fn pods(phase: &str, count: usize) -> Vec<PodBuilder> {
+    (0..count).map(|number| pod(&format!("{}-{number}", phase.to_lowercase()), phase)).collect()
+}
+
+impl PodBuilder {
+    /// Changes the JSON.
+    pub(super) fn with(mut self, change: impl FnOnce(&mut Value)) -> Self {
+        change(&mut self.0);
+        self
+    }
+
+    /// With a completion index (any text).
+    pub(super) fn index(self, index: impl ToString) -> Self {
+        self.with(|pod| {
+            pod["metadata"]["annotations"]["batch.kubernetes.io/job-completion-index"] =
+                index.to_string().into();
+        })
+    }
+
+    /// With this many counted failures of its index before it.
+    pub(super) fn failures(self, counted: u32) -> Self {
+        self.with(|pod| {
+            pod["metadata"]["annotations"]["batch.kubernetes.io/job-index-failure-count"] =
+                counted.to_string().into();
+        })
+    }
+
+    /// Ready for 10 seconds.
+    pub(super) fn ready(self) -> Self {
+        self.with(|pod| {
+            pod["status"]["conditions"] = json!([
+                {"type": "Ready", "status": "True", "lastTransitionTime": ago(10).to_string()}
+            ]);
+        })
+    }
+
+    /// With a True condition.
+    pub(super) fn condition(self, kind: &str) -> Self {
+        self.with(|pod| {
+            pod["status"]["conditions"] = json!([{"type": kind, "status": "True"}]);
+        })
+    }
+
+    /// With its container ended this many seconds ago.
+    pub(super) fn ended(self, exit_code: i32, seconds_ago: i64) -> Self {
+        self.with(|pod| {
+            pod["status"]["containerStatuses"] = json!([{
+                "name": "main", "restartCount": 0,
+                "state": {"terminated": {"exitCode": exit_code,
+                                         "finishedAt": ago(seconds_ago).to_string()}},
+            }]);
+        })
+    }
+
+    /// With this restart count.
+    pub(super) fn restarts(self, count: u32) -> Self {
+        self.with(|pod| {
+            pod["status"]["containerStatuses"] =
+                json!([{"name": "main", "restartCount": count, "state": {}}]);
+        })
+    }
+
+    /// Bound to a node, so that a deletion has to wait for the kubelet.
+    pub(super) fn on_node(self) -> Self {
+        self.with(|pod| pod["spec"]["nodeName"] = "node-1".into())
+    }
+
+    /// On a node and being deleted since 5 seconds.
+    pub(super) fn terminating(self) -> Self {
+        self.on_node().with(|pod| {
+            pod["metadata"]["deletionTimestamp"] =
+                (ago(5) + SignedDuration::from_secs(30)).to_string().into();
+            pod["metadata"]["deletionGracePeriodSeconds"] = 30.into();
+        })
+    }
+
+    /// Without the tracking finalizer.
+    pub(super) fn untracked(self) -> Self {
+        self.with(|pod| pod["metadata"]["finalizers"] = json!([]))
+    }
+
+    /// The view.
+    pub(super) fn build(self) -> Pod {
+        WirePod::deserialize(self.0).expect("a pod that parses").view(&mut Interner::default())
+    }
+}
+
+/// A world with these pods, time [`now`], memory with an empty backoff record.
+pub(super) fn world(job: JobBuilder, pods: Vec<PodBuilder>) -> World {
+    let mut world = World::new(job.build(), pods.into_iter().map(PodBuilder::build), now());
+    world.memory.backoff = Some(crate::job::BackoffRecord::default());
+    world
+}
+
+/// What one sync did, in plain numbers.
+#[derive(Debug)]
+pub(super) struct Effects {
+    /// Pods that were created.
+    pub(super) created: Vec<PodDraft>,
+    /// How many create calls were made.
+    pub(super) create_calls: usize,
+    /// Names of pods of delete calls.
+    pub(super) deleted: Vec<String>,
+    /// Finalizer patches: of releases and of deletions that strip.
+    pub(super) patches: usize,
+    /// Statuses in the order of their writes.
+    pub(super) writes: Vec<JobStatus>,
+    /// Active pods as stored after the sync.
+    pub(super) active: i32,
+    /// Ready pods as stored after the sync.
+    pub(super) ready: i32,
+    /// Terminating pods as stored after the sync.
+    pub(super) terminating: i32,
+    /// Succeeded as stored after the sync.
+    pub(super) succeeded: i32,
+    /// Failed as stored after the sync.
+    pub(super) failed: i32,
+    /// True conditions as stored after the sync, as `Type/Reason`.
+    pub(super) conditions: Vec<String>,
+    /// `completedIndexes`.
+    pub(super) completed_indexes: String,
+    /// `failedIndexes`.
+    pub(super) failed_indexes: Option<String>,
+    /// Whether the sync ended in an error.
+    pub(super) is_err: bool,
+    /// In how many seconds it is to be repeated.
+    pub(super) requeue_seconds: Option<i64>,
+    /// All else.
+    pub(super) trace: Trace,
+}
+
+/// One sync without faults, after the three checks.
+pub(super) fn sync(world: &mut World) -> Effects {
+    check(world);
+    sync_with(world, &|_, _| None)
+}
+
+/// One sync with faults.
+pub(super) fn sync_with(world: &mut World, faults: Faults<'_>) -> Effects {
+    let trace = world.sync_with(faults, None);
+    effects(world, trace, faults)
+}
+
+/// The three checks on the next plan of this world.
+pub(super) fn check(world: &World) {
+    let pods: Vec<Arc<Pod>> = world.pods.values().cloned().collect();
+    let input = SyncInput {
+        job: &world.job,
+        pods: &pods,
+        memory: &world.memory,
+        seen: crate::job::Versions::default().max(world.memory.written),
+        now: world.now,
+        settings: &world.settings,
+    };
+    if let Err(failure) = checks::verify(&input) {
+        panic!("{}", failure.message);
+    }
+}
+
+fn effects(world: &World, trace: Trace, faults: Faults<'_>) -> Effects {
+    let (mut created, mut create_calls, mut deleted, mut patches) = (Vec::new(), 0, Vec::new(), 0);
+    let mut writes = Vec::new();
+    for step in &trace.steps {
+        let succeeds = |call: usize| faults(step, call).is_none();
+        match step {
+            Step::Create(drafts) => {
+                create_calls += drafts.len();
+                let done = drafts.iter().enumerate().filter(|(call, _)| succeeds(*call));
+                created.extend(done.map(|(_, draft)| draft.clone()));
+            }
+            Step::Delete(deletions) => {
+                patches += deletions.iter().filter(|each| each.strip).count();
+                deleted.extend(deletions.iter().map(|each| each.pod.name.to_string()));
+            }
+            Step::Release(pods) => patches += pods.len(),
+            Step::WriteStatus(status) => writes.push((**status).clone()),
+            Step::ConfirmJob | Step::Claim(_) => {}
+        }
+    }
+    let status = &world.job.status;
+    let conditions = status.conditions.iter().flatten().filter(|each| each.status == "True");
+    Effects {
+        created,
+        create_calls,
+        deleted,
+        patches,
+        writes,
+        active: status.active.unwrap_or(0),
+        ready: status.ready.unwrap_or(0),
+        terminating: status.terminating.unwrap_or(0),
+        succeeded: status.succeeded.unwrap_or(0),
+        failed: status.failed.unwrap_or(0),
+        conditions: conditions
+            .map(|each| format!("{}/{}", each.type_, each.reason.clone().unwrap_or_default()))
+            .collect(),
+        completed_indexes: status.completed_indexes.clone().unwrap_or_default(),
+        failed_indexes: status.failed_indexes.clone(),
+        is_err: trace.conclusion.as_ref().is_some_and(|it| it.result.is_err()),
+        requeue_seconds: trace
+            .conclusion
+            .as_ref()
+            .and_then(|it| it.requeue_after)
+            .map(|after| after.as_secs()),
+        trace,
+    }
+}
+
+impl Effects {
+    /// The indexes of the created pods.
+    pub(super) fn created_indexes(&self) -> Vec<u32> {
+        self.created.iter().filter_map(|draft| draft.index).collect()
+    }
+
+    /// Reasons and messages of the events.
+    pub(super) fn events(&self) -> Vec<String> {
+        let notes = self.trace.notes.iter();
+        notes
+            .filter_map(|note| match note {
+                Note::Event(event) => Some(format!("{}: {}", event.reason, event.message)),
+                _ => None,
+            })
+            .collect()
+    }
+}
+
+/// A failure of the kind that is neither not-found nor a terminating namespace.
+pub(super) fn outage() -> Failure {
+    Failure::new(epilogue_common::outcome::FailureKind::ServerError, "the server is down")
+}
+
+/// UID of a pod by its name.
+pub(super) fn uid(name: &str) -> Uid {
+    Uid::from(format!("uid-{name}"))
+}

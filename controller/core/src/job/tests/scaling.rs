@@ -1,0 +1,135 @@
+//! How many pods there are. (spec §26.1)
+
+use super::builders::{Effects, job, outage, pod, pods, sync, sync_with, world};
+use crate::job::Step;
+
+const COMPLETE: [&str; 2] =
+    ["SuccessCriteriaMet/CompletionsReached", "Complete/CompletionsReached"];
+
+fn run(
+    parallelism: i32,
+    completions: impl Into<Option<i32>>,
+    pods: Vec<super::builders::PodBuilder>,
+) -> Effects {
+    sync(&mut world(job().size(parallelism, completions), pods))
+}
+
+#[test]
+fn a_new_job_gets_as_many_pods_as_may_run_at_once() {
+    for completions in [Some(5), None] {
+        let effects = run(2, completions, vec![]);
+        assert_eq!((effects.created.len(), effects.active, effects.ready), (2, 2, 0));
+    }
+    assert_eq!(run(5, 2, vec![]).created.len(), 2, "never more than are missing");
+    assert_eq!(run(0, 5, vec![]).created.len(), 0, "parallelism 0 idles");
+}
+
+#[test]
+fn pods_that_run_are_counted_and_not_replaced() {
+    let effects = run(2, 5, pods("Pending", 2));
+    assert_eq!((effects.created.len(), effects.active), (0, 2));
+    let mut three = pods("Running", 3);
+    three[0] = three[0].clone().ready();
+    three[1] = three[1].clone().ready();
+    let effects = run(3, 5, three);
+    assert_eq!((effects.active, effects.ready), (3, 2));
+}
+
+#[test]
+fn a_success_is_followed_by_the_next_pod() {
+    let effects = run(2, 5, vec![pod("a", "Running"), pod("s", "Succeeded")]);
+    assert_eq!((effects.created.len(), effects.succeeded, effects.patches), (1, 1, 1));
+    assert_eq!(effects.active, 2);
+}
+
+#[test]
+fn a_work_queue_gets_no_pods_after_its_first_success() {
+    let effects = run(2, None, vec![pod("a", "Running"), pod("s", "Succeeded")]);
+    assert_eq!((effects.created.len(), effects.active, effects.succeeded), (0, 1, 1));
+    assert!(effects.conditions.is_empty());
+}
+
+#[test]
+fn a_work_queue_is_complete_once_one_succeeded_and_none_runs() {
+    let effects = run(2, None, pods("Succeeded", 2));
+    assert_eq!((effects.succeeded, effects.conditions), (2, COMPLETE.map(String::from).to_vec()));
+    let effects = run(2, None, vec![pod("s", "Succeeded"), pod("f", "Failed")]);
+    assert_eq!((effects.succeeded, effects.failed), (1, 1));
+    assert_eq!(effects.conditions, COMPLETE);
+}
+
+#[test]
+fn reaching_the_completions_completes_the_job_in_one_sync() {
+    let effects = run(2, 5, pods("Succeeded", 5));
+    assert_eq!((effects.succeeded, effects.patches, effects.writes.len()), (5, 5, 2));
+    assert_eq!(effects.conditions, COMPLETE);
+    assert_eq!(effects.events(), ["Completed: Job completed"]);
+}
+
+#[test]
+fn zero_completions_are_complete_at_once() {
+    let effects = run(1, 0, vec![]);
+    assert_eq!(
+        (effects.created.len(), effects.conditions),
+        (0, COMPLETE.map(String::from).to_vec())
+    );
+}
+
+#[test]
+fn surplus_pods_go_without_being_counted() {
+    for (parallelism, active, gone) in [(2, 3, 1), (2, 10, 8), (0, 2, 2)] {
+        let running: Vec<_> =
+            pods("Running", active).into_iter().map(|pod| pod.on_node()).collect();
+        let effects = run(parallelism, 5, running);
+        assert_eq!((effects.deleted.len(), effects.patches), (gone, gone));
+        assert_eq!((effects.active, effects.terminating), (parallelism, gone as i32));
+        assert_eq!(effects.failed, 0);
+    }
+}
+
+#[test]
+fn no_more_pods_run_than_completions_are_missing() {
+    let mut all = pods("Running", 3);
+    all.extend(pods("Succeeded", 2));
+    let effects = run(3, 4, all);
+    assert_eq!((effects.deleted.len(), effects.succeeded, effects.patches), (1, 2, 3));
+}
+
+#[test]
+fn a_deleted_ready_pod_is_no_longer_ready() {
+    let ready = pods("Running", 3).into_iter().map(|pod| pod.ready().on_node()).collect();
+    let effects = run(2, 5, ready);
+    assert_eq!((effects.active, effects.ready, effects.terminating), (2, 2, 1));
+}
+
+#[test]
+fn creation_starts_slowly_and_stops_at_the_first_batch_with_an_error() {
+    let mut world = world(job().size(100, 200), vec![]);
+    let left = std::cell::Cell::new(10);
+    let effects = sync_with(&mut world, &|step, _| {
+        if !matches!(step, Step::Create(_)) {
+            return None;
+        }
+        left.set(left.get() - 1);
+        (left.get() < 0).then(outage)
+    });
+    assert_eq!((effects.create_calls, effects.active), (15, 10));
+    assert!(effects.is_err, "the sync is repeated");
+    assert!(!effects.writes.is_empty(), "the status is written all the same");
+}
+
+#[test]
+fn a_pod_that_cannot_be_deleted_stays_active() {
+    let mut world = world(job().size(2, 5), pods("Running", 3));
+    let effects = sync_with(&mut world, &|step, _| matches!(step, Step::Delete(_)).then(outage));
+    assert_eq!((effects.active, effects.terminating, effects.is_err), (3, 0, true));
+    assert!(world.memory.expectations.deleted.is_empty(), "nothing is awaited");
+}
+
+#[test]
+fn a_job_that_is_being_deleted_only_lets_its_pods_go() {
+    let all = vec![pod("p", "Pending"), pod("r", "Running"), pod("s", "Succeeded")];
+    let effects = sync(&mut world(job().size(2, 5).deleting(), all));
+    assert_eq!((effects.created.len(), effects.deleted.len()), (0, 0));
+    assert_eq!((effects.active, effects.succeeded, effects.patches), (2, 1, 3));
+}
