@@ -725,7 +725,8 @@ mod tests {
         life.writes(0);
         life.machine.stop(Cause::shutdown(), Duration::from_secs(10), at(10));
         let marked = format!(
-            "Failed +Initialized +DisruptionTarget {:?} {SHUTDOWN_MESSAGE:?} main:terminated=143(Error)",
+            "Failed +Initialized +DisruptionTarget {:?} {SHUTDOWN_MESSAGE:?} \
+             main:terminated=143(Error)",
             "Terminated"
         );
         assert_eq!(life.writes(10), [marked]);

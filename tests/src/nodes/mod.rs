@@ -2,8 +2,8 @@
 //! script on the pod says (see [`script`]). This file is its surface; `machine` decides per pod,
 //! `world` over all of them, `drive` and `write` do the IO.
 //!
-//! Not KWOK: its stages cannot say a script per pod and attempt, exit codes and what SIGTERM does in
-//! one line, and it would be a second binary.
+//! Not KWOK: its stages cannot say a script per pod and attempt, exit codes and what SIGTERM does
+//! in one line, and it would be a second binary.
 
 mod drive;
 mod machine;

@@ -85,7 +85,7 @@ pub(super) async fn keep_leases(
     }
 }
 
-/// Makes sure that the namespace of the leases exists: without a controller manager nobody else does.
+/// Creates the namespace of the leases if need be: without a controller manager nobody else does.
 pub(super) async fn create_lease_namespace(client: &Client) -> Result<(), kube::Error> {
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let mut namespace = Namespace::default();

@@ -1,5 +1,5 @@
-//! A pod as the simulated kubelets read it: the few fields they need, decoded from the watch without
-//! managed fields, volumes, environments and the rest.
+//! A pod as the simulated kubelets read it: the few fields they need, decoded from the watch
+//! without managed fields, volumes, environments and the rest.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

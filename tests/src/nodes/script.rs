@@ -1,5 +1,5 @@
-//! The language of the annotation `lab.epilogue.dev/run`: what a simulated pod does, and its parser.
-//! Nothing here knows pods, clocks or the API.
+//! The language of the annotation `lab.epilogue.dev/run`, what a simulated pod does, and its
+//! parser. Nothing here knows pods, clocks or the API.
 //!
 //! ```text
 //! script := rule { ";" rule }
@@ -10,9 +10,9 @@
 //! | verb | modifiers | the pod |
 //! |---|---|---|
 //! | `succeed` | `after=` | runs so long, then every container exits 0 (the default) |
-//! | `fail` | `exit=` (1), `after=`, `container=`, `reason=` (Error) | … exits so; with `container=` only that one, the others exit 0 |
+//! | `fail` | `exit=` (1), `after=`, `container=`, `reason=` (Error) | … exits so |
 //! | `hang` | | runs until something stops it |
-//! | `disrupt` | `after=`, `reason=` (Evicted) | is stopped by its node: Failed with DisruptionTarget |
+//! | `disrupt` | `after=`, `reason=` (Evicted) | is stopped by its node, with DisruptionTarget |
 //! | `pending` | | never starts (ContainerCreating) |
 //! | `waiting=R` | | never starts, its containers wait with reason R |
 //! | `reject=R` | | is refused at the node's door: Failed, reason R, no DisruptionTarget |
@@ -20,14 +20,15 @@
 //! | `init` | `exit=` (0), `after=` | its first init container runs so long and exits so |
 //! | `ready` | `after=` | becomes Ready only so long after its start |
 //! | `not-ready` | | never becomes Ready |
-//! | `on-term=N` | `after=` | on SIGTERM exits with N, so long after it (143, at once); past its grace it is 137 |
+//! | `on-term=N` | `after=` | on SIGTERM exits with N so much later (143, at once) |
 //! | `on-term=ignore` | | on SIGTERM goes on until its grace ends: 137 |
 //! | `times=N` | | the rule holds for N attempts, the rules after it from then on |
 //!
-//! A rule that says only how the pod starts, is ready or dies (no `succeed`, `fail`, `disrupt`) means
-//! `hang` if it has `on-term`, `not-ready` or `ready`, else `succeed`. The attempt is the number of
+//! With `container=` only that container fails, the others exit 0. What outlives the grace is 137.
+//! A rule without `succeed`, `fail`, `hang` and `disrupt` means `hang` if it has `on-term`, `not-ready` or `ready`, else `succeed`. The attempt is the number of
 //! earlier pods of the same owner and index plus the restarts of the pod itself, so
-//! `fail exit=1 times=2; succeed` fails twice under either restart policy. Durations: `100ms`, `2s`, `5m`, `1h`.
+//! `fail exit=1 times=2; succeed` fails twice under either restart policy.
+//! Durations: `100ms`, `2s`, `5m`, `1h`.
 
 use std::time::Duration;
 

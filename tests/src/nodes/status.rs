@@ -229,7 +229,7 @@ impl PodStatus {
         self.containers.iter_mut().filter(move |container| container.spec.role == role)
     }
 
-    /// The strategic merge patch of `pods/status`. Conditions merge by type, so those of others stay.
+    /// The strategic merge patch of `pods/status`. Conditions merge by type: those of others stay.
     pub(super) fn patch(&self, pod: &PodView, address: &Address) -> Value {
         let list = |init: bool| -> Vec<Value> {
             let chosen = self.containers.iter().filter(|c| (c.spec.role != Role::Main) == init);
@@ -328,7 +328,7 @@ pub(super) struct Address {
 }
 
 impl Address {
-    /// Addresses of the pods' and the nodes' ranges; they repeat after 65,000 pods, nobody routes to them.
+    /// Addresses repeat after 65,536 pods; nobody routes to them.
     pub(super) fn new(node: usize, pod: u32) -> Self {
         let [_, _, high, low] = pod.to_be_bytes();
         Self { host: host_address(node), pod: format!("10.244.{high}.{low}") }

@@ -1,5 +1,5 @@
-//! All pods of the simulated nodes, without IO: which pod belongs to which node, which attempt it is,
-//! who has something to write, and when somebody will.
+//! All pods of the simulated nodes, without IO: which pod belongs to which node, which attempt it
+//! is, who has something to write, and when somebody will.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
