@@ -25,9 +25,10 @@
 //! | `times=N` | | the rule holds for N attempts, the rules after it from then on |
 //!
 //! With `container=` only that container fails, the others exit 0. What outlives the grace is 137.
-//! A rule without `succeed`, `fail`, `hang` and `disrupt` means `hang` if it has `on-term`, `not-ready` or `ready`, else `succeed`. The attempt is the number of
-//! earlier pods of the same owner and index plus the restarts of the pod itself, so
-//! `fail exit=1 times=2; succeed` fails twice under either restart policy.
+//! A rule without `succeed`, `fail`, `hang` and `disrupt` means `hang` if it has `on-term`, `ready`
+//! or `not-ready`, else `succeed`. The attempt is the number of earlier pods of the same owner and
+//! index plus the restarts of the pod itself, so `fail exit=1 times=2; succeed` fails twice under
+//! either restart policy.
 //! Durations: `100ms`, `2s`, `5m`, `1h`.
 
 use std::time::Duration;
