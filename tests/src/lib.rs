@@ -6,8 +6,10 @@
 pub mod binary;
 pub mod cluster;
 pub mod control_plane;
+pub mod controller;
 pub mod error;
 pub mod eventually;
+pub mod install;
 pub mod kubeconfig;
 pub mod namespace;
 pub mod nodes;

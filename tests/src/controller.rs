@@ -1,0 +1,106 @@
+//! Our controller as a process of the laboratory: under its own service account, with the rights
+//! that deploy/ gives it, never as an administrator.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::cluster::Cluster;
+use crate::error::LabError;
+use crate::install::{self, CONTROLLER, NAMESPACE};
+use crate::paths::workspace_root;
+use crate::process::{Process, Program};
+
+/// Time for the controller to end by itself.
+const STOP_GRACE: Duration = Duration::from_secs(15);
+
+/// How to run the controller.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The program.
+    pub binary: PathBuf,
+    /// Arguments besides those that the laboratory sets.
+    pub arguments: Vec<String>,
+    /// Directory of its kubeconfig and log; made when missing.
+    pub dir: PathBuf,
+}
+
+/// The controller, running.
+#[derive(Debug)]
+pub struct Controller {
+    process: Process,
+    program: Program,
+}
+
+impl Setup {
+    /// The debug build, with its files in `dir`.
+    pub fn debug(dir: &Path) -> Self {
+        let binary = workspace_root().join("target/debug/epilogue-controller");
+        Self { binary, arguments: Vec::new(), dir: dir.to_owned() }
+    }
+
+    /// Only Jobs and pods of this namespace, so that tests can share a control plane.
+    #[must_use]
+    pub fn namespace(self, namespace: &str) -> Self {
+        self.argument(&format!("--namespace={namespace}"))
+    }
+
+    /// With another argument.
+    #[must_use]
+    pub fn argument(mut self, argument: &str) -> Self {
+        self.arguments.push(argument.to_owned());
+        self
+    }
+}
+
+impl Controller {
+    /// Installs the rights and starts the controller with them. Does not wait for it to be ready.
+    pub async fn start(cluster: &Cluster, setup: &Setup) -> Result<Self, LabError> {
+        install::apply_rights(&cluster.admin_client().await?).await?;
+        std::fs::create_dir_all(&setup.dir).map_err(LabError::file("create", &setup.dir))?;
+        let kubeconfig = setup.dir.join("controller.kubeconfig");
+        cluster.write_service_account_kubeconfig(NAMESPACE, CONTROLLER, &kubeconfig).await?;
+        let own = [
+            format!("--kubeconfig={}", kubeconfig.display()),
+            "--leader-elect=false".to_owned(),
+            "--metrics-bind-address=0".to_owned(),
+            "--log-format=text".to_owned(),
+        ];
+        // What the caller says comes last and wins.
+        let given = |argument: &String| {
+            let name = argument.split('=').next().unwrap_or_default();
+            setup.arguments.iter().any(|each| each.split('=').next() == Some(name))
+        };
+        let arguments =
+            own.iter().filter(|argument| !given(argument)).chain(&setup.arguments).cloned();
+        let log = setup.dir.join("controller.log");
+        let program = Program::new("epilogue-controller", &setup.binary, arguments, &log);
+        Ok(Self { process: Process::spawn_program(&program)?, program })
+    }
+
+    /// Its log.
+    pub fn log(&self) -> &Path {
+        self.process.log()
+    }
+
+    /// Its pid.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// An error with the end of its log if it has ended by itself.
+    pub fn check(&mut self) -> Result<(), LabError> {
+        self.process.check()
+    }
+
+    /// Ends it by SIGKILL and starts it again at once.
+    pub async fn kill_and_restart(&mut self) -> Result<(), LabError> {
+        self.process.kill().await;
+        self.process = Process::spawn_program(&self.program)?;
+        Ok(())
+    }
+
+    /// Ends it by SIGTERM.
+    pub async fn stop(self) {
+        self.process.stop(STOP_GRACE).await;
+    }
+}

@@ -1,0 +1,53 @@
+//! Applies the manifests of `deploy/` to a cluster, as a user would, so that our programs run in
+//! the laboratory with exactly the rights that they are installed with.
+
+use epilogue_deploy::manifests;
+use kube::api::{Api, DynamicObject, Patch, PatchParams};
+use kube::core::{ApiResource, GroupVersionKind, TypeMeta};
+use serde_json::Value;
+
+use crate::error::LabError;
+
+/// The namespace of the installation.
+pub const NAMESPACE: &str = "epilogue-system";
+/// The service account of the controller in it.
+pub const CONTROLLER: &str = "epilogue-controller";
+
+/// Kinds that the laboratory leaves out: it runs the programs itself.
+const WORKLOADS: [&str; 3] = ["Deployment", "DaemonSet", "PodDisruptionBudget"];
+
+/// Applies namespace, service accounts and RBAC. Applying them again changes nothing.
+pub async fn apply_rights(client: &kube::Client) -> Result<(), LabError> {
+    let manifests = manifests().map_err(|source| LabError::Document {
+        what: "a manifest in deploy/".to_owned(),
+        source: source.into(),
+    })?;
+    for manifest in &manifests {
+        let types = types(manifest);
+        if !WORKLOADS.contains(&types.kind.as_str()) {
+            apply(client, &types, manifest).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn apply(client: &kube::Client, types: &TypeMeta, object: &Value) -> Result<(), LabError> {
+    let name = object["metadata"]["name"].as_str().unwrap_or_default();
+    let (group, version) =
+        types.api_version.rsplit_once('/').unwrap_or(("", types.api_version.as_str()));
+    let kind = GroupVersionKind::gvk(group, version, &types.kind);
+    let resource = ApiResource::from_gvk(&kind);
+    let api: Api<DynamicObject> = match object["metadata"]["namespace"].as_str() {
+        Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
+        None => Api::all_with(client.clone(), &resource),
+    };
+    api.patch(name, &PatchParams::apply("epilogue-lab").force(), &Patch::Apply(object))
+        .await
+        .map(drop)
+        .map_err(LabError::api(format!("apply {} {name}", types.kind)))
+}
+
+fn types(object: &Value) -> TypeMeta {
+    let text = |field: &str| object[field].as_str().unwrap_or_default().to_owned();
+    TypeMeta { api_version: text("apiVersion"), kind: text("kind") }
+}
