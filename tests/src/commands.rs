@@ -1,5 +1,7 @@
 //! The sub commands, one file each: `Arguments` where it takes any, and `run`.
 
+pub(crate) mod build;
+pub(crate) mod demo;
 pub(crate) mod down;
 pub(crate) mod prepare;
 pub(crate) mod status;

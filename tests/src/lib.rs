@@ -7,6 +7,7 @@ pub mod binary;
 pub mod cluster;
 pub mod control_plane;
 pub mod controller;
+pub mod demo;
 pub mod error;
 pub mod eventually;
 pub mod install;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use commands::{down, prepare, status, test, up};
+use commands::{demo, down, prepare, status, test, up};
 
 /// A real Kubernetes API on this machine, and the tests and shows that run on it.
 #[derive(Debug, Parser)]
@@ -18,6 +18,8 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Show the main job, live, in under two minutes
+    Demo(demo::Arguments),
     /// Start a control plane and keep it until Ctrl-C
     Up(up::Arguments),
     /// End a lab that runs
@@ -46,6 +48,7 @@ async fn main() -> ExitCode {
 
 async fn run(command: Command) -> anyhow::Result<()> {
     match command {
+        Command::Demo(arguments) => demo::run(arguments).await,
         Command::Up(arguments) => up::run(arguments).await,
         Command::Down(arguments) => down::run(arguments).await,
         Command::Status => status::run(),

@@ -33,7 +33,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let selection = suites.select(&arguments.filters);
     let report = if selection.needs_control_plane {
         prepare::run().await?;
-        build_programs().await?;
+        build_programs(&selection).await?;
         with_control_plane(&selection).await?
     } else {
         run_all(&selection, None).await?
@@ -82,11 +82,11 @@ async fn metadata() -> anyhow::Result<serde_json::Value> {
     serde_json::from_slice(&output.stdout).context("read cargo metadata")
 }
 
-/// Tests start our programs from the directory of their own build; cargo builds programs for the
-/// tests of their own package only.
-async fn build_programs() -> anyhow::Result<()> {
-    let status =
-        cargo().args(["build", "--workspace", "--bins"]).status().await.context("start cargo")?;
+/// Suites start our programs; cargo by itself builds programs for tests of their own package only.
+async fn build_programs(selection: &Selection) -> anyhow::Result<()> {
+    let mut build = cargo();
+    build.arg("build").args(selection.build_arguments());
+    let status = build.status().await.context("start cargo")?;
     ensure!(status.success(), "our own programs were not built");
     Ok(())
 }

@@ -97,7 +97,7 @@ fn without_colors(line: &str) -> String {
 mod tests {
     use super::*;
 
-    const OUTPUT: &str = "\u{1b}[32m     Running\u{1b}[0m suites/jobs.rs (target/debug/deps/jobs-0a1b)
+    const OUTPUT: &str = "\u{1b}[32m     Running\u{1b}[0m suites/jobs.rs (target/deps/jobs-0a1b)
 running 1 test
 test failed_index ... \u{1b}[32mok\u{1b}[0m
 test result: \u{1b}[32mok\u{1b}[0m. 1 passed; 0 failed; 0 ignored; 0 measured

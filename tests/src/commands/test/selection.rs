@@ -33,6 +33,21 @@ pub(super) struct Selection {
     pub(super) needs_control_plane: bool,
 }
 
+impl Selection {
+    /// For `cargo build`: all our programs, which the suites start, and with them, so that
+    /// dependencies are compiled once, the test programs of the runs.
+    pub(super) fn build_arguments(&self) -> Vec<String> {
+        let mut arguments = [workspace(), vec!["--bins".to_owned()]].concat();
+        match self.runs.as_slice() {
+            [only] if only.iter().any(|argument| argument == "--test") => {
+                arguments.extend_from_slice(&only[1..]);
+            }
+            _ => arguments.push("--tests".into()),
+        }
+        arguments
+    }
+}
+
 impl Suites {
     /// From the output of `cargo metadata --no-deps`.
     pub(super) fn of_metadata(metadata: &Value) -> anyhow::Result<Self> {
@@ -61,7 +76,6 @@ impl Suites {
                 packages.extend(CORE.iter().flat_map(|name| package_argument(name)));
             } else if let Some(package) = self.targets.get(filter) {
                 needs_control_plane |= package == LAB && !self.offline.contains(filter);
-                targets.extend(package_argument(package));
                 targets.extend(["--test".to_owned(), filter.clone()]);
             } else if self.packages.contains(filter) {
                 needs_control_plane |= filter == LAB;
@@ -70,11 +84,16 @@ impl Suites {
                 names.push(filter.clone());
             }
         }
-        let mut runs = vec![packages, targets];
-        runs.retain(|arguments| !arguments.is_empty());
-        if runs.is_empty() {
-            runs.push(vec!["--workspace".into()]);
+        let mut runs = Vec::new();
+        if packages.is_empty() && targets.is_empty() {
+            runs.push(workspace());
             needs_control_plane = true;
+        }
+        if !packages.is_empty() {
+            runs.push(packages);
+        }
+        if !targets.is_empty() {
+            runs.push([workspace(), targets].concat());
         }
         Selection { runs, names, needs_control_plane }
     }
@@ -88,6 +107,11 @@ impl fmt::Display for Suites {
         let suites = list(&mut self.targets.keys());
         write!(f, "suites: core, {suites}; packages: {}", list(&mut self.packages.iter()))
     }
+}
+
+/// With `--workspace`, dependencies have the same features in every run, and are compiled once.
+fn workspace() -> Vec<String> {
+    vec!["--workspace".to_owned()]
 }
 
 fn package_argument(name: &str) -> [String; 2] {
@@ -137,20 +161,28 @@ mod tests {
         assert!(select(&["jobs"]).needs_control_plane);
         assert!(!select(&["house_rules"]).needs_control_plane);
         assert!(!select(&["logind"]).needs_control_plane);
-        assert_eq!(select(&["logind"]).runs[0][..2], ["--package", "epilogue-agent"]);
+        assert_eq!(select(&["logind"]).runs, [["--workspace", "--test", "logind"]]);
     }
 
     #[test]
     fn a_suite_does_not_bar_the_unit_tests_of_a_package() {
         let both = select(&["logind", "lab"]);
         assert_eq!(both.runs[0], ["--package", "lab"]);
-        assert_eq!(both.runs[1], ["--package", "epilogue-agent", "--test", "logind"]);
+        assert_eq!(both.runs[1], ["--workspace", "--test", "logind"]);
+    }
+
+    #[test]
+    fn programs_are_built_together_with_the_suites_that_start_them() {
+        let jobs = select(&["jobs"]).build_arguments();
+        assert_eq!(jobs, ["--workspace", "--bins", "--test", "jobs"]);
+        let all = select(&[]).build_arguments();
+        assert_eq!(all, ["--workspace", "--bins", "--tests"]);
     }
 
     #[test]
     fn anything_else_is_part_of_a_tests_name() {
         let named = select(&["jobs", "failed_index"]);
         assert_eq!(named.names, ["failed_index"]);
-        assert_eq!(named.runs, [["--package", "lab", "--test", "jobs"]]);
+        assert_eq!(named.runs, [["--workspace", "--test", "jobs"]]);
     }
 }
