@@ -1,1 +1,44 @@
-fn main() {}
+//! The controller's program: reads the command line, starts, and says why it ended.
+
+mod args;
+mod cleanup;
+mod dispatch;
+mod events;
+mod execute;
+mod feed;
+mod go_duration;
+mod metrics;
+mod queue;
+mod run;
+mod stores;
+mod sync;
+mod watch;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use epilogue_runtime::telemetry;
+
+use crate::args::Args;
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    if let Err(error) = telemetry::init(args.log_format, &args.log_level) {
+        eprintln!("epilogue-controller: {error}");
+        return ExitCode::FAILURE;
+    }
+    let config = match args.config() {
+        Ok(config) => config,
+        Err(error) => {
+            eprintln!("epilogue-controller: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    match run::run(config) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!(error = format!("{error:#}"), "ended");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! The command line, and whether its values go together.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Parser;
+use controller_core::job::Settings;
+use controller_core::pace::Batching;
+use controller_core::queue_core::FailureDelay;
+use epilogue_runtime::admin::BindAddress;
+use epilogue_runtime::client::ClientOptions;
+use epilogue_runtime::lease::{LeaseError, LeaseOptions};
+use epilogue_runtime::pacing::Pace;
+use epilogue_runtime::telemetry::{LogFilter, LogFormat};
+use jiff::SignedDuration;
+use thiserror::Error;
+
+use crate::go_duration::GoDuration;
+
+/// Workers beyond this only wait for each other.
+const SYNCS_MAX: usize = 1000;
+
+/// Runs batch/v1 Jobs whose `spec.managedBy` is epilogue.dev/job-controller.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "epilogue-controller", version, about)]
+pub(crate) struct Args {
+    /// Kubeconfig file. Without it: the pod's service account, or what kubectl would use.
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// Run also Jobs without managedBy; kube-controller-manager must then run with
+    /// --controllers=*,-job-controller.
+    #[arg(long)]
+    manage_all_jobs: bool,
+    /// Jobs that are synced at once.
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    concurrent_job_syncs: usize,
+    /// Let every change of a pod or a status wait this long, as kube-controller-manager does
+    /// with 1s. Without it a change waits up to 1s, and not at all when waiting gains nothing.
+    #[arg(long, value_name = "DURATION")]
+    sync_job_batch_period: Option<GoDuration>,
+    /// Wait before pods are created after the first failure; doubled with each further one.
+    #[arg(long, value_name = "DURATION", default_value = "10s")]
+    default_job_pod_failure_backoff: GoDuration,
+    /// The longest wait before pods are created after failures.
+    #[arg(long, value_name = "DURATION", default_value = "10m0s")]
+    max_job_pod_failure_backoff: GoDuration,
+    /// Wait before a sync that failed is repeated; doubled with each failure in a row.
+    #[arg(long, value_name = "DURATION", default_value = "1s")]
+    default_job_api_backoff: GoDuration,
+    /// The longest wait before a sync that failed is repeated.
+    #[arg(long, value_name = "DURATION", default_value = "1m0s")]
+    max_job_api_backoff: GoDuration,
+    /// Finished pods that one sync counts.
+    #[arg(long, value_name = "N", default_value_t = 500)]
+    max_uncounted_pods: usize,
+    /// Pods that one sync creates, or deletes because there are too many.
+    #[arg(long, value_name = "N", default_value_t = 500)]
+    max_pod_create_delete_per_sync: usize,
+    /// How long a pod that was created or deleted may stay unseen before the Job goes on without.
+    #[arg(long, value_name = "DURATION", default_value = "5m0s")]
+    expectations_timeout: GoDuration,
+    /// Work only while holding the lease, so that several replicas do not work at once.
+    #[arg(long)]
+    leader_elect: bool,
+    /// Name of the lease.
+    #[arg(long, value_name = "NAME", default_value = "epilogue-controller")]
+    leader_elect_resource_name: String,
+    /// Namespace of the lease.
+    #[arg(
+        long,
+        value_name = "NAMESPACE",
+        env = "POD_NAMESPACE",
+        default_value = "kube-system"
+    )]
+    leader_elect_resource_namespace: String,
+    /// How long others wait after the leader's last sign of life.
+    #[arg(long, value_name = "DURATION", default_value = "15s")]
+    leader_elect_lease_duration: GoDuration,
+    /// How long the leader works on without having renewed the lease.
+    #[arg(long, value_name = "DURATION", default_value = "10s")]
+    leader_elect_renew_deadline: GoDuration,
+    /// Time between two attempts to take or renew the lease.
+    #[arg(long, value_name = "DURATION", default_value = "2s")]
+    leader_elect_retry_period: GoDuration,
+    /// Where /livez, /readyz and /metrics are served; 0 for nowhere.
+    #[arg(long, value_name = "ADDRESS", default_value = ":8080")]
+    metrics_bind_address: BindAddress,
+    /// Requests to the API per second; 0 leaves the limit to the server.
+    #[arg(long, value_name = "QPS", default_value_t = 0.0)]
+    kube_api_qps: f64,
+    /// Requests to the API that may go at once beyond --kube-api-qps.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    kube_api_burst: u32,
+    /// Form of the log: json, or text for people.
+    #[arg(long, value_name = "FORMAT", default_value = "json")]
+    pub(crate) log_format: LogFormat,
+    /// What is logged: a level, or target=level, separated by commas.
+    #[arg(long, value_name = "FILTER", default_value = "info")]
+    pub(crate) log_level: LogFilter,
+    /// Verify every plan before it is carried out, and log what does not hold.
+    #[arg(long)]
+    check_plans: bool,
+}
+
+/// What the arguments come to.
+#[derive(Clone, Debug)]
+pub(crate) struct Config {
+    pub(crate) client: ClientOptions,
+    pub(crate) settings: Settings,
+    pub(crate) batching: Batching,
+    pub(crate) api_backoff: FailureDelay,
+    pub(crate) workers: usize,
+    pub(crate) lease: Option<LeaseOptions>,
+    pub(crate) bind: BindAddress,
+    pub(crate) check_plans: bool,
+}
+
+/// Why the arguments do not go together.
+#[derive(Debug, Error)]
+pub(crate) enum ArgsError {
+    /// A base is above its maximum.
+    #[error("--{base_flag} {base} is longer than --{max_flag} {max}; lower the first or raise the second")]
+    BaseAboveMax {
+        base_flag: &'static str,
+        base: GoDuration,
+        max_flag: &'static str,
+        max: GoDuration,
+    },
+    /// A duration that must not be zero is.
+    #[error("--{0} must be longer than 0; the default is {1}")]
+    Zero(&'static str, &'static str),
+    /// A number is out of bounds.
+    #[error("--{flag} {value} is out of bounds; give {min} to {max}")]
+    Bounds { flag: &'static str, value: usize, min: usize, max: usize },
+    /// The rate is no rate.
+    #[error("--kube-api-qps {0} is no rate; give requests per second, or 0 for no limit")]
+    Rate(f64),
+    /// A burst without a rate.
+    #[error("--kube-api-burst has no effect without --kube-api-qps; give both or neither")]
+    BurstWithoutRate,
+    /// The lease's options do not go together.
+    #[error("{0}")]
+    Lease(#[from] LeaseError),
+}
+
+impl Args {
+    /// What the arguments come to, if they go together.
+    pub(crate) fn config(self) -> Result<Config, ArgsError> {
+        self.check_backoffs()?;
+        self.check_limits()?;
+        let bucket = self.bucket()?;
+        let user_agent = concat!("epilogue-controller/", env!("CARGO_PKG_VERSION")).to_owned();
+        let pace = Pace { bucket, ..Pace::default() };
+        let lease = self.leader_elect.then(|| self.lease());
+        if let Some(lease) = &lease {
+            lease.validate()?;
+        }
+        let backoff = |duration: GoDuration| signed(duration.0);
+        Ok(Config {
+            settings: Settings {
+                manage_all_jobs: self.manage_all_jobs,
+                default_job_pod_failure_backoff: backoff(self.default_job_pod_failure_backoff),
+                max_job_pod_failure_backoff: backoff(self.max_job_pod_failure_backoff),
+                max_uncounted_pods: self.max_uncounted_pods,
+                max_pod_create_delete_per_sync: self.max_pod_create_delete_per_sync,
+                expectations_timeout: backoff(self.expectations_timeout),
+                ..Settings::default()
+            },
+            batching: match self.sync_job_batch_period {
+                Some(period) => Batching::Fixed(period.0),
+                None => Batching::Adaptive,
+            },
+            api_backoff: FailureDelay {
+                base: self.default_job_api_backoff.0,
+                max: self.max_job_api_backoff.0,
+            },
+            workers: self.concurrent_job_syncs,
+            lease,
+            bind: self.metrics_bind_address,
+            check_plans: self.check_plans,
+            client: ClientOptions { kubeconfig: self.kubeconfig, user_agent, pace },
+        })
+    }
+
+    fn check_backoffs(&self) -> Result<(), ArgsError> {
+        let pairs = [
+            (
+                ("default-job-pod-failure-backoff", self.default_job_pod_failure_backoff),
+                ("max-job-pod-failure-backoff", self.max_job_pod_failure_backoff),
+            ),
+            (
+                ("default-job-api-backoff", self.default_job_api_backoff),
+                ("max-job-api-backoff", self.max_job_api_backoff),
+            ),
+        ];
+        for ((base_flag, base), (max_flag, max)) in pairs {
+            if base > max {
+                return Err(ArgsError::BaseAboveMax { base_flag, base, max_flag, max });
+            }
+        }
+        if self.default_job_api_backoff.0.is_zero() {
+            return Err(ArgsError::Zero("default-job-api-backoff", "1s"));
+        }
+        if self.expectations_timeout.0.is_zero() {
+            return Err(ArgsError::Zero("expectations-timeout", "5m0s"));
+        }
+        Ok(())
+    }
+
+    fn check_limits(&self) -> Result<(), ArgsError> {
+        // The API's limit of a Job's parallelism.
+        let pods_max = 100_000;
+        let numbers = [
+            ("concurrent-job-syncs", self.concurrent_job_syncs, SYNCS_MAX),
+            ("max-uncounted-pods", self.max_uncounted_pods, pods_max),
+            ("max-pod-create-delete-per-sync", self.max_pod_create_delete_per_sync, pods_max),
+        ];
+        for (flag, value, max) in numbers {
+            if value == 0 || value > max {
+                return Err(ArgsError::Bounds { flag, value, min: 1, max });
+            }
+        }
+        Ok(())
+    }
+
+    fn bucket(&self) -> Result<Option<(f64, u32)>, ArgsError> {
+        let rate = self.kube_api_qps;
+        if !rate.is_finite() || rate < 0.0 {
+            return Err(ArgsError::Rate(rate));
+        }
+        match (rate > 0.0, self.kube_api_burst) {
+            (false, 0) => Ok(None),
+            (false, _) => Err(ArgsError::BurstWithoutRate),
+            (true, burst) => Ok(Some((rate, burst.max(1)))),
+        }
+    }
+
+    fn lease(&self) -> LeaseOptions {
+        LeaseOptions {
+            name: self.leader_elect_resource_name.clone(),
+            namespace: self.leader_elect_resource_namespace.clone(),
+            duration: self.leader_elect_lease_duration.0,
+            renew_deadline: self.leader_elect_renew_deadline.0,
+            retry_period: self.leader_elect_retry_period.0,
+        }
+    }
+}
+
+/// What is too long to be signed is as good as for ever.
+fn signed(duration: Duration) -> SignedDuration {
+    SignedDuration::try_from(duration).unwrap_or(SignedDuration::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    fn config(args: &[&str]) -> Result<Config, String> {
+        let args = ["epilogue-controller"].iter().chain(args);
+        let args = Args::try_parse_from(args).map_err(|error| error.to_string())?;
+        args.config().map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn without_arguments_the_reference_s_defaults_hold() {
+        let config = config(&[]).expect("must be valid");
+        assert_eq!(config.settings, Settings::default());
+        assert_eq!(config.batching, Batching::Adaptive);
+        let (base, max) = (Duration::from_secs(1), Duration::from_mins(1));
+        assert_eq!(config.api_backoff, FailureDelay { base, max });
+        assert_eq!((config.workers, config.lease, config.client.pace.bucket), (5, None, None));
+    }
+
+    #[test]
+    fn given_values_arrive() {
+        let config = config(&[
+            "--manage-all-jobs",
+            "--sync-job-batch-period=250ms",
+            "--max-job-pod-failure-backoff=1h0m0s",
+            "--kube-api-qps=20",
+            "--kube-api-burst=30",
+            "--leader-elect",
+            "--leader-elect-resource-namespace=jobs",
+        ])
+        .expect("must be valid");
+        assert!(config.settings.manage_all_jobs);
+        assert_eq!(config.batching, Batching::Fixed(Duration::from_millis(250)));
+        let hour = SignedDuration::from_hours(1);
+        assert_eq!(config.settings.max_job_pod_failure_backoff, hour);
+        assert_eq!(config.client.pace.bucket, Some((20.0, 30)));
+        let lease = config.lease.expect("must be there");
+        assert_eq!(lease, LeaseOptions::new("jobs", "epilogue-controller"));
+    }
+
+    #[test]
+    fn what_does_not_go_together_names_the_flag_and_the_remedy() {
+        let table: [(&[&str], &[&str]); 9] = [
+            (&["--default-job-api-backoff=2m"], &["--max-job-api-backoff 1m0s", "lower"]),
+            (&["--max-job-pod-failure-backoff=1s"], &["--default-job-pod-failure-backoff 10s"]),
+            (&["--default-job-api-backoff=0"], &["longer than 0", "1s"]),
+            (&["--concurrent-job-syncs=0"], &["--concurrent-job-syncs", "1 to 1000"]),
+            (&["--max-uncounted-pods=100001"], &["1 to 100000"]),
+            (&["--kube-api-qps=-1"], &["--kube-api-qps", "0 for no limit"]),
+            (&["--kube-api-burst=5"], &["--kube-api-qps"]),
+            (&["--sync-job-batch-period=1"], &["--sync-job-batch-period", "500ms"]),
+            (
+                &["--leader-elect", "--leader-elect-lease-duration=1s"],
+                &["--leader-elect-lease-duration"],
+            ),
+        ];
+        for (args, words) in table {
+            let error = config(args).expect_err("must be refused");
+            for word in words {
+                assert!(error.contains(word), "{args:?}: {error}");
+            }
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Writes Events in the background. Which ones, and when, is decided in the core. (spec §19)
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use controller_core::event_series::{EventSeries, EventWrite};
+use controller_core::job::{EventDraft, Severity};
+use controller_core::view::Job;
+use epilogue_common::names::EVENT_SOURCE;
+use epilogue_common::outcome::Outcome;
+use epilogue_runtime::classify::classify;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, Time};
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use parking_lot::Mutex;
+use serde_json::json;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use crate::metrics::Metrics;
+
+/// How long the last events may take to be written at the end of the process.
+const FLUSH_MAX: Duration = Duration::from_secs(3);
+
+/// Where events are left to be written.
+pub(crate) struct Recorder {
+    series: Mutex<EventSeries>,
+    recorded: Notify,
+    client: Client,
+    instance: String,
+    metrics: Metrics,
+}
+
+impl Recorder {
+    /// A recorder; `instance` tells this process from its likes.
+    pub(crate) fn new(client: Client, instance: String, metrics: Metrics) -> Arc<Self> {
+        let series = Mutex::new(EventSeries::default());
+        Arc::new(Self { series, recorded: Notify::new(), client, instance, metrics })
+    }
+
+    /// Takes in an event of a Job. Never waits.
+    pub(crate) fn record(&self, job: &Job, event: EventDraft) {
+        let mut series = self.series.lock();
+        let dropped = series.dropped();
+        series.record(job, event, Timestamp::now());
+        self.metrics.events_dropped.inc_by(series.dropped() - dropped);
+        drop(series);
+        self.recorded.notify_one();
+    }
+
+    /// Writes events until `token` is cancelled, and then what is left, for a while.
+    pub(crate) async fn run(&self, token: CancellationToken) {
+        tokio::select! {
+            () = token.cancelled() => {}
+            () = self.write_for_ever() => {}
+        }
+        self.series.lock().hurry();
+        if tokio::time::timeout(FLUSH_MAX, self.write_due()).await.is_err() {
+            tracing::warn!("some events were not written in time");
+        }
+    }
+
+    async fn write_for_ever(&self) {
+        loop {
+            self.write_due().await;
+            let due = self.series.lock().next_due();
+            tokio::select! {
+                () = self.recorded.notified() => {}
+                () = sleep_until(due) => {}
+            }
+        }
+    }
+
+    async fn write_due(&self) {
+        loop {
+            let next = self.series.lock().next(Timestamp::now());
+            let Some(write) = next else { return };
+            let outcome = self.write(&write).await;
+            let mut series = self.series.lock();
+            if let Err(failure) = outcome {
+                tracing::debug!(event = write.name, %failure, "event not written");
+                if series.failed(&write, failure.kind, Timestamp::now()) {
+                    self.metrics.events_dropped.inc();
+                }
+            } else {
+                series.written(&write);
+            }
+        }
+    }
+
+    async fn write(&self, write: &EventWrite) -> Outcome<()> {
+        let api = Api::<Event>::namespaced(self.client.clone(), &write.regarding.key.namespace);
+        if write.exists {
+            let patch = Patch::Strategic(json!({
+                "count": write.count,
+                "lastTimestamp": Time(write.last),
+                "message": write.event.message,
+            }));
+            api.patch(&write.name, &PatchParams::default(), &patch).await.map_err(classify)?;
+        } else {
+            let event = self.event(write);
+            api.create(&PostParams::default(), &event).await.map_err(classify)?;
+        }
+        Ok(())
+    }
+
+    fn event(&self, write: &EventWrite) -> Event {
+        let regarding = &write.regarding;
+        let namespace = Some(regarding.key.namespace.to_string());
+        Event {
+            metadata: ObjectMeta {
+                name: Some(write.name.clone()),
+                namespace: namespace.clone(),
+                ..ObjectMeta::default()
+            },
+            involved_object: ObjectReference {
+                api_version: Some("batch/v1".to_owned()),
+                kind: Some("Job".to_owned()),
+                name: Some(regarding.key.name.to_string()),
+                namespace,
+                uid: Some(regarding.uid.to_string()),
+                resource_version: Some(regarding.version.to_string()),
+                field_path: None,
+            },
+            type_: Some(type_of(write.event.severity).to_owned()),
+            reason: Some(write.event.reason.clone()),
+            message: Some(write.event.message.clone()),
+            source: Some(EventSource { component: Some(EVENT_SOURCE.to_owned()), host: None }),
+            reporting_component: Some(EVENT_SOURCE.to_owned()),
+            reporting_instance: Some(self.instance.clone()),
+            action: None,
+            count: Some(i32::try_from(write.count).unwrap_or(i32::MAX)),
+            first_timestamp: Some(Time(write.first)),
+            last_timestamp: Some(Time(write.last)),
+            event_time: None::<MicroTime>,
+            related: None,
+            series: None,
+        }
+    }
+}
+
+fn type_of(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Normal => "Normal",
+        Severity::Warning => "Warning",
+    }
+}
+
+async fn sleep_until(due: Option<Timestamp>) {
+    match due {
+        Some(due) => {
+            let wait = due.duration_since(Timestamp::now());
+            tokio::time::sleep(Duration::try_from(wait).unwrap_or_default()).await;
+        }
+        None => std::future::pending().await,
+    }
+}
+
+impl fmt::Debug for Recorder {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Recorder").finish_non_exhaustive()
+    }
+}

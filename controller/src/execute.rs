@@ -1,0 +1,195 @@
+//! Carries out steps against the API. The only place that writes Jobs and pods; it makes no
+//! choices and repeats nothing. (spec §18)
+
+use std::fmt;
+use std::sync::Arc;
+
+use controller_core::job::{
+    LiveJob, PodDeletion, Step, StepOutcome, WrittenPod, claim_patch, pod_body, release_patch,
+    status_body,
+};
+use controller_core::view::{Job, JobKey, Pod, Version, WireJob};
+use epilogue_common::outcome::{Failure, FailureKind, Outcome};
+use epilogue_runtime::classify::classify;
+use futures::{StreamExt as _, stream};
+use http::{Method, Request, header};
+use kube::Client;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+
+/// Calls of the whole process that are under way at once. Beyond that a bigger burst only queues
+/// up in the API server.
+const CALLS_MAX: usize = 64;
+
+const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
+const JSON: &str = "application/json";
+
+/// The hands of the controller.
+pub(crate) struct Executor {
+    client: Client,
+    calls: Semaphore,
+}
+
+/// The parts of a pod that a write's answer is read for.
+#[derive(Debug, Deserialize)]
+struct PodReply {
+    metadata: ReplyMeta,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ReplyMeta {
+    uid: String,
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    resource_version: String,
+    deletion_timestamp: Option<serde::de::IgnoredAny>,
+}
+
+impl Executor {
+    /// Hands that use this client.
+    pub(crate) fn new(client: Client) -> Self {
+        Self { client, calls: Semaphore::new(CALLS_MAX) }
+    }
+
+    /// Carries out one step for a Job, as the last write of it left it.
+    pub(crate) async fn execute(&self, job: &Job, step: Step) -> StepOutcome {
+        match step {
+            Step::ConfirmJob => StepOutcome::Confirmed(self.confirm(job).await),
+            Step::Claim(claims) => {
+                let calls: Vec<_> = claims
+                    .iter()
+                    .map(|claim| self.patch(&claim.pod, claim_patch(job, claim)))
+                    .collect();
+                StepOutcome::Written(all(calls).await)
+            }
+            Step::Create(drafts) => {
+                let path = pods_path(&job.key.namespace);
+                let calls: Vec<_> =
+                    drafts.iter().map(|draft| self.create(&path, pod_body(job, draft))).collect();
+                StepOutcome::Written(all(calls).await)
+            }
+            Step::Delete(deletions) => {
+                let calls: Vec<_> = deletions.iter().map(|each| self.delete(each)).collect();
+                StepOutcome::Deleted(all(calls).await)
+            }
+            Step::WriteStatus(status) => {
+                let written = match status_body(job, &status) {
+                    Ok(body) => self.write_status(&job.key, &body).await,
+                    Err(error) => Err(unwritable(&error)),
+                };
+                StepOutcome::Status(Box::new(written))
+            }
+            Step::Release(pods) => StepOutcome::Written(self.release(&pods).await),
+        }
+    }
+
+    /// Removes the tracking finalizer from these pods.
+    pub(crate) async fn release(&self, pods: &[Arc<Pod>]) -> Vec<Outcome<WrittenPod>> {
+        let calls: Vec<_> = pods.iter().map(|pod| self.patch(pod, release_patch())).collect();
+        all(calls).await
+    }
+
+    async fn confirm(&self, job: &Job) -> Outcome<LiveJob> {
+        let reply: PodReply =
+            self.call(Method::GET, &job_path(&job.key, ""), JSON, None).await?;
+        let deleting = reply.metadata.deletion_timestamp.is_some();
+        Ok(LiveJob { uid: reply.metadata.uid.into(), deleting })
+    }
+
+    async fn create(&self, path: &str, body: Value) -> Outcome<WrittenPod> {
+        let reply: PodReply = self.call(Method::POST, path, JSON, Some(&body)).await?;
+        Ok(reply.into())
+    }
+
+    async fn patch(&self, pod: &Pod, body: Value) -> Outcome<WrittenPod> {
+        let path = pod_path(pod);
+        let reply: PodReply =
+            self.call(Method::PATCH, &path, STRATEGIC_MERGE, Some(&body)).await?;
+        Ok(reply.into())
+    }
+
+    /// Strips first, so that a pod that we end is not counted as failed. (spec §8.3)
+    async fn delete(&self, deletion: &PodDeletion) -> Outcome<()> {
+        if deletion.strip {
+            self.patch(&deletion.pod, release_patch()).await?;
+        }
+        let path = pod_path(&deletion.pod);
+        let options = json!({});
+        let _: Value = self.call(Method::DELETE, &path, JSON, Some(&options)).await?;
+        Ok(())
+    }
+
+    async fn write_status(&self, key: &JobKey, body: &Value) -> Outcome<Arc<Job>> {
+        let path = job_path(key, "/status");
+        let reply: Value = self.call(Method::PUT, &path, JSON, Some(body)).await?;
+        let job = WireJob::parse(reply).and_then(WireJob::view);
+        // The write was done; whoever does not know its version must read the Job again.
+        job.map(Arc::new).map_err(|error| {
+            Failure::new(FailureKind::Unknown, format!("cannot read the reply: {error}"))
+        })
+    }
+
+    async fn call<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        content: &str,
+        body: Option<&Value>,
+    ) -> Outcome<T> {
+        let body = match body {
+            None => Vec::new(),
+            Some(body) => serde_json::to_vec(body).map_err(|error| unwritable(&error))?,
+        };
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::CONTENT_TYPE, content)
+            .header(header::ACCEPT, JSON)
+            .body(body)
+            .map_err(|error| classify(kube::Error::HttpError(error)))?;
+        let _permit = self.calls.acquire().await;
+        self.client.request(request).await.map_err(classify)
+    }
+}
+
+/// Runs independent calls at once; results are in the order of the calls.
+async fn all<T>(calls: Vec<impl Future<Output = T>>) -> Vec<T> {
+    stream::iter(calls).buffered(CALLS_MAX).collect().await
+}
+
+fn unwritable(error: &serde_json::Error) -> Failure {
+    Failure::new(FailureKind::Other, format!("cannot write the request: {error}"))
+}
+
+// Names of API objects need no escaping: they are DNS names.
+fn pods_path(namespace: &str) -> String {
+    format!("/api/v1/namespaces/{namespace}/pods")
+}
+
+fn pod_path(pod: &Pod) -> String {
+    format!("/api/v1/namespaces/{}/pods/{}", pod.namespace, pod.name)
+}
+
+fn job_path(key: &JobKey, subresource: &str) -> String {
+    format!("/apis/batch/v1/namespaces/{}/jobs/{}{subresource}", key.namespace, key.name)
+}
+
+impl From<PodReply> for WrittenPod {
+    fn from(reply: PodReply) -> Self {
+        Self {
+            uid: reply.metadata.uid.into(),
+            name: reply.metadata.name.into(),
+            version: Version::parse(&reply.metadata.resource_version),
+        }
+    }
+}
+
+impl fmt::Debug for Executor {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Executor").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,169 @@
+//! Durations as Go programs write them: `1s`, `500ms`, `1.5h`, `10m0s`.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use thiserror::Error;
+
+/// Units with their nanoseconds; a longer name stands before its own beginning.
+const UNITS: [(&str, u64); 8] = [
+    ("ns", 1),
+    ("us", 1_000),
+    ("\u{b5}s", 1_000),
+    ("\u{3bc}s", 1_000),
+    ("ms", 1_000_000),
+    ("s", 1_000_000_000),
+    ("m", 60_000_000_000),
+    ("h", 3_600_000_000_000),
+];
+
+/// A duration that is given as a flag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct GoDuration(pub(crate) Duration);
+
+/// Why a text is no duration.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub(crate) enum GoDurationError {
+    /// The text is not understood.
+    #[error("{0:?} is no duration; give a number with a unit, for example 500ms, 1s or 10m0s")]
+    Syntax(String),
+    /// The duration is negative.
+    #[error("{0:?} is negative; give 0 or more")]
+    Negative(String),
+    /// The duration is too long.
+    #[error("{0:?} is too long; give at most 2540400h")]
+    TooLong(String),
+}
+
+impl FromStr for GoDuration {
+    type Err = GoDurationError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let unsigned = text.strip_prefix('+').unwrap_or(text);
+        if let Some(positive) = text.strip_prefix('-') {
+            positive.parse::<Self>()?;
+            return Err(GoDurationError::Negative(text.to_owned()));
+        }
+        if unsigned == "0" {
+            return Ok(Self(Duration::ZERO));
+        }
+        let syntax = || GoDurationError::Syntax(text.to_owned());
+        if unsigned.is_empty() {
+            return Err(syntax());
+        }
+        let (mut rest, mut total) = (unsigned, 0_u64);
+        while !rest.is_empty() {
+            let (nanos, after) = part(rest).ok_or_else(syntax)?;
+            let nanos = nanos.ok_or_else(|| GoDurationError::TooLong(text.to_owned()))?;
+            // Go counts nanoseconds in 63 bits.
+            total = total
+                .checked_add(nanos)
+                .filter(|total| i64::try_from(*total).is_ok())
+                .ok_or_else(|| GoDurationError::TooLong(text.to_owned()))?;
+            rest = after;
+        }
+        Ok(Self(Duration::from_nanos(total)))
+    }
+}
+
+/// The nanoseconds of one number with its unit (none when they overflow), and what follows.
+fn part(text: &str) -> Option<(Option<u64>, &str)> {
+    let number_end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, rest) = text.split_at(number_end);
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') {
+        return None;
+    }
+    let (unit, nanos) = UNITS.iter().find(|(unit, _)| {
+        rest.strip_prefix(unit).is_some_and(|after| !after.starts_with(char::is_alphabetic))
+    })?;
+    let after = &rest[unit.len()..];
+    let whole = if whole.is_empty() { Some(0) } else { whole.parse::<u64>().ok() };
+    let total = whole
+        .and_then(|whole| whole.checked_mul(*nanos))
+        .and_then(|total| total.checked_add(fraction_of(fraction, *nanos)));
+    Some((total, after))
+}
+
+/// The nanoseconds of a decimal fraction of a unit; what is below one is cut off.
+fn fraction_of(digits: &str, unit: u64) -> u64 {
+    let (numerator, denominator) =
+        digits.bytes().take(18).fold((0_u128, 1_u128), |(numerator, denominator), digit| {
+            (numerator * 10 + u128::from(digit - b'0'), denominator * 10)
+        });
+    u64::try_from(u128::from(unit) * numerator / denominator).unwrap_or(0)
+}
+
+impl fmt::Display for GoDuration {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let nanos = self.0.as_nanos();
+        let (seconds, below) = (self.0.as_secs(), self.0.subsec_nanos());
+        if below != 0 {
+            let unit = [(1_000_000, "ms"), (1_000, "us")];
+            let fit = unit.iter().find(|(size, _)| nanos % size == 0);
+            return match fit {
+                Some((size, name)) => write!(formatter, "{}{name}", nanos / size),
+                None => write!(formatter, "{nanos}ns"),
+            };
+        }
+        match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
+            (0, 0, seconds) => write!(formatter, "{seconds}s"),
+            (0, minutes, seconds) => write!(formatter, "{minutes}m{seconds}s"),
+            (hours, minutes, seconds) => write!(formatter, "{hours}h{minutes}m{seconds}s"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nanos(text: &str) -> Option<u128> {
+        text.parse::<GoDuration>().ok().map(|duration| duration.0.as_nanos())
+    }
+
+    #[test]
+    fn durations_are_read_as_go_reads_them() {
+        let (ms, s) = (1_000_000, 1_000_000_000);
+        let table = [
+            ("0", 0),
+            ("0s", 0),
+            ("+5s", 5 * s),
+            ("1s", s),
+            ("500ms", 500 * ms),
+            ("10m0s", 600 * s),
+            ("1h2m3s", 3723 * s),
+            ("1.5h", 5400 * s),
+            (".5s", 500 * ms),
+            ("1.s", s),
+            ("1.000000001s", s + 1),
+            ("3ns", 3),
+            ("7us", 7_000),
+            ("7\u{b5}s", 7_000),
+            ("1m1ms", 60 * s + ms),
+        ];
+        for (text, expected) in table {
+            assert_eq!(nanos(text), Some(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_duration_is_refused_with_an_example() {
+        for text in ["", "1", "s", "1x", "1s2", ".s", "1..5s", "1 s", "+", "1sm", "\u{1f600}"] {
+            let error = text.parse::<GoDuration>().expect_err(text).to_string();
+            assert!(error.contains("500ms, 1s or 10m0s"), "{text}: {error}");
+        }
+        let negative = "-1s".parse::<GoDuration>().expect_err("must be refused");
+        assert!(matches!(negative, GoDurationError::Negative(_)), "{negative}");
+        let long = "2562048h".parse::<GoDuration>().expect_err("must be refused");
+        assert!(matches!(long, GoDurationError::TooLong(_)), "{long}");
+    }
+
+    #[test]
+    fn durations_are_printed_as_go_prints_them() {
+        for text in ["0s", "1s", "500ms", "10m0s", "1h2m3s", "1500ms", "7us", "3ns"] {
+            assert_eq!(text.parse::<GoDuration>().expect("must parse").to_string(), text);
+        }
+    }
+}

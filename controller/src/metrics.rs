@@ -1,0 +1,364 @@
+//! The metrics of spec §20, under the names, labels and buckets of the reference.
+
+use std::time::Duration;
+
+use controller_core::job::{Action, Tally};
+use controller_core::view::{CompletionMode, Job};
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::MetricFamily;
+use prometheus::{
+    GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts,
+    Registry, exponential_buckets,
+};
+
+use crate::queue::Figures;
+
+/// The Job metrics.
+#[derive(Clone, Debug)]
+pub(crate) struct Metrics {
+    sync_duration: HistogramVec,
+    syncs: IntCounterVec,
+    jobs_finished: IntCounterVec,
+    pods_finished: IntCounterVec,
+    failures_handled: IntCounterVec,
+    external: IntCounterVec,
+    tracked_terminal: IntCounterVec,
+    finished_indexes: IntCounterVec,
+    pods_created: IntCounterVec,
+    stale_skips: IntCounterVec,
+    /// Events that were given up.
+    pub(crate) events_dropped: IntCounter,
+}
+
+impl Metrics {
+    /// Registers all of them.
+    pub(crate) fn new(registry: &Registry) -> prometheus::Result<Self> {
+        let counter = |name: &str, help: &str, labels: &[&str]| {
+            let counter = IntCounterVec::new(Opts::new(format!("job_controller_{name}"), help), labels)?;
+            registry.register(Box::new(counter.clone()))?;
+            Ok::<_, prometheus::Error>(counter)
+        };
+        let by_sync = ["completion_mode", "result", "action"];
+        // M1
+        let duration = HistogramOpts::new(
+            "job_controller_job_sync_duration_seconds",
+            "The time it took to sync a job",
+        )
+        .buckets(exponential_buckets(0.004, 2.0, 15)?);
+        let sync_duration = HistogramVec::new(duration, &by_sync)?;
+        registry.register(Box::new(sync_duration.clone()))?;
+        let events_dropped = IntCounter::new(
+            "epilogue_events_dropped_total",
+            "Events that were not written to the API",
+        )?;
+        registry.register(Box::new(events_dropped.clone()))?;
+        Ok(Self {
+            sync_duration,
+            // M2
+            syncs: counter("job_syncs_total", "The number of job syncs", &by_sync)?,
+            // M3
+            jobs_finished: counter(
+                "jobs_finished_total",
+                "The number of finished jobs",
+                &["completion_mode", "result", "reason"],
+            )?,
+            // M4
+            pods_finished: counter(
+                "job_pods_finished_total",
+                "The number of finished Pods that are fully tracked",
+                &["completion_mode", "result"],
+            )?,
+            // M5
+            failures_handled: counter(
+                "pod_failures_handled_by_failure_policy_total",
+                "The number of failed Pods handled by failure policy with respect to the action",
+                &["action"],
+            )?,
+            // M6
+            external: counter(
+                "jobs_by_external_controller_total",
+                "The number of Jobs managed by an external controller",
+                &["controller_name"],
+            )?,
+            // M7
+            tracked_terminal: counter(
+                "terminated_pods_tracking_finalizer_total",
+                "The number of terminated pods (phase=Failed|Succeeded) that have the finalizer \
+                 batch.kubernetes.io/job-tracking, by addition and deletion",
+                &["event"],
+            )?,
+            // M8
+            finished_indexes: counter(
+                "job_finished_indexes_total",
+                "The number of finished indexes",
+                &["status", "backoffLimit"],
+            )?,
+            // M9
+            pods_created: counter(
+                "job_pods_creation_total",
+                "The number of Pods created by the Job controller, by reason and outcome",
+                &["reason", "status"],
+            )?,
+            // M10
+            stale_skips: counter(
+                "stale_sync_skips_total",
+                "The number of syncs skipped because a watch was behind our own writes",
+                &["group", "resource"],
+            )?,
+            events_dropped,
+        })
+    }
+
+    /// [M1], [M2]
+    pub(crate) fn synced(&self, job: &Job, ok: bool, action: Action, took: Duration) {
+        let result = if ok { "success" } else { "error" };
+        let labels = [completion_mode(job), result, action.as_str()];
+        self.sync_duration.with_label_values(&labels).observe(took.as_secs_f64());
+        self.syncs.with_label_values(&labels).inc();
+    }
+
+    /// [M6]
+    pub(crate) fn external(&self, controller: &str) {
+        self.external.with_label_values(&[controller]).inc();
+    }
+
+    /// [M7]
+    pub(crate) fn tracked_terminal(&self, event: &str) {
+        self.tracked_terminal.with_label_values(&[event]).inc();
+    }
+
+    /// [M10]
+    pub(crate) fn stale(&self, group: &str, resource: &str) {
+        self.stale_skips.with_label_values(&[group, resource]).inc();
+    }
+
+    /// [M3], [M4], [M5], [M8] and [M9]
+    pub(crate) fn count(&self, job: &Job, tally: &Tally) {
+        let mode = completion_mode(job);
+        match tally {
+            Tally::PodsCreated { reason, succeeded, failed } => {
+                let by = |status| self.pods_created.with_label_values(&[*reason, status]);
+                by("succeeded").inc_by(u64::from(*succeeded));
+                by("failed").inc_by(u64::from(*failed));
+            }
+            Tally::PodsFinished { succeeded, failed, failed_indexes } => {
+                let by = |result| self.pods_finished.with_label_values(&[mode, result]);
+                by("succeeded").inc_by(u64::from(*succeeded));
+                by("failed").inc_by(u64::from(*failed));
+                self.indexes_finished(job, *succeeded, *failed_indexes);
+            }
+            Tally::FailureHandled { action, pods } => {
+                self.failures_handled.with_label_values(&[action]).inc_by(u64::from(*pods));
+            }
+            Tally::JobFinished { succeeded, reason } => {
+                let result = if *succeeded { "succeeded" } else { "failed" };
+                self.jobs_finished.with_label_values(&[mode, result, reason.as_str()]).inc();
+            }
+        }
+    }
+
+    fn indexes_finished(&self, job: &Job, succeeded: u32, failed: Option<u32>) {
+        if !job.is_indexed() {
+            return;
+        }
+        let per_index = job.spec.backoff_limit_per_index.is_some();
+        let limit = if per_index { "perIndex" } else { "global" };
+        let by = |status| self.finished_indexes.with_label_values(&[status, limit]);
+        by("succeeded").inc_by(u64::from(succeeded));
+        if let Some(failed) = failed.filter(|failed| *failed > 0) {
+            by("failed").inc_by(u64::from(failed));
+        }
+    }
+}
+
+fn completion_mode(job: &Job) -> &str {
+    match &job.spec.completion_mode {
+        CompletionMode::NonIndexed => "NonIndexed",
+        CompletionMode::Indexed => "Indexed",
+        CompletionMode::Unknown(mode) => mode,
+    }
+}
+
+/// The two histograms of the work queues; each queue observes into its own label.
+#[derive(Clone, Debug)]
+pub(crate) struct QueueHistograms {
+    waited: HistogramVec,
+    worked: HistogramVec,
+}
+
+impl QueueHistograms {
+    /// Registers both.
+    pub(crate) fn new(registry: &Registry) -> prometheus::Result<Self> {
+        let histogram = |name: &str, help: &str| {
+            let options = HistogramOpts::new(format!("workqueue_{name}"), help)
+                .buckets(exponential_buckets(1e-8, 10.0, 10)?);
+            let histogram = HistogramVec::new(options, &["name"])?;
+            registry.register(Box::new(histogram.clone()))?;
+            Ok::<_, prometheus::Error>(histogram)
+        };
+        Ok(Self {
+            waited: histogram(
+                "queue_duration_seconds",
+                "How long in seconds an item stays in workqueue before being requested.",
+            )?,
+            worked: histogram(
+                "work_duration_seconds",
+                "How long in seconds processing an item from workqueue takes.",
+            )?,
+        })
+    }
+
+    /// How long keys wait, and how long work on them takes.
+    pub(crate) fn of(&self, queue: &str) -> (Histogram, Histogram) {
+        (self.waited.with_label_values(&[queue]), self.worked.with_label_values(&[queue]))
+    }
+}
+
+type Read = Box<dyn Fn() -> Figures + Send + Sync>;
+
+/// Reads the queues at each scrape.
+pub(crate) struct QueueCollector {
+    queues: Vec<(&'static str, Read)>,
+    depth: IntGaugeVec,
+    adds: IntCounterVec,
+    retries: IntCounterVec,
+    unfinished: GaugeVec,
+    longest: GaugeVec,
+    reading: parking_lot::Mutex<()>,
+}
+
+impl QueueCollector {
+    /// A collector of these queues.
+    pub(crate) fn new(queues: Vec<(&'static str, Read)>) -> prometheus::Result<Self> {
+        let name = ["name"];
+        let options = |name: &str, help: &str| Opts::new(format!("workqueue_{name}"), help);
+        Ok(Self {
+            queues,
+            depth: IntGaugeVec::new(options("depth", "Current depth of workqueue."), &name)?,
+            adds: IntCounterVec::new(
+                options("adds_total", "Total number of adds handled by workqueue."),
+                &name,
+            )?,
+            retries: IntCounterVec::new(
+                options("retries_total", "Total number of retries handled by workqueue."),
+                &name,
+            )?,
+            unfinished: GaugeVec::new(
+                options(
+                    "unfinished_work_seconds",
+                    "How many seconds of work has been done that is in progress and hasn't been \
+                     observed by work_duration.",
+                ),
+                &name,
+            )?,
+            longest: GaugeVec::new(
+                options(
+                    "longest_running_processor_seconds",
+                    "How many seconds has the longest running processor for workqueue been running.",
+                ),
+                &name,
+            )?,
+            reading: parking_lot::Mutex::new(()),
+        })
+    }
+
+    fn vecs(&self) -> [&dyn Collector; 5] {
+        [&self.depth, &self.adds, &self.retries, &self.unfinished, &self.longest]
+    }
+}
+
+impl Collector for QueueCollector {
+    fn desc(&self) -> Vec<&Desc> {
+        self.vecs().into_iter().flat_map(Collector::desc).collect()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        // Two scrapes at once must not count the same adds twice.
+        let _reading = self.reading.lock();
+        for (name, read) in &self.queues {
+            let figures = read();
+            let label = [*name];
+            let depth = i64::try_from(figures.depth).unwrap_or(i64::MAX);
+            self.depth.with_label_values(&label).set(depth);
+            raise(&self.adds.with_label_values(&label), figures.tally.adds);
+            raise(&self.retries.with_label_values(&label), figures.tally.retries);
+            let seconds = figures.unfinished.as_secs_f64();
+            self.unfinished.with_label_values(&label).set(seconds);
+            self.longest.with_label_values(&label).set(figures.longest.as_secs_f64());
+        }
+        self.vecs().into_iter().flat_map(Collector::collect).collect()
+    }
+}
+
+fn raise(counter: &IntCounter, total: u64) {
+    counter.inc_by(total.saturating_sub(counter.get()));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use controller_core::queue_core::QueueTally;
+    use controller_core::view::WireJob;
+    use prometheus::TextEncoder;
+    use serde_json::json;
+
+    fn page(registry: &Registry) -> String {
+        TextEncoder::new().encode_to_string(&registry.gather()).expect("must encode")
+    }
+
+    fn job() -> Job {
+        let job = json!({"metadata": {"name": "a", "namespace": "default"},
+            "spec": {"completionMode": "Indexed", "completions": 3, "backoffLimitPerIndex": 1}});
+        WireJob::parse(job).and_then(WireJob::view).expect("must be a Job")
+    }
+
+    #[test]
+    fn names_and_labels_are_those_of_the_reference() {
+        let registry = Registry::new();
+        let metrics = Metrics::new(&registry).expect("must register");
+        metrics.synced(&job(), true, Action::PodsCreated, Duration::from_millis(5));
+        metrics.external("example.com/other");
+        metrics.tracked_terminal("add");
+        metrics.stale("batch", "jobs");
+        let tallies = [
+            Tally::PodsCreated { reason: "new", succeeded: 2, failed: 1 },
+            Tally::PodsFinished { succeeded: 0, failed: 2, failed_indexes: Some(1) },
+            Tally::FailureHandled { action: "Ignore", pods: 3 },
+            Tally::JobFinished { succeeded: false, reason: "FailedIndexes".to_owned() },
+        ];
+        for tally in tallies {
+            metrics.count(&job(), &tally);
+        }
+        let page = page(&registry);
+        for line in [
+            r#"job_controller_job_syncs_total{action="pods_created",completion_mode="Indexed",result="success"} 1"#,
+            r#"job_controller_job_sync_duration_seconds_bucket{action="pods_created",completion_mode="Indexed",result="success",le="65.536"} 1"#,
+            r#"job_controller_jobs_finished_total{completion_mode="Indexed",reason="FailedIndexes",result="failed"} 1"#,
+            r#"job_controller_job_pods_finished_total{completion_mode="Indexed",result="failed"} 2"#,
+            r#"job_controller_pod_failures_handled_by_failure_policy_total{action="Ignore"} 3"#,
+            r#"job_controller_jobs_by_external_controller_total{controller_name="example.com/other"} 1"#,
+            r#"job_controller_terminated_pods_tracking_finalizer_total{event="add"} 1"#,
+            r#"job_controller_job_finished_indexes_total{backoffLimit="perIndex",status="succeeded"} 0"#,
+            r#"job_controller_job_finished_indexes_total{backoffLimit="perIndex",status="failed"} 1"#,
+            r#"job_controller_job_pods_creation_total{reason="new",status="failed"} 1"#,
+            r#"job_controller_stale_sync_skips_total{group="batch",resource="jobs"} 1"#,
+        ] {
+            assert!(page.contains(line), "{line}\nnot in\n{page}");
+        }
+    }
+
+    #[test]
+    fn the_queues_are_read_at_each_scrape() {
+        let registry = Registry::new();
+        let tally = QueueTally { adds: 7, retries: 2 };
+        let figures = Figures { depth: 3, tally, ..Figures::default() };
+        let collector = QueueCollector::new(vec![("job", Box::new(move || figures))]);
+        registry.register(Box::new(collector.expect("must be valid"))).expect("must register");
+        for _ in 0..2 {
+            let page = page(&registry);
+            assert!(page.contains(r#"workqueue_depth{name="job"} 3"#), "{page}");
+            assert!(page.contains(r#"workqueue_adds_total{name="job"} 7"#), "{page}");
+            assert!(page.contains(r#"workqueue_retries_total{name="job"} 2"#), "{page}");
+        }
+    }
+}

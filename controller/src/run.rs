@@ -1,0 +1,251 @@
+//! Puts the parts together, starts them in order, and ends them in order. ([Q7])
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use controller_core::job::SyncInput;
+use controller_core::job::checks::verify;
+use epilogue_runtime::admin::Admin;
+use epilogue_runtime::health::Checks;
+use epilogue_runtime::lease::{self, LeaseError, Leadership};
+use epilogue_runtime::signals::Signals;
+use epilogue_runtime::tasks::TaskGroup;
+use epilogue_runtime::{client, process};
+use kube::Client;
+use prometheus::Registry;
+use tokio_util::sync::CancellationToken;
+
+use crate::args::Config;
+use crate::cleanup::Cleaner;
+use crate::dispatch::Dispatch;
+use crate::events::Recorder;
+use crate::execute::Executor;
+use crate::feed::{self, Filled};
+use crate::metrics::{Metrics, QueueCollector, QueueHistograms};
+use crate::queue::Queue;
+use crate::stores::Stores;
+use crate::sync::Syncer;
+
+/// How long syncs that have begun may take to end.
+const END_MAX: Duration = Duration::from_secs(10);
+/// What the build was made from, where the build knows.
+const REVISION: &str = match option_env!("EPILOGUE_REVISION") {
+    Some(revision) => revision,
+    None => "unknown",
+};
+
+/// The parts of the program.
+struct Parts {
+    client: Client,
+    registry: Registry,
+    metrics: Metrics,
+    stores: Arc<Stores>,
+    dispatch: Arc<Dispatch>,
+    executor: Arc<Executor>,
+    recorder: Arc<Recorder>,
+}
+
+/// What readiness depends on. Not on the lease: a replica that waits for it is as ready as it
+/// can be, and a rolling update waits for that.
+struct Readiness {
+    jobs: Filled,
+    pods: Filled,
+}
+
+/// Runs the controller until it is told to end.
+pub(crate) fn run(config: Config) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    runtime.block_on(async {
+        let signals = Signals::install()?;
+        let token = CancellationToken::new();
+        signals.guard(&token, work(config, token.clone())).await
+    })
+}
+
+async fn work(config: Config, token: CancellationToken) -> anyhow::Result<()> {
+    let client = client::connect(&config.client).await?;
+    let identity = lease::identity();
+    let parts = Parts::new(&config, client, &identity)?;
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        revision = REVISION,
+        manage_all_jobs = config.settings.manage_all_jobs,
+        workers = config.workers,
+        "starting"
+    );
+    let recording = CancellationToken::new();
+    let recorder = Arc::clone(&parts.recorder);
+    let events = tokio::spawn({
+        let recording = recording.clone();
+        async move { recorder.run(recording).await }
+    });
+    let result = lead(&config, &parts, identity, token).await;
+    // What the last syncs had to tell is told before the process ends.
+    recording.cancel();
+    events.await.context("the recorder of events failed")?;
+    tracing::info!("ended");
+    result
+}
+
+/// Caches first, then the lease, then the workers; and back.
+async fn lead(
+    config: &Config,
+    parts: &Parts,
+    identity: String,
+    token: CancellationToken,
+) -> anyhow::Result<()> {
+    let readiness = Readiness { jobs: Filled::new("jobs"), pods: Filled::new("pods") };
+    let mut base = TaskGroup::new(token.child_token());
+    serve(config, parts, &readiness, &mut base).await?;
+    parts.watch(&readiness, &mut base);
+    let base_token = base.token();
+    let working = async {
+        let result = workers(config, parts, &readiness, identity, &base_token).await;
+        base_token.cancel();
+        result
+    };
+    let (based, worked) = tokio::join!(base.run(END_MAX), working);
+    based?;
+    worked
+}
+
+async fn serve(
+    config: &Config,
+    parts: &Parts,
+    readiness: &Readiness,
+    group: &mut TaskGroup,
+) -> anyhow::Result<()> {
+    let live = Checks::new().with("ping", || Ok(()));
+    let ready = Checks::new()
+        .with_flag("jobs", readiness.jobs.flag())
+        .with_flag("pods", readiness.pods.flag());
+    let admin = Admin::bind(&config.bind, live, ready, parts.registry.clone()).await?;
+    if let Some(address) = admin.local_addr() {
+        tracing::info!(%address, "serving /livez, /readyz and /metrics");
+    }
+    group.spawn("admin", admin.serve(group.token()));
+    Ok(())
+}
+
+/// Waits for the caches and the lease, then works until the end is asked for or the lease is
+/// lost, and gives the lease back.
+async fn workers(
+    config: &Config,
+    parts: &Parts,
+    readiness: &Readiness,
+    identity: String,
+    token: &CancellationToken,
+) -> anyhow::Result<()> {
+    tokio::select! {
+        () = token.cancelled() => return Ok(()),
+        _ = async { tokio::join!(readiness.jobs.wait(), readiness.pods.wait()) } => {}
+    }
+    tracing::info!("caches are filled");
+    let Some(options) = &config.lease else {
+        return parts.work(config, token.child_token()).await;
+    };
+    let leadership = match lease::acquire(parts.client.clone(), options, identity, token).await {
+        Err(LeaseError::Cancelled) => return Ok(()),
+        acquired => acquired?,
+    };
+    let working = token.child_token();
+    let result = tokio::select! {
+        result = parts.work(config, working.clone()) => result,
+        loss = leadership.lost() => {
+            working.cancel();
+            Err(anyhow::Error::new(loss).context("no longer leading"))
+        }
+    };
+    release(leadership).await;
+    result
+}
+
+async fn release(leadership: Leadership) {
+    if let Err(error) = leadership.release().await {
+        tracing::warn!(%error, "the lease stays until it expires");
+    }
+}
+
+impl Parts {
+    fn new(config: &Config, client: Client, identity: &str) -> anyhow::Result<Self> {
+        let registry = Registry::new();
+        process::register(&registry, env!("CARGO_PKG_VERSION"), REVISION)?;
+        let metrics = Metrics::new(&registry)?;
+        let histograms = QueueHistograms::new(&registry)?;
+        let (waited, worked) = histograms.of("job");
+        let jobs = Arc::new(Queue::new(config.api_backoff, waited, worked));
+        let (waited, worked) = histograms.of("job_orphan_pod");
+        let orphans = Arc::new(Queue::new(config.api_backoff, waited, worked));
+        let (job_queue, orphan_queue) = (Arc::clone(&jobs), Arc::clone(&orphans));
+        registry.register(Box::new(QueueCollector::new(vec![
+            ("job", Box::new(move || job_queue.figures())),
+            ("job_orphan_pod", Box::new(move || orphan_queue.figures())),
+        ])?))?;
+        let dispatch = Dispatch::new(jobs, orphans, config.batching, metrics.clone());
+        Ok(Self {
+            stores: Arc::default(),
+            dispatch: Arc::new(dispatch),
+            executor: Arc::new(Executor::new(client.clone())),
+            recorder: Recorder::new(client.clone(), identity.to_owned(), metrics.clone()),
+            client,
+            registry,
+            metrics,
+        })
+    }
+
+    /// Starts the watches.
+    fn watch(&self, readiness: &Readiness, group: &mut TaskGroup) {
+        let parts = || (self.client.clone(), Arc::clone(&self.stores), Arc::clone(&self.dispatch));
+        let (client, stores, dispatch) = parts();
+        let feed = feed::jobs(client, group.token(), stores, dispatch, readiness.jobs.clone());
+        group.spawn("watch of jobs", endless(feed));
+        let (client, stores, dispatch) = parts();
+        let feed = feed::pods(client, group.token(), stores, dispatch, readiness.pods.clone());
+        group.spawn("watch of pods", endless(feed));
+    }
+
+    /// Works on both queues until the token is cancelled.
+    async fn work(&self, config: &Config, token: CancellationToken) -> anyhow::Result<()> {
+        let syncer = Arc::new(Syncer {
+            stores: Arc::clone(&self.stores),
+            dispatch: Arc::clone(&self.dispatch),
+            executor: Arc::clone(&self.executor),
+            recorder: Arc::clone(&self.recorder),
+            metrics: self.metrics.clone(),
+            settings: config.settings.clone(),
+            check: config.check_plans.then_some(check_plan),
+        });
+        let cleaner = Arc::new(Cleaner {
+            stores: Arc::clone(&self.stores),
+            queue: Arc::clone(&self.dispatch.orphans),
+            executor: Arc::clone(&self.executor),
+            manage_all_jobs: config.settings.manage_all_jobs,
+        });
+        let mut group = TaskGroup::new(token);
+        for worker in 0..config.workers {
+            let (syncer, token) = (Arc::clone(&syncer), group.token());
+            let work = async move { syncer.work(token).await };
+            group.spawn(format!("sync worker {worker}"), endless(work));
+            let (cleaner, token) = (Arc::clone(&cleaner), group.token());
+            let work = async move { cleaner.work(token).await };
+            group.spawn(format!("orphan worker {worker}"), endless(work));
+        }
+        tracing::info!("working");
+        Ok(group.run(END_MAX).await?)
+    }
+}
+
+/// A task that ends when the end is asked for, and cannot fail.
+async fn endless(task: impl Future<Output = ()>) -> Result<(), Infallible> {
+    task.await;
+    Ok(())
+}
+
+fn check_plan(input: &SyncInput<'_>) -> Result<(), String> {
+    verify(input).map_err(|failure| failure.message)
+}
