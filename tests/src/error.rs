@@ -45,9 +45,7 @@ pub enum LabError {
         source: Box<kube::Error>,
     },
     /// A laboratory of that name runs.
-    #[error(
-        "a lab named {0:?} runs already; choose another --name, or end it: cargo lab down --name {0}"
-    )]
+    #[error("lab {0} runs already; choose another --name, or end it: cargo lab down --name {0}")]
     NameTaken(String),
     /// A name that cannot be that of a directory.
     #[error("{0:?} cannot be the name of a lab: use lower-case letters, digits and '-'")]

@@ -38,8 +38,7 @@ async fn version_is_that_of_the_release() {
 async fn service_account_without_rights_is_denied() {
     let cluster = cluster();
     let namespace = Namespace::create(&cluster).await.expect("namespace");
-    let client =
-        cluster.service_account_client(namespace.name(), "default").await.expect("client");
+    let client = cluster.service_account_client(namespace.name(), "default").await.expect("client");
     let pods: Api<Pod> = Api::namespaced(client, namespace.name());
     let answer = pods.list(&ListParams::default()).await;
     assert!(is_forbidden(&answer), "{answer:?}");

@@ -1,0 +1,67 @@
+//! The ledger: each intended difference from the reference, marked in the code, is told to users
+//! in the README.
+
+use std::collections::BTreeMap;
+
+const SECTION: &str = "## Where we differ from the reference";
+const MARK: &str = "DIVERGES(upstream):";
+
+/// How many marks each file has; files without one are left out.
+pub(crate) fn counts<'a>(
+    sources: impl Iterator<Item = (&'a str, &'a str)>,
+) -> BTreeMap<&'a str, usize> {
+    let is_mark = |line: &&str| {
+        let comment = line.trim_start().strip_prefix("//");
+        comment.is_some_and(|comment| comment.trim_start_matches(['/', '!', ' ']).starts_with(MARK))
+    };
+    sources
+        .map(|(path, text)| (path, text.lines().filter(is_mark).count()))
+        .filter(|(_, count)| *count > 0)
+        .collect()
+}
+
+/// A line of the ledger names its file in backticks, as `controller/core/src/job/backoff.rs`; a
+/// file has as many lines as marks. Without the section, nothing is asked for yet.
+pub(crate) fn differences(readme: &str, counts: &BTreeMap<&str, usize>) -> Vec<String> {
+    let Some((_, after)) = readme.split_once(SECTION) else { return Vec::new() };
+    let section = after.split("\n## ").next().unwrap_or_default();
+    let mut told: BTreeMap<&str, usize> = BTreeMap::new();
+    for line in section.lines() {
+        for path in line.split('`').skip(1).step_by(2).filter(|name| name.ends_with(".rs")) {
+            *told.entry(path).or_default() += 1;
+        }
+    }
+    let paths = counts.keys().chain(told.keys()).collect::<std::collections::BTreeSet<_>>();
+    paths
+        .into_iter()
+        .map(|path| (path, counts.get(path).unwrap_or(&0), told.get(path).unwrap_or(&0)))
+        .filter(|(_, marked, told)| marked != told)
+        .map(|(path, marked, told)| {
+            format!("`{path}`: {marked} marks in the code, {told} lines in the README's ledger")
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_marks_in_comments_count() {
+        let text = "/// DIVERGES(upstream): a\n    // DIVERGES(upstream): b\n\
+                    let mark = \"DIVERGES(upstream): c\";\n";
+        let counts = counts([("a.rs", text), ("b.rs", "")].into_iter());
+        assert_eq!(counts, BTreeMap::from([("a.rs", 2)]));
+    }
+
+    #[test]
+    fn a_mark_without_a_line_and_a_line_without_a_mark_are_found() {
+        let counts = BTreeMap::from([("a.rs", 2), ("b.rs", 1)]);
+        assert!(differences("# Epilogue\n", &counts).is_empty());
+        let readme =
+            format!("# E\n{SECTION}\n- x (`a.rs`)\n- y (`a.rs`)\n- z (`c.rs`)\n\n## Next `b.rs`\n");
+        let found = differences(&readme, &counts);
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found[0].contains("`b.rs`: 1 marks") && found[1].contains("`c.rs`: 0 marks"));
+    }
+}

@@ -1,0 +1,111 @@
+//! The house rules, held by tests over the workspace's own files. Each rule is a function from
+//! text to violations, in the modules; here they meet the files.
+//!
+//! What clippy and rustfmt hold (`unwrap`, `unsafe`, format) is theirs and not repeated.
+
+mod ledger;
+mod purity;
+mod shape;
+mod sources;
+mod syntax;
+
+use sources::{Source, read};
+
+/// Fails with all violations at once, each with its place.
+fn hold(rule: &str, violations: &[String]) {
+    assert!(violations.is_empty(), "{rule}\n  {}\n", violations.join("\n  "));
+}
+
+/// A rule about one file, for all files.
+fn in_all_sources(rule: &str, check: impl Fn(&Source) -> Vec<String>) {
+    let violations: Vec<String> = sources::all()
+        .iter()
+        .flat_map(|source| {
+            let place = source.path.clone();
+            check(source).into_iter().map(move |found| format!("{place}: {found}"))
+        })
+        .collect();
+    hold(rule, &violations);
+}
+
+#[test]
+fn pure_crates_depend_on_nothing_that_does_io() {
+    let rule = "a pure crate decides and touches nothing; its dependencies are listed in \
+                tests/suites/house_rules/purity.rs";
+    hold(rule, &purity::foreign_dependencies(&purity::metadata()));
+}
+
+#[test]
+fn pure_crates_ban_the_outside_world_in_their_clippy_toml() {
+    let rule = "the clippy.toml of a pure crate bans what the list in purity.rs names";
+    let violations: Vec<String> = purity::PURE_CRATES
+        .iter()
+        .flat_map(|(_, dir)| {
+            let path = format!("{dir}/clippy.toml");
+            let text = read(&path);
+            purity::missing_bans(&text).into_iter().map(move |ban| format!("{path}: {ban}"))
+        })
+        .collect();
+    hold(rule, &violations);
+}
+
+#[test]
+fn pure_crates_do_not_lift_their_ban() {
+    in_all_sources("a pure crate's code must not allow what its clippy.toml bans", |source| {
+        let pure = purity::PURE_CRATES
+            .iter()
+            .any(|(_, dir)| source.path.starts_with(&format!("{dir}/src/")));
+        if pure { purity::lifted_bans(&source.text) } else { Vec::new() }
+    });
+}
+
+#[test]
+fn every_file_says_its_one_job_at_its_head() {
+    in_all_sources("a file starts with `//!` and what it is for", |source| {
+        shape::missing_header(&source.text)
+    });
+}
+
+#[test]
+fn lines_fit_in_a_hundred_columns() {
+    in_all_sources("a line has at most 100 columns", |source| shape::long_lines(&source.text));
+}
+
+#[test]
+fn files_carry_the_noun_of_what_is_in_them() {
+    in_all_sources("a file is named for its content", |source| shape::vague_name(&source.path));
+}
+
+#[test]
+fn files_have_at_most_500_lines_without_their_tests() {
+    in_all_sources("split a file of more than 500 lines", |source| {
+        if source.is_test() { Vec::new() } else { syntax::long_file(&source.text) }
+    });
+}
+
+#[test]
+fn functions_have_at_most_70_lines() {
+    in_all_sources(
+        "split a function of more than 70 lines: parents branch, children compute",
+        |s| {
+            if s.is_test() { Vec::new() } else { syntax::long_functions(&s.text) }
+        },
+    );
+}
+
+#[test]
+fn nothing_is_left_undone_ignored_or_unsafe() {
+    in_all_sources(
+        "no todo!, unimplemented!, dbg!, #[ignore]; unsafe only where listed",
+        |source| syntax::forbidden_tokens(&source.path, &source.text),
+    );
+}
+
+#[test]
+fn every_divergence_from_the_reference_is_in_the_readme() {
+    let rule = "a `DIVERGES(upstream)` comment has a line in the README's ledger, and back";
+    let sources = sources::all();
+    let code = sources.iter().filter(|source| !source.is_test());
+    let counts = ledger::counts(code.map(|source| (source.path.as_str(), source.text.as_str())));
+    hold(rule, &ledger::differences(&read("README.md"), &counts));
+}

@@ -1,0 +1,149 @@
+//! Rules about the pure crates: what they may depend on, and what their clippy.toml must ban.
+
+use std::process::Command;
+
+use lab::paths::workspace_root;
+use serde_json::Value;
+
+/// The crates that decide and touch nothing, with their directories.
+pub(crate) const PURE_CRATES: [(&str, &str); 3] = [
+    ("epilogue-common", "common"),
+    ("controller-core", "controller/core"),
+    ("agent-core", "agent/core"),
+];
+
+/// What a pure crate may depend on: data, text, collections, time as a value.
+const ALLOWED: [&str; 13] = [
+    "bitflags",
+    "epilogue-common",
+    "hashbrown",
+    "indexmap",
+    "itertools",
+    "jiff",
+    "k8s-openapi",
+    "regex-lite",
+    "semver",
+    "serde",
+    "serde_json",
+    "smallvec",
+    "thiserror",
+];
+
+/// What the clippy.toml of a pure crate must ban, among whatever else it bans.
+const BANS: [&str; 25] = [
+    "std::time::Instant::now",
+    "std::time::SystemTime::now",
+    "std::time::Instant::elapsed",
+    "std::time::SystemTime::elapsed",
+    "jiff::Timestamp::now",
+    "jiff::Zoned::now",
+    "jiff::tz::TimeZone::system",
+    "std::env::var",
+    "std::env::var_os",
+    "std::env::vars",
+    "std::env::args",
+    "std::env::current_dir",
+    "std::fs::read",
+    "std::fs::read_to_string",
+    "std::fs::write",
+    "std::fs::File",
+    "std::fs::OpenOptions",
+    "std::net::TcpStream",
+    "std::net::TcpListener",
+    "std::net::UdpSocket",
+    "std::process::Command",
+    "std::process::exit",
+    "std::thread::sleep",
+    "std::thread::spawn",
+    "std::hash::RandomState",
+];
+
+/// What `cargo metadata --no-deps` says of the workspace.
+pub(crate) fn metadata() -> Value {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--no-deps", "--format-version", "1"])
+        .current_dir(workspace_root())
+        .output()
+        .expect("cargo must be startable");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("cargo metadata must be JSON")
+}
+
+/// Dependencies of pure crates that are not allowed; those of their tests are free.
+pub(crate) fn foreign_dependencies(metadata: &Value) -> Vec<String> {
+    let mut found = Vec::new();
+    for (name, _) in PURE_CRATES {
+        let packages = metadata["packages"].as_array().expect("metadata must list packages");
+        let package = packages.iter().find(|package| package["name"] == name);
+        let Some(package) = package else {
+            found.push(format!("{name} is not in the workspace"));
+            continue;
+        };
+        for dependency in package["dependencies"].as_array().into_iter().flatten() {
+            let dependency_name = dependency["name"].as_str().unwrap_or_default();
+            if dependency["kind"] != "dev" && !ALLOWED.contains(&dependency_name) {
+                found.push(format!("{name} depends on {dependency_name}"));
+            }
+        }
+    }
+    found
+}
+
+pub(crate) fn missing_bans(clippy_toml: &str) -> Vec<String> {
+    let lines = clippy_toml.lines().map(str::trim).filter(|line| !line.starts_with('#'));
+    let text: String = lines.collect::<Vec<_>>().join("\n");
+    BANS.iter()
+        .filter(|ban| !text.contains(&format!("\"{ban}\"")))
+        .map(|ban| format!("{ban} is not banned"))
+        .collect()
+}
+
+pub(crate) fn lifted_bans(text: &str) -> Vec<String> {
+    ["disallowed_methods", "disallowed_types", "disallowed_macros"]
+        .into_iter()
+        .filter(|lint| text.contains(&format!("clippy::{lint}")))
+        .map(|lint| format!("sets clippy::{lint}"))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_foreign_dependency_is_found_unless_only_tests_use_it() {
+        let depends = |name: &str, kind: Value| json!({"name": name, "kind": kind});
+        let metadata = json!({"packages": [
+            {"name": "epilogue-common", "dependencies": [
+                depends("jiff", Value::Null), depends("proptest", "dev".into()),
+            ]},
+            {"name": "agent-core", "dependencies": [
+                depends("tokio", Value::Null), depends("cc", "build".into()),
+            ]},
+        ]});
+        assert_eq!(
+            foreign_dependencies(&metadata),
+            [
+                "controller-core is not in the workspace",
+                "agent-core depends on tokio",
+                "agent-core depends on cc",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_ban_that_is_missing_or_commented_out_is_found() {
+        let all: String = BANS.iter().map(|ban| format!("{{ path = \"{ban}\" }},\n")).collect();
+        assert!(missing_bans(&all).is_empty());
+        let one_out = all.replacen("{ path", "# { path", 1);
+        assert_eq!(missing_bans(&one_out), ["std::time::Instant::now is not banned"]);
+        assert_eq!(missing_bans("").len(), BANS.len());
+    }
+
+    #[test]
+    fn a_lifted_ban_is_found() {
+        assert_eq!(lifted_bans("#![allow(clippy::disallowed_methods)]").len(), 1);
+        assert!(lifted_bans("//! Nothing.").is_empty());
+    }
+}
