@@ -3,5 +3,10 @@
 //! The way in is [`job::plan`]: it takes a [`job::SyncInput`] and gives a [`job::Plan`], which
 //! [`job::Progress`] turns into one step at a time for whoever talks to the API.
 
+pub mod event_series;
 pub mod job;
+pub mod orphans;
+pub mod pace;
+pub mod queue_core;
+pub mod triggers;
 pub mod view;
