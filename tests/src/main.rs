@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use commands::{demo, down, prepare, status, test, up};
+use commands::{bench, demo, down, prepare, status, test, up};
 
 /// A real Kubernetes API on this machine, and the tests and shows that run on it.
 #[derive(Debug, Parser)]
@@ -28,6 +28,8 @@ enum Command {
     Status,
     /// Run the tests: all, or those named
     Test(test::Arguments),
+    /// Compare our controller with the reference, in figures
+    Bench(bench::Arguments),
     /// Install the tools and build the control plane that everything else needs
     Prepare,
 }
@@ -51,8 +53,12 @@ async fn run(command: Command) -> anyhow::Result<()> {
         Command::Demo(arguments) => demo::run(arguments).await,
         Command::Up(arguments) => up::run(arguments).await,
         Command::Down(arguments) => down::run(arguments).await,
-        Command::Status => status::run(),
+        Command::Status => {
+            status::run();
+            Ok(())
+        }
         Command::Test(arguments) => test::run(arguments).await,
+        Command::Bench(arguments) => bench::run(arguments).await,
         Command::Prepare => prepare::run().await,
     }
 }

@@ -3,7 +3,7 @@
 use lab::paths::LabDir;
 use lab::run_dir::{self, State};
 
-pub(crate) fn run() -> anyhow::Result<()> {
+pub(crate) fn run() {
     let running: Vec<State> = run_dir::list(&LabDir::of_workspace())
         .iter()
         .filter(|dir| run_dir::is_held(dir))
@@ -20,5 +20,4 @@ pub(crate) fn run() -> anyhow::Result<()> {
             println!("  {} {life}, pid {}", process.name, process.pid);
         }
     }
-    Ok(())
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use lab::control_plane::flags::ALL_CONTROLLERS;
+use lab::nodes::{self, SimulatedNodes};
 use lab::paths::LabDir;
 use lab::run_dir::{Phase, State};
 use lab::{ControlPlane, Name, Options, observe_until};
@@ -18,9 +19,10 @@ const DETACHED_READY_WITHIN: Duration = Duration::from_mins(2);
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Simulated nodes to add
+    /// Simulated nodes to add; they run the pods that are bound to them, and bind the others
+    /// themselves unless there is a scheduler
     #[arg(long, default_value_t = 0)]
-    nodes: u32,
+    nodes: usize,
 
     /// Run kube-controller-manager, by default with all controllers
     ///
@@ -59,11 +61,12 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
 async fn attached(arguments: &Arguments) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut control_plane = tokio::select! {
-        started = ControlPlane::start(options(arguments)) => started?,
+    let started = tokio::select! {
+        started = start(arguments) => started?,
         _ = terminate.recv() => return Ok(()),
         _ = interrupt.recv() => return Ok(()),
     };
+    let (mut control_plane, nodes) = started;
     println!("{}", describe(&control_plane));
     println!("Ctrl-C ends it.");
     let unasked = tokio::select! {
@@ -71,8 +74,26 @@ async fn attached(arguments: &Arguments) -> anyhow::Result<()> {
         _ = terminate.recv() => None,
         _ = interrupt.recv() => None,
     };
+    if let (Some(nodes), None) = (nodes, &unasked) {
+        nodes.stop().await?;
+    }
     control_plane.stop().await?;
     unasked.map_or(Ok(()), |ended| Err(ended.into()))
+}
+
+async fn start(arguments: &Arguments) -> anyhow::Result<(ControlPlane, Option<SimulatedNodes>)> {
+    let control_plane = ControlPlane::start(options(arguments)).await?;
+    if arguments.nodes == 0 {
+        return Ok((control_plane, None));
+    }
+    let options = nodes::Options {
+        nodes: arguments.nodes,
+        // The scheduler's work, where there is one.
+        bind: !arguments.scheduler,
+        ..nodes::Options::default()
+    };
+    let nodes = SimulatedNodes::start(control_plane.admin_client().await?, options).await?;
+    Ok((control_plane, Some(nodes)))
 }
 
 fn options(arguments: &Arguments) -> Options {
