@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Parser;
+use clap::{ArgAction, Parser};
 use controller_core::job::Settings;
 use controller_core::pace::Batching;
 use controller_core::queue_core::FailureDelay;
@@ -29,8 +29,12 @@ pub(crate) struct Args {
     kubeconfig: Option<PathBuf>,
     /// Run also Jobs without managedBy; kube-controller-manager must then run with
     /// --controllers=*,-job-controller.
-    #[arg(long)]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
     manage_all_jobs: bool,
+    /// See only the Jobs and pods of this namespace.
+    #[arg(long, value_name = "NAMESPACE")]
+    namespace: Option<String>,
     /// Jobs that are synced at once.
     #[arg(long, value_name = "N", default_value_t = 5)]
     concurrent_job_syncs: usize,
@@ -60,18 +64,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DURATION", default_value = "5m0s")]
     expectations_timeout: GoDuration,
     /// Work only while holding the lease, so that several replicas do not work at once.
-    #[arg(long)]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_value_t = true, default_missing_value = "true", action = ArgAction::Set)]
     leader_elect: bool,
     /// Name of the lease.
     #[arg(long, value_name = "NAME", default_value = "epilogue-controller")]
     leader_elect_resource_name: String,
     /// Namespace of the lease.
-    #[arg(
-        long,
-        value_name = "NAMESPACE",
-        env = "POD_NAMESPACE",
-        default_value = "kube-system"
-    )]
+    #[arg(long, value_name = "NAMESPACE", env = "POD_NAMESPACE", default_value = "kube-system")]
     leader_elect_resource_namespace: String,
     /// How long others wait after the leader's last sign of life.
     #[arg(long, value_name = "DURATION", default_value = "15s")]
@@ -98,7 +98,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILTER", default_value = "info")]
     pub(crate) log_level: LogFilter,
     /// Verify every plan before it is carried out, and log what does not hold.
-    #[arg(long)]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
     check_plans: bool,
 }
 
@@ -106,6 +107,7 @@ pub(crate) struct Args {
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
     pub(crate) client: ClientOptions,
+    pub(crate) namespace: Option<String>,
     pub(crate) settings: Settings,
     pub(crate) batching: Batching,
     pub(crate) api_backoff: FailureDelay,
@@ -119,7 +121,9 @@ pub(crate) struct Config {
 #[derive(Debug, Error)]
 pub(crate) enum ArgsError {
     /// A base is above its maximum.
-    #[error("--{base_flag} {base} is longer than --{max_flag} {max}; lower the first or raise the second")]
+    #[error(
+        "--{base_flag} {base} is longer than --{max_flag} {max}; lower the first or raise the second"
+    )]
     BaseAboveMax {
         base_flag: &'static str,
         base: GoDuration,
@@ -176,6 +180,7 @@ impl Args {
             },
             workers: self.concurrent_job_syncs,
             lease,
+            namespace: self.namespace,
             bind: self.metrics_bind_address,
             check_plans: self.check_plans,
             client: ClientOptions { kubeconfig: self.kubeconfig, user_agent, pace },
@@ -274,7 +279,8 @@ mod tests {
         assert_eq!(config.batching, Batching::Adaptive);
         let (base, max) = (Duration::from_secs(1), Duration::from_mins(1));
         assert_eq!(config.api_backoff, FailureDelay { base, max });
-        assert_eq!((config.workers, config.lease, config.client.pace.bucket), (5, None, None));
+        assert_eq!((config.workers, config.client.pace.bucket), (5, None));
+        assert_eq!(config.lease.map(|lease| lease.name).as_deref(), Some("epilogue-controller"));
     }
 
     #[test]
@@ -285,7 +291,7 @@ mod tests {
             "--max-job-pod-failure-backoff=1h0m0s",
             "--kube-api-qps=20",
             "--kube-api-burst=30",
-            "--leader-elect",
+            "--leader-elect=true",
             "--leader-elect-resource-namespace=jobs",
         ])
         .expect("must be valid");
@@ -309,11 +315,9 @@ mod tests {
             (&["--kube-api-qps=-1"], &["--kube-api-qps", "0 for no limit"]),
             (&["--kube-api-burst=5"], &["--kube-api-qps"]),
             (&["--sync-job-batch-period=1"], &["--sync-job-batch-period", "500ms"]),
-            (
-                &["--leader-elect", "--leader-elect-lease-duration=1s"],
-                &["--leader-elect-lease-duration"],
-            ),
+            (&["--leader-elect-lease-duration=1s"], &["--leader-elect-lease-duration"]),
         ];
+        assert!(config(&["--leader-elect=false"]).is_ok_and(|config| config.lease.is_none()));
         for (args, words) in table {
             let error = config(args).expect_err("must be refused");
             for word in words {

@@ -94,8 +94,7 @@ impl Executor {
     }
 
     async fn confirm(&self, job: &Job) -> Outcome<LiveJob> {
-        let reply: PodReply =
-            self.call(Method::GET, &job_path(&job.key, ""), JSON, None).await?;
+        let reply: PodReply = self.call(Method::GET, &job_path(&job.key, ""), JSON, None).await?;
         let deleting = reply.metadata.deletion_timestamp.is_some();
         Ok(LiveJob { uid: reply.metadata.uid.into(), deleting })
     }
@@ -107,8 +106,7 @@ impl Executor {
 
     async fn patch(&self, pod: &Pod, body: Value) -> Outcome<WrittenPod> {
         let path = pod_path(pod);
-        let reply: PodReply =
-            self.call(Method::PATCH, &path, STRATEGIC_MERGE, Some(&body)).await?;
+        let reply: PodReply = self.call(Method::PATCH, &path, STRATEGIC_MERGE, Some(&body)).await?;
         Ok(reply.into())
     }
 

@@ -45,40 +45,40 @@ impl Filled {
     }
 }
 
-/// Feeds Jobs until the token is cancelled.
-pub(crate) async fn jobs(
-    client: Client,
-    token: CancellationToken,
-    stores: Arc<Stores>,
-    dispatch: Arc<Dispatch>,
-    filled: Filled,
-) {
-    watch::<RawJob>(client, token, move |seen| {
-        let ends = matches!(seen, Seen::ListEnds(_));
-        dispatch.dispatch(job_event(&stores, seen));
-        if ends {
-            filled.fill();
-        }
-    })
-    .await;
+/// What both feeds work with.
+#[derive(Clone)]
+pub(crate) struct Feed {
+    pub(crate) client: Client,
+    /// The only namespace, if there is but one.
+    pub(crate) namespace: Option<String>,
+    pub(crate) stores: Arc<Stores>,
+    pub(crate) dispatch: Arc<Dispatch>,
 }
 
-/// Feeds pods until the token is cancelled.
-pub(crate) async fn pods(
-    client: Client,
-    token: CancellationToken,
-    stores: Arc<Stores>,
-    dispatch: Arc<Dispatch>,
-    filled: Filled,
-) {
-    watch::<WirePod>(client, token, move |seen| {
-        let ends = matches!(seen, Seen::ListEnds(_));
-        dispatch.dispatch(pod_event(&stores, seen));
-        if ends {
-            filled.fill();
-        }
-    })
-    .await;
+impl Feed {
+    /// Feeds Jobs until the token is cancelled.
+    pub(crate) async fn jobs(self, token: CancellationToken, filled: Filled) {
+        watch::<RawJob>(self.client, self.namespace.as_deref(), token, |seen| {
+            let ends = matches!(seen, Seen::ListEnds(_));
+            self.dispatch.dispatch(job_event(&self.stores, seen));
+            if ends {
+                filled.fill();
+            }
+        })
+        .await;
+    }
+
+    /// Feeds pods until the token is cancelled.
+    pub(crate) async fn pods(self, token: CancellationToken, filled: Filled) {
+        watch::<WirePod>(self.client, self.namespace.as_deref(), token, |seen| {
+            let ends = matches!(seen, Seen::ListEnds(_));
+            self.dispatch.dispatch(pod_event(&self.stores, seen));
+            if ends {
+                filled.fill();
+            }
+        })
+        .await;
+    }
 }
 
 fn job_event(stores: &Stores, seen: Seen<RawJob>) -> Reaction {

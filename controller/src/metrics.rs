@@ -34,7 +34,8 @@ impl Metrics {
     /// Registers all of them.
     pub(crate) fn new(registry: &Registry) -> prometheus::Result<Self> {
         let counter = |name: &str, help: &str, labels: &[&str]| {
-            let counter = IntCounterVec::new(Opts::new(format!("job_controller_{name}"), help), labels)?;
+            let counter =
+                IntCounterVec::new(Opts::new(format!("job_controller_{name}"), help), labels)?;
             registry.register(Box::new(counter.clone()))?;
             Ok::<_, prometheus::Error>(counter)
         };

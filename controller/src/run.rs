@@ -9,7 +9,7 @@ use controller_core::job::SyncInput;
 use controller_core::job::checks::verify;
 use epilogue_runtime::admin::Admin;
 use epilogue_runtime::health::Checks;
-use epilogue_runtime::lease::{self, LeaseError, Leadership};
+use epilogue_runtime::lease::{self, Leadership, LeaseError};
 use epilogue_runtime::signals::Signals;
 use epilogue_runtime::tasks::TaskGroup;
 use epilogue_runtime::{client, process};
@@ -22,7 +22,7 @@ use crate::cleanup::Cleaner;
 use crate::dispatch::Dispatch;
 use crate::events::Recorder;
 use crate::execute::Executor;
-use crate::feed::{self, Filled};
+use crate::feed::{Feed, Filled};
 use crate::metrics::{Metrics, QueueCollector, QueueHistograms};
 use crate::queue::Queue;
 use crate::stores::Stores;
@@ -102,7 +102,7 @@ async fn lead(
     let readiness = Readiness { jobs: Filled::new("jobs"), pods: Filled::new("pods") };
     let mut base = TaskGroup::new(token.child_token());
     serve(config, parts, &readiness, &mut base).await?;
-    parts.watch(&readiness, &mut base);
+    parts.watch(config, &readiness, &mut base);
     let base_token = base.token();
     let working = async {
         let result = workers(config, parts, &readiness, identity, &base_token).await;
@@ -199,14 +199,17 @@ impl Parts {
     }
 
     /// Starts the watches.
-    fn watch(&self, readiness: &Readiness, group: &mut TaskGroup) {
-        let parts = || (self.client.clone(), Arc::clone(&self.stores), Arc::clone(&self.dispatch));
-        let (client, stores, dispatch) = parts();
-        let feed = feed::jobs(client, group.token(), stores, dispatch, readiness.jobs.clone());
-        group.spawn("watch of jobs", endless(feed));
-        let (client, stores, dispatch) = parts();
-        let feed = feed::pods(client, group.token(), stores, dispatch, readiness.pods.clone());
-        group.spawn("watch of pods", endless(feed));
+    fn watch(&self, config: &Config, readiness: &Readiness, group: &mut TaskGroup) {
+        let feed = Feed {
+            client: self.client.clone(),
+            namespace: config.namespace.clone(),
+            stores: Arc::clone(&self.stores),
+            dispatch: Arc::clone(&self.dispatch),
+        };
+        let jobs = feed.clone().jobs(group.token(), readiness.jobs.clone());
+        group.spawn("watch of jobs", endless(jobs));
+        let pods = feed.pods(group.token(), readiness.pods.clone());
+        group.spawn("watch of pods", endless(pods));
     }
 
     /// Works on both queues until the token is cancelled.

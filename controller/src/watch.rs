@@ -32,8 +32,10 @@ const GONE: u16 = 410;
 
 /// An object that can be watched.
 pub(crate) trait Watched: DeserializeOwned + Clone + Debug + Send + 'static {
-    /// The path of the list of all of them.
-    const PATH: &'static str;
+    /// The path of its group and version.
+    const GROUP: &'static str;
+    /// The name of its kind in paths.
+    const PLURAL: &'static str;
     /// `metadata.resourceVersion`.
     fn version(&self) -> &str;
 }
@@ -44,7 +46,8 @@ pub(crate) trait Watched: DeserializeOwned + Clone + Debug + Send + 'static {
 pub(crate) struct RawJob(pub(crate) Value);
 
 impl Watched for RawJob {
-    const PATH: &'static str = "/apis/batch/v1/jobs";
+    const GROUP: &'static str = "/apis/batch/v1";
+    const PLURAL: &'static str = "jobs";
 
     fn version(&self) -> &str {
         self.0["metadata"]["resourceVersion"].as_str().unwrap_or_default()
@@ -52,7 +55,8 @@ impl Watched for RawJob {
 }
 
 impl Watched for WirePod {
-    const PATH: &'static str = "/api/v1/pods";
+    const GROUP: &'static str = "/api/v1";
+    const PLURAL: &'static str = "pods";
 
     fn version(&self) -> &str {
         self.metadata.resource_version.as_deref().unwrap_or_default()
@@ -112,6 +116,7 @@ struct PageMeta {
 /// One watch.
 struct Watch<H> {
     client: Client,
+    path: String,
     handle: H,
     /// The version up to which everything was told; none before the first list.
     position: Option<String>,
@@ -119,17 +124,24 @@ struct Watch<H> {
     failures: u32,
 }
 
-/// Tells everything that happens to objects of a kind until `token` is cancelled.
+/// Tells everything that happens to objects of a kind, in one namespace or in all, until `token`
+/// is cancelled.
 pub(crate) async fn watch<T: Watched>(
     client: Client,
+    namespace: Option<&str>,
     token: CancellationToken,
     handle: impl FnMut(Seen<T>) + Send,
 ) {
-    let mut watch = Watch { client, handle, position: None, streams_lists: true, failures: 0 };
+    let path = match namespace {
+        None => format!("{}/{}", T::GROUP, T::PLURAL),
+        Some(namespace) => format!("{}/namespaces/{namespace}/{}", T::GROUP, T::PLURAL),
+    };
+    let mut watch =
+        Watch { client, path, handle, position: None, streams_lists: true, failures: 0 };
     let forever = async {
         loop {
             if let Err(error) = watch.round().await {
-                watch.recover::<T>(&error).await;
+                watch.recover(&error).await;
             }
         }
     };
@@ -156,7 +168,7 @@ impl<H: Send> Watch<H> {
         H: FnMut(Seen<T>),
     {
         let mut listing = self.position.is_none();
-        let request = stream_request(T::PATH, self.position.as_deref())?;
+        let request = stream_request(&self.path, self.position.as_deref())?;
         let opened = self.client.request_events::<T>(request).await;
         let mut events = pin!(opened.map_err(|error| refused(error, listing))?);
         if listing {
@@ -185,7 +197,9 @@ impl<H: Send> Watch<H> {
                         (self.handle)(Seen::UpTo(told));
                     }
                 }
-                WatchEvent::Error(status) if status.code == GONE => return Err(WatchError::Expired),
+                WatchEvent::Error(status) if status.code == GONE => {
+                    return Err(WatchError::Expired);
+                }
                 WatchEvent::Error(status) => return Err(WatchError::Reported(status.message)),
             }
         }
@@ -199,7 +213,7 @@ impl<H: Send> Watch<H> {
         (self.handle)(Seen::ListBegins);
         let mut token = String::new();
         loop {
-            let request = page_request(T::PATH, &token)?;
+            let request = page_request(&self.path, &token)?;
             let page: Page<T> = self.client.request(request).await.map_err(failed)?;
             page.items.into_iter().for_each(|object| (self.handle)(Seen::Shown(object)));
             token = page.metadata.r#continue;
@@ -223,8 +237,8 @@ impl<H: Send> Watch<H> {
     }
 
     /// Does what an error asks for, and pauses so that a broken server is not overrun.
-    async fn recover<T: Watched>(&mut self, error: &WatchError) {
-        let path = T::PATH;
+    async fn recover(&mut self, error: &WatchError) {
+        let path = self.path.as_str();
         match error {
             WatchError::NoStreaming => {
                 tracing::info!(path, "the server does not stream lists, reading pages");

@@ -352,8 +352,7 @@ impl State {
             return;
         }
         let seen = self.seen;
-        let caught_up =
-            |written: &Versions| written.jobs <= seen.jobs && written.pods <= seen.pods;
+        let caught_up = |written: &Versions| written.jobs <= seen.jobs && written.pods <= seen.pods;
         let (ready, late) =
             std::mem::take(&mut self.late).into_iter().partition(|(_, it)| caught_up(it));
         self.late = late;
