@@ -1,0 +1,3 @@
+module epilogue.dev/lab/container
+
+go 1.26.0
