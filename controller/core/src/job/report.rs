@@ -4,9 +4,7 @@ use std::fmt;
 
 use jiff::SignedDuration;
 
-use super::BackoffRecord;
 use super::plan::{Idle, Plan};
-use super::pods::PodStage;
 use super::verdict::End;
 use crate::view::{CompletionMode, Job};
 
@@ -30,6 +28,13 @@ pub enum WaitsFor {
         /// Failures since the last success.
         failures: u32,
         /// How long.
+        left: SignedDuration,
+    },
+    /// The end of the backoff of single indexes.
+    IndexBackoff {
+        /// How many indexes wait.
+        indexes: usize,
+        /// How long the first of them does.
         left: SignedDuration,
     },
     /// Somebody to resume it.
@@ -71,13 +76,13 @@ impl WaitsFor {
         if !plan.census.terminating.is_empty() {
             waits.push(Self::TerminatingPods(plan.census.terminating.len()));
         }
-        if let (PodStage::None, Some(left)) = (&plan.pods, plan.requeue_after)
-            && plan.backoff != BackoffRecord::default()
-        {
-            waits.push(Self::Backoff { failures: plan.backoff.failures, left });
-        }
         waits
     }
+}
+
+/// `1 pod`, `2 pods`.
+pub(super) fn pods(count: usize) -> String {
+    if count == 1 { "1 pod".to_owned() } else { format!("{count} pods") }
 }
 
 impl fmt::Display for WaitsFor {
@@ -90,10 +95,13 @@ impl fmt::Display for WaitsFor {
             Self::CompletionMode(mode) => {
                 write!(formatter, "a controller that knows completionMode {mode}")
             }
-            Self::ActivePods(count) => write!(formatter, "{count} active pods"),
-            Self::TerminatingPods(count) => write!(formatter, "{count} terminating pods"),
+            Self::ActivePods(count) => write!(formatter, "{}, active", pods(*count)),
+            Self::TerminatingPods(count) => write!(formatter, "{}, terminating", pods(*count)),
             Self::Backoff { failures, left } => {
                 write!(formatter, "the backoff after {failures} failures, {left:#} more")
+            }
+            Self::IndexBackoff { indexes, left } => {
+                write!(formatter, "the backoff of {indexes} indexes, {left:#} more for the first")
             }
             Self::Resume => formatter.write_str("spec.suspend to become false"),
             Self::Deletion => formatter.write_str("its own deletion"),

@@ -1,0 +1,98 @@
+//! `kubectl epilogue explain`: flags, and the way from a source to a text.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use controller_core::job::{Memory, Settings, SyncInput, Versions, explain};
+use jiff::Timestamp;
+
+use crate::render;
+use crate::source::{self, Picture};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// The Job, as job/NAME or NAME; with --filename it may be left out
+    #[arg(value_name = "job/NAME")]
+    job: Option<JobName>,
+    /// Namespace; by default that of the kubeconfig's context
+    #[arg(short, long)]
+    namespace: Option<String>,
+    /// Context of the kubeconfig
+    #[arg(long)]
+    context: Option<String>,
+    /// Kubeconfig file; by default what kubectl would use
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// Explain from a dump instead of a cluster: the output of
+    /// `kubectl get job,pod -o yaml`; - for standard input
+    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["context", "kubeconfig"])]
+    filename: Option<PathBuf>,
+    /// Time to explain for, as 2026-01-31T12:00:00Z; by default now
+    #[arg(long, value_name = "TIME")]
+    at: Option<Timestamp>,
+    /// Form of the answer
+    #[arg(short, long, value_enum, default_value_t = Output::Text)]
+    output: Output,
+    /// Explain as a controller with --manage-all-jobs would see it
+    #[arg(long)]
+    manage_all_jobs: bool,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Output {
+    Text,
+    Json,
+    Yaml,
+}
+
+/// A Job's name, with or without `job/`.
+#[derive(Clone, Debug)]
+struct JobName(String);
+
+impl FromStr for JobName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.split_once('/') {
+            None if !text.is_empty() => Ok(Self(text.to_owned())),
+            Some(("job" | "jobs" | "job.batch" | "jobs.batch", name)) if !name.is_empty() => {
+                Ok(Self(name.to_owned()))
+            }
+            _ => Err("only Jobs can be explained; give job/NAME".to_owned()),
+        }
+    }
+}
+
+pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<String> {
+    let name = arguments.job.as_ref().map(|name| name.0.as_str());
+    let namespace = arguments.namespace.as_deref();
+    let picture = match (&arguments.filename, name) {
+        (Some(path), name) => source::dump(path, namespace, name)?,
+        (None, Some(name)) => {
+            let kubeconfig = arguments.kubeconfig.clone();
+            let context = arguments.context.clone();
+            source::cluster(kubeconfig, context, namespace, name).await?
+        }
+        (None, None) => anyhow::bail!("name a Job, as job/NAME, or give a dump by --filename"),
+    };
+    answer(&picture, &arguments)
+}
+
+fn answer(picture: &Picture, arguments: &Arguments) -> anyhow::Result<String> {
+    let explanation = explain(&SyncInput {
+        job: &picture.job,
+        pods: &picture.pods,
+        memory: &Memory::default(),
+        seen: Versions::default(),
+        now: arguments.at.unwrap_or_else(Timestamp::now),
+        settings: &Settings {
+            manage_all_jobs: arguments.manage_all_jobs,
+            ..Settings::default()
+        },
+    });
+    Ok(match arguments.output {
+        Output::Text => render::text(&explanation),
+        Output::Json => serde_json::to_string_pretty(&explanation)?,
+        Output::Yaml => serde_yaml_ng::to_string(&explanation)?,
+    })
+}

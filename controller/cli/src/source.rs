@@ -1,0 +1,188 @@
+//! Where a Job and its pods are read from: a cluster, or a dump of one.
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use controller_core::view::{Interner, Job, Pod, WireJob, WirePod};
+use kube::Config;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use serde::Deserialize as _;
+use serde_json::Value;
+use thiserror::Error;
+
+/// A Job and the pods that might be its own.
+#[derive(Debug)]
+pub(crate) struct Picture {
+    pub(crate) job: Arc<Job>,
+    pub(crate) pods: Vec<Arc<Pod>>,
+}
+
+/// Why there is no picture.
+#[derive(Debug, Error)]
+pub(crate) enum SourceError {
+    #[error("cannot read {0}")]
+    Read(PathBuf, #[source] std::io::Error),
+    #[error("{0} is neither YAML nor JSON; dump it by `kubectl get job,pod -o yaml`")]
+    Parse(PathBuf, #[source] serde_yaml_ng::Error),
+    #[error("the dump holds no Job {0}; it holds {1}")]
+    NoSuchJob(String, String),
+    #[error("the dump holds several Jobs; name one of {0}")]
+    Ambiguous(String),
+    #[error("a {0} of the dump is not as the API would give it")]
+    Object(&'static str, #[source] serde_json::Error),
+    #[error("cannot use the kubeconfig; check --kubeconfig, --context or KUBECONFIG")]
+    Kubeconfig(#[source] kube::config::KubeconfigError),
+    #[error("cannot make a client of the kubeconfig")]
+    Client(#[source] kube::Error),
+    #[error("cannot {0}")]
+    Api(String, #[source] Box<kube::Error>),
+}
+
+/// Reads from a cluster.
+pub(crate) async fn cluster(
+    kubeconfig: Option<PathBuf>,
+    context: Option<String>,
+    namespace: Option<&str>,
+    name: &str,
+) -> Result<Picture, SourceError> {
+    let options = KubeConfigOptions { context, ..KubeConfigOptions::default() };
+    let config = match kubeconfig {
+        Some(path) => {
+            let kubeconfig = Kubeconfig::read_from(path).map_err(SourceError::Kubeconfig)?;
+            Config::from_custom_kubeconfig(kubeconfig, &options).await
+        }
+        None => Config::from_kubeconfig(&options).await,
+    };
+    let config = config.map_err(SourceError::Kubeconfig)?;
+    let namespace = namespace.unwrap_or(&config.default_namespace).to_owned();
+    let client = kube::Client::try_from(config).map_err(SourceError::Client)?;
+    let job = get(&client, &format!("/apis/batch/v1/namespaces/{namespace}/jobs/{name}")).await?;
+    let pods = get(&client, &format!("/api/v1/namespaces/{namespace}/pods")).await?;
+    let pods = pods["items"].as_array().cloned().unwrap_or_default();
+    picture(job, pods)
+}
+
+async fn get(client: &kube::Client, path: &str) -> Result<Value, SourceError> {
+    let request = http::Request::get(path).body(Vec::new()).expect("a path must make a request");
+    let failed = |error| SourceError::Api(format!("get {path}"), Box::new(error));
+    client.request::<Value>(request).await.map_err(failed)
+}
+
+/// Reads from a dump: objects and lists of objects, in one or many documents.
+pub(crate) fn dump(
+    path: &Path,
+    namespace: Option<&str>,
+    name: Option<&str>,
+) -> Result<Picture, SourceError> {
+    let failed = |error| SourceError::Read(path.to_owned(), error);
+    let text = if path == Path::new("-") {
+        let mut text = String::new();
+        std::io::stdin().read_to_string(&mut text).map_err(failed)?;
+        text
+    } else {
+        std::fs::read_to_string(path).map_err(failed)?
+    };
+    let mut objects = Vec::new();
+    for document in serde_yaml_ng::Deserializer::from_str(&text) {
+        let object = Value::deserialize(document)
+            .map_err(|error| SourceError::Parse(path.to_owned(), error))?;
+        flatten(object, &mut objects);
+    }
+    choose(objects, namespace, name)
+}
+
+fn flatten(object: Value, objects: &mut Vec<Value>) {
+    match object {
+        Value::Object(mut fields) if fields.contains_key("items") => {
+            if let Some(Value::Array(items)) = fields.remove("items") {
+                items.into_iter().for_each(|item| flatten(item, objects));
+            }
+        }
+        Value::Null => {}
+        other => objects.push(other),
+    }
+}
+
+fn choose(
+    objects: Vec<Value>,
+    namespace: Option<&str>,
+    name: Option<&str>,
+) -> Result<Picture, SourceError> {
+    let (jobs, pods): (Vec<Value>, Vec<Value>) = objects
+        .into_iter()
+        .filter(|object| object["kind"] == "Job" || object["kind"] == "Pod")
+        .partition(|object| object["kind"] == "Job");
+    let title = |job: &Value| {
+        let text = |field: &str| job["metadata"][field].as_str().unwrap_or("?").to_owned();
+        format!("{}/{}", text("namespace"), text("name"))
+    };
+    let known = jobs.iter().map(title).collect::<Vec<_>>().join(", ");
+    let matches = |job: &&Value| {
+        let is = |field: &str, wanted: Option<&str>| {
+            wanted.is_none_or(|wanted| job["metadata"][field] == wanted)
+        };
+        is("namespace", namespace) && is("name", name)
+    };
+    let mut found = jobs.iter().filter(matches);
+    match (found.next(), found.next()) {
+        (Some(job), None) => {
+            let home = job["metadata"]["namespace"].clone();
+            let pods = pods.into_iter().filter(|pod| pod["metadata"]["namespace"] == home);
+            picture(job.clone(), pods.collect())
+        }
+        (Some(_), Some(_)) => Err(SourceError::Ambiguous(known)),
+        (None, _) => {
+            let known = if known.is_empty() { "none".to_owned() } else { known };
+            Err(SourceError::NoSuchJob(name.unwrap_or_default().to_owned(), known))
+        }
+    }
+}
+
+fn picture(job: Value, pods: Vec<Value>) -> Result<Picture, SourceError> {
+    let bad_job = |error| SourceError::Object("Job", error);
+    let job = WireJob::parse(job).and_then(WireJob::view).map_err(bad_job)?;
+    let mut interner = Interner::default();
+    let pods = pods
+        .into_iter()
+        .map(|pod| WirePod::deserialize(pod).map(|wire| wire.view(&mut interner)))
+        .filter(|pod| pod.as_ref().map_or(true, |it| it.owner.is_none() || it.is_owned_by(&job.uid)))
+        .map(|pod| pod.map(Arc::new))
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|error| SourceError::Object("Pod", error))?;
+    Ok(Picture { job: Arc::new(job), pods })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn job(name: &str) -> Value {
+        json!({"kind": "Job", "metadata": {"namespace": "a", "name": name, "uid": name},
+               "spec": {"selector": {"matchLabels": {"job": name}}, "template": {}}})
+    }
+
+    fn pod(name: &str, owner: &str) -> Value {
+        json!({"kind": "Pod", "metadata": {"namespace": "a", "name": name, "uid": name,
+               "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": owner,
+                                    "uid": owner, "controller": true}]}})
+    }
+
+    #[test]
+    fn the_only_job_needs_no_name_and_gets_its_own_pods() {
+        let mut objects = Vec::new();
+        flatten(json!({"kind": "List", "items": [job("x"), pod("p", "x"), pod("q", "y")]}), &mut objects);
+        let picture = choose(objects, None, None).expect("a picture");
+        assert_eq!(picture.job.key.to_string(), "a/x");
+        assert_eq!(picture.pods.iter().map(|pod| &*pod.name).collect::<Vec<_>>(), ["p"]);
+    }
+
+    #[test]
+    fn a_wrong_or_missing_name_tells_which_jobs_there_are() {
+        let several = choose(vec![job("x"), job("y")], None, None).expect_err("two Jobs");
+        assert_eq!(several.to_string(), "the dump holds several Jobs; name one of a/x, a/y");
+        let wrong = choose(vec![job("x")], None, Some("z")).expect_err("no such Job");
+        assert_eq!(wrong.to_string(), "the dump holds no Job z; it holds a/x");
+    }
+}
