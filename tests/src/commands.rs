@@ -1,5 +1,6 @@
 //! The sub commands, one file each: `Arguments` where it takes any, and `run`.
 
+pub(crate) mod bench;
 pub(crate) mod build;
 pub(crate) mod demo;
 pub(crate) mod down;

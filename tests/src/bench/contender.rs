@@ -1,0 +1,137 @@
+//! Who runs the Jobs: our controller, or the reference's Job controller and nothing else of it.
+//! Starts each on a control plane of its own, with the same simulated nodes, and ends it again.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use crate::controller::{Controller, Setup};
+use crate::nodes::{self, SimulatedNodes};
+use crate::{ControlPlane, LabError, Options};
+
+const REFERENCE: &str = "kube-controller-manager";
+const MANAGED_BY: &str = "epilogue.dev/job-controller";
+const NODES: usize = 10;
+
+/// One column of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Contender {
+    /// Ours, which has no limit of its own.
+    Ours,
+    /// The reference without its client's limit, so that the machine limits both alike.
+    Reference,
+    /// The reference with its defaults, 20 requests a second and bursts of 30.
+    Throttled,
+}
+
+impl Contender {
+    /// The title of its column.
+    pub(super) fn title(self) -> &'static str {
+        match self {
+            Self::Ours => "ours",
+            Self::Reference => "reference",
+            Self::Throttled => "ref, 20 qps",
+        }
+    }
+
+    /// What its Jobs say about who manages them.
+    pub(super) fn managed_by(self) -> Option<&'static str> {
+        (self == Self::Ours).then_some(MANAGED_BY)
+    }
+
+    fn options(self) -> Options {
+        let options = Options::unique("bench");
+        let limits = match self {
+            Self::Ours => return options,
+            Self::Reference => ["--kube-api-qps=5000", "--kube-api-burst=5000"],
+            Self::Throttled => ["--kube-api-qps=20", "--kube-api-burst=30"],
+        };
+        limits.into_iter().fold(options.controller_manager("job-controller"), |options, limit| {
+            options.controller_manager_flag(limit)
+        })
+    }
+}
+
+/// How much of a pod's life the nodes write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// One status per pod, its end, so that the nodes take as little as can be of the machine.
+    EndOnly,
+    /// Running as well, as a kubelet would.
+    WithRunning,
+}
+
+/// A contender with all that it needs, at work.
+pub(super) struct Bed {
+    pub(super) control_plane: ControlPlane,
+    pub(super) nodes: SimulatedNodes,
+    /// Ours; the reference is a process of the control plane.
+    controller: Option<Controller>,
+}
+
+impl Bed {
+    pub(super) async fn start(
+        contender: Contender,
+        binary: PathBuf,
+        life: Life,
+    ) -> anyhow::Result<Self> {
+        let control_plane = ControlPlane::start(contender.options()).await?;
+        let controller = if contender == Contender::Ours {
+            let dir = control_plane.dir().join("controller");
+            let setup = Setup { binary, arguments: Vec::new(), dir };
+            Some(Controller::start(control_plane.cluster(), &setup).await?)
+        } else {
+            None
+        };
+        let options = nodes::Options {
+            nodes: NODES,
+            skip_running: life == Life::EndOnly,
+            heartbeat: None,
+            keep_nodes: true,
+            ..nodes::Options::default()
+        };
+        let nodes = SimulatedNodes::start(control_plane.admin_client().await?, options).await?;
+        Ok(Self { control_plane, nodes, controller })
+    }
+
+    /// The controller's pid.
+    pub(super) fn controller_pid(&self) -> u32 {
+        self.controller.as_ref().map_or_else(|| self.pid_of(REFERENCE), Controller::pid)
+    }
+
+    /// The API server's pid.
+    pub(super) fn api_server_pid(&self) -> u32 {
+        self.pid_of("kube-apiserver")
+    }
+
+    /// The pids of all that belongs to the bench, itself included.
+    pub(super) fn pids(&self) -> Vec<u32> {
+        let mut pids: Vec<u32> =
+            self.control_plane.processes().map(|process| process.pid).collect();
+        pids.extend(self.controller.as_ref().map(Controller::pid));
+        pids.push(std::process::id());
+        pids
+    }
+
+    /// Fails if the controller has ended by itself.
+    pub(super) fn check(&mut self) -> Result<(), LabError> {
+        self.controller.as_mut().map_or(Ok(()), Controller::check)
+    }
+
+    pub(super) async fn stop(self) -> anyhow::Result<()> {
+        // The nodes first: without the API server they would try again and again.
+        let nodes = self.nodes.stop().await;
+        if let Some(controller) = self.controller {
+            controller.stop().await;
+        }
+        self.control_plane.stop().await?;
+        Ok(nodes?)
+    }
+
+    fn pid_of(&self, name: &str) -> u32 {
+        let mut processes = self.control_plane.processes();
+        let process = processes.find(|process| process.name == name);
+        process.expect("a control plane must have the processes it was started with").pid
+    }
+}

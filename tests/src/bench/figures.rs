@@ -1,0 +1,138 @@
+//! What one run measured, and what several runs of it come to. Pure.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::requests::Writes;
+
+/// What one run measured.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Figures {
+    pub pods: u32,
+    /// From the first Job's creation to the last Complete.
+    #[serde(serialize_with = "seconds")]
+    pub wall: Duration,
+    pub writes: Writes,
+    /// GET requests for one pod or Job.
+    pub reads: u64,
+    /// Requests of the load that were not answered with success, conflicts for example.
+    pub failed: u64,
+    #[serde(serialize_with = "seconds")]
+    pub controller_cpu: Duration,
+    #[serde(serialize_with = "seconds")]
+    pub api_server_cpu: Duration,
+    /// Of the nodes and the bench itself, which are one process.
+    #[serde(serialize_with = "seconds")]
+    pub nodes_cpu: Duration,
+    pub rss_before_kib: u64,
+    pub rss_peak_kib: u64,
+    pub rss_after_kib: u64,
+    /// Part of the machine's CPU time that somebody else took: the noise.
+    pub foreign_cpu_share: f64,
+}
+
+/// One line of the table.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Measure {
+    /// With its unit.
+    pub(super) name: &'static str,
+    pub(super) decimals: usize,
+    pub(super) of: fn(&Figures) -> f64,
+}
+
+/// All lines of the table, in their order.
+pub(super) const MEASURES: [Measure; 15] = [
+    measure("wall_s", 2, |run| run.wall.as_secs_f64()),
+    measure("writes_per_pod", 2, |run| run.per_pod(run.writes.total() as f64)),
+    measure("pod_creates_per_pod", 3, |run| run.per_pod(run.writes.pod_creates as f64)),
+    measure("pod_patches_per_pod", 3, |run| run.per_pod(run.writes.pod_patches as f64)),
+    measure("pod_deletes_per_pod", 3, |run| run.per_pod(run.writes.pod_deletes as f64)),
+    measure("job_statuses_per_pod", 3, |run| run.per_pod(run.writes.job_statuses as f64)),
+    measure("events_per_pod", 3, |run| run.per_pod(run.writes.events as f64)),
+    measure("reads_per_pod", 3, |run| run.per_pod(run.reads as f64)),
+    measure("failed_requests", 0, |run| run.failed as f64),
+    measure("controller_cpu_ms_per_pod", 2, |run| run.ms_per_pod(run.controller_cpu)),
+    measure("apiserver_cpu_ms_per_pod", 2, |run| run.ms_per_pod(run.api_server_cpu)),
+    measure("rss_before_mib", 1, |run| mib(run.rss_before_kib)),
+    measure("rss_peak_mib", 1, |run| mib(run.rss_peak_kib)),
+    measure("rss_after_mib", 1, |run| mib(run.rss_after_kib)),
+    measure("foreign_cpu_share", 2, |run| run.foreign_cpu_share),
+];
+
+const fn measure(name: &'static str, decimals: usize, of: fn(&Figures) -> f64) -> Measure {
+    Measure { name, decimals, of }
+}
+
+/// The medians of some runs, by the names of [`MEASURES`].
+pub(super) fn medians(runs: &[Figures]) -> BTreeMap<&'static str, f64> {
+    let of = |measure: &Measure| Some((measure.name, median(runs.iter().map(measure.of))?));
+    MEASURES.iter().filter_map(of).collect()
+}
+
+/// The middle value, or the mean of the two in the middle.
+fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    let upper = values.get(values.len() / 2)?;
+    let lower = if values.len() % 2 == 0 { values.get(values.len() / 2 - 1)? } else { upper };
+    Some(f64::midpoint(*lower, *upper))
+}
+
+impl Figures {
+    fn per_pod(&self, count: f64) -> f64 {
+        count / f64::from(self.pods)
+    }
+
+    fn ms_per_pod(&self, time: Duration) -> f64 {
+        self.per_pod(time.as_secs_f64() * 1000.0)
+    }
+}
+
+fn mib(kib: u64) -> f64 {
+    kib as f64 / 1024.0
+}
+
+fn seconds<S: serde::Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(time.as_secs_f64())
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    pub(in crate::bench) fn figures(wall_ms: u64) -> Figures {
+        Figures {
+            pods: 20,
+            wall: Duration::from_millis(wall_ms),
+            writes: Writes { pod_creates: 20, pod_patches: 20, events: 2, ..Writes::default() },
+            reads: 0,
+            failed: 0,
+            controller_cpu: Duration::from_millis(30),
+            api_server_cpu: Duration::from_millis(60),
+            nodes_cpu: Duration::from_millis(10),
+            rss_before_kib: 1024,
+            rss_peak_kib: 3072,
+            rss_after_kib: 2048,
+            foreign_cpu_share: 0.25,
+        }
+    }
+
+    #[test]
+    fn the_median_is_the_middle_of_what_was_measured() {
+        assert_eq!(median([3.0, 1.0, 9.0].into_iter()), Some(3.0));
+        assert_eq!(median([3.0, 1.0, 9.0, 5.0].into_iter()), Some(4.0));
+        assert_eq!(median(std::iter::empty()), None);
+    }
+
+    #[test]
+    fn medians_are_taken_per_measure() {
+        let medians = medians(&[figures(900), figures(1100), figures(1000)]);
+        assert_eq!(medians.len(), MEASURES.len());
+        assert!((medians["wall_s"] - 1.0).abs() < 1e-9);
+        assert!((medians["writes_per_pod"] - 2.1).abs() < 1e-9);
+        assert!((medians["controller_cpu_ms_per_pod"] - 1.5).abs() < 1e-9);
+        assert!((medians["rss_peak_mib"] - 3.0).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,125 @@
+//! The report: medians side by side with the ratio of ours to the reference, as a table or JSON.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::contender::Contender;
+use super::figures::{Figures, MEASURES, Measure, medians};
+use super::scenario::Scenario;
+
+/// All runs of one scenario.
+#[derive(Clone, Debug, Serialize)]
+pub struct Results {
+    pub scenario: Scenario,
+    pub runs: BTreeMap<Contender, Vec<Figures>>,
+}
+
+impl Results {
+    /// The table of a scenario.
+    pub fn table(&self) -> String {
+        let columns: Vec<(Contender, BTreeMap<&str, f64>)> =
+            self.runs.iter().map(|(contender, runs)| (*contender, medians(runs))).collect();
+        let compares = self.compares();
+        let mut text = format!("{}: {}\n", self.scenario.name(), self.scenario.says());
+        text.push_str(&format!("  {:<26}", self.runs_said()));
+        for (contender, _) in &columns {
+            text.push_str(&format!("{:>13}", contender.title()));
+        }
+        text.push_str(if compares { "    ours/reference\n" } else { "\n" });
+        for measure in MEASURES.iter().filter(|measure| is_told(measure, &columns)) {
+            let written = write!(text, "  {:<26}", measure.name);
+            debug_assert!(written.is_ok(), "writing to a string cannot fail");
+            for (_, medians) in &columns {
+                let value = medians.get(measure.name).copied().unwrap_or_default();
+                text.push_str(&format!("{value:>13.*}", measure.decimals));
+            }
+            if compares {
+                text.push_str(&format!("{:>18}", self.ratio(measure)));
+            }
+            text.push('\n');
+        }
+        text
+    }
+
+    /// Runs and medians of a scenario.
+    pub fn json(&self) -> Value {
+        let medians: BTreeMap<Contender, BTreeMap<&str, f64>> =
+            self.runs.iter().map(|(contender, runs)| (*contender, medians(runs))).collect();
+        json!({
+            "scenario": self.scenario,
+            "says": self.scenario.says(),
+            "medians": medians,
+            "runs": self.runs,
+        })
+    }
+
+    fn compares(&self) -> bool {
+        [Contender::Ours, Contender::Reference].iter().all(|each| self.runs.contains_key(each))
+    }
+
+    fn runs_said(&self) -> String {
+        let runs = self.runs.values().map(Vec::len).max().unwrap_or_default();
+        if runs == 1 { "1 run each".to_owned() } else { format!("median of {runs} runs each") }
+    }
+
+    fn ratio(&self, measure: &Measure) -> String {
+        let of = |contender| {
+            let runs: &Vec<Figures> = self.runs.get(&contender)?;
+            medians(runs).get(measure.name).copied()
+        };
+        match (of(Contender::Ours), of(Contender::Reference)) {
+            (Some(ours), Some(theirs)) if theirs > 0.0 => format!("{:.2}", ours / theirs),
+            _ => "-".to_owned(),
+        }
+    }
+}
+
+/// A line of zeros says nothing.
+fn is_told(measure: &Measure, columns: &[(Contender, BTreeMap<&str, f64>)]) -> bool {
+    columns.iter().any(|(_, medians)| medians.get(measure.name).is_some_and(|value| *value > 0.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::figures::tests::figures;
+    use super::*;
+
+    fn results() -> Results {
+        let runs = BTreeMap::from([
+            (Contender::Reference, vec![figures(20_000), figures(22_000)]),
+            (Contender::Ours, vec![figures(900), figures(1200)]),
+        ]);
+        Results { scenario: Scenario::Serial, runs }
+    }
+
+    #[test]
+    fn the_table_shows_medians_side_by_side_with_the_ratio() {
+        let table = results().table();
+        let words = |start: &str| -> Vec<String> {
+            let line = table.lines().find(|line| line.trim().starts_with(start));
+            line.unwrap_or_default().split_whitespace().map(str::to_owned).collect()
+        };
+        assert_eq!(words("wall_s"), ["wall_s", "1.05", "21.00", "0.05"]);
+        assert_eq!(words("writes_per_pod"), ["writes_per_pod", "2.10", "2.10", "1.00"]);
+        assert_eq!(words("reads_per_pod"), [""; 0], "zeros are left out");
+        assert!(table.starts_with("serial: 1 NonIndexed Job"));
+        assert!(table.lines().nth(1).is_some_and(|line| line.contains("median of 2 runs each")));
+    }
+
+    #[test]
+    fn one_contender_alone_is_compared_with_nobody() {
+        let mut results = results();
+        results.runs.remove(&Contender::Reference);
+        assert!(!results.table().contains("ours/reference"));
+    }
+
+    #[test]
+    fn the_json_holds_every_run() {
+        let json = results().json();
+        assert_eq!(json["runs"]["ours"][1]["wall"], 1.2);
+        assert_eq!(json["medians"]["reference"]["wall_s"], 21.0);
+    }
+}

@@ -1,0 +1,222 @@
+//! The scenarios: which Jobs, and how they have to end.
+
+use k8s_openapi::api::batch::v1::{Job, JobStatus};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::nodes::SCRIPT_ANNOTATION;
+
+/// A load, the same for every contender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Scenario {
+    /// 1 Indexed Job of 2,000 pods, 500 at a time
+    Large,
+    /// 200 Jobs of 10 pods, all 10 at a time
+    Many,
+    /// 1 Job of 20 pods, one after the other
+    Serial,
+    /// 1 Job whose only pod is disrupted once, which its podFailurePolicy ignores
+    Disrupted,
+}
+
+/// The pods' length of life does not matter here, what is done about them does.
+const SUCCEED: &str = "succeed";
+/// Ended by its node with DisruptionTarget; the next one succeeds.
+const DISRUPT_ONCE: &str = "disrupt times=1; succeed";
+
+impl Scenario {
+    pub const ALL: [Self; 4] = [Self::Large, Self::Many, Self::Serial, Self::Disrupted];
+
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Large => "large",
+            Self::Many => "many",
+            Self::Serial => "serial",
+            Self::Disrupted => "disrupted",
+        }
+    }
+
+    /// What it is, in one line.
+    pub(super) fn says(self) -> &'static str {
+        match self {
+            Self::Large => "1 Indexed Job, 2000 completions, parallelism 500",
+            Self::Many => "200 NonIndexed Jobs, 10 completions, parallelism 10",
+            Self::Serial => "1 NonIndexed Job, 20 completions, parallelism 1",
+            Self::Disrupted => "1 Job, 1 completion, its pod disrupted once; Ignore on it",
+        }
+    }
+
+    /// Whether it is over within a minute also at 20 requests a second.
+    pub(super) fn is_small(self) -> bool {
+        matches!(self, Self::Serial | Self::Disrupted)
+    }
+
+    pub(super) fn jobs(self) -> u32 {
+        if self == Self::Many { 200 } else { 1 }
+    }
+
+    pub(super) fn completions(self) -> u32 {
+        match self {
+            Self::Large => 2000,
+            Self::Many => 10,
+            Self::Serial => 20,
+            Self::Disrupted => 1,
+        }
+    }
+
+    fn parallelism(self) -> u32 {
+        match self {
+            // As many as the reference creates and counts per sync.
+            Self::Large => 500,
+            Self::Many => 10,
+            Self::Serial | Self::Disrupted => 1,
+        }
+    }
+
+    /// All pods that there are in the end.
+    pub(super) fn pods(self) -> u32 {
+        let disrupted = u32::from(self == Self::Disrupted);
+        self.jobs() * self.completions() + disrupted
+    }
+
+    /// The Jobs, for the controller that `managed_by` names.
+    pub(super) fn load(self, managed_by: Option<&str>) -> Vec<Job> {
+        let one = |number| job(&format!("{}-{number}", self.name()), managed_by, &self.spec());
+        (0..self.jobs()).map(one).collect()
+    }
+
+    fn spec(self) -> Value {
+        let mut spec = json!({
+            "completions": self.completions(),
+            "parallelism": self.parallelism(),
+            "script": if self == Self::Disrupted { DISRUPT_ONCE } else { SUCCEED },
+        });
+        if self == Self::Large {
+            spec["completionMode"] = "Indexed".into();
+        }
+        if self == Self::Disrupted {
+            spec["podFailurePolicy"] = json!({"rules": [{
+                "action": "Ignore",
+                "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
+            }]});
+        }
+        spec
+    }
+
+    /// What is wrong with the status of a finished Job of it.
+    pub(super) fn faults(self, status: &JobStatus) -> Vec<String> {
+        let completions = self.completions() as i32;
+        let counts = [
+            ("succeeded", status.succeeded, completions),
+            ("failed", status.failed, 0),
+            ("active", status.active, 0),
+            ("ready", status.ready, 0),
+            ("terminating", status.terminating, 0),
+        ];
+        let mut faults: Vec<String> = counts
+            .into_iter()
+            .map(|(name, seen, right)| (name, seen.unwrap_or(0), right))
+            .filter(|(_, seen, right)| seen != right)
+            .map(|(name, seen, right)| format!("{name} is {seen} instead of {right}"))
+            .collect();
+        if !is_finished(status, "Complete") {
+            faults.push("it is not Complete".to_owned());
+        }
+        let indexes = (self == Self::Large).then(|| format!("0-{}", completions - 1));
+        let seen = status.completed_indexes.clone().filter(|seen| !seen.is_empty());
+        if seen != indexes {
+            faults.push(format!("completedIndexes is {seen:?} instead of {indexes:?}"));
+        }
+        faults
+    }
+}
+
+/// A Job of one pod, whose end shows that the controller works.
+pub(super) fn warm_up(managed_by: Option<&str>) -> Job {
+    job("warm-up", managed_by, &json!({"script": SUCCEED}))
+}
+
+/// Whether it has this condition.
+pub(super) fn is_finished(status: &JobStatus, condition: &str) -> bool {
+    let mut conditions = status.conditions.iter().flatten();
+    conditions.any(|each| each.type_ == condition && each.status == "True")
+}
+
+fn job(name: &str, managed_by: Option<&str>, spec: &Value) -> Job {
+    let mut job = json!({
+        "metadata": {"name": name},
+        "spec": {
+            "backoffLimit": 0,
+            "template": {
+                "metadata": {"annotations": {SCRIPT_ANNOTATION: spec["script"]}},
+                "spec": {"restartPolicy": "Never",
+                         "containers": [{"name": "main", "image": "none"}]},
+            },
+        },
+    });
+    for (field, value) in spec.as_object().into_iter().flatten() {
+        if field != "script" {
+            job["spec"][field] = value.clone();
+        }
+    }
+    if let Some(managed_by) = managed_by {
+        job["spec"]["managedBy"] = managed_by.into();
+    }
+    serde_json::from_value(job).expect("a Job of the bench must be a Job")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(value: Value) -> JobStatus {
+        serde_json::from_value(value).expect("a status")
+    }
+
+    #[test]
+    fn the_same_load_is_given_to_each_contender() {
+        for scenario in Scenario::ALL {
+            let ours = scenario.load(Some("epilogue.dev/job-controller"));
+            let mut theirs = scenario.load(None);
+            assert_eq!(ours.len(), scenario.jobs() as usize);
+            for job in &mut theirs {
+                let spec = job.spec.as_mut().expect("a spec");
+                assert_eq!(spec.managed_by, None);
+                spec.managed_by = Some("epilogue.dev/job-controller".to_owned());
+            }
+            assert_eq!(ours, theirs);
+        }
+    }
+
+    #[test]
+    fn a_disruption_costs_one_pod_more() {
+        assert_eq!(Scenario::ALL.map(Scenario::pods), [2000, 2000, 20, 2]);
+    }
+
+    #[test]
+    fn exact_counters_have_no_fault() {
+        let done = status(json!({
+            "succeeded": 2000, "ready": 0, "completedIndexes": "0-1999",
+            "conditions": [{"type": "SuccessCriteriaMet", "status": "True"},
+                           {"type": "Complete", "status": "True"}],
+        }));
+        assert_eq!(Scenario::Large.faults(&done), [""; 0]);
+        let faults = Scenario::Many.faults(&done);
+        assert_eq!(faults.len(), 2, "{faults:?}");
+    }
+
+    #[test]
+    fn each_wrong_counter_is_named() {
+        let wrong = status(json!({"succeeded": 19, "failed": 1, "active": 1}));
+        let faults = Scenario::Serial.faults(&wrong);
+        let expected = [
+            "succeeded is 19 instead of 20",
+            "failed is 1 instead of 0",
+            "active is 1 instead of 0",
+            "it is not Complete",
+        ];
+        assert_eq!(faults, expected);
+    }
+}
