@@ -24,10 +24,23 @@ pub struct PerIndex {
 }
 
 impl PerIndex {
+    /// `status.failedIndexes` as stored; empty for a Job without the field.
+    pub(super) fn stored(job: &Job) -> IndexSet {
+        let text = job.status.failed_indexes.as_deref().unwrap_or_default();
+        match job.spec.backoff_limit_per_index {
+            Some(_) => IndexSet::parse(text, job.index_bound()),
+            None => IndexSet::default(),
+        }
+    }
+
     /// Reads the pods; none for a Job without the field.
-    pub(super) fn read(job: &Job, census: &Census, succeeded: &IndexSet) -> Option<Self> {
+    pub(super) fn read(
+        job: &Job,
+        census: &Census,
+        succeeded: &IndexSet,
+        stored: &IndexSet,
+    ) -> Option<Self> {
         let limit = u32::try_from(job.spec.backoff_limit_per_index?).unwrap_or(0);
-        let stored = job.status.failed_indexes.as_deref().unwrap_or_default();
         let bound = job.index_bound();
         let candidates: Vec<(u32, &Arc<Pod>)> = census
             .tracked
@@ -37,9 +50,9 @@ impl PerIndex {
             .collect();
         let newly_failed = candidates
             .iter()
-            .filter(|(_, pod)| fails_index(job, pod, limit))
+            .filter(|(index, pod)| !succeeded.contains(*index) && fails_index(job, pod, limit))
             .map(|(index, _)| *index);
-        let failed = IndexSet::parse(stored, bound).union(&IndexSet::collect(newly_failed));
+        let failed = stored.union(&IndexSet::collect(newly_failed));
         let delayed = delayed(&candidates, census, succeeded, &failed);
         Some(Self { failed, delayed })
     }
@@ -94,6 +107,9 @@ fn fails_index(job: &Job, pod: &Pod, limit: u32) -> bool {
 }
 
 /// Of each index the failed pod with the most failures, on ties the latest to finish. ([I10])
+///
+/// DIVERGES(upstream): the reference also wants the one with the most failures to have finished
+/// last, so that under skewed clocks the order of its pod list decides.
 fn delayed(
     candidates: &[(u32, &Arc<Pod>)],
     census: &Census,

@@ -74,16 +74,17 @@ impl Creation {
         if !self.created.is_empty() {
             events.push(EventDraft::normal("SuccessfulCreate", told("Created", &self.created)));
         }
-        let mut messages: Vec<&str> = Vec::new();
-        for failure in &self.failures {
-            let ending = failure.kind == FailureKind::NamespaceTerminating;
-            if !ending && !messages.contains(&failure.message.as_str()) {
-                messages.push(&failure.message);
+        let mut kinds: Vec<FailureKind> = vec![FailureKind::NamespaceTerminating];
+        for first in &self.failures {
+            if kinds.contains(&first.kind) {
+                continue;
             }
+            kinds.push(first.kind);
+            let alike = self.failures.iter().filter(|each| each.kind == first.kind).count();
+            let more = if alike > 1 { format!(" (and {} more)", alike - 1) } else { String::new() };
+            let message = format!("Error creating: {}{more}", first.message);
+            events.push(EventDraft::warning("FailedCreate", message));
         }
-        events.extend(messages.into_iter().map(|message| {
-            EventDraft::warning("FailedCreate", format!("Error creating: {message}"))
-        }));
         events
     }
 }

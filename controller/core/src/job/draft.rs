@@ -38,6 +38,9 @@ pub(super) struct Closing {
 /// DIVERGES(upstream): a failure whose pods could not all be deleted yet is stored as
 /// FailureTarget at once; the reference forgets it until they are, and may by then have lost the
 /// pod that proved it. (spec §29 item 4)
+///
+/// DIVERGES(upstream): a Job is not complete while pods that it created are still to be seen; the
+/// reference looks at those only that it sees. ([S19])
 pub(super) fn closing(plan: &Plan, after: &PodsAfter) -> Closing {
     let complete = after.all_deleted && plan.expectations_satisfied;
     match &plan.verdict {
@@ -88,6 +91,9 @@ pub(super) fn suspend(status: &mut JobStatus, plan: &Plan) -> Option<EventDraft>
 }
 
 /// Stores the interim condition of an end, unless it is stored. ([C1], [C2])
+///
+/// DIVERGES(upstream): one that stands there as False is replaced; the reference appends a second
+/// one, which its next sync does not find. (spec §29 item 12)
 pub(super) fn announce(status: &mut JobStatus, verdict: &Verdict, now: Timestamp) {
     if !verdict.stored {
         let Verdict { end, reason, message, .. } = verdict;

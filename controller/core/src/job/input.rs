@@ -109,8 +109,15 @@ impl Default for Settings {
 impl Expectations {
     /// Whether nothing is awaited, or has been for too long.
     pub fn satisfied(&self, now: Timestamp, timeout: SignedDuration) -> bool {
+        self.left(now, timeout) <= SignedDuration::ZERO
+    }
+
+    /// How long they are still awaited, should no watch event come.
+    pub(super) fn left(&self, now: Timestamp, timeout: SignedDuration) -> SignedDuration {
         let pending = !self.created.is_empty() || !self.deleted.is_empty();
-        !pending || self.since.is_none_or(|since| now.duration_since(since) > timeout)
+        self.since
+            .filter(|_| pending)
+            .map_or(SignedDuration::ZERO, |since| timeout - now.duration_since(since))
     }
 }
 

@@ -85,6 +85,8 @@ impl World {
         let mut world = Self::new(Job::clone(input.job), pods, input.now);
         world.memory = input.memory.clone();
         world.settings = input.settings.clone();
+        let newest = input.seen.max(input.memory.written);
+        world.version = world.version.max(newest.jobs.0).max(newest.pods.0);
         world
     }
 

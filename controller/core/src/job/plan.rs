@@ -144,7 +144,8 @@ impl Plan {
         plan.verdict = plan.decide(input);
         pods::decide(&mut plan, input);
         plan.arm_deadline();
-        plan.waits_for = WaitsFor::of_plan(&plan);
+        plan.arm_expectations(input);
+        plan.waits_for.splice(0..0, WaitsFor::of_plan(&plan));
         plan
     }
 
@@ -219,9 +220,17 @@ impl Plan {
         if self.verdict.is_some() {
             return;
         }
-        let start = self.job.start_time().unwrap_or(self.now);
-        if let Some(left) = verdict::until_deadline(&self.job, start, self.now) {
+        if let Some(left) = verdict::until_deadline(&self.job, self.now) {
             self.wake_after(left);
+        }
+    }
+
+    /// DIVERGES(upstream): a sync that awaits pods is repeated when they have been awaited for too
+    /// long; the reference then needs some event. ([E1])
+    fn arm_expectations(&mut self, input: &SyncInput<'_>) {
+        if !self.expectations_satisfied {
+            let timeout = input.settings.expectations_timeout;
+            self.wake_after(input.memory.expectations.left(input.now, timeout));
         }
     }
 
@@ -238,6 +247,9 @@ impl Plan {
 }
 
 impl Indexes {
+    /// DIVERGES(upstream): an index ends once. When one pod of it succeeded and another failed it
+    /// for good, the end that came first stands, and of two at once the success; the reference
+    /// puts it into both lists, which the API refuses for ever. (spec §21.3)
     fn read(input: &SyncInput<'_>, census: &Census) -> Option<Self> {
         let job = input.job;
         if !job.is_indexed() {
@@ -245,14 +257,16 @@ impl Indexes {
         }
         let text = job.status.completed_indexes.as_deref().unwrap_or_default();
         let stored = IndexSet::parse(text, job.index_bound());
+        let failed = PerIndex::stored(job);
         let new = census
             .pods
             .iter()
             .filter(|pod| pod.phase == Phase::Succeeded && pod.tracked)
             .filter(|pod| !census.uncounted.failed.contains(&pod.uid))
-            .filter_map(|pod| pod.index.filter(|index| job.has_index(*index)));
+            .filter_map(|pod| pod.index.filter(|index| job.has_index(*index)))
+            .filter(|index| !failed.contains(*index));
         let succeeded = stored.union(&IndexSet::collect(new));
-        let per_index = PerIndex::read(job, census, &succeeded);
+        let per_index = PerIndex::read(job, census, &succeeded, &failed);
         Some(Self { stored, succeeded, per_index })
     }
 }

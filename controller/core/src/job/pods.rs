@@ -8,7 +8,9 @@ use jiff::SignedDuration;
 use super::input::SyncInput;
 use super::plan::Plan;
 use super::pod_template::template_problem;
+use super::report::WaitsFor;
 use super::steps::{Action, PodDraft};
+use super::verdict::End;
 use super::{backoff, victims};
 use crate::view::Pod;
 
@@ -34,7 +36,7 @@ pub enum PodStage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Purpose {
     /// The Job has come to its end. (spec §8.2)
-    End,
+    End(End),
     /// The Job is suspended. ([P1])
     Suspend,
     /// There are more than wanted, or they have no place in the Job. ([P3])
@@ -43,15 +45,24 @@ pub enum Purpose {
 
 impl Purpose {
     /// Whether the pods must not be counted as failed, so that the finalizer goes first. (§8.3)
+    ///
+    /// DIVERGES(upstream): also when the Job succeeds. The reference keeps the finalizer, so that
+    /// after a crash the pods that it deleted pass for pods that failed.
     pub fn strips_finalizer(self) -> bool {
-        self != Self::End
+        self != Self::End(End::Failure)
+    }
+
+    /// Whether nothing else may be done to pods until a watch shows the deletion. ([E1])
+    pub fn is_awaited(self) -> bool {
+        matches!(self, Self::Suspend | Self::Surplus)
     }
 }
 
 /// Fills in the pod stage of a plan.
 pub(super) fn decide(plan: &mut Plan, input: &SyncInput<'_>) {
-    if plan.verdict.is_some() {
-        plan.pods = PodStage::delete(plan.census.active.clone(), Purpose::End);
+    if let Some(verdict) = &plan.verdict {
+        let purpose = Purpose::End(verdict.end);
+        plan.pods = PodStage::delete(plan.census.active.clone(), purpose);
         return;
     }
     if !plan.expectations_satisfied || plan.job.deleting {
@@ -101,6 +112,7 @@ fn create(plan: &mut Plan, input: &SyncInput<'_>, missing: usize) {
     if plan.per_index().is_none() {
         let left = backoff::remaining(plan.backoff, input.now, input.settings);
         if left > SignedDuration::ZERO {
+            plan.waits_for.push(WaitsFor::Backoff { failures: plan.backoff.failures, left });
             plan.wake_after(left);
             return;
         }
@@ -139,12 +151,12 @@ fn indexed_drafts(plan: &mut Plan, input: &SyncInput<'_>, missing: usize) -> Vec
     let chosen = ended.lowest_missing(job.index_bound(), missing, |index| {
         busy.contains(&index) || backoff(index) > SignedDuration::ZERO
     });
-    let wait = per_index
+    let waits: Vec<SignedDuration> = per_index
         .iter()
         .flat_map(|per_index| per_index.delayed.keys())
         .map(|index| backoff(*index))
         .filter(|left| *left > SignedDuration::ZERO)
-        .min();
+        .collect();
     let drafts = chosen
         .into_iter()
         .map(|index| PodDraft {
@@ -152,8 +164,9 @@ fn indexed_drafts(plan: &mut Plan, input: &SyncInput<'_>, missing: usize) -> Vec
             failures: per_index.map(|per_index| per_index.failures(job, index)),
         })
         .collect();
-    if let Some(wait) = wait {
-        plan.wake_after(wait);
+    if let Some(left) = waits.iter().min().copied() {
+        plan.waits_for.push(WaitsFor::IndexBackoff { indexes: waits.len(), left });
+        plan.wake_after(left);
     }
     drafts
 }

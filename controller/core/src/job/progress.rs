@@ -173,10 +173,8 @@ impl Progress {
         Some(Step::Claim(self.plan.claims.clone()))
     }
 
-    /// A pod that is gone needs no claim; a release that the API refuses as invalid was one of
-    /// a pod that is no longer ours. Anything else ends the sync. (spec §17)
-    ///
-    /// Any claim that went through ends it too: the next sync sees the pods as they are now.
+    /// A pod of ours that is gone needs no claim; a release that the API refuses as invalid was
+    /// one of a pod that is no longer ours. Anything else ends the sync. (spec §17)
     fn claimed(&mut self, outcomes: Vec<Outcome<WrittenPod>>) {
         let claims = std::mem::take(&mut self.plan.claims);
         for (claim, outcome) in claims.iter().zip(outcomes) {
@@ -199,13 +197,14 @@ impl Progress {
             }
             PodStage::Delete { victims, purpose } => {
                 let strip = purpose.strips_finalizer();
+                let purpose = *purpose;
                 let uids = victims.iter().map(|pod| pod.uid.clone()).collect();
                 let deletion = |pod: &Arc<Pod>| PodDeletion {
                     pod: Arc::clone(pod),
                     strip: strip && pod.tracked,
                 };
                 let step = Step::Delete(victims.iter().map(deletion).collect());
-                if strip {
+                if purpose.is_awaited() {
                     self.remember(Recollection::Deleting(uids));
                 }
                 return Some(step);
@@ -282,7 +281,7 @@ impl Progress {
 
     fn forget_deletions(&mut self, purpose: Purpose, kept: Vec<Uid>, not_found: Vec<Uid>) {
         let forgotten = [kept, not_found].concat();
-        if purpose.strips_finalizer() && !forgotten.is_empty() {
+        if purpose.is_awaited() && !forgotten.is_empty() {
             self.remember(Recollection::NotDeleted(forgotten));
         }
     }
@@ -454,9 +453,15 @@ impl Progress {
     }
 }
 
+/// A pod that could not be adopted because it is gone ends the sync, for the plan counts it.
 fn is_no_matter(claim: &Claim, failure: &Failure) -> bool {
-    failure.kind == FailureKind::NotFound
-        || (claim.kind == ClaimKind::Release && failure.kind == FailureKind::Invalid)
+    match claim.kind {
+        ClaimKind::Adopt => false,
+        ClaimKind::Release => {
+            matches!(failure.kind, FailureKind::NotFound | FailureKind::Invalid)
+        }
+        ClaimKind::Track => failure.kind == FailureKind::NotFound,
+    }
 }
 
 /// The pods that were gone before we deleted them; no watch event will tell of our deletion.

@@ -123,6 +123,10 @@ impl Ledger {
 impl Rules<'_> {
     /// [T5]
     fn allows_release(&self, pod: &Pod) -> bool {
+        if self.end == Some(End::Success) && pod.is_active() {
+            // Its deletion has stripped it.
+            return false;
+        }
         if self.plan.job.deleting || self.end.is_some() || pod.phase == Phase::Succeeded {
             return true;
         }
@@ -134,7 +138,7 @@ impl Rules<'_> {
     fn counts_as_failed(&self, pod: &Pod) -> bool {
         let job = &self.plan.job;
         (census::is_failed(job, pod) || self.end == Some(End::Failure))
-            && !self.known.failed.contains(&pod.uid)
+            && !self.known.contains(&pod.uid)
             && census::has_valid_index(job, pod)
     }
 }

@@ -82,13 +82,15 @@ pub(super) fn completion(job: &Job, succeeded: usize, active: usize) -> Option<V
     })
 }
 
-/// How long until the deadline ends the Job; none without a deadline or a start. ([U5])
-pub(super) fn until_deadline(
-    job: &Job,
-    start: Timestamp,
-    now: Timestamp,
-) -> Option<SignedDuration> {
+/// How long until the deadline ends the Job; none without a deadline, or while it is suspended.
+/// The clock starts with this sync when the Job starts or is resumed by it. ([S14], [U5])
+///
+/// DIVERGES(upstream): the start time of a Job that is being resumed is the one from before its
+/// suspension, should anybody have left it there; the reference ends such a Job by it.
+pub(super) fn until_deadline(job: &Job, now: Timestamp) -> Option<SignedDuration> {
     let seconds = job.spec.active_deadline_seconds.filter(|_| !job.spec.suspend)?;
+    let resumes = job.true_condition(job_condition::SUSPENDED).is_some();
+    let start = job.start_time().filter(|_| !resumes).unwrap_or(now);
     Some(SignedDuration::from_secs(seconds).saturating_sub(now.duration_since(start)))
 }
 
@@ -142,7 +144,7 @@ fn restarts_reach(job: &Job, pods: &[Arc<Pod>], limit: usize) -> bool {
 
 /// Row 5.
 fn active_deadline(job: &Job, now: Timestamp) -> Option<Verdict> {
-    let left = until_deadline(job, job.start_time()?, now)?;
+    let left = until_deadline(job, now)?;
     (left <= SignedDuration::ZERO).then(|| {
         verdict(End::Failure, "DeadlineExceeded", "Job was active longer than specified deadline")
     })

@@ -161,8 +161,9 @@ impl WirePod {
             &self.spec.init_containers,
             interner,
         );
-        let count =
-            |name: &str| annotations.get(name).and_then(|text| text.parse().ok()).unwrap_or(0);
+        let count = |name: &str| {
+            annotations.get(name).and_then(|text| parse_number(text)).unwrap_or_default()
+        };
         Pod {
             uid: metadata.uid.unwrap_or_default().into(),
             version: Version::parse(metadata.resource_version.as_deref().unwrap_or_default()),
@@ -183,7 +184,7 @@ impl WirePod {
                 .filter(|name| !name.is_empty())
                 .map(|name| interner.text(&name)),
             phase: Phase::parse(self.status.phase.as_deref().unwrap_or_default()),
-            index: annotations.get(COMPLETION_INDEX).and_then(|text| parse_index(text)),
+            index: annotations.get(COMPLETION_INDEX).and_then(|text| parse_number(text)),
             failures: FailureCounts {
                 counted: count(INDEX_FAILURE_COUNT),
                 ignored: count(INDEX_IGNORED_FAILURE_COUNT),
@@ -195,8 +196,8 @@ impl WirePod {
     }
 }
 
-/// The number in an index annotation; the API's indexes are non-negative 32-bit integers. ([I1])
-fn parse_index(text: &str) -> Option<u32> {
+/// The number in an annotation; indexes and counts are non-negative 32-bit integers. ([I1], [I8])
+fn parse_number(text: &str) -> Option<u32> {
     text.parse::<i32>().ok().and_then(|index| u32::try_from(index).ok())
 }
 

@@ -76,9 +76,59 @@ impl JobBuilder {
         self.meta("deletionTimestamp", now().to_string())
     }
 
+    /// Changes the JSON.
+    pub(super) fn with(mut self, change: impl FnOnce(&mut Value)) -> Self {
+        change(&mut self.0);
+        self
+    }
+
+    /// Suspended by its user.
+    pub(super) fn suspended(self) -> Self {
+        self.spec("suspend", true)
+    }
+
+    /// With `podReplacementPolicy: Failed`.
+    pub(super) fn replaces_failed(self) -> Self {
+        self.spec("podReplacementPolicy", "Failed")
+    }
+
+    /// With a podFailurePolicy of these rules.
+    pub(super) fn failure_policy(self, rules: Value) -> Self {
+        self.spec("podFailurePolicy", json!({"rules": rules}))
+    }
+
+    /// Started this many seconds ago.
+    pub(super) fn started(self, seconds_ago: i64) -> Self {
+        self.status("startTime", ago(seconds_ago).to_string())
+    }
+
+    /// With these completed indexes stored.
+    pub(super) fn completed(self, text: &str) -> Self {
+        let count = crate::job::IndexSet::parse(text, u32::MAX).len();
+        self.status("completedIndexes", text).status("succeeded", count)
+    }
+
+    /// With pods of these names listed as succeeded and as failed.
+    pub(super) fn uncounted(self, succeeded: &[&str], failed: &[&str]) -> Self {
+        let uids = |names: &[&str]| names.iter().map(|it| format!("uid-{it}")).collect::<Vec<_>>();
+        let lists = json!({"succeeded": uids(succeeded), "failed": uids(failed)});
+        self.status("uncountedTerminatedPods", lists)
+    }
+
     /// With a True condition.
-    pub(super) fn condition(mut self, kind: &str, reason: &str, message: &str) -> Self {
-        let condition = json!({"type": kind, "status": "True", "reason": reason,
+    pub(super) fn condition(self, kind: &str, reason: &str, message: &str) -> Self {
+        self.condition_is(kind, "True", reason, message)
+    }
+
+    /// With a condition.
+    pub(super) fn condition_is(
+        mut self,
+        kind: &str,
+        value: &str,
+        reason: &str,
+        message: &str,
+    ) -> Self {
+        let condition = json!({"type": kind, "status": value, "reason": reason,
                                "message": message, "lastTransitionTime": ago(5).to_string()});
         match self.0["status"]["conditions"].as_array_mut() {
             Some(list) => list.push(condition),
@@ -143,6 +193,14 @@ impl PodBuilder {
         })
     }
 
+    /// With this many ignored failures of its index before it.
+    pub(super) fn ignored_failures(self, ignored: u32) -> Self {
+        self.with(|pod| {
+            pod["metadata"]["annotations"]["batch.kubernetes.io/job-index-ignored-failure-count"] =
+                ignored.to_string().into();
+        })
+    }
+
     /// Ready for 10 seconds.
     pub(super) fn ready(self) -> Self {
         self.with(|pod| {
@@ -168,6 +226,36 @@ impl PodBuilder {
                                          "finishedAt": ago(seconds_ago).to_string()}},
             }]);
         })
+    }
+
+    /// With one more container that ended so, in `containerStatuses` or `initContainerStatuses`.
+    pub(super) fn container(self, list: &str, name: &str, exit_code: i32) -> Self {
+        self.with(|pod| {
+            let status = json!({
+                "name": name, "restartCount": 0,
+                "state": {"terminated": {"exitCode": exit_code,
+                                         "finishedAt": ago(60).to_string()}},
+            });
+            match pod["status"][list].as_array_mut() {
+                Some(all) => all.push(status),
+                None => pod["status"][list] = json!([status]),
+            }
+        })
+    }
+
+    /// Created this many seconds ago.
+    pub(super) fn created(self, seconds_ago: i64) -> Self {
+        self.with(|pod| pod["metadata"]["creationTimestamp"] = ago(seconds_ago).to_string().into())
+    }
+
+    /// Without an owner and without the finalizer.
+    pub(super) fn orphan(self) -> Self {
+        self.untracked().with(|pod| pod["metadata"]["ownerReferences"] = json!([]))
+    }
+
+    /// With another label value, which no selector of ours matches.
+    pub(super) fn unselected(self) -> Self {
+        self.with(|pod| pod["metadata"]["labels"] = json!({"job": "other"}))
     }
 
     /// With this restart count.
@@ -208,6 +296,12 @@ pub(super) fn world(job: JobBuilder, pods: Vec<PodBuilder>) -> World {
     let mut world = World::new(job.build(), pods.into_iter().map(PodBuilder::build), now());
     world.memory.backoff = Some(crate::job::BackoffRecord::default());
     world
+}
+
+/// Makes the world await the event of a pod that it created.
+pub(super) fn await_creation(world: &mut World) {
+    world.memory.expectations.created.insert(uid("unseen"));
+    world.memory.expectations.since = Some(world.now);
 }
 
 /// What one sync did, in plain numbers.
@@ -296,7 +390,6 @@ fn effects(world: &World, trace: Trace, faults: Faults<'_>) -> Effects {
         }
     }
     let status = &world.job.status;
-    let conditions = status.conditions.iter().flatten().filter(|each| each.status == "True");
     Effects {
         created,
         create_calls,
@@ -308,9 +401,7 @@ fn effects(world: &World, trace: Trace, faults: Faults<'_>) -> Effects {
         terminating: status.terminating.unwrap_or(0),
         succeeded: status.succeeded.unwrap_or(0),
         failed: status.failed.unwrap_or(0),
-        conditions: conditions
-            .map(|each| format!("{}/{}", each.type_, each.reason.clone().unwrap_or_default()))
-            .collect(),
+        conditions: conditions(status),
         completed_indexes: status.completed_indexes.clone().unwrap_or_default(),
         failed_indexes: status.failed_indexes.clone(),
         is_err: trace.conclusion.as_ref().is_some_and(|it| it.result.is_err()),
@@ -339,6 +430,38 @@ impl Effects {
             })
             .collect()
     }
+}
+
+/// How many pods a status lists as succeeded and as failed.
+pub(super) fn listed(status: &JobStatus) -> (usize, usize) {
+    let lists = status.uncounted_terminated_pods.clone().unwrap_or_default();
+    (lists.succeeded.unwrap_or_default().len(), lists.failed.unwrap_or_default().len())
+}
+
+/// True conditions of a status, as `Type/Reason`.
+pub(super) fn conditions(status: &JobStatus) -> Vec<String> {
+    let all = status.conditions.iter().flatten().filter(|each| each.status == "True");
+    all.map(|each| format!("{}/{}", each.type_, each.reason.clone().unwrap_or_default())).collect()
+}
+
+/// The message of the first condition of this type, as stored.
+pub(super) fn message(world: &World, kind: &str) -> String {
+    world.job.condition(kind).and_then(|it| it.message.clone()).unwrap_or_default()
+}
+
+/// The conditions of a Job that came to its end in one sync.
+pub(super) fn ended(interim: &str, terminal: &str, reason: &str) -> Vec<String> {
+    vec![format!("{interim}/{reason}"), format!("{terminal}/{reason}")]
+}
+
+/// The conditions of a Job that failed.
+pub(super) fn failed(reason: &str) -> Vec<String> {
+    ended("FailureTarget", "Failed", reason)
+}
+
+/// The conditions of a Job that is complete.
+pub(super) fn complete(reason: &str) -> Vec<String> {
+    ended("SuccessCriteriaMet", "Complete", reason)
 }
 
 /// A failure of the kind that is neither not-found nor a terminating namespace.

@@ -1,5 +1,24 @@
 //! Acceptance vectors of spec §26 and §31 and boundary values of our own, as one sync each.
 //! Every vector also passes the three checks of [`super::checks`].
 
+mod backoff;
+mod backoff_limit_per_index;
 mod builders;
+mod claims;
+mod conditions;
+mod deadline;
+mod divergences;
+mod failure_policy;
+mod indexed;
+mod on_failure;
+mod pod_template;
+mod properties;
+mod replacement_policy;
 mod scaling;
+mod sequences;
+mod size;
+mod success_policy;
+mod suspend;
+mod tracking;
+mod unknown;
+mod victims;

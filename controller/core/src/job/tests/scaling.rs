@@ -1,6 +1,8 @@
 //! How many pods there are. (spec §26.1)
 
-use super::builders::{Effects, job, outage, pod, pods, sync, sync_with, world};
+use super::builders::{
+    Effects, await_creation, failed, job, outage, pod, pods, sync, sync_with, world,
+};
 use crate::job::Step;
 
 const COMPLETE: [&str; 2] =
@@ -132,4 +134,68 @@ fn a_job_that_is_being_deleted_only_lets_its_pods_go() {
     let effects = sync(&mut world(job().size(2, 5).deleting(), all));
     assert_eq!((effects.created.len(), effects.deleted.len()), (0, 0));
     assert_eq!((effects.active, effects.succeeded, effects.patches), (2, 1, 3));
+}
+
+/// [S19] and §26.1: the error of each call is taken in, and nothing is counted that was not done.
+#[test]
+fn calls_that_fail_change_nothing_but_what_they_did() {
+    let fails = |step: &Step, _| {
+        matches!(step, Step::Create(_) | Step::Delete(_) | Step::Release(_)).then(outage)
+    };
+    let mut serial = world(job().size(2, 5), vec![pod("a", "Running"), pod("s", "Succeeded")]);
+    let effects = sync_with(&mut serial, &fails);
+    assert_eq!((effects.create_calls, effects.active, effects.succeeded), (1, 1, 0));
+    assert!(effects.is_err);
+    let mut surplus = world(job().size(2, 5), pods("Running", 3));
+    let effects = sync_with(&mut surplus, &fails);
+    assert_eq!((effects.active, effects.terminating, effects.is_err), (3, 0, true));
+}
+
+/// §26.1, the last two rows.
+#[test]
+fn a_job_that_is_being_deleted_fails_all_the_same() {
+    let limit = || job().size(2, 5).spec("backoffLimit", 0).deleting();
+    let effects = sync(&mut world(limit(), pods("Failed", 1)));
+    assert_eq!((effects.failed, effects.conditions), (1, failed("BackoffLimitExceeded")));
+    let mut waiting = world(limit(), pods("Failed", 1));
+    await_creation(&mut waiting);
+    let effects = sync(&mut waiting);
+    assert_eq!((effects.failed, effects.patches), (1, 1));
+    // DIVERGES(upstream): the reference sets no condition yet. (spec §29 item 4)
+    assert_eq!(effects.conditions, ["FailureTarget/BackoffLimitExceeded"]);
+}
+
+/// [P2] and [P3] at their edges: parallelism below, at and above what is missing.
+#[test]
+fn the_number_of_pods_follows_parallelism_and_what_is_missing() {
+    // parallelism, completions, active, succeeded pods: created, deleted
+    for (row, (parallelism, completions, active, succeeded, created, deleted)) in [
+        (0, Some(0), 0, 0, 0, 0),
+        (0, Some(1), 0, 0, 0, 0),
+        (1, Some(1), 0, 0, 1, 0),
+        (1, Some(1), 1, 0, 0, 0),
+        (1, Some(1), 2, 0, 0, 1),
+        (3, Some(3), 0, 2, 1, 0),
+        (3, Some(3), 0, 3, 0, 0),
+        (3, Some(3), 1, 3, 0, 1),
+        (3, Some(2), 1, 3, 0, 1),
+        (0, None, 0, 0, 0, 0),
+        (2, None, 3, 0, 0, 1),
+        (2, None, 3, 1, 0, 0),
+        (499, Some(1_000), 0, 0, 499, 0),
+        (500, Some(1_000), 0, 0, 500, 0),
+        (501, Some(1_000), 0, 0, 500, 0),
+        (0, Some(1_000), 501, 0, 0, 500),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut all = pods("Running", active);
+        all.extend(pods("Succeeded", succeeded));
+        let mut world = world(job().size(parallelism, completions), all);
+        // A crash after each of 500 calls is checked elsewhere, with fewer of them.
+        let large = created + deleted > 100;
+        let effects = if large { sync_with(&mut world, &|_, _| None) } else { sync(&mut world) };
+        assert_eq!((effects.created.len(), effects.deleted.len()), (created, deleted), "row {row}");
+    }
 }

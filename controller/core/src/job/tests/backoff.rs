@@ -1,0 +1,162 @@
+//! Backoff in a sync. (spec §12, §26.3)
+
+use jiff::SignedDuration;
+
+use super::builders::{ago, job, now, pod, pods, sync, world};
+use crate::job::{BackoffRecord, Note, Recollection};
+
+fn record(failures: u32, seconds_ago: i64) -> Option<BackoffRecord> {
+    Some(BackoffRecord { failures, last_failure: Some(ago(seconds_ago)) })
+}
+
+/// §12.2 and [P5]: below, at and above the delay of each count.
+#[test]
+fn creation_waits_until_the_delay_is_over() {
+    for (failures, seconds_ago, wait) in [
+        (0, 0, None),
+        (1, 0, Some(10)),
+        (1, 9, Some(1)),
+        (1, 10, None),
+        (1, 11, None),
+        (2, 0, Some(20)),
+        (6, 0, Some(320)),
+        (7, 0, Some(600)),
+        (1_000_000, 0, Some(600)),
+        (1_000_000, 600, None),
+    ] {
+        let mut world = world(job(), vec![]);
+        world.memory.backoff = record(failures, seconds_ago);
+        let effects = sync(&mut world);
+        let created = usize::from(wait.is_none());
+        assert_eq!(effects.created.len(), created, "{failures} failures {seconds_ago} s ago");
+        assert_eq!(effects.requeue_seconds, wait, "{failures} failures {seconds_ago} s ago");
+    }
+}
+
+/// The first line of §26.3: real counts while nothing may be created.
+#[test]
+fn pods_that_run_are_counted_during_backoff() {
+    let mut world = world(job().size(2, 2), vec![pod("a", "Running").ready()]);
+    world.memory.backoff = record(1, 0);
+    let effects = sync(&mut world);
+    assert_eq!((effects.created.len(), effects.active, effects.ready), (0, 1, 1));
+}
+
+/// §12.1, row by row.
+#[test]
+fn the_record_follows_the_pods_that_ended() {
+    let before = BackoffRecord { failures: 2, last_failure: Some(ago(500)) };
+    // ends of succeeded and of failed pods, in seconds ago: failures, last failure
+    for (row, (succeeded, failed, failures, last)) in [
+        (vec![], vec![], None, None),
+        (vec![], vec![60], Some(3), Some(60)),
+        (vec![], vec![60, 50], Some(4), Some(50)),
+        (vec![60], vec![], Some(0), None),
+        (vec![60], vec![70], Some(0), None),
+        (vec![60], vec![60], Some(0), None),
+        (vec![60], vec![70, 59], Some(1), Some(59)),
+        (vec![60, 40], vec![50, 30, 20], Some(2), Some(20)),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let ended = |phase: &str, ends: Vec<i64>| -> Vec<_> {
+            let pods = pods(phase, ends.len()).into_iter().zip(ends);
+            pods.map(|(pod, seconds)| pod.ended(1, seconds)).collect()
+        };
+        let mut all = ended("Succeeded", succeeded);
+        all.extend(ended("Failed", failed));
+        let mut world = world(job().size(1, 99).spec("backoffLimit", 99), all);
+        world.memory.backoff = Some(before);
+        sync(&mut world);
+        let expected = BackoffRecord {
+            failures: failures.unwrap_or(2),
+            last_failure: failures.map_or(Some(ago(500)), |_| last.map(ago)),
+        };
+        assert_eq!(world.memory.backoff, Some(expected), "row {row}");
+    }
+}
+
+/// §26.3: a success in the same sync lifts the backoff.
+#[test]
+fn a_success_lifts_the_backoff_at_once() {
+    let all = vec![pod("f", "Failed").ended(1, 5), pod("s", "Succeeded").ended(0, 4)];
+    let mut world = world(job().size(2, 5), all);
+    world.memory.backoff = record(3, 5);
+    let effects = sync(&mut world);
+    assert_eq!((effects.created.len(), effects.failed, effects.succeeded), (2, 1, 1));
+}
+
+/// §12.3: the first source that knows wins.
+#[test]
+fn a_pod_finished_when_the_first_source_says() {
+    let at = |seconds| Some(ago(seconds));
+    let running = |pod: super::builders::PodBuilder| {
+        pod.with(|pod| {
+            let status = serde_json::json!({"name": "b", "state": {}});
+            pod["status"]["containerStatuses"].as_array_mut().expect("a list").push(status);
+        })
+    };
+    let unready = |pod: super::builders::PodBuilder| {
+        pod.with(|pod| {
+            pod["status"]["conditions"] = serde_json::json!([
+                {"type": "Ready", "status": "False", "lastTransitionTime": ago(30).to_string()}
+            ]);
+        })
+    };
+    let sidecar = |pod: super::builders::PodBuilder, state: serde_json::Value| {
+        pod.with(|pod| {
+            pod["spec"]["initContainers"] =
+                serde_json::json!([{"name": "side", "restartPolicy": "Always"}]);
+            pod["status"]["initContainerStatuses"] =
+                serde_json::json!([{"name": "side", "state": state}]);
+        })
+    };
+    let late = serde_json::json!({"terminated": {"exitCode": 0, "finishedAt": ago(3).to_string()}});
+    let base = || pod("f", "Failed").terminating();
+    for (row, (pod, expected)) in [
+        (unready(base()).ended(1, 20), at(20)),
+        (base().ended(1, 40).container("containerStatuses", "b", 0), at(40)),
+        (running(unready(base()).ended(1, 20)), at(30)),
+        (running(base().ended(1, 20)), at(5)),
+        (pod("f", "Failed"), at(100)),
+        (unready(pod("f", "Failed")), at(30)),
+        (pod("f", "Failed").ready(), at(100)),
+        (sidecar(base().ended(1, 20), late.clone()), at(3)),
+        (sidecar(unready(base()).ended(1, 20), serde_json::json!({"running": {}})), at(30)),
+        // An init container that ran to its end tells nothing.
+        (base().ended(1, 20).container("initContainerStatuses", "init", 0), at(20)),
+        (unready(base()).container("initContainerStatuses", "init", 0), at(30)),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        assert_eq!(pod.build().finished_at(), expected, "row {row}");
+    }
+}
+
+/// [T9]: what the API did not take is not remembered.
+#[test]
+fn a_failure_that_was_not_stored_is_not_remembered() {
+    let mut world = world(job(), pods("Failed", 1));
+    let trace = world.sync_with(&|_, _| Some(super::builders::outage()), None);
+    let remembered = |note: &Note| matches!(note, Note::Remember(Recollection::Backoff(_)));
+    assert!(!trace.notes.iter().any(remembered));
+    assert_eq!(world.memory.backoff, Some(BackoffRecord::default()));
+}
+
+#[test]
+fn the_report_names_the_backoff_and_not_the_deadline() {
+    let mut waiting = world(job().size(2, 5), vec![pod("a", "Running")]);
+    waiting.memory.backoff = record(1, 0);
+    let words: Vec<String> = waiting.plan().waits_for.iter().map(ToString::to_string).collect();
+    assert_eq!(words, ["1 active pods", "the backoff after 1 failures, 10s more"]);
+    let deadline = job().size(1, 5).spec("activeDeadlineSeconds", 3_600).started(0);
+    let mut running = world(deadline, vec![pod("a", "Running")]);
+    running.memory.backoff = record(1, 0);
+    let plan = running.plan();
+    assert_eq!(plan.requeue_after, Some(SignedDuration::from_hours(1)));
+    let words: Vec<String> = plan.waits_for.iter().map(ToString::to_string).collect();
+    assert_eq!(words, ["1 active pods"]);
+    assert_eq!(plan.now, now());
+}

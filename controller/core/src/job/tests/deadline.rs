@@ -1,0 +1,72 @@
+//! `spec.activeDeadlineSeconds`. (spec §16, §26.7)
+
+use super::builders::{JobBuilder, PodBuilder, failed, job, message, pod, pods, sync, world};
+
+fn deadline(seconds: i64) -> JobBuilder {
+    job().size(1, 1).spec("activeDeadlineSeconds", seconds)
+}
+
+/// [U5] with §26.7: before, at and after the deadline.
+#[test]
+fn a_job_fails_when_its_deadline_has_come() {
+    let running = || vec![pod("a", "Running").on_node()];
+    for (started, pods, wait, deleted, failures) in [
+        (15, running(), None, 1, 1),
+        (10, running(), None, 1, 1),
+        (9, running(), Some(1), 0, 0),
+        (0, running(), Some(10), 0, 0),
+        (15, vec![], None, 0, 0),
+    ] {
+        let done = deleted == 0;
+        let mut world = world(deadline(10).started(started), pods);
+        let effects = sync(&mut world);
+        assert_eq!((effects.deleted.len(), effects.failed), (deleted, failures), "{started}");
+        assert_eq!(effects.requeue_seconds, wait, "{started}");
+        let expected = match (wait, done) {
+            (Some(_), _) => vec![],
+            (None, true) => failed("DeadlineExceeded"),
+            (None, false) => vec!["FailureTarget/DeadlineExceeded".to_owned()],
+        };
+        assert_eq!(effects.conditions, expected, "{started}");
+        if wait.is_none() {
+            let told = "Job was active longer than specified deadline";
+            assert_eq!(message(&world, "FailureTarget"), told);
+        }
+    }
+}
+
+/// [S14] comes before [S16]: a deadline of zero is due when the Job starts.
+#[test]
+fn a_deadline_of_zero_is_due_at_once() {
+    let effects = sync(&mut world(deadline(0), vec![]));
+    assert_eq!((effects.create_calls, effects.conditions), (0, failed("DeadlineExceeded")));
+}
+
+#[test]
+fn the_backoff_limit_comes_before_the_deadline() {
+    let both = deadline(10).started(15).spec("backoffLimit", 0);
+    let effects = sync(&mut world(both, pods("Failed", 1)));
+    assert_eq!(effects.conditions, failed("BackoffLimitExceeded"));
+}
+
+#[test]
+fn a_suspended_job_has_no_deadline() {
+    let effects = sync(&mut world(deadline(10).started(15).suspended(), vec![]));
+    assert_eq!(effects.conditions, ["Suspended/JobSuspended"]);
+    assert_eq!(effects.requeue_seconds, None);
+}
+
+/// [U5]: from the resumption, whatever start time stands in the status.
+#[test]
+fn resuming_restarts_the_clock() {
+    let resumed = deadline(10).started(500).condition("Suspended", "JobSuspended", "");
+    let effects = sync(&mut world(resumed, vec![]));
+    assert_eq!((effects.created.len(), effects.requeue_seconds), (1, Some(10)));
+}
+
+#[test]
+fn enough_successes_do_not_outrun_a_deadline() {
+    let all: Vec<PodBuilder> = pods("Succeeded", 1);
+    let effects = sync(&mut world(deadline(10).started(15), all));
+    assert_eq!((effects.conditions, effects.succeeded), (failed("DeadlineExceeded"), 1));
+}

@@ -1,0 +1,232 @@
+//! `spec.podFailurePolicy`. (spec §11, §26.7, KEP-3329)
+
+use serde_json::{Value, json};
+
+use super::builders::{JobBuilder, PodBuilder, failed, job, message, pod, pods, sync, world};
+use crate::job::{Note, Tally};
+
+fn on_exit(action: &str, container: Option<&str>, operator: &str, codes: &[i32]) -> Value {
+    let mut rule = json!({"action": action,
+                          "onExitCodes": {"operator": operator, "values": codes}});
+    if let Some(name) = container {
+        rule["onExitCodes"]["containerName"] = name.into();
+    }
+    rule
+}
+
+fn on_condition(action: &str, kind: &str, status: Option<&str>) -> Value {
+    let mut pattern = json!({"type": kind});
+    if let Some(status) = status {
+        pattern["status"] = status.into();
+    }
+    json!({"action": action, "onPodConditions": [pattern]})
+}
+
+fn with_rules(rules: &[Value]) -> JobBuilder {
+    job().size(1, 1).failure_policy(json!(rules))
+}
+
+fn exit(code: i32) -> PodBuilder {
+    pod("p", "Failed").container("containerStatuses", "main", code)
+}
+
+fn disrupted(status: &str) -> PodBuilder {
+    pod("p", "Failed").with(|pod| {
+        pod["status"]["conditions"] = json!([
+            {"type": "PodScheduled", "status": "True"},
+            {"type": "DisruptionTarget", "status": status},
+        ]);
+    })
+}
+
+/// [F2], [F3], [F4]: the message of FailJob for what matches, none for what does not.
+#[test]
+fn the_first_rule_that_matches_and_can_be_acted_on_wins() {
+    let fail = |operator: &str, codes: &[i32]| on_exit("FailJob", None, operator, codes);
+    let named = |name: &str| on_exit("FailJob", Some(name), "In", &[5]);
+    let init = |code: i32| pod("p", "Failed").container("initContainerStatuses", "init", code);
+    let by_code = |container: &str, code: i32, rule: usize| {
+        Some(format!(
+            "Container {container} for pod ns/p failed with exit code {code} matching FailJob \
+             rule at index {rule}"
+        ))
+    };
+    let by_condition = |kind: &str, rule: usize| {
+        Some(format!("Pod ns/p has condition {kind} matching FailJob rule at index {rule}"))
+    };
+    let target = |status| on_condition("FailJob", "DisruptionTarget", status);
+    for (row, (rules, pod, expected)) in [
+        (vec![fail("In", &[5, 6])], exit(5), by_code("main", 5, 0)),
+        (vec![fail("In", &[5, 6])], exit(7), None),
+        (vec![fail("In", &[0])], exit(0), None),
+        (vec![fail("NotIn", &[5])], exit(0), None),
+        (vec![fail("NotIn", &[5])], exit(5), None),
+        (vec![fail("NotIn", &[5])], exit(6), by_code("main", 6, 0)),
+        (vec![fail("In", &[-1])], exit(-1), by_code("main", -1, 0)),
+        (vec![fail("Near", &[5])], exit(5), None),
+        (vec![named("main")], exit(5), by_code("main", 5, 0)),
+        (vec![named("other")], exit(5), None),
+        (vec![fail("In", &[5])], init(5), by_code("init", 5, 0)),
+        // Regular containers are looked at before init containers.
+        (
+            vec![fail("In", &[5])],
+            init(5).container("containerStatuses", "main", 5),
+            by_code("main", 5, 0),
+        ),
+        (
+            vec![fail("In", &[5])],
+            init(5).container("containerStatuses", "main", 6),
+            by_code("init", 5, 0),
+        ),
+        (vec![on_exit("Ignore", None, "In", &[5]), fail("In", &[5])], exit(5), None),
+        (
+            vec![on_exit("Explode", None, "In", &[5]), fail("In", &[5])],
+            exit(5),
+            by_code("main", 5, 1),
+        ),
+        (vec![target(None)], disrupted("True"), by_condition("DisruptionTarget", 0)),
+        (vec![target(Some("True"))], disrupted("True"), by_condition("DisruptionTarget", 0)),
+        (vec![target(None)], disrupted("False"), None),
+        (vec![target(Some("False"))], disrupted("False"), by_condition("DisruptionTarget", 0)),
+        (vec![target(None)], exit(5), None),
+        (vec![], exit(5), None),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut world = world(with_rules(&rules), vec![pod]);
+        let effects = sync(&mut world);
+        match expected {
+            Some(told) => {
+                assert_eq!(effects.conditions, failed("PodFailurePolicy"), "row {row}");
+                assert_eq!(message(&world, "FailureTarget"), told, "row {row}");
+                assert_eq!(message(&world, "Failed"), told, "row {row}");
+                assert_eq!(effects.failed, 1, "row {row}");
+            }
+            None => assert!(effects.conditions.is_empty(), "row {row}: {:?}", effects.conditions),
+        }
+    }
+}
+
+/// A rule with onExitCodes never looks at conditions. ([F2])
+#[test]
+fn exit_codes_shut_out_conditions_of_the_same_rule() {
+    let mut rule = on_exit("FailJob", None, "In", &[5]);
+    rule["onPodConditions"] = json!([{"type": "DisruptionTarget", "status": "True"}]);
+    let effects = sync(&mut world(with_rules(&[rule]), vec![disrupted("True")]));
+    assert!(effects.conditions.is_empty());
+}
+
+/// [F4]: conditions of the pod are the outer loop.
+#[test]
+fn the_first_condition_of_the_pod_is_told() {
+    let rule = json!({"action": "FailJob", "onPodConditions": [
+        {"type": "DisruptionTarget", "status": "True"}, {"type": "PodScheduled", "status": "True"},
+    ]});
+    let mut world = world(with_rules(&[rule]), vec![disrupted("True")]);
+    sync(&mut world);
+    let told = "Pod ns/p has condition PodScheduled matching FailJob rule at index 0";
+    assert_eq!(message(&world, "Failed"), told);
+}
+
+/// [F1], §26.7: only a pod that has ended is looked at.
+#[test]
+fn a_pod_that_still_runs_triggers_no_rule() {
+    let rules = [on_exit("FailJob", None, "In", &[5])];
+    let running = pod("p", "Running").container("containerStatuses", "main", 5);
+    let effects = sync(&mut world(with_rules(&rules), vec![running.clone()]));
+    assert_eq!((effects.active, effects.conditions.len()), (1, 0));
+    let effects = sync(&mut world(with_rules(&rules), vec![running.terminating()]));
+    assert_eq!((effects.active, effects.failed, effects.conditions.len()), (0, 0, 0));
+    assert_eq!((effects.patches, effects.created.len()), (0, 0), "a policy implies ORF");
+}
+
+/// The last status of a restarted container is not looked at. ([F3])
+#[test]
+fn an_earlier_end_of_a_container_triggers_no_rule() {
+    let restarted = pod("p", "Failed").with(|pod| {
+        pod["status"]["containerStatuses"] = json!([{
+            "name": "main", "restartCount": 1, "state": {},
+            "lastState": {"terminated": {"exitCode": 5}},
+        }]);
+    });
+    let rules = [on_exit("FailJob", None, "In", &[5])];
+    assert!(sync(&mut world(with_rules(&rules), vec![restarted])).conditions.is_empty());
+}
+
+/// [F5]
+#[test]
+fn ignored_failures_do_not_count_and_all_others_do() {
+    for (action, counts) in [("Ignore", 0), ("Count", 1), ("FailIndex", 1), ("Unheard", 1)] {
+        let rules = [on_exit(action, None, "In", &[5])];
+        let job = with_rules(&rules).spec("backoffLimit", 1);
+        let effects = sync(&mut world(job, vec![exit(5)]));
+        assert_eq!((effects.failed, effects.patches), (counts, 1), "{action}");
+    }
+    let rules = [on_exit("Ignore", None, "In", &[5])];
+    let limit = with_rules(&rules).spec("backoffLimit", 0);
+    assert!(sync(&mut world(limit, vec![exit(5)])).conditions.is_empty());
+}
+
+/// Row 2 of §7.1: a stored verdict is not reconsidered.
+#[test]
+fn a_stored_message_outlives_its_pod() {
+    let rules = [on_exit("FailJob", None, "In", &[5])];
+    let stored = with_rules(&rules).condition("FailureTarget", "PodFailurePolicy", "first");
+    for pods in [vec![], vec![exit(5)]] {
+        let mut world = world(stored.clone(), pods);
+        let effects = sync(&mut world);
+        assert_eq!(effects.conditions, failed("PodFailurePolicy"));
+        assert_eq!(message(&world, "Failed"), "first");
+    }
+}
+
+/// Row 3: the finalizer is not required.
+#[test]
+fn a_pod_without_finalizer_can_fail_its_job() {
+    let rules = [on_exit("FailJob", None, "In", &[5])];
+    let effects = sync(&mut world(with_rules(&rules), vec![exit(5).untracked()]));
+    assert_eq!((effects.conditions, effects.failed), (failed("PodFailurePolicy"), 0));
+}
+
+/// [F1], [T4]: when the Job fails, pods that still run are looked at too.
+#[test]
+fn pods_that_run_when_the_job_fails_are_counted_by_the_policy() {
+    let rules =
+        [on_condition("Ignore", "DisruptionTarget", None), on_exit("FailJob", None, "In", &[5])];
+    let ignored = pod("i", "Running").on_node().condition("DisruptionTarget");
+    let counted = pod("c", "Running").on_node();
+    let job = with_rules(&rules).size(3, 3);
+    let effects = sync(&mut world(job, vec![exit(5), ignored, counted]));
+    assert_eq!((effects.failed, effects.deleted.len(), effects.patches), (2, 2, 3));
+    let handled: Vec<_> = effects
+        .trace
+        .notes
+        .iter()
+        .filter_map(|note| match note {
+            Note::Count(Tally::FailureHandled { action, pods }) => Some((*action, *pods)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(handled, [("FailJob", 1), ("Ignore", 1)]);
+}
+
+/// [M5]: failures that no rule matched are in no count.
+#[test]
+fn unmatched_failures_are_not_tallied() {
+    let effects =
+        sync(&mut world(with_rules(&[on_exit("Ignore", None, "In", &[5])]), vec![exit(6)]));
+    let handled = |note: &Note| matches!(note, Note::Count(Tally::FailureHandled { .. }));
+    assert!(!effects.trace.notes.iter().any(handled));
+    assert_eq!(effects.failed, 1);
+}
+
+/// The policy comes before the limit. (§7.1)
+#[test]
+fn fail_job_comes_before_the_backoff_limit() {
+    let rules = [on_exit("FailJob", None, "In", &[5])];
+    let mut both = pods("Failed", 2);
+    both.push(exit(5));
+    let effects = sync(&mut world(with_rules(&rules).spec("backoffLimit", 0), both));
+    assert_eq!(effects.conditions, failed("PodFailurePolicy"));
+}

@@ -1,0 +1,110 @@
+//! Suspension and resumption. (spec §16, §26.4)
+
+use super::builders::{
+    PodBuilder, ago, await_creation, complete, job, message, now, outage, pod, pods, sync,
+    sync_with, world,
+};
+use crate::job::Step;
+
+fn running(count: usize) -> Vec<PodBuilder> {
+    pods("Running", count).into_iter().map(PodBuilder::on_node).collect()
+}
+
+/// [P1], [U1]
+#[test]
+fn suspending_deletes_all_pods_without_counting_them() {
+    let mut world = world(job().size(2, 5).suspended().started(50), running(2));
+    let effects = sync(&mut world);
+    assert_eq!((effects.deleted.len(), effects.patches, effects.failed), (2, 2, 0));
+    assert_eq!((effects.active, effects.terminating), (0, 2));
+    assert_eq!(effects.conditions, ["Suspended/JobSuspended"]);
+    assert_eq!(message(&world, "Suspended"), "Job suspended");
+    assert_eq!(world.job.start_time(), None);
+    assert!(effects.events().contains(&"Suspended: Job suspended".to_owned()));
+}
+
+#[test]
+fn nothing_is_suspended_while_pods_are_awaited() {
+    let mut world = world(job().size(3, 5).suspended(), running(3));
+    await_creation(&mut world);
+    let effects = sync(&mut world);
+    assert_eq!((effects.deleted.len(), effects.active), (0, 3));
+    assert!(effects.conditions.is_empty());
+}
+
+/// [U1], [U4]: in one write.
+#[test]
+fn resuming_creates_pods_and_starts_the_clock_again() {
+    let suspended = || job().size(2, 5).condition("Suspended", "JobSuspended", "Job suspended");
+    for stale in [suspended(), suspended().started(500)] {
+        let mut world = world(stale, vec![]);
+        let effects = sync(&mut world);
+        assert_eq!((effects.created.len(), effects.writes.len()), (2, 1));
+        assert!(effects.conditions.is_empty());
+        assert_eq!(message(&world, "Suspended"), "Job resumed");
+        assert_eq!(world.job.start_time(), Some(now()));
+        assert!(effects.events().contains(&"Resumed: Job resumed".to_owned()));
+    }
+}
+
+/// [U3]
+#[test]
+fn a_job_that_is_created_suspended_does_not_start() {
+    let mut world = world(job().suspended(), vec![]);
+    let effects = sync(&mut world);
+    assert_eq!((effects.created.len(), world.job.start_time()), (0, None));
+    assert_eq!(effects.conditions, ["Suspended/JobSuspended"]);
+    assert!(sync(&mut world).writes.is_empty(), "suspended once is enough");
+}
+
+/// [U3]: suspension of a Job that is being deleted is none.
+#[test]
+fn suspending_while_deleting_only_lets_pods_go() {
+    let effects = sync(&mut world(job().size(2, 5).suspended().deleting(), running(2)));
+    assert_eq!((effects.deleted.len(), effects.patches), (0, 2));
+    assert!(effects.conditions.is_empty());
+}
+
+/// §26.4 and [U6]: enough successes complete a Job, suspended or not.
+#[test]
+fn completion_comes_before_suspension() {
+    let effects = sync(&mut world(job().size(2, 4).suspended(), pods("Succeeded", 4)));
+    assert_eq!(effects.conditions, complete("CompletionsReached"));
+    let mut empty = world(job().size(2, 0).suspended(), vec![]);
+    assert_eq!(sync(&mut empty).conditions, complete("CompletionsReached"));
+    assert_eq!(empty.job.start_time(), None, "no completions need no start");
+}
+
+/// [U2]
+#[test]
+fn suspended_is_told_even_when_a_pod_could_not_be_deleted() {
+    let mut world = world(job().size(2, 5).suspended(), running(2));
+    let effects = sync_with(&mut world, &|step, call| {
+        (matches!(step, Step::Delete(_)) && call == 0).then(outage)
+    });
+    assert_eq!((effects.active, effects.terminating, effects.is_err), (1, 1, true));
+    assert_eq!(effects.conditions, ["Suspended/JobSuspended"]);
+}
+
+/// [I12] has its own test; failed pods of other Jobs are counted while suspended.
+#[test]
+fn pods_that_failed_are_counted_while_suspended() {
+    let effects = sync(&mut world(job().size(2, 5).suspended(), pods("Failed", 2)));
+    assert_eq!((effects.failed, effects.patches, effects.deleted.len()), (2, 2, 0));
+}
+
+/// [C4]: in place, with new times.
+#[test]
+fn the_condition_is_replaced_in_place() {
+    let resumed = job()
+        .suspended()
+        .condition_is("Suspended", "False", "JobResumed", "Job resumed")
+        .condition("Other", "R", "m")
+        .started(50);
+    let mut world = world(resumed, vec![pod("a", "Running").on_node()]);
+    sync(&mut world);
+    let kinds: Vec<_> = world.job.status.conditions.iter().flatten().collect();
+    assert_eq!((kinds.len(), kinds[0].type_.as_str()), (2, "Suspended"));
+    assert_eq!(kinds[0].last_transition_time.as_ref().map(|time| time.0), Some(now()));
+    assert_eq!(kinds[1].last_transition_time.as_ref().map(|time| time.0), Some(ago(5)));
+}

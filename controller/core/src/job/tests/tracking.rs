@@ -1,0 +1,256 @@
+//! Counting each pod once: uncounted UIDs, finalizers, counters. (spec §10, §26.6)
+
+use super::builders::{
+    Effects, JobBuilder, PodBuilder, complete, conditions, failed, job, listed, outage, pod, pods,
+    sync, sync_with, uid, world,
+};
+use crate::job::Step;
+
+/// Counters and lists of each write.
+fn writes(effects: &Effects) -> Vec<(i32, i32, usize, usize)> {
+    let of = |status: &k8s_openapi::api::batch::v1::JobStatus| {
+        let (succeeded, failed) = listed(status);
+        (status.succeeded.unwrap_or(0), status.failed.unwrap_or(0), succeeded, failed)
+    };
+    effects.writes.iter().map(of).collect()
+}
+
+fn half_counted() -> (JobBuilder, Vec<PodBuilder>) {
+    let job = job()
+        .size(6, 6)
+        .status("succeeded", 2)
+        .status("failed", 3)
+        .uncounted(&["a", "e"], &["b", "f"]);
+    let pods = vec![
+        pod("e", "Succeeded").untracked(),
+        pod("x", "Failed").untracked(),
+        pod("a", "Succeeded"),
+        pod("b", "Failed"),
+        pod("c", "Succeeded"),
+        pod("d", "Failed"),
+    ];
+    (job, pods)
+}
+
+/// [T2]–[T4], [T12]: §26.6, first line.
+#[test]
+fn uids_move_from_the_lists_into_the_counters_once_the_finalizer_is_gone() {
+    let (job, pods) = half_counted();
+    let mut world = world(job, pods);
+    let effects = sync(&mut world);
+    assert_eq!(writes(&effects), [(3, 4, 2, 2), (5, 6, 0, 0)]);
+    assert_eq!(effects.patches, 4);
+    assert!(sync(&mut world).writes.is_empty(), "all is counted");
+}
+
+/// [E2]: §26.6, second line.
+#[test]
+fn pods_whose_finalizer_we_removed_are_left_alone() {
+    let (job, mut all) = half_counted();
+    all.extend([pod("g", "Succeeded"), pod("h", "Failed")]);
+    let mut world = world(job, all);
+    world.memory.releases.extend(["c", "d", "g", "h"].map(uid));
+    let effects = sync_with(&mut world, &|_, _| None);
+    assert_eq!(writes(&effects), [(3, 4, 1, 1), (4, 5, 0, 0)]);
+    assert_eq!(effects.patches, 2, "of a and b");
+}
+
+/// [T9], [T13]
+#[test]
+fn a_write_that_fails_stops_everything_behind_it() {
+    let (job, pods) = half_counted();
+    let fresh = || world(job.clone(), pods.clone());
+    let mut first = fresh();
+    let effects =
+        sync_with(&mut first, &|step, _| matches!(step, Step::WriteStatus(_)).then(outage));
+    assert_eq!((effects.patches, effects.is_err), (0, true));
+    assert!(first.memory.releases.is_empty(), "nothing is awaited");
+
+    let mut patches = fresh();
+    let effects = sync_with(&mut patches, &|step, _| matches!(step, Step::Release(_)).then(outage));
+    assert_eq!((writes(&effects), effects.is_err), (vec![(3, 4, 2, 2)], true));
+    assert!(patches.memory.releases.is_empty());
+
+    let mut one = fresh();
+    let effects = sync_with(&mut one, &|step, call| {
+        (matches!(step, Step::Release(_)) && call == 0).then(outage)
+    });
+    assert_eq!(writes(&effects), [(3, 4, 2, 2), (4, 6, 1, 0)]);
+    assert!(effects.is_err, "the patch that failed is repeated");
+    assert_eq!(sync(&mut one).patches, 1);
+    assert_eq!(writes(&sync_with(&mut one, &|_, _| None)), []);
+    assert_eq!((one.job.status.succeeded, one.job.status.failed), (Some(5), Some(6)));
+}
+
+/// [T14]: a second write that fails is made up for by [T3].
+#[test]
+fn a_lost_second_write_is_repaired_by_the_next_sync() {
+    let (job, pods) = half_counted();
+    let mut world = world(job, pods);
+    let count = std::cell::Cell::new(0);
+    let effects = sync_with(&mut world, &|step, _| {
+        let is_write = matches!(step, Step::WriteStatus(_));
+        count.set(count.get() + i32::from(is_write));
+        (is_write && count.get() == 2).then(outage)
+    });
+    assert!(effects.is_err);
+    let effects = sync(&mut world);
+    assert_eq!((writes(&effects), effects.patches), (vec![(5, 6, 0, 0)], 0));
+}
+
+/// A finalizer patch that finds no pod has done its work. ([T11])
+#[test]
+fn a_pod_that_is_gone_is_counted_all_the_same() {
+    let gone = || {
+        let kind = epilogue_common::outcome::FailureKind::NotFound;
+        epilogue_common::outcome::Failure::new(kind, "gone")
+    };
+    let mut world = world(job().size(2, 2), pods("Succeeded", 2));
+    let effects = sync_with(&mut world, &|step, _| matches!(step, Step::Release(_)).then(gone));
+    assert_eq!((effects.succeeded, effects.is_err), (2, false));
+    assert_eq!(effects.conditions, complete("CompletionsReached"));
+    assert!(world.memory.releases.is_empty(), "no event will tell of them");
+}
+
+/// [T6]: §26.6, the vector of 500.
+#[test]
+fn a_sync_accounts_for_500_pods_at_most() {
+    let mut all: Vec<PodBuilder> =
+        (0..500).map(|number| pod(&format!("a{number:03}"), "Succeeded")).collect();
+    all.push(pod("b", "Failed"));
+    let job = job().size(500, 500).uncounted(&[], &["a", "b"]);
+    let mut world = world(job, all);
+    let effects = sync_with(&mut world, &|_, _| None);
+    assert_eq!(writes(&effects), [(0, 1, 499, 1), (499, 1, 0, 1)]);
+    assert_eq!(effects.patches, 499, "b is not reached");
+    assert_eq!(effects.conditions, ["SuccessCriteriaMet/CompletionsReached"], "cut off");
+    let effects = sync_with(&mut world, &|_, _| None);
+    assert_eq!((effects.succeeded, effects.failed), (500, 2));
+    assert_eq!(effects.conditions, complete("CompletionsReached"));
+}
+
+/// The cap at limit − 1, limit and limit + 1; no end in a sync that was cut off. ([T6], [C3])
+#[test]
+fn the_terminal_condition_waits_for_the_last_round() {
+    for (count, patches, ends) in [(4, 4, true), (5, 5, false), (6, 5, false)] {
+        let all = pods("Succeeded", count);
+        let mut world = world(job().size(1, count as i32), all);
+        world.settings.max_uncounted_pods = 5;
+        let effects = sync(&mut world);
+        assert_eq!(effects.patches, patches, "{count}");
+        assert_eq!(effects.conditions.len(), if ends { 2 } else { 1 }, "{count}");
+        sync(&mut world);
+        let last = sync(&mut world);
+        assert_eq!(last.conditions, complete("CompletionsReached"), "{count}");
+        assert_eq!(last.succeeded as usize, count);
+    }
+}
+
+/// §10, "Subtle": an Indexed Job counts all successes at once and spreads the patches only.
+#[test]
+fn an_indexed_job_counts_all_successes_in_its_first_round() {
+    let all = (0..7).map(|index| pod(&format!("p{index}"), "Succeeded").index(index)).collect();
+    let mut world = world(job().size(7, 7).indexed(), all);
+    world.settings.max_uncounted_pods = 5;
+    let effects = sync(&mut world);
+    assert_eq!((effects.succeeded, effects.patches), (7, 5));
+    assert_eq!(effects.completed_indexes, "0-6");
+    let effects = sync(&mut world);
+    assert_eq!((effects.patches, effects.conditions), (2, complete("CompletionsReached")));
+}
+
+/// [T4]: what was counted as failed stays so. §26.6.
+#[test]
+fn a_pod_that_was_listed_as_failed_is_not_counted_as_succeeded() {
+    let job = job().size(2, 2).uncounted(&[], &["a", "b"]).condition(
+        "FailureTarget",
+        "BackoffLimitExceeded",
+        "m",
+    );
+    let mut world = world(job, vec![pod("a", "Succeeded"), pod("b", "Failed")]);
+    let effects = sync(&mut world);
+    assert_eq!((effects.succeeded, effects.failed, effects.patches), (0, 2, 2));
+    assert_eq!(effects.conditions, failed("BackoffLimitExceeded"));
+}
+
+/// [C3]: §26.6.
+#[test]
+fn counters_are_written_while_the_end_waits_for_a_terminating_pod() {
+    let job = job().size(2, 2).condition("SuccessCriteriaMet", "CompletionsReached", "m");
+    let all = vec![pod("s", "Succeeded"), pod("t", "Running").terminating().untracked()];
+    let mut world = world(job, all);
+    let effects = sync(&mut world);
+    assert_eq!((effects.succeeded, effects.terminating), (1, 1));
+    assert_eq!(effects.conditions, ["SuccessCriteriaMet/CompletionsReached"]);
+    world.pods.remove(&uid("t"));
+    assert_eq!(sync(&mut world).conditions, complete("CompletionsReached"));
+}
+
+/// The decision table of §10, pod by pod and Job by Job: patches, failed.
+#[test]
+fn each_pod_is_let_go_and_counted_as_its_job_stands() {
+    let kinds: [(&str, fn() -> PodBuilder); 4] = [
+        ("succeeded", || pod("p", "Succeeded")),
+        ("failed", || pod("p", "Failed").ended(1, 1)),
+        ("terminating", || pod("p", "Running").terminating()),
+        ("active", || pod("p", "Running").on_node()),
+    ];
+    let running = || job().size(1, 3);
+    let failing = || running().condition("FailureTarget", "R", "m");
+    let succeeding = || running().condition("SuccessCriteriaMet", "R", "m");
+    let orf = JobBuilder::replaces_failed;
+    let jobs: [(&str, JobBuilder, [(usize, i32); 4]); 8] = [
+        ("running", running(), [(1, 0), (1, 1), (1, 1), (0, 0)]),
+        ("running, ORF", orf(running()), [(1, 0), (1, 1), (0, 0), (0, 0)]),
+        ("failing", failing(), [(1, 0), (1, 1), (1, 1), (1, 1)]),
+        ("failing, ORF", orf(failing()), [(1, 0), (1, 1), (1, 1), (1, 1)]),
+        ("succeeding", succeeding(), [(1, 0), (1, 1), (1, 1), (1, 0)]),
+        ("succeeding, ORF", orf(succeeding()), [(1, 0), (1, 1), (1, 0), (1, 0)]),
+        ("deleting", running().deleting(), [(1, 0), (1, 1), (1, 1), (1, 0)]),
+        ("deleting, ORF", orf(running().deleting()), [(1, 0), (1, 1), (1, 0), (1, 0)]),
+    ];
+    for (state, job, expected) in jobs {
+        for ((kind, pod), expected) in kinds.into_iter().zip(expected) {
+            let effects = sync(&mut world(job.clone(), vec![pod()]));
+            let row = format!("{kind} pod of a Job that is {state}");
+            assert_eq!((effects.patches, effects.failed), expected, "{row}");
+            assert_eq!(effects.succeeded, i32::from(kind == "succeeded"), "{row}");
+        }
+    }
+}
+
+/// Last row of that table: an index out of place is let go and never counted.
+#[test]
+fn pods_out_of_place_are_let_go_and_not_counted() {
+    let job = job().size(1, 2).indexed().condition("FailureTarget", "R", "m");
+    let all = vec![
+        pod("a", "Failed").index(2),
+        pod("b", "Succeeded").index("x"),
+        pod("c", "Running"),
+        pod("d", "Failed").index(1),
+    ];
+    let effects = sync(&mut world(job, all));
+    assert_eq!((effects.patches, effects.failed, effects.succeeded), (4, 1, 0));
+}
+
+/// [S20]: zeros are written where the API tells them from nothing; once is enough.
+#[test]
+fn the_first_sync_writes_and_the_second_does_not() {
+    let mut world = world(job().size(0, 5), vec![]);
+    let effects = sync(&mut world);
+    assert_eq!(effects.writes.len(), 1);
+    let status = &effects.writes[0];
+    assert_eq!((status.ready, status.terminating, status.active), (Some(0), Some(0), None));
+    assert!(status.uncounted_terminated_pods.is_some() && status.start_time.is_some());
+    assert!(status.failed_indexes.is_none());
+    assert!(sync(&mut world).writes.is_empty());
+}
+
+/// [C3] with counters that are not zero.
+#[test]
+fn interim_and_terminal_condition_are_two_writes() {
+    let effects = sync(&mut world(job().size(1, 1), pods("Succeeded", 1)));
+    let stages: Vec<_> = effects.writes.iter().map(conditions).collect();
+    assert_eq!(stages[0], ["SuccessCriteriaMet/CompletionsReached"]);
+    assert_eq!(stages[1], complete("CompletionsReached"));
+}
