@@ -5,6 +5,7 @@ pub(crate) mod build;
 pub(crate) mod demo;
 pub(crate) mod down;
 pub(crate) mod prepare;
+pub(crate) mod sim;
 pub(crate) mod status;
 pub(crate) mod test;
 pub(crate) mod up;

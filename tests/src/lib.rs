@@ -19,6 +19,7 @@ pub mod paths;
 pub mod pki;
 pub mod process;
 pub mod run_dir;
+pub mod sim;
 pub mod tools;
 
 pub use cluster::Cluster;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use commands::{bench, demo, down, prepare, status, test, up};
+use commands::{bench, demo, down, prepare, sim, status, test, up};
 
 /// A real Kubernetes API on this machine, and the tests and shows that run on it.
 #[derive(Debug, Parser)]
@@ -30,6 +30,8 @@ enum Command {
     Test(test::Arguments),
     /// Compare our controller with the reference, in figures
     Bench(bench::Arguments),
+    /// Simulate the controller by seeds
+    Sim(sim::Arguments),
     /// Install the tools and build the control plane that everything else needs
     Prepare,
 }
@@ -59,6 +61,7 @@ async fn run(command: Command) -> anyhow::Result<()> {
         }
         Command::Test(arguments) => test::run(arguments).await,
         Command::Bench(arguments) => bench::run(arguments).await,
+        Command::Sim(arguments) => sim::run(&arguments),
         Command::Prepare => prepare::run().await,
     }
 }

@@ -1,0 +1,53 @@
+//! The virtual clock: what happens next, in the order of time. Waiting costs nothing.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Time since the simulation began.
+pub(super) type Moment = Duration;
+
+/// Events to come. Events of the same time keep the order in which they were added.
+#[derive(Debug)]
+pub(super) struct Agenda<E> {
+    now: Moment,
+    added: u64,
+    events: BTreeMap<(Moment, u64), E>,
+}
+
+impl<E> Agenda<E> {
+    pub(super) fn new() -> Self {
+        Self { now: Moment::ZERO, added: 0, events: BTreeMap::new() }
+    }
+
+    pub(super) fn now(&self) -> Moment {
+        self.now
+    }
+
+    /// Adds an event.
+    pub(super) fn after(&mut self, delay: Duration, event: E) {
+        self.added += 1;
+        self.events.insert((self.now + delay, self.added), event);
+    }
+
+    /// The next event; the clock moves on to it.
+    pub(super) fn next(&mut self) -> Option<E> {
+        let ((at, _), event) = self.events.pop_first()?;
+        self.now = at;
+        Some(event)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_come_in_the_order_of_time_and_then_of_their_adding() {
+        let mut agenda = Agenda::new();
+        for (seconds, name) in [(2, "c"), (1, "a"), (1, "b")] {
+            agenda.after(Duration::from_secs(seconds), name);
+        }
+        assert_eq!([agenda.next(), agenda.next(), agenda.next()], [Some("a"), Some("b"), Some("c")]);
+        assert_eq!((agenda.next(), agenda.now()), (None, Duration::from_secs(2)));
+    }
+}

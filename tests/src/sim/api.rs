@@ -1,0 +1,225 @@
+//! The model API: Jobs and pods with versions, optimistic concurrency, status rules, finalizers,
+//! deletion with grace, and a log of all changes, from which watches are fed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use controller_core::job::{PodDraft, pod_body, status_rules};
+use controller_core::view::{Deletion, Interner, Job, JobKey, Pod, Uid, Version, WirePod};
+use epilogue_common::outcome::{Failure, FailureKind, Outcome};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::batch::v1::JobStatus;
+use serde::Deserialize as _;
+
+/// Grace of a deletion that names none and that a kubelet has to act on.
+pub(super) const GRACE_SECONDS: i64 = 30;
+
+/// What a watch tells of an object.
+#[derive(Clone, Debug)]
+pub(super) enum Sighting<T> {
+    /// It is there, new or changed.
+    Shown(Arc<T>),
+    /// It is gone: its last state, and the version of its deletion.
+    Gone(Arc<T>, Version),
+}
+
+/// What is to become of a Job's pods when it is deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Propagation {
+    Background,
+    Foreground,
+    Orphan,
+}
+
+/// A Job as stored, with what the view of it does not show.
+#[derive(Clone, Debug)]
+pub(super) struct StoredJob {
+    pub(super) view: Arc<Job>,
+    pub(super) deletion: Option<Propagation>,
+}
+
+/// The API server and its store.
+#[derive(Debug)]
+pub(super) struct Api {
+    pub(super) now: Timestamp,
+    pub(super) jobs: BTreeMap<JobKey, StoredJob>,
+    pub(super) pods: BTreeMap<Uid, Arc<Pod>>,
+    pub(super) job_log: Vec<Sighting<Job>>,
+    pub(super) pod_log: Vec<Sighting<Pod>>,
+    version: u64,
+    interner: Interner,
+}
+
+impl Api {
+    pub(super) fn new(now: Timestamp) -> Self {
+        Self {
+            now,
+            jobs: BTreeMap::new(),
+            pods: BTreeMap::new(),
+            job_log: Vec::new(),
+            pod_log: Vec::new(),
+            version: 100,
+            interner: Interner::default(),
+        }
+    }
+
+    /// The version of the newest change.
+    pub(super) fn version(&self) -> Version {
+        Version(self.version)
+    }
+
+    fn next_version(&mut self) -> Version {
+        self.version += 1;
+        Version(self.version)
+    }
+
+    /// The time as the API stores it.
+    pub(super) fn whole_second(&self) -> Timestamp {
+        Timestamp::from_second(self.now.as_second()).unwrap_or(self.now)
+    }
+
+    /// A user creates a Job. Gives back nothing when the name is taken.
+    pub(super) fn create_job(&mut self, mut job: Job) -> Option<Arc<Job>> {
+        if self.jobs.contains_key(&job.key) {
+            return None;
+        }
+        job.version = self.next_version();
+        job.uid = format!("job-{:05}", self.version).into();
+        job.generation = 1;
+        job.created = Some(self.whole_second());
+        let job = Arc::new(job);
+        self.store_job(Arc::clone(&job), None);
+        Some(job)
+    }
+
+    fn store_job(&mut self, view: Arc<Job>, deletion: Option<Propagation>) {
+        self.job_log.push(Sighting::Shown(Arc::clone(&view)));
+        self.jobs.insert(view.key.clone(), StoredJob { view, deletion });
+    }
+
+    /// A user or another controller changes a Job.
+    pub(super) fn edit_job(&mut self, key: &JobKey, how: impl FnOnce(&mut Job)) {
+        let Some(stored) = self.jobs.get(key).cloned() else { return };
+        let mut job = Job::clone(&stored.view);
+        how(&mut job);
+        if job.spec != stored.view.spec || job.deleting != stored.view.deleting {
+            job.generation += 1;
+        }
+        job.version = self.next_version();
+        self.store_job(Arc::new(job), stored.deletion);
+    }
+
+    /// A user deletes a Job.
+    pub(super) fn delete_job(&mut self, key: &JobKey, how: Propagation) {
+        if how == Propagation::Background {
+            self.remove_job(key);
+        } else if let Some(stored) = self.jobs.get_mut(key) {
+            stored.deletion.get_or_insert(how);
+            self.edit_job(key, |job| job.deleting = true);
+        }
+    }
+
+    /// The last finalizer of a Job is gone, or there was none.
+    pub(super) fn remove_job(&mut self, key: &JobKey) {
+        if let Some(stored) = self.jobs.remove(key) {
+            let version = self.next_version();
+            self.job_log.push(Sighting::Gone(stored.view, version));
+        }
+    }
+
+    /// The Job with this UID.
+    pub(super) fn job(&self, uid: &Uid) -> Option<&Arc<Job>> {
+        self.jobs.values().map(|stored| &stored.view).find(|job| job.uid == *uid)
+    }
+
+    /// PUT of a status that was drafted from `read`.
+    pub(super) fn write_status(&mut self, read: &Job, status: &JobStatus) -> Outcome<Arc<Job>> {
+        let Some(stored) = self.jobs.get(&read.key).cloned() else {
+            return Err(failure(FailureKind::NotFound, "jobs not found"));
+        };
+        if stored.view.version != read.version || stored.view.uid != read.uid {
+            return Err(failure(FailureKind::Conflict, "the object has been modified"));
+        }
+        let violations = status_rules::violations(&stored.view, status);
+        if !violations.is_empty() {
+            return Err(failure(FailureKind::Invalid, &violations.join("; ")));
+        }
+        let mut job = Job::clone(&stored.view);
+        job.status = status.clone();
+        job.version = self.next_version();
+        let job = Arc::new(job);
+        self.store_job(Arc::clone(&job), stored.deletion);
+        Ok(job)
+    }
+
+    /// POST of a pod of this Job.
+    pub(super) fn create_pod(&mut self, job: &Job, draft: &PodDraft) -> Arc<Pod> {
+        let version = self.next_version();
+        let mut body = pod_body(job, draft);
+        let prefix = body["metadata"]["generateName"].as_str().unwrap_or_default().to_owned();
+        body["metadata"]["name"] = format!("{prefix}{version}").into();
+        body["metadata"]["uid"] = format!("pod-{:05}", version.0).into();
+        body["metadata"]["namespace"] = (*job.key.namespace).into();
+        let wire = WirePod::deserialize(body).expect("a pod that the core makes must be a pod");
+        let mut pod = wire.view(&mut self.interner);
+        pod.created = Some(self.whole_second());
+        pod.version = version;
+        self.store_pod(pod)
+    }
+
+    fn store_pod(&mut self, pod: Pod) -> Arc<Pod> {
+        let pod = Arc::new(pod);
+        self.pod_log.push(Sighting::Shown(Arc::clone(&pod)));
+        self.pods.insert(pod.uid.clone(), Arc::clone(&pod));
+        pod
+    }
+
+    /// Changes a pod. One that is deleted is gone once its grace is over and no finalizer of
+    /// ours holds it. A change that changes nothing gets no version, as in the real API.
+    pub(super) fn change_pod(
+        &mut self,
+        uid: &Uid,
+        how: impl FnOnce(&mut Pod),
+    ) -> Outcome<Arc<Pod>> {
+        let Some(stored) = self.pods.get(uid).cloned() else {
+            return Err(failure(FailureKind::NotFound, "pods not found"));
+        };
+        let mut pod = Pod::clone(&stored);
+        how(&mut pod);
+        let gone = pod.deletion.is_some_and(|it| it.grace_seconds == 0) && !pod.tracked;
+        if pod == *stored && !gone {
+            return Ok(stored);
+        }
+        pod.version = self.next_version();
+        if gone {
+            let (pod, version) = (Arc::new(pod), self.version());
+            self.pods.remove(uid);
+            self.pod_log.push(Sighting::Gone(Arc::clone(&pod), version));
+            return Ok(pod);
+        }
+        Ok(self.store_pod(pod))
+    }
+
+    /// DELETE of a pod. The grace is zero when nobody has to end it.
+    pub(super) fn delete_pod(&mut self, uid: &Uid, grace: i64) -> Outcome<()> {
+        let now = self.whole_second();
+        self.change_pod(uid, |pod| {
+            let grace = if pod.node.is_none() || pod.is_terminal() { 0 } else { grace };
+            let shorter = pod.deletion.is_none_or(|it| grace < it.grace_seconds);
+            if shorter {
+                let at = now + SignedDuration::from_secs(grace);
+                pod.deletion = Some(Deletion { at, grace_seconds: grace });
+            }
+        })?;
+        Ok(())
+    }
+
+    /// The pods that name this Job as their controller.
+    pub(super) fn pods_of(&self, job: &Uid) -> impl Iterator<Item = &Arc<Pod>> {
+        self.pods.values().filter(move |pod| pod.is_owned_by(job))
+    }
+}
+
+fn failure(kind: FailureKind, message: &str) -> Failure {
+    Failure::new(kind, message)
+}

@@ -1,0 +1,87 @@
+//! What breaks on its own: processes crash or hang while another takes the lease, nodes vanish,
+//! pods are disrupted, other controllers write to Jobs. And the end of all that.
+
+use std::sync::Arc;
+
+use controller_core::view::Uid;
+
+use super::kubelet::NODES;
+use super::process::Life;
+use super::world::{Event, World};
+
+impl World {
+    /// Something breaks, and something else will.
+    pub(super) fn chaos(&mut self) {
+        if self.is_quiet() {
+            return;
+        }
+        if self.random.per_mille(self.temper.crashes) {
+            self.crash();
+        }
+        if self.random.per_mille(self.temper.second_leaders) && self.leader().is_some() {
+            self.stats.restarts += 1;
+            self.start_process();
+        }
+        if self.random.per_mille(self.temper.node_losses) {
+            self.lose_node();
+        }
+        if self.random.per_mille(self.temper.disruptions) {
+            let live = self.api.pods.values().filter(|pod| pod.is_active());
+            let live: Vec<Uid> = live.map(|pod| pod.uid.clone()).collect();
+            if !live.is_empty() {
+                let victim = self.random.pick(&live).clone();
+                self.disrupt(&victim);
+            }
+        }
+        if self.random.per_mille(self.temper.foreign_writes) {
+            let key = self.random.pick(&self.names.clone()).clone();
+            self.annotate(&key);
+        }
+        let pause = self.random.millis(5, 8_000);
+        self.agenda.after(pause, Event::Chaos);
+    }
+
+    /// All that a process knew is lost; calls on the wire may still arrive.
+    fn crash(&mut self) {
+        let Some(number) = self.leader() else { return };
+        self.stats.restarts += 1;
+        self.say(|_| format!("p{number} crashes"));
+        let process = &mut self.processes[number];
+        process.life = Life::Dead;
+        // A call that is not answered yet may have created a pod that nobody expects.
+        let pause = self.random.millis(20, 20_000);
+        self.agenda.after(pause, Event::Start);
+    }
+
+    fn lose_node(&mut self) {
+        let node = self.random.below(NODES);
+        if self.lost_nodes.len() + 1 < NODES && !self.lost_nodes.contains_key(&node) {
+            self.say(|_| format!("node-{node} vanishes"));
+            let now = self.agenda.now();
+            self.lost_nodes.insert(node, now);
+            let pause = self.random.millis(1_000, 40_000);
+            self.agenda.after(pause, Event::Evict { node });
+        }
+    }
+
+    /// Faults and users come to an end. Nobody is left to resume or to scale up, so that is done
+    /// here, for some Jobs.
+    pub(super) fn calm_down(&mut self) {
+        self.say(|_| "all is quiet from now on".to_owned());
+        self.quiet_since = Some(self.agenda.now());
+        for key in self.names.clone() {
+            let Some(job) = self.api.jobs.get(&key).map(|stored| Arc::clone(&stored.view)) else {
+                continue;
+            };
+            if job.spec.suspend && self.random.percent(70) {
+                self.api.edit_job(&key, |job| job.spec.suspend = false);
+            }
+            if job.spec.parallelism == 0 && self.random.percent(70) {
+                self.api.edit_job(&key, |job| {
+                    let resizes = job.is_indexed() && job.spec.completions == Some(0);
+                    job.spec.parallelism = if resizes { 0 } else { 2 };
+                });
+            }
+        }
+    }
+}

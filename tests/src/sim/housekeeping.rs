@@ -1,0 +1,98 @@
+//! The other controllers of a cluster, small: the garbage collector, pod garbage collection,
+//! and eviction from nodes that are gone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use controller_core::view::{JobKey, Phase, Pod, Uid};
+
+use super::api::{GRACE_SECONDS, Propagation};
+use super::kubelet::{mark_disrupted, node_number};
+use super::world::World;
+
+/// How long a node is gone before pod garbage collection ends its pods.
+const NODE_GRACE: Duration = Duration::from_secs(60);
+
+impl World {
+    /// Owners that are gone or go: their pods follow, are orphaned, or hold them.
+    pub(super) fn collect_garbage(&mut self) {
+        let pods: Vec<Arc<Pod>> = self.api.pods.values().cloned().collect();
+        for pod in pods {
+            let Some(owner) = &pod.owner else { continue };
+            let deletion = self
+                .api
+                .jobs
+                .values()
+                .find(|stored| stored.view.uid == owner.uid)
+                .map(|stored| stored.deletion);
+            match deletion {
+                None | Some(Some(Propagation::Foreground)) if pod.deletion.is_none() => {
+                    self.say(|_| format!("garbage collection deletes {}", pod.uid));
+                    let _ = self.api.delete_pod(&pod.uid, GRACE_SECONDS);
+                }
+                Some(Some(Propagation::Orphan)) => {
+                    self.say(|_| format!("garbage collection orphans {}", pod.uid));
+                    self.ledger.estranged(&pod);
+                    self.change(&pod.uid, |pod| pod.owner = None);
+                }
+                _ => {}
+            }
+        }
+        let going = |stored: &&super::api::StoredJob| stored.deletion.is_some();
+        let jobs: Vec<(JobKey, Uid)> = self
+            .api
+            .jobs
+            .values()
+            .filter(going)
+            .map(|stored| (stored.view.key.clone(), stored.view.uid.clone()))
+            .collect();
+        for (key, uid) in jobs {
+            if self.api.pods_of(&uid).next().is_none() {
+                self.say(|_| format!("{key} is gone"));
+                self.api.remove_job(&key);
+            }
+        }
+    }
+
+    /// Pods that no kubelet will ever end become Failed and are deleted.
+    pub(super) fn collect_pods(&mut self) {
+        let now = self.agenda.now();
+        let pods: Vec<Arc<Pod>> = self.api.pods.values().cloned().collect();
+        for pod in pods {
+            let node = pod.node.as_deref().and_then(node_number);
+            let gone = node.and_then(|node| self.lost_nodes.get(&node)).copied();
+            let unscheduled = pod.node.is_none() && pod.deletion.is_some();
+            let lost = gone.is_some_and(|since| now - since > NODE_GRACE);
+            if !unscheduled && !lost {
+                continue;
+            }
+            if !pod.is_terminal() {
+                self.say(|_| format!("pod garbage collection ends {}", pod.uid));
+                self.change(&pod.uid, |pod| {
+                    pod.phase = Phase::Failed;
+                    if lost {
+                        mark_disrupted(pod);
+                    }
+                });
+            }
+            if pod.deletion.is_none_or(|it| it.grace_seconds > 0) {
+                let _ = self.api.delete_pod(&pod.uid, 0);
+            }
+        }
+    }
+
+    /// The pods of a node that is gone are deleted, which no kubelet hears of.
+    pub(super) fn evict(&mut self, node: usize) {
+        let name = format!("node-{node}");
+        let pods: Vec<Uid> = self
+            .api
+            .pods
+            .values()
+            .filter(|pod| pod.node.as_deref() == Some(name.as_str()) && pod.is_active())
+            .map(|pod| pod.uid.clone())
+            .collect();
+        for pod in pods {
+            self.disrupt(&pod);
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! What happens to pods: they are bound, run, restart, end, are disrupted, and are ended with
+//! grace, as the script of each says; pods of a node that is gone are ended by nobody.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use controller_core::view::{
+    Condition, Container, ContainerKind, Phase, Pod, ReadyCondition, RestartPolicy, Terminated, Uid,
+};
+use epilogue_common::names::pod_condition;
+use jiff::Timestamp;
+
+use super::api::GRACE_SECONDS;
+use super::world::{Event, World};
+
+/// Nodes that there are.
+pub(super) const NODES: usize = 4;
+
+/// What a pod will do.
+#[derive(Clone, Debug)]
+pub(super) struct Script {
+    runs_for: Duration,
+    exit_code: i32,
+    /// Containers that fail are restarted in place.
+    restarts: bool,
+    /// How it ends when it is asked to.
+    ends_after: Duration,
+    exit_code_asked: i32,
+}
+
+/// One thing that happens to a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Deed {
+    Bind(usize),
+    Start,
+    BecomeReady,
+    /// The containers end by themselves.
+    End,
+    /// The containers end because they were asked to.
+    Obey,
+    /// The kubelet is done with a deleted pod.
+    Remove,
+}
+
+impl World {
+    /// A new pod: what will become of it.
+    pub(super) fn schedule(&mut self, pod: &Arc<Pod>) {
+        let owner = pod.owner.as_ref().and_then(|owner| self.api.job(&owner.uid));
+        let restarts = owner.is_some_and(|job| job.spec.restart_policy == RestartPolicy::OnFailure);
+        let fails = self.random.per_mille(self.temper.failures);
+        let script = Script {
+            runs_for: self.pod_time(),
+            exit_code: if fails { *self.random.pick(&[1, 1, 7, 13, 42, 3]) } else { 0 },
+            restarts,
+            ends_after: self.random.millis(5, 29_000),
+            exit_code_asked: *self.random.pick(&[143, 143, 143, 0, 42, 7]),
+        };
+        self.scripts.insert(pod.uid.clone(), script);
+        let slow = !self.is_quiet() && self.random.percent(5);
+        let wait = if slow { self.random.millis(1_000, 120_000) } else { self.random.millis(1, 400) };
+        let node = self.random.below(NODES);
+        self.agenda.after(wait, Event::Pod { pod: pod.uid.clone(), deed: Deed::Bind(node) });
+    }
+
+    fn pod_time(&mut self) -> Duration {
+        match self.random.below(10) {
+            0..4 => self.random.millis(1, 100),
+            4..8 => self.random.millis(100, 5_000),
+            _ => self.random.millis(5_000, 60_000),
+        }
+    }
+
+    /// A pod is being deleted: its kubelet hears of that.
+    pub(super) fn terminate(&mut self, pod: &Arc<Pod>) {
+        let Some(script) = self.scripts.get(&pod.uid) else { return };
+        if pod.node.is_some() && !pod.is_terminal() {
+            let wait = script.ends_after;
+            self.agenda.after(wait, Event::Pod { pod: pod.uid.clone(), deed: Deed::Obey });
+        }
+    }
+
+    pub(super) fn pod_deed(&mut self, uid: &Uid, deed: Deed) {
+        let Some(pod) = self.api.pods.get(uid).cloned() else { return };
+        let Some(script) = self.scripts.get(uid).cloned() else { return };
+        if pod.node.as_deref().and_then(node_number).is_some_and(|it| self.is_lost(it)) {
+            return;
+        }
+        let later = |world: &mut Self, wait: Duration, deed: Deed| {
+            world.agenda.after(wait, Event::Pod { pod: uid.clone(), deed });
+        };
+        match deed {
+            Deed::Bind(node) if self.is_lost(node) => {
+                later(self, Duration::from_secs(1), Deed::Bind((node + 1) % NODES));
+            }
+            Deed::Bind(node) if pod.is_active() && pod.node.is_none() => {
+                self.change(uid, |pod| pod.node = Some(format!("node-{node}").into()));
+                let wait = self.random.millis(1, 500);
+                later(self, wait, Deed::Start);
+            }
+            Deed::Start if pod.is_active() => {
+                self.change(uid, |pod| pod.phase = Phase::Running);
+                later(self, script.runs_for, Deed::End);
+                if self.random.percent(60) {
+                    later(self, script.runs_for / 3, Deed::BecomeReady);
+                }
+            }
+            Deed::BecomeReady if pod.is_active() => {
+                let now = self.api.whole_second();
+                self.change(uid, |pod| pod.ready = Some(ready(true, now)));
+            }
+            Deed::End if !pod.is_terminal() => self.end(uid, &pod, &script),
+            Deed::Obey if !pod.is_terminal() => {
+                self.say(|_| format!("{uid} obeys with {}", script.exit_code_asked));
+                self.finish(uid, script.exit_code_asked);
+                let wait = self.random.millis(1, 1_000);
+                later(self, wait, Deed::Remove);
+            }
+            Deed::Remove if pod.deletion.is_some() => {
+                let _ = self.api.delete_pod(uid, 0);
+            }
+            _ => {}
+        }
+    }
+
+    fn end(&mut self, uid: &Uid, pod: &Pod, script: &Script) {
+        if script.restarts && script.exit_code != 0 && pod.deletion.is_none() {
+            let restarts = pod.containers.first().map_or(0, |each| each.restarts) + 1;
+            self.say(|_| format!("{uid} restarts for the {restarts}. time"));
+            self.change(uid, |pod| {
+                pod.containers = [Container { restarts, ..container(None) }].into();
+            });
+            if let Some(script) = self.scripts.get_mut(uid)
+                && restarts >= 2
+            {
+                script.exit_code = 0;
+            }
+            let event = Event::Pod { pod: uid.clone(), deed: Deed::End };
+            self.agenda.after(script.runs_for, event);
+            return;
+        }
+        self.say(|_| format!("{uid} ends with {}", script.exit_code));
+        self.finish(uid, script.exit_code);
+        if pod.deletion.is_some() {
+            let wait = self.random.millis(1, 1_000);
+            self.agenda.after(wait, Event::Pod { pod: uid.clone(), deed: Deed::Remove });
+        }
+    }
+
+    /// The terminal phase.
+    pub(super) fn finish(&mut self, uid: &Uid, exit_code: i32) {
+        let now = self.api.whole_second();
+        self.change(uid, |pod| {
+            pod.phase = if exit_code == 0 { Phase::Succeeded } else { Phase::Failed };
+            pod.ready = Some(ready(false, now));
+            let restarts = pod.containers.first().map_or(0, |each| each.restarts);
+            let ended = Terminated { exit_code, finished_at: Some(now) };
+            pod.containers = [Container { restarts, ..container(Some(ended)) }].into();
+        });
+    }
+
+    /// Says that a pod is about to end through no fault of its own, and deletes it.
+    pub(super) fn disrupt(&mut self, uid: &Uid) {
+        self.say(|_| format!("{uid} is disrupted"));
+        self.change(uid, mark_disrupted);
+        let _ = self.api.delete_pod(uid, GRACE_SECONDS);
+    }
+
+    pub(super) fn change(&mut self, uid: &Uid, how: impl FnOnce(&mut Pod)) {
+        // It may be gone; then there is nothing to change.
+        let _ = self.api.change_pod(uid, how);
+    }
+
+    fn is_lost(&self, node: usize) -> bool {
+        self.lost_nodes.contains_key(&node)
+    }
+}
+
+/// Adds `DisruptionTarget`.
+pub(super) fn mark_disrupted(pod: &mut Pod) {
+    let kind: Box<str> = pod_condition::DISRUPTION_TARGET.into();
+    if !pod.has_condition(&kind) {
+        let fresh = Condition { kind, status: "True".into() };
+        pod.conditions = pod.conditions.iter().cloned().chain([fresh]).collect();
+    }
+}
+
+/// The number of a node by its name.
+pub(super) fn node_number(name: &str) -> Option<usize> {
+    name.strip_prefix("node-")?.parse().ok()
+}
+
+fn ready(is_true: bool, since: Timestamp) -> ReadyCondition {
+    ReadyCondition { is_true, is_false: !is_true, since: Some(since) }
+}
+
+fn container(terminated: Option<Terminated>) -> Container {
+    Container {
+        name: "main".into(),
+        kind: ContainerKind::Regular,
+        restarts: 0,
+        waiting: None,
+        terminated,
+    }
+}

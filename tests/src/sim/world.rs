@@ -1,0 +1,237 @@
+//! The whole simulated cluster and its event loop: one thing happens at a time, in the order of
+//! virtual time, and the ledger looks at each.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use controller_core::view::{JobKey, Uid};
+use jiff::{SignedDuration, Timestamp};
+
+use super::agenda::{Agenda, Moment};
+use super::api::Api;
+use super::kubelet::{Deed, Script};
+use super::ledger::Ledger;
+use super::process::{Life, Process};
+use super::random::Random;
+use super::scenario::Temper;
+use super::{Options, Sabotage};
+
+/// How often garbage collection and pod garbage collection look, and we whether all is done.
+const HOUSEKEEPING: Duration = Duration::from_secs(5);
+
+/// When the world begins: any whole second will do.
+const EPOCH_SECONDS: i64 = 1_767_225_600;
+
+/// Something that happens.
+#[derive(Clone, Debug)]
+pub(super) enum Event {
+    /// A watch of this process delivers.
+    Watch { process: usize, kind: Kind },
+    /// The workers of this process look at their queues.
+    Work { process: usize },
+    /// A call of a piece of work reaches the API.
+    Commit { process: usize, work: u64, call: usize },
+    /// Its reply comes back.
+    Reply { process: usize, work: u64, call: usize },
+    /// A kubelet, a scheduler or a disruption does something to a pod.
+    Pod { pod: Uid, deed: Deed },
+    /// Pods of a node that has vanished are evicted.
+    Evict { node: usize },
+    Housekeeping,
+    /// A user does something.
+    User,
+    /// Something breaks.
+    Chaos,
+    /// A new process of the controller begins.
+    Start,
+    /// Faults and users come to an end.
+    Quiet,
+}
+
+/// The two kinds that are watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Jobs,
+    Pods,
+}
+
+/// The simulated cluster.
+#[derive(Debug)]
+pub(super) struct World {
+    pub(super) random: Random,
+    pub(super) agenda: Agenda<Event>,
+    pub(super) api: Api,
+    pub(super) ledger: Ledger,
+    pub(super) temper: Temper,
+    pub(super) sabotage: Option<Sabotage>,
+    pub(super) processes: Vec<Process>,
+    pub(super) scripts: BTreeMap<Uid, Script>,
+    /// Nodes that have vanished, and since when.
+    pub(super) lost_nodes: BTreeMap<usize, Moment>,
+    /// Names of Jobs that users play with.
+    pub(super) names: Vec<JobKey>,
+    pub(super) quiet_since: Option<Moment>,
+    pub(super) stats: Stats,
+    trace: Option<Vec<String>>,
+    /// How much of the log of pods was looked at.
+    observed: usize,
+    deleting: BTreeSet<Uid>,
+}
+
+/// What a run was made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Events.
+    pub events: u64,
+    /// Syncs that were not idle.
+    pub syncs: u64,
+    /// Calls that reached the API.
+    pub calls: u64,
+    /// Calls that failed, or whose reply was lost.
+    pub faults: u64,
+    /// Crashes and changes of the leader.
+    pub restarts: u64,
+    /// Pods that were created.
+    pub pods: u64,
+    /// Virtual seconds.
+    pub seconds: u64,
+}
+
+impl World {
+    pub(super) fn new(seed: u64, options: &Options) -> Self {
+        let mut random = Random::new(seed);
+        let temper = Temper::roll(&mut random);
+        let epoch = Timestamp::from_second(EPOCH_SECONDS).expect("the epoch must be a time");
+        let mut world = Self {
+            random,
+            agenda: Agenda::new(),
+            api: Api::new(epoch),
+            ledger: Ledger::default(),
+            temper,
+            sabotage: options.sabotage,
+            processes: Vec::new(),
+            scripts: BTreeMap::new(),
+            lost_nodes: BTreeMap::new(),
+            names: Vec::new(),
+            quiet_since: None,
+            stats: Stats::default(),
+            trace: options.trace.then(Vec::new),
+            observed: 0,
+            deleting: BTreeSet::new(),
+        };
+        world.say(|world| format!("{:?}", world.temper));
+        world.populate();
+        world.set_up();
+        world
+    }
+
+    fn set_up(&mut self) {
+        self.start_process();
+        self.agenda.after(HOUSEKEEPING, Event::Housekeeping);
+        self.agenda.after(self.temper.quiet_after, Event::Quiet);
+        if self.temper.has_chaos() {
+            let first = self.random.millis(50, 20_000);
+            self.agenda.after(first, Event::Chaos);
+        }
+        if self.temper.users > 0 {
+            let first = self.random.millis(10, 20_000);
+            self.agenda.after(first, Event::User);
+        }
+    }
+
+    /// Runs to the end, or to the first violation.
+    pub(super) fn run(&mut self) {
+        while self.ledger.violations.is_empty() {
+            let Some(event) = self.agenda.next() else { break };
+            self.stats.events += 1;
+            let now = SignedDuration::try_from(self.agenda.now()).expect("time must be in range");
+            let epoch = Timestamp::from_second(EPOCH_SECONDS).expect("the epoch must be a time");
+            self.api.now = epoch + now;
+            if self.is_over(&event) {
+                break;
+            }
+            self.happen(event);
+            self.observe();
+        }
+        self.stats.seconds = self.agenda.now().as_secs();
+        self.stats.pods = self.ledger.pods_seen() as u64;
+    }
+
+    /// Whether all is settled, or too much time has passed for that. ([`super::settled`])
+    fn is_over(&mut self, event: &Event) -> bool {
+        let (Event::Housekeeping, Some(since)) = (event, self.quiet_since) else { return false };
+        let unsettled = self.unsettled();
+        let late = self.agenda.now() - since > self.temper.settles_within;
+        if late {
+            for problem in &unsettled {
+                self.ledger.violations.push(format!("not settled: {problem}"));
+            }
+        }
+        unsettled.is_empty() || late
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Watch { process, kind } => self.deliver(process, kind),
+            Event::Work { process } => self.work(process),
+            Event::Commit { process, work, call } => self.commit(process, work, call),
+            Event::Reply { process, work, call } => self.reply(process, work, call),
+            Event::Pod { pod, deed } => self.pod_deed(&pod, deed),
+            Event::Evict { node } => self.evict(node),
+            Event::Housekeeping => {
+                self.collect_garbage();
+                self.collect_pods();
+                self.agenda.after(HOUSEKEEPING, Event::Housekeeping);
+            }
+            Event::User => self.user(),
+            Event::Chaos => self.chaos(),
+            Event::Start => self.start_process(),
+            Event::Quiet => self.calm_down(),
+        }
+    }
+
+    /// Looks at all that has changed in the API: the ledger, the kubelets and the watches do.
+    fn observe(&mut self) {
+        while let Some(sighting) = self.api.pod_log.get(self.observed).cloned() {
+            self.observed += 1;
+            self.ledger.saw(&sighting);
+            if let super::api::Sighting::Shown(pod) = sighting {
+                if !self.scripts.contains_key(&pod.uid) {
+                    self.schedule(&pod);
+                }
+                if pod.deletion.is_some() && self.deleting.insert(pod.uid.clone()) {
+                    self.terminate(&pod);
+                }
+            }
+        }
+        for process in 0..self.processes.len() {
+            for kind in [Kind::Jobs, Kind::Pods] {
+                self.rouse(process, kind);
+            }
+        }
+    }
+
+    pub(super) fn is_quiet(&self) -> bool {
+        self.quiet_since.is_some()
+    }
+
+    /// The process that leads.
+    pub(super) fn leader(&self) -> Option<usize> {
+        self.processes.iter().position(|process| process.life == Life::Leads)
+    }
+
+    /// Notes what happens, when somebody will read it.
+    pub(super) fn say(&mut self, what: impl FnOnce(&Self) -> String) {
+        if self.trace.is_some() {
+            let line = format!("{:>10.3} {}", self.agenda.now().as_secs_f64(), what(self));
+            if let Some(trace) = &mut self.trace {
+                trace.push(line);
+            }
+        }
+    }
+
+    /// What happened.
+    pub(super) fn take_trace(&mut self) -> Vec<String> {
+        self.trace.take().unwrap_or_default()
+    }
+}

@@ -1,0 +1,65 @@
+//! The simulation of the whole controller, over many seeds; and the proof that its checks fail
+//! when the controller is broken.
+
+use lab::sim::{self, Options, Sabotage};
+
+/// Fixed, so that a failure is a change of the code. `cargo lab sim --seed N --count N` runs more.
+const SEEDS: std::ops::RangeInclusive<u64> = 1..=2_000;
+
+/// Within so many seeds a broken controller must be caught.
+const CATCH_WITHIN: u64 = 300;
+
+#[test]
+fn every_seed_settles_without_a_violation() {
+    let mut failures = Vec::new();
+    for seed in SEEDS {
+        let report = sim::run(seed, &Options::default());
+        if !report.violations.is_empty() {
+            failures.push(sim::failure(seed, &report));
+        }
+    }
+    assert!(failures.is_empty(), "{} seeds failed:\n{}", failures.len(), failures.concat());
+}
+
+#[test]
+fn a_seed_replays_exactly() {
+    for seed in 1..=20 {
+        let options = Options { trace: true, ..Options::default() };
+        let (first, again) = (sim::run(seed, &options), sim::run(seed, &options));
+        let same = first.trace.iter().zip(&again.trace).take_while(|(a, b)| a == b).count();
+        assert_eq!(first.trace.get(same), again.trace.get(same), "seed {seed}, line {same}");
+        assert_eq!(first.stats, again.stats, "seed {seed}");
+    }
+}
+
+/// The first seed in which the checks notice a mistake.
+fn caught(sabotage: Sabotage) -> Option<(u64, String)> {
+    (1..=CATCH_WITHIN).find_map(|seed| {
+        let report = sim::run(seed, &Options { sabotage: Some(sabotage), trace: false });
+        report.violations.into_iter().next().map(|violation| (seed, violation))
+    })
+}
+
+#[test]
+fn a_controller_that_counts_again_after_a_lost_reply_is_caught() {
+    let (_, violation) = caught(Sabotage::CountAgain).expect("must be caught");
+    assert!(violation.contains("moves without its UIDs"), "{violation}");
+}
+
+#[test]
+fn a_controller_that_releases_before_it_lists_is_caught() {
+    let (_, violation) = caught(Sabotage::ReleaseFirst).expect("must be caught");
+    assert!(violation.contains("is released"), "{violation}");
+}
+
+#[test]
+fn a_controller_that_does_not_wait_for_its_pods_is_caught() {
+    let (_, violation) = caught(Sabotage::ForgetCreations).expect("must be caught");
+    assert!(violation.contains("live pods") || violation.contains("active pods"), "{violation}");
+}
+
+#[test]
+fn a_controller_that_forgets_what_it_released_is_caught() {
+    let (_, violation) = caught(Sabotage::ForgetReleases).expect("must be caught");
+    assert!(violation.contains("counted"), "{violation}");
+}
