@@ -2,8 +2,8 @@
 
 use jiff::SignedDuration;
 
-use super::builders::{ago, job, now, pod, pods, sync, world};
-use crate::job::{BackoffRecord, Note, Recollection};
+use super::builders::{ago, job, pod, pods, sync, world};
+use crate::job::{BackoffRecord, Note, Recollection, WaitsFor};
 
 fn record(failures: u32, seconds_ago: i64) -> Option<BackoffRecord> {
     Some(BackoffRecord { failures, last_failure: Some(ago(seconds_ago)) })
@@ -149,14 +149,13 @@ fn a_failure_that_was_not_stored_is_not_remembered() {
 fn the_report_names_the_backoff_and_not_the_deadline() {
     let mut waiting = world(job().size(2, 5), vec![pod("a", "Running")]);
     waiting.memory.backoff = record(1, 0);
-    let words: Vec<String> = waiting.plan().waits_for.iter().map(ToString::to_string).collect();
-    assert_eq!(words, ["1 active pods", "the backoff after 1 failures, 10s more"]);
+    let left = SignedDuration::from_secs(10);
+    let backoff = WaitsFor::Backoff { failures: 1, left };
+    assert_eq!(waiting.plan().waits_for, [WaitsFor::ActivePods(1), backoff]);
     let deadline = job().size(1, 5).spec("activeDeadlineSeconds", 3_600).started(0);
     let mut running = world(deadline, vec![pod("a", "Running")]);
     running.memory.backoff = record(1, 0);
     let plan = running.plan();
     assert_eq!(plan.requeue_after, Some(SignedDuration::from_hours(1)));
-    let words: Vec<String> = plan.waits_for.iter().map(ToString::to_string).collect();
-    assert_eq!(words, ["1 active pods"]);
-    assert_eq!(plan.now, now());
+    assert_eq!(plan.waits_for, [WaitsFor::ActivePods(1)]);
 }

@@ -1,1 +1,148 @@
-//! Stub.
+//! Conditions: precedence, interim and terminal, texts. (spec §7)
+
+use super::builders::{
+    JobBuilder, ago, complete, failed, job, message, now, pod, pods, sync, world,
+};
+
+fn kinds(world: &crate::job::model::World) -> Vec<(String, String)> {
+    let all = world.job.status.conditions.iter().flatten();
+    all.map(|each| (each.type_.clone(), each.status.clone())).collect()
+}
+
+/// [C1]–[C3], [C5], [C6], §7.5
+#[test]
+fn both_ends_leave_the_interim_and_the_terminal_condition() {
+    let ends = [
+        (
+            job().started(50),
+            pods("Succeeded", 1),
+            "SuccessCriteriaMet",
+            "Complete",
+            "CompletionsReached",
+            "Reached expected number of succeeded pods",
+        ),
+        (
+            job().started(50).spec("backoffLimit", 0),
+            pods("Failed", 1),
+            "FailureTarget",
+            "Failed",
+            "BackoffLimitExceeded",
+            "Job has reached the specified backoff limit",
+        ),
+    ];
+    for (job, pods, interim, terminal, reason, text) in ends {
+        let mut world = world(job, pods);
+        let effects = sync(&mut world);
+        let both = vec![format!("{interim}/{reason}"), format!("{terminal}/{reason}")];
+        assert_eq!(effects.conditions, both);
+        for condition in world.job.status.conditions.iter().flatten() {
+            assert_eq!(condition.message.as_deref(), Some(text));
+            assert_eq!(condition.last_transition_time.as_ref().map(|it| it.0), Some(now()));
+            assert_eq!(condition.last_probe_time.as_ref().map(|it| it.0), Some(now()));
+        }
+        let completed = world.job.status.completion_time.as_ref().map(|it| it.0);
+        assert_eq!(completed, (terminal == "Complete").then(now));
+    }
+}
+
+/// [C4], §26.7 last line: `Failed=False` becomes True in place.
+#[test]
+fn a_terminal_condition_that_is_false_is_replaced() {
+    let by_hand = job().spec("backoffLimit", 0).condition_is("Failed", "False", "R", "m");
+    let mut world = world(by_hand, pods("Failed", 1));
+    sync(&mut world);
+    let found: Vec<_> = kinds(&world);
+    assert_eq!(found, [("Failed".into(), "True".into()), ("FailureTarget".into(), "True".into())]);
+}
+
+/// Notes of §7.1: conditions that are not True decide nothing.
+#[test]
+fn interim_conditions_that_are_not_true_decide_nothing() {
+    for kind in ["FailureTarget", "SuccessCriteriaMet"] {
+        for value in ["False", "Unknown"] {
+            let by_hand = job().condition_is(kind, value, "R", "m");
+            let effects = sync(&mut world(by_hand, vec![pod("a", "Running").on_node()]));
+            assert_eq!((effects.deleted.len(), effects.active), (0, 1), "{kind}={value}");
+        }
+    }
+}
+
+/// §0.2: only True finishes.
+#[test]
+fn only_a_true_terminal_condition_finishes() {
+    for kind in ["Complete", "Failed"] {
+        for value in ["False", "Unknown"] {
+            let by_hand = job().condition_is(kind, value, "R", "m");
+            assert_eq!(sync(&mut world(by_hand, vec![])).created.len(), 1, "{kind}={value}");
+        }
+        let done = job().condition(kind, "R", "m").started(50);
+        let effects = sync(&mut world(done, pods("Failed", 1)));
+        assert!(effects.trace.steps.is_empty() && effects.trace.plan.is_idle(), "{kind}");
+    }
+}
+
+/// Stored conditions keep reason and message, whatever else holds now. (rows 1 and 2)
+#[test]
+fn stored_ends_keep_their_words() {
+    let stored = |kind: &str| job().size(1, 1).condition(kind, "Mine", "my words");
+    let mut success = world(stored("SuccessCriteriaMet"), vec![]);
+    assert_eq!(sync(&mut success).conditions, complete("Mine"));
+    assert_eq!(message(&success, "Complete"), "my words");
+    let mut failure = world(stored("FailureTarget"), vec![]);
+    assert_eq!(sync(&mut failure).conditions, failed("Mine"));
+    assert_eq!(message(&failure, "Failed"), "my words");
+    let times = failure.job.status.conditions.iter().flatten();
+    let times: Vec<_> = times.map(|it| it.last_transition_time.clone().map(|it| it.0)).collect();
+    assert_eq!(times, [Some(ago(5)), Some(now())], "the terminal one has a time of its own");
+}
+
+/// §7.3: completions 0, 1, limit; parallelism 0 idles.
+#[test]
+fn plain_completion_needs_enough_successes_and_no_active_pod() {
+    let running = || vec![pod("a", "Running").on_node()];
+    let row = |completions: Option<i32>, succeeded: i32| {
+        job().size(0, completions).status("succeeded", succeeded)
+    };
+    for (job, is_complete) in [
+        (row(Some(0), 0), true),
+        (row(Some(1), 0), false),
+        (row(Some(1), 1), true),
+        (row(Some(3), 2), false),
+        (row(Some(3), 3), true),
+        (row(Some(3), 4), true),
+        (row(None, 0), false),
+        (row(None, 1), true),
+    ] {
+        let expected = if is_complete { complete("CompletionsReached") } else { vec![] };
+        assert_eq!(sync(&mut world(job.clone(), vec![])).conditions, expected);
+        // A surplus pod goes first; a pod of a work queue may end by itself.
+        let effects = sync(&mut world(job, running()));
+        assert!(!effects.conditions.contains(&"Complete/CompletionsReached".to_owned()));
+    }
+}
+
+/// §19: the events of the end come with the terminal write only.
+#[test]
+fn the_end_is_told_once_it_is_stored() {
+    let many = job().size(1, 1).status("succeeded", 2);
+    let effects = sync(&mut world(many, vec![]));
+    assert_eq!(
+        effects.events(),
+        [
+            "TooManySucceededPods: Too many succeeded pods running after completion count reached",
+            "Completed: Job completed",
+        ]
+    );
+    let fails: fn() -> JobBuilder = || job().spec("backoffLimit", 0);
+    let effects = sync(&mut world(fails(), pods("Failed", 1)));
+    let told = "BackoffLimitExceeded: Job has reached the specified backoff limit";
+    assert_eq!(effects.events(), [told]);
+    let two = vec![pod("f", "Failed"), pod("t", "Running").terminating()];
+    let effects = sync(&mut world(fails(), two));
+    assert!(effects.events().is_empty(), "a pod still terminates");
+    let mut refused = world(fails(), pods("Failed", 1));
+    let effects = super::builders::sync_with(&mut refused, &|step, _| {
+        matches!(step, crate::job::Step::WriteStatus(_)).then(super::builders::outage)
+    });
+    assert!(effects.events().is_empty() && !refused.memory.finished);
+}

@@ -1,1 +1,317 @@
-//! Stub.
+//! Where we differ from the reference on purpose: one claim for each `DIVERGES(upstream)` of this
+//! crate's `job` and `view`, with what the reference does instead.
+
+use epilogue_common::outcome::{Failure, FailureKind};
+use jiff::SignedDuration;
+use serde_json::json;
+
+use super::builders::{
+    PodBuilder, ago, await_creation, complete, failed, job, message, outage, pod, pods, sync,
+    sync_with, uid, world,
+};
+use crate::job::model::{Crash, World};
+use crate::job::{BackoffRecord, Memory, Note, Step, Tally};
+
+fn on_nodes(count: usize) -> Vec<PodBuilder> {
+    pods("Running", count).into_iter().map(PodBuilder::on_node).collect()
+}
+
+fn disruption_ignored() -> super::builders::JobBuilder {
+    job().failure_policy(json!([
+        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+    ]))
+}
+
+/// The reference picks the lowest indexes first, so that those that wait block the others. ([I11])
+#[test]
+fn indexes_that_wait_do_not_block_those_behind_them() {
+    let job = job().size(2, 9).indexed().spec("backoffLimitPerIndex", 3);
+    let waits = |index: u32| pod(&format!("f{index}"), "Failed").index(index).ended(1, 1);
+    let effects = sync(&mut world(job, vec![waits(0), waits(1)]));
+    assert_eq!(effects.created_indexes(), [2, 3], "the reference creates none");
+}
+
+/// The reference keeps two counters, which any event of a terminating pod lowers. (§29 item 10)
+#[test]
+fn a_repeated_event_settles_no_expectation_of_another_pod() {
+    let mut world = world(job().size(2, 5), on_nodes(1));
+    world.memory.expectations.deleted.extend(["a", "b"].map(uid));
+    world.memory.expectations.since = Some(world.now);
+    let terminating = pod("a", "Running").terminating().build();
+    world.memory.saw_pod(&terminating);
+    world.memory.saw_pod(&terminating);
+    assert!(!world.plan().expectations_satisfied, "the reference takes b for seen");
+    world.memory.saw_pod_gone(&uid("b"));
+    assert!(world.plan().expectations_satisfied);
+}
+
+/// The reference sends one event a pod.
+#[test]
+fn pods_that_are_created_together_are_told_in_one_event() {
+    let effects = sync(&mut world(job().size(5, 5), vec![]));
+    assert_eq!(effects.events().len(), 1);
+    assert!(effects.events()[0].starts_with("SuccessfulCreate: Created pods: j-"));
+    let effects = sync(&mut world(job().size(1, 1), vec![]));
+    assert!(effects.events()[0].starts_with("SuccessfulCreate: Created pod: j-"));
+    let mut refused = world(job().size(9, 9), vec![]);
+    let effects = sync_with(&mut refused, &|step, call| match step {
+        Step::Create(drafts) if drafts.len() > 1 => {
+            let kind = if call == 0 { FailureKind::Forbidden } else { FailureKind::ServerError };
+            Some(Failure::new(kind, format!("no {call}")))
+        }
+        _ => None,
+    });
+    let told: Vec<_> =
+        effects.events().into_iter().filter(|it| it.starts_with("FailedCreate")).collect();
+    assert_eq!(told, ["FailedCreate: Error creating: no 0", "FailedCreate: Error creating: no 1"]);
+}
+
+/// The reference forgets the failure until all pods are deleted; by then the pod that matched
+/// FailJob may be gone. (§29 item 4)
+#[test]
+fn a_fail_job_match_is_stored_even_when_a_deletion_fails() {
+    let rules = json!([{"action": "FailJob", "onExitCodes": {"operator": "In", "values": [5]}}]);
+    let all = vec![pod("f", "Failed").ended(5, 1), pod("r", "Running").on_node()];
+    let mut world = world(job().size(2, 2).failure_policy(rules), all);
+    let effects = sync_with(&mut world, &|step, _| matches!(step, Step::Delete(_)).then(outage));
+    assert_eq!((effects.is_err, effects.active), (true, 1));
+    assert_eq!(effects.conditions, ["FailureTarget/PodFailurePolicy"]);
+    world.pods.remove(&uid("f"));
+    let told = message(&world, "FailureTarget");
+    sync(&mut world);
+    world.pods.clear();
+    assert_eq!(sync(&mut world).conditions, failed("PodFailurePolicy"));
+    assert_eq!(message(&world, "Failed"), told);
+}
+
+/// The reference looks only at pods that it sees. ([S19])
+#[test]
+fn a_job_is_not_complete_while_a_pod_of_it_is_still_to_be_seen() {
+    let mut world = world(job().size(1, 1), pods("Succeeded", 1));
+    await_creation(&mut world);
+    let effects = sync(&mut world);
+    assert_eq!((effects.succeeded, effects.conditions.len()), (1, 0));
+    world.memory.saw_pod_gone(&uid("unseen"));
+    assert_eq!(sync(&mut world).conditions, complete("CompletionsReached"));
+}
+
+/// The reference needs an event, or the resync after 12 hours.
+#[test]
+fn a_sync_that_awaits_pods_is_repeated_by_itself() {
+    let mut world = world(job(), vec![]);
+    await_creation(&mut world);
+    assert_eq!(sync(&mut world).requeue_seconds, Some(300));
+}
+
+/// The reference appends a second condition and does not find it again. (§29 item 12)
+#[test]
+fn an_interim_condition_that_is_false_is_replaced() {
+    let by_hand = job().spec("backoffLimit", 0).condition_is("FailureTarget", "False", "R", "m");
+    let all = vec![pod("f", "Failed"), pod("r", "Running").on_node()];
+    let mut world = world(by_hand, all);
+    sync(&mut world);
+    let found = world.job.status.conditions.iter().flatten();
+    assert_eq!(found.filter(|it| it.type_ == "FailureTarget").count(), 1);
+    assert!(sync(&mut world).writes.is_empty(), "the reference appends one more");
+}
+
+/// The reference looks at the first condition of a type. (§29 item 12)
+#[test]
+fn a_true_condition_behind_a_false_one_counts() {
+    let two = job().condition_is("FailureTarget", "False", "R", "m").condition(
+        "FailureTarget",
+        "Second",
+        "m",
+    );
+    assert_eq!(world(two, vec![]).plan().verdict.map(|it| it.reason), Some("Second".into()));
+}
+
+/// The reference writes an end without startTime, which the API refuses for ever. (§21.3)
+#[test]
+fn a_job_that_fails_while_suspended_gets_a_start_time() {
+    let suspended = job().spec("backoffLimit", 0).suspended();
+    let mut world = world(suspended, pods("Failed", 1));
+    assert_eq!(sync(&mut world).conditions, failed("BackoffLimitExceeded"));
+    assert_eq!(world.job.start_time(), Some(world.now));
+}
+
+/// The reference counts it as succeeded too, and may complete the Job. (§29 item 13)
+#[test]
+fn a_pod_counted_as_failed_that_then_succeeds_completes_nothing() {
+    for indexed in [false, true] {
+        let base = job().size(1, 2).status("succeeded", 1).uncounted(&[], &["p"]);
+        let base = if indexed { base.indexed().completed("0") } else { base };
+        let effects = sync(&mut world(base, vec![pod("p", "Succeeded").index(1)]));
+        assert_eq!((effects.succeeded, effects.failed), (1, 1));
+        assert!(effects.conditions.is_empty(), "the reference sets SuccessCriteriaMet");
+    }
+}
+
+/// The reference counts pods that a terminating namespace refused as active, and awaits them for
+/// five minutes. (§29 item 6)
+#[test]
+fn pods_that_a_terminating_namespace_refuses_are_not_awaited() {
+    let mut world = world(job().size(3, 3), vec![]);
+    let effects = sync_with(&mut world, &|step, _| {
+        matches!(step, Step::Create(_))
+            .then(|| Failure::new(FailureKind::NamespaceTerminating, "going"))
+    });
+    assert_eq!((effects.create_calls, effects.active, effects.is_err), (1, 0, false));
+    assert!(effects.events().is_empty());
+    assert!(world.plan().expectations_satisfied);
+}
+
+/// The reference lowers `active` but not `ready`, or the other way round. (§29 item 7)
+#[test]
+fn pods_that_are_gone_or_kept_are_so_in_every_count() {
+    let ready = || on_nodes(2).into_iter().map(PodBuilder::ready).collect::<Vec<_>>();
+    let all_of = |kind: FailureKind| {
+        let mut world = world(job().size(0, 5), ready());
+        let effects = sync_with(&mut world, &|step, _| {
+            matches!(step, Step::Delete(_)).then(|| Failure::new(kind, "no"))
+        });
+        assert!(world.memory.expectations.deleted.is_empty());
+        (effects.active, effects.ready, effects.terminating)
+    };
+    assert_eq!(all_of(FailureKind::NotFound), (0, 0, 2));
+    assert_eq!(all_of(FailureKind::ServerError), (2, 2, 0));
+}
+
+/// The reference counts each failed creation as a successful one too. (§29 item 5)
+#[test]
+fn a_failed_creation_is_tallied_as_failed_only() {
+    let mut world = world(job().size(5, 5), vec![]);
+    let effects = sync_with(&mut world, &|step, call| match step {
+        Step::Create(drafts) => (drafts.len() == 2 && call == 1).then(outage),
+        _ => None,
+    });
+    let created = Tally::PodsCreated { reason: "new", succeeded: 2, failed: 1 };
+    assert!(effects.trace.notes.contains(&Note::Count(created)));
+}
+
+/// The reference leaves such a pod alone and does its work a second time. (§29 item 17)
+#[test]
+fn a_pod_whose_deletion_failed_after_the_strip_is_counted_in_the_end() {
+    let mut world = world(job().size(1, 1), vec![pod("p", "Running").on_node().untracked()]);
+    let effects = sync(&mut world);
+    assert_eq!((effects.created.len(), effects.active), (0, 1));
+    world.touch(&uid("p"), |pod| pod.phase = crate::view::Phase::Succeeded);
+    assert_eq!(sync(&mut world).conditions, complete("CompletionsReached"));
+}
+
+/// The reference raises and waits for backoff after failures that the policy ignores. (§12.1)
+#[test]
+fn ignored_failures_cost_no_time() {
+    let disrupted = |name: &str| pod(name, "Failed").condition("DisruptionTarget").created(0);
+    let all = vec![disrupted("a"), disrupted("b")];
+    let mut first = world(disruption_ignored().size(2, 2), all);
+    let effects = sync(&mut first);
+    assert_eq!((effects.created.len(), effects.failed), (2, 0));
+    assert_eq!(first.memory.backoff, Some(BackoffRecord::default()));
+    let counted = vec![disrupted("a"), pod("c", "Failed").ended(1, 0)];
+    let effects = sync(&mut world(disruption_ignored().size(2, 2), counted));
+    assert_eq!((effects.created.len(), effects.requeue_seconds), (0, Some(10)), "one counts");
+}
+
+/// The same of an index. (§12.4)
+#[test]
+fn ignored_failures_of_an_index_cost_no_time() {
+    let per_index = disruption_ignored().size(1, 1).indexed().spec("backoffLimitPerIndex", 1);
+    let disrupted = pod("a", "Failed").index(0).condition("DisruptionTarget").created(0);
+    let effects = sync(&mut world(per_index, vec![disrupted.ignored_failures(7)]));
+    assert_eq!(effects.created_indexes(), [0]);
+    assert_eq!(effects.created[0].failures.map(|it| (it.counted, it.ignored)), Some((0, 8)));
+}
+
+/// The reference waits longer the further a node's clock runs ahead. (§12.2)
+#[test]
+fn a_clock_that_runs_ahead_adds_nothing_to_the_backoff() {
+    let mut world = world(job(), vec![]);
+    let ahead = world.now + SignedDuration::from_hours(5);
+    world.memory.backoff = Some(BackoffRecord { failures: 2, last_failure: Some(ahead) });
+    assert_eq!(world.plan().requeue_after, Some(SignedDuration::from_secs(20)));
+}
+
+/// The reference starts with an empty record and creates the next pod at once. ([E4])
+#[test]
+fn backoff_survives_a_restart() {
+    let counted = |name: &str, ago: i64| pod(name, "Failed").ended(1, ago).untracked();
+    let all = vec![counted("a", 90), counted("b", 30), counted("c", 5)];
+    let mut restarted = world(job().status("failed", 3).size(1, 9), all);
+    restarted.memory = Memory::default();
+    let effects = sync(&mut restarted);
+    assert_eq!((effects.created.len(), effects.requeue_seconds), (0, Some(35)));
+    let mut succeeded = restarted.clone();
+    succeeded.memory = Memory::default();
+    succeeded.touch(&uid("c"), |pod| pod.phase = crate::view::Phase::Succeeded);
+    let plan = succeeded.plan();
+    assert_eq!(plan.backoff, BackoffRecord::default(), "failures before the last success");
+}
+
+/// The reference takes the end of a sidecar for the end of the pod. (§29 item 19)
+#[test]
+fn a_sidecar_that_ended_early_tells_no_end_of_the_pod() {
+    let pod = pod("p", "Failed").terminating().with(|pod| {
+        pod["spec"]["initContainers"] = json!([{"name": "side", "restartPolicy": "Always"}]);
+        pod["status"]["containerStatuses"] = json!([{"name": "main", "state": {"running": {}}}]);
+        pod["status"]["initContainerStatuses"] = json!([{"name": "side", "state":
+            {"terminated": {"exitCode": 0, "finishedAt": ago(50).to_string()}}}]);
+    });
+    assert_eq!(pod.build().finished_at(), Some(ago(5)), "the reference says 50 seconds ago");
+}
+
+/// The reference puts the index into both lists, which the API refuses for ever. (§21.3)
+#[test]
+fn an_index_ends_once() {
+    let per_index = || job().size(2, 3).indexed().spec("backoffLimitPerIndex", 0);
+    let both = || vec![pod("s", "Succeeded").index(0), pod("f", "Failed").index(0)];
+    let effects = sync(&mut world(per_index().status("failedIndexes", ""), both()));
+    assert_eq!(effects.completed_indexes, "0", "of two at once the success");
+    assert_eq!((effects.failed_indexes.as_deref(), effects.failed), (Some(""), 1));
+    let late = vec![pod("s", "Succeeded").index(0)];
+    let effects = sync(&mut world(per_index().status("failedIndexes", "0"), late));
+    assert_eq!((effects.completed_indexes.as_str(), effects.succeeded), ("", 0));
+    assert_eq!((effects.failed_indexes.as_deref(), effects.patches), (Some("0"), 1));
+}
+
+/// The reference keeps whichever comes first in its list. ([I10])
+#[test]
+fn the_pod_with_the_most_failures_waits_whatever_the_clocks_say() {
+    let old = pod("old", "Failed").index(0).failures(3).ended(1, 500);
+    let new = pod("new", "Failed").index(0).failures(2).ended(1, 5);
+    for pods in [vec![old.clone(), new.clone()], vec![new, old]] {
+        let job = job().indexed().spec("backoffLimitPerIndex", 9).spec("backoffLimit", 99);
+        let plan = world(job, pods).plan();
+        let state = plan.indexes.and_then(|it| it.per_index).expect("the limit is set");
+        assert_eq!(&*state.delayed[&0].name, "old");
+    }
+}
+
+/// The reference deletes them with the finalizer on, and after a crash before its write takes
+/// them for failed.
+#[test]
+fn pods_deleted_by_success_are_not_failed_after_a_crash() {
+    let policy = json!({"rules": [{"succeededCount": 1}]});
+    let job = job().size(3, 3).indexed().spec("successPolicy", policy);
+    let mut all: Vec<_> =
+        on_nodes(2).into_iter().zip(1..).map(|(pod, index)| pod.index(index)).collect();
+    all.push(pod("s", "Succeeded").index(0));
+    let mut world: World = world(job, all);
+    world.sync_with(&|_, _| None, Some(Crash { after_calls: 2 }));
+    let effects = sync(&mut world);
+    assert_eq!((effects.failed, effects.terminating), (0, 2));
+    world.pods.retain(|_, pod| pod.is_terminal());
+    assert_eq!(sync(&mut world).conditions, complete("SuccessPolicy"));
+}
+
+/// The reference ends a resumed Job by the start time from before its suspension.
+#[test]
+fn a_resumed_job_is_not_ended_by_its_old_start_time() {
+    let resumed = job().spec("activeDeadlineSeconds", 10).started(500).condition(
+        "Suspended",
+        "JobSuspended",
+        "Job suspended",
+    );
+    let effects = sync(&mut world(resumed, vec![]));
+    assert_eq!((effects.conditions.len(), effects.created.len()), (0, 1));
+}

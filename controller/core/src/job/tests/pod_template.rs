@@ -1,1 +1,126 @@
-//! Stub.
+//! Pods made from the template. (spec §9)
+
+use serde_json::{Value, json};
+
+use super::builders::{JobBuilder, job, sync, world};
+use crate::job::{PodDraft, pod_body};
+
+const TRACKING: &str = "batch.kubernetes.io/job-tracking";
+
+fn body(job: JobBuilder, index: Option<u32>) -> Value {
+    pod_body(&job.build(), &PodDraft { index, failures: None })
+}
+
+fn template(change: impl FnOnce(&mut Value)) -> JobBuilder {
+    job().with(|job| change(&mut job["spec"]["template"]))
+}
+
+/// [B1], [B2], [B3], [B7], §30 "Unknown fields"
+#[test]
+fn a_pod_is_the_template_with_owner_and_finalizer() {
+    let pod = body(
+        template(|template| {
+            template["metadata"] = json!({
+                "name": "mine", "namespace": "elsewhere", "labels": {"a": "1"},
+                "annotations": {"b": "2"}, "finalizers": ["example.com/mine"],
+                "ownerReferences": [{"kind": "Other"}], "generateName": "x-",
+            });
+            template["spec"]["schedulingGroup"] = json!({"podGroupName": "new field"});
+        }),
+        None,
+    );
+    assert_eq!(
+        pod["metadata"],
+        json!({
+            "generateName": "j-", "labels": {"a": "1"}, "annotations": {"b": "2"},
+            "finalizers": ["example.com/mine", TRACKING],
+            "ownerReferences": [{
+                "apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "job-uid",
+                "controller": true, "blockOwnerDeletion": true,
+            }],
+        })
+    );
+    assert_eq!(pod["spec"]["schedulingGroup"]["podGroupName"], "new field");
+    assert!(pod["spec"].get("hostname").is_none());
+    let own = template(|template| template["metadata"]["finalizers"] = json!([TRACKING, "z"]));
+    assert_eq!(body(own, None)["metadata"]["finalizers"], json!([TRACKING, "z"]));
+}
+
+/// [B4], [B5]: lengths at the limit.
+#[test]
+fn names_keep_the_index_whatever_the_length_of_the_job() {
+    for (length, index, expected) in [
+        (1, None, 2),
+        (252, None, 253),
+        (253, None, 253),
+        (54, Some(7), 57),
+        (55, Some(7), 58),
+        (56, Some(7), 58),
+        (250, Some(99_999), 58),
+    ] {
+        let name = "n".repeat(length);
+        let pod = body(job().meta("name", name.clone()), index);
+        let prefix = pod["metadata"]["generateName"].as_str().expect("a generateName");
+        assert_eq!(prefix.len(), expected, "{length} {index:?}");
+        match index {
+            Some(index) => assert!(prefix.ends_with(&format!("n-{index}-")), "{prefix}"),
+            None => assert_eq!(prefix.ends_with('-'), length < 253),
+        }
+    }
+}
+
+/// [B6]
+#[test]
+fn a_pod_of_an_index_knows_it() {
+    let pod = body(
+        template(|template| {
+            template["spec"]["hostname"] = "theirs".into();
+            template["spec"]["containers"] = json!([
+                {"name": "a"}, {"name": "b", "env": [{"name": "X", "value": "1"}]},
+                {"name": "c", "env": [{"name": "JOB_COMPLETION_INDEX", "value": "own"}]},
+            ]);
+            template["spec"]["initContainers"] = json!([{"name": "i"}]);
+        })
+        .indexed(),
+        Some(3),
+    );
+    let index = "batch.kubernetes.io/job-completion-index";
+    assert_eq!(pod["metadata"]["annotations"][index], "3");
+    assert_eq!(pod["metadata"]["labels"], json!({"job": "j", index: "3"}));
+    assert_eq!(pod["spec"]["hostname"], "j-3");
+    let variable = json!({"name": "JOB_COMPLETION_INDEX", "valueFrom": {"fieldRef": {
+        "fieldPath": format!("metadata.labels['{index}']")}}});
+    let containers = &pod["spec"]["containers"];
+    assert_eq!(containers[0]["env"], json!([variable]));
+    assert_eq!(containers[1]["env"], json!([{"name": "X", "value": "1"}, variable]));
+    assert_eq!(containers[2]["env"], json!([{"name": "JOB_COMPLETION_INDEX", "value": "own"}]));
+    assert_eq!(pod["spec"]["initContainers"][0]["env"], json!([variable]));
+}
+
+/// [B8]
+#[test]
+fn a_template_without_labels_makes_no_pods() {
+    for labels in [Value::Null, json!({})] {
+        let bare = template(|template| template["metadata"] = json!({"labels": labels}));
+        let effects = sync(&mut world(bare, vec![]));
+        assert_eq!((effects.create_calls, effects.is_err), (0, true));
+        assert!(effects.events()[0].starts_with("FailedCreate: Error creating: "));
+        assert!(!effects.writes.is_empty(), "the status is written all the same");
+    }
+}
+
+/// Templates that the API never lets through make some pod, and no panic.
+#[test]
+fn odd_templates_do_no_harm() {
+    for template in [Value::Null, json!({}), json!({"spec": null}), json!({"metadata": null})] {
+        let odd = job().indexed().spec("template", template);
+        let pod = body(odd, Some(0));
+        assert_eq!(pod["metadata"]["finalizers"], json!([TRACKING]));
+    }
+    let lists = template(|template| {
+        template["metadata"]["finalizers"] = json!("text");
+        template["metadata"]["annotations"] = json!([1]);
+        template["spec"]["containers"] = json!([{"env": "text"}, 5]);
+    });
+    assert_eq!(body(lists, Some(0))["metadata"]["finalizers"], json!([TRACKING]));
+}
