@@ -1,6 +1,4 @@
-//! Rules about a file as text: its header, its columns, its name.
-
-const COLUMNS_MAX: usize = 100;
+//! Rules about a file as text: its header and its name.
 
 /// Names that say nothing about what is inside.
 const VAGUE: [&str; 6] = ["utils", "util", "helpers", "helper", "manager", "misc"];
@@ -9,15 +7,6 @@ pub(crate) fn missing_header(text: &str) -> Vec<String> {
     let first = text.lines().next().unwrap_or_default();
     let says = first.strip_prefix("//! ").is_some_and(|job| !job.trim().is_empty());
     if says { Vec::new() } else { vec!["no `//!` in its first line".into()] }
-}
-
-pub(crate) fn long_lines(text: &str) -> Vec<String> {
-    text.lines()
-        .enumerate()
-        .map(|(index, line)| (index + 1, line.chars().count()))
-        .filter(|(_, columns)| *columns > COLUMNS_MAX)
-        .map(|(number, columns)| format!("line {number} has {columns} columns"))
-        .collect()
 }
 
 pub(crate) fn vague_name(path: &str) -> Vec<String> {
@@ -33,8 +22,6 @@ fn each_rule_finds_its_violation() {
     assert_eq!(missing_header("use std::fmt;\n").len(), 1);
     assert_eq!(missing_header("//!\n").len(), 1);
     assert!(missing_header("//! Says it.\n").is_empty());
-    let text = format!("{}\n{}\n", "é".repeat(100), "x".repeat(101));
-    assert_eq!(long_lines(&text), ["line 2 has 101 columns"]);
     assert_eq!(vague_name("agent/src/utils/pods.rs").len(), 1);
     assert_eq!(vague_name("agent/src/manager.rs").len(), 1);
     assert!(vague_name("agent/src/utilisation.rs").is_empty());

@@ -6,6 +6,7 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use syn::spanned::Spanned as _;
 use syn::visit::{self, Visit};
 
+const COLUMNS_MAX: usize = 100;
 const FILE_LINES_MAX: usize = 500;
 const FUNCTION_LINES_MAX: usize = 70;
 
@@ -14,10 +15,26 @@ const FORBIDDEN_MACROS: [&str; 3] = ["todo", "unimplemented", "dbg"];
 /// Files that may hold `unsafe`, each with the reason at its head.
 const UNSAFE_FILES: [&str; 0] = [];
 
+pub(crate) fn not_rust(text: &str) -> Vec<String> {
+    let error = syn::parse_file(text).err();
+    error.map(|error| format!("line {}: {error}", error.span().start().line)).into_iter().collect()
+}
+
 pub(crate) fn long_file(text: &str) -> Vec<String> {
-    let tests: usize = measure(text).test_modules.into_iter().map(Iterator::count).sum();
+    let tests: usize = measure(text).tests.into_iter().map(Iterator::count).sum();
     let lines = text.lines().count() - tests;
     if lines > FILE_LINES_MAX { vec![format!("{lines} lines")] } else { Vec::new() }
+}
+
+pub(crate) fn long_lines(text: &str) -> Vec<String> {
+    let tests = measure(text).tests;
+    text.lines()
+        .enumerate()
+        .map(|(index, line)| (index + 1, line.chars().count()))
+        .filter(|(_, columns)| *columns > COLUMNS_MAX)
+        .filter(|(number, _)| !tests.iter().any(|lines| lines.contains(number)))
+        .map(|(number, columns)| format!("line {number} has {columns} columns"))
+        .collect()
 }
 
 pub(crate) fn long_functions(text: &str) -> Vec<String> {
@@ -32,8 +49,7 @@ pub(crate) fn long_functions(text: &str) -> Vec<String> {
 
 pub(crate) fn forbidden_tokens(path: &str, text: &str) -> Vec<String> {
     let mut found = Vec::new();
-    let tokens: TokenStream = text.parse().expect("a file of the workspace must be Rust");
-    find_forbidden(tokens, &mut found);
+    find_forbidden(text.parse().unwrap_or_default(), &mut found);
     if UNSAFE_FILES.contains(&path) {
         found.retain(|what| !what.ends_with("unsafe"));
     }
@@ -44,13 +60,16 @@ pub(crate) fn forbidden_tokens(path: &str, text: &str) -> Vec<String> {
 struct Measure {
     /// Outside of test code: name, and lines from the signature to the closing brace.
     functions: Vec<(String, RangeInclusive<usize>)>,
-    test_modules: Vec<RangeInclusive<usize>>,
+    /// The lines of what is compiled for tests only.
+    tests: Vec<RangeInclusive<usize>>,
 }
 
+/// Nothing for what is no Rust; a rule of its own says so.
 fn measure(text: &str) -> Measure {
-    let file = syn::parse_file(text).expect("a file of the workspace must be Rust");
     let mut measure = Measure::default();
-    measure.visit_file(&file);
+    if let Ok(file) = syn::parse_file(text) {
+        measure.visit_file(&file);
+    }
     measure
 }
 
@@ -70,7 +89,7 @@ impl<'ast> Visit<'ast> for Measure {
             _ => return visit::visit_item(self, item),
         };
         if attributes.iter().any(is_cfg_test) {
-            self.test_modules.push(item.span().start().line..=item.span().end().line);
+            self.tests.push(item.span().start().line..=item.span().end().line);
         } else {
             visit::visit_item(self, item);
         }
@@ -171,6 +190,19 @@ mod tests {
         let code = "use a;\n".repeat(500);
         assert!(long_file(&format!("{code}#[cfg(test)]\nmod tests {{\n\n\n}}\n")).is_empty());
         assert_eq!(long_file(&format!("{code}use b;\n")), ["501 lines"]);
+    }
+
+    #[test]
+    fn a_long_line_is_found_outside_of_tests() {
+        let (fits, long) = (format!("// {}\n", "é".repeat(97)), format!("// {}\n", "x".repeat(98)));
+        let test = format!("#[cfg(test)]\nmod tests {{\n{long}}}\n");
+        assert_eq!(long_lines(&format!("{fits}{long}{test}")), ["line 2 has 101 columns"]);
+    }
+
+    #[test]
+    fn what_does_not_parse_is_found() {
+        assert_eq!(not_rust("fn f() {}\nfn g( {}\n").len(), 1);
+        assert!(not_rust("fn f() {}\n").is_empty());
     }
 
     #[test]
