@@ -76,6 +76,7 @@ impl Dispatch {
             Trigger::Sync(key) => self.jobs.add(key),
             Trigger::SyncAfter(key, wait) => self.jobs.add_after(key, wait),
             Trigger::Orphans(orphans) => self.orphans.add(orphans),
+            Trigger::OrphansAfter(orphans, wait) => self.orphans.add_after(orphans, wait),
             Trigger::Batch(key, change) => {
                 let Some((job, counts)) = entry.facts else { return };
                 let now = self.jobs.now();

@@ -101,7 +101,7 @@ impl fmt::Display for GoDuration {
         let (seconds, below) = (self.0.as_secs(), self.0.subsec_nanos());
         if below != 0 {
             let unit = [(1_000_000, "ms"), (1_000, "us")];
-            let fit = unit.iter().find(|(size, _)| nanos % size == 0);
+            let fit = unit.iter().find(|(size, _)| nanos.is_multiple_of(*size));
             return match fit {
                 Some((size, name)) => write!(formatter, "{}{name}", nanos / size),
                 None => write!(formatter, "{nanos}ns"),

@@ -171,7 +171,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_end_wakes_every_worker() {
         let (queue, token) = (queue(), CancellationToken::new());
-        queue.add_after("never", Duration::from_secs(3600));
+        queue.add_after("never", Duration::from_hours(1));
         let end = async {
             tokio::time::sleep(Duration::from_secs(1)).await;
             token.cancel();

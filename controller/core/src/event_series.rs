@@ -1,7 +1,7 @@
 //! Which Event objects are written for what the controller has to tell: equal ones are counted
 //! up, many similar ones become one. (spec §19)
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use epilogue_common::outcome::FailureKind;
@@ -65,7 +65,7 @@ pub struct EventSeries {
     by_event: HashMap<(Uid, EventKey), u64>,
     similar: HashMap<(Uid, Arc<str>), Similar>,
     /// When each series is to be written next.
-    due: BTreeMap<(Timestamp, u64), ()>,
+    due: BTreeSet<(Timestamp, u64)>,
     next_id: u64,
     dropped: u64,
 }
@@ -108,7 +108,7 @@ impl EventSeries {
 
     /// The next write that is due. It must come back by [`Self::written`] or [`Self::failed`].
     pub fn next(&mut self, now: Timestamp) -> Option<EventWrite> {
-        let (at, id) = self.due.keys().next().copied()?;
+        let (at, id) = self.due.first().copied()?;
         if at > now {
             return None;
         }
@@ -120,12 +120,12 @@ impl EventSeries {
 
     /// When the next write is due.
     pub fn next_due(&self) -> Option<Timestamp> {
-        self.due.keys().next().map(|(at, _)| *at)
+        self.due.first().map(|(at, _)| *at)
     }
 
     /// Makes everything due: the end is near.
     pub fn hurry(&mut self) {
-        let ids: Vec<u64> = self.due.keys().map(|(_, id)| *id).collect();
+        let ids: Vec<u64> = self.due.iter().map(|(_, id)| *id).collect();
         self.due.clear();
         for id in ids {
             self.schedule(id, Timestamp::UNIX_EPOCH);
@@ -165,16 +165,13 @@ impl EventSeries {
             | FailureKind::ServerError
             | FailureKind::Unknown => now.checked_add(RETRY_DELAY).ok(),
         };
-        match again.filter(|_| series.attempts < ATTEMPTS_MAX) {
-            Some(at) => {
-                self.schedule(write.id, at);
-                false
-            }
-            None => {
-                self.drop_series(write.id);
-                true
-            }
+        let again = again.filter(|_| series.attempts < ATTEMPTS_MAX);
+        if let Some(at) = again {
+            self.schedule(write.id, at);
+        } else {
+            self.drop_series(write.id);
         }
+        again.is_none()
     }
 
     /// How many events were dropped because too many waited.
@@ -238,7 +235,7 @@ impl EventSeries {
     fn schedule(&mut self, id: u64, at: Timestamp) {
         if let Some(series) = self.series.get_mut(&id) {
             series.due = Some(at);
-            self.due.insert((at, id), ());
+            self.due.insert((at, id));
         }
     }
 

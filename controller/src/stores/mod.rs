@@ -3,6 +3,8 @@
 //! What follows is decided in the core.
 
 mod pods;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -90,7 +92,7 @@ impl Stores {
         let mut state = self.state.lock();
         let mut reaction = Reaction::default();
         let version = job.version;
-        state.show_job(Arc::new(job), now, &mut reaction);
+        state.show_job(&Arc::new(job), now, &mut reaction);
         state.advance(Versions { jobs: version, ..Versions::default() }, &mut reaction);
         reaction
     }
@@ -245,7 +247,7 @@ impl Stores {
 }
 
 impl State {
-    fn show_job(&mut self, job: Arc<Job>, now: Timestamp, reaction: &mut Reaction) {
+    fn show_job(&mut self, job: &Arc<Job>, now: Timestamp, reaction: &mut Reaction) {
         if let Some(list) = &mut self.job_list {
             list.insert(job.key.clone());
         }
@@ -254,17 +256,17 @@ impl State {
         if self.jobs.get(&job.key).is_some_and(|old| old.uid != job.uid) {
             self.lose_job(&job.key.clone(), now, reaction);
         }
-        let old = self.jobs.insert(job.key.clone(), Arc::clone(&job));
+        let old = self.jobs.insert(job.key.clone(), Arc::clone(job));
         // [S4], [Z4]: a finished Job needs no memory any more.
         if job.is_finished() {
             self.memories.remove(&job.uid);
         }
         let change = match &old {
             Some(old) if old.version == job.version => return,
-            Some(old) => JobChange::Updated(old, &job),
+            Some(old) => JobChange::Updated(old, job),
             None => {
-                reaction.external = external_controller(&job).map(str::to_owned);
-                JobChange::Added(&job)
+                reaction.external = external_controller(job).map(str::to_owned);
+                JobChange::Added(job)
             }
         };
         let queue = job_changed(change, now).queue;

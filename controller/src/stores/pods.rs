@@ -44,16 +44,13 @@ impl Pods {
     /// Puts a pod in, and gives the one that was there under its UID.
     pub(super) fn insert(&mut self, pod: Arc<Pod>) -> Option<Arc<Pod>> {
         let old = self.remove(&pod.uid);
-        match &pod.owner {
-            Some(owner) => {
-                let owned = self.by_owner.entry(owner.uid.clone()).or_default();
-                owned.counts.add(&pod);
-                owned.pods.insert(pod.uid.clone(), Arc::clone(&pod));
-            }
-            None => {
-                let pods = self.without_owner.entry(Arc::clone(&pod.namespace)).or_default();
-                pods.insert(pod.uid.clone(), Arc::clone(&pod));
-            }
+        if let Some(owner) = &pod.owner {
+            let owned = self.by_owner.entry(owner.uid.clone()).or_default();
+            owned.counts.add(&pod);
+            owned.pods.insert(pod.uid.clone(), Arc::clone(&pod));
+        } else {
+            let pods = self.without_owner.entry(Arc::clone(&pod.namespace)).or_default();
+            pods.insert(pod.uid.clone(), Arc::clone(&pod));
         }
         self.by_uid.insert(pod.uid.clone(), pod);
         old

@@ -43,6 +43,8 @@ pub enum Trigger {
     SyncAfter(JobKey, Duration),
     /// Look whether finalizers are to be removed.
     Orphans(Orphans),
+    /// Look whether finalizers are to be removed, after this time.
+    OrphansAfter(Orphans, Duration),
 }
 
 /// The Job that controls a pod, if the cache has it. ([H0])

@@ -17,14 +17,14 @@ pub enum PodChange<'a> {
 }
 
 impl<'a> PodChange<'a> {
-    fn old(self) -> Option<&'a Pod> {
+    fn before(self) -> Option<&'a Pod> {
         match self {
             Self::Added(_) => None,
             Self::Updated(old, _) | Self::Deleted(old) => Some(old),
         }
     }
 
-    fn new(self) -> Option<&'a Pod> {
+    fn after(self) -> Option<&'a Pod> {
         match self {
             Self::Added(new) | Self::Updated(_, new) => Some(new),
             Self::Deleted(_) => None,
@@ -40,7 +40,7 @@ pub fn is_relevant(pod: &Pod) -> bool {
 /// Whether "terminal and tracked" began (`add`) or ended (`delete`) for a pod. ([M7])
 pub fn tracked_terminal_transition(change: PodChange<'_>) -> Option<&'static str> {
     let holds = |pod: Option<&Pod>| pod.is_some_and(|pod| pod.tracked && pod.is_terminal());
-    match (holds(change.old()), holds(change.new())) {
+    match (holds(change.before()), holds(change.after())) {
         (false, true) => Some("add"),
         (true, false) => Some("delete"),
         _ => None,
@@ -54,7 +54,7 @@ pub fn pod_changed(change: PodChange<'_>, lookup: &impl Lookup) -> Triggers {
         PodChange::Updated(old, new) if old.version == new.version => Triggers::default(),
         // [H5], [H8]
         PodChange::Added(pod) | PodChange::Updated(_, pod) if pod.deletion.is_some() => {
-            ended(pod, Change::of_pod(change.old(), Some(pod)), lookup)
+            ended(pod, Change::of_pod(change.before(), Some(pod)), lookup)
         }
         PodChange::Added(pod) => added(pod, lookup),
         PodChange::Updated(old, new) => updated(old, new, lookup),
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
     use crate::triggers::samples::{Jobs, finished, job, owned, pod};
     use crate::view::{Uid, Version};
-    use serde_json::{Value, json};
+    use serde_json::json;
     use std::sync::Arc;
 
     fn running(name: &str) -> Job {
@@ -149,12 +149,9 @@ mod tests {
         Jobs::new([running("a"), running("b"), finished("done", "uid-done")])
     }
 
-    fn stray(fields: Value) -> Pod {
-        let mut pod = pod(json!({"metadata": {"uid": "pod", "labels": {"job": "a"}}}));
-        if fields["tracked"] == true {
-            pod.tracked = true;
-        }
-        pod
+    fn stray(tracked: bool) -> Pod {
+        let pod = pod(json!({"metadata": {"uid": "pod", "labels": {"job": "a"}}}));
+        Pod { tracked, ..pod }
     }
 
     fn newer(pod: &Pod) -> Pod {
@@ -189,7 +186,7 @@ mod tests {
 
     #[test]
     fn a_new_pod_without_owner_is_offered_to_the_jobs_that_select_it() {
-        let triggers = run(PodChange::Added(&stray(json!({"tracked": true}))));
+        let triggers = run(PodChange::Added(&stray(true)));
         assert_eq!(triggers.queue, [look("pod"), batch("a", Change::Counters)]);
         assert!(triggers.witnesses.is_empty());
         let unlabelled = pod(json!({"metadata": {"uid": "pod"}}));
@@ -214,7 +211,7 @@ mod tests {
     #[test]
     fn a_pod_that_lost_its_owner_is_looked_at_and_offered() {
         let old = owned("b", "uid-b");
-        let new = newer(&stray(json!({"tracked": true})));
+        let new = newer(&stray(true));
         let triggers = run(PodChange::Updated(&old, &new));
         let expected = [batch("b", Change::Ended), look("pod"), batch("a", Change::Counters)];
         assert_eq!(triggers.queue, expected);
@@ -222,7 +219,7 @@ mod tests {
 
     #[test]
     fn a_pod_without_owner_is_offered_again_only_when_its_labels_change() {
-        let old = stray(json!({}));
+        let old = stray(false);
         assert_eq!(run(PodChange::Updated(&old, &newer(&old))), Triggers::default());
         let labels = Arc::new([("job".to_owned(), "b".to_owned())].into());
         let new = Pod { labels, ..newer(&old) };
@@ -285,6 +282,6 @@ mod tests {
         assert!(!is_relevant(&foreign(false)));
         assert!(is_relevant(&foreign(true)));
         assert!(is_relevant(&owned("a", "uid-a")));
-        assert!(is_relevant(&stray(json!({}))));
+        assert!(is_relevant(&stray(false)));
     }
 }
