@@ -41,10 +41,6 @@ pub async fn play(cluster: &Cluster, setup: &Setup) -> anyhow::Result<()> {
         println!("  {:<12} {}", scene.name, scene.shows);
     }
     println!();
-    for scene in &scenes {
-        let job: Job = serde_json::from_value(scene.job.clone()).context("a Job of the demo")?;
-        jobs(&client).create(&PostParams::default(), &job).await?;
-    }
     let outcome = watch(&client, &nodes, &scenes).await;
     let log = controller.log().display().to_string();
     nodes.stop().await?;
@@ -62,22 +58,37 @@ async fn watch(
     let mut screen = Screen::new(std::io::stdout().is_terminal());
     let begun = Instant::now();
     let mut acts = Acts::default();
+    create(client, scenes, |scene| scene.name == jobs::DISRUPTED).await?;
     loop {
         let rows = rows(client, scenes).await?;
         screen.show(begun.elapsed(), &rows);
-        if rows.iter().all(Row::is_finished) {
+        if rows.len() == scenes.len() && rows.iter().all(Row::is_finished) {
             return Ok(rows);
         }
         anyhow::ensure!(
             begun.elapsed() < LENGTH_MAX,
             "not all Jobs finished within {LENGTH_MAX:?}"
         );
-        acts.play(client, nodes, &mut screen).await?;
+        acts.play(client, nodes, scenes, &mut screen).await?;
         tokio::time::sleep(REFRESH).await;
     }
 }
 
-/// What happens to the Jobs' pods from outside, each once.
+/// Creates the Jobs of these scenes.
+async fn create(
+    client: &kube::Client,
+    scenes: &[Scene],
+    which: impl Fn(&Scene) -> bool,
+) -> anyhow::Result<()> {
+    for scene in scenes.iter().filter(|scene| which(scene)) {
+        let job: Job = serde_json::from_value(scene.job.clone()).context("a Job of the demo")?;
+        jobs(client).create(&PostParams::default(), &job).await?;
+    }
+    Ok(())
+}
+
+/// What happens to the Jobs' pods from outside, each once. The node goes down before the other
+/// Jobs are there, so that it takes nothing of theirs with it.
 #[derive(Default)]
 struct Acts {
     node_was_shut_down: bool,
@@ -89,6 +100,7 @@ impl Acts {
         &mut self,
         client: &kube::Client,
         nodes: &SimulatedNodes,
+        scenes: &[Scene],
         screen: &mut Screen,
     ) -> anyhow::Result<()> {
         if !self.node_was_shut_down
@@ -98,6 +110,7 @@ impl Acts {
             self.node_was_shut_down = true;
             screen.tell(&format!("{node} shuts down: its pods fail with DisruptionTarget"));
             nodes.shutdown(&node).await?;
+            create(client, scenes, |scene| scene.name != jobs::DISRUPTED).await?;
         }
         if !self.pod_was_deleted
             && let Some(pod) = running_pod(client, jobs::PATIENT).await?
