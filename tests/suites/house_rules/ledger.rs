@@ -1,7 +1,8 @@
 //! The ledger: each intended difference from the reference, marked in the code, is told to users
 //! in the README.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 const SECTION: &str = "## Where we differ from the reference";
 const MARK: &str = "DIVERGES(upstream):";
@@ -27,11 +28,12 @@ pub(crate) fn differences(readme: &str, counts: &BTreeMap<&str, usize>) -> Vec<S
     let section = after.split("\n## ").next().unwrap_or_default();
     let mut told: BTreeMap<&str, usize> = BTreeMap::new();
     for line in section.lines() {
-        for path in line.split('`').skip(1).step_by(2).filter(|name| name.ends_with(".rs")) {
+        let quoted = line.split('`').skip(1).step_by(2);
+        for path in quoted.filter(|name| Path::new(name).extension() == Some("rs".as_ref())) {
             *told.entry(path).or_default() += 1;
         }
     }
-    let paths = counts.keys().chain(told.keys()).collect::<std::collections::BTreeSet<_>>();
+    let paths = counts.keys().chain(told.keys()).collect::<BTreeSet<_>>();
     paths
         .into_iter()
         .map(|path| (path, counts.get(path).unwrap_or(&0), told.get(path).unwrap_or(&0)))

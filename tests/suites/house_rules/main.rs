@@ -50,6 +50,13 @@ fn pure_crates_ban_the_outside_world_in_their_clippy_toml() {
 }
 
 #[test]
+fn bans_of_a_pure_crate_bind_no_other() {
+    let dirs = purity::manifest_dirs(&purity::metadata());
+    let has_own = |dir: &str| !read(&format!("{dir}/clippy.toml")).is_empty();
+    hold("a crate below a pure one has its own", &purity::caught_by_a_ban(&dirs, has_own));
+}
+
+#[test]
 fn pure_crates_do_not_lift_their_ban() {
     in_all_sources("a pure crate's code must not allow what its clippy.toml bans", |source| {
         let pure = purity::PURE_CRATES

@@ -1,5 +1,6 @@
 //! Rules about the pure crates: what they may depend on, and what their clippy.toml must ban.
 
+use std::path::Path;
 use std::process::Command;
 
 use lab::paths::workspace_root;
@@ -98,6 +99,32 @@ pub(crate) fn missing_bans(clippy_toml: &str) -> Vec<String> {
         .collect()
 }
 
+/// Crates below a pure one's directory without a clippy.toml: clippy reads the nearest one above,
+/// so they would fall under bans that are not theirs.
+pub(crate) fn caught_by_a_ban(
+    manifest_dirs: &[String],
+    has_own: impl Fn(&str) -> bool,
+) -> Vec<String> {
+    let below_pure = |dir: &str| {
+        PURE_CRATES
+            .iter()
+            .any(|(_, pure)| dir.strip_prefix(pure).is_some_and(|rest| rest.starts_with('/')))
+    };
+    let caught = manifest_dirs.iter().filter(|dir| below_pure(dir) && !has_own(dir));
+    caught.map(|dir| format!("{dir} has no clippy.toml of its own")).collect()
+}
+
+/// The directories of all packages, relative to the workspace's root.
+pub(crate) fn manifest_dirs(metadata: &Value) -> Vec<String> {
+    let root = workspace_root();
+    let packages = metadata["packages"].as_array().expect("metadata must list packages");
+    let manifests = packages.iter().filter_map(|package| package["manifest_path"].as_str());
+    manifests
+        .filter_map(|path| Path::new(path).parent()?.strip_prefix(&root).ok())
+        .map(|dir| dir.to_string_lossy().into_owned())
+        .collect()
+}
+
 pub(crate) fn lifted_bans(text: &str) -> Vec<String> {
     ["disallowed_methods", "disallowed_types", "disallowed_macros"]
         .into_iter()
@@ -134,11 +161,18 @@ mod tests {
 
     #[test]
     fn a_ban_that_is_missing_or_commented_out_is_found() {
-        let all: String = BANS.iter().map(|ban| format!("{{ path = \"{ban}\" }},\n")).collect();
+        let all = BANS.map(|ban| format!("{{ path = \"{ban}\" }},")).join("\n");
         assert!(missing_bans(&all).is_empty());
         let one_out = all.replacen("{ path", "# { path", 1);
         assert_eq!(missing_bans(&one_out), ["std::time::Instant::now is not banned"]);
         assert_eq!(missing_bans("").len(), BANS.len());
+    }
+
+    #[test]
+    fn a_crate_below_a_pure_one_is_found() {
+        let dirs = ["common", "common/runtime", "commonplace"].map(String::from);
+        assert_eq!(caught_by_a_ban(&dirs, |_| false).len(), 1);
+        assert!(caught_by_a_ban(&dirs, |dir| dir == "common/runtime").is_empty());
     }
 
     #[test]
