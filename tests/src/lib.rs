@@ -21,6 +21,7 @@ pub mod process;
 pub mod run_dir;
 pub mod sim;
 pub mod tools;
+pub mod vm;
 
 pub use cluster::Cluster;
 pub use control_plane::{ControlPlane, Name, Options};

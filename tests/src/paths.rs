@@ -31,6 +31,11 @@ impl LabDir {
         self.bin().join("control-plane")
     }
 
+    /// Images of machines and what belongs to them.
+    pub fn images(&self) -> PathBuf {
+        self.0.join("images")
+    }
+
     /// The state directories, one per lab.
     pub fn runs(&self) -> PathBuf {
         self.0.join("run")

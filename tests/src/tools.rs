@@ -48,11 +48,35 @@ const TOOLS: [Tool; 4] = [
     },
 ];
 
+/// What a machine that is a node needs besides.
+const NODE_TOOLS: [Tool; 7] = [
+    node_tool("qemu-system-x86_64", "qemu-system-x86"),
+    node_tool("qemu-img", "qemu-utils"),
+    node_tool("mmdebstrap", "mmdebstrap"),
+    node_tool("mke2fs", "e2fsprogs"),
+    node_tool("cpio", "cpio"),
+    node_tool("ssh", "openssh-client"),
+    node_tool("systemd-nspawn", "systemd-container"),
+];
+
+const fn node_tool(program: &'static str, package: &'static str) -> Tool {
+    Tool { program, source: Source::Apt(package), needed_for: "a real node in a virtual machine" }
+}
+
 /// Makes sure that every tool is there.
 pub async fn ensure() -> Result<(), LabError> {
+    ensure_all(&TOOLS).await
+}
+
+/// Makes sure of those that only a real node needs, [`crate::vm`].
+pub async fn ensure_for_nodes() -> Result<(), LabError> {
+    ensure_all(&NODE_TOOLS).await
+}
+
+async fn ensure_all(tools: &[Tool]) -> Result<(), LabError> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let directories: Vec<PathBuf> = std::env::split_paths(&path).collect();
-    let missing = missing(&directories);
+    let missing = missing(tools, &directories);
     if missing.is_empty() {
         return Ok(());
     }
@@ -63,11 +87,11 @@ pub async fn ensure() -> Result<(), LabError> {
         let install = ["install", "--yes", "--no-install-recommends"];
         apt_get(&[&install[..], &packages].concat()).await?;
     }
-    self::missing(&directories).first().map_or(Ok(()), |tool| Err(error_of(tool)))
+    self::missing(tools, &directories).first().map_or(Ok(()), |tool| Err(error_of(tool)))
 }
 
-fn missing(directories: &[PathBuf]) -> Vec<Tool> {
-    TOOLS.into_iter().filter(|tool| !is_installed(tool.program, directories)).collect()
+fn missing(tools: &[Tool], directories: &[PathBuf]) -> Vec<Tool> {
+    tools.iter().copied().filter(|tool| !is_installed(tool.program, directories)).collect()
 }
 
 fn is_installed(program: &str, directories: &[PathBuf]) -> bool {
@@ -135,7 +159,7 @@ mod tests {
 
     #[test]
     fn on_an_empty_machine_everything_is_missing() {
-        assert_eq!(missing(&[]).len(), TOOLS.len());
+        assert_eq!(missing(&TOOLS, &[]).len(), TOOLS.len());
         assert_eq!(packages(&TOOLS), ["protobuf-compiler", "dbus", "util-linux"]);
     }
 

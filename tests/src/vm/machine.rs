@@ -1,0 +1,306 @@
+//! One virtual machine: QEMU's process, its disks, the way in. Knows nothing of Kubernetes.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde_json::json;
+
+use super::disk;
+use super::error::VmError;
+use super::kit::Kit;
+use super::monitor;
+use super::record::Record;
+use super::shell::Shell;
+use crate::error::LabError;
+use crate::eventually::observe_until;
+use crate::process::{Process, Program};
+
+pub(super) const QEMU: &str = "qemu-system-x86_64";
+
+/// Room for programs and configuration of one run; part of the snapshot, so the same for all.
+const RUN_DISK_BYTES: u64 = 384 << 20;
+
+/// Enough for a kubelet with 110 pods; only what is used is taken.
+const MEMORY_MB: u32 = 2048;
+
+/// Five times what an emulated machine takes on two processors that it has to itself.
+const BOOT_WITHIN: Duration = Duration::from_secs(150);
+const MONITOR_WITHIN: Duration = Duration::from_secs(30);
+/// One `ssh` that waits for a machine which does not answer yet.
+const KNOCK_WITHIN: Duration = Duration::from_secs(15);
+
+/// How a machine starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Boot {
+    /// From the kernel on, in 14 seconds; the boot id is its own.
+    Cold,
+    /// From the snapshot, in 3 seconds; all share a boot id until they reboot.
+    Snapshot,
+}
+
+/// A machine that runs. Dropped, it is killed as by a power cut, and its disks go.
+#[derive(Debug)]
+pub struct Machine {
+    dir: PathBuf,
+    shell: Shell,
+    qemu: Process,
+}
+
+impl Machine {
+    /// Starts it with its files in `dir`, and `payload` on its read-only third disk
+    /// (`/dev/vdc`); returns when a command can be run.
+    pub async fn start(kit: &Kit, dir: &Path, boot: Boot, payload: &Path) -> Result<Self, VmError> {
+        std::fs::create_dir_all(dir).map_err(LabError::file("create", dir))?;
+        remove_disks(dir);
+        // Of an earlier machine in the same directory; appended to, they would tell its story.
+        for log in ["console.log", "journal.log", monitor::SOCKET, "ssh.sock"] {
+            let _ = std::fs::remove_file(dir.join(log));
+        }
+        let log = dir.join("disks.log");
+        disk::of_directory(&dir.join("run.ext4"), "run", payload, RUN_DISK_BYTES, &log).await?;
+        let own = dir.join("disk.qcow2");
+        match boot {
+            Boot::Snapshot => {
+                std::fs::copy(&kit.booted, &own).map_err(LabError::file("write", &own))?;
+            }
+            Boot::Cold => create_overlay(&kit.root(), &own, &log).await?,
+        }
+        let mut qemu = Process::spawn_program(&qemu(kit, dir, boot))?;
+        let port = ssh_port(dir, &mut qemu).await?;
+        let shell = Shell::new(dir, &kit.key(), port);
+        let mut machine = Self { dir: dir.to_owned(), shell, qemu };
+        machine.answers(BOOT_WITHIN).await?;
+        if boot == Boot::Snapshot {
+            machine.set_clock().await?;
+        }
+        let record = Record {
+            qemu: machine.qemu.record().clone(),
+            ssh_arguments: machine.shell.arguments(),
+        };
+        record.write(dir)?;
+        Ok(machine)
+    }
+
+    /// The directory of its console, journal, sockets and disks.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The way in.
+    pub fn shell(&self) -> &Shell {
+        &self.shell
+    }
+
+    /// QEMU's pid.
+    pub fn pid(&self) -> u32 {
+        self.qemu.pid()
+    }
+
+    /// Waits until a command can be run, or fails when QEMU ends.
+    pub async fn answers(&mut self, within: Duration) -> Result<(), VmError> {
+        let shell = self.shell.clone();
+        let knock =
+            async || match tokio::time::timeout(KNOCK_WITHIN, shell.try_run("true", &[])).await {
+                Ok(Ok(output)) if output.status.success() => String::new(),
+                Ok(Ok(output)) => String::from_utf8_lossy(&output.stderr).into_owned(),
+                Ok(Err(error)) => error.to_string(),
+                Err(_) => "no answer".to_owned(),
+            };
+        tokio::select! {
+            ended = self.qemu.ended() => Err(ended.into()),
+            answered = observe_until(within, knock, String::is_empty) => {
+                answered.map(drop).map_err(|last| self.late("ssh", within, &last))
+            }
+        }
+    }
+
+    /// A random id that the kernel makes at each boot.
+    pub async fn boot_id(&self) -> Result<String, VmError> {
+        Ok(self.shell.run("cat /proc/sys/kernel/random/boot_id").await?.trim().to_owned())
+    }
+
+    /// Asks for a power-off, which takes as long as the locks of logind say, and returns.
+    pub async fn begin_poweroff(&self) -> Result<(), VmError> {
+        self.begin("systemctl poweroff").await
+    }
+
+    /// Asks for a reboot and returns.
+    pub async fn begin_reboot(&self) -> Result<(), VmError> {
+        self.begin("systemctl reboot").await
+    }
+
+    /// The command's own end may be lost with the machine, so that its start is what counts.
+    async fn begin(&self, command: &str) -> Result<(), VmError> {
+        self.shell.run(&format!("systemd-run --quiet --no-block --collect {command}")).await?;
+        Ok(())
+    }
+
+    /// Waits until the machine is off: QEMU's process ends by itself.
+    pub async fn off(&mut self, within: Duration) -> Result<(), VmError> {
+        match tokio::time::timeout(within, self.qemu.ended()).await {
+            Ok(LabError::Ended { status, .. }) if status.success() => Ok(()),
+            Ok(error) => Err(error.into()),
+            Err(_) => Err(self.late("power-off", within, &self.last_of_journal())),
+        }
+    }
+
+    /// Waits for the other end of a reboot, known by its boot id.
+    pub async fn rebooted(&mut self, before: &str, within: Duration) -> Result<(), VmError> {
+        let shell = self.shell.clone();
+        let read = async || {
+            let answer = shell.run("cat /proc/sys/kernel/random/boot_id");
+            match tokio::time::timeout(KNOCK_WITHIN, answer).await {
+                Ok(Ok(id)) => id.trim().to_owned(),
+                Ok(Err(error)) => format!("error: {error}"),
+                Err(_) => "error: no answer".to_owned(),
+            }
+        };
+        let is_new = |id: &String| !id.starts_with("error") && id != before;
+        tokio::select! {
+            ended = self.qemu.ended() => Err(ended.into()),
+            answered = observe_until(within, read, is_new) => {
+                answered.map(drop).map_err(|last| self.late("reboot", within, &last))
+            }
+        }
+    }
+
+    /// Ends it at once, with no chance to do anything: a power cut.
+    pub async fn cut(&mut self) {
+        self.qemu.kill().await;
+    }
+
+    /// Stops its processors: what a network cut or a frozen host looks like from outside.
+    pub async fn pause(&self) -> Result<(), VmError> {
+        monitor::execute(&self.dir, "stop", json!({})).await.map(drop)
+    }
+
+    /// Lets a paused machine go on.
+    pub async fn resume(&self) -> Result<(), VmError> {
+        monitor::execute(&self.dir, "cont", json!({})).await.map(drop)
+    }
+
+    /// Sets its clock by ours: after a snapshot it is behind by the snapshot's age.
+    pub async fn set_clock(&self) -> Result<(), VmError> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let command = format!("date --set=@{}.{:03}", now.as_secs(), now.subsec_millis());
+        self.shell.run(&command).await.map(drop)
+    }
+
+    /// Ends it and gives the disk, with the machine as it was under `name` inside.
+    pub(super) async fn into_snapshot(mut self, name: &str) -> Result<PathBuf, VmError> {
+        self.pause().await?;
+        let answer = monitor::human(&self.dir, &format!("savevm {name}")).await?;
+        if !answer.is_empty() {
+            return Err(VmError::Monitor { command: "savevm".into(), answer });
+        }
+        monitor::execute(&self.dir, "quit", json!({})).await?;
+        self.off(MONITOR_WITHIN).await?;
+        let (disk, kept) = (self.dir.join("disk.qcow2"), self.dir.join("snapshot.qcow2"));
+        std::fs::rename(&disk, &kept).map_err(LabError::file("write", &kept))?;
+        Ok(kept)
+    }
+
+    fn late(&self, what: &str, within: Duration, last: &str) -> VmError {
+        VmError::Late {
+            what: what.to_owned(),
+            within,
+            last: last.to_owned(),
+            dir: self.dir.clone(),
+        }
+    }
+
+    fn last_of_journal(&self) -> String {
+        let journal = std::fs::read(self.dir.join("journal.log")).unwrap_or_default();
+        let text = String::from_utf8_lossy(&journal);
+        let lines: Vec<&str> = text.lines().rev().take(12).collect();
+        lines.into_iter().rev().collect::<Vec<_>>().join("\n")
+    }
+}
+
+impl Drop for Machine {
+    /// QEMU is killed by the drop of its process; only what it had open may still be there.
+    fn drop(&mut self) {
+        remove_disks(&self.dir);
+    }
+}
+
+/// A gigabyte and more, of which nothing is to be learned once the machine is gone.
+fn remove_disks(dir: &Path) {
+    for disk in ["disk.qcow2", "run.ext4"] {
+        // An error means that there is none.
+        let _ = std::fs::remove_file(dir.join(disk));
+    }
+}
+
+async fn create_overlay(root: &Path, disk: &Path, log: &Path) -> Result<(), VmError> {
+    let create = ["create", "-q", "-f", "qcow2", "-F", "raw", "-b"].map(Into::into);
+    let paths = [root.as_os_str().to_owned(), disk.as_os_str().to_owned()];
+    disk::run("qemu-img", create.into_iter().chain(paths), log).await
+}
+
+/// The command line. A snapshot fits only the devices that it was made with.
+fn qemu(kit: &Kit, dir: &Path, boot: Boot) -> Program {
+    let image = |name: &str| kit.image.join(name).display().to_string();
+    let drive = |id: &str, file: &str, options: &str| {
+        let file = file.replace(',', ",,");
+        [
+            "-drive".to_owned(),
+            format!("id={id},if=none,file={file},{options}"),
+            "-device".to_owned(),
+            format!("virtio-blk-pci,drive={id}"),
+        ]
+    };
+    let read_only = "format=raw,readonly=on";
+    // Paths are relative to the machine's directory: a socket's path must be short.
+    let mut args = vec!["-C".to_owned(), dir.display().to_string(), QEMU.to_owned()];
+    args.extend(["-machine", "q35,usb=off,vmport=off", "-smp", "2"].map(Into::into));
+    args.extend(kit.accelerator.arguments().map(Into::into));
+    args.extend(["-m".into(), MEMORY_MB.to_string()]);
+    args.extend(["-nodefaults", "-no-user-config", "-display", "none"].map(Into::into));
+    args.extend(["-kernel".into(), image("vmlinuz"), "-initrd".into(), image("initrd.img")]);
+    let kernel = "console=ttyS0 quiet psi=1 systemd.unified_cgroup_hierarchy=1 net.ifnames=0 \
+                  panic=-1";
+    args.extend(["-append".into(), kernel.into(), "-serial".into(), "file:console.log".into()]);
+    args.extend(drive("root", "disk.qcow2", "format=qcow2,cache=unsafe"));
+    args.extend(drive("tools", &kit.tools.display().to_string(), read_only));
+    args.extend(drive("run", "run.ext4", read_only));
+    let others = [
+        "-netdev",
+        // Port 0: the kernel picks one, and QEMU says which.
+        "user,id=net,hostfwd=tcp:127.0.0.1:0-10.0.2.15:22",
+        "-device",
+        "virtio-net-pci,netdev=net",
+        "-device",
+        "virtio-rng-pci",
+        "-device",
+        "virtio-serial-pci",
+        "-chardev",
+        "file,id=journal,path=journal.log",
+        "-device",
+        "virtconsole,chardev=journal",
+    ];
+    args.extend(others.map(Into::into));
+    args.extend(["-qmp".into(), format!("unix:{},server=on,wait=off", monitor::SOCKET)]);
+    if boot == Boot::Snapshot {
+        args.extend(["-loadvm", "booted"].map(Into::into));
+    }
+    Program::new(QEMU, Path::new("env"), args, &dir.join("qemu.log"))
+}
+
+async fn ssh_port(dir: &Path, qemu: &mut Process) -> Result<u16, VmError> {
+    let ask = async || match monitor::human(dir, "info usernet").await {
+        Ok(answer) => monitor::forwarded_port(&answer, 22).ok_or(answer),
+        Err(error) => Err(error.to_string()),
+    };
+    tokio::select! {
+        ended = qemu.ended() => Err(ended.into()),
+        answer = observe_until(MONITOR_WITHIN, ask, Result::is_ok) => {
+            answer.and_then(|port| port.map_err(Err)).map_err(|last| VmError::Late {
+                what: "the machine's monitor".to_owned(),
+                within: MONITOR_WITHIN,
+                last: last.err().unwrap_or_default(),
+                dir: dir.to_owned(),
+            })
+        }
+    }
+}

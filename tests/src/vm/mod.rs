@@ -1,0 +1,28 @@
+//! A real node: systemd, logind, containerd and kubelet in a virtual machine of QEMU's, or logind
+//! alone in a container. For what only a real one can show: how a node ends.
+//!
+//! [`Kit`] has what is made once and kept, [`Machine`] is one that runs, [`Node`] one that joined
+//! a control plane, [`Watcher`] keeps what the API said of its pods over time.
+
+pub mod accelerator;
+mod disk;
+pub mod error;
+pub mod kit;
+pub mod kubelet;
+pub mod logind;
+pub mod machine;
+pub mod monitor;
+pub mod node;
+pub mod pod;
+pub mod record;
+pub mod shell;
+pub mod watcher;
+
+pub use error::VmError;
+pub use kit::Kit;
+pub use kubelet::KubeletConfig;
+pub use logind::Logind;
+pub use machine::{Boot, Machine};
+pub use node::Node;
+pub use pod::TestPod;
+pub use watcher::{Seen, Watcher};

@@ -1,0 +1,152 @@
+//! What every test here starts with: the kit, the one machine at a time, a node in the control
+//! plane of the suites or in one of its own.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use lab::paths::LabDir;
+use lab::vm::{Boot, Kit, KubeletConfig, Node, Seen, TestPod, Watcher};
+use lab::{Cluster, ControlPlane, Namespace, Options};
+use serde_json::{Value, json};
+use tokio::sync::{Mutex, MutexGuard};
+
+/// Five times what an emulated machine takes for a dozen pods.
+pub(crate) const RUNNING_WITHIN: Duration = Duration::from_mins(3);
+
+/// An emulated machine wants both of two processors: the tests of this program take turns.
+static TURN: Mutex<()> = Mutex::const_new(());
+
+/// A node, a namespace and a view of its pods.
+pub(crate) struct World {
+    pub(crate) node: Node,
+    pub(crate) watcher: Watcher,
+    pub(crate) pods: Api<Pod>,
+    pub(crate) client: kube::Client,
+    namespace: Namespace,
+    control_plane: Option<ControlPlane>,
+    _turn: MutexGuard<'static, ()>,
+}
+
+pub(crate) async fn turn() -> MutexGuard<'static, ()> {
+    TURN.lock().await
+}
+
+pub(crate) async fn kit() -> Kit {
+    Kit::ensure(&LabDir::of_workspace()).await.unwrap_or_else(|error| panic!("{error}: {error:?}"))
+}
+
+impl World {
+    /// On the control plane of all suites, whose controllers leave pods and nodes alone.
+    pub(crate) async fn new(name: &str, kubelet: KubeletConfig) -> Self {
+        let turn = turn().await;
+        let cluster =
+            Cluster::of_tests("node").unwrap_or_else(|error| panic!("{error}: {error:?}"));
+        Self::on(cluster, None, name, kubelet, turn).await
+    }
+
+    /// On a control plane of its own with all controllers, whose view of the node matters.
+    pub(crate) async fn with_controllers(name: &str, kubelet: KubeletConfig) -> Self {
+        let turn = turn().await;
+        let options = Options::unique(name)
+            .controller_manager("*")
+            .controller_manager_flag("--node-monitor-grace-period=20s");
+        let own = ControlPlane::start(options).await.expect("a control plane");
+        Self::on(own.cluster().clone(), Some(own), name, kubelet, turn).await
+    }
+
+    async fn on(
+        cluster: Cluster,
+        control_plane: Option<ControlPlane>,
+        name: &str,
+        kubelet: KubeletConfig,
+        turn: MutexGuard<'static, ()>,
+    ) -> Self {
+        let kit = kit().await;
+        let lab_dir = cluster.kubeconfig_path().parent().expect("a lab's directory").to_owned();
+        let namespace = Namespace::create(&cluster).await.expect("namespace");
+        let client = cluster.admin_client().await.expect("client");
+        let name = format!("{name}-{:04x}", rand::random::<u16>());
+        eprintln!("files of this test: {}", lab_dir.join("nodes").join(&name).display());
+        let node = Node::start(&kit, &cluster, &lab_dir, &name, Boot::Snapshot, &kubelet)
+            .await
+            .unwrap_or_else(|error| panic!("{error}: {error:?}"));
+        let watcher = Watcher::start(client.clone(), namespace.name(), node.machine().dir())
+            .await
+            .expect("watch");
+        let pods = Api::namespaced(client.clone(), namespace.name());
+        Self { node, watcher, pods, client, namespace, control_plane, _turn: turn }
+    }
+
+    pub(crate) fn pod(&self, name: &str, command: &[&str]) -> TestPod {
+        TestPod::new(name, self.node.name(), command)
+    }
+
+    pub(crate) async fn create(&self, pod: &TestPod) {
+        self.pods.create(&PostParams::default(), &pod.build()).await.expect("create");
+    }
+
+    /// Creates the pods and waits until each one runs.
+    pub(crate) async fn run(&self, pods: &[TestPod]) {
+        for pod in pods {
+            self.create(pod).await;
+        }
+        for pod in pods {
+            let name = pod.build().metadata.name.expect("a name");
+            let runs = |history: &[Seen]| {
+                history
+                    .last()
+                    .is_some_and(|last| last.container == "running" && last.phase == "Running")
+            };
+            self.watcher.until(&name, "runs", RUNNING_WITHIN, runs).await;
+        }
+    }
+
+    /// A strategic merge patch of `pods/status`.
+    pub(crate) async fn patch_status(&self, pod: &str, patch: &Value) {
+        let patch = Patch::Strategic(patch);
+        self.pods.patch_status(pod, &PatchParams::default(), &patch).await.expect("patch status");
+    }
+
+    pub(crate) async fn patch(&self, pod: &str, patch: &Value) {
+        let patch = Patch::Strategic(patch);
+        self.pods.patch(pod, &PatchParams::default(), &patch).await.expect("patch");
+    }
+
+    pub(crate) async fn delete(&self, pod: &str) {
+        self.pods.delete(pod, &DeleteParams::default()).await.expect("delete");
+    }
+
+    /// Ends everything in order. A test that panics leaves it to the drops.
+    pub(crate) async fn end(self) {
+        let Self { node, watcher, namespace, control_plane, .. } = self;
+        node.remove().await.expect("remove the node");
+        drop(watcher);
+        namespace.finish().await.expect("finish");
+        if let Some(control_plane) = control_plane {
+            control_plane.stop().await.expect("stop");
+        }
+    }
+}
+
+/// The condition that a companion of the kubelet writes.
+pub(crate) fn disruption(status: &str) -> Value {
+    json!({
+        "type": "DisruptionTarget", "status": status, "reason": "LabTest",
+        "message": "written by a test", "lastTransitionTime": jiff::Timestamp::now().to_string(),
+    })
+}
+
+/// What a companion of the kubelet would write of a pod's end.
+pub(crate) fn failed() -> Value {
+    json!({"status": {
+        "phase": "Failed", "reason": "LabTest", "message": "written by a test",
+        "conditions": [disruption("True")],
+    }})
+}
+
+/// Seconds between two states.
+pub(crate) fn since(first: &Seen, last: &Seen) -> f64 {
+    last.at.duration_since(first.at).as_secs_f64()
+}
