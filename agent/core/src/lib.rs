@@ -1,1 +1,8 @@
-//! agent/core
+//! How and when the pods of one node end, decided from what is known. Pure: nothing here awaits,
+//! logs, or reads a clock, a file or the environment.
+
+pub mod check;
+pub mod ending;
+pub mod pod;
+pub mod shutdown;
+pub mod time_span;

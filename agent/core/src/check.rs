@@ -1,0 +1,343 @@
+//! What the facts of a node mean for its shutdown: a verdict and a remedy for each.
+
+pub mod facts;
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::shutdown::Mode;
+use crate::shutdown::bands::Bands;
+use crate::shutdown::budget::{Budget, wanted_delay};
+use crate::shutdown::logind_conf::{self, DropIn, OUR_DROP_IN, OUR_WISH_MAX};
+use crate::time_span::TimeSpan;
+use facts::{Answer, Bus, CallError, Facts, Inhibitor, LogindFacts, ScheduledShutdown, Trial};
+
+const RELOAD: &str = "run `systemctl kill --signal=HUP systemd-logind.service`";
+
+/// What a fact means, from good to bad.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// As it should be.
+    Ok,
+    /// Works, but somebody should know.
+    Warn,
+    /// A shutdown would not go as it should.
+    Fail,
+}
+
+impl Verdict {
+    /// As it is printed.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Warn => "warn",
+            Self::Fail => "fail",
+        }
+    }
+}
+
+/// One check.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Check {
+    /// What was checked.
+    pub name: &'static str,
+    /// What it means.
+    pub verdict: Verdict,
+    /// What was found.
+    pub found: String,
+    /// What to do about it.
+    pub remedy: Option<String>,
+}
+
+/// All checks. One that stands in the way of others is the last.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// The worst of all.
+    pub verdict: Verdict,
+    /// What the agent would do in a shutdown now, as far as logind tells.
+    pub mode: Option<Mode>,
+    /// The checks.
+    pub checks: Vec<Check>,
+    /// What a shutdown would do with the time, where logind said how much it grants.
+    pub time: Option<Time>,
+}
+
+/// What a shutdown would do with the time; in ms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Time {
+    /// What logind grants.
+    pub granted_ms: u64,
+    /// What the bands and the reports want.
+    pub wanted_ms: u64,
+    /// For marking the pods that cannot survive, with the step before it.
+    pub mark_ms: u64,
+    /// For the bands.
+    pub kill_ms: u64,
+    /// For the reports.
+    pub flush_ms: u64,
+    /// Kept free.
+    pub margin_ms: u64,
+}
+
+impl Check {
+    fn new(name: &'static str, verdict: Verdict, found: impl Into<String>) -> Self {
+        Self { name, verdict, found: found.into(), remedy: None }
+    }
+
+    fn remedy(self, remedy: impl Into<String>) -> Self {
+        Self { remedy: Some(remedy.into()), ..self }
+    }
+
+    /// A call that must work on every node has not.
+    fn unanswered(name: &'static str, error: &CallError) -> Self {
+        Self::new(name, Verdict::Fail, format!("no answer from logind: {}", error.message))
+            .remedy("see `journalctl --unit=systemd-logind`")
+    }
+}
+
+/// The verdict on each fact.
+pub fn judge(facts: &Facts, now: Timestamp) -> Report {
+    let mut checks = vec![bus(facts)];
+    let (mut mode, mut time) = (None, None);
+    match &facts.bus {
+        Bus::Unreachable(_) => {}
+        Bus::Mute(error) => checks.push(Check::unanswered("logind", error)),
+        Bus::WithoutLogind => checks.push(no_logind()),
+        Bus::WithLogind(logind) => {
+            let found = format!("org.freedesktop.login1 is {}", logind.owner);
+            checks.push(Check::new("logind", Verdict::Ok, found));
+            checks.push(preparing(&logind.preparing));
+            checks.push(scheduled(&logind.scheduled, now));
+            checks.push(delay(&logind.delay, facts));
+            checks.extend(inhibitors(logind));
+            checks.push(trial(&logind.trial));
+            mode = logind.inhibitors.as_ref().ok().map(|list| mode_of(list));
+            time = logind.delay.as_ref().ok().map(|granted| times(*granted, facts.bands.as_ref()));
+        }
+    }
+    let verdict = checks.iter().map(|check| check.verdict).max().unwrap_or(Verdict::Ok);
+    Report { verdict, mode, checks, time }
+}
+
+fn bus(facts: &Facts) -> Check {
+    let Bus::Unreachable(error) = &facts.bus else {
+        return Check::new("bus", Verdict::Ok, &facts.bus_address);
+    };
+    let found = format!("cannot connect to {}: {}", facts.bus_address, error.message);
+    Check::new("bus", Verdict::Fail, found).remedy(
+        "run dbus.service on the node; in a pod, mount /run/dbus/system_bus_socket, run as uid 0 \
+         without a user namespace, and set appArmorProfile Unconfined",
+    )
+}
+
+fn no_logind() -> Check {
+    Check::new("logind", Verdict::Fail, "nobody owns org.freedesktop.login1").remedy(
+        "run `systemctl start systemd-logind`; a node without systemd-logind announces no \
+         shutdown, and its pods' ends stay untold",
+    )
+}
+
+fn preparing(answer: &Answer<bool>) -> Check {
+    match answer {
+        Err(error) => Check::unanswered("shutdown", error),
+        Ok(false) => Check::new("shutdown", Verdict::Ok, "none under way"),
+        // LD5
+        Ok(true) => Check::new("shutdown", Verdict::Warn, "the node is shutting down now")
+            .remedy("check again when it is over or cancelled: no lock can be taken meanwhile"),
+    }
+}
+
+fn scheduled(answer: &Answer<Option<ScheduledShutdown>>, now: Timestamp) -> Check {
+    match answer {
+        Err(error) => Check::unanswered("schedule", error),
+        Ok(None) => Check::new("schedule", Verdict::Ok, "no shutdown is scheduled"),
+        Ok(Some(shutdown)) => {
+            let now_micros = u64::try_from(now.as_microsecond()).unwrap_or(0);
+            let left = TimeSpan::from_micros(shutdown.at_micros.saturating_sub(now_micros));
+            let seconds = left.whole_seconds().unwrap_or(u64::MAX);
+            let found = format!("{} is scheduled in {seconds}s", shutdown.kind);
+            Check::new("schedule", Verdict::Warn, found)
+                .remedy("drain the node before, or cancel by `shutdown -c`")
+        }
+    }
+}
+
+fn times(granted: TimeSpan, bands: Option<&Bands>) -> Time {
+    let millis =
+        |duration: std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    let budget = Budget::of(granted.duration());
+    Time {
+        granted_ms: millis(granted.duration()),
+        wanted_ms: millis(wanted_delay(bands, None)),
+        mark_ms: millis(budget.intent + budget.pre_mark),
+        kill_ms: millis(budget.kill),
+        flush_ms: millis(budget.flush),
+        margin_ms: millis(budget.margin),
+    }
+}
+
+fn delay(answer: &Answer<TimeSpan>, facts: &Facts) -> Check {
+    let granted = match answer {
+        Err(error) => return Check::unanswered("delay", error),
+        Ok(granted) => *granted,
+    };
+    let Some(bands) = &facts.bands else {
+        let found = format!("logind grants {granted}; no pods are to be ended, so none is wanted");
+        return Check::new("delay", Verdict::Ok, found);
+    };
+    let wanted = wanted_delay(Some(bands), None);
+    let said = format!(
+        "logind grants {granted}; the bands {bands} and their reports want {}",
+        TimeSpan::from(wanted)
+    );
+    let drop_in = logind_conf::drop_in(&facts.conf_files, granted, wanted, OUR_WISH_MAX);
+    if granted.duration() < wanted {
+        let kill = TimeSpan::from(Budget::of(granted.duration()).kill);
+        let period = TimeSpan::from(bands.period());
+        let found = format!("{said}; as it is, the bands get {kill} of {period}");
+        let remedy = raise(&drop_in).unwrap_or_else(|| {
+            let most = TimeSpan::from(OUR_WISH_MAX);
+            format!("give shorter bands; a delay above {most} is not asked for")
+        });
+        return Check::new("delay", Verdict::Fail, found).remedy(remedy);
+    }
+    match raise(&drop_in) {
+        None => Check::new("delay", Verdict::Ok, said),
+        Some(remedy) => {
+            // users.md 1A-7: the kubelet switches itself off when its wish is not granted.
+            let found = format!("{said}, but a file of logind's configuration wishes more");
+            Check::new("delay", Verdict::Warn, found).remedy(remedy)
+        }
+    }
+}
+
+fn raise(drop_in: &DropIn) -> Option<String> {
+    let seconds = |delay: TimeSpan| {
+        delay.whole_seconds().map_or_else(|| delay.to_string(), |seconds| seconds.to_string())
+    };
+    match drop_in {
+        DropIn::NotNeeded => None,
+        DropIn::Reload { by } => {
+            Some(format!("{} asks for {} already: {RELOAD}", by.path, by.delay))
+        }
+        DropIn::Write { delay, .. } => Some(format!(
+            "write `InhibitDelayMaxSec={}` below `[Login]` into {OUR_DROP_IN}, then {RELOAD}",
+            seconds(*delay)
+        )),
+        DropIn::Shadowed { by, delay } => Some(format!(
+            "write `InhibitDelayMaxSec={}` into {} in place of {}, because it is read last; \
+             then {RELOAD}",
+            seconds(*delay),
+            by.path,
+            by.delay
+        )),
+    }
+}
+
+fn mode_of(inhibitors: &[Inhibitor]) -> Mode {
+    let armed = facts::kubelets_lock(inhibitors).is_some_and(|lock| lock.uid == 0);
+    if armed { Mode::Assist } else { Mode::Replace }
+}
+
+fn inhibitors(logind: &LogindFacts) -> Vec<Check> {
+    match &logind.inhibitors {
+        Err(error) => vec![Check::unanswered("kubelet", error)],
+        Ok(list) => vec![kubelet(list, logind.kubelet_process.as_deref()), holders(list)],
+    }
+}
+
+/// Whether the kubelet's own graceful shutdown is armed. Its configuration can say so while it is
+/// not; the lock cannot. (W1, §8.2)
+fn kubelet(list: &[Inhibitor], process: Option<&str>) -> Check {
+    let Some(lock) = facts::kubelets_lock(list) else {
+        let found =
+            "its own graceful shutdown is not armed: the agent would end the pods (Replace)";
+        return Check::new("kubelet", Verdict::Ok, found);
+    };
+    let holder = format!("uid {}, pid {}", lock.uid, lock.pid);
+    if lock.uid != 0 {
+        let found = format!("a lock says that it is the kubelet's, but is not root's ({holder})");
+        return Check::new("kubelet", Verdict::Warn, found)
+            .remedy(format!("find out what pid {} is; the agent does not count it", lock.pid));
+    }
+    let armed = "its own graceful shutdown is armed: the agent would see to the reports (Assist)";
+    match process {
+        Some(name) => {
+            Check::new("kubelet", Verdict::Ok, format!("{armed}; held by {name}, {holder}"))
+        }
+        None => Check::new("kubelet", Verdict::Warn, format!("{armed}; {holder} is not running"))
+            .remedy("see `systemd-inhibit --list`, and restart the kubelet"),
+    }
+}
+
+/// Who else holds up a shutdown.
+fn holders(list: &[Inhibitor]) -> Check {
+    let names = |mode: &str| {
+        let locks = list.iter().filter(|lock| lock.holds_shutdown(mode) && !lock.is_kubelets());
+        let names = locks.map(|lock| format!("{} (pid {}: {})", lock.who, lock.pid, lock.why));
+        names.collect::<Vec<_>>().join(", ")
+    };
+    let (delaying, blocking) = (names("delay"), names("block"));
+    if !blocking.is_empty() {
+        return Check::new("holders", Verdict::Warn, format!("shutdown is blocked by {blocking}"))
+            .remedy("nothing announces a shutdown before the lock goes; end its holder first");
+    }
+    let found = match delaying.as_str() {
+        "" => "no one else delays a shutdown".to_owned(),
+        _ => format!("a shutdown also waits for {delaying}"),
+    };
+    Check::new("holders", Verdict::Ok, found)
+}
+
+fn trial(trial: &Trial) -> Check {
+    match trial {
+        Trial::Refused(error) => Check::new(
+            "lock",
+            Verdict::Fail,
+            format!("logind refused a delay lock: {}", error.message),
+        )
+        .remedy(refusal_remedy(&error.name)),
+        Trial::Taken { listed: Err(error), .. } | Trial::Taken { released: Err(error), .. } => {
+            Check::unanswered("lock", error)
+        }
+        Trial::Taken { listed: Ok(false), .. } => {
+            Check::new("lock", Verdict::Fail, "logind gave a delay lock and does not list it")
+                .remedy("run `systemctl restart systemd-logind` and check again")
+        }
+        Trial::Taken { released: Ok(false), .. } => Check::new(
+            "lock",
+            Verdict::Fail,
+            "a delay lock is still listed after it was given back",
+        )
+        .remedy("a shutdown would wait for nothing; see who holds it in `systemd-inhibit --list`"),
+        Trial::Taken { listed: Ok(true), released: Ok(true) } => {
+            Check::new("lock", Verdict::Ok, "a delay lock was taken, listed and given back")
+        }
+    }
+}
+
+fn refusal_remedy(error_name: &str) -> &'static str {
+    match error_name {
+        // LD5
+        "org.freedesktop.login1.OperationInProgress" => {
+            "a shutdown is under way; check again when it is over or cancelled"
+        }
+        // LD10
+        "org.freedesktop.DBus.Error.AccessDenied"
+        | "org.freedesktop.DBus.Error.AuthFailed"
+        | "org.freedesktop.DBus.Error.InteractiveAuthorizationRequired" => {
+            "run as uid 0 without a user namespace, with appArmorProfile Unconfined; polkit's \
+             action is org.freedesktop.login1.inhibit-delay-shutdown"
+        }
+        // LD6
+        "org.freedesktop.DBus.Error.LimitsExceeded" => {
+            "see `systemd-inhibit --list` for who holds the locks; raise InhibitorsMax in \
+             logind.conf"
+        }
+        _ => "see `journalctl --unit=systemd-logind`",
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,207 @@
+//! Tables of facts and the verdicts on them.
+
+use super::facts::*;
+use super::*;
+use crate::shutdown::bands::BandFlags;
+use crate::shutdown::logind_conf::ConfFile;
+
+fn now() -> Timestamp {
+    "2026-11-21T14:00:00Z".parse().expect("must be a time")
+}
+
+fn error(name: &str) -> CallError {
+    CallError { name: name.into(), message: "said so".into() }
+}
+
+fn lock(what: &str, who: &str, mode: &str, uid: u32) -> Inhibitor {
+    let (what, who, mode) = (what.into(), who.into(), mode.into());
+    Inhibitor { what, who, why: "why".into(), mode, uid, pid: 7 }
+}
+
+fn logind() -> LogindFacts {
+    LogindFacts {
+        owner: ":1.3".into(),
+        delay: Ok(TimeSpan::from_secs(40)),
+        preparing: Ok(false),
+        scheduled: Ok(None),
+        inhibitors: Ok(Vec::new()),
+        kubelet_process: None,
+        trial: Trial::Taken { listed: Ok(true), released: Ok(true) },
+    }
+}
+
+fn with(bus: Bus) -> Facts {
+    let bands = BandFlags::default().bands().expect("must be bands");
+    Facts { bus_address: "unix:path=/bus".into(), bus, conf_files: Vec::new(), bands }
+}
+
+fn of(change: impl FnOnce(&mut LogindFacts)) -> Facts {
+    let mut facts = logind();
+    change(&mut facts);
+    with(Bus::WithLogind(Box::new(facts)))
+}
+
+fn check(facts: &Facts, name: &str) -> Check {
+    let report = judge(facts, now());
+    let worst = report.checks.iter().map(|check| check.verdict).max();
+    assert_eq!(Some(report.verdict), worst);
+    let found = report.checks.into_iter().find(|check| check.name == name);
+    let found = found.unwrap_or_else(|| panic!("{name} must be checked"));
+    assert_eq!(found.remedy.is_none(), found.verdict == Verdict::Ok, "{found:?}");
+    found
+}
+
+fn assert_found(facts: &Facts, name: &str, verdict: Verdict, words: &[&str]) {
+    let check = check(facts, name);
+    assert_eq!(check.verdict, verdict, "{check:?}");
+    let text = format!("{} {}", check.found, check.remedy.unwrap_or_default());
+    for word in words {
+        assert!(text.contains(word), "{word:?} must be in {text:?}");
+    }
+}
+
+#[test]
+fn a_node_as_it_should_be_is_ok_throughout() {
+    let report = judge(&of(|_| {}), now());
+    let names: Vec<_> = report.checks.iter().map(|check| check.name).collect();
+    let all = ["bus", "logind", "shutdown", "schedule", "delay", "kubelet", "holders", "lock"];
+    assert_eq!(names, all);
+    assert_eq!((report.verdict, report.mode), (Verdict::Ok, Some(Mode::Replace)));
+    let time = report.time.expect("must be told");
+    assert_eq!((time.granted_ms, time.wanted_ms, time.kill_ms), (40_000, 40_000, 30_850));
+}
+
+#[test]
+fn what_stands_in_the_way_is_the_last_check() {
+    let table = [
+        (Bus::Unreachable(error("")), "bus", "mount /run/dbus/system_bus_socket"),
+        (Bus::Mute(error("")), "logind", "said so"),
+        (Bus::WithoutLogind, "logind", "systemctl start systemd-logind"),
+    ];
+    for (bus, name, words) in table {
+        let facts = with(bus);
+        assert_found(&facts, name, Verdict::Fail, &[words]);
+        let report = judge(&facts, now());
+        assert_eq!(report.checks.last().map(|check| check.name), Some(name));
+        assert_eq!((report.mode, report.time), (None, None));
+    }
+}
+
+#[test]
+fn the_delay_is_weighed_against_the_bands() {
+    let granted = |seconds| of(|logind| logind.delay = Ok(TimeSpan::from_secs(seconds)));
+    let fail = Verdict::Fail;
+    let drop_in = "InhibitDelayMaxSec=40` below `[Login]` into /etc/systemd/logind.conf.d/zz-";
+    let scarce = ["grants 5s", "0=20,2000000000=10", "want 40s", "get 2.2s of 30s", drop_in];
+    assert_found(&granted(5), "delay", fail, &scarce);
+    assert_found(&granted(0), "delay", fail, &["grants 0s", "get 0s of 30s", drop_in]);
+    assert_found(&granted(39), "delay", fail, &["grants 39s"]);
+    assert_found(&granted(600), "delay", Verdict::Ok, &["grants 600s"]);
+    let endless = of(|logind| logind.delay = Ok(TimeSpan::INFINITY));
+    assert_found(&endless, "delay", Verdict::Ok, &["grants infinity"]);
+    let silent = of(|logind| logind.delay = Err(error("")));
+    assert_found(&silent, "delay", fail, &["said so"]);
+    assert_eq!(judge(&silent, now()).time, None);
+    let off = Facts { bands: None, ..granted(0) };
+    assert_found(&off, "delay", Verdict::Ok, &["none is wanted"]);
+    let long = BandFlags { by_priority: Some("0=900".into()), ..BandFlags::default() };
+    let long = Facts { bands: long.bands().expect("must be bands"), ..granted(600) };
+    assert_found(&long, "delay", fail, &["give shorter bands", "600s"]);
+}
+
+#[test]
+fn the_remedy_for_a_small_delay_knows_the_files() {
+    let granted = |seconds, files: &[(&str, &str)]| {
+        let file = |(name, value): &(&str, &str)| ConfFile {
+            path: format!("/etc/systemd/logind.conf.d/{name}"),
+            text: format!("[Login]\nInhibitDelayMaxSec={value}\n"),
+        };
+        let facts = of(|logind| logind.delay = Ok(TimeSpan::from_secs(seconds)));
+        Facts { conf_files: files.iter().map(file).collect(), ..facts }
+    };
+    let (warn, fail) = (Verdict::Warn, Verdict::Fail);
+    let table = [
+        (granted(5, &[("a.conf", "40")]), fail, "a.conf asks for 40s already: run `systemctl"),
+        (granted(5, &[("zzz.conf", "5")]), fail, "into /etc/systemd/logind.conf.d/zzz.conf"),
+        (granted(30, &[("99-kubelet.conf", "60"), ("u.conf", "30")]), fail, "MaxSec=60`"),
+        // The kubelet's wish is hidden, though ours is granted. (users.md 1A-7)
+        (granted(45, &[("99-kubelet.conf", "60"), ("u.conf", "45")]), warn, "MaxSec=60`"),
+    ];
+    for (facts, verdict, words) in table {
+        assert_found(&facts, "delay", verdict, &[words]);
+    }
+}
+
+#[test]
+fn a_shutdown_that_comes_or_runs_is_told() {
+    let running = of(|logind| logind.preparing = Ok(true));
+    assert_found(&running, "shutdown", Verdict::Warn, &["shutting down now"]);
+    let at_micros = u64::try_from(now().as_microsecond()).expect("after 1970") + 90_000_000;
+    let scheduled = of(|logind| {
+        logind.scheduled = Ok(Some(ScheduledShutdown { kind: "reboot".into(), at_micros }));
+    });
+    assert_found(&scheduled, "schedule", Verdict::Warn, &["reboot is scheduled in 90s"]);
+    let overdue = of(|logind| {
+        logind.scheduled = Ok(Some(ScheduledShutdown { kind: "poweroff".into(), at_micros: 1 }));
+    });
+    assert_found(&overdue, "schedule", Verdict::Warn, &["in 0s"]);
+    let silent = of(|logind| logind.scheduled = Err(error("")));
+    assert_found(&silent, "schedule", Verdict::Fail, &["said so"]);
+}
+
+#[test]
+fn the_kubelets_lock_is_told_from_what_only_says_so() {
+    let table = [
+        // §8.2
+        (vec![lock("shutdown", "kubelet", "delay", 0)], Some("kubelet"), Mode::Assist, "kubelet"),
+        (vec![lock("sleep:shutdown", "kubelet", "delay", 0)], Some("k3s"), Mode::Assist, "by k3s"),
+        (vec![lock("shutdown", "kubelet", "delay", 0)], None, Mode::Assist, "is not running"),
+        (vec![lock("shutdown", "kubelet", "delay", 1000)], None, Mode::Replace, "not root's"),
+        (vec![lock("sleep", "kubelet", "delay", 0)], None, Mode::Replace, "not armed"),
+        (vec![lock("shutdown", "kubelet", "block", 0)], None, Mode::Replace, "not armed"),
+        (vec![lock("shutdown", "other", "delay", 0)], None, Mode::Replace, "not armed"),
+        (
+            vec![lock("shutdown", "kubelet", "delay", 9), lock("shutdown", "kubelet", "delay", 0)],
+            Some("kubelet"),
+            Mode::Assist,
+            "uid 0",
+        ),
+    ];
+    for (list, process, mode, words) in table {
+        let facts = of(|logind| {
+            logind.inhibitors = Ok(list);
+            logind.kubelet_process = process.map(Into::into);
+        });
+        let check = check(&facts, "kubelet");
+        assert!(check.found.contains(words), "{words:?} must be in {check:?}");
+        assert_eq!(judge(&facts, now()).mode, Some(mode), "{check:?}");
+    }
+}
+
+#[test]
+fn other_holders_are_named() {
+    let holding =
+        |mode| of(|logind| logind.inhibitors = Ok(vec![lock("shutdown", "apt", mode, 0)]));
+    assert_found(&holding("delay"), "holders", Verdict::Ok, &["waits for apt (pid 7: why)"]);
+    assert_found(&holding("block"), "holders", Verdict::Warn, &["blocked by apt"]);
+}
+
+#[test]
+fn a_lock_that_cannot_be_had_comes_with_its_remedy() {
+    let table = [
+        ("org.freedesktop.login1.OperationInProgress", "under way"),
+        ("org.freedesktop.DBus.Error.AccessDenied", "uid 0"),
+        ("org.freedesktop.DBus.Error.InteractiveAuthorizationRequired", "polkit"),
+        ("org.freedesktop.DBus.Error.LimitsExceeded", "InhibitorsMax"),
+        ("", "journalctl"),
+    ];
+    for (name, words) in table {
+        let facts = of(|logind| logind.trial = Trial::Refused(error(name)));
+        assert_found(&facts, "lock", Verdict::Fail, &["refused", "said so", words]);
+    }
+    let taken = |listed, released| of(|logind| logind.trial = Trial::Taken { listed, released });
+    let fail = Verdict::Fail;
+    assert_found(&taken(Ok(false), Ok(true)), "lock", fail, &["does not list it"]);
+    assert_found(&taken(Ok(true), Ok(false)), "lock", fail, &["still listed"]);
+    assert_found(&taken(Err(error("")), Ok(true)), "lock", fail, &["said so"]);
+}

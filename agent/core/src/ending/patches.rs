@@ -1,0 +1,163 @@
+//! The bodies of the patches that end a pod, for `pods/status` as
+//! `application/strategic-merge-patch+json`. (spec/node-agent.md §9.12)
+//!
+//! They name only what they change: container statuses are atomic lists and the kubelet's. (API5)
+
+use epilogue_common::names::pod_condition::READY;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::pod::{Disruption, PodView, TERMINATION_BY_KUBELET};
+
+/// The message of a pod that a shutdown ends: the kubelet's own, so that its later write of the
+/// same changes nothing. (SD16, §9.3)
+pub const SHUTDOWN_MESSAGE: &str = "Pod was terminated in response to imminent node shutdown.";
+
+const REASON_TERMINATED: &str = "Terminated";
+const REASON_POD_FAILED: &str = "PodFailed";
+const CONTAINERS_READY: &str = "ContainersReady";
+
+/// `DisruptionTarget=True`, and nothing else: never reverted, so it needs no resourceVersion.
+/// (§7.5, API6)
+pub fn mark(pod: &PodView, at: Timestamp) -> Value {
+    json!({
+        "metadata": {"uid": pod.uid},
+        "status": {"conditions": [disruption(pod, at)]},
+    })
+}
+
+/// `phase=Failed` with all that goes with it, in one write. Only for a pod of which nothing runs
+/// any more under a kubelet that is dead. (§7.9)
+///
+/// A `DisruptionTarget` that stands is left as it is: a foreign reason says more, and of our own
+/// a second write would move the time. The resourceVersion holds the read state to be true.
+pub fn failed(pod: &PodView, at: Timestamp) -> Value {
+    let not_ready = |condition: &str| {
+        json!({
+            "type": condition,
+            "status": "False",
+            "reason": REASON_POD_FAILED,
+            "lastTransitionTime": seconds(at),
+        })
+    };
+    let mut conditions = vec![not_ready(READY), not_ready(CONTAINERS_READY)];
+    if !pod.is_disrupted() {
+        conditions.insert(0, disruption(pod, at));
+    }
+    json!({
+        "metadata": {"uid": pod.uid, "resourceVersion": pod.resource_version},
+        "status": {
+            "phase": "Failed",
+            "reason": REASON_TERMINATED,
+            "message": SHUTDOWN_MESSAGE,
+            "observedGeneration": pod.generation,
+            "conditions": conditions,
+        },
+    })
+}
+
+/// `DisruptionTarget=False`, for a pod that lives on because the shutdown was cancelled. (§9.5)
+pub fn clear(pod: &PodView, at: Timestamp) -> Value {
+    json!({
+        "metadata": {"uid": pod.uid, "resourceVersion": pod.resource_version},
+        "status": {"conditions": [{
+            "type": Disruption::TYPE,
+            "status": "False",
+            "reason": null,
+            "message": null,
+            "lastTransitionTime": seconds(at),
+        }]},
+    })
+}
+
+fn disruption(pod: &PodView, at: Timestamp) -> Value {
+    json!({
+        "type": Disruption::TYPE,
+        "status": "True",
+        "reason": TERMINATION_BY_KUBELET,
+        "message": SHUTDOWN_MESSAGE,
+        "lastTransitionTime": seconds(at),
+        "observedGeneration": pod.generation,
+    })
+}
+
+/// The API's own form of time: UTC, whole seconds. (§9.8)
+fn seconds(at: Timestamp) -> String {
+    at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pod::tests::pod;
+
+    fn at() -> Timestamp {
+        "2026-11-21T14:05:06.987654Z".parse().expect("must be a time")
+    }
+
+    fn view() -> PodView {
+        pod("a").with(|pod| {
+            pod.generation = 3;
+            pod.resource_version = "4711".into();
+        })
+    }
+
+    fn expected(text: &str) -> Value {
+        serde_json::from_str(text).expect("must be JSON")
+    }
+
+    const MARK: &str = r#"{"type":"DisruptionTarget","status":"True",
+        "reason":"TerminationByKubelet",
+        "message":"Pod was terminated in response to imminent node shutdown.",
+        "lastTransitionTime":"2026-11-21T14:05:06Z","observedGeneration":3}"#;
+
+    const NOT_READY: &str = r#"{"type":"Ready","status":"False","reason":"PodFailed",
+        "lastTransitionTime":"2026-11-21T14:05:06Z"},
+        {"type":"ContainersReady","status":"False","reason":"PodFailed",
+        "lastTransitionTime":"2026-11-21T14:05:06Z"}"#;
+
+    fn failed_with(conditions: &str) -> Value {
+        expected(&format!(
+            r#"{{"metadata":{{"uid":"uid-a","resourceVersion":"4711"}},"status":{{
+            "phase":"Failed","reason":"Terminated",
+            "message":"Pod was terminated in response to imminent node shutdown.",
+            "observedGeneration":3,"conditions":[{conditions}]}}}}"#
+        ))
+    }
+
+    #[test]
+    fn a_mark_is_the_condition_alone_with_the_uid() {
+        // §9.12 pre-mark
+        let body =
+            format!(r#"{{"metadata":{{"uid":"uid-a"}},"status":{{"conditions":[{MARK}]}}}}"#);
+        assert_eq!(mark(&view(), at()), expected(&body));
+    }
+
+    #[test]
+    fn failed_brings_condition_phase_and_not_ready_in_one_patch() {
+        // §9.12 Failed, API5
+        assert_eq!(failed(&view(), at()), failed_with(&format!("{MARK},{NOT_READY}")));
+    }
+
+    #[test]
+    fn failed_leaves_a_mark_that_stands() {
+        // §9.3, §9.6: no second time, no coarser reason
+        for reason in ["TerminationByKubelet", "DeletionByTaintManager"] {
+            let marked = view().disrupted(reason);
+            assert_eq!(failed(&marked, at()), failed_with(NOT_READY), "{reason}");
+        }
+        let cleared = view().disrupted("TerminationByKubelet").with(|pod| {
+            pod.disruption = pod.disruption.take().map(|old| Disruption { stands: false, ..old });
+        });
+        assert_eq!(failed(&cleared, at()), failed_with(&format!("{MARK},{NOT_READY}")));
+    }
+
+    #[test]
+    fn clear_nulls_reason_and_message() {
+        // §9.12 clear, §12
+        let body = r#"{"metadata":{"uid":"uid-a","resourceVersion":"4711"},"status":{
+            "conditions":[{"type":"DisruptionTarget","status":"False","reason":null,
+            "message":null,"lastTransitionTime":"2026-11-21T14:05:06Z"}]}}"#;
+        assert_eq!(clear(&view(), at()), expected(body));
+    }
+}

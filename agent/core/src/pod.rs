@@ -1,0 +1,227 @@
+//! What of a pod the agent's decisions depend on. Reading it out of the API's objects is the
+//! shell's job.
+
+use epilogue_common::names::pod_condition::DISRUPTION_TARGET;
+use jiff::Timestamp;
+use serde::Serialize;
+
+/// Reason of the `DisruptionTarget` that a kubelet writes, and the agent with it.
+/// (spec/node-agent.md §0.2)
+pub const TERMINATION_BY_KUBELET: &str = "TerminationByKubelet";
+
+/// The UID that the API gave a pod: what everything about a pod is keyed by. (§9.1, principle 4)
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct PodUid(pub String);
+
+/// One pod of the node, as the API shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodView {
+    /// `metadata.uid`.
+    pub uid: PodUid,
+    /// `metadata.namespace`.
+    pub namespace: String,
+    /// `metadata.name`.
+    pub name: String,
+    /// `metadata.generation`.
+    pub generation: i64,
+    /// `metadata.resourceVersion`.
+    pub resource_version: String,
+    /// Who brought the pod to the kubelet.
+    pub source: PodSource,
+    /// The controlling owner.
+    pub owner: Owner,
+    /// `spec.restartPolicy`.
+    pub restart_policy: RestartPolicy,
+    /// Whether any container, init containers included, has a restart policy or rules of its own.
+    pub container_restarts: bool,
+    /// `spec.priority`; without one, 0.
+    pub priority: i32,
+    /// `spec.terminationGracePeriodSeconds`.
+    pub grace_seconds: Option<u32>,
+    /// `metadata.deletionGracePeriodSeconds`, which is there exactly when the pod is being deleted.
+    pub deletion_grace_seconds: Option<u32>,
+    /// `status.phase`.
+    pub phase: Phase,
+    /// Whether the status shows that any container of the pod has ever run.
+    pub has_run: bool,
+    /// The `DisruptionTarget` condition, whatever its status.
+    pub disruption: Option<Disruption>,
+}
+
+/// Who brought a pod to the kubelet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PodSource {
+    /// The API.
+    Api,
+    /// A file or URL of the node. What the API shows is the mirror that the kubelet made
+    /// (annotation `kubernetes.io/config.mirror`).
+    Static,
+}
+
+/// The controlling owner of a pod, as far as it matters here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// A Job.
+    Job {
+        /// Whether it has a `podFailurePolicy`.
+        failure_policy: bool,
+    },
+    /// A DaemonSet, which creates its pod again on the same node.
+    DaemonSet,
+    /// Another controller.
+    Other,
+    /// None: a bare pod.
+    None,
+}
+
+/// `spec.restartPolicy`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RestartPolicy {
+    /// Whatever the exit code.
+    Always,
+    /// After a non-zero exit code.
+    OnFailure,
+    /// Not at all.
+    Never,
+}
+
+/// `status.phase`; empty counts as Pending.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Not all containers have been started.
+    Pending,
+    /// All containers have been started, and at least one has not ended for good.
+    Running,
+    /// All ended with 0.
+    Succeeded,
+    /// All ended, or the pod was ended.
+    Failed,
+    /// The API lost sight of the node (obsolete, but legal).
+    Unknown,
+}
+
+/// A pod's `DisruptionTarget`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Disruption {
+    /// Whether its status is `True`.
+    pub stands: bool,
+    /// Its reason.
+    pub reason: String,
+    /// Its message.
+    pub message: String,
+    /// Its lastTransitionTime.
+    pub since: Option<Timestamp>,
+}
+
+impl Disruption {
+    /// The condition's type.
+    pub const TYPE: &'static str = DISRUPTION_TARGET;
+}
+
+impl PodView {
+    /// Whether the pod has reached its last phase.
+    pub fn is_terminal(&self) -> bool {
+        matches!(self.phase, Phase::Succeeded | Phase::Failed)
+    }
+
+    /// Whether somebody has deleted the pod.
+    pub fn is_terminating(&self) -> bool {
+        self.deletion_grace_seconds.is_some()
+    }
+
+    /// Whether `DisruptionTarget` is `True`, whoever said so.
+    pub fn is_disrupted(&self) -> bool {
+        self.disruption.as_ref().is_some_and(|disruption| disruption.stands)
+    }
+
+    /// Whether no container of the pod can run again after it was stopped, not even after a
+    /// reboot.
+    ///
+    /// A pod that never ran is not among them: the kubelet starts it when the node is back, and a
+    /// condition written before would then stand on a living pod. (§9.1, principle 3)
+    pub fn cannot_run_again(&self) -> bool {
+        self.has_run && self.restart_policy == RestartPolicy::Never && !self.container_restarts
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A running bare pod of the API with restart policy Always.
+    pub(crate) fn pod(name: &str) -> PodView {
+        PodView {
+            uid: PodUid(format!("uid-{name}")),
+            namespace: "default".into(),
+            name: name.into(),
+            generation: 1,
+            resource_version: "7".into(),
+            source: PodSource::Api,
+            owner: Owner::None,
+            restart_policy: RestartPolicy::Always,
+            container_restarts: false,
+            priority: 0,
+            grace_seconds: Some(30),
+            deletion_grace_seconds: None,
+            phase: Phase::Running,
+            has_run: true,
+            disruption: None,
+        }
+    }
+
+    impl PodView {
+        pub(crate) fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+            change(&mut self);
+            self
+        }
+        pub(crate) fn never(self) -> Self {
+            self.with(|pod| pod.restart_policy = RestartPolicy::Never)
+        }
+        pub(crate) fn owner(self, owner: Owner) -> Self {
+            self.with(|pod| pod.owner = owner)
+        }
+        pub(crate) fn namespace(self, namespace: &str) -> Self {
+            self.with(|pod| pod.namespace = namespace.into())
+        }
+        pub(crate) fn priority(self, priority: i32) -> Self {
+            self.with(|pod| pod.priority = priority)
+        }
+        pub(crate) fn grace(self, seconds: impl Into<Option<u32>>) -> Self {
+            self.with(|pod| pod.grace_seconds = seconds.into())
+        }
+        pub(crate) fn deleting(self, seconds: u32) -> Self {
+            self.with(|pod| pod.deletion_grace_seconds = Some(seconds))
+        }
+        pub(crate) fn phase(self, phase: Phase) -> Self {
+            self.with(|pod| pod.phase = phase)
+        }
+        pub(crate) fn not_started(self) -> Self {
+            self.phase(Phase::Pending).with(|pod| pod.has_run = false)
+        }
+        pub(crate) fn disrupted(self, reason: &str) -> Self {
+            self.with(|pod| {
+                pod.disruption = Some(Disruption {
+                    stands: true,
+                    reason: reason.into(),
+                    message: "why".into(),
+                    since: None,
+                });
+            })
+        }
+    }
+
+    #[test]
+    fn only_a_pod_that_ran_and_never_restarts_cannot_run_again() {
+        let table = [
+            (pod("never").never(), true),
+            (pod("always"), false),
+            (pod("on-failure").with(|pod| pod.restart_policy = RestartPolicy::OnFailure), false),
+            (pod("rules").never().with(|pod| pod.container_restarts = true), false),
+            (pod("not-started").never().not_started(), false),
+        ];
+        for (pod, expected) in table {
+            assert_eq!(pod.cannot_run_again(), expected, "{}", pod.name);
+        }
+    }
+}

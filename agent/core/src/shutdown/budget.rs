@@ -1,0 +1,253 @@
+//! The time that logind grants, cut into the steps of a shutdown with the reports' reserve first;
+//! and the delay that would be wanted. (spec/node-agent.md §9.2, §9.4)
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::bands::Bands;
+use crate::time_span::TimeSpan;
+
+/// What the reports are given beyond the kubelet's or our own periods. (§9.2)
+pub const FLUSH_MARGIN: Duration = Duration::from_secs(10);
+/// What the agent believes to be granted while logind has not said it: systemd's default. (§9.4)
+pub const GRANTED_DEFAULT: Duration = Duration::from_secs(5);
+
+const INTENT_MAX: Duration = Duration::from_millis(150);
+const PRE_MARK_MAX: Duration = Duration::from_secs(2);
+const FLUSH_MIN: Duration = Duration::from_millis(1_400);
+const FLUSH_MAX: Duration = Duration::from_secs(10);
+const MARGIN_MIN: Duration = Duration::from_millis(250);
+const MARGIN_MAX: Duration = Duration::from_secs(1);
+/// So that no sum overflows where logind grants a delay without end.
+const GRANTED_MAX: Duration = Duration::from_hours(168);
+
+/// How long each step of a shutdown may take. Together they are what logind granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Budget {
+    /// P0: the intent into the journal.
+    pub intent: Duration,
+    /// P1: `DisruptionTarget` on the pre-mark set.
+    pub pre_mark: Duration,
+    /// P2: the bands.
+    pub kill: Duration,
+    /// P3 with P4: until every report is acknowledged.
+    pub flush: Duration,
+    /// P4, the end of `flush`: writes in place of reports that did not come.
+    pub last_writes: Duration,
+    /// Kept free before logind's own timer.
+    pub margin: Duration,
+}
+
+/// When each step ends, counted from the receipt of the signal on the monotonic clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timetable {
+    /// P0 ends.
+    pub intent: Duration,
+    /// P1 ends.
+    pub pre_mark: Duration,
+    /// P2 ends.
+    pub kill: Duration,
+    /// P4 begins.
+    pub last_writes: Duration,
+    /// The one deadline: P4 ends and the lock is released.
+    pub end: Duration,
+}
+
+/// A step of a shutdown. (§9.4)
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub enum Step {
+    /// P0.
+    Intent,
+    /// P1.
+    PreMark,
+    /// P2.
+    Kill,
+    /// P3.
+    Flush,
+    /// P4.
+    LastWrites,
+    /// P5.
+    Release,
+}
+
+impl Budget {
+    /// Cuts up what logind grants.
+    ///
+    /// When it is less than all steps need, killing gives way first and the reports' reserve
+    /// last: a pod that the system ends is told of by its mark, an unreported one by nothing.
+    pub fn of(granted: Duration) -> Self {
+        let granted = granted.min(GRANTED_MAX);
+        let mut left = granted;
+        let mut take = |wanted: Duration| {
+            let taken = wanted.min(left);
+            left -= taken;
+            taken
+        };
+        let margin = take((granted / 20).clamp(MARGIN_MIN, MARGIN_MAX));
+        let intent = take(INTENT_MAX);
+        let pre_mark = take((granted / 5).min(PRE_MARK_MAX));
+        let flush = take((granted * 3 / 20).clamp(FLUSH_MIN, FLUSH_MAX));
+        Self { intent, pre_mark, kill: left, flush, last_writes: flush / 5, margin }
+    }
+
+    /// When the steps end.
+    pub fn timetable(&self) -> Timetable {
+        let pre_mark = self.intent + self.pre_mark;
+        let kill = pre_mark + self.kill;
+        let end = kill + self.flush;
+        let last_writes = end.saturating_sub(self.last_writes);
+        Timetable { intent: self.intent, pre_mark, kill, last_writes, end }
+    }
+}
+
+impl Timetable {
+    /// The step that the clock allows at the latest; the work may be further. After a freeze of
+    /// the process this skips what there is no time for any more. (§9.8)
+    pub fn step(&self, elapsed: Duration) -> Step {
+        [
+            (self.intent, Step::Intent),
+            (self.pre_mark, Step::PreMark),
+            (self.kill, Step::Kill),
+            (self.last_writes, Step::Flush),
+            (self.end, Step::LastWrites),
+        ]
+        .into_iter()
+        .find(|(end, _)| elapsed < *end)
+        .map_or(Step::Release, |(_, step)| step)
+    }
+
+    /// How long the lock may still be held.
+    pub fn left(&self, elapsed: Duration) -> Duration {
+        self.end.saturating_sub(elapsed)
+    }
+}
+
+/// The delay in whole seconds that gives every band its period and the reports their reserve.
+///
+/// From a sum of 36 s on, the steps around the bands take more than the flush margin of
+/// §9.2, so the budget itself is asked too.
+pub fn wanted_delay(bands: Option<&Bands>, kubelet_period: Option<Duration>) -> Duration {
+    let kubelet = kubelet_period.map_or(Duration::ZERO, |period| period + FLUSH_MARGIN);
+    let Some(bands) = bands else { return kubelet };
+    let period = bands.period();
+    let overhead_max = (INTENT_MAX + PRE_MARK_MAX + FLUSH_MAX + MARGIN_MAX).as_secs() + 1;
+    let enough = (period.as_secs()..=period.as_secs() + overhead_max)
+        .map(Duration::from_secs)
+        .find(|granted| Budget::of(*granted).kill >= period)
+        .expect("the steps around the bands must fit into their own maxima");
+    enough.max(period + FLUSH_MARGIN).max(kubelet)
+}
+
+/// The longest that Assist holds its lock after the kubelet's sum of periods: others wait too.
+/// (§9.4)
+pub fn assist_hold_max(kubelet_period: Duration, granted: TimeSpan) -> Duration {
+    (kubelet_period + FLUSH_MARGIN).min(Budget::of(granted.duration()).timetable().end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shutdown::bands::BandFlags;
+
+    fn millis(duration: Duration) -> u128 {
+        duration.as_millis()
+    }
+
+    fn bands(list: &str) -> Bands {
+        let flags = BandFlags { by_priority: Some(list.into()), ..BandFlags::default() };
+        flags.bands().expect("must be bands").expect("must be on")
+    }
+
+    #[test]
+    fn the_delay_is_cut_into_steps_with_the_reserve_kept() {
+        // granted, then intent, pre-mark, kill, flush, last writes, margin in ms
+        let table: [(u64, [u128; 6]); 8] = [
+            // §9.4, its example
+            (5_000, [150, 1_000, 2_200, 1_400, 280, 250]),
+            (30_000, [150, 2_000, 22_350, 4_500, 900, 1_000]),
+            (40_000, [150, 2_000, 30_850, 6_000, 1_200, 1_000]),
+            (600_000, [150, 2_000, 586_850, 10_000, 2_000, 1_000]),
+            // §10.6-6: less than the steps need; killing gives way first
+            (2_000, [150, 400, 0, 1_200, 240, 250]),
+            (1_000, [150, 200, 0, 400, 80, 250]),
+            (100, [0, 0, 0, 0, 0, 100]),
+            (0, [0, 0, 0, 0, 0, 0]),
+        ];
+        for (granted, expected) in table {
+            let budget = Budget::of(Duration::from_millis(granted));
+            let Budget { intent, pre_mark, kill, flush, last_writes, margin } = budget;
+            let got = [intent, pre_mark, kill, flush, last_writes, margin].map(millis);
+            assert_eq!(got, expected, "{granted}");
+        }
+    }
+
+    #[test]
+    fn the_steps_together_are_what_is_granted() {
+        for granted in (0..120_000).step_by(77).map(Duration::from_millis) {
+            let budget = Budget::of(granted);
+            let timetable = budget.timetable();
+            assert_eq!(timetable.end + budget.margin, granted);
+            assert!(timetable.last_writes >= timetable.kill);
+        }
+        let endless = Budget::of(TimeSpan::INFINITY.duration());
+        assert_eq!(endless.flush, FLUSH_MAX);
+    }
+
+    #[test]
+    fn the_clock_tells_the_step() {
+        // §9.4: B = 5 s
+        let timetable = Budget::of(Duration::from_secs(5)).timetable();
+        let table = [
+            (0, Step::Intent),
+            (149, Step::Intent),
+            (150, Step::PreMark),
+            (1_150, Step::Kill),
+            (3_349, Step::Kill),
+            (3_350, Step::Flush),
+            (4_470, Step::LastWrites),
+            (4_749, Step::LastWrites),
+            (4_750, Step::Release),
+            (99_999, Step::Release),
+        ];
+        for (elapsed, step) in table {
+            assert_eq!(timetable.step(Duration::from_millis(elapsed)), step, "{elapsed}");
+        }
+        assert_eq!(millis(timetable.left(Duration::from_secs(4))), 750);
+        assert_eq!(millis(timetable.left(Duration::from_secs(9))), 0);
+    }
+
+    #[test]
+    fn the_wanted_delay_is_enough_for_its_own_bands() {
+        // §9.2: W = max(kubelet's sum, ours) + margin
+        let table = [
+            ("0=20,2000000000=10", None, 40),
+            ("0=20,2000000000=10", Some(120), 130),
+            ("0=1", None, 11),
+            ("0=35", None, 45),
+            ("0=36", None, 47),
+            ("0=60", None, 74),
+            ("0=300,2000000000=60", None, 374),
+        ];
+        for (list, kubelet, expected) in table {
+            let wanted = wanted_delay(Some(&bands(list)), kubelet.map(Duration::from_secs));
+            assert_eq!(wanted.as_secs(), expected, "{list}");
+        }
+        for seconds in 1..700 {
+            let bands = bands(&format!("0={seconds}"));
+            let budget = Budget::of(wanted_delay(Some(&bands), None));
+            assert!(budget.kill >= bands.period(), "{seconds}");
+        }
+        assert_eq!(wanted_delay(None, None), Duration::ZERO);
+    }
+
+    #[test]
+    fn assist_holds_no_longer_than_it_needs() {
+        // §9.4
+        let hold = |period, granted| {
+            assist_hold_max(Duration::from_secs(period), TimeSpan::from_secs(granted)).as_secs()
+        };
+        assert_eq!(hold(30, 600), 40);
+        assert_eq!(hold(30, 35), 34);
+    }
+}

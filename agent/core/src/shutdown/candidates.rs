@@ -1,0 +1,301 @@
+//! Which pods of the node a shutdown ends, which it never touches, and which are marked as
+//! disrupted before anything is killed. (spec/node-agent.md §9.3)
+
+use std::collections::{BTreeMap, VecDeque};
+
+use serde::Serialize;
+
+use super::Mode;
+use crate::pod::{Owner, PodSource, PodUid, PodView};
+
+/// What decides beside the pods themselves.
+#[derive(Clone, Debug)]
+pub struct Scope {
+    /// What the agent does in this shutdown.
+    pub mode: Mode,
+    /// The agent's own pod, where it runs as one.
+    pub own_pod: Option<PodUid>,
+    /// In Replace, pods of a higher priority are left to the system's own stop.
+    pub priority_max: i32,
+    /// What Replace does with pods that have no controller.
+    pub bare_pods: BarePods,
+}
+
+/// What Replace does with pods that have no controller: nobody creates them again. (§9.4)
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BarePods {
+    /// Nothing: they end with the node.
+    #[default]
+    Leave,
+    /// Deletes them.
+    Delete,
+    /// Ends them by `spec.activeDeadlineSeconds`, which keeps the object. (§7.7)
+    DeadlineLever,
+}
+
+/// Why a shutdown never touches a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Spared {
+    /// It is the node's own: its mirror's status is not ours. (SD22, U10)
+    Static,
+    /// It has ended already, and keeps its result. (SD11, API8)
+    Terminal,
+    /// It is the agent.
+    Ourselves,
+    /// Replace does not delete a pod that would be created again on the same node. (W10)
+    DaemonSet,
+    /// Replace leaves pods of this priority to the system.
+    AbovePriorityMax,
+    /// In Observe, all are spared.
+    NotOurs,
+}
+
+/// Why a pod is marked before anything is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum MarkReason {
+    /// The agent will delete it, or end it by its deadline.
+    WillBeEnded,
+    /// Somebody has deleted it, and it was running when the shutdown came.
+    Terminating,
+    /// No container of it can run again, so a lost report cannot make the mark a lie. (§9.1)
+    CannotRunAgain,
+}
+
+/// One patch of the first step.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Mark {
+    /// The pod.
+    pub uid: PodUid,
+    /// Why it is marked so early.
+    pub reason: MarkReason,
+}
+
+/// Why the pod is none of a shutdown's candidates; none when it is one.
+///
+/// In Assist and Substitute a DaemonSet's pod is a candidate: the kubelet, or the agent in its
+/// place, kills it like any other.
+pub fn spared(pod: &PodView, scope: &Scope) -> Option<Spared> {
+    if scope.mode == Mode::Observe {
+        return Some(Spared::NotOurs);
+    }
+    if pod.source == PodSource::Static {
+        return Some(Spared::Static);
+    }
+    if pod.is_terminal() {
+        return Some(Spared::Terminal);
+    }
+    if scope.own_pod.as_ref() == Some(&pod.uid) {
+        return Some(Spared::Ourselves);
+    }
+    if scope.mode != Mode::Replace {
+        return None;
+    }
+    if pod.owner == Owner::DaemonSet {
+        return Some(Spared::DaemonSet);
+    }
+    (pod.priority > scope.priority_max).then_some(Spared::AbovePriorityMax)
+}
+
+/// The pods that the shutdown ends, or waits for where the kubelet ends them.
+pub fn candidates<'a>(pods: &'a [PodView], scope: &Scope) -> Vec<&'a PodView> {
+    pods.iter().filter(|pod| spared(pod, scope).is_none()).collect()
+}
+
+/// Whether the agent itself ends the pod in Replace.
+pub fn is_ended_by_us(pod: &PodView, scope: &Scope) -> bool {
+    let wanted = pod.owner != Owner::None || scope.bare_pods != BarePods::Leave;
+    scope.mode == Mode::Replace && spared(pod, scope).is_none() && wanted
+}
+
+/// Why the pod is marked before anything is killed; none when it gets its mark with its kill, or
+/// has one, which is kept because a foreign reason says more. (§9.3)
+pub fn mark_reason(pod: &PodView, scope: &Scope) -> Option<MarkReason> {
+    if spared(pod, scope).is_some() || pod.is_disrupted() {
+        return None;
+    }
+    if pod.is_terminating() {
+        // Of a pod that never ran, the deleter owns the cause. (PT1)
+        return pod.has_run.then_some(MarkReason::Terminating);
+    }
+    if is_ended_by_us(pod, scope) {
+        return Some(MarkReason::WillBeEnded);
+    }
+    pod.cannot_run_again().then_some(MarkReason::CannotRunAgain)
+}
+
+/// The marks in order of value: pods of Jobs with a `podFailurePolicy`, other Jobs' pods, bare
+/// pods that never restart, the rest; within each, one namespace after the other in turns, so
+/// that no namespace's many pods push out another's few.
+pub fn pre_mark(pods: &[PodView], scope: &Scope) -> Vec<Mark> {
+    let mut ranks: BTreeMap<Rank, Namespaces<'_>> = BTreeMap::new();
+    for pod in pods {
+        if let Some(reason) = mark_reason(pod, scope) {
+            let namespaces = ranks.entry(Rank::of(pod)).or_default();
+            namespaces.entry(&pod.namespace).or_default().push((pod, reason));
+        }
+    }
+    ranks.into_values().flat_map(in_turns).collect()
+}
+
+/// The pods to mark, by namespace.
+type Namespaces<'a> = BTreeMap<&'a str, Vec<(&'a PodView, MarkReason)>>;
+
+fn in_turns(namespaces: Namespaces<'_>) -> Vec<Mark> {
+    let mut queues: VecDeque<_> = namespaces
+        .into_values()
+        .map(|mut pods| {
+            pods.sort_by(|(a, _), (b, _)| a.name.cmp(&b.name));
+            pods.into_iter()
+        })
+        .collect();
+    let mut marks = Vec::new();
+    while let Some(mut queue) = queues.pop_front() {
+        if let Some((pod, reason)) = queue.next() {
+            marks.push(Mark { uid: pod.uid.clone(), reason });
+            queues.push_back(queue);
+        }
+    }
+    marks
+}
+
+/// How much a pod's mark is worth, best first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    JobWithFailurePolicy,
+    Job,
+    BareNever,
+    Rest,
+}
+
+impl Rank {
+    fn of(pod: &PodView) -> Self {
+        match pod.owner {
+            Owner::Job { failure_policy: true } => Self::JobWithFailurePolicy,
+            Owner::Job { failure_policy: false } => Self::Job,
+            Owner::None if pod.cannot_run_again() => Self::BareNever,
+            _ => Self::Rest,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pod::Phase;
+    use crate::pod::tests::pod;
+
+    const JOB: Owner = Owner::Job { failure_policy: false };
+    const JOB_WITH_POLICY: Owner = Owner::Job { failure_policy: true };
+
+    fn scope(mode: Mode) -> Scope {
+        let own_pod = Some(PodUid("uid-agent".into()));
+        Scope { mode, own_pod, priority_max: 1_000_000_000, bare_pods: BarePods::Leave }
+    }
+
+    fn static_pod() -> PodView {
+        pod("static").with(|pod| pod.source = PodSource::Static)
+    }
+
+    #[test]
+    fn some_pods_are_never_touched() {
+        use Mode::{Assist, Observe, Replace, Substitute};
+        let daemon = || pod("daemon").owner(Owner::DaemonSet);
+        let table = [
+            // §9.3, §7.9 last row, SD22
+            (Assist, static_pod(), Some(Spared::Static)),
+            (Replace, static_pod(), Some(Spared::Static)),
+            (Substitute, static_pod().phase(Phase::Failed), Some(Spared::Static)),
+            // SD11, API8
+            (Assist, pod("a").phase(Phase::Succeeded), Some(Spared::Terminal)),
+            (Replace, pod("a").phase(Phase::Failed).deleting(9), Some(Spared::Terminal)),
+            (Substitute, pod("a").phase(Phase::Failed), Some(Spared::Terminal)),
+            // §9.3
+            (Assist, pod("agent"), Some(Spared::Ourselves)),
+            (Replace, pod("agent").owner(Owner::DaemonSet), Some(Spared::Ourselves)),
+            (Replace, pod("a").priority(1_000_000_001), Some(Spared::AbovePriorityMax)),
+            (Replace, pod("a").priority(1_000_000_000), None),
+            (Assist, pod("a").priority(2_000_001_000), None),
+            // §9.4, W10
+            (Replace, daemon(), Some(Spared::DaemonSet)),
+            (Assist, daemon(), None),
+            (Substitute, daemon(), None),
+            // SD11: never-started and already terminating pods are candidates
+            (Replace, pod("a").not_started(), None),
+            (Replace, pod("a").deleting(30), None),
+            (Replace, pod("a").phase(Phase::Unknown), None),
+            (Observe, pod("a"), Some(Spared::NotOurs)),
+        ];
+        for (mode, pod, expected) in table {
+            assert_eq!(spared(&pod, &scope(mode)), expected, "{mode:?} {}", pod.name);
+        }
+    }
+
+    #[test]
+    fn only_pods_that_cannot_survive_are_marked_early() {
+        use MarkReason::{CannotRunAgain, Terminating, WillBeEnded};
+        use Mode::{Assist, Observe, Replace, Substitute};
+        let job = || pod("job").owner(JOB).never();
+        let table = [
+            // §9.3 (a)
+            (Replace, job(), Some(WillBeEnded)),
+            (Replace, pod("a").owner(Owner::Other), Some(WillBeEnded)),
+            (Replace, job().not_started(), Some(WillBeEnded)),
+            // §9.4: bare pods are left, and marked only if Never
+            (Replace, pod("a"), None),
+            (Replace, pod("a").never(), Some(CannotRunAgain)),
+            // §9.3 (b), PT1
+            (Assist, pod("a").deleting(30), Some(Terminating)),
+            (Replace, pod("a").owner(Owner::Other).deleting(30), Some(Terminating)),
+            (Assist, pod("a").never().not_started().deleting(30), None),
+            (Replace, job().not_started().deleting(30), None),
+            // §9.3 (c)
+            (Assist, job(), Some(CannotRunAgain)),
+            (Substitute, job(), Some(CannotRunAgain)),
+            (Assist, pod("a"), None),
+            (Assist, job().with(|pod| pod.container_restarts = true), None),
+            (Replace, pod("a").never().owner(Owner::DaemonSet), None),
+            // §9.1, principle 3: it would start after the reboot, under a mark
+            (Assist, job().not_started(), None),
+            // §9.3: foreign reasons say more
+            (Replace, job().disrupted("PreemptionByScheduler"), None),
+            (Assist, job().disrupted("TerminationByKubelet"), None),
+            (Assist, static_pod().never(), None),
+            (Observe, job(), None),
+        ];
+        for (row, (mode, pod, expected)) in table.into_iter().enumerate() {
+            assert_eq!(mark_reason(&pod, &scope(mode)), expected, "row {row} {mode:?}");
+        }
+    }
+
+    #[test]
+    fn bare_pods_are_ended_by_the_agent_where_the_operator_says_so() {
+        for (bare_pods, ended) in
+            [(BarePods::Leave, false), (BarePods::Delete, true), (BarePods::DeadlineLever, true)]
+        {
+            let scope = Scope { bare_pods, ..scope(Mode::Replace) };
+            assert_eq!(is_ended_by_us(&pod("bare"), &scope), ended, "{bare_pods:?}");
+            assert!(is_ended_by_us(&pod("owned").owner(Owner::Other), &scope));
+        }
+        let assist = Scope { bare_pods: BarePods::Delete, ..scope(Mode::Assist) };
+        assert!(!is_ended_by_us(&pod("bare"), &assist), "§8.3: never in Assist");
+    }
+
+    #[test]
+    fn marks_go_by_value_and_then_by_namespace_in_turns() {
+        // §9.3, order
+        let pods = [
+            pod("rest").owner(Owner::Other),
+            pod("bare").never(),
+            pod("z-1").namespace("z").owner(JOB),
+            pod("a-2").namespace("a").owner(JOB),
+            pod("a-3").namespace("a").owner(JOB),
+            pod("a-1").namespace("a").owner(JOB),
+            pod("z-2").namespace("z").owner(JOB),
+            pod("policy").namespace("z").owner(JOB_WITH_POLICY),
+        ];
+        let marks = pre_mark(&pods, &scope(Mode::Replace));
+        let order: Vec<_> = marks.iter().map(|mark| mark.uid.0.as_str()).collect();
+        let expected = ["policy", "a-1", "z-1", "a-2", "z-2", "a-3", "bare", "rest"];
+        assert_eq!(order, expected.map(|name| format!("uid-{name}")));
+    }
+}

@@ -1,0 +1,23 @@
+//! What a shutdown of the node asks for: whom it ends, in which order, and in what time.
+
+pub mod bands;
+pub mod budget;
+pub mod candidates;
+pub mod logind_conf;
+pub mod plan;
+
+use serde::Serialize;
+
+/// What the agent does in a shutdown; detected, not configured. (spec/node-agent.md §8.3)
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// The kubelet's own graceful shutdown is armed: it kills, the agent sees to the reports.
+    Assist,
+    /// It is not: the agent ends the pods through the API, and the kubelet kills and reports.
+    Replace,
+    /// The kubelet is dead or hangs: the agent kills through the runtime and reports itself.
+    Substitute,
+    /// The agent may not act on this node.
+    Observe,
+}

@@ -1,0 +1,204 @@
+//! The plan of the kills: each band's share of the time there is, and each pod's grace within its
+//! band's share. (spec/node-agent.md SD13, SD14, §9.4)
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::bands::{Band, Bands};
+use crate::pod::{PodUid, PodView};
+
+/// Below this a band cannot end before the next begins, so all end together. (§9.4)
+const SHARE_MIN: Duration = Duration::from_secs(1);
+/// Zero would remove the pod from the API while it runs. (API8, SD14)
+const GRACE_SECONDS_MIN: u32 = 1;
+
+/// Pods that end together.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Stage {
+    /// The priority of the band; of the lowest where several were put together.
+    pub priority: i32,
+    /// How long the stage may take.
+    pub share_ms: u64,
+    /// Its pods.
+    pub stops: Vec<Stop>,
+}
+
+/// One pod's end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Stop {
+    /// The pod.
+    pub uid: PodUid,
+    /// The time between SIGTERM and SIGKILL.
+    pub grace_seconds: u32,
+}
+
+/// Whether every band gets its whole period.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Fit {
+    /// Yes.
+    Whole,
+    /// All get less, in proportion.
+    Scaled,
+    /// There is so little that all bands end together.
+    Together,
+}
+
+/// Who is killed when, in the time that is left for it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct KillPlan {
+    /// Whether the time suffices.
+    pub fit: Fit,
+    /// One after the other; none of them empty.
+    pub stages: Vec<Stage>,
+}
+
+impl KillPlan {
+    /// Plans the pods' ends within `left`. May be asked again, for the bands still to come.
+    ///
+    /// Only bands with pods share the time (SD13), by the weight of their periods, and none gets
+    /// more than its period: a larger delay is no reason to wait longer.
+    pub fn new(bands: &Bands, pods: &[&PodView], left: Duration) -> Self {
+        let mut occupied = bands.assign(pods);
+        occupied.retain(|(_, pods)| !pods.is_empty());
+        let wanted: Duration = occupied.iter().map(|(band, _)| period(*band)).sum();
+        if wanted <= left {
+            return Self { fit: Fit::Whole, stages: staged(occupied, period) };
+        }
+        let share = |band: Band| scaled(period(band), left, wanted);
+        let too_short = |band: Band| period(band) >= SHARE_MIN && share(band) < SHARE_MIN;
+        if occupied.len() > 1 && occupied.iter().any(|(band, _)| too_short(*band)) {
+            return Self { fit: Fit::Together, stages: together(occupied, left) };
+        }
+        Self { fit: Fit::Scaled, stages: staged(occupied, share) }
+    }
+}
+
+fn period(band: Band) -> Duration {
+    Duration::from_secs(band.period_seconds)
+}
+
+/// `period · left / wanted`, where `wanted` is not zero.
+fn scaled(period: Duration, left: Duration, wanted: Duration) -> Duration {
+    let millis = period.as_millis() * left.as_millis() / wanted.as_millis();
+    Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX))
+}
+
+fn staged(occupied: Vec<(Band, Vec<&PodView>)>, share: impl Fn(Band) -> Duration) -> Vec<Stage> {
+    let stage = |(band, pods): (Band, Vec<&PodView>)| stage(band.priority, &pods, share(band));
+    occupied.into_iter().map(stage).collect()
+}
+
+fn together(occupied: Vec<(Band, Vec<&PodView>)>, left: Duration) -> Vec<Stage> {
+    let lowest = occupied.first().map_or(0, |(band, _)| band.priority);
+    let pods: Vec<_> = occupied.into_iter().flat_map(|(_, pods)| pods).collect();
+    vec![stage(lowest, &pods, left)]
+}
+
+fn stage(priority: i32, pods: &[&PodView], share: Duration) -> Stage {
+    let stop = |pod: &&PodView| Stop { uid: pod.uid.clone(), grace_seconds: grace(pod, share) };
+    let share_ms = u64::try_from(share.as_millis()).unwrap_or(u64::MAX);
+    Stage { priority, share_ms, stops: pods.iter().map(stop).collect() }
+}
+
+/// The least of the share, the pod's own period and the one it is already being deleted with:
+/// a grace is shortened and never grows. (SD14)
+fn grace(pod: &PodView, share: Duration) -> u32 {
+    let share_seconds = u32::try_from(share.as_secs()).unwrap_or(u32::MAX);
+    [pod.grace_seconds, pod.deletion_grace_seconds]
+        .into_iter()
+        .flatten()
+        .fold(share_seconds, u32::min)
+        .max(GRACE_SECONDS_MIN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pod::tests::pod;
+    use crate::shutdown::bands::BandFlags;
+
+    fn bands(list: &str) -> Bands {
+        let flags = BandFlags { by_priority: Some(list.into()), ..BandFlags::default() };
+        flags.bands().expect("must be bands").expect("must be on")
+    }
+
+    /// `fit: priority@share_ms[name=grace …] …`
+    fn printed(plan: &KillPlan) -> String {
+        let stages = plan.stages.iter().map(|stage| {
+            let stops = stage.stops.iter().map(|stop| {
+                format!("{}={}", stop.uid.0.trim_start_matches("uid-"), stop.grace_seconds)
+            });
+            let stops: Vec<_> = stops.collect();
+            format!(" {}@{}[{}]", stage.priority, stage.share_ms, stops.join(" "))
+        });
+        format!("{:?}:{}", plan.fit, stages.collect::<String>())
+    }
+
+    fn planned(list: &str, pods: &[PodView], left_ms: u64) -> String {
+        let pods: Vec<_> = pods.iter().collect();
+        printed(&KillPlan::new(&bands(list), &pods, Duration::from_millis(left_ms)))
+    }
+
+    const TWO: &str = "0=20,2000000000=10";
+
+    #[test]
+    fn a_pods_grace_is_the_least_of_its_own_and_its_bands() {
+        let table = [
+            // §10.1
+            (pod("a").grace(None), "Whole: 0@20000[a=20]"),
+            (pod("a").grace(2), "Whole: 0@20000[a=2]"),
+            (pod("a").grace(1_000), "Whole: 0@20000[a=20]"),
+            (pod("a").grace(None).priority(2_000_000_000), "Whole: 2000000000@10000[a=10]"),
+            // SD14, API8
+            (pod("a").grace(0), "Whole: 0@20000[a=1]"),
+            (pod("a").grace(600).deleting(600), "Whole: 0@20000[a=20]"),
+            (pod("a").grace(600).deleting(5), "Whole: 0@20000[a=5]"),
+            (pod("a").grace(600).deleting(0), "Whole: 0@20000[a=1]"),
+        ];
+        for (pod, expected) in table {
+            assert_eq!(planned(TWO, &[pod], 30_000), expected);
+        }
+        // SD14: a band without time
+        let critical = pod("a").priority(2_000_000_000);
+        assert_eq!(planned("0=30,2000000000=0", &[critical], 30_000), "Whole: 2000000000@0[a=1]");
+    }
+
+    #[test]
+    fn bands_end_one_after_the_other_and_empty_ones_cost_nothing() {
+        let pods = [pod("high").priority(9), pod("low").priority(-3), pod("mid").priority(4)];
+        // SD13
+        let expected = "Whole: 0@30000[low=30] 4@30000[mid=30] 9@30000[high=30]";
+        assert_eq!(planned("0=30,2=30,4=30,5=30,9=30", &pods, 90_000), expected);
+        assert_eq!(planned(TWO, &[], 0), "Whole:");
+    }
+
+    #[test]
+    fn less_time_than_wished_is_shared_by_weight() {
+        let both = [pod("a").grace(60), pod("c").grace(60).priority(2_000_000_000)];
+        let table = [
+            // a larger delay lengthens nothing
+            (90_000, "Whole: 0@20000[a=20] 2000000000@10000[c=10]"),
+            (30_000, "Whole: 0@20000[a=20] 2000000000@10000[c=10]"),
+            // §9.4: scaled
+            (15_000, "Scaled: 0@10000[a=10] 2000000000@5000[c=5]"),
+            (3_000, "Scaled: 0@2000[a=2] 2000000000@1000[c=1]"),
+            // §9.4: a share below 1 s collapses the groups
+            (2_999, "Together: 0@2999[a=2 c=2]"),
+            (2_200, "Together: 0@2200[a=2 c=2]"),
+            (500, "Together: 0@500[a=1 c=1]"),
+            (0, "Together: 0@0[a=1 c=1]"),
+        ];
+        for (left_ms, expected) in table {
+            assert_eq!(planned(TWO, &both, left_ms), expected, "{left_ms}");
+        }
+        // Only bands with pods share.
+        assert_eq!(planned(TWO, &both[..1], 15_000), "Scaled: 0@15000[a=15]");
+        assert_eq!(planned(TWO, &both[..1], 400), "Scaled: 0@400[a=1]");
+        // A period of zero is the operator's wish and collapses nothing.
+        assert_eq!(
+            planned("0=30,2000000000=0", &both, 15_000),
+            "Scaled: 0@15000[a=15] 2000000000@0[c=1]"
+        );
+    }
+}
