@@ -122,7 +122,8 @@ pub(crate) struct Config {
 pub(crate) enum ArgsError {
     /// A base is above its maximum.
     #[error(
-        "--{base_flag} {base} is longer than --{max_flag} {max}; lower the first or raise the second"
+        "--{base_flag} {base} is longer than --{max_flag} {max}; lower the first or raise the \
+         second"
     )]
     BaseAboveMax {
         base_flag: &'static str,

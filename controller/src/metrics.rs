@@ -255,7 +255,8 @@ impl QueueCollector {
             longest: GaugeVec::new(
                 options(
                     "longest_running_processor_seconds",
-                    "How many seconds has the longest running processor for workqueue been running.",
+                    "How many seconds has the longest running processor for workqueue been \
+                     running.",
                 ),
                 &name,
             )?,
@@ -331,20 +332,24 @@ mod tests {
             metrics.count(&job(), &tally);
         }
         let page = page(&registry);
-        for line in [
-            r#"job_controller_job_syncs_total{action="pods_created",completion_mode="Indexed",result="success"} 1"#,
-            r#"job_controller_job_sync_duration_seconds_bucket{action="pods_created",completion_mode="Indexed",result="success",le="65.536"} 1"#,
-            r#"job_controller_jobs_finished_total{completion_mode="Indexed",reason="FailedIndexes",result="failed"} 1"#,
-            r#"job_controller_job_pods_finished_total{completion_mode="Indexed",result="failed"} 2"#,
-            r#"job_controller_pod_failures_handled_by_failure_policy_total{action="Ignore"} 3"#,
-            r#"job_controller_jobs_by_external_controller_total{controller_name="example.com/other"} 1"#,
-            r#"job_controller_terminated_pods_tracking_finalizer_total{event="add"} 1"#,
-            r#"job_controller_job_finished_indexes_total{backoffLimit="perIndex",status="succeeded"} 0"#,
-            r#"job_controller_job_finished_indexes_total{backoffLimit="perIndex",status="failed"} 1"#,
-            r#"job_controller_job_pods_creation_total{reason="new",status="failed"} 1"#,
-            r#"job_controller_stale_sync_skips_total{group="batch",resource="jobs"} 1"#,
+        let sync = r#"action="pods_created",completion_mode="Indexed",result="success""#;
+        let bucket = format!(r#"{sync},le="65.536""#);
+        let finished = r#"completion_mode="Indexed",reason="FailedIndexes",result="failed""#;
+        for (name, labels, value) in [
+            ("job_syncs_total", sync, 1),
+            ("job_sync_duration_seconds_bucket", &bucket, 1),
+            ("jobs_finished_total", finished, 1),
+            ("job_pods_finished_total", r#"completion_mode="Indexed",result="failed""#, 2),
+            ("pod_failures_handled_by_failure_policy_total", r#"action="Ignore""#, 3),
+            ("jobs_by_external_controller_total", r#"controller_name="example.com/other""#, 1),
+            ("terminated_pods_tracking_finalizer_total", r#"event="add""#, 1),
+            ("job_finished_indexes_total", r#"backoffLimit="perIndex",status="succeeded""#, 0),
+            ("job_finished_indexes_total", r#"backoffLimit="perIndex",status="failed""#, 1),
+            ("job_pods_creation_total", r#"reason="new",status="failed""#, 1),
+            ("stale_sync_skips_total", r#"group="batch",resource="jobs""#, 1),
         ] {
-            assert!(page.contains(line), "{line}\nnot in\n{page}");
+            let line = format!("job_controller_{name}{{{labels}}} {value}\n");
+            assert!(page.contains(&line), "{line}not in\n{page}");
         }
     }
 

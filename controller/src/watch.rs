@@ -15,12 +15,15 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use thiserror::Error;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// Objects per page where the server does not stream lists.
 const PAGE_SIZE: u32 = 500;
 /// How long the server keeps one watch; it tells when it closes it.
 const WATCH_SECONDS: u32 = 290;
+/// A server that closes each watch at once must not be overrun either.
+const ROUND_MIN: Duration = Duration::from_secs(1);
 /// The first pause after a failure; doubled with each further one.
 const PAUSE_BASE: Duration = Duration::from_millis(500);
 /// The longest pause after failures.
@@ -140,8 +143,10 @@ pub(crate) async fn watch<T: Watched>(
         Watch { client, path, handle, position: None, streams_lists: true, failures: 0 };
     let forever = async {
         loop {
-            if let Err(error) = watch.round().await {
-                watch.recover(&error).await;
+            let begun = Instant::now();
+            match watch.round().await {
+                Ok(()) => tokio::time::sleep_until(begun + ROUND_MIN).await,
+                Err(error) => watch.recover(&error).await,
             }
         }
     };
@@ -301,5 +306,138 @@ fn refused(error: kube::Error, listing: bool) -> WatchError {
             WatchError::NoStreaming
         }
         _ => failed(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::{Response, StatusCode};
+    use kube::client::Body;
+    use parking_lot::Mutex;
+    use serde_json::json;
+    use std::collections::VecDeque;
+    use std::sync::Arc;
+
+    /// An API server that gives these answers one after the other, and then none.
+    fn server(answers: Vec<(u16, String)>) -> (Client, Arc<Mutex<Vec<String>>>) {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let (log, answers) = (Arc::clone(&asked), Arc::new(Mutex::new(VecDeque::from(answers))));
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            log.lock().push(request.uri().to_string());
+            let answer = answers.lock().pop_front();
+            async move {
+                let Some((code, body)) = answer else {
+                    return std::future::pending().await;
+                };
+                let status = StatusCode::from_u16(code).expect("must be a status");
+                let body = Body::from(body.into_bytes());
+                Response::builder().status(status).body(body)
+            }
+        });
+        (Client::new(service, "default"), asked)
+    }
+
+    fn pod(name: &str, version: u64) -> Value {
+        json!({"metadata": {"name": name, "uid": name, "resourceVersion": version.to_string()}})
+    }
+
+    fn event(kind: &str, object: &Value) -> String {
+        format!("{}\n", json!({"type": kind, "object": object}))
+    }
+
+    fn bookmark(version: u64, ends_list: bool) -> String {
+        let annotations = if ends_list { json!({LIST_END: "true"}) } else { json!({}) };
+        let metadata = json!({"resourceVersion": version.to_string(), "annotations": annotations});
+        event("BOOKMARK", &json!({"kind": "Pod", "apiVersion": "v1", "metadata": metadata}))
+    }
+
+    fn status(code: u16, reason: &str) -> Value {
+        json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": reason,
+               "reason": reason, "code": code})
+    }
+
+    fn words(seen: &Seen<WirePod>) -> String {
+        let pod = |pod: &WirePod| pod.metadata.name.clone().unwrap_or_default();
+        match seen {
+            Seen::ListBegins => "list".to_owned(),
+            Seen::ListEnds(version) => format!("listed {version}"),
+            Seen::Shown(it) => format!("shown {}", pod(it)),
+            Seen::Gone(it) => format!("gone {}", pod(it)),
+            Seen::UpTo(version) => format!("up to {version}"),
+        }
+    }
+
+    /// What is told, and asked for, until nothing more is answered.
+    async fn run(answers: Vec<(u16, String)>) -> (Vec<String>, Vec<String>) {
+        let requests = answers.len() + 1;
+        let (client, asked) = server(answers);
+        let (token, told) = (CancellationToken::new(), Arc::new(Mutex::new(Vec::new())));
+        let log = Arc::clone(&told);
+        let watching = watch::<WirePod>(client, None, token.clone(), move |seen| {
+            log.lock().push(words(&seen));
+        });
+        let end = async {
+            while asked.lock().len() < requests {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            token.cancel();
+        };
+        tokio::join!(watching, end);
+        let (told, asked) = (told.lock().clone(), asked.lock().clone());
+        (told, asked)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_streamed_list_is_a_consistent_read_and_goes_on_as_a_watch() {
+        let stream = [
+            event("ADDED", &pod("a", 5)),
+            bookmark(7, true),
+            event("MODIFIED", &pod("a", 8)),
+            event("DELETED", &pod("a", 9)),
+            bookmark(12, false),
+        ];
+        let (told, asked) = run(vec![(200, stream.concat())]).await;
+        let expected = ["list", "shown a", "listed 7", "shown a", "gone a", "up to 12"];
+        assert_eq!(told, expected);
+        assert!(asked[0].contains("resourceVersion=&"), "{}", asked[0]);
+        assert!(asked[0].contains("sendInitialEvents=true"), "{}", asked[0]);
+        assert!(asked[1].ends_with("&resourceVersion=12"), "{}", asked[1]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_does_not_stream_lists_is_read_in_pages() {
+        let page = |token: &str, name: &str| {
+            let metadata = json!({"resourceVersion": "7", "continue": token});
+            json!({"metadata": metadata, "items": [pod(name, 5)]}).to_string()
+        };
+        let refusal = status(422, "Invalid").to_string();
+        let answers = vec![(422, refusal), (200, page("next", "a")), (200, page("", "b"))];
+        let (told, asked) = run(answers).await;
+        assert_eq!(told, ["list", "shown a", "shown b", "listed 7"]);
+        assert!(asked[1].ends_with("/pods?limit=500"), "{}", asked[1]);
+        assert!(asked[2].ends_with("&continue=next"), "{}", asked[2]);
+        assert!(asked[3].ends_with("&resourceVersion=7"), "{}", asked[3]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_forgotten_position_leads_to_a_new_list_and_a_failure_does_not() {
+        let list = [event("ADDED", &pod("a", 5)), bookmark(7, true)].concat();
+        let expired = event("ERROR", &status(410, "Expired"));
+        let broken = status(500, "InternalError").to_string();
+        let answers = vec![(200, list.clone()), (500, broken), (200, expired), (200, list)];
+        let (told, asked) = run(answers).await;
+        assert_eq!(told, ["list", "shown a", "listed 7", "list", "shown a", "listed 7"]);
+        assert!(asked[1].ends_with("&resourceVersion=7"), "{}", asked[1]);
+        assert!(asked[2].ends_with("&resourceVersion=7"), "{}", asked[2]);
+        assert!(asked[3].contains("sendInitialEvents=true"), "{}", asked[3]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_list_that_breaks_off_begins_anew() {
+        let half = event("ADDED", &pod("a", 5));
+        let whole = [event("ADDED", &pod("b", 6)), bookmark(7, true)].concat();
+        let (told, _) = run(vec![(200, half), (200, whole)]).await;
+        assert_eq!(told, ["list", "shown a", "list", "shown b", "listed 7"]);
     }
 }
