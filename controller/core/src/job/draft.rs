@@ -73,6 +73,9 @@ pub(super) fn start(status: &mut JobStatus, plan: &Plan) {
 }
 
 /// Sets or lifts `Suspended`; the event to tell it by, when that changed something. ([U1])
+///
+/// DIVERGES(upstream): only lifting it restarts the clock. The reference also does so when the
+/// condition is False with other words than its own, which the API refuses for ever. (spec §21.3)
 pub(super) fn suspend(status: &mut JobStatus, plan: &Plan) -> Option<EventDraft> {
     let suspended = job_condition::SUSPENDED;
     if plan.job.spec.suspend {
@@ -82,11 +85,12 @@ pub(super) fn suspend(status: &mut JobStatus, plan: &Plan) -> Option<EventDraft>
         }
         changed.then(|| EventDraft::normal("Suspended", "Job suspended"))
     } else {
-        let changed = upsert(status, plan.now, suspended, "False", "JobResumed", "Job resumed");
-        if changed {
+        let resumes = plan.job.true_condition(suspended).is_some();
+        upsert(status, plan.now, suspended, "False", "JobResumed", "Job resumed");
+        if resumes {
             status.start_time = Some(whole_seconds(plan.now));
         }
-        changed.then(|| EventDraft::normal("Resumed", "Job resumed"))
+        resumes.then(|| EventDraft::normal("Resumed", "Job resumed"))
     }
 }
 
@@ -130,13 +134,13 @@ pub(super) fn normalize(status: &mut JobStatus) {
     }
 }
 
-/// Whether a draft is worth a write. A start time alone is not: it rides along. ([S20])
+/// Whether a draft is worth a write. ([S20])
+///
+/// DIVERGES(upstream): a start time alone is, so that a deadline always has a stored start; the
+/// reference lets it ride along with other changes.
 pub(super) fn differs(draft: &JobStatus, stored: &JobStatus) -> bool {
     let mut stored = stored.clone();
     normalize(&mut stored);
-    if stored.start_time.is_none() && stored.conditions == draft.conditions {
-        stored.start_time.clone_from(&draft.start_time);
-    }
     *draft != stored
 }
 

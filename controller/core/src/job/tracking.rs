@@ -58,7 +58,7 @@ impl Ledger {
         };
         ledger.walk(&rules, &tracked, pods_per_sync, status);
         if let Some(indexes) = &plan.indexes {
-            status.succeeded = Some(indexes.succeeded.len().cast_signed());
+            status.succeeded = Some(success_count(plan, indexes.succeeded.len()));
             status.completed_indexes = text(&indexes.succeeded);
             status.failed_indexes =
                 indexes.per_index.as_ref().map(|per_index| per_index.failed.to_string());
@@ -120,6 +120,17 @@ impl Ledger {
     }
 }
 
+/// The number of succeeded indexes.
+///
+/// DIVERGES(upstream): the API lets it decrease only while completions equal parallelism. When a
+/// user who scaled both down then changed parallelism alone, it stays as it was; the reference's
+/// writes are refused until somebody scales again. (spec §21.3)
+fn success_count(plan: &Plan, indexes: u32) -> i32 {
+    let (job, count) = (&plan.job, indexes.cast_signed());
+    let elastic = job.spec.completions == Some(job.spec.parallelism);
+    if elastic { count } else { count.max(job.status.succeeded.unwrap_or(0)) }
+}
+
 impl Rules<'_> {
     /// [T5]
     fn allows_release(&self, pod: &Pod) -> bool {
@@ -127,11 +138,19 @@ impl Rules<'_> {
             // Its deletion has stripped it.
             return false;
         }
+        if self.plan.verdict.is_some() && self.end.is_none() {
+            // Whatever is not over yet counts as the Job's end says, once that takes effect.
+            return pod.is_terminal() && !self.is_delayed(pod);
+        }
         if self.plan.job.deleting || self.end.is_some() || pod.phase == Phase::Succeeded {
             return true;
         }
-        census::is_failed(&self.plan.job, pod)
-            && !self.plan.per_index().is_some_and(|per_index| per_index.delays(pod))
+        census::is_failed(&self.plan.job, pod) && !self.is_delayed(pod)
+    }
+
+    /// Whether the pod waits for its replacement. ([I10])
+    fn is_delayed(&self, pod: &Pod) -> bool {
+        self.plan.per_index().is_some_and(|per_index| per_index.delays(pod))
     }
 
     /// Failed, or still there when the Job fails, and neither listed nor out of place. ([T4])

@@ -89,7 +89,7 @@ pub(super) fn completion(job: &Job, succeeded: usize, active: usize) -> Option<V
 /// suspension, should anybody have left it there; the reference ends such a Job by it.
 pub(super) fn until_deadline(job: &Job, now: Timestamp) -> Option<SignedDuration> {
     let seconds = job.spec.active_deadline_seconds.filter(|_| !job.spec.suspend)?;
-    let resumes = job.true_condition(job_condition::SUSPENDED).is_some();
+    let resumes = !job.deleting && job.true_condition(job_condition::SUSPENDED).is_some();
     let start = job.start_time().filter(|_| !resumes).unwrap_or(now);
     Some(SignedDuration::from_secs(seconds).saturating_sub(now.duration_since(start)))
 }

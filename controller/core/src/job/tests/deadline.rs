@@ -70,3 +70,11 @@ fn enough_successes_do_not_outrun_a_deadline() {
     let effects = sync(&mut world(deadline(10).started(15), all));
     assert_eq!((effects.conditions, effects.succeeded), (failed("DeadlineExceeded"), 1));
 }
+
+/// A Job that is being deleted is not resumed, so that its clock does not start again each time.
+/// (found by a random Job)
+#[test]
+fn a_deadline_of_a_suspended_job_being_deleted_comes() {
+    let job = deadline(10).started(15).condition("Suspended", "JobSuspended", "").deleting();
+    assert!(sync(&mut world(job, vec![])).conditions.contains(&"Failed/DeadlineExceeded".into()));
+}

@@ -315,3 +315,23 @@ fn a_resumed_job_is_not_ended_by_its_old_start_time() {
     let effects = sync(&mut world(resumed, vec![]));
     assert_eq!((effects.conditions.len(), effects.created.len()), (0, 1));
 }
+
+/// The reference sets the start time anew whenever the words of the condition differ from its
+/// own, which the API refuses for ever. (§21.3; found by a random Job)
+#[test]
+fn only_a_suspended_job_is_resumed() {
+    let by_hand = job().condition_is("Suspended", "False", "Mine", "m").started(50).size(0, 2);
+    let mut world = world(by_hand, vec![]);
+    let effects = sync(&mut world);
+    assert_eq!(world.job.start_time(), Some(ago(50)));
+    assert!(effects.events().is_empty());
+}
+
+/// The reference stores a start time with other changes only. (found by a random Job)
+#[test]
+fn a_start_time_alone_is_stored() {
+    let counted = job().size(0, 2).status("ready", 0).status("terminating", 0);
+    let mut world = world(counted.spec("activeDeadlineSeconds", 5), vec![]);
+    assert_eq!(sync(&mut world).writes.len(), 1);
+    assert_eq!(world.job.start_time(), Some(world.now));
+}

@@ -109,7 +109,6 @@ fn a_pod_that_is_gone_is_counted_all_the_same() {
     let effects = sync_with(&mut world, &|step, _| matches!(step, Step::Release(_)).then(gone));
     assert_eq!((effects.succeeded, effects.is_err), (2, false));
     assert_eq!(effects.conditions, complete("CompletionsReached"));
-    assert!(world.memory.releases.is_empty(), "no event will tell of them");
 }
 
 /// [T6]: §26.6, the vector of 500.
@@ -253,4 +252,18 @@ fn interim_and_terminal_condition_are_two_writes() {
     let stages: Vec<_> = effects.writes.iter().map(conditions).collect();
     assert_eq!(stages[0], ["SuccessCriteriaMet/CompletionsReached"]);
     assert_eq!(stages[1], complete("CompletionsReached"));
+}
+
+/// A failure that does not take effect yet lets no pod go uncounted, not even when the Job is
+/// being deleted. (found by a random Job)
+#[test]
+fn pods_of_a_failing_job_being_deleted_are_kept_until_they_can_be_counted() {
+    let failing = job().size(1, 1).spec("backoffLimit", 0).status("failed", 1).deleting();
+    let mut world = world(failing, vec![pod("r", "Running").on_node()]);
+    super::builders::await_creation(&mut world);
+    let effects = sync(&mut world);
+    assert_eq!((effects.deleted.len(), effects.patches, effects.failed), (1, 0, 1));
+    world.memory = crate::job::Memory::default();
+    let effects = sync(&mut world);
+    assert_eq!((effects.patches, effects.failed), (1, 2));
 }
