@@ -43,7 +43,7 @@ pub(super) struct Measure {
 }
 
 /// All lines of the table, in their order.
-pub(super) const MEASURES: [Measure; 15] = [
+pub(super) const MEASURES: [Measure; 16] = [
     measure("wall_s", 2, |run| run.wall.as_secs_f64()),
     measure("writes_per_pod", 2, |run| run.per_pod(run.writes.total() as f64)),
     measure("pod_creates_per_pod", 3, |run| run.per_pod(run.writes.pod_creates as f64)),
@@ -55,6 +55,7 @@ pub(super) const MEASURES: [Measure; 15] = [
     measure("failed_requests", 0, |run| run.failed as f64),
     measure("controller_cpu_ms_per_pod", 2, |run| run.ms_per_pod(run.controller_cpu)),
     measure("apiserver_cpu_ms_per_pod", 2, |run| run.ms_per_pod(run.api_server_cpu)),
+    measure("nodes_cpu_ms_per_pod", 2, |run| run.ms_per_pod(run.nodes_cpu)),
     measure("rss_before_mib", 1, |run| mib(run.rss_before_kib)),
     measure("rss_peak_mib", 1, |run| mib(run.rss_peak_kib)),
     measure("rss_after_mib", 1, |run| mib(run.rss_after_kib)),

@@ -1,5 +1,7 @@
 //! `lab bench`: our controller and the reference side by side, in figures.
 
+use std::path::PathBuf;
+
 use lab::bench::{self, Contender, Life, Plan, Scenario};
 use lab::paths::workspace_root;
 use serde_json::Value;
@@ -23,6 +25,9 @@ pub(crate) struct Arguments {
     /// Let the nodes write Running too, which makes them take more of the machine
     #[arg(long)]
     with_running: bool,
+    /// Measure this build of our controller instead of building one, to compare two states of it
+    #[arg(long, value_name = "PATH")]
+    binary: Option<PathBuf>,
     /// Print this instead of tables
     #[arg(short, long, value_enum)]
     output: Option<Output>,
@@ -43,7 +48,7 @@ enum Output {
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     prepare::run().await?;
     let plan = plan(&arguments);
-    if plan.contenders.contains(&Contender::Ours) {
+    if plan.contenders.contains(&Contender::Ours) && arguments.binary.is_none() {
         build::release("epilogue-controller").await?;
     }
     let mut terminate = signal(SignalKind::terminate())?;
@@ -66,7 +71,8 @@ fn plan(arguments: &Arguments) -> Plan {
         Who::Both => vec![Contender::Ours, Contender::Reference, Contender::Throttled],
     };
     let life = if arguments.with_running { Life::WithRunning } else { Life::EndOnly };
-    let binary = workspace_root().join("target/release/epilogue-controller");
+    let built = || workspace_root().join("target/release/epilogue-controller");
+    let binary = arguments.binary.clone().unwrap_or_else(built);
     Plan { contenders, runs: usize::from(arguments.runs), life, binary }
 }
 
