@@ -121,7 +121,7 @@ impl Syncer {
 
     /// [S1]: the sync comes again as soon as the watches have caught up.
     fn skip(&self, snapshot: &Snapshot) {
-        let (written, seen) = (snapshot.memory.written, snapshot.seen);
+        let (written, seen) = (snapshot.memory.awaited(), snapshot.seen);
         if written.jobs > seen.jobs {
             self.metrics.stale("batch", "jobs");
         }

@@ -260,6 +260,9 @@ impl State {
         // [S4], [Z4]: a finished Job needs no memory any more.
         if job.is_finished() {
             self.memories.remove(&job.uid);
+        } else {
+            let memory = self.memories.entry(job.uid.clone()).or_default();
+            memory.saw_job(old.as_deref(), job, now);
         }
         let change = match &old {
             Some(old) if old.version == job.version => return,

@@ -9,10 +9,14 @@ use crate::view::Pod;
 ///
 /// DIVERGES(upstream): `failed` must not hold failures that the podFailurePolicy ignores, so
 /// that a disruption costs no time; the reference counts them here. (spec §12.1, §31 E)
+///
+/// DIVERGES(upstream): a failure in the future is taken for one of now, lest a clock that is
+/// behind makes each wait last until it has caught up. (spec §12.2)
 pub(super) fn after<'a>(
     record: BackoffRecord,
     succeeded: impl Iterator<Item = &'a Pod>,
     failed: impl Iterator<Item = &'a Pod>,
+    now: Timestamp,
 ) -> BackoffRecord {
     let last_success = succeeded.filter_map(Pod::finished_at).max();
     let base = if last_success.is_some() { BackoffRecord::default() } else { record };
@@ -20,7 +24,7 @@ pub(super) fn after<'a>(
         base,
         |record, at| BackoffRecord {
             failures: record.failures.saturating_add(1),
-            last_failure: record.last_failure.max(Some(at)),
+            last_failure: record.last_failure.max(Some(at.min(now))),
         },
     )
 }

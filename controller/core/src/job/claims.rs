@@ -78,13 +78,16 @@ enum Ownership {
     Adopt,
 }
 
+/// DIVERGES(upstream): a pod that no longer matches the selector stays its Job's when that is being
+/// deleted; the reference neither counts nor releases it, so that a foreground deletion waits for
+/// its finalizer for ever. (spec §17)
 fn claim(job: &Job, pod: &Pod) -> Ownership {
     let selected = pod.matches(&job.spec.selector);
     if pod.owner.is_some() {
         return match pod.is_owned_by(&job.uid) {
-            true if selected => Ownership::Ours,
-            true if !job.deleting => Ownership::GiveUp,
-            _ => Ownership::Foreign,
+            true if selected || job.deleting => Ownership::Ours,
+            true => Ownership::GiveUp,
+            false => Ownership::Foreign,
         };
     }
     if selected && !job.deleting && pod.deletion.is_none() {

@@ -39,6 +39,8 @@ pub struct Memory {
     pub backoff: Option<BackoffRecord>,
     /// The newest versions that our own writes were answered with. ([Z1])
     pub written: Versions,
+    /// The newest version of the Job in which pods were counted, as the watch showed it, and when.
+    pub counted: Option<(Version, Timestamp)>,
 }
 
 /// Pods that a watch has yet to show as we left them. ([E1])

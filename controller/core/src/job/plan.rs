@@ -104,7 +104,7 @@ fn idle(input: &SyncInput<'_>) -> Option<Idle> {
         Some(Idle::Finished)
     } else if memory.finished {
         Some(Idle::FinishedByUs)
-    } else if !memory.is_caught_up(input.seen) {
+    } else if !memory.is_caught_up(input.seen, input.now, settings.expectations_timeout) {
         Some(Idle::Stale)
     } else if matches!(job.spec.completion_mode, CompletionMode::Unknown(_)) {
         Some(Idle::UnknownCompletionMode)
@@ -206,12 +206,14 @@ impl Plan {
                 ended(Phase::Failed)
                     .filter(|pod| census::counts_as_failure(input.job, pod))
                     .map(AsRef::as_ref),
+                input.now,
             )
         });
         backoff::after(
             record,
             census.newly_succeeded.iter().map(Arc::as_ref),
             census.newly_failed_counted.iter().map(Arc::as_ref),
+            input.now,
         )
     }
 

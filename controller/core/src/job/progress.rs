@@ -179,7 +179,13 @@ impl Progress {
         let claims = std::mem::take(&mut self.plan.claims);
         for (claim, outcome) in claims.iter().zip(outcomes) {
             match outcome {
-                Ok(pod) => self.remember(Recollection::PodWritten(pod.version)),
+                Ok(pod) => {
+                    self.remember(Recollection::PodWritten(pod.version));
+                    if claim.kind != ClaimKind::Release {
+                        // It may be one that we had released before a user took it from us.
+                        self.remember(Recollection::NotReleased(vec![pod.uid]));
+                    }
+                }
                 Err(failure) if is_no_matter(claim, &failure) => {}
                 Err(failure) => return self.stop(failure),
             }
@@ -198,12 +204,16 @@ impl Progress {
             PodStage::Delete { victims, purpose } => {
                 let strip = purpose.strips_finalizer();
                 let purpose = *purpose;
-                let uids = victims.iter().map(|pod| pod.uid.clone()).collect();
+                let uids: Vec<Uid> = victims.iter().map(|pod| pod.uid.clone()).collect();
                 let deletion = |pod: &Arc<Pod>| PodDeletion {
                     pod: Arc::clone(pod),
                     strip: strip && pod.tracked,
                 };
                 let step = Step::Delete(victims.iter().map(deletion).collect());
+                if strip {
+                    // A watch that lags must not make them look countable. ([Z1])
+                    self.remember(Recollection::Releasing(uids.clone()));
+                }
                 if purpose.is_awaited() {
                     self.remember(Recollection::Deleting(uids));
                 }
@@ -280,6 +290,9 @@ impl Progress {
     }
 
     fn forget_deletions(&mut self, purpose: Purpose, kept: Vec<Uid>, not_found: Vec<Uid>) {
+        if purpose.strips_finalizer() && !kept.is_empty() {
+            self.remember(Recollection::NotReleased(kept.clone()));
+        }
         let forgotten = [kept, not_found].concat();
         if purpose.is_awaited() && !forgotten.is_empty() {
             self.remember(Recollection::NotDeleted(forgotten));
@@ -342,6 +355,9 @@ impl Progress {
         Some(Step::Release(self.ledger.releases.clone()))
     }
 
+    /// DIVERGES(upstream): a pod that turns out to be gone is still remembered as released until the
+    /// watch shows it gone; the reference forgets it at once, and counts it again while its cache
+    /// shows it as it was. ([E2])
     fn released(&mut self, outcomes: Vec<Outcome<WrittenPod>>) {
         let releases = std::mem::take(&mut self.ledger.releases);
         let mut unreleased = Vec::new();
@@ -351,13 +367,12 @@ impl Progress {
                     self.remember(Recollection::PodWritten(written.version));
                     self.released.insert(pod.uid.clone());
                 }
+                Err(failure) if failure.kind == FailureKind::NotFound => {
+                    self.released.insert(pod.uid.clone());
+                }
                 Err(failure) => {
                     unreleased.push(pod.uid.clone());
-                    if failure.kind == FailureKind::NotFound {
-                        self.released.insert(pod.uid.clone());
-                    } else {
-                        self.failure.get_or_insert(failure);
-                    }
+                    self.failure.get_or_insert(failure);
                 }
             }
         }

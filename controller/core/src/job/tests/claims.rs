@@ -21,7 +21,7 @@ fn claims(effects: &Effects) -> Vec<(String, ClaimKind)> {
 }
 
 fn confirms(effects: &Effects) -> bool {
-    effects.trace.steps.iter().any(|step| *step == Step::ConfirmJob)
+    effects.trace.steps.contains(&Step::ConfirmJob)
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn pods_are_claimed_by_owner_selector_and_deletion() {
         (plain(), foreign(p()), None, 1),
         (plain(), of_kind(p(), "CronJob"), None, 1),
         (plain().deleting(), p(), None, 1),
-        (plain().deleting(), p().unselected(), None, 0),
+        (plain().deleting(), p().unselected(), None, 1),
         (plain().deleting(), p().orphan(), None, 0),
     ]
     .into_iter()
@@ -149,6 +149,7 @@ fn claims_are_patches_that_only_touch_what_they_must() {
                 assert_eq!(patch["ownerReferences"][0]["uid"], "job-uid");
                 assert_eq!(patch["ownerReferences"][0]["controller"], true);
                 assert_eq!(patch["finalizers"], finalizers);
+                assert!(patch["resourceVersion"].is_string());
             }
             Some("uid-r") => {
                 assert_eq!(patch["ownerReferences"][0]["$patch"], "delete");
@@ -156,6 +157,7 @@ fn claims_are_patches_that_only_touch_what_they_must() {
             }
             Some("uid-t") => {
                 assert_eq!(patch["finalizers"], finalizers);
+                assert!(patch["resourceVersion"].is_string());
                 assert!(patch.get("ownerReferences").is_none());
             }
             other => panic!("a claim of {other:?}"),
