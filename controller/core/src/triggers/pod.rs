@@ -53,8 +53,13 @@ pub fn pod_changed(change: PodChange<'_>, lookup: &impl Lookup) -> Triggers {
         // [H8]: a relist shows what is known already.
         PodChange::Updated(old, new) if old.version == new.version => Triggers::default(),
         // [H5], [H8]
-        PodChange::Added(pod) | PodChange::Updated(_, pod) if pod.deletion.is_some() => {
-            ended(pod, Change::of_pod(change.before(), Some(pod)), lookup)
+        PodChange::Added(pod) if pod.deletion.is_some() => {
+            ended(pod, Change::of_pod(None, Some(pod)), lookup)
+        }
+        PodChange::Updated(old, new) if new.deletion.is_some() => {
+            let mut triggers = Triggers::default();
+            triggers.part(old, new, lookup);
+            triggers.and(ended(new, Change::of_pod(Some(old), Some(new)), lookup))
         }
         PodChange::Added(pod) => added(pod, lookup),
         PodChange::Updated(old, new) => updated(old, new, lookup),
@@ -66,9 +71,7 @@ fn added(pod: &Pod, lookup: &impl Lookup) -> Triggers {
     let mut triggers = Triggers::default();
     if pod.owner.is_some() {
         // [H6]
-        if let Some(job) = owner_of(pod, lookup) {
-            triggers.tell(job, Change::of_pod(None, Some(pod)));
-        }
+        triggers.tell_owner(pod, Change::of_pod(None, Some(pod)), lookup);
     } else {
         // [H7]
         triggers.look_at(pod);
@@ -79,16 +82,10 @@ fn added(pod: &Pod, lookup: &impl Lookup) -> Triggers {
 
 fn updated(old: &Pod, new: &Pod, lookup: &impl Lookup) -> Triggers {
     let mut triggers = Triggers::default();
+    triggers.part(old, new, lookup);
     // [H9]
-    if old.owner != new.owner
-        && let Some(job) = owner_of(old, lookup)
-    {
-        triggers.tell(job, Change::Ended);
-    }
     if new.owner.is_some() {
-        if let Some(job) = owner_of(new, lookup) {
-            triggers.tell(job, Change::of_pod(Some(old), Some(new)));
-        }
+        triggers.tell_owner(new, Change::of_pod(Some(old), Some(new)), lookup);
         return triggers;
     }
     // [H10]
@@ -111,6 +108,37 @@ fn ended(pod: &Pod, change: Change, lookup: &impl Lookup) -> Triggers {
 }
 
 impl Triggers {
+    /// To the Job that had the pod before. ([H9])
+    ///
+    /// DIVERGES(upstream): also when the pod is being deleted; a Job that waits for the end of
+    /// that pod would not hear in the reference that it waits for nothing. ([H8])
+    fn part(&mut self, old: &Pod, new: &Pod, lookup: &impl Lookup) {
+        if old.owner != new.owner
+            && let Some(job) = owner_of(old, lookup)
+        {
+            self.tell(job, Change::Ended);
+        }
+    }
+
+    /// To the Job that controls the pod.
+    ///
+    /// DIVERGES(upstream): a pod that turns up when its Job has finished, because the reply of
+    /// its creation was lost, loses its finalizer; in the reference it keeps it until somebody
+    /// deletes the pod. (spec §29 item 16)
+    fn tell_owner(&mut self, pod: &Pod, change: Change, lookup: &impl Lookup) {
+        match owner_of(pod, lookup) {
+            Some(job) if job.is_finished() => self.look_at(pod),
+            Some(job) => self.tell(job, change),
+            None => {}
+        }
+    }
+
+    fn and(mut self, more: Self) -> Self {
+        self.witnesses.extend(more.witnesses);
+        self.queue.extend(more.queue);
+        self
+    }
+
     fn tell(&mut self, job: &Job, change: Change) {
         self.witnesses.push(job.uid.clone());
         self.queue.push(Trigger::Batch(job.key.clone(), change));
