@@ -175,8 +175,13 @@ impl World {
         if self.api.pods.contains_key(uid) && !fits && claim.kind != ClaimKind::Track {
             return Err(Failure::new(FailureKind::Invalid, "another controller owns it"));
         }
+        let gives = claim.kind != ClaimKind::Release;
+        let version = self.api.pods.get(uid).map(|pod| pod.version);
+        if gives && version.is_some_and(|version| version != claim.pod.version) {
+            return Err(Failure::new(FailureKind::Conflict, "the object has been modified"));
+        }
         let closing = |pod: &Arc<Pod>| pod.deletion.is_some() && !pod.tracked;
-        if claim.kind != ClaimKind::Release && self.api.pods.get(uid).is_some_and(closing) {
+        if gives && self.api.pods.get(uid).is_some_and(closing) {
             return Err(Failure::new(FailureKind::Invalid, "no new finalizers while deleting"));
         }
         let pod = self.api.change_pod(uid, |pod| match claim.kind {

@@ -37,6 +37,9 @@ struct Record {
     /// that reads at one time and creates at a later one cannot exclude the former; the reference
     /// makes them too.
     exempt: bool,
+    /// A user, or the garbage collector for one, took it from its Job or gave it to one: nothing
+    /// in the API tells then what became of it before.
+    meddled: bool,
 }
 
 /// The counting of one Job.
@@ -69,13 +72,14 @@ impl Ledger {
         self.pods.get(pod).is_some_and(|record| record.exempt)
     }
 
-    /// A user takes a pod from a Job or gives it one. One that comes back is counted anew, as in
-    /// the reference: nothing tells that it was counted before.
+    /// A user takes a pod from a Job or gives it one.
     pub(super) fn estranged(&mut self, pod: &Pod) {
-        for account in self.accounts.values_mut() {
-            account.counted.remove(&pod.uid);
-        }
         self.exempt(&pod.uid, pod.owner.as_ref().map(|owner| &owner.uid));
+        self.pods.entry(pod.uid.clone()).or_default().meddled = true;
+    }
+
+    fn is_meddled(&self, pod: &Uid) -> bool {
+        self.pods.get(pod).is_some_and(|record| record.meddled)
     }
 
     fn exempt(&mut self, pod: &Uid, job: Option<&Uid>) {
@@ -154,11 +158,14 @@ impl Ledger {
             let uncounted = listed(&job.status).0;
             let succeeded = api.pods_of(&job.uid).filter(|pod| {
                 pod.tracked
+                    && !self.is_meddled(&pod.uid)
+                    && (pod.deletion.is_none() || planned.replaces_failed_only())
                     && pod.phase == controller_core::view::Phase::Succeeded
                     && !listed(&job.status).1.contains(&pod.uid)
                     && !uncounted.contains(&pod.uid)
             });
-            let active = api.pods_of(&job.uid).filter(|pod| pod.is_active()).count();
+            let active = api.pods_of(&job.uid).filter(|pod| pod.is_active());
+            let active = active.filter(|pod| !self.is_meddled(&pod.uid)).count();
             let done = number(job.status.succeeded) + uncounted.len() + succeeded.count();
             if active + done > usize::try_from(completions).unwrap_or(0) {
                 self.violate(format!(
@@ -175,10 +182,11 @@ impl Ledger {
     /// A claim went through.
     pub(super) fn claimed(&mut self, pod: &Pod, job: &Job, kind: ClaimKind) {
         if kind == ClaimKind::Adopt {
-            self.exempt(&pod.uid, Some(&job.uid));
+            self.estranged(pod);
         }
         let counted = |account: &Account| account.counted.contains(&pod.uid);
-        if kind == ClaimKind::Track && self.accounts.get(&job.uid).is_some_and(counted) {
+        let checked = kind == ClaimKind::Track && !self.is_meddled(&pod.uid);
+        if checked && self.accounts.get(&job.uid).is_some_and(counted) {
             self.violate(format!("{} is tracked again after it was counted", pod.uid));
         }
     }
@@ -186,8 +194,11 @@ impl Ledger {
     /// The queue of orphans is about to release a pod.
     pub(super) fn orphaned(&mut self, api: &Api, seen: &Pod) {
         let Some(pod) = api.pods.get(&seen.uid).filter(|pod| pod.tracked) else { return };
-        // A pod that was adopted since is the known race of two patches without a precondition.
-        let Some(owner) = pod.owner.as_ref().filter(|_| seen.owner == pod.owner) else { return };
+        // Given to a Job since it was seen: a race of two patches without a precondition.
+        if self.is_meddled(&pod.uid) {
+            return;
+        }
+        let Some(owner) = &pod.owner else { return };
         if api.job(&owner.uid).is_some_and(|job| !job.is_finished()) {
             self.violate(format!("{} of a running Job is released as an orphan", pod.uid));
         }
@@ -196,7 +207,8 @@ impl Ledger {
     /// A sync is about to release a pod, `seen` as it planned.
     pub(super) fn released(&mut self, api: &Api, planned: &Job, seen: &Pod) {
         let tracked = api.pods.get(&seen.uid).is_some_and(|pod| pod.tracked);
-        let Some(job) = api.job(&planned.uid).filter(|_| tracked) else { return };
+        let checked = tracked && !self.is_meddled(&seen.uid);
+        let Some(job) = api.job(&planned.uid).filter(|_| checked) else { return };
         let counted = |account: &Account| account.counted.contains(&seen.uid);
         let (succeeded, failed) = listed(&job.status);
         let standing = Standing {
@@ -243,7 +255,7 @@ impl Ledger {
         let record = self.pods.get(uid).cloned().unwrap_or_default();
         let fails = has_condition(new, job_condition::FAILURE_TARGET);
         let counted = |account: &Account| account.counted.contains(uid);
-        if self.accounts.get(&job.uid).is_some_and(counted) {
+        if self.accounts.get(&job.uid).is_some_and(counted) && !record.meddled {
             self.violate(format!("{uid} of {} is counted twice", job.key));
         }
         if !record.owners.contains(&job.uid) {
@@ -259,6 +271,9 @@ impl Ledger {
 
     /// A UID has moved into a counter.
     fn settled(&mut self, api: &Api, job: &Job, uid: &Uid) {
+        if self.is_meddled(uid) {
+            return;
+        }
         if api.pods.get(uid).is_some_and(|pod| pod.tracked && pod.is_owned_by(&job.uid)) {
             self.violate(format!("{uid} of {} is counted and has its finalizer", job.key));
         }
@@ -277,7 +292,10 @@ impl Ledger {
         };
         let (old_set, new_set) =
             (read(&job.status.completed_indexes), read(&new.completed_indexes));
-        if number(new.succeeded) != new_set.len() as usize {
+        // Where the API forbids a decrease, the counter may stay behind a set that shrank.
+        let elastic = job.spec.completions == Some(job.spec.parallelism);
+        let kept = !elastic && new.succeeded == job.status.succeeded;
+        if number(new.succeeded) != new_set.len() as usize && !kept {
             self.violate(format!("{}: succeeded is not the number of indexes", job.key));
         }
         let failed = listed(new).1;

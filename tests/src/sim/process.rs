@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use controller_core::job::Versions;
 use controller_core::orphans::Orphans;
 use controller_core::pace::{Batching, LastSync, Load, PaceInput};
 use controller_core::queue_core::{FailureDelay, QueueCore};
@@ -222,16 +223,38 @@ impl World {
             self.relist(number, kind);
             return;
         }
-        for _ in 0..=self.random.below(4) {
+        let position = match kind {
+            Kind::Jobs => self.processes[number].jobs.position,
+            Kind::Pods => self.processes[number].pods.position,
+        };
+        let count = 1 + self.random.below(if self.temper.coalesces { 12 } else { 4 });
+        for _ in 0..count {
             let reaction = match (kind, listing) {
                 (Kind::Jobs, true) => self.list_jobs(number),
                 (Kind::Pods, true) => self.list_pods(number),
-                (Kind::Jobs, false) => self.watch_jobs(number),
-                (Kind::Pods, false) => self.watch_pods(number),
+                (Kind::Jobs, false) => self.watch_jobs(number, position + count),
+                (Kind::Pods, false) => self.watch_pods(number, position + count),
             };
             let Some(reaction) = reaction else { break };
             self.take_in(number, reaction);
         }
+        self.look_at_queues(number);
+    }
+
+    /// The API tells watches that have nothing to tell how far they have come.
+    pub(super) fn bookmark(&mut self) {
+        let Some(number) = self.leader() else { return };
+        let version = self.api.version();
+        let process = &mut self.processes[number];
+        let mut seen = Versions::default();
+        if process.jobs.listed && process.jobs.position == self.api.job_log.len() {
+            seen.jobs = version;
+        }
+        if process.pods.listed && process.pods.position == self.api.pod_log.len() {
+            seen.pods = version;
+        }
+        let reaction = process.store.seen(seen);
+        self.take_in(number, reaction);
         self.look_at_queues(number);
     }
 
@@ -260,8 +283,9 @@ impl World {
         Some(process.store.pods_end(version))
     }
 
-    fn watch_jobs(&mut self, number: usize) -> Option<Reaction> {
-        let coalesces = self.coalesces();
+    /// The next event. An update that a later one before `until` follows may be left out: what is
+    /// delivered together may be merged.
+    fn watch_jobs(&mut self, number: usize, until: usize) -> Option<Reaction> {
         let process = &mut self.processes[number];
         let now = process.time(self.api.now);
         let position = process.jobs.position;
@@ -272,7 +296,10 @@ impl World {
                 let again = |later: &Sighting<Job>| {
                     matches!(later, Sighting::Shown(other) if other.uid == job.uid)
                 };
-                if coalesces && self.api.job_log[position + 1..].iter().any(again) {
+                let until = until.min(self.api.job_log.len()).max(position + 1);
+                let merges = self.temper.coalesces
+                    && self.api.job_log[position + 1..until].iter().any(again);
+                if merges {
                     return Some(Vec::new());
                 }
                 process.store.job_shown(job, now)
@@ -281,8 +308,7 @@ impl World {
         })
     }
 
-    fn watch_pods(&mut self, number: usize) -> Option<Reaction> {
-        let coalesces = self.coalesces();
+    fn watch_pods(&mut self, number: usize, until: usize) -> Option<Reaction> {
         let process = &mut self.processes[number];
         let position = process.pods.position;
         let sighting = self.api.pod_log.get(position)?;
@@ -292,18 +318,16 @@ impl World {
                 let again = |later: &Sighting<Pod>| {
                     matches!(later, Sighting::Shown(other) if other.uid == pod.uid)
                 };
-                if coalesces && self.api.pod_log[position + 1..].iter().any(again) {
+                let until = until.min(self.api.pod_log.len()).max(position + 1);
+                let merges = self.temper.coalesces
+                    && self.api.pod_log[position + 1..until].iter().any(again);
+                if merges {
                     return Some(Vec::new());
                 }
                 process.store.pod_shown(pod)
             }
             Sighting::Gone(pod, version) => process.store.pod_gone(&pod.uid, *version),
         })
-    }
-
-    /// Whether an update that a later one follows is left out.
-    fn coalesces(&mut self) -> bool {
-        self.temper.coalesces && self.random.percent(50)
     }
 
     /// Puts what follows from an event into the queues of a process.

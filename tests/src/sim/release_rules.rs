@@ -21,7 +21,7 @@ pub(super) fn problem(planned: &Job, job: &Job, seen: &Pod, it: Standing) -> Opt
         || seen.index.is_some_and(|index| index < planned.index_bound().min(job.index_bound()));
     match seen.phase {
         Phase::Succeeded => {
-            let done = seen.index.is_some_and(|index| completed(job, index));
+            let done = seen.index.is_some_and(|index| has_ended(job, index));
             let counted = it.accounted || (planned.is_indexed() && done);
             (placed && !counted).then_some("it succeeded and is not counted")
         }
@@ -45,9 +45,12 @@ pub(super) fn problem(planned: &Job, job: &Job, seen: &Pod, it: Standing) -> Opt
     }
 }
 
-fn completed(job: &Job, index: u32) -> bool {
-    let text = job.status.completed_indexes.as_deref().unwrap_or_default();
-    IndexSet::parse(text, u32::MAX).contains(index)
+/// Completed, or failed for good; an index ends once.
+fn has_ended(job: &Job, index: u32) -> bool {
+    let status = &job.status;
+    [&status.completed_indexes, &status.failed_indexes].into_iter().any(|text| {
+        IndexSet::parse(text.as_deref().unwrap_or_default(), u32::MAX).contains(index)
+    })
 }
 
 /// The action of the first rule of the failure policy that matches.

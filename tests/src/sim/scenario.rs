@@ -61,7 +61,7 @@ impl Temper {
             workers: 1 + random.below(3),
             jobs: 1 + random.below(3),
             quiet_after,
-            settles_within: Duration::from_hours(3),
+            settles_within: Duration::from_hours(6),
             settings: settings(random),
         }
     }

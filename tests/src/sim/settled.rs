@@ -27,7 +27,8 @@ impl World {
         };
         let (active, terminating) = (pods(Pod::is_active), pods(Pod::is_terminating));
         if job.deleting {
-            return Some("its deletion does not come to an end".to_owned());
+            let pods: Vec<_> = self.api.pods_of(&job.uid).collect();
+            return Some(format!("its deletion does not come to an end: {pods:#?}"));
         }
         if job.is_finished() {
             return None;

@@ -121,6 +121,13 @@ impl Store {
         reaction
     }
 
+    /// All events up to these versions have been shown.
+    pub(super) fn seen(&mut self, versions: Versions) -> Reaction {
+        let mut reaction = Vec::new();
+        self.advance(versions, &mut reaction);
+        reaction
+    }
+
     /// What a plan for this Job is made from; nothing when there is no such Job.
     pub(super) fn snapshot(&self, key: &JobKey) -> Option<Snapshot> {
         let job = Arc::clone(self.jobs.get(key)?);
@@ -189,6 +196,9 @@ impl Store {
         let old = self.jobs.insert(job.key.clone(), Arc::clone(&job));
         if job.is_finished() {
             self.memories.remove(&job.uid);
+        } else {
+            let memory = self.memories.entry(job.uid.clone()).or_default();
+            memory.saw_job(old.as_deref(), &job, now);
         }
         let change = match &old {
             Some(old) if old.version == job.version => return,

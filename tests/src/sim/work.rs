@@ -108,7 +108,7 @@ impl World {
         self.random.shuffle(&mut snapshot.pods);
         let plan = self.plan(number, &snapshot);
         if plan.idle == Some(Idle::Stale) {
-            let written = snapshot.memory.written;
+            let written = snapshot.memory.awaited();
             let reaction = self.processes[number].store.await_versions(key.clone(), written);
             self.take_in(number, reaction);
         }

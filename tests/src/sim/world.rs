@@ -181,6 +181,9 @@ impl World {
             Event::Housekeeping => {
                 self.collect_garbage();
                 self.collect_pods();
+                if self.random.percent(10) {
+                    self.bookmark();
+                }
                 self.agenda.after(HOUSEKEEPING, Event::Housekeeping);
             }
             Event::User => self.user(),
