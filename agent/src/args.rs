@@ -1,0 +1,98 @@
+//! The command line, and whether its values go together.
+
+use std::path::PathBuf;
+
+use agent_core::shutdown::bands::{BandFlags, Bands, BandsError};
+use agent_core::time_span::TimeSpan;
+use clap::{Parser, Subcommand, ValueEnum};
+
+/// Ends the pods of a node that shuts down, and makes sure that the API knows how each one ended.
+#[derive(Debug, Parser)]
+#[command(name = "epilogue-agent", version, about, arg_required_else_help = true)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What the program does.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Says whether a shutdown of this node would go well, and what to do if not. Changes nothing;
+    /// takes a delay lock for a moment. Exits with 1 if a check fails.
+    Check(CheckArgs),
+}
+
+/// The flags of `check`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct CheckArgs {
+    /// Directory under which the host's files lie.
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    pub(crate) root: PathBuf,
+    /// D-Bus address of the system bus. Without it: /run/dbus/system_bus_socket under --root.
+    #[arg(long, value_name = "ADDRESS", env = "DBUS_SYSTEM_BUS_ADDRESS")]
+    pub(crate) bus_address: Option<String>,
+    /// Form of the output.
+    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+    pub(crate) output: Output,
+    /// Time that the pods may take to end, all together, as 30s or 2min; 0 to end none. Without
+    /// it and the two below: 30s, 10s of them for critical pods.
+    #[arg(long, value_name = "DURATION")]
+    shutdown_grace_period: Option<TimeSpan>,
+    /// The part of it that is kept for critical pods (priority 2000000000 and above).
+    #[arg(long, value_name = "DURATION")]
+    shutdown_grace_period_critical_pods: Option<TimeSpan>,
+    /// In place of the two: seconds for the pods from each priority on, as 0=20,2000000000=10.
+    #[arg(long, value_name = "PRIORITY=SECONDS,...", allow_hyphen_values = true)]
+    shutdown_grace_period_by_pod_priority: Option<String>,
+}
+
+/// The form of the output.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Output {
+    /// For people.
+    Table,
+    /// For machines.
+    Json,
+}
+
+impl CheckArgs {
+    /// The bands that the flags make.
+    pub(crate) fn bands(&self) -> Result<Option<Bands>, BandsError> {
+        let flags = BandFlags {
+            total: self.shutdown_grace_period,
+            critical: self.shutdown_grace_period_critical_pods,
+            by_priority: self.shutdown_grace_period_by_pod_priority.clone(),
+        };
+        flags.bands()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn the_flags_make_bands() {
+        let bands = |flags: &[&str]| {
+            let line = ["epilogue-agent", "check"].iter().chain(flags);
+            let Command::Check(args) = Args::parse_from(line).command;
+            args.bands().map(|bands| bands.map_or_else(String::new, |bands| bands.to_string()))
+        };
+        assert_eq!(bands(&[]).expect("must be bands"), "0=20,2000000000=10");
+        let list = bands(&["--shutdown-grace-period-by-pod-priority", "-7=1,0=20"]);
+        assert_eq!(list.expect("must be bands"), "-7=1,0=20");
+        let total =
+            bands(&["--shutdown-grace-period=2m", "--shutdown-grace-period-critical-pods=30"]);
+        assert_eq!(total.expect("must be bands"), "0=90,2000000000=30");
+        assert_eq!(bands(&["--shutdown-grace-period=0"]).expect("must be off"), "");
+        let error =
+            bands(&["--shutdown-grace-period=5s", "--shutdown-grace-period-critical-pods=6s"]);
+        assert!(error.is_err());
+    }
+}

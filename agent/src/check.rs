@@ -1,0 +1,50 @@
+//! `epilogue-agent check`: gathers the facts, has them judged, and prints the report.
+
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+
+use agent_core::check::facts::{self, Facts};
+use agent_core::check::{Report, Verdict, judge};
+use agent_core::shutdown::bands::Bands;
+use anyhow::Context as _;
+use jiff::Timestamp;
+
+use crate::args::{CheckArgs, Output};
+use crate::host::Host;
+use crate::source::logind::Bus;
+use crate::table;
+
+/// Checks the node; 1 if a check fails.
+pub(crate) fn run(args: CheckArgs, bands: Option<Bands>) -> anyhow::Result<ExitCode> {
+    let host = Host::new(args.root);
+    let conf_files = host.logind_conf_files()?;
+    let bus_address = args.bus_address.unwrap_or_else(|| host.bus_address());
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    let bus = runtime.block_on(ask(&bus_address, &host));
+    let report = judge(&Facts { bus_address, bus, conf_files, bands }, Timestamp::now());
+    print(&report, args.output).context("cannot write the report")?;
+    Ok(if report.verdict == Verdict::Fail { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+async fn ask(address: &str, host: &Host) -> facts::Bus {
+    let bus = match Bus::connect(address).await {
+        Ok(bus) => bus,
+        Err(error) => return facts::Bus::Unreachable(error),
+    };
+    match bus.logind().await {
+        Ok(Some(logind)) => facts::Bus::WithLogind(Box::new(logind.facts(host).await)),
+        Ok(None) => facts::Bus::WithoutLogind,
+        Err(error) => facts::Bus::Mute(error),
+    }
+}
+
+fn print(report: &Report, output: Output) -> io::Result<()> {
+    let text = match output {
+        Output::Table => table::render(report),
+        Output::Json => serde_json::to_string_pretty(report)? + "\n",
+    };
+    io::stdout().write_all(text.as_bytes())
+}

@@ -1,0 +1,146 @@
+//! The files of the host, all under one root, so that a test hands in a directory.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use agent_core::shutdown::logind_conf::{ConfFile, DROP_IN_DIRS, MAIN_FILES};
+use thiserror::Error;
+
+/// The host's files.
+#[derive(Clone, Debug)]
+pub(crate) struct Host {
+    root: PathBuf,
+}
+
+/// Why a file of the host could not be read.
+#[derive(Debug, Error)]
+pub(crate) enum HostError {
+    /// A directory.
+    #[error("cannot list {path}")]
+    List {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    /// A file.
+    #[error("cannot read {path}")]
+    Read {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl Host {
+    /// The host whose files lie under `root`.
+    pub(crate) fn new(root: PathBuf) -> Self {
+        Self { root }
+    }
+
+    fn path(&self, host_path: &str) -> PathBuf {
+        self.root.join(host_path.trim_start_matches('/'))
+    }
+
+    /// Where the system bus listens unless told otherwise.
+    pub(crate) fn bus_address(&self) -> String {
+        format!("unix:path={}", self.path("/run/dbus/system_bus_socket").display())
+    }
+
+    /// All files of logind's configuration, by their paths on the host.
+    pub(crate) fn logind_conf_files(&self) -> Result<Vec<ConfFile>, HostError> {
+        let mut files = Vec::new();
+        for path in MAIN_FILES {
+            files.extend(self.conf_file(path)?);
+        }
+        for dir in DROP_IN_DIRS {
+            for name in names(&self.path(dir))? {
+                files.extend(self.conf_file(&format!("{dir}/{name}"))?);
+            }
+        }
+        Ok(files)
+    }
+
+    /// The name of a running process.
+    pub(crate) fn process_name(&self, pid: u32) -> Option<String> {
+        let name = fs::read_to_string(self.path(&format!("/proc/{pid}/comm"))).ok()?;
+        Some(name.trim_end().to_owned())
+    }
+
+    fn conf_file(&self, host_path: &str) -> Result<Option<ConfFile>, HostError> {
+        let path = self.path(host_path);
+        match fs::read(&path) {
+            Ok(bytes) => Ok(Some(ConfFile {
+                path: host_path.to_owned(),
+                text: String::from_utf8_lossy(&bytes).into_owned(),
+            })),
+            Err(error) if is_absent(&error) => Ok(None),
+            Err(source) => Err(HostError::Read { path, source }),
+        }
+    }
+}
+
+fn names(dir: &Path) -> Result<Vec<String>, HostError> {
+    let failed = |source| HostError::List { path: dir.to_owned(), source };
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) if is_absent(&error) => return Ok(Vec::new()),
+        Err(source) => return Err(failed(source)),
+    };
+    entries
+        .map(|entry| entry.map(|entry| entry.file_name().to_string_lossy().into_owned()))
+        .filter(|name| name.as_ref().map_or(true, |name| is_conf(name)))
+        .collect::<Result<_, _>>()
+        .map_err(failed)
+}
+
+fn is_conf(name: &str) -> bool {
+    name.rsplit_once('.').is_some_and(|(_, ending)| ending == "conf")
+}
+
+/// Also a directory in a file's place is none of logind's files.
+fn is_absent(error: &io::Error) -> bool {
+    use io::ErrorKind::{IsADirectory, NotADirectory, NotFound};
+    matches!(error.kind(), NotFound | NotADirectory | IsADirectory)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loginds_files_are_found_under_the_root() {
+        let root = tempfile::tempdir().expect("must be creatable");
+        let write = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().expect("must have one")).expect("must be creatable");
+            fs::write(path, text).expect("must be writable");
+        };
+        write("etc/systemd/logind.conf", "main");
+        write("etc/systemd/logind.conf.d/a.conf", "a");
+        write("etc/systemd/logind.conf.d/readme", "no");
+        write("usr/lib/systemd/logind.conf.d/b.conf", "b");
+        write("etc/systemd/logind.conf.d/dir.conf/inside", "no");
+        let link = root.path().join("etc/systemd/logind.conf.d/mask.conf");
+        std::os::unix::fs::symlink("/dev/null", link).expect("must be linkable");
+        write("proc/77/comm", "kubelet\n");
+
+        let host = Host::new(root.path().to_owned());
+        let mut files = host.logind_conf_files().expect("must be readable");
+        files.sort_by(|a, b| a.path.cmp(&b.path));
+        let found: Vec<_> =
+            files.iter().map(|file| (file.path.as_str(), file.text.as_str())).collect();
+        let expected = [
+            ("/etc/systemd/logind.conf", "main"),
+            ("/etc/systemd/logind.conf.d/a.conf", "a"),
+            ("/etc/systemd/logind.conf.d/mask.conf", ""),
+            ("/usr/lib/systemd/logind.conf.d/b.conf", "b"),
+        ];
+        assert_eq!(found, expected);
+        assert_eq!(host.process_name(77).as_deref(), Some("kubelet"));
+        assert_eq!(host.process_name(78), None);
+        assert!(host.bus_address().ends_with("/run/dbus/system_bus_socket"));
+        let empty = Host::new(root.path().join("none"));
+        assert_eq!(empty.logind_conf_files().expect("must be readable"), []);
+    }
+}

@@ -1,0 +1,80 @@
+//! The report of `check` as a table for people.
+
+use std::fmt::Write as _;
+
+use agent_core::check::{Report, Time};
+use agent_core::time_span::TimeSpan;
+
+/// The table, the use of the time, and the verdict.
+pub(crate) fn render(report: &Report) -> String {
+    let mut text = String::from("CHECK     VERDICT  FOUND\n");
+    for check in &report.checks {
+        line(&mut text, check.name, check.verdict.as_str(), &check.found);
+        if let Some(remedy) = &check.remedy {
+            line(&mut text, "", "", &format!("-> {remedy}"));
+        }
+    }
+    text.push('\n');
+    if let Some(time) = &report.time {
+        text.push_str(&time_line(time));
+    }
+    text + "verdict: " + report.verdict.as_str() + "\n"
+}
+
+fn line(text: &mut String, name: &str, verdict: &str, words: &str) {
+    writeln!(text, "{name:<10}{verdict:<9}{words}").expect("a String must take any text");
+}
+
+fn time_line(time: &Time) -> String {
+    let span = |millis: u64| TimeSpan::from_micros(millis.saturating_mul(1_000));
+    format!(
+        "of the {} granted: {} to mark pods, {} to end them, {} for the reports, {} kept free\n",
+        span(time.granted_ms),
+        span(time.mark_ms),
+        span(time.kill_ms),
+        span(time.flush_ms),
+        span(time.margin_ms),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use agent_core::check::{Check, Verdict};
+
+    #[test]
+    fn each_check_is_a_line_and_a_remedy_another() {
+        let check = |name, verdict, remedy: Option<&str>| Check {
+            name,
+            verdict,
+            found: "what is".into(),
+            remedy: remedy.map(Into::into),
+        };
+        let report = Report {
+            verdict: Verdict::Fail,
+            mode: None,
+            checks: vec![
+                check("bus", Verdict::Ok, None),
+                check("delay", Verdict::Fail, Some("write it")),
+            ],
+            time: Some(Time {
+                granted_ms: 5_000,
+                wanted_ms: 40_000,
+                mark_ms: 1_150,
+                kill_ms: 2_200,
+                flush_ms: 1_400,
+                margin_ms: 250,
+            }),
+        };
+        let expected = "\
+CHECK     VERDICT  FOUND
+bus       ok       what is
+delay     fail     what is
+                   -> write it
+
+of the 5s granted: 1.15s to mark pods, 2.2s to end them, 1.4s for the reports, 0.25s kept free
+verdict: fail
+";
+        assert_eq!(render(&report), expected);
+    }
+}

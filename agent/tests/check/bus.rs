@@ -1,0 +1,73 @@
+//! A private message bus: a `dbus-daemon` of the test's own, ended with it.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// A running bus.
+#[derive(Debug)]
+pub(crate) struct PrivateBus {
+    daemon: Child,
+    pub(crate) address: String,
+}
+
+impl PrivateBus {
+    /// Starts a bus where a host whose files lie under `root` has its system bus.
+    pub(crate) fn start(root: &Path) -> Self {
+        let dir = root.join("run/dbus");
+        fs::create_dir_all(&dir).expect("the root must be writable");
+        let conf = configure(&dir);
+        let log = dir.join("dbus-daemon.log");
+        let stderr = fs::File::create(&log).expect("the root must be writable");
+        let started = Command::new("dbus-daemon")
+            .arg(format!("--config-file={}", conf.display()))
+            .args(["--print-address", "--nofork", "--nopidfile", "--nosyslog"])
+            .stdout(Stdio::piped())
+            .stderr(stderr)
+            .spawn();
+        let mut daemon = started.unwrap_or_else(|error| {
+            panic!("dbus-daemon: {error}; install it with `apt-get install dbus`")
+        });
+        let stdout = daemon.stdout.take().expect("its output must be piped");
+        let mut address = String::new();
+        BufReader::new(stdout).read_line(&mut address).expect("it must print its address");
+        let listens = address.starts_with("unix:");
+        assert!(
+            listens,
+            "dbus-daemon must listen: {}",
+            fs::read_to_string(log).unwrap_or_default()
+        );
+        Self { daemon, address: address.trim_end().to_owned() }
+    }
+}
+
+impl Drop for PrivateBus {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.daemon.kill();
+        let _ = self.daemon.wait();
+    }
+}
+
+fn configure(dir: &Path) -> PathBuf {
+    let text = format!(
+        r#"<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
+ "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
+<busconfig>
+  <type>custom</type>
+  <listen>unix:path={}/system_bus_socket</listen>
+  <auth>EXTERNAL</auth>
+  <policy context="default">
+    <allow send_destination="*" eavesdrop="true"/>
+    <allow eavesdrop="true"/>
+    <allow own="*"/>
+  </policy>
+</busconfig>
+"#,
+        dir.display()
+    );
+    let path = dir.join("bus.conf");
+    fs::write(&path, text).expect("the root must be writable");
+    path
+}

@@ -1,0 +1,264 @@
+//! `epilogue-agent check` as its user runs it: the program, against a private bus with a double
+//! of logind, and a directory for the host's files. (spec/node-agent.md §10.6-6)
+
+mod bus;
+mod login1;
+
+use std::fs;
+use std::path::Path;
+
+use bus::PrivateBus;
+use login1::{Access, Behaviour, Lock, Login1};
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::process::Command;
+
+/// A host: its files, its bus.
+struct Host {
+    bus: PrivateBus,
+    root: TempDir,
+}
+
+/// What the program said, and its exit code.
+struct Said {
+    stdout: String,
+    stderr: String,
+    code: i32,
+}
+
+impl Host {
+    fn start() -> Self {
+        let root = tempfile::tempdir().expect("must be creatable");
+        Self { bus: PrivateBus::start(root.path()), root }
+    }
+
+    fn write(&self, path: &str, text: &str) {
+        let path = self.root.path().join(path);
+        let dir = path.parent().expect("must lie in a directory");
+        fs::create_dir_all(dir).expect("the root must be writable");
+        fs::write(path, text).expect("the root must be writable");
+    }
+
+    async fn logind(&self, behaviour: Behaviour) -> Login1 {
+        Login1::start(&self.bus.address, behaviour).await
+    }
+
+    async fn check(&self, flags: &[&str]) -> Said {
+        agent(self.root.path(), &[&["check", "-o", "json"], flags].concat()).await
+    }
+}
+
+/// Runs the program without the machine's own bus in reach.
+async fn agent(root: &Path, arguments: &[&str]) -> Said {
+    let output = Command::new(env!("CARGO_BIN_EXE_epilogue-agent"))
+        .args(arguments)
+        .arg("--root")
+        .arg(root)
+        .env_remove("DBUS_SYSTEM_BUS_ADDRESS")
+        .output()
+        .await
+        .expect("the program must be startable");
+    said(&output)
+}
+
+fn said(output: &std::process::Output) -> Said {
+    Said {
+        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        code: output.status.code().expect("no signal must end the program"),
+    }
+}
+
+impl Said {
+    fn report(&self) -> Value {
+        serde_json::from_str(&self.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {:?} {:?}", self.stdout, self.stderr))
+    }
+
+    /// A check's verdict, and its words with the remedy's.
+    fn of(&self, name: &str) -> (String, String) {
+        let report = self.report();
+        let checks = report["checks"].as_array().expect("checks must be a list");
+        let check = checks.iter().find(|check| check["name"] == name);
+        let check = check.unwrap_or_else(|| panic!("{name} must be checked: {report:#}"));
+        let text = |key: &str| check[key].as_str().unwrap_or_default().to_owned();
+        (text("verdict"), text("found") + " " + &text("remedy"))
+    }
+
+    #[track_caller]
+    fn assert(&self, name: &str, verdict: &str, words: &str) {
+        let (found_verdict, text) = self.of(name);
+        assert_eq!(found_verdict, verdict, "{name}: {text}");
+        assert!(text.contains(words), "{words:?} must be in {text:?}");
+    }
+}
+
+fn seconds(seconds: u64) -> Behaviour {
+    Behaviour { delay_us_max: seconds * 1_000_000, ..Behaviour::default() }
+}
+
+fn lock(who: &str, mode: &str, uid: u32, pid: u32) -> Lock {
+    ("shutdown".into(), who.into(), "reasons".into(), mode.into(), uid, pid)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prepared_node_passes_and_its_lock_is_given_back() {
+    let host = Host::start();
+    let logind = host.logind(seconds(40)).await;
+    let said = host.check(&[]).await;
+    assert_eq!(said.code, 0, "{}", said.stdout);
+    let report = said.report();
+    assert_eq!((&report["verdict"], &report["mode"]), (&"ok".into(), &"replace".into()));
+    assert_eq!(report["time"]["kill_ms"], 30_850);
+    said.assert("logind", "ok", "org.freedesktop.login1 is :1.");
+    said.assert("lock", "ok", "taken, listed and given back");
+    assert_eq!((logind.taken(), logind.locks()), (1, Vec::new()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_table_shows_each_check_and_the_use_of_the_time() {
+    let host = Host::start();
+    let _logind = host.logind(seconds(5)).await;
+    let said = agent(host.root.path(), &["check"]).await;
+    assert_eq!(said.code, 1, "{}", said.stderr);
+    let lines: Vec<&str> = said.stdout.lines().collect();
+    assert!(lines[0].starts_with("CHECK     VERDICT  FOUND"), "{}", said.stdout);
+    let delay = lines.iter().find(|line| line.starts_with("delay     fail     logind grants 5s"));
+    assert!(delay.is_some(), "{}", said.stdout);
+    assert!(said.stdout.contains("   -> write `InhibitDelayMaxSec=40`"), "{}", said.stdout);
+    assert!(said.stdout.contains("2.2s to end them"), "{}", said.stdout);
+    assert_eq!(lines.last(), Some(&"verdict: fail"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_absent_bus_or_logind_fails_with_its_remedy() {
+    let root = tempfile::tempdir().expect("must be creatable");
+    let said = agent(root.path(), &["check", "-o", "json"]).await;
+    assert_eq!(said.code, 1);
+    said.assert("bus", "fail", "cannot connect to unix:path=");
+
+    let host = Host::start();
+    let said = host.check(&[]).await;
+    assert_eq!(said.code, 1);
+    said.assert("bus", "ok", "system_bus_socket");
+    said.assert("logind", "fail", "systemctl start systemd-logind");
+    assert_eq!(said.report()["checks"].as_array().map(Vec::len), Some(2));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_address_of_the_bus_comes_from_the_environment() {
+    let host = Host::start();
+    let _logind = host.logind(seconds(40)).await;
+    let elsewhere = tempfile::tempdir().expect("must be creatable");
+    let output = Command::new(env!("CARGO_BIN_EXE_epilogue-agent"))
+        .args(["check", "--root"])
+        .arg(elsewhere.path())
+        .env("DBUS_SYSTEM_BUS_ADDRESS", &host.bus.address)
+        .output()
+        .await
+        .expect("the program must be startable");
+    assert_eq!(said(&output).code, 0, "{}", said(&output).stdout);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_delay_too_small_for_the_bands_fails() {
+    // §10.6-6: 0, 1, 5 and 60 s
+    for (granted, code) in [(0, 1), (1, 1), (5, 1), (60, 0)] {
+        let host = Host::start();
+        let _logind = host.logind(seconds(granted)).await;
+        let said = host.check(&["--shutdown-grace-period=30s"]).await;
+        assert_eq!(said.code, code, "{granted}: {}", said.stdout);
+        said.assert("delay", if code == 0 { "ok" } else { "fail" }, "0=30,2000000000=0");
+        said.assert("lock", "ok", "given back");
+    }
+    let host = Host::start();
+    let _logind = host.logind(seconds(11)).await;
+    let said = host.check(&["--shutdown-grace-period-by-pod-priority=0=1"]).await;
+    assert_eq!(said.code, 0, "{}", said.stdout);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_remedy_for_the_delay_merges_what_others_wish() {
+    let host = Host::start();
+    let wish = |seconds| format!("[Login]\nInhibitDelayMaxSec={seconds}\n");
+    host.write("etc/systemd/logind.conf.d/99-kubelet.conf", &wish(60));
+    host.write("usr/lib/systemd/logind.conf.d/unattended-upgrades.conf", &wish(30));
+    let _logind = host.logind(seconds(30)).await;
+    let said = host.check(&[]).await;
+    said.assert("delay", "fail", "write `InhibitDelayMaxSec=60` below `[Login]` into /etc/");
+
+    host.write("etc/systemd/logind.conf.d/zz-epilogue.conf", &wish(60));
+    let said = host.check(&[]).await;
+    said.assert("delay", "fail", "zz-epilogue.conf asks for 60s already: run `systemctl kill");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_kubelets_lock_decides_the_mode() {
+    let host = Host::start();
+    host.write("proc/4242/comm", "kubelet\n");
+    let locks = vec![lock("kubelet", "delay", 0, 4242), lock("apt", "delay", 0, 9)];
+    let logind = host.logind(Behaviour { locks: locks.clone(), ..seconds(60) }).await;
+    let said = host.check(&[]).await;
+    assert_eq!(said.code, 0, "{}", said.stdout);
+    assert_eq!(said.report()["mode"], "assist");
+    said.assert("kubelet", "ok", "held by kubelet, uid 0, pid 4242");
+    said.assert("holders", "ok", "apt (pid 9: reasons)");
+    assert_eq!(logind.locks(), locks, "what others hold must stay");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forged_lock_is_not_the_kubelets() {
+    let host = Host::start();
+    let locks = vec![lock("kubelet", "delay", 1000, 5), lock("backup", "block", 0, 6)];
+    let _logind = host.logind(Behaviour { locks, ..seconds(60) }).await;
+    let said = host.check(&[]).await;
+    assert_eq!((said.code, &said.report()["verdict"]), (0, &"warn".into()));
+    assert_eq!(said.report()["mode"], "replace");
+    said.assert("kubelet", "warn", "is not root's");
+    said.assert("holders", "warn", "blocked by backup");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_lock_fails_with_the_remedy_for_its_cause() {
+    let host = Host::start();
+    let denied = Behaviour { access: Access::Denied, ..seconds(60) };
+    let logind = host.logind(denied).await;
+    let said = host.check(&[]).await;
+    assert_eq!((said.code, logind.taken()), (1, 0));
+    said.assert("lock", "fail", "Permission denied run as uid 0");
+
+    let host = Host::start();
+    let _logind = host.logind(Behaviour { preparing: true, ..seconds(60) }).await;
+    let said = host.check(&[]).await;
+    assert_eq!(said.code, 1);
+    said.assert("shutdown", "warn", "the node is shutting down now");
+    said.assert("lock", "fail", "a shutdown is under way");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_scheduled_shutdown_is_a_warning() {
+    let host = Host::start();
+    let scheduled = ("reboot".to_owned(), 1_000_000);
+    let _logind = host.logind(Behaviour { scheduled, ..seconds(60) }).await;
+    let said = host.check(&[]).await;
+    assert_eq!(said.code, 0, "{}", said.stdout);
+    said.assert("schedule", "warn", "reboot is scheduled in 0s");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_command_line_says_flag_and_remedy() {
+    let root = tempfile::tempdir().expect("must be creatable");
+    let said = agent(
+        root.path(),
+        &["check", "--shutdown-grace-period=5s", "--shutdown-grace-period-critical-pods=6s"],
+    )
+    .await;
+    assert_eq!(said.code, 2);
+    assert!(said.stderr.contains("lower the first or raise the second"), "{}", said.stderr);
+    assert_eq!(said.stdout, "");
+
+    let output = Command::new(env!("CARGO_BIN_EXE_epilogue-agent")).output().await;
+    let help = output.expect("the program must be startable");
+    let text = String::from_utf8_lossy(&help.stderr);
+    assert!(text.contains("Usage: epilogue-agent <COMMAND>") && text.contains("check"), "{text}");
+}
