@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use epilogue_common::names::job_condition;
 use jiff::SignedDuration;
 
 use super::input::{Memory, SyncInput};
@@ -75,6 +76,9 @@ fn settle(world: &mut World) -> Result<(), CheckFailure> {
 }
 
 /// What must not depend on a crash: counters, conditions, and how many pods are in which state.
+///
+/// Why a Job failed may: the pods that it deleted before the crash are seen terminating after it,
+/// which can break another limit, or fail their index, before the reason was stored.
 fn summary(world: &World) -> String {
     let status = &world.job.status;
     let mut pods: BTreeMap<(Option<u32>, u8, bool, bool), usize> = BTreeMap::new();
@@ -86,12 +90,17 @@ fn summary(world: &World) -> String {
         };
         *pods.entry((pod.index, phase, pod.tracked, pod.deletion.is_some())).or_default() += 1;
     }
+    let fails = world.job.true_condition(job_condition::FAILURE_TARGET).is_some();
+    let failed_indexes = status.failed_indexes.as_ref().filter(|_| !fails);
     let mut text = String::new();
     let conditions: Vec<String> = status
         .conditions
         .iter()
         .flatten()
-        .map(|each| format!("{}={} {:?}", each.type_, each.status, each.reason))
+        .map(|each| {
+            let reason = if fails { None } else { each.reason.as_ref() };
+            format!("{}={} {reason:?}", each.type_, each.status)
+        })
         .collect();
     let written = write!(
         text,
@@ -103,7 +112,7 @@ fn summary(world: &World) -> String {
         status.succeeded,
         status.failed,
         status.completed_indexes,
-        status.failed_indexes,
+        failed_indexes,
         status.uncounted_terminated_pods,
         status.start_time.is_some(),
     );

@@ -5,8 +5,8 @@ use jiff::SignedDuration;
 use super::builders::{ago, job, pod, pods, sync, world};
 use crate::job::{BackoffRecord, Note, Recollection, WaitsFor};
 
-fn record(failures: u32, seconds_ago: i64) -> Option<BackoffRecord> {
-    Some(BackoffRecord { failures, last_failure: Some(ago(seconds_ago)) })
+fn record(failures: u32, seconds_ago: i64) -> BackoffRecord {
+    BackoffRecord { failures, last_failure: Some(ago(seconds_ago)) }
 }
 
 /// §12.2 and [P5]: below, at and above the delay of each count.
@@ -25,7 +25,7 @@ fn creation_waits_until_the_delay_is_over() {
         (1_000_000, 600, None),
     ] {
         let mut world = world(job(), vec![]);
-        world.memory.backoff = record(failures, seconds_ago);
+        world.memory.backoff = Some(record(failures, seconds_ago));
         let effects = sync(&mut world);
         let created = usize::from(wait.is_none());
         assert_eq!(effects.created.len(), created, "{failures} failures {seconds_ago} s ago");
@@ -37,7 +37,7 @@ fn creation_waits_until_the_delay_is_over() {
 #[test]
 fn pods_that_run_are_counted_during_backoff() {
     let mut world = world(job().size(2, 2), vec![pod("a", "Running").ready()]);
-    world.memory.backoff = record(1, 0);
+    world.memory.backoff = Some(record(1, 0));
     let effects = sync(&mut world);
     assert_eq!((effects.created.len(), effects.active, effects.ready), (0, 1, 1));
 }
@@ -82,7 +82,7 @@ fn the_record_follows_the_pods_that_ended() {
 fn a_success_lifts_the_backoff_at_once() {
     let all = vec![pod("f", "Failed").ended(1, 5), pod("s", "Succeeded").ended(0, 4)];
     let mut world = world(job().size(2, 5), all);
-    world.memory.backoff = record(3, 5);
+    world.memory.backoff = Some(record(3, 5));
     let effects = sync(&mut world);
     assert_eq!((effects.created.len(), effects.failed, effects.succeeded), (2, 1, 1));
 }
@@ -148,13 +148,13 @@ fn a_failure_that_was_not_stored_is_not_remembered() {
 #[test]
 fn the_report_names_the_backoff_and_not_the_deadline() {
     let mut waiting = world(job().size(2, 5), vec![pod("a", "Running")]);
-    waiting.memory.backoff = record(1, 0);
+    waiting.memory.backoff = Some(record(1, 0));
     let left = SignedDuration::from_secs(10);
     let backoff = WaitsFor::Backoff { failures: 1, left };
     assert_eq!(waiting.plan().waits_for, [WaitsFor::ActivePods(1), backoff]);
     let deadline = job().size(1, 5).spec("activeDeadlineSeconds", 3_600).started(0);
     let mut running = world(deadline, vec![pod("a", "Running")]);
-    running.memory.backoff = record(1, 0);
+    running.memory.backoff = Some(record(1, 0));
     let plan = running.plan();
     assert_eq!(plan.requeue_after, Some(SignedDuration::from_hours(1)));
     assert_eq!(plan.waits_for, [WaitsFor::ActivePods(1)]);

@@ -94,7 +94,9 @@ impl JobBuilder {
 
     /// With a podFailurePolicy of these rules.
     pub(super) fn failure_policy(self, rules: Value) -> Self {
-        self.spec("podFailurePolicy", json!({"rules": rules}))
+        let mut policy = json!({});
+        policy["rules"] = rules;
+        self.spec("podFailurePolicy", policy)
     }
 
     /// Started this many seconds ago.
@@ -178,10 +180,11 @@ impl PodBuilder {
     }
 
     /// With a completion index (any text).
-    pub(super) fn index(self, index: impl ToString) -> Self {
+    pub(super) fn index(self, index: impl std::fmt::Display) -> Self {
+        let index = format!("{index}");
         self.with(|pod| {
             pod["metadata"]["annotations"]["batch.kubernetes.io/job-completion-index"] =
-                index.to_string().into();
+                index.into();
         })
     }
 

@@ -13,6 +13,9 @@ fn with(mut some: Vec<PodBuilder>, more: Vec<PodBuilder>) -> Vec<PodBuilder> {
     some
 }
 
+/// Job, pods: failed, terminating, patches, created, deleted, active.
+type Row = (JobBuilder, Vec<PodBuilder>, (i32, i32, usize, usize, usize, i32));
+
 /// [P3], [P4] and the decision table of §10.
 #[test]
 fn terminating_pods_count_by_the_policy() {
@@ -22,8 +25,6 @@ fn terminating_pods_count_by_the_policy() {
         || with(pods("Running", 2).into_iter().map(PodBuilder::on_node).collect(), terminating(4));
     let eager = |job: JobBuilder| job.spec("podReplacementPolicy", "TerminatingOrFailed");
     let policy = |job: JobBuilder| job.failure_policy(json!([]));
-    // Job, pods: failed, terminating, patches, created, deleted, active
-    type Row = (JobBuilder, Vec<PodBuilder>, (i32, i32, usize, usize, usize, i32));
     let rows: Vec<Row> = vec![
         (job().size(1, None).replaces_failed(), one_of_each(), (1, 1, 1, 0, 0, 1)),
         (job().size(1, 1), one_of_each(), (2, 1, 2, 0, 0, 1)),

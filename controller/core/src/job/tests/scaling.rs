@@ -81,7 +81,7 @@ fn zero_completions_are_complete_at_once() {
 fn surplus_pods_go_without_being_counted() {
     for (parallelism, active, gone) in [(2, 3, 1), (2, 10, 8), (0, 2, 2)] {
         let running: Vec<_> =
-            pods("Running", active).into_iter().map(|pod| pod.on_node()).collect();
+            pods("Running", active).into_iter().map(super::builders::PodBuilder::on_node).collect();
         let effects = run(parallelism, 5, running);
         assert_eq!((effects.deleted.len(), effects.patches), (gone, gone));
         assert_eq!((effects.active, effects.terminating), (parallelism, gone as i32));

@@ -188,17 +188,17 @@ fn counters_are_written_while_the_end_waits_for_a_terminating_pod() {
 /// The decision table of §10, pod by pod and Job by Job: patches, failed.
 #[test]
 fn each_pod_is_let_go_and_counted_as_its_job_stands() {
-    let kinds: [(&str, fn() -> PodBuilder); 4] = [
-        ("succeeded", || pod("p", "Succeeded")),
-        ("failed", || pod("p", "Failed").ended(1, 1)),
-        ("terminating", || pod("p", "Running").terminating()),
-        ("active", || pod("p", "Running").on_node()),
+    let kinds = [
+        ("succeeded", pod("p", "Succeeded")),
+        ("failed", pod("p", "Failed").ended(1, 1)),
+        ("terminating", pod("p", "Running").terminating()),
+        ("active", pod("p", "Running").on_node()),
     ];
     let running = || job().size(1, 3);
     let failing = || running().condition("FailureTarget", "R", "m");
     let succeeding = || running().condition("SuccessCriteriaMet", "R", "m");
     let orf = JobBuilder::replaces_failed;
-    let jobs: [(&str, JobBuilder, [(usize, i32); 4]); 8] = [
+    let jobs = [
         ("running", running(), [(1, 0), (1, 1), (1, 1), (0, 0)]),
         ("running, ORF", orf(running()), [(1, 0), (1, 1), (0, 0), (0, 0)]),
         ("failing", failing(), [(1, 0), (1, 1), (1, 1), (1, 1)]),
@@ -209,8 +209,8 @@ fn each_pod_is_let_go_and_counted_as_its_job_stands() {
         ("deleting, ORF", orf(running().deleting()), [(1, 0), (1, 1), (1, 0), (1, 0)]),
     ];
     for (state, job, expected) in jobs {
-        for ((kind, pod), expected) in kinds.into_iter().zip(expected) {
-            let effects = sync(&mut world(job.clone(), vec![pod()]));
+        for ((kind, pod), expected) in kinds.iter().cloned().zip(expected) {
+            let effects = sync(&mut world(job.clone(), vec![pod]));
             let row = format!("{kind} pod of a Job that is {state}");
             assert_eq!((effects.patches, effects.failed), expected, "{row}");
             assert_eq!(effects.succeeded, i32::from(kind == "succeeded"), "{row}");
