@@ -13,6 +13,9 @@ use prometheus::{
 
 use crate::queue::Figures;
 
+/// Labels of M1 and M2.
+const BY_SYNC: [&str; 3] = ["completion_mode", "result", "action"];
+
 /// The Job metrics.
 #[derive(Clone, Debug)]
 pub(crate) struct Metrics {
@@ -34,29 +37,12 @@ impl Metrics {
     /// Registers all of them.
     pub(crate) fn new(registry: &Registry) -> prometheus::Result<Self> {
         let counter = |name: &str, help: &str, labels: &[&str]| {
-            let counter =
-                IntCounterVec::new(Opts::new(format!("job_controller_{name}"), help), labels)?;
-            registry.register(Box::new(counter.clone()))?;
-            Ok::<_, prometheus::Error>(counter)
+            registered(registry, IntCounterVec::new(named(name, help), labels)?)
         };
-        let by_sync = ["completion_mode", "result", "action"];
-        // M1
-        let duration = HistogramOpts::new(
-            "job_controller_job_sync_duration_seconds",
-            "The time it took to sync a job",
-        )
-        .buckets(exponential_buckets(0.004, 2.0, 15)?);
-        let sync_duration = HistogramVec::new(duration, &by_sync)?;
-        registry.register(Box::new(sync_duration.clone()))?;
-        let events_dropped = IntCounter::new(
-            "epilogue_events_dropped_total",
-            "Events that were not written to the API",
-        )?;
-        registry.register(Box::new(events_dropped.clone()))?;
         Ok(Self {
-            sync_duration,
+            sync_duration: sync_duration(registry)?,
             // M2
-            syncs: counter("job_syncs_total", "The number of job syncs", &by_sync)?,
+            syncs: counter("job_syncs_total", "The number of job syncs", &BY_SYNC)?,
             // M3
             jobs_finished: counter(
                 "jobs_finished_total",
@@ -106,7 +92,13 @@ impl Metrics {
                 "The number of syncs skipped because a watch was behind our own writes",
                 &["group", "resource"],
             )?,
-            events_dropped,
+            events_dropped: registered(
+                registry,
+                IntCounter::new(
+                    "epilogue_events_dropped_total",
+                    "Events that were not written to the API",
+                )?,
+            )?,
         })
     }
 
@@ -170,6 +162,26 @@ impl Metrics {
             by("failed").inc_by(u64::from(failed));
         }
     }
+}
+
+fn named(name: &str, help: &str) -> Opts {
+    Opts::new(format!("job_controller_{name}"), help)
+}
+
+/// [M1]
+fn sync_duration(registry: &Registry) -> prometheus::Result<HistogramVec> {
+    let options =
+        HistogramOpts::from(named("job_sync_duration_seconds", "The time it took to sync a job"))
+            .buckets(exponential_buckets(0.004, 2.0, 15)?);
+    registered(registry, HistogramVec::new(options, &BY_SYNC)?)
+}
+
+fn registered<C: Collector + Clone + 'static>(
+    registry: &Registry,
+    collector: C,
+) -> prometheus::Result<C> {
+    registry.register(Box::new(collector.clone()))?;
+    Ok(collector)
 }
 
 fn completion_mode(job: &Job) -> &str {
