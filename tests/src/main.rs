@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use commands::{bench, demo, down, prepare, sim, status, test, up};
+use commands::{bench, demo, down, node, prepare, sim, status, test, up};
 
 /// A real Kubernetes API on this machine, and the tests and shows that run on it.
 #[derive(Debug, Parser)]
@@ -24,6 +24,8 @@ enum Command {
     Up(up::Arguments),
     /// End a lab that runs
     Down(down::Arguments),
+    /// Look into a real node (`lab up --node vm`), or end it in one of the ways nodes end
+    Node(node::Arguments),
     /// Show the labs of this checkout
     Status,
     /// Run the tests: all, or those named
@@ -55,6 +57,7 @@ async fn run(command: Command) -> anyhow::Result<()> {
         Command::Demo(arguments) => demo::run(arguments).await,
         Command::Up(arguments) => up::run(arguments).await,
         Command::Down(arguments) => down::run(arguments).await,
+        Command::Node(arguments) => node::run(arguments).await,
         Command::Status => {
             status::run();
             Ok(())

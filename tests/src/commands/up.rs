@@ -10,6 +10,7 @@ use lab::control_plane::flags::ALL_CONTROLLERS;
 use lab::nodes::{self, SimulatedNodes};
 use lab::paths::LabDir;
 use lab::run_dir::{Phase, State};
+use lab::vm::{Boot, Kit, KubeletConfig, Node};
 use lab::{ControlPlane, Name, Options, observe_until};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -23,6 +24,11 @@ pub(crate) struct Arguments {
     /// themselves unless there is a scheduler
     #[arg(long, default_value_t = 0)]
     nodes: usize,
+
+    /// Real nodes to add, each a virtual machine with systemd, containerd and kubelet: vm or
+    /// vm=N. See `cargo lab node --help`
+    #[arg(long, value_name = "vm[=N]", value_parser = machines)]
+    node: Option<usize>,
 
     /// Run kube-controller-manager, by default with all controllers
     ///
@@ -55,6 +61,10 @@ pub(crate) struct Arguments {
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     prepare::run().await?;
+    if arguments.node.is_some() {
+        // Here, because it may take minutes, which a start in the background is not given.
+        Kit::ensure(&LabDir::of_workspace()).await?;
+    }
     if arguments.detach { detached().await } else { attached(&arguments).await }
 }
 
@@ -68,12 +78,19 @@ async fn attached(arguments: &Arguments) -> anyhow::Result<()> {
     };
     let (mut control_plane, nodes) = started;
     println!("{}", describe(&control_plane));
+    let machines = tokio::select! {
+        machines = start_machines(arguments, &control_plane) => machines?,
+        _ = terminate.recv() => return Ok(()),
+        _ = interrupt.recv() => return Ok(()),
+    };
     println!("Ctrl-C ends it.");
     let unasked = tokio::select! {
         ended = control_plane.ended() => Some(ended),
         _ = terminate.recv() => None,
         _ = interrupt.recv() => None,
     };
+    // The end of the lab is a power cut for them: nobody is left who could look at their reports.
+    drop(machines);
     if let (Some(nodes), None) = (nodes, &unasked) {
         nodes.stop().await?;
     }
@@ -94,6 +111,33 @@ async fn start(arguments: &Arguments) -> anyhow::Result<(ControlPlane, Option<Si
     };
     let nodes = SimulatedNodes::start(control_plane.admin_client().await?, options).await?;
     Ok((control_plane, Some(nodes)))
+}
+
+async fn start_machines(
+    arguments: &Arguments,
+    control_plane: &ControlPlane,
+) -> anyhow::Result<Vec<Node>> {
+    let mut machines = Vec::new();
+    let Some(count) = arguments.node else { return Ok(machines) };
+    let kit = Kit::ensure(&LabDir::of_workspace()).await?;
+    let (cluster, dir) = (control_plane.cluster(), control_plane.dir());
+    for number in 1..=count {
+        let name = format!("vm-{number}");
+        let kubelet = KubeletConfig::default();
+        // Cold: out of one snapshot, several nodes would have the same boot id.
+        machines.push(Node::start(&kit, cluster, dir, &name, Boot::Cold, &kubelet).await?);
+        println!("node {name} is Ready: cargo lab node ssh {name}");
+    }
+    Ok(machines)
+}
+
+/// How many virtual machines `vm` or `vm=N` asks for.
+fn machines(text: &str) -> Result<usize, String> {
+    let count = match text {
+        "vm" => Some(1),
+        _ => text.strip_prefix("vm=").and_then(|count| count.parse().ok()),
+    };
+    count.ok_or_else(|| "either vm or vm=N".to_owned())
 }
 
 fn options(arguments: &Arguments) -> Options {

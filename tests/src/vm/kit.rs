@@ -12,7 +12,7 @@ use tokio::process::Command;
 use super::accelerator::Accelerator;
 use super::disk;
 use super::error::VmError;
-use super::machine::{Boot, Machine};
+use super::machine::{self, Boot, Machine};
 use crate::binary;
 use crate::error::LabError;
 use crate::paths::{LabDir, workspace_root};
@@ -56,9 +56,8 @@ impl Kit {
         let image = ensure_image(&images).await?;
         let tools = ensure_tools(labs, &images).await?;
         let accelerator = Accelerator::of_this_machine();
-        let key = snapshot_key(&image, &tools, accelerator).await?;
-        let booted = images.join(format!("booted-{key}.qcow2"));
-        let kit = Self { image, tools, booted, accelerator };
+        let mut kit = Self { image, tools, booted: PathBuf::new(), accelerator };
+        kit.booted = images.join(format!("booted-{}.qcow2", snapshot_key(&kit).await?));
         if !kit.booted.exists() {
             kit.make_snapshot(&images).await?;
         }
@@ -169,19 +168,15 @@ fn remove_others(images: &Path, prefix: &str) {
 }
 
 /// A snapshot fits the disks, the devices and the QEMU that it was made with.
-async fn snapshot_key(
-    image: &Path,
-    tools: &Path,
-    accelerator: Accelerator,
-) -> Result<String, VmError> {
-    let output = Command::new(super::machine::QEMU)
+async fn snapshot_key(kit: &Kit) -> Result<String, VmError> {
+    let output = Command::new(machine::QEMU)
         .arg("--version")
         .stdin(Stdio::null())
         .output()
         .await
-        .map_err(|source| LabError::Spawn { program: super::machine::QEMU.into(), source })?;
+        .map_err(|source| LabError::Spawn { program: machine::QEMU.into(), source })?;
     let mut hasher = DefaultHasher::new();
-    (String::from_utf8_lossy(&output.stdout), include_str!("machine.rs")).hash(&mut hasher);
-    (format!("{accelerator:?}"), image, tools).hash(&mut hasher);
+    String::from_utf8_lossy(&output.stdout).hash(&mut hasher);
+    (machine::qemu(kit, Path::new(""), Boot::Cold).args, machine::RUN_DISK_BYTES).hash(&mut hasher);
     Ok(format!("{:016x}", hasher.finish()))
 }

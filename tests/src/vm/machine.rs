@@ -18,7 +18,7 @@ use crate::process::{Process, Program};
 pub(super) const QEMU: &str = "qemu-system-x86_64";
 
 /// Room for programs and configuration of one run; part of the snapshot, so the same for all.
-const RUN_DISK_BYTES: u64 = 384 << 20;
+pub(super) const RUN_DISK_BYTES: u64 = 384 << 20;
 
 /// Enough for a kubelet with 110 pods; only what is used is taken.
 const MEMORY_MB: u32 = 2048;
@@ -59,11 +59,10 @@ impl Machine {
         let log = dir.join("disks.log");
         disk::of_directory(&dir.join("run.ext4"), "run", payload, RUN_DISK_BYTES, &log).await?;
         let own = dir.join("disk.qcow2");
-        match boot {
-            Boot::Snapshot => {
-                std::fs::copy(&kit.booted, &own).map_err(LabError::file("write", &own))?;
-            }
-            Boot::Cold => create_overlay(&kit.root(), &own, &log).await?,
+        if kit.booted.exists() {
+            std::fs::copy(&kit.booted, &own).map_err(LabError::file("write", &own))?;
+        } else {
+            create_overlay(&kit.root(), &own, &log).await?;
         }
         let mut qemu = Process::spawn_program(&qemu(kit, dir, boot))?;
         let port = ssh_port(dir, &mut qemu).await?;
@@ -239,7 +238,7 @@ async fn create_overlay(root: &Path, disk: &Path, log: &Path) -> Result<(), VmEr
 }
 
 /// The command line. A snapshot fits only the devices that it was made with.
-fn qemu(kit: &Kit, dir: &Path, boot: Boot) -> Program {
+pub(super) fn qemu(kit: &Kit, dir: &Path, boot: Boot) -> Program {
     let image = |name: &str| kit.image.join(name).display().to_string();
     let drive = |id: &str, file: &str, options: &str| {
         let file = file.replace(',', ",,");

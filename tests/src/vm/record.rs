@@ -34,11 +34,15 @@ impl Record {
         serde_json::from_str(&text).ok()
     }
 
-    /// The node `name` of any lab of this checkout, running or ended, and its directory.
+    /// The node `name` of any lab of this checkout, running or ended, and its directory. Where
+    /// several labs have one of that name: `LAB/NAME`.
     pub fn find(labs: &LabDir, name: &str) -> Result<(Self, PathBuf), VmError> {
+        let (lab, node) = name.split_once('/').map_or((None, name), |(lab, node)| (Some(lab), node));
+        let of_lab = |dir: &PathBuf| lab.is_none_or(|lab| dir.ends_with(lab));
         let mut found: Vec<(Self, PathBuf)> = run_dir::list(labs)
             .into_iter()
-            .map(|dir| dir.join(NODES).join(name))
+            .filter(of_lab)
+            .map(|dir| dir.join(NODES).join(node))
             .filter_map(|dir| Some((Self::read(&dir)?, dir)))
             .collect();
         found.sort_by_key(|(record, _)| record.qemu.is_alive());

@@ -28,7 +28,9 @@ fn failed_and_annotated() -> Value {
 fn failed_and_unready() -> Value {
     let mut patch = failed();
     let conditions = patch["status"]["conditions"].as_array_mut().expect("conditions");
-    conditions.push(json!({"type": "Ready", "status": "False", "reason": "PodFailed"}));
+    conditions.push(json!({
+        "type": "Ready", "status": "False", "reason": "PodFailed", "message": "",
+    }));
     patch
 }
 

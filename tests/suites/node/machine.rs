@@ -1,8 +1,17 @@
 //! The laboratory itself: the machine is what the tests take it for, and leaves nothing behind.
 
-use lab::vm::{Boot, KubeletConfig, Machine};
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use lab::eventually;
+use lab::paths::LabDir;
+use lab::vm::KubeletConfig;
 
 use crate::world::{World, kit, turn};
+
+const SOON: Duration = Duration::from_secs(30);
 
 #[tokio::test]
 async fn node_is_ready_and_runs_what_a_real_one_does() {
@@ -19,4 +28,52 @@ async fn node_is_ready_and_runs_what_a_real_one_does() {
     assert_eq!(said, "running\ncgroup2fs\npsi\nb false\n");
     world.run(&[world.pod("a", &["pause"]), world.pod("b", &["pause"]).host_network()]).await;
     world.end().await;
+}
+
+/// Processes whose command line names `dir`, as those of a lab's machines do.
+fn processes_of(dir: &Path) -> Vec<String> {
+    let dir = dir.to_string_lossy().into_owned();
+    let entries = std::fs::read_dir("/proc").expect("/proc must be readable").flatten();
+    entries
+        .filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok())
+        .map(|line| String::from_utf8_lossy(&line).replace('\0', " "))
+        .filter(|line| line.contains(&dir))
+        .collect()
+}
+
+#[tokio::test]
+async fn lab_that_is_killed_leaves_no_machine_and_until_then_lab_node_reaches_it() {
+    let _turn = turn().await;
+    kit().await;
+    let name = format!("killed-{:04x}", rand::random::<u16>());
+    let lab = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lab"));
+        command.args(arguments).stdin(Stdio::null());
+        command
+    };
+    let mut up = lab(&["up", "--name", &name, "--node", "vm"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the lab must be startable");
+    let mut lines = BufReader::new(up.stdout.take().expect("a pipe")).lines();
+    let ready = lines.any(|line| line.is_ok_and(|line| line.starts_with("node vm-1 is Ready")));
+    assert!(ready, "lab up ended: {:?}", up.wait());
+
+    let node = format!("{name}/vm-1");
+    let said = |arguments: &[&str]| {
+        let output = lab(arguments).output().expect("the lab must be startable");
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    assert_eq!(said(&["node", "ssh", &node, "hostname"]), "node\n");
+    said(&["node", "pause", &node]);
+    said(&["node", "resume", &node]);
+    assert!(said(&["node", "log", &node]).contains("systemd"));
+
+    let dir = LabDir::of_workspace().runs().join(&name);
+    assert!(processes_of(&dir).iter().any(|line| line.contains("qemu")));
+    up.kill().expect("kill");
+    up.wait().expect("wait");
+    let none = |left: &Vec<String>| left.is_empty();
+    eventually("nothing of it runs", SOON, async || processes_of(&dir), none).await;
 }

@@ -15,6 +15,9 @@ use crate::world::World;
 const OFF_WITHIN: Duration = Duration::from_mins(4);
 const WITHIN: Duration = Duration::from_mins(3);
 
+/// A full node has 110; an emulated machine takes a second and more to start each.
+const MANY: usize = 30;
+
 fn kinds(world: &World) -> Vec<TestPod> {
     let critical = json!("system-node-critical");
     vec![
@@ -99,5 +102,75 @@ async fn poweroff_with_graceful_shutdown_reports_each_pod_by_its_exit_code() {
         assert_eq!(pods[name].disruption, by_kubelet, "{pods:#?}");
     }
     assert_eq!(pods["done"].disruption, None);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn reboot_with_graceful_shutdown_keeps_reports_and_changes_the_boot_id() {
+    let kubelet = KubeletConfig::default().graceful_shutdown_by_priority(&[
+        (0, 10),
+        (1_000_000, 5),
+        (2_000_000_000, 5),
+    ]);
+    let mut world = World::new("reboot", kubelet).await;
+    run_kinds(&world).await;
+    let before = world.node.machine().boot_id().await.expect("boot id");
+    world.node.machine().begin_reboot().await.expect("reboot");
+    world.node.machine_mut().rebooted(&before, OFF_WITHIN).await.expect("reboot");
+    let boot_id = world.node.machine().boot_id().await.expect("boot id");
+    let nodes: Api<Node> = Api::all(world.client.clone());
+    let seen_boot_id = async || {
+        let node = nodes.get(world.node.name()).await.expect("get");
+        let info = node.status.and_then(|status| status.node_info);
+        info.map(|info| info.boot_id).unwrap_or_default()
+    };
+    lab::eventually("the API has the boot id", WITHIN, seen_boot_id, |id| *id == boot_id).await;
+    world.node.ready(WITHIN).await.expect("ready");
+    let pods = outcome(&world, "reboot, graceful 0:10 1e6:5 2e9:5");
+    for name in ["dies", "leaves", "stubborn"] {
+        assert!(pods[name].is_terminal() && pods[name].is_disrupted(), "{pods:#?}");
+    }
+    world.end().await;
+}
+
+#[tokio::test]
+async fn power_cut_leaves_every_pod_running_in_the_api() {
+    let mut world =
+        World::with_controllers("cut", KubeletConfig::default().graceful_shutdown(30, 10)).await;
+    run_kinds(&world).await;
+    world.node.machine_mut().cut().await;
+    let last = node_becomes(&world, "the node is Unknown", |ready| ready.starts_with("Unknown"));
+    println!("OUTCOME power cut, graceful 30/10: node {}", last.await);
+    settle(&world).await;
+    let pods = outcome(&world, "power cut, graceful 30/10");
+    for name in ["dies", "leaves", "stubborn", "critical"] {
+        assert!(pods[name].phase == "Running" && !pods[name].is_disrupted(), "{pods:#?}");
+    }
+    world.end().await;
+}
+
+/// How many of `count` pods that obey at once have their end in the API when the node is gone.
+/// A measure, not a claim: the kubelet gives its lock back without waiting for the API.
+#[tokio::test]
+async fn graceful_shutdown_of_many_pods_is_counted() {
+    let kubelet = KubeletConfig::default().graceful_shutdown(60, 10);
+    let mut world = World::new("many", kubelet).await;
+    let pods: Vec<TestPod> = (0..MANY)
+        .map(|index| {
+            let pod = world.pod(&format!("p-{index:03}"), &["obedient", "143", "0"]);
+            pod.host_network()
+        })
+        .collect();
+    world.run(&pods).await;
+    world.node.machine().begin_poweroff().await.expect("poweroff");
+    world.node.machine_mut().off(OFF_WITHIN).await.expect("off");
+    settle(&world).await;
+    let last = world.watcher.last();
+    let reported = last.iter().filter(|seen| seen.is_terminal() && seen.is_disrupted()).count();
+    println!("OUTCOME poweroff of {MANY} pods, graceful 60/10: {reported} of them reported");
+    for lost in last.iter().filter(|seen| !seen.is_terminal()) {
+        println!("OUTCOME lost: {lost:?}");
+    }
+    assert!(reported > 0, "{last:#?}");
     world.end().await;
 }

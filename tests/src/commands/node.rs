@@ -1,0 +1,93 @@
+//! `lab node`: looks into a real node that a lab runs, and ends it in one of the ways nodes end.
+
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context as _, bail, ensure};
+use lab::paths::LabDir;
+use lab::vm::monitor;
+use lab::vm::record::Record;
+use nix::sys::signal::Signal;
+use serde_json::json;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Action {
+    /// Run a command on the node NAME (or LAB/NAME), or a shell
+    Ssh {
+        name: String,
+        #[arg(trailing_var_arg = true)]
+        command: Vec<String>,
+    },
+    /// Power it off in order; logind's locks hold it
+    Poweroff { name: String },
+    /// Reboot it in order
+    Reboot { name: String },
+    /// Cut its power
+    Cut { name: String },
+    /// Stop its processors: a host that hangs, a network that is cut
+    Pause { name: String },
+    /// Let it go on
+    Resume { name: String },
+    /// Show its journal, from its boot to its end
+    Log { name: String },
+}
+
+pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
+    let labs = LabDir::of_workspace();
+    match arguments.action {
+        Action::Ssh { name, command } => {
+            let (record, _) = alive(&labs, &name)?;
+            bail!("start ssh: {}", ssh(&record).args(command).exec())
+        }
+        Action::Poweroff { name } => begin(&labs, &name, "poweroff"),
+        Action::Reboot { name } => begin(&labs, &name, "reboot"),
+        Action::Cut { name } => {
+            alive(&labs, &name)?.0.qemu.signal(Signal::SIGKILL);
+            Ok(())
+        }
+        Action::Pause { name } => tell(&labs, &name, "stop").await,
+        Action::Resume { name } => tell(&labs, &name, "cont").await,
+        Action::Log { name } => show_log(&Record::find(&labs, &name)?.1),
+    }
+}
+
+fn alive(labs: &LabDir, name: &str) -> anyhow::Result<(Record, std::path::PathBuf)> {
+    let (record, dir) = Record::find(labs, name)?;
+    ensure!(record.qemu.is_alive(), "{name} is off; its files: {}", dir.display());
+    Ok((record, dir))
+}
+
+fn ssh(record: &Record) -> Command {
+    let mut command = Command::new("ssh");
+    command.args(&record.ssh_arguments);
+    command
+}
+
+fn begin(labs: &LabDir, name: &str, verb: &str) -> anyhow::Result<()> {
+    let (record, _) = alive(labs, name)?;
+    let remote = format!("systemd-run --quiet --no-block --collect systemctl {verb}");
+    let status = ssh(&record).arg(remote).status().context("start ssh")?;
+    ensure!(status.success(), "ssh ended with {status}");
+    println!("{name}: {verb} has begun; follow it by: cargo lab node log {name}");
+    Ok(())
+}
+
+async fn tell(labs: &LabDir, name: &str, command: &str) -> anyhow::Result<()> {
+    let (_, dir) = alive(labs, name)?;
+    monitor::execute(&dir, command, json!({})).await?;
+    Ok(())
+}
+
+fn show_log(dir: &Path) -> anyhow::Result<()> {
+    let path = dir.join("journal.log");
+    let text = std::fs::read(&path).with_context(|| format!("read {}", path.display()))?;
+    print!("{}", String::from_utf8_lossy(&text));
+    Ok(())
+}
