@@ -29,7 +29,7 @@ pub fn verify(input: &SyncInput<'_>) -> Result<(), CheckFailure> {
     let mut start = World::of(input);
     settle(&mut start.clone())?;
     let left = verdict::until_deadline(input.job, input.now);
-    if left.is_some_and(|left| left > SignedDuration::ZERO) {
+    if left.is_none_or(|left| left > SignedDuration::ZERO) {
         // What a deadline ends depends on the clock, and lost memory makes waits shorter or longer.
         // One that is due is due in any case.
         start.edit(|job| job.spec.active_deadline_seconds = None);

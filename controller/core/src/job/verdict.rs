@@ -83,14 +83,15 @@ pub(super) fn completion(job: &Job, succeeded: usize, active: usize) -> Option<V
 }
 
 /// How long until the deadline ends the Job; none without a deadline, or while it is suspended.
-/// The clock starts with this sync when the Job starts or is resumed by it. ([S14], [U5])
+/// The clock starts with this sync when the Job does. ([S14], [U5])
 ///
-/// DIVERGES(upstream): the start time of a Job that is being resumed is the one from before its
-/// suspension, should anybody have left it there; the reference ends such a Job by it.
+/// DIVERGES(upstream): a Job whose resumption is still to be stored counts as suspended. The
+/// reference ends it by the start time from before, should anybody have left it there.
 pub(super) fn until_deadline(job: &Job, now: Timestamp) -> Option<SignedDuration> {
-    let seconds = job.spec.active_deadline_seconds.filter(|_| !job.spec.suspend)?;
     let resumes = !job.deleting && job.true_condition(job_condition::SUSPENDED).is_some();
-    let start = job.start_time().filter(|_| !resumes).unwrap_or(now);
+    let suspended = job.spec.suspend || resumes;
+    let seconds = job.spec.active_deadline_seconds.filter(|_| !suspended)?;
+    let start = job.start_time().unwrap_or(now);
     Some(SignedDuration::from_secs(seconds).saturating_sub(now.duration_since(start)))
 }
 

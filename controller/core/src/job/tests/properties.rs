@@ -263,7 +263,8 @@ fn build_pod(name: &str, sample: &Value) -> PodBuilder {
     {
         built = built.ended(code as i32, seconds);
     }
-    if sample["node"] == true {
+    // What was restarted runs somewhere.
+    if sample["node"] == true || sample["restarts"] != 0 {
         built = built.on_node();
     }
     if sample["tracked"] == false {
