@@ -175,7 +175,7 @@ prop_compose! {
 prop_compose! {
     fn one_pod()(
         phase in select(vec!["Pending", "Running", "Succeeded", "Failed", "Unknown", ""]),
-        index in maybe(vec!["0".into(), "1".into(), "2".into(), "3".into(), "7".into(), "x".into()]),
+        index in maybe(["0", "1", "2", "3", "7", "x"].map(Value::from).to_vec()),
         failures in (0_u32..4, 0_u32..3),
         deleted in prop::bool::weighted(0.25),
         node in any::<bool>(),
