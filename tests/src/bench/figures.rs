@@ -45,14 +45,14 @@ pub(super) struct Measure {
 /// All lines of the table, in their order.
 pub(super) const MEASURES: [Measure; 16] = [
     measure("wall_s", 2, |run| run.wall.as_secs_f64()),
-    measure("writes_per_pod", 2, |run| run.per_pod(run.writes.total() as f64)),
-    measure("pod_creates_per_pod", 3, |run| run.per_pod(run.writes.pod_creates as f64)),
-    measure("pod_patches_per_pod", 3, |run| run.per_pod(run.writes.pod_patches as f64)),
-    measure("pod_deletes_per_pod", 3, |run| run.per_pod(run.writes.pod_deletes as f64)),
-    measure("job_statuses_per_pod", 3, |run| run.per_pod(run.writes.job_statuses as f64)),
-    measure("events_per_pod", 3, |run| run.per_pod(run.writes.events as f64)),
-    measure("reads_per_pod", 3, |run| run.per_pod(run.reads as f64)),
-    measure("failed_requests", 0, |run| run.failed as f64),
+    measure("writes_per_pod", 2, |run| run.per_pod(number(run.writes.total()))),
+    measure("pod_creates_per_pod", 3, |run| run.per_pod(number(run.writes.pod_creates))),
+    measure("pod_patches_per_pod", 3, |run| run.per_pod(number(run.writes.pod_patches))),
+    measure("pod_deletes_per_pod", 3, |run| run.per_pod(number(run.writes.pod_deletes))),
+    measure("job_statuses_per_pod", 3, |run| run.per_pod(number(run.writes.job_statuses))),
+    measure("events_per_pod", 3, |run| run.per_pod(number(run.writes.events))),
+    measure("reads_per_pod", 3, |run| run.per_pod(number(run.reads))),
+    measure("failed_requests", 0, |run| number(run.failed)),
     measure("controller_cpu_ms_per_pod", 2, |run| run.ms_per_pod(run.controller_cpu)),
     measure("apiserver_cpu_ms_per_pod", 2, |run| run.ms_per_pod(run.api_server_cpu)),
     measure("nodes_cpu_ms_per_pod", 2, |run| run.ms_per_pod(run.nodes_cpu)),
@@ -77,7 +77,8 @@ fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     let upper = values.get(values.len() / 2)?;
-    let lower = if values.len() % 2 == 0 { values.get(values.len() / 2 - 1)? } else { upper };
+    let lower =
+        if values.len().is_multiple_of(2) { values.get(values.len() / 2 - 1)? } else { upper };
     Some(f64::midpoint(*lower, *upper))
 }
 
@@ -92,7 +93,12 @@ impl Figures {
 }
 
 fn mib(kib: u64) -> f64 {
-    kib as f64 / 1024.0
+    number(kib) / 1024.0
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a run has far fewer than 2^52 of anything")]
+fn number(count: u64) -> f64 {
+    count as f64
 }
 
 fn seconds<S: serde::Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {

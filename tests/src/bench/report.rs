@@ -1,7 +1,6 @@
 //! The report: medians side by side with the ratio of ours to the reference, as a table or JSON.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -23,25 +22,19 @@ impl Results {
         let columns: Vec<(Contender, BTreeMap<&str, f64>)> =
             self.runs.iter().map(|(contender, runs)| (*contender, medians(runs))).collect();
         let compares = self.compares();
-        let mut text = format!("{}: {}\n", self.scenario.name(), self.scenario.says());
-        text.push_str(&format!("  {:<26}", self.runs_said()));
-        for (contender, _) in &columns {
-            text.push_str(&format!("{:>13}", contender.title()));
-        }
-        text.push_str(if compares { "    ours/reference\n" } else { "\n" });
-        for measure in MEASURES.iter().filter(|measure| is_told(measure, &columns)) {
-            let written = write!(text, "  {:<26}", measure.name);
-            debug_assert!(written.is_ok(), "writing to a string cannot fail");
-            for (_, medians) in &columns {
+        let titles = columns.iter().map(|(contender, _)| contender.title().to_owned());
+        let titles = titles.chain(compares.then(|| "ours/reference".to_owned())).collect();
+        let rows = MEASURES.iter().filter(|measure| is_told(measure, &columns)).map(|measure| {
+            let value = |(_, medians): &(Contender, BTreeMap<&str, f64>)| {
                 let value = medians.get(measure.name).copied().unwrap_or_default();
-                text.push_str(&format!("{value:>13.*}", measure.decimals));
-            }
-            if compares {
-                text.push_str(&format!("{:>18}", self.ratio(measure)));
-            }
-            text.push('\n');
-        }
-        text
+                format!("{value:.*}", measure.decimals)
+            };
+            let ratio = compares.then(|| self.ratio(measure));
+            line(measure.name, columns.iter().map(value).chain(ratio).collect())
+        });
+        let head = format!("{}: {}", self.scenario.name(), self.scenario.says());
+        let lines = [head, line(&self.runs_said(), titles)].into_iter().chain(rows);
+        lines.map(|line| line + "\n").collect()
     }
 
     /// Runs and medians of a scenario.
@@ -75,6 +68,11 @@ impl Results {
             _ => "-".to_owned(),
         }
     }
+}
+
+fn line(name: &str, cells: Vec<String>) -> String {
+    let start = format!("  {name:<26}");
+    cells.into_iter().fold(start, |line, cell| format!("{line}{cell:>16}"))
 }
 
 /// A line of zeros says nothing.

@@ -155,7 +155,7 @@ async fn rest(bed: &Bed, at_least: Duration) -> anyhow::Result<()> {
     loop {
         sleep(REST).await;
         let now = usage::of(pid)?.cpu;
-        if now - last <= REST_CPU && begun.elapsed() >= at_least {
+        if now.saturating_sub(last) <= REST_CPU && begun.elapsed() >= at_least {
             return Ok(());
         }
         ensure!(begun.elapsed() < REST_WITHIN, "the controller works on without anything to do");
@@ -201,18 +201,18 @@ fn figures(
         pods_deleted: now.deleted - then.deleted,
         uncertain: now.retries + now.refused - then.retries - then.refused,
     };
-    let machine = after.machine.all - before.machine.all;
-    let foreign =
-        (after.machine.busy - before.machine.busy).saturating_sub(after.ours - before.ours);
+    let machine = after.machine.all.saturating_sub(before.machine.all);
+    let busy = after.machine.busy.saturating_sub(before.machine.busy);
+    let foreign = busy.saturating_sub(after.ours.saturating_sub(before.ours));
     Ok(Figures {
         pods: scenario.pods(),
         wall,
         writes: requests.writes(&others)?,
         reads: requests.reads(),
         failed: requests.failed(),
-        controller_cpu: after.controller.cpu - before.controller.cpu,
-        api_server_cpu: after.api_server.cpu - before.api_server.cpu,
-        nodes_cpu: after.nodes.cpu - before.nodes.cpu,
+        controller_cpu: after.controller.cpu.saturating_sub(before.controller.cpu),
+        api_server_cpu: after.api_server.cpu.saturating_sub(before.api_server.cpu),
+        nodes_cpu: after.nodes.cpu.saturating_sub(before.nodes.cpu),
         rss_before_kib: before.controller.rss_kib,
         rss_peak_kib: after.controller.rss_peak_kib,
         rss_after_kib: after.controller.rss_kib,
