@@ -114,7 +114,7 @@ async fn a_job_of_two_thousand_pods_is_counted_exactly_through_twenty_kills() {
     bed.create(
         job("large")
             .spec("completionMode", "Indexed")
-            .spec("parallelism", 400)
+            .spec("parallelism", 200)
             .spec("completions", 2000)
             .script("succeed"),
     )

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Event, Pod};
-use kube::api::{Api, DeleteParams, ListParams, PostParams};
+use kube::api::{Api, DeleteParams, ListParams, PartialObjectMeta, PostParams};
 use lab::controller::{Controller, Setup};
 use lab::nodes::{Options, SCRIPT_ANNOTATION, SimulatedNodes};
 use lab::{Cluster, Namespace, eventually};
@@ -201,7 +201,7 @@ impl Bed {
         let mut kills = 0;
         while kills < kills_max {
             let before = self.progress(job).await;
-            let goal = before + 20 + rand::random_range(0..80);
+            let goal = before + 5 + rand::random_range(0..40);
             let progress = async || (self.progress(job).await, self.state(job).await);
             let (_, state) =
                 eventually("progress after a kill", within, progress, |(progress, state)| {
@@ -219,8 +219,12 @@ impl Bed {
 
     /// Pods that were created or counted.
     async fn progress(&self, job: &str) -> usize {
-        let pods = self.pods(job).await;
-        pods.len() + pods.iter().filter(|pod| !has_finalizer(pod)).count()
+        let selector = ListParams::default().labels(&format!("job-name={job}"));
+        let pods = self.pod_api().list_metadata(&selector).await.expect("the pods").items;
+        let released = |pod: &&PartialObjectMeta<Pod>| {
+            !pod.metadata.finalizers.iter().flatten().any(|each| each == FINALIZER)
+        };
+        pods.len() + pods.iter().filter(released).count()
     }
 
     fn jobs(&self) -> Api<Job> {
