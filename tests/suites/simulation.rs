@@ -13,7 +13,7 @@ const CATCH_WITHIN: u64 = 300;
 fn every_seed_settles_without_a_violation() {
     let mut failures = Vec::new();
     for seed in SEEDS {
-        let report = sim::run(seed, &Options::default());
+        let report = sim::run(seed, Options::default());
         if !report.violations.is_empty() {
             failures.push(sim::failure(seed, &report));
         }
@@ -25,7 +25,7 @@ fn every_seed_settles_without_a_violation() {
 fn a_seed_replays_exactly() {
     for seed in 1..=20 {
         let options = Options { trace: true, ..Options::default() };
-        let (first, again) = (sim::run(seed, &options), sim::run(seed, &options));
+        let (first, again) = (sim::run(seed, options), sim::run(seed, options));
         let same = first.trace.iter().zip(&again.trace).take_while(|(a, b)| a == b).count();
         assert_eq!(first.trace.get(same), again.trace.get(same), "seed {seed}, line {same}");
         assert_eq!(first.stats, again.stats, "seed {seed}");
@@ -35,7 +35,7 @@ fn a_seed_replays_exactly() {
 /// The first seed in which the checks notice a mistake.
 fn caught(sabotage: Sabotage) -> Option<(u64, String)> {
     (1..=CATCH_WITHIN).find_map(|seed| {
-        let report = sim::run(seed, &Options { sabotage: Some(sabotage), trace: false });
+        let report = sim::run(seed, Options { sabotage: Some(sabotage), trace: false });
         report.violations.into_iter().next().map(|violation| (seed, violation))
     })
 }
@@ -59,7 +59,12 @@ fn a_controller_that_does_not_wait_for_its_pods_is_caught() {
 }
 
 #[test]
-fn a_controller_that_forgets_what_it_released_is_caught() {
-    let (_, violation) = caught(Sabotage::ForgetReleases).expect("must be caught");
-    assert!(violation.contains("counted"), "{violation}");
+fn a_controller_that_forgets_what_it_released_and_wrote_is_caught() {
+    caught(Sabotage::ForgetReleases).expect("must be caught");
+}
+
+#[test]
+fn a_controller_that_does_not_hear_of_pods_that_end_is_caught() {
+    let (_, violation) = caught(Sabotage::Deaf).expect("must be caught");
+    assert!(violation.contains("not settled"), "{violation}");
 }

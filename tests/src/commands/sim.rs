@@ -21,7 +21,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let (mut passed, mut failed) = (0_u64, Vec::new());
     for seed in arguments.seed..arguments.seed.saturating_add(arguments.count) {
         let trace = arguments.verbose;
-        let report = sim::run(seed, &Options { trace, ..Options::default() });
+        let report = sim::run(seed, Options { trace, ..Options::default() });
         if trace {
             println!("{}", report.trace.join("\n"));
         }
@@ -30,7 +30,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         } else {
             print!("{}", sim::failure(seed, &report));
             if failed.is_empty() && !trace {
-                let again = sim::run(seed, &Options { trace: true, ..Options::default() });
+                let again = sim::run(seed, Options { trace: true, ..Options::default() });
                 println!("{}", again.trace.join("\n"));
             }
             failed.push(seed);

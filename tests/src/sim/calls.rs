@@ -66,10 +66,7 @@ impl World {
         }
         if self.random.per_mille(self.temper.lost_replies) {
             let lost_before = self.random.percent(30) || matches!(call, Call::Confirm);
-            return match lost_before {
-                true => Fate::Refused(FailureKind::Unknown),
-                false => Fate::ReplyLost,
-            };
+            return if lost_before { Fate::Refused(FailureKind::Unknown) } else { Fate::ReplyLost };
         }
         if self.random.per_mille(self.temper.refusals) {
             let kinds = [FailureKind::TooManyRequests, FailureKind::ServerError];

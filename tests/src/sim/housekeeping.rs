@@ -11,7 +11,7 @@ use super::kubelet::{mark_disrupted, node_number};
 use super::world::World;
 
 /// How long a node is gone before pod garbage collection ends its pods.
-const NODE_GRACE: Duration = Duration::from_secs(60);
+const NODE_GRACE: Duration = Duration::from_mins(1);
 
 impl World {
     /// Owners that are gone or go: their pods follow, are orphaned, or hold them.
@@ -62,7 +62,7 @@ impl World {
             let node = pod.node.as_deref().and_then(node_number);
             let gone = node.and_then(|node| self.lost_nodes.get(&node)).copied();
             let unscheduled = pod.node.is_none() && pod.deletion.is_some();
-            let lost = gone.is_some_and(|since| now - since > NODE_GRACE);
+            let lost = gone.is_some_and(|since| now.saturating_sub(since) > NODE_GRACE);
             if !unscheduled && !lost {
                 continue;
             }

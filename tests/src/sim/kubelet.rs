@@ -57,7 +57,8 @@ impl World {
         };
         self.scripts.insert(pod.uid.clone(), script);
         let slow = !self.is_quiet() && self.random.percent(5);
-        let wait = if slow { self.random.millis(1_000, 120_000) } else { self.random.millis(1, 400) };
+        let (least, most) = if slow { (1_000, 120_000) } else { (1, 400) };
+        let wait = self.random.millis(least, most);
         let node = self.random.below(NODES);
         self.agenda.after(wait, Event::Pod { pod: pod.uid.clone(), deed: Deed::Bind(node) });
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use controller_core::job::{ClaimKind, IndexSet};
-use controller_core::view::{Job, Pod, Uid};
+use controller_core::view::{Job, Phase, Pod, Uid};
 use epilogue_common::names::job_condition;
 use k8s_openapi::api::batch::v1::JobStatus;
 
@@ -27,6 +27,10 @@ pub(super) struct Ledger {
 struct Record {
     owners: BTreeSet<Uid>,
     index: Option<u32>,
+    /// Failures of its index before it, by its annotations.
+    failures: u32,
+    ended_failed: bool,
+    stripped: bool,
     succeeded: bool,
     /// Failed, or was being deleted.
     failed: bool,
@@ -48,6 +52,8 @@ struct Account {
     counted: BTreeSet<Uid>,
     /// Whether an exempt pod may have done work that others then did again.
     loose: bool,
+    /// Whether a user changed the number of indexes: those beyond are forgotten. ([I7])
+    resized: bool,
 }
 
 impl Ledger {
@@ -59,9 +65,10 @@ impl Ledger {
             record.owners.insert(owner.uid.clone());
         }
         record.index = pod.index;
-        record.succeeded |= pod.phase == controller_core::view::Phase::Succeeded;
-        record.failed |=
-            pod.phase == controller_core::view::Phase::Failed || pod.deletion.is_some();
+        record.failures = pod.failures.total();
+        record.ended_failed |= pod.phase == Phase::Failed;
+        record.succeeded |= pod.phase == Phase::Succeeded;
+        record.failed |= pod.phase == Phase::Failed || pod.deletion.is_some();
     }
 
     pub(super) fn pods_seen(&self) -> usize {
@@ -76,6 +83,11 @@ impl Ledger {
     pub(super) fn estranged(&mut self, pod: &Pod) {
         self.exempt(&pod.uid, pod.owner.as_ref().map(|owner| &owner.uid));
         self.pods.entry(pod.uid.clone()).or_default().meddled = true;
+    }
+
+    /// A user changes the number of a Job's indexes.
+    pub(super) fn resized(&mut self, job: &Uid) {
+        self.accounts.entry(job.clone()).or_default().resized = true;
     }
 
     fn is_meddled(&self, pod: &Uid) -> bool {
@@ -101,6 +113,7 @@ impl Ledger {
             return;
         }
         self.not_too_many(api, planned, pod);
+        self.failures_remembered(planned, pod);
         let loose = self.accounts.get(&planned.uid).is_some_and(|account| account.loose);
         if self.two_leaders || loose {
             return;
@@ -135,6 +148,40 @@ impl Ledger {
         }
     }
 
+    /// With `backoffLimitPerIndex` a pod starts with more failures than each one of its index that
+    /// failed before: a failure that is forgotten is a retry too many.
+    ///
+    /// Except where a pod of the index was deleted as surplus, or by suspension: the failures are
+    /// written on the newest pod alone and go with it, as in the reference.
+    fn failures_remembered(&mut self, planned: &Job, pod: &Pod) {
+        let of_index: Vec<&Record> = self
+            .pods
+            .iter()
+            .filter(|(uid, record)| {
+                **uid != pod.uid
+                    && record.index == pod.index
+                    && record.owners.contains(&planned.uid)
+            })
+            .map(|(_, record)| record)
+            .collect();
+        let resized = self.accounts.get(&planned.uid).is_some_and(|account| account.resized);
+        let lost = resized || of_index.iter().any(|it| it.stripped || it.meddled || it.exempt);
+        if planned.spec.backoff_limit_per_index.is_none() || lost {
+            return;
+        }
+        let before = of_index.iter().filter(|record| record.ended_failed);
+        let most = before.map(|record| record.failures + 1).max().unwrap_or(0);
+        if pod.failures.total() < most {
+            let problem = format!(
+                "{} forgets failures of index {:?}: {} of {most}",
+                planned.key,
+                pod.index,
+                pod.failures.total()
+            );
+            self.violate(problem);
+        }
+    }
+
     /// No pod is created for a Job that has come to its end, for an index that has ended, or for
     /// a success that is already there.
     fn not_in_vain(&mut self, api: &Api, planned: &Job, job: &Job, pod: &Pod) {
@@ -160,7 +207,7 @@ impl Ledger {
                 pod.tracked
                     && !self.is_meddled(&pod.uid)
                     && (pod.deletion.is_none() || planned.replaces_failed_only())
-                    && pod.phase == controller_core::view::Phase::Succeeded
+                    && pod.phase == Phase::Succeeded
                     && !listed(&job.status).1.contains(&pod.uid)
                     && !uncounted.contains(&pod.uid)
             });
@@ -177,7 +224,9 @@ impl Ledger {
     }
 
     /// A finalizer was removed so that a pod that is deleted as surplus is not counted.
-    pub(super) fn stripped(&mut self, _pod: &Uid) {}
+    pub(super) fn stripped(&mut self, pod: &Uid) {
+        self.pods.entry(pod.clone()).or_default().stripped = true;
+    }
 
     /// A claim went through.
     pub(super) fn claimed(&mut self, pod: &Pod, job: &Job, kind: ClaimKind) {
@@ -287,9 +336,8 @@ impl Ledger {
     /// takes one back, by scaling down. An index fails by a pod that failed.
     fn indexes(&mut self, job: &Job, new: &JobStatus) {
         let bound = u32::MAX;
-        let read = |text: &Option<String>| {
-            IndexSet::parse(text.as_deref().unwrap_or_default(), bound)
-        };
+        let read =
+            |text: &Option<String>| IndexSet::parse(text.as_deref().unwrap_or_default(), bound);
         let (old_set, new_set) =
             (read(&job.status.completed_indexes), read(&new.completed_indexes));
         // Where the API forbids a decrease, the counter may stay behind a set that shrank.
@@ -329,10 +377,11 @@ impl Ledger {
 
     /// No terminal condition while a pod lives that the process that leads could know of.
     fn ends(&mut self, api: &Api, job: &Job, new: &JobStatus) {
-        let ended =
-            |status: &JobStatus| [job_condition::COMPLETE, job_condition::FAILED]
+        let ended = |status: &JobStatus| {
+            [job_condition::COMPLETE, job_condition::FAILED]
                 .iter()
-                .any(|kind| has_condition(status, kind));
+                .any(|kind| has_condition(status, kind))
+        };
         if !ended(new) || ended(&job.status) {
             return;
         }

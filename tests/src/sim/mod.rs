@@ -20,8 +20,8 @@ mod world;
 
 use controller_core::job::Recollection;
 
-use world::World;
 pub use world::Stats;
+use world::World;
 
 /// How a seed is run.
 #[derive(Clone, Copy, Debug, Default)]
@@ -43,12 +43,14 @@ pub enum Sabotage {
     ForgetCreations,
     /// Does not remember what it released and wrote.
     ForgetReleases,
+    /// Does not hear of some pods that end.
+    Deaf,
 }
 
 impl Sabotage {
     fn remembers(self, change: &Recollection) -> bool {
         match self {
-            Self::CountAgain | Self::ReleaseFirst => true,
+            Self::CountAgain | Self::ReleaseFirst | Self::Deaf => true,
             Self::ForgetCreations => !matches!(change, Recollection::Created(_)),
             Self::ForgetReleases => !matches!(
                 change,
@@ -72,7 +74,7 @@ pub struct Report {
 }
 
 /// Runs one seed.
-pub fn run(seed: u64, options: &Options) -> Report {
+pub fn run(seed: u64, options: Options) -> Report {
     let mut world = World::new(seed, options);
     world.run();
     let trace = world.take_trace();
@@ -82,5 +84,6 @@ pub fn run(seed: u64, options: &Options) -> Report {
 /// A failed seed in words, with the command that replays it.
 pub fn failure(seed: u64, report: &Report) -> String {
     let violations = report.violations.join("\n  ");
-    format!("seed {seed} failed:\n  {violations}\n  replay: cargo lab sim --seed {seed} --verbose\n")
+    let replay = format!("cargo lab sim --seed {seed} --verbose");
+    format!("seed {seed} failed:\n  {violations}\n  replay: {replay}\n")
 }

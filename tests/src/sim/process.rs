@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use controller_core::job::Versions;
 use controller_core::orphans::Orphans;
-use controller_core::pace::{Batching, LastSync, Load, PaceInput};
+use controller_core::pace::{Batching, Change, LastSync, Load, PaceInput};
 use controller_core::queue_core::{FailureDelay, QueueCore};
 use controller_core::triggers::Trigger;
 use controller_core::view::{Job, JobKey, Pod, Version};
 use jiff::{SignedDuration, Timestamp};
 
+use super::Sabotage;
 use super::agenda::Moment;
 use super::api::Sighting;
 use super::store::{Reaction, Store};
@@ -293,9 +294,7 @@ impl World {
         process.jobs.position += 1;
         Some(match sighting {
             Sighting::Shown(job) => {
-                let again = |later: &Sighting<Job>| {
-                    matches!(later, Sighting::Shown(other) if other.uid == job.uid)
-                };
+                let again = |later: &Sighting<Job>| matches!(later, Sighting::Shown(other) if other.uid == job.uid);
                 let until = until.min(self.api.job_log.len()).max(position + 1);
                 let merges = self.temper.coalesces
                     && self.api.job_log[position + 1..until].iter().any(again);
@@ -315,9 +314,7 @@ impl World {
         process.pods.position += 1;
         Some(match sighting {
             Sighting::Shown(pod) => {
-                let again = |later: &Sighting<Pod>| {
-                    matches!(later, Sighting::Shown(other) if other.uid == pod.uid)
-                };
+                let again = |later: &Sighting<Pod>| matches!(later, Sighting::Shown(other) if other.uid == pod.uid);
                 let until = until.min(self.api.pod_log.len()).max(position + 1);
                 let merges = self.temper.coalesces
                     && self.api.pod_log[position + 1..until].iter().any(again);
@@ -331,7 +328,13 @@ impl World {
     }
 
     /// Puts what follows from an event into the queues of a process.
-    pub(super) fn take_in(&mut self, number: usize, reaction: Reaction) {
+    pub(super) fn take_in(&mut self, number: usize, mut reaction: Reaction) {
+        if self.sabotage == Some(Sabotage::Deaf) {
+            let urgent = |trigger: &Trigger| {
+                matches!(trigger, Trigger::Batch(_, Change::Ended | Change::Succeeded))
+            };
+            reaction.retain(|trigger| !urgent(trigger) || self.random.percent(50));
+        }
         let now = self.agenda.now();
         self.processes[number].react(reaction, now);
     }
@@ -345,8 +348,8 @@ impl World {
         }
         let (syncs, orphans) = process.in_hand();
         let (syncs, orphans) = (syncs < self.temper.workers, orphans == 0);
-        let ready = (syncs && process.queue.has_ready())
-            || (orphans && process.orphan_queue.has_ready());
+        let ready =
+            (syncs && process.queue.has_ready()) || (orphans && process.orphan_queue.has_ready());
         let due = [
             process.queue.next_due().filter(|_| syncs),
             process.orphan_queue.next_due().filter(|_| orphans),
@@ -357,7 +360,7 @@ impl World {
         if process.wake.is_none_or(|wake| wake > at || wake < now) {
             process.wake = Some(at);
             let hesitation = self.random.millis(0, 2);
-            self.agenda.after(at - now + hesitation, Event::Work { process: number });
+            self.agenda.after(at.saturating_sub(now) + hesitation, Event::Work { process: number });
         }
     }
 

@@ -48,9 +48,9 @@ pub(super) fn problem(planned: &Job, job: &Job, seen: &Pod, it: Standing) -> Opt
 /// Completed, or failed for good; an index ends once.
 fn has_ended(job: &Job, index: u32) -> bool {
     let status = &job.status;
-    [&status.completed_indexes, &status.failed_indexes].into_iter().any(|text| {
-        IndexSet::parse(text.as_deref().unwrap_or_default(), u32::MAX).contains(index)
-    })
+    [&status.completed_indexes, &status.failed_indexes]
+        .into_iter()
+        .any(|text| IndexSet::parse(text.as_deref().unwrap_or_default(), u32::MAX).contains(index))
 }
 
 /// The action of the first rule of the failure policy that matches.
@@ -61,11 +61,9 @@ pub(super) fn rule<'a>(job: &'a Job, pod: &Pod) -> Option<&'a str> {
             let listed = codes.values.contains(&ended.exit_code);
             ended.exit_code != 0 && listed == (codes.operator == "In")
         }),
-        None => rule
-            .on_pod_conditions
-            .iter()
-            .flatten()
-            .any(|pattern| pod.has_condition(&pattern.type_)),
+        None => {
+            rule.on_pod_conditions.iter().flatten().any(|pattern| pod.has_condition(&pattern.type_))
+        }
     });
     matching.map(|rule| rule.action.as_str())
 }

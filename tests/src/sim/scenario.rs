@@ -68,7 +68,10 @@ impl Temper {
 
     /// Whether anything breaks on its own.
     pub(super) fn has_chaos(&self) -> bool {
-        self.crashes + self.second_leaders + self.node_losses + self.disruptions
+        self.crashes
+            + self.second_leaders
+            + self.node_losses
+            + self.disruptions
             + self.foreign_writes
             > 0
     }
@@ -94,7 +97,8 @@ impl World {
     /// The first Jobs.
     pub(super) fn populate(&mut self) {
         let names = ["alpha", "beta", "gamma"];
-        self.names = names[..self.temper.jobs].iter().map(|name| JobKey::new("ns", *name)).collect();
+        let names = &names[..self.temper.jobs];
+        self.names = names.iter().map(|name| JobKey::new("ns", *name)).collect();
         for key in self.names.clone() {
             self.submit(&key);
         }
@@ -178,9 +182,7 @@ fn per_index(random: &mut Random, spec: &mut Value, completions: i32) {
 }
 
 fn failure_policy(random: &mut Random, spec: &Value) -> Value {
-    let codes = |action: &str, codes: &[i32]| {
-        json!({"action": action, "onExitCodes": {"operator": "In", "values": codes}})
-    };
+    let codes = |action: &str, codes: &[i32]| json!({"action": action, "onExitCodes": {"operator": "In", "values": codes}});
     let mut rules = Vec::new();
     if random.percent(70) {
         let disrupted = json!([{"type": "DisruptionTarget", "status": "True"}]);

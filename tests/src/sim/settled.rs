@@ -22,9 +22,8 @@ impl World {
     }
 
     fn unsettled_job(&self, job: &Job) -> Option<String> {
-        let pods = |holds: fn(&Pod) -> bool| {
-            self.api.pods_of(&job.uid).filter(|pod| holds(pod)).count()
-        };
+        let pods =
+            |holds: fn(&Pod) -> bool| self.api.pods_of(&job.uid).filter(|pod| holds(pod)).count();
         let (active, terminating) = (pods(Pod::is_active), pods(Pod::is_terminating));
         if job.deleting {
             let pods: Vec<_> = self.api.pods_of(&job.uid).collect();

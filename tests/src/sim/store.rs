@@ -51,7 +51,7 @@ impl Store {
 
     pub(super) fn job_shown(&mut self, job: &Arc<Job>, now: Timestamp) -> Reaction {
         let mut reaction = Vec::new();
-        self.show_job(Arc::clone(job), now, &mut reaction);
+        self.show_job(job, now, &mut reaction);
         self.advance(jobs_at(job.version), &mut reaction);
         reaction
     }
@@ -89,7 +89,7 @@ impl Store {
 
     pub(super) fn pod_shown(&mut self, pod: &Arc<Pod>) -> Reaction {
         let mut reaction = Vec::new();
-        self.show_pod(Arc::clone(pod), &mut reaction);
+        self.show_pod(pod, &mut reaction);
         self.advance(pods_at(pod.version), &mut reaction);
         reaction
     }
@@ -132,8 +132,7 @@ impl Store {
     pub(super) fn snapshot(&self, key: &JobKey) -> Option<Snapshot> {
         let job = Arc::clone(self.jobs.get(key)?);
         let concerns = |pod: &&Arc<Pod>| {
-            pod.is_owned_by(&job.uid)
-                || (pod.owner.is_none() && pod.namespace == job.key.namespace)
+            pod.is_owned_by(&job.uid) || (pod.owner.is_none() && pod.namespace == job.key.namespace)
         };
         let pods = self.pods.values().filter(concerns).cloned().collect();
         let memory = self.memories.get(&job.uid).cloned().unwrap_or_default();
@@ -186,24 +185,24 @@ impl Store {
         Some((Arc::clone(job), counts))
     }
 
-    fn show_job(&mut self, job: Arc<Job>, now: Timestamp, reaction: &mut Reaction) {
+    fn show_job(&mut self, job: &Arc<Job>, now: Timestamp, reaction: &mut Reaction) {
         if let Some(list) = &mut self.job_list {
             list.insert(job.key.clone());
         }
         if self.jobs.get(&job.key).is_some_and(|old| old.uid != job.uid) {
             self.lose_job(&job.key.clone(), now, reaction);
         }
-        let old = self.jobs.insert(job.key.clone(), Arc::clone(&job));
+        let old = self.jobs.insert(job.key.clone(), Arc::clone(job));
         if job.is_finished() {
             self.memories.remove(&job.uid);
         } else {
             let memory = self.memories.entry(job.uid.clone()).or_default();
-            memory.saw_job(old.as_deref(), &job, now);
+            memory.saw_job(old.as_deref(), job, now);
         }
         let change = match &old {
             Some(old) if old.version == job.version => return,
-            Some(old) => JobChange::Updated(old, &job),
-            None => JobChange::Added(&job),
+            Some(old) => JobChange::Updated(old, job),
+            None => JobChange::Added(job),
         };
         reaction.extend(job_changed(change, now).queue);
     }
@@ -215,12 +214,12 @@ impl Store {
         reaction.extend(job_changed(JobChange::Deleted(&job), now).queue);
     }
 
-    fn show_pod(&mut self, pod: Arc<Pod>, reaction: &mut Reaction) {
+    fn show_pod(&mut self, pod: &Arc<Pod>, reaction: &mut Reaction) {
         if let Some(list) = &mut self.pod_list {
             list.listed.insert(pod.uid.clone());
         }
-        let old = if is_relevant(&pod) {
-            self.pods.insert(pod.uid.clone(), Arc::clone(&pod))
+        let old = if is_relevant(pod) {
+            self.pods.insert(pod.uid.clone(), Arc::clone(pod))
         } else {
             match self.pods.remove(&pod.uid) {
                 None => return,
@@ -228,13 +227,13 @@ impl Store {
             }
         };
         let change = match &old {
-            Some(old) => PodChange::Updated(old, &pod),
-            None => PodChange::Added(&pod),
+            Some(old) => PodChange::Updated(old, pod),
+            None => PodChange::Added(pod),
         };
         let triggers = pod_changed(change, self);
         for job in &triggers.witnesses {
             if let Some(memory) = self.memories.get_mut(job) {
-                memory.saw_pod(&pod);
+                memory.saw_pod(pod);
             }
         }
         reaction.extend(triggers.queue);

@@ -39,6 +39,7 @@ impl World {
             8..10 if job.is_indexed() && job.spec.success_policy.is_none() => {
                 let size = self.random.between(0, 7);
                 self.say(|_| format!("user resizes {key} to {size}"));
+                self.ledger.resized(&job.uid);
                 self.api.edit_job(key, |job| {
                     job.spec.parallelism = size;
                     job.spec.completions = Some(size);

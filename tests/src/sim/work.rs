@@ -5,10 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use controller_core::job::{
-    Idle, LiveJob, Note, Plan, PodDraft, PodStage, Progress, Recollection, Step, StepOutcome,
-    SyncInput, WrittenPod, plan,
+    Claim, Idle, LiveJob, Note, Plan, PodDraft, PodStage, Progress, Recollection, Step,
+    StepOutcome, SyncInput, WrittenPod, plan,
 };
-use controller_core::job::Claim;
 use controller_core::orphans::Orphans;
 use controller_core::pace::{Batching, LastSync};
 use controller_core::view::{Job, JobKey, Pod};
@@ -330,7 +329,8 @@ impl World {
         let conclusion = progress.conclude();
         process.queue.done(&key, now);
         process.load.synced(now);
-        process.last.insert(key.clone(), LastSync { ended: now, took: now - work.began });
+        let took = now.saturating_sub(work.began);
+        process.last.insert(key.clone(), LastSync { ended: now, took });
         match conclusion.result {
             Ok(()) => process.queue.forget(&key),
             Err(_) => {
@@ -355,10 +355,8 @@ fn calls(step: &Step) -> Vec<Call> {
         Step::Release(pods) => pods.iter().cloned().map(Call::Release).collect(),
         Step::Delete(deletions) => deletions
             .iter()
-            .map(|it| match it.strip {
-                true => Call::StripAndDelete(Arc::clone(&it.pod)),
-                false => Call::Delete(Arc::clone(&it.pod)),
-            })
+            .map(|it| (Arc::clone(&it.pod), it.strip))
+            .map(|(pod, strip)| if strip { Call::StripAndDelete(pod) } else { Call::Delete(pod) })
             .collect(),
     }
 }

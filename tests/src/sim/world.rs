@@ -26,17 +26,35 @@ const EPOCH_SECONDS: i64 = 1_767_225_600;
 #[derive(Clone, Debug)]
 pub(super) enum Event {
     /// A watch of this process delivers.
-    Watch { process: usize, kind: Kind },
+    Watch {
+        process: usize,
+        kind: Kind,
+    },
     /// The workers of this process look at their queues.
-    Work { process: usize },
+    Work {
+        process: usize,
+    },
     /// A call of a piece of work reaches the API.
-    Commit { process: usize, work: u64, call: usize },
+    Commit {
+        process: usize,
+        work: u64,
+        call: usize,
+    },
     /// Its reply comes back.
-    Reply { process: usize, work: u64, call: usize },
+    Reply {
+        process: usize,
+        work: u64,
+        call: usize,
+    },
     /// A kubelet, a scheduler or a disruption does something to a pod.
-    Pod { pod: Uid, deed: Deed },
+    Pod {
+        pod: Uid,
+        deed: Deed,
+    },
     /// Pods of a node that has vanished are evicted.
-    Evict { node: usize },
+    Evict {
+        node: usize,
+    },
     Housekeeping,
     /// A user does something.
     User,
@@ -98,7 +116,7 @@ pub struct Stats {
 }
 
 impl World {
-    pub(super) fn new(seed: u64, options: &Options) -> Self {
+    pub(super) fn new(seed: u64, options: Options) -> Self {
         let mut random = Random::new(seed);
         let temper = Temper::roll(&mut random);
         let epoch = Timestamp::from_second(EPOCH_SECONDS).expect("the epoch must be a time");
@@ -161,7 +179,7 @@ impl World {
     fn is_over(&mut self, event: &Event) -> bool {
         let (Event::Housekeeping, Some(since)) = (event, self.quiet_since) else { return false };
         let unsettled = self.unsettled();
-        let late = self.agenda.now() - since > self.temper.settles_within;
+        let late = self.agenda.now().saturating_sub(since) > self.temper.settles_within;
         if late {
             for problem in &unsettled {
                 self.ledger.violations.push(format!("not settled: {problem}"));
