@@ -14,7 +14,7 @@ use crate::eventually::observe_until;
 use crate::process::{Process, Program};
 
 const UP_WITHIN: Duration = Duration::from_secs(30);
-const OFF_WITHIN: Duration = Duration::from_secs(60);
+const OFF_WITHIN: Duration = Duration::from_mins(1);
 
 /// Mounts the image's root with a writable layer, both only in this process's namespace, and
 /// boots it. What the container does not need would fail or wait there.

@@ -15,7 +15,7 @@ const POLICIES: [&str; 3] = ["Never", "OnFailure", "Always"];
 const GRACE_SECONDS: u32 = 8;
 
 /// The kubelet compares its statuses with the API's every 10 seconds; and some for the machine.
-const DECIDED_WITHIN: Duration = Duration::from_secs(60);
+const DECIDED_WITHIN: Duration = Duration::from_mins(1);
 
 /// `Failed` with a changed annotation: an update in the kubelet's eyes, not only a status.
 fn failed_and_annotated() -> Value {

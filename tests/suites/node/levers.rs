@@ -86,7 +86,9 @@ async fn deadline_ends_a_pod_and_failed_comes_after_its_containers_stopped() {
 
 #[tokio::test]
 async fn pod_deleted_during_a_hanging_pull_stays_pending_until_the_pull_ends() {
-    let world = World::new("pull", KubeletConfig::default()).await;
+    // One pull at a time is the default; then the second would not even begin.
+    let kubelet = KubeletConfig::default().set("serializeImagePulls", json!(false));
+    let world = World::new("pull", kubelet).await;
     let registry = "systemd-run --quiet --unit=registry /opt/tools/container registry \
                     127.0.0.1:5000 /run/open";
     world.node.run(registry).await.expect("start the registry");

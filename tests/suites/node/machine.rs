@@ -30,14 +30,18 @@ async fn node_is_ready_and_runs_what_a_real_one_does() {
     world.end().await;
 }
 
-/// Processes whose command line names `dir`, as those of a lab's machines do.
+/// Processes that name `dir` in their command line or work in it, as all of a lab's do: QEMU and
+/// the shared connections to it too.
 fn processes_of(dir: &Path) -> Vec<String> {
-    let dir = dir.to_string_lossy().into_owned();
     let entries = std::fs::read_dir("/proc").expect("/proc must be readable").flatten();
     entries
-        .filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok())
-        .map(|line| String::from_utf8_lossy(&line).replace('\0', " "))
-        .filter(|line| line.contains(&dir))
+        .filter_map(|entry| {
+            let line = std::fs::read(entry.path().join("cmdline")).ok()?;
+            let line = String::from_utf8_lossy(&line).replace('\0', " ");
+            let inside = std::fs::read_link(entry.path().join("cwd"));
+            let inside = inside.is_ok_and(|cwd| cwd.starts_with(dir));
+            (inside || line.contains(&*dir.to_string_lossy())).then_some(line)
+        })
         .collect()
 }
 
