@@ -270,6 +270,8 @@ fn describe(step: &Step) -> String {
                 conditions.join(", "),
             )
         }
-        Step::Release(pods) => format!("remove the tracking finalizer from {}", report::pods(pods.len())),
+        Step::Release(pods) => {
+            format!("remove the tracking finalizer from {}", report::pods(pods.len()))
+        }
     }
 }
