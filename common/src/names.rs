@@ -24,6 +24,8 @@ pub mod pod_condition {
     pub const DISRUPTION_TARGET: &str = "DisruptionTarget";
     /// All containers are ready.
     pub const READY: &str = "Ready";
+    /// The pod did not start within its Job's `pending-timeout`.
+    pub const PENDING_TIMEOUT: &str = "epilogue.dev/PendingTimeout";
 }
 
 /// Condition types of Jobs.
@@ -38,4 +40,20 @@ pub mod job_condition {
     pub const SUCCESS_CRITERIA_MET: &str = "SuccessCriteriaMet";
     /// The Job has succeeded.
     pub const COMPLETE: &str = "Complete";
+    /// How many pod failures were ignored; on Jobs with a `disruption-limit`.
+    pub const DISRUPTIONS_IGNORED: &str = "epilogue.dev/DisruptionsIgnored";
+}
+
+/// Annotations by which a Job asks for more than the API can say.
+pub mod job_option {
+    /// Ignored failures beyond this many fail the Job.
+    pub const DISRUPTION_LIMIT: &str = "epilogue.dev/disruption-limit";
+    /// Wait before pods are created after the first failure.
+    pub const BACKOFF_BASE: &str = "epilogue.dev/backoff-base";
+    /// The longest wait before pods are created after failures.
+    pub const BACKOFF_MAX: &str = "epilogue.dev/backoff-max";
+    /// A pod that has not started by then is given up.
+    pub const PENDING_TIMEOUT: &str = "epilogue.dev/pending-timeout";
+    /// Prefer other nodes than those of disrupted pods.
+    pub const AVOID_FAILED_NODES: &str = "epilogue.dev/avoid-failed-nodes";
 }

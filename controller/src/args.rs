@@ -15,7 +15,7 @@ use epilogue_runtime::telemetry::{LogFilter, LogFormat};
 use jiff::SignedDuration;
 use thiserror::Error;
 
-use crate::go_duration::GoDuration;
+use controller_core::go_duration::GoDuration;
 
 /// Workers beyond this only wait for each other.
 const SYNCS_MAX: usize = 1000;

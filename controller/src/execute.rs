@@ -5,14 +5,15 @@ use std::fmt;
 use std::sync::Arc;
 
 use controller_core::job::{
-    LiveJob, PodDeletion, Step, StepOutcome, WrittenPod, claim_patch, pod_body, release_patch,
-    status_body,
+    LiveJob, PodDeletion, Step, StepOutcome, WrittenPod, claim_patch, give_up_patch, pod_body,
+    release_patch, status_body,
 };
 use controller_core::view::{Job, JobKey, Pod, Version, WireJob};
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 use epilogue_runtime::classify::classify;
 use futures::{StreamExt as _, stream};
 use http::{Method, Request, header};
+use jiff::Timestamp;
 use kube::Client;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -76,6 +77,10 @@ impl Executor {
                 let calls: Vec<_> = deletions.iter().map(|each| self.delete(each)).collect();
                 StepOutcome::Deleted(all(calls).await)
             }
+            Step::GiveUp(pods) => {
+                let calls: Vec<_> = pods.iter().map(|pod| self.give_up(pod)).collect();
+                StepOutcome::Written(all(calls).await)
+            }
             Step::WriteStatus(status) => {
                 let written = match status_body(job, &status) {
                     Ok(body) => self.write_status(&job.key, &body).await,
@@ -119,6 +124,19 @@ impl Executor {
         let options = json!({});
         let _: Value = self.call(Method::DELETE, &path, JSON, Some(&options)).await?;
         Ok(())
+    }
+
+    /// Marks first, so that the condition is there when the pod turns Failed.
+    async fn give_up(&self, pod: &Pod) -> Outcome<WrittenPod> {
+        let path = format!("{}/status", pod_path(pod));
+        let body = give_up_patch(pod, Timestamp::now());
+        let reply: PodReply = self.call(Method::PATCH, &path, STRATEGIC_MERGE, Some(&body)).await?;
+        if pod.node.is_some() {
+            let options = json!({"preconditions": {"uid": pod.uid.as_str()}});
+            let path = pod_path(pod);
+            let _: Value = self.call(Method::DELETE, &path, JSON, Some(&options)).await?;
+        }
+        Ok(reply.into())
     }
 
     async fn write_status(&self, key: &JobKey, body: &Value) -> Outcome<Arc<Job>> {

@@ -6,7 +6,6 @@ mod dispatch;
 mod events;
 mod execute;
 mod feed;
-mod go_duration;
 mod metrics;
 mod queue;
 mod run;

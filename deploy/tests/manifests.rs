@@ -5,6 +5,9 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use epilogue_deploy::{args, base, files, manifests};
+use k8s_openapi::api::admissionregistration::v1::{
+    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -56,8 +59,12 @@ fn yaml_files(directory: &Path, found: &mut BTreeSet<PathBuf>) {
 #[test]
 fn every_file_is_applied() {
     let mut present = BTreeSet::new();
-    yaml_files(&base(), &mut present);
-    let listed = files(&base()).expect("must be readable").into_iter().collect();
+    for directory in [base(), base().join("../../policy")] {
+        let directory = directory.canonicalize().expect("must be there");
+        yaml_files(&directory, &mut present);
+    }
+    let listed = files(&base()).expect("must be readable").into_iter();
+    let listed = listed.map(|path| path.canonicalize().expect("must be there")).collect();
     assert_eq!(present, listed);
 }
 
@@ -73,6 +80,10 @@ fn every_object_parses_into_its_type_without_a_leftover() {
             "Role" => reread::<Role>(&object),
             "RoleBinding" => reread::<RoleBinding>(&object),
             "Deployment" => reread::<Deployment>(&object),
+            "ValidatingAdmissionPolicy" => reread::<ValidatingAdmissionPolicy>(&object),
+            "ValidatingAdmissionPolicyBinding" => {
+                reread::<ValidatingAdmissionPolicyBinding>(&object)
+            }
             "PodDisruptionBudget" => reread::<PodDisruptionBudget>(&object),
             other => panic!("{other} has no type here; add it"),
         };
@@ -87,7 +98,9 @@ fn no_object_appears_twice_and_each_is_in_a_namespace_that_comes_first() {
         let kind = object["kind"].as_str().unwrap_or_default();
         let name = object["metadata"]["name"].as_str().expect("must have a name");
         assert!(seen.insert(format!("{kind}/{name}")), "{kind}/{name} appears twice");
-        if !["Namespace", "ClusterRole", "ClusterRoleBinding"].contains(&kind) {
+        let of_cluster = ["Namespace", "ClusterRole", "ClusterRoleBinding"].contains(&kind)
+            || kind.starts_with("ValidatingAdmissionPolicy");
+        if !of_cluster {
             assert_eq!(object["metadata"]["namespace"], NAMESPACE, "{kind}/{name}");
             assert!(seen.contains(&format!("Namespace/{NAMESPACE}")), "{kind}/{name}");
         }

@@ -12,7 +12,7 @@ type Row = (&'static str, &'static str, &'static str, &'static str, &'static str
 const CLUSTER: &str = "ClusterRole/epilogue-controller";
 const LEASE: &str = "Role/epilogue-controller-lease";
 
-const TABLE: [Row; 17] = [
+const TABLE: [Row; 18] = [
     (CLUSTER, "batch", "jobs", "list", "", "fill the store of Jobs"),
     (CLUSTER, "batch", "jobs", "watch", "", "keep the store of Jobs"),
     (CLUSTER, "batch", "jobs", "get", "", "before adoption, see that the Job is not being deleted"),
@@ -23,6 +23,7 @@ const TABLE: [Row; 17] = [
     (CLUSTER, "", "pods", "create", "", "start what the Job lacks"),
     (CLUSTER, "", "pods", "delete", "", "end what the Job has too much of"),
     (CLUSTER, "", "pods", "patch", "", "release the finalizer; adopt, and let go"),
+    (CLUSTER, "", "pods/status", "patch", "", "give up a pod that does not start, on request"),
     (CLUSTER, "", "events", "create", "", "tell of a core/v1 event"),
     (CLUSTER, "", "events", "patch", "", "count a repeated core/v1 event"),
     (CLUSTER, "events.k8s.io", "events", "create", "", "tell of an events.k8s.io/v1 event"),

@@ -94,6 +94,15 @@ pub(super) fn suspend(status: &mut JobStatus, plan: &Plan) -> Option<EventDraft>
     }
 }
 
+/// Stores how many failures were ignored, when some are new.
+pub(super) fn count_disruptions(status: &mut JobStatus, plan: &Plan) {
+    if let Some(disruptions) = plan.disruptions.as_ref().filter(|it| it.is_new) {
+        let kind = job_condition::DISRUPTIONS_IGNORED;
+        let message = disruptions.message();
+        upsert(status, plan.now, kind, "True", "PodFailurePolicy", &message);
+    }
+}
+
 /// Stores the interim condition of an end, unless it is stored. ([C1], [C2])
 ///
 /// DIVERGES(upstream): one that stands there as False is replaced; the reference appends a second

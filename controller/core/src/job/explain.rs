@@ -270,6 +270,10 @@ fn describe(step: &Step) -> String {
                 conditions.join(", "),
             )
         }
+        Step::GiveUp(pods) => {
+            let names: Vec<&str> = pods.iter().take(10).map(|pod| &*pod.name).collect();
+            format!("give up {}: {}", report::pods(pods.len()), names.join(", "))
+        }
         Step::Release(pods) => {
             format!("remove the tracking finalizer from {}", report::pods(pods.len()))
         }

@@ -37,6 +37,8 @@ pub struct Memory {
     pub finished: bool,
     /// Failures since the last success. ([E4])
     pub backoff: Option<BackoffRecord>,
+    /// Problems of the annotations that an event has told.
+    pub told: Vec<String>,
     /// The newest versions that our own writes were answered with. ([Z1])
     pub written: Versions,
     /// The newest version of the Job in which pods were counted, as the watch showed it, and when.

@@ -44,6 +44,7 @@ impl Memory {
             }
             Recollection::Backoff(record) => self.backoff = Some(record),
             Recollection::Finished => self.finished = true,
+            Recollection::Told(problems) => self.told = problems,
         }
     }
 

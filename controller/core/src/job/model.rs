@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use epilogue_common::names::pod_condition::PENDING_TIMEOUT;
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 use jiff::{SignedDuration, Timestamp};
 use serde::Deserialize;
@@ -17,7 +18,7 @@ use super::status_rules;
 use super::steps::{
     ClaimKind, Conclusion, LiveJob, Note, PodDeletion, PodDraft, Step, StepOutcome, WrittenPod,
 };
-use crate::view::{Deletion, Interner, Job, Owner, Pod, Uid, Version, WirePod};
+use crate::view::{Condition, Deletion, Interner, Job, Owner, Phase, Pod, Uid, Version, WirePod};
 
 /// Grace of a deletion that a kubelet has to act on.
 const GRACE_SECONDS: i64 = 30;
@@ -164,6 +165,7 @@ impl World {
                     ClaimKind::Track => pod.tracked = true,
                 })
             })),
+            Step::GiveUp(pods) => StepOutcome::Written(each(pods, &fault, |pod| self.give_up(pod))),
             Step::Release(pods) => StepOutcome::Written(each(pods, &fault, |pod| {
                 self.change(&pod.uid, |pod, _| pod.tracked = false)
             })),
@@ -241,6 +243,19 @@ impl World {
         Ok(())
     }
 
+    /// A pod on a node is Failed by its kubelet at once: nothing of it runs.
+    fn give_up(&mut self, pod: &Pod) -> Outcome<WrittenPod> {
+        if pod.node.is_some() {
+            self.delete(&PodDeletion { pod: Arc::new(pod.clone()), strip: false })?;
+        }
+        self.change(&pod.uid, |pod, _| {
+            let mut conditions = pod.conditions.to_vec();
+            conditions.push(Condition { kind: PENDING_TIMEOUT.into(), status: "True".into() });
+            pod.conditions = conditions.into();
+            pod.phase = Phase::Failed;
+        })
+    }
+
     /// Changes a pod; it is gone once it is deleted, nobody has to end it, and no finalizer
     /// holds it.
     fn change(&mut self, uid: &Uid, how: impl FnOnce(&mut Pod, &Job)) -> Outcome<WrittenPod> {
@@ -287,6 +302,7 @@ fn cut(step: &Step, calls: usize) -> Step {
         Step::Create(drafts) => Step::Create(drafts[..calls].to_vec()),
         Step::Delete(deletions) => Step::Delete(deletions[..calls].to_vec()),
         Step::Release(pods) => Step::Release(pods[..calls].to_vec()),
+        Step::GiveUp(pods) => Step::GiveUp(pods[..calls].to_vec()),
         Step::ConfirmJob | Step::WriteStatus(_) => Step::Release(Vec::new()),
     }
 }

@@ -9,7 +9,9 @@ use jiff::{SignedDuration, Timestamp};
 use super::backoff_limit_per_index::PerIndex;
 use super::census::{self, Census};
 use super::claims::{self, Claims};
+use super::disruption_limit::Disruptions;
 use super::input::{BackoffRecord, SyncInput};
+use super::options::Options;
 use super::pods::{self, PodStage};
 use super::report::WaitsFor;
 use super::steps::{Action, Claim};
@@ -45,6 +47,12 @@ pub struct Plan {
     pub expectations_satisfied: bool,
     /// The failures to wait for, counting this sync's. ([S15])
     pub backoff: BackoffRecord,
+    /// What the Job asks for by annotation.
+    pub options: Options,
+    /// Failures that were ignored, where they are limited.
+    pub disruptions: Option<Disruptions>,
+    /// Whether the problems of the options have still to be told.
+    pub untold: bool,
     /// What is done to pods, for metrics.
     pub action: Action,
     /// When to sync again without any event.
@@ -83,10 +91,12 @@ pub struct Indexes {
 
 /// Decides what one sync of a Job does. Total: every input has a plan.
 pub fn plan(input: &SyncInput<'_>) -> Plan {
-    match idle(input) {
-        Some(idle) => Plan::idle(input, idle),
-        None => Plan::active(input),
+    if let Some(idle) = idle(input) {
+        return Plan::idle(input, idle);
     }
+    let options = Options::read(input.job);
+    let settings = options.apply(input.settings);
+    Plan::active(&SyncInput { settings: &settings, ..*input }, options)
 }
 
 /// Whether this controller is the one to run the Job. (spec §22)
@@ -129,7 +139,7 @@ impl Plan {
     }
 
     /// [S9] to [S19], but for what depends on the outcomes of the pod stage.
-    fn active(input: &SyncInput<'_>) -> Self {
+    fn active(input: &SyncInput<'_>, options: Options) -> Self {
         let Claims { pods, patches } = claims::decide(input);
         let job = input.job;
         let tracked = claims::untracked(job, &pods, input.memory);
@@ -140,6 +150,10 @@ impl Plan {
             Some(indexes) => indexes.succeeded.len() as usize,
             None => plan.census.succeeded(job),
         };
+        plan.options = options;
+        plan.disruptions =
+            plan.options.disruption_limit.map(|_| Disruptions::read(job, &plan.census));
+        plan.untold = plan.options.problems != input.memory.told;
         plan.backoff = plan.backoff_after(input);
         plan.verdict = plan.decide(input);
         pods::decide(&mut plan, input);
@@ -163,6 +177,9 @@ impl Plan {
             manages_pods: false,
             expectations_satisfied: input.memory.expectations.satisfied(input.now, timeout),
             backoff: BackoffRecord::default(),
+            options: Options::default(),
+            disruptions: None,
+            untold: false,
             action: Action::Reconciling,
             requeue_after: None,
             waits_for: Vec::new(),
@@ -176,6 +193,8 @@ impl Plan {
             census: &self.census,
             succeeded: self.indexes.as_ref().map_or(&none, |indexes| &indexes.succeeded),
             per_index: self.per_index(),
+            disruptions: self.disruptions.as_ref().map_or(0, |it| it.ignored),
+            disruption_limit: self.options.disruption_limit,
             now: input.now,
         };
         verdict::decide(input.job, &evidence)

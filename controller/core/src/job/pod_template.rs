@@ -1,5 +1,7 @@
 //! The pods of a Job, made from its template. (spec §9)
 
+use std::sync::Arc;
+
 use epilogue_common::names::{
     COMPLETION_INDEX, COMPLETION_INDEX_ENV, INDEX_FAILURE_COUNT, INDEX_IGNORED_FAILURE_COUNT,
     TRACKING_FINALIZER,
@@ -39,6 +41,9 @@ pub fn pod_body(job: &Job, draft: &PodDraft) -> Value {
     if let Some(index) = draft.index {
         mark_index(&mut metadata, &mut spec, &job.key.name, index);
     }
+    if !draft.avoid.is_empty() {
+        avoid_nodes(&mut spec, &draft.avoid);
+    }
     if let Some(failures) = draft.failures {
         let annotations = object(&mut metadata, "annotations");
         annotations.insert(INDEX_FAILURE_COUNT.to_owned(), failures.counted.to_string().into());
@@ -48,6 +53,20 @@ pub fn pod_body(job: &Job, draft: &PodDraft) -> Value {
         }
     }
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+}
+
+/// Prefers other nodes, on top of what the template prefers.
+fn avoid_nodes(spec: &mut Value, nodes: &[Arc<str>]) {
+    let names: Vec<&str> = nodes.iter().map(AsRef::as_ref).collect();
+    let term = json!({"weight": 100, "preference": {"matchFields": [
+        {"key": "metadata.name", "operator": "NotIn", "values": names},
+    ]}});
+    let terms =
+        &mut spec["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"];
+    match terms {
+        Value::Array(list) => list.push(term),
+        other => *other = json!([term]),
+    }
 }
 
 /// `<job>-`, or `<job>-<index>-` cut so that the API's own cut keeps the index. ([B4], [B5])

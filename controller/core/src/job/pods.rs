@@ -1,8 +1,10 @@
 //! How many pods the Job should have, and which ones to create or delete. (spec §8)
 
+use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use epilogue_common::names::pod_condition::DISRUPTION_TARGET;
 use jiff::SignedDuration;
 
 use super::input::SyncInput;
@@ -11,8 +13,11 @@ use super::pod_template::template_problem;
 use super::report::WaitsFor;
 use super::steps::{Action, PodDraft};
 use super::verdict::End;
-use super::{backoff, victims};
+use super::{backoff, pending_timeout, victims};
 use crate::view::Pod;
+
+/// Each node that is avoided makes the scheduler's work for the pod longer.
+const NODES_AVOIDED_MAX: usize = 5;
 
 /// What a sync does to pods.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,6 +33,8 @@ pub enum PodStage {
     },
     /// Create these, in batches that grow.
     Create(Vec<PodDraft>),
+    /// Give up these, which do not start.
+    GiveUp(Vec<Arc<Pod>>),
     /// Create nothing, because the template does not allow it. ([B8])
     Refuse(&'static str),
 }
@@ -74,6 +81,9 @@ pub(super) fn decide(plan: &mut Plan, input: &SyncInput<'_>) {
         plan.action = Action::PodsDeleted;
         return;
     }
+    if give_up(plan) {
+        return;
+    }
     let active = plan.census.active.len();
     let wanted = wanted(plan);
     let mut surplus =
@@ -90,6 +100,24 @@ pub(super) fn decide(plan: &mut Plan, input: &SyncInput<'_>) {
         0 => plan.action = Action::Tracking,
         missing => create(plan, input, missing),
     }
+}
+
+/// Whether some pods have been Pending for too long; otherwise sees to being there when they have.
+///
+/// DIVERGES(upstream): on request only; the reference lets a pod that cannot start hold up its
+/// Job for ever.
+fn give_up(plan: &mut Plan) -> bool {
+    let Some(timeout) = plan.options.pending_timeout else { return false };
+    let (overdue, next) = pending_timeout::overdue(&plan.census.active, timeout, plan.now);
+    if let Some(next) = next {
+        plan.wake_after(next);
+    }
+    let any = !overdue.is_empty();
+    if any {
+        plan.action = Action::PodsDeleted;
+        plan.pods = PodStage::GiveUp(overdue);
+    }
+    any
 }
 
 /// [P2]
@@ -118,7 +146,9 @@ fn create(plan: &mut Plan, input: &SyncInput<'_>, missing: usize) {
         }
     }
     let drafts = match &plan.indexes {
-        None => vec![PodDraft::default(); missing],
+        None => {
+            vec![PodDraft { avoid: nodes_to_avoid(plan, None), ..PodDraft::default() }; missing]
+        }
         Some(_) => indexed_drafts(plan, input, missing),
     };
     plan.pods = match template_problem(&plan.job) {
@@ -161,6 +191,7 @@ fn indexed_drafts(plan: &mut Plan, input: &SyncInput<'_>, missing: usize) -> Vec
         .into_iter()
         .map(|index| PodDraft {
             index: Some(index),
+            avoid: nodes_to_avoid(plan, Some(index)),
             failures: per_index.map(|per_index| per_index.failures(job, index)),
         })
         .collect();
@@ -169,6 +200,28 @@ fn indexed_drafts(plan: &mut Plan, input: &SyncInput<'_>, missing: usize) -> Vec
         plan.wake_after(left);
     }
     drafts
+}
+
+/// Nodes on which pods of the Job, or of this index, were disrupted; the latest first.
+fn nodes_to_avoid(plan: &Plan, index: Option<u32>) -> Vec<Arc<str>> {
+    if !plan.options.avoid_failed_nodes {
+        return Vec::new();
+    }
+    let mut disrupted: Vec<&Arc<Pod>> = plan
+        .census
+        .pods
+        .iter()
+        .filter(|pod| index.is_none() || pod.index == index)
+        .filter(|pod| pod.has_condition(DISRUPTION_TARGET))
+        .collect();
+    disrupted.sort_by_key(|pod| Reverse(pod.finished_at()));
+    let mut nodes: Vec<Arc<str>> = Vec::new();
+    for node in disrupted.into_iter().filter_map(|pod| pod.node.as_ref()) {
+        if nodes.len() < NODES_AVOIDED_MAX && !nodes.contains(node) {
+            nodes.push(Arc::clone(node));
+        }
+    }
+    nodes
 }
 
 impl PodStage {

@@ -2,25 +2,27 @@
 //! from the census and the outcomes, never from a wish. The order of the stages is what makes
 //! the counting exact: pods → flush → release → settle. (design §3, spec §10)
 
+mod pod_stage;
+
 use std::collections::HashSet;
 use std::sync::Arc;
 
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 use k8s_openapi::api::batch::v1::JobStatus;
 
-use super::creation::{self, Creation};
+use super::creation::Creation;
 use super::draft::{self, Closing, PodsAfter};
 use super::input::Settings;
 use super::plan::{Idle, Plan};
-use super::pods::{PodStage, Purpose};
+use super::pods::PodStage;
 use super::steps::{
-    Claim, ClaimKind, Conclusion, EventDraft, LiveJob, Note, PodDeletion, Recollection, Step,
-    StepOutcome, Tally, WrittenPod,
+    Claim, ClaimKind, Conclusion, EventDraft, LiveJob, Note, Recollection, Step, StepOutcome,
+    Tally, WrittenPod,
 };
 use super::tally;
 use super::tracking::{self, Ledger};
 use super::verdict::End;
-use crate::view::{Job, Pod, Uid};
+use crate::view::{Job, Uid};
 
 /// A plan that is being carried out.
 #[derive(Debug)]
@@ -83,13 +85,24 @@ impl Progress {
             pod_failure: None,
             plan,
         };
-        if progress.plan.idle == Some(Idle::UnknownCompletionMode) {
-            progress.tell(EventDraft::warning(
+        progress.tell_problems();
+        progress
+    }
+
+    fn tell_problems(&mut self) {
+        if self.plan.idle == Some(Idle::UnknownCompletionMode) {
+            self.tell(EventDraft::warning(
                 "UnknownCompletionMode",
                 "Skipped Job sync because completion mode is unknown",
             ));
         }
-        progress
+        if self.plan.untold {
+            let problems = self.plan.options.problems.clone();
+            if !problems.is_empty() {
+                self.tell(EventDraft::warning("InvalidAnnotation", problems.join("; ")));
+            }
+            self.remember(Recollection::Told(problems));
+        }
     }
 
     /// The next step; none when the plan is carried out or cannot go on.
@@ -193,112 +206,6 @@ impl Progress {
         self.stage = Stage::Pods;
     }
 
-    fn pods(&mut self) -> Option<Step> {
-        match &self.plan.pods {
-            PodStage::Create(_) => {
-                if let Some(batch) = self.creation.next_batch() {
-                    return Some(Step::Create(batch));
-                }
-                self.end_creation();
-            }
-            PodStage::Delete { victims, purpose } => {
-                let strip = purpose.strips_finalizer();
-                let purpose = *purpose;
-                let uids: Vec<Uid> = victims.iter().map(|pod| pod.uid.clone()).collect();
-                let deletion = |pod: &Arc<Pod>| PodDeletion {
-                    pod: Arc::clone(pod),
-                    strip: strip && pod.tracked,
-                };
-                let step = Step::Delete(victims.iter().map(deletion).collect());
-                if strip {
-                    // A watch that lags must not make them look countable. ([Z1])
-                    self.remember(Recollection::Releasing(uids.clone()));
-                }
-                if purpose.is_awaited() {
-                    self.remember(Recollection::Deleting(uids));
-                }
-                return Some(step);
-            }
-            PodStage::Refuse(problem) => {
-                let problem = *problem;
-                self.tell(EventDraft::warning(
-                    "FailedCreate",
-                    format!("Error creating: {problem}"),
-                ));
-                self.pod_failure = Some(Failure::new(FailureKind::Invalid, problem));
-            }
-            PodStage::None => {}
-        }
-        self.end_pods();
-        None
-    }
-
-    fn created(&mut self, outcomes: &[Outcome<WrittenPod>]) {
-        for pod in outcomes.iter().flatten() {
-            self.remember(Recollection::Created(pod.clone()));
-        }
-        self.creation.done(outcomes);
-    }
-
-    /// DIVERGES(upstream): only pods that exist are counted as active; the reference also counts
-    /// those that a terminating namespace refused, and waits for them. (spec §29 item 6)
-    fn end_creation(&mut self) {
-        let (created, failed) = (self.creation.created(), self.creation.failed());
-        self.after.active += created;
-        self.pod_failure = self.creation.failure().cloned();
-        for event in self.creation.events() {
-            self.tell(event);
-        }
-        self.count(tally::created(&self.plan, created, failed));
-    }
-
-    /// DIVERGES(upstream): a pod whose deletion failed goes on counting as active and ready; the
-    /// reference takes it out of `ready` alone, or of `active` alone. (spec §29 item 7)
-    fn deleted(&mut self, outcomes: &[Outcome<()>]) {
-        let PodStage::Delete { victims, purpose } =
-            std::mem::replace(&mut self.plan.pods, PodStage::None)
-        else {
-            return;
-        };
-        let (mut gone, mut kept, mut failures) = (Vec::new(), Vec::new(), Vec::<Failure>::new());
-        for (pod, outcome) in victims.iter().zip(outcomes) {
-            match outcome {
-                Err(failure) if failure.kind != FailureKind::NotFound => {
-                    kept.push(pod.uid.clone());
-                    failures.push(failure.clone());
-                }
-                _ => gone.push(pod),
-            }
-        }
-        self.after.active -= gone.len();
-        self.after.terminating += gone.len();
-        self.after.ready -= gone.iter().filter(|pod| pod.is_ready()).count();
-        self.after.all_deleted = kept.is_empty();
-        let not_found = gone_already(&victims, outcomes);
-        self.forget_deletions(purpose, kept, not_found);
-        let names: Vec<Arc<str>> = gone.iter().map(|pod| Arc::clone(&pod.name)).collect();
-        if !names.is_empty() {
-            let message = creation::told("Deleted", &names);
-            self.tell(EventDraft::normal("SuccessfulDelete", message));
-        }
-        if let Some(first) = failures.first() {
-            let message = format!("Error deleting: {}", first.message);
-            self.tell(EventDraft::warning("FailedDelete", message));
-        }
-        self.pod_failure = failures.into_iter().next();
-        self.end_pods();
-    }
-
-    fn forget_deletions(&mut self, purpose: Purpose, kept: Vec<Uid>, not_found: Vec<Uid>) {
-        if purpose.strips_finalizer() && !kept.is_empty() {
-            self.remember(Recollection::NotReleased(kept.clone()));
-        }
-        let forgotten = [kept, not_found].concat();
-        if purpose.is_awaited() && !forgotten.is_empty() {
-            self.remember(Recollection::NotDeleted(forgotten));
-        }
-    }
-
     /// Everything that is known of the pods is known now: drafts the first write. ([S18]–[T8])
     fn end_pods(&mut self) {
         let plan = &self.plan;
@@ -309,6 +216,7 @@ impl Progress {
         let ends = plan.verdict.is_some() || self.closing.verdict.is_some();
         let suspension = (plan.manages_pods && !ends).then(|| draft::suspend(&mut status, plan));
         draft::count_pods(&mut status, &self.after);
+        draft::count_disruptions(&mut status, plan);
         let closing = self.closing.verdict.as_ref();
         self.ledger = Ledger::enter(plan, closing, self.pods_per_sync, &mut status);
         for verdict in self.closing.verdict.iter().chain(&self.closing.announced) {
@@ -477,13 +385,4 @@ fn is_no_matter(claim: &Claim, failure: &Failure) -> bool {
         }
         ClaimKind::Track => failure.kind == FailureKind::NotFound,
     }
-}
-
-/// The pods that were gone before we deleted them; no watch event will tell of our deletion.
-fn gone_already(victims: &[Arc<Pod>], outcomes: &[Outcome<()>]) -> Vec<Uid> {
-    let not_found = |outcome: &Outcome<()>| {
-        outcome.as_ref().is_err_and(|failure| failure.kind == FailureKind::NotFound)
-    };
-    let gone = victims.iter().zip(outcomes).filter(|(_, outcome)| not_found(outcome));
-    gone.map(|(pod, _)| pod.uid.clone()).collect()
 }

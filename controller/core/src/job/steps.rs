@@ -22,6 +22,9 @@ pub enum Step {
     Create(Vec<PodDraft>),
     /// Delete these pods.
     Delete(Vec<PodDeletion>),
+    /// Give up these pods, which do not start: mark them, then fail those without a node and
+    /// delete the others.
+    GiveUp(Vec<Arc<Pod>>),
     /// Replace the Job's status.
     WriteStatus(Box<JobStatus>),
     /// Remove the tracking finalizer from these pods.
@@ -86,6 +89,8 @@ pub enum ClaimKind {
 pub struct PodDraft {
     /// The completion index of an Indexed Job.
     pub index: Option<u32>,
+    /// Nodes to stay away from where possible.
+    pub avoid: Vec<Arc<str>>,
     /// The failures of the index so far, with `backoffLimitPerIndex`.
     pub failures: Option<FailureCounts>,
 }
@@ -131,6 +136,8 @@ pub enum Recollection {
     Backoff(BackoffRecord),
     /// The Job is finished in the API.
     Finished,
+    /// These problems of the Job's annotations have been told.
+    Told(Vec<String>),
 }
 
 /// An event on the Job. (spec §19)
@@ -223,7 +230,7 @@ impl Step {
             Self::Claim(claims) => claims.len(),
             Self::Create(drafts) => drafts.len(),
             Self::Delete(deletions) => deletions.len(),
-            Self::Release(pods) => pods.len(),
+            Self::Release(pods) | Self::GiveUp(pods) => pods.len(),
         }
     }
 }

@@ -56,6 +56,10 @@ pub(super) struct Evidence<'a> {
     pub census: &'a Census,
     pub succeeded: &'a IndexSet,
     pub per_index: Option<&'a PerIndex>,
+    /// Failures that were ignored.
+    pub disruptions: u32,
+    /// `epilogue.dev/disruption-limit`.
+    pub disruption_limit: Option<u32>,
     pub now: Timestamp,
 }
 
@@ -66,6 +70,7 @@ pub(super) fn decide(job: &Job, evidence: &Evidence<'_>) -> Option<Verdict> {
         .or_else(|| stored(job, End::Failure))
         .or_else(|| fail_job_rule(job, evidence.census))
         .or_else(|| backoff_limit(job, evidence.census))
+        .or_else(|| disruption_limit(evidence))
         .or_else(|| active_deadline(job, evidence.now))
         .or_else(|| failed_indexes(job, evidence))
         .or_else(|| success_rule(job, evidence.succeeded))
@@ -126,6 +131,21 @@ fn backoff_limit(job: &Job, census: &Census) -> Option<Verdict> {
     let exceeded = census.failed(job) > limit || restarts_reach(job, &census.pods, limit);
     exceeded.then(|| {
         verdict(End::Failure, "BackoffLimitExceeded", "Job has reached the specified backoff limit")
+    })
+}
+
+/// Between rows 4 and 5, on request only.
+///
+/// DIVERGES(upstream): a Job may limit the failures that its podFailurePolicy ignores; the
+/// reference knows no such limit, so that a Job on a bad node pool never ends.
+fn disruption_limit(evidence: &Evidence<'_>) -> Option<Verdict> {
+    let exceeded = evidence.disruption_limit.is_some_and(|limit| evidence.disruptions > limit);
+    exceeded.then(|| {
+        verdict(
+            End::Failure,
+            "DisruptionLimitExceeded",
+            "Job has reached the specified disruption limit",
+        )
     })
 }
 

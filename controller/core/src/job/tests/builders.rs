@@ -389,7 +389,7 @@ fn effects(world: &World, trace: Trace, faults: Faults<'_>) -> Effects {
             }
             Step::Release(pods) => patches += pods.len(),
             Step::WriteStatus(status) => writes.push((**status).clone()),
-            Step::ConfirmJob | Step::Claim(_) => {}
+            Step::ConfirmJob | Step::Claim(_) | Step::GiveUp(_) => {}
         }
     }
     let status = &world.job.status;

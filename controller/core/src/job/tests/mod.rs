@@ -11,6 +11,7 @@ mod divergences;
 mod failure_policy;
 mod indexed;
 mod on_failure;
+mod options;
 mod pod_template;
 mod properties;
 mod replacement_policy;

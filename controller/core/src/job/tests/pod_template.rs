@@ -8,7 +8,7 @@ use crate::job::{PodDraft, pod_body};
 const TRACKING: &str = "batch.kubernetes.io/job-tracking";
 
 fn body(job: JobBuilder, index: Option<u32>) -> Value {
-    pod_body(&job.build(), &PodDraft { index, failures: None })
+    pod_body(&job.build(), &PodDraft { index, ..PodDraft::default() })
 }
 
 fn template(change: impl FnOnce(&mut Value)) -> JobBuilder {

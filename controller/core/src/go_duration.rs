@@ -20,11 +20,11 @@ const UNITS: [(&str, u64); 8] = [
 
 /// A duration that is given as a flag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct GoDuration(pub(crate) Duration);
+pub struct GoDuration(pub Duration);
 
 /// Why a text is no duration.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub(crate) enum GoDurationError {
+pub enum GoDurationError {
     /// The text is not understood.
     #[error("{0:?} is no duration; give a number with a unit, for example 500ms, 1s or 10m0s")]
     Syntax(String),

@@ -1,0 +1,160 @@
+//! The pod stage of a plan that is being carried out: pods are created, deleted or given up, and
+//! the census is brought up to what became of each call. (spec §8)
+
+use std::sync::Arc;
+
+use epilogue_common::outcome::{Failure, FailureKind, Outcome};
+
+use super::Progress;
+use crate::job::creation;
+use crate::job::pending_timeout;
+use crate::job::pods::{PodStage, Purpose};
+use crate::job::steps::{EventDraft, PodDeletion, Recollection, Step, WrittenPod};
+use crate::job::tally;
+use crate::view::{Pod, Uid};
+
+impl Progress {
+    pub(super) fn pods(&mut self) -> Option<Step> {
+        match &self.plan.pods {
+            PodStage::Create(_) => {
+                if let Some(batch) = self.creation.next_batch() {
+                    return Some(Step::Create(batch));
+                }
+                self.end_creation();
+            }
+            PodStage::Delete { victims, purpose } => {
+                let strip = purpose.strips_finalizer();
+                let purpose = *purpose;
+                let uids: Vec<Uid> = victims.iter().map(|pod| pod.uid.clone()).collect();
+                let deletion = |pod: &Arc<Pod>| PodDeletion {
+                    pod: Arc::clone(pod),
+                    strip: strip && pod.tracked,
+                };
+                let step = Step::Delete(victims.iter().map(deletion).collect());
+                if strip {
+                    // A watch that lags must not make them look countable. ([Z1])
+                    self.remember(Recollection::Releasing(uids.clone()));
+                }
+                if purpose.is_awaited() {
+                    self.remember(Recollection::Deleting(uids));
+                }
+                return Some(step);
+            }
+            PodStage::Refuse(problem) => {
+                let problem = *problem;
+                self.tell(EventDraft::warning(
+                    "FailedCreate",
+                    format!("Error creating: {problem}"),
+                ));
+                self.pod_failure = Some(Failure::new(FailureKind::Invalid, problem));
+            }
+            PodStage::GiveUp(pods) => return Some(Step::GiveUp(pods.clone())),
+            PodStage::None => {}
+        }
+        self.end_pods();
+        None
+    }
+
+    /// The pods go on counting as active until the watch shows what became of them.
+    fn gave_up(&mut self, outcomes: &[Outcome<WrittenPod>]) {
+        let PodStage::GiveUp(pods) = std::mem::replace(&mut self.plan.pods, PodStage::None) else {
+            return;
+        };
+        for (pod, outcome) in pods.iter().zip(outcomes) {
+            match outcome {
+                Ok(written) => {
+                    self.remember(Recollection::PodWritten(written.version));
+                    let reason = pending_timeout::reason(pod);
+                    let message = format!("Pod {} did not start in time: {reason}", pod.name);
+                    self.tell(EventDraft::warning("PendingTimeout", message));
+                }
+                // It has changed since we saw it: gone, started, or bound to a node.
+                Err(failure) if is_overtaken(failure) => {}
+                Err(failure) => self.pod_failure = Some(failure.clone()),
+            }
+        }
+        self.end_pods();
+    }
+
+    pub(super) fn created(&mut self, outcomes: &[Outcome<WrittenPod>]) {
+        if matches!(self.plan.pods, PodStage::GiveUp(_)) {
+            return self.gave_up(outcomes);
+        }
+        for pod in outcomes.iter().flatten() {
+            self.remember(Recollection::Created(pod.clone()));
+        }
+        self.creation.done(outcomes);
+    }
+
+    /// DIVERGES(upstream): only pods that exist are counted as active; the reference also counts
+    /// those that a terminating namespace refused, and waits for them. (spec §29 item 6)
+    fn end_creation(&mut self) {
+        let (created, failed) = (self.creation.created(), self.creation.failed());
+        self.after.active += created;
+        self.pod_failure = self.creation.failure().cloned();
+        for event in self.creation.events() {
+            self.tell(event);
+        }
+        self.count(tally::created(&self.plan, created, failed));
+    }
+
+    /// DIVERGES(upstream): a pod whose deletion failed goes on counting as active and ready; the
+    /// reference takes it out of `ready` alone, or of `active` alone. (spec §29 item 7)
+    pub(super) fn deleted(&mut self, outcomes: &[Outcome<()>]) {
+        let PodStage::Delete { victims, purpose } =
+            std::mem::replace(&mut self.plan.pods, PodStage::None)
+        else {
+            return;
+        };
+        let (mut gone, mut kept, mut failures) = (Vec::new(), Vec::new(), Vec::<Failure>::new());
+        for (pod, outcome) in victims.iter().zip(outcomes) {
+            match outcome {
+                Err(failure) if failure.kind != FailureKind::NotFound => {
+                    kept.push(pod.uid.clone());
+                    failures.push(failure.clone());
+                }
+                _ => gone.push(pod),
+            }
+        }
+        self.after.active -= gone.len();
+        self.after.terminating += gone.len();
+        self.after.ready -= gone.iter().filter(|pod| pod.is_ready()).count();
+        self.after.all_deleted = kept.is_empty();
+        let not_found = gone_already(&victims, outcomes);
+        self.forget_deletions(purpose, kept, not_found);
+        let names: Vec<Arc<str>> = gone.iter().map(|pod| Arc::clone(&pod.name)).collect();
+        if !names.is_empty() {
+            let message = creation::told("Deleted", &names);
+            self.tell(EventDraft::normal("SuccessfulDelete", message));
+        }
+        if let Some(first) = failures.first() {
+            let message = format!("Error deleting: {}", first.message);
+            self.tell(EventDraft::warning("FailedDelete", message));
+        }
+        self.pod_failure = failures.into_iter().next();
+        self.end_pods();
+    }
+
+    fn forget_deletions(&mut self, purpose: Purpose, kept: Vec<Uid>, not_found: Vec<Uid>) {
+        if purpose.strips_finalizer() && !kept.is_empty() {
+            self.remember(Recollection::NotReleased(kept.clone()));
+        }
+        let forgotten = [kept, not_found].concat();
+        if purpose.is_awaited() && !forgotten.is_empty() {
+            self.remember(Recollection::NotDeleted(forgotten));
+        }
+    }
+}
+
+fn is_overtaken(failure: &Failure) -> bool {
+    matches!(failure.kind, FailureKind::NotFound | FailureKind::Conflict)
+}
+
+/// The pods that were gone before we deleted them; no watch event will tell of our deletion.
+fn gone_already(victims: &[Arc<Pod>], outcomes: &[Outcome<()>]) -> Vec<Uid> {
+    let not_found = |outcome: &Outcome<()>| {
+        outcome.as_ref().is_err_and(|failure| failure.kind == FailureKind::NotFound)
+    };
+    let gone = victims.iter().zip(outcomes).filter(|(_, outcome)| not_found(outcome));
+    gone.map(|(pod, _)| pod.uid.clone()).collect()
+}

@@ -1,0 +1,150 @@
+//! What a Job asks for by annotation. (issue 4, item 6)
+
+use serde_json::json;
+
+use super::builders::{JobBuilder, PodBuilder, ago, job, pod, sync, sync_with, uid, world};
+use crate::job::Step;
+use crate::job::model::World;
+use crate::view::Phase;
+
+fn annotated(job: JobBuilder, pairs: &[(&str, &str)]) -> JobBuilder {
+    let all: serde_json::Map<String, serde_json::Value> =
+        pairs.iter().map(|(name, value)| (format!("epilogue.dev/{name}"), json!(value))).collect();
+    job.meta("annotations", all)
+}
+
+fn ignoring() -> JobBuilder {
+    let rule = json!({"action": "Ignore", "onPodConditions": [
+        {"type": "DisruptionTarget", "status": "True"}]});
+    job().spec("podFailurePolicy", json!({"rules": [rule]})).spec("backoffLimit", 0)
+}
+
+fn disrupted(name: &str) -> PodBuilder {
+    pod(name, "Failed").condition("DisruptionTarget").ended(143, 5)
+}
+
+#[test]
+fn ignored_failures_fail_the_job_beyond_the_disruption_limit() {
+    for (limit, failures, fails) in
+        [("0", 1, true), ("1", 1, false), ("1", 2, true), ("2", 2, false)]
+    {
+        let pods = (0..failures).map(|number| disrupted(&format!("d-{number}"))).collect();
+        let effects = sync(&mut world(annotated(ignoring(), &[("disruption-limit", limit)]), pods));
+        let failed = effects.conditions.contains(&"Failed/DisruptionLimitExceeded".to_owned());
+        assert_eq!(failed, fails, "limit {limit}, {failures} failures: {:?}", effects.conditions);
+        assert_eq!(effects.failed, 0, "an ignored failure is in no counter");
+    }
+}
+
+#[test]
+fn disruptions_are_counted_once_over_pods_and_restarts() {
+    let job = annotated(ignoring(), &[("disruption-limit", "1")]);
+    let mut world = world(job, vec![disrupted("d-1")]);
+    let first = sync(&mut world);
+    assert!(
+        first.conditions.contains(&"epilogue.dev/DisruptionsIgnored/PodFailurePolicy".to_owned())
+    );
+    world.pods.remove(&uid("d-1"));
+    world.memory = crate::job::Memory::default();
+    let replacement = world.pods.keys().next().expect("a replacement").clone();
+    world.touch(&replacement, |pod| {
+        pod.phase = Phase::Failed;
+        let condition =
+            crate::view::Condition { kind: "DisruptionTarget".into(), status: "True".into() };
+        pod.conditions = vec![condition].into();
+    });
+    let second = sync(&mut world);
+    assert!(second.conditions.contains(&"Failed/DisruptionLimitExceeded".to_owned()));
+}
+
+#[test]
+fn a_pod_whose_release_failed_is_not_counted_as_a_second_disruption() {
+    let job = annotated(ignoring(), &[("disruption-limit", "1")]);
+    let mut world = world(job, vec![disrupted("d-1")]);
+    sync_with(&mut world, &|step, _| {
+        matches!(step, Step::Release(_)).then(super::builders::outage)
+    });
+    let again = sync(&mut world);
+    assert!(!again.conditions.iter().any(|each| each.starts_with("Failed")), "{again:?}");
+}
+
+#[test]
+fn backoff_is_the_jobs_own_where_it_says_so() {
+    let failed = || vec![pod("f", "Failed").ended(1, 0)];
+    let waits = |pairs: &[(&str, &str)]| {
+        sync(&mut world(annotated(job(), pairs), failed())).requeue_seconds
+    };
+    assert_eq!(waits(&[]), Some(10));
+    assert_eq!(waits(&[("backoff-base", "3s")]), Some(3));
+    assert_eq!(waits(&[("backoff-max", "2s")]), Some(2), "the base gives way to a lower maximum");
+    assert_eq!(waits(&[("backoff-base", "20m")]), Some(1200), "the maximum gives way to the base");
+    assert_eq!(waits(&[("backoff-base", "0s")]), None);
+}
+
+#[test]
+fn an_option_that_cannot_be_read_is_left_out_and_told_once() {
+    let job = annotated(job(), &[("backoff-base", "soon"), ("disruption-limit", "-1")]);
+    let mut world = world(job, vec![]);
+    let effects = sync(&mut world);
+    assert_eq!(effects.created.len(), 1, "the Job runs on");
+    let told: Vec<_> =
+        effects.events().into_iter().filter(|it| it.starts_with("Invalid")).collect();
+    assert_eq!(
+        told,
+        ["InvalidAnnotation: epilogue.dev/disruption-limit: \"-1\" is left out; give a number \
+          from 0, as 3; epilogue.dev/backoff-base: \"soon\" is left out; give a duration, as \
+          500ms, 30s or 10m"]
+    );
+    assert!(sync(&mut world).events().is_empty());
+}
+
+#[test]
+fn a_pod_that_does_not_start_is_given_up_in_time() {
+    let young = pod("young", "Pending").with(|pod| {
+        pod["metadata"]["creationTimestamp"] = ago(10).to_string().into();
+    });
+    let job = || annotated(job().size(2, 2), &[("pending-timeout", "60s")]);
+    let mut waiting = world(job(), vec![young.clone(), pod("r", "Running")]);
+    // Without the checks: when pods time out decides how many there are at the end.
+    let calm = |world: &mut World| sync_with(world, &|_, _| None);
+    assert_eq!(calm(&mut waiting).requeue_seconds, Some(50));
+    let mut late = world(job(), vec![young, pod("old", "Pending").on_node()]);
+    let effects = calm(&mut late);
+    let given_up = effects.trace.steps.iter().find_map(|step| match step {
+        Step::GiveUp(pods) => Some(pods.iter().map(|pod| &*pod.name).collect::<Vec<_>>()),
+        _ => None,
+    });
+    assert_eq!(given_up, Some(vec!["old"]));
+    assert_eq!(effects.events()[0], "PendingTimeout: Pod old did not start in time: NotStarted");
+    assert!(late.pods[&uid("old")].has_condition("epilogue.dev/PendingTimeout"));
+}
+
+#[test]
+fn a_pod_that_is_given_up_without_a_node_fails_and_one_with_a_node_is_left_to_its_kubelet() {
+    let patch =
+        |builder: PodBuilder| crate::job::give_up_patch(&builder.build(), super::builders::now());
+    let without = patch(pod("a", "Pending"));
+    assert_eq!(without["status"]["phase"], "Failed");
+    assert_eq!(without["status"]["conditions"][0]["reason"], "Unschedulable");
+    assert_eq!(without["metadata"]["resourceVersion"], "5");
+    let with = patch(pod("a", "Pending").on_node());
+    assert!(with["status"].get("phase").is_none(), "{with}");
+}
+
+#[test]
+fn a_replacement_stays_away_from_the_nodes_of_its_disrupted_predecessors() {
+    let on = |name: &str, node: &str, seconds: i64| {
+        disrupted(name).ended(143, seconds).with(|pod| pod["spec"]["nodeName"] = node.into())
+    };
+    let pods = || vec![on("a", "n1", 50), on("b", "n2", 5), on("c", "n1", 60)];
+    let avoided = |pairs: &[(&str, &str)]| {
+        let effects = sync(&mut world(annotated(ignoring(), pairs), pods()));
+        effects.created[0].avoid.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(avoided(&[("avoid-failed-nodes", "true")]), ["n2", "n1"], "the latest first");
+    assert!(avoided(&[]).is_empty());
+    let draft = crate::job::PodDraft { avoid: vec!["n1".into()], ..Default::default() };
+    let body = crate::job::pod_body(&job().build(), &draft);
+    let terms = &body["spec"]["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"];
+    assert_eq!(terms[0]["preference"]["matchFields"][0]["values"], json!(["n1"]));
+}
