@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use controller_core::job::{Claim, ClaimKind, LiveJob, Plan, WrittenPod};
-use controller_core::view::{Job, Owner, Pod};
+use controller_core::view::{Job, Owner, Phase, Pod};
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 
 use super::Sabotage;
@@ -32,6 +32,7 @@ impl Call {
             Self::StripAndDelete(pod) => format!("strips {} to delete it", pod.uid),
             Self::Delete(pod) => format!("deletes {}", pod.uid),
             Self::Release(pod) => format!("releases {} {:?}", pod.uid, pod.phase),
+            Self::GiveUp(pod) => format!("gives {} up", pod.uid),
             Self::Write(status) => {
                 let conditions: Vec<String> = status
                     .conditions
@@ -143,6 +144,7 @@ impl World {
                 let pod = self.api.change_pod(&pod.uid, |pod| pod.tracked = false)?;
                 Ok(Answer::Pod(written(&pod)))
             }
+            Call::GiveUp(pod) => self.give_up(pod),
             Call::Write(status) => {
                 let before = self.api.jobs.get(&job.key).map(|stored| Arc::clone(&stored.view));
                 let outcome = self.api.write_status(job, status);
@@ -159,6 +161,16 @@ impl World {
                 outcome.map(Answer::Job)
             }
         }
+    }
+
+    /// A pod on a node is left to its kubelet.
+    fn give_up(&mut self, pod: &Pod) -> Outcome<Answer> {
+        if pod.node.is_some() {
+            self.api.delete_pod(&pod.uid, GRACE_SECONDS)?;
+            return Ok(Answer::Pod(answer(pod)));
+        }
+        let failed = self.api.change_pod(&pod.uid, |pod| pod.phase = Phase::Failed)?;
+        Ok(Answer::Pod(written(&failed)))
     }
 
     fn claim(&mut self, job: &Arc<Job>, claim: &Claim) -> Outcome<Answer> {

@@ -56,6 +56,7 @@ pub(super) enum Call {
     Delete(Arc<Pod>),
     Write(Box<JobStatus>),
     Release(Arc<Pod>),
+    GiveUp(Arc<Pod>),
 }
 
 /// What a successful call brings back.
@@ -353,6 +354,7 @@ fn calls(step: &Step) -> Vec<Call> {
         Step::Create(drafts) => drafts.iter().cloned().map(Call::Create).collect(),
         Step::WriteStatus(status) => vec![Call::Write(status.clone())],
         Step::Release(pods) => pods.iter().cloned().map(Call::Release).collect(),
+        Step::GiveUp(pods) => pods.iter().cloned().map(Call::GiveUp).collect(),
         Step::Delete(deletions) => deletions
             .iter()
             .map(|it| (Arc::clone(&it.pod), it.strip))
@@ -384,7 +386,7 @@ fn outcome(step: &Step, replies: Vec<Outcome<Answer>>) -> StepOutcome {
         Step::Delete(_) => {
             StepOutcome::Deleted(replies.into_iter().map(|reply| reply.map(|_| ())).collect())
         }
-        Step::Claim(_) | Step::Create(_) | Step::Release(_) => {
+        Step::Claim(_) | Step::Create(_) | Step::Release(_) | Step::GiveUp(_) => {
             StepOutcome::Written(replies.into_iter().map(pod).collect())
         }
     }
@@ -403,6 +405,7 @@ fn described(plan: &Plan) -> String {
             format!("create {} {indexes:?}", drafts.len())
         }
         PodStage::Refuse(why) => format!("refuse: {why}"),
+        PodStage::GiveUp(pods) => format!("give up {}", pods.len()),
     };
     format!(
         "plans {} at {}: {pods}; active {} terminating {} tracked {} claims {} verdict {:?} \
