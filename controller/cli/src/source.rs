@@ -146,7 +146,10 @@ fn picture(job: Value, pods: Vec<Value>) -> Result<Picture, SourceError> {
     let pods = pods
         .into_iter()
         .map(|pod| WirePod::deserialize(pod).map(|wire| wire.view(&mut interner)))
-        .filter(|pod| pod.as_ref().map_or(true, |it| it.owner.is_none() || it.is_owned_by(&job.uid)))
+        .filter(|pod| {
+            let may_be_ours = |pod: &Pod| pod.owner.is_none() || pod.is_owned_by(&job.uid);
+            pod.as_ref().map_or(true, may_be_ours)
+        })
         .map(|pod| pod.map(Arc::new))
         .collect::<Result<Vec<_>, _>>()
         .map_err(|error| SourceError::Object("Pod", error))?;

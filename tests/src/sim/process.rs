@@ -294,7 +294,9 @@ impl World {
         process.jobs.position += 1;
         Some(match sighting {
             Sighting::Shown(job) => {
-                let again = |later: &Sighting<Job>| matches!(later, Sighting::Shown(other) if other.uid == job.uid);
+                let again = |later: &Sighting<Job>| {
+                    matches!(later, Sighting::Shown(other) if other.uid == job.uid)
+                };
                 let until = until.min(self.api.job_log.len()).max(position + 1);
                 let merges = self.temper.coalesces
                     && self.api.job_log[position + 1..until].iter().any(again);

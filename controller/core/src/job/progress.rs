@@ -263,9 +263,9 @@ impl Progress {
         Some(Step::Release(self.ledger.releases.clone()))
     }
 
-    /// DIVERGES(upstream): a pod that turns out to be gone is still remembered as released until the
-    /// watch shows it gone; the reference forgets it at once, and counts it again while its cache
-    /// shows it as it was. ([E2])
+    /// DIVERGES(upstream): a pod that turns out to be gone is still remembered as released until
+    /// the watch shows it gone; the reference forgets it at once, and counts it again while its
+    /// cache shows it as it was. ([E2])
     fn released(&mut self, outcomes: Vec<Outcome<WrittenPod>>) {
         let releases = std::mem::take(&mut self.ledger.releases);
         let mut unreleased = Vec::new();
