@@ -131,6 +131,7 @@ async fn pod_deleted_during_a_hanging_pull_stays_pending_until_the_pull_ends() {
         let history = world.watcher.until(name, "ends", WITHIN, terminal).await;
         let started = history.iter().any(|seen| seen.container == "running")
             || history.iter().any(|seen| seen.container.starts_with("terminated"));
+        assert!(started, "{history:#?}");
         println!("OUTCOME {name}, pull ended: started={started}; {:?}", history[history.len() - 1]);
         world
             .patch(

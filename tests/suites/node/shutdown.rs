@@ -126,7 +126,7 @@ async fn reboot_with_graceful_shutdown_keeps_reports_and_changes_the_boot_id() {
     };
     lab::eventually("the API has the boot id", WITHIN, seen_boot_id, |id| *id == boot_id).await;
     world.node.ready(WITHIN).await.expect("ready");
-    let pods = outcome(&world, "reboot, graceful 0:10 1e6:5 2e9:5");
+    let pods = outcome(&world, "reboot, graceful 0:40 1e6:5 2e9:30");
     for name in ["dies", "leaves", "stubborn"] {
         assert!(pods[name].is_terminal() && pods[name].is_disrupted(), "{pods:#?}");
     }
@@ -149,7 +149,33 @@ async fn power_cut_leaves_every_pod_running_in_the_api() {
     world.end().await;
 }
 
-/// How many of `count` pods that obey at once have their end in the API when the node is gone.
+/// The twin of a lost report: what the kubelet says after the reboot of pods that it never ended.
+#[tokio::test]
+async fn reboot_without_graceful_shutdown_ends_never_pods_without_a_condition() {
+    let mut world = World::new("reoff", KubeletConfig::default()).await;
+    let pods = ["Never", "OnFailure", "Always"].map(|policy| {
+        let pod = world.pod(&policy.to_lowercase(), &["obedient", "143", "0"]).host_network();
+        pod.restart_policy(policy)
+    });
+    world.run(&pods).await;
+    let before = world.node.machine().boot_id().await.expect("boot id");
+    world.node.machine().begin_reboot().await.expect("reboot");
+    world.node.machine_mut().rebooted(&before, OFF_WITHIN).await.expect("reboot");
+    let ended = |history: &[Seen]| history.last().is_some_and(Seen::is_terminal);
+    let again = |history: &[Seen]| {
+        history.last().is_some_and(|last| last.container == "running" && last.restarts > 0)
+    };
+    let never = world.watcher.until("never", "ends", WITHIN, ended).await;
+    for pod in ["onfailure", "always"] {
+        world.watcher.until(pod, "runs again", WITHIN, again).await;
+    }
+    outcome(&world, "reboot, graceful off");
+    let last = &never[never.len() - 1];
+    assert!(last.phase == "Failed" && last.disruption.is_none(), "{never:#?}");
+    world.end().await;
+}
+
+/// How many of the pods, which obey at once, have their end in the API when the node is gone.
 /// A measure, not a claim: the kubelet gives its lock back without waiting for the API.
 #[tokio::test]
 async fn graceful_shutdown_of_many_pods_is_counted() {
