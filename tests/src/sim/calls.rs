@@ -93,6 +93,9 @@ impl World {
         let sure = fate == Fate::Through && self.processes[number].life == Life::Leads;
         let outcome = self.carry_out(call, job, planned, sure);
         if fate == Fate::ReplyLost {
+            if let Ok(Answer::Job(job)) = &outcome {
+                self.ledger.unanswered(job);
+            }
             if let (Some(job), Call::Write(_), Ok(_)) = (job, call, &outcome)
                 && self.sabotage == Some(Sabotage::CountAgain)
             {

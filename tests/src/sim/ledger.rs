@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use controller_core::job::{ClaimKind, IndexSet};
-use controller_core::view::{Job, Phase, Pod, Uid};
+use controller_core::view::{Job, Phase, Pod, Uid, Version};
 use epilogue_common::names::job_condition;
 use k8s_openapi::api::batch::v1::JobStatus;
 
@@ -54,6 +54,9 @@ struct Account {
     loose: bool,
     /// Whether a user changed the number of indexes: those beyond are forgotten. ([I7])
     resized: bool,
+    /// The version of the newest write of its status whose reply was lost. A process that plans
+    /// from an older one cannot know what it wrote; its own next write is refused.
+    unanswered: Version,
 }
 
 impl Ledger {
@@ -90,6 +93,11 @@ impl Ledger {
         self.accounts.entry(job.clone()).or_default().resized = true;
     }
 
+    /// The reply to a write of a Job's status was lost.
+    pub(super) fn unanswered(&mut self, job: &Job) {
+        self.accounts.entry(job.uid.clone()).or_default().unanswered = job.version;
+    }
+
     fn is_meddled(&self, pod: &Uid) -> bool {
         self.pods.get(pod).is_some_and(|record| record.meddled)
     }
@@ -113,11 +121,15 @@ impl Ledger {
             return;
         }
         self.not_too_many(api, planned, pod);
-        self.failures_remembered(planned, pod);
-        let loose = self.accounts.get(&planned.uid).is_some_and(|account| account.loose);
+        let loose = self
+            .accounts
+            .get(&planned.uid)
+            .is_some_and(|account| account.loose || planned.version < account.unanswered);
+        // What one leader has counted, the view of another may lack for a moment.
         if self.two_leaders || loose {
             return;
         }
+        self.failures_remembered(planned, pod);
         if let Some(job) = api.job(&planned.uid) {
             self.not_in_vain(api, planned, job, pod);
         }

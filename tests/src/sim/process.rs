@@ -294,8 +294,9 @@ impl World {
         process.jobs.position += 1;
         Some(match sighting {
             Sighting::Shown(job) => {
-                let again = |later: &Sighting<Job>| {
-                    matches!(later, Sighting::Shown(other) if other.uid == job.uid)
+                let again = |later: &Sighting<Job>| match later {
+                    Sighting::Shown(other) => other.uid == job.uid,
+                    Sighting::Gone(..) => false,
                 };
                 let until = until.min(self.api.job_log.len()).max(position + 1);
                 let merges = self.temper.coalesces
