@@ -25,7 +25,8 @@ mkdir -p "$dir/image" "$dir/layer" "$dir/root"
 mount -o loop,ro "$root" "$dir/image"
 mount -t tmpfs layer "$dir/layer"
 mkdir "$dir/layer/upper" "$dir/layer/work"
-mount -t overlay overlay -o "lowerdir=$dir/image,upperdir=$dir/layer/upper,workdir=$dir/layer/work" "$dir/root"
+layers="lowerdir=$dir/image,upperdir=$dir/layer/upper,workdir=$dir/layer/work"
+mount -t overlay overlay -o "$layers" "$dir/root"
 for unit in containerd kubelet systemd-remount-fs systemd-modules-load systemd-networkd ssh; do
     ln -sf /dev/null "$dir/root/etc/systemd/system/$unit.service"
 done

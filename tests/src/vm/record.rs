@@ -37,7 +37,10 @@ impl Record {
     /// The node `name` of any lab of this checkout, running or ended, and its directory. Where
     /// several labs have one of that name: `LAB/NAME`.
     pub fn find(labs: &LabDir, name: &str) -> Result<(Self, PathBuf), VmError> {
-        let (lab, node) = name.split_once('/').map_or((None, name), |(lab, node)| (Some(lab), node));
+        let (lab, node) = match name.split_once('/') {
+            Some((lab, node)) => (Some(lab), node),
+            None => (None, name),
+        };
         let of_lab = |dir: &PathBuf| lab.is_none_or(|lab| dir.ends_with(lab));
         let mut found: Vec<(Self, PathBuf)> = run_dir::list(labs)
             .into_iter()
