@@ -12,7 +12,7 @@ use kube::api::DeleteParams;
 use serde_json::json;
 
 const SOON: Duration = Duration::from_secs(30);
-const LATER: Duration = Duration::from_secs(240);
+const LATER: Duration = Duration::from_mins(4);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_nonindexed_job_reaches_its_completions() {

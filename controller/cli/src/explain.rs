@@ -85,10 +85,7 @@ fn answer(picture: &Picture, arguments: &Arguments) -> anyhow::Result<String> {
         memory: &Memory::default(),
         seen: Versions::default(),
         now: arguments.at.unwrap_or_else(Timestamp::now),
-        settings: &Settings {
-            manage_all_jobs: arguments.manage_all_jobs,
-            ..Settings::default()
-        },
+        settings: &Settings { manage_all_jobs: arguments.manage_all_jobs, ..Settings::default() },
     });
     Ok(match arguments.output {
         Output::Text => render::text(&explanation),

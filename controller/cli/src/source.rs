@@ -175,7 +175,10 @@ mod tests {
     #[test]
     fn the_only_job_needs_no_name_and_gets_its_own_pods() {
         let mut objects = Vec::new();
-        flatten(json!({"kind": "List", "items": [job("x"), pod("p", "x"), pod("q", "y")]}), &mut objects);
+        flatten(
+            json!({"kind": "List", "items": [job("x"), pod("p", "x"), pod("q", "y")]}),
+            &mut objects,
+        );
         let picture = choose(objects, None, None).expect("a picture");
         assert_eq!(picture.job.key.to_string(), "a/x");
         assert_eq!(picture.pods.iter().map(|pod| &*pod.name).collect::<Vec<_>>(), ["p"]);

@@ -41,7 +41,7 @@ pub async fn play(cluster: &Cluster, setup: &Setup) -> anyhow::Result<()> {
         println!("  {:<12} {}", scene.name, scene.shows);
     }
     println!();
-    let outcome = watch(&client, &nodes, &scenes).await;
+    let outcome = Box::pin(watch(&client, &nodes, &scenes)).await;
     let log = controller.log().display().to_string();
     nodes.stop().await?;
     controller.stop().await;
@@ -58,7 +58,7 @@ async fn watch(
     let mut screen = Screen::new(std::io::stdout().is_terminal());
     let begun = Instant::now();
     let mut acts = Acts::default();
-    create(client, scenes, |scene| scene.name == jobs::DISRUPTED).await?;
+    Box::pin(create(client, scenes, |scene| scene.name == jobs::DISRUPTED)).await?;
     loop {
         let rows = rows(client, scenes).await?;
         screen.show(begun.elapsed(), &rows);
@@ -69,7 +69,7 @@ async fn watch(
             begun.elapsed() < LENGTH_MAX,
             "not all Jobs finished within {LENGTH_MAX:?}"
         );
-        acts.play(client, nodes, scenes, &mut screen).await?;
+        Box::pin(acts.play(client, nodes, scenes, &mut screen)).await?;
         tokio::time::sleep(REFRESH).await;
     }
 }

@@ -27,8 +27,8 @@ impl Row {
         status: JobStatus,
         phases: BTreeMap<String, usize>,
     ) -> Self {
-        let conditions = status.conditions.into_iter().flatten();
-        let last = conditions.filter(|each| each.status == "True").last();
+        let mut conditions = status.conditions.into_iter().flatten();
+        let last = conditions.rfind(|each| each.status == "True");
         Self {
             name,
             active: status.active.unwrap_or(0),

@@ -499,6 +499,8 @@ fn main_names(pod: &PodView) -> Vec<&str> {
 #[cfg(test)]
 mod tests {
     use super::super::pod::ContainerSpec;
+    use std::fmt::Write as _;
+
     use super::*;
 
     const PACE: Pace = Pace { skip_running: false, restart_backoff: Duration::from_millis(100) };
@@ -577,26 +579,26 @@ mod tests {
         let mut line = text(&patch["phase"]);
         for condition in patch["conditions"].as_array().unwrap() {
             if condition["status"] == "True" && condition["type"] != "PodScheduled" {
-                line += &format!(" +{}", text(&condition["type"]));
+                write!(line, " +{}", text(&condition["type"])).unwrap();
             }
         }
         for reason in [&patch["reason"], &patch["message"]] {
             if reason.is_string() {
-                line += &format!(" {:?}", text(reason));
+                write!(line, " {:?}", text(reason)).unwrap();
             }
         }
         for list in ["initContainerStatuses", "containerStatuses"] {
             for container in patch[list].as_array().into_iter().flatten() {
                 let (kind, state) = container["state"].as_object().unwrap().iter().next().unwrap();
-                line += &format!(" {}:{kind}", text(&container["name"]));
+                write!(line, " {}:{kind}", text(&container["name"])).unwrap();
                 if let Some(code) = state["exitCode"].as_i64() {
-                    line += &format!("={code}");
+                    write!(line, "={code}").unwrap();
                 }
                 if state["reason"].is_string() {
-                    line += &format!("({})", text(&state["reason"]));
+                    write!(line, "({})", text(&state["reason"])).unwrap();
                 }
                 if container["restartCount"] != 0 {
-                    line += &format!("x{}", container["restartCount"]);
+                    write!(line, "x{}", container["restartCount"]).unwrap();
                 }
             }
         }
