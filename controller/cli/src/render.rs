@@ -18,7 +18,8 @@ pub(crate) fn text(explanation: &Explanation) -> String {
     section(&mut lines, "Next sync", explanation.next_sync.iter().cloned());
     if let Some(ms) = explanation.wakes_up_in_ms {
         lines.push(String::new());
-        lines.push(format!("Without any event it is synced again in {:.1} s.", ms as f64 / 1e3));
+        let (seconds, tenths) = (ms / 1000, ms % 1000 / 100);
+        lines.push(format!("Without any event it is synced again in {seconds}.{tenths} s."));
     }
     lines.join("\n")
 }

@@ -96,7 +96,9 @@ fn flatten(object: Value, objects: &mut Vec<Value>) {
     match object {
         Value::Object(mut fields) if fields.contains_key("items") => {
             if let Some(Value::Array(items)) = fields.remove("items") {
-                items.into_iter().for_each(|item| flatten(item, objects));
+                for item in items {
+                    flatten(item, objects);
+                }
             }
         }
         Value::Null => {}
