@@ -23,6 +23,16 @@ pub(super) enum Sighting<T> {
     Gone(Arc<T>, Version),
 }
 
+impl<T> Sighting<T> {
+    /// The object, when it is there.
+    pub(super) fn shown(&self) -> Option<&Arc<T>> {
+        match self {
+            Self::Shown(object) => Some(object),
+            Self::Gone(..) => None,
+        }
+    }
+}
+
 /// What is to become of a Job's pods when it is deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Propagation {

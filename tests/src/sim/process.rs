@@ -317,7 +317,8 @@ impl World {
         process.pods.position += 1;
         Some(match sighting {
             Sighting::Shown(pod) => {
-                let again = |later: &Sighting<Pod>| matches!(later, Sighting::Shown(other) if other.uid == pod.uid);
+                let again =
+                    |later: &Sighting<Pod>| later.shown().is_some_and(|it| it.uid == pod.uid);
                 let until = until.min(self.api.pod_log.len()).max(position + 1);
                 let merges = self.temper.coalesces
                     && self.api.pod_log[position + 1..until].iter().any(again);

@@ -182,7 +182,10 @@ fn per_index(random: &mut Random, spec: &mut Value, completions: i32) {
 }
 
 fn failure_policy(random: &mut Random, spec: &Value) -> Value {
-    let codes = |action: &str, codes: &[i32]| json!({"action": action, "onExitCodes": {"operator": "In", "values": codes}});
+    let codes = |action: &str, values: &[i32]| {
+        let operator = "In";
+        json!({"action": action, "onExitCodes": {"operator": operator, "values": values}})
+    };
     let mut rules = Vec::new();
     if random.percent(70) {
         let disrupted = json!([{"type": "DisruptionTarget", "status": "True"}]);
