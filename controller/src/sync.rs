@@ -77,7 +77,7 @@ impl Syncer {
         };
         let plan = plan(&input);
         let (job, uid) = (&snapshot.job.key, &snapshot.job.uid);
-        tracing::debug!(%job, %uid, ?plan, "planned");
+        tracing::debug!(%job, %uid, %plan, "planned");
         if let Some(check) = self.check
             && let Err(problem) = check(&input)
         {

@@ -18,6 +18,7 @@ pub mod model;
 mod options;
 mod pending_timeout;
 mod plan;
+mod plan_text;
 mod pod_template;
 mod pods;
 mod progress;

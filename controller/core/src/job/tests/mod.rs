@@ -12,6 +12,7 @@ mod failure_policy;
 mod indexed;
 mod on_failure;
 mod options;
+mod plan_text;
 mod pod_template;
 mod properties;
 mod replacement_policy;
