@@ -1,12 +1,13 @@
 //! Applies the manifests of `deploy/` to a cluster, as a user would, so that our programs run in
 //! the laboratory with exactly the rights that they are installed with.
 
-use epilogue_deploy::manifests;
+use epilogue_deploy::{manifests, objects};
 use kube::api::{Api, DynamicObject, Patch, PatchParams};
 use kube::core::{ApiResource, GroupVersionKind, TypeMeta};
 use serde_json::Value;
 
 use crate::error::LabError;
+use crate::paths::workspace_root;
 
 /// The namespace of the installation.
 pub const NAMESPACE: &str = "epilogue-system";
@@ -27,6 +28,19 @@ pub async fn apply_rights(client: &kube::Client) -> Result<(), LabError> {
         if !WORKLOADS.contains(&types.kind.as_str()) {
             apply(client, &types, manifest).await?;
         }
+    }
+    Ok(())
+}
+
+/// Applies the admission policy. Applying it again changes nothing.
+pub async fn apply_policy(client: &kube::Client) -> Result<(), LabError> {
+    let directory = workspace_root().join("deploy/policy");
+    let policy = objects(&directory).map_err(|source| LabError::Document {
+        what: directory.display().to_string(),
+        source: source.into(),
+    })?;
+    for object in &policy {
+        apply(client, &types(object), object).await?;
     }
     Ok(())
 }

@@ -38,8 +38,8 @@ impl Namespace {
         &self.name
     }
 
-    /// Deletes it. Its content goes by the namespace controller, where one runs, and is not
-    /// waited for.
+    /// Deletes it, unless it is gone. Its content goes by the namespace controller, where one
+    /// runs, and is not waited for.
     pub async fn finish(mut self) -> Result<(), LabError> {
         self.finished = true;
         delete(&self.cluster, &self.name).await
@@ -68,9 +68,9 @@ impl Drop for Namespace {
 }
 
 async fn delete(cluster: &Cluster, name: &str) -> Result<(), LabError> {
-    Api::<v1::Namespace>::all(cluster.admin_client().await?)
-        .delete(name, &DeleteParams::default())
-        .await
-        .map(drop)
-        .map_err(LabError::api(format!("delete the namespace {name}")))
+    let namespaces = Api::<v1::Namespace>::all(cluster.admin_client().await?);
+    match namespaces.delete(name, &DeleteParams::default()).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        answer => answer.map(drop).map_err(LabError::api(format!("delete the namespace {name}"))),
+    }
 }

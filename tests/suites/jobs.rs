@@ -1,22 +1,18 @@
 //! Jobs on the real API, run by our controller with its own rights, on simulated nodes. Each test
 //! has a namespace and a controller of its own.
 
-mod jobs {
-    pub(super) mod bed;
-}
-
 use std::time::Duration;
 
-use jobs::bed::{Bed, JobState, job};
 use kube::api::DeleteParams;
+use lab::bed::{Bed, JobState, SOON, job};
 use serde_json::json;
 
-const SOON: Duration = Duration::from_secs(30);
+const SUITE: &str = "jobs";
 const LATER: Duration = Duration::from_mins(4);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_nonindexed_job_reaches_its_completions() {
-    let bed = Bed::start(&[]).await;
+    let bed = Bed::start(SUITE, &[]).await;
     bed.create(job("plain").spec("parallelism", 2).spec("completions", 5)).await;
     let state = bed.finished("plain", SOON).await;
     assert_eq!(state.conditions, ["SuccessCriteriaMet", "Complete"]);
@@ -28,7 +24,7 @@ async fn a_nonindexed_job_reaches_its_completions() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_work_queue_completes_after_its_first_success() {
-    let bed = Bed::start(&[]).await;
+    let bed = Bed::start(SUITE, &[]).await;
     bed.create(
         job("queue")
             .spec("parallelism", 3)
@@ -45,7 +41,7 @@ async fn a_work_queue_completes_after_its_first_success() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_indexed_job_runs_each_index_once() {
-    let bed = Bed::start(&[]).await;
+    let bed = Bed::start(SUITE, &[]).await;
     bed.create(
         job("indexed")
             .spec("completionMode", "Indexed")
@@ -63,7 +59,7 @@ async fn an_indexed_job_runs_each_index_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn too_many_failures_fail_the_job() {
-    let bed = Bed::start(&["--default-job-pod-failure-backoff=10ms"]).await;
+    let bed = Bed::start(SUITE, &["--default-job-pod-failure-backoff=10ms"]).await;
     bed.create(job("broken").spec("backoffLimit", 1).script("fail exit=3")).await;
     let state = bed.finished("broken", SOON).await;
     assert_eq!(state.conditions, ["FailureTarget", "Failed"]);
@@ -75,7 +71,7 @@ async fn too_many_failures_fail_the_job() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_job_of_somebody_else_is_left_alone() {
-    let bed = Bed::start(&[]).await;
+    let bed = Bed::start(SUITE, &[]).await;
     bed.create(job("foreign").spec("managedBy", "example.com/other")).await;
     bed.create(job("reference").spec("managedBy", json!(null))).await;
     bed.create(job("ours")).await;
@@ -89,7 +85,7 @@ async fn a_job_of_somebody_else_is_left_alone() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_reserved_value_is_ours_when_all_jobs_are() {
-    let bed = Bed::start(&["--manage-all-jobs"]).await;
+    let bed = Bed::start(SUITE, &["--manage-all-jobs"]).await;
     bed.create(job("none").spec("managedBy", json!(null))).await;
     bed.create(job("reserved").spec("managedBy", "kubernetes.io/job-controller")).await;
     for name in ["none", "reserved"] {
@@ -100,7 +96,7 @@ async fn the_reserved_value_is_ours_when_all_jobs_are() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pods_of_a_deleted_job_lose_their_finalizer() {
-    let bed = Bed::start(&[]).await;
+    let bed = Bed::start(SUITE, &[]).await;
     bed.create(job("gone").spec("parallelism", 3).spec("completions", 3).script("hang")).await;
     bed.reaches("gone", SOON, |state| state.active == 3).await;
     bed.delete("gone", DeleteParams::background()).await;
@@ -110,7 +106,7 @@ async fn pods_of_a_deleted_job_lose_their_finalizer() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_job_of_two_thousand_pods_is_counted_exactly_through_twenty_kills() {
-    let mut bed = Bed::start(&["--default-job-api-backoff=100ms"]).await;
+    let mut bed = Bed::start(SUITE, &["--default-job-api-backoff=100ms"]).await;
     bed.create(
         job("large")
             .spec("completionMode", "Indexed")
@@ -131,7 +127,7 @@ async fn a_job_of_two_thousand_pods_is_counted_exactly_through_twenty_kills() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_hundred_jobs_of_ten_pods_complete() {
-    let bed = Bed::start(&[]).await;
+    let bed = Bed::start(SUITE, &[]).await;
     for number in 0..200 {
         let name = format!("small-{number}");
         bed.create(job(&name).spec("parallelism", 10).spec("completions", 10)).await;

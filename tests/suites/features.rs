@@ -1,0 +1,25 @@
+//! Every feature of batch/v1 Jobs on the real API, run by our controller with its own rights: one
+//! test per feature, each with a namespace and a controller of its own.
+
+mod features {
+    mod deletion;
+    mod failure_policy;
+    mod indexed;
+    mod limits;
+    mod ownership;
+    mod pace;
+    mod refusals;
+    mod replacement;
+    mod suspension;
+}
+
+use lab::bed::Bed;
+
+/// For tests in which what follows a failure matters, and not how long it takes.
+const NO_BACKOFF: &str = "--default-job-pod-failure-backoff=10ms";
+
+/// A bed whose controller verifies each plan and logs each refusal, also of its events.
+async fn bed(arguments: &[&str]) -> Bed {
+    let own = ["--check-plans", "--log-level=info,epilogue_controller::events=debug"];
+    Bed::start("features", &[&own, arguments].concat()).await
+}

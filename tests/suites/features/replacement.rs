@@ -1,0 +1,124 @@
+//! podReplacementPolicy: when the replacement of a pod that is being deleted comes, and as what
+//! the deleted pod counts. (KEP-3939, spec §14)
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use lab::bed::{Bed, JobBuilder, JobState, SOON, is_active, is_terminating, job};
+
+use crate::{NO_BACKOFF, bed};
+
+/// The first pod runs until it is deleted and then takes its time to exit with this code; the
+/// second one succeeds.
+fn job_of_a_slow_pod(name: &str, mode: &str, policy: &str, exit: i32) -> JobBuilder {
+    job(name)
+        .spec("completionMode", mode)
+        .spec("completions", 1)
+        .spec("podReplacementPolicy", policy)
+        .script(&format!("hang on-term={exit} after=2s times=1; succeed"))
+}
+
+/// Waits until its only pod is ready, and deletes that.
+async fn delete_its_pod(bed: &Bed, name: &str) {
+    bed.reaches(name, SOON, |state| state.active == 1 && state.ready == Some(1)).await;
+    let pods = bed.pods(name).await;
+    assert_eq!(pods.len(), 1, "pods of {name}");
+    bed.delete_pod(pods[0].metadata.name.as_deref().expect("a pod has a name")).await;
+}
+
+fn running_and_ending(pods: &[Pod]) -> (usize, usize) {
+    let of = |is: fn(&Pod) -> bool| pods.iter().filter(|pod| is(pod)).count();
+    (of(is_active), of(is_terminating))
+}
+
+async fn a_pod_is_replaced_after_its_end(bed: &Bed, name: &str, mode: &str) {
+    bed.create(job_of_a_slow_pod(name, mode, "Failed", 1)).await;
+    delete_its_pod(bed, name).await;
+    let state = bed.reaches(name, SOON, |state| state.terminating == Some(1)).await;
+    assert_eq!((state.active, state.failed), (0, 0), "{name}: not failed before it ended");
+    let see = |pods: &[Pod]| {
+        let (running, ending) = running_and_ending(pods);
+        assert!(running == 0 || ending == 0, "{name}: a replacement beside its predecessor");
+        let newest = pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none());
+        newest.count()
+    };
+    bed.pods_reach(name, see, |replacements| *replacements == 1).await;
+    let state = bed.finished(name, SOON).await;
+    assert_eq!((state.succeeded, state.failed), (1, 1), "{name}");
+    assert_eq!(state.terminating, Some(0), "{name}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn under_failed_a_deleted_pod_is_replaced_after_its_end() {
+    let bed = bed(&[NO_BACKOFF]).await;
+    tokio::join!(
+        a_pod_is_replaced_after_its_end(&bed, "plain", "NonIndexed"),
+        a_pod_is_replaced_after_its_end(&bed, "indexed", "Indexed"),
+    );
+    bed.stop().await;
+}
+
+async fn a_pod_is_replaced_at_once(bed: &Bed, name: &str, mode: &str) {
+    bed.create(job_of_a_slow_pod(name, mode, "TerminatingOrFailed", 1)).await;
+    delete_its_pod(bed, name).await;
+    let done = |pods: &[Pod]| {
+        let succeeded = |pod: &&Pod| {
+            let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+            phase == Some("Succeeded")
+        };
+        (running_and_ending(pods).1, pods.iter().filter(succeeded).count())
+    };
+    bed.pods_reach(name, done, |seen| *seen == (1, 1)).await;
+    let state = bed.reaches(name, SOON, |state| state.succeeded == 1).await;
+    assert_eq!((state.failed, state.terminating), (1, Some(1)), "{name}: failed before its end");
+    assert_eq!(state.conditions, ["SuccessCriteriaMet"], "{name}: not over while a pod ends");
+    let state = bed.finished(name, SOON).await;
+    assert_eq!(state.conditions, ["SuccessCriteriaMet", "Complete"], "{name}");
+    assert_eq!((state.succeeded, state.failed, state.terminating), (1, 1, Some(0)), "{name}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn under_terminating_or_failed_a_deleted_pod_is_replaced_at_once() {
+    let bed = bed(&[NO_BACKOFF]).await;
+    tokio::join!(
+        a_pod_is_replaced_at_once(&bed, "plain", "NonIndexed"),
+        a_pod_is_replaced_at_once(&bed, "indexed", "Indexed"),
+    );
+    bed.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deleted_pod_that_exits_0_succeeds_only_under_failed() {
+    let bed = bed(&[NO_BACKOFF]).await;
+    bed.create(job_of_a_slow_pod("waits", "NonIndexed", "Failed", 0)).await;
+    bed.create(job_of_a_slow_pod("hurries", "NonIndexed", "TerminatingOrFailed", 0)).await;
+    delete_its_pod(&bed, "waits").await;
+    delete_its_pod(&bed, "hurries").await;
+    let waits = bed.finished("waits", SOON).await;
+    assert_eq!((waits.succeeded, waits.failed), (1, 0));
+    let hurries = bed.finished("hurries", SOON).await;
+    assert_eq!((hurries.succeeded, hurries.failed), (1, 1));
+    bed.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_the_index_whose_pod_ends_waits_under_failed() {
+    let bed = bed(&[NO_BACKOFF]).await;
+    bed.create(
+        job("two").indexed(2).spec("podReplacementPolicy", "Failed").script(
+            "index=0: hang on-term=1 after=5s times=1; index=1: fail after=2s times=1; hang",
+        ),
+    )
+    .await;
+    bed.reaches("two", SOON, |state| state.active == 2).await;
+    let pods = bed.pods_with("job-name=two,batch.kubernetes.io/job-completion-index=0").await;
+    bed.delete_pod(pods[0].metadata.name.as_deref().expect("a pod has a name")).await;
+    // The failed pod of index 1 is replaced while index 0 still waits for the end of its own.
+    let within = Duration::from_secs(10);
+    let ended_and_ending =
+        |state: &JobState| state.failed == 1 && state.terminating == Some(1) && state.active == 1;
+    bed.reaches("two", within, ended_and_ending).await;
+    let state = bed.reaches("two", SOON, |state| (state.active, state.failed) == (2, 2)).await;
+    assert_eq!(state.terminating, Some(0));
+    bed.stop().await;
+}

@@ -1,0 +1,271 @@
+//! The table of scenarios: a Job, what its pods do, what a user does meanwhile, and when to look.
+//!
+//! Not here, because the two differ on purpose (`rg DIVERGES`): how soon things happen, events,
+//! and how many failures a sync counts at once. The reference's backoff is 10 s at the least, so
+//! no scenario has more than one.
+
+use kube::api::DeleteParams;
+use lab::bed::{JobBuilder, JobState, job};
+use serde_json::{Value, json};
+
+/// One row.
+pub(crate) struct Scenario {
+    pub(crate) name: &'static str,
+    /// Without its labels and `managedBy`.
+    pub(crate) job: JobBuilder,
+    pub(crate) steps: Vec<Step>,
+    pub(crate) end: End,
+}
+
+/// What is done to a Job.
+pub(crate) enum Step {
+    /// Before the Job: a pod of nobody's with its label.
+    StrayPod,
+    /// Waits.
+    Reaches(fn(&JobState) -> bool),
+    /// Fields of its spec.
+    Change(Value),
+    /// One of its pods, whichever.
+    DeletePod,
+    Delete(DeleteParams),
+}
+
+/// When to look.
+pub(crate) enum End {
+    Finished,
+    Holds(fn(&JobState) -> bool),
+    /// The Job is gone and has let go of its pods.
+    Gone,
+}
+
+fn row(name: &'static str, job: JobBuilder) -> Scenario {
+    Scenario { name, job, steps: Vec::new(), end: End::Finished }
+}
+
+impl Scenario {
+    fn step(mut self, step: Step) -> Self {
+        self.steps.push(step);
+        self
+    }
+
+    fn end(self, end: End) -> Self {
+        Self { end, ..self }
+    }
+}
+
+pub(crate) fn all() -> Vec<Scenario> {
+    [plain(), failures(), failure_policies(), indexes(), changes(), ownership()]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+fn pods(name: &str, parallelism: u32, completions: u32) -> JobBuilder {
+    job(name).spec("parallelism", parallelism).spec("completions", completions)
+}
+
+fn plain() -> Vec<Scenario> {
+    let long = "a-job-with-a-name-that-is-too-long-for-names-of-pods-to-hold-it";
+    let long_indexed = "an-indexed-job-with-a-name-too-long-for-names-of-pods-of-it";
+    vec![
+        row("three-in-pairs", pods("three-in-pairs", 2, 3)),
+        row("work-queue", pods("work-queue", 3, 0).spec("completions", json!(null))),
+        row("nothing-to-do", job("nothing-to-do").spec("completions", 0)),
+        row(
+            "nothing-suspended",
+            job("nothing-suspended").spec("completions", 0).spec("suspend", true),
+        ),
+        row("no-parallelism", pods("no-parallelism", 0, 2))
+            .end(End::Holds(|state| state.ready == Some(0) && state.started)),
+        row(long, pods(long, 1, 1)),
+        row(long_indexed, job(long_indexed).indexed(2)),
+        row("rich-template", job("rich-template").indexed(2))
+            .with_template(&[("hostname", json!("mine")), ("subdomain", json!("sub"))]),
+        row("rich-plain", pods("rich-plain", 1, 2)).with_template(&[("hostname", json!("mine"))]),
+    ]
+}
+
+impl Scenario {
+    /// Everything in a template that a controller might touch or lose.
+    fn with_template(mut self, fields: &[(&str, Value)]) -> Self {
+        let env = json!([{"name": "JOB_COMPLETION_INDEX", "value": "mine"}]);
+        let containers = json!([
+            {"name": "main", "image": "none", "env": [{"name": "A", "value": "a"}]},
+            {"name": "other", "image": "none", "env": env, "resources": {"limits": {"cpu": "1"}}},
+        ]);
+        self.job = self
+            .job
+            .pod_metadata("finalizers", json!(["example.com/mine"]))
+            .pod_metadata("annotations", json!({"example.com/note": "kept"}))
+            .pod("containers", containers)
+            .pod("initContainers", json!([{"name": "first", "image": "none"}]))
+            .pod("terminationGracePeriodSeconds", 7)
+            .pod("priority", 0)
+            .pod("tolerations", json!([{"key": "spot", "operator": "Exists"}]));
+        for (field, value) in fields {
+            self.job = self.job.pod(field, value.clone());
+        }
+        self
+    }
+}
+
+fn failures() -> Vec<Scenario> {
+    let restarting = |name: &str| job(name).pod("restartPolicy", "OnFailure");
+    let deleted = |name: &'static str, policy: &str, exit: i32| {
+        let script = format!("hang on-term={exit} after=500ms times=1; succeed");
+        let job = job(name).spec("podReplacementPolicy", policy).script(&script);
+        row(name, job).step(Step::Reaches(|state| state.ready == Some(1))).step(Step::DeletePod)
+    };
+    vec![
+        row("one-retry", job("one-retry").script("fail times=1; succeed")),
+        row("too-many", job("too-many").spec("backoffLimit", 1).script("fail exit=3")),
+        row(
+            "survivors",
+            job("survivors")
+                .indexed(3)
+                .spec("backoffLimit", 0)
+                .script("index=0: fail after=1s; index=1: succeed; hang on-term=143 after=500ms"),
+        ),
+        row("restarts", restarting("restarts").script("fail times=2; succeed")),
+        row(
+            "too-many-restarts",
+            restarting("too-many-restarts").spec("backoffLimit", 2).script("fail"),
+        ),
+        row("deadline", pods("deadline", 2, 2).spec("activeDeadlineSeconds", 2).script("hang")),
+        deleted("deleted-failed", "Failed", 1),
+        deleted("deleted-failed-exits-0", "Failed", 0),
+        deleted("deleted-either", "TerminatingOrFailed", 1),
+        deleted("deleted-either-exits-0", "TerminatingOrFailed", 0),
+    ]
+}
+
+fn failure_policies() -> Vec<Scenario> {
+    let on_exit = |action: &str, code: i32| {
+        let codes = json!({"containerName": "main", "operator": "In", "values": [code]});
+        json!({"action": action, "onExitCodes": codes})
+    };
+    let on_disruption =
+        |action: &str| json!({"action": action, "onPodConditions": [{"type": "DisruptionTarget"}]});
+    let rules = |rules: &[Value]| json!({"rules": rules});
+    let per_index = |name: &str| job(name).indexed(3).spec("backoffLimitPerIndex", 1);
+    vec![
+        row(
+            "fail-job-by-code",
+            job("fail-job-by-code")
+                .indexed(2)
+                .spec("podFailurePolicy", rules(&[on_exit("Ignore", 1), on_exit("FailJob", 42)]))
+                .script("index=1: fail exit=42 after=1s; hang on-term=0 after=500ms"),
+        ),
+        row(
+            "fail-job-by-condition",
+            job("fail-job-by-condition")
+                .spec("podFailurePolicy", rules(&[on_disruption("FailJob")]))
+                .script("disrupt after=200ms"),
+        ),
+        row(
+            "ignored-disruption",
+            job("ignored-disruption")
+                .spec("backoffLimit", 0)
+                .spec("podFailurePolicy", rules(&[on_disruption("Ignore")]))
+                .script("disrupt times=1; succeed"),
+        ),
+        row(
+            "counted",
+            job("counted")
+                .spec("backoffLimit", 0)
+                .spec("podFailurePolicy", rules(&[on_exit("Count", 3), on_exit("Ignore", 3)]))
+                .script("fail exit=3"),
+        ),
+        row(
+            "fail-index",
+            per_index("fail-index")
+                .spec("podFailurePolicy", rules(&[on_exit("FailIndex", 42)]))
+                .script("index=1: fail exit=42; succeed"),
+        ),
+        row(
+            "ignored-on-an-index",
+            per_index("ignored-on-an-index")
+                .spec("podFailurePolicy", rules(&[on_disruption("Ignore")]))
+                .script("index=2: disrupt times=1; succeed"),
+        ),
+    ]
+}
+
+fn indexes() -> Vec<Scenario> {
+    let policy = |rule: Value| json!({"rules": [rule]});
+    vec![
+        row("seven-by-three", pods("seven-by-three", 3, 7).spec("completionMode", "Indexed")),
+        row(
+            "index-limit",
+            job("index-limit")
+                .indexed(3)
+                .spec("backoffLimitPerIndex", 1)
+                .script("index=0: fail times=1; index=2: fail; succeed"),
+        ),
+        row(
+            "failed-indexes",
+            job("failed-indexes")
+                .indexed(4)
+                .spec("backoffLimitPerIndex", 0)
+                .spec("maxFailedIndexes", 1)
+                .script("index=0: succeed; index=1-2: fail after=500ms; hang"),
+        ),
+        row(
+            "leader",
+            job("leader")
+                .indexed(3)
+                .spec("successPolicy", policy(json!({"succeededIndexes": "0"})))
+                .script("index=0: succeed after=1s; hang on-term=143 after=500ms"),
+        ),
+        row(
+            "enough",
+            job("enough")
+                .indexed(4)
+                .spec("successPolicy", policy(json!({"succeededCount": 2})))
+                .script("index=1,3: succeed after=500ms; hang"),
+        ),
+    ]
+}
+
+fn changes() -> Vec<Scenario> {
+    let suspend = |suspend: bool| Step::Change(json!({"suspend": suspend}));
+    vec![
+        row("created-suspended", job("created-suspended").spec("suspend", true))
+            .end(End::Holds(|state| state.conditions == ["Suspended"])),
+        row("resumed", job("resumed").indexed(2).script("hang times=1; succeed"))
+            .step(Step::Reaches(|state| state.ready == Some(2)))
+            .step(suspend(true))
+            .step(Step::Reaches(|state| {
+                state.conditions == ["Suspended"] && state.terminating == Some(0)
+            }))
+            .step(suspend(false)),
+        row("shrunk", job("shrunk").indexed(4).script("index=0-1: succeed; hang"))
+            .step(Step::Reaches(|state| (state.succeeded, state.ready) == (2, Some(2))))
+            .step(Step::Change(json!({"parallelism": 2, "completions": 2}))),
+        row("grown", job("grown").indexed(2).script("index=0: hang; succeed"))
+            .step(Step::Reaches(|state| (state.succeeded, state.ready) == (1, Some(1))))
+            .step(Step::Change(json!({"parallelism": 4, "completions": 4})))
+            .end(End::Holds(|state| (state.succeeded, state.ready) == (3, Some(1)))),
+        row("slowed", pods("slowed", 4, 9).script("hang"))
+            .step(Step::Reaches(|state| state.ready == Some(4)))
+            .step(Step::Change(json!({"parallelism": 1})))
+            .end(End::Holds(|state| (state.active, state.terminating) == (1, Some(0)))),
+    ]
+}
+
+fn ownership() -> Vec<Scenario> {
+    let selecting = |name: &'static str| {
+        let labels = json!({"scenario": name});
+        job(name).spec("manualSelector", true).spec("selector", json!({"matchLabels": labels}))
+    };
+    vec![
+        row("selecting", selecting("selecting")),
+        row("adopting", selecting("adopting").script("hang"))
+            .step(Step::StrayPod)
+            .end(End::Holds(|state| state.ready == Some(1))),
+        row("orphaning", pods("orphaning", 2, 2).script("hang"))
+            .step(Step::Reaches(|state| state.ready == Some(2)))
+            .step(Step::Delete(DeleteParams::orphan()))
+            .end(End::Gone),
+    ]
+}

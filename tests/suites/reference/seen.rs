@@ -1,0 +1,124 @@
+//! What a scenario left behind, without what is never the same twice: times, random names, UIDs.
+
+use lab::nodes::SCRIPT_ANNOTATION;
+use serde_json::{Map, Value, json};
+
+/// What is compared.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Seen {
+    /// The Job's status; null if the Job is gone.
+    status: Value,
+    /// Each pod as it was created, sorted.
+    created: Vec<Value>,
+    /// Of those that are left: name, owners, finalizers, labels, phase; sorted.
+    left: Vec<Value>,
+}
+
+/// The texts of one side that stand for something, and for what.
+#[derive(Debug, Default)]
+pub(crate) struct Names(Vec<(String, String)>);
+
+impl Names {
+    /// Takes `text` for `meaning` from now on.
+    pub(crate) fn add(&mut self, text: &str, meaning: &str) {
+        self.0.push((text.to_owned(), meaning.to_owned()));
+    }
+
+    fn normalize(&self, value: &Value) -> Value {
+        let mut text = value.to_string();
+        for (from, to) in &self.0 {
+            text = text.replace(from, to);
+        }
+        serde_json::from_str(&text).expect("names must hold no quotes")
+    }
+}
+
+impl Seen {
+    /// Of a status and pods as the API shows them.
+    pub(crate) fn new(status: &Value, created: &[Value], left: &[Value], names: &Names) -> Self {
+        let sorted = |all: &[Value], slim: fn(&Value) -> Value| {
+            let mut all: Vec<Value> = all.iter().map(|pod| names.normalize(&slim(pod))).collect();
+            all.sort_by_key(Value::to_string);
+            all
+        };
+        Self {
+            status: names.normalize(&timeless(status)),
+            created: sorted(created, as_created),
+            left: sorted(left, as_left),
+        }
+    }
+
+    /// Both sides of what differs.
+    pub(crate) fn difference(&self, reference: &Self) -> Option<String> {
+        let mut text = String::new();
+        let mut compare = |what: &str, ours: &Value, theirs: &Value| {
+            if ours != theirs {
+                text.extend([what, "\n  ours      ", &ours.to_string()]);
+                text.extend(["\n  reference ", &theirs.to_string(), "\n"]);
+            }
+        };
+        compare("status", &self.status, &reference.status);
+        for (what, ours, theirs) in [
+            ("pods created", &self.created, &reference.created),
+            ("pods left", &self.left, &reference.left),
+        ] {
+            compare(what, &json!(ours.len()), &json!(theirs.len()));
+            ours.iter().zip(theirs).for_each(|(ours, theirs)| compare(what, ours, theirs));
+        }
+        (!text.is_empty()).then_some(text)
+    }
+}
+
+/// Times become their presence; those of conditions go.
+fn timeless(status: &Value) -> Value {
+    let mut status = status.clone();
+    for field in ["startTime", "completionTime"] {
+        if let Some(time) = status.get_mut(field) {
+            *time = json!("a time");
+        }
+    }
+    let conditions = status.get_mut("conditions").and_then(Value::as_array_mut);
+    for condition in conditions.into_iter().flatten() {
+        remove(condition, &["lastProbeTime", "lastTransitionTime"]);
+    }
+    status
+}
+
+/// Metadata and spec, but for what the API server alone makes.
+fn as_created(pod: &Value) -> Value {
+    let mut metadata = pod["metadata"].clone();
+    remove(
+        &mut metadata,
+        &[
+            "creationTimestamp",
+            "generation",
+            "managedFields",
+            "namespace",
+            "resourceVersion",
+            "uid",
+        ],
+    );
+    json!({"metadata": metadata, "spec": pod["spec"]})
+}
+
+fn as_left(pod: &Value) -> Value {
+    let metadata = &pod["metadata"];
+    let mut annotations = metadata["annotations"].clone();
+    remove(&mut annotations, &[SCRIPT_ANNOTATION]);
+    json!({
+        "name": metadata["name"],
+        "annotations": annotations,
+        "labels": metadata["labels"],
+        "finalizers": metadata["finalizers"],
+        "ownerReferences": metadata["ownerReferences"],
+        "phase": pod["status"]["phase"],
+    })
+}
+
+fn remove(value: &mut Value, fields: &[&str]) {
+    let mut nothing = Map::new();
+    let object = value.as_object_mut().unwrap_or(&mut nothing);
+    for field in fields {
+        object.remove(*field);
+    }
+}

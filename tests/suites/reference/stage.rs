@@ -1,0 +1,259 @@
+//! One API with both controllers: ours for the Jobs of one namespace that ask for it, that of
+//! kube-controller-manager for the Jobs of another. Runs scenarios on either side.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use futures::{StreamExt as _, pin_mut};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::runtime::{WatchStreamExt as _, watcher};
+use lab::bed::{JobState, has_finalizer};
+use lab::control_plane::flags::QUIET_CONTROLLERS;
+use lab::controller::{Controller, Setup};
+use lab::nodes::{self, SCRIPT_ANNOTATION, SimulatedNodes};
+use lab::{ControlPlane, Namespace, Options, eventually};
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+use super::scenarios::{End, Scenario, Step};
+use super::seen::{Names, Seen};
+
+/// For the reference's backoff of 10 s and its batches of 1 s, on a machine with little time.
+const WITHIN: Duration = Duration::from_secs(90);
+
+/// Everything that runs.
+pub(crate) struct Stage {
+    control_plane: ControlPlane,
+    controller: Controller,
+    nodes: SimulatedNodes,
+    ours: Side,
+    reference: Side,
+}
+
+type Shared<T> = Arc<Mutex<HashMap<String, T>>>;
+
+/// One of the two controllers' namespaces.
+pub(crate) struct Side {
+    namespace: Namespace,
+    managed_by: Value,
+    jobs: Api<Job>,
+    pods: Api<Pod>,
+    /// Each pod as first seen, by UID.
+    created: Shared<Value>,
+    /// What each Job's status said last, by name: forty waits on the API would be a load on it.
+    states: Shared<JobState>,
+    watches: [JoinHandle<()>; 2],
+}
+
+/// What came of a scenario.
+pub(crate) struct Outcome {
+    pub(crate) seen: Seen,
+    pub(crate) took_s: f64,
+}
+
+impl Stage {
+    pub(crate) async fn start() -> Self {
+        let controllers = format!("job-controller,{QUIET_CONTROLLERS}");
+        let options = Options::unique("reference").controller_manager(&controllers);
+        let control_plane = ControlPlane::start(options).await.expect("a control plane");
+        let cluster = control_plane.cluster();
+        let client = control_plane.admin_client().await.expect("a client");
+        let side = async |managed_by: Value| {
+            let namespace = Namespace::create(cluster).await.expect("a namespace");
+            Side::new(namespace, &client, managed_by)
+        };
+        let ours = side(json!("epilogue.dev/job-controller")).await;
+        let reference = side(json!(null)).await;
+        let setup = Setup::debug(control_plane.dir()).namespace(ours.namespace.name());
+        let setup = setup.argument("--check-plans");
+        let controller = Controller::start(cluster, &setup).await.expect("our controller");
+        let options = nodes::Options { heartbeat: None, ..nodes::Options::default() };
+        let nodes = SimulatedNodes::start(client, options).await.expect("nodes");
+        Self { control_plane, controller, nodes, ours, reference }
+    }
+
+    pub(crate) fn ours(&self) -> &Side {
+        &self.ours
+    }
+
+    pub(crate) fn reference(&self) -> &Side {
+        &self.reference
+    }
+
+    pub(crate) async fn stop(mut self) {
+        self.controller.check().expect("our controller runs to the end");
+        let log = std::fs::read_to_string(self.controller.log()).expect("the controller's log");
+        for side in [self.ours, self.reference] {
+            for watch in side.watches {
+                watch.abort();
+                let end = watch.await.expect_err("a watch must last to the end");
+                assert!(end.is_cancelled(), "{end}");
+            }
+            side.namespace.finish().await.expect("the namespace goes");
+        }
+        self.controller.stop().await;
+        self.nodes.stop().await.expect("the nodes end");
+        self.control_plane.stop().await.expect("the control plane ends");
+        lab::bed::check_log(&log);
+    }
+}
+
+impl Side {
+    fn new(namespace: Namespace, client: &kube::Client, managed_by: Value) -> Self {
+        let pods: Api<Pod> = Api::namespaced(client.clone(), namespace.name());
+        let jobs: Api<Job> = Api::namespaced(client.clone(), namespace.name());
+        let (created, states) = (Shared::default(), Shared::default());
+        let watches = [
+            tokio::spawn(keep_first(pods.clone(), Arc::clone(&created))),
+            tokio::spawn(keep_last(jobs.clone(), Arc::clone(&states))),
+        ];
+        Self { namespace, managed_by, jobs, pods, created, states, watches }
+    }
+
+    /// Runs a scenario to its end, and looks.
+    pub(crate) async fn run(&self, scenario: &Scenario) -> Outcome {
+        let name = scenario.name;
+        let (before, after): (Vec<_>, Vec<_>) =
+            scenario.steps.iter().partition(|step| matches!(step, Step::StrayPod));
+        for step in before {
+            self.step(name, step).await;
+        }
+        let job = scenario
+            .job
+            .clone()
+            .spec("managedBy", self.managed_by.clone())
+            .pod_metadata("labels", json!({"scenario": label(name)}))
+            .pod("automountServiceAccountToken", false);
+        let started = Instant::now();
+        let job = self.jobs.create(&PostParams::default(), &job.build()).await.expect("the Job");
+        for step in after {
+            self.step(name, step).await;
+        }
+        self.end(name, &scenario.end).await;
+        let took_s = started.elapsed().as_secs_f64();
+        let uid = job.metadata.uid.expect("a Job has a UID");
+        Outcome { seen: self.look(name, &uid).await, took_s }
+    }
+
+    async fn step(&self, name: &str, step: &Step) {
+        match step {
+            Step::StrayPod => self.create_stray_pod(name).await,
+            Step::Reaches(holds) => self.reaches(name, holds).await,
+            Step::Change(spec) => {
+                let patch = Patch::Merge(json!({"spec": spec}));
+                let params = PatchParams::default();
+                self.jobs.patch(name, &params, &patch).await.expect("the Job is changed");
+            }
+            Step::DeletePod => {
+                let pod = self.pods_of(name).await.pop().expect("a pod");
+                let pod = pod.metadata.name.expect("a pod has a name");
+                let params = DeleteParams::default();
+                self.pods.delete(&pod, &params).await.expect("the pod is deleted");
+            }
+            Step::Delete(how) => {
+                self.jobs.delete(name, how).await.expect("the Job is deleted");
+            }
+        }
+    }
+
+    async fn create_stray_pod(&self, name: &str) {
+        let pod = json!({
+            "metadata": {"name": format!("stray-{name}"), "labels": {"scenario": name},
+                         "annotations": {SCRIPT_ANNOTATION: "hang"}},
+            "spec": {"containers": [{"name": "main", "image": "none"}], "restartPolicy": "Never",
+                     "automountServiceAccountToken": false},
+        });
+        let pod = serde_json::from_value(pod).expect("a pod");
+        self.pods.create(&PostParams::default(), &pod).await.expect("the pod is created");
+    }
+
+    async fn end(&self, name: &str, end: &End) {
+        match end {
+            End::Finished => self.reaches(name, &JobState::is_finished).await,
+            End::Holds(holds) => self.reaches(name, holds).await,
+            End::Gone => {
+                let held = async || {
+                    let job = self.jobs.get_opt(name).await.expect("an answer");
+                    let pods = self.pods_of(name).await;
+                    (job.is_some(), pods.iter().filter(|pod| has_finalizer(pod)).count())
+                };
+                eventually(&self.awaited(name), WITHIN, held, |held| *held == (false, 0)).await;
+            }
+        }
+    }
+
+    async fn reaches(&self, name: &str, holds: impl Fn(&JobState) -> bool) {
+        let state = async || {
+            let states = self.states.lock().expect("no holder panics");
+            states.get(name).cloned().unwrap_or_default()
+        };
+        eventually(&self.awaited(name), WITHIN, state, holds).await;
+    }
+
+    fn awaited(&self, name: &str) -> String {
+        format!("what {name} waits for where managedBy is {}", self.managed_by)
+    }
+
+    async fn look(&self, name: &str, uid: &str) -> Seen {
+        let job = self.jobs.get_opt(name).await.expect("an answer");
+        let status = job.map_or(Value::Null, |job| json!(job.status));
+        let mut left: Vec<Value> = self.pods_of(name).await.iter().map(|pod| json!(pod)).collect();
+        left.retain(|pod| pod["metadata"]["deletionTimestamp"].is_null());
+        // A pod that is left was written before; the watch may be behind.
+        let uids = || left.iter().map(|pod| pod["metadata"]["uid"].to_string());
+        let missing = async || {
+            let created = self.created.lock().expect("no holder panics");
+            uids().filter(|uid| !created.contains_key(uid)).collect::<Vec<_>>()
+        };
+        eventually("pods in the watch", WITHIN, missing, Vec::is_empty).await;
+        let of_this = |pod: &&Value| pod["metadata"]["labels"]["scenario"] == label(name);
+        let all = self.created.lock().expect("no holder panics");
+        let created: Vec<Value> = all.values().filter(of_this).cloned().collect();
+        let mut names = Names::default();
+        names.add(self.namespace.name(), "NAMESPACE");
+        names.add(uid, "JOB-UID");
+        for metadata in created.iter().map(|pod| &pod["metadata"]) {
+            if let (Some(name), Some(stem)) =
+                (metadata["name"].as_str(), metadata["generateName"].as_str())
+            {
+                names.add(name, &format!("POD OF {stem}"));
+            }
+        }
+        Seen::new(&status, &created, &left, &names)
+    }
+
+    async fn pods_of(&self, name: &str) -> Vec<Pod> {
+        let selector = ListParams::default().labels(&format!("scenario={}", label(name)));
+        self.pods.list(&selector).await.expect("the pods").items
+    }
+}
+
+/// A label's value holds what a name does, up to 63 characters.
+fn label(name: &str) -> &str {
+    &name[..name.len().min(63)]
+}
+
+/// Keeps each pod as it was when first seen, which is as it was created.
+async fn keep_first(pods: Api<Pod>, created: Shared<Value>) {
+    let events = watcher(pods, watcher::Config::default()).default_backoff().applied_objects();
+    pin_mut!(events);
+    while let Some(event) = events.next().await {
+        let Ok(pod) = event else { continue };
+        let pod = json!(pod);
+        let uid = pod["metadata"]["uid"].to_string();
+        created.lock().expect("no holder panics").entry(uid).or_insert(pod);
+    }
+}
+
+async fn keep_last(jobs: Api<Job>, states: Shared<JobState>) {
+    let events = watcher(jobs, watcher::Config::default()).default_backoff().applied_objects();
+    pin_mut!(events);
+    while let Some(event) = events.next().await {
+        let Ok(job) = event else { continue };
+        let name = job.metadata.name.clone().expect("a Job has a name");
+        states.lock().expect("no holder panics").insert(name, JobState::of(&job));
+    }
+}
