@@ -188,6 +188,12 @@ impl Bed {
         self.controller.kill_and_restart().await.expect("the controller starts again");
     }
 
+    /// Starts a second controller, then ends the first by SIGTERM.
+    pub async fn replace_controller(&mut self) {
+        let second = self.controller.start_another().expect("a second controller");
+        std::mem::replace(&mut self.controller, second).stop().await;
+    }
+
     /// Creates a Job.
     pub async fn create(&self, job: JobBuilder) -> Job {
         let job = job.build();

@@ -99,6 +99,12 @@ impl Controller {
         Ok(())
     }
 
+    /// Starts a second one beside it, with the same arguments and the same log.
+    pub fn start_another(&self) -> Result<Self, LabError> {
+        let program = self.program.clone();
+        Ok(Self { process: Process::spawn_program(&program)?, program })
+    }
+
     /// Ends it by SIGTERM.
     pub async fn stop(self) {
         self.process.stop(STOP_GRACE).await;

@@ -6,6 +6,7 @@ mod features {
     mod failure_policy;
     mod indexed;
     mod limits;
+    mod options;
     mod ownership;
     mod pace;
     mod refusals;

@@ -138,3 +138,23 @@ async fn two_hundred_jobs_of_ten_pods_complete() {
     }
     bed.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_replica_takes_over_when_the_leader_ends() {
+    let election = [
+        "--leader-elect=true",
+        "--leader-elect-resource-namespace=epilogue-system",
+        "--default-job-pod-failure-backoff=10ms",
+    ];
+    let mut bed = Bed::start(SUITE, &election).await;
+    let two = job("relay").spec("parallelism", 1).spec("completions", 2);
+    bed.create(two.script("hang times=1; succeed")).await;
+    bed.reaches("relay", SOON, |state| state.active == 1).await;
+    // The new process waits for the lease, which the old one gives back as it ends.
+    bed.replace_controller().await;
+    let pods = bed.pods("relay").await;
+    bed.delete_pod(pods[0].metadata.name.as_deref().expect("a name")).await;
+    let state = bed.finished("relay", SOON).await;
+    assert_eq!((state.succeeded, state.failed), (2, 1));
+    bed.stop().await;
+}
