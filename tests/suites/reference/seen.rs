@@ -122,3 +122,21 @@ fn remove(value: &mut Value, fields: &[&str]) {
         object.remove(*field);
     }
 }
+
+#[test]
+fn only_what_is_always_random_may_differ() {
+    let seen = |pod: &str, phase: &str, failed: u32| {
+        let status = json!({"failed": failed, "startTime": pod, "conditions": [
+            {"type": "Failed", "message": format!("{pod} failed"), "lastProbeTime": pod}]});
+        let metadata = json!({"name": pod, "generateName": "j-", "uid": pod});
+        let pods = [json!({"metadata": metadata, "status": {"phase": phase}})];
+        let mut names = Names::default();
+        names.add(pod, "POD OF j-");
+        Seen::new(&status, &pods, &pods, &names)
+    };
+    let one = seen("j-a1", "Failed", 1);
+    assert_eq!(one.difference(&seen("j-b2", "Failed", 1)), None);
+    assert!(one.difference(&seen("j-b2", "Failed", 2)).is_some_and(|it| it.starts_with("status")));
+    let left = one.difference(&seen("j-b2", "Succeeded", 1));
+    assert!(left.is_some_and(|it| it.starts_with("pods left")));
+}
