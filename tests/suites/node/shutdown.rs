@@ -16,7 +16,7 @@ const OFF_WITHIN: Duration = Duration::from_mins(4);
 const WITHIN: Duration = Duration::from_mins(3);
 
 /// A full node has 110; an emulated machine takes a second and more to start each.
-const MANY: usize = 20;
+const MANY: usize = 10;
 
 fn kinds(world: &World) -> Vec<TestPod> {
     let critical = json!("system-node-critical");

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::sync::{Mutex, MutexGuard};
 
 /// Five times what an emulated machine takes for a dozen pods.
-pub(crate) const RUNNING_WITHIN: Duration = Duration::from_mins(3);
+pub(crate) const RUNNING_WITHIN: Duration = Duration::from_mins(6);
 
 /// An emulated machine wants both of two processors: the tests of this program take turns.
 static TURN: Mutex<()> = Mutex::const_new(());
