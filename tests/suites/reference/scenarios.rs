@@ -135,7 +135,7 @@ fn failures() -> Vec<Scenario> {
         deleted("deleted-failed", "Failed", 1),
         deleted("deleted-failed-exits-0", "Failed", 0),
         deleted("deleted-either", "TerminatingOrFailed", 1),
-        deleted("deleted-either-exits-0", "TerminatingOrFailed", 0),
+        // Not with exit 0: whether the batch of a second sees the pod terminating is a race.
     ]
 }
 
