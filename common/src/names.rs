@@ -57,3 +57,14 @@ pub mod job_option {
     /// Prefer other nodes than those of disrupted pods.
     pub const AVOID_FAILED_NODES: &str = "epilogue.dev/avoid-failed-nodes";
 }
+
+/// What agent and controller write on nodes and on the pods of nodes that go.
+pub mod node {
+    /// Annotation of a node: what its agent says of it (`announcement::Announcement`).
+    pub const STATE: &str = "epilogue.dev/state";
+    /// Taint of a node that shuts down, effect NoSchedule.
+    pub const SHUTTING_DOWN_TAINT: &str = "epilogue.dev/shutting-down";
+    /// Annotation of a pod: when the agent wrote its `phase=Failed` beside a live kubelet.
+    /// (spec/node-agent.md §7.6)
+    pub const TERMINATED_AT: &str = "epilogue.dev/terminated-at";
+}

@@ -4,5 +4,6 @@
 pub mod check;
 pub mod ending;
 pub mod pod;
+pub mod protocol;
 pub mod shutdown;
 pub mod time_span;

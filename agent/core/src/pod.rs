@@ -3,14 +3,14 @@
 
 use epilogue_common::names::pod_condition::DISRUPTION_TARGET;
 use jiff::Timestamp;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Reason of the `DisruptionTarget` that a kubelet writes, and the agent with it.
 /// (spec/node-agent.md §0.2)
 pub const TERMINATION_BY_KUBELET: &str = "TerminationByKubelet";
 
 /// The UID that the API gave a pod: what everything about a pod is keyed by. (§9.1, principle 4)
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct PodUid(pub String);
 

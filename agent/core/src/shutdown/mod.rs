@@ -6,10 +6,10 @@ pub mod candidates;
 pub mod logind_conf;
 pub mod plan;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What the agent does in a shutdown; detected, not configured. (spec/node-agent.md §8.3)
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// The kubelet's own graceful shutdown is armed: it kills, the agent sees to the reports.

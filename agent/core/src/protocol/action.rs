@@ -1,0 +1,129 @@
+//! Imperatives, as the sinks carry them out: one attempt each, no choices, no retries.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::journal::Record;
+use crate::pod::PodUid;
+
+/// Names one action; its result comes back under it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct ActionId(pub u64);
+
+/// A pod to act on. Every write carries the UID. (§9.1, principle 4)
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PodRef {
+    /// `metadata.namespace`.
+    pub namespace: String,
+    /// `metadata.name`.
+    pub name: String,
+    /// `metadata.uid`.
+    pub uid: PodUid,
+}
+
+/// Something to do.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub enum Action {
+    /// Takes a delay lock; only then drops the one held before. (SD7)
+    /// → `Locked`, `LockRefusedInProgress`, or `Done(Err)`.
+    TakeLock,
+    /// Drops the lock, which releases it. → `Done`.
+    ReleaseLock,
+    /// Writes our drop-in (merged with what others wrote, never lowering), has logind read it,
+    /// and reads the property until it says so, at most 5 s. → `Delay`.
+    RaiseDelay {
+        /// The delay to have, at least.
+        wanted: Duration,
+    },
+    /// Appends to the journal and syncs it to the disk. → `Done`.
+    Journal(Vec<Record>),
+    /// Removes all records: the run that they belong to is over. → `Done`.
+    CloseJournal,
+    /// Sets the node's annotation `epilogue.dev/state`. → `Done`.
+    Announce(String),
+    /// Adds or removes the node's taint `epilogue.dev/shutting-down:NoSchedule`, and, together
+    /// with it, `spec.unschedulable` if `cordon` says so. → `Done`.
+    Taint {
+        /// Whether the taint is to be there.
+        present: bool,
+    },
+    /// Sends a strategic merge patch to `pods/status`. → `Done`.
+    PatchStatus {
+        /// Whose.
+        pod: PodRef,
+        /// What for.
+        purpose: Purpose,
+        /// The patch.
+        body: Value,
+    },
+    /// Sends a strategic merge patch to the pod itself: the deadline lever. (§7.7) → `Done`.
+    PatchPod {
+        /// Whose.
+        pod: PodRef,
+        /// The patch.
+        body: Value,
+    },
+    /// Deletes the pod, with its UID as precondition. → `Done`.
+    DeletePod {
+        /// Which.
+        pod: PodRef,
+        /// The time between SIGTERM and SIGKILL, at least 1.
+        grace_seconds: u32,
+    },
+    /// Reads the pod from the API, not from a cache. → `Pod`.
+    ReadPod(PodRef),
+    /// Stops the pod's containers through the runtime, regular ones first, sidecars after, then
+    /// its sandbox; ends when all have exited or the grace and a margin are over.
+    /// → `Runtime`, as it is afterwards.
+    StopPod {
+        /// Which.
+        pod: PodRef,
+        /// The time between SIGTERM and SIGKILL.
+        grace_seconds: u32,
+    },
+    /// Asks the runtime what it has of the pod. → `Runtime`.
+    InspectPod(PodRef),
+    /// Tells people, by an event in the API; nothing depends on it. → `Done`.
+    Tell(Notice),
+    /// One line in the log: a decision and its reason. → no result.
+    Say(Line),
+}
+
+/// What a status patch is for: its rank in retries, and its label in metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Purpose {
+    /// `DisruptionTarget=True` before the end.
+    Mark,
+    /// `phase=Failed`.
+    Fail,
+    /// `DisruptionTarget=False`: the pod lives on.
+    Clear,
+}
+
+/// An event for people.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Notice {
+    /// What it is about; none is the node.
+    pub pod: Option<PodRef>,
+    /// Whether it is a Warning.
+    pub warning: bool,
+    /// CamelCase, documented in `agent/README.md`.
+    pub reason: &'static str,
+    /// What happened, and what to do.
+    pub message: String,
+}
+
+/// A line of the log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Line {
+    /// Whether somebody should look at it.
+    pub warning: bool,
+    /// What was decided, in one phrase.
+    pub text: String,
+    /// The pod, where it is about one.
+    pub pod: Option<PodRef>,
+}

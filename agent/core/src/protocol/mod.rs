@@ -1,0 +1,7 @@
+//! What the core and its shells say to each other: past facts in (`Event`), imperatives out
+//! (`Action`), each action's result back as one more event. (design §4)
+
+pub mod action;
+pub mod event;
+pub mod journal;
+pub mod node;

@@ -1,0 +1,126 @@
+//! What an agent says of its node in the annotation `epilogue.dev/state`: the agent writes it, the
+//! controller reads it. (spec/node-agent.md §9.2, §9.10)
+
+use std::fmt;
+use std::str::FromStr;
+
+use jiff::Timestamp;
+
+/// What the agent says of its node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Announcement {
+    /// No shutdown is in progress.
+    Idle,
+    /// The node is shutting down.
+    ShuttingDown {
+        /// The boot that ends, as in `status.nodeInfo.bootID`.
+        boot_id: String,
+        /// When the agent heard of it, by the API's clock.
+        since: Timestamp,
+    },
+    /// The node's last word before it let the machine go: the container runtime proved that
+    /// nothing ran any more of any pod but those of DaemonSets, static ones and the agent's own.
+    Farewell {
+        /// The boot that ended.
+        boot_id: String,
+        /// When that was seen, by the API's clock.
+        at: Timestamp,
+    },
+}
+
+/// The text is none of the agent's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotAnAnnouncement;
+
+impl fmt::Display for NotAnAnnouncement {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(
+            "expected idle, shutting-down;boot=ID;since=TIME or farewell;boot=ID;at=TIME",
+        )
+    }
+}
+
+impl std::error::Error for NotAnAnnouncement {}
+
+impl fmt::Display for Announcement {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = |at: &Timestamp| at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        match self {
+            Self::Idle => formatter.write_str("idle"),
+            Self::ShuttingDown { boot_id, since } => {
+                write!(formatter, "shutting-down;boot={boot_id};since={}", seconds(since))
+            }
+            Self::Farewell { boot_id, at } => {
+                write!(formatter, "farewell;boot={boot_id};at={}", seconds(at))
+            }
+        }
+    }
+}
+
+impl FromStr for Announcement {
+    type Err = NotAnAnnouncement;
+
+    fn from_str(text: &str) -> Result<Self, NotAnAnnouncement> {
+        let mut parts = text.split(';');
+        let word = parts.next();
+        let mut field = |name: &str| {
+            let value = parts.next().and_then(|part| part.strip_prefix(name)?.strip_prefix('='));
+            value.filter(|value| !value.is_empty()).ok_or(NotAnAnnouncement)
+        };
+        let time = |text: &str| text.parse().map_err(|_| NotAnAnnouncement);
+        let announcement = match word {
+            Some("idle") => Self::Idle,
+            Some("shutting-down") => Self::ShuttingDown {
+                boot_id: field("boot")?.to_owned(),
+                since: time(field("since")?)?,
+            },
+            Some("farewell") => {
+                Self::Farewell { boot_id: field("boot")?.to_owned(), at: time(field("at")?)? }
+            }
+            _ => return Err(NotAnAnnouncement),
+        };
+        parts.next().is_none().then_some(announcement).ok_or(NotAnAnnouncement)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let at = "2026-11-21T14:05:06Z".parse().expect("must be a time");
+        let boot_id = "7d0c9ee0-3a1d".to_owned();
+        let table = [
+            (Announcement::Idle, "idle"),
+            (
+                Announcement::ShuttingDown { boot_id: boot_id.clone(), since: at },
+                "shutting-down;boot=7d0c9ee0-3a1d;since=2026-11-21T14:05:06Z",
+            ),
+            (
+                Announcement::Farewell { boot_id, at },
+                "farewell;boot=7d0c9ee0-3a1d;at=2026-11-21T14:05:06Z",
+            ),
+        ];
+        for (announcement, text) in table {
+            assert_eq!(announcement.to_string(), text);
+            assert_eq!(text.parse(), Ok(announcement));
+        }
+    }
+
+    #[test]
+    fn other_texts_are_refused() {
+        for text in [
+            "",
+            "Idle",
+            "idle;x",
+            "shutting-down",
+            "shutting-down;boot=;since=2026-11-21T14:05:06Z",
+            "shutting-down;since=2026-11-21T14:05:06Z;boot=b",
+            "shutting-down;boot=b;since=yesterday",
+            "farewell;boot=b;at=2026-11-21T14:05:06Z;",
+        ] {
+            assert_eq!(text.parse::<Announcement>(), Err(NotAnAnnouncement), "{text:?}");
+        }
+    }
+}
