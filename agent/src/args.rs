@@ -9,14 +9,14 @@ use clap::{Parser, Subcommand, ValueEnum};
 /// Ends the pods of a node that shuts down, and makes sure that the API knows how each one ended.
 #[derive(Debug, Parser)]
 #[command(name = "epilogue-agent", version, about, arg_required_else_help = true)]
-pub(crate) struct Args {
+pub struct Args {
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub command: Command,
 }
 
 /// What the program does.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub enum Command {
     /// Says whether a shutdown of this node would go well, and what to do if not. Changes nothing;
     /// takes a delay lock for a moment. Exits with 1 if a check fails.
     Check(CheckArgs),
@@ -24,16 +24,16 @@ pub(crate) enum Command {
 
 /// The flags of `check`.
 #[derive(Debug, clap::Args)]
-pub(crate) struct CheckArgs {
+pub struct CheckArgs {
     /// Directory under which the host's files lie.
     #[arg(long, value_name = "DIR", default_value = "/")]
-    pub(crate) root: PathBuf,
+    pub root: PathBuf,
     /// D-Bus address of the system bus. Without it: /run/dbus/system_bus_socket under --root.
     #[arg(long, value_name = "ADDRESS", env = "DBUS_SYSTEM_BUS_ADDRESS")]
-    pub(crate) bus_address: Option<String>,
+    pub bus_address: Option<String>,
     /// Form of the output.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
-    pub(crate) output: Output,
+    pub output: Output,
     /// Time that the pods may take to end, all together, as 30s or 2min; 0 to end none. Without
     /// it and the two below: 30s, 10s of them for critical pods.
     #[arg(long, value_name = "DURATION")]
@@ -48,7 +48,7 @@ pub(crate) struct CheckArgs {
 
 /// The form of the output.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum Output {
+pub enum Output {
     /// For people.
     Table,
     /// For machines.
@@ -57,7 +57,7 @@ pub(crate) enum Output {
 
 impl CheckArgs {
     /// The bands that the flags make.
-    pub(crate) fn bands(&self) -> Result<Option<Bands>, BandsError> {
+    pub fn bands(&self) -> Result<Option<Bands>, BandsError> {
         let flags = BandFlags {
             total: self.shutdown_grace_period,
             critical: self.shutdown_grace_period_critical_pods,

@@ -15,7 +15,7 @@ use crate::source::logind::Bus;
 use crate::table;
 
 /// Checks the node; 1 if a check fails.
-pub(crate) fn run(args: CheckArgs, bands: Option<Bands>) -> anyhow::Result<ExitCode> {
+pub fn run(args: CheckArgs, bands: Option<Bands>) -> anyhow::Result<ExitCode> {
     let host = Host::new(args.root);
     let conf_files = host.logind_conf_files()?;
     let bus_address = args.bus_address.unwrap_or_else(|| host.bus_address());

@@ -9,13 +9,13 @@ use thiserror::Error;
 
 /// The host's files.
 #[derive(Clone, Debug)]
-pub(crate) struct Host {
+pub struct Host {
     root: PathBuf,
 }
 
 /// Why a file of the host could not be read.
 #[derive(Debug, Error)]
-pub(crate) enum HostError {
+pub enum HostError {
     /// A directory.
     #[error("cannot list {path}")]
     List {
@@ -34,7 +34,7 @@ pub(crate) enum HostError {
 
 impl Host {
     /// The host whose files lie under `root`.
-    pub(crate) fn new(root: PathBuf) -> Self {
+    pub fn new(root: PathBuf) -> Self {
         Self { root }
     }
 
@@ -43,12 +43,12 @@ impl Host {
     }
 
     /// Where the system bus listens unless told otherwise.
-    pub(crate) fn bus_address(&self) -> String {
+    pub fn bus_address(&self) -> String {
         format!("unix:path={}", self.path("/run/dbus/system_bus_socket").display())
     }
 
     /// All files of logind's configuration, by their paths on the host.
-    pub(crate) fn logind_conf_files(&self) -> Result<Vec<ConfFile>, HostError> {
+    pub fn logind_conf_files(&self) -> Result<Vec<ConfFile>, HostError> {
         let mut files = Vec::new();
         for path in MAIN_FILES {
             files.extend(self.conf_file(path)?);
@@ -62,7 +62,7 @@ impl Host {
     }
 
     /// The name of a running process.
-    pub(crate) fn process_name(&self, pid: u32) -> Option<String> {
+    pub fn process_name(&self, pid: u32) -> Option<String> {
         let name = fs::read_to_string(self.path(&format!("/proc/{pid}/comm"))).ok()?;
         Some(name.trim_end().to_owned())
     }

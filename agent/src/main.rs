@@ -1,16 +1,10 @@
 //! The agent's program: reads the command line, does what it says, and says why it could not.
 
-mod args;
-mod check;
-mod host;
-mod source;
-mod table;
-
 use std::process::ExitCode;
 
 use clap::Parser as _;
-
-use crate::args::{Args, Command};
+use epilogue_agent::args::{Args, Command};
+use epilogue_agent::check;
 
 fn main() -> ExitCode {
     let Command::Check(args) = Args::parse().command;

@@ -44,20 +44,20 @@ trait Manager {
 
 /// A connection to the bus.
 #[derive(Debug)]
-pub(crate) struct Bus {
+pub struct Bus {
     connection: Connection,
 }
 
 /// logind, behind its name on the bus.
 #[derive(Debug)]
-pub(crate) struct Logind {
+pub struct Logind {
     owner: String,
     manager: ManagerProxy<'static>,
 }
 
 impl Bus {
     /// Connects; no call on the connection waits for its reply without end.
-    pub(crate) async fn connect(address: &str) -> Answer<Self> {
+    pub async fn connect(address: &str) -> Answer<Self> {
         let connecting = Builder::address(address).method_timeout(CALL_TIME_MAX).build();
         match timeout(CALL_TIME_MAX, connecting).await {
             Ok(result) => {
@@ -69,7 +69,7 @@ impl Bus {
 
     /// logind, if somebody owns its name. Asks the bus, because a call to logind itself would
     /// start it where the bus may.
-    pub(crate) async fn logind(&self) -> Answer<Option<Logind>> {
+    pub async fn logind(&self) -> Answer<Option<Logind>> {
         let name = BusName::try_from(NAME).expect("a literal name must be valid");
         let bus = DBusProxy::new(&self.connection).await.map_err(|error| failure(&error))?;
         let owner = match bus.get_name_owner(name).await {
@@ -90,7 +90,7 @@ impl Bus {
 
 impl Logind {
     /// Asks everything that a check needs, and tries a lock.
-    pub(crate) async fn facts(&self, host: &Host) -> LogindFacts {
+    pub async fn facts(&self, host: &Host) -> LogindFacts {
         let inhibitors = self.inhibitors().await;
         let kubelet = inhibitors.as_ref().ok().and_then(|list| kubelets_lock(list));
         let kubelet_process = kubelet.and_then(|lock| host.process_name(lock.pid));

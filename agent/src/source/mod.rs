@@ -1,3 +1,3 @@
 //! Where facts come from. Each source asks and reports; what it means is the core's to say.
 
-pub(crate) mod logind;
+pub mod logind;

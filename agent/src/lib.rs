@@ -1,0 +1,9 @@
+//! The agent's shells: what asks the node and the API, what acts on them, and the clocks. A
+//! library so that tests drive each part against doubles; `main.rs` is the program.
+
+pub mod args;
+pub mod check;
+pub mod host;
+pub mod sink;
+pub mod source;
+mod table;
