@@ -1,6 +1,7 @@
 //! How and when the pods of one node end, decided from what is known. Pure: nothing here awaits,
 //! logs, or reads a clock, a file or the environment.
 
+pub mod agent;
 pub mod check;
 pub mod ending;
 pub mod pod;

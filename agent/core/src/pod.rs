@@ -45,6 +45,10 @@ pub struct PodView {
     pub phase: Phase,
     /// Whether the status shows that any container of the pod has ever run.
     pub has_run: bool,
+    /// `spec.containers[].name`: those whose exit codes make the phase.
+    pub containers: Vec<String>,
+    /// The latest `state.running.startedAt` of the containers, none where none is shown running.
+    pub running_since: Option<Timestamp>,
     /// The `DisruptionTarget` condition, whatever its status.
     pub disruption: Option<Disruption>,
 }
@@ -166,6 +170,8 @@ pub(crate) mod tests {
             deletion_grace_seconds: None,
             phase: Phase::Running,
             has_run: true,
+            containers: vec!["main".into()],
+            running_since: None,
             disruption: None,
         }
     }

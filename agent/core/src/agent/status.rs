@@ -1,0 +1,114 @@
+//! What of the agent's state metrics, `/readyz` and `doctor` show.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::protocol::action::Purpose;
+use crate::protocol::event::ShutdownKind;
+use crate::shutdown::Mode;
+use crate::shutdown::budget::Step;
+
+/// The state as others may see it. Durations are on CLOCK_MONOTONIC.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Status {
+    /// What the agent does, or would do, in a shutdown; none until the kubelet was seen.
+    pub mode: Option<Mode>,
+    /// Why this mode, in a phrase.
+    pub mode_reason: &'static str,
+    /// Whether logind is connected.
+    pub logind: bool,
+    /// logind's `PreparingForShutdown`.
+    pub preparing: bool,
+    /// Of the delay lock.
+    pub lock: LockState,
+    /// What logind grants, as last read.
+    pub granted: Option<Duration>,
+    /// What the bands and the reports want.
+    pub wanted: Duration,
+    /// Whether the pods of the node were listed.
+    pub pods_listed: bool,
+    /// The pods of the node that are known.
+    pub pods: usize,
+    /// Whether the last call to the API that ended had an answer.
+    pub api_reachable: bool,
+    /// Whether the journal has records of a run.
+    pub journal_open: bool,
+    /// The shutdown that goes on, or went on last.
+    pub run: Option<RunStatus>,
+    /// Status patches by purpose: acknowledged, and failed attempts.
+    pub patches: BTreeMap<Purpose, Tries>,
+    /// Deletions: acknowledged, and failed attempts.
+    pub deletions: Tries,
+    /// Pods of an earlier boot's run that are still to be looked at.
+    pub replays_pending: usize,
+    /// Conditions of a cancelled run that still are to be taken back.
+    pub clears_pending: usize,
+    /// After `StopRequested`: nothing is left that would be worth living on for.
+    pub may_exit: bool,
+}
+
+/// Of the delay lock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LockState {
+    /// None is held.
+    #[default]
+    None,
+    /// Asked for.
+    Taking,
+    /// Held.
+    Held,
+    /// logind gives none any more: it is going down. (LD5)
+    Refused,
+    /// Given back at the end of a run.
+    Released,
+}
+
+/// How often something was acknowledged, and how often an attempt failed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Tries {
+    /// Acknowledged by the API.
+    pub done: u64,
+    /// Attempts that failed, whatever the reason.
+    pub failed: u64,
+}
+
+/// A shutdown, as far as it has come.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RunStatus {
+    /// When the signal came.
+    pub t0: Duration,
+    /// The same by the API's clock.
+    pub since: Timestamp,
+    /// The kind of shutdown, where logind told it.
+    pub kind: Option<ShutdownKind>,
+    /// What logind granted at the signal.
+    pub granted: Duration,
+    /// The mode of the run.
+    pub mode: Mode,
+    /// The step.
+    pub step: Step,
+    /// Whether it was cancelled.
+    pub cancelled: bool,
+    /// The pods that the run ends or waits for.
+    pub candidates: usize,
+    /// Of them, those with `DisruptionTarget=True` acknowledged.
+    pub condemned: usize,
+    /// Of them, those that the API shows as ended, or that are gone.
+    pub terminal: usize,
+    /// Of them, those whose end the API does not show yet.
+    pub unreported: usize,
+    /// Marks and reports of our own that the API has not acknowledged yet.
+    pub unacknowledged: usize,
+    /// From the signal until every mark of the first step was settled.
+    pub condemned_after: Option<Duration>,
+    /// From the signal until the last report was in the API.
+    pub reported_after: Option<Duration>,
+    /// From the signal until the lock was given back.
+    pub released_after: Option<Duration>,
+    /// Unreported pods at that moment.
+    pub unreported_at_release: Option<usize>,
+}
