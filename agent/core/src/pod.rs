@@ -35,6 +35,8 @@ pub struct PodView {
     pub restart_policy: RestartPolicy,
     /// Whether any container, init containers included, has a restart policy or rules of its own.
     pub container_restarts: bool,
+    /// Names of the init containers that run beside the others (restartPolicy Always).
+    pub sidecars: Vec<String>,
     /// `spec.priority`; without one, 0.
     pub priority: i32,
     /// `spec.terminationGracePeriodSeconds`.
@@ -165,6 +167,7 @@ pub(crate) mod tests {
             owner: Owner::None,
             restart_policy: RestartPolicy::Always,
             container_restarts: false,
+            sidecars: Vec::new(),
             priority: 0,
             grace_seconds: Some(30),
             deletion_grace_seconds: None,

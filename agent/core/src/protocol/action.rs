@@ -83,6 +83,8 @@ pub enum Action {
         pod: PodRef,
         /// The time between SIGTERM and SIGKILL.
         grace_seconds: u32,
+        /// `PodView::sidecars`: stopped after all others. The runtime can't tell them apart.
+        sidecars: Vec<String>,
     },
     /// Asks the runtime what it has of the pod. → `Runtime`.
     InspectPod(PodRef),
