@@ -133,8 +133,8 @@ fn exponent(suffix: &str) -> Option<Scale> {
 /// A decimal number times a scale, rounded up; none if it is none, or too great.
 fn times(number: &str, scale: Scale) -> Option<u64> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    let is_number = !(whole.is_empty() && fraction.is_empty()) && !fraction.contains('.');
-    if !is_number || fraction.len() > FRACTION_DIGITS_MAX {
+    let is_empty = whole.is_empty() && fraction.is_empty();
+    if is_empty || fraction.contains('.') || fraction.len() > FRACTION_DIGITS_MAX {
         return None;
     }
     let parsed = |digits: &str| if digits.is_empty() { Some(0_u128) } else { digits.parse().ok() };
@@ -152,7 +152,7 @@ impl fmt::Display for Quantity {
             Format::Binary if self.units >= BINARY_MIN => &BINARY,
             _ => &DECIMAL,
         };
-        let fits = |(_, scale): &&(&str, u64)| self.units > 0 && self.units % scale == 0;
+        let fits = |(_, scale): &&(&str, u64)| self.units > 0 && self.units.is_multiple_of(*scale);
         match suffixes.iter().find(fits) {
             Some((suffix, scale)) => write!(formatter, "{}{suffix}", self.units / scale),
             None => write!(formatter, "{}", self.units),

@@ -1,5 +1,10 @@
 //! Node pressure: when the node runs short of something, and which pod then ends.
 //! (spec/node-agent.md §2)
 
+pub mod message;
+pub mod observe;
+pub mod rank;
 pub mod signal;
+pub mod storage_limits;
 pub mod thresholds;
+pub mod usage;
