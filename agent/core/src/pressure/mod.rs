@@ -5,6 +5,8 @@ pub mod message;
 pub mod observe;
 pub mod rank;
 pub mod signal;
+pub mod stall;
 pub mod storage_limits;
 pub mod thresholds;
 pub mod usage;
+pub mod watch;

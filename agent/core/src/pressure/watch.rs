@@ -1,0 +1,348 @@
+//! When a shortage is one to act on: thresholds crossed for long enough, measured anew since the
+//! last victim, one victim at a time. (spec/node-agent.md §2.4, §2.7)
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::message::Shortage;
+use super::observe::Observation;
+use super::signal::Signal;
+use super::thresholds::Threshold;
+use crate::pod::PodUid;
+
+/// How long a victim of a hard threshold holds up the next one, at most; it has 1 s to end.
+const HARD_WAIT_MAX: Duration = Duration::from_secs(10);
+/// How long a victim of a soft threshold holds up the next one beyond its grace, at most.
+const SOFT_WAIT_MAX: Duration = Duration::from_secs(30);
+/// The grace of a victim of a hard threshold. (§2.7)
+const HARD_GRACE_SECONDS: u32 = 1;
+
+/// What is wished for.
+#[derive(Clone, Debug)]
+pub struct Wishes {
+    /// In the order in which they are acted on.
+    pub thresholds: Vec<Threshold>,
+    /// How long a condition stays after its threshold was last crossed.
+    pub transition: Duration,
+    /// The longest grace of a victim of a soft threshold; none is the pod's own.
+    pub soft_grace_seconds_max: Option<u32>,
+}
+
+/// One measurement of one signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Measured {
+    /// What was found.
+    pub observation: Observation,
+    /// When, on the monotonic clock.
+    pub at: Duration,
+}
+
+/// What was measured; a signal that could not be is missing. (EV7)
+pub type Measurements = BTreeMap<Signal, Measured>;
+
+/// A shortage that a pod has to end for.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Cause {
+    /// The threshold.
+    pub threshold: Threshold,
+    /// The threshold in units.
+    pub limit: u64,
+    /// What was left.
+    pub available: u64,
+}
+
+/// What follows from the measurements.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Verdict {
+    /// The node conditions that the kubelet would show now, by name.
+    pub conditions: Vec<&'static str>,
+    /// What to end a pod for, if anything.
+    pub cause: Option<Cause>,
+}
+
+/// The memory of the loop.
+#[derive(Debug)]
+pub struct Watch {
+    wishes: Wishes,
+    /// When each threshold that is crossed was first seen so, by position.
+    crossed_since: BTreeMap<usize, Duration>,
+    /// When each condition was last seen.
+    condition_seen: BTreeMap<&'static str, Duration>,
+    /// The measurement that led to the last victim, by signal.
+    acted_on: BTreeMap<Signal, Duration>,
+    /// The victims that are still ending.
+    victims: Vec<Victim>,
+}
+
+#[derive(Debug)]
+struct Victim {
+    uid: PodUid,
+    hard: bool,
+    waited_for_until: Duration,
+}
+
+impl Cause {
+    /// For the message.
+    pub fn shortage(&self) -> Shortage {
+        Shortage { threshold: self.limit, available: self.available }
+    }
+
+    /// The time between SIGTERM and SIGKILL of a victim whose own is this. (§2.7)
+    ///
+    /// DIVERGES(upstream): where no maximum is given a soft threshold leaves the pod its own
+    /// grace; the reference's default of 0 makes it 1 s, against its own documentation.
+    pub fn grace_seconds(&self, own: Option<u32>, soft_max: Option<u32>) -> u32 {
+        if self.threshold.grace.is_none() {
+            return HARD_GRACE_SECONDS;
+        }
+        let own = own.unwrap_or(30);
+        soft_max.map_or(own, |max| own.min(max)).max(1)
+    }
+}
+
+impl Watch {
+    /// Nothing is crossed yet.
+    pub fn new(wishes: Wishes) -> Self {
+        Self {
+            wishes,
+            crossed_since: BTreeMap::new(),
+            condition_seen: BTreeMap::new(),
+            acted_on: BTreeMap::new(),
+            victims: Vec::new(),
+        }
+    }
+
+    /// Takes new measurements.
+    pub fn look(&mut self, measured: &Measurements, now: Duration) -> Verdict {
+        let crossed = self.crossed(measured);
+        self.crossed_since.retain(|position, _| crossed.contains(position));
+        for position in &crossed {
+            self.crossed_since.entry(*position).or_insert(now);
+        }
+        Verdict { conditions: self.conditions(&crossed, now), cause: self.cause(measured, now) }
+    }
+
+    /// A pod was chosen to end for the cause, with this grace.
+    pub fn victim_chosen(&mut self, uid: PodUid, cause: &Cause, grace_seconds: u32, now: Duration) {
+        let hard = cause.threshold.grace.is_none();
+        let wait = if hard {
+            HARD_WAIT_MAX
+        } else {
+            SOFT_WAIT_MAX.saturating_add(Duration::from_secs(u64::from(grace_seconds)))
+        };
+        self.acted_on.insert(cause.threshold.signal, now);
+        self.victims.push(Victim { uid, hard, waited_for_until: now.saturating_add(wait) });
+    }
+
+    /// The pod has ended, or is none any more.
+    pub fn victim_ended(&mut self, uid: &PodUid, now: Duration) {
+        let before = self.victims.len();
+        self.victims.retain(|victim| victim.uid != *uid);
+        if self.victims.len() != before {
+            // What it held is given back only after its end.
+            self.acted_on.values_mut().for_each(|at| *at = now);
+        }
+    }
+
+    /// Thresholds crossed now, or crossed before and not yet over by the minimum reclaim. A
+    /// signal that was not measured keeps what it had.
+    fn crossed(&self, measured: &Measurements) -> Vec<usize> {
+        let is_crossed = |position: &usize| {
+            let threshold = &self.wishes.thresholds[*position];
+            let before = self.crossed_since.contains_key(position);
+            measured.get(&threshold.signal).map_or(before, |measured| {
+                let Observation { available, capacity } = measured.observation;
+                threshold.is_met(available, capacity, before)
+            })
+        };
+        (0..self.wishes.thresholds.len()).filter(is_crossed).collect()
+    }
+
+    /// A soft threshold raises its condition at once. (§2.4, step 8)
+    fn conditions(&mut self, crossed: &[usize], now: Duration) -> Vec<&'static str> {
+        for position in crossed {
+            let condition = self.wishes.thresholds[*position].signal.node_condition();
+            self.condition_seen.insert(condition, now);
+        }
+        let transition = self.wishes.transition;
+        self.condition_seen
+            .retain(|_, seen| now.saturating_sub(*seen) < transition || *seen == now);
+        self.condition_seen.keys().copied().collect()
+    }
+
+    fn cause(&mut self, measured: &Measurements, now: Duration) -> Option<Cause> {
+        self.victims.retain(|victim| victim.waited_for_until > now);
+        let mut due = self.crossed_since.iter().filter_map(|(position, since)| {
+            let threshold = self.wishes.thresholds[*position];
+            let lasted = now.saturating_sub(*since);
+            let is_due = threshold.grace.is_none_or(|grace| lasted >= grace);
+            let measured = measured.get(&threshold.signal)?;
+            let is_new = self.acted_on.get(&threshold.signal).is_none_or(|at| measured.at > *at);
+            (is_due && is_new && !self.is_held_up(&threshold)).then(|| {
+                let Observation { available, capacity } = measured.observation;
+                Cause { threshold, limit: threshold.limit.units(capacity), available }
+            })
+        });
+        due.next()
+    }
+
+    /// One victim at a time; but one that takes its time for a soft threshold never holds up a
+    /// hard one.
+    ///
+    /// DIVERGES(upstream): the reference waits for a victim without end, in a soft eviction for
+    /// the pod's whole grace, whatever runs out meanwhile.
+    fn is_held_up(&self, threshold: &Threshold) -> bool {
+        self.victims.iter().any(|victim| victim.hard || threshold.grace.is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pressure::thresholds::ThresholdFlags;
+
+    fn watch(hard: &str, soft: &str, graces: &str, reclaim: &str) -> Watch {
+        let some = |text: &str| Some(text.to_owned());
+        let flags = ThresholdFlags {
+            hard: some(hard),
+            soft: some(soft),
+            soft_grace: some(graces),
+            minimum_reclaim: some(reclaim),
+        };
+        Watch::new(Wishes {
+            thresholds: flags.thresholds().expect("must be thresholds"),
+            transition: Duration::from_mins(5),
+            soft_grace_seconds_max: None,
+        })
+    }
+
+    fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn measured(at: u64, values: &[(Signal, u64)]) -> Measurements {
+        let value = |(signal, available): &(Signal, u64)| {
+            let observation = Observation { available: *available, capacity: 1_000 };
+            (*signal, Measured { observation, at: seconds(at) })
+        };
+        values.iter().map(value).collect()
+    }
+
+    /// The threshold that a pod has to end for, printed.
+    fn cause(watch: &mut Watch, at: u64, values: &[(Signal, u64)]) -> String {
+        let verdict = watch.look(&measured(at, values), seconds(at));
+        verdict.cause.map_or_else(String::new, |cause| cause.threshold.to_string())
+    }
+
+    const MEMORY: Signal = Signal::MemoryAvailable;
+    const DISK: Signal = Signal::NodefsAvailable;
+    const PIDS: Signal = Signal::PidAvailable;
+
+    #[test]
+    fn a_hard_threshold_is_acted_on_at_once_and_a_soft_one_after_its_grace() {
+        let mut watch =
+            watch("memory.available<100", "memory.available<300", "memory.available=30s", "");
+        assert_eq!(cause(&mut watch, 0, &[(MEMORY, 300)]), "", "strictly less");
+        assert_eq!(cause(&mut watch, 10, &[(MEMORY, 299)]), "");
+        assert_eq!(cause(&mut watch, 39, &[(MEMORY, 100)]), "");
+        assert_eq!(cause(&mut watch, 40, &[(MEMORY, 200)]), "memory.available<300 for 30s");
+        assert_eq!(cause(&mut watch, 41, &[(MEMORY, 99)]), "memory.available<100");
+        assert_eq!(cause(&mut watch, 42, &[(MEMORY, 400)]), "");
+        assert_eq!(cause(&mut watch, 43, &[(MEMORY, 200)]), "", "the grace begins anew");
+    }
+
+    #[test]
+    fn memory_goes_before_the_rest() {
+        // §2.4, step 14
+        let hard = "pid.available<10,nodefs.available<10,memory.available<10";
+        let all = [(PIDS, 1), (DISK, 1), (MEMORY, 1)];
+        assert_eq!(cause(&mut watch(hard, "", "", ""), 0, &all), "memory.available<10");
+        assert_eq!(cause(&mut watch(hard, "", "", ""), 0, &all[..2]), "nodefs.available<10");
+    }
+
+    #[test]
+    fn a_shortage_is_over_only_with_the_minimum_reclaim() {
+        // §2.4, step 6
+        let mut watch = watch("memory.available<100", "", "", "memory.available=50");
+        assert_eq!(cause(&mut watch, 0, &[(MEMORY, 120)]), "");
+        assert_eq!(cause(&mut watch, 1, &[(MEMORY, 99)]), "memory.available<100");
+        assert_eq!(cause(&mut watch, 2, &[(MEMORY, 149)]), "memory.available<100");
+        assert_eq!(cause(&mut watch, 3, &[(MEMORY, 150)]), "");
+        assert_eq!(cause(&mut watch, 4, &[(MEMORY, 149)]), "");
+    }
+
+    #[test]
+    fn the_next_victim_waits_for_the_last_ones_end_and_a_new_measurement() {
+        // §2.4, steps 11 and 18
+        let mut watch = watch("memory.available<100", "", "", "");
+        let low = measured(5, &[(MEMORY, 9)]);
+        let first = watch.look(&low, seconds(5)).cause.expect("must be one");
+        watch.victim_chosen(PodUid("a".into()), &first, 1, seconds(5));
+        assert_eq!(cause(&mut watch, 6, &[(MEMORY, 9)]), "", "it is still ending");
+        watch.victim_ended(&PodUid("a".into()), seconds(7));
+        assert_eq!(watch.look(&measured(7, &[(MEMORY, 9)]), seconds(8)).cause, None, "old figures");
+        assert_eq!(cause(&mut watch, 8, &[(MEMORY, 9)]), "memory.available<100");
+    }
+
+    #[test]
+    fn one_stubborn_victim_never_blocks_the_next() {
+        let soft = "memory.available<300";
+        let mut watch = watch("nodefs.available<50", soft, "memory.available=0s", "");
+        let both = [(MEMORY, 200), (DISK, 100)];
+        let first = watch.look(&measured(0, &both), seconds(0)).cause.expect("must be one");
+        assert_eq!(first.threshold.signal, MEMORY);
+        watch.victim_chosen(PodUid("a".into()), &first, 3_600, seconds(0));
+        assert_eq!(cause(&mut watch, 1, &both), "");
+        let full = [(MEMORY, 200), (DISK, 49)];
+        let second = watch.look(&measured(2, &full), seconds(2)).cause.expect("must be one");
+        assert_eq!(second.threshold.signal, DISK, "a hard one does not wait for a soft one");
+        watch.victim_chosen(PodUid("b".into()), &second, 1, seconds(2));
+        assert_eq!(cause(&mut watch, 11, &full), "");
+        assert_eq!(cause(&mut watch, 12, &full), "nodefs.available<50", "nor for ever for another");
+        assert_eq!(cause(&mut watch, 3_629, &both), "");
+        assert_eq!(cause(&mut watch, 3_630, &both), "memory.available<300 for 0s");
+    }
+
+    #[test]
+    fn conditions_come_with_soft_thresholds_at_once_and_stay_for_the_transition() {
+        // §2.4, steps 8 and 9
+        let mut watch = watch("", "memory.available<300", "memory.available=1h", "");
+        let mut conditions = |at, available| {
+            watch.look(&measured(at, &[(MEMORY, available)]), seconds(at)).conditions
+        };
+        assert_eq!(conditions(0, 500), [""; 0]);
+        assert_eq!(conditions(1, 299), ["MemoryPressure"]);
+        assert_eq!(conditions(2, 500), ["MemoryPressure"]);
+        assert_eq!(conditions(300, 500), ["MemoryPressure"]);
+        assert_eq!(conditions(301, 500), [""; 0]);
+    }
+
+    #[test]
+    fn what_was_not_measured_keeps_its_state_and_leads_to_nothing() {
+        // EV7
+        let mut watch = watch("memory.available<100", "", "", "");
+        assert_eq!(cause(&mut watch, 0, &[]), "");
+        assert_eq!(cause(&mut watch, 1, &[(MEMORY, 9)]), "memory.available<100");
+        let verdict = watch.look(&measured(2, &[]), seconds(2));
+        assert_eq!((verdict.conditions, verdict.cause), (vec!["MemoryPressure"], None));
+    }
+
+    #[test]
+    fn the_grace_of_a_victim_depends_on_the_threshold() {
+        // §2.7
+        let cause = |hard: &str, soft: &str| {
+            let mut watch = watch(hard, soft, "memory.available=0s", "");
+            watch.look(&measured(0, &[(MEMORY, 1)]), seconds(0)).cause.expect("must be one")
+        };
+        let hard = cause("memory.available<10", "");
+        let soft = cause("", "memory.available<10");
+        assert_eq!(hard.grace_seconds(Some(600), Some(60)), 1);
+        assert_eq!(soft.grace_seconds(Some(600), Some(60)), 60);
+        assert_eq!(soft.grace_seconds(Some(5), Some(60)), 5);
+        assert_eq!(soft.grace_seconds(Some(600), None), 600);
+        assert_eq!(soft.grace_seconds(Some(0), Some(0)), 1);
+        assert_eq!((soft.shortage().threshold, soft.shortage().available), (10, 1));
+    }
+}
