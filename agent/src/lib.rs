@@ -3,7 +3,12 @@
 
 pub mod args;
 pub mod check;
+pub mod client;
+pub mod driver;
 pub mod host;
+pub mod link;
+pub mod metrics;
+pub mod reversal;
 pub mod sink;
 pub mod source;
 mod table;

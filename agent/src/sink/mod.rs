@@ -1,2 +1,5 @@
 //! Where actions are carried out. Each sink makes one attempt and tells how it went; whether to
 //! try again is the core's to say.
+
+pub mod api;
+pub mod events;

@@ -1,0 +1,139 @@
+//! The clients of the API: one for what is read, one for what a shutdown writes, each on a
+//! connection of its own, so that no list and no event stands in a write's way. No request is
+//! paced or repeated here: the core decides. (spec/node-agent.md §9.7, §12)
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use epilogue_runtime::health::Flag;
+use http::{HeaderMap, Request, Response, header};
+use hyper::body::Incoming;
+use jiff::Timestamp;
+use jiff::fmt::rfc2822::DateTimeParser;
+use kube::Client;
+use kube::client::ConfigExt as _;
+use thiserror::Error;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tower::{BoxError, ServiceBuilder};
+
+use crate::link::{ConnectError, Link, Target};
+
+/// Time between two requests that only keep the way to the API warm: route, token,
+/// authorization, and the server's clock.
+const WARM_EVERY: Duration = Duration::from_secs(15);
+/// How long such a request may take.
+const WARM_MAX: Duration = Duration::from_secs(5);
+/// Answered with a few bytes, without a look into the store, to everybody who is known.
+const WARM_PATH: &str = "/version";
+
+/// Told the API server's clock whenever a reply carries it.
+pub type OnServerTime = Arc<dyn Fn(Timestamp) + Send + Sync>;
+
+/// Why there is no client.
+#[derive(Debug, Error)]
+pub enum ClientError {
+    /// The configuration names no server that can be connected to.
+    #[error("cannot make a connection to the API")]
+    Target(#[source] ConnectError),
+    /// The configuration's credentials or headers are not usable.
+    #[error("cannot use the credentials for the API")]
+    Credentials(#[source] kube::Error),
+}
+
+/// A client, and the standing connection under it.
+#[derive(Clone)]
+pub struct LinkedClient {
+    /// Sends requests.
+    pub client: Client,
+    link: Link,
+}
+
+impl LinkedClient {
+    /// A client that has a connection once it is kept.
+    pub fn new(config: &kube::Config, on_time: OnServerTime) -> Result<Self, ClientError> {
+        let link = Link::new(Target::new(config).map_err(ClientError::Target)?);
+        let auth = config.auth_layer().map_err(ClientError::Credentials)?;
+        let headers = config.extra_headers_layer().map_err(ClientError::Credentials)?;
+        let service = ServiceBuilder::new()
+            .layer(config.base_uri_layer())
+            .option_layer(auth)
+            .layer(headers)
+            .map_response(move |reply: Response<Incoming>| {
+                if let Some(time) = server_time(reply.headers()) {
+                    on_time(time);
+                }
+                reply
+            })
+            .map_err(BoxError::from)
+            .service(link.clone());
+        Ok(Self { client: Client::new(service, &config.default_namespace), link })
+    }
+
+    /// Keeps the connection open until `token` is cancelled.
+    pub async fn keep(self, token: CancellationToken) {
+        self.link.keep(token).await;
+    }
+
+    /// Asks the API for next to nothing, again and again, and says in `reachable` whether it
+    /// answered.
+    pub async fn keep_warm(self, reachable: Flag, token: CancellationToken) {
+        let mut ticks = tokio::time::interval(WARM_EVERY);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = token.cancelled() => return,
+                _ = ticks.tick() => {}
+            }
+            match self.ping().await {
+                Ok(()) => reachable.pass(),
+                Err(why) => {
+                    tracing::debug!(why, "the API did not answer");
+                    reachable.fail(why);
+                }
+            }
+        }
+    }
+
+    async fn ping(&self) -> Result<(), String> {
+        let request = Request::get(WARM_PATH).body(Vec::new());
+        let request = request.expect("a literal path must make a request");
+        match timeout(WARM_MAX, self.client.request_text(request)).await {
+            Ok(reply) => {
+                reply.map(drop).map_err(|error| epilogue_runtime::classify::classify(error).message)
+            }
+            Err(_) => Err(format!("no answer within {} s", WARM_MAX.as_secs())),
+        }
+    }
+}
+
+/// The server's clock, as its reply says it; to the second.
+fn server_time(headers: &HeaderMap) -> Option<Timestamp> {
+    static PARSER: DateTimeParser = DateTimeParser::new();
+    let text = headers.get(header::DATE)?.to_str().ok()?;
+    PARSER.parse_timestamp(text).ok()
+}
+
+impl fmt::Debug for LinkedClient {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_tuple("LinkedClient").field(&self.link).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+
+    #[test]
+    fn the_server_s_clock_is_read_from_its_replies() {
+        let mut headers = HeaderMap::new();
+        assert_eq!(server_time(&headers), None);
+        headers.insert(header::DATE, HeaderValue::from_static("Sat, 21 Nov 2026 16:58:38 GMT"));
+        let expected = "2026-11-21T16:58:38Z".parse().expect("must be a time");
+        assert_eq!(server_time(&headers), Some(expected));
+        headers.insert(header::DATE, HeaderValue::from_static("yesterday"));
+        assert_eq!(server_time(&headers), None);
+    }
+}

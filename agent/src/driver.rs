@@ -1,0 +1,259 @@
+//! The one task that owns the agent's core: facts in, actions out to the sinks, results back in.
+//! It decides nothing. (design §4)
+
+mod lanes;
+
+use std::future::pending;
+
+use agent_core::agent::{Agent, RunStatus, Status};
+use agent_core::pod::PodUid;
+use agent_core::protocol::action::{Action, ActionId, Line, PodRef, Purpose};
+use agent_core::protocol::event::{ActionResult, Event, Now};
+use futures::future::BoxFuture;
+use thiserror::Error;
+use tokio::sync::{mpsc, watch};
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::metrics::Metrics;
+use crate::reversal::Reversals;
+pub use lanes::Lane;
+use lanes::Lanes;
+
+/// Facts that are taken in before actions are asked for again.
+const EVENTS_AT_ONCE: usize = 64;
+
+/// Where actions are carried out.
+pub trait Sinks: Send + 'static {
+    /// Which actions wait for each other.
+    fn lane(&self, action: &Action) -> Lane;
+    /// Carries out an action, one attempt.
+    fn carry_out(&self, action: Action) -> BoxFuture<'static, ActionResult>;
+    /// Takes in a notice for people; never waits.
+    fn tell(&self, notice: agent_core::protocol::action::Notice, now: Now);
+}
+
+/// The clocks, as the core reads them.
+pub type Clock = Box<dyn Fn() -> Now + Send>;
+
+/// What others may see, and where they see it.
+#[derive(Debug)]
+pub struct Shown {
+    /// The core's status.
+    pub status: watch::Sender<Status>,
+    /// Whether a shutdown goes on.
+    pub hurry: watch::Sender<bool>,
+}
+
+/// Why the driver cannot go on.
+#[derive(Debug, Error)]
+pub enum DriverError {
+    /// All sources have ended.
+    #[error("no source of facts is left")]
+    NoSources,
+    /// An action's task panicked.
+    #[error("an action panicked")]
+    Panicked(#[source] JoinError),
+}
+
+/// The core and all that surrounds it.
+pub struct Driver<S> {
+    agent: Agent,
+    node: String,
+    clock: Clock,
+    events: mpsc::Receiver<Event>,
+    sinks: S,
+    lanes: Lanes,
+    running: JoinSet<Ended>,
+    reversals: Reversals,
+    metrics: Metrics,
+    shown: Shown,
+}
+
+/// What an action's task gives back.
+struct Ended {
+    id: ActionId,
+    lane: Lane,
+    write: Option<(PodUid, Purpose)>,
+    result: ActionResult,
+}
+
+/// What the driver starts with.
+pub struct Parts<S> {
+    /// The core.
+    pub agent: Agent,
+    /// The node's name, for the log.
+    pub node: String,
+    /// The clocks.
+    pub clock: Clock,
+    /// Facts from all sources.
+    pub events: mpsc::Receiver<Event>,
+    /// Where actions go.
+    pub sinks: S,
+    /// Where notices are counted.
+    pub metrics: Metrics,
+    /// What others may see.
+    pub shown: Shown,
+}
+
+impl<S: Sinks> Driver<S> {
+    /// A driver of these parts.
+    pub fn new(parts: Parts<S>) -> Self {
+        let Parts { agent, node, clock, events, sinks, metrics, shown } = parts;
+        Self {
+            agent,
+            node,
+            clock,
+            events,
+            sinks,
+            lanes: Lanes::default(),
+            running: JoinSet::new(),
+            reversals: Reversals::new(metrics.clone()),
+            metrics,
+            shown,
+        }
+    }
+
+    /// Runs until `stop` is cancelled and nothing is left that would be worth living on for.
+    pub async fn run(mut self, stop: CancellationToken) -> Result<(), DriverError> {
+        let mut stopping = false;
+        loop {
+            self.act();
+            self.show();
+            if stopping && self.agent.status().may_exit {
+                return Ok(());
+            }
+            let due = self.due();
+            tokio::select! {
+                event = self.events.recv() => self.take(event.ok_or(DriverError::NoSources)?),
+                Some(ended) = self.running.join_next() => {
+                    self.finished(ended.map_err(DriverError::Panicked)?);
+                }
+                () = due => {}
+                () = stop.cancelled(), if !stopping => {
+                    stopping = true;
+                    self.handle(Event::StopRequested);
+                }
+            }
+        }
+    }
+
+    fn now(&self) -> Now {
+        (self.clock)()
+    }
+
+    /// Takes in a fact, and those that came right after it: a list of events is one change.
+    fn take(&mut self, event: Event) {
+        self.handle(event);
+        for _ in 1..EVENTS_AT_ONCE {
+            let Ok(event) = self.events.try_recv() else { return };
+            self.handle(event);
+        }
+    }
+
+    fn handle(&mut self, event: Event) {
+        if matches!(event, Event::ShutdownAnnounced(_)) {
+            self.metrics.notice();
+        }
+        self.reversals.see(&event);
+        let now = self.now();
+        self.agent.handle(event, now);
+    }
+
+    fn finished(&mut self, ended: Ended) {
+        let Ended { id, lane, write, result } = ended;
+        if let Some((id, action)) = self.lanes.free(lane) {
+            self.start(lane, id, action);
+        }
+        if let Some(write) = write {
+            self.reversals.ended(write, &result);
+        }
+        self.handle(Event::Finished { id, result });
+    }
+
+    /// Starts all that is to be done now.
+    fn act(&mut self) {
+        loop {
+            let now = self.now();
+            let Some((id, action)) = self.agent.poll_action(now) else { return };
+            match action {
+                Action::Say(line) => self.say(&line),
+                Action::Tell(notice) => {
+                    self.sinks.tell(notice, now);
+                    let result = ActionResult::Done(Ok(()));
+                    self.agent.handle(Event::Finished { id, result }, now);
+                }
+                action => {
+                    let lane = self.sinks.lane(&action);
+                    if let Some((id, action)) = self.lanes.enter(lane, id, action) {
+                        self.start(lane, id, action);
+                    }
+                }
+            }
+        }
+    }
+
+    fn start(&mut self, lane: Lane, id: ActionId, action: Action) {
+        tracing::debug!(id = id.0, ?action, "action");
+        let write = Reversals::candidate(&action);
+        let work = self.sinks.carry_out(action);
+        self.running.spawn(async move { Ended { id, lane, write, result: work.await } });
+    }
+
+    /// Sleeps until the core wants to be asked again.
+    fn due(&self) -> impl Future<Output = ()> + use<S> {
+        let left = self.agent.deadline().map(|at| at.saturating_sub(self.now().monotonic));
+        async move {
+            match left {
+                Some(left) => tokio::time::sleep_until(Instant::now() + left).await,
+                None => pending().await,
+            }
+        }
+    }
+
+    fn show(&self) {
+        let status = self.agent.status();
+        let hurry = status.preparing || status.run.as_ref().is_some_and(goes_on);
+        self.shown.hurry.send_if_modified(|shown| std::mem::replace(shown, hurry) != hurry);
+        self.shown.status.send_if_modified(|shown| {
+            let changed = shown != status;
+            if changed {
+                shown.clone_from(status);
+            }
+            changed
+        });
+    }
+
+    /// A decision's line in the log; its fields' names are an interface.
+    fn say(&self, line: &Line) {
+        let node = self.node.as_str();
+        let pod = line.pod.as_ref().map(name);
+        let uid = line.pod.as_ref().map(|pod| pod.uid.0.as_str());
+        if line.warning {
+            tracing::warn!(node, pod, uid, "{}", line.text);
+        } else {
+            tracing::info!(node, pod, uid, "{}", line.text);
+        }
+    }
+}
+
+fn name(pod: &PodRef) -> String {
+    format!("{}/{}", pod.namespace, pod.name)
+}
+
+fn goes_on(run: &RunStatus) -> bool {
+    !run.cancelled && run.released_after.is_none()
+}
+
+impl<S> std::fmt::Debug for Driver<S> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Driver").field("agent", &self.agent).finish_non_exhaustive()
+    }
+}
+
+impl<S> std::fmt::Debug for Parts<S> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Parts").field("node", &self.node).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,86 @@
+//! Which actions wait for each other: those on one thing of the host go one by one, in the order
+//! in which the core gave them out.
+
+use std::collections::VecDeque;
+
+use agent_core::protocol::action::{Action, ActionId};
+
+/// What an action works on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lane {
+    /// Goes beside all others; how many at once, the core says.
+    Free,
+    /// The delay lock and logind's configuration.
+    Logind,
+    /// The journal.
+    Journal,
+}
+
+/// One that has work, and what waits behind it.
+#[derive(Debug, Default)]
+struct Line {
+    busy: bool,
+    waiting: VecDeque<(ActionId, Action)>,
+}
+
+/// All lanes.
+#[derive(Debug, Default)]
+pub(super) struct Lanes {
+    logind: Line,
+    journal: Line,
+}
+
+impl Lanes {
+    /// Lets an action in; gives it back if it can start now.
+    pub(super) fn enter(
+        &mut self,
+        lane: Lane,
+        id: ActionId,
+        action: Action,
+    ) -> Option<(ActionId, Action)> {
+        let Some(line) = self.line(lane) else { return Some((id, action)) };
+        if line.busy {
+            line.waiting.push_back((id, action));
+            return None;
+        }
+        line.busy = true;
+        Some((id, action))
+    }
+
+    /// An action has ended; gives the one that starts in its place.
+    pub(super) fn free(&mut self, lane: Lane) -> Option<(ActionId, Action)> {
+        let line = self.line(lane)?;
+        let next = line.waiting.pop_front();
+        line.busy = next.is_some();
+        next
+    }
+
+    fn line(&mut self, lane: Lane) -> Option<&mut Line> {
+        match lane {
+            Lane::Free => None,
+            Lane::Logind => Some(&mut self.logind),
+            Lane::Journal => Some(&mut self.journal),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn actions_of_one_lane_go_one_by_one_in_their_order() {
+        let mut lanes = Lanes::default();
+        let action = || Action::CloseJournal;
+        assert!(lanes.enter(Lane::Journal, ActionId(1), action()).is_some());
+        assert!(lanes.enter(Lane::Journal, ActionId(2), action()).is_none());
+        assert!(lanes.enter(Lane::Journal, ActionId(3), action()).is_none());
+        assert!(lanes.enter(Lane::Logind, ActionId(4), Action::TakeLock).is_some());
+        assert!(lanes.enter(Lane::Free, ActionId(5), action()).is_some());
+        let next = |lanes: &mut Lanes| lanes.free(Lane::Journal).map(|(id, _)| id.0);
+        assert_eq!(next(&mut lanes), Some(2));
+        assert_eq!(next(&mut lanes), Some(3));
+        assert_eq!(next(&mut lanes), None);
+        assert!(lanes.enter(Lane::Journal, ActionId(6), action()).is_some());
+    }
+}

@@ -1,0 +1,225 @@
+//! One standing HTTP/2 connection to the API: opened before it is needed, kept alive by pings,
+//! opened again at once when it breaks, so that the first write of a shutdown needs no handshake.
+//! What goes over it is not known here. (spec/node-agent.md §9.7)
+
+mod connect;
+mod heard;
+
+use std::fmt;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::client::conn::http2::SendRequest;
+use kube::client::Body;
+use thiserror::Error;
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tower::{BoxError, Service};
+
+use connect::Opened;
+pub use connect::{ConnectError, Target};
+use heard::Heard;
+
+/// The first pause after an attempt to connect that failed; doubled with each further one.
+const PAUSE_BASE: Duration = Duration::from_millis(100);
+/// The longest pause while nothing waits for the connection.
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// The longest pause while something does. (§12)
+const PAUSE_WANTED_MAX: Duration = Duration::from_millis(500);
+/// A connection that lasted this long was a good one.
+const HELD_MIN: Duration = Duration::from_secs(1);
+/// A request that was given up after this time with not one byte heard says that the connection
+/// is dead. Less, and the request was only given up early.
+const SILENCE_MIN: Duration = Duration::from_millis(900);
+
+/// Why a request could not be sent.
+#[derive(Debug, Error)]
+pub enum LinkError {
+    /// The connection broke between two requests, or with this one on it.
+    #[error("the connection to {0} broke")]
+    Broken(String, #[source] hyper::Error),
+    /// The keeper has ended.
+    #[error("the connection to {0} is closed for good")]
+    Closed(String),
+}
+
+/// A connection that can be asked for. Clones share it.
+#[derive(Clone)]
+pub struct Link {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    target: Target,
+    line: watch::Sender<Option<Line>>,
+    /// A request waits for a connection.
+    wanted: Notify,
+    /// The line of this number is to be replaced.
+    dead: watch::Sender<u64>,
+}
+
+/// One connection, as long as it lasts.
+#[derive(Clone)]
+struct Line {
+    number: u64,
+    sender: SendRequest<Body>,
+    heard: Heard,
+}
+
+/// Watches over a request: dropped without a reply, it may condemn the connection.
+struct Unanswered {
+    shared: Arc<Shared>,
+    number: u64,
+    heard: Heard,
+    heard_before: u64,
+    begun: Instant,
+    answered: bool,
+}
+
+impl Link {
+    /// A link that connects once `keep` runs.
+    pub fn new(target: Target) -> Self {
+        let (line, dead) = (watch::Sender::new(None), watch::Sender::new(0));
+        Self { shared: Arc::new(Shared { target, line, wanted: Notify::new(), dead }) }
+    }
+
+    /// Whether there is a connection now.
+    pub fn is_up(&self) -> bool {
+        self.shared.line.borrow().as_ref().is_some_and(|line| !line.sender.is_closed())
+    }
+
+    /// Keeps the connection until `token` is cancelled.
+    pub async fn keep(&self, token: CancellationToken) {
+        tokio::select! {
+            () = token.cancelled() => {}
+            () = self.shared.keep() => {}
+        }
+        self.shared.line.send_replace(None);
+    }
+
+    async fn send(self, request: Request<Body>) -> Result<Response<Incoming>, BoxError> {
+        let mut line = self.shared.line().await?;
+        let mut guard = Unanswered::new(&self.shared, &line);
+        let reply = line.sender.send_request(request).await;
+        guard.answered = true;
+        reply.map_err(|source| LinkError::Broken(self.shared.target.to_string(), source).into())
+    }
+}
+
+impl Shared {
+    /// The connection, once there is one.
+    async fn line(&self) -> Result<Line, LinkError> {
+        let mut lines = self.line.subscribe();
+        loop {
+            if let Some(line) = lines.borrow_and_update().clone()
+                && !line.sender.is_closed()
+            {
+                return Ok(line);
+            }
+            self.wanted.notify_one();
+            if lines.changed().await.is_err() {
+                return Err(LinkError::Closed(self.target.to_string()));
+            }
+        }
+    }
+
+    async fn keep(&self) {
+        let mut failures = 0;
+        for number in 1.. {
+            match self.target.open().await {
+                Ok(opened) => {
+                    let begun = Instant::now();
+                    self.hold(number, opened).await;
+                    if begun.elapsed() >= HELD_MIN {
+                        failures = 0;
+                    }
+                }
+                Err(error) => {
+                    let source = std::error::Error::source(&error).map(ToString::to_string);
+                    tracing::warn!(%error, source, failures, "no connection to the API");
+                }
+            }
+            self.pause(failures).await;
+            failures = failures.saturating_add(1);
+        }
+    }
+
+    /// Offers the connection until it breaks or is found dead.
+    async fn hold(&self, number: u64, opened: Opened) {
+        let Opened { sender, connection, heard } = opened;
+        let mut dead = self.dead.subscribe();
+        self.line.send_replace(Some(Line { number, sender, heard }));
+        tracing::debug!(target = %self.target, number, "connected to the API");
+        tokio::select! {
+            ended = connection => match ended {
+                Ok(()) => tracing::info!("the API closed the connection"),
+                Err(error) => tracing::warn!(%error, "the connection to the API broke"),
+            },
+            _ = dead.wait_for(|dead| *dead >= number) => {
+                tracing::warn!("nothing is heard from the API, connecting anew");
+            }
+        }
+        self.line.send_replace(None);
+    }
+
+    async fn pause(&self, failures: u32) {
+        let pause = PAUSE_BASE.saturating_mul(2_u32.saturating_pow(failures));
+        let begun = Instant::now();
+        tokio::select! {
+            () = tokio::time::sleep(pause.min(PAUSE_MAX)) => return,
+            () = self.wanted.notified() => {}
+        }
+        tokio::time::sleep_until(begun + pause.min(PAUSE_WANTED_MAX)).await;
+    }
+}
+
+impl Unanswered {
+    fn new(shared: &Arc<Shared>, line: &Line) -> Self {
+        Self {
+            shared: Arc::clone(shared),
+            number: line.number,
+            heard_before: line.heard.bytes(),
+            heard: line.heard.clone(),
+            begun: Instant::now(),
+            answered: false,
+        }
+    }
+}
+
+impl Drop for Unanswered {
+    fn drop(&mut self) {
+        let silent = self.heard.bytes() == self.heard_before;
+        if !self.answered && silent && self.begun.elapsed() >= SILENCE_MIN {
+            self.shared.dead.send_if_modified(|dead| {
+                let newer = self.number > *dead;
+                *dead = self.number.max(*dead);
+                newer
+            });
+        }
+    }
+}
+
+impl Service<Request<Body>> for Link {
+    type Response = Response<Incoming>;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        Box::pin(self.clone().send(request))
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Link").field("target", &self.shared.target).finish_non_exhaustive()
+    }
+}

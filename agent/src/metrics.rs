@@ -1,0 +1,174 @@
+//! The agent's metrics. What the core counts is read from its status at each scrape; the rest is
+//! counted where it happens.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use agent_core::protocol::action::Purpose;
+use epilogue_common::outcome::FailureKind;
+use prometheus::core::Collector;
+use prometheus::{HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts, Registry};
+use tokio::sync::Notify;
+
+mod status;
+
+pub use status::StatusCollector;
+
+/// Upper bounds of a call's time, in seconds: from a reply on the same machine to the limit of an
+/// attempt.
+const CALL_SECONDS: [f64; 9] = [0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0];
+
+/// What is counted where it happens.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    api: ApiMetrics,
+    notices: IntCounter,
+    events: IntCounterVec,
+    reverted: IntCounterVec,
+}
+
+/// Calls to the API.
+#[derive(Clone, Debug)]
+pub struct ApiMetrics {
+    calls: IntCounterVec,
+    seconds: HistogramVec,
+    flight: Arc<Flight>,
+}
+
+#[derive(Debug, Default)]
+struct Flight {
+    calls: AtomicUsize,
+    landed: Notify,
+}
+
+/// What became of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventFate {
+    /// The API has it.
+    Written,
+    /// The API did not take it.
+    Failed,
+    /// There was no room.
+    Dropped,
+}
+
+impl Metrics {
+    /// Registers them.
+    pub fn new(registry: &Registry) -> prometheus::Result<Self> {
+        let calls = Opts::new(
+            "epilogue_agent_api_calls_total",
+            "Attempts to write to the API, by action and result (ok, or the class of the failure).",
+        );
+        let seconds = HistogramOpts::new(
+            "epilogue_agent_api_call_duration_seconds",
+            "Time that attempts to write to the API took, by action.",
+        );
+        let api = ApiMetrics {
+            calls: registered(registry, IntCounterVec::new(calls, &["action", "result"])?)?,
+            seconds: registered(
+                registry,
+                HistogramVec::new(seconds.buckets(CALL_SECONDS.to_vec()), &["action"])?,
+            )?,
+            flight: Arc::default(),
+        };
+        let notices = IntCounter::new(
+            "epilogue_agent_shutdown_notices_total",
+            "Shutdowns that logind announced.",
+        )?;
+        let events = Opts::new(
+            "epilogue_agent_events_total",
+            "Events for people, by what became of them (written, failed, dropped).",
+        );
+        let reverted = Opts::new(
+            "epilogue_agent_reverted_writes_total",
+            "Acknowledged writes that the API later showed undone, by purpose: a phase that went \
+             back (fail), a cleared DisruptionTarget that came back (clear).",
+        );
+        Ok(Self {
+            api,
+            notices: registered(registry, notices)?,
+            events: registered(registry, IntCounterVec::new(events, &["result"])?)?,
+            reverted: registered(registry, IntCounterVec::new(reverted, &["purpose"])?)?,
+        })
+    }
+
+    /// Of calls to the API.
+    pub fn api(&self) -> &ApiMetrics {
+        &self.api
+    }
+
+    /// logind has announced a shutdown.
+    pub fn notice(&self) {
+        self.notices.inc();
+    }
+
+    /// An event for people has met its fate.
+    pub fn event(&self, fate: EventFate) {
+        let label = match fate {
+            EventFate::Written => "written",
+            EventFate::Failed => "failed",
+            EventFate::Dropped => "dropped",
+        };
+        self.events.with_label_values(&[label]).inc();
+    }
+
+    /// A write of ours does not stand any more.
+    pub fn reverted(&self, purpose: Purpose) {
+        self.reverted.with_label_values(&[status::purpose(purpose)]).inc();
+    }
+}
+
+impl ApiMetrics {
+    /// A call begins.
+    pub fn begun(&self) {
+        self.flight.calls.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A call has ended, with this failure or none.
+    pub fn ended(&self, action: &str, failure: Option<FailureKind>, took: Duration) {
+        self.flight.calls.fetch_sub(1, Ordering::Relaxed);
+        self.flight.landed.notify_waiters();
+        let result = failure.map_or("ok", class);
+        self.calls.with_label_values(&[action, result]).inc();
+        self.seconds.with_label_values(&[action]).observe(took.as_secs_f64());
+    }
+
+    /// Calls that have no answer yet.
+    pub fn in_flight(&self) -> usize {
+        self.flight.calls.load(Ordering::Relaxed)
+    }
+
+    /// Waits until there are none.
+    pub async fn idle(&self) {
+        loop {
+            let landed = self.flight.landed.notified();
+            if self.in_flight() == 0 {
+                return;
+            }
+            landed.await;
+        }
+    }
+}
+
+fn class(kind: FailureKind) -> &'static str {
+    match kind {
+        FailureKind::NotFound => "not-found",
+        FailureKind::AlreadyExists => "already-exists",
+        FailureKind::Conflict => "conflict",
+        FailureKind::Invalid => "invalid",
+        FailureKind::Forbidden | FailureKind::NamespaceTerminating => "forbidden",
+        FailureKind::TooManyRequests => "too-many-requests",
+        FailureKind::ServerError => "server-error",
+        FailureKind::Unknown => "no-answer",
+        FailureKind::Other => "other",
+    }
+}
+
+fn registered<C: Collector + Clone + 'static>(
+    registry: &Registry,
+    collector: C,
+) -> prometheus::Result<C> {
+    registry.register(Box::new(collector.clone()))?;
+    Ok(collector)
+}

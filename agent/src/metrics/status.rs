@@ -1,0 +1,225 @@
+//! The core's status as metrics, read at each scrape.
+
+use std::time::Duration;
+
+use agent_core::agent::{LockState, RunStatus, Status, Tries};
+use agent_core::protocol::action::Purpose;
+use agent_core::shutdown::Mode;
+use parking_lot::Mutex;
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::MetricFamily;
+use prometheus::{Gauge, IntCounter, IntCounterVec, IntGaugeVec, Opts};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+const MODES: [(Mode, &str); 4] = [
+    (Mode::Assist, "assist"),
+    (Mode::Replace, "replace"),
+    (Mode::Substitute, "substitute"),
+    (Mode::Observe, "observe"),
+];
+
+/// A value of the status; none where there is nothing to say.
+type Read = fn(&Status) -> Option<f64>;
+
+/// Name, help, value. Times after the notice are there once they are known: a value of the run
+/// before must not stand for them.
+const GAUGES: [(&str, &str, Read); 18] = [
+    ("lock_held", "Whether the delay lock is held.", |s| flag(s.lock == LockState::Held)),
+    ("delay_granted_seconds", "The delay that logind grants.", |s| {
+        s.granted.map(|granted| granted.as_secs_f64())
+    }),
+    ("delay_wanted_seconds", "The delay that the bands and the reports want.", |s| {
+        Some(s.wanted.as_secs_f64())
+    }),
+    ("logind_connected", "Whether logind is connected.", |s| flag(s.logind)),
+    ("pods_listed", "Whether the node's pods are known.", |s| flag(s.pods_listed)),
+    ("pods", "The node's pods.", |s| number(s.pods)),
+    ("journal_open", "Whether the journal has records of a run.", |s| flag(s.journal_open)),
+    ("replays_pending", "Pods of a boot before that are still to be looked at.", |s| {
+        number(s.replays_pending)
+    }),
+    ("clears_pending", "Conditions of a cancelled run that are still to be taken back.", |s| {
+        number(s.clears_pending)
+    }),
+    ("shutdown_candidates", "Pods that the last shutdown ends or waits for.", |s| {
+        run(s, |run| number(run.candidates))
+    }),
+    ("shutdown_condemned", "Of them, those with the condition acknowledged.", |s| {
+        run(s, |run| number(run.condemned))
+    }),
+    ("shutdown_unreported", "Of them, those whose end the API does not show yet.", |s| {
+        run(s, |run| number(run.unreported))
+    }),
+    ("shutdown_unacknowledged_writes", "Marks and reports that await the API's answer.", |s| {
+        run(s, |run| number(run.unacknowledged))
+    }),
+    ("shutdown_condemned_after_seconds", "From the notice until all marks were settled.", |s| {
+        run(s, |run| seconds(run.condemned_after))
+    }),
+    ("shutdown_reported_after_seconds", "From the notice until the API showed all ends.", |s| {
+        run(s, |run| seconds(run.reported_after))
+    }),
+    ("shutdown_released_after_seconds", "From the notice until the lock was given back.", |s| {
+        run(s, |run| seconds(run.released_after))
+    }),
+    ("shutdown_unreported_at_release", "Pods whose end the API did not show by then.", |s| {
+        run(s, |run| run.unreported_at_release.and_then(number))
+    }),
+    ("shutdown_notice_timestamp_seconds", "The last notice, by the API's clock.", |s| {
+        #[expect(clippy::cast_precision_loss, reason = "seconds since the epoch are small")]
+        run(s, |run| Some(run.since.as_second() as f64))
+    }),
+];
+
+/// Reads the status at each scrape.
+#[derive(Debug)]
+pub struct StatusCollector {
+    status: watch::Receiver<Status>,
+    /// When the lock was first seen held, as long as it is.
+    held_since: Mutex<Option<Instant>>,
+    held_for: Gauge,
+    gauges: Vec<Gauge>,
+    mode: IntGaugeVec,
+    patches: IntCounterVec,
+    deletions: IntCounterVec,
+}
+
+impl StatusCollector {
+    /// A collector of this status.
+    pub fn new(status: watch::Receiver<Status>) -> prometheus::Result<Self> {
+        let options = |name: &str, help: &str| Opts::new(format!("epilogue_agent_{name}"), help);
+        let gauges = GAUGES.iter().map(|(name, help, _)| Gauge::with_opts(options(name, help)));
+        Ok(Self {
+            status,
+            held_since: Mutex::default(),
+            held_for: Gauge::with_opts(options(
+                "lock_held_seconds",
+                "How long the delay lock has been held.",
+            ))?,
+            gauges: gauges.collect::<Result<_, _>>()?,
+            mode: IntGaugeVec::new(
+                options("mode", "1 for what the agent does, or would do, in a shutdown."),
+                &["mode"],
+            )?,
+            patches: IntCounterVec::new(
+                options("status_patches_total", "Patches of pods' status, by purpose and result."),
+                &["purpose", "result"],
+            )?,
+            deletions: IntCounterVec::new(
+                options("deletions_total", "Deletions of pods, by result."),
+                &["result"],
+            )?,
+        })
+    }
+
+    fn held_for(&self, held: bool) -> Duration {
+        let mut since = self.held_since.lock();
+        *since = held.then(|| since.unwrap_or_else(Instant::now));
+        since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+}
+
+impl Collector for StatusCollector {
+    fn desc(&self) -> Vec<&Desc> {
+        let vecs: [&dyn Collector; 4] =
+            [&self.held_for, &self.mode, &self.patches, &self.deletions];
+        let gauges = self.gauges.iter().flat_map(Collector::desc);
+        vecs.into_iter().flat_map(Collector::desc).chain(gauges).collect()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        let status = self.status.borrow().clone();
+        let mut families = Vec::new();
+        for ((_, _, read), gauge) in GAUGES.iter().zip(&self.gauges) {
+            if let Some(value) = read(&status) {
+                gauge.set(value);
+                families.extend(gauge.collect());
+            }
+        }
+        self.held_for.set(self.held_for(status.lock == LockState::Held).as_secs_f64());
+        for (mode, name) in MODES {
+            self.mode.with_label_values(&[name]).set((status.mode == Some(mode)).into());
+        }
+        for (of, tries) in &status.patches {
+            raise(&self.patches, &[purpose(*of)], *tries);
+        }
+        raise(&self.deletions, &[], status.deletions);
+        let vecs: [&dyn Collector; 4] =
+            [&self.held_for, &self.mode, &self.patches, &self.deletions];
+        families.extend(vecs.into_iter().flat_map(Collector::collect));
+        families
+    }
+}
+
+/// The purpose's name in metrics.
+pub(super) fn purpose(purpose: Purpose) -> &'static str {
+    match purpose {
+        Purpose::Mark => "mark",
+        Purpose::Fail => "fail",
+        Purpose::Clear => "clear",
+    }
+}
+
+fn run(status: &Status, read: impl Fn(&RunStatus) -> Option<f64>) -> Option<f64> {
+    status.run.as_ref().and_then(read)
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "the shape of all values")]
+fn flag(set: bool) -> Option<f64> {
+    Some(f64::from(u8::from(set)))
+}
+
+fn number(count: usize) -> Option<f64> {
+    u32::try_from(count).ok().map(f64::from)
+}
+
+fn seconds(duration: Option<Duration>) -> Option<f64> {
+    duration.map(|duration| duration.as_secs_f64())
+}
+
+fn raise(counters: &IntCounterVec, labels: &[&str], tries: Tries) {
+    for (result, total) in [("acknowledged", tries.done), ("failed", tries.failed)] {
+        let labels: Vec<_> = labels.iter().copied().chain([result]).collect();
+        let counter: IntCounter = counters.with_label_values(&labels);
+        counter.inc_by(total.saturating_sub(counter.get()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use prometheus::{Registry, TextEncoder};
+
+    #[test]
+    fn the_status_is_read_at_each_scrape() {
+        let sender = watch::Sender::new(Status::default());
+        let registry = Registry::new();
+        let collector = StatusCollector::new(sender.subscribe()).expect("must be valid");
+        registry.register(Box::new(collector)).expect("must register");
+        let page = || TextEncoder::new().encode_to_string(&registry.gather()).expect("must encode");
+        assert!(page().contains("epilogue_agent_lock_held 0\n"));
+        assert!(!page().contains("shutdown_condemned_after_seconds"));
+        sender.send_modify(|status| {
+            status.lock = LockState::Held;
+            status.mode = Some(Mode::Replace);
+            status.granted = Some(Duration::from_secs(30));
+            status.deletions = Tries { done: 3, failed: 1 };
+            status.patches.insert(Purpose::Mark, Tries { done: 7, failed: 0 });
+        });
+        for _ in 0..2 {
+            let page = page();
+            for line in [
+                "epilogue_agent_lock_held 1",
+                "epilogue_agent_delay_granted_seconds 30",
+                r#"epilogue_agent_mode{mode="replace"} 1"#,
+                r#"epilogue_agent_mode{mode="assist"} 0"#,
+                r#"epilogue_agent_deletions_total{result="acknowledged"} 3"#,
+                r#"epilogue_agent_deletions_total{result="failed"} 1"#,
+                r#"epilogue_agent_status_patches_total{purpose="mark",result="acknowledged"} 7"#,
+            ] {
+                assert!(page.contains(&format!("{line}\n")), "{line} not in\n{page}");
+            }
+        }
+    }
+}

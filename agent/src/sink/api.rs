@@ -1,0 +1,221 @@
+//! The agent's writes to the API: one attempt each, and what became of it. Nothing is repeated
+//! here, and nothing chosen. (spec/node-agent.md §9.4, §9.11)
+
+use std::time::Duration;
+
+use agent_core::pod::PodView;
+use agent_core::protocol::action::{Action, PodRef};
+use agent_core::protocol::event::ActionResult;
+use epilogue_common::names::node::{SHUTTING_DOWN_TAINT, STATE};
+use epilogue_common::outcome::{Failure, FailureKind, Outcome};
+use epilogue_runtime::classify::classify;
+use http::{Method, Request, header};
+use kube::Client;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::time::{Instant, timeout};
+
+use crate::metrics::ApiMetrics;
+use crate::source::wire_pod::WirePod;
+
+/// One attempt, all of its round trips together.
+const ATTEMPT_MAX: Duration = Duration::from_secs(1);
+/// Names us in `managedFields`.
+const MANAGER: &str = "epilogue-agent";
+const MERGE: &str = "application/merge-patch+json";
+const STRATEGIC: &str = "application/strategic-merge-patch+json";
+const JSON: &str = "application/json";
+/// Of what a write made, only the metadata need come back.
+const BRIEF: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
+
+/// Carries out actions by calls to the API.
+#[derive(Clone)]
+pub struct ApiSink {
+    client: Client,
+    node: String,
+    metrics: ApiMetrics,
+}
+
+/// What is read of a node to write its taints.
+#[derive(Debug, Deserialize)]
+struct TaintedNode {
+    metadata: Version,
+    #[serde(default)]
+    spec: TaintedSpec,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Version {
+    resource_version: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct TaintedSpec {
+    /// As they are: those of others are sent back with all their fields.
+    #[serde(default)]
+    taints: Vec<Value>,
+}
+
+impl ApiSink {
+    /// A sink for the node of this name.
+    pub fn new(client: Client, node: String, metrics: ApiMetrics) -> Self {
+        Self { client, node, metrics }
+    }
+
+    /// Whether the action is a call to the API.
+    pub fn takes(action: &Action) -> bool {
+        verb(action).is_some()
+    }
+
+    /// Carries out one of the actions that it takes.
+    pub async fn carry_out(&self, action: Action) -> ActionResult {
+        let verb = verb(&action).unwrap_or("none");
+        let begun = Instant::now();
+        self.metrics.begun();
+        let result = match timeout(ATTEMPT_MAX, self.attempt(&action)).await {
+            Ok(result) => result,
+            Err(_) => failed(&action, no_answer()),
+        };
+        let failure = match &result {
+            ActionResult::Done(Err(failure)) | ActionResult::Pod(Err(failure)) => Some(failure),
+            _ => None,
+        };
+        self.metrics.ended(verb, failure.map(|failure| failure.kind), begun.elapsed());
+        if let Some(failure) = failure {
+            tracing::debug!(verb, kind = ?failure.kind, %failure, "call to the API failed");
+        }
+        result
+    }
+
+    async fn attempt(&self, action: &Action) -> ActionResult {
+        let done = match action {
+            Action::ReadPod(pod) => return ActionResult::Pod(self.read(pod).await),
+            Action::Announce(state) => {
+                let body = json!({"metadata": {"annotations": {STATE: state}}});
+                self.patch(&self.node_path(), MERGE, &body).await
+            }
+            Action::Taint { present } => self.taint(*present).await,
+            Action::PatchStatus { pod, body, .. } => {
+                self.patch(&format!("{}/status", pod_path(pod)), STRATEGIC, body).await
+            }
+            Action::PatchPod { pod, body } => self.patch(&pod_path(pod), STRATEGIC, body).await,
+            Action::DeletePod { pod, grace_seconds } => self.delete(pod, *grace_seconds).await,
+            _ => Err(Failure::new(FailureKind::Other, "not a call to the API")),
+        };
+        ActionResult::Done(done)
+    }
+
+    async fn read(&self, pod: &PodRef) -> Outcome<Option<Box<PodView>>> {
+        match self.get::<WirePod>(&pod_path(pod)).await {
+            Ok(found) if found.uid() == pod.uid => Ok(Some(Box::new(found.view()))),
+            // A namesake: ours is gone.
+            Ok(_) => Ok(None),
+            Err(failure) if failure.kind == FailureKind::NotFound => Ok(None),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    async fn delete(&self, pod: &PodRef, grace_seconds: u32) -> Outcome<()> {
+        let options = json!({
+            "kind": "DeleteOptions",
+            "apiVersion": "v1",
+            "preconditions": {"uid": pod.uid},
+            "gracePeriodSeconds": grace_seconds.max(1),
+        });
+        self.send(Method::DELETE, &pod_path(pod), JSON, &options).await
+    }
+
+    /// Taints are one list to the API, so it is read and written as a whole, and only as it was
+    /// read: what others change in between stays, and this attempt fails as a conflict.
+    async fn taint(&self, present: bool) -> Outcome<()> {
+        let node: TaintedNode = self.get(&self.node_path()).await?;
+        let mut taints = node.spec.taints;
+        let before = taints.len();
+        if present {
+            if taints.iter().any(is_ours) {
+                return Ok(());
+            }
+            taints.push(json!({"key": SHUTTING_DOWN_TAINT, "effect": "NoSchedule"}));
+        } else {
+            taints.retain(|taint| !is_ours(taint));
+            if taints.len() == before {
+                return Ok(());
+            }
+        }
+        let body = json!({
+            "metadata": {"resourceVersion": node.metadata.resource_version},
+            "spec": {"taints": taints},
+        });
+        self.patch(&self.node_path(), MERGE, &body).await
+    }
+
+    fn node_path(&self) -> String {
+        format!("/api/v1/nodes/{}", self.node)
+    }
+
+    async fn get<T: DeserializeOwned>(&self, path: &str) -> Outcome<T> {
+        let request = Request::get(path).body(Vec::new()).map_err(malformed)?;
+        self.client.request(request).await.map_err(classify)
+    }
+
+    async fn patch(&self, path: &str, kind: &str, body: &Value) -> Outcome<()> {
+        let path = format!("{path}?fieldManager={MANAGER}");
+        self.send(Method::PATCH, &path, kind, body).await
+    }
+
+    async fn send(&self, method: Method, path: &str, kind: &str, body: &Value) -> Outcome<()> {
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::CONTENT_TYPE, kind)
+            .header(header::ACCEPT, BRIEF)
+            .body(body.to_string().into_bytes())
+            .map_err(malformed)?;
+        self.client.request_text(request).await.map(drop).map_err(classify)
+    }
+}
+
+fn is_ours(taint: &Value) -> bool {
+    taint["key"] == SHUTTING_DOWN_TAINT && taint["effect"] == "NoSchedule"
+}
+
+fn pod_path(pod: &PodRef) -> String {
+    format!("/api/v1/namespaces/{}/pods/{}", pod.namespace, pod.name)
+}
+
+/// The action's name in metrics, of those that are calls to the API.
+fn verb(action: &Action) -> Option<&'static str> {
+    match action {
+        Action::Announce(_) => Some("announce"),
+        Action::Taint { .. } => Some("taint"),
+        Action::PatchStatus { .. } => Some("patch-status"),
+        Action::PatchPod { .. } => Some("patch-pod"),
+        Action::DeletePod { .. } => Some("delete-pod"),
+        Action::ReadPod(_) => Some("read-pod"),
+        _ => None,
+    }
+}
+
+fn failed(action: &Action, failure: Failure) -> ActionResult {
+    match action {
+        Action::ReadPod(_) => ActionResult::Pod(Err(failure)),
+        _ => ActionResult::Done(Err(failure)),
+    }
+}
+
+fn no_answer() -> Failure {
+    let words = format!("no answer within {} s", ATTEMPT_MAX.as_secs());
+    Failure::new(FailureKind::Unknown, words)
+}
+
+fn malformed(error: http::Error) -> Failure {
+    classify(kube::Error::HttpError(error))
+}
+
+impl std::fmt::Debug for ApiSink {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("ApiSink").field("node", &self.node).finish_non_exhaustive()
+    }
+}

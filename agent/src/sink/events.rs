@@ -1,0 +1,209 @@
+//! Events for people, written in the background when nothing better waits to be written. Nothing
+//! depends on them: what finds no room, or no answer, is counted and dropped.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent_core::agent::Status;
+use agent_core::protocol::action::Notice;
+use http::{Request, header};
+use jiff::Timestamp;
+use kube::Client;
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use crate::metrics::{EventFate, Metrics};
+
+/// Notices that wait. A shutdown tells one of each pod, and a node has some hundred.
+const QUEUE_LENGTH_MAX: usize = 512;
+/// How long one event may take to be written.
+const WRITE_MAX: Duration = Duration::from_secs(2);
+/// How long an event waits for better writes to be done.
+const YIELD_MAX: Duration = Duration::from_secs(10);
+/// What is left of a message by the API's validation, in bytes.
+const NOTE_BYTES_MAX: usize = 1024;
+/// Who reports: the controller's name must be qualified.
+const REPORTER: &str = "epilogue.dev/agent";
+
+/// Where notices are left.
+#[derive(Clone, Debug)]
+pub struct EventSink {
+    queue: mpsc::Sender<(Timestamp, Notice)>,
+    metrics: Metrics,
+}
+
+/// Writes what was left.
+pub struct EventWriter {
+    client: Client,
+    node: Arc<str>,
+    queue: mpsc::Receiver<(Timestamp, Notice)>,
+    status: watch::Receiver<Status>,
+    metrics: Metrics,
+}
+
+impl EventSink {
+    /// Both ends.
+    pub fn new(
+        client: Client,
+        node: &str,
+        status: watch::Receiver<Status>,
+        metrics: Metrics,
+    ) -> (Self, EventWriter) {
+        let (sender, queue) = mpsc::channel(QUEUE_LENGTH_MAX);
+        let writer =
+            EventWriter { client, node: node.into(), queue, status, metrics: metrics.clone() };
+        (Self { queue: sender, metrics }, writer)
+    }
+
+    /// Takes in a notice; never waits.
+    pub fn tell(&self, notice: Notice, at: Timestamp) {
+        if self.queue.try_send((at, notice)).is_err() {
+            self.metrics.event(EventFate::Dropped);
+        }
+    }
+}
+
+impl EventWriter {
+    /// Writes until `token` is cancelled.
+    pub async fn run(mut self, token: CancellationToken) {
+        tokio::select! {
+            () = token.cancelled() => {}
+            () = self.write_for_ever() => {}
+        }
+    }
+
+    async fn write_for_ever(&mut self) {
+        while let Some((at, notice)) = self.queue.recv().await {
+            self.give_way().await;
+            let fate = match timeout(WRITE_MAX, self.write(&notice, at)).await {
+                Ok(Ok(())) => EventFate::Written,
+                Ok(Err(error)) => {
+                    tracing::debug!(%error, reason = notice.reason, "event not written");
+                    EventFate::Failed
+                }
+                Err(_) => EventFate::Failed,
+            };
+            self.metrics.event(fate);
+        }
+    }
+
+    /// Waits until no mark, no deletion and no report is on its way: a server that is slow or
+    /// counts requests has none to spare for events.
+    async fn give_way(&mut self) {
+        let metrics = self.metrics.clone();
+        let quiet = async {
+            while self.status.wait_for(is_quiet).await.is_ok() {
+                if metrics.api().in_flight() == 0 {
+                    return;
+                }
+                metrics.api().idle().await;
+            }
+        };
+        // What waits too long is told all the same.
+        let _ = timeout(YIELD_MAX, quiet).await;
+    }
+
+    async fn write(&self, notice: &Notice, at: Timestamp) -> Result<(), kube::Error> {
+        let event = event(notice, &self.node, at);
+        let namespace = notice.pod.as_ref().map_or("default", |pod| pod.namespace.as_str());
+        let path = format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events");
+        let request = Request::post(path)
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(event.to_string().into_bytes())
+            .map_err(kube::Error::HttpError)?;
+        self.client.request_text(request).await.map(drop)
+    }
+}
+
+/// Whether no run is in the middle of its writes.
+fn is_quiet(status: &Status) -> bool {
+    status.run.as_ref().is_none_or(|run| {
+        run.cancelled || (run.condemned_after.is_some() && run.unacknowledged == 0)
+    })
+}
+
+/// The event's body. About a node, kubelets give its name for its UID, and kubectl looks for that.
+fn event(notice: &Notice, node: &str, at: Timestamp) -> Value {
+    let (regarding, namespace, name) = if let Some(pod) = &notice.pod {
+        let pod_ref = json!({"apiVersion": "v1", "kind": "Pod", "namespace": pod.namespace,
+                             "name": pod.name, "uid": pod.uid});
+        (pod_ref, pod.namespace.as_str(), pod.name.as_str())
+    } else {
+        let node_ref = json!({"apiVersion": "v1", "kind": "Node", "name": node, "uid": node});
+        (node_ref, "default", node)
+    };
+    json!({
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {
+            "namespace": namespace,
+            "name": format!("{}.{:x}", prefix(name, 200), at.as_nanosecond()),
+        },
+        "eventTime": at.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string(),
+        "reportingController": REPORTER,
+        "reportingInstance": prefix(node, 128),
+        "action": notice.reason,
+        "reason": notice.reason,
+        "regarding": regarding,
+        "note": prefix(&notice.message, NOTE_BYTES_MAX),
+        "type": if notice.warning { "Warning" } else { "Normal" },
+    })
+}
+
+/// The beginning of a text, in at most so many bytes.
+fn prefix(text: &str, bytes_max: usize) -> &str {
+    let mut end = text.len().min(bytes_max);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+impl std::fmt::Debug for EventWriter {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("EventWriter").field("node", &self.node).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use agent_core::pod::PodUid;
+    use agent_core::protocol::action::PodRef;
+
+    fn at() -> Timestamp {
+        "2026-11-21T14:05:06.123456789Z".parse().expect("must be a time")
+    }
+
+    fn notice(pod: Option<PodRef>, message: String) -> Notice {
+        Notice { pod, warning: true, reason: "ShutdownSeen", message }
+    }
+
+    #[test]
+    fn an_event_about_the_node_lies_in_default_and_names_it() {
+        let event = event(&notice(None, "why".into()), "n1", at());
+        assert_eq!(event["metadata"]["namespace"], "default");
+        assert_eq!(event["regarding"]["kind"], "Node");
+        assert_eq!(event["regarding"]["uid"], "n1");
+        assert_eq!(event["eventTime"], "2026-11-21T14:05:06.123456Z");
+        assert_eq!((&event["type"], &event["note"]), (&json!("Warning"), &json!("why")));
+    }
+
+    #[test]
+    fn an_event_about_a_pod_lies_beside_it_and_long_words_are_cut() {
+        let uid = PodUid("u".into());
+        let pod = PodRef { namespace: "jobs".into(), name: "p".repeat(253), uid };
+        let event = event(&notice(Some(pod), "ä".repeat(1024)), "n1", at());
+        assert_eq!(event["metadata"]["namespace"], "jobs");
+        assert_eq!(event["regarding"]["uid"], "u");
+        assert_eq!(event["note"].as_str().map(str::len), Some(1024));
+        assert!(event["metadata"]["name"].as_str().is_some_and(|name| name.len() <= 253));
+    }
+
+    #[test]
+    fn events_wait_while_a_run_condemns_and_reports() {
+        assert!(is_quiet(&Status::default()));
+    }
+}

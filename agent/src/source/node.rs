@@ -1,0 +1,162 @@
+//! The node's own object: what of ours is on it, and what the kubelet says of itself.
+//!
+//! The kubelet's lease is not read: it lies in a namespace that the agent has no permission for,
+//! and the kubelet's health endpoint says the same and sooner. (spec/node-agent.md §9.11)
+
+use agent_core::protocol::event::{Event, NodeView};
+use epilogue_common::names::node::SHUTTING_DOWN_TAINT;
+use kube::Client;
+use serde::Deserialize;
+use tokio::sync::{mpsc, watch};
+
+use super::watch::{Deaf, Listener, Scope, Seen, Watched, watch};
+
+/// The kubelet's words in the message of its condition Ready. (§8.2)
+const KUBELET_SHUTS_DOWN: &str = "node is shutting down";
+
+/// What is read of a node.
+#[derive(Clone, Debug, Default, Deserialize)]
+struct WireNode {
+    #[serde(default)]
+    metadata: Metadata,
+    #[serde(default)]
+    spec: Spec,
+    #[serde(default)]
+    status: Status,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Metadata {
+    uid: String,
+    resource_version: String,
+    annotations: Option<Annotations>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+struct Annotations {
+    #[serde(rename = "epilogue.dev/state")]
+    state: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+struct Spec {
+    taints: Option<Vec<Taint>>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Taint {
+    key: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+struct Status {
+    conditions: Option<Vec<Condition>>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Condition {
+    #[serde(rename = "type")]
+    kind: String,
+    status: String,
+    message: Option<String>,
+}
+
+impl Watched for WireNode {
+    fn version(&self) -> &str {
+        &self.metadata.resource_version
+    }
+}
+
+impl WireNode {
+    fn view(self) -> NodeView {
+        let says_shutdown = |condition: &Condition| {
+            let message = condition.message.as_deref().unwrap_or_default();
+            condition.kind == "Ready"
+                && condition.status == "False"
+                && message.contains(KUBELET_SHUTS_DOWN)
+        };
+        let taints = self.spec.taints.unwrap_or_default();
+        NodeView {
+            uid: self.metadata.uid,
+            announced: self.metadata.annotations.and_then(|annotations| annotations.state),
+            tainted: taints.iter().any(|taint| taint.key == SHUTTING_DOWN_TAINT),
+            kubelet_says_shutdown: self.status.conditions.iter().flatten().any(says_shutdown),
+        }
+    }
+}
+
+/// Tells of changes only: a kubelet writes its node every few minutes, and what is read of it
+/// hardly ever changes.
+struct Node {
+    events: mpsc::Sender<Event>,
+    last: Option<NodeView>,
+}
+
+impl Listener<WireNode> for Node {
+    async fn tell(&mut self, seen: Seen<WireNode>) -> Result<(), Deaf> {
+        let node = match seen {
+            Seen::Listed(mut nodes) => nodes.pop(),
+            Seen::Shown(node) => Some(node),
+            Seen::Gone(_) => None,
+        };
+        let Some(view) = node.map(WireNode::view) else { return Ok(()) };
+        if self.last.as_ref() == Some(&view) {
+            return Ok(());
+        }
+        self.last = Some(view.clone());
+        self.events.send(Event::NodeObserved(view)).await.map_err(|_| Deaf)
+    }
+}
+
+/// Tells of the node's object for as long as somebody listens.
+pub async fn run(
+    client: Client,
+    node: &str,
+    hurry: watch::Receiver<bool>,
+    events: mpsc::Sender<Event>,
+) -> Deaf {
+    let scope = Scope { path: "/api/v1/nodes", selector: format!("metadata.name={node}") };
+    watch(client, scope, hurry, Node { events, last: None }).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn view(node: Value) -> NodeView {
+        serde_json::from_value::<WireNode>(node).expect("must parse").view()
+    }
+
+    #[test]
+    fn what_is_ours_and_the_kubelet_s_word_are_read() {
+        let node = view(json!({
+            "metadata": {"uid": "u", "annotations": {"epilogue.dev/state": "idle", "other": "x"}},
+            "spec": {"taints": [{"key": "other", "effect": "NoSchedule"},
+                {"key": "epilogue.dev/shutting-down", "effect": "NoSchedule"}]},
+            "status": {"conditions": [{"type": "Ready", "status": "False",
+                "message": "[container runtime is down, node is shutting down]"}]},
+        }));
+        let expected = NodeView {
+            uid: "u".into(),
+            announced: Some("idle".into()),
+            tainted: true,
+            kubelet_says_shutdown: true,
+        };
+        assert_eq!(node, expected);
+    }
+
+    #[test]
+    fn a_ready_node_and_one_that_says_nothing_do_not_shut_down() {
+        let condition = |kind: &str, status: &str| {
+            json!({"status": {"conditions": [
+                {"type": kind, "status": status, "message": "node is shutting down"}]}})
+        };
+        assert!(!view(condition("Ready", "True")).kubelet_says_shutdown);
+        assert!(!view(condition("Other", "False")).kubelet_says_shutdown);
+        assert_eq!(view(json!({})), NodeView::default());
+    }
+}

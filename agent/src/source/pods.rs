@@ -1,0 +1,33 @@
+//! The pods of the node, as the API shows them. (spec/node-agent.md §9.2)
+
+use agent_core::protocol::event::Event;
+use kube::Client;
+use tokio::sync::{mpsc, watch};
+
+use super::watch::{Deaf, Listener, Scope, Seen, watch};
+use super::wire_pod::WirePod;
+
+struct Pods(mpsc::Sender<Event>);
+
+impl Listener<WirePod> for Pods {
+    async fn tell(&mut self, seen: Seen<WirePod>) -> Result<(), Deaf> {
+        let event = match seen {
+            Seen::Listed(pods) => Event::PodsListed(pods.into_iter().map(WirePod::view).collect()),
+            Seen::Shown(pod) => Event::PodObserved(Box::new(pod.view())),
+            Seen::Gone(pod) => Event::PodGone(pod.uid()),
+        };
+        self.0.send(event).await.map_err(|_| Deaf)
+    }
+}
+
+/// Tells of the node's pods for as long as somebody listens; `hurry` says that a shutdown is
+/// going on.
+pub async fn run(
+    client: Client,
+    node: &str,
+    hurry: watch::Receiver<bool>,
+    events: mpsc::Sender<Event>,
+) -> Deaf {
+    let scope = Scope { path: "/api/v1/pods", selector: format!("spec.nodeName={node}") };
+    watch(client, scope, hurry, Pods(events)).await
+}

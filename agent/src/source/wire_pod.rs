@@ -1,0 +1,378 @@
+//! A pod as it comes over the wire, as far as it is read: everything else is skipped while
+//! parsing, so that a pod costs no more memory than its view. Nothing in it can fail to parse that
+//! the API lets in.
+
+use agent_core::pod::{Disruption, Owner, Phase, PodSource, PodUid, PodView, RestartPolicy};
+use jiff::Timestamp;
+use serde::Deserialize;
+
+/// What is read of a pod.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(crate) struct WirePod {
+    #[serde(default)]
+    metadata: Metadata,
+    #[serde(default)]
+    spec: Spec,
+    #[serde(default)]
+    status: Status,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Metadata {
+    uid: String,
+    namespace: String,
+    name: String,
+    generation: i64,
+    resource_version: String,
+    annotations: Option<Annotations>,
+    owner_references: Option<Vec<OwnerReference>>,
+    deletion_grace_period_seconds: Option<i64>,
+    deletion_timestamp: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+struct Annotations {
+    #[serde(rename = "kubernetes.io/config.mirror")]
+    mirror: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct OwnerReference {
+    api_version: String,
+    kind: String,
+    controller: Option<bool>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Spec {
+    restart_policy: Option<String>,
+    priority: Option<i32>,
+    termination_grace_period_seconds: Option<i64>,
+    containers: Option<Vec<Container>>,
+    init_containers: Option<Vec<Container>>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Container {
+    name: String,
+    restart_policy: Option<String>,
+    restart_policy_rules: Option<Vec<serde::de::IgnoredAny>>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Status {
+    phase: Option<String>,
+    conditions: Option<Vec<Condition>>,
+    container_statuses: Option<Vec<ContainerStatus>>,
+    init_container_statuses: Option<Vec<ContainerStatus>>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Condition {
+    #[serde(rename = "type")]
+    kind: String,
+    status: String,
+    reason: Option<String>,
+    message: Option<String>,
+    last_transition_time: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ContainerStatus {
+    restart_count: i64,
+    state: Option<State>,
+    last_state: Option<State>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct State {
+    running: Option<Running>,
+    terminated: Option<serde::de::IgnoredAny>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Running {
+    started_at: Option<String>,
+}
+
+impl super::watch::Watched for WirePod {
+    fn version(&self) -> &str {
+        &self.metadata.resource_version
+    }
+}
+
+impl WirePod {
+    /// `metadata.uid`.
+    pub(crate) fn uid(&self) -> PodUid {
+        PodUid(self.metadata.uid.clone())
+    }
+
+    /// What the core decides by.
+    pub(crate) fn view(self) -> PodView {
+        let Self { metadata, spec, status } = self;
+        let owner = owner(metadata.owner_references.as_deref().unwrap_or_default());
+        let mirror = metadata.annotations.is_some_and(|annotations| annotations.mirror.is_some());
+        let containers = spec.containers.unwrap_or_default();
+        let inits = spec.init_containers.unwrap_or_default();
+        let mut statuses = status.container_statuses.unwrap_or_default();
+        let running_since = statuses.iter().filter_map(ContainerStatus::running_since).max();
+        statuses.extend(status.init_container_statuses.unwrap_or_default());
+        PodView {
+            uid: PodUid(metadata.uid),
+            namespace: metadata.namespace,
+            name: metadata.name,
+            generation: metadata.generation,
+            resource_version: metadata.resource_version,
+            source: if mirror { PodSource::Static } else { PodSource::Api },
+            owner,
+            restart_policy: restart_policy(spec.restart_policy.as_deref()),
+            container_restarts: containers.iter().chain(&inits).any(Container::restarts),
+            sidecars: names(inits.into_iter().filter(Container::is_sidecar)),
+            priority: spec.priority.unwrap_or(0),
+            grace_seconds: spec.termination_grace_period_seconds.map(seconds),
+            deletion_grace_seconds: deletion(
+                metadata.deletion_timestamp.as_deref(),
+                metadata.deletion_grace_period_seconds,
+            ),
+            phase: phase(status.phase.as_deref()),
+            has_run: statuses.iter().any(ContainerStatus::has_run),
+            containers: names(containers.into_iter()),
+            running_since,
+            disruption: disruption(status.conditions.unwrap_or_default()),
+        }
+    }
+}
+
+impl Container {
+    fn restarts(&self) -> bool {
+        let ruled = self.restart_policy_rules.as_ref().is_some_and(|rules| !rules.is_empty());
+        self.restart_policy.is_some() || ruled
+    }
+
+    fn is_sidecar(&self) -> bool {
+        self.restart_policy.as_deref() == Some("Always")
+    }
+}
+
+impl ContainerStatus {
+    fn has_run(&self) -> bool {
+        let shown = |state: &State| state.running.is_some() || state.terminated.is_some();
+        let now = self.state.as_ref().is_some_and(shown);
+        now || self.restart_count > 0 || self.last_state.as_ref().is_some_and(shown)
+    }
+
+    fn running_since(&self) -> Option<Timestamp> {
+        time(self.state.as_ref()?.running.as_ref()?.started_at.as_deref())
+    }
+}
+
+fn names(containers: impl Iterator<Item = Container>) -> Vec<String> {
+    containers.map(|container| container.name).collect()
+}
+
+/// Whether the Job has a `podFailurePolicy` stands in the Job, which the agent may not read; all
+/// Jobs' pods are of one rank then. (§9.11)
+fn owner(references: &[OwnerReference]) -> Owner {
+    let Some(owner) = references.iter().find(|owner| owner.controller == Some(true)) else {
+        return Owner::None;
+    };
+    match (owner.api_version.as_str(), owner.kind.as_str()) {
+        ("batch/v1", "Job") => Owner::Job { failure_policy: false },
+        ("apps/v1", "DaemonSet") => Owner::DaemonSet,
+        _ => Owner::Other,
+    }
+}
+
+/// The API gives Always to those who say nothing.
+fn restart_policy(text: Option<&str>) -> RestartPolicy {
+    match text {
+        Some("Never") => RestartPolicy::Never,
+        Some("OnFailure") => RestartPolicy::OnFailure,
+        _ => RestartPolicy::Always,
+    }
+}
+
+fn phase(text: Option<&str>) -> Phase {
+    match text {
+        None | Some("" | "Pending") => Phase::Pending,
+        Some("Running") => Phase::Running,
+        Some("Succeeded") => Phase::Succeeded,
+        Some("Failed") => Phase::Failed,
+        Some(_) => Phase::Unknown,
+    }
+}
+
+/// A negative grace is one second. (API8)
+fn seconds(grace: i64) -> u32 {
+    if grace < 0 { 1 } else { u32::try_from(grace).unwrap_or(u32::MAX) }
+}
+
+/// Both are there or neither is; a deletion without grace would be one of zero.
+fn deletion(at: Option<&str>, grace: Option<i64>) -> Option<u32> {
+    match (at, grace) {
+        (None, None) => None,
+        (_, grace) => Some(grace.map_or(0, seconds)),
+    }
+}
+
+fn disruption(conditions: Vec<Condition>) -> Option<Disruption> {
+    let condition = conditions.into_iter().find(|condition| condition.kind == Disruption::TYPE)?;
+    Some(Disruption {
+        stands: condition.status == "True",
+        reason: condition.reason.unwrap_or_default(),
+        message: condition.message.unwrap_or_default(),
+        since: time(condition.last_transition_time.as_deref()),
+    })
+}
+
+fn time(text: Option<&str>) -> Option<Timestamp> {
+    text?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn view(pod: Value) -> PodView {
+        serde_json::from_value::<WirePod>(pod).expect("must parse").view()
+    }
+
+    fn with_status(status: &Value) -> PodView {
+        view(json!({"metadata": {"uid": "u"}, "status": status}))
+    }
+
+    #[test]
+    fn all_that_decisions_depend_on_is_read() {
+        let pod = view(json!({
+            "kind": "Pod", "apiVersion": "v1",
+            "metadata": {
+                "uid": "u", "namespace": "jobs", "name": "a-0", "generation": 3,
+                "resourceVersion": "4711", "managedFields": [{"manager": "kubelet"}],
+                "annotations": {"other": "x"},
+                "deletionTimestamp": "2026-11-21T14:00:30Z", "deletionGracePeriodSeconds": 30,
+                "ownerReferences": [
+                    {"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": "c"},
+                    {"apiVersion": "batch/v1", "kind": "Job", "name": "a", "uid": "j",
+                     "controller": true},
+                ],
+            },
+            "spec": {
+                "restartPolicy": "Never", "priority": 7, "terminationGracePeriodSeconds": 20,
+                "containers": [{"name": "main", "image": "x"}, {"name": "second"}],
+                "initContainers": [{"name": "side", "restartPolicy": "Always"}, {"name": "init"}],
+            },
+            "status": {
+                "phase": "Running",
+                "conditions": [
+                    {"type": "Ready", "status": "True"},
+                    {"type": "DisruptionTarget", "status": "True", "reason": "R", "message": "M",
+                     "lastTransitionTime": "2026-11-21T14:00:00Z"},
+                ],
+                "containerStatuses": [
+                    {"name": "main", "state": {"running": {"startedAt": "2026-11-21T13:00:00Z"}}},
+                    {"name": "second",
+                     "state": {"running": {"startedAt": "2026-11-21T13:00:02Z"}}},
+                ],
+            },
+        }));
+        let at = |text: &str| text.parse().expect("must be a time");
+        let expected = PodView {
+            uid: PodUid("u".into()),
+            namespace: "jobs".into(),
+            name: "a-0".into(),
+            generation: 3,
+            resource_version: "4711".into(),
+            source: PodSource::Api,
+            owner: Owner::Job { failure_policy: false },
+            restart_policy: RestartPolicy::Never,
+            container_restarts: true,
+            sidecars: vec!["side".into()],
+            priority: 7,
+            grace_seconds: Some(20),
+            deletion_grace_seconds: Some(30),
+            phase: Phase::Running,
+            has_run: true,
+            containers: vec!["main".into(), "second".into()],
+            running_since: Some(at("2026-11-21T13:00:02Z")),
+            disruption: Some(Disruption {
+                stands: true,
+                reason: "R".into(),
+                message: "M".into(),
+                since: Some(at("2026-11-21T14:00:00Z")),
+            }),
+        };
+        assert_eq!(pod, expected);
+    }
+
+    #[test]
+    fn a_pod_that_says_nothing_has_the_api_s_defaults() {
+        let pod = view(json!({"metadata": {"uid": "u"}}));
+        assert_eq!((pod.owner, pod.source), (Owner::None, PodSource::Api));
+        assert_eq!((pod.phase, pod.restart_policy), (Phase::Pending, RestartPolicy::Always));
+        assert_eq!((pod.priority, pod.grace_seconds), (0, None));
+        assert!(!pod.has_run && !pod.container_restarts && !pod.is_terminating());
+    }
+
+    #[test]
+    fn a_mirror_is_a_static_pod_s() {
+        let pod = json!({"metadata": {"annotations": {"kubernetes.io/config.mirror": "hash"},
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "controller": true}]}});
+        let pod = view(pod);
+        assert_eq!((pod.source, pod.owner), (PodSource::Static, Owner::Other));
+    }
+
+    #[test]
+    fn a_pod_has_run_when_any_container_ever_did() {
+        let waiting = json!({"waiting": {"reason": "ImagePullBackOff"}});
+        let table = [
+            (json!({}), false),
+            (json!({"containerStatuses": [{"state": waiting}]}), false),
+            (json!({"containerStatuses": [{"state": waiting, "restartCount": 1}]}), true),
+            (json!({"containerStatuses": [{"state": {"terminated": {"exitCode": 1}}}]}), true),
+            (
+                json!({"containerStatuses": [{"state": waiting,
+                "lastState": {"terminated": {"exitCode": 1}}}]}),
+                true,
+            ),
+            (
+                json!({"initContainerStatuses": [{"state": {"running": {}}}],
+                "containerStatuses": [{"state": waiting}]}),
+                true,
+            ),
+        ];
+        for (status, expected) in table {
+            assert_eq!(with_status(&status).has_run, expected, "{status}");
+        }
+    }
+
+    #[test]
+    fn rules_of_a_container_are_a_restart_policy_too() {
+        let rules =
+            json!({"spec": {"containers": [{"restartPolicyRules": [{"action": "Restart"}]}]}});
+        assert!(view(rules).container_restarts);
+        let none = json!({"spec": {"containers": [{"restartPolicyRules": []}]}});
+        assert!(!view(none).container_restarts);
+    }
+
+    #[test]
+    fn odd_values_are_taken_as_the_api_means_them() {
+        let pod = view(json!({"spec": {"terminationGracePeriodSeconds": -5},
+            "metadata": {"deletionTimestamp": "2026-11-21T14:00:30Z"},
+            "status": {"phase": "Odd", "conditions": [{"type": "DisruptionTarget",
+                "status": "False", "reason": null, "lastTransitionTime": "yesterday"}]}}));
+        assert_eq!((pod.grace_seconds, pod.deletion_grace_seconds), (Some(1), Some(0)));
+        assert_eq!(pod.phase, Phase::Unknown);
+        let disruption = pod.disruption.expect("must be there");
+        assert!(!disruption.stands && disruption.since.is_none() && disruption.reason.is_empty());
+    }
+}
