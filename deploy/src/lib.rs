@@ -20,8 +20,8 @@ pub enum ManifestError {
     /// A file is not YAML.
     #[error("cannot parse {0}")]
     Parse(PathBuf, #[source] serde_yaml_ng::Error),
-    /// The base has no controller, or not in the form that this crate knows.
-    #[error("no Deployment {0} with a first container's args")]
+    /// The base has no such program, or not in the form that this crate knows.
+    #[error("no Deployment or DaemonSet {0} with a first container's args")]
     NoArgs(String),
 }
 
@@ -78,14 +78,15 @@ pub fn files(directory: &Path) -> Result<Vec<PathBuf>, ManifestError> {
     Ok(all)
 }
 
-/// The arguments that a Deployment gives its first container, for the program's own test that it
-/// knows them.
-pub fn args(objects: &[Value], deployment: &str) -> Result<Vec<String>, ManifestError> {
-    let missing = || ManifestError::NoArgs(deployment.to_owned());
-    let object = objects
-        .iter()
-        .find(|object| object["kind"] == "Deployment" && object["metadata"]["name"] == deployment)
-        .ok_or_else(missing)?;
+/// The arguments that a Deployment or a DaemonSet gives its first container, for the program's
+/// own test that it knows them.
+pub fn args(objects: &[Value], workload: &str) -> Result<Vec<String>, ManifestError> {
+    let missing = || ManifestError::NoArgs(workload.to_owned());
+    let runs = |object: &&Value| {
+        (object["kind"] == "Deployment" || object["kind"] == "DaemonSet")
+            && object["metadata"]["name"] == workload
+    };
+    let object = objects.iter().find(runs).ok_or_else(missing)?;
     let args = &object["spec"]["template"]["spec"]["containers"][0]["args"];
     let args = args.as_array().ok_or_else(missing)?;
     args.iter().map(|arg| arg.as_str().map(str::to_owned).ok_or_else(missing)).collect()

@@ -1,4 +1,4 @@
-//! The controller may do what it does, and nothing else: one table, compared both ways.
+//! Controller and agent may do what they do, and nothing else: one table, compared both ways.
 
 use std::collections::BTreeSet;
 
@@ -6,13 +6,16 @@ use epilogue_deploy::manifests;
 use serde_json::{Value, json};
 
 /// A right: role, API group, resource, verb, the one object that it is limited to, and the call
-/// that needs it. (spec/job-controller.md §18)
+/// that needs it. (spec/job-controller.md §18, spec/node-agent.md §9.11)
 type Row = (&'static str, &'static str, &'static str, &'static str, &'static str, &'static str);
 
 const CLUSTER: &str = "ClusterRole/epilogue-controller";
 const LEASE: &str = "Role/epilogue-controller-lease";
 
-const TABLE: [Row; 18] = [
+const AGENT: &str = "ClusterRole/epilogue-agent";
+const NODE_LEASE: &str = "Role/epilogue-agent-node-lease";
+
+const CONTROLLERS: [Row; 18] = [
     (CLUSTER, "batch", "jobs", "list", "", "fill the store of Jobs"),
     (CLUSTER, "batch", "jobs", "watch", "", "keep the store of Jobs"),
     (CLUSTER, "batch", "jobs", "get", "", "before adoption, see that the Job is not being deleted"),
@@ -38,6 +41,24 @@ const TABLE: [Row; 18] = [
         "epilogue-controller",
         "lead, renew, release",
     ),
+];
+
+const AGENTS: [Row; 15] = [
+    (AGENT, "", "pods", "list", "", "know the node's pods"),
+    (AGENT, "", "pods", "watch", "", "see them end"),
+    (AGENT, "", "pods", "get", "", "read one anew, after a conflict and after a boot"),
+    (AGENT, "", "pods", "delete", "", "end pods in place of a kubelet that does not (Replace)"),
+    (AGENT, "", "pods", "patch", "", "end one without deleting it: the deadline lever"),
+    (AGENT, "", "pods/status", "patch", "", "DisruptionTarget, and Failed where nothing runs"),
+    (AGENT, "", "nodes", "get", "", "read the taints, which are written as a whole"),
+    (AGENT, "", "nodes", "list", "", "see what stands on the node from an earlier run"),
+    (AGENT, "", "nodes", "watch", "", "see that its kubelet tells of the shutdown"),
+    (AGENT, "", "nodes", "patch", "", "announce by annotation and taint"),
+    (AGENT, "", "nodes/configz", "get", "", "ask the kubelet for its shutdown periods"),
+    (AGENT, "", "nodes/healthz", "get", "", "ask the kubelet whether it lives"),
+    (AGENT, "", "nodes/pods", "get", "", "ask the kubelet for its pods while the API is away"),
+    (AGENT, "events.k8s.io", "events", "create", "", "tell people"),
+    (NODE_LEASE, "coordination.k8s.io", "leases", "get", "", "the kubelet's last sign of life"),
 ];
 
 fn strings(value: &Value) -> Vec<&str> {
@@ -73,14 +94,14 @@ fn rights(objects: &[Value]) -> BTreeSet<[String; 5]> {
 #[test]
 fn the_roles_give_what_the_table_says_and_nothing_else() {
     let given = rights(&manifests().expect("must be readable"));
-    let needed: BTreeSet<[String; 5]> = TABLE
-        .iter()
+    let table = || CONTROLLERS.iter().chain(&AGENTS);
+    let needed: BTreeSet<[String; 5]> = table()
         .map(|(role, group, resource, verb, name, why)| {
             assert!(!why.is_empty());
             [*role, *group, *resource, *verb, *name].map(str::to_owned)
         })
         .collect();
-    assert_eq!(needed.len(), TABLE.len(), "a row appears twice");
+    assert_eq!(needed.len(), table().count(), "a row appears twice");
     let missing: Vec<_> = needed.difference(&given).collect();
     let idle: Vec<_> = given.difference(&needed).collect();
     assert!(missing.is_empty() && idle.is_empty(), "not given {missing:?}, not needed {idle:?}");
@@ -98,17 +119,21 @@ fn nothing_is_given_by_a_wildcard_or_by_a_path() {
 }
 
 #[test]
-fn each_role_is_bound_to_the_controller_s_account_and_to_nobody_else() {
+fn each_role_is_bound_to_its_program_s_account_and_to_nobody_else() {
     let objects = manifests().expect("must be readable");
-    let account = json!([
-        {"kind": "ServiceAccount", "name": "epilogue-controller", "namespace": "epilogue-system"}
-    ]);
     let mut bound = BTreeSet::new();
     for binding in objects.iter().filter(|object| !object["roleRef"].is_null()) {
-        assert_eq!(binding["subjects"], account);
         let role = &binding["roleRef"];
+        let name = role["name"].as_str().expect("must have a name");
+        let (account, namespace) = if name.starts_with("epilogue-agent") {
+            ("epilogue-agent", "epilogue-agents")
+        } else {
+            ("epilogue-controller", "epilogue-system")
+        };
+        let subjects = json!([{"kind": "ServiceAccount", "name": account, "namespace": namespace}]);
+        assert_eq!(binding["subjects"], subjects, "{name}");
         assert_eq!(role["apiGroup"], "rbac.authorization.k8s.io");
-        bound.insert(format!("{}/{}", role["kind"], role["name"]).replace('"', ""));
+        bound.insert(format!("{}/{name}", role["kind"]).replace('"', ""));
     }
-    assert_eq!(bound, BTreeSet::from([CLUSTER.to_owned(), LEASE.to_owned()]));
+    assert_eq!(bound, [CLUSTER, LEASE, AGENT, NODE_LEASE].map(str::to_owned).into());
 }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::api::{Api, PostParams};
 
@@ -57,10 +57,22 @@ impl Cluster {
         namespace: &str,
         name: &str,
     ) -> Result<String, LabError> {
+        self.bound_token(namespace, name, None).await
+    }
+
+    /// The same, bound to a Pod that runs under the account, or to a Node: it then names the
+    /// node, and dies with the object.
+    pub async fn bound_token(
+        &self,
+        namespace: &str,
+        name: &str,
+        bound_to: Option<BoundObjectReference>,
+    ) -> Result<String, LabError> {
         let accounts: Api<ServiceAccount> = Api::namespaced(self.admin_client().await?, namespace);
         let request = TokenRequest {
             spec: Some(TokenRequestSpec {
                 expiration_seconds: Some(TOKEN_LIFETIME_SECONDS),
+                bound_object_ref: bound_to,
                 ..TokenRequestSpec::default()
             }),
             ..TokenRequest::default()
@@ -79,8 +91,12 @@ impl Cluster {
         namespace: &str,
         name: &str,
     ) -> Result<kube::Client, LabError> {
-        let token = self.service_account_token(namespace, name).await?;
-        let kubeconfig = kubeconfig::with_token(kubeconfig::read(&self.kubeconfig)?, &token);
+        self.token_client(&self.service_account_token(namespace, name).await?).await
+    }
+
+    /// A client that has this token and nothing more.
+    pub async fn token_client(&self, token: &str) -> Result<kube::Client, LabError> {
+        let kubeconfig = kubeconfig::with_token(kubeconfig::read(&self.kubeconfig)?, token);
         kubeconfig::client(kubeconfig, &self.kubeconfig).await
     }
 

@@ -13,6 +13,10 @@ use crate::paths::workspace_root;
 pub const NAMESPACE: &str = "epilogue-system";
 /// The service account of the controller in it.
 pub const CONTROLLER: &str = "epilogue-controller";
+/// The namespace of the agents.
+pub const AGENTS_NAMESPACE: &str = "epilogue-agents";
+/// The service account of the agents in it.
+pub const AGENT: &str = "epilogue-agent";
 
 /// Kinds that the laboratory leaves out: it runs the programs itself.
 const WORKLOADS: [&str; 3] = ["Deployment", "DaemonSet", "PodDisruptionBudget"];
@@ -32,7 +36,7 @@ pub async fn apply_rights(client: &kube::Client) -> Result<(), LabError> {
     Ok(())
 }
 
-/// Applies the admission policy. Applying it again changes nothing.
+/// Applies the admission policies. Applying it again changes nothing.
 pub async fn apply_policy(client: &kube::Client) -> Result<(), LabError> {
     let directory = workspace_root().join("deploy/policy");
     let policy = objects(&directory).map_err(|source| LabError::Document {

@@ -1,0 +1,206 @@
+//! The DaemonSet is what an agent needs to outlive the pods that it tells of, and the policies
+//! bind the account that it runs as. (spec/node-agent.md §9.11)
+
+use agent_core::shutdown::logind_conf::{OUR_DROP_IN, OUR_WISH_MAX};
+use epilogue_common::names::node;
+use epilogue_deploy::{args, manifests};
+use serde_json::{Value, json};
+
+const AGENT: &str = "epilogue-agent";
+const NAMESPACE: &str = "epilogue-agents";
+
+fn all() -> Vec<Value> {
+    manifests().expect("must be readable")
+}
+
+fn named(kind: &str, name: &str) -> Value {
+    let is_it = |object: &Value| object["kind"] == kind && object["metadata"]["name"] == name;
+    all().into_iter().find(is_it).unwrap_or_else(|| panic!("{kind}/{name}"))
+}
+
+fn daemon_set() -> Value {
+    named("DaemonSet", AGENT)
+}
+
+fn pod_spec() -> Value {
+    daemon_set()["spec"]["template"]["spec"].clone()
+}
+
+fn container() -> Value {
+    let containers = pod_spec()["containers"].clone();
+    assert_eq!(containers.as_array().map(Vec::len), Some(1));
+    containers[0].clone()
+}
+
+fn flag(name: &str) -> String {
+    let args = args(&all(), AGENT).expect("must have args");
+    let prefix = format!("{name}=");
+    args.iter().find_map(|arg| arg.strip_prefix(&prefix)).expect(name).to_owned()
+}
+
+fn policies() -> Vec<Value> {
+    let of_agent = |object: &Value| {
+        object["kind"] == "ValidatingAdmissionPolicy"
+            && object["metadata"]["labels"]["app.kubernetes.io/name"] == AGENT
+    };
+    all().into_iter().filter(of_agent).collect()
+}
+
+#[test]
+fn it_runs_on_every_linux_node_but_those_that_have_it_as_a_service() {
+    let pod = pod_spec();
+    assert_eq!(pod["tolerations"], json!([{"operator": "Exists"}]));
+    assert!(pod["nodeSelector"].is_null());
+    let required =
+        &pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
+    let terms = json!([{"matchExpressions": [
+        {"key": "kubernetes.io/os", "operator": "In", "values": ["linux"]},
+        {"key": "epilogue.dev/agent", "operator": "NotIn", "values": ["host"]},
+    ]}]);
+    assert_eq!(required["nodeSelectorTerms"], terms);
+    let selector = &daemon_set()["spec"]["selector"]["matchLabels"];
+    assert_eq!(&daemon_set()["spec"]["template"]["metadata"]["labels"][NAME], &selector[NAME]);
+    assert_eq!(selector[NAME], AGENT);
+}
+
+const NAME: &str = "app.kubernetes.io/name";
+
+#[test]
+fn it_outlives_what_it_ends() {
+    let pod = pod_spec();
+    assert_eq!(pod["priorityClassName"], "system-node-critical");
+    let grace = pod["terminationGracePeriodSeconds"].as_u64().expect("must be given");
+    assert!(grace > OUR_WISH_MAX.as_secs(), "{grace} s");
+    let resources = &container()["resources"];
+    assert_eq!(resources["requests"], resources["limits"], "Guaranteed");
+    for resource in ["cpu", "memory"] {
+        assert!(resources["limits"][resource].is_string(), "{resource}");
+    }
+    assert_eq!(pod["hostNetwork"], true, "the pods' network ends with them");
+    assert_eq!(pod["dnsPolicy"], "Default", "no DNS of the cluster");
+}
+
+#[test]
+fn nothing_kills_it_because_the_api_is_away() {
+    let container = container();
+    assert!(container["livenessProbe"].is_null() && container["startupProbe"].is_null());
+    let get = &container["readinessProbe"]["httpGet"];
+    let port = &container["ports"][0];
+    assert_eq!((&get["path"], &get["port"]), (&json!("/readyz"), &port["name"]));
+    assert_eq!(flag("--metrics-bind-address"), format!(":{}", port["containerPort"]));
+    // In the host's network a port is the host's.
+    assert_eq!(port["containerPort"], port["hostPort"]);
+    let update = &daemon_set()["spec"]["updateStrategy"];
+    assert_eq!(update["type"], "RollingUpdate");
+    assert_eq!(update["rollingUpdate"], json!({"maxUnavailable": "10%"}));
+}
+
+#[test]
+fn it_is_root_without_a_capability() {
+    let pod = pod_spec();
+    let expected = json!({
+        "runAsUser": 0, "runAsGroup": 0,
+        "seccompProfile": {"type": "RuntimeDefault"},
+        "appArmorProfile": {"type": "Unconfined"},
+        "seLinuxOptions": {"type": "spc_t"},
+    });
+    assert_eq!(pod["securityContext"], expected);
+    let expected = json!({
+        "allowPrivilegeEscalation": false,
+        "readOnlyRootFilesystem": true,
+        "capabilities": {"drop": ["ALL"]},
+    });
+    assert_eq!(container()["securityContext"], expected);
+    for field in ["hostPID", "hostIPC", "hostUsers", "initContainers"] {
+        assert!(pod[field].is_null(), "{field}");
+    }
+    let labels = &named("Namespace", NAMESPACE)["metadata"]["labels"];
+    assert_eq!(labels["pod-security.kubernetes.io/enforce"], "privileged");
+}
+
+#[test]
+fn it_has_of_the_host_what_it_needs_and_no_more() {
+    let root = flag("--root");
+    let (pod, container) = (pod_spec(), container());
+    let volumes = pod["volumes"].as_array().expect("must have volumes");
+    let mut mounted: Vec<(String, bool)> = Vec::new();
+    for mount in container["volumeMounts"].as_array().expect("must have mounts") {
+        let volume = volumes.iter().find(|volume| volume["name"] == mount["name"]);
+        let host = volume.expect("must be a volume")["hostPath"]["path"].clone();
+        let host = host.as_str().expect("must be a path of the host").to_owned();
+        assert_eq!(mount["mountPath"], format!("{root}{host}"));
+        mounted.push((host, mount["readOnly"] != true));
+    }
+    assert_eq!(mounted.len(), volumes.len(), "each volume is mounted once");
+    let drop_ins = OUR_DROP_IN.rsplit_once('/').expect("must be in a directory").0;
+    let expected = [
+        ("/run/dbus", false),
+        ("/run/containerd", false),
+        ("/run/crio", false),
+        (drop_ins, true),
+        ("/var/lib/epilogue-agent", true),
+        ("/proc/sys/kernel/random/boot_id", false),
+    ];
+    assert_eq!(mounted, expected.map(|(path, writes)| (path.to_owned(), writes)));
+}
+
+#[test]
+fn it_knows_its_node_and_its_pod_and_has_a_token_of_its_pod() {
+    let from = |path: &str| json!({"fieldRef": {"fieldPath": path}});
+    let expected = json!([
+        {"name": "NODE_NAME", "valueFrom": from("spec.nodeName")},
+        {"name": "POD_UID", "valueFrom": from("metadata.uid")},
+    ]);
+    assert_eq!(container()["env"], expected);
+    let pod = pod_spec();
+    assert_eq!(pod["serviceAccountName"], AGENT);
+    assert_eq!(pod["automountServiceAccountToken"], true);
+    let account = named("ServiceAccount", AGENT);
+    assert_eq!(account["automountServiceAccountToken"], false);
+    for object in [account, daemon_set()] {
+        assert_eq!(object["metadata"]["namespace"], NAMESPACE);
+    }
+}
+
+#[test]
+fn the_image_is_this_version_s() {
+    assert_eq!(container()["image"], format!("{AGENT}:{}", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn every_policy_binds_the_account_and_refuses_when_in_doubt() {
+    let policies = policies();
+    assert_eq!(policies.len(), 5);
+    for policy in policies {
+        let name = &policy["metadata"]["name"];
+        let spec = &policy["spec"];
+        assert_eq!(spec["failurePolicy"], "Fail", "{name}");
+        let conditions = json!([{
+            "name": "is-an-agent",
+            "expression":
+                "request.userInfo.username.matches('^system:serviceaccount:[^:]+:epilogue-agent$')",
+        }]);
+        assert_eq!(spec["matchConditions"], conditions, "{name}");
+        let binding = named("ValidatingAdmissionPolicyBinding", name.as_str().expect("a name"));
+        let expected = json!({"policyName": name, "validationActions": ["Deny"]});
+        assert_eq!(binding["spec"], expected, "no exception for {name}");
+        for validation in spec["validations"].as_array().expect("must have some") {
+            let says = validation.get("message").or(validation.get("messageExpression"));
+            assert!(says.is_some(), "{name}: {validation}");
+        }
+    }
+}
+
+#[test]
+fn the_policies_know_the_names_that_the_agent_writes() {
+    let policies = policies();
+    let text = |name: &str| {
+        let policy = policies.iter().find(|policy| policy["metadata"]["name"] == name);
+        policy.expect(name)["spec"].to_string()
+    };
+    let node_policy = text("epilogue-agent-node");
+    assert!(node_policy.contains(&format!("key == '{}'", node::STATE)));
+    assert!(node_policy.contains(&format!("taint.key == '{}'", node::SHUTTING_DOWN_TAINT)));
+    let (prefix, _) = node::TERMINATED_AT.split_once('/').expect("must have a prefix");
+    assert!(text("epilogue-agent-pod-status").contains(&format!("startsWith('{prefix}/')")));
+}

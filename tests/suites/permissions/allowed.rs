@@ -1,0 +1,207 @@
+//! Every write and read of an agent goes through, in the order in which it does them, with either
+//! kind of token.
+
+use agent_core::ending::patches;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::call::Call;
+use super::world::{Token, World, node_path, pod_path, running, view};
+
+#[tokio::test]
+async fn an_agent_in_a_pod_may_do_all_that_it_does() {
+    holds(Token::OfPod).await;
+}
+
+#[tokio::test]
+async fn an_agent_that_is_a_service_of_the_host_may_do_all_that_it_does() {
+    holds(Token::OfNode).await;
+}
+
+async fn holds(token: Token) {
+    let world = World::start(token).await;
+    reads(&world).await;
+    standing(&world).await;
+    shutdown(&world).await;
+    cancel(&world).await;
+    levers(&world).await;
+    tells(&world).await;
+    world.finish().await;
+}
+
+async fn goes(world: &World, what: &str, call: Call) -> Value {
+    let answer = call.send(&world.agent).await;
+    assert!(answer.is_success(), "{what}: {call}: {} {}", answer.code, answer.message);
+    println!("{what}: {}", answer.code);
+    answer.object()
+}
+
+fn status_path(pod: &Value) -> String {
+    format!("{}/status", pod_path(pod))
+}
+
+fn now() -> Timestamp {
+    Timestamp::now()
+}
+
+async fn reads(world: &World) {
+    let here = world.here();
+    let pod = world.running("read").await;
+    let of_node = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{here}");
+    let list = goes(world, "list the node's pods", Call::get(&of_node)).await;
+    let version = list["metadata"]["resourceVersion"].as_str().expect("a version");
+    let own_node = format!("/api/v1/nodes?fieldSelector=metadata.name%3D{here}");
+    goes(world, "list the node itself", Call::get(&own_node)).await;
+    for listed in [of_node, own_node] {
+        let watch = format!("{listed}&watch=1&timeoutSeconds=1&resourceVersion={version}");
+        let answer = Call::get(watch).send(&world.agent).await;
+        assert!(answer.is_success(), "watch: {}", answer.message);
+    }
+    goes(world, "read a pod", Call::get(pod_path(&pod))).await;
+    goes(world, "read the node", Call::get(node_path(&here))).await;
+    let lease = json!({
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": here},
+    });
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
+    world.done(Call::create(leases, lease)).await;
+    let lease = format!("{leases}/{here}");
+    goes(world, "read the kubelet's lease", Call::get(&lease)).await;
+    world.done(Call::delete(lease, Value::Null)).await;
+    // The kubelet asks the API for these.
+    for sub_resource in ["configz", "healthz", "pods"] {
+        assert!(reviewed(world, sub_resource).await, "nodes/{sub_resource}");
+    }
+    for sub_resource in ["proxy", "log", "stats", "metrics"] {
+        assert!(!reviewed(world, sub_resource).await, "nodes/{sub_resource}");
+    }
+}
+
+async fn reviewed(world: &World, sub_resource: &str) -> bool {
+    let review = json!({
+        "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": {
+            "verb": "get", "resource": "nodes", "subresource": sub_resource,
+        }},
+    });
+    let reviews = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+    let answer = goes(world, "review", Call::create(reviews, review)).await;
+    answer["status"]["allowed"] == true
+}
+
+/// §9.2, §9.4 P0: announcement, taint, cordon, and back.
+async fn standing(world: &World) {
+    let node = node_path(&world.here());
+    for state in [
+        "idle",
+        "shutting-down;boot=b;since=2026-11-21T14:05:06Z",
+        "farewell;boot=b;at=2026-11-21T14:05:06Z",
+        "idle",
+    ] {
+        let body = json!({"metadata": {"annotations": {"epilogue.dev/state": state}}});
+        goes(world, state, Call::patch(&node, body)).await;
+    }
+    let none = json!({"metadata": {"annotations": {"epilogue.dev/state": null}}});
+    goes(world, "take the announcement back", Call::merge(&node, none)).await;
+    // `spec.taints` is one value to every kind of patch: whole, guarded by the version read.
+    let ours = json!({"key": "epilogue.dev/shutting-down", "effect": "NoSchedule"});
+    let read = goes(world, "read the taints", Call::get(&node)).await;
+    let foreign = read["spec"]["taints"].as_array().cloned().unwrap_or_default();
+    let version = &read["metadata"]["resourceVersion"];
+    let both = [foreign.clone(), vec![ours]].concat();
+    let taint = json!({
+        "metadata": {"resourceVersion": version},
+        "spec": {"taints": both, "unschedulable": true},
+    });
+    goes(world, "taint and cordon", Call::patch(&node, taint)).await;
+    let untaint = json!({"spec": {"taints": foreign, "unschedulable": null}});
+    goes(world, "take both back", Call::patch(&node, untaint)).await;
+}
+
+/// §9.4 P1 to P4: mark, delete, Failed.
+async fn shutdown(world: &World) {
+    let here = world.here();
+    let pod = world.running("marked").await;
+    let at = now();
+    let body = patches::mark(&view(&pod), at);
+    let marked = goes(world, "mark", Call::patch(status_path(&pod), body.clone())).await;
+    let again = goes(world, "mark again", Call::patch(status_path(&pod), body)).await;
+    assert_eq!(marked["metadata"]["resourceVersion"], again["metadata"]["resourceVersion"]);
+    let uid = &pod["metadata"]["uid"];
+    let options = json!({"preconditions": {"uid": uid}, "gracePeriodSeconds": 5});
+    let deleted = goes(world, "delete", Call::delete(pod_path(&pod), options)).await;
+    let body = patches::mark(&view(&deleted), at);
+    goes(world, "mark what terminates", Call::patch(status_path(&pod), body)).await;
+
+    for (name, phase) in [("fails", "Running"), ("pends", "Pending"), ("unknown", "Unknown")] {
+        let mut status = running();
+        status["phase"] = phase.into();
+        let pod = world.pod(name, &here, json!({}), status).await;
+        let body = patches::failed(&view(&pod), at);
+        let failed = goes(world, phase, Call::patch(status_path(&pod), body)).await;
+        assert_eq!(failed["status"]["phase"], "Failed");
+        // A reply that was lost: the same once more, and its version as it is now.
+        let body = patches::failed(&view(&failed), at);
+        goes(world, "the same again", Call::patch(status_path(&pod), body)).await;
+    }
+    let pod = world.pod("new", &here, json!({}), json!({})).await;
+    let body = patches::failed(&view(&pod), at);
+    goes(world, "Failed before the first status", Call::patch(status_path(&pod), body)).await;
+
+    let name = format!("of-{here}");
+    let pod = world.pod_in("kube-system", &name, &here, json!({}), running()).await;
+    let body = patches::mark(&view(&pod), at);
+    goes(world, "mark in any namespace", Call::patch(status_path(&pod), body)).await;
+    world.done(Call::delete(pod_path(&pod), json!({"gracePeriodSeconds": 0}))).await;
+}
+
+/// §9.5: the mark is taken back.
+async fn cancel(world: &World) {
+    let pod = world.running("cancelled").await;
+    let mark = patches::mark(&view(&pod), now());
+    let marked = goes(world, "mark", Call::patch(status_path(&pod), mark)).await;
+    let clear = patches::clear(&view(&marked), now());
+    let cleared = goes(world, "clear", Call::patch(status_path(&pod), clear)).await;
+    let conditions = cleared["status"]["conditions"].as_array().expect("conditions");
+    let is_disruption = |each: &&Value| each["type"] == "DisruptionTarget";
+    let disruption = conditions.iter().find(is_disruption).expect("the condition");
+    assert_eq!(disruption["status"], "False");
+    let own = json!({"status": {"conditions": [{"type": "epilogue.dev/Note", "status": "True"}]}});
+    goes(world, "a condition of our own", Call::patch(status_path(&pod), own)).await;
+}
+
+/// §7.6, §7.7: the annotation and the deadline.
+async fn levers(world: &World) {
+    let pod = world.running("lever").await;
+    let mut body = patches::failed(&view(&pod), now());
+    body["metadata"]["annotations"] = json!({"epilogue.dev/terminated-at": now().to_string()});
+    goes(world, "annotation lever", Call::patch(status_path(&pod), body)).await;
+    let deadline = |pod: &Value| {
+        let uid = &pod["metadata"]["uid"];
+        json!({"metadata": {"uid": uid}, "spec": {"activeDeadlineSeconds": 1}})
+    };
+    let pod = world.running("deadline").await;
+    goes(world, "deadline lever", Call::patch(pod_path(&pod), deadline(&pod))).await;
+    let late = json!({"spec": {"activeDeadlineSeconds": 600}});
+    let pod = world.pod("earlier", &world.here(), late, running()).await;
+    goes(world, "deadline lowered", Call::patch(pod_path(&pod), deadline(&pod))).await;
+}
+
+async fn tells(world: &World) {
+    let (here, namespace) = (world.here(), world.namespace());
+    let event = |namespace: &str, regarding: Value| {
+        json!({
+            "apiVersion": "events.k8s.io/v1", "kind": "Event",
+            "metadata": {"generateName": "told-", "namespace": namespace},
+            "regarding": regarding,
+            "type": "Normal", "reason": "ShutdownSeen", "note": "n", "action": "Watch",
+            "eventTime": "2026-11-21T14:05:06.000000Z",
+            "reportingController": "epilogue.dev/agent", "reportingInstance": here,
+        })
+    };
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "namespace": namespace});
+    let node = json!({"apiVersion": "v1", "kind": "Node", "name": here});
+    for (namespace, regarding) in [(namespace, pod), ("default", node)] {
+        let events = format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events");
+        goes(world, "event", Call::create(events, event(namespace, regarding))).await;
+    }
+}

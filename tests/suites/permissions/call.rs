@@ -1,0 +1,107 @@
+//! A request as it goes over the wire, and what the API says to it.
+
+use std::fmt;
+
+use http::{Method, Request};
+use serde_json::Value;
+
+const JSON: &str = "application/json";
+const STRATEGIC: &str = "application/strategic-merge-patch+json";
+const MERGE: &str = "application/merge-patch+json";
+
+/// A request.
+#[derive(Clone, Debug)]
+pub(crate) struct Call {
+    method: Method,
+    path: String,
+    content_type: &'static str,
+    body: Value,
+}
+
+/// What became of it: the code, and the API's words for it.
+#[derive(Clone, Debug)]
+pub(crate) struct Answer {
+    pub(crate) code: u16,
+    pub(crate) message: String,
+}
+
+impl Call {
+    pub(crate) fn get(path: impl Into<String>) -> Self {
+        Self::new(Method::GET, path, JSON, Value::Null)
+    }
+
+    pub(crate) fn create(path: impl Into<String>, body: Value) -> Self {
+        Self::new(Method::POST, path, JSON, body)
+    }
+
+    pub(crate) fn update(path: impl Into<String>, body: Value) -> Self {
+        Self::new(Method::PUT, path, JSON, body)
+    }
+
+    pub(crate) fn patch(path: impl Into<String>, body: Value) -> Self {
+        Self::new(Method::PATCH, path, STRATEGIC, body)
+    }
+
+    /// Null removes, and a list is replaced as a whole.
+    pub(crate) fn merge(path: impl Into<String>, body: Value) -> Self {
+        Self::new(Method::PATCH, path, MERGE, body)
+    }
+
+    pub(crate) fn delete(path: impl Into<String>, options: Value) -> Self {
+        Self::new(Method::DELETE, path, JSON, options)
+    }
+
+    fn new(
+        method: Method,
+        path: impl Into<String>,
+        content_type: &'static str,
+        body: Value,
+    ) -> Self {
+        Self { method, path: path.into(), content_type, body }
+    }
+
+    /// The same, judged but not carried out.
+    pub(crate) fn dry(mut self) -> Self {
+        self.path.push_str(if self.path.contains('?') { "&" } else { "?" });
+        self.path.push_str("dryRun=All");
+        self
+    }
+
+    /// Sends it.
+    pub(crate) async fn send(&self, client: &kube::Client) -> Answer {
+        let body = match &self.body {
+            Value::Null => Vec::new(),
+            body => serde_json::to_vec(body).expect("a Value must be JSON"),
+        };
+        let request = Request::builder()
+            .method(self.method.clone())
+            .uri(&self.path)
+            .header("Content-Type", self.content_type)
+            .body(body)
+            .expect("a table's path must be one");
+        match client.request_text(request).await {
+            Ok(text) => Answer { code: 200, message: text },
+            Err(kube::Error::Api(status)) => {
+                Answer { code: status.code, message: status.message.clone() }
+            }
+            Err(error) => panic!("{self}: {error}"),
+        }
+    }
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} {} {}", self.method, self.path, self.body)
+    }
+}
+
+impl Answer {
+    pub(crate) fn is_success(&self) -> bool {
+        self.code < 300
+    }
+
+    /// The object of the answer.
+    pub(crate) fn object(&self) -> Value {
+        serde_json::from_str(&self.message).expect("the API must answer with JSON")
+    }
+}

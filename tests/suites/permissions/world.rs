@@ -1,0 +1,266 @@
+//! Two nodes with pods on each, the agent's pod on one of them, and clients by its tokens.
+
+use std::time::Duration;
+
+use agent_core::pod::{Owner, Phase, PodSource, PodUid, PodView, RestartPolicy};
+use k8s_openapi::api::authentication::v1::BoundObjectReference;
+use kube::Client;
+use lab::install::{self, AGENT, AGENTS_NAMESPACE};
+use lab::{Cluster, Namespace, eventually};
+use serde_json::{Value, json};
+
+use super::call::Call;
+
+/// For the API server to learn of a policy.
+const SOON: Duration = Duration::from_mins(1);
+
+/// Whose token a call carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Token {
+    /// One that is projected into the DaemonSet's pod.
+    OfPod,
+    /// One that is bound to the Node: an agent that is a service of the host.
+    OfNode,
+    /// One that is bound to nothing.
+    Unbound,
+}
+
+/// What the tests of this suite stand on.
+pub(crate) struct World {
+    namespace: Namespace,
+    cluster: Cluster,
+    pub(crate) admin: Client,
+    pub(crate) agent: Client,
+}
+
+impl World {
+    /// Installs all of it, as `deploy/` says.
+    pub(crate) async fn start(token: Token) -> Self {
+        let cluster = Cluster::of_tests("permissions").expect("the suite's cluster");
+        let admin = cluster.admin_client().await.expect("a client");
+        install::apply_rights(&admin).await.expect("the rights");
+        let default = json!({
+            "apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"},
+        });
+        // A controller makes it, sooner or later.
+        let accounts = "/api/v1/namespaces/kube-system/serviceaccounts";
+        let _ = Call::create(accounts, default).send(&admin).await;
+        let namespace = Namespace::create(&cluster).await.expect("a namespace");
+        let mut world = Self { namespace, cluster, agent: admin.clone(), admin };
+        for node in [world.here(), world.there()] {
+            let taints = json!([{"key": "foreign", "effect": "NoSchedule"}]);
+            let node = json!({
+                "apiVersion": "v1", "kind": "Node",
+                "metadata": {"name": node, "labels": {"zone": "a"}},
+                "spec": {"taints": taints},
+            });
+            world.done(Call::create("/api/v1/nodes", node)).await;
+        }
+        world.agent = world.client(token).await;
+        world.policies_hold().await;
+        world
+    }
+
+    /// Removes what does not go with the namespace.
+    pub(crate) async fn finish(self) {
+        let now = json!({"gracePeriodSeconds": 0});
+        let pod = format!("/api/v1/namespaces/{AGENTS_NAMESPACE}/pods/{}", self.agent_pod());
+        let _ = Call::delete(pod, now.clone()).send(&self.admin).await;
+        for node in [self.here(), self.there()] {
+            self.done(Call::delete(node_path(&node), now.clone())).await;
+        }
+        self.namespace.finish().await.expect("the namespace goes");
+    }
+
+    /// The agent's node.
+    pub(crate) fn here(&self) -> String {
+        format!("{}-here", self.namespace.name())
+    }
+
+    /// Another node.
+    pub(crate) fn there(&self) -> String {
+        format!("{}-there", self.namespace.name())
+    }
+
+    /// The namespace of the pods.
+    pub(crate) fn namespace(&self) -> &str {
+        self.namespace.name()
+    }
+
+    /// A resource of the namespace.
+    pub(crate) fn path(&self, resource: &str) -> String {
+        format!("/api/v1/namespaces/{}/{resource}", self.namespace.name())
+    }
+
+    /// Does it as an administrator; the object.
+    pub(crate) async fn done(&self, call: Call) -> Value {
+        let answer = call.send(&self.admin).await;
+        assert!(answer.is_success(), "{call}: {} {}", answer.code, answer.message);
+        answer.object()
+    }
+
+    /// Creates a pod on a node, with `change` over its fields, and gives it a kubelet's status.
+    pub(crate) async fn pod(&self, name: &str, node: &str, change: Value, status: Value) -> Value {
+        self.pod_in(self.namespace.name(), name, node, change, status).await
+    }
+
+    /// The same in another namespace.
+    pub(crate) async fn pod_in(
+        &self,
+        namespace: &str,
+        name: &str,
+        node: &str,
+        change: Value,
+        status: Value,
+    ) -> Value {
+        let mut pod = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": name, "labels": {"app": "a"}, "annotations": {"theirs": "1"}},
+            "spec": {
+                "automountServiceAccountToken": false, "restartPolicy": "Never",
+                "terminationGracePeriodSeconds": 30, "nodeName": node,
+                "containers": [{"name": "main", "image": "none"}],
+            },
+        });
+        overlay(&mut pod, change);
+        let pods = format!("/api/v1/namespaces/{namespace}/pods");
+        self.done(Call::create(&pods, pod)).await;
+        let status = json!({"status": status});
+        self.done(Call::patch(format!("{pods}/{name}/status"), status)).await
+    }
+
+    /// A pod of the agent's node that runs.
+    pub(crate) async fn running(&self, name: &str) -> Value {
+        self.pod(name, &self.here(), json!({}), running()).await
+    }
+
+    async fn client(&self, token: Token) -> Client {
+        let bound = |kind: &str, name: &str, object: &Value| BoundObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some(kind.to_owned()),
+            name: Some(name.to_owned()),
+            uid: object["metadata"]["uid"].as_str().map(str::to_owned),
+        };
+        let bound_to = match token {
+            Token::Unbound => None,
+            Token::OfNode => {
+                let node = self.done(Call::get(node_path(&self.here()))).await;
+                Some(bound("Node", &self.here(), &node))
+            }
+            Token::OfPod => {
+                let account = json!({"spec": {"serviceAccountName": AGENT}});
+                let name = self.agent_pod();
+                let here = self.here();
+                let pod = self.pod_in(AGENTS_NAMESPACE, &name, &here, account, running()).await;
+                Some(bound("Pod", &name, &pod))
+            }
+        };
+        let token = self.cluster.bound_token(AGENTS_NAMESPACE, AGENT, bound_to).await;
+        self.cluster.token_client(&token.expect("a token")).await.expect("a client")
+    }
+
+    fn agent_pod(&self) -> String {
+        format!("agent-of-{}", self.namespace.name())
+    }
+
+    /// Waits until each policy is seen to refuse something.
+    async fn policies_hold(&self) {
+        let probe = self.pod("probe", &self.here(), json!({}), running()).await;
+        let other = self.pod("probe-there", &self.there(), json!({}), running()).await;
+        let (pod, other) = (pod_path(&probe), pod_path(&other));
+        let labels = json!({"metadata": {"labels": {"probe": "1"}}});
+        let probes = [
+            Call::patch(format!("{other}/status"), labels.clone()).dry(),
+            Call::patch(format!("{pod}/status"), labels.clone()).dry(),
+            Call::patch(pod.clone(), labels.clone()).dry(),
+            Call::delete(pod, json!({"gracePeriodSeconds": 1})).dry(),
+            Call::patch(node_path(&self.here()), labels).dry(),
+        ];
+        for probe in probes {
+            let answer = async || probe.send(&self.agent).await;
+            eventually("the policy refuses", SOON, answer, |answer| !answer.is_success()).await;
+        }
+    }
+}
+
+/// The path of a node.
+pub(crate) fn node_path(name: &str) -> String {
+    format!("/api/v1/nodes/{name}")
+}
+
+/// The path of a pod.
+pub(crate) fn pod_path(pod: &Value) -> String {
+    let (namespace, name) = (&pod["metadata"]["namespace"], &pod["metadata"]["name"]);
+    let text = |value: &Value| value.as_str().expect("must be a name").to_owned();
+    format!("/api/v1/namespaces/{}/pods/{}", text(namespace), text(name))
+}
+
+/// The status that a kubelet gives a pod that runs.
+pub(crate) fn running() -> Value {
+    let since = "2026-11-21T14:00:00Z";
+    let condition =
+        |name: &str| json!({"type": name, "status": "True", "lastTransitionTime": since});
+    json!({
+        "phase": "Running", "startTime": since,
+        "hostIP": "10.0.0.1", "hostIPs": [{"ip": "10.0.0.1"}],
+        "podIP": "10.1.0.1", "podIPs": [{"ip": "10.1.0.1"}],
+        "conditions": [
+            condition("PodScheduled"), condition("Ready"), condition("ContainersReady"),
+            condition("example.com/gate"),
+        ],
+        "containerStatuses": [{
+            "name": "main", "image": "none", "imageID": "", "ready": true, "restartCount": 0,
+            "state": {"running": {"startedAt": since}},
+        }],
+    })
+}
+
+/// The status of a pod that has ended.
+pub(crate) fn ended(phase: &str) -> Value {
+    let exit_code = i32::from(phase == "Failed");
+    json!({
+        "phase": phase,
+        "conditions": [{"type": "Ready", "status": "False"}],
+        "containerStatuses": [{
+            "name": "main", "image": "none", "imageID": "", "ready": false, "restartCount": 0,
+            "state": {"terminated": {"exitCode": exit_code}},
+        }],
+    })
+}
+
+/// The agent's own view of a pod, as far as the patches depend on it.
+pub(crate) fn view(pod: &Value) -> PodView {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let metadata = &pod["metadata"];
+    PodView {
+        uid: PodUid(text(&metadata["uid"])),
+        namespace: text(&metadata["namespace"]),
+        name: text(&metadata["name"]),
+        generation: metadata["generation"].as_i64().unwrap_or_default(),
+        resource_version: text(&metadata["resourceVersion"]),
+        source: PodSource::Api,
+        owner: Owner::None,
+        restart_policy: RestartPolicy::Never,
+        container_restarts: false,
+        sidecars: Vec::new(),
+        priority: 0,
+        grace_seconds: Some(30),
+        deletion_grace_seconds: None,
+        phase: Phase::Running,
+        has_run: true,
+        containers: Vec::new(),
+        running_since: None,
+        disruption: None,
+    }
+}
+
+fn overlay(base: &mut Value, over: Value) {
+    match (base, over) {
+        (Value::Object(base), Value::Object(over)) => {
+            for (key, value) in over {
+                overlay(base.entry(key).or_insert(Value::Null), value);
+            }
+        }
+        (base, over) => *base = over,
+    }
+}
