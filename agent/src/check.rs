@@ -10,8 +10,9 @@ use anyhow::Context as _;
 use jiff::Timestamp;
 
 use crate::args::{CheckArgs, Output};
+use crate::bus::Bus;
 use crate::host::Host;
-use crate::source::logind::Bus;
+use crate::source::logind::{Logind, NAME};
 use crate::table;
 
 /// Checks the node; 1 if a check fails.
@@ -34,8 +35,12 @@ async fn ask(address: &str, host: &Host) -> facts::Bus {
         Ok(bus) => bus,
         Err(error) => return facts::Bus::Unreachable(error),
     };
-    match bus.logind().await {
-        Ok(Some(logind)) => facts::Bus::WithLogind(Box::new(logind.facts(host).await)),
+    let asked = async {
+        let Some(owner) = bus.owner_of(NAME).await? else { return Ok(None) };
+        Ok(Some(Logind::on(&bus).await?.facts(owner, host).await))
+    };
+    match asked.await {
+        Ok(Some(facts)) => facts::Bus::WithLogind(Box::new(facts)),
         Ok(None) => facts::Bus::WithoutLogind,
         Err(error) => facts::Bus::Mute(error),
     }

@@ -1,7 +1,8 @@
 //! The files of the host, all under one root, so that a test hands in a directory.
 
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use agent_core::shutdown::logind_conf::{ConfFile, DROP_IN_DIRS, MAIN_FILES};
@@ -30,6 +31,24 @@ pub enum HostError {
         #[source]
         source: io::Error,
     },
+    /// The agent's own file among logind's.
+    #[error("cannot write {path}")]
+    Write {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl HostError {
+    /// What the system said.
+    pub fn cause(&self) -> &io::Error {
+        match self {
+            Self::List { source, .. } | Self::Read { source, .. } | Self::Write { source, .. } => {
+                source
+            }
+        }
+    }
 }
 
 impl Host {
@@ -38,7 +57,8 @@ impl Host {
         Self { root }
     }
 
-    fn path(&self, host_path: &str) -> PathBuf {
+    /// Where a file of the host lies.
+    pub fn path(&self, host_path: &str) -> PathBuf {
         self.root.join(host_path.trim_start_matches('/'))
     }
 
@@ -67,6 +87,22 @@ impl Host {
         Some(name.trim_end().to_owned())
     }
 
+    /// The id of this boot: one that the kernel draws each time.
+    pub fn boot_id(&self) -> Result<String, HostError> {
+        let path = self.path("/proc/sys/kernel/random/boot_id");
+        match fs::read_to_string(&path) {
+            Ok(text) => Ok(text.trim().to_owned()),
+            Err(source) => Err(HostError::Read { path, source }),
+        }
+    }
+
+    /// Writes a file of logind's configuration, whole or not at all: mode 0644, in a directory of
+    /// mode 0755 that is made if it is missing. (§1.4)
+    pub fn write_conf_file(&self, host_path: &str, text: &str) -> Result<(), HostError> {
+        let path = self.path(host_path);
+        write_whole(&path, text).map_err(|source| HostError::Write { path, source })
+    }
+
     fn conf_file(&self, host_path: &str) -> Result<Option<ConfFile>, HostError> {
         let path = self.path(host_path);
         match fs::read(&path) {
@@ -78,6 +114,22 @@ impl Host {
             Err(source) => Err(HostError::Read { path, source }),
         }
     }
+}
+
+fn write_whole(path: &Path, text: &str) -> io::Result<()> {
+    let dir = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
+    if !dir.is_dir() {
+        fs::DirBuilder::new().recursive(true).mode(0o755).create(dir)?;
+    }
+    // No name that logind reads, should it stay behind.
+    let new = path.with_extension("new");
+    let mut file =
+        fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(&new)?;
+    // The mask of the process may have taken bits away.
+    file.set_permissions(fs::Permissions::from_mode(0o644))?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&new, path)
 }
 
 fn names(dir: &Path) -> Result<Vec<String>, HostError> {
@@ -124,6 +176,7 @@ mod tests {
         let link = root.path().join("etc/systemd/logind.conf.d/mask.conf");
         std::os::unix::fs::symlink("/dev/null", link).expect("must be linkable");
         write("proc/77/comm", "kubelet\n");
+        write("proc/sys/kernel/random/boot_id", "one-boot\n");
 
         let host = Host::new(root.path().to_owned());
         let mut files = host.logind_conf_files().expect("must be readable");
@@ -139,8 +192,29 @@ mod tests {
         assert_eq!(found, expected);
         assert_eq!(host.process_name(77).as_deref(), Some("kubelet"));
         assert_eq!(host.process_name(78), None);
+        assert_eq!(host.boot_id().expect("must be readable"), "one-boot");
         assert!(host.bus_address().ends_with("/run/dbus/system_bus_socket"));
         let empty = Host::new(root.path().join("none"));
         assert_eq!(empty.logind_conf_files().expect("must be readable"), []);
+    }
+    #[test]
+    fn a_conf_file_is_written_whole_and_readable_for_all() {
+        let root = tempfile::tempdir().expect("must be creatable");
+        let host = Host::new(root.path().to_owned());
+        let path = "/etc/systemd/logind.conf.d/zz.conf";
+        for text in ["first, longer", "second"] {
+            host.write_conf_file(path, text).expect("must be writable");
+            assert_eq!(fs::read_to_string(host.path(path)).expect("must be there"), text);
+        }
+        let mode = |path: &Path| fs::metadata(path).expect("must be there").permissions().mode();
+        assert_eq!(mode(&host.path(path)) & 0o777, 0o644);
+        let dir = host.path("/etc/systemd/logind.conf.d");
+        assert_eq!(mode(&dir) & 0o777, 0o755);
+        let left: Vec<_> = fs::read_dir(dir).expect("must be there").collect();
+        assert_eq!(left.len(), 1, "{left:?}");
+
+        fs::write(root.path().join("file"), "").expect("must be writable");
+        let error = host.write_conf_file("/file/a.conf", "").expect_err("must fail");
+        assert_eq!(error.cause().kind(), io::ErrorKind::AlreadyExists, "{error}");
     }
 }

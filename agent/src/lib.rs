@@ -2,8 +2,10 @@
 //! library so that tests drive each part against doubles; `main.rs` is the program.
 
 pub mod args;
+pub mod bus;
 pub mod check;
 pub mod client;
+pub mod clock;
 pub mod driver;
 pub mod host;
 pub mod link;

@@ -3,3 +3,5 @@
 
 pub mod api;
 pub mod events;
+pub mod journal;
+pub mod logind;

@@ -3,20 +3,25 @@
 use std::time::Duration;
 
 use agent_core::check::facts::{
-    Answer, CallError, Inhibitor, LogindFacts, ScheduledShutdown, Trial, kubelets_lock,
+    Answer, Inhibitor, LogindFacts, ScheduledShutdown, Trial, kubelets_lock,
 };
+use agent_core::protocol::event::LogindState;
 use agent_core::time_span::TimeSpan;
-use tokio::time::{Instant, sleep, timeout};
-use zbus::connection::Builder;
-use zbus::fdo::DBusProxy;
-use zbus::names::BusName;
+use jiff::Timestamp;
+use tokio::time::{Instant, sleep};
+use zbus::OwnedFd;
 use zbus::proxy::CacheProperties;
-use zbus::{Connection, DBusError as _, OwnedFd};
 
+use crate::bus::{Bus, answer};
 use crate::host::Host;
 
-const NAME: &str = "org.freedesktop.login1";
-const CALL_TIME_MAX: Duration = Duration::from_secs(5);
+/// The name that logind owns on the bus.
+pub const NAME: &str = "org.freedesktop.login1";
+/// Where its manager lies.
+pub(crate) const PATH: &str = "/org/freedesktop/login1";
+/// What our locks say of whose they are.
+pub const WHO: &str = "epilogue-agent";
+
 /// logind hears of a closed descriptor in its event loop, after what is queued there.
 const RELEASE_TIME_MAX: Duration = Duration::from_secs(2);
 const RELEASE_POLL: Duration = Duration::from_millis(50);
@@ -42,62 +47,54 @@ trait Manager {
     fn scheduled_shutdown(&self) -> zbus::Result<(String, u64)>;
 }
 
-/// A connection to the bus.
-#[derive(Debug)]
-pub struct Bus {
-    connection: Connection,
+/// What the agent's own lock says it is for. It tells the lock from those of other processes: in
+/// a pod the pid that we know is not the one that logind sees.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OurLock {
+    why: String,
+}
+
+impl OurLock {
+    /// The words of the process that started at `boot`, on CLOCK_BOOTTIME.
+    pub fn new(boot: Duration) -> Self {
+        let mark = u64::try_from(boot.as_nanos()).unwrap_or(u64::MAX);
+        let why = format!("Waits until the ends of this node's pods are reported ({mark:x})");
+        Self { why }
+    }
+
+    /// The words.
+    pub fn why(&self) -> &str {
+        &self.why
+    }
 }
 
 /// logind, behind its name on the bus.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Logind {
-    owner: String,
     manager: ManagerProxy<'static>,
 }
 
-impl Bus {
-    /// Connects; no call on the connection waits for its reply without end.
-    pub async fn connect(address: &str) -> Answer<Self> {
-        let connecting = Builder::address(address).method_timeout(CALL_TIME_MAX).build();
-        match timeout(CALL_TIME_MAX, connecting).await {
-            Ok(result) => {
-                result.map(|connection| Self { connection }).map_err(|error| failure(&error))
-            }
-            Err(_) => Err(no_reply()),
-        }
-    }
-
-    /// logind, if somebody owns its name. Asks the bus, because a call to logind itself would
-    /// start it where the bus may.
-    pub async fn logind(&self) -> Answer<Option<Logind>> {
-        let name = BusName::try_from(NAME).expect("a literal name must be valid");
-        let bus = DBusProxy::new(&self.connection).await.map_err(|error| failure(&error))?;
-        let owner = match bus.get_name_owner(name).await {
-            Ok(owner) => owner.to_string(),
-            Err(zbus::fdo::Error::NameHasNoOwner(_)) => return Ok(None),
-            Err(error) => return Err(failure(&error.into())),
-        };
+impl Logind {
+    /// logind on this bus, whether somebody owns its name or not.
+    pub async fn on(bus: &Bus) -> Answer<Self> {
         // The delay is declared constant and is not; the other two never announce a change.
         // (§1.1)
-        let manager = ManagerProxy::builder(&self.connection)
+        let proxy = ManagerProxy::builder(bus.connection())
             .cache_properties(CacheProperties::No)
             .build()
-            .await
-            .map_err(|error| failure(&error))?;
-        Ok(Some(Logind { owner, manager }))
+            .await;
+        answer(proxy).map(|manager| Self { manager })
     }
-}
 
-impl Logind {
     /// Asks everything that a check needs, and tries a lock.
-    pub async fn facts(&self, host: &Host) -> LogindFacts {
+    pub async fn facts(&self, owner: String, host: &Host) -> LogindFacts {
         let inhibitors = self.inhibitors().await;
         let kubelet = inhibitors.as_ref().ok().and_then(|list| kubelets_lock(list));
         let kubelet_process = kubelet.and_then(|lock| host.process_name(lock.pid));
         LogindFacts {
-            owner: self.owner.clone(),
+            owner,
             delay: self.delay().await,
-            preparing: answer(self.manager.preparing_for_shutdown().await),
+            preparing: self.preparing().await,
             scheduled: self.scheduled().await,
             inhibitors,
             kubelet_process,
@@ -105,8 +102,37 @@ impl Logind {
         }
     }
 
-    async fn delay(&self) -> Answer<TimeSpan> {
+    /// What the properties say now, and whether our lock is held. Fails where it is not known
+    /// whether a shutdown is under way: the rest can be guessed.
+    pub async fn state(&self, owner: String, lock: &OurLock) -> Answer<LogindState> {
+        let (preparing, delay, scheduled, listed) = tokio::join!(
+            self.preparing(),
+            self.delay(),
+            self.scheduled(),
+            self.is_listed(lock.why())
+        );
+        Ok(LogindState {
+            owner,
+            delay: delay.ok().map(granted),
+            preparing: preparing?,
+            scheduled: scheduled.ok().flatten().map(at_time),
+            lock_listed: listed.unwrap_or(false),
+        })
+    }
+
+    /// Takes a delay lock on shutdown, as long as any copy of the descriptor is open.
+    pub async fn inhibit(&self, why: &str) -> Answer<std::os::fd::OwnedFd> {
+        answer(self.manager.inhibit("shutdown", WHO, why, "delay").await).map(Into::into)
+    }
+
+    /// `InhibitDelayMaxUSec`.
+    pub async fn delay(&self) -> Answer<TimeSpan> {
         answer(self.manager.inhibit_delay_max_usec().await).map(TimeSpan::from_micros)
+    }
+
+    /// `PreparingForShutdown`.
+    pub async fn preparing(&self) -> Answer<bool> {
+        answer(self.manager.preparing_for_shutdown().await)
     }
 
     async fn scheduled(&self) -> Answer<Option<ScheduledShutdown>> {
@@ -114,7 +140,8 @@ impl Logind {
         Ok((!kind.is_empty()).then_some(ScheduledShutdown { kind, at_micros }))
     }
 
-    async fn inhibitors(&self) -> Answer<Vec<Inhibitor>> {
+    /// Everybody's locks.
+    pub async fn inhibitors(&self) -> Answer<Vec<Inhibitor>> {
         let list = answer(self.manager.list_inhibitors().await)?;
         let inhibitor =
             |(what, who, why, mode, uid, pid)| Inhibitor { what, who, why, mode, uid, pid };
@@ -122,26 +149,26 @@ impl Logind {
     }
 
     async fn trial(&self) -> Trial {
-        let why = self.why();
-        let lock = match self.manager.inhibit("shutdown", "epilogue-agent", &why, "delay").await {
+        let why = self.trial_why();
+        let lock = match self.inhibit(&why).await {
             Ok(lock) => lock,
-            Err(error) => return Trial::Refused(failure(&error)),
+            Err(error) => return Trial::Refused(error),
         };
         let listed = self.is_listed(&why).await;
         drop(lock);
         Trial::Taken { listed, released: self.is_released(&why).await }
     }
 
-    /// Names the connection, by which our lock is found again: in a pod our pid is not the one
-    /// that logind sees.
-    fn why(&self) -> String {
+    fn trial_why(&self) -> String {
         let connection = self.manager.inner().connection();
         let name = connection.unique_name().map_or("unnamed", |name| name.as_str());
         format!("Tries whether a shutdown can be delayed (connection {name})")
     }
 
-    async fn is_listed(&self, why: &str) -> Answer<bool> {
-        Ok(self.inhibitors().await?.iter().any(|lock| lock.why == why))
+    /// Whether a lock with these words is held.
+    pub async fn is_listed(&self, why: &str) -> Answer<bool> {
+        let list = self.inhibitors().await?;
+        Ok(list.iter().any(|lock| lock.why == why && lock.holds_shutdown("delay")))
     }
 
     async fn is_released(&self, why: &str) -> Answer<bool> {
@@ -158,32 +185,34 @@ impl Logind {
     }
 }
 
-fn answer<T>(result: zbus::Result<T>) -> Answer<T> {
-    result.map_err(|error| failure(&error))
+/// The delay as a duration that others can be added to: one without end is some 500,000 years.
+pub(crate) fn granted(delay: TimeSpan) -> Duration {
+    delay.duration().min(Duration::from_micros(u64::MAX))
 }
 
-fn failure(error: &zbus::Error) -> CallError {
-    let text = |words: Option<&str>, name: &str| words.unwrap_or(name).to_owned();
-    match error {
-        zbus::Error::MethodError(name, words, _) => {
-            CallError { name: name.to_string(), message: text(words.as_deref(), name) }
-        }
-        zbus::Error::FDO(inner) => {
-            let name = inner.name().to_string();
-            CallError { message: text(inner.description(), &name), name }
-        }
-        zbus::Error::InputOutput(inner) if inner.kind() == std::io::ErrorKind::TimedOut => {
-            no_reply()
-        }
-        // Its own words repeat the address.
-        zbus::Error::Connection(inner, _) => {
-            CallError { name: String::new(), message: inner.to_string() }
-        }
-        _ => CallError { name: String::new(), message: error.to_string() },
+fn at_time(scheduled: ScheduledShutdown) -> (String, Timestamp) {
+    let micros = i64::try_from(scheduled.at_micros).ok();
+    let at = micros.and_then(|micros| Timestamp::from_microsecond(micros).ok());
+    (scheduled.kind, at.unwrap_or(Timestamp::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_process_s_lock_has_words_of_its_own() {
+        let (first, second) = (OurLock::new(Duration::ZERO), OurLock::new(Duration::from_nanos(1)));
+        assert_ne!(first.why(), second.why());
     }
-}
 
-fn no_reply() -> CallError {
-    let message = format!("no reply within {}s", CALL_TIME_MAX.as_secs());
-    CallError { name: "org.freedesktop.DBus.Error.NoReply".to_owned(), message }
+    #[test]
+    fn no_number_of_loginds_is_out_of_bounds() {
+        assert_eq!(granted(TimeSpan::from_secs(5)), Duration::from_secs(5));
+        assert!(granted(TimeSpan::INFINITY).checked_add(Duration::from_hours(1)).is_some());
+        let at = |at_micros| at_time(ScheduledShutdown { kind: "reboot".into(), at_micros }).1;
+        assert_eq!(at(1_000_000), Timestamp::from_second(1).expect("must be a time"));
+        assert_eq!(at(u64::MAX), Timestamp::MAX);
+        assert_eq!(at(i64::MAX as u64), Timestamp::MAX);
+    }
 }

@@ -1,7 +1,14 @@
 //! Where facts come from. Each source asks and reports; what it means is the core's to say.
 
+pub mod kubelet;
+mod kubelet_config;
+mod kubelet_http;
+mod listeners;
 pub mod logind;
+pub mod logind_session;
+mod logind_signs;
 pub mod node;
 pub mod pods;
+pub mod systemd;
 pub mod watch;
 pub(crate) mod wire_pod;

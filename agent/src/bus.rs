@@ -1,0 +1,118 @@
+//! The system's message bus: connects, asks who owns a name, and puts what went wrong into words.
+
+use std::io;
+use std::time::Duration;
+
+use agent_core::check::facts::{Answer, CallError};
+use epilogue_common::outcome::{Failure, FailureKind};
+use tokio::time::timeout;
+use zbus::connection::Builder;
+use zbus::fdo::DBusProxy;
+use zbus::names::BusName;
+use zbus::{Connection, DBusError as _};
+
+/// No call waits longer for its reply.
+pub const CALL_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// A connection to the bus. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Bus {
+    connection: Connection,
+}
+
+impl Bus {
+    /// Connects; no call on the connection waits for its reply without end.
+    pub async fn connect(address: &str) -> Answer<Self> {
+        let connecting = Builder::address(address).method_timeout(CALL_TIME_MAX).build();
+        match timeout(CALL_TIME_MAX, connecting).await {
+            Ok(connected) => answer(connected).map(|connection| Self { connection }),
+            Err(_) => Err(no_reply()),
+        }
+    }
+
+    /// The unique name of the connection that owns a name, if there is one. Asks the bus, because
+    /// a call to the owner itself would start a service where the bus may.
+    pub async fn owner_of(&self, name: &'static str) -> Answer<Option<String>> {
+        let name = BusName::try_from(name).expect("a literal name must be valid");
+        let bus = answer(DBusProxy::new(&self.connection).await)?;
+        match bus.get_name_owner(name).await {
+            Ok(owner) => Ok(Some(owner.to_string())),
+            Err(zbus::fdo::Error::NameHasNoOwner(_)) => Ok(None),
+            Err(error) => Err(failure(&error.into())),
+        }
+    }
+
+    pub(crate) fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    /// Closes the connection under all clones.
+    pub async fn close(self) {
+        // It may be closed already; nothing is left to be said then.
+        let _ = self.connection.close().await;
+    }
+}
+
+pub(crate) fn answer<T>(result: zbus::Result<T>) -> Answer<T> {
+    result.map_err(|error| failure(&error))
+}
+
+fn failure(error: &zbus::Error) -> CallError {
+    let text = |words: Option<&str>, name: &str| words.unwrap_or(name).to_owned();
+    match error {
+        zbus::Error::MethodError(name, words, _) => {
+            CallError { name: name.to_string(), message: text(words.as_deref(), name) }
+        }
+        zbus::Error::FDO(inner) => {
+            let name = inner.name().to_string();
+            CallError { message: text(inner.description(), &name), name }
+        }
+        zbus::Error::InputOutput(inner) if inner.kind() == io::ErrorKind::TimedOut => no_reply(),
+        // Its own words repeat the address.
+        zbus::Error::Connection(inner, _) => {
+            CallError { name: String::new(), message: inner.to_string() }
+        }
+        _ => CallError { name: String::new(), message: error.to_string() },
+    }
+}
+
+pub(crate) fn no_reply() -> CallError {
+    let message = format!("no reply within {}s", CALL_TIME_MAX.as_secs());
+    CallError { name: "org.freedesktop.DBus.Error.NoReply".to_owned(), message }
+}
+
+/// What went wrong on the bus, in the terms of an action's result. `what` says what was tried.
+pub(crate) fn as_failure(what: &str, error: &CallError) -> Failure {
+    let kind = match error.name.as_str() {
+        // Nothing came back: it may have been done.
+        "" | "org.freedesktop.DBus.Error.NoReply" | "org.freedesktop.DBus.Error.Timeout" => {
+            FailureKind::Unknown
+        }
+        "org.freedesktop.DBus.Error.AccessDenied"
+        | "org.freedesktop.DBus.Error.InteractiveAuthorizationRequired" => FailureKind::Forbidden,
+        "org.freedesktop.DBus.Error.LimitsExceeded" => FailureKind::TooManyRequests,
+        "org.freedesktop.DBus.Error.ServiceUnknown"
+        | "org.freedesktop.DBus.Error.NameHasNoOwner" => FailureKind::NotFound,
+        _ => FailureKind::Other,
+    };
+    Failure::new(kind, format!("{what}: {}", error.message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_of_the_bus_falls_into_the_class_of_its_name() {
+        let kind = |name: &str| {
+            let error = CallError { name: name.to_owned(), message: "words".to_owned() };
+            as_failure("cannot ask", &error).kind
+        };
+        assert_eq!(kind(""), FailureKind::Unknown);
+        assert_eq!(kind("org.freedesktop.DBus.Error.AccessDenied"), FailureKind::Forbidden);
+        assert_eq!(kind("org.freedesktop.DBus.Error.LimitsExceeded"), FailureKind::TooManyRequests);
+        assert_eq!(kind("org.freedesktop.systemd1.NoSuchUnit"), FailureKind::Other);
+        let words = as_failure("cannot ask", &no_reply());
+        assert_eq!(words.to_string(), "cannot ask: no reply within 5s");
+    }
+}

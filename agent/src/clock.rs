@@ -1,0 +1,59 @@
+//! The clocks, read together: two of the kernel's, and the API server's as far as it is known.
+//! (spec/node-agent.md §9.8)
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use agent_core::protocol::event::Now;
+use jiff::{SignedDuration, Timestamp};
+use nix::time::{ClockId, clock_gettime};
+
+/// Reads the clocks. Clones share the offset.
+#[derive(Clone, Debug)]
+pub struct Clock {
+    /// What has to be added to this machine's time to have the API server's, in ms.
+    offset_ms: Arc<AtomicI64>,
+}
+
+impl Clock {
+    /// Clocks whose wall time is corrected by `offset_ms`, as whoever hears the API's `Date`
+    /// headers keeps it up to date.
+    pub fn new(offset_ms: Arc<AtomicI64>) -> Self {
+        Self { offset_ms }
+    }
+
+    /// The time.
+    pub fn now(&self) -> Now {
+        let offset = SignedDuration::from_millis(self.offset_ms.load(Ordering::Relaxed));
+        let system = Timestamp::now();
+        Now {
+            monotonic: read(ClockId::CLOCK_MONOTONIC),
+            boot: read(ClockId::CLOCK_BOOTTIME),
+            wall: system.checked_add(offset).unwrap_or(system),
+        }
+    }
+}
+
+fn read(clock: ClockId) -> Duration {
+    clock_gettime(clock).expect("Linux must have the clock").into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_wall_clock_is_the_api_s_and_the_others_go_forward() {
+        let offset = Arc::new(AtomicI64::new(0));
+        let clock = Clock::new(Arc::clone(&offset));
+        let before = clock.now();
+        offset.store(3_600_000, Ordering::Relaxed);
+        let after = clock.now();
+        assert!(after.monotonic >= before.monotonic && after.boot >= before.boot);
+        let moved = after.wall.duration_since(before.wall);
+        assert!(moved >= SignedDuration::from_hours(1), "{moved}");
+        offset.store(i64::MAX, Ordering::Relaxed);
+        assert!(clock.now().wall >= before.wall, "an absurd offset must not count");
+    }
+}

@@ -1,0 +1,321 @@
+//! The journal on the disk: one frame a record, each with its length and checksum, synced before
+//! the action counts as done. What the records mean is not known here.
+//! (spec/node-agent.md §9.2, §12)
+
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, ErrorKind, Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use agent_core::protocol::action::Action;
+use agent_core::protocol::event::ActionResult;
+use agent_core::protocol::journal::Record;
+use epilogue_common::outcome::{Failure, FailureKind};
+use thiserror::Error;
+use tokio::sync::Mutex;
+
+/// The file's name in its directory.
+pub const FILE_NAME: &str = "journal";
+/// A run on a node with 500 pods writes about 1 MB.
+const BYTES_MAX: u64 = 16 << 20;
+/// The longest record names all pods of a node.
+const RECORD_BYTES_MAX: usize = 1 << 20;
+/// Length and checksum, four bytes each, little end first.
+const HEAD: usize = 8;
+
+/// Why the journal could not be read or written.
+#[derive(Debug, Error)]
+pub enum JournalError {
+    /// Its directory.
+    #[error("cannot make the journal's directory {path}")]
+    Directory {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    /// Its file.
+    #[error("cannot open the journal {path}")]
+    Open {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    /// Another process has it.
+    #[error("another agent has the journal {path} open")]
+    Taken { path: PathBuf },
+    /// Its content.
+    #[error("cannot read the journal {path}")]
+    Read {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    /// A record, or the end of all.
+    #[error("cannot write the journal {path}")]
+    Write {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    /// There is too much of it.
+    #[error("the journal {path} would have more than {} MiB", BYTES_MAX >> 20)]
+    Full { path: PathBuf },
+    /// A record cannot be put into words, or has too many.
+    #[error("a record is not fit for the journal: {0}")]
+    Record(String),
+}
+
+/// Carries out what concerns the journal. The driver gives it one action after the other: the
+/// order of the records is that of the actions.
+#[derive(Clone, Debug)]
+pub struct JournalSink {
+    journal: Arc<Mutex<Journal>>,
+}
+
+/// What a start finds.
+#[derive(Debug)]
+pub struct Opened {
+    /// Where records go from now on.
+    pub sink: JournalSink,
+    /// The records of the run that was under way, oldest first.
+    pub records: Vec<Record>,
+    /// What people should know: what was cut off, or why there is no journal.
+    pub notes: Vec<String>,
+}
+
+#[derive(Debug)]
+struct Journal {
+    path: PathBuf,
+    /// None if it could not be opened; each action tries again.
+    open: Option<Open>,
+}
+
+#[derive(Debug)]
+struct Open {
+    file: File,
+    /// Where the last whole frame ends; the file may be longer after a write that failed.
+    end: u64,
+}
+
+/// What the bytes of a journal hold.
+#[derive(Debug, Default, PartialEq)]
+struct Content {
+    records: Vec<Record>,
+    /// Where the last whole frame ends.
+    end: usize,
+    /// Whole frames whose record this version does not know.
+    unknown: usize,
+}
+
+impl JournalSink {
+    /// Opens `dir`'s journal, makes it if there is none, and reads it. Never fails: without a
+    /// journal the agent works, only not beyond a crash.
+    pub async fn open(dir: &Path) -> Opened {
+        let path = dir.join(FILE_NAME);
+        let mut journal = Journal { path, open: None };
+        let (journal, read) = blocking(move || {
+            let read = journal.open();
+            (journal, read)
+        })
+        .await;
+        let sink = Self { journal: Arc::new(Mutex::new(journal)) };
+        match read {
+            Ok((records, notes)) => Opened { sink, records, notes },
+            Err(error) => {
+                Opened { sink, records: Vec::new(), notes: vec![failure(&error).message] }
+            }
+        }
+    }
+
+    /// Carries out `Journal` or `CloseJournal`.
+    pub async fn carry_out(&self, action: &Action) -> ActionResult {
+        let records = match action {
+            Action::Journal(records) => Some(records.clone()),
+            Action::CloseJournal => None,
+            _ => {
+                let words = "not an action on the journal";
+                return ActionResult::Done(Err(Failure::new(FailureKind::Other, words)));
+            }
+        };
+        let mut journal = Arc::clone(&self.journal).lock_owned().await;
+        let written = blocking(move || match records {
+            Some(records) => journal.append(&records),
+            None => journal.clear(),
+        });
+        ActionResult::Done(written.await.map_err(|error| failure(&error)))
+    }
+}
+
+/// A disk may take its time; nobody else has to wait for it.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(value) => value,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // The runtime is going down: nobody waits for the answer.
+            Err(_) => std::future::pending().await,
+        },
+    }
+}
+
+impl Journal {
+    fn open(&mut self) -> Result<(Vec<Record>, Vec<String>), JournalError> {
+        let path = &self.path;
+        let dir = path.parent().expect("the path must have been joined to a directory");
+        if !dir.is_dir() {
+            let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
+            made.map_err(|source| JournalError::Directory { path: dir.to_owned(), source })?;
+        }
+        let mut options = OpenOptions::new();
+        let opened =
+            options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
+        let unopened = |source| JournalError::Open { path: path.clone(), source };
+        let mut file = opened.map_err(unopened)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(JournalError::Taken { path: path.clone() });
+            }
+            Err(TryLockError::Error(source)) => return Err(unopened(source)),
+        }
+        // The name itself has to survive too. (§12)
+        File::open(dir).and_then(|dir| dir.sync_all()).map_err(unopened)?;
+        let unread = |source| JournalError::Read { path: path.clone(), source };
+        let mut bytes = Vec::new();
+        (&mut file).take(BYTES_MAX).read_to_end(&mut bytes).map_err(unread)?;
+        let length = file.metadata().map_err(unread)?.len();
+        let content = read(&bytes);
+        let notes = self.notes(&content, length);
+        let end = content.end as u64;
+        self.open = Some(Open { file, end });
+        Ok((content.records, notes))
+    }
+
+    fn notes(&self, content: &Content, length: u64) -> Vec<String> {
+        let path = self.path.display();
+        let mut notes = Vec::new();
+        let cut = length - content.end as u64;
+        if cut > 0 {
+            notes.push(format!(
+                "the journal {path} breaks off: its last {cut} of {length} bytes are left out, \
+                 {} records before them count",
+                content.records.len()
+            ));
+        }
+        if content.unknown > 0 {
+            notes.push(format!(
+                "the journal {path} has {} records of a kind that this version does not know",
+                content.unknown
+            ));
+        }
+        notes
+    }
+
+    fn append(&mut self, records: &[Record]) -> Result<(), JournalError> {
+        let mut bytes = Vec::new();
+        for record in records {
+            frame(record, &mut bytes)?;
+        }
+        let path = self.path.clone();
+        let open = self.opened()?;
+        let end = open.end + bytes.len() as u64;
+        if end > BYTES_MAX {
+            return Err(JournalError::Full { path });
+        }
+        open.write(&bytes).map_err(|source| JournalError::Write { path, source })?;
+        open.end = end;
+        Ok(())
+    }
+
+    fn clear(&mut self) -> Result<(), JournalError> {
+        let path = self.path.clone();
+        let open = self.opened()?;
+        let cut = open.file.set_len(0).and_then(|()| open.file.sync_all());
+        cut.map_err(|source| JournalError::Write { path, source })?;
+        open.end = 0;
+        Ok(())
+    }
+
+    /// The open file. One that is opened late belongs to a run whose records were not read at the
+    /// start: what it has stays, and new ones go behind.
+    fn opened(&mut self) -> Result<&mut Open, JournalError> {
+        if self.open.is_none() {
+            self.open()?;
+        }
+        Ok(self.open.as_mut().expect("the journal must be open now"))
+    }
+}
+
+impl Open {
+    /// Writes behind the last whole frame: what a write that failed has left goes first, so that
+    /// nothing torn lies between two frames.
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file.set_len(self.end)?;
+        self.file.seek(SeekFrom::Start(self.end))?;
+        self.file.write_all(bytes)?;
+        self.file.sync_all()
+    }
+}
+
+fn frame(record: &Record, bytes: &mut Vec<u8>) -> Result<(), JournalError> {
+    let json =
+        serde_json::to_vec(record).map_err(|error| JournalError::Record(error.to_string()))?;
+    let length = u32::try_from(json.len()).ok().filter(|_| json.len() <= RECORD_BYTES_MAX);
+    let length = length.ok_or_else(|| JournalError::Record(format!("{} bytes", json.len())))?;
+    bytes.extend(length.to_le_bytes());
+    bytes.extend(checksum(length, &json).to_le_bytes());
+    bytes.extend(json);
+    Ok(())
+}
+
+/// Also over the length: zeros are no frame.
+fn checksum(length: u32, json: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&length.to_le_bytes());
+    hasher.update(json);
+    hasher.finalize()
+}
+
+/// The longest beginning that is whole.
+fn read(bytes: &[u8]) -> Content {
+    let mut content = Content::default();
+    while let Some(json) = first_frame(&bytes[content.end..]) {
+        match serde_json::from_slice(json) {
+            Ok(record) => content.records.push(record),
+            Err(_) => content.unknown += 1,
+        }
+        content.end += HEAD + json.len();
+    }
+    content
+}
+
+fn first_frame(bytes: &[u8]) -> Option<&[u8]> {
+    let (length, rest) = bytes.split_first_chunk::<4>()?;
+    let (sum, rest) = rest.split_first_chunk::<4>()?;
+    let length = u32::from_le_bytes(*length);
+    let json = rest.get(..usize::try_from(length).ok()?)?;
+    let whole =
+        json.len() <= RECORD_BYTES_MAX && checksum(length, json) == u32::from_le_bytes(*sum);
+    whole.then_some(json)
+}
+
+fn failure(error: &JournalError) -> Failure {
+    let cause =
+        std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<io::Error>());
+    let remedy = match cause.map(io::Error::kind) {
+        Some(ErrorKind::ReadOnlyFilesystem) => {
+            "; the file system is read-only: give the agent a directory that it may write \
+             (--state-dir), late in a shutdown it is to be expected"
+        }
+        Some(ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => {
+            "; free space on this file system, or choose another with --state-dir"
+        }
+        Some(ErrorKind::PermissionDenied) => {
+            "; give the agent a directory that it may write (--state-dir)"
+        }
+        _ => "",
+    };
+    let cause = cause.map_or_else(String::new, |cause| format!(": {cause}"));
+    Failure::new(FailureKind::Other, format!("{error}{cause}{remedy}"))
+}

@@ -1,0 +1,165 @@
+//! Holds the agent's delay lock, and has logind grant a longer delay. Each action goes over a
+//! connection of its own: a lock hangs on its descriptor alone, and no state of the session's
+//! stands in its way. (spec/node-agent.md §1.1, §1.2, §9.2)
+
+use std::io::ErrorKind;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use agent_core::check::facts::{Answer, CallError};
+use agent_core::protocol::action::Action;
+use agent_core::protocol::event::ActionResult;
+use agent_core::shutdown::logind_conf::{DropIn, OUR_DROP_IN, OUR_WISH_MAX, drop_in};
+use agent_core::time_span::TimeSpan;
+use epilogue_common::outcome::{Failure, FailureKind, Outcome};
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use tokio::sync::Mutex;
+use tokio::time::{Instant, sleep};
+
+use crate::bus::{Bus, as_failure};
+use crate::host::{Host, HostError};
+use crate::source::logind::{Logind, OurLock, granted};
+use crate::source::systemd::Systemd;
+
+const IN_PROGRESS: &str = "org.freedesktop.login1.OperationInProgress";
+const UNIT: &str = "systemd-logind.service";
+/// logind reads its files again some time after the signal.
+const FOLLOW_TIME_MAX: Duration = Duration::from_secs(5);
+const FOLLOW_POLL_MIN: Duration = Duration::from_millis(50);
+const FOLLOW_POLL_MAX: Duration = Duration::from_millis(500);
+
+/// Carries out what concerns logind.
+#[derive(Debug)]
+pub struct LogindSink {
+    address: String,
+    host: Host,
+    words: OurLock,
+    /// The one copy of the descriptor: dropping it is the release.
+    lock: Mutex<Option<OwnedFd>>,
+}
+
+impl LogindSink {
+    /// A sink over the bus at `address`, without a lock. `words` are what the session looks for.
+    pub fn new(address: String, host: Host, words: OurLock) -> Self {
+        Self { address, host, words, lock: Mutex::default() }
+    }
+
+    /// Carries out `TakeLock`, `ReleaseLock` or `RaiseDelay`.
+    pub async fn carry_out(&self, action: &Action) -> ActionResult {
+        match action {
+            Action::TakeLock => self.take().await,
+            Action::ReleaseLock => {
+                drop(self.lock.lock().await.take());
+                ActionResult::Done(Ok(()))
+            }
+            Action::RaiseDelay { wanted } => ActionResult::Delay(self.raise(*wanted).await),
+            _ => {
+                let words = "not an action on logind";
+                ActionResult::Done(Err(Failure::new(FailureKind::Other, words)))
+            }
+        }
+    }
+
+    /// Takes a new lock, and only then drops the one before. (SD7)
+    async fn take(&self) -> ActionResult {
+        let mut lock = self.lock.lock().await;
+        match self.inhibit().await {
+            Ok(descriptor) => match close_on_exec(&descriptor) {
+                Ok(()) => {
+                    *lock = Some(descriptor);
+                    ActionResult::Locked
+                }
+                Err(failure) => ActionResult::Done(Err(failure)),
+            },
+            Err(error) if error.name == IN_PROGRESS => ActionResult::LockRefusedInProgress,
+            Err(error) => ActionResult::Done(Err(as_failure("cannot take a delay lock", &error))),
+        }
+    }
+
+    async fn inhibit(&self) -> Answer<OwnedFd> {
+        let bus = Bus::connect(&self.address).await?;
+        let asked = async { Logind::on(&bus).await?.inhibit(self.words.why()).await };
+        let taken = asked.await;
+        bus.close().await;
+        taken
+    }
+
+    async fn raise(&self, wanted: Duration) -> Outcome<Duration> {
+        let unreachable = |error| as_failure("cannot reach logind", &error);
+        let bus = Bus::connect(&self.address).await.map_err(unreachable)?;
+        let raised = self.raise_over(&bus, wanted).await;
+        bus.close().await;
+        raised
+    }
+
+    async fn raise_over(&self, bus: &Bus, wanted: Duration) -> Outcome<Duration> {
+        let unread = |error: CallError| as_failure("cannot read InhibitDelayMaxUSec", &error);
+        let logind = Logind::on(bus).await.map_err(unread)?;
+        let now = logind.delay().await.map_err(unread)?;
+        let Some(expected) = self.write(now, wanted).await? else { return Ok(granted(now)) };
+        Systemd::on(bus).hang_up(UNIT).await.map_err(|error| {
+            let what = format!(
+                "cannot have {UNIT} read its files again (run `systemctl kill -s HUP {UNIT}`)"
+            );
+            as_failure(&what, &error)
+        })?;
+        let end = Instant::now() + FOLLOW_TIME_MAX;
+        let mut pause = FOLLOW_POLL_MIN;
+        loop {
+            let now = logind.delay().await.map_err(unread)?;
+            if now >= expected || Instant::now() >= end {
+                return Ok(granted(now));
+            }
+            sleep(pause.min(end.saturating_duration_since(Instant::now()))).await;
+            pause = (pause * 2).min(FOLLOW_POLL_MAX);
+        }
+    }
+
+    /// Writes what has to be written. The delay that logind has to grant when it has read its
+    /// files again; none if there is no need for it.
+    async fn write(&self, now: TimeSpan, wanted: Duration) -> Outcome<Option<TimeSpan>> {
+        let host = self.host.clone();
+        let write = move || {
+            let files = host.logind_conf_files().map_err(|error| unwritten(&error))?;
+            match drop_in(&files, now, wanted, OUR_WISH_MAX) {
+                DropIn::NotNeeded => Ok(None),
+                DropIn::Reload { by } => Ok(Some(by.delay)),
+                DropIn::Write { delay, text } => {
+                    host.write_conf_file(OUR_DROP_IN, &text).map_err(|error| unwritten(&error))?;
+                    Ok(Some(delay))
+                }
+                DropIn::Shadowed { by, delay } => {
+                    let words = format!(
+                        "{} sets {} and sorts after {OUR_DROP_IN}: set {delay} there, or mask it \
+                         by a link to /dev/null of that name in /etc/systemd/logind.conf.d",
+                        by.path, by.delay
+                    );
+                    Err(Failure::new(FailureKind::Invalid, words))
+                }
+            }
+        };
+        let ended = tokio::task::spawn_blocking(write).await;
+        ended.unwrap_or_else(|error| Err(Failure::new(FailureKind::Other, error.to_string())))
+    }
+}
+
+fn unwritten(error: &HostError) -> Failure {
+    let kind = match error.cause().kind() {
+        ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied => FailureKind::Forbidden,
+        _ => FailureKind::Other,
+    };
+    let words = format!(
+        "{error}: {}; make /etc/systemd/logind.conf.d writable for the agent, or write \
+         InhibitDelayMaxSec yourself (epilogue-agent check names file and value)",
+        error.cause()
+    );
+    Failure::new(kind, words)
+}
+
+/// A child that had a copy would hold the node up. (§12)
+fn close_on_exec(descriptor: &OwnedFd) -> Result<(), Failure> {
+    let set = fcntl(descriptor, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC));
+    set.map(drop).map_err(|errno| {
+        Failure::new(FailureKind::Other, format!("cannot keep the lock from children: {errno}"))
+    })
+}

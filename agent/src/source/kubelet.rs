@@ -1,0 +1,212 @@
+//! What can be learned of the kubelet beside us: its lock, its unit, its health, its
+//! configuration. Each alone lies; what they mean together is the core's to say.
+//! (spec/node-agent.md §8.2)
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use agent_core::check::facts::Inhibitor;
+use agent_core::protocol::event::Event;
+use agent_core::protocol::node::KubeletFacts;
+use tokio::sync::{Mutex, mpsc, watch};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use super::kubelet_http::{configured_period, healthz};
+use super::logind::{Logind, NAME};
+use super::logind_session::Changes;
+use super::systemd::{Systemd, UnitState};
+use crate::bus::Bus;
+use crate::host::Host;
+
+pub use super::kubelet_http::Configz;
+
+/// (§8.2)
+const PERIOD: Duration = Duration::from_mins(1);
+/// While the machine goes down a kubelet that dies has to be noticed in time.
+const PERIOD_GOING_DOWN: Duration = Duration::from_secs(2);
+/// Locks come and go in bursts; one look answers for all of a moment.
+const PAUSE_MIN: Duration = Duration::from_millis(200);
+
+/// Where the kubelet is looked for.
+#[derive(Clone, Debug)]
+pub struct KubeletSettings {
+    /// Its unit in systemd, such as `kubelet.service`; distributions differ.
+    pub unit: String,
+    /// The address of its `/healthz`, on the loopback; none if it is turned off.
+    pub healthz: Option<SocketAddr>,
+    /// Where its configuration is asked; none if it is not.
+    pub configz: Option<Configz>,
+}
+
+/// Tells how long ago the node's lease was renewed, where that is known.
+pub type LeaseAge = Box<dyn Fn() -> Option<Duration> + Send + Sync>;
+
+/// Asks about the kubelet.
+pub struct KubeletSource {
+    settings: KubeletSettings,
+    bus_address: String,
+    host: Host,
+    lease_age: LeaseAge,
+    /// The last answer of `/configz`, and the process that gave it: it is fixed at its start.
+    configured: Mutex<Option<(u32, Duration)>>,
+}
+
+impl fmt::Debug for KubeletSource {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut source = formatter.debug_struct("KubeletSource");
+        source.field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+impl KubeletSource {
+    /// A source that asks logind and systemd over the bus at `bus_address`.
+    pub fn new(
+        settings: KubeletSettings,
+        bus_address: String,
+        host: Host,
+        lease_age: LeaseAge,
+    ) -> Self {
+        Self { settings, bus_address, host, lease_age, configured: Mutex::default() }
+    }
+
+    /// Asks all sources at once, now. Takes a second, or a few where the bus does not answer.
+    pub async fn ask(&self) -> KubeletFacts {
+        let health = async {
+            match self.settings.healthz {
+                Some(address) => Some(healthz(address).await),
+                None => None,
+            }
+        };
+        let of_bus = async {
+            let (unit, locks) = self.ask_bus().await;
+            let period = self.period(unit).await;
+            (unit, locks, period)
+        };
+        let (healthy, (unit, locks, shutdown_period)) = tokio::join!(health, of_bus);
+        let main_pid = unit.and_then(|unit| unit.main_pid);
+        KubeletFacts {
+            lock_armed: locks.map(|locks| is_armed(&locks, main_pid)),
+            shutdown_period,
+            main_pid,
+            unit_active: unit.map(|unit| unit.active),
+            healthy,
+            lease_age: (self.lease_age)(),
+        }
+    }
+
+    /// Tells of the kubelet every minute and after each change, until `stop` is cancelled or
+    /// nobody takes events any more.
+    pub async fn run(
+        &self,
+        mut changes: watch::Receiver<Changes>,
+        events: mpsc::Sender<Event>,
+        stop: CancellationToken,
+    ) {
+        loop {
+            let going_down = changes.borrow_and_update().going_down;
+            let period = if going_down { PERIOD_GOING_DOWN } else { PERIOD };
+            let seen = async { events.send(Event::KubeletSeen(self.ask().await)).await };
+            tokio::select! {
+                () = stop.cancelled() => return,
+                told = seen => if told.is_err() { return },
+            }
+            let next = async {
+                sleep(PAUSE_MIN).await;
+                tokio::select! {
+                    Ok(()) = changes.changed() => {}
+                    () = sleep(period) => {}
+                }
+            };
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = next => {}
+            }
+        }
+    }
+
+    /// The unit, and everybody's locks, as far as there are answers.
+    async fn ask_bus(&self) -> (Option<UnitState>, Option<Vec<Inhibitor>>) {
+        let bus = match Bus::connect(&self.bus_address).await {
+            Ok(bus) => bus,
+            Err(error) => {
+                tracing::debug!(error = error.message, "nothing is known of the kubelet's unit");
+                return (None, None);
+            }
+        };
+        let locks = async {
+            // Nobody is asked who would have to be started for it.
+            bus.owner_of(NAME).await.ok()??;
+            Logind::on(&bus).await.ok()?.inhibitors().await.ok()
+        };
+        let unit = async {
+            match Systemd::on(&bus).unit(&self.settings.unit).await {
+                Ok(unit) => unit,
+                Err(error) => {
+                    tracing::debug!(error = error.message, unit = self.settings.unit, "no answer");
+                    None
+                }
+            }
+        };
+        let (unit, locks) = tokio::join!(unit, locks);
+        bus.close().await;
+        (unit, locks)
+    }
+
+    /// The configured sum, asked once in the life of each process.
+    async fn period(&self, unit: Option<UnitState>) -> Option<Duration> {
+        let configz = self.settings.configz.as_ref()?;
+        let pid = unit.and_then(|unit| unit.main_pid);
+        let mut configured = self.configured.lock().await;
+        if let (Some(pid), Some((asked, period))) = (pid, *configured)
+            && pid == asked
+        {
+            return Some(period);
+        }
+        match configured_period(configz, &self.host).await {
+            Ok(period) => {
+                *configured = pid.map(|pid| (pid, period));
+                Some(period)
+            }
+            Err(error) => {
+                tracing::debug!(error, "the kubelet's configuration is not known");
+                None
+            }
+        }
+    }
+}
+
+/// Whether the kubelet's lock is among them: root's, and of the unit's process where that is
+/// known. The word `kubelet` alone can be anybody's. (§8.2)
+fn is_armed(locks: &[Inhibitor], main_pid: Option<u32>) -> bool {
+    let is_its = |lock: &Inhibitor| {
+        lock.is_kubelets() && lock.uid == 0 && main_pid.is_none_or(|pid| pid == lock.pid)
+    };
+    locks.iter().any(is_its)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_root_s_lock_of_the_units_process_is_the_kubelets() {
+        let lock = |who: &str, mode: &str, uid, pid| Inhibitor {
+            what: "shutdown".into(),
+            who: who.into(),
+            why: String::new(),
+            mode: mode.into(),
+            uid,
+            pid,
+        };
+        let its = || lock("kubelet", "delay", 0, 7);
+        assert!(is_armed(&[its()], Some(7)));
+        assert!(is_armed(&[lock("kubelet", "delay", 0, 8), its()], Some(7)));
+        assert!(is_armed(&[its()], None));
+        assert!(!is_armed(&[its()], Some(8)));
+        assert!(!is_armed(&[lock("kubelet", "delay", 1000, 7)], Some(7)));
+        assert!(!is_armed(&[lock("kubelet", "block", 0, 7)], None));
+        assert!(!is_armed(&[lock("kubelet-like", "delay", 0, 7)], None));
+    }
+}

@@ -1,0 +1,112 @@
+//! What the kubelet's `/configz` says of its own graceful shutdown. (spec/node-agent.md [SD1],
+//! [SD2], §8.2)
+
+use std::time::Duration;
+
+use agent_core::time_span::{TimeSpan, TimeSpanError};
+use serde::Deserialize;
+
+#[derive(Deserialize)]
+struct Configz {
+    kubeletconfig: Config,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+#[allow(clippy::struct_field_names, reason = "the kubelet's own names")]
+struct Config {
+    shutdown_grace_period: Option<String>,
+    shutdown_grace_period_critical_pods: Option<String>,
+    shutdown_grace_period_by_pod_priority: Option<Vec<Band>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Band {
+    shutdown_grace_period_seconds: i64,
+}
+
+/// The sum of the periods; zero if graceful shutdown is off, none if the text is another.
+pub(crate) fn shutdown_period(configz: &str) -> Option<Duration> {
+    let config = serde_json::from_str::<Configz>(configz).ok()?.kubeletconfig;
+    if let Some(bands) = config.shutdown_grace_period_by_pod_priority
+        && !bands.is_empty()
+    {
+        let seconds = |band: &Band| u64::try_from(band.shutdown_grace_period_seconds).unwrap_or(0);
+        let sum = bands.iter().map(seconds).fold(0, u64::saturating_add);
+        return Some(Duration::from_secs(sum));
+    }
+    let total = duration(config.shutdown_grace_period.as_deref())?;
+    let critical = duration(config.shutdown_grace_period_critical_pods.as_deref())?;
+    // [SD2]: regular and critical each in whole seconds.
+    let regular = total.checked_sub(critical).unwrap_or_default();
+    let off = total.is_zero() || critical > total;
+    let sum = Duration::from_secs(regular.as_secs().saturating_add(critical.as_secs()));
+    Some(if off { Duration::ZERO } else { sum })
+}
+
+/// A duration as Go writes it; one below zero turns the thing off, as one that is missing does.
+fn duration(text: Option<&str>) -> Option<Duration> {
+    let Some(text) = text else { return Some(Duration::ZERO) };
+    if text.ends_with("ns") {
+        return Some(Duration::ZERO);
+    }
+    match text.parse::<TimeSpan>() {
+        Ok(span) => Some(span.duration()),
+        Err(TimeSpanError::Bounds(_)) if text.starts_with('-') => Some(Duration::ZERO),
+        Err(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seconds(config: &str) -> Option<u64> {
+        let configz = format!(r#"{{"kubeletconfig":{config}}}"#);
+        shutdown_period(&configz).map(|period| period.as_secs())
+    }
+
+    #[test]
+    fn the_sum_is_what_the_kubelet_makes_of_it() {
+        // [SD2]
+        let two = |total: &str, critical: &str| {
+            seconds(&format!(
+                r#"{{"shutdownGracePeriod":"{total}","shutdownGracePeriodCriticalPods":"{critical}"}}"#
+            ))
+        };
+        let table = [
+            ("5m0s", "2m0s", Some(300)),
+            ("1m40s", "0s", Some(100)),
+            ("0s", "0s", Some(0)),
+            ("1s", "1m40s", Some(0)),
+            ("30.9s", "10.9s", Some(30)),
+            ("1h0m0.5s", "0s", Some(3600)),
+            ("-5s", "0s", Some(0)),
+            ("5ns", "0s", Some(0)),
+            ("soon", "0s", None),
+        ];
+        for (total, critical, expected) in table {
+            assert_eq!(two(total, critical), expected, "{total} {critical}");
+        }
+        assert_eq!(seconds("{}"), Some(0));
+    }
+
+    #[test]
+    fn the_list_wins_over_the_two_durations() {
+        let list = r#"{"shutdownGracePeriod":"1s","shutdownGracePeriodByPodPriority":
+            [{"priority":0,"shutdownGracePeriodSeconds":20},
+             {"priority":7,"shutdownGracePeriodSeconds":-3},
+             {"priority":2000000000,"shutdownGracePeriodSeconds":10}]}"#;
+        assert_eq!(seconds(list), Some(30));
+        let none = r#"{"shutdownGracePeriod":"7s","shutdownGracePeriodByPodPriority":null}"#;
+        assert_eq!(seconds(none), Some(7));
+    }
+
+    #[test]
+    fn another_text_is_no_answer() {
+        for text in ["", "Forbidden", "[]", "{}", r#"{"kubeletconfig":7}"#, "\0"] {
+            assert_eq!(shutdown_period(text), None, "{text:?}");
+        }
+    }
+}

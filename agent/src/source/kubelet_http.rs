@@ -1,0 +1,136 @@
+//! The kubelet's two ports on the loopback: its health, and its configuration.
+//! (spec/node-agent.md §8.2)
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use agent_core::protocol::node::Healthz;
+use futures::AsyncReadExt as _;
+use http::Request;
+use kube::{Client, Config};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::kubelet_config::shutdown_period;
+use super::listeners::is_roots;
+use crate::host::Host;
+
+/// A kubelet that lives answers in milliseconds.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(1);
+/// The answer is `ok`, or a few lines about what is not.
+const HEALTH_BYTES_MAX: u64 = 4 << 10;
+/// A whole configuration is some 5 KB.
+const CONFIG_BYTES_MAX: u64 = 1 << 20;
+
+/// Where the kubelet's configuration is asked.
+#[derive(Clone, Debug)]
+pub struct Configz {
+    /// The kubelet's main port, on the loopback.
+    pub address: SocketAddr,
+    /// The file of the token to show; its bearer needs `get` on `nodes/configz`.
+    pub token: PathBuf,
+}
+
+/// Asks `/healthz`.
+pub(crate) async fn healthz(address: SocketAddr) -> Healthz {
+    match timeout(ANSWER_TIME_MAX, status_line(address)).await {
+        Ok(Ok(line)) if line.split(' ').nth(1) == Some("200") => Healthz::Ok,
+        Ok(Ok(_)) => Healthz::Failing,
+        Ok(Err(error)) if error.kind() == std::io::ErrorKind::ConnectionRefused => Healthz::Refused,
+        // A connection that breaks off is no answer.
+        Ok(Err(_)) | Err(_) => Healthz::Silent,
+    }
+}
+
+async fn status_line(address: SocketAddr) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(address).await?;
+    let request = format!(
+        "GET /healthz HTTP/1.1\r\nHost: {address}\r\nUser-Agent: epilogue-agent\r\n\
+         Connection: close\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = Vec::new();
+    stream.take(HEALTH_BYTES_MAX).read_to_end(&mut answer).await?;
+    let text = String::from_utf8_lossy(&answer);
+    let line = text.lines().next().filter(|line| line.starts_with("HTTP/1."));
+    line.map(ToOwned::to_owned).ok_or_else(|| std::io::ErrorKind::InvalidData.into())
+}
+
+/// Asks `/configz` for the sum of the shutdown periods; the error says why there is no answer.
+///
+/// The certificate is not verified: the kubelet signs its own unless the cluster was told
+/// otherwise, and on the loopback nobody is in between. But anybody may listen on the port while
+/// the kubelet is down, and would be shown the token: hence a port that is not root's is not
+/// asked.
+pub(crate) async fn configured_period(configz: &Configz, host: &Host) -> Result<Duration, String> {
+    if !configz.address.ip().is_loopback() {
+        return Err(format!("{} is not on the loopback", configz.address));
+    }
+    if !is_roots(host, configz.address.port()) {
+        return Err(format!("nobody listens on port {}, or not root", configz.address.port()));
+    }
+    let asked = timeout(ANSWER_TIME_MAX, config_text(configz));
+    let text = match asked.await {
+        Ok(text) => text.map_err(|error| error.to_string())?,
+        Err(_) => return Err(format!("no answer within {}s", ANSWER_TIME_MAX.as_secs())),
+    };
+    shutdown_period(&text).ok_or_else(|| "the answer is no kubelet's configuration".to_owned())
+}
+
+async fn config_text(configz: &Configz) -> Result<String, kube::Error> {
+    let url = format!("https://{}", configz.address);
+    let mut config = Config::new(url.parse().expect("an address must make a URL"));
+    config.accept_invalid_certs = true;
+    config.auth_info.token_file = Some(configz.token.display().to_string());
+    let client = Client::try_from(config)?;
+    let request = Request::get("/configz").body(Vec::new()).map_err(kube::Error::HttpError)?;
+    let mut text = String::new();
+    let answer = client.request_stream(request).await?;
+    let read = Box::pin(answer.take(CONFIG_BYTES_MAX)).read_to_string(&mut text).await;
+    read.map(|_| text).map_err(kube::Error::ReadEvents)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::net::TcpListener;
+
+    /// What is made of an answer.
+    async fn said(answer: &str) -> Healthz {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("must be bindable");
+        let address = listener.local_addr().expect("must have one");
+        let serve = async {
+            let (mut stream, _) = listener.accept().await.expect("must come");
+            let mut request = [0; 512];
+            let read = stream.read(&mut request).await.expect("must be readable");
+            assert!(request[..read].starts_with(b"GET /healthz HTTP/1.1\r\n"));
+            stream.write_all(answer.as_bytes()).await.expect("must be writable");
+        };
+        tokio::join!(healthz(address), serve).0
+    }
+
+    #[tokio::test]
+    async fn health_is_told_by_the_status_line() {
+        assert_eq!(said("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await, Healthz::Ok);
+        let failing = "HTTP/1.1 500 Internal Server Error\r\n\r\nsyncloop: failed";
+        assert_eq!(said(failing).await, Healthz::Failing);
+        assert_eq!(said("SSH-2.0-x\r\n").await, Healthz::Silent);
+    }
+
+    #[tokio::test]
+    async fn a_port_that_nobody_listens_on_refuses() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("must be bindable");
+        let address = listener.local_addr().expect("must have one");
+        drop(listener);
+        assert_eq!(healthz(address).await, Healthz::Refused);
+    }
+
+    #[tokio::test]
+    async fn a_server_that_says_nothing_is_silent() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("must be bindable");
+        let address = listener.local_addr().expect("must have one");
+        assert_eq!(healthz(address).await, Healthz::Silent);
+    }
+}

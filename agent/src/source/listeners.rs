@@ -1,0 +1,72 @@
+//! Who listens on a TCP port of this machine, by the kernel's table. (proc(5), `/proc/net/tcp`)
+
+use std::fs;
+
+use crate::host::Host;
+
+const TABLES: [&str; 2] = ["/proc/net/tcp", "/proc/net/tcp6"];
+/// The kernel's number for a socket that listens.
+const LISTENS: &str = "0A";
+
+/// Whether somebody listens on the port, and only root does. A container that does not see the
+/// host's `/proc` sees its own, which shows the host's ports when it shares the host's network.
+pub(crate) fn is_roots(host: &Host, port: u16) -> bool {
+    let read = |table: &str| {
+        fs::read_to_string(host.path(table)).or_else(|_| fs::read_to_string(table)).ok()
+    };
+    let tables: Vec<_> = TABLES.into_iter().filter_map(read).collect();
+    let owners: Vec<u32> = tables.iter().flat_map(|table| owners(table, port)).collect();
+    !owners.is_empty() && owners.iter().all(|uid| *uid == 0)
+}
+
+/// The users of those who listen on the port.
+fn owners(table: &str, port: u16) -> Vec<u32> {
+    let owner = |line: &str| {
+        // Number, local address, remote address, state, queues, timer, retransmits, user.
+        let fields: Vec<_> = line.split_ascii_whitespace().take(8).collect();
+        let (_, local) = fields.get(1)?.rsplit_once(':')?;
+        let listens = *fields.get(3)? == LISTENS;
+        let here = u16::from_str_radix(local, 16).is_ok_and(|local| local == port);
+        fields.get(7)?.parse().ok().filter(|_| listens && here)
+    };
+    table.lines().skip(1).filter_map(owner).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEADER: &str = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when ...\n";
+
+    fn line(port: u16, state: &str, uid: u32) -> String {
+        format!(
+            "   0: 0100007F:{port:04X} 00000000:0000 {state} 00000000:00000000 00:00000000 \
+             00000000  {uid}        0 12345 1 0000000000000000 100 0 0 10 0\n"
+        )
+    }
+
+    fn root_of(port: u16, tables: &[(&str, &str)]) -> bool {
+        let root = tempfile::tempdir().expect("must be creatable");
+        fs::create_dir_all(root.path().join("proc/net")).expect("must be creatable");
+        for (name, lines) in tables {
+            let text = HEADER.to_owned() + lines;
+            fs::write(root.path().join("proc/net").join(name), text).expect("must be writable");
+        }
+        is_roots(&Host::new(root.path().to_owned()), port)
+    }
+
+    #[test]
+    fn a_port_is_roots_if_nobody_else_listens_there() {
+        let roots = line(10250, LISTENS, 0);
+        let users = line(10250, LISTENS, 1000);
+        let connected = line(10250, "01", 1000);
+        let of = |tcp: &str, tcp6: &str| root_of(10250, &[("tcp", tcp), ("tcp6", tcp6)]);
+        assert!(of(&roots, ""));
+        assert!(of("", &roots));
+        assert!(of(&(roots.clone() + &connected), &line(10251, LISTENS, 7)));
+        assert!(!of(&users, &roots));
+        assert!(!of(&connected, ""));
+        assert!(!of("", ""));
+        assert!(!of("   0: garbage\n\n:::: 0A\n", ""));
+    }
+}

@@ -1,0 +1,292 @@
+//! The standing session with logind: connects, subscribes, reads, and goes on for as long as the
+//! agent lives. A reader takes in every signal at once, a teller hands events on at the pace of
+//! whoever takes them. (spec/node-agent.md §9.2, §12)
+
+use std::time::Duration;
+
+use agent_core::check::facts::{Answer, CallError};
+use agent_core::protocol::event::{Announcement, Event};
+use futures::StreamExt as _;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use zbus::fdo::DBusProxy;
+use zbus::message::Type;
+use zbus::{MatchRule, MessageStream};
+
+use super::logind::{Logind, NAME, OurLock, PATH, granted};
+use super::logind_signs::{BUS, Listener, MANAGER, Owner, PROPERTIES, Signs};
+use crate::bus::{Bus, answer};
+
+const BACK_OFF_MIN: Duration = Duration::from_secs(1);
+const BACK_OFF_MAX: Duration = Duration::from_secs(30);
+/// Neither the scheduled shutdown nor the delay tells of a change. (§9.2)
+const POLL: Duration = Duration::from_secs(10);
+/// What a question at the signal may take: the lock's time runs.
+const AT_SIGNAL_MAX: Duration = Duration::from_millis(100);
+
+/// The session, before it runs.
+#[derive(Debug)]
+pub struct LogindSession {
+    address: String,
+    lock: OurLock,
+    changes: watch::Sender<Changes>,
+}
+
+/// Tells that it is worth looking at the kubelet anew.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Grows when a lock came or went, logind changed, or a shutdown was announced or cancelled.
+    pub count: u64,
+    /// Whether the last word was that the machine goes down.
+    pub going_down: bool,
+}
+
+/// Why a session is over.
+enum End {
+    /// The agent stops.
+    Stopped,
+    /// The connection is gone, or never came.
+    Lost(CallError),
+}
+
+impl LogindSession {
+    /// A session over the bus at `address`, that knows our lock by its words.
+    pub fn new(address: String, lock: OurLock) -> Self {
+        Self { address, lock, changes: watch::Sender::default() }
+    }
+
+    /// What tells others that it is worth looking at the kubelet anew.
+    pub fn changes(&self) -> watch::Receiver<Changes> {
+        self.changes.subscribe()
+    }
+
+    /// Runs until `stop` is cancelled or nobody takes events any more.
+    pub async fn run(self, events: mpsc::Sender<Event>, stop: CancellationToken) {
+        let mut pause = BACK_OFF_MIN;
+        loop {
+            let begun = Instant::now();
+            let end = tokio::select! {
+                () = stop.cancelled() => return,
+                end = self.connection(&events) => end,
+            };
+            let End::Lost(error) = end else { return };
+            tracing::warn!(error = error.message, "the session with logind is over");
+            // One that lasted has proved that it can.
+            if begun.elapsed() > BACK_OFF_MAX {
+                pause = BACK_OFF_MIN;
+            }
+            let lost = async {
+                let told = events.send(Event::LogindLost(error.message)).await;
+                sleep(pause).await;
+                told
+            };
+            tokio::select! {
+                () = stop.cancelled() => return,
+                told = lost => if told.is_err() { return },
+            }
+            pause = (pause * 2).min(BACK_OFF_MAX);
+        }
+    }
+
+    /// One connection, from its beginning to its end.
+    async fn connection(&self, events: &mpsc::Sender<Event>) -> End {
+        let bus = match Bus::connect(&self.address).await {
+            Ok(bus) => bus,
+            Err(error) => return End::Lost(error),
+        };
+        let signs = watch::Sender::new(Signs::default());
+        // All that comes in, in its order: the owner's change must not overtake its signals, nor
+        // they it. No descriptor comes in on this connection.
+        let stream = MessageStream::from(bus.connection());
+        let mut teller = Teller::new(self, &bus, signs.subscribe(), events);
+        let end = tokio::select! {
+            biased;
+            () = listen(stream, &signs) => End::Lost(closed()),
+            end = teller.run(&signs) => end,
+        };
+        bus.close().await;
+        end
+    }
+}
+
+fn closed() -> CallError {
+    CallError { name: String::new(), message: "the connection to the bus is closed".into() }
+}
+
+/// Takes in messages until the connection ends. Never waits for anything else, because all
+/// replies on the connection wait behind a message that nobody takes.
+async fn listen(mut stream: MessageStream, signs: &watch::Sender<Signs>) {
+    let mut listener = Listener::new(signs);
+    while let Some(message) = stream.next().await {
+        match message {
+            Ok(message) => listener.hear(&message),
+            Err(_) => return,
+        }
+    }
+}
+
+/// Hands on what the signs say.
+struct Teller<'a> {
+    session: &'a LogindSession,
+    bus: &'a Bus,
+    signs: watch::Receiver<Signs>,
+    /// What was handed on already.
+    told: Signs,
+    events: &'a mpsc::Sender<Event>,
+}
+
+impl<'a> Teller<'a> {
+    fn new(
+        session: &'a LogindSession,
+        bus: &'a Bus,
+        signs: watch::Receiver<Signs>,
+        events: &'a mpsc::Sender<Event>,
+    ) -> Self {
+        Self { session, bus, signs, told: Signs::default(), events }
+    }
+
+    async fn run(&mut self, signs: &watch::Sender<Signs>) -> End {
+        match self.begin(signs).await {
+            Ok(logind) => self.tell(&logind).await,
+            Err(error) => End::Lost(error),
+        }
+    }
+
+    /// Subscribes, and only then asks who logind is: no change falls in between. (§9.2)
+    async fn begin(&mut self, signs: &watch::Sender<Signs>) -> Answer<Logind> {
+        let bus = answer(DBusProxy::new(self.bus.connection()).await)?;
+        for rule in rules() {
+            answer(bus.add_match_rule(rule).await.map_err(Into::into))?;
+        }
+        let owner = Owner::of(self.bus.owner_of(NAME).await?);
+        signs.send_modify(|signs| {
+            if signs.owner == Owner::Unknown {
+                signs.owner = owner;
+            }
+        });
+        Logind::on(self.bus).await
+    }
+
+    async fn tell(&mut self, logind: &Logind) -> End {
+        let mut poll = interval_at(Instant::now() + POLL, POLL);
+        poll.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            if self.catch_up(logind).await.is_err() {
+                return End::Stopped;
+            }
+            let due = tokio::select! {
+                biased;
+                changed = self.signs.changed() => {
+                    if changed.is_err() {
+                        return End::Lost(closed());
+                    }
+                    false
+                }
+                _ = poll.tick() => true,
+            };
+            if due && self.seen(logind).await.is_err() {
+                return End::Stopped;
+            }
+        }
+    }
+
+    /// Hands on the difference between what was handed on and what is. A `false` is never left
+    /// out; a `true` that is over already is. Err: nobody takes events any more.
+    async fn catch_up(&mut self, logind: &Logind) -> Result<(), ()> {
+        let now = self.signs.borrow_and_update().clone();
+        let before = std::mem::replace(&mut self.told, now.clone());
+        self.warn_of_forger(&before, &now).await;
+        if (before.owner, before.owners) != (now.owner.clone(), now.owners) {
+            self.seen(logind).await?;
+        }
+        if before.cancelled != now.cancelled {
+            self.send(Event::ShutdownCancelled).await?;
+        }
+        if before.announced != now.announced && now.going_down {
+            self.announce(logind, &now).await?;
+        }
+        let look = |signs: &Signs| (signs.owners, signs.locks, signs.announced, signs.cancelled);
+        if (before.owners, before.locks, before.announced, before.cancelled) != look(&now) {
+            self.session.changes.send_modify(|changes| {
+                changes.count += 1;
+                changes.going_down = now.going_down;
+            });
+        }
+        Ok(())
+    }
+
+    /// Hands on `true`, unless logind denies it when asked: what was announced is over then, or
+    /// never was. With no answer the signal counts, because time runs.
+    async fn announce(&self, logind: &Logind, now: &Signs) -> Result<(), ()> {
+        let (preparing, delay) = tokio::join!(
+            timeout(AT_SIGNAL_MAX, logind.preparing()),
+            timeout(AT_SIGNAL_MAX, logind.delay())
+        );
+        if let Ok(Ok(false)) = preparing {
+            tracing::warn!(
+                "PrepareForShutdown said true and the property PreparingForShutdown says false: \
+                 the signal is not believed"
+            );
+            return Ok(());
+        }
+        let granted = delay.ok().and_then(Result::ok).map(granted);
+        let kind = now.kind.clone();
+        self.send(Event::ShutdownAnnounced(Announcement { granted, kind })).await
+    }
+
+    /// Reads all properties and hands them on.
+    async fn seen(&self, logind: &Logind) -> Result<(), ()> {
+        let event = match &self.told.owner {
+            Owner::Name(owner) => match logind.state(owner.clone(), &self.session.lock).await {
+                Ok(state) => Event::LogindSeen(state),
+                Err(error) => {
+                    let words = format!("logind does not answer: {}", error.message);
+                    Event::LogindLost(words)
+                }
+            },
+            Owner::Unknown | Owner::Nobody => {
+                Event::LogindLost(format!("nobody owns {NAME} on the bus"))
+            }
+        };
+        self.send(event).await
+    }
+
+    async fn send(&self, event: Event) -> Result<(), ()> {
+        self.events.send(event).await.map_err(|_| ())
+    }
+
+    /// Says it once, and does not listen to others any more.
+    async fn warn_of_forger(&self, before: &Signs, now: &Signs) {
+        let (None, Some(forger)) = (&before.forger, &now.forger) else { return };
+        tracing::warn!(
+            sender = forger,
+            "ignored PrepareForShutdown from a sender that does not own {NAME}; a simulation has \
+             to be done through logind itself"
+        );
+        let bus = DBusProxy::new(self.bus.connection()).await;
+        if let Ok(bus) = bus {
+            // If it fails, more is heard and ignored.
+            let _ = bus.remove_match_rule(anybodys_word()).await;
+        }
+    }
+}
+
+/// What is subscribed. The rule without a sender is there to tell people why a signal that they
+/// made themselves does nothing; it goes when it has done so.
+fn rules() -> [MatchRule<'static>; 4] {
+    let signals = || MatchRule::builder().msg_type(Type::Signal);
+    let owner = signals().sender(BUS).interface(BUS).member("NameOwnerChanged").add_arg(NAME);
+    let shutdown = signals().sender(NAME).path(PATH).interface(MANAGER);
+    let locks = signals().sender(NAME).path(PATH).interface(PROPERTIES).arg(0, MANAGER);
+    [rule(owner), rule(shutdown), rule(locks), anybodys_word()]
+}
+
+fn anybodys_word() -> MatchRule<'static> {
+    let signals = MatchRule::builder().msg_type(Type::Signal);
+    rule(signals.path(PATH).interface(MANAGER).member("PrepareForShutdown"))
+}
+
+fn rule(builder: zbus::match_rule::Builder<'static>) -> MatchRule<'static> {
+    builder.build().expect("a rule of literals must be valid")
+}

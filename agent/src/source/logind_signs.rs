@@ -1,0 +1,294 @@
+//! What logind's signals have said so far, as a state that each new signal changes: whoever is
+//! slow to look sees the latest word and how many there were, and misses no `false`. Nothing
+//! here waits. (spec/node-agent.md §1.1, §12)
+
+use std::collections::HashMap;
+
+use agent_core::protocol::event::ShutdownKind;
+use tokio::sync::watch;
+use zbus::message::{Header, Type};
+use zbus::names::UniqueName;
+use zbus::{Message, OwnedVariant, Variant};
+
+use super::logind::{NAME, PATH};
+
+pub(crate) const BUS: &str = "org.freedesktop.DBus";
+pub(crate) const MANAGER: &str = "org.freedesktop.login1.Manager";
+pub(crate) const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
+/// These change when somebody takes or drops a lock.
+const OF_LOCKS: [&str; 3] = ["NCurrentInhibitors", "DelayInhibited", "BlockInhibited"];
+
+/// What was heard since the connection began. The counters only grow.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Signs {
+    /// Whose word counts.
+    pub(crate) owner: Owner,
+    /// How often the owner has changed.
+    pub(crate) owners: u64,
+    /// How often `true` was said.
+    pub(crate) announced: u64,
+    /// How often `false` was said.
+    pub(crate) cancelled: u64,
+    /// The last word.
+    pub(crate) going_down: bool,
+    /// The kind of the last shutdown announced.
+    pub(crate) kind: Option<ShutdownKind>,
+    /// How often locks have come or gone.
+    pub(crate) locks: u64,
+    /// Who said `PrepareForShutdown` without being logind, the first time.
+    pub(crate) forger: Option<String>,
+}
+
+/// Who owns logind's name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// The bus was not asked yet.
+    #[default]
+    Unknown,
+    /// Nobody.
+    Nobody,
+    /// The connection of this unique name.
+    Name(String),
+}
+
+impl Owner {
+    pub(crate) fn of(name: Option<String>) -> Self {
+        name.filter(|name| !name.is_empty()).map_or(Self::Nobody, Self::Name)
+    }
+}
+
+/// Takes in one message after the other.
+#[derive(Debug)]
+pub(crate) struct Listener<'a> {
+    signs: &'a watch::Sender<Signs>,
+    /// From the metadata signal that comes right before the plain one.
+    kind: Option<ShutdownKind>,
+}
+
+impl<'a> Listener<'a> {
+    pub(crate) fn new(signs: &'a watch::Sender<Signs>) -> Self {
+        Self { signs, kind: None }
+    }
+
+    /// Takes in a message, whatever it is.
+    pub(crate) fn hear(&mut self, message: &Message) {
+        let header = message.header();
+        if header.message_type() != Type::Signal {
+            return;
+        }
+        let interface = header.interface().map_or("", |name| name.as_str());
+        let member = header.member().map_or("", |name| name.as_str());
+        match (interface, member) {
+            (BUS, "NameOwnerChanged") => self.owner_changed(&header, message),
+            (MANAGER, "PrepareForShutdownWithMetadata") => self.metadata(&header, message),
+            (MANAGER, "PrepareForShutdown") => self.prepare(&header, message),
+            (PROPERTIES, "PropertiesChanged") => self.properties(&header, message),
+            _ => {}
+        }
+    }
+
+    fn owner_changed(&mut self, header: &Header<'_>, message: &Message) {
+        let body = message.body();
+        let changed = body.deserialize::<(String, String, String)>();
+        let from_bus = header.sender().is_some_and(|sender| sender.as_str() == BUS);
+        if let (true, Ok((name, _, owner))) = (from_bus, changed)
+            && name == NAME
+        {
+            self.kind = None;
+            self.signs.send_modify(|signs| {
+                signs.owner = Owner::of(Some(owner));
+                signs.owners += 1;
+                // A delayed shutdown dies with the logind that delayed it. (LD7)
+                signs.going_down = false;
+            });
+        }
+    }
+
+    fn metadata(&mut self, header: &Header<'_>, message: &Message) {
+        let body = message.body();
+        if self.is_loginds(header)
+            && let Ok((going_down, data)) =
+                body.deserialize::<(bool, HashMap<String, OwnedVariant>)>()
+        {
+            let kind = data.get("type").and_then(text).map(kind_of);
+            self.kind = kind.filter(|_| going_down);
+        }
+    }
+
+    fn prepare(&mut self, header: &Header<'_>, message: &Message) {
+        let Ok(going_down) = message.body().deserialize::<bool>() else { return };
+        if !self.is_loginds(header) {
+            return;
+        }
+        let kind = self.kind.take();
+        self.signs.send_modify(|signs| {
+            signs.going_down = going_down;
+            if going_down {
+                signs.announced += 1;
+                signs.kind = kind;
+            } else {
+                signs.cancelled += 1;
+            }
+        });
+    }
+
+    fn properties(&mut self, header: &Header<'_>, message: &Message) {
+        let body = message.body();
+        let changed = body.deserialize::<(String, HashMap<String, OwnedVariant>, Vec<String>)>();
+        if let Ok((interface, changed, invalidated)) = changed
+            && interface == MANAGER
+            && changed.keys().chain(&invalidated).any(|name| OF_LOCKS.contains(&name.as_str()))
+            && self.owner_is_sender(header)
+        {
+            self.signs.send_modify(|signs| signs.locks += 1);
+        }
+    }
+
+    /// Whether the signal is logind's own; remembers one who only says so. (W9)
+    fn is_loginds(&self, header: &Header<'_>) -> bool {
+        if header.path().is_none_or(|path| path.as_str() != PATH) {
+            return false;
+        }
+        let known = self.signs.borrow().owner != Owner::Unknown;
+        let loginds = self.owner_is_sender(header);
+        if known && !loginds {
+            let sender = header.sender().map_or("nobody", |name| name.as_str());
+            self.signs.send_if_modified(|signs| {
+                let first = signs.forger.is_none();
+                signs.forger.get_or_insert_with(|| sender.to_owned());
+                first
+            });
+        }
+        loginds
+    }
+
+    fn owner_is_sender(&self, header: &Header<'_>) -> bool {
+        let sender = header.sender().map(UniqueName::as_str);
+        matches!(&self.signs.borrow().owner, Owner::Name(owner) if Some(owner.as_str()) == sender)
+    }
+}
+
+fn text(value: &OwnedVariant) -> Option<&str> {
+    match &**value {
+        Variant::Str(text) => Some(text.as_str()),
+        _ => None,
+    }
+}
+
+fn kind_of(word: &str) -> ShutdownKind {
+    match word {
+        "poweroff" => ShutdownKind::Poweroff,
+        "reboot" => ShutdownKind::Reboot,
+        "halt" => ShutdownKind::Halt,
+        "kexec" => ShutdownKind::Kexec,
+        "soft-reboot" => ShutdownKind::SoftReboot,
+        // Somebody else's word goes into logs and the journal: not more than a line of it.
+        other => ShutdownKind::Other(other.chars().take(64).collect()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn signal<B>(sender: &str, interface: &str, member: &str, body: &B) -> Message
+    where
+        B: serde::Serialize + zbus::DynamicType,
+    {
+        let path = if interface == BUS { "/org/freedesktop/DBus" } else { PATH };
+        let built = Message::signal(path, interface, member).sender(sender).build(body);
+        built.expect("must be a signal")
+    }
+
+    fn prepare(sender: &str, going_down: bool) -> Message {
+        signal(sender, MANAGER, "PrepareForShutdown", &going_down)
+    }
+
+    fn metadata(sender: &str, going_down: bool, kind: &str) -> Message {
+        let data = HashMap::from([("type", Variant::from(kind))]);
+        signal(sender, MANAGER, "PrepareForShutdownWithMetadata", &(going_down, data))
+    }
+
+    fn owner(name: &str, new: &str) -> Message {
+        signal(BUS, BUS, "NameOwnerChanged", &(name, ":1.1", new))
+    }
+
+    fn heard(messages: &[Message]) -> Signs {
+        let first = Signs { owner: Owner::Name(":1.7".into()), ..Signs::default() };
+        let signs = watch::Sender::new(first);
+        let mut listener = Listener::new(&signs);
+        for message in messages {
+            listener.hear(message);
+        }
+        signs.borrow().clone()
+    }
+
+    #[test]
+    fn the_kind_is_that_of_the_signal_right_before() {
+        let signs = heard(&[metadata(":1.7", true, "reboot"), prepare(":1.7", true)]);
+        assert_eq!((signs.announced, signs.going_down), (1, true));
+        assert_eq!(signs.kind, Some(ShutdownKind::Reboot));
+        let later = [
+            metadata(":1.7", true, "kexec"),
+            metadata(":1.7", false, "kexec"),
+            prepare(":1.7", false),
+            prepare(":1.7", true),
+        ];
+        let signs = heard(&later);
+        assert_eq!((signs.announced, signs.cancelled, signs.kind), (1, 1, None));
+        let unknown = heard(&[metadata(":1.7", true, &"x".repeat(100)), prepare(":1.7", true)]);
+        assert_eq!(unknown.kind, Some(ShutdownKind::Other("x".repeat(64))));
+    }
+
+    #[test]
+    fn a_signal_of_another_sender_is_not_believed() {
+        let forged =
+            [metadata(":1.9", true, "reboot"), prepare(":1.9", true), prepare(":1.8", false)];
+        let signs = heard(&forged);
+        assert_eq!((signs.announced, signs.cancelled), (0, 0));
+        assert_eq!(signs.forger.as_deref(), Some(":1.9"));
+        // Only the bus says who owns the name.
+        let signs = heard(&[signal(":1.9", BUS, "NameOwnerChanged", &(NAME, ":1.7", ":1.9"))]);
+        assert_eq!(signs.owner, Owner::Name(":1.7".into()));
+    }
+
+    #[test]
+    fn the_word_of_a_new_owner_counts_from_its_arrival_on() {
+        let signs = heard(&[
+            prepare(":1.7", true),
+            owner("org.example", ":1.3"),
+            owner(NAME, ""),
+            owner(NAME, ":1.9"),
+            prepare(":1.7", false),
+            prepare(":1.9", true),
+        ]);
+        assert_eq!((signs.announced, signs.cancelled, signs.owners), (2, 0, 2));
+        let gone = heard(&[prepare(":1.7", true), owner(NAME, "")]);
+        assert_eq!((gone.owner, gone.going_down), (Owner::Nobody, false));
+    }
+
+    #[test]
+    fn only_changes_of_locks_count() {
+        let changed = |sender: &str, interface: &str, name: &str| {
+            let changed = HashMap::from([(name, Variant::from(1_u64))]);
+            let body = (interface, changed, Vec::<&str>::new());
+            signal(sender, PROPERTIES, "PropertiesChanged", &body)
+        };
+        let locks = |message: Message| heard(&[message]).locks;
+        assert_eq!(locks(changed(":1.7", MANAGER, "NCurrentInhibitors")), 1);
+        assert_eq!(locks(changed(":1.7", MANAGER, "IdleHint")), 0);
+        assert_eq!(locks(changed(":1.9", MANAGER, "NCurrentInhibitors")), 0);
+        assert_eq!(locks(changed(":1.7", "org.example", "NCurrentInhibitors")), 0);
+    }
+
+    #[test]
+    fn a_body_of_another_shape_is_nothing() {
+        let signs = heard(&[
+            signal(":1.7", MANAGER, "PrepareForShutdown", &"true"),
+            signal(":1.7", MANAGER, "PrepareForShutdownWithMetadata", &7_u32),
+            signal(":1.7", PROPERTIES, "PropertiesChanged", &7_u32),
+            signal(BUS, BUS, "NameOwnerChanged", &NAME),
+        ]);
+        assert_eq!(signs, heard(&[]));
+    }
+}

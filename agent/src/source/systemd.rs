@@ -1,0 +1,95 @@
+//! systemd over D-Bus: signals a unit, and asks how it is. (spec/node-agent.md §1.1, §8.2)
+
+use agent_core::check::facts::Answer;
+use zbus::OwnedObjectPath;
+use zbus::fdo::PropertiesProxy;
+use zbus::names::InterfaceName;
+use zbus::proxy::CacheProperties;
+
+use crate::bus::{Bus, answer};
+
+const NAME: &str = "org.freedesktop.systemd1";
+const UNIT: &str = "org.freedesktop.systemd1.Unit";
+const SERVICE: &str = "org.freedesktop.systemd1.Service";
+const SIGHUP: i32 = 1;
+
+#[zbus::proxy(
+    interface = "org.freedesktop.systemd1.Manager",
+    default_service = "org.freedesktop.systemd1",
+    default_path = "/org/freedesktop/systemd1"
+)]
+trait Manager {
+    fn kill_unit(&self, name: &str, whom: &str, signal: i32) -> zbus::Result<()>;
+
+    fn load_unit(&self, name: &str) -> zbus::Result<OwnedObjectPath>;
+}
+
+/// systemd, behind its name on the bus.
+#[derive(Clone, Debug)]
+pub struct Systemd<'a> {
+    bus: &'a Bus,
+}
+
+/// How a unit is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnitState {
+    /// Whether it runs.
+    pub active: bool,
+    /// The process that it is about, if it has one now.
+    pub main_pid: Option<u32>,
+}
+
+impl<'a> Systemd<'a> {
+    /// systemd on this bus, whether somebody owns its name or not.
+    pub fn on(bus: &'a Bus) -> Self {
+        Self { bus }
+    }
+
+    /// Has all processes of a unit hang up: daemons read their files again.
+    pub async fn hang_up(&self, unit: &str) -> Answer<()> {
+        answer(self.manager().await?.kill_unit(unit, "all", SIGHUP).await)
+    }
+
+    /// How a unit is; none if there is no such unit. Loads it, because systemd forgets a unit
+    /// that does not run, and that it does not run is what is asked.
+    pub async fn unit(&self, name: &str) -> Answer<Option<UnitState>> {
+        let path = answer(self.manager().await?.load_unit(name).await)?;
+        let properties = PropertiesProxy::builder(self.bus.connection())
+            .destination(NAME)
+            .path(path)
+            .cache_properties(CacheProperties::No)
+            .build()
+            .await;
+        let properties = answer(properties)?;
+        let text = async |name| answer(get::<String>(&properties, UNIT, name).await);
+        if text("LoadState").await? != "loaded" {
+            return Ok(None);
+        }
+        let active = matches!(text("ActiveState").await?.as_str(), "active" | "reloading");
+        let main_pid = answer(get::<u32>(&properties, SERVICE, "MainPID").await)?;
+        Ok(Some(UnitState { active, main_pid: (main_pid != 0).then_some(main_pid) }))
+    }
+
+    async fn manager(&self) -> Answer<ManagerProxy<'static>> {
+        answer(
+            ManagerProxy::builder(self.bus.connection())
+                .cache_properties(CacheProperties::No)
+                .build()
+                .await,
+        )
+    }
+}
+
+async fn get<T>(
+    properties: &PropertiesProxy<'_>,
+    interface: &'static str,
+    name: &str,
+) -> zbus::Result<T>
+where
+    T: TryFrom<zbus::OwnedVariant>,
+    T::Error: Into<zbus::Error>,
+{
+    let interface = InterfaceName::try_from(interface).expect("a literal name must be valid");
+    let value = properties.get(interface, name).await?;
+    T::try_from(value).map_err(Into::into)
+}
