@@ -104,6 +104,9 @@ pub enum LabError {
         /// The command that installs it.
         remedy: String,
     },
+    /// A build of a program of the workspace failed.
+    #[error("`cargo build` ended with {0}; its errors are above")]
+    Cargo(ExitStatus),
     /// The Go build failed.
     #[error("the control plane was not built: `go build` ended with {0}; its output is above")]
     Build(ExitStatus),

@@ -1,5 +1,7 @@
 //! `lab node`: looks into a real node that a lab runs, and ends it in one of the ways nodes end.
 
+mod table;
+
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Command;
@@ -37,6 +39,8 @@ enum Action {
     Resume { name: String },
     /// Show its journal, from its boot to its end
     Log { name: String },
+    /// Play how a node ends, on a machine each, and print what the API then says of its pods
+    Table(table::Arguments),
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
@@ -54,6 +58,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         }
         Action::Pause { name } => tell(&labs, &name, "stop").await,
         Action::Resume { name } => tell(&labs, &name, "cont").await,
+        Action::Table(arguments) => table::run(&arguments).await,
         Action::Log { name } => show_log(&Record::find(&labs, &name)?.1),
     }
 }

@@ -168,6 +168,11 @@ impl Machine {
         self.qemu.kill().await;
     }
 
+    /// Presses its reset button: a power cut after which the power comes back.
+    pub async fn reset(&self) -> Result<(), VmError> {
+        monitor::execute(&self.dir, "system_reset", json!({})).await.map(drop)
+    }
+
     /// Stops its processors: what a network cut or a frozen host looks like from outside.
     pub async fn pause(&self) -> Result<(), VmError> {
         monitor::execute(&self.dir, "stop", json!({})).await.map(drop)

@@ -1,15 +1,24 @@
-//! The lighter world: a real logind without a kubelet.
+//! The lighter world: a real logind without a kubelet. What the agent takes from it as given.
+//! spec/node-agent.md §1.1, §1.2.
 
 use std::process::Stdio;
 use std::time::Duration;
 
 use lab::paths::LabDir;
 use lab::vm::Logind;
-use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
+use tokio::process::{Child, ChildStdout};
 
 use crate::world::kit;
 
 const SOON: Duration = Duration::from_secs(30);
+
+const PREPARING: &str = "busctl get-property org.freedesktop.login1 /org/freedesktop/login1 \
+                         org.freedesktop.login1.Manager PreparingForShutdown";
+const DELAY: &str = "busctl get-property org.freedesktop.login1 /org/freedesktop/login1 \
+                     org.freedesktop.login1.Manager InhibitDelayMaxUSec";
+const LOCKS: &str = "systemd-inhibit --list --no-legend";
+const POWEROFF: &str = "systemd-run --quiet --no-block systemctl poweroff";
 
 async fn start(name: &str) -> (Logind, tempfile::TempDir) {
     let images = LabDir::of_workspace().images();
@@ -19,51 +28,134 @@ async fn start(name: &str) -> (Logind, tempfile::TempDir) {
     (logind.unwrap_or_else(|error| panic!("{error}: {error:?}")), dir)
 }
 
-#[tokio::test]
-async fn delay_lock_holds_the_poweroff_and_sees_its_announcement() {
-    let (mut logind, _dir) = start("lock").await;
-    logind
-        .run(
-            "printf '[Login]\\nInhibitDelayMaxSec=30\\n' > /etc/systemd/logind.conf.d/lab.conf && \
-             systemctl kill --signal=HUP systemd-logind",
-        )
-        .await
-        .expect("a longer delay");
+/// One with a delay of 30 seconds, and a lock on it that is held until the child is killed.
+async fn start_with_lock(name: &str) -> (Logind, Child, tempfile::TempDir) {
+    let (logind, dir) = start(name).await;
+    allow_delay(&logind, "lab.conf", 30).await;
+    delay_becomes(&logind, 30).await;
     let what = ["--what=shutdown", "--mode=delay", "--who=lab", "--why=test"];
     let lock = [&what[..], &["sleep", "1000"]].concat();
-    let mut lock = logind.command("systemd-inhibit", &lock).spawn().expect("a lock");
-    let locks = async || logind.run("systemd-inhibit --list --no-legend").await.expect("list");
+    let lock = logind.command("systemd-inhibit", &lock).spawn().expect("a lock");
+    let locks = async || logind.run(LOCKS).await.expect("list");
     lab::eventually("the lock is held", SOON, locks, |list| list.contains("lab")).await;
+    (logind, lock, dir)
+}
 
-    let matching = "type='signal',member='PrepareForShutdown'";
-    let mut monitor = logind
-        .command("dbus-monitor", &["--system", matching])
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("a monitor");
-    let lines = BufReader::new(monitor.stdout.take().expect("a pipe"));
-    let mut lines = lines.lines();
-    // Its own name, acquired: it listens.
-    lines.next_line().await.expect("read").expect("a line");
+async fn allow_delay(logind: &Logind, file: &str, seconds: u32) {
+    let write = format!(
+        "printf '[Login]\\nInhibitDelayMaxSec={seconds}\\n' > /etc/systemd/logind.conf.d/{file} && \
+         systemctl kill --kill-whom=main --signal=HUP systemd-logind"
+    );
+    logind.run(&write).await.expect("a drop-in");
+}
 
-    logind.run("systemd-run --quiet --no-block systemctl poweroff").await.expect("poweroff");
-    let announced = async {
-        while let Some(line) = lines.next_line().await.expect("read") {
-            if line.trim() == "boolean true" {
-                return;
+async fn delay_becomes(logind: &Logind, seconds: u32) {
+    let delay = async || logind.run(DELAY).await.expect("the delay");
+    let wanted = format!("t {seconds}000000\n");
+    lab::eventually("the delay is granted", SOON, delay, |said| *said == wanted).await;
+}
+
+/// The signals PrepareForShutdown, as they come.
+struct Announcements {
+    lines: Lines<BufReader<ChildStdout>>,
+    _monitor: Child,
+}
+
+impl Announcements {
+    async fn listen(logind: &Logind) -> Self {
+        let matching = "type='signal',member='PrepareForShutdown'";
+        let mut monitor = logind
+            .command("dbus-monitor", &["--system", matching])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a monitor");
+        let mut lines = BufReader::new(monitor.stdout.take().expect("a pipe")).lines();
+        // Its own name, acquired: it listens.
+        lines.next_line().await.expect("read").expect("a line");
+        Self { lines, _monitor: monitor }
+    }
+
+    async fn next(&mut self) -> bool {
+        let next = async {
+            while let Some(line) = self.lines.next_line().await.expect("read") {
+                match line.trim() {
+                    "boolean true" => return true,
+                    "boolean false" => return false,
+                    _ => {}
+                }
             }
-        }
-        panic!("the monitor ended without the announcement");
-    };
-    tokio::time::timeout(SOON, announced).await.expect("PrepareForShutdown(true)");
-    let preparing = logind
-        .run(
-            "busctl get-property org.freedesktop.login1 /org/freedesktop/login1 \
-             org.freedesktop.login1.Manager PreparingForShutdown",
-        )
-        .await
-        .expect("the lock holds the power-off: it still answers");
-    assert_eq!(preparing, "b true\n");
+            panic!("the monitor ended without an announcement");
+        };
+        tokio::time::timeout(SOON, next).await.expect("PrepareForShutdown")
+    }
+}
+
+#[tokio::test]
+async fn delay_lock_holds_the_poweroff_and_sees_its_announcement() {
+    let (mut logind, mut lock, _dir) = start_with_lock("lock").await;
+    let mut announcements = Announcements::listen(&logind).await;
+    logind.run(POWEROFF).await.expect("poweroff");
+    assert!(announcements.next().await);
+    let preparing = logind.run(PREPARING).await;
+    assert_eq!(preparing.expect("the lock holds the power-off: it still answers"), "b true\n");
     lock.kill().await.expect("release the lock");
     logind.off().await.expect("off");
+}
+
+/// LD5: who comes late, or comes again, gets none.
+#[tokio::test]
+async fn lock_is_refused_while_a_shutdown_is_delayed() {
+    let (logind, _lock, _dir) = start_with_lock("late").await;
+    let mut announcements = Announcements::listen(&logind).await;
+    logind.run(POWEROFF).await.expect("poweroff");
+    assert!(announcements.next().await);
+    let late = "systemd-inhibit --what=shutdown --mode=delay --who=late --why=test true 2>&1";
+    let refused = logind.run(&format!("{late} || true")).await.expect("run");
+    println!("OUTCOME a second lock: {refused}");
+    assert!(refused.contains("already running"), "{refused}");
+    let sleep = late.replace("--what=shutdown", "--what=sleep");
+    logind.run(&sleep).await.expect("a lock on something else is given");
+}
+
+/// LD7: no `false` comes; only the property tells it. The lock that was held before still is.
+#[tokio::test]
+async fn restarted_logind_forgets_a_delayed_shutdown_and_keeps_the_locks() {
+    let (logind, _lock, _dir) = start_with_lock("forgets").await;
+    let mut announcements = Announcements::listen(&logind).await;
+    logind.run(POWEROFF).await.expect("poweroff");
+    assert!(announcements.next().await);
+    logind.run("systemctl restart systemd-logind").await.expect("restart");
+    assert_eq!(logind.run(PREPARING).await.expect("it answers"), "b false\n");
+    let locks = logind.run(LOCKS).await.expect("list");
+    assert!(locks.contains("lab"), "{locks}");
+    // What comes next is the announcement of the next shutdown, not the end of this one.
+    logind.run(POWEROFF).await.expect("poweroff");
+    assert!(announcements.next().await);
+}
+
+/// LD4: what `systemctl poweroff` cannot start any more is taken back aloud.
+#[tokio::test]
+async fn shutdown_whose_target_cannot_start_is_taken_back() {
+    let (logind, mut lock, _dir) = start_with_lock("back").await;
+    let mut announcements = Announcements::listen(&logind).await;
+    logind.run(POWEROFF).await.expect("poweroff");
+    assert!(announcements.next().await);
+    logind.run("systemctl mask --runtime --quiet poweroff.target").await.expect("mask");
+    lock.kill().await.expect("release the lock");
+    assert!(!announcements.next().await);
+    assert_eq!(logind.run(PREPARING).await.expect("it answers"), "b false\n");
+}
+
+/// LD8: the last name wins, not the largest value, and not the newest file.
+#[tokio::test]
+async fn drop_in_with_the_last_name_decides_on_the_delay() {
+    let (logind, _dir) = start("names").await;
+    delay_becomes(&logind, 5).await;
+    allow_delay(&logind, "99-kubelet.conf", 40).await;
+    delay_becomes(&logind, 40).await;
+    allow_delay(&logind, "unattended-upgrades-logind-maxdelay.conf", 30).await;
+    delay_becomes(&logind, 30).await;
+    allow_delay(&logind, "99-kubelet.conf", 60).await;
+    allow_delay(&logind, "zz-epilogue.conf", 50).await;
+    delay_becomes(&logind, 50).await;
 }

@@ -1,0 +1,80 @@
+//! `lab node table`: what the API says of a node's pods after each way of ending, without our
+//! agent and with it.
+
+use anyhow::ensure;
+use clap::ValueEnum;
+use lab::node_table::{self, Case, Install, Scenario};
+use lab::paths::LabDir;
+use lab::vm::Kit;
+
+use crate::commands::prepare;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// poweroff, reboot, forgotten, refused, agent-killed, kubelet-stopped, power-cut,
+    /// power-cut-during; all without
+    scenarios: Vec<String>,
+    /// Only with the kubelet's own graceful shutdown off, or on
+    #[arg(long)]
+    graceful: Option<Switch>,
+    /// Only without the agent, or with it as this
+    #[arg(long)]
+    agent: Option<Agent>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Switch {
+    Off,
+    On,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Agent {
+    None,
+    Host,
+    DaemonSet,
+}
+
+pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let cases = cases(arguments);
+    ensure!(!cases.is_empty(), "no such case");
+    prepare::run().await?;
+    let kit = Kit::ensure(&LabDir::of_workspace()).await?;
+    for case in cases {
+        let begun = std::time::Instant::now();
+        eprintln!("playing: {case}");
+        match node_table::play(&kit, case).await {
+            Ok(outcome) => println!("{}", node_table::render(&case.to_string(), &outcome)),
+            Err(error) => println!("### {case}\n\nnot played: {error:#}\n"),
+        }
+        eprintln!("took {} s", begun.elapsed().as_secs());
+    }
+    Ok(())
+}
+
+fn cases(arguments: &Arguments) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for scenario in Scenario::ALL {
+        let named = arguments.scenarios.iter().any(|name| name == scenario.name());
+        if !named && !arguments.scenarios.is_empty() {
+            continue;
+        }
+        for (switch, graceful) in [(Switch::Off, false), (Switch::On, true)] {
+            let agents = [
+                (Agent::None, None),
+                (Agent::Host, Some(Install::Host)),
+                (Agent::DaemonSet, Some(Install::DaemonSet)),
+            ];
+            for (flag, agent) in agents {
+                let wanted = arguments.graceful.is_none_or(|only| only == switch)
+                    && arguments.agent.is_none_or(|only| only == flag)
+                    // Nobody would be killed.
+                    && (scenario != Scenario::AgentKilled || agent.is_some());
+                if wanted {
+                    cases.push(Case { scenario, graceful, agent });
+                }
+            }
+        }
+    }
+    cases
+}

@@ -1,0 +1,119 @@
+//! What runs on the node that ends: a pod of each kind that matters there. Pure.
+
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::batch::v1::Job;
+use serde_json::{Value, json};
+
+use crate::vm::TestPod;
+use crate::vm::kit::CONTAINER_IMAGE;
+
+/// The namespace of them all.
+pub(super) const NAMESPACE: &str = "default";
+
+/// Every pod by its part in the story, in the order of the table. A Job's or DaemonSet's name is
+/// that of its one pod.
+pub const ROLES: [(&str, &str); 10] = [
+    ("job-obeys", "Job, Never, leaves with 143"),
+    ("job-retries", "Job, OnFailure, leaves with 143"),
+    ("job-leaves", "Job, Never, leaves with 0"),
+    ("job-stubborn", "Job, Never, ignores SIGTERM"),
+    ("never", "bare, Never"),
+    ("always", "bare, Always"),
+    ("critical", "bare, Never, system-node-critical"),
+    ("done", "bare, ended by itself before"),
+    ("pull", "bare, its image cannot be pulled"),
+    ("daemon", "of a DaemonSet"),
+];
+
+/// Those that do not come to run.
+pub(super) const NEVER_RUN: [&str; 2] = ["done", "pull"];
+
+/// After SIGTERM. Enough to see a pod that is ending.
+const LEAVES_AFTER_SECONDS: &str = "2";
+
+/// The Jobs, by the reference's controller. Disruptions are not counted where a policy may say so.
+pub(super) fn jobs() -> Vec<Job> {
+    let cases = [
+        ("job-obeys", "Never", &["obedient", "143", LEAVES_AFTER_SECONDS][..], 30),
+        ("job-retries", "OnFailure", &["obedient", "143", LEAVES_AFTER_SECONDS], 30),
+        ("job-leaves", "Never", &["obedient", "0", LEAVES_AFTER_SECONDS], 30),
+        ("job-stubborn", "Never", &["stubborn"], 60),
+    ];
+    let built = cases.map(|(name, policy, command, grace)| {
+        let mut job = json!({
+            "metadata": {"name": name},
+            "spec": {
+                "backoffLimit": 0,
+                "podReplacementPolicy": "Failed",
+                "template": {"spec": spec(policy, command, grace)},
+            },
+        });
+        if policy == "Never" {
+            job["spec"]["podFailurePolicy"] = json!({"rules": [
+                {"action": "Ignore",
+                 "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+            ]});
+        }
+        serde_json::from_value(job).expect("a Job of ours must be one of the API's")
+    });
+    built.into()
+}
+
+/// The DaemonSet.
+pub(super) fn daemon_set() -> DaemonSet {
+    let labels = json!({"lab.local/role": "daemon"});
+    let set = json!({
+        "metadata": {"name": "daemon"},
+        "spec": {
+            "selector": {"matchLabels": labels},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": spec("Always", &["obedient", "143", "1"], 30),
+            },
+        },
+    });
+    serde_json::from_value(set).expect("a DaemonSet of ours must be one of the API's")
+}
+
+/// Pods without an owner, bound to `node`.
+pub(super) fn bare(node: &str) -> Vec<TestPod> {
+    let obedient = ["obedient", "143", LEAVES_AFTER_SECONDS];
+    vec![
+        TestPod::new("never", node, &obedient).host_network(),
+        TestPod::new("always", node, &obedient).restart_policy("Always").host_network(),
+        TestPod::new("critical", node, &obedient)
+            .spec("priorityClassName", json!("system-node-critical"))
+            .host_network(),
+        TestPod::new("done", node, &["exits", "0", "2"]).host_network(),
+        // Nobody listens there.
+        TestPod::new("pull", node, &obedient).image("127.0.0.1:9/none:1").host_network(),
+    ]
+}
+
+fn spec(policy: &str, command: &[&str], grace_seconds: u32) -> Value {
+    json!({
+        "restartPolicy": policy,
+        "hostNetwork": true,
+        "automountServiceAccountToken": false,
+        "enableServiceLinks": false,
+        "terminationGracePeriodSeconds": grace_seconds,
+        "containers": [{
+            "name": "main", "image": CONTAINER_IMAGE, "imagePullPolicy": "Never", "args": command,
+        }],
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_role_has_its_object() {
+        let mut names: Vec<String> =
+            jobs().into_iter().filter_map(|job| job.metadata.name).collect();
+        let bare = bare("n");
+        names.extend(bare.iter().filter_map(|pod| pod.build().metadata.name));
+        names.extend(daemon_set().metadata.name);
+        assert_eq!(names, ROLES.map(|(name, _)| name));
+    }
+}

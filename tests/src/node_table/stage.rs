@@ -1,0 +1,149 @@
+//! One case's machine: a control plane of its own, the node, the agent where the case has one, and
+//! the pods, of which the first of each role is followed to its end.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{self, Pod};
+use kube::Api;
+use kube::api::{ListParams, PostParams};
+
+use super::pods::{self, NAMESPACE, NEVER_RUN, ROLES};
+use crate::control_plane::flags::ALL_CONTROLLERS;
+use crate::vm::{Boot, Kit, KubeletConfig, Node, Seen, Watcher};
+use crate::{ControlPlane, Options, observe_until};
+
+/// Five times what an emulated machine takes for a dozen pods.
+const RUNNING_WITHIN: Duration = Duration::from_mins(6);
+
+/// How the agent came onto the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Install {
+    /// As a service of the host.
+    Host,
+    /// As a DaemonSet's pod.
+    DaemonSet,
+}
+
+/// A node with its pods.
+pub(super) struct Stage {
+    pub(super) control_plane: ControlPlane,
+    pub(super) node: Node,
+    pub(super) watcher: Watcher,
+    pub(super) client: kube::Client,
+    /// The pod of each role that ran when the story began.
+    pub(super) originals: BTreeMap<&'static str, String>,
+}
+
+impl Stage {
+    /// Starts everything; the pods of the roles run.
+    pub(super) async fn set(kit: &Kit, kubelet: &KubeletConfig) -> anyhow::Result<Self> {
+        let options = Options::unique("table")
+            .controller_manager(ALL_CONTROLLERS)
+            .controller_manager_flag("--node-monitor-grace-period=20s")
+            .scheduler();
+        let control_plane = ControlPlane::start(options).await?;
+        let client = control_plane.admin_client().await?;
+        let cluster = control_plane.cluster();
+        let node =
+            Node::start(kit, cluster, control_plane.dir(), "vm-1", Boot::Snapshot, kubelet).await?;
+        eprintln!("its files: {}", node.machine().dir().display());
+        let watcher = Watcher::start(client.clone(), NAMESPACE, node.machine().dir()).await?;
+        let originals = BTreeMap::new();
+        Ok(Self { control_plane, node, watcher, client, originals })
+    }
+
+    /// Creates the pods of all roles and waits until each is what it is to be.
+    pub(super) async fn fill(&mut self) -> anyhow::Result<()> {
+        let create = PostParams::default();
+        let jobs: Api<Job> = Api::namespaced(self.client.clone(), NAMESPACE);
+        let sets: Api<DaemonSet> = Api::namespaced(self.client.clone(), NAMESPACE);
+        for pod in pods::bare(self.node.name()) {
+            self.pods().create(&create, &pod.build()).await.context("create a pod")?;
+        }
+        for job in pods::jobs() {
+            jobs.create(&create, &job).await.context("create a Job")?;
+        }
+        sets.create(&create, &pods::daemon_set()).await.context("create the DaemonSet")?;
+        for (role, _) in ROLES {
+            let seen = self.until(role, RUNNING_WITHIN, |seen| has_begun(role, seen)).await?;
+            self.originals.insert(role, seen.pod);
+        }
+        Ok(())
+    }
+
+    /// The API of the roles' pods.
+    pub(super) fn pods(&self) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), NAMESPACE)
+    }
+
+    /// The API of the roles' Jobs.
+    pub(super) fn jobs(&self) -> Api<Job> {
+        Api::namespaced(self.client.clone(), NAMESPACE)
+    }
+
+    /// The last state of the role's first pod, or of any of it before there is a first one.
+    pub(super) fn last(&self, role: &str) -> Option<Seen> {
+        let original = self.originals.get(role);
+        self.watcher.last().into_iter().find(|seen| match original {
+            Some(name) => seen.pod == *name,
+            None => is_of(role, &seen.pod),
+        })
+    }
+
+    /// Waits for a state of the role's pod.
+    pub(super) async fn until(
+        &self,
+        role: &str,
+        within: Duration,
+        holds: impl Fn(&Seen) -> bool,
+    ) -> anyhow::Result<Seen> {
+        let observe = async || self.last(role);
+        let seen = observe_until(within, observe, |seen| seen.as_ref().is_some_and(&holds)).await;
+        match seen {
+            Ok(Some(seen)) => Ok(seen),
+            Ok(None) => bail!("{role}: there is no such pod"),
+            Err(last) => bail!("{role}: not within {within:?}; last seen: {last:?}"),
+        }
+    }
+
+    /// The node, as the API has it now.
+    pub(super) async fn node_object(&self) -> anyhow::Result<v1::Node> {
+        let nodes: Api<v1::Node> = Api::all(self.client.clone());
+        nodes.get(self.node.name()).await.context("read the node")
+    }
+
+    /// Every pod of a Job, as the API has it now.
+    pub(super) async fn pods_of(&self, job: &str) -> anyhow::Result<Vec<Pod>> {
+        let selector = ListParams::default().labels(&format!("job-name={job}"));
+        Ok(self.pods().list(&selector).await.context("list a Job's pods")?.items)
+    }
+
+    /// Ends everything.
+    pub(super) async fn strike(self) -> anyhow::Result<()> {
+        let Self { control_plane, node, watcher, .. } = self;
+        drop(watcher);
+        // Its processes go with it; the API that knew it goes next.
+        drop(node);
+        control_plane.stop().await?;
+        Ok(())
+    }
+}
+
+fn is_of(role: &str, pod: &str) -> bool {
+    pod == role || pod.strip_prefix(role).is_some_and(|rest| rest.starts_with('-'))
+}
+
+fn has_begun(role: &str, seen: &Seen) -> bool {
+    match role {
+        "done" => seen.phase == "Succeeded",
+        "pull" => seen.phase == "Pending" && seen.container.contains("Pull"),
+        _ => {
+            debug_assert!(!NEVER_RUN.contains(&role), "{role} does not run");
+            seen.phase == "Running" && seen.container == "running"
+        }
+    }
+}
