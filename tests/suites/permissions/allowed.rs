@@ -3,7 +3,7 @@
 
 use agent_core::ending::patches;
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::call::Call;
 use super::world::{Token, World, node_path, pod_path, running, view};
@@ -16,6 +16,40 @@ async fn an_agent_in_a_pod_may_do_all_that_it_does() {
 #[tokio::test]
 async fn an_agent_that_is_a_service_of_the_host_may_do_all_that_it_does() {
     holds(Token::OfNode).await;
+}
+
+/// Policies have a budget, and a pod that goes beyond it would never be marked.
+#[tokio::test]
+async fn a_pod_as_large_as_they_come_may_be_marked() {
+    let world = World::start(Token::OfPod).await;
+    let count = 0..100;
+    let annotations: Map<String, Value> =
+        count.clone().map(|n| (format!("theirs/{n}"), "x".repeat(2_400).into())).collect();
+    let containers: Vec<Value> =
+        count.clone().map(|n| json!({"name": format!("c{n}"), "image": "none"})).collect();
+    let statuses: Vec<Value> = count
+        .clone()
+        .map(|n| {
+            json!({
+                "name": format!("c{n}"), "image": "none", "imageID": "", "ready": true,
+                "restartCount": 0, "state": {"waiting": {"message": "m".repeat(1_000)}},
+            })
+        })
+        .collect();
+    let conditions: Vec<Value> =
+        count.map(|n| json!({"type": format!("example.com/{n}"), "status": "True"})).collect();
+    let change = json!({
+        "metadata": {"annotations": annotations}, "spec": {"containers": containers},
+    });
+    let status = json!({
+        "phase": "Running", "containerStatuses": statuses, "conditions": conditions,
+    });
+    let pod = world.pod("large", &world.here(), change, status).await;
+    let body = patches::mark(&view(&pod), now());
+    let pod = goes(&world, "mark", Call::patch(status_path(&pod), body)).await;
+    let body = patches::failed(&view(&pod), now());
+    goes(&world, "fail", Call::patch(status_path(&pod), body)).await;
+    world.finish().await;
 }
 
 async fn holds(token: Token) {

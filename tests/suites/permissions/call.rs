@@ -3,7 +3,7 @@
 use std::fmt;
 
 use http::{Method, Request};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const JSON: &str = "application/json";
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
@@ -62,6 +62,11 @@ impl Call {
 
     /// The same, judged but not carried out.
     pub(crate) fn dry(mut self) -> Self {
+        if self.method == Method::DELETE {
+            // With a body, the API reads no options from the path.
+            self.body["dryRun"] = json!(["All"]);
+            return self;
+        }
         self.path.push_str(if self.path.contains('?') { "&" } else { "?" });
         self.path.push_str("dryRun=All");
         self
