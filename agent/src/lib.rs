@@ -6,6 +6,7 @@ pub mod bus;
 pub mod check;
 pub mod client;
 pub mod clock;
+pub mod cri;
 pub mod driver;
 pub mod host;
 pub mod link;

@@ -1,0 +1,213 @@
+//! One call to the container runtime at a time, each within its own time, over one connection
+//! that is made anew when it breaks.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent_core::pod::PodUid;
+use http::uri::PathAndQuery;
+use prost::Message;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+use tonic::client::Grpc;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Request, Status};
+use tonic_prost::ProstCodec;
+
+use super::error::CriError;
+use super::wire::{self, path};
+
+/// How long a question may take: the kubelet's own answers in ms; a runtime that needs longer is
+/// not one to wait for in a shutdown.
+pub const READ_TIME_MAX: Duration = Duration::from_secs(2);
+/// What a stop may take beside the grace it was given. (§12)
+pub const STOP_MARGIN: Duration = Duration::from_secs(2);
+/// Questions at once.
+const READS_MAX: usize = 32;
+/// Stops at once: more than a node has containers, since each waits for a container's grace.
+const STOPS_MAX: usize = 2_048;
+/// Bytes of one answer, as the kubelet's client has it.
+const ANSWER_BYTES_MAX: usize = 16 << 20;
+
+/// A connection to one runtime.
+#[derive(Clone, Debug)]
+pub struct Client {
+    channel: Channel,
+    reads: Arc<Semaphore>,
+    stops: Arc<Semaphore>,
+}
+
+/// What is called, and how a failure names it.
+#[derive(Clone, Copy)]
+struct Call {
+    path: &'static str,
+    name: &'static str,
+}
+
+impl Call {
+    fn of(path: &'static str) -> Self {
+        Self { path, name: path.rsplit('/').next().unwrap_or(path) }
+    }
+}
+
+impl Client {
+    /// A client of the runtime at `socket`; connects with the first call.
+    pub fn new(socket: &Path) -> Result<Self, CriError> {
+        let refused = |source: tonic::transport::Error| CriError::Refused {
+            call: "connect",
+            status: Box::new(Status::from_error(source.into())),
+        };
+        let endpoint =
+            Endpoint::from_shared(format!("unix:{}", socket.display())).map_err(refused)?;
+        Ok(Self {
+            channel: endpoint.connect_lazy(),
+            reads: Arc::new(Semaphore::new(READS_MAX)),
+            stops: Arc::new(Semaphore::new(STOPS_MAX)),
+        })
+    }
+
+    /// Who answers.
+    pub async fn version(&self) -> Result<wire::VersionResponse, CriError> {
+        let request = wire::VersionRequest { version: "v1".into() };
+        self.read(path::VERSION, request).await
+    }
+
+    /// The runtime's own conditions.
+    pub async fn status(&self) -> Result<Vec<wire::RuntimeCondition>, CriError> {
+        let answer: wire::StatusResponse = self.read(path::STATUS, wire::StatusRequest {}).await?;
+        Ok(answer.status.unwrap_or_default().conditions)
+    }
+
+    /// All sandboxes.
+    pub async fn sandboxes(&self) -> Result<Vec<wire::PodSandbox>, CriError> {
+        let request = wire::ListPodSandboxRequest { filter: None };
+        let answer: wire::ListPodSandboxResponse =
+            self.read(path::LIST_POD_SANDBOX, request).await?;
+        Ok(answer.items)
+    }
+
+    /// A pod's sandboxes, ready or not.
+    pub async fn sandboxes_of(&self, uid: &PodUid) -> Result<Vec<wire::PodSandbox>, CriError> {
+        let filter = wire::PodSandboxFilter { label_selector: selector(uid) };
+        let request = wire::ListPodSandboxRequest { filter: Some(filter) };
+        let answer: wire::ListPodSandboxResponse =
+            self.read(path::LIST_POD_SANDBOX, request).await?;
+        Ok(answer.items.into_iter().filter(|item| is_of(&item.labels, uid)).collect())
+    }
+
+    /// A pod's containers, exited ones included.
+    pub async fn containers_of(&self, uid: &PodUid) -> Result<Vec<wire::Container>, CriError> {
+        let filter = wire::ContainerFilter { label_selector: selector(uid) };
+        let request = wire::ListContainersRequest { filter: Some(filter) };
+        let answer: wire::ListContainersResponse =
+            self.read(path::LIST_CONTAINERS, request).await?;
+        Ok(answer.containers.into_iter().filter(|item| is_of(&item.labels, uid)).collect())
+    }
+
+    /// How one container is; none if there is no such container.
+    pub async fn container(&self, id: &str) -> Result<Option<wire::ContainerStatus>, CriError> {
+        let request = wire::ContainerStatusRequest { container_id: id.to_owned() };
+        let answer: Result<wire::ContainerStatusResponse, _> =
+            self.read(path::CONTAINER_STATUS, request).await;
+        match answer {
+            Ok(answer) => Ok(answer.status),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Stops a container: its stop signal, `grace_seconds`, SIGKILL; returns when it is down. One
+    /// that is not there is down.
+    ///
+    /// The runtime sends SIGKILL only while somebody waits for the answer: a stop that is given up
+    /// before its grace is over ends with the signal.
+    pub async fn stop_container(
+        &self,
+        id: &str,
+        grace_seconds: u32,
+        within: Duration,
+    ) -> Result<(), CriError> {
+        let request = wire::StopContainerRequest {
+            container_id: id.to_owned(),
+            timeout: i64::from(grace_seconds),
+        };
+        self.stop(path::STOP_CONTAINER, request, within).await
+    }
+
+    /// Stops a sandbox, and by force what still runs in it.
+    pub async fn stop_sandbox(&self, id: &str, within: Duration) -> Result<(), CriError> {
+        let request = wire::StopPodSandboxRequest { pod_sandbox_id: id.to_owned() };
+        self.stop(path::STOP_POD_SANDBOX, request, within).await
+    }
+
+    /// Removes a container.
+    pub async fn remove_container(&self, id: &str, within: Duration) -> Result<(), CriError> {
+        let request = wire::RemoveContainerRequest { container_id: id.to_owned() };
+        self.stop(path::REMOVE_CONTAINER, request, within).await
+    }
+
+    async fn read<Q, A>(&self, path: &'static str, request: Q) -> Result<A, CriError>
+    where
+        Q: Message + Send + Sync + 'static,
+        A: Message + Default + Send + Sync + 'static,
+    {
+        self.call(&self.reads, Call::of(path), request, READ_TIME_MAX).await
+    }
+
+    async fn stop<Q>(
+        &self,
+        path: &'static str,
+        request: Q,
+        within: Duration,
+    ) -> Result<(), CriError>
+    where
+        Q: Message + Send + Sync + 'static,
+    {
+        let done = self.call(&self.stops, Call::of(path), request, within).await;
+        match done {
+            Ok(wire::Empty {}) => Ok(()),
+            // §12: NotFound = stopped
+            Err(error) if error.is_not_found() => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// One call. Waiting for its turn counts as a part of its time.
+    async fn call<Q, A>(
+        &self,
+        turns: &Semaphore,
+        call: Call,
+        request: Q,
+        within: Duration,
+    ) -> Result<A, CriError>
+    where
+        Q: Message + Send + Sync + 'static,
+        A: Message + Default + Send + Sync + 'static,
+    {
+        let answer = async {
+            let _turn = turns.acquire().await.expect("the turns must never be closed");
+            let mut grpc =
+                Grpc::new(self.channel.clone()).max_decoding_message_size(ANSWER_BYTES_MAX);
+            grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
+            let path = PathAndQuery::from_static(call.path);
+            grpc.unary(Request::new(request), path, ProstCodec::<Q, A>::default()).await
+        };
+        match timeout(within, answer).await {
+            Ok(Ok(answer)) => Ok(answer.into_inner()),
+            Ok(Err(status)) => Err(CriError::Refused { call: call.name, status: Box::new(status) }),
+            Err(_) => Err(CriError::NoAnswer { call: call.name, within }),
+        }
+    }
+}
+
+fn selector(uid: &PodUid) -> BTreeMap<String, String> {
+    BTreeMap::from([(wire::POD_UID_LABEL.to_owned(), uid.0.clone())])
+}
+
+/// Whether it is the pod's. Asked here once more: a runtime that knew no filter would have us stop
+/// what is another pod's.
+fn is_of(labels: &BTreeMap<String, String>, uid: &PodUid) -> bool {
+    labels.get(wire::POD_UID_LABEL) == Some(&uid.0)
+}

@@ -1,0 +1,108 @@
+//! Why the container runtime did not answer a question, and what the core makes its decisions of.
+
+use std::error::Error as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use epilogue_common::outcome::{Failure, FailureKind};
+use thiserror::Error;
+use tonic::{Code, Status};
+
+use super::endpoint::FLAG;
+
+/// Why a call to the runtime brought nothing.
+#[derive(Debug, Error)]
+pub enum CriError {
+    /// No socket where one is looked for.
+    #[error(
+        "no container runtime's socket at {}; name it by {FLAG} unix:///path, and in a pod mount \
+         its directory from the host",
+        list(.looked_at)
+    )]
+    NoSocket {
+        /// Where one was looked for.
+        looked_at: Vec<PathBuf>,
+    },
+    /// More than one socket, and no way to know which one the kubelet uses. A wrong choice would
+    /// read as "nothing runs".
+    #[error("more than one container runtime: {}; name the kubelet's by {FLAG} unix:///path", list(.sockets))]
+    Ambiguous {
+        /// Those that may be it.
+        sockets: Vec<PathBuf>,
+    },
+    /// No answer in time: the call may be carried out or not.
+    #[error("the container runtime did not answer {call} within {within:?}")]
+    NoAnswer {
+        /// The call.
+        call: &'static str,
+        /// How long was waited.
+        within: Duration,
+    },
+    /// The runtime, or the connection to it, said no.
+    #[error("the container runtime failed {call}: {}", words(.status))]
+    Refused {
+        /// The call.
+        call: &'static str,
+        /// What was said.
+        status: Box<Status>,
+    },
+}
+
+impl CriError {
+    /// Whether what was asked about is not there (any more).
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, Self::Refused { status, .. } if status.code() == Code::NotFound)
+    }
+
+    /// Whether whoever listens is no CRI v1 runtime.
+    pub fn is_unimplemented(&self) -> bool {
+        matches!(self, Self::Refused { status, .. } if status.code() == Code::Unimplemented)
+    }
+
+    /// Whether no answer came.
+    pub fn is_no_answer(&self) -> bool {
+        matches!(self, Self::NoAnswer { .. })
+    }
+
+    /// In the terms that decisions are made in.
+    pub fn failure(&self) -> Failure {
+        let kind = match self {
+            Self::NoSocket { .. } | Self::Ambiguous { .. } => FailureKind::Other,
+            Self::NoAnswer { .. } => FailureKind::Unknown,
+            Self::Refused { status, .. } => kind(status.code()),
+        };
+        Failure::new(kind, self.to_string())
+    }
+}
+
+fn kind(code: Code) -> FailureKind {
+    match code {
+        Code::NotFound => FailureKind::NotFound,
+        Code::PermissionDenied | Code::Unauthenticated => FailureKind::Forbidden,
+        Code::ResourceExhausted => FailureKind::TooManyRequests,
+        Code::Unimplemented | Code::InvalidArgument | Code::OutOfRange => FailureKind::Other,
+        // A connection that breaks says Unavailable, Cancelled or Unknown.
+        Code::Unavailable | Code::Cancelled | Code::Unknown | Code::DeadlineExceeded => {
+            FailureKind::Unknown
+        }
+        _ => FailureKind::ServerError,
+    }
+}
+
+/// What was said, down to the operating system's words.
+fn words(status: &Status) -> String {
+    let mut text = status.message().to_owned();
+    let mut source = status.source();
+    while let Some(error) = source {
+        let word = error.to_string();
+        if !text.contains(&word) {
+            text = if text.is_empty() { word } else { format!("{text}: {word}") };
+        }
+        source = error.source();
+    }
+    if text.is_empty() { status.code().description().to_owned() } else { text }
+}
+
+fn list(paths: &[PathBuf]) -> String {
+    paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,116 @@
+//! The container runtime, by CRI v1 over its unix socket: what it has of a pod, and how a pod is
+//! stopped through it. Each operation is one attempt, bounded in time. (spec/node-agent.md §12,
+//! §9.4)
+
+pub mod client;
+pub mod endpoint;
+pub mod error;
+mod pods;
+mod state;
+mod stop;
+pub mod wire;
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use agent_core::protocol::action::PodRef;
+use agent_core::protocol::event::ActionResult;
+use futures::future::join_all;
+
+pub use self::client::Client;
+pub use self::endpoint::{Endpoint, Sockets};
+pub use self::error::CriError;
+pub use self::pods::KnownPod;
+
+/// The node's container runtime. Connects with the first call, and anew after each loss; a runtime
+/// that starts after the agent is found when it is there.
+#[derive(Clone, Debug)]
+pub struct Runtime {
+    sockets: Sockets,
+    chosen: Arc<Mutex<Option<(PathBuf, Client)>>>,
+}
+
+impl Runtime {
+    /// The runtime behind one of `sockets`.
+    pub fn new(sockets: Sockets) -> Self {
+        Self { sockets, chosen: Arc::default() }
+    }
+
+    /// Carries out `Action::InspectPod`.
+    pub async fn inspect_pod(&self, pod: &PodRef) -> ActionResult {
+        let state = async { state::read(&self.client().await?, &pod.uid).await };
+        ActionResult::Runtime(state.await.map_err(|error: CriError| error.failure()))
+    }
+
+    /// Carries out `Action::StopPod`. Ends within `grace_seconds` and [`stop::MARGIN`] more.
+    pub async fn stop_pod(
+        &self,
+        pod: &PodRef,
+        grace_seconds: u32,
+        sidecars: &[String],
+    ) -> ActionResult {
+        let state = async {
+            let client = self.client().await?;
+            stop::stop(&client, &pod.uid, grace_seconds, sidecars).await
+        };
+        ActionResult::Runtime(state.await.map_err(|error: CriError| error.failure()))
+    }
+
+    /// All pods that the runtime has a sandbox of: what there is to know of the node's pods while
+    /// the API cannot be reached. (§9.2)
+    pub async fn pods(&self) -> Result<Vec<KnownPod>, CriError> {
+        Ok(pods::of(self.client().await?.sandboxes().await?))
+    }
+
+    /// The runtime's client, of the socket that is there now.
+    pub async fn client(&self) -> Result<Client, CriError> {
+        if let Some(client) = self.remembered() {
+            return Ok(client);
+        }
+        let (socket, client) = choose(&self.sockets).await?;
+        let mut chosen = self.chosen.lock().unwrap_or_else(PoisonError::into_inner);
+        *chosen = Some((socket, client.clone()));
+        Ok(client)
+    }
+
+    /// The socket that was chosen, while it is there.
+    pub fn socket(&self) -> Option<PathBuf> {
+        let chosen = self.chosen.lock().unwrap_or_else(PoisonError::into_inner);
+        chosen.as_ref().map(|(socket, _)| socket.clone())
+    }
+
+    fn remembered(&self) -> Option<Client> {
+        let chosen = self.chosen.lock().unwrap_or_else(PoisonError::into_inner);
+        let (socket, client) = chosen.as_ref()?;
+        endpoint::is_socket(socket).then(|| client.clone())
+    }
+}
+
+/// The one socket that is there; of several the one whose owner speaks CRI v1. A containerd that
+/// only serves Docker does not. Not the first that answers: "has nothing of this pod" from the
+/// wrong runtime would be taken as proof that nothing runs.
+async fn choose(sockets: &Sockets) -> Result<(PathBuf, Client), CriError> {
+    let mut found = Vec::new();
+    for socket in sockets.present() {
+        found.push((Client::new(&socket)?, socket));
+    }
+    if found.len() > 1 {
+        let answers = join_all(found.iter().map(|(client, _)| client.version())).await;
+        let mut answers = answers.into_iter();
+        found.retain(|_| match answers.next() {
+            Some(Err(error)) => !error.is_unimplemented(),
+            _ => true,
+        });
+    }
+    match found.len() {
+        0 => Err(CriError::NoSocket { looked_at: sockets.all().to_vec() }),
+        1 => found
+            .pop()
+            .map(|(client, socket)| (socket, client))
+            .ok_or_else(|| CriError::NoSocket { looked_at: sockets.all().to_vec() }),
+        _ => {
+            let sockets = found.into_iter().map(|(_, socket)| socket).collect();
+            Err(CriError::Ambiguous { sockets })
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! The end of a pod through the runtime, where there is no kubelet to end it: the regular
+//! containers together, the sidecars after them, then the sandbox. (§9.4, mode Substitute)
+//!
+//! The runtime's answers to the stops decide nothing: what runs is read again at the end.
+
+use std::time::Duration;
+
+use agent_core::pod::PodUid;
+use agent_core::protocol::event::RuntimeState;
+use futures::future::join_all;
+use tokio::time::Instant;
+
+use super::client::{Client, STOP_MARGIN};
+use super::error::CriError;
+use super::state::{self, Listed};
+use super::wire::Container;
+
+/// What a stop may take beside its grace: the answers to the stops, the sandbox, and reading
+/// before and after.
+pub(super) const MARGIN: Duration = Duration::from_secs(7);
+/// What sidecars get when the others have used up the grace.
+const SIDECAR_GRACE_MIN: u32 = 1;
+
+/// The time that a stop has.
+#[derive(Clone, Copy, Debug)]
+struct Time {
+    /// When the grace is over.
+    grace_end: Instant,
+    /// When the stopping is over, and only the last reading is left.
+    end: Instant,
+}
+
+impl Time {
+    fn from_now(grace_seconds: u32) -> Self {
+        let grace_end = Instant::now() + Duration::from_secs(grace_seconds.into());
+        Self { grace_end, end: grace_end + MARGIN - super::client::READ_TIME_MAX }
+    }
+
+    /// `wanted`, or what is left.
+    fn at_most(self, wanted: Duration) -> Duration {
+        wanted.min(self.end.saturating_duration_since(Instant::now()))
+    }
+
+    /// Whole seconds of the grace that are left.
+    fn grace_left(self) -> u32 {
+        let left = self.grace_end.saturating_duration_since(Instant::now()).as_secs();
+        u32::try_from(left).unwrap_or(u32::MAX)
+    }
+}
+
+/// Stops the pod, and says what is then left of it.
+pub(super) async fn stop(
+    client: &Client,
+    uid: &PodUid,
+    grace_seconds: u32,
+    sidecars: &[String],
+) -> Result<RuntimeState, CriError> {
+    let time = Time::from_now(grace_seconds);
+    let listed = Listed::read(client, uid).await?;
+    let stopped = stop_listed(client, uid, &listed, grace_seconds, sidecars, time).await;
+    let state = state::read(client, uid).await;
+    match (state, stopped) {
+        (Ok(state), _) => Ok(state),
+        // The first failure is nearer to the cause.
+        (Err(_), Err(error)) | (Err(error), Ok(())) => Err(error),
+    }
+}
+
+async fn stop_listed(
+    client: &Client,
+    uid: &PodUid,
+    listed: &Listed,
+    grace_seconds: u32,
+    sidecars: &[String],
+    time: Time,
+) -> Result<(), CriError> {
+    let is_sidecar = |container: &&Container| {
+        sidecars.iter().any(|sidecar| sidecar.as_str() == container.name())
+    };
+    let (last, first): (Vec<_>, Vec<_>) = listed.alive().partition(is_sidecar);
+    stop_containers(client, &first, grace_seconds, time).await?;
+    let grace_left = time.grace_left().max(SIDECAR_GRACE_MIN).min(grace_seconds);
+    stop_containers(client, &last, grace_left, time).await?;
+    stop_sandboxes(client, listed, time).await?;
+    if listed.alive().next().is_none() {
+        return Ok(());
+    }
+    remove_stillborn(client, uid, time).await
+}
+
+/// Stops all of them at once. Fails if the runtime answered for none: it hangs, and what would
+/// follow would hang too.
+async fn stop_containers(
+    client: &Client,
+    containers: &[&Container],
+    grace_seconds: u32,
+    time: Time,
+) -> Result<(), CriError> {
+    let within = Duration::from_secs(grace_seconds.into()) + STOP_MARGIN;
+    let stops = containers
+        .iter()
+        .map(|container| client.stop_container(&container.id, grace_seconds, time.at_most(within)));
+    all_hang(join_all(stops).await)
+}
+
+/// Without a sandbox nothing of the pod can be started again. It may fail after that, in taking
+/// down the network; reading the state tells.
+async fn stop_sandboxes(client: &Client, listed: &Listed, time: Time) -> Result<(), CriError> {
+    let stops =
+        listed.ready().map(|sandbox| client.stop_sandbox(&sandbox.id, time.at_most(STOP_MARGIN)));
+    all_hang(join_all(stops).await)
+}
+
+/// Removes the containers that were created and never started. containerd does not stop one that
+/// does not run, so it would stay "not exited" for ever, and the pod's end could not be told; it
+/// has no exit code that could be lost.
+async fn remove_stillborn(client: &Client, uid: &PodUid, time: Time) -> Result<(), CriError> {
+    let listed = Listed::read(client, uid).await?;
+    let removals = listed
+        .stillborn()
+        .map(|container| client.remove_container(&container.id, time.at_most(STOP_MARGIN)));
+    all_hang(join_all(removals).await)
+}
+
+fn all_hang(results: Vec<Result<(), CriError>>) -> Result<(), CriError> {
+    let hang = |result: &Result<(), CriError>| result.as_ref().is_err_and(CriError::is_no_answer);
+    if results.iter().all(hang) { results.into_iter().next().unwrap_or(Ok(())) } else { Ok(()) }
+}

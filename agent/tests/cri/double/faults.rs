@@ -1,0 +1,112 @@
+//! What the double is told to do wrong, and what it was asked.
+
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use tonic::Status;
+
+/// The calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Call {
+    /// Any of the below.
+    Any,
+    Version,
+    Status,
+    ListPodSandbox,
+    StopPodSandbox,
+    ListContainers,
+    ContainerStatus,
+    StopContainer,
+    RemoveContainer,
+}
+
+/// What goes wrong.
+#[derive(Clone, Debug)]
+pub(crate) enum Fault {
+    /// No answer, ever; nothing is done.
+    Hang,
+    /// The answer comes late.
+    Late(Duration),
+    /// Refused, each time.
+    Refuse(tonic::Code),
+    /// Refused, the first time.
+    RefuseOnce(tonic::Code),
+    /// Done, and then refused.
+    RefuseAfter(tonic::Code),
+    /// The filter is not looked at.
+    IgnoreFilter,
+}
+
+/// A call that came.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    pub(crate) call: Call,
+    /// A container's name; of a sandbox or a list, the pod's UID.
+    pub(crate) target: String,
+    /// The UID of the pod that it is about.
+    pub(crate) uid: String,
+    /// The grace of a `StopContainer`.
+    pub(crate) timeout: Option<i64>,
+    pub(crate) at: Instant,
+}
+
+/// The faults, and the book of calls.
+#[derive(Debug, Default)]
+pub(super) struct Faults {
+    told: Mutex<Vec<(Call, String, Fault)>>,
+    seen: Mutex<Vec<Seen>>,
+}
+
+/// What is left to do wrong after the call is carried out.
+#[derive(Debug, Default)]
+pub(super) struct Rest {
+    pub(super) refuse: Option<Status>,
+    pub(super) ignore_filter: bool,
+}
+
+impl Faults {
+    pub(super) fn add(&self, call: Call, target: &str, fault: Fault) {
+        self.told.lock().expect("no holder panics").push((call, target.to_owned(), fault));
+    }
+
+    pub(super) fn clear(&self) {
+        self.told.lock().expect("no holder panics").clear();
+    }
+
+    pub(super) fn seen(&self) -> Vec<Seen> {
+        self.seen.lock().expect("no holder panics").clone()
+    }
+
+    /// Books a call and does to it what is to be done before it is carried out.
+    pub(super) async fn meet(&self, seen: Seen) -> Result<Rest, Status> {
+        let fault = self.fault(&seen);
+        self.seen.lock().expect("no holder panics").push(seen);
+        let refusal = |code| Status::new(code, "the double was told so");
+        match fault {
+            None => Ok(Rest::default()),
+            Some(Fault::Hang) => std::future::pending().await,
+            Some(Fault::Late(time)) => {
+                tokio::time::sleep(time).await;
+                Ok(Rest::default())
+            }
+            Some(Fault::Refuse(code) | Fault::RefuseOnce(code)) => Err(refusal(code)),
+            Some(Fault::RefuseAfter(code)) => {
+                Ok(Rest { refuse: Some(refusal(code)), ..Rest::default() })
+            }
+            Some(Fault::IgnoreFilter) => Ok(Rest { ignore_filter: true, ..Rest::default() }),
+        }
+    }
+
+    fn fault(&self, seen: &Seen) -> Option<Fault> {
+        let mut told = self.told.lock().expect("no holder panics");
+        let at = told.iter().position(|(call, target, _)| {
+            (*call == Call::Any || *call == seen.call)
+                && (target.is_empty() || *target == seen.target || *target == seen.uid)
+        })?;
+        let fault = told[at].2.clone();
+        if matches!(fault, Fault::RefuseOnce(_)) {
+            told.remove(at);
+        }
+        Some(fault)
+    }
+}

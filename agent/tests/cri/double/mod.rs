@@ -1,0 +1,135 @@
+//! A double of the container runtime: CRI v1 on a unix socket, with processes as containers.
+//! It does what containerd does, and fails as it is told to. Everything ends with it.
+//!
+//! Other test programs of the agent take it in by `#[path = "../cri/double/mod.rs"]`.
+#![allow(dead_code, reason = "each test program uses its part")]
+
+mod faults;
+mod pods;
+mod process;
+mod service;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use futures::stream;
+use tokio::net::UnixListener;
+use tokio::runtime::{Builder, Runtime};
+
+pub(crate) use faults::{Call, Fault, Seen};
+pub(crate) use pods::{ContainerFact, PodBuilder};
+pub(crate) use process::Script;
+use service::{Service, World};
+
+/// A running double.
+#[derive(Debug)]
+pub(crate) struct CriDouble {
+    /// Where it listens.
+    pub(crate) socket: PathBuf,
+    world: Arc<World>,
+    /// Its own, so that dropping it breaks all connections, as the end of a process does.
+    server: Option<Runtime>,
+    /// Where the processes are waited for, across restarts of the server.
+    host: Option<Runtime>,
+}
+
+impl CriDouble {
+    /// Starts a double where containerd listens on a host whose files lie under `root`.
+    pub(crate) fn start(root: &Path) -> Self {
+        Self::start_at(&root.join("run/containerd/containerd.sock"))
+    }
+
+    /// Starts a double at this socket.
+    pub(crate) fn start_at(socket: &Path) -> Self {
+        let dir = socket.parent().expect("must lie in a directory");
+        fs::create_dir_all(dir).expect("the root must be writable");
+        let host = runtime();
+        let world = Arc::new(World::new(host.handle().clone()));
+        let mut double = Self { socket: socket.to_owned(), world, server: None, host: Some(host) };
+        double.listen();
+        double
+    }
+
+    /// Ends the runtime, as a crash does; its containers run on.
+    pub(crate) fn crash(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.shutdown_background();
+        }
+        // A crash leaves the socket's file; the next start replaces it.
+        let _ = fs::remove_file(&self.socket);
+    }
+
+    /// Starts it again after a crash.
+    pub(crate) fn listen(&mut self) {
+        let server = runtime();
+        let service = Service::new(Arc::clone(&self.world));
+        let listener = {
+            let _context = server.enter();
+            UnixListener::bind(&self.socket).expect("the socket must be free")
+        };
+        let incoming = stream::unfold(listener, |listener| async move {
+            let accepted = listener.accept().await.map(|(stream, _)| stream);
+            Some((accepted, listener))
+        });
+        server.spawn(async move {
+            tonic::transport::Server::builder().serve_with_incoming(service, incoming).await
+        });
+        self.server = Some(server);
+    }
+
+    /// A pod to be started.
+    pub(crate) fn pod(&self, uid: &str) -> PodBuilder {
+        PodBuilder::new(Arc::clone(&self.world), uid)
+    }
+
+    /// From now on, each call that is `call` and about `target` (a container's name, or the UID of
+    /// its pod; empty is all) meets the fault.
+    pub(crate) fn fault(&self, call: Call, target: &str, fault: Fault) {
+        self.world.faults.add(call, target, fault);
+    }
+
+    /// Ends all faults; what hangs goes on hanging.
+    pub(crate) fn mend(&self) {
+        self.world.faults.clear();
+    }
+
+    /// The calls so far, in the order in which they came.
+    pub(crate) fn seen(&self) -> Vec<Seen> {
+        self.world.faults.seen()
+    }
+
+    /// Removes what there is of a container, by its name: its process is killed first.
+    pub(crate) fn remove(&self, uid: &str, name: &str) {
+        self.world.remove(uid, name);
+    }
+
+    /// What has become of a pod's containers, in the order of their creation.
+    pub(crate) fn containers(&self, uid: &str) -> Vec<ContainerFact> {
+        self.world.facts(uid)
+    }
+
+    /// How many processes run.
+    pub(crate) fn running(&self) -> usize {
+        self.world.running()
+    }
+}
+
+impl Drop for CriDouble {
+    fn drop(&mut self) {
+        self.crash();
+        self.world.kill_all();
+        if let Some(host) = self.host.take() {
+            // The processes are killed; who waits for them may be dropped.
+            host.shutdown_background();
+        }
+    }
+}
+
+fn runtime() -> Runtime {
+    Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .expect("a runtime must be startable")
+}

@@ -1,0 +1,160 @@
+//! Pods of the double: their sandboxes and containers, labelled as the kubelet labels them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use epilogue_agent::cri::wire::{
+    CONTAINER_NAME_LABEL, Container, ContainerState, ContainerStatus, POD_NAME_LABEL,
+    POD_NAMESPACE_LABEL, POD_UID_LABEL, PodSandbox, PodSandboxState, SOURCE_ANNOTATION,
+};
+
+use super::process::{Exit, Process, Script};
+use super::service::World;
+
+/// One sandbox.
+#[derive(Clone, Debug)]
+pub(super) struct Sandbox {
+    pub(super) id: String,
+    pub(super) uid: String,
+    pub(super) ready: bool,
+    created_at: i64,
+}
+
+/// One container.
+#[derive(Clone, Debug)]
+pub(super) struct Record {
+    pub(super) id: String,
+    pub(super) name: String,
+    pub(super) uid: String,
+    pub(super) sandbox: String,
+    created_at: i64,
+    pub(super) process: Option<Process>,
+}
+
+/// What a test sees of a container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ContainerFact {
+    pub(crate) name: String,
+    /// None while it runs, and of one that was never started.
+    pub(crate) exit: Option<Exit>,
+    pub(crate) started: bool,
+}
+
+/// A pod that is being put together.
+#[derive(Debug)]
+pub(crate) struct PodBuilder {
+    world: Arc<World>,
+    uid: String,
+    sandbox_ready: bool,
+    containers: Vec<(String, Script)>,
+}
+
+impl PodBuilder {
+    pub(super) fn new(world: Arc<World>, uid: &str) -> Self {
+        Self { world, uid: uid.to_owned(), sandbox_ready: true, containers: Vec::new() }
+    }
+
+    /// With this container, after those before it.
+    pub(crate) fn container(mut self, name: &str, script: Script) -> Self {
+        self.containers.push((name.to_owned(), script));
+        self
+    }
+
+    /// With a sandbox that is down already.
+    pub(crate) fn sandbox_down(self) -> Self {
+        Self { sandbox_ready: false, ..self }
+    }
+
+    /// Starts it.
+    pub(crate) async fn start(self) {
+        let sandbox = self.world.add_sandbox(|number, created_at| Sandbox {
+            id: format!("sandbox-{number}"),
+            uid: self.uid.clone(),
+            ready: self.sandbox_ready,
+            created_at,
+        });
+        for (name, script) in &self.containers {
+            let process = script.start(&self.world.host).await;
+            self.world.add_container(|number, created_at| Record {
+                id: format!("container-{number}"),
+                name: name.clone(),
+                uid: self.uid.clone(),
+                sandbox: sandbox.clone(),
+                created_at,
+                process,
+            });
+        }
+    }
+}
+
+fn labels(uid: &str) -> BTreeMap<String, String> {
+    let pair = |key: &str, value: String| (key.to_owned(), value);
+    BTreeMap::from([
+        pair(POD_UID_LABEL, uid.to_owned()),
+        pair(POD_NAME_LABEL, format!("name-of-{uid}")),
+        pair(POD_NAMESPACE_LABEL, "default".to_owned()),
+    ])
+}
+
+impl Sandbox {
+    pub(super) fn listed(&self) -> PodSandbox {
+        let state = if self.ready { PodSandboxState::Ready } else { PodSandboxState::NotReady };
+        let mut labels = labels(&self.uid);
+        labels.insert("app".into(), "of the pod's own".into());
+        PodSandbox {
+            id: self.id.clone(),
+            state: state.into(),
+            created_at: self.created_at,
+            labels,
+            annotations: [(SOURCE_ANNOTATION.to_owned(), "api".to_owned())].into(),
+        }
+    }
+}
+
+impl Record {
+    pub(super) fn state(&self) -> ContainerState {
+        match &self.process {
+            None => ContainerState::Created,
+            Some(process) if process.exit().is_some() => ContainerState::Exited,
+            Some(_) => ContainerState::Running,
+        }
+    }
+
+    pub(super) fn fact(&self) -> ContainerFact {
+        ContainerFact {
+            name: self.name.clone(),
+            exit: self.process.as_ref().and_then(Process::exit),
+            started: self.process.is_some(),
+        }
+    }
+
+    pub(super) fn listed(&self) -> Container {
+        let mut labels = labels(&self.uid);
+        labels.insert(CONTAINER_NAME_LABEL.to_owned(), self.name.clone());
+        Container {
+            id: self.id.clone(),
+            pod_sandbox_id: self.sandbox.clone(),
+            state: self.state().into(),
+            created_at: self.created_at,
+            labels,
+        }
+    }
+
+    pub(super) fn status(&self) -> ContainerStatus {
+        let exit = self.process.as_ref().and_then(Process::exit);
+        let reason = match exit {
+            None => "",
+            Some(Exit { code: 0, .. }) => "Completed",
+            Some(_) => "Error",
+        };
+        ContainerStatus {
+            id: self.id.clone(),
+            state: self.state().into(),
+            created_at: self.created_at,
+            started_at: if self.process.is_some() { self.created_at } else { 0 },
+            finished_at: exit.map_or(0, |exit| exit.finished_at),
+            exit_code: exit.map_or(0, |exit| exit.code),
+            reason: reason.to_owned(),
+        }
+    }
+}

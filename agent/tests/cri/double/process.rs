@@ -1,0 +1,137 @@
+//! A process as a container: in a group of its own, ended by signals, with its real exit code.
+
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{ExitStatus, Stdio};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::unistd::Pid;
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::process::{Child, Command};
+use tokio::sync::watch;
+
+/// What the process does.
+#[derive(Clone, Debug)]
+pub(crate) enum Script {
+    /// Dies of SIGTERM: 143.
+    Obedient,
+    /// Ends well at SIGTERM: 0.
+    Clean,
+    /// Ends well this long after SIGTERM: 0.
+    Slow(Duration),
+    /// Does not hear SIGTERM: 137.
+    Stubborn,
+    /// Ends by itself at once.
+    Exits(u8),
+    /// Is created and never started.
+    NeverStarted,
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Exit {
+    pub(crate) code: i32,
+    /// In ns since 1970.
+    pub(crate) finished_at: i64,
+}
+
+/// A process that was started.
+#[derive(Clone, Debug)]
+pub(super) struct Process {
+    group: Pid,
+    exit: watch::Receiver<Option<Exit>>,
+}
+
+impl Script {
+    fn command(&self) -> Option<Command> {
+        let shell = |text: String| {
+            let mut command = Command::new("sh");
+            command.arg("-c").arg(text);
+            command
+        };
+        let at_term = |what: &str| {
+            shell(format!("trap '{what}' TERM; echo ready; while :; do sleep 3600 & wait $!; done"))
+        };
+        Some(match self {
+            Self::Obedient => shell("echo ready; exec sleep 3600".into()),
+            Self::Clean => at_term("exit 0"),
+            Self::Slow(time) => at_term(&format!("sleep {}; exit 0", time.as_secs_f64())),
+            Self::Stubborn => shell("trap '' TERM; echo ready; exec sleep 3600".into()),
+            Self::Exits(code) => shell(format!("echo ready; exit {code}")),
+            Self::NeverStarted => return None,
+        })
+    }
+
+    /// Starts the process and waits until it is set up; none if it is not to be started.
+    pub(super) async fn start(&self, host: &tokio::runtime::Handle) -> Option<Process> {
+        let mut command = self.command()?;
+        command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
+        let mut child = {
+            let _context = host.enter();
+            command.spawn().expect("`sh` must be startable")
+        };
+        let pid = child.id().expect("it must not have been waited for");
+        let group = Pid::from_raw(pid.cast_signed());
+        let (told, exit) = watch::channel(None);
+        let (ready, set_up) = tokio::sync::oneshot::channel();
+        // Ends with the process, at the latest with the double.
+        host.spawn(async move {
+            let stdout = child.stdout.take().expect("it must be piped");
+            let mut line = String::new();
+            let _ = BufReader::new(stdout).read_line(&mut line).await;
+            let _ = ready.send(());
+            let _ = told.send(Some(ended(&mut child, group).await));
+        });
+        set_up.await.expect("the process must say that it is ready");
+        let process = Process { group, exit };
+        if matches!(self, Self::Exits(_)) {
+            process.ended().await;
+        }
+        Some(process)
+    }
+}
+
+async fn ended(child: &mut Child, group: Pid) -> Exit {
+    let status = child.wait().await.expect("the process must be ours");
+    // With its first process a container's others end.
+    let _ = killpg(group, Signal::SIGKILL);
+    Exit { code: code(status), finished_at: now() }
+}
+
+fn code(status: ExitStatus) -> i32 {
+    let by_signal = status.signal().map(|signal| 128 + signal);
+    status.code().or(by_signal).expect("a process ends by itself or by a signal")
+}
+
+/// In ns since 1970.
+pub(super) fn now() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("it must be after 1970");
+    i64::try_from(since.as_nanos()).expect("it must be before 2262")
+}
+
+impl Process {
+    /// How it ended, if it has.
+    pub(super) fn exit(&self) -> Option<Exit> {
+        *self.exit.borrow()
+    }
+
+    /// Waits for its end.
+    pub(super) async fn ended(&self) {
+        let mut exit = self.exit.clone();
+        let _ = exit.wait_for(Option::is_some).await;
+    }
+
+    /// SIGTERM to the first process, as runtimes do.
+    pub(super) fn terminate(&self) {
+        if self.exit().is_none() {
+            let _ = kill(self.group, Signal::SIGTERM);
+        }
+    }
+
+    /// SIGKILL to all of it.
+    pub(super) fn kill(&self) {
+        if self.exit().is_none() {
+            let _ = killpg(self.group, Signal::SIGKILL);
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! The calls, carried out.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use epilogue_agent::cri::wire::{self, Empty, path};
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use tokio::runtime::Handle;
+use tokio::time::timeout;
+use tonic::body::Body;
+use tonic::{Request, Response, Status};
+use tonic_prost::ProstCodec;
+
+use super::faults::{Call, Faults, Rest, Seen};
+use super::pods::{ContainerFact, Record, Sandbox};
+use super::process::{Process, now};
+
+/// All that there is.
+#[derive(Debug)]
+pub(super) struct World {
+    pub(super) faults: Faults,
+    /// Where processes are waited for.
+    pub(super) host: Handle,
+    things: Mutex<Things>,
+}
+
+#[derive(Debug, Default)]
+struct Things {
+    made: i64,
+    sandboxes: Vec<Sandbox>,
+    containers: Vec<Record>,
+}
+
+impl World {
+    pub(super) fn new(host: Handle) -> Self {
+        Self { faults: Faults::default(), host, things: Mutex::default() }
+    }
+
+    fn with<T>(&self, work: impl FnOnce(&mut Things) -> T) -> T {
+        work(&mut self.things.lock().expect("no holder panics"))
+    }
+
+    /// Adds what is made of a number and a time of creation, and returns its id.
+    pub(super) fn add_sandbox(&self, make: impl FnOnce(i64, i64) -> Sandbox) -> String {
+        self.with(|things| {
+            things.made += 1;
+            let sandbox = make(things.made, now() + things.made);
+            let id = sandbox.id.clone();
+            things.sandboxes.push(sandbox);
+            id
+        })
+    }
+
+    pub(super) fn add_container(&self, make: impl FnOnce(i64, i64) -> Record) {
+        self.with(|things| {
+            things.made += 1;
+            let container = make(things.made, now() + things.made);
+            things.containers.push(container);
+        });
+    }
+
+    pub(super) fn remove(&self, uid: &str, name: &str) {
+        self.with(|things| {
+            let is_it = |container: &Record| container.uid == uid && container.name == name;
+            for container in things.containers.iter().filter(|container| is_it(container)) {
+                container.process.iter().for_each(Process::kill);
+            }
+            things.containers.retain(|container| !is_it(container));
+        });
+    }
+
+    pub(super) fn facts(&self, uid: &str) -> Vec<ContainerFact> {
+        self.with(|things| {
+            let of_pod = things.containers.iter().filter(|container| container.uid == uid);
+            of_pod.map(Record::fact).collect()
+        })
+    }
+
+    pub(super) fn running(&self) -> usize {
+        self.with(|things| {
+            let running = things.containers.iter().filter(|container| {
+                container.process.as_ref().is_some_and(|process| process.exit().is_none())
+            });
+            running.count()
+        })
+    }
+
+    pub(super) fn kill_all(&self) {
+        self.with(|things| {
+            for container in &things.containers {
+                container.process.iter().for_each(Process::kill);
+            }
+        });
+    }
+
+    fn container(&self, id: &str) -> Option<Record> {
+        self.with(|things| things.containers.iter().find(|found| found.id == id).cloned())
+    }
+
+    /// Books a call about a container or sandbox by its id.
+    async fn meet(&self, call: Call, id: &str, timeout: Option<i64>) -> Result<Rest, Status> {
+        let (target, uid) = self.with(|things| {
+            let container = things.containers.iter().find(|found| found.id == id);
+            let sandbox = things.sandboxes.iter().find(|found| found.id == id);
+            match (container, sandbox) {
+                (Some(container), _) => (container.name.clone(), container.uid.clone()),
+                (None, Some(sandbox)) => (sandbox.uid.clone(), sandbox.uid.clone()),
+                (None, None) => (id.to_owned(), String::new()),
+            }
+        });
+        self.faults.meet(Seen { call, target, uid, timeout, at: Instant::now() }).await
+    }
+
+    async fn version(&self) -> Result<wire::VersionResponse, Status> {
+        self.meet(Call::Version, "", None).await?;
+        Ok(wire::VersionResponse {
+            runtime_name: "double".into(),
+            runtime_version: "v0.0.0".into(),
+            runtime_api_version: "v1".into(),
+        })
+    }
+
+    async fn status(&self) -> Result<wire::StatusResponse, Status> {
+        let rest = self.meet(Call::Status, "", None).await?;
+        let condition = |kind: &str, status: bool| wire::RuntimeCondition {
+            kind: kind.into(),
+            status,
+            reason: if status { String::new() } else { "ToldSo".into() },
+            message: if status { String::new() } else { "the double was told so".into() },
+        };
+        // The one fault that `Status` has of its own: not ready.
+        let ready = rest.refuse.is_none();
+        let conditions = vec![condition("RuntimeReady", true), condition("NetworkReady", ready)];
+        Ok(wire::StatusResponse { status: Some(wire::RuntimeStatus { conditions }) })
+    }
+
+    async fn list_sandboxes(
+        &self,
+        request: wire::ListPodSandboxRequest,
+    ) -> Result<wire::ListPodSandboxResponse, Status> {
+        let wanted = request.filter.unwrap_or_default().label_selector;
+        let uid = wanted.get(wire::POD_UID_LABEL).cloned().unwrap_or_default();
+        let rest = self.listing(Call::ListPodSandbox, &uid).await?;
+        let items = self.with(|things| things.sandboxes.iter().map(Sandbox::listed).collect());
+        Ok(wire::ListPodSandboxResponse {
+            items: filtered(items, |item: &wire::PodSandbox| {
+                rest.ignore_filter
+                    || wanted.iter().all(|(key, value)| item.labels.get(key) == Some(value))
+            }),
+        })
+    }
+
+    async fn list_containers(
+        &self,
+        request: wire::ListContainersRequest,
+    ) -> Result<wire::ListContainersResponse, Status> {
+        let wanted = request.filter.unwrap_or_default().label_selector;
+        let uid = wanted.get(wire::POD_UID_LABEL).cloned().unwrap_or_default();
+        let rest = self.listing(Call::ListContainers, &uid).await?;
+        let items = self.with(|things| things.containers.iter().map(Record::listed).collect());
+        Ok(wire::ListContainersResponse {
+            containers: filtered(items, |item: &wire::Container| {
+                rest.ignore_filter
+                    || wanted.iter().all(|(key, value)| item.labels.get(key) == Some(value))
+            }),
+        })
+    }
+
+    async fn listing(&self, call: Call, uid: &str) -> Result<Rest, Status> {
+        let (target, uid, at) = (uid.to_owned(), uid.to_owned(), Instant::now());
+        self.faults.meet(Seen { call, target, uid, timeout: None, at }).await
+    }
+
+    async fn container_status(
+        &self,
+        request: wire::ContainerStatusRequest,
+    ) -> Result<wire::ContainerStatusResponse, Status> {
+        self.meet(Call::ContainerStatus, &request.container_id, None).await?;
+        let container = self.container(&request.container_id);
+        let container = container.ok_or_else(|| Status::not_found("no such container"))?;
+        Ok(wire::ContainerStatusResponse { status: Some(container.status()) })
+    }
+
+    /// The stop signal, the wait, SIGKILL; nothing to one that does not run. Given up with the
+    /// call: then SIGKILL is never sent.
+    async fn stop_container(&self, request: wire::StopContainerRequest) -> Result<Empty, Status> {
+        let grace = request.timeout;
+        let rest = self.meet(Call::StopContainer, &request.container_id, Some(grace)).await?;
+        let container = self.container(&request.container_id);
+        if let Some(process) = container.and_then(|container| container.process) {
+            let grace = Duration::from_secs(grace.try_into().unwrap_or(0));
+            if !grace.is_zero() {
+                process.terminate();
+            }
+            if timeout(grace, process.ended()).await.is_err() {
+                process.kill();
+                process.ended().await;
+            }
+        }
+        rest.refuse.map_or(Ok(Empty {}), Err)
+    }
+
+    async fn stop_sandbox(&self, request: wire::StopPodSandboxRequest) -> Result<Empty, Status> {
+        let id = request.pod_sandbox_id;
+        let rest = self.meet(Call::StopPodSandbox, &id, None).await?;
+        let processes: Vec<Process> = self.with(|things| {
+            let inside = things.containers.iter().filter(|container| container.sandbox == id);
+            inside.filter_map(|container| container.process.clone()).collect()
+        });
+        for process in processes {
+            process.kill();
+            process.ended().await;
+        }
+        self.with(|things| {
+            for sandbox in things.sandboxes.iter_mut().filter(|sandbox| sandbox.id == id) {
+                sandbox.ready = false;
+            }
+        });
+        rest.refuse.map_or(Ok(Empty {}), Err)
+    }
+
+    async fn remove_container(
+        &self,
+        request: wire::RemoveContainerRequest,
+    ) -> Result<Empty, Status> {
+        self.meet(Call::RemoveContainer, &request.container_id, None).await?;
+        if let Some(container) = self.container(&request.container_id) {
+            self.remove(&container.uid, &container.name);
+        }
+        Ok(Empty {})
+    }
+}
+
+fn filtered<T>(items: Vec<T>, keep: impl Fn(&T) -> bool) -> Vec<T> {
+    items.into_iter().filter(|item| keep(item)).collect()
+}
+
+/// The world behind gRPC.
+#[derive(Clone, Debug)]
+pub(super) struct Service(Arc<World>);
+
+impl Service {
+    pub(super) fn new(world: Arc<World>) -> Self {
+        Self(world)
+    }
+}
+
+impl tower::Service<http::Request<Body>> for Service {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let world = Arc::clone(&self.0);
+        let path = request.uri().path().to_owned();
+        async move {
+            Ok(match path.as_str() {
+                path::VERSION => unary(request, |_: wire::VersionRequest| world.version()).await,
+                path::STATUS => unary(request, |_: wire::StatusRequest| world.status()).await,
+                path::LIST_POD_SANDBOX => unary(request, |sent| world.list_sandboxes(sent)).await,
+                path::LIST_CONTAINERS => unary(request, |sent| world.list_containers(sent)).await,
+                path::CONTAINER_STATUS => unary(request, |sent| world.container_status(sent)).await,
+                path::STOP_CONTAINER => unary(request, |sent| world.stop_container(sent)).await,
+                path::STOP_POD_SANDBOX => unary(request, |sent| world.stop_sandbox(sent)).await,
+                path::REMOVE_CONTAINER => unary(request, |sent| world.remove_container(sent)).await,
+                _ => Status::unimplemented(path).into_http(),
+            })
+        }
+        .boxed()
+    }
+}
+
+async fn unary<'a, Q, A, F>(
+    request: http::Request<Body>,
+    answer: impl Fn(Q) -> F + Send + Sync + 'a,
+) -> http::Response<Body>
+where
+    Q: prost::Message + Default + Send + Sync + 'static,
+    A: prost::Message + Default + Send + Sync + 'static,
+    F: Future<Output = Result<A, Status>> + Send + 'a,
+{
+    let service = tower::service_fn(|request: Request<Q>| {
+        let answer = answer(request.into_inner());
+        async move { answer.await.map(Response::new) }
+    });
+    tonic::server::Grpc::new(ProstCodec::<A, Q>::default()).unary(service, request).await
+}
