@@ -1,17 +1,66 @@
-//! The agent: past facts in, imperatives out.
+//! The agent: past facts in, imperatives out. All that it decides, it decides in `advance`, from
+//! what it knows and the clock; an event only adds to what it knows. (spec/node-agent.md §9)
+//!
+//! What holds in every order of events, after every crash and at every speed of the API:
+//!
+//! - `Failed` is never written while a container of the pod may run: only after the runtime proved
+//!   that nothing runs, and beside a live kubelet only at the end of the time there is. (§7.9)
+//! - `DisruptionTarget` is sent before the pod is ended, or with its phase, never after it.
+//! - The lock is not released while a report is awaited or a write of ours is unacknowledged and
+//!   time is left; and never later than the time there is.
+//! - A static pod is never touched.
+//! - A cancelled shutdown takes back what it wrote on pods that live on, at once, and until the
+//!   API shows it.
+//! - `Failed` is written at most once per pod and run without a fresh read in between.
+//! - Every write can be repeated: it carries the UID, and a mark the time from the journal.
 
+mod cancel;
+mod events;
+mod kills;
+mod last_writes;
+mod marks;
+mod mode;
+mod node;
+mod notices;
+mod outbox;
+mod past;
+mod pods;
+mod release;
+mod replay;
+mod results;
+mod run;
+mod standing;
 mod status;
+mod summary;
+#[cfg(test)]
+mod tests;
+mod writer;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
+pub use mode::{ARMED_LASTS, Allowed, Detected, Kubelet, detect, kubelet};
+pub use notices::REASONS;
 pub use status::{LockState, RunStatus, Status, Tries};
 
+use crate::ending::clock::Clock;
 use crate::pod::PodUid;
 use crate::protocol::action::{Action, ActionId};
 use crate::protocol::event::{Event, Now};
 use crate::protocol::journal::Record;
 use crate::shutdown::bands::Bands;
 use crate::shutdown::candidates::BarePods;
+
+use notices::Notices;
+use outbox::Outbox;
+use past::Past;
+use pods::Pods;
+use run::Run;
+use standing::{KubeletMemory, Logind};
+use writer::Writer;
+
+/// Rounds of decisions at one moment; a run has fewer steps.
+const ROUNDS_MAX: usize = 8;
 
 /// What the operator has decided.
 #[derive(Clone, Debug)]
@@ -40,34 +89,115 @@ pub struct Settings {
 #[derive(Debug)]
 pub struct Agent {
     settings: Settings,
+    clock: Clock,
+    outbox: Outbox,
+    notices: Notices,
+    pods: Pods,
+    kubelet: KubeletMemory,
+    logind: Logind,
+    node: node::NodeWrites,
+    writer: Writer,
+    /// What the journal says of a run of this boot, until logind has said whether it goes on.
+    past: Option<Past>,
+    run: Option<Run>,
+    clears: cancel::Clears,
+    replays: replay::Replays,
+    /// Verbs that the API has forbidden in this run.
+    forbidden: BTreeSet<&'static str>,
+    /// When the agent was told to stop.
+    stop_at: Option<Duration>,
     status: Status,
 }
 
 impl Agent {
     /// An agent that has just started and found this journal.
     pub fn new(settings: Settings, journal: &[Record], now: Now) -> Self {
-        let _ = (journal, now);
-        Self { settings, status: Status::default() }
+        let in_flight_max = settings.in_flight_max;
+        let mut agent = Self {
+            settings,
+            clock: Clock::new(now),
+            outbox: Outbox::new(in_flight_max),
+            notices: Notices::default(),
+            pods: Pods::default(),
+            kubelet: KubeletMemory::default(),
+            logind: Logind::default(),
+            node: node::NodeWrites::default(),
+            writer: Writer::new(!journal.is_empty()),
+            past: None,
+            run: None,
+            clears: cancel::Clears::default(),
+            replays: replay::Replays::default(),
+            forbidden: BTreeSet::new(),
+            stop_at: None,
+            status: Status::default(),
+        };
+        agent.recall(journal);
+        agent.summarize();
+        agent
     }
 
     /// Takes in what has happened.
     pub fn handle(&mut self, event: Event, now: Now) {
-        let _ = (event, now, &self.settings);
+        self.clock_to(now);
+        self.take_in(event);
+        self.advance();
     }
 
     /// The next thing to do, until there is none.
     pub fn poll_action(&mut self, now: Now) -> Option<(ActionId, Action)> {
-        let _ = now;
-        None
+        if let Some(action) = self.outbox.fetch() {
+            return Some(action);
+        }
+        self.clock_to(now);
+        self.advance();
+        self.outbox.fetch()
     }
 
     /// When `poll_action` is to be called again if nothing happens before, on CLOCK_MONOTONIC.
     pub fn deadline(&self) -> Option<Duration> {
-        None
+        self.clock.wake()
     }
 
     /// What others may see.
     pub fn status(&self) -> &Status {
         &self.status
+    }
+
+    /// Goes on to a moment. Time that CLOCK_MONOTONIC did not count was a suspend: what was known
+    /// of the kubelet is of before it. (§9.8)
+    fn clock_to(&mut self, now: Now) {
+        let suspended = |now: Now| now.boot.saturating_sub(now.monotonic);
+        let before = suspended(self.clock.now());
+        self.clock.set(now);
+        if suspended(now) > before + Duration::from_secs(1) {
+            self.kubelet.armed_at = None;
+            self.outbox.say(false, None, "the machine was suspended");
+        }
+    }
+
+    /// Decides what to do from what is known now. Asked again with nothing new, it does nothing.
+    fn advance(&mut self) {
+        // One decision may be the ground of another.
+        for _ in 0..ROUNDS_MAX {
+            let before = self.status.clone();
+            self.clock.set(self.clock.now());
+            self.decide();
+            self.summarize();
+            if self.status == before {
+                return;
+            }
+        }
+    }
+
+    fn decide(&mut self) {
+        self.settle_past();
+        self.stand();
+        self.write_node();
+        self.run_on();
+        self.clear_on();
+        self.replay_on();
+        self.write_node();
+        self.write_journal();
+        self.tell_on();
     }
 }

@@ -18,6 +18,8 @@ pub struct Status {
     pub mode: Option<Mode>,
     /// Why this mode, in a phrase.
     pub mode_reason: &'static str,
+    /// Whether nobody is there who would end pods: those that cannot survive are marked, no more.
+    pub marks_only: bool,
     /// Whether logind is connected.
     pub logind: bool,
     /// logind's `PreparingForShutdown`.
@@ -42,6 +44,8 @@ pub struct Status {
     pub patches: BTreeMap<Purpose, Tries>,
     /// Deletions: acknowledged, and failed attempts.
     pub deletions: Tries,
+    /// Phases of ours that were seen and then taken back by a kubelet.
+    pub reverted: u64,
     /// Pods of an earlier boot's run that are still to be looked at.
     pub replays_pending: usize,
     /// Conditions of a cancelled run that still are to be taken back.

@@ -1,4 +1,7 @@
 //! The one protocol that ends a pod: condition first, phase last, and the phase by the kubelet
-//! whenever it lives. So far: the bodies of its patches. (spec/node-agent.md §9.1)
+//! whenever it lives. (spec/node-agent.md §9.1)
 
+pub mod attempt;
+pub mod clock;
 pub mod patches;
+pub mod progress;

@@ -3,6 +3,7 @@
 //!
 //! They name only what they change: container statuses are atomic lists and the kubelet's. (API5)
 
+use epilogue_common::names::node::TERMINATED_AT;
 use epilogue_common::names::pod_condition::READY;
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -12,17 +13,30 @@ use crate::pod::{Disruption, PodView, TERMINATION_BY_KUBELET};
 /// The message of a pod that a shutdown ends: the kubelet's own, so that its later write of the
 /// same changes nothing. (SD16, §9.3)
 pub const SHUTDOWN_MESSAGE: &str = "Pod was terminated in response to imminent node shutdown.";
+/// The message of a pod that ran on its node's last boot and was not heard of again.
+pub const LOST_MESSAGE: &str = "Pod was lost when its node went down without notice.";
 
 const REASON_TERMINATED: &str = "Terminated";
 const REASON_POD_FAILED: &str = "PodFailed";
 const CONTAINERS_READY: &str = "ContainersReady";
 
-/// `DisruptionTarget=True`, and nothing else: never reverted, so it needs no resourceVersion.
-/// (§7.5, API6)
+/// `DisruptionTarget=True`, and nothing else. (§7.5)
+///
+/// The resourceVersion is not needed for the write to hold (API6), but for what it says: a pod
+/// that has ended by itself since it was read keeps its own result without our cause.
 pub fn mark(pod: &PodView, at: Timestamp) -> Value {
+    condition(pod, at, SHUTDOWN_MESSAGE)
+}
+
+/// `DisruptionTarget=True` for a pod whose node has gone down without notice, and is back. (W5)
+pub fn lost(pod: &PodView, at: Timestamp) -> Value {
+    condition(pod, at, LOST_MESSAGE)
+}
+
+fn condition(pod: &PodView, at: Timestamp, message: &str) -> Value {
     json!({
-        "metadata": {"uid": pod.uid},
-        "status": {"conditions": [disruption(pod, at)]},
+        "metadata": {"uid": pod.uid, "resourceVersion": pod.resource_version},
+        "status": {"conditions": [disruption(pod, at, message)]},
     })
 }
 
@@ -42,7 +56,7 @@ pub fn failed(pod: &PodView, at: Timestamp) -> Value {
     };
     let mut conditions = vec![not_ready(READY), not_ready(CONTAINERS_READY)];
     if !pod.is_disrupted() {
-        conditions.insert(0, disruption(pod, at));
+        conditions.insert(0, disruption(pod, at, SHUTDOWN_MESSAGE));
     }
     json!({
         "metadata": {"uid": pod.uid, "resourceVersion": pod.resource_version},
@@ -56,6 +70,20 @@ pub fn failed(pod: &PodView, at: Timestamp) -> Value {
     })
 }
 
+/// `failed` with a changed annotation: a live kubelet then takes the phase over at once. Only for
+/// a pod all of whose containers have exited, at the very end of the time there is. (§7.6)
+pub fn failed_beside_kubelet(pod: &PodView, at: Timestamp) -> Value {
+    let mut body = failed(pod, at);
+    body["metadata"]["annotations"] = json!({TERMINATED_AT: seconds(at)});
+    body
+}
+
+/// `spec.activeDeadlineSeconds=1`, for the pod itself, not its status: the kubelet ends the pod
+/// and keeps the object. (§7.7)
+pub fn deadline(pod: &PodView) -> Value {
+    json!({"metadata": {"uid": pod.uid}, "spec": {"activeDeadlineSeconds": 1}})
+}
+
 /// `DisruptionTarget=False`, for a pod that lives on because the shutdown was cancelled. (§9.5)
 pub fn clear(pod: &PodView, at: Timestamp) -> Value {
     json!({
@@ -66,16 +94,25 @@ pub fn clear(pod: &PodView, at: Timestamp) -> Value {
             "reason": null,
             "message": null,
             "lastTransitionTime": seconds(at),
+            "observedGeneration": pod.generation,
         }]},
     })
 }
 
-fn disruption(pod: &PodView, at: Timestamp) -> Value {
+/// Whether a pod's `DisruptionTarget` is the one that was written at `at`. (§9.5)
+pub fn is_ours(disruption: &Disruption, at: Timestamp) -> bool {
+    disruption.stands
+        && disruption.reason == TERMINATION_BY_KUBELET
+        && disruption.message == SHUTDOWN_MESSAGE
+        && disruption.since.is_some_and(|since| since.as_second() == at.as_second())
+}
+
+fn disruption(pod: &PodView, at: Timestamp, message: &str) -> Value {
     json!({
         "type": Disruption::TYPE,
         "status": "True",
         "reason": TERMINATION_BY_KUBELET,
-        "message": SHUTDOWN_MESSAGE,
+        "message": message,
         "lastTransitionTime": seconds(at),
         "observedGeneration": pod.generation,
     })
@@ -126,10 +163,12 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_is_the_condition_alone_with_the_uid() {
+    fn a_mark_is_the_condition_alone_for_the_object_that_was_read() {
         // §9.12 pre-mark
-        let body =
-            format!(r#"{{"metadata":{{"uid":"uid-a"}},"status":{{"conditions":[{MARK}]}}}}"#);
+        let body = format!(
+            r#"{{"metadata":{{"uid":"uid-a","resourceVersion":"4711"}},
+            "status":{{"conditions":[{MARK}]}}}}"#
+        );
         assert_eq!(mark(&view(), at()), expected(&body));
     }
 
@@ -153,11 +192,39 @@ mod tests {
     }
 
     #[test]
+    fn the_lever_is_failed_with_an_annotation() {
+        // §9.12 annotation lever
+        let mut body = failed_beside_kubelet(&view(), at());
+        let annotations = body["metadata"].as_object_mut().expect("must be an object");
+        let annotations = annotations.remove("annotations");
+        assert_eq!(annotations, Some(json!({TERMINATED_AT: "2026-11-21T14:05:06Z"})));
+        assert_eq!(body, failed(&view(), at()));
+    }
+
+    #[test]
+    fn ours_is_known_by_reason_message_and_time() {
+        // §9.5
+        let ours = Disruption {
+            stands: true,
+            reason: TERMINATION_BY_KUBELET.into(),
+            message: SHUTDOWN_MESSAGE.into(),
+            since: "2026-11-21T14:05:06Z".parse().ok(),
+        };
+        assert!(is_ours(&ours, at()));
+        let later = Disruption { since: "2026-11-21T14:05:07Z".parse().ok(), ..ours.clone() };
+        let evicted = Disruption { message: "The node was low".into(), ..ours.clone() };
+        let cleared = Disruption { stands: false, ..ours };
+        for other in [later, evicted, cleared] {
+            assert!(!is_ours(&other, at()), "{other:?}");
+        }
+    }
+
+    #[test]
     fn clear_nulls_reason_and_message() {
         // §9.12 clear, §12
         let body = r#"{"metadata":{"uid":"uid-a","resourceVersion":"4711"},"status":{
             "conditions":[{"type":"DisruptionTarget","status":"False","reason":null,
-            "message":null,"lastTransitionTime":"2026-11-21T14:05:06Z"}]}}"#;
+            "message":null,"lastTransitionTime":"2026-11-21T14:05:06Z","observedGeneration":3}]}}"#;
         assert_eq!(clear(&view(), at()), expected(body));
     }
 }

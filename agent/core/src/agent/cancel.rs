@@ -1,0 +1,233 @@
+//! A shutdown that does not happen: everything that would be a lie on a node that lives on is
+//! taken back, the conditions first of all. (spec/node-agent.md §9.5)
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use epilogue_common::announcement::Announcement;
+use epilogue_common::outcome::Outcome;
+use jiff::Timestamp;
+
+use super::Agent;
+use super::marks::record;
+use super::outbox::Task;
+use crate::ending::attempt::{Attempt, Pace, Verdict, WAIT_MAX_HASTE, salt, verdict};
+use crate::ending::patches;
+use crate::pod::{PodUid, PodView};
+use crate::protocol::action::{Action, PodRef, Purpose};
+use crate::protocol::journal::{Intent, Record};
+
+/// A condition that is to be taken back.
+#[derive(Debug)]
+struct Clearing {
+    pod: PodRef,
+    /// When it was set: by this it is known as ours.
+    at: Timestamp,
+    read: Attempt,
+    clear: Attempt,
+}
+
+/// All conditions that are to be taken back, and those that were.
+#[derive(Debug, Default)]
+pub(super) struct Clears {
+    pods: BTreeMap<PodUid, Clearing>,
+    /// A mark whose answer was lost may be carried out late.
+    cleared: BTreeMap<PodUid, (PodRef, Timestamp)>,
+}
+
+impl Clears {
+    pub(super) fn contains(&self, uid: &PodUid) -> bool {
+        self.pods.contains_key(uid)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.pods.len()
+    }
+
+    /// Takes back the condition that was set on the pod at `at`. It is looked at first: what is
+    /// known of it may be older than the mark.
+    pub(super) fn add(&mut self, pod: PodRef, at: Timestamp) {
+        let clearing = Clearing { pod, at, read: Attempt::wanted(), clear: Attempt::default() };
+        self.pods.insert(clearing.pod.uid.clone(), clearing);
+    }
+
+    pub(super) fn pod_gone(&mut self, uid: &PodUid) {
+        self.pods.remove(uid);
+        self.cleared.remove(uid);
+    }
+
+    /// A new shutdown takes the conditions over that still stand.
+    pub(super) fn hand_over(&mut self) -> BTreeMap<PodUid, Timestamp> {
+        self.cleared.clear();
+        let pods = std::mem::take(&mut self.pods);
+        pods.into_iter().map(|(uid, clearing)| (uid, clearing.at)).collect()
+    }
+
+    fn done(&mut self, uid: &PodUid) {
+        if let Some(clearing) = self.pods.remove(uid) {
+            self.cleared.insert(uid.clone(), (clearing.pod, clearing.at));
+        }
+    }
+}
+
+impl Agent {
+    pub(super) fn cancel(&mut self, why: &str) {
+        let Some(run) = self.run.take() else { return };
+        self.logind.take_anew(self.clock.monotonic());
+        self.tell_cancelled(why);
+        // What nobody has fetched yet is not done any more.
+        self.outbox.retract(|task| {
+            matches!(
+                task,
+                Task::Mark(_) | Task::End(_) | Task::Stop(_) | Task::Inspect(_) | Task::Fail(_)
+            )
+        });
+        for ending in run.endings.into_values() {
+            if ending.mark.was_sent() {
+                self.clears.add(ending.pod, ending.marked_at);
+            }
+        }
+        for (uid, at) in run.carried {
+            if let Some(pod) = self.pods.get(&uid) {
+                self.clears.add(super::marks::reference(pod), at);
+            }
+        }
+        self.status.cancelled();
+        self.restore_node();
+    }
+
+    /// The node says that it is idle, and pods may come again.
+    pub(super) fn restore_node(&mut self) {
+        self.node.announce(&Announcement::Idle);
+        let tainted = self.node.view.as_ref().is_some_and(|view| view.tainted);
+        if tainted || self.node.wants_taint() {
+            self.node.taint(false);
+        }
+    }
+
+    /// Goes on with taking conditions back; when none is left, the journal is closed.
+    pub(super) fn clear_on(&mut self) {
+        let now = self.clock.now();
+        let mut settled = Vec::new();
+        for (uid, clearing) in &mut self.clears.pods {
+            let ours = clearing.read.is_in_flight() || clearing.clear.is_in_flight();
+            // A write of the run may still be under way: it comes first, or a look misses it.
+            if ours || self.outbox.is_busy_with(uid) {
+                continue;
+            }
+            if !self.outbox.has_room() {
+                break;
+            }
+            if clearing.read.is_open() {
+                if clearing.read.is_due(&self.clock) {
+                    clearing.read.sent();
+                    let action = Action::ReadPod(clearing.pod.clone());
+                    self.outbox.send(Task::Read(uid.clone()), action);
+                }
+                continue;
+            }
+            let pod = self.pods.get(uid).filter(|pod| stands(pod, clearing.at));
+            let Some(pod) = pod else {
+                settled.push(uid.clone());
+                continue;
+            };
+            if clearing.clear.is_due(&self.clock) {
+                if !clearing.clear.was_sent() {
+                    self.writer.append([record(&clearing.pod, Intent::Clear, now.wall)]);
+                }
+                clearing.clear.sent();
+                let body = patches::clear(pod, now.wall);
+                let pod = clearing.pod.clone();
+                let action = Action::PatchStatus { pod, purpose: Purpose::Clear, body };
+                self.outbox.send(Task::Clear(uid.clone()), action);
+            }
+        }
+        for uid in settled {
+            self.clears.done(&uid);
+        }
+        self.close_journal();
+    }
+
+    fn close_journal(&mut self) {
+        let busy = self.run.is_some() || self.past.is_some();
+        if !busy && self.clears.pods.is_empty() && self.replays.is_empty() {
+            self.writer.close();
+        }
+    }
+
+    pub(super) fn clear_read(&mut self, uid: &PodUid, result: &Outcome<Option<Box<PodView>>>) {
+        let now = self.clock.monotonic();
+        let Some(clearing) = self.clears.pods.get_mut(uid) else { return };
+        match result {
+            Ok(None) => {
+                self.pods.gone(uid);
+                self.clears.pod_gone(uid);
+            }
+            Ok(Some(pod)) => {
+                clearing.read.done();
+                clearing.clear.want();
+                self.pods.observe((**pod).clone());
+            }
+            Err(failure) => match verdict(failure) {
+                Verdict::Gone => self.clears.pod_gone(uid),
+                // Without a look, what the watch showed is the best that is known.
+                Verdict::Skip | Verdict::StopVerb => {
+                    clearing.read.give_up();
+                    clearing.clear.want();
+                }
+                Verdict::ReadAgain | Verdict::Retry => {
+                    clearing.read.failed(now, pace(uid), Some(failure));
+                }
+            },
+        }
+    }
+
+    pub(super) fn clear_finished(&mut self, uid: &PodUid, result: &Outcome<()>) {
+        let now: Duration = self.clock.monotonic();
+        let Some(clearing) = self.clears.pods.get_mut(uid) else { return };
+        let Err(failure) = result else {
+            self.writer.append([Record::Acknowledged { uid: uid.clone(), intent: Intent::Clear }]);
+            self.clears.done(uid);
+            return;
+        };
+        let pod = clearing.pod.clone();
+        match verdict(failure) {
+            Verdict::Gone => self.clears.pod_gone(uid),
+            Verdict::ReadAgain => {
+                clearing.clear.met_change();
+                clearing.read.want_again();
+            }
+            Verdict::Retry => {
+                clearing.clear.failed(now, pace(uid), Some(failure));
+                clearing.read.want_again();
+            }
+            Verdict::Skip | Verdict::StopVerb => {
+                self.clears.done(uid);
+                let text = format!("its condition cannot be taken back: {failure}");
+                self.outbox.say(true, Some(&pod), text);
+            }
+        }
+    }
+
+    /// A mark that arrived after its clearing is cleared again. (ST8)
+    pub(super) fn clear_again(&mut self, pod: &PodView) {
+        let Some((reference, at)) = self.clears.cleared.get(&pod.uid) else { return };
+        if pod.is_terminal() {
+            self.clears.cleared.remove(&pod.uid);
+        } else if stands(pod, *at) && self.run.is_none() {
+            let (reference, at) = (reference.clone(), *at);
+            self.clears.cleared.remove(&pod.uid);
+            self.clears.add(reference, at);
+        }
+    }
+}
+
+/// Whether the pod lives on under a condition of ours.
+pub(super) fn stands(pod: &PodView, at: Timestamp) -> bool {
+    let ours = pod.disruption.as_ref().is_some_and(|disruption| patches::is_ours(disruption, at));
+    ours && !pod.is_terminal() && !pod.is_terminating()
+}
+
+fn pace(uid: &PodUid) -> Pace {
+    Pace { wait_max: WAIT_MAX_HASTE * 5, latest: None, salt: salt(&uid.0) }
+}

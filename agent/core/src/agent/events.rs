@@ -1,0 +1,103 @@
+//! What an event adds to what the agent knows.
+
+use super::Agent;
+use super::notices::CANCELLED;
+use crate::pod::{PodUid, PodView};
+use crate::protocol::event::Event;
+
+impl Agent {
+    pub(super) fn take_in(&mut self, event: Event) {
+        match event {
+            Event::PodsListed(pods) => self.see_pods(pods),
+            Event::PodObserved(pod) => self.see_pod(*pod),
+            Event::PodGone(uid) => self.see_pod_gone(&uid),
+            Event::NodeObserved(view) => self.see_node(view),
+            Event::LogindSeen(state) => self.see_logind(state),
+            Event::LogindLost(why) => self.lose_logind(&why),
+            Event::ShutdownAnnounced(announcement) => self.hear_shutdown(announcement),
+            Event::ShutdownCancelled => self.hear_cancel(),
+            Event::KubeletSeen(facts) => self.see_kubelet(facts),
+            Event::StopRequested => self.hear_stop(),
+            Event::Finished { id, result } => self.finished(id, result),
+        }
+    }
+
+    fn see_pods(&mut self, pods: Vec<PodView>) {
+        let first = !self.pods.is_listed();
+        for uid in self.pods.list(pods) {
+            self.forget_pod(&uid);
+        }
+        if first && self.run.is_some() {
+            self.enlist_all();
+        } else {
+            let pods: Vec<PodView> = self.pods.iter().cloned().collect();
+            for pod in &pods {
+                self.compare(pod);
+            }
+        }
+        if first {
+            self.find_lost();
+        }
+    }
+
+    fn see_pod(&mut self, pod: PodView) {
+        if self.pods.observe(pod.clone()) {
+            self.compare(&pod);
+        }
+    }
+
+    /// Holds a pod's new state against what was done to it.
+    fn compare(&mut self, pod: &PodView) {
+        self.sees_reversal(pod);
+        if self
+            .run
+            .as_ref()
+            .is_some_and(|run| !run.is_released() || run.endings.contains_key(&pod.uid))
+        {
+            self.enlist(pod);
+        }
+        self.clear_again(pod);
+    }
+
+    fn see_pod_gone(&mut self, uid: &PodUid) {
+        self.pods.gone(uid);
+        self.forget_pod(uid);
+    }
+
+    fn forget_pod(&mut self, uid: &PodUid) {
+        if let Some(run) = &mut self.run
+            && let Some(ending) = run.endings.get_mut(uid)
+        {
+            run.progress |= !ending.reported;
+            ending.acknowledge();
+        }
+        self.clears.pod_gone(uid);
+    }
+
+    fn hear_cancel(&mut self) {
+        self.logind.prepares(false);
+        if self.run.is_some() {
+            self.cancel("logind says so");
+        } else {
+            self.logind.take_anew(self.clock.monotonic());
+        }
+    }
+
+    fn hear_stop(&mut self) {
+        let now = self.clock.monotonic();
+        self.stop_at.get_or_insert(now);
+        let text = if self.run.as_ref().is_some_and(|run| !run.is_released()) {
+            "told to stop in a shutdown: goes on until the lock is released"
+        } else {
+            "told to stop"
+        };
+        self.outbox.say(false, None, text);
+    }
+
+    /// Says to people that a run ended without its shutdown.
+    pub(super) fn tell_cancelled(&mut self, why: &str) {
+        let text = format!("the shutdown is cancelled: {why}; pods that were deleted stay deleted");
+        self.outbox.say(true, None, text.clone());
+        self.tell(false, CANCELLED, text);
+    }
+}

@@ -1,0 +1,134 @@
+//! P4, and the phase wherever it is ours to write. (spec/node-agent.md §7.9)
+
+use epilogue_common::outcome::{Failure, Outcome};
+
+use super::Agent;
+use super::marks::{PATCH_STATUS, record};
+use super::outbox::Task;
+use super::release::Release;
+use crate::ending::attempt::{Verdict, verdict};
+use crate::ending::patches;
+use crate::ending::progress::Way;
+use crate::pod::PodUid;
+use crate::protocol::action::{Action, Purpose};
+use crate::protocol::event::RuntimeState;
+use crate::protocol::journal::{Intent, Record};
+use crate::shutdown::budget::Step;
+
+impl Agent {
+    /// Asks the runtime about every pod whose report did not come: where it proves that all has
+    /// exited, the report is written in the kubelet's place.
+    pub(super) fn look_at_the_rest(&mut self) {
+        if !self.settings.runtime {
+            return;
+        }
+        let Some(run) = &mut self.run else { return };
+        if !matches!(run.release, Release::Holding) {
+            return;
+        }
+        let first = !std::mem::replace(&mut run.inspected, true);
+        for (uid, ending) in &mut run.endings {
+            if first && ending.is_awaited() && !ending.fail.is_wanted() {
+                ending.inspect.want();
+            }
+            if !ending.inspect.is_due(&self.clock) || !self.outbox.has_room_to_inspect() {
+                continue;
+            }
+            ending.inspect.sent();
+            self.outbox.send(Task::Inspect(uid.clone()), Action::InspectPod(ending.pod.clone()));
+        }
+    }
+
+    pub(super) fn inspect_finished(&mut self, uid: &PodUid, result: Result<RuntimeState, Failure>) {
+        if self.farewell_inspected(uid, &result) || self.past_inspected(uid, &result) {
+            return;
+        }
+        let now = self.clock.monotonic();
+        let Some(run) = &mut self.run else { return };
+        let pace = run.pace(uid);
+        let Some(ending) = run.endings.get_mut(uid) else { return };
+        match result {
+            Ok(state) if state.nothing_runs() => {
+                ending.inspect.done();
+                if ending.way == Way::Stop {
+                    ending.end.done();
+                }
+                self.verified(uid, state);
+            }
+            Ok(_) => ending.inspect.failed(now, pace, None),
+            Err(failure) => ending.inspect.failed(now, pace, Some(&failure)),
+        }
+    }
+
+    /// Writes the phases that are ours: under a dead kubelet as soon as the end is verified;
+    /// beside a live one with the lever, and only at the end of the time there is.
+    pub(super) fn send_fails(&mut self) {
+        let now = self.clock.now();
+        let lives = self.kubelet.lives();
+        let Some(run) = &mut self.run else { return };
+        let at_the_end = run.step >= Step::LastWrites;
+        for (uid, ending) in &mut run.endings {
+            if ending.reported || ending.read.is_open() || !ending.fail.is_due(&self.clock) {
+                continue;
+            }
+            if lives && !at_the_end {
+                continue;
+            }
+            if !self.outbox.has_room() {
+                return;
+            }
+            let Some(pod) = self.pods.get(uid) else {
+                ending.acknowledge();
+                continue;
+            };
+            if self.forbidden.contains(PATCH_STATUS) {
+                ending.fail.give_up();
+                continue;
+            }
+            let body = if lives {
+                patches::failed_beside_kubelet(pod, now.wall)
+            } else {
+                patches::failed(pod, now.wall)
+            };
+            ending.fail.sent();
+            self.writer.append([record(&ending.pod, Intent::Fail, now.wall)]);
+            let pod = ending.pod.clone();
+            let action = Action::PatchStatus { pod, purpose: Purpose::Fail, body };
+            self.outbox.send(Task::Fail(uid.clone()), action);
+        }
+    }
+
+    pub(super) fn fail_finished(&mut self, uid: &PodUid, result: &Outcome<()>) {
+        self.count_patch(Purpose::Fail, result);
+        self.forbidden_by(result, PATCH_STATUS);
+        let now = self.clock.monotonic();
+        let Some(run) = &mut self.run else { return };
+        let pace = run.pace(uid);
+        let Some(ending) = run.endings.get_mut(uid) else { return };
+        let pod = ending.pod.clone();
+        let Err(failure) = result else {
+            ending.fail.done();
+            ending.acknowledge();
+            self.writer.append([Record::Acknowledged { uid: uid.clone(), intent: Intent::Fail }]);
+            return;
+        };
+        match verdict(failure) {
+            Verdict::Gone => ending.acknowledge(),
+            // An attempt without an answer may have been carried out: a look comes first.
+            Verdict::ReadAgain => {
+                ending.fail.met_change();
+                ending.read.want_again();
+            }
+            Verdict::Retry => {
+                ending.fail.failed(now, pace, Some(failure));
+                ending.read.want_again();
+            }
+            Verdict::Skip => {
+                ending.fail.give_up();
+                let text = format!("the API refuses its phase: {failure}");
+                self.outbox.say(true, Some(&pod), text);
+            }
+            Verdict::StopVerb => ending.fail.give_up(),
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! Who is part of the run, and P1: the marks, in order of value. (spec/node-agent.md §9.3)
+
+use epilogue_common::outcome::Outcome;
+use jiff::Timestamp;
+
+use super::Agent;
+use super::mode::Detected;
+use super::notices::POD_MARKED;
+use super::outbox::Task;
+use crate::ending::attempt::{Attempt, Verdict, verdict};
+use crate::ending::patches;
+use crate::ending::progress::{Ending, Way};
+use crate::pod::{Owner, PodUid, PodView};
+use crate::protocol::action::{Action, PodRef, Purpose};
+use crate::protocol::journal::{Intent, Record};
+use crate::shutdown::Mode;
+use crate::shutdown::candidates::{BarePods, Scope, is_ended_by_us, mark_reason, pre_mark, spared};
+
+pub(super) const PATCH_STATUS: &str = "patch pods/status";
+
+/// Names a pod.
+pub(super) fn reference(pod: &PodView) -> PodRef {
+    PodRef { namespace: pod.namespace.clone(), name: pod.name.clone(), uid: pod.uid.clone() }
+}
+
+/// The record of a mark that is going to be sent.
+pub(super) fn intent(ending: &Ending) -> Record {
+    record(&ending.pod, Intent::Mark, ending.marked_at)
+}
+
+/// The record of something that is going to be done to a pod.
+pub(super) fn record(pod: &PodRef, intent: Intent, at: Timestamp) -> Record {
+    let PodRef { namespace, name, uid } = pod.clone();
+    Record::Intent { uid, namespace, name, intent, at }
+}
+
+/// Who ends the pod.
+fn way(pod: &PodView, scope: &Scope, found: Detected, kubelet_lives: bool) -> Way {
+    if found.marks_only || spared(pod, scope).is_some() {
+        let kubelet = kubelet_lives && pod.is_terminating();
+        return if kubelet { Way::Kubelet } else { Way::Nobody };
+    }
+    match found.mode {
+        Mode::Assist => Way::Kubelet,
+        Mode::Substitute => Way::Stop,
+        Mode::Replace if is_ended_by_us(pod, scope) => {
+            let bare = pod.owner == Owner::None && !pod.is_terminating();
+            let lever = bare && scope.bare_pods == BarePods::DeadlineLever;
+            if lever { Way::Deadline } else { Way::Delete }
+        }
+        Mode::Replace if pod.is_terminating() => Way::Kubelet,
+        Mode::Replace | Mode::Observe => Way::Nobody,
+    }
+}
+
+impl Agent {
+    /// Takes all pods of the node into the run, in order of their marks' value.
+    pub(super) fn enlist_all(&mut self) {
+        let pods: Vec<PodView> = self.pods.iter().cloned().collect();
+        let Some(run) = &self.run else { return };
+        let by_value = pre_mark(&pods, &self.scope(run.found));
+        for pod in &pods {
+            self.enlist(pod);
+        }
+        let Some(run) = &mut self.run else { return };
+        let mut order: Vec<PodUid> = by_value.into_iter().map(|mark| mark.uid).collect();
+        let rest: Vec<_> = run.endings.keys().filter(|uid| !order.contains(uid)).cloned().collect();
+        order.extend(rest);
+        run.order = order;
+    }
+
+    /// Takes a pod into the run, or sees what has become of it there. Pods that appear in a run
+    /// are part of it like any other.
+    pub(super) fn enlist(&mut self, pod: &PodView) {
+        let now = self.clock.now().wall;
+        let lives = self.kubelet.lives();
+        let Some(run) = &self.run else { return };
+        let scope = self.scope(run.found);
+        let way = way(pod, &scope, run.found, lives);
+        let is_spared = spared(pod, &scope).is_some();
+        let wanted = mark_reason(pod, &scope).is_some();
+        let Some(run) = &mut self.run else { return };
+        let known = run.endings.contains_key(&pod.uid);
+        if !known && is_spared {
+            return;
+        }
+        let carried = run.carried.contains_key(&pod.uid);
+        let ending = run
+            .endings
+            .entry(pod.uid.clone())
+            .or_insert_with(|| Ending::new(reference(pod), way, now));
+        if !known {
+            run.order.push(pod.uid.clone());
+            if carried {
+                // A write of the run before may still be under way: look first.
+                ending.mark = Attempt::wanted();
+                ending.read = Attempt::wanted();
+            }
+        }
+        if ending.way != way && !ending.end.was_sent() {
+            ending.way = way;
+            ending.end = Attempt::default();
+        }
+        if pod.is_terminal() {
+            run.progress |= !ending.reported;
+            ending.seen_terminal = true;
+            ending.acknowledge();
+        } else if pod.is_disrupted() && !carried {
+            settle_mark(ending, pod);
+        } else if wanted {
+            ending.mark.want();
+        }
+    }
+
+    /// What the API shows of a pod of the run after its terminal phase was seen or written, and is
+    /// not terminal any more: somebody took it back.
+    pub(super) fn sees_reversal(&mut self, pod: &PodView) {
+        let Some(run) = &mut self.run else { return };
+        let Some(ending) = run.endings.get_mut(&pod.uid) else { return };
+        if !ending.seen_terminal || pod.is_terminal() || !ending.fail.is_done() {
+            return;
+        }
+        ending.reported = false;
+        ending.seen_terminal = false;
+        self.status.reverted += 1;
+        let text = "its phase Failed was taken back by the kubelet";
+        self.outbox.say(true, Some(&ending.pod), text);
+    }
+
+    /// P1, and whatever is left of it later.
+    pub(super) fn send_marks(&mut self) {
+        let Some(run) = &mut self.run else { return };
+        for uid in &run.order {
+            let Some(ending) = run.endings.get_mut(uid) else { continue };
+            if ending.reported || ending.read.is_open() || !ending.mark.is_due(&self.clock) {
+                continue;
+            }
+            if !self.outbox.has_room() {
+                return;
+            }
+            let Some(pod) = self.pods.get(uid) else {
+                ending.acknowledge();
+                continue;
+            };
+            if self.forbidden.contains(PATCH_STATUS) {
+                ending.mark.give_up();
+                continue;
+            }
+            let body = patches::mark(pod, ending.marked_at);
+            let pod = ending.pod.clone();
+            ending.mark.sent();
+            let action = Action::PatchStatus { pod, purpose: Purpose::Mark, body };
+            self.outbox.send(Task::Mark(uid.clone()), action);
+        }
+    }
+
+    pub(super) fn mark_finished(&mut self, uid: &PodUid, result: &Outcome<()>) {
+        self.count_patch(Purpose::Mark, result);
+        self.forbidden_by(result, PATCH_STATUS);
+        let now = self.clock.monotonic();
+        let Some(run) = &mut self.run else { return };
+        let pace = run.pace(uid);
+        let Some(ending) = run.endings.get_mut(uid) else { return };
+        let pod = ending.pod.clone();
+        let Err(failure) = result else {
+            ending.mark.done();
+            let tell = ending.way == Way::Kubelet || ending.way == Way::Nobody;
+            let tell = tell && !std::mem::replace(&mut ending.told, tell);
+            self.writer.append([Record::Acknowledged { uid: uid.clone(), intent: Intent::Mark }]);
+            if tell {
+                let text = "Marked as disrupted: the node shuts down.";
+                self.tell_pod(pod, POD_MARKED, text);
+            }
+            return;
+        };
+        match verdict(failure) {
+            Verdict::Gone => ending.acknowledge(),
+            Verdict::ReadAgain => {
+                ending.mark.met_change();
+                ending.read.want_again();
+            }
+            Verdict::Skip => {
+                ending.mark.give_up();
+                let text = format!("the API refuses its mark, it goes without: {failure}");
+                self.outbox.say(true, Some(&pod), text);
+            }
+            Verdict::StopVerb => ending.mark.give_up(),
+            Verdict::Retry => ending.mark.failed(now, pace, Some(failure)),
+        }
+    }
+
+    /// Looks at pods anew whose writes met a change.
+    pub(super) fn send_reads(&mut self) {
+        let Some(run) = &mut self.run else { return };
+        for (uid, ending) in &mut run.endings {
+            if !ending.read.is_due(&self.clock) {
+                continue;
+            }
+            // A clearing of the run before, still under way, would be newer than the look.
+            let carried = run.carried.contains_key(uid) && self.outbox.is_busy_with(uid);
+            if carried {
+                continue;
+            }
+            if !self.outbox.has_room() {
+                return;
+            }
+            ending.read.sent();
+            self.outbox.send(Task::Read(uid.clone()), Action::ReadPod(ending.pod.clone()));
+        }
+    }
+
+    pub(super) fn read_finished(&mut self, uid: &PodUid, result: &Outcome<Option<Box<PodView>>>) {
+        let now = self.clock.monotonic();
+        let Some(run) = &mut self.run else { return };
+        let pace = run.pace(uid);
+        let Some(ending) = run.endings.get_mut(uid) else { return };
+        match result {
+            Ok(None) => {
+                ending.read.done();
+                ending.acknowledge();
+                self.pods.gone(uid);
+            }
+            Ok(Some(pod)) => {
+                ending.read.done();
+                if let Some(at) = run.carried.remove(uid)
+                    && pod.disruption.as_ref().is_some_and(|d| patches::is_ours(d, at))
+                {
+                    ending.marked_at = at;
+                    ending.mark = Attempt::done_before();
+                }
+                let pod = (**pod).clone();
+                self.pods.observe(pod.clone());
+                self.enlist(&pod);
+            }
+            Err(failure) => match verdict(failure) {
+                Verdict::Gone => ending.acknowledge(),
+                Verdict::Skip | Verdict::StopVerb => ending.read.give_up(),
+                Verdict::ReadAgain | Verdict::Retry => {
+                    ending.read.failed(now, pace, Some(failure));
+                }
+            },
+        }
+    }
+}
+
+/// The API shows a mark, ours or another's.
+fn settle_mark(ending: &mut Ending, pod: &PodView) {
+    if ending.mark.is_done() || ending.mark.is_in_flight() {
+        return;
+    }
+    let ours = |disruption| patches::is_ours(disruption, ending.marked_at);
+    let sent = ending.mark.was_sent() && pod.disruption.as_ref().is_some_and(ours);
+    ending.mark = if sent { Attempt::done_before() } else { Attempt::done_by_others() };
+}

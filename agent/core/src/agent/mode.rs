@@ -1,0 +1,231 @@
+//! Which mode the node is in: detected from what is known of the kubelet, each source of which
+//! lies alone. (spec/node-agent.md §8.2, §8.3)
+
+use std::time::Duration;
+
+use crate::protocol::node::{Healthz, KubeletFacts};
+use crate::shutdown::Mode;
+
+/// A kubelet that has nothing to kill gives its lock back at once. (§8.2)
+pub const ARMED_LASTS: Duration = Duration::from_secs(60);
+/// A node's lease is renewed every 10 s and lasts 40 s.
+const LEASE_LASTS: Duration = Duration::from_secs(40);
+
+/// What a kubelet can do for its pods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kubelet {
+    /// It kills and reports.
+    Lives,
+    /// There is no process.
+    Dead,
+    /// There is one, and its sync loop stands still.
+    Hangs,
+    /// Nothing proves either; taken as living, for a phase written beside a live kubelet is a
+    /// race. (§7.3)
+    Unknown,
+}
+
+/// What the agent is allowed to do.
+#[derive(Clone, Copy, Debug)]
+pub struct Allowed {
+    /// Act at all.
+    pub enforce: bool,
+    /// Use the runtime's socket.
+    pub runtime: bool,
+    /// End pods.
+    pub ends_pods: bool,
+}
+
+/// A mode, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Detected {
+    /// The mode.
+    pub mode: Mode,
+    /// Nobody is there who would end pods and report them: the pods that cannot run again are
+    /// marked, and that is all.
+    pub marks_only: bool,
+    /// Why, in a phrase.
+    pub why: &'static str,
+}
+
+/// What the kubelet can do.
+pub fn kubelet(facts: &KubeletFacts) -> Kubelet {
+    let lease_stale = facts.lease_age.is_some_and(|age| age > LEASE_LASTS);
+    let armed = facts.lock_armed == Some(true);
+    match (facts.healthy, facts.unit_active) {
+        (Some(Healthz::Ok), _) => Kubelet::Lives,
+        // It says so itself, after five minutes without a turn of its loop. (§0.3)
+        (Some(Healthz::Failing), _) => Kubelet::Hangs,
+        (Some(Healthz::Silent), _) if lease_stale => Kubelet::Hangs,
+        // A lock is held by a process; the unit may have another name.
+        _ if armed => Kubelet::Lives,
+        (Some(Healthz::Refused), Some(false)) => Kubelet::Dead,
+        (Some(Healthz::Refused) | None, Some(false) | None) if lease_stale => Kubelet::Dead,
+        // The port of /healthz may be turned off.
+        (Some(Healthz::Refused) | None, Some(true)) if !lease_stale => Kubelet::Lives,
+        _ => Kubelet::Unknown,
+    }
+}
+
+/// The mode. `armed_ago` is the time since the kubelet's lock was seen last; it counts at the
+/// signal only.
+pub fn detect(
+    facts: Option<&KubeletFacts>,
+    armed_ago: Option<Duration>,
+    allowed: Allowed,
+) -> Detected {
+    let found = |mode, why| Detected { mode, marks_only: false, why };
+    if !allowed.enforce {
+        return found(Mode::Observe, "the agent is told to observe");
+    }
+    let Some(facts) = facts else {
+        return found(Mode::Assist, "nothing is known of the kubelet");
+    };
+    if let gone @ (Kubelet::Dead | Kubelet::Hangs) = kubelet(facts) {
+        return without_kubelet(gone, allowed);
+    }
+    if facts.lock_armed == Some(true) || armed_ago.is_some_and(|ago| ago <= ARMED_LASTS) {
+        return found(Mode::Assist, "the kubelet's own graceful shutdown is armed");
+    }
+    let configured = facts.shutdown_period.map(|period| !period.is_zero());
+    let (mode, why) = match (facts.lock_armed, configured) {
+        (Some(_), Some(true)) => {
+            (Mode::Replace, "the kubelet's graceful shutdown is configured, but holds no lock")
+        }
+        (Some(_), _) | (None, Some(false)) => {
+            (Mode::Replace, "the kubelet has no graceful shutdown of its own")
+        }
+        (None, _) => (Mode::Assist, "whether the kubelet holds a lock is not known"),
+    };
+    if mode == Mode::Replace && !allowed.ends_pods {
+        let why = "the kubelet has no graceful shutdown, and the agent's is turned off";
+        return Detected { mode, marks_only: true, why };
+    }
+    found(mode, why)
+}
+
+fn without_kubelet(kubelet: Kubelet, allowed: Allowed) -> Detected {
+    let hangs = kubelet == Kubelet::Hangs;
+    if allowed.runtime && allowed.ends_pods {
+        let why = if hangs { "the kubelet hangs" } else { "the kubelet is dead" };
+        return Detected { mode: Mode::Substitute, marks_only: false, why };
+    }
+    let why = match (hangs, allowed.runtime) {
+        (true, false) => "the kubelet hangs, and the container runtime may not be used",
+        (false, false) => "the kubelet is dead, and the container runtime may not be used",
+        (true, true) => "the kubelet hangs, and the ending of pods is turned off",
+        (false, true) => "the kubelet is dead, and the ending of pods is turned off",
+    };
+    Detected { mode: Mode::Assist, marks_only: true, why }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: Allowed = Allowed { enforce: true, runtime: true, ends_pods: true };
+
+    fn facts() -> KubeletFacts {
+        KubeletFacts {
+            lock_armed: Some(false),
+            shutdown_period: Some(Duration::ZERO),
+            main_pid: Some(700),
+            unit_active: Some(true),
+            healthy: Some(Healthz::Ok),
+            lease_age: Some(Duration::from_secs(3)),
+        }
+    }
+
+    fn with(change: impl FnOnce(&mut KubeletFacts)) -> KubeletFacts {
+        let mut facts = facts();
+        change(&mut facts);
+        facts
+    }
+
+    fn stale(facts: &mut KubeletFacts) {
+        facts.lease_age = Some(Duration::from_secs(41));
+    }
+
+    #[test]
+    fn a_kubelet_is_dead_only_by_proof() {
+        use Kubelet::{Dead, Hangs, Lives, Unknown};
+        let refused = |facts: &mut KubeletFacts| facts.healthy = Some(Healthz::Refused);
+        let table = [
+            (facts(), Lives),
+            // The unit has another name on this distribution.
+            (with(|facts| facts.unit_active = Some(false)), Lives),
+            (with(|facts| facts.healthy = Some(Healthz::Failing)), Hangs),
+            (with(|facts| facts.healthy = Some(Healthz::Silent)), Unknown),
+            (with(|f| (stale(f), f.healthy = Some(Healthz::Silent)).1), Hangs),
+            (with(|f| (refused(f), f.unit_active = Some(false)).1), Dead),
+            (with(|f| (refused(f), f.unit_active = None).1), Unknown),
+            (with(|f| (refused(f), stale(f), f.unit_active = None).2), Dead),
+            // /healthz may be turned off.
+            (with(refused), Lives),
+            (with(|f| (refused(f), stale(f)).1), Unknown),
+            // A lock is held by a process.
+            (
+                with(|f| {
+                    refused(f);
+                    f.unit_active = Some(false);
+                    f.lock_armed = Some(true);
+                }),
+                Lives,
+            ),
+            (KubeletFacts::default(), Unknown),
+        ];
+        for (row, (facts, expected)) in table.into_iter().enumerate() {
+            assert_eq!(kubelet(&facts), expected, "row {row}: {facts:?}");
+        }
+    }
+
+    #[test]
+    fn the_mode_follows_what_is_known() {
+        use Mode::{Assist, Observe, Replace, Substitute};
+        let dead = || {
+            with(|facts| {
+                facts.healthy = Some(Healthz::Refused);
+                facts.unit_active = Some(false);
+            })
+        };
+        let period = |seconds| {
+            move |facts: &mut KubeletFacts| {
+                facts.shutdown_period = Some(Duration::from_secs(seconds));
+            }
+        };
+        let unsaid = |change: fn(&mut KubeletFacts)| {
+            with(|facts| {
+                facts.lock_armed = None;
+                change(facts);
+            })
+        };
+        let no_runtime = Allowed { runtime: false, ..ALL };
+        let no_bands = Allowed { ends_pods: false, ..ALL };
+        let ago = |seconds| Some(Duration::from_secs(seconds));
+        let table = [
+            // §8.3
+            (Some(with(|facts| facts.lock_armed = Some(true))), None, ALL, Assist, false),
+            (Some(facts()), None, ALL, Replace, false),
+            (Some(with(period(30))), None, ALL, Replace, false), // W1
+            (Some(dead()), None, ALL, Substitute, false),
+            (Some(dead()), None, no_runtime, Assist, true),
+            (Some(dead()), ago(1), ALL, Substitute, false),
+            (Some(facts()), None, Allowed { enforce: false, ..ALL }, Observe, false),
+            // §8.2: was armed up to 60 s ago
+            (Some(facts()), ago(60), ALL, Assist, false),
+            (Some(facts()), ago(61), ALL, Replace, false),
+            // Less where less is known.
+            (None, None, ALL, Assist, false),
+            (Some(unsaid(|_| ())), None, ALL, Replace, false),
+            (Some(unsaid(|facts| facts.shutdown_period = None)), None, ALL, Assist, false),
+            // The operator's 0: nothing is ended, and nothing is waited for.
+            (Some(facts()), None, no_bands, Replace, true),
+            (Some(dead()), None, no_bands, Assist, true),
+            (Some(with(|facts| facts.lock_armed = Some(true))), None, no_bands, Assist, false),
+        ];
+        for (row, (facts, ago, allowed, mode, marks_only)) in table.into_iter().enumerate() {
+            let found = detect(facts.as_ref(), ago, allowed);
+            assert_eq!((found.mode, found.marks_only), (mode, marks_only), "row {row}");
+        }
+    }
+}

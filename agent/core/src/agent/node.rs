@@ -1,0 +1,161 @@
+//! What the node's object is to say of us: the annotation with our state, and the taint.
+
+use epilogue_common::announcement::Announcement;
+use epilogue_common::outcome::Outcome;
+
+use super::Agent;
+use super::outbox::Task;
+use crate::ending::attempt::{Attempt, Pace, Verdict, WAIT_MAX, WAIT_MAX_HASTE, verdict};
+use crate::protocol::action::Action;
+use crate::protocol::event::NodeView;
+
+/// What is wanted, and how far it has come.
+#[derive(Debug, Default)]
+pub(super) struct NodeWrites {
+    pub(super) view: Option<NodeView>,
+    announce: Write<String>,
+    taint: Write<bool>,
+}
+
+/// One value that the node is to have.
+#[derive(Debug)]
+struct Write<T> {
+    wanted: Option<T>,
+    under_way: Option<T>,
+    attempt: Attempt,
+}
+
+impl<T> Default for Write<T> {
+    fn default() -> Self {
+        Self { wanted: None, under_way: None, attempt: Attempt::default() }
+    }
+}
+
+impl<T: Clone + PartialEq> Write<T> {
+    fn want(&mut self, value: T) {
+        if self.wanted.as_ref() != Some(&value) {
+            self.wanted = Some(value);
+            self.repeat();
+        }
+    }
+
+    /// Once more, from the start; a write under way is followed when it has ended.
+    fn repeat(&mut self) {
+        if !self.attempt.is_in_flight() {
+            self.attempt = Attempt::wanted();
+        }
+    }
+
+    fn begin(&mut self) -> Option<T> {
+        self.attempt.sent();
+        self.under_way.clone_from(&self.wanted);
+        self.wanted.clone()
+    }
+
+    fn is_open(&self) -> bool {
+        self.attempt.is_open()
+    }
+}
+
+impl NodeWrites {
+    /// Wants the annotation to say this.
+    pub(super) fn announce(&mut self, announcement: &Announcement) {
+        self.announce.want(announcement.to_string());
+    }
+
+    /// Wants the taint to be there, or not.
+    pub(super) fn taint(&mut self, present: bool) {
+        self.taint.want(present);
+    }
+
+    /// Whether the taint was wanted the last time that anything was said of it.
+    pub(super) fn wants_taint(&self) -> bool {
+        self.taint.wanted == Some(true)
+    }
+
+    /// Whether what is wanted is acknowledged or cannot be had.
+    pub(super) fn is_settled(&self) -> bool {
+        !self.announce.is_open() && !self.taint.is_open()
+    }
+}
+
+impl Agent {
+    pub(super) fn see_node(&mut self, view: NodeView) {
+        let writes = &mut self.node;
+        let other = |wanted: &String| view.announced.as_ref() != Some(wanted);
+        if writes.announce.attempt.is_done() && writes.announce.wanted.as_ref().is_some_and(other) {
+            writes.announce.repeat();
+        }
+        if writes.taint.attempt.is_done()
+            && writes.taint.wanted.is_some_and(|is| is != view.tainted)
+        {
+            writes.taint.repeat();
+        }
+        writes.view = Some(view);
+    }
+
+    /// Outside a shutdown the node says that it is idle, and has no taint of ours: what an earlier
+    /// boot or a crash left is stale. (§9.6)
+    pub(super) fn tidy_node(&mut self) {
+        let Some(view) = &self.node.view else { return };
+        let (idle, tainted) = (view.announced.as_deref() == Some("idle"), view.tainted);
+        if !idle {
+            self.node.announce(&Announcement::Idle);
+        }
+        if tainted {
+            self.node.taint(false);
+        }
+    }
+
+    /// Sends what is due; the annotation has priority over everything: by it alone the controller
+    /// can speak for the node. (§9.7)
+    pub(super) fn write_node(&mut self) {
+        if self.node.announce.attempt.is_due(&self.clock)
+            && let Some(text) = self.node.announce.begin()
+        {
+            self.outbox.send(Task::Announce, Action::Announce(text));
+        }
+        if self.node.taint.attempt.is_due(&self.clock)
+            && self.outbox.has_room()
+            && let Some(present) = self.node.taint.begin()
+        {
+            self.outbox.send(Task::Taint, Action::Taint { present });
+        }
+    }
+
+    pub(super) fn announced(&mut self, result: &Outcome<()>) {
+        let pace = self.node_pace();
+        settle(&mut self.node.announce, result, self.clock.monotonic(), pace);
+        self.forbidden_by(result, "patch nodes");
+    }
+
+    pub(super) fn tainted(&mut self, result: &Outcome<()>) {
+        let pace = self.node_pace();
+        settle(&mut self.node.taint, result, self.clock.monotonic(), pace);
+        self.forbidden_by(result, "patch nodes");
+    }
+
+    fn node_pace(&self) -> Pace {
+        let hurry = self.run.as_ref().is_some_and(|run| !run.is_released());
+        Pace { wait_max: if hurry { WAIT_MAX_HASTE } else { WAIT_MAX }, latest: None, salt: 1 }
+    }
+}
+
+fn settle<T: Clone + PartialEq>(
+    write: &mut Write<T>,
+    result: &Outcome<()>,
+    now: std::time::Duration,
+    pace: Pace,
+) {
+    let changed = write.under_way.take() != write.wanted;
+    match result {
+        Ok(()) => write.attempt.done(),
+        Err(failure) => match verdict(failure) {
+            Verdict::Gone | Verdict::Skip | Verdict::StopVerb => write.attempt.give_up(),
+            Verdict::ReadAgain | Verdict::Retry => write.attempt.failed(now, pace, Some(failure)),
+        },
+    }
+    if changed {
+        write.attempt = Attempt::wanted();
+    }
+}

@@ -1,0 +1,79 @@
+//! What people are told by events in the API, after everything that matters more.
+
+use std::collections::VecDeque;
+
+use super::Agent;
+use super::outbox::Task;
+use super::run::Run;
+use crate::protocol::action::{Action, Notice, PodRef};
+
+/// The reasons of all events, with what each means; `agent/README.md` has the same table.
+pub const REASONS: [(&str, &str); 10] = [
+    (BEGUN, "A shutdown was announced; what the agent does about it, and in what time."),
+    (CANCELLED, "The shutdown was cancelled; lock, taint and conditions are restored."),
+    (COMPLETE, "The lock was released; the end of every pod is in the API."),
+    (UNREPORTED, "The lock was released at the end of the time; the end of some pods is not."),
+    (DELAY_TOO_SHORT, "logind grants less time than the bands and their reports want."),
+    (NOT_PERMITTED, "The API forbids the agent something that it needs."),
+    (RECOVERED, "After a boot: pods that the shutdown before it left unexplained were marked."),
+    (POD_MARKED, "The pod was marked as disrupted: its node is shutting down."),
+    (POD_STOPPED, "The agent ended the pod: its node is shutting down."),
+    (POD_LOST, "The pod ended with its node, without notice; it was marked as disrupted."),
+];
+
+pub(super) const BEGUN: &str = "CompanionShutdown";
+pub(super) const CANCELLED: &str = "CompanionShutdownCancelled";
+pub(super) const COMPLETE: &str = "CompanionShutdownComplete";
+pub(super) const UNREPORTED: &str = "CompanionShutdownUnreported";
+pub(super) const DELAY_TOO_SHORT: &str = "CompanionDelayTooShort";
+pub(super) const NOT_PERMITTED: &str = "CompanionNotPermitted";
+pub(super) const RECOVERED: &str = "CompanionRecovered";
+pub(super) const POD_MARKED: &str = "CompanionMarked";
+pub(super) const POD_STOPPED: &str = "CompanionStopped";
+pub(super) const POD_LOST: &str = "CompanionLost";
+
+/// Events at once; they share the connection with what matters more.
+const AT_ONCE: usize = 4;
+/// Events beyond this number are not sent: nothing depends on them.
+const WAITING_MAX: usize = 512;
+
+/// Events to be sent.
+#[derive(Debug, Default)]
+pub(super) struct Notices {
+    waiting: VecDeque<Notice>,
+}
+
+impl Notices {
+    fn push(&mut self, notice: Notice) {
+        if self.waiting.len() < WAITING_MAX {
+            self.waiting.push_back(notice);
+        }
+    }
+}
+
+impl Agent {
+    /// Tells of the node.
+    pub(super) fn tell(&mut self, warning: bool, reason: &'static str, message: impl Into<String>) {
+        self.notices.push(Notice { pod: None, warning, reason, message: message.into() });
+    }
+
+    /// Warns of something about a pod.
+    pub(super) fn tell_pod(&mut self, pod: PodRef, reason: &'static str, message: &str) {
+        let message = message.to_owned();
+        self.notices.push(Notice { pod: Some(pod), warning: true, reason, message });
+    }
+
+    /// Sends events while nothing else waits for the connection.
+    pub(super) fn tell_on(&mut self) {
+        let marking = self.run.as_ref().is_some_and(Run::is_marking);
+        while self.outbox.count(|task| *task == Task::Tell) < AT_ONCE && self.outbox.has_room() {
+            // The node's own come first; those of pods wait until all pods are marked.
+            let Some(next) = self.notices.waiting.front() else { return };
+            if marking && next.pod.is_some() {
+                return;
+            }
+            let Some(notice) = self.notices.waiting.pop_front() else { return };
+            self.outbox.send(Task::Tell, Action::Tell(notice));
+        }
+    }
+}

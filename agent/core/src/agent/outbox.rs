@@ -1,0 +1,128 @@
+//! Actions on their way: what each was for, and how many may be under way at once.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::pod::PodUid;
+use crate::protocol::action::{Action, ActionId, Line, PodRef};
+
+/// What an action was for: where its result belongs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Task {
+    TakeLock,
+    ReleaseLock,
+    RaiseDelay,
+    Journal,
+    Announce,
+    Taint,
+    Mark(PodUid),
+    Read(PodUid),
+    End(PodUid),
+    Stop(PodUid),
+    Inspect(PodUid),
+    Fail(PodUid),
+    Clear(PodUid),
+    Tell,
+}
+
+impl Task {
+    /// The pod that it is about.
+    pub(super) fn pod(&self) -> Option<&PodUid> {
+        match self {
+            Self::Mark(uid)
+            | Self::Read(uid)
+            | Self::End(uid)
+            | Self::Stop(uid)
+            | Self::Inspect(uid)
+            | Self::Fail(uid)
+            | Self::Clear(uid) => Some(uid),
+            _ => None,
+        }
+    }
+
+    /// Whether it is a call to the API.
+    pub(super) fn is_api(&self) -> bool {
+        use Task::{Announce, Clear, End, Fail, Mark, Read, Taint, Tell};
+        matches!(self, Announce | Taint | Mark(_) | Read(_) | End(_) | Fail(_) | Clear(_) | Tell)
+    }
+}
+
+/// Actions to be fetched, and those under way.
+#[derive(Debug)]
+pub(super) struct Outbox {
+    next: u64,
+    queue: VecDeque<(ActionId, Action)>,
+    under_way: BTreeMap<ActionId, Task>,
+    api_max: usize,
+}
+
+impl Outbox {
+    pub(super) fn new(api_max: usize) -> Self {
+        Self {
+            next: 1,
+            queue: VecDeque::new(),
+            under_way: BTreeMap::new(),
+            api_max: api_max.max(1),
+        }
+    }
+
+    pub(super) fn send(&mut self, task: Task, action: Action) -> ActionId {
+        let id = self.id();
+        self.under_way.insert(id, task);
+        self.queue.push_back((id, action));
+        id
+    }
+
+    /// A line of the log, which has no result.
+    pub(super) fn say(&mut self, warning: bool, pod: Option<&PodRef>, text: impl Into<String>) {
+        let id = self.id();
+        let line = Line { warning, text: text.into(), pod: pod.cloned() };
+        self.queue.push_back((id, Action::Say(line)));
+    }
+
+    fn id(&mut self) -> ActionId {
+        let id = ActionId(self.next);
+        self.next += 1;
+        id
+    }
+
+    pub(super) fn fetch(&mut self) -> Option<(ActionId, Action)> {
+        self.queue.pop_front()
+    }
+
+    /// What the action was for; none if it is not under way, or not any more.
+    pub(super) fn finish(&mut self, id: ActionId) -> Option<Task> {
+        self.under_way.remove(&id)
+    }
+
+    /// Whether one more call to the API may begin.
+    pub(super) fn has_room(&self) -> bool {
+        self.count(Task::is_api) < self.api_max
+    }
+
+    /// Whether one more look into the runtime may begin; stops block for their grace, and all of a
+    /// band go at once.
+    pub(super) fn has_room_to_inspect(&self) -> bool {
+        self.count(|task| matches!(task, Task::Inspect(_))) < self.api_max
+    }
+
+    pub(super) fn count(&self, which: impl Fn(&Task) -> bool) -> usize {
+        self.under_way.values().filter(|task| which(task)).count()
+    }
+
+    /// Whether anything about the pod that may still change it is under way.
+    pub(super) fn is_busy_with(&self, uid: &PodUid) -> bool {
+        self.under_way.values().any(|task| task.pod() == Some(uid))
+    }
+
+    /// Takes back what was not fetched yet of a kind.
+    pub(super) fn retract(&mut self, which: impl Fn(&Task) -> bool) {
+        let under_way = &mut self.under_way;
+        self.queue.retain(|(id, _)| {
+            let retracted = under_way.get(id).is_some_and(&which);
+            if retracted {
+                under_way.remove(id);
+            }
+            !retracted
+        });
+    }
+}

@@ -1,0 +1,65 @@
+//! The pods of the node, as the API showed them last.
+
+use std::collections::BTreeMap;
+
+use crate::pod::{PodUid, PodView};
+
+/// The cache of pods.
+#[derive(Debug, Default)]
+pub(super) struct Pods {
+    by_uid: BTreeMap<PodUid, PodView>,
+    listed: bool,
+}
+
+impl Pods {
+    pub(super) fn get(&self, uid: &PodUid) -> Option<&PodView> {
+        self.by_uid.get(uid)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &PodView> {
+        self.by_uid.values()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.by_uid.len()
+    }
+
+    /// Whether all pods of the node were listed once.
+    pub(super) fn is_listed(&self) -> bool {
+        self.listed
+    }
+
+    /// Takes a whole list; answers with those that are gone.
+    pub(super) fn list(&mut self, pods: Vec<PodView>) -> Vec<PodUid> {
+        let before = std::mem::take(&mut self.by_uid);
+        self.listed = true;
+        let kept = |pod: PodView| {
+            // A list may be served from a cache that lags behind a read of ours.
+            match before.get(&pod.uid) {
+                Some(known) if is_older(&pod, known) => (known.uid.clone(), known.clone()),
+                _ => (pod.uid.clone(), pod),
+            }
+        };
+        self.by_uid = pods.into_iter().map(kept).collect();
+        before.into_keys().filter(|uid| !self.by_uid.contains_key(uid)).collect()
+    }
+
+    /// Takes one pod, unless a newer state of it is known; answers whether it did.
+    pub(super) fn observe(&mut self, pod: PodView) -> bool {
+        if self.by_uid.get(&pod.uid).is_some_and(|known| is_older(&pod, known)) {
+            return false;
+        }
+        self.by_uid.insert(pod.uid.clone(), pod);
+        true
+    }
+
+    pub(super) fn gone(&mut self, uid: &PodUid) {
+        self.by_uid.remove(uid);
+    }
+}
+
+/// resourceVersions are numbers and grow, where they can be read as such.
+fn is_older(pod: &PodView, known: &PodView) -> bool {
+    let version = |pod: &PodView| pod.resource_version.parse::<u64>().ok();
+    matches!((version(pod), version(known)), (Some(new), Some(old)) if new < old)
+}

@@ -1,0 +1,217 @@
+//! P5: the last word, the journal's summary, and the lock. (spec/node-agent.md §9.4)
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use epilogue_common::announcement::Announcement;
+use epilogue_common::outcome::Failure;
+
+use super::notices::{COMPLETE, UNREPORTED};
+use super::outbox::Task;
+use super::run::Run;
+use super::{Agent, LockState};
+use crate::ending::attempt::Attempt;
+use crate::ending::progress::Ending;
+use crate::pod::{Owner, PodSource, PodUid};
+use crate::protocol::action::{Action, PodRef};
+use crate::protocol::event::RuntimeState;
+use crate::protocol::journal::Record;
+use crate::shutdown::budget::Step;
+
+/// How far the release has come.
+#[derive(Debug)]
+pub(super) enum Release {
+    /// The lock is held: reports are awaited.
+    Holding,
+    /// The runtime is asked whether anything runs.
+    Looking(BTreeMap<PodUid, (PodRef, Attempt)>),
+    /// The farewell is on its way.
+    Parting,
+    /// The summary is on its way to the disk.
+    Closing(u64),
+    /// The lock is being released.
+    Unlocking,
+    /// There is no lock any more; what comes late is still recorded.
+    Released,
+}
+
+impl Run {
+    /// Whether there is nothing left that holding the lock would be good for.
+    fn is_settled(&self) -> bool {
+        let open = |ending: &Ending| {
+            ending.is_awaited() || ending.is_unacknowledged() || ending.end.is_in_flight()
+        };
+        self.step > Step::Intent && !self.endings.values().any(open)
+    }
+
+    fn time_is_over(&self, now: Duration) -> bool {
+        self.elapsed(now) >= self.ends.end
+    }
+}
+
+impl Agent {
+    pub(super) fn release_on(&mut self) {
+        let now = self.clock.monotonic();
+        // Each state may be over at once; none is entered twice.
+        loop {
+            let Some(run) = &self.run else { return };
+            let over = self.clock.reached(run.at(run.ends.end));
+            let before = std::mem::discriminant(&run.release);
+            match &run.release {
+                Release::Holding => self.leave_holding(over),
+                Release::Looking(_) => self.look(over),
+                Release::Parting if over || self.node.is_settled() => self.close_run(),
+                Release::Closing(mark) => {
+                    let late = run.at(run.ends.end + run.margin / 2);
+                    if self.writer.is_durable(*mark) || self.clock.reached(late) {
+                        self.unlock();
+                    }
+                }
+                Release::Unlocking
+                    if !matches!(self.logind.lock, LockState::Held | LockState::Taking) =>
+                {
+                    self.released(now);
+                }
+                Release::Parting | Release::Unlocking | Release::Released => return,
+            }
+            let Some(run) = &self.run else { return };
+            if std::mem::discriminant(&run.release) == before {
+                return;
+            }
+        }
+    }
+
+    fn leave_holding(&mut self, over: bool) {
+        let Some(run) = &self.run else { return };
+        let settled = run.is_settled() && self.pods.is_listed() && self.node.is_settled();
+        // What the plan has not begun yet is not settled either.
+        let begun = run.kills_over || run.found.mode == crate::shutdown::Mode::Assist;
+        if !over && !(settled && begun) {
+            return;
+        }
+        self.say_outcome();
+        if over || !self.settings.runtime {
+            self.close_run();
+            return;
+        }
+        let looks = self.all_that_should_have_ended();
+        let Some(run) = &mut self.run else { return };
+        run.release = Release::Looking(looks);
+    }
+
+    /// Every pod that was here, but those of DaemonSets, static ones and our own.
+    fn all_that_should_have_ended(&self) -> BTreeMap<PodUid, (PodRef, Attempt)> {
+        let own = |uid: &PodUid| self.settings.own_pod.as_ref() == Some(uid);
+        let stays = |uid: &PodUid| {
+            own(uid)
+                || self.pods.get(uid).is_some_and(|pod| {
+                    pod.owner == Owner::DaemonSet || pod.source == PodSource::Static
+                })
+        };
+        let cached = self.pods.iter().map(super::marks::reference);
+        let endings = self.run.iter().flat_map(|run| run.endings.values());
+        let ended = endings.map(|ending| ending.pod.clone());
+        let all = cached.chain(ended).filter(|pod| !stays(&pod.uid));
+        all.map(|pod| (pod.uid.clone(), (pod, Attempt::wanted()))).collect()
+    }
+
+    fn look(&mut self, over: bool) {
+        let Some(run) = &mut self.run else { return };
+        let Release::Looking(looks) = &mut run.release else { return };
+        let unproven = looks.values().any(|(_, look)| look.is_given_up());
+        if over || unproven {
+            self.close_run();
+            return;
+        }
+        if looks.values().all(|(_, look)| look.is_done()) {
+            run.release = Release::Parting;
+            let boot_id = self.settings.boot_id.clone();
+            let at = self.clock.now().wall;
+            self.node.announce(&Announcement::Farewell { boot_id, at });
+            self.outbox.say(false, None, "nothing runs any more: the node says farewell");
+            self.write_node();
+            return;
+        }
+        for (uid, (pod, look)) in looks {
+            if look.is_due(&self.clock) && self.outbox.has_room_to_inspect() {
+                look.sent();
+                self.outbox.send(Task::Inspect(uid.clone()), Action::InspectPod(pod.clone()));
+            }
+        }
+    }
+
+    /// Takes a look's result, if it belongs to the farewell.
+    pub(super) fn farewell_inspected(
+        &mut self,
+        uid: &PodUid,
+        result: &Result<RuntimeState, Failure>,
+    ) -> bool {
+        let Some(run) = &mut self.run else { return false };
+        let Release::Looking(looks) = &mut run.release else { return false };
+        let Some((pod, look)) = looks.get_mut(uid) else { return false };
+        let proven = result.as_ref().is_ok_and(RuntimeState::nothing_runs);
+        if proven {
+            look.done();
+        } else {
+            look.give_up();
+            self.outbox.say(false, Some(pod), "it may still run: there is no farewell");
+        }
+        true
+    }
+
+    /// The summary goes to the disk before the lock goes.
+    fn close_run(&mut self) {
+        let Some(run) = &mut self.run else { return };
+        let unreported: Vec<_> = run
+            .endings
+            .iter()
+            .filter(|(_, ending)| ending.is_awaited() || ending.is_unacknowledged())
+            .map(|(uid, _)| uid.clone())
+            .collect();
+        run.unreported_at_release = Some(unreported.len());
+        let mark = self.writer.append([Record::Released { unreported }]);
+        run.release = Release::Closing(mark);
+        run.step = Step::Release;
+        self.write_journal();
+    }
+
+    fn unlock(&mut self) {
+        let Some(run) = &mut self.run else { return };
+        run.release = Release::Unlocking;
+        self.release_lock();
+    }
+
+    fn released(&mut self, now: Duration) {
+        let Some(run) = &mut self.run else { return };
+        run.release = Release::Released;
+        run.released_after = Some(run.elapsed(now));
+        let left = run.unreported_at_release.unwrap_or_default();
+        let text = format!(
+            "released after {} ms of {} ms granted; {} pods, {left} not in the API",
+            run.elapsed(now).as_millis(),
+            run.granted.as_millis(),
+            run.endings.len(),
+        );
+        let (warning, reason) = if left == 0 { (false, COMPLETE) } else { (true, UNREPORTED) };
+        self.outbox.say(warning, None, text.clone());
+        self.tell(warning, reason, text);
+    }
+
+    fn say_outcome(&mut self) {
+        let now = self.clock.monotonic();
+        let Some(run) = &self.run else { return };
+        let count = |which: fn(&Ending) -> bool| {
+            run.endings.values().filter(|ending| which(ending)).count()
+        };
+        let text = format!(
+            "{}: {} of {} pods have ended in the API, {} awaited, {} writes unacknowledged",
+            if run.time_is_over(now) { "the time is over" } else { "all is done" },
+            count(|ending| ending.reported),
+            run.endings.len(),
+            count(Ending::is_awaited),
+            count(Ending::is_unacknowledged),
+        );
+        let warning = run.time_is_over(now);
+        self.outbox.say(warning, None, text);
+    }
+}

@@ -1,0 +1,232 @@
+//! After a boot: the truth about pods that the time before left unexplained.
+//! (spec/node-agent.md §9.6, W5)
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use epilogue_common::outcome::Outcome;
+use jiff::{SignedDuration, Timestamp};
+use serde_json::Value;
+
+use super::Agent;
+use super::cancel::stands;
+use super::notices::{POD_LOST, RECOVERED};
+use super::outbox::Task;
+use crate::ending::attempt::{Attempt, Pace, Verdict, WAIT_MAX_HASTE, salt, verdict};
+use crate::ending::patches;
+use crate::pod::{PodSource, PodUid, PodView};
+use crate::protocol::action::{Action, PodRef, Purpose};
+
+/// Container runtimes stamp by the node's clock, which may differ from the API's.
+const CLOCKS_DIFFER: Duration = Duration::from_secs(10);
+
+/// A pod to look at.
+#[derive(Debug)]
+struct Replay {
+    pod: PodRef,
+    why: Why,
+    read: Attempt,
+    patch: Attempt,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Why {
+    /// A run marked it, or was about to, with this time.
+    Marked(Timestamp),
+    /// It ran before this boot: its node went down without notice.
+    Lost(Timestamp),
+}
+
+/// All pods to look at.
+#[derive(Debug, Default)]
+pub(super) struct Replays {
+    pods: BTreeMap<PodUid, Replay>,
+    marked: usize,
+}
+
+impl Replays {
+    pub(super) fn add_marked(&mut self, pod: PodRef, at: Timestamp) {
+        self.add(pod, Why::Marked(at));
+    }
+
+    fn add(&mut self, pod: PodRef, why: Why) {
+        let replay = Replay { pod, why, read: Attempt::wanted(), patch: Attempt::default() };
+        self.pods.insert(replay.pod.uid.clone(), replay);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.pods.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.pods.is_empty()
+    }
+
+    /// A new shutdown is more urgent; the journal still has what is not done.
+    pub(super) fn forget(&mut self) {
+        self.pods.clear();
+    }
+}
+
+/// What is to be sent for a pod; none if its state explains itself.
+fn remedy(pod: &PodView, why: Why) -> Option<(Purpose, Value)> {
+    if pod.is_terminal() || pod.is_terminating() || pod.source == PodSource::Static {
+        return None;
+    }
+    match why {
+        // It cannot have survived: the condition is to be there before the kubelet concludes.
+        Why::Marked(at) if pod.cannot_run_again() => {
+            (!pod.is_disrupted()).then(|| (Purpose::Mark, patches::mark(pod, at)))
+        }
+        // It runs again, or will.
+        Why::Marked(at) => stands(pod, at).then(|| (Purpose::Clear, patches::clear(pod, at))),
+        Why::Lost(at) => {
+            let lost = pod.cannot_run_again() && !pod.is_disrupted();
+            lost.then(|| (Purpose::Mark, patches::lost(pod, at)))
+        }
+    }
+}
+
+impl Agent {
+    /// Pods that show containers running since before this boot. None of those can run: they are
+    /// marked before the kubelet finds out and calls it a failure of their own. (W5)
+    pub(super) fn find_lost(&mut self) {
+        if !self.settings.enforce {
+            return;
+        }
+        let now = self.clock.now();
+        let since_boot = now.boot + CLOCKS_DIFFER;
+        let Ok(since_boot) = SignedDuration::try_from(since_boot) else { return };
+        let Ok(boot) = now.wall.checked_sub(since_boot) else { return };
+        let lost: Vec<PodRef> = self
+            .pods
+            .iter()
+            .filter(|pod| pod.running_since.is_some_and(|since| since < boot))
+            .filter(|pod| remedy(pod, Why::Lost(now.wall)).is_some())
+            .map(super::marks::reference)
+            .collect();
+        for pod in lost {
+            if !self.replays.pods.contains_key(&pod.uid) {
+                self.outbox.say(true, Some(&pod), "it ran before this boot: its node was lost");
+                self.replays.add(pod, Why::Lost(now.wall));
+            }
+        }
+    }
+
+    pub(super) fn replay_on(&mut self) {
+        if self.run.is_some() {
+            return;
+        }
+        let wall = self.clock.now().wall;
+        let mut settled = Vec::new();
+        for (uid, replay) in &mut self.replays.pods {
+            if replay.read.is_in_flight() || replay.patch.is_in_flight() {
+                continue;
+            }
+            if !self.outbox.has_room() {
+                break;
+            }
+            if replay.read.is_open() {
+                if replay.read.is_due(&self.clock) {
+                    replay.read.sent();
+                    let action = Action::ReadPod(replay.pod.clone());
+                    self.outbox.send(Task::Read(uid.clone()), action);
+                }
+                continue;
+            }
+            let found = self.pods.get(uid).and_then(|pod| remedy(pod, replay.why));
+            let Some((purpose, body)) = found else {
+                settled.push(uid.clone());
+                continue;
+            };
+            if !replay.patch.is_due(&self.clock) {
+                continue;
+            }
+            replay.patch.sent();
+            let pod = replay.pod.clone();
+            let (task, body) = match purpose {
+                Purpose::Clear => {
+                    let body = self.pods.get(uid).map_or(body, |pod| patches::clear(pod, wall));
+                    (Task::Clear(uid.clone()), body)
+                }
+                Purpose::Mark | Purpose::Fail => (Task::Mark(uid.clone()), body),
+            };
+            self.outbox.send(task, Action::PatchStatus { pod, purpose, body });
+        }
+        for uid in settled {
+            self.replayed(&uid);
+        }
+    }
+
+    pub(super) fn replay_read(&mut self, uid: &PodUid, result: &Outcome<Option<Box<PodView>>>) {
+        let now = self.clock.monotonic();
+        let Some(replay) = self.replays.pods.get_mut(uid) else { return };
+        match result {
+            Ok(None) => {
+                self.pods.gone(uid);
+                self.replayed(uid);
+            }
+            Ok(Some(pod)) => {
+                replay.read.done();
+                replay.patch.want();
+                self.pods.observe((**pod).clone());
+            }
+            Err(failure) => match verdict(failure) {
+                Verdict::Gone => self.replayed(uid),
+                Verdict::Skip | Verdict::StopVerb => {
+                    replay.read.give_up();
+                    replay.patch.want();
+                }
+                Verdict::ReadAgain | Verdict::Retry => {
+                    replay.read.failed(now, pace(uid), Some(failure));
+                }
+            },
+        }
+    }
+
+    pub(super) fn replay_patched(&mut self, uid: &PodUid, result: &Outcome<()>) {
+        let now = self.clock.monotonic();
+        let Some(replay) = self.replays.pods.get_mut(uid) else { return };
+        let Err(failure) = result else {
+            let (pod, lost) = (replay.pod.clone(), matches!(replay.why, Why::Lost(_)));
+            self.replays.marked += 1;
+            if lost {
+                self.tell_pod(pod, POD_LOST, "Marked as disrupted: its node went down.");
+            }
+            self.replayed(uid);
+            return;
+        };
+        let pod = replay.pod.clone();
+        match verdict(failure) {
+            Verdict::Gone => self.replayed(uid),
+            Verdict::ReadAgain => {
+                replay.patch.met_change();
+                replay.read.want_again();
+            }
+            Verdict::Retry => {
+                replay.patch.failed(now, pace(uid), Some(failure));
+                replay.read.want_again();
+            }
+            Verdict::Skip | Verdict::StopVerb => {
+                let text = format!("what the last boot left cannot be written: {failure}");
+                self.outbox.say(true, Some(&pod), text);
+                self.replayed(uid);
+            }
+        }
+    }
+
+    fn replayed(&mut self, uid: &PodUid) {
+        if self.replays.pods.remove(uid).is_some() && self.replays.is_empty() {
+            let written = std::mem::take(&mut self.replays.marked);
+            let text = format!("after the boot: all pods looked at, {written} corrected");
+            self.outbox.say(false, None, text.clone());
+            if written > 0 {
+                self.tell(false, RECOVERED, text);
+            }
+        }
+    }
+}
+
+fn pace(uid: &PodUid) -> Pace {
+    Pace { wait_max: WAIT_MAX_HASTE * 5, latest: None, salt: salt(&uid.0) }
+}

@@ -1,0 +1,141 @@
+//! Where the result of an action belongs.
+
+use epilogue_common::outcome::{Failure, FailureKind, Outcome};
+
+use super::Agent;
+use super::notices::NOT_PERMITTED;
+use super::outbox::Task;
+use crate::ending::attempt::{Verdict, verdict};
+use crate::pod::{PodUid, PodView};
+use crate::protocol::action::{ActionId, Purpose};
+use crate::protocol::event::ActionResult;
+
+impl Agent {
+    /// Takes a result. One of an action that is not under way any more says nothing.
+    pub(super) fn finished(&mut self, id: ActionId, result: ActionResult) {
+        let Some(task) = self.outbox.finish(id) else { return };
+        if task.is_api() {
+            self.note_reachable(&result);
+        }
+        match task {
+            Task::TakeLock => self.lock_taken(&result),
+            Task::ReleaseLock => self.lock_released(&result),
+            Task::RaiseDelay => self.delay_raised(&delay(result)),
+            Task::Journal => {
+                let warning = self.writer.finished(&self.clock, &done(result));
+                if let Some(text) = warning {
+                    self.outbox.say(true, None, text);
+                }
+            }
+            Task::Announce => self.announced(&done(result)),
+            Task::Taint => self.tainted(&done(result)),
+            Task::Tell => {}
+            Task::Mark(uid) => self.mark_result(&uid, &done(result)),
+            Task::Read(uid) => self.read_result(&uid, &pod(result)),
+            Task::End(uid) => self.end_finished(&uid, &done(result)),
+            Task::Stop(uid) => self.stop_finished(&uid, runtime(result)),
+            Task::Inspect(uid) => self.inspect_finished(&uid, runtime(result)),
+            Task::Fail(uid) => self.fail_finished(&uid, &done(result)),
+            Task::Clear(uid) => self.clear_result(&uid, &done(result)),
+        }
+    }
+
+    fn mark_result(&mut self, uid: &PodUid, result: &Outcome<()>) {
+        if self.is_in_run(uid) {
+            self.mark_finished(uid, result);
+        } else {
+            self.count_patch(Purpose::Mark, result);
+            self.replay_patched(uid, result);
+        }
+    }
+
+    fn read_result(&mut self, uid: &PodUid, result: &Outcome<Option<Box<PodView>>>) {
+        if self.is_in_run(uid) {
+            self.read_finished(uid, result);
+        } else if self.clears.contains(uid) {
+            self.clear_read(uid, result);
+        } else {
+            self.replay_read(uid, result);
+        }
+    }
+
+    fn clear_result(&mut self, uid: &PodUid, result: &Outcome<()>) {
+        self.count_patch(Purpose::Clear, result);
+        if self.clears.contains(uid) {
+            self.clear_finished(uid, result);
+        } else {
+            self.replay_patched(uid, result);
+        }
+    }
+
+    fn is_in_run(&self, uid: &PodUid) -> bool {
+        self.run.as_ref().is_some_and(|run| run.endings.contains_key(uid))
+    }
+
+    fn note_reachable(&mut self, result: &ActionResult) {
+        let failure = match result {
+            ActionResult::Done(Err(failure)) | ActionResult::Pod(Err(failure)) => Some(failure),
+            _ => None,
+        };
+        let reachable = failure.is_none_or(|failure| failure.kind != FailureKind::Unknown);
+        self.status.api_reachable = reachable;
+    }
+
+    pub(super) fn count_patch(&mut self, purpose: Purpose, result: &Outcome<()>) {
+        let tries = self.status.patches.entry(purpose).or_default();
+        match result {
+            Ok(()) => tries.done += 1,
+            Err(_) => tries.failed += 1,
+        }
+    }
+
+    /// A verb that the API forbids is not asked for again in this run. (§9.4)
+    pub(super) fn forbidden_by(&mut self, result: &Outcome<()>, verb: &'static str) {
+        let Err(failure) = result else { return };
+        if verdict(failure) != Verdict::StopVerb || !self.forbidden.insert(verb) {
+            return;
+        }
+        let text = format!("the API forbids `{verb}`, it is not tried again: {failure}");
+        self.outbox.say(true, None, text.clone());
+        self.tell(true, NOT_PERMITTED, text);
+    }
+
+    pub(super) fn write_journal(&mut self) {
+        if let Some(action) = self.writer.next(&self.clock) {
+            self.outbox.send(Task::Journal, action);
+        }
+    }
+}
+
+/// A result of another kind than the action's: the shell's mistake, taken as no answer.
+fn strange() -> Failure {
+    Failure::new(FailureKind::Unknown, "the result is of another kind than the action")
+}
+
+fn done(result: ActionResult) -> Outcome<()> {
+    if let ActionResult::Done(outcome) = result { outcome } else { Err(strange()) }
+}
+
+fn delay(result: ActionResult) -> Outcome<std::time::Duration> {
+    match result {
+        ActionResult::Delay(outcome) => outcome,
+        ActionResult::Done(Err(failure)) => Err(failure),
+        _ => Err(strange()),
+    }
+}
+
+fn pod(result: ActionResult) -> Outcome<Option<Box<PodView>>> {
+    match result {
+        ActionResult::Pod(outcome) => outcome,
+        ActionResult::Done(Err(failure)) => Err(failure),
+        _ => Err(strange()),
+    }
+}
+
+fn runtime(result: ActionResult) -> Result<crate::protocol::event::RuntimeState, Failure> {
+    match result {
+        ActionResult::Runtime(outcome) => outcome,
+        ActionResult::Done(Err(failure)) => Err(failure),
+        _ => Err(strange()),
+    }
+}

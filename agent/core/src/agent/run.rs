@@ -1,0 +1,404 @@
+//! One shutdown: its time, its pods, and which step it is in. (spec/node-agent.md §9.4)
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use epilogue_common::announcement::Announcement as NodeSays;
+use jiff::Timestamp;
+
+use super::Agent;
+use super::mode::{Detected, detect};
+use super::notices::BEGUN;
+use super::past::Past;
+use super::release::Release;
+use crate::ending::attempt::{Pace, WAIT_MAX, WAIT_MAX_HASTE, salt};
+use crate::ending::clock::Clock;
+use crate::ending::progress::Ending;
+use crate::pod::PodUid;
+use crate::protocol::event::{Announcement, ShutdownKind};
+use crate::protocol::journal::Record;
+use crate::shutdown::Mode;
+use crate::shutdown::budget::{Budget, GRANTED_DEFAULT, Step, Timetable, assist_hold_max};
+use crate::shutdown::candidates::Scope;
+use crate::time_span::TimeSpan;
+
+/// An armed kubelet that gave its lock back with pods left does nothing more after this. (§8.3)
+const ASSIST_PROVES_ITSELF: Duration = Duration::from_secs(2);
+/// A kubelet that is gone for so long in a shutdown does not come back in time.
+const KUBELET_GONE: Duration = Duration::from_secs(3);
+/// Who switches to Replace late still sends its marks first.
+const LATE_MARKS: Duration = Duration::from_secs(1);
+/// After logind's time and this, a shutdown that was not carried out will not be. (§9.5)
+const LONG_OVER: Duration = Duration::from_secs(30);
+
+/// One shutdown.
+#[derive(Debug)]
+pub(super) struct Run {
+    /// When it was taken up, and how much of its time had passed by then.
+    pub(super) taken_up_at: Duration,
+    pub(super) head_start: Duration,
+    pub(super) since: Timestamp,
+    pub(super) kind: Option<ShutdownKind>,
+    pub(super) granted: Duration,
+    pub(super) found: Detected,
+    /// Taken up after a restart: there is no lock, and Assist does not turn into Replace.
+    pub(super) resumed: bool,
+    pub(super) ends: Timetable,
+    pub(super) margin: Duration,
+    pub(super) endings: BTreeMap<PodUid, Ending>,
+    /// The pods in order of their marks' value.
+    pub(super) order: Vec<PodUid>,
+    /// Marks of the run before, taken over: the pod, and when it was marked.
+    pub(super) carried: BTreeMap<PodUid, Timestamp>,
+    pub(super) intent_mark: u64,
+    pub(super) step: Step,
+    pub(super) stage: Option<super::kills::StageRun>,
+    pub(super) kills_over: bool,
+    pub(super) killed: bool,
+    pub(super) progress: bool,
+    pub(super) inspected: bool,
+    pub(super) release: Release,
+    pub(super) condemned_after: Option<Duration>,
+    pub(super) reported_after: Option<Duration>,
+    pub(super) released_after: Option<Duration>,
+    pub(super) unreported_at_release: Option<usize>,
+}
+
+/// How a run is learnt of.
+#[derive(Debug)]
+pub(super) struct Begin {
+    granted: Option<Duration>,
+    kind: Option<ShutdownKind>,
+    past: Option<Past>,
+}
+
+impl Begin {
+    /// By logind's signal.
+    pub(super) fn heard(announcement: Announcement) -> Self {
+        Self { granted: announcement.granted, kind: announcement.kind, past: None }
+    }
+
+    /// By logind's property: there was no signal, or nobody to hear it.
+    pub(super) fn found(granted: Option<Duration>) -> Self {
+        Self { granted, kind: None, past: None }
+    }
+
+    /// By the journal.
+    pub(super) fn resumed(past: Past) -> Self {
+        Self { granted: Some(past.granted), kind: past.kind.clone(), past: Some(past) }
+    }
+}
+
+impl Run {
+    /// The time since the signal.
+    pub(super) fn elapsed(&self, now: Duration) -> Duration {
+        now.saturating_sub(self.taken_up_at) + self.head_start
+    }
+
+    /// The moment at which a time since the signal is reached; one in the past may be cut off.
+    pub(super) fn at(&self, elapsed: Duration) -> Duration {
+        (self.taken_up_at + elapsed).saturating_sub(self.head_start)
+    }
+
+    /// logind's time and a margin are over, and the machine still runs.
+    pub(super) fn is_long_over(&self, now: Duration) -> bool {
+        self.elapsed(now) > self.granted + LONG_OVER
+    }
+
+    pub(super) fn is_released(&self) -> bool {
+        matches!(self.release, Release::Released)
+    }
+
+    /// Whether marks are still to be sent.
+    pub(super) fn is_marking(&self) -> bool {
+        self.endings.values().any(|ending| ending.mark.is_open())
+    }
+
+    /// How failed calls are repeated.
+    pub(super) fn pace(&self, uid: &PodUid) -> Pace {
+        let released = self.is_released();
+        let wait_max = if released { WAIT_MAX } else { WAIT_MAX_HASTE };
+        let latest = (!released).then(|| self.at(self.ends.end));
+        Pace { wait_max, latest, salt: salt(&uid.0) }
+    }
+
+    /// The step: as far as the work is, and at least as far as the clock. (§9.8)
+    fn step_now(&self, clock: &Clock, durable: bool) -> Step {
+        let over = |end: Duration| clock.reached(self.at(end));
+        if !durable && !over(self.ends.intent) {
+            return Step::Intent;
+        }
+        if self.is_marking() && !over(self.ends.pre_mark) {
+            return Step::PreMark;
+        }
+        if !over(self.ends.kill) && !self.kills_over {
+            return Step::Kill;
+        }
+        if !over(self.ends.last_writes) {
+            return Step::Flush;
+        }
+        if over(self.ends.end) { Step::Release } else { Step::LastWrites }
+    }
+}
+
+impl Agent {
+    /// Which pods the run is about.
+    pub(super) fn scope(&self, found: Detected) -> Scope {
+        Scope {
+            // Where nobody ends pods, only those are marked that cannot survive.
+            mode: if found.marks_only { Mode::Assist } else { found.mode },
+            own_pod: self.settings.own_pod.clone(),
+            priority_max: self.settings.priority_max,
+            bare_pods: self.settings.bare_pods,
+        }
+    }
+
+    fn detected(&self) -> Detected {
+        let now = self.clock.monotonic();
+        let armed_ago = self.kubelet.armed_at.map(|at| now.saturating_sub(at));
+        detect(self.kubelet.facts.as_ref(), armed_ago, self.allowed())
+    }
+
+    /// Takes up a shutdown: P0.
+    pub(super) fn begin(&mut self, begin: Begin) {
+        let mut found = self.detected();
+        if found.mode == Mode::Observe {
+            self.outbox.say(false, None, "the node shuts down; the agent observes");
+            return;
+        }
+        if let Some(past) = &begin.past
+            && found.mode != Mode::Substitute
+            && past.mode != Mode::Observe
+        {
+            // What was begun is gone on with; Assist starts no kills after a restart. (§9.6)
+            found.mode = past.mode;
+        }
+        self.forbidden.clear();
+        self.replays.forget();
+        let mut run = self.new_run(&begin, found);
+        run.carried = self.clears.hand_over();
+        if let Some(past) = &begin.past {
+            past.restore(&mut run);
+        }
+        let released = run.is_released();
+        let resumed = run.resumed;
+        self.run = Some(run);
+        self.enlist_all();
+        if !resumed {
+            self.write_intent();
+        }
+        if !released {
+            self.announce_run();
+        }
+        self.say_begun();
+    }
+
+    fn new_run(&self, begin: &Begin, found: Detected) -> Run {
+        let now = self.clock.now();
+        let granted = begin.granted.or(self.logind.granted).unwrap_or(GRANTED_DEFAULT);
+        let budget = Budget::of(granted);
+        let past = begin.past.as_ref();
+        let run = Run {
+            taken_up_at: now.monotonic,
+            head_start: past.map_or(Duration::ZERO, |past| now.boot.saturating_sub(past.at)),
+            since: past.map_or(now.wall, |past| past.wall),
+            kind: begin.kind.clone(),
+            granted,
+            found,
+            resumed: past.is_some(),
+            ends: budget.timetable(),
+            margin: budget.margin,
+            endings: BTreeMap::new(),
+            order: Vec::new(),
+            carried: BTreeMap::new(),
+            intent_mark: 0,
+            step: Step::Intent,
+            stage: None,
+            kills_over: false,
+            killed: false,
+            progress: false,
+            inspected: false,
+            release: Release::Holding,
+            condemned_after: None,
+            reported_after: None,
+            released_after: None,
+            unreported_at_release: None,
+        };
+        self.timed(run)
+    }
+
+    /// In Assist the lock is held no longer than the kubelet's sum and a margin. (§9.4)
+    fn timed(&self, mut run: Run) -> Run {
+        let budget = Budget::of(run.granted);
+        let mut ends = Timetable { pre_mark: run.ends.pre_mark, ..budget.timetable() };
+        let period = self.kubelet.facts.as_ref().and_then(|facts| facts.shutdown_period);
+        if run.found.mode == Mode::Assist
+            && let Some(period) = period.filter(|period| !period.is_zero())
+        {
+            let granted = TimeSpan::from_secs(run.granted.as_secs().max(1));
+            ends.end = ends.end.min(assist_hold_max(period, granted));
+            ends.last_writes = ends.end.saturating_sub(budget.last_writes);
+            ends.kill = ends.kill.min(ends.last_writes);
+        }
+        run.ends = ends;
+        run
+    }
+
+    /// Writes down what is going to be done, before it is.
+    fn write_intent(&mut self) {
+        let boot = self.clock.now().boot;
+        let Some(run) = &mut self.run else { return };
+        let begun = Record::Begun {
+            boot_id: self.settings.boot_id.clone(),
+            at: boot,
+            wall: run.since,
+            granted: run.granted,
+            mode: run.found.mode,
+            kind: run.kind.clone(),
+        };
+        let intents = run.order.iter().filter_map(|uid| {
+            let ending = run.endings.get(uid)?;
+            ending.mark.is_open().then(|| super::marks::intent(ending))
+        });
+        run.intent_mark = self.writer.append(std::iter::once(begun).chain(intents));
+    }
+
+    /// Says on the node's object what goes on.
+    fn announce_run(&mut self) {
+        let Some(run) = &self.run else { return };
+        let boot_id = self.settings.boot_id.clone();
+        self.node.announce(&NodeSays::ShuttingDown { boot_id, since: run.since });
+        if run.found.mode == Mode::Replace && !run.found.marks_only {
+            self.node.taint(true);
+        }
+    }
+
+    fn say_begun(&mut self) {
+        let Some(run) = &self.run else { return };
+        let kind = run
+            .kind
+            .as_ref()
+            .map_or("shutdown".to_owned(), |kind| format!("{kind:?}").to_lowercase());
+        let taken_up = if run.resumed { " (taken up after a restart)" } else { "" };
+        let marks_only = if run.found.marks_only { ", marks only" } else { "" };
+        let text = format!(
+            "{kind}{taken_up}: mode {:?}{marks_only}, because {}; {} s granted, {} candidates, \
+             {} to mark",
+            run.found.mode,
+            run.found.why,
+            run.granted.as_secs_f64(),
+            run.endings.len(),
+            run.endings.values().filter(|ending| ending.mark.is_open()).count(),
+        );
+        self.outbox.say(false, None, text.clone());
+        self.tell(false, BEGUN, text);
+    }
+
+    /// Goes on with the shutdown.
+    pub(super) fn run_on(&mut self) {
+        let Some(run) = &self.run else { return };
+        if run.is_released() {
+            self.send_reads();
+            self.send_marks();
+            self.send_fails();
+            self.note_reported();
+            return;
+        }
+        self.reconsider_mode();
+        let Some(run) = &mut self.run else { return };
+        let step = run.step_now(&self.clock, self.writer.is_durable(run.intent_mark));
+        run.step = run.step.max(step);
+        let step = run.step;
+        self.send_reads();
+        if step > Step::Intent {
+            self.send_marks();
+            self.note_condemned();
+        }
+        if step >= Step::Kill {
+            self.kill_on();
+        }
+        if step >= Step::LastWrites {
+            self.look_at_the_rest();
+        }
+        self.send_fails();
+        self.note_reported();
+        self.release_on();
+    }
+
+    fn note_condemned(&mut self) {
+        let now = self.clock.monotonic();
+        let Some(run) = &mut self.run else { return };
+        if run.condemned_after.is_none() && !run.is_marking() {
+            run.condemned_after = Some(run.elapsed(now));
+        }
+    }
+
+    fn note_reported(&mut self) {
+        let now = self.clock.monotonic();
+        let Some(run) = &mut self.run else { return };
+        let open = run.endings.values().any(|end| end.is_awaited() || end.is_unacknowledged());
+        if run.reported_after.is_none() && !open && run.step > Step::Intent {
+            run.reported_after = Some(run.elapsed(now));
+        }
+    }
+
+    /// The mode follows what is learnt of the kubelet until the first kill; after it, only ever
+    /// towards more of our own work. (§8.3)
+    fn reconsider_mode(&mut self) {
+        let found = self.detected();
+        let Some(run) = &self.run else { return };
+        let now = self.clock.monotonic();
+        let fresh = self.kubelet.seen_at > run.taken_up_at;
+        let gone = self.kubelet.gone_since.is_some_and(|at| {
+            found.mode == Mode::Substitute && self.clock.reached(at + KUBELET_GONE)
+        });
+        let learnt = fresh && !run.killed && !run.resumed && run.step <= Step::PreMark;
+        let next = if gone && run.found.mode != Mode::Substitute {
+            Some(found)
+        } else if learnt && found.mode != Mode::Observe && found != run.found {
+            Some(found)
+        } else if self.kubelet_is_done(now) {
+            let why = "the kubelet gave its lock back and left pods running";
+            let ends_pods = self.settings.bands.is_some();
+            Some(Detected { mode: Mode::Replace, marks_only: !ends_pods, why })
+        } else {
+            None
+        };
+        if let Some(found) = next {
+            self.change_mode(found);
+        }
+    }
+
+    fn kubelet_is_done(&self, now: Duration) -> bool {
+        let Some(run) = &self.run else { return false };
+        let may = run.found.mode == Mode::Assist && !run.found.marks_only && !run.resumed;
+        if !may || !self.clock.reached(run.at(ASSIST_PROVES_ITSELF)) {
+            return false;
+        }
+        let says_so = self.node.view.as_ref().is_some_and(|view| view.kubelet_says_shutdown);
+        let disarmed = self.kubelet.facts.as_ref().is_some_and(|f| f.lock_armed == Some(false));
+        let fresh = self.kubelet.seen_at > run.taken_up_at;
+        let left = run.endings.values().any(Ending::is_awaited);
+        let time = run.elapsed(now) < run.ends.last_writes;
+        disarmed && fresh && !says_so && !run.progress && left && time
+    }
+
+    fn change_mode(&mut self, found: Detected) {
+        let now = self.clock.monotonic();
+        let Some(mut run) = self.run.take() else { return };
+        let text = format!("mode {:?} becomes {:?}: {}", run.found.mode, found.mode, found.why);
+        run.found = found;
+        run.kills_over = false;
+        run.stage = None;
+        let mut run = self.timed(run);
+        // Marks that are wanted only now get their time too.
+        if run.step > Step::PreMark {
+            run.ends.pre_mark = run.ends.pre_mark.max(run.elapsed(now) + LATE_MARKS);
+            run.step = Step::PreMark;
+        }
+        self.run = Some(run);
+        self.outbox.say(true, None, text);
+        self.enlist_all();
+        self.announce_run();
+    }
+}

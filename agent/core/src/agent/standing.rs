@@ -1,0 +1,307 @@
+//! Before any shutdown: the lock, the delay, and what is known of logind and the kubelet.
+//! (spec/node-agent.md §9.2)
+
+use std::time::Duration;
+
+use epilogue_common::outcome::Outcome;
+
+use super::mode::{self, Kubelet};
+use super::notices::DELAY_TOO_SHORT;
+use super::outbox::Task;
+use super::run::Begin;
+use super::{Agent, Allowed, LockState};
+use crate::ending::attempt::{Attempt, Pace, WAIT_MAX};
+use crate::protocol::action::Action;
+use crate::protocol::event::{ActionResult, Announcement, LogindState};
+use crate::protocol::node::KubeletFacts;
+use crate::shutdown::budget::wanted_delay;
+
+/// A look at logind may have begun before a signal that was heard before its answer.
+const LOOK_LASTS: Duration = Duration::from_secs(2);
+
+/// logind, as it was seen last, and our lock.
+#[derive(Debug, Default)]
+pub(super) struct Logind {
+    pub(super) state: Option<LogindState>,
+    pub(super) connected: bool,
+    pub(super) lock: LockState,
+    pub(super) granted: Option<Duration>,
+    taking: Attempt,
+    held_since: Duration,
+    releasing: bool,
+    /// What the delay was to be raised to or warned of, and whose delay.
+    raised_for: Option<(Duration, Option<Duration>, String)>,
+    /// When a shutdown was cancelled last.
+    cancelled_at: Option<Duration>,
+}
+
+/// The kubelet, as it was seen last.
+#[derive(Debug, Default)]
+pub(super) struct KubeletMemory {
+    pub(super) facts: Option<KubeletFacts>,
+    pub(super) seen_at: Duration,
+    pub(super) armed_at: Option<Duration>,
+    pub(super) gone_since: Option<Duration>,
+}
+
+impl KubeletMemory {
+    /// Whether nothing speaks against the kubelet's life: then its pods' phases are its own.
+    pub(super) fn lives(&self) -> bool {
+        self.facts
+            .as_ref()
+            .is_none_or(|facts| !matches!(mode::kubelet(facts), Kubelet::Dead | Kubelet::Hangs))
+    }
+}
+
+impl Logind {
+    pub(super) fn is_preparing(&self) -> bool {
+        self.state.as_ref().is_some_and(|state| state.preparing)
+    }
+
+    /// Whether logind has said that no shutdown goes on.
+    pub(super) fn is_calm(&self) -> bool {
+        self.state.as_ref().is_some_and(|state| !state.preparing)
+    }
+
+    pub(super) fn prepares(&mut self, preparing: bool) {
+        if let Some(state) = &mut self.state {
+            state.preparing = preparing;
+        }
+    }
+
+    /// A new lock, and only then the old one goes. (§9.5)
+    pub(super) fn take_anew(&mut self, now: Duration) {
+        self.cancelled_at = Some(now);
+        if self.lock != LockState::Taking {
+            self.lock = LockState::None;
+            self.taking = Attempt::wanted();
+        }
+    }
+}
+
+impl Agent {
+    pub(super) fn allowed(&self) -> Allowed {
+        Allowed {
+            enforce: self.settings.enforce,
+            runtime: self.settings.runtime,
+            ends_pods: self.settings.bands.is_some(),
+        }
+    }
+
+    pub(super) fn see_kubelet(&mut self, facts: KubeletFacts) {
+        let now = self.clock.monotonic();
+        let memory = &mut self.kubelet;
+        memory.seen_at = now;
+        if facts.lock_armed == Some(true) {
+            memory.armed_at = Some(now);
+        }
+        let gone = matches!(mode::kubelet(&facts), Kubelet::Dead | Kubelet::Hangs);
+        memory.gone_since = gone.then(|| memory.gone_since.unwrap_or(now));
+        memory.facts = Some(facts);
+    }
+
+    pub(super) fn see_logind(&mut self, seen: LogindState) {
+        let now = self.clock.monotonic();
+        let owner = self.logind.state.as_ref().map(|state| state.owner.clone());
+        let restarted = owner.is_some_and(|owner| owner != seen.owner);
+        self.logind.connected = true;
+        self.logind.granted = seen.delay.or(self.logind.granted);
+        if self.logind.lock == LockState::Held && !seen.lock_listed && !self.is_fresh_lock() {
+            self.outbox.say(true, None, "logind does not list our lock; it is taken again");
+            self.logind.lock = LockState::None;
+            self.logind.taking = Attempt::wanted();
+        }
+        let preparing = seen.preparing;
+        let granted = seen.delay;
+        self.logind.state = Some(seen);
+        let Some(run) = &self.run else {
+            let echo = self.logind.cancelled_at.is_some_and(|at| now < at + LOOK_LASTS);
+            if preparing && !echo && self.past.is_none() {
+                self.outbox.say(true, None, "logind is shutting down, and no signal was heard");
+                self.begin(Begin::found(granted));
+            } else if preparing && echo {
+                self.logind.prepares(false);
+            }
+            return;
+        };
+        if preparing {
+            return;
+        }
+        if restarted {
+            self.cancel("logind was restarted, and its shutdown is gone");
+        } else if run.elapsed(now) >= LOOK_LASTS {
+            self.cancel("logind is not shutting down any more");
+        } else {
+            self.logind.prepares(true);
+        }
+    }
+
+    fn is_fresh_lock(&self) -> bool {
+        self.clock.monotonic() < self.logind.held_since + LOOK_LASTS
+    }
+
+    pub(super) fn lose_logind(&mut self, why: &str) {
+        self.logind.connected = false;
+        self.outbox.say(true, None, format!("logind is lost: {why}; a lock that is held is kept"));
+    }
+
+    pub(super) fn hear_shutdown(&mut self, announcement: Announcement) {
+        let now = self.clock.monotonic();
+        self.logind.prepares(true);
+        self.logind.granted = announcement.granted.or(self.logind.granted);
+        if let Some(run) = &self.run {
+            if !run.is_long_over(now) {
+                self.outbox.say(false, None, "a second signal of the same shutdown is ignored");
+                return;
+            }
+            self.outbox.say(true, None, "a new shutdown, though the last one did not end");
+        }
+        self.past = None;
+        self.begin(Begin::heard(announcement));
+    }
+
+    /// The lock, the delay, and the node's object while nothing happens.
+    pub(super) fn stand(&mut self) {
+        if self.run.is_none() {
+            let elsewhere = self.node.view.as_ref().is_some_and(|view| self.is_stale(view));
+            if self.settings.enforce && self.past.is_none() && (self.logind.is_calm() || elsewhere)
+            {
+                self.tidy_node();
+            }
+            self.take_lock();
+            self.raise_delay();
+        }
+        if self.stop_at.is_some() && self.run.is_none() {
+            self.release_lock();
+        }
+    }
+
+    /// Whether the node's annotation speaks of an earlier boot.
+    fn is_stale(&self, view: &crate::protocol::event::NodeView) -> bool {
+        use epilogue_common::announcement::Announcement::{Farewell, ShuttingDown};
+        let said = view.announced.as_deref().and_then(|text| text.parse().ok());
+        matches!(
+            said,
+            Some(ShuttingDown { boot_id, .. } | Farewell { boot_id, .. })
+                if boot_id != self.settings.boot_id
+        )
+    }
+
+    fn take_lock(&mut self) {
+        let wanted = self.settings.enforce
+            && self.stop_at.is_none()
+            && self.logind.connected
+            && self.logind.is_calm();
+        if !wanted || matches!(self.logind.lock, LockState::Held | LockState::Taking) {
+            return;
+        }
+        if !self.logind.taking.is_open() {
+            self.logind.taking = Attempt::wanted();
+        }
+        if self.logind.taking.is_due(&self.clock) {
+            self.logind.taking.sent();
+            self.logind.lock = LockState::Taking;
+            self.outbox.send(Task::TakeLock, Action::TakeLock);
+        }
+    }
+
+    pub(super) fn lock_taken(&mut self, result: &ActionResult) {
+        let now = self.clock.monotonic();
+        let pace = Pace { wait_max: WAIT_MAX, latest: None, salt: 2 };
+        match result {
+            ActionResult::Locked => {
+                self.logind.taking.done();
+                self.logind.lock = LockState::Held;
+                self.logind.held_since = now;
+                self.outbox.say(false, None, "the delay lock is held");
+            }
+            ActionResult::LockRefusedInProgress => {
+                self.logind.taking.failed(now, pace, None);
+                self.logind.lock = LockState::Refused;
+                self.outbox.say(true, None, "logind gives no lock: it is going down already");
+            }
+            other => {
+                self.logind.taking.failed(now, pace, None);
+                self.logind.lock = LockState::None;
+                let why = match other {
+                    ActionResult::Done(Err(failure)) => failure.message.as_str(),
+                    _ => "no answer that belongs to it",
+                };
+                self.outbox.say(true, None, format!("the delay lock is not to be had: {why}"));
+            }
+        }
+    }
+
+    /// Releases the lock, once.
+    pub(super) fn release_lock(&mut self) {
+        if self.logind.lock == LockState::Held && !self.logind.releasing {
+            self.logind.releasing = true;
+            self.outbox.send(Task::ReleaseLock, Action::ReleaseLock);
+        }
+    }
+
+    pub(super) fn lock_released(&mut self, result: &ActionResult) {
+        self.logind.releasing = false;
+        self.logind.lock = LockState::Released;
+        if let ActionResult::Done(Err(failure)) = result {
+            self.outbox.say(true, None, format!("the lock was not released: {failure}"));
+        }
+    }
+
+    pub(super) fn wanted_delay(&self) -> Duration {
+        let period = self.kubelet.facts.as_ref().and_then(|facts| facts.shutdown_period);
+        wanted_delay(self.settings.bands.as_ref(), period)
+    }
+
+    /// Less than is wanted: raised where that is allowed, and warned of where it does not help.
+    fn raise_delay(&mut self) {
+        let wanted = self.wanted_delay();
+        let Some(state) = &self.logind.state else { return };
+        let granted = self.logind.granted;
+        if !self.settings.enforce || state.preparing || granted.is_none_or(|is| is >= wanted) {
+            return;
+        }
+        let about = (wanted, granted, state.owner.clone());
+        if self.logind.raised_for.as_ref() == Some(&about) {
+            return;
+        }
+        self.logind.raised_for = Some(about);
+        if self.settings.raise_delay {
+            self.outbox.send(Task::RaiseDelay, Action::RaiseDelay { wanted });
+        } else {
+            self.warn_of_delay("the agent may not raise it");
+        }
+    }
+
+    pub(super) fn delay_raised(&mut self, result: &Outcome<Duration>) {
+        match result {
+            Ok(granted) => {
+                self.logind.granted = Some(*granted);
+                if let Some(about) = &mut self.logind.raised_for {
+                    about.1 = Some(*granted);
+                }
+                if *granted < self.wanted_delay() {
+                    self.warn_of_delay("logind did not follow: see `epilogue-agent check`");
+                } else {
+                    let text = format!("logind grants {} s now", granted.as_secs());
+                    self.outbox.say(false, None, text);
+                }
+            }
+            Err(failure) => {
+                let why = format!("raising it failed: {failure}");
+                self.warn_of_delay(&why);
+            }
+        }
+    }
+
+    fn warn_of_delay(&mut self, why: &str) {
+        let granted = self.logind.granted.unwrap_or_default().as_secs_f64();
+        let wanted = self.wanted_delay().as_secs();
+        let message = format!(
+            "logind grants {granted} s to a shutdown, {wanted} s are wanted ({why}); the agent \
+             will make do with what is granted, pods get less time to end"
+        );
+        self.outbox.say(true, None, message.clone());
+        self.tell(true, DELAY_TOO_SHORT, message);
+    }
+}

@@ -1,0 +1,8 @@
+//! Scripts: what happens to an agent, at which time, and what it does about it.
+
+mod cancels;
+mod driver;
+mod faults;
+mod modes;
+mod restarts;
+mod standing;

@@ -1,0 +1,472 @@
+//! The agent under a hand-set clock, with an API, a runtime and a disk that answer at once unless
+//! a script says otherwise. What the agent does is printed: `150 mark a`.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use epilogue_common::outcome::{Failure, FailureKind};
+use jiff::{SignedDuration, Timestamp};
+
+use crate::agent::{Agent, Settings};
+use crate::pod::{Disruption, Phase, PodUid, PodView};
+use crate::protocol::action::{Action, ActionId, Purpose};
+use crate::protocol::event::{
+    ActionResult, Announcement, Event, LogindState, Now, RuntimeContainer, RuntimeState,
+    ShutdownKind,
+};
+use crate::protocol::journal::Record;
+use crate::protocol::node::{Healthz, KubeletFacts};
+use crate::shutdown::bands::BandFlags;
+use crate::shutdown::candidates::BarePods;
+
+pub(crate) fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+pub(crate) fn settings() -> Settings {
+    let flags = BandFlags { by_priority: Some("0=20,2000000000=10".into()), ..Default::default() };
+    Settings {
+        boot_id: "boot-1".into(),
+        own_pod: Some(PodUid("uid-agent".into())),
+        bands: flags.bands().expect("must be bands"),
+        priority_max: 2_000_000_000,
+        bare_pods: BarePods::Leave,
+        runtime: true,
+        raise_delay: true,
+        enforce: true,
+        in_flight_max: 32,
+    }
+}
+
+/// A kubelet without a graceful shutdown of its own.
+pub(crate) fn plain() -> KubeletFacts {
+    KubeletFacts {
+        lock_armed: Some(false),
+        shutdown_period: Some(Duration::ZERO),
+        main_pid: Some(700),
+        unit_active: Some(true),
+        healthy: Some(Healthz::Ok),
+        lease_age: Some(Duration::from_secs(2)),
+    }
+}
+
+pub(crate) fn armed() -> KubeletFacts {
+    KubeletFacts {
+        lock_armed: Some(true),
+        shutdown_period: Some(Duration::from_secs(30)),
+        ..plain()
+    }
+}
+
+pub(crate) fn dead() -> KubeletFacts {
+    KubeletFacts { unit_active: Some(false), healthy: Some(Healthz::Refused), ..plain() }
+}
+
+/// How a script answers one kind of action about one pod.
+#[derive(Clone, Debug)]
+pub(crate) enum Answer {
+    /// With this failure, so many times.
+    Fail(FailureKind, u32),
+    /// Not at all, until the script says so.
+    Hold,
+}
+
+pub(crate) struct World {
+    pub(crate) agent: Agent,
+    pub(crate) now: Duration,
+    /// CLOCK_BOOTTIME minus CLOCK_MONOTONIC.
+    pub(crate) suspended: Duration,
+    pub(crate) pods: BTreeMap<String, PodView>,
+    pub(crate) runtime: BTreeMap<String, RuntimeState>,
+    pub(crate) journal: Vec<Record>,
+    pub(crate) node_says: Option<String>,
+    pub(crate) tainted: bool,
+    /// By `mark a`, `mark *` or `*`.
+    pub(crate) answers: BTreeMap<String, Answer>,
+    pub(crate) held: Vec<(ActionId, String, Action)>,
+    pub(crate) log: Vec<String>,
+    pub(crate) said: Vec<String>,
+    zero: Duration,
+    version: u64,
+    shown: u64,
+}
+
+fn wall(now: Duration) -> Timestamp {
+    let start: Timestamp = "2026-11-21T14:00:00Z".parse().expect("must be a time");
+    start + SignedDuration::try_from(now).expect("must be short")
+}
+
+impl World {
+    pub(crate) fn new(settings: Settings, pods: Vec<PodView>) -> Self {
+        let now = Duration::from_secs(1_000);
+        let agent = Agent::new(settings, &[], at(now, Duration::ZERO));
+        let pods = pods.into_iter().map(|pod| (pod.name.clone(), pod)).collect();
+        Self {
+            agent,
+            now,
+            suspended: Duration::ZERO,
+            pods,
+            runtime: BTreeMap::new(),
+            journal: Vec::new(),
+            node_says: None,
+            tainted: false,
+            answers: BTreeMap::new(),
+            held: Vec::new(),
+            log: Vec::new(),
+            said: Vec::new(),
+            zero: now,
+            version: 100,
+            shown: 100,
+        }
+    }
+
+    /// Standing, with the lock held, the pods listed and the kubelet seen.
+    pub(crate) fn standing(settings: Settings, facts: KubeletFacts, pods: Vec<PodView>) -> Self {
+        let mut world = Self::new(settings, pods);
+        world.started(facts, false);
+        world
+    }
+
+    /// What the shell tells at a start.
+    pub(crate) fn started(&mut self, facts: KubeletFacts, preparing: bool) {
+        self.event(Event::KubeletSeen(facts));
+        self.list();
+        self.event(Event::LogindSeen(logind(preparing)));
+        if !preparing {
+            self.pass(ms(3_000));
+            self.log.clear();
+            self.said.clear();
+        }
+        self.zero = self.now;
+    }
+
+    /// The agent is killed, and another starts on the same journal.
+    pub(crate) fn restart(&mut self, settings: Settings) {
+        self.held.clear();
+        self.agent = Agent::new(settings, &self.journal, at(self.now, self.suspended));
+        self.log.clear();
+        self.said.clear();
+    }
+
+    /// The machine boots: clocks at zero, all containers gone.
+    pub(crate) fn reboot(&mut self, mut settings: Settings) {
+        self.now = Duration::from_secs(20);
+        self.zero = self.now;
+        settings.boot_id = "boot-2".into();
+        self.restart(settings);
+    }
+
+    pub(crate) fn list(&mut self) {
+        let pods = self.pods.values().cloned().collect();
+        self.event(Event::PodsListed(pods));
+    }
+
+    pub(crate) fn clock(&self) -> Now {
+        at(self.now, self.suspended)
+    }
+
+    pub(crate) fn event(&mut self, event: Event) {
+        self.agent.handle(event, self.clock());
+        self.drain();
+    }
+
+    pub(crate) fn shutdown(&mut self, seconds: u64) {
+        self.zero = self.now;
+        self.event(Event::ShutdownAnnounced(Announcement {
+            granted: Some(Duration::from_secs(seconds)),
+            kind: Some(ShutdownKind::Reboot),
+        }));
+    }
+
+    /// Lets time pass, waking the agent whenever it wants.
+    pub(crate) fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        for _ in 0..10_000 {
+            match self.agent.deadline() {
+                Some(deadline) if deadline <= end => {
+                    assert!(deadline > self.now, "wakes itself at once: {:#?}", self.log);
+                    self.now = deadline;
+                    self.drain();
+                }
+                _ => {
+                    self.now = end;
+                    self.drain();
+                    return;
+                }
+            }
+        }
+        panic!("never rests: {:#?}", self.log);
+    }
+
+    /// Lets time pass without the agent: it is frozen.
+    pub(crate) fn freeze(&mut self, time: Duration) {
+        self.now += time;
+        self.drain();
+    }
+
+    fn drain(&mut self) {
+        for _ in 0..20_000 {
+            let Some((id, action)) = self.agent.poll_action(self.clock()) else { return };
+            if let Action::Say(line) = &action {
+                self.said.push(line.text.clone());
+                continue;
+            }
+            let name = printed(&action);
+            if !matches!(action, Action::Journal(_) | Action::CloseJournal | Action::Tell(_)) {
+                self.log.push(format!("{} {name}", (self.now - self.zero).as_millis()));
+            }
+            self.answer(id, &name, action);
+        }
+        panic!("never rests: {:#?}", self.log);
+    }
+
+    fn answer(&mut self, id: ActionId, name: &str, action: Action) {
+        let kind = name.split(' ').next().unwrap_or_default();
+        let api = !matches!(
+            action,
+            Action::TakeLock
+                | Action::ReleaseLock
+                | Action::RaiseDelay { .. }
+                | Action::Journal(_)
+                | Action::CloseJournal
+                | Action::StopPod { .. }
+                | Action::InspectPod(_)
+        );
+        let mut keys = vec![name.to_owned(), format!("{kind} *")];
+        if api {
+            keys.push("*".into());
+        }
+        let key = keys.into_iter().find(|key| self.answers.contains_key(key));
+        let failure = match key.and_then(|key| self.answers.get_mut(&key)) {
+            Some(Answer::Hold) => {
+                self.held.push((id, name.to_owned(), action));
+                return;
+            }
+            Some(Answer::Fail(kind, times)) if *times > 0 => {
+                *times -= 1;
+                Some(Failure::new(*kind, "told to fail"))
+            }
+            _ => None,
+        };
+        let result = match failure {
+            Some(failure) => refused(&action, failure),
+            None => self.carry_out(&action),
+        };
+        self.agent.handle(Event::Finished { id, result }, self.clock());
+        self.show();
+    }
+
+    /// Answers what was held, as it is carried out now.
+    pub(crate) fn let_go(&mut self, kind: &str) {
+        self.answers.retain(|key, _| !key.starts_with(kind));
+        let held = std::mem::take(&mut self.held);
+        let (now, still): (Vec<_>, Vec<_>) =
+            held.into_iter().partition(|(_, name, _)| kind == "*" || name.starts_with(kind));
+        self.held = still;
+        for (id, _, action) in now {
+            let result = self.carry_out(&action);
+            self.agent.handle(Event::Finished { id, result }, self.clock());
+        }
+        self.show();
+        self.drain();
+    }
+
+    /// Tells of the pods that have changed since they were told of last.
+    fn show(&mut self) {
+        let shown = self.shown;
+        let changed = |pod: &&PodView| {
+            pod.resource_version.parse::<u64>().is_ok_and(|version| version > shown)
+        };
+        let pods: Vec<_> = self.pods.values().filter(changed).cloned().collect();
+        self.shown = self.version;
+        for pod in pods {
+            self.agent.handle(Event::PodObserved(Box::new(pod)), self.clock());
+        }
+    }
+
+    pub(crate) fn change(&mut self, name: &str, change: impl FnOnce(&mut PodView)) {
+        self.version += 1;
+        let pod = self.pods.get_mut(name).expect("must be a pod");
+        change(pod);
+        pod.resource_version = self.version.to_string();
+        let pod = pod.clone();
+        self.event(Event::PodObserved(Box::new(pod)));
+    }
+
+    /// The kubelet reports the pod's end.
+    pub(crate) fn ends(&mut self, name: &str, phase: Phase) {
+        self.change(name, |pod| pod.phase = phase);
+    }
+
+    pub(crate) fn gone(&mut self, name: &str) {
+        let pod = self.pods.remove(name).expect("must be a pod");
+        self.event(Event::PodGone(pod.uid));
+    }
+
+    /// What the runtime has of the pod: exit codes, or running.
+    pub(crate) fn containers(&mut self, name: &str, codes: &[Option<i32>]) {
+        let state = runtime(codes);
+        self.runtime.insert(name.into(), state);
+    }
+
+    fn carry_out(&mut self, action: &Action) -> ActionResult {
+        match action {
+            Action::TakeLock => ActionResult::Locked,
+            Action::RaiseDelay { wanted } => ActionResult::Delay(Ok(*wanted)),
+            Action::Journal(records) => {
+                self.journal.extend(records.iter().cloned());
+                ActionResult::Done(Ok(()))
+            }
+            Action::CloseJournal => {
+                self.journal.clear();
+                ActionResult::Done(Ok(()))
+            }
+            Action::Announce(text) => {
+                self.node_says = Some(text.clone());
+                ActionResult::Done(Ok(()))
+            }
+            Action::Taint { present } => {
+                self.tainted = *present;
+                ActionResult::Done(Ok(()))
+            }
+            Action::PatchStatus { pod, body, .. } => {
+                ActionResult::Done(self.patch(&pod.name, body))
+            }
+            Action::DeletePod { pod, grace_seconds } => {
+                self.version += 1;
+                let Some(view) = self.pods.get_mut(&pod.name) else {
+                    return ActionResult::Done(Err(Failure::new(FailureKind::NotFound, "gone")));
+                };
+                view.deletion_grace_seconds = Some(*grace_seconds);
+                view.resource_version = self.version.to_string();
+                ActionResult::Done(Ok(()))
+            }
+            Action::ReadPod(pod) => {
+                ActionResult::Pod(Ok(self.pods.get(&pod.name).cloned().map(Box::new)))
+            }
+            Action::StopPod { pod, .. } => {
+                let state = self.runtime.get(&pod.name).cloned();
+                ActionResult::Runtime(Ok(state.unwrap_or_else(|| runtime(&[Some(143)]))))
+            }
+            Action::InspectPod(pod) => {
+                let state = self.runtime.get(&pod.name).cloned();
+                let ended = self.pods.get(&pod.name).is_none_or(PodView::is_terminal);
+                let code = if ended { Some(143) } else { None };
+                ActionResult::Runtime(Ok(state.unwrap_or_else(|| runtime(&[code]))))
+            }
+            _ => ActionResult::Done(Ok(())),
+        }
+    }
+
+    fn patch(&mut self, name: &str, body: &serde_json::Value) -> Result<(), Failure> {
+        self.version += 1;
+        let missing = Failure::new(FailureKind::NotFound, "gone");
+        let pod = self.pods.get_mut(name).ok_or(missing)?;
+        let version = body["metadata"]["resourceVersion"].as_str();
+        if version.is_some_and(|version| version != pod.resource_version) {
+            return Err(Failure::new(FailureKind::Conflict, "it has changed"));
+        }
+        if body["status"]["phase"] == "Failed" {
+            pod.phase = Phase::Failed;
+        }
+        for condition in body["status"]["conditions"].as_array().into_iter().flatten() {
+            if condition["type"] == Disruption::TYPE {
+                let text = |key: &str| condition[key].as_str().unwrap_or_default().to_owned();
+                pod.disruption = Some(Disruption {
+                    stands: condition["status"] == "True",
+                    reason: text("reason"),
+                    message: text("message"),
+                    since: text("lastTransitionTime").parse().ok(),
+                });
+            }
+        }
+        pod.resource_version = self.version.to_string();
+        Ok(())
+    }
+
+    /// The pods under a condition, by name.
+    pub(crate) fn disrupted(&self) -> Vec<&str> {
+        let pods = self.pods.values().filter(|pod| pod.is_disrupted());
+        pods.map(|pod| pod.name.as_str()).collect()
+    }
+
+    /// What was done, but for what a kind says.
+    pub(crate) fn done(&self, kinds: &[&str]) -> Vec<&str> {
+        let of_kind = |line: &&String| {
+            let kind = line.split(' ').nth(1).unwrap_or_default();
+            kinds.contains(&kind)
+        };
+        self.log.iter().filter(of_kind).map(String::as_str).collect()
+    }
+
+    pub(crate) fn released(&self) -> bool {
+        self.agent.status().run.as_ref().is_some_and(|run| run.released_after.is_some())
+    }
+}
+
+pub(crate) fn runtime(codes: &[Option<i32>]) -> RuntimeState {
+    let container = |code: &Option<i32>| RuntimeContainer {
+        id: "c".into(),
+        name: "main".into(),
+        exited: code.is_some(),
+        exit_code: *code,
+        finished_at: None,
+        reason: String::new(),
+    };
+    let containers: Vec<_> = codes.iter().map(container).collect();
+    let sandbox_ready = containers.iter().any(|container| !container.exited);
+    RuntimeState { containers, sandbox_ready, sandbox_known: true }
+}
+
+pub(crate) fn logind(preparing: bool) -> LogindState {
+    LogindState {
+        owner: ":1.7".into(),
+        delay: Some(Duration::from_secs(40)),
+        preparing,
+        scheduled: None,
+        lock_listed: true,
+    }
+}
+
+fn at(now: Duration, suspended: Duration) -> Now {
+    Now { monotonic: now, boot: now + suspended, wall: wall(now) }
+}
+
+fn refused(action: &Action, failure: Failure) -> ActionResult {
+    match action {
+        Action::ReadPod(_) => ActionResult::Pod(Err(failure)),
+        Action::StopPod { .. } | Action::InspectPod(_) => ActionResult::Runtime(Err(failure)),
+        Action::RaiseDelay { .. } => ActionResult::Delay(Err(failure)),
+        _ => ActionResult::Done(Err(failure)),
+    }
+}
+
+fn printed(action: &Action) -> String {
+    match action {
+        Action::TakeLock => "lock".into(),
+        Action::ReleaseLock => "release".into(),
+        Action::RaiseDelay { wanted } => format!("raise {}", wanted.as_secs()),
+        Action::Journal(records) => format!("journal {}", records.len()),
+        Action::CloseJournal => "close".into(),
+        Action::Announce(text) => {
+            format!("announce {}", text.split(';').next().unwrap_or_default())
+        }
+        Action::Taint { present } => format!("taint {present}"),
+        Action::PatchStatus { pod, purpose, body } => {
+            let kind = match purpose {
+                Purpose::Mark => "mark",
+                Purpose::Clear => "clear",
+                Purpose::Fail if body["metadata"]["annotations"].is_null() => "fail",
+                Purpose::Fail => "lever",
+            };
+            format!("{kind} {}", pod.name)
+        }
+        Action::PatchPod { pod, .. } => format!("deadline {}", pod.name),
+        Action::DeletePod { pod, grace_seconds } => format!("delete {} {grace_seconds}", pod.name),
+        Action::ReadPod(pod) => format!("read {}", pod.name),
+        Action::StopPod { pod, grace_seconds } => format!("stop {} {grace_seconds}", pod.name),
+        Action::InspectPod(pod) => format!("inspect {}", pod.name),
+        Action::Tell(notice) => format!("tell {}", notice.reason),
+        Action::Say(line) => format!("say {}", line.text),
+    }
+}

@@ -1,0 +1,280 @@
+//! The modes when all goes well. (spec/node-agent.md §9.4, §10.6-12)
+
+use super::driver::*;
+use crate::agent::LockState;
+use crate::pod::tests::pod;
+use crate::pod::{Owner, Phase, PodSource, PodView};
+use crate::shutdown::Mode;
+
+const JOB: Owner = Owner::Job { failure_policy: true };
+
+fn job(name: &str) -> PodView {
+    pod(name).owner(JOB).never()
+}
+
+fn deployed(name: &str) -> PodView {
+    pod(name).owner(Owner::Other)
+}
+
+#[test]
+fn replace_marks_then_ends_band_by_band_and_lets_go_when_all_is_reported() {
+    let pods = vec![
+        job("a"),
+        deployed("b").grace(5),
+        deployed("critical").priority(2_000_000_000),
+        deployed("daemon").owner(Owner::DaemonSet),
+        pod("static").with(|pod| pod.source = PodSource::Static),
+        pod("bare"),
+    ];
+    let mut world = World::standing(settings(), plain(), pods);
+    world.containers("bare", &[Some(0)]);
+    world.shutdown(40);
+    assert_eq!(
+        world.log,
+        [
+            "0 announce shutting-down",
+            "0 taint true",
+            "0 mark a",
+            "0 mark b",
+            "0 mark critical",
+            "0 delete a 20",
+            "0 delete b 5",
+        ]
+    );
+    world.log.clear();
+    world.pass(ms(4_000));
+    world.ends("b", Phase::Failed);
+    assert_eq!(world.log, [""; 0], "the band is not over");
+    world.pass(ms(1_000));
+    world.ends("a", Phase::Failed);
+    assert_eq!(world.log, ["5000 delete critical 10"]);
+    world.log.clear();
+    world.pass(ms(2_000));
+    world.gone("critical");
+    let expected = [
+        "7000 inspect a",
+        "7000 inspect b",
+        "7000 inspect bare",
+        "7000 inspect critical",
+        "7000 announce farewell",
+        "7000 release",
+    ];
+    assert_eq!(world.log, expected);
+    let status = world.agent.status();
+    let run = status.run.as_ref().expect("must be a run");
+    assert_eq!((status.lock, run.mode), (LockState::Released, Mode::Replace));
+    assert_eq!((run.candidates, run.terminal, run.unreported), (4, 3, 0));
+    assert_eq!(run.unreported_at_release, Some(0));
+}
+
+#[test]
+fn assist_ends_nothing_and_holds_on_until_the_last_report() {
+    // §10.6-12
+    let pods = vec![job("a"), deployed("b"), deployed("daemon").owner(Owner::DaemonSet)];
+    let mut world = World::standing(settings(), armed(), pods);
+    world.shutdown(45);
+    assert_eq!(world.log, ["0 announce shutting-down", "0 mark a"]);
+    world.pass(ms(10_000));
+    world.ends("a", Phase::Failed);
+    world.ends("b", Phase::Failed);
+    world.pass(ms(5_000));
+    assert!(!world.released());
+    world.ends("daemon", Phase::Failed);
+    assert!(world.released());
+    assert_eq!(world.done(&["delete", "stop", "fail", "lever", "taint"]), [""; 0]);
+}
+
+#[test]
+fn assist_holds_no_longer_than_the_kubelet_needs() {
+    // §9.4: the kubelet's 30 s and 10 s
+    let mut world = World::standing(settings(), armed(), vec![job("a")]);
+    world.shutdown(300);
+    world.pass(ms(39_900));
+    assert!(!world.released());
+    world.pass(ms(200));
+    assert!(world.released());
+    let run = world.agent.status().run.clone().expect("must be a run");
+    assert_eq!(run.unreported_at_release, Some(1));
+}
+
+#[test]
+fn assist_becomes_replace_when_the_kubelet_has_given_up() {
+    // §8.3
+    let mut world = World::standing(settings(), armed(), vec![job("a"), deployed("b")]);
+    world.shutdown(40);
+    world.pass(ms(500));
+    world.event(crate::protocol::event::Event::KubeletSeen(plain()));
+    world.pass(ms(1_400));
+    assert_eq!(world.done(&["delete", "mark"]), ["0 mark a"]);
+    world.pass(ms(200));
+    assert_eq!(world.done(&["taint"]), ["2000 taint true"]);
+    let expected = ["2000 mark b", "2000 delete b 20", "2000 delete a 20"];
+    assert_eq!(world.done(&["delete", "mark"])[1..], expected);
+}
+
+#[test]
+fn assist_stays_where_the_kubelet_is_at_work() {
+    for (progress, says_so) in [(true, false), (false, true)] {
+        let mut world = World::standing(settings(), armed(), vec![job("a"), job("b")]);
+        world.shutdown(40);
+        world.pass(ms(500));
+        world.event(crate::protocol::event::Event::KubeletSeen(plain()));
+        if progress {
+            world.ends("b", Phase::Failed);
+        }
+        let view = crate::protocol::event::NodeView {
+            kubelet_says_shutdown: says_so,
+            ..Default::default()
+        };
+        world.event(crate::protocol::event::Event::NodeObserved(view));
+        world.pass(ms(10_000));
+        assert_eq!(world.done(&["delete"]), [""; 0], "{progress} {says_so}");
+    }
+}
+
+#[test]
+fn substitute_stops_verifies_and_fails_in_this_order() {
+    let pods = vec![job("a"), deployed("b").grace(3), deployed("c").priority(2_000_000_000)];
+    let mut world = World::standing(settings(), dead(), pods);
+    world.shutdown(40);
+    assert_eq!(
+        world.done(&["mark", "stop", "fail", "delete", "release"]),
+        [
+            "0 mark a",
+            "0 stop a 20",
+            "0 stop b 3",
+            "0 fail a",
+            "0 stop c 10",
+            "0 fail b",
+            "0 fail c",
+            "0 release"
+        ]
+    );
+    assert_eq!(world.disrupted(), ["a", "b", "c"]);
+}
+
+#[test]
+fn substitute_never_fails_what_runs_on_and_leaves_what_succeeded() {
+    // §7.9, users.md 0.12
+    let mut world = World::standing(settings(), dead(), vec![job("a"), job("b"), pod("c")]);
+    world.containers("a", &[None]);
+    world.containers("b", &[Some(0)]);
+    world.containers("c", &[Some(0)]);
+    world.shutdown(20);
+    world.pass(ms(30_000));
+    // An Always pod that exits 0 would not succeed; the kubelet would start it again.
+    assert_eq!(world.done(&["fail", "lever"]), ["0 fail c"]);
+    assert_eq!(world.pods["a"].phase, Phase::Running);
+    assert_eq!(world.pods["b"].phase, Phase::Running);
+    assert!(world.released());
+}
+
+#[test]
+fn a_dead_kubelet_without_a_runtime_leaves_marks_and_no_waiting() {
+    let mut settings = settings();
+    settings.runtime = false;
+    let mut world = World::standing(settings, dead(), vec![job("a"), deployed("b")]);
+    world.shutdown(40);
+    assert_eq!(world.log, ["0 announce shutting-down", "0 mark a", "0 release"]);
+    assert!(world.agent.status().marks_only);
+}
+
+#[test]
+fn observe_does_nothing() {
+    let mut settings = settings();
+    settings.enforce = false;
+    let mut world = World::standing(settings, plain(), vec![job("a")]);
+    world.shutdown(40);
+    world.pass(ms(60_000));
+    assert_eq!(world.log, [""; 0]);
+    assert_eq!(world.agent.status().mode, Some(Mode::Observe));
+}
+
+#[test]
+fn the_lever_is_pulled_only_at_the_end_and_only_with_proof() {
+    // §7.9, row 3
+    let pods = vec![job("exited"), job("runs"), job("succeeded"), job("unknown")];
+    let mut world = World::standing(settings(), plain(), pods);
+    world.containers("exited", &[Some(143)]);
+    world.containers("runs", &[None]);
+    world.containers("succeeded", &[Some(0)]);
+    world.containers("unknown", &[]);
+    world.shutdown(20);
+    world.pass(ms(30_000));
+    let expected = ["18400 lever exited", "19000 release"];
+    assert_eq!(world.done(&["fail", "lever", "release"]), expected);
+    assert_eq!(world.done(&["announce"]), ["0 announce shutting-down"], "no farewell");
+}
+
+#[test]
+fn bare_pods_end_as_the_operator_says() {
+    use crate::shutdown::candidates::BarePods::{DeadlineLever, Delete, Leave};
+    for (bare_pods, expected) in [
+        (Leave, vec!["0 mark never"]),
+        (Delete, vec!["0 mark bare", "0 mark never", "0 delete bare 20", "0 delete never 20"]),
+        (DeadlineLever, vec!["0 mark bare", "0 mark never", "0 deadline bare", "0 deadline never"]),
+    ] {
+        let mut settings = settings();
+        settings.bare_pods = bare_pods;
+        let pods = vec![pod("bare"), pod("never").never()];
+        let mut world = World::standing(settings, plain(), pods);
+        world.shutdown(40);
+        let mut done = world.done(&["mark", "delete", "deadline"]);
+        done.sort_by_key(|line| (!line.contains("mark"), line.to_string()));
+        assert_eq!(done, expected, "{bare_pods:?}");
+    }
+}
+
+#[test]
+fn pods_that_appear_in_a_run_are_part_of_it() {
+    let mut world = World::standing(settings(), plain(), vec![job("a")]);
+    world.shutdown(40);
+    world.pods.insert("late".into(), job("late"));
+    world.log.clear();
+    world.change("late", |_| ());
+    assert_eq!(world.log, ["0 mark late"]);
+    world.pass(ms(1_000));
+    world.ends("a", Phase::Failed);
+    assert_eq!(world.done(&["delete"]), ["1000 delete late 20"]);
+    world.ends("late", Phase::Failed);
+    assert!(world.released());
+}
+
+#[test]
+fn a_pod_being_deleted_is_shortened_and_never_prolonged() {
+    // SD14, §10.1
+    let pods = vec![
+        deployed("short").deleting(5),
+        deployed("long").grace(600).deleting(600),
+        deployed("waits").grace(1_000),
+        deployed("two").grace(2),
+    ];
+    let mut world = World::standing(settings(), plain(), pods);
+    world.shutdown(40);
+    let expected = ["0 delete long 20", "0 delete two 2", "0 delete waits 20"];
+    let mut done = world.done(&["delete"]);
+    done.sort_unstable();
+    assert_eq!(done, expected);
+}
+
+#[test]
+fn five_seconds_are_enough_for_marks_and_reports() {
+    // §9.4, B = 5 s; §10.6-13
+    let pods = (0..110).map(|n| job(&format!("p{n:03}"))).collect();
+    let mut world = World::standing(settings(), plain(), pods);
+    world.shutdown(5);
+    assert_eq!(world.disrupted().len(), 110);
+    world.pass(ms(4_749));
+    assert!(!world.released());
+    world.pass(ms(1));
+    assert!(world.released());
+}
+
+#[test]
+fn nothing_is_granted_and_the_marks_still_go_out() {
+    // §10.6-6: delay 0
+    let mut world = World::standing(settings(), plain(), vec![job("a")]);
+    world.shutdown(0);
+    assert_eq!(world.disrupted(), ["a"]);
+    assert!(world.released());
+}

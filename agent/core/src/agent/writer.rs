@@ -1,0 +1,117 @@
+//! The journal's records on their way to the disk, one write at a time and in order.
+
+use std::collections::VecDeque;
+
+use crate::ending::attempt::{Attempt, Pace, WAIT_MAX};
+use crate::ending::clock::Clock;
+use crate::protocol::action::Action;
+use crate::protocol::journal::Record;
+use epilogue_common::outcome::Outcome;
+
+/// Records beyond this number are dropped: the disk has refused for long.
+const PENDING_MAX: usize = 10_000;
+
+#[derive(Debug)]
+enum Write {
+    Append(Vec<Record>),
+    Close,
+}
+
+/// What is to be written.
+#[derive(Debug, Default)]
+pub(super) struct Writer {
+    pending: VecDeque<Write>,
+    attempt: Attempt,
+    /// How many records were ever handed in, and how many of them are on the disk.
+    handed: u64,
+    durable: u64,
+    open: bool,
+    warned: bool,
+}
+
+impl Writer {
+    /// `open`: whether the journal had records at the start.
+    pub(super) fn new(open: bool) -> Self {
+        Self { open, ..Self::default() }
+    }
+
+    /// Whether the journal has records, or is going to.
+    pub(super) fn is_open(&self) -> bool {
+        self.open
+    }
+
+    /// Hands in records; answers with the mark to ask `is_durable` about.
+    pub(super) fn append(&mut self, records: impl IntoIterator<Item = Record>) -> u64 {
+        let before = self.handed;
+        let busy = self.attempt.is_in_flight();
+        let held = self.pending.iter().map(Write::len).sum::<usize>();
+        for record in records.into_iter().take(PENDING_MAX.saturating_sub(held)) {
+            self.handed += 1;
+            self.open = true;
+            let last_is_free = !busy || self.pending.len() > 1;
+            match self.pending.back_mut() {
+                Some(Write::Append(batch)) if last_is_free => batch.push(record),
+                _ => self.pending.push_back(Write::Append(vec![record])),
+            }
+        }
+        if self.handed > before && !busy {
+            self.attempt.want();
+        }
+        self.handed
+    }
+
+    /// The run is over.
+    pub(super) fn close(&mut self) {
+        if self.open {
+            self.open = false;
+            self.pending.push_back(Write::Close);
+        }
+    }
+
+    pub(super) fn is_durable(&self, mark: u64) -> bool {
+        self.durable >= mark
+    }
+
+    /// The next write, if it is time for it.
+    pub(super) fn next(&mut self, clock: &Clock) -> Option<Action> {
+        let action = match self.pending.front()? {
+            Write::Append(batch) => Action::Journal(batch.clone()),
+            Write::Close => Action::CloseJournal,
+        };
+        if !self.attempt.is_open() {
+            self.attempt = Attempt::wanted();
+        }
+        if !self.attempt.is_due(clock) {
+            return None;
+        }
+        self.attempt.sent();
+        Some(action)
+    }
+
+    /// Takes the result of the write under way; answers with what to warn of.
+    pub(super) fn finished(&mut self, clock: &Clock, result: &Outcome<()>) -> Option<String> {
+        let Err(failure) = result else {
+            self.attempt.done();
+            let written = self.pending.pop_front();
+            self.durable += written.map_or(0, |write| match write {
+                Write::Append(batch) => batch.len() as u64,
+                Write::Close => 0,
+            });
+            self.warned = false;
+            return None;
+        };
+        let pace = Pace { wait_max: WAIT_MAX, latest: None, salt: 0 };
+        self.attempt.failed(clock.monotonic(), pace, Some(failure));
+        let first = !std::mem::replace(&mut self.warned, true);
+        first.then(|| format!("the journal cannot be written: {failure}"))
+    }
+}
+
+impl Write {
+    fn len(&self) -> usize {
+        match self {
+            Self::Append(batch) => batch.len(),
+            Self::Close => 0,
+        }
+    }
+}
