@@ -15,8 +15,11 @@ pub const COMPLETION_INDEX_ENV: &str = "JOB_COMPLETION_INDEX";
 pub const RESERVED_MANAGED_BY: &str = "kubernetes.io/job-controller";
 /// The `spec.managedBy` of Jobs that ask for this project's controller.
 pub const MANAGED_BY: &str = "epilogue.dev/job-controller";
-/// Source component of the controller's events; the reference's own name, which people filter by.
+/// Source component of the controller's events on Jobs; the reference's own name, which people
+/// filter by.
 pub const EVENT_SOURCE: &str = "job-controller";
+/// Source component of the controller's events on pods that it ends.
+pub const POD_GC_EVENT_SOURCE: &str = "epilogue-pod-gc";
 
 /// Condition types of pods.
 pub mod pod_condition {
@@ -24,6 +27,11 @@ pub mod pod_condition {
     pub const DISRUPTION_TARGET: &str = "DisruptionTarget";
     /// All containers are ready.
     pub const READY: &str = "Ready";
+    /// All containers are ready, whatever the readiness gates say.
+    pub const CONTAINERS_READY: &str = "ContainersReady";
+    /// The controller ended the pod in its kubelet's stead. Reason and message are the evidence
+    /// that nothing of it runs.
+    pub const ENDED: &str = "epilogue.dev/Ended";
     /// The pod did not start within its Job's `pending-timeout`.
     pub const PENDING_TIMEOUT: &str = "epilogue.dev/PendingTimeout";
 }
@@ -56,6 +64,17 @@ pub mod job_option {
     pub const PENDING_TIMEOUT: &str = "epilogue.dev/pending-timeout";
     /// Prefer other nodes than those of disrupted pods.
     pub const AVOID_FAILED_NODES: &str = "epilogue.dev/avoid-failed-nodes";
+    /// So long after the grace of a deleted pod, it is ended although nothing proves that it does
+    /// not run. On a Job of any controller, or on a namespace for all Jobs in it.
+    pub const FORCE_FAIL_AFTER: &str = "epilogue.dev/force-fail-after";
+}
+
+/// Reasons of `DisruptionTarget`. (spec/node-agent.md §0.2)
+pub mod disruption_reason {
+    /// By the kubelet, and by the agent and the controller in its stead.
+    pub const TERMINATION_BY_KUBELET: &str = "TerminationByKubelet";
+    /// By pod GC.
+    pub const DELETION_BY_POD_GC: &str = "DeletionByPodGC";
 }
 
 /// What agent and controller write on nodes and on the pods of nodes that go.

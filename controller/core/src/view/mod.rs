@@ -4,7 +4,7 @@ mod job;
 mod pod;
 mod selector;
 mod uid;
-mod wire;
+pub(crate) mod wire;
 
 pub use job::{CompletionMode, Job, JobKey, JobSpec, RestartPolicy};
 pub use pod::{

@@ -9,7 +9,10 @@ use epilogue_common::names::{
     pod_condition,
 };
 use k8s_openapi::api::batch::v1::{JobStatus, PodFailurePolicy, SuccessPolicy};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{
+    LabelSelector, ObjectMeta, OwnerReference, Time,
+};
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
@@ -26,57 +29,73 @@ pub struct WirePod {
     #[serde(default, deserialize_with = "lean_metadata")]
     pub metadata: ObjectMeta,
     #[serde(default)]
-    spec: WirePodSpec,
+    pub(crate) spec: WirePodSpec,
     #[serde(default)]
-    status: WirePodStatus,
+    pub(crate) status: WirePodStatus,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct WirePodSpec {
-    node_name: Option<String>,
+pub(crate) struct WirePodSpec {
+    pub(crate) node_name: Option<String>,
+    pub(crate) restart_policy: Option<String>,
+    pub(crate) active_deadline_seconds: Option<i64>,
     #[serde(default)]
-    init_containers: Vec<WireInitContainer>,
+    pub(crate) containers: Vec<WireContainerSpec>,
+    #[serde(default)]
+    pub(crate) init_containers: Vec<WireContainerSpec>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct WireInitContainer {
+pub(crate) struct WireContainerSpec {
+    #[serde(default)]
     name: String,
-    restart_policy: Option<String>,
+    pub(crate) restart_policy: Option<String>,
+    pub(crate) restart_policy_rules: Option<Vec<IgnoredAny>>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct WirePodStatus {
-    phase: Option<String>,
-    conditions: Option<Vec<WireCondition>>,
-    container_statuses: Option<Vec<WireContainerStatus>>,
-    init_container_statuses: Option<Vec<WireContainerStatus>>,
+pub(crate) struct WirePodStatus {
+    pub(crate) phase: Option<String>,
+    pub(crate) reason: Option<String>,
+    pub(crate) start_time: Option<Time>,
+    pub(crate) conditions: Option<Vec<WireCondition>>,
+    pub(crate) container_statuses: Option<Vec<WireContainerStatus>>,
+    pub(crate) init_container_statuses: Option<Vec<WireContainerStatus>>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct WireCondition {
+pub(crate) struct WireCondition {
     #[serde(rename = "type")]
-    kind: String,
-    status: String,
-    last_transition_time: Option<Time>,
+    pub(crate) kind: String,
+    pub(crate) status: String,
+    pub(crate) reason: Option<String>,
+    pub(crate) last_transition_time: Option<Time>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct WireContainerStatus {
+pub(crate) struct WireContainerStatus {
     name: String,
     #[serde(default)]
     restart_count: i64,
-    state: Option<WireContainerState>,
+    pub(crate) state: Option<WireContainerState>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
-struct WireContainerState {
+pub(crate) struct WireContainerState {
     waiting: Option<WireWaiting>,
-    terminated: Option<WireTerminated>,
+    pub(crate) running: Option<WireRunning>,
+    pub(crate) terminated: Option<WireTerminated>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct WireRunning {
+    pub(crate) started_at: Option<Time>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -86,10 +105,11 @@ struct WireWaiting {
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct WireTerminated {
+pub(crate) struct WireTerminated {
     #[serde(default)]
     exit_code: i32,
-    finished_at: Option<Time>,
+    pub(crate) started_at: Option<Time>,
+    pub(crate) finished_at: Option<Time>,
 }
 
 /// Keeps one copy of what many pods have in common.
@@ -110,13 +130,26 @@ impl Interner {
         self.conditions.retain(|each| Arc::strong_count(each) > 1);
     }
 
-    fn text(&mut self, text: &str) -> Arc<str> {
+    pub(crate) fn text(&mut self, text: &str) -> Arc<str> {
         if let Some(known) = self.texts.get(text) {
             return Arc::clone(known);
         }
         let fresh: Arc<str> = text.into();
         self.texts.insert(Arc::clone(&fresh));
         fresh
+    }
+
+    /// The owner that is the controller.
+    pub(crate) fn owner(&mut self, references: Option<&[OwnerReference]>) -> Option<Arc<Owner>> {
+        let mut references = references.into_iter().flatten();
+        let each = references.find(|each| each.controller == Some(true))?;
+        let owner = Owner {
+            api_version: each.api_version.as_str().into(),
+            kind: each.kind.as_str().into(),
+            name: each.name.as_str().into(),
+            uid: each.uid.as_str().into(),
+        };
+        Some(intern(&mut self.owners, owner))
     }
 }
 
@@ -136,17 +169,7 @@ impl WirePod {
         let annotations = metadata.annotations.unwrap_or_default();
         let mut labels = metadata.labels.unwrap_or_default();
         let index_label = labels.remove(COMPLETION_INDEX).map(String::into_boxed_str);
-        let owner = metadata
-            .owner_references
-            .into_iter()
-            .flatten()
-            .find(|each| each.controller == Some(true))
-            .map(|each| Owner {
-                api_version: each.api_version.into(),
-                kind: each.kind.into(),
-                name: each.name.into(),
-                uid: each.uid.into(),
-            });
+        let owner = interner.owner(metadata.owner_references.as_deref());
         let conditions = self.status.conditions.unwrap_or_default();
         let ready = conditions.iter().find(|each| each.kind == pod_condition::READY).map(|each| {
             ReadyCondition {
@@ -171,7 +194,7 @@ impl WirePod {
             name: metadata.name.unwrap_or_default().into(),
             labels: intern(&mut interner.labels, labels),
             index_label,
-            owner: owner.map(|owner| intern(&mut interner.owners, owner)),
+            owner,
             created: metadata.creation_timestamp.map(|time| time.0),
             deletion: metadata.deletion_timestamp.map(|time| Deletion {
                 at: time.0,
@@ -216,7 +239,7 @@ fn shared_conditions(conditions: Vec<WireCondition>, interner: &mut Interner) ->
 fn containers(
     regular: Vec<WireContainerStatus>,
     init: Vec<WireContainerStatus>,
-    init_specs: &[WireInitContainer],
+    init_specs: &[WireContainerSpec],
     interner: &mut Interner,
 ) -> Box<[Container]> {
     let is_sidecar = |name: &str| {
@@ -381,14 +404,14 @@ fn lean_metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMet
         namespace: Option<String>,
         uid: Option<String>,
         resource_version: Option<String>,
+        generation: Option<i64>,
         creation_timestamp: Option<Time>,
         deletion_timestamp: Option<Time>,
         deletion_grace_period_seconds: Option<i64>,
         labels: Option<BTreeMap<String, String>>,
         annotations: Option<BTreeMap<String, String>>,
         finalizers: Option<Vec<String>>,
-        owner_references:
-            Option<Vec<k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference>>,
+        owner_references: Option<Vec<OwnerReference>>,
     }
     let lean = Lean::deserialize(deserializer)?;
     Ok(ObjectMeta {
@@ -396,6 +419,7 @@ fn lean_metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMet
         namespace: lean.namespace,
         uid: lean.uid,
         resource_version: lean.resource_version,
+        generation: lean.generation,
         creation_timestamp: lean.creation_timestamp,
         deletion_timestamp: lean.deletion_timestamp,
         deletion_grace_period_seconds: lean.deletion_grace_period_seconds,

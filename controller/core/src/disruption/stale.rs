@@ -1,0 +1,121 @@
+//! `DisruptionTarget` conditions that turned out to be wrong: their pod lives on.
+//! (spec/node-agent.md §6)
+
+use std::fmt;
+
+use epilogue_common::names::disruption_reason::TERMINATION_BY_KUBELET;
+use jiff::{SignedDuration, Timestamp};
+
+use crate::podgc::bodies::cleared;
+use crate::podgc::node::{NodeFacts, NodeRecord};
+use crate::podgc::pod::{PodFacts, Target};
+use crate::podgc::verdict::order;
+use crate::podgc::{Case, Cause, StaleReset, Tristate, Verdict};
+use crate::view::Phase;
+
+/// A node that says that it is ready, and that was cut off, is called silent by then: its boot
+/// id is the current one.
+const BOOT_SEEN_MAX: SignedDuration = SignedDuration::from_mins(1);
+
+/// Why a condition is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stale {
+    /// Whoever set it did not delete the pod in time. ([ST1])
+    NotDeleted,
+    /// Its node is ready, no shutdown is in progress, and the pod lives on. ([ST7])
+    NotShutDown,
+    /// Its containers have started since, and no shutdown is in progress. (§9.10)
+    Restarted,
+    /// We marked it for a shutdown that was cancelled. (§9.5)
+    Cancelled,
+}
+
+impl fmt::Display for Stale {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::NotDeleted => "pod was not deleted",
+            Self::NotShutDown => "node did not shut down",
+            Self::Restarted => "pod runs again",
+            Self::Cancelled => "shutdown was cancelled",
+        })
+    }
+}
+
+/// [ST1], [ST2], [ST4]
+pub(super) fn verdict(case: &Case<'_>) -> Verdict {
+    let pod = case.pod;
+    let target = pod.target.as_deref().filter(|target| target.stands);
+    let Some(target) = target.filter(|_| pod.deletion.is_none()) else { return Verdict::Leave };
+    let of_kubelet = &*target.reason == TERMINATION_BY_KUBELET;
+    let (due, stale) = match case.settings.stale_reset {
+        StaleReset::All if !of_kubelet => (after(case, target.since), Stale::NotDeleted),
+        StaleReset::All | StaleReset::Companion if of_kubelet => match leftover(case, target) {
+            Some(leftover) => leftover,
+            None => return Verdict::Leave,
+        },
+        _ => return Verdict::Leave,
+    };
+    if due > case.now {
+        return Verdict::LookAgain(due);
+    }
+    Verdict::Do(order(pod, Some(cleared(pod, case.now)), Cause::Cleared(stale)))
+}
+
+/// A kubelet shows its reason only together with the terminal phase, so on a pod that lives only
+/// a companion can have left it. ([ST7])
+///
+/// DIVERGES(upstream): nobody resets those there.
+fn leftover(case: &Case<'_>, target: &Target) -> Option<(Timestamp, Stale)> {
+    let (pod, node) = (case.pod, case.node?);
+    if node.facts.shuts_down_since().is_some() || !node.facts.is_ready() || is_ending(pod, case.now)
+    {
+        return None;
+    }
+    if runs_again(pod, target) && booted_since(node, target) {
+        return Some((case.now, Stale::Restarted));
+    }
+    // After a boot a pod that cannot start again still has to be told as failed, with this very
+    // condition. The kubelet does so within seconds of being ready; but a node that was back
+    // soon was ready all the time, as far as the API knows, and a word of its new agent may come
+    // first.
+    let ours = case.marked_at.is_some() && case.marked_at == target.since;
+    if ours && !booted_since(node, target) {
+        return Some((later(node.changed_at, BOOT_SEEN_MAX), Stale::Cancelled));
+    }
+    let since = target.since.max(node.facts.ready_since).max(Some(node.changed_at));
+    Some((after(case, since), Stale::NotShutDown))
+}
+
+/// Its deadline ends it, which is also how a companion ends a bare pod. (§7.7)
+fn is_ending(pod: &PodFacts, now: Timestamp) -> bool {
+    pod.deadline.is_some_and(|deadline| deadline <= now)
+}
+
+fn runs_again(pod: &PodFacts, target: &Target) -> bool {
+    pod.phase == Phase::Running
+        && pod.ready == Some(Tristate::True)
+        && pod.running_since.is_some_and(|since| Some(since) > target.since)
+}
+
+/// By what we saw, or because the agent spoke of another boot.
+fn booted_since(node: &NodeRecord, target: &Target) -> bool {
+    node.booted_by > target.since || announces_another_boot(&node.facts)
+}
+
+fn announces_another_boot(node: &NodeFacts) -> bool {
+    use epilogue_common::announcement::Announcement::{Farewell, Idle, ShuttingDown};
+    match &node.announcement {
+        Some(ShuttingDown { boot_id, .. } | Farewell { boot_id, .. }) => !node.runs_in(boot_id),
+        Some(Idle) | None => false,
+    }
+}
+
+/// No time is a long time ago. ([ST2])
+fn after(case: &Case<'_>, since: Option<Timestamp>) -> Timestamp {
+    let Some(since) = since else { return case.now };
+    later(since, case.settings.stale_after)
+}
+
+fn later(at: Timestamp, by: SignedDuration) -> Timestamp {
+    at.checked_add(by).unwrap_or(Timestamp::MAX)
+}

@@ -1,0 +1,420 @@
+//! All pods and nodes as the watches show them, what is remembered of them, and what of it is
+//! worth a look.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use epilogue_common::names::job_option::FORCE_FAIL_AFTER;
+use jiff::{SignedDuration, Timestamp};
+
+use super::absence::{Absence, Standing};
+use super::evidence::Word;
+use super::finished::{Finished, Surplus};
+use super::node::{NodeFacts, NodeRecord, WireNode};
+use super::pod::PodFacts;
+use super::settings::{Mode, Settings};
+use super::verdict::{Case, Cause, Verdict, verdict};
+use crate::go_duration::GoDuration;
+use crate::view::{Interner, Uid, Version, WirePod};
+
+/// After so many events the interner is swept.
+const EVENTS_PER_SWEEP: u32 = 20_000;
+/// Finished pods that are too many are looked for this long after the last look, so that a list
+/// of many costs one look.
+const SURPLUS_DELAY: Duration = Duration::from_secs(1);
+
+/// What is worth a look.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Item {
+    /// A node that pods name and that is gone.
+    Node(Arc<str>),
+    /// A pod.
+    Pod(Uid),
+    /// Whether there are too many finished pods.
+    Surplus,
+}
+
+/// How much depends on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lane {
+    /// Somebody may wait for this pod to end.
+    Ending,
+    /// Only room is won.
+    Tidying,
+}
+
+/// Something to look at, and when.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wake {
+    /// What.
+    pub item: Item,
+    /// How much depends on it.
+    pub lane: Lane,
+    /// Not before this has passed.
+    pub after: Duration,
+}
+
+/// The cluster.
+#[derive(Debug, Default)]
+pub struct Cluster {
+    settings: Settings,
+    pods: HashMap<Uid, PodRecord>,
+    by_node: HashMap<Arc<str>, HashSet<Uid>>,
+    nodes: HashMap<Arc<str>, NodeRecord>,
+    /// Nodes that pods name and that are not there; only once all nodes were listed.
+    absences: HashMap<Arc<str>, Absence>,
+    /// What namespaces say of their Jobs' pods.
+    words: HashMap<Arc<str>, SignedDuration>,
+    finished: Finished,
+    surplus: HashMap<Uid, Surplus>,
+    interner: Interner,
+    events: u32,
+    nodes_listed: bool,
+    pod_list: Option<HashSet<Uid>>,
+    node_list: Option<HashSet<Arc<str>>>,
+    namespace_list: Option<HashSet<Arc<str>>>,
+}
+
+#[derive(Debug)]
+struct PodRecord {
+    facts: PodFacts,
+    /// The boot of its node in which it was first seen to be deleted.
+    deleted_in: Option<Arc<str>>,
+    /// When we marked it as a disruption target.
+    marked_at: Option<Timestamp>,
+    /// What was written to it shows only from this version on.
+    shown_from: Version,
+}
+
+impl Cluster {
+    /// An empty cluster.
+    pub fn new(settings: Settings) -> Self {
+        Self { settings, ..Self::default() }
+    }
+
+    /// A list of all pods begins.
+    pub fn pods_begin(&mut self) {
+        self.pod_list = Some(HashSet::new());
+    }
+
+    /// A pod was listed, added or modified.
+    pub fn pod_shown(&mut self, pod: &WirePod, now: Timestamp) -> Vec<Wake> {
+        self.events += 1;
+        if self.events >= EVENTS_PER_SWEEP {
+            self.events = 0;
+            self.interner.sweep();
+        }
+        let facts = PodFacts::read(pod, &mut self.interner);
+        let uid = facts.uid.clone();
+        if let Some(list) = &mut self.pod_list {
+            list.insert(uid.clone());
+        }
+        let mut wakes = Vec::new();
+        if self.settings.mode != Mode::Off && self.finished.show(&facts, &self.settings) {
+            wakes.push(surplus_wake());
+        }
+        self.insert(facts);
+        self.wake(&uid, now, &mut wakes);
+        wakes
+    }
+
+    /// A pod was deleted.
+    pub fn pod_gone(&mut self, uid: &Uid) {
+        self.finished.remove(uid);
+        self.surplus.remove(uid);
+        let Some(record) = self.pods.remove(uid) else { return };
+        self.unbind(record.facts.node.as_ref(), uid);
+    }
+
+    /// The list of all pods is complete: what it lacks is gone.
+    pub fn pods_end(&mut self) {
+        let listed = self.pod_list.take().unwrap_or_default();
+        let lost: Vec<Uid> =
+            self.pods.keys().filter(|uid| !listed.contains(*uid)).cloned().collect();
+        for uid in &lost {
+            self.pod_gone(uid);
+        }
+    }
+
+    /// A list of all nodes begins.
+    pub fn nodes_begin(&mut self) {
+        self.node_list = Some(HashSet::new());
+    }
+
+    /// A node was listed, added or modified.
+    pub fn node_shown(&mut self, node: &WireNode, now: Timestamp) -> Vec<Wake> {
+        let facts = NodeFacts::read(node);
+        let name = Arc::clone(&facts.name);
+        if let Some(list) = &mut self.node_list {
+            list.insert(Arc::clone(&name));
+        }
+        self.absences.remove(&name);
+        let changed = if let Some(record) = self.nodes.get_mut(&name) {
+            record.show(facts, now)
+        } else {
+            self.nodes.insert(Arc::clone(&name), NodeRecord::new(facts, now));
+            true
+        };
+        if changed { self.wake_pods_of(&name, now) } else { Vec::new() }
+    }
+
+    /// A node was deleted.
+    pub fn node_gone(&mut self, name: &str, now: Timestamp) -> Vec<Wake> {
+        self.nodes.remove(name);
+        self.absent(name, now).into_iter().collect()
+    }
+
+    /// The list of all nodes is complete: what it lacks is gone.
+    pub fn nodes_end(&mut self, now: Timestamp) -> Vec<Wake> {
+        let listed = self.node_list.take().unwrap_or_default();
+        self.nodes.retain(|name, _| listed.contains(name));
+        self.nodes_listed = true;
+        let named: Vec<Arc<str>> = self.by_node.keys().cloned().collect();
+        let mut wakes = Vec::new();
+        for name in named {
+            if self.nodes.contains_key(&name) {
+                wakes.extend(self.wake_pods_of(&name, now));
+            } else {
+                wakes.extend(self.absent(&name, now));
+            }
+        }
+        wakes
+    }
+
+    /// A list of all namespaces begins.
+    pub fn namespaces_begin(&mut self) {
+        self.namespace_list = Some(HashSet::new());
+    }
+
+    /// A namespace was listed, added or modified. An option that cannot be read is none: the
+    /// admission policy refuses it.
+    pub fn namespace_shown(&mut self, name: &str, annotations: &BTreeMap<String, String>) {
+        let name = self.interner.text(name);
+        if let Some(list) = &mut self.namespace_list {
+            list.insert(Arc::clone(&name));
+        }
+        match annotations.get(FORCE_FAIL_AFTER).and_then(|text| duration(text)) {
+            Some(after) => self.words.insert(name, after),
+            None => self.words.remove(&name),
+        };
+    }
+
+    /// A namespace was deleted.
+    pub fn namespace_gone(&mut self, name: &str) {
+        self.words.remove(name);
+    }
+
+    /// The list of all namespaces is complete: what it lacks is gone.
+    pub fn namespaces_end(&mut self) {
+        let listed = self.namespace_list.take().unwrap_or_default();
+        self.words.retain(|name, _| listed.contains(name));
+    }
+
+    /// What is to be done about a node that is gone: ask the API, or look again later.
+    pub fn look_at_node(&mut self, name: &Arc<str>, now: Timestamp) -> Verdict {
+        if !self.by_node.contains_key(name) {
+            self.absences.remove(name);
+        }
+        match self.standing(name, now) {
+            Some(Standing::Ask) => Verdict::Ask(Arc::clone(name)),
+            Some(Standing::Quarantine(end)) => Verdict::LookAgain(end),
+            Some(Standing::Confirmed) | None => Verdict::Leave,
+        }
+    }
+
+    /// The API says whether there is such a node.
+    ///
+    /// One that is there, and that the watch has not shown, is in quarantine anew.
+    pub fn node_answered(&mut self, name: &Arc<str>, exists: bool, now: Timestamp) -> Vec<Wake> {
+        let Some(absence) = self.absences.get_mut(name) else { return Vec::new() };
+        if exists {
+            self.absences.remove(name);
+            return self.absent(name, now).into_iter().collect();
+        }
+        absence.confirm(now);
+        self.wake_pods_of(name, now)
+    }
+
+    /// What is to be done with a pod. `job` is what its Job says of [`FORCE_FAIL_AFTER`].
+    pub fn look_at_pod(&self, uid: &Uid, job: Option<&str>, now: Timestamp) -> Verdict {
+        let Some(record) = self.pods.get(uid) else { return Verdict::Leave };
+        self.judge(record, self.word(&record.facts, job).as_ref(), now)
+    }
+
+    /// A pod as it was last seen.
+    pub fn pod(&self, uid: &Uid) -> Option<&PodFacts> {
+        self.pods.get(uid).map(|record| &record.facts)
+    }
+
+    /// The finished pods that are too many.
+    pub fn look_for_surplus(&mut self) -> Vec<Wake> {
+        let named = self.finished.surplus(&self.settings);
+        let mut wakes = Vec::new();
+        for (uid, surplus) in named {
+            // It is on its way out if it was named before.
+            if self.surplus.insert(uid.clone(), surplus).is_none() {
+                wakes.push(now_wake(Item::Pod(uid), Lane::Tidying));
+            }
+        }
+        if !wakes.is_empty() {
+            wakes.push(surplus_wake());
+        }
+        wakes
+    }
+
+    /// A patch of a pod was answered with this version.
+    pub fn pod_written(&mut self, uid: &Uid, cause: &Cause, version: Version) {
+        if let Some(record) = self.pods.get_mut(uid) {
+            record.shown_from = record.shown_from.max(version);
+            record.marked_at = match cause {
+                Cause::Marked(at) => Some(*at),
+                _ => record.marked_at,
+            };
+        }
+    }
+
+    /// A pod's deletion was accepted: it is gone, or its finalizers hold it.
+    pub fn pod_deleted(&mut self, uid: &Uid) {
+        self.finished.remove(uid);
+        self.surplus.remove(uid);
+        if let Some(record) = self.pods.get_mut(uid) {
+            let newest = record.shown_from.max(record.facts.version);
+            record.shown_from = Version(newest.0.saturating_add(1));
+        }
+    }
+
+    fn insert(&mut self, facts: PodFacts) {
+        let uid = facts.uid.clone();
+        let boot = facts.node.as_ref().and_then(|name| self.nodes.get(name));
+        let boot = boot.and_then(|node| node.facts.boot_id.clone());
+        let old = self.pods.remove(&uid);
+        let old_node = old.as_ref().and_then(|old| old.facts.node.clone());
+        if old_node != facts.node {
+            self.unbind(old_node.as_ref(), &uid);
+            if let Some(node) = &facts.node {
+                self.by_node.entry(Arc::clone(node)).or_default().insert(uid.clone());
+            }
+        }
+        let deleted_in = old.as_ref().and_then(|old| old.deleted_in.clone()).or(boot);
+        let record = PodRecord {
+            deleted_in: facts.deletion.and(deleted_in),
+            marked_at: old.as_ref().and_then(|old| old.marked_at),
+            shown_from: old.map(|old| old.shown_from).unwrap_or_default(),
+            facts,
+        };
+        self.pods.insert(uid, record);
+    }
+
+    fn unbind(&mut self, node: Option<&Arc<str>>, uid: &Uid) {
+        let Some(node) = node else { return };
+        if let Some(pods) = self.by_node.get_mut(node) {
+            pods.remove(uid);
+            if pods.is_empty() {
+                self.by_node.remove(node);
+                self.absences.remove(node);
+            }
+        }
+    }
+
+    /// A node that pods name is not there: its quarantine begins. ([GC7])
+    fn absent(&mut self, name: &str, now: Timestamp) -> Option<Wake> {
+        let name = Arc::clone(self.by_node.get_key_value(name)?.0);
+        if !self.nodes_listed || self.node_list.is_some() || self.absences.contains_key(&name) {
+            return None;
+        }
+        self.absences.insert(Arc::clone(&name), Absence::new(now));
+        let after = Duration::try_from(self.settings.quarantine).unwrap_or_default();
+        Some(Wake { item: Item::Node(name), lane: Lane::Ending, after })
+    }
+
+    fn wake_pods_of(&mut self, name: &Arc<str>, now: Timestamp) -> Vec<Wake> {
+        let Some(pods) = self.by_node.get(name) else { return Vec::new() };
+        // A pod that was seen deleted before its node was seen is deleted in this boot or before.
+        let boot = self.nodes.get(name).and_then(|node| node.facts.boot_id.clone());
+        for uid in pods {
+            if let Some(record) = self.pods.get_mut(uid)
+                && record.facts.deletion.is_some()
+                && record.deleted_in.is_none()
+            {
+                record.deleted_in.clone_from(&boot);
+            }
+        }
+        let pods: Vec<Uid> = pods.iter().cloned().collect();
+        let mut wakes = Vec::new();
+        for uid in &pods {
+            self.wake(uid, now, &mut wakes);
+        }
+        wakes
+    }
+
+    /// Wakes whoever looks at a pod if there is anything to see.
+    fn wake(&mut self, uid: &Uid, now: Timestamp, wakes: &mut Vec<Wake>) {
+        let Some(record) = self.pods.get(uid) else { return };
+        let node = record.facts.node.clone();
+        if let Some(node) = node.filter(|node| !self.nodes.contains_key(node)) {
+            wakes.extend(self.absent(&node, now));
+        }
+        let Some(record) = self.pods.get(uid) else { return };
+        let terminal = record.facts.is_terminal();
+        let lane = if terminal { Lane::Tidying } else { Lane::Ending };
+        // Its Job may have a word on a pod that hangs; here only its namespace is asked.
+        let may_have_word = record.facts.deletion.is_some() && record.facts.is_of_job();
+        let after = match self.judge(record, self.word(&record.facts, None).as_ref(), now) {
+            Verdict::Leave => return,
+            Verdict::LookAgain(_) if may_have_word => Duration::ZERO,
+            Verdict::LookAgain(at) => {
+                Duration::try_from(at.duration_since(now)).unwrap_or_default()
+            }
+            Verdict::Ask(_) | Verdict::Do(_) => Duration::ZERO,
+        };
+        wakes.push(Wake { item: Item::Pod(uid.clone()), lane, after });
+    }
+
+    fn judge(&self, record: &PodRecord, word: Option<&Word>, now: Timestamp) -> Verdict {
+        // What we wrote is still to be shown.
+        if record.facts.version < record.shown_from {
+            return Verdict::Leave;
+        }
+        let name = record.facts.node.as_ref();
+        verdict(&Case {
+            pod: &record.facts,
+            node: name.and_then(|name| self.nodes.get(name)),
+            absence: name.and_then(|name| self.absences.get(name)),
+            deleted_in: record.deleted_in.as_ref(),
+            marked_at: record.marked_at,
+            surplus: self.surplus.get(&record.facts.uid),
+            word,
+            settings: &self.settings,
+            now,
+        })
+    }
+
+    fn standing(&self, name: &Arc<str>, now: Timestamp) -> Option<Standing> {
+        Some(self.absences.get(name)?.standing(self.settings.quarantine, now))
+    }
+
+    /// The Job's own word goes before its namespace's; no time at all takes it back.
+    fn word(&self, pod: &PodFacts, job: Option<&str>) -> Option<Word> {
+        let owner = pod.owner.as_ref().filter(|_| pod.is_of_job())?;
+        let own = job.and_then(duration).map(|after| (after, format!("Job {}", owner.name)));
+        let namespace = || {
+            let after = *self.words.get(&pod.namespace)?;
+            Some((after, format!("namespace {}", pod.namespace)))
+        };
+        let (after, by) = own.or_else(namespace)?;
+        (!after.is_zero()).then_some(Word { after, by })
+    }
+}
+
+fn duration(text: &str) -> Option<SignedDuration> {
+    SignedDuration::try_from(text.parse::<GoDuration>().ok()?.0).ok()
+}
+
+fn now_wake(item: Item, lane: Lane) -> Wake {
+    Wake { item, lane, after: Duration::ZERO }
+}
+
+fn surplus_wake() -> Wake {
+    Wake { item: Item::Surplus, lane: Lane::Tidying, after: SURPLUS_DELAY }
+}

@@ -1,0 +1,206 @@
+//! Why it is safe to say that a pod has ended: what proves that nothing of it runs. Without such a
+//! proof a pod stays as it is, however long that takes. (spec/node-agent.md §3.3 U8, §5.5)
+
+use std::fmt;
+use std::sync::Arc;
+
+use epilogue_common::announcement::Announcement;
+use epilogue_common::names::job_option::FORCE_FAIL_AFTER;
+use jiff::{SignedDuration, Timestamp};
+
+use super::node::NodeRecord;
+use super::pod::PodFacts;
+
+/// A node's kubelet may have started pods for so long before its new boot was seen.
+const BOOT_MARGIN: SignedDuration = SignedDuration::from_secs(30);
+/// A node that went silent later than this after its agent's farewell did so for another reason:
+/// the machine stayed up, and the word is void.
+const FAREWELL_MAX: SignedDuration = SignedDuration::from_mins(10);
+/// How often a pod that hangs is looked at again: annotations are no events for it.
+const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(30);
+
+/// What proves that nothing of a pod runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Evidence {
+    /// The pod never had a node.
+    NeverScheduled,
+    /// The object of its node is gone, also after a quarantine and by a live read.
+    NodeGone,
+    /// A person or a cloud says by a taint that the machine is off.
+    OutOfService,
+    /// The machine has booted since the pod was deleted, and a kubelet starts nothing of a pod
+    /// that is being deleted.
+    Rebooted {
+        /// The boot that the pod was deleted in.
+        from: Arc<str>,
+        /// The boot that runs.
+        to: Arc<str>,
+    },
+    /// The node's agent saw that nothing ran when it let the machine go.
+    Farewell {
+        /// The boot that ended.
+        boot_id: String,
+        /// When that was seen.
+        at: Timestamp,
+    },
+    /// No proof: the owner accepts that the work may be done twice.
+    OwnersWord(Word),
+}
+
+/// An owner's word that a double run is acceptable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Word {
+    /// How long after the end of its grace a pod is ended.
+    pub after: SignedDuration,
+    /// Where that stands: `Job NAME` or `namespace NAME`.
+    pub by: String,
+}
+
+/// What is known of a pod that hangs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Proof {
+    /// It can be ended.
+    Found(Evidence),
+    /// Not now; look again by then.
+    NotYet(Timestamp),
+    /// Nothing is to be looked for.
+    NotNeeded,
+}
+
+impl Evidence {
+    /// For metrics; the first three are the reference's. ([GC5])
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::NeverScheduled => "unscheduled",
+            Self::NodeGone => "orphaned",
+            Self::OutOfService => "out-of-service",
+            Self::Rebooted { .. } => "rebooted",
+            Self::Farewell { .. } => "farewell",
+            Self::OwnersWord(_) => "owners-word",
+        }
+    }
+
+    /// `reason` of the condition that carries it.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::NeverScheduled => "NeverScheduled",
+            Self::NodeGone => "NodeGone",
+            Self::OutOfService => "OutOfService",
+            Self::Rebooted { .. } => "NodeRebooted",
+            Self::Farewell { .. } => "AgentFarewell",
+            Self::OwnersWord(_) => "OwnersWord",
+        }
+    }
+}
+
+impl fmt::Display for Evidence {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NeverScheduled => formatter.write_str("the pod never had a node"),
+            Self::NodeGone => formatter.write_str("node no longer exists"),
+            Self::OutOfService => {
+                formatter.write_str("node is out of service, as its taint says, and not ready")
+            }
+            Self::Rebooted { from, to } => write!(
+                formatter,
+                "node has booted since the pod was deleted (boot {from} then, {to} now)"
+            ),
+            Self::Farewell { boot_id, at } => write!(
+                formatter,
+                "node's agent saw nothing of the pod running at {} when it let boot {boot_id} end",
+                at.strftime("%Y-%m-%dT%H:%M:%SZ")
+            ),
+            Self::OwnersWord(Word { after, by }) => write!(
+                formatter,
+                "no proof that nothing runs, but {FORCE_FAIL_AFTER} of {by} accepts a double run \
+                 {}s after the grace",
+                after.as_secs()
+            ),
+        }
+    }
+}
+
+/// Whether a pod that is being deleted, on a node that is there, can be ended.
+///
+/// DIVERGES(upstream): the reference leaves a pod of a silent node Terminating for ever unless
+/// the node goes or gets the out-of-service taint; here a new boot, an agent's farewell and, on
+/// request, its owner's word end it too. (spec/node-agent.md §5.5 item 4)
+pub(super) fn proof(
+    pod: &PodFacts,
+    deleted_in: Option<&Arc<str>>,
+    node: &NodeRecord,
+    word: Option<&Word>,
+    now: Timestamp,
+) -> Proof {
+    // A kubelet that speaks ends its own pods, and knows better.
+    if pod.deletion.is_none() || pod.is_static || !node.facts.is_silent() {
+        return Proof::NotNeeded;
+    }
+    let found = rebooted(pod, deleted_in, node).or_else(|| farewell(pod, node));
+    if let Some(evidence) = found {
+        return Proof::Found(evidence);
+    }
+    let again = now.checked_add(LOOK_AGAIN).unwrap_or(now);
+    match word.and_then(|word| Some((word, due(pod, word)?))) {
+        Some((word, due)) if due <= now => Proof::Found(Evidence::OwnersWord(word.clone())),
+        Some((_, due)) => Proof::NotYet(due.min(again)),
+        None => Proof::NotYet(again),
+    }
+}
+
+/// Only of pods that Jobs own: for others a second one of a name does harm that no Job's owner
+/// can answer for. ([API8])
+fn due(pod: &PodFacts, word: &Word) -> Option<Timestamp> {
+    if !pod.is_of_job() {
+        return None;
+    }
+    pod.deletion?.at.checked_add(word.after).ok()
+}
+
+/// A kubelet starts nothing of a pod that is being deleted when it first sees it. So what was
+/// deleted before the machine booted does not run.
+fn rebooted(pod: &PodFacts, deleted_in: Option<&Arc<str>>, node: &NodeRecord) -> Option<Evidence> {
+    let to = node.facts.boot_id.as_ref()?;
+    let requested = pod.deletion?.requested_at();
+    // It would have to run in the new boot.
+    if pod.last_start.is_some_and(|start| start > requested) {
+        return None;
+    }
+    let remembered = deleted_in.filter(|from| {
+        let by = node.booted_by.and_then(|by| by.checked_sub(BOOT_MARGIN).ok());
+        *from != to && by.is_some_and(|by| requested <= by)
+    });
+    let announced = || match &node.facts.announcement {
+        Some(
+            Announcement::ShuttingDown { boot_id, since: at }
+            | Announcement::Farewell { boot_id, at },
+        ) if **boot_id != **to && requested <= *at => Some(Arc::from(boot_id.as_str())),
+        _ => None,
+    };
+    let from = remembered.cloned().or_else(announced)?;
+    Some(Evidence::Rebooted { from, to: Arc::clone(to) })
+}
+
+/// The agent's word holds for the pods that were there when it was given, but for those of
+/// DaemonSets and static ones.
+fn farewell(pod: &PodFacts, node: &NodeRecord) -> Option<Evidence> {
+    let Some(Announcement::Farewell { boot_id, at }) = &node.facts.announcement else {
+        return None;
+    };
+    if pod.is_of_daemon_set()
+        || pod.created.is_none_or(|created| created > *at)
+        || pod.last_start.is_some_and(|start| start > *at)
+    {
+        return None;
+    }
+    // Deleted by then: no kubelet starts it any more, in this boot or the next.
+    let was_deleted = pod.deletion?.requested_at() <= *at;
+    // Deleted later: it may have been started again, unless the machine went down at once.
+    let went_down = node.facts.runs_in(boot_id)
+        && node.facts.ready_since.is_some_and(|since| since <= limit(*at));
+    (was_deleted || went_down).then(|| Evidence::Farewell { boot_id: boot_id.clone(), at: *at })
+}
+
+fn limit(farewell: Timestamp) -> Timestamp {
+    farewell.checked_add(FAREWELL_MAX).unwrap_or(farewell)
+}

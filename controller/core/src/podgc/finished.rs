@@ -1,0 +1,141 @@
+//! Finished pods that are too many: beyond a number in the cluster, beyond a number of one owner,
+//! or kept for long enough. (spec/node-agent.md §5.2)
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::pod::PodFacts;
+use super::settings::{KeptFor, Settings};
+use crate::view::{Phase, Uid};
+
+/// So many are named at once; the rest follows.
+const NAMED_MAX: usize = 500;
+/// The reason of pods that the kubelet evicted.
+const EVICTED: &str = "Evicted";
+
+/// Why a finished pod goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Surplus {
+    /// More pods have finished in the cluster.
+    Cluster(usize),
+    /// More pods of its owner have failed.
+    Owner(usize),
+    /// It was kept for long enough, for a pod of its reason or phase.
+    Age(SignedDuration),
+}
+
+impl fmt::Display for Surplus {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cluster(max) => write!(formatter, "more than {max} pods have finished"),
+            Self::Owner(max) => write!(formatter, "more than {max} pods of its owner have failed"),
+            Self::Age(age) => write!(formatter, "finished more than {}s ago", age.as_secs()),
+        }
+    }
+}
+
+/// When a finished pod has been kept for long enough.
+pub(super) fn kept_until(pod: &PodFacts, rules: &KeptFor) -> Option<(Timestamp, Surplus)> {
+    let phase = if pod.phase == Phase::Failed { "Failed" } else { "Succeeded" };
+    let kept = rules.of(pod.reason.as_deref(), phase)?;
+    Some((pod.finished?.checked_add(kept).ok()?, Surplus::Age(kept)))
+}
+
+/// The order in which finished pods go: evicted ones first, then the oldest, then by name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Rank {
+    stays: bool,
+    created: Option<Timestamp>,
+    name: Box<str>,
+    uid: Uid,
+}
+
+/// All finished pods, in the order in which they go.
+#[derive(Debug, Default)]
+pub(super) struct Finished {
+    all: BTreeSet<Rank>,
+    /// The failed ones by owner.
+    failed: HashMap<Uid, BTreeSet<Rank>>,
+    /// Owners with too many.
+    crowded: BTreeSet<Uid>,
+    /// Where each stands.
+    ranks: HashMap<Uid, (Rank, Option<Uid>)>,
+}
+
+impl Finished {
+    /// Takes in a pod, finished or not; whether there are too many now.
+    ///
+    /// DIVERGES(upstream): a pod without a phase has not begun; the reference counts it as
+    /// finished.
+    pub(super) fn show(&mut self, pod: &PodFacts, settings: &Settings) -> bool {
+        if !pod.is_terminal() {
+            self.remove(&pod.uid);
+            return false;
+        }
+        let limited = settings.finished_max.is_some() || settings.failed_per_owner_max.is_some();
+        if limited && !self.ranks.contains_key(&pod.uid) {
+            self.insert(pod, settings);
+        }
+        self.is_crowded(settings)
+    }
+
+    pub(super) fn remove(&mut self, uid: &Uid) {
+        let Some((rank, owner)) = self.ranks.remove(uid) else { return };
+        self.all.remove(&rank);
+        let Some(owner) = owner else { return };
+        if let Some(failed) = self.failed.get_mut(&owner) {
+            failed.remove(&rank);
+            if failed.is_empty() {
+                self.failed.remove(&owner);
+            }
+        }
+    }
+
+    /// Those that are too many, as far as they are named at once.
+    pub(super) fn surplus(&mut self, settings: &Settings) -> BTreeMap<Uid, Surplus> {
+        let mut named = BTreeMap::new();
+        if let Some(max) = settings.finished_max {
+            let count = self.all.len().saturating_sub(max).min(NAMED_MAX);
+            let first = self.all.iter().take(count);
+            named.extend(first.map(|rank| (rank.uid.clone(), Surplus::Cluster(max))));
+        }
+        let Some(max) = settings.failed_per_owner_max else { return named };
+        for owner in std::mem::take(&mut self.crowded) {
+            let Some(failed) = self.failed.get(&owner) else { continue };
+            let count = failed.len().saturating_sub(max);
+            if named.len() + count > NAMED_MAX && !named.is_empty() {
+                self.crowded.insert(owner);
+                continue;
+            }
+            let first = failed.iter().take(count);
+            named.extend(first.map(|rank| (rank.uid.clone(), Surplus::Owner(max))));
+        }
+        named
+    }
+
+    fn insert(&mut self, pod: &PodFacts, settings: &Settings) {
+        let rank = Rank {
+            stays: pod.phase != Phase::Failed || pod.reason.as_deref() != Some(EVICTED),
+            created: pod.created,
+            name: pod.name.clone(),
+            uid: pod.uid.clone(),
+        };
+        let owner = pod.owner.as_ref().filter(|_| pod.phase == Phase::Failed);
+        let owner = owner.map(|owner| owner.uid.clone());
+        if let (Some(owner), Some(max)) = (&owner, settings.failed_per_owner_max) {
+            let failed = self.failed.entry(owner.clone()).or_default();
+            failed.insert(rank.clone());
+            if failed.len() > max {
+                self.crowded.insert(owner.clone());
+            }
+        }
+        self.all.insert(rank.clone());
+        self.ranks.insert(pod.uid.clone(), (rank, owner));
+    }
+
+    fn is_crowded(&self, settings: &Settings) -> bool {
+        !self.crowded.is_empty() || settings.finished_max.is_some_and(|max| self.all.len() > max)
+    }
+}

@@ -1,0 +1,195 @@
+//! A node as the rules of pod GC and of disruption see it, and what is remembered of its boots.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use epilogue_common::announcement::Announcement;
+use epilogue_common::names::node::STATE;
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde::Deserialize;
+
+use super::pod::Tristate;
+
+/// The key of the taint by which a person or a cloud says that the machine is off.
+pub const OUT_OF_SERVICE_TAINT: &str = "node.kubernetes.io/out-of-service";
+/// What a kubelet that shuts down says in its Ready condition. ([SD8])
+const SHUTDOWN_MESSAGE: &str = "node is shutting down";
+
+/// A node as the API sends it, reduced to what the facts are made of.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct WireNode {
+    #[serde(default)]
+    metadata: WireMeta,
+    #[serde(default)]
+    spec: WireSpec,
+    #[serde(default)]
+    status: WireStatus,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WireMeta {
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    resource_version: String,
+    annotations: Option<BTreeMap<String, String>>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+struct WireSpec {
+    taints: Option<Vec<WireTaint>>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct WireTaint {
+    #[serde(default)]
+    key: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WireStatus {
+    conditions: Option<Vec<WireCondition>>,
+    node_info: Option<WireInfo>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WireCondition {
+    #[serde(rename = "type", default)]
+    kind: String,
+    #[serde(default)]
+    status: String,
+    message: Option<String>,
+    last_transition_time: Option<Time>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct WireInfo {
+    #[serde(rename = "bootID", default)]
+    boot_id: String,
+}
+
+/// One node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeFacts {
+    /// `metadata.name`.
+    pub name: Arc<str>,
+    /// Status of the condition `Ready`; nothing where there is no such condition.
+    pub ready: Option<Tristate>,
+    /// Since when it is as it is.
+    pub ready_since: Option<Timestamp>,
+    /// Whether the kubelet says that it shuts down.
+    pub says_shutdown: bool,
+    /// Whether it has the out-of-service taint, with any value and effect.
+    pub out_of_service: bool,
+    /// `status.nodeInfo.bootID`; nothing where it is not known.
+    pub boot_id: Option<Arc<str>>,
+    /// What its agent says of it.
+    pub announcement: Option<Announcement>,
+}
+
+/// A node, and what was seen of its boots.
+#[derive(Clone, Debug)]
+pub struct NodeRecord {
+    /// The node as it is.
+    pub facts: NodeFacts,
+    /// When the current boot was first seen; nothing if no earlier one was.
+    pub booted_by: Option<Timestamp>,
+    /// When the facts were last seen to change.
+    pub changed_at: Timestamp,
+}
+
+impl WireNode {
+    /// `metadata.name`.
+    pub fn name(&self) -> &str {
+        &self.metadata.name
+    }
+
+    /// `metadata.resourceVersion`.
+    pub fn version(&self) -> &str {
+        &self.metadata.resource_version
+    }
+}
+
+impl NodeFacts {
+    /// The facts of a node. An announcement that cannot be read is none.
+    pub fn read(node: &WireNode) -> Self {
+        let conditions = node.status.conditions.as_deref().unwrap_or_default();
+        let ready = conditions.iter().find(|each| each.kind == "Ready");
+        let message = ready.and_then(|each| each.message.as_deref()).unwrap_or_default();
+        let announcement = node.metadata.annotations.as_ref().and_then(|all| all.get(STATE));
+        let boot_id = node.status.node_info.as_ref().map(|info| info.boot_id.as_str());
+        Self {
+            name: node.metadata.name.as_str().into(),
+            ready: ready.map(|each| Tristate::parse(&each.status)),
+            ready_since: ready.and_then(|each| Some(each.last_transition_time.as_ref()?.0)),
+            says_shutdown: ready.is_some_and(|each| each.status == "False")
+                && message.contains(SHUTDOWN_MESSAGE),
+            out_of_service: node
+                .spec
+                .taints
+                .iter()
+                .flatten()
+                .any(|taint| taint.key == OUT_OF_SERVICE_TAINT),
+            boot_id: boot_id.filter(|id| !id.is_empty()).map(Arc::from),
+            announcement: announcement.and_then(|text| text.parse().ok()),
+        }
+    }
+
+    /// Whether the kubelet says that it is able to run pods.
+    pub fn is_ready(&self) -> bool {
+        self.ready == Some(Tristate::True)
+    }
+
+    /// Whether nothing was heard of its kubelet for so long that the control plane calls its
+    /// state unknown, or ever. A kubelet that speaks ends its own pods.
+    pub fn is_silent(&self) -> bool {
+        matches!(self.ready, None | Some(Tristate::Unknown))
+    }
+
+    /// Whether this is its current boot.
+    pub fn runs_in(&self, boot_id: &str) -> bool {
+        self.boot_id.as_deref() == Some(boot_id)
+    }
+
+    /// Since when it shuts down, by its agent's or its kubelet's word on its current boot.
+    pub fn shuts_down_since(&self) -> Option<Timestamp> {
+        match &self.announcement {
+            Some(Announcement::ShuttingDown { boot_id, since }) if self.runs_in(boot_id) => {
+                Some(*since)
+            }
+            Some(Announcement::Farewell { boot_id, at }) if self.runs_in(boot_id) => Some(*at),
+            _ if self.says_shutdown => self.ready_since,
+            _ => None,
+        }
+    }
+}
+
+impl NodeRecord {
+    /// A node that was not known before.
+    pub fn new(facts: NodeFacts, now: Timestamp) -> Self {
+        Self { facts, booted_by: None, changed_at: now }
+    }
+
+    /// Takes in what a node is now; whether that matters to its pods.
+    pub fn show(&mut self, facts: NodeFacts, now: Timestamp) -> bool {
+        if self.facts == facts {
+            return false;
+        }
+        self.changed_at = now;
+        if self.facts.boot_id.is_some() && facts.boot_id.is_some() {
+            if self.facts.boot_id != facts.boot_id {
+                self.booted_by = Some(now);
+            }
+            self.facts = facts;
+        } else {
+            // A status without boot id says nothing of boots: the last one known stays.
+            let boot_id = facts.boot_id.clone().or_else(|| self.facts.boot_id.clone());
+            self.facts = NodeFacts { boot_id, ..facts };
+        }
+        true
+    }
+}

@@ -1,0 +1,285 @@
+//! The vectors of spec/node-agent.md §5 and §10.5, and the proofs: a small world in which time
+//! passes, looks are taken when they are due, and what was ordered is written down.
+
+mod ending;
+mod finished;
+mod hanging;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+
+use super::{Cluster, Item, Settings, Verdict, Wake};
+use crate::view::{Version, WirePod};
+
+/// A world with one node of each name that is alive.
+pub(crate) struct World {
+    cluster: Cluster,
+    now: Timestamp,
+    alarms: BTreeMap<(Timestamp, usize), Item>,
+    alarm_count: usize,
+    /// Nodes that the API has, whatever the watch shows.
+    live: BTreeSet<String>,
+    /// What Jobs say of `force-fail-after`, for all pods.
+    job_says: Option<&'static str>,
+    names: HashMap<String, Value>,
+    version: u64,
+    orders: Vec<String>,
+}
+
+/// The world's first moment.
+pub(crate) fn start() -> Timestamp {
+    "2026-11-21T12:00:00Z".parse().expect("must be a time")
+}
+
+/// A time in the API's form, so many seconds after the first moment.
+pub(crate) fn at(seconds: i64) -> String {
+    (start() + SignedDuration::from_secs(seconds)).to_string()
+}
+
+/// A running pod of a Job on the node `n`, that cannot start again.
+pub(crate) fn pod(name: &str) -> Value {
+    json!({
+        "metadata": {
+            "name": name, "namespace": "default", "generation": 1,
+            "creationTimestamp": at(-3600),
+            "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "j",
+                                 "controller": true}],
+        },
+        "spec": {"nodeName": "n", "restartPolicy": "Never", "containers": [{"name": "main"}]},
+        "status": {
+            "phase": "Running",
+            "conditions": [{"type": "Ready", "status": "True"},
+                           {"type": "ContainersReady", "status": "True"}],
+            "containerStatuses": [{"name": "main",
+                                   "state": {"running": {"startedAt": at(-3590)}}}],
+        },
+    })
+}
+
+/// The node of this name, ready, in its first boot.
+pub(crate) fn node(name: &str) -> Value {
+    json!({
+        "metadata": {"name": name},
+        "status": {
+            "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": at(-7200)}],
+            "nodeInfo": {"bootID": "boot-1"},
+        },
+    })
+}
+
+/// The same object with some fields set; null removes one.
+pub(crate) fn with(mut object: Value, fields: &[(&str, Value)]) -> Value {
+    for (path, value) in fields {
+        *object.pointer_mut(path).unwrap_or_else(|| panic!("{path} must be there")) = value.clone();
+    }
+    object
+}
+
+/// Deleted at this second with a grace of 30 s.
+pub(crate) fn deleted(mut pod: Value, second: i64) -> Value {
+    pod["metadata"]["deletionTimestamp"] = at(second + 30).into();
+    pod["metadata"]["deletionGracePeriodSeconds"] = 30.into();
+    pod
+}
+
+/// With this phase.
+pub(crate) fn phase(mut pod: Value, phase: &str) -> Value {
+    pod["status"]["phase"] = phase.into();
+    pod
+}
+
+/// With a `DisruptionTarget` of this reason, set at this second.
+pub(crate) fn target(mut pod: Value, status: &str, reason: &str, second: i64) -> Value {
+    let condition = json!({"type": "DisruptionTarget", "status": status, "reason": reason,
+                           "lastTransitionTime": at(second)});
+    pod["status"]["conditions"].as_array_mut().expect("must be there").push(condition);
+    pod
+}
+
+/// With this Ready condition since this second.
+pub(crate) fn ready(mut node: Value, status: &str, message: &str, second: i64) -> Value {
+    node["status"]["conditions"][0] = json!({"type": "Ready", "status": status,
+        "message": message, "lastTransitionTime": at(second)});
+    node
+}
+
+/// With another boot.
+pub(crate) fn boot(mut node: Value, id: &str) -> Value {
+    node["status"]["nodeInfo"]["bootID"] = id.into();
+    node
+}
+
+/// With this announcement.
+pub(crate) fn announces(mut node: Value, text: &str) -> Value {
+    node["metadata"]["annotations"]["epilogue.dev/state"] = text.into();
+    node
+}
+
+/// With the out-of-service taint.
+pub(crate) fn out_of_service(mut node: Value) -> Value {
+    node["spec"]["taints"] = json!([{"key": "node.kubernetes.io/out-of-service"}]);
+    node
+}
+
+impl World {
+    /// With these settings, and with nodes of these names.
+    pub(crate) fn new(settings: Settings, nodes: &[&str]) -> Self {
+        let mut world = Self {
+            cluster: Cluster::new(settings),
+            now: start(),
+            alarms: BTreeMap::new(),
+            alarm_count: 0,
+            live: BTreeSet::new(),
+            job_says: None,
+            names: HashMap::new(),
+            version: 10,
+            orders: Vec::new(),
+        };
+        world.cluster.pods_begin();
+        world.cluster.pods_end();
+        world.cluster.nodes_begin();
+        for name in nodes {
+            world.node(&node(name));
+        }
+        let wakes = world.cluster.nodes_end(world.now);
+        world.alarm(wakes);
+        world
+    }
+
+    /// With one node, `n`.
+    pub(crate) fn of_one_node() -> Self {
+        Self::new(Settings::default(), &["n"])
+    }
+
+    pub(crate) fn pod(&mut self, pod: &Value) {
+        self.version += 1;
+        let mut pod = pod.clone();
+        let name = pod["metadata"]["name"].as_str().expect("must be there").to_owned();
+        pod["metadata"]["uid"] = name.clone().into();
+        pod["metadata"]["resourceVersion"] = self.version.to_string().into();
+        let wire: WirePod = serde_json::from_value(pod.clone()).expect("must be a pod");
+        self.names.insert(name, pod);
+        let wakes = self.cluster.pod_shown(&wire, self.now);
+        self.alarm(wakes);
+    }
+
+    pub(crate) fn pods(&mut self, pods: &[Value]) {
+        for pod in pods {
+            self.pod(pod);
+        }
+    }
+
+    pub(crate) fn node(&mut self, node: &Value) {
+        let wire = serde_json::from_value(node.clone()).expect("must be a node");
+        self.live.insert(node["metadata"]["name"].as_str().expect("must be there").to_owned());
+        let wakes = self.cluster.node_shown(&wire, self.now);
+        self.alarm(wakes);
+    }
+
+    /// Gone from the watch, not from the API.
+    pub(crate) fn node_unseen(&mut self, name: &str) {
+        let wakes = self.cluster.node_gone(name, self.now);
+        self.alarm(wakes);
+    }
+
+    pub(crate) fn node_gone(&mut self, name: &str) {
+        self.live.remove(name);
+        self.node_unseen(name);
+    }
+
+    /// Lets time pass, and says what was ordered meanwhile.
+    pub(crate) fn pass(&mut self, seconds: i64) -> Vec<String> {
+        let end = self.now + SignedDuration::from_secs(seconds);
+        while let Some(((time, number), item)) = self.alarms.pop_first() {
+            if time > end {
+                self.alarms.insert((time, number), item);
+                break;
+            }
+            self.now = time.max(self.now);
+            self.look(&item);
+        }
+        self.now = end;
+        std::mem::take(&mut self.orders)
+    }
+
+    fn alarm(&mut self, wakes: Vec<Wake>) {
+        for wake in wakes {
+            let after = SignedDuration::try_from(wake.after).expect("must be short");
+            self.alarm_at(self.now + after, wake.item);
+        }
+    }
+
+    fn alarm_at(&mut self, time: Timestamp, item: Item) {
+        self.alarm_count += 1;
+        self.alarms.insert((time, self.alarm_count), item);
+    }
+
+    fn look(&mut self, item: &Item) {
+        match item {
+            Item::Surplus => {
+                let wakes = self.cluster.look_for_surplus();
+                self.alarm(wakes);
+            }
+            Item::Node(name) => {
+                let verdict = self.cluster.look_at_node(name, self.now);
+                self.carry_out(item, verdict);
+            }
+            Item::Pod(uid) => {
+                let verdict = self.cluster.look_at_pod(uid, self.job_says, self.now);
+                self.carry_out(item, verdict);
+            }
+        }
+    }
+
+    fn carry_out(&mut self, item: &Item, verdict: Verdict) {
+        match verdict {
+            Verdict::Leave => {}
+            Verdict::LookAgain(time) => {
+                assert!(time > self.now, "{item:?} is looked at again at once");
+                self.alarm_at(time, item.clone());
+            }
+            Verdict::Ask(name) => self.ask(&name),
+            Verdict::Do(order) => {
+                let version = Version(self.version);
+                if let Some(patch) = &order.patch {
+                    assert_eq!(patch["metadata"]["uid"], order.uid.as_str());
+                    assert!(patch["metadata"]["resourceVersion"].is_string(), "{patch}");
+                    self.cluster.pod_written(&order.uid, &order.cause, version);
+                }
+                if order.delete {
+                    self.cluster.pod_deleted(&order.uid);
+                }
+                self.orders.push(words(&order));
+                // Nothing is ordered twice before it is shown.
+                let again = self.cluster.look_at_pod(&order.uid, self.job_says, self.now);
+                assert!(!order.delete || again == Verdict::Leave, "{again:?}");
+            }
+        }
+    }
+
+    fn ask(&mut self, name: &Arc<str>) {
+        let exists = self.live.contains(&**name);
+        let wakes = self.cluster.node_answered(name, exists, self.now);
+        self.alarm(wakes);
+    }
+}
+
+/// An order in one line.
+fn words(order: &super::Order) -> String {
+    let mut text = format!("{}:", order.name);
+    if let Some(patch) = &order.patch {
+        let status = &patch["status"];
+        text.extend(status["phase"].as_str().map(|phase| format!(" {phase}")));
+        for condition in status["conditions"].as_array().into_iter().flatten() {
+            let word = |field: &str| condition[field].as_str().unwrap_or("-").to_owned();
+            text.extend([" ", &word("type"), "=", &word("status"), "/", &word("reason")]);
+        }
+    }
+    if order.delete {
+        text += " deleted";
+    }
+    format!("{text} ({})", order.cause)
+}

@@ -1,0 +1,126 @@
+//! Finished pods that are too many. (spec/node-agent.md §5.2, §10.5)
+
+use serde_json::json;
+
+use super::*;
+use crate::podgc::KeptFor;
+
+/// Of this phase and reason, created at this second.
+fn ended(name: &str, phase_: &str, reason: &str, second: i64) -> Value {
+    let mut pod = phase(pod(name), phase_);
+    pod["metadata"]["creationTimestamp"] = at(second).into();
+    pod["status"]["reason"] = reason.into();
+    let state = json!({"terminated": {"exitCode": 1, "finishedAt": at(second + 10)}});
+    pod["status"]["containerStatuses"][0]["state"] = state;
+    pod
+}
+
+fn names(orders: &[String]) -> Vec<&str> {
+    orders.iter().map(|order| order.split(':').next().expect("must have a name")).collect()
+}
+
+fn deleted_of(max: Option<usize>, pods: &[Value]) -> Vec<String> {
+    let mut world = World::new(Settings { finished_max: max, ..Settings::default() }, &["n"]);
+    world.pods(pods);
+    let orders = world.pass(10);
+    let mut names: Vec<String> = names(&orders).into_iter().map(str::to_owned).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn the_oldest_of_too_many_finished_pods_go() {
+    let pods =
+        [ended("a", "Failed", "", 1), ended("b", "Succeeded", "", 2), ended("c", "Failed", "", 3)];
+    assert_eq!(deleted_of(Some(1), &pods), ["a", "b"]);
+    assert_eq!(deleted_of(Some(0), &pods), ["a", "b", "c"]);
+    assert!(deleted_of(Some(3), &pods).is_empty());
+    assert!(deleted_of(None, &pods).is_empty());
+}
+
+#[test]
+fn evicted_pods_go_first_also_when_they_are_newer() {
+    let pods = [
+        ended("a", "Failed", "", 1),
+        ended("b", "Failed", "Evicted", 9),
+        ended("c", "Succeeded", "Evicted", 0),
+    ];
+    assert_eq!(deleted_of(Some(2), &pods), ["b"]);
+    assert_eq!(deleted_of(Some(1), &pods), ["b", "c"]);
+}
+
+#[test]
+fn pods_of_an_age_go_by_name() {
+    let pods = ["b", "a", "c"].map(|name| ended(name, "Failed", "", 1));
+    assert_eq!(deleted_of(Some(1), &pods), ["a", "b"]);
+}
+
+#[test]
+fn pods_that_have_not_ended_do_not_count() {
+    let pods = [
+        ended("a", "Failed", "", 1),
+        pod("runs"),
+        phase(pod("waits"), "Pending"),
+        phase(pod("lost"), "Unknown"),
+        phase(pod("empty"), ""),
+    ];
+    assert!(deleted_of(Some(1), &pods).is_empty());
+}
+
+#[test]
+fn more_than_are_named_at_once_go_in_turn() {
+    let pods: Vec<Value> = (0..1203).map(|n| ended(&format!("p{n:04}"), "Failed", "", n)).collect();
+    let names = deleted_of(Some(3), &pods);
+    assert_eq!(names.len(), 1200);
+    assert_eq!(names.last().map(String::as_str), Some("p1199"));
+}
+
+#[test]
+fn failed_pods_beyond_a_number_of_their_owner_go_oldest_first() {
+    let settings = Settings { failed_per_owner_max: Some(1), ..Settings::default() };
+    let mut world = World::new(settings, &["n"]);
+    let of = |mut pod: Value, owner: &str| {
+        pod["metadata"]["ownerReferences"][0]["uid"] = owner.into();
+        pod
+    };
+    let mut bare = ended("bare", "Failed", "", 0);
+    bare["metadata"]["ownerReferences"] = json!([]);
+    world.pods(&[
+        of(ended("a", "Failed", "", 1), "one"),
+        of(ended("b", "Failed", "", 2), "one"),
+        of(ended("c", "Failed", "NodeShutdown", 3), "one"),
+        of(ended("d", "Failed", "", 0), "two"),
+        of(ended("e", "Succeeded", "", 0), "two"),
+        of(ended("f", "Succeeded", "", 0), "two"),
+        bare,
+    ]);
+    let orders = world.pass(10);
+    assert_eq!(names(&orders), ["a", "b"]);
+    assert_eq!(orders[0], "a: deleted (more than 1 pods of its owner have failed)");
+}
+
+#[test]
+fn finished_pods_are_kept_as_long_as_their_reason_or_else_their_phase_says() {
+    let seconds = SignedDuration::from_secs;
+    let kept_for =
+        KeptFor::new([("Evicted".to_owned(), seconds(60)), ("Failed".to_owned(), seconds(600))]);
+    let mut world = World::new(Settings { kept_for, ..Settings::default() }, &["n"]);
+    world.pods(&[
+        ended("evicted", "Failed", "Evicted", 0),
+        ended("rejected", "Failed", "NodeShutdown", 0),
+        ended("succeeded", "Succeeded", "", 0),
+        pod("runs"),
+    ]);
+    assert!(world.pass(69).is_empty());
+    assert_eq!(world.pass(1), ["evicted: deleted (finished more than 60s ago)"]);
+    assert!(world.pass(539).is_empty());
+    assert_eq!(names(&world.pass(1)), ["rejected"]);
+    assert!(world.pass(24 * 3600).is_empty());
+}
+
+#[test]
+fn by_default_finished_pods_are_left_to_others() {
+    let mut world = World::of_one_node();
+    world.pods(&[ended("a", "Failed", "Evicted", 0), ended("b", "Succeeded", "", 0)]);
+    assert!(world.pass(24 * 3600).is_empty());
+}

@@ -1,0 +1,210 @@
+//! What is to be done with one pod, by all rules in order.
+
+use std::fmt;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::absence::{Absence, Standing};
+use super::bodies::{TargetRule, failed};
+use super::evidence::{Evidence, Proof, Word, proof};
+use super::finished::{self, Surplus};
+use super::node::NodeRecord;
+use super::pod::PodFacts;
+use super::settings::{Mode, Settings};
+use crate::disruption;
+use crate::view::Uid;
+
+/// What is to be done with a pod.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Verdict {
+    /// Nothing, until something happens to it.
+    Leave,
+    /// Nothing yet; time alone may change that.
+    LookAgain(Timestamp),
+    /// First ask the API whether there is a node of this name.
+    Ask(Arc<str>),
+    /// This.
+    Do(Order),
+}
+
+/// Writes to one pod: the patch, if any, then the deletion, if any.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Order {
+    /// `metadata.namespace`.
+    pub namespace: Arc<str>,
+    /// `metadata.name`.
+    pub name: Box<str>,
+    /// `metadata.uid`.
+    pub uid: Uid,
+    /// For `pods/status`, as a strategic merge patch.
+    pub patch: Option<Value>,
+    /// Whether to delete it without grace. (§5.5 item 3)
+    pub delete: bool,
+    /// Why.
+    pub cause: Cause,
+}
+
+/// Why something is done with a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// Nothing of it runs, and no kubelet will say so.
+    Ended(Evidence),
+    /// It has ended, and there are enough of its like.
+    Surplus(Surplus),
+    /// Its node shuts down, and nobody has marked it; with the condition's time.
+    Marked(Timestamp),
+    /// Its `DisruptionTarget` turned out to be wrong.
+    Cleared(disruption::Stale),
+}
+
+/// Everything that a verdict depends on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Case<'a> {
+    pub(crate) pod: &'a PodFacts,
+    /// Its node, where there is one.
+    pub(crate) node: Option<&'a NodeRecord>,
+    /// Its node's absence, where there is none.
+    pub(crate) absence: Option<&'a Absence>,
+    /// The boot of its node in which it was first seen to be deleted.
+    pub(crate) deleted_in: Option<&'a Arc<str>>,
+    /// When we marked it as a disruption target.
+    pub(crate) marked_at: Option<Timestamp>,
+    /// Whether it is among the finished pods that are too many.
+    pub(crate) surplus: Option<&'a Surplus>,
+    /// What its owner accepts.
+    pub(crate) word: Option<&'a Word>,
+    pub(crate) settings: &'a Settings,
+    pub(crate) now: Timestamp,
+}
+
+/// The verdict on a pod.
+pub(crate) fn verdict(case: &Case<'_>) -> Verdict {
+    if case.pod.only_finalizers_hold_it() {
+        return Verdict::Leave;
+    }
+    if case.settings.mode != Mode::Off {
+        let ending = ending(case);
+        if ending != Verdict::Leave {
+            return ending;
+        }
+    }
+    if case.pod.is_terminal() {
+        return finished(case);
+    }
+    disruption::verdict(case)
+}
+
+/// The rules that end a pod. ([GC1])
+fn ending(case: &Case<'_>) -> Verdict {
+    let pod = case.pod;
+    if pod.node.is_none() {
+        // [GC10]
+        return match pod.deletion {
+            Some(_) => end(case, Evidence::NeverScheduled, unscheduled_rule(case)),
+            None => Verdict::Leave,
+        };
+    }
+    let Some(node) = case.node else { return orphan(case) };
+    if pod.deletion.is_none() {
+        return Verdict::Leave;
+    }
+    // [GC11]
+    if node.facts.out_of_service && !node.facts.is_ready() {
+        return end(case, Evidence::OutOfService, out_of_service_rule(case));
+    }
+    match proof(pod, case.deleted_in, node, case.word, case.now) {
+        Proof::Found(evidence) => end(case, evidence, TargetRule::Keep),
+        Proof::NotYet(at) => Verdict::LookAgain(at),
+        Proof::NotNeeded => Verdict::Leave,
+    }
+}
+
+/// [GC7], [GC8]
+///
+/// DIVERGES(upstream): the quarantine of a node begins with the event that shows it gone, and
+/// its pods are ended when it is over; the reference looks every 20 s, so that it takes it 40 s
+/// to 80 s. (spec/node-agent.md §5.5 item 2, [GC9])
+fn orphan(case: &Case<'_>) -> Verdict {
+    let (Some(absence), Some(name)) = (case.absence, &case.pod.node) else {
+        return Verdict::Leave;
+    };
+    match absence.standing(case.settings.quarantine, case.now) {
+        Standing::Confirmed => end(case, Evidence::NodeGone, TargetRule::Set),
+        Standing::Ask => Verdict::Ask(Arc::clone(name)),
+        // The node has an alarm of its own.
+        Standing::Quarantine(_) => Verdict::Leave,
+    }
+}
+
+/// DIVERGES(upstream): the failure of a node is a disruption, so its pods become disruption
+/// targets also where the out-of-service taint ends them. A condition that stands is kept: the
+/// taint manager's says more. (spec/node-agent.md §5.5 item 1)
+fn out_of_service_rule(case: &Case<'_>) -> TargetRule {
+    if case.settings.out_of_service_target { TargetRule::Keep } else { TargetRule::Leave }
+}
+
+/// DIVERGES(upstream): on request (`--unscheduled-disruption-target`) also of pods that never had
+/// a node. Not by default: whoever deleted the pod knows why, and a Job that ignores disruptions
+/// would repeat it for ever. (spec/node-agent.md §5.5 item 1)
+fn unscheduled_rule(case: &Case<'_>) -> TargetRule {
+    if case.settings.unscheduled_target { TargetRule::Keep } else { TargetRule::Leave }
+}
+
+/// [GC2]: a pod that has ended is never patched.
+fn end(case: &Case<'_>, evidence: Evidence, rule: TargetRule) -> Verdict {
+    let pod = case.pod;
+    let patch = (!pod.is_terminal()).then(|| failed(pod, &evidence, rule, case.now));
+    Verdict::Do(Order { delete: true, ..order(pod, patch, Cause::Ended(evidence)) })
+}
+
+fn finished(case: &Case<'_>) -> Verdict {
+    let removal = |surplus| {
+        let order = order(case.pod, None, Cause::Surplus(surplus));
+        Verdict::Do(Order { delete: true, ..order })
+    };
+    if let Some(surplus) = case.surplus {
+        return removal(surplus.clone());
+    }
+    match finished::kept_until(case.pod, &case.settings.kept_for) {
+        Some((until, surplus)) if until <= case.now => removal(surplus),
+        Some((until, _)) => Verdict::LookAgain(until),
+        None => Verdict::Leave,
+    }
+}
+
+/// Writes to a pod, without a deletion.
+pub(crate) fn order(pod: &PodFacts, patch: Option<Value>, cause: Cause) -> Order {
+    Order {
+        namespace: Arc::clone(&pod.namespace),
+        name: pod.name.clone(),
+        uid: pod.uid.clone(),
+        patch,
+        delete: false,
+        cause,
+    }
+}
+
+impl Cause {
+    /// For metrics. ([GC5])
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Ended(evidence) => evidence.label(),
+            Self::Surplus(_) => "terminated",
+            Self::Marked(_) => "marked",
+            Self::Cleared(_) => "cleared",
+        }
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ended(evidence) => evidence.fmt(formatter),
+            Self::Surplus(surplus) => surplus.fmt(formatter),
+            Self::Marked(_) => formatter.write_str("node shuts down"),
+            Self::Cleared(stale) => stale.fmt(formatter),
+        }
+    }
+}
