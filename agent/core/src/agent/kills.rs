@@ -146,7 +146,7 @@ impl Agent {
                     let action = Action::PatchPod { pod: ending.pod.clone(), body };
                     (Task::End(uid.clone()), action)
                 }
-                Way::Stop => (Task::Stop(uid.clone()), stop(ending)),
+                Way::Stop => (Task::Stop(uid.clone()), stop(ending, pod)),
                 Way::Kubelet | Way::Nobody => continue,
             };
             ending.end.sent();
@@ -251,6 +251,10 @@ fn deletion(ending: &Ending) -> Action {
     Action::DeletePod { pod: ending.pod.clone(), grace_seconds: ending.grace_seconds }
 }
 
-fn stop(ending: &Ending) -> Action {
-    Action::StopPod { pod: ending.pod.clone(), grace_seconds: ending.grace_seconds }
+fn stop(ending: &Ending, pod: &PodView) -> Action {
+    Action::StopPod {
+        pod: ending.pod.clone(),
+        grace_seconds: ending.grace_seconds,
+        sidecars: pod.sidecars.clone(),
+    }
 }

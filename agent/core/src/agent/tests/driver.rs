@@ -464,7 +464,7 @@ fn printed(action: &Action) -> String {
         Action::PatchPod { pod, .. } => format!("deadline {}", pod.name),
         Action::DeletePod { pod, grace_seconds } => format!("delete {} {grace_seconds}", pod.name),
         Action::ReadPod(pod) => format!("read {}", pod.name),
-        Action::StopPod { pod, grace_seconds } => format!("stop {} {grace_seconds}", pod.name),
+        Action::StopPod { pod, grace_seconds, .. } => format!("stop {} {grace_seconds}", pod.name),
         Action::InspectPod(pod) => format!("inspect {}", pod.name),
         Action::Tell(notice) => format!("tell {}", notice.reason),
         Action::Say(line) => format!("say {}", line.text),
