@@ -1,0 +1,120 @@
+//! The unit of the host's service lets the agent do what it does, outlive the kubelet, and nothing
+//! more. (spec/node-agent.md §9.11)
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use agent_core::shutdown::logind_conf::OUR_DROP_IN;
+
+fn directory() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("systemd")
+}
+
+/// All values of a setting, in order, each with its section.
+fn settings() -> Vec<(String, String, String)> {
+    let path = directory().join("epilogue-agent.service");
+    let text = fs::read_to_string(path).expect("must be readable");
+    let mut section = String::new();
+    let mut settings = Vec::new();
+    for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        match line.strip_prefix('[').and_then(|line| line.strip_suffix(']')) {
+            Some(name) => name.clone_into(&mut section),
+            None => {
+                let (key, value) = line.split_once('=').expect("must be KEY=VALUE");
+                settings.push((section.clone(), key.to_owned(), value.to_owned()));
+            }
+        }
+    }
+    settings
+}
+
+fn values(section: &str, key: &str) -> Vec<String> {
+    let of_key = |(in_section, name, value): (String, String, String)| {
+        (in_section == section && name == key).then_some(value)
+    };
+    settings().into_iter().filter_map(of_key).collect()
+}
+
+fn words(section: &str, key: &str) -> Vec<String> {
+    let values = values(section, key);
+    values.iter().flat_map(|value| value.split_whitespace()).map(str::to_owned).collect()
+}
+
+fn one(section: &str, key: &str) -> String {
+    let mut values = values(section, key);
+    assert_eq!(values.len(), 1, "one {key}");
+    values.remove(0)
+}
+
+#[test]
+fn it_starts_before_the_kubelet_and_stops_after_it_and_hangs_on_nothing() {
+    for kubelet in ["kubelet.service", "k3s-agent.service", "rke2-agent.service"] {
+        assert!(words("Unit", "Before").contains(&kubelet.to_owned()), "{kubelet}");
+    }
+    // Stopped before these, that is.
+    for before in ["dbus.service", "systemd-logind.service", "network.target"] {
+        assert!(words("Unit", "After").contains(&before.to_owned()), "{before}");
+    }
+    // It would hold up the kubelet's start.
+    assert!(!words("Unit", "After").contains(&"network-online.target".to_owned()));
+    for bond in ["Requires", "Requisite", "BindsTo", "PartOf", "Upholds", "Conflicts"] {
+        assert!(values("Unit", bond).is_empty(), "{bond}");
+    }
+    assert_eq!(one("Install", "WantedBy"), "multi-user.target");
+}
+
+#[test]
+fn it_is_started_again_for_ever_and_stops_in_time() {
+    assert_eq!(one("Service", "Restart"), "always");
+    assert_eq!(one("Unit", "StartLimitIntervalSec"), "0");
+    assert_eq!(one("Service", "TimeoutStopSec"), "30");
+    // The default ends the process by SIGTERM, and then by SIGKILL.
+    for key in ["KillMode", "KillSignal", "SendSIGKILL", "ExecStop"] {
+        assert!(values("Service", key).is_empty(), "{key}");
+    }
+}
+
+#[test]
+fn it_may_write_its_journal_and_its_drop_in_and_no_other_file() {
+    let drop_ins = OUR_DROP_IN.rsplit_once('/').expect("must be in a directory").0;
+    assert_eq!(one("Service", "ProtectSystem"), "strict");
+    assert_eq!(values("Service", "ReadWritePaths"), [drop_ins]);
+    assert_eq!(format!("/etc/{}", one("Service", "ConfigurationDirectory")), drop_ins);
+    assert_eq!(one("Service", "StateDirectory"), "epilogue-agent");
+}
+
+#[test]
+fn it_is_root_without_a_capability() {
+    assert!(values("Service", "User").is_empty() && values("Service", "DynamicUser").is_empty());
+    assert_eq!(one("Service", "CapabilityBoundingSet"), "");
+    assert!(values("Service", "AmbientCapabilities").is_empty());
+    assert_eq!(one("Service", "NoNewPrivileges"), "yes");
+    assert_eq!(one("Service", "SystemCallFilter"), "@system-service");
+    // The bus, the runtime and the API.
+    let families = words("Service", "RestrictAddressFamilies");
+    assert!(["AF_UNIX", "AF_INET", "AF_INET6"].iter().all(|it| families.contains(&(*it).into())));
+    // It reads who holds a lock from /proc.
+    for key in ["ProtectProc", "ProcSubset", "PrivateNetwork", "PrivateUsers"] {
+        assert!(values("Service", key).is_empty(), "{key}");
+    }
+}
+
+#[test]
+fn its_settings_come_from_the_files_that_the_readme_names() {
+    let readme = fs::read_to_string(directory().join("README.md")).expect("must be readable");
+    assert_eq!(one("Service", "EnvironmentFile"), "-/etc/epilogue/agent.env");
+    assert_eq!(one("Service", "Environment"), "NODE_NAME=%H");
+    let start = one("Service", "ExecStart");
+    let words: Vec<&str> = start.split(' ').collect();
+    let expected = [
+        "/usr/local/bin/epilogue-agent",
+        "run",
+        "--kubeconfig=/etc/epilogue/agent.kubeconfig",
+        "$EPILOGUE_AGENT_FLAGS",
+    ];
+    assert_eq!(words, expected);
+    let paths = ["/usr/local/bin", "/etc/epilogue/agent.kubeconfig", "/etc/epilogue/agent.env"];
+    for path in paths {
+        assert!(readme.contains(path), "{path}");
+    }
+}
