@@ -1,25 +1,49 @@
 //! The command line, and whether its values go together.
 
+mod run;
+
 use std::path::PathBuf;
 
 use agent_core::shutdown::bands::{BandFlags, Bands, BandsError};
 use agent_core::time_span::TimeSpan;
 use clap::{Parser, Subcommand, ValueEnum};
 
+pub use run::{Config, RunArgs, RunArgsError};
+
 /// Ends the pods of a node that shuts down, and makes sure that the API knows how each one ended.
 #[derive(Debug, Parser)]
 #[command(name = "epilogue-agent", version, about, arg_required_else_help = true)]
 pub struct Args {
+    /// What to do.
     #[command(subcommand)]
     pub command: Command,
 }
 
 /// What the program does.
 #[derive(Debug, Subcommand)]
+#[expect(clippy::large_enum_variant, reason = "there is one of it")]
 pub enum Command {
+    /// Runs the agent of this node until it is told to end.
+    Run(RunArgs),
     /// Says whether a shutdown of this node would go well, and what to do if not. Changes nothing;
     /// takes a delay lock for a moment. Exits with 1 if a check fails.
     Check(CheckArgs),
+}
+
+/// How long the pods may take to end.
+#[derive(Clone, Debug, clap::Args)]
+#[expect(clippy::struct_field_names, reason = "they are the flags' names")]
+pub struct BandArgs {
+    /// Time that the pods may take to end, all together, as 30s or 2min; 0 to end none. Without
+    /// it and the two below: 30s, 10s of them for critical pods.
+    #[arg(long, value_name = "DURATION")]
+    shutdown_grace_period: Option<TimeSpan>,
+    /// The part of it that is kept for critical pods (priority 2000000000 and above).
+    #[arg(long, value_name = "DURATION")]
+    shutdown_grace_period_critical_pods: Option<TimeSpan>,
+    /// In place of the two: seconds for the pods from each priority on, as 0=20,2000000000=10.
+    #[arg(long, value_name = "PRIORITY=SECONDS,...", allow_hyphen_values = true)]
+    shutdown_grace_period_by_pod_priority: Option<String>,
 }
 
 /// The flags of `check`.
@@ -34,16 +58,8 @@ pub struct CheckArgs {
     /// Form of the output.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub output: Output,
-    /// Time that the pods may take to end, all together, as 30s or 2min; 0 to end none. Without
-    /// it and the two below: 30s, 10s of them for critical pods.
-    #[arg(long, value_name = "DURATION")]
-    shutdown_grace_period: Option<TimeSpan>,
-    /// The part of it that is kept for critical pods (priority 2000000000 and above).
-    #[arg(long, value_name = "DURATION")]
-    shutdown_grace_period_critical_pods: Option<TimeSpan>,
-    /// In place of the two: seconds for the pods from each priority on, as 0=20,2000000000=10.
-    #[arg(long, value_name = "PRIORITY=SECONDS,...", allow_hyphen_values = true)]
-    shutdown_grace_period_by_pod_priority: Option<String>,
+    #[command(flatten)]
+    bands: BandArgs,
 }
 
 /// The form of the output.
@@ -55,7 +71,7 @@ pub enum Output {
     Json,
 }
 
-impl CheckArgs {
+impl BandArgs {
     /// The bands that the flags make.
     pub fn bands(&self) -> Result<Option<Bands>, BandsError> {
         let flags = BandFlags {
@@ -64,6 +80,13 @@ impl CheckArgs {
             by_priority: self.shutdown_grace_period_by_pod_priority.clone(),
         };
         flags.bands()
+    }
+}
+
+impl CheckArgs {
+    /// The bands that the flags make.
+    pub fn bands(&self) -> Result<Option<Bands>, BandsError> {
+        self.bands.bands()
     }
 }
 
@@ -81,7 +104,9 @@ mod tests {
     fn the_flags_make_bands() {
         let bands = |flags: &[&str]| {
             let line = ["epilogue-agent", "check"].iter().chain(flags);
-            let Command::Check(args) = Args::parse_from(line).command;
+            let Command::Check(args) = Args::parse_from(line).command else {
+                panic!("must be check")
+            };
             args.bands().map(|bands| bands.map_or_else(String::new, |bands| bands.to_string()))
         };
         assert_eq!(bands(&[]).expect("must be bands"), "0=20,2000000000=10");

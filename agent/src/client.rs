@@ -4,29 +4,18 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
-use epilogue_runtime::health::Flag;
-use http::{HeaderMap, Request, Response, header};
+use http::{HeaderMap, Response, header};
 use hyper::body::Incoming;
 use jiff::Timestamp;
 use jiff::fmt::rfc2822::DateTimeParser;
 use kube::Client;
 use kube::client::ConfigExt as _;
 use thiserror::Error;
-use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tower::{BoxError, ServiceBuilder};
 
 use crate::link::{ConnectError, Link, Target};
-
-/// Time between two requests that only keep the way to the API warm: route, token,
-/// authorization, and the server's clock.
-const WARM_EVERY: Duration = Duration::from_secs(15);
-/// How long such a request may take.
-const WARM_MAX: Duration = Duration::from_secs(5);
-/// Answered with a few bytes, without a look into the store, to everybody who is known.
-const WARM_PATH: &str = "/version";
 
 /// Told the API server's clock whenever a reply carries it.
 pub type OnServerTime = Arc<dyn Fn(Timestamp) + Send + Sync>;
@@ -74,37 +63,6 @@ impl LinkedClient {
     /// Keeps the connection open until `token` is cancelled.
     pub async fn keep(self, token: CancellationToken) {
         self.link.keep(token).await;
-    }
-
-    /// Asks the API for next to nothing, again and again, and says in `reachable` whether it
-    /// answered.
-    pub async fn keep_warm(self, reachable: Flag, token: CancellationToken) {
-        let mut ticks = tokio::time::interval(WARM_EVERY);
-        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        loop {
-            tokio::select! {
-                () = token.cancelled() => return,
-                _ = ticks.tick() => {}
-            }
-            match self.ping().await {
-                Ok(()) => reachable.pass(),
-                Err(why) => {
-                    tracing::debug!(why, "the API did not answer");
-                    reachable.fail(why);
-                }
-            }
-        }
-    }
-
-    async fn ping(&self) -> Result<(), String> {
-        let request = Request::get(WARM_PATH).body(Vec::new());
-        let request = request.expect("a literal path must make a request");
-        match timeout(WARM_MAX, self.client.request_text(request)).await {
-            Ok(reply) => {
-                reply.map(drop).map_err(|error| epilogue_runtime::classify::classify(error).message)
-            }
-            Err(_) => Err(format!("no answer within {} s", WARM_MAX.as_secs())),
-        }
     }
 }
 

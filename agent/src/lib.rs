@@ -12,6 +12,7 @@ pub mod host;
 pub mod link;
 pub mod metrics;
 pub mod reversal;
+pub mod run;
 pub mod sink;
 pub mod source;
 mod table;

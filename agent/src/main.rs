@@ -3,20 +3,48 @@
 use std::process::ExitCode;
 
 use clap::Parser as _;
-use epilogue_agent::args::{Args, Command};
-use epilogue_agent::check;
+use epilogue_agent::args::{Args, CheckArgs, Command, RunArgs};
+use epilogue_agent::{check, run};
+use epilogue_runtime::telemetry;
 
 fn main() -> ExitCode {
-    let Command::Check(args) = Args::parse().command;
+    match Args::parse().command {
+        Command::Run(args) => run_agent(args),
+        Command::Check(args) => run_check(args),
+    }
+}
+
+fn run_agent(args: RunArgs) -> ExitCode {
+    if let Err(error) = telemetry::init(args.log_format, &args.log_level) {
+        eprintln!("epilogue-agent: {error}");
+        return ExitCode::FAILURE;
+    }
+    let config = match args.config() {
+        Ok(config) => config,
+        Err(error) => return wrong(&error),
+    };
+    match run::run(config) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!(error = format!("{error:#}"), "ended");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run_check(args: CheckArgs) -> ExitCode {
     let bands = match args.bands() {
         Ok(bands) => bands,
-        Err(error) => {
-            eprintln!("epilogue-agent: {error}");
-            return ExitCode::from(2);
-        }
+        Err(error) => return wrong(&error),
     };
     check::run(args, bands).unwrap_or_else(|error| {
         eprintln!("epilogue-agent: {error:#}");
         ExitCode::FAILURE
     })
+}
+
+/// The command line says nothing that could be done.
+fn wrong(error: &dyn std::error::Error) -> ExitCode {
+    eprintln!("epilogue-agent: {error}");
+    ExitCode::from(2)
 }

@@ -15,6 +15,7 @@ pub mod eventually;
 pub mod install;
 pub mod kubeconfig;
 pub mod namespace;
+pub mod network;
 pub mod node_table;
 pub mod nodes;
 pub mod paths;

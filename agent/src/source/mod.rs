@@ -3,6 +3,7 @@
 pub mod kubelet;
 mod kubelet_config;
 mod kubelet_http;
+pub mod lease;
 mod listeners;
 pub mod logind;
 pub mod logind_session;

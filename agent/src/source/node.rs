@@ -1,7 +1,5 @@
 //! The node's own object: what of ours is on it, and what the kubelet says of itself.
-//!
-//! The kubelet's lease is not read: it lies in a namespace that the agent has no permission for,
-//! and the kubelet's health endpoint says the same and sooner. (spec/node-agent.md §9.11)
+//! (spec/node-agent.md §8.2)
 
 use agent_core::protocol::event::{Event, NodeView};
 use epilogue_common::names::node::SHUTTING_DOWN_TAINT;

@@ -1,0 +1,353 @@
+//! The flags of `run`.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use agent_core::pod::PodUid;
+use agent_core::shutdown::bands::{Bands, BandsError};
+use agent_core::shutdown::candidates::BarePods;
+use clap::{ArgAction, ValueEnum};
+use epilogue_runtime::admin::BindAddress;
+use epilogue_runtime::client::ClientOptions;
+use epilogue_runtime::pacing::Pace;
+use epilogue_runtime::telemetry::{LogFilter, LogFormat};
+use thiserror::Error;
+
+use super::BandArgs;
+use crate::cri::Sockets;
+
+/// Where the kernel keeps the name that the host goes by.
+const HOSTNAME_FILE: &str = "proc/sys/kernel/hostname";
+/// `system-cluster-critical`: what is more critical keeps the node itself alive.
+const PRIORITY_MAX: i32 = 2_000_000_000;
+/// The length of an object's name.
+const NAME_CHARS_MAX: usize = 253;
+
+/// The flags of `run`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct RunArgs {
+    /// Name of this node in the API. Without it: the host's name in lower case.
+    #[arg(long, value_name = "NAME", env = "NODE_NAME")]
+    node_name: Option<String>,
+    /// Kubeconfig file. Without it: the pod's service account, or what kubectl would use.
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// Directory under which the host's files lie.
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    root: PathBuf,
+    /// D-Bus address of the system bus. Without it: /run/dbus/system_bus_socket under --root.
+    #[arg(long, value_name = "ADDRESS", env = "DBUS_SYSTEM_BUS_ADDRESS")]
+    bus_address: Option<String>,
+    /// Directory of the journal, which must outlive a reboot; under --root.
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/epilogue-agent")]
+    state_dir: PathBuf,
+    /// What to do when the node shuts down: end pods and report, or only say what would be done.
+    #[arg(long, value_name = "MODE", default_value = "enforce")]
+    shutdown: Enforcement,
+    #[command(flatten)]
+    bands: BandArgs,
+    /// Pods of a higher priority are left to the system where the agent ends pods through the
+    /// API, such as those of class system-node-critical.
+    #[arg(long, value_name = "PRIORITY", default_value_t = PRIORITY_MAX,
+          allow_hyphen_values = true)]
+    priority_max: i32,
+    /// What happens to pods without a controller where the agent ends pods through the API:
+    /// nobody creates them again.
+    #[arg(long, value_name = "POLICY", default_value = "leave")]
+    bare_pods: BarePodsPolicy,
+    /// Let logind wait as long as the pods need, by a drop-in below /etc/systemd/logind.conf.d.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_value_t = true, default_missing_value = "true", action = ArgAction::Set)]
+    raise_delay: bool,
+    /// The container runtime's socket, as for the kubelet. Without it: the one of the usual places
+    /// under --root. Empty for none, and then nothing is done for a kubelet that is dead.
+    #[arg(long, value_name = "ENDPOINT")]
+    runtime_endpoint: Option<String>,
+    /// The kubelet's unit in systemd.
+    #[arg(long, value_name = "UNIT", default_value = "kubelet.service")]
+    kubelet_unit: String,
+    /// Where the kubelet serves /healthz; empty for nowhere.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:10248")]
+    kubelet_healthz_address: String,
+    /// Where the kubelet serves /configz; empty for nowhere.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:10250")]
+    kubelet_address: String,
+    /// Where /livez, /readyz and /metrics are served; 0 for nowhere. The agent is in the host's
+    /// network: on all addresses, they are served to all.
+    #[arg(long, alias = "admin-address", value_name = "ADDRESS", default_value = "127.0.0.1:9465")]
+    metrics_bind_address: BindAddress,
+    /// Form of the log: json, or text for people.
+    #[arg(long, value_name = "FORMAT", default_value = "json")]
+    pub log_format: LogFormat,
+    /// What is logged: a level, or target=level, separated by commas.
+    #[arg(long, value_name = "FILTER", default_value = "info")]
+    pub log_level: LogFilter,
+    /// UID of the agent's own pod, where it runs as one.
+    #[arg(long, value_name = "UID", env = "POD_UID", hide = true)]
+    pod_uid: Option<String>,
+}
+
+/// Whether the agent acts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Enforcement {
+    /// It does.
+    Enforce,
+    /// It says what it would do.
+    Observe,
+}
+
+/// What happens to pods without a controller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum BarePodsPolicy {
+    /// Nothing: they end with the node.
+    Leave,
+    /// They are deleted.
+    Delete,
+    /// They end as Failed with reason DeadlineExceeded, and stay in the API.
+    DeadlineLever,
+}
+
+/// What the arguments come to.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The node's name.
+    pub node: String,
+    /// How to reach the API.
+    pub client: ClientOptions,
+    /// Where the host's files lie.
+    pub root: PathBuf,
+    /// The system bus, if not where it usually is.
+    pub bus_address: Option<String>,
+    /// The journal's directory.
+    pub state_dir: PathBuf,
+    /// The bands; none turns the ending of pods off.
+    pub bands: Option<Bands>,
+    /// Whether to act.
+    pub enforce: bool,
+    /// Pods above are left alone.
+    pub priority_max: i32,
+    /// What happens to pods without a controller.
+    pub bare_pods: BarePods,
+    /// Whether logind's drop-in may be written.
+    pub raise_delay: bool,
+    /// The container runtime, if it may be used.
+    pub runtime: Option<Sockets>,
+    /// The kubelet's unit.
+    pub kubelet_unit: String,
+    /// Where the kubelet serves `/healthz`, if it does.
+    pub kubelet_healthz: Option<SocketAddr>,
+    /// Where the kubelet serves `/configz`, if it does.
+    pub kubelet_configz: Option<SocketAddr>,
+    /// Where the admin server listens.
+    pub bind: BindAddress,
+    /// The agent's own pod.
+    pub own_pod: Option<PodUid>,
+}
+
+/// Why the arguments do not go together.
+#[derive(Debug, Error)]
+pub enum RunArgsError {
+    /// The bands do not.
+    #[error(transparent)]
+    Bands(#[from] BandsError),
+    /// The host does not say its name.
+    #[error("cannot read the host's name from {path}; give --node-name")]
+    HostName {
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A name that no node can have.
+    #[error(
+        "--node-name {0:?} cannot be a node's name; give the one that `kubectl get nodes` shows"
+    )]
+    NodeName(String),
+    /// The endpoint is no socket.
+    #[error(
+        "--runtime-endpoint {0:?} is no socket; give unix:///PATH, or an empty one to leave the \
+         runtime alone"
+    )]
+    RuntimeEndpoint(String),
+    /// An address of the kubelet is none.
+    #[error("--{flag} {text:?} is no address; give IP:PORT, or an empty one for none")]
+    Address {
+        /// The flag.
+        flag: &'static str,
+        /// Its value.
+        text: String,
+    },
+    /// The unit is none.
+    #[error(
+        "--kubelet-unit {0:?} is no unit; give its full name, such as kubelet.service or \
+         k3s.service"
+    )]
+    KubeletUnit(String),
+    /// A directory that depends on where the program was started.
+    #[error("--{flag} {path} must begin with /")]
+    Relative {
+        /// The flag.
+        flag: &'static str,
+        /// Its value.
+        path: PathBuf,
+    },
+}
+
+impl RunArgs {
+    /// What the arguments come to, if they go together.
+    pub fn config(self) -> Result<Config, RunArgsError> {
+        let user_agent = concat!("epilogue-agent/", env!("CARGO_PKG_VERSION")).to_owned();
+        let under_root = absolute("state-dir", &self.state_dir)?;
+        if !self.kubelet_unit.ends_with(".service") || self.kubelet_unit.contains('/') {
+            return Err(RunArgsError::KubeletUnit(self.kubelet_unit));
+        }
+        Ok(Config {
+            node: node_name(self.node_name, &self.root)?,
+            state_dir: self.root.join(under_root),
+            bands: self.bands.bands()?,
+            enforce: self.shutdown == Enforcement::Enforce,
+            priority_max: self.priority_max,
+            bare_pods: match self.bare_pods {
+                BarePodsPolicy::Leave => BarePods::Leave,
+                BarePodsPolicy::Delete => BarePods::Delete,
+                BarePodsPolicy::DeadlineLever => BarePods::DeadlineLever,
+            },
+            raise_delay: self.raise_delay,
+            runtime: runtime(self.runtime_endpoint, &self.root)?,
+            kubelet_unit: self.kubelet_unit,
+            kubelet_healthz: address("kubelet-healthz-address", &self.kubelet_healthz_address)?,
+            kubelet_configz: address("kubelet-address", &self.kubelet_address)?,
+            bind: self.metrics_bind_address,
+            own_pod: self.pod_uid.filter(|uid| !uid.is_empty()).map(PodUid),
+            client: ClientOptions {
+                kubeconfig: self.kubeconfig,
+                user_agent,
+                pace: Pace::default(),
+            },
+            root: self.root,
+            bus_address: self.bus_address,
+        })
+    }
+}
+
+fn absolute<'a>(flag: &'static str, path: &'a Path) -> Result<&'a Path, RunArgsError> {
+    path.strip_prefix("/").map_err(|_| RunArgsError::Relative { flag, path: path.to_owned() })
+}
+
+/// A kubelet without an override takes the host's name in lower case.
+fn node_name(given: Option<String>, root: &Path) -> Result<String, RunArgsError> {
+    let name = given.map_or_else(|| host_name(root), Ok)?;
+    let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
+    if name.is_empty() || name.len() > NAME_CHARS_MAX || !name.chars().all(good) {
+        return Err(RunArgsError::NodeName(name));
+    }
+    Ok(name)
+}
+
+fn host_name(root: &Path) -> Result<String, RunArgsError> {
+    let path = root.join(HOSTNAME_FILE);
+    let text = std::fs::read_to_string(&path);
+    text.map(|text| text.trim().to_lowercase())
+        .map_err(|source| RunArgsError::HostName { path, source })
+}
+
+fn runtime(endpoint: Option<String>, root: &Path) -> Result<Option<Sockets>, RunArgsError> {
+    let Some(text) = endpoint else { return Ok(Some(Sockets::new(None, root))) };
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let endpoint = text.parse().map_err(|_| RunArgsError::RuntimeEndpoint(text))?;
+    Ok(Some(Sockets::new(Some(endpoint), root)))
+}
+
+fn address(flag: &'static str, text: &str) -> Result<Option<SocketAddr>, RunArgsError> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let bad = |_| RunArgsError::Address { flag, text: text.to_owned() };
+    text.parse().map(Some).map_err(bad)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Args, Command};
+    use clap::Parser as _;
+
+    fn config(flags: &[&str]) -> Result<Config, String> {
+        let line = ["epilogue-agent", "run"].iter().chain(flags);
+        let args = Args::try_parse_from(line).map_err(|error| error.to_string())?;
+        let Command::Run(args) = args.command else { panic!("must be run") };
+        args.config().map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn without_flags_the_agent_acts_and_keeps_to_itself() {
+        let config = config(&["--node-name=n1"]).expect("must be valid");
+        assert!(config.enforce && config.raise_delay);
+        assert_eq!(config.node, "n1");
+        assert_eq!(config.bare_pods, BarePods::Leave);
+        assert_eq!(config.priority_max, 2_000_000_000);
+        assert_eq!(config.state_dir, Path::new("/var/lib/epilogue-agent"));
+        assert!(format!("{:?}", config.runtime).contains("/run/containerd/containerd.sock"));
+        assert_eq!(config.bind.to_string(), "127.0.0.1:9465");
+    }
+
+    #[test]
+    fn given_values_arrive() {
+        let config = config(&[
+            "--node-name=n1",
+            "--root=/host",
+            "--shutdown=observe",
+            "--bare-pods=deadline-lever",
+            "--raise-delay=false",
+            "--runtime-endpoint=/run/crio/crio.sock",
+            "--kubelet-healthz-address=",
+            "--priority-max=-1",
+            "--shutdown-grace-period=0",
+            "--admin-address=0",
+        ])
+        .expect("must be valid");
+        assert!(!config.enforce && !config.raise_delay && config.bands.is_none());
+        assert_eq!((config.bare_pods, config.priority_max), (BarePods::DeadlineLever, -1));
+        assert!(format!("{:?}", config.runtime).contains("[\"/run/crio/crio.sock\"]"));
+        assert!(config.kubelet_healthz.is_none() && config.bind == BindAddress::Off);
+        assert_eq!(config.state_dir, Path::new("/host/var/lib/epilogue-agent"));
+    }
+
+    #[test]
+    fn the_node_is_named_as_its_host() {
+        let root = tempfile::tempdir().expect("must be creatable");
+        let path = root.path().join(HOSTNAME_FILE);
+        let name = || node_name(None, root.path());
+        assert!(name().expect_err("must fail").to_string().contains("give --node-name"));
+        std::fs::create_dir_all(path.parent().expect("must have one")).expect("must be creatable");
+        std::fs::write(path, "Node-7.Example\n").expect("must be writable");
+        assert_eq!(name().expect("must be read"), "node-7.example");
+    }
+
+    #[test]
+    fn what_means_nothing_names_the_flag_and_the_remedy() {
+        let table: [(&[&str], &[&str]); 9] = [
+            (&["--node-name=N 1"], &["--node-name", "kubectl get nodes"]),
+            (&["--runtime-endpoint=tcp://x"], &["--runtime-endpoint", "unix:///PATH"]),
+            (&["--kubelet-address=x"], &["--kubelet-address", "IP:PORT"]),
+            (&["--kubelet-unit=k3s"], &["--kubelet-unit", "k3s.service"]),
+            (&["--state-dir=state"], &["--state-dir", "begin with /"]),
+            (&["--shutdown=enforced"], &["enforce", "observe"]),
+            (&["--bare-pods=kill"], &["--bare-pods", "deadline-lever"]),
+            (&["--metrics-bind-address=9465"], &["--metrics-bind-address", ":PORT"]),
+            (&["--shutdown-grace-perod=1s"], &["--shutdown-grace-period"]),
+        ];
+        for (flags, words) in table {
+            let flags: Vec<_> =
+                ["--node-name=n1"].into_iter().chain(flags.iter().copied()).collect();
+            let flags = if flags[1].starts_with("--node-name") { &flags[1..] } else { &flags };
+            let error = config(flags).expect_err("must be refused");
+            for word in words {
+                assert!(error.contains(word), "{flags:?}: {error}");
+            }
+        }
+    }
+}

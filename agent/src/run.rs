@@ -1,0 +1,340 @@
+//! `epilogue-agent run`: puts the parts together, starts them, and ends when the driver does.
+
+mod sinks;
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use agent_core::agent::{Agent, LockState, Settings, Status};
+use agent_core::protocol::event::Event;
+use anyhow::Context as _;
+use epilogue_runtime::admin::Admin;
+use epilogue_runtime::health::{Checks, Flag};
+use epilogue_runtime::signals::Signals;
+use epilogue_runtime::tasks::TaskGroup;
+use epilogue_runtime::{client, process};
+use jiff::Timestamp;
+use kube::Client;
+use prometheus::Registry;
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::args::Config;
+use crate::client::LinkedClient;
+use crate::clock::Clock;
+use crate::cri::Runtime;
+use crate::driver::{Driver, Parts, Shown};
+use crate::host::Host;
+use crate::metrics::{Metrics, StatusCollector};
+use crate::sink::api::ApiSink;
+use crate::sink::events::{EventSink, EventWriter};
+use crate::sink::journal::JournalSink;
+use crate::sink::logind::LogindSink;
+use crate::source::kubelet::{Configz, KubeletSettings, KubeletSource};
+use crate::source::lease::LeaseAge;
+use crate::source::logind::OurLock;
+use crate::source::logind_session::LogindSession;
+use crate::source::watch::Deaf;
+use crate::source::{lease, node, pods};
+use sinks::AllSinks;
+
+/// Facts that wait for the core; more wait at their source.
+const EVENTS_MAX: usize = 1024;
+/// API calls at once: what a server lets one client do beside others. (§9.4)
+const IN_FLIGHT_MAX: usize = 32;
+/// How long tasks may take to end once the driver has.
+const END_MAX: Duration = Duration::from_secs(3);
+/// Threads for what blocks: the journal, files of the host, names.
+const BLOCKING_THREADS_MAX: usize = 4;
+/// A difference below this is the half second that the server's clock is cut to.
+const OFFSET_MS_MIN: i64 = 1_000;
+/// What the build was made from, where the build knows.
+const REVISION: &str = match option_env!("EPILOGUE_REVISION") {
+    Some(revision) => revision,
+    None => "unknown",
+};
+
+/// What tasks share.
+struct Shared {
+    config: Config,
+    host: Host,
+    bus_address: String,
+    clock: Clock,
+    reads: LinkedClient,
+    writes: LinkedClient,
+    /// The token to show to the kubelet, where there is one.
+    token_file: Option<String>,
+    words: OurLock,
+    registry: Registry,
+    metrics: Metrics,
+    status: watch::Receiver<Status>,
+    hurry: watch::Receiver<bool>,
+    events: mpsc::Sender<Event>,
+}
+
+/// What a watch needs.
+#[derive(Clone)]
+struct Watch {
+    client: Client,
+    node: String,
+    hurry: watch::Receiver<bool>,
+    events: mpsc::Sender<Event>,
+}
+
+/// Runs the agent until it is told to end.
+pub fn run(config: Config) -> anyhow::Result<()> {
+    // One thread: there is little to do, and less memory to do it with.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(BLOCKING_THREADS_MAX)
+        .build()
+        .context("cannot start the runtime")?;
+    runtime.block_on(async {
+        let signals = Signals::install()?;
+        let stop = CancellationToken::new();
+        signals.guard(&stop, work(config, stop.clone())).await
+    })
+}
+
+async fn work(config: Config, stop: CancellationToken) -> anyhow::Result<()> {
+    let host = Host::new(config.root.clone());
+    let boot_id = host.boot_id().context("the kernel does not say which boot this is")?;
+    let journal = JournalSink::open(&config.state_dir).await;
+    for note in &journal.notes {
+        tracing::warn!(dir = %config.state_dir.display(), note, "of the journal");
+    }
+    let shown = Shown { status: watch::Sender::default(), hurry: watch::Sender::new(false) };
+    let (sender, events) = mpsc::channel(EVENTS_MAX);
+    let shared = Shared::new(config, host, &shown, sender).await?;
+    let config = &shared.config;
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        revision = REVISION,
+        node = config.node,
+        enforce = config.enforce,
+        journal = journal.records.len(),
+        "starting"
+    );
+    let settings = Settings {
+        boot_id,
+        own_pod: config.own_pod.clone(),
+        bands: config.bands.clone(),
+        priority_max: config.priority_max,
+        bare_pods: config.bare_pods,
+        runtime: config.runtime.is_some(),
+        raise_delay: config.raise_delay,
+        enforce: config.enforce,
+        in_flight_max: IN_FLIGHT_MAX,
+    };
+    let agent = Agent::new(settings, &journal.records, shared.clock.now());
+    let mut group = TaskGroup::new(CancellationToken::new());
+    let reachable = Flag::failing("not asked yet");
+    shared.serve(&reachable, &mut group).await?;
+    let writer = shared.drive(agent, journal.sink, events, shown, stop, &mut group);
+    shared.listen(writer, reachable, &mut group);
+    let ended = group.run(END_MAX).await;
+    tracing::info!("ended");
+    Ok(ended?)
+}
+
+impl Shared {
+    async fn new(
+        config: Config,
+        host: Host,
+        shown: &Shown,
+        events: mpsc::Sender<Event>,
+    ) -> anyhow::Result<Self> {
+        let offset = Arc::new(AtomicI64::new(0));
+        let clock = Clock::new(Arc::clone(&offset));
+        let api = client::config(&config.client).await?;
+        let on_time: crate::client::OnServerTime = Arc::new(move |time| correct(&offset, time));
+        let reads = LinkedClient::new(&api, Arc::clone(&on_time))?;
+        let writes = LinkedClient::new(&api, on_time)?;
+        let registry = Registry::new();
+        process::register(&registry, env!("CARGO_PKG_VERSION"), REVISION)?;
+        let metrics = Metrics::new(&registry)?;
+        registry.register(Box::new(StatusCollector::new(shown.status.subscribe())?))?;
+        let bus_address = config.bus_address.clone().unwrap_or_else(|| host.bus_address());
+        Ok(Self {
+            host,
+            bus_address,
+            words: OurLock::new(clock.now().boot),
+            clock,
+            reads,
+            writes,
+            token_file: api.auth_info.token_file,
+            registry,
+            metrics,
+            status: shown.status.subscribe(),
+            hurry: shown.hurry.subscribe(),
+            events,
+            config,
+        })
+    }
+
+    async fn serve(&self, reachable: &Flag, group: &mut TaskGroup) -> anyhow::Result<()> {
+        let live = Checks::new().with("ping", || Ok(()));
+        let ready = ready(&self.status).with_flag("api", reachable);
+        let admin = Admin::bind(&self.config.bind, live, ready, self.registry.clone()).await?;
+        if let Some(address) = admin.local_addr() {
+            tracing::info!(%address, "serving /livez, /readyz and /metrics");
+        }
+        group.spawn("admin", admin.serve(group.token()));
+        Ok(())
+    }
+
+    /// Starts the driver, whose end is the end of all.
+    fn drive(
+        &self,
+        agent: Agent,
+        journal: JournalSink,
+        events: mpsc::Receiver<Event>,
+        shown: Shown,
+        stop: CancellationToken,
+        group: &mut TaskGroup,
+    ) -> EventWriter {
+        let node = self.config.node.clone();
+        let metrics = self.metrics.clone();
+        let (notices, writer) =
+            EventSink::new(self.reads.client.clone(), &node, self.status.clone(), metrics.clone());
+        let bus_address = self.bus_address.clone();
+        let logind = LogindSink::new(bus_address, self.host.clone(), self.words.clone());
+        let api = metrics.api().clone();
+        let sinks = AllSinks {
+            api: ApiSink::new(self.writes.client.clone(), node.clone(), api),
+            notices,
+            logind: Arc::new(logind),
+            journal,
+            runtime: self.config.runtime.clone().map(Runtime::new),
+        };
+        let clock = self.clock.clone();
+        let clock = Box::new(move || clock.now());
+        let driver = Driver::new(Parts { agent, node, clock, events, sinks, metrics, shown });
+        let token = group.token();
+        group.spawn("driver", async move {
+            let ended = driver.run(stop).await;
+            if ended.is_ok() {
+                token.cancel();
+            }
+            ended
+        });
+        writer
+    }
+
+    /// Starts what brings facts and keeps connections.
+    fn listen(&self, writer: EventWriter, reachable: Flag, group: &mut TaskGroup) {
+        let token = group.token();
+        for (name, linked) in [("reads", &self.reads), ("writes", &self.writes)] {
+            let keep = linked.clone().keep(token.clone());
+            group.spawn(format!("connection for {name}"), endless(keep));
+        }
+        group.spawn("events", endless(writer.run(token.clone())));
+
+        let session = LogindSession::new(self.bus_address.clone(), self.words.clone());
+        let changes = session.changes();
+        group.spawn("logind", endless(session.run(self.events.clone(), token.clone())));
+        let age = LeaseAge::default();
+        let kubelet = self.kubelet(age.clone());
+        let (events, stop) = (self.events.clone(), token.clone());
+        let asking = async move { kubelet.run(changes, events, stop).await };
+        group.spawn("kubelet", endless(asking));
+
+        let (node, client) = (self.config.node.clone(), self.writes.client.clone());
+        let ended = token.clone();
+        group.spawn("lease", async move {
+            tokio::select! {
+                () = ended.cancelled() => Ok::<_, Infallible>(()),
+                never = lease::run(client, &node, age, reachable) => match never {},
+            }
+        });
+        let watch = self.watch();
+        let (ended, it) = (token.clone(), watch.clone());
+        group.spawn("watch of pods", async move {
+            told(ended, pods::run(it.client, &it.node, it.hurry, it.events)).await
+        });
+        group.spawn("watch of the node", async move {
+            told(token, node::run(watch.client, &watch.node, watch.hurry, watch.events)).await
+        });
+    }
+
+    fn watch(&self) -> Watch {
+        Watch {
+            client: self.reads.client.clone(),
+            node: self.config.node.clone(),
+            hurry: self.hurry.clone(),
+            events: self.events.clone(),
+        }
+    }
+
+    fn kubelet(&self, age: LeaseAge) -> KubeletSource {
+        let configz = self.config.kubelet_configz.zip(self.token_file.as_ref());
+        let settings = KubeletSettings {
+            unit: self.config.kubelet_unit.clone(),
+            healthz: self.config.kubelet_healthz,
+            configz: configz.map(|(address, token)| Configz { address, token: token.into() }),
+        };
+        let age = Box::new(move || age.get());
+        KubeletSource::new(settings, self.bus_address.clone(), self.host.clone(), age)
+    }
+}
+
+/// What readiness depends on: that a shutdown now would be heard, delayed, and known whom it
+/// concerns.
+fn ready(status: &watch::Receiver<Status>) -> Checks {
+    let check = |test: fn(&Status) -> bool, why: &'static str| {
+        let status = status.clone();
+        move || if test(&status.borrow()) { Ok(()) } else { Err(why.to_owned()) }
+    };
+    Checks::new()
+        .with("logind", check(|status| status.logind, "logind is not connected"))
+        .with("lock", check(has_lock, "no delay lock is held"))
+        .with("pods", check(|status| status.pods_listed, "the node's pods are not listed yet"))
+}
+
+/// In a shutdown the lock goes when it should.
+fn has_lock(status: &Status) -> bool {
+    status.lock == LockState::Held || status.preparing
+}
+
+/// Takes over the server's clock, which replies carry cut to the second.
+fn correct(offset_ms: &AtomicI64, server: Timestamp) {
+    let ahead = server.as_millisecond() + 500 - Timestamp::now().as_millisecond();
+    if (ahead - offset_ms.load(Ordering::Relaxed)).abs() > OFFSET_MS_MIN {
+        tracing::info!(ahead_ms = ahead, "the API server's clock differs, taking it over");
+        offset_ms.store(ahead, Ordering::Relaxed);
+    }
+}
+
+/// Watches until the end is asked for; nobody listening before then is an error.
+async fn told(token: CancellationToken, watching: impl Future<Output = Deaf>) -> Result<(), Deaf> {
+    tokio::select! {
+        () = token.cancelled() => Ok(()),
+        deaf = watching => Err(deaf),
+    }
+}
+
+/// A task that ends when the end is asked for, and cannot fail.
+async fn endless(task: impl Future<Output = ()>) -> Result<(), Infallible> {
+    task.await;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_server_s_clock_is_taken_over_only_where_it_differs() {
+        let offset = AtomicI64::new(0);
+        correct(&offset, Timestamp::now());
+        assert_eq!(offset.load(Ordering::Relaxed), 0);
+        let ahead = Timestamp::now() + Duration::from_mins(5);
+        correct(&offset, ahead);
+        let taken = offset.load(Ordering::Relaxed);
+        assert!((299_000..=301_000).contains(&taken), "{taken}");
+        correct(&offset, ahead);
+        assert_eq!(offset.load(Ordering::Relaxed), taken);
+    }
+}

@@ -1,0 +1,75 @@
+//! All sinks together: which one takes an action, and which actions wait for each other.
+
+use std::sync::Arc;
+
+use agent_core::protocol::action::{Action, Notice};
+use agent_core::protocol::event::{ActionResult, Now};
+use epilogue_common::outcome::{Failure, FailureKind};
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+
+use crate::cri::Runtime;
+use crate::driver::{Lane, Sinks};
+use crate::sink::api::ApiSink;
+use crate::sink::events::EventSink;
+use crate::sink::journal::JournalSink;
+use crate::sink::logind::LogindSink;
+
+/// The sinks.
+pub(super) struct AllSinks {
+    pub(super) api: ApiSink,
+    pub(super) notices: EventSink,
+    pub(super) logind: Arc<LogindSink>,
+    pub(super) journal: JournalSink,
+    /// None where it may not be used.
+    pub(super) runtime: Option<Runtime>,
+}
+
+impl Sinks for AllSinks {
+    fn lane(&self, action: &Action) -> Lane {
+        match action {
+            Action::TakeLock | Action::ReleaseLock | Action::RaiseDelay { .. } => Lane::Logind,
+            Action::Journal(_) | Action::CloseJournal => Lane::Journal,
+            _ => Lane::Free,
+        }
+    }
+
+    fn carry_out(&self, action: Action) -> BoxFuture<'static, ActionResult> {
+        match self.lane(&action) {
+            Lane::Logind => {
+                let logind = Arc::clone(&self.logind);
+                async move { logind.carry_out(&action).await }.boxed()
+            }
+            Lane::Journal => {
+                let journal = self.journal.clone();
+                async move { journal.carry_out(&action).await }.boxed()
+            }
+            Lane::Free => match action {
+                Action::StopPod { .. } | Action::InspectPod(_) => {
+                    runtime(self.runtime.clone(), action).boxed()
+                }
+                action => {
+                    let api = self.api.clone();
+                    async move { api.carry_out(action).await }.boxed()
+                }
+            },
+        }
+    }
+
+    fn tell(&self, notice: Notice, now: Now) {
+        self.notices.tell(notice, now.wall);
+    }
+}
+
+async fn runtime(runtime: Option<Runtime>, action: Action) -> ActionResult {
+    match (runtime, action) {
+        (Some(runtime), Action::InspectPod(pod)) => runtime.inspect_pod(&pod).await,
+        (Some(runtime), Action::StopPod { pod, grace_seconds, sidecars }) => {
+            runtime.stop_pod(&pod, grace_seconds, &sidecars).await
+        }
+        _ => {
+            let words = "no container runtime may be used";
+            ActionResult::Runtime(Err(Failure::new(FailureKind::Other, words)))
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! The kubelet's lease on the node: a sign of life of the kubelet, and, because it is read over
+//! the connection that writes go over, one of the way to the API: it keeps route, token and
+//! authorization warm and brings the server's clock. (spec/node-agent.md §8.2, §9.7)
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use epilogue_common::outcome::{FailureKind, Outcome};
+use epilogue_runtime::classify::classify;
+use epilogue_runtime::health::Flag;
+use http::Request;
+use jiff::Timestamp;
+use kube::Client;
+use parking_lot::Mutex;
+use serde::Deserialize;
+use tokio::time::{Instant, MissedTickBehavior, timeout};
+
+/// Time between two reads.
+const PERIOD: Duration = Duration::from_secs(15);
+/// How long one may take.
+const READ_MAX: Duration = Duration::from_secs(5);
+/// An age that was read longer ago says nothing of now.
+const SEEN_AGE_MAX: Duration = Duration::from_secs(40);
+
+/// The age of the lease when it was last read, and when that was.
+#[derive(Clone, Debug, Default)]
+pub struct LeaseAge(Arc<Mutex<Option<(Duration, Instant)>>>);
+
+#[derive(Debug, Deserialize)]
+struct Lease {
+    #[serde(default)]
+    spec: Spec,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Spec {
+    renew_time: Option<String>,
+}
+
+impl LeaseAge {
+    /// How long ago the lease was renewed when it was last seen; none if it could not be read of
+    /// late: without the API its age would only seem to grow.
+    pub fn get(&self) -> Option<Duration> {
+        let (age, seen) = (*self.0.lock())?;
+        (seen.elapsed() <= SEEN_AGE_MAX).then_some(age)
+    }
+}
+
+/// Reads the node's lease again and again; says in `reachable` whether the API answers.
+pub async fn run(client: Client, node: &str, age: LeaseAge, reachable: Flag) -> Infallible {
+    let path = format!("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{node}");
+    let mut ticks = tokio::time::interval(PERIOD);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        match timeout(READ_MAX, read(&client, &path)).await {
+            Ok(Ok(renewed)) => {
+                reachable.pass();
+                let seen = renewed.map(|at| (since(at), Instant::now()));
+                *age.0.lock() = seen;
+            }
+            Ok(Err(why)) => reachable.fail(why),
+            Err(_) => reachable.fail(format!("no answer within {} s", READ_MAX.as_secs())),
+        }
+    }
+}
+
+/// When the lease was renewed, by the kubelet's clock, which is also ours. A server that refuses
+/// to show it is there, too.
+async fn read(client: &Client, path: &str) -> Result<Option<Timestamp>, String> {
+    let request = Request::get(path).body(Vec::new()).map_err(|error| error.to_string())?;
+    let lease: Outcome<Lease> = client.request(request).await.map_err(classify);
+    match lease {
+        Ok(lease) => Ok(lease.spec.renew_time.and_then(|text| text.parse().ok())),
+        Err(failure) => match failure.kind {
+            FailureKind::NotFound | FailureKind::Forbidden => Ok(None),
+            _ => Err(failure.message),
+        },
+    }
+}
+
+fn since(at: Timestamp) -> Duration {
+    Duration::try_from(Timestamp::now().duration_since(at)).unwrap_or(Duration::ZERO)
+}
