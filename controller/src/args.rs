@@ -17,6 +17,8 @@ use thiserror::Error;
 
 use controller_core::go_duration::GoDuration;
 
+use crate::podgc::args::{PodGcArgs, PodGcConfig};
+
 /// Workers beyond this only wait for each other.
 const SYNCS_MAX: usize = 1000;
 
@@ -101,6 +103,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
     check_plans: bool,
+    #[command(flatten)]
+    pod_gc: PodGcArgs,
 }
 
 /// What the arguments come to.
@@ -115,6 +119,7 @@ pub(crate) struct Config {
     pub(crate) lease: Option<LeaseOptions>,
     pub(crate) bind: BindAddress,
     pub(crate) check_plans: bool,
+    pub(crate) pod_gc: PodGcConfig,
 }
 
 /// Why the arguments do not go together.
@@ -140,6 +145,9 @@ pub(crate) enum ArgsError {
     /// The rate is no rate.
     #[error("--kube-api-qps {0} is no rate; give requests per second, or 0 for no limit")]
     Rate(f64),
+    /// The rate of pod GC is no rate.
+    #[error("--pod-gc-qps {0} is no rate; give requests per second, as 200")]
+    PodGcRate(f64),
     /// A burst without a rate.
     #[error("--kube-api-burst has no effect without --kube-api-qps; give both or neither")]
     BurstWithoutRate,
@@ -184,6 +192,7 @@ impl Args {
             namespace: self.namespace,
             bind: self.metrics_bind_address,
             check_plans: self.check_plans,
+            pod_gc: self.pod_gc.config()?,
             client: ClientOptions { kubeconfig: self.kubeconfig, user_agent, pace },
         })
     }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use controller_core::podgc::WireNode;
 use controller_core::view::{Job, JobKey, Version, WireJob, WirePod};
 use epilogue_runtime::health::Flag;
 use jiff::Timestamp;
@@ -11,8 +12,9 @@ use tokio::sync::watch as cell;
 use tokio_util::sync::CancellationToken;
 
 use crate::dispatch::Dispatch;
+use crate::podgc::PodGc;
 use crate::stores::{Reaction, Stores};
-use crate::watch::{RawJob, Seen, watch};
+use crate::watch::{RawJob, RawNamespace, Seen, watch};
 
 /// Whether the store of one kind holds all there is.
 #[derive(Clone, Debug)]
@@ -45,7 +47,7 @@ impl Filled {
     }
 }
 
-/// What both feeds work with.
+/// What all feeds work with.
 #[derive(Clone)]
 pub(crate) struct Feed {
     pub(crate) client: Client,
@@ -53,6 +55,8 @@ pub(crate) struct Feed {
     pub(crate) namespace: Option<String>,
     pub(crate) stores: Arc<Stores>,
     pub(crate) dispatch: Arc<Dispatch>,
+    /// Pod GC, where it is on.
+    pub(crate) pod_gc: Option<Arc<PodGc>>,
 }
 
 impl Feed {
@@ -72,6 +76,9 @@ impl Feed {
     pub(crate) async fn pods(self, token: CancellationToken, filled: Filled) {
         watch::<WirePod>(self.client, self.namespace.as_deref(), token, |seen| {
             let ends = matches!(seen, Seen::ListEnds(_));
+            if let Some(pod_gc) = &self.pod_gc {
+                pod_gc.pods(&seen);
+            }
             self.dispatch.dispatch(pod_event(&self.stores, seen));
             if ends {
                 filled.fill();
@@ -79,6 +86,38 @@ impl Feed {
         })
         .await;
     }
+}
+
+/// Feeds pod GC with nodes until the token is cancelled. They have no namespace.
+pub(crate) async fn nodes(
+    client: Client,
+    pod_gc: Arc<PodGc>,
+    token: CancellationToken,
+    filled: Filled,
+) {
+    watch::<WireNode>(client, None, token, |seen| {
+        pod_gc.nodes(&seen);
+        if matches!(seen, Seen::ListEnds(_)) {
+            filled.fill();
+        }
+    })
+    .await;
+}
+
+/// Feeds pod GC with namespaces until the token is cancelled.
+pub(crate) async fn namespaces(
+    client: Client,
+    pod_gc: Arc<PodGc>,
+    token: CancellationToken,
+    filled: Filled,
+) {
+    watch::<RawNamespace>(client, None, token, |seen| {
+        pod_gc.namespaces(&seen);
+        if matches!(seen, Seen::ListEnds(_)) {
+            filled.fill();
+        }
+    })
+    .await;
 }
 
 fn job_event(stores: &Stores, seen: Seen<RawJob>) -> Reaction {

@@ -7,6 +7,7 @@ mod events;
 mod execute;
 mod feed;
 mod metrics;
+mod podgc;
 mod queue;
 mod run;
 mod stores;

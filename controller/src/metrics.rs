@@ -227,11 +227,12 @@ impl QueueHistograms {
     }
 }
 
-type Read = Box<dyn Fn() -> Figures + Send + Sync>;
+/// Reads one queue.
+pub(crate) type ReadFigures = Box<dyn Fn() -> Figures + Send + Sync>;
 
 /// Reads the queues at each scrape.
 pub(crate) struct QueueCollector {
-    queues: Vec<(&'static str, Read)>,
+    queues: Vec<(&'static str, ReadFigures)>,
     depth: IntGaugeVec,
     adds: IntCounterVec,
     retries: IntCounterVec,
@@ -242,7 +243,7 @@ pub(crate) struct QueueCollector {
 
 impl QueueCollector {
     /// A collector of these queues.
-    pub(crate) fn new(queues: Vec<(&'static str, Read)>) -> prometheus::Result<Self> {
+    pub(crate) fn new(queues: Vec<(&'static str, ReadFigures)>) -> prometheus::Result<Self> {
         let name = ["name"];
         let options = |name: &str, help: &str| Opts::new(format!("workqueue_{name}"), help);
         Ok(Self {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use controller_core::job::SyncInput;
 use controller_core::job::checks::verify;
+use controller_core::podgc::Lane;
 use epilogue_runtime::admin::Admin;
 use epilogue_runtime::health::Checks;
 use epilogue_runtime::lease::{self, Leadership, LeaseError};
@@ -22,14 +23,17 @@ use crate::cleanup::Cleaner;
 use crate::dispatch::Dispatch;
 use crate::events::Recorder;
 use crate::execute::Executor;
-use crate::feed::{Feed, Filled};
-use crate::metrics::{Metrics, QueueCollector, QueueHistograms};
+use crate::feed::{self, Feed, Filled};
+use crate::metrics::{Metrics, QueueCollector, QueueHistograms, ReadFigures};
+use crate::podgc::{self, PodGc};
 use crate::queue::Queue;
 use crate::stores::Stores;
 use crate::sync::Syncer;
 
 /// How long syncs that have begun may take to end.
 const END_MAX: Duration = Duration::from_secs(10);
+/// For each so many that end pods, one deletes finished ones: those hurry nobody.
+const TIDYING_PART: usize = 5;
 /// What the build was made from, where the build knows.
 const REVISION: &str = match option_env!("EPILOGUE_REVISION") {
     Some(revision) => revision,
@@ -45,6 +49,14 @@ struct Parts {
     dispatch: Arc<Dispatch>,
     executor: Arc<Executor>,
     recorder: Arc<Recorder>,
+    /// Nothing where all its rules are off.
+    pod_gc: Option<GcParts>,
+}
+
+/// The parts of pod GC.
+struct GcParts {
+    gc: Arc<PodGc>,
+    worker: Arc<podgc::Worker>,
 }
 
 /// What readiness depends on. Not on the lease: a replica that waits for it is as ready as it
@@ -52,6 +64,8 @@ struct Parts {
 struct Readiness {
     jobs: Filled,
     pods: Filled,
+    nodes: Filled,
+    namespaces: Filled,
 }
 
 /// Runs the controller until it is told to end.
@@ -70,7 +84,7 @@ pub(crate) fn run(config: Config) -> anyhow::Result<()> {
 async fn work(config: Config, token: CancellationToken) -> anyhow::Result<()> {
     let client = client::connect(&config.client).await?;
     let identity = lease::identity();
-    let parts = Parts::new(&config, client, &identity)?;
+    let parts = Parts::new(&config, client, &identity).await?;
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         revision = REVISION,
@@ -99,7 +113,12 @@ async fn lead(
     identity: String,
     token: CancellationToken,
 ) -> anyhow::Result<()> {
-    let readiness = Readiness { jobs: Filled::new("jobs"), pods: Filled::new("pods") };
+    let readiness = Readiness {
+        jobs: Filled::new("jobs"),
+        pods: Filled::new("pods"),
+        nodes: Filled::new("nodes"),
+        namespaces: Filled::new("namespaces"),
+    };
     let mut base = TaskGroup::new(token.child_token());
     serve(config, parts, &readiness, &mut base).await?;
     parts.watch(config, &readiness, &mut base);
@@ -121,9 +140,14 @@ async fn serve(
     group: &mut TaskGroup,
 ) -> anyhow::Result<()> {
     let live = Checks::new().with("ping", || Ok(()));
-    let ready = Checks::new()
+    let mut ready = Checks::new()
         .with_flag("jobs", readiness.jobs.flag())
         .with_flag("pods", readiness.pods.flag());
+    if parts.pod_gc.is_some() {
+        ready = ready
+            .with_flag("nodes", readiness.nodes.flag())
+            .with_flag("namespaces", readiness.namespaces.flag());
+    }
     let admin = Admin::bind(&config.bind, live, ready, parts.registry.clone()).await?;
     if let Some(address) = admin.local_addr() {
         tracing::info!(%address, "serving /livez, /readyz and /metrics");
@@ -172,7 +196,7 @@ async fn release(leadership: Leadership) {
 }
 
 impl Parts {
-    fn new(config: &Config, client: Client, identity: &str) -> anyhow::Result<Self> {
+    async fn new(config: &Config, client: Client, identity: &str) -> anyhow::Result<Self> {
         let registry = Registry::new();
         process::register(&registry, env!("CARGO_PKG_VERSION"), REVISION)?;
         let metrics = Metrics::new(&registry)?;
@@ -181,14 +205,23 @@ impl Parts {
         let jobs = Arc::new(Queue::new(config.api_backoff, waited, worked));
         let (waited, worked) = histograms.of("job_orphan_pod");
         let orphans = Arc::new(Queue::new(config.api_backoff, waited, worked));
+        let stores = Arc::default();
+        let pod_gc = GcParts::new(config, &stores, &registry, &histograms, identity).await?;
         let (job_queue, orphan_queue) = (Arc::clone(&jobs), Arc::clone(&orphans));
-        registry.register(Box::new(QueueCollector::new(vec![
+        let mut queues: Vec<(&'static str, ReadFigures)> = vec![
             ("job", Box::new(move || job_queue.figures())),
             ("job_orphan_pod", Box::new(move || orphan_queue.figures())),
-        ])?))?;
+        ];
+        if let Some(parts) = &pod_gc {
+            let (ending, tidying) = (Arc::clone(&parts.gc), Arc::clone(&parts.gc));
+            queues.push(("pod_gc_ending", Box::new(move || ending.ending.figures())));
+            queues.push(("pod_gc_tidying", Box::new(move || tidying.tidying.figures())));
+        }
+        registry.register(Box::new(QueueCollector::new(queues)?))?;
         let dispatch = Dispatch::new(jobs, orphans, config.batching, metrics.clone());
         Ok(Self {
-            stores: Arc::default(),
+            stores,
+            pod_gc,
             dispatch: Arc::new(dispatch),
             executor: Arc::new(Executor::new(client.clone())),
             recorder: Recorder::new(client.clone(), identity.to_owned(), metrics.clone()),
@@ -205,7 +238,17 @@ impl Parts {
             namespace: config.namespace.clone(),
             stores: Arc::clone(&self.stores),
             dispatch: Arc::clone(&self.dispatch),
+            pod_gc: self.pod_gc.as_ref().map(|parts| Arc::clone(&parts.gc)),
         };
+        if let Some(parts) = &self.pod_gc {
+            let (client, gc) = (self.client.clone(), Arc::clone(&parts.gc));
+            let nodes = feed::nodes(client, gc, group.token(), readiness.nodes.clone());
+            group.spawn("watch of nodes", endless(nodes));
+            let (client, gc) = (self.client.clone(), Arc::clone(&parts.gc));
+            let filled = readiness.namespaces.clone();
+            let namespaces = feed::namespaces(client, gc, group.token(), filled);
+            group.spawn("watch of namespaces", endless(namespaces));
+        }
         let jobs = feed.clone().jobs(group.token(), readiness.jobs.clone());
         group.spawn("watch of jobs", endless(jobs));
         let pods = feed.pods(group.token(), readiness.pods.clone());
@@ -238,8 +281,52 @@ impl Parts {
             let work = async move { cleaner.work(token).await };
             group.spawn(format!("orphan worker {worker}"), endless(work));
         }
+        if let Some(parts) = &self.pod_gc {
+            parts.work(config.pod_gc.workers, &mut group);
+        }
         tracing::info!("working");
         Ok(group.run(END_MAX).await?)
+    }
+}
+
+impl GcParts {
+    /// With a client of its own, so that Jobs never wait behind a burst of it, and it never
+    /// bursts.
+    async fn new(
+        config: &Config,
+        stores: &Arc<Stores>,
+        registry: &Registry,
+        histograms: &QueueHistograms,
+        identity: &str,
+    ) -> anyhow::Result<Option<Self>> {
+        let settings = &config.pod_gc.settings;
+        if settings.is_idle() {
+            return Ok(None);
+        }
+        let mut options = config.client.clone();
+        options.pace.bucket = Some(config.pod_gc.bucket);
+        let client = client::connect(&options).await?;
+        let gc = PodGc::new(settings.clone(), histograms);
+        let worker = podgc::Worker {
+            gc: Arc::clone(&gc),
+            stores: Arc::clone(stores),
+            executor: podgc::execute::Executor::new(client),
+            metrics: podgc::Metrics::new(registry)?,
+            instance: identity.to_owned(),
+        };
+        Ok(Some(Self { gc, worker: Arc::new(worker) }))
+    }
+
+    fn work(&self, workers: usize, group: &mut TaskGroup) {
+        let tidying = (workers / TIDYING_PART).max(1);
+        let lanes = [("ending", Lane::Ending, workers), ("tidying", Lane::Tidying, tidying)];
+        for (name, lane, workers) in lanes {
+            for worker in 0..workers {
+                let (it, token) = (Arc::clone(&self.worker), group.token());
+                let work = async move { it.work(lane, token).await };
+                group.spawn(format!("pod gc {name} worker {worker}"), endless(work));
+            }
+        }
     }
 }
 

@@ -1,10 +1,12 @@
 //! Lists and watches one kind of object for ever. The only place that knows watch events; what
 //! they mean is for the stores.
 
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::pin::pin;
 use std::time::Duration;
 
+use controller_core::podgc::WireNode;
 use controller_core::view::{Version, WirePod};
 use epilogue_common::outcome::Failure;
 use epilogue_runtime::classify::classify;
@@ -63,6 +65,52 @@ impl Watched for WirePod {
 
     fn version(&self) -> &str {
         self.metadata.resource_version.as_deref().unwrap_or_default()
+    }
+}
+
+impl Watched for WireNode {
+    const GROUP: &'static str = "/api/v1";
+    const PLURAL: &'static str = "nodes";
+
+    fn version(&self) -> &str {
+        WireNode::version(self)
+    }
+}
+
+/// A namespace as it came over the wire, reduced to what it can ask for.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct RawNamespace {
+    metadata: NamespaceMeta,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct NamespaceMeta {
+    name: String,
+    #[serde(default)]
+    resource_version: String,
+    #[serde(default)]
+    annotations: BTreeMap<String, String>,
+}
+
+impl RawNamespace {
+    /// `metadata.name`.
+    pub(crate) fn name(&self) -> &str {
+        &self.metadata.name
+    }
+
+    /// `metadata.annotations`.
+    pub(crate) fn annotations(&self) -> &BTreeMap<String, String> {
+        &self.metadata.annotations
+    }
+}
+
+impl Watched for RawNamespace {
+    const GROUP: &'static str = "/api/v1";
+    const PLURAL: &'static str = "namespaces";
+
+    fn version(&self) -> &str {
+        &self.metadata.resource_version
     }
 }
 

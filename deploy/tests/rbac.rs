@@ -15,7 +15,7 @@ const LEASE: &str = "Role/epilogue-controller-lease";
 const AGENT: &str = "ClusterRole/epilogue-agent";
 const NODE_LEASE: &str = "Role/epilogue-agent-node-lease";
 
-const CONTROLLERS: [Row; 18] = [
+const CONTROLLERS: [Row; 23] = [
     (CLUSTER, "batch", "jobs", "list", "", "fill the store of Jobs"),
     (CLUSTER, "batch", "jobs", "watch", "", "keep the store of Jobs"),
     (CLUSTER, "batch", "jobs", "get", "", "before adoption, see that the Job is not being deleted"),
@@ -24,9 +24,21 @@ const CONTROLLERS: [Row; 18] = [
     (CLUSTER, "", "pods", "list", "", "fill the store of pods"),
     (CLUSTER, "", "pods", "watch", "", "keep the store of pods"),
     (CLUSTER, "", "pods", "create", "", "start what the Job lacks"),
-    (CLUSTER, "", "pods", "delete", "", "end what the Job has too much of"),
+    (
+        CLUSTER,
+        "",
+        "pods",
+        "delete",
+        "",
+        "end what the Job has too much of, and what has no kubelet",
+    ),
     (CLUSTER, "", "pods", "patch", "", "release the finalizer; adopt, and let go"),
-    (CLUSTER, "", "pods/status", "patch", "", "give up a pod that does not start, on request"),
+    (CLUSTER, "", "pods/status", "patch", "", "Failed where no kubelet will say so; conditions"),
+    (CLUSTER, "", "nodes", "list", "", "know which nodes are there"),
+    (CLUSTER, "", "nodes", "watch", "", "see them go, be out of service, boot, say farewell"),
+    (CLUSTER, "", "nodes", "get", "", "be sure that one is gone before its pods are ended"),
+    (CLUSTER, "", "namespaces", "list", "", "know where hanging pods may be ended without proof"),
+    (CLUSTER, "", "namespaces", "watch", "", "keep that knowledge"),
     (CLUSTER, "", "events", "create", "", "tell of a core/v1 event"),
     (CLUSTER, "", "events", "patch", "", "count a repeated core/v1 event"),
     (CLUSTER, "events.k8s.io", "events", "create", "", "tell of an events.k8s.io/v1 event"),

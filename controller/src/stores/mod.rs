@@ -16,7 +16,7 @@ use controller_core::triggers::{
     JobChange, Lookup, PodChange, Trigger, external_controller, is_relevant, job_changed,
     pod_changed, tracked_terminal_transition,
 };
-use controller_core::view::{Interner, Job, JobKey, Pod, Uid, Version, WirePod};
+use controller_core::view::{Interner, Job, JobKey, Owner, Pod, Uid, Version, WirePod};
 use jiff::Timestamp;
 use parking_lot::Mutex;
 
@@ -226,6 +226,18 @@ impl Stores {
         state.late.push((key, written));
         state.advance(Versions::default(), &mut reaction);
         reaction
+    }
+
+    /// An annotation of the Job that an owner reference names.
+    pub(crate) fn job_annotation(
+        &self,
+        namespace: &Arc<str>,
+        owner: &Owner,
+        name: &str,
+    ) -> Option<String> {
+        let state = self.state.lock();
+        let job = state.jobs.get(&JobKey::new(Arc::clone(namespace), &*owner.name))?;
+        job.annotations.get(name).filter(|_| job.uid == owner.uid).cloned()
     }
 
     /// The pods that are to lose their finalizer. ([O1], [O2])

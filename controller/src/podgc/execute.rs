@@ -1,0 +1,107 @@
+//! Carries out the orders of pod GC and of disruption, and asks for nodes. The only place of the
+//! two that writes; it makes no choices and repeats nothing.
+
+use std::fmt;
+
+use controller_core::podgc::Order;
+use controller_core::view::Version;
+use epilogue_common::outcome::{FailureKind, Outcome};
+use epilogue_runtime::classify::classify;
+use http::{Method, Request, header};
+use kube::Client;
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, IgnoredAny};
+use serde_json::{Value, json};
+
+const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
+const JSON: &str = "application/json";
+
+/// The hands of pod GC. Its client is its own: the rate of this one is limited.
+pub(crate) struct Executor {
+    client: Client,
+}
+
+/// The part of a pod that the answer to a patch is read for.
+#[derive(Debug, Deserialize)]
+struct PodReply {
+    metadata: ReplyMeta,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ReplyMeta {
+    #[serde(default)]
+    resource_version: String,
+}
+
+impl Executor {
+    /// Hands that use this client.
+    pub(crate) fn new(client: Client) -> Self {
+        Self { client }
+    }
+
+    /// Whether the API has a node of this name. A live read. ([GC7])
+    pub(crate) async fn node_exists(&self, name: &str) -> Outcome<bool> {
+        let path = format!("/api/v1/nodes/{name}");
+        match self.call::<IgnoredAny>(Method::GET, &path, JSON, None).await {
+            Ok(_) => Ok(true),
+            Err(failure) if failure.kind == FailureKind::NotFound => Ok(false),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// Patches a pod's status; the version that this made.
+    pub(crate) async fn patch(&self, order: &Order, patch: &Value) -> Outcome<Version> {
+        let path = format!("{}/status", path(order));
+        let reply: PodReply = self.call(Method::PATCH, &path, STRATEGIC_MERGE, Some(patch)).await?;
+        Ok(Version::parse(&reply.metadata.resource_version))
+    }
+
+    /// Deletes a pod without grace, and no namesake. (spec/node-agent.md §5.5 item 3)
+    ///
+    /// DIVERGES(upstream): the deletion names the pod's UID; without it a pod that came since
+    /// under the same name would go. ([GC2])
+    pub(crate) async fn delete(&self, order: &Order) -> Outcome<()> {
+        let options = json!({
+            "gracePeriodSeconds": 0,
+            "preconditions": {"uid": order.uid.as_str()},
+        });
+        let path = path(order);
+        self.call::<IgnoredAny>(Method::DELETE, &path, JSON, Some(&options)).await.map(drop)
+    }
+
+    /// Writes an Event.
+    pub(crate) async fn tell(&self, namespace: &str, event: &Value) -> Outcome<()> {
+        let path = format!("/api/v1/namespaces/{namespace}/events");
+        self.call::<IgnoredAny>(Method::POST, &path, JSON, Some(event)).await.map(drop)
+    }
+
+    async fn call<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        content: &str,
+        body: Option<&Value>,
+    ) -> Outcome<T> {
+        let body = body.map(|body| body.to_string().into_bytes()).unwrap_or_default();
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::CONTENT_TYPE, content)
+            .header(header::ACCEPT, JSON)
+            .body(body)
+            .map_err(|error| classify(kube::Error::HttpError(error)))?;
+        self.client.request(request).await.map_err(classify)
+    }
+}
+
+// Names of API objects need no escaping: they are DNS names.
+fn path(order: &Order) -> String {
+    format!("/api/v1/namespaces/{}/pods/{}", order.namespace, order.name)
+}
+
+impl fmt::Debug for Executor {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Executor").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,55 @@
+//! What pod GC and disruption did, under the reference's names with our prefix. ([GC5])
+
+use controller_core::podgc::{Cause, Order};
+use prometheus::{IntCounterVec, Opts, Registry};
+
+/// The counters.
+#[derive(Clone, Debug)]
+pub(crate) struct Metrics {
+    deleted: IntCounterVec,
+    errors: IntCounterVec,
+    targets: IntCounterVec,
+}
+
+impl Metrics {
+    /// Registers all of them.
+    pub(crate) fn new(registry: &Registry) -> prometheus::Result<Self> {
+        let counter = |name: &str, help: &str, labels: &[&str]| {
+            let counter = IntCounterVec::new(Opts::new(name, help), labels)?;
+            registry.register(Box::new(counter.clone()))?;
+            Ok::<_, prometheus::Error>(counter)
+        };
+        let by = ["namespace", "reason"];
+        Ok(Self {
+            deleted: counter(
+                "epilogue_pod_gc_collector_force_delete_pods_total",
+                "Number of pods that were deleted without grace",
+                &by,
+            )?,
+            errors: counter(
+                "epilogue_pod_gc_collector_force_delete_pod_errors_total",
+                "Number of times that ending or deleting a pod failed",
+                &by,
+            )?,
+            targets: counter(
+                "epilogue_disruption_target_writes_total",
+                "Number of DisruptionTarget conditions that were set or reset on pods that live",
+                &["action", "result"],
+            )?,
+        })
+    }
+
+    /// An order was carried out, or not.
+    pub(super) fn count(&self, order: &Order, ok: bool) {
+        match &order.cause {
+            Cause::Ended(_) | Cause::Surplus(_) => {
+                let counter = if ok { &self.deleted } else { &self.errors };
+                counter.with_label_values(&[&*order.namespace, order.cause.label()]).inc();
+            }
+            Cause::Marked(_) | Cause::Cleared(_) => {
+                let result = if ok { "success" } else { "error" };
+                self.targets.with_label_values(&[order.cause.label(), result]).inc();
+            }
+        }
+    }
+}
