@@ -13,7 +13,6 @@ const CLUSTER: &str = "ClusterRole/epilogue-controller";
 const LEASE: &str = "Role/epilogue-controller-lease";
 
 const AGENT: &str = "ClusterRole/epilogue-agent";
-const NODE_LEASE: &str = "Role/epilogue-agent-node-lease";
 
 const CONTROLLERS: [Row; 23] = [
     (CLUSTER, "batch", "jobs", "list", "", "fill the store of Jobs"),
@@ -55,7 +54,7 @@ const CONTROLLERS: [Row; 23] = [
     ),
 ];
 
-const AGENTS: [Row; 15] = [
+const AGENTS: [Row; 12] = [
     (AGENT, "", "pods", "list", "", "know the node's pods"),
     (AGENT, "", "pods", "watch", "", "see them end"),
     (AGENT, "", "pods", "get", "", "read one anew, after a conflict and after a boot"),
@@ -67,10 +66,7 @@ const AGENTS: [Row; 15] = [
     (AGENT, "", "nodes", "watch", "", "see that its kubelet tells of the shutdown"),
     (AGENT, "", "nodes", "patch", "", "announce by annotation and taint"),
     (AGENT, "", "nodes/configz", "get", "", "ask the kubelet for its shutdown periods"),
-    (AGENT, "", "nodes/healthz", "get", "", "ask the kubelet whether it lives"),
-    (AGENT, "", "nodes/pods", "get", "", "ask the kubelet for its pods while the API is away"),
     (AGENT, "events.k8s.io", "events", "create", "", "tell people"),
-    (NODE_LEASE, "coordination.k8s.io", "leases", "get", "", "the kubelet's last sign of life"),
 ];
 
 fn strings(value: &Value) -> Vec<&str> {
@@ -147,5 +143,5 @@ fn each_role_is_bound_to_its_program_s_account_and_to_nobody_else() {
         assert_eq!(role["apiGroup"], "rbac.authorization.k8s.io");
         bound.insert(format!("{}/{name}", role["kind"]).replace('"', ""));
     }
-    assert_eq!(bound, [CLUSTER, LEASE, AGENT, NODE_LEASE].map(str::to_owned).into());
+    assert_eq!(bound, [CLUSTER, LEASE, AGENT].map(str::to_owned).into());
 }

@@ -93,19 +93,9 @@ async fn reads(world: &World) {
     }
     goes(world, "read a pod", Call::get(pod_path(&pod))).await;
     goes(world, "read the node", Call::get(node_path(&here))).await;
-    let lease = json!({
-        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": here},
-    });
-    let leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
-    world.done(Call::create(leases, lease)).await;
-    let lease = format!("{leases}/{here}");
-    goes(world, "read the kubelet's lease", Call::get(&lease)).await;
-    world.done(Call::delete(lease, Value::Null)).await;
     // The kubelet asks the API for these.
-    for sub_resource in ["configz", "healthz", "pods"] {
-        assert!(reviewed(world, sub_resource).await, "nodes/{sub_resource}");
-    }
-    for sub_resource in ["proxy", "log", "stats", "metrics"] {
+    assert!(reviewed(world, "configz").await);
+    for sub_resource in ["proxy", "log", "stats", "metrics", "checkpoint", "pods", "healthz"] {
         assert!(!reviewed(world, sub_resource).await, "nodes/{sub_resource}");
     }
 }
@@ -157,7 +147,8 @@ async fn shutdown(world: &World) {
     let pod = world.running("marked").await;
     let at = now();
     let body = patches::mark(&view(&pod), at);
-    let marked = goes(world, "mark", Call::patch(status_path(&pod), body.clone())).await;
+    let marked = goes(world, "mark", Call::patch(status_path(&pod), body)).await;
+    let body = patches::mark(&view(&marked), at);
     let again = goes(world, "mark again", Call::patch(status_path(&pod), body)).await;
     assert_eq!(marked["metadata"]["resourceVersion"], again["metadata"]["resourceVersion"]);
     let uid = &pod["metadata"]["uid"];
@@ -203,21 +194,21 @@ async fn cancel(world: &World) {
     goes(world, "a condition of our own", Call::patch(status_path(&pod), own)).await;
 }
 
-/// §7.6, §7.7: the annotation and the deadline.
+/// §7.6, §7.7: the annotation and the deadline; §9.6: what is told after a boot.
 async fn levers(world: &World) {
     let pod = world.running("lever").await;
-    let mut body = patches::failed(&view(&pod), now());
-    body["metadata"]["annotations"] = json!({"epilogue.dev/terminated-at": now().to_string()});
+    let body = patches::failed_beside_kubelet(&view(&pod), now());
     goes(world, "annotation lever", Call::patch(status_path(&pod), body)).await;
-    let deadline = |pod: &Value| {
-        let uid = &pod["metadata"]["uid"];
-        json!({"metadata": {"uid": uid}, "spec": {"activeDeadlineSeconds": 1}})
-    };
     let pod = world.running("deadline").await;
-    goes(world, "deadline lever", Call::patch(pod_path(&pod), deadline(&pod))).await;
+    let body = patches::deadline(&view(&pod));
+    goes(world, "deadline lever", Call::patch(pod_path(&pod), body)).await;
     let late = json!({"spec": {"activeDeadlineSeconds": 600}});
     let pod = world.pod("earlier", &world.here(), late, running()).await;
-    goes(world, "deadline lowered", Call::patch(pod_path(&pod), deadline(&pod))).await;
+    let body = patches::deadline(&view(&pod));
+    goes(world, "deadline lowered", Call::patch(pod_path(&pod), body)).await;
+    let pod = world.running("lost").await;
+    let body = patches::lost(&view(&pod), now());
+    goes(world, "mark what a power cut ended", Call::patch(status_path(&pod), body)).await;
 }
 
 async fn tells(world: &World) {

@@ -454,6 +454,7 @@ fn cluster(world: &World) -> Vec<Refusal> {
     vec![
         forbidden("make a node's lease", Call::create(leases, lease), NO_RIGHT),
         forbidden("list leases", Call::get(leases), NO_RIGHT),
+        forbidden("list nodes' metrics", Call::get("/metrics"), "cannot get path"),
         forbidden("make a role", Call::create(format!("{rbac}/clusterroles"), role), NO_RIGHT),
         forbidden(
             "bind a role",
