@@ -163,6 +163,10 @@ impl Agent {
         let Some(run) = &mut self.run else { return };
         let pace = run.pace(uid);
         let Some(ending) = run.endings.get_mut(uid) else { return };
+        if ending.way == Way::Stop {
+            // The mode has changed since: now the runtime is asked.
+            return;
+        }
         let verb = if ending.way == Way::Deadline { PATCH_PODS } else { DELETE };
         let pod = ending.pod.clone();
         match result {
@@ -177,7 +181,10 @@ impl Agent {
             }
             Err(failure) => match verdict(failure) {
                 // A conflict is the UID's: the pod that was meant is gone. (§9.6)
-                Verdict::Gone | Verdict::ReadAgain => ending.acknowledge(),
+                Verdict::Gone | Verdict::ReadAgain => {
+                    ending.end.give_up();
+                    ending.acknowledge();
+                }
                 Verdict::Skip => {
                     ending.end.give_up();
                     let text = format!("the API refuses its end, it is left: {failure}");

@@ -113,7 +113,10 @@ impl Agent {
             return;
         };
         match verdict(failure) {
-            Verdict::Gone => ending.acknowledge(),
+            Verdict::Gone => {
+                ending.fail.give_up();
+                ending.acknowledge();
+            }
             // An attempt without an answer may have been carried out: a look comes first.
             Verdict::ReadAgain => {
                 ending.fail.met_change();

@@ -97,7 +97,8 @@ impl Agent {
                 ending.read = Attempt::wanted();
             }
         }
-        if ending.way != way && !ending.end.was_sent() {
+        // A kubelet that died after our deletion does not carry it out.
+        if ending.way != way && (!ending.end.was_sent() || way == Way::Stop) {
             ending.way = way;
             ending.end = Attempt::default();
         }
@@ -174,7 +175,10 @@ impl Agent {
             return;
         };
         match verdict(failure) {
-            Verdict::Gone => ending.acknowledge(),
+            Verdict::Gone => {
+                ending.mark.give_up();
+                ending.acknowledge();
+            }
             Verdict::ReadAgain => {
                 ending.mark.met_change();
                 ending.read.want_again();
@@ -233,7 +237,10 @@ impl Agent {
                 self.enlist(&pod);
             }
             Err(failure) => match verdict(failure) {
-                Verdict::Gone => ending.acknowledge(),
+                Verdict::Gone => {
+                    ending.read.give_up();
+                    ending.acknowledge();
+                }
                 Verdict::Skip | Verdict::StopVerb => ending.read.give_up(),
                 Verdict::ReadAgain | Verdict::Retry => {
                     ending.read.failed(now, pace, Some(failure));

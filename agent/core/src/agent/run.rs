@@ -111,7 +111,7 @@ impl Run {
 
     /// Whether marks are still to be sent.
     pub(super) fn is_marking(&self) -> bool {
-        self.endings.values().any(|ending| ending.mark.is_open())
+        self.endings.values().any(|ending| !ending.reported && ending.mark.is_open())
     }
 
     /// How failed calls are repeated.
@@ -380,7 +380,8 @@ impl Agent {
         let fresh = self.kubelet.seen_at > run.taken_up_at;
         let left = run.endings.values().any(Ending::is_awaited);
         let time = run.elapsed(now) < run.ends.last_writes;
-        disarmed && fresh && !says_so && !run.progress && left && time
+        let lives = self.kubelet.lives();
+        lives && disarmed && fresh && !says_so && !run.progress && left && time
     }
 
     fn change_mode(&mut self, found: Detected) {

@@ -1,1 +1,166 @@
-//! To come.
+//! Shutdowns that do not happen. (spec/node-agent.md §9.5)
+
+use epilogue_common::outcome::FailureKind;
+
+use super::driver::*;
+use crate::agent::LockState;
+use crate::pod::tests::pod;
+use crate::pod::{Owner, Phase, PodView};
+use crate::protocol::event::{Event, LogindState};
+
+fn job(name: &str) -> PodView {
+    pod(name).owner(Owner::Job { failure_policy: true }).never()
+}
+
+fn pods() -> Vec<PodView> {
+    vec![job("a"), job("b"), job("critical").priority(2_000_000_000), job("f").disrupted("Foreign")]
+}
+
+/// All that must hold on a node that lives on.
+fn assert_restored(world: &World, case: &str) {
+    let lies = world.pods.values().filter(|pod| {
+        pod.is_disrupted() && !pod.is_terminating() && !pod.is_terminal() && pod.name != "f"
+    });
+    assert_eq!(lies.count(), 0, "{case}: {:#?}", world.log);
+    assert!(world.pods["f"].is_disrupted(), "{case}: a foreign condition stays");
+    assert!(!world.tainted, "{case}");
+    assert_eq!(world.node_says.as_deref(), Some("idle"), "{case}");
+    assert_eq!(world.agent.status().lock, LockState::Held, "{case}");
+    assert_eq!(world.journal, [], "{case}");
+    assert_eq!(world.agent.status().clears_pending, 0, "{case}");
+}
+
+#[test]
+fn at_every_step_everything_is_taken_back() {
+    for after in [0, 1, 100, 151, 2_000, 3_000, 15_000, 25_000, 34_000, 38_500, 39_500] {
+        for facts in [plain(), armed(), dead()] {
+            let mut world = World::standing(settings(), facts, pods());
+            for name in ["a", "b", "critical", "f"] {
+                world.containers(name, &[None]);
+            }
+            world.shutdown(40);
+            world.pass(ms(after));
+            world.event(Event::ShutdownCancelled);
+            assert_restored(&world, &format!("after {after} ms"));
+            let before = world.done(&["delete", "stop", "mark", "fail", "lever"]).len();
+            world.pass(ms(100_000));
+            let after = world.done(&["delete", "stop", "mark", "fail", "lever"]).len();
+            assert_eq!(before, after, "no kill after the cancel");
+        }
+    }
+}
+
+#[test]
+fn what_was_deleted_stays_deleted_and_marked() {
+    let mut world = World::standing(settings(), plain(), pods());
+    world.shutdown(40);
+    world.event(Event::ShutdownCancelled);
+    assert_eq!(world.disrupted(), ["a", "b", "f"]);
+    assert_eq!(world.done(&["clear"]), ["0 clear critical"]);
+}
+
+#[test]
+fn a_new_lock_comes_before_all_else() {
+    let mut world = World::standing(settings(), armed(), pods());
+    world.shutdown(40);
+    world.log.clear();
+    world.event(Event::ShutdownCancelled);
+    assert_eq!(world.log[0], "0 lock");
+}
+
+#[test]
+fn marks_on_their_way_are_taken_back_when_they_have_arrived() {
+    let mut world = World::standing(settings(), armed(), vec![job("a"), job("f").disrupted("X")]);
+    world.answers.insert("mark *".into(), Answer::Hold);
+    world.shutdown(40);
+    world.event(Event::ShutdownCancelled);
+    assert_eq!(world.done(&["read", "clear"]), [""; 0]);
+    world.let_go("mark");
+    assert_eq!(world.done(&["read", "clear"]), ["0 read a", "0 clear a"]);
+    assert_restored(&world, "late mark");
+}
+
+#[test]
+fn a_mark_that_arrives_after_its_answer_was_given_up_is_taken_back_too() {
+    let mut world = World::standing(settings(), armed(), vec![job("a"), job("f").disrupted("X")]);
+    world.answers.insert("mark *".into(), Answer::Hold);
+    world.shutdown(40);
+    let (id, _, action) = world.held.remove(0);
+    world.time_out(id, &action);
+    world.event(Event::ShutdownCancelled);
+    assert_eq!(world.done(&["read", "clear"]), ["0 read a"]);
+    assert_restored(&world, "before it arrives");
+    world.arrive(&action);
+    world.pass(ms(1_000));
+    assert_restored(&world, "after it arrived");
+}
+
+#[test]
+fn clearing_is_tried_until_the_api_shows_it() {
+    let mut world = World::standing(settings(), armed(), vec![job("a"), job("f").disrupted("X")]);
+    world.shutdown(40);
+    world.answers.insert("*".into(), Answer::Fail(FailureKind::Unknown, u32::MAX));
+    world.event(Event::ShutdownCancelled);
+    world.pass(ms(20_000));
+    assert_eq!(world.agent.status().clears_pending, 1);
+    assert!(!world.journal.is_empty(), "a crash now must not forget it");
+    world.answers.clear();
+    world.pass(ms(40_000));
+    assert_restored(&world, "the API is back");
+}
+
+#[test]
+fn a_shutdown_that_vanished_is_cancelled_like_any_other() {
+    // LD7: logind was restarted in the delay window
+    let mut world = World::standing(settings(), armed(), pods());
+    world.shutdown(40);
+    world.pass(ms(500));
+    world.event(Event::LogindSeen(LogindState { owner: ":1.9".into(), ..logind(false) }));
+    assert_restored(&world, "owner change");
+    // A lost `false`, seen by the property.
+    let mut world = World::standing(settings(), armed(), pods());
+    world.shutdown(40);
+    world.pass(ms(1_000));
+    world.event(Event::LogindSeen(logind(false)));
+    assert!(world.agent.status().preparing, "a look that began before the signal");
+    world.pass(ms(80_000));
+    world.event(Event::LogindSeen(logind(false)));
+    assert_restored(&world, "long over");
+}
+
+#[test]
+fn a_second_signal_changes_nothing_and_one_after_a_cancel_is_a_new_shutdown() {
+    let mut world = World::standing(settings(), armed(), vec![job("a"), job("b")]);
+    world.shutdown(40);
+    let before = world.log.clone();
+    world.pass(ms(1_000));
+    world.shutdown(400);
+    assert_eq!(world.log, before);
+    world.event(Event::ShutdownCancelled);
+    world.log.clear();
+    world.shutdown(40);
+    assert_eq!(world.done(&["mark", "announce"]).len(), 3);
+    assert_eq!(world.disrupted(), ["a", "b"]);
+    world.ends("a", Phase::Failed);
+    world.ends("b", Phase::Failed);
+    assert!(world.released());
+}
+
+#[test]
+fn a_new_shutdown_in_the_middle_of_a_clearing_ends_marked_and_its_cancel_clears() {
+    for hold in ["read *", "clear *"] {
+        let mut world =
+            World::standing(settings(), armed(), vec![job("a"), job("f").disrupted("X")]);
+        world.shutdown(40);
+        world.answers.insert(hold.into(), Answer::Hold);
+        world.event(Event::ShutdownCancelled);
+        world.shutdown(40);
+        world.let_go("*");
+        world.answers.clear();
+        world.pass(ms(1_000));
+        assert_eq!(world.disrupted(), ["a", "f"], "{hold}");
+        world.event(Event::ShutdownCancelled);
+        world.pass(ms(3_000));
+        assert_restored(&world, hold);
+    }
+}

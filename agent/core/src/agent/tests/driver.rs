@@ -89,6 +89,8 @@ pub(crate) struct World {
     zero: Duration,
     version: u64,
     shown: u64,
+    /// How many more actions the agent lives for; with the last, whether it is carried out.
+    pub(crate) dies_after: Option<(usize, bool)>,
 }
 
 fn wall(now: Duration) -> Timestamp {
@@ -117,6 +119,7 @@ impl World {
             zero: now,
             version: 100,
             shown: 100,
+            dies_after: None,
         }
     }
 
@@ -143,6 +146,8 @@ impl World {
     /// The agent is killed, and another starts on the same journal.
     pub(crate) fn restart(&mut self, settings: Settings) {
         self.held.clear();
+        self.dies_after = None;
+        self.shown = self.version;
         self.agent = Agent::new(settings, &self.journal, at(self.now, self.suspended));
         self.log.clear();
         self.said.clear();
@@ -206,14 +211,27 @@ impl World {
 
     fn drain(&mut self) {
         for _ in 0..20_000 {
+            if matches!(self.dies_after, Some((0, _))) {
+                return;
+            }
             let Some((id, action)) = self.agent.poll_action(self.clock()) else { return };
+            if let Some((left, carried_out)) = self.dies_after {
+                self.dies_after = Some((left - 1, carried_out));
+                if left == 1 {
+                    if carried_out {
+                        self.carry_out(&action);
+                    }
+                    return;
+                }
+            }
             if let Action::Say(line) = &action {
                 self.said.push(line.text.clone());
                 continue;
             }
             let name = printed(&action);
             if !matches!(action, Action::Journal(_) | Action::CloseJournal | Action::Tell(_)) {
-                self.log.push(format!("{} {name}", (self.now - self.zero).as_millis()));
+                let at = self.now.saturating_sub(self.zero);
+                self.log.push(format!("{} {name}", at.as_millis()));
             }
             self.answer(id, &name, action);
         }
@@ -301,6 +319,28 @@ impl World {
     pub(crate) fn gone(&mut self, name: &str) {
         let pod = self.pods.remove(name).expect("must be a pod");
         self.event(Event::PodGone(pod.uid));
+    }
+
+    /// The action is carried out, and its answer is lost.
+    pub(crate) fn lose_answer(&mut self, id: ActionId, action: &Action) {
+        self.carry_out(action);
+        self.time_out(id, action);
+        self.show();
+        self.drain();
+    }
+
+    /// The action has no answer; it may still arrive.
+    pub(crate) fn time_out(&mut self, id: ActionId, action: &Action) {
+        let result = refused(action, Failure::new(FailureKind::Unknown, "timed out"));
+        self.agent.handle(Event::Finished { id, result }, self.clock());
+        self.drain();
+    }
+
+    /// An action of which nobody expects anything any more is carried out.
+    pub(crate) fn arrive(&mut self, action: &Action) {
+        self.carry_out(action);
+        self.show();
+        self.drain();
     }
 
     /// What the runtime has of the pod: exit codes, or running.

@@ -1,1 +1,241 @@
-//! To come.
+//! When the API, the disk or the clock do not do as they should. (spec/node-agent.md §9.4, §9.7,
+//! §9.8, §10.6)
+
+use epilogue_common::outcome::FailureKind;
+
+use super::driver::*;
+use crate::pod::tests::pod;
+use crate::pod::{Owner, Phase, PodView};
+use crate::protocol::action::Purpose;
+
+const ALWAYS: u32 = u32::MAX;
+
+fn job(name: &str) -> PodView {
+    pod(name).owner(Owner::Job { failure_policy: true }).never()
+}
+
+fn replace(pods: Vec<PodView>) -> World {
+    World::standing(settings(), plain(), pods)
+}
+
+fn failing(kind: FailureKind, times: u32) -> Answer {
+    Answer::Fail(kind, times)
+}
+
+#[test]
+fn a_pod_that_changed_is_read_and_decided_about_again() {
+    let mut world = replace(vec![job("a")]);
+    world.pods.get_mut("a").expect("must be a pod").resource_version = "99".into();
+    world.shutdown(40);
+    let expected = ["0 mark a", "0 read a", "0 mark a", "0 delete a 20"];
+    assert_eq!(world.done(&["mark", "read", "delete"]), expected);
+}
+
+#[test]
+fn a_pod_that_ended_by_itself_meanwhile_keeps_its_own_result() {
+    for phase in [Phase::Succeeded, Phase::Failed] {
+        let mut world = replace(vec![job("a")]);
+        let pod = world.pods.get_mut("a").expect("must be a pod");
+        pod.resource_version = "99".into();
+        pod.phase = phase;
+        world.shutdown(40);
+        assert_eq!(world.done(&["mark", "read", "delete"]), ["0 mark a", "0 read a"]);
+        assert_eq!(world.disrupted(), [""; 0]);
+        assert!(world.released());
+    }
+}
+
+#[test]
+fn a_pod_that_is_gone_is_done() {
+    let mut world = replace(vec![job("a"), job("b")]);
+    world.pods.remove("a");
+    world.shutdown(40);
+    assert_eq!(world.done(&["mark", "delete"]), ["0 mark a", "0 mark b", "0 delete b 20"]);
+    world.pods.remove("b");
+    world.answers.insert("inspect *".into(), Answer::Hold);
+    world.list();
+    assert!(world.agent.status().run.as_ref().is_some_and(|run| run.unreported == 0));
+}
+
+#[test]
+fn a_refused_mark_does_not_hold_up_the_end() {
+    let mut world = replace(vec![job("a"), job("b")]);
+    world.answers.insert("mark a".into(), failing(FailureKind::Invalid, ALWAYS));
+    world.shutdown(40);
+    let expected = ["0 mark a", "0 mark b", "0 delete a 20", "0 delete b 20"];
+    assert_eq!(world.done(&["mark", "delete"]), expected);
+}
+
+#[test]
+fn a_forbidden_verb_is_tried_no_more_and_people_are_told_once() {
+    let mut settings = settings();
+    settings.in_flight_max = 1;
+    let pods = vec![job("a"), job("b"), job("c")];
+    let mut world = World::standing(settings.clone(), plain(), pods.clone());
+    world.answers.insert("mark *".into(), failing(FailureKind::Forbidden, ALWAYS));
+    world.shutdown(40);
+    let expected = ["0 mark a", "0 delete a 20", "0 delete b 20", "0 delete c 20"];
+    assert_eq!(world.done(&["mark", "delete"]), expected);
+    assert_eq!(world.said.iter().filter(|line| line.contains("forbids")).count(), 1);
+    assert_eq!(world.agent.status().patches[&Purpose::Mark].failed, 1);
+
+    let mut world = World::standing(settings, plain(), pods);
+    world.answers.insert("delete *".into(), failing(FailureKind::Forbidden, ALWAYS));
+    world.shutdown(40);
+    assert_eq!(world.done(&["delete"]), ["0 delete a 20"]);
+    assert!(world.released(), "no report will come: there is nothing to wait for");
+}
+
+#[test]
+fn what_passes_is_tried_again() {
+    for kind in [FailureKind::TooManyRequests, FailureKind::ServerError, FailureKind::Unknown] {
+        let mut world = replace(vec![job("a")]);
+        world.answers.insert("mark a".into(), failing(kind, 2));
+        world.shutdown(40);
+        world.pass(ms(1_000));
+        assert_eq!(world.done(&["mark"]).len(), 3, "{kind:?}");
+        assert_eq!(world.disrupted(), ["a"]);
+        assert_eq!(world.done(&["delete"]).len(), 1);
+    }
+}
+
+#[test]
+fn a_mark_whose_answer_was_lost_is_found_to_stand() {
+    let mut world = replace(vec![job("a")]);
+    world.answers.insert("mark a".into(), Answer::Hold);
+    world.shutdown(40);
+    let (id, _, action) = world.held.remove(0);
+    world.lose_answer(id, &action);
+    world.answers.clear();
+    world.pass(ms(1_000));
+    assert_eq!(world.done(&["mark", "read"]), ["0 mark a"], "the watch has shown it");
+    assert_eq!(world.done(&["delete"]).len(), 1);
+}
+
+#[test]
+fn the_end_comes_when_the_time_for_marks_is_over() {
+    // §9.4: a failing mark does not block the kill, and goes first
+    let mut world = replace(vec![job("a")]);
+    world.answers.insert("mark a".into(), failing(FailureKind::Unknown, ALWAYS));
+    world.shutdown(40);
+    world.pass(ms(2_149));
+    assert_eq!(world.done(&["delete"]), [""; 0]);
+    world.pass(ms(1));
+    assert_eq!(world.done(&["delete"]), ["2150 delete a 20"]);
+}
+
+#[test]
+fn without_an_api_the_lock_is_held_to_the_end_and_the_journal_knows_all() {
+    // §9.7, §10.6-9: from each step on
+    for from in [0, 100, 2_000, 3_000, 20_000, 33_500, 38_500] {
+        for facts in [plain(), armed(), dead()] {
+            let mut world = World::standing(settings(), facts.clone(), vec![job("a"), job("b")]);
+            world.containers("a", &[None]);
+            if from == 0 {
+                world.answers.insert("*".into(), failing(FailureKind::Unknown, ALWAYS));
+            }
+            world.shutdown(40);
+            world.pass(ms(from));
+            world.answers.insert("*".into(), failing(FailureKind::Unknown, ALWAYS));
+            world.pass(ms(38_999 - from));
+            assert!(!world.released(), "{from} {facts:?}");
+            world.pass(ms(600));
+            assert!(world.released(), "{from} {facts:?}");
+            assert_eq!(
+                world.done(&["fail", "lever"]).iter().filter(|l| l.contains(" a")).count(),
+                0
+            );
+            assert!(format!("{:?}", world.journal).contains("Released { unreported: [PodUid"));
+            // It comes back after the release.
+            world.answers.clear();
+            world.pass(ms(40_000));
+            assert_eq!(world.disrupted(), ["a", "b"], "{from} {facts:?}");
+        }
+    }
+}
+
+#[test]
+fn a_disk_that_does_not_write_costs_only_the_first_step_s_time() {
+    let mut world = replace(vec![job("a")]);
+    world.answers.insert("journal *".into(), failing(FailureKind::Other, ALWAYS));
+    world.shutdown(40);
+    world.pass(ms(149));
+    assert_eq!(world.done(&["mark"]), [""; 0]);
+    world.pass(ms(1));
+    assert_eq!(world.done(&["mark"]), ["150 mark a"]);
+    world.ends("a", Phase::Failed);
+    world.pass(ms(40_000));
+    assert!(world.released());
+    assert_eq!(world.said.iter().filter(|line| line.contains("cannot be written")).count(), 1);
+}
+
+#[test]
+fn after_a_freeze_it_goes_on_where_the_clock_is() {
+    // §9.8, §10.6-10
+    let mut world = replace(vec![job("a"), job("critical").priority(2_000_000_000)]);
+    world.shutdown(20);
+    assert_eq!(world.done(&["delete"]), ["0 delete a 10"]);
+    world.freeze(ms(10_000));
+    world.pass(ms(4_000));
+    // Its share is cut to what is left.
+    assert_eq!(world.done(&["delete"])[1..], ["10666 delete critical 5"]);
+    world.freeze(ms(30_000));
+    assert!(world.released());
+    let mut world = replace(vec![job("a")]);
+    world.answers.insert("mark *".into(), Answer::Hold);
+    world.shutdown(20);
+    world.freeze(ms(30_000));
+    assert!(world.released());
+    assert_eq!(world.done(&["delete"]), [""; 0], "no kill that nobody could wait for");
+}
+
+#[test]
+fn calls_at_once_are_limited() {
+    let mut settings = settings();
+    settings.in_flight_max = 4;
+    let pods = (0..20).map(|n| job(&format!("p{n:02}"))).collect();
+    let mut world = World::standing(settings, plain(), pods);
+    world.answers.insert("mark *".into(), Answer::Hold);
+    world.shutdown(40);
+    assert_eq!(world.held.len(), 4);
+    world.let_go("mark");
+    assert_eq!(world.disrupted().len(), 20);
+}
+
+#[test]
+fn a_phase_is_written_again_only_after_a_look() {
+    let mut world = World::standing(settings(), dead(), vec![job("a")]);
+    world.answers.insert("fail a".into(), failing(FailureKind::Unknown, 2));
+    world.shutdown(40);
+    world.pass(ms(2_000));
+    let expected = ["fail a", "read a", "fail a", "read a", "fail a"];
+    let done = world.done(&["fail", "read"]);
+    let done: Vec<_> = done.iter().filter_map(|line| line.split_once(' ')).map(|l| l.1).collect();
+    assert_eq!(done, expected);
+}
+
+#[test]
+fn a_kubelet_that_wakes_keeps_its_phases() {
+    let mut world = World::standing(settings(), dead(), vec![job("a")]);
+    world.answers.insert("stop *".into(), Answer::Hold);
+    world.shutdown(40);
+    world.event(crate::protocol::event::Event::KubeletSeen(plain()));
+    world.let_go("stop");
+    world.pass(ms(10_000));
+    assert_eq!(world.done(&["fail", "lever"]), [""; 0]);
+    world.ends("a", Phase::Failed);
+    assert!(world.released());
+}
+
+#[test]
+fn a_kubelet_that_goes_away_in_a_shutdown_is_stood_in_for() {
+    let mut world = World::standing(settings(), armed(), vec![job("a"), job("b")]);
+    world.shutdown(40);
+    world.pass(ms(5_000));
+    world.event(crate::protocol::event::Event::KubeletSeen(dead()));
+    world.pass(ms(2_999));
+    assert_eq!(world.done(&["stop"]), [""; 0]);
+    world.pass(ms(1));
+    assert_eq!(world.done(&["stop", "fail"]).len(), 4);
+    assert_eq!(world.pods["a"].phase, Phase::Failed);
+}

@@ -1,1 +1,314 @@
-//! To come.
+//! The agent dies, or the machine, and what the next one makes of the journal.
+//! (spec/node-agent.md §9.6, §10.6-8, §10.6-11)
+
+use super::driver::*;
+use crate::agent::{LockState, Settings};
+use crate::pod::tests::pod;
+use crate::pod::{Owner, Phase, PodView};
+use crate::protocol::event::{Announcement, Event, NodeView, ShutdownKind};
+use crate::protocol::node::KubeletFacts;
+use crate::shutdown::Mode;
+use crate::shutdown::bands::BandFlags;
+
+fn job(name: &str) -> PodView {
+    pod(name).owner(Owner::Job { failure_policy: true }).never()
+}
+
+fn pods() -> Vec<PodView> {
+    vec![job("never"), pod("always").owner(Owner::Other), pod("bare").never()]
+}
+
+fn node(world: &World) -> Event {
+    let announced = world.node_says.clone();
+    Event::NodeObserved(NodeView { announced, tainted: world.tainted, ..NodeView::default() })
+}
+
+/// A run that dies after so many actions, with the last one carried out or not.
+fn dying(facts: &KubeletFacts, actions: usize, carried_out: bool) -> World {
+    let mut world = World::standing(settings(), facts.clone(), pods());
+    for name in ["never", "always", "bare"] {
+        world.containers(name, &[None]);
+    }
+    world.dies_after = Some((actions, carried_out));
+    world.shutdown(40);
+    world
+}
+
+/// Each crash point of a run, in each mode.
+fn each_crash(mut check: impl FnMut(&KubeletFacts, World, String)) {
+    for facts in [plain(), armed(), dead()] {
+        for actions in 1..40 {
+            for carried_out in [false, true] {
+                let world = dying(&facts, actions, carried_out);
+                let case = format!("{facts:?}\n{actions} {carried_out} {:#?}", world.log);
+                check(&facts, world, case);
+            }
+        }
+    }
+}
+
+#[test]
+fn an_agent_restarted_in_a_shutdown_goes_on() {
+    each_crash(|facts, mut world, case| {
+        world.freeze(ms(1_000));
+        world.restart(settings());
+        world.started(facts.clone(), true);
+        assert!(!world.done(&["lock"]).iter().any(|line| line.contains("lock")), "{case}");
+        world.pass(ms(3_000));
+        // Whoever ends them, the two that cannot run again are marked.
+        assert!(world.pods["never"].is_disrupted(), "{case} {:#?}", world.log);
+        assert!(world.pods["bare"].is_disrupted(), "{case}");
+        world.pass(ms(60_000));
+        assert!(world.released(), "{case}");
+        let journalled = world.journal.len() > 1;
+        let run = world.agent.status().run.clone().expect("must be a run");
+        assert!(run.released_after.is_some_and(|at| at <= ms(42_000)), "{case} {journalled}");
+    });
+}
+
+#[test]
+fn an_agent_restarted_after_a_cancel_takes_everything_back() {
+    each_crash(|facts, mut world, case| {
+        world.freeze(ms(1_000));
+        world.restart(settings());
+        let seen = node(&world);
+        world.event(seen);
+        world.started(facts.clone(), false);
+        for (name, pod) in &world.pods {
+            assert!(!pod.is_disrupted() || pod.is_terminating(), "{name}: {case}");
+        }
+        assert!(!world.tainted, "{case}");
+        assert_eq!(world.node_says.as_deref(), Some("idle"), "{case}");
+        assert_eq!(world.journal, [], "{case}");
+        assert_eq!(world.agent.status().lock, LockState::Held);
+    });
+}
+
+#[test]
+fn after_a_boot_the_condition_is_where_it_is_true_and_nowhere_else() {
+    // §10.6-11
+    each_crash(|facts, mut world, case| {
+        let known = !world.journal.is_empty();
+        world.reboot(settings());
+        let seen = node(&world);
+        world.event(seen);
+        world.started(facts.clone(), false);
+        for (name, pod) in &world.pods {
+            if pod.is_terminating() || pod.is_terminal() {
+                continue;
+            }
+            let expected = name != "always" && known;
+            assert_eq!(pod.is_disrupted(), expected, "{name}: {case}");
+        }
+        assert!(!world.tainted, "{case}");
+        assert_eq!(world.node_says.as_deref(), Some("idle"), "{case}");
+        assert_eq!(world.journal, [], "{case}");
+    });
+}
+
+#[test]
+fn a_replay_repeats_the_time_of_the_first_attempt() {
+    let mut world = World::standing(settings(), armed(), vec![job("a")]);
+    world.answers.insert("mark *".into(), Answer::Hold);
+    world.shutdown(40);
+    let (_, _, first) = world.held.remove(0);
+    let since = first_condition(&first);
+    world.reboot(settings());
+    world.answers.clear();
+    world.started(armed(), false);
+    let again = world.pods["a"].disruption.clone().and_then(|disruption| disruption.since);
+    assert_eq!(again.map(|at| at.to_string()), Some(since));
+}
+
+fn first_condition(action: &crate::protocol::action::Action) -> String {
+    let crate::protocol::action::Action::PatchStatus { body, .. } = action else {
+        panic!("must be a patch: {action:?}");
+    };
+    body["status"]["conditions"][0]["lastTransitionTime"].as_str().expect("a time").to_owned()
+}
+
+#[test]
+fn after_a_boot_ended_and_deleted_pods_are_left() {
+    for change in [
+        (|pod: &mut PodView| pod.phase = Phase::Succeeded) as fn(&mut PodView),
+        |pod| pod.phase = Phase::Failed,
+        |pod| pod.deletion_grace_seconds = Some(30),
+    ] {
+        let mut world = World::standing(settings(), armed(), vec![job("a")]);
+        world.answers.insert("mark *".into(), Answer::Hold);
+        world.shutdown(40);
+        world.reboot(settings());
+        world.answers.clear();
+        change(world.pods.get_mut("a").expect("must be a pod"));
+        world.started(armed(), false);
+        assert!(!world.pods["a"].is_disrupted());
+        assert_eq!(world.journal, []);
+    }
+}
+
+#[test]
+fn assist_begins_no_kills_after_a_restart_and_replace_goes_on_with_its_own() {
+    // §9.6
+    for (facts, expected) in [(armed(), 0), (plain(), 2)] {
+        let mut world = World::standing(settings(), facts, pods());
+        world.answers.insert("mark *".into(), Answer::Hold);
+        world.shutdown(40);
+        world.restart(settings());
+        world.answers.clear();
+        // The kubelet has given its lock back in the meantime.
+        world.started(plain(), true);
+        world.pass(ms(30_000));
+        assert_eq!(world.done(&["delete"]).len(), expected, "{:#?}", world.log);
+    }
+}
+
+#[test]
+fn the_time_of_a_run_is_counted_on_by_the_boot_clock() {
+    let mut world = World::standing(settings(), armed(), vec![job("a")]);
+    world.shutdown(40);
+    world.freeze(ms(15_000));
+    world.restart(settings());
+    world.started(armed(), true);
+    world.pass(ms(23_000));
+    assert!(!world.released());
+    world.pass(ms(1_500));
+    assert!(world.released());
+}
+
+#[test]
+fn a_released_run_is_not_run_again_but_its_reports_are() {
+    let mut world = World::standing(settings(), armed(), vec![job("a")]);
+    let kind = epilogue_common::outcome::FailureKind::Unknown;
+    world.answers.insert("mark *".into(), Answer::Fail(kind, u32::MAX));
+    world.shutdown(20);
+    world.pass(ms(30_000));
+    assert!(world.released());
+    world.restart(settings());
+    world.answers.clear();
+    world.started(armed(), true);
+    assert_eq!(world.disrupted(), ["a"]);
+    assert_eq!(world.done(&["announce", "release", "delete"]), [""; 0]);
+}
+
+fn soft(settings: Settings) -> World {
+    let mut world = World::standing(settings, armed(), pods());
+    for name in ["never", "always", "bare"] {
+        world.containers(name, &[None]);
+    }
+    world.event(Event::ShutdownAnnounced(Announcement {
+        granted: Some(ms(10_000)),
+        kind: Some(ShutdownKind::SoftReboot),
+    }));
+    world
+}
+
+#[test]
+fn a_reboot_of_the_user_space_is_told_from_a_cancel_by_the_containers() {
+    for stopped in [true, false] {
+        let mut world = soft(settings());
+        world.pass(ms(11_000));
+        assert!(world.released());
+        if stopped {
+            world.containers("never", &[Some(137)]);
+            world.containers("bare", &[Some(137)]);
+        }
+        world.restart(settings());
+        world.started(armed(), false);
+        let expected: &[&str] = if stopped { &["bare", "never"] } else { &[] };
+        assert_eq!(world.disrupted(), expected);
+        assert_eq!(world.journal, []);
+    }
+    // Without a runtime, the release of the lock is the only witness.
+    let mut blind = settings();
+    blind.runtime = false;
+    for (pass, expected) in [(11_000, 2), (1_000, 0)] {
+        let mut world = soft(blind.clone());
+        world.pass(ms(pass));
+        world.restart(blind.clone());
+        world.started(armed(), false);
+        assert_eq!(world.disrupted().len(), expected, "{pass}");
+    }
+}
+
+#[test]
+fn what_an_earlier_boot_left_on_the_node_is_removed() {
+    let stale = NodeView {
+        announced: Some("shutting-down;boot=boot-0;since=2026-11-21T13:00:00Z".into()),
+        tainted: true,
+        ..NodeView::default()
+    };
+    // Even before logind has said anything: the boot is another.
+    let mut world = World::new(settings(), vec![]);
+    world.event(Event::NodeObserved(stale));
+    assert_eq!(world.log, ["0 announce idle", "0 taint false"]);
+    // Of this boot, only when logind says that nothing goes on.
+    let own = NodeView {
+        announced: Some("shutting-down;boot=boot-1;since=2026-11-21T13:00:00Z".into()),
+        ..NodeView::default()
+    };
+    let mut world = World::new(settings(), vec![]);
+    world.event(Event::NodeObserved(own));
+    assert_eq!(world.log, [""; 0]);
+    world.event(Event::LogindSeen(logind(false)));
+    assert_eq!(world.done(&["announce"]), ["0 announce idle"]);
+}
+
+#[test]
+fn a_node_that_went_down_without_notice_explains_its_dead() {
+    // W5: power cut, kernel panic
+    let ran = |seconds: &str| seconds.parse().ok();
+    let before = ran("2026-11-21T13:50:00Z");
+    let mut world = World::new(
+        settings(),
+        vec![
+            job("lost").with(|pod| pod.running_since = before),
+            job("new").with(|pod| pod.running_since = ran("2026-11-21T14:16:30Z")),
+            pod("restarts").with(|pod| pod.running_since = before),
+            job("ended").phase(Phase::Failed).with(|pod| pod.running_since = before),
+            job("deleted").deleting(30).with(|pod| pod.running_since = before),
+        ],
+    );
+    world.started(plain(), false);
+    assert_eq!(world.disrupted(), ["lost"]);
+    let message = world.pods["lost"].disruption.clone().map(|disruption| disruption.message);
+    assert_eq!(message.as_deref(), Some(crate::ending::patches::LOST_MESSAGE));
+}
+
+#[test]
+fn a_shutdown_that_was_never_heard_of_is_taken_up() {
+    // users.md 0.2, §9.2: PreparingForShutdown is true at the start
+    let mut world = World::new(settings(), pods());
+    world.started(plain(), true);
+    let run = world.agent.status().run.clone().expect("must be a run");
+    assert_eq!(run.mode, Mode::Replace);
+    assert_eq!(world.done(&["mark"]).len(), 3);
+    assert_eq!(world.done(&["delete"]).len(), 2);
+    assert_eq!(world.done(&["lock"]), [""; 0]);
+}
+
+#[test]
+fn a_journal_of_another_boot_and_a_new_shutdown_do_not_get_in_each_other_s_way() {
+    let mut world = World::standing(settings(), armed(), pods());
+    world.answers.insert("mark *".into(), Answer::Hold);
+    world.shutdown(40);
+    world.reboot(settings());
+    world.answers.insert("read *".into(), Answer::Hold);
+    world.started(armed(), false);
+    world.answers.clear();
+    world.shutdown(40);
+    world.let_go("*");
+    assert_eq!(world.disrupted(), ["bare", "never"]);
+    assert!(world.journal.len() > 4, "both runs");
+}
+
+#[test]
+fn bands_turned_off_still_mark_what_cannot_survive() {
+    let mut settings = settings();
+    let flags =
+        BandFlags { total: Some(crate::time_span::TimeSpan::from_secs(0)), ..BandFlags::default() };
+    settings.bands = flags.bands().expect("must be bands");
+    let mut world = World::standing(settings, plain(), pods());
+    world.shutdown(5);
+    assert_eq!(world.done(&["mark", "delete", "taint"]).len(), 2);
+    assert!(world.released());
+}

@@ -1,1 +1,167 @@
-//! To come.
+//! Before any shutdown: the lock, the delay, and the own end. (spec/node-agent.md §9.2)
+
+use epilogue_common::outcome::{Failure, FailureKind};
+
+use super::driver::*;
+use crate::agent::LockState;
+use crate::pod::tests::pod;
+use crate::pod::{Owner, Phase};
+use crate::protocol::action::Action;
+use crate::protocol::event::{ActionResult, Event, LogindState};
+use crate::shutdown::Mode;
+
+fn seen(change: impl FnOnce(&mut LogindState)) -> Event {
+    let mut state = logind(false);
+    change(&mut state);
+    Event::LogindSeen(state)
+}
+
+#[test]
+fn the_lock_is_taken_when_logind_is_there_and_calm() {
+    let mut world = World::new(settings(), vec![]);
+    assert_eq!(world.log, [""; 0]);
+    world.event(seen(|_| ()));
+    assert_eq!(world.log, ["0 lock"]);
+    assert_eq!(world.agent.status().lock, LockState::Held);
+    world.pass(ms(60_000));
+    world.event(seen(|_| ()));
+    assert_eq!(world.log, ["0 lock"]);
+}
+
+#[test]
+fn a_lock_that_logind_does_not_list_is_taken_again() {
+    let mut world = World::standing(settings(), plain(), vec![]);
+    // LD7: logind was restarted and has opened the lock again.
+    world.event(seen(|state| state.owner = ":1.9".into()));
+    assert_eq!(world.log, [""; 0]);
+    world.event(Event::LogindLost("the connection is closed".into()));
+    assert_eq!(world.agent.status().lock, LockState::Held, "a lock is held on");
+    world.event(seen(|state| state.lock_listed = false));
+    assert_eq!(world.log, ["0 lock"]);
+    // A look that began before the lock was taken.
+    world.event(seen(|state| state.lock_listed = false));
+    assert_eq!(world.log, ["0 lock"]);
+}
+
+#[test]
+fn a_lock_that_is_refused_is_asked_for_again_and_again() {
+    let mut world = World::new(settings(), vec![]);
+    world.answers.insert("lock *".into(), Answer::Fail(FailureKind::Other, 3));
+    world.event(seen(|_| ()));
+    world.pass(ms(10_000));
+    assert_eq!(world.done(&["lock"]).len(), 4);
+    assert_eq!(world.agent.status().lock, LockState::Held);
+}
+
+#[test]
+fn no_lock_is_to_be_had_in_a_shutdown() {
+    // LD5
+    let mut world = World::new(settings(), vec![]);
+    world.answers.insert("lock *".into(), Answer::Hold);
+    world.event(seen(|_| ()));
+    let (id, _, _) = world.held.remove(0);
+    let result = ActionResult::LockRefusedInProgress;
+    world.event(Event::Finished { id, result });
+    assert_eq!(world.agent.status().lock, LockState::Refused);
+}
+
+#[test]
+fn the_delay_is_raised_to_what_is_wanted() {
+    let mut world = World::new(settings(), vec![]);
+    world.event(seen(|state| state.delay = Some(ms(5_000))));
+    assert_eq!(world.done(&["raise"]), ["0 raise 40"]);
+    assert_eq!(world.agent.status().granted, Some(ms(40_000)));
+    // The kubelet wants more.
+    let mut facts = armed();
+    facts.shutdown_period = Some(ms(120_000));
+    world.event(Event::KubeletSeen(facts));
+    assert_eq!(world.done(&["raise"]), ["0 raise 40", "0 raise 130"]);
+    world.event(seen(|state| state.delay = Some(ms(130_000))));
+    assert_eq!(world.done(&["raise"]).len(), 2);
+}
+
+#[test]
+fn a_delay_that_stays_too_short_is_told_of_once() {
+    for allowed in [true, false] {
+        let mut settings = settings();
+        settings.raise_delay = allowed;
+        let mut world = World::new(settings, vec![]);
+        world.answers.insert("raise *".into(), Answer::Hold);
+        world.event(seen(|state| state.delay = Some(ms(5_000))));
+        if allowed {
+            let (id, _, action) = world.held.remove(0);
+            assert_eq!(action, Action::RaiseDelay { wanted: ms(40_000) });
+            let result = ActionResult::Delay(Ok(ms(30_000)));
+            world.event(Event::Finished { id, result });
+        }
+        let delay = if allowed { ms(30_000) } else { ms(5_000) };
+        world.event(seen(|state| state.delay = Some(delay)));
+        world.pass(ms(100_000));
+        let warnings = world.said.iter().filter(|line| line.contains("are wanted")).count();
+        assert_eq!(warnings, 1, "{allowed} {:#?}", world.said);
+        assert_eq!(world.agent.status().lock, LockState::Held, "the lock is kept all the same");
+    }
+}
+
+#[test]
+fn told_to_stop_it_releases_and_goes() {
+    let mut world = World::standing(settings(), plain(), vec![]);
+    world.event(Event::StopRequested);
+    assert_eq!(world.log, ["0 release"]);
+    assert!(world.agent.status().may_exit);
+    world.pass(ms(60_000));
+    assert_eq!(world.log, ["0 release"], "no lock is taken any more");
+}
+
+#[test]
+fn told_to_stop_in_a_shutdown_it_goes_on_to_the_end() {
+    let job = pod("a").owner(Owner::Job { failure_policy: true }).never();
+    let mut world = World::standing(settings(), armed(), vec![job]);
+    world.shutdown(40);
+    world.event(Event::StopRequested);
+    world.pass(ms(10_000));
+    assert!(!world.agent.status().may_exit);
+    assert!(!world.released());
+    world.ends("a", Phase::Failed);
+    assert!(world.released());
+    assert!(world.agent.status().may_exit);
+}
+
+#[test]
+fn told_to_stop_after_the_release_it_gives_late_reports_a_moment() {
+    let job = pod("a").owner(Owner::Job { failure_policy: true }).never();
+    let mut world = World::standing(settings(), armed(), vec![job]);
+    world.answers.insert("*".into(), Answer::Fail(FailureKind::Unknown, u32::MAX));
+    world.shutdown(10);
+    world.pass(ms(12_000));
+    assert!(world.released());
+    world.event(Event::StopRequested);
+    assert!(!world.agent.status().may_exit);
+    world.pass(ms(5_000));
+    assert!(world.agent.status().may_exit);
+}
+
+#[test]
+fn a_result_that_nobody_waits_for_says_nothing() {
+    let mut world = World::standing(settings(), plain(), vec![pod("a")]);
+    let failure = Failure::new(FailureKind::Forbidden, "no");
+    for id in [0, 1, 77, u64::MAX] {
+        let id = crate::protocol::action::ActionId(id);
+        world.event(Event::Finished { id, result: ActionResult::Done(Err(failure.clone())) });
+    }
+    assert_eq!(world.log, [""; 0]);
+    assert_eq!(world.agent.status().mode, Some(Mode::Replace));
+}
+
+#[test]
+fn a_suspend_is_no_time_that_logind_counts() {
+    // LD2, §9.8
+    let job = pod("a").owner(Owner::Job { failure_policy: true }).never();
+    let mut world = World::standing(settings(), armed(), vec![job]);
+    world.shutdown(40);
+    world.pass(ms(5_000));
+    world.suspended = ms(3_600_000);
+    world.pass(ms(30_000));
+    assert!(!world.released());
+    assert!(world.said.iter().any(|line| line.contains("suspended")));
+}
