@@ -8,6 +8,8 @@ use agent_core::shutdown::bands::{BandFlags, Bands, BandsError};
 use agent_core::time_span::TimeSpan;
 use clap::{Parser, Subcommand, ValueEnum};
 
+use crate::cri::Endpoint;
+
 pub use run::{Config, RunArgs, RunArgsError};
 
 /// Ends the pods of a node that shuts down, and makes sure that the API knows how each one ended.
@@ -55,6 +57,11 @@ pub struct CheckArgs {
     /// D-Bus address of the system bus. Without it: /run/dbus/system_bus_socket under --root.
     #[arg(long, value_name = "ADDRESS", env = "DBUS_SYSTEM_BUS_ADDRESS")]
     pub bus_address: Option<String>,
+    /// The container runtime's socket, as the kubelet's containerRuntimeEndpoint has it:
+    /// unix:///path. Without it: the one that is under --root where containerd, CRI-O, k3s and
+    /// others listen.
+    #[arg(long, value_name = "ENDPOINT")]
+    pub runtime_endpoint: Option<Endpoint>,
     /// Form of the output.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub output: Output,

@@ -11,12 +11,14 @@ use jiff::Timestamp;
 
 use crate::args::{CheckArgs, Output};
 use crate::bus::Bus;
+use crate::cri::{Runtime, Sockets};
 use crate::host::Host;
 use crate::source::logind::{Logind, NAME};
 use crate::table;
 
 /// Checks the node; 1 if a check fails.
 pub fn run(args: CheckArgs, bands: Option<Bands>) -> anyhow::Result<ExitCode> {
+    let sockets = Sockets::new(args.runtime_endpoint, &args.root);
     let host = Host::new(args.root);
     let conf_files = host.logind_conf_files()?;
     let bus_address = args.bus_address.unwrap_or_else(|| host.bus_address());
@@ -25,7 +27,9 @@ pub fn run(args: CheckArgs, bands: Option<Bands>) -> anyhow::Result<ExitCode> {
         .build()
         .context("cannot start the runtime")?;
     let bus = runtime.block_on(ask(&bus_address, &host));
-    let report = judge(&Facts { bus_address, bus, conf_files, bands }, Timestamp::now());
+    let containers = runtime.block_on(async { Runtime::new(sockets).probe().await });
+    let facts = Facts { bus_address, bus, runtime: containers, conf_files, bands };
+    let report = judge(&facts, Timestamp::now());
     print(&report, args.output).context("cannot write the report")?;
     Ok(if report.verdict == Verdict::Fail { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

@@ -1,6 +1,7 @@
 //! What the facts of a node mean for its shutdown: a verdict and a remedy for each.
 
 pub mod facts;
+pub mod runtime;
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -98,7 +99,7 @@ impl Check {
 
 /// The verdict on each fact.
 pub fn judge(facts: &Facts, now: Timestamp) -> Report {
-    let mut checks = vec![bus(facts)];
+    let mut checks = vec![runtime::runtime(&facts.runtime, now), bus(facts)];
     let (mut mode, mut time) = (None, None);
     match &facts.bus {
         Bus::Unreachable(_) => {}

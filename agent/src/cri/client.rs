@@ -97,6 +97,14 @@ impl Client {
         Ok(answer.items.into_iter().filter(|item| is_of(&item.labels, uid)).collect())
     }
 
+    /// All containers, exited ones included.
+    pub async fn containers(&self) -> Result<Vec<wire::Container>, CriError> {
+        let request = wire::ListContainersRequest { filter: None };
+        let answer: wire::ListContainersResponse =
+            self.read(path::LIST_CONTAINERS, request).await?;
+        Ok(answer.containers)
+    }
+
     /// A pod's containers, exited ones included.
     pub async fn containers_of(&self, uid: &PodUid) -> Result<Vec<wire::Container>, CriError> {
         let filter = wire::ContainerFilter { label_selector: selector(uid) };

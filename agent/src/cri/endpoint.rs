@@ -54,13 +54,11 @@ pub struct Sockets(Vec<PathBuf>);
 impl Sockets {
     /// The one that the flag names, as it is; without it the well-known ones below `root`.
     pub fn new(endpoint: Option<Endpoint>, root: &Path) -> Self {
-        match endpoint {
-            Some(Endpoint(path)) => Self(vec![path]),
-            None => {
-                let below = |path: &&str| root.join(path.trim_start_matches('/'));
-                Self(WELL_KNOWN.iter().map(|path| below(path)).collect())
-            }
+        if let Some(Endpoint(path)) = endpoint {
+            return Self(vec![path]);
         }
+        let below = |path: &&str| root.join(path.trim_start_matches('/'));
+        Self(WELL_KNOWN.iter().map(below).collect())
     }
 
     /// All of them, there or not.

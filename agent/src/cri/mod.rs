@@ -6,6 +6,7 @@ pub mod client;
 pub mod endpoint;
 pub mod error;
 mod pods;
+mod probe;
 mod state;
 mod stop;
 pub mod wire;

@@ -279,3 +279,121 @@ pub struct RemoveContainerRequest {
 /// The answer of calls that say nothing but that they are done.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Empty {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use prost::Message;
+
+    fn hex(bytes: &[u8]) -> String {
+        use std::fmt::Write as _;
+        bytes.iter().fold(String::new(), |mut text, byte| {
+            write!(text, "{byte:02x}").expect("a String must take any text");
+            text
+        })
+    }
+
+    fn from_hex<M: Message + Default>(text: &str) -> M {
+        let digits = |at| u8::from_str_radix(&text[at..at + 2], 16).expect("must be hex");
+        let bytes: Vec<u8> = (0..text.len()).step_by(2).map(digits).collect();
+        M::decode(bytes.as_slice()).expect("must be the message")
+    }
+
+    fn pair(key: &str, value: &str) -> BTreeMap<String, String> {
+        BTreeMap::from([(key.to_owned(), value.to_owned())])
+    }
+
+    // The bytes below are protoc's, of the published definition, with all fields set.
+
+    #[test]
+    fn requests_are_what_the_published_definition_makes_of_them() {
+        let label_selector = pair("k", "v");
+        let sandboxes = ListPodSandboxRequest {
+            filter: Some(PodSandboxFilter { label_selector: label_selector.clone() }),
+        };
+        let containers = ListContainersRequest { filter: Some(ContainerFilter { label_selector }) };
+        let id = || "c1".to_owned();
+        let table = [
+            (VersionRequest { version: "v1".into() }.encode_to_vec(), "0a027631"),
+            (StatusRequest {}.encode_to_vec(), ""),
+            (sandboxes.encode_to_vec(), "0a081a060a016b120176"),
+            (containers.encode_to_vec(), "0a0822060a016b120176"),
+            (StopPodSandboxRequest { pod_sandbox_id: "s1".into() }.encode_to_vec(), "0a027331"),
+            (ContainerStatusRequest { container_id: id() }.encode_to_vec(), "0a026331"),
+            (
+                StopContainerRequest { container_id: id(), timeout: 30 }.encode_to_vec(),
+                "0a026331101e",
+            ),
+            (RemoveContainerRequest { container_id: id() }.encode_to_vec(), "0a026331"),
+        ];
+        for (bytes, expected) in table {
+            assert_eq!(hex(&bytes), expected);
+        }
+    }
+
+    #[test]
+    fn answers_are_read_as_the_published_definition_writes_them() {
+        let version: VersionResponse = from_hex("0a0178120272741a02763922027631");
+        let expected = VersionResponse {
+            runtime_name: "rt".into(),
+            runtime_version: "v9".into(),
+            runtime_api_version: "v1".into(),
+        };
+        assert_eq!(version, expected);
+
+        let status: StatusResponse =
+            from_hex("0a180a160a0c52756e74696d65526561647910011a017222016d12060a016b120176");
+        let condition = RuntimeCondition {
+            kind: "RuntimeReady".into(),
+            status: true,
+            reason: "r".into(),
+            message: "m".into(),
+        };
+        assert_eq!(status.status, Some(RuntimeStatus { conditions: vec![condition] }));
+
+        let sandboxes: ListPodSandboxResponse = from_hex(
+            "0a340a027331120c0a016e1201751a026e7320031801208180a8b1e39fe7cb172a060a016c1201313206\
+             0a01611201323a0472756e63",
+        );
+        let sandbox = PodSandbox {
+            id: "s1".into(),
+            state: PodSandboxState::NotReady.into(),
+            created_at: 1_700_000_000_000_000_001,
+            labels: pair("l", "1"),
+            annotations: pair("a", "2"),
+        };
+        assert_eq!(sandboxes.items, [sandbox]);
+    }
+
+    #[test]
+    fn containers_are_read_as_the_published_definition_writes_them() {
+        let containers: ListContainersResponse = from_hex(
+            "0a370a026331120273311a050a016e100222030a01692a01723002388280a8b1e39fe7cb1742060a016c\
+             1201314a060a016112013252026969",
+        );
+        let container = Container {
+            id: "c1".into(),
+            pod_sandbox_id: "s1".into(),
+            state: ContainerState::Exited.into(),
+            created_at: 1_700_000_000_000_000_002,
+            labels: pair("l", "1"),
+        };
+        assert_eq!(containers.containers, [container]);
+
+        let status: ContainerStatusResponse = from_hex(
+            "0a6b0a02633112050a016e10021803208380a8b1e39fe7cb17288480a8b1e39fe7cb17308580a8b1e39f\
+             e7cb1738feffffffffffffffff0142030a01694a017252094f4f4d4b696c6c65645a016d62060a016c12\
+             01316a060a016112013272040a022f707a022f6c8a0102696912060a016b120176",
+        );
+        let expected = ContainerStatus {
+            id: "c1".into(),
+            state: ContainerState::Unknown.into(),
+            created_at: 1_700_000_000_000_000_003,
+            started_at: 1_700_000_000_000_000_004,
+            finished_at: 1_700_000_000_000_000_005,
+            exit_code: -2,
+            reason: "OOMKilled".into(),
+        };
+        assert_eq!(status.status, Some(expected));
+    }
+}

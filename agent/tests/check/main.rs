@@ -1,13 +1,16 @@
 //! `epilogue-agent check` as its user runs it: the program, against a private bus with a double
-//! of logind, and a directory for the host's files. (spec/node-agent.md §10.6-6)
+//! of logind, a double of the container runtime, and a directory for the host's files. (spec/node-agent.md §10.6-6)
 
 mod bus;
+#[path = "../cri/double/mod.rs"]
+mod cri;
 mod login1;
 
 use std::fs;
 use std::path::Path;
 
 use bus::PrivateBus;
+use cri::{Call, CriDouble, Fault, Script};
 use login1::{Access, Behaviour, Lock, Login1};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -41,6 +44,13 @@ impl Host {
 
     async fn logind(&self, behaviour: Behaviour) -> Login1 {
         Login1::start(&self.bus.address, behaviour).await
+    }
+
+    /// A container runtime with one running pod.
+    async fn containers(&self) -> CriDouble {
+        let cri = CriDouble::start(self.root.path());
+        cri.pod("a").container("app", Script::Obedient).start().await;
+        cri
     }
 
     async fn check(&self, flags: &[&str]) -> Said {
@@ -105,6 +115,7 @@ fn lock(who: &str, mode: &str, uid: u32, pid: u32) -> Lock {
 async fn a_prepared_node_passes_and_its_lock_is_given_back() {
     let host = Host::start();
     let logind = host.logind(seconds(40)).await;
+    let _cri = host.containers().await;
     let said = host.check(&[]).await;
     assert_eq!(said.code, 0, "{}", said.stdout);
     let report = said.report();
@@ -142,7 +153,7 @@ async fn an_absent_bus_or_logind_fails_with_its_remedy() {
     assert_eq!(said.code, 1);
     said.assert("bus", "ok", "system_bus_socket");
     said.assert("logind", "fail", "systemctl start systemd-logind");
-    assert_eq!(said.report()["checks"].as_array().map(Vec::len), Some(2));
+    assert_eq!(said.report()["checks"].as_array().map(Vec::len), Some(3));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -261,4 +272,49 @@ async fn a_wrong_command_line_says_flag_and_remedy() {
     let help = output.expect("the program must be startable");
     let text = String::from_utf8_lossy(&help.stderr);
     assert!(text.contains("Usage: epilogue-agent <COMMAND>") && text.contains("check"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_container_runtime_is_asked_how_it_is() {
+    let host = Host::start();
+    let said = host.check(&[]).await;
+    said.assert("runtime", "warn", "no container runtime's socket at");
+    said.assert("runtime", "warn", "by --runtime-endpoint unix:///path");
+
+    let cri = host.containers().await;
+    let said = host.check(&[]).await;
+    said.assert("runtime", "ok", "double v0.0.0 at");
+    said.assert("runtime", "ok", "knows 1 pods");
+
+    cri.fault(Call::Status, "", Fault::RefuseAfter(tonic::Code::Ok));
+    let said = host.check(&[]).await;
+    said.assert("runtime", "warn", "not ready: NetworkReady (ToldSo: the double was told so)");
+    cri.mend();
+
+    cri.fault(Call::Any, "", Fault::Hang);
+    let said = host.check(&[]).await;
+    assert_eq!(said.code, 1);
+    said.assert("runtime", "fail", "did not answer Version within 2s");
+    cri.mend();
+
+    cri.fault(Call::Any, "", Fault::Refuse(tonic::Code::Unimplemented));
+    said_no_cri(&host.check(&[]).await);
+}
+
+fn said_no_cri(said: &Said) {
+    said.assert("runtime", "warn", "does not speak CRI v1");
+    said.assert("runtime", "warn", "containerRuntimeEndpoint by --runtime-endpoint");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_runtimes_socket_comes_from_its_flag() {
+    let host = Host::start();
+    let socket = host.root.path().join("elsewhere/my.sock");
+    let _cri = CriDouble::start_at(&socket);
+    let flag = format!("--runtime-endpoint=unix://{}", socket.display());
+    let said = host.check(&[&flag]).await;
+    said.assert("runtime", "warn", "knows 0 pods");
+    let said = host.check(&["--runtime-endpoint=tcp://127.0.0.1:1"]).await;
+    assert_eq!(said.code, 2);
+    assert!(said.stderr.contains("must be unix:///path/of/the.sock"), "{}", said.stderr);
 }

@@ -1,5 +1,6 @@
 //! What `epilogue-agent check` learns of a node, before anything is made of it.
 
+use super::runtime::RuntimeFacts;
 use crate::shutdown::bands::Bands;
 use crate::shutdown::logind_conf::ConfFile;
 use crate::time_span::TimeSpan;
@@ -23,6 +24,8 @@ pub struct Facts {
     pub bus_address: String,
     /// How far the bus answered.
     pub bus: Bus,
+    /// How far the container runtime answered.
+    pub runtime: RuntimeFacts,
     /// logind's configuration files.
     pub conf_files: Vec<ConfFile>,
     /// The bands of the command line.

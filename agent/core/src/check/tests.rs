@@ -1,6 +1,7 @@
 //! Tables of facts and the verdicts on them.
 
 use super::facts::*;
+use super::runtime::{RuntimeAnswers, RuntimeFacts};
 use super::*;
 use crate::shutdown::bands::BandFlags;
 use crate::shutdown::logind_conf::ConfFile;
@@ -32,7 +33,23 @@ fn logind() -> LogindFacts {
 
 fn with(bus: Bus) -> Facts {
     let bands = BandFlags::default().bands().expect("must be bands");
-    Facts { bus_address: "unix:path=/bus".into(), bus, conf_files: Vec::new(), bands }
+    Facts {
+        bus_address: "unix:path=/bus".into(),
+        bus,
+        runtime: RuntimeFacts::Answers(Box::new(answers())),
+        conf_files: Vec::new(),
+        bands,
+    }
+}
+
+fn answers() -> RuntimeAnswers {
+    RuntimeAnswers {
+        socket: "/run/containerd/containerd.sock".into(),
+        version: "containerd v2.1.4".into(),
+        pods: 12,
+        latest: "2026-11-21T13:59:59Z".parse().ok(),
+        ..RuntimeAnswers::default()
+    }
 }
 
 fn of(change: impl FnOnce(&mut LogindFacts)) -> Facts {
@@ -64,7 +81,8 @@ fn assert_found(facts: &Facts, name: &str, verdict: Verdict, words: &[&str]) {
 fn a_node_as_it_should_be_is_ok_throughout() {
     let report = judge(&of(|_| {}), now());
     let names: Vec<_> = report.checks.iter().map(|check| check.name).collect();
-    let all = ["bus", "logind", "shutdown", "schedule", "delay", "kubelet", "holders", "lock"];
+    let all =
+        ["runtime", "bus", "logind", "shutdown", "schedule", "delay", "kubelet", "holders", "lock"];
     assert_eq!(names, all);
     assert_eq!((report.verdict, report.mode), (Verdict::Ok, Some(Mode::Replace)));
     let time = report.time.expect("must be told");
@@ -204,4 +222,40 @@ fn a_lock_that_cannot_be_had_comes_with_its_remedy() {
     assert_found(&taken(Ok(false), Ok(true)), "lock", fail, &["does not list it"]);
     assert_found(&taken(Ok(true), Ok(false)), "lock", fail, &["still listed"]);
     assert_found(&taken(Err(error("")), Ok(true)), "lock", fail, &["said so"]);
+}
+
+#[test]
+fn the_runtime_answers_is_ready_and_its_times_are_past() {
+    let seen = |answers: RuntimeAnswers| Facts {
+        runtime: RuntimeFacts::Answers(Box::new(answers)),
+        ..of(|_| {})
+    };
+    let ok = ["containerd v2.1.4 at /run/containerd/containerd.sock knows 12 pods"];
+    assert_found(&seen(answers()), "runtime", Verdict::Ok, &ok);
+    let at = |time: &str| RuntimeAnswers { latest: time.parse().ok(), ..answers() };
+    assert_found(&seen(at("2026-11-21T14:00:02Z")), "runtime", Verdict::Ok, &ok);
+    let words = ["its times are 900s ahead", "timedatectl"];
+    assert_found(&seen(at("2026-11-21T14:15:00Z")), "runtime", Verdict::Warn, &words);
+    let none = RuntimeAnswers { pods: 0, latest: None, ..answers() };
+    let words = ["knows 0 pods", "by --runtime-endpoint"];
+    assert_found(&seen(none), "runtime", Verdict::Warn, &words);
+
+    let failing = |not_ready| RuntimeAnswers {
+        failing: vec!["NetworkReady (NotYet: no plugin)".into()],
+        not_ready,
+        ..answers()
+    };
+    let words = ["not ready: NetworkReady (NotYet: no plugin)", "crictl info"];
+    assert_found(&seen(failing(false)), "runtime", Verdict::Warn, &words);
+    assert_found(&seen(failing(true)), "runtime", Verdict::Fail, &words);
+}
+
+#[test]
+fn a_runtime_that_is_not_there_is_a_warning_and_a_mute_one_a_failure() {
+    let with = |runtime| Facts { runtime, ..of(|_| {}) };
+    let absent = RuntimeFacts::Absent { found: "no socket".into(), remedy: "name it".into() };
+    assert_found(&with(absent), "runtime", Verdict::Warn, &["no socket name it"]);
+    let mute = RuntimeFacts::Mute { socket: "/a.sock".into(), error: "no answer".into() };
+    let words = ["no answer (at /a.sock)", "systemctl status containerd crio"];
+    assert_found(&with(mute), "runtime", Verdict::Fail, &words);
 }

@@ -1,0 +1,95 @@
+//! The container runtime, as `check` finds it. It is needed where the kubelet is dead when the
+//! node shuts down: then the agent stops the pods through it. (§8.3, mode Substitute)
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::{Check, Verdict};
+use crate::time_span::TimeSpan;
+
+/// How far the runtime's times may be ahead of this clock before the clock counts as wrong.
+pub const AHEAD_MAX: Duration = Duration::from_secs(2);
+
+/// What became of asking the runtime.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RuntimeFacts {
+    /// It is not known whom to ask; the words say where was looked, and the remedy.
+    Absent {
+        /// What was found.
+        found: String,
+        /// What to do.
+        remedy: String,
+    },
+    /// Somebody listens and gives no answer.
+    Mute {
+        /// Where.
+        socket: String,
+        /// What was said.
+        error: String,
+    },
+    /// It answers.
+    Answers(Box<RuntimeAnswers>),
+}
+
+/// The runtime's answers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RuntimeAnswers {
+    /// The path of its socket.
+    pub socket: String,
+    /// Its name and version.
+    pub version: String,
+    /// The conditions that are not true, with its reasons.
+    pub failing: Vec<String>,
+    /// Whether `RuntimeReady` is among them.
+    pub not_ready: bool,
+    /// How many pods it has a sandbox of.
+    pub pods: usize,
+    /// The latest time at which it says that something began or ended.
+    pub latest: Option<Timestamp>,
+}
+
+/// The verdict.
+pub(super) fn runtime(facts: &RuntimeFacts, now: Timestamp) -> Check {
+    const NAME: &str = "runtime";
+    match facts {
+        RuntimeFacts::Absent { found, remedy } => {
+            Check::new(NAME, Verdict::Warn, found).remedy(remedy)
+        }
+        RuntimeFacts::Mute { socket, error } => {
+            Check::new(NAME, Verdict::Fail, format!("{error} (at {socket})")).remedy(
+                "without it neither the kubelet nor the agent can stop a pod; see `systemctl \
+                 status containerd crio`, and run the agent as uid 0",
+            )
+        }
+        RuntimeFacts::Answers(answers) => answering(NAME, answers, now),
+    }
+}
+
+fn answering(name: &'static str, answers: &RuntimeAnswers, now: Timestamp) -> Check {
+    let RuntimeAnswers { socket, version, failing, not_ready, pods, latest } = answers;
+    let found = format!("{version} at {socket} knows {pods} pods");
+    if !failing.is_empty() {
+        let verdict = if *not_ready { Verdict::Fail } else { Verdict::Warn };
+        return Check::new(name, verdict, format!("{found}; not ready: {}", failing.join(", ")))
+            .remedy("see `crictl info`, and the runtime's own log");
+    }
+    let ahead = latest.map_or(Duration::ZERO, |latest| {
+        Duration::try_from(latest.duration_since(now)).unwrap_or_default()
+    });
+    if ahead > AHEAD_MAX {
+        let ahead = TimeSpan::from_secs(ahead.as_secs());
+        return Check::new(name, Verdict::Warn, format!("{found}; its times are {ahead} ahead"))
+            .remedy(
+                "the node's clock was set back, or is wrong now: see `timedatectl`; the ends of \
+                 pods are reported with these times",
+            );
+    }
+    if *pods == 0 {
+        return Check::new(name, Verdict::Warn, found).remedy(
+            "if the node has pods, this is not the kubelet's runtime: name its \
+             containerRuntimeEndpoint by --runtime-endpoint",
+        );
+    }
+    Check::new(name, Verdict::Ok, found)
+}
