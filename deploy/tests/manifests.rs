@@ -10,6 +10,7 @@ use k8s_openapi::api::admissionregistration::v1::{
 };
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
+use k8s_openapi::api::flowcontrol::v1::FlowSchema;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use serde::Serialize;
@@ -91,6 +92,7 @@ fn every_object_parses_into_its_type_without_a_leftover() {
             "ValidatingAdmissionPolicyBinding" => {
                 reread::<ValidatingAdmissionPolicyBinding>(&object)
             }
+            "FlowSchema" => reread::<FlowSchema>(&object),
             "PodDisruptionBudget" => reread::<PodDisruptionBudget>(&object),
             other => panic!("{other} has no type here; add it"),
         };
@@ -105,7 +107,8 @@ fn no_object_appears_twice_and_each_is_in_a_namespace_that_comes_first() {
         let kind = object["kind"].as_str().unwrap_or_default();
         let name = object["metadata"]["name"].as_str().expect("must have a name");
         assert!(seen.insert(format!("{kind}/{name}")), "{kind}/{name} appears twice");
-        let of_cluster = ["Namespace", "ClusterRole", "ClusterRoleBinding"].contains(&kind)
+        let of_cluster = ["Namespace", "ClusterRole", "ClusterRoleBinding", "FlowSchema"]
+            .contains(&kind)
             || kind.starts_with("ValidatingAdmissionPolicy");
         if !of_cluster {
             let namespace = object["metadata"]["namespace"].as_str().expect("must be in one");
@@ -134,6 +137,23 @@ fn the_pod_runs_as_the_account_that_the_roles_are_bound_to() {
     assert_eq!(pod["serviceAccountName"], the("ServiceAccount")["metadata"]["name"]);
     // The account gives its token to no pod by itself.
     assert_eq!(pod["automountServiceAccountToken"], true);
+}
+
+#[test]
+fn requests_of_both_accounts_have_a_flow_and_no_others() {
+    let all = all();
+    let schema = all.iter().find(|object| object["kind"] == "FlowSchema").expect("must be there");
+    let account = |object: &Value| {
+        (
+            object["name"].as_str().map(str::to_owned),
+            object["namespace"].as_str().map(str::to_owned),
+        )
+    };
+    let subjects = schema["spec"]["rules"][0]["subjects"].as_array().expect("must have subjects");
+    let named: BTreeSet<_> =
+        subjects.iter().map(|subject| account(&subject["serviceAccount"])).collect();
+    let accounts = all.iter().filter(|object| object["kind"] == "ServiceAccount");
+    assert_eq!(named, accounts.map(|object| account(&object["metadata"])).collect());
 }
 
 #[test]

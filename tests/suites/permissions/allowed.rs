@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::call::Call;
-use super::world::{Token, World, node_path, pod_path, running, view};
+use super::world::{Token, World, agent_pod, node_path, pod_path, running, view};
 
 #[tokio::test]
 async fn an_agent_in_a_pod_may_do_all_that_it_does() {
@@ -16,6 +16,29 @@ async fn an_agent_in_a_pod_may_do_all_that_it_does() {
 #[tokio::test]
 async fn an_agent_that_is_a_service_of_the_host_may_do_all_that_it_does() {
     holds(Token::OfNode).await;
+}
+
+#[tokio::test]
+async fn the_pod_is_admitted_in_its_namespace_and_gets_a_token_that_is_renewed() {
+    let world = World::start(Token::OfNode).await;
+    let pod = agent_pod(&world.here(), &world.here());
+    let pods = |namespace: &str| format!("/api/v1/namespaces/{namespace}/pods");
+    let made = world.done(Call::create(pods("epilogue-agents"), pod.clone()).dry()).await;
+    let volumes = made["spec"]["volumes"].as_array().expect("volumes");
+    let token = volumes.iter().find_map(|volume| volume["projected"]["sources"].as_array());
+    let expires = token.and_then(|sources| {
+        sources.iter().find_map(|it| it["serviceAccountToken"]["expirationSeconds"].as_u64())
+    });
+    assert!(expires.is_some_and(|seconds| seconds <= 4_000), "{volumes:?}");
+    assert_eq!(made["spec"]["priority"], 2_000_001_000);
+    assert_eq!(made["status"]["qosClass"], "Guaranteed");
+    // Not beside the controller.
+    let mut pod = pod;
+    pod["spec"]["serviceAccountName"] = "epilogue-controller".into();
+    let elsewhere = Call::create(pods("epilogue-system"), pod).dry().send(&world.admin).await;
+    assert_eq!(elsewhere.code, 403);
+    assert!(elsewhere.message.contains("violates PodSecurity"), "{}", elsewhere.message);
+    world.finish().await;
 }
 
 /// Policies have a budget, and a pod that goes beyond it would never be marked.

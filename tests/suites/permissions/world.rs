@@ -148,11 +148,10 @@ impl World {
                 Some(bound("Node", &self.here(), &node))
             }
             Token::OfPod => {
-                let account = json!({"spec": {"serviceAccountName": AGENT}});
-                let name = self.agent_pod();
-                let here = self.here();
-                let pod = self.pod_in(AGENTS_NAMESPACE, &name, &here, account, running()).await;
-                Some(bound("Pod", &name, &pod))
+                let pods = format!("/api/v1/namespaces/{AGENTS_NAMESPACE}/pods");
+                let pod = agent_pod(&self.agent_pod(), &self.here());
+                let pod = self.done(Call::create(pods, pod)).await;
+                Some(bound("Pod", &self.agent_pod(), &pod))
             }
         };
         let token = self.cluster.bound_token(AGENTS_NAMESPACE, AGENT, bound_to).await;
@@ -181,6 +180,18 @@ impl World {
             eventually("the policy refuses", SOON, answer, |answer| !answer.is_success()).await;
         }
     }
+}
+
+/// A pod as the DaemonSet of `deploy/` makes it, for a node.
+pub(crate) fn agent_pod(name: &str, node: &str) -> Value {
+    let manifests = epilogue_deploy::manifests().expect("the manifests");
+    let set = manifests.iter().find(|object| object["kind"] == "DaemonSet").expect("a DaemonSet");
+    let mut pod = set["spec"]["template"].clone();
+    pod["apiVersion"] = "v1".into();
+    pod["kind"] = "Pod".into();
+    pod["metadata"]["name"] = name.into();
+    pod["spec"]["nodeName"] = node.into();
+    pod
 }
 
 /// The path of a node.
