@@ -57,10 +57,10 @@ impl Clears {
     }
 
     /// A new shutdown takes the conditions over that still stand.
-    pub(super) fn hand_over(&mut self) -> BTreeMap<PodUid, Timestamp> {
+    pub(super) fn hand_over(&mut self) -> BTreeMap<PodUid, (PodRef, Timestamp)> {
         self.cleared.clear();
         let pods = std::mem::take(&mut self.pods);
-        pods.into_iter().map(|(uid, clearing)| (uid, clearing.at)).collect()
+        pods.into_iter().map(|(uid, clearing)| (uid, (clearing.pod, clearing.at))).collect()
     }
 
     fn done(&mut self, uid: &PodUid) {
@@ -87,10 +87,8 @@ impl Agent {
                 self.clears.add(ending.pod, ending.marked_at);
             }
         }
-        for (uid, at) in run.carried {
-            if let Some(pod) = self.pods.get(&uid) {
-                self.clears.add(super::marks::reference(pod), at);
-            }
+        for (pod, at) in run.carried.into_values() {
+            self.clears.add(pod, at);
         }
         self.status.cancelled();
         self.restore_node();

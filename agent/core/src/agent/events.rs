@@ -9,7 +9,7 @@ impl Agent {
     pub(super) fn take_in(&mut self, event: Event) {
         match event {
             Event::PodsListed(pods) => self.see_pods(pods),
-            Event::PodObserved(pod) => self.see_pod(*pod),
+            Event::PodObserved(pod) => self.see_pod(&pod),
             Event::PodGone(uid) => self.see_pod_gone(&uid),
             Event::NodeObserved(view) => self.see_node(view),
             Event::LogindSeen(state) => self.see_logind(state),
@@ -40,9 +40,9 @@ impl Agent {
         }
     }
 
-    fn see_pod(&mut self, pod: PodView) {
+    fn see_pod(&mut self, pod: &PodView) {
         if self.pods.observe(pod.clone()) {
-            self.compare(&pod);
+            self.compare(pod);
         }
     }
 

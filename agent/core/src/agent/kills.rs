@@ -107,7 +107,7 @@ impl Agent {
         }
         run.stage =
             Some(StageRun { ends_at: now.monotonic + Duration::from_millis(stage.share_ms), pods });
-        run.killed = true;
+        run.mode_is_final = true;
         self.writer.append(intents);
     }
 

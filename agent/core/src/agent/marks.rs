@@ -226,7 +226,7 @@ impl Agent {
             }
             Ok(Some(pod)) => {
                 ending.read.done();
-                if let Some(at) = run.carried.remove(uid)
+                if let Some((_, at)) = run.carried.remove(uid)
                     && pod.disruption.as_ref().is_some_and(|d| patches::is_ours(d, at))
                 {
                     ending.marked_at = at;

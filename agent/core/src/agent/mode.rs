@@ -7,7 +7,7 @@ use crate::protocol::node::{Healthz, KubeletFacts};
 use crate::shutdown::Mode;
 
 /// A kubelet that has nothing to kill gives its lock back at once. (§8.2)
-pub const ARMED_LASTS: Duration = Duration::from_secs(60);
+pub const ARMED_LASTS: Duration = Duration::from_mins(1);
 /// A node's lease is renewed every 10 s and lasts 40 s.
 const LEASE_LASTS: Duration = Duration::from_secs(40);
 

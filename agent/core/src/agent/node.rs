@@ -83,12 +83,10 @@ impl Agent {
     pub(super) fn see_node(&mut self, view: NodeView) {
         let writes = &mut self.node;
         let other = |wanted: &String| view.announced.as_ref() != Some(wanted);
-        if writes.announce.attempt.is_done() && writes.announce.wanted.as_ref().is_some_and(other) {
+        if !writes.announce.is_open() && writes.announce.wanted.as_ref().is_some_and(other) {
             writes.announce.repeat();
         }
-        if writes.taint.attempt.is_done()
-            && writes.taint.wanted.is_some_and(|is| is != view.tainted)
-        {
+        if !writes.taint.is_open() && writes.taint.wanted.is_some_and(|is| is != view.tainted) {
             writes.taint.repeat();
         }
         writes.view = Some(view);

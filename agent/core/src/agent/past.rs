@@ -44,14 +44,10 @@ struct PastPod {
 impl Past {
     /// The run goes on where it was: its marks carry the times that they had.
     pub(super) fn restore(&self, run: &mut Run) {
-        for (uid, past) in &self.pods {
-            if let Some(at) = past.marked_at
-                && !past.acknowledged.contains(&Intent::Clear)
-            {
-                run.carried.insert(uid.clone(), at);
-            }
+        for (pod, at) in self.marked() {
+            run.carried.insert(pod.uid.clone(), (pod, at));
         }
-        run.killed = self.pods.values().any(|pod| pod.acknowledged.contains(&Intent::End));
+        run.mode_is_final = self.pods.values().any(|pod| pod.acknowledged.contains(&Intent::End));
         if self.released {
             run.release = Release::Released;
         }
@@ -133,6 +129,14 @@ impl Agent {
         }
     }
 
+    /// A new signal says that the run of the journal was cancelled; its marks still stand.
+    pub(super) fn forget_past(&mut self) {
+        let Some(past) = self.past.take() else { return };
+        for (pod, at) in past.marked() {
+            self.clears.add(pod, at);
+        }
+    }
+
     /// Decides about the run of this boot, as soon as logind has said whether it goes on.
     pub(super) fn settle_past(&mut self) {
         if self.past.is_none() || self.logind.state.is_none() {
@@ -140,7 +144,7 @@ impl Agent {
         }
         if self.logind.is_preparing() {
             if let Some(past) = self.past.take() {
-                self.begin(Begin::resumed(past));
+                self.begin(&Begin::resumed(past));
             }
             return;
         }

@@ -6,10 +6,10 @@ use std::time::Duration;
 use epilogue_common::announcement::Announcement;
 use epilogue_common::outcome::Failure;
 
+use super::Agent;
 use super::notices::{COMPLETE, UNREPORTED};
 use super::outbox::Task;
 use super::run::Run;
-use super::{Agent, LockState};
 use crate::ending::attempt::Attempt;
 use crate::ending::progress::Ending;
 use crate::pod::{Owner, PodSource, PodUid};
@@ -67,12 +67,10 @@ impl Agent {
                         self.unlock();
                     }
                 }
-                Release::Unlocking
-                    if !matches!(self.logind.lock, LockState::Held | LockState::Taking) =>
-                {
-                    self.released(now);
-                }
-                Release::Parting | Release::Unlocking | Release::Released => return,
+                Release::Unlocking if !self.logind.may_hold() => self.released(now),
+                // A lock that was being taken when the shutdown came goes too.
+                Release::Unlocking => self.release_lock(),
+                Release::Parting | Release::Released => return,
             }
             let Some(run) = &self.run else { return };
             if std::mem::discriminant(&run.release) == before {
@@ -86,7 +84,8 @@ impl Agent {
         let settled = run.is_settled() && self.pods.is_listed() && self.node.is_settled();
         // What the plan has not begun yet is not settled either.
         let begun = run.kills_over || run.found.mode == crate::shutdown::Mode::Assist;
-        if !over && !(settled && begun) {
+        let all_is_done = settled && begun;
+        if !over && !all_is_done {
             return;
         }
         self.say_outcome();

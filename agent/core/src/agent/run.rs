@@ -15,6 +15,7 @@ use crate::ending::attempt::{Pace, WAIT_MAX, WAIT_MAX_HASTE, salt};
 use crate::ending::clock::Clock;
 use crate::ending::progress::Ending;
 use crate::pod::PodUid;
+use crate::protocol::action::PodRef;
 use crate::protocol::event::{Announcement, ShutdownKind};
 use crate::protocol::journal::Record;
 use crate::shutdown::Mode;
@@ -49,12 +50,13 @@ pub(super) struct Run {
     /// The pods in order of their marks' value.
     pub(super) order: Vec<PodUid>,
     /// Marks of the run before, taken over: the pod, and when it was marked.
-    pub(super) carried: BTreeMap<PodUid, Timestamp>,
+    pub(super) carried: BTreeMap<PodUid, (PodRef, Timestamp)>,
     pub(super) intent_mark: u64,
     pub(super) step: Step,
     pub(super) stage: Option<super::kills::StageRun>,
     pub(super) kills_over: bool,
-    pub(super) killed: bool,
+    /// The mode does not follow what is learnt any more: kills were sent, or it was switched.
+    pub(super) mode_is_final: bool,
     pub(super) progress: bool,
     pub(super) inspected: bool,
     pub(super) release: Release,
@@ -160,7 +162,7 @@ impl Agent {
     }
 
     /// Takes up a shutdown: P0.
-    pub(super) fn begin(&mut self, begin: Begin) {
+    pub(super) fn begin(&mut self, begin: &Begin) {
         let mut found = self.detected();
         if found.mode == Mode::Observe {
             self.outbox.say(false, None, "the node shuts down; the agent observes");
@@ -175,7 +177,7 @@ impl Agent {
         }
         self.forbidden.clear();
         self.replays.forget();
-        let mut run = self.new_run(&begin, found);
+        let mut run = self.new_run(begin, found);
         run.carried = self.clears.hand_over();
         if let Some(past) = &begin.past {
             past.restore(&mut run);
@@ -215,7 +217,7 @@ impl Agent {
             step: Step::Intent,
             stage: None,
             kills_over: false,
-            killed: false,
+            mode_is_final: false,
             progress: false,
             inspected: false,
             release: Release::Holding,
@@ -352,10 +354,10 @@ impl Agent {
         let gone = self.kubelet.gone_since.is_some_and(|at| {
             found.mode == Mode::Substitute && self.clock.reached(at + KUBELET_GONE)
         });
-        let learnt = fresh && !run.killed && !run.resumed && run.step <= Step::PreMark;
-        let next = if gone && run.found.mode != Mode::Substitute {
-            Some(found)
-        } else if learnt && found.mode != Mode::Observe && found != run.found {
+        let learnt = fresh && !run.mode_is_final && !run.resumed && run.step <= Step::PreMark;
+        let stand_in = gone && run.found.mode != Mode::Substitute;
+        let other = learnt && found.mode != Mode::Observe && found != run.found;
+        let next = if stand_in || other {
             Some(found)
         } else if self.kubelet_is_done(now) {
             let why = "the kubelet gave its lock back and left pods running";
@@ -365,7 +367,7 @@ impl Agent {
             None
         };
         if let Some(found) = next {
-            self.change_mode(found);
+            self.change_mode(found, !other);
         }
     }
 
@@ -384,11 +386,12 @@ impl Agent {
         lives && disarmed && fresh && !says_so && !run.progress && left && time
     }
 
-    fn change_mode(&mut self, found: Detected) {
+    fn change_mode(&mut self, found: Detected, for_good: bool) {
         let now = self.clock.monotonic();
         let Some(mut run) = self.run.take() else { return };
         let text = format!("mode {:?} becomes {:?}: {}", run.found.mode, found.mode, found.why);
         run.found = found;
+        run.mode_is_final |= for_good;
         run.kills_over = false;
         run.stage = None;
         let mut run = self.timed(run);

@@ -28,6 +28,8 @@ pub(super) struct Logind {
     pub(super) granted: Option<Duration>,
     taking: Attempt,
     held_since: Duration,
+    /// Whether the sink has a lock, whatever is being done about another.
+    holds: bool,
     releasing: bool,
     /// What the delay was to be raised to or warned of, and whose delay.
     raised_for: Option<(Duration, Option<Duration>, String)>,
@@ -61,6 +63,11 @@ impl Logind {
     /// Whether logind has said that no shutdown goes on.
     pub(super) fn is_calm(&self) -> bool {
         self.state.as_ref().is_some_and(|state| !state.preparing)
+    }
+
+    /// Whether a lock of ours may keep logind waiting.
+    pub(super) fn may_hold(&self) -> bool {
+        self.holds || self.lock == LockState::Taking
     }
 
     pub(super) fn prepares(&mut self, preparing: bool) {
@@ -118,7 +125,7 @@ impl Agent {
             let echo = self.logind.cancelled_at.is_some_and(|at| now < at + LOOK_LASTS);
             if preparing && !echo && self.past.is_none() {
                 self.outbox.say(true, None, "logind is shutting down, and no signal was heard");
-                self.begin(Begin::found(granted));
+                self.begin(&Begin::found(granted));
             } else if preparing && echo {
                 self.logind.prepares(false);
             }
@@ -156,8 +163,8 @@ impl Agent {
             }
             self.outbox.say(true, None, "a new shutdown, though the last one did not end");
         }
-        self.past = None;
-        self.begin(Begin::heard(announcement));
+        self.forget_past();
+        self.begin(&Begin::heard(announcement));
     }
 
     /// The lock, the delay, and the node's object while nothing happens.
@@ -212,6 +219,7 @@ impl Agent {
             ActionResult::Locked => {
                 self.logind.taking.done();
                 self.logind.lock = LockState::Held;
+                self.logind.holds = true;
                 self.logind.held_since = now;
                 self.outbox.say(false, None, "the delay lock is held");
             }
@@ -234,7 +242,7 @@ impl Agent {
 
     /// Releases the lock, once.
     pub(super) fn release_lock(&mut self) {
-        if self.logind.lock == LockState::Held && !self.logind.releasing {
+        if self.logind.holds && !self.logind.releasing {
             self.logind.releasing = true;
             self.outbox.send(Task::ReleaseLock, Action::ReleaseLock);
         }
@@ -242,6 +250,7 @@ impl Agent {
 
     pub(super) fn lock_released(&mut self, result: &ActionResult) {
         self.logind.releasing = false;
+        self.logind.holds = false;
         self.logind.lock = LockState::Released;
         if let ActionResult::Done(Err(failure)) = result {
             self.outbox.say(true, None, format!("the lock was not released: {failure}"));

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use super::Agent;
 use super::mode::detect;
 use super::run::Run;
 use super::status::{RunStatus, Status};
-use super::{Agent, LockState};
 use crate::ending::progress::Ending;
 
 /// After the lock is gone and the agent is told to stop, unacknowledged writes get this long.
@@ -55,7 +55,7 @@ impl Agent {
             let open = run.endings.values().any(Ending::is_unacknowledged);
             return run.is_released() && (!open || tried);
         }
-        let unlocked = !matches!(self.logind.lock, LockState::Held | LockState::Taking);
+        let unlocked = !self.logind.may_hold();
         unlocked && (self.clears.len() == 0 && self.node.is_settled() || tried)
     }
 }

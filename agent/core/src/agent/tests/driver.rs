@@ -86,6 +86,8 @@ pub(crate) struct World {
     pub(crate) held: Vec<(ActionId, String, Action)>,
     pub(crate) log: Vec<String>,
     pub(crate) said: Vec<String>,
+    /// Phases that were written while a container ran; ends before their marks.
+    pub(crate) lies: Vec<String>,
     zero: Duration,
     version: u64,
     shown: u64,
@@ -116,6 +118,7 @@ impl World {
             held: Vec::new(),
             log: Vec::new(),
             said: Vec::new(),
+            lies: Vec::new(),
             zero: now,
             version: 100,
             shown: 100,
@@ -200,7 +203,12 @@ impl World {
                 }
             }
         }
-        panic!("never rests: {:#?}", self.log);
+        panic!(
+            "never rests: {:#?} {:#?} {:?}",
+            self.log,
+            &self.said[self.said.len().saturating_sub(10)..],
+            self.agent
+        );
     }
 
     /// Lets time pass without the agent: it is frozen.
@@ -235,7 +243,12 @@ impl World {
             }
             self.answer(id, &name, action);
         }
-        panic!("never rests: {:#?}", self.log);
+        panic!(
+            "never rests: {:#?} {:#?} {:?}",
+            self.log,
+            &self.said[self.said.len().saturating_sub(10)..],
+            self.agent
+        );
     }
 
     fn answer(&mut self, id: ActionId, name: &str, action: Action) {
@@ -367,6 +380,12 @@ impl World {
             }
             Action::Taint { present } => {
                 self.tainted = *present;
+                ActionResult::Done(Ok(()))
+            }
+            Action::PatchStatus { pod, purpose: Purpose::Fail, .. }
+                if self.runtime.get(&pod.name).is_some_and(|state| !state.nothing_runs()) =>
+            {
+                self.lies.push(printed(action));
                 ActionResult::Done(Ok(()))
             }
             Action::PatchStatus { pod, body, .. } => {
