@@ -33,6 +33,8 @@ pub(super) struct Clears {
     pods: BTreeMap<PodUid, Clearing>,
     /// A mark whose answer was lost may be carried out late.
     cleared: BTreeMap<PodUid, (PodRef, Timestamp)>,
+    /// Conditions of a run that nobody remembers were looked for.
+    sought: bool,
 }
 
 impl Clears {
@@ -72,9 +74,19 @@ impl Clears {
 
 impl Agent {
     pub(super) fn cancel(&mut self, why: &str) {
-        let Some(run) = self.run.take() else { return };
+        if self.run.is_none() {
+            return;
+        }
         self.logind.take_anew(self.clock.monotonic());
         self.tell_cancelled(why);
+        self.leave_run();
+        self.status.cancelled();
+        self.restore_node();
+    }
+
+    /// The run is over without its shutdown: its marks are to be taken back.
+    pub(super) fn leave_run(&mut self) {
+        let Some(run) = self.run.take() else { return };
         // What nobody has fetched yet is not done any more.
         self.outbox.retract(|task| {
             matches!(
@@ -90,8 +102,6 @@ impl Agent {
         for (pod, at) in run.carried.into_values() {
             self.clears.add(pod, at);
         }
-        self.status.cancelled();
-        self.restore_node();
     }
 
     /// The node says that it is idle, and pods may come again.
@@ -100,6 +110,30 @@ impl Agent {
         let tainted = self.node.view.as_ref().is_some_and(|view| view.tainted);
         if tainted || self.node.wants_taint() {
             self.node.taint(false);
+        }
+    }
+
+    /// A condition like ours on a pod that has run since this boot, while logind is calm, can only
+    /// be of a run whose journal is lost: no kubelet shows it before the end. (ST7)
+    pub(super) fn find_stale(&mut self) {
+        let ready = self.logind.is_calm() && self.past.is_none() && self.pods.is_listed();
+        if !ready || std::mem::replace(&mut self.clears.sought, true) {
+            return;
+        }
+        let Some(boot) = self.surely_after_boot() else { return };
+        let lives = |pod: &&PodView| pod.running_since.is_some_and(|since| since > boot);
+        let stale: Vec<_> = self
+            .pods
+            .iter()
+            .filter(lives)
+            .filter_map(|pod| {
+                let at = pod.disruption.as_ref()?.since?;
+                stands(pod, at).then(|| (super::marks::reference(pod), at))
+            })
+            .collect();
+        for (pod, at) in stale {
+            self.outbox.say(true, Some(&pod), "a condition of a forgotten run is taken back");
+            self.clears.add(pod, at);
         }
     }
 

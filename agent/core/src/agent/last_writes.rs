@@ -26,12 +26,22 @@ impl Agent {
         if !matches!(run.release, Release::Holding) {
             return;
         }
-        let first = !std::mem::replace(&mut run.inspected, true);
-        for (uid, ending) in &mut run.endings {
-            if first && ending.is_awaited() && !ending.fail.is_wanted() {
+        if std::mem::replace(&mut run.inspected, true) {
+            return;
+        }
+        for ending in run.endings.values_mut() {
+            if ending.is_awaited() && !ending.fail.is_wanted() {
                 ending.inspect.want();
             }
-            if !ending.inspect.is_due(&self.clock) || !self.outbox.has_room_to_inspect() {
+        }
+    }
+
+    /// Sends the looks into the runtime that are due.
+    pub(super) fn send_inspects(&mut self) {
+        let Some(run) = &mut self.run else { return };
+        for (uid, ending) in &mut run.endings {
+            let due = !ending.reported && ending.inspect.is_due(&self.clock);
+            if !due || !self.outbox.has_room_to_inspect() {
                 continue;
             }
             ending.inspect.sent();
@@ -55,7 +65,10 @@ impl Agent {
                 }
                 self.verified(uid, state);
             }
-            Ok(_) => ending.inspect.failed(now, pace, None),
+            Ok(_) => {
+                ending.fail.drop_it();
+                ending.inspect.failed(now, pace, None);
+            }
             Err(failure) => ending.inspect.failed(now, pace, Some(&failure)),
         }
     }
@@ -66,9 +79,11 @@ impl Agent {
         let now = self.clock.now();
         let lives = self.kubelet.lives();
         let Some(run) = &mut self.run else { return };
-        let at_the_end = run.step >= Step::LastWrites;
+        // After the release a live kubelet is left to itself.
+        let at_the_end = run.step >= Step::LastWrites && !run.is_released();
         for (uid, ending) in &mut run.endings {
-            if ending.reported || ending.read.is_open() || !ending.fail.is_due(&self.clock) {
+            let looking = ending.read.is_open() || ending.inspect.is_open();
+            if ending.reported || looking || !ending.fail.is_due(&self.clock) {
                 continue;
             }
             if lives && !at_the_end {
@@ -117,14 +132,17 @@ impl Agent {
                 ending.fail.give_up();
                 ending.acknowledge();
             }
-            // An attempt without an answer may have been carried out: a look comes first.
+            // An attempt without an answer may have been carried out, and what was proven of the
+            // runtime is of before it: looks at both come first.
             Verdict::ReadAgain => {
                 ending.fail.met_change();
                 ending.read.want_again();
+                ending.inspect.want_again();
             }
             Verdict::Retry => {
                 ending.fail.failed(now, pace, Some(failure));
                 ending.read.want_again();
+                ending.inspect.want_again();
             }
             Verdict::Skip => {
                 ending.fail.give_up();

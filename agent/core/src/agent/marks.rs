@@ -84,11 +84,14 @@ impl Agent {
         if !known && is_spared {
             return;
         }
-        let carried = run.carried.contains_key(&pod.uid);
+        // A mark of the run before is repeated as it was, with its own time.
+        let carried_at = run.carried.get(&pod.uid).map(|(_, at)| *at);
+        let carried = carried_at.is_some();
+        let marked_at = carried_at.unwrap_or(now);
         let ending = run
             .endings
             .entry(pod.uid.clone())
-            .or_insert_with(|| Ending::new(reference(pod), way, now));
+            .or_insert_with(|| Ending::new(reference(pod), way, marked_at));
         if !known {
             run.order.push(pod.uid.clone());
             if carried {
@@ -229,7 +232,6 @@ impl Agent {
                 if let Some((_, at)) = run.carried.remove(uid)
                     && pod.disruption.as_ref().is_some_and(|d| patches::is_ours(d, at))
                 {
-                    ending.marked_at = at;
                     ending.mark = Attempt::done_before();
                 }
                 let pod = (**pod).clone();

@@ -88,6 +88,20 @@ fn remedy(pod: &PodView, why: Why) -> Option<(Purpose, Value)> {
 }
 
 impl Agent {
+    /// When this boot began, by the API's clock: what is before it is surely before the boot.
+    fn surely_before_boot(&self) -> Option<Timestamp> {
+        let now = self.clock.now();
+        let since = SignedDuration::try_from(now.boot + CLOCKS_DIFFER).ok()?;
+        now.wall.checked_sub(since).ok()
+    }
+
+    /// The same, but what is after it is surely of this boot.
+    pub(super) fn surely_after_boot(&self) -> Option<Timestamp> {
+        self.surely_before_boot()?
+            .checked_add(SignedDuration::try_from(CLOCKS_DIFFER * 2).ok()?)
+            .ok()
+    }
+
     /// Pods that show containers running since before this boot. None of those can run: they are
     /// marked before the kubelet finds out and calls it a failure of their own. (W5)
     pub(super) fn find_lost(&mut self) {
@@ -95,9 +109,7 @@ impl Agent {
             return;
         }
         let now = self.clock.now();
-        let since_boot = now.boot + CLOCKS_DIFFER;
-        let Ok(since_boot) = SignedDuration::try_from(since_boot) else { return };
-        let Ok(boot) = now.wall.checked_sub(since_boot) else { return };
+        let Some(boot) = self.surely_before_boot() else { return };
         let lost: Vec<PodRef> = self
             .pods
             .iter()

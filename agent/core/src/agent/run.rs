@@ -302,6 +302,7 @@ impl Agent {
         if run.is_released() {
             self.send_reads();
             self.send_marks();
+            self.send_inspects();
             self.send_fails();
             self.note_reported();
             return;
@@ -322,6 +323,7 @@ impl Agent {
         if step >= Step::LastWrites {
             self.look_at_the_rest();
         }
+        self.send_inspects();
         self.send_fails();
         self.note_reported();
         self.release_on();

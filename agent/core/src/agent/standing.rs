@@ -162,6 +162,7 @@ impl Agent {
                 return;
             }
             self.outbox.say(true, None, "a new shutdown, though the last one did not end");
+            self.leave_run();
         }
         self.forget_past();
         self.begin(&Begin::heard(announcement));
@@ -174,6 +175,7 @@ impl Agent {
             if self.settings.enforce && self.past.is_none() && (self.logind.is_calm() || elsewhere)
             {
                 self.tidy_node();
+                self.find_stale();
             }
             self.take_lock();
             self.raise_delay();

@@ -404,8 +404,9 @@ impl World {
                 ActionResult::Pod(Ok(self.pods.get(&pod.name).cloned().map(Box::new)))
             }
             Action::StopPod { pod, .. } => {
-                let state = self.runtime.get(&pod.name).cloned();
-                ActionResult::Runtime(Ok(state.unwrap_or_else(|| runtime(&[Some(143)]))))
+                let stopped = || runtime(&[Some(143)]);
+                let state = self.runtime.entry(pod.name.clone()).or_insert_with(stopped);
+                ActionResult::Runtime(Ok(state.clone()))
             }
             Action::InspectPod(pod) => {
                 let state = self.runtime.get(&pod.name).cloned();
