@@ -25,7 +25,10 @@ pub enum CriError {
     },
     /// More than one socket, and no way to know which one the kubelet uses. A wrong choice would
     /// read as "nothing runs".
-    #[error("more than one container runtime: {}; name the kubelet's by {FLAG} unix:///path", list(.sockets))]
+    #[error(
+        "more than one container runtime: {}; name the kubelet's by {FLAG} unix:///path",
+        list(.sockets)
+    )]
     Ambiguous {
         /// Those that may be it.
         sockets: Vec<PathBuf>,

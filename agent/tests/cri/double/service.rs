@@ -145,11 +145,11 @@ impl World {
         let wanted = request.filter.unwrap_or_default().label_selector;
         let uid = wanted.get(wire::POD_UID_LABEL).cloned().unwrap_or_default();
         let rest = self.listing(Call::ListPodSandbox, &uid).await?;
-        let items = self.with(|things| things.sandboxes.iter().map(Sandbox::listed).collect());
+        let all = rest.ignore_filter || wanted.is_empty();
         Ok(wire::ListPodSandboxResponse {
-            items: filtered(items, |item: &wire::PodSandbox| {
-                rest.ignore_filter
-                    || wanted.iter().all(|(key, value)| item.labels.get(key) == Some(value))
+            items: self.with(|things| {
+                let found = things.sandboxes.iter().filter(|found| all || found.uid == uid);
+                found.map(Sandbox::listed).collect()
             }),
         })
     }
@@ -161,11 +161,11 @@ impl World {
         let wanted = request.filter.unwrap_or_default().label_selector;
         let uid = wanted.get(wire::POD_UID_LABEL).cloned().unwrap_or_default();
         let rest = self.listing(Call::ListContainers, &uid).await?;
-        let items = self.with(|things| things.containers.iter().map(Record::listed).collect());
+        let all = rest.ignore_filter || wanted.is_empty();
         Ok(wire::ListContainersResponse {
-            containers: filtered(items, |item: &wire::Container| {
-                rest.ignore_filter
-                    || wanted.iter().all(|(key, value)| item.labels.get(key) == Some(value))
+            containers: self.with(|things| {
+                let found = things.containers.iter().filter(|found| all || found.uid == uid);
+                found.map(Record::listed).collect()
             }),
         })
     }
@@ -233,10 +233,6 @@ impl World {
         }
         Ok(Empty {})
     }
-}
-
-fn filtered<T>(items: Vec<T>, keep: impl Fn(&T) -> bool) -> Vec<T> {
-    items.into_iter().filter(|item| keep(item)).collect()
 }
 
 /// The world behind gRPC.
