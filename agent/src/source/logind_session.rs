@@ -18,18 +18,37 @@ use super::logind::{Logind, NAME, OurLock, PATH, granted};
 use super::logind_signs::{BUS, Listener, MANAGER, Owner, PROPERTIES, Signs};
 use crate::bus::{Bus, answer};
 
-const BACK_OFF_MIN: Duration = Duration::from_secs(1);
-const BACK_OFF_MAX: Duration = Duration::from_secs(30);
-/// Neither the scheduled shutdown nor the delay tells of a change. (§9.2)
-const POLL: Duration = Duration::from_secs(10);
 /// What a question at the signal may take: the lock's time runs.
 const AT_SIGNAL_MAX: Duration = Duration::from_millis(100);
+
+/// How often the session asks, and tries.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// Between two looks at the properties: neither the scheduled shutdown nor the delay tells of
+    /// a change. (§9.2)
+    pub poll: Duration,
+    /// After the first connection lost; doubled with each further one.
+    pub pause_min: Duration,
+    /// The longest pause. A connection that lasted longer was a good one.
+    pub pause_max: Duration,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self {
+            poll: Duration::from_secs(10),
+            pause_min: Duration::from_secs(1),
+            pause_max: Duration::from_secs(30),
+        }
+    }
+}
 
 /// The session, before it runs.
 #[derive(Debug)]
 pub struct LogindSession {
     address: String,
     lock: OurLock,
+    pace: Pace,
     changes: watch::Sender<Changes>,
 }
 
@@ -53,7 +72,14 @@ enum End {
 impl LogindSession {
     /// A session over the bus at `address`, that knows our lock by its words.
     pub fn new(address: String, lock: OurLock) -> Self {
-        Self { address, lock, changes: watch::Sender::default() }
+        Self { address, lock, pace: Pace::default(), changes: watch::Sender::default() }
+    }
+
+    /// The same at another pace.
+    #[must_use]
+    pub fn at_pace(mut self, pace: Pace) -> Self {
+        self.pace = pace;
+        self
     }
 
     /// What tells others that it is worth looking at the kubelet anew.
@@ -63,7 +89,7 @@ impl LogindSession {
 
     /// Runs until `stop` is cancelled or nobody takes events any more.
     pub async fn run(self, events: mpsc::Sender<Event>, stop: CancellationToken) {
-        let mut pause = BACK_OFF_MIN;
+        let mut pause = self.pace.pause_min;
         loop {
             let begun = Instant::now();
             let end = tokio::select! {
@@ -72,9 +98,8 @@ impl LogindSession {
             };
             let End::Lost(error) = end else { return };
             tracing::warn!(error = error.message, "the session with logind is over");
-            // One that lasted has proved that it can.
-            if begun.elapsed() > BACK_OFF_MAX {
-                pause = BACK_OFF_MIN;
+            if begun.elapsed() > self.pace.pause_max {
+                pause = self.pace.pause_min;
             }
             let lost = async {
                 let told = events.send(Event::LogindLost(error.message)).await;
@@ -85,7 +110,7 @@ impl LogindSession {
                 () = stop.cancelled() => return,
                 told = lost => if told.is_err() { return },
             }
-            pause = (pause * 2).min(BACK_OFF_MAX);
+            pause = (pause * 2).min(self.pace.pause_max);
         }
     }
 
@@ -169,24 +194,27 @@ impl<'a> Teller<'a> {
     }
 
     async fn tell(&mut self, logind: &Logind) -> End {
-        let mut poll = interval_at(Instant::now() + POLL, POLL);
+        let period = self.session.pace.poll;
+        let mut poll = interval_at(Instant::now() + period, period);
         poll.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             if self.catch_up(logind).await.is_err() {
                 return End::Stopped;
             }
-            let due = tokio::select! {
-                biased;
-                changed = self.signs.changed() => {
-                    if changed.is_err() {
-                        return End::Lost(closed());
-                    }
-                    false
-                }
-                _ = poll.tick() => true,
+            let mut signs = self.signs.clone();
+            let look = async {
+                poll.tick().await;
+                self.seen(logind).await
             };
-            if due && self.seen(logind).await.is_err() {
-                return End::Stopped;
+            // A signal does not wait for the answers of a look.
+            tokio::select! {
+                biased;
+                changed = signs.changed() => if changed.is_err() {
+                    return End::Lost(closed());
+                },
+                told = look => if told.is_err() {
+                    return End::Stopped;
+                },
             }
         }
     }
@@ -197,7 +225,7 @@ impl<'a> Teller<'a> {
         let now = self.signs.borrow_and_update().clone();
         let before = std::mem::replace(&mut self.told, now.clone());
         self.warn_of_forger(&before, &now).await;
-        if (before.owner, before.owners) != (now.owner.clone(), now.owners) {
+        if (&before.owner, before.owners) != (&now.owner, now.owners) {
             self.seen(logind).await?;
         }
         if before.cancelled != now.cancelled {
@@ -206,8 +234,8 @@ impl<'a> Teller<'a> {
         if before.announced != now.announced && now.going_down {
             self.announce(logind, &now).await?;
         }
-        let look = |signs: &Signs| (signs.owners, signs.locks, signs.announced, signs.cancelled);
-        if (before.owners, before.locks, before.announced, before.cancelled) != look(&now) {
+        // Who began just now, and found logind, has found something new too.
+        if before != now {
             self.session.changes.send_modify(|changes| {
                 changes.count += 1;
                 changes.going_down = now.going_down;

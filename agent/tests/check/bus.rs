@@ -5,6 +5,15 @@ use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+/// Starts the bus without any descriptor of this process's: one that another test has just
+/// received would keep its lock held for as long as this bus lives.
+const WITHOUT_DESCRIPTORS: &str = r#"
+for path in /proc/$$/fd/*; do
+    number=${path##*/}
+    if [ "$number" -gt 2 ]; then eval "exec $number>&-"; fi
+done
+exec dbus-daemon "$@""#;
+
 /// A running bus.
 #[derive(Debug)]
 pub(crate) struct PrivateBus {
@@ -20,14 +29,15 @@ impl PrivateBus {
         let conf = configure(&dir);
         let log = dir.join("dbus-daemon.log");
         let stderr = fs::File::create(&log).expect("the root must be writable");
-        let started = Command::new("dbus-daemon")
+        let started = Command::new("bash")
+            .args(["-c", WITHOUT_DESCRIPTORS, "bash"])
             .arg(format!("--config-file={}", conf.display()))
             .args(["--print-address", "--nofork", "--nopidfile", "--nosyslog"])
             .stdout(Stdio::piped())
             .stderr(stderr)
             .spawn();
         let mut daemon = started.unwrap_or_else(|error| {
-            panic!("dbus-daemon: {error}; install it with `apt-get install dbus`")
+            panic!("bash: {error}; install it with `apt-get install bash`")
         });
         let stdout = daemon.stdout.take().expect("its output must be piped");
         let mut address = String::new();
@@ -35,7 +45,7 @@ impl PrivateBus {
         let listens = address.starts_with("unix:");
         assert!(
             listens,
-            "dbus-daemon must listen: {}",
+            "dbus-daemon must listen (`apt-get install dbus` installs it): {}",
             fs::read_to_string(log).unwrap_or_default()
         );
         Self { daemon, address: address.trim_end().to_owned() }

@@ -1,0 +1,200 @@
+//! What is learned of the kubelet, from doubles of all that is asked.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use agent_core::protocol::action::Action;
+use agent_core::protocol::event::Event;
+use agent_core::protocol::node::{Healthz, KubeletFacts};
+use epilogue_agent::source::kubelet::{Configz, KubeletSettings, KubeletSource};
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::configz::{Port, http};
+use crate::login1::Lock;
+use crate::systemd1::{State, Systemd1};
+use crate::{Node, PATIENCE};
+
+const UNIT: &str = "kubelet.service";
+const PID: u32 = 4242;
+
+fn its_lock(pid: u32) -> Lock {
+    let why = "Kubelet needs time to handle node shutdown".into();
+    ("shutdown".into(), "kubelet".into(), why, "delay".into(), 0, pid)
+}
+
+fn config(seconds: u64) -> String {
+    let config = format!(
+        r#"{{"kubeletconfig":{{"shutdownGracePeriod":"{seconds}s",
+            "shutdownGracePeriodCriticalPods":"10s"}}}}"#
+    );
+    http("200 OK", &config)
+}
+
+async fn systemd(node: &Node) -> Systemd1 {
+    let state =
+        State { unit: UNIT.into(), active: "active".into(), main_pid: PID, ..State::default() };
+    Systemd1::start(&node.bus.address, state, || {}).await
+}
+
+/// A source; the port of the configuration is this user's by the host's own table.
+fn source(
+    node: &Node,
+    healthz: Option<SocketAddr>,
+    configz: Option<SocketAddr>,
+    uid: u32,
+) -> KubeletSource {
+    node.write("token", "secret-of-the-agent");
+    if let Some(address) = configz {
+        let line = format!(
+            "  sl  local_address rem_address st ...\n   0: 0100007F:{:04X} 00000000:0000 0A \
+             00000000:00000000 00:00000000 00000000 {uid} 0 1 1\n",
+            address.port()
+        );
+        node.write("proc/net/tcp", &line);
+        node.write("proc/net/tcp6", "");
+    }
+    let token = node.root.path().join("token");
+    let settings = KubeletSettings {
+        unit: UNIT.into(),
+        healthz,
+        configz: configz.map(|address| Configz { address, token }),
+    };
+    let lease_age = Box::new(|| Some(Duration::from_secs(3)));
+    KubeletSource::new(settings, node.bus.address.clone(), node.host(), lease_age)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kubelet_that_lives_and_waits_for_shutdowns_is_seen_so() {
+    let node = Node::start(60).await;
+    let _systemd = systemd(&node).await;
+    node.login1.turn(|state| state.locks.push((0, its_lock(PID))));
+    let health = Port::plain(&http("200 OK", "ok")).await;
+    let config = Port::with_tls(&config(30)).await;
+    let source = source(&node, Some(health.address), Some(config.address), 0);
+    let expected = KubeletFacts {
+        lock_armed: Some(true),
+        shutdown_period: Some(Duration::from_secs(30)),
+        main_pid: Some(PID),
+        unit_active: Some(true),
+        healthy: Some(Healthz::Ok),
+        lease_age: Some(Duration::from_secs(3)),
+    };
+    assert_eq!(source.ask().await, expected);
+    let requests = config.requests();
+    let request = requests.first().expect("the configuration must be asked").to_lowercase();
+    assert!(request.starts_with("get /configz http/1.1\r\n"), "{request}");
+    assert!(request.contains("authorization: bearer secret-of-the-agent\r\n"), "{request}");
+    // It is fixed at the start of the process, and asked once for each.
+    assert_eq!(source.ask().await, expected);
+    assert_eq!(config.requests().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kubelet_that_is_gone_is_seen_so() {
+    let node = Node::start(60).await;
+    let systemd = systemd(&node).await;
+    systemd.turn(|state| (state.active, state.main_pid) = ("failed".into(), 0));
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("must be bindable");
+    let address = listener.local_addr().expect("must have one");
+    drop(listener);
+    let facts = source(&node, Some(address), None, 0).ask().await;
+    let expected = KubeletFacts {
+        lock_armed: Some(false),
+        shutdown_period: None,
+        main_pid: None,
+        unit_active: Some(false),
+        healthy: Some(Healthz::Refused),
+        lease_age: Some(Duration::from_secs(3)),
+    };
+    assert_eq!(facts, expected);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_does_not_answer_is_not_known() {
+    let mut node = Node::start(60).await;
+    node.login1.go().await;
+    let facts = source(&node, None, None, 0).ask().await;
+    let lease_age = Some(Duration::from_secs(3));
+    assert_eq!(facts, KubeletFacts { lease_age, ..KubeletFacts::default() });
+    node.login1.come().await;
+    let other = State { unit: "k3s.service".into(), ..State::default() };
+    let _systemd = Systemd1::start(&node.bus.address, other, || {}).await;
+    let facts = source(&node, None, None, 0).ask().await;
+    assert_eq!((facts.unit_active, facts.lock_armed), (None, Some(false)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_of_another_process_is_not_the_kubelets() {
+    // §8.2: the who-string is forgeable.
+    let node = Node::start(60).await;
+    let _systemd = systemd(&node).await;
+    node.login1.turn(|state| state.locks.push((0, its_lock(PID + 1))));
+    assert_eq!(source(&node, None, None, 0).ask().await.lock_armed, Some(false));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_token_is_not_shown_to_a_port_of_another_user() {
+    let node = Node::start(60).await;
+    let _systemd = systemd(&node).await;
+    let config = Port::with_tls(&config(30)).await;
+    let facts = source(&node, None, Some(config.address), 1000).ask().await;
+    assert_eq!((facts.shutdown_period, config.requests()), (None, Vec::new()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_question_is_no_answer() {
+    let node = Node::start(60).await;
+    let _systemd = systemd(&node).await;
+    let config = Port::with_tls(&http("403 Forbidden", "no")).await;
+    let health = Port::plain(&http("500 Internal Server Error", "failed")).await;
+    let facts = source(&node, Some(health.address), Some(config.address), 0).ask().await;
+    assert_eq!((facts.shutdown_period, facts.healthy), (None, Some(Healthz::Failing)));
+    assert_eq!(config.requests().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_kubelet_is_looked_at_anew_when_locks_change_and_at_an_announcement() {
+    let node = Node::start(60).await;
+    let systemd = systemd(&node).await;
+    let session = node.session();
+    let changes = session.changes.clone();
+    let mut probe = changes.clone();
+    let source = source(&node, None, None, 0);
+    let (sender, mut events) = mpsc::channel(8);
+    let stop = CancellationToken::new();
+    let running = source.run(changes, sender, stop.clone());
+    let watched = async {
+        let first = seen(&mut events).await;
+        assert_eq!((first.lock_armed, first.main_pid), (Some(false), Some(PID)));
+        // A lock comes: ours, and with it the kubelet's, which the double does not tell of.
+        settled(&mut probe).await;
+        node.login1.turn(|state| state.locks.push((0, its_lock(PID))));
+        let sink = node.sink();
+        sink.carry_out(&Action::TakeLock).await;
+        while seen(&mut events).await.lock_armed != Some(true) {}
+        systemd.turn(|state| state.main_pid = 0);
+        node.login1.shut_down("reboot").await;
+        while seen(&mut events).await.main_pid.is_some() {}
+        // It dies while the machine goes down: no minute passes until that is seen.
+        systemd.turn(|state| state.active = "failed".into());
+        while seen(&mut events).await.unit_active != Some(false) {}
+        stop.cancel();
+    };
+    tokio::join!(running, watched);
+    session.end().await;
+}
+
+/// Waits until the session has found logind: what changes before is no change.
+async fn settled(changes: &mut watch::Receiver<epilogue_agent::source::logind_session::Changes>) {
+    let settled = changes.wait_for(|changes| changes.count > 0);
+    let waited = tokio::time::timeout(PATIENCE, settled).await;
+    waited.expect("the session must find logind").expect("the session must live");
+}
+
+async fn seen(events: &mut mpsc::Receiver<Event>) -> KubeletFacts {
+    match tokio::time::timeout(PATIENCE, events.recv()).await {
+        Ok(Some(Event::KubeletSeen(facts))) => facts,
+        other => panic!("the kubelet must be seen, not {other:?}"),
+    }
+}

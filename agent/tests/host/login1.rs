@@ -1,0 +1,421 @@
+//! A double of logind that behaves as the real one does at a shutdown: locks that live as long
+//! as any copy of their descriptor, one common timer, signals, a cancelled action, a restart that
+//! forgets the action and keeps the locks. (spec/node-agent.md §1.1, §1.2)
+
+use std::collections::HashMap;
+use std::os::fd::{AsRawFd as _, OwnedFd as StdFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::io::AsyncReadExt as _;
+use tokio::net::unix::pipe;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until, timeout};
+use zbus::fdo::{self, DBusProxy};
+use zbus::message::Header;
+use zbus::names::BusName;
+use zbus::{BoxDBusError, Connection, DBusError, OwnedFd, Variant};
+
+use crate::{NAME, PATIENCE};
+
+const PATH: &str = "/org/freedesktop/login1";
+const MANAGER: &str = "org.freedesktop.login1.Manager";
+
+/// What, who, why, mode, uid, pid.
+pub(crate) type Lock = (String, String, String, String, u32, u32);
+
+/// What a test sees of the double, and turns.
+#[derive(Clone, Debug)]
+pub(crate) struct State {
+    /// `InhibitDelayMaxUSec`: a change is never announced.
+    pub(crate) delay_us_max: u64,
+    /// `InhibitorsMax`.
+    pub(crate) inhibitors_max: usize,
+    /// `ScheduledShutdown`.
+    pub(crate) scheduled: (String, u64),
+    /// How it answers for `PreparingForShutdown`.
+    pub(crate) candour: Candour,
+    /// Whether it knows `PrepareForShutdownWithMetadata`. (systemd ≥ 255)
+    pub(crate) metadata: bool,
+    /// Locks with their numbers, in the order of taking.
+    pub(crate) locks: Vec<(u64, Lock)>,
+    /// The pipes that the locks' descriptors are ends of, as the kernel names them.
+    pub(crate) pipes: Vec<String>,
+    /// `+1` a lock was given, `-1` it was released.
+    pub(crate) history: Vec<i64>,
+    /// The action under way; its time is over then.
+    pub(crate) pending: Option<Instant>,
+    /// How the last action that ran began to run.
+    pub(crate) down: Option<Down>,
+    taken: u64,
+}
+
+/// Why an action ran.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Down {
+    /// Nobody held it up.
+    AtOnce,
+    /// The last lock went.
+    Released,
+    /// The time was over.
+    TimedOut,
+}
+
+/// How it answers for `PreparingForShutdown`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Candour {
+    /// As it is.
+    Honest,
+    /// No, whatever goes on.
+    Denying,
+    /// Not at all.
+    Mute,
+}
+
+/// The double.
+#[derive(Debug)]
+pub(crate) struct Login1 {
+    address: String,
+    root: PathBuf,
+    shared: Shared,
+    connection: Option<Connection>,
+}
+
+/// The state, with those who wait for its changes.
+#[derive(Clone, Debug)]
+struct Shared {
+    state: Arc<Mutex<State>>,
+    changed: watch::Sender<u64>,
+    /// Where signals are sent from; none while the double is away.
+    voice: Arc<Mutex<Option<Connection>>>,
+}
+
+impl Login1 {
+    /// Takes logind's name, with a delay of this many seconds.
+    pub(crate) async fn start(address: &str, root: &Path, delay_seconds: u64) -> Self {
+        let state = State {
+            delay_us_max: delay_seconds * 1_000_000,
+            inhibitors_max: 8192,
+            scheduled: (String::new(), 0),
+            candour: Candour::Honest,
+            metadata: true,
+            locks: Vec::new(),
+            pipes: Vec::new(),
+            history: Vec::new(),
+            pending: None,
+            down: None,
+            taken: 0,
+        };
+        let shared = Shared {
+            state: Arc::new(Mutex::new(state)),
+            changed: watch::Sender::new(0),
+            voice: Arc::default(),
+        };
+        let root = root.to_owned();
+        let mut double = Self { address: address.to_owned(), root, shared, connection: None };
+        double.come().await;
+        double
+    }
+
+    pub(crate) fn state(&self) -> State {
+        self.shared.lock().clone()
+    }
+
+    pub(crate) fn turn(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.shared.lock());
+        self.shared.changed();
+    }
+
+    /// The unique name.
+    pub(crate) fn owner(&self) -> String {
+        let connection = self.connection.as_ref().expect("the double must be there");
+        connection.unique_name().expect("a bus must have named it").to_string()
+    }
+
+    /// Gives the name up, as a stop does. Locks stay; an action under way is forgotten. (LD7)
+    pub(crate) async fn go(&mut self) {
+        held(&self.shared.voice).take();
+        self.turn(|state| state.pending = None);
+        if let Some(connection) = self.connection.take() {
+            connection.close().await.expect("the connection must be closable");
+        }
+    }
+
+    /// Takes the name, with another connection.
+    pub(crate) async fn come(&mut self) {
+        let manager = Manager { shared: self.shared.clone() };
+        let connection = zbus::connection::Builder::address(self.address.as_str())
+            .serve_at(PATH, manager)
+            .name(NAME)
+            .build()
+            .await
+            .expect("the private bus must take the double");
+        *held(&self.shared.voice) = Some(connection.clone());
+        self.connection = Some(connection);
+    }
+
+    /// Begins a shutdown as `Reboot` and its like do. (LD1, LD2)
+    pub(crate) async fn shut_down(&self, kind: &str) {
+        self.shared.say(true, kind).await;
+        let delay = {
+            let mut state = self.shared.lock();
+            let held = state.is_held();
+            let delay = Duration::from_micros(state.delay_us_max);
+            let armed = held && !delay.is_zero();
+            state.pending = armed.then(|| Instant::now() + delay);
+            state.down = (!armed).then_some(Down::AtOnce);
+            state.pending
+        };
+        self.shared.changed();
+        let Some(end) = delay else { return };
+        let shared = self.shared.clone();
+        tokio::spawn(async move {
+            sleep_until(end).await;
+            shared.run_if(|state| state.pending == Some(end), Down::TimedOut);
+        });
+    }
+
+    /// The action's job is removed. (LD4)
+    pub(crate) async fn cancel(&self) {
+        self.turn(|state| state.pending = None);
+        self.shared.say(false, "reboot").await;
+    }
+
+    /// Only the word, with nothing behind it.
+    pub(crate) async fn say(&self, going_down: bool) {
+        self.shared.say(going_down, "poweroff").await;
+    }
+
+    /// Reads its drop-ins, as SIGHUP makes it do. (LD8)
+    pub(crate) fn hang_up(&self) {
+        hang_up(&self.root, &self.shared);
+    }
+
+    /// What SIGHUP does, for the double of systemd.
+    pub(crate) fn hup(&self) -> impl Fn() + Send + Sync + 'static {
+        let (root, shared) = (self.root.clone(), self.shared.clone());
+        move || hang_up(&root, &shared)
+    }
+
+    /// Waits until the state is as `done` says.
+    pub(crate) async fn until(&self, what: &str, done: impl Fn(&State) -> bool) -> State {
+        let mut changed = self.shared.changed.subscribe();
+        let waiting = async {
+            while !done(&self.state()) {
+                changed.changed().await.expect("the double must be there");
+            }
+        };
+        let in_time = timeout(PATIENCE, waiting).await.is_ok();
+        assert!(in_time, "not {what} in {PATIENCE:?}: {:?}", self.state());
+        self.state()
+    }
+}
+
+fn hang_up(root: &Path, shared: &Shared) {
+    let mut files: Vec<PathBuf> = std::fs::read_dir(root.join("etc/systemd/logind.conf.d"))
+        .map(|entries| entries.flatten().map(|entry| entry.path()).collect())
+        .unwrap_or_default();
+    files.sort();
+    let mut seconds = None;
+    for file in files.iter().filter(|file| file.extension().is_some_and(|it| it == "conf")) {
+        let text = std::fs::read_to_string(file).expect("a drop-in must be readable");
+        let values = text.lines().filter_map(|line| line.strip_prefix("InhibitDelayMaxSec="));
+        seconds = values.filter_map(|value| value.parse::<u64>().ok()).next_back().or(seconds);
+    }
+    shared.lock().delay_us_max = seconds.unwrap_or(5) * 1_000_000;
+    shared.changed();
+}
+
+fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl State {
+    fn is_held(&self) -> bool {
+        let holds = |lock: &Lock| lock.3 == "delay" && lock.0.split(':').any(|it| it == "shutdown");
+        self.locks.iter().any(|(_, lock)| holds(lock))
+    }
+
+    fn preparing(&self) -> bool {
+        self.pending.is_some() || self.down.is_some()
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        held(&self.state)
+    }
+
+    fn changed(&self) {
+        self.changed.send_modify(|count| *count += 1);
+    }
+
+    fn run_if(&self, due: impl FnOnce(&State) -> bool, why: Down) {
+        let mut state = self.lock();
+        if due(&state) {
+            state.pending = None;
+            state.down = Some(why);
+        }
+        drop(state);
+        self.changed();
+    }
+
+    async fn say(&self, going_down: bool, kind: &str) {
+        let voice = held(&self.voice).clone().expect("the double must be there");
+        if self.lock().metadata {
+            let data = HashMap::from([("type", Variant::from(kind))]);
+            let body = (going_down, data);
+            emit(&voice, MANAGER, "PrepareForShutdownWithMetadata", &body).await;
+        }
+        emit(&voice, MANAGER, "PrepareForShutdown", &going_down).await;
+    }
+
+    async fn tell_of_locks(&self) {
+        let Some(voice) = held(&self.voice).clone() else { return };
+        let count = self.lock().locks.len() as u64;
+        let changed = HashMap::from([("NCurrentInhibitors", Variant::from(count))]);
+        let body = (MANAGER, changed, Vec::<&str>::new());
+        emit(&voice, "org.freedesktop.DBus.Properties", "PropertiesChanged", &body).await;
+    }
+
+    async fn released(&self, id: u64) {
+        {
+            let mut state = self.lock();
+            state.locks.retain(|(held_id, _)| *held_id != id);
+            state.history.push(-1);
+        }
+        // LD3
+        self.run_if(|state| state.pending.is_some() && !state.is_held(), Down::Released);
+        self.tell_of_locks().await;
+    }
+}
+
+async fn emit<B>(voice: &Connection, interface: &str, member: &str, body: &B)
+where
+    B: serde::Serialize + zbus::DynamicType,
+{
+    let emitted = voice.emit_signal(None::<BusName<'_>>, PATH, interface, member, body).await;
+    emitted.expect("the bus must take the signal");
+}
+
+/// Sends the signal as anybody may; to one connection if it is named.
+pub(crate) async fn forge(address: &str, destination: Option<&str>) -> Connection {
+    let forger = zbus::connection::Builder::address(address).build().await;
+    let forger = forger.expect("the private bus must take the forger");
+    let sent = forger.emit_signal(destination, PATH, MANAGER, "PrepareForShutdown", &true).await;
+    sent.expect("the bus must take the signal");
+    forger
+}
+
+struct Manager {
+    shared: Shared,
+}
+
+#[derive(Debug, DBusError)]
+#[zbus(prefix = "org.freedesktop.login1")]
+enum Refusal {
+    #[zbus(error)]
+    ZBus(zbus::Error),
+    OperationInProgress(String),
+}
+
+#[zbus::interface(name = "org.freedesktop.login1.Manager")]
+impl Manager {
+    async fn inhibit(
+        &self,
+        what: String,
+        who: String,
+        why: String,
+        mode: String,
+        #[zbus(header)] header: Header<'_>,
+        #[zbus(connection)] connection: &Connection,
+    ) -> Result<OwnedFd, BoxDBusError> {
+        // LD6
+        let delayable = what.split(':').all(|what| what == "shutdown" || what == "sleep");
+        if mode != "delay" || !delayable {
+            return Err(fdo::Error::InvalidArgs("Invalid mode specification".into()).into());
+        }
+        let state = self.shared.lock().clone();
+        // LD5
+        if state.preparing() {
+            let words = "The operation inhibition has been requested for is already running";
+            return Err(Box::new(Refusal::OperationInProgress(words.into())));
+        }
+        if state.locks.len() >= state.inhibitors_max {
+            let words = format!(
+                "Maximum number of inhibitors ({}) reached, refusing further inhibitors.",
+                state.inhibitors_max
+            );
+            return Err(fdo::Error::LimitsExceeded(words).into());
+        }
+        let (uid, pid) = caller(&header, connection).await?;
+        let lock = self.hold((what, who, why, mode, uid, pid))?;
+        self.shared.tell_of_locks().await;
+        Ok(lock.into())
+    }
+
+    fn list_inhibitors(&self) -> Vec<Lock> {
+        self.shared.lock().locks.iter().map(|(_, lock)| lock.clone()).collect()
+    }
+
+    #[zbus(property(emits_changed_signal = "const"), name = "InhibitDelayMaxUSec")]
+    fn inhibit_delay_max_usec(&self) -> u64 {
+        self.shared.lock().delay_us_max
+    }
+
+    #[zbus(property(emits_changed_signal = "false"))]
+    async fn preparing_for_shutdown(&self) -> bool {
+        let (candour, preparing) = {
+            let state = self.shared.lock();
+            (state.candour, state.preparing())
+        };
+        match candour {
+            Candour::Honest => preparing,
+            Candour::Denying => false,
+            Candour::Mute => std::future::pending().await,
+        }
+    }
+
+    #[zbus(property(emits_changed_signal = "false"))]
+    fn scheduled_shutdown(&self) -> (String, u64) {
+        self.shared.lock().scheduled.clone()
+    }
+}
+
+impl Manager {
+    /// Lists the lock until every copy of the descriptor that it returns is closed.
+    fn hold(&self, lock: Lock) -> Result<StdFd, fdo::Error> {
+        let failed = |error: std::io::Error| fdo::Error::IOError(error.to_string());
+        let (reader, writer) = std::io::pipe().map_err(failed)?;
+        let number = reader.as_raw_fd();
+        let pipe = std::fs::read_link(format!("/proc/self/fd/{number}")).map_err(failed)?;
+        let mut reader = pipe::Receiver::from_owned_fd(reader.into()).map_err(failed)?;
+        let id = {
+            let mut state = self.shared.lock();
+            state.taken += 1;
+            state.history.push(1);
+            state.pipes.push(pipe.display().to_string());
+            let id = state.taken;
+            state.locks.push((id, lock));
+            id
+        };
+        self.shared.changed();
+        let shared = self.shared.clone();
+        tokio::spawn(async move {
+            // Nobody writes: this returns when the last copy of the other end is closed.
+            let _ = reader.read(&mut [0]).await;
+            shared.released(id).await;
+        });
+        Ok(writer.into())
+    }
+}
+
+async fn caller(header: &Header<'_>, connection: &Connection) -> Result<(u32, u32), fdo::Error> {
+    let sender = header.sender().ok_or_else(|| fdo::Error::Failed("no sender".into()))?;
+    let bus = DBusProxy::new(connection).await?;
+    let name = BusName::from(sender.to_owned());
+    let credentials = bus.get_connection_credentials(name).await?;
+    let uid = credentials.unix_user_id().unwrap_or(u32::MAX);
+    Ok((uid, credentials.process_id().unwrap_or(0)))
+}

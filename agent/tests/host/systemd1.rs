@@ -1,0 +1,125 @@
+//! A double of systemd, as far as the agent asks: signals for units, and how a unit is.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use zbus::{Connection, OwnedObjectPath, fdo};
+
+const UNIT_PATH: &str = "/org/freedesktop/systemd1/unit/one";
+const ABSENT_PATH: &str = "/org/freedesktop/systemd1/unit/absent";
+
+/// What a test sees of the double, and turns.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct State {
+    /// The one unit that there is.
+    pub(crate) unit: String,
+    /// Its `ActiveState`.
+    pub(crate) active: String,
+    /// Its `MainPID`.
+    pub(crate) main_pid: u32,
+    /// Whether it refuses to signal units.
+    pub(crate) denies: bool,
+    /// The signals sent: unit, whom, number.
+    pub(crate) signals: Vec<(String, String, i32)>,
+}
+
+/// The double.
+#[derive(Debug)]
+pub(crate) struct Systemd1 {
+    state: Arc<Mutex<State>>,
+    _connection: Connection,
+}
+
+impl Systemd1 {
+    /// Takes systemd's name; each signal to a unit does what `hup` does.
+    pub(crate) async fn start(
+        address: &str,
+        state: State,
+        hup: impl Fn() + Send + Sync + 'static,
+    ) -> Self {
+        let state = Arc::new(Mutex::new(state));
+        let manager = Manager { state: Arc::clone(&state), hup: Box::new(hup) };
+        let connection = zbus::connection::Builder::address(address)
+            .serve_at("/org/freedesktop/systemd1", manager)
+            .serve_at(UNIT_PATH, Unit { state: Some(Arc::clone(&state)) })
+            .serve_at(UNIT_PATH, Service { state: Arc::clone(&state) })
+            .serve_at(ABSENT_PATH, Unit { state: None })
+            .name("org.freedesktop.systemd1")
+            .build()
+            .await
+            .expect("the private bus must take the double");
+        Self { state, _connection: connection }
+    }
+
+    pub(crate) fn state(&self) -> State {
+        of(&self.state)
+    }
+
+    pub(crate) fn turn(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+fn of(state: &Mutex<State>) -> State {
+    state.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+struct Manager {
+    state: Arc<Mutex<State>>,
+    hup: Box<dyn Fn() + Send + Sync>,
+}
+
+impl fmt::Debug for Manager {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Manager").finish_non_exhaustive()
+    }
+}
+
+#[zbus::interface(name = "org.freedesktop.systemd1.Manager")]
+impl Manager {
+    fn kill_unit(&self, name: String, whom: String, signal: i32) -> fdo::Result<()> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.denies {
+            return Err(fdo::Error::AccessDenied("Access denied".into()));
+        }
+        state.signals.push((name, whom, signal));
+        drop(state);
+        (self.hup)();
+        Ok(())
+    }
+
+    fn load_unit(&self, name: &str) -> OwnedObjectPath {
+        let path = if of(&self.state).unit == name { UNIT_PATH } else { ABSENT_PATH };
+        OwnedObjectPath::try_from(path).expect("a literal path must be valid")
+    }
+}
+
+/// Without a state: a unit that is not there.
+struct Unit {
+    state: Option<Arc<Mutex<State>>>,
+}
+
+#[zbus::interface(name = "org.freedesktop.systemd1.Unit")]
+impl Unit {
+    #[zbus(property)]
+    fn load_state(&self) -> &'static str {
+        if self.state.is_some() { "loaded" } else { "not-found" }
+    }
+
+    #[zbus(property)]
+    fn active_state(&self) -> String {
+        self.state.as_ref().map_or_else(|| "inactive".into(), |state| of(state).active)
+    }
+}
+
+struct Service {
+    state: Arc<Mutex<State>>,
+}
+
+#[zbus::interface(name = "org.freedesktop.systemd1.Service")]
+impl Service {
+    #[zbus(property, name = "MainPID")]
+    fn main_pid(&self) -> u32 {
+        of(&self.state).main_pid
+    }
+}
