@@ -10,7 +10,7 @@ use agent_core::protocol::action::{Action, ActionId};
 pub enum Lane {
     /// Goes beside all others; how many at once, the core says.
     Free,
-    /// The delay lock and logind's configuration.
+    /// The delay lock.
     Logind,
     /// The journal.
     Journal,

@@ -28,7 +28,8 @@ pub(super) struct AllSinks {
 impl Sinks for AllSinks {
     fn lane(&self, action: &Action) -> Lane {
         match action {
-            Action::TakeLock | Action::ReleaseLock | Action::RaiseDelay { .. } => Lane::Logind,
+            // Raising the delay takes seconds; the release of the lock must not wait for it.
+            Action::TakeLock | Action::ReleaseLock => Lane::Logind,
             Action::Journal(_) | Action::CloseJournal => Lane::Journal,
             _ => Lane::Free,
         }
@@ -45,6 +46,10 @@ impl Sinks for AllSinks {
                 async move { journal.carry_out(&action).await }.boxed()
             }
             Lane::Free => match action {
+                Action::RaiseDelay { .. } => {
+                    let logind = Arc::clone(&self.logind);
+                    async move { logind.carry_out(&action).await }.boxed()
+                }
                 Action::StopPod { .. } | Action::InspectPod(_) => {
                     runtime(self.runtime.clone(), action).boxed()
                 }
