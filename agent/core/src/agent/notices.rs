@@ -77,3 +77,17 @@ impl Agent {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_stands_in_the_readme_with_its_meaning() {
+        let readme = include_str!("../../../README.md");
+        for (reason, meaning) in REASONS {
+            let row = readme.lines().find(|line| line.starts_with(&format!("| `{reason}` |")));
+            assert!(row.is_some_and(|row| row.contains(meaning)), "{reason}: {row:?}");
+        }
+    }
+}

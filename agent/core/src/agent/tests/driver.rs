@@ -17,6 +17,7 @@ use crate::protocol::event::{
 use crate::protocol::journal::Record;
 use crate::protocol::node::{Healthz, KubeletFacts};
 use crate::shutdown::bands::BandFlags;
+use crate::shutdown::budget::Budget;
 use crate::shutdown::candidates::BarePods;
 
 pub(crate) fn ms(millis: u64) -> Duration {
@@ -237,6 +238,7 @@ impl World {
                 continue;
             }
             let name = printed(&action);
+            self.watch(&action);
             if !matches!(action, Action::Journal(_) | Action::CloseJournal | Action::Tell(_)) {
                 let at = self.now.saturating_sub(self.zero);
                 self.log.push(format!("{} {name}", at.as_millis()));
@@ -249,6 +251,28 @@ impl World {
             &self.said[self.said.len().saturating_sub(10)..],
             self.agent
         );
+    }
+
+    /// Holds an action against what must never be done.
+    fn watch(&mut self, action: &Action) {
+        let early = |run: &crate::agent::RunStatus| {
+            let time = Budget::of(run.granted).timetable().end.min(ms(40_000));
+            run.unreported + run.unacknowledged > 0 && self.now < run.t0 + time
+        };
+        let run = self.agent.status().run.as_ref().filter(|run| !run.cancelled);
+        if *action == Action::ReleaseLock && run.is_some_and(early) {
+            self.lies.push(format!("released with reports open: {run:?}"));
+        }
+        if let Action::DeletePod { pod, .. } = action {
+            let marked = format!("mark {}", pod.name);
+            let known = self
+                .pods
+                .get(&pod.name)
+                .is_none_or(|pod| pod.is_disrupted() || pod.is_terminating() || pod.is_terminal());
+            if !known && !self.log.iter().any(|line| line.ends_with(&marked)) {
+                self.lies.push(format!("deleted without a mark: {}", pod.name));
+            }
+        }
     }
 
     fn answer(&mut self, id: ActionId, name: &str, action: Action) {
