@@ -163,6 +163,10 @@ impl Agent {
 
     /// Takes up a shutdown: P0.
     pub(super) fn begin(&mut self, begin: &Begin) {
+        // The last look may be a minute old; the kubelet was armed until now, as far as is known.
+        if self.kubelet.facts.as_ref().is_some_and(|facts| facts.lock_armed == Some(true)) {
+            self.kubelet.armed_at = Some(self.clock.monotonic());
+        }
         let mut found = self.detected();
         if found.mode == Mode::Observe {
             self.outbox.say(false, None, "the node shuts down; the agent observes");
@@ -356,9 +360,11 @@ impl Agent {
         let gone = self.kubelet.gone_since.is_some_and(|at| {
             found.mode == Mode::Substitute && self.clock.reached(at + KUBELET_GONE)
         });
-        let learnt = fresh && !run.mode_is_final && !run.resumed && run.step <= Step::PreMark;
+        let early = run.elapsed(now) < ASSIST_PROVES_ITSELF;
+        let learnt = fresh && early && !run.mode_is_final && !run.resumed;
         let stand_in = gone && run.found.mode != Mode::Substitute;
-        let other = learnt && found.mode != Mode::Observe && found != run.found;
+        let differs = (found.mode, found.marks_only) != (run.found.mode, run.found.marks_only);
+        let other = learnt && differs && found.mode != Mode::Observe;
         let next = if stand_in || other {
             Some(found)
         } else if self.kubelet_is_done(now) {

@@ -133,6 +133,29 @@ fn assist_stays_where_the_kubelet_is_at_work() {
 }
 
 #[test]
+fn the_mode_follows_what_is_learnt_just_after_the_signal() {
+    use crate::protocol::event::Event::{KubeletSeen, LogindSeen};
+    // Nothing was known: the agent had just started.
+    for (facts, deletes) in [(plain(), 1), (armed(), 0)] {
+        let mut world = World::new(settings(), vec![deployed("a")]);
+        world.list();
+        world.event(LogindSeen(logind(false)));
+        world.shutdown(40);
+        assert_eq!(world.done(&["delete"]), [""; 0]);
+        world.pass(ms(50));
+        world.event(KubeletSeen(facts));
+        assert_eq!(world.done(&["delete"]).len(), deletes);
+    }
+    // §8.2: armed when it was seen last, long ago, and disarmed at once because it had no pods.
+    let mut world = World::standing(settings(), armed(), vec![deployed("a")]);
+    world.pass(ms(70_000));
+    world.shutdown(40);
+    world.event(KubeletSeen(plain()));
+    assert_eq!(world.done(&["delete"]), [""; 0]);
+    assert!(!world.said.iter().any(|line| line.contains("becomes")));
+}
+
+#[test]
 fn substitute_stops_verifies_and_fails_in_this_order() {
     let pods = vec![job("a"), deployed("b").grace(3), deployed("c").priority(2_000_000_000)];
     let mut world = World::standing(settings(), dead(), pods);
