@@ -8,7 +8,7 @@ use agent_core::check::facts::{Answer, CallError};
 use agent_core::protocol::event::{Announcement, Event};
 use futures::StreamExt as _;
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use zbus::fdo::DBusProxy;
 use zbus::message::Type;
@@ -27,6 +27,8 @@ pub struct Pace {
     /// Between two looks at the properties: neither the scheduled shutdown nor the delay tells of
     /// a change. (§9.2)
     pub poll: Duration,
+    /// The same while the machine goes down: an action that vanishes does so without a word. (LD7)
+    pub poll_going_down: Duration,
     /// After the first connection lost; doubled with each further one.
     pub pause_min: Duration,
     /// The longest pause. A connection that lasted longer was a good one.
@@ -37,6 +39,7 @@ impl Default for Pace {
     fn default() -> Self {
         Self {
             poll: Duration::from_secs(10),
+            poll_going_down: Duration::from_secs(1),
             pause_min: Duration::from_secs(1),
             pause_max: Duration::from_secs(30),
         }
@@ -158,6 +161,8 @@ struct Teller<'a> {
     signs: watch::Receiver<Signs>,
     /// What was handed on already.
     told: Signs,
+    /// Whether the machine goes down, by what was believed last.
+    going_down: bool,
     events: &'a mpsc::Sender<Event>,
 }
 
@@ -168,7 +173,7 @@ impl<'a> Teller<'a> {
         signs: watch::Receiver<Signs>,
         events: &'a mpsc::Sender<Event>,
     ) -> Self {
-        Self { session, bus, signs, told: Signs::default(), events }
+        Self { session, bus, signs, told: Signs::default(), going_down: false, events }
     }
 
     async fn run(&mut self, signs: &watch::Sender<Signs>) -> End {
@@ -194,16 +199,15 @@ impl<'a> Teller<'a> {
     }
 
     async fn tell(&mut self, logind: &Logind) -> End {
-        let period = self.session.pace.poll;
-        let mut poll = interval_at(Instant::now() + period, period);
-        poll.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut due = Instant::now() + self.period();
         loop {
             if self.catch_up(logind).await.is_err() {
                 return End::Stopped;
             }
+            due = due.min(Instant::now() + self.period());
             let mut signs = self.signs.clone();
             let look = async {
-                poll.tick().await;
+                sleep_until(due).await;
                 self.seen(logind).await
             };
             // A signal does not wait for the answers of a look.
@@ -212,11 +216,19 @@ impl<'a> Teller<'a> {
                 changed = signs.changed() => if changed.is_err() {
                     return End::Lost(closed());
                 },
-                told = look => if told.is_err() {
-                    return End::Stopped;
-                },
+                told = look => {
+                    if told.is_err() {
+                        return End::Stopped;
+                    }
+                    due = Instant::now() + self.period();
+                }
             }
         }
+    }
+
+    fn period(&self) -> Duration {
+        let pace = &self.session.pace;
+        if self.going_down { pace.poll_going_down } else { pace.poll }
     }
 
     /// Hands on the difference between what was handed on and what is. A `false` is never left
@@ -229,6 +241,7 @@ impl<'a> Teller<'a> {
             self.seen(logind).await?;
         }
         if before.cancelled != now.cancelled {
+            self.going_down = false;
             self.send(Event::ShutdownCancelled).await?;
         }
         if before.announced != now.announced && now.going_down {
@@ -236,17 +249,21 @@ impl<'a> Teller<'a> {
         }
         // Who began just now, and found logind, has found something new too.
         if before != now {
-            self.session.changes.send_modify(|changes| {
-                changes.count += 1;
-                changes.going_down = now.going_down;
-            });
+            self.tell_of_change();
         }
         Ok(())
     }
 
+    fn tell_of_change(&self) {
+        self.session.changes.send_modify(|changes| {
+            changes.count += 1;
+            changes.going_down = self.going_down;
+        });
+    }
+
     /// Hands on `true`, unless logind denies it when asked: what was announced is over then, or
     /// never was. With no answer the signal counts, because time runs.
-    async fn announce(&self, logind: &Logind, now: &Signs) -> Result<(), ()> {
+    async fn announce(&mut self, logind: &Logind, now: &Signs) -> Result<(), ()> {
         let (preparing, delay) = tokio::join!(
             timeout(AT_SIGNAL_MAX, logind.preparing()),
             timeout(AT_SIGNAL_MAX, logind.delay())
@@ -260,11 +277,12 @@ impl<'a> Teller<'a> {
         }
         let granted = delay.ok().and_then(Result::ok).map(granted);
         let kind = now.kind.clone();
+        self.going_down = true;
         self.send(Event::ShutdownAnnounced(Announcement { granted, kind })).await
     }
 
     /// Reads all properties and hands them on.
-    async fn seen(&self, logind: &Logind) -> Result<(), ()> {
+    async fn seen(&mut self, logind: &Logind) -> Result<(), ()> {
         let event = match &self.told.owner {
             Owner::Name(owner) => match logind.state(owner.clone(), &self.session.lock).await {
                 Ok(state) => Event::LogindSeen(state),

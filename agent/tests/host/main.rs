@@ -92,6 +92,7 @@ impl Session {
     fn start(address: &str, queue: usize) -> Self {
         let pace = Pace {
             poll: Duration::from_millis(100),
+            poll_going_down: Duration::from_millis(50),
             pause_min: Duration::from_millis(20),
             pause_max: Duration::from_millis(100),
         };
