@@ -242,6 +242,11 @@ impl Agent {
             ending.succeeds = true;
             let text = "all its containers exited with 0; its result is left to the kubelet";
             self.outbox.say(false, Some(&ending.pod), text);
+        } else if !state.proves_end(pod.has_run) {
+            ending.fail.give_up();
+            let text = "the runtime knows nothing of it though it has run: nothing is written; \
+                        is --runtime-endpoint the kubelet's?";
+            self.outbox.say(true, Some(&ending.pod), text);
         } else if stopped_by_us || all_known_exited(pod, &state) {
             ending.fail.want();
         }

@@ -81,7 +81,7 @@ impl Agent {
         let wanted = mark_reason(pod, &scope).is_some();
         let Some(run) = &mut self.run else { return };
         let known = run.endings.contains_key(&pod.uid);
-        if !known && is_spared {
+        if !known && is_spared && !wanted {
             return;
         }
         // A mark of the run before is repeated as it was, with its own time.

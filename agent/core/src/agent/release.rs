@@ -148,7 +148,8 @@ impl Agent {
         let Some(run) = &mut self.run else { return false };
         let Release::Looking(looks) = &mut run.release else { return false };
         let Some((pod, look)) = looks.get_mut(uid) else { return false };
-        let proven = result.as_ref().is_ok_and(RuntimeState::nothing_runs);
+        let has_run = self.pods.get(uid).is_none_or(|pod| pod.has_run);
+        let proven = result.as_ref().is_ok_and(|state| state.proves_end(has_run));
         if proven {
             look.done();
         } else {

@@ -107,10 +107,11 @@ impl Ending {
 }
 
 /// Whether the kubelet would let the pod succeed, now that all its containers have exited: then
-/// its result is its own. (§7.9, SD18, users.md 0.12)
+/// its result is its own. A pod that is being deleted ends by its exit codes whatever its policy.
+/// (§7.9, §10.3, SD18, users.md 0.12)
 pub fn would_succeed(pod: &PodView, runtime: &RuntimeState) -> bool {
-    let may_end = pod.restart_policy != RestartPolicy::Always && !pod.container_restarts;
-    may_end
+    let restarts = pod.restart_policy == RestartPolicy::Always || pod.container_restarts;
+    (pod.is_terminating() || !restarts)
         && !pod.containers.is_empty()
         && pod.containers.iter().all(|name| exited_with_0(name, runtime))
 }
@@ -159,6 +160,8 @@ mod tests {
             (two(), vec![exited("main", 0, 1)], false),
             (two(), vec![exited("main", 0, 1), exited("second", 0, 1)], true),
             (pod("a"), vec![exited("main", 0, 1)], false),
+            (pod("a").deleting(5), vec![exited("main", 0, 1)], true),
+            (never().with(|pod| pod.container_restarts = true), vec![exited("main", 0, 1)], false),
             (never(), vec![], false),
         ];
         for (row, (pod, containers, expected)) in table.into_iter().enumerate() {

@@ -162,4 +162,11 @@ impl RuntimeState {
     pub fn nothing_runs(&self) -> bool {
         !self.sandbox_ready && self.containers.iter().all(|container| container.exited)
     }
+
+    /// Whether the runtime proves that a pod has ended. A runtime that knows nothing of a pod that
+    /// has run may be another than the pod's, and proves nothing.
+    pub fn proves_end(&self, has_run: bool) -> bool {
+        let known = self.sandbox_known || !self.containers.is_empty();
+        self.nothing_runs() && (known || !has_run)
+    }
 }

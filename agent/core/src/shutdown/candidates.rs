@@ -109,8 +109,12 @@ pub fn is_ended_by_us(pod: &PodView, scope: &Scope) -> bool {
 
 /// Why the pod is marked before anything is killed; none when it gets its mark with its kill, or
 /// has one, which is kept because a foreign reason says more. (§9.3)
+///
+/// Pods that Replace leaves to the system for their priority are no candidates, and yet those that
+/// cannot run again end with the machine, so they are marked.
 pub fn mark_reason(pod: &PodView, scope: &Scope) -> Option<MarkReason> {
-    if spared(pod, scope).is_some() || pod.is_disrupted() {
+    let left_alone = spared(pod, scope).is_some_and(|why| why != Spared::AbovePriorityMax);
+    if left_alone || pod.is_disrupted() {
         return None;
     }
     if pod.is_terminating() {
@@ -254,6 +258,8 @@ mod tests {
             (Assist, pod("a"), None),
             (Assist, job().with(|pod| pod.container_restarts = true), None),
             (Replace, pod("a").never().owner(Owner::DaemonSet), None),
+            (Replace, job().priority(1_000_000_001), Some(CannotRunAgain)),
+            (Replace, pod("a").priority(1_000_000_001), None),
             // §9.1, principle 3: it would start after the reboot, under a mark
             (Assist, job().not_started(), None),
             // §9.3: foreign reasons say more

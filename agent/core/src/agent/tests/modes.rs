@@ -4,6 +4,7 @@ use super::driver::*;
 use crate::agent::LockState;
 use crate::pod::tests::pod;
 use crate::pod::{Owner, Phase, PodSource, PodView};
+use crate::protocol::event::RuntimeState;
 use crate::shutdown::Mode;
 
 const JOB: Owner = Owner::Job { failure_policy: true };
@@ -190,6 +191,30 @@ fn substitute_never_fails_what_runs_on_and_leaves_what_succeeded() {
     assert_eq!(world.pods["a"].phase, Phase::Running);
     assert_eq!(world.pods["b"].phase, Phase::Running);
     assert!(world.released());
+}
+
+#[test]
+fn a_runtime_that_knows_nothing_of_a_pod_that_ran_proves_nothing() {
+    let unstarted = job("unstarted").not_started();
+    let mut world = World::standing(settings(), dead(), vec![job("a"), job("b"), unstarted]);
+    world.runtime.insert("a".into(), RuntimeState::default());
+    world.runtime.insert("unstarted".into(), RuntimeState::default());
+    world.shutdown(20);
+    assert_eq!(world.done(&["fail", "release"]), ["0 fail b", "0 fail unstarted", "0 release"]);
+    assert_ne!(world.node_says.as_deref(), Some("idle"));
+    assert!(!world.log.iter().any(|line| line.contains("farewell")), "{:?}", world.log);
+}
+
+#[test]
+fn what_replace_leaves_alone_is_marked_where_it_cannot_run_again() {
+    let high = job("high").priority(1_000_000_001);
+    let mut settings = settings();
+    settings.priority_max = 1_000_000_000;
+    let always = deployed("always").priority(1_000_000_001);
+    let mut world = World::standing(settings, plain(), vec![high, always]);
+    world.shutdown(40);
+    assert_eq!(world.done(&["mark", "delete"]), ["0 mark high"]);
+    assert!(world.released(), "nobody ends it before the machine goes");
 }
 
 #[test]
