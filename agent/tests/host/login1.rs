@@ -155,20 +155,20 @@ impl Login1 {
         self.connection = Some(connection);
     }
 
-    /// Begins a shutdown as `Reboot` and its like do. (LD1, LD2)
+    /// Begins a shutdown as `Reboot` and its like do. The real one says its words and notes the
+    /// action without answering anybody in between; hence the note comes first. (LD1, LD2)
     pub(crate) async fn shut_down(&self, kind: &str) {
-        self.shared.say(true, kind).await;
-        let delay = {
+        let end = {
             let mut state = self.shared.lock();
-            let held = state.is_held();
             let delay = Duration::from_micros(state.delay_us_max);
-            let armed = held && !delay.is_zero();
+            let armed = state.is_held() && !delay.is_zero();
             state.pending = armed.then(|| Instant::now() + delay);
             state.down = (!armed).then_some(Down::AtOnce);
             state.pending
         };
+        self.shared.say(true, kind).await;
         self.shared.changed();
-        let Some(end) = delay else { return };
+        let Some(end) = end else { return };
         let shared = self.shared.clone();
         tokio::spawn(async move {
             sleep_until(end).await;
