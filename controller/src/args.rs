@@ -145,6 +145,9 @@ pub(crate) enum ArgsError {
     /// The rate is no rate.
     #[error("--kube-api-qps {0} is no rate; give requests per second, or 0 for no limit")]
     Rate(f64),
+    /// The quarantine is too short.
+    #[error("--pod-gc-quarantine {0} is too short; give at least 1s, the default is 40s")]
+    Quarantine(GoDuration),
     /// The rate of pod GC is no rate.
     #[error("--pod-gc-qps {0} is no rate; give requests per second, as 200")]
     PodGcRate(f64),

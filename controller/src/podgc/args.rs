@@ -1,5 +1,7 @@
 //! The flags of pod GC and of disruption, and whether their values go together.
 
+use std::time::Duration;
+
 use clap::{ArgAction, Args, ValueEnum};
 use controller_core::go_duration::GoDuration;
 use controller_core::podgc::{KeptFor, Mode, Settings, StaleReset};
@@ -11,6 +13,9 @@ use crate::args::ArgsError;
 const FINISHED_MAX: i64 = 12_500;
 /// More calls at once only queue up in the API server. (spec/node-agent.md §9.10)
 const CALLS_MAX: usize = 50;
+
+/// The shortest quarantine of a node.
+const QUARANTINE_MIN: Duration = Duration::from_secs(1);
 
 /// The flags.
 #[derive(Clone, Debug, Args)]
@@ -95,6 +100,10 @@ impl PodGcArgs {
         }
         if !self.pod_gc_qps.is_finite() || self.pod_gc_qps <= 0.0 {
             return Err(ArgsError::PodGcRate(self.pod_gc_qps));
+        }
+        // A node that the API has and the watch does not show is asked for that often.
+        if self.pod_gc_quarantine.0 < QUARANTINE_MIN {
+            return Err(ArgsError::Quarantine(self.pod_gc_quarantine));
         }
         let mode = match self.pod_gc {
             ModeArg::Off => Mode::Off,
@@ -188,6 +197,7 @@ mod tests {
             ("--concurrent-pod-gc-syncs=0", "1 to 50"),
             ("--concurrent-pod-gc-syncs=51", "1 to 50"),
             ("--pod-gc-qps=0", "--pod-gc-qps"),
+            ("--pod-gc-quarantine=0", "at least 1s"),
             ("--pod-gc=maybe", "beside"),
         ] {
             let error = config(&[flag]).expect_err("must be refused");

@@ -5,6 +5,8 @@ pub(crate) mod args;
 mod events;
 pub(crate) mod execute;
 mod metrics;
+#[cfg(test)]
+mod tests;
 mod work;
 
 use std::fmt;

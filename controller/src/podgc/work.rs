@@ -44,7 +44,8 @@ impl Worker {
         }
     }
 
-    async fn look(&self, lane: Lane, item: &Item) -> Outcome<()> {
+    /// Looks at one thing, and does what is to be done.
+    pub(super) async fn look(&self, lane: Lane, item: &Item) -> Outcome<()> {
         for _ in 0..VERDICTS_MAX {
             match self.verdict(item) {
                 Verdict::Leave => return Ok(()),

@@ -1,0 +1,168 @@
+//! The shells against a server of three sentences: what is sent in which order, and what follows
+//! from the answers.
+
+use std::collections::VecDeque;
+
+use controller_core::podgc::Settings;
+use controller_core::view::Version;
+use http::{Response, StatusCode};
+use jiff::SignedDuration;
+use kube::Client;
+use kube::client::Body;
+use prometheus::Registry;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::execute::Executor;
+use super::*;
+use crate::stores::Stores;
+
+/// What was asked for, and the answers that are left.
+#[derive(Clone, Default)]
+struct Server {
+    asked: Arc<Mutex<Vec<(String, Value)>>>,
+    answers: Arc<Mutex<VecDeque<(u16, Value)>>>,
+}
+
+impl Server {
+    fn client(&self) -> Client {
+        let server = self.clone();
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            let server = server.clone();
+            async move {
+                let line = format!("{} {}", request.method(), request.uri());
+                let body = request.into_body().collect_bytes().await.expect("must be there");
+                let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
+                server.asked.lock().push((line, body));
+                let answer = server.answers.lock().pop_front();
+                let (code, body) = answer.unwrap_or((500, json!({})));
+                let status = StatusCode::from_u16(code).expect("must be a status");
+                Response::builder().status(status).body(Body::from(body.to_string().into_bytes()))
+            }
+        });
+        Client::new(service, "default")
+    }
+
+    fn answer(&self, code: u16, body: Value) {
+        self.answers.lock().push_back((code, body));
+    }
+
+    fn lines(&self) -> Vec<String> {
+        self.asked.lock().iter().map(|(line, _)| line.clone()).collect()
+    }
+
+    fn body(&self, number: usize) -> Value {
+        self.asked.lock()[number].1.clone()
+    }
+}
+
+fn refusal(code: u16, reason: &str) -> Value {
+    json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": reason,
+           "reason": reason, "code": code})
+}
+
+fn shown(version: u64) -> Seen<WirePod> {
+    let pod = json!({
+        "metadata": {"name": "a", "namespace": "default", "uid": "uid-a",
+                     "resourceVersion": version.to_string()},
+        "spec": {"nodeName": "gone", "restartPolicy": "Never"},
+        "status": {"phase": "Running"},
+    });
+    Seen::Shown(serde_json::from_value(pod).expect("must be a pod"))
+}
+
+/// Pod GC that has been told that the pod `a` runs on a node that is not there.
+fn worker(server: &Server) -> Arc<Worker> {
+    let registry = Registry::new();
+    let histograms = QueueHistograms::new(&registry).expect("must register");
+    let settings = Settings { quarantine: SignedDuration::ZERO, ..Settings::default() };
+    let gc = PodGc::new(settings, &histograms);
+    gc.nodes(&Seen::ListBegins);
+    gc.nodes(&Seen::ListEnds(Version(1)));
+    gc.pods(&shown(5));
+    Arc::new(Worker {
+        gc,
+        stores: Arc::new(Stores::default()),
+        executor: Executor::new(server.client()),
+        metrics: Metrics::new(&registry).expect("must register"),
+        instance: "test".to_owned(),
+    })
+}
+
+/// Works until so many requests were made.
+async fn work_until(worker: &Arc<Worker>, server: &Server, requests: usize) {
+    let token = CancellationToken::new();
+    let end = async {
+        while server.lines().len() < requests {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        token.cancel();
+    };
+    tokio::join!(worker.work(Lane::Ending, token.clone()), end);
+}
+
+const NODE: &str = "GET /api/v1/nodes/gone";
+const PATCH: &str = "PATCH /api/v1/namespaces/default/pods/a/status";
+const DELETE: &str = "DELETE /api/v1/namespaces/default/pods/a";
+const EVENT: &str = "POST /api/v1/namespaces/default/events";
+
+#[tokio::test(start_paused = true)]
+async fn the_condition_comes_before_the_deletion_and_both_name_the_pod_that_was_read() {
+    let server = Server::default();
+    let worker = worker(&server);
+    server.answer(404, refusal(404, "NotFound"));
+    server.answer(200, json!({"metadata": {"resourceVersion": "6"}}));
+    server.answer(200, json!({}));
+    server.answer(201, json!({}));
+    work_until(&worker, &server, 4).await;
+    assert_eq!(server.lines(), [NODE, PATCH, DELETE, EVENT]);
+    let identity = json!({"uid": "uid-a", "resourceVersion": "5"});
+    assert_eq!(server.body(1)["metadata"], identity);
+    assert_eq!(server.body(1)["status"]["phase"], "Failed");
+    let options = json!({"gracePeriodSeconds": 0, "preconditions": {"uid": "uid-a"}});
+    assert_eq!(server.body(2), options);
+    assert_eq!(server.body(3)["involvedObject"]["uid"], "uid-a");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_changed_meanwhile_is_judged_again_as_it_is_then() {
+    let server = Server::default();
+    let worker = worker(&server);
+    server.answer(404, refusal(404, "NotFound"));
+    server.answer(409, refusal(409, "Conflict"));
+    work_until(&worker, &server, 2).await;
+    assert_eq!(server.lines(), [NODE, PATCH]);
+    worker.gc.pods(&shown(8));
+    server.answer(200, json!({"metadata": {"resourceVersion": "9"}}));
+    assert!(worker.look(Lane::Ending, &Item::Pod("uid-a".into())).await.is_err());
+    assert_eq!(server.lines()[2..], [PATCH, DELETE], "the deletion follows; here it fails");
+    assert_eq!(server.body(2)["metadata"]["resourceVersion"], "8");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deletion_that_failed_is_tried_again_when_the_patch_is_shown() {
+    let server = Server::default();
+    let worker = worker(&server);
+    let item = Item::Pod("uid-a".into());
+    server.answer(404, refusal(404, "NotFound"));
+    server.answer(200, json!({"metadata": {"resourceVersion": "6"}}));
+    server.answer(500, refusal(500, "InternalError"));
+    assert!(worker.look(Lane::Ending, &item).await.is_err());
+    assert!(worker.look(Lane::Ending, &item).await.is_ok(), "the patch is still to be shown");
+    assert_eq!(server.lines(), [NODE, PATCH, DELETE]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_the_api_has_or_does_not_tell_of_keeps_its_pods() {
+    let server = Server::default();
+    let worker = worker(&server);
+    let item = Item::Node("gone".into());
+    server.answer(500, refusal(500, "InternalError"));
+    assert!(worker.look(Lane::Ending, &item).await.is_err());
+    // A node that is there is in quarantine anew, which here is over at once.
+    for _ in 0..3 {
+        server.answer(200, json!({"metadata": {"name": "gone"}}));
+    }
+    assert!(worker.look(Lane::Ending, &item).await.is_ok());
+    assert!(server.lines().iter().all(|line| line == NODE), "{:?}", server.lines());
+}
