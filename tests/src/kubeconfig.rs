@@ -44,6 +44,14 @@ pub fn with_token(mut kubeconfig: Kubeconfig, token: &str) -> Kubeconfig {
     kubeconfig
 }
 
+/// The same cluster without any identity, for those who hand on the identity of others.
+pub fn without_identity(mut kubeconfig: Kubeconfig) -> Kubeconfig {
+    for user in &mut kubeconfig.auth_infos {
+        user.auth_info = Some(AuthInfo::default());
+    }
+    kubeconfig
+}
+
 /// Writes it where only its owner may read it.
 pub fn write(path: &Path, kubeconfig: &Kubeconfig) -> Result<(), LabError> {
     let text = serde_yaml_ng::to_string(kubeconfig).map_err(|source| LabError::Document {

@@ -3,6 +3,7 @@
 //! [`ControlPlane`] starts a real Kubernetes API of one's own, [`Cluster`] gives clients for one
 //! that runs, [`Namespace`] gives a test its own corner of it, [`eventually`] waits.
 
+pub mod agent;
 pub mod bed;
 pub mod bench;
 pub mod binary;

@@ -17,7 +17,7 @@ use zbus::message::Header;
 use zbus::names::BusName;
 use zbus::{BoxDBusError, Connection, DBusError, OwnedFd, Variant};
 
-use crate::{NAME, PATIENCE};
+use super::{NAME, PATIENCE};
 
 const PATH: &str = "/org/freedesktop/login1";
 const MANAGER: &str = "org.freedesktop.login1.Manager";

@@ -5,6 +5,7 @@
 //! `contender` starts who is measured, `scenario` is the load, `run` gives it and measures;
 //! `exposition`, `requests` and `usage` read the figures, `figures` and `report` sum them up.
 
+pub mod agent;
 mod contender;
 mod exposition;
 mod figures;

@@ -12,6 +12,9 @@ use super::{build, prepare};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
+    /// The agent's shutdown, in place of the controller
+    #[arg(value_enum, value_name = "agent")]
+    what: Option<What>,
     /// Only this scenario; may be given several times
     #[arg(long, value_enum)]
     scenario: Vec<Scenario>,
@@ -34,6 +37,11 @@ pub(crate) struct Arguments {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum What {
+    Agent,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Who {
     Ours,
     Reference,
@@ -47,6 +55,9 @@ enum Output {
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     prepare::run().await?;
+    if arguments.what == Some(What::Agent) {
+        return agent(arguments.binary).await;
+    }
     let plan = plan(&arguments);
     if plan.contenders.contains(&Contender::Ours) && arguments.binary.is_none() {
         build::release("epilogue-controller").await?;
@@ -62,6 +73,18 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
             _ = interrupt.recv() => stop.cancel(),
         }
     }
+}
+
+async fn agent(binary: Option<PathBuf>) -> anyhow::Result<()> {
+    let binary = match binary {
+        Some(binary) => binary,
+        None => {
+            build::release("epilogue-agent").await?;
+            workspace_root().join("target/release/epilogue-agent")
+        }
+    };
+    print!("{}", bench::agent::table(&bench::agent::shutdowns(binary).await?));
+    Ok(())
 }
 
 fn plan(arguments: &Arguments) -> Plan {

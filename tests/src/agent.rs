@@ -1,0 +1,23 @@
+//! The test bed of the agent: the real program with its own rights, a bus with a double of logind,
+//! a simulated node with pods of a Job, and a way to the API that can be made worse.
+
+#[allow(dead_code, reason = "the agent's own tests use all of it")]
+#[path = "../../agent/tests/check/bus.rs"]
+mod bus;
+mod kubelet;
+#[allow(dead_code, unused_imports, reason = "the agent's own tests use all of it")]
+#[path = "../../agent/tests/host/login1.rs"]
+mod login1;
+mod program;
+mod record;
+mod site;
+
+use std::time::Duration;
+
+pub use record::{Ends, Record};
+pub use site::{Setup, Site, Way};
+
+/// logind's name. (spec/node-agent.md §1.1)
+pub(crate) const NAME: &str = "org.freedesktop.login1";
+/// How long the double of logind is waited for: longer than any delay that it grants.
+pub(crate) const PATIENCE: Duration = Duration::from_mins(3);

@@ -1,0 +1,77 @@
+//! The agent's process, and what its admin server says.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::error::LabError;
+use crate::process::{Process, Program};
+
+const ANSWER_MAX: Duration = Duration::from_secs(5);
+const STOP_GRACE: Duration = Duration::from_secs(15);
+
+/// The agent, running.
+#[derive(Debug)]
+pub(super) struct Agent {
+    process: Process,
+    program: Program,
+    admin: SocketAddr,
+}
+
+impl Agent {
+    /// Starts it.
+    pub(super) fn start(
+        binary: &Path,
+        arguments: Vec<String>,
+        admin: SocketAddr,
+        log: &Path,
+    ) -> Result<Self, LabError> {
+        let program = Program::new("epilogue-agent", binary, arguments, log);
+        Ok(Self { process: Process::spawn_program(&program)?, program, admin })
+    }
+
+    pub(super) fn log(&self) -> PathBuf {
+        self.program.log.clone()
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    pub(super) fn check(&mut self) -> Result<(), LabError> {
+        self.process.check()
+    }
+
+    pub(super) async fn kill(&mut self) {
+        self.process.kill().await;
+    }
+
+    pub(super) fn start_again(&mut self) -> Result<(), LabError> {
+        self.process = Process::spawn_program(&self.program)?;
+        Ok(())
+    }
+
+    pub(super) async fn stop(self) {
+        self.process.stop(STOP_GRACE).await;
+    }
+
+    /// A page of the admin server, its status line first; empty if there is no answer.
+    pub(super) async fn page(&self, path: &str) -> String {
+        let asked = timeout(ANSWER_MAX, get(self.admin, path)).await;
+        asked.map(Result::unwrap_or_default).unwrap_or_default()
+    }
+}
+
+async fn get(address: SocketAddr, path: &str) -> io::Result<String> {
+    let mut stream = TcpStream::connect(address).await?;
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    Ok(answer)
+}

@@ -1,0 +1,116 @@
+//! What the API showed of the pods, and when, as an administrator beside the agent sees it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use futures::StreamExt as _;
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::runtime::watcher::{self, Event, watcher};
+use tokio::task::JoinHandle;
+
+/// What was seen of each pod.
+#[derive(Debug)]
+pub struct Record {
+    pods: Arc<Mutex<BTreeMap<String, Seen>>>,
+    watching: JoinHandle<()>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Seen {
+    condemned: Option<Instant>,
+    ended: Option<Instant>,
+    phase: String,
+    /// Whether the condition stood when the end was first seen.
+    condemned_first: bool,
+    stands: bool,
+    reason: String,
+    deleted: bool,
+}
+
+/// The pods together.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Ends {
+    /// All of them.
+    pub pods: usize,
+    /// Those that are Running.
+    pub running: usize,
+    /// Those with `DisruptionTarget=True` now.
+    pub disrupted: usize,
+    /// Those that have ended.
+    pub ended: usize,
+    /// Those that ended before they had the condition.
+    pub ended_unmarked: usize,
+    /// Those that are, or were, being deleted.
+    pub deleted: usize,
+    /// The reasons of the conditions, each once.
+    pub reasons: Vec<String>,
+    /// When the last condition was seen for the first time.
+    pub condemned_at: Option<Instant>,
+    /// When the last end was seen.
+    pub ended_at: Option<Instant>,
+}
+
+impl Record {
+    /// Begins to watch.
+    pub fn of(pods: Api<Pod>) -> Self {
+        let seen = Arc::new(Mutex::new(BTreeMap::new()));
+        let into = Arc::clone(&seen);
+        let watching = tokio::spawn(async move {
+            let mut events = std::pin::pin!(watcher(pods, watcher::Config::default()));
+            while let Some(event) = events.next().await {
+                if let Ok(Event::Apply(pod) | Event::InitApply(pod) | Event::Delete(pod)) = event {
+                    note(&mut into.lock().unwrap_or_else(PoisonError::into_inner), &pod);
+                }
+            }
+        });
+        Self { pods: seen, watching }
+    }
+
+    /// What was seen so far.
+    pub fn ends(&self) -> Ends {
+        let pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = |holds: fn(&Seen) -> bool| pods.values().filter(|seen| holds(seen)).count();
+        let mut reasons: Vec<String> =
+            pods.values().map(|seen| seen.reason.clone()).filter(|it| !it.is_empty()).collect();
+        reasons.sort();
+        reasons.dedup();
+        Ends {
+            pods: pods.len(),
+            running: count(|seen| seen.phase == "Running"),
+            disrupted: count(|seen| seen.stands),
+            ended: count(|seen| seen.ended.is_some()),
+            ended_unmarked: count(|seen| seen.ended.is_some() && !seen.condemned_first),
+            deleted: count(|seen| seen.deleted),
+            reasons,
+            condemned_at: pods.values().filter_map(|seen| seen.condemned).max(),
+            ended_at: pods.values().filter_map(|seen| seen.ended).max(),
+        }
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        self.watching.abort();
+    }
+}
+
+fn note(pods: &mut BTreeMap<String, Seen>, pod: &Pod) {
+    let name = pod.metadata.name.clone().unwrap_or_default();
+    let status = pod.status.clone().unwrap_or_default();
+    let seen = pods.entry(name).or_default();
+    let conditions = status.conditions.unwrap_or_default().into_iter();
+    let disruption = { conditions }.find(|it| it.type_ == "DisruptionTarget");
+    seen.stands = disruption.as_ref().is_some_and(|it| it.status == "True");
+    seen.reason = disruption.and_then(|it| it.reason).unwrap_or_default();
+    seen.phase = status.phase.unwrap_or_default();
+    seen.deleted |= pod.metadata.deletion_timestamp.is_some();
+    if seen.stands && seen.condemned.is_none() {
+        seen.condemned = Some(Instant::now());
+    }
+    if matches!(seen.phase.as_str(), "Failed" | "Succeeded") && seen.ended.is_none() {
+        seen.ended = Some(Instant::now());
+        seen.condemned_first = seen.stands;
+    }
+}

@@ -1,0 +1,379 @@
+//! All of it together, for one test or one run of the bench. Its methods panic, as tests do.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use futures::StreamExt as _;
+use k8s_openapi::api::authentication::v1::BoundObjectReference;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::Resource;
+use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::config::Kubeconfig;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::bus::PrivateBus;
+use super::kubelet::Healthz;
+use super::login1::{Down, Login1};
+use super::program::Agent;
+use super::record::{Ends, Record};
+use crate::install::{self, AGENT, AGENTS_NAMESPACE};
+use crate::network::{Path, Throttle, Weather};
+use crate::nodes::{Options, SCRIPT_ANNOTATION, SimulatedNodes};
+use crate::paths::workspace_root;
+use crate::{Cluster, Namespace, eventually, kubeconfig};
+
+const FINALIZER: &str = "batch.kubernetes.io/job-tracking";
+const BOOT_ID: &str = "0b7c3f5e-1f52-4a39-9a3e-6f1f5b1d0c7a";
+/// For what takes a moment, on a machine that has little time for it.
+const SOON: Duration = Duration::from_mins(1);
+const REQUESTS_AT_ONCE: usize = 16;
+
+/// The way from the agent to the API.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Way {
+    /// On the same machine, with so much time added to each round trip.
+    RoundTrip(Duration),
+    /// So many requests a second.
+    PerSecond(f64),
+}
+
+/// What to build.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The agent's program.
+    pub binary: PathBuf,
+    /// Pods on the node, all of one Job.
+    pub pods: usize,
+    /// What the simulated node does with them.
+    pub script: &'static str,
+    /// The delay that logind grants.
+    pub delay_seconds: u64,
+    /// The way from the agent to the API.
+    pub way: Way,
+    /// More of the agent's arguments.
+    pub arguments: Vec<String>,
+}
+
+/// The bed.
+pub struct Site {
+    /// What the API shows.
+    pub record: Record,
+    /// The way to the API, where it is one that can be made worse.
+    path: Option<Path>,
+    agent: Agent,
+    login1: Login1,
+    nodes: SimulatedNodes,
+    namespace: Namespace,
+    client: kube::Client,
+    _throttle: Option<Throttle>,
+    _healthz: Healthz,
+    _bus: PrivateBus,
+    _root: TempDir,
+}
+
+impl std::fmt::Debug for Site {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Site").field("namespace", &self.namespace).finish_non_exhaustive()
+    }
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            binary: workspace_root().join("target/debug/epilogue-agent"),
+            pods: 12,
+            script: "on-term=143 after=100ms",
+            delay_seconds: 30,
+            way: Way::RoundTrip(Duration::ZERO),
+            arguments: Vec::new(),
+        }
+    }
+}
+
+impl Site {
+    /// Builds it, and waits until the agent is ready and all pods run.
+    pub async fn start(cluster: &Cluster, setup: Setup) -> Self {
+        let client = cluster.admin_client().await.expect("a client");
+        install::apply_rights(&client).await.expect("the rights");
+        install::apply_policy(&client).await.expect("the policies");
+        let namespace = Namespace::create(cluster).await.expect("a namespace");
+        let name = namespace.name().to_owned();
+        let options = Options {
+            nodes: 1,
+            name_prefix: name.clone(),
+            namespace: Some(name.clone()),
+            shutdown_grace: Duration::from_secs(30),
+            ..Options::default()
+        };
+        let nodes = SimulatedNodes::start(client.clone(), options).await.expect("the node");
+        let node = nodes.names()[0].clone();
+        let record = Record::of(Api::namespaced(client.clone(), &name));
+        create_pods(&client, &name, &node, &setup).await;
+
+        let root = tempfile::tempdir().expect("a directory");
+        write_host(root.path());
+        let bus = PrivateBus::start(root.path());
+        let login1 = Login1::start(&bus.address, root.path(), setup.delay_seconds).await;
+        let healthz = Healthz::serve().await.expect("a kubelet's health");
+        let (path, throttle, server) = way(cluster, setup.way).await;
+        let credentials = root.path().join("kubeconfig");
+        write_kubeconfig(cluster, &client, &node, server, &credentials).await;
+        let admin = free_address();
+        let mut arguments = vec![
+            "run".to_owned(),
+            format!("--node-name={node}"),
+            format!("--kubeconfig={}", credentials.display()),
+            format!("--root={}", root.path().display()),
+            format!("--bus-address={}", bus.address),
+            format!("--kubelet-healthz-address={}", healthz.address),
+            "--kubelet-address=".to_owned(),
+            "--runtime-endpoint=".to_owned(),
+            "--raise-delay=false".to_owned(),
+            format!("--metrics-bind-address={admin}"),
+            "--log-format=text".to_owned(),
+        ];
+        arguments.extend(setup.arguments);
+        let log = crate::paths::LabDir::of_workspace().runs().join(format!("agent-{name}.log"));
+        let agent = Agent::start(&setup.binary, arguments, admin, &log).expect("the agent");
+        let mut site = Self {
+            record,
+            path,
+            agent,
+            login1,
+            nodes,
+            namespace,
+            client,
+            _throttle: throttle,
+            _healthz: healthz,
+            _bus: bus,
+            _root: root,
+        };
+        site.is_ready(setup.pods).await;
+        site
+    }
+
+    /// The agent's log.
+    pub fn log(&self) -> PathBuf {
+        self.agent.log()
+    }
+
+    /// The agent's process.
+    pub fn pid(&self) -> u32 {
+        self.agent.pid()
+    }
+
+    /// Waits until the agent is ready, knows its mode, and the pods run.
+    async fn is_ready(&mut self, pods: usize) {
+        let what = format!("the agent ready (log: {})", self.agent.log().display());
+        let see = async || {
+            let ready = self.agent.page("/readyz?verbose").await;
+            (ready, self.metric("pods").await, self.metric("mode{mode=\"replace\"}").await)
+        };
+        let known = |(ready, _, replace): &(String, Option<f64>, Option<f64>)| {
+            ready.starts_with("HTTP/1.1 200") && *replace == Some(1.0)
+        };
+        eventually(&what, SOON, see, known).await;
+        self.until("all pods run", |ends| ends.running == pods).await;
+        let see = async || self.metric("pods").await;
+        let seen = |known: &Option<f64>| known.is_some_and(|known| known as usize >= pods);
+        eventually("the agent sees the pods", SOON, see, seen).await;
+        self.agent.check().expect("the agent runs");
+    }
+
+    /// A metric of the agent, by what follows its prefix.
+    pub async fn metric(&self, name: &str) -> Option<f64> {
+        let page = self.agent.page("/metrics").await;
+        let line = page.lines().find_map(|line| {
+            line.strip_prefix("epilogue_agent_")?.strip_prefix(name)?.strip_prefix(' ')
+        });
+        line.and_then(|value| value.parse().ok())
+    }
+
+    /// All of the agent's metrics.
+    pub async fn metrics(&self) -> String {
+        self.agent.page("/metrics").await
+    }
+
+    /// Announces a power-off; when that was.
+    pub async fn shut_down(&self) -> Instant {
+        let begun = Instant::now();
+        self.login1.shut_down("poweroff").await;
+        begun
+    }
+
+    /// Takes the shutdown back.
+    pub async fn cancel(&self) {
+        self.login1.cancel().await;
+    }
+
+    /// Waits until the agent gives its lock back, before the time is over; when that was.
+    pub async fn released(&self) -> Instant {
+        let state = self.login1.until("shut down", |state| state.down.is_some()).await;
+        let log = self.agent.log();
+        assert_eq!(state.down, Some(Down::Released), "log: {}", log.display());
+        Instant::now()
+    }
+
+    /// Waits until the machine goes down, whatever became of the lock.
+    pub async fn down(&self) -> bool {
+        let state = self.login1.until("shut down", |state| state.down.is_some()).await;
+        state.down == Some(Down::Released)
+    }
+
+    /// Waits until the agent holds a lock.
+    pub async fn locked(&self) {
+        self.login1.until("locked", |state| !state.locks.is_empty()).await;
+    }
+
+    /// Waits for a state of the pods.
+    pub async fn until(&self, what: &str, holds: impl Fn(&Ends) -> bool) -> Ends {
+        let what = format!("{what} (log: {})", self.agent.log().display());
+        eventually(&what, SOON, async || self.record.ends(), holds).await
+    }
+
+    /// Changes the way to the API.
+    pub fn weather(&self, weather: Weather) {
+        self.path.as_ref().expect("the way must be one that can change").set(weather);
+    }
+
+    /// Ends the agent by SIGKILL and starts it again.
+    pub async fn kill_and_restart(&mut self) {
+        self.agent.kill().await;
+        self.agent.start_again().expect("the agent starts again");
+    }
+
+    /// The keys of the node's taints, and the annotation with the agent's word.
+    pub async fn node(&self) -> (Vec<String>, Option<String>) {
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        let node = nodes.get(&self.nodes.names()[0]).await.expect("the node");
+        let taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
+        let said = node.metadata.annotations.and_then(|mut all| all.remove("epilogue.dev/state"));
+        (taints.into_iter().map(|taint| taint.key).collect(), said)
+    }
+
+    /// Ends all of it.
+    pub async fn stop(self) {
+        self.agent.stop().await;
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), self.namespace.name());
+        let all = pods.list(&kube::api::ListParams::default()).await.expect("the pods");
+        let release = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+        futures::stream::iter(all)
+            .for_each_concurrent(REQUESTS_AT_ONCE, async |pod| {
+                let name = pod.metadata.name.unwrap_or_default();
+                // It may be gone.
+                let _ = pods.patch(&name, &PatchParams::default(), &release).await;
+            })
+            .await;
+        self.nodes.stop().await.expect("the node ends");
+        self.namespace.finish().await.expect("the namespace goes");
+    }
+}
+
+fn write_host(root: &std::path::Path) {
+    let write = |path: &str, text: &str| {
+        let path = root.join(path);
+        std::fs::create_dir_all(path.parent().expect("must have one")).expect("must be creatable");
+        std::fs::write(path, text).expect("must be writable");
+    };
+    write("proc/sys/kernel/random/boot_id", BOOT_ID);
+    std::fs::create_dir_all(root.join("var/lib/epilogue-agent")).expect("must be creatable");
+}
+
+fn free_address() -> SocketAddr {
+    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+    listener.local_addr().expect("must have an address")
+}
+
+/// The address that the agent is told, and what stands behind it.
+async fn way(cluster: &Cluster, way: Way) -> (Option<Path>, Option<Throttle>, String) {
+    let config = kubeconfig::read(cluster.kubeconfig_path()).expect("a kubeconfig");
+    match way {
+        Way::RoundTrip(time) => {
+            let server: http::Uri = server(&config).parse().expect("must be an address");
+            let to = (server.host().unwrap_or("127.0.0.1"), server.port_u16().unwrap_or(443));
+            let to = tokio::net::lookup_host(to).await.expect("an address").next();
+            let weather = Weather::Fair(time / 2);
+            let path = Path::open(to.expect("an address"), weather).await.expect("a path");
+            let address = format!("https://{}", path.address());
+            (Some(path), None, address)
+        }
+        Way::PerSecond(rate) => {
+            let nobody = kubeconfig::without_identity(config);
+            let path = cluster.kubeconfig_path();
+            let client = kubeconfig::client(nobody, path).await.expect("a client");
+            let throttle = Throttle::open(client, rate).await.expect("a throttle");
+            let address = format!("http://{}", throttle.address());
+            (None, Some(throttle), address)
+        }
+    }
+}
+
+fn server(config: &Kubeconfig) -> String {
+    let cluster = config.clusters.first().and_then(|named| named.cluster.as_ref());
+    cluster.and_then(|cluster| cluster.server.clone()).expect("a kubeconfig must name its server")
+}
+
+/// Credentials that name the node, as those of an agent that is a service of the host.
+async fn write_kubeconfig(
+    cluster: &Cluster,
+    client: &kube::Client,
+    node: &str,
+    server: String,
+    path: &std::path::Path,
+) {
+    let object = Api::<Node>::all(client.clone()).get(node).await.expect("the node");
+    let bound = BoundObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Node".to_owned()),
+        name: Some(node.to_owned()),
+        uid: object.meta().uid.clone(),
+    };
+    let token = cluster.bound_token(AGENTS_NAMESPACE, AGENT, Some(bound)).await.expect("a token");
+    let config = kubeconfig::read(cluster.kubeconfig_path()).expect("a kubeconfig");
+    let mut config = kubeconfig::with_token(config, &token);
+    for cluster in config.clusters.iter_mut().filter_map(|named| named.cluster.as_mut()) {
+        cluster.server = Some(server.clone());
+    }
+    kubeconfig::write(path, &config).expect("a kubeconfig");
+}
+
+/// The pods of a Job that no controller works on: what becomes of them is only the node's doing.
+async fn create_pods(client: &kube::Client, namespace: &str, node: &str, setup: &Setup) {
+    let jobs: Api<Job> = Api::namespaced(client.clone(), namespace);
+    let job = serde_json::from_value(json!({
+        "metadata": {"name": "work"},
+        "spec": {"managedBy": "example.com/nobody", "template": {"spec": {
+            "restartPolicy": "Never", "containers": [{"name": "main", "image": "none"}]}}},
+    }));
+    let job = job.expect("must be a Job");
+    let job = jobs.create(&PostParams::default(), &job).await.expect("the Job");
+    let owner = json!({"apiVersion": "batch/v1", "kind": "Job", "name": "work", "controller": true,
+                       "uid": job.metadata.uid});
+    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    futures::stream::iter(0..setup.pods)
+        .for_each_concurrent(REQUESTS_AT_ONCE, async |index| {
+            let pod = pod(index, node, setup.script, &owner);
+            pods.create(&PostParams::default(), &pod).await.expect("a pod");
+        })
+        .await;
+}
+
+fn pod(index: usize, node: &str, script: &str, owner: &Value) -> Pod {
+    let pod = json!({
+        "metadata": {
+            "name": format!("work-{index:03}"),
+            "annotations": {SCRIPT_ANNOTATION: script},
+            "finalizers": [FINALIZER],
+            "ownerReferences": [owner],
+        },
+        "spec": {
+            "restartPolicy": "Never", "nodeName": node, "terminationGracePeriodSeconds": 10,
+            "automountServiceAccountToken": false,
+            "containers": [{"name": "main", "image": "none"}],
+        },
+    });
+    serde_json::from_value(pod).expect("must be a pod")
+}

@@ -1,0 +1,147 @@
+//! The bench of the agent: one node with as many pods as a kubelet takes, shut down over ways to
+//! the API of different quality.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+
+use crate::agent::{Setup, Site, Way};
+use crate::{ControlPlane, Options};
+
+/// What a kubelet takes unless told otherwise.
+const PODS: usize = 110;
+/// Long enough for 5 requests a second.
+const DELAY_SECONDS: u64 = 120;
+/// Idle time over which the agent's CPU is measured.
+const IDLE: Duration = Duration::from_secs(30);
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// What one run gave.
+#[derive(Clone, Debug)]
+pub struct Shutdown {
+    /// The way to the API.
+    pub way: &'static str,
+    /// From the notice until the API showed the last condition.
+    pub condemned: Option<Duration>,
+    /// From the notice until the API showed the last end.
+    pub ended: Option<Duration>,
+    /// From then until the agent gave the lock back.
+    pub acknowledged: Option<Duration>,
+    /// Pods with the condition.
+    pub disrupted: usize,
+    /// Pods that ended.
+    pub terminal: usize,
+    /// Whether the lock was given back in time.
+    pub released: bool,
+    /// Of the agent before the notice.
+    pub rss_kib: u64,
+    /// Of the agent before the notice, in percent of a core.
+    pub idle_cpu_percent: f64,
+}
+
+/// One run for each way. The program is the agent's.
+pub async fn shutdowns(binary: PathBuf) -> anyhow::Result<Vec<Shutdown>> {
+    let ways = [
+        ("same machine", Way::RoundTrip(Duration::ZERO)),
+        ("200 ms", Way::RoundTrip(Duration::from_millis(200))),
+        ("5 requests/s", Way::PerSecond(5.0)),
+    ];
+    let control_plane = ControlPlane::start(Options::unique("bench-agent")).await?;
+    let mut runs = Vec::new();
+    for (name, way) in ways {
+        eprintln!("{name} …");
+        let setup = Setup {
+            binary: binary.clone(),
+            pods: PODS,
+            delay_seconds: DELAY_SECONDS,
+            way,
+            arguments: vec!["--shutdown-grace-period=90s".to_owned()],
+            ..Setup::default()
+        };
+        let site = Site::start(control_plane.cluster(), setup).await;
+        runs.push(shut_down(name, &site).await.context(name)?);
+        site.stop().await;
+    }
+    control_plane.stop().await?;
+    Ok(runs)
+}
+
+async fn shut_down(way: &'static str, site: &Site) -> anyhow::Result<Shutdown> {
+    let before = ticks(site.pid())?;
+    tokio::time::sleep(IDLE).await;
+    let idle = ticks(site.pid())?.saturating_sub(before);
+    let rss_kib = rss_kib(site.pid())?;
+    let begun = site.shut_down().await;
+    let released = site.down().await;
+    let down = Instant::now();
+    let ends = site.record.ends();
+    let since = |at: Option<Instant>| at.map(|at| at.saturating_duration_since(begun));
+    Ok(Shutdown {
+        way,
+        condemned: since(ends.condemned_at).filter(|_| ends.disrupted == PODS),
+        ended: since(ends.ended_at).filter(|_| ends.ended == PODS),
+        acknowledged: ends.ended_at.map(|at| down.saturating_duration_since(at)),
+        disrupted: ends.disrupted,
+        terminal: ends.ended,
+        released,
+        rss_kib,
+        #[expect(clippy::cast_precision_loss, reason = "a few ticks")]
+        idle_cpu_percent: idle as f64 / TICKS_PER_SECOND / IDLE.as_secs_f64() * 100.0,
+    })
+}
+
+/// A table for people.
+pub fn table(runs: &[Shutdown]) -> String {
+    use std::fmt::Write as _;
+    let mut text = format!(
+        "{:<14} {:>10} {:>10} {:>12} {:>9} {:>9} {:>9} {:>9} {:>7}\n",
+        "way",
+        "condemned",
+        "ended",
+        "acknowledged",
+        "disrupted",
+        "terminal",
+        "released",
+        "RSS KiB",
+        "CPU %"
+    );
+    let time = |time: Option<Duration>| {
+        time.map_or_else(|| "-".to_owned(), |time| format!("{:.2} s", time.as_secs_f64()))
+    };
+    for run in runs {
+        writeln!(
+            text,
+            "{:<14} {:>10} {:>10} {:>12} {:>9} {:>9} {:>9} {:>9} {:>7.2}",
+            run.way,
+            time(run.condemned),
+            time(run.ended),
+            time(run.acknowledged),
+            run.disrupted,
+            run.terminal,
+            run.released,
+            run.rss_kib,
+            run.idle_cpu_percent
+        )
+        .expect("a String must take text");
+    }
+    text + "\
+condemned: notice to the last DisruptionTarget in the API. ended: notice to the last terminal phase
+in the API. acknowledged: from then until the agent gave the lock back. RSS and CPU: at rest.\n"
+}
+
+fn rss_kib(pid: u32) -> anyhow::Result<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let value = line.and_then(|line| line.split_whitespace().next()).context("no VmRSS")?;
+    Ok(value.parse()?)
+}
+
+/// CPU time of a process, in ticks.
+fn ticks(pid: u32) -> anyhow::Result<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let (_, after) = stat.rsplit_once(')').context("no stat")?;
+    let mut fields = after.split_ascii_whitespace().skip(11);
+    let mut next = || -> anyhow::Result<u64> { Ok(fields.next().context("no time")?.parse()?) };
+    Ok(next()? + next()?)
+}

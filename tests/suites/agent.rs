@@ -1,0 +1,121 @@
+//! The agent on the real API, where the kubelet has no graceful shutdown of its own: the program
+//! with the rights that it is installed with, a double of logind, and a simulated node. Each test
+//! has a node of its own.
+
+use std::time::Duration;
+
+use lab::agent::{Setup, Site, Way};
+use lab::network::Weather;
+use lab::{Cluster, eventually};
+
+const SUITE: &str = "agent";
+const PODS: usize = 110;
+const SOON: Duration = Duration::from_mins(1);
+const TAINT: &str = "epilogue.dev/shutting-down";
+
+fn cluster() -> Cluster {
+    Cluster::of_tests(SUITE).expect("the suite's cluster")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_pods_of_a_node_that_shuts_down_end_as_failed_and_disrupted() {
+    let site = Site::start(&cluster(), Setup { pods: PODS, ..Setup::default() }).await;
+    let (taints, said) = site.node().await;
+    assert!(taints.is_empty(), "{taints:?}");
+    assert!(said.is_none_or(|said| said == "idle"));
+    site.shut_down().await;
+    site.released().await;
+    let ends = site.until("all have ended", |ends| ends.ended == PODS).await;
+    assert_eq!((ends.disrupted, ends.ended_unmarked, ends.deleted), (PODS, 0, PODS));
+    assert_eq!(ends.reasons, ["TerminationByKubelet"]);
+    assert_eq!(site.metric("shutdown_unreported_at_release").await, Some(0.0));
+    let (taints, said) = site.node().await;
+    assert_eq!(taints, [TAINT]);
+    assert!(said.is_some_and(|said| said != "idle"));
+    site.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pods_that_exit_by_themselves_keep_their_result() {
+    let setup = Setup { script: "on-term=0", ..Setup::default() };
+    let site = Site::start(&cluster(), setup).await;
+    site.shut_down().await;
+    site.released().await;
+    let ends = site.until("all have ended", |ends| ends.ended == 12).await;
+    assert_eq!((ends.disrupted, ends.ended_unmarked), (12, 0));
+    site.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_that_is_killed_in_the_middle_goes_on() {
+    // LD5: the new one gets no lock, and the old one's is gone with it.
+    let setup = Setup { pods: 40, script: "on-term=143 after=6s", ..Setup::default() };
+    let mut site = Site::start(&cluster(), setup).await;
+    site.shut_down().await;
+    site.until("some are condemned", |ends| ends.disrupted > 0).await;
+    site.kill_and_restart().await;
+    let ends = site.until("all have ended", |ends| ends.ended == 40).await;
+    assert_eq!((ends.disrupted, ends.ended_unmarked), (40, 0));
+    site.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cancelled_shutdown_leaves_no_trace_on_those_that_live() {
+    // Those of the second band are marked, and would be deleted when the first has ended.
+    let setup = Setup { script: "on-term=ignore", ..Setup::default() };
+    let site = Site::start(&cluster(), setup).await;
+    site.shut_down().await;
+    site.until("all are condemned", |ends| ends.disrupted == 12).await;
+    site.cancel().await;
+    site.locked().await;
+    let see = async || site.node().await;
+    let restored = |(taints, said): &(Vec<String>, Option<String>)| {
+        taints.is_empty() && said.as_deref().is_none_or(|said| said == "idle")
+    };
+    eventually("the node is as before", SOON, see, restored).await;
+    // What was deleted stays so, and keeps its condition; what was not has none any more.
+    let ends = site.until("the others are cleared", |ends| ends.disrupted == ends.deleted);
+    ends.await;
+    site.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_way_that_is_cut_and_comes_back_costs_only_time() {
+    let setup = Setup { pods: 40, script: "on-term=143 after=2s", ..Setup::default() };
+    let site = Site::start(&cluster(), setup).await;
+    site.shut_down().await;
+    site.until("some are condemned", |ends| ends.disrupted > 0).await;
+    site.weather(Weather::Cut);
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    site.weather(Weather::Fair(Duration::ZERO));
+    site.released().await;
+    let ends = site.until("all have ended", |ends| ends.ended == 40).await;
+    assert_eq!((ends.disrupted, ends.ended_unmarked), (40, 0));
+    site.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_silent_way_is_left_for_a_new_connection() {
+    let site = Site::start(&cluster(), Setup::default()).await;
+    site.weather(Weather::Silent);
+    site.shut_down().await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    site.weather(Weather::Fair(Duration::ZERO));
+    site.released().await;
+    site.until("all have ended", |ends| ends.ended == 12).await;
+    assert_eq!(site.metric("shutdown_unreported_at_release").await, Some(0.0));
+    site.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_way_and_a_sparing_server_still_let_all_reports_through() {
+    let ways = [Way::RoundTrip(Duration::from_millis(200)), Way::PerSecond(20.0)];
+    for way in ways {
+        let site = Site::start(&cluster(), Setup { way, ..Setup::default() }).await;
+        site.shut_down().await;
+        site.released().await;
+        let ends = site.until("all have ended", |ends| ends.ended == 12).await;
+        assert_eq!((ends.disrupted, ends.ended_unmarked), (12, 0), "{way:?}");
+        site.stop().await;
+    }
+}
