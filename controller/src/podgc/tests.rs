@@ -153,6 +153,18 @@ async fn a_deletion_that_failed_is_tried_again_when_the_patch_is_shown() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pod_that_somebody_else_ended_is_awaited_as_gone() {
+    let server = Server::default();
+    let worker = worker(&server);
+    let item = Item::Pod("uid-a".into());
+    server.answer(404, refusal(404, "NotFound"));
+    server.answer(404, refusal(404, "NotFound"));
+    assert!(worker.look(Lane::Ending, &item).await.is_ok());
+    assert!(worker.look(Lane::Ending, &item).await.is_ok());
+    assert_eq!(server.lines(), [NODE, PATCH]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_node_that_the_api_has_or_does_not_tell_of_keeps_its_pods() {
     let server = Server::default();
     let worker = worker(&server);

@@ -61,7 +61,15 @@ impl Worker {
                     let wakes = self.gc.cluster.lock().node_answered(&name, exists, now);
                     self.gc.wake(wakes);
                 }
-                Verdict::Do(order) => return self.carry_out(&order).await,
+                Verdict::Do(order) => {
+                    let result = self.carry_out(&order).await;
+                    let wakes = self.gc.cluster.lock().pod_done(&order.uid, Timestamp::now());
+                    // After a failure its own delay holds.
+                    if result.is_ok() {
+                        self.gc.wake(wakes);
+                    }
+                    return result;
+                }
             }
         }
         Ok(())
@@ -90,8 +98,11 @@ impl Worker {
 
     async fn carry_out(&self, order: &Order) -> Outcome<()> {
         let result = match self.write(order).await {
-            // Somebody else was faster.
-            Err(failure) if failure.kind == FailureKind::NotFound => return Ok(()),
+            // Somebody else was faster; the watch has yet to show it.
+            Err(failure) if failure.kind == FailureKind::NotFound => {
+                self.gc.cluster.lock().pod_deleted(&order.uid);
+                return Ok(());
+            }
             result => result,
         };
         self.metrics.count(order, result.is_ok());

@@ -85,6 +85,8 @@ struct PodRecord {
     marked_at: Option<Timestamp>,
     /// What was written to it shows only from this version on.
     shown_from: Version,
+    /// Whether an order on it is being carried out; its calls show one by one.
+    in_hand: bool,
 }
 
 impl Cluster {
@@ -237,9 +239,26 @@ impl Cluster {
     }
 
     /// What is to be done with a pod. `job` is what its Job says of [`FORCE_FAIL_AFTER`].
-    pub fn look_at_pod(&self, uid: &Uid, job: Option<&str>, now: Timestamp) -> Verdict {
+    ///
+    /// An order must be given back by [`Self::pod_done`], whatever became of it; until then there
+    /// is no other one on the pod.
+    pub fn look_at_pod(&mut self, uid: &Uid, job: Option<&str>, now: Timestamp) -> Verdict {
         let Some(record) = self.pods.get(uid) else { return Verdict::Leave };
-        self.judge(record, self.word(&record.facts, job).as_ref(), now)
+        let verdict = self.judge(record, self.word(&record.facts, job).as_ref(), now);
+        if let (Verdict::Do(_), Some(record)) = (&verdict, self.pods.get_mut(uid)) {
+            record.in_hand = true;
+        }
+        verdict
+    }
+
+    /// An order on a pod was carried out, or was not.
+    pub fn pod_done(&mut self, uid: &Uid, now: Timestamp) -> Vec<Wake> {
+        let mut wakes = Vec::new();
+        if let Some(record) = self.pods.get_mut(uid) {
+            record.in_hand = false;
+            self.wake(uid, now, &mut wakes);
+        }
+        wakes
     }
 
     /// A pod as it was last seen.
@@ -300,7 +319,8 @@ impl Cluster {
         let record = PodRecord {
             deleted_in: facts.deletion.and(deleted_in),
             marked_at: old.as_ref().and_then(|old| old.marked_at),
-            shown_from: old.map(|old| old.shown_from).unwrap_or_default(),
+            shown_from: old.as_ref().map(|old| old.shown_from).unwrap_or_default(),
+            in_hand: old.is_some_and(|old| old.in_hand),
             facts,
         };
         self.pods.insert(uid, record);
@@ -373,7 +393,7 @@ impl Cluster {
 
     fn judge(&self, record: &PodRecord, word: Option<&Word>, now: Timestamp) -> Verdict {
         // What we wrote is still to be shown.
-        if record.facts.version < record.shown_from {
+        if record.in_hand || record.facts.version < record.shown_from {
             return Verdict::Leave;
         }
         let name = record.facts.node.as_ref();

@@ -15,7 +15,7 @@ use super::pod::PodFacts;
 const BOOT_MARGIN: SignedDuration = SignedDuration::from_secs(30);
 /// A node that went silent later than this after its agent's farewell did so for another reason:
 /// the machine stayed up, and the word is void.
-const FAREWELL_MAX: SignedDuration = SignedDuration::from_mins(10);
+const FAREWELL_MAX: SignedDuration = SignedDuration::from_mins(5);
 /// How often a pod that hangs is looked at again: annotations are no events for it.
 const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(30);
 

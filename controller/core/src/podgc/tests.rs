@@ -253,9 +253,10 @@ impl World {
                     self.cluster.pod_deleted(&order.uid);
                 }
                 self.orders.push(words(&order));
-                // Nothing is ordered twice before it is shown.
                 let again = self.cluster.look_at_pod(&order.uid, self.job_says, self.now);
-                assert!(!order.delete || again == Verdict::Leave, "{again:?}");
+                assert_eq!(again, Verdict::Leave, "one order at a time");
+                let wakes = self.cluster.pod_done(&order.uid, self.now);
+                assert!(!order.delete || wakes.is_empty(), "nothing is ordered again: {wakes:?}");
             }
         }
     }

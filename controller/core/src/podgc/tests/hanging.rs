@@ -128,8 +128,8 @@ fn a_farewell_is_void_where_the_machine_stayed_up() {
         world.pod(&deleted(pod("a"), 3600));
         world.pass(3600).len()
     };
-    assert_eq!(late(silent(said(), 620)), 1);
-    assert_eq!(late(silent(said(), 621)), 0, "it went silent long after: for another reason");
+    assert_eq!(late(silent(said(), 320)), 1);
+    assert_eq!(late(silent(said(), 321)), 0, "it went silent long after: for another reason");
     assert_eq!(late(said()), 0, "its kubelet speaks");
     assert_eq!(late(ready(said(), "False", "node is shutting down", 25)), 0, "it still speaks");
     assert_eq!(late(silent(boot(said(), "boot-2"), 60)), 0, "it may run in the new boot");
