@@ -4,6 +4,7 @@
 //! [`job::Progress`] turns into one step at a time for whoever talks to the API.
 
 pub mod disruption;
+pub mod doctor;
 pub mod event_series;
 pub mod go_duration;
 pub mod job;

@@ -1,0 +1,110 @@
+//! Jobs that no controller serves: the API takes any `spec.managedBy`, and nobody says that there
+//! is nobody of that name. (spec/job-controller.md §22)
+
+use epilogue_common::names::{MANAGED_BY, RESERVED_MANAGED_BY};
+use jiff::Timestamp;
+
+use super::finding::{Finding, Rule};
+use super::is_overdue;
+use super::known::{MULTI_KUEUE, is_known, meant};
+use super::scene::{Kind, LeaseName, Scene};
+use crate::view::Job;
+
+/// Jobs that are named; the others are counted.
+const NAMED_MAX: usize = 3;
+
+pub(super) fn findings(scene: &Scene, lease: Option<&LeaseName>, now: Timestamp) -> Vec<Finding> {
+    let open = || scene.jobs.values().filter(|job| !job.is_finished());
+    let mut found: Vec<Finding> = open().filter_map(|job| unserved(job, now)).collect();
+    let ours: Vec<&Job> = open().filter(|job| is_ours(job)).collect();
+    if let Some(lease) = lease.filter(|_| !ours.is_empty() && scene.has_read(Kind::Lease)) {
+        found.extend(without_leader(scene, lease, &ours, now));
+    }
+    found
+}
+
+fn is_ours(job: &Job) -> bool {
+    job.spec.managed_by.as_deref() == Some(MANAGED_BY)
+}
+
+/// Nobody has ever written anything of it. Each controller writes at least the start time or the
+/// condition `Suspended` at once.
+fn unserved(job: &Job, now: Timestamp) -> Option<Finding> {
+    let created = job.created.filter(|created| is_overdue(*created, now))?;
+    let touched = job.status.start_time.is_some()
+        || job.status.conditions.as_ref().is_some_and(|all| !all.is_empty());
+    if touched || is_ours(job) {
+        return None;
+    }
+    let found = |problem: String| {
+        Finding::new(Rule::UnservedJob, format!("job/{}", job.key), problem).since(Some(created))
+    };
+    let anew = "the field is immutable: kubectl get the Job, delete it, and create it again";
+    let value = match job.spec.managed_by.as_deref() {
+        None | Some(RESERVED_MANAGED_BY) => {
+            let problem = "no Job controller has taken it up";
+            return Some(found(problem.to_owned()).remedy(
+                "see that kube-controller-manager runs with its Job controller, or \
+                 epilogue-controller with --manage-all-jobs",
+            ));
+        }
+        // Kueue leaves a Job that it queues alone.
+        Some(MULTI_KUEUE) if job.spec.suspend => return None,
+        Some(value) => value,
+    };
+    if is_known(value) {
+        let problem = format!("nobody has taken it up; its managedBy is {value}");
+        return Some(found(problem).remedy("see that this controller runs"));
+    }
+    if let Some(meant) = meant(value) {
+        let problem = format!("nobody serves its managedBy {value}: {meant} was meant?");
+        return Some(found(problem).remedy(format!("{anew} with managedBy: {meant}")));
+    }
+    if job.spec.suspend {
+        return None;
+    }
+    let problem = format!("nobody has taken it up; its managedBy is {value}, which is not known");
+    let remedy = format!("{anew} with managedBy: {MANAGED_BY}, or without the field");
+    Some(found(problem).remedy(format!("start the controller of {value}")).remedy(remedy))
+}
+
+/// Our controller works only while it holds its lease.
+fn without_leader(
+    scene: &Scene,
+    name: &LeaseName,
+    jobs: &[&Job],
+    now: Timestamp,
+) -> Option<Finding> {
+    let lease = scene.lease(&name.namespace, &name.name);
+    if lease.is_some_and(|lease| lease.is_alive(now)) {
+        return None;
+    }
+    let renewed = lease.and_then(|lease| lease.renew_time);
+    let held = lease.and_then(|lease| lease.holder_identity.as_deref());
+    let why = match held.filter(|holder| !holder.is_empty()) {
+        Some(holder) => format!("its last leader, {holder}, is silent"),
+        None if lease.is_some() => "nobody holds it".to_owned(),
+        None => "there is none".to_owned(),
+    };
+    let mut names: Vec<String> = jobs.iter().map(|job| job.key.to_string()).collect();
+    names.sort();
+    let more = names.len().saturating_sub(NAMED_MAX);
+    names.truncate(NAMED_MAX);
+    let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+    let problem = format!(
+        "no controller serves Jobs of {MANAGED_BY}: {why}; {}{more} wait",
+        names.join(", ")
+    );
+    Some(
+        Finding::new(Rule::UnservedJob, format!("lease/{name}"), problem)
+            .since(renewed)
+            .remedy(format!(
+                "kubectl --namespace {} get deployment,pod: see that epilogue-controller runs",
+                name.namespace
+            ))
+            .remedy(
+                "a controller without --leader-elect, or with another lease, is told by \
+                 --controller-lease",
+            ),
+    )
+}

@@ -1,0 +1,235 @@
+//! Pods that do not end, that end and do not go, and that are said to end and live on.
+
+use epilogue_common::names::TRACKING_FINALIZER;
+use epilogue_common::names::disruption_reason::TERMINATION_BY_KUBELET;
+use epilogue_common::names::job_option::FORCE_FAIL_AFTER;
+use jiff::Timestamp;
+
+use super::finding::{Finding, Rule};
+use super::scene::{Kind, PodSeen, Scene};
+use super::{is_overdue, seconds};
+use crate::disruption::Stale;
+use crate::podgc::{Cause, Evidence, OUT_OF_SERVICE_TAINT, PodFacts, Tristate, Verdict};
+use crate::view::Deletion;
+
+pub(super) fn findings(scene: &Scene, now: Timestamp) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for seen in &scene.pods {
+        let Some(pod) = scene.facts(seen).filter(|pod| !pod.is_static) else { continue };
+        let leftover = leftover_finalizer(seen, pod, scene, now);
+        let held = leftover.or_else(|| held_by_finalizers(seen, pod, scene, now));
+        found.extend(held.or_else(|| unended(pod, scene, now)));
+    }
+    found
+}
+
+/// A finalizer of Job tracking that no Job controller takes off any more. (spec [O1], [O3])
+fn leftover_finalizer(
+    seen: &PodSeen,
+    pod: &PodFacts,
+    scene: &Scene,
+    now: Timestamp,
+) -> Option<Finding> {
+    let index = seen.finalizers.iter().position(|each| each == TRACKING_FINALIZER)?;
+    if !scene.has_read(Kind::Job) {
+        return None;
+    }
+    let (why, since) = match (&pod.owner, scene.job_of(pod)) {
+        (Some(owner), None) if pod.is_of_job() => {
+            (format!("its Job {} is gone", owner.name), last_news(pod))
+        }
+        (_, Some(job)) if job.is_finished() => {
+            let ends = job.status.conditions.iter().flatten();
+            let ends = ends.filter(|each| each.status == "True");
+            let ended = ends.filter_map(|each| Some(each.last_transition_time.as_ref()?.0)).max();
+            (format!("its Job {} has finished", job.key.name), ended.max(last_news(pod)))
+        }
+        (_, Some(_)) => return None,
+        _ => ("no Job owns it".to_owned(), last_news(pod)),
+    };
+    let since = since?;
+    if !is_overdue(since, now) {
+        return None;
+    }
+    let path = format!("/metadata/finalizers/{index}");
+    let problem = format!("{TRACKING_FINALIZER} still holds it, though {why}");
+    Some(
+        Finding::new(Rule::LeftoverFinalizer, subject(pod), problem)
+            .since(Some(since))
+            .remedy("start the Job's controller: it frees such pods")
+            .remedy(format!(
+                "kubectl patch pod {} --type=json -p '[{{\"op\":\"test\",\"path\":\"{path}\",\
+                 \"value\":\"{TRACKING_FINALIZER}\"}},{{\"op\":\"remove\",\"path\":\"{path}\"}}]'",
+                address(pod)
+            )),
+    )
+}
+
+/// It has ended, was deleted, and others' finalizers keep it.
+fn held_by_finalizers(
+    seen: &PodSeen,
+    pod: &PodFacts,
+    scene: &Scene,
+    now: Timestamp,
+) -> Option<Finding> {
+    let since = pod.deletion.filter(|_| pod.is_terminal())?.at;
+    if seen.finalizers.is_empty() || !is_overdue(since, now) {
+        return None;
+    }
+    let holders = seen.finalizers.join(", ");
+    let problem = format!("it has ended and was deleted; {holders} hold it");
+    let found = Finding::new(Rule::LeftoverFinalizer, subject(pod), problem).since(Some(since));
+    let tracked = seen.finalizers.iter().any(|each| each == TRACKING_FINALIZER);
+    Some(match scene.job_of(pod).filter(|_| tracked) {
+        Some(job) => {
+            let by = job.spec.managed_by.as_deref().unwrap_or("none: kube-controller-manager");
+            found.remedy(format!(
+                "it waits to be counted: see that the controller of Job {} works (managedBy {by})",
+                job.key.name
+            ))
+        }
+        None => found.remedy(
+            "start whoever put them there; only if that is gone for good: kubectl edit the pod, \
+             and take them off",
+        ),
+    })
+}
+
+/// A pod that pod GC or disruption has something to say of, or that a kubelet should have ended.
+fn unended(pod: &PodFacts, scene: &Scene, now: Timestamp) -> Option<Finding> {
+    let verdict = scene.verdict(pod, now);
+    let Some(deletion) = pod.deletion else {
+        let Verdict::Do(order) = verdict else { return None };
+        return match order.cause {
+            Cause::Ended(evidence) => Some(ended(pod, &evidence, None)),
+            Cause::Cleared(stale) => Some(stale_target(pod, stale)),
+            Cause::Surplus(_) | Cause::Marked(_) => None,
+        };
+    };
+    if !is_overdue(deletion.at, now) {
+        return None;
+    }
+    Some(match verdict {
+        Verdict::Do(order) => match order.cause {
+            Cause::Ended(evidence) => ended(pod, &evidence, Some(deletion)),
+            _ => return None,
+        },
+        Verdict::LookAgain(_) => without_proof(pod, deletion, scene),
+        Verdict::Leave | Verdict::Ask(_) => kubelets(pod, deletion, scene, now),
+    })
+}
+
+/// Somebody may end it, and nobody has.
+fn ended(pod: &PodFacts, evidence: &Evidence, deletion: Option<Deletion>) -> Finding {
+    let state = if deletion.is_some() { "Terminating" } else { "it cannot run" };
+    let who = match evidence {
+        Evidence::NeverScheduled | Evidence::NodeGone | Evidence::OutOfService => {
+            "pod GC (of kube-controller-manager, or of epilogue-controller)"
+        }
+        _ => "pod GC of epilogue-controller",
+    };
+    let since = deletion.map(|deletion| deletion.at);
+    Finding::new(Rule::StuckPod, subject(pod), format!("{state}: {evidence}"))
+        .since(since)
+        .remedy(format!("{who} ends it within a minute; see that one runs"))
+        .remedy(format!("kubectl delete pod {} --grace-period=0 --force", address(pod)))
+}
+
+/// Its node is silent: what would prove that it does not run.
+fn without_proof(pod: &PodFacts, deletion: Deletion, scene: &Scene) -> Finding {
+    let name = pod.node.as_deref().unwrap_or_default();
+    let node = scene.nodes.get(name).map(|node| &node.facts);
+    let since = node.and_then(|node| node.ready_since);
+    let silent = since.map_or_else(String::new, |at| format!(" since {}", seconds(at)));
+    let problem = format!(
+        "Terminating: nothing is heard of node {name}{silent}, and nothing proves that the pod \
+         does not run there"
+    );
+    let found = Finding::new(Rule::StuckPod, subject(pod), problem)
+        .since(Some(deletion.at))
+        .remedy("bring the node back: its kubelet ends the pod, and so does the proof of a boot")
+        .remedy(format!(
+            "only if the machine is off for certain: kubectl taint node {name} \
+             {OUT_OF_SERVICE_TAINT}=nodeshutdown:NoExecute"
+        ))
+        .remedy(format!("only if it never comes back: kubectl delete node {name}"));
+    match pod.owner.as_ref().filter(|_| pod.is_of_job()) {
+        Some(owner) => found.remedy(format!(
+            "only if its work may be done twice: kubectl annotate job --namespace {} {} \
+             {FORCE_FAIL_AFTER}=10m",
+            pod.namespace, owner.name
+        )),
+        None => found,
+    }
+}
+
+/// Its kubelet is there, or nothing is known of it.
+fn kubelets(pod: &PodFacts, deletion: Deletion, scene: &Scene, now: Timestamp) -> Finding {
+    let name = pod.node.as_deref().unwrap_or_default();
+    let stuck = |problem: String| {
+        Finding::new(Rule::StuckPod, subject(pod), problem).since(Some(deletion.at))
+    };
+    let Some(node) = scene.nodes.get(name) else {
+        let problem = format!("Terminating beyond its grace; node {name} was not read");
+        return stuck(problem).remedy(format!("kubectl epilogue doctor {name}"));
+    };
+    let lease = scene.lease("kube-node-lease", name);
+    if let Some(renewed) = lease.filter(|lease| !lease.is_alive(now)).map(|it| it.renew_time) {
+        let last = renewed.map_or_else(|| "never".to_owned(), seconds);
+        let problem = format!("Terminating: the kubelet of {name} is silent (last heard {last})");
+        return stuck(problem).remedy(format!(
+            "on {name}: systemctl restart kubelet; if the machine is gone, its Ready becomes \
+             Unknown within a minute, and doctor says what would prove the end"
+        ));
+    }
+    if let Some(since) = node.facts.shuts_down_since() {
+        let problem = format!("Terminating: node {name} shuts down since {}", seconds(since));
+        return stuck(problem).remedy(format!("kubectl epilogue doctor {name}"));
+    }
+    let state = if node.facts.ready == Some(Tristate::True) { "ready" } else { "not ready" };
+    stuck(format!("Terminating: the kubelet of {name} lives ({state}), and has not ended it"))
+        .remedy(format!(
+            "kubectl describe pod {}: FailedKillPod, FailedPreStopHook and volumes say what it \
+             waits for",
+            address(pod)
+        ))
+        .remedy(format!(
+            "on {name}: journalctl --unit=kubelet; a process in state D ends only with the \
+             machine, and a boot of {name} ends the pod"
+        ))
+}
+
+fn stale_target(pod: &PodFacts, stale: Stale) -> Finding {
+    let target = pod.target.as_deref();
+    let reason = target.map(|target| &*target.reason).unwrap_or_default();
+    let who = if reason == TERMINATION_BY_KUBELET {
+        "epilogue-controller resets it (--stale-disruption-reset=companion, its default)"
+    } else {
+        "kube-controller-manager resets it, or epilogue-controller with \
+         --stale-disruption-reset=all"
+    };
+    let problem = format!("DisruptionTarget ({reason}) stands, though {stale}");
+    Finding::new(Rule::StaleDisruptionTarget, subject(pod), problem)
+        .since(target.and_then(|target| target.since))
+        .remedy(format!("{who}; see that it runs"))
+        .remedy(format!(
+            "kubectl patch pod {} --subresource=status -p '{{\"status\":{{\"conditions\":[{{\
+             \"type\":\"DisruptionTarget\",\"status\":\"False\"}}]}}}}'",
+            address(pod)
+        ))
+}
+
+/// After this nothing new happened to it.
+fn last_news(pod: &PodFacts) -> Option<Timestamp> {
+    let deleted = pod.deletion.map(Deletion::requested_at);
+    deleted.max(pod.finished).max(pod.created)
+}
+
+fn subject(pod: &PodFacts) -> String {
+    format!("pod/{}/{}", pod.namespace, pod.name)
+}
+
+/// As kubectl takes it.
+fn address(pod: &PodFacts) -> String {
+    format!("--namespace {} {}", pod.namespace, pod.name)
+}

@@ -1,0 +1,327 @@
+//! A cluster at one moment, from the API's objects: what the rules look at.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use epilogue_common::names::job_option::FORCE_FAIL_AFTER;
+use jiff::{SignedDuration, Timestamp};
+use serde::Deserialize;
+use serde_json::Value;
+use thiserror::Error;
+
+use super::node_report::NodeEvent;
+use super::nodes::NodeSeen;
+use crate::podgc::{Cluster, PodFacts, Settings, StaleReset, Verdict};
+use crate::view::{Job, Uid, WireJob, WirePod};
+
+/// The label of the agents' pods, and its value.
+const AGENT_LABEL: (&str, &str) = ("app.kubernetes.io/name", "epilogue-agent");
+
+/// What is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// `v1` Pod.
+    Pod,
+    /// `batch/v1` Job.
+    Job,
+    /// `v1` Node.
+    Node,
+    /// `v1` Namespace.
+    Namespace,
+    /// `coordination.k8s.io/v1` Lease.
+    Lease,
+    /// `v1` Event.
+    Event,
+}
+
+/// Namespace and name of a Lease.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LeaseName {
+    /// `metadata.namespace`.
+    pub namespace: String,
+    /// `metadata.name`.
+    pub name: String,
+}
+
+/// An object is not as the API would give it.
+#[derive(Debug, Error)]
+#[error("{kind} {name} is not as the API would give it")]
+pub struct SceneError {
+    kind: &'static str,
+    name: String,
+    #[source]
+    source: serde_json::Error,
+}
+
+/// A cluster at one moment.
+#[derive(Debug)]
+pub struct Scene {
+    cluster: Cluster,
+    pub(super) pods: Vec<PodSeen>,
+    pub(super) jobs: HashMap<Uid, Job>,
+    pub(super) nodes: BTreeMap<String, NodeSeen>,
+    pub(super) events: Vec<NodeEvent>,
+    leases: BTreeMap<LeaseName, LeaseSeen>,
+    read: BTreeSet<Kind>,
+}
+
+/// A pod.
+#[derive(Debug)]
+pub(super) struct PodSeen {
+    pub(super) uid: Uid,
+    pub(super) finalizers: Vec<String>,
+    pub(super) is_agent: bool,
+}
+
+/// The pod of a node's agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgentPod {
+    /// `metadata.namespace`.
+    pub namespace: String,
+    /// `metadata.name`.
+    pub name: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct LeaseSeen {
+    pub(super) holder_identity: Option<String>,
+    lease_duration_seconds: Option<i64>,
+    pub(super) renew_time: Option<Timestamp>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct WireMeta {
+    name: String,
+    namespace: String,
+    annotations: Option<BTreeMap<String, String>>,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Pod, Self::Job, Self::Node, Self::Namespace, Self::Lease, Self::Event];
+
+    /// `kind`, as objects have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Pod => "Pod",
+            Self::Job => "Job",
+            Self::Node => "Node",
+            Self::Namespace => "Namespace",
+            Self::Lease => "Lease",
+            Self::Event => "Event",
+        }
+    }
+
+    /// As people say.
+    pub fn plural(self) -> &'static str {
+        match self {
+            Self::Pod => "pods",
+            Self::Job => "Jobs",
+            Self::Node => "nodes",
+            Self::Namespace => "namespaces",
+            Self::Lease => "leases",
+            Self::Event => "events",
+        }
+    }
+}
+
+impl FromStr for LeaseName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once('/') {
+            Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() => {
+                Ok(Self { namespace: namespace.to_owned(), name: name.to_owned() })
+            }
+            _ => Err("give NAMESPACE/NAME".to_owned()),
+        }
+    }
+}
+
+impl fmt::Display for LeaseName {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}/{}", self.namespace, self.name)
+    }
+}
+
+impl LeaseSeen {
+    /// Whether its holder still lives at this moment, give or take the difference of clocks.
+    pub(super) fn is_alive(&self, now: Timestamp) -> bool {
+        let lasts = SignedDuration::from_secs(self.lease_duration_seconds.unwrap_or(0));
+        let held = self.holder_identity.as_deref().is_some_and(|holder| !holder.is_empty());
+        let lasts = lasts.saturating_add(super::MARGIN);
+        held && self.renew_time.is_some_and(|renewed| now.duration_since(renewed) <= lasts)
+    }
+}
+
+impl Scene {
+    /// The cluster that these objects show. `read` says which kinds were read: of others it is not
+    /// known what there is. Objects of other kinds are left out.
+    pub fn new(
+        read: impl IntoIterator<Item = Kind>,
+        objects: Vec<Value>,
+        now: Timestamp,
+    ) -> Result<Self, SceneError> {
+        let mut scene = Self {
+            // What the controller would do, if time alone could not change it any more.
+            cluster: Cluster::new(Settings {
+                quarantine: SignedDuration::ZERO,
+                stale_reset: StaleReset::All,
+                marks: false,
+                ..Settings::default()
+            }),
+            pods: Vec::new(),
+            jobs: HashMap::new(),
+            nodes: BTreeMap::new(),
+            events: Vec::new(),
+            leases: BTreeMap::new(),
+            read: read.into_iter().collect(),
+        };
+        let mut of_kind: BTreeMap<Kind, Vec<Value>> = BTreeMap::new();
+        for object in objects {
+            if let Some(kind) = Kind::ALL.into_iter().find(|kind| object["kind"] == kind.name()) {
+                of_kind.entry(kind).or_default().push(object);
+            }
+        }
+        let mut take = |kind| of_kind.remove(&kind).unwrap_or_default();
+        scene.namespaces(take(Kind::Namespace))?;
+        // Nodes before pods, so that no pod is taken for one that was deleted in another boot.
+        let (nodes, pods) = (take(Kind::Node), take(Kind::Pod));
+        scene.nodes_and_pods(nodes, pods, now)?;
+        for object in take(Kind::Job) {
+            let job = checked(Kind::Job, &object, |object| WireJob::parse(object)?.view())?;
+            scene.jobs.insert(job.uid.clone(), job);
+        }
+        scene.leases(take(Kind::Lease))?;
+        for object in take(Kind::Event) {
+            scene.events.push(checked(Kind::Event, &object, serde_json::from_value)?);
+        }
+        Ok(scene)
+    }
+
+    /// Whether objects of this kind were read.
+    pub fn has_read(&self, kind: Kind) -> bool {
+        self.read.contains(&kind)
+    }
+
+    /// The agent of a node, where it is a pod.
+    pub fn agent_of(&self, node: &str) -> Option<AgentPod> {
+        let mut pods = self.pods.iter().filter(|pod| pod.is_agent);
+        pods.find_map(|pod| {
+            let facts = self.facts(pod).filter(|facts| facts.node.as_deref() == Some(node))?;
+            Some(AgentPod {
+                namespace: facts.namespace.to_string(),
+                name: facts.name.clone().into(),
+            })
+        })
+    }
+
+    /// What pod GC and disruption would do with a pod.
+    pub(super) fn verdict(&self, pod: &PodFacts, now: Timestamp) -> Verdict {
+        let word = self.job_of(pod).and_then(|job| job.annotations.get(FORCE_FAIL_AFTER));
+        self.cluster.look_at_pod(&pod.uid, word.map(String::as_str), now)
+    }
+
+    pub(super) fn facts(&self, pod: &PodSeen) -> Option<&PodFacts> {
+        self.cluster.pod(&pod.uid)
+    }
+
+    pub(super) fn job_of(&self, pod: &PodFacts) -> Option<&Job> {
+        let owner = pod.owner.as_ref().filter(|_| pod.is_of_job())?;
+        self.jobs.get(&owner.uid)
+    }
+
+    pub(super) fn lease(&self, namespace: &str, name: &str) -> Option<&LeaseSeen> {
+        let key = LeaseName { namespace: namespace.to_owned(), name: name.to_owned() };
+        self.leases.get(&key)
+    }
+
+    fn namespaces(&mut self, objects: Vec<Value>) -> Result<(), SceneError> {
+        for object in objects {
+            let meta: WireMeta = metadata(Kind::Namespace, &object)?;
+            let annotations = meta.annotations.unwrap_or_default();
+            self.cluster.namespace_shown(&meta.name, &annotations);
+        }
+        Ok(())
+    }
+
+    fn nodes_and_pods(
+        &mut self,
+        nodes: Vec<Value>,
+        pods: Vec<Value>,
+        now: Timestamp,
+    ) -> Result<(), SceneError> {
+        let nodes_read = self.has_read(Kind::Node);
+        if nodes_read {
+            self.cluster.nodes_begin();
+        }
+        for object in nodes {
+            let wire = checked(Kind::Node, &object, serde_json::from_value)?;
+            // One look shows no changes; what the node says of its own times counts.
+            self.cluster.node_shown(&wire, Timestamp::UNIX_EPOCH);
+            let seen: NodeSeen =
+                checked(Kind::Node, &object, |object| NodeSeen::read(object, &wire))?;
+            self.nodes.insert(wire.name().to_owned(), seen);
+        }
+        for object in pods {
+            let wire: WirePod = checked(Kind::Pod, &object, serde_json::from_value)?;
+            self.cluster.pod_shown(&wire, now);
+            let meta = wire.metadata;
+            let label = meta.labels.as_ref().and_then(|labels| labels.get(AGENT_LABEL.0));
+            self.pods.push(PodSeen {
+                uid: meta.uid.unwrap_or_default().into(),
+                is_agent: label.is_some_and(|label| label == AGENT_LABEL.1),
+                finalizers: meta.finalizers.unwrap_or_default(),
+            });
+        }
+        if nodes_read {
+            self.cluster.nodes_end(now);
+            self.confirm_absences(now);
+        }
+        Ok(())
+    }
+
+    /// What was read just now is as good as a live read of each node that is not there.
+    fn confirm_absences(&mut self, now: Timestamp) {
+        let named = self.pods.iter().filter_map(|pod| self.cluster.pod(&pod.uid)?.node.clone());
+        let absent: BTreeSet<Arc<str>> =
+            named.filter(|name| !self.nodes.contains_key(&**name)).collect();
+        for name in absent {
+            self.cluster.node_answered(&name, false, now);
+        }
+    }
+
+    fn leases(&mut self, objects: Vec<Value>) -> Result<(), SceneError> {
+        for object in objects {
+            let meta: WireMeta = metadata(Kind::Lease, &object)?;
+            let spec = checked(Kind::Lease, &object, |mut object| match object["spec"].take() {
+                Value::Null => Ok(LeaseSeen::default()),
+                spec => serde_json::from_value(spec),
+            })?;
+            let name = LeaseName { namespace: meta.namespace, name: meta.name };
+            self.leases.insert(name, spec);
+        }
+        Ok(())
+    }
+}
+
+fn metadata(kind: Kind, object: &Value) -> Result<WireMeta, SceneError> {
+    checked(kind, object, |mut object| serde_json::from_value(object["metadata"].take()))
+}
+
+/// Reads an object; the error names it.
+fn checked<T>(
+    kind: Kind,
+    object: &Value,
+    read: impl FnOnce(Value) -> Result<T, serde_json::Error>,
+) -> Result<T, SceneError> {
+    read(object.clone()).map_err(|source| {
+        let name = object["metadata"]["name"].as_str().unwrap_or("without a name").to_owned();
+        SceneError { kind: kind.name(), name, source }
+    })
+}

@@ -1,0 +1,306 @@
+//! Clusters of a few objects, and what is wrong with them.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::podgc::tests::{announces, at, boot, deleted, node, out_of_service, phase, pod, ready};
+use crate::podgc::tests::{start, target};
+
+const HOUR: i64 = 3600;
+
+fn now() -> Timestamp {
+    start() + SignedDuration::from_secs(HOUR)
+}
+
+fn kind(kind: &str, mut object: Value) -> Value {
+    object["kind"] = kind.into();
+    if object["metadata"]["uid"].is_null() {
+        object["metadata"]["uid"] = object["metadata"]["name"].clone();
+    }
+    object
+}
+
+fn job(name: &str, fields: Value) -> Value {
+    let mut job = json!({
+        "kind": "Job",
+        "metadata": {"namespace": "default", "name": name, "uid": name,
+                     "creationTimestamp": at(0)},
+        "spec": {"template": {}},
+    });
+    for (key, value) in fields.as_object().expect("must be fields") {
+        job[key.as_str()] = value.clone();
+    }
+    job
+}
+
+fn managed(name: &str, by: &str) -> Value {
+    job(name, json!({"spec": {"managedBy": by, "template": {}}}))
+}
+
+fn lease(namespace: &str, name: &str, holder: &str, second: i64) -> Value {
+    json!({
+        "kind": "Lease",
+        "metadata": {"namespace": namespace, "name": name},
+        "spec": {"holderIdentity": holder, "leaseDurationSeconds": 15,
+                 "renewTime": at(second).replace('Z', ".000000Z")},
+    })
+}
+
+fn silent(node: Value) -> Value {
+    ready(node, "Unknown", "Kubelet stopped posting node status.", 60)
+}
+
+fn scene_at(objects: Vec<Value>, now: Timestamp) -> Scene {
+    let objects = objects.into_iter().map(|object| {
+        let of_node =
+            object["spec"]["nodeName"].is_null() && !object["status"]["nodeInfo"].is_null();
+        match object["kind"].as_str() {
+            Some(name) => kind(&name.to_owned(), object),
+            None if of_node => kind("Node", object),
+            None => kind("Pod", object),
+        }
+    });
+    Scene::new(Kind::ALL, objects.collect(), now).expect("must be readable")
+}
+
+fn scene(objects: Vec<Value>) -> Scene {
+    scene_at(objects, now())
+}
+
+fn our_lease() -> LeaseName {
+    "epilogue-system/epilogue-controller".parse().expect("must be a name")
+}
+
+/// One line per finding, remedies after it.
+fn told(scene: &Scene) -> Vec<String> {
+    let found = findings(scene, Some(&our_lease()), now());
+    let line = |found: &Finding| {
+        assert!(!found.remedies.is_empty(), "{found:?}");
+        format!("{}: {} | {}", found.subject, found.problem, found.remedies.join(" | "))
+    };
+    found.iter().map(line).collect()
+}
+
+#[track_caller]
+fn assert_told(objects: Vec<Value>, words: &[&str]) {
+    let told = told(&scene(objects));
+    assert_eq!(told.len(), 1, "{told:#?}");
+    for word in words {
+        assert!(told[0].contains(word), "{word:?} must be in {:?}", told[0]);
+    }
+}
+
+#[track_caller]
+fn assert_fine(objects: Vec<Value>) {
+    assert_eq!(told(&scene(objects)), [""; 0]);
+}
+
+fn running_job() -> Value {
+    job("j", json!({"status": {"startTime": at(0)}}))
+}
+
+#[test]
+fn a_healthy_cluster_has_nothing_to_find() {
+    let ours = job(
+        "o",
+        json!({"spec": {"managedBy": "epilogue.dev/job-controller", "template": {}},
+               "status": {"startTime": at(0)}}),
+    );
+    assert_fine(vec![
+        node("n"),
+        pod("p"),
+        running_job(),
+        ours,
+        lease("epilogue-system", "epilogue-controller", "c_1", HOUR - 5),
+        announces(node("m"), "idle"),
+    ]);
+    // Deleted, and within its grace.
+    assert_fine(vec![node("n"), deleted(pod("p"), HOUR - 20), running_job()]);
+}
+
+#[test]
+fn a_pod_of_a_silent_node_comes_with_what_would_prove_its_end() {
+    assert_told(
+        vec![silent(node("n")), deleted(pod("p"), 0), running_job()],
+        &[
+            "pod/default/p: Terminating: nothing is heard of node n since",
+            "nothing proves",
+            "kubectl taint node n node.kubernetes.io/out-of-service=nodeshutdown:NoExecute",
+            "kubectl delete node n",
+            "annotate job --namespace default j epilogue.dev/force-fail-after=10m",
+        ],
+    );
+    let mut bare = deleted(pod("p"), 0);
+    bare["metadata"]["ownerReferences"] = json!(null);
+    let told = told(&scene(vec![silent(node("n")), bare]));
+    assert!(!told[0].contains("force-fail-after"), "only Jobs' owners can say so: {told:?}");
+}
+
+#[test]
+fn a_pod_that_pod_gc_would_end_is_told_with_its_evidence() {
+    let pods = || vec![deleted(pod("p"), 0), running_job()];
+    let with = |node: Value| [vec![node], pods()].concat();
+    assert_told(pods(), &["Terminating: node no longer exists", "of kube-controller-manager, or"]);
+    assert_told(vec![pod("p"), running_job()], &["it cannot run: node no longer exists"]);
+    let off = out_of_service(silent(node("n")));
+    assert_told(with(off), &["node is out of service", "--grace-period=0 --force"]);
+    let rebooted = boot(node("n"), "boot-2");
+    let text = format!("shutting-down;boot=boot-1;since={}", at(5));
+    let rebooted = silent(announces(rebooted, &text));
+    assert_told(with(rebooted), &["has booted since", "pod GC of epilogue-controller ends it"]);
+    let mut accepts = running_job();
+    accepts["metadata"]["annotations"] = json!({"epilogue.dev/force-fail-after": "10m"});
+    let objects = vec![silent(node("n")), deleted(pod("p"), 0), accepts];
+    assert_told(objects, &["epilogue.dev/force-fail-after of Job j accepts a double run"]);
+}
+
+#[test]
+fn a_pod_that_its_kubelet_does_not_end_says_where_to_look() {
+    let objects = |node: Value, more: Vec<Value>| {
+        [vec![node, deleted(pod("p"), 0), running_job()], more].concat()
+    };
+    assert_told(objects(node("n"), vec![]), &["kubelet of n lives (ready)", "FailedKillPod"]);
+    let unready = ready(node("n"), "False", "runtime is down", 0);
+    assert_told(objects(unready, vec![]), &["kubelet of n lives (not ready)"]);
+    let stale = lease("kube-node-lease", "n", "n", HOUR - 300);
+    assert_told(objects(node("n"), vec![stale]), &["kubelet of n is silent (last heard 20"]);
+    let text = format!("shutting-down;boot=boot-1;since={}", at(HOUR - 60));
+    assert_told(objects(announces(node("n"), &text), vec![]), &["node n shuts down since"]);
+}
+
+#[test]
+fn without_nodes_nothing_is_said_of_nodes() {
+    let objects = vec![kind("Pod", deleted(pod("p"), 0)), kind("Pod", pod("q"))];
+    let scene = Scene::new([Kind::Pod], objects, now()).expect("must be readable");
+    let found = findings(&scene, Some(&our_lease()), now());
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].problem.contains("node n was not read"), "{found:?}");
+    let unread = omissions(&scene);
+    assert_eq!(unread.len(), 4, "{unread:?}");
+}
+
+#[test]
+fn a_finalizer_that_no_controller_takes_off_comes_with_the_command() {
+    let tracked = |mut pod: Value| {
+        let finalizers = json!(["example.com/a", "batch.kubernetes.io/job-tracking"]);
+        pod["metadata"]["finalizers"] = finalizers;
+        phase(pod, "Succeeded")
+    };
+    let freed = r#"[{"op":"test","path":"/metadata/finalizers/1","value":"batch."#;
+    assert_told(
+        vec![node("n"), tracked(deleted(pod("p"), 0))],
+        &["job-tracking still holds it, though its Job j is gone", freed, r#""op":"remove""#],
+    );
+    let done = |second: i64| {
+        job(
+            "j",
+            json!({"status": {"startTime": at(0), "conditions": [
+                {"type": "Complete", "status": "True", "lastTransitionTime": at(second)}]}}),
+        )
+    };
+    assert_told(vec![node("n"), tracked(pod("p")), done(0)], &["though its Job j has finished"]);
+    assert_fine(vec![node("n"), tracked(pod("p")), done(HOUR - 5)]);
+    let mut alone = tracked(pod("p"));
+    alone["metadata"]["ownerReferences"] = json!(null);
+    assert_told(vec![node("n"), alone], &["though no Job owns it"]);
+    // A Job that lives counts it yet.
+    assert_fine(vec![node("n"), tracked(pod("p")), running_job()]);
+    assert_told(
+        vec![node("n"), tracked(deleted(pod("p"), 0)), running_job()],
+        &["example.com/a, batch.kubernetes.io/job-tracking hold it", "controller of Job j works"],
+    );
+}
+
+#[test]
+fn foreign_finalizers_are_named() {
+    let mut held = phase(deleted(pod("p"), 0), "Failed");
+    held["metadata"]["finalizers"] = json!(["example.com/a"]);
+    assert_told(vec![node("n"), held, running_job()], &["example.com/a hold it", "gone for good"]);
+}
+
+#[test]
+fn a_slip_in_managed_by_is_understood() {
+    assert_told(
+        vec![managed("x", "epilogue.dev/job-controler")],
+        &[
+            "job/default/x: nobody serves its managedBy epilogue.dev/job-controler: \
+             epilogue.dev/job-controller was meant?",
+            "immutable",
+            "with managedBy: epilogue.dev/job-controller",
+        ],
+    );
+    assert_told(vec![managed("x", "example.com/y")], &["example.com/y, which is not known"]);
+    assert_told(vec![managed("x", "kueue.x-k8s.io/multikueue")], &["nobody has taken it up"]);
+    assert_told(vec![job("x", json!({}))], &["no Job controller has taken it up"]);
+}
+
+#[test]
+fn a_job_that_somebody_serves_or_that_is_new_is_left_alone() {
+    let served = |by: &str| {
+        let mut job = managed("x", by);
+        job["status"] = json!({"startTime": at(1)});
+        job
+    };
+    assert_fine(vec![served("epilogue.dev/job-controler")]);
+    assert_fine(vec![served("example.com/y")]);
+    let mut queued = managed("x", "kueue.x-k8s.io/multikueue");
+    queued["spec"]["suspend"] = true.into();
+    assert_fine(vec![queued]);
+    let mut new = managed("x", "epilogue.dev/job-controler");
+    new["metadata"]["creationTimestamp"] = at(HOUR - 20).into();
+    assert_fine(vec![new]);
+}
+
+#[test]
+fn jobs_of_ours_need_a_controller_that_leads() {
+    let ours = || managed("x", "epilogue.dev/job-controller");
+    let lease = |holder, second| lease("epilogue-system", "epilogue-controller", holder, second);
+    assert_told(vec![ours()], &["there is none; default/x wait", "get deployment,pod"]);
+    assert_told(vec![ours(), lease("c_1", 0)], &["its last leader, c_1, is silent"]);
+    assert_told(vec![ours(), lease("", HOUR)], &["nobody holds it"]);
+    assert_fine(vec![ours(), lease("c_1", HOUR)]);
+    let four: Vec<Value> =
+        ["a", "b", "c", "d"].map(|name| managed(name, "epilogue.dev/job-controller")).into();
+    assert_told(four, &["default/a, default/b, default/c and 1 more wait"]);
+    assert_eq!(findings(&scene(vec![ours()]), None, now()), []);
+}
+
+#[test]
+fn a_target_that_lives_on_is_stale() {
+    let lives = |reason: &str, second: i64| {
+        vec![node("n"), target(pod("p"), "True", reason, second), running_job()]
+    };
+    assert_told(
+        lives("TerminationByKubelet", 0),
+        &[
+            "DisruptionTarget (TerminationByKubelet) stands, though node did not shut down",
+            "=companion",
+            "--subresource=status",
+        ],
+    );
+    assert_told(lives("EvictionByEvictionAPI", 0), &["though pod was not deleted", "=all"]);
+    assert_fine(lives("TerminationByKubelet", HOUR - 60));
+}
+
+#[test]
+fn what_an_agent_left_on_a_node_that_is_up_is_stale() {
+    let said = |word: &str, boot: &str, second: i64| {
+        announces(node("n"), &format!("{word};boot={boot};{}", at(second)))
+    };
+    let since = |second: i64, boot: &str| {
+        let time = format!("since={}", at(second));
+        announces(node("n"), &format!("shutting-down;boot={boot};{time}"))
+    };
+    let old = since(0, "boot-1");
+    assert_told(vec![old], &["node/n: it was said to shut down", "annotate node n epilogue.dev/s"]);
+    assert_told(vec![since(0, "boot-0")], &["is of boot boot-0", "start the agent of n"]);
+    assert_told(vec![said("farewell", "boot-1", 0)], &["is nothing that an agent says"]);
+    assert_fine(vec![since(HOUR - 60, "boot-1")]);
+    assert_fine(vec![silent(since(0, "boot-1"))]);
+    let mut tainted = announces(node("n"), "idle");
+    tainted["spec"]["taints"] =
+        json!([{"key": "epilogue.dev/shutting-down", "effect": "NoSchedule"}]);
+    assert_told(vec![tainted], &["taint epilogue.dev/shutting-down stands without a shutdown"]);
+}
+
+mod of_one_node;

@@ -1,0 +1,112 @@
+//! The report on one node.
+
+use super::*;
+
+fn agent_pod(is_ready: &str) -> Value {
+    let mut agent = pod("epilogue-agent-x");
+    agent["metadata"]["namespace"] = "epilogue-agents".into();
+    agent["metadata"]["labels"] = json!({"app.kubernetes.io/name": "epilogue-agent"});
+    agent["metadata"]["ownerReferences"] = json!([{"apiVersion": "apps/v1", "kind": "DaemonSet",
+        "name": "epilogue-agent", "uid": "d", "controller": true}]);
+    agent["status"]["conditions"] = json!([{"type": "Ready", "status": is_ready}]);
+    agent
+}
+
+fn well() -> Vec<Value> {
+    vec![
+        announces(node("n"), "idle"),
+        agent_pod("True"),
+        pod("p"),
+        running_job(),
+        lease("kube-node-lease", "n", "n", HOUR - 8),
+    ]
+}
+
+fn metrics(lock: u8, granted: u32) -> AgentSaid {
+    AgentSaid::Metrics(format!(
+        "# HELP epilogue_agent_lock_held Whether\nepilogue_agent_lock_held {lock}\n\
+         epilogue_agent_delay_granted_seconds {granted}\nepilogue_agent_delay_wanted_seconds 40\n\
+         epilogue_agent_mode{{mode=\"assist\"}} 0\nepilogue_agent_mode{{mode=\"replace\"}} 1\n"
+    ))
+}
+
+fn report(objects: Vec<Value>, said: &AgentSaid) -> NodeReport {
+    node_report(&scene(objects), "n", Some(said), now()).expect("must be there")
+}
+
+#[track_caller]
+fn assert_check(report: &NodeReport, name: &str, verdict: NodeVerdict, words: &str) {
+    let check = report.checks.iter().find(|check| check.name == name);
+    let check = check.unwrap_or_else(|| panic!("{name} must be checked: {report:#?}"));
+    assert_eq!(check.verdict, verdict, "{check:?}");
+    let text = format!("{} {}", check.found, check.remedy.clone().unwrap_or_default());
+    assert!(text.contains(words), "{words:?} must be in {text:?}");
+    assert_eq!(check.remedy.is_none(), verdict == NodeVerdict::Ok, "{check:?}");
+}
+
+#[test]
+fn a_node_that_is_well_says_so_and_where_to_ask_more() {
+    let report = report(well(), &metrics(1, 40));
+    assert_eq!(report.verdict, NodeVerdict::Ok, "{report:#?}");
+    assert_eq!(report.findings, []);
+    assert_check(&report, "shutdown", NodeVerdict::Ok, "held; mode replace; delay granted 40s");
+    assert_check(&report, "pods", NodeVerdict::Ok, "ends of 1 would be told; 1 of DaemonSets");
+    assert_check(&report, "kubelet", NodeVerdict::Ok, "renewed 8 s ago");
+    assert_check(&report, "agent", NodeVerdict::Ok, "holds the delay lock");
+    let command = "kubectl exec --namespace epilogue-agents epilogue-agent-x -- \
+                   /epilogue-agent check --root=/host";
+    assert_eq!(report.on_node, command);
+    assert_eq!(node_report(&scene(well()), "m", None, now()), None);
+}
+
+#[test]
+fn each_thing_that_is_wrong_is_told_with_a_remedy() {
+    use NodeVerdict::{Fail, Warn};
+    let with = |index: usize, object: Value| {
+        let mut objects = well();
+        objects[index] = object;
+        report(objects, &metrics(1, 40))
+    };
+    assert_check(&with(0, silent(node("n"))), "ready", Fail, "Kubelet stopped posting");
+    let stale = lease("kube-node-lease", "n", "n", 0);
+    assert_check(&with(4, stale), "kubelet", Fail, "renewed 3600 s ago");
+    assert_check(&with(1, agent_pod("False")), "agent", Fail, "is not ready kubectl logs");
+    assert_check(&with(1, pod("q")), "agent", Fail, "there is none");
+    assert_check(&with(0, node("n")), "announced", Warn, "no agent has ever spoken");
+    assert_check(&with(0, out_of_service(node("n"))), "taints", Fail, "out-of-service-");
+    let mut bare = pod("bare");
+    bare["metadata"]["ownerReferences"] = json!(null);
+    assert_check(&with(2, bare), "pods", Warn, "without a controller: default/bare");
+    assert_check(&report(well(), &metrics(0, 40)), "shutdown", Fail, "no lock is held");
+    assert_check(&report(well(), &metrics(1, 5)), "shutdown", Fail, "granted 5s, wanted 40s");
+    let unasked = AgentSaid::Nothing("forbidden".into());
+    assert_check(&report(well(), &unasked), "shutdown", Warn, "forbidden the command below");
+    let mut host = announces(node("n"), "idle");
+    host["metadata"]["labels"] = json!({"epilogue.dev/agent": "host"});
+    let mut objects = well();
+    objects[0] = host;
+    objects.remove(1);
+    let report = report(objects, &unasked);
+    assert_check(&report, "agent", Warn, "systemctl status epilogue-agent");
+    assert_eq!(report.on_node, "as root on n: epilogue-agent check");
+}
+
+#[test]
+fn the_last_word_of_its_agent_is_shown() {
+    let event = |reason: &str, reporter: &str, second: i64| {
+        json!({"kind": "Event", "metadata": {"name": reason}, "reason": reason, "message": "m",
+               "involvedObject": {"kind": "Node", "name": "n"}, "reportingComponent": reporter,
+               "eventTime": at(second), "lastTimestamp": null})
+    };
+    let objects = [
+        well(),
+        vec![
+            event("CompanionShutdown", "epilogue.dev/agent", 10),
+            event("CompanionShutdownUnreported", "epilogue.dev/agent", 20),
+            event("NodeNotReady", "node-controller", 30),
+        ],
+    ];
+    let report = report(objects.concat(), &metrics(1, 40));
+    let words = "CompanionShutdownUnreported: m agent/README.md";
+    assert_check(&report, "last word", NodeVerdict::Warn, words);
+}
