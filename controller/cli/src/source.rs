@@ -39,13 +39,11 @@ pub(crate) enum SourceError {
     Api(String, #[source] Box<kube::Error>),
 }
 
-/// Reads from a cluster.
-pub(crate) async fn cluster(
+/// A client of the cluster that kubectl would talk to, and the namespace that it would look into.
+pub(crate) async fn client(
     kubeconfig: Option<PathBuf>,
     context: Option<String>,
-    namespace: Option<&str>,
-    name: &str,
-) -> Result<Picture, SourceError> {
+) -> Result<(kube::Client, String), SourceError> {
     let options = KubeConfigOptions { context, ..KubeConfigOptions::default() };
     let config = match kubeconfig {
         Some(path) => {
@@ -55,26 +53,42 @@ pub(crate) async fn cluster(
         None => Config::from_kubeconfig(&options).await,
     };
     let config = config.map_err(SourceError::Kubeconfig)?;
-    let namespace = namespace.unwrap_or(&config.default_namespace).to_owned();
-    let client = kube::Client::try_from(config).map_err(SourceError::Client)?;
+    let namespace = config.default_namespace.clone();
+    Ok((kube::Client::try_from(config).map_err(SourceError::Client)?, namespace))
+}
+
+/// Reads a Job and its namespace's pods from a cluster.
+pub(crate) async fn cluster(
+    kubeconfig: Option<PathBuf>,
+    context: Option<String>,
+    namespace: Option<&str>,
+    name: &str,
+) -> Result<Picture, SourceError> {
+    let (client, default_namespace) = client(kubeconfig, context).await?;
+    let namespace = namespace.unwrap_or(&default_namespace);
     let job = get(&client, &format!("/apis/batch/v1/namespaces/{namespace}/jobs/{name}")).await?;
     let pods = get(&client, &format!("/api/v1/namespaces/{namespace}/pods")).await?;
     let pods = pods["items"].as_array().cloned().unwrap_or_default();
     picture(job, pods)
 }
 
-async fn get(client: &kube::Client, path: &str) -> Result<Value, SourceError> {
+pub(crate) async fn get(client: &kube::Client, path: &str) -> Result<Value, SourceError> {
     let request = http::Request::get(path).body(Vec::new()).expect("a path must make a request");
     let failed = |error| SourceError::Api(format!("get {path}"), Box::new(error));
     client.request::<Value>(request).await.map_err(failed)
 }
 
-/// Reads from a dump: objects and lists of objects, in one or many documents.
+/// Reads a Job and its pods from a dump.
 pub(crate) fn dump(
     path: &Path,
     namespace: Option<&str>,
     name: Option<&str>,
 ) -> Result<Picture, SourceError> {
+    choose(objects(path)?, namespace, name)
+}
+
+/// The objects of a dump: single ones and lists, in one or many documents.
+pub(crate) fn objects(path: &Path) -> Result<Vec<Value>, SourceError> {
     let failed = |error| SourceError::Read(path.to_owned(), error);
     let text = if path == Path::new("-") {
         let mut text = String::new();
@@ -89,7 +103,7 @@ pub(crate) fn dump(
             .map_err(|error| SourceError::Parse(path.to_owned(), error))?;
         flatten(object, &mut objects);
     }
-    choose(objects, namespace, name)
+    Ok(objects)
 }
 
 fn flatten(object: Value, objects: &mut Vec<Value>) {

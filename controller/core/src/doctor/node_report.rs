@@ -1,12 +1,15 @@
 //! One node, as far as the API knows it: whether its agent would see a shutdown through, and what
 //! only the node itself can tell.
 
+use std::collections::BTreeSet;
+
 use epilogue_common::announcement::Announcement;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::finding::Finding;
 use super::nodes::NodeSeen;
+use super::pods::subject;
 use super::scene::{AgentPod, Kind, Scene};
 use super::{findings, seconds};
 use crate::podgc::{PodFacts, Tristate};
@@ -126,17 +129,21 @@ pub fn node_report(
     let agent = scene.agent_of(name);
     let mut checks = vec![ready(node), kubelet(scene, name, now), boot(node)];
     checks.push(self::agent(scene, name, node, agent.as_ref()));
-    checks.extend(said.map(|said| lock_and_delay(said)));
+    checks.extend(said.map(lock_and_delay));
     checks.push(announced(node, now));
     checks.push(marks(node));
     checks.push(told(scene, name));
     checks.push(pods(scene, name));
     let verdict = checks.iter().map(|check| check.verdict).max().unwrap_or(NodeVerdict::Ok);
+    let mut findings = findings(scene, None, now);
+    let mut subjects: BTreeSet<String> = pods_of(scene, name).map(subject).collect();
+    subjects.insert(format!("node/{name}"));
+    findings.retain(|finding| subjects.contains(&finding.subject));
     Some(NodeReport {
         node: name.to_owned(),
         verdict,
         checks,
-        findings: findings(scene, None, now),
+        findings,
         on_node: on_node(name, agent.as_ref()),
     })
 }

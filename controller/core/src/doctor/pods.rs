@@ -225,7 +225,7 @@ fn last_news(pod: &PodFacts) -> Option<Timestamp> {
     deleted.max(pod.finished).max(pod.created)
 }
 
-fn subject(pod: &PodFacts) -> String {
+pub(super) fn subject(pod: &PodFacts) -> String {
     format!("pod/{}/{}", pod.namespace, pod.name)
 }
 

@@ -1,5 +1,7 @@
 //! Clusters of a few objects, and what is wrong with them.
 
+mod of_one_node;
+
 use serde_json::{Value, json};
 
 use super::*;
@@ -20,7 +22,8 @@ fn kind(kind: &str, mut object: Value) -> Value {
     object
 }
 
-fn job(name: &str, fields: Value) -> Value {
+fn job(name: &str, fields: impl Into<Value>) -> Value {
+    let fields = fields.into();
     let mut job = json!({
         "kind": "Job",
         "metadata": {"namespace": "default", "name": name, "uid": name,
@@ -54,8 +57,8 @@ fn scene_at(objects: Vec<Value>, now: Timestamp) -> Scene {
     let objects = objects.into_iter().map(|object| {
         let of_node =
             object["spec"]["nodeName"].is_null() && !object["status"]["nodeInfo"].is_null();
-        match object["kind"].as_str() {
-            Some(name) => kind(&name.to_owned(), object),
+        match object["kind"].as_str().map(ToOwned::to_owned) {
+            Some(name) => kind(&name, object),
             None if of_node => kind("Node", object),
             None => kind("Pod", object),
         }
@@ -302,5 +305,3 @@ fn what_an_agent_left_on_a_node_that_is_up_is_stale() {
         json!([{"key": "epilogue.dev/shutting-down", "effect": "NoSchedule"}]);
     assert_told(vec![tainted], &["taint epilogue.dev/shutting-down stands without a shutdown"]);
 }
-
-mod of_one_node;

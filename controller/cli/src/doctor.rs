@@ -1,0 +1,163 @@
+//! `kubectl epilogue doctor`: flags, and the way from what is read to a text and an exit code.
+
+mod read;
+mod text;
+
+use std::path::PathBuf;
+
+use controller_core::doctor::{
+    AgentSaid, Finding, Kind, LeaseName, NodeVerdict, Scene, findings, node_report, omissions,
+};
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::Answer;
+use crate::source;
+use read::Scope;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// A node, to say of it alone whether a shutdown would go well; without it: what stands still
+    /// in the namespace
+    #[arg(value_name = "NODE", conflicts_with_all = ["namespace", "all_namespaces"])]
+    node: Option<String>,
+    /// Namespace; by default that of the kubeconfig's context
+    #[arg(short, long)]
+    namespace: Option<String>,
+    /// All namespaces
+    #[arg(short = 'A', long, conflicts_with = "namespace")]
+    all_namespaces: bool,
+    /// Context of the kubeconfig
+    #[arg(long)]
+    context: Option<String>,
+    /// Kubeconfig file; by default what kubectl would use
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// Judge a dump instead of a cluster: the output of `kubectl get
+    /// pod,job,node,namespace,lease,event -A -o yaml`; - for standard input
+    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["context", "kubeconfig"])]
+    filename: Option<PathBuf>,
+    /// Time to judge for, as 2026-01-31T12:00:00Z; by default now
+    #[arg(long, value_name = "TIME")]
+    at: Option<Timestamp>,
+    /// The lease that epilogue-controller holds while it works; none if it runs without
+    #[arg(long, value_name = "NAMESPACE/NAME", value_parser = lease,
+          default_value = "epilogue-system/epilogue-controller")]
+    controller_lease: Lease,
+    /// Form of the answer
+    #[arg(short, long, value_enum, default_value_t = Output::Text)]
+    output: Output,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Output {
+    Text,
+    Json,
+    Yaml,
+}
+
+/// A lease, or none.
+#[derive(Clone, Debug)]
+struct Lease(Option<LeaseName>);
+
+/// What is printed where a machine reads.
+#[derive(Debug, Serialize)]
+struct Findings {
+    findings: Vec<Finding>,
+    not_judged: Vec<String>,
+}
+
+fn lease(text: &str) -> Result<Lease, String> {
+    if text == "none" {
+        return Ok(Lease(None));
+    }
+    text.parse().map(|name| Lease(Some(name)))
+}
+
+/// 0 if nothing was found, 1 if something was.
+pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<Answer> {
+    match &arguments.node {
+        Some(node) => of_node(&arguments, node).await,
+        None => of_cluster(&arguments).await,
+    }
+}
+
+async fn of_cluster(arguments: &Arguments) -> anyhow::Result<Answer> {
+    let lease = arguments.controller_lease.0.as_ref();
+    let (scene, now) = if arguments.filename.is_some() {
+        dumped(arguments)?
+    } else {
+        let (client, home) = connect(arguments).await?;
+        let namespace = arguments.namespace.clone().unwrap_or(home);
+        let namespace = (!arguments.all_namespaces).then_some(namespace);
+        let scope = Scope::Namespace { namespace: namespace.as_deref(), lease };
+        live(&client, &scope, arguments.at).await?
+    };
+    let found = findings(&scene, lease, now);
+    let code = u8::from(!found.is_empty());
+    let answer = Findings { findings: found, not_judged: omissions(&scene) };
+    let text = match arguments.output {
+        Output::Text => text::findings(&answer.findings, &answer.not_judged, now),
+        Output::Json => serde_json::to_string_pretty(&answer)?,
+        Output::Yaml => serde_yaml_ng::to_string(&answer)?,
+    };
+    Ok(Answer { text, code })
+}
+
+async fn of_node(arguments: &Arguments, node: &str) -> anyhow::Result<Answer> {
+    let (scene, now, said) = if arguments.filename.is_some() {
+        let (scene, now) = dumped(arguments)?;
+        (scene, now, None)
+    } else {
+        let (client, _) = connect(arguments).await?;
+        let (scene, now) = live(&client, &Scope::Node(node), arguments.at).await?;
+        let said: Option<AgentSaid> = match scene.agent_of(node) {
+            Some(pod) => Some(read::metrics(&client, &pod).await),
+            None => None,
+        };
+        (scene, now, said)
+    };
+    let Some(report) = node_report(&scene, node, said.as_ref(), now) else {
+        anyhow::bail!("there is no node {node}; kubectl get nodes lists them");
+    };
+    let fails = report.verdict == NodeVerdict::Fail || !report.findings.is_empty();
+    let text = match arguments.output {
+        Output::Text => text::node(&report, now),
+        Output::Json => serde_json::to_string_pretty(&report)?,
+        Output::Yaml => serde_yaml_ng::to_string(&report)?,
+    };
+    Ok(Answer { text, code: u8::from(fails) })
+}
+
+async fn connect(arguments: &Arguments) -> Result<(kube::Client, String), source::SourceError> {
+    source::client(arguments.kubeconfig.clone(), arguments.context.clone()).await
+}
+
+async fn live(
+    client: &kube::Client,
+    scope: &Scope<'_>,
+    at: Option<Timestamp>,
+) -> anyhow::Result<(Scene, Timestamp)> {
+    let (read, objects) = read::cluster(client, scope).await?;
+    let now = at.unwrap_or_else(Timestamp::now);
+    Ok((Scene::new(read, objects, now)?, now))
+}
+
+/// In a dump, a kind of which there is nothing was not read.
+fn dumped(arguments: &Arguments) -> anyhow::Result<(Scene, Timestamp)> {
+    let path = arguments.filename.as_deref().expect("it must be asked for");
+    let mut objects = source::objects(path)?;
+    let read: Vec<Kind> = Kind::ALL
+        .into_iter()
+        .filter(|kind| objects.iter().any(|object| object["kind"] == kind.name()))
+        .collect();
+    if let Some(namespace) = &arguments.namespace {
+        let of_namespace = |object: &serde_json::Value| {
+            let scoped = object["kind"] == "Pod" || object["kind"] == "Job";
+            !scoped || object["metadata"]["namespace"] == namespace.as_str()
+        };
+        objects.retain(of_namespace);
+    }
+    let now = arguments.at.unwrap_or_else(Timestamp::now);
+    Ok((Scene::new(read, objects, now)?, now))
+}

@@ -1,0 +1,156 @@
+//! What `doctor` reads from a cluster: with the rights that there are. A kind that may not be read
+//! is left out, and the answer says so.
+
+use std::time::Duration;
+
+use controller_core::doctor::{AgentPod, AgentSaid, Kind, LeaseName};
+use epilogue_common::outcome::FailureKind;
+use epilogue_runtime::classify::classify;
+use serde_json::Value;
+use tokio::time::timeout;
+
+use crate::source::SourceError;
+
+/// Objects of one page; a list of all pods of a large cluster is too much for one answer.
+const PAGE: usize = 500;
+/// Where agents of `deploy/` serve their metrics.
+const AGENT_PORT: u16 = 9465;
+/// How long an agent may take to answer through the API server.
+const ASK_MAX: Duration = Duration::from_secs(5);
+
+/// What of the cluster is read.
+pub(crate) enum Scope<'a> {
+    /// A namespace, or all.
+    Namespace { namespace: Option<&'a str>, lease: Option<&'a LeaseName> },
+    /// A node.
+    Node(&'a str),
+}
+
+/// The kinds that could be read, and their objects.
+pub(crate) async fn cluster(
+    client: &kube::Client,
+    scope: &Scope<'_>,
+) -> Result<(Vec<Kind>, Vec<Value>), SourceError> {
+    let (mut read, mut objects) = (Vec::new(), Vec::new());
+    for (kind, path, query) in paths(scope) {
+        if let Some(found) = list(client, kind, &path, &query).await? {
+            objects.extend(found);
+            read.push(kind);
+        }
+    }
+    // What could be read only in part is not known.
+    let leases = |kind: &Kind| *kind == Kind::Lease;
+    let wanted = paths(scope).iter().filter(|(kind, ..)| leases(kind)).count();
+    if read.iter().filter(|kind| leases(kind)).count() < wanted {
+        read.retain(|kind| !leases(kind));
+    }
+    Ok((read, objects))
+}
+
+/// Kind, path and selector of each request.
+fn paths(scope: &Scope<'_>) -> Vec<(Kind, String, String)> {
+    const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces";
+    let all = String::new;
+    match scope {
+        Scope::Namespace { namespace, lease } => {
+            let of = namespace.map_or_else(all, |name| format!("namespaces/{name}/"));
+            let one = namespace.map_or_else(all, |name| format!("/{name}"));
+            let mut paths = vec![
+                (Kind::Pod, format!("/api/v1/{of}pods"), all()),
+                (Kind::Job, format!("/apis/batch/v1/{of}jobs"), all()),
+                (Kind::Node, "/api/v1/nodes".to_owned(), all()),
+                (Kind::Namespace, format!("/api/v1/namespaces{one}"), all()),
+                (Kind::Lease, format!("{LEASES}/kube-node-lease/leases"), all()),
+            ];
+            if let Some(LeaseName { namespace, name }) = lease {
+                let path = format!("{LEASES}/{namespace}/leases/{name}");
+                paths.push((Kind::Lease, path, all()));
+            }
+            paths
+        }
+        Scope::Node(node) => {
+            let events = format!("involvedObject.kind=Node,involvedObject.name={node}");
+            vec![
+                (Kind::Node, format!("/api/v1/nodes/{node}"), all()),
+                (Kind::Pod, "/api/v1/pods".to_owned(), format!("spec.nodeName={node}")),
+                (Kind::Job, "/apis/batch/v1/jobs".to_owned(), all()),
+                (Kind::Namespace, "/api/v1/namespaces".to_owned(), all()),
+                (Kind::Lease, format!("{LEASES}/kube-node-lease/leases/{node}"), all()),
+                (Kind::Event, "/api/v1/namespaces/default/events".to_owned(), events),
+            ]
+        }
+    }
+}
+
+/// The objects at a path, page by page, with their kind; none if they may not be read.
+async fn list(
+    client: &kube::Client,
+    kind: Kind,
+    path: &str,
+    selector: &str,
+) -> Result<Option<Vec<Value>>, SourceError> {
+    let (mut objects, mut next) = (Vec::new(), String::new());
+    loop {
+        let more = if next.is_empty() { String::new() } else { format!("&continue={next}") };
+        let selector = if selector.is_empty() {
+            String::new()
+        } else {
+            format!("&fieldSelector={}", selector.replace('=', "%3D").replace(',', "%2C"))
+        };
+        let uri = format!("{path}?limit={PAGE}{selector}{more}");
+        let request = http::Request::get(&uri).body(Vec::new());
+        let request = request.map_err(|error| api(path, kube::Error::HttpError(error)))?;
+        let mut page = match client.request::<Value>(request).await {
+            Ok(page) => page,
+            Err(error) => return unread(path, error),
+        };
+        match page["items"].take() {
+            Value::Array(items) => objects.extend(items),
+            // A single object.
+            _ => objects.push(page.clone()),
+        }
+        match page["metadata"]["continue"].take() {
+            Value::String(token) if !token.is_empty() => next = token,
+            _ => break,
+        }
+    }
+    for object in &mut objects {
+        object["kind"] = kind.name().into();
+    }
+    Ok(Some(objects))
+}
+
+/// What is not there is nothing; what is forbidden is not known.
+fn unread(path: &str, error: kube::Error) -> Result<Option<Vec<Value>>, SourceError> {
+    let code = match &error {
+        kube::Error::Api(status) => status.code,
+        _ => 0,
+    };
+    match code {
+        404 => Ok(Some(Vec::new())),
+        403 => Ok(None),
+        _ => Err(api(path, error)),
+    }
+}
+
+fn api(path: &str, error: kube::Error) -> SourceError {
+    SourceError::Api(format!("get {path}"), Box::new(error))
+}
+
+/// Asks the agent through the API server, which few people may.
+pub(crate) async fn metrics(client: &kube::Client, pod: &AgentPod) -> AgentSaid {
+    let AgentPod { namespace, name } = pod;
+    let path = format!("/api/v1/namespaces/{namespace}/pods/{name}:{AGENT_PORT}/proxy/metrics");
+    let request = http::Request::get(path).body(Vec::new()).expect("a path must make a request");
+    match timeout(ASK_MAX, client.request_text(request)).await {
+        Ok(Ok(text)) => AgentSaid::Metrics(text),
+        Ok(Err(error)) => {
+            let failure = classify(error);
+            AgentSaid::Nothing(match failure.kind {
+                FailureKind::Forbidden => "get of pods/proxy is forbidden".to_owned(),
+                _ => failure.message,
+            })
+        }
+        Err(_) => AgentSaid::Nothing(format!("no answer within {} s", ASK_MAX.as_secs())),
+    }
+}

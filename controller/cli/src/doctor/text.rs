@@ -1,0 +1,84 @@
+//! Findings and reports as text for a terminal.
+
+use controller_core::doctor::{Finding, NodeReport};
+use jiff::Timestamp;
+
+const TITLES: [&str; 3] = ["SUBJECT", "SINCE", "PROBLEM"];
+
+/// The table of findings, and what could not be judged.
+pub(crate) fn findings(found: &[Finding], not_judged: &[String], now: Timestamp) -> String {
+    let mut lines = table(found, now);
+    if found.is_empty() {
+        lines.push("nothing found".to_owned());
+    }
+    if !not_judged.is_empty() {
+        lines.push(String::new());
+        lines.extend(not_judged.iter().map(|line| format!("not judged: {line}")));
+    }
+    lines.join("\n")
+}
+
+/// The report on a node.
+pub(crate) fn node(report: &NodeReport, now: Timestamp) -> String {
+    let mut lines = vec![format!("{:<10} {:<7} FOUND", "CHECK", "VERDICT")];
+    for check in &report.checks {
+        lines.push(format!("{:<10} {:<7} {}", check.name, check.verdict.as_str(), check.found));
+        lines.extend(check.remedy.iter().map(|remedy| format!("{:<18} -> {remedy}", "")));
+    }
+    lines.push(String::new());
+    if !report.findings.is_empty() {
+        lines.extend(table(&report.findings, now));
+        lines.push(String::new());
+    }
+    lines.push(
+        "the node itself knows whether its kubelet's lock, delay and runtime are sane:".into(),
+    );
+    lines.push(format!("  {}", report.on_node));
+    lines.push(format!("verdict: {}", report.verdict.as_str()));
+    lines.join("\n")
+}
+
+fn table(found: &[Finding], now: Timestamp) -> Vec<String> {
+    if found.is_empty() {
+        return Vec::new();
+    }
+    let ages: Vec<String> = found.iter().map(|each| age(each.since, now)).collect();
+    let widest = |texts: &mut dyn Iterator<Item = usize>, title: &str| {
+        texts.max().unwrap_or(0).max(title.len())
+    };
+    let first = widest(&mut found.iter().map(|each| each.subject.len()), TITLES[0]);
+    let second = widest(&mut ages.iter().map(String::len), TITLES[1]);
+    let mut lines = vec![format!("{:first$}  {:second$}  {}", TITLES[0], TITLES[1], TITLES[2])];
+    for (each, age) in found.iter().zip(&ages) {
+        lines.push(format!("{:first$}  {age:second$}  {}", each.subject, each.problem));
+        let remedies = each.remedies.iter();
+        lines.extend(remedies.map(|remedy| format!("{:first$}  {:second$}  -> {remedy}", "", "")));
+    }
+    lines
+}
+
+/// As kubectl shows ages: the largest unit that makes two or more.
+fn age(since: Option<Timestamp>, now: Timestamp) -> String {
+    let Some(since) = since else { return "-".to_owned() };
+    let seconds = now.duration_since(since).as_secs().max(0);
+    let units = [(86_400, "d"), (3_600, "h"), (60, "m")];
+    let unit = units.iter().find(|(size, _)| seconds >= 2 * size);
+    unit.map_or_else(|| format!("{seconds}s"), |(size, name)| format!("{}{name}", seconds / size))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_are_short() {
+        let now = Timestamp::from_second(1_000_000).expect("must be a time");
+        let table = [(0, "0s"), (119, "119s"), (120, "2m"), (7_199, "119m"), (200_000, "2d")];
+        for (seconds, expected) in table {
+            let since = Timestamp::from_second(1_000_000 - seconds).ok();
+            assert_eq!(age(since, now), expected);
+        }
+        assert_eq!(age(None, now), "-");
+        assert_eq!(age(now.checked_add(jiff::SignedDuration::from_secs(9)).ok(), now), "0s");
+    }
+}

@@ -1,0 +1,80 @@
+//! `kubectl epilogue doctor` as its user runs it, on a dump.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+const DUMP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doctor/dump.yaml");
+
+/// Runs it at a fixed time.
+fn doctor(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_kubectl-epilogue"))
+        .args(["doctor", "--at=2026-11-21T12:00:00Z"])
+        .args(arguments)
+        .output()
+        .expect("the program must be startable")
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn a_dump_is_judged_as_a_table() {
+    let output = doctor(&["--filename", DUMP]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(text(&output), include_str!("doctor/findings.txt"), "{}", text(&output));
+}
+
+#[test]
+fn a_dump_is_judged_for_machines() {
+    let output = doctor(&["--filename", DUMP, "-o", "json"]);
+    let answer: Value = serde_json::from_str(&text(&output)).expect("must be JSON");
+    let found = answer["findings"].as_array().expect("must be a list");
+    let of = |field: &str| found.iter().map(|each| each[field].clone()).collect::<Vec<_>>();
+    assert_eq!(of("rule"), ["stuck-pod", "leftover-finalizer", "unserved-job"]);
+    let subjects = ["pod/work/stuck-x7k2p", "pod/work/left-9qz4d", "job/work/typo"];
+    assert_eq!(of("subject"), subjects);
+    assert_eq!(found[0]["since"], "2026-11-21T10:05:30Z");
+    assert_eq!(answer["not_judged"].as_array().map(Vec::len), Some(2), "{answer:#}");
+}
+
+#[test]
+fn another_namespace_has_nothing_to_find() {
+    let output = doctor(&["--filename", DUMP, "--namespace=other"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    assert!(text(&output).starts_with("nothing found\n"), "{}", text(&output));
+}
+
+#[test]
+fn a_node_of_a_dump_is_reported_with_the_pods_on_it() {
+    let output = doctor(&["silent", "--filename", DUMP]);
+    assert_eq!(output.status.code(), Some(1));
+    let text = text(&output);
+    for words in [
+        "ready      fail    Ready=Unknown since 2026-11-21T10:00:00Z",
+        "agent      fail    there is none",
+        "pod/work/stuck-x7k2p",
+        "  as root on silent: epilogue-agent check\n",
+        "verdict: fail",
+    ] {
+        assert!(text.contains(words), "{words:?} must be in {text}");
+    }
+    assert!(!text.contains("left-9qz4d"), "{text}");
+}
+
+#[test]
+fn who_asks_wrongly_is_told_so_with_another_code() {
+    let table: [(&[&str], &str); 4] = [
+        (&["--filename", "/does/not/exist"], "cannot read /does/not/exist"),
+        (&["nobody", "--filename", DUMP], "there is no node nobody"),
+        (&["--controller-lease=x", "--filename", DUMP], "give NAMESPACE/NAME"),
+        (&["-A", "-n", "work"], "cannot be used with"),
+    ];
+    for (arguments, words) in table {
+        let output = doctor(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(error.contains(words), "{arguments:?}: {error}");
+    }
+}
