@@ -23,10 +23,7 @@ const WORKLOADS: [&str; 3] = ["Deployment", "DaemonSet", "PodDisruptionBudget"];
 
 /// Applies namespace, service accounts and RBAC. Applying them again changes nothing.
 pub async fn apply_rights(client: &kube::Client) -> Result<(), LabError> {
-    let manifests = manifests().map_err(|source| LabError::Document {
-        what: "a manifest in deploy/".to_owned(),
-        source: source.into(),
-    })?;
+    let manifests = manifests().map_err(unreadable)?;
     for manifest in &manifests {
         let types = types(manifest);
         if !WORKLOADS.contains(&types.kind.as_str()) {
@@ -34,6 +31,14 @@ pub async fn apply_rights(client: &kube::Client) -> Result<(), LabError> {
         }
     }
     Ok(())
+}
+
+/// The agents' DaemonSet, as it is in the base.
+pub fn daemon_set() -> Result<Value, LabError> {
+    let manifests = manifests().map_err(unreadable)?;
+    let is_it =
+        |object: &Value| object["kind"] == "DaemonSet" && object["metadata"]["name"] == AGENT;
+    Ok(manifests.into_iter().find(is_it).expect("the base must have the agents' DaemonSet"))
 }
 
 /// Applies the admission policies. Applying it again changes nothing.
@@ -47,6 +52,15 @@ pub async fn apply_policy(client: &kube::Client) -> Result<(), LabError> {
         apply(client, &types(object), object).await?;
     }
     Ok(())
+}
+
+/// Applies one object.
+pub async fn apply_object(client: &kube::Client, object: &Value) -> Result<(), LabError> {
+    apply(client, &types(object), object).await
+}
+
+fn unreadable(source: epilogue_deploy::ManifestError) -> LabError {
+    LabError::Document { what: "a manifest in deploy/".to_owned(), source: source.into() }
 }
 
 async fn apply(client: &kube::Client, types: &TypeMeta, object: &Value) -> Result<(), LabError> {

@@ -15,6 +15,7 @@ pub mod error;
 pub mod eventually;
 pub mod install;
 pub mod kubeconfig;
+pub mod login1;
 pub mod namespace;
 pub mod network;
 pub mod node_table;

@@ -17,11 +17,13 @@ pub(crate) struct Arguments {
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     prepare::run().await?;
     build::debug("epilogue-controller").await?;
+    build::debug("epilogue-agent").await?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    eprintln!("starting etcd and kube-apiserver …");
+    eprintln!("starting etcd, kube-apiserver and kube-scheduler …");
     let options =
         Options::new(Name::FirstFree("demo".to_owned())).controller_manager(QUIET_CONTROLLERS);
+    let options = options.scheduler();
     let control_plane = ControlPlane::start(options).await?;
     let setup = Setup::debug(&control_plane.dir().join("controller"));
     let outcome = tokio::select! {

@@ -1,11 +1,14 @@
 //! The main job, live: Jobs of every kind on a real API, run by our controller on simulated
-//! nodes. This file is the story; `jobs` are its Jobs, `table` draws them.
+//! nodes, one of which our agent sees to its end. This file is the story; `jobs` are its Jobs,
+//! `host` is the node's logind with the agent, `table` draws the Jobs.
 
+mod host;
 mod jobs;
 mod table;
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal as _;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -16,7 +19,9 @@ use tokio::time::Instant;
 
 use crate::cluster::Cluster;
 use crate::controller::{Controller, Setup};
+use crate::eventually::observe_until;
 use crate::nodes::{self, SimulatedNodes};
+use crate::vm::{Seen, Watcher};
 
 use jobs::Scene;
 use table::{Row, Screen};
@@ -26,22 +31,33 @@ const NAMESPACE: &str = "demo";
 const REFRESH: Duration = Duration::from_millis(250);
 /// Longest time that the Jobs may take; they need about half a minute.
 const LENGTH_MAX: Duration = Duration::from_secs(100);
+/// The watch may be behind the node.
+const TOLD_WITHIN: Duration = Duration::from_secs(2);
 
 /// Runs the story on this cluster. The control plane must be the demo's own.
 pub async fn play(cluster: &Cluster, setup: &Setup) -> anyhow::Result<()> {
     let client = cluster.admin_client().await?;
     let controller = Controller::start(cluster, setup).await?;
-    let options =
-        nodes::Options { nodes: 3, name_prefix: "node".to_owned(), ..nodes::Options::default() };
+    // The reference's scheduler binds: it heeds the taint of a node that goes.
+    let options = nodes::Options {
+        nodes: 3,
+        name_prefix: "node".to_owned(),
+        bind: false,
+        ..nodes::Options::default()
+    };
     let nodes = SimulatedNodes::start(client.clone(), options).await?;
     create_namespace(&client).await?;
     let scenes = jobs::scenes();
-    println!("\nThree simulated nodes; our controller under its own service account. The Jobs:\n");
+    println!(
+        "\nThree simulated nodes; our controller and, on the node that goes, our agent, each under \
+         its own service account. The Jobs:\n"
+    );
     for scene in &scenes {
         println!("  {:<12} {}", scene.name, scene.shows);
     }
     println!();
-    let outcome = Box::pin(watch(&client, &nodes, &scenes)).await;
+    let stage = Stage { cluster, client: &client, nodes: &nodes, dir: &setup.dir };
+    let outcome = Box::pin(watch(&stage, &scenes)).await;
     let log = controller.log().display().to_string();
     nodes.stop().await?;
     controller.stop().await;
@@ -49,12 +65,17 @@ pub async fn play(cluster: &Cluster, setup: &Setup) -> anyhow::Result<()> {
     summarize(&scenes, &rows)
 }
 
-/// Draws the Jobs until all of them are finished; shuts a node down and deletes a pod meanwhile.
-async fn watch(
-    client: &kube::Client,
-    nodes: &SimulatedNodes,
-    scenes: &[Scene],
-) -> anyhow::Result<Vec<Row>> {
+/// Where it plays.
+struct Stage<'a> {
+    cluster: &'a Cluster,
+    client: &'a kube::Client,
+    nodes: &'a SimulatedNodes,
+    dir: &'a Path,
+}
+
+/// Draws the Jobs until all of them are finished; powers a node off and deletes a pod meanwhile.
+async fn watch(stage: &Stage<'_>, scenes: &[Scene]) -> anyhow::Result<Vec<Row>> {
+    let client = stage.client;
     let mut screen = Screen::new(std::io::stdout().is_terminal());
     let begun = Instant::now();
     let mut acts = Acts::default();
@@ -69,7 +90,7 @@ async fn watch(
             begun.elapsed() < LENGTH_MAX,
             "not all Jobs finished within {LENGTH_MAX:?}"
         );
-        Box::pin(acts.play(client, nodes, scenes, &mut screen)).await?;
+        Box::pin(acts.play(stage, scenes, &mut screen)).await?;
         tokio::time::sleep(REFRESH).await;
     }
 }
@@ -98,18 +119,18 @@ struct Acts {
 impl Acts {
     async fn play(
         &mut self,
-        client: &kube::Client,
-        nodes: &SimulatedNodes,
+        stage: &Stage<'_>,
         scenes: &[Scene],
         screen: &mut Screen,
     ) -> anyhow::Result<()> {
+        let client = stage.client;
         if !self.node_was_shut_down
             && let Some(pod) = running_pod(client, jobs::DISRUPTED).await?
             && let Some(node) = pod.spec.as_ref().and_then(|spec| spec.node_name.clone())
         {
             self.node_was_shut_down = true;
-            screen.tell(&format!("{node} shuts down: its pods fail with DisruptionTarget"));
-            nodes.shutdown(&node).await?;
+            let pod = pod.metadata.name.unwrap_or_default();
+            power_off(stage, &node, &pod, screen).await?;
             create(client, scenes, |scene| scene.name != jobs::DISRUPTED).await?;
         }
         if !self.pod_was_deleted
@@ -122,6 +143,37 @@ impl Acts {
         }
         Ok(())
     }
+}
+
+/// A node goes as a real one does: its logind announces it and waits for the agent's lock. What
+/// the agent does with the time is in the API when the lock is given back; then the node is silent.
+async fn power_off(
+    stage: &Stage<'_>,
+    node: &str,
+    pod: &str,
+    screen: &mut Screen,
+) -> anyhow::Result<()> {
+    let host = host::Host::start(stage.cluster, &stage.dir.join("hosts"), node).await?;
+    let watcher = Watcher::start(stage.client.clone(), NAMESPACE, &stage.dir.join("hosts")).await?;
+    screen.tell(&format!("{node}: the agent holds a delay lock of logind; now it is powered off"));
+    let begun = Instant::now();
+    host.power_off().await?;
+    let held = begun.elapsed();
+    stage.nodes.vanish(node).await?;
+    let told = |seen: &Option<Seen>| {
+        seen.as_ref().is_some_and(|seen| seen.is_terminal() && seen.is_disrupted())
+    };
+    let observe = async || watcher.history(pod).into_iter().rfind(Seen::is_terminal);
+    let Ok(Some(seen)) = observe_until(TOLD_WITHIN, observe, told).await else {
+        anyhow::bail!("{pod} has no end in the API: {:?}", watcher.history(pod));
+    };
+    let (_, reason) = seen.disruption.unwrap_or_default();
+    screen.tell(&format!(
+        "{node} is off, {:.1} s later; {pod} is {}, DisruptionTarget {reason}",
+        held.as_secs_f64(),
+        seen.phase
+    ));
+    Ok(())
 }
 
 async fn running_pod(client: &kube::Client, job: &str) -> anyhow::Result<Option<Pod>> {

@@ -12,5 +12,6 @@ mod stage;
 
 pub use outcome::{Outcome, Row, render};
 pub use pods::ROLES;
-pub use scenario::{Case, Scenario, play};
-pub use stage::Install;
+pub use scenario::{AGENT_FLAGS, Case, Scenario, play};
+
+pub use crate::vm::agent::Install;

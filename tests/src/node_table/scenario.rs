@@ -7,8 +7,9 @@ use anyhow::Context as _;
 
 use super::outcome::Outcome;
 use super::pods::ROLES;
-use super::stage::{Install, Stage};
+use super::stage::Stage;
 use crate::observe_until;
+use crate::vm::agent::Install;
 use crate::vm::{Kit, KubeletConfig, Seen};
 
 /// An emulated machine with a graceful shutdown of a minute and a half.
@@ -21,6 +22,14 @@ const SETTLED_WITHIN: Duration = Duration::from_secs(100);
 /// pod that leaves 2 s after its SIGTERM.
 const REGULAR_SECONDS: u32 = 40;
 const CRITICAL_SECONDS: u32 = 15;
+
+/// What the agent is told: the same periods as the kubelet, and to end every pod that it may.
+pub const AGENT_FLAGS: [&str; 4] = [
+    "--shutdown-grace-period=55s",
+    "--shutdown-grace-period-critical-pods=15s",
+    "--bare-pods=deadline-lever",
+    "--priority-max=2147483647",
+];
 
 /// A way to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,7 +113,8 @@ pub async fn play(kit: &Kit, case: Case) -> anyhow::Result<Outcome> {
     if case.graceful {
         kubelet = kubelet.graceful_shutdown(REGULAR_SECONDS + CRITICAL_SECONDS, CRITICAL_SECONDS);
     }
-    let mut stage = Stage::set(kit, &kubelet).await?;
+    let mut stage =
+        Stage::set(kit, &kubelet, case.agent.map(|agent| (agent, &AGENT_FLAGS[..]))).await?;
     stage.fill().await?;
     let ended = end(&mut stage, case).await.with_context(|| case.to_string())?;
     stage.settle(ended, SETTLED_WITHIN).await?;

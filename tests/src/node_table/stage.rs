@@ -13,20 +13,15 @@ use kube::api::{ListParams, PostParams};
 
 use super::pods::{self, NAMESPACE, NEVER_RUN, ROLES};
 use crate::control_plane::flags::ALL_CONTROLLERS;
+use crate::vm::agent::{self, Install};
 use crate::vm::{Boot, Kit, KubeletConfig, Node, Seen, Watcher};
 use crate::{ControlPlane, Options, observe_until};
 
 /// Five times what an emulated machine takes for a dozen pods.
 const RUNNING_WITHIN: Duration = Duration::from_mins(6);
 
-/// How the agent came onto the node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Install {
-    /// As a service of the host.
-    Host,
-    /// As a DaemonSet's pod.
-    DaemonSet,
-}
+/// The node.
+const NODE: &str = "vm-1";
 
 /// A node with its pods.
 pub(super) struct Stage {
@@ -40,7 +35,11 @@ pub(super) struct Stage {
 
 impl Stage {
     /// Starts everything; the pods of the roles run.
-    pub(super) async fn set(kit: &Kit, kubelet: &KubeletConfig) -> anyhow::Result<Self> {
+    pub(super) async fn set(
+        kit: &Kit,
+        kubelet: &KubeletConfig,
+        install: Option<(Install, &[&str])>,
+    ) -> anyhow::Result<Self> {
         let options = Options::unique("table")
             .controller_manager(ALL_CONTROLLERS)
             .controller_manager_flag("--node-monitor-grace-period=20s")
@@ -48,9 +47,15 @@ impl Stage {
         let control_plane = ControlPlane::start(options).await?;
         let client = control_plane.admin_client().await?;
         let cluster = control_plane.cluster();
-        let node =
-            Node::start(kit, cluster, control_plane.dir(), "vm-1", Boot::Snapshot, kubelet).await?;
+        let dir = control_plane.dir();
+        if let Some((install, _)) = install {
+            agent::prepare(install, dir, NODE).await?;
+        }
+        let node = Node::start(kit, cluster, dir, NODE, Boot::Snapshot, kubelet).await?;
         eprintln!("its files: {}", node.machine().dir().display());
+        if let Some((install, flags)) = install {
+            agent::install(install, &node, cluster, flags).await?;
+        }
         let watcher = Watcher::start(client.clone(), NAMESPACE, node.machine().dir()).await?;
         let originals = BTreeMap::new();
         Ok(Self { control_plane, node, watcher, client, originals })

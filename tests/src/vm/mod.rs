@@ -5,6 +5,7 @@
 //! a control plane, [`Watcher`] keeps what the API said of its pods over time.
 
 pub mod accelerator;
+pub mod agent;
 mod disk;
 pub mod error;
 pub mod kit;

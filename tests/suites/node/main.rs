@@ -2,6 +2,7 @@
 //! and the kubelet do when a node ends is what the agent's design rests on; the outcomes are
 //! listed in tests/node/README.md.
 
+mod agent;
 mod external_failed;
 mod levers;
 mod logind;

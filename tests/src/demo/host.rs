@@ -1,0 +1,95 @@
+//! The host of a simulated node: its logind on a bus of its own, and our agent, the real program,
+//! which talks to that logind, to the API under its own service account, and to nothing else.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use k8s_openapi::api::authentication::v1::BoundObjectReference;
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+
+use crate::cluster::Cluster;
+use crate::eventually::observe_until;
+use crate::install::{AGENT, AGENTS_NAMESPACE};
+use crate::kubeconfig;
+use crate::login1::Login1;
+use crate::paths::workspace_root;
+use crate::process::{Process, Program};
+
+const READY_WITHIN: Duration = Duration::from_secs(20);
+const STOP_GRACE: Duration = Duration::from_secs(5);
+
+/// A host that runs.
+pub(super) struct Host {
+    login1: Login1,
+    agent: Process,
+}
+
+/// Where the agent is built.
+fn agent_binary() -> PathBuf {
+    workspace_root().join("target/debug/epilogue-agent")
+}
+
+impl Host {
+    /// Starts logind and the agent of `node`, with their files in `dir`, and waits until the agent
+    /// holds its lock.
+    pub(super) async fn start(cluster: &Cluster, dir: &Path, node: &str) -> anyhow::Result<Self> {
+        let root = dir.join(node);
+        let boot_id = root.join("proc/sys/kernel/random/boot_id");
+        std::fs::create_dir_all(boot_id.parent().unwrap_or(&root)).context("make the host")?;
+        std::fs::write(&boot_id, format!("{:032x}\n", rand::random::<u128>()))?;
+        let login1 = Login1::start(&root).await?;
+        let kubeconfig = root.join("agent.kubeconfig");
+        write_kubeconfig(cluster, node, &kubeconfig).await?;
+        let args = [
+            "run".to_owned(),
+            format!("--node-name={node}"),
+            format!("--kubeconfig={}", kubeconfig.display()),
+            format!("--root={}", root.display()),
+            format!("--bus-address={}", login1.address()),
+            "--shutdown-grace-period=20s".to_owned(),
+            "--shutdown-grace-period-critical-pods=5s".to_owned(),
+            // A simulated kubelet has neither of these.
+            "--runtime-endpoint=".to_owned(),
+            "--kubelet-healthz-address=".to_owned(),
+            "--kubelet-address=".to_owned(),
+            "--metrics-bind-address=0".to_owned(),
+            "--log-format=text".to_owned(),
+        ];
+        let log = root.join("agent.log");
+        let program = Program::new(AGENT, &agent_binary(), args, &log);
+        let mut agent = Process::spawn_program(&program)?;
+        let observe = async || login1.holders();
+        let held = |holders: &Vec<String>| holders.iter().any(|holder| holder == AGENT);
+        tokio::select! {
+            ended = agent.ended() => return Err(ended.into()),
+            seen = observe_until(READY_WITHIN, observe, held) => {
+                seen.map_err(|_| anyhow::anyhow!("the agent takes no lock: {}", log.display()))?;
+            }
+        }
+        Ok(Self { login1, agent })
+    }
+
+    /// Powers it off, as far as logind goes: returns when nothing delays it any more.
+    pub(super) async fn power_off(self) -> anyhow::Result<()> {
+        self.login1.shut_down().await?;
+        self.agent.stop(STOP_GRACE).await;
+        Ok(())
+    }
+}
+
+/// A token bound to the node, as a service of the host has it.
+async fn write_kubeconfig(cluster: &Cluster, node: &str, path: &Path) -> anyhow::Result<()> {
+    let nodes: Api<Node> = Api::all(cluster.admin_client().await?);
+    let bound_to = BoundObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Node".to_owned()),
+        name: Some(node.to_owned()),
+        uid: nodes.get(node).await?.metadata.uid,
+    };
+    let token = cluster.bound_token(AGENTS_NAMESPACE, AGENT, Some(bound_to)).await?;
+    let admin = kubeconfig::read(cluster.kubeconfig_path())?;
+    kubeconfig::write(path, &kubeconfig::with_token(admin, &token))?;
+    Ok(())
+}

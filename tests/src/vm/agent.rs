@@ -1,0 +1,189 @@
+//! Our agent on a node, installed as a user would from the files of `deploy/`: as a service of the
+//! host, or as the DaemonSet's pod. Build and installation only; what it does is its own.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use k8s_openapi::api::authentication::v1::BoundObjectReference;
+use k8s_openapi::api::core::v1;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use kube::config::AuthInfo;
+use serde_json::{Value, json};
+use tokio::process::Command;
+
+use super::disk;
+use super::error::VmError;
+use super::node::Node;
+use super::record::NODES;
+use crate::cluster::Cluster;
+use crate::error::LabError;
+use crate::eventually::observe_until;
+use crate::install::{self, AGENT, AGENTS_NAMESPACE};
+use crate::kubeconfig;
+use crate::paths::workspace_root;
+use crate::process::Program;
+
+/// How the agent came onto the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Install {
+    /// As a service of the host.
+    Host,
+    /// As a DaemonSet's pod.
+    DaemonSet,
+}
+
+/// Five times what an emulated machine takes.
+const READY_WITHIN: Duration = Duration::from_mins(3);
+
+/// Names a static agent that was built elsewhere; then none is built.
+pub const AGENT_ENV: &str = "EPILOGUE_LAB_AGENT";
+
+/// The unit's file.
+const UNIT: &str = "epilogue-agent.service";
+
+/// By this label of a node the DaemonSet leaves it out.
+const PLACED_LABEL: &str = "epilogue.dev/agent";
+
+/// The agent as one static file, built if it is not there: the image's libc is older than that of
+/// the machine that builds.
+pub async fn program() -> Result<PathBuf, LabError> {
+    if let Some(given) = std::env::var_os(AGENT_ENV) {
+        return Ok(given.into());
+    }
+    let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let failed = |source| LabError::Spawn { program: "cargo".into(), source };
+    let status = Command::new(&cargo)
+        .args(["build", "--quiet", "--package", "epilogue-agent", "--target", &target])
+        .current_dir(workspace_root())
+        .env("RUSTFLAGS", "-C target-feature=+crt-static")
+        // Several times faster where instructions are emulated.
+        .env("CARGO_PROFILE_DEV_OPT_LEVEL", "1")
+        .stdin(Stdio::null())
+        .status()
+        .await
+        .map_err(failed)?;
+    if !status.success() {
+        return Err(LabError::Cargo(status));
+    }
+    let target_dir = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
+    Ok(workspace_root().join(target_dir).join(target).join("debug/epilogue-agent"))
+}
+
+/// Puts the agent's files where [`Node::start`] finds them for the node's disk; to be called
+/// before it.
+pub async fn prepare(install: Install, lab_dir: &Path, node: &str) -> Result<(), VmError> {
+    let dir = lab_dir.join(NODES).join(node);
+    let files = dir.join("payload/agent");
+    std::fs::create_dir_all(&files).map_err(LabError::file("create", &files))?;
+    let (program, deploy) = (program().await?, workspace_root().join("deploy"));
+    match install {
+        Install::Host => {
+            let unit = deploy.join("systemd").join(UNIT);
+            for (source, name) in [(program, AGENT), (unit, UNIT)] {
+                std::fs::copy(&source, files.join(name)).map_err(LabError::file("copy", source))?;
+            }
+        }
+        Install::DaemonSet => {
+            let image = image(&install::daemon_set()?);
+            let archive = files.join("image.tar").into_os_string();
+            let arguments = [archive, image.into(), program.into_os_string()];
+            let pack =
+                Program::new("pack", &deploy.join("image/pack"), arguments, &dir.join("pack.log"));
+            disk::run_program(&pack).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Installs it on a node that runs and was prepared, and waits until it is ready.
+pub async fn install(
+    install: Install,
+    node: &Node,
+    cluster: &Cluster,
+    flags: &[&str],
+) -> Result<(), VmError> {
+    install::apply_rights(&cluster.admin_client().await?).await?;
+    match install {
+        Install::Host => host_service(node, cluster, flags).await?,
+        Install::DaemonSet => daemon_set(node, cluster, flags).await?,
+    }
+    ready(node).await
+}
+
+/// As `deploy/systemd/README.md` says.
+async fn host_service(node: &Node, cluster: &Cluster, flags: &[&str]) -> Result<(), VmError> {
+    let nodes: Api<v1::Node> = Api::all(cluster.admin_client().await?);
+    let label = json!({"metadata": {"labels": {PLACED_LABEL: "host"}}});
+    let object = nodes.patch(node.name(), &PatchParams::default(), &Patch::Merge(label)).await;
+    let bound_to = BoundObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Node".to_owned()),
+        name: Some(node.name().to_owned()),
+        uid: object.map_err(LabError::api("label the node"))?.metadata.uid,
+    };
+    let token = cluster.bound_token(AGENTS_NAMESPACE, AGENT, Some(bound_to)).await?;
+    let mut kubeconfig = kubeconfig::read(cluster.kubeconfig_path())?;
+    for user in &mut kubeconfig.auth_infos {
+        let token_file = Some("/etc/epilogue/token".to_owned());
+        user.auth_info = Some(AuthInfo { token_file, ..AuthInfo::default() });
+    }
+    let text = serde_json::to_string(&kubeconfig).expect("a kubeconfig must be JSON");
+    // QEMU's network leads this address to the loopback of this machine.
+    let text = text.replace("https://127.0.0.1:", "https://10.0.2.2:");
+    for (file, content) in [("token", &token), ("agent.kubeconfig", &text)] {
+        let put = format!("umask 077 && mkdir -p /etc/epilogue && cat > /etc/epilogue/{file}");
+        node.machine().shell().run_with(&put, content.as_bytes()).await?;
+    }
+    let unit = format!(
+        "install -m 755 /opt/run/agent/{AGENT} /usr/local/bin/ && \
+         install -m 644 /opt/run/agent/{UNIT} /etc/systemd/system/ && \
+         printf 'NODE_NAME={}\nEPILOGUE_AGENT_FLAGS={}\n' > /etc/epilogue/agent.env && \
+         systemctl daemon-reload && systemctl enable --now --quiet {UNIT}",
+        node.name(),
+        flags.join(" "),
+    );
+    node.run(&unit).await.map(drop)
+}
+
+/// The base with an overlay's arguments; the image comes by hand, where a registry would be.
+async fn daemon_set(node: &Node, cluster: &Cluster, flags: &[&str]) -> Result<(), VmError> {
+    let mut set = install::daemon_set()?;
+    let image = image(&set);
+    let import = format!(
+        "ctr -n k8s.io images import /opt/run/agent/image.tar && \
+         ctr -n k8s.io images label docker.io/library/{image} io.cri-containerd.pinned=pinned"
+    );
+    node.run(&import).await?;
+    let arguments = set["spec"]["template"]["spec"]["containers"][0]["args"].as_array_mut();
+    arguments
+        .expect("the DaemonSet's container must have arguments")
+        .extend(flags.iter().map(|flag| json!(flag)));
+    install::apply_object(&cluster.admin_client().await?, &set).await?;
+    Ok(())
+}
+
+fn image(set: &Value) -> String {
+    let image = set["spec"]["template"]["spec"]["containers"][0]["image"].as_str();
+    image.expect("the DaemonSet's container must have an image").to_owned()
+}
+
+/// Waits until it says so itself: it holds its lock, and knows the node's pods.
+async fn ready(node: &Node) -> Result<(), VmError> {
+    let ask = "systemd-inhibit --list --no-legend; \
+               busybox wget -qO- http://127.0.0.1:9465/readyz 2>&1 && echo READY";
+    let observe = async || match node.machine().shell().try_run(ask, &[]).await {
+        Ok(output) => String::from_utf8_lossy(&output.stdout).into_owned(),
+        Err(error) => error.to_string(),
+    };
+    let is_ready = |said: &String| said.contains(AGENT) && said.ends_with("READY\n");
+    let seen = observe_until(READY_WITHIN, observe, is_ready).await;
+    seen.map(drop).map_err(|last| VmError::Late {
+        what: format!("the agent on {} is ready", node.name()),
+        within: READY_WITHIN,
+        last,
+        dir: node.machine().dir().to_owned(),
+    })
+}

@@ -1,0 +1,111 @@
+//! Our agent on a real node, installed from the files of `deploy/`: however the node ends, the API
+//! says of each pod how it ended, and a Job does not count it. The same without the agent is in
+//! tests/node/README.md; both are printed by `cargo lab node table`.
+
+use lab::node_table::{self, Case, Install, Outcome, ROLES, Row, Scenario};
+
+use crate::world::{kit, turn};
+
+/// What nobody ends: a DaemonSet's pod would come back at once.
+const LEFT: &str = "daemon";
+/// What had ended by itself.
+const DONE: &str = "done";
+
+async fn play(scenario: Scenario, graceful: bool, agent: Install) -> Outcome {
+    let _turn = turn().await;
+    let case = Case { scenario, graceful, agent: Some(agent) };
+    let outcome = node_table::play(&kit().await, case).await;
+    let outcome = outcome.unwrap_or_else(|error| panic!("{error:#}"));
+    println!("{}", node_table::render(&case.to_string(), &outcome));
+    outcome
+}
+
+/// Terminal, and a disruption did it.
+fn is_told(row: &Row) -> bool {
+    row.seen.is_terminal() && row.seen.is_disrupted()
+}
+
+/// Every pod that the disruption ended says so, and no Job whose policy ignores disruptions counts
+/// one; what had ended before keeps its own end.
+fn all_are_told(outcome: &Outcome) {
+    for (role, _) in ROLES.iter().filter(|(role, _)| ![LEFT, DONE].contains(role)) {
+        let row = outcome.row(role);
+        assert!(is_told(row), "{row:?}");
+    }
+    let done = outcome.row(DONE);
+    assert!(done.seen.phase == "Succeeded" && done.seen.disruption.is_none(), "{done:?}");
+    for role in ["job-obeys", "job-stubborn"] {
+        let row = outcome.row(role);
+        let job = row.job.as_ref().expect("a Job's row");
+        assert!(row.seen.phase == "Failed" && job.failed == 0, "{row:?}");
+        assert!(job.replacement.is_some(), "{row:?}");
+    }
+    // It was told to go and went in peace: that is a success, as the reference has it.
+    let leaves = outcome.row("job-leaves");
+    let job = leaves.job.as_ref().expect("a Job's row");
+    assert!(leaves.seen.phase == "Succeeded" && job.condition == "Complete", "{leaves:?}");
+}
+
+#[tokio::test]
+async fn poweroff_is_told_of_every_pod_by_the_agent_alone() {
+    let outcome = play(Scenario::Poweroff, false, Install::Host).await;
+    all_are_told(&outcome);
+}
+
+#[tokio::test]
+async fn poweroff_is_told_of_every_pod_beside_the_graceful_shutdown() {
+    let outcome = play(Scenario::Poweroff, true, Install::Host).await;
+    all_are_told(&outcome);
+}
+
+#[tokio::test]
+async fn poweroff_is_told_of_every_pod_by_a_daemon_sets_agent() {
+    let outcome = play(Scenario::Poweroff, false, Install::DaemonSet).await;
+    all_are_told(&outcome);
+}
+
+#[tokio::test]
+async fn poweroff_is_told_though_the_kubelet_stops_in_the_middle() {
+    let outcome = play(Scenario::KubeletStopped, false, Install::Host).await;
+    for role in ["job-obeys", "job-retries", "job-stubborn", "never", "always"] {
+        let row = outcome.row(role);
+        assert!(is_told(row), "{row:?}");
+    }
+}
+
+#[tokio::test]
+async fn agent_killed_in_the_middle_of_a_reboot_tells_the_rest_after_it() {
+    let outcome = play(Scenario::AgentKilled, false, Install::Host).await;
+    for role in ["job-obeys", "job-leaves", "job-stubborn", "never"] {
+        let row = outcome.row(role);
+        assert!(is_told(row), "{row:?}");
+    }
+    nothing_stays_of_it(&outcome);
+}
+
+#[tokio::test]
+async fn power_cut_in_the_middle_of_a_shutdown_is_told_after_the_boot() {
+    let outcome = play(Scenario::PowerCutDuring, false, Install::Host).await;
+    for role in ["job-obeys", "job-leaves", "job-stubborn", "never"] {
+        let row = outcome.row(role);
+        assert!(is_told(row), "{row:?}");
+    }
+    nothing_stays_of_it(&outcome);
+}
+
+#[tokio::test]
+async fn shutdown_that_logind_forgets_leaves_no_mark_on_what_lives_on() {
+    let outcome = play(Scenario::Forgotten, false, Install::Host).await;
+    for row in &outcome.rows {
+        assert!(row.seen.is_terminal() || row.seen.gone || !row.seen.is_disrupted(), "{row:?}");
+    }
+    nothing_stays_of_it(&outcome);
+}
+
+/// The node takes pods again, and no pod that lives is marked.
+fn nothing_stays_of_it(outcome: &Outcome) {
+    assert!(outcome.node == "True" && outcome.taints.is_empty(), "{outcome:?}");
+    for row in outcome.rows.iter().filter(|row| !row.seen.is_terminal() && !row.seen.gone) {
+        assert!(!row.seen.is_disrupted(), "{row:?}");
+    }
+}
