@@ -4,6 +4,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::{HeaderMap, Response, header};
 use hyper::body::Incoming;
@@ -15,7 +16,10 @@ use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 use tower::{BoxError, ServiceBuilder};
 
-use crate::link::{ConnectError, Link, Target};
+use crate::link::{ConnectError, Link, Target, Took};
+
+/// A reply that took longer tells an older time than it seems to.
+const FRESH_MAX: Duration = Duration::from_millis(400);
 
 /// Told the API server's clock whenever a reply carries it.
 pub type OnServerTime = Arc<dyn Fn(Timestamp) + Send + Sync>;
@@ -50,7 +54,9 @@ impl LinkedClient {
             .option_layer(auth)
             .layer(headers)
             .map_response(move |reply: Response<Incoming>| {
-                if let Some(time) = server_time(reply.headers()) {
+                let took = reply.extensions().get::<Took>();
+                let fresh = took.is_some_and(|took| took.0 <= FRESH_MAX);
+                if let Some(time) = server_time(reply.headers()).filter(|_| fresh) {
                     on_time(time);
                 }
                 reply

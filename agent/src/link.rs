@@ -71,6 +71,10 @@ struct Line {
     heard: Heard,
 }
 
+/// How long a reply took to begin, noted on it.
+#[derive(Clone, Copy, Debug)]
+pub struct Took(pub Duration);
+
 /// Watches over a request: dropped without a reply, it may condemn the connection.
 struct Unanswered {
     shared: Arc<Shared>,
@@ -105,8 +109,11 @@ impl Link {
     async fn send(self, request: Request<Body>) -> Result<Response<Incoming>, BoxError> {
         let mut line = self.shared.line().await?;
         let mut guard = Unanswered::new(&self.shared, &line);
-        let reply = line.sender.send_request(request).await;
+        let mut reply = line.sender.send_request(request).await;
         guard.answered = true;
+        if let Ok(reply) = &mut reply {
+            reply.extensions_mut().insert(Took(guard.begun.elapsed()));
+        }
         reply.map_err(|source| LinkError::Broken(self.shared.target.to_string(), source).into())
     }
 }

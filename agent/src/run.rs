@@ -176,7 +176,7 @@ impl Shared {
 
     async fn serve(&self, reachable: &Flag, group: &mut TaskGroup) -> anyhow::Result<()> {
         let live = Checks::new().with("ping", || Ok(()));
-        let ready = ready(&self.status).with_flag("api", reachable);
+        let ready = ready(&self.status, self.config.enforce).with_flag("api", reachable);
         let admin = Admin::bind(&self.config.bind, live, ready, self.registry.clone()).await?;
         if let Some(address) = admin.local_addr() {
             tracing::info!(%address, "serving /livez, /readyz and /metrics");
@@ -281,16 +281,16 @@ impl Shared {
 }
 
 /// What readiness depends on: that a shutdown now would be heard, delayed, and known whom it
-/// concerns.
-fn ready(status: &watch::Receiver<Status>) -> Checks {
+/// concerns. Who only observes delays nothing.
+fn ready(status: &watch::Receiver<Status>, enforce: bool) -> Checks {
     let check = |test: fn(&Status) -> bool, why: &'static str| {
         let status = status.clone();
         move || if test(&status.borrow()) { Ok(()) } else { Err(why.to_owned()) }
     };
-    Checks::new()
+    let checks = Checks::new()
         .with("logind", check(|status| status.logind, "logind is not connected"))
-        .with("lock", check(has_lock, "no delay lock is held"))
-        .with("pods", check(|status| status.pods_listed, "the node's pods are not listed yet"))
+        .with("pods", check(|status| status.pods_listed, "the node's pods are not listed yet"));
+    if enforce { checks.with("lock", check(has_lock, "no delay lock is held")) } else { checks }
 }
 
 /// In a shutdown the lock goes when it should.
@@ -324,6 +324,17 @@ async fn endless(task: impl Future<Output = ()>) -> Result<(), Infallible> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_that_observes_is_ready_without_a_lock() {
+        let status = watch::Sender::new(Status::default());
+        let is_ready = |enforce| ready(&status.subscribe(), enforce).run().is_ok();
+        assert!(!is_ready(true) && !is_ready(false));
+        status.send_modify(|status| (status.logind, status.pods_listed) = (true, true));
+        assert!(!is_ready(true) && is_ready(false));
+        status.send_modify(|status| status.lock = LockState::Held);
+        assert!(is_ready(true));
+    }
 
     #[test]
     fn the_server_s_clock_is_taken_over_only_where_it_differs() {

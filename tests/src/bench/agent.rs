@@ -75,7 +75,12 @@ async fn shut_down(way: &'static str, site: &Site) -> anyhow::Result<Shutdown> {
     let begun = site.shut_down().await;
     let released = site.down().await;
     let down = Instant::now();
-    let ends = site.record.ends();
+    // The administrator's watch may be behind the agent's.
+    let ends = if released {
+        site.until("the record shows what the agent saw", |ends| ends.ended == PODS).await
+    } else {
+        site.record.ends()
+    };
     let since = |at: Option<Instant>| at.map(|at| at.saturating_duration_since(begun));
     Ok(Shutdown {
         way,
