@@ -11,6 +11,7 @@ pub mod cluster;
 pub mod control_plane;
 pub mod controller;
 pub mod demo;
+pub mod elogind;
 pub mod error;
 pub mod eventually;
 pub mod install;

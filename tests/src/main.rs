@@ -65,6 +65,6 @@ async fn run(command: Command) -> anyhow::Result<()> {
         Command::Test(arguments) => test::run(arguments).await,
         Command::Bench(arguments) => bench::run(arguments).await,
         Command::Sim(arguments) => sim::run(&arguments),
-        Command::Prepare => prepare::run().await,
+        Command::Prepare => prepare::all().await,
     }
 }

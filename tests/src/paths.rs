@@ -31,6 +31,11 @@ impl LabDir {
         self.bin().join("control-plane")
     }
 
+    /// A real logind for the agent's tests, unpacked.
+    pub fn elogind(&self) -> PathBuf {
+        self.0.join("elogind")
+    }
+
     /// Images of machines and what belongs to them.
     pub fn images(&self) -> PathBuf {
         self.0.join("images")

@@ -90,6 +90,13 @@ async fn ensure_all(tools: &[Tool]) -> Result<(), LabError> {
     self::missing(tools, &directories).first().map_or(Ok(()), |tool| Err(error_of(tool)))
 }
 
+/// Has apt-get learn which packages there are now. Whether it could be asked to.
+pub(crate) async fn update_lists() -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let directories: Vec<PathBuf> = std::env::split_paths(&path).collect();
+    apt_is_possible(&directories).await && apt_get(&["update"]).await.is_ok()
+}
+
 fn missing(tools: &[Tool], directories: &[PathBuf]) -> Vec<Tool> {
     tools.iter().copied().filter(|tool| !is_installed(tool.program, directories)).collect()
 }

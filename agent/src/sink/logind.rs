@@ -25,6 +25,8 @@ const IN_PROGRESS: &str = "org.freedesktop.login1.OperationInProgress";
 const UNIT: &str = "systemd-logind.service";
 /// logind reads its files again some time after the signal.
 const FOLLOW_TIME_MAX: Duration = Duration::from_secs(5);
+/// The same after an answer that says that the signal was not sent.
+const FOLLOW_TIME_REFUSED_MAX: Duration = Duration::from_secs(1);
 const FOLLOW_POLL_MIN: Duration = Duration::from_millis(50);
 const FOLLOW_POLL_MAX: Duration = Duration::from_millis(500);
 
@@ -97,18 +99,18 @@ impl LogindSink {
         let logind = Logind::on(bus).await.map_err(unread)?;
         let now = logind.delay().await.map_err(unread)?;
         let Some(expected) = self.write(now, wanted).await? else { return Ok(granted(now)) };
-        Systemd::on(bus).hang_up(UNIT).await.map_err(|error| {
-            let what = format!(
-                "cannot have {UNIT} read its files again (run `systemctl kill -s HUP {UNIT}`)"
-            );
-            as_failure(&what, &error)
-        })?;
-        let end = Instant::now() + FOLLOW_TIME_MAX;
+        // Whether it helped is told by the property: systemd can fail after it has sent the signal.
+        let refused = Systemd::on(bus).hang_up(UNIT).await.err();
+        let patience = if refused.is_none() { FOLLOW_TIME_MAX } else { FOLLOW_TIME_REFUSED_MAX };
+        let end = Instant::now() + patience;
         let mut pause = FOLLOW_POLL_MIN;
         loop {
             let now = logind.delay().await.map_err(unread)?;
-            if now >= expected || Instant::now() >= end {
+            if now >= expected {
                 return Ok(granted(now));
+            }
+            if Instant::now() >= end {
+                return refused.map_or(Ok(granted(now)), |error| Err(unheard(&error)));
             }
             sleep(pause.min(end.saturating_duration_since(Instant::now()))).await;
             pause = (pause * 2).min(FOLLOW_POLL_MAX);
@@ -141,6 +143,12 @@ impl LogindSink {
         let ended = tokio::task::spawn_blocking(write).await;
         ended.unwrap_or_else(|error| Err(Failure::new(FailureKind::Other, error.to_string())))
     }
+}
+
+fn unheard(error: &CallError) -> Failure {
+    let what =
+        format!("cannot have {UNIT} read its files again (run `systemctl kill -s HUP {UNIT}`)");
+    as_failure(&what, error)
 }
 
 fn unwritten(error: &HostError) -> Failure {

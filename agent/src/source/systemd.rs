@@ -45,9 +45,11 @@ impl<'a> Systemd<'a> {
         Self { bus }
     }
 
-    /// Has all processes of a unit hang up: daemons read their files again.
+    /// Has the main process of a unit hang up: a daemon reads its files again. Not all processes:
+    /// where systemd cannot signal what else is in the unit's cgroup, it says that it failed
+    /// though the daemon was told.
     pub async fn hang_up(&self, unit: &str) -> Answer<()> {
-        answer(self.manager().await?.kill_unit(unit, "all", SIGHUP).await)
+        answer(self.manager().await?.kill_unit(unit, "main", SIGHUP).await)
     }
 
     /// How a unit is; none if there is no such unit. Loads it, because systemd forgets a unit

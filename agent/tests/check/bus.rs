@@ -5,14 +5,14 @@ use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// Starts the bus without any descriptor of this process's: one that another test has just
-/// received would keep its lock held for as long as this bus lives.
-const WITHOUT_DESCRIPTORS: &str = r#"
+/// Starts a program without any descriptor of this process's: one that another test has just
+/// received would keep its lock held for as long as that program lives.
+pub(crate) const WITHOUT_DESCRIPTORS: &str = r#"
 for path in /proc/$$/fd/*; do
     number=${path##*/}
     if [ "$number" -gt 2 ]; then eval "exec $number>&-"; fi
 done
-exec dbus-daemon "$@""#;
+exec "$@""#;
 
 /// A running bus.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ impl PrivateBus {
         let log = dir.join("dbus-daemon.log");
         let stderr = fs::File::create(&log).expect("the root must be writable");
         let started = Command::new("bash")
-            .args(["-c", WITHOUT_DESCRIPTORS, "bash"])
+            .args(["-c", WITHOUT_DESCRIPTORS, "bash", "dbus-daemon"])
             .arg(format!("--config-file={}", conf.display()))
             .args(["--print-address", "--nofork", "--nopidfile", "--nosyslog"])
             .stdout(Stdio::piped())

@@ -36,7 +36,7 @@ async fn logind_grants_what_our_file_asks_for() {
     let node = Node::start(5).await;
     let systemd = systemd(&node).await;
     assert_eq!(raise(&node.sink(), 40).await, Ok(40));
-    let signal = ("systemd-logind.service".to_owned(), "all".to_owned(), 1);
+    let signal = ("systemd-logind.service".to_owned(), "main".to_owned(), 1);
     assert_eq!(systemd.state().signals, [signal]);
     let path = node.root.path().join(DIR).join("zz-epilogue.conf");
     let text = std::fs::read_to_string(&path).expect("our file must be there");
@@ -87,6 +87,14 @@ async fn a_logind_that_does_not_follow_is_told_as_it_is() {
     let node = Node::start(5).await;
     let _systemd = Systemd1::start(&node.bus.address, State::default(), || {}).await;
     assert_eq!(raise(&node.sink(), 40).await, Ok(5));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_logind_grants_is_believed_not_what_systemd_says_of_the_signal() {
+    let node = Node::start(5).await;
+    let systemd = systemd(&node).await;
+    systemd.turn(|state| state.stumbles = true);
+    assert_eq!(raise(&node.sink(), 40).await, Ok(40));
 }
 
 #[tokio::test(flavor = "multi_thread")]

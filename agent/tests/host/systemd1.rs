@@ -19,6 +19,8 @@ pub(crate) struct State {
     pub(crate) main_pid: u32,
     /// Whether it refuses to signal units.
     pub(crate) denies: bool,
+    /// Whether it says that it failed after it has signalled a unit.
+    pub(crate) stumbles: bool,
     /// The signals sent: unit, whom, number.
     pub(crate) signals: Vec<(String, String, i32)>,
 }
@@ -83,8 +85,13 @@ impl Manager {
             return Err(fdo::Error::AccessDenied("Access denied".into()));
         }
         state.signals.push((name, whom, signal));
+        let stumbles = state.stumbles;
         drop(state);
         (self.hup)();
+        if stumbles {
+            let words = "Failed to send signal SIGHUP to auxiliary processes: Input/output error";
+            return Err(fdo::Error::IOError(words.into()));
+        }
         Ok(())
     }
 

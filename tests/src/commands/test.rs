@@ -31,6 +31,9 @@ pub(crate) struct Arguments {
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let suites = Suites::of_metadata(&metadata().await?)?;
     let selection = suites.select(&arguments.filters);
+    if selection.needs_logind {
+        prepare::logind().await?;
+    }
     let report = if selection.needs_control_plane {
         prepare::run().await?;
         build_programs(&selection).await?;

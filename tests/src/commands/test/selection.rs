@@ -12,6 +12,9 @@ const CORE: [&str; 3] = ["epilogue-common", "controller-core", "agent-core"];
 /// The package whose suites run on a real API, but for those that its manifest excepts.
 const LAB: &str = "lab";
 
+/// The package that has a suite against a real logind, and the suite.
+const AGENT: (&str, &str) = ("epilogue-agent", "elogind");
+
 /// What can be named: the test targets of the workspace, by package.
 #[derive(Debug, Default)]
 pub(super) struct Suites {
@@ -31,6 +34,8 @@ pub(super) struct Selection {
     /// Parts of tests' names.
     pub(super) names: Vec<String>,
     pub(super) needs_control_plane: bool,
+    /// Whether a real logind has to be there.
+    pub(super) needs_logind: bool,
 }
 
 impl Selection {
@@ -70,15 +75,17 @@ impl Suites {
     pub(super) fn select(&self, filters: &[String]) -> Selection {
         let (mut packages, mut targets) = (Vec::new(), Vec::new());
         let mut names = Vec::new();
-        let mut needs_control_plane = false;
+        let (mut needs_control_plane, mut needs_logind) = (false, false);
         for filter in filters {
             if filter == "core" {
                 packages.extend(CORE.iter().flat_map(|name| package_argument(name)));
             } else if let Some(package) = self.targets.get(filter) {
                 needs_control_plane |= package == LAB && !self.offline.contains(filter);
+                needs_logind |= filter == AGENT.1;
                 targets.extend(["--test".to_owned(), filter.clone()]);
             } else if self.packages.contains(filter) {
                 needs_control_plane |= filter == LAB;
+                needs_logind |= filter == AGENT.0;
                 packages.extend(package_argument(filter));
             } else {
                 names.push(filter.clone());
@@ -87,7 +94,7 @@ impl Suites {
         let mut runs = Vec::new();
         if packages.is_empty() && targets.is_empty() {
             runs.push(workspace());
-            needs_control_plane = true;
+            (needs_control_plane, needs_logind) = (true, true);
         }
         if !packages.is_empty() {
             runs.push(packages);
@@ -95,7 +102,7 @@ impl Suites {
         if !targets.is_empty() {
             runs.push([workspace(), targets].concat());
         }
-        Selection { runs, names, needs_control_plane }
+        Selection { runs, names, needs_control_plane, needs_logind }
     }
 }
 
@@ -133,7 +140,7 @@ mod tests {
             {"name": "lab",
              "targets": [target("jobs"), target("house_rules"), {"name": "lab", "kind": ["bin"]}],
              "metadata": {"lab": {"without-control-plane": ["house_rules"]}}},
-            {"name": "epilogue-agent", "targets": [target("logind")], "metadata": null},
+            {"name": "epilogue-agent", "targets": [target("logind"), target("elogind")], "metadata": null},
         ]});
         Suites::of_metadata(&metadata).expect("the sample must be readable")
     }
@@ -146,7 +153,7 @@ mod tests {
     fn nothing_named_means_everything_on_a_control_plane() {
         let all = select(&[]);
         assert_eq!(all.runs, [["--workspace"]]);
-        assert!(all.needs_control_plane);
+        assert!(all.needs_control_plane && all.needs_logind);
     }
 
     #[test]
@@ -162,6 +169,12 @@ mod tests {
         assert!(!select(&["house_rules"]).needs_control_plane);
         assert!(!select(&["logind"]).needs_control_plane);
         assert_eq!(select(&["logind"]).runs, [["--workspace", "--test", "logind"]]);
+    }
+
+    #[test]
+    fn only_the_agents_suite_on_it_and_the_agent_get_a_logind() {
+        assert!(select(&["elogind"]).needs_logind && select(&["epilogue-agent"]).needs_logind);
+        assert!(!select(&["jobs"]).needs_logind && !select(&["core"]).needs_logind);
     }
 
     #[test]
