@@ -38,8 +38,14 @@ pub(super) struct Clears {
 }
 
 impl Clears {
-    pub(super) fn contains(&self, uid: &PodUid) -> bool {
-        self.pods.contains_key(uid)
+    /// Whether it waits for a look at the pod.
+    pub(super) fn is_reading(&self, uid: &PodUid) -> bool {
+        self.pods.get(uid).is_some_and(|clearing| clearing.read.is_in_flight())
+    }
+
+    /// Whether it waits for an answer to the taking back.
+    pub(super) fn is_clearing(&self, uid: &PodUid) -> bool {
+        self.pods.get(uid).is_some_and(|clearing| clearing.clear.is_in_flight())
     }
 
     pub(super) fn len(&self) -> usize {
@@ -121,7 +127,12 @@ impl Agent {
             return;
         }
         let Some(boot) = self.surely_after_boot() else { return };
-        let lives = |pod: &&PodView| pod.running_since.is_some_and(|since| since > boot);
+        // A start in the future tells of a clock that was set since, and of nothing else.
+        let now = self.clock.now().wall;
+        let lives = |pod: &&PodView| {
+            let since = pod.running_since.filter(|since| *since <= now);
+            since.is_some_and(|since| since > boot) && !self.replays.knows(&pod.uid)
+        };
         let stale: Vec<_> = self
             .pods
             .iter()

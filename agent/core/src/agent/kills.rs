@@ -57,7 +57,7 @@ impl Agent {
         if over {
             run.stage = None;
             // No kill begins whose report could not be waited for.
-            if run.step < Step::LastWrites {
+            if run.step < Step::LastWrites && run.may_end(&self.clock) {
                 self.open_stage();
             }
         }
@@ -233,6 +233,7 @@ impl Agent {
 
     /// The runtime proves that nothing of the pod runs: is `Failed` true of it?
     pub(super) fn verified(&mut self, uid: &PodUid, state: RuntimeState) {
+        let now = self.clock.monotonic();
         let Some(run) = &mut self.run else { return };
         let (Some(ending), Some(pod)) = (run.endings.get_mut(uid), self.pods.get(uid)) else {
             return;
@@ -250,6 +251,7 @@ impl Agent {
         } else if stopped_by_us || all_known_exited(pod, &state) {
             ending.fail.want();
         }
+        ending.proven_at = Some(now);
         ending.runtime = Some(state);
     }
 }

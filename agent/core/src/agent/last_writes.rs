@@ -1,5 +1,7 @@
 //! P4, and the phase wherever it is ours to write. (spec/node-agent.md §7.9)
 
+use std::time::Duration;
+
 use epilogue_common::outcome::{Failure, Outcome};
 
 use super::Agent;
@@ -14,6 +16,9 @@ use crate::protocol::action::{Action, Purpose};
 use crate::protocol::event::RuntimeState;
 use crate::protocol::journal::{Intent, Record};
 use crate::shutdown::budget::Step;
+
+/// So long nothing is started of a pod that was seen to be stopped: a kubelet needs more.
+const PROOF_LASTS: Duration = Duration::from_millis(500);
 
 impl Agent {
     /// Asks the runtime about every pod whose report did not come: where it proves that all has
@@ -81,6 +86,7 @@ impl Agent {
         let Some(run) = &mut self.run else { return };
         // After the release a live kubelet is left to itself.
         let at_the_end = run.step >= Step::LastWrites && !run.is_released();
+        let mut stale = false;
         for (uid, ending) in &mut run.endings {
             let looking = ending.read.is_open() || ending.inspect.is_open();
             if ending.reported || looking || !ending.fail.is_due(&self.clock) {
@@ -90,12 +96,24 @@ impl Agent {
                 continue;
             }
             if !self.outbox.has_room() {
-                return;
+                break;
             }
             let Some(pod) = self.pods.get(uid) else {
                 ending.acknowledge();
                 continue;
             };
+            // A kubelet that lives, or came and went, may have started containers since.
+            let fresh = ending.proven_at.is_some_and(|at| now.monotonic < at + PROOF_LASTS);
+            if !fresh {
+                ending.inspect.want_again();
+                stale = true;
+                continue;
+            }
+            // A kubelet that came back starts what we stopped, unless it can't run again.
+            let restarts = !pod.is_terminating() && !pod.cannot_run_again();
+            if lives && ending.way == Way::Stop && restarts {
+                continue;
+            }
             if self.forbidden.contains(PATCH_STATUS) {
                 ending.fail.give_up();
                 continue;
@@ -110,6 +128,9 @@ impl Agent {
             let pod = ending.pod.clone();
             let action = Action::PatchStatus { pod, purpose: Purpose::Fail, body };
             self.outbox.send(Task::Fail(uid.clone()), action);
+        }
+        if stale {
+            self.send_inspects();
         }
     }
 

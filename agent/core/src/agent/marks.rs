@@ -101,9 +101,12 @@ impl Agent {
             }
         }
         // A kubelet that died after our deletion does not carry it out.
-        if ending.way != way && (!ending.end.was_sent() || way == Way::Stop) {
+        // One that came back starts what we stopped, and has to end it itself.
+        let back = ending.way == Way::Stop && !ending.end.is_in_flight() && !ending.fail.is_done();
+        if ending.way != way && (!ending.end.was_sent() || way == Way::Stop || back) {
             ending.way = way;
             ending.end = Attempt::default();
+            ending.fail.drop_it();
         }
         if pod.is_terminal() {
             run.progress |= !ending.reported;
@@ -134,21 +137,29 @@ impl Agent {
     /// P1, and whatever is left of it later.
     pub(super) fn send_marks(&mut self) {
         let Some(run) = &mut self.run else { return };
+        let may_end = run.may_end(&self.clock);
+        let mut records = Vec::new();
         for uid in &run.order {
             let Some(ending) = run.endings.get_mut(uid) else { continue };
             if ending.reported || ending.read.is_open() || !ending.mark.is_due(&self.clock) {
                 continue;
             }
             if !self.outbox.has_room() {
-                return;
+                break;
             }
             let Some(pod) = self.pods.get(uid) else {
                 ending.acknowledge();
                 continue;
             };
-            if self.forbidden.contains(PATCH_STATUS) {
+            // Whom nobody will end any more comes back with the node. (§9.1, principle 3)
+            let ends = may_end || ending.end.was_sent() || pod.is_terminating();
+            if self.forbidden.contains(PATCH_STATUS) || !(ends || pod.cannot_run_again()) {
                 ending.mark.give_up();
                 continue;
+            }
+            // A mark that the journal does not know would be nobody's after a crash.
+            if run.recorded.insert(uid.clone(), ending.marked_at) != Some(ending.marked_at) {
+                records.push(intent(ending));
             }
             let body = patches::mark(pod, ending.marked_at);
             let pod = ending.pod.clone();
@@ -156,6 +167,7 @@ impl Agent {
             let action = Action::PatchStatus { pod, purpose: Purpose::Mark, body };
             self.outbox.send(Task::Mark(uid.clone()), action);
         }
+        self.writer.append(records);
     }
 
     pub(super) fn mark_finished(&mut self, uid: &PodUid, result: &Outcome<()>) {

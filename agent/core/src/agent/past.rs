@@ -45,6 +45,7 @@ impl Past {
     /// The run goes on where it was: its marks carry the times that they had.
     pub(super) fn restore(&self, run: &mut Run) {
         for (pod, at) in self.marked() {
+            run.recorded.insert(pod.uid.clone(), at);
             run.carried.insert(pod.uid.clone(), (pod, at));
         }
         run.mode_is_final = self.pods.values().any(|pod| pod.acknowledged.contains(&Intent::End));

@@ -59,11 +59,14 @@ impl Agent {
             let before = std::mem::discriminant(&run.release);
             match &run.release {
                 Release::Holding => self.leave_holding(over),
+                // Somebody came, or is to be ended in another way than before.
+                Release::Looking(_) if !over && !self.is_at_rest() => self.hold_on(),
                 Release::Looking(_) => self.look(over),
                 Release::Parting if over || self.node.is_settled() => self.close_run(),
                 Release::Closing(mark) => {
                     let late = run.at(run.ends.end + run.margin / 2);
-                    if self.writer.is_durable(*mark) || self.clock.reached(late) {
+                    let settled = self.writer.is_durable(*mark) || self.writer.is_refused();
+                    if settled || self.clock.reached(late) {
                         self.unlock();
                     }
                 }
@@ -80,12 +83,7 @@ impl Agent {
     }
 
     fn leave_holding(&mut self, over: bool) {
-        let Some(run) = &self.run else { return };
-        let settled = run.is_settled() && self.pods.is_listed() && self.node.is_settled();
-        // What the plan has not begun yet is not settled either.
-        let begun = run.kills_over || run.found.mode == crate::shutdown::Mode::Assist;
-        let all_is_done = settled && begun;
-        if !over && !all_is_done {
+        if !over && !(self.is_at_rest() && self.node.is_settled()) {
             return;
         }
         self.say_outcome();
@@ -96,6 +94,19 @@ impl Agent {
         let looks = self.all_that_should_have_ended();
         let Some(run) = &mut self.run else { return };
         run.release = Release::Looking(looks);
+    }
+
+    fn is_at_rest(&self) -> bool {
+        let Some(run) = &self.run else { return true };
+        // What the plan has not begun yet is not settled either.
+        let begun = run.kills_over || run.found.mode == crate::shutdown::Mode::Assist;
+        run.is_settled() && self.pods.is_listed() && begun
+    }
+
+    fn hold_on(&mut self) {
+        if let Some(run) = &mut self.run {
+            run.release = Release::Holding;
+        }
     }
 
     /// Every pod that was here, but those of DaemonSets, static ones and our own.

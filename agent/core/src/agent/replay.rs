@@ -1,7 +1,7 @@
 //! After a boot: the truth about pods that the time before left unexplained.
 //! (spec/node-agent.md §9.6, W5)
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use epilogue_common::outcome::Outcome;
@@ -42,6 +42,8 @@ enum Why {
 pub(super) struct Replays {
     pods: BTreeMap<PodUid, Replay>,
     marked: usize,
+    /// Pods that the journal explains: nothing else has to.
+    known: BTreeSet<PodUid>,
 }
 
 impl Replays {
@@ -49,7 +51,13 @@ impl Replays {
         self.add(pod, Why::Marked(at));
     }
 
+    /// Whether a journal of an earlier boot tells of the pod.
+    pub(super) fn knows(&self, uid: &PodUid) -> bool {
+        self.known.contains(uid)
+    }
+
     fn add(&mut self, pod: PodRef, why: Why) {
+        self.known.insert(pod.uid.clone());
         let replay = Replay { pod, why, read: Attempt::wanted(), patch: Attempt::default() };
         self.pods.insert(replay.pod.uid.clone(), replay);
     }
@@ -132,7 +140,8 @@ impl Agent {
         let wall = self.clock.now().wall;
         let mut settled = Vec::new();
         for (uid, replay) in &mut self.replays.pods {
-            if replay.read.is_in_flight() || replay.patch.is_in_flight() {
+            let ours = replay.read.is_in_flight() || replay.patch.is_in_flight();
+            if ours || self.outbox.is_busy_with(uid) {
                 continue;
             }
             if !self.outbox.has_room() {

@@ -52,7 +52,7 @@ impl Agent {
     fn read_result(&mut self, uid: &PodUid, result: &Outcome<Option<Box<PodView>>>) {
         if self.is_in_run(uid) {
             self.read_finished(uid, result);
-        } else if self.clears.contains(uid) {
+        } else if self.clears.is_reading(uid) {
             self.clear_read(uid, result);
         } else {
             self.replay_read(uid, result);
@@ -61,7 +61,7 @@ impl Agent {
 
     fn clear_result(&mut self, uid: &PodUid, result: &Outcome<()>) {
         self.count_patch(Purpose::Clear, result);
-        if self.clears.contains(uid) {
+        if self.clears.is_clearing(uid) {
             self.clear_finished(uid, result);
         } else {
             self.replay_patched(uid, result);

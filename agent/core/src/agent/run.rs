@@ -27,6 +27,8 @@ use crate::time_span::TimeSpan;
 const ASSIST_PROVES_ITSELF: Duration = Duration::from_secs(2);
 /// A kubelet that is gone for so long in a shutdown does not come back in time.
 const KUBELET_GONE: Duration = Duration::from_secs(3);
+/// A kubelet that lives for so long again ends pods itself.
+const KUBELET_BACK: Duration = Duration::from_secs(3);
 /// Who switches to Replace late still sends its marks first.
 const LATE_MARKS: Duration = Duration::from_secs(1);
 /// After logind's time and this, a shutdown that was not carried out will not be. (§9.5)
@@ -52,6 +54,8 @@ pub(super) struct Run {
     /// Marks of the run before, taken over: the pod, and when it was marked.
     pub(super) carried: BTreeMap<PodUid, (PodRef, Timestamp)>,
     pub(super) intent_mark: u64,
+    /// The pods whose marks are in the journal, with the times that they carry.
+    pub(super) recorded: BTreeMap<PodUid, Timestamp>,
     pub(super) step: Step,
     pub(super) stage: Option<super::kills::StageRun>,
     pub(super) kills_over: bool,
@@ -109,6 +113,12 @@ impl Run {
 
     pub(super) fn is_released(&self) -> bool {
         matches!(self.release, Release::Released)
+    }
+
+    /// Whether pods may still be ended: a kill begins only if its report can be waited for.
+    pub(super) fn may_end(&self, clock: &Clock) -> bool {
+        matches!(self.release, Release::Holding | Release::Looking(_))
+            && !clock.reached(self.at(self.ends.last_writes))
     }
 
     /// Whether marks are still to be sent.
@@ -178,6 +188,7 @@ impl Agent {
         {
             // What was begun is gone on with; Assist starts no kills after a restart. (§9.6)
             found.mode = past.mode;
+            found.marks_only |= past.mode != Mode::Assist && self.settings.bands.is_none();
         }
         self.forbidden.clear();
         self.replays.forget();
@@ -218,6 +229,7 @@ impl Agent {
             order: Vec::new(),
             carried: BTreeMap::new(),
             intent_mark: 0,
+            recorded: BTreeMap::new(),
             step: Step::Intent,
             stage: None,
             kills_over: false,
@@ -262,11 +274,15 @@ impl Agent {
             mode: run.found.mode,
             kind: run.kind.clone(),
         };
-        let intents = run.order.iter().filter_map(|uid| {
-            let ending = run.endings.get(uid)?;
-            ending.mark.is_open().then(|| super::marks::intent(ending))
-        });
-        run.intent_mark = self.writer.append(std::iter::once(begun).chain(intents));
+        let mut records = vec![begun];
+        for uid in &run.order {
+            let Some(ending) = run.endings.get(uid).filter(|ending| ending.mark.is_open()) else {
+                continue;
+            };
+            run.recorded.insert(uid.clone(), ending.marked_at);
+            records.push(super::marks::intent(ending));
+        }
+        run.intent_mark = self.writer.append(records);
     }
 
     /// Says on the node's object what goes on.
@@ -311,7 +327,9 @@ impl Agent {
             self.note_reported();
             return;
         }
-        self.reconsider_mode();
+        if self.run.as_ref().is_some_and(|run| run.may_end(&self.clock)) {
+            self.reconsider_mode();
+        }
         let Some(run) = &mut self.run else { return };
         let step = run.step_now(&self.clock, self.writer.is_durable(run.intent_mark));
         run.step = run.step.max(step);
@@ -365,8 +383,15 @@ impl Agent {
         let stand_in = gone && run.found.mode != Mode::Substitute;
         let differs = (found.mode, found.marks_only) != (run.found.mode, run.found.marks_only);
         let other = learnt && differs && found.mode != Mode::Observe;
+        let back = run.found.mode == Mode::Substitute
+            && run.elapsed(now) < run.ends.last_writes
+            && self.kubelet.lives_since.is_some_and(|at| self.clock.reached(at + KUBELET_BACK));
         let next = if stand_in || other {
             Some(found)
+        } else if back {
+            // It would start again what the runtime stops, and no lock of its own is left. (W6)
+            let marks_only = self.settings.bands.is_none();
+            Some(Detected { mode: Mode::Replace, marks_only, why: "the kubelet is back" })
         } else if self.kubelet_is_done(now) {
             let why = "the kubelet gave its lock back and left pods running";
             let ends_pods = self.settings.bands.is_some();

@@ -44,6 +44,7 @@ pub(super) struct KubeletMemory {
     pub(super) seen_at: Duration,
     pub(super) armed_at: Option<Duration>,
     pub(super) gone_since: Option<Duration>,
+    pub(super) lives_since: Option<Duration>,
 }
 
 impl KubeletMemory {
@@ -104,6 +105,8 @@ impl Agent {
         }
         let gone = matches!(mode::kubelet(&facts), Kubelet::Dead | Kubelet::Hangs);
         memory.gone_since = gone.then(|| memory.gone_since.unwrap_or(now));
+        let lives = mode::kubelet(&facts) == Kubelet::Lives;
+        memory.lives_since = lives.then(|| memory.lives_since.unwrap_or(now));
         memory.facts = Some(facts);
     }
 

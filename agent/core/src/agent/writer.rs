@@ -72,6 +72,11 @@ impl Writer {
         self.durable >= mark
     }
 
+    /// Whether the disk refused the last write: such a journal is as good as closed. (§12)
+    pub(super) fn is_refused(&self) -> bool {
+        self.warned
+    }
+
     /// The next write, if it is time for it.
     pub(super) fn next(&mut self, clock: &Clock) -> Option<Action> {
         let action = match self.pending.front()? {

@@ -3,6 +3,8 @@
 //! Nothing here knows why a pod ends; a shutdown is one reason. Each of the five is an `Attempt`,
 //! so a replay of any of them is the same call once more.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 
 use super::attempt::Attempt;
@@ -44,6 +46,8 @@ pub struct Ending {
     pub grace_seconds: u32,
     /// Verified: a look into the runtime.
     pub inspect: Attempt,
+    /// When the runtime was last asked with an answer that proves it, on CLOCK_MONOTONIC.
+    pub proven_at: Option<Duration>,
     /// What the runtime said last.
     pub runtime: Option<RuntimeState>,
     /// Failed: the phase, where we write it.
@@ -70,6 +74,7 @@ impl Ending {
             end: Attempt::default(),
             grace_seconds: 0,
             inspect: Attempt::default(),
+            proven_at: None,
             runtime: None,
             fail: Attempt::default(),
             reported: false,
