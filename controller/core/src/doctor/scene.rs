@@ -224,7 +224,7 @@ impl Scene {
     /// What pod GC and disruption would do with a pod.
     pub(super) fn verdict(&self, pod: &PodFacts, now: Timestamp) -> Verdict {
         let word = self.job_of(pod).and_then(|job| job.annotations.get(FORCE_FAIL_AFTER));
-        self.cluster.look_at_pod(&pod.uid, word.map(String::as_str), now)
+        self.cluster.verdict_on(&pod.uid, word.map(String::as_str), now)
     }
 
     pub(super) fn facts(&self, pod: &PodSeen) -> Option<&PodFacts> {

@@ -243,12 +243,17 @@ impl Cluster {
     /// An order must be given back by [`Self::pod_done`], whatever became of it; until then there
     /// is no other one on the pod.
     pub fn look_at_pod(&mut self, uid: &Uid, job: Option<&str>, now: Timestamp) -> Verdict {
-        let Some(record) = self.pods.get(uid) else { return Verdict::Leave };
-        let verdict = self.judge(record, self.word(&record.facts, job).as_ref(), now);
+        let verdict = self.verdict_on(uid, job, now);
         if let (Verdict::Do(_), Some(record)) = (&verdict, self.pods.get_mut(uid)) {
             record.in_hand = true;
         }
         verdict
+    }
+
+    /// What would be done with a pod, for those who only ask.
+    pub fn verdict_on(&self, uid: &Uid, job: Option<&str>, now: Timestamp) -> Verdict {
+        let Some(record) = self.pods.get(uid) else { return Verdict::Leave };
+        self.judge(record, self.word(&record.facts, job).as_ref(), now)
     }
 
     /// An order on a pod was carried out, or was not.
