@@ -43,6 +43,9 @@ pub struct PodView {
     pub grace_seconds: Option<u32>,
     /// `metadata.deletionGracePeriodSeconds`, which is there exactly when the pod is being deleted.
     pub deletion_grace_seconds: Option<u32>,
+    /// Whether `spec.activeDeadlineSeconds` is what the deadline lever sets: a kubelet that lives
+    /// ends the pod. (§7.7)
+    pub deadline_set: bool,
     /// `status.phase`.
     pub phase: Phase,
     /// Whether the status shows that any container of the pod has ever run.
@@ -136,6 +139,12 @@ impl PodView {
         self.deletion_grace_seconds.is_some()
     }
 
+    /// Whether the pod will end as the API has it now: it was deleted, or given a deadline that is
+    /// over.
+    pub fn is_to_end(&self) -> bool {
+        self.is_terminating() || self.deadline_set
+    }
+
     /// Whether `DisruptionTarget` is `True`, whoever said so.
     pub fn is_disrupted(&self) -> bool {
         self.disruption.as_ref().is_some_and(|disruption| disruption.stands)
@@ -171,6 +180,7 @@ pub(crate) mod tests {
             priority: 0,
             grace_seconds: Some(30),
             deletion_grace_seconds: None,
+            deadline_set: false,
             phase: Phase::Running,
             has_run: true,
             containers: vec!["main".into()],

@@ -2,6 +2,7 @@
 //! parsing, so that a pod costs no more memory than its view. Nothing in it can fail to parse that
 //! the API lets in.
 
+use agent_core::ending::patches::DEADLINE_SECONDS;
 use agent_core::pod::{Disruption, Owner, Phase, PodSource, PodUid, PodView, RestartPolicy};
 use jiff::Timestamp;
 use serde::Deserialize;
@@ -51,6 +52,7 @@ struct Spec {
     restart_policy: Option<String>,
     priority: Option<i32>,
     termination_grace_period_seconds: Option<i64>,
+    active_deadline_seconds: Option<i64>,
     containers: Option<Vec<Container>>,
     init_containers: Option<Vec<Container>>,
 }
@@ -139,6 +141,7 @@ impl WirePod {
             sidecars: names(inits.into_iter().filter(Container::is_sidecar)),
             priority: spec.priority.unwrap_or(0),
             grace_seconds: spec.termination_grace_period_seconds.map(seconds),
+            deadline_set: spec.active_deadline_seconds == Some(i64::from(DEADLINE_SECONDS)),
             deletion_grace_seconds: deletion(
                 metadata.deletion_timestamp.as_deref(),
                 metadata.deletion_grace_period_seconds,
@@ -268,6 +271,7 @@ mod tests {
             },
             "spec": {
                 "restartPolicy": "Never", "priority": 7, "terminationGracePeriodSeconds": 20,
+                "activeDeadlineSeconds": 1,
                 "containers": [{"name": "main", "image": "x"}, {"name": "second"}],
                 "initContainers": [{"name": "side", "restartPolicy": "Always"}, {"name": "init"}],
             },
@@ -300,6 +304,7 @@ mod tests {
             priority: 7,
             grace_seconds: Some(20),
             deletion_grace_seconds: Some(30),
+            deadline_set: true,
             phase: Phase::Running,
             has_run: true,
             containers: vec!["main".into(), "second".into()],

@@ -257,6 +257,7 @@ pub(crate) fn view(pod: &Value) -> PodView {
         priority: 0,
         grace_seconds: Some(30),
         deletion_grace_seconds: None,
+        deadline_set: false,
         phase: Phase::Running,
         has_run: true,
         containers: Vec::new(),

@@ -265,10 +265,11 @@ impl Agent {
     }
 }
 
-/// Whether the pod lives on under a condition of ours.
+/// Whether the pod lives on under a condition of ours. One whose deadline we set does not: the
+/// kubelet ends it, now or after the boot.
 pub(super) fn stands(pod: &PodView, at: Timestamp) -> bool {
     let ours = pod.disruption.as_ref().is_some_and(|disruption| patches::is_ours(disruption, at));
-    ours && !pod.is_terminal() && !pod.is_terminating()
+    ours && !pod.is_terminal() && !pod.is_to_end()
 }
 
 fn pace(uid: &PodUid) -> Pace {

@@ -16,6 +16,9 @@ pub const SHUTDOWN_MESSAGE: &str = "Pod was terminated in response to imminent n
 /// The message of a pod that ran on its node's last boot and was not heard of again.
 pub const LOST_MESSAGE: &str = "Pod was lost when its node went down without notice.";
 
+/// What the deadline lever sets: a pod that runs has run for so long. (§7.7)
+pub const DEADLINE_SECONDS: u32 = 1;
+
 const REASON_TERMINATED: &str = "Terminated";
 const REASON_POD_FAILED: &str = "PodFailed";
 const CONTAINERS_READY: &str = "ContainersReady";
@@ -81,7 +84,7 @@ pub fn failed_beside_kubelet(pod: &PodView, at: Timestamp) -> Value {
 /// `spec.activeDeadlineSeconds=1`, for the pod itself, not its status: the kubelet ends the pod
 /// and keeps the object. (§7.7)
 pub fn deadline(pod: &PodView) -> Value {
-    json!({"metadata": {"uid": pod.uid}, "spec": {"activeDeadlineSeconds": 1}})
+    json!({"metadata": {"uid": pod.uid}, "spec": {"activeDeadlineSeconds": DEADLINE_SECONDS}})
 }
 
 /// `DisruptionTarget=False`, for a pod that lives on because the shutdown was cancelled. (§9.5)

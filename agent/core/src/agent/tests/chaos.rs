@@ -170,7 +170,7 @@ fn quiet_down(world: &mut World, seed: u64) {
     let ours = crate::pod::TERMINATION_BY_KUBELET;
     let lies = world.pods.values().filter(|pod| {
         let marked = pod.disruption.as_ref().is_some_and(|d| d.stands && d.reason == ours);
-        marked && !pod.is_terminal() && !pod.is_terminating()
+        marked && !pod.is_terminal() && !pod.is_to_end()
     });
     let lies: Vec<_> = lies.map(|pod| &pod.name).collect();
     assert!(refused || lies.is_empty(), "seed {seed}: {lies:?} {:#?} {:#?}", world.log, world.said);

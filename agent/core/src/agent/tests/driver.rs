@@ -424,6 +424,10 @@ impl World {
                 view.resource_version = self.version.to_string();
                 ActionResult::Done(Ok(()))
             }
+            Action::PatchPod { pod, .. } => {
+                self.change(&pod.name, |pod| pod.deadline_set = true);
+                ActionResult::Done(Ok(()))
+            }
             Action::ReadPod(pod) => {
                 ActionResult::Pod(Ok(self.pods.get(&pod.name).cloned().map(Box::new)))
             }

@@ -9,6 +9,7 @@ use crate::protocol::event::{Announcement, Event, NodeView, ShutdownKind};
 use crate::protocol::node::KubeletFacts;
 use crate::shutdown::Mode;
 use crate::shutdown::bands::BandFlags;
+use crate::shutdown::candidates::BarePods;
 
 fn job(name: &str) -> PodView {
     pod(name).owner(Owner::Job { failure_policy: true }).never()
@@ -227,6 +228,29 @@ fn a_reboot_of_the_user_space_is_told_from_a_cancel_by_the_containers() {
         world.restart(blind.clone());
         world.started(armed(), false);
         assert_eq!(world.disrupted().len(), expected, "{pass}");
+    }
+}
+
+#[test]
+fn a_pod_whose_deadline_was_set_keeps_its_mark() {
+    // The kubelet ends it by that deadline after the boot, or after the cancel.
+    let mut settings = settings();
+    settings.bare_pods = BarePods::DeadlineLever;
+    let run = |settings: &Settings| {
+        let mut world = World::standing(settings.clone(), plain(), vec![pod("bare")]);
+        world.shutdown(40);
+        assert_eq!(world.done(&["deadline"]).len(), 1, "{:#?}", world.log);
+        world
+    };
+    let mut booted = run(&settings);
+    booted.reboot(settings.clone());
+    booted.started(plain(), false);
+    let mut cancelled = run(&settings);
+    cancelled.restart(settings.clone());
+    cancelled.started(plain(), false);
+    for world in [booted, cancelled] {
+        assert_eq!(world.disrupted(), ["bare"], "{:#?}", world.log);
+        assert_eq!(world.journal, []);
     }
 }
 
