@@ -43,7 +43,8 @@ pub(super) fn jobs() -> Vec<Job> {
         let mut job = json!({
             "metadata": {"name": name},
             "spec": {
-                "backoffLimit": 0,
+                // No policy is allowed beside OnFailure: there it is one of the usual six.
+                "backoffLimit": if policy == "Never" { 0 } else { 6 },
                 "podReplacementPolicy": "Failed",
                 "template": {"spec": spec(policy, command, grace)},
             },
