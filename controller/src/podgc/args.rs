@@ -27,8 +27,9 @@ pub(crate) struct PodGcArgs {
     /// How long a node must be gone before its pods are ended.
     #[arg(long, value_name = "DURATION", default_value = "40s")]
     pod_gc_quarantine: GoDuration,
-    /// Pods that are looked at, and ended, at once.
-    #[arg(long, value_name = "N", default_value_t = 20)]
+    /// Pods that are looked at, and ended, at once. More of them end no more pods where the API
+    /// is busy, and make others wait.
+    #[arg(long, value_name = "N", default_value_t = 5)]
     concurrent_pod_gc_syncs: usize,
     /// Requests to the API per second for all of this, apart from those for Jobs.
     #[arg(long, value_name = "QPS", default_value_t = 200.0)]
