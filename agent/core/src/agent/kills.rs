@@ -111,14 +111,17 @@ impl Agent {
         self.writer.append(intents);
     }
 
-    /// Sends the ends that are due. A pod's mark goes before: until it is settled, or, once the
-    /// time for marks is over, at least sent.
+    /// Sends the ends that are due. A pod's mark goes before: an end through the API waits until
+    /// the API has settled it, since where a mark does not get through a deletion would not, or
+    /// would leave an end without its cause. The runtime's stop waits for it no longer than the
+    /// time for marks, because its mark goes with the phase once more.
     fn send_ends(&mut self) {
         let Some(run) = &mut self.run else { return };
         let marks_over = self.clock.reached(run.at(run.ends.pre_mark));
         for uid in &run.order {
             let Some(ending) = run.endings.get_mut(uid) else { continue };
-            let marked = !ending.mark.is_open() || (marks_over && ending.mark.was_sent());
+            let enough = ending.way == Way::Stop && marks_over && ending.mark.was_sent();
+            let marked = !ending.mark.is_open() || enough;
             if ending.reported || !marked || !ending.end.is_due(&self.clock) {
                 continue;
             }

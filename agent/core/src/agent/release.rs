@@ -83,7 +83,8 @@ impl Agent {
     }
 
     fn leave_holding(&mut self, over: bool) {
-        if !over && !(self.is_at_rest() && self.node.is_settled()) {
+        let settled = self.is_at_rest() && self.node.is_settled();
+        if !over && !settled {
             return;
         }
         self.say_outcome();
