@@ -102,7 +102,8 @@ async fn a_silent_way_is_left_for_a_new_connection() {
     tokio::time::sleep(Duration::from_secs(3)).await;
     site.weather(Weather::Fair(Duration::ZERO));
     site.released().await;
-    site.until("all have ended", |ends| ends.ended == 12).await;
+    let ends = site.until("all have ended", |ends| ends.ended == 12).await;
+    assert_eq!((ends.disrupted, ends.ended_unmarked), (12, 0));
     assert_eq!(site.metric("shutdown_unreported_at_release").await, Some(0.0));
     site.stop().await;
 }
