@@ -1,15 +1,13 @@
 //! The command line, and whether its values go together.
 
+mod check;
 mod run;
-
-use std::path::PathBuf;
 
 use agent_core::shutdown::bands::{BandFlags, Bands, BandsError};
 use agent_core::time_span::TimeSpan;
 use clap::{Parser, Subcommand, ValueEnum};
 
-use crate::cri::Endpoint;
-
+pub use check::{CheckArgs, CheckConfig};
 pub use run::{Config, RunArgs, RunArgsError};
 
 /// Ends the pods of a node that shuts down, and makes sure that the API knows how each one ended.
@@ -48,27 +46,6 @@ pub struct BandArgs {
     shutdown_grace_period_by_pod_priority: Option<String>,
 }
 
-/// The flags of `check`.
-#[derive(Debug, clap::Args)]
-pub struct CheckArgs {
-    /// Directory under which the host's files lie.
-    #[arg(long, value_name = "DIR", default_value = "/")]
-    pub root: PathBuf,
-    /// D-Bus address of the system bus. Without it: /run/dbus/system_bus_socket under --root.
-    #[arg(long, value_name = "ADDRESS", env = "DBUS_SYSTEM_BUS_ADDRESS")]
-    pub bus_address: Option<String>,
-    /// The container runtime's socket, as the kubelet's containerRuntimeEndpoint has it:
-    /// unix:///path. Without it: the one that is under --root where containerd, CRI-O, k3s and
-    /// others listen.
-    #[arg(long, value_name = "ENDPOINT")]
-    pub runtime_endpoint: Option<Endpoint>,
-    /// Form of the output.
-    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
-    pub output: Output,
-    #[command(flatten)]
-    bands: BandArgs,
-}
-
 /// The form of the output.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Output {
@@ -90,13 +67,6 @@ impl BandArgs {
     }
 }
 
-impl CheckArgs {
-    /// The bands that the flags make.
-    pub fn bands(&self) -> Result<Option<Bands>, BandsError> {
-        self.bands.bands()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -114,7 +84,8 @@ mod tests {
             let Command::Check(args) = Args::parse_from(line).command else {
                 panic!("must be check")
             };
-            args.bands().map(|bands| bands.map_or_else(String::new, |bands| bands.to_string()))
+            args.config()
+                .map(|config| config.bands.map_or_else(String::new, |bands| bands.to_string()))
         };
         assert_eq!(bands(&[]).expect("must be bands"), "0=20,2000000000=10");
         let list = bands(&["--shutdown-grace-period-by-pod-priority", "-7=1,0=20"]);

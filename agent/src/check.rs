@@ -1,23 +1,28 @@
 //! `epilogue-agent check`: gathers the facts, has them judged, and prints the report.
 
+mod api;
+
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
+use agent_core::check::api::ApiFacts;
 use agent_core::check::facts::{self, Facts};
 use agent_core::check::{Report, Verdict, judge};
-use agent_core::shutdown::bands::Bands;
+use agent_core::protocol::node::KubeletFacts;
 use anyhow::Context as _;
+use epilogue_runtime::client::{self, ClientOptions};
 use jiff::Timestamp;
 
-use crate::args::{CheckArgs, Output};
+use crate::args::{CheckArgs, CheckConfig, Output};
 use crate::bus::Bus;
 use crate::cri::{Runtime, Sockets};
 use crate::host::Host;
+use crate::source::kubelet::{Configz, KubeletSettings, KubeletSource};
 use crate::source::logind::{Logind, NAME};
 use crate::table;
 
 /// Checks the node; 1 if a check fails.
-pub fn run(args: CheckArgs, bands: Option<Bands>) -> anyhow::Result<ExitCode> {
+pub fn run(args: CheckArgs, config: CheckConfig) -> anyhow::Result<ExitCode> {
     let sockets = Sockets::new(args.runtime_endpoint, &args.root);
     let host = Host::new(args.root);
     let conf_files = host.logind_conf_files()?;
@@ -26,12 +31,47 @@ pub fn run(args: CheckArgs, bands: Option<Bands>) -> anyhow::Result<ExitCode> {
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
-    let bus = runtime.block_on(ask(&bus_address, &host));
-    let containers = runtime.block_on(async { Runtime::new(sockets).probe().await });
-    let facts = Facts { bus_address, bus, runtime: containers, conf_files, bands };
+    let (bus, containers, api, kubelet) = runtime.block_on(async {
+        let bus = ask(&bus_address, &host).await;
+        let containers = Runtime::new(sockets).probe().await;
+        let (api, token) = ask_api(config.api).await;
+        let settings = KubeletSettings {
+            unit: config.kubelet_unit,
+            healthz: config.kubelet_healthz,
+            configz: config
+                .kubelet_configz
+                .zip(token)
+                .map(|(address, token)| Configz { address, token: token.into() }),
+        };
+        (bus, containers, api, ask_kubelet(settings, &bus_address, &host).await)
+    });
+    let bands = config.bands;
+    let kubelet = Some(kubelet);
+    let facts = Facts { bus_address, bus, runtime: containers, kubelet, api, conf_files, bands };
     let report = judge(&facts, Timestamp::now());
     print(&report, args.output).context("cannot write the report")?;
     Ok(if report.verdict == Verdict::Fail { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// What the API said, if it is to be asked, and the file of the token that it was asked with.
+async fn ask_api(wanted: Option<(ClientOptions, String)>) -> (Option<ApiFacts>, Option<String>) {
+    let Some((options, node)) = wanted else { return (None, None) };
+    match client::config(&options).await {
+        Ok(config) => {
+            let facts = api::ask(&config, &node).await;
+            (Some(facts), config.auth_info.token_file)
+        }
+        Err(error) => {
+            let error = format!("{:#}", anyhow::Error::from(error));
+            (Some(ApiFacts::Silent { server: "the API".to_owned(), error }), None)
+        }
+    }
+}
+
+/// What is known of the kubelet. Its lease is not asked: the agent may not read it.
+async fn ask_kubelet(settings: KubeletSettings, bus_address: &str, host: &Host) -> KubeletFacts {
+    let no_lease = Box::new(|| None);
+    KubeletSource::new(settings, bus_address.to_owned(), host.clone(), no_lease).ask().await
 }
 
 async fn ask(address: &str, host: &Host) -> facts::Bus {

@@ -33,11 +33,11 @@ fn run_agent(args: RunArgs) -> ExitCode {
 }
 
 fn run_check(args: CheckArgs) -> ExitCode {
-    let bands = match args.bands() {
-        Ok(bands) => bands,
+    let config = match args.config() {
+        Ok(config) => config,
         Err(error) => return wrong(&error),
     };
-    check::run(args, bands).unwrap_or_else(|error| {
+    check::run(args, config).unwrap_or_else(|error| {
         eprintln!("epilogue-agent: {error:#}");
         ExitCode::FAILURE
     })

@@ -1,6 +1,8 @@
 //! What the facts of a node mean for its shutdown: a verdict and a remedy for each.
 
+pub mod api;
 pub mod facts;
+mod mode;
 pub mod runtime;
 
 use jiff::Timestamp;
@@ -56,7 +58,7 @@ pub struct Check {
 pub struct Report {
     /// The worst of all.
     pub verdict: Verdict,
-    /// What the agent would do in a shutdown now, as far as logind tells.
+    /// What the agent would do in a shutdown now, as far as logind and the kubelet tell.
     pub mode: Option<Mode>,
     /// The checks.
     pub checks: Vec<Check>,
@@ -99,7 +101,8 @@ impl Check {
 
 /// The verdict on each fact.
 pub fn judge(facts: &Facts, now: Timestamp) -> Report {
-    let mut checks = vec![runtime::runtime(&facts.runtime, now), bus(facts)];
+    let mut checks: Vec<Check> = facts.api.as_ref().map(api::api).into_iter().collect();
+    checks.extend([runtime::runtime(&facts.runtime, now), bus(facts)]);
     let (mut mode, mut time) = (None, None);
     match &facts.bus {
         Bus::Unreachable(_) => {}
@@ -111,9 +114,15 @@ pub fn judge(facts: &Facts, now: Timestamp) -> Report {
             checks.push(preparing(&logind.preparing));
             checks.push(scheduled(&logind.scheduled, now));
             checks.push(delay(&logind.delay, facts));
-            checks.extend(inhibitors(logind));
+            let main_pid = facts.kubelet.as_ref().and_then(|kubelet| kubelet.main_pid);
+            checks.extend(inhibitors(logind, main_pid));
             checks.push(trial(&logind.trial));
             mode = logind.inhibitors.as_ref().ok().map(|list| mode_of(list));
+            if let Some(kubelet) = &facts.kubelet {
+                let (detected, check) = mode::mode(kubelet, facts);
+                mode = Some(detected);
+                checks.push(check);
+            }
             time = logind.delay.as_ref().ok().map(|granted| times(*granted, facts.bands.as_ref()));
         }
     }
@@ -241,10 +250,16 @@ fn mode_of(inhibitors: &[Inhibitor]) -> Mode {
     if armed { Mode::Assist } else { Mode::Replace }
 }
 
-fn inhibitors(logind: &LogindFacts) -> Vec<Check> {
+fn inhibitors(logind: &LogindFacts, main_pid: Option<u32>) -> Vec<Check> {
     match &logind.inhibitors {
         Err(error) => vec![Check::unanswered("kubelet", error)],
-        Ok(list) => vec![kubelet(list, logind.kubelet_process.as_deref()), holders(list)],
+        Ok(list) => {
+            let process = logind.kubelet_process.as_deref();
+            // A pod does not see the host's processes; systemd knows its own.
+            let is_units = |lock: &&Inhibitor| main_pid == Some(lock.pid);
+            let unit = facts::kubelets_lock(list).filter(is_units).map(|_| "its unit");
+            vec![kubelet(list, process.or(unit)), holders(list)]
+        }
     }
 }
 

@@ -236,7 +236,7 @@ fn absolute<'a>(flag: &'static str, path: &'a Path) -> Result<&'a Path, RunArgsE
 }
 
 /// A kubelet without an override takes the host's name in lower case.
-fn node_name(given: Option<String>, root: &Path) -> Result<String, RunArgsError> {
+pub(super) fn node_name(given: Option<String>, root: &Path) -> Result<String, RunArgsError> {
     let name = given.map_or_else(|| host_name(root), Ok)?;
     let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
     if name.is_empty() || name.len() > NAME_CHARS_MAX || !name.chars().all(good) {
@@ -261,7 +261,7 @@ fn runtime(endpoint: Option<String>, root: &Path) -> Result<Option<Sockets>, Run
     Ok(Some(Sockets::new(Some(endpoint), root)))
 }
 
-fn address(flag: &'static str, text: &str) -> Result<Option<SocketAddr>, RunArgsError> {
+pub(super) fn address(flag: &'static str, text: &str) -> Result<Option<SocketAddr>, RunArgsError> {
     if text.is_empty() {
         return Ok(None);
     }

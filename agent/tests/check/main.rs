@@ -1,6 +1,7 @@
 //! `epilogue-agent check` as its user runs it: the program, against a private bus with a double
 //! of logind, a double of the container runtime, and a directory for the host's files. (spec/node-agent.md §10.6-6)
 
+mod api;
 mod bus;
 #[path = "../cri/double/mod.rs"]
 mod cri;

@@ -1,6 +1,8 @@
 //! What `epilogue-agent check` learns of a node, before anything is made of it.
 
+use super::api::ApiFacts;
 use super::runtime::RuntimeFacts;
+use crate::protocol::node::KubeletFacts;
 use crate::shutdown::bands::Bands;
 use crate::shutdown::logind_conf::ConfFile;
 use crate::time_span::TimeSpan;
@@ -26,6 +28,10 @@ pub struct Facts {
     pub bus: Bus,
     /// How far the container runtime answered.
     pub runtime: RuntimeFacts,
+    /// What is known of the kubelet beside its lock, if it was asked.
+    pub kubelet: Option<KubeletFacts>,
+    /// How far the API answered, if it was asked.
+    pub api: Option<ApiFacts>,
     /// logind's configuration files.
     pub conf_files: Vec<ConfFile>,
     /// The bands of the command line.

@@ -1,8 +1,12 @@
 //! Tables of facts and the verdicts on them.
 
+use std::time::Duration;
+
+use super::api::{ApiAnswers, ApiFacts, MarkTrial};
 use super::facts::*;
 use super::runtime::{RuntimeAnswers, RuntimeFacts};
 use super::*;
+use crate::protocol::node::{Healthz, KubeletFacts};
 use crate::shutdown::bands::BandFlags;
 use crate::shutdown::logind_conf::ConfFile;
 
@@ -37,6 +41,8 @@ fn with(bus: Bus) -> Facts {
         bus_address: "unix:path=/bus".into(),
         bus,
         runtime: RuntimeFacts::Answers(Box::new(answers())),
+        kubelet: None,
+        api: None,
         conf_files: Vec::new(),
         bands,
     }
@@ -258,4 +264,90 @@ fn a_runtime_that_is_not_there_is_a_warning_and_a_mute_one_a_failure() {
     let mute = RuntimeFacts::Mute { socket: "/a.sock".into(), error: "no answer".into() };
     let words = ["no answer (at /a.sock)", "systemctl status containerd crio"];
     assert_found(&with(mute), "runtime", Verdict::Fail, &words);
+}
+
+#[test]
+fn the_api_would_take_the_reports() {
+    let asked = |change: fn(&mut ApiAnswers)| {
+        let mut answers = ApiAnswers {
+            server: "https://api".into(),
+            node: "n".into(),
+            node_exists: true,
+            denied: Vec::new(),
+            trial: MarkTrial::Taken { pod: "a/p".into() },
+            latency: Duration::from_millis(12),
+        };
+        change(&mut answers);
+        Facts { api: Some(ApiFacts::Answers(Box::new(answers))), ..of(|_| {}) }
+    };
+    let (warn, fail) = (Verdict::Warn, Verdict::Fail);
+    let words = ["https://api answers in 12 ms; a mark on a/p would be taken"];
+    assert_found(&asked(|_| {}), "api", Verdict::Ok, &words);
+    let slow = asked(|answers| answers.latency = Duration::from_millis(300));
+    assert_found(&slow, "api", warn, &["in 300 ms", "logind more time"]);
+    let lost = asked(|answers| answers.latency = Duration::from_secs(1));
+    assert_found(&lost, "api", fail, &["given up after 1 s"]);
+    let denied = asked(|answers| answers.denied = vec!["patch pods/status".into()]);
+    assert_found(&denied, "api", fail, &["not permitted: patch pods/status", "apply -k"]);
+    let other = asked(|answers| answers.node_exists = false);
+    assert_found(&other, "api", fail, &["no node n", "--node-name"]);
+    let refused = asked(|answers| {
+        answers.trial = MarkTrial::Refused { pod: "a/p".into(), error: "policy".into() };
+    });
+    assert_found(&refused, "api", fail, &["would be refused: policy", "their token names"]);
+    let none = asked(|answers| answers.trial = MarkTrial::NoPod);
+    assert_found(&none, "api", Verdict::Ok, &["no pod to try"]);
+    let silent = ApiFacts::Silent { server: "https://api".into(), error: "refused".into() };
+    let silent = Facts { api: Some(silent), ..of(|_| {}) };
+    assert_found(&silent, "api", fail, &["https://api gives no answer: refused", "the route"]);
+}
+
+#[test]
+fn the_mode_is_the_one_that_the_agent_would_detect() {
+    let lives = || KubeletFacts {
+        lock_armed: Some(false),
+        shutdown_period: Some(Duration::ZERO),
+        healthy: Some(Healthz::Ok),
+        ..KubeletFacts::default()
+    };
+    let with = |change: fn(&mut KubeletFacts)| {
+        let mut kubelet = lives();
+        change(&mut kubelet);
+        Facts { kubelet: Some(kubelet), ..of(|_| {}) }
+    };
+    let (ok, warn, fail) = (Verdict::Ok, Verdict::Warn, Verdict::Fail);
+    let table = [
+        (with(|_| {}), ok, Mode::Replace, "no graceful shutdown of its own; its configuration"),
+        (with(|kubelet| kubelet.lock_armed = Some(true)), ok, Mode::Assist, "is armed"),
+        (
+            with(|kubelet| kubelet.shutdown_period = Some(Duration::from_secs(30))),
+            warn,
+            Mode::Replace,
+            "holds no lock; its configuration wants 30s",
+        ),
+        (
+            with(|kubelet| {
+                kubelet.healthy = Some(Healthz::Refused);
+                kubelet.unit_active = Some(false);
+            }),
+            fail,
+            Mode::Substitute,
+            "the kubelet is dead",
+        ),
+    ];
+    for (facts, verdict, mode, words) in table {
+        assert_found(&facts, "mode", verdict, &[words]);
+        assert_eq!(judge(&facts, now()).mode, Some(mode));
+    }
+}
+
+#[test]
+fn a_pod_that_sees_no_process_of_the_host_believes_systemd() {
+    let armed = |main_pid| Facts {
+        kubelet: Some(KubeletFacts { main_pid, ..KubeletFacts::default() }),
+        ..of(|logind| logind.inhibitors = Ok(vec![lock("shutdown", "kubelet", "delay", 0)]))
+    };
+    assert_found(&armed(Some(7)), "kubelet", Verdict::Ok, &["held by its unit, uid 0, pid 7"]);
+    assert_found(&armed(Some(8)), "kubelet", Verdict::Warn, &["is not running"]);
+    assert_found(&armed(None), "kubelet", Verdict::Warn, &["is not running"]);
 }

@@ -1,0 +1,89 @@
+//! The flags of `check`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use agent_core::shutdown::bands::Bands;
+use epilogue_runtime::client::ClientOptions;
+use epilogue_runtime::pacing::Pace;
+
+use super::run::{address, node_name};
+use super::{BandArgs, Output, RunArgsError};
+use crate::cri::Endpoint;
+
+/// The flags of `check`.
+#[derive(Debug, clap::Args)]
+pub struct CheckArgs {
+    /// Directory under which the host's files lie.
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    pub root: PathBuf,
+    /// D-Bus address of the system bus. Without it: /run/dbus/system_bus_socket under --root.
+    #[arg(long, value_name = "ADDRESS", env = "DBUS_SYSTEM_BUS_ADDRESS")]
+    pub bus_address: Option<String>,
+    /// The container runtime's socket, as the kubelet's containerRuntimeEndpoint has it:
+    /// unix:///path. Without it: the one that is under --root where containerd, CRI-O, k3s and
+    /// others listen.
+    #[arg(long, value_name = "ENDPOINT")]
+    pub runtime_endpoint: Option<Endpoint>,
+    /// Kubeconfig file of the agent, to ask the API whether reports would get through. In a pod of
+    /// deploy/ it is asked by itself, with the pod's account.
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// Name of this node in the API. Without it: the host's name in lower case.
+    #[arg(long, value_name = "NAME", env = "NODE_NAME")]
+    node_name: Option<String>,
+    /// The kubelet's unit in systemd.
+    #[arg(long, value_name = "UNIT", default_value = "kubelet.service")]
+    kubelet_unit: String,
+    /// Where the kubelet serves /healthz; empty for nowhere.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:10248")]
+    kubelet_healthz_address: String,
+    /// Where the kubelet serves /configz; empty for nowhere.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:10250")]
+    kubelet_address: String,
+    /// Form of the output.
+    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+    pub output: Output,
+    #[command(flatten)]
+    bands: BandArgs,
+}
+
+/// What the flags come to.
+#[derive(Clone, Debug)]
+pub struct CheckConfig {
+    /// The bands; none turns the ending of pods off.
+    pub bands: Option<Bands>,
+    /// How to reach the API, and the node's name there; none if it is not to be asked.
+    pub api: Option<(ClientOptions, String)>,
+    /// The kubelet's unit.
+    pub kubelet_unit: String,
+    /// Where the kubelet serves `/healthz`, if it does.
+    pub kubelet_healthz: Option<SocketAddr>,
+    /// Where the kubelet serves `/configz`, if it does.
+    pub kubelet_configz: Option<SocketAddr>,
+}
+
+impl CheckArgs {
+    /// What the flags come to, if they go together.
+    pub fn config(&self) -> Result<CheckConfig, RunArgsError> {
+        // The manifests name the node in the environment; without it this is no pod of an agent.
+        let in_pod = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
+        let api = if self.kubeconfig.is_some() || in_pod && self.node_name.is_some() {
+            let options = ClientOptions {
+                kubeconfig: self.kubeconfig.clone(),
+                user_agent: concat!("epilogue-agent/", env!("CARGO_PKG_VERSION")).to_owned(),
+                pace: Pace::default(),
+            };
+            Some((options, node_name(self.node_name.clone(), &self.root)?))
+        } else {
+            None
+        };
+        Ok(CheckConfig {
+            bands: self.bands.bands()?,
+            api,
+            kubelet_unit: self.kubelet_unit.clone(),
+            kubelet_healthz: address("kubelet-healthz-address", &self.kubelet_healthz_address)?,
+            kubelet_configz: address("kubelet-address", &self.kubelet_address)?,
+        })
+    }
+}

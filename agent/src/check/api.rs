@@ -1,0 +1,154 @@
+//! Asks the API what a shutdown would ask of it, without a change: whether we may, and whether a
+//! mark on a pod of the node would be taken, as a dry run that all admission sees.
+
+use std::time::Duration;
+
+use agent_core::check::api::{ApiAnswers, ApiFacts, MarkTrial};
+use agent_core::ending::patches::mark;
+use agent_core::pod::{PodSource, PodView};
+use epilogue_common::outcome::{Failure, FailureKind, Outcome};
+use epilogue_runtime::classify::classify;
+use http::{Method, Request, header};
+use jiff::Timestamp;
+use kube::{Client, Config};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::time::{Instant, timeout};
+
+use crate::source::wire_pod::WirePod;
+
+/// All of it together.
+const ASK_MAX: Duration = Duration::from_secs(10);
+/// A node has some hundred pods; one is enough.
+const PODS_MAX: usize = 50;
+/// A pod that changes in between is read once more.
+const TRIALS_MAX: usize = 3;
+const JSON: &str = "application/json";
+const STRATEGIC: &str = "application/strategic-merge-patch+json";
+/// What the manifests give an agent: group, resource, verbs.
+const RIGHTS: [(&str, &str, &[&str]); 4] = [
+    ("", "pods", &["get", "list", "watch", "delete", "patch"]),
+    ("", "pods/status", &["patch"]),
+    ("", "nodes", &["get", "list", "watch", "patch"]),
+    ("events.k8s.io", "events", &["create"]),
+];
+
+#[derive(Deserialize)]
+struct PodList {
+    items: Vec<WirePod>,
+}
+
+/// Asks the API for the node of this name.
+pub(super) async fn ask(config: &Config, node: &str) -> ApiFacts {
+    let server = config.cluster_url.to_string();
+    let error = match Client::try_from(config.clone()) {
+        Ok(client) => match timeout(ASK_MAX, answers(&client, &server, node)).await {
+            Ok(Ok(answers)) => return ApiFacts::Answers(Box::new(answers)),
+            Ok(Err(failure)) => failure.message,
+            Err(_) => format!("no answer within {} s", ASK_MAX.as_secs()),
+        },
+        Err(error) => error.to_string(),
+    };
+    ApiFacts::Silent { server, error }
+}
+
+async fn answers(client: &Client, server: &str, node: &str) -> Outcome<ApiAnswers> {
+    let mut denied = Vec::new();
+    for (group, resource, verbs) in RIGHTS {
+        for verb in verbs {
+            if !may(client, group, resource, verb).await? {
+                denied.push(format!("{verb} {resource}"));
+            }
+        }
+    }
+    // The connection is warm by now.
+    let begun = Instant::now();
+    let node_exists = match send(client, Method::GET, &format!("/api/v1/nodes/{node}"), None).await
+    {
+        Ok(_) => true,
+        Err(failure) if failure.kind == FailureKind::NotFound => false,
+        // It stands among what is denied.
+        Err(failure) if failure.kind == FailureKind::Forbidden => true,
+        Err(failure) => return Err(failure),
+    };
+    let read = begun.elapsed();
+    let (trial, latency) = if denied.is_empty() && node_exists {
+        try_mark(client, node).await?
+    } else {
+        (MarkTrial::NoPod, None)
+    };
+    let (server, node) = (server.to_owned(), node.to_owned());
+    let latency = latency.unwrap_or(read);
+    Ok(ApiAnswers { server, node, node_exists, denied, trial, latency })
+}
+
+async fn may(client: &Client, group: &str, resource: &str, verb: &str) -> Outcome<bool> {
+    let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+    let review = json!({
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": {"group": group, "resource": resource,
+                                        "subresource": subresource, "verb": verb}},
+    });
+    let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+    let answer = send(client, Method::POST, path, Some((JSON, review))).await?;
+    Ok(answer["status"]["allowed"] == true)
+}
+
+/// How the mark went, and how long it took.
+async fn try_mark(client: &Client, node: &str) -> Outcome<(MarkTrial, Option<Duration>)> {
+    for _ in 0..TRIALS_MAX {
+        let Some(pod) = some_pod(client, node).await? else { break };
+        let name = format!("{}/{}", pod.namespace, pod.name);
+        let path = format!(
+            "/api/v1/namespaces/{}/pods/{}/status?dryRun=All&fieldManager=epilogue-agent",
+            pod.namespace, pod.name
+        );
+        let body = mark(&pod, Timestamp::now());
+        let begun = Instant::now();
+        let answer = send(client, Method::PATCH, &path, Some((STRATEGIC, body))).await;
+        let took = Some(begun.elapsed());
+        match answer {
+            Ok(_) => return Ok((MarkTrial::Taken { pod: name }, took)),
+            Err(failure) => match failure.kind {
+                FailureKind::Forbidden | FailureKind::Invalid => {
+                    let error = failure.message;
+                    return Ok((MarkTrial::Refused { pod: name, error }, took));
+                }
+                FailureKind::Conflict | FailureKind::NotFound => {}
+                _ => return Err(failure),
+            },
+        }
+    }
+    Ok((MarkTrial::NoPod, None))
+}
+
+/// A pod of the node that a shutdown could mark.
+async fn some_pod(client: &Client, node: &str) -> Outcome<Option<PodView>> {
+    let path = format!("/api/v1/pods?limit={PODS_MAX}&fieldSelector=spec.nodeName%3D{node}");
+    let request = Request::get(path).body(Vec::new()).map_err(malformed)?;
+    let list: PodList = client.request(request).await.map_err(classify)?;
+    let pods = list.items.into_iter().map(WirePod::view);
+    let mut pods = pods.filter(|pod| pod.source != PodSource::Static && !pod.is_terminal());
+    Ok(pods.next())
+}
+
+async fn send(
+    client: &Client,
+    method: Method,
+    path: &str,
+    body: Option<(&str, Value)>,
+) -> Outcome<Value> {
+    let mut request = Request::builder().method(method).uri(path);
+    let mut bytes = Vec::new();
+    if let Some((kind, body)) = body {
+        request = request.header(header::CONTENT_TYPE, kind);
+        bytes = body.to_string().into_bytes();
+    }
+    let request = request.body(bytes).map_err(malformed)?;
+    client.request(request).await.map_err(classify)
+}
+
+fn malformed(error: http::Error) -> Failure {
+    classify(kube::Error::HttpError(error))
+}
