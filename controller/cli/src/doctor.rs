@@ -93,6 +93,10 @@ async fn of_cluster(arguments: &Arguments) -> anyhow::Result<Answer> {
         let scope = Scope::Namespace { namespace: namespace.as_deref(), lease };
         live(&client, &scope, arguments.at).await?
     };
+    anyhow::ensure!(
+        scene.has_read(Kind::Pod) || scene.has_read(Kind::Job),
+        "neither pods nor Jobs may be read, or are there; nothing can be judged"
+    );
     let found = findings(&scene, lease, now);
     let code = u8::from(!found.is_empty());
     let answer = Findings { findings: found, not_judged: omissions(&scene) };

@@ -99,7 +99,11 @@ fn held_by_finalizers(
 fn unended(pod: &PodFacts, scene: &Scene, now: Timestamp) -> Option<Finding> {
     let verdict = scene.verdict(pod, now);
     let Some(deletion) = pod.deletion else {
+        // One that has ended, and that nobody deleted, only takes room.
         let Verdict::Do(order) = verdict else { return None };
+        if pod.is_terminal() {
+            return None;
+        }
         return match order.cause {
             Cause::Ended(evidence) => Some(ended(pod, &evidence, None)),
             Cause::Cleared(stale) => Some(stale_target(pod, stale)),

@@ -145,6 +145,7 @@ fn a_pod_that_pod_gc_would_end_is_told_with_its_evidence() {
     let with = |node: Value| [vec![node], pods()].concat();
     assert_told(pods(), &["Terminating: node no longer exists", "of kube-controller-manager, or"]);
     assert_told(vec![pod("p"), running_job()], &["it cannot run: node no longer exists"]);
+    assert_fine(vec![phase(pod("p"), "Succeeded"), running_job()]);
     let off = out_of_service(silent(node("n")));
     assert_told(with(off), &["node is out of service", "--grace-period=0 --force"]);
     let rebooted = boot(node("n"), "boot-2");
