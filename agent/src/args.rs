@@ -21,7 +21,6 @@ pub struct Args {
 
 /// What the program does.
 #[derive(Debug, Subcommand)]
-#[expect(clippy::large_enum_variant, reason = "there is one of it")]
 pub enum Command {
     /// Runs the agent of this node until it is told to end.
     Run(RunArgs),
