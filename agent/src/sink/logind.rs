@@ -37,6 +37,9 @@ pub struct LogindSink {
     host: Host,
     words: OurLock,
     /// The one copy of the descriptor: dropping it is the release.
+    ///
+    /// DIVERGES(upstream): an owner, so that it is closed once. The reference keeps the number
+    /// after the release, and closes whatever has it by then. (W8)
     lock: Mutex<Option<OwnedFd>>,
 }
 

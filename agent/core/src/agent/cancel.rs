@@ -79,6 +79,10 @@ impl Clears {
 }
 
 impl Agent {
+    /// Takes everything back, whatever is under way.
+    ///
+    /// DIVERGES(upstream): at once, in the middle of the kills. The reference hears of it when all
+    /// pods are ended. (SD10, W7)
     pub(super) fn cancel(&mut self, why: &str) {
         if self.run.is_none() {
             return;

@@ -23,6 +23,7 @@ impl Agent {
     }
 
     fn see_pods(&mut self, pods: Vec<PodView>) {
+        self.status.api_reachable = true;
         let first = !self.pods.is_listed();
         for uid in self.pods.list(pods) {
             self.forget_pod(&uid);

@@ -25,6 +25,7 @@ mod notices;
 mod outbox;
 mod past;
 mod pods;
+mod preflight;
 mod release;
 mod replay;
 mod results;

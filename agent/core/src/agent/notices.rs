@@ -8,12 +8,13 @@ use super::run::Run;
 use crate::protocol::action::{Action, Notice, PodRef};
 
 /// The reasons of all events, with what each means; `agent/README.md` has the same table.
-pub const REASONS: [(&str, &str); 10] = [
+pub const REASONS: [(&str, &str); 11] = [
     (BEGUN, "A shutdown was announced; what the agent does about it, and in what time."),
     (CANCELLED, "The shutdown was cancelled; lock, taint and conditions are restored."),
     (COMPLETE, "The lock was released; the end of every pod is in the API."),
     (UNREPORTED, "The lock was released at the end of the time; the end of some pods is not."),
     (DELAY_TOO_SHORT, "logind grants less time than the bands and their reports want."),
+    (NOT_READY, "A shutdown is scheduled within the minute, and it would not go well; why."),
     (NOT_PERMITTED, "The API forbids the agent something that it needs."),
     (RECOVERED, "After a boot: pods that the shutdown before it left unexplained were marked."),
     (POD_MARKED, "The pod was marked as disrupted: its node is shutting down."),
@@ -26,6 +27,7 @@ pub(super) const CANCELLED: &str = "CompanionShutdownCancelled";
 pub(super) const COMPLETE: &str = "CompanionShutdownComplete";
 pub(super) const UNREPORTED: &str = "CompanionShutdownUnreported";
 pub(super) const DELAY_TOO_SHORT: &str = "CompanionDelayTooShort";
+pub(super) const NOT_READY: &str = "CompanionNotReady";
 pub(super) const NOT_PERMITTED: &str = "CompanionNotPermitted";
 pub(super) const RECOVERED: &str = "CompanionRecovered";
 pub(super) const POD_MARKED: &str = "CompanionMarked";

@@ -139,6 +139,9 @@ impl Agent {
     }
 
     /// Decides about the run of this boot, as soon as logind has said whether it goes on.
+    ///
+    /// DIVERGES(upstream): a shutdown outlives the process that sees to it. The reference forgets
+    /// it in a restart, and admits pods again. (W6)
     pub(super) fn settle_past(&mut self) {
         if self.past.is_none() || self.logind.state.is_none() {
             return;

@@ -82,6 +82,10 @@ impl Agent {
         }
     }
 
+    /// Whether nothing is left to wait for, and then the way to the release.
+    ///
+    /// DIVERGES(upstream): what is waited for are the API's acknowledgements. The reference waits
+    /// for containers and volumes, and reports that are under way then are lost. (W2)
     fn leave_holding(&mut self, over: bool) {
         let settled = self.is_at_rest() && self.node.is_settled();
         if !over && !settled {

@@ -112,6 +112,8 @@ impl Agent {
 
     /// Pods that show containers running since before this boot. None of those can run: they are
     /// marked before the kubelet finds out and calls it a failure of their own. (W5)
+    ///
+    /// DIVERGES(upstream): the reference does not tell them from containers that failed.
     pub(super) fn find_lost(&mut self) {
         if !self.settings.enforce {
             return;

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use epilogue_common::outcome::Outcome;
+use jiff::Timestamp;
 
 use super::mode::{self, Kubelet};
 use super::notices::DELAY_TOO_SHORT;
@@ -33,6 +34,8 @@ pub(super) struct Logind {
     releasing: bool,
     /// What the delay was to be raised to or warned of, and whose delay.
     raised_for: Option<(Duration, Option<Duration>, String)>,
+    /// The scheduled shutdown that was looked ahead to.
+    pub(super) foretold: Option<(String, Timestamp)>,
     /// When a shutdown was cancelled last.
     cancelled_at: Option<Duration>,
 }
@@ -137,6 +140,8 @@ impl Agent {
         if preparing {
             return;
         }
+        // DIVERGES(upstream): an action that vanished is a cancel. The reference hears no signal of
+        // it, and its node stays not ready. (LD7, W13)
         if restarted {
             self.cancel("logind was restarted, and its shutdown is gone");
         } else if run.elapsed(now) >= LOOK_LASTS {
@@ -182,6 +187,7 @@ impl Agent {
             }
             self.take_lock();
             self.raise_delay();
+            self.look_ahead();
         }
         if self.stop_at.is_some() && self.run.is_none() {
             self.release_lock();
@@ -199,6 +205,10 @@ impl Agent {
         )
     }
 
+    /// The lock, whenever none is held and logind is calm.
+    ///
+    /// DIVERGES(upstream): for as long as it takes. In the reference a first failure is final
+    /// until the kubelet is restarted, and says so only in a log. (SD6, W1)
     fn take_lock(&mut self) {
         let wanted = self.settings.enforce
             && self.stop_at.is_none()

@@ -90,6 +90,8 @@ pub fn spared(pod: &PodView, scope: &Scope) -> Option<Spared> {
     if scope.mode != Mode::Replace {
         return None;
     }
+    // DIVERGES(upstream): the reference ends them too; they are made anew at once, for the node
+    // that is going, and are refused there again and again.
     if pod.owner == Owner::DaemonSet {
         return Some(Spared::DaemonSet);
     }
@@ -130,6 +132,9 @@ pub fn mark_reason(pod: &PodView, scope: &Scope) -> Option<MarkReason> {
 /// The marks in order of value: pods of Jobs with a `podFailurePolicy`, other Jobs' pods, bare
 /// pods that never restart, the rest; within each, one namespace after the other in turns, so
 /// that no namespace's many pods push out another's few.
+///
+/// DIVERGES(upstream): the condition comes before the end. In the reference it comes with the
+/// phase, after the containers have stopped, and is lost where that report is. (W2, §9.1)
 pub fn pre_mark(pods: &[PodView], scope: &Scope) -> Vec<Mark> {
     let mut ranks: BTreeMap<Rank, Namespaces<'_>> = BTreeMap::new();
     for pod in pods {

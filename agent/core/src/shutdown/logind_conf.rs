@@ -25,6 +25,8 @@ pub const MAIN_FILES: [&str; 4] = [
 
 /// Our drop-in: files are merged by name, the last wins, and distributions' names begin with
 /// letters, where the kubelet's `99-` loses. (§1.4)
+///
+/// DIVERGES(upstream): the reference's name sorts before those, and then it gives up.
 pub const OUR_DROP_IN: &str = "/etc/systemd/logind.conf.d/zz-epilogue.conf";
 
 /// The longest delay that we ask for unless the operator says more. (§9.2)

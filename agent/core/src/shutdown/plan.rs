@@ -58,6 +58,9 @@ impl KillPlan {
     ///
     /// Only bands with pods share the time (SD13), by the weight of their periods, and none gets
     /// more than its period: a larger delay is no reason to wait longer.
+    ///
+    /// DIVERGES(upstream): bands that do not fit into the delay share it. The reference does not
+    /// start its graceful shutdown then, and pods end without any. (SD5)
     pub fn new(bands: &Bands, pods: &[&PodView], left: Duration) -> Self {
         let mut occupied = bands.assign(pods);
         occupied.retain(|(_, pods)| !pods.is_empty());

@@ -103,6 +103,49 @@ fn a_delay_that_stays_too_short_is_told_of_once() {
     }
 }
 
+/// The lines about a schedule of this many seconds from now on.
+fn foretold(world: &mut World, seconds: i64, change: impl Fn(&mut LogindState)) -> Vec<String> {
+    let at = world.clock().wall + jiff::SignedDuration::from_secs(seconds);
+    world.said.clear();
+    for _ in 0..3 {
+        world.event(seen(|state| {
+            state.scheduled = Some(("reboot".into(), at));
+            change(state);
+        }));
+        world.pass(ms(1_000));
+    }
+    world.said.iter().filter(|line| line.contains("is scheduled")).cloned().collect()
+}
+
+#[test]
+fn what_would_not_go_well_is_said_once_before_a_scheduled_shutdown() {
+    let mut settings = settings();
+    settings.raise_delay = false;
+    let mut world = World::standing(settings, plain(), vec![pod("a")]);
+    assert_eq!(foretold(&mut world, 90, |_| ()), [""; 0], "there is time");
+    let ready = foretold(&mut world, 50, |_| ());
+    assert!(matches!(ready.as_slice(), [one] if one.contains("everything is ready")), "{ready:?}");
+    world.answers.insert("lock *".into(), Answer::Fail(FailureKind::Other, u32::MAX));
+    let short = |state: &mut LogindState| {
+        state.delay = Some(ms(5_000));
+        state.lock_listed = false;
+    };
+    let said = foretold(&mut world, 40, short);
+    let [said] = said.as_slice() else { panic!("once, not {said:?}") };
+    assert!(said.contains("reboot is scheduled in 40 s, and it would not go well"), "{said}");
+    assert!(said.contains("logind grants 5 s, 40 s are wanted"), "{said}");
+}
+
+#[test]
+fn a_lock_that_is_not_held_before_a_scheduled_shutdown_is_said() {
+    let mut world = World::new(settings(), vec![]);
+    world.answers.insert("lock *".into(), Answer::Fail(FailureKind::Other, u32::MAX));
+    let said = foretold(&mut world, 30, |_| ());
+    let [said] = said.as_slice() else { panic!("once, not {said:?}") };
+    assert!(said.contains("the delay lock is not held"), "{said}");
+    assert!(said.contains("pods are not known yet"), "{said}");
+}
+
 #[test]
 fn told_to_stop_it_releases_and_goes() {
     let mut world = World::standing(settings(), plain(), vec![]);
