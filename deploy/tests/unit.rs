@@ -17,12 +17,11 @@ fn settings() -> Vec<(String, String, String)> {
     let mut section = String::new();
     let mut settings = Vec::new();
     for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
-        match line.strip_prefix('[').and_then(|line| line.strip_suffix(']')) {
-            Some(name) => name.clone_into(&mut section),
-            None => {
-                let (key, value) = line.split_once('=').expect("must be KEY=VALUE");
-                settings.push((section.clone(), key.to_owned(), value.to_owned()));
-            }
+        if let Some(name) = line.strip_prefix('[').and_then(|line| line.strip_suffix(']')) {
+            name.clone_into(&mut section);
+        } else {
+            let (key, value) = line.split_once('=').expect("must be KEY=VALUE");
+            settings.push((section.clone(), key.to_owned(), value.to_owned()));
         }
     }
     settings

@@ -132,9 +132,7 @@ fn start_bus(dir: &Path) -> Result<Process, LabError> {
 }
 
 async fn connect(address: &str) -> Result<Connection, Login1Error> {
-    let attempt = async || match zbus::connection::Builder::address(address) {
-        builder => builder.build().await,
-    };
+    let attempt = async || zbus::connection::Builder::address(address).build().await;
     match observe_until(UP_WITHIN, attempt, Result::is_ok).await {
         Ok(Ok(connection)) => Ok(connection),
         Ok(Err(error)) | Err(Err(error)) => Err(Login1Error::Late(error.to_string())),
@@ -150,6 +148,7 @@ struct Manager {
     waits: Mutex<JoinSet<()>>,
 }
 
+#[expect(clippy::unused_self, reason = "the interface macro wants methods")]
 #[zbus::interface(name = "org.freedesktop.login1.Manager")]
 impl Manager {
     async fn inhibit(

@@ -76,12 +76,11 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
 }
 
 async fn agent(binary: Option<PathBuf>) -> anyhow::Result<()> {
-    let binary = match binary {
-        Some(binary) => binary,
-        None => {
-            build::release("epilogue-agent").await?;
-            workspace_root().join("target/release/epilogue-agent")
-        }
+    let binary = if let Some(binary) = binary {
+        binary
+    } else {
+        build::release("epilogue-agent").await?;
+        workspace_root().join("target/release/epilogue-agent")
     };
     print!("{}", bench::agent::table(&bench::agent::shutdowns(binary).await?));
     Ok(())
