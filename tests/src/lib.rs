@@ -4,6 +4,7 @@
 //! that runs, [`Namespace`] gives a test its own corner of it, [`eventually`] waits.
 
 pub mod agent;
+pub mod agent_sim;
 pub mod bed;
 pub mod bench;
 pub mod binary;

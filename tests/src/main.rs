@@ -32,7 +32,7 @@ enum Command {
     Test(test::Arguments),
     /// Compare our controller with the reference, in figures
     Bench(bench::Arguments),
-    /// Simulate the controller by seeds
+    /// Simulate the controller, or the agent, by seeds
     Sim(sim::Arguments),
     /// Install the tools and build the control plane that everything else needs
     Prepare,

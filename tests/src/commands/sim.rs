@@ -2,7 +2,7 @@
 //! to see it again.
 
 use anyhow::ensure;
-use lab::sim::{self, Options};
+use lab::{agent_sim, sim};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
@@ -12,34 +12,64 @@ pub(crate) struct Arguments {
     /// How many seeds to run from there on
     #[arg(long, default_value_t = 1)]
     count: u64,
+    /// Simulate the agent on its node, not the controller
+    #[arg(long)]
+    agent: bool,
+    /// Kill the agent after so many of its actions
+    #[arg(long, requires = "agent")]
+    crash_after: Option<u64>,
+    /// Leave out all other faults
+    #[arg(long, requires = "agent")]
+    strict: bool,
     /// Show what happens, also when nothing fails
     #[arg(long)]
     verbose: bool,
 }
 
+/// What became of one seed, of either simulation.
+struct Seen {
+    violations: Vec<String>,
+    failure: String,
+    stats: String,
+    trace: Vec<String>,
+}
+
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let (mut passed, mut failed) = (0_u64, Vec::new());
     for seed in arguments.seed..arguments.seed.saturating_add(arguments.count) {
-        let trace = arguments.verbose;
-        let report = sim::run(seed, Options { trace, ..Options::default() });
-        if trace {
-            println!("{}", report.trace.join("\n"));
+        let seen = simulate(arguments, seed, arguments.verbose);
+        if arguments.verbose {
+            println!("{}", seen.trace.join("\n"));
         }
-        if report.violations.is_empty() {
+        if seen.violations.is_empty() {
             passed += 1;
         } else {
-            print!("{}", sim::failure(seed, &report));
-            if failed.is_empty() && !trace {
-                let again = sim::run(seed, Options { trace: true, ..Options::default() });
-                println!("{}", again.trace.join("\n"));
+            print!("{}", seen.failure);
+            if failed.is_empty() && !arguments.verbose {
+                println!("{}", simulate(arguments, seed, true).trace.join("\n"));
             }
             failed.push(seed);
         }
         if arguments.count == 1 {
-            println!("{:?}", report.stats);
+            println!("{}", seen.stats);
         }
     }
     println!("{passed} passed, {} failed", failed.len());
     ensure!(failed.is_empty(), "seeds that failed: {failed:?}");
     Ok(())
+}
+
+fn simulate(arguments: &Arguments, seed: u64, trace: bool) -> Seen {
+    if arguments.agent {
+        let (strict, crash_after) = (arguments.strict, arguments.crash_after);
+        let options = agent_sim::Options { trace, strict, crash_after, sabotage: None };
+        let report = agent_sim::run(seed, options);
+        let failure = agent_sim::failure(seed, options, &report);
+        let stats = format!("{:?}\n{:#?}", report.stats, report.ends);
+        return Seen { violations: report.violations, failure, stats, trace: report.trace };
+    }
+    let report = sim::run(seed, sim::Options { trace, ..sim::Options::default() });
+    let failure = sim::failure(seed, &report);
+    let stats = format!("{:?}", report.stats);
+    Seen { violations: report.violations, failure, stats, trace: report.trace }
 }

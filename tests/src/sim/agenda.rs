@@ -4,33 +4,33 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Time since the simulation began.
-pub(super) type Moment = Duration;
+pub(crate) type Moment = Duration;
 
 /// Events to come. Events of the same time keep the order in which they were added.
 #[derive(Debug)]
-pub(super) struct Agenda<E> {
+pub(crate) struct Agenda<E> {
     now: Moment,
     added: u64,
     events: BTreeMap<(Moment, u64), E>,
 }
 
 impl<E> Agenda<E> {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { now: Moment::ZERO, added: 0, events: BTreeMap::new() }
     }
 
-    pub(super) fn now(&self) -> Moment {
+    pub(crate) fn now(&self) -> Moment {
         self.now
     }
 
     /// Adds an event.
-    pub(super) fn after(&mut self, delay: Duration, event: E) {
+    pub(crate) fn after(&mut self, delay: Duration, event: E) {
         self.added += 1;
         self.events.insert((self.now + delay, self.added), event);
     }
 
     /// The next event; the clock moves on to it.
-    pub(super) fn next(&mut self) -> Option<E> {
+    pub(crate) fn next(&mut self) -> Option<E> {
         let ((at, _), event) = self.events.pop_first()?;
         self.now = at;
         Some(event)

@@ -1,7 +1,7 @@
 //! A deterministic simulation of the whole controller: its real decisions against a model of the
 //! API, of kubelets and of users, under faults, in virtual time. A seed replays exactly.
 
-mod agenda;
+pub(crate) mod agenda;
 mod api;
 mod calls;
 mod chaos;
@@ -9,7 +9,7 @@ mod housekeeping;
 mod kubelet;
 mod ledger;
 mod process;
-mod random;
+pub(crate) mod random;
 mod release_rules;
 mod scenario;
 mod settled;

@@ -1,0 +1,157 @@
+//! The pods of the node: who owns them, how they take SIGTERM, when they end by themselves.
+
+use std::time::Duration;
+
+use agent_core::pod::{Owner, Phase, PodSource, PodUid, PodView, RestartPolicy};
+
+use super::api::Stored;
+use super::ledger::Nature;
+use super::runtime::Habit;
+use super::world::World;
+use crate::sim::random::Random;
+
+/// What the containers of a pod do.
+#[derive(Clone, Debug)]
+pub(super) struct Script {
+    pub(super) habits: Vec<Habit>,
+    /// After the kubelet has it; none never starts, as with a wrong image.
+    pub(super) starts_after: Option<Duration>,
+}
+
+impl World {
+    /// The pods of the beginning.
+    pub(super) fn populate(&mut self) {
+        for _ in 0..self.temper.pods {
+            self.new_pod();
+        }
+        if let Some(own) = self.temper.settings.own_pod.clone() {
+            let view = PodView {
+                owner: Owner::DaemonSet,
+                priority: 2_000_001_000,
+                grace_seconds: Some(60),
+                ..blank("agent")
+            };
+            let habits = vec![Habit { on_term: None, own_end: None }];
+            let starts_after = Some(Duration::ZERO);
+            self.scripts.insert(own, Script { habits, starts_after });
+            self.admit(view, false);
+        }
+    }
+
+    /// A pod is bound to the node, unless the node says that it shuts down.
+    pub(super) fn new_pod(&mut self) {
+        if self.api.node.tainted || self.api.node.kubelet_says_shutdown || !self.on {
+            return;
+        }
+        self.ledger.born += 1;
+        let name = format!("p{}", self.ledger.born);
+        let random = &mut self.random;
+        let mut view = blank(&name);
+        let mut finalizer = false;
+        view.namespace = (*random.pick(&["a", "b", "c"])).into();
+        match random.below(20) {
+            0 | 1 => view.owner = Owner::None,
+            2 => view.owner = Owner::DaemonSet,
+            3 => (view.source, view.owner) = (PodSource::Static, Owner::None),
+            4..9 => view.owner = Owner::Other,
+            _ => {
+                view.owner = Owner::Job { failure_policy: random.percent(50) };
+                finalizer = random.percent(80);
+            }
+        }
+        let never = match view.owner {
+            Owner::Job { .. } => random.percent(80),
+            Owner::None => random.percent(50),
+            _ => false,
+        };
+        if never {
+            view.restart_policy = RestartPolicy::Never;
+            view.container_restarts = random.percent(8);
+        } else if matches!(view.owner, Owner::Job { .. }) {
+            view.restart_policy = RestartPolicy::OnFailure;
+        }
+        view.priority = match random.below(10) {
+            0 => 2_000_000_000,
+            1 | 2 => 1_000,
+            3 => -5,
+            _ => 0,
+        };
+        view.grace_seconds = *random.pick(&[Some(30), Some(30), Some(1), Some(5), Some(600), None]);
+        let script = script(random, matches!(view.owner, Owner::Job { .. }));
+        view.containers = (0..script.habits.len()).map(|number| format!("main-{number}")).collect();
+        self.scripts.insert(view.uid.clone(), script);
+        let deleted = self.random.percent(4);
+        let uid = view.uid.clone();
+        self.admit(view, finalizer);
+        if deleted {
+            let pause = self.random.millis(0, 60_000);
+            self.after(pause, super::world::Life::World, move |w| {
+                let name = w.api.pods.get(&uid).map(|stored| stored.name().to_owned());
+                if let Some(name) = name.filter(|_| !w.ledger.is_static(&uid)) {
+                    w.say(|_| format!("user      deletes {name}"));
+                    let _refused = w.api.delete(&name, &uid, 30);
+                }
+            });
+        }
+    }
+
+    fn admit(&mut self, view: PodView, finalizer: bool) {
+        let nature = Nature {
+            is_static: view.source == PodSource::Static,
+            is_own: self.temper.settings.own_pod.as_ref() == Some(&view.uid),
+            view: view.clone(),
+        };
+        self.say(|w| {
+            let script = &w.scripts[&view.uid];
+            format!(
+                "bound     {} {:?} {:?} rules={} priority={} grace={:?} finalizer={finalizer} {script:?}",
+                view.name, view.owner, view.restart_policy, view.container_restarts,
+                view.priority, view.grace_seconds
+            )
+        });
+        self.ledger.natures.insert(view.uid.clone(), nature);
+        self.api.create(Stored::new(view, finalizer));
+    }
+}
+
+fn blank(name: &str) -> PodView {
+    PodView {
+        uid: PodUid(format!("uid-{name}")),
+        namespace: "a".into(),
+        name: name.into(),
+        generation: 1,
+        resource_version: String::new(),
+        source: PodSource::Api,
+        owner: Owner::Other,
+        restart_policy: RestartPolicy::Always,
+        container_restarts: false,
+        sidecars: Vec::new(),
+        priority: 0,
+        grace_seconds: Some(30),
+        deletion_grace_seconds: None,
+        phase: Phase::Pending,
+        has_run: false,
+        containers: vec!["main-0".into()],
+        running_since: None,
+        disruption: None,
+    }
+}
+
+fn script(random: &mut Random, works: bool) -> Script {
+    let count = if random.percent(75) { 1 } else { 2 + random.below(2) };
+    let ends = random.percent(if works { 35 } else { 4 });
+    let end = random.millis(500, 90_000);
+    let code = *random.pick(&[0, 0, 0, 1, 42]);
+    let habits = (0..count).map(|_| {
+        let on_term = match random.below(10) {
+            0 | 1 => None,
+            2..5 => Some((random.millis(1, 4_000), 0)),
+            5 => Some((random.millis(1_000, 25_000), 143)),
+            _ => Some((random.millis(1, 500), 143)),
+        };
+        Habit { on_term, own_end: ends.then_some((end, code)) }
+    });
+    let habits = habits.collect();
+    let starts_after = random.percent(94).then(|| random.millis(100, 5_000));
+    Script { habits, starts_after }
+}

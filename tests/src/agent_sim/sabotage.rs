@@ -1,0 +1,72 @@
+//! Mistakes that an agent could make, so that the checks can be checked.
+
+use agent_core::protocol::action::{Action, Purpose};
+
+use super::world::World;
+
+/// A mistake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sabotage {
+    /// Does not hear that its calls were acknowledged.
+    DropAcks,
+    /// Gives its lock back at the first thing it does in a shutdown.
+    ReleaseAtOnce,
+    /// Never gives it back.
+    NeverRelease,
+    /// Says `Failed` where it should only mark.
+    FailFirst,
+    /// Believes that it took back its marks, and does not.
+    NeverClear,
+    /// Believes that it marked, and does not.
+    NeverMark,
+    /// Says that nothing runs any more as soon as it shuts down.
+    FarewellFirst,
+    /// Leaves its taint.
+    KeepTaint,
+    /// Stops containers under a live kubelet in place of deleting the pod.
+    StopForDelete,
+    /// Does not keep a journal.
+    NoJournal,
+}
+
+impl World {
+    /// What the agent does in place of this; none where it only believes to do it.
+    pub(super) fn sabotaged(&mut self, action: Action) -> Option<Action> {
+        let Some(sabotage) = self.options.sabotage else { return Some(action) };
+        match (sabotage, action) {
+            (Sabotage::NeverRelease, Action::ReleaseLock)
+            | (Sabotage::NoJournal, Action::Journal(_))
+            | (Sabotage::KeepTaint, Action::Taint { present: false })
+            | (Sabotage::NeverClear, Action::PatchStatus { purpose: Purpose::Clear, .. })
+            | (Sabotage::NeverMark, Action::PatchStatus { purpose: Purpose::Mark, .. }) => None,
+            (Sabotage::ReleaseAtOnce, Action::Journal(records)) => {
+                if self.ledger.run.is_some() && self.logind.agent_lock.is_some() {
+                    self.judge_release();
+                    self.logind.agent_lock = None;
+                    self.after(std::time::Duration::ZERO, super::world::Life::World, |w| {
+                        w.locks_changed();
+                    });
+                }
+                Some(Action::Journal(records))
+            }
+            (
+                Sabotage::FailFirst,
+                Action::PatchStatus { pod, purpose: Purpose::Mark, mut body },
+            ) => {
+                body["status"]["phase"] = "Failed".into();
+                Some(Action::PatchStatus { pod, purpose: Purpose::Mark, body })
+            }
+            (Sabotage::FarewellFirst, Action::Announce(text)) => {
+                let boot = self.boot_id();
+                let at = self.wall().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+                let shutting = text.starts_with("shutting-down");
+                let lie = format!("farewell;boot={boot};at={at}");
+                Some(Action::Announce(if shutting { lie } else { text }))
+            }
+            (Sabotage::StopForDelete, Action::DeletePod { pod, grace_seconds }) => {
+                Some(Action::StopPod { pod, grace_seconds, sidecars: Vec::new() })
+            }
+            (_, action) => Some(action),
+        }
+    }
+}

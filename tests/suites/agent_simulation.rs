@@ -1,0 +1,122 @@
+//! The simulation of the agent on its node, over many seeds; and the proof that its checks fail
+//! when the agent is broken.
+
+use lab::agent_sim::{self, Options, Sabotage};
+
+/// Fixed, so that a failure is a change of the code. `cargo lab sim --agent --count N` runs more.
+const SEEDS: std::ops::RangeInclusive<u64> = 1..=1_500;
+
+/// Seeds without faults in which the agent is killed after each of its actions, one after the
+/// other.
+const CRASHED_SEEDS: std::ops::RangeInclusive<u64> = 1..=12;
+
+/// More crash points than this of one seed would only repeat.
+const CRASHES_MAX: u64 = 60;
+
+/// Within so many seeds a broken agent must be caught.
+const CATCH_WITHIN: u64 = 150;
+
+#[test]
+fn every_seed_ends_without_a_violation() {
+    let mut failures = Vec::new();
+    for seed in SEEDS {
+        let options = Options::default();
+        let report = agent_sim::run(seed, options);
+        if !report.violations.is_empty() {
+            failures.push(agent_sim::failure(seed, options, &report));
+        }
+    }
+    assert!(failures.is_empty(), "{} seeds failed:\n{}", failures.len(), failures.concat());
+}
+
+#[test]
+fn an_agent_killed_after_any_action_violates_nothing() {
+    let mut failures = Vec::new();
+    for seed in CRASHED_SEEDS {
+        let strict = Options { strict: true, ..Options::default() };
+        let actions = agent_sim::run(seed, strict).stats.actions.min(CRASHES_MAX);
+        for count in 1..=actions {
+            let options = Options { crash_after: Some(count), ..strict };
+            let report = agent_sim::run(seed, options);
+            if !report.violations.is_empty() {
+                failures.push(agent_sim::failure(seed, options, &report));
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{} runs failed:\n{}", failures.len(), failures.concat());
+}
+
+#[test]
+fn a_seed_replays_exactly() {
+    for seed in 1..=20 {
+        let options = Options { trace: true, ..Options::default() };
+        let (first, again) = (agent_sim::run(seed, options), agent_sim::run(seed, options));
+        let same = first.trace.iter().zip(&again.trace).take_while(|(a, b)| a == b).count();
+        assert_eq!(first.trace.get(same), again.trace.get(same), "seed {seed}, line {same}");
+        assert_eq!(first.stats, again.stats, "seed {seed}");
+    }
+}
+
+/// The first of the seeds in which the checks notice the mistake in these words.
+fn caught(sabotage: Sabotage, words: &str) {
+    let mut others = Vec::new();
+    let found = (1..=CATCH_WITHIN).any(|seed| {
+        let options = Options { sabotage: Some(sabotage), ..Options::default() };
+        let violations = agent_sim::run(seed, options).violations;
+        let found = violations.iter().any(|violation| violation.contains(words));
+        others.extend(violations.into_iter().take(1));
+        found
+    });
+    others.truncate(20);
+    assert!(found, "{sabotage:?} is not caught by {words:?}, but by: {others:#?}");
+}
+
+#[test]
+fn an_agent_that_does_not_hear_of_acknowledgements_is_caught() {
+    caught(Sabotage::DropAcks, "");
+}
+
+#[test]
+fn an_agent_that_releases_its_lock_at_once_is_caught() {
+    caught(Sabotage::ReleaseAtOnce, "early, unreported");
+}
+
+#[test]
+fn an_agent_that_never_releases_its_lock_is_caught() {
+    caught(Sabotage::NeverRelease, "after its deadline");
+}
+
+#[test]
+fn an_agent_that_says_failed_before_the_stop_is_caught() {
+    caught(Sabotage::FailFirst, "of its containers run");
+}
+
+#[test]
+fn an_agent_that_never_clears_is_caught() {
+    caught(Sabotage::NeverClear, "lives and is marked");
+}
+
+#[test]
+fn an_agent_that_never_marks_is_caught() {
+    caught(Sabotage::NeverMark, "is deleted before it is marked");
+}
+
+#[test]
+fn an_agent_that_says_farewell_too_early_is_caught() {
+    caught(Sabotage::FarewellFirst, "farewell while");
+}
+
+#[test]
+fn an_agent_that_leaves_its_taint_is_caught() {
+    caught(Sabotage::KeepTaint, "the node is tainted");
+}
+
+#[test]
+fn an_agent_that_stops_under_a_live_kubelet_is_caught() {
+    caught(Sabotage::StopForDelete, "is stopped under a live kubelet");
+}
+
+#[test]
+fn an_agent_without_a_journal_is_caught() {
+    caught(Sabotage::NoJournal, "lives and is marked");
+}
