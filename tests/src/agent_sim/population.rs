@@ -102,12 +102,12 @@ impl World {
             view: view.clone(),
         };
         self.say(|w| {
+            let PodView { name, owner, restart_policy, priority, grace_seconds, .. } = &view;
+            let rules = view.container_restarts;
             let script = &w.scripts[&view.uid];
-            format!(
-                "bound     {} {:?} {:?} rules={} priority={} grace={:?} finalizer={finalizer} {script:?}",
-                view.name, view.owner, view.restart_policy, view.container_restarts,
-                view.priority, view.grace_seconds
-            )
+            let shape = format!("{owner:?} {restart_policy:?} rules={rules} priority={priority}");
+            let end = format!("grace={grace_seconds:?} finalizer={finalizer} {script:?}");
+            format!("bound     {name} {shape} {end}")
         });
         self.ledger.natures.insert(view.uid.clone(), nature);
         self.api.create(Stored::new(view, finalizer));
