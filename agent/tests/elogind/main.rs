@@ -16,8 +16,9 @@ use agent_core::protocol::action::Action;
 use agent_core::protocol::event::{ActionResult, Announcement, Event};
 use jiff::Timestamp;
 use machine::Machine;
-use standing::{Session, words};
+use standing::{PATIENCE, Session, words};
 use systemd1::{State, Systemd1};
+use tokio::time::timeout;
 
 /// Longer than any test waits.
 const LONG: u64 = 600;
@@ -60,7 +61,8 @@ async fn a_shutdown_is_announced_and_waits_for_the_release() {
     let sink = machine.sink();
     sink.carry_out(&Action::TakeLock).await;
     let mut session = going_down(&machine, LONG).await;
-    assert!(session.changes.borrow_and_update().going_down);
+    let told = session.changes.wait_for(|changes| changes.going_down);
+    timeout(PATIENCE, told).await.expect("others must be told").expect("the session must live");
     session.state("a machine that goes down", |state| state.preparing).await;
     // LD5
     let second = machine.sink().carry_out(&Action::TakeLock).await;
