@@ -62,7 +62,8 @@ impl Stored {
             message: text(&condition["message"]),
             since: condition["lastTransitionTime"].as_str().and_then(|at| at.parse().ok()),
         });
-        PodView { phase: self.phase(), disruption, ..self.fixed.clone() }
+        let deadline_set = self.active_deadline.is_some();
+        PodView { phase: self.phase(), deadline_set, disruption, ..self.fixed.clone() }
     }
 
     /// The kubelet's account of the containers: they have run, and since when they do now.

@@ -130,6 +130,7 @@ fn blank(name: &str) -> PodView {
         grace_seconds: Some(30),
         deletion_grace_seconds: None,
         phase: Phase::Pending,
+        deadline_set: false,
         has_run: false,
         containers: vec!["main-0".into()],
         running_since: None,
