@@ -6,13 +6,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 /// Starts a program without any descriptor of this process's: one that another test has just
-/// received would keep its lock held for as long as that program lives.
+/// received would keep its lock held for as long as that program lives. The program ends with
+/// this process, however that ends.
 pub(crate) const WITHOUT_DESCRIPTORS: &str = r#"
 for path in /proc/$$/fd/*; do
     number=${path##*/}
     if [ "$number" -gt 2 ]; then eval "exec $number>&-"; fi
 done
-exec "$@""#;
+exec setpriv --pdeathsig KILL "$@""#;
 
 /// A running bus.
 #[derive(Debug)]

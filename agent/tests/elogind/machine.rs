@@ -167,7 +167,7 @@ fn namespaces(dir: &Path, address: &str) -> Command {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/elogind/namespace.sh");
     let mut command = Command::new("bash");
     command
-        .args(["-c", WITHOUT_DESCRIPTORS, "bash", "setpriv", "--pdeathsig", "KILL", "unshare"])
+        .args(["-c", WITHOUT_DESCRIPTORS, "bash", "unshare"])
         .args(["--mount", "--pid", "--net", "--ipc", "--uts", "--propagation", "private"])
         .args(["--fork", "--kill-child", "--mount-proc", "bash"])
         .args([script.as_path(), dir, &elogind.program])
