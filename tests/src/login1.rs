@@ -63,6 +63,8 @@ impl Login1 {
         let address = format!("unix:path={}/system_bus_socket", dir.display());
         let (sender, locks) = watch::channel(Vec::new());
         let manager = Manager {
+            delay_us_max: u64::try_from(DELAY.as_micros()).unwrap_or(u64::MAX),
+            scheduled: (String::new(), 0),
             preparing: Arc::default(),
             locks: Arc::new(sender),
             waits: Mutex::new(JoinSet::new()),
@@ -141,6 +143,9 @@ async fn connect(address: &str) -> Result<Connection, Login1Error> {
 }
 
 struct Manager {
+    delay_us_max: u64,
+    /// Type and time in µs; nobody schedules one.
+    scheduled: (String, u64),
     preparing: Arc<Mutex<bool>>,
     /// Those that are held, in the order of taking.
     locks: Arc<watch::Sender<Vec<Lock>>>,
@@ -193,7 +198,7 @@ impl Manager {
 
     #[zbus(property, name = "InhibitDelayMaxUSec")]
     fn inhibit_delay_max_usec(&self) -> u64 {
-        u64::try_from(DELAY.as_micros()).unwrap_or(u64::MAX)
+        self.delay_us_max
     }
 
     #[zbus(property)]
@@ -203,7 +208,7 @@ impl Manager {
 
     #[zbus(property)]
     fn scheduled_shutdown(&self) -> (String, u64) {
-        (String::new(), 0)
+        self.scheduled.clone()
     }
 
     #[zbus(signal)]

@@ -8,6 +8,8 @@ use crate::nodes::SCRIPT_ANNOTATION;
 
 /// The Job whose node is shut down.
 pub(super) const DISRUPTED: &str = "disrupted";
+/// The Job whose node dies without a word.
+pub(super) const BEREAVED: &str = "bereaved";
 /// The Job one of whose pods is deleted.
 pub(super) const PATIENT: &str = "patient";
 
@@ -78,11 +80,18 @@ pub(super) fn scenes() -> Vec<Scene> {
             job: job(
                 DISRUPTED,
                 "times=1 on-term=143 after=500ms; succeed after=3s",
-                json!({"backoffLimit": 0, "podFailurePolicy": {"rules": [
-                    {"action": "Ignore", "onPodConditions": [
-                        {"type": "DisruptionTarget", "status": "True"},
-                    ]},
-                ]}}),
+                json!({"backoffLimit": 0, "podFailurePolicy": disruptions_are_ignored()}),
+            ),
+            end: End { condition: "Complete", succeeded: 1, failed: 0 },
+        },
+        Scene {
+            name: BEREAVED,
+            shows: "its node dies for good: nobody ends its pod, but pod GC, which says why",
+            job: job(
+                BEREAVED,
+                "times=1 hang; succeed after=1s",
+                json!({"backoffLimit": 0, "podReplacementPolicy": "Failed",
+                       "podFailurePolicy": disruptions_are_ignored()}),
             ),
             end: End { condition: "Complete", succeeded: 1, failed: 0 },
         },
@@ -97,6 +106,12 @@ pub(super) fn scenes() -> Vec<Scene> {
             end: End { condition: "Complete", succeeded: 1, failed: 1 },
         },
     ]
+}
+
+fn disruptions_are_ignored() -> Value {
+    json!({"rules": [
+        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+    ]})
 }
 
 fn job(name: &str, script: &str, spec: Value) -> Value {

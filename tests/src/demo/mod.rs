@@ -1,5 +1,5 @@
 //! The main job, live: Jobs of every kind on a real API, run by our controller on simulated
-//! nodes, one of which our agent sees to its end. This file is the story; `jobs` are its Jobs,
+//! nodes, one of which our agent sees to its end, and one of which dies. This file is the story; `jobs` are its Jobs,
 //! `host` is the node's logind with the agent, `table` draws the Jobs.
 
 mod host;
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Api, DeleteParams, ListParams, PostParams};
 use tokio::time::Instant;
 
@@ -31,16 +31,19 @@ const NAMESPACE: &str = "demo";
 const REFRESH: Duration = Duration::from_millis(250);
 /// Longest time that the Jobs may take; they need about half a minute.
 const LENGTH_MAX: Duration = Duration::from_secs(100);
+/// Pod GC waits before it believes that a node is gone, here one second.
+const QUARANTINE: &str = "--pod-gc-quarantine=1s";
+const ENDED_WITHIN: Duration = Duration::from_secs(20);
 /// The watch may be behind the node.
 const TOLD_WITHIN: Duration = Duration::from_secs(2);
 
 /// Runs the story on this cluster. The control plane must be the demo's own.
 pub async fn play(cluster: &Cluster, setup: &Setup) -> anyhow::Result<()> {
     let client = cluster.admin_client().await?;
-    let controller = Controller::start(cluster, setup).await?;
+    let controller = Controller::start(cluster, &setup.clone().argument(QUARANTINE)).await?;
     // The reference's scheduler binds: it heeds the taint of a node that goes.
     let options = nodes::Options {
-        nodes: 3,
+        nodes: 4,
         name_prefix: "node".to_owned(),
         bind: false,
         ..nodes::Options::default()
@@ -49,7 +52,7 @@ pub async fn play(cluster: &Cluster, setup: &Setup) -> anyhow::Result<()> {
     create_namespace(&client).await?;
     let scenes = jobs::scenes();
     println!(
-        "\nThree simulated nodes; our controller and, on the node that goes, our agent, each under \
+        "\nFour simulated nodes; our controller and, on the node that goes, our agent, each under \
          its own service account. The Jobs:\n"
     );
     for scene in &scenes {
@@ -108,11 +111,12 @@ async fn create(
     Ok(())
 }
 
-/// What happens to the Jobs' pods from outside, each once. The node goes down before the other
-/// Jobs are there, so that it takes nothing of theirs with it.
+/// What happens to the Jobs' pods from outside, each once. Nodes go before the Jobs are there that
+/// they would take something of.
 #[derive(Default)]
 struct Acts {
     node_was_shut_down: bool,
+    node_has_died: bool,
     pod_was_deleted: bool,
 }
 
@@ -125,21 +129,26 @@ impl Acts {
     ) -> anyhow::Result<()> {
         let client = stage.client;
         if !self.node_was_shut_down
-            && let Some(pod) = running_pod(client, jobs::DISRUPTED).await?
-            && let Some(node) = pod.spec.as_ref().and_then(|spec| spec.node_name.clone())
+            && let Some((pod, node)) = running_pod(client, jobs::DISRUPTED).await?
         {
             self.node_was_shut_down = true;
-            let pod = pod.metadata.name.unwrap_or_default();
             power_off(stage, &node, &pod, screen).await?;
-            create(client, scenes, |scene| scene.name != jobs::DISRUPTED).await?;
+            create(client, scenes, |scene| scene.name == jobs::BEREAVED).await?;
+        }
+        if !self.node_has_died
+            && let Some((pod, node)) = running_pod(client, jobs::BEREAVED).await?
+        {
+            self.node_has_died = true;
+            lose(stage, &node, &pod, screen).await?;
+            let early = [jobs::DISRUPTED, jobs::BEREAVED];
+            create(client, scenes, |scene| !early.contains(&scene.name)).await?;
         }
         if !self.pod_was_deleted
-            && let Some(pod) = running_pod(client, jobs::PATIENT).await?
-            && let Some(name) = pod.metadata.name
+            && let Some((pod, _)) = running_pod(client, jobs::PATIENT).await?
         {
             self.pod_was_deleted = true;
-            screen.tell(&format!("somebody deletes {name}, which takes 5 s to end"));
-            pods(client).delete(&name, &DeleteParams::default()).await?;
+            screen.tell(&format!("somebody deletes {pod}, which takes 5 s to end"));
+            pods(client).delete(&pod, &DeleteParams::default()).await?;
         }
         Ok(())
     }
@@ -160,28 +169,44 @@ async fn power_off(
     host.power_off().await?;
     let held = begun.elapsed();
     stage.nodes.vanish(node).await?;
-    let told = |seen: &Option<Seen>| {
-        seen.as_ref().is_some_and(|seen| seen.is_terminal() && seen.is_disrupted())
-    };
-    let observe = async || watcher.history(pod).into_iter().rfind(Seen::is_terminal);
-    let Ok(Some(seen)) = observe_until(TOLD_WITHIN, observe, told).await else {
-        anyhow::bail!("{pod} has no end in the API: {:?}", watcher.history(pod));
-    };
-    let (_, reason) = seen.disruption.unwrap_or_default();
-    screen.tell(&format!(
-        "{node} is off, {:.1} s later; {pod} is {}, DisruptionTarget {reason}",
-        held.as_secs_f64(),
-        seen.phase
-    ));
+    let seen = told(&watcher, pod, TOLD_WITHIN).await?;
+    screen.tell(&format!("{node} is off, {:.1} s later; {seen}", held.as_secs_f64()));
     Ok(())
 }
 
-async fn running_pod(client: &kube::Client, job: &str) -> anyhow::Result<Option<Pod>> {
+/// A node vanishes, and somebody removes its object: the word that it will not come back.
+async fn lose(stage: &Stage<'_>, node: &str, pod: &str, screen: &mut Screen) -> anyhow::Result<()> {
+    let watcher = Watcher::start(stage.client.clone(), NAMESPACE, stage.dir).await?;
+    stage.nodes.vanish(node).await?;
+    let nodes: Api<Node> = Api::all(stage.client.clone());
+    nodes.delete(node, &DeleteParams::default()).await.context("remove a node")?;
+    screen.tell(&format!("{node} dies without a word, and is removed from the cluster"));
+    let seen = told(&watcher, pod, ENDED_WITHIN).await?;
+    screen.tell(&format!("pod GC saw that {node} stays away; {seen}"));
+    Ok(())
+}
+
+/// The pod's end, once the API has it, in words.
+async fn told(watcher: &Watcher, pod: &str, within: Duration) -> anyhow::Result<String> {
+    let is_told = |seen: &Option<Seen>| {
+        seen.as_ref().is_some_and(|seen| seen.is_terminal() && seen.is_disrupted())
+    };
+    let observe = async || watcher.history(pod).into_iter().rfind(Seen::is_terminal);
+    let Ok(Some(seen)) = observe_until(within, observe, is_told).await else {
+        anyhow::bail!("{pod} has no end in the API: {:?}", watcher.history(pod));
+    };
+    let (_, reason) = seen.disruption.unwrap_or_default();
+    Ok(format!("{pod} is {}, DisruptionTarget {reason}", seen.phase))
+}
+
+/// A pod of the Job that runs, and its node.
+async fn running_pod(client: &kube::Client, job: &str) -> anyhow::Result<Option<(String, String)>> {
     let selector = ListParams::default().labels(&format!("job-name={job}"));
     let list = pods(client).list(&selector).await?;
-    Ok(list.items.into_iter().find(|pod| {
+    let running = list.items.into_iter().find(|pod| {
         pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running")
-    }))
+    });
+    Ok(running.and_then(|pod| Some((pod.metadata.name?, pod.spec?.node_name?))))
 }
 
 async fn rows(client: &kube::Client, scenes: &[Scene]) -> anyhow::Result<Vec<Row>> {

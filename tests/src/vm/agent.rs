@@ -78,20 +78,21 @@ pub async fn prepare(install: Install, lab_dir: &Path, node: &str) -> Result<(),
     let dir = lab_dir.join(NODES).join(node);
     let files = dir.join("payload/agent");
     std::fs::create_dir_all(&files).map_err(LabError::file("create", &files))?;
-    let (program, deploy) = (program().await?, workspace_root().join("deploy"));
+    let (source, deploy) = (program().await?, workspace_root().join("deploy"));
+    // The image has the program under the name that its file has.
+    let program = files.join(AGENT);
+    std::fs::copy(&source, &program).map_err(LabError::file("copy", source))?;
     match install {
         Install::Host => {
             let unit = deploy.join("systemd").join(UNIT);
-            for (source, name) in [(program, AGENT), (unit, UNIT)] {
-                std::fs::copy(&source, files.join(name)).map_err(LabError::file("copy", source))?;
-            }
+            std::fs::copy(&unit, files.join(UNIT)).map_err(LabError::file("copy", unit))?;
         }
         Install::DaemonSet => {
             let image = image(&install::daemon_set()?);
             let archive = files.join("image.tar").into_os_string();
             let arguments = [archive, image.into(), program.into_os_string()];
-            let pack =
-                Program::new("pack", &deploy.join("image/pack"), arguments, &dir.join("pack.log"));
+            let log = dir.join("pack.log");
+            let pack = Program::new("pack", &deploy.join("image/pack"), arguments, &log);
             disk::run_program(&pack).await?;
         }
     }

@@ -1,6 +1,6 @@
-//! Tier 4: a real node, in a virtual machine, without our agent. What systemd, logind, containerd
-//! and the kubelet do when a node ends is what the agent's design rests on; the outcomes are
-//! listed in tests/node/README.md.
+//! Tier 4: a real node, in a virtual machine. What systemd, logind, containerd and the kubelet do when
+//! a node ends is what the agent's design rests on; what they do with the agent beside is in `agent`.
+//! The outcomes are listed in tests/node/README.md.
 
 mod agent;
 mod external_failed;
