@@ -4,6 +4,7 @@
 mod permissions {
     mod allowed;
     mod call;
+    mod check;
     mod refused;
     mod world;
 }

@@ -2,6 +2,7 @@
 //! reference makes of the same.
 
 mod podgc {
+    pub(super) mod doctor;
     pub(super) mod ended;
     pub(super) mod jobs;
     pub(super) mod load;

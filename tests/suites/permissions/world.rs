@@ -1,5 +1,6 @@
 //! Two nodes with pods on each, the agent's pod on one of them, and clients by its tokens.
 
+use std::path::Path;
 use std::time::Duration;
 
 use agent_core::pod::{Owner, Phase, PodSource, PodUid, PodView, RestartPolicy};
@@ -31,6 +32,8 @@ pub(crate) struct World {
     cluster: Cluster,
     pub(crate) admin: Client,
     pub(crate) agent: Client,
+    /// The agent's token.
+    pub(crate) token: String,
 }
 
 impl World {
@@ -46,7 +49,8 @@ impl World {
         let accounts = "/api/v1/namespaces/kube-system/serviceaccounts";
         let _ = Call::create(accounts, default).send(&admin).await;
         let namespace = Namespace::create(&cluster).await.expect("a namespace");
-        let mut world = Self { namespace, cluster, agent: admin.clone(), admin };
+        let (agent, token_text) = (admin.clone(), String::new());
+        let mut world = Self { namespace, cluster, agent, admin, token: token_text };
         for node in [world.here(), world.there()] {
             let taints = json!([{"key": "foreign", "effect": "NoSchedule"}]);
             let node = json!({
@@ -56,7 +60,8 @@ impl World {
             });
             world.done(Call::create("/api/v1/nodes", node)).await;
         }
-        world.agent = world.client(token).await;
+        world.token = world.token_of(token).await;
+        world.agent = world.cluster.token_client(&world.token).await.expect("a client");
         world.policies_hold().await;
         world
     }
@@ -134,7 +139,12 @@ impl World {
         self.pod(name, &self.here(), json!({}), running()).await
     }
 
-    async fn client(&self, token: Token) -> Client {
+    /// The administrator's kubeconfig.
+    pub(crate) fn kubeconfig(&self) -> &Path {
+        self.cluster.kubeconfig_path()
+    }
+
+    async fn token_of(&self, token: Token) -> String {
         let bound = |kind: &str, name: &str, object: &Value| BoundObjectReference {
             api_version: Some("v1".to_owned()),
             kind: Some(kind.to_owned()),
@@ -155,7 +165,7 @@ impl World {
             }
         };
         let token = self.cluster.bound_token(AGENTS_NAMESPACE, AGENT, bound_to).await;
-        self.cluster.token_client(&token.expect("a token")).await.expect("a client")
+        token.expect("a token")
     }
 
     fn agent_pod(&self) -> String {
