@@ -42,9 +42,10 @@ async fn subjects(cluster: &Cluster, stage: &Stage) -> (Vec<(String, String)>, V
     (told, answer)
 }
 
-/// A succeeded pod whose Job is gone, with the finalizer of tracking.
-async fn leftover(stage: &Stage, node: &str) {
-    let mut left = pod("left", Some(node));
+/// A succeeded pod whose Job is gone, with the finalizer of tracking. No node has to let it go when
+/// the garbage collector deletes it.
+async fn leftover(stage: &Stage) {
+    let mut left = pod("left", None);
     left["metadata"]["finalizers"] = json!(["batch.kubernetes.io/job-tracking"]);
     left["metadata"]["ownerReferences"] = json!([{"apiVersion": "batch/v1", "kind": "Job",
         "name": "gone", "uid": "6a1f0f3e-0000-4000-8000-000000000000", "controller": true}]);
@@ -60,7 +61,7 @@ async fn what_stands_still_is_found_and_the_printed_patch_frees_it() {
     stage.run("stuck", &node).await;
     stage.node_status(&node, "Unknown", "", "boot-1").await;
     stage.delete("stuck").await;
-    leftover(&stage, &node).await;
+    leftover(&stage).await;
     let jobs: Api<Job> = Api::namespaced(stage.client().clone(), stage.namespace());
     let typo = job("typo").spec("managedBy", "epilogue.dev/job-controler").build();
     jobs.create(&PostParams::default(), &typo).await.expect("the API takes any value");

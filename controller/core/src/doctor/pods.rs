@@ -118,6 +118,7 @@ fn unended(pod: &PodFacts, scene: &Scene, now: Timestamp) -> Option<Finding> {
             Cause::Ended(evidence) => ended(pod, &evidence, Some(deletion)),
             _ => return None,
         },
+        _ if pod.is_terminal() => remains(pod, deletion),
         Verdict::LookAgain(_) => without_proof(pod, deletion, scene),
         Verdict::Leave | Verdict::Ask(_) => kubelets(pod, deletion, scene, now),
     })
@@ -137,6 +138,19 @@ fn ended(pod: &PodFacts, evidence: &Evidence, deletion: Option<Deletion>) -> Fin
         .since(since)
         .remedy(format!("{who} ends it within a minute; see that one runs"))
         .remedy(format!("kubectl delete pod {} --grace-period=0 --force", address(pod)))
+}
+
+/// It has ended, and no kubelet lets it go.
+fn remains(pod: &PodFacts, deletion: Deletion) -> Finding {
+    let name = pod.node.as_deref().unwrap_or_default();
+    let problem = format!("it has ended and was deleted, and the kubelet of {name} keeps it");
+    Finding::new(Rule::StuckPod, subject(pod), problem)
+        .since(Some(deletion.at))
+        .remedy(format!("see kubectl epilogue doctor {name}"))
+        .remedy(format!(
+            "nothing runs any more, so: kubectl delete pod {} --grace-period=0 --force",
+            address(pod)
+        ))
 }
 
 /// Its node is silent: what would prove that it does not run.

@@ -140,6 +140,16 @@ fn a_pod_of_a_silent_node_comes_with_what_would_prove_its_end() {
 }
 
 #[test]
+fn a_pod_that_has_ended_and_stays_is_not_said_to_run() {
+    for node in [silent(node("n")), node("n")] {
+        assert_told(
+            vec![node, phase(deleted(pod("p"), 0), "Succeeded"), running_job()],
+            &["it has ended and was deleted, and the kubelet of n keeps it", "--force"],
+        );
+    }
+}
+
+#[test]
 fn a_pod_that_pod_gc_would_end_is_told_with_its_evidence() {
     let pods = || vec![deleted(pod("p"), 0), running_job()];
     let with = |node: Value| [vec![node], pods()].concat();
