@@ -31,6 +31,8 @@ pub(super) struct Nature {
 #[derive(Clone, Debug)]
 pub(super) struct Run {
     pub(super) told_at: Moment,
+    /// When no kill begins any more.
+    pub(super) last_writes: Moment,
     /// When the time for the reports is over.
     pub(super) end: Moment,
     /// Until when the lock may be held: half of the margin may go into the journal's last record.
@@ -129,6 +131,7 @@ impl Ledger {
         let alive = self.told.values().filter(|view| !view.is_terminal());
         self.run = Some(Run {
             told_at: now,
+            last_writes: now + budget.timetable().last_writes,
             end: now + budget.timetable().end,
             latest: now + budget.timetable().end + budget.margin / 2,
             heard,

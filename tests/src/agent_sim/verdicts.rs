@@ -83,7 +83,10 @@ impl World {
             self.violate(&format!("the agent's own pod {} is touched", pod.name));
         }
         let mode = self.mode();
-        if ends && nature.view.owner == Owner::DaemonSet && mode == Some(Mode::Replace) {
+        // One that somebody has deleted may be marked like any other.
+        let deleted = self.ledger.told.get(&pod.uid).is_some_and(PodView::is_terminating);
+        let spared = nature.view.owner == Owner::DaemonSet && !deleted;
+        if ends && spared && mode == Some(Mode::Replace) {
             self.violate(&format!("DaemonSet pod {} is touched in Replace", pod.name));
         }
         if !self.temper.settings.enforce {
@@ -103,7 +106,7 @@ impl World {
         let armed = seen.is_some_and(|(_, facts)| {
             facts.lock_armed == Some(true) && facts.healthy == Some(Healthz::Ok)
         });
-        let at_work = self.ledger.told_not_ready && self.kubelet.is_live();
+        let at_work = self.ledger.told_not_ready && self.kubelet.graceful.refuses().is_some();
         let armed =
             armed && seen.is_some_and(|(since, _)| self.now().saturating_sub(*since) > NEWS);
         // From there is no way back, whatever the kubelet shows later.
@@ -307,7 +310,9 @@ impl World {
         let reported = |view: &PodView| {
             let ended = self.api.pods.get(&view.uid).is_none_or(Stored::is_terminal);
             let left = mode == Mode::Substitute && self.runtime.ended_well(&view.uid);
-            ended || left
+            // Whose end had not begun by then is not ended any more.
+            let late = mode == Mode::Replace && self.now() >= run.last_writes;
+            ended || left || (late && !self.ledger.deleted.contains(&view.uid))
         };
         let awaited = told.filter(|view| {
             spared(view, &scope).is_none()

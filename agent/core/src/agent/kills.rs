@@ -118,9 +118,15 @@ impl Agent {
     fn send_ends(&mut self) {
         let Some(run) = &mut self.run else { return };
         let marks_over = self.clock.reached(run.at(run.ends.pre_mark));
+        let may_end = run.may_end(&self.clock);
         for uid in &run.order {
             let Some(ending) = run.endings.get_mut(uid) else { continue };
             let enough = ending.way == Way::Stop && marks_over && ending.mark.was_sent();
+            // Its mark had no time; a deletion without one would tell nothing of the reason.
+            if ending.end.is_open() && !ending.end.was_sent() && !may_end {
+                ending.end.give_up();
+                continue;
+            }
             let marked = !ending.mark.is_open() || enough;
             if ending.reported || !marked || !ending.end.is_due(&self.clock) {
                 continue;

@@ -18,6 +18,9 @@ use crate::protocol::event::RuntimeState;
 use crate::protocol::journal::Record;
 use crate::shutdown::budget::Step;
 
+/// So long a farewell is tried on one proof.
+const FAREWELL_LASTS: Duration = Duration::from_secs(1);
+
 /// How far the release has come.
 #[derive(Debug)]
 pub(super) enum Release {
@@ -25,8 +28,8 @@ pub(super) enum Release {
     Holding,
     /// The runtime is asked whether anything runs.
     Looking(BTreeMap<PodUid, (PodRef, Attempt)>),
-    /// The farewell is on its way.
-    Parting,
+    /// The farewell is on its way since then, on CLOCK_MONOTONIC.
+    Parting(Duration),
     /// The summary is on its way to the disk.
     Closing(u64),
     /// The lock is being released.
@@ -62,7 +65,12 @@ impl Agent {
                 // Somebody came, or is to be ended in another way than before.
                 Release::Looking(_) if !over && !self.is_at_rest() => self.hold_on(),
                 Release::Looking(_) => self.look(over),
-                Release::Parting if over || self.node.is_settled() => self.close_run(),
+                Release::Parting(_) if over || self.node.is_settled() => self.close_run(),
+                // A look does not hold for longer: something may have been started since.
+                Release::Parting(since) if self.clock.reached(*since + FAREWELL_LASTS) => {
+                    self.hold_on();
+                    self.announce_run();
+                }
                 Release::Closing(mark) => {
                     let late = run.at(run.ends.end + run.margin / 2);
                     let settled = self.writer.is_durable(*mark) || self.writer.is_refused();
@@ -73,7 +81,7 @@ impl Agent {
                 Release::Unlocking if !self.logind.may_hold() => self.released(now),
                 // A lock that was being taken when the shutdown came goes too.
                 Release::Unlocking => self.release_lock(),
-                Release::Parting | Release::Released => return,
+                Release::Parting(_) | Release::Released => return,
             }
             let Some(run) = &self.run else { return };
             if std::mem::discriminant(&run.release) == before {
@@ -139,7 +147,7 @@ impl Agent {
             return;
         }
         if looks.values().all(|(_, look)| look.is_done()) {
-            run.release = Release::Parting;
+            run.release = Release::Parting(self.clock.monotonic());
             let boot_id = self.settings.boot_id.clone();
             let at = self.clock.now().wall;
             self.node.announce(&Announcement::Farewell { boot_id, at });

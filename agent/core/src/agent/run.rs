@@ -286,7 +286,7 @@ impl Agent {
     }
 
     /// Says on the node's object what goes on.
-    fn announce_run(&mut self) {
+    pub(super) fn announce_run(&mut self) {
         let Some(run) = &self.run else { return };
         let boot_id = self.settings.boot_id.clone();
         self.node.announce(&NodeSays::ShuttingDown { boot_id, since: run.since });

@@ -4,6 +4,7 @@ mod cancels;
 mod chaos;
 mod driver;
 mod faults;
+mod found;
 mod modes;
 mod restarts;
 mod standing;
