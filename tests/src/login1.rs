@@ -153,7 +153,6 @@ struct Manager {
     waits: Mutex<JoinSet<()>>,
 }
 
-#[expect(clippy::unused_self, reason = "the interface macro wants methods")]
 #[zbus::interface(name = "org.freedesktop.login1.Manager")]
 impl Manager {
     async fn inhibit(
