@@ -1,6 +1,6 @@
-//! The main job, live: Jobs of every kind on a real API, run by our controller on simulated
-//! nodes, one of which our agent sees to its end, and one of which dies. This file is the story; `jobs` are its Jobs,
-//! `host` is the node's logind with the agent, `table` draws the Jobs.
+//! The main job, live: Jobs of every kind on a real API, run by our controller on simulated nodes,
+//! one of which our agent sees to its end, and one of which dies. This file is the story; `jobs`
+//! are its Jobs, `host` is the node's logind with the agent, `table` draws the Jobs.
 
 mod host;
 mod jobs;
