@@ -86,6 +86,8 @@ pub(super) struct Ledger {
     /// How many looks in a row found something that should have been tidied up.
     pub(super) untidy: u32,
     pub(super) recent_actions: u32,
+    /// The farewells that were said, and when first.
+    pub(super) farewells: BTreeMap<String, Moment>,
     lock_taken_at: Option<Moment>,
 }
 
@@ -154,6 +156,11 @@ impl World {
                 ledger.told.clear();
                 for view in views {
                     ledger.told_of(view.clone(), now);
+                }
+                // A run that a new process found began with the pods of its first list.
+                if let Some(run) = ledger.run.as_mut().filter(|run| run.pods.is_empty()) {
+                    let alive = views.iter().filter(|view| !view.is_terminal());
+                    run.pods = alive.map(|view| view.uid.clone()).collect();
                 }
             }
             Event::PodObserved(view) => ledger.told_of((**view).clone(), now),

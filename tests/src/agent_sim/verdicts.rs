@@ -24,6 +24,8 @@ use crate::sim::agenda::Moment;
 const CALLS_MAX: u32 = 400;
 /// So long the agent may not know yet how it is with its kubelet.
 const NEWS: Duration = Duration::from_secs(3);
+/// So long a farewell may be repeated.
+const FAREWELL_LASTS: Duration = Duration::from_millis(1_100);
 /// How early the lock may be released without a word.
 const EARLY: Duration = Duration::from_millis(50);
 
@@ -61,7 +63,14 @@ impl World {
                 self.judge_kill(pod, false);
                 self.judge_stop(pod);
             }
-            Action::Announce(text) if text.starts_with("farewell") => self.judge_farewell(),
+            Action::Announce(text) if text.starts_with("farewell") => {
+                // The same words again are of the same look, which holds for a second.
+                let now = self.now();
+                let first = *self.ledger.farewells.entry(text.clone()).or_insert(now);
+                if now == first || now > first + FAREWELL_LASTS {
+                    self.judge_farewell();
+                }
+            }
             _ => {}
         }
     }

@@ -238,6 +238,10 @@ impl Agent {
                 );
             }
         }
+        // Under another mode than at its beginning somebody else goes on with it.
+        if let Some(pod) = self.pods.get(uid).cloned() {
+            self.enlist(&pod);
+        }
     }
 
     /// The runtime proves that nothing of the pod runs: is `Failed` true of it?

@@ -12,7 +12,7 @@ use super::outbox::Task;
 use super::run::Run;
 use crate::ending::attempt::Attempt;
 use crate::ending::progress::Ending;
-use crate::pod::{Owner, PodSource, PodUid};
+use crate::pod::{Owner, PodSource, PodUid, PodView};
 use crate::protocol::action::{Action, PodRef};
 use crate::protocol::event::RuntimeState;
 use crate::protocol::journal::Record;
@@ -65,9 +65,13 @@ impl Agent {
                 // Somebody came, or is to be ended in another way than before.
                 Release::Looking(_) if !over && !self.is_at_rest() => self.hold_on(),
                 Release::Looking(_) => self.look(over),
-                Release::Parting(_) if over || self.node.is_settled() => self.close_run(),
-                // A look does not hold for longer: something may have been started since.
-                Release::Parting(since) if self.clock.reached(*since + FAREWELL_LASTS) => {
+                Release::Parting(_) if over || (self.node.is_settled() && self.is_at_rest()) => {
+                    self.close_run();
+                }
+                // Somebody came, or the look is too old: something may have been started since.
+                Release::Parting(since)
+                    if !self.is_at_rest() || self.clock.reached(*since + FAREWELL_LASTS) =>
+                {
                     self.hold_on();
                     self.announce_run();
                 }
@@ -139,10 +143,18 @@ impl Agent {
     }
 
     fn look(&mut self, over: bool) {
+        let lives = self.kubelet.lives();
         let Some(run) = &mut self.run else { return };
         let Release::Looking(looks) = &mut run.release else { return };
+        // What a kubelet that lives still takes to run, it starts again as soon as it looks.
+        let returns = |pod: &PodView| {
+            let ends = pod.is_terminal() || pod.is_to_end() || pod.cannot_run_again();
+            lives && !ends && pod.running_since.is_some()
+        };
+        let returning = run.found.mode == crate::shutdown::Mode::Replace
+            && looks.keys().any(|uid| self.pods.get(uid).is_some_and(returns));
         let unproven = looks.values().any(|(_, look)| look.is_given_up());
-        if over || unproven {
+        if over || unproven || returning {
             self.close_run();
             return;
         }

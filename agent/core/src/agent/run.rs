@@ -117,7 +117,7 @@ impl Run {
 
     /// Whether pods may still be ended: a kill begins only if its report can be waited for.
     pub(super) fn may_end(&self, clock: &Clock) -> bool {
-        matches!(self.release, Release::Holding | Release::Looking(_))
+        matches!(self.release, Release::Holding | Release::Looking(_) | Release::Parting(_))
             && !clock.reached(self.at(self.ends.last_writes))
     }
 
