@@ -44,8 +44,8 @@ pub enum Action {
     CloseJournal,
     /// Sets the node's annotation `epilogue.dev/state`. → `Done`.
     Announce(String),
-    /// Adds or removes the node's taint `epilogue.dev/shutting-down:NoSchedule`, and, together
-    /// with it, `spec.unschedulable` if `cordon` says so. → `Done`.
+    /// Adds or removes the node's taint `epilogue.dev/shutting-down:NoSchedule`, and leaves all
+    /// other taints and `spec.unschedulable` as they are. → `Done`.
     Taint {
         /// Whether the taint is to be there.
         present: bool,
