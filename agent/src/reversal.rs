@@ -62,7 +62,7 @@ impl Reversals {
         let undone = match purpose {
             Purpose::Fail => !pod.is_terminal(),
             Purpose::Clear => pod.is_disrupted(),
-            Purpose::Mark => false,
+            Purpose::Mark | Purpose::Cause => false,
         };
         if undone {
             let (pod, uid) = (format!("{}/{}", pod.namespace, pod.name), &pod.uid.0);

@@ -127,6 +127,7 @@ async fn work(config: Config, stop: CancellationToken) -> anyhow::Result<()> {
         raise_delay: config.raise_delay,
         enforce: config.enforce,
         in_flight_max: IN_FLIGHT_MAX,
+        features: config.features.clone(),
     };
     let agent = Agent::new(settings, &journal.records, shared.clock.now());
     let mut group = TaskGroup::new(CancellationToken::new());

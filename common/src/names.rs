@@ -32,8 +32,26 @@ pub mod pod_condition {
     /// The controller ended the pod in its kubelet's stead. Reason and message are the evidence
     /// that nothing of it runs.
     pub const ENDED: &str = "epilogue.dev/Ended";
+    /// A container of the pod was killed for want of memory.
+    pub const OOM_KILLED: &str = "epilogue.dev/OOMKilled";
     /// The pod did not start within its Job's `pending-timeout`.
     pub const PENDING_TIMEOUT: &str = "epilogue.dev/PendingTimeout";
+}
+
+/// Reasons of `epilogue.dev/OOMKilled`.
+pub mod oom_reason {
+    /// The container, or its pod, was at a limit of its own.
+    pub const CONTAINER_LIMIT: &str = "ContainerLimit";
+    /// The node had no memory left.
+    pub const NODE_OUT_OF_MEMORY: &str = "NodeOutOfMemory";
+}
+
+/// Condition types of nodes.
+pub mod node_condition {
+    /// Pods wait for memory that the node does not have.
+    pub const MEMORY_STALL: &str = "epilogue.dev/MemoryStall";
+    /// Tasks wait for disks.
+    pub const IO_STALL: &str = "epilogue.dev/IOStall";
 }
 
 /// Condition types of Jobs.

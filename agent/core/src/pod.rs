@@ -56,6 +56,64 @@ pub struct PodView {
     pub running_since: Option<Timestamp>,
     /// The `DisruptionTarget` condition, whatever its status.
     pub disruption: Option<Disruption>,
+    /// What it asks for of memory and disk.
+    pub asks: Asks,
+    /// What the ending of a pod that hangs depends on, and why its containers died.
+    pub details: Details,
+}
+
+/// What a pod asks for, in bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Asks {
+    /// Memory: of the pod if it has a request of its own, else of its containers, with overhead.
+    pub memory: u64,
+    /// Whether that request stands on the pod itself.
+    pub memory_of_pod: bool,
+    /// Ephemeral storage, likewise.
+    pub storage: u64,
+    /// Its containers, regular ones first.
+    pub containers: Vec<ContainerAsks>,
+    /// emptyDir volumes on disk with a size limit above 0: name, limit.
+    pub empty_dirs: Vec<(String, u64)>,
+}
+
+/// What one container asks for and may use, in bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ContainerAsks {
+    /// Its name.
+    pub name: String,
+    /// Whether it is an init container (sidecars included).
+    pub init: bool,
+    /// `requests.memory`.
+    pub memory: u64,
+    /// `limits.memory`.
+    pub memory_limit: Option<u64>,
+    /// `requests.ephemeral-storage`.
+    pub storage: u64,
+    /// `limits.ephemeral-storage`.
+    pub storage_limit: Option<u64>,
+}
+
+/// Further facts of a pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Details {
+    /// `metadata.deletionTimestamp`: when its grace is over.
+    pub deleted_at: Option<Timestamp>,
+    /// Whether it has the finalizer by which its Job counts it.
+    pub job_finalizer: bool,
+    /// Whether it has finalizers at all.
+    pub finalizers: bool,
+    /// Whether it has claims of devices (DRA).
+    pub resource_claims: bool,
+    /// Whether it has persistent or CSI volumes, whose unmount others wait for.
+    pub persistent_volumes: bool,
+    /// Whether a container was restarted.
+    pub restarted: bool,
+    /// `status.containerStatuses[]` and those of init containers: name, runtime's id without its
+    /// scheme. Those without an id are missing.
+    pub container_ids: Vec<(String, String)>,
+    /// The condition `epilogue.dev/OOMKilled`: its status and its reason.
+    pub oom_killed: Option<(bool, String)>,
 }
 
 /// Who brought a pod to the kubelet.
@@ -186,6 +244,8 @@ pub(crate) mod tests {
             containers: vec!["main".into()],
             running_since: None,
             disruption: None,
+            asks: Asks::default(),
+            details: Details::default(),
         }
     }
 

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use agent_core::agent::Features;
 use agent_core::pod::PodUid;
 use agent_core::shutdown::bands::{Bands, BandsError};
 use agent_core::shutdown::candidates::BarePods;
@@ -142,6 +143,8 @@ pub struct Config {
     pub bind: BindAddress,
     /// The agent's own pod.
     pub own_pod: Option<PodUid>,
+    /// What the agent does outside of shutdowns.
+    pub features: Features,
 }
 
 /// Why the arguments do not go together.
@@ -225,6 +228,7 @@ impl RunArgs {
                 user_agent,
                 pace: Pace::default(),
             },
+            features: Features::default(),
             root: self.root,
             bus_address: self.bus_address,
         })

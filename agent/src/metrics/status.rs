@@ -158,6 +158,7 @@ pub(super) fn purpose(purpose: Purpose) -> &'static str {
         Purpose::Mark => "mark",
         Purpose::Fail => "fail",
         Purpose::Clear => "clear",
+        Purpose::Cause => "cause",
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use agent_core::ending::patches;
 use agent_core::pod::PodView;
 use agent_core::protocol::action::{Action, PodRef};
 use agent_core::protocol::event::ActionResult;
@@ -97,6 +98,10 @@ impl ApiSink {
                 self.patch(&self.node_path(), MERGE, &body).await
             }
             Action::Taint { present } => self.taint(*present).await,
+            Action::SetNodeCondition { kind, stands, reason, message, since } => {
+                let body = patches::node_condition(kind, *stands, reason, message, *since);
+                self.patch(&format!("{}/status", self.node_path()), STRATEGIC, &body).await
+            }
             Action::PatchStatus { pod, body, .. } => {
                 self.patch(&format!("{}/status", pod_path(pod)), STRATEGIC, body).await
             }
@@ -190,6 +195,7 @@ fn verb(action: &Action) -> Option<&'static str> {
     match action {
         Action::Announce(_) => Some("announce"),
         Action::Taint { .. } => Some("taint"),
+        Action::SetNodeCondition { .. } => Some("patch-node-status"),
         Action::PatchStatus { .. } => Some("patch-status"),
         Action::PatchPod { .. } => Some("patch-pod"),
         Action::DeletePod { .. } => Some("delete-pod"),

@@ -178,7 +178,8 @@ mod tests {
     }
 
     fn notice(pod: Option<PodRef>, message: String) -> Notice {
-        Notice { pod, warning: true, reason: "ShutdownSeen", message }
+        let annotations = Vec::new();
+        Notice { pod, warning: true, reason: "ShutdownSeen", message, annotations }
     }
 
     #[test]

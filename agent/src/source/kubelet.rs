@@ -93,6 +93,7 @@ impl KubeletSource {
             unit_active: unit.map(|unit| unit.active),
             healthy,
             lease_age: (self.lease_age)(),
+            eviction: None,
         }
     }
 

@@ -82,6 +82,7 @@ impl WireNode {
             announced: self.metadata.annotations.and_then(|annotations| annotations.state),
             tainted: taints.iter().any(|taint| taint.key == SHUTTING_DOWN_TAINT),
             kubelet_says_shutdown: self.status.conditions.iter().flatten().any(says_shutdown),
+            ..NodeView::default()
         }
     }
 }
@@ -143,6 +144,7 @@ mod tests {
             announced: Some("idle".into()),
             tainted: true,
             kubelet_says_shutdown: true,
+            ..NodeView::default()
         };
         assert_eq!(node, expected);
     }

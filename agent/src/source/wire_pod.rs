@@ -3,7 +3,9 @@
 //! the API lets in.
 
 use agent_core::ending::patches::DEADLINE_SECONDS;
-use agent_core::pod::{Disruption, Owner, Phase, PodSource, PodUid, PodView, RestartPolicy};
+use agent_core::pod::{
+    Asks, Details, Disruption, Owner, Phase, PodSource, PodUid, PodView, RestartPolicy,
+};
 use jiff::Timestamp;
 use serde::Deserialize;
 
@@ -151,6 +153,8 @@ impl WirePod {
             containers: names(containers.into_iter()),
             running_since,
             disruption: disruption(status.conditions.unwrap_or_default()),
+            asks: Asks::default(),
+            details: Details::default(),
         }
     }
 }
@@ -315,6 +319,8 @@ mod tests {
                 message: "M".into(),
                 since: Some(at("2026-11-21T14:00:00Z")),
             }),
+            asks: Asks::default(),
+            details: Details::default(),
         };
         assert_eq!(pod, expected);
     }

@@ -79,6 +79,7 @@ async fn a_kubelet_that_lives_and_waits_for_shutdowns_is_seen_so() {
         unit_active: Some(true),
         healthy: Some(Healthz::Ok),
         lease_age: Some(Duration::from_secs(3)),
+        eviction: None,
     };
     assert_eq!(source.ask().await, expected);
     let requests = config.requests();
@@ -106,6 +107,7 @@ async fn a_kubelet_that_is_gone_is_seen_so() {
         unit_active: Some(false),
         healthy: Some(Healthz::Refused),
         lease_age: Some(Duration::from_secs(3)),
+        eviction: None,
     };
     assert_eq!(facts, expected);
 }

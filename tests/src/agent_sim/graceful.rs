@@ -176,6 +176,7 @@ impl World {
                 Health::Hung => Healthz::Silent,
             }),
             lease_age: Some(self.now().saturating_sub(self.kubelet.renewed_at)),
+            eviction: None,
         }
     }
 }

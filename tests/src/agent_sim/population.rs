@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use agent_core::pod::{Owner, Phase, PodSource, PodUid, PodView, RestartPolicy};
+use agent_core::pod::{Asks, Details, Owner, Phase, PodSource, PodUid, PodView, RestartPolicy};
 
 use super::api::Stored;
 use super::ledger::Nature;
@@ -135,6 +135,8 @@ fn blank(name: &str) -> PodView {
         containers: vec!["main-0".into()],
         running_since: None,
         disruption: None,
+        asks: Asks::default(),
+        details: Details::default(),
     }
 }
 

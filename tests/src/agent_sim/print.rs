@@ -14,6 +14,7 @@ pub(super) fn is_call(action: &Action) -> bool {
             | Action::ReadPod(_)
             | Action::Announce(_)
             | Action::Taint { .. }
+            | Action::SetNodeCondition { .. }
             | Action::Tell(_)
     )
 }
@@ -69,6 +70,11 @@ pub(super) fn action(id: ActionId, action: &Action) -> String {
         Action::Say(line) => {
             let pod = line.pod.as_ref().map(|pod| pod.name.as_str()).unwrap_or_default();
             format!("Say {} {pod}", line.text)
+        }
+        Action::Measure => "Measure".into(),
+        Action::MeasurePods { of, pods } => format!("MeasurePods {of:?} {}", pods.len()),
+        Action::SetNodeCondition { kind, stands, .. } => {
+            format!("SetNodeCondition {kind} {stands}")
         }
         Action::Tell(notice) => format!("Tell {}", notice.reason),
         Action::Journal(records) => format!("Journal {records:?}"),

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use agent_core::agent::Settings;
+use agent_core::agent::{Features, Settings};
 use agent_core::pod::PodUid;
 use agent_core::shutdown::bands::BandFlags;
 use agent_core::shutdown::candidates::BarePods;
@@ -219,5 +219,6 @@ fn settings(random: &mut Random) -> Settings {
         raise_delay: random.percent(60),
         enforce: random.percent(96),
         in_flight_max: *random.pick(&[1, 4, 16, 32]),
+        features: Features::default(),
     }
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use agent_core::pod::{Owner, Phase, PodSource, PodUid, PodView, RestartPolicy};
+use agent_core::pod::{Asks, Details, Owner, Phase, PodSource, PodUid, PodView, RestartPolicy};
 use k8s_openapi::api::authentication::v1::BoundObjectReference;
 use kube::Client;
 use lab::install::{self, AGENT, AGENTS_NAMESPACE};
@@ -273,6 +273,8 @@ pub(crate) fn view(pod: &Value) -> PodView {
         containers: Vec::new(),
         running_since: None,
         disruption: None,
+        asks: Asks::default(),
+        details: Details::default(),
     }
 }
 

@@ -17,6 +17,9 @@ impl Agent {
             Event::ShutdownAnnounced(announcement) => self.hear_shutdown(announcement),
             Event::ShutdownCancelled => self.hear_cancel(),
             Event::KubeletSeen(facts) => self.see_kubelet(facts),
+            Event::PressureRose(what) => self.pressure_rose(what),
+            Event::OomKilled(kill) => self.oom_killed(*kill),
+            Event::OomdKilled(kill) => self.oomd_killed(*kill),
             Event::StopRequested => self.hear_stop(),
             Event::Finished { id, result } => self.finished(id, result),
         }
@@ -73,6 +76,9 @@ impl Agent {
             ending.acknowledge();
         }
         self.clears.pod_gone(uid);
+        self.causes.pod_gone(uid);
+        self.evictions.pod_gone(uid);
+        self.stuck.pod_gone(uid);
     }
 
     fn hear_cancel(&mut self) {

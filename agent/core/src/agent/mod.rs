@@ -15,7 +15,9 @@
 //! - Every write can be repeated: it carries the UID, and a mark the time from the journal.
 
 mod cancel;
+mod causes;
 mod events;
+mod eviction;
 mod kills;
 mod last_writes;
 mod marks;
@@ -32,6 +34,7 @@ mod results;
 mod run;
 mod standing;
 mod status;
+mod stuck;
 mod summary;
 #[cfg(test)]
 mod tests;
@@ -46,6 +49,8 @@ pub use status::{LockState, RunStatus, Status, Tries};
 
 use crate::ending::clock::Clock;
 use crate::pod::PodUid;
+use crate::pressure::stall::StallWishes;
+use crate::pressure::watch::Wishes;
 use crate::protocol::action::{Action, ActionId};
 use crate::protocol::event::{Event, Now};
 use crate::protocol::journal::Record;
@@ -84,6 +89,39 @@ pub struct Settings {
     pub enforce: bool,
     /// API calls at once.
     pub in_flight_max: usize,
+    /// What it does outside of shutdowns.
+    pub features: Features,
+}
+
+/// Whether something is done, only said, or left alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Enforcement {
+    /// Not even looked at.
+    #[default]
+    Off,
+    /// Said by events and metrics.
+    Observe,
+    /// Done.
+    Enforce,
+}
+
+/// What the agent does outside of shutdowns; by default nothing.
+#[derive(Clone, Debug, Default)]
+pub struct Features {
+    /// Of the node's pressure.
+    pub pressure: Enforcement,
+    /// Thresholds and times.
+    pub wishes: Wishes,
+    /// When stalls count.
+    pub stalls: StallWishes,
+    /// Whether pods whose containers were killed for memory get a condition that says so.
+    pub oom_causes: bool,
+    /// Whether a pod that the kernel killed because the node had no memory counts as disrupted.
+    pub node_oom_disrupts: bool,
+    /// Of deleted pods that no kubelet ends. (§9.9)
+    pub stuck_pods: Enforcement,
+    /// Whether a pod that hangs in its start under a live kubelet is failed. (§7.4)
+    pub fail_hanging_starts: bool,
 }
 
 /// The state machine.
@@ -103,6 +141,9 @@ pub struct Agent {
     run: Option<Run>,
     clears: cancel::Clears,
     replays: replay::Replays,
+    evictions: eviction::Evictions,
+    causes: causes::Causes,
+    stuck: stuck::Stuck,
     /// Verbs that the API has forbidden in this run.
     forbidden: BTreeSet<&'static str>,
     /// When the agent was told to stop.
@@ -114,6 +155,7 @@ impl Agent {
     /// An agent that has just started and found this journal.
     pub fn new(settings: Settings, journal: &[Record], now: Now) -> Self {
         let in_flight_max = settings.in_flight_max;
+        let evictions = eviction::Evictions::new(&settings.features);
         let mut agent = Self {
             settings,
             clock: Clock::new(now),
@@ -128,6 +170,9 @@ impl Agent {
             run: None,
             clears: cancel::Clears::default(),
             replays: replay::Replays::default(),
+            evictions,
+            causes: causes::Causes::default(),
+            stuck: stuck::Stuck::default(),
             forbidden: BTreeSet::new(),
             stop_at: None,
             status: Status::default(),
@@ -197,6 +242,9 @@ impl Agent {
         self.run_on();
         self.clear_on();
         self.replay_on();
+        self.cause_on();
+        self.evict_on();
+        self.unstick_on();
         self.write_node();
         self.write_journal();
         self.tell_on();

@@ -133,6 +133,7 @@ mod tests {
             unit_active: Some(true),
             healthy: Some(Healthz::Ok),
             lease_age: Some(Duration::from_secs(3)),
+            eviction: None,
         }
     }
 

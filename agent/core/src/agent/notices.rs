@@ -56,13 +56,17 @@ impl Notices {
 impl Agent {
     /// Tells of the node.
     pub(super) fn tell(&mut self, warning: bool, reason: &'static str, message: impl Into<String>) {
-        self.notices.push(Notice { pod: None, warning, reason, message: message.into() });
+        let message = message.into();
+        let annotations = Vec::new();
+        self.notices.push(Notice { pod: None, warning, reason, message, annotations });
     }
 
     /// Warns of something about a pod.
     pub(super) fn tell_pod(&mut self, pod: PodRef, reason: &'static str, message: &str) {
         let message = message.to_owned();
-        self.notices.push(Notice { pod: Some(pod), warning: true, reason, message });
+        let annotations = Vec::new();
+        let pod = Some(pod);
+        self.notices.push(Notice { pod, warning: true, reason, message, annotations });
     }
 
     /// Sends events while nothing else waits for the connection.

@@ -172,7 +172,7 @@ impl Agent {
                     let body = self.pods.get(uid).map_or(body, |pod| patches::clear(pod, wall));
                     (Task::Clear(uid.clone()), body)
                 }
-                Purpose::Mark | Purpose::Fail => (Task::Mark(uid.clone()), body),
+                Purpose::Mark | Purpose::Fail | Purpose::Cause => (Task::Mark(uid.clone()), body),
             };
             self.outbox.send(task, Action::PatchStatus { pod, purpose, body });
         }

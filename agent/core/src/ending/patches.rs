@@ -126,6 +126,24 @@ fn seconds(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
+/// A condition of our own on the node. (`nodes/status`)
+pub fn node_condition(
+    kind: &str,
+    stands: bool,
+    reason: &str,
+    message: &str,
+    since: Timestamp,
+) -> Value {
+    json!({"status": {"conditions": [{
+        "type": kind,
+        "status": if stands { "True" } else { "False" },
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": seconds(since),
+        "lastHeartbeatTime": seconds(since),
+    }]}})
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

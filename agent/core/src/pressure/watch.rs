@@ -20,7 +20,7 @@ const SOFT_WAIT_MAX: Duration = Duration::from_secs(30);
 const HARD_GRACE_SECONDS: u32 = 1;
 
 /// What is wished for.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Wishes {
     /// In the order in which they are acted on.
     pub thresholds: Vec<Threshold>,

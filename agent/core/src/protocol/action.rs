@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 
 use super::journal::Record;
+use super::pressure::Resource;
 use crate::pod::PodUid;
 
 /// Names one action; its result comes back under it.
@@ -88,6 +90,29 @@ pub enum Action {
     },
     /// Asks the runtime what it has of the pod. → `Runtime`.
     InspectPod(PodRef),
+    /// Looks at the node: signals, stalls, swap. Reads files of the host only. → `Measured`.
+    Measure,
+    /// Measures what pods use. → `Figures`.
+    MeasurePods {
+        /// Of what.
+        of: Resource,
+        /// Which.
+        pods: Vec<PodUid>,
+    },
+    /// Sets a condition of our own on the node, by a strategic merge patch to `nodes/status`.
+    /// → `Done`.
+    SetNodeCondition {
+        /// Its type, `epilogue.dev/…`.
+        kind: &'static str,
+        /// Whether it is True.
+        stands: bool,
+        /// CamelCase.
+        reason: &'static str,
+        /// For people.
+        message: String,
+        /// The `lastTransitionTime`.
+        since: Timestamp,
+    },
     /// Tells people, by an event in the API; nothing depends on it. → `Done`.
     Tell(Notice),
     /// One line in the log: a decision and its reason. → no result.
@@ -104,6 +129,8 @@ pub enum Purpose {
     Fail,
     /// `DisruptionTarget=False`: the pod lives on.
     Clear,
+    /// `epilogue.dev/OOMKilled`: why a container died.
+    Cause,
 }
 
 /// An event for people.
@@ -117,6 +144,8 @@ pub struct Notice {
     pub reason: &'static str,
     /// What happened, and what to do.
     pub message: String,
+    /// The event's annotations, for programs.
+    pub annotations: Vec<(&'static str, String)>,
 }
 
 /// A line of the log.

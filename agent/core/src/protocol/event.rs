@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::action::ActionId;
 use super::node::KubeletFacts;
+use super::pressure::{Figures, Measured, OomKill, OomdKill, Stalling};
 use crate::pod::{PodUid, PodView};
 
 /// The clocks, read together at one moment. (spec/node-agent.md §9.8)
@@ -45,6 +46,12 @@ pub enum Event {
     /// What is known of the kubelet; at least once a minute, after each change, and anew after
     /// each announcement.
     KubeletSeen(KubeletFacts),
+    /// A trigger of the kernel fired: tasks of pods wait (PSI). Comes at most every 100 ms.
+    PressureRose(Stalling),
+    /// The kernel killed a process of a pod for want of memory.
+    OomKilled(Box<OomKill>),
+    /// systemd-oomd killed a cgroup.
+    OomdKilled(Box<OomdKill>),
     /// The agent itself is told to stop (SIGTERM).
     StopRequested,
     /// An action has ended.
@@ -67,6 +74,11 @@ pub struct NodeView {
     pub tainted: bool,
     /// Whether condition Ready is False with a message that contains `node is shutting down`.
     pub kubelet_says_shutdown: bool,
+    /// The kubelet's conditions of pressure that are True: `MemoryPressure`, `DiskPressure`,
+    /// `PIDPressure`.
+    pub kubelet_pressure: Vec<String>,
+    /// Conditions of our own (`epilogue.dev/…`): type, and whether it is True.
+    pub conditions: Vec<(String, bool)>,
 }
 
 /// What logind's properties say.
@@ -127,6 +139,10 @@ pub enum ActionResult {
     Pod(Outcome<Option<Box<PodView>>>),
     /// What the container runtime has of the pod.
     Runtime(Result<RuntimeState, Failure>),
+    /// A look at the node.
+    Measured(Measured),
+    /// What pods use.
+    Figures(Result<Figures, Failure>),
 }
 
 /// What the container runtime has of one pod, exited containers included.

@@ -5,3 +5,4 @@ pub mod action;
 pub mod event;
 pub mod journal;
 pub mod node;
+pub mod pressure;

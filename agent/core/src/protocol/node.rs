@@ -19,6 +19,19 @@ pub struct KubeletFacts {
     pub healthy: Option<Healthz>,
     /// How long ago the node's lease was renewed.
     pub lease_age: Option<Duration>,
+    /// Its own thresholds, from `/configz`; none if it did not say.
+    pub eviction: Option<KubeletEviction>,
+}
+
+/// The kubelet's own thresholds, as `/configz` shows them. (§2.3)
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KubeletEviction {
+    /// `evictionHard`: signal, value.
+    pub hard: Vec<(String, String)>,
+    /// `evictionSoft`.
+    pub soft: Vec<(String, String)>,
+    /// `localStorageCapacityIsolation`.
+    pub local_storage_limits: bool,
 }
 
 /// What the kubelet's `/healthz` said.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use epilogue_common::outcome::{Failure, FailureKind};
 use jiff::{SignedDuration, Timestamp};
 
-use crate::agent::{Agent, Settings};
+use crate::agent::{Agent, Features, Settings};
 use crate::pod::{Disruption, Phase, PodUid, PodView};
 use crate::protocol::action::{Action, ActionId, Purpose};
 use crate::protocol::event::{
@@ -36,6 +36,7 @@ pub(crate) fn settings() -> Settings {
         raise_delay: true,
         enforce: true,
         in_flight_max: 32,
+        features: Features::default(),
     }
 }
 
@@ -48,6 +49,7 @@ pub(crate) fn plain() -> KubeletFacts {
         unit_active: Some(true),
         healthy: Some(Healthz::Ok),
         lease_age: Some(Duration::from_secs(2)),
+        eviction: None,
     }
 }
 
@@ -544,6 +546,7 @@ fn printed(action: &Action) -> String {
             let kind = match purpose {
                 Purpose::Mark => "mark",
                 Purpose::Clear => "clear",
+                Purpose::Cause => "cause",
                 Purpose::Fail if body["metadata"]["annotations"].is_null() => "fail",
                 Purpose::Fail => "lever",
             };
@@ -554,6 +557,9 @@ fn printed(action: &Action) -> String {
         Action::ReadPod(pod) => format!("read {}", pod.name),
         Action::StopPod { pod, grace_seconds, .. } => format!("stop {} {grace_seconds}", pod.name),
         Action::InspectPod(pod) => format!("inspect {}", pod.name),
+        Action::Measure => "measure".into(),
+        Action::MeasurePods { of, pods } => format!("measure {of:?} of {}", pods.len()),
+        Action::SetNodeCondition { kind, stands, .. } => format!("{kind} {stands}"),
         Action::Tell(notice) => format!("tell {}", notice.reason),
         Action::Say(line) => format!("say {}", line.text),
     }

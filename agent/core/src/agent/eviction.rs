@@ -1,0 +1,25 @@
+//! The node's pressure: when it is looked at, what follows, and the end of a victim.
+//! (spec/node-agent.md §2, §8.4)
+
+use super::{Agent, Features};
+use crate::pod::PodUid;
+use crate::protocol::pressure::Stalling;
+
+/// What is known of the node's pressure, and the victims under way.
+#[derive(Debug)]
+pub(super) struct Evictions {}
+
+impl Evictions {
+    pub(super) fn new(_features: &Features) -> Self {
+        Self {}
+    }
+
+    pub(super) fn pod_gone(&mut self, _uid: &PodUid) {}
+}
+
+impl Agent {
+    pub(super) fn pressure_rose(&mut self, _what: Stalling) {}
+
+    /// Goes on with measuring, choosing and ending.
+    pub(super) fn evict_on(&mut self) {}
+}
