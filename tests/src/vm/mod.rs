@@ -18,6 +18,7 @@ pub mod pod;
 pub mod record;
 pub mod shell;
 pub mod watcher;
+mod writers;
 
 pub use error::VmError;
 pub use kit::Kit;

@@ -16,6 +16,7 @@ use kube::api::{WatchEvent, WatchParams};
 use tokio::task::JoinHandle;
 
 use super::error::VmError;
+use super::writers;
 use crate::error::LabError;
 use crate::eventually::observe_until;
 
@@ -46,6 +47,10 @@ pub struct Seen {
     pub restarts: i32,
     /// Whether the object was gone after this state.
     pub gone: bool,
+    /// Who wrote it last, by `managedFields`: `MANAGER/OPERATION/SUBRESOURCE@TIME`.
+    pub written_by: Vec<String>,
+    /// Who changed the phase last.
+    pub phase_by: String,
 }
 
 impl Seen {
@@ -72,6 +77,8 @@ impl Seen {
             finished_at: terminated.and_then(|ended| Some(ended.finished_at.as_ref()?.0)),
             restarts: container.map_or(0, |container| container.restart_count),
             gone,
+            written_by: writers::last(&pod.metadata),
+            phase_by: writers::of_status(&pod.metadata, "phase").unwrap_or_default(),
         }
     }
 
@@ -121,7 +128,8 @@ impl fmt::Debug for Seen {
         if self.gone {
             write!(f, " GONE")?;
         }
-        write!(f, " [{} restarts={}]", self.container, self.restarts)
+        write!(f, " [{} restarts={}]", self.container, self.restarts)?;
+        write!(f, " by {}; phase by {}", self.written_by.join(","), self.phase_by)
     }
 }
 
