@@ -1,6 +1,7 @@
 //! The command line, and whether its values go together.
 
 mod check;
+mod pressure;
 mod run;
 
 use agent_core::shutdown::bands::{BandFlags, Bands, BandsError};
@@ -8,6 +9,7 @@ use agent_core::time_span::TimeSpan;
 use clap::{Parser, Subcommand, ValueEnum};
 
 pub use check::{CheckArgs, CheckConfig};
+pub use pressure::{PressureArgs, PressureArgsError};
 pub use run::{Config, RunArgs, RunArgsError};
 
 /// Ends the pods of a node that shuts down, and makes sure that the API knows how each one ended.

@@ -117,6 +117,9 @@ async fn work(config: Config, stop: CancellationToken) -> anyhow::Result<()> {
         journal = journal.records.len(),
         "starting"
     );
+    for doubt in &config.doubts {
+        tracing::warn!(doubt, "of the flags");
+    }
     let settings = Settings {
         boot_id,
         own_pod: config.own_pod.clone(),

@@ -14,7 +14,7 @@ use epilogue_runtime::pacing::Pace;
 use epilogue_runtime::telemetry::{LogFilter, LogFormat};
 use thiserror::Error;
 
-use super::BandArgs;
+use super::{BandArgs, PressureArgs, PressureArgsError};
 use crate::cri::Sockets;
 
 /// Where the kernel keeps the name that the host goes by.
@@ -86,6 +86,8 @@ pub struct RunArgs {
     /// UID of the agent's own pod, where it runs as one.
     #[arg(long, value_name = "UID", env = "POD_UID", hide = true)]
     pod_uid: Option<String>,
+    #[command(flatten)]
+    pressure: PressureArgs,
 }
 
 /// Whether the agent acts.
@@ -145,6 +147,8 @@ pub struct Config {
     pub own_pod: Option<PodUid>,
     /// What the agent does outside of shutdowns.
     pub features: Features,
+    /// What of the flags may not be meant as given; for the log.
+    pub doubts: Vec<String>,
 }
 
 /// Why the arguments do not go together.
@@ -153,6 +157,9 @@ pub enum RunArgsError {
     /// The bands do not.
     #[error(transparent)]
     Bands(#[from] BandsError),
+    /// The thresholds do not.
+    #[error(transparent)]
+    Pressure(#[from] PressureArgsError),
     /// The host does not say its name.
     #[error("cannot read the host's name from {path}; give --node-name")]
     HostName {
@@ -205,6 +212,7 @@ impl RunArgs {
         if !self.kubelet_unit.ends_with(".service") || self.kubelet_unit.contains('/') {
             return Err(RunArgsError::KubeletUnit(self.kubelet_unit));
         }
+        let (features, doubts) = self.pressure.features()?;
         Ok(Config {
             node: node_name(self.node_name, &self.root)?,
             state_dir: self.root.join(under_root),
@@ -228,7 +236,8 @@ impl RunArgs {
                 user_agent,
                 pace: Pace::default(),
             },
-            features: Features::default(),
+            features,
+            doubts,
             root: self.root,
             bus_address: self.bus_address,
         })
