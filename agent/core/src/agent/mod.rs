@@ -43,9 +43,14 @@ mod writer;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use serde::Serialize;
+
 pub use mode::{ARMED_LASTS, Allowed, Detected, Kubelet, detect, kubelet};
 pub use notices::REASONS;
-pub use status::{LockState, RunStatus, Status, Tries};
+pub use status::{
+    EvictionCount, LockState, PressureStatus, RunStatus, SignalStatus, StallStatus, Status, Tries,
+    VictimStatus,
+};
 
 use crate::ending::clock::Clock;
 use crate::pod::PodUid;
@@ -94,7 +99,8 @@ pub struct Settings {
 }
 
 /// Whether something is done, only said, or left alone.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Enforcement {
     /// Not even looked at.
     #[default]

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::pod::PodUid;
 use crate::protocol::action::{Action, ActionId, Line, PodRef};
+use crate::protocol::pressure::Resource;
 
 /// What an action was for: where its result belongs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +22,23 @@ pub(super) enum Task {
     Inspect(PodUid),
     Fail(PodUid),
     Clear(PodUid),
+    Measure,
+    MeasurePods(Resource),
+    NodeCondition(&'static str),
+    /// A step of the end of a pod that pressure ends.
+    Evict(EvictStep, PodUid),
     Tell,
+}
+
+/// What was done about a pod that pressure ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EvictStep {
+    Mark,
+    Read,
+    End,
+    Stop,
+    Inspect,
+    Fail,
 }
 
 impl Task {
@@ -34,15 +51,21 @@ impl Task {
             | Self::Stop(uid)
             | Self::Inspect(uid)
             | Self::Fail(uid)
-            | Self::Clear(uid) => Some(uid),
+            | Self::Clear(uid)
+            | Self::Evict(_, uid) => Some(uid),
             _ => None,
         }
     }
 
     /// Whether it is a call to the API.
     pub(super) fn is_api(&self) -> bool {
-        use Task::{Announce, Clear, End, Fail, Mark, Read, Taint, Tell};
-        matches!(self, Announce | Taint | Mark(_) | Read(_) | End(_) | Fail(_) | Clear(_) | Tell)
+        use Task::{Announce, Clear, End, Evict, Fail, Mark, NodeCondition, Read, Taint, Tell};
+        match self {
+            Announce | Taint | Mark(_) | Read(_) | End(_) | Fail(_) | Clear(_) | Tell => true,
+            NodeCondition(_) => true,
+            Evict(step, _) => !matches!(step, EvictStep::Stop | EvictStep::Inspect),
+            _ => false,
+        }
     }
 }
 
@@ -102,7 +125,8 @@ impl Outbox {
     /// Whether one more look into the runtime may begin; stops block for their grace, and all of a
     /// band go at once.
     pub(super) fn has_room_to_inspect(&self) -> bool {
-        self.count(|task| matches!(task, Task::Inspect(_))) < self.api_max
+        self.count(|task| matches!(task, Task::Inspect(_) | Task::Evict(EvictStep::Inspect, _)))
+            < self.api_max
     }
 
     pub(super) fn count(&self, which: impl Fn(&Task) -> bool) -> usize {

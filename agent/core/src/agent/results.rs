@@ -8,7 +8,8 @@ use super::outbox::Task;
 use crate::ending::attempt::{Verdict, verdict};
 use crate::pod::{PodUid, PodView};
 use crate::protocol::action::{ActionId, Purpose};
-use crate::protocol::event::ActionResult;
+use crate::protocol::event::{ActionResult, RuntimeState};
+use crate::protocol::pressure::{Figures, Measured};
 
 impl Agent {
     /// Takes a result. One of an action that is not under way any more says nothing.
@@ -37,6 +38,10 @@ impl Agent {
             Task::Inspect(uid) => self.inspect_finished(&uid, runtime(result)),
             Task::Fail(uid) => self.fail_finished(&uid, &done(result)),
             Task::Clear(uid) => self.clear_result(&uid, &done(result)),
+            Task::Measure => self.measured(measured(result)),
+            Task::MeasurePods(of) => self.pods_measured(of, figures(result)),
+            Task::NodeCondition(kind) => self.node_condition_set(kind, &done(result)),
+            Task::Evict(step, uid) => self.evict_result(step, &uid, result),
         }
     }
 
@@ -112,7 +117,7 @@ fn strange() -> Failure {
     Failure::new(FailureKind::Unknown, "the result is of another kind than the action")
 }
 
-fn done(result: ActionResult) -> Outcome<()> {
+pub(super) fn done(result: ActionResult) -> Outcome<()> {
     if let ActionResult::Done(outcome) = result { outcome } else { Err(strange()) }
 }
 
@@ -124,7 +129,7 @@ fn delay(result: ActionResult) -> Outcome<std::time::Duration> {
     }
 }
 
-fn pod(result: ActionResult) -> Outcome<Option<Box<PodView>>> {
+pub(super) fn pod(result: ActionResult) -> Outcome<Option<Box<PodView>>> {
     match result {
         ActionResult::Pod(outcome) => outcome,
         ActionResult::Done(Err(failure)) => Err(failure),
@@ -132,7 +137,23 @@ fn pod(result: ActionResult) -> Outcome<Option<Box<PodView>>> {
     }
 }
 
-fn runtime(result: ActionResult) -> Result<crate::protocol::event::RuntimeState, Failure> {
+fn measured(result: ActionResult) -> Measured {
+    match result {
+        ActionResult::Measured(measured) => measured,
+        ActionResult::Done(Err(failure)) => Err(failure),
+        _ => Err(strange()),
+    }
+}
+
+fn figures(result: ActionResult) -> Result<Figures, Failure> {
+    match result {
+        ActionResult::Figures(figures) => figures,
+        ActionResult::Done(Err(failure)) => Err(failure),
+        _ => Err(strange()),
+    }
+}
+
+pub(super) fn runtime(result: ActionResult) -> Result<RuntimeState, Failure> {
     match result {
         ActionResult::Runtime(outcome) => outcome,
         ActionResult::Done(Err(failure)) => Err(failure),

@@ -6,6 +6,10 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::Serialize;
 
+use super::Enforcement;
+use crate::pod::PodUid;
+use crate::pressure::observe::Observation;
+use crate::pressure::signal::Signal;
 use crate::protocol::action::Purpose;
 use crate::protocol::event::ShutdownKind;
 use crate::shutdown::Mode;
@@ -50,6 +54,8 @@ pub struct Status {
     pub replays_pending: usize,
     /// Conditions of a cancelled run that still are to be taken back.
     pub clears_pending: usize,
+    /// Of the node's pressure.
+    pub pressure: PressureStatus,
     /// After `StopRequested`: nothing is left that would be worth living on for.
     pub may_exit: bool,
 }
@@ -115,4 +121,87 @@ pub struct RunStatus {
     pub released_after: Option<Duration>,
     /// Unreported pods at that moment.
     pub unreported_at_release: Option<usize>,
+}
+
+/// What is known of the node's pressure, and what was done about it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PressureStatus {
+    /// What is done about it now.
+    pub stance: Enforcement,
+    /// Why it is less than what the operator has decided, in a phrase.
+    pub held_by: Option<&'static str>,
+    /// The signals that are watched or could be measured.
+    pub signals: BTreeMap<Signal, SignalStatus>,
+    /// When the node was last looked at with success, on CLOCK_MONOTONIC.
+    pub sampled_at: Option<Duration>,
+    /// Looks at the node: done, and failed or too slow.
+    pub looks: Tries,
+    /// What could not be read at the last look, a phrase each.
+    pub unreadable: Vec<String>,
+    /// Swap, where it could be read.
+    pub swap: Option<Observation>,
+    /// Stalls of pods for memory and of the node for disks; none without PSI.
+    pub stalls: StallStatus,
+    /// Pods ended, by signal (`memory.available`, `emptydirfs.limit`, …).
+    pub evictions: BTreeMap<&'static str, EvictionCount>,
+    /// Pods that are ending now.
+    pub victims: Vec<VictimStatus>,
+}
+
+/// One signal, as it was measured last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct SignalStatus {
+    /// What was found; none where it could not be measured.
+    pub found: Option<Observation>,
+    /// When, on CLOCK_MONOTONIC.
+    pub at: Option<Duration>,
+    /// The hard threshold in units, where there is one.
+    pub hard: Option<u64>,
+    /// The soft threshold in units, where there is one.
+    pub soft: Option<u64>,
+    /// Whether a hard threshold is crossed, or was and is not over yet.
+    pub hard_crossed: bool,
+    /// The same of a soft one.
+    pub soft_crossed: bool,
+    /// Whether the kubelet's own threshold comes before ours, so that it is only observed.
+    pub overlaps: bool,
+}
+
+/// Stalls, in ms of each second in which all tasks waited.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct StallStatus {
+    /// Of all pods together for memory.
+    pub memory_full_ms_per_second: Option<u64>,
+    /// Of the whole node for disks, over 10 s.
+    pub io_full_ms_per_second: Option<u64>,
+    /// Whether the node's condition `epilogue.dev/MemoryStall` is to be True.
+    pub memory: bool,
+    /// Whether the node's condition `epilogue.dev/IOStall` is to be True.
+    pub io: bool,
+}
+
+/// Evictions of one signal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct EvictionCount {
+    /// Pods that were ended, and are seen to have ended.
+    pub done: u64,
+    /// Pods that would have been ended, where only that is said.
+    pub would: u64,
+    /// Pods whose end could not be brought about.
+    pub given_up: u64,
+}
+
+/// A pod that is ending.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct VictimStatus {
+    /// The pod.
+    pub uid: PodUid,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// The signal it ends for.
+    pub signal: &'static str,
+    /// When it was chosen, on CLOCK_MONOTONIC.
+    pub since: Duration,
 }
