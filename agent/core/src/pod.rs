@@ -114,6 +114,9 @@ pub struct Details {
     pub container_ids: Vec<(String, String)>,
     /// The condition `epilogue.dev/OOMKilled`: its status and its reason.
     pub oom_killed: Option<(bool, String)>,
+    /// Names of the containers, init containers included, whose status (`state.terminated`, or
+    /// `lastState.terminated` of one that was restarted) has the reason `OOMKilled`.
+    pub oom_reported: Vec<String>,
 }
 
 /// Who brought a pod to the kubelet.
