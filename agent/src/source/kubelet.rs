@@ -13,7 +13,8 @@ use tokio::sync::{Mutex, mpsc, watch};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::kubelet_http::{configured_period, healthz};
+use super::kubelet_config::KubeletConfig;
+use super::kubelet_http::{configuration, healthz};
 use super::logind::{Logind, NAME};
 use super::logind_session::Changes;
 use super::systemd::{Systemd, UnitState};
@@ -50,7 +51,7 @@ pub struct KubeletSource {
     host: Host,
     lease_age: LeaseAge,
     /// The last answer of `/configz`, and the process that gave it: it is fixed at its start.
-    configured: Mutex<Option<(u32, Duration)>>,
+    configured: Mutex<Option<(u32, KubeletConfig)>>,
 }
 
 impl fmt::Debug for KubeletSource {
@@ -81,19 +82,19 @@ impl KubeletSource {
         };
         let of_bus = async {
             let (unit, locks) = self.ask_bus().await;
-            let period = self.period(unit).await;
-            (unit, locks, period)
+            let config = self.config(unit).await;
+            (unit, locks, config)
         };
-        let (healthy, (unit, locks, shutdown_period)) = tokio::join!(health, of_bus);
+        let (healthy, (unit, locks, config)) = tokio::join!(health, of_bus);
         let main_pid = unit.and_then(|unit| unit.main_pid);
         KubeletFacts {
             lock_armed: locks.map(|locks| is_armed(&locks, main_pid)),
-            shutdown_period,
+            shutdown_period: config.as_ref().and_then(|config| config.shutdown_period),
             main_pid,
             unit_active: unit.map(|unit| unit.active),
             healthy,
             lease_age: (self.lease_age)(),
-            eviction: None,
+            eviction: config.map(|config| config.eviction),
         }
     }
 
@@ -155,20 +156,20 @@ impl KubeletSource {
         (unit, locks)
     }
 
-    /// The configured sum, asked once in the life of each process.
-    async fn period(&self, unit: Option<UnitState>) -> Option<Duration> {
+    /// The configuration, asked once in the life of each process.
+    async fn config(&self, unit: Option<UnitState>) -> Option<KubeletConfig> {
         let configz = self.settings.configz.as_ref()?;
         let pid = unit.and_then(|unit| unit.main_pid);
         let mut configured = self.configured.lock().await;
-        if let (Some(pid), Some((asked, period))) = (pid, *configured)
-            && pid == asked
+        if let (Some(pid), Some((asked, config))) = (pid, configured.as_ref())
+            && pid == *asked
         {
-            return Some(period);
+            return Some(config.clone());
         }
-        match configured_period(configz, &self.host).await {
-            Ok(period) => {
-                *configured = pid.map(|pid| (pid, period));
-                Some(period)
+        match configuration(configz, &self.host).await {
+            Ok(config) => {
+                *configured = pid.map(|pid| (pid, config.clone()));
+                Some(config)
             }
             Err(error) => {
                 tracing::debug!(error, "the kubelet's configuration is not known");

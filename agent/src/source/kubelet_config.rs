@@ -1,10 +1,23 @@
-//! What the kubelet's `/configz` says of its own graceful shutdown. (spec/node-agent.md [SD1],
-//! [SD2], §8.2)
+//! What the kubelet's `/configz` says of its own graceful shutdown and its own evictions.
+//! (spec/node-agent.md [SD1], [SD2], §2.3, §8.2)
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
+use agent_core::protocol::node::KubeletEviction;
 use agent_core::time_span::{TimeSpan, TimeSpanError};
 use serde::Deserialize;
+use serde_json::Value;
+
+/// What is read of the configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct KubeletConfig {
+    /// The sum of the shutdown periods; zero if graceful shutdown is off, none if it is not
+    /// understood.
+    pub(crate) shutdown_period: Option<Duration>,
+    /// Its thresholds.
+    pub(crate) eviction: KubeletEviction,
+}
 
 #[derive(Deserialize)]
 struct Configz {
@@ -18,7 +31,13 @@ struct Config {
     shutdown_grace_period: Option<String>,
     shutdown_grace_period_critical_pods: Option<String>,
     shutdown_grace_period_by_pod_priority: Option<Vec<Band>>,
+    eviction_hard: Thresholds,
+    eviction_soft: Thresholds,
+    local_storage_capacity_isolation: Option<Value>,
 }
+
+/// By signal.
+type Thresholds = Option<BTreeMap<String, Value>>;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -26,9 +45,27 @@ struct Band {
     shutdown_grace_period_seconds: i64,
 }
 
-/// The sum of the periods; zero if graceful shutdown is off, none if the text is another.
-pub(crate) fn shutdown_period(configz: &str) -> Option<Duration> {
+/// Reads the configuration; none if the text is another.
+pub(crate) fn read(configz: &str) -> Option<KubeletConfig> {
     let config = serde_json::from_str::<Configz>(configz).ok()?.kubeletconfig;
+    let eviction = KubeletEviction {
+        hard: thresholds(config.eviction_hard.as_ref()),
+        soft: thresholds(config.eviction_soft.as_ref()),
+        // §2.3
+        local_storage_limits: config.local_storage_capacity_isolation != Some(Value::Bool(false)),
+    };
+    Some(KubeletConfig { shutdown_period: shutdown_period(config), eviction })
+}
+
+fn thresholds(map: Option<&BTreeMap<String, Value>>) -> Vec<(String, String)> {
+    let entry = |(signal, value): (&String, &Value)| {
+        let value = value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned);
+        (signal.clone(), value)
+    };
+    map.into_iter().flatten().map(entry).collect()
+}
+
+fn shutdown_period(config: Config) -> Option<Duration> {
     if let Some(bands) = config.shutdown_grace_period_by_pod_priority
         && !bands.is_empty()
     {
@@ -64,7 +101,8 @@ mod tests {
 
     fn seconds(config: &str) -> Option<u64> {
         let configz = format!(r#"{{"kubeletconfig":{config}}}"#);
-        shutdown_period(&configz).map(|period| period.as_secs())
+        let config = read(&configz).expect("must be a configuration");
+        config.shutdown_period.map(|period| period.as_secs())
     }
 
     #[test]
@@ -106,7 +144,40 @@ mod tests {
     #[test]
     fn another_text_is_no_answer() {
         for text in ["", "Forbidden", "[]", "{}", r#"{"kubeletconfig":7}"#, "\0"] {
-            assert_eq!(shutdown_period(text), None, "{text:?}");
+            assert_eq!(read(text), None, "{text:?}");
         }
+    }
+
+    fn eviction(config: &str) -> KubeletEviction {
+        let configz = format!(r#"{{"kubeletconfig":{config}}}"#);
+        read(&configz).expect("must be a configuration").eviction
+    }
+
+    #[test]
+    fn the_kubelets_thresholds_are_read_as_it_writes_them() {
+        let entry = |signal: &str, value: &str| (signal.to_owned(), value.to_owned());
+        let told = eviction(
+            r#"{"evictionHard":{"nodefs.available":"10%","memory.available":"100Mi"},
+                "evictionSoft":{"memory.available":"300Mi"},
+                "localStorageCapacityIsolation":false,"shutdownGracePeriod":"soon"}"#,
+        );
+        let expected = KubeletEviction {
+            hard: vec![entry("memory.available", "100Mi"), entry("nodefs.available", "10%")],
+            soft: vec![entry("memory.available", "300Mi")],
+            local_storage_limits: false,
+        };
+        assert_eq!(told, expected);
+    }
+
+    #[test]
+    fn what_the_configuration_leaves_out_is_the_kubelets_default() {
+        // A map that is not there is one without thresholds: `/configz` shows defaults filled in.
+        let none = KubeletEviction { local_storage_limits: true, ..KubeletEviction::default() };
+        for config in ["{}", r#"{"evictionHard":null,"evictionSoft":{}}"#] {
+            assert_eq!(eviction(config), none, "{config}");
+        }
+        let odd = eviction(r#"{"evictionHard":{"a":1},"localStorageCapacityIsolation":"no"}"#);
+        assert_eq!(odd.hard, [("a".to_owned(), "1".to_owned())]);
+        assert!(odd.local_storage_limits);
     }
 }

@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::kubelet_config::shutdown_period;
+use super::kubelet_config::{KubeletConfig, read};
 use super::listeners::is_roots;
 use crate::host::Host;
 
@@ -58,13 +58,13 @@ async fn status_line(address: SocketAddr) -> std::io::Result<String> {
     line.map(ToOwned::to_owned).ok_or_else(|| std::io::ErrorKind::InvalidData.into())
 }
 
-/// Asks `/configz` for the sum of the shutdown periods; the error says why there is no answer.
+/// Asks `/configz`; the error says why there is no answer.
 ///
 /// The certificate is not verified: the kubelet signs its own unless the cluster was told
 /// otherwise, and on the loopback nobody is in between. But anybody may listen on the port while
 /// the kubelet is down, and would be shown the token: hence a port that is not root's is not
 /// asked.
-pub(crate) async fn configured_period(configz: &Configz, host: &Host) -> Result<Duration, String> {
+pub(crate) async fn configuration(configz: &Configz, host: &Host) -> Result<KubeletConfig, String> {
     if !configz.address.ip().is_loopback() {
         return Err(format!("{} is not on the loopback", configz.address));
     }
@@ -76,7 +76,7 @@ pub(crate) async fn configured_period(configz: &Configz, host: &Host) -> Result<
         Ok(text) => text.map_err(|error| error.to_string())?,
         Err(_) => return Err(format!("no answer within {}s", ANSWER_TIME_MAX.as_secs())),
     };
-    shutdown_period(&text).ok_or_else(|| "the answer is no kubelet's configuration".to_owned())
+    read(&text).ok_or_else(|| "the answer is no kubelet's configuration".to_owned())
 }
 
 async fn config_text(configz: &Configz) -> Result<String, kube::Error> {

@@ -12,4 +12,5 @@ pub mod node;
 pub mod pods;
 pub mod systemd;
 pub mod watch;
+mod wire_asks;
 pub(crate) mod wire_pod;

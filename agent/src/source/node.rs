@@ -11,6 +11,10 @@ use super::watch::{Deaf, Listener, Scope, Seen, Watched, watch};
 
 /// The kubelet's words in the message of its condition Ready. (§8.2)
 const KUBELET_SHUTS_DOWN: &str = "node is shutting down";
+/// The conditions by which it says that it is short of something. (§2.10)
+const KUBELET_PRESSURE: [&str; 3] = ["MemoryPressure", "DiskPressure", "PIDPressure"];
+/// What the types of conditions of our own begin with.
+const OUR_CONDITIONS: &str = "epilogue.dev/";
 
 /// What is read of a node.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -77,12 +81,27 @@ impl WireNode {
                 && message.contains(KUBELET_SHUTS_DOWN)
         };
         let taints = self.spec.taints.unwrap_or_default();
+        let conditions = self.status.conditions.unwrap_or_default();
+        let is_true = |condition: &Condition| condition.status == "True";
+        let is_pressure = |condition: &&Condition| {
+            is_true(condition) && KUBELET_PRESSURE.contains(&condition.kind.as_str())
+        };
+        let is_ours = |condition: &&Condition| condition.kind.starts_with(OUR_CONDITIONS);
         NodeView {
             uid: self.metadata.uid,
             announced: self.metadata.annotations.and_then(|annotations| annotations.state),
             tainted: taints.iter().any(|taint| taint.key == SHUTTING_DOWN_TAINT),
-            kubelet_says_shutdown: self.status.conditions.iter().flatten().any(says_shutdown),
-            ..NodeView::default()
+            kubelet_says_shutdown: conditions.iter().any(says_shutdown),
+            kubelet_pressure: conditions
+                .iter()
+                .filter(is_pressure)
+                .map(|condition| condition.kind.clone())
+                .collect(),
+            conditions: conditions
+                .iter()
+                .filter(is_ours)
+                .map(|condition| (condition.kind.clone(), is_true(condition)))
+                .collect(),
         }
     }
 }
@@ -158,5 +177,21 @@ mod tests {
         assert!(!view(condition("Ready", "True")).kubelet_says_shutdown);
         assert!(!view(condition("Other", "False")).kubelet_says_shutdown);
         assert_eq!(view(json!({})), NodeView::default());
+    }
+
+    #[test]
+    fn the_kubelet_s_pressure_and_our_own_conditions_are_told_apart() {
+        let condition = |kind: &str, status: &str| json!({"type": kind, "status": status});
+        let node = view(json!({"status": {"conditions": [
+            condition("MemoryPressure", "True"), condition("DiskPressure", "False"),
+            condition("PIDPressure", "Unknown"), condition("Ready", "True"),
+            condition("epilogue.dev/MemoryStall", "True"),
+            condition("epilogue.dev/IOStall", "False"), condition("example.com/Odd", "True"),
+        ]}}));
+        assert_eq!(node.kubelet_pressure, ["MemoryPressure"]);
+        let ours = |kind: &str, stands| (kind.to_owned(), stands);
+        let expected =
+            [ours("epilogue.dev/MemoryStall", true), ours("epilogue.dev/IOStall", false)];
+        assert_eq!(node.conditions, expected);
     }
 }

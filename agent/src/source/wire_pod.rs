@@ -6,8 +6,13 @@ use agent_core::ending::patches::DEADLINE_SECONDS;
 use agent_core::pod::{
     Asks, Details, Disruption, Owner, Phase, PodSource, PodUid, PodView, RestartPolicy,
 };
+use epilogue_common::names::TRACKING_FINALIZER;
+use epilogue_common::names::pod_condition::OOM_KILLED;
 use jiff::Timestamp;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use super::wire_asks::{Amounts, Asking, AskingPod, Resources, Volume};
 
 /// What is read of a pod.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -32,6 +37,7 @@ struct Metadata {
     owner_references: Option<Vec<OwnerReference>>,
     deletion_grace_period_seconds: Option<i64>,
     deletion_timestamp: Option<String>,
+    finalizers: Option<Vec<String>>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -57,6 +63,10 @@ struct Spec {
     active_deadline_seconds: Option<i64>,
     containers: Option<Vec<Container>>,
     init_containers: Option<Vec<Container>>,
+    resources: Option<Resources>,
+    overhead: Option<Amounts>,
+    volumes: Option<Vec<Volume>>,
+    resource_claims: Option<Vec<IgnoredAny>>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -64,7 +74,8 @@ struct Spec {
 struct Container {
     name: String,
     restart_policy: Option<String>,
-    restart_policy_rules: Option<Vec<serde::de::IgnoredAny>>,
+    restart_policy_rules: Option<Vec<IgnoredAny>>,
+    resources: Option<Resources>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -90,6 +101,9 @@ struct Condition {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct ContainerStatus {
+    name: String,
+    #[serde(rename = "containerID")]
+    container_id: Option<String>,
     restart_count: i64,
     state: Option<State>,
     last_state: Option<State>,
@@ -99,7 +113,7 @@ struct ContainerStatus {
 #[serde(default)]
 struct State {
     running: Option<Running>,
-    terminated: Option<serde::de::IgnoredAny>,
+    terminated: Option<IgnoredAny>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -125,11 +139,18 @@ impl WirePod {
         let Self { metadata, spec, status } = self;
         let owner = owner(metadata.owner_references.as_deref().unwrap_or_default());
         let mirror = metadata.annotations.is_some_and(|annotations| annotations.mirror.is_some());
-        let containers = spec.containers.unwrap_or_default();
-        let inits = spec.init_containers.unwrap_or_default();
         let mut statuses = status.container_statuses.unwrap_or_default();
         let running_since = statuses.iter().filter_map(ContainerStatus::running_since).max();
         statuses.extend(status.init_container_statuses.unwrap_or_default());
+        let conditions = status.conditions.unwrap_or_default();
+        let asks = spec.asks();
+        let details = Details {
+            deleted_at: time(metadata.deletion_timestamp.as_deref()),
+            oom_killed: oom_killed(&conditions),
+            ..details(metadata.finalizers.as_deref(), &spec, &statuses)
+        };
+        let containers = spec.containers.unwrap_or_default();
+        let inits = spec.init_containers.unwrap_or_default();
         PodView {
             uid: PodUid(metadata.uid),
             namespace: metadata.namespace,
@@ -152,14 +173,38 @@ impl WirePod {
             has_run: statuses.iter().any(ContainerStatus::has_run),
             containers: names(containers.into_iter()),
             running_since,
-            disruption: disruption(status.conditions.unwrap_or_default()),
-            asks: Asks::default(),
-            details: Details::default(),
+            disruption: disruption(conditions),
+            asks,
+            details,
         }
     }
 }
 
+impl Spec {
+    fn asks(&self) -> Asks {
+        fn asking(containers: Option<&Vec<Container>>) -> Vec<Asking<'_>> {
+            containers.into_iter().flatten().map(Container::asking).collect()
+        }
+        let pod = AskingPod {
+            regular: asking(self.containers.as_ref()),
+            inits: asking(self.init_containers.as_ref()),
+            own: self.resources.unwrap_or_default(),
+            overhead: self.overhead.unwrap_or_default(),
+            volumes: self.volumes.as_deref().unwrap_or_default(),
+        };
+        pod.asks()
+    }
+}
+
 impl Container {
+    fn asking(&self) -> Asking<'_> {
+        Asking {
+            name: &self.name,
+            resources: self.resources.unwrap_or_default(),
+            sidecar: self.is_sidecar(),
+        }
+    }
+
     fn restarts(&self) -> bool {
         let ruled = self.restart_policy_rules.as_ref().is_some_and(|rules| !rules.is_empty());
         self.restart_policy.is_some() || ruled
@@ -177,13 +222,39 @@ impl ContainerStatus {
         now || self.restart_count > 0 || self.last_state.as_ref().is_some_and(shown)
     }
 
+    /// Its name, and the runtime's id as the runtime itself has it.
+    fn id(&self) -> Option<(String, String)> {
+        let id = self.container_id.as_deref()?;
+        let id = id.split_once("://").map_or(id, |(_, id)| id);
+        (!id.is_empty()).then(|| (self.name.clone(), id.to_owned()))
+    }
+
     fn running_since(&self) -> Option<Timestamp> {
         time(self.state.as_ref()?.running.as_ref()?.started_at.as_deref())
     }
 }
 
+/// Without the room that the containers themselves took.
 fn names(containers: impl Iterator<Item = Container>) -> Vec<String> {
-    containers.map(|container| container.name).collect()
+    let mut names: Vec<_> = containers.map(|container| container.name).collect();
+    names.shrink_to_fit();
+    names
+}
+
+/// Without what needs other parts of the object.
+fn details(finalizers: Option<&[String]>, spec: &Spec, statuses: &[ContainerStatus]) -> Details {
+    let finalizers = finalizers.unwrap_or_default();
+    let mut container_ids: Vec<_> = statuses.iter().filter_map(ContainerStatus::id).collect();
+    container_ids.shrink_to_fit();
+    Details {
+        job_finalizer: finalizers.iter().any(|finalizer| finalizer == TRACKING_FINALIZER),
+        finalizers: !finalizers.is_empty(),
+        resource_claims: spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty()),
+        persistent_volumes: spec.volumes.iter().flatten().any(Volume::outlives_pod),
+        restarted: statuses.iter().any(|status| status.restart_count > 0),
+        container_ids,
+        ..Details::default()
+    }
 }
 
 /// Whether the Job has a `podFailurePolicy` stands in the Job, which the agent may not read; all
@@ -241,6 +312,11 @@ fn disruption(conditions: Vec<Condition>) -> Option<Disruption> {
     })
 }
 
+fn oom_killed(conditions: &[Condition]) -> Option<(bool, String)> {
+    let condition = conditions.iter().find(|condition| condition.kind == OOM_KILLED)?;
+    Some((condition.status == "True", condition.reason.clone().unwrap_or_default()))
+}
+
 fn time(text: Option<&str>) -> Option<Timestamp> {
     text?.parse().ok()
 }
@@ -248,6 +324,7 @@ fn time(text: Option<&str>) -> Option<Timestamp> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use agent_core::pod::ContainerAsks;
     use serde_json::{Value, json};
 
     fn view(pod: Value) -> PodView {
@@ -319,8 +396,17 @@ mod tests {
                 message: "M".into(),
                 since: Some(at("2026-11-21T14:00:00Z")),
             }),
-            asks: Asks::default(),
-            details: Details::default(),
+            asks: Asks {
+                containers: [("main", false), ("second", false), ("side", true), ("init", true)]
+                    .map(|(name, init)| ContainerAsks {
+                        name: name.into(),
+                        init,
+                        ..ContainerAsks::default()
+                    })
+                    .into(),
+                ..Asks::default()
+            },
+            details: Details { deleted_at: Some(at("2026-11-21T14:00:30Z")), ..Details::default() },
         };
         assert_eq!(pod, expected);
     }
@@ -385,5 +471,73 @@ mod tests {
         assert_eq!(pod.phase, Phase::Unknown);
         let disruption = pod.disruption.expect("must be there");
         assert!(!disruption.stands && disruption.since.is_none() && disruption.reason.is_empty());
+    }
+
+    #[test]
+    fn what_pressure_and_hanging_pods_are_judged_by_is_read() {
+        let pod = view(json!({
+            "metadata": {"uid": "u", "deletionTimestamp": "2026-11-21T14:00:30Z",
+                "finalizers": ["example.com/a", "batch.kubernetes.io/job-tracking"]},
+            "spec": {
+                "resources": {"requests": {"memory": "3Gi", "cpu": "1"}},
+                "overhead": {"memory": "1Gi"},
+                "resourceClaims": [{"name": "gpu"}],
+                "containers": [{"name": "main", "resources": {
+                    "requests": {"memory": "1Gi", "ephemeral-storage": "2Gi", "cpu": "100m"},
+                    "limits": {"memory": "2Gi", "ephemeral-storage": "4Gi", "x.io/dev": "1"}}}],
+                "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}},
+                    {"name": "scratch", "emptyDir": {"sizeLimit": "1Gi"}}],
+            },
+            "status": {
+                "conditions": [{"type": "epilogue.dev/OOMKilled", "status": "True",
+                    "reason": "ContainerLimit"}],
+                "containerStatuses": [
+                    {"name": "main", "containerID": "containerd://abc", "restartCount": 2},
+                    {"name": "new", "containerID": ""}, {"name": "newer"}],
+                "initContainerStatuses": [{"name": "init", "containerID": "cri-o://def"}],
+            },
+        }));
+        let main = ContainerAsks {
+            name: "main".into(),
+            init: false,
+            memory: 1 << 30,
+            memory_limit: Some(2 << 30),
+            storage: 2 << 30,
+            storage_limit: Some(4 << 30),
+        };
+        let asks = Asks {
+            memory: 4 << 30,
+            memory_of_pod: true,
+            storage: 2 << 30,
+            containers: vec![main],
+            empty_dirs: vec![("scratch".into(), 1 << 30)],
+        };
+        assert_eq!(pod.asks, asks);
+        let id = |name: &str, id: &str| (name.to_owned(), id.to_owned());
+        let details = Details {
+            deleted_at: Some("2026-11-21T14:00:30Z".parse().expect("must be a time")),
+            job_finalizer: true,
+            finalizers: true,
+            resource_claims: true,
+            persistent_volumes: true,
+            restarted: true,
+            container_ids: vec![id("main", "abc"), id("init", "def")],
+            oom_killed: Some((true, "ContainerLimit".into())),
+        };
+        assert_eq!(pod.details, details);
+    }
+
+    #[test]
+    fn nulls_and_empty_lists_are_as_if_not_there() {
+        let pod = view(json!({
+            "metadata": {"uid": "u", "finalizers": null},
+            "spec": {"resources": null, "overhead": null, "resourceClaims": [], "volumes": null,
+                "containers": [{"name": "c", "resources": {"requests": null, "limits": null}}]},
+            "status": {"conditions": [{"type": "epilogue.dev/OOMKilled", "status": "False"}],
+                "containerStatuses": [{"name": "c", "containerID": null}]},
+        }));
+        let expected = Details { oom_killed: Some((false, String::new())), ..Details::default() };
+        assert_eq!(pod.details, expected);
+        assert_eq!((pod.asks.memory, pod.asks.memory_of_pod), (0, false));
     }
 }

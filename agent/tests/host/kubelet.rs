@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use agent_core::protocol::action::Action;
 use agent_core::protocol::event::Event;
-use agent_core::protocol::node::{Healthz, KubeletFacts};
+use agent_core::protocol::node::{Healthz, KubeletEviction, KubeletFacts};
 use epilogue_agent::source::kubelet::{Configz, KubeletSettings, KubeletSource};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -26,7 +26,8 @@ fn its_lock(pid: u32) -> Lock {
 fn config(seconds: u64) -> String {
     let config = format!(
         r#"{{"kubeletconfig":{{"shutdownGracePeriod":"{seconds}s",
-            "shutdownGracePeriodCriticalPods":"10s"}}}}"#
+            "shutdownGracePeriodCriticalPods":"10s",
+            "evictionHard":{{"memory.available":"100Mi"}}}}}}"#
     );
     http("200 OK", &config)
 }
@@ -79,7 +80,11 @@ async fn a_kubelet_that_lives_and_waits_for_shutdowns_is_seen_so() {
         unit_active: Some(true),
         healthy: Some(Healthz::Ok),
         lease_age: Some(Duration::from_secs(3)),
-        eviction: None,
+        eviction: Some(KubeletEviction {
+            hard: vec![("memory.available".into(), "100Mi".into())],
+            soft: Vec::new(),
+            local_storage_limits: true,
+        }),
     };
     assert_eq!(source.ask().await, expected);
     let requests = config.requests();

@@ -1,0 +1,349 @@
+//! What a pod asks for of memory and disk, as it comes over the wire. Amounts are read while
+//! parsing, so that no text of them is kept; one that is none counts as not there.
+//! (spec/node-agent.md §2.6, §2.8)
+
+use std::fmt;
+
+use agent_core::pod::{Asks, ContainerAsks};
+use agent_core::quantity::Quantity;
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+
+/// An amount of bytes; none where it cannot be understood.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Amount(Option<u64>);
+
+/// `resources` of a container or of the pod.
+#[derive(Clone, Copy, Debug, Default, serde::Deserialize)]
+#[serde(default)]
+pub(super) struct Resources {
+    requests: Option<Amounts>,
+    limits: Option<Amounts>,
+}
+
+/// A list of resources, as far as it is read.
+#[derive(Clone, Copy, Debug, Default, serde::Deserialize)]
+#[serde(default)]
+pub(super) struct Amounts {
+    memory: Amount,
+    #[serde(rename = "ephemeral-storage")]
+    storage: Amount,
+}
+
+/// A volume. What it is made of is one field of many; those named here hold nothing but what the
+/// node can make again.
+#[derive(Clone, Debug, Default, serde::Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Volume {
+    name: String,
+    empty_dir: Option<EmptyDir>,
+    config_map: Option<IgnoredAny>,
+    secret: Option<IgnoredAny>,
+    #[serde(rename = "downwardAPI")]
+    downward_api: Option<IgnoredAny>,
+    projected: Option<IgnoredAny>,
+    host_path: Option<IgnoredAny>,
+    image: Option<IgnoredAny>,
+    git_repo: Option<IgnoredAny>,
+}
+
+#[derive(Clone, Debug, Default, serde::Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct EmptyDir {
+    medium: Option<String>,
+    size_limit: Amount,
+}
+
+/// A container with what it asks for.
+pub(super) struct Asking<'a> {
+    pub(super) name: &'a str,
+    pub(super) resources: Resources,
+    /// Whether it is an init container that runs beside the others.
+    pub(super) sidecar: bool,
+}
+
+/// A pod with what it asks for.
+pub(super) struct AskingPod<'a> {
+    pub(super) regular: Vec<Asking<'a>>,
+    pub(super) inits: Vec<Asking<'a>>,
+    /// `spec.resources`.
+    pub(super) own: Resources,
+    /// `spec.overhead`.
+    pub(super) overhead: Amounts,
+    pub(super) volumes: &'a [Volume],
+}
+
+impl Resources {
+    fn requests(self) -> Amounts {
+        self.requests.unwrap_or_default()
+    }
+
+    fn limits(self) -> Amounts {
+        self.limits.unwrap_or_default()
+    }
+}
+
+impl Volume {
+    /// Whether it outlives the pod, or may: others wait until it is unmounted. One of a kind that
+    /// is not known counts.
+    pub(super) fn outlives_pod(&self) -> bool {
+        let of_node = [
+            &self.config_map,
+            &self.secret,
+            &self.downward_api,
+            &self.projected,
+            &self.host_path,
+            &self.image,
+            &self.git_repo,
+        ];
+        self.empty_dir.is_none() && of_node.iter().all(|kind| kind.is_none())
+    }
+
+    /// An emptyDir on disk with a limit above 0.
+    fn limited(&self) -> Option<(String, u64)> {
+        let dir = self.empty_dir.as_ref()?;
+        let on_disk = dir.medium.as_deref().unwrap_or_default().is_empty();
+        let limit = dir.size_limit.0.filter(|limit| on_disk && *limit > 0)?;
+        Some((self.name.clone(), limit))
+    }
+}
+
+impl AskingPod<'_> {
+    /// What it asks for.
+    ///
+    /// Ephemeral storage cannot be asked for by the pod as a whole: what stands there is ignored,
+    /// as the reference ignores it.
+    pub(super) fn asks(&self) -> Asks {
+        let own = self.own.requests().memory.0;
+        let of_containers = self.effective(|amounts| amounts.memory);
+        let memory = own.unwrap_or(of_containers);
+        let storage = self.effective(|amounts| amounts.storage);
+        let with = |sum: u64, overhead: Amount| sum.saturating_add(overhead.0.unwrap_or(0));
+        let mut containers = Vec::with_capacity(self.regular.len() + self.inits.len());
+        containers.extend(self.regular.iter().map(|container| container.asks(false)));
+        containers.extend(self.inits.iter().map(|container| container.asks(true)));
+        let mut empty_dirs: Vec<_> = self.volumes.iter().filter_map(Volume::limited).collect();
+        empty_dirs.shrink_to_fit();
+        Asks {
+            memory: with(memory, self.overhead.memory),
+            memory_of_pod: own.is_some(),
+            storage: with(storage, self.overhead.storage),
+            containers,
+            empty_dirs,
+        }
+    }
+
+    /// What the scheduler reserves: all that run together, or one init container together with the
+    /// sidecars that were started before it, whichever is more.
+    fn effective(&self, amount: impl Fn(Amounts) -> Amount) -> u64 {
+        let of = |container: &Asking<'_>| amount(container.resources.requests()).0.unwrap_or(0);
+        let (mut sidecars, mut most) = (0_u64, 0_u64);
+        for init in &self.inits {
+            let together = sidecars.saturating_add(of(init));
+            most = most.max(together);
+            if init.sidecar {
+                sidecars = together;
+            }
+        }
+        self.regular.iter().map(of).fold(sidecars, u64::saturating_add).max(most)
+    }
+}
+
+impl Asking<'_> {
+    fn asks(&self, init: bool) -> ContainerAsks {
+        let (requests, limits) = (self.resources.requests(), self.resources.limits());
+        ContainerAsks {
+            name: self.name.to_owned(),
+            init,
+            memory: requests.memory.0.unwrap_or(0),
+            memory_limit: limits.memory.0,
+            storage: requests.storage.0.unwrap_or(0),
+            storage_limit: limits.storage.0,
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Amount {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(AmountVisitor)
+    }
+}
+
+/// Takes any value at all: a pod is not to be lost for an amount of it.
+struct AmountVisitor;
+
+impl<'de> Visitor<'de> for AmountVisitor {
+    type Value = Amount;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("an amount")
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Amount, E> {
+        Ok(Amount(text.parse().ok().map(|quantity: Quantity| quantity.units)))
+    }
+
+    fn visit_u64<E>(self, units: u64) -> Result<Amount, E> {
+        Ok(Amount(Some(units)))
+    }
+
+    fn visit_i64<E>(self, units: i64) -> Result<Amount, E> {
+        Ok(Amount(u64::try_from(units).ok()))
+    }
+
+    fn visit_f64<E>(self, units: f64) -> Result<Amount, E> {
+        let units = units.ceil();
+        Ok(Amount((units >= 0.0).then_some(units as u64)))
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Amount, E> {
+        Ok(Amount(None))
+    }
+
+    fn visit_unit<E>(self) -> Result<Amount, E> {
+        Ok(Amount(None))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Amount, A::Error> {
+        while items.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(Amount(None))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Amount, A::Error> {
+        while entries.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(Amount(None))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    const MI: u64 = 1 << 20;
+
+    fn amount(value: Value) -> Option<u64> {
+        serde_json::from_value::<Amount>(value).expect("must parse").0
+    }
+
+    #[test]
+    fn any_value_in_the_place_of_an_amount_is_read_or_passed_over() {
+        let table = [
+            (json!("64Mi"), Some(64 * MI)),
+            (json!("1500m"), Some(2)),
+            (json!("0"), Some(0)),
+            (json!("-1"), None),
+            (json!("lots"), None),
+            (json!(""), None),
+            (json!(7), Some(7)),
+            (json!(-7), None),
+            (json!(1.5), Some(2)),
+            (json!(u64::MAX), Some(u64::MAX)),
+            (json!(null), None),
+            (json!(true), None),
+            (json!(["1", {"a": 1}]), None),
+            (json!({"a": {"b": [1]}}), None),
+        ];
+        for (value, expected) in table {
+            assert_eq!(amount(value.clone()), expected, "{value}");
+        }
+        let whole: Result<Resources, _> =
+            serde_json::from_str(r#"{"requests":{"memory":{"x":[1]},"cpu":"1"},"limits":null}"#);
+        assert_eq!(whole.expect("must parse").requests().memory, Amount(None));
+    }
+
+    fn asking(sidecar: bool, request: &str) -> Asking<'static> {
+        let resources = json!({"requests": {"memory": request, "ephemeral-storage": request}});
+        let resources = serde_json::from_value(resources).expect("must parse");
+        Asking { name: "c", resources, sidecar }
+    }
+
+    fn pod(regular: &[&str], inits: &[(bool, &str)]) -> AskingPod<'static> {
+        AskingPod {
+            regular: regular.iter().map(|request| asking(false, request)).collect(),
+            inits: inits.iter().map(|(sidecar, request)| asking(*sidecar, request)).collect(),
+            own: Resources::default(),
+            overhead: Amounts::default(),
+            volumes: &[],
+        }
+    }
+
+    #[test]
+    fn a_pod_asks_for_what_the_scheduler_reserves() {
+        let table = [
+            (pod(&[], &[]), 0),
+            (pod(&["1Mi", "2Mi"], &[]), 3),
+            // The greatest init container, not their sum.
+            (pod(&["1Mi"], &[(false, "5Mi"), (false, "4Mi")]), 5),
+            (pod(&["6Mi"], &[(false, "5Mi")]), 6),
+            // A sidecar runs beside all that come after it.
+            (pod(&["1Mi"], &[(true, "2Mi")]), 3),
+            (pod(&["1Mi"], &[(true, "2Mi"), (false, "5Mi")]), 7),
+            (pod(&["1Mi"], &[(false, "5Mi"), (true, "2Mi")]), 5),
+            (pod(&["1Mi"], &[(true, "2Mi"), (true, "3Mi"), (false, "1Mi")]), 6),
+            (pod(&["bad", "2Mi"], &[]), 2),
+        ];
+        for (row, (pod, expected)) in table.into_iter().enumerate() {
+            let asks = pod.asks();
+            assert_eq!((asks.memory, asks.storage), (expected * MI, expected * MI), "row {row}");
+            assert!(!asks.memory_of_pod);
+        }
+        let most = "15Ei";
+        assert_eq!(pod(&[most, most], &[(true, most)]).asks().memory, u64::MAX);
+    }
+
+    #[test]
+    fn the_pod_s_own_request_stands_for_its_containers_and_overhead_comes_on_top() {
+        let mut pod = pod(&["1Mi", "2Mi"], &[]);
+        pod.overhead =
+            serde_json::from_value(json!({"memory": "4Mi", "ephemeral-storage": "1Mi"})).unwrap();
+        let asks = pod.asks();
+        assert_eq!((asks.memory, asks.storage, asks.memory_of_pod), (7 * MI, 4 * MI, false));
+        let own = json!({"requests": {"memory": "64Mi", "ephemeral-storage": "64Mi"}});
+        pod.own = serde_json::from_value(own).unwrap();
+        let asks = pod.asks();
+        assert_eq!((asks.memory, asks.storage, asks.memory_of_pod), (68 * MI, 4 * MI, true));
+    }
+
+    #[test]
+    fn only_an_empty_dir_on_disk_has_a_limit_to_exceed() {
+        let volumes: Vec<Volume> = serde_json::from_value(json!([
+            {"name": "plain", "emptyDir": {}},
+            {"name": "limited", "emptyDir": {"sizeLimit": "10Mi"}},
+            {"name": "named", "emptyDir": {"medium": "", "sizeLimit": 5}},
+            {"name": "zero", "emptyDir": {"sizeLimit": "0"}},
+            {"name": "odd", "emptyDir": {"sizeLimit": "x"}},
+            {"name": "memory", "emptyDir": {"medium": "Memory", "sizeLimit": "10Mi"}},
+            {"name": "pages", "emptyDir": {"medium": "HugePages-2Mi", "sizeLimit": "10Mi"}},
+            {"name": "other", "configMap": {"name": "x"}},
+        ]))
+        .expect("must parse");
+        let pod = AskingPod { volumes: &volumes, ..pod(&[], &[]) };
+        let expected = [("limited".to_owned(), 10 * MI), ("named".to_owned(), 5)];
+        assert_eq!(pod.asks().empty_dirs, expected);
+        assert!(!volumes.iter().any(Volume::outlives_pod));
+    }
+
+    #[test]
+    fn volumes_that_the_node_cannot_make_again_outlive_the_pod() {
+        let kinds = [
+            ("configMap", false),
+            ("secret", false),
+            ("downwardAPI", false),
+            ("projected", false),
+            ("hostPath", false),
+            ("image", false),
+            ("gitRepo", false),
+            ("emptyDir", false),
+            ("persistentVolumeClaim", true),
+            ("csi", true),
+            ("ephemeral", true),
+            ("nfs", true),
+            ("tobedone", true),
+        ];
+        for (kind, expected) in kinds {
+            let volume: Volume =
+                serde_json::from_value(json!({"name": "v", kind: {}})).expect("must parse");
+            assert_eq!(volume.outlives_pod(), expected, "{kind}");
+        }
+    }
+}
