@@ -48,8 +48,8 @@ use serde::Serialize;
 pub use mode::{ARMED_LASTS, Allowed, Detected, Kubelet, detect, kubelet};
 pub use notices::REASONS;
 pub use status::{
-    EvictionCount, LockState, PressureStatus, RunStatus, SignalStatus, StallStatus, Status, Tries,
-    VictimStatus,
+    CauseStatus, EvictionCount, LockState, OomTally, PressureStatus, RunStatus, SignalStatus,
+    StallStatus, Status, Tries, VictimStatus,
 };
 
 use crate::ending::clock::Clock;

@@ -12,6 +12,7 @@ use crate::pressure::observe::Observation;
 use crate::pressure::signal::Signal;
 use crate::protocol::action::Purpose;
 use crate::protocol::event::ShutdownKind;
+use crate::protocol::pressure::OomConstraint;
 use crate::shutdown::Mode;
 use crate::shutdown::budget::Step;
 
@@ -56,6 +57,8 @@ pub struct Status {
     pub clears_pending: usize,
     /// Of the node's pressure.
     pub pressure: PressureStatus,
+    /// Of kills for memory.
+    pub causes: CauseStatus,
     /// After `StopRequested`: nothing is left that would be worth living on for.
     pub may_exit: bool,
 }
@@ -204,4 +207,31 @@ pub struct VictimStatus {
     pub signal: &'static str,
     /// When it was chosen, on CLOCK_MONOTONIC.
     pub since: Duration,
+}
+
+/// What is known of kills for memory, and what became of the conditions that say so.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CauseStatus {
+    /// Kills by the kernel, by what was short.
+    pub oom_kills: BTreeMap<OomConstraint, OomTally>,
+    /// Kills of pods' cgroups by systemd-oomd.
+    pub oomd_kills: u64,
+    /// Conditions on pods that never restart (`restartPolicy: Never`) which the API had before
+    /// the pod's last phase: a `podFailurePolicy` can match them.
+    pub oom_conditions_won: u64,
+    /// The same, but the last phase was there first.
+    pub oom_conditions_lost: u64,
+    /// Conditions that the API has not acknowledged yet.
+    pub oom_conditions_pending: usize,
+}
+
+/// Kills, by what became of the container.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct OomTally {
+    /// It ended.
+    pub ended: u64,
+    /// It lived on: a child was killed.
+    pub lived_on: u64,
+    /// It could not be told.
+    pub unknown: u64,
 }
