@@ -3,6 +3,7 @@
 
 pub mod args;
 pub mod bus;
+pub mod cgroups;
 pub mod check;
 pub mod client;
 pub mod clock;

@@ -14,6 +14,9 @@ use serde::de::IgnoredAny;
 
 use super::wire_asks::{Amounts, Asking, AskingPod, Resources, Volume};
 
+/// The runtime's reason for a container that the kernel killed for want of memory.
+const OOM_KILLED_REASON: &str = "OOMKilled";
+
 /// What is read of a pod.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(crate) struct WirePod {
@@ -113,7 +116,13 @@ struct ContainerStatus {
 #[serde(default)]
 struct State {
     running: Option<Running>,
-    terminated: Option<IgnoredAny>,
+    terminated: Option<Terminated>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Terminated {
+    reason: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -222,6 +231,13 @@ impl ContainerStatus {
         now || self.restart_count > 0 || self.last_state.as_ref().is_some_and(shown)
     }
 
+    /// Whether it, or the run before it, was killed for want of memory.
+    fn oom_killed(&self) -> bool {
+        let states = [&self.state, &self.last_state].into_iter().flatten();
+        let mut ends = states.filter_map(|state| state.terminated.as_ref());
+        ends.any(|end| end.reason.as_deref() == Some(OOM_KILLED_REASON))
+    }
+
     /// Its name, and the runtime's id as the runtime itself has it.
     fn id(&self) -> Option<(String, String)> {
         let id = self.container_id.as_deref()?;
@@ -234,25 +250,29 @@ impl ContainerStatus {
     }
 }
 
-/// Without the room that the containers themselves took.
 fn names(containers: impl Iterator<Item = Container>) -> Vec<String> {
-    let mut names: Vec<_> = containers.map(|container| container.name).collect();
-    names.shrink_to_fit();
-    names
+    exact(containers.map(|container| container.name))
+}
+
+/// A list that takes no more room than it needs: not that of what it was made from.
+fn exact<T>(items: impl Iterator<Item = T>) -> Vec<T> {
+    let mut list: Vec<_> = items.collect();
+    list.shrink_to_fit();
+    list
 }
 
 /// Without what needs other parts of the object.
 fn details(finalizers: Option<&[String]>, spec: &Spec, statuses: &[ContainerStatus]) -> Details {
     let finalizers = finalizers.unwrap_or_default();
-    let mut container_ids: Vec<_> = statuses.iter().filter_map(ContainerStatus::id).collect();
-    container_ids.shrink_to_fit();
+    let name = |status: &ContainerStatus| status.name.clone();
     Details {
         job_finalizer: finalizers.iter().any(|finalizer| finalizer == TRACKING_FINALIZER),
         finalizers: !finalizers.is_empty(),
         resource_claims: spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty()),
         persistent_volumes: spec.volumes.iter().flatten().any(Volume::outlives_pod),
+        oom_reported: exact(statuses.iter().filter(|status| status.oom_killed()).map(name)),
         restarted: statuses.iter().any(|status| status.restart_count > 0),
-        container_ids,
+        container_ids: exact(statuses.iter().filter_map(ContainerStatus::id)),
         ..Details::default()
     }
 }
@@ -523,6 +543,7 @@ mod tests {
             restarted: true,
             container_ids: vec![id("main", "abc"), id("init", "def")],
             oom_killed: Some((true, "ContainerLimit".into())),
+            oom_reported: Vec::new(),
         };
         assert_eq!(pod.details, details);
     }
@@ -539,5 +560,21 @@ mod tests {
         let expected = Details { oom_killed: Some((false, String::new())), ..Details::default() };
         assert_eq!(pod.details, expected);
         assert_eq!((pod.asks.memory, pod.asks.memory_of_pod), (0, false));
+    }
+
+    #[test]
+    fn containers_whose_last_end_was_for_want_of_memory_are_named() {
+        let ended = |reason: Value| json!({"terminated": {"exitCode": 137, "reason": reason}});
+        let pod = with_status(&json!({
+            "containerStatuses": [
+                {"name": "now", "state": ended(json!("OOMKilled"))},
+                {"name": "before", "state": {"running": {}},
+                 "lastState": ended(json!("OOMKilled"))},
+                {"name": "error", "state": ended(json!("Error"))},
+                {"name": "silent", "state": ended(json!(null)), "lastState": null},
+                {"name": "waits", "state": {"waiting": {"reason": "OOMKilled"}}}],
+            "initContainerStatuses": [{"name": "init", "state": ended(json!("OOMKilled"))}],
+        }));
+        assert_eq!(pod.details.oom_reported, ["now", "before", "init"]);
     }
 }

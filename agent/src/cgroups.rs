@@ -1,0 +1,377 @@
+//! The cgroups of pods and containers: whose a cgroup is by its name, and where they lie on this
+//! host. Both of the kubelet's drivers, and all runtimes' names.
+//!
+//! | driver | pod | container |
+//! |---|---|---|
+//! | systemd | `kubepods-burstable-pod<uid, _ for ->.slice` | `cri-containerd-<id>.scope`, `crio-<id>.scope` |
+//! | cgroupfs | `pod<uid>` | `<id>`, `crio-<id>` |
+//!
+//! What is in their files is not read here.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use agent_core::pod::PodUid;
+
+use crate::host::Host;
+
+/// Where the kernel's cgroups are mounted.
+const MOUNT: &str = "/sys/fs/cgroup";
+/// Below the mount the cgroup of all pods lies at most this deep: a kubelet within a slice or a
+/// container of its own.
+const KUBEPODS_DEPTH_MAX: usize = 4;
+/// Directories that are looked into for it.
+const DIRS_MAX: usize = 4_096;
+/// Pods of one node; the kubelet's own bound is far lower.
+const PODS_MAX: usize = 16_384;
+/// Containers of one pod, sandbox and remains of crashed ones included.
+const CONTAINERS_MAX: usize = 1_024;
+/// The longest name that is believed to be a UID: that of any label's value.
+const UID_CHARS_MAX: usize = 63;
+
+/// Whose a cgroup is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The pod.
+    pub pod: PodUid,
+    /// The runtime's id of the container, or of the pod's sandbox; none where it is the pod's.
+    pub container_id: Option<String>,
+}
+
+/// Reads a cgroup's path, such as `/proc/<pid>/cgroup`, the kernel's log or systemd-oomd name it;
+/// the path may go on below the container. None where it is not a pod's.
+pub fn place(path: &str) -> Option<Place> {
+    let mut names = path.split('/').skip_while(|name| !is_kubepods(name));
+    names.next()?;
+    let pod = names.find_map(pod_uid)?;
+    Some(Place { pod, container_id: names.next().and_then(container_id).map(ToOwned::to_owned) })
+}
+
+/// The pod whose cgroup has this name.
+pub fn pod_uid(name: &str) -> Option<PodUid> {
+    let uid = match name.strip_suffix(".slice") {
+        Some(slice) => slice.rsplit_once("-pod")?.1.replace('_', "-"),
+        None => name.strip_prefix("pod")?.to_owned(),
+    };
+    let is_uid = |letter: char| letter.is_ascii_alphanumeric() || letter == '-';
+    let fits = (1..=UID_CHARS_MAX).contains(&uid.len()) && uid.chars().all(is_uid);
+    fits.then_some(PodUid(uid))
+}
+
+/// The container, or the sandbox, whose cgroup has this name, within its pod's.
+pub fn container_id(name: &str) -> Option<&str> {
+    let scope = name.strip_suffix(".scope").unwrap_or(name);
+    // The runtime's own watcher beside each container.
+    if scope.contains("-conmon-") {
+        return None;
+    }
+    let id = scope.rsplit_once('-').map_or(scope, |(_, id)| id);
+    let is_id = !id.is_empty() && id.chars().all(|letter| letter.is_ascii_alphanumeric());
+    is_id.then_some(id)
+}
+
+/// Whether it is the name of the cgroup of all pods.
+fn is_kubepods(name: &str) -> bool {
+    let slice = name.strip_suffix(".slice").unwrap_or(name);
+    slice == "kubepods" || (slice.ends_with("-kubepods") && slice.len() != name.len())
+}
+
+/// How the host has its cgroups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// All controllers in one tree.
+    V2,
+    /// A tree for each controller, perhaps beside one of version 2 without any.
+    V1,
+}
+
+/// The cgroups of this host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cgroups {
+    /// How they are kept.
+    pub version: Version,
+    mount: PathBuf,
+}
+
+/// The cgroup of all pods, in each tree that matters here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kubepods {
+    /// Where memory is counted.
+    pub memory: PathBuf,
+    /// Where tasks are counted.
+    pub pids: PathBuf,
+}
+
+/// The cgroup of one pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodCgroup {
+    /// The pod.
+    pub uid: PodUid,
+    /// Where its memory is counted.
+    pub memory: PathBuf,
+    /// Where its tasks are counted.
+    pub pids: PathBuf,
+}
+
+impl Cgroups {
+    /// The cgroups under the host's root.
+    pub fn of(host: &Host) -> Self {
+        let mount = host.path(MOUNT);
+        let is_v2 = mount.join("cgroup.controllers").exists();
+        Self { version: if is_v2 { Version::V2 } else { Version::V1 }, mount }
+    }
+
+    /// The root cgroup, where memory is counted.
+    pub fn memory_root(&self) -> PathBuf {
+        self.tree("memory")
+    }
+
+    /// The cgroup of all pods. Of several, which a change of the kubelet's driver leaves behind,
+    /// the one that has pods.
+    pub fn kubepods(&self) -> Option<Kubepods> {
+        let root = self.memory_root();
+        let mut found = Vec::new();
+        find_kubepods(&root, &mut found);
+        let with_pods = found.iter().position(|path| has_pods(path)).unwrap_or(0);
+        let path = found.get(with_pods)?;
+        let below = path.strip_prefix(&root).ok()?;
+        Some(Kubepods { pids: self.tree("pids").join(below), memory: path.clone() })
+    }
+
+    fn tree(&self, controller: &str) -> PathBuf {
+        match self.version {
+            Version::V2 => self.mount.clone(),
+            Version::V1 => self.mount.join(controller),
+        }
+    }
+}
+
+impl Kubepods {
+    /// The pods that are there now. Those of class Guaranteed lie in it, the others one deeper.
+    pub fn pods(&self) -> io::Result<Vec<PodCgroup>> {
+        let mut pods = Vec::new();
+        for name in dirs(&self.memory, PODS_MAX)? {
+            if pods.len() >= PODS_MAX {
+                break;
+            }
+            if let Some(uid) = pod_uid(&name) {
+                pods.push(self.pod(uid, Path::new(&name)));
+            } else if is_class(&name) {
+                let class = Path::new(&name);
+                // A class without pods may vanish at any time.
+                let names = dirs(&self.memory.join(class), PODS_MAX).unwrap_or_default();
+                let of_class = names.into_iter().filter_map(|name| {
+                    let uid = pod_uid(&name)?;
+                    Some(self.pod(uid, &class.join(name)))
+                });
+                pods.extend(of_class);
+            }
+        }
+        pods.truncate(PODS_MAX);
+        Ok(pods)
+    }
+
+    fn pod(&self, uid: PodUid, below: &Path) -> PodCgroup {
+        PodCgroup { uid, memory: self.memory.join(below), pids: self.pids.join(below) }
+    }
+}
+
+impl PodCgroup {
+    /// Its containers and its sandbox: id, where the memory is counted.
+    pub fn containers(&self) -> io::Result<Vec<(String, PathBuf)>> {
+        let names = dirs(&self.memory, CONTAINERS_MAX)?;
+        let container = |name: String| {
+            let id = container_id(&name)?.to_owned();
+            Some((id, self.memory.join(name)))
+        };
+        Ok(names.into_iter().filter_map(container).collect())
+    }
+}
+
+/// The cgroup of a quality-of-service class.
+fn is_class(name: &str) -> bool {
+    let slice = name.strip_suffix(".slice").unwrap_or(name);
+    let class = slice.rsplit_once('-').map_or(slice, |(_, class)| class);
+    matches!(class, "burstable" | "besteffort")
+}
+
+/// Breadth first, in the order of the names: the usual places come at once.
+fn find_kubepods(root: &Path, found: &mut Vec<PathBuf>) {
+    let (mut level, mut seen) = (vec![root.to_owned()], 0);
+    for _ in 0..KUBEPODS_DEPTH_MAX {
+        let mut next = Vec::new();
+        for dir in level {
+            let mut names = dirs(&dir, DIRS_MAX).unwrap_or_default();
+            names.sort_unstable();
+            seen += 1;
+            if seen > DIRS_MAX {
+                return;
+            }
+            for name in names {
+                let path = dir.join(&name);
+                if is_kubepods(&name) {
+                    found.push(path);
+                } else {
+                    next.push(path);
+                }
+            }
+        }
+        if !found.is_empty() {
+            return;
+        }
+        level = next;
+    }
+}
+
+fn has_pods(kubepods: &Path) -> bool {
+    let (memory, pids) = (kubepods.to_owned(), PathBuf::new());
+    Kubepods { memory, pids }.pods().is_ok_and(|pods| !pods.is_empty())
+}
+
+/// The names of a directory's directories, at most so many; links are none. A name that is not
+/// text is no cgroup's of interest.
+fn dirs(path: &Path, max: usize) -> io::Result<Vec<String>> {
+    let is_dir = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
+    let entries = fs::read_dir(path)?.filter_map(Result::ok).filter(is_dir);
+    Ok(entries.filter_map(|entry| entry.file_name().into_string().ok()).take(max).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UID: &str = "01234567-89ab-cdef-0123-456789abcdef";
+    const SLICE_UID: &str = "01234567_89ab_cdef_0123_456789abcdef";
+    const ID: &str = "a3f5c0de";
+
+    #[test]
+    fn a_path_says_whose_it_is_by_either_driver_and_any_runtime() {
+        let burstable = format!(
+            "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{SLICE_UID}.slice"
+        );
+        let table = [
+            (burstable.clone(), Some(None)),
+            (format!("{burstable}/cri-containerd-{ID}.scope"), Some(Some(ID))),
+            (format!("{burstable}/crio-{ID}.scope"), Some(Some(ID))),
+            (format!("{burstable}/crio-{ID}.scope/container"), Some(Some(ID))),
+            (format!("{burstable}/docker-{ID}.scope/init.scope"), Some(Some(ID))),
+            (format!("{burstable}/crio-conmon-{ID}.scope"), Some(None)),
+            (format!("/kubepods.slice/kubepods-pod{SLICE_UID}.slice/x-{ID}.scope"), Some(Some(ID))),
+            (
+                format!(
+                    "/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice/\
+                     kubelet-kubepods-besteffort-pod{SLICE_UID}.slice/cri-containerd-{ID}.scope"
+                ),
+                Some(Some(ID)),
+            ),
+            (format!("/kubepods/pod{UID}/{ID}"), Some(Some(ID))),
+            (format!("/kubepods/burstable/pod{UID}/{ID}/deeper/still"), Some(Some(ID))),
+            (format!("kubepods/besteffort/pod{UID}/crio-{ID}"), Some(Some(ID))),
+            (format!("/docker/{ID}/kubelet/kubepods/besteffort/pod{UID}"), Some(None)),
+            (format!("/sys/fs/cgroup/memory/kubepods/pod{UID}/{ID}"), Some(Some(ID))),
+            ("/kubepods.slice".into(), None),
+            ("/kubepods/burstable".into(), None),
+            (format!("/user.slice/pod{UID}/{ID}"), None),
+            (format!("/mykubepods/pod{UID}"), None),
+            (format!("/my-kubepods/pod{UID}"), None),
+            (format!("/kubepods.slice.d/pod{UID}"), None),
+            ("/kubepods/pod".into(), None),
+            ("/kubepods/pod../x".into(), None),
+            ("/".into(), None),
+            (String::new(), None),
+            ("////kubepods////".into(), None),
+        ];
+        for (path, expected) in table {
+            let expected = expected.map(|container| Place {
+                pod: PodUid(UID.into()),
+                container_id: container.map(ToOwned::to_owned),
+            });
+            assert_eq!(place(&path), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn the_uid_of_a_static_pod_is_a_hash() {
+        let hash = "c63d2d1a29f3f7d6a0a5d0b9a8a7a6a5";
+        let slice = format!("kubepods-burstable-pod{hash}.slice");
+        assert_eq!(pod_uid(&slice), Some(PodUid(hash.into())));
+        assert_eq!(pod_uid(&format!("pod{hash}")), Some(PodUid(hash.into())));
+    }
+
+    #[test]
+    fn other_names_are_no_pod_and_no_container() {
+        let long = format!("pod{}", "a".repeat(UID_CHARS_MAX + 1));
+        for name in ["", "pod", "-pod.slice", "podé", "kubepods-burstable.slice", "a.slice", &long]
+        {
+            assert_eq!(pod_uid(name), None, "{name}");
+        }
+        for name in ["", ".scope", "a-.scope", "crio-conmon-a.scope", "a b", "x.mount", "é"] {
+            assert_eq!(container_id(name), None, "{name}");
+        }
+    }
+
+    fn host(dirs: &[&str]) -> (tempfile::TempDir, Host) {
+        let root = tempfile::tempdir().expect("must be creatable");
+        for dir in dirs {
+            let dir = root.path().join("sys/fs/cgroup").join(dir);
+            fs::create_dir_all(dir).expect("must be creatable");
+        }
+        let host = Host::new(root.path().to_owned());
+        (root, host)
+    }
+
+    fn uids(kubepods: &Kubepods) -> Vec<String> {
+        let pods = kubepods.pods().expect("must be listable");
+        let mut uids: Vec<_> = pods.into_iter().map(|pod| pod.uid.0).collect();
+        uids.sort();
+        uids
+    }
+
+    #[test]
+    fn pods_of_all_classes_are_found() {
+        let (root, host) = host(&[
+            "system.slice/x.service",
+            "kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-poda_1.slice/crio-c1.scope",
+            "kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice/\
+             kubelet-kubepods-burstable-podb.slice",
+            "kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice",
+        ]);
+        fs::write(root.path().join("sys/fs/cgroup/cgroup.controllers"), "memory").unwrap();
+        let cgroups = Cgroups::of(&host);
+        assert_eq!(cgroups.version, Version::V2);
+        let kubepods = cgroups.kubepods().expect("must be found");
+        assert!(kubepods.memory.ends_with("kubelet.slice/kubelet-kubepods.slice"));
+        assert_eq!(kubepods.memory, kubepods.pids);
+        assert_eq!(uids(&kubepods), ["a-1", "b"]);
+        let pods = kubepods.pods().unwrap();
+        let pod = pods.iter().find(|pod| pod.uid.0 == "a-1").unwrap();
+        let containers = pod.containers().unwrap();
+        assert_eq!(containers, [("c1".to_owned(), pod.memory.join("crio-c1.scope"))]);
+    }
+
+    #[test]
+    fn what_another_driver_left_behind_is_not_taken() {
+        let (_root, host) = host(&[
+            "memory/kubepods.slice/kubepods-burstable.slice",
+            "memory/kubepods/burstable/poda",
+            "pids/kubepods",
+        ]);
+        let cgroups = Cgroups::of(&host);
+        assert_eq!(cgroups.version, Version::V1);
+        let kubepods = cgroups.kubepods().expect("must be found");
+        assert!(kubepods.memory.ends_with("memory/kubepods"));
+        assert!(kubepods.pids.ends_with("pids/kubepods"));
+        assert_eq!(uids(&kubepods), ["a"]);
+    }
+
+    #[test]
+    fn a_host_without_pods_or_cgroups_has_none() {
+        let (_root, without_pods) = host(&["memory/kubepods"]);
+        let kubepods = Cgroups::of(&without_pods).kubepods().expect("must be found");
+        assert_eq!(uids(&kubepods), Vec::<String>::new());
+        let (_root, empty) = host(&[]);
+        assert_eq!(Cgroups::of(&empty).kubepods(), None);
+        assert!(Cgroups::of(&Host::new("/nonexistent".into())).kubepods().is_none());
+    }
+}
