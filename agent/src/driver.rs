@@ -6,8 +6,7 @@ mod lanes;
 use std::future::pending;
 
 use agent_core::agent::{Agent, RunStatus, Status};
-use agent_core::pod::PodUid;
-use agent_core::protocol::action::{Action, ActionId, Line, PodRef, Purpose};
+use agent_core::protocol::action::{Action, ActionId, Line, PodRef};
 use agent_core::protocol::event::{ActionResult, Event, Now};
 use futures::future::BoxFuture;
 use thiserror::Error;
@@ -17,7 +16,6 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::metrics::Metrics;
-use crate::reversal::Reversals;
 pub use lanes::Lane;
 use lanes::Lanes;
 
@@ -66,7 +64,6 @@ pub struct Driver<S> {
     sinks: S,
     lanes: Lanes,
     running: JoinSet<Ended>,
-    reversals: Reversals,
     metrics: Metrics,
     shown: Shown,
 }
@@ -75,7 +72,6 @@ pub struct Driver<S> {
 struct Ended {
     id: ActionId,
     lane: Lane,
-    write: Option<(PodUid, Purpose)>,
     result: ActionResult,
 }
 
@@ -109,7 +105,6 @@ impl<S: Sinks> Driver<S> {
             sinks,
             lanes: Lanes::default(),
             running: JoinSet::new(),
-            reversals: Reversals::new(metrics.clone()),
             metrics,
             shown,
         }
@@ -156,18 +151,14 @@ impl<S: Sinks> Driver<S> {
         if matches!(event, Event::ShutdownAnnounced(_)) {
             self.metrics.notice();
         }
-        self.reversals.see(&event);
         let now = self.now();
         self.agent.handle(event, now);
     }
 
     fn finished(&mut self, ended: Ended) {
-        let Ended { id, lane, write, result } = ended;
+        let Ended { id, lane, result } = ended;
         if let Some((id, action)) = self.lanes.free(lane) {
             self.start(lane, id, action);
-        }
-        if let Some(write) = write {
-            self.reversals.ended(write, &result);
         }
         self.handle(Event::Finished { id, result });
     }
@@ -196,9 +187,8 @@ impl<S: Sinks> Driver<S> {
 
     fn start(&mut self, lane: Lane, id: ActionId, action: Action) {
         tracing::debug!(id = id.0, ?action, "action");
-        let write = Reversals::candidate(&action);
         let work = self.sinks.carry_out(action);
-        self.running.spawn(async move { Ended { id, lane, write, result: work.await } });
+        self.running.spawn(async move { Ended { id, lane, result: work.await } });
     }
 
     /// Sleeps until the core wants to be asked again.

@@ -12,7 +12,6 @@ pub mod driver;
 pub mod host;
 pub mod link;
 pub mod metrics;
-pub mod reversal;
 pub mod run;
 pub mod sink;
 pub mod source;

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use agent_core::protocol::action::Purpose;
 use epilogue_common::outcome::FailureKind;
 use prometheus::core::Collector;
 use prometheus::{HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts, Registry};
@@ -25,7 +24,6 @@ pub struct Metrics {
     api: ApiMetrics,
     notices: IntCounter,
     events: IntCounterVec,
-    reverted: IntCounterVec,
 }
 
 /// Calls to the API.
@@ -80,16 +78,10 @@ impl Metrics {
             "epilogue_agent_events_total",
             "Events for people, by what became of them (written, failed, dropped).",
         );
-        let reverted = Opts::new(
-            "epilogue_agent_reverted_writes_total",
-            "Acknowledged writes that the API later showed undone, by purpose: a phase that went \
-             back (fail), a cleared DisruptionTarget that came back (clear).",
-        );
         Ok(Self {
             api,
             notices: registered(registry, notices)?,
             events: registered(registry, IntCounterVec::new(events, &["result"])?)?,
-            reverted: registered(registry, IntCounterVec::new(reverted, &["purpose"])?)?,
         })
     }
 
@@ -111,11 +103,6 @@ impl Metrics {
             EventFate::Dropped => "dropped",
         };
         self.events.with_label_values(&[label]).inc();
-    }
-
-    /// A write of ours does not stand any more.
-    pub fn reverted(&self, purpose: Purpose) {
-        self.reverted.with_label_values(&[status::purpose(purpose)]).inc();
     }
 }
 

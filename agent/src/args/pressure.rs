@@ -2,6 +2,7 @@
 //! kills for memory, and deleted pods that no kubelet ends.
 
 use agent_core::agent::{Enforcement, Features};
+use agent_core::ending::hanging::StuckTimes;
 use agent_core::pressure::signal::Signal;
 use agent_core::pressure::stall::StallWishes;
 use agent_core::pressure::thresholds::{Threshold, ThresholdError, ThresholdFlags};
@@ -177,6 +178,7 @@ impl PressureArgs {
             node_oom_disrupts: self.node_oom == NodeOom::Disrupt,
             stuck_pods: self.stuck_pods.into(),
             fail_hanging_starts: self.hanging_starts == HangingStarts::Fail,
+            stuck_times: StuckTimes::default(),
         };
         Ok((features, doubts))
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use agent_core::agent::{LockState, RunStatus, Status, Tries};
+use agent_core::ending::hanging::Hang;
 use agent_core::protocol::action::Purpose;
 use agent_core::shutdown::Mode;
 use parking_lot::Mutex;
@@ -83,6 +84,9 @@ pub struct StatusCollector {
     mode: IntGaugeVec,
     patches: IntCounterVec,
     deletions: IntCounterVec,
+    reverted: IntCounterVec,
+    stuck: IntGaugeVec,
+    unstuck: IntCounter,
 }
 
 impl StatusCollector {
@@ -110,7 +114,35 @@ impl StatusCollector {
                 options("deletions_total", "Deletions of pods, by result."),
                 &["result"],
             )?,
+            reverted: IntCounterVec::new(
+                options(
+                    "reverted_writes_total",
+                    "Acknowledged writes that the API later showed undone, by purpose: a phase \
+                     that went back (fail), a cleared DisruptionTarget that came back (clear).",
+                ),
+                &["purpose"],
+            )?,
+            stuck: IntGaugeVec::new(
+                options("stuck_pods", "Deleted pods that do not end, by what is seen of them."),
+                &["reason"],
+            )?,
+            unstuck: IntCounter::with_opts(options(
+                "stuck_pods_failed_total",
+                "Deleted pods that the agent failed because no kubelet ended them.",
+            ))?,
         })
+    }
+
+    fn vecs(&self) -> [&dyn Collector; 7] {
+        [
+            &self.held_for,
+            &self.mode,
+            &self.patches,
+            &self.deletions,
+            &self.reverted,
+            &self.stuck,
+            &self.unstuck,
+        ]
     }
 
     fn held_for(&self, held: bool) -> Duration {
@@ -122,8 +154,7 @@ impl StatusCollector {
 
 impl Collector for StatusCollector {
     fn desc(&self) -> Vec<&Desc> {
-        let vecs: [&dyn Collector; 4] =
-            [&self.held_for, &self.mode, &self.patches, &self.deletions];
+        let vecs = self.vecs();
         let gauges = self.gauges.iter().flat_map(Collector::desc);
         vecs.into_iter().flat_map(Collector::desc).chain(gauges).collect()
     }
@@ -145,8 +176,16 @@ impl Collector for StatusCollector {
             raise(&self.patches, &[purpose(*of)], *tries);
         }
         raise(&self.deletions, &[], status.deletions);
-        let vecs: [&dyn Collector; 4] =
-            [&self.held_for, &self.mode, &self.patches, &self.deletions];
+        for (of, total) in &status.reverted {
+            raise_to(&self.reverted.with_label_values(&[purpose(*of)]), *total);
+        }
+        for hang in Hang::ALL {
+            let pods = status.stuck.pods.get(&hang).copied().unwrap_or_default();
+            let pods = i64::try_from(pods).unwrap_or(i64::MAX);
+            self.stuck.with_label_values(&[hang.name()]).set(pods);
+        }
+        raise_to(&self.unstuck, status.stuck.failed);
+        let vecs = self.vecs();
         families.extend(vecs.into_iter().flat_map(Collector::collect));
         families
     }
@@ -182,9 +221,12 @@ fn seconds(duration: Option<Duration>) -> Option<f64> {
 fn raise(counters: &IntCounterVec, labels: &[&str], tries: Tries) {
     for (result, total) in [("acknowledged", tries.done), ("failed", tries.failed)] {
         let labels: Vec<_> = labels.iter().copied().chain([result]).collect();
-        let counter: IntCounter = counters.with_label_values(&labels);
-        counter.inc_by(total.saturating_sub(counter.get()));
+        raise_to(&counters.with_label_values(&labels), total);
     }
+}
+
+fn raise_to(counter: &IntCounter, total: u64) {
+    counter.inc_by(total.saturating_sub(counter.get()));
 }
 
 #[cfg(test)]
@@ -207,6 +249,9 @@ mod tests {
             status.granted = Some(Duration::from_secs(30));
             status.deletions = Tries { done: 3, failed: 1 };
             status.patches.insert(Purpose::Mark, Tries { done: 7, failed: 0 });
+            status.reverted.insert(Purpose::Fail, 2);
+            status.stuck.pods.insert(Hang::NoContainer, 5);
+            status.stuck.failed = 4;
         });
         for _ in 0..2 {
             let page = page();
@@ -217,6 +262,10 @@ mod tests {
                 r#"epilogue_agent_mode{mode="assist"} 0"#,
                 r#"epilogue_agent_deletions_total{result="acknowledged"} 3"#,
                 r#"epilogue_agent_deletions_total{result="failed"} 1"#,
+                r#"epilogue_agent_reverted_writes_total{purpose="fail"} 2"#,
+                r#"epilogue_agent_stuck_pods{reason="no-container"} 5"#,
+                r#"epilogue_agent_stuck_pods{reason="runs"} 0"#,
+                "epilogue_agent_stuck_pods_failed_total 4",
                 r#"epilogue_agent_status_patches_total{purpose="mark",result="acknowledged"} 7"#,
             ] {
                 assert!(page.contains(&format!("{line}\n")), "{line} not in\n{page}");

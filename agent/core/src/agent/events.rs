@@ -52,6 +52,7 @@ impl Agent {
 
     /// Holds a pod's new state against what was done to it.
     fn compare(&mut self, pod: &PodView) {
+        self.sees_undone(pod);
         self.sees_reversal(pod);
         if self
             .run
@@ -79,6 +80,7 @@ impl Agent {
         self.causes.pod_gone(uid);
         self.evictions.pod_gone(uid);
         self.stuck.pod_gone(uid);
+        self.undone.pod_gone(uid);
     }
 
     fn hear_cancel(&mut self) {

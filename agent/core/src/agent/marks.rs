@@ -129,9 +129,6 @@ impl Agent {
         }
         ending.reported = false;
         ending.seen_terminal = false;
-        self.status.reverted += 1;
-        let text = "its phase Failed was taken back by the kubelet";
-        self.outbox.say(true, Some(&ending.pod), text);
     }
 
     /// P1, and whatever is left of it later.

@@ -4,7 +4,8 @@
 //! What holds in every order of events, after every crash and at every speed of the API:
 //!
 //! - `Failed` is never written while a container of the pod may run: only after the runtime proved
-//!   that nothing runs, and beside a live kubelet only at the end of the time there is. (§7.9)
+//!   that nothing runs, and beside a live kubelet only at the end of the time there is, or for a
+//!   deleted pod in which it hangs and where the operator asks for it. (§7.9, §7.4)
 //! - `DisruptionTarget` is sent before the pod is ended, or with its phase, never after it.
 //! - The lock is not released while a report is awaited or a write of ours is unacknowledged and
 //!   time is left; and never later than the time there is.
@@ -38,6 +39,7 @@ mod stuck;
 mod summary;
 #[cfg(test)]
 mod tests;
+mod undone;
 mod writer;
 
 use std::collections::BTreeSet;
@@ -49,10 +51,11 @@ pub use mode::{ARMED_LASTS, Allowed, Detected, Kubelet, detect, kubelet};
 pub use notices::REASONS;
 pub use status::{
     CauseStatus, EvictionCount, LockState, OomTally, PressureStatus, RunStatus, SignalStatus,
-    StallStatus, Status, Tries, VictimStatus,
+    StallStatus, Status, StuckStatus, Tries, VictimStatus,
 };
 
 use crate::ending::clock::Clock;
+use crate::ending::hanging::StuckTimes;
 use crate::pod::PodUid;
 use crate::pressure::stall::StallWishes;
 use crate::pressure::watch::Wishes;
@@ -128,6 +131,8 @@ pub struct Features {
     pub stuck_pods: Enforcement,
     /// Whether a pod that hangs in its start under a live kubelet is failed. (§7.4)
     pub fail_hanging_starts: bool,
+    /// How long is waited before that.
+    pub stuck_times: StuckTimes,
 }
 
 /// The state machine.
@@ -150,6 +155,7 @@ pub struct Agent {
     evictions: eviction::Evictions,
     causes: causes::Causes,
     stuck: stuck::Stuck,
+    undone: undone::Undone,
     /// Verbs that the API has forbidden in this run.
     forbidden: BTreeSet<&'static str>,
     /// When the agent was told to stop.
@@ -179,6 +185,7 @@ impl Agent {
             evictions,
             causes: causes::Causes::default(),
             stuck: stuck::Stuck::default(),
+            undone: undone::Undone::default(),
             forbidden: BTreeSet::new(),
             stop_at: None,
             status: Status::default(),

@@ -50,7 +50,7 @@ pub struct Detected {
 
 /// What the kubelet can do.
 pub fn kubelet(facts: &KubeletFacts) -> Kubelet {
-    let lease_stale = facts.lease_age.is_some_and(|age| age > LEASE_LASTS);
+    let lease_stale = lease_is_stale(facts);
     let armed = facts.lock_armed == Some(true);
     match (facts.healthy, facts.unit_active) {
         (Some(Healthz::Ok), _) => Kubelet::Lives,
@@ -65,6 +65,11 @@ pub fn kubelet(facts: &KubeletFacts) -> Kubelet {
         (Some(Healthz::Refused) | None, Some(true)) if !lease_stale => Kubelet::Lives,
         _ => Kubelet::Unknown,
     }
+}
+
+/// Whether no kubelet has renewed the node's lease for longer than it lasts.
+pub(super) fn lease_is_stale(facts: &KubeletFacts) -> bool {
+    facts.lease_age.is_some_and(|age| age > LEASE_LASTS)
 }
 
 /// The mode. `armed_ago` is the time since the kubelet's lock was seen last; it counts at the

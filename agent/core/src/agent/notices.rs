@@ -8,7 +8,7 @@ use super::run::Run;
 use crate::protocol::action::{Action, Notice, PodRef};
 
 /// The reasons of all events, with what each means; `agent/README.md` has the same table.
-pub const REASONS: [(&str, &str); 11] = [
+pub const REASONS: &[(&str, &str)] = &[
     (BEGUN, "A shutdown was announced; what the agent does about it, and in what time."),
     (CANCELLED, "The shutdown was cancelled; lock, taint and conditions are restored."),
     (COMPLETE, "The lock was released; the end of every pod is in the API."),
@@ -20,6 +20,9 @@ pub const REASONS: [(&str, &str); 11] = [
     (POD_MARKED, "The pod was marked as disrupted: its node is shutting down."),
     (POD_STOPPED, "The agent ended the pod: its node is shutting down."),
     (POD_LOST, "The pod ended with its node, without notice; it was marked as disrupted."),
+    (POD_STUCK, "The pod was deleted and does not end; why, and what can be done."),
+    (POD_FAILED, "The pod was deleted, nothing of it runs, no kubelet ended it: it is Failed now."),
+    (WOULD_FAIL, "The same under `--stuck-pods=observe`: it would be Failed now."),
 ];
 
 pub(super) const BEGUN: &str = "CompanionShutdown";
@@ -33,6 +36,9 @@ pub(super) const RECOVERED: &str = "CompanionRecovered";
 pub(super) const POD_MARKED: &str = "CompanionMarked";
 pub(super) const POD_STOPPED: &str = "CompanionStopped";
 pub(super) const POD_LOST: &str = "CompanionLost";
+pub(super) const POD_STUCK: &str = "CompanionPodStuck";
+pub(super) const POD_FAILED: &str = "CompanionPodFailed";
+pub(super) const WOULD_FAIL: &str = "CompanionWouldFail";
 
 /// Events at once; they share the connection with what matters more.
 const AT_ONCE: usize = 4;

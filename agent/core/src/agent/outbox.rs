@@ -27,6 +27,12 @@ pub(super) enum Task {
     NodeCondition(&'static str),
     /// A step of the end of a pod that pressure ends.
     Evict(EvictStep, PodUid),
+    /// A look into the runtime at a pod that hangs.
+    StuckLook(PodUid),
+    /// The end of its empty sandbox.
+    StuckStop(PodUid),
+    /// Its phase.
+    StuckFail(PodUid),
     Tell,
 }
 
@@ -52,6 +58,9 @@ impl Task {
             | Self::Inspect(uid)
             | Self::Fail(uid)
             | Self::Clear(uid)
+            | Self::StuckLook(uid)
+            | Self::StuckStop(uid)
+            | Self::StuckFail(uid)
             | Self::Evict(_, uid) => Some(uid),
             _ => None,
         }
@@ -59,10 +68,12 @@ impl Task {
 
     /// Whether it is a call to the API.
     pub(super) fn is_api(&self) -> bool {
-        use Task::{Announce, Clear, End, Evict, Fail, Mark, NodeCondition, Read, Taint, Tell};
+        use Task::{
+            Announce, Clear, End, Evict, Fail, Mark, NodeCondition, Read, StuckFail, Taint, Tell,
+        };
         match self {
             Announce | Taint | Mark(_) | Read(_) | End(_) | Fail(_) | Clear(_) | Tell => true,
-            NodeCondition(_) => true,
+            NodeCondition(_) | StuckFail(_) => true,
             Evict(step, _) => !matches!(step, EvictStep::Stop | EvictStep::Inspect),
             _ => false,
         }
@@ -125,8 +136,11 @@ impl Outbox {
     /// Whether one more look into the runtime may begin; stops block for their grace, and all of a
     /// band go at once.
     pub(super) fn has_room_to_inspect(&self) -> bool {
-        self.count(|task| matches!(task, Task::Inspect(_) | Task::Evict(EvictStep::Inspect, _)))
-            < self.api_max
+        let looks = |task: &Task| {
+            use Task::{Evict, Inspect, StuckLook};
+            matches!(task, Inspect(_) | StuckLook(_) | Evict(EvictStep::Inspect, _))
+        };
+        self.count(looks) < self.api_max
     }
 
     pub(super) fn count(&self, which: impl Fn(&Task) -> bool) -> usize {

@@ -18,6 +18,7 @@ impl Agent {
         if task.is_api() {
             self.note_reachable(&result);
         }
+        self.note_written(&task, &result);
         match task {
             Task::TakeLock => self.lock_taken(&result),
             Task::ReleaseLock => self.lock_released(&result),
@@ -42,6 +43,10 @@ impl Agent {
             Task::MeasurePods(of) => self.pods_measured(of, figures(result)),
             Task::NodeCondition(kind) => self.node_condition_set(kind, &done(result)),
             Task::Evict(step, uid) => self.evict_result(step, &uid, result),
+            Task::StuckLook(uid) | Task::StuckStop(uid) => {
+                self.stuck_seen(&uid, &runtime(result));
+            }
+            Task::StuckFail(uid) => self.stuck_failed(&uid, &done(result)),
         }
     }
 

@@ -12,9 +12,10 @@ use super::outbox::Task;
 use super::run::Begin;
 use super::{Agent, Allowed, LockState};
 use crate::ending::attempt::{Attempt, Pace, WAIT_MAX};
+use crate::ending::hanging::{Keeper, StuckTimes};
 use crate::protocol::action::Action;
 use crate::protocol::event::{ActionResult, Announcement, LogindState};
-use crate::protocol::node::KubeletFacts;
+use crate::protocol::node::{Healthz, KubeletFacts};
 use crate::shutdown::budget::wanted_delay;
 
 /// A look at logind may have begun before a signal that was heard before its answer.
@@ -48,7 +49,14 @@ pub(super) struct KubeletMemory {
     pub(super) armed_at: Option<Duration>,
     pub(super) gone_since: Option<Duration>,
     pub(super) lives_since: Option<Duration>,
+    /// Since when it is dead without a sign of life in between.
+    dead_since: Option<Duration>,
+    /// Since when its `/healthz` is no good, and no kubelet renewed the lease.
+    hung_since: Option<Duration>,
 }
+
+/// What is known of the kubelet is told at least once a minute.
+const FACTS_LAST: Duration = Duration::from_secs(90);
 
 impl KubeletMemory {
     /// Whether nothing speaks against the kubelet's life: then its pods' phases are its own.
@@ -56,6 +64,32 @@ impl KubeletMemory {
         self.facts
             .as_ref()
             .is_none_or(|facts| !matches!(mode::kubelet(facts), Kubelet::Dead | Kubelet::Hangs))
+    }
+
+    /// Whose a pod is that hangs; none as long as that is not sure. A kubelet that is started over
+    /// and over is neither dead nor alive for long enough.
+    pub(super) fn keeper(&self, now: Duration, times: &StuckTimes) -> Option<Keeper> {
+        let facts = self.facts.as_ref().filter(|_| now < self.seen_at + FACTS_LAST)?;
+        let reached = |since: Option<Duration>, time| since.is_some_and(|at| now >= at + time);
+        if mode::kubelet(facts) == Kubelet::Lives {
+            return Some(Keeper::Lives);
+        }
+        if reached(self.dead_since, times.dead) {
+            return Some(Keeper::Dead);
+        }
+        let hangs = reached(self.hung_since, times.hung) && mode::lease_is_stale(facts);
+        hangs.then_some(Keeper::Hangs)
+    }
+
+    /// Counts the time since the last sign of life. A lease that was renewed is one, even of a
+    /// kubelet that came and went between two looks.
+    fn note_silence(&mut self, facts: &KubeletFacts, now: Duration) {
+        let renewed = facts.lease_age.map(|age| now.saturating_sub(age)).unwrap_or_default();
+        let since = |before: Option<Duration>| Some(before.unwrap_or(now).max(renewed));
+        let dead = mode::kubelet(facts) == Kubelet::Dead;
+        self.dead_since = if dead { since(self.dead_since) } else { None };
+        let bad = matches!(facts.healthy, Some(Healthz::Failing | Healthz::Silent));
+        self.hung_since = if bad { since(self.hung_since) } else { None };
     }
 }
 
@@ -110,6 +144,7 @@ impl Agent {
         memory.gone_since = gone.then(|| memory.gone_since.unwrap_or(now));
         let lives = mode::kubelet(&facts) == Kubelet::Lives;
         memory.lives_since = lives.then(|| memory.lives_since.unwrap_or(now));
+        memory.note_silence(&facts, now);
         memory.facts = Some(facts);
     }
 

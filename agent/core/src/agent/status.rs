@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::Enforcement;
+use crate::ending::hanging::Hang;
 use crate::pod::PodUid;
 use crate::pressure::observe::Observation;
 use crate::pressure::signal::Signal;
@@ -49,8 +50,10 @@ pub struct Status {
     pub patches: BTreeMap<Purpose, Tries>,
     /// Deletions: acknowledged, and failed attempts.
     pub deletions: Tries,
-    /// Phases of ours that were seen and then taken back by a kubelet.
-    pub reverted: u64,
+    /// Acknowledged writes of ours that the API showed, and then showed undone.
+    pub reverted: BTreeMap<Purpose, u64>,
+    /// Deleted pods that do not end, outside of shutdowns.
+    pub stuck: StuckStatus,
     /// Pods of an earlier boot's run that are still to be looked at.
     pub replays_pending: usize,
     /// Conditions of a cancelled run that still are to be taken back.
@@ -61,6 +64,15 @@ pub struct Status {
     pub causes: CauseStatus,
     /// After `StopRequested`: nothing is left that would be worth living on for.
     pub may_exit: bool,
+}
+
+/// Deleted pods that do not end.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct StuckStatus {
+    /// How many there are, by what is seen of them.
+    pub pods: BTreeMap<Hang, usize>,
+    /// How often one was failed.
+    pub failed: u64,
 }
 
 /// Of the delay lock.

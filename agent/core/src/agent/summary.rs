@@ -42,6 +42,7 @@ impl Agent {
         status.replays_pending = self.replays.len();
         status.clears_pending = self.clears.len();
         status.may_exit = may_exit;
+        status.stuck = self.stuck.summary();
         if let Some(run) = &self.run {
             status.run = Some(summary(run, self.clock.monotonic()));
         }

@@ -8,3 +8,4 @@ mod found;
 mod modes;
 mod restarts;
 mod standing;
+mod stuck;

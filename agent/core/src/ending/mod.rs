@@ -3,5 +3,6 @@
 
 pub mod attempt;
 pub mod clock;
+pub mod hanging;
 pub mod patches;
 pub mod progress;

@@ -49,15 +49,7 @@ fn condition(pod: &PodView, at: Timestamp, message: &str) -> Value {
 /// A `DisruptionTarget` that stands is left as it is: a foreign reason says more, and of our own
 /// a second write would move the time. The resourceVersion holds the read state to be true.
 pub fn failed(pod: &PodView, at: Timestamp) -> Value {
-    let not_ready = |condition: &str| {
-        json!({
-            "type": condition,
-            "status": "False",
-            "reason": REASON_POD_FAILED,
-            "lastTransitionTime": seconds(at),
-        })
-    };
-    let mut conditions = vec![not_ready(READY), not_ready(CONTAINERS_READY)];
+    let mut conditions = not_ready(at);
     if !pod.is_disrupted() {
         conditions.insert(0, disruption(pod, at, SHUTDOWN_MESSAGE));
     }
@@ -73,12 +65,46 @@ pub fn failed(pod: &PodView, at: Timestamp) -> Value {
     })
 }
 
+/// `phase=Failed` of a pod that somebody else deleted: reason, message and `DisruptionTarget` are
+/// the deleter's to say, and stay as they are. (PT1)
+pub fn failed_for_deleter(pod: &PodView, at: Timestamp) -> Value {
+    json!({
+        "metadata": {"uid": pod.uid, "resourceVersion": pod.resource_version},
+        "status": {
+            "phase": "Failed",
+            "observedGeneration": pod.generation,
+            "conditions": not_ready(at),
+        },
+    })
+}
+
 /// `failed` with a changed annotation: a live kubelet then takes the phase over at once. Only for
 /// a pod all of whose containers have exited, at the very end of the time there is. (§7.6)
 pub fn failed_beside_kubelet(pod: &PodView, at: Timestamp) -> Value {
-    let mut body = failed(pod, at);
+    with_lever(failed(pod, at), at)
+}
+
+/// `failed_for_deleter` with the lever, for a kubelet that lives and hangs in the pod. (§7.4, §7.6)
+pub fn failed_for_deleter_beside_kubelet(pod: &PodView, at: Timestamp) -> Value {
+    with_lever(failed_for_deleter(pod, at), at)
+}
+
+fn with_lever(mut body: Value, at: Timestamp) -> Value {
     body["metadata"]["annotations"] = json!({TERMINATED_AT: seconds(at)});
     body
+}
+
+/// A terminal pod is not ready; Services and `Job.status.ready` rely on it. (API5, SD21)
+fn not_ready(at: Timestamp) -> Vec<Value> {
+    let condition = |kind: &str| {
+        json!({
+            "type": kind,
+            "status": "False",
+            "reason": REASON_POD_FAILED,
+            "lastTransitionTime": seconds(at),
+        })
+    };
+    vec![condition(READY), condition(CONTAINERS_READY)]
 }
 
 /// `spec.activeDeadlineSeconds=1`, for the pod itself, not its status: the kubelet ends the pod
@@ -210,6 +236,20 @@ mod tests {
             pod.disruption = pod.disruption.take().map(|old| Disruption { stands: false, ..old });
         });
         assert_eq!(failed(&cleared, at()), failed_with(&format!("{MARK},{NOT_READY}")));
+    }
+
+    #[test]
+    fn a_pod_that_others_deleted_gets_no_cause_of_ours() {
+        // PT1, §9.9
+        for pod in [view(), view().disrupted("DeletionByTaintManager")] {
+            let body = failed_for_deleter(&pod, at());
+            let body = body.to_string();
+            assert!(!body.contains("DisruptionTarget"), "{body}");
+            assert!(!body.contains("Terminated"), "{body}");
+            assert!(body.contains(r#""phase":"Failed""#) && body.contains("4711"), "{body}");
+            let lever = failed_for_deleter_beside_kubelet(&pod, at());
+            assert_eq!(lever["metadata"]["annotations"][TERMINATED_AT], "2026-11-21T14:05:06Z");
+        }
     }
 
     #[test]

@@ -436,6 +436,8 @@ impl World {
             Action::StopPod { pod, .. } => {
                 let stopped = || runtime(&[Some(143)]);
                 let state = self.runtime.entry(pod.name.clone()).or_insert_with(stopped);
+                // An empty sandbox goes; what runs on keeps its own.
+                state.sandbox_ready &= !state.containers.iter().all(|container| container.exited);
                 ActionResult::Runtime(Ok(state.clone()))
             }
             Action::InspectPod(pod) => {

@@ -1,0 +1,467 @@
+//! Pods that were deleted and that no kubelet ends. (spec/node-agent.md §3.3, §7.4, §9.9)
+
+use epilogue_common::outcome::FailureKind;
+use jiff::SignedDuration;
+
+use super::driver::*;
+use crate::agent::{Enforcement, Features, Settings};
+use crate::ending::hanging::Hang;
+use crate::pod::tests::pod;
+use crate::pod::{Phase, PodSource, PodView};
+use crate::protocol::action::{Action, Purpose};
+use crate::protocol::event::{Event, RuntimeState};
+use crate::protocol::node::{Healthz, KubeletFacts};
+
+fn enforcing(mode: Enforcement, fail_hanging_starts: bool) -> Settings {
+    let features = Features { stuck_pods: mode, fail_hanging_starts, ..Features::default() };
+    Settings { features, ..settings() }
+}
+
+fn enforce() -> Settings {
+    enforcing(Enforcement::Enforce, false)
+}
+
+fn with_flag() -> Settings {
+    enforcing(Enforcement::Enforce, true)
+}
+
+/// A Job's pod that was never started, deleted at the start of the script.
+fn deleted(name: &str) -> PodView {
+    let at = "2026-11-21T14:17:00Z".parse().expect("must be a time");
+    pod(name).never().not_started().deleting(20).with(|pod| {
+        pod.details.deleted_at = Some(at);
+        pod.details.job_finalizer = true;
+    })
+}
+
+/// The same, of one whose containers ran.
+fn ran(name: &str) -> PodView {
+    deleted(name).phase(Phase::Running).with(|pod| pod.has_run = true)
+}
+
+fn nothing() -> RuntimeState {
+    RuntimeState::default()
+}
+
+/// A sandbox, and never a container.
+fn sandbox(ready: bool) -> RuntimeState {
+    RuntimeState { sandbox_ready: ready, sandbox_known: true, ..RuntimeState::default() }
+}
+
+fn hung() -> KubeletFacts {
+    KubeletFacts { healthy: Some(Healthz::Silent), ..plain() }
+}
+
+/// A node and its kubelet, told of every 20 s; a kubelet that is not well renews no lease.
+struct Node {
+    world: World,
+    facts: KubeletFacts,
+    well_at: std::time::Duration,
+}
+
+impl Node {
+    fn new(settings: Settings, facts: &KubeletFacts, pods: Vec<PodView>) -> Self {
+        let world = World::standing(settings, plain(), pods);
+        let well_at = world.now;
+        let mut node = Self { world, facts: facts.clone(), well_at };
+        node.seen();
+        node
+    }
+
+    /// One pod whose runtime has this of it.
+    fn of(settings: Settings, facts: &KubeletFacts, pod: PodView, state: RuntimeState) -> Self {
+        let name = pod.name.clone();
+        let mut node = Self::new(settings, facts, vec![pod]);
+        node.world.runtime.insert(name, state);
+        node
+    }
+
+    fn seen(&mut self) {
+        let mut facts = self.facts.clone();
+        if facts.healthy == Some(Healthz::Ok) {
+            self.well_at = self.world.now;
+        }
+        facts.lease_age = Some(self.world.now.saturating_sub(self.well_at));
+        self.world.event(Event::KubeletSeen(facts));
+    }
+
+    fn becomes(&mut self, facts: &KubeletFacts) {
+        self.facts = facts.clone();
+        self.seen();
+    }
+
+    fn pass(&mut self, seconds: u64) {
+        for _ in 0..seconds / 20 {
+            self.world.pass(ms(20_000));
+            self.seen();
+        }
+    }
+
+    fn phase(&self, name: &str) -> Phase {
+        self.world.pods[name].phase
+    }
+
+    fn writes(&self) -> Vec<&str> {
+        self.world.done(&["fail", "lever", "mark", "delete", "stop", "clear"])
+    }
+
+    /// The events about pods.
+    fn told(&self, what: &str) -> usize {
+        self.world.said.iter().filter(|line| line.contains(what)).count()
+    }
+
+    fn stuck(&self, hang: Hang) -> usize {
+        let status = self.world.agent.status();
+        status.stuck.pods.get(&hang).copied().unwrap_or_default()
+    }
+}
+
+#[test]
+fn a_pod_that_never_started_is_failed_under_a_dead_kubelet() {
+    // U1
+    let mut node = Node::of(enforce(), &dead(), deleted("a"), nothing());
+    node.pass(40);
+    assert_eq!(node.writes(), [""; 0], "a kubelet may come back");
+    node.pass(60);
+    assert_eq!(node.phase("a"), Phase::Failed, "{:#?}", node.world.log);
+    let [written] = node.writes()[..] else { panic!("once, not {:#?}", node.world.log) };
+    assert!(written.ends_with("fail a"), "{written}");
+    let looks = node.world.done(&["inspect"]);
+    assert_eq!(looks.len(), 2, "one empty look is none: {looks:?}");
+    assert_eq!(node.world.agent.status().stuck.failed, 1);
+    assert_eq!(node.told("Failed by the agent"), 1, "{:#?}", node.world.said);
+    assert_eq!(node.world.lies, [""; 0]);
+    node.pass(600);
+    assert_eq!(node.writes().len(), 1, "{:#?}", node.world.log);
+    assert_eq!(node.stuck(Hang::NotBegun), 0);
+}
+
+#[test]
+fn what_is_written_is_the_phase_alone() {
+    // PT1, §9.9: the deleter says why
+    let mut node = Node::of(enforce(), &dead(), deleted("a").disrupted("Other"), nothing());
+    node.world.answers.insert("fail *".into(), Answer::Hold);
+    node.pass(120);
+    let [(_, _, Action::PatchStatus { purpose, body, .. })] = &node.world.held[..] else {
+        panic!("{:#?}", node.world.log)
+    };
+    assert_eq!(*purpose, Purpose::Fail);
+    assert_eq!(body["status"]["phase"], "Failed");
+    assert!(body["metadata"]["resourceVersion"].is_string());
+    assert!(body["status"].get("reason").is_none() && body["status"].get("message").is_none());
+    let conditions = body["status"]["conditions"].as_array().expect("must be a list");
+    let kinds: Vec<_> = conditions.iter().filter_map(|it| it["type"].as_str()).collect();
+    assert_eq!(kinds, ["Ready", "ContainersReady"]);
+    assert!(conditions.iter().all(|it| it["status"] == "False" && it["reason"] == "PodFailed"));
+}
+
+/// A kubelet, and whether pods may be failed beside a live one.
+type Place = (KubeletFacts, bool);
+
+/// Holds what becomes of a pod within ten minutes: writes, and what is seen of it then.
+fn comes_to(
+    row: &str,
+    (facts, flag): &Place,
+    pod: PodView,
+    state: Option<RuntimeState>,
+    (writes, hang): (&[&str], Option<Hang>),
+) {
+    let answers = state.is_some();
+    let settings = enforcing(Enforcement::Enforce, *flag);
+    let mut node = Node::of(settings, facts, pod, state.unwrap_or_default());
+    if !answers {
+        let never = Answer::Fail(FailureKind::Unknown, u32::MAX);
+        node.world.answers.insert("inspect *".into(), never);
+    }
+    node.pass(600);
+    assert_eq!(node.world.lies, [""; 0], "{row}");
+    let written = node.writes().into_iter();
+    let written: Vec<_> =
+        written.map(|line| line.split_once(' ').expect("must have a time").1).collect();
+    let seen = node.world.agent.status().stuck.pods.keys().next().copied();
+    assert_eq!((written, seen), (writes.to_vec(), hang), "{row}");
+}
+
+fn exited() -> RuntimeState {
+    runtime(&[Some(1)])
+}
+
+const NOTHING: Option<RuntimeState> =
+    Some(RuntimeState { containers: Vec::new(), sandbox_ready: false, sandbox_known: false });
+
+fn claims(pod: PodView) -> PodView {
+    pod.with(|pod| pod.details.resource_claims = true)
+}
+
+fn volumes(pod: PodView) -> PodView {
+    pod.with(|pod| pod.details.persistent_volumes = true)
+}
+
+fn alone(pod: PodView) -> PodView {
+    pod.with(|pod| pod.details.job_finalizer = false)
+}
+
+#[test]
+fn without_a_kubelet_each_missing_piece_of_evidence_leaves_the_phase_as_it_is() {
+    // §3.3 U1, U2, U4, U5; §7.9; §9.9
+    let (dead, hung): (Place, Place) = ((dead(), false), (hung(), false));
+    let fail = (&["fail a"][..], None);
+    let stop = (&["stop a 20", "fail a"][..], None);
+    let left = |hang| (&[][..], Some(hang));
+    let standing = || RuntimeState { sandbox_ready: true, ..exited() };
+    comes_to("U1", &dead, deleted("a"), NOTHING, fail);
+    comes_to("U2", &hung, deleted("a"), NOTHING, fail);
+    comes_to("U1, exited", &dead, ran("a"), Some(exited()), fail);
+    comes_to("U2, exited", &hung, ran("a"), Some(exited()), fail);
+    comes_to("not a Job's", &dead, alone(ran("a")), Some(exited()), fail);
+    // What an image that hangs leaves under a kubelet that was stopped.
+    comes_to("an empty sandbox", &dead, deleted("a"), Some(sandbox(true)), stop);
+    comes_to("a sandbox that is over", &dead, deleted("a"), Some(sandbox(false)), fail);
+    comes_to("a sandbox that stands", &dead, ran("a"), Some(standing()), stop);
+    // What proves nothing, or something else.
+    comes_to("it runs", &dead, ran("a"), Some(runtime(&[None])), left(Hang::Runs));
+    comes_to("U4", &dead, deleted("a"), None, left(Hang::NoWitness));
+    comes_to("another runtime", &dead, ran("a"), NOTHING, left(Hang::Unproven));
+    let two = ran("a").with(|pod| pod.containers.push("second".into()));
+    comes_to("one is missing", &dead, two.clone(), Some(exited()), left(Hang::Unproven));
+    comes_to("one never came", &dead, two.phase(Phase::Pending), Some(exited()), fail);
+    comes_to("0", &dead, ran("a"), Some(runtime(&[Some(0)])), left(Hang::Succeeded));
+    comes_to("DRA", &dead, claims(ran("a")), Some(exited()), left(Hang::Exited));
+    comes_to("RWO", &dead, volumes(deleted("a")), NOTHING, left(Hang::NotBegun));
+}
+
+#[test]
+fn beside_a_live_kubelet_a_phase_is_written_only_where_it_is_asked_for_and_proven() {
+    // §3.3 U3, U5, U11; §7.4
+    let (unasked, asked): (Place, Place) = ((plain(), false), (plain(), true));
+    let lever = (&["lever a"][..], None);
+    let left = |hang| (&[][..], Some(hang));
+    comes_to("U3 unasked", &unasked, deleted("a"), NOTHING, left(Hang::NotBegun));
+    comes_to("U5 unasked", &unasked, ran("a"), Some(exited()), left(Hang::Exited));
+    comes_to("U3", &asked, deleted("a"), NOTHING, lever);
+    comes_to("U5", &asked, ran("a"), Some(exited()), lever);
+    // The sandbox goes first: what a late pull would start has no place then.
+    let stop = (&["stop a 20", "lever a"][..], None);
+    comes_to("U3, image", &asked, deleted("a"), Some(sandbox(true)), stop);
+    comes_to("U3 not a Job's", &asked, alone(deleted("a")), NOTHING, left(Hang::NotBegun));
+    comes_to("U5 DRA", &asked, claims(ran("a")), Some(exited()), left(Hang::Exited));
+    comes_to("U5 RWO", &asked, volumes(ran("a")), Some(exited()), left(Hang::Exited));
+    comes_to("U5, 0", &asked, ran("a"), Some(runtime(&[Some(0)])), left(Hang::Succeeded));
+    comes_to("U11", &asked, ran("a"), Some(runtime(&[None])), left(Hang::Runs));
+    let restarted = deleted("a").with(|pod| pod.details.restarted = true);
+    comes_to("U3, restarted", &asked, restarted, NOTHING, left(Hang::NotBegun));
+    comes_to("U3, ran", &asked, ran("a"), NOTHING, left(Hang::Unproven));
+    comes_to("U5, not shown", &asked, deleted("a"), Some(exited()), left(Hang::Exited));
+}
+
+#[test]
+fn pods_that_are_not_ours_to_end_are_not_even_looked_at() {
+    let early = |pod: &mut PodView| {
+        let at = pod.details.deleted_at.expect("must be deleted");
+        pod.details.deleted_at = Some(at + SignedDuration::from_hours(1));
+    };
+    let pods = [
+        deleted("static").with(|pod| pod.source = PodSource::Static),
+        deleted("terminal").phase(Phase::Failed),
+        deleted("succeeded").phase(Phase::Succeeded),
+        deleted("agent"),
+        deleted("in-its-grace").with(early),
+        pod("not-deleted").not_started(),
+    ];
+    for (settings, facts) in [(enforce(), dead()), (with_flag(), plain())] {
+        let mut node = Node::new(settings, &facts, pods.to_vec());
+        node.pass(600);
+        assert_eq!(node.world.log, [""; 0]);
+        assert!(node.world.agent.status().stuck.pods.is_empty());
+    }
+    let mut node = Node::new(enforcing(Enforcement::Off, true), &dead(), vec![deleted("a")]);
+    node.pass(600);
+    assert_eq!(node.world.log, [""; 0]);
+}
+
+#[test]
+fn a_kubelet_is_waited_for_until_it_is_surely_gone() {
+    // §9.9, U2: 60 s without a process, 5 min without an answer
+    for (facts, waited, then) in [(dead(), 60, 40), (hung(), 280, 80)] {
+        let mut node = Node::of(enforce(), &facts, deleted("a"), nothing());
+        node.pass(waited);
+        assert_eq!(node.writes(), [""; 0], "{facts:?}");
+        node.pass(then);
+        assert_eq!(node.phase("a"), Phase::Failed, "{facts:?} {:#?}", node.world.log);
+    }
+    // A lease that is renewed is renewed by somebody.
+    let mut node = Node::of(enforce(), &dead(), deleted("a"), nothing());
+    for _ in 0..30 {
+        node.well_at = node.world.now;
+        node.pass(20);
+    }
+    assert_eq!(node.writes(), [""; 0]);
+}
+
+#[test]
+fn a_kubelet_that_flaps_is_neither_dead_nor_alive() {
+    let mut node = Node::of(enforce(), &dead(), deleted("a"), nothing());
+    for _ in 0..10 {
+        node.becomes(&dead());
+        node.pass(40);
+        node.becomes(&plain());
+        node.world.pass(ms(5_000));
+    }
+    assert_eq!(node.writes(), [""; 0], "{:#?}", node.world.log);
+    node.becomes(&dead());
+    node.pass(100);
+    assert_eq!(node.phase("a"), Phase::Failed);
+}
+
+#[test]
+fn what_is_known_of_the_kubelet_grows_old() {
+    let mut node = Node::of(enforce(), &dead(), deleted("a"), nothing());
+    node.pass(40);
+    node.world.pass(ms(600_000));
+    assert_eq!(node.writes(), [""; 0], "{:#?}", node.world.log);
+}
+
+#[test]
+fn an_empty_look_counts_only_beside_another() {
+    let mut node = Node::of(enforce(), &dead(), deleted("a"), nothing());
+    node.world.answers.insert("fail *".into(), Answer::Hold);
+    // The runtime comes up: first nothing, then no answer, then the container.
+    node.world.answers.insert("inspect *".into(), Answer::Hold);
+    node.pass(80);
+    node.world.let_go("inspect");
+    node.world.answers.insert("inspect *".into(), Answer::Fail(FailureKind::Unknown, 1));
+    node.world.pass(ms(10_000));
+    node.world.runtime.insert("a".into(), runtime(&[None]));
+    node.pass(40);
+    assert_eq!(node.world.held.len(), 0, "{:#?}", node.world.log);
+    assert_eq!(node.stuck(Hang::Runs), 1);
+}
+
+#[test]
+fn a_phase_that_is_taken_back_is_written_three_times_and_no_more() {
+    // §7.3: a kubelet that woke; §7.4
+    for (settings, facts) in [(enforce(), hung()), (with_flag(), plain())] {
+        let mut node = Node::of(settings, &facts, deleted("a"), nothing());
+        for _ in 0..60 {
+            node.pass(20);
+            if node.phase("a") == Phase::Failed {
+                node.world.change("a", |pod| pod.phase = Phase::Pending);
+            }
+        }
+        assert_eq!(node.writes().len(), 3, "{:#?}", node.world.log);
+        let times: Vec<u64> = node.writes().iter().map(|line| time(line)).collect();
+        assert!(times.windows(2).all(|two| two[1] - two[0] >= 10_000), "{times:?}");
+        assert_eq!(node.world.agent.status().reverted[&Purpose::Fail], 3);
+        assert!(node.told("was taken back each time") > 0, "{:#?}", node.world.said);
+    }
+}
+
+fn time(line: &str) -> u64 {
+    line.split(' ').next().and_then(|at| at.parse().ok()).expect("must have a time")
+}
+
+#[test]
+fn people_are_told_every_ten_minutes_and_not_more_often() {
+    let mut node = Node::of(enforce(), &plain(), deleted("a"), sandbox(true));
+    node.pass(1_800);
+    let told = node.told("the pull of an image");
+    assert!((2..=3).contains(&told), "{told} {:#?}", node.world.said);
+    assert!(node.told("--hanging-starts=fail") == told && node.told("kubectl delete --force") > 0);
+    // Where nothing can be done, the runtime is asked for the event only.
+    assert_eq!(node.world.done(&["inspect"]).len(), told);
+    assert_eq!(node.stuck(Hang::NoContainer), 1);
+    node.world.gone("a");
+    assert_eq!(node.stuck(Hang::NoContainer), 0);
+}
+
+#[test]
+fn who_observes_says_what_would_be_done_and_does_nothing() {
+    let observing = [
+        enforcing(Enforcement::Observe, false),
+        Settings { enforce: false, ..enforcing(Enforcement::Enforce, false) },
+    ];
+    for settings in observing {
+        let pods = vec![deleted("a"), deleted("b")];
+        let mut node = Node::new(settings, &dead(), pods);
+        node.world.runtime.insert("a".into(), nothing());
+        node.world.runtime.insert("b".into(), runtime(&[None]));
+        node.pass(300);
+        assert_eq!(node.writes(), [""; 0]);
+        assert_eq!(node.told("Would be failed"), 1, "{:#?}", node.world.said);
+        assert_eq!(node.told("Deleted, and not ended"), 0, "{:#?}", node.world.said);
+    }
+}
+
+#[test]
+fn without_a_runtime_it_is_only_said() {
+    let settings = Settings { runtime: false, ..enforce() };
+    let mut node = Node::of(settings, &dead(), deleted("a"), nothing());
+    node.pass(300);
+    assert_eq!(node.world.log, [""; 0]);
+    assert_eq!((node.stuck(Hang::NoWitness), node.told("may not be used")), (1, 1));
+}
+
+#[test]
+fn it_stands_still_in_a_shutdown() {
+    let mut node = Node::of(enforce(), &dead(), deleted("a"), nothing());
+    node.pass(60);
+    node.world.answers.insert("inspect *".into(), Answer::Hold);
+    node.world.pass(ms(15_000));
+    let under_way = node.world.held.len();
+    assert_eq!(under_way, 1);
+    node.world.answers.clear();
+    node.world.shutdown(40);
+    node.world.pass(ms(60_000));
+    assert!(node.world.released());
+    let fails = node.world.done(&["fail"]);
+    assert!(fails.len() <= 1, "{fails:?}");
+    assert!(node.world.agent.status().stuck.pods.is_empty());
+    assert_eq!(node.world.agent.status().stuck.failed, 0);
+}
+
+#[test]
+fn a_new_agent_makes_all_evidence_anew() {
+    let mut node = Node::of(enforce(), &dead(), deleted("a"), nothing());
+    node.pass(60);
+    node.world.restart(enforce());
+    node.seen();
+    node.world.list();
+    node.world.event(Event::LogindSeen(logind(false)));
+    node.pass(40);
+    assert_eq!(node.writes(), [""; 0], "{:#?}", node.world.log);
+    node.pass(60);
+    assert_eq!(node.phase("a"), Phase::Failed, "{:#?}", node.world.log);
+}
+
+#[test]
+fn writes_that_fail_are_repeated_on_a_new_look() {
+    for kind in [FailureKind::Unknown, FailureKind::Conflict, FailureKind::ServerError] {
+        let mut node = Node::of(enforce(), &dead(), deleted("a"), nothing());
+        node.world.answers.insert("fail *".into(), Answer::Fail(kind, 5));
+        node.pass(400);
+        assert_eq!(node.phase("a"), Phase::Failed, "{kind:?} {:#?}", node.world.log);
+        assert_eq!(node.writes().len(), 6, "{kind:?} {:#?}", node.world.log);
+        assert!(node.world.done(&["inspect"]).len() >= 7);
+    }
+    for kind in [FailureKind::Forbidden, FailureKind::Invalid] {
+        let mut node = Node::of(enforce(), &dead(), deleted("a"), nothing());
+        node.world.answers.insert("fail *".into(), Answer::Fail(kind, u32::MAX));
+        node.pass(400);
+        assert_eq!(node.writes().len(), 1, "{kind:?}");
+        assert_eq!(node.told("does not let the agent write"), 1, "{:#?}", node.world.said);
+    }
+}
+
+#[test]
+fn many_pods_are_failed_a_few_at_a_time() {
+    let pods: Vec<_> = (0..100).map(|index| deleted(&format!("p{index}"))).collect();
+    let mut settings = enforce();
+    settings.in_flight_max = 4;
+    let mut node = Node::new(settings, &dead(), pods);
+    for index in 0..100 {
+        node.world.runtime.insert(format!("p{index}"), nothing());
+    }
+    node.pass(120);
+    assert_eq!(node.writes().len(), 100);
+    assert!(node.world.pods.values().all(PodView::is_terminal));
+}
