@@ -23,6 +23,9 @@ pub const REASONS: &[(&str, &str)] = &[
     (POD_STUCK, "The pod was deleted and does not end; why, and what can be done."),
     (POD_FAILED, "The pod was deleted, nothing of it runs, no kubelet ended it: it is Failed now."),
     (WOULD_FAIL, "The same under `--stuck-pods=observe`: it would be Failed now."),
+    (OOM_KILLED, "The kernel killed a container for want of memory; whose limit it was."),
+    (CHILD_OOM_KILLED, "The kernel killed a child in a container for want of memory; it lives on."),
+    (OOMD_KILLED, "systemd-oomd killed the pod's cgroup, or that of one of its containers; why."),
 ];
 
 pub(super) const BEGUN: &str = "CompanionShutdown";
@@ -39,6 +42,9 @@ pub(super) const POD_LOST: &str = "CompanionLost";
 pub(super) const POD_STUCK: &str = "CompanionPodStuck";
 pub(super) const POD_FAILED: &str = "CompanionPodFailed";
 pub(super) const WOULD_FAIL: &str = "CompanionWouldFail";
+pub(super) const OOM_KILLED: &str = "CompanionOOMKilled";
+pub(super) const CHILD_OOM_KILLED: &str = "CompanionChildOOMKilled";
+pub(super) const OOMD_KILLED: &str = "CompanionOomdKilled";
 
 /// Events at once; they share the connection with what matters more.
 const AT_ONCE: usize = 4;

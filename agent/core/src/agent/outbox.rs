@@ -22,6 +22,10 @@ pub(super) enum Task {
     Inspect(PodUid),
     Fail(PodUid),
     Clear(PodUid),
+    /// Says why a container died.
+    Cause(PodUid),
+    /// Asks which container it was.
+    CauseLook(PodUid),
     Measure,
     MeasurePods(Resource),
     NodeCondition(&'static str),
@@ -61,6 +65,7 @@ impl Task {
             | Self::StuckLook(uid)
             | Self::StuckStop(uid)
             | Self::StuckFail(uid)
+            | Self::Cause(uid)
             | Self::Evict(_, uid) => Some(uid),
             _ => None,
         }
@@ -69,11 +74,12 @@ impl Task {
     /// Whether it is a call to the API.
     pub(super) fn is_api(&self) -> bool {
         use Task::{
-            Announce, Clear, End, Evict, Fail, Mark, NodeCondition, Read, StuckFail, Taint, Tell,
+            Announce, Cause, Clear, End, Evict, Fail, Mark, NodeCondition, Read, StuckFail, Taint,
+            Tell,
         };
         match self {
             Announce | Taint | Mark(_) | Read(_) | End(_) | Fail(_) | Clear(_) | Tell => true,
-            NodeCondition(_) | StuckFail(_) => true,
+            Cause(_) | NodeCondition(_) | StuckFail(_) => true,
             Evict(step, _) => !matches!(step, EvictStep::Stop | EvictStep::Inspect),
             _ => false,
         }

@@ -39,6 +39,8 @@ impl Agent {
             Task::Inspect(uid) => self.inspect_finished(&uid, runtime(result)),
             Task::Fail(uid) => self.fail_finished(&uid, &done(result)),
             Task::Clear(uid) => self.clear_result(&uid, &done(result)),
+            Task::Cause(uid) => self.cause_finished(&uid, &done(result)),
+            Task::CauseLook(uid) => self.cause_inspected(&uid, &runtime(result)),
             Task::Measure => self.measured(measured(result)),
             Task::MeasurePods(of) => self.pods_measured(of, figures(result)),
             Task::NodeCondition(kind) => self.node_condition_set(kind, &done(result)),

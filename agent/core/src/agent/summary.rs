@@ -41,6 +41,7 @@ impl Agent {
         status.journal_open = self.writer.is_open();
         status.replays_pending = self.replays.len();
         status.clears_pending = self.clears.len();
+        status.causes = self.causes.status();
         status.may_exit = may_exit;
         status.stuck = self.stuck.summary();
         if let Some(run) = &self.run {

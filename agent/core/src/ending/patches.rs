@@ -4,7 +4,7 @@
 //! They name only what they change: container statuses are atomic lists and the kubelet's. (API5)
 
 use epilogue_common::names::node::TERMINATED_AT;
-use epilogue_common::names::pod_condition::READY;
+use epilogue_common::names::pod_condition::{OOM_KILLED, READY};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -126,6 +126,37 @@ pub fn clear(pod: &PodView, at: Timestamp) -> Value {
             "observedGeneration": pod.generation,
         }]},
     })
+}
+
+/// What `epilogue.dev/OOMKilled` is to say.
+#[derive(Clone, Copy, Debug)]
+pub struct OomKilled<'a> {
+    /// `ContainerLimit` or `NodeOutOfMemory`.
+    pub reason: &'static str,
+    /// Which container, which limit, who says so.
+    pub message: &'a str,
+    /// The `lastTransitionTime`; none leaves it as it is.
+    pub since: Option<Timestamp>,
+    /// Message and time of the `DisruptionTarget` that goes with it, if one does.
+    pub disruption: Option<(&'a str, Timestamp)>,
+}
+
+/// `epilogue.dev/OOMKilled=True`. Without a resourceVersion: it has to be there before the
+/// kubelet's report of the pod's end, and is as true of every other state of the pod.
+pub fn oom_killed(pod: &PodView, told: &OomKilled<'_>) -> Value {
+    let mut killed = json!({
+        "type": OOM_KILLED,
+        "status": "True",
+        "reason": told.reason,
+        "message": told.message,
+        "observedGeneration": pod.generation,
+    });
+    if let Some(since) = told.since {
+        killed["lastTransitionTime"] = json!(seconds(since));
+    }
+    let mut conditions = vec![killed];
+    conditions.extend(told.disruption.map(|(message, at)| disruption(pod, at, message)));
+    json!({"metadata": {"uid": pod.uid}, "status": {"conditions": conditions}})
 }
 
 /// Whether a pod's `DisruptionTarget` is the one that was written at `at`. (§9.5)
@@ -287,5 +318,34 @@ mod tests {
             "conditions":[{"type":"DisruptionTarget","status":"False","reason":null,
             "message":null,"lastTransitionTime":"2026-11-21T14:05:06Z","observedGeneration":3}]}}"#;
         assert_eq!(clear(&view(), at()), expected(body));
+    }
+
+    #[test]
+    fn why_a_container_died_is_said_whatever_the_version() {
+        let told = OomKilled {
+            reason: "ContainerLimit",
+            message: "why",
+            since: Some(at()),
+            disruption: None,
+        };
+        let killed = r#"{"type":"epilogue.dev/OOMKilled","status":"True","reason":"ContainerLimit",
+            "message":"why","observedGeneration":3,"lastTransitionTime":"2026-11-21T14:05:06Z"}"#;
+        let body = |conditions: &str| {
+            expected(&format!(
+                r#"{{"metadata":{{"uid":"uid-a"}},"status":{{"conditions":[{conditions}]}}}}"#
+            ))
+        };
+        assert_eq!(oom_killed(&view(), &told), body(killed));
+        let disrupted = OomKilled {
+            disruption: Some(("node", at())),
+            since: None,
+            reason: "NodeOutOfMemory",
+            ..told
+        };
+        let both = r#"{"type":"epilogue.dev/OOMKilled","status":"True","reason":"NodeOutOfMemory",
+            "message":"why","observedGeneration":3},
+            {"type":"DisruptionTarget","status":"True","reason":"TerminationByKubelet",
+            "message":"node","lastTransitionTime":"2026-11-21T14:05:06Z","observedGeneration":3}"#;
+        assert_eq!(oom_killed(&view(), &disrupted), body(both));
     }
 }

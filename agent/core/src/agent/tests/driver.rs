@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use epilogue_common::names::pod_condition::OOM_KILLED;
 use epilogue_common::outcome::{Failure, FailureKind};
 use jiff::{SignedDuration, Timestamp};
 
@@ -89,6 +90,8 @@ pub(crate) struct World {
     pub(crate) held: Vec<(ActionId, String, Action)>,
     pub(crate) log: Vec<String>,
     pub(crate) said: Vec<String>,
+    /// Events: reason and message.
+    pub(crate) told: Vec<(&'static str, String)>,
     /// Phases that were written while a container ran; ends before their marks.
     pub(crate) lies: Vec<String>,
     zero: Duration,
@@ -121,6 +124,7 @@ impl World {
             held: Vec::new(),
             log: Vec::new(),
             said: Vec::new(),
+            told: Vec::new(),
             lies: Vec::new(),
             zero: now,
             version: 100,
@@ -238,6 +242,9 @@ impl World {
             if let Action::Say(line) = &action {
                 self.said.push(line.text.clone());
                 continue;
+            }
+            if let Action::Tell(notice) = &action {
+                self.told.push((notice.reason, notice.message.clone()));
             }
             let name = printed(&action);
             self.watch(&action);
@@ -462,8 +469,11 @@ impl World {
             pod.phase = Phase::Failed;
         }
         for condition in body["status"]["conditions"].as_array().into_iter().flatten() {
+            let text = |key: &str| condition[key].as_str().unwrap_or_default().to_owned();
+            if condition["type"] == OOM_KILLED {
+                pod.details.oom_killed = Some((condition["status"] == "True", text("reason")));
+            }
             if condition["type"] == Disruption::TYPE {
-                let text = |key: &str| condition[key].as_str().unwrap_or_default().to_owned();
                 pod.disruption = Some(Disruption {
                     stands: condition["status"] == "True",
                     reason: text("reason"),
