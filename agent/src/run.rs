@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use agent_core::agent::{Agent, LockState, Settings, Status};
+use agent_core::agent::{Agent, Enforcement, LockState, Settings, Status};
 use agent_core::protocol::event::Event;
 use anyhow::Context as _;
 use epilogue_runtime::admin::Admin;
@@ -32,10 +32,12 @@ use crate::sink::api::ApiSink;
 use crate::sink::events::{EventSink, EventWriter};
 use crate::sink::journal::JournalSink;
 use crate::sink::logind::LogindSink;
+use crate::sink::measure::MeasureSink;
 use crate::source::kubelet::{Configz, KubeletSettings, KubeletSource};
 use crate::source::lease::LeaseAge;
 use crate::source::logind::OurLock;
 use crate::source::logind_session::LogindSession;
+use crate::source::pressure::psi;
 use crate::source::watch::Deaf;
 use crate::source::{lease, node, pods};
 use sinks::AllSinks;
@@ -206,12 +208,15 @@ impl Shared {
         let bus_address = self.bus_address.clone();
         let logind = LogindSink::new(bus_address, self.host.clone(), self.words.clone());
         let api = metrics.api().clone();
+        let runtime = self.config.runtime.clone().map(Runtime::new);
+        let measure = MeasureSink::new(self.host.clone(), self.clock.clone(), runtime.clone());
         let sinks = AllSinks {
             api: ApiSink::new(self.writes.client.clone(), node.clone(), api),
             notices,
             logind: Arc::new(logind),
             journal,
-            runtime: self.config.runtime.clone().map(Runtime::new),
+            runtime,
+            measure,
         };
         let clock = self.clock.clone();
         let clock = Box::new(move || clock.now());
@@ -239,6 +244,10 @@ impl Shared {
         let session = LogindSession::new(self.bus_address.clone(), self.words.clone());
         let changes = session.changes();
         group.spawn("logind", endless(session.run(self.events.clone(), token.clone())));
+        if self.config.features.pressure != Enforcement::Off {
+            let stalls = psi::run(self.host.clone(), self.events.clone(), token.clone());
+            group.spawn("stalls", endless(stalls));
+        }
         let age = LeaseAge::default();
         let kubelet = self.kubelet(age.clone());
         let (events, stop) = (self.events.clone(), token.clone());

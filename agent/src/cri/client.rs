@@ -156,7 +156,7 @@ impl Client {
         self.stop(path::REMOVE_CONTAINER, request, within).await
     }
 
-    async fn read<Q, A>(&self, path: &'static str, request: Q) -> Result<A, CriError>
+    pub(super) async fn read<Q, A>(&self, path: &'static str, request: Q) -> Result<A, CriError>
     where
         Q: Message + Send + Sync + 'static,
         A: Message + Default + Send + Sync + 'static,

@@ -8,6 +8,7 @@ pub mod error;
 mod pods;
 mod probe;
 mod state;
+pub mod stats;
 mod stop;
 pub mod wire;
 

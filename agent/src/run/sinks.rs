@@ -14,6 +14,7 @@ use crate::sink::api::ApiSink;
 use crate::sink::events::EventSink;
 use crate::sink::journal::JournalSink;
 use crate::sink::logind::LogindSink;
+use crate::sink::measure::MeasureSink;
 
 /// The sinks.
 pub(super) struct AllSinks {
@@ -23,6 +24,7 @@ pub(super) struct AllSinks {
     pub(super) journal: JournalSink,
     /// None where it may not be used.
     pub(super) runtime: Option<Runtime>,
+    pub(super) measure: MeasureSink,
 }
 
 impl Sinks for AllSinks {
@@ -49,6 +51,10 @@ impl Sinks for AllSinks {
                 Action::RaiseDelay { .. } => {
                     let logind = Arc::clone(&self.logind);
                     async move { logind.carry_out(&action).await }.boxed()
+                }
+                Action::Measure | Action::MeasurePods { .. } => {
+                    let measure = self.measure.clone();
+                    async move { measure.carry_out(action).await }.boxed()
                 }
                 Action::StopPod { .. } | Action::InspectPod(_) => {
                     runtime(self.runtime.clone(), action).boxed()

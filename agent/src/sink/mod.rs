@@ -5,3 +5,4 @@ pub mod api;
 pub mod events;
 pub mod journal;
 pub mod logind;
+pub mod measure;

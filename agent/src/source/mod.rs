@@ -10,6 +10,7 @@ pub mod logind_session;
 mod logind_signs;
 pub mod node;
 pub mod pods;
+pub mod pressure;
 pub mod systemd;
 pub mod watch;
 mod wire_asks;

@@ -1,0 +1,108 @@
+//! What the runtime says of disks: the messages that are needed of CRI v1, by hand as in `wire`,
+//! and the calls.
+
+use std::collections::BTreeMap;
+
+use super::client::Client;
+use super::error::CriError;
+
+/// The full names of the calls.
+pub mod path {
+    /// `ImageFsInfo`, of the image service.
+    pub const IMAGE_FS_INFO: &str = "/runtime.v1.ImageService/ImageFsInfo";
+    /// `ListContainerStats`.
+    pub const LIST_CONTAINER_STATS: &str = "/runtime.v1.RuntimeService/ListContainerStats";
+}
+
+/// `ImageFsInfo`'s request.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct ImageFsInfoRequest {}
+
+/// `ImageFsInfo`'s answer.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct ImageFsInfoResponse {
+    /// Where images lie; the first counts. (EV4)
+    #[prost(message, repeated, tag = "1")]
+    pub image_filesystems: Vec<FilesystemUsage>,
+    /// Where writable layers lie.
+    #[prost(message, repeated, tag = "2")]
+    pub container_filesystems: Vec<FilesystemUsage>,
+}
+
+/// What is used of a file system.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct FilesystemUsage {
+    /// Which.
+    #[prost(message, optional, tag = "2")]
+    pub fs_id: Option<FilesystemIdentifier>,
+    /// In bytes.
+    #[prost(message, optional, tag = "3")]
+    pub used_bytes: Option<Number>,
+    /// In inodes.
+    #[prost(message, optional, tag = "4")]
+    pub inodes_used: Option<Number>,
+}
+
+/// A file system.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct FilesystemIdentifier {
+    /// A directory on it, as a path of the host.
+    #[prost(string, tag = "1")]
+    pub mountpoint: String,
+}
+
+/// A number that may be missing.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct Number {
+    /// The number.
+    #[prost(uint64, tag = "1")]
+    pub value: u64,
+}
+
+/// `ListContainerStats`'s request: of all containers.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct ListContainerStatsRequest {}
+
+/// `ListContainerStats`'s answer.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct ListContainerStatsResponse {
+    /// Those that run.
+    #[prost(message, repeated, tag = "1")]
+    pub stats: Vec<ContainerStats>,
+}
+
+/// What one container uses.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct ContainerStats {
+    /// Whose it is.
+    #[prost(message, optional, tag = "1")]
+    pub attributes: Option<ContainerAttributes>,
+    /// Its writable layer.
+    #[prost(message, optional, tag = "4")]
+    pub writable_layer: Option<FilesystemUsage>,
+}
+
+/// A container.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct ContainerAttributes {
+    /// The runtime's id.
+    #[prost(string, tag = "1")]
+    pub id: String,
+    /// The kubelet's.
+    #[prost(btree_map = "string, string", tag = "3")]
+    pub labels: BTreeMap<String, String>,
+}
+
+impl Client {
+    /// Where images and writable layers lie.
+    pub async fn image_fs_info(&self) -> Result<ImageFsInfoResponse, CriError> {
+        self.read(path::IMAGE_FS_INFO, ImageFsInfoRequest {}).await
+    }
+
+    /// What containers use.
+    pub async fn container_stats(&self) -> Result<Vec<ContainerStats>, CriError> {
+        let answer: ListContainerStatsResponse =
+            self.read(path::LIST_CONTAINER_STATS, ListContainerStatsRequest {}).await?;
+        Ok(answer.stats)
+    }
+}

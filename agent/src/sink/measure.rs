@@ -1,0 +1,261 @@
+//! Carries out what measures: a look at the node, and what its pods use. Files are read beside
+//! the one thread that does all else; a disk that hangs keeps up nothing but its own figure.
+//! (spec/node-agent.md §2.2, §2.6)
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent_core::pod::PodUid;
+use agent_core::protocol::action::Action;
+use agent_core::protocol::event::ActionResult;
+use agent_core::protocol::pressure::{ContainerFigures, Figures, PodFigures, Resource, Sample};
+use epilogue_common::outcome::{Failure, FailureKind};
+use parking_lot::Mutex;
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, timeout};
+
+use crate::cgroups::Cgroups;
+use crate::clock::Clock;
+use crate::cri::stats::{ContainerStats, FilesystemUsage};
+use crate::cri::wire::{CONTAINER_NAME_LABEL, POD_UID_LABEL};
+use crate::cri::{CriError, Runtime};
+use crate::host::Host;
+use crate::source::pressure::{
+    ContainerLayer, DiskMeter, FilesystemPaths, KUBELET_DIR, Looker, MemoryUse, memory_of_pods,
+    tasks_of_pods,
+};
+
+/// Files of a sound host are read in ms; the walks have a bound of their own below it.
+const FILES_TIME_MAX: Duration = Duration::from_secs(5);
+/// How long a look waits for the runtime to say where its images lie.
+const RUNTIME_TIME_MAX: Duration = Duration::from_millis(500);
+/// How often a runtime that did not say is asked again.
+const ASK_AGAIN: Duration = Duration::from_mins(1);
+
+/// Measures. Clones share what they remember.
+#[derive(Clone, Debug)]
+pub struct MeasureSink {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    host: Host,
+    clock: Clock,
+    /// None where it may not be used.
+    runtime: Option<Runtime>,
+    looker: Mutex<Looker>,
+    disks: Mutex<DiskMeter>,
+    places: Mutex<Places>,
+    names: Mutex<Names>,
+}
+
+/// Where the runtime keeps images and layers.
+#[derive(Debug, Default)]
+struct Places {
+    paths: FilesystemPaths,
+    /// When it is asked again; none once it has said.
+    ask_at: Option<Instant>,
+    said: bool,
+}
+
+/// The containers' names by the runtime's ids; what is no container, such as a sandbox, has none.
+type Names = BTreeMap<String, Option<String>>;
+
+impl MeasureSink {
+    /// A sink that reads the host's files, and asks the runtime where there is one.
+    pub fn new(host: Host, clock: Clock, runtime: Option<Runtime>) -> Self {
+        let looker = Mutex::new(Looker::new(host.clone(), KUBELET_DIR.to_owned()));
+        let disks = Mutex::new(DiskMeter::new(host.clone()));
+        let (places, names) = Default::default();
+        Self { shared: Arc::new(Shared { host, clock, runtime, looker, disks, places, names }) }
+    }
+
+    /// Carries out `Action::Measure` and `Action::MeasurePods`.
+    pub async fn carry_out(&self, action: Action) -> ActionResult {
+        match action {
+            Action::Measure => ActionResult::Measured(self.look().await.map(Box::new)),
+            Action::MeasurePods { of: Resource::Memory, pods } => {
+                ActionResult::Figures(self.memory(pods).await)
+            }
+            Action::MeasurePods { of: Resource::Disk, pods } => {
+                ActionResult::Figures(self.disk(pods).await)
+            }
+            Action::MeasurePods { of: Resource::Pids, pods } => {
+                ActionResult::Figures(self.tasks(pods).await)
+            }
+            other => {
+                let words = format!("{other:?} measures nothing");
+                ActionResult::Done(Err(Failure::new(FailureKind::Other, words)))
+            }
+        }
+    }
+
+    async fn look(&self) -> Result<Sample, Failure> {
+        let paths = self.places().await;
+        let shared = Arc::clone(&self.shared);
+        let looked = beside(move || {
+            let mut looker = shared.looker.try_lock()?;
+            Some(looker.look(&paths, shared.clock.now().monotonic))
+        });
+        looked.await?.ok_or_else(|| failure("the look before has not ended: a file hangs"))
+    }
+
+    /// Where images and layers lie, as the runtime has said once.
+    async fn places(&self) -> FilesystemPaths {
+        let Some(runtime) = &self.shared.runtime else { return FilesystemPaths::default() };
+        {
+            let mut places = self.shared.places.lock();
+            let now = Instant::now();
+            if places.said || places.ask_at.is_some_and(|at| now < at) {
+                return places.paths.clone();
+            }
+            places.ask_at = Some(now + ASK_AGAIN);
+        }
+        let asked =
+            timeout(RUNTIME_TIME_MAX, async { runtime.client().await?.image_fs_info().await });
+        let first = |list: Vec<FilesystemUsage>| {
+            list.into_iter().next()?.fs_id.map(|id| id.mountpoint).filter(|path| !path.is_empty())
+        };
+        let told = asked.await;
+        let mut places = self.shared.places.lock();
+        match told {
+            Ok(Ok(told)) => {
+                let containers = first(told.container_filesystems);
+                places.paths =
+                    FilesystemPaths { images: first(told.image_filesystems), containers };
+                places.said = places.paths.images.is_some();
+            }
+            Ok(Err(error)) => tracing::debug!(%error, "the runtime does not say where images lie"),
+            Err(_) => tracing::debug!("the runtime does not say in time where images lie"),
+        }
+        places.paths.clone()
+    }
+
+    async fn memory(&self, pods: Vec<PodUid>) -> Result<Figures, Failure> {
+        let host = self.shared.host.clone();
+        let used = beside(move || {
+            let wanted: BTreeSet<PodUid> = pods.into_iter().collect();
+            let cgroups = Cgroups::of(&host);
+            let pods = cgroups.kubepods()?.pods().ok()?;
+            Some(memory_of_pods(cgroups.version, &pods, &wanted))
+        });
+        let used = used.await?.ok_or_else(|| failure("there is no cgroup of all pods"))?;
+        let names = self.names(&used).await;
+        let figures = |used: MemoryUse| PodFigures {
+            memory: used.pod,
+            containers: named(used.containers, &names),
+            ..PodFigures::default()
+        };
+        Ok(used.into_iter().map(|(uid, used)| (uid, figures(used))).collect())
+    }
+
+    /// The names of these containers; the runtime is asked only when there is a new one.
+    async fn names(&self, used: &BTreeMap<PodUid, MemoryUse>) -> Names {
+        let ids = || used.values().flat_map(|pod| pod.containers.iter().map(|(id, _)| id));
+        {
+            let names = self.shared.names.lock();
+            if ids().all(|id| names.contains_key(id)) {
+                return names.clone();
+            }
+        }
+        let Some(runtime) = &self.shared.runtime else { return Names::new() };
+        let asked = async { runtime.client().await?.containers().await };
+        match timeout(RUNTIME_TIME_MAX, asked).await {
+            Ok(Ok(containers)) => {
+                let mut names: Names = ids().map(|id| (id.clone(), None)).collect();
+                names.extend(containers.into_iter().map(|mut container| {
+                    (container.id, container.labels.remove(CONTAINER_NAME_LABEL))
+                }));
+                self.shared.names.lock().clone_from(&names);
+                names
+            }
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "the runtime does not name its containers");
+                self.shared.names.lock().clone()
+            }
+            Err(_) => self.shared.names.lock().clone(),
+        }
+    }
+
+    async fn tasks(&self, pods: Vec<PodUid>) -> Result<Figures, Failure> {
+        let host = self.shared.host.clone();
+        let tasks = beside(move || {
+            let wanted: BTreeSet<PodUid> = pods.into_iter().collect();
+            let pods = Cgroups::of(&host).kubepods()?.pods().ok()?;
+            Some(tasks_of_pods(&pods, &wanted))
+        });
+        let tasks = tasks.await?.ok_or_else(|| failure("there is no cgroup of all pods"))?;
+        let figures = |tasks| PodFigures { tasks, ..PodFigures::default() };
+        Ok(tasks.into_iter().map(|(uid, tasks)| (uid, figures(tasks))).collect())
+    }
+
+    async fn disk(&self, pods: Vec<PodUid>) -> Result<Figures, Failure> {
+        let layers = match self.layers().await {
+            Some(Ok(layers)) => Some(layers),
+            Some(Err(error)) => {
+                tracing::debug!(%error, "the runtime does not say what layers take");
+                None
+            }
+            None => None,
+        };
+        let shared = Arc::clone(&self.shared);
+        let measured = beside(move || {
+            let mut disks = shared.disks.try_lock()?;
+            Some(disks.measure(&pods, layers.as_ref()))
+        });
+        measured.await?.ok_or_else(|| failure("the walk before has not ended: a disk hangs"))
+    }
+
+    async fn layers(&self) -> Option<Result<BTreeMap<PodUid, Vec<ContainerLayer>>, CriError>> {
+        let runtime = self.shared.runtime.as_ref()?;
+        let stats = async { runtime.client().await?.container_stats().await };
+        Some(stats.await.map(by_pod))
+    }
+}
+
+/// Containers that the kubelet did not make are left out.
+fn by_pod(stats: Vec<ContainerStats>) -> BTreeMap<PodUid, Vec<ContainerLayer>> {
+    let mut pods: BTreeMap<PodUid, Vec<ContainerLayer>> = BTreeMap::new();
+    for stat in stats {
+        let mut labels = stat.attributes.unwrap_or_default().labels;
+        let label = (labels.remove(POD_UID_LABEL), labels.remove(CONTAINER_NAME_LABEL));
+        let (Some(uid), Some(name)) = label else { continue };
+        let usage = stat.writable_layer.unwrap_or_default();
+        let layer = ContainerLayer {
+            name,
+            bytes: usage.used_bytes.map(|bytes| bytes.value),
+            inodes: usage.inodes_used.map(|inodes| inodes.value),
+        };
+        pods.entry(PodUid(uid)).or_default().push(layer);
+    }
+    pods
+}
+
+/// The figures of containers, without what has no name.
+fn named(containers: Vec<(String, u64)>, names: &Names) -> Vec<ContainerFigures> {
+    let figures = |(id, memory): (String, u64)| {
+        let name = names.get(&id)?.clone()?;
+        Some(ContainerFigures { name, memory: Some(memory), ..ContainerFigures::default() })
+    };
+    containers.into_iter().filter_map(figures).collect()
+}
+
+/// Does what may block on a thread of its own, and gives up on it in time.
+async fn beside<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Failure> {
+    match timeout(FILES_TIME_MAX, spawn_blocking(work)).await {
+        Ok(Ok(done)) => Ok(done),
+        Ok(Err(error)) => Err(failure(&format!("measuring ended early: {error}"))),
+        Err(_) => {
+            let words = format!("files were not read within {}s", FILES_TIME_MAX.as_secs());
+            Err(failure(&words))
+        }
+    }
+}
+
+fn failure(words: &str) -> Failure {
+    Failure::new(FailureKind::Other, words)
+}

@@ -1,0 +1,191 @@
+//! What pods have on the node's disk: writable layers as the runtime counts them, logs and
+//! emptyDir volumes by walking them. (spec/node-agent.md [EV9], §2.8)
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use agent_core::pod::PodUid;
+use agent_core::pressure::usage::DiskUsage;
+use agent_core::protocol::pressure::{ContainerFigures, Figures, PodFigures};
+
+use super::walk::{Budget, Tally, device, walk};
+use super::{KUBELET_DIR, LOGS_DIR};
+use crate::host::Host;
+
+/// For one pod.
+const POD_TIME_MAX: Duration = Duration::from_millis(200);
+/// For all pods of one measurement.
+const TIME_MAX: Duration = Duration::from_secs(2);
+/// For one pod: some 40 bytes each are held.
+const POD_ENTRIES_MAX: u64 = 200_000;
+/// Volumes, or containers with logs, of one pod.
+const DIRS_MAX: usize = 1_024;
+/// Pods with logs, those that are gone included.
+const LOG_DIRS_MAX: usize = 65_536;
+/// emptyDir volumes, below the pod's directory.
+const EMPTY_DIRS: &str = "volumes/kubernetes.io~empty-dir";
+/// configMap volumes: files that the kubelet wrote. (EV9)
+const CONFIG_MAPS: &str = "volumes/kubernetes.io~configmap";
+
+/// A container's writable layer, as the runtime counts it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ContainerLayer {
+    /// The container's name in the pod.
+    pub name: String,
+    /// Bytes; none where the runtime has not counted yet.
+    pub bytes: Option<u64>,
+    /// Inodes, likewise.
+    pub inodes: Option<u64>,
+}
+
+/// Measures pods' disks, and remembers what it found: a node with more files than a measurement
+/// has time for is measured in turns.
+#[derive(Debug)]
+pub struct DiskMeter {
+    host: Host,
+    found: BTreeMap<PodUid, Found>,
+}
+
+/// What walks found of one pod.
+#[derive(Clone, Debug)]
+struct Found {
+    at: Instant,
+    logs: BTreeMap<String, Tally>,
+    empty_dirs: Vec<(String, Tally)>,
+    config_maps: Tally,
+}
+
+impl DiskMeter {
+    /// A meter that has seen nothing yet.
+    pub fn new(host: Host) -> Self {
+        Self { host, found: BTreeMap::new() }
+    }
+
+    /// Measures these pods, those first that were measured longest ago. `layers` is what the
+    /// runtime says, by pod; none where it says nothing.
+    ///
+    /// What a walk had no time for is missing in the pod's sums: they are what it has at least.
+    pub fn measure(
+        &mut self,
+        pods: &[PodUid],
+        layers: Option<&BTreeMap<PodUid, Vec<ContainerLayer>>>,
+    ) -> Figures {
+        let until = Instant::now() + TIME_MAX;
+        let mut turns: Vec<&PodUid> = pods.iter().filter(|uid| is_name(&uid.0)).collect();
+        turns.sort_by_key(|uid| self.found.get(*uid).map(|found| found.at));
+        let wanted: BTreeSet<&str> = turns.iter().map(|uid| uid.0.as_str()).collect();
+        let logs = self.log_dirs(&wanted);
+        for uid in &turns {
+            let now = Instant::now();
+            if now >= until {
+                break;
+            }
+            let mut budget =
+                Budget { until: until.min(now + POD_TIME_MAX), entries: POD_ENTRIES_MAX };
+            let logs = logs.get(uid.0.as_str()).map(String::as_str);
+            let found = self.walk_pod(uid, logs, &mut budget);
+            self.found.insert((*uid).clone(), found);
+        }
+        self.found.retain(|uid, _| wanted.contains(uid.0.as_str()));
+        let of = |uid: &PodUid| {
+            let layers = layers.map(|all| all.get(uid).map_or(&[][..], Vec::as_slice));
+            Some((uid.clone(), figures(self.found.get(uid)?, layers)))
+        };
+        turns.into_iter().filter_map(of).collect()
+    }
+
+    /// The log directories of these pods, `<namespace>_<name>_<uid>`, by UID.
+    fn log_dirs<'a>(&self, wanted: &BTreeSet<&'a str>) -> BTreeMap<&'a str, String> {
+        let names = names(&self.host.path(LOGS_DIR), LOG_DIRS_MAX);
+        let of_wanted = names.into_iter().filter_map(|name| {
+            let (_, uid) = name.rsplit_once('_')?;
+            let uid = wanted.get(uid)?;
+            Some((*uid, name))
+        });
+        of_wanted.collect()
+    }
+
+    fn walk_pod(&self, uid: &PodUid, logs: Option<&str>, budget: &mut Budget) -> Found {
+        let dir = self.host.path(KUBELET_DIR).join("pods").join(&uid.0);
+        let home = device(&dir).ok();
+        let mut volumes = |kind: &str| -> Vec<(String, Tally)> {
+            let dir = dir.join(kind);
+            let volumes = names(&dir, DIRS_MAX).into_iter().filter_map(|name| {
+                let path = dir.join(&name);
+                // One in memory is a file system of its own.
+                let on_disk = device(&path).ok() == home;
+                Some((name, walk(&path, budget).ok().filter(|_| on_disk)?))
+            });
+            volumes.collect()
+        };
+        let empty_dirs = volumes(EMPTY_DIRS);
+        let config_maps = volumes(CONFIG_MAPS).into_iter().map(|(_, tally)| tally);
+        let config_maps = config_maps.fold(Tally::default(), Tally::and);
+        let logs = logs.map(|name| self.host.path(LOGS_DIR).join(name));
+        let of_container = |name: String| {
+            let tally = walk(&logs.as_ref()?.join(&name), budget).ok()?;
+            Some((name, tally))
+        };
+        let containers = logs.as_ref().map(|dir| names(dir, DIRS_MAX)).unwrap_or_default();
+        let logs = containers.into_iter().filter_map(of_container).collect();
+        Found { at: Instant::now(), logs, empty_dirs, config_maps }
+    }
+}
+
+/// Without the runtime's word nothing is known of the sums, but of logs and volumes.
+fn figures(found: &Found, layers: Option<&[ContainerLayer]>) -> PodFigures {
+    let mut containers: BTreeMap<&str, ContainerFigures> = BTreeMap::new();
+    for (name, tally) in &found.logs {
+        containers.entry(name).or_default().logs = Some(tally.bytes);
+    }
+    let mut inodes_of_layers = 0_u64;
+    for layer in layers.unwrap_or_default() {
+        let container = containers.entry(&layer.name).or_default();
+        container.rootfs = more(container.rootfs, layer.bytes);
+        inodes_of_layers = inodes_of_layers.saturating_add(layer.inodes.unwrap_or(0));
+    }
+    let sum = |tallies: &mut dyn Iterator<Item = Tally>| tallies.fold(Tally::default(), Tally::and);
+    let logs = sum(&mut found.logs.values().copied());
+    let volumes = sum(&mut found.empty_dirs.iter().map(|(_, tally)| *tally));
+    let volumes = volumes.and(found.config_maps);
+    let rootfs = containers.values().filter_map(|container| container.rootfs);
+    let rootfs = rootfs.fold(0, u64::saturating_add);
+    let known = layers.is_some();
+    let usage = |rootfs, logs, volumes| known.then_some(DiskUsage { rootfs, logs, volumes });
+    let named = |(name, figures): (&str, ContainerFigures)| ContainerFigures {
+        name: name.to_owned(),
+        ..figures
+    };
+    PodFigures {
+        disk: usage(rootfs, logs.bytes, volumes.bytes),
+        inodes: usage(inodes_of_layers, logs.inodes, volumes.inodes),
+        empty_dirs: found
+            .empty_dirs
+            .iter()
+            .map(|(name, tally)| (name.clone(), tally.bytes))
+            .collect(),
+        containers: containers.into_iter().map(named).collect(),
+        ..PodFigures::default()
+    }
+}
+
+fn more(a: Option<u64>, b: Option<u64>) -> Option<u64> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.saturating_add(b)),
+        (a, b) => a.or(b),
+    }
+}
+
+/// Whether it can be nothing but the name of something in a directory.
+fn is_name(text: &str) -> bool {
+    !text.is_empty() && !text.contains(['/', '\0']) && text != "." && text != ".."
+}
+
+/// The names in a directory, at most so many; none where it cannot be read.
+fn names(dir: &Path, max: usize) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
+    let entries = entries.filter_map(Result::ok);
+    entries.filter_map(|entry| entry.file_name().into_string().ok()).take(max).collect()
+}

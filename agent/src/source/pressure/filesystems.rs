@@ -1,0 +1,125 @@
+//! The node's file systems: where they lie, what is free on them, and which are one.
+//! (spec/node-agent.md [EV4], [EV5])
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use agent_core::pressure::observe::Observation;
+use agent_core::pressure::usage::DiskLayout;
+use nix::sys::statvfs::statvfs;
+
+use super::cannot_read;
+use crate::host::Host;
+
+/// Where runtimes keep images and writable layers unless told otherwise; the first that is there
+/// counts where the runtime itself is not asked.
+const RUNTIME_DIRS: [&str; 4] = [
+    "/var/lib/containerd",
+    "/var/lib/containers/storage",
+    "/var/lib/rancher/k3s/agent/containerd",
+    "/var/lib/docker",
+];
+
+/// Where the runtime says that its images and its writable layers lie, as paths of the host.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FilesystemPaths {
+    /// Of images.
+    pub images: Option<String>,
+    /// Of writable layers; without it, where the images are.
+    pub containers: Option<String>,
+}
+
+/// One file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Filesystem {
+    device: u64,
+    /// Bytes.
+    pub(super) bytes: Observation,
+    /// Inodes; none where the file system makes as many as are wanted.
+    pub(super) inodes: Option<Observation>,
+}
+
+/// What could be read of the three.
+#[derive(Debug, Default)]
+pub(super) struct Filesystems {
+    pub(super) node: Option<Filesystem>,
+    pub(super) images: Option<Filesystem>,
+    pub(super) containers: Option<Filesystem>,
+}
+
+impl Filesystems {
+    /// Reads all three; what cannot be is told.
+    pub(super) fn read(
+        host: &Host,
+        kubelet_dir: &str,
+        paths: &FilesystemPaths,
+        unreadable: &mut Vec<String>,
+    ) -> Self {
+        let mut read = |what: &str, path: &Path| match filesystem(path) {
+            Ok(found) => Some(found),
+            Err(error) => {
+                unreadable.push(format!("{what}: {}", cannot_read(path, &error)));
+                None
+            }
+        };
+        let node = read("nodefs", &host.path(kubelet_dir));
+        let usual = || RUNTIME_DIRS.into_iter().map(|dir| host.path(dir)).find(|dir| dir.is_dir());
+        let of_images: Option<PathBuf> =
+            paths.images.as_deref().map(|path| host.path(path)).or_else(usual);
+        let images = of_images.as_deref().and_then(|path| read("imagefs", path));
+        let containers = match &paths.containers {
+            Some(path) if paths.containers != paths.images => read("containerfs", &host.path(path)),
+            _ => images,
+        };
+        if of_images.is_none() {
+            unreadable.push("imagefs: no directory of a container runtime is known".to_owned());
+        }
+        Self { node, images, containers }
+    }
+
+    /// Which of them are one; none unless all are known. (EV5)
+    pub(super) fn layout(&self) -> Option<DiskLayout> {
+        let (node, images, containers) = (self.node?, self.images?, self.containers?);
+        Some(if images.device != containers.device {
+            DiskLayout::Split
+        } else if images.device != node.device {
+            DiskLayout::DedicatedImages
+        } else {
+            DiskLayout::Single
+        })
+    }
+}
+
+fn filesystem(path: &Path) -> io::Result<Filesystem> {
+    let device = fs::metadata(path)?.dev();
+    let stat = statvfs(path)?;
+    let size = stat.fragment_size();
+    let bytes = Observation {
+        available: stat.blocks_available().saturating_mul(size),
+        capacity: stat.blocks().saturating_mul(size),
+    };
+    let inodes = Observation { available: stat.files_free(), capacity: stat.files() };
+    Ok(Filesystem { device, bytes, inodes: (inodes.capacity > 0).then_some(inodes) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_layout_is_told_by_the_devices() {
+        let on = |device| {
+            let bytes = Observation { available: 1, capacity: 2 };
+            Some(Filesystem { device, bytes, inodes: None })
+        };
+        let layout = |node, images, containers| Filesystems { node, images, containers }.layout();
+        assert_eq!(layout(on(1), on(1), on(1)), Some(DiskLayout::Single));
+        assert_eq!(layout(on(1), on(2), on(2)), Some(DiskLayout::DedicatedImages));
+        assert_eq!(layout(on(1), on(2), on(1)), Some(DiskLayout::Split));
+        assert_eq!(layout(on(1), on(2), on(3)), Some(DiskLayout::Split));
+        assert_eq!(layout(None, on(1), on(1)), None);
+        assert_eq!(layout(on(1), None, None), None);
+    }
+}

@@ -1,0 +1,41 @@
+//! What is measured of the node and of its pods, from files of the host. Each part reads and says
+//! what it could not read; what follows is the core's to say. (spec/node-agent.md §2.2)
+
+mod disk;
+mod filesystems;
+mod look;
+mod memory;
+pub mod psi;
+mod walk;
+
+pub use self::disk::{ContainerLayer, DiskMeter};
+pub use self::filesystems::FilesystemPaths;
+pub use self::look::Looker;
+pub use self::memory::{MemoryUse, memory_of_pods, tasks_of_pods};
+pub use self::walk::{Budget, Tally};
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::Path;
+
+/// The kubelet's directory, of which the node's file system is.
+pub const KUBELET_DIR: &str = "/var/lib/kubelet";
+/// Where the kubelet keeps the logs of containers.
+pub const LOGS_DIR: &str = "/var/log/pods";
+/// No file of the kernel that is read here comes near it.
+const FILE_BYTES_MAX: u64 = 64 << 10;
+
+/// A file of the kernel, at most so much of it as any has.
+fn read(path: &Path) -> io::Result<String> {
+    let mut bytes = Vec::with_capacity(4 << 10);
+    File::open(path)?.take(FILE_BYTES_MAX).read_to_end(&mut bytes)?;
+    Ok(match String::from_utf8(bytes) {
+        Ok(text) => text,
+        Err(error) => String::from_utf8_lossy(error.as_bytes()).into_owned(),
+    })
+}
+
+/// A file that cannot be read, in a phrase.
+fn cannot_read(path: &Path, error: &io::Error) -> String {
+    format!("{}: {error}", path.display())
+}

@@ -1,0 +1,314 @@
+//! Stalls, told as they begin: by triggers of the kernel, which cost nothing while nothing stalls;
+//! where it takes none, by reading its counter. What follows is the core's to say.
+//! (spec/node-agent.md §2.11)
+
+use std::collections::VecDeque;
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Write as _};
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use agent_core::pressure::observe;
+use agent_core::protocol::event::Event;
+use agent_core::protocol::pressure::Stalling;
+use nix::fcntl::OFlag;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use super::cannot_read;
+use crate::cgroups::{Cgroups, Version};
+use crate::host::Host;
+
+/// The least time between two events of one kind.
+const PAUSE: Duration = Duration::from_millis(100);
+/// How often the counter is read where the kernel takes no trigger: a stall is then told at most
+/// this late. A read takes some 5 µs.
+const READ_EVERY: Duration = Duration::from_millis(50);
+/// How often what could not be watched is tried again.
+const RETRY: Duration = Duration::from_mins(1);
+/// Before a file that went away is looked for again.
+const REOPEN: Duration = Duration::from_millis(200);
+/// A pressure file is some 150 bytes.
+const FILE_BYTES_MAX: usize = 512;
+
+/// What counts as a beginning stall: so much of it within a window.
+#[derive(Clone, Copy, Debug)]
+struct Wish {
+    what: Stalling,
+    stall: Duration,
+    window: Duration,
+}
+
+/// 500 ms is the least window that the kernel takes; it looks ten times in each.
+const MEMORY: Wish = Wish {
+    what: Stalling::Memory,
+    stall: Duration::from_millis(20),
+    window: Duration::from_millis(500),
+};
+/// Disks are waited for on any sound node.
+const IO: Wish =
+    Wish { what: Stalling::Io, stall: Duration::from_millis(150), window: Duration::from_secs(1) };
+
+/// A file that is watched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Target {
+    path: PathBuf,
+    /// Whether it stands in for one that is not there yet.
+    instead: bool,
+}
+
+/// Tells of stalls until `stop` is cancelled or nobody takes events any more.
+pub async fn run(host: Host, events: mpsc::Sender<Event>, stop: CancellationToken) {
+    let watching = async {
+        tokio::select! {
+            () = watch(&host, MEMORY, &events) => {}
+            () = watch(&host, IO, &events) => {}
+        }
+    };
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = watching => {}
+    }
+}
+
+/// Ends when nobody takes events any more.
+async fn watch(host: &Host, wish: Wish, events: &mpsc::Sender<Event>) {
+    let mut said = String::new();
+    while !events.is_closed() {
+        let target = target(host, wish.what);
+        let told = Watch { wish, events, target: &target, said: &mut said }.follow().await;
+        let wait = match told {
+            Ended::Gone => REOPEN,
+            Ended::NotWatched => RETRY,
+        };
+        tokio::select! {
+            () = sleep(wait) => {}
+            () = events.closed() => {}
+        }
+    }
+}
+
+/// Where stalls are read: those of pods where they are counted apart.
+fn target(host: &Host, what: Stalling) -> Target {
+    match what {
+        Stalling::Io => Target { path: host.path("/proc/pressure/io"), instead: false },
+        Stalling::Memory => {
+            let cgroups = Cgroups::of(host);
+            let kubepods = cgroups.kubepods().filter(|_| cgroups.version == Version::V2);
+            let of_node = || host.path("/proc/pressure/memory");
+            Target {
+                path: kubepods
+                    .as_ref()
+                    .map_or_else(of_node, |found| found.memory.join("memory.pressure")),
+                instead: kubepods.is_none() && cgroups.version == Version::V2,
+            }
+        }
+    }
+}
+
+/// Why a file is not watched any more.
+enum Ended {
+    /// It went away, or another one should be watched.
+    Gone,
+    /// It cannot be watched.
+    NotWatched,
+}
+
+/// One file, for as long as it is there.
+struct Watch<'a> {
+    wish: Wish,
+    events: &'a mpsc::Sender<Event>,
+    target: &'a Target,
+    /// What was said last, so that it is said once.
+    said: &'a mut String,
+}
+
+impl Watch<'_> {
+    async fn follow(mut self) -> Ended {
+        let path = self.target.path.clone();
+        let refused = match trigger(&path, self.wish) {
+            Ok(file) => {
+                self.say(&path, "stalls are told by the kernel", false);
+                return self.by_trigger(file).await;
+            }
+            Err(error) => error,
+        };
+        match File::open(&path) {
+            Ok(file) if counter(&file).is_ok() => {
+                let words = format!(
+                    "the kernel takes no trigger for stalls ({refused}), so its counter is read \
+                     every {} ms; CAP_SYS_RESOURCE and a file that can be written spare it that",
+                    READ_EVERY.as_millis()
+                );
+                self.say(&path, &words, false);
+                self.by_reading(&file).await
+            }
+            Ok(_) => {
+                self.say(&path, "stalls are not told: the file says nothing of them", true);
+                Ended::NotWatched
+            }
+            Err(error) => {
+                let words = format!("stalls are not told: {}", cannot_read(&path, &error));
+                self.say(&path, &words, true);
+                Ended::NotWatched
+            }
+        }
+    }
+
+    async fn by_trigger(&self, file: File) -> Ended {
+        let interest = Interest::PRIORITY.add(Interest::ERROR);
+        #[expect(deprecated, reason = "its successor is unsafe; a File keeps what that asks for")]
+        let Ok(file) = AsyncFd::with_interest(file, interest) else {
+            return Ended::NotWatched;
+        };
+        let changes = self.better_place();
+        tokio::pin!(changes);
+        loop {
+            let ready = async {
+                let mut guard = file.ready(interest).await.ok()?;
+                let ready = guard.ready();
+                guard.clear_ready();
+                Some(ready)
+            };
+            tokio::select! {
+                ready = ready => match ready {
+                    Some(ready) if !ready.is_error() => {}
+                    _ => return Ended::Gone,
+                },
+                () = &mut changes => return Ended::Gone,
+            }
+            if self.tell().await.is_none() {
+                return Ended::Gone;
+            }
+        }
+    }
+
+    /// The same by the counter: the stall of a sliding window.
+    async fn by_reading(&self, file: &File) -> Ended {
+        let changes = self.better_place();
+        tokio::pin!(changes);
+        let mut window = Window::new(self.wish);
+        let mut next = Instant::now();
+        loop {
+            let Ok(total) = counter(file) else { return Ended::Gone };
+            if window.is_stall(total) && self.tell().await.is_none() {
+                return Ended::Gone;
+            }
+            next = Instant::now().max(next + READ_EVERY);
+            tokio::select! {
+                () = sleep_until(next) => {}
+                () = self.events.closed() => return Ended::Gone,
+                () = &mut changes => return Ended::Gone,
+            }
+        }
+    }
+
+    /// Ends when the file that this one stands in for may be there.
+    async fn better_place(&self) {
+        if !self.target.instead {
+            std::future::pending::<()>().await;
+        }
+        sleep(RETRY).await;
+    }
+
+    /// None when nobody listens.
+    async fn tell(&self) -> Option<()> {
+        self.events.send(Event::PressureRose(self.wish.what)).await.ok()?;
+        sleep(PAUSE).await;
+        Some(())
+    }
+
+    fn say(&mut self, path: &Path, words: &str, warning: bool) {
+        let all = format!("{} {words}", path.display());
+        if *self.said == all {
+            return;
+        }
+        let (what, path) = (self.wish.what, path.display());
+        if warning {
+            tracing::warn!(?what, %path, "{words}");
+        } else {
+            tracing::info!(?what, %path, "{words}");
+        }
+        *self.said = all;
+    }
+}
+
+/// Opens a pressure file and sets a trigger on it, which stands as long as the file is open.
+fn trigger(path: &Path, wish: Wish) -> io::Result<File> {
+    let flags = OFlag::O_NONBLOCK.bits();
+    let mut file = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(ErrorKind::InvalidInput.into());
+    }
+    // The kernel overwrites the last byte.
+    let text = format!("some {} {}\0", wish.stall.as_micros(), wish.window.as_micros());
+    let written = file.write(text.as_bytes())?;
+    if written < text.len() { Err(ErrorKind::WriteZero.into()) } else { Ok(file) }
+}
+
+/// The stall of some task since the boot.
+fn counter(file: &File) -> io::Result<Duration> {
+    let mut bytes = [0; FILE_BYTES_MAX];
+    let read = file.read_at(&mut bytes, 0)?;
+    let text = String::from_utf8_lossy(&bytes[..read]);
+    let psi = observe::psi(&text).map_err(|_| ErrorKind::InvalidData)?;
+    Ok(Duration::from_micros(psi.some.total))
+}
+
+/// The counter over the last window.
+struct Window {
+    wish: Wish,
+    reads: VecDeque<Duration>,
+}
+
+impl Window {
+    fn new(wish: Wish) -> Self {
+        Self { wish, reads: VecDeque::new() }
+    }
+
+    /// Takes a read; whether a stall begins by it. What was told is not told again.
+    fn is_stall(&mut self, total: Duration) -> bool {
+        let reads_max = (self.wish.window.as_millis() / READ_EVERY.as_millis()) as usize;
+        self.reads.push_back(total);
+        while self.reads.len() > reads_max.max(1) + 1 {
+            self.reads.pop_front();
+        }
+        let first = self.reads.front().copied().unwrap_or(total);
+        let is_stall = total.saturating_sub(first) >= self.wish.stall;
+        if is_stall {
+            self.reads.clear();
+            self.reads.push_back(total);
+        }
+        is_stall
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stall_begins_when_a_window_has_enough_of_it() {
+        let mut window = Window::new(MEMORY);
+        let mut is_stall = |ms| window.is_stall(Duration::from_millis(ms));
+        assert!(!is_stall(1_000), "what was before the start is not new");
+        assert!(!is_stall(1_019));
+        assert!(is_stall(1_020));
+        assert!(!is_stall(1_039), "what was told is not told again");
+        assert!(is_stall(1_040));
+        // A counter that goes back is another's.
+        assert!(!is_stall(5));
+    }
+
+    #[test]
+    fn a_slow_trickle_is_no_stall() {
+        let mut window = Window::new(MEMORY);
+        for read in 0..1_000 {
+            assert!(!window.is_stall(Duration::from_micros(read * 1_900)), "read {read}");
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! What lies in a directory and below it, as `du` counts it: blocks that are allocated, each file
+//! once however many names it has, and nothing of other file systems. Whoever owns the directory
+//! may change it meanwhile, and cannot lead the walk out of it: links are never followed.
+
+use std::collections::BTreeSet;
+use std::ffi::{CStr, CString};
+use std::path::Path;
+use std::time::Instant;
+
+use nix::dir::Dir;
+use nix::errno::Errno;
+use nix::fcntl::{self, AtFlags, OFlag};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat};
+
+/// Open directories at once; what lies deeper is not counted.
+const DEPTH_MAX: usize = 64;
+/// Entries between two looks at the clock.
+const ENTRIES_PER_LOOK: u64 = 32;
+/// A directory itself, not what a link points to.
+const DIRECTORY: OFlag =
+    OFlag::O_DIRECTORY.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC).union(OFlag::O_NONBLOCK);
+/// A block of `st_blocks`, whatever the file system's own are.
+const BLOCK_BYTES: u64 = 512;
+
+/// How long a walk may go on.
+#[derive(Clone, Copy, Debug)]
+pub struct Budget {
+    /// Until when.
+    pub until: Instant,
+    /// How many entries it may still look at.
+    pub entries: u64,
+}
+
+/// What a walk has found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Allocated bytes.
+    pub bytes: u64,
+    /// Files, directories and the rest.
+    pub inodes: u64,
+    /// Whether something was left out: then it is at least as much.
+    pub cut_short: bool,
+}
+
+impl Tally {
+    /// Both together.
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            bytes: self.bytes.saturating_add(other.bytes),
+            inodes: self.inodes.saturating_add(other.inodes),
+            cut_short: self.cut_short || other.cut_short,
+        }
+    }
+}
+
+/// A directory that is being walked.
+struct Level {
+    dir: Dir,
+    /// Its directories that are still to be walked.
+    below: Vec<CString>,
+}
+
+struct Walk<'a> {
+    budget: &'a mut Budget,
+    device: u64,
+    tally: Tally,
+    /// Files of several names, by inode.
+    seen: BTreeSet<u64>,
+}
+
+/// The device that a path lies on.
+pub(super) fn device(path: &Path) -> Result<u64, Errno> {
+    Ok(fstat(open(path)?)?.st_dev)
+}
+
+/// Counts a directory and all below it, as far as the budget goes.
+pub(super) fn walk(path: &Path, budget: &mut Budget) -> Result<Tally, Errno> {
+    let dir = open(path)?;
+    let stat = fstat(&dir)?;
+    let mut walk =
+        Walk { budget, device: stat.st_dev, tally: Tally::default(), seen: BTreeSet::new() };
+    walk.count(&stat);
+    let mut levels = vec![walk.enter(dir)?];
+    while let Some(level) = levels.last_mut() {
+        let Some(name) = level.below.pop() else {
+            levels.pop();
+            continue;
+        };
+        if walk.is_over() || levels.len() >= DEPTH_MAX {
+            walk.tally.cut_short = true;
+            continue;
+        }
+        let level = levels.last_mut().expect("the loop's condition must hold");
+        match walk.go_down(&level.dir, &name) {
+            Ok(level) => levels.extend(level),
+            Err(_) => walk.tally.cut_short = true,
+        }
+    }
+    Ok(walk.tally)
+}
+
+fn open(path: &Path) -> Result<Dir, Errno> {
+    Dir::open(path, DIRECTORY, Mode::empty())
+}
+
+impl Walk<'_> {
+    /// Enters one of a directory's directories; none if it has gone, or is no longer what it was.
+    fn go_down(&mut self, dir: &Dir, name: &CStr) -> Result<Option<Level>, Errno> {
+        match Dir::openat(dir, name, DIRECTORY, Mode::empty()) {
+            Ok(dir) if fstat(&dir)?.st_dev == self.device => self.enter(dir).map(Some),
+            Ok(_) | Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Counts what lies in a directory, and gives its directories.
+    fn enter(&mut self, mut dir: Dir) -> Result<Level, Errno> {
+        let lies_in = fcntl::openat(&dir, c".", DIRECTORY, Mode::empty())?;
+        let mut below = Vec::new();
+        for (position, entry) in dir.iter().enumerate() {
+            let is_look = position as u64 % ENTRIES_PER_LOOK == ENTRIES_PER_LOOK - 1;
+            if self.budget.entries == 0 || (is_look && self.is_over()) {
+                self.tally.cut_short = true;
+                break;
+            }
+            self.budget.entries -= 1;
+            let name = entry?;
+            let name = name.file_name();
+            if matches!(name.to_bytes(), b"." | b"..") {
+                continue;
+            }
+            // What is gone by now counts as never there.
+            let Ok(stat) = fstatat(&lies_in, name, AtFlags::AT_SYMLINK_NOFOLLOW) else { continue };
+            if stat.st_dev != self.device {
+                continue;
+            }
+            self.count(&stat);
+            if kind(&stat) == SFlag::S_IFDIR {
+                below.push(name.to_owned());
+            }
+        }
+        Ok(Level { dir, below })
+    }
+
+    fn count(&mut self, stat: &FileStat) {
+        let several = kind(stat) != SFlag::S_IFDIR && stat.st_nlink > 1;
+        if several && !self.seen.insert(stat.st_ino) {
+            return;
+        }
+        let blocks = u64::try_from(stat.st_blocks).unwrap_or(0);
+        self.tally.bytes = self.tally.bytes.saturating_add(blocks.saturating_mul(BLOCK_BYTES));
+        self.tally.inodes = self.tally.inodes.saturating_add(1);
+    }
+
+    fn is_over(&self) -> bool {
+        self.budget.entries == 0 || Instant::now() >= self.budget.until
+    }
+}
+
+fn kind(stat: &FileStat) -> SFlag {
+    SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT
+}
