@@ -13,7 +13,7 @@ use super::marks::record;
 use super::outbox::Task;
 use crate::ending::attempt::{Attempt, Pace, Verdict, WAIT_MAX_HASTE, salt, verdict};
 use crate::ending::patches;
-use crate::pod::{PodUid, PodView};
+use crate::pod::{Disruption, PodUid, PodView};
 use crate::protocol::action::{Action, PodRef, Purpose};
 use crate::protocol::journal::{Intent, Record};
 
@@ -142,7 +142,9 @@ impl Agent {
             .iter()
             .filter(lives)
             .filter_map(|pod| {
-                let at = pod.disruption.as_ref()?.since?;
+                // Those of pressure are of no run. (`eviction/stale.rs`)
+                let ours = |disruption: &&Disruption| !patches::is_of_pressure(disruption);
+                let at = pod.disruption.as_ref().filter(ours)?.since?;
                 stands(pod, at).then(|| (super::marks::reference(pod), at))
             })
             .collect();

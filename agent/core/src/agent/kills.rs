@@ -20,8 +20,8 @@ use crate::protocol::journal::{Intent, Record};
 use crate::shutdown::budget::Step;
 use crate::shutdown::plan::{KillPlan, Stage};
 
-const DELETE: &str = "delete pods";
-const PATCH_PODS: &str = "patch pods";
+pub(super) const DELETE: &str = "delete pods";
+pub(super) const PATCH_PODS: &str = "patch pods";
 
 /// A band, or several together, under way.
 #[derive(Debug)]

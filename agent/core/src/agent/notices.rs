@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use super::Agent;
 use super::outbox::Task;
 use super::run::Run;
+use crate::pressure::message::REASON_EVICTED;
 use crate::protocol::action::{Action, Notice, PodRef};
 
 /// The reasons of all events, with what each means; `agent/README.md` has the same table.
@@ -26,6 +27,11 @@ pub const REASONS: &[(&str, &str)] = &[
     (OOM_KILLED, "The kernel killed a container for want of memory; whose limit it was."),
     (CHILD_OOM_KILLED, "The kernel killed a child in a container for want of memory; it lives on."),
     (OOMD_KILLED, "systemd-oomd killed the pod's cgroup, or that of one of its containers; why."),
+    (EVICTED, "The node was low on a resource, or the pod exceeded its limit; the agent ends it."),
+    (WOULD_EVICT, "The pod would be evicted, if the agent were told to act; why."),
+    (EVICTION_FAILED, "The pod was to be evicted, and could not be; it lives on."),
+    (AT_MEMORY_LIMIT, "The pod waits for memory at its own limit; the node has enough."),
+    (PRESSURE_OVERLAP, "A threshold of the agent is not above the kubelet's: it only observes."),
 ];
 
 pub(super) const BEGUN: &str = "CompanionShutdown";
@@ -45,6 +51,11 @@ pub(super) const WOULD_FAIL: &str = "CompanionWouldFail";
 pub(super) const OOM_KILLED: &str = "CompanionOOMKilled";
 pub(super) const CHILD_OOM_KILLED: &str = "CompanionChildOOMKilled";
 pub(super) const OOMD_KILLED: &str = "CompanionOomdKilled";
+pub(super) const EVICTED: &str = REASON_EVICTED;
+pub(super) const WOULD_EVICT: &str = "CompanionWouldEvict";
+pub(super) const EVICTION_FAILED: &str = "CompanionEvictionFailed";
+pub(super) const AT_MEMORY_LIMIT: &str = "CompanionAtMemoryLimit";
+pub(super) const PRESSURE_OVERLAP: &str = "CompanionPressureOverlap";
 
 /// Events at once; they share the connection with what matters more.
 const AT_ONCE: usize = 4;
@@ -79,6 +90,11 @@ impl Agent {
         let annotations = Vec::new();
         let pod = Some(pod);
         self.notices.push(Notice { pod, warning: true, reason, message, annotations });
+    }
+
+    /// Tells what has more to it than a text.
+    pub(super) fn tell_all(&mut self, notice: Notice) {
+        self.notices.push(notice);
     }
 
     /// Sends events while nothing else waits for the connection.

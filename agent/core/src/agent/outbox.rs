@@ -77,12 +77,12 @@ impl Task {
             Announce, Cause, Clear, End, Evict, Fail, Mark, NodeCondition, Read, StuckFail, Taint,
             Tell,
         };
-        match self {
-            Announce | Taint | Mark(_) | Read(_) | End(_) | Fail(_) | Clear(_) | Tell => true,
-            Cause(_) | NodeCondition(_) | StuckFail(_) => true,
-            Evict(step, _) => !matches!(step, EvictStep::Stop | EvictStep::Inspect),
-            _ => false,
+        if let Evict(step, _) = self {
+            return !matches!(step, EvictStep::Stop | EvictStep::Inspect);
         }
+        let of_node = matches!(self, Announce | Taint | NodeCondition(_) | Tell);
+        let of_pod = matches!(self, Mark(_) | Read(_) | End(_) | Fail(_) | Clear(_));
+        of_node || of_pod || matches!(self, Cause(_) | StuckFail(_))
     }
 }
 

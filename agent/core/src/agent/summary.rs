@@ -58,7 +58,8 @@ impl Agent {
             return run.is_released() && (!open || tried);
         }
         let unlocked = !self.logind.may_hold();
-        unlocked && (self.clears.len() == 0 && self.node.is_settled() || tried)
+        let settled = self.clears.len() == 0 && !self.evictions.is_ending_pods();
+        unlocked && (settled && self.node.is_settled() || tried)
     }
 }
 

@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::pod::{Disruption, PodView, TERMINATION_BY_KUBELET};
+use crate::pressure::message::{MESSAGE_START, REASON_EVICTED};
 
 /// The message of a pod that a shutdown ends: the kubelet's own, so that its later write of the
 /// same changes nothing. (SD16, §9.3)
@@ -34,6 +35,34 @@ pub fn mark(pod: &PodView, at: Timestamp) -> Value {
 /// `DisruptionTarget=True` for a pod whose node has gone down without notice, and is back. (W5)
 pub fn lost(pod: &PodView, at: Timestamp) -> Value {
     condition(pod, at, LOST_MESSAGE)
+}
+
+/// `DisruptionTarget=True` for a pod that the node's pressure ends. (EV13)
+pub fn pressed(pod: &PodView, at: Timestamp, message: &str) -> Value {
+    condition(pod, at, message)
+}
+
+/// `phase=Failed` for a pod that pressure or its own limit of local storage has ended, with the
+/// annotation that makes a live kubelet take it over at once. Only for a pod all of whose
+/// containers have exited. (§2.8, §2.9, §7.6)
+///
+/// Of a condition it says nothing: that of a shortage was set before the end, and a limit of the
+/// pod's own is no disruption.
+pub fn evicted(pod: &PodView, at: Timestamp, message: &str) -> Value {
+    json!({
+        "metadata": {
+            "uid": pod.uid,
+            "resourceVersion": pod.resource_version,
+            "annotations": {TERMINATED_AT: seconds(at)},
+        },
+        "status": {
+            "phase": "Failed",
+            "reason": REASON_EVICTED,
+            "message": message,
+            "observedGeneration": pod.generation,
+            "conditions": not_ready(at),
+        },
+    })
 }
 
 fn condition(pod: &PodView, at: Timestamp, message: &str) -> Value {
@@ -163,8 +192,13 @@ pub fn oom_killed(pod: &PodView, told: &OomKilled<'_>) -> Value {
 pub fn is_ours(disruption: &Disruption, at: Timestamp) -> bool {
     disruption.stands
         && disruption.reason == TERMINATION_BY_KUBELET
-        && disruption.message == SHUTDOWN_MESSAGE
+        && (disruption.message == SHUTDOWN_MESSAGE || is_of_pressure(disruption))
         && disruption.since.is_some_and(|since| since.as_second() == at.as_second())
+}
+
+/// Whether a `DisruptionTarget` says that the node was short of something. (EV13)
+pub fn is_of_pressure(disruption: &Disruption) -> bool {
+    disruption.message.starts_with(MESSAGE_START)
 }
 
 fn disruption(pod: &PodView, at: Timestamp, message: &str) -> Value {
@@ -309,6 +343,30 @@ mod tests {
         for other in [later, evicted, cleared] {
             assert!(!is_ours(&other, at()), "{other:?}");
         }
+    }
+
+    #[test]
+    fn a_mark_of_pressure_is_ours_too_and_evicted_says_nothing_of_conditions() {
+        // EV13, §2.8
+        let message = "The node was low on resource: memory. ";
+        let body = pressed(&view(), at(), message);
+        let condition = &body["status"]["conditions"][0];
+        assert_eq!(condition["reason"], "TerminationByKubelet");
+        assert_eq!(condition["message"], message);
+        let marked = Disruption {
+            stands: true,
+            reason: TERMINATION_BY_KUBELET.into(),
+            message: message.into(),
+            since: "2026-11-21T14:05:06Z".parse().ok(),
+        };
+        assert!(is_ours(&marked, at()) && is_of_pressure(&marked));
+        let body = format!(
+            r#"{{"metadata":{{"uid":"uid-a","resourceVersion":"4711",
+            "annotations":{{"{TERMINATED_AT}":"2026-11-21T14:05:06Z"}}}},
+            "status":{{"phase":"Failed","reason":"Evicted","message":"why. ",
+            "observedGeneration":3,"conditions":[{NOT_READY}]}}}}"#
+        );
+        assert_eq!(evicted(&view(), at(), "why. "), expected(&body));
     }
 
     #[test]

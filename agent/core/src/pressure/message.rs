@@ -8,6 +8,9 @@ use crate::quantity::Quantity;
 /// `status.reason` of such a pod, and its event's reason.
 pub const REASON_EVICTED: &str = "Evicted";
 
+/// How the message of a shortage begins.
+pub const MESSAGE_START: &str = "The node was low on resource: ";
+
 /// What is said of one victim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Told {
@@ -36,7 +39,7 @@ impl Shortage {
 
 /// What is said of a victim; `pod` is none where there are no figures of it. (EV14)
 pub fn told(signal: Signal, shortage: impl Into<Option<Shortage>>, pod: Option<&PodUsage>) -> Told {
-    let mut message = format!("The node was low on resource: {}. ", signal.resource());
+    let mut message = format!("{MESSAGE_START}{}. ", signal.resource());
     if let Some(shortage) = shortage.into() {
         message += &shortage.told(signal);
     }

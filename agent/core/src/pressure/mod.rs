@@ -3,6 +3,7 @@
 
 pub mod message;
 pub mod observe;
+pub mod overlap;
 pub mod rank;
 pub mod signal;
 pub mod stall;

@@ -99,6 +99,37 @@ pub fn judge(before: &StallSample, after: &StallSample, wishes: StallWishes) -> 
     Stall::OwnLimits(limited.into_iter().map(|pod| pod.uid.clone()).collect())
 }
 
+/// With swap, memory is not at its end before swap is: what of it is free counts as available.
+pub fn with_swap(mut sample: StallSample, swap: Option<Observation>) -> StallSample {
+    if let Some(swap) = swap {
+        let memory = &mut sample.available;
+        memory.available = memory.available.saturating_add(swap.available);
+        memory.capacity = memory.capacity.saturating_add(swap.capacity);
+    }
+    sample
+}
+
+/// ms of each second in which all tasks of the pods waited for memory between two samples.
+pub fn rate(before: &StallSample, after: &StallSample) -> u64 {
+    full_rate(&before.all_pods, &after.all_pods, after.at.saturating_sub(before.at))
+}
+
+/// ms of each second in which all tasks waited for disks, over 10 s.
+pub fn io_rate(io: &Psi) -> u64 {
+    let percent = io.full.avg10;
+    // What is no share of a time is none.
+    if !(0.0..=100.0).contains(&percent) {
+        return 0;
+    }
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    let rate = (percent * 10.0).round() as u64;
+    rate
+}
+
+/// From this on the node stalls for its disks: half of the time, since disks that are busy are
+/// nothing unusual.
+pub const IO_FULL_MS_PER_SECOND: u64 = 500;
+
 impl PodStall {
     fn is_at_limit(&self) -> bool {
         self.limit.is_some_and(|(current, max)| {
@@ -181,6 +212,30 @@ mod tests {
         for (row, (judged, expected)) in table.into_iter().enumerate() {
             assert_eq!(judged, expected, "row {row}");
         }
+    }
+
+    #[test]
+    fn free_swap_counts_as_memory_where_there_is_swap() {
+        let judged = |swap| {
+            let samples = [(1_000, 0), (1_500, 250)]
+                .map(|(at, full)| with_swap(sample(at, full, 5 * GI, &[]), swap));
+            judge(&samples[0], &samples[1], StallWishes::default())
+        };
+        let swap = |available, capacity| Some(Observation { available, capacity });
+        assert_eq!(judged(None), node(500, 5));
+        assert_eq!(judged(swap(0, 0)), node(500, 5));
+        assert_eq!(judged(swap(0, 100 * GI)), node(500, 5));
+        assert_eq!(judged(swap(50 * GI, 100 * GI)), Stall::None);
+    }
+
+    #[test]
+    fn the_share_of_time_for_disks_is_any_number_without_a_panic() {
+        let io = |avg10| {
+            let stall = observe::Stall { avg10, avg60: 0.0, total: 0 };
+            io_rate(&Psi { some: stall, full: stall })
+        };
+        let rates = [0.0, 49.99, 100.0, -1.0, 1e300, f64::NAN].map(io);
+        assert_eq!(rates, [0, 500, 1_000, 0, 0, 0]);
     }
 
     #[test]

@@ -248,7 +248,8 @@ fn entries<'a>(
     list.into_iter().flat_map(|list| list.split(',')).map(entry).collect()
 }
 
-fn limit(value: &str) -> Option<Limit> {
+/// An amount, or a percentage from 0% to 100%.
+pub(super) fn limit(value: &str) -> Option<Limit> {
     let Some(percentage) = value.strip_suffix('%') else {
         return value.parse().ok().map(Limit::Amount);
     };

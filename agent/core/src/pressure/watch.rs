@@ -2,6 +2,7 @@
 //! last victim, one victim at a time. (spec/node-agent.md §2.4, §2.7)
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -45,12 +46,16 @@ pub type Measurements = BTreeMap<Signal, Measured>;
 /// A shortage that a pod has to end for.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Cause {
-    /// The threshold.
-    pub threshold: Threshold,
+    /// What is short.
+    pub signal: Signal,
+    /// The threshold that was crossed; of a stall the one that would be crossed first, if any.
+    pub threshold: Option<Threshold>,
     /// The threshold in units.
-    pub limit: u64,
+    pub limit: Option<u64>,
     /// What was left.
     pub available: u64,
+    /// Pods wait for it: ms of each second.
+    pub stalled: Option<u64>,
 }
 
 /// What follows from the measurements.
@@ -84,9 +89,15 @@ struct Victim {
 }
 
 impl Cause {
-    /// For the message.
-    pub fn shortage(&self) -> Shortage {
-        Shortage { threshold: self.limit, available: self.available }
+    /// For the message; none where there is no threshold.
+    pub fn shortage(&self) -> Option<Shortage> {
+        Some(Shortage { threshold: self.limit?, available: self.available })
+    }
+
+    /// Whether there is no time: a hard threshold is crossed, or pods wait already.
+    pub fn is_hard(&self) -> bool {
+        let soft = self.threshold.is_some_and(|threshold| threshold.grace.is_some());
+        self.stalled.is_some() || !soft
     }
 
     /// The time between SIGTERM and SIGKILL of a victim whose own is this. (§2.7)
@@ -94,11 +105,23 @@ impl Cause {
     /// DIVERGES(upstream): where no maximum is given a soft threshold leaves the pod its own
     /// grace; the reference's default of 0 makes it 1 s, against its own documentation.
     pub fn grace_seconds(&self, own: Option<u32>, soft_max: Option<u32>) -> u32 {
-        if self.threshold.grace.is_none() {
+        if self.is_hard() {
             return HARD_GRACE_SECONDS;
         }
         let own = own.unwrap_or(30);
         soft_max.map_or(own, |max| own.min(max)).max(1)
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let available = self.signal.quantity(self.available);
+        match (self.stalled, self.threshold) {
+            (Some(ms), _) => write!(formatter, "pods wait for memory {ms} ms of each second")?,
+            (None, Some(threshold)) => write!(formatter, "{threshold}")?,
+            (None, None) => write!(formatter, "{}", self.signal)?,
+        }
+        write!(formatter, ", {available} left")
     }
 }
 
@@ -126,13 +149,13 @@ impl Watch {
 
     /// A pod was chosen to end for the cause, with this grace.
     pub fn victim_chosen(&mut self, uid: PodUid, cause: &Cause, grace_seconds: u32, now: Duration) {
-        let hard = cause.threshold.grace.is_none();
+        let hard = cause.is_hard();
         let wait = if hard {
             HARD_WAIT_MAX
         } else {
             SOFT_WAIT_MAX.saturating_add(Duration::from_secs(u64::from(grace_seconds)))
         };
-        self.acted_on.insert(cause.threshold.signal, now);
+        self.acted_on.insert(cause.signal, now);
         self.victims.push(Victim { uid, hard, waited_for_until: now.saturating_add(wait) });
     }
 
@@ -144,6 +167,38 @@ impl Watch {
             // What it held is given back only after its end.
             self.acted_on.values_mut().for_each(|at| *at = now);
         }
+    }
+
+    /// All tasks of pods wait for memory so many ms of each second: a shortage before a threshold
+    /// says so. The threshold that is told is the one that applies, which need not be crossed.
+    /// (§2.11, EV13)
+    pub fn stalled(&mut self, full_ms: u64, memory: &Measured, now: Duration) -> Option<Cause> {
+        let signal = Signal::MemoryAvailable;
+        self.forget_stubborn(now);
+        let new = self.acted_on.get(&signal).is_none_or(|at| memory.at > *at);
+        if !new || self.is_held_up(true) {
+            return None;
+        }
+        let mut thresholds = self.wishes.thresholds.iter();
+        let threshold = thresholds.find(|threshold| threshold.signal == signal).copied();
+        let Observation { available, capacity } = memory.observation;
+        Some(Cause {
+            signal,
+            threshold,
+            limit: threshold.map(|threshold| threshold.limit.units(capacity)),
+            available,
+            stalled: Some(full_ms),
+        })
+    }
+
+    /// The thresholds that are crossed, or were and are not over yet.
+    pub fn crossed_now(&self) -> impl Iterator<Item = &Threshold> {
+        self.crossed_since.keys().map(|position| &self.wishes.thresholds[*position])
+    }
+
+    /// What is wished for.
+    pub fn wishes(&self) -> &Wishes {
+        &self.wishes
     }
 
     /// Thresholds crossed now, or crossed before and not yet over by the minimum reclaim. A
@@ -173,16 +228,22 @@ impl Watch {
     }
 
     fn cause(&mut self, measured: &Measurements, now: Duration) -> Option<Cause> {
-        self.victims.retain(|victim| victim.waited_for_until > now);
+        self.forget_stubborn(now);
         let mut due = self.crossed_since.iter().filter_map(|(position, since)| {
             let threshold = self.wishes.thresholds[*position];
             let lasted = now.saturating_sub(*since);
             let is_due = threshold.grace.is_none_or(|grace| lasted >= grace);
             let measured = measured.get(&threshold.signal)?;
             let is_new = self.acted_on.get(&threshold.signal).is_none_or(|at| measured.at > *at);
-            (is_due && is_new && !self.is_held_up(&threshold)).then(|| {
+            (is_due && is_new && !self.is_held_up(threshold.grace.is_none())).then(|| {
                 let Observation { available, capacity } = measured.observation;
-                Cause { threshold, limit: threshold.limit.units(capacity), available }
+                Cause {
+                    signal: threshold.signal,
+                    threshold: Some(threshold),
+                    limit: Some(threshold.limit.units(capacity)),
+                    available,
+                    stalled: None,
+                }
             })
         });
         due.next()
@@ -193,8 +254,12 @@ impl Watch {
     ///
     /// DIVERGES(upstream): the reference waits for a victim without end, in a soft eviction for
     /// the pod's whole grace, whatever runs out meanwhile.
-    fn is_held_up(&self, threshold: &Threshold) -> bool {
-        self.victims.iter().any(|victim| victim.hard || threshold.grace.is_some())
+    fn is_held_up(&self, hard: bool) -> bool {
+        self.victims.iter().any(|victim| victim.hard || !hard)
+    }
+
+    fn forget_stubborn(&mut self, now: Duration) {
+        self.victims.retain(|victim| victim.waited_for_until > now);
     }
 }
 
@@ -233,7 +298,8 @@ mod tests {
     /// The threshold that a pod has to end for, printed.
     fn cause(watch: &mut Watch, at: u64, values: &[(Signal, u64)]) -> String {
         let verdict = watch.look(&measured(at, values), seconds(at));
-        verdict.cause.map_or_else(String::new, |cause| cause.threshold.to_string())
+        let threshold = verdict.cause.and_then(|cause| cause.threshold);
+        threshold.map_or_else(String::new, |threshold| threshold.to_string())
     }
 
     const MEMORY: Signal = Signal::MemoryAvailable;
@@ -292,12 +358,12 @@ mod tests {
         let mut watch = watch("nodefs.available<50", soft, "memory.available=0s", "");
         let both = [(MEMORY, 200), (DISK, 100)];
         let first = watch.look(&measured(0, &both), seconds(0)).cause.expect("must be one");
-        assert_eq!(first.threshold.signal, MEMORY);
+        assert_eq!(first.signal, MEMORY);
         watch.victim_chosen(PodUid("a".into()), &first, 3_600, seconds(0));
         assert_eq!(cause(&mut watch, 1, &both), "");
         let full = [(MEMORY, 200), (DISK, 49)];
         let second = watch.look(&measured(2, &full), seconds(2)).cause.expect("must be one");
-        assert_eq!(second.threshold.signal, DISK, "a hard one does not wait for a soft one");
+        assert_eq!(second.signal, DISK, "a hard one does not wait for a soft one");
         watch.victim_chosen(PodUid("b".into()), &second, 1, seconds(2));
         assert_eq!(cause(&mut watch, 11, &full), "");
         assert_eq!(cause(&mut watch, 12, &full), "nodefs.available<50", "nor for ever for another");
@@ -343,6 +409,23 @@ mod tests {
         assert_eq!(soft.grace_seconds(Some(5), Some(60)), 5);
         assert_eq!(soft.grace_seconds(Some(600), None), 600);
         assert_eq!(soft.grace_seconds(Some(0), Some(0)), 1);
-        assert_eq!((soft.shortage().threshold, soft.shortage().available), (10, 1));
+        assert_eq!(soft.shortage(), Some(Shortage { threshold: 10, available: 1 }));
+    }
+
+    #[test]
+    fn a_stall_is_a_hard_cause_and_tells_of_the_threshold_that_applies() {
+        let sample = |at| measured(at, &[(MEMORY, 500)])[&MEMORY];
+        let mut none = watch("", "", "", "");
+        let cause = none.stalled(300, &sample(1), seconds(1)).expect("must be one");
+        assert_eq!((cause.shortage(), cause.is_hard(), cause.available), (None, true, 500));
+        let mut watch = watch("", "memory.available<20%", "memory.available=1h", "");
+        let cause = watch.stalled(300, &sample(1), seconds(1)).expect("must be one");
+        assert_eq!(cause.shortage(), Some(Shortage { threshold: 200, available: 500 }));
+        assert_eq!(cause.grace_seconds(Some(600), None), 1);
+        watch.victim_chosen(PodUid("a".into()), &cause, 1, seconds(1));
+        assert_eq!(watch.stalled(300, &sample(2), seconds(2)), None, "one at a time");
+        watch.victim_ended(&PodUid("a".into()), seconds(3));
+        assert_eq!(watch.stalled(300, &sample(3), seconds(3)), None, "old figures");
+        assert!(watch.stalled(300, &sample(4), seconds(4)).is_some());
     }
 }

@@ -1,37 +1,147 @@
 //! The node's pressure: when it is looked at, what follows, and the end of a victim.
 //! (spec/node-agent.md §2, §8.4)
+//!
+//! No journal: the condition on the pod is the record. It is in the API before anything of the pod
+//! is stopped, names its reason, and an agent that finds one after a restart knows that it is of
+//! no victim any more. (`stale.rs`)
 
-use epilogue_common::outcome::{Failure, Outcome};
+mod answers;
+mod choice;
+mod conditions;
+mod looks;
+mod own_limits;
+mod stale;
+mod stalls;
+mod stance;
+mod victim;
 
-use super::outbox::EvictStep;
-use super::{Agent, Features};
-use crate::pod::PodUid;
-use crate::protocol::event::ActionResult;
-use crate::protocol::pressure::{Figures, Measured, Resource, Stalling};
+use std::collections::BTreeMap;
+
+use super::{Agent, Features, VictimStatus};
+use crate::pod::{PodUid, PodView};
+use crate::pressure::signal::Signal;
+use crate::pressure::usage::DiskLayout;
+use crate::pressure::watch::{Cause, Measurements, Watch};
+
+use choice::Choices;
+use conditions::NodeConditions;
+use looks::Looks;
+use own_limits::OwnLimits;
+use stale::Stale;
+use stalls::Stalls;
+use stance::Overlaps;
+use victim::Victim;
 
 /// What is known of the node's pressure, and the victims under way.
 #[derive(Debug)]
-pub(super) struct Evictions {}
+pub(super) struct Evictions {
+    watch: Watch,
+    looks: Looks,
+    stalls: Stalls,
+    conditions: NodeConditions,
+    overlaps: Overlaps,
+    choices: Choices,
+    own_limits: OwnLimits,
+    stale: Stale,
+    /// What was measured last.
+    signals: Measurements,
+    layout: Option<DiskLayout>,
+    /// What the last look asks a victim for: a threshold that is crossed.
+    crossed: Option<Cause>,
+    /// The same, of a stall that was seen twice.
+    stalled: Option<Cause>,
+    victims: BTreeMap<PodUid, Victim>,
+    /// A shutdown went on at the last decision.
+    stood_still: bool,
+}
 
 impl Evictions {
-    pub(super) fn new(_features: &Features) -> Self {
-        Self {}
+    pub(super) fn new(features: &Features) -> Self {
+        Self {
+            watch: Watch::new(features.wishes.clone()),
+            looks: Looks::default(),
+            stalls: Stalls::default(),
+            conditions: NodeConditions::default(),
+            overlaps: Overlaps::default(),
+            choices: Choices::default(),
+            own_limits: OwnLimits::default(),
+            stale: Stale::default(),
+            signals: Measurements::new(),
+            layout: None,
+            crossed: None,
+            stalled: None,
+            victims: BTreeMap::new(),
+            stood_still: false,
+        }
     }
 
-    pub(super) fn pod_gone(&mut self, _uid: &PodUid) {}
+    pub(super) fn pod_gone(&mut self, uid: &PodUid) {
+        self.choices.pod_gone(uid);
+        self.stalls.pod_gone(uid);
+        self.stale.pod_gone(uid);
+    }
+
+    /// Whether a pod is between its condemnation and its end.
+    pub(super) fn is_ending_pods(&self) -> bool {
+        !self.victims.is_empty()
+    }
+
+    /// What a pod has to end for now, if anything: of memory before the rest, and a threshold that
+    /// has no time before a stall. (§2.4, step 14)
+    fn cause(&self) -> Option<Cause> {
+        let memory = |cause: &Cause| cause.signal.resource() == "memory";
+        match (self.crossed, self.stalled) {
+            (Some(crossed), Some(_)) if memory(&crossed) && crossed.is_hard() => Some(crossed),
+            (_, Some(stalled)) => Some(stalled),
+            (crossed, None) => crossed,
+        }
+    }
+
+    /// What was known led to a decision, or is of before an end: the next look tells what is left.
+    fn forget_causes(&mut self) {
+        self.crossed = None;
+        self.stalled = None;
+    }
+
+    fn capacity(&self, signal: Signal) -> Option<u64> {
+        self.signals.get(&signal).map(|measured| measured.observation.capacity)
+    }
+}
+
+/// Whether the pod takes part in what the node is short of.
+fn is_active(pod: &PodView) -> bool {
+    !pod.is_terminal()
 }
 
 impl Agent {
-    pub(super) fn pressure_rose(&mut self, _what: Stalling) {}
-
     /// Goes on with measuring, choosing and ending.
-    pub(super) fn evict_on(&mut self) {}
+    pub(super) fn evict_on(&mut self) {
+        if self.stands_still() {
+            self.evictions.stood_still = true;
+            self.show_stance();
+            return;
+        }
+        if std::mem::take(&mut self.evictions.stood_still) {
+            self.take_up_victims();
+        }
+        self.show_stance();
+        self.clear_stale();
+        self.show_conditions();
+        self.look_on();
+        self.limits_on();
+        self.choose_on();
+        self.victims_on();
+        self.show_victims();
+    }
 
-    pub(super) fn measured(&mut self, _measured: Measured) {}
-
-    pub(super) fn pods_measured(&mut self, _of: Resource, _figures: Result<Figures, Failure>) {}
-
-    pub(super) fn node_condition_set(&mut self, _kind: &'static str, _result: &Outcome<()>) {}
-
-    pub(super) fn evict_result(&mut self, _step: EvictStep, _uid: &PodUid, _result: ActionResult) {}
+    fn show_victims(&mut self) {
+        let shown = |victim: &Victim| VictimStatus {
+            uid: victim.ending.pod.uid.clone(),
+            namespace: victim.ending.pod.namespace.clone(),
+            name: victim.ending.pod.name.clone(),
+            signal: victim.signal,
+            since: victim.chosen_at,
+        };
+        self.status.pressure.victims = self.evictions.victims.values().map(shown).collect();
+    }
 }

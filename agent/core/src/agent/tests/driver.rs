@@ -21,6 +21,8 @@ use crate::shutdown::bands::BandFlags;
 use crate::shutdown::budget::Budget;
 use crate::shutdown::candidates::BarePods;
 
+use super::scarcity::Scarcity;
+
 pub(crate) fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
@@ -94,6 +96,8 @@ pub(crate) struct World {
     pub(crate) told: Vec<(&'static str, String)>,
     /// Phases that were written while a container ran; ends before their marks.
     pub(crate) lies: Vec<String>,
+    /// What is measured of the node and its pods, and what was told.
+    pub(crate) scarcity: Scarcity,
     zero: Duration,
     version: u64,
     shown: u64,
@@ -101,7 +105,7 @@ pub(crate) struct World {
     pub(crate) dies_after: Option<(usize, bool)>,
 }
 
-fn wall(now: Duration) -> Timestamp {
+pub(crate) fn wall(now: Duration) -> Timestamp {
     let start: Timestamp = "2026-11-21T14:00:00Z".parse().expect("must be a time");
     start + SignedDuration::try_from(now).expect("must be short")
 }
@@ -126,6 +130,7 @@ impl World {
             said: Vec::new(),
             told: Vec::new(),
             lies: Vec::new(),
+            scarcity: Scarcity::default(),
             zero: now,
             version: 100,
             shown: 100,
@@ -248,7 +253,11 @@ impl World {
             }
             let name = printed(&action);
             self.watch(&action);
-            if !matches!(action, Action::Journal(_) | Action::CloseJournal | Action::Tell(_)) {
+            self.scarcity.note(&action, self.now);
+            if !matches!(
+                action,
+                Action::Journal(_) | Action::CloseJournal | Action::Tell(_) | Action::Measure
+            ) {
                 let at = self.now.saturating_sub(self.zero);
                 self.log.push(format!("{} {name}", at.as_millis()));
             }
@@ -278,6 +287,7 @@ impl World {
                 .pods
                 .get(&pod.name)
                 .is_none_or(|pod| pod.is_disrupted() || pod.is_terminating() || pod.is_terminal());
+            let known = known || self.scarcity.beyond_limits.contains(&pod.name);
             if !known && !self.log.iter().any(|line| line.ends_with(&marked)) {
                 self.lies.push(format!("deleted without a mark: {}", pod.name));
             }
@@ -295,6 +305,8 @@ impl World {
                 | Action::CloseJournal
                 | Action::StopPod { .. }
                 | Action::InspectPod(_)
+                | Action::Measure
+                | Action::MeasurePods { .. }
         );
         let mut keys = vec![name.to_owned(), format!("{kind} *")];
         if api {
@@ -453,7 +465,7 @@ impl World {
                 let code = if ended { Some(143) } else { None };
                 ActionResult::Runtime(Ok(state.unwrap_or_else(|| runtime(&[code]))))
             }
-            _ => ActionResult::Done(Ok(())),
+            _ => self.scarcity.carry_out(action, self.now),
         }
     }
 

@@ -1,0 +1,202 @@
+//! What the API and the runtime answer about a victim.
+
+use epilogue_common::outcome::{Failure, FailureKind, Outcome};
+
+use super::super::Agent;
+use super::super::kills::{DELETE, PATCH_PODS};
+use super::super::marks::PATCH_STATUS;
+use super::super::outbox::EvictStep;
+use super::super::results;
+use crate::ending::attempt::{Attempt, Verdict, verdict};
+use crate::ending::progress::{Way, would_succeed};
+use crate::pod::{PodUid, PodView};
+use crate::protocol::action::Purpose;
+use crate::protocol::event::{ActionResult, RuntimeState};
+
+impl Agent {
+    pub(in super::super) fn evict_result(
+        &mut self,
+        step: EvictStep,
+        uid: &PodUid,
+        result: ActionResult,
+    ) {
+        match step {
+            EvictStep::Mark => self.victim_marked(uid, &results::done(result)),
+            EvictStep::Read => self.victim_read(uid, &results::pod(result)),
+            EvictStep::End => self.victim_deleted(uid, &results::done(result)),
+            EvictStep::Stop => self.victim_stopped(uid, results::runtime(result)),
+            EvictStep::Inspect => self.victim_inspected(uid, results::runtime(result)),
+            EvictStep::Fail => self.victim_failed(uid, &results::done(result)),
+        }
+    }
+
+    fn victim_marked(&mut self, uid: &PodUid, result: &Outcome<()>) {
+        self.count_patch(Purpose::Mark, result);
+        self.forbidden_by(result, PATCH_STATUS);
+        let now = self.clock.monotonic();
+        let Some(victim) = self.evictions.victims.get_mut(uid) else { return };
+        let pace = victim.pace();
+        let mark = &mut victim.ending.mark;
+        let Err(failure) = result else {
+            mark.done();
+            return;
+        };
+        match verdict(failure) {
+            Verdict::Gone => victim.gone = true,
+            // An attempt without an answer may have been carried out: the next look tells.
+            Verdict::ReadAgain | Verdict::Retry => {
+                mark.failed(now, pace, Some(failure));
+                victim.ending.read.want_again();
+            }
+            Verdict::Skip | Verdict::StopVerb => mark.give_up(),
+        }
+    }
+
+    fn victim_read(&mut self, uid: &PodUid, result: &Outcome<Option<Box<PodView>>>) {
+        let now = self.clock.monotonic();
+        if let Ok(Some(pod)) = result {
+            self.pods.observe((**pod).clone());
+        }
+        let Some(victim) = self.evictions.victims.get_mut(uid) else { return };
+        let pace = victim.pace();
+        let read = &mut victim.ending.read;
+        match result {
+            Ok(Some(_)) => read.done(),
+            Ok(None) => victim.gone = true,
+            Err(failure) => match verdict(failure) {
+                Verdict::Gone => victim.gone = true,
+                Verdict::Skip | Verdict::StopVerb => read.give_up(),
+                Verdict::ReadAgain | Verdict::Retry => read.failed(now, pace, Some(failure)),
+            },
+        }
+    }
+
+    fn victim_deleted(&mut self, uid: &PodUid, result: &Outcome<()>) {
+        match result {
+            Ok(()) => self.status.deletions.done += 1,
+            Err(_) => self.status.deletions.failed += 1,
+        }
+        let now = self.clock.monotonic();
+        let Some(victim) = self.evictions.victims.get_mut(uid) else { return };
+        let pace = victim.pace();
+        let verb = if victim.ending.way == Way::Deadline { PATCH_PODS } else { DELETE };
+        let end = &mut victim.ending.end;
+        match result {
+            Ok(()) => end.done(),
+            Err(failure) => match verdict(failure) {
+                // A conflict is the UID's: the pod that was meant is gone. (§9.6)
+                Verdict::Gone | Verdict::ReadAgain => victim.gone = true,
+                Verdict::Skip | Verdict::StopVerb => end.give_up(),
+                Verdict::Retry => end.failed(now, pace, Some(failure)),
+            },
+        }
+        self.forbidden_by(result, verb);
+    }
+
+    fn victim_stopped(&mut self, uid: &PodUid, result: Result<RuntimeState, Failure>) {
+        let now = self.clock.monotonic();
+        let Some(victim) = self.evictions.victims.get_mut(uid) else { return };
+        let pace = victim.pace();
+        let ending = &mut victim.ending;
+        match result {
+            Ok(state) if state.nothing_runs() => {
+                ending.end.done();
+                self.victim_proven(uid, state);
+            }
+            Ok(_) => {
+                ending.end.failed(now, pace, None);
+                let text = "it runs on after its stop; it is stopped again";
+                self.outbox.say(true, Some(&ending.pod), text);
+            }
+            Err(failure) => {
+                if is_final(&failure) {
+                    ending.end.give_up();
+                } else {
+                    ending.end.failed(now, pace, Some(&failure));
+                }
+                let text = format!("the runtime does not stop it: {failure}");
+                self.outbox.say(true, Some(&ending.pod), text);
+            }
+        }
+    }
+
+    fn victim_inspected(&mut self, uid: &PodUid, result: Result<RuntimeState, Failure>) {
+        let now = self.clock.monotonic();
+        let Some(victim) = self.evictions.victims.get_mut(uid) else { return };
+        let pace = victim.pace();
+        let ending = &mut victim.ending;
+        match result {
+            Ok(state) if state.nothing_runs() => {
+                ending.inspect.done();
+                self.victim_proven(uid, state);
+            }
+            // Somebody has started it again: its stop was none.
+            Ok(_) => {
+                ending.inspect.done();
+                ending.fail.drop_it();
+                ending.end = Attempt::done_before();
+                ending.end.want_again();
+            }
+            Err(failure) => ending.inspect.failed(now, pace, Some(&failure)),
+        }
+    }
+
+    /// Nothing of the victim runs: is `Failed` true of it?
+    fn victim_proven(&mut self, uid: &PodUid, state: RuntimeState) {
+        let now = self.clock.monotonic();
+        let (Some(victim), Some(pod)) = (self.evictions.victims.get_mut(uid), self.pods.get(uid))
+        else {
+            return;
+        };
+        let ending = &mut victim.ending;
+        if would_succeed(pod, &state) {
+            // EV16
+            ending.succeeds = true;
+            ending.fail.drop_it();
+            let text = "all its containers exited with 0; its result is left to the kubelet";
+            self.outbox.say(false, Some(&ending.pod), text);
+        } else if state.proves_end(pod.has_run) {
+            ending.fail.want();
+        } else {
+            let text = "the runtime knows nothing of it though it has run; is \
+                        --runtime-endpoint the kubelet's?";
+            victim.refused = Some(text.to_owned());
+        }
+        let ending = &mut victim.ending;
+        ending.proven_at = Some(now);
+        ending.runtime = Some(state);
+    }
+
+    fn victim_failed(&mut self, uid: &PodUid, result: &Outcome<()>) {
+        self.count_patch(Purpose::Fail, result);
+        self.forbidden_by(result, PATCH_STATUS);
+        let now = self.clock.monotonic();
+        let Some(victim) = self.evictions.victims.get_mut(uid) else { return };
+        let pace = victim.pace();
+        let ending = &mut victim.ending;
+        let Err(failure) = result else {
+            ending.fail.done();
+            return;
+        };
+        match verdict(failure) {
+            Verdict::Gone => victim.gone = true,
+            // What was proven of the runtime is of before it: looks at both come first.
+            Verdict::ReadAgain | Verdict::Retry => {
+                ending.fail.failed(now, pace, Some(failure));
+                ending.read.want_again();
+                ending.proven_at = None;
+            }
+            Verdict::Skip | Verdict::StopVerb => {
+                ending.fail.give_up();
+                let text = format!("the API refuses its phase, the kubelet reports it: {failure}");
+                self.outbox.say(true, Some(&ending.pod), text);
+            }
+        }
+    }
+}
+
+/// Whether the runtime would say the same again.
+fn is_final(failure: &Failure) -> bool {
+    use FailureKind::{Forbidden, Invalid, NotFound, Other};
+    matches!(failure.kind, Forbidden | Invalid | NotFound | Other)
+}

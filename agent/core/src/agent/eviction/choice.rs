@@ -1,0 +1,240 @@
+//! Which pod ends: what pods use is measured anew for each shortage, and the first in rank that
+//! can be ended by us is the one. (spec/node-agent.md §2.6, EV12)
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use epilogue_common::outcome::Failure;
+
+use super::super::Agent;
+use super::super::kills::{DELETE, PATCH_PODS};
+use super::super::marks::{PATCH_STATUS, reference};
+use super::super::notices::WOULD_EVICT;
+use super::super::outbox::Task;
+use super::is_active;
+use super::stance::Stance;
+use super::victim::Why;
+use crate::ending::attempt::{Attempt, Pace};
+use crate::ending::progress::Way;
+use crate::pod::{Owner, PodUid, PodView};
+use crate::pressure::message::told;
+use crate::pressure::rank::rank;
+use crate::pressure::signal::Signal;
+use crate::pressure::usage::{DiskLayout, PodUsage, is_critical};
+use crate::pressure::watch::Cause;
+use crate::protocol::action::Action;
+use crate::protocol::pressure::{Figures, Resource};
+use crate::shutdown::candidates::BarePods;
+
+/// Until what would be done about a signal is found out again, where it is only said.
+const OBSERVED_AGAIN: Duration = Duration::from_secs(10);
+/// Until a pod is said again to be the one that would end.
+const TOLD_LASTS: Duration = Duration::from_mins(10);
+/// Until a choice is tried again that found nobody.
+const NOBODY_AGAIN: Duration = Duration::from_secs(1);
+/// Until a pod whose end could not be brought about may be chosen again.
+const REFUSED_LASTS: Duration = Duration::from_mins(10);
+const MEASURING: Pace = Pace { wait_max: Duration::from_secs(5), latest: None, salt: 5 };
+
+/// What is measured for a choice, and what was chosen before.
+#[derive(Debug, Default)]
+pub(super) struct Choices {
+    asks: BTreeMap<Resource, Ask>,
+    /// Until when nothing is chosen for a signal.
+    rests: BTreeMap<Signal, Duration>,
+    /// What was said of pods, and until when it is not said again.
+    told: BTreeMap<(PodUid, &'static str), Duration>,
+    /// Pods whose end could not be brought about, and until when they are not tried again.
+    refused: BTreeMap<PodUid, Duration>,
+    nobody: Option<Signal>,
+}
+
+/// A measurement of pods under way, or one that failed.
+#[derive(Debug, Default)]
+struct Ask {
+    attempt: Attempt,
+    /// Whether it is of all pods: only then can they be ranked.
+    all: bool,
+}
+
+impl Choices {
+    pub(super) fn pod_gone(&mut self, uid: &PodUid) {
+        self.told.retain(|(other, _), _| other != uid);
+        self.refused.remove(uid);
+    }
+
+    pub(super) fn refuse(&mut self, uid: PodUid, now: Duration) {
+        self.refused.insert(uid, now + REFUSED_LASTS);
+    }
+
+    /// Whether the pod may be told of under this name now; then it is not for some time.
+    pub(super) fn may_tell(&mut self, uid: &PodUid, name: &'static str, now: Duration) -> bool {
+        let key = (uid.clone(), name);
+        if self.told.get(&key).is_some_and(|until| now < *until) {
+            return false;
+        }
+        self.told.insert(key, now + TOLD_LASTS);
+        true
+    }
+}
+
+/// What of its pods a signal is about.
+fn resource(signal: Signal) -> Resource {
+    match signal.resource() {
+        "memory" => Resource::Memory,
+        "pids" => Resource::Pids,
+        _ => Resource::Disk,
+    }
+}
+
+impl Agent {
+    /// Asks for what a choice needs, as soon as there is a cause.
+    pub(super) fn choose_on(&mut self) {
+        let Some(cause) = self.evictions.cause() else { return };
+        if self.may_choose_for(&cause) {
+            let pods = self.pods.iter().filter(|pod| is_active(pod));
+            let pods = pods.map(|pod| pod.uid.clone()).collect();
+            self.ask(resource(cause.signal), pods, true);
+        }
+    }
+
+    fn may_choose_for(&self, cause: &Cause) -> bool {
+        let still = matches!(self.stance_for(cause.signal), Stance::Still(_));
+        if still || self.stop_at.is_some() || !self.pods.is_listed() {
+            return false;
+        }
+        // What a pod's own limit frees, the node need not. (§2.4, step 12)
+        if resource(cause.signal) == Resource::Disk && self.ends_for_own_limits() {
+            return false;
+        }
+        let rests = self.evictions.choices.rests.get(&cause.signal);
+        rests.is_none_or(|until| self.clock.reached(*until))
+    }
+
+    /// Has pods measured, one measurement of a resource at a time.
+    pub(super) fn ask(&mut self, of: Resource, pods: Vec<PodUid>, all: bool) {
+        let ask = self.evictions.choices.asks.entry(of).or_default();
+        let waits = ask.attempt.is_open() && !ask.attempt.is_due(&self.clock);
+        if ask.attempt.is_in_flight() || waits {
+            return;
+        }
+        ask.attempt.want_again();
+        ask.attempt.sent();
+        ask.all = all;
+        self.outbox.send(Task::MeasurePods(of), Action::MeasurePods { of, pods });
+    }
+
+    pub(in super::super) fn pods_measured(
+        &mut self,
+        of: Resource,
+        result: Result<Figures, Failure>,
+    ) {
+        let now = self.clock.monotonic();
+        let ask = self.evictions.choices.asks.entry(of).or_default();
+        let figures = match result {
+            Ok(figures) => figures,
+            // EV7: without figures nothing is done.
+            Err(failure) => {
+                ask.attempt.failed(now, MEASURING, Some(&failure));
+                let text = format!("what pods use cannot be measured: {failure}");
+                self.outbox.say(true, None, text);
+                return;
+            }
+        };
+        ask.attempt = Attempt::default();
+        let all = ask.all;
+        if self.stands_still() {
+            return;
+        }
+        if of == Resource::Disk {
+            self.end_for_own_limits(&figures);
+        }
+        // The shortage may be over by now, or be another.
+        let cause = self.evictions.cause().filter(|cause| all && resource(cause.signal) == of);
+        if let Some(cause) = cause.filter(|cause| self.may_choose_for(cause)) {
+            self.choose(&cause, &figures);
+        }
+    }
+
+    fn choose(&mut self, cause: &Cause, figures: &Figures) {
+        let now = self.clock.monotonic();
+        let layout = self.evictions.layout.unwrap_or(DiskLayout::Single);
+        let active = self.pods.iter().filter(|pod| is_active(pod));
+        let usages: Vec<PodUsage> =
+            active.map(|pod| PodUsage::of(pod, figures.get(&pod.uid))).collect();
+        let ranked = rank(cause.signal, layout, &usages);
+        let chosen = ranked.into_iter().find_map(|usage| {
+            let pod = self.pods.get(&usage.uid)?;
+            let way = self.way_to_end(pod)?;
+            Some((pod.clone(), way, usage))
+        });
+        let Some((pod, way, usage)) = chosen else {
+            self.nobody_to_end(cause);
+            return;
+        };
+        self.evictions.choices.nobody = None;
+        let has_figures = figures.contains_key(&usage.uid);
+        let told = told(cause.signal, cause.shortage(), has_figures.then_some(usage));
+        if self.stance_for(cause.signal) == Stance::Enforce {
+            let why = Why { signal: cause.signal.name(), cause: Some(*cause), told };
+            self.condemn(&pod, way, why);
+            return;
+        }
+        self.evictions.choices.rests.insert(cause.signal, now + OBSERVED_AGAIN);
+        self.would_end(&pod, cause.signal.name(), &cause.to_string(), &told.message);
+    }
+
+    /// Says what would be done, once in a while.
+    pub(super) fn would_end(
+        &mut self,
+        pod: &PodView,
+        signal: &'static str,
+        why: &str,
+        message: &str,
+    ) {
+        let now = self.clock.monotonic();
+        if !self.evictions.choices.may_tell(&pod.uid, signal, now) {
+            return;
+        }
+        let pod = reference(pod);
+        self.outbox.say(false, Some(&pod), format!("would be evicted: {why}"));
+        self.status.pressure.evictions.entry(signal).or_default().would += 1;
+        let text = format!("It would be evicted: {message}");
+        self.tell_pod(pod, WOULD_EVICT, &text);
+    }
+
+    fn nobody_to_end(&mut self, cause: &Cause) {
+        let until = self.clock.monotonic() + NOBODY_AGAIN;
+        self.evictions.choices.rests.insert(cause.signal, until);
+        if self.evictions.choices.nobody.replace(cause.signal) != Some(cause.signal) {
+            let text = format!("no pod can be ended by us for {cause}");
+            self.outbox.say(true, None, text);
+        }
+    }
+
+    /// How the pod can be ended by us; none if it is not ours to end. A kubelet lives beside us.
+    pub(super) fn way_to_end(&self, pod: &PodView) -> Option<Way> {
+        let now = self.clock.monotonic();
+        let evictions = &self.evictions;
+        let own = self.settings.own_pod.as_ref() == Some(&pod.uid);
+        let refused = evictions.choices.refused.get(&pod.uid).is_some_and(|until| now < *until);
+        let ending = evictions.victims.contains_key(&pod.uid) || pod.is_to_end();
+        if own || refused || ending || pod.is_terminal() || is_critical(pod) {
+            return None;
+        }
+        let may = |verb| !self.forbidden.contains(verb);
+        if !may(PATCH_STATUS) {
+            return None;
+        }
+        // The object stays, as a kubelet's eviction leaves it.
+        if pod.cannot_run_again() && pod.sidecars.is_empty() && self.settings.runtime {
+            return Some(Way::Stop);
+        }
+        match (pod.owner, self.settings.bare_pods) {
+            // Nobody would create it again.
+            (Owner::None, BarePods::Leave) => None,
+            (Owner::None, BarePods::DeadlineLever) => may(PATCH_PODS).then_some(Way::Deadline),
+            _ => may(DELETE).then_some(Way::Delete),
+        }
+    }
+}

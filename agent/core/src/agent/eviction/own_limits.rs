@@ -1,0 +1,92 @@
+//! Pods that exceed their own limits of local storage, where the kubelet does not see to it.
+//! (spec/node-agent.md §2.4 step 12, §2.8)
+
+use std::time::Duration;
+
+use super::super::Agent;
+use super::is_active;
+use super::stance::Stance;
+use super::victim::Why;
+use crate::pod::{PodUid, PodView};
+use crate::pressure::message::Told;
+use crate::pressure::storage_limits::exceeded;
+use crate::pressure::usage::{DiskLayout, PodUsage, is_critical};
+use crate::protocol::pressure::{Figures, Resource};
+
+/// Between two measurements for the limits' sake: they read whole directories.
+const EVERY: Duration = Duration::from_secs(10);
+/// So long the node's own shortage waits for pods that end for their limits.
+const WAITED_FOR: Duration = Duration::from_secs(10);
+
+/// When limits were last looked after.
+#[derive(Debug, Default)]
+pub(super) struct OwnLimits {
+    asked_at: Option<Duration>,
+}
+
+fn has_limits(pod: &PodView) -> bool {
+    let limited = pod.asks.containers.iter().any(|container| container.storage_limit.is_some());
+    limited || !pod.asks.empty_dirs.is_empty()
+}
+
+impl Agent {
+    /// Whether the limits are nobody's but ours to hold.
+    fn are_limits_ours(&self) -> bool {
+        let told = self.kubelet.facts.as_ref().and_then(|facts| facts.eviction.as_ref());
+        !self.kubelet.lives() || told.is_some_and(|kubelet| !kubelet.local_storage_limits)
+    }
+
+    pub(super) fn limits_on(&mut self) {
+        let still = matches!(self.stance(), Stance::Still(_));
+        if still || !self.are_limits_ours() || self.stop_at.is_some() {
+            return;
+        }
+        let limited = |pod: &&PodView| is_active(pod) && !is_critical(pod) && has_limits(pod);
+        let pods: Vec<PodUid> =
+            self.pods.iter().filter(limited).map(|pod| pod.uid.clone()).collect();
+        let asked_at = self.evictions.own_limits.asked_at;
+        if pods.is_empty() || asked_at.is_some_and(|at| !self.clock.reached(at + EVERY)) {
+            return;
+        }
+        self.evictions.own_limits.asked_at = Some(self.clock.monotonic());
+        self.ask(Resource::Disk, pods, false);
+    }
+
+    /// Ends every pod that exceeds a limit of its own, without `DisruptionTarget`: what the user
+    /// has set is no disruption.
+    pub(super) fn end_for_own_limits(&mut self, figures: &Figures) {
+        if !self.are_limits_ours() || self.stop_at.is_some() {
+            return;
+        }
+        let layout = self.evictions.layout.unwrap_or(DiskLayout::Single);
+        let active =
+            self.pods.iter().filter(|pod| is_active(pod) && figures.contains_key(&pod.uid));
+        let exceeded: Vec<_> = active
+            .filter_map(|pod| {
+                let usage = PodUsage::of(pod, figures.get(&pod.uid));
+                Some((pod.clone(), exceeded(&usage, layout)?))
+            })
+            .collect();
+        for (pod, exceeded) in exceeded {
+            let Some(way) = self.way_to_end(&pod) else { continue };
+            let told = Told { message: exceeded.message, annotations: Vec::new() };
+            match self.stance() {
+                Stance::Still(_) => {}
+                Stance::Observe(_) => {
+                    self.would_end(&pod, exceeded.signal, exceeded.signal, &told.message);
+                }
+                Stance::Enforce => {
+                    let why = Why { signal: exceeded.signal, cause: None, told };
+                    self.condemn(&pod, way, why);
+                }
+            }
+        }
+    }
+
+    /// Whether a pod is just ending for a limit of its own.
+    pub(super) fn ends_for_own_limits(&self) -> bool {
+        let victims = self.evictions.victims.values();
+        let mut own = victims.filter(|victim| victim.cause.is_none());
+        own.any(|victim| !self.clock.reached(victim.chosen_at + WAITED_FOR))
+    }
+}

@@ -1,0 +1,119 @@
+//! What pods wait for: a stall of the node that is seen twice is a reason to act; one of a pod at
+//! its own limit is only told. (spec/node-agent.md §2.11, §2.12)
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::super::Agent;
+use super::super::notices::AT_MEMORY_LIMIT;
+use super::conditions::Kind;
+use crate::pod::PodUid;
+use crate::pressure::signal::Signal;
+use crate::pressure::stall::{
+    IO_FULL_MS_PER_SECOND, Stall, StallSample, io_rate, judge, rate, with_swap,
+};
+use crate::pressure::watch;
+use crate::protocol::pressure::Sample;
+
+/// Between two samples that are compared: in less, one stall of one task is a large part.
+const APART: Duration = Duration::from_millis(100);
+/// In a row, that the node stalls.
+const CONFIRMED_BY: u32 = 2;
+/// Until a pod at its limit is told of again.
+const TOLD_LASTS: Duration = Duration::from_mins(10);
+
+/// The stalls that were seen.
+#[derive(Debug, Default)]
+pub(super) struct Stalls {
+    before: Option<StallSample>,
+    /// How often in a row the node was found to stall.
+    streak: u32,
+    told: BTreeMap<PodUid, Duration>,
+}
+
+impl Stalls {
+    pub(super) fn pod_gone(&mut self, uid: &PodUid) {
+        self.told.remove(uid);
+    }
+
+    /// Whether the next look is to come soon.
+    pub(super) fn is_suspicious(&self) -> bool {
+        self.streak > 0
+    }
+}
+
+impl Agent {
+    pub(super) fn judge_stalls(&mut self, sample: &Sample) {
+        let shown = &mut self.status.pressure.stalls;
+        let io = sample.io.as_ref().map(io_rate);
+        shown.io_full_ms_per_second = io;
+        let io = io.unwrap_or(0);
+        let text = format!("All tasks waited for disks {io} of each 1000 ms, over 10 s.");
+        self.note_stall(Kind::Io, (io >= IO_FULL_MS_PER_SECOND).then_some(text));
+        if let Some(stall) = &sample.stall {
+            self.judge_memory(sample, with_swap(stall.clone(), sample.swap));
+            return;
+        }
+        self.evictions.stalls.before = None;
+        self.evictions.stalls.streak = 0;
+        self.evictions.stalled = None;
+        self.status.pressure.stalls.memory_full_ms_per_second = None;
+        self.note_stall(Kind::Memory, None);
+    }
+
+    fn judge_memory(&mut self, sample: &Sample, after: StallSample) {
+        let now = self.clock.monotonic();
+        let stalls = &mut self.evictions.stalls;
+        let Some(before) = &stalls.before else {
+            stalls.before = Some(after);
+            return;
+        };
+        if after.at < before.at + APART {
+            return;
+        }
+        let found = judge(before, &after, self.settings.features.stalls);
+        self.status.pressure.stalls.memory_full_ms_per_second = Some(rate(before, &after));
+        let unswapped = sample
+            .stall
+            .as_ref()
+            .map(|stall| watch::Measured { observation: stall.available, at: stall.at });
+        stalls.before = Some(after);
+        let Stall::Node { full_ms_per_second, available } = found else {
+            stalls.streak = 0;
+            self.evictions.stalled = None;
+            self.note_stall(Kind::Memory, None);
+            if let Stall::OwnLimits(pods) = found {
+                self.tell_own_limits(pods);
+            }
+            return;
+        };
+        stalls.streak = stalls.streak.saturating_add(1);
+        let confirmed = stalls.streak >= CONFIRMED_BY;
+        let left = Signal::MemoryAvailable.quantity(available);
+        let text = format!(
+            "All tasks of pods waited for memory {full_ms_per_second} of each 1000 ms, with {left} \
+             left."
+        );
+        self.note_stall(Kind::Memory, confirmed.then_some(text));
+        let memory = sample.signals.get(&Signal::MemoryAvailable).copied().or(unswapped);
+        let cause = |memory| self.evictions.watch.stalled(full_ms_per_second, &memory, now);
+        self.evictions.stalled = memory.filter(|_| confirmed).and_then(cause);
+    }
+
+    /// Such a pod ends for nothing but its own limit, which is the kernel's to hold.
+    fn tell_own_limits(&mut self, pods: Vec<PodUid>) {
+        let now = self.clock.monotonic();
+        for uid in pods {
+            let told = &mut self.evictions.stalls.told;
+            if told.get(&uid).is_some_and(|at| now < *at + TOLD_LASTS) {
+                continue;
+            }
+            let Some(pod) = self.pods.get(&uid) else { continue };
+            let pod = super::super::marks::reference(pod);
+            told.insert(uid, now);
+            let text = "It waits for memory at its own limit; the node has enough. Raise its \
+                        limit of memory, or let it use less.";
+            self.tell_pod(pod, AT_MEMORY_LIMIT, text);
+        }
+    }
+}
