@@ -102,6 +102,11 @@ impl Agent {
                 ending.acknowledge();
                 continue;
             };
+            // The kubelet has said the same, if not yet how the containers ended.
+            if pod.is_terminal() {
+                ending.acknowledge();
+                continue;
+            }
             // A kubelet that lives, or came and went, may have started containers since.
             let fresh = ending.proven_at.is_some_and(|at| now.monotonic < at + PROOF_LASTS);
             if !fresh {

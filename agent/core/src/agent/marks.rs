@@ -53,6 +53,17 @@ fn way(pod: &PodView, scope: &Scope, found: Detected, kubelet_lives: bool) -> Wa
     }
 }
 
+/// Whether a terminal phase is not the kubelet's last word: its containers still run in it.
+///
+/// The kubelet takes the statuses of many pods at once, sends them one by one, and asks only then
+/// whether containers may run: so what it noted when a tear-down began goes out as Failed although
+/// the pod has left with 0, and the true end follows with its next pass, up to 10 s later. (SD17)
+fn more_is_to_come(ending: &Ending, pod: &PodView) -> bool {
+    let by_kubelet = matches!(ending.way, Way::Kubelet | Way::Delete | Way::Deadline);
+    let open = !ending.reported && !ending.fail.was_sent();
+    by_kubelet && open && pod.is_terminal() && pod.running_since.is_some()
+}
+
 impl Agent {
     /// Takes all pods of the node into the run, in order of their marks' value.
     pub(super) fn enlist_all(&mut self) {
@@ -80,7 +91,12 @@ impl Agent {
         let is_spared = spared(pod, &scope).is_some();
         let wanted = mark_reason(pod, &scope).is_some();
         let Some(run) = &mut self.run else { return };
-        let known = run.endings.contains_key(&pod.uid);
+        let known = run.endings.get(&pod.uid);
+        if lives && known.is_some_and(|ending| more_is_to_come(ending, pod)) {
+            run.progress = true;
+            return;
+        }
+        let known = known.is_some();
         if !known && is_spared && !wanted {
             return;
         }

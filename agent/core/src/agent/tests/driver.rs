@@ -371,7 +371,10 @@ impl World {
 
     /// The kubelet reports the pod's end.
     pub(crate) fn ends(&mut self, name: &str, phase: Phase) {
-        self.change(name, |pod| pod.phase = phase);
+        self.change(name, |pod| {
+            pod.phase = phase;
+            pod.running_since = None;
+        });
     }
 
     pub(crate) fn gone(&mut self, name: &str) {

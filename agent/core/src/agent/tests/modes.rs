@@ -98,6 +98,46 @@ fn assist_holds_no_longer_than_the_kubelet_needs() {
     assert_eq!(run.unreported_at_release, Some(1));
 }
 
+/// A kubelet that says Failed of a pod whose container still runs, 5 s after the signal.
+fn half_told() -> World {
+    let runs = |pod: &mut PodView| pod.running_since = "2026-11-21T14:10:00Z".parse().ok();
+    let mut world = World::standing(settings(), armed(), vec![job("a").with(runs)]);
+    world.shutdown(60);
+    world.pass(ms(5_000));
+    world.change("a", |pod| pod.phase = Phase::Failed);
+    world.pass(ms(9_000));
+    assert!(!world.released(), "{:?}", world.log);
+    world
+}
+
+#[test]
+fn a_phase_whose_containers_still_run_is_not_the_kubelets_last_word() {
+    // SD17, as a real kubelet was seen to break it
+    let mut world = half_told();
+    world.ends("a", Phase::Succeeded);
+    assert!(world.released());
+    let run = world.agent.status().run.clone().expect("must be a run");
+    assert_eq!((run.terminal, run.unreported_at_release), (1, Some(0)));
+}
+
+#[test]
+fn a_last_word_that_does_not_come_is_awaited_no_longer_than_the_kubelet_needs() {
+    let mut world = half_told();
+    world.containers("a", &[Some(143)]);
+    world.pass(ms(27_000));
+    assert!(world.released());
+    assert_eq!(world.done(&["fail", "lever", "delete", "stop"]), [""; 0]);
+}
+
+#[test]
+fn a_kubelet_that_died_has_no_last_word() {
+    let mut world = half_told();
+    world.event(crate::protocol::event::Event::KubeletSeen(dead()));
+    world.pass(ms(4_000));
+    assert!(world.released(), "{:?}", world.log);
+    assert_eq!(world.done(&["fail", "lever", "delete", "stop"]), [""; 0]);
+}
+
 #[test]
 fn assist_becomes_replace_when_the_kubelet_has_given_up() {
     // §8.3
