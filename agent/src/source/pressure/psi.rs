@@ -159,12 +159,8 @@ impl Watch<'_> {
         }
     }
 
-    async fn by_trigger(&self, file: File) -> Ended {
+    async fn by_trigger(&self, file: AsyncFd<File>) -> Ended {
         let interest = Interest::PRIORITY.add(Interest::ERROR);
-        #[expect(deprecated, reason = "its successor is unsafe; a File keeps what that asks for")]
-        let Ok(file) = AsyncFd::with_interest(file, interest) else {
-            return Ended::NotWatched;
-        };
         let changes = self.better_place();
         tokio::pin!(changes);
         loop {
@@ -238,16 +234,21 @@ impl Watch<'_> {
 }
 
 /// Opens a pressure file and sets a trigger on it, which stands as long as the file is open.
-fn trigger(path: &Path, wish: Wish) -> io::Result<File> {
+fn trigger(path: &Path, wish: Wish) -> io::Result<AsyncFd<File>> {
     let flags = OFlag::O_NONBLOCK.bits();
     let mut file = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(ErrorKind::InvalidInput.into());
+    // The kernel's files have no length. What has one would be overwritten.
+    if file.metadata()?.len() > 0 {
+        return Err(ErrorKind::Unsupported.into());
     }
     // The kernel overwrites the last byte.
     let text = format!("some {} {}\0", wish.stall.as_micros(), wish.window.as_micros());
-    let written = file.write(text.as_bytes())?;
-    if written < text.len() { Err(ErrorKind::WriteZero.into()) } else { Ok(file) }
+    if file.write(text.as_bytes())? < text.len() {
+        return Err(ErrorKind::WriteZero.into());
+    }
+    let interest = Interest::PRIORITY.add(Interest::ERROR);
+    #[expect(deprecated, reason = "its successor is unsafe; a File keeps what that asks for")]
+    AsyncFd::with_interest(file, interest)
 }
 
 /// The stall of some task since the boot.

@@ -1,0 +1,239 @@
+//! Stalls on this machine's own kernel: processes that really wait for memory, in a cgroup that
+//! stands for that of all pods. Needs root and cgroups that can be made, as the machines have on
+//! which nodes are tested; what a machine lacks is said.
+
+use std::collections::VecDeque;
+use std::fs::{self, OpenOptions};
+use std::io::Write as _;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use agent_core::pressure::observe;
+use agent_core::pressure::signal::Signal;
+use agent_core::protocol::pressure::Stalling;
+use epilogue_agent::host::Host;
+use epilogue_agent::source::pressure::{FilesystemPaths, KUBELET_DIR, Looker};
+use tempfile::TempDir;
+
+use super::stalls::{PATIENCE, Source};
+
+/// What the stalling process may have, and what it reads again and again.
+const LIMIT_BYTES: u64 = 16 << 20;
+const FILE_BYTES: u64 = 96 << 20;
+/// Of stalls, what counts as their beginning: so much within a window.
+const STALL: Duration = Duration::from_millis(20);
+const WINDOW: Duration = Duration::from_millis(500);
+
+/// Cgroups of our own under the kernel's, and a host on which they are all there is.
+struct Real {
+    /// Under the tree of version 2.
+    cgroup: PathBuf,
+    /// Where memory is limited, if that is a tree of version 1.
+    memory: Option<PathBuf>,
+    root: TempDir,
+    child: Option<Child>,
+}
+
+impl Real {
+    /// Or why there can be none.
+    fn start(name: &str) -> Result<Self, String> {
+        let is_v2 = |path: &&Path| path.join("cgroup.controllers").exists();
+        let trees = [Path::new("/sys/fs/cgroup"), Path::new("/sys/fs/cgroup/unified")];
+        let tree = trees.into_iter().find(is_v2).ok_or("no cgroups of version 2 are mounted")?;
+        let name = format!("epilogue-test-{name}-{}", std::process::id());
+        let cgroup = tree.join(&name);
+        let make = |path: &Path| {
+            fs::create_dir(path).map_err(|error| format!("cannot make {}: {error}", path.display()))
+        };
+        make(&cgroup)?;
+        let root = tempfile::tempdir_in("/var/tmp").expect("must be creatable");
+        let mut real = Self { cgroup, memory: None, root, child: None };
+        let _ = fs::write(real.cgroup.join("cgroup.subtree_control"), "+memory");
+        make(&real.kubepods())?;
+        if !real.kubepods().join("memory.pressure").exists() {
+            return Err("the kernel has no PSI (CONFIG_PSI, psi=1)".to_owned());
+        }
+        if !real.kubepods().join("memory.high").exists() {
+            let memory = Path::new("/sys/fs/cgroup/memory").join(&name);
+            make(&memory)?;
+            real.memory = Some(memory);
+        }
+        real.limit();
+        let dir = real.root.path().join("sys/fs");
+        fs::create_dir_all(&dir).expect("must be creatable");
+        symlink(&real.cgroup, dir.join("cgroup")).expect("must be creatable");
+        Ok(real)
+    }
+
+    fn kubepods(&self) -> PathBuf {
+        self.cgroup.join("kubepods")
+    }
+
+    fn pressure(&self) -> PathBuf {
+        self.kubepods().join("memory.pressure")
+    }
+
+    fn limit(&self) {
+        let limit = LIMIT_BYTES.to_string();
+        let file = match &self.memory {
+            Some(memory) => memory.join("memory.limit_in_bytes"),
+            None => self.kubepods().join("memory.high"),
+        };
+        fs::write(file, limit).expect("memory must be limitable");
+    }
+
+    /// Starts processes that read more than they may keep.
+    fn stall(&mut self) {
+        let file = self.root.path().join("big").display().to_string();
+        let memory = self.memory.iter().map(|memory| memory.join("cgroup.procs"));
+        let join: String = memory
+            .chain([self.kubepods().join("cgroup.procs")])
+            .map(|procs| format!("echo $$ > {} && ", procs.display()))
+            .collect();
+        // The file is theirs from the start: what another has read would not count as theirs.
+        let read = format!("while :; do cat {file} > /dev/null; done");
+        let script = format!(
+            "{join} head -c {FILE_BYTES} /dev/zero > {file} && sync {file}; \
+             {read} & {read} & {read} & {read}"
+        );
+        let child = Command::new("sh").arg("-c").arg(script).stdin(Stdio::null()).spawn();
+        self.child = Some(child.expect("sh must be there"));
+    }
+
+    fn freeze(&self, frozen: bool) {
+        let file = self.kubepods().join("cgroup.freeze");
+        fs::write(file, if frozen { "1" } else { "0" }).expect("must be freezable");
+    }
+
+    /// Ends the process, and all that it started, and waits for the cgroup to be empty.
+    fn calm(&mut self) {
+        let Some(mut child) = self.child.take() else { return };
+        self.freeze(false);
+        let procs = self.kubepods().join("cgroup.procs");
+        let _ = child.kill();
+        let _ = child.wait();
+        let begin = Instant::now();
+        loop {
+            let left = fs::read_to_string(&procs).unwrap_or_default();
+            if left.trim().is_empty() || begin.elapsed() > PATIENCE {
+                return;
+            }
+            for pid in left.lines().filter_map(|pid| pid.parse().ok()) {
+                let pid = nix::unistd::Pid::from_raw(pid);
+                let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// Whether the kernel takes triggers of half a second; else why not.
+    fn triggers(&self) -> Result<(), String> {
+        let file = OpenOptions::new().read(true).write(true).open(self.pressure());
+        let mut file = file.map_err(|error| error.to_string())?;
+        file.write(b"some 20000 500000\0").map(drop).map_err(|error| {
+            format!("{error}: without CAP_SYS_RESOURCE only windows of whole 2 s are taken")
+        })
+    }
+}
+
+impl Drop for Real {
+    fn drop(&mut self) {
+        self.calm();
+        // A cgroup is busy for a moment after its last process.
+        let begin = Instant::now();
+        let dirs = [Some(self.kubepods()), Some(self.cgroup.clone()), self.memory.clone()];
+        for dir in dirs.into_iter().flatten() {
+            while dir.exists() && fs::remove_dir(&dir).is_err() && begin.elapsed() < PATIENCE {
+                std::thread::yield_now();
+            }
+        }
+    }
+}
+
+/// When there first was enough stall within a window; what reads it is not what is tested.
+fn begins(path: &Path) -> Option<Instant> {
+    let begin = Instant::now();
+    let mut reads = VecDeque::new();
+    while begin.elapsed() < PATIENCE {
+        let text = fs::read_to_string(path).ok()?;
+        let (now, total) = (Instant::now(), observe::psi(&text).ok()?.some.total);
+        reads.push_back((now, Duration::from_micros(total)));
+        while reads.front().is_some_and(|(at, _)| now.duration_since(*at) > WINDOW) {
+            reads.pop_front();
+        }
+        let (_, first) = *reads.front()?;
+        if Duration::from_micros(total).saturating_sub(first) >= STALL {
+            return Some(now);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    None
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_real_stall_is_told_within_100_ms_of_its_beginning() {
+    let mut real = match Real::start("stall") {
+        Ok(real) => real,
+        Err(why) => {
+            println!("NOT TESTED HERE, no process can be made to stall: {why}");
+            return;
+        }
+    };
+    match real.triggers() {
+        Ok(()) => println!("tested: the kernel's triggers"),
+        Err(why) => println!("tested: reading the counter. The kernel takes no trigger: {why}"),
+    }
+    let mut source = Source::start(Host::new(real.root.path().to_owned()));
+    real.stall();
+    source.next(Stalling::Memory, PATIENCE).await.expect("the first stall must be told");
+    let mut latencies = Vec::new();
+    for _ in 0..7 {
+        real.freeze(true);
+        // Until a whole window has passed without a stall.
+        while source.next(Stalling::Memory, Duration::from_millis(700)).await.is_some() {}
+        let path = real.pressure();
+        let begins = std::thread::spawn(move || begins(&path));
+        real.freeze(false);
+        let told = source.next(Stalling::Memory, PATIENCE).await.expect("must be told").into_std();
+        let begun = begins.join().expect("must not panic").expect("must stall");
+        latencies.push(told.saturating_duration_since(begun));
+    }
+    latencies.sort();
+    println!("told after the first {STALL:?} of stall: {latencies:?}");
+    assert!(latencies[latencies.len() / 2] < Duration::from_millis(100), "{latencies:?}");
+
+    // The cgroup goes, as when the kubelet is set up anew, and comes again.
+    real.calm();
+    let begin = Instant::now();
+    while fs::remove_dir(real.kubepods()).is_err() {
+        assert!(begin.elapsed() < PATIENCE, "the cgroup is not empty");
+        std::thread::yield_now();
+    }
+    fs::create_dir(real.kubepods()).expect("must be creatable");
+    real.limit();
+    real.stall();
+    source.next(Stalling::Memory, 4 * PATIENCE).await.expect("the new cgroup must be watched");
+    source.end().await;
+}
+
+/// What every machine has, be it without cgroups.
+#[tokio::test]
+async fn this_machine_is_measured() {
+    let mut looker = Looker::new(Host::new("/".into()), KUBELET_DIR.to_owned());
+    let sample = looker.look(&FilesystemPaths::default(), Duration::ZERO);
+    println!("unreadable here: {:#?}", sample.unreadable);
+    let pids = sample.signals[&Signal::PidAvailable].observation;
+    assert!(pids.available > 0 && pids.available < pids.capacity, "{pids:?}");
+    if let Some(memory) = sample.signals.get(&Signal::MemoryAvailable) {
+        let memory = memory.observation;
+        assert!(memory.available > 0 && memory.available < memory.capacity, "{memory:?}");
+    }
+    const LOOKS: u32 = 200;
+    let begin = Instant::now();
+    for _ in 0..LOOKS {
+        looker.look(&FilesystemPaths::default(), Duration::ZERO);
+    }
+    println!("one look at this machine: {:?}", begin.elapsed() / LOOKS);
+}

@@ -1,0 +1,183 @@
+//! A look at a sound node, and at one that changes.
+
+use std::os::unix::fs::symlink;
+use std::time::{Duration, Instant};
+
+use agent_core::pressure::observe::Observation;
+use agent_core::pressure::signal::Signal;
+use agent_core::pressure::usage::DiskLayout;
+use agent_core::protocol::pressure::Sample;
+use epilogue_agent::source::pressure::{FilesystemPaths, KUBELET_DIR, Looker};
+
+use super::tree::{Driver, MIB, Tree, psi, uid};
+
+const AT: Duration = Duration::from_secs(77);
+
+pub(crate) fn looker(tree: &Tree) -> Looker {
+    Looker::new(tree.host(), KUBELET_DIR.to_owned())
+}
+
+pub(crate) fn look(looker: &mut Looker) -> Sample {
+    looker.look(&FilesystemPaths::default(), AT)
+}
+
+fn found(sample: &Sample, signal: Signal) -> Option<Observation> {
+    let measured = sample.signals.get(&signal)?;
+    assert_eq!(measured.at, AT);
+    Some(measured.observation)
+}
+
+fn observation(available: u64, capacity: u64) -> Option<Observation> {
+    Some(Observation { available, capacity })
+}
+
+#[test]
+fn a_node_is_measured_under_both_drivers_and_both_versions() {
+    let trees = [
+        ("v2 systemd", Tree::v2(Driver::Systemd)),
+        ("v2 cgroupfs", Tree::v2(Driver::Cgroupfs)),
+        ("v1 systemd", Tree::v1(Driver::Systemd)),
+        ("v1 cgroupfs", Tree::v1(Driver::Cgroupfs)),
+    ];
+    for (name, tree) in trees {
+        tree.pod("a-1", 100 * MIB);
+        let sample = look(&mut looker(&tree));
+        // EV1: 4000 MiB less (1500 - 300).
+        let memory = observation(2_800 * MIB, 4_000 * MIB);
+        assert_eq!(found(&sample, Signal::MemoryAvailable), memory, "{name}");
+        // EV2: 2000 MiB less (1048576000 - 48576000) bytes.
+        let allocatable = observation(1_097_152_000, 2_097_152_000);
+        assert_eq!(found(&sample, Signal::AllocatableMemoryAvailable), allocatable, "{name}");
+        assert_eq!(found(&sample, Signal::PidAvailable), observation(32_423, 32_768), "{name}");
+        assert_eq!(sample.swap, observation(MIB, 2 * MIB), "{name}");
+        assert_eq!(sample.layout, Some(DiskLayout::Single), "{name}");
+        let node = found(&sample, Signal::NodefsAvailable).expect("must be known");
+        assert!(node.available > 0 && node.available <= node.capacity, "{name}: {node:?}");
+        assert_eq!(found(&sample, Signal::ImagefsAvailable).map(|fs| fs.capacity), {
+            Some(node.capacity)
+        });
+        assert!(sample.io.is_some_and(|io| io.some.total == 70 && io.full.total == 7), "{name}");
+        let v1 = name.starts_with("v1");
+        assert_eq!(sample.stall.is_none(), v1, "{name}");
+        let phrases: &[&str] =
+            if v1 { &["what pods wait for: the host has cgroup v1"] } else { &[] };
+        assert_eq!(sample.unreadable, phrases, "{name}");
+    }
+}
+
+#[test]
+fn what_each_pod_waits_for_is_told_with_its_limit_once_it_has_waited() {
+    let tree = Tree::v2(Driver::Systemd);
+    for name in ["a", "b"] {
+        tree.pod(name, 100 * MIB);
+    }
+    let container = tree.of_container("a", "ac");
+    tree.write_in(&container, "memory.max", &format!("{}\n", 50 * MIB));
+    let mut looker = looker(&tree);
+    let first = look(&mut looker).stall.expect("must be known");
+    assert_eq!((first.at, first.pods.len()), (AT, 2));
+    assert!(first.pods.iter().all(|pod| pod.limit.is_none()));
+
+    let wait = |total| {
+        tree.write_in("", "memory.pressure", &psi(total, total));
+        tree.write_in(&tree.of_pod("a"), "memory.pressure", &psi(total, total));
+    };
+    wait(9);
+    for round in 0..3 {
+        let stall = look(&mut looker).stall.expect("must be known");
+        let pod = stall.pods.iter().find(|pod| pod.uid == uid("a")).expect("must be there");
+        assert_eq!(pod.psi.full.total, 9, "look {round}");
+        assert_eq!(pod.limit, Some((50 * MIB, 50 * MIB)), "look {round}: its container's");
+        assert_eq!(stall.all_pods.full.total, 9);
+        let other = stall.pods.iter().find(|pod| pod.uid == uid("b")).expect("must be there");
+        assert_eq!(other.limit, None, "it has not waited");
+    }
+    // Of two limits the one that it is closer to, and what throttles is one.
+    tree.write_in(&tree.of_pod("a"), "memory.max", &format!("{}\n", 900 * MIB));
+    tree.write_in(&tree.of_pod("a"), "memory.high", &format!("{}\n", 80 * MIB));
+    wait(10);
+    let stall = look(&mut looker).stall.expect("must be known");
+    let pod = stall.pods.iter().find(|pod| pod.uid == uid("a")).expect("must be there");
+    assert_eq!(pod.limit, Some((100 * MIB, 80 * MIB)));
+}
+
+#[test]
+fn what_has_no_limit_has_no_allocatable_memory() {
+    for (tree, name, none) in [
+        (Tree::v2(Driver::Systemd), "memory.max", "max\n"),
+        (Tree::v1(Driver::Cgroupfs), "memory.limit_in_bytes", "9223372036854771712\n"),
+    ] {
+        tree.write_in("", name, none);
+        let sample = look(&mut looker(&tree));
+        assert_eq!(found(&sample, Signal::AllocatableMemoryAvailable), None);
+        let told: Vec<_> =
+            sample.unreadable.iter().filter(|phrase| !phrase.contains("v1")).collect();
+        assert!(told.is_empty(), "that is no fault: {told:?}");
+    }
+}
+
+#[test]
+fn the_layout_is_told_by_the_devices_once() {
+    let other = tempfile::tempdir_in("/dev/shm").expect("/dev/shm must be writable");
+    let tree = Tree::v2(Driver::Systemd);
+    symlink(other.path(), tree.path("images")).expect("must be creatable");
+    let at = |images: &str, containers: Option<&str>| FilesystemPaths {
+        images: Some(images.into()),
+        containers: containers.map(Into::into),
+    };
+    let layout = |paths: &FilesystemPaths| looker(&tree).look(paths, AT).layout;
+    let home = "/var/lib/containerd";
+    assert_eq!(layout(&at("/images", None)), Some(DiskLayout::DedicatedImages));
+    assert_eq!(layout(&at("/images", Some("/images"))), Some(DiskLayout::DedicatedImages));
+    assert_eq!(layout(&at("/images", Some(home))), Some(DiskLayout::Split));
+    assert_eq!(layout(&at(home, Some(home))), Some(DiskLayout::Single));
+
+    let mut looker = looker(&tree);
+    let sample = looker.look(&at("/elsewhere", None), AT);
+    assert_eq!((sample.layout, found(&sample, Signal::ImagefsAvailable)), (None, None));
+    assert!(found(&sample, Signal::NodefsAvailable).is_some(), "the node's own is known");
+    let phrase = &sample.unreadable[0];
+    assert!(phrase.starts_with("imagefs: ") && phrase.contains("/elsewhere"), "{phrase}");
+    assert_eq!(looker.look(&at(home, None), AT).layout, Some(DiskLayout::Single));
+    let kept = looker.look(&at("/images", None), AT).layout;
+    assert_eq!(kept, Some(DiskLayout::Single), "EV5: determined once");
+}
+
+#[test]
+fn a_cgroup_of_all_pods_that_comes_and_goes_is_found_again() {
+    let tree = Tree::v2(Driver::Systemd);
+    tree.pod("a", MIB);
+    let mut looker = looker(&tree);
+    assert_eq!(look(&mut looker).stall.expect("must be known").pods.len(), 1);
+    std::fs::remove_dir_all(tree.path("sys/fs/cgroup/kubepods.slice")).expect("must be removable");
+    let gone = look(&mut looker);
+    assert!(gone.stall.is_none());
+    assert_eq!(gone.unreadable, ["no cgroup of all pods (kubepods) was found"]);
+    assert!(found(&gone, Signal::MemoryAvailable).is_some(), "the node's memory is known");
+    let below = "sys/fs/cgroup/kubelet.slice/kubelet-kubepods.slice";
+    tree.write(&format!("{below}/memory.pressure"), &psi(1, 1));
+    tree.write(&format!("{below}/kubelet-kubepods-podx_1.slice/memory.pressure"), &psi(1, 1));
+    let stall = look(&mut looker).stall.expect("must be known");
+    assert_eq!(stall.pods.iter().map(|pod| pod.uid.0.as_str()).collect::<Vec<_>>(), ["x-1"]);
+}
+
+#[test]
+fn thousands_of_pods_are_looked_at_within_bounds() {
+    let tree = Tree::v2(Driver::Cgroupfs);
+    for number in 0..3_000 {
+        tree.write_in(&tree.of_pod(&format!("p{number}")), "memory.pressure", &psi(0, 0));
+    }
+    let mut looker = looker(&tree);
+    let sample = look(&mut looker);
+    assert_eq!(sample.stall.expect("must be known").pods.len(), 256);
+    assert_eq!(sample.unreadable, ["what 2744 of the pods wait for: too many"]);
+    // While nothing waits a look costs the same however many pods there are.
+    let begin = Instant::now();
+    const LOOKS: u32 = 100;
+    for _ in 0..LOOKS {
+        assert_eq!(look(&mut looker).stall.expect("must be known").pods.len(), 256);
+    }
+    let cost = begin.elapsed() / LOOKS;
+    println!("one look at a node on which nothing waits: {cost:?}");
+    assert!(cost < Duration::from_millis(50), "{cost:?}");
+}

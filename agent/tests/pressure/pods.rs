@@ -1,0 +1,206 @@
+//! Memory and tasks of pods, as the sink tells them; and where the runtime says images lie.
+
+use std::sync::Arc;
+
+use agent_core::pressure::usage::DiskLayout;
+use agent_core::protocol::action::Action;
+use agent_core::protocol::event::ActionResult;
+use agent_core::protocol::pressure::{Figures, Resource, Sample};
+use epilogue_agent::clock::Clock;
+use epilogue_agent::cri::Runtime;
+use epilogue_agent::sink::measure::MeasureSink;
+use epilogue_common::outcome::Failure;
+
+use super::runtime::{Told, Words, container, filesystem};
+use super::tree::{Driver, MIB, Tree, uid};
+
+pub(crate) fn sink(tree: &Tree, runtime: Option<Runtime>) -> MeasureSink {
+    MeasureSink::new(tree.host(), Clock::new(Arc::default()), runtime)
+}
+
+pub(crate) async fn figures(
+    sink: &MeasureSink,
+    of: Resource,
+    pods: &[&str],
+) -> Result<Figures, Failure> {
+    let pods = pods.iter().map(|pod| uid(pod)).collect();
+    match sink.carry_out(Action::MeasurePods { of, pods }).await {
+        ActionResult::Figures(figures) => figures,
+        other => panic!("{other:?} is no answer to MeasurePods"),
+    }
+}
+
+async fn look(sink: &MeasureSink) -> Result<Box<Sample>, Failure> {
+    match sink.carry_out(Action::Measure).await {
+        ActionResult::Measured(measured) => measured,
+        other => panic!("{other:?} is no answer to Measure"),
+    }
+}
+
+#[tokio::test]
+async fn memory_is_working_set_and_swap_of_pods_and_named_containers() {
+    let trees = [
+        Tree::v2(Driver::Systemd),
+        Tree::v2(Driver::Cgroupfs),
+        Tree::v1(Driver::Systemd),
+        Tree::v1(Driver::Cgroupfs),
+    ];
+    for tree in trees {
+        tree.pod("a-1", 100 * MIB);
+        tree.pod("b-2", 50 * MIB);
+        tree.pod("not-asked", 10 * MIB);
+        let containers = vec![container("a-1", "main", "a1c"), container("b-2", "other", "b2c")];
+        let told = Told::start(tree.dir.path(), Words { containers, ..Words::default() });
+        let sink = sink(&tree, Some(told.runtime()));
+        let figures = figures(&sink, Resource::Memory, &["a-1", "b-2", "gone"]).await;
+        let figures = figures.expect("must be told");
+        assert_eq!(figures.len(), 2, "one that has no cgroup is missing: {figures:?}");
+        let pod = &figures[&uid("a-1")];
+        assert_eq!(pod.memory, Some(80 * MIB + MIB));
+        let of: Vec<_> = pod.containers.iter().map(|one| (one.name.as_str(), one.memory)).collect();
+        assert_eq!(of, [("main", Some(40 * MIB + MIB))], "the sandbox is none");
+        assert_eq!((pod.tasks, pod.disk, pod.containers[0].rootfs), (None, None, None));
+    }
+}
+
+#[tokio::test]
+async fn the_runtime_is_asked_for_names_only_when_there_is_a_new_container() {
+    let tree = Tree::v2(Driver::Systemd);
+    tree.pod("a", 100 * MIB);
+    let containers = vec![container("a", "main", "ac")];
+    let told = Told::start(tree.dir.path(), Words { containers, ..Words::default() });
+    let sink = sink(&tree, Some(told.runtime()));
+    for _ in 0..3 {
+        let figures = figures(&sink, Resource::Memory, &["a"]).await.expect("must be told");
+        assert_eq!(figures[&uid("a")].containers[0].name, "main");
+    }
+    assert_eq!(told.calls("ListContainers"), 1);
+
+    told.with(|words| words.containers.push(container("a", "second", "new")));
+    tree.usage(&tree.of_container("a", "new"), 5 * MIB);
+    let both = figures(&sink, Resource::Memory, &["a"]).await.expect("must be told");
+    assert_eq!(both[&uid("a")].containers.len(), 2);
+    assert_eq!(told.calls("ListContainers"), 2);
+
+    // A runtime that hangs, as it may under pressure, delays the figures and takes names only.
+    told.with(|words| words.silent = true);
+    tree.usage(&tree.of_container("a", "newer"), 5 * MIB);
+    let known = figures(&sink, Resource::Memory, &["a"]).await.expect("must be told");
+    assert_eq!(known[&uid("a")].memory, Some(81 * MIB));
+    assert_eq!(known[&uid("a")].containers.len(), 2, "the new one has no name");
+}
+
+#[tokio::test]
+async fn without_a_runtime_pods_have_figures_and_containers_no_names() {
+    let tree = Tree::v2(Driver::Cgroupfs);
+    tree.pod("a", 100 * MIB);
+    let told = figures(&sink(&tree, None), Resource::Memory, &["a"]).await.expect("must be told");
+    assert_eq!((told[&uid("a")].memory, told[&uid("a")].containers.len()), (Some(81 * MIB), 0));
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_of_a_pod_is_none_and_of_all_pods_a_failure() {
+    let tree = Tree::v2(Driver::Cgroupfs);
+    for pod in ["a", "b"] {
+        tree.pod(pod, 100 * MIB);
+    }
+    let cgroup = tree.cgroup(&tree.of_pod("a"));
+    tree.spoil(&format!("{cgroup}/memory.current"));
+    tree.write(&format!("{cgroup}/pids.current"), "max\n");
+    let sink = sink(&tree, None);
+    let memory = figures(&sink, Resource::Memory, &["a", "b"]).await.expect("must be told");
+    assert_eq!(memory[&uid("a")].memory, None);
+    assert_eq!(memory[&uid("b")].memory, Some(81 * MIB));
+    let tasks = figures(&sink, Resource::Pids, &["a", "b"]).await.expect("must be told");
+    assert_eq!((tasks[&uid("a")].tasks, tasks[&uid("b")].tasks), (None, Some(12)));
+
+    std::fs::remove_dir_all(tree.path(&tree.cgroup(""))).expect("must be removable");
+    for of in [Resource::Memory, Resource::Pids] {
+        let error = figures(&sink, of, &["a"]).await.expect_err("must fail");
+        assert_eq!(error.message, "there is no cgroup of all pods");
+    }
+}
+
+#[tokio::test]
+async fn tasks_are_counted_where_they_are_under_either_version() {
+    for tree in [Tree::v2(Driver::Systemd), Tree::v1(Driver::Systemd)] {
+        tree.pod("a-1", MIB);
+        let told = figures(&sink(&tree, None), Resource::Pids, &["a-1"]).await;
+        assert_eq!(told.expect("must be told")[&uid("a-1")].tasks, Some(12));
+    }
+}
+
+#[tokio::test]
+async fn a_thousand_pods_are_measured_at_once() {
+    let tree = Tree::v2(Driver::Systemd);
+    let names: Vec<_> = (0..1_000).map(|number| format!("p{number}")).collect();
+    for name in &names {
+        tree.pod(name, MIB);
+    }
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    let begin = std::time::Instant::now();
+    let told = figures(&sink(&tree, None), Resource::Memory, &names).await.expect("must be told");
+    println!("memory of {} pods: {:?}", told.len(), begin.elapsed());
+    assert_eq!(told.len(), 1_000);
+    assert!(told.values().all(|pod| pod.memory.is_some()));
+}
+
+#[tokio::test]
+async fn the_runtime_says_where_its_images_lie_and_is_asked_once() {
+    let tree = Tree::v2(Driver::Systemd);
+    let other = tempfile::tempdir_in("/dev/shm").expect("/dev/shm must be writable");
+    std::os::unix::fs::symlink(other.path(), tree.path("images")).expect("must be creatable");
+    let images = vec![filesystem("/images"), filesystem("/var/lib/containerd")];
+    let told = Told::start(tree.dir.path(), Words { images, ..Words::default() });
+    let sink = sink(&tree, Some(told.runtime()));
+    for _ in 0..3 {
+        let sample = look(&sink).await.expect("must be told");
+        assert_eq!(sample.layout, Some(DiskLayout::DedicatedImages));
+    }
+    assert_eq!(told.calls("ImageFsInfo"), 1);
+}
+
+#[tokio::test]
+async fn a_runtime_that_does_not_say_where_its_images_lie_delays_one_look_only() {
+    let tree = Tree::v2(Driver::Systemd);
+    let told = Told::start(tree.dir.path(), Words { silent: true, ..Words::default() });
+    let sink = sink(&tree, Some(told.runtime()));
+    let begin = std::time::Instant::now();
+    for _ in 0..10 {
+        let sample = look(&sink).await.expect("must be told");
+        // The usual place is there.
+        assert_eq!(sample.layout, Some(DiskLayout::Single));
+    }
+    let took = begin.elapsed();
+    assert!(took < std::time::Duration::from_secs(3), "{took:?}");
+    assert_eq!(told.calls("ImageFsInfo"), 1);
+}
+
+#[tokio::test]
+async fn looks_that_come_together_do_not_wait_for_each_other_for_ever() {
+    let tree = Tree::v2(Driver::Systemd);
+    let sink = sink(&tree, None);
+    // A file that hangs whoever reads it: a pipe that nobody writes to.
+    let path = tree.path("proc/loadavg");
+    std::fs::remove_file(&path).expect("must be removable");
+    nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).expect("must be creatable");
+    let hangs = {
+        let sink = sink.clone();
+        tokio::spawn(async move { look(&sink).await })
+    };
+    let second = loop {
+        let second = look(&sink);
+        match tokio::time::timeout(std::time::Duration::from_millis(500), second).await {
+            Ok(result) => break result,
+            // It was first; the spawned one is told instead.
+            Err(_) => break Err(Failure::new(epilogue_common::outcome::FailureKind::Other, "")),
+        }
+    };
+    let first = hangs.await.expect("must not panic");
+    let words: Vec<_> =
+        [first, second].into_iter().filter_map(Result::err).map(|error| error.message).collect();
+    assert_eq!(words.len(), 2, "neither has a result: {words:?}");
+    assert!(words.iter().any(|words| words.contains("hangs") || words.contains("within 5s")));
+    // Lets the thread go.
+    std::fs::write(&path, "0 0 0 1/2 3\n").expect("the reader must be there");
+}

@@ -1,0 +1,185 @@
+//! Stalls that are told as they begin, from files that stand in for the kernel's.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use agent_core::protocol::event::Event;
+use agent_core::protocol::pressure::Stalling;
+use epilogue_agent::source::pressure::psi;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::tree::{Driver, Tree, overwrite, psi as text};
+
+/// Longer than any wait of the source between two tries at a file that is there.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The source, at work.
+pub(crate) struct Source {
+    pub(crate) events: mpsc::Receiver<Event>,
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Source {
+    pub(crate) fn start(host: epilogue_agent::host::Host) -> Self {
+        let (sender, events) = mpsc::channel(64);
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(psi::run(host, sender, stop.clone()));
+        Self { events, stop, task }
+    }
+
+    /// The next event that is about `what`, and when it came.
+    pub(crate) async fn next(&mut self, what: Stalling, within: Duration) -> Option<Instant> {
+        let next = async {
+            loop {
+                match self.events.recv().await? {
+                    Event::PressureRose(which) if which == what => return Some(Instant::now()),
+                    _ => {}
+                }
+            }
+        };
+        timeout(within, next).await.ok().flatten()
+    }
+
+    pub(crate) async fn end(self) {
+        self.stop.cancel();
+        timeout(PATIENCE, self.task).await.expect("must end").expect("must not panic");
+    }
+}
+
+/// The file of all pods.
+fn pressure(tree: &Tree) -> PathBuf {
+    tree.path(&tree.cgroup("")).join("memory.pressure")
+}
+
+/// Waits until the source reads the file: what it tells of was not there before.
+async fn at_work(tree: &Tree, source: &mut Source) -> u64 {
+    let mut total = 0;
+    let begin = Instant::now();
+    while begin.elapsed() < PATIENCE {
+        total += 30_000;
+        overwrite(&pressure(tree), &text(total, 0));
+        if source.next(Stalling::Memory, Duration::from_millis(250)).await.is_some() {
+            return total;
+        }
+    }
+    panic!("nothing was told within {PATIENCE:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stall_is_told_within_100_ms_of_its_beginning() {
+    let tree = Tree::v2(Driver::Systemd);
+    let mut source = Source::start(tree.host());
+    let mut total = at_work(&tree, &mut source).await;
+    let mut latencies = Vec::new();
+    for _ in 0..9 {
+        // A window without a stall.
+        assert_eq!(source.next(Stalling::Memory, Duration::from_millis(600)).await, None);
+        total += 20_000;
+        let begin = Instant::now();
+        overwrite(&pressure(&tree), &text(total, 0));
+        let told = source.next(Stalling::Memory, PATIENCE).await.expect("must be told");
+        latencies.push(told - begin);
+    }
+    latencies.sort();
+    println!("a stall is told after {latencies:?}");
+    assert!(latencies[latencies.len() / 2] < Duration::from_millis(100), "{latencies:?}");
+    source.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stall_that_goes_on_is_told_again_but_not_more_than_ten_times_a_second() {
+    let tree = Tree::v2(Driver::Cgroupfs);
+    let mut source = Source::start(tree.host());
+    let mut total = at_work(&tree, &mut source).await;
+    let begin = Instant::now();
+    let mut told = Vec::new();
+    while begin.elapsed() < Duration::from_secs(1) {
+        total += 100_000;
+        overwrite(&pressure(&tree), &text(total, 0));
+        told.extend(source.next(Stalling::Memory, Duration::from_millis(10)).await);
+    }
+    let close = told.windows(2).filter(|pair| pair[1] - pair[0] < Duration::from_millis(90));
+    assert_eq!(close.count(), 0, "{told:?}");
+    assert!(told.len() >= 2, "{told:?}");
+    source.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn disks_are_told_of_apart_and_need_a_longer_stall() {
+    let tree = Tree::v2(Driver::Systemd);
+    let mut source = Source::start(tree.host());
+    at_work(&tree, &mut source).await;
+    overwrite(&tree.path("proc/pressure/io"), &text(1_000_000, 0));
+    // The change above may have come before the first read.
+    let mut total = 1_000_000;
+    let begin = Instant::now();
+    while source.next(Stalling::Io, Duration::from_millis(300)).await.is_none() {
+        assert!(begin.elapsed() < PATIENCE, "nothing was told of disks");
+        total += 200_000;
+        overwrite(&tree.path("proc/pressure/io"), &text(total, 0));
+    }
+    total += 100_000;
+    overwrite(&tree.path("proc/pressure/io"), &text(total, 0));
+    assert_eq!(source.next(Stalling::Io, Duration::from_millis(500)).await, None);
+    source.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cgroup_that_goes_and_comes_is_watched_again() {
+    let tree = Tree::v2(Driver::Systemd);
+    let mut source = Source::start(tree.host());
+    at_work(&tree, &mut source).await;
+    tree.write("sys/fs/cgroup/kubepods/memory.pressure", &text(5, 5));
+    // The kernel's file fails when its cgroup is gone; one that is emptied says as little.
+    tree.write_in("", "memory.pressure", "");
+    std::fs::remove_dir_all(tree.path("sys/fs/cgroup/kubepods.slice")).expect("must be removable");
+    let mut total = 5;
+    let begin = Instant::now();
+    loop {
+        total += 30_000;
+        overwrite(&tree.path("sys/fs/cgroup/kubepods/memory.pressure"), &text(total, 0));
+        if source.next(Stalling::Memory, Duration::from_millis(250)).await.is_some() {
+            break;
+        }
+        assert!(begin.elapsed() < 4 * PATIENCE, "the new one is not watched");
+    }
+    source.end().await;
+}
+
+#[tokio::test]
+async fn a_host_without_psi_is_left_to_the_cores_own_pace() {
+    let tree = Tree::v2(Driver::Systemd);
+    for file in ["proc/pressure/io", "proc/pressure/memory"] {
+        std::fs::remove_file(tree.path(file)).expect("must be removable");
+    }
+    std::fs::remove_file(tree.path("sys/fs/cgroup/kubepods.slice/memory.pressure"))
+        .expect("must be removable");
+    let mut source = Source::start(tree.host());
+    let told = source.next(Stalling::Memory, Duration::from_millis(300)).await;
+    assert_eq!(told, None);
+    source.end().await;
+}
+
+#[tokio::test]
+async fn files_that_are_none_of_the_kernels_are_not_watched() {
+    let tree = Tree::v2(Driver::Systemd);
+    tree.spoil("proc/pressure/io");
+    tree.write_in("", "memory.pressure", "garbage");
+    let mut source = Source::start(tree.host());
+    tree.write_in("", "memory.pressure", &text(9_000_000, 9_000_000));
+    let told = source.next(Stalling::Memory, Duration::from_millis(300)).await;
+    assert_eq!(told, None);
+    source.end().await;
+}
+
+#[tokio::test]
+async fn the_source_ends_with_its_listener() {
+    let tree = Tree::v2(Driver::Systemd);
+    let Source { events, task, .. } = Source::start(tree.host());
+    drop(events);
+    timeout(PATIENCE, task).await.expect("must end").expect("must not panic");
+}
