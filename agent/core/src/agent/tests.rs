@@ -8,6 +8,7 @@ mod evictions;
 mod faults;
 mod found;
 mod modes;
+mod pressure;
 mod restarts;
 mod scarcity;
 mod standing;

@@ -19,6 +19,9 @@ use crate::protocol::pressure::Sample;
 const APART: Duration = Duration::from_millis(100);
 /// In a row, that the node stalls.
 const CONFIRMED_BY: u32 = 2;
+/// After the end of a victim pods still wait for a moment: for what was written to disk to come
+/// back.
+const SETTLES: Duration = Duration::from_secs(1);
 /// Until a pod at its limit is told of again.
 const TOLD_LASTS: Duration = Duration::from_mins(10);
 
@@ -28,12 +31,21 @@ pub(super) struct Stalls {
     before: Option<StallSample>,
     /// How often in a row the node was found to stall.
     streak: u32,
+    /// Until then nothing is made of stalls: a victim has just ended.
+    settles_until: Duration,
     told: BTreeMap<PodUid, Duration>,
 }
 
 impl Stalls {
     pub(super) fn pod_gone(&mut self, uid: &PodUid) {
         self.told.remove(uid);
+    }
+
+    /// What was seen is of before a victim's end.
+    pub(super) fn begin_anew(&mut self, now: Duration) {
+        self.before = None;
+        self.streak = 0;
+        self.settles_until = now + SETTLES;
     }
 
     /// Whether the next look is to come soon.
@@ -64,6 +76,9 @@ impl Agent {
     fn judge_memory(&mut self, sample: &Sample, after: StallSample) {
         let now = self.clock.monotonic();
         let stalls = &mut self.evictions.stalls;
+        if now < stalls.settles_until {
+            return;
+        }
         let Some(before) = &stalls.before else {
             stalls.before = Some(after);
             return;

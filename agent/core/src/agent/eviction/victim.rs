@@ -157,6 +157,12 @@ impl Agent {
         self.evictions.watch.victim_ended(&pod.uid, now);
         self.evictions.forget_causes();
         self.evictions.stale.victim_ended(pod.uid.clone(), now);
+        self.evictions.stalls.begin_anew(now);
+        if victim.gone {
+            // The watch will say so; until then it is nobody to choose.
+            self.pods.gone(&pod.uid);
+            self.evictions.choices.refuse(pod.uid.clone(), now);
+        }
         if victim.by_others || !end.was_sent() {
             self.outbox.say(false, Some(pod), "the victim has ended by itself or by others");
             return;

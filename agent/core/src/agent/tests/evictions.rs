@@ -1,53 +1,434 @@
-//! Pressure: what ends for it, in which order of deeds, and what is only said.
+//! The end of a victim of pressure: which deeds in which order, and what becomes of it where the
+//! API or the runtime refuse.
+
+use epilogue_common::outcome::FailureKind;
 
 use super::driver::*;
 use super::scarcity::*;
-use crate::agent::Enforcement;
+use crate::agent::{Enforcement, Settings};
 use crate::pod::tests::pod;
-use crate::pod::{Owner, Phase, PodView};
+use crate::pod::{Owner, Phase, PodSource, PodUid, PodView};
 use crate::pressure::signal::Signal;
+use crate::protocol::event::RuntimeState;
+use crate::shutdown::candidates::BarePods;
 
 const HARD: &str = "memory.available<200";
 const MESSAGE: &str =
     "The node was low on resource: memory. Threshold quantity: 200, available: 150. ";
+const EVICTED: &str = "Evicted";
+const FAILED: &str = "CompanionEvictionFailed";
 
 /// A pod of a Job that cannot run again.
-fn job(name: &str) -> PodView {
+pub(super) fn job(name: &str) -> PodView {
     pod(name).never().owner(Owner::Job { failure_policy: true })
 }
 
 /// A pod that somebody creates again.
-fn web(name: &str) -> PodView {
+pub(super) fn web(name: &str) -> PodView {
     pod(name).owner(Owner::Other)
+}
+
+/// Memory is short, and of the pods the first uses the most.
+fn short_of_memory(settings: Settings, pods: Vec<PodView>) -> World {
+    let names: Vec<String> = pods.iter().map(|pod| pod.name.clone()).collect();
+    let mut world = World::at_ease(settings, pods);
+    for (name, used) in names.iter().zip((100..1_000).rev().step_by(100)) {
+        world.uses(name, used);
+    }
+    world.memory(150);
+    world
 }
 
 #[test]
 fn a_hard_threshold_ends_the_first_in_rank_and_the_object_stays() {
-    let mut world = World::at_ease(enforcing(HARD), vec![job("a"), job("b")]);
-    world.uses("a", 100);
-    world.uses("b", 300);
-    world.memory(150);
+    let mut world = short_of_memory(enforcing(HARD), vec![job("a"), job("b")]);
     world.pass(ms(1_000));
-    assert_eq!(world.deeds(), ["mark b", "stop b 1", "lever b"], "{:#?}", world.said);
-    let b = &world.pods["b"];
-    let disruption = b.disruption.as_ref().expect("must be marked");
-    assert!(disruption.stands && disruption.message.starts_with(MESSAGE), "{disruption:?}");
-    assert_eq!(b.phase, Phase::Failed);
-    assert_eq!(world.told("Evicted"), ["b"]);
+    assert_eq!(world.deeds(), ["mark a", "stop a 1", "lever a"], "{:#?}", world.said);
+    let a = &world.pods["a"];
+    let disruption = a.disruption.as_ref().expect("must be marked");
+    assert!(disruption.stands, "{disruption:?}");
+    assert_eq!(disruption.message, MESSAGE);
+    assert_eq!(a.phase, Phase::Failed);
+    assert_eq!(world.told(EVICTED), ["a"]);
+    let notice = world.scarcity.told.iter().find(|notice| notice.reason == EVICTED);
+    let notice = notice.expect("must be told");
+    assert_eq!((notice.message.as_str(), notice.warning), (MESSAGE, true));
+    assert_eq!(notice.annotations[0], ("starved_resource", "memory".to_owned()));
     assert_eq!(world.counted("memory.available"), (1, 0, 0));
     assert_eq!(world.lies, [""; 0]);
 }
 
 #[test]
 fn a_pod_that_may_restart_is_deleted_with_the_grace_of_its_threshold() {
-    let mut world = World::at_ease(enforcing(HARD), vec![web("a")]);
-    world.uses("a", 100);
-    world.memory(150);
+    let mut world = short_of_memory(enforcing(HARD), vec![web("a")]);
     world.pass(ms(1_000));
     assert_eq!(world.deeds(), ["mark a", "delete a 1"]);
     assert_eq!(world.counted("memory.available"), (0, 0, 0));
+    assert_eq!(world.agent.status().pressure.victims.len(), 1);
     world.memory(900);
     world.gone("a");
     assert_eq!(world.counted("memory.available"), (1, 0, 0));
-    assert_eq!(world.told("Evicted"), ["a"]);
+    assert_eq!(world.told(EVICTED), ["a"]);
+}
+
+#[test]
+fn every_pod_has_its_own_way_or_none() {
+    // §7.7, §7.8, EV12
+    let with = |bare| Settings { bare_pods: bare, ..enforcing(HARD) };
+    let blind = Settings { runtime: false, ..enforcing(HARD) };
+    let sidecar = job("a").with(|pod| pod.sidecars.push("s".into()));
+    let mirror = web("a").with(|pod| pod.source = PodSource::Static);
+    let table: Vec<(Settings, PodView, &[&str])> = vec![
+        (enforcing(HARD), job("a"), &["mark a", "stop a 1", "lever a"]),
+        (enforcing(HARD), pod("a").never(), &["mark a", "stop a 1", "lever a"]),
+        (enforcing(HARD), sidecar, &["mark a", "delete a 1"]),
+        (blind.clone(), job("a"), &["mark a", "delete a 1"]),
+        (blind, pod("a").never(), &[]),
+        (enforcing(HARD), pod("a").owner(Owner::DaemonSet), &["mark a", "delete a 1"]),
+        (with(BarePods::Leave), pod("a"), &[]),
+        (with(BarePods::Delete), pod("a"), &["mark a", "delete a 1"]),
+        (with(BarePods::DeadlineLever), pod("a"), &["mark a", "deadline a"]),
+        (enforcing(HARD), web("a").not_started(), &["mark a", "delete a 1"]),
+        (enforcing(HARD), mirror, &[]),
+        (enforcing(HARD), web("a").priority(2_000_000_000), &[]),
+        (enforcing(HARD), web("a").with(|pod| pod.uid = PodUid("uid-agent".into())), &[]),
+        (enforcing(HARD), web("a").deleting(30), &[]),
+        (enforcing(HARD), job("a").phase(Phase::Succeeded), &[]),
+        (enforcing(HARD), pod("a").never().with(|pod| pod.deadline_set = true), &[]),
+        // another's reason says more than ours
+        (enforcing(HARD), web("a").disrupted("PreemptionByScheduler"), &["delete a 1"]),
+    ];
+    for (row, (settings, pod, expected)) in table.into_iter().enumerate() {
+        let mut world = short_of_memory(settings, vec![pod]);
+        world.pass(ms(3_000));
+        assert_eq!(world.deeds(), expected, "row {row}: {:#?}", world.said);
+        assert_eq!(world.lies, [""; 0], "row {row}");
+    }
+}
+
+#[test]
+fn nothing_is_stopped_before_the_api_has_the_mark() {
+    for pod in [job("a"), web("a")] {
+        let mut world = short_of_memory(enforcing(HARD), vec![pod]);
+        world.answers.insert("mark *".into(), Answer::Hold);
+        world.pass(ms(4_000));
+        assert_eq!(world.deeds(), ["mark a"]);
+        assert_eq!(world.told(EVICTED), [""; 0]);
+        world.let_go("mark");
+        world.pass(ms(100));
+        assert!(world.deeds().len() > 1, "{:?}", world.deeds());
+        assert_eq!(world.told(EVICTED), ["a"]);
+    }
+}
+
+#[test]
+fn a_mark_that_does_not_get_through_in_time_is_given_up_and_the_next_pod_ends() {
+    let mut world = short_of_memory(enforcing(HARD), vec![job("a"), job("b")]);
+    world.answers.insert("mark a".into(), Answer::Fail(FailureKind::Unknown, 1_000));
+    world.pass(ms(8_000));
+    let deeds = world.deeds();
+    assert!(deeds.iter().filter(|deed| **deed == "mark a").count() > 3, "{deeds:?}");
+    assert_eq!(deeds[deeds.len() - 3..], ["mark b", "stop b 1", "lever b"]);
+    let first = world.log.iter().find(|line| line.ends_with("mark b")).expect("must be there");
+    let at: u64 = first.split(' ').next().and_then(|at| at.parse().ok()).expect("must be a time");
+    assert!((5_000..7_500).contains(&at), "{first}");
+    assert_eq!(world.told(FAILED), ["a"]);
+    assert_eq!(world.told(EVICTED), ["b"]);
+    assert_eq!(world.counted("memory.available"), (1, 0, 1));
+}
+
+#[test]
+fn a_mark_whose_answer_was_lost_is_recognized_and_one_that_comes_late_is_taken_back() {
+    let mut world = short_of_memory(enforcing(HARD), vec![job("a")]);
+    world.answers.insert("mark *".into(), Answer::Hold);
+    world.pass(ms(1_500));
+    let (id, _, action) = world.held.pop().expect("must be held");
+    world.answers.clear();
+    world.lose_answer(id, &action);
+    world.pass(ms(1_000));
+    assert_eq!(world.deeds(), ["mark a", "stop a 1", "lever a"], "{:#?}", world.said);
+
+    let mut world = short_of_memory(enforcing(HARD), vec![job("a")]);
+    world.answers.insert("mark *".into(), Answer::Hold);
+    world.pass(ms(1_500));
+    let (id, _, action) = world.held.pop().expect("must be held");
+    world.memory(900);
+    world.pass(ms(6_000));
+    world.time_out(id, &action);
+    world.pass(ms(1_000));
+    assert_eq!(world.told(FAILED), ["a"]);
+    assert_eq!(world.deeds(), ["mark a"]);
+    world.arrive(&action);
+    world.pass(ms(2_000));
+    assert_eq!(world.deeds(), ["mark a", "clear a"]);
+    assert_eq!(world.disrupted(), [""; 0]);
+}
+
+#[test]
+fn what_the_api_says_to_a_mark_decides() {
+    use FailureKind::{Conflict, Forbidden, Invalid, NotFound};
+    let table: [(FailureKind, &[&str]); 4] = [
+        (Conflict, &["mark a", "mark a", "stop a 1", "lever a"]),
+        (Invalid, &["mark a", "mark b", "stop b 1", "lever b"]),
+        (Forbidden, &["mark a"]),
+        (NotFound, &["mark a", "mark b", "stop b 1", "lever b"]),
+    ];
+    for (kind, expected) in table {
+        let mut world = short_of_memory(enforcing(HARD), vec![job("a"), job("b")]);
+        world.answers.insert("mark a".into(), Answer::Fail(kind, 1));
+        if kind == NotFound {
+            // It is gone, and the watch will say so.
+            world.pods.remove("a");
+        }
+        world.pass(ms(1_900));
+        assert_eq!(world.deeds()[..expected.len()], *expected, "{kind:?}: {:#?}", world.said);
+        let refused = matches!(kind, Invalid | Forbidden);
+        assert_eq!(world.told(FAILED).len(), usize::from(refused), "{kind:?}");
+        let forbidden = world.told("CompanionNotPermitted").len();
+        assert_eq!(forbidden, usize::from(kind == Forbidden), "{kind:?}");
+    }
+}
+
+#[test]
+fn a_stubborn_victim_blocks_nobody_and_loses_its_mark_when_it_is_given_up() {
+    let mut world = short_of_memory(enforcing(HARD), vec![job("a"), job("b")]);
+    world.containers("a", &[None]);
+    world.pass(ms(9_000));
+    assert!(!world.deeds().contains(&"mark b"), "one at a time: {:?}", world.deeds());
+    world.pass(ms(3_000));
+    assert!(world.deeds().contains(&"lever b"), "{:#?}", world.log);
+    world.memory(900);
+    world.pass(ms(30_000));
+    assert_eq!(world.disrupted(), ["b"], "{:#?}", world.said);
+    assert_eq!(world.deeds().last(), Some(&"clear a"));
+    assert_eq!(world.counted("memory.available"), (1, 0, 1));
+    assert_eq!(world.told(FAILED), ["a"]);
+    assert_eq!(world.lies, [""; 0]);
+}
+
+#[test]
+fn a_mark_is_taken_back_at_once_when_the_runtime_refuses_for_good() {
+    for kind in [FailureKind::Forbidden, FailureKind::NotFound, FailureKind::Other] {
+        let mut world = short_of_memory(enforcing(HARD), vec![job("a")]);
+        world.answers.insert("stop *".into(), Answer::Fail(kind, 1));
+        world.pass(ms(1_500));
+        assert_eq!(world.deeds(), ["mark a", "stop a 1", "clear a"], "{kind:?}");
+        assert_eq!(world.disrupted(), [""; 0]);
+        // It is not tried again at once.
+        world.pass(ms(60_000));
+        assert_eq!(world.deeds().len(), 3, "{kind:?}: {:?}", world.deeds());
+    }
+}
+
+#[test]
+fn a_runtime_that_knows_nothing_of_the_pod_proves_nothing() {
+    let mut world = short_of_memory(enforcing(HARD), vec![job("a")]);
+    world.runtime.insert("a".into(), RuntimeState::default());
+    world.pass(ms(2_000));
+    assert_eq!(world.deeds(), ["mark a", "stop a 1", "clear a"]);
+    assert_eq!(world.pods["a"].phase, Phase::Running);
+}
+
+#[test]
+fn a_runtime_that_fails_is_asked_again() {
+    let mut world = short_of_memory(enforcing(HARD), vec![job("a")]);
+    world.answers.insert("stop *".into(), Answer::Fail(FailureKind::Unknown, 3));
+    world.pass(ms(4_000));
+    let stops = world.deeds().iter().filter(|deed| **deed == "stop a 1").count();
+    assert_eq!(stops, 4);
+    assert_eq!(world.deeds().last(), Some(&"lever a"));
+}
+
+#[test]
+fn a_pod_that_exits_with_0_keeps_its_result() {
+    // EV16
+    let mut world = short_of_memory(enforcing(HARD), vec![job("a")]);
+    world.containers("a", &[Some(0)]);
+    world.pass(ms(5_000));
+    assert_eq!(world.deeds(), ["mark a", "stop a 1"]);
+    world.ends("a", Phase::Succeeded);
+    world.memory(900);
+    world.pass(ms(1_000));
+    assert_eq!(world.counted("memory.available"), (1, 0, 0));
+    assert_eq!(world.pods["a"].phase, Phase::Succeeded);
+}
+
+#[test]
+fn the_phase_is_written_by_a_fresh_proof_and_left_to_the_kubelet_where_it_is_refused() {
+    use FailureKind::{Conflict, Invalid, Unknown};
+    for kind in [Conflict, Unknown] {
+        let mut world = short_of_memory(enforcing(HARD), vec![job("a")]);
+        world.containers("a", &[Some(137)]);
+        world.answers.insert("lever *".into(), Answer::Fail(kind, 1));
+        world.pass(ms(3_000));
+        let expected = ["mark a", "stop a 1", "lever a", "inspect a", "lever a"];
+        assert_eq!(world.deeds(), expected, "{kind:?}: {:#?}", world.log);
+    }
+    let mut world = short_of_memory(enforcing(HARD), vec![job("a")]);
+    world.answers.insert("lever *".into(), Answer::Fail(Invalid, 9));
+    world.pass(ms(5_000));
+    assert_eq!(world.deeds(), ["mark a", "stop a 1", "lever a"]);
+    assert_eq!(world.disrupted(), ["a"], "nothing of it runs: it is no lie");
+    world.ends("a", Phase::Failed);
+    assert_eq!(world.counted("memory.available"), (1, 0, 0));
+}
+
+#[test]
+fn a_victim_that_was_started_again_is_stopped_again_before_it_is_called_failed() {
+    let mut world = short_of_memory(enforcing(HARD), vec![job("a")]);
+    world.answers.insert("lever *".into(), Answer::Fail(FailureKind::Unknown, 1));
+    world.answers.insert("inspect *".into(), Answer::Hold);
+    world.containers("a", &[Some(137)]);
+    world.pass(ms(2_000));
+    world.containers("a", &[None]);
+    world.let_go("inspect");
+    world.pass(ms(500));
+    assert_eq!(world.deeds().last(), Some(&"stop a 1"), "{:#?}", world.log);
+    world.containers("a", &[Some(137)]);
+    world.pass(ms(3_000));
+    assert_eq!(world.deeds().last(), Some(&"lever a"));
+    assert_eq!(world.lies, [""; 0]);
+}
+
+#[test]
+fn what_the_api_says_to_a_deletion_decides() {
+    use FailureKind::{Forbidden, Invalid, NotFound, TooManyRequests, Unknown};
+    let table: [(FailureKind, u32, &[&str], u64); 6] = [
+        (Forbidden, 1, &["mark a", "delete a 1", "clear a"], 1),
+        (Invalid, 1, &["mark a", "delete a 1", "clear a"], 1),
+        (NotFound, 1, &["mark a", "delete a 1"], 0),
+        (TooManyRequests, 1, &["mark a", "delete a 1", "delete a 1"], 0),
+        (Unknown, 2, &["mark a", "delete a 1", "delete a 1", "delete a 1"], 0),
+        (FailureKind::Conflict, 1, &["mark a", "delete a 1"], 0),
+    ];
+    for (kind, times, expected, given_up) in table {
+        let mut world = short_of_memory(enforcing(HARD), vec![web("a")]);
+        world.answers.insert("delete *".into(), Answer::Fail(kind, times));
+        world.pass(ms(1_200));
+        world.memory(900);
+        world.pass(ms(1_000));
+        assert_eq!(world.deeds(), expected, "{kind:?}: {:#?}", world.said);
+        assert_eq!(world.counted("memory.available").2, given_up, "{kind:?}");
+    }
+    // Not for ever.
+    let mut world = short_of_memory(enforcing(HARD), vec![web("a")]);
+    world.answers.insert("delete *".into(), Answer::Fail(Unknown, 1_000));
+    world.pass(ms(35_000));
+    assert_eq!(world.deeds().last(), Some(&"clear a"));
+    assert_eq!(world.disrupted(), [""; 0]);
+}
+
+#[test]
+fn a_pod_that_others_end_meanwhile_is_theirs() {
+    let mut world = short_of_memory(enforcing(HARD), vec![job("a")]);
+    world.answers.insert("mark *".into(), Answer::Fail(FailureKind::TooManyRequests, 1));
+    world.answers.insert("read *".into(), Answer::Hold);
+    world.pass(ms(1_100));
+    world.change("a", |pod| pod.deletion_grace_seconds = Some(30));
+    world.let_go("read");
+    world.pass(ms(1_000));
+    // The mark may have arrived, so it is settled; then the kubelet ends the pod.
+    assert!(!world.deeds().contains(&"stop a 1"), "{:?}", world.deeds());
+    assert!(!world.deeds().contains(&"lever a"));
+    world.gone("a");
+    assert_eq!(world.agent.status().pressure.victims.len(), 0);
+}
+
+#[test]
+fn a_pod_is_evicted_once_for_one_shortage_however_the_signal_flaps() {
+    let mut world = short_of_memory(enforcing(HARD), vec![web("a"), web("b"), web("c")]);
+    for _ in 0..10 {
+        world.memory(150);
+        world.pass(ms(300));
+        world.memory(250);
+        world.pass(ms(300));
+    }
+    assert_eq!(world.deeds(), ["mark a", "delete a 1"]);
+    world.memory(250);
+    world.gone("a");
+    world.pass(ms(5_000));
+    assert_eq!(world.deeds().len(), 2, "what it had is free again");
+    world.memory(150);
+    world.pass(ms(1_100));
+    assert_eq!(world.deeds()[2..], ["mark b", "delete b 1"]);
+}
+
+#[test]
+fn a_soft_threshold_waits_and_gives_the_pod_its_own_time_and_never_holds_up_a_hard_one() {
+    // §2.4, §2.7
+    let settings = wishing(Enforcement::Enforce, "pid.available<100", "memory.available<200");
+    let mut world = World::at_ease(settings, vec![web("a").grace(40), web("b")]);
+    world.uses("a", 200);
+    world.uses("b", 100);
+    world.memory(150);
+    world.pass(ms(9_000));
+    assert_eq!(world.deeds(), [""; 0]);
+    world.pass(ms(3_000));
+    assert_eq!(world.deeds(), ["mark a", "delete a 40"]);
+    world.pass(ms(5_000));
+    assert_eq!(world.deeds().len(), 2, "one at a time");
+    world.left(Signal::PidAvailable, 50);
+    world.pass(ms(1_100));
+    assert_eq!(world.deeds()[2..], ["mark b", "delete b 1"]);
+    let b = world.pods["b"].disruption.clone().expect("must be marked");
+    let text = "The node was low on resource: pids. Threshold quantity: 100, available: 50. ";
+    assert_eq!(b.message, text);
+}
+
+#[test]
+fn disks_are_looked_at_by_what_lies_on_them() {
+    let mut world = World::at_ease(enforcing("nodefs.available<200"), vec![web("a"), web("b")]);
+    world.uses("b", 900);
+    world.uses("a", 100);
+    world.left(Signal::NodefsAvailable, 199);
+    world.pass(ms(1_100));
+    assert!(world.log.iter().any(|line| line.contains("measure Disk of 2")), "{:#?}", world.log);
+    assert_eq!(world.deeds(), ["mark b", "delete b 1"]);
+}
+
+#[test]
+fn a_pod_without_figures_goes_first_and_is_told_no_more_than_is_known() {
+    // EV11, EV14
+    let mut world = World::at_ease(enforcing(HARD), vec![web("a"), web("b")]);
+    world.uses("a", 900);
+    world.memory(150);
+    world.pass(ms(1_100));
+    assert_eq!(world.deeds(), ["mark b", "delete b 1"]);
+    let notice = world.scarcity.told.iter().find(|notice| notice.reason == EVICTED);
+    let notice = notice.expect("must be told");
+    assert_eq!(notice.annotations, []);
+    assert_eq!(notice.message, MESSAGE);
+}
+
+#[test]
+fn figures_that_cannot_be_had_end_nobody() {
+    // EV7
+    let mut world = short_of_memory(enforcing(HARD), vec![web("a")]);
+    world.answers.insert("measure Memory of 1".into(), Answer::Fail(FailureKind::Unknown, 3));
+    world.pass(ms(1_050));
+    assert_eq!(world.deeds(), [""; 0]);
+    world.pass(ms(3_000));
+    assert_eq!(world.deeds(), ["mark a", "delete a 1"]);
+}
+
+#[test]
+fn a_shortage_that_is_over_before_the_figures_came_ends_nobody() {
+    let mut world = short_of_memory(enforcing(HARD), vec![web("a")]);
+    world.answers.insert("measure Memory of 1".into(), Answer::Hold);
+    world.pass(ms(1_100));
+    world.memory(900);
+    world.pass(ms(1_000));
+    world.let_go("measure");
+    world.pass(ms(1_000));
+    assert_eq!(world.deeds(), [""; 0]);
+}
+
+#[test]
+fn a_marked_pod_ends_though_the_shortage_is_over() {
+    let mut world = short_of_memory(enforcing(HARD), vec![job("a")]);
+    world.answers.insert("stop *".into(), Answer::Fail(FailureKind::Unknown, 2));
+    world.pass(ms(1_000));
+    world.memory(1_000);
+    world.pass(ms(2_000));
+    assert_eq!(world.deeds().last(), Some(&"lever a"));
 }

@@ -1,0 +1,514 @@
+//! What is made of pressure before anybody ends for it: how often it is looked at, what is only
+//! said, stalls, the kubelet beside us, shutdowns and restarts.
+
+use std::time::Duration;
+
+use epilogue_common::outcome::FailureKind;
+
+use super::driver::*;
+use super::evictions::{job, web};
+use super::scarcity::*;
+use crate::agent::{Enforcement, Settings};
+use crate::pod::tests::pod;
+use crate::pod::{ContainerAsks, Disruption, PodUid, PodView, TERMINATION_BY_KUBELET};
+use crate::pressure::observe::Observation;
+use crate::pressure::signal::Signal;
+use crate::pressure::usage::DiskUsage;
+use crate::protocol::event::Event;
+use crate::protocol::node::{KubeletEviction, KubeletFacts};
+use crate::protocol::pressure::{PodFigures, Stalling};
+
+const HARD: &str = "memory.available<200";
+const WOULD: &str = "CompanionWouldEvict";
+const OVERLAP: &str = "CompanionPressureOverlap";
+const MEMORY_STALL: &str = "epilogue.dev/MemoryStall";
+const IO_STALL: &str = "epilogue.dev/IOStall";
+
+fn observing(hard: &str) -> Settings {
+    wishing(Enforcement::Observe, hard, "")
+}
+
+/// The time between the looks of the next seconds, in ms.
+fn pace(world: &mut World, seconds: u64) -> Vec<u128> {
+    world.scarcity.looks.clear();
+    world.pass(Duration::from_secs(seconds));
+    let looks = &world.scarcity.looks;
+    let mut pace: Vec<_> = looks.windows(2).map(|two| (two[1] - two[0]).as_millis()).collect();
+    pace.dedup();
+    pace
+}
+
+fn victim(settings: Settings) -> World {
+    let mut world = World::at_ease(settings, vec![web("a")]);
+    world.uses("a", 100);
+    world
+}
+
+#[test]
+fn the_node_is_looked_at_as_often_as_it_is_near_to_a_shortage() {
+    let mut world = victim(observing("memory.available<200,nodefs.available<200"));
+    assert_eq!(pace(&mut world, 5), [1_000]);
+    world.memory(399);
+    world.pass(ms(1_000));
+    assert_eq!(pace(&mut world, 5), [100]);
+    world.memory(400);
+    world.pass(ms(100));
+    assert_eq!(pace(&mut world, 5), [1_000]);
+    world.left(Signal::NodefsAvailable, 100);
+    world.pass(ms(1_000));
+    assert_eq!(pace(&mut world, 5), [1_000], "a disk fills slowly");
+}
+
+#[test]
+fn a_stall_is_looked_at_when_it_begins_and_for_two_seconds() {
+    let mut world = victim(observing(HARD));
+    world.pass(ms(2_500));
+    world.scarcity.looks.clear();
+    world.event(Event::PressureRose(Stalling::Memory));
+    assert_eq!(world.scarcity.looks.len(), 1);
+    world.pass(ms(2_000));
+    assert_eq!(world.scarcity.looks.len(), 20);
+    assert_eq!(pace(&mut world, 4), [1_000]);
+}
+
+#[test]
+fn one_look_at_a_time_and_fewer_when_they_are_slow_or_fail() {
+    let mut world = victim(observing(HARD));
+    world.answers.insert("measure".into(), Answer::Hold);
+    world.pass(ms(2_000));
+    world.scarcity.looks.clear();
+    world.event(Event::PressureRose(Stalling::Memory));
+    world.event(Event::PressureRose(Stalling::Memory));
+    world.pass(ms(2_000));
+    assert_eq!(world.scarcity.looks.len(), 0);
+    world.let_go("measure");
+    assert_eq!(world.agent.status().pressure.looks.failed, 1, "too slow");
+    world.memory(150);
+    world.answers.insert("measure".into(), Answer::Fail(FailureKind::Unknown, 1_000));
+    world.pass(ms(30_000));
+    world.scarcity.looks.clear();
+    world.pass(ms(30_000));
+    let looks = world.scarcity.looks.len();
+    assert!((6..=12).contains(&looks), "{looks}");
+    let said = world.said.iter().filter(|text| text.contains("cannot be looked at")).count();
+    assert!(said <= 1, "{:?}", world.said);
+    world.answers.clear();
+    world.pass(ms(6_000));
+    assert_eq!(world.told(WOULD), ["a"]);
+}
+
+#[test]
+fn without_thresholds_and_stalls_there_is_nothing_to_look_for() {
+    let mut world = victim(observing(""));
+    assert_eq!(pace(&mut world, 300), [60_000]);
+    world.scarcity.psi = true;
+    world.pass(Duration::from_mins(1));
+    assert_eq!(pace(&mut world, 5), [1_000]);
+    let mut off = victim(wishing(Enforcement::Off, HARD, ""));
+    off.memory(1);
+    off.event(Event::PressureRose(Stalling::Memory));
+    off.pass(Duration::from_mins(5));
+    assert_eq!(off.scarcity.looks.len(), 0);
+    assert_eq!(off.deeds(), [""; 0]);
+}
+
+#[test]
+fn what_is_only_observed_is_said_once_in_ten_minutes() {
+    let mut world = World::at_ease(observing(HARD), vec![web("a"), job("b")]);
+    world.uses("a", 100);
+    world.uses("b", 300);
+    world.memory(150);
+    world.pass(Duration::from_secs(599));
+    assert_eq!(world.deeds(), [""; 0]);
+    assert_eq!(world.told(WOULD), ["b"]);
+    assert_eq!(world.counted("memory.available"), (0, 1, 0));
+    let measured = world.log.iter().filter(|line| line.contains("measure Memory")).count();
+    assert!(measured <= 61, "{measured}");
+    world.uses("a", 900);
+    world.pass(ms(15_000));
+    assert_eq!(world.told(WOULD), ["b", "a"]);
+}
+
+#[test]
+fn who_may_not_act_only_observes() {
+    let mut told = enforcing(HARD);
+    told.enforce = false;
+    let silent = KubeletFacts { eviction: None, ..late() };
+    let dead = KubeletFacts { eviction: late().eviction, ..dead() };
+    let table = [
+        (told, late(), "the agent is told to observe", 1),
+        (enforcing(HARD), dead, "the kubelet is dead", 1),
+        // It does not say its thresholds, and its default is higher.
+        (enforcing(HARD), silent, "", 0),
+    ];
+    for (row, (settings, facts, why, would)) in table.into_iter().enumerate() {
+        let mut world = World::at_ease(settings, vec![web("a")]);
+        world.uses("a", 100);
+        world.event(Event::KubeletSeen(facts));
+        world.memory(150);
+        world.pass(ms(12_000));
+        let status = &world.agent.status().pressure;
+        assert_eq!(status.held_by.unwrap_or_default(), why, "row {row}");
+        if row < 2 {
+            assert_eq!(world.deeds(), [""; 0], "row {row}");
+            assert_eq!(world.told(WOULD).len(), would, "row {row}");
+        }
+    }
+}
+
+#[test]
+fn while_the_kubelet_acts_itself_nothing_is_done() {
+    // §8.4
+    let mut world = victim(enforcing(HARD));
+    world.kubelet_says(&["MemoryPressure"]);
+    world.memory(150);
+    world.pass(ms(5_000));
+    assert_eq!(world.deeds(), [""; 0]);
+    assert_eq!(world.told(WOULD), [""; 0]);
+    world.kubelet_says(&[]);
+    world.pass(ms(1_000));
+    assert_eq!(world.deeds(), ["mark a", "delete a 1"]);
+}
+
+#[test]
+fn a_victim_whose_mark_was_not_sent_is_let_go_when_the_kubelet_acts() {
+    let mut settings = enforcing(HARD);
+    settings.in_flight_max = 1;
+    let mut world = World::at_ease(settings, vec![web("a")]);
+    world.uses("a", 100);
+    world.answers.insert("announce *".into(), Answer::Hold);
+    world.node_says = None;
+    world.see_node();
+    world.memory(150);
+    world.pass(ms(3_000));
+    assert_eq!(world.deeds(), [""; 0], "there is no room: {:?}", world.held);
+    world.kubelet_says(&["MemoryPressure"]);
+    world.let_go("announce");
+    world.pass(ms(3_000));
+    assert_eq!(world.deeds(), [""; 0]);
+    assert_eq!(world.agent.status().pressure.victims, []);
+}
+
+#[test]
+fn a_threshold_that_is_not_before_the_kubelets_is_only_observed_and_told_of_once() {
+    // §8.4
+    let hard = "memory.available<50,pid.available<100";
+    let mut world = World::at_ease(enforcing(hard), vec![web("a")]);
+    world.uses("a", 100);
+    world.memory(40);
+    world.pass(Duration::from_mins(2));
+    assert_eq!(world.told(OVERLAP), ["node"]);
+    assert_eq!(world.told(WOULD), ["a"]);
+    assert_eq!(world.deeds(), [""; 0]);
+    let status = &world.agent.status().pressure.signals;
+    assert!(status[&Signal::MemoryAvailable].overlaps);
+    assert!(!status[&Signal::PidAvailable].overlaps);
+    world.memory(900);
+    world.left(Signal::PidAvailable, 80);
+    world.pass(ms(1_100));
+    assert_eq!(world.deeds(), ["mark a", "delete a 1"]);
+}
+
+#[test]
+fn the_status_shows_what_was_measured() {
+    let mut world = victim(wishing(Enforcement::Observe, HARD, "memory.available<30%"));
+    world.scarcity.swap = Some(Observation { available: 1, capacity: 2 });
+    world.memory(250);
+    world.pass(ms(1_100));
+    let pressure = &world.agent.status().pressure;
+    let memory = pressure.signals[&Signal::MemoryAvailable];
+    assert_eq!((memory.hard, memory.soft), (Some(200), Some(300)));
+    assert_eq!((memory.hard_crossed, memory.soft_crossed), (false, true));
+    assert_eq!(memory.found.map(|found| found.available), Some(250));
+    assert_eq!(pressure.swap, Some(Observation { available: 1, capacity: 2 }));
+    assert!(pressure.sampled_at.is_some_and(|at| world.now - at <= ms(100)));
+}
+
+/// Pods wait for memory more than half of the time, with little of it left.
+fn stalling(settings: Settings, left: u64) -> World {
+    let mut world = World::at_ease(settings, vec![job("a"), web("b")]);
+    world.uses("a", 300);
+    world.uses("b", 100);
+    world.scarcity.psi = true;
+    world.memory(left);
+    world.event(Event::PressureRose(Stalling::Memory));
+    world.pass(ms(4_000));
+    world
+}
+
+#[test]
+fn a_stall_of_the_node_that_is_seen_twice_ends_a_pod_before_any_threshold() {
+    let mut world = stalling(enforcing("memory.available<60"), 90);
+    world.event(Event::PressureRose(Stalling::Memory));
+    world.stalls(1, 100, 60);
+    assert_eq!(world.deeds(), [""; 0], "once is not enough");
+    world.stalls(2, 100, 60);
+    assert_eq!(world.deeds(), ["mark a", "stop a 1", "lever a"], "{:#?}", world.said);
+    let message = &world.pods["a"].disruption.as_ref().expect("must be marked").message;
+    let start = "The node was low on resource: memory. Threshold quantity: 60, available: 90. ";
+    assert!(message.starts_with(start), "{message}");
+    assert_eq!(world.told("Evicted"), ["a"]);
+}
+
+#[test]
+fn without_a_threshold_the_message_names_the_resource_alone() {
+    let mut world = stalling(enforcing(""), 90);
+    world.stalls(30, 100, 60);
+    let message = &world.pods["a"].disruption.as_ref().expect("must be marked").message;
+    assert_eq!(message, "The node was low on resource: memory. ");
+}
+
+#[test]
+fn a_stall_with_memory_or_swap_left_or_of_a_moment_ends_nobody() {
+    let mut enough = stalling(enforcing(""), 100);
+    enough.stalls(30, 100, 60);
+    assert_eq!(enough.deeds(), [""; 0]);
+    let mut swapping = stalling(enforcing(""), 50);
+    swapping.scarcity.swap = Some(Observation { available: 900, capacity: 1_000 });
+    swapping.stalls(30, 100, 60);
+    assert_eq!(swapping.deeds(), [""; 0]);
+    swapping.scarcity.swap = Some(Observation { available: 10, capacity: 1_000 });
+    swapping.stalls(10, 100, 60);
+    assert_eq!(swapping.deeds().len(), 3);
+    let mut moment = stalling(enforcing(""), 50);
+    for _ in 0..10 {
+        moment.stalls(1, 1_000, 200);
+        moment.stalls(1, 1_000, 0);
+    }
+    assert_eq!(moment.deeds(), [""; 0]);
+    // Pressure that rises anew every few ms makes no sample longer.
+    let mut hasty = stalling(enforcing(""), 50);
+    hasty.pass(ms(950));
+    for _ in 0..4 {
+        hasty.scarcity.stalled_ms += 10;
+        hasty.event(Event::PressureRose(Stalling::Memory));
+        hasty.pass(ms(10));
+    }
+    assert_eq!(hasty.deeds(), [""; 0], "not judged by less than 100 ms");
+}
+
+#[test]
+fn a_pod_that_stalls_at_its_own_limit_is_told_once_and_never_ends_for_it() {
+    let mut world = stalling(enforcing(""), 50);
+    world.scarcity.pods.insert("a".into(), (0, Some(99)));
+    for _ in 0..50 {
+        let (waited, _) = world.scarcity.pods["a"];
+        world.scarcity.pods.insert("a".into(), (waited + 60, Some(99)));
+        world.stalls(1, 100, 60);
+    }
+    assert_eq!(world.deeds(), [""; 0]);
+    assert_eq!(world.told("CompanionAtMemoryLimit"), ["a"]);
+}
+
+#[test]
+fn stalls_become_conditions_of_the_node_and_go_after_the_transition() {
+    let mut world = stalling(observing(""), 50);
+    world.stalls(20, 100, 60);
+    assert_eq!(world.done(&[MEMORY_STALL]).len(), 1, "{:#?}", world.log);
+    assert_eq!(world.scarcity.conditions[MEMORY_STALL], true);
+    world.see_node();
+    world.pass(Duration::from_secs(290));
+    assert_eq!(world.scarcity.conditions[MEMORY_STALL], true);
+    world.pass(Duration::from_secs(15));
+    assert_eq!(world.scarcity.conditions[MEMORY_STALL], false);
+    world.see_node();
+    world.scarcity.io_percent = 60.0;
+    world.pass(ms(1_500));
+    assert_eq!(world.scarcity.conditions[IO_STALL], true);
+    world.pass(Duration::from_mins(1));
+    world.see_node();
+    assert_eq!(world.done(&[MEMORY_STALL, IO_STALL]).len(), 9, "{:#?}", world.log);
+}
+
+#[test]
+fn a_condition_is_written_until_it_stands_and_a_stale_one_goes() {
+    let mut world = stalling(observing(""), 50);
+    let name = format!("{MEMORY_STALL} *");
+    world.answers.insert(name, Answer::Fail(FailureKind::Unknown, 2));
+    world.stalls(40, 100, 60);
+    assert_eq!(world.scarcity.conditions[MEMORY_STALL], true);
+    let mut off = World::at_ease(wishing(Enforcement::Off, "", ""), vec![]);
+    off.scarcity.conditions.insert(IO_STALL, true);
+    off.scarcity.conditions.insert(MEMORY_STALL, false);
+    off.see_node();
+    assert_eq!(off.done(&[MEMORY_STALL, IO_STALL]).len(), 1);
+    assert_eq!(off.scarcity.conditions[IO_STALL], false);
+    off.see_node();
+    off.pass(Duration::from_mins(1));
+    assert_eq!(off.done(&[MEMORY_STALL, IO_STALL]).len(), 1);
+}
+
+fn marked(name: &str, now: Duration, ago_seconds: u64) -> PodView {
+    let since = wall(now.saturating_sub(Duration::from_secs(ago_seconds)));
+    let message = "The node was low on resource: memory. ".to_owned();
+    let reason = TERMINATION_BY_KUBELET.to_owned();
+    let disruption = Disruption { stands: true, reason, message, since: Some(since) };
+    job(name).with(|pod| pod.disruption = Some(disruption))
+}
+
+#[test]
+fn after_a_restart_a_mark_of_a_living_pod_is_taken_back_when_it_is_a_minute_old() {
+    let at = Duration::from_secs(1_003);
+    let old = marked("old", at, 61);
+    let young = marked("young", at, 30);
+    let deleted = marked("deleted", at, 90).deleting(30);
+    let foreign = job("foreign").disrupted("DeletionByTaintManager");
+    let mut world = World::at_ease(enforcing(HARD), vec![old, young, deleted, foreign]);
+    world.pass(ms(1_000));
+    assert_eq!(world.disrupted(), ["deleted", "foreign", "young"]);
+    world.pass(Duration::from_secs(40));
+    assert_eq!(world.disrupted(), ["deleted", "foreign"]);
+    let mut off = World::at_ease(settings(), vec![marked("old", at, 61)]);
+    off.pass(ms(1_000));
+    assert_eq!(off.disrupted(), [""; 0], "whatever is wished for now");
+}
+
+#[test]
+fn a_crash_after_any_step_leaves_no_mark_on_a_living_pod() {
+    for pod in [job("a"), web("a")] {
+        for step in 1..14 {
+            for carried_out in [false, true] {
+                let mut world = World::at_ease(enforcing(HARD), vec![pod.clone()]);
+                world.uses("a", 100);
+                world.memory(150);
+                world.dies_after = Some((step, carried_out));
+                for _ in 0..300 {
+                    world.freeze(ms(10));
+                }
+                world.memory(900);
+                world.restart(enforcing(HARD));
+                world.started(late(), false);
+                world.see_node();
+                world.pass(Duration::from_secs(90));
+                let a = &world.pods["a"];
+                let ended = a.is_terminal() || a.is_to_end();
+                assert!(ended || !a.is_disrupted(), "{step} {carried_out}: {:#?}", world.log);
+                assert_eq!(world.lies, [""; 0]);
+            }
+        }
+    }
+}
+
+#[test]
+fn in_a_shutdown_pressure_stands_still_and_a_cancel_takes_it_up_again() {
+    let mut world = World::at_ease(enforcing(HARD), vec![job("a"), web("b")]);
+    world.uses("a", 300);
+    world.uses("b", 100);
+    world.answers.insert("stop *".into(), Answer::Hold);
+    world.memory(150);
+    world.pass(ms(1_100));
+    assert_eq!(world.deeds(), ["mark a", "stop a 1"]);
+    world.shutdown(40);
+    world.answers.clear();
+    world.scarcity.looks.clear();
+    world.pass(ms(2_000));
+    assert_eq!(world.scarcity.looks.len(), 0);
+    assert_eq!(world.agent.status().pressure.held_by, Some("a shutdown goes on"));
+    world.memory(900);
+    world.event(Event::ShutdownCancelled);
+    world.let_go("*");
+    world.pass(Duration::from_mins(3));
+    let a = &world.pods["a"];
+    assert!(a.is_terminal() || a.is_to_end(), "{:#?} {:#?}", world.log, world.said);
+    assert_eq!(world.lies, [""; 0]);
+}
+
+#[test]
+fn a_mark_that_was_sent_before_a_shutdown_is_settled_after_its_cancel() {
+    for seconds in [1, 20] {
+        let mut world = World::at_ease(enforcing(HARD), vec![job("a")]);
+        world.uses("a", 300);
+        world.answers.insert("mark *".into(), Answer::Hold);
+        world.memory(150);
+        world.pass(ms(1_100));
+        world.shutdown(40);
+        world.pass(Duration::from_secs(seconds));
+        world.memory(900);
+        world.event(Event::ShutdownCancelled);
+        world.let_go("*");
+        world.pass(Duration::from_mins(3));
+        let a = &world.pods["a"];
+        let ended = a.is_terminal() || a.is_to_end();
+        assert!(ended || !a.is_disrupted(), "{:#?} {:#?}", world.log, world.said);
+    }
+}
+
+/// A pod that may write so much to its disk, and writes more.
+fn beyond(name: &str) -> (PodView, PodFigures) {
+    let container = |limit| ContainerAsks {
+        name: "main".into(),
+        storage_limit: Some(limit),
+        ..ContainerAsks::default()
+    };
+    let pod = web(name).with(|pod| pod.asks.containers = vec![container(100)]);
+    let disk = DiskUsage { rootfs: 101, ..DiskUsage::default() };
+    (pod, PodFigures { disk: Some(disk), ..PodFigures::default() })
+}
+
+fn limits(settings: Settings, kubelet_holds_them: bool) -> World {
+    let (a, figures) = beyond("a");
+    let (b, _) = beyond("b");
+    let mut world = World::at_ease(settings, vec![a, b.never(), pod("c")]);
+    world.scarcity.figures.insert(PodUid("uid-a".into()), figures.clone());
+    world.scarcity.figures.insert(PodUid("uid-b".into()), figures);
+    world.scarcity.beyond_limits.extend(["a".into(), "b".into()]);
+    let eviction = late()
+        .eviction
+        .map(|eviction| KubeletEviction { local_storage_limits: kubelet_holds_them, ..eviction });
+    world.event(Event::KubeletSeen(KubeletFacts { eviction, ..late() }));
+    world
+}
+
+#[test]
+fn pods_beyond_their_own_limits_end_without_a_mark_where_the_kubelet_does_not_see_to_it() {
+    // §2.4 step 12, §2.8
+    let mut world = limits(enforcing(HARD), false);
+    world.pass(ms(1_000));
+    assert_eq!(world.deeds(), ["delete a 1", "stop b 1", "lever b"], "{:#?}", world.said);
+    assert_eq!(world.disrupted(), [""; 0]);
+    assert_eq!(world.told("Evicted"), ["a", "b"]);
+    let notice = world.scarcity.told.iter().find(|notice| notice.reason == "Evicted");
+    let notice = notice.expect("must be told");
+    let text = "Pod ephemeral local storage usage exceeds the total limit of containers 100. ";
+    assert_eq!((notice.message.as_str(), notice.annotations.len()), (text, 0));
+    assert_eq!(world.counted("ephemeralpodfs.limit"), (1, 0, 0));
+    let asked = world.log.iter().filter(|line| line.contains("measure Disk of 2")).count();
+    world.pass(ms(9_000));
+    assert_eq!(asked, 1, "{:#?}", world.log);
+    let mut observed = limits(observing(HARD), false);
+    observed.pass(ms(1_000));
+    assert_eq!(observed.deeds(), [""; 0]);
+    assert_eq!(observed.told(WOULD), ["a", "b"]);
+    let mut kubelets = limits(enforcing(HARD), true);
+    kubelets.pass(Duration::from_mins(1));
+    assert_eq!(kubelets.deeds(), [""; 0]);
+    assert!(!kubelets.log.iter().any(|line| line.contains("measure Disk")));
+}
+
+#[test]
+fn a_pods_own_limit_goes_before_the_nodes_disk() {
+    let mut world = limits(enforcing("nodefs.available<200"), false);
+    world.pods.insert("d".into(), web("d"));
+    world.change("d", |_| ());
+    world.uses("d", 90);
+    world.left(Signal::NodefsAvailable, 100);
+    world.pass(ms(5_000));
+    assert!(!world.deeds().contains(&"mark d"), "{:?}", world.deeds());
+    world.pass(ms(10_000));
+    assert!(world.deeds().contains(&"mark d"), "but not for ever: {:?}", world.deeds());
+}
+
+#[test]
+fn told_to_stop_it_chooses_nobody_and_stays_for_the_victim_that_it_has() {
+    let mut world = victim(enforcing(HARD));
+    world.answers.insert("mark *".into(), Answer::Hold);
+    world.memory(150);
+    world.pass(ms(1_100));
+    world.event(Event::StopRequested);
+    world.pass(ms(500));
+    assert!(!world.agent.status().may_exit);
+    world.let_go("mark");
+    world.gone("a");
+    world.pass(ms(500));
+    assert!(world.agent.status().may_exit);
+}
