@@ -9,6 +9,7 @@ mod faults;
 mod found;
 mod modes;
 mod pressure;
+mod pressure_chaos;
 mod restarts;
 mod scarcity;
 mod standing;

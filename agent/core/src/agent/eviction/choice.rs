@@ -213,6 +213,9 @@ impl Agent {
     }
 
     /// How the pod can be ended by us; none if it is not ours to end. A kubelet lives beside us.
+    ///
+    /// DIVERGES(upstream): a bare pod that may restart is only ours to end where the operator has
+    /// said so. The reference ends it, and keeps its object; we could only delete it. (EV12)
     pub(super) fn way_to_end(&self, pod: &PodView) -> Option<Way> {
         let now = self.clock.monotonic();
         let evictions = &self.evictions;

@@ -181,7 +181,10 @@ impl Agent {
         self.outbox.say(false, Some(pod), text);
     }
 
-    /// A mark that may have arrived is taken back at once: the pod lives on. (§9.5, ST7)
+    /// A mark that may have arrived is taken back at once: the pod lives on. (ST7)
+    ///
+    /// DIVERGES(upstream): the reference never takes one back; nothing it has marked can live on,
+    /// since it marks with the phase.
     fn give_victim_up(&mut self, victim: &Victim, why: &str) {
         let now = self.clock.monotonic();
         let Ending { pod, mark, marked_at, .. } = &victim.ending;

@@ -11,17 +11,21 @@ use crate::protocol::event::{Event, LogindState, NodeView};
 use crate::shutdown::candidates::BarePods;
 
 /// xorshift64*.
-struct Dice(u64);
+pub(super) struct Dice(u64);
 
 impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
+    pub(super) fn of_seed(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
+    pub(super) fn roll(&mut self, sides: u64) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
         (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % sides
     }
 
-    fn of<T: Clone>(&mut self, choices: &[T]) -> T {
+    pub(super) fn of<T: Clone>(&mut self, choices: &[T]) -> T {
         choices[self.roll(choices.len() as u64) as usize].clone()
     }
 }
@@ -122,7 +126,7 @@ fn happen(world: &mut World, dice: &mut Dice) {
 #[test]
 fn whatever_happens_nothing_static_is_touched_and_nothing_running_is_called_failed() {
     for seed in 1..250_u64 {
-        let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut dice = Dice::of_seed(seed);
         let pods = pods(&mut dice);
         let untouchable: BTreeSet<String> = pods
             .iter()

@@ -33,7 +33,8 @@ fn pace(world: &mut World, seconds: u64) -> Vec<u128> {
     world.scarcity.looks.clear();
     world.pass(Duration::from_secs(seconds));
     let looks = &world.scarcity.looks;
-    let mut pace: Vec<_> = looks.windows(2).map(|two| (two[1] - two[0]).as_millis()).collect();
+    let mut pace: Vec<_> =
+        looks.windows(2).map(|two| two[1].saturating_sub(two[0]).as_millis()).collect();
     pace.dedup();
     pace
 }
@@ -221,7 +222,7 @@ fn the_status_shows_what_was_measured() {
     assert_eq!((memory.hard_crossed, memory.soft_crossed), (false, true));
     assert_eq!(memory.found.map(|found| found.available), Some(250));
     assert_eq!(pressure.swap, Some(Observation { available: 1, capacity: 2 }));
-    assert!(pressure.sampled_at.is_some_and(|at| world.now - at <= ms(100)));
+    assert!(pressure.sampled_at.is_some_and(|at| world.now <= at + ms(100)));
 }
 
 /// Pods wait for memory more than half of the time, with little of it left.
@@ -305,16 +306,16 @@ fn stalls_become_conditions_of_the_node_and_go_after_the_transition() {
     let mut world = stalling(observing(""), 50);
     world.stalls(20, 100, 60);
     assert_eq!(world.done(&[MEMORY_STALL]).len(), 1, "{:#?}", world.log);
-    assert_eq!(world.scarcity.conditions[MEMORY_STALL], true);
+    assert!(world.scarcity.conditions[MEMORY_STALL]);
     world.see_node();
     world.pass(Duration::from_secs(290));
-    assert_eq!(world.scarcity.conditions[MEMORY_STALL], true);
+    assert!(world.scarcity.conditions[MEMORY_STALL]);
     world.pass(Duration::from_secs(15));
-    assert_eq!(world.scarcity.conditions[MEMORY_STALL], false);
+    assert!(!world.scarcity.conditions[MEMORY_STALL]);
     world.see_node();
     world.scarcity.io_percent = 60.0;
     world.pass(ms(1_500));
-    assert_eq!(world.scarcity.conditions[IO_STALL], true);
+    assert!(world.scarcity.conditions[IO_STALL]);
     world.pass(Duration::from_mins(1));
     world.see_node();
     assert_eq!(world.done(&[MEMORY_STALL, IO_STALL]).len(), 9, "{:#?}", world.log);
@@ -326,13 +327,13 @@ fn a_condition_is_written_until_it_stands_and_a_stale_one_goes() {
     let name = format!("{MEMORY_STALL} *");
     world.answers.insert(name, Answer::Fail(FailureKind::Unknown, 2));
     world.stalls(40, 100, 60);
-    assert_eq!(world.scarcity.conditions[MEMORY_STALL], true);
+    assert!(world.scarcity.conditions[MEMORY_STALL]);
     let mut off = World::at_ease(wishing(Enforcement::Off, "", ""), vec![]);
     off.scarcity.conditions.insert(IO_STALL, true);
     off.scarcity.conditions.insert(MEMORY_STALL, false);
     off.see_node();
     assert_eq!(off.done(&[MEMORY_STALL, IO_STALL]).len(), 1);
-    assert_eq!(off.scarcity.conditions[IO_STALL], false);
+    assert!(!off.scarcity.conditions[IO_STALL]);
     off.see_node();
     off.pass(Duration::from_mins(1));
     assert_eq!(off.done(&[MEMORY_STALL, IO_STALL]).len(), 1);
@@ -365,6 +366,7 @@ fn after_a_restart_a_mark_of_a_living_pod_is_taken_back_when_it_is_a_minute_old(
 
 #[test]
 fn a_crash_after_any_step_leaves_no_mark_on_a_living_pod() {
+    let mut taken_back = 0;
     for pod in [job("a"), web("a")] {
         for step in 1..14 {
             for carried_out in [false, true] {
@@ -384,9 +386,11 @@ fn a_crash_after_any_step_leaves_no_mark_on_a_living_pod() {
                 let ended = a.is_terminal() || a.is_to_end();
                 assert!(ended || !a.is_disrupted(), "{step} {carried_out}: {:#?}", world.log);
                 assert_eq!(world.lies, [""; 0]);
+                taken_back += world.done(&["clear"]).len();
             }
         }
     }
+    assert!(taken_back > 1, "no crash was between mark and end");
 }
 
 #[test]
