@@ -52,6 +52,11 @@ impl Clears {
         self.pods.len()
     }
 
+    /// Whether the pod's condition is being taken back.
+    pub(super) fn has(&self, uid: &PodUid) -> bool {
+        self.pods.contains_key(uid)
+    }
+
     /// Takes back the condition that was set on the pod at `at`. It is looked at first: what is
     /// known of it may be older than the mark.
     pub(super) fn add(&mut self, pod: PodRef, at: Timestamp) {

@@ -222,7 +222,9 @@ impl Agent {
         let own = self.settings.own_pod.as_ref() == Some(&pod.uid);
         let refused = evictions.choices.refused.get(&pod.uid).is_some_and(|until| now < *until);
         let ending = evictions.victims.contains_key(&pod.uid) || pod.is_to_end();
-        if own || refused || ending || pod.is_terminal() || is_critical(pod) {
+        // What it bears now is of before, and goes first.
+        let cleared = self.clears.has(&pod.uid);
+        if own || refused || ending || cleared || pod.is_terminal() || is_critical(pod) {
             return None;
         }
         let may = |verb| !self.forbidden.contains(verb);

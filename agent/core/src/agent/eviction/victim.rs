@@ -12,7 +12,7 @@ use super::stance::Stance;
 use crate::ending::attempt::{Attempt, Pace, WAIT_MAX_HASTE, salt};
 use crate::ending::patches;
 use crate::ending::progress::{Ending, Way};
-use crate::pod::PodView;
+use crate::pod::{Disruption, PodView, TERMINATION_BY_KUBELET};
 use crate::pressure::message::Told;
 use crate::pressure::watch::Cause;
 use crate::protocol::action::{Action, Notice, Purpose};
@@ -254,7 +254,10 @@ impl Agent {
         if !sent && self.stance() != Stance::Enforce {
             return Some(Fate::Dropped);
         }
-        if pod.is_disrupted() && !sent {
+        let foreign = |disruption: &Disruption| {
+            disruption.stands && disruption.reason != TERMINATION_BY_KUBELET
+        };
+        if pod.disruption.as_ref().is_some_and(foreign) && !sent {
             // Another's reason says more than ours.
             ending.mark = Attempt::done_by_others();
             return None;

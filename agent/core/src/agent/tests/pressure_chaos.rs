@@ -105,7 +105,7 @@ fn happen(world: &mut World, dice: &mut Dice, settings: &Settings) {
             world.see_node();
         }
         (18, _) => {
-            let n = 100 + dice.roll(50);
+            let n = 100 + dice.roll(1_000_000);
             let new = some_pod(dice, n);
             world.pods.entry(new.name.clone()).or_insert(new);
             world.change(&format!("p{n}"), |_| ());
