@@ -14,6 +14,9 @@ use super::logind::Stage as Shutdown;
 use super::world::{Life, World};
 use crate::sim::agenda::Moment;
 
+/// Reason and message of what it ends.
+pub(super) const WORDS: (&str, &str) = ("Terminated", SHUTDOWN_MESSAGE);
+
 /// What a run of the kubelet has of a shutdown.
 #[derive(Debug, Default)]
 pub(super) struct Graceful {
@@ -87,7 +90,7 @@ impl World {
         let at = self.wall().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         for (uid, grace) in &victims {
             if let Some(worker) = self.kubelet.workers.get_mut(uid) {
-                worker.words = Some(("Terminated", SHUTDOWN_MESSAGE));
+                worker.words = Some(WORDS);
                 worker.disruption = Some(json!({
                     "type": "DisruptionTarget", "status": "True",
                     "reason": TERMINATION_BY_KUBELET, "message": SHUTDOWN_MESSAGE,

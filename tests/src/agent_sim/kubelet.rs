@@ -7,7 +7,7 @@ use std::time::Duration;
 use agent_core::pod::{Phase, PodUid, RestartPolicy};
 use serde_json::Value;
 
-use super::graceful::Graceful;
+use super::graceful::{self, Graceful};
 use super::world::{Life, World, name_of};
 use crate::sim::agenda::Moment;
 
@@ -63,6 +63,8 @@ pub(super) struct Worker {
     forced: Option<Phase>,
     annotations: Value,
     pub(super) started: bool,
+    /// What goes out next is what was noted when the tear-down began. (SD17)
+    pub(super) half_told: bool,
 }
 
 impl Kubelet {
@@ -72,6 +74,11 @@ impl Kubelet {
 }
 
 impl Worker {
+    /// Whether the kubelet ends it for the shutdown.
+    fn is_shut_down(&self) -> bool {
+        self.words == Some(graceful::WORDS)
+    }
+
     pub(super) fn is_over(&self) -> bool {
         self.stage == Stage::Stopped
     }
@@ -176,6 +183,7 @@ impl World {
             forced: None,
             annotations: stored.annotations.clone(),
             started: self.runtime.sandboxes.contains_key(uid),
+            half_told: false,
         };
         let terminal = stored.is_terminal();
         self.kubelet.workers.insert(uid.clone(), worker);
@@ -380,6 +388,7 @@ impl World {
         let phase = if well { Phase::Succeeded } else { Phase::Failed };
         worker.phase = api.or(worker.forced).unwrap_or(phase);
         worker.stage = Stage::Stopped;
+        worker.half_told = worker.is_shut_down() && worker.started && self.random.percent(25);
         if worker.phase == Phase::Succeeded {
             worker.words = None;
         }

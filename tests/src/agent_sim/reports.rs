@@ -7,6 +7,7 @@ use agent_core::pod::{Phase, PodUid};
 use serde_json::{Value, json};
 
 use super::api::Stored;
+use super::graceful;
 use super::kubelet::Worker;
 use super::merge::merge;
 use super::world::{Life, World, name_of};
@@ -42,9 +43,15 @@ impl World {
 
     fn report(&mut self, uid: &PodUid) {
         // What does not go through is noticed by the next full pass.
-        let Some(worker) = self.kubelet.workers.get(uid).cloned() else { return };
         if self.kubelet_dark().is_some() {
             return;
+        }
+        let Some(worker) = self.kubelet.workers.get_mut(uid) else { return };
+        // Taken from the cache before the end and sent after it; the next full pass has the end.
+        let half = std::mem::take(&mut worker.half_told);
+        let mut worker = worker.clone();
+        if half {
+            (worker.phase, worker.words) = (Phase::Failed, Some(graceful::WORDS));
         }
         let at = self.wall().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let name = name_of(uid);
@@ -52,11 +59,11 @@ impl World {
         let running_since = self.runtime.running_since(uid);
         self.api.update(uid, |stored| {
             write(stored, &worker, &at);
-            if worker.started {
+            if worker.started && !half {
                 stored.note_containers(running_since);
             }
         });
-        if worker.is_over() {
+        if worker.is_over() && !half {
             self.finish_pod(uid);
         }
     }

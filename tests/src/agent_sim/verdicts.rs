@@ -4,7 +4,7 @@
 use std::mem;
 use std::time::Duration;
 
-use agent_core::pod::{Owner, PodUid, PodView, RestartPolicy};
+use agent_core::pod::{Owner, Phase, PodUid, PodView, RestartPolicy};
 use agent_core::protocol::action::{Action, ActionId, PodRef, Purpose};
 use agent_core::protocol::node::Healthz;
 use agent_core::shutdown::Mode;
@@ -315,16 +315,24 @@ impl World {
             bare_pods: settings.bare_pods,
         };
         let told = self.ledger.told.values().filter(|view| run.pods.contains(&view.uid));
+        // A kubelet that works says more of a pod whose containers run in its last phase. (SD17)
+        let awaits_more = mode == Mode::Assist && works;
+        let half = |view: &PodView| {
+            let told = awaits_more && view.is_terminal() && view.running_since.is_some();
+            told && spared(&PodView { phase: Phase::Running, ..view.clone() }, &scope).is_none()
+        };
         // A pod that ended well is the kubelet's to report, also when that is dead. (§7.9)
         let reported = |view: &PodView| {
-            let ended = self.api.pods.get(&view.uid).is_none_or(Stored::is_terminal);
+            let last = |stored: &Stored| !awaits_more || stored.running_since().is_none();
+            let ended = |stored: &Stored| stored.is_terminal() && last(stored);
+            let ended = self.api.pods.get(&view.uid).is_none_or(ended);
             let left = mode == Mode::Substitute && self.runtime.ended_well(&view.uid);
             // Whose end had not begun by then is not ended any more.
             let late = mode == Mode::Replace && self.now() >= run.last_writes;
             ended || left || (late && !self.ledger.deleted.contains(&view.uid))
         };
         let awaited = told.filter(|view| {
-            spared(view, &scope).is_none()
+            (spared(view, &scope).is_none() || half(view))
                 && (mode != Mode::Replace || is_ended_by_us(view, &scope))
                 && !reported(view)
         });

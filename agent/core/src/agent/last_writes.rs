@@ -102,9 +102,9 @@ impl Agent {
                 ending.acknowledge();
                 continue;
             };
-            // The kubelet has said the same, if not yet how the containers ended.
+            // The phase is there; how the containers ended is the kubelet's to say.
             if pod.is_terminal() {
-                ending.acknowledge();
+                ending.fail.give_up();
                 continue;
             }
             // A kubelet that lives, or came and went, may have started containers since.
