@@ -172,6 +172,12 @@ impl Kubepods {
         Ok(pods)
     }
 
+    /// The cgroups of the classes that are there now, where memory is counted.
+    pub fn classes(&self) -> Vec<PathBuf> {
+        let names = dirs(&self.memory, PODS_MAX).unwrap_or_default();
+        names.into_iter().filter(|name| is_class(name)).map(|name| self.memory.join(name)).collect()
+    }
+
     fn pod(&self, uid: PodUid, below: &Path) -> PodCgroup {
         PodCgroup { uid, memory: self.memory.join(below), pids: self.pids.join(below) }
     }

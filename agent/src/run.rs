@@ -39,7 +39,7 @@ use crate::source::logind::OurLock;
 use crate::source::logind_session::LogindSession;
 use crate::source::pressure::psi;
 use crate::source::watch::Deaf;
-use crate::source::{lease, node, pods};
+use crate::source::{lease, node, oom, oomd, pods};
 use sinks::AllSinks;
 
 /// Facts that wait for the core; more wait at their source.
@@ -253,6 +253,15 @@ impl Shared {
         let (events, stop) = (self.events.clone(), token.clone());
         let asking = async move { kubelet.run(changes, events, stop).await };
         group.spawn("kubelet", endless(asking));
+
+        if self.config.features.oom_causes {
+            let (host, clock) = (self.host.clone(), self.clock.clone());
+            let kills = oom::run(host, clock, self.events.clone(), token.clone());
+            group.spawn("kills for memory", endless(kills));
+            let (bus, pace) = (self.bus_address.clone(), oomd::Pace::default());
+            let oomd = oomd::run(bus, pace, self.events.clone(), token.clone());
+            group.spawn("systemd-oomd", endless(oomd));
+        }
 
         let (node, client) = (self.config.node.clone(), self.writes.client.clone());
         let ended = token.clone();

@@ -9,6 +9,8 @@ pub mod logind;
 pub mod logind_session;
 mod logind_signs;
 pub mod node;
+pub mod oom;
+pub mod oomd;
 pub mod pods;
 pub mod pressure;
 pub mod systemd;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::pod::{PodUid, PodView};
-use crate::protocol::event::RuntimeState;
+use crate::protocol::event::{Now, RuntimeState};
 use crate::protocol::pressure::{OomConstraint, OomKill, OomWitness};
 
 /// So long after one witness, another may tell of the same kill.
@@ -38,7 +38,10 @@ pub(super) struct Kill {
     /// What the witnesses say, put together.
     pub(super) what: OomKill,
     witnesses: BTreeSet<OomWitness>,
-    /// The API's time at the first word of it.
+    /// When the first word of it was heard: at the end of the container, where that was waited
+    /// for.
+    pub(super) heard_at: Duration,
+    /// The same by the API's clock.
     pub(super) wall: Timestamp,
     /// The container's name, once it is known.
     pub(super) container: Option<String>,
@@ -50,11 +53,12 @@ pub(super) struct Kill {
 }
 
 impl Kill {
-    pub(super) fn new(what: OomKill, wall: Timestamp) -> Self {
+    pub(super) fn new(what: OomKill, now: Now) -> Self {
         Self {
             witnesses: BTreeSet::from([what.witness]),
             what,
-            wall,
+            heard_at: now.monotonic,
+            wall: now.wall,
             container: None,
             look: Look::default(),
             decided: false,
@@ -132,13 +136,16 @@ impl Kill {
             return None;
         }
         let wait = if self.what.container_lives.is_none() { FATE_WAIT } else { NAME_WAIT };
-        Some(self.what.at + wait)
+        Some(self.heard_at + wait)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const NOW: Now =
+        Now { monotonic: Duration::ZERO, boot: Duration::ZERO, wall: Timestamp::UNIX_EPOCH };
 
     fn kill(witness: OomWitness, constraint: OomConstraint, at_ms: u64) -> OomKill {
         OomKill {
@@ -159,7 +166,7 @@ mod tests {
             ..kill(*witness, *constraint, 0)
         });
         let first = words.next().expect("must be some");
-        let mut heard = Kill::new(first, Timestamp::UNIX_EPOCH);
+        let mut heard = Kill::new(first, NOW);
         words.for_each(|word| heard.hear(word));
         (heard.what.constraint, heard.what.limit)
     }
@@ -197,7 +204,7 @@ mod tests {
                 ..kill(witness, OomConstraint::Node, 0)
             };
             let first_word = word(OomWitness::MemoryEvents, first);
-            let mut kill = Kill::new(first_word, Timestamp::UNIX_EPOCH);
+            let mut kill = Kill::new(first_word, NOW);
             kill.hear(word(OomWitness::KernelLog, second));
             assert_eq!(kill.what.container_lives, expected, "{first:?} {second:?}");
         }
@@ -207,7 +214,7 @@ mod tests {
     fn the_same_witness_tells_of_another_kill() {
         use OomWitness::{KernelLog, MemoryEvents};
         let first = kill(KernelLog, OomConstraint::Node, 5_000);
-        let mut seen = Kill::new(first, Timestamp::UNIX_EPOCH);
+        let mut seen = Kill::new(first, NOW);
         let table = [
             (KernelLog, 5_010, false),
             (MemoryEvents, 5_010, true),

@@ -69,7 +69,7 @@ impl Agent {
             witness: OomWitness::Runtime,
             at: self.clock.monotonic(),
         };
-        let mut kill = Kill::new(what, self.clock.now().wall);
+        let mut kill = Kill::new(what, self.clock.now());
         kill.container = Some(name.clone());
         kill.look = Look::Over;
         self.causes.kills.insert((pod.uid.clone(), None), kill);

@@ -93,7 +93,7 @@ impl Agent {
         // The one before is settled: there is another.
         self.tell_kill(&place);
         if self.causes.kills.len() < PLACES_MAX || self.causes.kills.contains_key(&place) {
-            self.causes.kills.insert(place, Kill::new(kill, self.clock.now().wall));
+            self.causes.kills.insert(place, Kill::new(kill, self.clock.now()));
         }
     }
 
@@ -132,7 +132,7 @@ impl Agent {
             .collect();
         for place in open {
             let Some(pod) = self.pods.get(&place.0).cloned() else {
-                let at = self.causes.kills.get(&place).map(|kill| kill.what.at);
+                let at = self.causes.kills.get(&place).map(|kill| kill.heard_at);
                 if at.is_none_or(|at| self.clock.reached(at + UNKNOWN_FOR)) {
                     self.causes.kills.remove(&place);
                 }
@@ -192,7 +192,7 @@ impl Agent {
             .kills
             .iter()
             .filter(|(_, kill)| kill.decided && !kill.told)
-            .filter(|(_, kill)| self.clock.reached(kill.what.at + SAME_KILL))
+            .filter(|(_, kill)| self.clock.reached(kill.heard_at + SAME_KILL))
             .map(|(place, _)| place.clone())
             .collect();
         for place in settled {
@@ -201,7 +201,7 @@ impl Agent {
         self.tell_children();
         let now = self.clock.monotonic();
         let causes = &mut self.causes;
-        causes.kills.retain(|_, kill| !kill.told || now < kill.what.at + REMEMBERED_FOR);
+        causes.kills.retain(|_, kill| !kill.told || now < kill.heard_at + REMEMBERED_FOR);
         causes.children.retain(|_, children| {
             let quiet = children.told_at.is_some_and(|at| now >= at + CHILDREN_TOLD_EVERY);
             children.untold > 0 || !quiet

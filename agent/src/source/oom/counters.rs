@@ -1,0 +1,146 @@
+//! The files of one cgroup that tell of kills: `memory.events`, `memory.max`, `cgroup.events`.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::Path;
+
+use nix::errno::Errno;
+
+/// The kernel's files are far shorter.
+const BYTES_MAX: u64 = 64 * 1024;
+
+/// What `memory.events` counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counters {
+    /// How often memory was short at this cgroup's limit, or at one below it.
+    pub(super) oom: u64,
+    /// Processes in it, or below it, that were killed, wherever memory was short.
+    pub(super) kills: u64,
+}
+
+impl Counters {
+    /// Reads `memory.events` or `memory.events.local`.
+    pub(super) fn read(file: &Path) -> io::Result<Self> {
+        Ok(Self::parse(&read(file)?))
+    }
+
+    /// The larger of each.
+    pub(super) fn max(self, other: Self) -> Self {
+        Self { oom: self.oom.max(other.oom), kills: self.kills.max(other.kills) }
+    }
+
+    fn parse(text: &str) -> Self {
+        Self { oom: value(text, "oom"), kills: value(text, "oom_kill") }
+    }
+}
+
+/// `memory.max`, or its like of version 1; none where there is no limit.
+pub(super) fn limit(cgroup: &Path) -> Option<u64> {
+    let text = read(&cgroup.join("memory.max"))
+        .or_else(|_| read(&cgroup.join("memory.limit_in_bytes")))
+        .ok()?;
+    // Version 1 says the largest number of pages.
+    text.trim().parse().ok().filter(|limit| *limit < u64::MAX / 4)
+}
+
+/// Whether processes live in the cgroup or below it; none where it can't be told.
+pub(super) fn is_populated(cgroup: &Path) -> Option<bool> {
+    match read(&cgroup.join("cgroup.events")) {
+        Ok(text) => return Some(value(&text, "populated") != 0),
+        Err(error) if !is_gone(&error) => return None,
+        Err(_) => {}
+    }
+    // Version 1 has no such file.
+    match read(&cgroup.join("cgroup.procs")) {
+        Ok(text) => Some(!text.trim().is_empty()),
+        Err(error) if is_gone(&error) && !cgroup.exists() => Some(false),
+        Err(_) => None,
+    }
+}
+
+/// The processes right in the cgroup, as this process's namespace numbers them.
+pub(super) fn processes(cgroup: &Path) -> Vec<u32> {
+    let text = read(&cgroup.join("cgroup.procs")).unwrap_or_default();
+    // Those of other namespaces are 0.
+    text.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid != 0).collect()
+}
+
+/// Whether the cgroup was removed before, or while, its file was read.
+pub(super) fn is_gone(error: &io::Error) -> bool {
+    let gone = [Errno::ENOENT as i32, Errno::ENODEV as i32, Errno::ENOTDIR as i32];
+    error.raw_os_error().is_some_and(|code| gone.contains(&code))
+}
+
+/// Reads a file of the kernel.
+pub(super) fn read(path: &Path) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(BYTES_MAX).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// The number behind a word at the beginning of a line; 0 where there is none.
+fn value(text: &str, word: &str) -> u64 {
+    let of =
+        |line: &str| line.split_once(' ').filter(|(key, _)| *key == word)?.1.trim().parse().ok();
+    text.lines().find_map(of).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_counters_are_read_by_their_names() {
+        let text = "low 0\nhigh 1\nmax 22\noom 3\noom_kill 4\noom_group_kill 5\nsock_throttled 6\n";
+        assert_eq!(Counters::parse(text), Counters { oom: 3, kills: 4 });
+        for text in ["", "oom", "oom \noom_kill -1\n", "oom_kill x\nxoom 7\n oom 8"] {
+            assert_eq!(Counters::parse(text), Counters::default(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn no_limit_is_none() {
+        let dir = tempfile::tempdir().expect("must be creatable");
+        let table = [
+            ("memory.max", "67108864\n", Some(67_108_864)),
+            ("memory.max", "max\n", None),
+            ("memory.max", "", None),
+            ("memory.limit_in_bytes", "9223372036854771712\n", None),
+            ("memory.limit_in_bytes", "4096\n", Some(4_096)),
+        ];
+        for (name, text, expected) in table {
+            std::fs::write(dir.path().join(name), text).expect("must be writable");
+            assert_eq!(limit(dir.path()), expected, "{name} {text:?}");
+            std::fs::remove_file(dir.path().join(name)).expect("must be removable");
+        }
+        assert_eq!(limit(dir.path()), None);
+    }
+
+    #[test]
+    fn a_cgroup_that_is_gone_has_no_processes_and_one_that_tells_nothing_might() {
+        let dir = tempfile::tempdir().expect("must be creatable");
+        let cgroup = dir.path().join("c");
+        assert_eq!(is_populated(&cgroup), Some(false));
+        std::fs::create_dir(&cgroup).expect("must be creatable");
+        assert_eq!(is_populated(&cgroup), None);
+        let table = [
+            ("cgroup.procs", "", Some(false)),
+            ("cgroup.procs", "12\n0\n", Some(true)),
+            ("cgroup.events", "populated 1\nfrozen 0\n", Some(true)),
+            ("cgroup.events", "populated 0\nfrozen 0\n", Some(false)),
+        ];
+        for (name, text, expected) in table {
+            std::fs::write(cgroup.join(name), text).expect("must be writable");
+            assert_eq!(is_populated(&cgroup), expected, "{name} {text:?}");
+        }
+        assert_eq!(processes(&cgroup), [12]);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_some_counters(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            Counters::parse(&String::from_utf8_lossy(&bytes));
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! What becomes of a container one of whose processes was killed: it ends, or lives on.
+
+use std::path::Path;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::counters::{is_populated, processes, read};
+use crate::host::Host;
+
+/// The kernel gives back some gigabytes a second: a killed process of many of them takes its time
+/// to end, and only then is the end of its container known to anybody. Nothing waits for the word
+/// that a container lives on.
+const WAIT_MAX: Duration = Duration::from_secs(2);
+/// The race with the kubelet begins when the container has ended.
+const POLL: Duration = Duration::from_millis(5);
+/// After the first tenth of a second.
+const POLL_LATER: Duration = Duration::from_millis(20);
+const LATER: Duration = Duration::from_millis(100);
+
+/// `PF_EXITING` of `/proc/<pid>/stat`.
+const EXITING: u64 = 4;
+/// SIGKILL, as a bit of what is pending.
+const SIGKILL: u64 = 1 << 8;
+
+/// Whether the container lives on; none where it can't be told. Ends as soon as it has ended.
+pub(super) async fn lives_on(host: &Host, cgroup: &Path) -> Option<bool> {
+    let begun = Instant::now();
+    loop {
+        match is_populated(cgroup) {
+            Some(true) if begun.elapsed() < WAIT_MAX => {}
+            Some(true) => return Some(!main_is_dying(host, cgroup)),
+            other => return other,
+        }
+        sleep(if begun.elapsed() < LATER { POLL } else { POLL_LATER }).await;
+    }
+}
+
+/// Whether the container's first process is on its way out. Where its number is not known in this
+/// namespace, it counts as alive.
+fn main_is_dying(host: &Host, cgroup: &Path) -> bool {
+    let oldest = processes(cgroup)
+        .into_iter()
+        .filter_map(|pid| Some((Stat::of(host, pid)?, pid)))
+        .min_by_key(|(stat, _)| stat.started);
+    oldest.is_some_and(|(stat, pid)| stat.exiting || is_killed(host, pid))
+}
+
+/// What `/proc/<pid>/stat` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stat {
+    exiting: bool,
+    /// In ticks since the boot.
+    started: u64,
+}
+
+impl Stat {
+    fn of(host: &Host, pid: u32) -> Option<Self> {
+        Self::parse(&read(&host.path(&format!("/proc/{pid}/stat"))).ok()?)
+    }
+
+    /// The name may have any characters; what follows it has none of its end.
+    fn parse(text: &str) -> Option<Self> {
+        let fields: Vec<&str> = text.rsplit_once(')')?.1.split_ascii_whitespace().collect();
+        // The first is field 3, the state.
+        let field = |number: usize| fields.get(number - 3).copied();
+        let dead = matches!(field(3)?, "Z" | "X" | "x");
+        let flags: u64 = field(9)?.parse().ok()?;
+        Some(Self { exiting: dead || flags & EXITING != 0, started: field(22)?.parse().ok()? })
+    }
+}
+
+fn is_killed(host: &Host, pid: u32) -> bool {
+    let text = read(&host.path(&format!("/proc/{pid}/status"))).unwrap_or_default();
+    let pending = text.lines().filter_map(|line| {
+        let mask = line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:"))?;
+        u64::from_str_radix(mask.trim(), 16).ok()
+    });
+    pending.into_iter().any(|mask| mask & SIGKILL != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::fs;
+
+    fn stat(name: &str, state: char, flags: u64, started: u64) -> String {
+        format!("7 ({name}) {state} 1 7 7 0 -1 {flags} 0 0 0 0 1 2 3 4 20 0 1 0 {started} 9 9\n")
+    }
+
+    #[test]
+    fn a_process_s_name_may_be_anything() {
+        for name in ["sh", "a) R (b", "x y)", "(("] {
+            let found = Stat::parse(&stat(name, 'R', 0x0040_0100, 77));
+            assert_eq!(found, Some(Stat { exiting: false, started: 77 }), "{name}");
+        }
+        let exiting = |text: &str| Stat::parse(text).map(|stat| stat.exiting);
+        assert_eq!(exiting(&stat("a", 'R', 0x0040_0104, 1)), Some(true));
+        assert_eq!(exiting(&stat("a", 'Z', 0, 1)), Some(true));
+        assert_eq!(exiting("7 (a) R 1 2"), None);
+        assert_eq!(exiting(""), None);
+    }
+
+    struct Place {
+        root: tempfile::TempDir,
+    }
+
+    impl Place {
+        fn new(populated: u8) -> Self {
+            let place = Self { root: tempfile::tempdir().expect("must be creatable") };
+            place.write("c/cgroup.events", &format!("populated {populated}\n"));
+            place
+        }
+
+        fn write(&self, path: &str, text: &str) {
+            let path = self.root.path().join(path);
+            let dir = path.parent().expect("must have one");
+            fs::create_dir_all(dir).expect("must be creatable");
+            fs::write(path, text).expect("must be writable");
+        }
+
+        async fn lives_on(&self) -> Option<bool> {
+            let host = Host::new(self.root.path().to_owned());
+            lives_on(&host, &self.root.path().join("c")).await
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_end_is_told_as_soon_as_it_is_there_and_life_after_two_seconds() {
+        let begun = Instant::now();
+        assert_eq!(Place::new(0).lives_on().await, Some(false));
+        assert_eq!(begun.elapsed(), Duration::ZERO);
+
+        assert_eq!(Place::new(1).lives_on().await, Some(true));
+        assert!(begun.elapsed() >= WAIT_MAX && begun.elapsed() < WAIT_MAX * 2);
+
+        let place = Place::new(1);
+        let begun = Instant::now();
+        let (lives, ()) = tokio::join!(place.lives_on(), async {
+            sleep(Duration::from_millis(50)).await;
+            fs::remove_dir_all(place.root.path().join("c")).expect("must be removable");
+        });
+        assert_eq!(lives, Some(false));
+        assert!(begun.elapsed() < Duration::from_millis(60), "{:?}", begun.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_first_process_that_is_still_ending_has_not_survived() {
+        let of = |main: String, status: &str| {
+            let place = Place::new(1);
+            place.write("c/cgroup.procs", "12\n11\n0\n13\n");
+            place.write("proc/11/stat", &main);
+            place.write("proc/12/stat", &stat("child", 'R', 4, 900));
+            place.write("proc/11/status", status);
+            place
+        };
+        let pending = "Name:\ta\nSigPnd:\t0000000000000000\nShdPnd:\t0000000000000100\n";
+        let calm = "Name:\ta\nSigPnd:\t0000000000000000\nShdPnd:\t0000000000000000\n";
+        let table = [
+            (stat("main", 'S', 0, 100), calm, Some(true)),
+            (stat("main", 'D', 4, 100), calm, Some(false)),
+            (stat("main", 'D', 0, 100), pending, Some(false)),
+        ];
+        for (main, status, expected) in table {
+            let found = of(main.clone(), status).lives_on().await;
+            assert_eq!(found, expected, "{main} {status}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_some_process(text in ".*") {
+            let _ = Stat::parse(&text);
+        }
+    }
+}

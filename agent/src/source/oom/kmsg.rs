@@ -1,0 +1,150 @@
+//! The kernel's log, from now on. Where it can't be read, that is said once: the counters of the
+//! cgroups tell most of the same.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Read as _, Seek as _, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::PathBuf;
+
+use agent_core::protocol::event::Event;
+use agent_core::protocol::pressure::{OomKill, OomWitness};
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+use nix::fcntl::OFlag;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::mpsc;
+
+use super::counters::limit;
+use super::fate::lives_on;
+use super::record::{Constraint, Record, kills};
+use crate::cgroups::{Cgroups, Place};
+use crate::clock::Clock;
+use crate::host::Host;
+
+/// Where the kernel's log is read.
+const PATH: &str = "/dev/kmsg";
+/// A read gives one record, and none is longer.
+const RECORD_BYTES_MAX: usize = 16 * 1024;
+/// Kills whose containers are watched to their end at once; the others are not told of.
+const AT_ONCE_MAX: usize = 256;
+
+/// Tells of kills; ends when the log can't be read, or nobody listens.
+pub(super) async fn run(host: &Host, clock: &Clock, events: &mpsc::Sender<Event>) {
+    let log = match open(host) {
+        Ok(log) => log,
+        Err(error) => {
+            tracing::info!(path = PATH, %error, "the kernel's log can't be read: kills for memory are known by the cgroups alone");
+            return;
+        }
+    };
+    let mut ending = FuturesUnordered::new();
+    loop {
+        tokio::select! {
+            biased;
+            Some(kill) = ending.next(), if !ending.is_empty() => {
+                if events.send(Event::OomKilled(Box::new(kill))).await.is_err() {
+                    return;
+                }
+            }
+            read = records(&log) => match read {
+                Ok(text) => {
+                    for record in kills(&text) {
+                        if ending.len() < AT_ONCE_MAX {
+                            ending.push(follow(host, clock, record));
+                        }
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(path = PATH, %error, "the kernel's log can't be read any more");
+                    break;
+                }
+            },
+        }
+    }
+    while let Some(kill) = ending.next().await {
+        if events.send(Event::OomKilled(Box::new(kill))).await.is_err() {
+            return;
+        }
+    }
+}
+
+fn open(host: &Host) -> io::Result<AsyncFd<File>> {
+    let flags = OFlag::O_NONBLOCK.bits();
+    let mut file = OpenOptions::new().read(true).custom_flags(flags).open(host.path(PATH))?;
+    // What is of before our time was somebody else's to tell. A pipe has no end to go to.
+    let _ = file.seek(SeekFrom::End(0));
+    AsyncFd::with_interest(file, Interest::READABLE)
+}
+
+/// What comes next. What was overwritten before it was read is lost, and the log goes on.
+async fn records(log: &AsyncFd<File>) -> io::Result<String> {
+    let mut bytes = vec![0; RECORD_BYTES_MAX];
+    loop {
+        let mut ready = log.readable().await?;
+        match ready.try_io(|log| log.get_ref().read(&mut bytes)) {
+            Err(_would_block) => {}
+            Ok(Ok(0)) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(Ok(length)) => {
+                bytes.truncate(length);
+                return Ok(String::from_utf8_lossy(&bytes).into_owned());
+            }
+            Ok(Err(error)) if error.kind() == ErrorKind::BrokenPipe => {
+                tracing::debug!(path = PATH, "records were lost");
+            }
+            Ok(Err(error)) if error.kind() == ErrorKind::Interrupted => {}
+            Ok(Err(error)) => return Err(error),
+        }
+    }
+}
+
+/// Waits for what becomes of the container.
+async fn follow(host: &Host, clock: &Clock, record: Record) -> OomKill {
+    let at = clock.now().monotonic;
+    let Record { victim, constraint, process } = record;
+    // Before the container is gone.
+    let limit = match &constraint {
+        Constraint::Limit(Some(place)) => match cgroup(host, place) {
+            Cgroup::There(cgroup) => limit(&cgroup),
+            Cgroup::Gone | Cgroup::Foreign => None,
+        },
+        _ => None,
+    };
+    let container_lives = match cgroup(host, &victim) {
+        Cgroup::There(cgroup) => lives_on(host, &cgroup).await,
+        Cgroup::Gone => Some(false),
+        Cgroup::Foreign => None,
+    };
+    OomKill {
+        pod: victim.pod,
+        container_id: victim.container_id,
+        constraint: constraint.of_pod(),
+        limit,
+        process,
+        container_lives,
+        witness: OomWitness::KernelLog,
+        at,
+    }
+}
+
+/// A cgroup that the log names.
+enum Cgroup {
+    /// Here it lies.
+    There(PathBuf),
+    /// Its pod's is there.
+    Gone,
+    /// Its pod's is not to be found: it can't be seen from here.
+    Foreign,
+}
+
+/// Where a pod's or container's memory is counted. The log's path is not taken: it may begin at
+/// another root than the files that are seen here.
+fn cgroup(host: &Host, place: &Place) -> Cgroup {
+    let pods = Cgroups::of(host).kubepods().and_then(|kubepods| kubepods.pods().ok());
+    let pod = pods.into_iter().flatten().find(|pod| pod.uid == place.pod);
+    let Some(pod) = pod else { return Cgroup::Foreign };
+    let Some(wanted) = &place.container_id else { return Cgroup::There(pod.memory) };
+    let containers = pod.containers().unwrap_or_default();
+    let found = containers.into_iter().find(|(id, _)| id == wanted);
+    found.map_or(Cgroup::Gone, |(_, cgroup)| Cgroup::There(cgroup))
+}

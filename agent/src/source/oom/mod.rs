@@ -1,0 +1,39 @@
+//! Kills for memory by the kernel: who was killed, what was short, and what became of the
+//! container. Two witnesses, each alone good enough: the kernel's log, where it may be read, and
+//! the counters of the cgroups. (spec/node-agent.md §2.11)
+//!
+//! | | kernel's log | memory.events |
+//! |---|---|---|
+//! | needs | `/dev/kmsg`: root or CAP_SYSLOG, a device that the pod may open | cgroup v2, `/sys/fs/cgroup` |
+//! | knows | process, cgroup at its limit | container, whose `oom` grew with its `oom_kill` |
+
+mod counters;
+mod fate;
+mod kmsg;
+mod memory_events;
+mod record;
+mod tree;
+mod watches;
+
+use agent_core::protocol::event::Event;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::Clock;
+use crate::host::Host;
+
+pub use record::{Constraint, Record, kills};
+
+/// Tells of kills until `stop` is cancelled.
+pub async fn run(host: Host, clock: Clock, events: mpsc::Sender<Event>, stop: CancellationToken) {
+    let witnesses = async {
+        tokio::join!(
+            kmsg::run(&host, &clock, &events),
+            memory_events::MemoryEvents::new(&host, &clock, &events).run(),
+        )
+    };
+    tokio::select! {
+        () = stop.cancelled() => {}
+        _ = witnesses => stop.cancelled().await,
+    }
+}

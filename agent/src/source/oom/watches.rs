@@ -1,0 +1,141 @@
+//! What the kernel tells of changes in the cgroups' tree: inotify on directories, and on
+//! `memory.events`, which the kernel marks as modified with each count.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd, RawFd};
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDescriptor};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+/// What was told since the last time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Signs {
+    /// A cgroup came or went.
+    pub(super) listed: bool,
+    /// So much was told that some of it is lost.
+    pub(super) lost: bool,
+    /// Pods of which something was counted, by their cgroups.
+    pub(super) pods: BTreeSet<PathBuf>,
+}
+
+/// All watches.
+pub(super) struct Watches {
+    queue: AsyncFd<Queue>,
+    /// The pod that a watched file belongs to; none for a directory.
+    by_descriptor: HashMap<WatchDescriptor, Option<PathBuf>>,
+    /// The kernel gave no more watches once.
+    refused: bool,
+}
+
+struct Queue(Inotify);
+
+impl AsRawFd for Queue {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_fd().as_raw_fd()
+    }
+}
+
+impl Watches {
+    pub(super) fn new() -> io::Result<Self> {
+        let queue = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
+        let queue = AsyncFd::with_interest(Queue(queue), Interest::READABLE)?;
+        Ok(Self { queue, by_descriptor: HashMap::new(), refused: false })
+    }
+
+    /// Whether the kernel gave no more watches at some time.
+    pub(super) fn is_refused(&self) -> bool {
+        self.refused
+    }
+
+    /// Watches what comes and goes in a directory.
+    pub(super) fn directory(&mut self, path: &Path) -> Option<WatchDescriptor> {
+        let of = AddWatchFlags::IN_CREATE
+            | AddWatchFlags::IN_DELETE
+            | AddWatchFlags::IN_DELETE_SELF
+            | AddWatchFlags::IN_MOVE
+            | AddWatchFlags::IN_ONLYDIR;
+        self.add(path, of, None)
+    }
+
+    /// Watches what is counted in a file of a pod.
+    pub(super) fn file(&mut self, path: &Path, pod: &Path) -> Option<WatchDescriptor> {
+        self.add(path, AddWatchFlags::IN_MODIFY, Some(pod.to_owned()))
+    }
+
+    fn add(
+        &mut self,
+        path: &Path,
+        of: AddWatchFlags,
+        pod: Option<PathBuf>,
+    ) -> Option<WatchDescriptor> {
+        match self.queue.get_ref().0.add_watch(path, of) {
+            Ok(descriptor) => {
+                self.by_descriptor.insert(descriptor, pod);
+                Some(descriptor)
+            }
+            // It is gone already, or never was.
+            Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ENODEV) => None,
+            Err(error) => {
+                if !std::mem::replace(&mut self.refused, true) {
+                    let path = path.display();
+                    tracing::warn!(%path, %error, "can't be watched: looked at every second now");
+                }
+                None
+            }
+        }
+    }
+
+    /// Watches it no more. The kernel keeps the watch of a cgroup's file after the cgroup is gone.
+    pub(super) fn remove(&mut self, descriptor: Option<WatchDescriptor>) {
+        if let Some(descriptor) = descriptor
+            && self.by_descriptor.remove(&descriptor).is_some()
+        {
+            // What went by itself needs no removal.
+            let _ = self.queue.get_ref().0.rm_watch(descriptor);
+        }
+    }
+
+    /// Waits for the next signs.
+    pub(super) async fn next(&mut self) -> io::Result<Signs> {
+        loop {
+            let mut ready = self.queue.readable().await?;
+            match ready.try_io(|queue| queue.get_ref().0.read_events().map_err(io::Error::from)) {
+                Ok(events) => {
+                    let events = events?;
+                    drop(ready);
+                    return Ok(self.signs(&events));
+                }
+                Err(_would_block) => {}
+            }
+        }
+    }
+
+    fn signs(&mut self, events: &[InotifyEvent]) -> Signs {
+        let mut signs = Signs::default();
+        for event in events {
+            if event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW) {
+                signs.lost = true;
+            } else if event.mask.contains(AddWatchFlags::IN_IGNORED) {
+                self.by_descriptor.remove(&event.wd);
+            } else {
+                match self.by_descriptor.get(&event.wd) {
+                    Some(Some(pod)) => drop(signs.pods.insert(pod.clone())),
+                    Some(None) => signs.listed = true,
+                    None => {}
+                }
+            }
+        }
+        signs
+    }
+}
+
+impl fmt::Debug for Watches {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Watches").field("count", &self.by_descriptor.len()).finish()
+    }
+}

@@ -1,0 +1,145 @@
+//! A double of systemd-oomd on a private bus, and one who only says that it is oomd.
+
+use std::time::Duration;
+
+use agent_core::protocol::event::Event;
+use agent_core::protocol::pressure::OomdKill;
+use epilogue_agent::source::oomd::{self, Pace};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use zbus::Connection;
+use zbus::connection::Builder;
+use zbus::fdo::DBusProxy;
+use zbus::names::{BusName, WellKnownName};
+
+use super::bus::PrivateBus;
+use super::node::PATIENCE;
+
+const NAME: &str = "org.freedesktop.oom1";
+const PATH: &str = "/org/freedesktop/oom1";
+const MANAGER: &str = "org.freedesktop.oom1.Manager";
+const CGROUP: &str = "/kubepods.slice/kubepods-poduid_1.slice/cri-containerd-a.scope";
+const PACE: Pace =
+    Pace { pause_min: Duration::from_millis(10), pause_max: Duration::from_millis(100) };
+
+async fn connect(bus: &PrivateBus) -> Connection {
+    let address = bus.address.as_str();
+    Builder::address(address).build().await.expect("the bus must take a connection")
+}
+
+async fn take_name(connection: &Connection) {
+    let name = WellKnownName::try_from(NAME).expect("must be a name");
+    let bus = DBusProxy::new(connection).await.expect("must be a bus");
+    bus.request_name(name, Default::default()).await.expect("the name must be free");
+}
+
+async fn killed(by: &Connection, to: Option<BusName<'_>>, cgroup: &str, reason: &str) {
+    by.emit_signal(to, PATH, MANAGER, "Killed", &(cgroup, reason)).await.expect("must be sent");
+}
+
+struct Listening {
+    events: mpsc::Receiver<Event>,
+    stop: CancellationToken,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Listening {
+    fn start(bus: &PrivateBus) -> Self {
+        let (sender, events) = mpsc::channel(64);
+        let stop = CancellationToken::new();
+        // As a host's address: it says nothing of which bus it was.
+        let address = bus.address.split(',').next().unwrap_or_default().to_owned();
+        let run = oomd::run(address, PACE, sender, stop.clone());
+        Self { events, stop, task: tokio::spawn(run) }
+    }
+
+    /// The next kill, said by `by` again and again until it is heard.
+    async fn hear(&mut self, by: &Connection, cgroup: &str, reason: &str) -> OomdKill {
+        let heard = async {
+            loop {
+                killed(by, None, cgroup, reason).await;
+                let event = timeout(Duration::from_millis(100), self.events.recv()).await;
+                if let Ok(event) = event {
+                    return event.expect("the source must run");
+                }
+            }
+        };
+        let event = timeout(PATIENCE, heard).await.expect("a kill must be heard");
+        // Said again before the first was heard.
+        while timeout(Duration::from_millis(150), self.events.recv()).await.is_ok() {}
+        let Event::OomdKilled(kill) = event else { panic!("{event:?}") };
+        *kill
+    }
+}
+
+#[tokio::test]
+async fn a_kill_by_oomd_is_mapped_to_the_pod() {
+    let root = tempfile::tempdir().expect("must be creatable");
+    let bus = PrivateBus::start(root.path());
+    let oomd = connect(&bus).await;
+    take_name(&oomd).await;
+    let mut listening = Listening::start(&bus);
+    let kill = listening.hear(&oomd, CGROUP, "memory-pressure").await;
+    let whose =
+        |kill: &OomdKill| (kill.pod.as_ref().map(|pod| pod.0.clone()), kill.container_id.clone());
+    assert_eq!(whose(&kill), (Some("uid-1".into()), Some("a".into())));
+    assert_eq!((kill.cgroup.as_str(), kill.reason.as_str()), (CGROUP, "memory-pressure"));
+
+    let kill = listening.hear(&oomd, "/kubepods.slice/kubepods-poduid_2.slice", "x").await;
+    assert_eq!(whose(&kill), (Some("uid-2".into()), None));
+    let kill = listening.hear(&oomd, "/user.slice/a.scope", &"y\n".repeat(9_000)).await;
+    assert_eq!(whose(&kill), (None, None));
+    assert!(kill.reason.len() <= 4_096 && !kill.reason.contains('\n'));
+    listening.stop.cancel();
+    timeout(PATIENCE, listening.task).await.expect("must end").expect("must not panic");
+}
+
+#[tokio::test]
+async fn only_the_owner_of_the_name_is_believed() {
+    let root = tempfile::tempdir().expect("must be creatable");
+    let bus = PrivateBus::start(root.path());
+    let oomd = connect(&bus).await;
+    take_name(&oomd).await;
+    let forger = connect(&bus).await;
+    let mut listening = Listening::start(&bus);
+    listening.hear(&oomd, CGROUP, "true").await;
+
+    // To everybody, and to each connection on the bus alone.
+    let proxy = DBusProxy::new(&forger).await.expect("must be a bus");
+    killed(&forger, None, CGROUP, "forged").await;
+    for name in proxy.list_names().await.expect("must be listed") {
+        if name.as_str().starts_with(':') {
+            killed(&forger, Some(name.inner().clone()), CGROUP, "forged").await;
+        }
+    }
+    // The wrong shape from the right sender.
+    let sent = oomd.emit_signal(None::<BusName<'_>>, PATH, MANAGER, "Killed", &(7_u32, true));
+    sent.await.expect("must be sent");
+    let kill = listening.hear(&oomd, CGROUP, "true again").await;
+    assert_eq!(kill.reason, "true again");
+
+    // Another process takes over the name.
+    let name = WellKnownName::try_from(NAME).expect("must be a name");
+    let bus_of_oomd = DBusProxy::new(&oomd).await.expect("must be a bus");
+    bus_of_oomd.release_name(name).await.expect("must be released");
+    take_name(&forger).await;
+    let kill = listening.hear(&forger, CGROUP, "of the next").await;
+    assert_eq!(kill.reason, "of the next");
+}
+
+#[tokio::test]
+async fn oomd_may_come_later_and_the_bus_may_go() {
+    let root = tempfile::tempdir().expect("must be creatable");
+    let bus = PrivateBus::start(root.path());
+    let mut listening = Listening::start(&bus);
+    let oomd = connect(&bus).await;
+    take_name(&oomd).await;
+    listening.hear(&oomd, CGROUP, "first").await;
+    drop(bus);
+    let bus = PrivateBus::start(root.path());
+    let oomd = connect(&bus).await;
+    take_name(&oomd).await;
+    let kill = listening.hear(&oomd, CGROUP, "after").await;
+    assert_eq!(kill.reason, "after");
+}
