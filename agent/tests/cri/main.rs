@@ -2,6 +2,7 @@
 //! real processes, well and badly behaved. (spec/node-agent.md §9.4, §12, §10.6)
 
 mod double;
+mod stuck;
 
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -128,6 +128,8 @@ impl Agent {
             self.stuck.next_at = self.clock.monotonic() + self.settings.features.stuck_times.pace;
             self.stuck.round += 1;
             self.go_through_the_deleted();
+            // Wakes the agent for the next round, whatever comes of this one.
+            self.clock.reached(self.stuck.next_at);
         }
         self.look_at_the_stuck();
         let seen: Vec<PodUid> = self

@@ -314,9 +314,17 @@ fn a_kubelet_that_flaps_is_neither_dead_nor_alive() {
 }
 
 #[test]
+fn the_agent_wakes_by_itself_for_each_round() {
+    let mut node = Node::of(enforce(), &plain(), deleted("a"), nothing());
+    node.world.pass(ms(89_000));
+    // 17 s of grace, 60 s of patience, and up to 10 s until the round.
+    assert_eq!(node.world.log, ["87000 inspect a"]);
+}
+
+#[test]
 fn what_is_known_of_the_kubelet_grows_old() {
-    let mut node = Node::of(enforce(), &dead(), deleted("a"), nothing());
-    node.pass(40);
+    let mut node = Node::of(enforce(), &hung(), deleted("a"), nothing());
+    node.pass(200);
     node.world.pass(ms(600_000));
     assert_eq!(node.writes(), [""; 0], "{:#?}", node.world.log);
 }
