@@ -33,7 +33,7 @@ pub(super) struct Clears {
     pods: BTreeMap<PodUid, Clearing>,
     /// A mark whose answer was lost may be carried out late.
     cleared: BTreeMap<PodUid, (PodRef, Timestamp)>,
-    /// Conditions of a run that nobody remembers were looked for.
+    /// Conditions of a run that nobody remembers were looked for since the API showed any.
     sought: bool,
 }
 
@@ -55,6 +55,11 @@ impl Clears {
     /// Whether the pod's condition is being taken back.
     pub(super) fn has(&self, uid: &PodUid) -> bool {
         self.pods.contains_key(uid)
+    }
+
+    /// Whether the pod's condition was taken back, or is to be.
+    fn knows(&self, uid: &PodUid) -> bool {
+        self.pods.contains_key(uid) || self.cleared.contains_key(uid)
     }
 
     /// Takes back the condition that was set on the pod at `at`. It is looked at first: what is
@@ -129,7 +134,9 @@ impl Agent {
     }
 
     /// A condition like ours on a pod that has run since this boot, while logind is calm, can only
-    /// be of a run whose journal is lost: no kubelet shows it before the end. (ST7)
+    /// be of a run whose journal is lost: no kubelet shows it before the end. (ST7) After a boot
+    /// the pod may run again long after it was first listed, so this is asked whenever the API
+    /// shows such a condition.
     pub(super) fn find_stale(&mut self) {
         let ready = self.logind.is_calm() && self.past.is_none() && self.pods.is_listed();
         if !ready || std::mem::replace(&mut self.clears.sought, true) {
@@ -140,7 +147,8 @@ impl Agent {
         let now = self.clock.now().wall;
         let lives = |pod: &&PodView| {
             let since = pod.running_since.filter(|since| *since <= now);
-            since.is_some_and(|since| since > boot) && !self.replays.knows(&pod.uid)
+            let explained = self.replays.knows(&pod.uid) || self.clears.knows(&pod.uid);
+            since.is_some_and(|since| since > boot) && !explained
         };
         let stale: Vec<_> = self
             .pods
@@ -156,6 +164,14 @@ impl Agent {
         for (pod, at) in stale {
             self.outbox.say(true, Some(&pod), "a condition of a forgotten run is taken back");
             self.clears.add(pod, at);
+        }
+    }
+
+    /// A condition that may be of a forgotten run is shown.
+    pub(super) fn sees_condition(&mut self, pod: &PodView) {
+        let at = pod.disruption.as_ref().and_then(|disruption| disruption.since);
+        if at.is_some_and(|at| stands(pod, at)) {
+            self.clears.sought = false;
         }
     }
 

@@ -61,6 +61,7 @@ impl Agent {
         {
             self.enlist(pod);
         }
+        self.sees_condition(pod);
         self.clear_again(pod);
     }
 

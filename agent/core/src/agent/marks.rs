@@ -7,6 +7,7 @@ use super::Agent;
 use super::mode::Detected;
 use super::notices::POD_MARKED;
 use super::outbox::Task;
+use super::run::Recorded;
 use crate::ending::attempt::{Attempt, Verdict, verdict};
 use crate::ending::patches;
 use crate::ending::progress::{Ending, Way};
@@ -151,7 +152,6 @@ impl Agent {
     pub(super) fn send_marks(&mut self) {
         let Some(run) = &mut self.run else { return };
         let may_end = run.may_end(&self.clock);
-        let mut records = Vec::new();
         for uid in &run.order {
             let Some(ending) = run.endings.get_mut(uid) else { continue };
             if ending.reported || ending.read.is_open() || !ending.mark.is_due(&self.clock) {
@@ -170,9 +170,22 @@ impl Agent {
                 ending.mark.give_up();
                 continue;
             }
-            // A mark that the journal does not know would be nobody's after a crash.
-            if run.recorded.insert(uid.clone(), ending.marked_at) != Some(ending.marked_at) {
-                records.push(intent(ending));
+            let known = run.recorded.get(uid).filter(|known| known.at == ending.marked_at);
+            let recorded = known.copied().unwrap_or_else(|| Recorded {
+                at: ending.marked_at,
+                since: self.clock.monotonic(),
+                until: self.writer.append([intent(ending)]),
+            });
+            run.recorded.insert(uid.clone(), recorded);
+            // A mark that the disk does not have would be nobody's after a loss of power. Where
+            // the disk does not follow, or no time is left, it goes without: one that is not sent
+            // says nothing at all.
+            let waits = may_end
+                && !self.writer.is_durable(recorded.until)
+                && !self.writer.is_refused()
+                && !self.clock.reached(recorded.since + run.ends.intent);
+            if waits {
+                continue;
             }
             let body = patches::mark(pod, ending.marked_at);
             let pod = ending.pod.clone();
@@ -180,7 +193,6 @@ impl Agent {
             let action = Action::PatchStatus { pod, purpose: Purpose::Mark, body };
             self.outbox.send(Task::Mark(uid.clone()), action);
         }
-        self.writer.append(records);
     }
 
     pub(super) fn mark_finished(&mut self, uid: &PodUid, result: &Outcome<()>) {

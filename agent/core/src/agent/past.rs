@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use super::Agent;
 use super::outbox::Task;
 use super::release::Release;
-use super::run::{Begin, Run};
+use super::run::{Begin, Recorded, Run};
 use crate::ending::attempt::Attempt;
 use crate::pod::PodUid;
 use crate::protocol::action::{Action, PodRef};
@@ -45,7 +45,7 @@ impl Past {
     /// The run goes on where it was: its marks carry the times that they had.
     pub(super) fn restore(&self, run: &mut Run) {
         for (pod, at) in self.marked() {
-            run.recorded.insert(pod.uid.clone(), at);
+            run.recorded.insert(pod.uid.clone(), Recorded::durable(at));
             run.carried.insert(pod.uid.clone(), (pod, at));
         }
         run.mode_is_final = self.pods.values().any(|pod| pod.acknowledged.contains(&Intent::End));

@@ -54,8 +54,8 @@ pub(super) struct Run {
     /// Marks of the run before, taken over: the pod, and when it was marked.
     pub(super) carried: BTreeMap<PodUid, (PodRef, Timestamp)>,
     pub(super) intent_mark: u64,
-    /// The pods whose marks are in the journal, with the times that they carry.
-    pub(super) recorded: BTreeMap<PodUid, Timestamp>,
+    /// The pods whose marks are in the journal, or on their way to it.
+    pub(super) recorded: BTreeMap<PodUid, Recorded>,
     pub(super) step: Step,
     pub(super) stage: Option<super::kills::StageRun>,
     pub(super) kills_over: bool,
@@ -68,6 +68,23 @@ pub(super) struct Run {
     pub(super) reported_after: Option<Duration>,
     pub(super) released_after: Option<Duration>,
     pub(super) unreported_at_release: Option<usize>,
+}
+
+/// A mark in the journal.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Recorded {
+    /// The time that it carries.
+    pub(super) at: Timestamp,
+    /// When it was handed in, on CLOCK_MONOTONIC, and what to ask the writer for.
+    pub(super) since: Duration,
+    pub(super) until: u64,
+}
+
+impl Recorded {
+    /// One that is on the disk.
+    pub(super) fn durable(at: Timestamp) -> Self {
+        Self { at, since: Duration::ZERO, until: 0 }
+    }
 }
 
 /// How a run is learnt of.
@@ -265,6 +282,7 @@ impl Agent {
     /// Writes down what is going to be done, before it is.
     fn write_intent(&mut self) {
         let boot = self.clock.now().boot;
+        let since = self.clock.monotonic();
         let Some(run) = &mut self.run else { return };
         let begun = Record::Begun {
             boot_id: self.settings.boot_id.clone(),
@@ -279,10 +297,14 @@ impl Agent {
             let Some(ending) = run.endings.get(uid).filter(|ending| ending.mark.is_open()) else {
                 continue;
             };
-            run.recorded.insert(uid.clone(), ending.marked_at);
+            let at = ending.marked_at;
+            run.recorded.insert(uid.clone(), Recorded { at, since, until: 0 });
             records.push(super::marks::intent(ending));
         }
         run.intent_mark = self.writer.append(records);
+        for recorded in run.recorded.values_mut() {
+            recorded.until = run.intent_mark;
+        }
     }
 
     /// Says on the node's object what goes on.

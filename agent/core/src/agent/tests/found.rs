@@ -4,8 +4,9 @@ use epilogue_common::outcome::FailureKind;
 
 use super::driver::*;
 use crate::agent::Settings;
+use crate::ending::patches::SHUTDOWN_MESSAGE;
 use crate::pod::tests::pod;
-use crate::pod::{Owner, PodView};
+use crate::pod::{Disruption, Owner, PodView, TERMINATION_BY_KUBELET};
 use crate::protocol::event::Event;
 use crate::protocol::journal::{Intent, Record};
 
@@ -116,4 +117,54 @@ fn a_farewell_that_does_not_arrive_is_proven_anew() {
     let before = says(&world, "farewell");
     world.pass(ms(10_000));
     assert_eq!(says(&world, "farewell"), before, "{:?}", world.log);
+}
+
+/// Marks of pods that came late, with the journal as the answer makes it.
+fn late_marks(answer: Option<Answer>, wait: u64) -> Vec<String> {
+    let mut world = World::standing(settings(), plain(), vec![of_a_replica_set("a")]);
+    world.shutdown(40);
+    world.pass(ms(1_000));
+    if let Some(answer) = answer {
+        world.answers.insert("journal *".into(), answer);
+    }
+    bind(&mut world, of_a_replica_set("b"));
+    bind(&mut world, of_a_replica_set("c"));
+    world.pass(ms(wait));
+    let marks: Vec<_> = world.done(&["mark"]).into_iter().map(str::to_owned).collect();
+    world.let_go("journal");
+    world.pass(ms(10));
+    assert_eq!(world.disrupted(), ["a", "b", "c"]);
+    marks
+}
+
+#[test]
+fn a_late_mark_waits_for_its_record_as_long_as_the_disk_works() {
+    // Simulation seed 73567: power was lost between the two, and the pod kept its mark.
+    assert_eq!(late_marks(None, 0), ["0 mark a", "1000 mark b", "1000 mark c"]);
+    assert_eq!(late_marks(Some(Answer::Hold), 140), ["0 mark a"]);
+    let late = ["0 mark a", "1150 mark b", "1150 mark c"];
+    assert_eq!(late_marks(Some(Answer::Hold), 200), late);
+    let refuses = Answer::Fail(FailureKind::Other, ALWAYS);
+    assert_eq!(late_marks(Some(refuses), 0), ["0 mark a", "1000 mark b", "1000 mark c"]);
+}
+
+#[test]
+fn a_mark_of_which_the_journal_knows_nothing_is_taken_back_when_its_pod_runs_again() {
+    // ST7: it may run long after it was first listed.
+    let mut world = World::new(settings(), vec![of_a_replica_set("a")]);
+    world.now = ms(3_600_000);
+    world.change("a", |pod| {
+        pod.disruption = Some(Disruption {
+            stands: true,
+            reason: TERMINATION_BY_KUBELET.into(),
+            message: SHUTDOWN_MESSAGE.into(),
+            since: "2026-11-21T13:59:00Z".parse().ok(),
+        });
+    });
+    world.started(plain(), false);
+    assert_eq!(world.disrupted(), ["a"], "it may still be one that cannot have survived");
+    world.change("a", |pod| pod.running_since = "2026-11-21T14:30:00Z".parse().ok());
+    world.pass(ms(1_000));
+    assert_eq!(world.disrupted(), [""; 0], "{:#?}", world.log);
+    assert_eq!(world.done(&["clear"]).len(), 1);
 }
