@@ -2,7 +2,7 @@
 //! bind the account that it runs as. (spec/node-agent.md §9.11)
 
 use agent_core::shutdown::logind_conf::{OUR_DROP_IN, OUR_WISH_MAX};
-use epilogue_common::names::node;
+use epilogue_common::names::{disruption_reason, node, node_condition, oom_reason, pod_condition};
 use epilogue_deploy::{args, manifests};
 use serde_json::{Value, json};
 
@@ -139,7 +139,12 @@ fn it_has_of_the_host_what_it_needs_and_no_more() {
         ("/run/crio", false),
         (drop_ins, true),
         ("/var/lib/epilogue-agent", true),
-        ("/proc/sys/kernel/random/boot_id", false),
+        ("/proc", false),
+        ("/sys/fs/cgroup", false),
+        ("/var/lib/kubelet", false),
+        ("/var/log/pods", false),
+        ("/var/lib/containerd", false),
+        ("/var/lib/containers/storage", false),
     ];
     assert_eq!(mounted, expected.map(|(path, writes)| (path.to_owned(), writes)));
 }
@@ -172,7 +177,7 @@ fn the_image_is_this_version_s_and_the_program_is_in_it() {
 #[test]
 fn every_policy_binds_the_account_and_refuses_when_in_doubt() {
     let policies = policies();
-    assert_eq!(policies.len(), 5);
+    assert_eq!(policies.len(), 6);
     for policy in policies {
         let name = &policy["metadata"]["name"];
         let spec = &policy["spec"];
@@ -203,6 +208,22 @@ fn the_policies_know_the_names_that_the_agent_writes() {
     let node_policy = text("epilogue-agent-node");
     assert!(node_policy.contains(&format!("key == '{}'", node::STATE)));
     assert!(node_policy.contains(&format!("taint.key == '{}'", node::SHUTTING_DOWN_TAINT)));
-    let (prefix, _) = node::TERMINATED_AT.split_once('/').expect("must have a prefix");
-    assert!(text("epilogue-agent-pod-status").contains(&format!("startsWith('{prefix}/')")));
+    let pod_policy = text("epilogue-agent-pod-status");
+    assert!(pod_policy.contains(&format!("key == '{}'", node::TERMINATED_AT)));
+    let words = [
+        pod_condition::DISRUPTION_TARGET,
+        pod_condition::READY,
+        pod_condition::CONTAINERS_READY,
+        pod_condition::OOM_KILLED,
+        oom_reason::CONTAINER_LIMIT,
+        oom_reason::NODE_OUT_OF_MEMORY,
+        disruption_reason::TERMINATION_BY_KUBELET,
+    ];
+    for word in words {
+        assert!(pod_policy.contains(&format!("'{word}'")), "{word}");
+    }
+    let node_status = text("epilogue-agent-node-status");
+    for kind in [node_condition::MEMORY_STALL, node_condition::IO_STALL] {
+        assert!(node_status.contains(&format!("'{kind}'")), "{kind}");
+    }
 }

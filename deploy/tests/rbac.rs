@@ -54,18 +54,26 @@ const CONTROLLERS: [Row; 23] = [
     ),
 ];
 
-const AGENTS: [Row; 12] = [
+const AGENTS: [Row; 13] = [
     (AGENT, "", "pods", "list", "", "know the node's pods"),
     (AGENT, "", "pods", "watch", "", "see them end"),
     (AGENT, "", "pods", "get", "", "read one anew, after a conflict and after a boot"),
     (AGENT, "", "pods", "delete", "", "end pods in place of a kubelet that does not (Replace)"),
     (AGENT, "", "pods", "patch", "", "end one without deleting it: the deadline lever"),
-    (AGENT, "", "pods/status", "patch", "", "DisruptionTarget, and Failed where nothing runs"),
+    (
+        AGENT,
+        "",
+        "pods/status",
+        "patch",
+        "",
+        "DisruptionTarget, OOMKilled, Failed where nothing runs",
+    ),
     (AGENT, "", "nodes", "get", "", "read the taints, which are written as a whole"),
     (AGENT, "", "nodes", "list", "", "see what stands on the node from an earlier run"),
     (AGENT, "", "nodes", "watch", "", "see that its kubelet tells of the shutdown"),
     (AGENT, "", "nodes", "patch", "", "announce by annotation and taint"),
-    (AGENT, "", "nodes/configz", "get", "", "ask the kubelet for its shutdown periods"),
+    (AGENT, "", "nodes/status", "patch", "", "show by conditions that the node's pods stall"),
+    (AGENT, "", "nodes/configz", "get", "", "ask the kubelet for its periods and thresholds"),
     (AGENT, "events.k8s.io", "events", "create", "", "tell people"),
 ];
 

@@ -83,9 +83,18 @@ fn it_may_write_its_journal_and_its_drop_in_and_no_other_file() {
 }
 
 #[test]
-fn it_is_root_without_a_capability() {
+fn it_is_root_and_may_read_what_it_watches() {
     assert!(values("Service", "User").is_empty() && values("Service", "DynamicUser").is_empty());
-    assert_eq!(one("Service", "CapabilityBoundingSet"), "");
+    // None that writes.
+    let capabilities = words("Service", "CapabilityBoundingSet");
+    assert_eq!(capabilities, ["CAP_SYSLOG", "CAP_DAC_READ_SEARCH"]);
+    assert_eq!(one("Service", "DevicePolicy"), "closed");
+    assert_eq!(one("Service", "DeviceAllow"), "/dev/kmsg r");
+    // Either would take the kernel's log away.
+    for key in ["PrivateDevices", "ProtectKernelLogs"] {
+        assert!(values("Service", key).is_empty(), "{key}");
+    }
+    assert_eq!(one("Service", "ProtectControlGroups"), "yes");
     assert!(values("Service", "AmbientCapabilities").is_empty());
     assert_eq!(one("Service", "NoNewPrivileges"), "yes");
     assert_eq!(one("Service", "SystemCallFilter"), "@system-service");

@@ -6,5 +6,6 @@ mod permissions {
     mod call;
     mod check;
     mod refused;
+    mod refused_outside;
     mod world;
 }

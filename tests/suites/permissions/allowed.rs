@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::call::Call;
-use super::world::{Token, World, agent_pod, node_path, pod_path, running, view};
+use super::world::{Token, World, agent_pod, ended, node_path, pod_path, running, view};
 
 #[tokio::test]
 async fn an_agent_in_a_pod_may_do_all_that_it_does() {
@@ -82,6 +82,10 @@ async fn holds(token: Token) {
     shutdown(&world).await;
     cancel(&world).await;
     levers(&world).await;
+    evictions(&world).await;
+    stuck(&world).await;
+    causes(&world).await;
+    stalls(&world).await;
     tells(&world).await;
     world.finish().await;
 }
@@ -213,8 +217,6 @@ async fn cancel(world: &World) {
     let is_disruption = |each: &&Value| each["type"] == "DisruptionTarget";
     let disruption = conditions.iter().find(is_disruption).expect("the condition");
     assert_eq!(disruption["status"], "False");
-    let own = json!({"status": {"conditions": [{"type": "epilogue.dev/Note", "status": "True"}]}});
-    goes(world, "a condition of our own", Call::patch(status_path(&pod), own)).await;
 }
 
 /// §7.6, §7.7: the annotation and the deadline; §9.6: what is told after a boot.
@@ -234,12 +236,116 @@ async fn levers(world: &World) {
     goes(world, "mark what a power cut ended", Call::patch(status_path(&pod), body)).await;
 }
 
+/// §2.8, §2.9: what a victim of pressure gets before its end and at it.
+async fn evictions(world: &World) {
+    let short = "The node was low on resource: memory. Threshold quantity: 150Mi, available: 90Mi. \
+                 Container main was using 2Gi, request is 0, has larger consumption of memory. ";
+    let pod = world.running("evicted").await;
+    let marked = goes(world, "mark the victim", marked(&pod, short)).await;
+    let body = evicted(&marked, short);
+    let failed = goes(world, "fail the victim", Call::patch(status_path(&pod), body)).await;
+    assert_eq!(failed["status"]["reason"], "Evicted");
+    let limits = [
+        "Usage of EmptyDir volume \"scratch\" exceeds the limit \"1Gi\". ",
+        "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi. ",
+        "Container main exceeded its local ephemeral storage limit \"1Gi\". ",
+    ];
+    for (name, words) in ["over-volume", "over-total", "over-own"].into_iter().zip(limits) {
+        let pod = world.running(name).await;
+        let body = evicted(&pod, words);
+        goes(world, name, Call::patch(status_path(&pod), body)).await;
+    }
+    let pod = world.running("deleted-victim").await;
+    goes(world, "mark a victim to delete", self::marked(&pod, short)).await;
+    let uid = &pod["metadata"]["uid"];
+    let options = json!({"preconditions": {"uid": uid}, "gracePeriodSeconds": 1});
+    goes(world, "delete the victim", Call::delete(pod_path(&pod), options)).await;
+}
+
+fn marked(pod: &Value, message: &str) -> Call {
+    let mut body = patches::mark(&view(pod), now());
+    body["status"]["conditions"][0]["message"] = message.into();
+    Call::patch(status_path(pod), body)
+}
+
+/// §9.9: what was deleted and never ended; cause and words are the deleter's.
+async fn stuck(world: &World) {
+    for (name, lever) in [("stuck", false), ("hanging", true)] {
+        let pod = world.running(name).await;
+        let options = json!({"gracePeriodSeconds": 30});
+        let deleted = world.done(Call::delete(pod_path(&pod), options)).await;
+        let mut body = patches::failed_beside_kubelet(&view(&deleted), now());
+        let status = body["status"].as_object_mut().expect("a status");
+        status.retain(|key, _| key != "reason" && key != "message");
+        let conditions = status["conditions"].as_array_mut().expect("conditions");
+        conditions.retain(|condition| condition["type"] != "DisruptionTarget");
+        if !lever {
+            body["metadata"].as_object_mut().expect("metadata").remove("annotations");
+        }
+        goes(world, name, Call::patch(status_path(&pod), body)).await;
+    }
+}
+
+/// `phase=Failed` of a pod whose containers have ended for a shortage or for its own limit.
+pub(crate) fn evicted(pod: &Value, message: &str) -> Value {
+    let mut body = patches::failed_beside_kubelet(&view(pod), now());
+    body["status"]["reason"] = "Evicted".into();
+    body["status"]["message"] = message.into();
+    let conditions = body["status"]["conditions"].as_array_mut().expect("conditions");
+    conditions.retain(|condition| condition["type"] != "DisruptionTarget");
+    body
+}
+
+/// Why a process died; before the kubelet tells of the pod's end, or after.
+async fn causes(world: &World) {
+    let pod = world.running("killed").await;
+    let limit = killed(&pod, "ContainerLimit");
+    goes(world, "killed at its limit", Call::patch(status_path(&pod), limit)).await;
+    let node = killed(&pod, "NodeOutOfMemory");
+    goes(world, "killed for the node", Call::patch(status_path(&pod), node)).await;
+    let ended = world.pod("killed-late", &world.here(), json!({}), ended("Failed")).await;
+    let late = killed(&ended, "ContainerLimit");
+    goes(world, "told too late", Call::patch(status_path(&ended), late)).await;
+}
+
+/// `epilogue.dev/OOMKilled` for a reason.
+pub(crate) fn killed(pod: &Value, reason: &str) -> Value {
+    json!({
+        "metadata": {"uid": pod["metadata"]["uid"]},
+        "status": {"conditions": [{
+            "type": "epilogue.dev/OOMKilled", "status": "True", "reason": reason,
+            "message": "Container main: process java (4711) was killed at its limit of 1Gi; \
+                        witness: the kernel's log.",
+            "lastTransitionTime": "2026-11-21T14:05:06Z", "observedGeneration": 1,
+        }]},
+    })
+}
+
+/// The node's conditions of our own.
+async fn stalls(world: &World) {
+    let status = format!("{}/status", node_path(&world.here()));
+    let ready = json!({"status": {
+        "conditions": [{"type": "Ready", "status": "True"}], "capacity": {"cpu": "4"},
+    }});
+    world.done(Call::patch(&status, ready)).await;
+    for (stands, reason) in [(true, "PodsWaitForMemory"), (false, "NoStall")] {
+        for kind in ["epilogue.dev/MemoryStall", "epilogue.dev/IOStall"] {
+            let body = patches::node_condition(kind, stands, reason, "m", now());
+            let node = goes(world, kind, Call::patch(&status, body)).await;
+            assert_eq!(node["status"]["capacity"]["cpu"], "4");
+        }
+    }
+}
+
 async fn tells(world: &World) {
     let (here, namespace) = (world.here(), world.namespace());
     let event = |namespace: &str, regarding: Value| {
         json!({
             "apiVersion": "events.k8s.io/v1", "kind": "Event",
-            "metadata": {"generateName": "told-", "namespace": namespace},
+            "metadata": {
+                "generateName": "told-", "namespace": namespace,
+                "annotations": {"starved_resource": "memory", "offending_containers": "main"},
+            },
             "regarding": regarding,
             "type": "Normal", "reason": "ShutdownSeen", "note": "n", "action": "Watch",
             "eventTime": "2026-11-21T14:05:06.000000Z",

@@ -9,7 +9,7 @@ use super::call::Call;
 use super::world::{Token, World, ended, node_path, pod_path, running, view};
 
 /// A request that must be refused.
-struct Refusal {
+pub(super) struct Refusal {
     what: &'static str,
     call: Call,
     code: u16,
@@ -17,21 +17,21 @@ struct Refusal {
     says: &'static str,
 }
 
-const OTHER_NODE: &str = "may write to that node and its pods only";
+pub(super) const OTHER_NODE: &str = "may write to that node and its pods only";
 /// RBAC's words.
-const NO_RIGHT: &str = "epilogue-agent\" cannot";
+pub(super) const NO_RIGHT: &str = "epilogue-agent\" cannot";
 
 fn refusal(what: &'static str, call: Call, code: u16, says: &'static str) -> Refusal {
     Refusal { what, call, code, says }
 }
 
 /// By RBAC, or by the policy that knows the node.
-fn forbidden(what: &'static str, call: Call, says: &'static str) -> Refusal {
+pub(super) fn forbidden(what: &'static str, call: Call, says: &'static str) -> Refusal {
     refusal(what, call, 403, says)
 }
 
 /// By a policy that knows the fields.
-fn invalid(what: &'static str, call: Call, says: &'static str) -> Refusal {
+pub(super) fn invalid(what: &'static str, call: Call, says: &'static str) -> Refusal {
     refusal(what, call, 422, says)
 }
 
@@ -45,7 +45,7 @@ async fn is_refused_to_everybody(world: &World, what: &str, call: Call, says: &s
 }
 
 /// Each is valid in itself, refused to the agent with its reason, and changes nothing.
-async fn all_are_refused(world: &World, refusals: Vec<Refusal>) {
+pub(super) async fn all_are_refused(world: &World, refusals: Vec<Refusal>) {
     let mut wrong = Vec::new();
     for Refusal { what, call, code, says } in &refusals {
         let control = call.clone().dry().send(&world.admin).await;
@@ -72,7 +72,7 @@ fn failed(pod: &Value) -> Call {
     Call::patch(format!("{}/status", pod_path(pod)), body)
 }
 
-fn status(pod: &Value, body: Value) -> Call {
+pub(super) fn status(pod: &Value, body: Value) -> Call {
     Call::patch(format!("{}/status", pod_path(pod)), body)
 }
 
@@ -317,7 +317,6 @@ async fn of_its_node_only_announcement_taint_and_cordon_are_the_agents() {
     let taints = |taints: Value| Call::merge(&node, json!({"spec": {"taints": taints}}));
     let metadata = |metadata: Value| Call::merge(&node, json!({"metadata": metadata}));
     let owner = json!([{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u"}]);
-    let not_ready = json!({"conditions": [{"type": "Ready", "status": "False"}]});
     let cidrs = json!({"spec": {"podCIDR": "10.9.0.0/24", "podCIDRs": ["10.9.0.0/24"]}});
     let refusals = vec![
         invalid("a label", metadata(json!({"labels": {"zone": "b"}})), "change labels"),
@@ -337,11 +336,6 @@ async fn of_its_node_only_announcement_taint_and_cordon_are_the_agents() {
             TAINTS,
         ),
         invalid("the network of its pods", Call::merge(&node, cidrs), "spec: an agent"),
-        forbidden(
-            "the node's status",
-            Call::patch(format!("{node}/status"), json!({"status": not_ready})),
-            NO_RIGHT,
-        ),
         forbidden("the node's object", Call::delete(&node, json!({})), NO_RIGHT),
         forbidden("another node", Call::create("/api/v1/nodes", a("Node", "n")), NO_RIGHT),
     ];

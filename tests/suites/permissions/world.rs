@@ -183,7 +183,8 @@ impl World {
             Call::patch(format!("{pod}/status"), labels.clone()).dry(),
             Call::patch(pod.clone(), labels.clone()).dry(),
             Call::delete(pod, json!({"gracePeriodSeconds": 1})).dry(),
-            Call::patch(node_path(&self.here()), labels).dry(),
+            Call::patch(node_path(&self.here()), labels.clone()).dry(),
+            Call::patch(format!("{}/status", node_path(&self.here())), labels).dry(),
         ];
         for probe in probes {
             let answer = async || probe.send(&self.agent).await;

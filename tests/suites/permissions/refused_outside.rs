@@ -1,0 +1,208 @@
+//! What an agent's token is refused of what it writes outside of shutdowns: the node's conditions,
+//! the end of victims, and why a process was killed.
+
+use serde_json::{Value, json};
+
+use super::allowed::{evicted, killed};
+use super::call::Call;
+use super::refused::{OTHER_NODE, all_are_refused, forbidden, invalid, status};
+use super::world::{Token, World, ended, node_path, pod_path, running};
+
+const SHORT: &str = "The node was low on resource: memory. ";
+
+fn node_status(node: &str, body: Value) -> Call {
+    Call::patch(format!("{}/status", node_path(node)), json!({"status": body}))
+}
+
+fn node_condition(node: &str, kind: &str, value: &str) -> Call {
+    let condition = json!({"type": kind, "status": value, "reason": "R"});
+    node_status(node, json!({"conditions": [condition]}))
+}
+
+#[tokio::test]
+async fn of_its_nodes_status_only_the_stalls_are_the_agents() {
+    const NO_OTHERS: &str = "epilogue.dev/IOStall, and no others";
+    let world = World::start(Token::OfPod).await;
+    let (here, there) = (world.here(), world.there());
+    let kubelets = json!({
+        "conditions": [
+            {"type": "Ready", "status": "True"}, {"type": "MemoryPressure", "status": "False"},
+        ],
+        "capacity": {"cpu": "4"}, "allocatable": {"cpu": "4"},
+        "addresses": [{"type": "InternalIP", "address": "10.0.0.1"}],
+        "nodeInfo": {
+            "machineID": "m", "systemUUID": "s", "bootID": "b", "kernelVersion": "k",
+            "osImage": "o", "containerRuntimeVersion": "c", "kubeletVersion": "v",
+            "kubeProxyVersion": "", "operatingSystem": "linux", "architecture": "amd64",
+        },
+    });
+    world.done(node_status(&here, kubelets)).await;
+    let stall = "epilogue.dev/MemoryStall";
+    let metadata = |metadata: Value| {
+        Call::patch(format!("{}/status", node_path(&here)), json!({"metadata": metadata}))
+    };
+    let removed = json!({"conditions": [{"$patch": "delete", "type": "MemoryPressure"}]});
+    let moved = json!({"addresses": [{"type": "InternalIP", "address": "10.0.0.9"}]});
+    let rebooted = json!({"nodeInfo": {"bootID": "other"}});
+    let volumes = json!({"volumesInUse": ["kubernetes.io/csi/v"]});
+    let refusals = vec![
+        forbidden("a stall of another node", node_condition(&there, stall, "True"), OTHER_NODE),
+        forbidden("another node's readiness", node_condition(&there, "Ready", "True"), OTHER_NODE),
+        invalid("the node's readiness", node_condition(&here, "Ready", "False"), NO_OTHERS),
+        invalid("MemoryPressure", node_condition(&here, "MemoryPressure", "True"), NO_OTHERS),
+        invalid("DiskPressure", node_condition(&here, "DiskPressure", "True"), NO_OTHERS),
+        invalid("a condition removed", node_status(&here, removed), NO_OTHERS),
+        invalid(
+            "a condition that looks like ours",
+            node_condition(&here, "epilogue.dev/Other", "True"),
+            NO_OTHERS,
+        ),
+        invalid(
+            "a stall of a third kind",
+            node_condition(&here, stall, "Perhaps"),
+            "True or False",
+        ),
+        invalid(
+            "its capacity",
+            node_status(&here, json!({"capacity": {"cpu": "64"}})),
+            "change capacity",
+        ),
+        invalid(
+            "what pods may have of it",
+            node_status(&here, json!({"allocatable": {"cpu": "64"}})),
+            "change allocatable",
+        ),
+        invalid("its addresses", node_status(&here, moved), "change addresses"),
+        invalid("which boot it is", node_status(&here, rebooted), "change nodeInfo"),
+        invalid("the volumes in use", node_status(&here, volumes), "change volumesInUse"),
+        invalid("a label by the status", metadata(json!({"labels": {"zone": "b"}})), "labels"),
+        invalid(
+            "an annotation by the status",
+            metadata(json!({"annotations": {"epilogue.dev/state": "idle"}})),
+            "change annotations",
+        ),
+    ];
+    all_are_refused(&world, refusals).await;
+    world.finish().await;
+}
+
+#[tokio::test]
+async fn a_victim_ends_as_the_agent_ends_it_or_not_at_all() {
+    let world = World::start(Token::OfPod).await;
+    let (here, there) = (world.here(), world.there());
+    let pod = world.running("pod").await;
+    let theirs = world.pod("theirs", &there, json!({}), running()).await;
+    let done = world.pod("done", &here, json!({}), ended("Succeeded")).await;
+    let deleted = world.running("deleted").await;
+    let slowly = json!({"gracePeriodSeconds": 30});
+    let deleted = world.done(Call::delete(pod_path(&deleted), slowly)).await;
+    let body = |change: fn(&mut Value)| {
+        let mut body = evicted(&pod, SHORT);
+        change(&mut body);
+        status(&pod, body)
+    };
+    let refusals = vec![
+        forbidden("evict another node's pod", status(&theirs, evicted(&theirs, SHORT)), OTHER_NODE),
+        invalid("evict what has succeeded", status(&done, evicted(&done, SHORT)), "not told anew"),
+        invalid(
+            "reason Evicted on a pod that runs",
+            body(|body| body["status"] = json!({"reason": "Evicted", "message": SHORT})),
+            "to Failed only",
+        ),
+        invalid(
+            "evicted, and yet successful",
+            body(|body| body["status"]["phase"] = "Succeeded".into()),
+            "to Failed only",
+        ),
+        invalid(
+            "a reason of the control plane",
+            body(|body| body["status"]["reason"] = "NodeLost".into()),
+            "not write \"NodeLost\"",
+        ),
+        invalid(
+            "no reason for a pod that nobody deleted",
+            body(|body| drop(body["status"].as_object_mut().map(|it| it.remove("reason")))),
+            "write Terminated or Evicted",
+        ),
+        invalid(
+            "another reason for a deleted pod",
+            status(&deleted, {
+                let mut body = evicted(&deleted, SHORT);
+                body["status"]["reason"] = "Stuck".into();
+                body
+            }),
+            "leave that of a deleted pod",
+        ),
+        invalid(
+            "evicted for no shortage",
+            body(|body| body["status"]["message"] = "Because.".into()),
+            "needs the shortage",
+        ),
+        invalid(
+            "evicted without a word",
+            body(|body| drop(body["status"].as_object_mut().map(|it| it.remove("message")))),
+            "needs the shortage",
+        ),
+        invalid(
+            "an annotation that is the controller's",
+            body(|body| {
+                body["metadata"]["annotations"]["epilogue.dev/force-fail-after"] = "1s".into()
+            }),
+            "change epilogue.dev/force-fail-after",
+        ),
+        invalid(
+            "still ready",
+            body(|body| {
+                let conditions = json!([{"type": "Ready", "status": "True", "reason": "R"}]);
+                body["status"]["conditions"] = conditions;
+            }),
+            "change to False only",
+        ),
+    ];
+    all_are_refused(&world, refusals).await;
+    world.finish().await;
+}
+
+#[tokio::test]
+async fn a_cause_is_one_of_the_agents_own() {
+    const REASONS: &str = "ContainerLimit or";
+    let world = World::start(Token::OfPod).await;
+    let (here, there) = (world.here(), world.there());
+    let pod = world.running("pod").await;
+    let theirs = world.pod("theirs", &there, json!({}), running()).await;
+    let ended = world.pod("ended", &here, json!({}), ended("Failed")).await;
+    let told = world.running("told").await;
+    world.done(status(&told, killed(&told, "ContainerLimit"))).await;
+    let condition =
+        |pod: &Value, condition: Value| status(pod, json!({"status": {"conditions": [condition]}}));
+    let disruption = |value: &str, reason: &str| {
+        condition(&pod, json!({"type": "DisruptionTarget", "status": value, "reason": reason}))
+    };
+    let taken_back = json!({"type": "epilogue.dev/OOMKilled", "status": "False"});
+    let removed = json!({"$patch": "delete", "type": "epilogue.dev/OOMKilled"});
+    let refusals = vec![
+        forbidden(
+            "a kill on another node",
+            status(&theirs, killed(&theirs, "ContainerLimit")),
+            OTHER_NODE,
+        ),
+        invalid("a foreign reason", status(&pod, killed(&pod, "OOMKilled")), REASONS),
+        invalid("no reason", status(&pod, killed(&pod, "")), REASONS),
+        invalid("a foreign reason at the end", status(&ended, killed(&ended, "Other")), REASONS),
+        invalid("a kill taken back", condition(&told, taken_back), REASONS),
+        invalid("a kill removed", condition(&told, removed), REASONS),
+        invalid(
+            "the controller's word",
+            condition(&pod, json!({"type": "epilogue.dev/Ended", "status": "True"})),
+            "no others",
+        ),
+        invalid(
+            "a disruption by others",
+            disruption("True", "PreemptionByScheduler"),
+            "the reason TerminationByKubelet",
+        ),
+        invalid("a disruption of no kind", disruption("Unknown", ""), "TerminationByKubelet"),
+    ];
+    all_are_refused(&world, refusals).await;
+    world.finish().await;
+}
