@@ -10,8 +10,10 @@ use prometheus::core::Collector;
 use prometheus::{HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts, Registry};
 use tokio::sync::Notify;
 
+mod pressure;
 mod status;
 
+pub use pressure::PressureCollector;
 pub use status::StatusCollector;
 
 /// Upper bounds of a call's time, in seconds: from a reply on the same machine to the limit of an

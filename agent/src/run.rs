@@ -27,7 +27,7 @@ use crate::clock::Clock;
 use crate::cri::Runtime;
 use crate::driver::{Driver, Parts, Shown};
 use crate::host::Host;
-use crate::metrics::{Metrics, StatusCollector};
+use crate::metrics::{Metrics, PressureCollector, StatusCollector};
 use crate::sink::api::ApiSink;
 use crate::sink::events::{EventSink, EventWriter};
 use crate::sink::journal::JournalSink;
@@ -162,6 +162,7 @@ impl Shared {
         process::register(&registry, env!("CARGO_PKG_VERSION"), REVISION)?;
         let metrics = Metrics::new(&registry)?;
         registry.register(Box::new(StatusCollector::new(shown.status.subscribe())?))?;
+        registry.register(Box::new(PressureCollector::new(shown.status.subscribe())?))?;
         let bus_address = config.bus_address.clone().unwrap_or_else(|| host.bus_address());
         Ok(Self {
             host,

@@ -9,7 +9,7 @@ use agent_core::protocol::action::Notice;
 use http::{Request, header};
 use jiff::Timestamp;
 use kube::Client;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -75,9 +75,11 @@ impl EventWriter {
     }
 
     async fn write_for_ever(&mut self) {
+        let mut number = 0_u64;
         while let Some((at, notice)) = self.queue.recv().await {
             self.give_way().await;
-            let fate = match timeout(WRITE_MAX, self.write(&notice, at)).await {
+            number = number.wrapping_add(1);
+            let fate = match timeout(WRITE_MAX, self.write(&notice, at, number)).await {
                 Ok(Ok(())) => EventFate::Written,
                 Ok(Err(error)) => {
                     tracing::debug!(%error, reason = notice.reason, "event not written");
@@ -105,8 +107,8 @@ impl EventWriter {
         let _ = timeout(YIELD_MAX, quiet).await;
     }
 
-    async fn write(&self, notice: &Notice, at: Timestamp) -> Result<(), kube::Error> {
-        let event = event(notice, &self.node, at);
+    async fn write(&self, notice: &Notice, at: Timestamp, number: u64) -> Result<(), kube::Error> {
+        let event = event(notice, &self.node, at, number);
         let namespace = notice.pod.as_ref().map_or("default", |pod| pod.namespace.as_str());
         let path = format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events");
         let request = Request::post(path)
@@ -124,8 +126,8 @@ fn is_quiet(status: &Status) -> bool {
     })
 }
 
-/// The event's body. About a node, kubelets give its name for its UID, and kubectl looks for that.
-fn event(notice: &Notice, node: &str, at: Timestamp) -> Value {
+/// The event's body; the number tells it from others of the same moment. About a node, kubelets give its name for its UID, and kubectl looks for that.
+fn event(notice: &Notice, node: &str, at: Timestamp, number: u64) -> Value {
     let (regarding, namespace, name) = if let Some(pod) = &notice.pod {
         let pod_ref = json!({"apiVersion": "v1", "kind": "Pod", "namespace": pod.namespace,
                              "name": pod.name, "uid": pod.uid});
@@ -134,12 +136,18 @@ fn event(notice: &Notice, node: &str, at: Timestamp) -> Value {
         let node_ref = json!({"apiVersion": "v1", "kind": "Node", "name": node, "uid": node});
         (node_ref, "default", node)
     };
+    let annotations: Map<String, Value> = notice
+        .annotations
+        .iter()
+        .map(|(key, value)| ((*key).into(), value.as_str().into()))
+        .collect();
     json!({
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
         "metadata": {
             "namespace": namespace,
-            "name": format!("{}.{:x}", prefix(name, 200), at.as_nanosecond()),
+            "name": format!("{}.{:x}.{number:x}", prefix(name, 200), at.as_nanosecond()),
+            "annotations": annotations,
         },
         "eventTime": at.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string(),
         "reportingController": REPORTER,
@@ -184,7 +192,7 @@ mod tests {
 
     #[test]
     fn an_event_about_the_node_lies_in_default_and_names_it() {
-        let event = event(&notice(None, "why".into()), "n1", at());
+        let event = event(&notice(None, "why".into()), "n1", at(), 1);
         assert_eq!(event["metadata"]["namespace"], "default");
         assert_eq!(event["regarding"]["kind"], "Node");
         assert_eq!(event["regarding"]["uid"], "n1");
@@ -196,11 +204,33 @@ mod tests {
     fn an_event_about_a_pod_lies_beside_it_and_long_words_are_cut() {
         let uid = PodUid("u".into());
         let pod = PodRef { namespace: "jobs".into(), name: "p".repeat(253), uid };
-        let event = event(&notice(Some(pod), "ä".repeat(1024)), "n1", at());
+        let event = event(&notice(Some(pod), "ä".repeat(1024)), "n1", at(), u64::MAX);
         assert_eq!(event["metadata"]["namespace"], "jobs");
         assert_eq!(event["regarding"]["uid"], "u");
         assert_eq!(event["note"].as_str().map(str::len), Some(1024));
         assert!(event["metadata"]["name"].as_str().is_some_and(|name| name.len() <= 253));
+    }
+
+    #[test]
+    fn what_programs_read_of_an_eviction_is_in_its_annotations() {
+        // EV15
+        let annotations =
+            vec![("starved_resource", "memory".into()), ("offending_containers", "a,b".into())];
+        let notice =
+            Notice { annotations, reason: "Evicted", ..notice(None, "The node was low".into()) };
+        let event = event(&notice, "n1", at(), 1);
+        let expected = json!({"starved_resource": "memory", "offending_containers": "a,b"});
+        assert_eq!(event["metadata"]["annotations"], expected);
+        assert_eq!((&event["type"], &event["reason"]), (&json!("Warning"), &json!("Evicted")));
+        assert_eq!(event["reportingController"], REPORTER);
+    }
+
+    #[test]
+    fn two_events_of_one_moment_have_two_names() {
+        let name = |number| {
+            event(&notice(None, "why".into()), "n1", at(), number)["metadata"]["name"].clone()
+        };
+        assert_ne!(name(1), name(2));
     }
 
     #[test]

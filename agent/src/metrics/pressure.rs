@@ -1,0 +1,371 @@
+//! What the core knows of the node's pressure and of kills for memory, as metrics, read at each
+//! scrape.
+
+use agent_core::agent::{Enforcement, OomTally, Status};
+use agent_core::protocol::pressure::OomConstraint;
+use epilogue_common::names::node_condition;
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::MetricFamily;
+use prometheus::{GaugeVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts};
+use tokio::sync::watch;
+
+const STANCES: [(Enforcement, &str); 3] = [
+    (Enforcement::Off, "off"),
+    (Enforcement::Observe, "observe"),
+    (Enforcement::Enforce, "enforce"),
+];
+
+/// Reads the status at each scrape.
+#[derive(Debug)]
+pub struct PressureCollector {
+    status: watch::Receiver<Status>,
+    stance: IntGaugeVec,
+    available: GaugeVec,
+    capacity: GaugeVec,
+    threshold: GaugeVec,
+    crossed: IntGaugeVec,
+    overlaps: IntGaugeVec,
+    looks: IntCounterVec,
+    unreadable: IntGauge,
+    swap: GaugeVec,
+    stalls: GaugeVec,
+    conditions: IntGaugeVec,
+    evictions: IntCounterVec,
+    victims: IntGauge,
+    oom_kills: IntCounterVec,
+    oom_conditions: IntCounterVec,
+    oom_pending: IntGauge,
+    oomd_kills: IntCounter,
+}
+
+fn options(name: &str, help: &str) -> Opts {
+    Opts::new(format!("epilogue_agent_{name}"), help)
+}
+
+fn gauges(name: &str, help: &str, labels: &[&str]) -> prometheus::Result<GaugeVec> {
+    GaugeVec::new(options(name, help), labels)
+}
+
+fn flags(name: &str, help: &str, labels: &[&str]) -> prometheus::Result<IntGaugeVec> {
+    IntGaugeVec::new(options(name, help), labels)
+}
+
+fn counters(name: &str, help: &str, labels: &[&str]) -> prometheus::Result<IntCounterVec> {
+    IntCounterVec::new(options(name, help), labels)
+}
+
+impl PressureCollector {
+    /// A collector of this status.
+    pub fn new(status: watch::Receiver<Status>) -> prometheus::Result<Self> {
+        let signal = &["signal"];
+        let kind = &["signal", "kind"];
+        Ok(Self {
+            status,
+            stance: flags(
+                "pressure_stance",
+                "1 for what is done about the node's pressure now (off, observe, enforce).",
+                &["stance"],
+            )?,
+            available: gauges(
+                "pressure_available",
+                "What the node has left, in bytes, inodes or tasks, by the kubelet's signals.",
+                signal,
+            )?,
+            capacity: gauges("pressure_capacity", "What the node has of it at all.", signal)?,
+            threshold: gauges(
+                "pressure_threshold",
+                "Below so much of it pods end, by kind of threshold (hard, soft).",
+                kind,
+            )?,
+            crossed: flags(
+                "pressure_threshold_crossed",
+                "Whether a threshold is crossed, or was and is not over yet.",
+                kind,
+            )?,
+            overlaps: flags(
+                "pressure_threshold_overlaps",
+                "Whether the kubelet's own threshold comes first, so that ours is only observed.",
+                signal,
+            )?,
+            looks: counters("pressure_looks_total", "Looks at the node, by result.", &["result"])?,
+            unreadable: IntGauge::with_opts(options(
+                "pressure_unreadable",
+                "Files and figures that could not be read at the last look.",
+            ))?,
+            swap: gauges("pressure_swap_free_bytes", "Swap that is free.", &[])?,
+            stalls: gauges(
+                "pressure_stall_full_ms_per_second",
+                "Time in which all tasks waited: of pods for memory, of the node for disks (io).",
+                &["resource"],
+            )?,
+            conditions: flags(
+                "node_condition",
+                "Whether a condition of our own is to be True on the node.",
+                &["type"],
+            )?,
+            evictions: counters(
+                "evictions_total",
+                "Pods ended for a shortage or their own limit, by signal and result (done; \
+                 failed: it did not end; observed: it would have been ended).",
+                &["signal", "result"],
+            )?,
+            victims: IntGauge::with_opts(options("eviction_victims", "Pods that are ending now."))?,
+            oom_kills: counters(
+                "oom_kills_total",
+                "Processes of pods that the kernel killed for memory, by what was short and what \
+                 became of the container (ended, lived-on, unknown).",
+                &["constraint", "outcome"],
+            )?,
+            oom_conditions: counters(
+                "oom_conditions_total",
+                "epilogue.dev/OOMKilled on pods that never restart, by whether the API had it \
+                 before the pod's last phase (won) or after it (lost).",
+                &["race"],
+            )?,
+            oom_pending: IntGauge::with_opts(options(
+                "oom_conditions_pending",
+                "Conditions epilogue.dev/OOMKilled that the API has not acknowledged yet.",
+            ))?,
+            oomd_kills: IntCounter::with_opts(options(
+                "oomd_kills_total",
+                "Cgroups of pods that systemd-oomd killed.",
+            ))?,
+        })
+    }
+
+    fn collectors(&self) -> [&dyn Collector; 17] {
+        [
+            &self.stance,
+            &self.available,
+            &self.capacity,
+            &self.threshold,
+            &self.crossed,
+            &self.overlaps,
+            &self.looks,
+            &self.unreadable,
+            &self.swap,
+            &self.stalls,
+            &self.conditions,
+            &self.evictions,
+            &self.victims,
+            &self.oom_kills,
+            &self.oom_conditions,
+            &self.oom_pending,
+            &self.oomd_kills,
+        ]
+    }
+
+    /// A value that could not be measured is not there: the last one must not stand for it.
+    fn forget(&self) {
+        let found = [&self.available, &self.capacity, &self.threshold, &self.swap, &self.stalls];
+        for gauges in found {
+            gauges.reset();
+        }
+        self.crossed.reset();
+        self.overlaps.reset();
+    }
+
+    fn take_signals(&self, status: &Status) {
+        for (signal, found) in &status.pressure.signals {
+            let signal = signal.name();
+            if let Some(found) = found.found {
+                self.available.with_label_values(&[signal]).set(figure(found.available));
+                self.capacity.with_label_values(&[signal]).set(figure(found.capacity));
+            }
+            let kinds = [
+                ("hard", found.hard, found.hard_crossed),
+                ("soft", found.soft, found.soft_crossed),
+            ];
+            for (kind, threshold, crossed) in kinds {
+                let Some(threshold) = threshold else { continue };
+                self.threshold.with_label_values(&[signal, kind]).set(figure(threshold));
+                self.crossed.with_label_values(&[signal, kind]).set(crossed.into());
+            }
+            self.overlaps.with_label_values(&[signal]).set(found.overlaps.into());
+        }
+    }
+
+    fn take_pressure(&self, status: &Status) {
+        let pressure = &status.pressure;
+        for (stance, name) in STANCES {
+            self.stance.with_label_values(&[name]).set((pressure.stance == stance).into());
+        }
+        for (result, total) in [("done", pressure.looks.done), ("failed", pressure.looks.failed)] {
+            raise(&self.looks.with_label_values(&[result]), total);
+        }
+        self.unreadable.set(count(pressure.unreadable.len()));
+        if let Some(swap) = pressure.swap {
+            self.swap.with_label_values::<&str>(&[]).set(figure(swap.available));
+        }
+
+        let stalls = &pressure.stalls;
+        let found =
+            [("memory", stalls.memory_full_ms_per_second), ("io", stalls.io_full_ms_per_second)];
+        for (resource, found) in found {
+            if let Some(found) = found {
+                self.stalls.with_label_values(&[resource]).set(figure(found));
+            }
+        }
+        let conditions =
+            [(node_condition::MEMORY_STALL, stalls.memory), (node_condition::IO_STALL, stalls.io)];
+        for (kind, stands) in conditions {
+            self.conditions.with_label_values(&[kind]).set(stands.into());
+        }
+        for (signal, evictions) in &pressure.evictions {
+            let results = [
+                ("done", evictions.done),
+                ("failed", evictions.given_up),
+                ("observed", evictions.would),
+            ];
+            for (result, total) in results {
+                raise(&self.evictions.with_label_values(&[signal, result]), total);
+            }
+        }
+        self.victims.set(count(pressure.victims.len()));
+    }
+
+    fn take_causes(&self, status: &Status) {
+        let causes = &status.causes;
+        for (constraint, tally) in &causes.oom_kills {
+            let OomTally { ended, lived_on, unknown } = *tally;
+            for (outcome, total) in [("ended", ended), ("lived-on", lived_on), ("unknown", unknown)]
+            {
+                let labels = [constraint_name(*constraint), outcome];
+                raise(&self.oom_kills.with_label_values(&labels), total);
+            }
+        }
+        for (race, total) in
+            [("won", causes.oom_conditions_won), ("lost", causes.oom_conditions_lost)]
+        {
+            raise(&self.oom_conditions.with_label_values(&[race]), total);
+        }
+        self.oom_pending.set(count(causes.oom_conditions_pending));
+        raise(&self.oomd_kills, causes.oomd_kills);
+    }
+}
+
+impl Collector for PressureCollector {
+    fn desc(&self) -> Vec<&Desc> {
+        self.collectors().into_iter().flat_map(Collector::desc).collect()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        let status = self.status.borrow().clone();
+        self.forget();
+        self.take_signals(&status);
+        self.take_pressure(&status);
+        self.take_causes(&status);
+        self.collectors().into_iter().flat_map(Collector::collect).collect()
+    }
+}
+
+fn constraint_name(constraint: OomConstraint) -> &'static str {
+    match constraint {
+        OomConstraint::ContainerLimit => "container-limit",
+        OomConstraint::PodLimit => "pod-limit",
+        OomConstraint::Node => "node",
+        OomConstraint::Unknown => "unknown",
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "bytes of a disk are told well enough")]
+fn figure(units: u64) -> f64 {
+    units as f64
+}
+
+fn count(number: usize) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// The core counts; here it is only shown.
+fn raise(counter: &IntCounter, total: u64) {
+    counter.inc_by(total.saturating_sub(counter.get()));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use agent_core::agent::{EvictionCount, SignalStatus};
+    use agent_core::pressure::observe::Observation;
+    use agent_core::pressure::signal::Signal;
+    use prometheus::{Registry, TextEncoder};
+
+    fn page(registry: &Registry) -> String {
+        TextEncoder::new().encode_to_string(&registry.gather()).expect("must encode")
+    }
+
+    fn served(status: &watch::Sender<Status>) -> Registry {
+        let registry = Registry::new();
+        let collector = PressureCollector::new(status.subscribe()).expect("must be valid");
+        registry.register(Box::new(collector)).expect("must register");
+        registry
+    }
+
+    fn measured(available: u64) -> SignalStatus {
+        SignalStatus {
+            found: Some(Observation { available, capacity: 1_000 }),
+            hard: Some(150),
+            hard_crossed: available < 150,
+            ..SignalStatus::default()
+        }
+    }
+
+    #[test]
+    fn signals_evictions_and_kills_are_read_at_each_scrape() {
+        let sender = watch::Sender::new(Status::default());
+        let registry = served(&sender);
+        sender.send_modify(|status| {
+            let pressure = &mut status.pressure;
+            pressure.stance = Enforcement::Enforce;
+            pressure.signals.insert(Signal::MemoryAvailable, measured(100));
+            pressure.stalls.memory_full_ms_per_second = Some(250);
+            pressure.stalls.memory = true;
+            let evictions = EvictionCount { done: 2, would: 1, given_up: 3 };
+            pressure.evictions.insert("memory.available", evictions);
+            let tally = OomTally { ended: 1, lived_on: 2, unknown: 0 };
+            status.causes.oom_kills.insert(OomConstraint::ContainerLimit, tally);
+            status.causes.oom_conditions_won = 5;
+            status.causes.oomd_kills = 6;
+        });
+        for _ in 0..2 {
+            let page = page(&registry);
+            for line in [
+                r#"epilogue_agent_pressure_stance{stance="enforce"} 1"#,
+                r#"epilogue_agent_pressure_available{signal="memory.available"} 100"#,
+                r#"epilogue_agent_pressure_capacity{signal="memory.available"} 1000"#,
+                r#"epilogue_agent_pressure_threshold{kind="hard",signal="memory.available"} 150"#,
+                r#"epilogue_agent_pressure_threshold_crossed{kind="hard",signal="memory.available"} 1"#,
+                r#"epilogue_agent_pressure_stall_full_ms_per_second{resource="memory"} 250"#,
+                r#"epilogue_agent_node_condition{type="epilogue.dev/MemoryStall"} 1"#,
+                r#"epilogue_agent_node_condition{type="epilogue.dev/IOStall"} 0"#,
+                r#"epilogue_agent_evictions_total{result="done",signal="memory.available"} 2"#,
+                r#"epilogue_agent_evictions_total{result="failed",signal="memory.available"} 3"#,
+                r#"epilogue_agent_evictions_total{result="observed",signal="memory.available"} 1"#,
+                r#"epilogue_agent_oom_kills_total{constraint="container-limit",outcome="ended"} 1"#,
+                r#"epilogue_agent_oom_kills_total{constraint="container-limit",outcome="lived-on"} 2"#,
+                r#"epilogue_agent_oom_conditions_total{race="won"} 5"#,
+                "epilogue_agent_oomd_kills_total 6",
+            ] {
+                assert!(page.contains(&format!("{line}\n")), "{line} not in\n{page}");
+            }
+            assert!(!page.contains(r#"kind="soft""#), "{page}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_measured_any_more_is_not_shown() {
+        let sender = watch::Sender::new(Status::default());
+        let registry = served(&sender);
+        sender.send_modify(|status| {
+            status.pressure.signals.insert(Signal::PidAvailable, measured(500));
+            status.pressure.stalls.io_full_ms_per_second = Some(1);
+        });
+        assert!(page(&registry).contains(r#"available{signal="pid.available"} 500"#));
+        sender.send_modify(|status| {
+            status.pressure.signals.insert(Signal::PidAvailable, SignalStatus::default());
+            status.pressure.stalls.io_full_ms_per_second = None;
+        });
+        let page = page(&registry);
+        assert!(!page.contains("pressure_available{") && !page.contains("stall_full"), "{page}");
+    }
+}
