@@ -1,6 +1,7 @@
 //! `epilogue-agent check`: gathers the facts, has them judged, and prints the report.
 
 mod api;
+mod pressure;
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
@@ -25,15 +26,18 @@ use crate::table;
 pub fn run(args: CheckArgs, config: CheckConfig) -> anyhow::Result<ExitCode> {
     let sockets = Sockets::new(args.runtime_endpoint, &args.root);
     let host = Host::new(args.root);
+    let features = config.features;
     let conf_files = host.logind_conf_files()?;
     let bus_address = args.bus_address.unwrap_or_else(|| host.bus_address());
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
-    let (bus, containers, api, kubelet) = runtime.block_on(async {
+    let (bus, containers, pressure, api, kubelet) = runtime.block_on(async {
         let bus = ask(&bus_address, &host).await;
-        let containers = Runtime::new(sockets).probe().await;
+        let cri = Runtime::new(sockets);
+        let containers = cri.probe().await;
+        let pressure = pressure::look(&host, cri, &features).await;
         let (api, token) = ask_api(config.api).await;
         let settings = KubeletSettings {
             unit: config.kubelet_unit,
@@ -43,11 +47,12 @@ pub fn run(args: CheckArgs, config: CheckConfig) -> anyhow::Result<ExitCode> {
                 .zip(token)
                 .map(|(address, token)| Configz { address, token: token.into() }),
         };
-        (bus, containers, api, ask_kubelet(settings, &bus_address, &host).await)
+        let kubelet = ask_kubelet(settings, &bus_address, &host).await;
+        (bus, containers, pressure, api, kubelet)
     });
     let bands = config.bands;
-    let kubelet = Some(kubelet);
-    let facts = Facts { bus_address, bus, runtime: containers, kubelet, api, conf_files, bands };
+    let (kubelet, runtime) = (Some(kubelet), containers);
+    let facts = Facts { bus_address, bus, runtime, kubelet, api, conf_files, bands, pressure };
     let report = judge(&facts, Timestamp::now());
     print(&report, args.output).context("cannot write the report")?;
     Ok(if report.verdict == Verdict::Fail { ExitCode::FAILURE } else { ExitCode::SUCCESS })

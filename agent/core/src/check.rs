@@ -3,6 +3,7 @@
 pub mod api;
 pub mod facts;
 mod mode;
+pub mod pressure;
 pub mod runtime;
 
 use jiff::Timestamp;
@@ -102,7 +103,12 @@ impl Check {
 /// The verdict on each fact.
 pub fn judge(facts: &Facts, now: Timestamp) -> Report {
     let mut checks: Vec<Check> = facts.api.as_ref().map(api::api).into_iter().collect();
-    checks.extend([runtime::runtime(&facts.runtime, now), bus(facts)]);
+    checks.push(runtime::runtime(&facts.runtime, now));
+    if let Some(found) = &facts.pressure {
+        let kubelet = facts.kubelet.as_ref().and_then(|kubelet| kubelet.eviction.as_ref());
+        checks.extend(pressure::pressure(found, kubelet));
+    }
+    checks.push(bus(facts));
     let (mut mode, mut time) = (None, None);
     match &facts.bus {
         Bus::Unreachable(_) => {}

@@ -3,12 +3,13 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use agent_core::agent::Features;
 use agent_core::shutdown::bands::Bands;
 use epilogue_runtime::client::ClientOptions;
 use epilogue_runtime::pacing::Pace;
 
 use super::run::{address, node_name};
-use super::{BandArgs, Output, RunArgsError};
+use super::{BandArgs, Output, PressureArgs, RunArgsError};
 use crate::cri::Endpoint;
 
 /// The flags of `check`.
@@ -46,6 +47,8 @@ pub struct CheckArgs {
     pub output: Output,
     #[command(flatten)]
     bands: BandArgs,
+    #[command(flatten)]
+    pressure: PressureArgs,
 }
 
 /// What the flags come to.
@@ -61,6 +64,8 @@ pub struct CheckConfig {
     pub kubelet_healthz: Option<SocketAddr>,
     /// Where the kubelet serves `/configz`, if it does.
     pub kubelet_configz: Option<SocketAddr>,
+    /// What the agent is to do outside of shutdowns.
+    pub features: Features,
 }
 
 impl CheckArgs {
@@ -84,6 +89,7 @@ impl CheckArgs {
             kubelet_unit: self.kubelet_unit.clone(),
             kubelet_healthz: address("kubelet-healthz-address", &self.kubelet_healthz_address)?,
             kubelet_configz: address("kubelet-address", &self.kubelet_address)?,
+            features: self.pressure.clone().features().map_err(RunArgsError::Pressure)?.0,
         })
     }
 }

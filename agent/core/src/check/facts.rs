@@ -1,6 +1,7 @@
 //! What `epilogue-agent check` learns of a node, before anything is made of it.
 
 use super::api::ApiFacts;
+use super::pressure::PressureFacts;
 use super::runtime::RuntimeFacts;
 use crate::protocol::node::KubeletFacts;
 use crate::shutdown::bands::Bands;
@@ -20,7 +21,7 @@ pub struct CallError {
 pub type Answer<T> = Result<T, CallError>;
 
 /// All that is known.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Facts {
     /// The address of the system bus.
     pub bus_address: String,
@@ -36,6 +37,8 @@ pub struct Facts {
     pub conf_files: Vec<ConfFile>,
     /// The bands of the command line.
     pub bands: Option<Bands>,
+    /// What can be seen of the node's pressure, if it was looked at.
+    pub pressure: Option<PressureFacts>,
 }
 
 /// How far the bus answered.

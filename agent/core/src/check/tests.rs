@@ -45,6 +45,7 @@ fn with(bus: Bus) -> Facts {
         api: None,
         conf_files: Vec::new(),
         bands,
+        pressure: None,
     }
 }
 

@@ -75,6 +75,12 @@ pub async fn run(host: Host, events: mpsc::Sender<Event>, stop: CancellationToke
     }
 }
 
+/// Whether the kernel takes a trigger for stalls of memory, in words if not. It is gone at once.
+pub fn takes_a_trigger(host: &Host) -> Result<(), String> {
+    let path = target(host, MEMORY.what).path;
+    trigger(&path, MEMORY).map(drop).map_err(|error| cannot_read(&path, &error))
+}
+
 /// Ends when nobody takes events any more.
 async fn watch(host: &Host, wish: Wish, events: &mpsc::Sender<Event>) {
     let mut said = String::new();

@@ -1,0 +1,301 @@
+//! What the agent can see of the node's pressure, and whether it would come before the kubelet.
+//! (spec/node-agent.md §2.2, §8.4)
+
+use std::collections::BTreeSet;
+
+use super::{Check, Verdict};
+use crate::agent::Enforcement;
+use crate::pressure::overlap::overlaps;
+use crate::pressure::signal::Signal;
+use crate::pressure::thresholds::Threshold;
+use crate::protocol::node::KubeletEviction;
+use crate::protocol::pressure::Sample;
+
+const MI: u64 = 1 << 20;
+
+/// What became of looking.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PressureFacts {
+    /// What the command line wants to be done.
+    pub wanted: Enforcement,
+    /// The thresholds of the command line.
+    pub thresholds: Vec<Threshold>,
+    /// One look at the node.
+    pub sample: Sample,
+    /// Whether the kernel takes a trigger for stalls; the words say why not.
+    pub trigger: Result<(), String>,
+    /// Whether the kernel's log can be read; the words say why not.
+    pub kernel_log: Result<(), String>,
+    /// Whether the command line wants causes of kills to be told.
+    pub oom_causes: bool,
+}
+
+/// The verdicts.
+pub(super) fn pressure(facts: &PressureFacts, kubelet: Option<&KubeletEviction>) -> Vec<Check> {
+    let mut checks = Vec::new();
+    if facts.wanted == Enforcement::Off {
+        checks.push(Check::new("pressure", Verdict::Ok, "not looked at (--pressure=off)"));
+    } else {
+        checks.extend([signals(facts), stalls(facts), thresholds(facts, kubelet)]);
+    }
+    if facts.oom_causes {
+        checks.push(kills(facts));
+    }
+    checks
+}
+
+/// Which signals with a threshold can be measured.
+fn signals(facts: &PressureFacts) -> Check {
+    const NAME: &str = "pressure";
+    let wanted: BTreeSet<Signal> = facts.thresholds.iter().map(|it| it.signal).collect();
+    let found = |signal: &Signal| facts.sample.signals.get(signal).map(|it| it.observation);
+    let told: Vec<String> = Signal::ALL
+        .into_iter()
+        .filter_map(|signal| {
+            let left = found(&signal)?;
+            let quantity = |units| signal.quantity(in_short(signal, units));
+            Some(format!("{signal} {} of {}", quantity(left.available), quantity(left.capacity)))
+        })
+        .collect();
+    // The pods need not have a common limit. (EV2)
+    let can_be_absent = |signal: &Signal| *signal == Signal::AllocatableMemoryAvailable;
+    let missing: Vec<&str> = wanted
+        .iter()
+        .filter(|signal| found(signal).is_none() && !can_be_absent(signal))
+        .map(|signal| signal.name())
+        .collect();
+    let told = if told.is_empty() { "nothing".to_owned() } else { told.join(", ") };
+    if missing.is_empty() {
+        return Check::new(NAME, Verdict::Ok, told);
+    }
+    let reasons = match facts.sample.unreadable.as_slice() {
+        [] => String::new(),
+        some => format!(" ({})", some.join("; ")),
+    };
+    let words = format!("{told}; cannot measure {}{reasons}", missing.join(", "));
+    Check::new(NAME, Verdict::Warn, words).remedy(
+        "in a pod, mount the host's /proc, /sys/fs/cgroup, /var/lib/kubelet and the runtime's \
+         directory below --root, as deploy/ does; thresholds that cannot be measured are left to \
+         the kubelet",
+    )
+}
+
+/// Bytes in whole Mi, as people read them.
+fn in_short(signal: Signal, units: u64) -> u64 {
+    match signal.resource() {
+        "memory" | "ephemeral-storage" if units >= MI => units - units % MI,
+        _ => units,
+    }
+}
+
+/// Whether it can be told that pods wait.
+fn stalls(facts: &PressureFacts) -> Check {
+    const NAME: &str = "stalls";
+    let of = |found: bool, what: &'static str| found.then_some(what);
+    let has = [
+        of(facts.sample.stall.is_some(), "pods for memory"),
+        of(facts.sample.io.is_some(), "the node for disks"),
+    ];
+    let missing: Vec<&str> = [(has[0], "pods for memory"), (has[1], "the node for disks")]
+        .into_iter()
+        .filter_map(|(found, what)| found.is_none().then_some(what))
+        .collect();
+    if !missing.is_empty() {
+        let words = format!("it cannot be seen how long {} wait", missing.join(" and "));
+        return Check::new(NAME, Verdict::Warn, words).remedy(
+            "boot with psi=1 and cgroup v2; without it a shortage is seen when a threshold is \
+             crossed, not when pods begin to wait",
+        );
+    }
+    let how = match &facts.trigger {
+        Ok(()) => "the kernel tells of them as they begin".to_owned(),
+        Err(why) => format!("their counters are read, because no trigger can be set: {why}"),
+    };
+    Check::new(NAME, Verdict::Ok, format!("stalls of pods and disks are seen; {how}"))
+}
+
+/// Whether our thresholds lie before the kubelet's.
+fn thresholds(facts: &PressureFacts, kubelet: Option<&KubeletEviction>) -> Check {
+    const NAME: &str = "thresholds";
+    let enforced = facts.wanted == Enforcement::Enforce;
+    let ours: Vec<String> = facts.thresholds.iter().map(ToString::to_string).collect();
+    if ours.is_empty() {
+        let found = "none: pods end for limits of their own only";
+        return Check::new(NAME, Verdict::Ok, found);
+    }
+    let capacity = |signal: Signal| {
+        facts.sample.signals.get(&signal).map(|measured| measured.observation.capacity)
+    };
+    let overlapping: Vec<&str> = Signal::ALL
+        .into_iter()
+        .filter(|signal| {
+            let capacity = capacity(*signal);
+            capacity.is_some_and(|all| overlaps(*signal, &facts.thresholds, kubelet, all))
+        })
+        .map(Signal::name)
+        .collect();
+    let ours = ours.join(", ");
+    if !overlapping.is_empty() {
+        let found = format!("{ours}; the kubelet's own comes first for {}", overlapping.join(", "));
+        return Check::new(NAME, Verdict::Warn, found).remedy(
+            "raise --eviction-hard or --eviction-soft above the kubelet's evictionHard and \
+             evictionSoft; until then the agent only observes there",
+        );
+    }
+    match kubelet {
+        Some(_) => {
+            Check::new(NAME, Verdict::Ok, format!("{ours}; each lies before the kubelet's own"))
+        }
+        None if enforced => {
+            let found = format!("{ours}; the kubelet does not say its own, so its defaults count");
+            Check::new(NAME, Verdict::Warn, found).remedy(
+                "let the kubelet serve /configz (enableDebuggingHandlers), and check with \
+                 --kubeconfig and --kubelet-address",
+            )
+        }
+        None => {
+            let found = format!("{ours}; before the kubelet's defaults, its own are not known");
+            Check::new(NAME, Verdict::Ok, found)
+        }
+    }
+}
+
+/// By whom kills for memory are told.
+fn kills(facts: &PressureFacts) -> Check {
+    const NAME: &str = "kernel-log";
+    match &facts.kernel_log {
+        Ok(()) => {
+            Check::new(NAME, Verdict::Ok, "tells which process was killed for memory, and why")
+        }
+        Err(why) => {
+            let found = format!(
+                "cannot be read ({why}): kills for memory are known by the cgroups' counters, \
+                 without the process"
+            );
+            // That is how deploy/ has it for pods.
+            Check::new(NAME, Verdict::Ok, found)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::pressure::observe::{Observation, psi};
+    use crate::pressure::stall::StallSample;
+    use crate::pressure::thresholds::ThresholdFlags;
+    use crate::pressure::watch::Measured;
+
+    const GI: u64 = 1 << 30;
+
+    fn facts(hard: &str) -> PressureFacts {
+        let flags = ThresholdFlags { hard: Some(hard.to_owned()), ..ThresholdFlags::default() };
+        let memory = Observation { available: GI + 4_711, capacity: 4 * GI };
+        let at = Duration::from_secs(1);
+        let mut sample = Sample::default();
+        for (signal, observation) in [
+            (Signal::MemoryAvailable, memory),
+            (Signal::PidAvailable, Observation { available: 900, capacity: 1_001 }),
+        ] {
+            sample.signals.insert(signal, Measured { observation, at });
+        }
+        let text = "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n\
+                    full avg10=0.00 avg60=0.00 avg300=0.00 total=0\n";
+        let all_pods = psi(text).expect("must be a pressure file");
+        sample.stall = Some(StallSample { at, all_pods, available: memory, pods: Vec::new() });
+        sample.io = Some(all_pods);
+        PressureFacts {
+            wanted: Enforcement::Enforce,
+            thresholds: flags.thresholds().expect("must be thresholds"),
+            sample,
+            trigger: Ok(()),
+            kernel_log: Ok(()),
+            oom_causes: true,
+        }
+    }
+
+    fn kubelet(hard: &[(&str, &str)]) -> KubeletEviction {
+        let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        KubeletEviction { hard: hard.iter().map(owned).collect(), ..KubeletEviction::default() }
+    }
+
+    #[track_caller]
+    fn assert_found(
+        facts: &PressureFacts,
+        kubelet: Option<&KubeletEviction>,
+        name: &str,
+        verdict: Verdict,
+        words: &[&str],
+    ) {
+        let checks = pressure(facts, kubelet);
+        let check = checks.iter().find(|check| check.name == name).expect("must be checked");
+        assert_eq!(check.verdict, verdict, "{check:?}");
+        assert_eq!(check.remedy.is_none(), verdict == Verdict::Ok, "{check:?}");
+        let text = format!("{} {}", check.found, check.remedy.clone().unwrap_or_default());
+        for word in words {
+            assert!(text.contains(word), "{word:?} must be in {text:?}");
+        }
+    }
+
+    #[test]
+    fn a_node_that_can_be_measured_and_comes_first_is_ok_throughout() {
+        let facts = facts("memory.available<150Mi,pid.available<5%");
+        let kubelet = kubelet(&[("memory.available", "100Mi")]);
+        let checks = pressure(&facts, Some(&kubelet));
+        let names: Vec<_> = checks.iter().map(|check| check.name).collect();
+        assert_eq!(names, ["pressure", "stalls", "thresholds", "kernel-log"]);
+        assert!(checks.iter().all(|check| check.verdict == Verdict::Ok), "{checks:?}");
+        let words = ["memory.available 1Gi of 4Gi", "pid.available 900 of 1001"];
+        assert_found(&facts, Some(&kubelet), "pressure", Verdict::Ok, &words);
+    }
+
+    #[test]
+    fn a_threshold_that_cannot_be_measured_is_told_with_its_reason() {
+        let mut facts = facts("memory.available<150Mi,nodefs.available<12%");
+        facts.sample.unreadable = vec!["nodefs: /host/var/lib/kubelet: No such file".to_owned()];
+        let words = ["cannot measure nodefs.available", "No such file", "mount the host's /proc"];
+        assert_found(&facts, None, "pressure", Verdict::Warn, &words);
+        // The pods' limit need not be there.
+        let facts = self::facts("allocatableMemory.available<150Mi");
+        assert_found(&facts, None, "pressure", Verdict::Ok, &[]);
+    }
+
+    #[test]
+    fn what_waits_is_seen_by_trigger_or_by_reading_or_not_at_all() {
+        let mut facts = facts("memory.available<150Mi");
+        assert_found(&facts, None, "stalls", Verdict::Ok, &["the kernel tells"]);
+        facts.trigger = Err("Permission denied".to_owned());
+        assert_found(&facts, None, "stalls", Verdict::Ok, &["are read", "Permission denied"]);
+        facts.sample.stall = None;
+        assert_found(&facts, None, "stalls", Verdict::Warn, &["pods for memory wait", "psi=1"]);
+    }
+
+    #[test]
+    fn the_kubelets_thresholds_are_weighed() {
+        let ours = "memory.available<150Mi";
+        let equal = kubelet(&[("memory.available", "150Mi")]);
+        let words = ["comes first for memory.available", "raise --eviction-hard"];
+        assert_found(&facts(ours), Some(&equal), "thresholds", Verdict::Warn, &words);
+        let silent = ["does not say", "/configz"];
+        assert_found(&facts(ours), None, "thresholds", Verdict::Warn, &silent);
+        let mut observing = facts(ours);
+        observing.wanted = Enforcement::Observe;
+        assert_found(&observing, None, "thresholds", Verdict::Ok, &["not known"]);
+        assert_found(&facts(""), None, "thresholds", Verdict::Ok, &["none"]);
+    }
+
+    #[test]
+    fn what_is_off_is_not_checked() {
+        let mut facts = facts("memory.available<150Mi");
+        facts.wanted = Enforcement::Off;
+        facts.kernel_log = Err("Operation not permitted".to_owned());
+        let names: Vec<_> = pressure(&facts, None).iter().map(|check| check.name).collect();
+        assert_eq!(names, ["pressure", "kernel-log"]);
+        let words = ["Operation not permitted", "without the process"];
+        assert_found(&facts, None, "kernel-log", Verdict::Ok, &words);
+        facts.oom_causes = false;
+        assert_eq!(pressure(&facts, None).len(), 1);
+    }
+}

@@ -1,0 +1,63 @@
+//! Looks at the node's pressure once, as the agent would, and tries what it would ask of the
+//! kernel.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::sync::Arc;
+
+use agent_core::agent::{Enforcement, Features};
+use agent_core::check::pressure::PressureFacts;
+use agent_core::protocol::action::Action;
+use agent_core::protocol::event::ActionResult;
+use agent_core::protocol::pressure::Sample;
+use nix::fcntl::OFlag;
+
+use crate::clock::Clock;
+use crate::cri::Runtime;
+use crate::host::Host;
+use crate::sink::measure::MeasureSink;
+use crate::source::pressure::psi;
+
+/// Where the kernel's log is read.
+const KERNEL_LOG: &str = "/dev/kmsg";
+
+/// What can be seen; none where nothing is to be looked at.
+pub(super) async fn look(
+    host: &Host,
+    runtime: Runtime,
+    features: &Features,
+) -> Option<PressureFacts> {
+    let wanted = features.pressure;
+    let sample = match wanted {
+        Enforcement::Off => Sample::default(),
+        Enforcement::Observe | Enforcement::Enforce => sample(host, runtime).await,
+    };
+    Some(PressureFacts {
+        wanted,
+        thresholds: features.wishes.thresholds.clone(),
+        sample,
+        trigger: psi::takes_a_trigger(host),
+        kernel_log: kernel_log(host),
+        oom_causes: features.oom_causes,
+    })
+}
+
+async fn sample(host: &Host, runtime: Runtime) -> Sample {
+    let clock = Clock::new(Arc::default());
+    let sink = MeasureSink::new(host.clone(), clock, Some(runtime));
+    match sink.carry_out(Action::Measure).await {
+        ActionResult::Measured(Ok(sample)) => *sample,
+        ActionResult::Measured(Err(failure)) => {
+            Sample { unreadable: vec![failure.to_string()], ..Sample::default() }
+        }
+        other => Sample { unreadable: vec![format!("{other:?}")], ..Sample::default() },
+    }
+}
+
+/// Opening is what the kernel may forbid; nothing is read.
+fn kernel_log(host: &Host) -> Result<(), String> {
+    let path = host.path(KERNEL_LOG);
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(OFlag::O_NONBLOCK.bits());
+    options.open(&path).map(drop).map_err(|error| format!("{}: {error}", path.display()))
+}
