@@ -63,8 +63,8 @@ pub struct Cause {
 pub struct Verdict {
     /// The node conditions that the kubelet would show now, by name.
     pub conditions: Vec<&'static str>,
-    /// What to end a pod for, if anything.
-    pub cause: Option<Cause>,
+    /// What to end a pod for, if anything; one at a time, the first before the rest.
+    pub causes: Vec<Cause>,
 }
 
 /// The memory of the loop.
@@ -144,7 +144,7 @@ impl Watch {
         for position in &crossed {
             self.crossed_since.entry(*position).or_insert(now);
         }
-        Verdict { conditions: self.conditions(&crossed, now), cause: self.cause(measured, now) }
+        Verdict { conditions: self.conditions(&crossed, now), causes: self.causes(measured, now) }
     }
 
     /// A pod was chosen to end for the cause, with this grace.
@@ -227,9 +227,9 @@ impl Watch {
         self.condition_seen.keys().copied().collect()
     }
 
-    fn cause(&mut self, measured: &Measurements, now: Duration) -> Option<Cause> {
+    fn causes(&mut self, measured: &Measurements, now: Duration) -> Vec<Cause> {
         self.forget_stubborn(now);
-        let mut due = self.crossed_since.iter().filter_map(|(position, since)| {
+        let due = self.crossed_since.iter().filter_map(|(position, since)| {
             let threshold = self.wishes.thresholds[*position];
             let lasted = now.saturating_sub(*since);
             let is_due = threshold.grace.is_none_or(|grace| lasted >= grace);
@@ -246,7 +246,7 @@ impl Watch {
                 }
             })
         });
-        due.next()
+        due.collect()
     }
 
     /// One victim at a time; but one that takes its time for a soft threshold never holds up a
@@ -298,7 +298,7 @@ mod tests {
     /// The threshold that a pod has to end for, printed.
     fn cause(watch: &mut Watch, at: u64, values: &[(Signal, u64)]) -> String {
         let verdict = watch.look(&measured(at, values), seconds(at));
-        let threshold = verdict.cause.and_then(|cause| cause.threshold);
+        let threshold = verdict.causes.first().and_then(|cause| cause.threshold);
         threshold.map_or_else(String::new, |threshold| threshold.to_string())
     }
 
@@ -344,11 +344,11 @@ mod tests {
         // §2.4, steps 11 and 18
         let mut watch = watch("memory.available<100", "", "", "");
         let low = measured(5, &[(MEMORY, 9)]);
-        let first = watch.look(&low, seconds(5)).cause.expect("must be one");
+        let first = watch.look(&low, seconds(5)).causes.first().copied().expect("must be one");
         watch.victim_chosen(PodUid("a".into()), &first, 1, seconds(5));
         assert_eq!(cause(&mut watch, 6, &[(MEMORY, 9)]), "", "it is still ending");
         watch.victim_ended(&PodUid("a".into()), seconds(7));
-        assert_eq!(watch.look(&measured(7, &[(MEMORY, 9)]), seconds(8)).cause, None, "old figures");
+        assert_eq!(watch.look(&measured(7, &[(MEMORY, 9)]), seconds(8)).causes, [], "old figures");
         assert_eq!(cause(&mut watch, 8, &[(MEMORY, 9)]), "memory.available<100");
     }
 
@@ -357,12 +357,22 @@ mod tests {
         let soft = "memory.available<300";
         let mut watch = watch("nodefs.available<50", soft, "memory.available=0s", "");
         let both = [(MEMORY, 200), (DISK, 100)];
-        let first = watch.look(&measured(0, &both), seconds(0)).cause.expect("must be one");
+        let first = watch
+            .look(&measured(0, &both), seconds(0))
+            .causes
+            .first()
+            .copied()
+            .expect("must be one");
         assert_eq!(first.signal, MEMORY);
         watch.victim_chosen(PodUid("a".into()), &first, 3_600, seconds(0));
         assert_eq!(cause(&mut watch, 1, &both), "");
         let full = [(MEMORY, 200), (DISK, 49)];
-        let second = watch.look(&measured(2, &full), seconds(2)).cause.expect("must be one");
+        let second = watch
+            .look(&measured(2, &full), seconds(2))
+            .causes
+            .first()
+            .copied()
+            .expect("must be one");
         assert_eq!(second.signal, DISK, "a hard one does not wait for a soft one");
         watch.victim_chosen(PodUid("b".into()), &second, 1, seconds(2));
         assert_eq!(cause(&mut watch, 11, &full), "");
@@ -392,7 +402,7 @@ mod tests {
         assert_eq!(cause(&mut watch, 0, &[]), "");
         assert_eq!(cause(&mut watch, 1, &[(MEMORY, 9)]), "memory.available<100");
         let verdict = watch.look(&measured(2, &[]), seconds(2));
-        assert_eq!((verdict.conditions, verdict.cause), (vec!["MemoryPressure"], None));
+        assert_eq!((verdict.conditions, verdict.causes), (vec!["MemoryPressure"], Vec::new()));
     }
 
     #[test]
@@ -400,7 +410,12 @@ mod tests {
         // §2.7
         let cause = |hard: &str, soft: &str| {
             let mut watch = watch(hard, soft, "memory.available=0s", "");
-            watch.look(&measured(0, &[(MEMORY, 1)]), seconds(0)).cause.expect("must be one")
+            watch
+                .look(&measured(0, &[(MEMORY, 1)]), seconds(0))
+                .causes
+                .first()
+                .copied()
+                .expect("must be one")
         };
         let hard = cause("memory.available<10", "");
         let soft = cause("", "memory.available<10");

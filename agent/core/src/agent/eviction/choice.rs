@@ -90,8 +90,9 @@ fn resource(signal: Signal) -> Resource {
 impl Agent {
     /// Asks for what a choice needs, as soon as there is a cause.
     pub(super) fn choose_on(&mut self) {
-        let Some(cause) = self.evictions.cause() else { return };
-        if self.may_choose_for(&cause) {
+        // What is only said, or finds nobody, does not keep the next cause waiting.
+        let causes = self.evictions.causes();
+        if let Some(cause) = causes.into_iter().find(|cause| self.may_choose_for(cause)) {
             let pods = self.pods.iter().filter(|pod| is_active(pod));
             let pods = pods.map(|pod| pod.uid.clone()).collect();
             self.ask(resource(cause.signal), pods, true);
@@ -150,8 +151,10 @@ impl Agent {
             self.end_for_own_limits(&figures);
         }
         // The shortage may be over by now, or be another.
-        let cause = self.evictions.cause().filter(|cause| all && resource(cause.signal) == of);
-        if let Some(cause) = cause.filter(|cause| self.may_choose_for(cause)) {
+        let causes = self.evictions.causes();
+        let is_asked_for = |cause: &Cause| all && resource(cause.signal) == of;
+        let mut causes = causes.into_iter().filter(is_asked_for);
+        if let Some(cause) = causes.find(|cause| self.may_choose_for(cause)) {
             self.choose(&cause, &figures);
         }
     }

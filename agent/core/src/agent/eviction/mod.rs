@@ -46,8 +46,8 @@ pub(super) struct Evictions {
     /// What was measured last.
     signals: Measurements,
     layout: Option<DiskLayout>,
-    /// What the last look asks a victim for: a threshold that is crossed.
-    crossed: Option<Cause>,
+    /// What the last look asks a victim for: thresholds that are crossed, in their order.
+    crossed: Vec<Cause>,
     /// The same, of a stall that was seen twice.
     stalled: Option<Cause>,
     victims: BTreeMap<PodUid, Victim>,
@@ -68,7 +68,7 @@ impl Evictions {
             stale: Stale::default(),
             signals: Measurements::new(),
             layout: None,
-            crossed: None,
+            crossed: Vec::new(),
             stalled: None,
             victims: BTreeMap::new(),
             stood_still: false,
@@ -86,20 +86,21 @@ impl Evictions {
         !self.victims.is_empty()
     }
 
-    /// What a pod has to end for now, if anything: of memory before the rest, and a threshold that
-    /// has no time before a stall. (§2.4, step 14)
-    fn cause(&self) -> Option<Cause> {
-        let memory = |cause: &Cause| cause.signal.resource() == "memory";
-        match (self.crossed, self.stalled) {
-            (Some(crossed), Some(_)) if memory(&crossed) && crossed.is_hard() => Some(crossed),
-            (_, Some(stalled)) => Some(stalled),
-            (crossed, None) => crossed,
+    /// What a pod has to end for now: of memory before the rest, and a threshold that leaves no
+    /// time before a stall. (§2.4, step 14)
+    fn causes(&self) -> Vec<Cause> {
+        let urgent = |cause: &&Cause| cause.signal.resource() == "memory" && cause.is_hard();
+        let at = usize::from(self.crossed.first().filter(urgent).is_some());
+        let mut causes = self.crossed.clone();
+        if let Some(stalled) = self.stalled {
+            causes.insert(at, stalled);
         }
+        causes
     }
 
     /// What was known led to a decision, or is of before an end: the next look tells what is left.
     fn forget_causes(&mut self) {
-        self.crossed = None;
+        self.crossed.clear();
         self.stalled = None;
     }
 

@@ -51,7 +51,8 @@ impl Agent {
             return Stance::Still("a shutdown goes on");
         }
         // Two who end pods for the same shortage end too many; it waits for each one's end.
-        if self.node.view.as_ref().is_some_and(|view| !view.kubelet_pressure.is_empty()) {
+        let acts = self.node.view.as_ref().map(|view| !view.kubelet_pressure.is_empty());
+        if acts == Some(true) {
             return Stance::Still("the kubelet says that the node is under pressure, and acts");
         }
         if wanted == Enforcement::Observe {
@@ -60,8 +61,8 @@ impl Agent {
         if !self.settings.enforce {
             return Stance::Observe(Some("the agent is told to observe"));
         }
-        let Some(facts) = &self.kubelet.facts else {
-            return Stance::Observe(Some("nothing is known of the kubelet"));
+        let Some(facts) = self.kubelet.facts.as_ref().filter(|_| acts.is_some()) else {
+            return Stance::Observe(Some("nothing is known yet of the kubelet"));
         };
         // Unverified kills are worse than what the kernel does by itself.
         match kubelet(facts) {

@@ -221,6 +221,13 @@ impl Agent {
         if let Some(fate) = self.mark_victim(victim, pod) {
             return fate;
         }
+        let is_ours = victim.ending.way != Way::Stop || victim.ending.end.was_sent();
+        if !is_ours && pod.is_to_end() {
+            // The kubelet ends it for somebody else, with our mark.
+            victim.ending.end = Attempt::done_by_others();
+            victim.ending.told = true;
+            victim.by_others = true;
+        }
         if !std::mem::replace(&mut victim.ending.told, true) {
             self.tell_evicted(victim);
         }
@@ -296,10 +303,6 @@ impl Agent {
             if ending.fail.is_open() || ending.inspect.is_open() {
                 self.fail_victim(victim, pod);
             }
-            return Fate::GoesOn;
-        }
-        if pod.is_to_end() && !ending.end.was_sent() {
-            ending.end = Attempt::done_by_others();
             return Fate::GoesOn;
         }
         if ending.end.is_given_up() || victim.end_until.is_some_and(|at| self.clock.reached(at)) {

@@ -211,6 +211,31 @@ fn a_threshold_that_is_not_before_the_kubelets_is_only_observed_and_told_of_once
 }
 
 #[test]
+fn a_shortage_that_is_only_observed_keeps_no_other_waiting() {
+    let hard = "memory.available<50,pid.available<100";
+    let mut world = World::at_ease(enforcing(hard), vec![web("a")]);
+    world.uses("a", 100);
+    world.memory(40);
+    world.left(Signal::PidAvailable, 80);
+    world.pass(ms(3_000));
+    assert_eq!(world.told(WOULD), ["a"], "for memory");
+    assert_eq!(world.deeds(), ["mark a", "delete a 1"], "for tasks");
+}
+
+#[test]
+fn nobody_ends_before_the_nodes_conditions_are_known() {
+    let mut world = World::new(enforcing(HARD), vec![web("a")]);
+    world.memory(150);
+    world.uses("a", 100);
+    world.started(late(), false);
+    world.pass(ms(3_000));
+    assert_eq!(world.deeds(), [""; 0]);
+    world.see_node();
+    world.pass(ms(12_000));
+    assert_eq!(world.deeds(), ["mark a", "delete a 1"]);
+}
+
+#[test]
 fn the_status_shows_what_was_measured() {
     let mut world = victim(wishing(Enforcement::Observe, HARD, "memory.available<30%"));
     world.scarcity.swap = Some(Observation { available: 1, capacity: 2 });
