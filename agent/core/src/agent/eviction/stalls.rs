@@ -73,7 +73,7 @@ impl Agent {
         self.note_stall(Kind::Memory, None);
     }
 
-    /// DIVERGES(upstream): the reference knows nothing of stalls on cgroup v2, and looks every 10 s;
+    /// DIVERGES(upstream): the reference knows no stalls on cgroup v2, and looks every 10 s;
     /// the kernel's killer is quicker. (§2.11)
     fn judge_memory(&mut self, sample: &Sample, after: StallSample) {
         let now = self.clock.monotonic();
