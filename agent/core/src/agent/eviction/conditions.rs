@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use epilogue_common::names::node_condition::{IO_STALL, MEMORY_STALL};
 use epilogue_common::outcome::Outcome;
 
 use super::super::outbox::Task;
@@ -28,8 +29,8 @@ impl Kind {
 
     fn name(self) -> &'static str {
         match self {
-            Self::Memory => "epilogue.dev/MemoryStall",
-            Self::Io => "epilogue.dev/IOStall",
+            Self::Memory => MEMORY_STALL,
+            Self::Io => IO_STALL,
         }
     }
 

@@ -138,6 +138,18 @@ fn a_mark_that_does_not_get_through_in_time_is_given_up_and_the_next_pod_ends() 
 }
 
 #[test]
+fn of_a_soft_threshold_the_api_has_longer_to_take_the_mark() {
+    let settings = wishing(Enforcement::Enforce, "", "memory.available<200");
+    let mut world = short_of_memory(settings, vec![job("a"), job("b")]);
+    world.answers.insert("mark a".into(), Answer::Fail(FailureKind::ServerError, 1_000));
+    world.pass(ms(39_000));
+    assert!(!world.deeds().contains(&"mark b"));
+    world.pass(ms(5_000));
+    let deeds = world.deeds();
+    assert_eq!(deeds[deeds.len() - 3..], ["mark b", "stop b 30", "lever b"]);
+}
+
+#[test]
 fn a_mark_whose_answer_was_lost_is_recognized_and_one_that_comes_late_is_taken_back() {
     let mut world = short_of_memory(enforcing(HARD), vec![job("a")]);
     world.answers.insert("mark *".into(), Answer::Hold);

@@ -172,6 +172,18 @@ fn while_the_kubelet_acts_itself_nothing_is_done() {
 }
 
 #[test]
+fn a_marked_pod_ends_though_the_kubelet_acts_by_then() {
+    let mut world = victim(enforcing(HARD));
+    world.answers.insert("mark *".into(), Answer::Hold);
+    world.memory(150);
+    world.pass(ms(1_100));
+    world.kubelet_says(&["MemoryPressure"]);
+    world.let_go("mark");
+    world.pass(ms(100));
+    assert_eq!(world.deeds(), ["mark a", "delete a 1"]);
+}
+
+#[test]
 fn a_victim_whose_mark_was_not_sent_is_let_go_when_the_kubelet_acts() {
     let mut settings = enforcing(HARD);
     settings.in_flight_max = 1;
@@ -387,6 +399,30 @@ fn after_a_restart_a_mark_of_a_living_pod_is_taken_back_when_it_is_a_minute_old(
     let mut off = World::at_ease(settings(), vec![marked("old", at, 61)]);
     off.pass(ms(1_000));
     assert_eq!(off.disrupted(), [""; 0], "whatever is wished for now");
+}
+
+#[test]
+fn under_a_dead_kubelet_a_mark_stays_since_what_was_stopped_looks_alive() {
+    let pods = vec![marked("old", Duration::from_secs(1_003), 61)];
+    let mut world = World::new(enforcing(HARD), pods);
+    world.started(dead(), false);
+    world.pass(Duration::from_mins(3));
+    assert_eq!(world.disrupted(), ["old"]);
+    world.event(Event::KubeletSeen(late()));
+    world.pass(ms(1_000));
+    assert_eq!(world.disrupted(), [""; 0]);
+}
+
+#[test]
+fn a_stale_mark_of_ours_is_renewed_when_its_pod_is_chosen() {
+    let young = marked("young", Duration::from_secs(1_003), 20);
+    let mut world = World::at_ease(enforcing(HARD), vec![young]);
+    world.uses("young", 300);
+    world.memory(150);
+    world.pass(ms(1_100));
+    assert_eq!(world.deeds(), ["mark young", "stop young 1", "lever young"]);
+    let message = &world.pods["young"].disruption.as_ref().expect("must be marked").message;
+    assert!(message.contains("available: 150"), "{message}");
 }
 
 #[test]
