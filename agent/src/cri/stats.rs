@@ -106,3 +106,53 @@ impl Client {
         Ok(answer.stats)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use prost::Message;
+
+    fn from_hex<M: Message + Default>(text: &str) -> M {
+        let digits = |at| u8::from_str_radix(&text[at..at + 2], 16).expect("must be hex");
+        let bytes: Vec<u8> = (0..text.len()).step_by(2).map(digits).collect();
+        M::decode(bytes.as_slice()).expect("must be the message")
+    }
+
+    // The bytes below have all fields of the published definition set, others than ours included.
+
+    #[test]
+    fn file_systems_are_read_as_the_published_definition_writes_them() {
+        let told: ImageFsInfoResponse =
+            from_hex("0a10080112040a022f611a02080522020807120612040a022f62");
+        let fs_id = |path: &str| Some(FilesystemIdentifier { mountpoint: path.into() });
+        let images = FilesystemUsage {
+            fs_id: fs_id("/a"),
+            used_bytes: Some(Number { value: 5 }),
+            inodes_used: Some(Number { value: 7 }),
+        };
+        assert_eq!(told.image_filesystems, [images]);
+        assert_eq!(told.container_filesystems.len(), 1);
+        assert_eq!(told.container_filesystems[0].fs_id, fs_id("/b"));
+    }
+
+    #[test]
+    fn stats_are_read_as_the_published_definition_writes_them() {
+        let attributes = "0a190a02633112030a016d1a060a016c12013122060a0161120132";
+        let [cpu, memory, swap, io] = ["12020801", "1a020801", "2a020801", "32020801"];
+        let stats = format!("{attributes}{cpu}{memory}22041a020805{swap}{io}");
+        let told: ListContainerStatsResponse =
+            from_hex(&format!("0a{:02x}{stats}", stats.len() / 2));
+        let expected = ContainerStats {
+            attributes: Some(ContainerAttributes {
+                id: "c1".into(),
+                labels: BTreeMap::from([("l".into(), "1".into())]),
+            }),
+            writable_layer: Some(FilesystemUsage {
+                used_bytes: Some(Number { value: 5 }),
+                ..FilesystemUsage::default()
+            }),
+        };
+        assert_eq!(told.stats, [expected]);
+        assert!(ListContainerStatsRequest {}.encode_to_vec().is_empty());
+    }
+}

@@ -8,6 +8,8 @@ use std::io::Write as _;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use agent_core::pressure::observe;
@@ -18,6 +20,9 @@ use epilogue_agent::source::pressure::{FilesystemPaths, KUBELET_DIR, Looker};
 use tempfile::TempDir;
 
 use super::stalls::{PATIENCE, Source};
+
+/// Over how many looks the cost of one is taken.
+const LOOKS: u32 = 200;
 
 /// What the stalling process may have, and what it reads again and again.
 const LIMIT_BYTES: u64 = 16 << 20;
@@ -88,10 +93,10 @@ impl Real {
     fn stall(&mut self) {
         let file = self.root.path().join("big").display().to_string();
         let memory = self.memory.iter().map(|memory| memory.join("cgroup.procs"));
-        let join: String = memory
-            .chain([self.kubepods().join("cgroup.procs")])
-            .map(|procs| format!("echo $$ > {} && ", procs.display()))
-            .collect();
+        let groups = memory.chain([self.kubepods().join("cgroup.procs")]);
+        let join: Vec<_> =
+            groups.map(|procs| format!("echo $$ > {} && ", procs.display())).collect();
+        let join = join.concat();
         // The file is theirs from the start: what another has read would not count as theirs.
         let read = format!("while :; do cat {file} > /dev/null; done");
         let script = format!(
@@ -230,10 +235,37 @@ async fn this_machine_is_measured() {
         let memory = memory.observation;
         assert!(memory.available > 0 && memory.available < memory.capacity, "{memory:?}");
     }
-    const LOOKS: u32 = 200;
     let begin = Instant::now();
     for _ in 0..LOOKS {
         looker.look(&FilesystemPaths::default(), Duration::ZERO);
     }
     println!("one look at this machine: {:?}", begin.elapsed() / LOOKS);
+}
+
+/// The disk of this machine, which others use meanwhile; the window needs no privilege.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiting_for_the_disk_is_told_by_the_kernel() {
+    if let Err(why) = fs::read_to_string("/proc/pressure/io") {
+        println!("NOT TESTED HERE, the kernel has no PSI: {why}");
+        return;
+    }
+    let root = tempfile::tempdir_in("/var/tmp").expect("must be creatable");
+    let dir = root.path().join("proc/pressure");
+    fs::create_dir_all(&dir).expect("must be creatable");
+    symlink("/proc/pressure/io", dir.join("io")).expect("must be creatable");
+    let mut source = Source::start(Host::new(root.path().to_owned()));
+    let over = Arc::new(AtomicBool::new(false));
+    let (file, ended) = (root.path().join("file"), Arc::clone(&over));
+    let writer = std::thread::spawn(move || {
+        let mut file = fs::File::create(file).expect("must be creatable");
+        while !ended.load(Ordering::Relaxed) {
+            file.write_all(&[b'x'; 4096]).expect("must be writable");
+            file.sync_all().expect("must be writable");
+        }
+    });
+    let told = source.next(Stalling::Io, PATIENCE).await;
+    over.store(true, Ordering::Relaxed);
+    writer.join().expect("must not panic");
+    assert!(told.is_some(), "nothing was told within {PATIENCE:?} of waiting for the disk");
+    source.end().await;
 }

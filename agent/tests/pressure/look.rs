@@ -11,6 +11,8 @@ use epilogue_agent::source::pressure::{FilesystemPaths, KUBELET_DIR, Looker};
 
 use super::tree::{Driver, MIB, Tree, psi, uid};
 
+/// Over how many looks the cost of one is taken.
+const LOOKS: u32 = 100;
 const AT: Duration = Duration::from_secs(77);
 
 pub(crate) fn looker(tree: &Tree) -> Looker {
@@ -27,8 +29,8 @@ fn found(sample: &Sample, signal: Signal) -> Option<Observation> {
     Some(measured.observation)
 }
 
-fn observation(available: u64, capacity: u64) -> Option<Observation> {
-    Some(Observation { available, capacity })
+fn of(available: u64, capacity: u64) -> Observation {
+    Observation { available, capacity }
 }
 
 #[test]
@@ -43,13 +45,13 @@ fn a_node_is_measured_under_both_drivers_and_both_versions() {
         tree.pod("a-1", 100 * MIB);
         let sample = look(&mut looker(&tree));
         // EV1: 4000 MiB less (1500 - 300).
-        let memory = observation(2_800 * MIB, 4_000 * MIB);
+        let memory = Some(of(2_800 * MIB, 4_000 * MIB));
         assert_eq!(found(&sample, Signal::MemoryAvailable), memory, "{name}");
         // EV2: 2000 MiB less (1048576000 - 48576000) bytes.
-        let allocatable = observation(1_097_152_000, 2_097_152_000);
+        let allocatable = Some(of(1_097_152_000, 2_097_152_000));
         assert_eq!(found(&sample, Signal::AllocatableMemoryAvailable), allocatable, "{name}");
-        assert_eq!(found(&sample, Signal::PidAvailable), observation(32_423, 32_768), "{name}");
-        assert_eq!(sample.swap, observation(MIB, 2 * MIB), "{name}");
+        assert_eq!(found(&sample, Signal::PidAvailable), Some(of(32_423, 32_768)), "{name}");
+        assert_eq!(sample.swap, Some(of(MIB, 2 * MIB)), "{name}");
         assert_eq!(sample.layout, Some(DiskLayout::Single), "{name}");
         let node = found(&sample, Signal::NodefsAvailable).expect("must be known");
         assert!(node.available > 0 && node.available <= node.capacity, "{name}: {node:?}");
@@ -173,7 +175,6 @@ fn thousands_of_pods_are_looked_at_within_bounds() {
     assert_eq!(sample.unreadable, ["what 2744 of the pods wait for: too many"]);
     // While nothing waits a look costs the same however many pods there are.
     let begin = Instant::now();
-    const LOOKS: u32 = 100;
     for _ in 0..LOOKS {
         assert_eq!(look(&mut looker).stall.expect("must be known").pods.len(), 256);
     }

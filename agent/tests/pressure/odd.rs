@@ -84,6 +84,7 @@ fn a_file_that_cannot_be_read_costs_its_own_figures_only() {
 
 #[test]
 fn no_text_of_any_file_breaks_a_look() {
+    let long = vec![b'9'; 1 << 20];
     let texts: [&[u8]; 22] = [
         b"",
         b"\n",
@@ -106,7 +107,7 @@ fn no_text_of_any_file_breaks_a_look() {
         b"0.1 0.2 0.3 /",
         b"some avg10=0.00 avg60=0.00 avg300=0.00 total=18446744073709551615\nfull avg10=0",
         b"some avg10=inf avg60=nan avg300=0 total=1\nfull avg10=1 avg60=1 avg300=1 total=1\n",
-        &[b'9'; 1 << 20],
+        &long,
     ];
     for text in texts {
         for file in V2_FILES {

@@ -12,7 +12,6 @@ pub use self::disk::{ContainerLayer, DiskMeter};
 pub use self::filesystems::FilesystemPaths;
 pub use self::look::Looker;
 pub use self::memory::{MemoryUse, memory_of_pods, tasks_of_pods};
-pub use self::walk::{Budget, Tally};
 
 use std::fs::File;
 use std::io::{self, Read as _};

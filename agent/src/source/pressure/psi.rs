@@ -25,11 +25,11 @@ use crate::host::Host;
 
 /// The least time between two events of one kind.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How often the counter is read where the kernel takes no trigger: a stall is then told at most
-/// this late. A read takes some 5 µs.
-const READ_EVERY: Duration = Duration::from_millis(50);
+/// How many times in a window the counter is read where the kernel takes no trigger, as the kernel
+/// itself looks. A read takes some 5 µs.
+const READS_PER_WINDOW: u32 = 10;
 /// How often what could not be watched is tried again.
-const RETRY: Duration = Duration::from_mins(1);
+const RETRY: Duration = Duration::from_secs(10);
 /// Before a file that went away is looked for again.
 const REOPEN: Duration = Duration::from_millis(200);
 /// A pressure file is some 150 bytes.
@@ -43,15 +43,23 @@ struct Wish {
     window: Duration,
 }
 
-/// 500 ms is the least window that the kernel takes; it looks ten times in each.
+/// 500 ms is the least window that the kernel takes; it looks ten times in each, so that a stall is
+/// told at most 50 ms late.
 const MEMORY: Wish = Wish {
     what: Stalling::Memory,
     stall: Duration::from_millis(20),
     window: Duration::from_millis(500),
 };
-/// Disks are waited for on any sound node.
+/// Disks are waited for on any sound node, and nobody dies of it at once: a window of whole 2 s,
+/// which the kernel takes of anybody.
 const IO: Wish =
-    Wish { what: Stalling::Io, stall: Duration::from_millis(150), window: Duration::from_secs(1) };
+    Wish { what: Stalling::Io, stall: Duration::from_millis(300), window: Duration::from_secs(2) };
+
+impl Wish {
+    fn read_every(&self) -> Duration {
+        self.window / READS_PER_WINDOW
+    }
+}
 
 /// A file that is watched.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -148,7 +156,7 @@ impl Watch<'_> {
                 let words = format!(
                     "the kernel takes no trigger for stalls ({refused}), so its counter is read \
                      every {} ms; CAP_SYS_RESOURCE and a file that can be written spare it that",
-                    READ_EVERY.as_millis()
+                    self.wish.read_every().as_millis()
                 );
                 self.say(&path, &words, false);
                 self.by_reading(&file).await
@@ -200,7 +208,7 @@ impl Watch<'_> {
             if window.is_stall(total) && self.tell().await.is_none() {
                 return Ended::Gone;
             }
-            next = Instant::now().max(next + READ_EVERY);
+            next = Instant::now().max(next + self.wish.read_every());
             tokio::select! {
                 () = sleep_until(next) => {}
                 () = self.events.closed() => return Ended::Gone,
@@ -279,9 +287,8 @@ impl Window {
 
     /// Takes a read; whether a stall begins by it. What was told is not told again.
     fn is_stall(&mut self, total: Duration) -> bool {
-        let reads_max = (self.wish.window.as_millis() / READ_EVERY.as_millis()) as usize;
         self.reads.push_back(total);
-        while self.reads.len() > reads_max.max(1) + 1 {
+        while self.reads.len() > READS_PER_WINDOW as usize + 1 {
             self.reads.pop_front();
         }
         let first = self.reads.front().copied().unwrap_or(total);

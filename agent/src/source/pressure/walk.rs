@@ -24,27 +24,28 @@ const BLOCK_BYTES: u64 = 512;
 
 /// How long a walk may go on.
 #[derive(Clone, Copy, Debug)]
-pub struct Budget {
+pub(super) struct Budget {
     /// Until when.
-    pub until: Instant,
+    pub(super) until: Instant,
     /// How many entries it may still look at.
-    pub entries: u64,
+    pub(super) entries: u64,
 }
 
 /// What a walk has found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub(super) struct Tally {
     /// Allocated bytes.
-    pub bytes: u64,
+    pub(super) bytes: u64,
     /// Files, directories and the rest.
-    pub inodes: u64,
+    pub(super) inodes: u64,
     /// Whether something was left out: then it is at least as much.
-    pub cut_short: bool,
+    pub(super) cut_short: bool,
 }
 
 impl Tally {
     /// Both together.
-    pub fn and(self, other: Self) -> Self {
+    #[must_use]
+    pub(super) fn and(self, other: Self) -> Self {
         Self {
             bytes: self.bytes.saturating_add(other.bytes),
             inodes: self.inodes.saturating_add(other.inodes),
@@ -159,4 +160,59 @@ impl Walk<'_> {
 
 fn kind(stat: &FileStat) -> SFlag {
     SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const FILES: u64 = 5_000;
+
+    fn budget(entries: u64) -> Budget {
+        Budget { until: Instant::now() + Duration::from_mins(1), entries }
+    }
+
+    #[test]
+    fn a_walk_stays_on_its_file_system() {
+        // Every Linux has file systems of their own below /dev.
+        let shm = tempfile::tempdir_in("/dev/shm").expect("/dev/shm must be writable");
+        for number in 0..FILES {
+            std::fs::File::create(shm.path().join(format!("f{number}"))).expect("must be writable");
+        }
+        assert_ne!(device(Path::new("/dev")), device(shm.path()));
+        let found = walk(Path::new("/dev"), &mut budget(1_000_000)).expect("must be walkable");
+        assert!(found.inodes < FILES && !found.cut_short, "{found:?}");
+        let inside = walk(shm.path(), &mut budget(1_000_000)).expect("must be walkable");
+        assert_eq!(inside.inodes, FILES + 1);
+    }
+
+    #[test]
+    fn a_walk_ends_with_its_budget_and_says_so() {
+        let dir = tempfile::tempdir().expect("must be creatable");
+        for number in 0..100 {
+            std::fs::create_dir(dir.path().join(format!("d{number}"))).expect("must be writable");
+        }
+        for entries in [0, 1, 50, 101] {
+            let mut left = budget(entries);
+            let found = walk(dir.path(), &mut left).expect("must be walkable");
+            assert!(found.cut_short && left.entries == 0, "{entries}: {found:?}");
+            assert!(found.inodes <= entries + 1, "{entries}: {found:?}");
+        }
+        let mut over = Budget { until: Instant::now(), entries: 1_000_000 };
+        assert!(walk(dir.path(), &mut over).expect("must be walkable").cut_short);
+        let all = walk(dir.path(), &mut budget(1_000)).expect("must be walkable");
+        assert_eq!((all.inodes, all.cut_short), (101, false));
+    }
+
+    #[test]
+    fn what_is_no_directory_cannot_be_walked() {
+        let dir = tempfile::tempdir().expect("must be creatable");
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink("/", &link).expect("must be creatable");
+        assert!(walk(&link, &mut budget(9)).is_err());
+        assert!(walk(&dir.path().join("nothing"), &mut budget(9)).is_err());
+        assert!(walk(Path::new("/proc/version"), &mut budget(9)).is_err());
+    }
 }
