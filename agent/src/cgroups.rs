@@ -3,7 +3,7 @@
 //!
 //! | driver | pod | container |
 //! |---|---|---|
-//! | systemd | `kubepods-burstable-pod<uid, _ for ->.slice` | `cri-containerd-<id>.scope`, `crio-<id>.scope` |
+//! | systemd | `kubepods-burstable-pod<uid, _ for ->.slice` | `cri-containerd-<id>.scope` |
 //! | cgroupfs | `pod<uid>` | `<id>`, `crio-<id>` |
 //!
 //! What is in their files is not read here.
