@@ -20,6 +20,7 @@ pub mod kubeconfig;
 pub mod login1;
 pub mod namespace;
 pub mod network;
+pub mod node_pressure;
 pub mod node_table;
 pub mod nodes;
 pub mod paths;

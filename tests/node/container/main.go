@@ -5,11 +5,16 @@
 //	container obedient CODE SECONDS    takes SECONDS after SIGTERM, then leaves with CODE
 //	container stubborn                 ignores SIGTERM
 //	container exits CODE SECONDS       leaves by itself after SECONDS with CODE
-//	container hog MEGABYTES            takes memory, 8 MB at a time, and keeps touching it
-//	container fill DIRECTORY MEGABYTES writes a file and keeps it
-//	container fork COUNT               starts processes that sleep, as many as it may
+//	container hog MEGABYTES PACE...    takes memory and keeps touching it
+//	container fill DIRECTORY MEGABYTES PACE...
+//	                                   writes a file and keeps it
+//	container fork COUNT PACE...       starts processes that sleep, as many as it may
 //	container image OUT.tar NAME...    writes the image that holds it, as a docker archive
 //	container registry ADDRESS GATE    serves that image, once the file GATE exists
+//	container record MILLISECONDS      says what the node and its pods use, time and again (record.go)
+//
+// PACE is PER_SECOND, how many megabytes or processes a second, and SECONDS to wait before; without
+// it at once and as fast as can be.
 package main
 
 import (
@@ -33,11 +38,12 @@ func main() {
 		"obedient": func(a []string) error { return obedient(number(a, 0), seconds(a, 1)) },
 		"stubborn": func([]string) error { return stubborn() },
 		"exits":    exits,
-		"hog":      func(a []string) error { return hog(number(a, 0)) },
-		"fill":     func(a []string) error { return fill(a[0], number(a, 1)) },
-		"fork":     func(a []string) error { return fork(number(a, 0)) },
+		"hog":      func(a []string) error { return hog(number(a, 0), paceOf(a, 1)) },
+		"fill":     func(a []string) error { return fill(a[0], number(a, 1), paceOf(a, 2)) },
+		"fork":     func(a []string) error { return fork(number(a, 0), paceOf(a, 1)) },
 		"image":    func(a []string) error { return writeArchive(a[0], a[1:]) },
 		"registry": func(a []string) error { return serve(a[0], a[1]) },
+		"record":   func(a []string) error { return record(number(a, 0)) },
 	}
 	run, known := commands[name]
 	if !known {
@@ -90,17 +96,50 @@ func exits(args []string) error {
 	return nil
 }
 
-func hog(megabytes int) error {
-	var held [][]byte
-	for len(held)*8 < megabytes {
-		block := make([]byte, 8<<20)
-		held = append(held, block)
-		touch(held)
-		fmt.Println("holds", len(held)*8, "MB")
+// pace is how fast something is taken; see above.
+type pace struct {
+	perSecond int
+	wait      time.Duration
+}
+
+func paceOf(args []string, index int) pace {
+	return pace{perSecond: number(args, index), wait: seconds(args, index+1)}
+}
+
+// each calls take count times, evenly; a pause that was too long is made up for. It ends when take
+// says that nothing more can be had.
+func (p pace) each(count int, take func(i int) bool) {
+	time.Sleep(p.wait)
+	begin := time.Now()
+	for i := range count {
+		if p.perSecond > 0 {
+			due := begin.Add(time.Duration(i) * time.Second / time.Duration(p.perSecond))
+			time.Sleep(time.Until(due))
+		}
+		if !take(i) {
+			return
+		}
 	}
+}
+
+func hog(megabytes int, p pace) error {
+	var held [][]byte
+	p.each(megabytes, func(i int) bool {
+		// Past Go's heap, which would look through it.
+		block, err := syscall.Mmap(-1, 0, 1<<20, syscall.PROT_READ|syscall.PROT_WRITE,
+			syscall.MAP_ANON|syscall.MAP_PRIVATE)
+		if err != nil {
+			fmt.Println("after", i, "MB:", err)
+			return false
+		}
+		held = append(held, block)
+		touch(held[i:])
+		return true
+	})
+	fmt.Println("holds", len(held), "MB")
 	for {
 		touch(held)
-		time.Sleep(100 * time.Millisecond)
+		time.Sleep(time.Second)
 	}
 }
 
@@ -112,29 +151,31 @@ func touch(blocks [][]byte) {
 	}
 }
 
-func fill(directory string, megabytes int) error {
+func fill(directory string, megabytes int, p pace) error {
 	file, err := os.Create(filepath.Join(directory, "fill"))
 	if err != nil {
 		return err
 	}
 	block := make([]byte, 1<<20)
-	for i := range megabytes {
+	p.each(megabytes, func(i int) bool {
 		if _, err := file.Write(block); err != nil {
 			fmt.Println("after", i, "MB:", err)
-			break
+			return false
 		}
-	}
+		return true
+	})
 	fmt.Println("filled")
 	return obedient(0, 0)
 }
 
-func fork(count int) error {
-	for i := range count {
+func fork(count int, p pace) error {
+	p.each(count, func(i int) bool {
 		if err := exec.Command("/proc/self/exe", "stubborn").Start(); err != nil {
 			fmt.Println("after", i, "processes:", err)
-			break
+			return false
 		}
-	}
+		return true
+	})
 	fmt.Println("forked")
 	return obedient(0, 0)
 }

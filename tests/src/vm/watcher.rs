@@ -20,6 +20,9 @@ use super::writers;
 use crate::error::LabError;
 use crate::eventually::observe_until;
 
+/// The condition by which our agent says why a container was killed for memory.
+const OOM_KILLED: &str = "epilogue.dev/OOMKilled";
+
 /// One state of one pod.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Seen {
@@ -35,6 +38,8 @@ pub struct Seen {
     pub message: String,
     /// Status and reason of the condition DisruptionTarget.
     pub disruption: Option<(String, String)>,
+    /// Reason and message of our own condition OOMKilled, where it is True.
+    pub cause: Option<(String, String)>,
     /// Status of the condition Ready.
     pub ready: String,
     /// Whether it is being deleted.
@@ -71,6 +76,12 @@ impl Seen {
             disruption: condition("DisruptionTarget").map(|condition| {
                 (condition.status.clone(), condition.reason.clone().unwrap_or_default())
             }),
+            cause: condition(OOM_KILLED).filter(|condition| condition.status == "True").map(
+                |condition| {
+                    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+                    (text(&condition.reason), text(&condition.message))
+                },
+            ),
             ready: condition("Ready").map(|ready| ready.status.clone()).unwrap_or_default(),
             deleting: pod.metadata.deletion_timestamp.is_some(),
             container: container.map(describe).unwrap_or_default(),
@@ -121,6 +132,9 @@ impl fmt::Debug for Seen {
         }
         if let Some((status, reason)) = &self.disruption {
             write!(f, " DisruptionTarget={status}/{reason}")?;
+        }
+        if let Some((reason, message)) = &self.cause {
+            write!(f, " OOMKilled={reason} ({message})")?;
         }
         if self.deleting {
             write!(f, " deleting")?;

@@ -7,5 +7,6 @@ mod external_failed;
 mod levers;
 mod logind;
 mod machine;
+mod pressure;
 mod shutdown;
 mod world;

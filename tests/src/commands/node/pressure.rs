@@ -1,0 +1,110 @@
+//! `lab node pressure`: what ends when a pod takes what the node has not, how soon, and what is
+//! said of it, without our agent and with it; and what becomes of pods that are deleted before they
+//! ran.
+
+use clap::ValueEnum;
+use lab::node_pressure::{self, Install, Kind, Setting, Stuck};
+use lab::paths::LabDir;
+use lab::vm::Kit;
+
+use crate::commands::prepare;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// memory, disk, disk-layer, pids, own-limit, stuck (the kubelet stops), hanging (it lives);
+    /// the first five without
+    kinds: Vec<String>,
+    /// How often each; of stuck and hanging, how many pods at once
+    #[arg(long, default_value_t = 30)]
+    runs: u32,
+    /// Only without the agent, or with it as a service of the host
+    #[arg(long)]
+    agent: Option<Agent>,
+    /// Megabytes or processes a second that the pod takes
+    #[arg(long)]
+    rate: Option<u32>,
+    /// The kubelet's threshold, such as 300Mi
+    #[arg(long)]
+    kubelet: Option<String>,
+    /// The agent's threshold
+    #[arg(long)]
+    threshold: Option<String>,
+    /// Leave the kernel's guard against thrashing off, as it is by default
+    #[arg(long)]
+    no_guard: bool,
+    /// Print each run as a line of JSON, too
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Agent {
+    None,
+    Host,
+}
+
+const AGENTS: [(Agent, Option<Install>); 2] =
+    [(Agent::None, None), (Agent::Host, Some(Install::Host))];
+
+pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let (settings, stuck) = (settings(arguments), stuck(arguments));
+    anyhow::ensure!(!settings.is_empty() || !stuck.is_empty(), "no such kind");
+    prepare::run().await?;
+    let kit = Kit::ensure(&LabDir::of_workspace()).await?;
+    for setting in settings {
+        eprintln!("playing: {setting}");
+        let seen = |run: &node_pressure::Run| {
+            if arguments.json {
+                println!("{}", serde_json::to_string(run).expect("a run must be JSON"));
+            } else {
+                eprintln!("{run:?}");
+            }
+        };
+        match node_pressure::play(&kit, &setting, seen).await {
+            Ok((runs, losses)) => println!("{}", node_pressure::render(&setting, &runs, &losses)),
+            Err(error) => println!("### {setting}\n\nnot played: {error:#}\n"),
+        }
+    }
+    for stuck in stuck {
+        println!("{stuck:?}");
+        for hung in node_pressure::play_stuck(&kit, stuck).await? {
+            println!("{}", serde_json::to_string(&hung).expect("a result must be JSON"));
+        }
+    }
+    Ok(())
+}
+
+fn stuck(arguments: &Arguments) -> Vec<Stuck> {
+    let mut all = Vec::new();
+    for (name, kubelet_stops) in [("stuck", true), ("hanging", false)] {
+        for (flag, agent) in AGENTS {
+            let wanted = arguments.agent.is_none_or(|only| only == flag);
+            if wanted && arguments.kinds.iter().any(|kind| kind == name) {
+                all.push(Stuck { agent, pods: arguments.runs, kubelet_stops });
+            }
+        }
+    }
+    all
+}
+
+fn settings(arguments: &Arguments) -> Vec<Setting> {
+    let mut settings = Vec::new();
+    for kind in Kind::ALL {
+        let named = arguments.kinds.iter().any(|name| name == kind.name());
+        if !named && !arguments.kinds.is_empty() {
+            continue;
+        }
+        for (flag, agent) in AGENTS {
+            if arguments.agent.is_some_and(|only| only != flag) {
+                continue;
+            }
+            let mut setting = Setting::of(kind, agent, arguments.runs);
+            setting.rate = arguments.rate.unwrap_or(setting.rate);
+            setting.kubelet = arguments.kubelet.clone().unwrap_or(setting.kubelet);
+            setting.threshold = arguments.threshold.clone().unwrap_or(setting.threshold);
+            setting.guard = !arguments.no_guard;
+            settings.push(setting);
+        }
+    }
+    settings
+}

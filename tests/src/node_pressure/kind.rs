@@ -1,0 +1,180 @@
+//! What is taken from the node, how fast, and at which thresholds somebody is to do something.
+//! Pure.
+
+use std::fmt;
+
+use serde_json::json;
+
+use crate::vm::KubeletConfig;
+use crate::vm::agent::Install;
+
+/// What runs short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Memory of the node.
+    Memory,
+    /// Bytes of the node's file system, in an emptyDir.
+    Disk,
+    /// The same in the container's writable layer.
+    DiskLayer,
+    /// Processes of the node.
+    Pids,
+    /// Memory within the container's own limit: nothing of the node's.
+    OwnLimit,
+}
+
+impl Kind {
+    /// All of them, in the order of the table.
+    pub const ALL: [Self; 5] =
+        [Self::Memory, Self::Disk, Self::DiskLayer, Self::Pids, Self::OwnLimit];
+
+    /// As on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Disk => "disk",
+            Self::DiskLayer => "disk-layer",
+            Self::Pids => "pids",
+            Self::OwnLimit => "own-limit",
+        }
+    }
+
+    /// The kubelet's name of what is measured.
+    pub fn signal(self) -> &'static str {
+        match self {
+            Self::Memory | Self::OwnLimit => "memory.available",
+            Self::Disk | Self::DiskLayer => "nodefs.available",
+            Self::Pids => "pid.available",
+        }
+    }
+
+    /// Megabytes or processes a second. The emulated machine's own work goes on beside.
+    fn rate(self) -> u32 {
+        match self {
+            Self::Memory => 60,
+            Self::Disk | Self::DiskLayer => 40,
+            // Each has some five threads, which are what is counted.
+            Self::Pids => 15,
+            Self::OwnLimit => 50,
+        }
+    }
+
+    fn kubelet_threshold(self) -> &'static str {
+        match self {
+            // Upstream's default.
+            Self::Memory | Self::OwnLimit => "100Mi",
+            Self::Disk | Self::DiskLayer => "300Mi",
+            Self::Pids => "400",
+        }
+    }
+
+    fn agent_threshold(self) -> &'static str {
+        match self {
+            Self::Memory => "300Mi",
+            // Far below what is there: nothing of the node's is short.
+            Self::OwnLimit => "150Mi",
+            Self::Disk | Self::DiskLayer => "600Mi",
+            Self::Pids => "700",
+        }
+    }
+}
+
+/// One row of the table.
+#[derive(Clone, Debug)]
+pub struct Setting {
+    /// What runs short.
+    pub kind: Kind,
+    /// How the agent is there, if it is.
+    pub agent: Option<Install>,
+    /// How often.
+    pub runs: u32,
+    /// Megabytes or processes a second.
+    pub rate: u32,
+    /// The kubelet's hard threshold.
+    pub kubelet: String,
+    /// The agent's.
+    pub threshold: String,
+    /// Whether the kernel's guard against thrashing is on.
+    pub guard: bool,
+}
+
+impl Setting {
+    /// The usual figures of a kind.
+    pub fn of(kind: Kind, agent: Option<Install>, runs: u32) -> Self {
+        Self {
+            kind,
+            agent,
+            runs,
+            rate: kind.rate(),
+            kubelet: kind.kubelet_threshold().to_owned(),
+            threshold: kind.agent_threshold().to_owned(),
+            guard: true,
+        }
+    }
+
+    /// Both give up a shortage that is over soon, so that the next run can begin.
+    pub(super) fn kubelet_config(&self) -> KubeletConfig {
+        KubeletConfig::default()
+            .set("evictionPressureTransitionPeriod", json!("5s"))
+            .evict_below(self.kind.signal(), &self.kubelet)
+    }
+
+    pub(super) fn agent_flags(&self) -> Vec<String> {
+        vec![
+            "--pressure=enforce".to_owned(),
+            format!("--eviction-hard={}<{}", self.kind.signal(), self.threshold),
+            "--eviction-pressure-transition-period=5s".to_owned(),
+        ]
+    }
+
+    /// The threshold that is reached first, in bytes or processes.
+    pub(super) fn first_threshold(&self) -> i64 {
+        amount(if self.agent.is_some() { &self.threshold } else { &self.kubelet })
+    }
+}
+
+impl fmt::Display for Setting {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let unit = if self.kind == Kind::Pids { "processes" } else { "MB" };
+        write!(
+            formatter,
+            "{}, {} {unit}/s, kubelet at {}",
+            self.kind.name(),
+            self.rate,
+            self.kubelet
+        )?;
+        if !self.guard {
+            write!(formatter, ", kernel without guard")?;
+        }
+        match self.agent {
+            None => write!(formatter, ", without agent"),
+            Some(Install::Host) => {
+                write!(formatter, ", agent as host service at {}", self.threshold)
+            }
+            Some(Install::DaemonSet) => {
+                write!(formatter, ", agent as DaemonSet at {}", self.threshold)
+            }
+        }
+    }
+}
+
+/// The quantities that are used here: whole numbers, and those of `Mi`.
+fn amount(text: &str) -> i64 {
+    let (digits, factor) = text.strip_suffix("Mi").map_or((text, 1), |digits| (digits, 1 << 20));
+    digits.parse::<i64>().map_or(0, |number| number * factor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn agent_acts_before_the_kubelet() {
+        for kind in Kind::ALL {
+            let [alone, with] =
+                [None, Some(Install::Host)].map(|agent| Setting::of(kind, agent, 1));
+            let (alone, with) = (alone.first_threshold(), with.first_threshold());
+            assert!(0 < alone && alone < with, "{kind:?}: {alone} {with}");
+        }
+    }
+}

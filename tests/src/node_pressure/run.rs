@@ -1,0 +1,221 @@
+//! One pod that takes too much, from its start to what the API, its Job and the pods beside it are
+//! left with; and a whole row of them on one machine.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use k8s_openapi::api::batch::v1::JobStatus;
+use kube::api::{ListParams, PostParams};
+use serde::Serialize;
+
+use super::kind::Setting;
+use super::pods;
+use super::samples;
+use super::stage::Stage;
+use crate::observe_until;
+use crate::vm::{Kit, Seen};
+
+/// The emulated machine's start of a pod, its taking, three looks of the kubelet, its ending.
+const ENDS_WITHIN: Duration = Duration::from_secs(100);
+/// For the Job's controller, and for whatever else is to be written.
+const COUNTED_WITHIN: Duration = Duration::from_secs(20);
+
+/// What one run came to. Times are in milliseconds after the pod began to take.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Run {
+    /// From 1.
+    pub number: u32,
+    /// Less than the first threshold was left.
+    pub below: Option<i64>,
+    /// Tasks of the node waited for memory for a tenth of their time.
+    pub stalled: Option<i64>,
+    /// DisruptionTarget was in the API.
+    pub marked: Option<i64>,
+    /// The container was gone.
+    pub stopped: Option<i64>,
+    /// The condition that names the cause was in the API.
+    pub cause: Option<i64>,
+    /// A terminal phase was in the API.
+    pub told: Option<i64>,
+    /// The least that was left, in bytes or processes.
+    pub least_left: Option<i64>,
+    /// Processes that the kernel killed for memory.
+    pub kernel_kills: i64,
+    /// Whom else it hurt, and how.
+    pub wrong: Vec<String>,
+    /// What the API says of the pod.
+    pub end: PodEnd,
+    /// What its Job made of it.
+    pub job: JobEnd,
+}
+
+/// A pod's last state.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PodEnd {
+    /// Phase and reason.
+    pub phase: String,
+    /// Reason of DisruptionTarget where it is True.
+    pub disruption: Option<String>,
+    /// Reason of the condition that names the cause.
+    pub cause: Option<String>,
+    /// Its message.
+    pub cause_message: String,
+    /// The pod's message.
+    pub message: String,
+    /// The container's state.
+    pub container: String,
+    /// Whether the object is gone.
+    pub gone: bool,
+}
+
+/// What a Job made of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct JobEnd {
+    /// `status.failed`.
+    pub failed: i32,
+    /// Type and reason of what ended the Job.
+    pub condition: String,
+    /// Whether it has another pod.
+    pub replaced: bool,
+}
+
+impl Run {
+    /// One after which the machine did not answer any more.
+    fn of_lost_machine(number: u32) -> Self {
+        let end = PodEnd { phase: "the machine stood still".to_owned(), ..PodEnd::default() };
+        Self { number, end, ..Self::default() }
+    }
+
+    /// Whether the cause was in the API before the pod's end was.
+    pub fn cause_was_first(&self) -> bool {
+        self.cause.is_some_and(|cause| self.told.is_none_or(|told| cause < told))
+    }
+}
+
+/// Plays all runs of a setting on one machine. What becomes of each is given to `seen` at once.
+pub async fn play(
+    kit: &Kit,
+    setting: &Setting,
+    mut seen: impl FnMut(&Run),
+) -> anyhow::Result<(Vec<Run>, String)> {
+    let mut stage = set(kit, setting).await?;
+    let (mut runs, mut losses) = (Vec::new(), Vec::new());
+    for number in 1..=setting.runs {
+        let run = match once(&mut stage, setting, number).await {
+            Ok(run) => run,
+            Err(error) => {
+                eprintln!("run {number}: {error:#}");
+                losses.push("all: it had to be made anew".to_owned());
+                stage.strike().await?;
+                stage = set(kit, setting).await?;
+                Run::of_lost_machine(number)
+            }
+        };
+        seen(&run);
+        runs.push(run);
+    }
+    losses.push(stage.losses().await?);
+    stage.strike().await?;
+    Ok((runs, losses.join("; ")))
+}
+
+async fn set(kit: &Kit, setting: &Setting) -> anyhow::Result<Stage> {
+    let agent = setting.agent.map(|agent| (agent, setting.agent_flags()));
+    Stage::set(kit, &setting.kubelet_config(), agent, setting.guard).await
+}
+
+async fn once(stage: &mut Stage, setting: &Setting, number: u32) -> anyhow::Result<Run> {
+    stage.calm().await.context("before the run")?;
+    let ahead = stage.clock_ahead().await?;
+    stage.begin_record().await?;
+    let job = format!("culprit-{number}");
+    let object = pods::culprit(&job, setting);
+    stage.jobs().create(&PostParams::default(), &object).await.context("create a Job")?;
+    let (pod, uid) = stage.pod_of(&job).await?;
+    stage.bind(&pod).await?;
+    let observe = async || stage.watcher.history(&pod).pop();
+    let ended =
+        |seen: &Option<Seen>| seen.as_ref().is_some_and(|seen| seen.is_terminal() || seen.gone);
+    // That it never ends is for the table to say.
+    let _ = observe_until(ENDS_WITHIN, observe, ended).await;
+    let observe = async || job_end(stage, &job, &pod).await;
+    let counted = |end: &anyhow::Result<JobEnd>| {
+        end.as_ref().is_ok_and(|end| end.replaced || !end.condition.is_empty())
+    };
+    let job_end = observe_until(COUNTED_WITHIN, observe, counted).await;
+    let job_end = job_end.unwrap_or_else(|last| last)?;
+    let samples = stage.record().await?;
+    let course = samples::course(&samples, setting.kind, &uid, setting.first_threshold());
+    stage.remove_job(&job).await?;
+    // What is hurt late is hurt, too.
+    stage.no_shortage().await?;
+    let wrong = stage.hurt().iter().map(|(role, seen)| format!("{role}: {}", how(seen))).collect();
+    let history = stage.watcher.history(&pod);
+    let begin = course.onset.or(course.stopped).unwrap_or_default();
+    let after = |at: Option<i64>| at.map(|at| at - begin);
+    let in_api = |holds: &dyn Fn(&Seen) -> bool| {
+        let state = history.iter().find(|seen| holds(seen))?;
+        Some(state.at.as_millisecond() + ahead - begin)
+    };
+    Ok(Run {
+        number,
+        below: after(course.below),
+        stalled: after(course.stalled),
+        marked: in_api(&Seen::is_disrupted),
+        stopped: after(course.stopped),
+        cause: in_api(&|seen| seen.cause.is_some()),
+        told: in_api(&Seen::is_terminal),
+        least_left: course.least,
+        kernel_kills: course.kernel_kills,
+        wrong,
+        end: pod_end(&history),
+        job: job_end,
+    })
+}
+
+fn how(seen: &Seen) -> String {
+    let disrupted = if seen.is_disrupted() { " DT" } else { "" };
+    format!("{} {}{disrupted} ({})", seen.phase, seen.reason, seen.container)
+}
+
+/// The last state that tells of the pod itself: its removal by us comes after it.
+fn pod_end(history: &[Seen]) -> PodEnd {
+    let told = history.iter().rfind(|seen| !seen.deleting && !seen.gone && seen.is_terminal());
+    let Some(last) = told.or(history.last()) else { return PodEnd::default() };
+    let slash = if last.reason.is_empty() { "" } else { "/" };
+    PodEnd {
+        phase: format!("{}{slash}{}", last.phase, last.reason),
+        disruption: last
+            .disruption
+            .as_ref()
+            .filter(|_| last.is_disrupted())
+            .map(|(_, reason)| reason.clone()),
+        cause: last.cause.as_ref().map(|(reason, _)| reason.clone()),
+        cause_message: last.cause.as_ref().map(|(_, said)| said.clone()).unwrap_or_default(),
+        message: last.message.clone(),
+        container: last.container.clone(),
+        gone: told.is_none() && last.gone,
+    }
+}
+
+pub(super) async fn job_end(stage: &Stage, job: &str, pod: &str) -> anyhow::Result<JobEnd> {
+    let status = stage.jobs().get_status(job).await.context("read a Job")?.status;
+    let status: JobStatus = status.unwrap_or_default();
+    let over = |kind: &str| matches!(kind, "Complete" | "Failed");
+    let condition = status
+        .conditions
+        .iter()
+        .flatten()
+        .filter(|condition| condition.status == "True" && over(&condition.type_))
+        .map(|condition| {
+            format!("{}/{}", condition.type_, condition.reason.as_deref().unwrap_or_default())
+        })
+        .next_back();
+    let selector = ListParams::default().labels(&format!("job-name={job}"));
+    let pods = stage.pods().list(&selector).await.context("list a Job's pods")?;
+    Ok(JobEnd {
+        failed: status.failed.unwrap_or(0),
+        condition: condition.unwrap_or_default(),
+        replaced: pods.iter().any(|other| other.metadata.name.as_deref() != Some(pod)),
+    })
+}

@@ -1,0 +1,268 @@
+//! The machine that many runs share: a control plane of its own with the reference's controllers
+//! but without a scheduler, the node, the agent where the setting has one, the pods that behave,
+//! and a recorder on the node.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{self, Binding, ObjectReference, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Api;
+use kube::api::{DeleteParams, ListParams, PostParams};
+
+use super::pods::{self, BYSTANDERS, Bystander, NAMESPACE, WORKER};
+use super::samples::{self, Sample};
+use crate::control_plane::flags::ALL_CONTROLLERS;
+use crate::vm::agent::{self, Install};
+use crate::vm::{Boot, Kit, KubeletConfig, Node, Seen, Watcher};
+use crate::{ControlPlane, Options, observe_until};
+
+/// Five times what an emulated machine takes for a dozen pods.
+const RUNNING_WITHIN: Duration = Duration::from_mins(4);
+/// For the kubelet to see that a shortage is over, and to clear what was left.
+const CALM_WITHIN: Duration = Duration::from_mins(3);
+
+const NODE: &str = "vm-1";
+
+/// Where the record lies: nothing on the disk that is filled.
+const RECORD: &str = "/run/lab-record";
+const SAMPLE_MS: u32 = 100;
+
+/// The node's conditions that speak of a shortage.
+const SHORTAGES: [&str; 3] = ["MemoryPressure", "DiskPressure", "PIDPressure"];
+
+/// Disk that is left when a run begins, in megabytes: more than what is written.
+const DISK_LEFT_MB: u32 = 1500;
+/// Processes that the node may have: some thousand more than it needs.
+const PROCESSES_MOST: u32 = 1900;
+
+/// A machine without swap that runs short of memory reads its programs from the disk again and
+/// again before the kernel kills: an emulated one stood still for minutes. With this the kernel
+/// kills when the working set of the last second does not fit.
+const GUARD: &str = "echo y > /sys/kernel/mm/lru_gen/enabled && \
+                     echo 1000 > /sys/kernel/mm/lru_gen/min_ttl_ms";
+
+/// A node under pressure.
+pub(super) struct Stage {
+    pub(super) control_plane: ControlPlane,
+    pub(super) node: Node,
+    pub(super) watcher: Watcher,
+    pub(super) client: kube::Client,
+    /// Of each role the pod that stands for it now, and how many there were.
+    bystanders: BTreeMap<&'static str, (String, u32)>,
+}
+
+impl Stage {
+    /// Starts everything but the pods; the agent with these flags, where it is to be there; the
+    /// kernel's guard against thrashing where it is to be on.
+    pub(super) async fn set(
+        kit: &Kit,
+        kubelet: &KubeletConfig,
+        install: Option<(Install, Vec<String>)>,
+        guard: bool,
+    ) -> anyhow::Result<Self> {
+        let options = Options::unique("pressure").controller_manager(ALL_CONTROLLERS);
+        let control_plane = ControlPlane::start(options).await?;
+        let client = control_plane.admin_client().await?;
+        let (cluster, dir) = (control_plane.cluster(), control_plane.dir());
+        if let Some((install, _)) = install {
+            agent::prepare(install, dir, NODE).await?;
+        }
+        let node = Node::start(kit, cluster, dir, NODE, Boot::Snapshot, kubelet).await?;
+        eprintln!("its files: {}", node.machine().dir().display());
+        node.run(&prepare_command()).await?;
+        if guard {
+            node.run(GUARD).await.context("turn the kernel's guard against thrashing on")?;
+        }
+        if let Some((install, flags)) = install {
+            let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+            agent::install(install, &node, cluster, &flags).await?;
+        }
+        let watcher = Watcher::start(client.clone(), NAMESPACE, node.machine().dir()).await?;
+        Ok(Self { control_plane, node, watcher, client, bystanders: BTreeMap::new() })
+    }
+
+    pub(super) fn pods(&self) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), NAMESPACE)
+    }
+
+    pub(super) fn jobs(&self) -> Api<Job> {
+        Api::namespaced(self.client.clone(), NAMESPACE)
+    }
+
+    /// What became of those that behave and should not have: ended, marked, or restarted.
+    pub(super) fn hurt(&self) -> Vec<(&'static str, Seen)> {
+        let last = self.watcher.last();
+        let of = |name: &String| last.iter().find(|seen| seen.pod == *name).cloned();
+        let hurt =
+            |seen: &Seen| seen.is_terminal() || seen.gone || seen.deleting || seen.is_disrupted();
+        self.bystanders
+            .iter()
+            .filter_map(|(role, (name, _))| Some((*role, of(name)?)))
+            .filter(|(_, seen)| hurt(seen) || seen.restarts > 0)
+            .collect()
+    }
+
+    /// Brings back those that behave, and waits until nothing is short any more.
+    pub(super) async fn calm(&mut self) -> anyhow::Result<()> {
+        self.no_shortage().await?;
+        let hurt: Vec<&str> = self.hurt().into_iter().map(|(role, _)| role).collect();
+        let missing: Vec<&'static str> = BYSTANDERS
+            .iter()
+            .map(|(role, ..)| *role)
+            .filter(|role| !self.bystanders.contains_key(role) || hurt.contains(role))
+            .collect();
+        for role in &missing {
+            self.replace(role).await?;
+        }
+        for role in missing {
+            let name = if role == WORKER {
+                self.pod_of(&self.bystanders[role].0).await?.0
+            } else {
+                self.bystanders[role].0.clone()
+            };
+            self.runs(&name).await?;
+            let count = self.bystanders[role].1;
+            self.bystanders.insert(role, (name, count));
+        }
+        Ok(())
+    }
+
+    async fn replace(&mut self, role: &'static str) -> anyhow::Result<()> {
+        let (old, count) = self.bystanders.get(role).cloned().unwrap_or_default();
+        if role == WORKER && count > 0 {
+            self.remove_job(&format!("{role}-{count}")).await?;
+        } else if count > 0 {
+            // One that was deleted is gone.
+            let _ = self.pods().delete(&old, &DeleteParams::default().grace_period(0)).await;
+        }
+        let name = format!("{role}-{}", count + 1);
+        match pods::bystander(role, &name, self.node.name()) {
+            Bystander::Bare(pod) => {
+                self.pods().create(&PostParams::default(), &pod).await.map(drop)?;
+            }
+            Bystander::Job(job) => {
+                self.jobs().create(&PostParams::default(), &job).await.map(drop)?;
+            }
+        }
+        self.bystanders.insert(role, (name, count + 1));
+        Ok(())
+    }
+
+    async fn runs(&self, pod: &str) -> anyhow::Result<()> {
+        let observe = async || self.watcher.history(pod).pop();
+        let runs = |seen: &Option<Seen>| {
+            seen.as_ref().is_some_and(|seen| seen.phase == "Running" && seen.container == "running")
+        };
+        match observe_until(RUNNING_WITHIN, observe, runs).await {
+            Ok(_) => Ok(()),
+            Err(last) => bail!("{pod} does not run: {last:?}"),
+        }
+    }
+
+    /// The first pod of a Job: its name and uid.
+    pub(super) async fn pod_of(&self, job: &str) -> anyhow::Result<(String, String)> {
+        let selector = ListParams::default().labels(&format!("job-name={job}"));
+        let observe = async || {
+            let pods = self.pods().list(&selector).await.map(|list| list.items);
+            let meta = pods.unwrap_or_default().pop()?.metadata;
+            Some((meta.name?, meta.uid?))
+        };
+        let seen = observe_until(RUNNING_WITHIN, observe, Option::is_some).await;
+        seen.ok().flatten().with_context(|| format!("Job {job} has no pod"))
+    }
+
+    /// Does what a scheduler would.
+    pub(super) async fn bind(&self, pod: &str) -> anyhow::Result<()> {
+        let binding = Binding {
+            metadata: ObjectMeta { name: Some(pod.to_owned()), ..ObjectMeta::default() },
+            target: ObjectReference {
+                kind: Some("Node".to_owned()),
+                name: Some(self.node.name().to_owned()),
+                ..ObjectReference::default()
+            },
+        };
+        let bound: Result<serde_json::Value, _> =
+            self.pods().create_subresource("binding", pod, &PostParams::default(), &binding).await;
+        bound.map(drop).context("bind a pod")
+    }
+
+    /// Removes a Job and its pods, and waits until the API has none of them.
+    pub(super) async fn remove_job(&self, job: &str) -> anyhow::Result<()> {
+        // One that is gone is what is wanted.
+        let _ = self.jobs().delete(job, &DeleteParams::background()).await;
+        let selector = ListParams::default().labels(&format!("job-name={job}"));
+        let observe = async || self.pods().list(&selector).await.map_or(1, |list| list.items.len());
+        let seen = observe_until(CALM_WITHIN, observe, |left| *left == 0).await;
+        seen.map(drop).map_err(|left| anyhow::anyhow!("Job {job} has still {left} pods"))
+    }
+
+    /// Waits until the node's conditions tell of none.
+    pub(super) async fn no_shortage(&self) -> anyhow::Result<()> {
+        let nodes: Api<v1::Node> = Api::all(self.client.clone());
+        let observe = async || match nodes.get(self.node.name()).await {
+            Ok(node) => shortages(&node),
+            Err(error) => vec![error.to_string()],
+        };
+        let seen = observe_until(CALM_WITHIN, observe, Vec::is_empty).await;
+        seen.map(drop).map_err(|last| anyhow::anyhow!("the node has still {last:?}"))
+    }
+
+    /// Forgets what was recorded.
+    pub(super) async fn begin_record(&self) -> anyhow::Result<()> {
+        Ok(self.node.run(&format!("truncate -s 0 {RECORD}")).await.map(drop)?)
+    }
+
+    /// What was recorded since.
+    pub(super) async fn record(&self) -> anyhow::Result<Vec<Sample>> {
+        Ok(samples::parse(&self.node.run(&format!("cat {RECORD}")).await?))
+    }
+
+    /// By how many milliseconds the node's clock is before ours.
+    pub(super) async fn clock_ahead(&self) -> anyhow::Result<i64> {
+        let before = jiff::Timestamp::now().as_millisecond();
+        let theirs: i64 = self.node.run("date +%s%3N").await?.trim().parse()?;
+        let after = jiff::Timestamp::now().as_millisecond();
+        Ok(theirs - i64::midpoint(before, after))
+    }
+
+    /// How often systemd had to start again what the node lives by, and what the kernel killed.
+    pub(super) async fn losses(&self) -> anyhow::Result<String> {
+        let ask = "systemctl show --property=NRestarts --value kubelet containerd epilogue-agent \
+                   | paste -sd' '; journalctl -k -o cat --grep='Killed process' --no-pager \
+                   | sed -E 's/.*\\((.*)\\).*(oom_score_adj.*)/\\1 \\2/' | sort | uniq -c \
+                   | paste -sd' '";
+        Ok(self.node.run(ask).await?.replace('\n', " "))
+    }
+
+    /// Ends everything.
+    pub(super) async fn strike(self) -> anyhow::Result<()> {
+        let Self { control_plane, node, watcher, .. } = self;
+        drop(watcher);
+        drop(node);
+        control_plane.stop().await?;
+        Ok(())
+    }
+}
+
+/// Starts the recorder, and makes the node small where it is large.
+fn prepare_command() -> String {
+    format!(
+        "systemd-run --quiet --unit=recorder -p OOMScoreAdjust=-1000 -p Nice=-10 \
+         -p StandardOutput=append:{RECORD} /opt/tools/container record {SAMPLE_MS} && \
+         sysctl -q kernel.pid_max={PROCESSES_MOST} && \
+         left=$(df --output=avail -m /var/lib/kubelet | tail -1) && \
+         fallocate -l $((left - {DISK_LEFT_MB}))M /var/ballast"
+    )
+}
+
+fn shortages(node: &v1::Node) -> Vec<String> {
+    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions
+        .filter(|condition| SHORTAGES.contains(&condition.type_.as_str()))
+        .filter(|condition| condition.status == "True")
+        .map(|condition| condition.type_.clone())
+        .collect()
+}

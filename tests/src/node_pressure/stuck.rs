@@ -1,0 +1,131 @@
+//! Pods whose image never comes, deleted before they ran: while the kubelet is dead, or while it
+//! lives and waits for the image with them. When the API says Failed, if ever, and whether it
+//! stays.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use jiff::Timestamp;
+use kube::api::{DeleteParams, PostParams};
+use serde::Serialize;
+use serde_json::json;
+
+use super::pods;
+use super::run::{JobEnd, job_end};
+use super::stage::Stage;
+use crate::observe_until;
+use crate::vm::agent::Install;
+use crate::vm::{Kit, KubeletConfig, Seen};
+
+const PULLS_WITHIN: Duration = Duration::from_mins(2);
+/// The agent waits a minute for the kubelet first.
+const FAILED_WITHIN: Duration = Duration::from_mins(4);
+/// Two passes of the kubelet over the statuses that it has.
+const STAYS_FOR: Duration = Duration::from_secs(25);
+
+/// What is played.
+#[derive(Clone, Copy, Debug)]
+pub struct Stuck {
+    /// How the agent is there, if it is.
+    pub agent: Option<Install>,
+    /// How many pods, all at once.
+    pub pods: u32,
+    /// Whether the kubelet is stopped, or lives and the agent is told to end what hangs.
+    pub kubelet_stops: bool,
+}
+
+/// What became of one pod. Times are in milliseconds after its deletion.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Hung {
+    /// The pod.
+    pub pod: String,
+    /// The first terminal phase in the API.
+    pub failed: Option<i64>,
+    /// Whether it stood there at the end: the kubelet was back, or had time to take it back.
+    pub stays: bool,
+    /// Phase, reason and message of it.
+    pub told: String,
+    /// Reason of DisruptionTarget, where it is True.
+    pub disruption: Option<String>,
+    /// The state of its container in the API.
+    pub container: String,
+    /// What its Job made of it.
+    pub job: JobEnd,
+}
+
+/// Plays it once.
+pub async fn play(kit: &Kit, stuck: Stuck) -> anyhow::Result<Vec<Hung>> {
+    // One pull at a time is the default; then the second would not even begin.
+    let kubelet = KubeletConfig::default().set("serializeImagePulls", json!(false));
+    let flags = if stuck.kubelet_stops { vec![] } else { vec!["--hanging-starts=fail".to_owned()] };
+    let stage = Stage::set(kit, &kubelet, stuck.agent.map(|agent| (agent, flags)), false).await?;
+    let jobs: Vec<String> = (1..=stuck.pods).map(|number| format!("hangs-{number}")).collect();
+    let pods = begin_pulls(&stage, &jobs).await?;
+    if stuck.kubelet_stops {
+        stage.node.run("systemctl stop kubelet").await?;
+    }
+    let mut deleted = Vec::new();
+    for pod in &pods {
+        deleted.push(Timestamp::now());
+        stage.pods().delete(pod, &DeleteParams::default()).await.context("delete a pod")?;
+    }
+    let observe = async || pods.iter().all(|name| first_terminal(&stage, name).is_some());
+    // That some never are is for the table to say.
+    let _ = observe_until(FAILED_WITHIN, observe, |all| *all).await;
+    if stuck.kubelet_stops {
+        stage.node.run("touch /run/open && systemctl start kubelet").await?;
+    }
+    tokio::time::sleep(STAYS_FOR).await;
+    let mut all = Vec::new();
+    for ((job, pod), at) in jobs.iter().zip(&pods).zip(deleted) {
+        all.push(hung(&stage, pod, at, job_end(&stage, job, pod).await?));
+    }
+    stage.strike().await?;
+    Ok(all)
+}
+
+/// Creates a Job for each, and waits until each one's image is asked for. Gives the pods.
+async fn begin_pulls(stage: &Stage, jobs: &[String]) -> anyhow::Result<Vec<String>> {
+    let registry = "systemd-run --quiet --unit=registry /opt/tools/container registry \
+                    127.0.0.1:5000 /run/open";
+    stage.node.run(registry).await?;
+    let mut names = Vec::new();
+    for name in jobs {
+        let job = pods::waiting(name, &format!("127.0.0.1:5000/{name}:1"));
+        stage.jobs().create(&PostParams::default(), &job).await.context("create a Job")?;
+        let (pod, _) = stage.pod_of(name).await?;
+        stage.bind(&pod).await?;
+        names.push(pod);
+    }
+    let asked = async || stage.node.run("journalctl -u registry -o cat").await.unwrap_or_default();
+    let all = |said: &String| jobs.iter().all(|name| said.contains(&format!("/{name}/")));
+    match observe_until(PULLS_WITHIN, asked, all).await {
+        Ok(_) => Ok(names),
+        Err(said) => bail!("not all images are being pulled: {said}"),
+    }
+}
+
+fn first_terminal(stage: &Stage, pod: &str) -> Option<Seen> {
+    stage.watcher.history(pod).into_iter().find(Seen::is_terminal)
+}
+
+fn hung(stage: &Stage, pod: &str, deleted: Timestamp, job: JobEnd) -> Hung {
+    let first = first_terminal(stage, pod);
+    let last = stage.watcher.history(pod).pop();
+    let told = first.clone().or_else(|| last.clone());
+    Hung {
+        pod: pod.to_owned(),
+        failed: first.map(|seen| seen.at.as_millisecond() - deleted.as_millisecond()),
+        stays: last.is_some_and(|seen| seen.is_terminal()),
+        told: told
+            .as_ref()
+            .map(|seen| format!("{}/{} {}", seen.phase, seen.reason, seen.message))
+            .unwrap_or_default(),
+        disruption: told
+            .as_ref()
+            .filter(|seen| seen.is_disrupted())
+            .and_then(|seen| Some(seen.disruption.clone()?.1)),
+        container: told.map(|seen| seen.container).unwrap_or_default(),
+        job,
+    }
+}
