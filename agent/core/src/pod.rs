@@ -133,10 +133,7 @@ pub enum PodSource {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     /// A Job.
-    Job {
-        /// Whether it has a `podFailurePolicy`.
-        failure_policy: bool,
-    },
+    Job,
     /// A DaemonSet, which creates its pod again on the same node.
     DaemonSet,
     /// Another controller.

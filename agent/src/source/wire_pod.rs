@@ -277,14 +277,12 @@ fn details(finalizers: Option<&[String]>, spec: &Spec, statuses: &[ContainerStat
     }
 }
 
-/// Whether the Job has a `podFailurePolicy` stands in the Job, which the agent may not read; all
-/// Jobs' pods are of one rank then. (§9.11)
 fn owner(references: &[OwnerReference]) -> Owner {
     let Some(owner) = references.iter().find(|owner| owner.controller == Some(true)) else {
         return Owner::None;
     };
     match (owner.api_version.as_str(), owner.kind.as_str()) {
-        ("batch/v1", "Job") => Owner::Job { failure_policy: false },
+        ("batch/v1", "Job") => Owner::Job,
         ("apps/v1", "DaemonSet") => Owner::DaemonSet,
         _ => Owner::Other,
     }
@@ -398,7 +396,7 @@ mod tests {
             generation: 3,
             resource_version: "4711".into(),
             source: PodSource::Api,
-            owner: Owner::Job { failure_policy: false },
+            owner: Owner::Job,
             restart_policy: RestartPolicy::Never,
             container_restarts: true,
             sidecars: vec!["side".into()],

@@ -55,19 +55,19 @@ impl World {
             3 => (view.source, view.owner) = (PodSource::Static, Owner::None),
             4..9 => view.owner = Owner::Other,
             _ => {
-                view.owner = Owner::Job { failure_policy: random.percent(50) };
+                view.owner = Owner::Job;
                 finalizer = random.percent(80);
             }
         }
         let never = match view.owner {
-            Owner::Job { .. } => random.percent(80),
+            Owner::Job => random.percent(80),
             Owner::None => random.percent(50),
             _ => false,
         };
         if never {
             view.restart_policy = RestartPolicy::Never;
             view.container_restarts = random.percent(8);
-        } else if matches!(view.owner, Owner::Job { .. }) {
+        } else if matches!(view.owner, Owner::Job) {
             view.restart_policy = RestartPolicy::OnFailure;
         }
         view.priority = match random.below(10) {
@@ -77,7 +77,7 @@ impl World {
             _ => 0,
         };
         view.grace_seconds = *random.pick(&[Some(30), Some(30), Some(1), Some(5), Some(600), None]);
-        let script = script(random, matches!(view.owner, Owner::Job { .. }));
+        let script = script(random, matches!(view.owner, Owner::Job));
         view.containers = (0..script.habits.len()).map(|number| format!("main-{number}")).collect();
         self.scripts.insert(view.uid.clone(), script);
         let deleted = self.random.percent(4);

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use serde::Serialize;
 
 use super::Mode;
-use crate::pod::{Owner, PodSource, PodUid, PodView};
+use crate::pod::{Owner, PodSource, PodUid, PodView, RestartPolicy};
 
 /// What decides beside the pods themselves.
 #[derive(Clone, Debug)]
@@ -168,9 +168,13 @@ fn in_turns(namespaces: Namespaces<'_>) -> Vec<Mark> {
 }
 
 /// How much a pod's mark is worth, best first.
+///
+/// Whether a Job has a `podFailurePolicy` stands in the Job, which the agent does not read: it would
+/// take the right to read all Jobs of the cluster. But the API lets only those have one whose pods
+/// are never restarted, so the others come after them. (§9.3)
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
-    JobWithFailurePolicy,
+    JobThatMayHaveFailurePolicy,
     Job,
     BareNever,
     Rest,
@@ -179,8 +183,10 @@ enum Rank {
 impl Rank {
     fn of(pod: &PodView) -> Self {
         match pod.owner {
-            Owner::Job { failure_policy: true } => Self::JobWithFailurePolicy,
-            Owner::Job { failure_policy: false } => Self::Job,
+            Owner::Job if pod.restart_policy == RestartPolicy::Never => {
+                Self::JobThatMayHaveFailurePolicy
+            }
+            Owner::Job => Self::Job,
             Owner::None if pod.cannot_run_again() => Self::BareNever,
             _ => Self::Rest,
         }
@@ -192,9 +198,6 @@ mod tests {
     use super::*;
     use crate::pod::Phase;
     use crate::pod::tests::pod;
-
-    const JOB: Owner = Owner::Job { failure_policy: false };
-    const JOB_WITH_POLICY: Owner = Owner::Job { failure_policy: true };
 
     fn scope(mode: Mode) -> Scope {
         let own_pod = Some(PodUid("uid-agent".into()));
@@ -243,7 +246,7 @@ mod tests {
     fn only_pods_that_cannot_survive_are_marked_early() {
         use MarkReason::{CannotRunAgain, Terminating, WillBeEnded};
         use Mode::{Assist, Observe, Replace, Substitute};
-        let job = || pod("job").owner(JOB).never();
+        let job = || pod("job").owner(Owner::Job).never();
         let table = [
             // §9.3 (a)
             (Replace, job(), Some(WillBeEnded)),
@@ -297,16 +300,16 @@ mod tests {
         let pods = [
             pod("rest").owner(Owner::Other),
             pod("bare").never(),
-            pod("z-1").namespace("z").owner(JOB),
-            pod("a-2").namespace("a").owner(JOB),
-            pod("a-3").namespace("a").owner(JOB),
-            pod("a-1").namespace("a").owner(JOB),
-            pod("z-2").namespace("z").owner(JOB),
-            pod("policy").namespace("z").owner(JOB_WITH_POLICY),
+            pod("z-1").namespace("z").owner(Owner::Job),
+            pod("a-2").namespace("a").owner(Owner::Job),
+            pod("a-3").namespace("a").owner(Owner::Job),
+            pod("a-1").namespace("a").owner(Owner::Job),
+            pod("z-2").namespace("z").owner(Owner::Job),
+            pod("never").namespace("z").owner(Owner::Job).never(),
         ];
         let marks = pre_mark(&pods, &scope(Mode::Replace));
         let order: Vec<_> = marks.iter().map(|mark| mark.uid.0.as_str()).collect();
-        let expected = ["policy", "a-1", "z-1", "a-2", "z-2", "a-3", "bare", "rest"];
+        let expected = ["never", "a-1", "z-1", "a-2", "z-2", "a-3", "bare", "rest"];
         assert_eq!(order, expected.map(|name| format!("uid-{name}")));
     }
 }

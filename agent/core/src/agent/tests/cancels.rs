@@ -9,7 +9,7 @@ use crate::pod::{Owner, Phase, PodView};
 use crate::protocol::event::{Event, LogindState};
 
 fn job(name: &str) -> PodView {
-    pod(name).owner(Owner::Job { failure_policy: true }).never()
+    pod(name).owner(Owner::Job).never()
 }
 
 fn pods() -> Vec<PodView> {

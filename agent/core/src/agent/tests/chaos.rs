@@ -31,13 +31,7 @@ impl Dice {
 }
 
 fn pods(dice: &mut Dice) -> Vec<PodView> {
-    let owners = [
-        Owner::Job { failure_policy: true },
-        Owner::Job { failure_policy: false },
-        Owner::Other,
-        Owner::None,
-        Owner::DaemonSet,
-    ];
+    let owners = [Owner::Job, Owner::Job, Owner::Other, Owner::None, Owner::DaemonSet];
     let one = |dice: &mut Dice, n: u64| {
         let mut pod = pod(&format!("p{n}")).owner(dice.of(&owners));
         pod = pod.priority(dice.of(&[0, 5, 2_000_000_000])).grace(dice.of(&[1, 30, 600]));

@@ -20,7 +20,7 @@ const FAILED: &str = "CompanionEvictionFailed";
 
 /// A pod of a Job that cannot run again.
 pub(super) fn job(name: &str) -> PodView {
-    pod(name).never().owner(Owner::Job { failure_policy: true })
+    pod(name).never().owner(Owner::Job)
 }
 
 /// A pod that somebody creates again.

@@ -11,7 +11,7 @@ use crate::protocol::action::Purpose;
 const ALWAYS: u32 = u32::MAX;
 
 fn job(name: &str) -> PodView {
-    pod(name).owner(Owner::Job { failure_policy: true }).never()
+    pod(name).owner(Owner::Job).never()
 }
 
 fn replace(pods: Vec<PodView>) -> World {

@@ -7,7 +7,7 @@ use crate::pod::{Owner, Phase, PodSource, PodView};
 use crate::protocol::event::RuntimeState;
 use crate::shutdown::Mode;
 
-const JOB: Owner = Owner::Job { failure_policy: true };
+const JOB: Owner = Owner::Job;
 
 fn job(name: &str) -> PodView {
     pod(name).owner(JOB).never()

@@ -12,7 +12,7 @@ use crate::shutdown::bands::BandFlags;
 use crate::shutdown::candidates::BarePods;
 
 fn job(name: &str) -> PodView {
-    pod(name).owner(Owner::Job { failure_policy: true }).never()
+    pod(name).owner(Owner::Job).never()
 }
 
 fn pods() -> Vec<PodView> {

@@ -158,7 +158,7 @@ fn told_to_stop_it_releases_and_goes() {
 
 #[test]
 fn told_to_stop_in_a_shutdown_it_goes_on_to_the_end() {
-    let job = pod("a").owner(Owner::Job { failure_policy: true }).never();
+    let job = pod("a").owner(Owner::Job).never();
     let mut world = World::standing(settings(), armed(), vec![job]);
     world.shutdown(40);
     world.event(Event::StopRequested);
@@ -172,7 +172,7 @@ fn told_to_stop_in_a_shutdown_it_goes_on_to_the_end() {
 
 #[test]
 fn told_to_stop_after_the_release_it_gives_late_reports_a_moment() {
-    let job = pod("a").owner(Owner::Job { failure_policy: true }).never();
+    let job = pod("a").owner(Owner::Job).never();
     let mut world = World::standing(settings(), armed(), vec![job]);
     world.answers.insert("*".into(), Answer::Fail(FailureKind::Unknown, u32::MAX));
     world.shutdown(10);
@@ -199,7 +199,7 @@ fn a_result_that_nobody_waits_for_says_nothing() {
 #[test]
 fn a_suspend_is_no_time_that_logind_counts() {
     // LD2, §9.8
-    let job = pod("a").owner(Owner::Job { failure_policy: true }).never();
+    let job = pod("a").owner(Owner::Job).never();
     let mut world = World::standing(settings(), armed(), vec![job]);
     world.shutdown(40);
     world.pass(ms(5_000));
