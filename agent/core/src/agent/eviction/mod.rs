@@ -89,8 +89,8 @@ impl Evictions {
     /// What a pod has to end for now: of memory before the rest, and a threshold that leaves no
     /// time before a stall. (§2.4, step 14)
     fn causes(&self) -> Vec<Cause> {
-        let urgent = |cause: &&Cause| cause.signal.resource() == "memory" && cause.is_hard();
-        let at = usize::from(self.crossed.first().filter(urgent).is_some());
+        let urgent = |cause: &Cause| cause.signal.resource() == "memory" && cause.is_hard();
+        let at = usize::from(self.crossed.first().is_some_and(urgent));
         let mut causes = self.crossed.clone();
         if let Some(stalled) = self.stalled {
             causes.insert(at, stalled);

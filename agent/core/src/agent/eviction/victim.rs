@@ -158,10 +158,11 @@ impl Agent {
         self.evictions.forget_causes();
         self.evictions.stale.victim_ended(pod.uid.clone(), now);
         self.evictions.stalls.begin_anew(now);
+        // Nobody to choose again, though the watch may lag, and a kubelet may take back the phase
+        // for a moment. (§7.6)
+        self.evictions.choices.refuse(pod.uid.clone(), now);
         if victim.gone {
-            // The watch will say so; until then it is nobody to choose.
             self.pods.gone(&pod.uid);
-            self.evictions.choices.refuse(pod.uid.clone(), now);
         }
         if victim.by_others || !end.was_sent() {
             self.outbox.say(false, Some(pod), "the victim has ended by itself or by others");

@@ -286,6 +286,20 @@ fn the_phase_is_written_by_a_fresh_proof_and_left_to_the_kubelet_where_it_is_ref
 }
 
 #[test]
+fn a_phase_that_the_kubelet_takes_back_for_a_moment_makes_no_second_eviction() {
+    // §7.6
+    let mut world = short_of_memory(enforcing(HARD), vec![job("a")]);
+    world.pass(ms(1_000));
+    assert_eq!(world.deeds(), ["mark a", "stop a 1", "lever a"]);
+    world.change("a", |pod| pod.phase = Phase::Running);
+    world.pass(ms(10_000));
+    world.ends("a", Phase::Failed);
+    world.pass(ms(90_000));
+    assert_eq!(world.deeds().len(), 3, "{:?}", world.deeds());
+    assert_eq!(world.told(EVICTED), ["a"]);
+}
+
+#[test]
 fn a_victim_that_was_started_again_is_stopped_again_before_it_is_called_failed() {
     let mut world = short_of_memory(enforcing(HARD), vec![job("a")]);
     world.answers.insert("lever *".into(), Answer::Fail(FailureKind::Unknown, 1));
