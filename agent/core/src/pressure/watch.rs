@@ -17,6 +17,9 @@ use crate::pod::PodUid;
 const HARD_WAIT_MAX: Duration = Duration::from_secs(10);
 /// How long a victim of a soft threshold holds up the next one beyond its grace, at most.
 const SOFT_WAIT_MAX: Duration = Duration::from_secs(30);
+/// How long the files of a pod that has ended hold up the next victim for a disk, at most: the
+/// kubelet removes them only after its end. (§2.4, step 18)
+const CLEANUP_MAX: Duration = Duration::from_secs(30);
 /// The grace of a victim of a hard threshold. (§2.7)
 const HARD_GRACE_SECONDS: u32 = 1;
 
@@ -79,6 +82,8 @@ pub struct Watch {
     acted_on: BTreeMap<Signal, Duration>,
     /// The victims that are still ending.
     victims: Vec<Victim>,
+    /// Until when the files of the last one may take to go.
+    cleaned_until: Option<Duration>,
 }
 
 #[derive(Debug)]
@@ -134,6 +139,7 @@ impl Watch {
             condition_seen: BTreeMap::new(),
             acted_on: BTreeMap::new(),
             victims: Vec::new(),
+            cleaned_until: None,
         }
     }
 
@@ -143,6 +149,9 @@ impl Watch {
         self.crossed_since.retain(|position, _| crossed.contains(position));
         for position in &crossed {
             self.crossed_since.entry(*position).or_insert(now);
+        }
+        if !self.crossed_now().any(|threshold| is_on_disk(threshold.signal)) {
+            self.cleaned_until = None;
         }
         Verdict { conditions: self.conditions(&crossed, now), causes: self.causes(measured, now) }
     }
@@ -167,6 +176,12 @@ impl Watch {
             // What it held is given back only after its end.
             self.acted_on.values_mut().for_each(|at| *at = now);
         }
+    }
+
+    /// A pod has ended that may have files on the disk: what it held is given back only when they
+    /// are gone.
+    pub fn files_go(&mut self, now: Duration) {
+        self.cleaned_until = Some(now.saturating_add(CLEANUP_MAX));
     }
 
     /// All tasks of pods wait for memory so many ms of each second: a shortage before a threshold
@@ -235,7 +250,9 @@ impl Watch {
             let is_due = threshold.grace.is_none_or(|grace| lasted >= grace);
             let measured = measured.get(&threshold.signal)?;
             let is_new = self.acted_on.get(&threshold.signal).is_none_or(|at| measured.at > *at);
-            (is_due && is_new && !self.is_held_up(threshold.grace.is_none())).then(|| {
+            let held_up = self.is_held_up(threshold.grace.is_none())
+                || is_on_disk(threshold.signal) && self.cleaned_until.is_some_and(|at| now < at);
+            (is_due && is_new && !held_up).then(|| {
                 let Observation { available, capacity } = measured.observation;
                 Cause {
                     signal: threshold.signal,
@@ -261,6 +278,11 @@ impl Watch {
     fn forget_stubborn(&mut self, now: Duration) {
         self.victims.retain(|victim| victim.waited_for_until > now);
     }
+}
+
+/// Whether it is about bytes or inodes.
+fn is_on_disk(signal: Signal) -> bool {
+    signal.node_condition() == "DiskPressure"
 }
 
 #[cfg(test)]
@@ -350,6 +372,26 @@ mod tests {
         watch.victim_ended(&PodUid("a".into()), seconds(7));
         assert_eq!(watch.look(&measured(7, &[(MEMORY, 9)]), seconds(8)).causes, [], "old figures");
         assert_eq!(cause(&mut watch, 8, &[(MEMORY, 9)]), "memory.available<100");
+    }
+
+    #[test]
+    fn the_next_victim_for_a_disk_waits_until_the_last_ones_files_are_gone() {
+        // §2.4, step 18
+        let mut watch = watch("nodefs.available<100,memory.available<100", "", "", "");
+        let cause_of = |watch: &mut Watch, at| {
+            watch.look(&measured(at, &[(DISK, 9)]), seconds(at)).causes.first().copied()
+        };
+        let first = cause_of(&mut watch, 5).expect("must be one");
+        watch.victim_chosen(PodUid("a".into()), &first, 1, seconds(5));
+        watch.victim_ended(&PodUid("a".into()), seconds(7));
+        watch.files_go(seconds(7));
+        assert_eq!(cause(&mut watch, 8, &[(DISK, 9)]), "", "they are still there");
+        assert_eq!(cause(&mut watch, 9, &[(DISK, 9), (MEMORY, 9)]), "memory.available<100");
+        assert_eq!(cause(&mut watch, 36, &[(DISK, 9), (MEMORY, 100)]), "");
+        assert_eq!(cause(&mut watch, 37, &[(DISK, 9)]), "nodefs.available<100", "not for ever");
+        watch.files_go(seconds(37));
+        assert_eq!(cause(&mut watch, 38, &[(DISK, 100)]), "");
+        assert_eq!(cause(&mut watch, 39, &[(DISK, 9)]), "nodefs.available<100", "a new shortage");
     }
 
     #[test]

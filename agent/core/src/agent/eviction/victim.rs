@@ -155,6 +155,9 @@ impl Agent {
         let now = self.clock.monotonic();
         let Ending { pod, end, .. } = &victim.ending;
         self.evictions.watch.victim_ended(&pod.uid, now);
+        if victim.cause.is_none_or(|cause| cause.signal.node_condition() == "DiskPressure") {
+            self.evictions.watch.files_go(now);
+        }
         self.evictions.forget_causes();
         self.evictions.stale.victim_ended(pod.uid.clone(), now);
         self.evictions.stalls.begin_anew(now);

@@ -559,7 +559,7 @@ fn a_pods_own_limit_goes_before_the_nodes_disk() {
     world.left(Signal::NodefsAvailable, 100);
     world.pass(ms(5_000));
     assert!(!world.deeds().contains(&"mark d"), "{:?}", world.deeds());
-    world.pass(ms(10_000));
+    world.pass(ms(40_000));
     assert!(world.deeds().contains(&"mark d"), "but not for ever: {:?}", world.deeds());
 }
 
