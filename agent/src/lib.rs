@@ -12,6 +12,7 @@ pub mod driver;
 pub mod host;
 pub mod link;
 pub mod metrics;
+mod residence;
 pub mod run;
 pub mod sink;
 pub mod source;

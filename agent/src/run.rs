@@ -28,6 +28,7 @@ use crate::cri::Runtime;
 use crate::driver::{Driver, Parts, Shown};
 use crate::host::Host;
 use crate::metrics::{Metrics, PressureCollector, StatusCollector};
+use crate::residence;
 use crate::sink::api::ApiSink;
 use crate::sink::events::{EventSink, EventWriter};
 use crate::sink::journal::JournalSink;
@@ -122,6 +123,7 @@ async fn work(config: Config, stop: CancellationToken) -> anyhow::Result<()> {
     for doubt in &config.doubts {
         tracing::warn!(doubt, "of the flags");
     }
+    residence::keep(config.features.pressure);
     let settings = Settings {
         boot_id,
         own_pod: config.own_pod.clone(),

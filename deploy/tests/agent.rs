@@ -96,7 +96,7 @@ fn nothing_kills_it_because_the_api_is_away() {
 }
 
 #[test]
-fn it_is_root_without_a_capability() {
+fn it_is_root_with_the_capabilities_that_pressure_needs() {
     let pod = pod_spec();
     let expected = json!({
         "runAsUser": 0, "runAsGroup": 0,
@@ -108,7 +108,7 @@ fn it_is_root_without_a_capability() {
     let expected = json!({
         "allowPrivilegeEscalation": false,
         "readOnlyRootFilesystem": true,
-        "capabilities": {"drop": ["ALL"]},
+        "capabilities": {"drop": ["ALL"], "add": ["SYS_RESOURCE", "IPC_LOCK"]},
     });
     assert_eq!(container()["securityContext"], expected);
     for field in ["hostPID", "hostIPC", "hostUsers", "initContainers"] {
@@ -140,7 +140,7 @@ fn it_has_of_the_host_what_it_needs_and_no_more() {
         (drop_ins, true),
         ("/var/lib/epilogue-agent", true),
         ("/proc", false),
-        ("/sys/fs/cgroup", false),
+        ("/sys/fs/cgroup", true),
         ("/var/lib/kubelet", false),
         ("/var/log/pods", false),
         ("/var/lib/containerd", false),
