@@ -1,1 +1,238 @@
-//! placeholder
+//! Real kills by this machine's kernel, in cgroups named as a kubelet names them. With cgroup v2
+//! both witnesses tell; with version 1 the kernel's log alone. Where neither may be had, that is
+//! said, and the machine of `tests/node/` is left to show it.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use agent_core::protocol::event::Event;
+use agent_core::protocol::pressure::{OomConstraint, OomKill, OomWitness};
+use epilogue_agent::host::Host;
+use tempfile::TempDir;
+use tokio::time::timeout;
+
+use super::node::{Listening, PATIENCE};
+
+const LIMIT: u64 = 16 << 20;
+const MOUNT: &str = "/sys/fs/cgroup";
+/// Takes memory until somebody stops it.
+const HOG: &str = "tail /dev/zero";
+
+/// A cgroup of our own with pods in it, seen by the source as the host's root.
+struct Cgroups {
+    root: TempDir,
+    parent: PathBuf,
+    v2: bool,
+    made: Vec<PathBuf>,
+}
+
+impl Cgroups {
+    /// Or why there can be none.
+    fn create(name: &str) -> Result<Self, String> {
+        let controllers = fs::read_to_string(format!("{MOUNT}/cgroup.controllers"));
+        let v2 = controllers.is_ok_and(|controllers| controllers.contains("memory"));
+        let mount = PathBuf::from(if v2 { MOUNT.into() } else { format!("{MOUNT}/memory") });
+        let parent = mount.join(format!("epilogue-{name}-{}", std::process::id()));
+        let denied = |error: io::Error| format!("{}: {error}", parent.display());
+        fs::create_dir(&parent).map_err(denied)?;
+        if !v2 {
+            let log = fs::File::open("/dev/kmsg").map(drop);
+            log.map_err(|error| {
+                let _ = fs::remove_dir(&parent);
+                format!("no cgroup v2 with memory, and /dev/kmsg: {error}")
+            })?;
+        }
+        let root = tempfile::tempdir().expect("must be creatable");
+        let link = |to: &Path, at: &str| {
+            let at = root.path().join(at);
+            fs::create_dir_all(at.parent().expect("must have one")).expect("must be creatable");
+            std::os::unix::fs::symlink(to, at).expect("must be linkable");
+        };
+        link(&parent, if v2 { "sys/fs/cgroup" } else { "sys/fs/cgroup/memory" });
+        link(Path::new("/dev/kmsg"), "dev/kmsg");
+        link(Path::new("/proc"), "proc");
+        let mut cgroups = Self { root, made: vec![parent.clone()], parent, v2 };
+        cgroups.hand_down(&mount);
+        let parent = cgroups.parent.clone();
+        cgroups.hand_down(&parent);
+        cgroups.make("kubepods");
+        cgroups.make("kubepods/burstable");
+        Ok(cgroups)
+    }
+
+    /// Lets the cgroups below count memory. It may be so already.
+    fn hand_down(&self, cgroup: &Path) {
+        if self.v2 {
+            let _ = fs::write(cgroup.join("cgroup.subtree_control"), "+memory");
+        }
+    }
+
+    fn make(&mut self, below: &str) -> PathBuf {
+        let path = self.parent.join(below);
+        fs::create_dir(&path).expect("must be creatable");
+        self.made.push(path.clone());
+        path
+    }
+
+    /// A pod with one container, and what to limit.
+    fn pod(&mut self, uid: &str) -> (PathBuf, PathBuf) {
+        let pod = self.make(&format!("kubepods/burstable/pod{uid}"));
+        self.hand_down(&self.parent.join("kubepods"));
+        self.hand_down(&self.parent.join("kubepods/burstable"));
+        self.hand_down(&pod);
+        let container = self.make(&format!("kubepods/burstable/pod{uid}/c1"));
+        (pod, container)
+    }
+
+    fn limit(&self, cgroup: &Path) {
+        let name = if self.v2 { "memory.max" } else { "memory.limit_in_bytes" };
+        fs::write(cgroup.join(name), LIMIT.to_string()).expect("must be writable");
+        if self.v2 {
+            // There is none on most nodes.
+            let _ = fs::write(cgroup.join("memory.swap.max"), "0");
+        }
+    }
+}
+
+impl Drop for Cgroups {
+    fn drop(&mut self) {
+        for path in self.made.iter().rev() {
+            for _ in 0..100 {
+                if fs::remove_dir(path).is_ok() {
+                    break;
+                }
+                // What was killed is still being cleared away.
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+    }
+}
+
+/// Runs a script whose processes all belong to the cgroup.
+fn run_in(cgroup: &Path, script: &str) -> Child {
+    let procs = cgroup.join("cgroup.procs");
+    let script = format!("echo $$ > {} && {script}", procs.display());
+    Command::new("sh").args(["-c", &script]).spawn().expect("sh must start")
+}
+
+impl Listening {
+    /// The source has begun: nothing is told yet of pods whose UIDs begin so.
+    async fn silence_of(&mut self, beginning: &str) {
+        let mut silence = Box::pin(tokio::time::sleep(Duration::from_millis(200)));
+        loop {
+            tokio::select! {
+                () = &mut silence => return,
+                event = self.events.recv() => match event.expect("the source must run") {
+                    Event::OomKilled(kill) => assert!(!kill.pod.0.starts_with(beginning)),
+                    other => panic!("{other:?}"),
+                },
+            }
+        }
+    }
+
+    /// The next kill of the pod; other tests have theirs in the same log.
+    async fn next_of(&mut self, uid: &str) -> OomKill {
+        let of = async {
+            loop {
+                match self.events.recv().await.expect("the source must run") {
+                    Event::OomKilled(kill) if kill.pod.0 == uid => return *kill,
+                    _ => {}
+                }
+            }
+        };
+        timeout(PATIENCE, of).await.expect("a kill must be told")
+    }
+
+    /// The words of all witnesses that this machine has.
+    async fn told(&mut self, uid: &str, v2: bool) -> Vec<OomKill> {
+        let mut told = vec![self.next_of(uid).await];
+        if v2 && fs::File::open("/dev/kmsg").is_ok() {
+            told.push(self.next_of(uid).await);
+        }
+        told
+    }
+}
+
+/// The cgroups, or a word that there are none.
+fn cgroups(name: &str) -> Option<Cgroups> {
+    match Cgroups::create(name) {
+        Ok(cgroups) => Some(cgroups),
+        Err(why) => {
+            eprintln!("NOT RUN: no kernel's kill can be had on this machine: {why}");
+            None
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_real_kill_at_the_container_s_limit_is_told_within_a_tenth_of_a_second() {
+    let Some(mut cgroups) = cgroups("main") else { return };
+    let mut listening = Listening::start(Host::new(cgroups.root.path().to_owned()));
+    listening.silence_of("real-").await;
+    let mut best = Duration::MAX;
+    for number in 0..5 {
+        let uid = format!("real-{}-{number}", std::process::id());
+        let (_, container) = cgroups.pod(&uid);
+        cgroups.limit(&container);
+        let mut child = run_in(&container, &format!("exec {HOG}"));
+        let ended = tokio::task::spawn_blocking(move || {
+            let status = child.wait().expect("must be our child");
+            (status, Instant::now())
+        });
+        let told = listening.told(&uid, cgroups.v2).await;
+        let heard = Instant::now();
+        let (status, ended) = ended.await.expect("must not panic");
+        assert!(!status.success(), "{status}");
+        for kill in told {
+            assert_eq!(kill.constraint, OomConstraint::ContainerLimit, "{kill:?}");
+            assert_eq!(kill.container_id.as_deref(), Some("c1"));
+            assert_eq!(kill.limit, Some(LIMIT));
+            assert_eq!(kill.container_lives, Some(false));
+            if kill.witness == OomWitness::KernelLog {
+                assert_eq!(kill.process.map(|(_, name)| name).as_deref(), Some("tail"));
+            }
+        }
+        best = best.min(heard.saturating_duration_since(ended));
+    }
+    println!("told {best:?} after the end was known to the parent");
+    assert!(best < Duration::from_millis(100), "{best:?}");
+    listening.end().await;
+}
+
+#[tokio::test]
+async fn a_real_kill_of_a_child_leaves_the_container_alive() {
+    let Some(mut cgroups) = cgroups("child") else { return };
+    let uid = format!("child-{}", std::process::id());
+    let (_, container) = cgroups.pod(&uid);
+    cgroups.limit(&container);
+    let mut listening = Listening::start(Host::new(cgroups.root.path().to_owned()));
+    listening.silence_of("child-").await;
+    let mut main = run_in(&container, &format!("{HOG}; exec sleep 60"));
+    for kill in listening.told(&uid, cgroups.v2).await {
+        assert_eq!(kill.constraint, OomConstraint::ContainerLimit, "{kill:?}");
+        assert_eq!(kill.container_lives, Some(true), "{kill:?}");
+    }
+    main.kill().expect("must be our child");
+    main.wait().expect("must be our child");
+    listening.end().await;
+}
+
+#[tokio::test]
+async fn a_real_kill_at_the_pod_s_limit_is_the_pod_s() {
+    let Some(mut cgroups) = cgroups("pod") else { return };
+    let uid = format!("pod-{}", std::process::id());
+    let (pod, container) = cgroups.pod(&uid);
+    cgroups.limit(&pod);
+    let mut listening = Listening::start(Host::new(cgroups.root.path().to_owned()));
+    listening.silence_of("pod-").await;
+    let mut main = run_in(&container, &format!("exec {HOG}"));
+    for kill in listening.told(&uid, cgroups.v2).await {
+        assert_eq!((kill.constraint, kill.limit), (OomConstraint::PodLimit, Some(LIMIT)));
+        assert_eq!(kill.container_id.as_deref(), Some("c1"));
+    }
+    main.wait().expect("must be our child");
+    listening.end().await;
+}

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use zbus::Connection;
 use zbus::connection::Builder;
-use zbus::fdo::DBusProxy;
+use zbus::fdo::{DBusProxy, RequestNameFlags};
 use zbus::names::{BusName, WellKnownName};
 
 use super::bus::PrivateBus;
@@ -31,7 +31,7 @@ async fn connect(bus: &PrivateBus) -> Connection {
 async fn take_name(connection: &Connection) {
     let name = WellKnownName::try_from(NAME).expect("must be a name");
     let bus = DBusProxy::new(connection).await.expect("must be a bus");
-    bus.request_name(name, Default::default()).await.expect("the name must be free");
+    bus.request_name(name, RequestNameFlags::default()).await.expect("the name must be free");
 }
 
 async fn killed(by: &Connection, to: Option<BusName<'_>>, cgroup: &str, reason: &str) {

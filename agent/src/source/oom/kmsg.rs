@@ -74,6 +74,7 @@ fn open(host: &Host) -> io::Result<AsyncFd<File>> {
     let mut file = OpenOptions::new().read(true).custom_flags(flags).open(host.path(PATH))?;
     // What is of before our time was somebody else's to tell. A pipe has no end to go to.
     let _ = file.seek(SeekFrom::End(0));
+    #[expect(deprecated, reason = "its successor is unsafe; a File keeps what that asks for")]
     AsyncFd::with_interest(file, Interest::READABLE)
 }
 

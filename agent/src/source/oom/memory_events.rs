@@ -109,7 +109,7 @@ impl<'a> MemoryEvents<'a> {
                 },
                 () = sleep_until(due) => Signs { lost: true, ..Signs::default() },
             };
-            self.take(signs, &mut watches);
+            self.take(&signs, &mut watches);
             let now = Instant::now();
             open_at = now + PAUSE;
             if due <= now {
@@ -120,7 +120,7 @@ impl<'a> MemoryEvents<'a> {
         }
     }
 
-    fn take(&mut self, signs: Signs, watches: &mut Watches) {
+    fn take(&mut self, signs: &Signs, watches: &mut Watches) {
         let now = Instant::now();
         // What is counted is read before cgroups that went are dropped.
         for pod in &signs.pods {

@@ -226,8 +226,14 @@ impl Tree {
             }
             stays
         });
+        // One that went and came back has another watch; the kernel does not tell that the old
+        // one watches nothing any more. Of one that stayed it is the same.
         for path in wanted {
-            self.directories.entry(path).or_insert_with_key(|path| watches.directory(path));
+            let watch = watches.directory(&path);
+            let before = self.directories.insert(path, watch).flatten();
+            if before != watch {
+                watches.remove(before);
+            }
         }
     }
 

@@ -2,7 +2,6 @@
 //! `memory.events`, which the kernel marks as modified with each count.
 
 use std::collections::{BTreeSet, HashMap};
-use std::fmt;
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
@@ -24,6 +23,7 @@ pub(super) struct Signs {
 }
 
 /// All watches.
+#[derive(Debug)]
 pub(super) struct Watches {
     queue: AsyncFd<Queue>,
     /// The pod that a watched file belongs to; none for a directory.
@@ -32,6 +32,7 @@ pub(super) struct Watches {
     refused: bool,
 }
 
+#[derive(Debug)]
 struct Queue(Inotify);
 
 impl AsRawFd for Queue {
@@ -43,6 +44,7 @@ impl AsRawFd for Queue {
 impl Watches {
     pub(super) fn new() -> io::Result<Self> {
         let queue = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
+        #[expect(deprecated, reason = "its successor is unsafe; Inotify keeps what that asks for")]
         let queue = AsyncFd::with_interest(Queue(queue), Interest::READABLE)?;
         Ok(Self { queue, by_descriptor: HashMap::new(), refused: false })
     }
@@ -131,11 +133,5 @@ impl Watches {
             }
         }
         signs
-    }
-}
-
-impl fmt::Debug for Watches {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Watches").field("count", &self.by_descriptor.len()).finish()
     }
 }
