@@ -1,7 +1,7 @@
 //! Every write and read of an agent goes through, in the order in which it does them, with either
 //! kind of token.
 
-use agent_core::ending::patches;
+use agent_core::ending::patches::{self, OomKilled};
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
@@ -263,9 +263,7 @@ async fn evictions(world: &World) {
 }
 
 fn marked(pod: &Value, message: &str) -> Call {
-    let mut body = patches::mark(&view(pod), now());
-    body["status"]["conditions"][0]["message"] = message.into();
-    Call::patch(status_path(pod), body)
+    Call::patch(status_path(pod), patches::pressed(&view(pod), now(), message))
 }
 
 /// §9.9: what was deleted and never ended; cause and words are the deleter's.
@@ -274,26 +272,18 @@ async fn stuck(world: &World) {
         let pod = world.running(name).await;
         let options = json!({"gracePeriodSeconds": 30});
         let deleted = world.done(Call::delete(pod_path(&pod), options)).await;
-        let mut body = patches::failed_beside_kubelet(&view(&deleted), now());
-        let status = body["status"].as_object_mut().expect("a status");
-        status.retain(|key, _| key != "reason" && key != "message");
-        let conditions = status["conditions"].as_array_mut().expect("conditions");
-        conditions.retain(|condition| condition["type"] != "DisruptionTarget");
-        if !lever {
-            body["metadata"].as_object_mut().expect("metadata").remove("annotations");
-        }
+        let body = if lever {
+            patches::failed_for_deleter_beside_kubelet(&view(&deleted), now())
+        } else {
+            patches::failed_for_deleter(&view(&deleted), now())
+        };
         goes(world, name, Call::patch(status_path(&pod), body)).await;
     }
 }
 
 /// `phase=Failed` of a pod whose containers have ended for a shortage or for its own limit.
 pub(crate) fn evicted(pod: &Value, message: &str) -> Value {
-    let mut body = patches::failed_beside_kubelet(&view(pod), now());
-    body["status"]["reason"] = "Evicted".into();
-    body["status"]["message"] = message.into();
-    let conditions = body["status"]["conditions"].as_array_mut().expect("conditions");
-    conditions.retain(|condition| condition["type"] != "DisruptionTarget");
-    body
+    patches::evicted(&view(pod), now(), message)
 }
 
 /// Why a process died; before the kubelet tells of the pod's end, or after.
@@ -301,7 +291,10 @@ async fn causes(world: &World) {
     let pod = world.running("killed").await;
     let limit = killed(&pod, "ContainerLimit");
     goes(world, "killed at its limit", Call::patch(status_path(&pod), limit)).await;
-    let node = killed(&pod, "NodeOutOfMemory");
+    let disruption = Some(("The node was out of memory.", now()));
+    let (reason, message) = ("NodeOutOfMemory", "The kernel killed container main.");
+    let told = OomKilled { reason, message, since: None, disruption };
+    let node = patches::oom_killed(&view(&pod), &told);
     goes(world, "killed for the node", Call::patch(status_path(&pod), node)).await;
     let ended = world.pod("killed-late", &world.here(), json!({}), ended("Failed")).await;
     let late = killed(&ended, "ContainerLimit");
@@ -309,16 +302,10 @@ async fn causes(world: &World) {
 }
 
 /// `epilogue.dev/OOMKilled` for a reason.
-pub(crate) fn killed(pod: &Value, reason: &str) -> Value {
-    json!({
-        "metadata": {"uid": pod["metadata"]["uid"]},
-        "status": {"conditions": [{
-            "type": "epilogue.dev/OOMKilled", "status": "True", "reason": reason,
-            "message": "Container main: process java (4711) was killed at its limit of 1Gi; \
-                        witness: the kernel's log.",
-            "lastTransitionTime": "2026-11-21T14:05:06Z", "observedGeneration": 1,
-        }]},
-    })
+pub(crate) fn killed(pod: &Value, reason: &'static str) -> Value {
+    let message = "The kernel killed process java (4711) of container main: at its limit of 1Gi.";
+    let told = OomKilled { reason, message, since: Some(now()), disruption: None };
+    patches::oom_killed(&view(pod), &told)
 }
 
 /// The node's conditions of our own.

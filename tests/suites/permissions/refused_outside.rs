@@ -47,7 +47,11 @@ async fn of_its_nodes_status_only_the_stalls_are_the_agents() {
     let volumes = json!({"volumesInUse": ["kubernetes.io/csi/v"]});
     let refusals = vec![
         forbidden("a stall of another node", node_condition(&there, stall, "True"), OTHER_NODE),
-        forbidden("another node's readiness", node_condition(&there, "Ready", "True"), OTHER_NODE),
+        forbidden(
+            "the other stall of another node",
+            node_condition(&there, "epilogue.dev/IOStall", "False"),
+            OTHER_NODE,
+        ),
         invalid("the node's readiness", node_condition(&here, "Ready", "False"), NO_OTHERS),
         invalid("MemoryPressure", node_condition(&here, "MemoryPressure", "True"), NO_OTHERS),
         invalid("DiskPressure", node_condition(&here, "DiskPressure", "True"), NO_OTHERS),
