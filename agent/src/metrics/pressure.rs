@@ -31,6 +31,7 @@ pub struct PressureCollector {
     stalls: GaugeVec,
     conditions: IntGaugeVec,
     evictions: IntCounterVec,
+    took: GaugeVec,
     victims: IntGauge,
     oom_kills: IntCounterVec,
     oom_conditions: IntCounterVec,
@@ -109,6 +110,11 @@ impl PressureCollector {
                  failed: it did not end; observed: it would have been ended).",
                 &["signal", "result"],
             )?,
+            took: gauges(
+                "eviction_seconds",
+                "From the choice of the last victim until its end was seen in the API.",
+                signal,
+            )?,
             victims: IntGauge::with_opts(options("eviction_victims", "Pods that are ending now."))?,
             oom_kills: counters(
                 "oom_kills_total",
@@ -133,7 +139,7 @@ impl PressureCollector {
         })
     }
 
-    fn collectors(&self) -> [&dyn Collector; 17] {
+    fn collectors(&self) -> [&dyn Collector; 18] {
         [
             &self.stance,
             &self.available,
@@ -147,6 +153,7 @@ impl PressureCollector {
             &self.stalls,
             &self.conditions,
             &self.evictions,
+            &self.took,
             &self.victims,
             &self.oom_kills,
             &self.oom_conditions,
@@ -220,6 +227,9 @@ impl PressureCollector {
             for (result, total) in results {
                 raise(&self.evictions.with_label_values(&[signal, result]), total);
             }
+            if let Some(took) = evictions.took {
+                self.took.with_label_values(&[signal]).set(took.as_secs_f64());
+            }
         }
         self.victims.set(count(pressure.victims.len()));
     }
@@ -284,6 +294,8 @@ fn raise(counter: &IntCounter, total: u64) {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use agent_core::agent::{EvictionCount, SignalStatus};
     use agent_core::pressure::observe::Observation;
@@ -320,7 +332,12 @@ mod tests {
             pressure.signals.insert(Signal::MemoryAvailable, measured(100));
             pressure.stalls.memory_full_ms_per_second = Some(250);
             pressure.stalls.memory = true;
-            let evictions = EvictionCount { done: 2, would: 1, given_up: 3 };
+            let evictions = EvictionCount {
+                done: 2,
+                would: 1,
+                given_up: 3,
+                took: Some(Duration::from_millis(1_500)),
+            };
             pressure.evictions.insert("memory.available", evictions);
             let tally = OomTally { ended: 1, lived_on: 2, unknown: 0 };
             status.causes.oom_kills.insert(OomConstraint::ContainerLimit, tally);
@@ -340,6 +357,7 @@ mod tests {
                 r#"epilogue_agent_node_condition{type="epilogue.dev/IOStall"} 0"#,
                 r#"epilogue_agent_evictions_total{result="done",signal="memory.available"} 2"#,
                 r#"epilogue_agent_evictions_total{result="failed",signal="memory.available"} 3"#,
+                r#"epilogue_agent_eviction_seconds{signal="memory.available"} 1.5"#,
                 r#"epilogue_agent_evictions_total{result="observed",signal="memory.available"} 1"#,
                 r#"epilogue_agent_oom_kills_total{constraint="container-limit",outcome="ended"} 1"#,
                 r#"epilogue_agent_oom_kills_total{constraint="container-limit",outcome="lived-on"} 2"#,

@@ -204,6 +204,8 @@ pub struct EvictionCount {
     pub would: u64,
     /// Pods whose end could not be brought about.
     pub given_up: u64,
+    /// From the choice of the pod that was ended last until its end was seen.
+    pub took: Option<Duration>,
 }
 
 /// A pod that is ending.

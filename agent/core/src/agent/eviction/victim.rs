@@ -171,9 +171,11 @@ impl Agent {
             self.outbox.say(false, Some(pod), "the victim has ended by itself or by others");
             return;
         }
-        self.status.pressure.evictions.entry(victim.signal).or_default().done += 1;
-        let took = now.saturating_sub(victim.chosen_at).as_millis();
-        self.outbox.say(false, Some(pod), format!("the victim has ended, after {took} ms"));
+        let took = now.saturating_sub(victim.chosen_at);
+        let count = self.status.pressure.evictions.entry(victim.signal).or_default();
+        (count.done, count.took) = (count.done + 1, Some(took));
+        let text = format!("the victim has ended, after {} ms", took.as_millis());
+        self.outbox.say(false, Some(pod), text);
     }
 
     fn drop_victim(&mut self, victim: &Victim) {
