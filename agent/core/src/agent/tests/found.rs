@@ -149,6 +149,21 @@ fn a_late_mark_waits_for_its_record_as_long_as_the_disk_works() {
 }
 
 #[test]
+fn all_marks_of_a_signal_wait_for_one_write_and_no_other() {
+    let pods = (0..110).map(|index| of_a_replica_set(&format!("p{index:03}"))).collect();
+    let mut world = World::standing(settings(), plain(), pods);
+    world.answers.insert("journal *".into(), Answer::Hold);
+    world.shutdown(40);
+    world.pass(ms(20));
+    assert_eq!(world.done(&["mark"]), [""; 0]);
+    world.let_go("journal");
+    let marks = world.done(&["mark"]);
+    assert!(marks.len() == 110 && marks.iter().all(|mark| mark.starts_with("20 ")), "{marks:?}");
+    let condemned_after = |run: &crate::agent::RunStatus| run.condemned_after;
+    assert_eq!(world.agent.status().run.as_ref().and_then(condemned_after), Some(ms(20)));
+}
+
+#[test]
 fn a_mark_of_which_the_journal_knows_nothing_is_taken_back_when_its_pod_runs_again() {
     // ST7: it may run long after it was first listed.
     let mut world = World::new(settings(), vec![of_a_replica_set("a")]);
