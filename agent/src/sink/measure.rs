@@ -22,12 +22,16 @@ use crate::cri::wire::{CONTAINER_NAME_LABEL, POD_UID_LABEL};
 use crate::cri::{CriError, Runtime};
 use crate::host::Host;
 use crate::source::pressure::{
-    ContainerLayer, DiskMeter, FilesystemPaths, KUBELET_DIR, Looker, MemoryUse, memory_of_pods,
-    tasks_of_pods,
+    ContainerLayer, DiskLooker, DiskMeter, DiskSample, FilesystemPaths, KUBELET_DIR, Looker,
+    MemoryUse, memory_of_pods, tasks_of_pods,
 };
 
 /// Files of a sound host are read in ms; the walks have a bound of their own below it.
 const FILES_TIME_MAX: Duration = Duration::from_secs(5);
+/// How often file systems are looked at, however often the node is: they fill more slowly.
+const DISKS_EVERY: Duration = Duration::from_secs(1);
+/// How long a look waits for file systems.
+const DISKS_TIME_MAX: Duration = Duration::from_millis(200);
 /// How long a look waits for the runtime to say where its images lie.
 const RUNTIME_TIME_MAX: Duration = Duration::from_millis(500);
 /// How often a runtime that did not say is asked again.
@@ -46,6 +50,9 @@ struct Shared {
     /// None where it may not be used.
     runtime: Option<Runtime>,
     looker: Mutex<Looker>,
+    disk_looker: Mutex<DiskLooker>,
+    /// What it found last, and when.
+    last_disks: Mutex<Option<(Duration, DiskSample)>>,
     disks: Mutex<DiskMeter>,
     places: Mutex<Places>,
     names: Mutex<Names>,
@@ -66,10 +73,21 @@ type Names = BTreeMap<String, Option<String>>;
 impl MeasureSink {
     /// A sink that reads the host's files, and asks the runtime where there is one.
     pub fn new(host: Host, clock: Clock, runtime: Option<Runtime>) -> Self {
-        let looker = Mutex::new(Looker::new(host.clone(), KUBELET_DIR.to_owned()));
+        let looker = Mutex::new(Looker::new(host.clone()));
+        let disk_looker = Mutex::new(DiskLooker::new(host.clone(), KUBELET_DIR.to_owned()));
         let disks = Mutex::new(DiskMeter::new(host.clone()));
-        let (places, names) = Default::default();
-        Self { shared: Arc::new(Shared { host, clock, runtime, looker, disks, places, names }) }
+        let shared = Shared {
+            host,
+            clock,
+            runtime,
+            looker,
+            disk_looker,
+            last_disks: Mutex::default(),
+            disks,
+            places: Mutex::default(),
+            names: Mutex::default(),
+        };
+        Self { shared: Arc::new(shared) }
     }
 
     /// Carries out `Action::Measure` and `Action::MeasurePods`.
@@ -93,13 +111,45 @@ impl MeasureSink {
     }
 
     async fn look(&self) -> Result<Sample, Failure> {
+        let shared = Arc::clone(&self.shared);
+        let node = beside(move || {
+            let mut looker = shared.looker.try_lock()?;
+            Some(looker.look(shared.clock.now().monotonic))
+        });
+        let (node, disks) = tokio::join!(node, self.filesystems());
+        let hangs = || failure("the look before has not ended: a file hangs");
+        let mut sample = node?.ok_or_else(hangs)?;
+        disks.add_to(&mut sample);
+        Ok(sample)
+    }
+
+    /// What is free on disks, as it was a second ago at most. A disk that hangs leaves what was
+    /// found last: what else runs short is still seen.
+    async fn filesystems(&self) -> DiskSample {
+        let now = self.shared.clock.now().monotonic;
+        if let Some((at, last)) = &*self.shared.last_disks.lock()
+            && now < *at + DISKS_EVERY
+        {
+            return last.clone();
+        }
         let paths = self.places().await;
         let shared = Arc::clone(&self.shared);
-        let looked = beside(move || {
-            let mut looker = shared.looker.try_lock()?;
-            Some(looker.look(&paths, shared.clock.now().monotonic))
-        });
-        looked.await?.ok_or_else(|| failure("the look before has not ended: a file hangs"))
+        let looked = timeout(
+            DISKS_TIME_MAX,
+            spawn_blocking(move || {
+                let mut looker = shared.disk_looker.try_lock()?;
+                let found = looker.look(&paths, now);
+                *shared.last_disks.lock() = Some((now, found.clone()));
+                Some(found)
+            }),
+        );
+        if let Ok(Ok(Some(found))) = looked.await {
+            return found;
+        }
+        let last = self.shared.last_disks.lock();
+        let mut last = last.as_ref().map(|(_, last)| last.clone()).unwrap_or_default();
+        last.unreadable.push("the node's file systems: they do not answer in time".to_owned());
+        last
     }
 
     /// Where images and layers lie, as the runtime has said once.
@@ -258,4 +308,31 @@ async fn beside<T: Send + 'static>(
 
 fn failure(words: &str) -> Failure {
     Failure::new(FailureKind::Other, words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use agent_core::pressure::signal::Signal;
+
+    #[tokio::test]
+    #[expect(clippy::await_holding_lock, reason = "a disk that hangs holds it, too")]
+    async fn a_disk_that_hangs_leaves_memory_to_be_seen_and_what_was_found_last() {
+        let sink = MeasureSink::new(Host::new("/".into()), Clock::new(Arc::default()), None);
+        let hangs = sink.shared.disk_looker.lock();
+        let sample = sink.look().await.expect("must be told");
+        assert!(sample.signals.contains_key(&Signal::PidAvailable));
+        let told = |sample: &Sample| {
+            sample.unreadable.iter().any(|phrase| phrase.contains("do not answer in time"))
+        };
+        assert!(told(&sample) && sample.layout.is_none(), "{:?}", sample.unreadable);
+        drop(hangs);
+        assert!(!told(&sink.look().await.expect("must be told")));
+        let hangs = sink.shared.disk_looker.lock();
+        let found = DiskSample { unreadable: vec!["before".into()], ..DiskSample::default() };
+        *sink.shared.last_disks.lock() = Some((Duration::ZERO, found));
+        let sample = sink.look().await.expect("must be told");
+        assert!(told(&sample) && sample.unreadable.contains(&"before".to_owned()));
+        drop(hangs);
+    }
 }

@@ -16,9 +16,9 @@ use agent_core::pressure::observe;
 use agent_core::pressure::signal::Signal;
 use agent_core::protocol::pressure::Stalling;
 use epilogue_agent::host::Host;
-use epilogue_agent::source::pressure::{FilesystemPaths, KUBELET_DIR, Looker};
 use tempfile::TempDir;
 
+use super::look::{Both, look};
 use super::stalls::{PATIENCE, Source};
 
 /// Over how many looks the cost of one is taken.
@@ -226,8 +226,8 @@ async fn a_real_stall_is_told_within_100_ms_of_its_beginning() {
 /// What every machine has, be it without cgroups.
 #[tokio::test]
 async fn this_machine_is_measured() {
-    let mut looker = Looker::new(Host::new("/".into()), KUBELET_DIR.to_owned());
-    let sample = looker.look(&FilesystemPaths::default(), Duration::ZERO);
+    let mut looker = Both::of(&Host::new("/".into()));
+    let sample = look(&mut looker);
     println!("unreadable here: {:#?}", sample.unreadable);
     let pids = sample.signals[&Signal::PidAvailable].observation;
     assert!(pids.available > 0 && pids.available < pids.capacity, "{pids:?}");
@@ -237,7 +237,7 @@ async fn this_machine_is_measured() {
     }
     let begin = Instant::now();
     for _ in 0..LOOKS {
-        looker.look(&FilesystemPaths::default(), Duration::ZERO);
+        look(&mut looker);
     }
     println!("one look at this machine: {:?}", begin.elapsed() / LOOKS);
 }

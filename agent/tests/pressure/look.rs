@@ -7,7 +7,8 @@ use agent_core::pressure::observe::Observation;
 use agent_core::pressure::signal::Signal;
 use agent_core::pressure::usage::DiskLayout;
 use agent_core::protocol::pressure::Sample;
-use epilogue_agent::source::pressure::{FilesystemPaths, KUBELET_DIR, Looker};
+use epilogue_agent::host::Host;
+use epilogue_agent::source::pressure::{DiskLooker, FilesystemPaths, KUBELET_DIR, Looker};
 
 use super::tree::{Driver, MIB, Tree, psi, uid};
 
@@ -15,11 +16,30 @@ use super::tree::{Driver, MIB, Tree, psi, uid};
 const LOOKS: u32 = 100;
 const AT: Duration = Duration::from_secs(77);
 
-pub(crate) fn looker(tree: &Tree) -> Looker {
-    Looker::new(tree.host(), KUBELET_DIR.to_owned())
+/// Looks at all that there is.
+pub(crate) struct Both {
+    node: Looker,
+    disks: DiskLooker,
 }
 
-pub(crate) fn look(looker: &mut Looker) -> Sample {
+impl Both {
+    pub(crate) fn of(host: &Host) -> Self {
+        let disks = DiskLooker::new(host.clone(), KUBELET_DIR.to_owned());
+        Self { node: Looker::new(host.clone()), disks }
+    }
+
+    fn look(&mut self, paths: &FilesystemPaths, at: Duration) -> Sample {
+        let mut sample = self.node.look(at);
+        self.disks.look(paths, at).add_to(&mut sample);
+        sample
+    }
+}
+
+pub(crate) fn looker(tree: &Tree) -> Both {
+    Both::of(&tree.host())
+}
+
+pub(crate) fn look(looker: &mut Both) -> Sample {
     looker.look(&FilesystemPaths::default(), AT)
 }
 
@@ -143,6 +163,22 @@ fn the_layout_is_told_by_the_devices_once() {
     assert_eq!(looker.look(&at(home, None), AT).layout, Some(DiskLayout::Single));
     let kept = looker.look(&at("/images", None), AT).layout;
     assert_eq!(kept, Some(DiskLayout::Single), "EV5: determined once");
+}
+
+#[test]
+fn a_runtime_s_place_that_is_empty_is_only_mounted() {
+    let tree = Tree::v2(Driver::Systemd);
+    let empty = tree.path("var/lib/containerd");
+    std::fs::remove_dir_all(&empty).expect("must be removable");
+    std::fs::create_dir(&empty).expect("must be creatable");
+    let sample = look(&mut looker(&tree));
+    assert_eq!(sample.layout, None);
+    assert_eq!(sample.unreadable, ["imagefs: no directory of a container runtime is known"]);
+    let other = tempfile::tempdir_in("/dev/shm").expect("/dev/shm must be writable");
+    std::fs::write(other.path().join("layers"), "").expect("must be writable");
+    std::fs::create_dir(tree.path("var/lib/containers")).expect("must be creatable");
+    symlink(other.path(), tree.path("var/lib/containers/storage")).expect("must be creatable");
+    assert_eq!(look(&mut looker(&tree)).layout, Some(DiskLayout::DedicatedImages));
 }
 
 #[test]

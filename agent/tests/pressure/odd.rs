@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use agent_core::pressure::signal::Signal;
 use agent_core::protocol::pressure::Sample;
 
-use super::look::{look, looker};
+use super::look::{Both, look, looker};
 use super::tree::{Driver, MIB, Tree, psi, write};
 
 const V2_FILES: [&str; 11] = [
@@ -141,7 +141,7 @@ fn a_kernel_without_psi_and_a_host_without_anything_are_said_to_be_so() {
 
     let empty = tempfile::tempdir().expect("must be creatable");
     let host = epilogue_agent::host::Host::new(empty.path().to_owned());
-    let mut looker = epilogue_agent::source::pressure::Looker::new(host, "/var/lib/kubelet".into());
+    let mut looker = Both::of(&host);
     let sample = look(&mut looker);
     assert!(sample.signals.is_empty() && sample.layout.is_none() && sample.swap.is_none());
     assert!(sample.unreadable.len() >= 5, "{:?}", sample.unreadable);

@@ -77,7 +77,7 @@ impl Tree {
         tree.write("proc/sys/kernel/threads-max", "63432\n");
         tree.write("proc/pressure/io", &psi(70, 7));
         tree.write("proc/pressure/memory", &psi(0, 0));
-        for dir in ["var/lib/kubelet/pods", "var/lib/containerd", "var/log/pods"] {
+        for dir in ["var/lib/kubelet/pods", "var/lib/containerd/layers", "var/log/pods"] {
             fs::create_dir_all(tree.path(dir)).expect("must be creatable");
         }
         tree

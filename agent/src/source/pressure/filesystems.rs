@@ -5,16 +5,21 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use agent_core::pressure::observe::Observation;
+use agent_core::pressure::signal::Signal;
 use agent_core::pressure::usage::DiskLayout;
+use agent_core::pressure::watch::{Measured, Measurements};
+use agent_core::protocol::pressure::Sample;
 use nix::sys::statvfs::statvfs;
 
 use super::cannot_read;
 use crate::host::Host;
 
-/// Where runtimes keep images and writable layers unless told otherwise; the first that is there
-/// counts where the runtime itself is not asked.
+/// Where runtimes keep images and writable layers unless told otherwise; the first that has
+/// anything in it counts where the runtime itself does not say. An empty one may be there for no
+/// more than being mounted.
 const RUNTIME_DIRS: [&str; 4] = [
     "/var/lib/containerd",
     "/var/lib/containers/storage",
@@ -29,6 +34,66 @@ pub struct FilesystemPaths {
     pub images: Option<String>,
     /// Of writable layers; without it, where the images are.
     pub containers: Option<String>,
+}
+
+/// Looks at the file systems. Unlike what else is measured, a disk may let it wait.
+#[derive(Debug)]
+pub struct DiskLooker {
+    host: Host,
+    kubelet_dir: String,
+    /// Determined once. (EV5)
+    layout: Option<DiskLayout>,
+}
+
+/// What a look at the file systems found.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DiskSample {
+    /// Their signals.
+    pub signals: Measurements,
+    /// Which are one.
+    pub layout: Option<DiskLayout>,
+    /// What could not be read, a phrase each.
+    pub unreadable: Vec<String>,
+}
+
+impl DiskLooker {
+    /// A looker that has seen nothing yet.
+    pub fn new(host: Host, kubelet_dir: String) -> Self {
+        Self { host, kubelet_dir, layout: None }
+    }
+
+    /// Looks at the file systems.
+    pub fn look(&mut self, paths: &FilesystemPaths, at: Duration) -> DiskSample {
+        use Signal::{
+            ContainerfsAvailable, ContainerfsInodesFree, ImagefsAvailable, ImagefsInodesFree,
+            NodefsAvailable, NodefsInodesFree,
+        };
+        let mut unreadable = Vec::new();
+        let found = Filesystems::read(&self.host, &self.kubelet_dir, paths, &mut unreadable);
+        self.layout = self.layout.or_else(|| found.layout());
+        let signals = [
+            (found.node, NodefsAvailable, NodefsInodesFree),
+            (found.images, ImagefsAvailable, ImagefsInodesFree),
+            (found.containers, ContainerfsAvailable, ContainerfsInodesFree),
+        ];
+        let of_one = |(filesystem, bytes, inodes): (Option<Filesystem>, Signal, Signal)| {
+            let bytes = filesystem.map(|it| (bytes, it.bytes));
+            let inodes = filesystem.and_then(|it| Some((inodes, it.inodes?)));
+            [bytes, inodes].into_iter().flatten()
+        };
+        let measured = |(signal, observation)| (signal, Measured { observation, at });
+        let signals = signals.into_iter().flat_map(of_one).map(measured).collect();
+        DiskSample { signals, layout: self.layout, unreadable }
+    }
+}
+
+impl DiskSample {
+    /// Puts it beside what else was found.
+    pub fn add_to(self, sample: &mut Sample) {
+        sample.signals.extend(self.signals);
+        sample.layout = self.layout;
+        sample.unreadable.extend(self.unreadable);
+    }
 }
 
 /// One file system.
@@ -65,7 +130,7 @@ impl Filesystems {
             }
         };
         let node = read("nodefs", &host.path(kubelet_dir));
-        let usual = || RUNTIME_DIRS.into_iter().map(|dir| host.path(dir)).find(|dir| dir.is_dir());
+        let usual = || RUNTIME_DIRS.into_iter().map(|dir| host.path(dir)).find(|dir| is_used(dir));
         let of_images: Option<PathBuf> =
             paths.images.as_deref().map(|path| host.path(path)).or_else(usual);
         let images = of_images.as_deref().and_then(|path| read("imagefs", path));
@@ -90,6 +155,10 @@ impl Filesystems {
             DiskLayout::Single
         })
     }
+}
+
+fn is_used(dir: &Path) -> bool {
+    fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some())
 }
 
 fn filesystem(path: &Path) -> io::Result<Filesystem> {

@@ -1,6 +1,6 @@
-//! One look at the node: all signals, swap, and what pods wait for. Cheap enough for several a
-//! second: what cannot have changed since the last look is not read again.
-//! (spec/node-agent.md §2.2, §2.11)
+//! One look at the node's memory and tasks, and at what pods wait for. Cheap enough for several a
+//! second: what cannot have changed since the last look is not read again. It touches files of the
+//! kernel alone, none on a disk. (spec/node-agent.md §2.2, §2.11)
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,11 +9,9 @@ use agent_core::pod::PodUid;
 use agent_core::pressure::observe::{self, Observation, Psi};
 use agent_core::pressure::signal::Signal;
 use agent_core::pressure::stall::{PodStall, StallSample};
-use agent_core::pressure::usage::DiskLayout;
 use agent_core::pressure::watch::Measured;
 use agent_core::protocol::pressure::Sample;
 
-use super::filesystems::{Filesystem, FilesystemPaths, Filesystems};
 use super::{cannot_read, memory, read};
 use crate::cgroups::{Cgroups, Kubepods, PodCgroup, Version};
 use crate::host::Host;
@@ -25,11 +23,8 @@ const STALLS_MAX: usize = 256;
 #[derive(Debug)]
 pub struct Looker {
     host: Host,
-    kubelet_dir: String,
     cgroups: Option<Cgroups>,
     kubepods: Option<Kubepods>,
-    /// Determined once. (EV5)
-    layout: Option<DiskLayout>,
     stalls: Option<Stalls>,
 }
 
@@ -44,18 +39,17 @@ struct Stalls {
 
 impl Looker {
     /// A looker that has seen nothing yet.
-    pub fn new(host: Host, kubelet_dir: String) -> Self {
-        Self { host, kubelet_dir, cgroups: None, kubepods: None, layout: None, stalls: None }
+    pub fn new(host: Host) -> Self {
+        Self { host, cgroups: None, kubepods: None, stalls: None }
     }
 
     /// Looks at the node. Blocks for as long as the host's files do, which on a sound host is
     /// well below a millisecond for the node and some 20 µs for each pod that stalls.
-    pub fn look(&mut self, paths: &FilesystemPaths, at: Duration) -> Sample {
+    pub fn look(&mut self, at: Duration) -> Sample {
         let mut sample = Sample::default();
         self.find();
         self.memory(&mut sample, at);
         self.pids(&mut sample, at);
-        self.disks(paths, &mut sample, at);
         self.stalls(&mut sample, at);
         self.io(&mut sample);
         sample
@@ -124,26 +118,6 @@ impl Looker {
             Ok(found) => insert(sample, Signal::PidAvailable, found, at),
             Err(phrase) => sample.unreadable.push(phrase),
         }
-    }
-
-    fn disks(&mut self, paths: &FilesystemPaths, sample: &mut Sample, at: Duration) {
-        use Signal::{
-            ContainerfsAvailable, ContainerfsInodesFree, ImagefsAvailable, ImagefsInodesFree,
-            NodefsAvailable, NodefsInodesFree,
-        };
-        let found = Filesystems::read(&self.host, &self.kubelet_dir, paths, &mut sample.unreadable);
-        self.layout = self.layout.or_else(|| found.layout());
-        sample.layout = self.layout;
-        let mut tell = |filesystem: Option<Filesystem>, bytes: Signal, inodes: Signal| {
-            let Some(filesystem) = filesystem else { return };
-            insert(sample, bytes, filesystem.bytes, at);
-            if let Some(found) = filesystem.inodes {
-                insert(sample, inodes, found, at);
-            }
-        };
-        tell(found.node, NodefsAvailable, NodefsInodesFree);
-        tell(found.images, ImagefsAvailable, ImagefsInodesFree);
-        tell(found.containers, ContainerfsAvailable, ContainerfsInodesFree);
     }
 
     fn stalls(&mut self, sample: &mut Sample, at: Duration) {

@@ -9,7 +9,7 @@ pub mod psi;
 mod walk;
 
 pub use self::disk::{ContainerLayer, DiskMeter};
-pub use self::filesystems::FilesystemPaths;
+pub use self::filesystems::{DiskLooker, DiskSample, FilesystemPaths};
 pub use self::look::Looker;
 pub use self::memory::{MemoryUse, memory_of_pods, tasks_of_pods};
 
