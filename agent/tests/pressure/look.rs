@@ -200,6 +200,29 @@ fn a_cgroup_of_all_pods_that_comes_and_goes_is_found_again() {
 }
 
 #[test]
+fn pods_that_have_come_and_gone_are_noticed_within_a_second() {
+    let tree = Tree::v2(Driver::Systemd);
+    for pod in ["stays", "goes"] {
+        tree.pod(pod, MIB);
+    }
+    let mut looker = looker(&tree);
+    let mut round = 0;
+    let mut pods_at = |at| {
+        round += 1;
+        tree.write_in("", "memory.pressure", &psi(round, round));
+        let sample = looker.look(&FilesystemPaths::default(), at);
+        let pods = sample.stall.expect("must be known").pods;
+        let mut pods: Vec<_> = pods.into_iter().map(|pod| pod.uid.0).collect();
+        pods.sort();
+        pods
+    };
+    assert_eq!(pods_at(AT), ["goes", "stays"]);
+    tree.remove_pod("goes");
+    tree.pod("comes", MIB);
+    assert_eq!(pods_at(AT + Duration::from_secs(1)), ["comes", "stays"]);
+}
+
+#[test]
 fn thousands_of_pods_are_looked_at_within_bounds() {
     let tree = Tree::v2(Driver::Cgroupfs);
     for number in 0..3_000 {
@@ -217,4 +240,12 @@ fn thousands_of_pods_are_looked_at_within_bounds() {
     let cost = begin.elapsed() / LOOKS;
     println!("one look at a node on which nothing waits: {cost:?}");
     assert!(cost < Duration::from_millis(50), "{cost:?}");
+    let begin = Instant::now();
+    for round in 1..=u64::from(LOOKS) {
+        tree.write_in("", "memory.pressure", &psi(round, round));
+        assert_eq!(look(&mut looker).stall.expect("must be known").pods.len(), 256);
+    }
+    let cost = begin.elapsed() / LOOKS;
+    println!("one look at a node on which 256 pods may wait: {cost:?}");
+    assert!(cost < Duration::from_millis(500), "{cost:?}");
 }

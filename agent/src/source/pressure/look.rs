@@ -3,6 +3,7 @@
 //! kernel alone, none on a disk. (spec/node-agent.md §2.2, §2.11)
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::time::Duration;
 
 use agent_core::pod::PodUid;
@@ -12,12 +13,15 @@ use agent_core::pressure::stall::{PodStall, StallSample};
 use agent_core::pressure::watch::Measured;
 use agent_core::protocol::pressure::Sample;
 
-use super::{cannot_read, memory, read};
+use super::{cannot_read, memory, psi_of, read};
 use crate::cgroups::{Cgroups, Kubepods, PodCgroup, Version};
 use crate::host::Host;
 
 /// Pods of which stalls are read; a kubelet runs 110 unless told otherwise.
 const STALLS_MAX: usize = 256;
+/// How often it is looked for new pods; one is no cause of a shortage in its first second.
+const LIST_EVERY: Duration = Duration::from_secs(1);
+const FILE: &str = "memory.pressure";
 
 /// What the last look found, and where.
 #[derive(Debug)]
@@ -33,8 +37,17 @@ pub struct Looker {
 struct Stalls {
     all_pods: Psi,
     pods: Vec<PodStall>,
+    known: Known,
+}
+
+/// The pods whose stalls are read. Their files are held open, which makes reading one of them four
+/// times as fast; the file of a cgroup that has gone fails, and is let go.
+#[derive(Debug)]
+struct Known {
+    open: Vec<(PodCgroup, File)>,
     /// Pods beyond the limit.
     left_out: usize,
+    listed_at: Duration,
 }
 
 impl Looker {
@@ -140,10 +153,10 @@ impl Looker {
             Some(last) if last.all_pods.some.total == all_pods.some.total => {
                 Stalls { all_pods, ..last }
             }
-            last => stalls(kubepods, all_pods, last.map_or_else(Vec::new, |last| last.pods)),
+            last => stalls(kubepods, all_pods, last, at),
         };
-        if stalls.left_out > 0 {
-            let phrase = format!("what {} of the pods wait for: too many", stalls.left_out);
+        if stalls.known.left_out > 0 {
+            let phrase = format!("what {} of the pods wait for: too many", stalls.known.left_out);
             sample.unreadable.push(phrase);
         }
         let available = sample.signals.get(&Signal::MemoryAvailable);
@@ -171,28 +184,56 @@ fn insert(sample: &mut Sample, signal: Signal, observation: Observation, at: Dur
 }
 
 fn pressure(cgroup: &std::path::Path) -> Result<Psi, String> {
-    let path = cgroup.join("memory.pressure");
+    let path = cgroup.join(FILE);
     let text = read(&path).map_err(|error| cannot_read(&path, &error))?;
     observe::psi(&text).map_err(|error| error.to_string())
 }
 
 /// Reads each pod's. Limits only of those that have waited since the last look: those of the
 /// others stay what they were when they mattered.
-fn stalls(kubepods: &Kubepods, all_pods: Psi, last: Vec<PodStall>) -> Stalls {
+fn stalls(kubepods: &Kubepods, all_pods: Psi, last: Option<Stalls>, at: Duration) -> Stalls {
+    let (known, last) = match last {
+        Some(Stalls { known, pods, .. }) => (Some(known), pods),
+        None => (None, Vec::new()),
+    };
+    let mut known = Known::at(kubepods, known, at);
     let last: BTreeMap<PodUid, PodStall> =
         last.into_iter().map(|pod| (pod.uid.clone(), pod)).collect();
-    let cgroups = kubepods.pods().unwrap_or_default();
-    let left_out = cgroups.len().saturating_sub(STALLS_MAX);
-    let pod = |cgroup: PodCgroup| {
+    let mut pods = Vec::with_capacity(known.open.len());
+    known.open.retain(|(cgroup, file)| {
         // One that ends meanwhile is none any more.
-        let psi = pressure(&cgroup.memory).ok()?;
-        let limit = match last.get(&cgroup.uid) {
+        let Ok(psi) = psi_of(file) else { return false };
+        let uid = cgroup.uid.clone();
+        let limit = match last.get(&uid) {
             None => None,
             Some(last) if last.psi.some.total == psi.some.total => last.limit,
-            Some(_) => memory::limit(&cgroup),
+            Some(_) => memory::limit(cgroup),
         };
-        Some(PodStall { uid: cgroup.uid, psi, limit })
-    };
-    let pods = cgroups.into_iter().take(STALLS_MAX).filter_map(pod).collect();
-    Stalls { all_pods, pods, left_out }
+        pods.push(PodStall { uid, psi, limit });
+        true
+    });
+    Stalls { all_pods, pods, known }
+}
+
+impl Known {
+    /// The pods as they were listed last, or anew when that is a while ago.
+    fn at(kubepods: &Kubepods, last: Option<Self>, at: Duration) -> Self {
+        let mut open = match last {
+            Some(known) if at < known.listed_at + LIST_EVERY => return known,
+            last => last.map_or_else(Vec::new, |known| known.open),
+        };
+        let cgroups = kubepods.pods().unwrap_or_default();
+        let left_out = cgroups.len().saturating_sub(STALLS_MAX);
+        let mut held: BTreeMap<PodUid, (PodCgroup, File)> =
+            open.drain(..).map(|(cgroup, file)| (cgroup.uid.clone(), (cgroup, file))).collect();
+        let pod = |cgroup: PodCgroup| match held.remove(&cgroup.uid) {
+            Some((before, file)) if before == cgroup => Some((before, file)),
+            _ => {
+                let file = File::open(cgroup.memory.join(FILE)).ok()?;
+                Some((cgroup, file))
+            }
+        };
+        open.extend(cgroups.into_iter().take(STALLS_MAX).filter_map(pod));
+        Self { open, left_out, listed_at: at }
+    }
 }

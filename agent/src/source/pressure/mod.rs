@@ -15,7 +15,10 @@ pub use self::memory::{MemoryUse, memory_of_pods, tasks_of_pods};
 
 use std::fs::File;
 use std::io::{self, Read as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
+
+use agent_core::pressure::observe::{self, Psi};
 
 /// The kubelet's directory, of which the node's file system is.
 pub const KUBELET_DIR: &str = "/var/lib/kubelet";
@@ -23,6 +26,8 @@ pub const KUBELET_DIR: &str = "/var/lib/kubelet";
 pub const LOGS_DIR: &str = "/var/log/pods";
 /// No file of the kernel that is read here comes near it.
 const FILE_BYTES_MAX: u64 = 64 << 10;
+/// A pressure file is some 150 bytes.
+const PRESSURE_BYTES_MAX: usize = 512;
 
 /// A file of the kernel, at most so much of it as any has.
 fn read(path: &Path) -> io::Result<String> {
@@ -32,6 +37,14 @@ fn read(path: &Path) -> io::Result<String> {
         Ok(text) => text,
         Err(error) => String::from_utf8_lossy(error.as_bytes()).into_owned(),
     })
+}
+
+/// A pressure file that is open.
+fn psi_of(file: &File) -> io::Result<Psi> {
+    let mut bytes = [0; PRESSURE_BYTES_MAX];
+    let read = file.read_at(&mut bytes, 0)?;
+    let text = String::from_utf8_lossy(&bytes[..read]);
+    observe::psi(&text).map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
 /// A file that cannot be read, in a phrase.

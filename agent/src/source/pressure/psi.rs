@@ -5,11 +5,10 @@
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write as _};
-use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use agent_core::pressure::observe;
 use agent_core::protocol::event::Event;
 use agent_core::protocol::pressure::Stalling;
 use nix::fcntl::OFlag;
@@ -19,7 +18,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::cannot_read;
+use super::{cannot_read, psi_of};
 use crate::cgroups::{Cgroups, Version};
 use crate::host::Host;
 
@@ -32,8 +31,6 @@ const READS_PER_WINDOW: u32 = 10;
 const RETRY: Duration = Duration::from_secs(10);
 /// Before a file that went away is looked for again.
 const REOPEN: Duration = Duration::from_millis(200);
-/// A pressure file is some 150 bytes.
-const FILE_BYTES_MAX: usize = 512;
 
 /// What counts as a beginning stall: so much of it within a window.
 #[derive(Clone, Copy, Debug)]
@@ -267,11 +264,7 @@ fn trigger(path: &Path, wish: Wish) -> io::Result<AsyncFd<File>> {
 
 /// The stall of some task since the boot.
 fn counter(file: &File) -> io::Result<Duration> {
-    let mut bytes = [0; FILE_BYTES_MAX];
-    let read = file.read_at(&mut bytes, 0)?;
-    let text = String::from_utf8_lossy(&bytes[..read]);
-    let psi = observe::psi(&text).map_err(|_| ErrorKind::InvalidData)?;
-    Ok(Duration::from_micros(psi.some.total))
+    Ok(Duration::from_micros(psi_of(file)?.some.total))
 }
 
 /// The counter over the last window.
