@@ -51,7 +51,7 @@ impl Kind {
     /// Megabytes or processes a second. The emulated machine's own work goes on beside.
     fn rate(self) -> u32 {
         match self {
-            Self::Memory => 60,
+            Self::Memory => 30,
             Self::Disk | Self::DiskLayer => 40,
             // Each has some five threads, which are what is counted.
             Self::Pids => 15,
@@ -70,7 +70,7 @@ impl Kind {
 
     fn agent_threshold(self) -> &'static str {
         match self {
-            Self::Memory => "300Mi",
+            Self::Memory => "500Mi",
             // Far below what is there: nothing of the node's is short.
             Self::OwnLimit => "150Mi",
             Self::Disk | Self::DiskLayer => "600Mi",

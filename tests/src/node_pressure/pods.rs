@@ -19,7 +19,7 @@ const HOG_MEGABYTES: &str = "8000";
 /// The rest stays free: a file system without a byte, or a node without a process, ends the test
 /// and not the pod.
 const FILL_MEGABYTES: &str = "1250";
-const FORK_PROCESSES: &str = "250";
+const FORK_PROCESSES: &str = "290";
 
 /// What behaves: the name, megabytes that it holds, and what it asked for.
 pub(super) const BYSTANDERS: [(&str, &str, &str); 4] = [

@@ -178,9 +178,13 @@ fn how(seen: &Seen) -> String {
     format!("{} {}{disrupted} ({})", seen.phase, seen.reason, seen.container)
 }
 
-/// The last state that tells of the pod itself: its removal by us comes after it.
+/// The last state that tells of the pod itself: its removal by us comes after it. A live kubelet
+/// takes a reason of others away and brings it back when it has torn the pod down, which nobody
+/// waits for here. (spec/node-agent.md §7.6)
 fn pod_end(history: &[Seen]) -> PodEnd {
-    let told = history.iter().rfind(|seen| !seen.deleting && !seen.gone && seen.is_terminal());
+    let tells = |seen: &&Seen| !seen.deleting && !seen.gone && seen.is_terminal();
+    let told = history.iter().rfind(|seen| tells(seen) && !seen.reason.is_empty());
+    let told = told.or_else(|| history.iter().rfind(tells));
     let Some(last) = told.or(history.last()) else { return PodEnd::default() };
     let slash = if last.reason.is_empty() { "" } else { "/" };
     PodEnd {
