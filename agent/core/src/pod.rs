@@ -107,6 +107,8 @@ pub struct Details {
     pub resource_claims: bool,
     /// Whether it has persistent or CSI volumes, whose unmount others wait for.
     pub persistent_volumes: bool,
+    /// Whether it has emptyDir volumes in memory: they stay after its containers.
+    pub memory_volumes: bool,
     /// Whether a container was restarted.
     pub restarted: bool,
     /// `status.containerStatuses[]` and those of init containers: name, runtime's id without its

@@ -105,6 +105,11 @@ impl Volume {
         let limit = dir.size_limit.0.filter(|limit| on_disk && *limit > 0)?;
         Some((self.name.clone(), limit))
     }
+
+    /// An emptyDir whose files are pages of memory.
+    pub(super) fn in_memory(&self) -> bool {
+        self.empty_dir.as_ref().is_some_and(|dir| dir.medium.as_deref() == Some("Memory"))
+    }
 }
 
 impl AskingPod<'_> {
@@ -320,6 +325,8 @@ mod tests {
         let pod = AskingPod { volumes: &volumes, ..pod(&[], &[]) };
         let expected = [("limited".to_owned(), 10 * MI), ("named".to_owned(), 5)];
         assert_eq!(pod.asks().empty_dirs, expected);
+        let in_memory: Vec<_> = volumes.iter().filter(|volume| volume.in_memory()).collect();
+        assert_eq!(in_memory.len(), 1);
         assert!(!volumes.iter().any(Volume::outlives_pod));
     }
 

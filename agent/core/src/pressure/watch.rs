@@ -20,6 +20,9 @@ const SOFT_WAIT_MAX: Duration = Duration::from_secs(30);
 /// How long the files of a pod that has ended hold up the next victim for a disk, at most: the
 /// kubelet removes them only after its end. (§2.4, step 18)
 const CLEANUP_MAX: Duration = Duration::from_secs(30);
+/// The same of its volumes in memory, which a kubelet unmounts within a second or two; who takes
+/// memory meanwhile does not wait.
+const UNMOUNT_MAX: Duration = Duration::from_secs(3);
 /// The grace of a victim of a hard threshold. (§2.7)
 const HARD_GRACE_SECONDS: u32 = 1;
 
@@ -84,6 +87,8 @@ pub struct Watch {
     victims: Vec<Victim>,
     /// Until when the files of the last one may take to go.
     cleaned_until: Option<Duration>,
+    /// Until when its volumes in memory may.
+    unmounted_until: Option<Duration>,
 }
 
 #[derive(Debug)]
@@ -140,6 +145,7 @@ impl Watch {
             acted_on: BTreeMap::new(),
             victims: Vec::new(),
             cleaned_until: None,
+            unmounted_until: None,
         }
     }
 
@@ -152,6 +158,9 @@ impl Watch {
         }
         if !self.crossed_now().any(|threshold| is_on_disk(threshold.signal)) {
             self.cleaned_until = None;
+        }
+        if !self.crossed_now().any(|threshold| is_memory(threshold.signal)) {
+            self.unmounted_until = None;
         }
         Verdict { conditions: self.conditions(&crossed, now), causes: self.causes(measured, now) }
     }
@@ -184,6 +193,11 @@ impl Watch {
         self.cleaned_until = Some(now.saturating_add(CLEANUP_MAX));
     }
 
+    /// A pod has ended that has volumes in memory: the same.
+    pub fn pages_go(&mut self, now: Duration) {
+        self.unmounted_until = Some(now.saturating_add(UNMOUNT_MAX));
+    }
+
     /// All tasks of pods wait for memory so many ms of each second: a shortage before a threshold
     /// says so. The threshold that is told is the one that applies, which need not be crossed.
     /// (§2.11, EV13)
@@ -191,7 +205,8 @@ impl Watch {
         let signal = Signal::MemoryAvailable;
         self.forget_stubborn(now);
         let new = self.acted_on.get(&signal).is_none_or(|at| memory.at > *at);
-        if !new || self.is_held_up(true) {
+        let goes = self.unmounted_until.is_some_and(|at| now < at);
+        if !new || goes || self.is_held_up(true) {
             return None;
         }
         let mut thresholds = self.wishes.thresholds.iter();
@@ -250,8 +265,13 @@ impl Watch {
             let is_due = threshold.grace.is_none_or(|grace| lasted >= grace);
             let measured = measured.get(&threshold.signal)?;
             let is_new = self.acted_on.get(&threshold.signal).is_none_or(|at| measured.at > *at);
-            let held_up = self.is_held_up(threshold.grace.is_none())
-                || is_on_disk(threshold.signal) && self.cleaned_until.is_some_and(|at| now < at);
+            let goes = if is_memory(threshold.signal) {
+                self.unmounted_until
+            } else {
+                self.cleaned_until.filter(|_| is_on_disk(threshold.signal))
+            };
+            let held_up =
+                self.is_held_up(threshold.grace.is_none()) || goes.is_some_and(|at| now < at);
             (is_due && is_new && !held_up).then(|| {
                 let Observation { available, capacity } = measured.observation;
                 Cause {
@@ -283,6 +303,10 @@ impl Watch {
 /// Whether it is about bytes or inodes.
 fn is_on_disk(signal: Signal) -> bool {
     signal.node_condition() == "DiskPressure"
+}
+
+fn is_memory(signal: Signal) -> bool {
+    signal.node_condition() == "MemoryPressure"
 }
 
 #[cfg(test)]
@@ -392,6 +416,21 @@ mod tests {
         watch.files_go(seconds(37));
         assert_eq!(cause(&mut watch, 38, &[(DISK, 100)]), "");
         assert_eq!(cause(&mut watch, 39, &[(DISK, 9)]), "nodefs.available<100", "a new shortage");
+    }
+
+    #[test]
+    fn the_next_victim_for_memory_waits_until_volumes_in_memory_are_unmounted() {
+        let mut watch = watch("memory.available<100,pid.available<10", "", "", "");
+        let low = measured(5, &[(MEMORY, 9)]);
+        let first = watch.look(&low, seconds(5)).causes.first().copied().expect("must be one");
+        watch.victim_chosen(PodUid("a".into()), &first, 1, seconds(5));
+        watch.victim_ended(&PodUid("a".into()), seconds(6));
+        watch.pages_go(seconds(6));
+        assert_eq!(cause(&mut watch, 8, &[(MEMORY, 9)]), "");
+        assert_eq!(cause(&mut watch, 8, &[(MEMORY, 9), (PIDS, 1)]), "pid.available<10");
+        let sample = measured(8, &[(MEMORY, 9)])[&MEMORY];
+        assert_eq!(watch.stalled(500, &sample, seconds(8)), None);
+        assert_eq!(cause(&mut watch, 9, &[(MEMORY, 9)]), "memory.available<100", "not for long");
     }
 
     #[test]

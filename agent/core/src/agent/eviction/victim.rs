@@ -53,6 +53,8 @@ pub(super) struct Victim {
     end_until: Option<Duration>,
     /// Somebody else ended it before us.
     by_others: bool,
+    /// It has volumes in memory.
+    memory_volumes: bool,
     /// It was looked at once more because the watch did not show the mark.
     mark_sought: bool,
     /// The API has nothing of it any more.
@@ -119,6 +121,7 @@ impl Agent {
             mark_until: now.monotonic + patience,
             end_until: None,
             by_others: false,
+            memory_volumes: pod.details.memory_volumes,
             mark_sought: false,
             gone: false,
             refused: None,
@@ -157,6 +160,9 @@ impl Agent {
         self.evictions.watch.victim_ended(&pod.uid, now);
         if victim.cause.is_none_or(|cause| cause.signal.node_condition() == "DiskPressure") {
             self.evictions.watch.files_go(now);
+        }
+        if victim.memory_volumes && victim.ending.way == Way::Stop {
+            self.evictions.watch.pages_go(now);
         }
         self.evictions.forget_causes();
         self.evictions.stale.victim_ended(pod.uid.clone(), now);

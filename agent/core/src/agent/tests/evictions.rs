@@ -402,6 +402,17 @@ fn a_soft_threshold_waits_and_gives_the_pod_its_own_time_and_never_holds_up_a_ha
 }
 
 #[test]
+fn what_a_victim_has_in_volumes_of_memory_is_waited_for() {
+    let volumes = job("a").with(|pod| pod.details.memory_volumes = true);
+    let mut world = short_of_memory(enforcing(HARD), vec![volumes, job("b")]);
+    world.pass(ms(3_000));
+    assert_eq!(world.deeds(), ["mark a", "stop a 1", "lever a"]);
+    world.memory(900);
+    world.pass(ms(5_000));
+    assert_eq!(world.deeds().len(), 3);
+}
+
+#[test]
 fn disks_are_looked_at_by_what_lies_on_them() {
     let mut world = World::at_ease(enforcing("nodefs.available<200"), vec![web("a"), web("b")]);
     world.uses("b", 900);
