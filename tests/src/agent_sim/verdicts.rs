@@ -323,7 +323,10 @@ impl World {
         };
         // A pod that ended well is the kubelet's to report, also when that is dead. (§7.9)
         let reported = |view: &PodView| {
-            let last = |stored: &Stored| !awaits_more || stored.running_since().is_none();
+            // Nor does it say more of one that the agent failed by proof, with the lever.
+            let ours = |stored: &Stored| stored.annotations.get(TERMINATED_AT).is_some();
+            let last =
+                |stored: &Stored| !awaits_more || stored.running_since().is_none() || ours(stored);
             let ended = |stored: &Stored| stored.is_terminal() && last(stored);
             let ended = self.api.pods.get(&view.uid).is_none_or(ended);
             let left = mode == Mode::Substitute && self.runtime.ended_well(&view.uid);
