@@ -34,7 +34,11 @@ pub(super) async fn run(host: &Host, clock: &Clock, events: &mpsc::Sender<Event>
     let log = match open(host) {
         Ok(log) => log,
         Err(error) => {
-            tracing::info!(path = PATH, %error, "the kernel's log can't be read: kills for memory are known by the cgroups alone");
+            tracing::info!(
+                path = PATH,
+                %error,
+                "the kernel's log can't be read: the cgroups alone tell of kills for memory"
+            );
             return;
         }
     };

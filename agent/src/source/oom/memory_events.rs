@@ -73,7 +73,7 @@ impl<'a> MemoryEvents<'a> {
                     }
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "cgroups can't be watched, kills for memory are not known");
+                    tracing::warn!(%error, "cgroups can't be watched: kills for memory are missed");
                 }
             }
             sleep(PERIOD).await;

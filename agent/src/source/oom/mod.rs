@@ -2,10 +2,9 @@
 //! container. Two witnesses, each alone good enough: the kernel's log, where it may be read, and
 //! the counters of the cgroups. (spec/node-agent.md §2.11)
 //!
-//! | | kernel's log | memory.events |
-//! |---|---|---|
-//! | needs | `/dev/kmsg`: root or CAP_SYSLOG, a device that the pod may open | cgroup v2, `/sys/fs/cgroup` |
-//! | knows | process, cgroup at its limit | container, whose `oom` grew with its `oom_kill` |
+//! The log knows the process, and the cgroup that was at its limit. It needs `/dev/kmsg`: root or
+//! CAP_SYSLOG, and a device that the agent's pod may open. The counters, `memory.events`, know the
+//! container, by its `oom` that grew with its `oom_kill`. They need cgroup v2.
 
 mod counters;
 mod fate;

@@ -187,7 +187,7 @@ mod tests {
 
         #[test]
         fn any_fields_are_read_without_harm(
-            fields in "[,;=/a-z0-9_]{0,40}(,oom_memcg=|,task_memcg=|,task=|,pid=|,uid=|kubepods|/pod|.){0,12}",
+            fields in "[,;=/a-z]{0,9}(,oom_memcg=|,task_memcg=|,task=|,pid=|kubepods|/pod|.){0,9}",
         ) {
             kills(&format!("6,1,2,-;oom-kill:constraint=CONSTRAINT_MEMCG,{fields}")).count();
         }

@@ -46,6 +46,8 @@ struct Condition {
     attempt: Attempt,
     /// The reason that was sent last.
     sent: Option<&'static str>,
+    /// Whether a `DisruptionTarget` was sent with it.
+    disrupts: bool,
     /// Whether the race is run at all: a pod that restarts its containers is not ended by a kill.
     counts: bool,
     /// Whether it was there before the pod's last phase, once that can be told.
@@ -84,6 +86,7 @@ impl Conditions {
                 since: now,
                 attempt,
                 sent: None,
+                disrupts: false,
                 counts: !restarts(pod),
                 won: None,
                 late: false,
@@ -196,6 +199,7 @@ impl Agent {
             );
             attempt.sent();
             condition.sent = Some(cause.reason);
+            condition.disrupts = disruption.is_some();
             let pod = condition.pod.clone();
             let action = Action::PatchStatus { pod, purpose: Purpose::Cause, body };
             self.outbox.send(Task::Cause(uid.clone()), action);
@@ -219,6 +223,11 @@ impl Agent {
         };
         match verdict(failure) {
             Verdict::Gone => condition.attempt.give_up(),
+            // A pod that has ended meanwhile gets no disruption any more, but may be explained.
+            Verdict::Skip | Verdict::StopVerb if condition.disrupts => {
+                condition.cause.disruption = None;
+                condition.attempt.met_change();
+            }
             // Without a resourceVersion a conflict is another's write at the same moment, or a
             // namesake: the watch will say that the pod is gone.
             Verdict::ReadAgain | Verdict::Retry => {

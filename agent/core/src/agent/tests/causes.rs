@@ -395,6 +395,20 @@ fn each_refusal_is_followed_as_it_should_be() {
 }
 
 #[test]
+fn a_refused_disruption_leaves_the_cause() {
+    // The pod has ended meanwhile: a policy lets no disruption be added.
+    for refusal in [FailureKind::Invalid, FailureKind::Forbidden] {
+        let mut world = world(|settings| settings.features.node_oom_disrupts = true);
+        world.answers.insert("cause a".into(), Answer::Fail(refusal, 1));
+        world.killed(OomConstraint::Node, |_| ());
+        assert_eq!(world.done(&["cause"]), ["0 cause a", "0 cause a"]);
+        assert_eq!(world.why("a"), Some("NodeOutOfMemory"));
+        assert!(world.disrupted().is_empty());
+        assert!(world.told.is_empty(), "{:?}", world.told);
+    }
+}
+
+#[test]
 fn what_is_forbidden_here_leaves_the_marks_of_a_shutdown_alone() {
     let mut world = world(|_| ());
     world.answers.insert("cause a".into(), Answer::Fail(FailureKind::Forbidden, 1));
