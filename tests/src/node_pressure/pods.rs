@@ -21,9 +21,13 @@ const HOG_MEGABYTES: &str = "8000";
 const FILL_MEGABYTES: &str = "1250";
 const FORK_PROCESSES: &str = "290";
 
-/// What behaves: the name, megabytes that it holds, and what it asked for.
+/// Within its request.
+const GUARANTEED_MEGABYTES: &str = "800";
+
+/// What behaves: the name, megabytes that it holds, and what it asked for. The first one holds
+/// more where memory is to run short, so that it does soon.
 pub(super) const BYSTANDERS: [(&str, &str, &str); 4] = [
-    ("guaranteed", "800", "900Mi"),
+    ("guaranteed", "100", "900Mi"),
     ("burstable", "100", "200Mi"),
     ("besteffort", "30", ""),
     ("worker", "60", "100Mi"),
@@ -41,9 +45,11 @@ pub(super) enum Bystander {
 }
 
 /// The bystander of a role under a name of its own.
-pub(super) fn bystander(role: &str, name: &str, node: &str) -> Bystander {
+pub(super) fn bystander(role: &str, name: &str, node: &str, kind: Kind) -> Bystander {
     let known = BYSTANDERS.iter().find(|(known, ..)| *known == role);
     let (_, megabytes, request) = known.expect("a role must be one of the bystanders'");
+    let holds_more = role == "guaranteed" && kind == Kind::Memory;
+    let megabytes = if holds_more { GUARANTEED_MEGABYTES } else { megabytes };
     let mut spec = spec(&["hog", megabytes]);
     spec["nodeName"] = json!(node);
     let resources = match role {
@@ -139,7 +145,7 @@ mod tests {
     #[test]
     fn every_bystander_and_every_culprit_is_an_object_of_the_api() {
         for (role, ..) in BYSTANDERS {
-            let is_job = matches!(bystander(role, "a", "n"), Bystander::Job(_));
+            let is_job = matches!(bystander(role, "a", "n", Kind::Memory), Bystander::Job(_));
             assert_eq!(is_job, role == WORKER);
         }
         for kind in Kind::ALL {

@@ -125,7 +125,7 @@ async fn set(kit: &Kit, setting: &Setting) -> anyhow::Result<Stage> {
 }
 
 async fn once(stage: &mut Stage, setting: &Setting, number: u32) -> anyhow::Result<Run> {
-    stage.calm().await.context("before the run")?;
+    stage.calm(setting.kind).await.context("before the run")?;
     let ahead = stage.clock_ahead().await?;
     stage.begin_record().await?;
     let job = format!("culprit-{number}");

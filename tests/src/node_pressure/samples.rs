@@ -91,7 +91,12 @@ pub(super) fn course(samples: &[Sample], kind: Kind, uid: &str, threshold: i64) 
     Course {
         onset,
         below: at(&|sample| (0..threshold).contains(&sample.left(kind))),
-        stalled: samples.windows(2).find(|pair| stalls(&pair[0], &pair[1])).map(|pair| pair[1].at),
+        stalled: samples
+            .windows(2)
+            // A pod that starts makes others wait, too.
+            .filter(|pair| onset.is_some_and(|onset| onset <= pair[0].at))
+            .find(|pair| stalls(&pair[0], &pair[1]))
+            .map(|pair| pair[1].at),
         stopped: at(&|sample| !runs(&sample)),
         least: samples.iter().map(|sample| sample.left(kind)).filter(|left| *left >= 0).min(),
         kernel_kills: kills(samples.last()) - kills(Some(first)),

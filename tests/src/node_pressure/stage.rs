@@ -12,6 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams};
 
+use super::kind::Kind;
 use super::pods::{self, BYSTANDERS, Bystander, NAMESPACE, WORKER};
 use super::samples::{self, Sample};
 use crate::control_plane::flags::ALL_CONTROLLERS;
@@ -106,7 +107,7 @@ impl Stage {
     }
 
     /// Brings back those that behave, and waits until nothing is short any more.
-    pub(super) async fn calm(&mut self) -> anyhow::Result<()> {
+    pub(super) async fn calm(&mut self, kind: Kind) -> anyhow::Result<()> {
         self.no_shortage().await?;
         let hurt: Vec<&str> = self.hurt().into_iter().map(|(role, _)| role).collect();
         let missing: Vec<&'static str> = BYSTANDERS
@@ -115,7 +116,7 @@ impl Stage {
             .filter(|role| !self.bystanders.contains_key(role) || hurt.contains(role))
             .collect();
         for role in &missing {
-            self.replace(role).await?;
+            self.replace(role, kind).await?;
         }
         for role in missing {
             let name = if role == WORKER {
@@ -130,7 +131,7 @@ impl Stage {
         Ok(())
     }
 
-    async fn replace(&mut self, role: &'static str) -> anyhow::Result<()> {
+    async fn replace(&mut self, role: &'static str, kind: Kind) -> anyhow::Result<()> {
         let (old, count) = self.bystanders.get(role).cloned().unwrap_or_default();
         if role == WORKER && count > 0 {
             self.remove_job(&format!("{role}-{count}")).await?;
@@ -139,7 +140,7 @@ impl Stage {
             let _ = self.pods().delete(&old, &DeleteParams::default().grace_period(0)).await;
         }
         let name = format!("{role}-{}", count + 1);
-        match pods::bystander(role, &name, self.node.name()) {
+        match pods::bystander(role, &name, self.node.name(), kind) {
             Bystander::Bare(pod) => {
                 self.pods().create(&PostParams::default(), &pod).await.map(drop)?;
             }
