@@ -35,6 +35,8 @@ const LOOK_LASTS: Duration = Duration::from_millis(500);
 #[derive(Debug, Default)]
 pub(super) struct Stuck {
     cases: BTreeMap<PodUid, Case>,
+    /// Since when deleted pods have been seen so, on CLOCK_MONOTONIC.
+    seen_since: BTreeMap<PodUid, Duration>,
     /// When all pods are gone through next, on CLOCK_MONOTONIC, and how often they were.
     next_at: Duration,
     round: u64,
@@ -94,6 +96,7 @@ impl Case {
 impl Stuck {
     pub(super) fn pod_gone(&mut self, uid: &PodUid) {
         self.cases.remove(uid);
+        self.seen_since.remove(uid);
     }
 
     pub(super) fn summary(&self) -> StuckStatus {
@@ -164,7 +167,10 @@ impl Agent {
         let over = self.over(pod).filter(|_| self.is_deleted(pod))?;
         let keeper = self.kubelet.keeper(self.clock.monotonic(), times)?;
         let wait = if keeper == Keeper::Lives { times.patience } else { times.margin };
-        (over > wait).then_some(keeper)
+        // Clocks jump, and a machine that was suspended lets no kubelet end anything: so long it
+        // must have been seen as well.
+        let seen = self.stuck.seen_since.get(&pod.uid)?;
+        (over > wait && self.clock.monotonic() >= *seen + wait).then_some(keeper)
     }
 
     fn enforces_stuck(&self) -> bool {
@@ -174,6 +180,11 @@ impl Agent {
     /// Finds out whom to look at in this round.
     fn go_through_the_deleted(&mut self) {
         let now = self.clock.monotonic();
+        let deleted = self.pods.iter().filter(|pod| self.is_deleted(pod));
+        let deleted: Vec<PodUid> = deleted.map(|pod| pod.uid.clone()).collect();
+        for uid in deleted {
+            self.stuck.seen_since.entry(uid).or_insert(now);
+        }
         let told = self.settings.features.stuck_times.told;
         let flag = self.settings.features.fail_hanging_starts;
         let hanging: BTreeMap<PodUid, (PodView, Keeper)> = self

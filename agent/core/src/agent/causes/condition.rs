@@ -149,9 +149,11 @@ fn restarts(pod: &PodView) -> bool {
 
 /// Whether a `DisruptionTarget` would tell the truth: the pod will end, and nobody has said why.
 ///
-/// That a process of it was killed shows that it has run, also before the API does.
+/// That a process of it was killed shows that it has run, also before the API does. Where there
+/// are other containers they run on, for hours maybe, and what ends them may be another cause.
 fn may_disrupt(pod: &PodView) -> bool {
-    !restarts(pod) && !pod.is_terminal() && !pod.is_disrupted()
+    let ends = !restarts(pod) && pod.containers.len() < 2;
+    ends && !pod.is_terminal() && !pod.is_disrupted()
 }
 
 impl Agent {

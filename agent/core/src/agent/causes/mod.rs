@@ -23,7 +23,7 @@ use super::status::CauseStatus;
 use crate::pod::{PodUid, PodView};
 use crate::protocol::action::Action;
 use crate::protocol::event::RuntimeState;
-use crate::protocol::pressure::{OomKill, OomdKill};
+use crate::protocol::pressure::{OomConstraint, OomKill, OomdKill};
 use condition::{Cause, Conditions};
 use kills::{Kill, Look, Place, SAME_KILL};
 use late::Late;
@@ -176,7 +176,9 @@ impl Agent {
             self.causes.kills.get(place).expect("a kill that is decided about must be known");
         let reason = words::reason(kill, pod);
         let text = || words::disruption(kill.container.as_deref(), place.1.as_deref());
-        let disrupts = self.settings.features.node_oom_disrupts && reason == NODE_OUT_OF_MEMORY;
+        // A guess is no ground to call it a disruption, which would be tried again without end.
+        let by_node = kill.what.constraint == OomConstraint::Node;
+        let disrupts = self.settings.features.node_oom_disrupts && by_node;
         Cause {
             reason,
             message: words::message(kill, pod),

@@ -162,7 +162,11 @@ impl Agent {
     fn choose(&mut self, cause: &Cause, figures: &Figures) {
         let now = self.clock.monotonic();
         let layout = self.evictions.layout.unwrap_or(DiskLayout::Single);
-        let active = self.pods.iter().filter(|pod| is_active(pod));
+        // DIVERGES(upstream): a pod that never ran has nothing to give, and is not ended. The
+        // reference takes it for one without figures, which go first, and waits for its end while
+        // the shortage goes on. (EV11)
+        let uses = |pod: &&PodView| pod.has_run || figures.contains_key(&pod.uid);
+        let active = self.pods.iter().filter(|pod| is_active(pod)).filter(uses);
         let usages: Vec<PodUsage> =
             active.map(|pod| PodUsage::of(pod, figures.get(&pod.uid))).collect();
         let ranked = rank(cause.signal, layout, &usages);

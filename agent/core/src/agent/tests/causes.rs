@@ -277,13 +277,17 @@ fn a_kill_may_be_known_before_its_pod() {
 
 #[test]
 fn a_node_without_memory_disrupts_only_where_that_is_wished_and_true() {
-    use OomConstraint::{ContainerLimit, Node};
+    use OomConstraint::{ContainerLimit, Node, Unknown};
     let restarting = |pod: PodView| pod.with(|pod| pod.container_restarts = true);
+    // What runs on may run for hours, and end of something else.
+    let of_two = |pod: PodView| pod.with(|pod| pod.containers.push("other".into()));
     let table = [
         (true, Node, job("a"), true),
         (false, Node, job("a"), false),
         (true, ContainerLimit, job("a"), false),
+        (true, Unknown, job("a").with(|pod| pod.asks.containers.clear()), false),
         (true, Node, restarting(job("a")), false),
+        (true, Node, of_two(job("a")), false),
         (true, Node, pod("a"), false),
         (true, Node, job("a").disrupted("EvictionByEvictionAPI"), false),
         (true, Node, job("a").phase(Phase::Failed), false),

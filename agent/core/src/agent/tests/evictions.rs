@@ -469,3 +469,13 @@ fn a_marked_pod_ends_though_the_shortage_is_over() {
     world.pass(ms(2_000));
     assert_eq!(world.deeds().last(), Some(&"lever a"));
 }
+
+#[test]
+fn a_pod_that_never_ran_is_not_ended_before_the_one_that_uses_the_memory() {
+    // Found by the simulation: without figures it came first (EV11), and its end was waited for.
+    let mut world = short_of_memory(enforcing(HARD), vec![web("a")]);
+    world.pods.insert("b".into(), web("b").not_started());
+    world.list();
+    world.pass(ms(1_000));
+    assert_eq!(world.deeds(), ["mark a", "delete a 1"]);
+}

@@ -473,3 +473,17 @@ fn many_pods_are_failed_a_few_at_a_time() {
     assert_eq!(node.writes().len(), 100);
     assert!(node.world.pods.values().all(PodView::is_terminal));
 }
+
+#[test]
+fn a_grace_that_is_over_by_a_clock_that_jumped_is_not_over() {
+    // Found by the simulation: after a suspend, too, its kubelet had no time to end the pod.
+    let long_ago = deleted("a").with(|pod| {
+        let at = pod.details.deleted_at.expect("must be deleted");
+        pod.details.deleted_at = Some(at - SignedDuration::from_hours(1));
+    });
+    let mut node = Node::of(with_flag(), &plain(), long_ago, sandbox(false));
+    node.pass(40);
+    assert_eq!(node.writes(), [""; 0]);
+    node.pass(60);
+    assert!(node.writes()[0].contains("lever"), "{:?}", node.writes());
+}
