@@ -4,14 +4,14 @@
 use lab::agent_sim::{self, Options, Sabotage};
 
 /// Fixed, so that a failure is a change of the code. `cargo lab sim --agent --count N` runs more.
-const SEEDS: std::ops::RangeInclusive<u64> = 1..=1_500;
+const SEEDS: std::ops::RangeInclusive<u64> = 1..=600;
 
 /// Seeds without faults in which the agent is killed after each of its actions, one after the
 /// other.
 const CRASHED_SEEDS: std::ops::RangeInclusive<u64> = 1..=12;
 
 /// More crash points than this of one seed would only repeat.
-const CRASHES_MAX: u64 = 60;
+const CRASHES_MAX: u64 = 40;
 
 /// Within so many seeds a broken agent must be caught.
 const CATCH_WITHIN: u64 = 150;
@@ -119,4 +119,94 @@ fn an_agent_that_stops_under_a_live_kubelet_is_caught() {
 #[test]
 fn an_agent_without_a_journal_is_caught() {
     caught(Sabotage::NoJournal, "lives and is marked");
+}
+
+#[test]
+fn an_agent_that_evicts_before_it_marks_is_caught() {
+    caught(Sabotage::NeverMarkVictims, "is evicted before it is marked");
+}
+
+#[test]
+fn an_agent_that_says_failed_of_a_running_victim_is_caught() {
+    caught(Sabotage::FailVictimFirst, "of its containers run");
+}
+
+#[test]
+fn an_agent_that_calls_a_pods_own_limit_a_disruption_is_caught() {
+    caught(Sabotage::MarkOwnLimits, "exceeds its own limit and is marked");
+}
+
+#[test]
+fn an_agent_that_evicts_critical_pods_is_caught() {
+    caught(Sabotage::EvictCritical, "is ended outside of a shutdown");
+}
+
+#[test]
+fn an_agent_that_acts_where_it_should_only_say_is_caught() {
+    caught(Sabotage::ActInObservation, "is evicted by an agent that only looks");
+}
+
+#[test]
+fn an_agent_that_evicts_two_at_once_is_caught() {
+    caught(Sabotage::EvictTwo, "are two victims at once");
+}
+
+#[test]
+fn an_agent_that_evicts_beside_the_kubelet_is_caught() {
+    caught(Sabotage::DeafToPressure, "is evicted while the kubelet says");
+}
+
+#[test]
+fn an_agent_that_stops_what_its_kubelet_starts_again_is_caught() {
+    caught(Sabotage::StopVictims, "may run again and is stopped under a live kubelet");
+}
+
+#[test]
+fn an_agent_that_does_not_see_pressure_is_caught() {
+    caught(Sabotage::BlindToPressure, "the pressure has lasted for");
+}
+
+#[test]
+fn an_agent_that_sees_pressure_where_there_is_none_is_caught() {
+    caught(Sabotage::SeePressure, "and nothing is short");
+}
+
+#[test]
+fn an_agent_that_marks_and_does_not_evict_is_caught() {
+    caught(Sabotage::SpareVictims, "lives on and is marked at the end");
+}
+
+#[test]
+fn an_agent_that_leaves_a_stalls_condition_is_caught() {
+    caught(Sabotage::KeepStall, "is left to stand");
+}
+
+#[test]
+fn an_agent_that_takes_a_childs_kill_for_the_containers_is_caught() {
+    caught(Sabotage::MournChildren, "is said to be killed for memory, and was not");
+}
+
+#[test]
+fn an_agent_that_mistakes_limits_for_the_node_is_caught() {
+    caught(Sabotage::BlameWrongly, "is said to be killed for");
+}
+
+#[test]
+fn an_agent_that_says_nothing_of_kills_is_caught() {
+    caught(Sabotage::KeepSilent, "was killed for memory, and nobody says so");
+}
+
+#[test]
+fn an_agent_that_fails_pods_that_run_is_caught() {
+    caught(Sabotage::FailBlindly, "of its containers run");
+}
+
+#[test]
+fn an_agent_that_fails_a_pod_again_and_again_is_caught() {
+    caught(Sabotage::FailOften, "is failed again and again");
+}
+
+#[test]
+fn an_agent_that_leaves_deleted_pods_is_caught() {
+    caught(Sabotage::NeverUnstick, "nothing of it runs: not Failed");
 }

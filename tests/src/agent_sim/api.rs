@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 
 use agent_core::ending::patches::SHUTDOWN_MESSAGE;
-use agent_core::pod::{Disruption, Phase, PodUid, PodView, TERMINATION_BY_KUBELET};
+use agent_core::pod::{Details, Disruption, Phase, PodUid, PodView, TERMINATION_BY_KUBELET};
 use agent_core::protocol::event::NodeView;
-use epilogue_common::names::pod_condition::DISRUPTION_TARGET;
+use epilogue_common::names::pod_condition::{DISRUPTION_TARGET, OOM_KILLED};
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use super::merge::merge;
@@ -23,6 +23,18 @@ pub(super) struct Stored {
     /// Whether a Job's finalizer keeps the object.
     pub(super) finalizer: bool,
     pub(super) active_deadline: Option<i64>,
+    deleted_at: Option<Timestamp>,
+}
+
+/// What a kubelet shows of containers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Shown {
+    pub(super) running_since: Option<Timestamp>,
+    /// By name.
+    pub(super) ids: Vec<(String, String)>,
+    pub(super) restarted: bool,
+    /// Whose status says `OOMKilled`.
+    pub(super) killed: Vec<String>,
 }
 
 /// A change that watches see.
@@ -44,13 +56,16 @@ pub(super) struct Api {
     pub(super) node: NodeView,
     /// All changes there were.
     pub(super) log: Vec<Change>,
+    /// The server's own clock.
+    pub(super) clock: Timestamp,
 }
 
 impl Stored {
     pub(super) fn new(fixed: PodView, finalizer: bool) -> Self {
         let status = json!({"phase": "Pending", "conditions": []});
         let annotations = json!({});
-        Self { fixed, status, annotations, finalizer, active_deadline: None }
+        let (active_deadline, deleted_at) = (None, None);
+        Self { fixed, status, annotations, finalizer, active_deadline, deleted_at }
     }
 
     /// What the agent's shell reads out of the object.
@@ -63,17 +78,38 @@ impl Stored {
             since: condition["lastTransitionTime"].as_str().and_then(|at| at.parse().ok()),
         });
         let deadline_set = self.active_deadline.is_some();
-        PodView { phase: self.phase(), deadline_set, disruption, ..self.fixed.clone() }
+        let cause = self.condition(OOM_KILLED);
+        let details = Details {
+            deleted_at: self.deleted_at,
+            job_finalizer: self.finalizer,
+            finalizers: self.finalizer,
+            oom_killed: cause.map(|cause| (cause["status"] == "True", text(&cause["reason"]))),
+            ..self.fixed.details.clone()
+        };
+        PodView { phase: self.phase(), deadline_set, disruption, details, ..self.fixed.clone() }
     }
 
     /// The kubelet's account of the containers: they have run, and since when they do now.
-    pub(super) fn note_containers(&mut self, running_since: Option<Timestamp>) {
+    pub(super) fn note_containers(&mut self, shown: Shown) {
         self.fixed.has_run = true;
-        self.fixed.running_since = running_since;
+        self.fixed.running_since = shown.running_since;
+        self.fixed.details.container_ids = shown.ids;
+        self.fixed.details.restarted = shown.restarted;
+        self.fixed.details.oom_reported = shown.killed;
     }
 
-    pub(super) fn running_since(&self) -> Option<Timestamp> {
-        self.fixed.running_since
+    pub(super) fn shown(&self) -> Shown {
+        let details = &self.fixed.details;
+        Shown {
+            running_since: self.fixed.running_since,
+            ids: details.container_ids.clone(),
+            restarted: details.restarted,
+            killed: details.oom_reported.clone(),
+        }
+    }
+
+    pub(super) fn deleted_at(&self) -> Option<Timestamp> {
+        self.deleted_at
     }
 
     pub(super) fn uid(&self) -> &PodUid {
@@ -110,6 +146,13 @@ impl Stored {
         self.condition(DISRUPTION_TARGET).is_some_and(|condition| condition["status"] == "True")
     }
 
+    /// Whether it is True by a kubelet, or by an agent in its place.
+    pub(super) fn is_ours(&self) -> bool {
+        self.condition(DISRUPTION_TARGET).is_some_and(|condition| {
+            condition["status"] == "True" && condition["reason"] == TERMINATION_BY_KUBELET
+        })
+    }
+
     /// Whether it is True in the words of a shutdown.
     pub(super) fn is_marked(&self) -> bool {
         self.condition(DISRUPTION_TARGET).is_some_and(|condition| {
@@ -134,7 +177,8 @@ impl Api {
             && next.annotations == stored.annotations
             && next.fixed == stored.fixed
             && next.finalizer == stored.finalizer
-            && next.active_deadline == stored.active_deadline;
+            && next.active_deadline == stored.active_deadline
+            && next.deleted_at == stored.deleted_at;
         if !same {
             self.store(next);
         }
@@ -203,9 +247,11 @@ impl Api {
         }
         let grace = if stored.is_terminal() { 0 } else { grace };
         let first = stored.deletion().is_none();
+        let over = self.clock + SignedDuration::from_secs(grace.into());
         self.update(uid, |stored| {
             let before = stored.fixed.deletion_grace_seconds.unwrap_or(u32::MAX);
             stored.fixed.deletion_grace_seconds = Some(before.min(grace));
+            stored.deleted_at = Some(stored.deleted_at.map_or(over, |at| at.min(over)));
             stored.fixed.generation += i64::from(first);
         });
         Ok(())

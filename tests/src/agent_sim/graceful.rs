@@ -28,6 +28,10 @@ pub(super) struct Graceful {
 }
 
 impl Graceful {
+    pub(super) fn is_killing(&self) -> bool {
+        self.killing
+    }
+
     /// Why a new pod is not admitted. (SD9)
     pub(super) fn refuses(&self) -> Option<(&'static str, &'static str)> {
         let words = ("NodeShutdown", "Pod was rejected as the node is shutting down.");
@@ -179,7 +183,7 @@ impl World {
                 Health::Hung => Healthz::Silent,
             }),
             lease_age: Some(self.now().saturating_sub(self.kubelet.renewed_at)),
-            eviction: None,
+            eviction: (health == Health::Live).then(|| self.kubelet_eviction()),
         }
     }
 }

@@ -8,6 +8,7 @@ use agent_core::pod::{Phase, PodUid, RestartPolicy};
 use serde_json::Value;
 
 use super::graceful::{self, Graceful};
+use super::kubelet_evictions::OwnEvictions;
 use super::world::{Life, World, name_of};
 use crate::sim::agenda::Moment;
 
@@ -36,6 +37,7 @@ pub(super) struct Kubelet {
     pub(super) queue: VecDeque<PodUid>,
     pub(super) reporting: bool,
     pub(super) renewed_at: Moment,
+    pub(super) evictions: OwnEvictions,
 }
 
 /// Where one pod is, for the kubelet.
@@ -43,6 +45,8 @@ pub(super) struct Kubelet {
 pub(super) enum Stage {
     /// Not started.
     Waiting,
+    /// Waits for a call into the runtime, and sees nothing else.
+    Pulling,
     /// Started.
     Up,
     /// Being stopped.
@@ -65,6 +69,8 @@ pub(super) struct Worker {
     pub(super) started: bool,
     /// What goes out next is what was noted when the tear-down began. (SD17)
     pub(super) half_told: bool,
+    /// The grace of a stop that has to wait for the call that goes on.
+    pub(super) asked: Option<u32>,
 }
 
 impl Kubelet {
@@ -93,12 +99,18 @@ impl World {
         self.kubelet.queue.clear();
         self.kubelet.reporting = false;
         self.kubelet.graceful = Graceful::default();
+        self.kubelet.evictions = OwnEvictions::default();
         self.kubelet.renewed_at = self.now();
         self.say(|w| format!("kubelet   starts, run {}", w.kubelet.run));
+        self.kubelet_changed();
         let life = Life::Kubelet(self.kubelet.run);
         let pause = self.random.millis(300, 3_000);
         self.after(pause, life, World::kubelet_lists);
         self.after(Duration::from_secs(10), life, World::full_pass);
+        if self.temper.strain.presses {
+            let pause = self.random.millis(2_000, 12_000);
+            self.after(pause, life, World::kubelet_evicts);
+        }
         self.arm_graceful();
         self.see_kubelet();
     }
@@ -109,6 +121,7 @@ impl World {
             return;
         }
         self.say(|_| format!("kubelet   is {health:?}"));
+        self.kubelet_changed();
         self.kubelet.health = health;
         if health == Health::Dead && self.logind.kubelet_lock {
             self.logind.kubelet_lock = false;
@@ -184,6 +197,7 @@ impl World {
             annotations: stored.annotations.clone(),
             started: self.runtime.sandboxes.contains_key(uid),
             half_told: false,
+            asked: None,
         };
         let terminal = stored.is_terminal();
         self.kubelet.workers.insert(uid.clone(), worker);
@@ -222,10 +236,19 @@ impl World {
     }
 
     fn start_pod(&mut self, uid: &PodUid) {
-        let Some(worker) = self.kubelet.workers.get_mut(uid) else { return };
-        if worker.stage != Stage::Waiting {
+        let stage = self.kubelet.workers.get(uid).map(|worker| worker.stage);
+        if stage != Some(Stage::Waiting) {
             return;
         }
+        match self.scripts.get(uid).and_then(|script| script.pull) {
+            Some(pull) if !self.ledger.settling => self.begin_pull(uid, pull),
+            _ => self.start_now(uid),
+        }
+    }
+
+    /// Its containers start.
+    pub(super) fn start_now(&mut self, uid: &PodUid) {
+        let Some(worker) = self.kubelet.workers.get_mut(uid) else { return };
         worker.stage = Stage::Up;
         worker.started = true;
         worker.phase = Phase::Running;
@@ -235,7 +258,7 @@ impl World {
         self.enqueue(uid);
     }
 
-    fn resync(&mut self, uid: PodUid) {
+    pub(super) fn resync(&mut self, uid: PodUid) {
         if !self.kubelet.workers.contains_key(&uid) {
             return;
         }
@@ -269,6 +292,10 @@ impl World {
         let kill_at = now + Duration::from_secs(grace.into()).max(GRACE_MIN);
         match worker.stage {
             Stage::Stopped => return self.finish_pod(uid),
+            Stage::Pulling => {
+                worker.asked = Some(worker.asked.map_or(grace, |before| before.min(grace)));
+                return;
+            }
             Stage::Terminating { kill_at: before } if before <= kill_at => return,
             _ => {}
         }
@@ -294,7 +321,7 @@ impl World {
         }
     }
 
-    fn send_kill(&mut self, uid: &PodUid, kill_at: Moment) {
+    pub(super) fn send_kill(&mut self, uid: &PodUid, kill_at: Moment) {
         let stage = self.kubelet.workers.get(uid).map(|worker| worker.stage);
         if stage != Some(Stage::Terminating { kill_at }) {
             return;
@@ -351,6 +378,8 @@ impl World {
             .enumerate()
             .filter_map(|(number, container)| Some((number, container.exit?.code)))
             .collect();
+        // One that goes down again and again is started ever later.
+        let back_off = if self.temper.strain.presses { 1 << sandbox.restarts.min(5) } else { 1 };
         let running = sandbox.running();
         let again: Vec<usize> =
             exits.iter().filter(|(_, code)| restarts(*code)).map(|(number, _)| *number).collect();
@@ -358,7 +387,7 @@ impl World {
             return self.stopped(uid);
         }
         for number in again {
-            let pause = self.random.millis(200, 3_000);
+            let pause = self.random.millis(200, 3_000) * back_off;
             let (uid, life) = (uid.clone(), Life::Kubelet(self.kubelet.run));
             self.after(pause, life, move |w| w.restart_container(&uid, number));
         }
@@ -380,6 +409,7 @@ impl World {
     /// Nothing of the pod runs any more: its last phase, by the exit codes. (SD18, rule 6 of §7.2)
     fn stopped(&mut self, uid: &PodUid) {
         self.stop_sandbox(uid);
+        self.clean_up(uid);
         self.sync(uid);
         let api = self.api.pods.get(uid);
         let api = api.filter(|stored| stored.is_terminal()).map(super::api::Stored::phase);

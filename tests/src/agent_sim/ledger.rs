@@ -12,7 +12,9 @@ use agent_core::shutdown::Mode;
 use agent_core::shutdown::budget::{Budget, GRANTED_DEFAULT};
 
 use super::api::{Change, Stored};
+use super::kernel::Kill;
 use super::logind::Stage;
+use super::pressure_ledger::PressureLedger;
 use super::world::World;
 use crate::sim::agenda::Moment;
 
@@ -89,6 +91,13 @@ pub(super) struct Ledger {
     /// The farewells that were said, and when first.
     pub(super) farewells: BTreeMap<String, Moment>,
     lock_taken_at: Option<Moment>,
+    /// All kills for memory.
+    pub(super) kills: Vec<Kill>,
+    pub(super) kubelet_victims: BTreeSet<PodUid>,
+    /// When pods last waited for memory of the node, and when tasks did for disks.
+    pub(super) memory_stalled_at: Option<Moment>,
+    pub(super) io_stalled_at: Option<Moment>,
+    pub(super) pressure: PressureLedger,
 }
 
 impl Ledger {
@@ -103,6 +112,7 @@ impl Ledger {
         self.told_not_ready = false;
         self.told_kubelet = None;
         self.marking.clear();
+        self.pressure.process_ends();
         self.untidy = 0;
         self.granted = None;
         self.owner = None;
@@ -173,6 +183,7 @@ impl World {
                     run.killing |= !ledger.told_not_ready && node.kubelet_says_shutdown;
                 }
                 ledger.told_not_ready = node.kubelet_says_shutdown;
+                ledger.pressure.node_told(node);
             }
             Event::KubeletSeen(facts) => {
                 let same = ledger.told_kubelet.as_ref().filter(|(_, before)| {
@@ -205,6 +216,7 @@ impl World {
 
     /// An action of the agent has ended.
     pub(super) fn ledger_hears_result(&mut self, id: ActionId, result: &ActionResult) {
+        self.ledger_hears_look(result);
         if let Some(uid) = self.ledger.marking.remove(&id)
             && matches!(result, ActionResult::Done(Err(_)))
         {

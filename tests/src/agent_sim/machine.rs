@@ -7,6 +7,7 @@ use agent_core::pod::PodUid;
 use jiff::SignedDuration;
 
 use super::api::Stored;
+use super::kernel::Kernel;
 use super::kubelet::Health;
 use super::logind::{Logind, Stage};
 use super::scenario::{Fault, Outcome};
@@ -38,6 +39,14 @@ impl World {
                 }
             });
         }
+        if self.temper.shutdowns.is_empty() {
+            let pause = self.random.millis(5_000, 60_000);
+            self.after(pause, Life::World, World::schedule_faults);
+        }
+        if self.temper.strain.presses {
+            self.after(Duration::ZERO, Life::World, World::kernel_tick);
+        }
+        self.begin_hangs();
         self.after(Duration::from_secs(1), Life::World, World::inspect);
         self.after(self.temper.calm_from, Life::World, World::settle);
         self.after(self.temper.ends_at, Life::World, |w| w.over = true);
@@ -62,6 +71,7 @@ impl World {
             }
             Fault::Freeze(length) => self.freeze(length),
             Fault::Stop => self.request_stop(),
+            Fault::Kubelet(_) | Fault::KubeletStarts if self.deserted => {}
             Fault::Kubelet(health) => self.end_kubelet(health),
             Fault::KubeletStarts => {
                 self.end_kubelet(Health::Dead);
@@ -70,7 +80,7 @@ impl World {
             Fault::RuntimeSilent(length) => {
                 self.say(|_| format!("runtime   is silent for {length:?}"));
                 self.runtime.answers = false;
-                self.after(length, Life::World, |w| w.runtime.answers = true);
+                self.after(length, Life::World, |w| w.runtime.answers = !w.runtime_is_dead);
             }
             Fault::Clock(seconds) => {
                 self.say(|_| format!("machine   the wall clock jumps by {seconds} s"));
@@ -98,6 +108,10 @@ impl World {
         self.stops.clear();
         self.cut_containers();
         self.runtime.answers = true;
+        self.runtime_is_dead = false;
+        self.deserted = false;
+        self.kernel = Kernel::default();
+        self.last_sample = None;
         let (delay, announcements) = (self.logind.delay, self.logind.announcements);
         self.logind = Logind { delay, announcements, ..Logind::default() };
         if let Some(pause) = self.temper.boots_after {
@@ -123,11 +137,12 @@ impl World {
         self.ledger.settling_since = Some(self.now());
         self.temper.throttle = None;
         self.temper.rtt_ms = (1, 10);
-        self.runtime.answers = true;
+        self.runtime.answers = !self.runtime_is_dead;
+        self.end_pulls();
         if !self.on {
             return;
         }
-        if self.kubelet.health != Health::Live {
+        if self.kubelet.health != Health::Live && !self.deserted {
             self.kubelet.health = Health::Dead;
             self.logind.kubelet_lock = false;
             self.start_kubelet();

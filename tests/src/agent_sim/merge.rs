@@ -2,6 +2,7 @@
 //! policy lets an agent write. (spec/node-agent.md API2, API5, API11)
 
 use epilogue_common::names::node::TERMINATED_AT;
+use epilogue_common::names::pod_condition::OOM_KILLED;
 use serde_json::{Map, Value};
 
 /// Merges `patch` into `target`: objects by field, null removes, `conditions` by their type,
@@ -65,7 +66,7 @@ pub(super) fn forbidden(body: &Value) -> Option<String> {
         return Some(format!("phase {}", body["status"]["phase"]));
     }
     let conditions = body["status"]["conditions"].as_array().cloned().unwrap_or_default();
-    let types = ["DisruptionTarget", "Ready", "ContainersReady"];
+    let types = ["DisruptionTarget", "Ready", "ContainersReady", OOM_KILLED];
     let foreign = conditions
         .iter()
         .find(|condition| !types.contains(&condition["type"].as_str().unwrap_or_default()));
@@ -73,8 +74,10 @@ pub(super) fn forbidden(body: &Value) -> Option<String> {
         return Some(format!("condition {}", condition["type"]));
     }
     let timeless = conditions.iter().any(|condition| {
-        let time = condition["lastTransitionTime"].as_str().unwrap_or_default();
-        time.parse::<jiff::Timestamp>().is_err()
+        // One that says the same anew keeps its time.
+        let kept = condition["type"] == OOM_KILLED;
+        let time = condition["lastTransitionTime"].as_str();
+        time.map_or(!kept, |time| time.parse::<jiff::Timestamp>().is_err())
     });
     timeless.then(|| "a condition without its time".to_owned())
 }

@@ -3,14 +3,22 @@
 //! virtual time. A seed replays exactly.
 
 mod api;
+mod cause_verdicts;
 mod disk;
+mod eviction_verdicts;
 mod graceful;
+mod hangs;
+mod kernel;
 mod kubelet;
+mod kubelet_evictions;
 mod ledger;
 mod logind;
 mod machine;
+mod measuring;
 mod merge;
+mod needs;
 mod population;
+mod pressure_ledger;
 mod print;
 mod process;
 mod reports;
@@ -19,6 +27,9 @@ mod sabotage;
 mod scenario;
 mod settled;
 mod sinks;
+mod strain;
+mod strain_sabotage;
+mod stuck_verdicts;
 mod verdicts;
 mod wire;
 mod world;
@@ -62,6 +73,14 @@ pub struct Stats {
     pub crossed: u64,
     /// Marks that a kubelet had cached and wrote again. (ST8)
     pub sticky: u64,
+    /// Kills for memory by the kernel.
+    pub oom_kills: u64,
+    /// Pods that the agent began to evict.
+    pub evictions: u64,
+    /// Pods that the kubelet evicted.
+    pub kubelet_evictions: u64,
+    /// Deleted pods that the agent failed.
+    pub unstuck: u64,
     /// Virtual seconds.
     pub seconds: u64,
 }

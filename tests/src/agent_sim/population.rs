@@ -5,7 +5,9 @@ use std::time::Duration;
 use agent_core::pod::{Asks, Details, Owner, Phase, PodSource, PodUid, PodView, RestartPolicy};
 
 use super::api::Stored;
+use super::hangs::Pull;
 use super::ledger::Nature;
+use super::needs::Needs;
 use super::runtime::Habit;
 use super::world::World;
 use crate::sim::random::Random;
@@ -16,6 +18,9 @@ pub(super) struct Script {
     pub(super) habits: Vec<Habit>,
     /// After the kubelet has it; none never starts, as with a wrong image.
     pub(super) starts_after: Option<Duration>,
+    /// What its start waits for.
+    pub(super) pull: Option<Pull>,
+    pub(super) needs: Needs,
 }
 
 impl World {
@@ -31,9 +36,10 @@ impl World {
                 grace_seconds: Some(60),
                 ..blank("agent")
             };
-            let habits = vec![Habit { on_term: None, own_end: None }];
+            let habits = vec![Habit { on_term: None, own_end: None, unkillable: false }];
             let starts_after = Some(Duration::ZERO);
-            self.scripts.insert(own, Script { habits, starts_after });
+            let script = Script { habits, starts_after, pull: None, needs: Needs::default() };
+            self.scripts.insert(own, script);
             self.admit(view, false);
         }
     }
@@ -79,6 +85,7 @@ impl World {
         view.grace_seconds = *random.pick(&[Some(30), Some(30), Some(1), Some(5), Some(600), None]);
         let script = script(random, matches!(view.owner, Owner::Job));
         view.containers = (0..script.habits.len()).map(|number| format!("main-{number}")).collect();
+        let script = self.strained(script, &mut view);
         self.scripts.insert(view.uid.clone(), script);
         let deleted = self.random.percent(4);
         let uid = view.uid.clone();
@@ -93,6 +100,28 @@ impl World {
                 }
             });
         }
+    }
+
+    /// What the strain of the seed makes of a pod.
+    fn strained(&mut self, mut script: Script, view: &mut PodView) -> Script {
+        let strain = self.temper.strain.clone();
+        let random = &mut self.strain_random;
+        script.needs = Needs::roll(random, &strain);
+        view.asks = script.needs.asks(&view.containers);
+        if strain.presses && random.percent(8) {
+            for habit in &mut script.habits {
+                *habit = Habit { on_term: None, unkillable: true, ..habit.clone() };
+            }
+        }
+        if strain.hangs && random.percent(35) {
+            let lasts = random.percent(50).then(|| random.millis(2_000, 150_000));
+            script.pull = Some(Pull { lasts, starts: random.percent(60) });
+        }
+        if strain.hangs {
+            view.details.resource_claims = random.percent(6);
+            view.details.persistent_volumes = random.percent(6);
+        }
+        script
     }
 
     fn admit(&mut self, view: PodView, finalizer: bool) {
@@ -152,9 +181,9 @@ fn script(random: &mut Random, works: bool) -> Script {
             5 => Some((random.millis(1_000, 25_000), 143)),
             _ => Some((random.millis(1, 500), 143)),
         };
-        Habit { on_term, own_end: ends.then_some((end, code)) }
+        Habit { on_term, own_end: ends.then_some((end, code)), unkillable: false }
     });
     let habits = habits.collect();
     let starts_after = random.percent(94).then(|| random.millis(100, 5_000));
-    Script { habits, starts_after }
+    Script { habits, starts_after, pull: None, needs: Needs::default() }
 }

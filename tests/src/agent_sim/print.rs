@@ -47,6 +47,14 @@ fn result_line(result: &ActionResult) -> String {
         ActionResult::Done(Err(failure)) => format!("{:?}", failure.kind),
         ActionResult::Pod(Ok(Some(view))) => pod(view),
         ActionResult::Pod(Ok(None)) => "no such pod".into(),
+        ActionResult::Measured(Ok(sample)) => {
+            let left = sample.signals.iter();
+            let left: Vec<_> = left
+                .map(|(signal, found)| format!("{signal}={}", found.observation.available))
+                .collect();
+            format!("measured {}", left.join(" "))
+        }
+        ActionResult::Figures(Ok(figures)) => format!("figures of {}", figures.len()),
         ActionResult::Runtime(Ok(state)) => {
             let exits: Vec<_> = state.containers.iter().map(|c| c.exit_code).collect();
             format!("runtime {exits:?} ready={}", state.sandbox_ready)
@@ -76,7 +84,10 @@ pub(super) fn action(id: ActionId, action: &Action) -> String {
         Action::SetNodeCondition { kind, stands, .. } => {
             format!("SetNodeCondition {kind} {stands}")
         }
-        Action::Tell(notice) => format!("Tell {}", notice.reason),
+        Action::Tell(notice) => {
+            let pod = notice.pod.as_ref().map(|pod| pod.name.as_str()).unwrap_or_default();
+            format!("Tell {} {pod}", notice.reason)
+        }
         Action::Journal(records) => format!("Journal {records:?}"),
         other => format!("{other:?}"),
     };

@@ -137,6 +137,7 @@ impl World {
             return;
         }
         self.ledger_hears_result(id, &result);
+        let result = self.misanswered(result);
         self.tell(Event::Finished { id, result });
     }
 
@@ -150,6 +151,7 @@ impl World {
         while let Some(event) = self.process.as_mut().and_then(|p| p.inbox.pop_front()) {
             self.ledger_hears(&event);
             self.say(|_| format!("  event   {}", super::print::event(&event)));
+            let event = self.misheard(event);
             if let Some(process) = &mut self.process {
                 process.agent.handle(event, now);
             }

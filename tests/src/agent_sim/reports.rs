@@ -56,11 +56,11 @@ impl World {
         let at = self.wall().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let name = name_of(uid);
         self.say(|_| format!("kubelet   reports {name} {:?}", worker.phase));
-        let running_since = self.runtime.running_since(uid);
+        let shown = self.runtime.shown(uid);
         self.api.update(uid, |stored| {
             write(stored, &worker, &at);
             if worker.started && !half {
-                stored.note_containers(running_since);
+                stored.note_containers(shown);
             }
         });
         if worker.is_over() && !half {
@@ -73,9 +73,9 @@ impl World {
     pub(super) fn full_pass(&mut self) {
         self.kubelet.renewed_at = self.now();
         let differs = |stored: &Stored, worker: &Worker| {
-            let since = self.runtime.running_since(stored.uid());
+            let shown = self.runtime.shown(stored.uid());
             stored.phase() != worker.phase
-                || (worker.started && stored.running_since() != since)
+                || (worker.started && stored.shown() != shown)
                 || (worker.is_over() && stored.deletion().is_some())
         };
         if self.kubelet_dark().is_none() {

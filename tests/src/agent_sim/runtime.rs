@@ -7,7 +7,9 @@ use std::time::Duration;
 use agent_core::pod::PodUid;
 use agent_core::protocol::event::{RuntimeContainer, RuntimeState};
 
+use super::api::Shown;
 use super::world::{Life, World, name_of};
+use crate::sim::agenda::Moment;
 
 /// What a container does of its own accord.
 #[derive(Clone, Debug)]
@@ -16,6 +18,8 @@ pub(super) struct Habit {
     pub(super) on_term: Option<(Duration, i32)>,
     /// By itself: how long after its start, and with what.
     pub(super) own_end: Option<(Duration, i32)>,
+    /// Whether it waits for a device and no signal reaches it.
+    pub(super) unkillable: bool,
 }
 
 /// One run of a container.
@@ -23,10 +27,22 @@ pub(super) struct Habit {
 pub(super) struct Container {
     habit: Habit,
     /// Which run this is; what was meant for an earlier one does not concern it.
-    run: u64,
+    pub(super) run: u64,
     pub(super) exit: Option<Exit>,
     started_at: jiff::Timestamp,
-    terminating: bool,
+    pub(super) began: Moment,
+    /// When the kernel killed something of it, and its memory came back.
+    pub(super) relieved: Option<Moment>,
+    pub(super) killed_for_memory: bool,
+    /// How often something of it was killed for memory.
+    pub(super) kills: u32,
+    pub(super) terminating: bool,
+}
+
+impl Container {
+    pub(super) fn is_unkillable(&self) -> bool {
+        self.habit.unkillable
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +56,12 @@ pub(super) struct Exit {
 pub(super) struct Sandbox {
     pub(super) ready: bool,
     pub(super) containers: Vec<Container>,
+    /// Bytes on disk that its containers have left.
+    pub(super) left_behind: u64,
+    /// How often a container was started again.
+    pub(super) restarts: u32,
+    /// Whether the run of the first container before this one was killed for memory.
+    last_killed: bool,
 }
 
 /// The container runtime.
@@ -63,10 +85,20 @@ impl Runtime {
         self.sandboxes.get(uid).map_or(0, Sandbox::running)
     }
 
-    /// When the latest of the pod's containers that run was started, in whole seconds.
-    pub(super) fn running_since(&self, uid: &PodUid) -> Option<jiff::Timestamp> {
-        let running = self.sandboxes.get(uid)?.containers.iter().filter(|c| c.exit.is_none());
-        running.map(|container| container.started_at).max()
+    /// What a kubelet shows of the pod's containers; times are in whole seconds.
+    pub(super) fn shown(&self, uid: &PodUid) -> Shown {
+        let Some(sandbox) = self.sandboxes.get(uid) else { return Shown::default() };
+        let running = sandbox.containers.iter().filter(|c| c.exit.is_none());
+        let first = sandbox.containers.first();
+        let killed = sandbox.last_killed || first.is_some_and(|first| first.killed_for_memory);
+        let containers = sandbox.containers.iter().enumerate();
+        let ids = containers.map(|(n, c)| (format!("main-{n}"), format!("c{}", c.run)));
+        Shown {
+            running_since: running.map(|container| container.started_at).max(),
+            ids: ids.collect(),
+            restarted: sandbox.restarts > 0,
+            killed: if killed { vec!["main-0".into()] } else { Vec::new() },
+        }
     }
 
     /// Whether there were containers, and all of them have ended with 0.
@@ -74,6 +106,20 @@ impl Runtime {
         self.sandboxes.get(uid).is_some_and(|sandbox| {
             let ended_well = |c: &Container| c.exit.is_some_and(|exit| exit.code == 0);
             !sandbox.containers.is_empty() && sandbox.containers.iter().all(ended_well)
+        })
+    }
+
+    /// Whether a signal that ends the pod's containers is on its way.
+    pub(super) fn is_doomed(&self, uid: &PodUid) -> bool {
+        let sandbox = self.sandboxes.get(uid);
+        sandbox.is_some_and(|sandbox| sandbox.containers.iter().any(|c| c.terminating))
+    }
+
+    /// Whether something of the pod runs on, whatever is sent to it.
+    pub(super) fn is_unkillable(&self, uid: &PodUid) -> bool {
+        let sandbox = self.sandboxes.get(uid);
+        sandbox.is_some_and(|sandbox| {
+            sandbox.containers.iter().any(|c| c.exit.is_none() && c.habit.unkillable)
         })
     }
 
@@ -88,6 +134,7 @@ impl Runtime {
         let containers = sandbox.containers.iter().enumerate().map(|(number, container)| {
             let reason = match container.exit {
                 None => "",
+                Some(_) if container.killed_for_memory => "OOMKilled",
                 Some(exit) if exit.code == 0 => "Completed",
                 Some(_) => "Error",
             };
@@ -108,6 +155,7 @@ impl Runtime {
 impl World {
     /// Starts all containers of a pod anew.
     pub(super) fn start_containers(&mut self, uid: &PodUid, habits: &[Habit]) {
+        self.kernel.pods.entry(uid.clone()).or_default();
         let sandbox = self.runtime.sandboxes.entry(uid.clone()).or_default();
         sandbox.ready = true;
         sandbox.containers = Vec::new();
@@ -126,11 +174,26 @@ impl World {
             let uid = uid.clone();
             self.after(after, Life::Boot(self.boot), move |w| w.exit(&uid, number, run, code));
         }
+        let began = self.now();
         let Some(sandbox) = self.runtime.sandboxes.get_mut(uid) else { return };
         sandbox.ready = true;
-        let container = Container { habit, run, exit: None, started_at, terminating: false };
+        let container = Container {
+            habit,
+            run,
+            exit: None,
+            started_at,
+            began,
+            relieved: None,
+            killed_for_memory: false,
+            kills: 0,
+            terminating: false,
+        };
         if number < sandbox.containers.len() {
+            if number == 0 {
+                sandbox.last_killed = sandbox.containers[0].killed_for_memory;
+            }
             sandbox.containers[number] = container;
+            sandbox.restarts += 1;
         } else {
             sandbox.containers.push(container);
         }
@@ -160,12 +223,9 @@ impl World {
     /// SIGKILL to all containers of the pod.
     pub(super) fn kill(&mut self, uid: &PodUid) {
         let Some(sandbox) = self.runtime.sandboxes.get(uid) else { return };
-        let runs: Vec<_> = sandbox
-            .containers
-            .iter()
-            .enumerate()
-            .map(|(n, container)| (n, container.run))
-            .collect();
+        let containers = sandbox.containers.iter().enumerate();
+        let killable = containers.filter(|(_, container)| !container.is_unkillable());
+        let runs: Vec<_> = killable.map(|(n, container)| (n, container.run)).collect();
         for (number, run) in runs {
             self.exit(uid, number, run, 137);
         }
@@ -180,18 +240,34 @@ impl World {
         }
     }
 
-    fn exit(&mut self, uid: &PodUid, number: usize, run: u64, code: i32) {
+    pub(super) fn exit(&mut self, uid: &PodUid, number: usize, run: u64, code: i32) {
         let at = self.wall();
+        let disk = self.use_of(uid).disk;
         let Some(sandbox) = self.runtime.sandboxes.get_mut(uid) else { return };
         let Some(container) = sandbox.containers.get_mut(number) else { return };
         if container.run != run || container.exit.is_some() {
             return;
         }
         container.exit = Some(Exit { code, at });
+        if number == 0 {
+            sandbox.left_behind = disk;
+        }
         let name = name_of(uid);
         self.say(|_| format!("runtime   {name} container {number} exits with {code}"));
         self.container_exited(uid);
         self.stops_progress(uid);
+    }
+
+    /// What the pod has left on the disk goes. A terminal pod that was evicted is rid of its dead
+    /// containers at once, others within moments.
+    pub(super) fn clean_up(&mut self, uid: &PodUid) {
+        let pause = self.strain_random.millis(100, 1_500);
+        let uid = uid.clone();
+        self.after(pause, Life::Kubelet(self.kubelet.run), move |w| {
+            if let Some(sandbox) = w.runtime.sandboxes.get_mut(&uid) {
+                sandbox.left_behind = 0;
+            }
+        });
     }
 
     /// The machine goes off: nothing runs any more, and nobody is told.

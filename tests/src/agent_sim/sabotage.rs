@@ -27,12 +27,83 @@ pub enum Sabotage {
     StopForDelete,
     /// Does not keep a journal.
     NoJournal,
+    /// Believes that it marked a victim of pressure, and does not.
+    NeverMarkVictims,
+    /// Says `Failed` of a victim where it should only mark.
+    FailVictimFirst,
+    /// Marks victims of their own limits.
+    MarkOwnLimits,
+    /// Ends a critical pod in place of its victim.
+    EvictCritical,
+    /// Does what it should only say.
+    ActInObservation,
+    /// Ends another pod beside each victim.
+    EvictTwo,
+    /// Does not hear what the kubelet says of pressure.
+    DeafToPressure,
+    /// Stops a victim that may run again.
+    StopVictims,
+    /// Never sees that something is short.
+    BlindToPressure,
+    /// Sees shortages where there are none.
+    SeePressure,
+    /// Believes that it ended its victims, and does not.
+    SpareVictims,
+    /// Leaves a stall's condition on the node.
+    KeepStall,
+    /// Takes the kill of a child for the container's.
+    MournChildren,
+    /// Mistakes limits for the node, and the node for limits.
+    BlameWrongly,
+    /// Says nothing of kills.
+    KeepSilent,
+    /// Believes of pods that hang that nothing of them runs.
+    FailBlindly,
+    /// Says `Failed` of a pod that hung again and again.
+    FailOften,
+    /// Believes that it failed pods that hang, and does not.
+    NeverUnstick,
+}
+
+impl Sabotage {
+    /// All of them.
+    pub const ALL: [Self; 28] = [
+        Self::DropAcks,
+        Self::ReleaseAtOnce,
+        Self::NeverRelease,
+        Self::FailFirst,
+        Self::NeverClear,
+        Self::NeverMark,
+        Self::FarewellFirst,
+        Self::KeepTaint,
+        Self::StopForDelete,
+        Self::NoJournal,
+        Self::NeverMarkVictims,
+        Self::FailVictimFirst,
+        Self::MarkOwnLimits,
+        Self::EvictCritical,
+        Self::ActInObservation,
+        Self::EvictTwo,
+        Self::DeafToPressure,
+        Self::StopVictims,
+        Self::BlindToPressure,
+        Self::SeePressure,
+        Self::SpareVictims,
+        Self::KeepStall,
+        Self::MournChildren,
+        Self::BlameWrongly,
+        Self::KeepSilent,
+        Self::FailBlindly,
+        Self::FailOften,
+        Self::NeverUnstick,
+    ];
 }
 
 impl World {
     /// What the agent does in place of this; none where it only believes to do it.
     pub(super) fn sabotaged(&mut self, action: Action) -> Option<Action> {
         let Some(sabotage) = self.options.sabotage else { return Some(action) };
+        let action = self.sabotaged_under_strain(sabotage, action)?;
         match (sabotage, action) {
             (Sabotage::NeverRelease, Action::ReleaseLock)
             | (Sabotage::NoJournal, Action::Journal(_))

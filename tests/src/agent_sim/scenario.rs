@@ -10,6 +10,7 @@ use agent_core::shutdown::candidates::BarePods;
 
 use super::Options;
 use super::kubelet::Health;
+use super::strain::{Strain, features};
 use super::wire::Verb;
 use crate::sim::random::Random;
 
@@ -89,15 +90,21 @@ pub(super) struct Temper {
     pub(super) calm_from: Duration,
     pub(super) ends_at: Duration,
     pub(super) settings: Settings,
+    pub(super) strain: Strain,
 }
 
+/// How long a strained node is looked at where it has no shutdown.
+const STRAIN_LASTS: Duration = Duration::from_secs(120);
+
 impl Temper {
-    pub(super) fn roll(random: &mut Random, options: Options) -> Self {
+    pub(super) fn roll(random: &mut Random, apart: &mut Random, options: Options) -> Self {
         let strict = options.strict || random.percent(35);
         let rough = !strict;
-        let shutdowns = shutdowns(random);
-        let last = shutdowns.last().map_or(Duration::ZERO, |shutdown| shutdown.at);
-        let calm_from = last + Duration::from_secs(150);
+        let strain = Strain::roll(apart, rough);
+        let shutdowns = strained(apart, &strain, shutdowns(random));
+        let last = shutdowns.last().map_or(STRAIN_LASTS, |shutdown| shutdown.at);
+        let alone = strain.is_there() && shutdowns.is_empty();
+        let calm_from = last + Duration::from_secs(if alone { 60 } else { 150 });
         let delay = Duration::from_secs(*random.pick(&[1, 5, 5, 10, 30, 30, 45, 60, 120]));
         let slow = rough && random.percent(15);
         Self {
@@ -124,8 +131,9 @@ impl Temper {
             pods: *random.pick(&[1, 2, 3, 4, 5, 6, 8, 10, 14, 40]),
             shutdowns,
             calm_from,
-            ends_at: calm_from + Duration::from_secs(200),
-            settings: settings(random),
+            ends_at: calm_from + strain.lasts(),
+            settings: Settings { features: features(apart, &strain), ..settings(random) },
+            strain,
         }
     }
 }
@@ -154,6 +162,21 @@ fn shutdowns(random: &mut Random) -> Vec<Shutdown> {
         let cut = random.percent(10);
         let outcome = if cut { Outcome::Cut(random.millis(0, 30_000)) } else { Outcome::Goes };
         shutdowns.push(Shutdown { at, outcome });
+    }
+    shutdowns
+}
+
+/// A strained node is mostly left alone; or its shutdown comes into the strain.
+fn strained(random: &mut Random, strain: &Strain, mut shutdowns: Vec<Shutdown>) -> Vec<Shutdown> {
+    if !strain.is_there() {
+        return shutdowns;
+    }
+    if strain.deserted.is_some() || random.percent(60) {
+        return Vec::new();
+    }
+    let later = random.millis(0, 60_000);
+    for shutdown in &mut shutdowns {
+        shutdown.at += later;
     }
     shutdowns
 }

@@ -22,6 +22,8 @@ const LATE: Duration = Duration::from_millis(60);
 const NEEDLESS: Duration = Duration::from_millis(2_500);
 /// Actions in the last stretch of a settled world.
 const REST_ACTIONS_MAX: u32 = 20;
+/// Looks at the node in it: a settled one may still be short of something.
+const REST_LOOKS_MAX: u32 = 800;
 const REST: Duration = Duration::from_mins(1);
 
 impl World {
@@ -31,6 +33,7 @@ impl World {
         self.inspect_tidiness();
         if self.now() + REST <= self.temper.ends_at {
             self.ledger.recent_actions = 0;
+            self.ledger.pressure.recent_looks = 0;
         }
         self.after(LOOK, Life::World, World::inspect);
     }
@@ -115,10 +118,19 @@ impl World {
         if !self.over {
             return;
         }
-        if self.ledger.recent_actions > REST_ACTIONS_MAX {
+        let since = self.now().saturating_sub(REST * 2);
+        let kills = self.ledger.kills.iter().any(|kill| kill.at > since);
+        let victims = self.ledger.pressure.victims.values().any(|v| v.chosen_at > since);
+        let rests = !kills && !victims;
+        if self.ledger.recent_actions > REST_ACTIONS_MAX && rests {
             let count = self.ledger.recent_actions;
             self.violate(&format!("no rest: {count} actions in the last {REST:?}"));
         }
+        if self.ledger.pressure.recent_looks > REST_LOOKS_MAX {
+            let count = self.ledger.pressure.recent_looks;
+            self.violate(&format!("no rest: {count} looks in the last {REST:?}"));
+        }
+        self.check_pressure_end();
         let uids: Vec<PodUid> = self.ledger.last.keys().cloned().collect();
         for uid in uids {
             self.check_pod(&uid);
@@ -158,12 +170,18 @@ impl World {
                 }
             }
         }
+        if !gone {
+            self.check_stuck_end(uid, &stored);
+        }
+        self.check_cause_end(uid, &stored, gone);
         let works = self.on && self.kubelet.health == Health::Live;
-        if works && stored.deletion().is_some() && !gone {
+        let has_time = stored.deleted_at().is_some_and(|at| at > self.api.clock);
+        let stays = self.runtime.is_unkillable(uid) || !self.runtime.answers || has_time;
+        if works && stored.deletion().is_some() && !gone && !stays {
             self.violate(&format!("{name} was deleted and is still there"));
         }
         let running = self.runtime.running(uid) > 0;
-        if works && stored.is_terminal() && running && !nature.is_static {
+        if works && stored.is_terminal() && running && !nature.is_static && !stays {
             self.violate(&format!("{name} is {:?} and runs at the end", stored.phase()));
         }
     }

@@ -48,6 +48,8 @@ impl World {
                 self.stop_pod(id, &pod.uid, grace_seconds);
             }
             Action::InspectPod(pod) => self.inspect_pod(id, &pod.uid),
+            Action::Measure => self.measure(id),
+            Action::MeasurePods { of, pods } => self.measure_pods(id, of, &pods),
             Action::Say(_) => {}
             call => self.dispatch_call(id, call),
         }
@@ -90,6 +92,15 @@ impl World {
                         ActionResult::Pod(Ok(stored.map(|stored| Box::new(stored.view()))))
                     },
                 );
+            }
+            Action::SetNodeCondition { kind, stands, .. } => {
+                self.call(id, Verb::PatchNode, done, move |w| {
+                    w.api.update_node(|node| {
+                        node.conditions.retain(|(known, _)| known != kind);
+                        node.conditions.push((kind.to_owned(), stands));
+                    });
+                    ActionResult::Done(Ok(()))
+                });
             }
             Action::Tell(_) => {
                 self.call(id, Verb::CreateEvent, done, |_| ActionResult::Done(Ok(())));

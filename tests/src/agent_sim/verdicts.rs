@@ -37,12 +37,17 @@ impl World {
 
     /// On an action when it is issued.
     pub(super) fn judge_action(&mut self, id: ActionId, action: &Action) {
-        if !matches!(action, Action::Say(_)) {
+        let looks = matches!(
+            action,
+            Action::Say(_) | Action::Measure | Action::MeasurePods { .. } | Action::InspectPod(_)
+        );
+        if !looks {
             self.ledger.recent_actions += 1;
         }
         if let Action::PatchStatus { pod, purpose: Purpose::Mark, .. } = action {
             self.ledger.marking.insert(id, pod.uid.clone());
         }
+        self.judge_pressure_action(action);
         if let Action::PatchStatus { body, .. } = action
             && let Some(what) = forbidden(body)
         {
@@ -50,7 +55,8 @@ impl World {
         }
         match action {
             Action::PatchStatus { pod, purpose, .. } => {
-                self.judge_target(pod, *purpose != Purpose::Clear);
+                let ends = !matches!(purpose, Purpose::Clear | Purpose::Cause);
+                self.judge_target(pod, ends);
             }
             Action::PatchPod { pod, .. } => self.judge_kill(pod, true),
             Action::DeletePod { pod, grace_seconds } => {
@@ -94,7 +100,8 @@ impl World {
         let mode = self.mode();
         // One that somebody has deleted may be marked like any other.
         let deleted = self.ledger.told.get(&pod.uid).is_some_and(PodView::is_terminating);
-        let spared = nature.view.owner == Owner::DaemonSet && !deleted;
+        let evicted = self.victim(&pod.uid).is_some();
+        let spared = nature.view.owner == Owner::DaemonSet && !deleted && !evicted;
         if ends && spared && mode == Some(Mode::Replace) {
             self.violate(&format!("DaemonSet pod {} is touched in Replace", pod.name));
         }
@@ -106,7 +113,15 @@ impl World {
     /// On an attempt to end a pod: by a kubelet that deletion or deadline tells, or without one.
     fn judge_kill(&mut self, pod: &PodRef, by_kubelet: bool) {
         self.judge_target(pod, true);
-        if self.ledger.run.is_none() {
+        let evicted = self.judge_eviction(pod, !by_kubelet);
+        if evicted && self.ledger.run.is_none() {
+            return;
+        }
+        // An empty sandbox of a deleted pod may be stopped where no kubelet does it.
+        let empty = self.runtime.running(&pod.uid) == 0;
+        let deleted = self.ledger.told.get(&pod.uid).is_some_and(PodView::is_terminating);
+        let swept = !by_kubelet && empty && deleted && !self.kubelet.is_live();
+        if self.ledger.run.is_none() && !swept {
             self.violate(&format!("{} is ended outside of a shutdown", pod.name));
         }
         // A lock that is gone, and no sign that the kubelet is at work, may be taken for a
@@ -115,7 +130,7 @@ impl World {
         let armed = seen.is_some_and(|(_, facts)| {
             facts.lock_armed == Some(true) && facts.healthy == Some(Healthz::Ok)
         });
-        let at_work = self.ledger.told_not_ready && self.kubelet.graceful.refuses().is_some();
+        let at_work = self.ledger.told_not_ready && self.kubelet.graceful.is_killing();
         let armed =
             armed && seen.is_some_and(|(since, _)| self.now().saturating_sub(*since) > NEWS);
         // From there is no way back, whatever the kubelet shows later.
@@ -129,7 +144,7 @@ impl World {
 
     /// A stop through the runtime is for a kubelet that is dead.
     fn judge_stop(&mut self, pod: &PodRef) {
-        if self.is_known_live() {
+        if self.is_known_live() && self.victim(&pod.uid).is_none() {
             self.violate(&format!("{} is stopped under a live kubelet", pod.name));
         }
     }
@@ -190,11 +205,14 @@ impl World {
             }
             self.stats.crossed += 1;
         }
-        if after.is_disrupted() && self.logind.announcements == 0 {
+        if purpose == Purpose::Cause {
+            self.judge_cause(before, after);
+        }
+        if after.is_marked() && self.logind.announcements == 0 {
             self.violate(&format!("{name} is marked without any shutdown"));
         }
         if purpose == Purpose::Clear {
-            if before.is_disrupted() && !before.is_marked() {
+            if before.is_disrupted() && !before.is_ours() {
                 self.violate(&format!("{name}: a foreign DisruptionTarget is cleared"));
             }
             if before.is_terminal() && known {
@@ -209,7 +227,12 @@ impl World {
         if running > 0 {
             self.violate(&format!("{name} is Failed while {running} of its containers run"));
         }
-        if !after.is_disrupted() {
+        let stuck = self.is_of_stuck(before, body);
+        if stuck {
+            self.judge_stuck(before, after);
+        }
+        let own_limit = self.is_own_limit_victim(before.uid());
+        if !after.is_disrupted() && !stuck && !own_limit {
             self.violate(&format!("{name} is Failed without DisruptionTarget"));
         }
         let ready = after.condition("Ready").is_some_and(|ready| ready["status"] == "False");
@@ -217,7 +240,7 @@ impl World {
             self.violate(&format!("{name} is Failed and Ready"));
         }
         let lever = body["metadata"]["annotations"].get(TERMINATED_AT).is_some();
-        if !lever && self.is_known_live() {
+        if !lever && self.is_known_live() && !stuck {
             self.violate(&format!("{name} is Failed beside a live kubelet, without the lever"));
         }
         let view = before.view();
@@ -239,6 +262,7 @@ impl World {
             !stored.is_terminal() && !stored.is_disrupted() && stored.deletion().is_none();
         let excused = self.temper.forbidden == Some(Verb::PatchStatus)
             || self.ledger.mark_failed.contains(uid)
+            || self.is_own_limit_victim(uid)
             || self.ledger.marking.values().any(|marking| marking == uid);
         if unmarked && !excused {
             self.violate(&format!("{name} is deleted before it is marked"));
@@ -255,7 +279,9 @@ impl World {
         let name = before.name().to_owned();
         let excused = self.temper.forbidden == Some(Verb::PatchStatus)
             || self.ledger.mark_failed.contains(uid)
-            || before.deletion().is_none();
+            || self.is_own_limit_victim(uid)
+            || before.deletion().is_none()
+            || self.scripts.get(uid).is_some_and(|script| script.pull.is_some());
         if self.ledger.deleted.contains(uid) && !after.is_disrupted() && !excused {
             let was_sticky = before.is_disrupted();
             if was_sticky {
@@ -325,8 +351,9 @@ impl World {
         let reported = |view: &PodView| {
             // Nor does it say more of one that the agent failed by proof, with the lever.
             let ours = |stored: &Stored| stored.annotations.get(TERMINATED_AT).is_some();
-            let last =
-                |stored: &Stored| !awaits_more || stored.running_since().is_none() || ours(stored);
+            let last = |stored: &Stored| {
+                !awaits_more || stored.shown().running_since.is_none() || ours(stored)
+            };
             let ended = |stored: &Stored| stored.is_terminal() && last(stored);
             let ended = self.api.pods.get(&view.uid).is_none_or(ended);
             let left = mode == Mode::Substitute && self.runtime.ended_well(&view.uid);

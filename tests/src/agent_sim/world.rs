@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use agent_core::pod::PodUid;
 use agent_core::protocol::event::Now;
+use agent_core::protocol::pressure::Sample;
 use jiff::{SignedDuration, Timestamp};
 
 use super::api::{Api, Change};
 use super::disk::Disk;
+use super::kernel::Kernel;
 use super::kubelet::Kubelet;
 use super::ledger::Ledger;
 use super::logind::Logind;
@@ -78,6 +80,13 @@ pub(super) struct World {
     pub(super) over: bool,
     /// How many runs of agents there were.
     pub(super) runs: u64,
+    pub(super) kernel: Kernel,
+    pub(super) last_sample: Option<Sample>,
+    /// What strains the node is rolled apart, so that other seeds stay as they were.
+    pub(super) strain_random: Random,
+    /// The kubelet is gone, and nobody starts it again.
+    pub(super) deserted: bool,
+    pub(super) runtime_is_dead: bool,
     trace: Option<Vec<String>>,
     observed: usize,
 }
@@ -85,7 +94,8 @@ pub(super) struct World {
 impl World {
     pub(super) fn new(seed: u64, options: Options) -> Self {
         let mut random = Random::new(seed ^ 0xA6E7);
-        let temper = Temper::roll(&mut random, options);
+        let mut strain_random = Random::new(seed ^ 0x57A1);
+        let temper = Temper::roll(&mut random, &mut strain_random, options);
         Self {
             random,
             agenda: Agenda::new(),
@@ -109,6 +119,11 @@ impl World {
             stats: Stats::default(),
             over: false,
             runs: 0,
+            kernel: Kernel::default(),
+            last_sample: None,
+            strain_random,
+            deserted: false,
+            runtime_is_dead: false,
             trace: options.trace.then(Vec::new),
             observed: 0,
             temper,
@@ -121,6 +136,7 @@ impl World {
         self.begin();
         while let Some((life, deed)) = self.agenda.next() {
             if self.lives(life) {
+                self.api.clock = self.server_time();
                 deed(self);
                 self.observe();
                 self.stats.events += 1;
@@ -170,6 +186,13 @@ impl World {
         let since = SignedDuration::try_from(self.now()).expect("a simulation must be short");
         let epoch = Timestamp::from_second(EPOCH_SECONDS).expect("the epoch must be a time");
         epoch.checked_add(since + self.wall_offset).expect("clocks must stay in range")
+    }
+
+    /// The API server's time.
+    fn server_time(&self) -> Timestamp {
+        let since = SignedDuration::try_from(self.now()).expect("a simulation must be short");
+        let epoch = Timestamp::from_second(EPOCH_SECONDS).expect("the epoch must be a time");
+        epoch.checked_add(since).expect("clocks must stay in range")
     }
 
     /// The machine's clocks.
