@@ -169,9 +169,9 @@ fn in_turns(namespaces: Namespaces<'_>) -> Vec<Mark> {
 
 /// How much a pod's mark is worth, best first.
 ///
-/// Whether a Job has a `podFailurePolicy` stands in the Job, which the agent does not read: it would
-/// take the right to read all Jobs of the cluster. But the API lets only those have one whose pods
-/// are never restarted, so the others come after them. (§9.3)
+/// Whether a Job has a `podFailurePolicy` stands in the Job, which the agent does not read: that
+/// would take the right to read all Jobs of the cluster. But the API lets only those have one whose
+/// pods are never restarted, so the others come after them. (§9.3)
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
     JobThatMayHaveFailurePolicy,
