@@ -33,10 +33,16 @@ pub struct PressureCollector {
     evictions: IntCounterVec,
     took: GaugeVec,
     victims: IntGauge,
-    oom_kills: IntCounterVec,
-    oom_conditions: IntCounterVec,
-    oom_pending: IntGauge,
-    oomd_kills: IntCounter,
+    kills: Kills,
+}
+
+/// Of kills for memory.
+#[derive(Debug)]
+struct Kills {
+    oom: IntCounterVec,
+    conditions: IntCounterVec,
+    pending: IntGauge,
+    oomd: IntCounter,
 }
 
 fn options(name: &str, help: &str) -> Opts {
@@ -53,6 +59,33 @@ fn flags(name: &str, help: &str, labels: &[&str]) -> prometheus::Result<IntGauge
 
 fn counters(name: &str, help: &str, labels: &[&str]) -> prometheus::Result<IntCounterVec> {
     IntCounterVec::new(options(name, help), labels)
+}
+
+impl Kills {
+    fn new() -> prometheus::Result<Self> {
+        Ok(Self {
+            oom: counters(
+                "oom_kills_total",
+                "Processes of pods that the kernel killed for memory, by what was short and what \
+                 became of the container (ended, lived-on, unknown).",
+                &["constraint", "outcome"],
+            )?,
+            conditions: counters(
+                "oom_conditions_total",
+                "epilogue.dev/OOMKilled on pods that never restart, by whether the API had it \
+                 before the pod's last phase (won) or after it (lost).",
+                &["race"],
+            )?,
+            pending: IntGauge::with_opts(options(
+                "oom_conditions_pending",
+                "Conditions epilogue.dev/OOMKilled that the API has not acknowledged yet.",
+            ))?,
+            oomd: IntCounter::with_opts(options(
+                "oomd_kills_total",
+                "Cgroups of pods that systemd-oomd killed.",
+            ))?,
+        })
+    }
 }
 
 impl PressureCollector {
@@ -116,26 +149,7 @@ impl PressureCollector {
                 signal,
             )?,
             victims: IntGauge::with_opts(options("eviction_victims", "Pods that are ending now."))?,
-            oom_kills: counters(
-                "oom_kills_total",
-                "Processes of pods that the kernel killed for memory, by what was short and what \
-                 became of the container (ended, lived-on, unknown).",
-                &["constraint", "outcome"],
-            )?,
-            oom_conditions: counters(
-                "oom_conditions_total",
-                "epilogue.dev/OOMKilled on pods that never restart, by whether the API had it \
-                 before the pod's last phase (won) or after it (lost).",
-                &["race"],
-            )?,
-            oom_pending: IntGauge::with_opts(options(
-                "oom_conditions_pending",
-                "Conditions epilogue.dev/OOMKilled that the API has not acknowledged yet.",
-            ))?,
-            oomd_kills: IntCounter::with_opts(options(
-                "oomd_kills_total",
-                "Cgroups of pods that systemd-oomd killed.",
-            ))?,
+            kills: Kills::new()?,
         })
     }
 
@@ -155,10 +169,10 @@ impl PressureCollector {
             &self.evictions,
             &self.took,
             &self.victims,
-            &self.oom_kills,
-            &self.oom_conditions,
-            &self.oom_pending,
-            &self.oomd_kills,
+            &self.kills.oom,
+            &self.kills.conditions,
+            &self.kills.pending,
+            &self.kills.oomd,
         ]
     }
 
@@ -241,16 +255,16 @@ impl PressureCollector {
             for (outcome, total) in [("ended", ended), ("lived-on", lived_on), ("unknown", unknown)]
             {
                 let labels = [constraint_name(*constraint), outcome];
-                raise(&self.oom_kills.with_label_values(&labels), total);
+                raise(&self.kills.oom.with_label_values(&labels), total);
             }
         }
         for (race, total) in
             [("won", causes.oom_conditions_won), ("lost", causes.oom_conditions_lost)]
         {
-            raise(&self.oom_conditions.with_label_values(&[race]), total);
+            raise(&self.kills.conditions.with_label_values(&[race]), total);
         }
-        self.oom_pending.set(count(causes.oom_conditions_pending));
-        raise(&self.oomd_kills, causes.oomd_kills);
+        self.kills.pending.set(count(causes.oom_conditions_pending));
+        raise(&self.kills.oomd, causes.oomd_kills);
     }
 }
 

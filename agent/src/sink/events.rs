@@ -126,7 +126,8 @@ fn is_quiet(status: &Status) -> bool {
     })
 }
 
-/// The event's body; the number tells it from others of the same moment. About a node, kubelets give its name for its UID, and kubectl looks for that.
+/// The event's body; the number tells it from others of the same moment. About a node, kubelets
+/// give its name for its UID, and kubectl looks for that.
 fn event(notice: &Notice, node: &str, at: Timestamp, number: u64) -> Value {
     let (regarding, namespace, name) = if let Some(pod) = &notice.pod {
         let pod_ref = json!({"apiVersion": "v1", "kind": "Pod", "namespace": pod.namespace,
