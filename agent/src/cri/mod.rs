@@ -15,7 +15,7 @@ pub mod wire;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use agent_core::protocol::action::PodRef;
+use agent_core::protocol::action::{PodRef, Reach};
 use agent_core::protocol::event::ActionResult;
 use futures::future::join_all;
 
@@ -50,10 +50,11 @@ impl Runtime {
         pod: &PodRef,
         grace_seconds: u32,
         sidecars: &[String],
+        reach: Reach,
     ) -> ActionResult {
         let state = async {
             let client = self.client().await?;
-            stop::stop(&client, &pod.uid, grace_seconds, sidecars).await
+            stop::stop(&client, &pod.uid, grace_seconds, sidecars, reach).await
         };
         ActionResult::Runtime(state.await.map_err(|error: CriError| error.failure()))
     }

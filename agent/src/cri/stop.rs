@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use agent_core::pod::PodUid;
+use agent_core::protocol::action::Reach;
 use agent_core::protocol::event::RuntimeState;
 use futures::future::join_all;
 use tokio::time::Instant;
@@ -54,10 +55,14 @@ pub(super) async fn stop(
     uid: &PodUid,
     grace_seconds: u32,
     sidecars: &[String],
+    reach: Reach,
 ) -> Result<RuntimeState, CriError> {
     let time = Time::from_now(grace_seconds);
     let listed = Listed::read(client, uid).await?;
-    let stopped = stop_listed(client, uid, &listed, grace_seconds, sidecars, time).await;
+    let stopped = match stop_alive(client, &listed, grace_seconds, sidecars, time).await {
+        Ok(()) if reach == Reach::Pod => stop_rest(client, uid, &listed, time).await,
+        stopped => stopped,
+    };
     let state = state::read(client, uid).await;
     match (state, stopped) {
         (Ok(state), _) => Ok(state),
@@ -66,9 +71,8 @@ pub(super) async fn stop(
     }
 }
 
-async fn stop_listed(
+async fn stop_alive(
     client: &Client,
-    uid: &PodUid,
     listed: &Listed,
     grace_seconds: u32,
     sidecars: &[String],
@@ -80,7 +84,15 @@ async fn stop_listed(
     let (last, first): (Vec<_>, Vec<_>) = listed.alive().partition(is_sidecar);
     stop_containers(client, &first, grace_seconds, time).await?;
     let grace_left = time.grace_left().max(SIDECAR_GRACE_MIN).min(grace_seconds);
-    stop_containers(client, &last, grace_left, time).await?;
+    stop_containers(client, &last, grace_left, time).await
+}
+
+async fn stop_rest(
+    client: &Client,
+    uid: &PodUid,
+    listed: &Listed,
+    time: Time,
+) -> Result<(), CriError> {
     stop_sandboxes(client, listed, time).await?;
     if listed.alive().next().is_none() {
         return Ok(());

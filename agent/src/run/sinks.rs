@@ -75,8 +75,8 @@ impl Sinks for AllSinks {
 async fn runtime(runtime: Option<Runtime>, action: Action) -> ActionResult {
     match (runtime, action) {
         (Some(runtime), Action::InspectPod(pod)) => runtime.inspect_pod(&pod).await,
-        (Some(runtime), Action::StopPod { pod, grace_seconds, sidecars }) => {
-            runtime.stop_pod(&pod, grace_seconds, &sidecars).await
+        (Some(runtime), Action::StopPod { pod, grace_seconds, sidecars, reach }) => {
+            runtime.stop_pod(&pod, grace_seconds, &sidecars, reach).await
         }
         _ => {
             let words = "no container runtime may be used";

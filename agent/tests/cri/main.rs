@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use agent_core::pod::{PodSource, PodUid};
-use agent_core::protocol::action::PodRef;
+use agent_core::protocol::action::{PodRef, Reach};
 use agent_core::protocol::event::{ActionResult, RuntimeContainer, RuntimeState};
 use double::{Call, ContainerFact, CriDouble, Fault, Script, Seen};
 use epilogue_agent::cri::{Endpoint, Runtime, Sockets};
@@ -44,7 +44,7 @@ impl Node {
         sidecars: &[&str],
     ) -> Result<RuntimeState, Failure> {
         let sidecars: Vec<String> = sidecars.iter().map(|&name| name.to_owned()).collect();
-        state(self.runtime.stop_pod(&pod(uid), grace, &sidecars).await)
+        state(self.runtime.stop_pod(&pod(uid), grace, &sidecars, Reach::Pod).await)
     }
 
     /// The calls that end something, as `Call target`.
@@ -453,6 +453,16 @@ async fn a_sandbox_that_stays_up_is_told() {
     node.cri.fault(Call::StopPodSandbox, "", Fault::Refuse(Code::Internal));
     let state = node.stop("a", 1, &[]).await.expect("the runtime must answer");
     assert!(state.sandbox_ready && !state.nothing_runs());
+    assert_eq!(exit_codes(&state), [("app", Some(143))]);
+}
+
+#[tokio::test]
+async fn a_stop_of_the_containers_leaves_the_sandbox_to_the_kubelet() {
+    let node = Node::start();
+    node.cri.pod("a").container("app", Script::Obedient).start().await;
+    let stopped = node.runtime.stop_pod(&pod("a"), 1, &[], Reach::Containers).await;
+    let state = state(stopped).expect("the runtime must answer");
+    assert!(state.sandbox_ready && state.containers_ended() && !state.nothing_runs());
     assert_eq!(exit_codes(&state), [("app", Some(143))]);
 }
 

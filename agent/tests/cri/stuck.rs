@@ -101,8 +101,8 @@ impl Sinks for Both {
         async move {
             match action {
                 Action::InspectPod(pod) => runtime.inspect_pod(&pod).await,
-                Action::StopPod { pod, grace_seconds, sidecars } => {
-                    runtime.stop_pod(&pod, grace_seconds, &sidecars).await
+                Action::StopPod { pod, grace_seconds, sidecars, reach } => {
+                    runtime.stop_pod(&pod, grace_seconds, &sidecars, reach).await
                 }
                 action @ Action::PatchStatus { .. } => api.carry_out(action).await,
                 _ => ActionResult::Done(Ok(())),

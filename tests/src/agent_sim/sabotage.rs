@@ -1,6 +1,6 @@
 //! Mistakes that an agent could make, so that the checks can be checked.
 
-use agent_core::protocol::action::{Action, Purpose};
+use agent_core::protocol::action::{Action, Purpose, Reach};
 
 use super::world::World;
 
@@ -135,7 +135,12 @@ impl World {
                 Some(Action::Announce(if shutting { lie } else { text }))
             }
             (Sabotage::StopForDelete, Action::DeletePod { pod, grace_seconds }) => {
-                Some(Action::StopPod { pod, grace_seconds, sidecars: Vec::new() })
+                Some(Action::StopPod {
+                    pod,
+                    grace_seconds,
+                    sidecars: Vec::new(),
+                    reach: Reach::Pod,
+                })
             }
             (_, action) => Some(action),
         }

@@ -14,7 +14,7 @@ use crate::ending::clock::Clock;
 use crate::ending::patches;
 use crate::ending::progress::{Ending, Way, all_known_exited, would_succeed};
 use crate::pod::{PodUid, PodView};
-use crate::protocol::action::Action;
+use crate::protocol::action::{Action, Reach};
 use crate::protocol::event::RuntimeState;
 use crate::protocol::journal::{Intent, Record};
 use crate::shutdown::budget::Step;
@@ -283,5 +283,6 @@ fn stop(ending: &Ending, pod: &PodView) -> Action {
         pod: ending.pod.clone(),
         grace_seconds: ending.grace_seconds,
         sidecars: pod.sidecars.clone(),
+        reach: Reach::Pod,
     }
 }

@@ -25,7 +25,7 @@ use crate::ending::attempt::{Verdict, verdict};
 use crate::ending::hanging::{Evidence, Finding, Hang, Judgement, Keeper, Obstacle, judge};
 use crate::ending::patches;
 use crate::pod::{PodSource, PodUid, PodView};
-use crate::protocol::action::{Action, PodRef, Purpose};
+use crate::protocol::action::{Action, PodRef, Purpose, Reach};
 use crate::protocol::event::RuntimeState;
 
 /// So long a look says what is now.
@@ -304,6 +304,7 @@ impl Agent {
                     // Should a container have come up since, it gets what its kubelet gives it.
                     grace_seconds: pod.deletion_grace_seconds.unwrap_or_default(),
                     sidecars: pod.sidecars.clone(),
+                    reach: Reach::Pod,
                 };
                 let text = "nothing runs in its sandbox any more, which is stopped";
                 self.outbox.say(false, Some(&case.pod), text);

@@ -77,8 +77,8 @@ pub enum Action {
     },
     /// Reads the pod from the API, not from a cache. → `Pod`.
     ReadPod(PodRef),
-    /// Stops the pod's containers through the runtime, regular ones first, sidecars after, then
-    /// its sandbox; ends when all have exited or the grace and a margin are over.
+    /// Stops the pod's containers through the runtime, regular ones first, sidecars after, then,
+    /// if asked to, its sandbox; ends when all have exited or the grace and a margin are over.
     /// → `Runtime`, as it is afterwards.
     StopPod {
         /// Which.
@@ -87,6 +87,8 @@ pub enum Action {
         grace_seconds: u32,
         /// `PodView::sidecars`: stopped after all others. The runtime can't tell them apart.
         sidecars: Vec<String>,
+        /// What is stopped.
+        reach: Reach,
     },
     /// Asks the runtime what it has of the pod. → `Runtime`.
     InspectPod(PodRef),
@@ -117,6 +119,17 @@ pub enum Action {
     Tell(Notice),
     /// One line in the log: a decision and its reason. → no result.
     Say(Line),
+}
+
+/// How much of a pod is stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Reach {
+    /// Its containers. The sandbox is left to a kubelet that lives: taking down its network takes
+    /// longer than the kubelet takes to see the containers' end.
+    Containers,
+    /// Its sandbox, too: nothing of it can be started again.
+    Pod,
 }
 
 /// What a status patch is for: its rank in retries, and its label in metrics.

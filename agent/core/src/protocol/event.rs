@@ -179,6 +179,12 @@ impl RuntimeState {
         !self.sandbox_ready && self.containers.iter().all(|container| container.exited)
     }
 
+    /// Whether the runtime has containers of the pod, and all have exited. Of a pod that cannot run
+    /// again that is its end: a kubelet, too, calls it ended while its sandbox still stands.
+    pub fn containers_ended(&self) -> bool {
+        !self.containers.is_empty() && self.containers.iter().all(|container| container.exited)
+    }
+
     /// Whether the runtime proves that a pod has ended. A runtime that knows nothing of a pod that
     /// has run may be another than the pod's, and proves nothing.
     pub fn proves_end(&self, has_run: bool) -> bool {

@@ -99,7 +99,7 @@ impl Agent {
         let pace = victim.pace();
         let ending = &mut victim.ending;
         match result {
-            Ok(state) if state.nothing_runs() => {
+            Ok(state) if has_ended(&state) => {
                 ending.end.done();
                 self.victim_proven(uid, state);
             }
@@ -126,7 +126,7 @@ impl Agent {
         let pace = victim.pace();
         let ending = &mut victim.ending;
         match result {
-            Ok(state) if state.nothing_runs() => {
+            Ok(state) if has_ended(&state) => {
                 ending.inspect.done();
                 self.victim_proven(uid, state);
             }
@@ -155,7 +155,7 @@ impl Agent {
             ending.fail.drop_it();
             let text = "all its containers exited with 0; its result is left to the kubelet";
             self.outbox.say(false, Some(&ending.pod), text);
-        } else if state.proves_end(pod.has_run) {
+        } else if state.containers_ended() || state.proves_end(pod.has_run) {
             ending.fail.want();
         } else {
             let text = "the runtime knows nothing of it though it has run; is \
@@ -193,6 +193,12 @@ impl Agent {
             }
         }
     }
+}
+
+/// Whether nothing of the victim runs. Whom we stop through the runtime cannot run again, so that
+/// a sandbox that still stands holds nothing.
+fn has_ended(state: &RuntimeState) -> bool {
+    state.containers_ended() || state.nothing_runs()
 }
 
 /// Whether the runtime would say the same again.

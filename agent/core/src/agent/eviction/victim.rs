@@ -15,7 +15,7 @@ use crate::ending::progress::{Ending, Way};
 use crate::pod::{Disruption, PodView, TERMINATION_BY_KUBELET};
 use crate::pressure::message::Told;
 use crate::pressure::watch::Cause;
-use crate::protocol::action::{Action, Notice, Purpose};
+use crate::protocol::action::{Action, Notice, Purpose, Reach};
 
 /// The grace of a pod that exceeds its own limit. (§2.8)
 const OWN_LIMIT_GRACE_SECONDS: u32 = 1;
@@ -323,11 +323,15 @@ impl Agent {
         ending.end.want();
         if ending.end.is_due(&self.clock) {
             victim.end_until.get_or_insert(now + end_time(ending.grace_seconds));
+            // What a stop of the containers does not reach, one that was only created, goes with the
+            // sandbox.
+            let reach = if ending.end.was_sent() { Reach::Pod } else { Reach::Containers };
             ending.end.sent();
             let action = Action::StopPod {
                 pod: ending.pod.clone(),
                 grace_seconds: ending.grace_seconds,
                 sidecars: pod.sidecars.clone(),
+                reach,
             };
             self.outbox.send(Task::Evict(EvictStep::Stop, pod.uid.clone()), action);
         }

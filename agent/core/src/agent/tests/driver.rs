@@ -10,7 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::agent::{Agent, Features, Settings};
 use crate::pod::{Disruption, Phase, PodUid, PodView};
-use crate::protocol::action::{Action, ActionId, Purpose};
+use crate::protocol::action::{Action, ActionId, Purpose, Reach};
 use crate::protocol::event::{
     ActionResult, Announcement, Event, LogindState, Now, RuntimeContainer, RuntimeState,
     ShutdownKind,
@@ -430,8 +430,8 @@ impl World {
                 self.tainted = *present;
                 ActionResult::Done(Ok(()))
             }
-            Action::PatchStatus { pod, purpose: Purpose::Fail, .. }
-                if self.runtime.get(&pod.name).is_some_and(|state| !state.nothing_runs()) =>
+            Action::PatchStatus { pod, purpose: Purpose::Fail, body }
+                if self.runtime.get(&pod.name).is_some_and(|state| !proves(state, body)) =>
             {
                 self.lies.push(printed(action));
                 ActionResult::Done(Ok(()))
@@ -455,11 +455,14 @@ impl World {
             Action::ReadPod(pod) => {
                 ActionResult::Pod(Ok(self.pods.get(&pod.name).cloned().map(Box::new)))
             }
-            Action::StopPod { pod, .. } => {
+            Action::StopPod { pod, reach, .. } => {
                 let stopped = || runtime(&[Some(143)]);
                 let state = self.runtime.entry(pod.name.clone()).or_insert_with(stopped);
                 // An empty sandbox goes; what runs on keeps its own.
-                state.sandbox_ready &= !state.containers.iter().all(|container| container.exited);
+                if *reach == Reach::Pod {
+                    state.sandbox_ready &=
+                        !state.containers.iter().all(|container| container.exited);
+                }
                 ActionResult::Runtime(Ok(state.clone()))
             }
             Action::InspectPod(pod) => {
@@ -519,6 +522,12 @@ impl World {
     pub(crate) fn released(&self) -> bool {
         self.agent.status().run.as_ref().is_some_and(|run| run.released_after.is_some())
     }
+}
+
+/// Whether the runtime's state is ground enough for the phase.
+fn proves(state: &RuntimeState, body: &serde_json::Value) -> bool {
+    let evicted = body["status"]["reason"] == "Evicted";
+    state.nothing_runs() || evicted && state.containers_ended()
 }
 
 pub(crate) fn runtime(codes: &[Option<i32>]) -> RuntimeState {

@@ -59,6 +59,15 @@ fn a_hard_threshold_ends_the_first_in_rank_and_the_object_stays() {
 }
 
 #[test]
+fn a_victim_is_over_with_its_containers_and_its_sandbox_is_left_to_the_kubelet() {
+    let mut world = short_of_memory(enforcing(HARD), vec![job("a")]);
+    world.runtime.insert("a".into(), RuntimeState { sandbox_ready: true, ..runtime(&[Some(1)]) });
+    world.pass(ms(1_000));
+    assert_eq!(world.deeds(), ["mark a", "stop a 1", "lever a"], "{:#?}", world.said);
+    assert!(world.runtime["a"].sandbox_ready);
+}
+
+#[test]
 fn a_pod_that_may_restart_is_deleted_with_the_grace_of_its_threshold() {
     let mut world = short_of_memory(enforcing(HARD), vec![web("a")]);
     world.pass(ms(1_000));
