@@ -1,5 +1,5 @@
 //! What both programs need around their core, and nothing of their work: errors to outcomes, the
-//! API client, telemetry, the admin server, signals, joined tasks and the leader's lease.
+//! API client, telemetry, the admin server, signals, joined tasks, the leader's lease, watches.
 
 pub mod admin;
 pub mod classify;
@@ -11,3 +11,4 @@ pub mod process;
 pub mod signals;
 pub mod tasks;
 pub mod telemetry;
+pub mod watch;
