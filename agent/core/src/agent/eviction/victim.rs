@@ -323,8 +323,8 @@ impl Agent {
         ending.end.want();
         if ending.end.is_due(&self.clock) {
             victim.end_until.get_or_insert(now + end_time(ending.grace_seconds));
-            // What a stop of the containers does not reach, one that was only created, goes with the
-            // sandbox.
+            // What a stop of the containers does not reach, one that was only created, goes with
+            // the sandbox.
             let reach = if ending.end.was_sent() { Reach::Pod } else { Reach::Containers };
             ending.end.sent();
             let action = Action::StopPod {
