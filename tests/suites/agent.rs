@@ -120,3 +120,29 @@ async fn a_slow_way_and_a_sparing_server_still_let_all_reports_through() {
         site.stop().await;
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_container_that_was_killed_for_memory_is_explained_before_its_pod_ends() {
+    let site = Site::start(&cluster(), Setup { pods: 2, ..Setup::default() }).await;
+    site.kill_for_memory("work-000").await;
+    let see = async || {
+        let status = site.pod("work-000").await.status.unwrap_or_default();
+        let conditions = status.conditions.unwrap_or_default();
+        conditions.into_iter().find(|condition| condition.type_ == "epilogue.dev/OOMKilled")
+    };
+    let told = eventually("the pod is explained", SOON, see, Option::is_some).await;
+    let told = told.expect("it must be there");
+    assert_eq!((told.status.as_str(), told.reason.as_deref()), ("True", Some("ContainerLimit")));
+    let message = told.message.unwrap_or_default();
+    assert!(message.contains("at its memory limit of 64Mi"), "{message}");
+    let see = async || site.metric("oom_conditions_total{race=\"won\"}").await;
+    eventually("the race is counted", SOON, see, |won| *won == Some(1.0)).await;
+    // The other one ends with the node, and was not killed.
+    site.shut_down().await;
+    site.released().await;
+    site.until("all have ended", |ends| ends.ended == 2).await;
+    let status = site.pod("work-001").await.status.unwrap_or_default();
+    let conditions = status.conditions.unwrap_or_default();
+    assert!(conditions.iter().all(|condition| condition.type_ != "epilogue.dev/OOMKilled"));
+    site.stop().await;
+}

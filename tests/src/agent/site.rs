@@ -71,7 +71,7 @@ pub struct Site {
     _throttle: Option<Throttle>,
     _healthz: Healthz,
     _bus: PrivateBus,
-    _root: TempDir,
+    root: TempDir,
 }
 
 impl std::fmt::Debug for Site {
@@ -149,7 +149,7 @@ impl Site {
             _throttle: throttle,
             _healthz: healthz,
             _bus: bus,
-            _root: root,
+            root,
         };
         site.is_ready(setup.pods).await;
         site
@@ -254,6 +254,29 @@ impl Site {
         (taints.into_iter().map(|taint| taint.key).collect(), said)
     }
 
+    /// Counts a kill at the limit of a container of the pod, which has ended, in the host's cgroups.
+    pub async fn kill_for_memory(&self, name: &str) {
+        let uid = self.pod(name).await.metadata.uid.expect("must have a UID");
+        let cgroups = self.root.path().join("sys/fs/cgroup");
+        let pod = cgroups.join("kubepods").join(format!("pod{uid}"));
+        let write = |path: PathBuf, text: &str| {
+            std::fs::create_dir_all(path.parent().expect("must have one")).expect("must be made");
+            std::fs::write(path, text).expect("must be writable");
+        };
+        for level in [&pod, &pod.join("c0")] {
+            write(level.join("memory.max"), "67108864\n");
+            write(level.join("cgroup.events"), "populated 0\n");
+            write(level.join("memory.events.local"), "oom 1\noom_kill 1\n");
+            write(level.join("memory.events"), "oom 1\noom_kill 1\n");
+        }
+    }
+
+    /// A pod, as the API has it.
+    pub async fn pod(&self, name: &str) -> Pod {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), self.namespace.name());
+        pods.get(name).await.expect("the pod")
+    }
+
     /// Ends all of it.
     pub async fn stop(self) {
         self.agent.stop().await;
@@ -279,6 +302,7 @@ fn write_host(root: &std::path::Path) {
         std::fs::write(path, text).expect("must be writable");
     };
     write("proc/sys/kernel/random/boot_id", BOOT_ID);
+    write("sys/fs/cgroup/cgroup.controllers", "memory\n");
     std::fs::create_dir_all(root.join("var/lib/epilogue-agent")).expect("must be creatable");
 }
 
