@@ -164,13 +164,15 @@ impl Agent {
     /// The keeper of a pod whose time is over.
     fn keeper_of(&self, pod: &PodView) -> Option<Keeper> {
         let times = &self.settings.features.stuck_times;
-        let over = self.over(pod).filter(|_| self.is_deleted(pod))?;
+        let grace = pod.deletion_grace_seconds.filter(|_| self.is_deleted(pod))?;
         let keeper = self.kubelet.keeper(self.clock.monotonic(), times)?;
         let wait = if keeper == Keeper::Lives { times.patience } else { times.margin };
         // Clocks jump, and a machine that was suspended lets no kubelet end anything: so long it
-        // must have been seen as well.
-        let seen = self.stuck.seen_since.get(&pod.uid)?;
-        (over > wait && self.clock.monotonic() >= *seen + wait).then_some(keeper)
+        // must have been seen as well, and by that alone all is over in the end.
+        let seen = self.clock.monotonic().saturating_sub(*self.stuck.seen_since.get(&pod.uid)?);
+        let over = self.over(pod).is_some_and(|over| over > wait);
+        let over = over || seen > wait + Duration::from_secs(grace.into());
+        (over && seen >= wait).then_some(keeper)
     }
 
     fn enforces_stuck(&self) -> bool {

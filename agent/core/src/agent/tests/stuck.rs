@@ -259,6 +259,7 @@ fn pods_that_are_not_ours_to_end_are_not_even_looked_at() {
     let early = |pod: &mut PodView| {
         let at = pod.details.deleted_at.expect("must be deleted");
         pod.details.deleted_at = Some(at + SignedDuration::from_hours(1));
+        pod.deletion_grace_seconds = Some(3_600);
     };
     let pods = [
         deleted("static").with(|pod| pod.source = PodSource::Static),
@@ -486,4 +487,16 @@ fn a_grace_that_is_over_by_a_clock_that_jumped_is_not_over() {
     assert_eq!(node.writes(), [""; 0]);
     node.pass(60);
     assert!(node.writes()[0].contains("lever"), "{:?}", node.writes());
+}
+
+#[test]
+fn a_clock_that_was_set_back_holds_no_pod_up() {
+    // Found by the simulation: a deletion whose time is to come for an hour more.
+    let to_come = deleted("a").with(|pod| {
+        let at = pod.details.deleted_at.expect("must be deleted");
+        pod.details.deleted_at = Some(at + SignedDuration::from_hours(1));
+    });
+    let mut node = Node::of(enforce(), &dead(), to_come, nothing());
+    node.pass(100);
+    assert_eq!(node.phase("a"), Phase::Failed, "{:#?}", node.world.log);
 }
