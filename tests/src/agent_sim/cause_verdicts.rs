@@ -64,7 +64,7 @@ impl World {
         let right: BTreeSet<&str> = kills.iter().map(reason_of).collect();
         let name = stored.name().to_owned();
         if let Some(reason) = &reason
-            && !told.is_empty()
+            && kills.last().is_some_and(|kill| kill.told_at.is_some())
             && !right.contains(reason.as_str())
         {
             self.violate(&format!("{name} is said to be killed for {reason}, not for {right:?}"));

@@ -155,10 +155,12 @@ impl World {
     fn is_hard(&self, message: &str) -> bool {
         let Some((_, rest)) = message.split_once("Threshold quantity: ") else { return true };
         let quantity = rest.split(", ").next().unwrap_or_default();
+        let resource = resource_of(message).unwrap_or_default();
         let thresholds = &self.temper.settings.features.wishes.thresholds;
         let mut named = thresholds.iter().filter(|threshold| {
             let units = threshold.limit.units(self.left(threshold.signal).capacity);
-            threshold.signal.quantity(units).to_string() == quantity
+            let named = threshold.signal.quantity(units).to_string() == quantity;
+            named && threshold.signal.resource() == resource
         });
         named.clone().next().is_none() || named.any(|threshold| threshold.grace.is_none())
     }
@@ -297,7 +299,7 @@ impl World {
             let found = self.left_of(threshold.signal, used);
             threshold.is_met(found.available, found.capacity, false)
                 && self.api.node.kubelet_pressure.is_empty()
-                && self.is_before_kubelet(threshold.signal, threshold.limit.units(found.capacity))
+                && self.is_before_kubelet(threshold.signal, found.capacity)
         })?;
         let grace = short.grace.unwrap_or_default();
         let found = self.left_of(short.signal, used);
@@ -305,13 +307,17 @@ impl World {
         self.has_candidate(short.signal, missing).then_some(grace)
     }
 
-    fn is_before_kubelet(&self, signal: Signal, limit: u64) -> bool {
+    /// Whether all thresholds of the signal lie before the kubelet's own: else it is only observed.
+    fn is_before_kubelet(&self, signal: Signal, capacity: u64) -> bool {
         let Some((memory, disk, tasks)) = self.temper.strain.kubelet_limits else { return true };
-        match signal.node_condition() {
-            "MemoryPressure" => limit > memory,
-            "PIDPressure" => limit > tasks,
-            _ => limit > disk,
-        }
+        let theirs = match signal.node_condition() {
+            "MemoryPressure" => memory,
+            "PIDPressure" => tasks,
+            _ => disk,
+        };
+        let ours = self.temper.settings.features.wishes.thresholds.iter();
+        let mut ours = ours.filter(|threshold| threshold.signal == signal);
+        ours.all(|threshold| threshold.limit.units(capacity) > theirs)
     }
 
     /// Whether there are pods to end that have what is missing, and none that will not end.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use agent_core::pod::PodUid;
-use agent_core::protocol::action::{Action, ActionId, Purpose};
+use agent_core::protocol::action::{Action, ActionId, Purpose, Reach};
 use agent_core::protocol::event::ActionResult;
 use epilogue_common::outcome::{Failure, FailureKind};
 
@@ -21,6 +21,7 @@ pub(super) struct Stop {
     id: ActionId,
     uid: PodUid,
     run: u64,
+    reach: Reach,
 }
 
 impl World {
@@ -44,8 +45,8 @@ impl World {
             Action::RaiseDelay { wanted } => self.raise_delay(id, wanted),
             Action::Journal(records) => self.append(id, records),
             Action::CloseJournal => self.close_journal(id),
-            Action::StopPod { pod, grace_seconds, .. } => {
-                self.stop_pod(id, &pod.uid, grace_seconds);
+            Action::StopPod { pod, grace_seconds, reach, .. } => {
+                self.stop_pod(id, &pod.uid, grace_seconds, reach);
             }
             Action::InspectPod(pod) => self.inspect_pod(id, &pod.uid),
             Action::Measure => self.measure(id),
@@ -173,7 +174,7 @@ impl World {
         self.finish_after(pause, id, ActionResult::Runtime(Ok(account)));
     }
 
-    fn stop_pod(&mut self, id: ActionId, uid: &PodUid, grace_seconds: u32) {
+    fn stop_pod(&mut self, id: ActionId, uid: &PodUid, grace_seconds: u32, reach: Reach) {
         let Some(run) = self.agent_run() else { return };
         self.judge_end(uid);
         if !self.runtime.answers {
@@ -189,7 +190,7 @@ impl World {
             }
         });
         self.after(grace + STOP_MARGIN, life, move |w| w.stop_ends(id, true));
-        self.stops.push(Stop { id, uid: uid.clone(), run });
+        self.stops.push(Stop { id, uid: uid.clone(), run, reach });
         self.stops_progress(uid);
     }
 
@@ -217,7 +218,9 @@ impl World {
         if !self.runtime.answers {
             return self.finish(id, silent());
         }
-        self.stop_sandbox(&stop.uid);
+        if stop.reach == Reach::Pod {
+            self.stop_sandbox(&stop.uid);
+        }
         let account = self.runtime.account(&stop.uid);
         self.finish(id, ActionResult::Runtime(Ok(account)));
     }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use agent_core::pod::PodUid;
-use agent_core::protocol::action::{Action, PodRef, Purpose};
+use agent_core::protocol::action::{Action, PodRef, Purpose, Reach};
 use agent_core::protocol::event::{ActionResult, Event, RuntimeState};
 use epilogue_common::names::oom_reason::{CONTAINER_LIMIT, NODE_OUT_OF_MEMORY};
 use epilogue_common::names::pod_condition::OOM_KILLED;
@@ -77,7 +77,8 @@ impl World {
                 Some(Action::DeletePod { pod: other, grace_seconds: 1 })
             }
             Sabotage::StopVictims if victim => {
-                Some(Action::StopPod { pod, grace_seconds: 1, sidecars: Vec::new() })
+                let (sidecars, reach) = (Vec::new(), Reach::Pod);
+                Some(Action::StopPod { pod, grace_seconds: 1, sidecars, reach })
             }
             Sabotage::EvictTwo if victim => {
                 self.evict_another(&pod.uid);
