@@ -156,8 +156,10 @@ pub struct Agent {
     causes: causes::Causes,
     stuck: stuck::Stuck,
     undone: undone::Undone,
-    /// Verbs that the API has forbidden in this run.
+    /// Verbs that the API has forbidden in this run, or of late.
     forbidden: BTreeSet<&'static str>,
+    /// When the first of them was.
+    forbidden_since: Option<Duration>,
     /// When the agent was told to stop.
     stop_at: Option<Duration>,
     status: Status,
@@ -187,6 +189,7 @@ impl Agent {
             stuck: stuck::Stuck::default(),
             undone: undone::Undone::default(),
             forbidden: BTreeSet::new(),
+            forbidden_since: None,
             stop_at: None,
             status: Status::default(),
         };
@@ -249,6 +252,7 @@ impl Agent {
     }
 
     fn decide(&mut self) {
+        self.forget_forbidden();
         self.settle_past();
         self.stand();
         self.write_node();

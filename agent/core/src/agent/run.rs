@@ -208,6 +208,7 @@ impl Agent {
             found.marks_only |= past.mode != Mode::Assist && self.settings.bands.is_none();
         }
         self.forbidden.clear();
+        self.forbidden_since = None;
         self.replays.forget();
         let mut run = self.new_run(begin, found);
         run.carried = self.clears.hand_over();

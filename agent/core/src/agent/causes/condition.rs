@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use super::super::Agent;
 use super::super::notices::NOT_PERMITTED;
 use super::super::outbox::Task;
+use super::super::results::FORBIDDEN_FOR;
 use crate::ending::attempt::{Attempt, Pace, Verdict, WAIT_MAX, WAIT_MAX_HASTE, salt, verdict};
 use crate::ending::patches::{self, OomKilled};
 use crate::pod::{PodSource, PodUid, PodView, RestartPolicy};
@@ -20,8 +21,6 @@ use crate::protocol::action::{Action, PodRef, Purpose};
 const HASTE: Duration = Duration::from_mins(1);
 /// After this a condition explains nothing any more that nobody else has explained.
 const GIVE_UP: Duration = Duration::from_mins(10);
-/// So long nothing is tried after the API has forbidden it: a right may be given later.
-const FORBIDDEN_FOR: Duration = Duration::from_mins(10);
 /// A pod that is killed again and again for the same reason is told of it at most so often.
 const SAME_AGAIN: Duration = Duration::from_mins(1);
 

@@ -211,6 +211,17 @@ fn what_the_api_says_to_a_mark_decides() {
 }
 
 #[test]
+fn a_right_that_is_given_later_is_found_out() {
+    let mut world = short_of_memory(enforcing(HARD), vec![job("a"), job("b")]);
+    world.answers.insert("mark a".into(), Answer::Fail(FailureKind::Forbidden, 1));
+    world.pass(ms(9 * 60 * 1_000));
+    assert_eq!(world.deeds(), ["mark a"], "{:#?}", world.said);
+    world.pass(ms(2 * 60 * 1_000));
+    let deeds = world.deeds();
+    assert!(["lever a", "lever b"].iter().all(|deed| deeds.contains(deed)), "{deeds:?}");
+}
+
+#[test]
 fn a_stubborn_victim_blocks_nobody_and_loses_its_mark_when_it_is_given_up() {
     let mut world = short_of_memory(enforcing(HARD), vec![job("a"), job("b")]);
     world.containers("a", &[None]);
