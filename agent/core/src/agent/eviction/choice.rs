@@ -161,6 +161,14 @@ impl Agent {
 
     fn choose(&mut self, cause: &Cause, figures: &Figures) {
         let now = self.clock.monotonic();
+        // A runtime that told nothing of layers has told it of nobody: all would come first. (EV7)
+        let unknown = figures.values().all(|of| of.disk.is_none() && of.inodes.is_none());
+        if resource(cause.signal) == Resource::Disk && unknown {
+            let text = format!("what pods have on disk is not known, for {cause}");
+            self.outbox.say(true, None, text);
+            self.evictions.choices.rests.insert(cause.signal, now + NOBODY_AGAIN);
+            return;
+        }
         let layout = self.evictions.layout.unwrap_or(DiskLayout::Single);
         // DIVERGES(upstream): a pod that never ran has nothing to give, and is not ended. The
         // reference takes it for one without figures, which go first, and waits for its end while

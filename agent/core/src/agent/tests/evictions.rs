@@ -444,6 +444,23 @@ fn disks_are_looked_at_by_what_lies_on_them() {
 }
 
 #[test]
+fn a_runtime_that_tells_nothing_of_layers_ends_nobody() {
+    // EV7: seen on a real node that was too slow to answer; an innocent pod went first.
+    let mut world = World::at_ease(enforcing("nodefs.available<200"), vec![web("a"), web("b")]);
+    for pod in ["a", "b"] {
+        world.uses(pod, 100);
+        let figures = world.scarcity.figures.values_mut();
+        figures.for_each(|of| (of.disk, of.inodes) = (None, None));
+    }
+    world.left(Signal::NodefsAvailable, 199);
+    world.pass(ms(5_000));
+    assert_eq!(world.deeds(), [""; 0]);
+    world.uses("b", 900);
+    world.pass(ms(5_000));
+    assert!(world.deeds().starts_with(&["mark a"]), "one alone that is not known goes first");
+}
+
+#[test]
 fn a_pod_without_figures_goes_first_and_is_told_no_more_than_is_known() {
     // EV11, EV14
     let mut world = World::at_ease(enforcing(HARD), vec![web("a"), web("b")]);
