@@ -254,7 +254,7 @@ impl Site {
         (taints.into_iter().map(|taint| taint.key).collect(), said)
     }
 
-    /// Counts a kill at the limit of a container of the pod, which has ended, in the host's cgroups.
+    /// Counts a kill at the limit of a container of the pod in the host's cgroups; it has ended.
     pub async fn kill_for_memory(&self, name: &str) {
         let uid = self.pod(name).await.metadata.uid.expect("must have a UID");
         let cgroups = self.root.path().join("sys/fs/cgroup");
