@@ -33,6 +33,8 @@ struct Replay {
 enum Why {
     /// A run marked it, or was about to, with this time.
     Marked(Timestamp),
+    /// The same, and after the boot it was seen to be one that runs again, or for the first time.
+    RunsAgain(Timestamp),
     /// It ran before this boot: its node went down without notice.
     Lost(Timestamp),
 }
@@ -87,7 +89,9 @@ fn remedy(pod: &PodView, why: Why) -> Option<(Purpose, Value)> {
             (!pod.is_disrupted()).then(|| (Purpose::Mark, patches::mark(pod, at)))
         }
         // It runs again, or will.
-        Why::Marked(at) => stands(pod, at).then(|| (Purpose::Clear, patches::clear(pod, at))),
+        Why::Marked(at) | Why::RunsAgain(at) => {
+            stands(pod, at).then(|| (Purpose::Clear, patches::clear(pod, at)))
+        }
         Why::Lost(at) => {
             let lost = pod.cannot_run_again() && !pod.is_disrupted();
             lost.then(|| (Purpose::Mark, patches::lost(pod, at)))
@@ -162,6 +166,10 @@ impl Agent {
                 settled.push(uid.clone());
                 continue;
             };
+            // What runs by the time of the next attempt was started in this boot.
+            if let (Purpose::Clear, Why::Marked(at)) = (purpose, replay.why) {
+                replay.why = Why::RunsAgain(at);
+            }
             if !replay.patch.is_due(&self.clock) {
                 continue;
             }

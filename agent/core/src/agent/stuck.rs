@@ -169,7 +169,13 @@ impl Agent {
         let wait = if keeper == Keeper::Lives { times.patience } else { times.margin };
         // Clocks jump, and a machine that was suspended lets no kubelet end anything: so long it
         // must have been seen as well, and by that alone all is over in the end.
-        let seen = self.clock.monotonic().saturating_sub(*self.stuck.seen_since.get(&pod.uid)?);
+        let mut since = *self.stuck.seen_since.get(&pod.uid)?;
+        // A kubelet that has come back gives each pod its grace anew.
+        if keeper == Keeper::Lives {
+            let back = self.kubelet.lives_since.unwrap_or_default();
+            since = since.max(back + Duration::from_secs(grace.into()));
+        }
+        let seen = self.clock.monotonic().saturating_sub(since);
         let over = self.over(pod).is_some_and(|over| over > wait);
         let over = over || seen > wait + Duration::from_secs(grace.into());
         (over && seen >= wait).then_some(keeper)

@@ -6,7 +6,7 @@ use super::driver::*;
 use crate::agent::Settings;
 use crate::ending::patches::SHUTDOWN_MESSAGE;
 use crate::pod::tests::pod;
-use crate::pod::{Disruption, Owner, PodView, TERMINATION_BY_KUBELET};
+use crate::pod::{Disruption, Owner, Phase, PodView, TERMINATION_BY_KUBELET};
 use crate::protocol::event::Event;
 use crate::protocol::journal::{Intent, Record};
 
@@ -182,4 +182,23 @@ fn a_mark_of_which_the_journal_knows_nothing_is_taken_back_when_its_pod_runs_aga
     world.pass(ms(1_000));
     assert_eq!(world.disrupted(), [""; 0], "{:#?}", world.log);
     assert_eq!(world.done(&["clear"]).len(), 1);
+}
+
+#[test]
+fn a_pod_that_first_runs_after_the_boot_does_not_keep_the_mark_of_before_it() {
+    let fresh = of_a_replica_set("a").never().not_started();
+    let mut world = World::standing(settings(), plain(), vec![fresh]);
+    world.answers.insert("delete *".into(), Answer::Hold);
+    world.shutdown(40);
+    world.pass(ms(2_000));
+    assert_eq!(world.disrupted(), ["a"]);
+    world.reboot(settings());
+    world.answers.insert("clear a".into(), Answer::Fail(FailureKind::TooManyRequests, ALWAYS));
+    world.started(plain(), false);
+    let a = world.pods.get_mut("a").expect("must be a pod");
+    (a.phase, a.has_run) = (Phase::Running, true);
+    world.answers.clear();
+    world.list();
+    world.pass(ms(5_000));
+    assert_eq!(world.disrupted(), [""; 0], "{:#?}", world.log);
 }
