@@ -11,6 +11,7 @@ use agent_core::shutdown::candidates::BarePods;
 use epilogue_common::names::node_condition;
 use serde_json::Value;
 
+use super::api::Stored;
 use super::kubelet::Health;
 use super::kubelet_evictions::CRITICAL;
 use super::logind::Stage;
@@ -27,9 +28,9 @@ const HARD_WAIT: Duration = Duration::from_secs(10);
 const PRESSURE_LASTS: Duration = Duration::from_secs(45);
 /// For so long a mark may stand on a pod that lives: an agent that finds one of an earlier run
 /// waits for a minute.
-const MARK_LASTS: Duration = Duration::from_secs(120);
+const MARK_LASTS: Duration = Duration::from_mins(2);
 /// For so long a stall may be told of after it was over.
-const STALL_LASTS: Duration = Duration::from_secs(60);
+const STALL_LASTS: Duration = Duration::from_mins(1);
 
 /// How the message of a victim of the node begins. (EV13)
 const LOW: &str = "The node was low on resource: ";
@@ -70,11 +71,10 @@ impl World {
                     self.violate(&format!("{} exceeds its own limit and is marked", pod.name));
                 }
             }
-            Action::PatchStatus { pod, purpose: Purpose::Fail, body } => {
-                if body["status"]["reason"] == "Evicted" {
-                    let message = body["status"]["message"].as_str().unwrap_or_default();
-                    self.choose(pod, message);
-                }
+            Action::PatchStatus { pod, purpose: Purpose::Fail, body }
+                if body["status"]["reason"] == "Evicted" =>
+            {
+                self.choose(pod, body["status"]["message"].as_str().unwrap_or_default());
             }
             Action::Tell(notice) if notice.reason == "Evicted" => self.judge_evicted_event(notice),
             Action::DeletePod { pod, .. }
@@ -218,7 +218,7 @@ impl World {
 
     fn judge_one_at_a_time(&mut self, pod: &PodRef, victim: &Victim) {
         let lives = |uid: &PodUid| {
-            let ended = self.api.pods.get(uid).is_none_or(|stored| stored.is_terminal());
+            let ended = self.api.pods.get(uid).is_none_or(Stored::is_terminal);
             self.runtime.running(uid) > 0 && !ended
         };
         let victims = self.ledger.pressure.victims.iter();

@@ -169,9 +169,10 @@ impl World {
         let uids: Vec<PodUid> = self.runtime.sandboxes.keys().filter(beyond).cloned().collect();
         for uid in uids {
             let needs = &self.scripts[&uid].needs;
-            let constraint = match needs.pod_limit {
-                true => OomConstraint::PodLimit,
-                false => OomConstraint::ContainerLimit,
+            let constraint = if needs.pod_limit {
+                OomConstraint::PodLimit
+            } else {
+                OomConstraint::ContainerLimit
             };
             let limit = needs.memory_limit;
             self.kill_for_memory(&uid, constraint, limit);

@@ -113,6 +113,9 @@ impl Ledger {
         self.told_kubelet = None;
         self.marking.clear();
         self.pressure.process_ends();
+        for kill in &mut self.kills {
+            kill.told_at = None;
+        }
         self.untidy = 0;
         self.granted = None;
         self.owner = None;

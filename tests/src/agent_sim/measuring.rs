@@ -122,9 +122,10 @@ impl World {
             disk: (of == Resource::Disk).then_some(disk),
             inodes: (of == Resource::Disk).then(DiskUsage::default),
             containers: vec![first],
-            empty_dirs: match in_volume && of == Resource::Disk {
-                true => vec![("scratch".into(), used.disk)],
-                false => Vec::new(),
+            empty_dirs: if in_volume && of == Resource::Disk {
+                vec![("scratch".into(), used.disk)]
+            } else {
+                Vec::new()
             },
         }
     }

@@ -34,7 +34,7 @@ impl Appetite {
             }
             Self::Flaps { low, high, each } => {
                 let turn = age.as_millis() / each.as_millis().max(1);
-                if turn % 2 == 0 { low } else { high }
+                if turn.is_multiple_of(2) { low } else { high }
             }
         }
     }

@@ -94,7 +94,7 @@ pub(super) struct Temper {
 }
 
 /// How long a strained node is looked at where it has no shutdown.
-const STRAIN_LASTS: Duration = Duration::from_secs(120);
+const STRAIN_LASTS: Duration = Duration::from_mins(2);
 
 impl Temper {
     pub(super) fn roll(random: &mut Random, apart: &mut Random, options: Options) -> Self {

@@ -113,7 +113,7 @@ impl Strain {
             kubelet_limits_storage: random.percent(50),
             kubelet_transition: *random.pick(&[
                 Duration::from_secs(20),
-                Duration::from_secs(60),
+                Duration::from_mins(1),
                 Duration::from_mins(5),
             ]),
             deserted,
