@@ -101,7 +101,7 @@ fn remedy(pod: &PodView, why: Why) -> Option<(Purpose, Value)> {
 
 impl Agent {
     /// When this boot began, by the API's clock: what is before it is surely before the boot.
-    fn surely_before_boot(&self) -> Option<Timestamp> {
+    pub(super) fn surely_before_boot(&self) -> Option<Timestamp> {
         let now = self.clock.now();
         let since = SignedDuration::try_from(now.boot + CLOCKS_DIFFER).ok()?;
         now.wall.checked_sub(since).ok()

@@ -73,6 +73,12 @@ impl Agent {
         })?;
         let since = ours.since?;
         let evictions = &self.evictions;
+        // One that ran before this boot has ended with the machine, and its end is to say so.
+        let boot = self.surely_before_boot();
+        let cut = pod.running_since.zip(boot).is_some_and(|(since, boot)| since < boot);
+        if cut && pod.cannot_run_again() {
+            return None;
+        }
         let known = evictions.victims.contains_key(&pod.uid)
             || evictions.stale.sought.contains(&(pod.uid.clone(), since.as_second()));
         if known || pod.is_terminal() || pod.is_to_end() {
