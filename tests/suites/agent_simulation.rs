@@ -4,14 +4,14 @@
 use lab::agent_sim::{self, Options, Sabotage};
 
 /// Fixed, so that a failure is a change of the code. `cargo lab sim --agent --count N` runs more.
-const SEEDS: std::ops::RangeInclusive<u64> = 1..=600;
+const SEEDS: std::ops::RangeInclusive<u64> = 1..=400;
 
 /// Seeds without faults in which the agent is killed after each of its actions, one after the
 /// other.
 const CRASHED_SEEDS: std::ops::RangeInclusive<u64> = 1..=12;
 
 /// More crash points than this of one seed would only repeat.
-const CRASHES_MAX: u64 = 40;
+const CRASHES_MAX: u64 = 30;
 
 /// Within so many seeds a broken agent must be caught.
 const CATCH_WITHIN: u64 = 150;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use agent_core::agent::Enforcement;
 use agent_core::pod::{Owner, PodUid, PodView};
 use agent_core::pressure::signal::Signal;
-use agent_core::protocol::action::{Action, Notice, PodRef, Purpose};
+use agent_core::protocol::action::{Action, Line, Notice, PodRef, Purpose};
 use agent_core::shutdown::candidates::BarePods;
 use epilogue_common::names::node_condition;
 use serde_json::Value;
@@ -25,7 +25,9 @@ const SHORTAGE_LASTS: Duration = Duration::from_secs(30);
 /// How long a victim of a hard threshold holds up the next one, at most.
 const HARD_WAIT: Duration = Duration::from_secs(10);
 /// How long a shortage may last where the agent can end it; a soft threshold's grace comes on top.
-const PRESSURE_LASTS: Duration = Duration::from_secs(45);
+/// Of a disk the last victim's files have to go first.
+const PRESSURE_LASTS: Duration = Duration::from_secs(60);
+const DISK_PRESSURE_LASTS: Duration = Duration::from_mins(2);
 /// For so long a mark may stand on a pod that lives: an agent that finds one of an earlier run
 /// waits for a minute.
 const MARK_LASTS: Duration = Duration::from_mins(2);
@@ -80,6 +82,13 @@ impl World {
             Action::DeletePod { pod, .. }
             | Action::StopPod { pod, .. }
             | Action::PatchPod { pod, .. } => self.infer_own_limit(pod),
+            // A mark may have to wait for its turn.
+            Action::Say(Line { text, pod: Some(pod), .. })
+                if text.starts_with("is evicted for") =>
+            {
+                let now = self.now();
+                self.ledger.pressure.said.insert(pod.uid.clone(), now);
+            }
             Action::SetNodeCondition { kind, stands: true, .. } => self.judge_stall(kind),
             Action::Measure | Action::MeasurePods { .. } => {
                 self.ledger.pressure.recent_looks += 1;
@@ -142,7 +151,7 @@ impl World {
         self.stats.evictions += 1;
         let victim = Victim {
             run,
-            chosen_at: now,
+            chosen_at: self.ledger.pressure.said.get(&pod.uid).copied().unwrap_or(now),
             own_limit: !of_node,
             hard,
             killed_at: before.and_then(|before| before.killed_at),
@@ -256,13 +265,13 @@ impl World {
     pub(super) fn judge_shortage(&mut self) {
         self.note_beyond_own();
         let now = self.now();
-        let Some(grace) = self.is_to_relieve() else {
+        let Some(time) = self.is_to_relieve() else {
             self.ledger.pressure.short_since = None;
             return;
         };
         let since = *self.ledger.pressure.short_since.get_or_insert(now);
         let lasts = now.saturating_sub(since);
-        if lasts > PRESSURE_LASTS + grace && !self.ledger.pressure.blamed {
+        if lasts > time && !self.ledger.pressure.blamed {
             self.ledger.pressure.blamed = true;
             self.violate(&format!("the pressure has lasted for {lasts:?}"));
         }
@@ -278,7 +287,7 @@ impl World {
     }
 
     /// Whether something is short that the agent could and should do something about, and how
-    /// long its threshold's grace is.
+    /// long that may take.
     fn is_to_relieve(&self) -> Option<Duration> {
         let settings = &self.temper.settings;
         let process = self.process.as_ref()?;
@@ -301,10 +310,14 @@ impl World {
                 && self.api.node.kubelet_pressure.is_empty()
                 && self.is_before_kubelet(threshold.signal, found.capacity)
         })?;
-        let grace = short.grace.unwrap_or_default();
+        let usual = match short.signal.node_condition() {
+            "DiskPressure" => DISK_PRESSURE_LASTS,
+            _ => PRESSURE_LASTS,
+        };
+        let lasts = usual + short.grace.unwrap_or_default();
         let found = self.left_of(short.signal, used);
         let missing = short.limit.units(found.capacity).saturating_sub(found.available);
-        self.has_candidate(short.signal, missing).then_some(grace)
+        self.has_candidate(short.signal, missing).then_some(lasts)
     }
 
     /// Whether all thresholds of the signal lie before the kubelet's own: else it is only observed.

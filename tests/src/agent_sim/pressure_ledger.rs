@@ -35,6 +35,8 @@ pub(super) struct PressureLedger {
     /// The kubelet's own conditions, as the agent was told.
     pub(super) told_conditions: Vec<String>,
     pub(super) victims: BTreeMap<PodUid, Victim>,
+    /// When the agent last said that it chose a pod.
+    pub(super) said: BTreeMap<PodUid, Moment>,
     /// Since when something has been short for the agent, and it could act.
     pub(super) short_since: Option<Moment>,
     pub(super) blamed: bool,
@@ -52,6 +54,7 @@ impl PressureLedger {
     pub(super) fn process_ends(&mut self) {
         self.told_short.clear();
         self.told_conditions.clear();
+        self.said.clear();
         self.short_since = None;
     }
 
