@@ -26,7 +26,7 @@ const SHORTAGE_LASTS: Duration = Duration::from_secs(30);
 const HARD_WAIT: Duration = Duration::from_secs(10);
 /// How long a shortage may last where the agent can end it; a soft threshold's grace comes on top.
 /// Of a disk the last victim's files have to go first.
-const PRESSURE_LASTS: Duration = Duration::from_secs(60);
+const PRESSURE_LASTS: Duration = Duration::from_mins(1);
 const DISK_PRESSURE_LASTS: Duration = Duration::from_mins(2);
 /// For so long a mark may stand on a pod that lives: an agent that finds one of an earlier run
 /// waits for a minute.

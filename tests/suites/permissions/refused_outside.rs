@@ -10,8 +10,9 @@ use super::world::{Token, World, ended, node_path, pod_path, running};
 
 const SHORT: &str = "The node was low on resource: memory. ";
 
-fn node_status(node: &str, body: Value) -> Call {
-    Call::patch(format!("{}/status", node_path(node)), json!({"status": body}))
+/// A patch of a node's status: what of it is to change.
+fn node_status(node: &str, status: impl Into<Value>) -> Call {
+    Call::patch(format!("{}/status", node_path(node)), json!({"status": status.into()}))
 }
 
 fn node_condition(node: &str, kind: &str, value: &str) -> Call {
@@ -150,7 +151,7 @@ async fn a_victim_ends_as_the_agent_ends_it_or_not_at_all() {
         invalid(
             "an annotation that is the controller's",
             body(|body| {
-                body["metadata"]["annotations"]["epilogue.dev/force-fail-after"] = "1s".into()
+                body["metadata"]["annotations"]["epilogue.dev/force-fail-after"] = "1s".into();
             }),
             "change epilogue.dev/force-fail-after",
         ),
