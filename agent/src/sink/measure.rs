@@ -23,7 +23,7 @@ use crate::cri::{CriError, Runtime};
 use crate::host::Host;
 use crate::source::pressure::{
     ContainerLayer, DiskLooker, DiskMeter, DiskSample, FilesystemPaths, KUBELET_DIR, Looker,
-    MemoryUse, memory_of_pods, tasks_of_pods,
+    MemoryUse, is_name, memory_of_pods, tasks_of_pods,
 };
 
 /// Files of a sound host are read in ms; the walks have a bound of their own below it.
@@ -251,7 +251,7 @@ impl MeasureSink {
             None => None,
         };
         let shared = Arc::clone(&self.shared);
-        let asked = pods.len();
+        let asked = pods.iter().filter(|uid| is_name(&uid.0)).count();
         let measured = beside(move || {
             let mut disks = shared.disks.try_lock()?;
             Some(disks.measure(&pods, layers.as_ref()))

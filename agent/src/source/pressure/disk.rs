@@ -179,7 +179,7 @@ fn more(a: Option<u64>, b: Option<u64>) -> Option<u64> {
 }
 
 /// Whether it can be nothing but the name of something in a directory.
-fn is_name(text: &str) -> bool {
+pub(crate) fn is_name(text: &str) -> bool {
     !text.is_empty() && !text.contains(['/', '\0']) && text != "." && text != ".."
 }
 

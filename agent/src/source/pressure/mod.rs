@@ -8,6 +8,7 @@ mod memory;
 pub mod psi;
 mod walk;
 
+pub(crate) use self::disk::is_name;
 pub use self::disk::{ContainerLayer, DiskMeter};
 pub use self::filesystems::{DiskLooker, DiskSample, FilesystemPaths};
 pub use self::look::Looker;
