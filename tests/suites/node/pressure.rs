@@ -20,9 +20,14 @@ async fn hog_is_evicted_by_the_agent_as_a_disruption_and_nobody_else() {
     let mut setting = Setting::of(Kind::Memory, Some(Install::Host), 1);
     setting.rate = 20;
     let run = play(setting).await;
-    assert!(run.end.phase == "Failed/Evicted", "{run:?}");
     assert!(run.end.disruption.as_deref() == Some("TerminationByKubelet"), "{run:?}");
-    assert!(run.end.message.starts_with("The node was low on resource: memory. "), "{run:?}");
+    // The kubelet looks at containers once a second, and may report the end before the agent: then
+    // the reason stands in the condition alone. (§7.2)
+    let short = "The node was low on resource: memory. ";
+    match run.end.phase.as_str() {
+        "Failed/Evicted" => assert!(run.end.message.starts_with(short), "{run:?}"),
+        other => assert_eq!(other, "Failed", "{run:?}"),
+    }
     assert!(run.job.failed == 0 && run.job.replaced, "{run:?}");
     assert!(run.wrong.is_empty(), "{run:?}");
 }
