@@ -155,8 +155,9 @@ impl Agent {
             .iter()
             .filter(lives)
             .filter_map(|pod| {
-                // Those of pressure are of no run. (`eviction/stale.rs`)
-                let ours = |disruption: &&Disruption| !patches::is_of_pressure(disruption);
+                // Others are of no run. (`eviction/stale.rs`, `origin.rs`)
+                let ours =
+                    |disruption: &&Disruption| disruption.message == patches::SHUTDOWN_MESSAGE;
                 let at = pod.disruption.as_ref().filter(ours)?.since?;
                 stands(pod, at).then(|| (super::marks::reference(pod), at))
             })

@@ -82,6 +82,7 @@ impl Agent {
         self.evictions.pod_gone(uid);
         self.stuck.pod_gone(uid);
         self.undone.pod_gone(uid);
+        self.origins.pod_gone(uid);
     }
 
     fn hear_cancel(&mut self) {

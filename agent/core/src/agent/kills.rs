@@ -11,8 +11,8 @@ use super::outbox::Task;
 use super::run::Run;
 use crate::ending::attempt::{Attempt, Verdict, verdict};
 use crate::ending::clock::Clock;
-use crate::ending::patches;
 use crate::ending::progress::{Ending, Way, all_known_exited, would_succeed};
+use crate::ending::{patches, patience};
 use crate::pod::{PodUid, PodView};
 use crate::protocol::action::{Action, Reach};
 use crate::protocol::event::RuntimeState;
@@ -284,5 +284,6 @@ fn stop(ending: &Ending, pod: &PodView) -> Action {
         grace_seconds: ending.grace_seconds,
         sidecars: pod.sidecars.clone(),
         reach: Reach::Pod,
+        patience: patience::in_haste(&ending.end),
     }
 }

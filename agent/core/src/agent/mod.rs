@@ -25,6 +25,7 @@ mod marks;
 mod mode;
 mod node;
 mod notices;
+mod origin;
 mod outbox;
 mod past;
 mod pods;
@@ -45,6 +46,7 @@ mod writer;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use serde::Serialize;
 
 pub use mode::{ARMED_LASTS, Allowed, Detected, Kubelet, detect, kubelet};
@@ -81,6 +83,8 @@ const ROUNDS_MAX: usize = 8;
 pub struct Settings {
     /// `/proc/sys/kernel/random/boot_id`.
     pub boot_id: String,
+    /// What the node's clock showed when this boot began, where somebody noted it then.
+    pub booted_at: Option<Timestamp>,
     /// The agent's own pod, where it runs as one.
     pub own_pod: Option<PodUid>,
     /// The bands; none turns the ending of pods off.
@@ -152,6 +156,7 @@ pub struct Agent {
     run: Option<Run>,
     clears: cancel::Clears,
     replays: replay::Replays,
+    origins: origin::Origins,
     evictions: eviction::Evictions,
     causes: causes::Causes,
     stuck: stuck::Stuck,
@@ -184,6 +189,7 @@ impl Agent {
             run: None,
             clears: cancel::Clears::default(),
             replays: replay::Replays::default(),
+            origins: origin::Origins::default(),
             evictions,
             causes: causes::Causes::default(),
             stuck: stuck::Stuck::default(),
@@ -259,6 +265,7 @@ impl Agent {
         self.run_on();
         self.clear_on();
         self.replay_on();
+        self.find_survivors();
         self.cause_on();
         self.evict_on();
         self.unstick_on();

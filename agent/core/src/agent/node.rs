@@ -5,6 +5,7 @@ use epilogue_common::outcome::Outcome;
 
 use super::Agent;
 use super::outbox::Task;
+use super::release::Release;
 use crate::ending::attempt::{Attempt, Pace, Verdict, WAIT_MAX, WAIT_MAX_HASTE, verdict};
 use crate::protocol::action::Action;
 use crate::protocol::event::NodeView;
@@ -57,6 +58,13 @@ impl<T: Clone + PartialEq> Write<T> {
     }
 }
 
+impl Write<String> {
+    fn is_farewell(&self) -> bool {
+        let wanted = self.wanted.as_deref().and_then(|text| text.parse().ok());
+        matches!(wanted, Some(Announcement::Farewell { .. }))
+    }
+}
+
 impl NodeWrites {
     /// Wants the annotation to say this.
     pub(super) fn announce(&mut self, announcement: &Announcement) {
@@ -73,6 +81,14 @@ impl NodeWrites {
         self.taint.wanted == Some(true)
     }
 
+    /// A farewell that has not arrived by now is not said any more: it is true of its look alone.
+    pub(super) fn drop_farewell(&mut self) {
+        let announce = &mut self.announce;
+        if announce.is_open() && !announce.attempt.is_in_flight() && announce.is_farewell() {
+            *announce = Write::default();
+        }
+    }
+
     /// Whether what is wanted is acknowledged or cannot be had.
     pub(super) fn is_settled(&self) -> bool {
         !self.announce.is_open() && !self.taint.is_open()
@@ -83,7 +99,9 @@ impl Agent {
     pub(super) fn see_node(&mut self, view: NodeView) {
         let writes = &mut self.node;
         let other = |wanted: &String| view.announced.as_ref() != Some(wanted);
-        if !writes.announce.is_open() && writes.announce.wanted.as_ref().is_some_and(other) {
+        // A farewell is said on the proof of its moment, and something may have been started since.
+        let repeats = !writes.announce.is_open() && !writes.announce.is_farewell();
+        if repeats && writes.announce.wanted.as_ref().is_some_and(other) {
             writes.announce.repeat();
         }
         if !writes.taint.is_open() && writes.taint.wanted.is_some_and(|is| is != view.tainted) {
@@ -124,6 +142,9 @@ impl Agent {
     pub(super) fn announced(&mut self, result: &Outcome<()>) {
         let pace = self.node_pace();
         settle(&mut self.node.announce, result, self.clock.monotonic(), pace);
+        if self.run.as_ref().is_none_or(|run| !matches!(run.release, Release::Parting(_))) {
+            self.node.drop_farewell();
+        }
         self.forbidden_by(result, "patch nodes");
     }
 

@@ -30,6 +30,7 @@ pub const REASONS: &[(&str, &str)] = &[
     (EVICTED, "The node was low on a resource, or the pod exceeded its limit; the agent ends it."),
     (WOULD_EVICT, "The pod would be evicted, if the agent were told to act; why."),
     (EVICTION_FAILED, "The pod was to be evicted, and could not be; it lives on."),
+    (EVICTION_SLOW, "The pod was stopped to be evicted, and runs yet; it is stopped again."),
     (AT_MEMORY_LIMIT, "The pod waits for memory at its own limit; the node has enough."),
     (PRESSURE_OVERLAP, "A threshold of the agent is not above the kubelet's: it only observes."),
 ];
@@ -54,6 +55,7 @@ pub(super) const OOMD_KILLED: &str = "CompanionOomdKilled";
 pub(super) const EVICTED: &str = REASON_EVICTED;
 pub(super) const WOULD_EVICT: &str = "CompanionWouldEvict";
 pub(super) const EVICTION_FAILED: &str = "CompanionEvictionFailed";
+pub(super) const EVICTION_SLOW: &str = "CompanionEvictionSlow";
 pub(super) const AT_MEMORY_LIMIT: &str = "CompanionAtMemoryLimit";
 pub(super) const PRESSURE_OVERLAP: &str = "CompanionPressureOverlap";
 

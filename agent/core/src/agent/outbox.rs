@@ -37,6 +37,10 @@ pub(super) enum Task {
     StuckStop(PodUid),
     /// Its phase.
     StuckFail(PodUid),
+    /// A look into the runtime at a pod that a clock calls lost.
+    ReplayLook(PodUid),
+    /// The same at one that lives under a mark of ours.
+    OriginLook(PodUid),
     Tell,
 }
 
@@ -143,8 +147,10 @@ impl Outbox {
     /// band go at once.
     pub(super) fn has_room_to_inspect(&self) -> bool {
         let looks = |task: &Task| {
-            use Task::{Evict, Inspect, StuckLook};
-            matches!(task, Inspect(_) | StuckLook(_) | Evict(EvictStep::Inspect, _))
+            use Task::{Evict, Inspect, OriginLook, ReplayLook, StuckLook};
+            let after_boot = matches!(task, ReplayLook(_) | OriginLook(_));
+            let ends = matches!(task, Inspect(_) | StuckLook(_) | Evict(EvictStep::Inspect, _));
+            after_boot || ends
         };
         self.count(looks) < self.api_max
     }

@@ -9,7 +9,7 @@ use epilogue_common::outcome::Failure;
 use super::Agent;
 use super::notices::{COMPLETE, UNREPORTED};
 use super::outbox::Task;
-use super::run::Run;
+use super::run::{KUBELET_GONE, Run};
 use crate::ending::attempt::Attempt;
 use crate::ending::progress::Ending;
 use crate::pod::{Owner, PodSource, PodUid, PodView};
@@ -75,6 +75,8 @@ impl Agent {
                     self.hold_on();
                     self.announce_run();
                 }
+                // Somebody came, or a kubelet came back to the pods that nobody was to end.
+                Release::Closing(_) if !over && !self.is_at_rest() => self.reopen(),
                 Release::Closing(mark) => {
                     let late = run.at(run.ends.end + run.margin / 2);
                     let settled = self.writer.is_durable(*mark) || self.writer.is_refused();
@@ -117,7 +119,27 @@ impl Agent {
         let Some(run) = &self.run else { return true };
         // What the plan has not begun yet is not settled either.
         let begun = run.kills_over || run.found.mode == crate::shutdown::Mode::Assist;
-        run.is_settled() && self.pods.is_listed() && begun
+        run.is_settled() && self.pods.is_listed() && begun && !self.is_kubelet_awaited()
+    }
+
+    /// Whether nobody is there to end the pods, and it may be for a moment only: a kubelet that
+    /// restarts is back within seconds, and ends what it finds. (§9.6)
+    fn is_kubelet_awaited(&self) -> bool {
+        let Some(run) = &self.run else { return false };
+        let left = run.endings.values().any(|ending| !ending.reported);
+        let ends_pods = self.settings.bands.is_some() && !run.resumed;
+        let may_return = run.found.marks_only && ends_pods && left;
+        let gone_since = self.kubelet.gone_since.filter(|_| may_return);
+        gone_since.is_some_and(|at| !self.clock.reached(at + KUBELET_GONE))
+    }
+
+    /// The release is not carried out yet, and is for nothing any more.
+    fn reopen(&mut self) {
+        let Some(run) = &mut self.run else { return };
+        run.release = Release::Holding;
+        run.step = Step::Intent;
+        run.unreported_at_release = None;
+        self.outbox.say(false, None, "the lock is held on: there is something to wait for again");
     }
 
     fn hold_on(&mut self) {
@@ -208,6 +230,7 @@ impl Agent {
         let mark = self.writer.append([Record::Released { unreported }]);
         run.release = Release::Closing(mark);
         run.step = Step::Release;
+        self.node.drop_farewell();
         self.write_journal();
     }
 

@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use epilogue_common::outcome::Outcome;
-use jiff::{SignedDuration, Timestamp};
+use epilogue_common::outcome::{Failure, Outcome};
+use jiff::Timestamp;
 use serde_json::Value;
 
 use super::Agent;
@@ -16,9 +16,10 @@ use crate::ending::attempt::{Attempt, Pace, Verdict, WAIT_MAX_HASTE, salt, verdi
 use crate::ending::patches;
 use crate::pod::{PodSource, PodUid, PodView};
 use crate::protocol::action::{Action, PodRef, Purpose};
+use crate::protocol::event::{Now, RuntimeState};
 
-/// Container runtimes stamp by the node's clock, which may differ from the API's.
-const CLOCKS_DIFFER: Duration = Duration::from_secs(10);
+/// A runtime that says nothing for so long is no witness, and the kubelet is waiting for it, too.
+const WITNESS_LASTS: Duration = Duration::from_mins(1);
 
 /// A pod to look at.
 #[derive(Debug)]
@@ -26,6 +27,10 @@ struct Replay {
     pod: PodRef,
     why: Why,
     read: Attempt,
+    /// Whether anything of it runs, where only a clock says that it does not.
+    look: Attempt,
+    /// Until when the runtime is asked, on CLOCK_MONOTONIC.
+    ask_until: Duration,
     patch: Attempt,
 }
 
@@ -50,7 +55,24 @@ pub(super) struct Replays {
 
 impl Replays {
     pub(super) fn add_marked(&mut self, pod: PodRef, at: Timestamp) {
-        self.add(pod, Why::Marked(at));
+        self.add(pod, Why::Marked(at), Attempt::default(), Duration::ZERO);
+    }
+
+    /// Takes a pod for lost, unless that is nothing to speak of; answers whether it did. Where the
+    /// runtime can be asked, it has the last word.
+    pub(super) fn add_lost(&mut self, pod: &PodView, now: Now, ask: bool) -> bool {
+        let why = Why::Lost(now.wall);
+        if self.pods.contains_key(&pod.uid) || remedy(pod, why).is_none() {
+            return false;
+        }
+        let look = if ask { Attempt::wanted() } else { Attempt::default() };
+        self.add(super::marks::reference(pod), why, look, now.monotonic + WITNESS_LASTS);
+        true
+    }
+
+    /// Whether it is being looked at.
+    pub(super) fn has(&self, uid: &PodUid) -> bool {
+        self.pods.contains_key(uid)
     }
 
     /// Whether a journal of an earlier boot tells of the pod.
@@ -58,9 +80,10 @@ impl Replays {
         self.known.contains(uid)
     }
 
-    fn add(&mut self, pod: PodRef, why: Why) {
+    fn add(&mut self, pod: PodRef, why: Why, look: Attempt, ask_until: Duration) {
         self.known.insert(pod.uid.clone());
-        let replay = Replay { pod, why, read: Attempt::wanted(), patch: Attempt::default() };
+        let (read, patch) = (Attempt::wanted(), Attempt::default());
+        let replay = Replay { pod, why, read, look, ask_until, patch };
         self.pods.insert(replay.pod.uid.clone(), replay);
     }
 
@@ -100,45 +123,6 @@ fn remedy(pod: &PodView, why: Why) -> Option<(Purpose, Value)> {
 }
 
 impl Agent {
-    /// When this boot began, by the API's clock: what is before it is surely before the boot.
-    pub(super) fn surely_before_boot(&self) -> Option<Timestamp> {
-        let now = self.clock.now();
-        let since = SignedDuration::try_from(now.boot + CLOCKS_DIFFER).ok()?;
-        now.wall.checked_sub(since).ok()
-    }
-
-    /// The same, but what is after it is surely of this boot.
-    pub(super) fn surely_after_boot(&self) -> Option<Timestamp> {
-        self.surely_before_boot()?
-            .checked_add(SignedDuration::try_from(CLOCKS_DIFFER * 2).ok()?)
-            .ok()
-    }
-
-    /// Pods that show containers running since before this boot. None of those can run: they are
-    /// marked before the kubelet finds out and calls it a failure of their own. (W5)
-    ///
-    /// DIVERGES(upstream): the reference does not tell them from containers that failed.
-    pub(super) fn find_lost(&mut self) {
-        if !self.settings.enforce {
-            return;
-        }
-        let now = self.clock.now();
-        let Some(boot) = self.surely_before_boot() else { return };
-        let lost: Vec<PodRef> = self
-            .pods
-            .iter()
-            .filter(|pod| pod.running_since.is_some_and(|since| since < boot))
-            .filter(|pod| remedy(pod, Why::Lost(now.wall)).is_some())
-            .map(super::marks::reference)
-            .collect();
-        for pod in lost {
-            if !self.replays.pods.contains_key(&pod.uid) {
-                self.outbox.say(true, Some(&pod), "it ran before this boot: its node was lost");
-                self.replays.add(pod, Why::Lost(now.wall));
-            }
-        }
-    }
-
     pub(super) fn replay_on(&mut self) {
         if self.run.is_some() {
             return;
@@ -149,6 +133,17 @@ impl Agent {
             let ours = replay.read.is_in_flight() || replay.patch.is_in_flight();
             if ours || self.outbox.is_busy_with(uid) {
                 continue;
+            }
+            // At the same time as the API, for the kubelet is on its way to its own conclusion.
+            if replay.look.is_open() && self.clock.reached(replay.ask_until) {
+                self.outbox.say(true, Some(&replay.pod), "nothing proves that it does not run");
+                settled.push(uid.clone());
+                continue;
+            }
+            if replay.look.is_due(&self.clock) && self.outbox.has_room_to_inspect() {
+                replay.look.sent();
+                let action = Action::InspectPod(replay.pod.clone());
+                self.outbox.send(Task::ReplayLook(uid.clone()), action);
             }
             if !self.outbox.has_room() {
                 break;
@@ -170,7 +165,7 @@ impl Agent {
             if let (Purpose::Clear, Why::Marked(at)) = (purpose, replay.why) {
                 replay.why = Why::RunsAgain(at);
             }
-            if !replay.patch.is_due(&self.clock) {
+            if replay.look.is_open() || !replay.patch.is_due(&self.clock) {
                 continue;
             }
             replay.patch.sent();
@@ -212,6 +207,22 @@ impl Agent {
                     replay.read.failed(now, pace(uid), Some(failure));
                 }
             },
+        }
+    }
+
+    /// The runtime has said what it has of a pod that a clock calls lost. One that knows nothing of
+    /// a pod that has run may be another than the pod's, and proves nothing.
+    pub(super) fn replay_seen(&mut self, uid: &PodUid, result: &Result<RuntimeState, Failure>) {
+        let now = self.clock.monotonic();
+        let Some(replay) = self.replays.pods.get_mut(uid) else { return };
+        match result {
+            Ok(state) if state.proves_end(true) => replay.look.done(),
+            Ok(_) => {
+                let text = "the runtime does not prove that it has ended: it is not lost";
+                self.outbox.say(false, Some(&replay.pod), text);
+                self.replayed(uid);
+            }
+            Err(failure) => replay.look.failed(now, pace(uid), Some(failure)),
         }
     }
 

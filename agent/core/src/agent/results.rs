@@ -54,6 +54,8 @@ impl Agent {
             Task::StuckLook(uid) | Task::StuckStop(uid) => {
                 self.stuck_seen(&uid, &runtime(result));
             }
+            Task::ReplayLook(uid) => self.replay_seen(&uid, &runtime(result)),
+            Task::OriginLook(uid) => self.origin_seen(&uid, &runtime(result)),
             Task::StuckFail(uid) => self.stuck_failed(&uid, &done(result)),
         }
     }

@@ -26,7 +26,7 @@ use crate::time_span::TimeSpan;
 /// An armed kubelet that gave its lock back with pods left does nothing more after this. (§8.3)
 const ASSIST_PROVES_ITSELF: Duration = Duration::from_secs(2);
 /// A kubelet that is gone for so long in a shutdown does not come back in time.
-const KUBELET_GONE: Duration = Duration::from_secs(3);
+pub(super) const KUBELET_GONE: Duration = Duration::from_secs(3);
 /// A kubelet that lives for so long again ends pods itself.
 const KUBELET_BACK: Duration = Duration::from_secs(3);
 /// Who switches to Replace late still sends its marks first.
@@ -134,7 +134,7 @@ impl Run {
 
     /// Whether pods may still be ended: a kill begins only if its report can be waited for.
     pub(super) fn may_end(&self, clock: &Clock) -> bool {
-        matches!(self.release, Release::Holding | Release::Looking(_) | Release::Parting(_))
+        !matches!(self.release, Release::Unlocking | Release::Released)
             && !clock.reached(self.at(self.ends.last_writes))
     }
 
@@ -402,7 +402,9 @@ impl Agent {
             found.mode == Mode::Substitute && self.clock.reached(at + KUBELET_GONE)
         });
         let early = run.elapsed(now) < ASSIST_PROVES_ITSELF;
-        let learnt = fresh && early && !run.mode_is_final && !run.resumed;
+        // Where nobody was there to end pods, nobody has: they are the kubelet's when it is back.
+        let idle = run.found.marks_only && run.found.mode == Mode::Assist;
+        let learnt = fresh && (early || idle) && !run.mode_is_final && !run.resumed;
         let stand_in = gone && run.found.mode != Mode::Substitute;
         let differs = (found.mode, found.marks_only) != (run.found.mode, run.found.marks_only);
         let other = learnt && differs && found.mode != Mode::Observe;

@@ -23,7 +23,7 @@ use super::outbox::Task;
 use super::{Agent, Enforcement, StuckStatus};
 use crate::ending::attempt::{Verdict, verdict};
 use crate::ending::hanging::{Evidence, Finding, Hang, Judgement, Keeper, Obstacle, judge};
-use crate::ending::patches;
+use crate::ending::{patches, patience};
 use crate::pod::{PodSource, PodUid, PodView};
 use crate::protocol::action::{Action, PodRef, Purpose, Reach};
 use crate::protocol::event::RuntimeState;
@@ -56,6 +56,9 @@ struct Case {
     finding: Option<Finding>,
     written: u32,
     written_at: Option<Duration>,
+    /// What is said once the API has taken the write that is under way: the watch may show the
+    /// pod's end before the answer comes.
+    writing: Option<String>,
     stops: u32,
     stopped_in: Option<u64>,
     refused: bool,
@@ -73,6 +76,7 @@ impl Case {
             finding: None,
             written: 0,
             written_at: None,
+            writing: None,
             stops: 0,
             stopped_in: None,
             refused: false,
@@ -207,7 +211,8 @@ impl Agent {
         }
         // What was written counts for as long as the pod is there.
         self.stuck.cases.retain(|uid, case| {
-            hanging.contains_key(uid) || case.written > 0 || case.told_at.is_some()
+            let known = case.written > 0 || case.told_at.is_some() || case.writing.is_some();
+            known || hanging.contains_key(uid)
         });
         let acts = self.enforces_stuck();
         for (uid, (pod, keeper)) in hanging {
@@ -297,6 +302,7 @@ impl Agent {
         let acts = self.enforces_stuck();
         let round = self.stuck.round;
         let room = self.outbox.has_room();
+        let over = self.over(pod).unwrap_or_default();
         let Some(case) = self.stuck.cases.get_mut(&pod.uid) else { return };
         match finding.judgement {
             Judgement::LookAgain => {}
@@ -313,6 +319,7 @@ impl Agent {
                     grace_seconds: pod.deletion_grace_seconds.unwrap_or_default(),
                     sidecars: pod.sidecars.clone(),
                     reach: Reach::Pod,
+                    patience: patience::at_ease(case.stops.saturating_sub(1)),
                 };
                 let text = "nothing runs in its sandbox any more, which is stopped";
                 self.outbox.say(false, Some(&case.pod), text);
@@ -327,6 +334,8 @@ impl Agent {
                     return;
                 }
                 case.written_at = Some(now);
+                let words = finding.failed(case.keeper, over);
+                case.writing = Some(format!("Failed by the agent: {words}."));
                 self.send_stuck_fail(pod, finding.judgement);
             }
         }
@@ -347,15 +356,14 @@ impl Agent {
     pub(super) fn stuck_failed(&mut self, uid: &PodUid, result: &Outcome<()>) {
         self.count_patch(Purpose::Fail, result);
         self.forbidden_by(result, PATCH_STATUS);
-        let over = self.pods.get(uid).and_then(|pod| self.over(pod)).unwrap_or_default();
         let Some(case) = self.stuck.cases.get_mut(uid) else { return };
         let pod = case.pod.clone();
+        let Some(text) = case.writing.take() else { return };
         match result {
             Ok(()) => {
                 case.written += 1;
+                case.finding = None;
                 self.stuck.failed += 1;
-                let Some(finding) = case.finding.take() else { return };
-                let text = format!("Failed by the agent: {}.", finding.failed(case.keeper, over));
                 self.outbox.say(true, Some(&pod), text.clone());
                 self.tell_pod(pod, POD_FAILED, &text);
             }

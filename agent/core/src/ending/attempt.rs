@@ -158,6 +158,11 @@ impl Attempt {
         self.state != State::Unwanted
     }
 
+    /// How often it failed.
+    pub fn failures(&self) -> u32 {
+        self.failures
+    }
+
     /// Whether it was ever sent, and thus may have happened.
     pub fn was_sent(&self) -> bool {
         self.ever_sent

@@ -13,6 +13,8 @@ use crate::protocol::event::RuntimeState;
 pub const WRITES_MAX: u32 = 3;
 /// A sandbox that stands after so many stops will not go by one more.
 pub const STOPS_MAX: u32 = 3;
+/// The longest of the short waits: a look at all pods asks the runtime for each.
+const SHORT_MAX: Duration = Duration::from_secs(10);
 
 /// How long is waited for what.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,17 +33,25 @@ pub struct StuckTimes {
     pub told: Duration,
 }
 
+impl StuckTimes {
+    /// The times where a kubelet gets this much of it.
+    pub fn after(patience: Duration) -> Self {
+        let short = SHORT_MAX.min(patience / 6);
+        Self {
+            pace: short,
+            dead: patience,
+            hung: patience.saturating_mul(5),
+            margin: short,
+            patience,
+            told: Duration::from_mins(10),
+        }
+    }
+}
+
 impl Default for StuckTimes {
     /// (§9.9, §3.3 U2, §7.4)
     fn default() -> Self {
-        Self {
-            pace: Duration::from_secs(10),
-            dead: Duration::from_mins(1),
-            hung: Duration::from_mins(5),
-            margin: Duration::from_secs(10),
-            patience: Duration::from_mins(1),
-            told: Duration::from_mins(10),
-        }
+        Self::after(Duration::from_mins(1))
     }
 }
 

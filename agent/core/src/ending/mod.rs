@@ -5,4 +5,5 @@ pub mod attempt;
 pub mod clock;
 pub mod hanging;
 pub mod patches;
+pub mod patience;
 pub mod progress;

@@ -192,7 +192,8 @@ pub fn oom_killed(pod: &PodView, told: &OomKilled<'_>) -> Value {
 pub fn is_ours(disruption: &Disruption, at: Timestamp) -> bool {
     disruption.stands
         && disruption.reason == TERMINATION_BY_KUBELET
-        && (disruption.message == SHUTDOWN_MESSAGE || is_of_pressure(disruption))
+        && (matches!(disruption.message.as_str(), SHUTDOWN_MESSAGE | LOST_MESSAGE)
+            || is_of_pressure(disruption))
         && disruption.since.is_some_and(|since| since.as_second() == at.as_second())
 }
 

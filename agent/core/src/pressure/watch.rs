@@ -13,8 +13,13 @@ use super::signal::Signal;
 use super::thresholds::Threshold;
 use crate::pod::PodUid;
 
-/// How long a victim of a hard threshold holds up the next one, at most; it has 1 s to end.
+/// How long a victim of a hard threshold holds up the next one for memory, at most; it has 1 s to
+/// end. After that the kernel is next.
 const HARD_WAIT_MAX: Duration = Duration::from_secs(10);
+/// The same of the next one for disks and tasks: as in the reference, which waits 10 s for the end,
+/// and 30 s for what was held to be given back. A runtime is slow just then, and another victim
+/// makes it slower. (§2.4)
+const HARD_WAIT_MAX_AT_EASE: Duration = Duration::from_secs(40);
 /// How long a victim of a soft threshold holds up the next one beyond its grace, at most.
 const SOFT_WAIT_MAX: Duration = Duration::from_secs(30);
 /// How long the files of a pod that has ended hold up the next victim for a disk, at most: the
@@ -95,7 +100,10 @@ pub struct Watch {
 struct Victim {
     uid: PodUid,
     hard: bool,
-    waited_for_until: Duration,
+    /// Until when another shortage of memory waits for it.
+    holds_up_memory_until: Duration,
+    /// Until when any other does.
+    holds_up_until: Duration,
 }
 
 impl Cause {
@@ -168,13 +176,16 @@ impl Watch {
     /// A pod was chosen to end for the cause, with this grace.
     pub fn victim_chosen(&mut self, uid: PodUid, cause: &Cause, grace_seconds: u32, now: Duration) {
         let hard = cause.is_hard();
-        let wait = if hard {
-            HARD_WAIT_MAX
-        } else {
-            SOFT_WAIT_MAX.saturating_add(Duration::from_secs(u64::from(grace_seconds)))
-        };
+        let soft = SOFT_WAIT_MAX.saturating_add(Duration::from_secs(u64::from(grace_seconds)));
+        let (memory, others) =
+            if hard { (HARD_WAIT_MAX, HARD_WAIT_MAX_AT_EASE) } else { (soft, soft) };
         self.acted_on.insert(cause.signal, now);
-        self.victims.push(Victim { uid, hard, waited_for_until: now.saturating_add(wait) });
+        self.victims.push(Victim {
+            uid,
+            hard,
+            holds_up_memory_until: now.saturating_add(memory),
+            holds_up_until: now.saturating_add(others),
+        });
     }
 
     /// The pod has ended, or is none any more.
@@ -206,7 +217,7 @@ impl Watch {
         self.forget_stubborn(now);
         let new = self.acted_on.get(&signal).is_none_or(|at| memory.at > *at);
         let goes = self.unmounted_until.is_some_and(|at| now < at);
-        if !new || goes || self.is_held_up(true) {
+        if !new || goes || self.is_held_up(signal, true, now) {
             return None;
         }
         let mut thresholds = self.wishes.thresholds.iter();
@@ -270,8 +281,9 @@ impl Watch {
             } else {
                 self.cleaned_until.filter(|_| is_on_disk(threshold.signal))
             };
+            let hard = threshold.grace.is_none();
             let held_up =
-                self.is_held_up(threshold.grace.is_none()) || goes.is_some_and(|at| now < at);
+                self.is_held_up(threshold.signal, hard, now) || goes.is_some_and(|at| now < at);
             (is_due && is_new && !held_up).then(|| {
                 let Observation { available, capacity } = measured.observation;
                 Cause {
@@ -291,12 +303,20 @@ impl Watch {
     ///
     /// DIVERGES(upstream): the reference waits for a victim without end, in a soft eviction for
     /// the pod's whole grace, whatever runs out meanwhile.
-    fn is_held_up(&self, hard: bool) -> bool {
-        self.victims.iter().any(|victim| victim.hard || !hard)
+    fn is_held_up(&self, signal: Signal, hard: bool, now: Duration) -> bool {
+        let holds_up = |victim: &Victim| {
+            let until = if is_memory(signal) {
+                victim.holds_up_memory_until
+            } else {
+                victim.holds_up_until
+            };
+            now < until && (victim.hard || !hard)
+        };
+        self.victims.iter().any(holds_up)
     }
 
     fn forget_stubborn(&mut self, now: Duration) {
-        self.victims.retain(|victim| victim.waited_for_until > now);
+        self.victims.retain(|victim| victim.holds_up_until > now);
     }
 }
 
@@ -434,6 +454,18 @@ mod tests {
     }
 
     #[test]
+    fn a_victim_of_a_slow_runtime_holds_up_memory_less_long_than_disks_and_tasks() {
+        let mut watch = watch("pid.available<10,memory.available<100", "", "", "");
+        let few = measured(0, &[(PIDS, 1)]);
+        let first = watch.look(&few, seconds(0)).causes.first().copied().expect("must be one");
+        watch.victim_chosen(PodUid("a".into()), &first, 1, seconds(0));
+        assert_eq!(cause(&mut watch, 9, &[(PIDS, 1), (MEMORY, 9)]), "");
+        assert_eq!(cause(&mut watch, 10, &[(PIDS, 1), (MEMORY, 9)]), "memory.available<100");
+        assert_eq!(cause(&mut watch, 39, &[(PIDS, 1)]), "");
+        assert_eq!(cause(&mut watch, 40, &[(PIDS, 1)]), "pid.available<10");
+    }
+
+    #[test]
     fn one_stubborn_victim_never_blocks_the_next() {
         let soft = "memory.available<300";
         let mut watch = watch("nodefs.available<50", soft, "memory.available=0s", "");
@@ -456,8 +488,8 @@ mod tests {
             .expect("must be one");
         assert_eq!(second.signal, DISK, "a hard one does not wait for a soft one");
         watch.victim_chosen(PodUid("b".into()), &second, 1, seconds(2));
-        assert_eq!(cause(&mut watch, 11, &full), "");
-        assert_eq!(cause(&mut watch, 12, &full), "nodefs.available<50", "nor for ever for another");
+        assert_eq!(cause(&mut watch, 41, &full), "");
+        assert_eq!(cause(&mut watch, 42, &full), "nodefs.available<50", "nor for ever for another");
         assert_eq!(cause(&mut watch, 3_629, &both), "");
         assert_eq!(cause(&mut watch, 3_630, &both), "memory.available<300 for 0s");
     }

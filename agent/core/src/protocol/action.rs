@@ -89,6 +89,9 @@ pub enum Action {
         sidecars: Vec<String>,
         /// What is stopped.
         reach: Reach,
+        /// How much longer than the grace each of the runtime's answers is waited for. It kills
+        /// only while somebody waits. (`ending/patience.rs`)
+        patience: Duration,
     },
     /// Asks the runtime what it has of the pod. → `Runtime`.
     InspectPod(PodRef),

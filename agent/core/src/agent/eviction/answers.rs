@@ -97,6 +97,12 @@ impl Agent {
         let now = self.clock.monotonic();
         let Some(victim) = self.evictions.victims.get_mut(uid) else { return };
         let pace = victim.pace();
+        victim.was_stopped |= match &result {
+            Ok(state) => !state.containers.is_empty(),
+            // Without an answer it may have been carried out.
+            Err(failure) => !is_final(failure),
+        };
+        let was_stopped = victim.was_stopped;
         let ending = &mut victim.ending;
         match result {
             Ok(state) if has_ended(&state) => {
@@ -109,7 +115,7 @@ impl Agent {
                 self.outbox.say(true, Some(&ending.pod), text);
             }
             Err(failure) => {
-                if is_final(&failure) {
+                if is_final(&failure) && !was_stopped {
                     ending.end.give_up();
                 } else {
                     ending.end.failed(now, pace, Some(&failure));
@@ -157,6 +163,11 @@ impl Agent {
             self.outbox.say(false, Some(&ending.pod), text);
         } else if state.containers_ended() || state.proves_end(pod.has_run) {
             ending.fail.want();
+        } else if victim.was_stopped {
+            // Cleared away meanwhile: who did that has seen its end.
+            ending.fail.give_up();
+            let text = "the runtime has nothing of it any more; its end is left to the kubelet";
+            self.outbox.say(true, Some(&ending.pod), text);
         } else {
             let text = "the runtime knows nothing of it though it has run; is \
                         --runtime-endpoint the kubelet's?";

@@ -81,6 +81,11 @@ impl Evictions {
         self.stale.pod_gone(uid);
     }
 
+    /// Whether the pod is between its condemnation and its end.
+    pub(super) fn has(&self, uid: &PodUid) -> bool {
+        self.victims.contains_key(uid)
+    }
+
     /// Whether a pod is between its condemnation and its end.
     pub(super) fn is_ending_pods(&self) -> bool {
         !self.victims.is_empty()

@@ -6,12 +6,12 @@ use std::time::Duration;
 use super::super::Agent;
 use super::super::kills::{DELETE, PATCH_PODS};
 use super::super::marks::{PATCH_STATUS, reference};
-use super::super::notices::{EVICTED, EVICTION_FAILED};
+use super::super::notices::{EVICTED, EVICTION_FAILED, EVICTION_SLOW};
 use super::super::outbox::{EvictStep, Task};
 use super::stance::Stance;
-use crate::ending::attempt::{Attempt, Pace, WAIT_MAX_HASTE, salt};
-use crate::ending::patches;
+use crate::ending::attempt::{Attempt, Pace, WAIT_MAX, WAIT_MAX_HASTE, salt};
 use crate::ending::progress::{Ending, Way};
+use crate::ending::{patches, patience};
 use crate::pod::{Disruption, PodView, TERMINATION_BY_KUBELET};
 use crate::pressure::message::Told;
 use crate::pressure::watch::Cause;
@@ -23,8 +23,8 @@ const OWN_LIMIT_GRACE_SECONDS: u32 = 1;
 const MARK_HARD: Duration = Duration::from_secs(5);
 /// The same for a soft one.
 const MARK_SOFT: Duration = Duration::from_secs(30);
-/// The time beyond its grace to stop or delete a victim: after it the pod lives on, as far as we
-/// can tell, and must not bear our mark.
+/// The time beyond its grace to stop or delete a victim. After it one that nothing has reached
+/// lives on and must not bear our mark; one that was told to stop is told of.
 const END_MARGIN: Duration = Duration::from_secs(30);
 /// So long nothing is started of a pod that was seen to be stopped: a kubelet needs more.
 const PROOF_LASTS: Duration = Duration::from_millis(500);
@@ -61,6 +61,11 @@ pub(super) struct Victim {
     pub(super) gone: bool,
     /// Why its end cannot be brought about.
     pub(super) refused: Option<String>,
+    /// A stop may have reached it. From then on its end is ours, however late it comes: the mark
+    /// stays.
+    pub(super) was_stopped: bool,
+    /// It was told of that it runs on after that.
+    told_late: bool,
 }
 
 /// What becomes of a victim in one round.
@@ -80,7 +85,9 @@ impl Victim {
         let salt = salt(&self.ending.pod.uid.0);
         let latest =
             if self.ending.mark.is_open() { Some(self.mark_until) } else { self.end_until };
-        Pace { wait_max: WAIT_MAX_HASTE, latest, salt }
+        // One that resists is stopped for ever, but not in haste.
+        let wait_max = if self.told_late { WAIT_MAX } else { WAIT_MAX_HASTE };
+        Pace { wait_max, latest, salt }
     }
 
     fn is_shown_as_ours(&self, pod: &PodView) -> bool {
@@ -125,6 +132,8 @@ impl Agent {
             mark_sought: false,
             gone: false,
             refused: None,
+            was_stopped: false,
+            told_late: false,
         };
         self.evictions.victims.insert(pod.uid.clone(), victim);
     }
@@ -300,6 +309,23 @@ impl Agent {
         Some(Fate::GoesOn)
     }
 
+    /// Its end will be that of our stop, and is not to count as its own failure: nothing is taken
+    /// back. The next victim has long been chosen, if there had to be one.
+    fn tell_stubborn(&mut self, victim: &Victim) {
+        let pod = &victim.ending.pod;
+        let seconds = end_time(victim.ending.grace_seconds).as_secs();
+        let text = format!(
+            "it was stopped and still runs, after {seconds} s; it is stopped again and again"
+        );
+        self.outbox.say(true, Some(pod), text);
+        let text = format!(
+            "It was stopped, and still runs after {seconds} s: see the container runtime's log. \
+             {}",
+            victim.told.message
+        );
+        self.tell_pod(pod.clone(), EVICTION_SLOW, text.trim_end());
+    }
+
     fn tell_evicted(&mut self, victim: &Victim) {
         let Told { message, annotations } = victim.told.clone();
         let pod = Some(victim.ending.pod.clone());
@@ -317,9 +343,14 @@ impl Agent {
             }
             return Fate::GoesOn;
         }
-        if ending.end.is_given_up() || victim.end_until.is_some_and(|at| self.clock.reached(at)) {
+        let late = victim.end_until.is_some_and(|at| self.clock.reached(at));
+        if ending.end.is_given_up() || late && !victim.was_stopped {
             return Fate::GivenUp("the container runtime does not stop it".to_owned());
         }
+        if late && !std::mem::replace(&mut victim.told_late, true) {
+            self.tell_stubborn(victim);
+        }
+        let ending = &mut victim.ending;
         ending.end.want();
         if ending.end.is_due(&self.clock) {
             victim.end_until.get_or_insert(now + end_time(ending.grace_seconds));
@@ -332,6 +363,7 @@ impl Agent {
                 grace_seconds: ending.grace_seconds,
                 sidecars: pod.sidecars.clone(),
                 reach,
+                patience: patience::at_ease(ending.end.failures()),
             };
             self.outbox.send(Task::Evict(EvictStep::Stop, pod.uid.clone()), action);
         }

@@ -17,6 +17,7 @@ const MESSAGE: &str =
     "The node was low on resource: memory. Threshold quantity: 200, available: 150. ";
 const EVICTED: &str = "Evicted";
 const FAILED: &str = "CompanionEvictionFailed";
+const SLOW: &str = "CompanionEvictionSlow";
 
 /// A pod of a Job that cannot run again.
 pub(super) fn job(name: &str) -> PodView {
@@ -222,7 +223,7 @@ fn a_right_that_is_given_later_is_found_out() {
 }
 
 #[test]
-fn a_stubborn_victim_blocks_nobody_and_loses_its_mark_when_it_is_given_up() {
+fn a_stubborn_victim_blocks_nobody_and_keeps_its_mark_for_its_end_is_ours() {
     let mut world = short_of_memory(enforcing(HARD), vec![job("a"), job("b")]);
     world.containers("a", &[None]);
     world.pass(ms(9_000));
@@ -231,11 +232,28 @@ fn a_stubborn_victim_blocks_nobody_and_loses_its_mark_when_it_is_given_up() {
     assert!(world.deeds().contains(&"lever b"), "{:#?}", world.log);
     world.memory(900);
     world.pass(ms(30_000));
-    assert_eq!(world.disrupted(), ["b"], "{:#?}", world.said);
-    assert_eq!(world.deeds().last(), Some(&"clear a"));
-    assert_eq!(world.counted("memory.available"), (1, 0, 1));
-    assert_eq!(world.told(FAILED), ["a"]);
+    assert_eq!(world.disrupted(), ["a", "b"], "{:#?}", world.said);
+    assert_eq!(world.counted("memory.available"), (1, 0, 0));
+    assert_eq!(world.told(SLOW), ["a"]);
+    assert_eq!(world.told(FAILED), [""; 0]);
+    // The stop takes effect when nobody thinks of it any more.
+    world.pass(ms(10 * 60_000));
+    world.containers("a", &[Some(143)]);
+    world.pass(ms(60_000));
+    assert_eq!(world.deeds().last(), Some(&"lever a"));
+    assert_eq!(world.counted("memory.available"), (2, 0, 0));
+    assert_eq!(world.told(SLOW), ["a"], "told once");
     assert_eq!(world.lies, [""; 0]);
+}
+
+/// The runtime is so slow that it answers nobody, and stops the pod nevertheless.
+#[test]
+fn a_stop_that_is_never_answered_may_have_been_carried_out() {
+    let mut world = short_of_memory(enforcing(HARD), vec![job("a")]);
+    world.answers.insert("stop *".into(), Answer::Fail(FailureKind::Unknown, 1_000));
+    world.pass(ms(5 * 60_000));
+    assert_eq!(world.disrupted(), ["a"], "{:#?}", world.said);
+    assert!(!world.deeds().contains(&"clear a"), "{:?}", world.deeds());
 }
 
 #[test]

@@ -585,6 +585,7 @@ fn a_mark_of_a_pod_that_ended_with_the_machine_stays() {
     let cut = marked("cut", Duration::from_secs(1_003), 300);
     let cut = cut.with(|pod| pod.running_since = Some(before_boot));
     let mut world = World::at_ease(enforcing(HARD), vec![cut]);
+    world.containers("cut", &[Some(255)]);
     world.pass(Duration::from_mins(2));
     assert_eq!(world.disrupted(), ["cut"]);
 }

@@ -292,10 +292,115 @@ fn a_node_that_went_down_without_notice_explains_its_dead() {
             job("deleted").deleting(30).with(|pod| pod.running_since = before),
         ],
     );
+    world.containers("lost", &[Some(255)]);
     world.started(plain(), false);
     assert_eq!(world.disrupted(), ["lost"]);
     let message = world.pods["lost"].disruption.clone().map(|disruption| disruption.message);
     assert_eq!(message.as_deref(), Some(crate::ending::patches::LOST_MESSAGE));
+}
+
+/// A pod that has run since a quarter of an hour before what the API's clock takes for the boot.
+fn by_the_clock_lost(settings: Settings) -> World {
+    let before = "2026-11-21T13:45:00Z".parse().ok();
+    World::new(settings, vec![job("a").with(|pod| pod.running_since = before)])
+}
+
+#[test]
+fn a_pod_that_the_runtime_shows_to_run_is_not_lost_whatever_the_clock_says() {
+    // Simulation seeds 3386 and 6098: the clock went on by an hour, and the agent was restarted.
+    let mut world = by_the_clock_lost(settings());
+    world.containers("a", &[None]);
+    world.started(plain(), false);
+    world.pass(ms(120_000));
+    assert_eq!(world.disrupted(), [""; 0], "{:?}", world.log);
+    // A runtime that does not know it, or does not answer, proves nothing either.
+    let mut world = by_the_clock_lost(settings());
+    world.runtime.insert("a".into(), crate::protocol::event::RuntimeState::default());
+    world.started(plain(), false);
+    world.pass(ms(120_000));
+    assert_eq!(world.disrupted(), [""; 0], "{:?}", world.log);
+    let mut world = by_the_clock_lost(settings());
+    let silent = Answer::Fail(epilogue_common::outcome::FailureKind::Unknown, u32::MAX);
+    world.answers.insert("inspect *".into(), silent);
+    world.started(plain(), false);
+    world.pass(ms(120_000));
+    assert_eq!(world.disrupted(), [""; 0], "{:?}", world.log);
+    assert_eq!(world.agent.status().replays_pending, 0);
+}
+
+#[test]
+fn a_runtime_that_starts_late_is_waited_for() {
+    let mut world = by_the_clock_lost(settings());
+    world.containers("a", &[Some(255)]);
+    let silent = Answer::Fail(epilogue_common::outcome::FailureKind::Unknown, 5);
+    world.answers.insert("inspect *".into(), silent);
+    world.started(dead(), false);
+    world.pass(ms(10_000));
+    assert_eq!(world.disrupted(), ["a"], "{:?}", world.log);
+}
+
+#[test]
+fn without_a_runtime_a_pod_is_lost_only_by_a_clock_that_was_noted_at_the_boot() {
+    let at = |time: &str| time.parse::<jiff::Timestamp>().ok();
+    let blind = Settings { runtime: false, ..settings() };
+    let cases = [
+        (None, 0),
+        // The clock went on since: the pod began after the boot.
+        (at("2026-11-21T13:40:00Z"), 0),
+        (at("2026-11-21T13:45:05Z"), 0),
+        (at("2026-11-21T13:45:15Z"), 1),
+        // The clock was set back since.
+        (at("2026-11-21T15:00:00Z"), 1),
+    ];
+    for (booted_at, lost) in cases {
+        let mut world = by_the_clock_lost(Settings { booted_at, ..blind.clone() });
+        world.started(dead(), false);
+        assert_eq!(world.disrupted().len(), lost, "{booted_at:?} {:?}", world.log);
+    }
+}
+
+#[test]
+fn a_mark_on_a_pod_that_lives_on_is_taken_back_by_proof_of_its_life() {
+    use crate::ending::patches::{LOST_MESSAGE, SHUTDOWN_MESSAGE};
+    use crate::pod::{Disruption, TERMINATION_BY_KUBELET};
+    let marked = |settings: Settings, message: &str| {
+        let mut world = by_the_clock_lost(settings);
+        world.change("a", |pod| {
+            pod.disruption = Some(Disruption {
+                stands: true,
+                reason: TERMINATION_BY_KUBELET.into(),
+                message: message.into(),
+                since: "2026-11-21T13:59:00Z".parse().ok(),
+            });
+        });
+        world
+    };
+    let blind = Settings { runtime: false, ..settings() };
+    let low = "The node was low on resource: memory. ";
+    for message in [LOST_MESSAGE, SHUTDOWN_MESSAGE, low] {
+        // What runs, by the runtime, is taken back; what does not is the kubelet's to report.
+        for (code, left) in [(None, 0), (Some(255), 1)] {
+            let mut world = marked(settings(), message);
+            world.containers("a", &[code]);
+            world.started(plain(), false);
+            world.pass(ms(50_000));
+            assert_eq!(world.disrupted(), ["a"], "{message} {code:?} {:?}", world.log);
+            world.pass(ms(400_000));
+            assert_eq!(world.disrupted().len(), left, "{message} {code:?} {:?}", world.log);
+        }
+        // Under a kubelet that is dead nothing is known.
+        let mut world = marked(settings(), message);
+        world.containers("a", &[None]);
+        world.started(dead(), false);
+        world.pass(ms(400_000));
+        assert_eq!(world.disrupted(), ["a"], "{message} {:?}", world.log);
+        let mut world = marked(blind.clone(), message);
+        world.started(plain(), false);
+        world.pass(ms(400_000));
+        assert_eq!(world.disrupted(), [""; 0], "{message} {:?}", world.log);
+        // Taken back once: who writes it again is not fought with.
+        assert_eq!(world.done(&["clear"]).len(), 1);
+    }
 }
 
 #[test]

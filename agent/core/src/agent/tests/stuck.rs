@@ -9,7 +9,7 @@ use crate::ending::hanging::Hang;
 use crate::pod::tests::pod;
 use crate::pod::{Phase, PodSource, PodView};
 use crate::protocol::action::{Action, Purpose};
-use crate::protocol::event::{Event, RuntimeState};
+use crate::protocol::event::{ActionResult, Event, RuntimeState};
 use crate::protocol::node::{Healthz, KubeletFacts};
 
 fn enforcing(mode: Enforcement, fail_hanging_starts: bool) -> Settings {
@@ -459,6 +459,22 @@ fn writes_that_fail_are_repeated_on_a_new_look() {
         assert_eq!(node.writes().len(), 1, "{kind:?}");
         assert_eq!(node.told("does not let the agent write"), 1, "{:#?}", node.world.said);
     }
+}
+
+#[test]
+fn a_write_is_told_of_though_the_watch_is_quicker_than_its_answer() {
+    // Found on the real API: the pod's end was seen, and what was to be said of it forgotten.
+    let mut node = Node::of(enforce(), &dead(), deleted("a"), nothing());
+    node.world.answers.insert("fail *".into(), Answer::Hold);
+    node.pass(100);
+    assert_eq!(node.told("Failed by the agent"), 0, "{:#?}", node.world.said);
+    let (id, _, action) = node.world.held.pop().expect("the write is under way");
+    node.world.arrive(&action);
+    assert_eq!(node.phase("a"), Phase::Failed);
+    node.pass(20);
+    node.world.event(Event::Finished { id, result: ActionResult::Done(Ok(())) });
+    assert_eq!(node.told("Failed by the agent"), 1, "{:#?}", node.world.said);
+    assert_eq!(node.world.agent.status().stuck.failed, 1);
 }
 
 #[test]
