@@ -18,7 +18,7 @@ use crate::args::{CheckArgs, CheckConfig, Output};
 use crate::bus::Bus;
 use crate::cri::{Runtime, Sockets};
 use crate::host::Host;
-use crate::source::kubelet::{Configz, KubeletSettings, KubeletSource};
+use crate::source::kubelet::{Configz, KubeletSettings, KubeletSource, PERIOD};
 use crate::source::logind::{Logind, NAME};
 use crate::table;
 
@@ -37,7 +37,7 @@ pub fn run(args: CheckArgs, config: CheckConfig) -> anyhow::Result<ExitCode> {
         let bus = ask(&bus_address, &host).await;
         let cri = Runtime::new(sockets);
         let containers = cri.probe().await;
-        let pressure = pressure::look(&host, cri, &features).await;
+        let pressure = pressure::look(&host, &config.kubelet_dir, cri, &features).await;
         let (api, token) = ask_api(config.api).await;
         let settings = KubeletSettings {
             unit: config.kubelet_unit,
@@ -46,6 +46,7 @@ pub fn run(args: CheckArgs, config: CheckConfig) -> anyhow::Result<ExitCode> {
                 .kubelet_configz
                 .zip(token)
                 .map(|(address, token)| Configz { address, token: token.into() }),
+            period: PERIOD,
         };
         let kubelet = ask_kubelet(settings, &bus_address, &host).await;
         (bus, containers, pressure, api, kubelet)

@@ -22,6 +22,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::args::Config;
+use crate::bus::Bus;
 use crate::client::LinkedClient;
 use crate::clock::Clock;
 use crate::cri::Runtime;
@@ -34,11 +35,12 @@ use crate::sink::events::{EventSink, EventWriter};
 use crate::sink::journal::JournalSink;
 use crate::sink::logind::LogindSink;
 use crate::sink::measure::MeasureSink;
-use crate::source::kubelet::{Configz, KubeletSettings, KubeletSource};
+use crate::source::kubelet::{Configz, KubeletSettings, KubeletSource, PERIOD};
 use crate::source::lease::LeaseAge;
 use crate::source::logind::OurLock;
 use crate::source::logind_session::LogindSession;
 use crate::source::pressure::psi;
+use crate::source::systemd::Systemd;
 use crate::source::watch::Deaf;
 use crate::source::{lease, node, oom, oomd, pods};
 use sinks::AllSinks;
@@ -49,6 +51,8 @@ const EVENTS_MAX: usize = 1024;
 const IN_FLIGHT_MAX: usize = 32;
 /// How long tasks may take to end once the driver has.
 const END_MAX: Duration = Duration::from_secs(3);
+/// How long the start waits to learn when this boot began.
+const BOOT_ASKED_MAX: Duration = Duration::from_secs(1);
 /// Threads for what blocks: the journal, files of the host, names.
 const BLOCKING_THREADS_MAX: usize = 4;
 /// A difference below this is the half second that the server's clock is cut to.
@@ -126,6 +130,7 @@ async fn work(config: Config, stop: CancellationToken) -> anyhow::Result<()> {
     residence::keep(config.features.pressure);
     let settings = Settings {
         boot_id,
+        booted_at: booted_at(&shared.bus_address).await,
         own_pod: config.own_pod.clone(),
         bands: config.bands.clone(),
         priority_max: config.priority_max,
@@ -212,7 +217,12 @@ impl Shared {
         let logind = LogindSink::new(bus_address, self.host.clone(), self.words.clone());
         let api = metrics.api().clone();
         let runtime = self.config.runtime.clone().map(Runtime::new);
-        let measure = MeasureSink::new(self.host.clone(), self.clock.clone(), runtime.clone());
+        let measure = MeasureSink::new(
+            self.host.clone(),
+            &self.config.kubelet_dir,
+            self.clock.clone(),
+            runtime.clone(),
+        );
         let sinks = AllSinks {
             api: ApiSink::new(self.writes.client.clone(), node.clone(), api),
             notices,
@@ -299,6 +309,7 @@ impl Shared {
             unit: self.config.kubelet_unit.clone(),
             healthz: self.config.kubelet_healthz,
             configz: configz.map(|(address, token)| Configz { address, token: token.into() }),
+            period: PERIOD.min(self.config.features.stuck_times.dead),
         };
         let age = Box::new(move || age.get());
         KubeletSource::new(settings, self.bus_address.clone(), self.host.clone(), age)
@@ -329,6 +340,24 @@ fn correct(offset_ms: &AtomicI64, server: Timestamp) {
     if (ahead - offset_ms.load(Ordering::Relaxed)).abs() > OFFSET_MS_MIN {
         tracing::info!(ahead_ms = ahead, "the API server's clock differs, taking it over");
         offset_ms.store(ahead, Ordering::Relaxed);
+    }
+}
+
+/// What the node's clock showed when this boot began. The agent does without where nobody says.
+async fn booted_at(bus_address: &str) -> Option<Timestamp> {
+    let asking = async {
+        let bus = Bus::connect(bus_address).await?;
+        let noted = Systemd::on(&bus).booted_at().await;
+        bus.close().await;
+        noted
+    };
+    match tokio::time::timeout(BOOT_ASKED_MAX, asking).await {
+        Ok(Ok(noted)) => noted,
+        Ok(Err(error)) => {
+            tracing::info!(error = error.message, "systemd does not say when this boot began");
+            None
+        }
+        Err(_) => None,
     }
 }
 

@@ -8,9 +8,10 @@ use agent_core::shutdown::bands::Bands;
 use epilogue_runtime::client::ClientOptions;
 use epilogue_runtime::pacing::Pace;
 
-use super::run::{address, node_name};
+use super::run::{address, kubelet_dir, node_name};
 use super::{BandArgs, Output, PressureArgs, RunArgsError};
 use crate::cri::Endpoint;
+use crate::source::pressure::KUBELET_DIR;
 
 /// The flags of `check`.
 #[derive(Debug, clap::Args)]
@@ -36,6 +37,9 @@ pub struct CheckArgs {
     /// The kubelet's unit in systemd.
     #[arg(long, value_name = "UNIT", default_value = "kubelet.service")]
     kubelet_unit: String,
+    /// The kubelet's own directory, as its --root-dir; under --root.
+    #[arg(long, value_name = "DIR", default_value = KUBELET_DIR)]
+    kubelet_root_dir: PathBuf,
     /// Where the kubelet serves /healthz; empty for nowhere.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:10248")]
     kubelet_healthz_address: String,
@@ -60,6 +64,8 @@ pub struct CheckConfig {
     pub api: Option<(ClientOptions, String)>,
     /// The kubelet's unit.
     pub kubelet_unit: String,
+    /// The kubelet's directory on the host.
+    pub kubelet_dir: String,
     /// Where the kubelet serves `/healthz`, if it does.
     pub kubelet_healthz: Option<SocketAddr>,
     /// Where the kubelet serves `/configz`, if it does.
@@ -87,6 +93,7 @@ impl CheckArgs {
             bands: self.bands.bands()?,
             api,
             kubelet_unit: self.kubelet_unit.clone(),
+            kubelet_dir: kubelet_dir(&self.kubelet_root_dir)?,
             kubelet_healthz: address("kubelet-healthz-address", &self.kubelet_healthz_address)?,
             kubelet_configz: address("kubelet-address", &self.kubelet_address)?,
             features: self.pressure.clone().features().map_err(RunArgsError::Pressure)?.0,

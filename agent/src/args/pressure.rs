@@ -1,6 +1,8 @@
 //! The flags of `run` for what the agent does outside of shutdowns: the node's pressure, causes of
 //! kills for memory, and deleted pods that no kubelet ends.
 
+use std::time::Duration;
+
 use agent_core::agent::{Enforcement, Features};
 use agent_core::ending::hanging::StuckTimes;
 use agent_core::pressure::signal::Signal;
@@ -14,12 +16,16 @@ use thiserror::Error;
 /// Each lies before the kubelet's default, so that the agent ends its victim first: there the
 /// condition is acknowledged before the pod ends. 50Mi and 2 % are what a victim of 1 s of grace
 /// gives back in time; inodes 1 %. The kubelet has no default for tasks, and a node without tasks
-/// cannot even start what would help. (§2.3, §8.4)
-const HARD: &str = "memory.available<150Mi,nodefs.available<12%,nodefs.inodesFree<6%,\
-                    imagefs.available<17%,imagefs.inodesFree<6%,pid.available<5%";
+/// cannot even start what would help. None for images: the kubelet begins to delete unused ones at
+/// 15 % left, its own threshold; before that no pod has to end for them. (§2.3, §2.5, §8.4)
+const HARD: &str =
+    "memory.available<150Mi,nodefs.available<12%,nodefs.inodesFree<6%,pid.available<5%";
 /// ms in a second.
 const STALL_MS_MAX: u64 = 1_000;
 const PERCENT_MAX: u64 = 100;
+/// A look at the kubelet takes up to a second.
+const STUCK_AFTER_MIN: Duration = Duration::from_secs(1);
+const STUCK_AFTER_MAX: Duration = Duration::from_hours(24);
 
 /// The flags.
 #[derive(Clone, Debug, clap::Args)]
@@ -76,6 +82,10 @@ pub struct PressureArgs {
     /// proves that nothing of them runs: write Failed, only say which, or not look.
     #[arg(long, value_name = "MODE", default_value = "enforce")]
     stuck_pods: Mode,
+    /// How long a kubelet must be dead before its deleted pods are ended in its place, and how
+    /// long after their grace one that lives may take; a kubelet that hangs gets five times that.
+    #[arg(long, value_name = "DURATION", default_value = "1m")]
+    stuck_after: TimeSpan,
     /// What to do with deleted pods that hang in their start under a kubelet that lives. Failed is
     /// taken back by it until the start ends; a Job counts the pod by then.
     #[arg(long, value_name = "POLICY", default_value = "leave")]
@@ -120,6 +130,9 @@ pub enum PressureArgsError {
     /// A time without end.
     #[error("--eviction-pressure-transition-period must end; give for example 5m")]
     Transition,
+    /// A kubelet that gets no time, or all of it.
+    #[error("--stuck-after must be 1s to 1d; give for example 1m")]
+    StuckAfter,
     /// A grace that no pod has.
     #[error(
         "--eviction-max-pod-grace-period {0} is too long; give seconds, at most {max}",
@@ -140,6 +153,10 @@ impl PressureArgs {
         let given = flags.thresholds()?;
         if self.eviction_pressure_transition_period == TimeSpan::INFINITY {
             return Err(PressureArgsError::Transition);
+        }
+        let stuck_after = self.stuck_after.duration();
+        if !(STUCK_AFTER_MIN..=STUCK_AFTER_MAX).contains(&stuck_after) {
+            return Err(PressureArgsError::StuckAfter);
         }
         let grace = self.eviction_max_pod_grace_period;
         let soft_grace_seconds_max = u32::try_from(grace.max(0))
@@ -178,7 +195,7 @@ impl PressureArgs {
             node_oom_disrupts: self.node_oom == NodeOom::Disrupt,
             stuck_pods: self.stuck_pods.into(),
             fail_hanging_starts: self.hanging_starts == HangingStarts::Fail,
-            stuck_times: StuckTimes::default(),
+            stuck_times: StuckTimes::after(stuck_after),
         };
         Ok((features, doubts))
     }
@@ -234,8 +251,6 @@ fn unused(flags: &ThresholdFlags, thresholds: &[Threshold]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use clap::Parser;
 
@@ -263,10 +278,11 @@ mod tests {
         assert_eq!(features.stuck_pods, Enforcement::Enforce);
         assert!(features.oom_causes && !features.node_oom_disrupts);
         assert!(!features.fail_hanging_starts);
+        assert_eq!(features.stuck_times, StuckTimes::default());
         assert_eq!(
             thresholds(&features),
             "memory.available<150Mi allocatableMemory.available<150Mi nodefs.available<12% \
-             nodefs.inodesFree<6% imagefs.available<17% imagefs.inodesFree<6% pid.available<5%"
+             nodefs.inodesFree<6% pid.available<5%"
         );
         assert_eq!(features.wishes.transition, Duration::from_mins(5));
         assert_eq!(features.wishes.soft_grace_seconds_max, None);
@@ -289,6 +305,7 @@ mod tests {
             "--oom-causes=false",
             "--node-oom=disrupt",
             "--stuck-pods=off",
+            "--stuck-after=30s",
             "--hanging-starts=fail",
         ])
         .expect("must be valid");
@@ -304,6 +321,8 @@ mod tests {
         assert_eq!(features.stalls.available_percent_max, 50);
         assert!(!features.oom_causes && features.node_oom_disrupts);
         assert!(features.fail_hanging_starts);
+        assert_eq!(features.stuck_times.dead, Duration::from_secs(30));
+        assert_eq!(features.stuck_times.margin, Duration::from_secs(5));
         assert!(doubts.is_empty(), "{doubts:?}");
     }
 
@@ -335,7 +354,7 @@ mod tests {
 
     #[test]
     fn what_means_nothing_names_the_flag_and_the_remedy() {
-        let table: [(&[&str], &[&str]); 10] = [
+        let table: [(&[&str], &[&str]); 12] = [
             (&["--pressure=on"], &["--pressure", "observe"]),
             (&["--eviction-hard=memory<1Gi"], &["--eviction-hard", "memory.available"]),
             (&["--eviction-soft=pid.available<9"], &["--eviction-soft-grace-period"]),
@@ -346,6 +365,8 @@ mod tests {
             (&["--pressure-stall-available=101"], &["--pressure-stall-available", "100"]),
             (&["--node-oom=ignore"], &["--node-oom", "disrupt"]),
             (&["--hanging-starts=delete"], &["--hanging-starts", "leave"]),
+            (&["--stuck-after=0"], &["--stuck-after", "1m"]),
+            (&["--stuck-after=infinity"], &["--stuck-after", "1m"]),
         ];
         for (flags, words) in table {
             let error = features(flags).expect_err("must be refused");

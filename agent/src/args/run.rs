@@ -16,6 +16,7 @@ use thiserror::Error;
 
 use super::{BandArgs, PressureArgs, PressureArgsError};
 use crate::cri::Sockets;
+use crate::source::pressure::KUBELET_DIR;
 
 /// Where the kernel keeps the name that the host goes by.
 const HOSTNAME_FILE: &str = "proc/sys/kernel/hostname";
@@ -67,6 +68,9 @@ pub struct RunArgs {
     /// The kubelet's unit in systemd.
     #[arg(long, value_name = "UNIT", default_value = "kubelet.service")]
     kubelet_unit: String,
+    /// The kubelet's own directory, as its --root-dir; under --root.
+    #[arg(long, value_name = "DIR", default_value = KUBELET_DIR)]
+    kubelet_root_dir: PathBuf,
     /// Where the kubelet serves /healthz; empty for nowhere.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:10248")]
     kubelet_healthz_address: String,
@@ -137,6 +141,8 @@ pub struct Config {
     pub runtime: Option<Sockets>,
     /// The kubelet's unit.
     pub kubelet_unit: String,
+    /// The kubelet's directory on the host.
+    pub kubelet_dir: String,
     /// Where the kubelet serves `/healthz`, if it does.
     pub kubelet_healthz: Option<SocketAddr>,
     /// Where the kubelet serves `/configz`, if it does.
@@ -194,6 +200,9 @@ pub enum RunArgsError {
          k3s.service"
     )]
     KubeletUnit(String),
+    /// A directory whose name cannot be written down.
+    #[error("--kubelet-root-dir {0:?} is no UTF-8")]
+    NoText(PathBuf),
     /// A directory that depends on where the program was started.
     #[error("--{flag} {path} must begin with /")]
     Relative {
@@ -227,6 +236,7 @@ impl RunArgs {
             raise_delay: self.raise_delay,
             runtime: runtime(self.runtime_endpoint, &self.root)?,
             kubelet_unit: self.kubelet_unit,
+            kubelet_dir: kubelet_dir(&self.kubelet_root_dir)?,
             kubelet_healthz: address("kubelet-healthz-address", &self.kubelet_healthz_address)?,
             kubelet_configz: address("kubelet-address", &self.kubelet_address)?,
             bind: self.metrics_bind_address,
@@ -246,6 +256,12 @@ impl RunArgs {
 
 fn absolute<'a>(flag: &'static str, path: &'a Path) -> Result<&'a Path, RunArgsError> {
     path.strip_prefix("/").map_err(|_| RunArgsError::Relative { flag, path: path.to_owned() })
+}
+
+/// As text: parts of it are names of pods, which are.
+pub(super) fn kubelet_dir(given: &Path) -> Result<String, RunArgsError> {
+    absolute("kubelet-root-dir", given)?;
+    given.to_str().map(str::to_owned).ok_or_else(|| RunArgsError::NoText(given.to_owned()))
 }
 
 /// A kubelet without an override takes the host's name in lower case.
@@ -317,6 +333,7 @@ mod tests {
             "--raise-delay=false",
             "--runtime-endpoint=/run/crio/crio.sock",
             "--kubelet-healthz-address=",
+            "--kubelet-root-dir=/var/lib/k0s/kubelet",
             "--priority-max=-1",
             "--shutdown-grace-period=0",
             "--admin-address=0",
@@ -327,6 +344,7 @@ mod tests {
         assert!(format!("{:?}", config.runtime).contains("[\"/run/crio/crio.sock\"]"));
         assert!(config.kubelet_healthz.is_none() && config.bind == BindAddress::Off);
         assert_eq!(config.state_dir, Path::new("/host/var/lib/epilogue-agent"));
+        assert_eq!(config.kubelet_dir, "/var/lib/k0s/kubelet");
     }
 
     #[test]
@@ -342,11 +360,12 @@ mod tests {
 
     #[test]
     fn what_means_nothing_names_the_flag_and_the_remedy() {
-        let table: [(&[&str], &[&str]); 9] = [
+        let table: [(&[&str], &[&str]); 10] = [
             (&["--node-name=N 1"], &["--node-name", "kubectl get nodes"]),
             (&["--runtime-endpoint=tcp://x"], &["--runtime-endpoint", "unix:///PATH"]),
             (&["--kubelet-address=x"], &["--kubelet-address", "IP:PORT"]),
             (&["--kubelet-unit=k3s"], &["--kubelet-unit", "k3s.service"]),
+            (&["--kubelet-root-dir=kubelet"], &["--kubelet-root-dir", "begin with /"]),
             (&["--state-dir=state"], &["--state-dir", "begin with /"]),
             (&["--shutdown=enforced"], &["enforce", "observe"]),
             (&["--bare-pods=kill"], &["--bare-pods", "deadline-lever"]),

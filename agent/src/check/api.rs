@@ -25,12 +25,13 @@ const PODS_MAX: usize = 50;
 const TRIALS_MAX: usize = 3;
 const JSON: &str = "application/json";
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
-/// What the manifests give an agent: group, resource, verbs.
-const RIGHTS: [(&str, &str, &[&str]); 4] = [
-    ("", "pods", &["get", "list", "watch", "delete", "patch"]),
-    ("", "pods/status", &["patch"]),
-    ("", "nodes", &["get", "list", "watch", "patch"]),
-    ("events.k8s.io", "events", &["create"]),
+/// What the manifests give an agent: group, resource, the namespace if not all, verbs.
+const RIGHTS: [(&str, &str, &str, &[&str]); 5] = [
+    ("", "pods", "", &["get", "list", "watch", "delete", "patch"]),
+    ("", "pods/status", "", &["patch"]),
+    ("", "nodes", "", &["get", "list", "watch", "patch"]),
+    ("coordination.k8s.io", "leases", "kube-node-lease", &["get"]),
+    ("events.k8s.io", "events", "", &["create"]),
 ];
 
 #[derive(Deserialize)]
@@ -54,9 +55,9 @@ pub(super) async fn ask(config: &Config, node: &str) -> ApiFacts {
 
 async fn answers(client: &Client, server: &str, node: &str) -> Outcome<ApiAnswers> {
     let mut denied = Vec::new();
-    for (group, resource, verbs) in RIGHTS {
+    for (group, resource, namespace, verbs) in RIGHTS {
         for verb in verbs {
-            if !may(client, group, resource, verb).await? {
+            if !may(client, group, resource, namespace, verb).await? {
                 denied.push(format!("{verb} {resource}"));
             }
         }
@@ -82,13 +83,20 @@ async fn answers(client: &Client, server: &str, node: &str) -> Outcome<ApiAnswer
     Ok(ApiAnswers { server, node, node_exists, denied, trial, latency })
 }
 
-async fn may(client: &Client, group: &str, resource: &str, verb: &str) -> Outcome<bool> {
+async fn may(
+    client: &Client,
+    group: &str,
+    resource: &str,
+    namespace: &str,
+    verb: &str,
+) -> Outcome<bool> {
     let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
     let review = json!({
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SelfSubjectAccessReview",
         "spec": {"resourceAttributes": {"group": group, "resource": resource,
-                                        "subresource": subresource, "verb": verb}},
+                                        "subresource": subresource, "namespace": namespace,
+                                        "verb": verb}},
     });
     let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
     let answer = send(client, Method::POST, path, Some((JSON, review))).await?;

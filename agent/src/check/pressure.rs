@@ -24,13 +24,14 @@ const KERNEL_LOG: &str = "/dev/kmsg";
 /// What can be seen; none where nothing is to be looked at.
 pub(super) async fn look(
     host: &Host,
+    kubelet_dir: &str,
     runtime: Runtime,
     features: &Features,
 ) -> Option<PressureFacts> {
     let wanted = features.pressure;
     let sample = match wanted {
         Enforcement::Off => Sample::default(),
-        Enforcement::Observe | Enforcement::Enforce => sample(host, runtime).await,
+        Enforcement::Observe | Enforcement::Enforce => sample(host, kubelet_dir, runtime).await,
     };
     Some(PressureFacts {
         wanted,
@@ -42,9 +43,9 @@ pub(super) async fn look(
     })
 }
 
-async fn sample(host: &Host, runtime: Runtime) -> Sample {
+async fn sample(host: &Host, kubelet_dir: &str, runtime: Runtime) -> Sample {
     let clock = Clock::new(Arc::default());
-    let sink = MeasureSink::new(host.clone(), clock, Some(runtime));
+    let sink = MeasureSink::new(host.clone(), kubelet_dir, clock, Some(runtime));
     match sink.carry_out(Action::Measure).await {
         ActionResult::Measured(Ok(sample)) => *sample,
         ActionResult::Measured(Err(failure)) => {

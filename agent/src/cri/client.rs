@@ -22,8 +22,6 @@ use super::wire::{self, path};
 /// How long a question may take: the kubelet's own answers in ms; a runtime that needs longer is
 /// not one to wait for in a shutdown.
 pub const READ_TIME_MAX: Duration = Duration::from_secs(2);
-/// What a stop may take beside the grace it was given. (§12)
-pub const STOP_MARGIN: Duration = Duration::from_secs(2);
 /// Questions at once.
 const READS_MAX: usize = 32;
 /// Stops at once: more than a node has containers, since each waits for a container's grace.
@@ -161,7 +159,20 @@ impl Client {
         Q: Message + Send + Sync + 'static,
         A: Message + Default + Send + Sync + 'static,
     {
-        self.call(&self.reads, Call::of(path), request, READ_TIME_MAX).await
+        self.read_within(path, request, READ_TIME_MAX).await
+    }
+
+    pub(super) async fn read_within<Q, A>(
+        &self,
+        path: &'static str,
+        request: Q,
+        within: Duration,
+    ) -> Result<A, CriError>
+    where
+        Q: Message + Send + Sync + 'static,
+        A: Message + Default + Send + Sync + 'static,
+    {
+        self.call(&self.reads, Call::of(path), request, within).await
     }
 
     async fn stop<Q>(

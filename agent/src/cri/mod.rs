@@ -15,7 +15,7 @@ pub mod wire;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use agent_core::protocol::action::{PodRef, Reach};
+use agent_core::protocol::action::PodRef;
 use agent_core::protocol::event::ActionResult;
 use futures::future::join_all;
 
@@ -23,6 +23,7 @@ pub use self::client::Client;
 pub use self::endpoint::{Endpoint, Sockets};
 pub use self::error::CriError;
 pub use self::pods::KnownPod;
+pub use self::stop::Stop;
 
 /// The node's container runtime. Connects with the first call, and anew after each loss; a runtime
 /// that starts after the agent is found when it is there.
@@ -44,18 +45,9 @@ impl Runtime {
         ActionResult::Runtime(state.await.map_err(|error: CriError| error.failure()))
     }
 
-    /// Carries out `Action::StopPod`. Ends within `grace_seconds` and [`stop::MARGIN`] more.
-    pub async fn stop_pod(
-        &self,
-        pod: &PodRef,
-        grace_seconds: u32,
-        sidecars: &[String],
-        reach: Reach,
-    ) -> ActionResult {
-        let state = async {
-            let client = self.client().await?;
-            stop::stop(&client, &pod.uid, grace_seconds, sidecars, reach).await
-        };
+    /// Carries out `Action::StopPod`. Ends within its grace, twice its patience, and 3 s.
+    pub async fn stop_pod(&self, pod: &PodRef, wanted: Stop<'_>) -> ActionResult {
+        let state = async { stop::stop(&self.client().await?, &pod.uid, wanted).await };
         ActionResult::Runtime(state.await.map_err(|error: CriError| error.failure()))
     }
 

@@ -11,14 +11,13 @@ use agent_core::protocol::event::RuntimeState;
 use futures::future::join_all;
 use tokio::time::Instant;
 
-use super::client::{Client, STOP_MARGIN};
+use super::client::{Client, READ_TIME_MAX};
 use super::error::CriError;
 use super::state::{self, Listed};
 use super::wire::Container;
 
-/// What a stop may take beside its grace: the answers to the stops, the sandbox, and reading
-/// before and after.
-pub(super) const MARGIN: Duration = Duration::from_secs(7);
+/// What a stop may take beside its grace and the waits for answers: reading before and after.
+const READING: Duration = Duration::from_secs(3);
 /// What sidecars get when the others have used up the grace.
 const SIDECAR_GRACE_MIN: u32 = 1;
 
@@ -29,12 +28,16 @@ struct Time {
     grace_end: Instant,
     /// When the stopping is over, and only the last reading is left.
     end: Instant,
+    /// How much longer than its grace an answer is waited for.
+    patience: Duration,
 }
 
 impl Time {
-    fn from_now(grace_seconds: u32) -> Self {
+    /// That of the containers, and of the sandbox after them.
+    fn from_now(grace_seconds: u32, patience: Duration) -> Self {
         let grace_end = Instant::now() + Duration::from_secs(grace_seconds.into());
-        Self { grace_end, end: grace_end + MARGIN - super::client::READ_TIME_MAX }
+        let end = grace_end + patience + patience + READING - READ_TIME_MAX;
+        Self { grace_end, end, patience }
     }
 
     /// `wanted`, or what is left.
@@ -49,15 +52,27 @@ impl Time {
     }
 }
 
+/// Which stop; the fields of `Action::StopPod`.
+#[derive(Clone, Copy, Debug)]
+pub struct Stop<'a> {
+    /// The time between SIGTERM and SIGKILL.
+    pub grace_seconds: u32,
+    /// The names of those that are stopped last.
+    pub sidecars: &'a [String],
+    /// What is stopped.
+    pub reach: Reach,
+    /// How much longer than the grace each answer is waited for.
+    pub patience: Duration,
+}
+
 /// Stops the pod, and says what is then left of it.
 pub(super) async fn stop(
     client: &Client,
     uid: &PodUid,
-    grace_seconds: u32,
-    sidecars: &[String],
-    reach: Reach,
+    wanted: Stop<'_>,
 ) -> Result<RuntimeState, CriError> {
-    let time = Time::from_now(grace_seconds);
+    let Stop { grace_seconds, sidecars, reach, patience } = wanted;
+    let time = Time::from_now(grace_seconds, patience);
     let listed = Listed::read(client, uid).await?;
     let stopped = match stop_alive(client, &listed, grace_seconds, sidecars, time).await {
         Ok(()) if reach == Reach::Pod => stop_rest(client, uid, &listed, time).await,
@@ -108,7 +123,7 @@ async fn stop_containers(
     grace_seconds: u32,
     time: Time,
 ) -> Result<(), CriError> {
-    let within = Duration::from_secs(grace_seconds.into()) + STOP_MARGIN;
+    let within = Duration::from_secs(grace_seconds.into()) + time.patience;
     let stops = containers
         .iter()
         .map(|container| client.stop_container(&container.id, grace_seconds, time.at_most(within)));
@@ -119,7 +134,7 @@ async fn stop_containers(
 /// down the network; reading the state tells.
 async fn stop_sandboxes(client: &Client, listed: &Listed, time: Time) -> Result<(), CriError> {
     let stops =
-        listed.ready().map(|sandbox| client.stop_sandbox(&sandbox.id, time.at_most(STOP_MARGIN)));
+        listed.ready().map(|sandbox| client.stop_sandbox(&sandbox.id, time.at_most(time.patience)));
     all_hang(join_all(stops).await)
 }
 
@@ -130,7 +145,7 @@ async fn remove_stillborn(client: &Client, uid: &PodUid, time: Time) -> Result<(
     let listed = Listed::read(client, uid).await?;
     let removals = listed
         .stillborn()
-        .map(|container| client.remove_container(&container.id, time.at_most(STOP_MARGIN)));
+        .map(|container| client.remove_container(&container.id, time.at_most(time.patience)));
     all_hang(join_all(removals).await)
 }
 

@@ -8,7 +8,7 @@ use epilogue_common::outcome::{Failure, FailureKind};
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 
-use crate::cri::Runtime;
+use crate::cri::{Runtime, Stop};
 use crate::driver::{Lane, Sinks};
 use crate::sink::api::ApiSink;
 use crate::sink::events::EventSink;
@@ -75,8 +75,9 @@ impl Sinks for AllSinks {
 async fn runtime(runtime: Option<Runtime>, action: Action) -> ActionResult {
     match (runtime, action) {
         (Some(runtime), Action::InspectPod(pod)) => runtime.inspect_pod(&pod).await,
-        (Some(runtime), Action::StopPod { pod, grace_seconds, sidecars, reach }) => {
-            runtime.stop_pod(&pod, grace_seconds, &sidecars, reach).await
+        (Some(runtime), Action::StopPod { pod, grace_seconds, sidecars, reach, patience }) => {
+            let wanted = Stop { grace_seconds, sidecars: &sidecars, reach, patience };
+            runtime.stop_pod(&pod, wanted).await
         }
         _ => {
             let words = "no container runtime may be used";

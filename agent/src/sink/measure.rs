@@ -17,13 +17,14 @@ use tokio::time::{Instant, timeout};
 
 use crate::cgroups::Cgroups;
 use crate::clock::Clock;
-use crate::cri::stats::{ContainerStats, FilesystemUsage};
-use crate::cri::wire::{CONTAINER_NAME_LABEL, POD_UID_LABEL};
-use crate::cri::{CriError, Runtime};
+use crate::cri::Runtime;
+use crate::cri::stats::FilesystemUsage;
+use crate::cri::wire::CONTAINER_NAME_LABEL;
 use crate::host::Host;
+use crate::sink::layers::LayerBook;
 use crate::source::pressure::{
-    ContainerLayer, DiskLooker, DiskMeter, DiskSample, FilesystemPaths, KUBELET_DIR, Looker,
-    MemoryUse, is_name, memory_of_pods, tasks_of_pods,
+    DiskLooker, DiskMeter, DiskSample, FilesystemPaths, Looker, MemoryUse, is_name, memory_of_pods,
+    tasks_of_pods,
 };
 
 /// Files of a sound host are read in ms; the walks have a bound of their own below it.
@@ -56,6 +57,8 @@ struct Shared {
     disks: Mutex<DiskMeter>,
     places: Mutex<Places>,
     names: Mutex<Names>,
+    /// Held while the runtime is waited for; one measurement of disks runs at a time.
+    layers: tokio::sync::Mutex<LayerBook>,
 }
 
 /// Where the runtime keeps images and layers.
@@ -71,11 +74,12 @@ struct Places {
 type Names = BTreeMap<String, Option<String>>;
 
 impl MeasureSink {
-    /// A sink that reads the host's files, and asks the runtime where there is one.
-    pub fn new(host: Host, clock: Clock, runtime: Option<Runtime>) -> Self {
+    /// A sink that reads the host's files, those of pods in the kubelet's directory, and asks the
+    /// runtime where there is one.
+    pub fn new(host: Host, kubelet_dir: &str, clock: Clock, runtime: Option<Runtime>) -> Self {
         let looker = Mutex::new(Looker::new(host.clone()));
-        let disk_looker = Mutex::new(DiskLooker::new(host.clone(), KUBELET_DIR.to_owned()));
-        let disks = Mutex::new(DiskMeter::new(host.clone()));
+        let disk_looker = Mutex::new(DiskLooker::new(host.clone(), kubelet_dir.to_owned()));
+        let disks = Mutex::new(DiskMeter::new(host.clone(), kubelet_dir.to_owned()));
         let shared = Shared {
             host,
             clock,
@@ -86,6 +90,7 @@ impl MeasureSink {
             disks,
             places: Mutex::default(),
             names: Mutex::default(),
+            layers: tokio::sync::Mutex::default(),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -242,12 +247,8 @@ impl MeasureSink {
     }
 
     async fn disk(&self, pods: Vec<PodUid>) -> Result<Figures, Failure> {
-        let layers = match self.layers().await {
-            Some(Ok(layers)) => Some(layers),
-            Some(Err(error)) => {
-                tracing::debug!(%error, "the runtime does not say what layers take");
-                None
-            }
+        let layers = match &self.shared.runtime {
+            Some(runtime) => self.shared.layers.lock().await.ask(runtime).await,
             None => None,
         };
         let shared = Arc::clone(&self.shared);
@@ -266,31 +267,6 @@ impl MeasureSink {
         }
         Ok(figures)
     }
-
-    /// None where the runtime may not be used.
-    async fn layers(&self) -> Option<Result<BTreeMap<PodUid, Vec<ContainerLayer>>, CriError>> {
-        let runtime = self.shared.runtime.as_ref()?;
-        let stats = async { runtime.client().await?.container_stats().await };
-        Some(stats.await.map(by_pod))
-    }
-}
-
-/// Containers that the kubelet did not make are left out.
-fn by_pod(stats: Vec<ContainerStats>) -> BTreeMap<PodUid, Vec<ContainerLayer>> {
-    let mut pods: BTreeMap<PodUid, Vec<ContainerLayer>> = BTreeMap::new();
-    for stat in stats {
-        let mut labels = stat.attributes.unwrap_or_default().labels;
-        let label = (labels.remove(POD_UID_LABEL), labels.remove(CONTAINER_NAME_LABEL));
-        let (Some(uid), Some(name)) = label else { continue };
-        let usage = stat.writable_layer.unwrap_or_default();
-        let layer = ContainerLayer {
-            name,
-            bytes: usage.used_bytes.map(|bytes| bytes.value),
-            inodes: usage.inodes_used.map(|inodes| inodes.value),
-        };
-        pods.entry(PodUid(uid)).or_default().push(layer);
-    }
-    pods
 }
 
 /// The figures of containers, without what has no name.
@@ -323,12 +299,14 @@ fn failure(words: &str) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::source::pressure::KUBELET_DIR;
     use agent_core::pressure::signal::Signal;
 
     #[tokio::test]
     #[expect(clippy::await_holding_lock, reason = "a disk that hangs holds it, too")]
     async fn a_disk_that_hangs_leaves_memory_to_be_seen_and_what_was_found_last() {
-        let sink = MeasureSink::new(Host::new("/".into()), Clock::new(Arc::default()), None);
+        let sink =
+            MeasureSink::new(Host::new("/".into()), KUBELET_DIR, Clock::new(Arc::default()), None);
         let hangs = sink.shared.disk_looker.lock();
         let sample = sink.look().await.expect("must be told");
         assert!(sample.signals.contains_key(&Signal::PidAvailable));

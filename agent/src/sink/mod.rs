@@ -4,5 +4,6 @@
 pub mod api;
 pub mod events;
 pub mod journal;
+mod layers;
 pub mod logind;
 pub mod measure;

@@ -24,7 +24,7 @@ use crate::host::Host;
 pub use super::kubelet_http::Configz;
 
 /// (§8.2)
-const PERIOD: Duration = Duration::from_mins(1);
+pub const PERIOD: Duration = Duration::from_mins(1);
 /// While the machine goes down a kubelet that dies has to be noticed in time.
 const PERIOD_GOING_DOWN: Duration = Duration::from_secs(2);
 /// Locks come and go in bursts; one look answers for all of a moment.
@@ -39,6 +39,8 @@ pub struct KubeletSettings {
     pub healthz: Option<SocketAddr>,
     /// Where its configuration is asked; none if it is not.
     pub configz: Option<Configz>,
+    /// Between two looks while nothing happens.
+    pub period: Duration,
 }
 
 /// Tells how long ago the node's lease was renewed, where that is known.
@@ -98,7 +100,7 @@ impl KubeletSource {
         }
     }
 
-    /// Tells of the kubelet every minute and after each change, until `stop` is cancelled or
+    /// Tells of the kubelet once in a period and after each change, until `stop` is cancelled or
     /// nobody takes events any more.
     pub async fn run(
         &self,
@@ -108,7 +110,7 @@ impl KubeletSource {
     ) {
         loop {
             let going_down = changes.borrow_and_update().going_down;
-            let period = if going_down { PERIOD_GOING_DOWN } else { PERIOD };
+            let period = if going_down { PERIOD_GOING_DOWN } else { self.settings.period };
             let seen = async { events.send(Event::KubeletSeen(self.ask().await)).await };
             tokio::select! {
                 () = stop.cancelled() => return,

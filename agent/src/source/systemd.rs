@@ -1,6 +1,8 @@
-//! systemd over D-Bus: signals a unit, and asks how it is. (spec/node-agent.md §1.1, §8.2)
+//! systemd over D-Bus: signals a unit, asks how it is, and when this boot began.
+//! (spec/node-agent.md §1.1, §8.2, §9.8)
 
 use agent_core::check::facts::Answer;
+use jiff::Timestamp;
 use zbus::OwnedObjectPath;
 use zbus::fdo::PropertiesProxy;
 use zbus::names::InterfaceName;
@@ -22,6 +24,9 @@ trait Manager {
     fn kill_unit(&self, name: &str, whom: &str, signal: i32) -> zbus::Result<()>;
 
     fn load_unit(&self, name: &str) -> zbus::Result<OwnedObjectPath>;
+
+    #[zbus(property)]
+    fn userspace_timestamp(&self) -> zbus::Result<u64>;
 }
 
 /// systemd, behind its name on the bus.
@@ -70,6 +75,14 @@ impl<'a> Systemd<'a> {
         let active = matches!(text("ActiveState").await?.as_str(), "active" | "reloading");
         let main_pid = answer(get::<u32>(&properties, SERVICE, "MainPID").await)?;
         Ok(Some(UnitState { active, main_pid: (main_pid != 0).then_some(main_pid) }))
+    }
+
+    /// What the node's clock showed when this boot's user space began, as it was noted then;
+    /// none where it was not.
+    pub async fn booted_at(&self) -> Answer<Option<Timestamp>> {
+        let microseconds = answer(self.manager().await?.userspace_timestamp().await)?;
+        let noted = i64::try_from(microseconds).ok().filter(|noted| *noted > 0);
+        Ok(noted.and_then(|noted| Timestamp::from_microsecond(noted).ok()))
     }
 
     async fn manager(&self) -> Answer<ManagerProxy<'static>> {

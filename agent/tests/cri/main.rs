@@ -11,12 +11,15 @@ use agent_core::pod::{PodSource, PodUid};
 use agent_core::protocol::action::{PodRef, Reach};
 use agent_core::protocol::event::{ActionResult, RuntimeContainer, RuntimeState};
 use double::{Call, ContainerFact, CriDouble, Fault, Script, Seen};
-use epilogue_agent::cri::{Endpoint, Runtime, Sockets};
+use epilogue_agent::cri::{Endpoint, Runtime, Sockets, Stop};
 use epilogue_common::outcome::{Failure, FailureKind};
 use futures::future::join_all;
 use jiff::Timestamp;
 use tempfile::TempDir;
 use tonic::Code;
+
+/// As in the first attempt of a shutdown.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A node with a runtime.
 struct Node {
@@ -44,7 +47,13 @@ impl Node {
         sidecars: &[&str],
     ) -> Result<RuntimeState, Failure> {
         let sidecars: Vec<String> = sidecars.iter().map(|&name| name.to_owned()).collect();
-        state(self.runtime.stop_pod(&pod(uid), grace, &sidecars, Reach::Pod).await)
+        let wanted = Stop {
+            grace_seconds: grace,
+            sidecars: &sidecars,
+            reach: Reach::Pod,
+            patience: PATIENCE,
+        };
+        state(self.runtime.stop_pod(&pod(uid), wanted).await)
     }
 
     /// The calls that end something, as `Call target`.
@@ -460,7 +469,9 @@ async fn a_sandbox_that_stays_up_is_told() {
 async fn a_stop_of_the_containers_leaves_the_sandbox_to_the_kubelet() {
     let node = Node::start();
     node.cri.pod("a").container("app", Script::Obedient).start().await;
-    let stopped = node.runtime.stop_pod(&pod("a"), 1, &[], Reach::Containers).await;
+    let reach = Reach::Containers;
+    let wanted = Stop { grace_seconds: 1, sidecars: &[], reach, patience: PATIENCE };
+    let stopped = node.runtime.stop_pod(&pod("a"), wanted).await;
     let state = state(stopped).expect("the runtime must answer");
     assert!(state.sandbox_ready && state.containers_ended() && !state.nothing_runs());
     assert_eq!(exit_codes(&state), [("app", Some(143))]);

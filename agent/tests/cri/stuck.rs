@@ -12,7 +12,7 @@ use agent_core::protocol::event::{ActionResult, Event, Now};
 use agent_core::protocol::node::{Healthz, KubeletFacts};
 use agent_core::shutdown::candidates::BarePods;
 use epilogue_agent::clock::Clock;
-use epilogue_agent::cri::Runtime;
+use epilogue_agent::cri::{Runtime, Stop};
 use epilogue_agent::driver::{Driver, Lane, Parts, Shown, Sinks};
 use epilogue_agent::metrics::Metrics;
 use epilogue_agent::sink::api::ApiSink;
@@ -101,8 +101,9 @@ impl Sinks for Both {
         async move {
             match action {
                 Action::InspectPod(pod) => runtime.inspect_pod(&pod).await,
-                Action::StopPod { pod, grace_seconds, sidecars, reach } => {
-                    runtime.stop_pod(&pod, grace_seconds, &sidecars, reach).await
+                Action::StopPod { pod, grace_seconds, sidecars, reach, patience } => {
+                    let wanted = Stop { grace_seconds, sidecars: &sidecars, reach, patience };
+                    runtime.stop_pod(&pod, wanted).await
                 }
                 action @ Action::PatchStatus { .. } => api.carry_out(action).await,
                 _ => ActionResult::Done(Ok(())),
@@ -161,6 +162,7 @@ fn settings() -> Settings {
     };
     Settings {
         boot_id: "boot-1".into(),
+        booted_at: None,
         own_pod: None,
         bands: None,
         priority_max: 2_000_000_000,

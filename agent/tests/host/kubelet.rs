@@ -6,7 +6,9 @@ use std::time::Duration;
 use agent_core::protocol::action::Action;
 use agent_core::protocol::event::Event;
 use agent_core::protocol::node::{Healthz, KubeletEviction, KubeletFacts};
-use epilogue_agent::source::kubelet::{Configz, KubeletSettings, KubeletSource};
+use epilogue_agent::bus::Bus;
+use epilogue_agent::source::kubelet::{Configz, KubeletSettings, KubeletSource, PERIOD};
+use epilogue_agent::source::systemd::Systemd;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -60,6 +62,7 @@ fn source(
         unit: UNIT.into(),
         healthz,
         configz: configz.map(|address| Configz { address, token }),
+        period: PERIOD,
     };
     let lease_age = Box::new(|| Some(Duration::from_secs(3)));
     KubeletSource::new(settings, node.bus.address.clone(), node.host(), lease_age)
@@ -204,4 +207,17 @@ async fn seen(events: &mut mpsc::Receiver<Event>) -> KubeletFacts {
         Ok(Some(Event::KubeletSeen(facts))) => facts,
         other => panic!("the kubelet must be seen, not {other:?}"),
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn systemd_says_what_the_clock_showed_when_the_boot_began() {
+    let node = Node::start(5).await;
+    let bus = Bus::connect(&node.bus.address).await.expect("must connect");
+    assert!(Systemd::on(&bus).booted_at().await.is_err(), "nobody is there to say it");
+    let state = State { booted_at: 1_795_000_000_000_000, ..State::default() };
+    let systemd = Systemd1::start(&node.bus.address, state, || {}).await;
+    let noted = Systemd::on(&bus).booted_at().await.expect("must be answered");
+    assert_eq!(noted.map(jiff::Timestamp::as_second), Some(1_795_000_000));
+    systemd.turn(|state| state.booted_at = 0);
+    assert_eq!(Systemd::on(&bus).booted_at().await.expect("must be answered"), None);
 }

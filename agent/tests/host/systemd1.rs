@@ -17,6 +17,8 @@ pub(crate) struct State {
     pub(crate) active: String,
     /// Its `MainPID`.
     pub(crate) main_pid: u32,
+    /// Its `UserspaceTimestamp`, in microseconds.
+    pub(crate) booted_at: u64,
     /// Whether it refuses to signal units.
     pub(crate) denies: bool,
     /// Whether it says that it failed after it has signalled a unit.
@@ -93,6 +95,11 @@ impl Manager {
             return Err(fdo::Error::IOError(words.into()));
         }
         Ok(())
+    }
+
+    #[zbus(property)]
+    fn userspace_timestamp(&self) -> u64 {
+        of(&self.state).booted_at
     }
 
     fn load_unit(&self, name: &str) -> OwnedObjectPath {

@@ -14,6 +14,7 @@ use epilogue_agent::host::Host;
 use tempfile::TempDir;
 use tokio::time::timeout;
 
+use super::kernel_here::not_tested_here;
 use super::node::{Listening, PATIENCE};
 
 const LIMIT: u64 = 16 << 20;
@@ -161,7 +162,7 @@ fn cgroups(name: &str) -> Option<Cgroups> {
     match Cgroups::create(name) {
         Ok(cgroups) => Some(cgroups),
         Err(why) => {
-            eprintln!("NOT RUN: no kernel's kill can be had on this machine: {why}");
+            not_tested_here(&format!("no kernel's kill can be had: {why}"));
             None
         }
     }

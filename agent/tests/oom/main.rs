@@ -5,6 +5,8 @@
 mod bus;
 mod cgroups;
 mod kernel;
+#[path = "../check/kernel_here.rs"]
+mod kernel_here;
 mod log;
 mod node;
 mod oomd;

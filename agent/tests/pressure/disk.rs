@@ -3,9 +3,16 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use agent_core::protocol::pressure::{PodFigures, Resource};
+use agent_core::protocol::pressure::{PodFigures, Resource, Sample};
+use epilogue_agent::clock::Clock;
+use epilogue_agent::sink::measure::MeasureSink;
+use epilogue_agent::source::pressure::{DiskLooker, FilesystemPaths};
+
+use tokio::sync::Notify;
 
 use super::pods::{figures, sink};
 use super::runtime::{Told, Words, layer};
@@ -54,7 +61,7 @@ async fn layers_logs_and_volumes_come_together() {
         layer("a", "side", None, None),
         layer("b", "main", Some(MIB), Some(1)),
     ];
-    let told = Told::start(tree.dir.path(), Words { stats, ..Words::default() });
+    let told = Told::start(tree.root(), Words { stats, ..Words::default() });
     let sink = sink(&tree, Some(told.runtime()));
     let figures = figures(&sink, Resource::Disk, &["a"]).await.expect("must be told");
     assert_eq!(figures.len(), 1);
@@ -93,9 +100,28 @@ async fn without_the_runtime_s_word_the_sums_are_not_known_but_logs_and_volumes_
     let pod = without_runtime(&tree, "a").await;
     assert_eq!((pod.disk, pod.inodes), (None, None));
     assert!(pod.empty_dirs[0].1 >= MIB && pod.containers[0].logs >= Some(MIB));
-    let told = Told::start(tree.dir.path(), Words { silent: true, ..Words::default() });
+    let told = Told::start(tree.root(), Words { silent: true, ..Words::default() });
     let silent = figures(&sink(&tree, Some(told.runtime())), Resource::Disk, &["a"]).await;
     assert_eq!(silent.expect("must be told")[&uid("a")], pod);
+}
+
+#[tokio::test]
+async fn what_a_busy_runtime_says_late_counts_for_the_next_measurement_and_holds_for_a_while() {
+    let tree = Tree::v2(Driver::Systemd);
+    let (stats, late) = (vec![layer("a", "main", Some(MIB), Some(1))], Arc::new(Notify::new()));
+    let words = Words { stats, late: Some(Arc::clone(&late)), ..Words::default() };
+    let told = Told::start(tree.root(), words);
+    let sink = sink(&tree, Some(told.runtime()));
+    let disk = async || {
+        let figures = figures(&sink, Resource::Disk, &["a"]).await.expect("must be told");
+        figures[&uid("a")].disk.map(|disk| disk.rootfs)
+    };
+    assert_eq!(disk().await, None);
+    assert_eq!(disk().await, None);
+    late.notify_one();
+    assert_eq!(disk().await, Some(MIB));
+    assert_eq!(told.calls("ListContainerStats"), 1, "a question that is open is not asked again");
+    assert_eq!(disk().await, Some(MIB), "the last word holds while the runtime is silent");
 }
 
 #[tokio::test]
@@ -209,10 +235,10 @@ async fn many_pods_are_measured_within_the_time_for_all() {
 async fn a_volume_that_changes_while_it_is_walked_does_no_harm() {
     let tree = Tree::v2(Driver::Systemd);
     let dir = volume(&tree, "a", "v");
-    let over = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
-    let (churn, ended) = (dir.clone(), std::sync::Arc::clone(&over));
+    let over = Arc::new(AtomicBool::new(false));
+    let (churn, ended) = (dir.clone(), Arc::clone(&over));
     let thread = std::thread::spawn(move || {
-        while !ended.load(std::sync::atomic::Ordering::Relaxed) {
+        while !ended.load(Ordering::Relaxed) {
             // A directory that turns into a link to all there is, and back.
             let path = churn.join("d");
             fs::create_dir_all(path.join("e/f")).expect("must be creatable");
@@ -225,6 +251,25 @@ async fn a_volume_that_changes_while_it_is_walked_does_no_harm() {
         let found = bytes_of_volume(&tree).await;
         assert!(found < MIB, "{found}");
     }
-    over.store(true, std::sync::atomic::Ordering::Relaxed);
+    over.store(true, Ordering::Relaxed);
     thread.join().expect("must not panic");
+}
+
+#[tokio::test]
+async fn kubelet_s_own_directory_may_be_another() {
+    let tree = Tree::v2(Driver::Systemd);
+    let volume = tree.path("var/lib/k0s/kubelet/pods/a/volumes/kubernetes.io~empty-dir/scratch");
+    fill(&volume.join("file"), MIB);
+    let dir = "/var/lib/k0s/kubelet";
+    let sink = MeasureSink::new(tree.host(), dir, Clock::new(Arc::default()), None);
+    let figures = figures(&sink, Resource::Disk, &["a"]).await.expect("must be told");
+    assert!(figures[&uid("a")].empty_dirs[0].1 >= MIB, "{figures:?}");
+    // The file system of the node is that of the directory: where it is not, nothing is told of it.
+    let unreadable = |dir: &str| {
+        let mut looker = DiskLooker::new(tree.host(), dir.to_owned());
+        let mut sample = Sample::default();
+        looker.look(&FilesystemPaths::default(), Duration::ZERO).add_to(&mut sample);
+        sample.unreadable.iter().any(|what| what.contains(dir))
+    };
+    assert!(unreadable("/var/lib/microk8s/kubelet") && !unreadable(dir));
 }

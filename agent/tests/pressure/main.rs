@@ -4,6 +4,8 @@
 
 mod disk;
 mod kernel;
+#[path = "../check/kernel_here.rs"]
+mod kernel_here;
 mod look;
 mod odd;
 mod pods;

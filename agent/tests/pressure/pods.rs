@@ -12,13 +12,14 @@ use agent_core::protocol::pressure::{Figures, Resource, Sample};
 use epilogue_agent::clock::Clock;
 use epilogue_agent::cri::Runtime;
 use epilogue_agent::sink::measure::MeasureSink;
+use epilogue_agent::source::pressure::KUBELET_DIR;
 use epilogue_common::outcome::Failure;
 
 use super::runtime::{Told, Words, container, filesystem};
 use super::tree::{Driver, MIB, Tree, uid};
 
 pub(crate) fn sink(tree: &Tree, runtime: Option<Runtime>) -> MeasureSink {
-    MeasureSink::new(tree.host(), Clock::new(Arc::default()), runtime)
+    MeasureSink::new(tree.host(), KUBELET_DIR, Clock::new(Arc::default()), runtime)
 }
 
 pub(crate) async fn figures(
@@ -53,7 +54,7 @@ async fn memory_is_working_set_and_swap_of_pods_and_named_containers() {
         tree.pod("b-2", 50 * MIB);
         tree.pod("not-asked", 10 * MIB);
         let containers = vec![container("a-1", "main", "a1c"), container("b-2", "other", "b2c")];
-        let told = Told::start(tree.dir.path(), Words { containers, ..Words::default() });
+        let told = Told::start(tree.root(), Words { containers, ..Words::default() });
         let sink = sink(&tree, Some(told.runtime()));
         let figures = figures(&sink, Resource::Memory, &["a-1", "b-2", "gone"]).await;
         let figures = figures.expect("must be told");
@@ -71,7 +72,7 @@ async fn the_runtime_is_asked_for_names_only_when_there_is_a_new_container() {
     let tree = Tree::v2(Driver::Systemd);
     tree.pod("a", 100 * MIB);
     let containers = vec![container("a", "main", "ac")];
-    let told = Told::start(tree.dir.path(), Words { containers, ..Words::default() });
+    let told = Told::start(tree.root(), Words { containers, ..Words::default() });
     let sink = sink(&tree, Some(told.runtime()));
     for _ in 0..3 {
         let figures = figures(&sink, Resource::Memory, &["a"]).await.expect("must be told");
@@ -154,7 +155,7 @@ async fn the_runtime_says_where_its_images_lie_and_is_asked_once() {
     let other = tempfile::tempdir_in("/dev/shm").expect("/dev/shm must be writable");
     std::os::unix::fs::symlink(other.path(), tree.path("images")).expect("must be creatable");
     let images = vec![filesystem("/images"), filesystem("/var/lib/containerd")];
-    let told = Told::start(tree.dir.path(), Words { images, ..Words::default() });
+    let told = Told::start(tree.root(), Words { images, ..Words::default() });
     let sink = sink(&tree, Some(told.runtime()));
     for _ in 0..3 {
         let sample = look(&sink).await.expect("must be told");
@@ -166,7 +167,7 @@ async fn the_runtime_says_where_its_images_lie_and_is_asked_once() {
 #[tokio::test]
 async fn a_runtime_that_does_not_say_where_its_images_lie_delays_one_look_only() {
     let tree = Tree::v2(Driver::Systemd);
-    let told = Told::start(tree.dir.path(), Words { silent: true, ..Words::default() });
+    let told = Told::start(tree.root(), Words { silent: true, ..Words::default() });
     let sink = sink(&tree, Some(told.runtime()));
     let begin = Instant::now();
     for _ in 0..10 {

@@ -21,6 +21,7 @@ use futures::FutureExt as _;
 use futures::future::{BoxFuture, pending};
 use futures::stream;
 use tokio::net::UnixListener;
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tonic::body::Body;
 use tonic::{Request, Response, Status};
@@ -34,6 +35,8 @@ pub(crate) struct Words {
     pub(crate) images: Vec<FilesystemUsage>,
     pub(crate) layers: Vec<FilesystemUsage>,
     pub(crate) silent: bool,
+    /// What containers use is told only when this is.
+    pub(crate) late: Option<Arc<Notify>>,
     /// The calls that came.
     pub(crate) calls: Vec<String>,
 }
@@ -142,6 +145,9 @@ impl tower::Service<http::Request<Body>> for Service {
                     unary::<ListContainersRequest, _>(request, answer).await
                 }
                 stats::LIST_CONTAINER_STATS => {
+                    if let Some(late) = &words.late {
+                        late.notified().await;
+                    }
                     let answer = ListContainerStatsResponse { stats: words.stats };
                     unary::<ListContainerStatsRequest, _>(request, answer).await
                 }

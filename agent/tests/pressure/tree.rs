@@ -1,4 +1,6 @@
 //! A host's files as a kubelet's node has them: both of its drivers, both versions of cgroups.
+//!
+//! The suite `agent` of `tests/` takes it in by `#[path]`.
 
 use std::fs;
 use std::os::unix::fs::FileExt as _;
@@ -21,7 +23,9 @@ pub(crate) enum Driver {
 
 /// A host, all of whose files lie in a directory.
 pub(crate) struct Tree {
-    pub(crate) dir: TempDir,
+    root: PathBuf,
+    /// The directory, where it is the tree's own.
+    _dir: Option<TempDir>,
     driver: Driver,
     v1: bool,
 }
@@ -46,7 +50,14 @@ pub(crate) fn uid(text: &str) -> PodUid {
 impl Tree {
     /// A node with cgroup v2 and no pod.
     pub(crate) fn v2(driver: Driver) -> Self {
-        let tree = Self::bare(driver, false);
+        let dir = tempfile::tempdir().expect("must be creatable");
+        let tree = Self::at(dir.path(), driver);
+        Self { _dir: Some(dir), ..tree }
+    }
+
+    /// The same in a directory that is there.
+    pub(crate) fn at(root: &Path, driver: Driver) -> Self {
+        let tree = Self::bare(root, driver, false);
         tree.write("sys/fs/cgroup/cgroup.controllers", "cpu memory pids\n");
         tree.write("sys/fs/cgroup/memory.stat", &stat(1_000 * MIB, 500 * MIB, 300 * MIB));
         tree.write_in("", "memory.max", "2097152000\n");
@@ -58,7 +69,9 @@ impl Tree {
 
     /// A node with cgroup v1 and no pod.
     pub(crate) fn v1(driver: Driver) -> Self {
-        let tree = Self::bare(driver, true);
+        let dir = tempfile::tempdir().expect("must be creatable");
+        let tree = Self::bare(dir.path(), driver, true);
+        let tree = Self { _dir: Some(dir), ..tree };
         let stat = |bytes: u64| format!("inactive_file 1\ntotal_inactive_file {bytes}\n");
         tree.write("sys/fs/cgroup/memory/memory.usage_in_bytes", "1572864000\n");
         tree.write("sys/fs/cgroup/memory/memory.stat", &stat(300 * MIB));
@@ -68,9 +81,8 @@ impl Tree {
         tree
     }
 
-    fn bare(driver: Driver, v1: bool) -> Self {
-        let dir = tempfile::tempdir().expect("must be creatable");
-        let tree = Self { dir, driver, v1 };
+    fn bare(root: &Path, driver: Driver, v1: bool) -> Self {
+        let tree = Self { root: root.to_owned(), _dir: None, driver, v1 };
         tree.write("proc/meminfo", MEMINFO);
         tree.write("proc/loadavg", "0.10 0.20 0.30 2/345 6789\n");
         tree.write("proc/sys/kernel/pid_max", "32768\n");
@@ -83,12 +95,17 @@ impl Tree {
         tree
     }
 
+    /// Where all of it lies.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
     pub(crate) fn host(&self) -> Host {
-        Host::new(self.dir.path().to_owned())
+        Host::new(self.root.clone())
     }
 
     pub(crate) fn path(&self, path: &str) -> PathBuf {
-        self.dir.path().join(path)
+        self.root.join(path)
     }
 
     pub(crate) fn write(&self, path: &str, text: &str) {

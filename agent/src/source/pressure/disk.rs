@@ -10,8 +10,8 @@ use agent_core::pod::PodUid;
 use agent_core::pressure::usage::DiskUsage;
 use agent_core::protocol::pressure::{ContainerFigures, Figures, PodFigures};
 
+use super::LOGS_DIR;
 use super::walk::{Budget, Tally, device, walk};
-use super::{KUBELET_DIR, LOGS_DIR};
 use crate::host::Host;
 
 /// For one pod.
@@ -45,6 +45,7 @@ pub struct ContainerLayer {
 #[derive(Debug)]
 pub struct DiskMeter {
     host: Host,
+    kubelet_dir: String,
     found: BTreeMap<PodUid, Found>,
 }
 
@@ -58,9 +59,9 @@ struct Found {
 }
 
 impl DiskMeter {
-    /// A meter that has seen nothing yet.
-    pub fn new(host: Host) -> Self {
-        Self { host, found: BTreeMap::new() }
+    /// A meter that has seen nothing yet; the kubelet's directory is that of the host.
+    pub fn new(host: Host, kubelet_dir: String) -> Self {
+        Self { host, kubelet_dir, found: BTreeMap::new() }
     }
 
     /// Measures these pods, those first that were measured longest ago. `layers` is what the
@@ -108,7 +109,7 @@ impl DiskMeter {
     }
 
     fn walk_pod(&self, uid: &PodUid, logs: Option<&str>, budget: &mut Budget) -> Found {
-        let dir = self.host.path(KUBELET_DIR).join("pods").join(&uid.0);
+        let dir = self.host.path(&self.kubelet_dir).join("pods").join(&uid.0);
         let home = device(&dir).ok();
         let mut volumes = |kind: &str| -> Vec<(String, Tally)> {
             let dir = dir.join(kind);

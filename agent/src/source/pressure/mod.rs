@@ -21,7 +21,7 @@ use std::path::Path;
 
 use agent_core::pressure::observe::{self, Psi};
 
-/// The kubelet's directory, of which the node's file system is.
+/// The kubelet's directory unless it is told another; the node's file system is that of it.
 pub const KUBELET_DIR: &str = "/var/lib/kubelet";
 /// Where the kubelet keeps the logs of containers.
 pub const LOGS_DIR: &str = "/var/log/pods";

@@ -25,7 +25,8 @@ use crate::host::Host;
 /// The least time between two events of one kind.
 const PAUSE: Duration = Duration::from_millis(100);
 /// How many times in a window the counter is read where the kernel takes no trigger, as the kernel
-/// itself looks. A read takes some 5 µs.
+/// itself looks. A read takes some 5 µs. Not much oftener: the kernel reckons in whole ticks (1 to
+/// 10 ms) between two reads, and loses what is shorter.
 const READS_PER_WINDOW: u32 = 10;
 /// How often what could not be watched is tried again.
 const RETRY: Duration = Duration::from_secs(10);

@@ -104,6 +104,16 @@ impl CriDouble {
         self.world.remove(uid, name);
     }
 
+    /// Ends what runs of a container, by its name, as if it crashed.
+    pub(crate) fn kill(&self, uid: &str, name: &str) {
+        self.world.kill(uid, name);
+    }
+
+    /// The runtime's id of a container, by its name.
+    pub(crate) fn id(&self, uid: &str, name: &str) -> String {
+        self.world.id(uid, name).expect("the container must be there")
+    }
+
     /// What has become of a pod's containers, in the order of their creation.
     pub(crate) fn containers(&self, uid: &str) -> Vec<ContainerFact> {
         self.world.facts(uid)

@@ -68,7 +68,7 @@ impl PodBuilder {
     /// Starts it.
     pub(crate) async fn start(self) {
         let sandbox = self.world.add_sandbox(|number, created_at| Sandbox {
-            id: format!("sandbox-{number}"),
+            id: format!("sandbox{number}"),
             uid: self.uid.clone(),
             ready: self.sandbox_ready,
             created_at,
@@ -76,7 +76,7 @@ impl PodBuilder {
         for (name, script) in &self.containers {
             let process = script.start(&self.world.host).await;
             self.world.add_container(|number, created_at| Record {
-                id: format!("container-{number}"),
+                id: format!("container{number}"),
                 name: name.clone(),
                 uid: self.uid.clone(),
                 sandbox: sandbox.clone(),

@@ -73,6 +73,20 @@ impl World {
         });
     }
 
+    pub(super) fn kill(&self, uid: &str, name: &str) {
+        self.with(|things| {
+            let is_it = |container: &&Record| container.uid == uid && container.name == name;
+            for container in things.containers.iter().filter(is_it) {
+                container.process.iter().for_each(Process::kill);
+            }
+        });
+    }
+
+    pub(super) fn id(&self, uid: &str, name: &str) -> Option<String> {
+        let is_it = |container: &&Record| container.uid == uid && container.name == name;
+        self.with(|things| things.containers.iter().find(is_it).map(|it| it.id.clone()))
+    }
+
     pub(super) fn facts(&self, uid: &str) -> Vec<ContainerFact> {
         self.with(|things| {
             let of_pod = things.containers.iter().filter(|container| container.uid == uid);

@@ -1,0 +1,95 @@
+//! What containers have written into their layers, which only the runtime knows. A runtime on a
+//! busy node takes longer for that than a shortage leaves time: its last word holds for a while,
+//! and an answer that comes late is there for the next question.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use agent_core::pod::PodUid;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout};
+
+use crate::cri::stats::ContainerStats;
+use crate::cri::wire::{CONTAINER_NAME_LABEL, POD_UID_LABEL};
+use crate::cri::{CriError, Runtime};
+use crate::source::pressure::ContainerLayer;
+
+/// How long a question waits for the answer.
+const WAIT: Duration = Duration::from_secs(1);
+/// How long the last answer holds: the kubelet's own figures of volumes are as old. (§2.2)
+const HOLDS: Duration = Duration::from_mins(1);
+
+/// The layers of the containers of each pod.
+pub(super) type Layers = BTreeMap<PodUid, Vec<ContainerLayer>>;
+
+/// Asks for them, and remembers.
+#[derive(Debug, Default)]
+pub(super) struct LayerBook {
+    last: Option<(Instant, Layers)>,
+    /// One question at a time, with the answer's time: it may be fetched long after. Dropped with
+    /// the book.
+    asked: JoinSet<(Instant, Result<Vec<ContainerStats>, CriError>)>,
+}
+
+impl LayerBook {
+    /// What the runtime says now, or said lately; none where it has not.
+    pub(super) async fn ask(&mut self, runtime: &Runtime) -> Option<Layers> {
+        if self.asked.is_empty() {
+            let runtime = runtime.clone();
+            self.asked.spawn(async move {
+                let answer = async { runtime.client().await?.container_stats().await }.await;
+                (Instant::now(), answer)
+            });
+        }
+        if let Ok(Some(answer)) = timeout(WAIT, self.asked.join_next()).await {
+            match answer {
+                Ok((at, Ok(stats))) => self.last = Some((at, by_pod(stats))),
+                Ok((_, Err(error))) => {
+                    tracing::debug!(%error, "the runtime does not say what layers take");
+                }
+                Err(error) => tracing::error!(%error, "asking for layers ended early"),
+            }
+        }
+        let (_, layers) = self.last.as_ref().filter(|(at, _)| at.elapsed() < HOLDS)?;
+        Some(layers.clone())
+    }
+}
+
+/// Containers that the kubelet did not make are left out.
+fn by_pod(stats: Vec<ContainerStats>) -> Layers {
+    let mut pods = Layers::new();
+    for stat in stats {
+        let mut labels = stat.attributes.unwrap_or_default().labels;
+        let label = (labels.remove(POD_UID_LABEL), labels.remove(CONTAINER_NAME_LABEL));
+        let (Some(uid), Some(name)) = label else { continue };
+        let usage = stat.writable_layer.unwrap_or_default();
+        let layer = ContainerLayer {
+            name,
+            bytes: usage.used_bytes.map(|bytes| bytes.value),
+            inodes: usage.inodes_used.map(|inodes| inodes.value),
+        };
+        pods.entry(PodUid(uid)).or_default().push(layer);
+    }
+    pods
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::cri::Sockets;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_last_word_holds_for_a_minute_while_the_runtime_is_silent() {
+        let silent = Runtime::new(Sockets::new(None, Path::new("/nonexistent")));
+        let mut book = LayerBook::default();
+        assert!(book.ask(&silent).await.is_none(), "it has said nothing yet");
+        let layers = Layers::from([(PodUid("a".into()), Vec::new())]);
+        book.last = Some((Instant::now(), layers));
+        tokio::time::advance(HOLDS / 2).await;
+        assert!(book.ask(&silent).await.is_some_and(|layers| layers.len() == 1));
+        tokio::time::advance(HOLDS / 2).await;
+        assert!(book.ask(&silent).await.is_none(), "too old by now");
+    }
+}
