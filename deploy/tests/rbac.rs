@@ -13,6 +13,7 @@ const CLUSTER: &str = "ClusterRole/epilogue-controller";
 const LEASE: &str = "Role/epilogue-controller-lease";
 
 const AGENT: &str = "ClusterRole/epilogue-agent";
+const KUBELETS_LEASE: &str = "Role/epilogue-agent-lease";
 
 const CONTROLLERS: [Row; 23] = [
     (CLUSTER, "batch", "jobs", "list", "", "fill the store of Jobs"),
@@ -54,7 +55,7 @@ const CONTROLLERS: [Row; 23] = [
     ),
 ];
 
-const AGENTS: [Row; 13] = [
+const AGENTS: [Row; 14] = [
     (AGENT, "", "pods", "list", "", "know the node's pods"),
     (AGENT, "", "pods", "watch", "", "see them end"),
     (AGENT, "", "pods", "get", "", "read one anew, after a conflict and after a boot"),
@@ -74,6 +75,7 @@ const AGENTS: [Row; 13] = [
     (AGENT, "", "nodes", "patch", "", "announce by annotation and taint"),
     (AGENT, "", "nodes/status", "patch", "", "show by conditions that the node's pods stall"),
     (AGENT, "", "nodes/configz", "get", "", "ask the kubelet for its periods and thresholds"),
+    (KUBELETS_LEASE, "coordination.k8s.io", "leases", "get", "", "see since when it is silent"),
     (AGENT, "events.k8s.io", "events", "create", "", "tell people"),
 ];
 
@@ -151,5 +153,5 @@ fn each_role_is_bound_to_its_program_s_account_and_to_nobody_else() {
         assert_eq!(role["apiGroup"], "rbac.authorization.k8s.io");
         bound.insert(format!("{}/{name}", role["kind"]).replace('"', ""));
     }
-    assert_eq!(bound, [CLUSTER, LEASE, AGENT].map(str::to_owned).into());
+    assert_eq!(bound, [CLUSTER, LEASE, AGENT, KUBELETS_LEASE].map(str::to_owned).into());
 }
