@@ -8,13 +8,15 @@ mod kubelet;
 #[allow(dead_code, unused_imports, reason = "the agent's own tests use all of it")]
 #[path = "../../agent/tests/host/login1.rs"]
 mod login1;
+mod pods;
 mod program;
 mod record;
 mod site;
 
 use std::time::Duration;
 
-pub use record::{Ends, Record};
+pub use kubelet::Kubelet;
+pub use record::{Ends, Record, State};
 pub use site::{Setup, Site, Way};
 
 /// logind's name. (spec/node-agent.md §1.1)

@@ -7,6 +7,7 @@ use kube::core::{ApiResource, GroupVersionKind, TypeMeta};
 use serde_json::Value;
 
 use crate::error::LabError;
+use crate::nodes::objects::create_lease_namespace;
 use crate::paths::workspace_root;
 
 /// The namespace of the installation.
@@ -23,6 +24,9 @@ const WORKLOADS: [&str; 3] = ["Deployment", "DaemonSet", "PodDisruptionBudget"];
 
 /// Applies namespace, service accounts and RBAC. Applying them again changes nothing.
 pub async fn apply_rights(client: &kube::Client) -> Result<(), LabError> {
+    create_lease_namespace(client)
+        .await
+        .map_err(LabError::api("create the namespace of leases".to_owned()))?;
     let manifests = manifests().map_err(unreadable)?;
     for manifest in &manifests {
         let types = types(manifest);

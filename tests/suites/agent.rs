@@ -1,6 +1,20 @@
-//! The agent on the real API, where the kubelet has no graceful shutdown of its own: the program
-//! with the rights that it is installed with, a double of logind, and a simulated node. Each test
-//! has a node of its own.
+//! The agent on the real API: the program with the rights and under the policies that it is
+//! installed with, a double of logind, and a simulated node. Each test has a node of its own. Here
+//! shutdowns, where the kubelet has no graceful one of its own.
+
+mod agent {
+    mod causes;
+    mod pressure;
+    mod stuck;
+}
+#[allow(dead_code, reason = "the agent's own tests use all of it")]
+#[path = "../../agent/tests/host/configz.rs"]
+mod configz;
+#[path = "../../agent/tests/cri/double/mod.rs"]
+mod double;
+#[allow(dead_code, reason = "the agent's own tests use all of it")]
+#[path = "../../agent/tests/pressure/tree.rs"]
+mod tree;
 
 use std::time::Duration;
 
@@ -119,30 +133,4 @@ async fn a_slow_way_and_a_sparing_server_still_let_all_reports_through() {
         assert_eq!((ends.disrupted, ends.ended_unmarked), (12, 0), "{way:?}");
         site.stop().await;
     }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_container_that_was_killed_for_memory_is_explained_before_its_pod_ends() {
-    let site = Site::start(&cluster(), Setup { pods: 2, ..Setup::default() }).await;
-    site.kill_for_memory("work-000").await;
-    let see = async || {
-        let status = site.pod("work-000").await.status.unwrap_or_default();
-        let conditions = status.conditions.unwrap_or_default();
-        conditions.into_iter().find(|condition| condition.type_ == "epilogue.dev/OOMKilled")
-    };
-    let told = eventually("the pod is explained", SOON, see, Option::is_some).await;
-    let told = told.expect("it must be there");
-    assert_eq!((told.status.as_str(), told.reason.as_deref()), ("True", Some("ContainerLimit")));
-    let message = told.message.unwrap_or_default();
-    assert!(message.contains("at its memory limit of 64Mi"), "{message}");
-    let see = async || site.metric("oom_conditions_total{race=\"won\"}").await;
-    eventually("the race is counted", SOON, see, |won| *won == Some(1.0)).await;
-    // The other one ends with the node, and was not killed.
-    site.shut_down().await;
-    site.released().await;
-    site.until("all have ended", |ends| ends.ended == 2).await;
-    let status = site.pod("work-001").await.status.unwrap_or_default();
-    let conditions = status.conditions.unwrap_or_default();
-    assert!(conditions.iter().all(|condition| condition.type_ != "epilogue.dev/OOMKilled"));
-    site.stop().await;
 }

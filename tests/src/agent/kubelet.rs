@@ -4,36 +4,63 @@ use std::io;
 use std::net::SocketAddr;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::task::JoinHandle;
 
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok";
+const BACKLOG: u32 = 16;
 
-/// A kubelet's health, always good. It ends when dropped.
+/// How the kubelet is; one that does not live has not renewed its lease for long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kubelet {
+    /// It answers.
+    Lives,
+    /// There is no process: its port refuses.
+    Dead,
+    /// There is one that takes connections, and never answers.
+    Hangs,
+}
+
+/// A kubelet's health, always the same. It ends when dropped.
 #[derive(Debug)]
 pub(super) struct Healthz {
     pub(super) address: SocketAddr,
-    serving: JoinHandle<()>,
+    /// A port that refuses is held, so that nobody else comes to answer there.
+    _held: Option<TcpSocket>,
+    serving: Option<JoinHandle<()>>,
 }
 
 impl Healthz {
-    /// Serves on an address of its own.
-    pub(super) async fn serve() -> io::Result<Self> {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
-        let address = listener.local_addr()?;
-        let serving = tokio::spawn(async move {
-            while let Ok((mut stream, _)) = listener.accept().await {
-                // A caller that goes away has no answer, and needs none.
-                let _ = stream.read(&mut [0; 1024]).await;
-                let _ = stream.write_all(ANSWER).await;
-            }
-        });
-        Ok(Self { address, serving })
+    /// Serves on an address of its own, or does not. Within a runtime.
+    pub(super) fn serve(kubelet: Kubelet) -> io::Result<Self> {
+        let socket = TcpSocket::new_v4()?;
+        socket.bind(SocketAddr::from(([127, 0, 0, 1], 0)))?;
+        let address = socket.local_addr()?;
+        if kubelet == Kubelet::Dead {
+            return Ok(Self { address, _held: Some(socket), serving: None });
+        }
+        let serving = tokio::spawn(answer(socket.listen(BACKLOG)?, kubelet));
+        Ok(Self { address, _held: None, serving: Some(serving) })
+    }
+}
+
+async fn answer(listener: TcpListener, kubelet: Kubelet) {
+    let mut unanswered = Vec::new();
+    while let Ok((mut stream, _)) = listener.accept().await {
+        if kubelet == Kubelet::Hangs {
+            unanswered.push(stream);
+            continue;
+        }
+        // A caller that goes away has no answer, and needs none.
+        let _ = stream.read(&mut [0; 1024]).await;
+        let _ = stream.write_all(ANSWER).await;
     }
 }
 
 impl Drop for Healthz {
     fn drop(&mut self) {
-        self.serving.abort();
+        if let Some(serving) = &self.serving {
+            serving.abort();
+        }
     }
 }

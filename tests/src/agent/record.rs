@@ -10,6 +10,9 @@ use kube::Api;
 use kube::runtime::watcher::{self, Event, watcher};
 use tokio::task::JoinHandle;
 
+/// The conditions that tell of an end.
+const ENDS: [&str; 2] = ["DisruptionTarget", "epilogue.dev/OOMKilled"];
+
 /// What was seen of each pod.
 #[derive(Debug)]
 pub struct Record {
@@ -27,6 +30,20 @@ struct Seen {
     stands: bool,
     reason: String,
     deleted: bool,
+    states: Vec<State>,
+}
+
+/// What of a pod its end is told by, at one version of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    /// The phase.
+    pub phase: String,
+    /// The phase's reason.
+    pub reason: Option<String>,
+    /// The reasons of the conditions that are True and that some end is told by.
+    pub conditions: BTreeMap<String, String>,
+    /// Whether it is being deleted.
+    pub deleting: bool,
 }
 
 /// The pods together.
@@ -68,6 +85,12 @@ impl Record {
         Self { pods: seen, watching }
     }
 
+    /// What was seen of a pod, each state that differs from the one before.
+    pub fn states(&self, name: &str) -> Vec<State> {
+        let pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
+        pods.get(name).map(|seen| seen.states.clone()).unwrap_or_default()
+    }
+
     /// What was seen so far.
     pub fn ends(&self) -> Ends {
         let pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
@@ -100,6 +123,10 @@ fn note(pods: &mut BTreeMap<String, Seen>, pod: &Pod) {
     let name = pod.metadata.name.clone().unwrap_or_default();
     let status = pod.status.clone().unwrap_or_default();
     let seen = pods.entry(name).or_default();
+    let state = State::of(pod);
+    if seen.states.last() != Some(&state) {
+        seen.states.push(state);
+    }
     let conditions = status.conditions.unwrap_or_default().into_iter();
     let disruption = { conditions }.find(|it| it.type_ == "DisruptionTarget");
     seen.stands = disruption.as_ref().is_some_and(|it| it.status == "True");
@@ -112,5 +139,21 @@ fn note(pods: &mut BTreeMap<String, Seen>, pod: &Pod) {
     if matches!(seen.phase.as_str(), "Failed" | "Succeeded") && seen.ended.is_none() {
         seen.ended = Some(Instant::now());
         seen.condemned_first = seen.stands;
+    }
+}
+
+impl State {
+    fn of(pod: &Pod) -> Self {
+        let status = pod.status.clone().unwrap_or_default();
+        let conditions = status.conditions.unwrap_or_default().into_iter();
+        Self {
+            phase: status.phase.unwrap_or_default(),
+            reason: status.reason,
+            conditions: conditions
+                .filter(|it| ENDS.contains(&it.type_.as_str()) && it.status == "True")
+                .map(|it| (it.type_, it.reason.unwrap_or_default()))
+                .collect(),
+            deleting: pod.metadata.deletion_timestamp.is_some(),
+        }
     }
 }

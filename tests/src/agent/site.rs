@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::bus::PrivateBus;
-use super::kubelet::Healthz;
+use super::kubelet::{Healthz, Kubelet};
 use super::login1::{Down, Login1};
 use super::program::Agent;
 use super::record::{Ends, Record};
@@ -30,6 +30,8 @@ const BOOT_ID: &str = "0b7c3f5e-1f52-4a39-9a3e-6f1f5b1d0c7a";
 /// For what takes a moment, on a machine that has little time for it.
 const SOON: Duration = Duration::from_mins(1);
 const REQUESTS_AT_ONCE: usize = 16;
+/// How old the lease is of a kubelet that does not live.
+const SILENT_SINCE: Duration = Duration::from_hours(1);
 
 /// The way from the agent to the API.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -53,6 +55,12 @@ pub struct Setup {
     pub delay_seconds: u64,
     /// The way from the agent to the API.
     pub way: Way,
+    /// The kubelet beside the agent.
+    pub kubelet: Kubelet,
+    /// Whether the agent may use a container runtime, where it usually is below the root.
+    pub runtime: bool,
+    /// The mode in which the agent is to be found, as its metrics name it.
+    pub mode: &'static str,
     /// More of the agent's arguments.
     pub arguments: Vec<String>,
 }
@@ -61,17 +69,19 @@ pub struct Setup {
 pub struct Site {
     /// What the API shows.
     pub record: Record,
+    /// The Job of the pods.
+    pub(super) owner: Value,
     /// The way to the API, where it is one that can be made worse.
     path: Option<Path>,
-    agent: Agent,
+    pub(super) agent: Agent,
     login1: Login1,
-    nodes: SimulatedNodes,
-    namespace: Namespace,
-    client: kube::Client,
+    pub(super) nodes: SimulatedNodes,
+    pub(super) namespace: Namespace,
+    pub(super) client: kube::Client,
     _throttle: Option<Throttle>,
     _healthz: Healthz,
     _bus: PrivateBus,
-    root: TempDir,
+    pub(super) root: TempDir,
 }
 
 impl std::fmt::Debug for Site {
@@ -88,6 +98,9 @@ impl Default for Setup {
             script: "on-term=143 after=100ms",
             delay_seconds: 30,
             way: Way::RoundTrip(Duration::ZERO),
+            kubelet: Kubelet::Lives,
+            runtime: false,
+            mode: "replace",
             arguments: Vec::new(),
         }
     }
@@ -106,18 +119,22 @@ impl Site {
             name_prefix: name.clone(),
             namespace: Some(name.clone()),
             shutdown_grace: Duration::from_secs(30),
+            heartbeat: (setup.kubelet == Kubelet::Lives).then_some(Duration::from_secs(10)),
             ..Options::default()
         };
         let nodes = SimulatedNodes::start(client.clone(), options).await.expect("the node");
         let node = nodes.names()[0].clone();
+        if setup.kubelet != Kubelet::Lives {
+            nodes.age_lease(&node, SILENT_SINCE).await.expect("the lease");
+        }
         let record = Record::of(Api::namespaced(client.clone(), &name));
-        create_pods(&client, &name, &node, &setup).await;
+        let owner = create_pods(&client, &name, &node, &setup).await;
 
         let root = tempfile::tempdir().expect("a directory");
         write_host(root.path());
         let bus = PrivateBus::start(root.path());
         let login1 = Login1::start(&bus.address, root.path(), setup.delay_seconds).await;
-        let healthz = Healthz::serve().await.expect("a kubelet's health");
+        let healthz = Healthz::serve(setup.kubelet).expect("a kubelet's health");
         let (path, throttle, server) = way(cluster, setup.way).await;
         let credentials = root.path().join("kubeconfig");
         write_kubeconfig(cluster, &client, &node, server, &credentials).await;
@@ -129,17 +146,22 @@ impl Site {
             format!("--root={}", root.path().display()),
             format!("--bus-address={}", bus.address),
             format!("--kubelet-healthz-address={}", healthz.address),
-            "--kubelet-address=".to_owned(),
-            "--runtime-endpoint=".to_owned(),
             "--raise-delay=false".to_owned(),
             format!("--metrics-bind-address={admin}"),
             "--log-format=text".to_owned(),
         ];
+        if !setup.runtime {
+            arguments.push("--runtime-endpoint=".to_owned());
+        }
+        if !setup.arguments.iter().any(|given| given.starts_with("--kubelet-address=")) {
+            arguments.push("--kubelet-address=".to_owned());
+        }
         arguments.extend(setup.arguments);
         let log = crate::paths::LabDir::of_workspace().runs().join(format!("agent-{name}.log"));
         let agent = Agent::start(&setup.binary, arguments, admin, &log).expect("the agent");
         let mut site = Self {
             record,
+            owner,
             path,
             agent,
             login1,
@@ -151,7 +173,7 @@ impl Site {
             _bus: bus,
             root,
         };
-        site.is_ready(setup.pods).await;
+        site.is_ready(setup.pods, setup.mode).await;
         site
     }
 
@@ -166,14 +188,15 @@ impl Site {
     }
 
     /// Waits until the agent is ready, knows its mode, and the pods run.
-    async fn is_ready(&mut self, pods: usize) {
+    async fn is_ready(&mut self, pods: usize, mode: &str) {
         let what = format!("the agent ready (log: {})", self.agent.log().display());
+        let mode = format!("mode{{mode=\"{mode}\"}}");
         let see = async || {
             let ready = self.agent.page("/readyz?verbose").await;
-            (ready, self.metric("pods").await, self.metric("mode{mode=\"replace\"}").await)
+            (ready, self.metric("pods").await, self.metric(&mode).await)
         };
-        let known = |(ready, _, replace): &(String, Option<f64>, Option<f64>)| {
-            ready.starts_with("HTTP/1.1 200") && *replace == Some(1.0)
+        let known = |(ready, _, is_in_mode): &(String, Option<f64>, Option<f64>)| {
+            ready.starts_with("HTTP/1.1 200") && *is_in_mode == Some(1.0)
         };
         eventually(&what, SOON, see, known).await;
         self.until("all pods run", |ends| ends.running == pods).await;
@@ -254,29 +277,6 @@ impl Site {
         (taints.into_iter().map(|taint| taint.key).collect(), said)
     }
 
-    /// Counts a kill at the limit of a container of the pod in the host's cgroups; it has ended.
-    pub async fn kill_for_memory(&self, name: &str) {
-        let uid = self.pod(name).await.metadata.uid.expect("must have a UID");
-        let cgroups = self.root.path().join("sys/fs/cgroup");
-        let pod = cgroups.join("kubepods").join(format!("pod{uid}"));
-        let write = |path: PathBuf, text: &str| {
-            std::fs::create_dir_all(path.parent().expect("must have one")).expect("must be made");
-            std::fs::write(path, text).expect("must be writable");
-        };
-        for level in [&pod, &pod.join("c0")] {
-            write(level.join("memory.max"), "67108864\n");
-            write(level.join("cgroup.events"), "populated 0\n");
-            write(level.join("memory.events.local"), "oom 1\noom_kill 1\n");
-            write(level.join("memory.events"), "oom 1\noom_kill 1\n");
-        }
-    }
-
-    /// A pod, as the API has it.
-    pub async fn pod(&self, name: &str) -> Pod {
-        let pods: Api<Pod> = Api::namespaced(self.client.clone(), self.namespace.name());
-        pods.get(name).await.expect("the pod")
-    }
-
     /// Ends all of it.
     pub async fn stop(self) {
         self.agent.stop().await;
@@ -302,8 +302,13 @@ fn write_host(root: &std::path::Path) {
         std::fs::write(path, text).expect("must be writable");
     };
     write("proc/sys/kernel/random/boot_id", BOOT_ID);
+    // Nobody listens, as far as the agent can see.
+    write("proc/net/tcp", "");
+    write("proc/net/tcp6", "");
     write("sys/fs/cgroup/cgroup.controllers", "memory\n");
-    std::fs::create_dir_all(root.join("var/lib/epilogue-agent")).expect("must be creatable");
+    for dir in ["var/lib/epilogue-agent", "sys/fs/cgroup/kubepods"] {
+        std::fs::create_dir_all(root.join(dir)).expect("must be creatable");
+    }
 }
 
 fn free_address() -> SocketAddr {
@@ -358,6 +363,13 @@ async fn write_kubeconfig(
     let token = cluster.bound_token(AGENTS_NAMESPACE, AGENT, Some(bound)).await.expect("a token");
     let config = kubeconfig::read(cluster.kubeconfig_path()).expect("a kubeconfig");
     let mut config = kubeconfig::with_token(config, &token);
+    // In a file of its own, as in a pod: only such a one is shown to a kubelet.
+    let token_file = path.with_extension("token");
+    crate::pki::write_secret(&token_file, &token).expect("the token");
+    for user in config.auth_infos.iter_mut().filter_map(|named| named.auth_info.as_mut()) {
+        user.token = None;
+        user.token_file = Some(token_file.display().to_string());
+    }
     for cluster in config.clusters.iter_mut().filter_map(|named| named.cluster.as_mut()) {
         cluster.server = Some(server.clone());
     }
@@ -365,7 +377,7 @@ async fn write_kubeconfig(
 }
 
 /// The pods of a Job that no controller works on: what becomes of them is only the node's doing.
-async fn create_pods(client: &kube::Client, namespace: &str, node: &str, setup: &Setup) {
+async fn create_pods(client: &kube::Client, namespace: &str, node: &str, setup: &Setup) -> Value {
     let jobs: Api<Job> = Api::namespaced(client.clone(), namespace);
     let job = serde_json::from_value(json!({
         "metadata": {"name": "work"},
@@ -379,16 +391,18 @@ async fn create_pods(client: &kube::Client, namespace: &str, node: &str, setup: 
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
     futures::stream::iter(0..setup.pods)
         .for_each_concurrent(REQUESTS_AT_ONCE, async |index| {
-            let pod = pod(index, node, setup.script, &owner);
+            let pod = pod(&format!("work-{index:03}"), node, setup.script, &owner);
+            let pod = serde_json::from_value(pod).expect("must be a pod");
             pods.create(&PostParams::default(), &pod).await.expect("a pod");
         })
         .await;
+    owner
 }
 
-fn pod(index: usize, node: &str, script: &str, owner: &Value) -> Pod {
-    let pod = json!({
+pub(super) fn pod(name: &str, node: &str, script: &str, owner: &Value) -> Value {
+    json!({
         "metadata": {
-            "name": format!("work-{index:03}"),
+            "name": name,
             "annotations": {SCRIPT_ANNOTATION: script},
             "finalizers": [FINALIZER],
             "ownerReferences": [owner],
@@ -398,6 +412,5 @@ fn pod(index: usize, node: &str, script: &str, owner: &Value) -> Pod {
             "automountServiceAccountToken": false,
             "containers": [{"name": "main", "image": "none"}],
         },
-    });
-    serde_json::from_value(pod).expect("must be a pod")
+    })
 }

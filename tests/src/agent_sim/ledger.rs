@@ -41,6 +41,8 @@ pub(super) struct Run {
     pub(super) latest: Moment,
     /// Whether this process heard the announcement itself.
     pub(super) heard: bool,
+    /// A process before this one was told of it: each look of this one is a later one.
+    inherited: bool,
     /// The pods that were known to live then.
     pub(super) pods: BTreeSet<PodUid>,
     pub(super) released: bool,
@@ -122,6 +124,7 @@ impl Ledger {
         self.frozen_at = None;
         if let Some(run) = &mut self.run {
             run.heard = false;
+            run.inherited = true;
         }
     }
 
@@ -150,6 +153,7 @@ impl Ledger {
             end: now + budget.timetable().end,
             latest: now + budget.timetable().end + budget.margin / 2,
             heard,
+            inherited: false,
             pods: alive.map(|view| view.uid.clone()).collect(),
             released: false,
             killing: false,
@@ -206,7 +210,11 @@ impl World {
                 // A look may be older than the signal, unless another logind answers it.
                 let restarted = ledger.owner.as_ref().is_some_and(|owner| *owner != state.owner);
                 ledger.owner = Some(state.owner.clone());
-                let fresh = ledger.run.as_ref().is_some_and(|run| now < run.told_at + LOOK_LASTS);
+                let run = ledger.run.as_mut();
+                let fresh = run.is_some_and(|run| {
+                    run.inherited &= !state.preparing;
+                    !run.inherited && now < run.told_at + LOOK_LASTS
+                });
                 if state.preparing && ledger.run.is_none() {
                     ledger.begin_run(None, false, now);
                 } else if !state.preparing && (restarted || !fresh) {

@@ -50,6 +50,8 @@ pub struct Options {
     pub crash_after: Option<u64>,
     /// Leave out all faults.
     pub strict: bool,
+    /// Leave out what strains the node: its shutdowns are what the seed is about.
+    pub unstrained: bool,
 }
 
 /// What a run was made of.
@@ -111,8 +113,10 @@ pub fn run(seed: u64, options: Options) -> Report {
 pub fn failure(seed: u64, options: Options, report: &Report) -> String {
     let violations = report.violations.join("\n  ");
     let strict = if options.strict { " --strict" } else { "" };
+    let unstrained = if options.unstrained { " --unstrained" } else { "" };
     let crash = options.crash_after.map(|count| format!(" --crash-after {count}"));
     let crash = crash.unwrap_or_default();
-    let replay = format!("cargo lab sim --agent --seed {seed} --verbose{strict}{crash}");
+    let replay =
+        format!("cargo lab sim --agent --seed {seed} --verbose{strict}{unstrained}{crash}");
     format!("seed {seed} failed:\n  {violations}\n  replay: {replay}\n")
 }

@@ -40,7 +40,11 @@ impl World {
         self.runs += 1;
         let run = self.runs;
         self.say(|w| format!("agent     starts, run {run}, {} records", w.disk.records.len()));
-        let settings = Settings { boot_id: self.boot_id(), ..self.temper.settings.clone() };
+        let settings = Settings {
+            boot_id: self.boot_id(),
+            booted_at: self.boot_wall,
+            ..self.temper.settings.clone()
+        };
         let agent = Agent::new(settings, &self.disk.records, self.clocks());
         self.process = Some(Process {
             run,

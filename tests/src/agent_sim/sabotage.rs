@@ -140,6 +140,7 @@ impl World {
                     grace_seconds,
                     sidecars: Vec::new(),
                     reach: Reach::Pod,
+                    patience: std::time::Duration::ZERO,
                 })
             }
             (_, action) => Some(action),

@@ -101,6 +101,7 @@ impl Temper {
         let strict = options.strict || random.percent(35);
         let rough = !strict;
         let strain = Strain::roll(apart, rough);
+        let strain = if options.unstrained { strain.without_any() } else { strain };
         let shutdowns = strained(apart, &strain, shutdowns(random));
         let last = shutdowns.last().map_or(STRAIN_LASTS, |shutdown| shutdown.at);
         let alone = strain.is_there() && shutdowns.is_empty();
@@ -234,6 +235,7 @@ fn settings(random: &mut Random) -> Settings {
     let bands = flags.bands().expect("the simulation's bands must be bands");
     Settings {
         boot_id: String::new(),
+        booted_at: None,
         own_pod: random.percent(40).then(|| PodUid("uid-agent".into())),
         bands: if random.percent(95) { bands } else { None },
         priority_max: *random.pick(&[i32::MAX, 1_999_999_999, 1_000]),

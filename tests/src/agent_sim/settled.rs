@@ -15,7 +15,8 @@ use super::world::{Life, World, name_of};
 const LOOK: Duration = Duration::from_secs(1);
 /// So many looks in a row may find something untidy.
 const UNTIDY_MAX: u32 = 35;
-const UNTIDY_MAX_ROUGH: u32 = 100;
+/// Less than the minute after which a proof of life alone, without any journal, finds a mark.
+const UNTIDY_MAX_ROUGH: u32 = 50;
 /// How much later than its deadline the lock may be gone.
 const LATE: Duration = Duration::from_millis(60);
 /// How long after the last report the lock may be held.

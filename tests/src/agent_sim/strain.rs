@@ -58,6 +58,12 @@ pub(super) struct Strain {
 }
 
 impl Strain {
+    /// The same node without anything that strains it.
+    pub(super) fn without_any(self) -> Self {
+        let strain = Self { presses: false, hangs: false, deserted: None, wakes_at: None, ..self };
+        Self { runtime_dies: None, io_stalls: None, ..strain }
+    }
+
     /// Whether there is anything of it.
     pub(super) fn is_there(&self) -> bool {
         self.presses || self.hangs

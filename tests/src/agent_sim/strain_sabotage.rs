@@ -78,7 +78,8 @@ impl World {
             }
             Sabotage::StopVictims if victim => {
                 let (sidecars, reach) = (Vec::new(), Reach::Pod);
-                Some(Action::StopPod { pod, grace_seconds: 1, sidecars, reach })
+                let patience = Duration::ZERO;
+                Some(Action::StopPod { pod, grace_seconds: 1, sidecars, reach, patience })
             }
             Sabotage::EvictTwo if victim => {
                 self.evict_another(&pod.uid);

@@ -71,6 +71,8 @@ pub(super) struct World {
     /// Whether the machine runs.
     pub(super) on: bool,
     booted_at: Moment,
+    /// What the wall clock showed then: systemd notes it.
+    pub(super) boot_wall: Option<Timestamp>,
     /// Time in system suspend in this boot.
     pub(super) suspended: Duration,
     /// Time in suspend at all, and errors of the wall clock.
@@ -113,6 +115,7 @@ impl World {
             boot: 0,
             on: false,
             booted_at: Moment::ZERO,
+            boot_wall: None,
             suspended: Duration::ZERO,
             wall_offset: SignedDuration::ZERO,
             cancelled_at: None,
@@ -211,6 +214,7 @@ impl World {
         self.boot += 1;
         self.on = true;
         self.booted_at = self.now();
+        self.boot_wall = Some(self.wall());
         self.suspended = Duration::ZERO;
         self.say(|w| format!("machine   boots, {}", w.boot_id()));
     }

@@ -1,5 +1,6 @@
 //! `lab node`: looks into a real node that a lab runs, and ends it in one of the ways nodes end.
 
+mod lost;
 mod pressure;
 mod table;
 
@@ -42,6 +43,8 @@ enum Action {
     Log { name: String },
     /// Play how a node ends, on a machine each, and print what the API then says of its pods
     Table(table::Arguments),
+    /// Power a node off on which many pods run, and count those whose end is in the API
+    Lost(lost::Arguments),
     /// Let pods take what the node has not, and print what ends, how soon, and what is said of it
     Pressure(pressure::Arguments),
 }
@@ -62,6 +65,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         Action::Pause { name } => tell(&labs, &name, "stop").await,
         Action::Resume { name } => tell(&labs, &name, "cont").await,
         Action::Table(arguments) => table::run(&arguments).await,
+        Action::Lost(arguments) => lost::run(&arguments).await,
         Action::Pressure(arguments) => pressure::run(&arguments).await,
         Action::Log { name } => show_log(&Record::find(&labs, &name)?.1),
     }

@@ -21,6 +21,9 @@ pub(crate) struct Arguments {
     /// Leave out all other faults
     #[arg(long, requires = "agent")]
     strict: bool,
+    /// Leave out what strains the node
+    #[arg(long, requires = "agent")]
+    unstrained: bool,
     /// Show what happens, also when nothing fails
     #[arg(long)]
     verbose: bool,
@@ -62,7 +65,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
 fn simulate(arguments: &Arguments, seed: u64, trace: bool) -> Seen {
     if arguments.agent {
         let (strict, crash_after) = (arguments.strict, arguments.crash_after);
-        let options = agent_sim::Options { trace, strict, crash_after, sabotage: None };
+        let unstrained = arguments.unstrained;
+        let options = agent_sim::Options { trace, strict, crash_after, unstrained, sabotage: None };
         let report = agent_sim::run(seed, options);
         let failure = agent_sim::failure(seed, options, &report);
         let stats = format!("{:?}\n{:#?}", report.stats, report.ends);

@@ -53,8 +53,7 @@ impl Kind {
         match self {
             Self::Memory => 30,
             Self::Disk | Self::DiskLayer => 40,
-            // Each has some five threads, which are what is counted.
-            Self::Pids => 15,
+            Self::Pids => 60,
             Self::OwnLimit => 50,
         }
     }

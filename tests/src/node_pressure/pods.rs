@@ -18,8 +18,8 @@ const WAIT_SECONDS: &str = "4";
 const HOG_MEGABYTES: &str = "8000";
 /// The rest stays free: a file system without a byte, or a node without a process, ends the test
 /// and not the pod.
-const FILL_MEGABYTES: &str = "1250";
-const FORK_PROCESSES: &str = "290";
+const FILL_MEGABYTES: &str = "850";
+const FORK_PROCESSES: &str = "1000";
 
 /// Within its request.
 const GUARANTEED_MEGABYTES: &str = "800";

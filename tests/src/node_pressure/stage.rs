@@ -35,9 +35,9 @@ const SAMPLE_MS: u32 = 100;
 const SHORTAGES: [&str; 3] = ["MemoryPressure", "DiskPressure", "PIDPressure"];
 
 /// Disk that is left when a run begins, in megabytes: more than what is written.
-const DISK_LEFT_MB: u32 = 1500;
+const DISK_LEFT_MB: u32 = 1000;
 /// Processes that the node may have: some thousand more than it needs.
-const PROCESSES_MOST: u32 = 1900;
+const PROCESSES_MOST: u32 = 1600;
 
 /// A machine without swap that runs short of memory reads its programs from the disk again and
 /// again before the kernel kills: an emulated one stood still for minutes. With this the kernel

@@ -18,7 +18,7 @@ use crate::vm::agent::Install;
 use crate::vm::{Kit, KubeletConfig, Seen};
 
 const PULLS_WITHIN: Duration = Duration::from_mins(2);
-/// The agent waits a minute for the kubelet first.
+/// The agent waits a minute for the kubelet first, unless it is told otherwise.
 const FAILED_WITHIN: Duration = Duration::from_mins(4);
 /// Two passes of the kubelet over the statuses that it has.
 const STAYS_FOR: Duration = Duration::from_secs(25);
@@ -32,6 +32,8 @@ pub struct Stuck {
     pub pods: u32,
     /// Whether the kubelet is stopped, or lives and the agent is told to end what hangs.
     pub kubelet_stops: bool,
+    /// What the agent is told of `--stuck-after`, if anything.
+    pub after_seconds: Option<u32>,
 }
 
 /// What became of one pod. Times are in milliseconds after its deletion.
@@ -57,7 +59,11 @@ pub struct Hung {
 pub async fn play(kit: &Kit, stuck: Stuck) -> anyhow::Result<Vec<Hung>> {
     // One pull at a time is the default; then the second would not even begin.
     let kubelet = KubeletConfig::default().set("serializeImagePulls", json!(false));
-    let flags = if stuck.kubelet_stops { vec![] } else { vec!["--hanging-starts=fail".to_owned()] };
+    let mut flags: Vec<String> =
+        stuck.after_seconds.iter().map(|seconds| format!("--stuck-after={seconds}s")).collect();
+    if !stuck.kubelet_stops {
+        flags.push("--hanging-starts=fail".to_owned());
+    }
     let stage = Stage::set(kit, &kubelet, stuck.agent.map(|agent| (agent, flags)), false).await?;
     let jobs: Vec<String> = (1..=stuck.pods).map(|number| format!("hangs-{number}")).collect();
     let pods = begin_pulls(&stage, &jobs).await?;

@@ -3,13 +3,15 @@
 //! plane of its own with all of the reference's controllers and its scheduler.
 //!
 //! `pods` are what runs there, `stage` is the machine, `scenario` ends it, `outcome` is what is
-//! left, to be printed side by side.
+//! left, to be printed side by side. `lost` counts instead, of many pods of one kind.
 
+mod lost;
 mod outcome;
 mod pods;
 mod scenario;
 mod stage;
 
+pub use lost::{Lost, lost};
 pub use outcome::{Outcome, Row, render};
 pub use pods::ROLES;
 pub use scenario::{AGENT_FLAGS, Case, Scenario, play};

@@ -7,7 +7,7 @@
 
 mod drive;
 mod machine;
-mod objects;
+pub(crate) mod objects;
 mod pod;
 pub mod script;
 mod status;
@@ -186,6 +186,12 @@ impl SimulatedNodes {
     pub async fn set_default_script(&self, text: &str) -> Result<(), NodesError> {
         let script = parse(text)?;
         self.order(|done| Command::SetScript { script, done }).await
+    }
+
+    /// Gives a node without heartbeat a lease that was renewed last so long ago.
+    pub async fn age_lease(&self, node: &str, age: Duration) -> Result<(), NodesError> {
+        objects::create_lease_namespace(&self.client).await.map_err(NodesError::Objects)?;
+        objects::age_lease(&self.client, node, age).await.map_err(NodesError::Objects)
     }
 
     /// Ends the nodes: writes under way are finished, tasks joined, the Node objects removed.

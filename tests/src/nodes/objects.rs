@@ -86,7 +86,7 @@ pub(super) async fn keep_leases(
 }
 
 /// Creates the namespace of the leases if need be: without a controller manager nobody else does.
-pub(super) async fn create_lease_namespace(client: &Client) -> Result<(), kube::Error> {
+pub(crate) async fn create_lease_namespace(client: &Client) -> Result<(), kube::Error> {
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let mut namespace = Namespace::default();
     namespace.metadata.name = Some(LEASE_NAMESPACE.to_owned());
@@ -97,6 +97,21 @@ pub(super) async fn create_lease_namespace(client: &Client) -> Result<(), kube::
 }
 
 async fn renew(leases: &Api<Lease>, name: &str) {
+    // A renewal that is lost is made up for by the next one, as with a real kubelet.
+    drop(write_lease(leases, name, Timestamp::now()).await);
+}
+
+/// Writes a lease that was renewed last so long ago.
+pub(super) async fn age_lease(
+    client: &Client,
+    name: &str,
+    age: Duration,
+) -> Result<(), kube::Error> {
+    let leases: Api<Lease> = Api::namespaced(client.clone(), LEASE_NAMESPACE);
+    write_lease(&leases, name, Timestamp::now() - age).await
+}
+
+async fn write_lease(leases: &Api<Lease>, name: &str, at: Timestamp) -> Result<(), kube::Error> {
     let lease = json!({
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",
@@ -104,12 +119,11 @@ async fn renew(leases: &Api<Lease>, name: &str) {
         "spec": {
             "holderIdentity": name,
             "leaseDurationSeconds": LEASE_SECONDS,
-            "renewTime": format!("{:.6}", Timestamp::now()),
+            "renewTime": format!("{at:.6}"),
         },
     });
     let params = PatchParams::apply("simulated-kubelet").force();
-    // A renewal that is lost is made up for by the next one, as with a real kubelet.
-    drop(leases.patch(name, &params, &Patch::Apply(lease)).await);
+    leases.patch(name, &params, &Patch::Apply(lease)).await.map(drop)
 }
 
 async fn create_node(nodes: &Api<Node>, ordinal: usize, name: &str) -> Result<(), kube::Error> {

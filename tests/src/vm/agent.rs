@@ -1,8 +1,7 @@
 //! Our agent on a node, installed as a user would from the files of `deploy/`: as a service of the
-//! host, or as the DaemonSet's pod. Build and installation only; what it does is its own.
+//! host, or as the DaemonSet's pod. Installation only; what it does is its own.
 
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::path::Path;
 use std::time::Duration;
 
 use k8s_openapi::api::authentication::v1::BoundObjectReference;
@@ -11,11 +10,11 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use kube::config::AuthInfo;
 use serde_json::{Value, json};
-use tokio::process::Command;
 
 use super::disk;
 use super::error::VmError;
 use super::node::Node;
+use super::programs;
 use super::record::NODES;
 use crate::cluster::Cluster;
 use crate::error::LabError;
@@ -37,40 +36,11 @@ pub enum Install {
 /// Five times what an emulated machine takes.
 const READY_WITHIN: Duration = Duration::from_mins(3);
 
-/// Names a static agent that was built elsewhere; then none is built.
-pub const AGENT_ENV: &str = "EPILOGUE_LAB_AGENT";
-
 /// The unit's file.
 const UNIT: &str = "epilogue-agent.service";
 
 /// By this label of a node the DaemonSet leaves it out.
 const PLACED_LABEL: &str = "epilogue.dev/agent";
-
-/// The agent as one static file, built if it is not there: the image's libc is older than that of
-/// the machine that builds.
-pub async fn program() -> Result<PathBuf, LabError> {
-    if let Some(given) = std::env::var_os(AGENT_ENV) {
-        return Ok(given.into());
-    }
-    let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let failed = |source| LabError::Spawn { program: "cargo".into(), source };
-    let status = Command::new(&cargo)
-        .args(["build", "--quiet", "--package", "epilogue-agent", "--target", &target])
-        .current_dir(workspace_root())
-        .env("RUSTFLAGS", "-C target-feature=+crt-static")
-        // Half the time to the disk of a machine that is emulated.
-        .env("CARGO_PROFILE_DEV_STRIP", "symbols")
-        .stdin(Stdio::null())
-        .status()
-        .await
-        .map_err(failed)?;
-    if !status.success() {
-        return Err(LabError::Cargo(status));
-    }
-    let target_dir = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
-    Ok(workspace_root().join(target_dir).join(target).join("debug/epilogue-agent"))
-}
 
 /// Puts the agent's files where [`Node::start`] finds them for the node's disk; to be called
 /// before it.
@@ -78,7 +48,7 @@ pub async fn prepare(install: Install, lab_dir: &Path, node: &str) -> Result<(),
     let dir = lab_dir.join(NODES).join(node);
     let files = dir.join("payload/agent");
     std::fs::create_dir_all(&files).map_err(LabError::file("create", &files))?;
-    let (source, deploy) = (program().await?, workspace_root().join("deploy"));
+    let (source, deploy) = (programs::agent().await?, workspace_root().join("deploy"));
     // The image has the program under the name that its file has.
     let program = files.join(AGENT);
     std::fs::copy(&source, &program).map_err(LabError::file("copy", source))?;

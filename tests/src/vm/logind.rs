@@ -119,9 +119,12 @@ impl Logind {
     }
 }
 
+/// What enters a namespace of processes forks, and what it forked would outlive it: a lock that is
+/// held by it would stay when it is killed.
 fn enter(init: u32, program: &str, args: &[&str]) -> Command {
     let mut command = Command::new("nsenter");
-    command.args(["--all", "--target", &init.to_string(), "--", program]).args(args);
+    command.args(["--all", "--target", &init.to_string(), "--"]);
+    command.args(["setpriv", "--pdeathsig=KILL", program]).args(args);
     command.kill_on_drop(true);
     command
 }

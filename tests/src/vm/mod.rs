@@ -15,6 +15,7 @@ pub mod machine;
 pub mod monitor;
 pub mod node;
 pub mod pod;
+pub mod programs;
 pub mod record;
 pub mod shell;
 pub mod watcher;

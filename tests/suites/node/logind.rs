@@ -28,11 +28,12 @@ async fn start(name: &str) -> (Logind, tempfile::TempDir) {
     (logind.unwrap_or_else(|error| panic!("{error}: {error:?}")), dir)
 }
 
-/// One with a delay of 30 seconds, and a lock on it that is held until the child is killed.
+/// One with a delay of ten minutes, longer than any wait here, and a lock on it that is held until
+/// the child is killed.
 async fn start_with_lock(name: &str) -> (Logind, Child, tempfile::TempDir) {
     let (logind, dir) = start(name).await;
-    allow_delay(&logind, "lab.conf", 30).await;
-    delay_becomes(&logind, 30).await;
+    allow_delay(&logind, "lab.conf", 600).await;
+    delay_becomes(&logind, 600).await;
     let what = ["--what=shutdown", "--mode=delay", "--who=lab", "--why=test"];
     let lock = [&what[..], &["sleep", "1000"]].concat();
     let lock = logind.command("systemd-inhibit", &lock).spawn().expect("a lock");

@@ -4,6 +4,7 @@
 
 mod agent;
 mod external_failed;
+mod kernel;
 mod levers;
 mod logind;
 mod machine;

@@ -44,7 +44,8 @@ async fn container_that_exceeds_its_own_limit_has_a_cause_and_is_no_disruption()
 #[tokio::test]
 async fn pod_deleted_during_a_hanging_pull_fails_though_the_kubelet_is_stopped() {
     let _turn = turn().await;
-    let stuck = Stuck { agent: Some(Install::Host), pods: 1, kubelet_stops: true };
+    let agent = Some(Install::Host);
+    let stuck = Stuck { agent, pods: 1, kubelet_stops: true, after_seconds: Some(15) };
     let played = node_pressure::play_stuck(&kit().await, stuck).await;
     let hung: Vec<Hung> = played.unwrap_or_else(|error| panic!("{error:#}"));
     println!("OUTCOME {hung:#?}");

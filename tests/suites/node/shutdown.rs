@@ -15,9 +15,6 @@ use crate::world::World;
 const OFF_WITHIN: Duration = Duration::from_mins(4);
 const WITHIN: Duration = Duration::from_mins(3);
 
-/// A full node has 110; an emulated machine takes a second and more to start each.
-const MANY: usize = 10;
-
 fn kinds(world: &World) -> Vec<TestPod> {
     let critical = json!("system-node-critical");
     vec![
@@ -171,31 +168,5 @@ async fn reboot_without_graceful_shutdown_ends_never_pods_without_a_condition() 
     outcome(&world, "reboot, graceful off");
     let last = &never[never.len() - 1];
     assert!(last.phase == "Failed" && last.disruption.is_none(), "{never:#?}");
-    world.end().await;
-}
-
-/// How many of the pods, which obey at once, have their end in the API when the node is gone.
-/// A measure, not a claim: the kubelet gives its lock back without waiting for the API.
-#[tokio::test]
-async fn graceful_shutdown_of_many_pods_is_counted() {
-    let kubelet = KubeletConfig::default().graceful_shutdown(60, 10);
-    let mut world = World::new("many", kubelet).await;
-    let pods: Vec<TestPod> = (0..MANY)
-        .map(|index| {
-            let pod = world.pod(&format!("p-{index:03}"), &["obedient", "143", "0"]);
-            pod.host_network()
-        })
-        .collect();
-    world.run(&pods).await;
-    world.node.machine().begin_poweroff().await.expect("poweroff");
-    world.node.machine_mut().off(OFF_WITHIN).await.expect("off");
-    settle(&world).await;
-    let last = world.watcher.last();
-    let reported = last.iter().filter(|seen| seen.is_terminal() && seen.is_disrupted()).count();
-    println!("OUTCOME poweroff of {MANY} pods, graceful 60/10: {reported} of them reported");
-    for lost in last.iter().filter(|seen| !seen.is_terminal()) {
-        println!("OUTCOME lost: {lost:?}");
-    }
-    assert!(reported > 0, "{last:#?}");
     world.end().await;
 }

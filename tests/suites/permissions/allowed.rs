@@ -120,6 +120,7 @@ async fn reads(world: &World) {
     }
     goes(world, "read a pod", Call::get(pod_path(&pod))).await;
     goes(world, "read the node", Call::get(node_path(&here))).await;
+    goes(world, "read the kubelet's lease", Call::get(world.lease().await)).await;
     // The kubelet asks the API for these.
     assert!(reviewed(world, "configz").await);
     for sub_resource in ["proxy", "log", "stats", "metrics", "checkpoint", "pods", "healthz"] {

@@ -434,6 +434,7 @@ fn cluster(world: &World) -> Vec<Refusal> {
     };
     let leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
     let lease = of("coordination.k8s.io/v1", "Lease", &world.there());
+    let elsewhere = "/apis/coordination.k8s.io/v1/namespaces/epilogue-system/leases";
     let rbac = "/apis/rbac.authorization.k8s.io/v1";
     let role = of("rbac.authorization.k8s.io/v1", "ClusterRole", "r");
     let mut binding = of("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", "b");
@@ -448,6 +449,7 @@ fn cluster(world: &World) -> Vec<Refusal> {
     vec![
         forbidden("make a node's lease", Call::create(leases, lease), NO_RIGHT),
         forbidden("list leases", Call::get(leases), NO_RIGHT),
+        forbidden("list the controller's lease", Call::get(elsewhere), NO_RIGHT),
         forbidden("list nodes' metrics", Call::get("/metrics"), "cannot get path"),
         forbidden("make a role", Call::create(format!("{rbac}/clusterroles"), role), NO_RIGHT),
         forbidden(

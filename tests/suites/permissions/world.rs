@@ -92,6 +92,17 @@ impl World {
         self.namespace.name()
     }
 
+    /// The path of the lease of the agent's node, which is there.
+    pub(crate) async fn lease(&self) -> String {
+        let leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
+        let lease = json!({
+            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+            "metadata": {"name": self.here()},
+        });
+        self.done(Call::create(leases, lease)).await;
+        format!("{leases}/{}", self.here())
+    }
+
     /// A resource of the namespace.
     pub(crate) fn path(&self, resource: &str) -> String {
         format!("/api/v1/namespaces/{}/{resource}", self.namespace.name())

@@ -29,6 +29,9 @@ pub(crate) struct Arguments {
     /// The agent's threshold
     #[arg(long)]
     threshold: Option<String>,
+    /// Of stuck and hanging: what the agent is told of --stuck-after, in seconds
+    #[arg(long, value_name = "SECONDS")]
+    stuck_after: Option<u32>,
     /// Leave the kernel's guard against thrashing off, as it is by default
     #[arg(long)]
     no_guard: bool,
@@ -80,7 +83,8 @@ fn stuck(arguments: &Arguments) -> Vec<Stuck> {
         for (flag, agent) in AGENTS {
             let wanted = arguments.agent.is_none_or(|only| only == flag);
             if wanted && arguments.kinds.iter().any(|kind| kind == name) {
-                all.push(Stuck { agent, pods: arguments.runs, kubelet_stops });
+                let (pods, after_seconds) = (arguments.runs, arguments.stuck_after);
+                all.push(Stuck { agent, pods, kubelet_stops, after_seconds });
             }
         }
     }

@@ -1,0 +1,44 @@
+//! The agent's own tests of the kernel (`agent/tests/pressure`, `agent/tests/oom`), in a machine
+//! whose kernel has all that they need: cgroups of version 2, PSI that takes triggers of half a
+//! second, the kernel's log. Elsewhere they test as much as they are let.
+
+use lab::paths::LabDir;
+use lab::vm::{Boot, Machine, programs};
+
+use crate::world::{kit, turn};
+
+/// Test programs, and which of their tests need the kernel.
+const PROGRAMS: [(&str, &str); 2] = [("pressure", "kernel::"), ("oom", "kernel::")];
+
+#[tokio::test]
+async fn kernel_s_triggers_and_kills_reach_the_agent() {
+    let _turn = turn().await;
+    let kit = kit().await;
+    let dir = tempfile::tempdir_in(LabDir::of_workspace().runs()).expect("must be creatable");
+    let payload = dir.path().join("payload");
+    std::fs::create_dir_all(&payload).expect("must be creatable");
+    let names = PROGRAMS.map(|(name, _)| name);
+    let built = programs::agent_tests(&names).await.expect("the tests must be buildable");
+    for (name, program) in names.iter().zip(built) {
+        std::fs::copy(program, payload.join(name)).expect("must be copyable");
+    }
+    let machine = Machine::start(&kit, &dir.path().join("machine"), Boot::Snapshot, &payload).await;
+    let machine = machine.unwrap_or_else(|error| panic!("{error}: {error:?}"));
+    let mount =
+        "blockdev --flushbufs /dev/vdc && mkdir -p /opt/run && mount -o ro /dev/vdc /opt/run";
+    machine.shell().run(mount).await.expect("the programs must be mountable");
+    for (name, filter) in PROGRAMS {
+        // One after the other: they are of one kernel, and are timed.
+        let run = format!(
+            "EPILOGUE_TEST_KERNEL=1 /opt/run/{name} {filter} --nocapture --test-threads=1 2>&1"
+        );
+        let output = machine.shell().try_run(&run, &[]).await.expect("must run");
+        let said = String::from_utf8_lossy(&output.stdout);
+        println!("{said}");
+        assert!(output.status.success(), "{said}");
+        let ran = said
+            .lines()
+            .any(|line| line.starts_with("test result: ok. ") && !line.contains(" 0 passed"));
+        assert!(ran, "no test ran: {said}");
+    }
+}
