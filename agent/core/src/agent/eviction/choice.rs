@@ -1,7 +1,7 @@
 //! Which pod ends: what pods use is measured anew for each shortage, and the first in rank that
 //! can be ended by us is the one. (spec/node-agent.md §2.6, EV12)
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use epilogue_common::outcome::Failure;
@@ -53,7 +53,9 @@ pub(super) struct Choices {
 #[derive(Debug, Default)]
 struct Ask {
     attempt: Attempt,
-    /// Whether it is of all pods: only then can they be ranked.
+    /// The pods that it is of.
+    of: BTreeSet<PodUid>,
+    /// Whether these are all pods: only then can they be ranked.
     all: bool,
 }
 
@@ -121,6 +123,7 @@ impl Agent {
         }
         ask.attempt.want_again();
         ask.attempt.sent();
+        ask.of = pods.iter().cloned().collect();
         ask.all = all;
         self.outbox.send(Task::MeasurePods(of), Action::MeasurePods { of, pods });
     }
@@ -142,8 +145,7 @@ impl Agent {
                 return;
             }
         };
-        ask.attempt = Attempt::default();
-        let all = ask.all;
+        let Ask { of: asked, all, .. } = std::mem::take(ask);
         if self.stands_still() {
             return;
         }
@@ -155,11 +157,11 @@ impl Agent {
         let is_asked_for = |cause: &Cause| all && resource(cause.signal) == of;
         let mut causes = causes.into_iter().filter(is_asked_for);
         if let Some(cause) = causes.find(|cause| self.may_choose_for(cause)) {
-            self.choose(&cause, &figures);
+            self.choose(&cause, &figures, &asked);
         }
     }
 
-    fn choose(&mut self, cause: &Cause, figures: &Figures) {
+    fn choose(&mut self, cause: &Cause, figures: &Figures, asked: &BTreeSet<PodUid>) {
         let now = self.clock.monotonic();
         // A runtime that told nothing of layers has told it of nobody: all would come first. (EV7)
         let unknown = figures.values().all(|of| of.disk.is_none() && of.inodes.is_none());
@@ -172,8 +174,11 @@ impl Agent {
         let layout = self.evictions.layout.unwrap_or(DiskLayout::Single);
         // DIVERGES(upstream): a pod that never ran has nothing to give, and is not ended. The
         // reference takes it for one without figures, which go first, and waits for its end while
-        // the shortage goes on. (EV11)
-        let uses = |pod: &&PodView| pod.has_run || figures.contains_key(&pod.uid);
+        // the shortage goes on. Nor is one that came while the others were measured: that it has no
+        // figures says nothing of it. (EV11)
+        let uses = |pod: &&PodView| {
+            figures.contains_key(&pod.uid) || pod.has_run && asked.contains(&pod.uid)
+        };
         let active = self.pods.iter().filter(|pod| is_active(pod)).filter(uses);
         let usages: Vec<PodUsage> =
             active.map(|pod| PodUsage::of(pod, figures.get(&pod.uid))).collect();

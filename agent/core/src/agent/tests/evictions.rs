@@ -504,6 +504,20 @@ fn figures_that_cannot_be_had_end_nobody() {
 }
 
 #[test]
+fn a_pod_that_came_while_the_others_were_measured_is_not_taken_for_one_without_figures() {
+    // EV11
+    let mut world = short_of_memory(enforcing(HARD), vec![web("a")]);
+    world.answers.insert("measure Memory of 1".into(), Answer::Hold);
+    world.pass(ms(1_100));
+    world.pods.insert("b".into(), web("b"));
+    world.list();
+    world.pass(ms(1_000));
+    world.let_go("measure");
+    world.pass(ms(1_000));
+    assert_eq!(world.deeds(), ["mark a", "delete a 1"]);
+}
+
+#[test]
 fn a_shortage_that_is_over_before_the_figures_came_ends_nobody() {
     let mut world = short_of_memory(enforcing(HARD), vec![web("a")]);
     world.answers.insert("measure Memory of 1".into(), Answer::Hold);
