@@ -1,5 +1,6 @@
 //! `lab node`: looks into a real node that a lab runs, and ends it in one of the ways nodes end.
 
+mod agent;
 mod lost;
 mod pressure;
 mod table;

@@ -1,11 +1,11 @@
 //! `lab node lost`: how many pods of a node have their end in the API when a graceful shutdown is
 //! over.
 
-use clap::ValueEnum;
-use lab::node_table::{self, Install};
+use lab::node_table;
 use lab::paths::LabDir;
 use lab::vm::Kit;
 
+use super::agent::Agent;
 use crate::commands::prepare;
 
 #[derive(Debug, clap::Args)]
@@ -18,22 +18,10 @@ pub(crate) struct Arguments {
     agent: Agent,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Agent {
-    None,
-    Host,
-    DaemonSet,
-}
-
 pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
     prepare::run().await?;
     let kit = Kit::ensure(&LabDir::of_workspace()).await?;
-    let agent = match arguments.agent {
-        Agent::None => None,
-        Agent::Host => Some(Install::Host),
-        Agent::DaemonSet => Some(Install::DaemonSet),
-    };
-    let lost = node_table::lost(&kit, agent, arguments.pods).await?;
+    let lost = node_table::lost(&kit, arguments.agent.install(), arguments.pods).await?;
     println!("{} of {} pods are reported", lost.reported, lost.pods);
     for other in lost.others {
         println!("not reported: {other}");

@@ -2,11 +2,11 @@
 //! said of it, without our agent and with it; and what becomes of pods that are deleted before they
 //! ran.
 
-use clap::ValueEnum;
 use lab::node_pressure::{self, Install, Kind, Setting, Stuck};
 use lab::paths::LabDir;
 use lab::vm::Kit;
 
+use super::agent::Agent;
 use crate::commands::prepare;
 
 #[derive(Debug, clap::Args)]
@@ -17,7 +17,7 @@ pub(crate) struct Arguments {
     /// How often each; of stuck and hanging, how many pods at once
     #[arg(long, default_value_t = 30)]
     runs: u32,
-    /// Only without the agent, or with it as a service of the host
+    /// Only with the agent as this; none and host without
     #[arg(long)]
     agent: Option<Agent>,
     /// Megabytes or processes a second that the pod takes
@@ -40,14 +40,13 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Agent {
-    None,
-    Host,
+impl Arguments {
+    fn agents(&self) -> Vec<Option<Install>> {
+        let both = || vec![Agent::None, Agent::Host];
+        let agents = self.agent.map_or_else(both, |only| vec![only]);
+        agents.into_iter().map(Agent::install).collect()
+    }
 }
-
-const AGENTS: [(Agent, Option<Install>); 2] =
-    [(Agent::None, None), (Agent::Host, Some(Install::Host))];
 
 pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let (settings, stuck) = (settings(arguments), stuck(arguments));
@@ -80,12 +79,12 @@ pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
 fn stuck(arguments: &Arguments) -> Vec<Stuck> {
     let mut all = Vec::new();
     for (name, kubelet_stops) in [("stuck", true), ("hanging", false)] {
-        for (flag, agent) in AGENTS {
-            let wanted = arguments.agent.is_none_or(|only| only == flag);
-            if wanted && arguments.kinds.iter().any(|kind| kind == name) {
-                let (pods, after_seconds) = (arguments.runs, arguments.stuck_after);
-                all.push(Stuck { agent, pods, kubelet_stops, after_seconds });
-            }
+        if !arguments.kinds.iter().any(|kind| kind == name) {
+            continue;
+        }
+        for agent in arguments.agents() {
+            let (pods, after_seconds) = (arguments.runs, arguments.stuck_after);
+            all.push(Stuck { agent, pods, kubelet_stops, after_seconds });
         }
     }
     all
@@ -98,10 +97,7 @@ fn settings(arguments: &Arguments) -> Vec<Setting> {
         if !named && !arguments.kinds.is_empty() {
             continue;
         }
-        for (flag, agent) in AGENTS {
-            if arguments.agent.is_some_and(|only| only != flag) {
-                continue;
-            }
+        for agent in arguments.agents() {
             let mut setting = Setting::of(kind, agent, arguments.runs);
             setting.rate = arguments.rate.unwrap_or(setting.rate);
             setting.kubelet = arguments.kubelet.clone().unwrap_or(setting.kubelet);

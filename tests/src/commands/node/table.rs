@@ -3,10 +3,11 @@
 
 use anyhow::ensure;
 use clap::ValueEnum;
-use lab::node_table::{self, Case, Install, Scenario};
+use lab::node_table::{self, Case, Scenario};
 use lab::paths::LabDir;
 use lab::vm::Kit;
 
+use super::agent::Agent;
 use crate::commands::prepare;
 
 #[derive(Debug, clap::Args)]
@@ -26,13 +27,6 @@ pub(crate) struct Arguments {
 enum Switch {
     Off,
     On,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Agent {
-    None,
-    Host,
-    DaemonSet,
 }
 
 pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
@@ -60,18 +54,13 @@ fn cases(arguments: &Arguments) -> Vec<Case> {
             continue;
         }
         for (switch, graceful) in [(Switch::Off, false), (Switch::On, true)] {
-            let agents = [
-                (Agent::None, None),
-                (Agent::Host, Some(Install::Host)),
-                (Agent::DaemonSet, Some(Install::DaemonSet)),
-            ];
-            for (flag, agent) in agents {
+            for agent in Agent::ALL {
                 let wanted = arguments.graceful.is_none_or(|only| only == switch)
-                    && arguments.agent.is_none_or(|only| only == flag)
+                    && arguments.agent.is_none_or(|only| only == agent)
                     // Nobody would be killed.
-                    && (scenario != Scenario::AgentKilled || agent.is_some());
+                    && (scenario != Scenario::AgentKilled || agent != Agent::None);
                 if wanted {
-                    cases.push(Case { scenario, graceful, agent });
+                    cases.push(Case { scenario, graceful, agent: agent.install() });
                 }
             }
         }
