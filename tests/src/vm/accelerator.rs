@@ -30,8 +30,8 @@ impl Accelerator {
     pub(super) fn arguments(self) -> [&'static str; 4] {
         match self {
             Self::Kvm => ["-accel", "kvm", "-cpu", "host"],
-            // The default of 1 GB of translated code is more memory than the guest uses.
-            Self::Tcg => ["-accel", "tcg,thread=multi,tb-size=256", "-cpu", "max"],
+            // Megabytes of translated code; the default of 1 GB is half of what the guest has.
+            Self::Tcg => ["-accel", "tcg,thread=multi,tb-size=512", "-cpu", "max"],
         }
     }
 }

@@ -56,6 +56,12 @@ impl Node {
         self.machine.shell().run(command).await.map(drop)
     }
 
+    /// Starts its kubelet, which was stopped, with another configuration; returns at once.
+    pub async fn start_kubelet_with(&self, kubelet: &KubeletConfig) -> Result<(), VmError> {
+        let start = "cat > /etc/kubernetes/kubelet.yaml && systemctl start --no-block kubelet";
+        self.machine.shell().run_with(start, kubelet.render().as_bytes()).await.map(drop)
+    }
+
     /// Its name in the API.
     pub fn name(&self) -> &str {
         &self.name

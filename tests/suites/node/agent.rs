@@ -72,13 +72,6 @@ fn leaver_is_complete(outcome: &Outcome) {
     assert!(job.condition == "Complete", "{leaves:?}");
 }
 
-#[tokio::test]
-async fn poweroff_is_told_of_every_pod_by_the_agent_alone() {
-    let outcome = play(Scenario::Poweroff, false, Install::Host).await;
-    all_are_told(&outcome);
-    leaver_is_complete(&outcome);
-}
-
 /// The kubelet's own status was seen to say Failed for a second before it said Succeeded, so the
 /// leaver's Job may have made a replacement meanwhile. (spec/node-agent.md SD17, W3)
 #[tokio::test]

@@ -1,9 +1,9 @@
-//! (1) and (4): somebody else writes `phase=Failed` on a pod whose containers run.
-//! spec/node-agent.md §7.3 and §7.6.
+//! (1) and (4): somebody else writes `phase=Failed` on a pod whose containers run. Played by
+//! `live_kubelet`. spec/node-agent.md §7.3 and §7.6.
 
 use std::time::Duration;
 
-use lab::vm::{KubeletConfig, Seen, TestPod};
+use lab::vm::{Seen, TestPod};
 use serde_json::{Value, json};
 
 use crate::world::{World, failed, since};
@@ -57,15 +57,15 @@ fn stubborn(world: &World, kind: &str, policy: &str) -> TestPod {
         .host_network()
 }
 
-#[tokio::test]
-async fn external_failed_under_a_live_kubelet_is_reverted_or_comes_before_the_end() {
-    let world = World::new("external", KubeletConfig::default()).await;
+pub(crate) async fn external_failed_under_a_live_kubelet_is_reverted_or_comes_before_the_end(
+    world: &World,
+) {
     let mut pods = Vec::new();
     for policy in POLICIES {
-        pods.extend(["quiet", "noted"].map(|kind| stubborn(&world, kind, policy)));
+        pods.extend(["quiet", "noted"].map(|kind| stubborn(world, kind, policy)));
     }
-    pods.push(stubborn(&world, "gated", "Never").readiness_gate());
-    pods.push(stubborn(&world, "unready", "Never").readiness_gate());
+    pods.push(stubborn(world, "gated", "Never").readiness_gate());
+    pods.push(stubborn(world, "unready", "Never").readiness_gate());
     world.run(&pods).await;
 
     for policy in POLICIES.map(str::to_lowercase) {
@@ -76,15 +76,14 @@ async fn external_failed_under_a_live_kubelet_is_reverted_or_comes_before_the_en
     world.patch_status("unready-never", &failed_and_unready()).await;
 
     for policy in POLICIES.map(str::to_lowercase) {
-        a_changed_annotation_ends_it_behind_failed(&world, &format!("noted-{policy}")).await;
-        quiet_pod_is_reverted_or_ends_behind_failed(&world, &format!("quiet-{policy}")).await;
+        a_changed_annotation_ends_it_behind_failed(world, &format!("noted-{policy}")).await;
+        quiet_pod_is_reverted_or_ends_behind_failed(world, &format!("quiet-{policy}")).await;
     }
     let gated = world.watcher.until("gated-never", "ends", DECIDED_WITHIN, ended).await;
     println!("OUTCOME gated: Failed {} s before the container's end", lead(&gated));
     assert!(lead(&gated) >= 2, "{gated:#?}");
     // What made the kubelet look at once is not there: Ready says False already.
-    quiet_pod_is_reverted_or_ends_behind_failed(&world, "unready-never").await;
-    world.end().await;
+    quiet_pod_is_reverted_or_ends_behind_failed(world, "unready-never").await;
 }
 
 async fn a_changed_annotation_ends_it_behind_failed(world: &World, pod: &str) {
@@ -118,10 +117,12 @@ async fn quiet_pod_is_reverted_or_ends_behind_failed(world: &World, pod: &str) {
     }
 }
 
-#[tokio::test]
-async fn failed_written_while_the_kubelet_is_down_is_adopted_when_it_comes_back() {
-    let world = World::new("down", KubeletConfig::default()).await;
-    let pods = POLICIES.map(|policy| stubborn(&world, "down", policy));
+/// `restart` is what brings the kubelet back.
+pub(crate) async fn failed_written_while_the_kubelet_is_down_is_adopted_when_it_comes_back(
+    world: &World,
+    restart: impl AsyncFnOnce(),
+) {
+    let pods = POLICIES.map(|policy| stubborn(world, "down", policy));
     world.run(&pods).await;
     world.node.run("systemctl stop kubelet").await.expect("stop the kubelet");
     for policy in POLICIES.map(str::to_lowercase) {
@@ -129,7 +130,7 @@ async fn failed_written_while_the_kubelet_is_down_is_adopted_when_it_comes_back(
     }
     let running = world.node.run("ctr -n k8s.io tasks list -q | wc -l").await.expect("list");
     assert_eq!(running.trim(), "6", "three sandboxes and three containers run on");
-    world.node.run("systemctl start --no-block kubelet").await.expect("start the kubelet");
+    restart().await;
     for policy in POLICIES.map(str::to_lowercase) {
         let pod = format!("down-{policy}");
         let history = world.watcher.until(&pod, "ends", DECIDED_WITHIN, ended).await;
@@ -138,5 +139,4 @@ async fn failed_written_while_the_kubelet_is_down_is_adopted_when_it_comes_back(
         assert!(!reverted(&history) && last.is_disrupted(), "{history:#?}");
         assert!(last.phase == "Failed" && last.restarts == 0, "{history:#?}");
     }
-    world.end().await;
 }

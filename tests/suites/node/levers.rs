@@ -1,5 +1,6 @@
 //! (2), (3) and (5): a condition that the kubelet has seen, the deadline as a way to end a pod,
-//! and a pod deleted while its image is pulled. spec/node-agent.md §7.3 [ST8], §7.7, §3.2, §7.4.
+//! and a pod deleted while its image is pulled. Played by `live_kubelet`. spec/node-agent.md §7.3
+//! [ST8], §7.7, §3.2, §7.4.
 
 use std::time::Duration;
 
@@ -14,18 +15,20 @@ fn terminal(history: &[Seen]) -> bool {
     history.last().is_some_and(Seen::is_terminal)
 }
 
-#[tokio::test]
-async fn condition_once_seen_by_the_kubelet_comes_back_at_the_end_though_cleared() {
-    // The worker looks at its pod this often, by default every 60 to 90 seconds, and says so.
-    let kubelet = KubeletConfig::default()
-        .set("syncFrequency", json!("3s"))
-        .set("logging", json!({"verbosity": 4}));
-    let world = World::new("sticky", kubelet).await;
+/// A kubelet whose worker looks at its pod every 3 seconds, by default every 60 to 90, and says so.
+pub(crate) fn watchful(kubelet: KubeletConfig) -> KubeletConfig {
+    kubelet.set("syncFrequency", json!("3s")).set("logging", json!({"verbosity": 4}))
+}
+
+/// Of a kubelet that is [`watchful`].
+pub(crate) async fn condition_once_seen_by_the_kubelet_comes_back_at_the_end_though_cleared(
+    world: &World,
+) {
     let pods = ["seen", "unmarked"]
         .map(|name| world.pod(name, &["obedient", "3", "0"]).grace_seconds(5).host_network());
     world.run(&pods).await;
     world.patch_status("seen", &json!({"status": {"conditions": [disruption("True")]}})).await;
-    synced_twice(&world, "seen").await;
+    synced_twice(world, "seen").await;
     world.patch_status("seen", &json!({"status": {"conditions": [disruption("False")]}})).await;
     let cleared = |history: &[Seen]| {
         history.last().is_some_and(|last| last.disruption.is_some() && !last.is_disrupted())
@@ -40,7 +43,6 @@ async fn condition_once_seen_by_the_kubelet_comes_back_at_the_end_though_cleared
     assert!(last.phase == "Failed" && other.phase == "Failed", "{seen:#?} {unmarked:#?}");
     assert_eq!(other.disruption, None);
     assert!(last.is_disrupted(), "the kubelet brought it back: {seen:#?}");
-    world.end().await;
 }
 
 /// One look may have begun before what it is to see was written.
@@ -54,9 +56,9 @@ async fn synced_twice(world: &World, pod: &str) {
     lab::eventually("the worker looks twice", WITHIN, looks, |looks| *looks >= before + 2).await;
 }
 
-#[tokio::test]
-async fn deadline_ends_a_pod_and_failed_comes_after_its_containers_stopped() {
-    let world = World::new("deadline", KubeletConfig::default()).await;
+pub(crate) async fn deadline_ends_a_pod_and_failed_comes_after_its_containers_stopped(
+    world: &World,
+) {
     let cases = [
         ("stubborn-never", "Never", &["stubborn"][..]),
         ("stubborn-always", "Always", &["stubborn"]),
@@ -81,14 +83,18 @@ async fn deadline_ends_a_pod_and_failed_comes_after_its_containers_stopped() {
         assert_eq!(failed.disruption, Some(("True".into(), "LabTest".into())), "{history:#?}");
         assert_eq!(failed.restarts, 0);
     }
-    world.end().await;
 }
 
-#[tokio::test]
-async fn pod_deleted_during_a_hanging_pull_stays_pending_until_the_pull_ends() {
-    // One pull at a time is the default; then the second would not even begin.
-    let kubelet = KubeletConfig::default().set("serializeImagePulls", json!(false));
-    let world = World::new("pull", kubelet).await;
+/// A kubelet that pulls many images at once. By default it is one, and a second would not even
+/// begin.
+pub(crate) fn pulling_many(kubelet: KubeletConfig) -> KubeletConfig {
+    kubelet.set("serializeImagePulls", json!(false))
+}
+
+/// Of a kubelet that is [`pulling_many`].
+pub(crate) async fn pod_deleted_during_a_hanging_pull_stays_pending_until_the_pull_ends(
+    world: &World,
+) {
     let registry = "systemd-run --quiet --unit=registry /opt/tools/container registry \
                     127.0.0.1:5000 /run/open";
     world.node.run(registry).await.expect("start the registry");
@@ -142,5 +148,4 @@ async fn pod_deleted_during_a_hanging_pull_stays_pending_until_the_pull_ends() {
         let gone = |history: &[Seen]| history.last().is_some_and(|last| last.gone);
         world.watcher.until(name, "goes", WITHIN, gone).await;
     }
-    world.end().await;
 }

@@ -7,17 +7,15 @@ use std::time::Duration;
 
 use lab::eventually;
 use lab::paths::LabDir;
-use lab::vm::KubeletConfig;
 
 use crate::world::{World, kit, turn};
 
 const SOON: Duration = Duration::from_secs(30);
 
-#[tokio::test]
-async fn node_is_ready_and_runs_what_a_real_one_does() {
-    let world = World::new("real", KubeletConfig::default()).await;
-    let node = &world.node;
-    let said = node
+/// Played by `live_kubelet`.
+pub(crate) async fn node_is_ready_and_runs_what_a_real_one_does(world: &World) {
+    let said = world
+        .node
         .run(
             "systemctl is-system-running; stat -f -c %T /sys/fs/cgroup; test -e /proc/pressure/memory \
              && echo psi; busctl get-property org.freedesktop.login1 /org/freedesktop/login1 \
@@ -27,7 +25,6 @@ async fn node_is_ready_and_runs_what_a_real_one_does() {
         .expect("run");
     assert_eq!(said, "running\ncgroup2fs\npsi\nb false\n");
     world.run(&[world.pod("a", &["pause"]), world.pod("b", &["pause"]).host_network()]).await;
-    world.end().await;
 }
 
 /// Processes that name `dir` in their command line or work in it, as all of a lab's do: QEMU and

@@ -6,6 +6,7 @@ mod agent;
 mod external_failed;
 mod kernel;
 mod levers;
+mod live_kubelet;
 mod logind;
 mod machine;
 mod pressure;

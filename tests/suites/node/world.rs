@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use lab::paths::LabDir;
 use lab::vm::{Boot, Kit, KubeletConfig, Node, Seen, TestPod, Watcher};
 use lab::{Cluster, ControlPlane, Namespace, Options};
@@ -116,6 +116,17 @@ impl World {
 
     pub(crate) async fn delete(&self, pod: &str) {
         self.pods.delete(pod, &DeleteParams::default()).await.expect("delete");
+    }
+
+    /// Removes all pods, and waits until the kubelet has ended them.
+    pub(crate) async fn clear(&self) {
+        let soon = DeleteParams::default().grace_period(1);
+        self.pods.delete_collection(&soon, &ListParams::default()).await.expect("delete");
+        let left = async || {
+            let list = self.pods.list(&ListParams::default()).await.expect("list");
+            list.items.into_iter().filter_map(|pod| pod.metadata.name).collect::<Vec<_>>()
+        };
+        lab::eventually("no pod is left", RUNNING_WITHIN, left, Vec::is_empty).await;
     }
 
     /// Ends everything in order. A test that panics leaves it to the drops.
