@@ -12,6 +12,7 @@ use super::kind::Setting;
 use super::pods;
 use super::samples;
 use super::stage::Stage;
+use super::stuck::{self, Hung, Stuck};
 use crate::observe_until;
 use crate::vm::{Kit, Seen};
 
@@ -117,6 +118,26 @@ pub async fn play(
     losses.push(stage.losses().await?);
     stage.strike().await?;
     Ok((runs, losses.join("; ")))
+}
+
+/// Plays one run of each setting, and then pods that are deleted before they ran, on one machine.
+/// Kubelet and agent have the thresholds of the first.
+pub async fn play_in_turn(
+    kit: &Kit,
+    settings: &[Setting],
+    stuck: Stuck,
+) -> anyhow::Result<(Vec<Run>, Vec<Hung>)> {
+    let first = settings.first().context("no setting")?;
+    let flags = [first.agent_flags(), stuck.agent_flags()].concat();
+    let agent = first.agent.map(|agent| (agent, flags));
+    let mut stage = Stage::set(kit, &first.kubelet_config(), agent, first.guard).await?;
+    let mut runs = Vec::new();
+    for (number, setting) in (1..).zip(settings) {
+        runs.push(once(&mut stage, setting, number).await.with_context(|| setting.to_string())?);
+    }
+    let hung = stuck::play_on(&stage, stuck).await?;
+    stage.strike().await?;
+    Ok((runs, hung))
 }
 
 async fn set(kit: &Kit, setting: &Setting) -> anyhow::Result<Stage> {

@@ -36,6 +36,14 @@ pub struct Stuck {
     pub after_seconds: Option<u32>,
 }
 
+impl Stuck {
+    pub(super) fn agent_flags(&self) -> Vec<String> {
+        let after = self.after_seconds.map(|seconds| format!("--stuck-after={seconds}s"));
+        let hanging = (!self.kubelet_stops).then(|| "--hanging-starts=fail".to_owned());
+        after.into_iter().chain(hanging).collect()
+    }
+}
+
 /// What became of one pod. Times are in milliseconds after its deletion.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Hung {
@@ -59,14 +67,17 @@ pub struct Hung {
 pub async fn play(kit: &Kit, stuck: Stuck) -> anyhow::Result<Vec<Hung>> {
     // One pull at a time is the default; then the second would not even begin.
     let kubelet = KubeletConfig::default().set("serializeImagePulls", json!(false));
-    let mut flags: Vec<String> =
-        stuck.after_seconds.iter().map(|seconds| format!("--stuck-after={seconds}s")).collect();
-    if !stuck.kubelet_stops {
-        flags.push("--hanging-starts=fail".to_owned());
-    }
-    let stage = Stage::set(kit, &kubelet, stuck.agent.map(|agent| (agent, flags)), false).await?;
+    let agent = stuck.agent.map(|agent| (agent, stuck.agent_flags()));
+    let stage = Stage::set(kit, &kubelet, agent, false).await?;
+    let all = play_on(&stage, stuck).await?;
+    stage.strike().await?;
+    Ok(all)
+}
+
+/// The same on a machine that is there, whose agent has the flags.
+pub(super) async fn play_on(stage: &Stage, stuck: Stuck) -> anyhow::Result<Vec<Hung>> {
     let jobs: Vec<String> = (1..=stuck.pods).map(|number| format!("hangs-{number}")).collect();
-    let pods = begin_pulls(&stage, &jobs).await?;
+    let pods = begin_pulls(stage, &jobs).await?;
     if stuck.kubelet_stops {
         stage.node.run("systemctl stop kubelet").await?;
     }
@@ -75,7 +86,7 @@ pub async fn play(kit: &Kit, stuck: Stuck) -> anyhow::Result<Vec<Hung>> {
         deleted.push(Timestamp::now());
         stage.pods().delete(pod, &DeleteParams::default()).await.context("delete a pod")?;
     }
-    let observe = async || pods.iter().all(|name| first_terminal(&stage, name).is_some());
+    let observe = async || pods.iter().all(|name| first_terminal(stage, name).is_some());
     // That some never are is for the table to say.
     let _ = observe_until(FAILED_WITHIN, observe, |all| *all).await;
     if stuck.kubelet_stops {
@@ -84,9 +95,8 @@ pub async fn play(kit: &Kit, stuck: Stuck) -> anyhow::Result<Vec<Hung>> {
     tokio::time::sleep(STAYS_FOR).await;
     let mut all = Vec::new();
     for ((job, pod), at) in jobs.iter().zip(&pods).zip(deleted) {
-        all.push(hung(&stage, pod, at, job_end(&stage, job, pod).await?));
+        all.push(hung(stage, pod, at, job_end(stage, job, pod).await?));
     }
-    stage.strike().await?;
     Ok(all)
 }
 

@@ -110,18 +110,37 @@ impl fmt::Display for Case {
 
 /// Plays a case from its machine's start to what is left of it.
 pub async fn play(kit: &Kit, case: Case) -> anyhow::Result<Outcome> {
+    let mut outcome = None;
+    play_in_turn(kit, case.graceful, case.agent, &[case.scenario], |of| outcome = Some(of)).await?;
+    outcome.context("nothing was played")
+}
+
+/// Plays scenarios one after the other on one machine, which all but the last must leave running;
+/// each one's outcome is given to `seen` at once.
+pub async fn play_in_turn(
+    kit: &Kit,
+    graceful: bool,
+    agent: Option<Install>,
+    scenarios: &[Scenario],
+    mut seen: impl FnMut(Outcome),
+) -> anyhow::Result<()> {
     let mut kubelet = KubeletConfig::default();
-    if case.graceful {
+    if graceful {
         kubelet = kubelet.graceful_shutdown(REGULAR_SECONDS + CRITICAL_SECONDS, CRITICAL_SECONDS);
     }
-    let mut stage =
-        Stage::set(kit, &kubelet, case.agent.map(|agent| (agent, &AGENT_FLAGS[..]))).await?;
-    stage.fill().await?;
-    let ended = end(&mut stage, case).await.with_context(|| case.to_string())?;
-    stage.settle(ended, SETTLED_WITHIN).await?;
-    let outcome = Outcome::of(&stage).await?;
-    stage.strike().await?;
-    Ok(outcome)
+    let mut stage = Stage::set(kit, &kubelet, agent.map(|agent| (agent, &AGENT_FLAGS[..]))).await?;
+    let mut before = None;
+    for scenario in scenarios {
+        let case = Case { scenario: *scenario, graceful, agent };
+        if let Some(before) = before.replace(case) {
+            stage.clear().await.with_context(|| format!("after {before}"))?;
+        }
+        stage.fill().await.with_context(|| case.to_string())?;
+        let ended = end(&mut stage, case).await.with_context(|| case.to_string())?;
+        stage.settle(ended, SETTLED_WITHIN).await?;
+        seen(Outcome::of(&stage).await?);
+    }
+    stage.strike().await
 }
 
 /// Where the machine is when the story has been told.

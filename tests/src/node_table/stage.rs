@@ -9,7 +9,7 @@ use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{self, Pod};
 use kube::Api;
-use kube::api::{ListParams, PostParams};
+use kube::api::{DeleteParams, ListParams, PostParams};
 
 use super::pods::{self, NAMESPACE, NEVER_RUN, ROLES};
 use crate::control_plane::flags::ALL_CONTROLLERS;
@@ -31,6 +31,7 @@ pub(super) struct Stage {
     pub(super) client: kube::Client,
     /// The pod of each role that ran when the story began.
     pub(super) originals: BTreeMap<&'static str, String>,
+    has_agent: bool,
 }
 
 impl Stage {
@@ -58,7 +59,8 @@ impl Stage {
         }
         let watcher = Watcher::start(client.clone(), NAMESPACE, node.machine().dir()).await?;
         let originals = BTreeMap::new();
-        Ok(Self { control_plane, node, watcher, client, originals })
+        let has_agent = install.is_some();
+        Ok(Self { control_plane, node, watcher, client, originals, has_agent })
     }
 
     /// Creates the pods of all roles and waits until each is what it is to be.
@@ -77,6 +79,30 @@ impl Stage {
             let seen = self.until(role, RUNNING_WITHIN, |seen| has_begun(role, seen)).await?;
             self.originals.insert(role, seen.pod);
         }
+        Ok(())
+    }
+
+    /// Makes room for another story on a machine that runs: nothing of this one's is left, and the
+    /// agent is ready again.
+    pub(super) async fn clear(&mut self) -> anyhow::Result<()> {
+        let (all, now) = (ListParams::default(), DeleteParams::background().grace_period(1));
+        let sets: Api<DaemonSet> = Api::namespaced(self.client.clone(), NAMESPACE);
+        sets.delete_collection(&now, &all).await.context("delete the DaemonSet")?;
+        self.jobs().delete_collection(&now, &all).await.context("delete the Jobs")?;
+        self.pods().delete_collection(&now, &all).await.context("delete the pods")?;
+        let left = async || {
+            let pods = self.pods().list(&all).await.map(|list| list.items);
+            pods.map(|pods| pods.into_iter().filter_map(|pod| pod.metadata.name).collect())
+        };
+        let none = |left: &Result<Vec<String>, _>| left.as_ref().is_ok_and(Vec::is_empty);
+        let seen = observe_until(RUNNING_WITHIN, left, none).await;
+        seen.map(drop).map_err(|last| anyhow::anyhow!("the pods do not go: {last:?}"))?;
+        if self.has_agent {
+            agent::ready(&self.node).await?;
+        }
+        self.originals.clear();
+        let dir = self.node.machine().dir();
+        self.watcher = Watcher::start(self.client.clone(), NAMESPACE, dir).await?;
         Ok(())
     }
 

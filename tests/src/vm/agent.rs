@@ -142,7 +142,7 @@ fn image(set: &Value) -> String {
 }
 
 /// Waits until it says so itself: it holds its lock, and knows the node's pods.
-async fn ready(node: &Node) -> Result<(), VmError> {
+pub async fn ready(node: &Node) -> Result<(), VmError> {
     let ask = "systemd-inhibit --list --no-legend; \
                busybox wget -qO- http://127.0.0.1:9465/readyz 2>&1 && echo READY";
     let observe = async || match node.machine().shell().try_run(ask, &[]).await {
