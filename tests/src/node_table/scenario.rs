@@ -287,8 +287,11 @@ impl Stage {
     }
 
     async fn is_settled(&self, ended: Ended) -> anyhow::Result<bool> {
+        let mut lives_on = false;
         for (role, _) in ROLES {
             let Some(seen) = self.last(role) else { return Ok(false) };
+            // A DaemonSet's pod stays what it was, whatever becomes of its node.
+            lives_on |= !seen.is_terminal() && role != "daemon";
             let counted =
                 !role.starts_with("job-") || !seen.is_terminal() || self.is_counted(role).await?;
             let decided = match ended {
@@ -304,7 +307,8 @@ impl Stage {
         }
         let ready = crate::vm::node::ready_condition(&self.node_object().await?);
         Ok(match ended {
-            Ended::Off => ready.starts_with("Unknown"),
+            // Of pods that have ended, the end of their node changes nothing.
+            Ended::Off => !lives_on || ready.starts_with("Unknown"),
             Ended::Again | Ended::Stayed => ready == "True",
         })
     }

@@ -30,8 +30,9 @@ impl Accelerator {
     pub(super) fn arguments(self) -> [&'static str; 4] {
         match self {
             Self::Kvm => ["-accel", "kvm", "-cpu", "host"],
-            // Megabytes of translated code; the default of 1 GB is half of what the guest has.
-            Self::Tcg => ["-accel", "tcg,thread=multi,tb-size=512", "-cpu", "max"],
+            // Megabytes of translated code: a kubelet and its pods fill half of it in a minute, and
+            // when it is full all of it is translated anew.
+            Self::Tcg => ["-accel", "tcg,thread=multi,tb-size=1024", "-cpu", "max"],
         }
     }
 }
