@@ -19,7 +19,8 @@ const WAIT: Duration = Duration::from_secs(1);
 /// How long the last answer holds: the kubelet's own figures of volumes are as old. (§2.2)
 const HOLDS: Duration = Duration::from_mins(1);
 
-/// The layers of the containers of each pod.
+/// The layers of the containers of each pod; a pod that is missing was not there when the runtime
+/// was asked.
 pub(super) type Layers = BTreeMap<PodUid, Vec<ContainerLayer>>;
 
 /// Asks for them, and remembers.
@@ -28,22 +29,22 @@ pub(super) struct LayerBook {
     last: Option<(Instant, Layers)>,
     /// One question at a time, with the answer's time: it may be fetched long after. Dropped with
     /// the book.
-    asked: JoinSet<(Instant, Result<Vec<ContainerStats>, CriError>)>,
+    asked: JoinSet<(Instant, Result<Layers, CriError>)>,
 }
 
 impl LayerBook {
-    /// What the runtime says now, or said lately; none where it has not.
-    pub(super) async fn ask(&mut self, runtime: &Runtime) -> Option<Layers> {
+    /// What the runtime says of these pods now, or said of them lately; none where it has not.
+    pub(super) async fn ask(&mut self, runtime: &Runtime, pods: &[PodUid]) -> Option<Layers> {
         if self.asked.is_empty() {
-            let runtime = runtime.clone();
+            let (runtime, pods) = (runtime.clone(), pods.to_vec());
             self.asked.spawn(async move {
                 let answer = async { runtime.client().await?.container_stats().await }.await;
-                (Instant::now(), answer)
+                (Instant::now(), answer.map(|stats| by_pod(pods, stats)))
             });
         }
         if let Ok(Some(answer)) = timeout(WAIT, self.asked.join_next()).await {
             match answer {
-                Ok((at, Ok(stats))) => self.last = Some((at, by_pod(stats))),
+                Ok((at, Ok(layers))) => self.last = Some((at, layers)),
                 Ok((_, Err(error))) => {
                     tracing::debug!(%error, "the runtime does not say what layers take");
                 }
@@ -55,9 +56,10 @@ impl LayerBook {
     }
 }
 
-/// Containers that the kubelet did not make are left out.
-fn by_pod(stats: Vec<ContainerStats>) -> Layers {
-    let mut pods = Layers::new();
+/// Containers that the kubelet did not make are left out; of a pod that was asked about and is not
+/// named, nothing runs.
+fn by_pod(asked: Vec<PodUid>, stats: Vec<ContainerStats>) -> Layers {
+    let mut pods: Layers = asked.into_iter().map(|uid| (uid, Vec::new())).collect();
     for stat in stats {
         let mut labels = stat.attributes.unwrap_or_default().labels;
         let label = (labels.remove(POD_UID_LABEL), labels.remove(CONTAINER_NAME_LABEL));
@@ -80,16 +82,22 @@ mod tests {
     use super::*;
     use crate::cri::Sockets;
 
+    #[test]
+    fn who_was_asked_about_and_is_not_named_has_no_layers() {
+        let layers = by_pod(vec![PodUid("asked".into())], Vec::new());
+        assert_eq!(layers, Layers::from([(PodUid("asked".into()), Vec::new())]));
+    }
+
     #[tokio::test(start_paused = true)]
     async fn the_last_word_holds_for_a_minute_while_the_runtime_is_silent() {
         let silent = Runtime::new(Sockets::new(None, Path::new("/nonexistent")));
         let mut book = LayerBook::default();
-        assert!(book.ask(&silent).await.is_none(), "it has said nothing yet");
+        assert!(book.ask(&silent, &[]).await.is_none(), "it has said nothing yet");
         let layers = Layers::from([(PodUid("a".into()), Vec::new())]);
         book.last = Some((Instant::now(), layers));
         tokio::time::advance(HOLDS / 2).await;
-        assert!(book.ask(&silent).await.is_some_and(|layers| layers.len() == 1));
+        assert!(book.ask(&silent, &[]).await.is_some_and(|layers| layers.len() == 1));
         tokio::time::advance(HOLDS / 2).await;
-        assert!(book.ask(&silent).await.is_none(), "too old by now");
+        assert!(book.ask(&silent, &[]).await.is_none(), "too old by now");
     }
 }

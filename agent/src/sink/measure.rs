@@ -248,7 +248,7 @@ impl MeasureSink {
 
     async fn disk(&self, pods: Vec<PodUid>) -> Result<Figures, Failure> {
         let layers = match &self.shared.runtime {
-            Some(runtime) => self.shared.layers.lock().await.ask(runtime).await,
+            Some(runtime) => self.shared.layers.lock().await.ask(runtime, &pods).await,
             None => None,
         };
         let shared = Arc::clone(&self.shared);

@@ -122,6 +122,9 @@ async fn what_a_busy_runtime_says_late_counts_for_the_next_measurement_and_holds
     assert_eq!(disk().await, Some(MIB));
     assert_eq!(told.calls("ListContainerStats"), 1, "a question that is open is not asked again");
     assert_eq!(disk().await, Some(MIB), "the last word holds while the runtime is silent");
+    let later = figures(&sink, Resource::Disk, &["a", "later"]).await.expect("must be told");
+    assert!(later[&uid("a")].disk.is_some());
+    assert_eq!(later[&uid("later")].disk, None, "it came after the last word");
 }
 
 #[tokio::test]

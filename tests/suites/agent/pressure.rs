@@ -2,15 +2,21 @@
 //! (spec/node-agent.md §2.8, §2.9, §7.8, §7.9)
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use lab::agent::{Setup, Site, State};
+use lab::eventually;
 use serde_json::{Value, json};
+use tonic::Code;
 
 use super::super::cluster;
 use super::super::configz::{Port, http};
-use super::super::double::{Call, CriDouble, Script};
+use super::super::double::{Call, CriDouble, Fault, Script};
 use super::super::tree::{Driver, MIB, Tree, overwrite, stat};
+
+/// For what takes a moment, on a machine that has little time for it.
+const SOON: Duration = Duration::from_mins(1);
 
 const MARK: &str = "DisruptionTarget";
 const OF_KUBELET: &str = "TerminationByKubelet";
@@ -183,6 +189,39 @@ async fn of_a_node_without_tasks_the_pod_with_most_of_them_ends() {
     site.until_metric("evictions_total{result=\"done\",signal=\"pid.available\"}", 1.0).await;
     assert_eq!(stage.states("small"), [state("Running", None, false, false)]);
     assert!(stage.cri.containers(&small).iter().all(|container| container.exit.is_none()));
+    stage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_a_node_without_disk_the_pod_with_most_in_its_layers_ends_once_that_is_known() {
+    // EV9. No disk has that much, so that the shortage is there before the pods are.
+    let stage = Stage::with("nodefs.available<1000Ti", &["--pressure=enforce"]).await;
+    let (site, cri) = (&stage.site, &stage.cri);
+    cri.fault(Call::ListContainerStats, "", Fault::Refuse(Code::Unavailable));
+    let small = stage.pod("small", 900 * MIB, Script::Obedient, &requests()).await;
+    let writer = stage.pod("writer", 20 * MIB, Script::Obedient, &requests()).await;
+    cri.write(&small, "main", MIB);
+    cri.write(&writer, "main", 5 << 30);
+    let asked = || cri.seen().iter().filter(|seen| seen.call == Call::ListContainerStats).count();
+    let before = asked();
+    eventually("layers are asked for again", SOON, async || asked(), |now| *now > before + 1).await;
+    for name in ["small", "writer"] {
+        assert_eq!(stage.states(name), [state("Running", None, false, false)]);
+    }
+    cri.mend();
+    let ended = site.until_phase("writer", "Failed").await;
+    let states =
+        [("Running", None, false), ("Running", None, true), ("Failed", Some("Evicted"), true)];
+    let states = states.map(|(phase, reason, marked)| state(phase, reason, marked, false));
+    assert_eq!(stage.states("writer"), states);
+    assert_eq!(stage.states("small"), [state("Running", None, false, false)]);
+    let message = ended.status.and_then(|status| status.message).unwrap_or_default();
+    let (begin, end) = (
+        "The node was low on resource: ephemeral-storage. Threshold quantity: 1000Ti, available: ",
+        ". Container main was using 5Gi, request is 0, has larger consumption of \
+         ephemeral-storage. ",
+    );
+    assert!(message.starts_with(begin) && message.ends_with(end), "{message}");
     stage.stop().await;
 }
 

@@ -65,7 +65,7 @@ impl DiskMeter {
     }
 
     /// Measures these pods, those first that were measured longest ago. `layers` is what the
-    /// runtime says, by pod; none where it says nothing.
+    /// runtime says, by pod; none where it says nothing, and without those of whom it does not.
     ///
     /// What a walk had no time for is missing in the pod's sums: they are what it has at least.
     pub fn measure(
@@ -91,7 +91,7 @@ impl DiskMeter {
         }
         self.found.retain(|uid, _| wanted.contains(uid.0.as_str()));
         let of = |uid: &PodUid| {
-            let layers = layers.map(|all| all.get(uid).map_or(&[][..], Vec::as_slice));
+            let layers = layers.and_then(|all| all.get(uid)).map(Vec::as_slice);
             Some((uid.clone(), figures(self.found.get(uid)?, layers)))
         };
         turns.into_iter().filter_map(of).collect()

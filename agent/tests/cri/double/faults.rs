@@ -18,6 +18,7 @@ pub(crate) enum Call {
     ContainerStatus,
     StopContainer,
     RemoveContainer,
+    ListContainerStats,
 }
 
 /// What goes wrong.

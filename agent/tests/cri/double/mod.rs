@@ -109,6 +109,11 @@ impl CriDouble {
         self.world.kill(uid, name);
     }
 
+    /// A container has so many bytes in its writable layer, by its name.
+    pub(crate) fn write(&self, uid: &str, name: &str, bytes: u64) {
+        self.world.write(uid, name, bytes);
+    }
+
     /// The runtime's id of a container, by its name.
     pub(crate) fn id(&self, uid: &str, name: &str) -> String {
         self.world.id(uid, name).expect("the container must be there")

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use epilogue_agent::cri::stats::{ContainerAttributes, ContainerStats, FilesystemUsage, Number};
 use epilogue_agent::cri::wire::{
     CONTAINER_NAME_LABEL, Container, ContainerState, ContainerStatus, POD_NAME_LABEL,
     POD_NAMESPACE_LABEL, POD_UID_LABEL, PodSandbox, PodSandboxState, SOURCE_ANNOTATION,
@@ -29,6 +30,8 @@ pub(super) struct Record {
     pub(super) sandbox: String,
     created_at: i64,
     pub(super) process: Option<Process>,
+    /// Bytes in its writable layer.
+    pub(super) layer: u64,
 }
 
 /// What a test sees of a container.
@@ -82,6 +85,7 @@ impl PodBuilder {
                 sandbox: sandbox.clone(),
                 created_at,
                 process,
+                layer: 0,
             });
         }
     }
@@ -137,6 +141,18 @@ impl Record {
             state: self.state().into(),
             created_at: self.created_at,
             labels,
+        }
+    }
+
+    pub(super) fn stats(&self) -> ContainerStats {
+        let Container { id, labels, .. } = self.listed();
+        ContainerStats {
+            attributes: Some(ContainerAttributes { id, labels }),
+            writable_layer: Some(FilesystemUsage {
+                used_bytes: Some(Number { value: self.layer }),
+                inodes_used: Some(Number { value: 1 }),
+                ..FilesystemUsage::default()
+            }),
         }
     }
 

@@ -6,6 +6,7 @@ use std::sync::Mutex;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use epilogue_agent::cri::stats::{self, ListContainerStatsRequest, ListContainerStatsResponse};
 use epilogue_agent::cri::wire::{self, Empty, path};
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
@@ -79,6 +80,13 @@ impl World {
             for container in things.containers.iter().filter(is_it) {
                 container.process.iter().for_each(Process::kill);
             }
+        });
+    }
+
+    pub(super) fn write(&self, uid: &str, name: &str, bytes: u64) {
+        self.with(|things| {
+            let is_it = |container: &&mut Record| container.uid == uid && container.name == name;
+            things.containers.iter_mut().filter(is_it).for_each(|it| it.layer = bytes);
         });
     }
 
@@ -189,6 +197,16 @@ impl World {
         self.faults.meet(Seen { call, target, uid, timeout: None, at }).await
     }
 
+    /// Of those that run.
+    async fn container_stats(&self) -> Result<ListContainerStatsResponse, Status> {
+        self.meet(Call::ListContainerStats, "", None).await?;
+        let stats = self.with(|things| {
+            let runs = |container: &&Record| container.state() == wire::ContainerState::Running;
+            things.containers.iter().filter(runs).map(Record::stats).collect()
+        });
+        Ok(ListContainerStatsResponse { stats })
+    }
+
     async fn container_status(
         &self,
         request: wire::ContainerStatusRequest,
@@ -280,6 +298,9 @@ impl tower::Service<http::Request<Body>> for Service {
                 path::CONTAINER_STATUS => unary(request, |sent| world.container_status(sent)).await,
                 path::STOP_CONTAINER => unary(request, |sent| world.stop_container(sent)).await,
                 path::STOP_POD_SANDBOX => unary(request, |sent| world.stop_sandbox(sent)).await,
+                stats::path::LIST_CONTAINER_STATS => {
+                    unary(request, |_: ListContainerStatsRequest| world.container_stats()).await
+                }
                 path::REMOVE_CONTAINER => unary(request, |sent| world.remove_container(sent)).await,
                 _ => Status::unimplemented(path).into_http(),
             })

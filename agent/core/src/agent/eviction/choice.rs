@@ -23,7 +23,7 @@ use crate::pressure::signal::Signal;
 use crate::pressure::usage::{DiskLayout, PodUsage, is_critical};
 use crate::pressure::watch::Cause;
 use crate::protocol::action::Action;
-use crate::protocol::pressure::{Figures, Resource};
+use crate::protocol::pressure::{Figures, PodFigures, Resource};
 use crate::shutdown::candidates::BarePods;
 
 /// Until what would be done about a signal is found out again, where it is only said.
@@ -163,9 +163,9 @@ impl Agent {
 
     fn choose(&mut self, cause: &Cause, figures: &Figures, asked: &BTreeSet<PodUid>) {
         let now = self.clock.monotonic();
-        // A runtime that told nothing of layers has told it of nobody: all would come first. (EV7)
-        let unknown = figures.values().all(|of| of.disk.is_none() && of.inodes.is_none());
-        if resource(cause.signal) == Resource::Disk && unknown {
+        let of_disk = resource(cause.signal) == Resource::Disk;
+        let known = |of: &PodFigures| of.disk.is_some() || of.inodes.is_some();
+        if of_disk && !figures.values().any(known) {
             let text = format!("what pods have on disk is not known, for {cause}");
             self.outbox.say(true, None, text);
             self.evictions.choices.rests.insert(cause.signal, now + NOBODY_AGAIN);
@@ -176,8 +176,13 @@ impl Agent {
         // reference takes it for one without figures, which go first, and waits for its end while
         // the shortage goes on. Nor is one that came while the others were measured: that it has no
         // figures says nothing of it. (EV11)
-        let uses = |pod: &&PodView| {
-            figures.contains_key(&pod.uid) || pod.has_run && asked.contains(&pod.uid)
+        //
+        // DIVERGES(upstream): for a disk only a pod ends of which it is known what it has there. The
+        // runtime's word on layers may be older than the pod, or of others only; the reference has
+        // all figures in one answer, and ends who is missing in it first. (EV11)
+        let uses = |pod: &&PodView| match figures.get(&pod.uid) {
+            Some(figures) => !of_disk || known(figures),
+            None => !of_disk && pod.has_run && asked.contains(&pod.uid),
         };
         let active = self.pods.iter().filter(|pod| is_active(pod)).filter(uses);
         let usages: Vec<PodUsage> =
