@@ -19,8 +19,8 @@ const WITHIN: Duration = Duration::from_mins(3);
 const SETTLED_WITHIN: Duration = Duration::from_secs(100);
 
 /// Seconds that the kubelet and the agent are given: an emulated machine takes 13 s to end one
-/// pod that leaves 2 s after its SIGTERM. The stubborn one takes all of the first; what of the second
-/// is left when all are told, nobody waits for.
+/// pod that leaves 2 s after its SIGTERM. The stubborn one takes all of the first; nobody waits for
+/// what is left of the second when all are told.
 const REGULAR_SECONDS: u32 = 40;
 const CRITICAL_SECONDS: u32 = 45;
 

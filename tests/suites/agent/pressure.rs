@@ -202,6 +202,8 @@ async fn of_a_node_without_disk_the_pod_with_most_in_its_layers_ends_once_that_i
     let writer = stage.pod("writer", 20 * MIB, Script::Obedient, &requests()).await;
     cri.write(&small, "main", MIB);
     cri.write(&writer, "main", 5 << 30);
+    // Whose logs are not known is not named in the message. (EV13)
+    stage.host.write(&format!("var/log/pods/n_p_{writer}/main/0.log"), "a line\n");
     let asked = || cri.seen().iter().filter(|seen| seen.call == Call::ListContainerStats).count();
     let before = asked();
     eventually("layers are asked for again", SOON, async || asked(), |now| *now > before + 1).await;
@@ -218,10 +220,11 @@ async fn of_a_node_without_disk_the_pod_with_most_in_its_layers_ends_once_that_i
     let message = ended.status.and_then(|status| status.message).unwrap_or_default();
     let (begin, end) = (
         "The node was low on resource: ephemeral-storage. Threshold quantity: 1000Ti, available: ",
-        ". Container main was using 5Gi, request is 0, has larger consumption of \
-         ephemeral-storage. ",
+        "Ki, request is 0, has larger consumption of ephemeral-storage. ",
     );
     assert!(message.starts_with(begin) && message.ends_with(end), "{message}");
+    // 5 GiB and what its logs take.
+    assert!(message.contains("Container main was using 52428"), "{message}");
     stage.stop().await;
 }
 

@@ -177,9 +177,9 @@ impl Agent {
         // the shortage goes on. Nor is one that came while the others were measured: that it has no
         // figures says nothing of it. (EV11)
         //
-        // DIVERGES(upstream): for a disk only a pod ends of which it is known what it has there. The
-        // runtime's word on layers may be older than the pod, or of others only; the reference has
-        // all figures in one answer, and ends who is missing in it first. (EV11)
+        // DIVERGES(upstream): for a disk only a pod ends of which it is known what it has there.
+        // The runtime's word on layers may be older than the pod; the reference has all figures in
+        // one answer, and ends who is missing in it first. (EV11)
         let uses = |pod: &&PodView| match figures.get(&pod.uid) {
             Some(figures) => !of_disk || known(figures),
             None => !of_disk && pod.has_run && asked.contains(&pod.uid),
