@@ -53,10 +53,8 @@ pub(super) struct Choices {
 #[derive(Debug, Default)]
 struct Ask {
     attempt: Attempt,
-    /// The pods that it is of.
-    of: BTreeSet<PodUid>,
-    /// Whether these are all pods: only then can they be ranked.
-    all: bool,
+    /// The pods, where it is of all that there were: only then can they be ranked.
+    all: Option<BTreeSet<PodUid>>,
 }
 
 impl Choices {
@@ -123,8 +121,7 @@ impl Agent {
         }
         ask.attempt.want_again();
         ask.attempt.sent();
-        ask.of = pods.iter().cloned().collect();
-        ask.all = all;
+        ask.all = all.then(|| pods.iter().cloned().collect());
         self.outbox.send(Task::MeasurePods(of), Action::MeasurePods { of, pods });
     }
 
@@ -145,16 +142,17 @@ impl Agent {
                 return;
             }
         };
-        let Ask { of: asked, all, .. } = std::mem::take(ask);
+        let Ask { all, .. } = std::mem::take(ask);
         if self.stands_still() {
             return;
         }
         if of == Resource::Disk {
             self.end_for_own_limits(&figures);
         }
+        let Some(asked) = all else { return };
         // The shortage may be over by now, or be another.
         let causes = self.evictions.causes();
-        let is_asked_for = |cause: &Cause| all && resource(cause.signal) == of;
+        let is_asked_for = |cause: &Cause| resource(cause.signal) == of;
         let mut causes = causes.into_iter().filter(is_asked_for);
         if let Some(cause) = causes.find(|cause| self.may_choose_for(cause)) {
             self.choose(&cause, &figures, &asked);
