@@ -88,7 +88,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
             tokio::select! {
                 () = token.cancelled() => {}
                 () = self.changed.notified() => {}
-                () = sleep_until(due.map(|due| self.started + due)) => {}
+                () = sleep_until(due.and_then(|due| self.started.checked_add(due))) => {}
             }
         }
     }
@@ -155,6 +155,16 @@ mod tests {
         assert_eq!(queue.now().as_secs(), 2);
         assert_eq!(queue.take(&token).await, Some("later"));
         assert_eq!(queue.now().as_secs(), 5);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wait_beyond_the_clock_neither_panics_nor_blocks() {
+        let (queue, token) = (queue(), CancellationToken::new());
+        queue.add_after("far", Duration::MAX);
+        queue.add_after("near", Duration::from_secs(1));
+        assert_eq!(queue.take(&token).await, Some("near"));
+        let next = tokio::time::timeout(Duration::from_hours(1), queue.take(&token)).await;
+        assert!(next.is_err(), "{next:?}");
     }
 
     #[tokio::test(start_paused = true)]

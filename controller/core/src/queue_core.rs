@@ -9,6 +9,10 @@ use std::time::Duration;
 /// Time since the queue was made.
 pub type Moment = Duration;
 
+/// The longest wait of a key: no clock overflows with it added. A key that waits longer comes
+/// early, finds nothing to do, and waits again.
+pub const WAIT_MAX: Duration = Duration::from_hours(365 * 24);
+
 /// Delays after failures of a key: the base, doubled with each failure in a row, up to the max.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FailureDelay {
@@ -99,7 +103,7 @@ impl<K: Clone + Eq + Hash> QueueCore<K> {
             self.add(key, now);
             return;
         }
-        let at = now.saturating_add(delay);
+        let at = now.saturating_add(delay.min(WAIT_MAX));
         if self.waiting.get(&key).is_some_and(|pending| *pending <= at) {
             return;
         }
@@ -275,6 +279,14 @@ mod tests {
         assert_eq!(take(&mut queue, 1000), Some("a"));
         queue.done(&"a", at(1001));
         assert_eq!(take(&mut queue, 5000), None, "the later add was absorbed");
+    }
+
+    #[test]
+    fn no_wait_is_longer_than_a_year() {
+        let mut queue = queue();
+        queue.add_after("a", Duration::MAX, at(0));
+        assert_eq!(queue.next_due(), Some(WAIT_MAX));
+        assert_eq!(queue.take(WAIT_MAX).map(|taken| taken.key), Some("a"));
     }
 
     #[test]

@@ -40,7 +40,7 @@ pub(super) fn remaining(
     let elapsed = now.duration_since(last_failure);
     // DIVERGES(upstream): a failure time in the future is a clock that runs ahead, not a reason
     // to wait longer than the whole delay. (spec §12.2)
-    (delay - elapsed).clamp(SignedDuration::ZERO, delay)
+    delay.saturating_sub(elapsed).clamp(SignedDuration::ZERO, delay)
 }
 
 /// The base, doubled for each failure after the first, up to the maximum.

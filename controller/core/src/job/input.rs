@@ -121,7 +121,7 @@ impl Expectations {
         let pending = !self.created.is_empty() || !self.deleted.is_empty();
         self.since
             .filter(|_| pending)
-            .map_or(SignedDuration::ZERO, |since| timeout - now.duration_since(since))
+            .map_or(SignedDuration::ZERO, |since| timeout.saturating_sub(now.duration_since(since)))
     }
 }
 

@@ -70,7 +70,7 @@ fn deadline(old: &Job, new: &Job, now: Timestamp) -> Option<Trigger> {
     if old.spec.active_deadline_seconds == Some(deadline) {
         return None;
     }
-    let left = SignedDuration::from_secs(deadline) - now.duration_since(start);
+    let left = SignedDuration::from_secs(deadline).saturating_sub(now.duration_since(start));
     let wait = Duration::try_from(left).unwrap_or(Duration::ZERO);
     Some(Trigger::SyncAfter(new.key.clone(), wait))
 }
@@ -82,7 +82,9 @@ fn former(job: &Job) -> Orphans {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::queue_core::WAIT_MAX;
     use crate::triggers::samples::{finished, job};
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
     use serde_json::json;
 
     fn now() -> Timestamp {
@@ -141,6 +143,11 @@ mod tests {
         assert_eq!(wake(Some(80), Some(90)), after(30));
         assert_eq!(wake(Some(90), Some(10)), after(0));
         assert_eq!(wake(Some(90), Some(90)), None);
+        assert_eq!(wake(None, Some(i64::MIN)), after(0));
+        let mut ahead = with(Some(i64::MAX));
+        ahead.status.start_time = Some(Time(Timestamp::MAX));
+        let longest = deadline(&with(None), &ahead, now());
+        assert!(matches!(longest, Some(Trigger::SyncAfter(_, wait)) if wait > WAIT_MAX));
         assert_eq!(wake(Some(90), None), None);
         let mut unstarted = with(Some(90));
         unstarted.status.start_time = None;
