@@ -5,6 +5,7 @@
 mod agent {
     mod causes;
     mod pressure;
+    mod refusals;
     mod stuck;
 }
 #[allow(dead_code, reason = "the agent's own tests use all of it")]

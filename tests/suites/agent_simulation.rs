@@ -235,3 +235,8 @@ fn an_agent_that_fails_a_pod_again_and_again_is_caught() {
 fn an_agent_that_leaves_deleted_pods_is_caught() {
     caught(Sabotage::NeverUnstick, "nothing of it runs: not Failed");
 }
+
+#[test]
+fn an_agent_that_takes_one_refusal_for_all_is_caught() {
+    caught(Sabotage::StopAtRefusal, "early, unreported");
+}

@@ -20,6 +20,11 @@ impl Site {
         self.root.path()
     }
 
+    /// A client with an administrator's rights.
+    pub fn client(&self) -> kube::Client {
+        self.client.clone()
+    }
+
     /// The name of its namespace.
     pub fn namespace(&self) -> &str {
         self.namespace.name()

@@ -64,6 +64,7 @@ impl World {
         let granted = (!self.temper.mute_delay).then_some(self.logind.delay);
         let kind = Some(ShutdownKind::Poweroff);
         self.signal(Event::ShutdownAnnounced(Announcement { granted, kind }));
+        self.rights_are_late();
         self.kubelet_hears_shutdown();
         let number = self.logind.announcements;
         let delay = self.logind.delay;

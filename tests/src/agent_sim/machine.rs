@@ -136,6 +136,7 @@ impl World {
         self.ledger.settling = true;
         self.ledger.settling_since = Some(self.now());
         self.temper.throttle = None;
+        self.wire.refused_until = self.now();
         self.temper.rtt_ms = (1, 10);
         self.runtime.answers = !self.runtime_is_dead;
         self.end_pulls();

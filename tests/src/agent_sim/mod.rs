@@ -21,6 +21,7 @@ mod population;
 mod pressure_ledger;
 mod print;
 mod process;
+mod refusing;
 mod reports;
 mod runtime;
 mod sabotage;

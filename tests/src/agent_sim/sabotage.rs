@@ -63,11 +63,13 @@ pub enum Sabotage {
     FailOften,
     /// Believes that it failed pods that hang, and does not.
     NeverUnstick,
+    /// Takes one refusal for all.
+    StopAtRefusal,
 }
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 29] = [
         Self::DropAcks,
         Self::ReleaseAtOnce,
         Self::NeverRelease,
@@ -96,6 +98,7 @@ impl Sabotage {
         Self::FailBlindly,
         Self::FailOften,
         Self::NeverUnstick,
+        Self::StopAtRefusal,
     ];
 }
 

@@ -10,6 +10,7 @@ use agent_core::shutdown::candidates::BarePods;
 
 use super::Options;
 use super::kubelet::Health;
+use super::refusing::Refusing;
 use super::strain::{Strain, features};
 use super::wire::Verb;
 use crate::sim::random::Random;
@@ -91,13 +92,20 @@ pub(super) struct Temper {
     pub(super) ends_at: Duration,
     pub(super) settings: Settings,
     pub(super) strain: Strain,
+    pub(super) refusing: Refusing,
 }
 
 /// How long a strained node is looked at where it has no shutdown.
 const STRAIN_LASTS: Duration = Duration::from_mins(2);
 
 impl Temper {
-    pub(super) fn roll(random: &mut Random, apart: &mut Random, options: Options) -> Self {
+    /// What came later is rolled apart, so that a seed stays what it was.
+    pub(super) fn roll(
+        random: &mut Random,
+        apart: &mut Random,
+        refusals: &mut Random,
+        options: Options,
+    ) -> Self {
         let strict = options.strict || random.percent(35);
         let rough = !strict;
         let strain = Strain::roll(apart, rough);
@@ -134,6 +142,7 @@ impl Temper {
             calm_from,
             ends_at: calm_from + strain.lasts(),
             settings: Settings { features: features(apart, &strain), ..settings(random) },
+            refusing: Refusing::roll(refusals, strain.is_there()),
             strain,
         }
     }

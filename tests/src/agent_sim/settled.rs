@@ -43,7 +43,7 @@ impl World {
         let held = self.logind.agent_lock.is_some() && self.logind.agent_lock == self.agent_run();
         let now = self.now();
         let thawed = self.ledger.thawed_at.is_some_and(|at| now < at + LOOK);
-        let unreported = self.unreported();
+        let unreported = self.unreported(true);
         let strict = self.temper.strict;
         let mode = self.mode();
         let ending =
@@ -58,7 +58,8 @@ impl World {
             let late = now.saturating_sub(run.latest);
             return self.violate(&format!("{mode:?}: lock held {late:?} after its deadline"));
         }
-        if !unreported.is_empty() || others_end {
+        let refused = now < self.wire.refused_until + LOOK;
+        if !unreported.is_empty() || others_end || refused {
             run.needless_since = None;
             return;
         }

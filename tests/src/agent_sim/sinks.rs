@@ -59,25 +59,27 @@ impl World {
     fn dispatch_call(&mut self, id: ActionId, action: Action) {
         let issued = self.now();
         match action {
-            Action::Announce(text) => self.call(id, Verb::PatchNode, done, move |w| {
+            Action::Announce(text) => self.call(id, (Verb::PatchNode, None), done, move |w| {
                 w.api.update_node(|node| node.announced = Some(text));
                 ActionResult::Done(Ok(()))
             }),
-            Action::Taint { present } => self.call(id, Verb::PatchNode, done, move |w| {
+            Action::Taint { present } => self.call(id, (Verb::PatchNode, None), done, move |w| {
                 w.api.update_node(|node| node.tainted = present);
                 ActionResult::Done(Ok(()))
             }),
             Action::PatchStatus { pod, purpose, body } => {
-                self.call(id, Verb::PatchStatus, done, move |w| {
+                self.call(id, (Verb::PatchStatus, Some(&pod.uid.clone())), done, move |w| {
                     w.commit_status(&pod.uid, &pod.name, purpose, &body, issued)
                 });
             }
-            Action::PatchPod { pod, body } => self.call(id, Verb::PatchPod, done, move |w| {
-                w.judge_end(&pod.uid);
-                ActionResult::Done(w.api.patch_pod(&pod.name, &body))
-            }),
+            Action::PatchPod { pod, body } => {
+                self.call(id, (Verb::PatchPod, Some(&pod.uid.clone())), done, move |w| {
+                    w.judge_end(&pod.uid);
+                    ActionResult::Done(w.api.patch_pod(&pod.name, &body))
+                })
+            }
             Action::DeletePod { pod, grace_seconds } => {
-                self.call(id, Verb::DeletePod, done, move |w| {
+                self.call(id, (Verb::DeletePod, Some(&pod.uid.clone())), done, move |w| {
                     w.judge_end(&pod.uid);
                     w.judge_delete(&pod.uid);
                     ActionResult::Done(w.api.delete(&pod.name, &pod.uid, grace_seconds))
@@ -86,7 +88,7 @@ impl World {
             Action::ReadPod(pod) => {
                 self.call(
                     id,
-                    Verb::ReadPod,
+                    (Verb::ReadPod, Some(&pod.uid.clone())),
                     |failure| ActionResult::Pod(Err(failure)),
                     move |w| {
                         let stored = w.api.pods.get(&pod.uid);
@@ -95,7 +97,7 @@ impl World {
                 );
             }
             Action::SetNodeCondition { kind, stands, .. } => {
-                self.call(id, Verb::PatchNode, done, move |w| {
+                self.call(id, (Verb::PatchNode, None), done, move |w| {
                     w.api.update_node(|node| {
                         node.conditions.retain(|(known, _)| known != kind);
                         node.conditions.push((kind.to_owned(), stands));
@@ -104,7 +106,7 @@ impl World {
                 });
             }
             Action::Tell(_) => {
-                self.call(id, Verb::CreateEvent, done, |_| ActionResult::Done(Ok(())));
+                self.call(id, (Verb::CreateEvent, None), done, |_| ActionResult::Done(Ok(())));
             }
             _ => {}
         }

@@ -318,14 +318,25 @@ impl World {
         let acts = self.temper.settings.enforce && self.temper.settings.bands.is_some();
         let time = elapsed.is_some_and(|elapsed| elapsed > Duration::from_millis(2_500));
         let quick = self.temper.settings.in_flight_max >= 4;
-        if self.temper.strict && !marked && known && told && candidate && acts && time && quick {
+        let may = self.may_be_marked(uid, self.now());
+        if self.temper.strict
+            && !marked
+            && known
+            && told
+            && candidate
+            && acts
+            && time
+            && quick
+            && may
+        {
             let name = name_of(uid);
             self.violate(&format!("{name} goes down with the machine unmarked"));
         }
     }
 
-    /// Pods that the agent must see ended before it lets the machine go.
-    pub(super) fn unreported(&self) -> Vec<String> {
+    /// Pods that the agent must see ended before it lets the machine go; those that the API
+    /// protects from it are tried, and left.
+    pub(super) fn unreported(&self, protected: bool) -> Vec<String> {
         let (Some(run), Some(mode)) = (&self.ledger.run, self.mode()) else { return Vec::new() };
         let settings = &self.temper.settings;
         let seen = self.ledger.told_kubelet.as_ref();
@@ -365,6 +376,7 @@ impl World {
             (spared(view, &scope).is_none() || half(view))
                 && (mode != Mode::Replace || is_ended_by_us(view, &scope))
                 && !reported(view)
+                && (protected || !self.is_protected(view, mode))
         });
         awaited.map(|view| view.name.clone()).collect()
     }
@@ -372,7 +384,7 @@ impl World {
     /// On the release of the lock.
     pub(super) fn judge_release(&mut self) {
         let now = self.now();
-        let unreported = self.unreported();
+        let unreported = self.unreported(false);
         let Some(run) = &mut self.ledger.run else { return };
         if self.logind.agent_lock.is_none() || run.released {
             return;

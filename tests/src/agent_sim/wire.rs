@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use agent_core::pod::PodUid;
 use agent_core::protocol::action::ActionId;
 use agent_core::protocol::event::{ActionResult, Event};
 use epilogue_common::outcome::{Failure, FailureKind};
@@ -26,6 +27,10 @@ pub(super) struct Wire {
     watch_due: Moment,
     /// The watch is broken; a list will follow.
     broken: bool,
+    /// Everything is refused until then.
+    pub(super) refused_until: Moment,
+    /// A call about a pod was refused.
+    pub(super) has_refused: bool,
 }
 
 /// What can be forbidden.
@@ -66,12 +71,13 @@ impl World {
         dark.then(|| self.wire.dark_until.saturating_sub(self.now()) + Duration::from_millis(50))
     }
 
-    fn fate(&mut self, verb: Verb) -> Fate {
+    fn fate(&mut self, verb: Verb, about: Option<&PodUid>) -> Fate {
         let refused = |kind| Fate::Refused(Failure::new(kind, format!("{kind:?}")));
         if self.is_dark() {
             return Fate::RequestLost;
         }
-        if self.temper.forbidden == Some(verb) {
+        if self.temper.forbidden == Some(verb) || self.is_refused(verb, about) {
+            self.wire.has_refused |= about.is_some();
             return refused(FailureKind::Forbidden);
         }
         if let Some(limit) = self.temper.throttle {
@@ -106,7 +112,7 @@ impl World {
     pub(super) fn call(
         &mut self,
         id: ActionId,
-        verb: Verb,
+        (verb, about): (Verb, Option<&PodUid>),
         fail: fn(Failure) -> ActionResult,
         commit: impl FnOnce(&mut Self) -> ActionResult + 'static,
     ) {
@@ -115,7 +121,7 @@ impl World {
         let there = self.random.millis(low, high);
         let back = self.random.millis(low, high);
         let lost = || fail(Failure::new(FailureKind::Unknown, "no answer"));
-        let fate = self.fate(verb);
+        let fate = self.fate(verb, about);
         match fate {
             Fate::Refused(failure) => return self.finish_after(there + back, id, fail(failure)),
             Fate::RequestLost => return self.finish_after(TIMEOUT, id, lost()),

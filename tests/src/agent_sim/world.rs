@@ -97,7 +97,8 @@ impl World {
     pub(super) fn new(seed: u64, options: Options) -> Self {
         let mut random = Random::new(seed ^ 0xA6E7);
         let mut strain_random = Random::new(seed ^ 0x57A1);
-        let temper = Temper::roll(&mut random, &mut strain_random, options);
+        let mut refusals = Random::new(seed ^ 0x0403);
+        let temper = Temper::roll(&mut random, &mut strain_random, &mut refusals, options);
         Self {
             random,
             agenda: Agenda::new(),

@@ -17,6 +17,9 @@ use crate::pod::{Disruption, PodUid, PodView};
 use crate::protocol::action::{Action, PodRef, Purpose};
 use crate::protocol::journal::{Intent, Record};
 
+/// So often a condition is tried to be taken back that the API refuses: for about a minute.
+pub(super) const REFUSED_MAX: u32 = 16;
+
 /// A condition that is to be taken back.
 #[derive(Debug)]
 struct Clearing {
@@ -242,7 +245,7 @@ impl Agent {
             Err(failure) => match verdict(failure) {
                 Verdict::Gone => self.clears.pod_gone(uid),
                 // Without a look, what the watch showed is the best that is known.
-                Verdict::Skip | Verdict::StopVerb => {
+                Verdict::Skip | Verdict::Refused => {
                     clearing.read.give_up();
                     clearing.clear.want();
                 }
@@ -272,7 +275,12 @@ impl Agent {
                 clearing.clear.failed(now, pace(uid), Some(failure));
                 clearing.read.want_again();
             }
-            Verdict::Skip | Verdict::StopVerb => {
+            // The rights may come late, and the condition would be a lie for as long.
+            Verdict::Refused if clearing.clear.failures() < REFUSED_MAX => {
+                clearing.clear.failed(now, pace(uid), None);
+                clearing.read.want_again();
+            }
+            Verdict::Skip | Verdict::Refused => {
                 self.clears.done(uid);
                 let text = format!("its condition cannot be taken back: {failure}");
                 self.outbox.say(true, Some(&pod), text);

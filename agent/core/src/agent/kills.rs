@@ -36,7 +36,7 @@ impl StageRun {
         let ended = |uid| {
             run.endings.get(uid).is_none_or(|ending| {
                 let stopped = ending.way == Way::Stop && ending.end.is_done();
-                ending.reported || stopped || ending.end.is_given_up()
+                ending.reported || stopped || ending.end.is_given_up() || ending.end.is_held_back()
             })
         };
         self.pods.iter().all(ended) || clock.reached(self.ends_at)
@@ -141,13 +141,14 @@ impl Agent {
                     continue;
                 }
                 Way::Delete | Way::Deadline if !self.outbox.has_room() => return,
-                Way::Delete if self.forbidden.contains(DELETE) => {
+                Way::Delete | Way::Deadline if self.refusals.forbids(verb_of(ending)) => {
                     ending.end.give_up();
                     continue;
                 }
-                Way::Deadline if self.forbidden.contains(PATCH_PODS) => {
-                    ending.end.give_up();
-                    continue;
+                Way::Delete | Way::Deadline
+                    if !self.refusals.may_ask(verb_of(ending), &self.clock) =>
+                {
+                    return;
                 }
                 Way::Delete => (Task::End(uid.clone()), deletion(ending)),
                 Way::Deadline => {
@@ -169,14 +170,15 @@ impl Agent {
             Ok(()) => self.status.deletions.done += 1,
             Err(_) => self.status.deletions.failed += 1,
         }
-        let Some(run) = &mut self.run else { return };
-        let pace = run.pace(uid);
-        let Some(ending) = run.endings.get_mut(uid) else { return };
+        let Some(ending) = self.run.as_ref().and_then(|run| run.endings.get(uid)) else { return };
         if ending.way == Way::Stop {
             // The mode has changed since: now the runtime is asked.
             return;
         }
-        let verb = if ending.way == Way::Deadline { PATCH_PODS } else { DELETE };
+        let refusal = self.hear_of_right(verb_of(ending), uid, result);
+        let Some(run) = &mut self.run else { return };
+        let pace = run.pace(uid);
+        let Some(ending) = run.endings.get_mut(uid) else { return };
         let pod = ending.pod.clone();
         match result {
             Ok(()) => {
@@ -199,11 +201,15 @@ impl Agent {
                     let text = format!("the API refuses its end, it is left: {failure}");
                     self.outbox.say(true, Some(&pod), text);
                 }
-                Verdict::StopVerb => ending.end.give_up(),
+                Verdict::Refused => {
+                    if ending.end.refused(now, pace, refusal) {
+                        let text = format!("the API refuses its end, it is left: {failure}");
+                        self.outbox.say(true, Some(&pod), text);
+                    }
+                }
                 Verdict::Retry => ending.end.failed(now, pace, Some(failure)),
             },
         }
-        self.forbidden_by(result, verb);
     }
 
     /// The runtime has stopped the pod, or says why not.
@@ -267,6 +273,11 @@ impl Agent {
         ending.proven_at = Some(now);
         ending.runtime = Some(state);
     }
+}
+
+/// The verb by which the API ends the pod.
+fn verb_of(ending: &Ending) -> &'static str {
+    if ending.way == Way::Deadline { PATCH_PODS } else { DELETE }
 }
 
 /// Deleted by somebody with a grace that is no longer: nothing to shorten. (SD14)

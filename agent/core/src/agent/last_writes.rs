@@ -119,9 +119,12 @@ impl Agent {
             if lives && ending.way == Way::Stop && restarts {
                 continue;
             }
-            if self.forbidden.contains(PATCH_STATUS) {
+            if self.refusals.forbids(PATCH_STATUS) {
                 ending.fail.give_up();
                 continue;
+            }
+            if !self.refusals.may_ask(PATCH_STATUS, &self.clock) {
+                break;
             }
             let body = if lives {
                 patches::failed_beside_kubelet(pod, now.wall)
@@ -141,7 +144,7 @@ impl Agent {
 
     pub(super) fn fail_finished(&mut self, uid: &PodUid, result: &Outcome<()>) {
         self.count_patch(Purpose::Fail, result);
-        self.forbidden_by(result, PATCH_STATUS);
+        let refusal = self.hear_of_right(PATCH_STATUS, uid, result);
         let now = self.clock.monotonic();
         let Some(run) = &mut self.run else { return };
         let pace = run.pace(uid);
@@ -175,7 +178,12 @@ impl Agent {
                 let text = format!("the API refuses its phase: {failure}");
                 self.outbox.say(true, Some(&pod), text);
             }
-            Verdict::StopVerb => ending.fail.give_up(),
+            Verdict::Refused => {
+                if ending.fail.refused(now, pace, refusal) {
+                    let text = format!("the API refuses its phase: {failure}");
+                    self.outbox.say(true, Some(&pod), text);
+                }
+            }
         }
     }
 }

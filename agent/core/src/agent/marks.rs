@@ -166,7 +166,7 @@ impl Agent {
             };
             // Whom nobody will end any more comes back with the node. (§9.1, principle 3)
             let ends = may_end || ending.end.was_sent() || pod.is_terminating();
-            if self.forbidden.contains(PATCH_STATUS) || !(ends || pod.cannot_run_again()) {
+            if self.refusals.forbids(PATCH_STATUS) || !(ends || pod.cannot_run_again()) {
                 ending.mark.give_up();
                 continue;
             }
@@ -187,6 +187,9 @@ impl Agent {
             if waits {
                 continue;
             }
+            if !self.refusals.may_ask(PATCH_STATUS, &self.clock) {
+                break;
+            }
             let body = patches::mark(pod, ending.marked_at);
             let pod = ending.pod.clone();
             ending.mark.sent();
@@ -197,7 +200,7 @@ impl Agent {
 
     pub(super) fn mark_finished(&mut self, uid: &PodUid, result: &Outcome<()>) {
         self.count_patch(Purpose::Mark, result);
-        self.forbidden_by(result, PATCH_STATUS);
+        let refusal = self.hear_of_right(PATCH_STATUS, uid, result);
         let now = self.clock.monotonic();
         let Some(run) = &mut self.run else { return };
         let pace = run.pace(uid);
@@ -228,7 +231,12 @@ impl Agent {
                 let text = format!("the API refuses its mark, it goes without: {failure}");
                 self.outbox.say(true, Some(&pod), text);
             }
-            Verdict::StopVerb => ending.mark.give_up(),
+            Verdict::Refused => {
+                if ending.mark.refused(now, pace, refusal) {
+                    let text = format!("the API refuses its mark, it goes without: {failure}");
+                    self.outbox.say(true, Some(&pod), text);
+                }
+            }
             Verdict::Retry => ending.mark.failed(now, pace, Some(failure)),
         }
     }
@@ -280,7 +288,7 @@ impl Agent {
                     ending.read.give_up();
                     ending.acknowledge();
                 }
-                Verdict::Skip | Verdict::StopVerb => ending.read.give_up(),
+                Verdict::Skip | Verdict::Refused => ending.read.give_up(),
                 Verdict::ReadAgain | Verdict::Retry => {
                     ending.read.failed(now, pace, Some(failure));
                 }

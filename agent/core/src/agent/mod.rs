@@ -30,6 +30,7 @@ mod outbox;
 mod past;
 mod pods;
 mod preflight;
+mod refusals;
 mod release;
 mod replay;
 mod results;
@@ -43,7 +44,6 @@ mod tests;
 mod undone;
 mod writer;
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -161,10 +161,7 @@ pub struct Agent {
     causes: causes::Causes,
     stuck: stuck::Stuck,
     undone: undone::Undone,
-    /// Verbs that the API has forbidden in this run, or of late.
-    forbidden: BTreeSet<&'static str>,
-    /// When the first of them was.
-    forbidden_since: Option<Duration>,
+    refusals: refusals::Refusals,
     /// When the agent was told to stop.
     stop_at: Option<Duration>,
     status: Status,
@@ -194,8 +191,7 @@ impl Agent {
             causes: causes::Causes::default(),
             stuck: stuck::Stuck::default(),
             undone: undone::Undone::default(),
-            forbidden: BTreeSet::new(),
-            forbidden_since: None,
+            refusals: refusals::Refusals::default(),
             stop_at: None,
             status: Status::default(),
         };
@@ -258,7 +254,7 @@ impl Agent {
     }
 
     fn decide(&mut self) {
-        self.forget_forbidden();
+        self.forget_refusals();
         self.settle_past();
         self.stand();
         self.write_node();

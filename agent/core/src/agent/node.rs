@@ -10,6 +10,9 @@ use crate::ending::attempt::{Attempt, Pace, Verdict, WAIT_MAX, WAIT_MAX_HASTE, v
 use crate::protocol::action::Action;
 use crate::protocol::event::NodeView;
 
+/// The verb that a refusal is of.
+const PATCH_NODES: &str = "patch nodes";
+
 /// What is wanted, and how far it has come.
 #[derive(Debug, Default)]
 pub(super) struct NodeWrites {
@@ -141,17 +144,17 @@ impl Agent {
 
     pub(super) fn announced(&mut self, result: &Outcome<()>) {
         let pace = self.node_pace();
-        settle(&mut self.node.announce, result, self.clock.monotonic(), pace);
+        let passing = self.hear_of_node_right(PATCH_NODES, result);
+        settle(&mut self.node.announce, result, self.clock.monotonic(), pace, passing);
         if self.run.as_ref().is_none_or(|run| !matches!(run.release, Release::Parting(_))) {
             self.node.drop_farewell();
         }
-        self.forbidden_by(result, "patch nodes");
     }
 
     pub(super) fn tainted(&mut self, result: &Outcome<()>) {
         let pace = self.node_pace();
-        settle(&mut self.node.taint, result, self.clock.monotonic(), pace);
-        self.forbidden_by(result, "patch nodes");
+        let passing = self.hear_of_node_right(PATCH_NODES, result);
+        settle(&mut self.node.taint, result, self.clock.monotonic(), pace, passing);
     }
 
     fn node_pace(&self) -> Pace {
@@ -165,12 +168,14 @@ fn settle<T: Clone + PartialEq>(
     result: &Outcome<()>,
     now: std::time::Duration,
     pace: Pace,
+    passing: bool,
 ) {
     let changed = write.under_way.take() != write.wanted;
     match result {
         Ok(()) => write.attempt.done(),
         Err(failure) => match verdict(failure) {
-            Verdict::Gone | Verdict::Skip | Verdict::StopVerb => write.attempt.give_up(),
+            Verdict::Refused if passing => write.attempt.failed(now, pace, None),
+            Verdict::Gone | Verdict::Skip | Verdict::Refused => write.attempt.give_up(),
             Verdict::ReadAgain | Verdict::Retry => write.attempt.failed(now, pace, Some(failure)),
         },
     }

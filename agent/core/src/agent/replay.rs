@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::Agent;
-use super::cancel::stands;
+use super::cancel::{REFUSED_MAX, stands};
 use super::notices::{POD_LOST, RECOVERED};
 use super::outbox::Task;
 use crate::ending::attempt::{Attempt, Pace, Verdict, WAIT_MAX_HASTE, salt, verdict};
@@ -199,7 +199,7 @@ impl Agent {
             }
             Err(failure) => match verdict(failure) {
                 Verdict::Gone => self.replayed(uid),
-                Verdict::Skip | Verdict::StopVerb => {
+                Verdict::Skip | Verdict::Refused => {
                     replay.read.give_up();
                     replay.patch.want();
                 }
@@ -249,7 +249,12 @@ impl Agent {
                 replay.patch.failed(now, pace(uid), Some(failure));
                 replay.read.want_again();
             }
-            Verdict::Skip | Verdict::StopVerb => {
+            // An API server that has just booted, too, may refuse everything for a while.
+            Verdict::Refused if replay.patch.failures() < REFUSED_MAX => {
+                replay.patch.failed(now, pace(uid), None);
+                replay.read.want_again();
+            }
+            Verdict::Skip | Verdict::Refused => {
                 let text = format!("what the last boot left cannot be written: {failure}");
                 self.outbox.say(true, Some(&pod), text);
                 self.replayed(uid);

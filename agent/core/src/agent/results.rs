@@ -5,17 +5,11 @@ use std::time::Duration;
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 
 use super::Agent;
-use super::notices::NOT_PERMITTED;
 use super::outbox::Task;
-use super::run::Run;
-use crate::ending::attempt::{Verdict, verdict};
 use crate::pod::{PodUid, PodView};
 use crate::protocol::action::{ActionId, Purpose};
 use crate::protocol::event::{ActionResult, RuntimeState};
 use crate::protocol::pressure::{Figures, Measured};
-
-/// So long nothing is tried after the API has forbidden it: a right may be given later.
-pub(super) const FORBIDDEN_FOR: Duration = Duration::from_mins(10);
 
 impl Agent {
     /// Takes a result. One of an action that is not under way any more says nothing.
@@ -106,28 +100,6 @@ impl Agent {
         match result {
             Ok(()) => tries.done += 1,
             Err(_) => tries.failed += 1,
-        }
-    }
-
-    /// A verb that the API forbids is not asked for again in this run, or for some time. (§9.4)
-    pub(super) fn forbidden_by(&mut self, result: &Outcome<()>, verb: &'static str) {
-        let Err(failure) = result else { return };
-        if verdict(failure) != Verdict::StopVerb || !self.forbidden.insert(verb) {
-            return;
-        }
-        self.forbidden_since.get_or_insert(self.clock.monotonic());
-        let text = format!("the API forbids `{verb}`, it is not tried again: {failure}");
-        self.outbox.say(true, None, text.clone());
-        self.tell(true, NOT_PERMITTED, text);
-    }
-
-    /// Outside of a shutdown there is time to see whether a right was given meanwhile.
-    pub(super) fn forget_forbidden(&mut self) {
-        let over = self.run.as_ref().is_none_or(Run::is_released);
-        let due = |since| self.clock.reached(since + FORBIDDEN_FOR);
-        if over && self.forbidden_since.is_some_and(due) {
-            self.forbidden.clear();
-            self.forbidden_since = None;
         }
     }
 

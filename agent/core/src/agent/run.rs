@@ -11,7 +11,7 @@ use super::mode::{Detected, detect};
 use super::notices::BEGUN;
 use super::past::Past;
 use super::release::Release;
-use crate::ending::attempt::{Pace, WAIT_MAX, WAIT_MAX_HASTE, salt};
+use crate::ending::attempt::{Attempt, Pace, WAIT_MAX, WAIT_MAX_HASTE, salt};
 use crate::ending::clock::Clock;
 use crate::ending::progress::Ending;
 use crate::pod::PodUid;
@@ -143,6 +143,12 @@ impl Run {
         self.endings.values().any(|ending| !ending.reported && ending.mark.is_open())
     }
 
+    /// Whether the next step waits for marks: a refused one holds up its own pod alone.
+    fn waits_for_marks(&self) -> bool {
+        let waits = |mark: &Attempt| mark.is_open() && !mark.is_held_back();
+        self.endings.values().any(|ending| !ending.reported && waits(&ending.mark))
+    }
+
     /// How failed calls are repeated.
     pub(super) fn pace(&self, uid: &PodUid) -> Pace {
         let released = self.is_released();
@@ -157,7 +163,7 @@ impl Run {
         if !durable && !over(self.ends.intent) {
             return Step::Intent;
         }
-        if self.is_marking() && !over(self.ends.pre_mark) {
+        if self.waits_for_marks() && !over(self.ends.pre_mark) {
             return Step::PreMark;
         }
         if !over(self.ends.kill) && !self.kills_over {
@@ -207,10 +213,9 @@ impl Agent {
             found.mode = past.mode;
             found.marks_only |= past.mode != Mode::Assist && self.settings.bands.is_none();
         }
-        self.forbidden.clear();
-        self.forbidden_since = None;
         self.replays.forget();
         let mut run = self.new_run(begin, found);
+        self.refusals.begin_run(&run);
         run.carried = self.clears.hand_over();
         if let Some(past) = &begin.past {
             past.restore(&mut run);

@@ -20,6 +20,7 @@ use epilogue_common::outcome::{Failure, Outcome};
 use super::marks::{PATCH_STATUS, reference};
 use super::notices::{POD_FAILED, POD_STUCK, WOULD_FAIL};
 use super::outbox::Task;
+use super::refusals::FORBIDDEN_FOR;
 use super::{Agent, Enforcement, StuckStatus};
 use crate::ending::attempt::{Verdict, verdict};
 use crate::ending::hanging::{Evidence, Finding, Hang, Judgement, Keeper, Obstacle, judge};
@@ -61,7 +62,8 @@ struct Case {
     writing: Option<String>,
     stops: u32,
     stopped_in: Option<u64>,
-    refused: bool,
+    /// The API refuses its phase until then, on CLOCK_MONOTONIC.
+    refused_until: Option<Duration>,
     told_at: Option<Duration>,
 }
 
@@ -79,7 +81,7 @@ impl Case {
             writing: None,
             stops: 0,
             stopped_in: None,
-            refused: false,
+            refused_until: None,
             told_at: None,
         }
     }
@@ -287,7 +289,8 @@ impl Agent {
             stops: case.stops,
         };
         let mut finding = judge(&evidence);
-        let refused = case.refused || self.forbidden.contains(PATCH_STATUS);
+        let refused = case.refused_until.is_some_and(|until| now < until)
+            || self.refusals.forbids(PATCH_STATUS);
         let writes = matches!(finding.judgement, Judgement::Fail | Judgement::FailBesideKubelet);
         if writes && refused {
             finding.judgement = Judgement::Leave(Obstacle::Refused);
@@ -355,7 +358,8 @@ impl Agent {
     /// The API has taken the phase, or says why not. What failed is seen anew in the next round.
     pub(super) fn stuck_failed(&mut self, uid: &PodUid, result: &Outcome<()>) {
         self.count_patch(Purpose::Fail, result);
-        self.forbidden_by(result, PATCH_STATUS);
+        self.hear_of_right(PATCH_STATUS, uid, result);
+        let now = self.clock.monotonic();
         let Some(case) = self.stuck.cases.get_mut(uid) else { return };
         let pod = case.pod.clone();
         let Some(text) = case.writing.take() else { return };
@@ -367,8 +371,8 @@ impl Agent {
                 self.outbox.say(true, Some(&pod), text.clone());
                 self.tell_pod(pod, POD_FAILED, &text);
             }
-            Err(failure) if verdict(failure) == Verdict::Skip => {
-                case.refused = true;
+            Err(failure) if matches!(verdict(failure), Verdict::Skip | Verdict::Refused) => {
+                case.refused_until = Some(now + FORBIDDEN_FOR);
                 let text = format!("the API refuses its phase: {failure}");
                 self.outbox.say(true, Some(&pod), text);
             }

@@ -10,6 +10,7 @@ mod found;
 mod modes;
 mod pressure;
 mod pressure_chaos;
+mod refusals;
 mod restarts;
 mod scarcity;
 mod standing;

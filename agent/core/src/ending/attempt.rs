@@ -13,6 +13,18 @@ pub const WAIT_MAX_HASTE: Duration = Duration::from_secs(1);
 /// The longest wait when nothing presses.
 pub const WAIT_MAX: Duration = Duration::from_secs(30);
 
+/// The wait before the one further attempt that a refused pod gets.
+const REFUSED_WAIT: Duration = Duration::from_secs(1);
+
+/// How a refusal (403) is followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The API may refuse everything for a moment: it is tried on.
+    Passing,
+    /// It concerns this pod: it is tried once more.
+    OfPod,
+}
+
 /// How far one thing has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
@@ -37,6 +49,10 @@ pub struct Attempt {
     state: State,
     failures: u32,
     ever_sent: bool,
+    /// Refusals that concern the pod.
+    refusals: u8,
+    /// The last answer was a refusal.
+    held_back: bool,
 }
 
 /// How a failed attempt is followed.
@@ -124,6 +140,30 @@ impl Attempt {
         self.state = State::Waiting(now + wait);
     }
 
+    /// It was refused; answers whether it is given up.
+    pub fn refused(&mut self, now: Duration, pace: Pace, refusal: Refusal) -> bool {
+        self.held_back = true;
+        if refusal == Refusal::Passing {
+            self.failed(now, pace, None);
+            return false;
+        }
+        let at = now + REFUSED_WAIT;
+        let fits = pace.latest.is_none_or(|latest| at < latest);
+        if self.refusals > 0 || !fits {
+            self.give_up();
+            return true;
+        }
+        self.refusals += 1;
+        self.failures += 1;
+        self.state = State::Waiting(at);
+        false
+    }
+
+    /// Whether it is still to be done, and was refused last: what others do need not wait for it.
+    pub fn is_held_back(&self) -> bool {
+        self.is_open() && self.held_back
+    }
+
     /// Whether it is to be sent now; if it waits, the clock is set.
     pub fn is_due(&self, clock: &Clock) -> bool {
         match self.state {
@@ -195,8 +235,8 @@ pub enum Verdict {
     ReadAgain,
     /// 422: this pod is not to be had this way.
     Skip,
-    /// 403: no pod is.
-    StopVerb,
+    /// 403: this pod is not, or no pod is.
+    Refused,
     /// Anything else passes.
     Retry,
 }
@@ -206,8 +246,10 @@ pub fn verdict(failure: &Failure) -> Verdict {
     match failure.kind {
         FailureKind::NotFound => Verdict::Gone,
         FailureKind::Conflict => Verdict::ReadAgain,
-        FailureKind::Invalid | FailureKind::AlreadyExists => Verdict::Skip,
-        FailureKind::Forbidden | FailureKind::NamespaceTerminating => Verdict::StopVerb,
+        FailureKind::Invalid | FailureKind::AlreadyExists | FailureKind::NamespaceTerminating => {
+            Verdict::Skip
+        }
+        FailureKind::Forbidden => Verdict::Refused,
         FailureKind::TooManyRequests
         | FailureKind::ServerError
         | FailureKind::Unknown

@@ -2,7 +2,7 @@
 //! report of the pod's end: it is sent at once, beside everything else, and does not depend on
 //! what the API shows. (spec/node-agent.md §7.5)
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use epilogue_common::outcome::Outcome;
@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use super::super::Agent;
 use super::super::notices::NOT_PERMITTED;
 use super::super::outbox::Task;
-use super::super::results::FORBIDDEN_FOR;
+use super::super::refusals::{FORBIDDEN_FOR, SEVERAL};
 use crate::ending::attempt::{Attempt, Pace, Verdict, WAIT_MAX, WAIT_MAX_HASTE, salt, verdict};
 use crate::ending::patches::{self, OomKilled};
 use crate::pod::{PodSource, PodUid, PodView, RestartPolicy};
@@ -59,6 +59,8 @@ struct Condition {
 #[derive(Debug, Default)]
 pub(super) struct Conditions {
     pods: BTreeMap<PodUid, Condition>,
+    /// The pods whose conditions were refused since one was taken.
+    refused: BTreeSet<PodUid>,
     forbidden_until: Option<Duration>,
     pub(super) won: u64,
     pub(super) lost: u64,
@@ -217,6 +219,7 @@ impl Agent {
         let Err(failure) = result else {
             condition.attempt.done();
             condition.late = ended;
+            conditions.refused.clear();
             if condition.sent != Some(condition.cause.reason) {
                 condition.attempt.want_again();
             }
@@ -225,7 +228,7 @@ impl Agent {
         match verdict(failure) {
             Verdict::Gone => condition.attempt.give_up(),
             // A pod that has ended meanwhile gets no disruption any more, but may be explained.
-            Verdict::Skip | Verdict::StopVerb if condition.disrupts => {
+            Verdict::Skip | Verdict::Refused if condition.disrupts => {
                 condition.cause.disruption = None;
                 condition.attempt.met_change();
             }
@@ -243,13 +246,15 @@ impl Agent {
                 self.outbox.say(true, Some(&pod), text);
             }
             // A policy may forbid this condition alone: other patches are not given up for it.
-            Verdict::StopVerb => {
+            Verdict::Refused => {
                 condition.attempt.give_up();
-                let first = conditions.forbidden_until.is_none_or(|until| until <= now);
-                conditions.forbidden_until = Some(now + FORBIDDEN_FOR);
-                if first {
+                conditions.refused.insert(uid.clone());
+                let text = format!("the API refuses to take the cause of its end: {failure}");
+                self.outbox.say(true, Some(&pod), text);
+                if conditions.refused.len() >= SEVERAL {
+                    conditions.refused.clear();
+                    conditions.forbidden_until = Some(now + FORBIDDEN_FOR);
                     let text = format!("the API forbids to say why containers died: {failure}");
-                    self.outbox.say(true, Some(&pod), text.clone());
                     self.tell(true, NOT_PERMITTED, text);
                 }
             }

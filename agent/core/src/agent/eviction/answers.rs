@@ -32,7 +32,7 @@ impl Agent {
 
     fn victim_marked(&mut self, uid: &PodUid, result: &Outcome<()>) {
         self.count_patch(Purpose::Mark, result);
-        self.forbidden_by(result, PATCH_STATUS);
+        self.hear_of_right(PATCH_STATUS, uid, result);
         let now = self.clock.monotonic();
         let Some(victim) = self.evictions.victims.get_mut(uid) else { return };
         let pace = victim.pace();
@@ -48,7 +48,7 @@ impl Agent {
                 mark.failed(now, pace, Some(failure));
                 victim.ending.read.want_again();
             }
-            Verdict::Skip | Verdict::StopVerb => mark.give_up(),
+            Verdict::Skip | Verdict::Refused => mark.give_up(),
         }
     }
 
@@ -65,7 +65,7 @@ impl Agent {
             Ok(None) => victim.gone = true,
             Err(failure) => match verdict(failure) {
                 Verdict::Gone => victim.gone = true,
-                Verdict::Skip | Verdict::StopVerb => read.give_up(),
+                Verdict::Skip | Verdict::Refused => read.give_up(),
                 Verdict::ReadAgain | Verdict::Retry => read.failed(now, pace, Some(failure)),
             },
         }
@@ -86,11 +86,11 @@ impl Agent {
             Err(failure) => match verdict(failure) {
                 // A conflict is the UID's: the pod that was meant is gone. (§9.6)
                 Verdict::Gone | Verdict::ReadAgain => victim.gone = true,
-                Verdict::Skip | Verdict::StopVerb => end.give_up(),
+                Verdict::Skip | Verdict::Refused => end.give_up(),
                 Verdict::Retry => end.failed(now, pace, Some(failure)),
             },
         }
-        self.forbidden_by(result, verb);
+        self.hear_of_right(verb, uid, result);
     }
 
     fn victim_stopped(&mut self, uid: &PodUid, result: Result<RuntimeState, Failure>) {
@@ -180,7 +180,7 @@ impl Agent {
 
     fn victim_failed(&mut self, uid: &PodUid, result: &Outcome<()>) {
         self.count_patch(Purpose::Fail, result);
-        self.forbidden_by(result, PATCH_STATUS);
+        self.hear_of_right(PATCH_STATUS, uid, result);
         let now = self.clock.monotonic();
         let Some(victim) = self.evictions.victims.get_mut(uid) else { return };
         let pace = victim.pace();
@@ -197,7 +197,7 @@ impl Agent {
                 ending.read.want_again();
                 ending.proven_at = None;
             }
-            Verdict::Skip | Verdict::StopVerb => {
+            Verdict::Skip | Verdict::Refused => {
                 ending.fail.give_up();
                 let text = format!("the API refuses its phase, the kubelet reports it: {failure}");
                 self.outbox.say(true, Some(&ending.pod), text);

@@ -250,7 +250,7 @@ impl Agent {
         if own || refused || ending || cleared || pod.is_terminal() || is_critical(pod) {
             return None;
         }
-        let may = |verb| !self.forbidden.contains(verb);
+        let may = |verb| !self.refusals.forbids(verb);
         if !may(PATCH_STATUS) {
             return None;
         }

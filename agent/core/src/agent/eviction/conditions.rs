@@ -122,7 +122,7 @@ impl Agent {
             condition.write = Attempt::wanted();
         }
         condition.write.want();
-        let forbidden = self.forbidden.contains(PATCH_NODE_STATUS);
+        let forbidden = self.refusals.forbids(PATCH_NODE_STATUS);
         if forbidden || !condition.write.is_due(&self.clock) || !self.outbox.has_room() {
             return;
         }
@@ -147,7 +147,7 @@ impl Agent {
         result: &Outcome<()>,
     ) {
         let now = self.clock.monotonic();
-        self.forbidden_by(result, PATCH_NODE_STATUS);
+        self.hear_of_node_right(PATCH_NODE_STATUS, result);
         let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.name() == name) else { return };
         let condition = self.evictions.conditions.of(kind);
         let Err(failure) = result else {
@@ -156,7 +156,7 @@ impl Agent {
             return;
         };
         match verdict(failure) {
-            Verdict::Gone | Verdict::Skip | Verdict::StopVerb => condition.write.give_up(),
+            Verdict::Gone | Verdict::Skip | Verdict::Refused => condition.write.give_up(),
             Verdict::ReadAgain | Verdict::Retry => {
                 let pace = Pace { wait_max: WAIT_MAX, latest: None, salt: 4 };
                 condition.write.failed(now, pace, Some(failure));

@@ -290,7 +290,7 @@ impl Agent {
             ending.mark = Attempt::done_by_others();
             return None;
         }
-        if self.forbidden.contains(PATCH_STATUS) {
+        if self.refusals.forbids(PATCH_STATUS) {
             return Some(Fate::GivenUp("the API forbids its mark".to_owned()));
         }
         if ending.mark.is_given_up() {
@@ -387,7 +387,7 @@ impl Agent {
             return;
         }
         // What somebody has deleted meanwhile the kubelet tears down and reports.
-        if self.forbidden.contains(PATCH_STATUS) || pod.is_to_end() {
+        if self.refusals.forbids(PATCH_STATUS) || pod.is_to_end() {
             ending.fail.give_up();
             return;
         }
@@ -431,7 +431,7 @@ impl Agent {
             return Fate::GoesOn;
         }
         let verb = if lever { PATCH_PODS } else { DELETE };
-        if self.forbidden.contains(verb) {
+        if self.refusals.forbids(verb) {
             return Fate::GivenUp(format!("the API forbids `{verb}`"));
         }
         if ending.end.is_given_up() || victim.end_until.is_some_and(|at| self.clock.reached(at)) {

@@ -214,12 +214,29 @@ fn what_the_api_says_to_a_mark_decides() {
 #[test]
 fn a_right_that_is_given_later_is_found_out() {
     let mut world = short_of_memory(enforcing(HARD), vec![job("a"), job("b")]);
-    world.answers.insert("mark a".into(), Answer::Fail(FailureKind::Forbidden, 1));
+    world.answers.insert("mark *".into(), Answer::Fail(FailureKind::Forbidden, 2));
     world.pass(ms(9 * 60 * 1_000));
-    assert_eq!(world.deeds(), ["mark a"], "{:#?}", world.said);
+    assert_eq!(world.deeds(), ["mark a", "mark b"], "{:#?}", world.said);
     world.pass(ms(2 * 60 * 1_000));
     let deeds = world.deeds();
     assert!(["lever a", "lever b"].iter().all(|deed| deeds.contains(deed)), "{deeds:?}");
+}
+
+#[test]
+fn a_refused_victim_leaves_the_next_one_to_be_evicted() {
+    let mut world = short_of_memory(enforcing(HARD), vec![job("a"), job("b")]);
+    world.answers.insert("mark a".into(), Answer::Fail(FailureKind::Forbidden, u32::MAX));
+    world.pass(ms(60_000));
+    assert!(world.deeds().contains(&"lever b"), "{:#?}", world.said);
+}
+
+#[test]
+fn a_forbidden_mark_is_not_tried_on_pod_after_pod() {
+    let pods = ["a", "b", "c", "d", "e"].map(job).to_vec();
+    let mut world = short_of_memory(enforcing(HARD), pods);
+    world.answers.insert("mark *".into(), Answer::Fail(FailureKind::Forbidden, u32::MAX));
+    world.pass(ms(9 * 60 * 1_000));
+    assert_eq!(world.deeds(), ["mark a", "mark b", "mark c"], "{:#?}", world.said);
 }
 
 #[test]

@@ -6,7 +6,6 @@ use epilogue_common::outcome::FailureKind;
 use super::driver::*;
 use crate::pod::tests::pod;
 use crate::pod::{Owner, Phase, PodView};
-use crate::protocol::action::Purpose;
 
 const ALWAYS: u32 = u32::MAX;
 
@@ -64,26 +63,6 @@ fn a_refused_mark_does_not_hold_up_the_end() {
     world.shutdown(40);
     let expected = ["0 mark a", "0 mark b", "0 delete a 20", "0 delete b 20"];
     assert_eq!(world.done(&["mark", "delete"]), expected);
-}
-
-#[test]
-fn a_forbidden_verb_is_tried_no_more_and_people_are_told_once() {
-    let mut settings = settings();
-    settings.in_flight_max = 1;
-    let pods = vec![job("a"), job("b"), job("c")];
-    let mut world = World::standing(settings.clone(), plain(), pods.clone());
-    world.answers.insert("mark *".into(), failing(FailureKind::Forbidden, ALWAYS));
-    world.shutdown(40);
-    let expected = ["0 mark a", "0 delete a 20", "0 delete b 20", "0 delete c 20"];
-    assert_eq!(world.done(&["mark", "delete"]), expected);
-    assert_eq!(world.said.iter().filter(|line| line.contains("forbids")).count(), 1);
-    assert_eq!(world.agent.status().patches[&Purpose::Mark].failed, 1);
-
-    let mut world = World::standing(settings, plain(), pods);
-    world.answers.insert("delete *".into(), failing(FailureKind::Forbidden, ALWAYS));
-    world.shutdown(40);
-    assert_eq!(world.done(&["delete"]), ["0 delete a 20"]);
-    assert!(world.released(), "no report will come: there is nothing to wait for");
 }
 
 #[test]

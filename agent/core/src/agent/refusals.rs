@@ -1,0 +1,203 @@
+//! Refusals of the API (403), by verb. A refusal concerns one pod: an admission webhook may protect
+//! it. Only a verb that several different pods were refused, and none was granted, is one that the
+//! agent has no right to. An API server that has just started may refuse everything until its
+//! RBAC cache is filled, so a shutdown tries again before it believes that.
+//! (spec/node-agent.md §9.4)
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use epilogue_common::outcome::{FailureKind, Outcome};
+
+use super::Agent;
+use super::notices::NOT_PERMITTED;
+use super::run::Run;
+use crate::ending::attempt::{Refusal, Verdict, verdict};
+use crate::ending::clock::Clock;
+use crate::pod::PodUid;
+
+/// So many different pods without a single grant put a verb in doubt.
+pub(super) const SEVERAL: usize = 3;
+/// So long a shutdown tries again what was refused from its beginning on.
+const PATIENCE: Duration = Duration::from_secs(6);
+/// A verb is not called forbidden before it was refused for so long.
+const DOUBT_MIN: Duration = Duration::from_secs(1);
+/// The waits between the single calls that test a verb in doubt.
+const PROBE_FIRST: Duration = Duration::from_millis(250);
+const PROBE_MAX: Duration = Duration::from_secs(1);
+/// Until a refused verb is tried again outside of a shutdown: a right may be given later.
+pub(super) const FORBIDDEN_FOR: Duration = Duration::from_mins(10);
+
+/// All verbs that were asked for.
+#[derive(Debug, Default)]
+pub(super) struct Refusals {
+    verbs: BTreeMap<&'static str, Asked>,
+    /// Until when a shutdown takes a refusal for a passing one, on CLOCK_MONOTONIC.
+    patient_until: Option<Duration>,
+}
+
+/// What the API has answered to one verb.
+#[derive(Debug, Default)]
+struct Asked {
+    /// RBAC has let a call through: a refusal is admission's, and concerns its pod.
+    granted: bool,
+    refused: BTreeSet<PodUid>,
+    /// The first refusal that counts.
+    since: Option<Duration>,
+    probe_at: Duration,
+    probe_wait: Duration,
+    /// It is not asked for any more.
+    stopped: bool,
+    reported: bool,
+}
+
+impl Asked {
+    fn is_in_doubt(&self) -> bool {
+        !self.granted && self.refused.len() >= SEVERAL
+    }
+
+    fn grant(&mut self) {
+        *self = Self { granted: true, reported: self.reported, ..Self::default() };
+    }
+
+    fn refuse(&mut self, uid: &PodUid, now: Duration) {
+        self.since.get_or_insert(now);
+        self.refused.insert(uid.clone());
+        if self.is_in_doubt() && self.probe_wait.is_zero() {
+            (self.probe_wait, self.probe_at) = (PROBE_FIRST, now + PROBE_FIRST);
+        }
+    }
+}
+
+impl Refusals {
+    /// A shutdown asks anew, and is patient for as long as it may still end pods.
+    pub(super) fn begin_run(&mut self, run: &Run) {
+        self.verbs.clear();
+        self.patient_until = Some(run.at(run.ends.kill.min(PATIENCE)));
+    }
+
+    /// Whether the verb is not asked for any more.
+    pub(super) fn forbids(&self, verb: &'static str) -> bool {
+        self.verbs.get(verb).is_some_and(|asked| asked.stopped)
+    }
+
+    /// Whether a call may begin: while a verb is in doubt, one call at a time tests it.
+    pub(super) fn may_ask(&mut self, verb: &'static str, clock: &Clock) -> bool {
+        let Some(asked) = self.verbs.get_mut(verb).filter(|asked| asked.is_in_doubt()) else {
+            return true;
+        };
+        let due = clock.reached(asked.probe_at);
+        if due {
+            asked.probe_wait = (asked.probe_wait * 2).clamp(PROBE_FIRST, PROBE_MAX);
+            asked.probe_at = clock.monotonic() + asked.probe_wait;
+        }
+        due
+    }
+
+    fn is_patient(&self, verb: &'static str, now: Duration) -> bool {
+        let Some(until) = self.patient_until else { return false };
+        self.verbs.get(verb).is_none_or(|asked| {
+            let since = asked.since.unwrap_or(now);
+            !asked.granted && now < until.max(since + DOUBT_MIN)
+        })
+    }
+}
+
+impl Agent {
+    /// Takes down what the API has answered about a pod, and says how a refusal is followed.
+    pub(super) fn hear_of_right(
+        &mut self,
+        verb: &'static str,
+        uid: &PodUid,
+        result: &Outcome<()>,
+    ) -> Refusal {
+        let now = self.clock.monotonic();
+        let asked = self.refusals.verbs.entry(verb).or_default();
+        match result.as_ref().map_err(|failure| failure.kind) {
+            Err(FailureKind::Forbidden) => asked.refuse(uid, now),
+            // RBAC is asked before the object is looked for.
+            Ok(())
+            | Err(
+                FailureKind::NotFound
+                | FailureKind::Conflict
+                | FailureKind::Invalid
+                | FailureKind::NamespaceTerminating,
+            ) => asked.grant(),
+            Err(_) => {}
+        }
+        let refusal =
+            if self.refusals.is_patient(verb, now) { Refusal::Passing } else { Refusal::OfPod };
+        if let Err(failure) = result
+            && verdict(failure) == Verdict::Refused
+            && refusal == Refusal::OfPod
+        {
+            self.report_refusal(verb, uid, &failure.to_string());
+            self.stop_forbidden(verb);
+        }
+        refusal
+    }
+
+    /// Takes down what the API has answered about the node: it has no neighbour to compare with.
+    pub(super) fn hear_of_node_right(&mut self, verb: &'static str, result: &Outcome<()>) -> bool {
+        let now = self.clock.monotonic();
+        let asked = self.refusals.verbs.entry(verb).or_default();
+        let Err(failure) = result else {
+            asked.grant();
+            return false;
+        };
+        if verdict(failure) != Verdict::Refused {
+            return false;
+        }
+        asked.since.get_or_insert(now);
+        if self.refusals.is_patient(verb, now) {
+            return true;
+        }
+        self.stop_verb(verb, &failure.to_string());
+        false
+    }
+
+    /// Stops a verb that is refused though it had its time. Calls without an answer say nothing.
+    fn stop_forbidden(&mut self, verb: &'static str) {
+        let Some(asked) = self.refusals.verbs.get(verb) else { return };
+        if asked.is_in_doubt() {
+            let pods = asked.refused.len();
+            let why = format!("refused for {pods} different pods, granted for none");
+            self.stop_verb(verb, &why);
+        }
+    }
+
+    fn stop_verb(&mut self, verb: &'static str, why: &str) {
+        let asked = self.refusals.verbs.entry(verb).or_default();
+        if std::mem::replace(&mut asked.stopped, true) {
+            return;
+        }
+        asked.reported = true;
+        let text = format!("the API forbids `{verb}`, it is not tried again: {why}");
+        self.outbox.say(true, None, text.clone());
+        self.tell(true, NOT_PERMITTED, text);
+    }
+
+    fn report_refusal(&mut self, verb: &'static str, uid: &PodUid, why: &str) {
+        let asked = self.refusals.verbs.entry(verb).or_default();
+        if asked.stopped || std::mem::replace(&mut asked.reported, true) {
+            return;
+        }
+        let name = self.pods.get(uid).map(|pod| format!("{}/{}", pod.namespace, pod.name));
+        let name = name.unwrap_or_else(|| uid.0.clone());
+        self.tell(true, NOT_PERMITTED, format!("the API refuses `{verb}` for pod {name}: {why}"));
+    }
+
+    /// Outside of a shutdown there is time to see whether a right was given meanwhile.
+    pub(super) fn forget_refusals(&mut self) {
+        if self.run.as_ref().is_some_and(|run| !run.is_released()) {
+            return;
+        }
+        if self.run.is_none() {
+            self.refusals.patient_until = None;
+        }
+        let clock = &self.clock;
+        self.refusals.verbs.retain(|_, asked| {
+            asked.since.is_none_or(|since| !clock.reached(since + FORBIDDEN_FOR))
+        });
+    }
+}

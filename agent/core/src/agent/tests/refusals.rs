@@ -1,0 +1,137 @@
+//! Refusals (403): of one pod by an admission webhook, of everything by an API server whose RBAC
+//! cache is not filled yet, and of a verb that the agent has no right to. (§9.4)
+
+use epilogue_common::outcome::FailureKind::Forbidden;
+
+use super::driver::*;
+use crate::pod::tests::pod;
+use crate::pod::{Owner, Phase, PodView};
+use crate::protocol::action::Purpose;
+
+const ALWAYS: u32 = u32::MAX;
+
+fn jobs(count: usize) -> Vec<PodView> {
+    (0..count).map(|n| pod(&format!("p{n:02}")).owner(Owner::Job).never()).collect()
+}
+
+fn replace(count: usize) -> World {
+    World::standing(settings(), plain(), jobs(count))
+}
+
+fn refuse(world: &mut World, call: &str) {
+    world.answers.insert(call.into(), Answer::Fail(Forbidden, ALWAYS));
+}
+
+fn end_all_but(world: &mut World, name: &str) {
+    let deleted = |pod: &&PodView| pod.is_terminating() && pod.name != name;
+    let names: Vec<String> =
+        world.pods.values().filter(deleted).map(|pod| pod.name.clone()).collect();
+    for name in names {
+        world.ends(&name, Phase::Failed);
+    }
+}
+
+fn terminal(world: &World) -> usize {
+    world.pods.values().filter(|pod| pod.is_terminal()).count()
+}
+
+#[test]
+fn a_refused_mark_holds_up_its_own_pod_alone() {
+    let mut world = replace(30);
+    refuse(&mut world, "mark p00");
+    world.shutdown(40);
+    assert_eq!(world.disrupted().len(), 29);
+    assert_eq!(world.done(&["delete"]).len(), 29, "all others go on at once");
+    world.pass(ms(2_000));
+    assert_eq!(world.done(&["delete"]).len(), 30, "it goes without a mark in the end");
+    let tries = world.done(&["mark"]).iter().filter(|line| line.ends_with("p00")).count();
+    assert!(tries <= 3, "once more after another was granted: {tries}");
+}
+
+#[test]
+fn a_refused_deletion_leaves_all_other_pods_to_be_reported() {
+    let mut world = replace(30);
+    refuse(&mut world, "delete p07 20");
+    world.shutdown(40);
+    world.pass(ms(500));
+    assert!(!world.released());
+    assert_eq!(world.done(&["delete"]).len(), 30);
+    end_all_but(&mut world, "p07");
+    world.pass(ms(2_000));
+    assert_eq!(terminal(&world), 29);
+    assert!(world.released(), "nothing of it will come");
+    let tries = world.done(&["delete"]).iter().filter(|line| line.contains("p07")).count();
+    assert_eq!(tries, 2);
+    let told = world.told.iter().filter(|(reason, _)| *reason == "CompanionNotPermitted");
+    let told: Vec<&str> = told.map(|(_, text)| text.as_str()).collect();
+    assert_eq!(told.len(), 1);
+    assert!(told[0].contains("refuses `delete pods` for pod default/p07"), "{told:?}");
+}
+
+#[test]
+fn a_late_rbac_cache_costs_time_and_no_pod() {
+    for (count, seconds) in [(30, 40), (2, 40), (1, 40), (30, 10), (2, 5)] {
+        let mut world = replace(count);
+        refuse(&mut world, "*");
+        world.shutdown(seconds);
+        world.pass(ms(3_000));
+        assert!(!world.released(), "{count} pods, {seconds} s");
+        assert_eq!(world.done(&["delete"]), [""; 0], "marks come first");
+        world.answers.clear();
+        world.pass(ms(1_100));
+        assert_eq!(world.disrupted().len(), count, "{count} pods, {seconds} s");
+        assert_eq!(world.done(&["delete"]).len(), count, "{count} pods, {seconds} s");
+        end_all_but(&mut world, "");
+        assert!(world.released(), "{count} pods, {seconds} s: {:?}", world.agent.status().run);
+        assert_eq!(terminal(&world), count);
+        let told = world.told.iter().any(|(reason, _)| *reason == "CompanionNotPermitted");
+        assert!(!told, "what passes is nobody's concern");
+        assert!(world.tainted && world.node_says.is_some());
+    }
+}
+
+#[test]
+fn a_verb_that_is_forbidden_is_tested_by_single_calls() {
+    let mut world = replace(30);
+    refuse(&mut world, "mark *");
+    world.shutdown(40);
+    let at_once = world.done(&["mark"]).len();
+    world.pass(ms(20_000));
+    let tests = world.done(&["mark"]).len() - at_once;
+    assert!(at_once <= 32 && tests <= 10, "{at_once} at once, {tests} tests");
+    assert_eq!(world.done(&["delete"]).len(), 30, "§9.4: a mark does not block the kill");
+    assert_eq!(world.said.iter().filter(|line| line.contains("forbids")).count(), 1);
+
+    let mut world = replace(30);
+    refuse(&mut world, "delete *");
+    world.shutdown(40);
+    world.pass(ms(10_000));
+    assert!(world.released(), "no report will come: there is nothing to wait for");
+    assert!(world.agent.status().patches[&Purpose::Mark].done == 30);
+}
+
+#[test]
+fn one_granted_call_shows_that_refusals_are_the_pods() {
+    let mut world = replace(10);
+    for name in ["p01", "p02", "p03", "p04", "p05"] {
+        refuse(&mut world, &format!("delete {name} 20"));
+    }
+    world.shutdown(40);
+    world.pass(ms(3_000));
+    let deleted = world.pods.values().filter(|pod| pod.is_terminating()).count();
+    assert_eq!(deleted, 5);
+    assert!(!world.said.iter().any(|line| line.contains("forbids")));
+}
+
+#[test]
+fn a_refusal_before_the_shutdown_says_nothing_of_it() {
+    let mut world = replace(3);
+    refuse(&mut world, "announce *");
+    world.shutdown(40);
+    world.pass(ms(10_000));
+    world.event(crate::protocol::event::Event::ShutdownCancelled);
+    world.answers.clear();
+    world.pass(ms(10_000));
+    world.shutdown(40);
+    assert!(world.node_says.as_deref().is_some_and(|text| text.starts_with("shutting-down")));
+}
