@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use k8s_openapi::NamespaceResourceScope;
@@ -143,7 +142,9 @@ impl Bed {
         let name = namespace.name().to_owned();
         let setup = arguments
             .iter()
-            .fold(Setup::debug(&dir(&name)).namespace(&name), |setup, it| setup.argument(it));
+            .fold(Setup::debug(&cluster.files(&name)).namespace(&name), |setup, it| {
+                setup.argument(it)
+            });
         let controller = Controller::start(&cluster, &setup).await.expect("our controller");
         let options = Options {
             namespace: Some(name.clone()),
@@ -421,8 +422,4 @@ pub fn is_active(pod: &Pod) -> bool {
 fn is_ended(pod: &Pod) -> bool {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     matches!(phase, Some("Succeeded" | "Failed"))
-}
-
-fn dir(namespace: &str) -> PathBuf {
-    crate::paths::LabDir::of_workspace().runs().join(format!("controller-{namespace}"))
 }

@@ -1,62 +1,176 @@
-//! The control-plane binary: built from `tests/control-plane/` when its sources, the Go version
-//! or the flags changed.
+//! Upstream's programs: built from `tests/control-plane/` when its sources, the Go version or the
+//! flags changed, and kept in the cache of the machine for every clone.
 
 use std::fmt::Write as _;
 use std::fs::File;
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::hash::{DefaultHasher, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use tokio::process::Command;
 
 use crate::error::LabError;
-use crate::paths::{LabDir, workspace_root};
+use crate::paths::{LabDir, create_private, workspace_root};
 
 /// Makes `/version` and the kubelet's report those of the release.
-const VERSION_FLAGS: &str = "-s -w \
+pub(crate) const VERSION_FLAGS: &str = "-s -w \
     -X k8s.io/component-base/version.gitVersion=v1.36.3 \
     -X k8s.io/component-base/version.gitMajor=1 \
     -X k8s.io/component-base/version.gitMinor=36";
 
+/// The Go compiler collects its garbage less often: 15 % less time for twice the memory.
+const GO_GARBAGE_PERCENT: &str = "400";
+
+/// States of each program that the cache keeps: this clone's and that of one beside it.
+const KEPT_MAX: usize = 3;
+
 const PROGRESS_EVERY: Duration = Duration::from_secs(20);
 
-/// Builds the binary if it is missing or stale, and gives its path. Prints progress to stderr.
-pub async fn ensure(labs: &LabDir) -> Result<PathBuf, LabError> {
-    let (binary, stamp) = (labs.control_plane_binary(), labs.bin().join("control-plane.stamp"));
+/// A program of upstream's. Each takes minutes to compile, so a command names those it needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GoProgram {
+    /// etcd, kube-apiserver and kube-scheduler.
+    ControlPlane,
+    /// kube-controller-manager.
+    ControllerManager,
+    /// The kubelet, for a real node.
+    Kubelet,
+}
+
+impl GoProgram {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::ControlPlane, Self::ControllerManager, Self::Kubelet];
+
+    /// The program's file name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ControlPlane => "control-plane",
+            Self::ControllerManager => "kube-controller-manager",
+            Self::Kubelet => "kubelet",
+        }
+    }
+
+    /// Its package, relative to the module.
+    fn package(self) -> &'static str {
+        match self {
+            Self::ControlPlane => ".",
+            Self::ControllerManager => "./kube-controller-manager",
+            Self::Kubelet => "./kubelet",
+        }
+    }
+}
+
+/// Builds those of the programs that are missing or stale. Prints progress to stderr.
+pub async fn ensure(labs: &LabDir, programs: &[GoProgram]) -> Result<(), LabError> {
+    let cache = labs.cache().join("bin");
+    create_private(&cache)?;
     std::fs::create_dir_all(labs.bin()).map_err(LabError::file("create", labs.bin()))?;
     // Two labs that start at once build once.
-    let lock_path = labs.bin().join("control-plane.lock");
+    let lock_path = cache.join("go.lock");
     let lock = File::create(&lock_path).map_err(LabError::file("open", &lock_path))?;
     lock.lock().map_err(LabError::file("lock", &lock_path))?;
 
-    let wanted = wanted_stamp(&workspace_root().join("tests/control-plane")).await?;
-    let built = std::fs::read_to_string(&stamp).unwrap_or_default();
-    if !binary.exists() || built != wanted {
-        build(&binary).await?;
-        std::fs::write(&stamp, wanted).map_err(LabError::file("write", stamp))?;
+    let hash = sources_hash(&workspace_root().join("tests/control-plane")).await?;
+    let cached = |program: GoProgram| cache.join(format!("{}-{hash}", program.name()));
+    let missing: Vec<GoProgram> =
+        programs.iter().copied().filter(|program| !cached(*program).exists()).collect();
+    if !missing.is_empty() {
+        build(&cache, &missing, cached).await?;
     }
-    Ok(binary)
+    for program in programs.iter().copied() {
+        use_cached(&cached(program), &labs.go_program(program))?;
+        remove_old(&cache, program, &cached(program));
+    }
+    Ok(())
 }
 
-/// Everything the binary depends on, as text: equal texts, equal binaries.
-async fn wanted_stamp(sources: &Path) -> Result<String, LabError> {
-    let version = go().arg("version").output().await.map_err(spawn_failed)?.stdout;
-    let mut stamp = format!("{}{VERSION_FLAGS}\n", String::from_utf8_lossy(&version));
-    let entries = std::fs::read_dir(sources).map_err(LabError::file("read", sources))?;
-    let mut paths: Vec<PathBuf> = entries
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| is_source(path))
+/// The kubelet for a real node.
+#[derive(Clone, Debug)]
+pub struct Kubelet {
+    /// The executable.
+    pub path: PathBuf,
+    /// What it was built from: equal texts, equal programs.
+    pub stamp: String,
+}
+
+/// The kubelet, built if it is missing or stale.
+pub async fn kubelet(labs: &LabDir) -> Result<Kubelet, LabError> {
+    ensure(labs, &[GoProgram::Kubelet]).await?;
+    let stamp = sources_hash(&workspace_root().join("tests/control-plane")).await?;
+    Ok(Kubelet { path: labs.go_program(GoProgram::Kubelet), stamp })
+}
+
+/// Links the cached file to where the laboratory looks for it. A lab that runs from the old one is
+/// not disturbed.
+fn use_cached(cached: &Path, link: &Path) -> Result<(), LabError> {
+    let file = File::options().append(true).open(cached);
+    // What was used last is kept longest.
+    let touched = file.and_then(|file| file.set_modified(SystemTime::now()));
+    if std::fs::read_link(link).is_ok_and(|target| target == cached) {
+        return Ok(());
+    }
+    // A program that runs cannot be opened for writing, and is in use all the same.
+    let _ = touched;
+    let new = link.with_extension(format!("new-{}", std::process::id()));
+    std::os::unix::fs::symlink(cached, &new).map_err(LabError::file("write", &new))?;
+    std::fs::rename(&new, link).map_err(LabError::file("write", link))
+}
+
+/// Removes all but the most recent states of a program. One that runs keeps its open file.
+fn remove_old(cache: &Path, program: GoProgram, used: &Path) {
+    let Ok(entries) = std::fs::read_dir(cache) else { return };
+    let mut states: Vec<(SystemTime, PathBuf)> = entries
+        .flatten()
+        .filter(|entry| is_state_of(&entry.file_name().to_string_lossy(), program))
+        .filter(|entry| entry.path() != used)
+        .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())))
         .collect();
+    states.sort();
+    let surplus = states.len().saturating_sub(KEPT_MAX - 1);
+    for (_, path) in states.drain(..surplus) {
+        // What cannot be removed now is tried again the next time.
+        let _ = std::fs::remove_file(path);
+    }
+}
+
+/// Whether a file of the cache is a state of the program: `kubelet-0123456789abcdef`.
+fn is_state_of(file: &str, program: GoProgram) -> bool {
+    let hash = file.strip_prefix(program.name()).and_then(|rest| rest.strip_prefix('-'));
+    hash.is_some_and(|hash| hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()))
+}
+
+/// Everything the programs depend on: equal hashes, equal programs.
+async fn sources_hash(module: &Path) -> Result<String, LabError> {
+    let version = go().arg("version").output().await.map_err(spawn_failed)?.stdout;
+    let mut all = format!("{}{VERSION_FLAGS}\n", String::from_utf8_lossy(&version));
+    let mut paths = Vec::new();
+    sources_below(module, &mut paths)?;
     paths.sort();
     for path in paths {
         let content = std::fs::read(&path).map_err(LabError::file("read", &path))?;
-        let mut hasher = DefaultHasher::new();
-        content.hash(&mut hasher);
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        writeln!(stamp, "{name} {:016x}", hasher.finish()).expect("a String must take text");
+        let name = path.strip_prefix(module).unwrap_or(&path).display();
+        writeln!(all, "{name} {:016x}", hash_of(&content)).expect("a String must take text");
     }
-    Ok(stamp)
+    Ok(format!("{:016x}", hash_of(&all)))
+}
+
+fn hash_of(content: &impl std::hash::Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    content.hash(&mut hasher);
+    hasher.finish()
+}
+
+fn sources_below(dir: &Path, paths: &mut Vec<PathBuf>) -> Result<(), LabError> {
+    for entry in std::fs::read_dir(dir).map_err(LabError::file("read", dir))? {
+        let path = entry.map_err(LabError::file("read", dir))?.path();
+        if path.is_dir() {
+            sources_below(&path, paths)?;
+        } else if is_source(&path) {
+            paths.push(path);
+        }
+    }
+    Ok(())
 }
 
 fn is_source(path: &Path) -> bool {
@@ -64,32 +178,51 @@ fn is_source(path: &Path) -> bool {
     matches!(extension, Some("go" | "mod" | "sum"))
 }
 
-async fn build(binary: &Path) -> Result<(), LabError> {
-    eprintln!("building the control plane (about 5 minutes the first time) …");
+/// Builds the programs by one `go build`, which compiles what they share once.
+async fn build(
+    cache: &Path,
+    programs: &[GoProgram],
+    cached: impl Fn(GoProgram) -> PathBuf,
+) -> Result<(), LabError> {
+    let names = programs.iter().map(|program| program.name()).collect::<Vec<_>>().join(", ");
+    eprintln!("building {names} (minutes the first time) …");
     let start = Instant::now();
-    // Beside the old one and then renamed: a lab that runs from the old one is not disturbed.
-    let new = binary.with_extension("new");
+    let new = tempfile::tempdir_in(cache).map_err(LabError::file("create", cache))?;
     let mut child = go()
         .args(["build", "-trimpath", "-ldflags", VERSION_FLAGS, "-o"])
-        .arg(&new)
-        .arg(".")
+        .arg(new.path().join(""))
+        .args(programs.iter().map(|program| program.package()))
         .current_dir(workspace_root().join("tests/control-plane"))
         .env("CGO_ENABLED", "0")
+        .env("GOGC", GO_GARBAGE_PERCENT)
         .stdin(Stdio::null())
+        // One line per downloaded module says nothing to a reader; errors are shown below.
+        .stderr(Stdio::piped())
         .kill_on_drop(true)
         .spawn()
         .map_err(spawn_failed)?;
+    let mut stderr = child.stderr.take().expect("stderr was piped");
+    let said = tokio::spawn(async move {
+        let mut said = Vec::new();
+        // What was read until an error is what there is to show.
+        let _ = tokio::io::AsyncReadExt::read_to_end(&mut stderr, &mut said).await;
+        said
+    });
     let status = loop {
         match tokio::time::timeout(PROGRESS_EVERY, child.wait()).await {
             Ok(status) => break status.map_err(spawn_failed)?,
-            Err(_) => eprintln!("building the control plane … {} s", start.elapsed().as_secs()),
+            Err(_) => eprintln!("building {names} … {} s", start.elapsed().as_secs()),
         }
     };
     if !status.success() {
+        eprint!("{}", String::from_utf8_lossy(&said.await.unwrap_or_default()));
         return Err(LabError::Build(status));
     }
-    std::fs::rename(&new, binary).map_err(LabError::file("write", binary))?;
-    eprintln!("built the control plane in {} s", start.elapsed().as_secs());
+    for program in programs.iter().copied() {
+        let (built, path) = (new.path().join(program.name()), cached(program));
+        std::fs::rename(&built, &path).map_err(LabError::file("write", &path))?;
+    }
+    eprintln!("built {names} in {} s", start.elapsed().as_secs());
     Ok(())
 }
 
@@ -99,4 +232,46 @@ fn go() -> Command {
 
 fn spawn_failed(source: std::io::Error) -> LabError {
     LabError::Spawn { program: "go".into(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cache_keeps_the_most_recent_states() {
+        let cache = tempfile::tempdir().expect("must be creatable");
+        let state = |number: u64| cache.path().join(format!("kubelet-{number:016x}"));
+        for number in 0..6 {
+            let file = File::create(state(number)).expect("must be creatable");
+            let at = SystemTime::UNIX_EPOCH + Duration::from_secs(number);
+            file.set_modified(at).expect("must be settable");
+        }
+        let other = cache.path().join("control-plane-0000000000000001");
+        File::create(&other).expect("must be creatable");
+        remove_old(cache.path(), GoProgram::Kubelet, &state(0));
+        let left: Vec<u64> = (0..6).filter(|number| state(*number).exists()).collect();
+        assert_eq!(left, [0, 4, 5], "the one in use and the two most recent");
+        assert!(other.exists());
+    }
+
+    #[test]
+    fn only_files_with_a_hash_are_states_of_a_program() {
+        assert!(is_state_of("kubelet-0123456789abcdef", GoProgram::Kubelet));
+        assert!(!is_state_of("kubelet-new", GoProgram::Kubelet));
+        assert!(!is_state_of("control-plane-0123456789abcdef", GoProgram::Kubelet));
+    }
+
+    #[test]
+    fn a_new_state_replaces_the_link_to_the_old_one() {
+        let dir = tempfile::tempdir().expect("must be creatable");
+        let link = dir.path().join("kubelet");
+        for name in ["a", "b"] {
+            let cached = dir.path().join(name);
+            std::fs::write(&cached, name).expect("must be writable");
+            use_cached(&cached, &link).expect("must be linkable");
+            use_cached(&cached, &link).expect("must be linkable again");
+            assert_eq!(std::fs::read_to_string(&link).expect("must be readable"), name);
+        }
+    }
 }

@@ -46,6 +46,13 @@ impl Cluster {
         &self.kubeconfig
     }
 
+    /// Where the files of a test's programs lie: in the lab's own directory, which other labs leave
+    /// alone while it runs and its logs are worth keeping.
+    pub fn files(&self, name: &str) -> PathBuf {
+        let foreign = || std::env::temp_dir().join(format!("epilogue-lab-{}", std::process::id()));
+        self.lab_dir.clone().unwrap_or_else(foreign).join("programs").join(name)
+    }
+
     /// A client that may do everything (`system:masters`).
     pub async fn admin_client(&self) -> Result<kube::Client, LabError> {
         kubeconfig::client(kubeconfig::read(&self.kubeconfig)?, &self.kubeconfig).await

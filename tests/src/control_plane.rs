@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use futures::future::select_all;
 
+use crate::binary::GoProgram;
 use crate::cluster::Cluster;
 use crate::error::LabError;
 use crate::kubeconfig;
@@ -130,7 +131,7 @@ pub struct ControlPlane {
 impl ControlPlane {
     /// Starts everything and returns when the API is ready, after 2 to 4 seconds.
     ///
-    /// The binary must have been built: `cargo lab prepare`, or [`crate::binary::ensure`].
+    /// The programs must have been built: `cargo lab prepare`, or [`crate::binary::ensure`].
     pub async fn start(options: Options) -> Result<Self, LabError> {
         run_dir::prune(&options.labs);
         let run_dir = options.claim()?;
@@ -234,21 +235,22 @@ async fn start_processes(
     write_state(run_dir, &layout, Phase::Starting, Vec::new())?;
     drop(ports);
 
-    let binary = options.labs.control_plane_binary();
-    let start = |flags: Vec<String>| {
-        let name = flags[0].clone();
-        Process::spawn_control_plane(&Program::new(&name, &binary, flags, &layout.log(&name)))
+    let start = |program: GoProgram, flags: Vec<String>| {
+        let (name, path) = (flags[0].clone(), options.labs.go_program(program));
+        Process::spawn_control_plane(&Program::new(&name, &path, flags, &layout.log(&name)))
     };
-    let mut processes = vec![start(flags::etcd(&layout))?];
+    let control_plane = |flags: Vec<String>| start(GoProgram::ControlPlane, flags);
+    let mut processes = vec![control_plane(flags::etcd(&layout))?];
     ready::listens(&mut processes[0], layout.etcd_client_port).await?;
-    processes.push(start(flags::api_server(&layout, &options.api_server_flags))?);
+    processes.push(control_plane(flags::api_server(&layout, &options.api_server_flags))?);
     ready::api_answers(&mut processes[1], &layout).await?;
     if let Some(controllers) = &options.controllers {
         let extra = &options.controller_manager_flags;
-        processes.push(start(flags::controller_manager(&layout, controllers, extra))?);
+        let flags = flags::controller_manager(&layout, controllers, extra);
+        processes.push(start(GoProgram::ControllerManager, flags)?);
     }
     if options.scheduler {
-        processes.push(start(flags::scheduler(&layout))?);
+        processes.push(control_plane(flags::scheduler(&layout))?);
     }
     Ok((layout, processes))
 }

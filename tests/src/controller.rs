@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::cluster::Cluster;
 use crate::error::LabError;
 use crate::install::{self, CONTROLLER, NAMESPACE};
-use crate::paths::workspace_root;
+use crate::paths::program;
 use crate::process::{Process, Program};
 
 /// Time for the controller to end by itself.
@@ -34,7 +34,7 @@ pub struct Controller {
 impl Setup {
     /// The debug build, with its files in `dir`.
     pub fn debug(dir: &Path) -> Self {
-        let binary = workspace_root().join("target/debug/epilogue-controller");
+        let binary = program("epilogue-controller");
         Self { binary, arguments: Vec::new(), dir: dir.to_owned() }
     }
 

@@ -10,8 +10,30 @@ use tokio::time::Instant;
 /// an observation costs the API server.
 const INTERVAL: Duration = Duration::from_millis(20);
 
+/// Between two observations that cost what is awaited: a program inside an emulated machine is a
+/// third of a second of its processors, a dozen requests are a tenth of the API server's.
+const COSTLY_INTERVAL: Duration = Duration::from_millis(500);
+
 /// Observes until `holds`, and gives that observation; after `within`, the last one as the error.
 pub async fn observe_until<S>(
+    within: Duration,
+    observe: impl AsyncFnMut() -> S,
+    holds: impl Fn(&S) -> bool,
+) -> Result<S, S> {
+    observe_every(INTERVAL, within, observe, holds).await
+}
+
+/// [`observe_until`] for observations inside an emulated machine, or of many requests beside one.
+pub async fn observe_costly_until<S>(
+    within: Duration,
+    observe: impl AsyncFnMut() -> S,
+    holds: impl Fn(&S) -> bool,
+) -> Result<S, S> {
+    observe_every(COSTLY_INTERVAL, within, observe, holds).await
+}
+
+async fn observe_every<S>(
+    interval: Duration,
     within: Duration,
     mut observe: impl AsyncFnMut() -> S,
     holds: impl Fn(&S) -> bool,
@@ -25,7 +47,7 @@ pub async fn observe_until<S>(
         if Instant::now() >= deadline {
             return Err(seen);
         }
-        tokio::time::sleep(INTERVAL).await;
+        tokio::time::sleep(interval).await;
     }
 }
 

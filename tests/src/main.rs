@@ -35,7 +35,7 @@ enum Command {
     /// Simulate the controller, or the agent, by seeds
     Sim(sim::Arguments),
     /// Install the tools and build the control plane that everything else needs
-    Prepare,
+    Prepare(prepare::Arguments),
 }
 
 // On the current thread, so that children which end with their parent's thread (see `Process`)
@@ -65,6 +65,6 @@ async fn run(command: Command) -> anyhow::Result<()> {
         Command::Test(arguments) => test::run(arguments).await,
         Command::Bench(arguments) => bench::run(arguments).await,
         Command::Sim(arguments) => sim::run(&arguments),
-        Command::Prepare => prepare::all().await,
+        Command::Prepare(arguments) => prepare::all(&arguments).await,
     }
 }

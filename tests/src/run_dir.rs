@@ -72,7 +72,7 @@ impl RunDir {
                 .mode(0o700)
                 .create(&path)
                 .map_err(LabError::file("create", &path))?;
-            let Some(lock) = try_lock(&path)? else {
+            let Some(lock) = try_lock(&path, true)? else {
                 return Err(LabError::NameTaken(name.to_owned()));
             };
             // Another lab may have pruned the directory between its creation and the lock.
@@ -112,16 +112,21 @@ impl RunDir {
 /// Whether a lab holds the directory now.
 pub fn is_held(dir: &Path) -> bool {
     // A directory that cannot be opened is not held: it is gone.
-    matches!(try_lock(dir), Ok(None))
+    matches!(try_lock(dir, false), Ok(None))
 }
 
 /// The directories of all labs, running or ended.
 pub fn list(labs: &LabDir) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(labs.runs()) else { return Vec::new() };
     let mut paths: Vec<PathBuf> =
-        entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| path.is_dir()).collect();
+        entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| is_lab(path)).collect();
     paths.sort();
     paths
+}
+
+/// Whether a directory is a lab's; others put theirs there too, which are not ours to remove.
+fn is_lab(path: &Path) -> bool {
+    path.join("lock").is_file()
 }
 
 /// Removes the directories of ended labs but the most recent ones.
@@ -134,7 +139,7 @@ pub fn prune(labs: &LabDir) {
     ended.sort();
     let surplus = ended.len().saturating_sub(ENDED_KEPT_MAX);
     for (_, path) in ended.drain(..surplus) {
-        if let Ok(Some(_lock)) = try_lock(&path) {
+        if let Ok(Some(_lock)) = try_lock(&path, false) {
             // What cannot be removed now is tried again by the next lab.
             let _ = std::fs::remove_dir_all(&path);
         }
@@ -142,10 +147,10 @@ pub fn prune(labs: &LabDir) {
 }
 
 /// The lock of `dir`, or nothing when another process holds it.
-fn try_lock(dir: &Path) -> Result<Option<File>, LabError> {
+fn try_lock(dir: &Path, create: bool) -> Result<Option<File>, LabError> {
     let path = dir.join("lock");
     let file = File::options()
-        .create(true)
+        .create(create)
         .truncate(false)
         .write(true)
         .open(&path)
@@ -209,8 +214,10 @@ mod tests {
         for index in 0..ENDED_KEPT_MAX + 3 {
             drop(RunDir::claim(&labs, &format!("ended-{index}")).expect("claim"));
         }
+        let other = labs.runs().join("of-a-test");
+        std::fs::create_dir(&other).expect("must be creatable");
         prune(&labs);
         assert_eq!(list(&labs).len(), ENDED_KEPT_MAX + 1);
-        assert!(held.path().exists());
+        assert!(held.path().exists() && other.exists());
     }
 }

@@ -2,17 +2,15 @@
 //! installed with, a double of logind, and a simulated node. Each test has a node of its own. Here
 //! shutdowns, where the kubelet has no graceful one of its own.
 
-mod agent {
-    mod causes;
-    mod pressure;
-    mod refusals;
-    mod stuck;
-}
+mod causes;
 #[allow(dead_code, reason = "the agent's own tests use all of it")]
 #[path = "../../agent/tests/host/configz.rs"]
 mod configz;
 #[path = "../../agent/tests/cri/double/mod.rs"]
 mod double;
+mod pressure;
+mod refusals;
+mod stuck;
 #[allow(dead_code, reason = "the agent's own tests use all of it")]
 #[path = "../../agent/tests/pressure/tree.rs"]
 mod tree;

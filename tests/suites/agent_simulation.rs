@@ -4,7 +4,7 @@
 use lab::agent_sim::{self, Options, Sabotage};
 
 /// Fixed, so that a failure is a change of the code. `cargo lab sim --agent --count N` runs more.
-const SEEDS: std::ops::RangeInclusive<u64> = 1..=400;
+const SEEDS: std::ops::RangeInclusive<u64> = 1..=1_600;
 
 /// Seeds that failed once; those marked so are of a node without strain.
 const KEPT: [(u64, bool); 8] = [
@@ -24,7 +24,7 @@ const KEPT: [(u64, bool); 8] = [
 
 /// Seeds without faults in which the agent is killed after each of its actions, one after the
 /// other.
-const CRASHED_SEEDS: std::ops::RangeInclusive<u64> = 1..=12;
+const CRASHED_SEEDS: std::ops::RangeInclusive<u64> = 1..=24;
 
 /// More crash points than this of one seed would only repeat.
 const CRASHES_MAX: u64 = 30;

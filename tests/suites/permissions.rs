@@ -1,11 +1,9 @@
 //! What an agent may do on the real API, with the tokens that it gets where it is installed: all
 //! that it does, on its own node, and nothing else. (spec/node-agent.md §9.11, [API11])
 
-mod permissions {
-    mod allowed;
-    mod call;
-    mod check;
-    mod refused;
-    mod refused_outside;
-    mod world;
-}
+mod allowed;
+mod call;
+mod check;
+mod refused;
+mod refused_outside;
+mod world;

@@ -1,15 +1,13 @@
 //! Our controller against the reference's: the same scenarios, run by each on one API, must end in
 //! the same status and have made the same pods.
 
-mod reference {
-    pub(super) mod scenarios;
-    pub(super) mod seen;
-    pub(super) mod stage;
-}
+mod scenarios;
+mod seen;
+mod stage;
 
 use futures::future::join_all;
-use reference::scenarios::{self, Scenario};
-use reference::stage::Stage;
+use scenarios::Scenario;
+use stage::Stage;
 
 /// What differs, for people; nothing if nothing does.
 async fn differences(stage: &Stage, scenario: Scenario) -> Option<String> {

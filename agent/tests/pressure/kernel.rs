@@ -18,7 +18,7 @@ use agent_core::protocol::pressure::Stalling;
 use epilogue_agent::host::Host;
 use tempfile::TempDir;
 
-use super::kernel_here::not_tested_here;
+use super::kernel_here::{not_tested_here, tested_in_part};
 use super::look::{Both, look};
 use super::stalls::{PATIENCE, Source};
 
@@ -194,7 +194,7 @@ async fn a_real_stall_is_told_within_100_ms_of_its_beginning() {
         Ok(()) => println!("tested: the kernel's triggers"),
         Err(why) => {
             println!("tested: reading the counter");
-            not_tested_here(&format!("the kernel takes no trigger: {why}"));
+            tested_in_part(&format!("the kernel takes no trigger: {why}"));
         }
     }
     let mut source = Source::start(Host::new(real.root.path().to_owned()));

@@ -11,28 +11,30 @@ use tokio_util::sync::CancellationToken;
 
 const ROLE: &str = "EPILOGUE_TEST_ROLE";
 
-/// Not a test by itself: what the other tests start, in the role that the environment names.
-#[tokio::test]
-async fn child() {
-    let Ok(role) = std::env::var(ROLE) else { return };
-    let signals = Signals::install().expect("must install");
-    let token = CancellationToken::new();
-    println!("\nup");
-    let work = async {
-        token.cancelled().await;
-        println!("\nending");
-        if role == "stubborn" {
-            std::future::pending::<()>().await;
-        }
-    };
-    signals.guard(&token, work).await;
-    println!("\nended");
+/// What a test is in the process that it starts: itself, with a role in the environment.
+fn play(role: &str) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime").block_on(async {
+        let signals = Signals::install().expect("must install");
+        let token = CancellationToken::new();
+        println!("\nup");
+        let work = async {
+            token.cancelled().await;
+            println!("\nending");
+            if role == "stubborn" {
+                std::future::pending::<()>().await;
+            }
+        };
+        signals.guard(&token, work).await;
+        println!("\nended");
+    });
 }
 
-fn start(role: &str) -> (Child, impl Iterator<Item = String>) {
+/// Starts this test again in another process, there in a role.
+fn start(test: &str, role: &str) -> (Child, impl Iterator<Item = String>) {
     let program = std::env::current_exe().expect("must know itself");
     let mut child = Command::new(program)
-        .args(["--exact", "child", "--nocapture"])
+        .args(["--exact", test, "--nocapture"])
         .env(ROLE, role)
         .stdout(Stdio::piped())
         .spawn()
@@ -48,8 +50,11 @@ fn send(child: &Child, signal: Signal) {
 
 #[test]
 fn the_first_signal_asks_for_an_orderly_end() {
+    if let Ok(role) = std::env::var(ROLE) {
+        return play(&role);
+    }
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
-        let (mut child, mut lines) = start("orderly");
+        let (mut child, mut lines) = start("the_first_signal_asks_for_an_orderly_end", "orderly");
         assert!(lines.any(|line| line == "up"));
         send(&child, signal);
         assert!(lines.any(|line| line == "ended"));
@@ -59,7 +64,10 @@ fn the_first_signal_asks_for_an_orderly_end() {
 
 #[test]
 fn the_second_signal_ends_the_process_at_once() {
-    let (mut child, mut lines) = start("stubborn");
+    if let Ok(role) = std::env::var(ROLE) {
+        return play(&role);
+    }
+    let (mut child, mut lines) = start("the_second_signal_ends_the_process_at_once", "stubborn");
     assert!(lines.any(|line| line == "up"));
     send(&child, Signal::SIGTERM);
     assert!(lines.any(|line| line == "ending"));

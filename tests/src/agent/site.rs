@@ -22,7 +22,7 @@ use super::record::{Ends, Record};
 use crate::install::{self, AGENT, AGENTS_NAMESPACE};
 use crate::network::{Path, Throttle, Weather};
 use crate::nodes::{Options, SCRIPT_ANNOTATION, SimulatedNodes};
-use crate::paths::workspace_root;
+use crate::paths::program;
 use crate::{Cluster, Namespace, eventually, kubeconfig};
 
 const FINALIZER: &str = "batch.kubernetes.io/job-tracking";
@@ -93,7 +93,7 @@ impl std::fmt::Debug for Site {
 impl Default for Setup {
     fn default() -> Self {
         Self {
-            binary: workspace_root().join("target/debug/epilogue-agent"),
+            binary: program("epilogue-agent"),
             pods: 12,
             script: "on-term=143 after=100ms",
             delay_seconds: 30,
@@ -157,7 +157,9 @@ impl Site {
             arguments.push("--kubelet-address=".to_owned());
         }
         arguments.extend(setup.arguments);
-        let log = crate::paths::LabDir::of_workspace().runs().join(format!("agent-{name}.log"));
+        let files = cluster.files(&name);
+        std::fs::create_dir_all(&files).expect("a directory of the lab's must be creatable");
+        let log = files.join("agent.log");
         let agent = Agent::start(&setup.binary, arguments, admin, &log).expect("the agent");
         let mut site = Self {
             record,

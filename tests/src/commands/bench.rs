@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use lab::bench::{self, Contender, Life, Plan, Scenario};
-use lab::paths::workspace_root;
+use lab::binary::GoProgram;
+use lab::paths::release_program;
 use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -54,7 +55,7 @@ enum Output {
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    prepare::run().await?;
+    prepare::run(&[GoProgram::ControlPlane, GoProgram::ControllerManager]).await?;
     if arguments.what == Some(What::Agent) {
         return agent(arguments.binary).await;
     }
@@ -80,7 +81,7 @@ async fn agent(binary: Option<PathBuf>) -> anyhow::Result<()> {
         binary
     } else {
         build::release("epilogue-agent").await?;
-        workspace_root().join("target/release/epilogue-agent")
+        release_program("epilogue-agent")
     };
     print!("{}", bench::agent::table(&bench::agent::shutdowns(binary).await?));
     Ok(())
@@ -93,7 +94,7 @@ fn plan(arguments: &Arguments) -> Plan {
         Who::Both => vec![Contender::Ours, Contender::Reference, Contender::Throttled],
     };
     let life = if arguments.with_running { Life::WithRunning } else { Life::EndOnly };
-    let built = || workspace_root().join("target/release/epilogue-controller");
+    let built = || release_program("epilogue-controller");
     let binary = arguments.binary.clone().unwrap_or_else(built);
     Plan { contenders, runs: usize::from(arguments.runs), life, binary }
 }

@@ -1,11 +1,12 @@
 //! `lab demo`: the main job, live, on a control plane of its own.
 
-use lab::control_plane::flags::QUIET_CONTROLLERS;
+use lab::binary::{self, GoProgram};
 use lab::controller::Setup;
-use lab::{ControlPlane, Name, Options, demo};
+use lab::paths::LabDir;
+use lab::{ControlPlane, Name, Options, demo, tools};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{build, prepare};
+use super::build;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
@@ -15,15 +16,13 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    prepare::run().await?;
-    build::debug("epilogue-controller").await?;
-    build::debug("epilogue-agent").await?;
+    prepare().await?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     eprintln!("starting etcd, kube-apiserver and kube-scheduler …");
-    let options =
-        Options::new(Name::FirstFree("demo".to_owned())).controller_manager(QUIET_CONTROLLERS);
-    let options = options.scheduler();
+    // Without kube-controller-manager, which takes minutes to compile: no Job of the demo needs
+    // garbage collection, and its namespace goes with the control plane.
+    let options = Options::new(Name::FirstFree("demo".to_owned())).scheduler();
     let control_plane = ControlPlane::start(options).await?;
     let setup = Setup::debug(&control_plane.dir().join("controller"));
     let outcome = tokio::select! {
@@ -47,4 +46,15 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     }
     control_plane.stop().await?;
     outcome
+}
+
+/// Compiles Go and Rust side by side: each leaves a core idle at its end.
+async fn prepare() -> anyhow::Result<()> {
+    let labs = LabDir::of_workspace();
+    let go = async { Ok(binary::ensure(&labs, &[GoProgram::ControlPlane]).await?) };
+    let rust = async {
+        tools::ensure().await?;
+        build::debug(&["epilogue-controller", "epilogue-agent"]).await
+    };
+    tokio::try_join!(go, rust).map(|_| ())
 }

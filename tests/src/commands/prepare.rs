@@ -1,25 +1,30 @@
-//! `lab prepare`: tools installed, control plane built, a logind unpacked. Its parts are the first
-//! steps of most sub commands.
+//! `lab prepare`: tools installed, upstream's programs built, a logind unpacked. Its parts are the
+//! first steps of most sub commands.
 
+use lab::binary::{self, GoProgram};
 use lab::paths::LabDir;
-use lab::{binary, elogind, tools};
+use lab::{elogind, tools};
 
-/// What every sub command needs that runs a control plane.
-pub(crate) async fn run() -> anyhow::Result<()> {
+/// The tools, and those of upstream's programs that a command runs.
+pub(crate) async fn run(programs: &[GoProgram]) -> anyhow::Result<()> {
     tools::ensure().await?;
-    binary::ensure(&LabDir::of_workspace()).await?;
+    binary::ensure(&LabDir::of_workspace(), programs).await?;
     Ok(())
 }
 
-/// What the agent's tests against a real logind need.
-pub(crate) async fn logind() -> anyhow::Result<()> {
-    tools::ensure().await?;
-    elogind::ensure(&LabDir::of_workspace()).await?;
-    Ok(())
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// Only the tools that compiling needs; upstream's programs are built when they are needed
+    #[arg(long)]
+    tools: bool,
 }
 
-/// Everything, but for a real node.
-pub(crate) async fn all() -> anyhow::Result<()> {
-    run().await?;
-    logind().await
+/// Everything, but for the image of a real node.
+pub(crate) async fn all(arguments: &Arguments) -> anyhow::Result<()> {
+    if arguments.tools {
+        return Ok(tools::ensure().await?);
+    }
+    run(&GoProgram::ALL).await?;
+    tools::ensure().await?;
+    Ok(elogind::ensure(&LabDir::of_workspace()).await?)
 }

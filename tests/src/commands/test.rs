@@ -1,59 +1,264 @@
-//! `lab test`: builds what the tests need, gives those of tier 3 one control plane, runs cargo's
-//! own test runner and repeats its closing lines. Judges nothing itself.
+//! `lab test`: builds what the tests need, gives those on a real API one control plane, and runs
+//! each test in a process of its own, within a time limit and beside as many others as the machine
+//! has cores for.
 
+mod output;
+mod process;
+mod programs;
 mod report;
+mod schedule;
 mod selection;
+mod suites;
 
-use std::io::{BufRead as _, BufReader, IsTerminal as _, PipeReader, Write as _};
-use std::process::{ExitStatus, Stdio};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail, ensure};
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+use lab::binary::{self, GoProgram};
 use lab::cluster::{DIR_ENV, KUBECONFIG_ENV};
 use lab::control_plane::flags::QUIET_CONTROLLERS;
-use lab::paths::workspace_root;
-use lab::{ControlPlane, Options};
-use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
-use tokio::process::{Child, Command};
+use lab::paths::{self, LabDir, PROGRAMS_ENV, workspace_root};
+use lab::vm::error::VmError;
+use lab::vm::{Kit, facts};
+use lab::{ControlPlane, Options, elogind, tools};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::prepare;
+use output::Ending;
+use programs::Program;
 use report::Report;
-use selection::{Selection, Suites};
+use schedule::{Schedule, Unit};
+use selection::{Names, Selection};
+use suites::{Rule, Suite};
+
+/// Programs of the workspace that suites start.
+const OUR_PROGRAMS: [&str; 3] = ["epilogue-agent", "epilogue-controller", "kubectl-epilogue"];
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Suites, packages or parts of tests' names; `core` for the pure crates only
     #[arg(value_name = "core | SUITE | PACKAGE | TEST")]
     filters: Vec<String>,
+    /// Also what only upstream's programs do, which else runs when their versions change
+    #[arg(long)]
+    all: bool,
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let suites = Suites::of_metadata(&metadata().await?)?;
-    let selection = suites.select(&arguments.filters);
-    if selection.needs_logind {
-        prepare::logind().await?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::select! {
+        outcome = Box::pin(test(&arguments)) => outcome,
+        // What runs is killed as it is dropped.
+        _ = terminate.recv() => bail!("ended by SIGTERM"),
+        _ = interrupt.recv() => bail!("ended by SIGINT"),
     }
-    let report = if selection.needs_control_plane {
-        prepare::run().await?;
-        build_programs(&selection).await?;
-        with_control_plane(&selection).await?
+}
+
+async fn test(arguments: &Arguments) -> anyhow::Result<()> {
+    let metadata = programs::metadata().await?;
+    let head = workspace_root().join("tests/suites/main.rs");
+    let head = std::fs::read_to_string(&head).with_context(|| head.display().to_string())?;
+    let names = Names::new(&metadata, &selection::modules(&head))?;
+    let selection = names.select(&arguments.filters);
+    let (programs, kit) = prepare(&names, &selection, &metadata).await?;
+    let mut tests = Tests::list(programs, &selection).await?;
+    let found: Vec<&str> = tests.names().collect();
+    let unmatched = selection.unmatched(&found);
+    ensure!(unmatched.is_empty(), "no test matches {unmatched:?}; {names}");
+
+    let mut report = Report::default();
+    tests.leave_out_nodes(kit.as_ref(), arguments.all, &mut report)?;
+    let report = if tests.suites.iter().any(Suite::needs_control_plane) {
+        with_control_plane(&tests, report).await?
     } else {
-        run_all(&selection, None).await?
+        let dir = tempfile::tempdir()?;
+        run_all(&tests, &[], dir.path(), report).await?
     };
+    if arguments.all {
+        tests.record_upstream(kit.as_ref(), &report)?;
+    }
     print!("{report}");
-    let unmatched = report.unmatched(&selection.names);
-    ensure!(unmatched.is_empty(), "no test matches {unmatched:?}; {suites}");
     ensure!(report.is_success(), "not all tests passed; their failures are above");
     Ok(())
 }
 
+/// Installs and builds what the selected tests need, Go beside Rust: each leaves a core idle at its
+/// end. Gives the test programs, and what real nodes start from where they are wanted and can be
+/// had.
+async fn prepare(
+    names: &Names,
+    selection: &Selection,
+    metadata: &serde_json::Value,
+) -> anyhow::Result<(Vec<Program>, Option<Kit>)> {
+    let (labs, suites) = (LabDir::of_workspace(), names.suites(selection));
+    let needs_node = suites.iter().any(Suite::needs_node);
+    let mut go_programs = Vec::new();
+    if needs_node {
+        go_programs.extend(GoProgram::ALL);
+    } else if suites.iter().any(Suite::needs_control_plane) {
+        go_programs.extend([GoProgram::ControlPlane, GoProgram::ControllerManager]);
+    }
+    let go = async {
+        if !go_programs.is_empty() {
+            binary::ensure(&labs, &go_programs).await?;
+        }
+        if !needs_node {
+            return Ok(None);
+        }
+        match Kit::ensure(&labs).await {
+            Err(VmError::NotRoot) => Ok(None),
+            kit => Ok(Some(kit?)),
+        }
+    };
+    let rust = async {
+        tools::ensure().await?;
+        if suites.iter().any(Suite::needs_logind) {
+            elogind::ensure(&labs).await?;
+        }
+        let packages = programs::package_names(metadata);
+        programs::build(&names.build_arguments(selection), &packages).await
+    };
+    tokio::try_join!(go, rust).map(|(kit, programs)| (programs, kit))
+}
+
+/// The selected tests, and where they are.
+#[derive(Clone, Debug)]
+struct Tests {
+    programs: Vec<Program>,
+    suites: Vec<Suite>,
+    units: Vec<Unit>,
+}
+
+impl Tests {
+    async fn list(programs: Vec<Program>, selection: &Selection) -> anyhow::Result<Self> {
+        let mut tests = Self { programs: Vec::new(), suites: Vec::new(), units: Vec::new() };
+        for program in programs {
+            let listed = programs::list(&program).await?;
+            tests.add(program, &listed, selection);
+        }
+        Ok(tests)
+    }
+
+    fn add(&mut self, program: Program, listed: &[String], selection: &Selection) {
+        let mut groups: BTreeMap<String, Unit> = BTreeMap::new();
+        for test in listed {
+            let suite = Suite::of(&program, test);
+            if !selection.has(&suite, test) {
+                continue;
+            }
+            let known = self.suites.iter().position(|each| *each == suite);
+            let index = known.unwrap_or(self.suites.len());
+            let unit = |is_group: bool| {
+                let (program, tests) = (self.programs.len(), vec![test.clone()]);
+                let rule = Rule::of(&suite, test);
+                Unit { program, suite: index, tests, rule, is_group }
+            };
+            match suites::group_of(&suite, test) {
+                None => self.units.push(unit(false)),
+                Some(group) => match groups.get_mut(&group) {
+                    Some(found) => found.tests.push(test.clone()),
+                    None => drop(groups.insert(group, unit(true))),
+                },
+            }
+            if known.is_none() {
+                self.suites.push(suite);
+            }
+        }
+        self.units.extend(groups.into_values());
+        self.programs.push(program);
+    }
+
+    fn names(&self) -> impl Iterator<Item = &str> {
+        self.units.iter().flat_map(|unit| unit.tests.iter().map(String::as_str))
+    }
+
+    /// Leaves out the tests on real nodes that cannot run, and, unless `all` are wanted, those of
+    /// upstream's programs alone while the record of their last run holds.
+    fn leave_out_nodes(
+        &mut self,
+        kit: Option<&Kit>,
+        all: bool,
+        report: &mut Report,
+    ) -> anyhow::Result<()> {
+        let Some(kit) = kit else {
+            self.leave_out(|_, _| true, "a real node's image needs root", report);
+            return Ok(());
+        };
+        if all {
+            return Ok(());
+        }
+        self.leave_out(suites::is_rare, "a rare way to end; --all runs it", report);
+        if !self.units.iter().any(|unit| self.is_of_upstream(unit)) {
+            return Ok(());
+        }
+        let Some(record) = facts::read() else {
+            let reason = "no run is recorded in tests/node/upstream.json; --all runs them";
+            self.leave_out(suites::is_of_upstream, reason, report);
+            return Ok(());
+        };
+        let differences = facts::current(kit)?.differs_from(&record.facts);
+        if differences.is_empty() {
+            let reason = format!("held on {} with the same versions; --all runs them", record.date);
+            self.leave_out(suites::is_of_upstream, &reason, report);
+        } else {
+            println!("tests of upstream's programs run: {}", differences.join(", "));
+        }
+        Ok(())
+    }
+
+    fn is_of_upstream(&self, unit: &Unit) -> bool {
+        suites::is_of_upstream(&self.suites[unit.suite], &unit.tests[0])
+    }
+
+    /// Leaves out units of nodes by their first test's name.
+    fn leave_out(
+        &mut self,
+        which: impl Fn(&Suite, &str) -> bool,
+        reason: &str,
+        report: &mut Report,
+    ) {
+        let suites = &self.suites;
+        self.units.retain(|unit| {
+            let suite = &suites[unit.suite];
+            let is_left_out = suite.needs_node() && which(suite, &unit.tests[0]);
+            if is_left_out {
+                report.leave_out(suite, unit.tests.len(), reason);
+            }
+            !is_left_out
+        });
+    }
+
+    /// Writes the record of upstream's tests, if all of them ran and held.
+    fn record_upstream(&self, kit: Option<&Kit>, report: &Report) -> anyhow::Result<()> {
+        let units = self.units.iter().filter(|unit| self.is_of_upstream(unit));
+        let tests: Vec<String> = units.flat_map(|unit| unit.tests.iter().cloned()).collect();
+        if let Some(kit) = kit
+            && !tests.is_empty()
+            && report.has_passed(&tests)
+        {
+            facts::record(&facts::current(kit)?, &tests)?;
+            println!("recorded in tests/node/upstream.json: {} tests held", tests.len());
+        }
+        Ok(())
+    }
+}
+
 /// Starts one control plane, runs the tests against it, and ends it, whatever they did.
-async fn with_control_plane(selection: &Selection) -> anyhow::Result<Report> {
+async fn with_control_plane(tests: &Tests, report: Report) -> anyhow::Result<Report> {
     let options = Options::unique("test").controller_manager(QUIET_CONTROLLERS);
     let control_plane = ControlPlane::start(options).await?;
     eprintln!("control plane {} at {}", control_plane.dir().display(), control_plane.server());
-    let outcome = run_all(selection, Some(&control_plane)).await;
+    let env = [
+        (KUBECONFIG_ENV, control_plane.kubeconfig_path().to_owned()),
+        (DIR_ENV, control_plane.dir().to_owned()),
+        (PROGRAMS_ENV, control_plane.dir().join("bin")),
+    ];
+    let outcome = match keep_programs(tests, control_plane.dir()) {
+        Ok(kept) => run_all(&kept, &env, control_plane.dir(), report).await,
+        Err(error) => Err(error),
+    };
     let logs = control_plane.dir().join("logs");
     control_plane.stop().await?;
     let report = outcome?;
@@ -63,102 +268,89 @@ async fn with_control_plane(selection: &Selection) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-async fn run_all(
-    selection: &Selection,
-    control_plane: Option<&ControlPlane>,
-) -> anyhow::Result<Report> {
-    let mut report = Report::default();
-    for arguments in &selection.runs {
-        report = run_cargo(arguments, &selection.names, control_plane, report).await?;
-    }
-    Ok(report)
-}
-
-async fn metadata() -> anyhow::Result<serde_json::Value> {
-    let output = cargo()
-        .args(["metadata", "--no-deps", "--format-version", "1"])
-        .stderr(Stdio::inherit())
-        .output()
-        .await
-        .context("start cargo")?;
-    ensure!(output.status.success(), "cargo metadata ended with {}", output.status);
-    serde_json::from_slice(&output.stdout).context("read cargo metadata")
-}
-
-/// Suites start our programs; cargo by itself builds programs for tests of their own package only.
-async fn build_programs(selection: &Selection) -> anyhow::Result<()> {
-    let mut build = cargo();
-    build.arg("build").args(selection.build_arguments());
-    let status = build.status().await.context("start cargo")?;
-    ensure!(status.success(), "our own programs were not built");
-    Ok(())
-}
-
-/// Runs `cargo test`, passes its output on as it comes, and reads from it what it says.
-async fn run_cargo(
-    arguments: &[String],
-    names: &[String],
-    control_plane: Option<&ControlPlane>,
-    report: Report,
-) -> anyhow::Result<Report> {
-    let color = if std::io::stdout().is_terminal() { "always" } else { "never" };
-    let (reader, writer) = std::io::pipe().context("make a pipe")?;
-    let mut command = cargo();
-    command
-        .args(["test", "--no-fail-fast", "--color", color])
-        .args(arguments)
-        .args(["--", "--color", color])
-        .args(names)
-        .stdin(Stdio::null())
-        // One pipe for both, so that a suite's heading and its results keep their order.
-        .stdout(writer.try_clone().context("share the pipe")?)
-        .stderr(writer)
-        .process_group(0);
-    if let Some(control_plane) = control_plane {
-        command.env(KUBECONFIG_ENV, control_plane.kubeconfig_path());
-        command.env(DIR_ENV, control_plane.dir());
-    }
-    let child = command.spawn().context("start cargo test")?;
-    // The command holds the pipe's other end; the reader would wait for it for ever.
-    drop(command);
-    let reading = tokio::task::spawn_blocking(move || pass_on(reader, report));
-    let status = wait(child).await?;
-    let mut report = reading.await.context("read the tests' output")?;
-    report.finish_run(status.success());
-    Ok(report)
-}
-
-/// Waits for the tests; at Ctrl-C or SIGTERM ends them, cargo and test programs alike.
-async fn wait(mut child: Child) -> anyhow::Result<ExitStatus> {
-    let group = Pid::from_raw(child.id().context("cargo must have a pid")? as i32);
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let interruption = tokio::select! {
-        status = child.wait() => return Ok(status?),
-        _ = terminate.recv() => Signal::SIGTERM,
-        _ = interrupt.recv() => Signal::SIGINT,
+/// Links the test programs and those that they start into the lab's own directory, so that a build
+/// which another command makes meanwhile does not change what runs.
+fn keep_programs(tests: &Tests, dir: &Path) -> anyhow::Result<Tests> {
+    let bin = dir.join("bin");
+    std::fs::create_dir_all(&bin).with_context(|| bin.display().to_string())?;
+    let keep = |path: &Path| {
+        let kept = bin.join(path.file_name().context("a program must have a name")?);
+        std::fs::hard_link(path, &kept)
+            .or_else(|_| std::fs::copy(path, &kept).map(drop))
+            .with_context(|| format!("keep {}", path.display()))?;
+        anyhow::Ok(kept)
     };
-    // An error means that they ended meanwhile.
-    let _ = killpg(group, Signal::SIGKILL);
-    child.wait().await?;
-    bail!("ended by {interruption}")
-}
-
-fn pass_on(reader: PipeReader, mut report: Report) -> Report {
-    let mut stdout = std::io::stdout();
-    for line in BufReader::new(reader).split(b'\n') {
-        let Ok(line) = line else { break };
-        let line = String::from_utf8_lossy(&line);
-        // A closed stdout must not end the tests.
-        let _ = writeln!(stdout, "{line}");
-        report.read(&line);
+    for name in OUR_PROGRAMS {
+        keep(&paths::program(name))?;
     }
-    report
+    let programs = tests
+        .programs
+        .iter()
+        .map(|program| anyhow::Ok(Program { path: keep(&program.path)?, ..program.clone() }));
+    Ok(Tests { programs: programs.collect::<anyhow::Result<_>>()?, ..tests.clone() })
 }
 
-fn cargo() -> Command {
-    let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(program);
-    command.current_dir(workspace_root()).kill_on_drop(true);
-    command
+/// Runs the tests as the schedule lets them start, their output below `dir`.
+async fn run_all(
+    tests: &Tests,
+    env: &[(&str, PathBuf)],
+    dir: &Path,
+    mut report: Report,
+) -> anyhow::Result<Report> {
+    let env: Vec<(&str, &Path)> = env.iter().map(|(name, path)| (*name, path.as_path())).collect();
+    let logs = dir.join("tests");
+    std::fs::create_dir_all(&logs).with_context(|| logs.display().to_string())?;
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut schedule = Schedule::new(tests.units.clone(), cores);
+    let mut running = FuturesUnordered::new();
+    let mut number = 0;
+    loop {
+        while let Some(unit) = schedule.start() {
+            number += 1;
+            running.push(run_unit(tests, unit, &env, logs.join(format!("{number}.log"))));
+        }
+        let Some(done) = running.next().await else { break };
+        let (unit, mut outcome) = done?;
+        let suite = &tests.suites[unit.suite];
+        show(suite, &outcome, &mut report);
+        schedule.end(&unit);
+        let left = std::mem::take(&mut outcome.left);
+        if left.is_empty() {
+            continue;
+        }
+        if outcome.ended.is_empty() {
+            for test in left {
+                let lost = output::Ended { test, ending: Ending::Died, seconds: 0.0 };
+                println!("{}", report.add(suite, &lost));
+            }
+        } else {
+            // One of them ended the process; those behind it get another.
+            schedule.put_back(Unit { tests: left, ..unit });
+        }
+    }
+    Ok(report)
+}
+
+async fn run_unit(
+    tests: &Tests,
+    unit: Unit,
+    env: &[(&str, &Path)],
+    log: PathBuf,
+) -> anyhow::Result<(Unit, process::Outcome)> {
+    let outcome = process::run(&unit, &tests.programs[unit.program], env, &log).await?;
+    Ok((unit, outcome))
+}
+
+fn show(suite: &Suite, outcome: &process::Outcome, report: &mut Report) {
+    let failed = outcome
+        .ended
+        .iter()
+        .any(|ended| !matches!(ended.ending, Ending::Passed | Ending::NotRun(_)));
+    // What real nodes show is a record of its own.
+    if failed || outcome.ended.is_empty() || suite.needs_node() {
+        println!("{}", outcome.output.trim_end());
+    }
+    for ended in &outcome.ended {
+        println!("{}", report.add(suite, ended));
+    }
 }

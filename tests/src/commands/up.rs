@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use lab::binary::GoProgram;
 use lab::control_plane::flags::ALL_CONTROLLERS;
 use lab::nodes::{self, SimulatedNodes};
 use lab::paths::LabDir;
@@ -60,12 +61,20 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    prepare::run().await?;
+    prepare::run(&programs(&arguments)).await?;
     if arguments.node.is_some() {
         // Here, because it may take minutes, which a start in the background is not given.
         Kit::ensure(&LabDir::of_workspace()).await?;
     }
     if arguments.detach { detached().await } else { attached(&arguments).await }
+}
+
+/// Those of upstream's programs that were asked for.
+fn programs(arguments: &Arguments) -> Vec<GoProgram> {
+    let mut programs = vec![GoProgram::ControlPlane];
+    programs.extend(arguments.kcm.as_ref().map(|_| GoProgram::ControllerManager));
+    programs.extend(arguments.node.map(|_| GoProgram::Kubelet));
+    programs
 }
 
 async fn attached(arguments: &Arguments) -> anyhow::Result<()> {

@@ -14,7 +14,7 @@ use crate::eventually::observe_until;
 use crate::install::{AGENT, AGENTS_NAMESPACE};
 use crate::kubeconfig;
 use crate::login1::Login1;
-use crate::paths::workspace_root;
+use crate::paths::program;
 use crate::process::{Process, Program};
 
 const READY_WITHIN: Duration = Duration::from_secs(20);
@@ -28,7 +28,7 @@ pub(super) struct Host {
 
 /// Where the agent is built.
 fn agent_binary() -> PathBuf {
-    workspace_root().join("target/debug/epilogue-agent")
+    program("epilogue-agent")
 }
 
 impl Host {

@@ -16,7 +16,7 @@ mod stuck;
 
 pub use kind::{Kind, Setting};
 pub use report::render;
-pub use run::{JobEnd, PodEnd, Run, play, play_in_turn};
+pub use run::{JobEnd, PodEnd, Pressure, Run, play};
 pub use stuck::{Hung, Stuck, play as play_stuck};
 
 pub use crate::vm::agent::Install;

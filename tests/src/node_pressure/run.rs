@@ -1,6 +1,8 @@
 //! One pod that takes too much, from its start to what the API, its Job and the pods beside it are
 //! left with; and a whole row of them on one machine.
 
+use std::fmt;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -13,8 +15,9 @@ use super::pods;
 use super::samples;
 use super::stage::Stage;
 use super::stuck::{self, Hung, Stuck};
-use crate::observe_until;
+use crate::stopwatch::Stopwatch;
 use crate::vm::{Kit, Seen};
+use crate::{observe_costly_until, observe_until};
 
 /// The emulated machine's start of a pod, its taking, three looks of the kubelet, its ending.
 const ENDS_WITHIN: Duration = Duration::from_secs(100);
@@ -120,24 +123,53 @@ pub async fn play(
     Ok((runs, losses.join("; ")))
 }
 
-/// Plays one run of each setting, and then pods that are deleted before they ran, on one machine.
-/// Kubelet and agent have the thresholds of the first.
-pub async fn play_in_turn(
-    kit: &Kit,
-    settings: &[Setting],
-    stuck: Stuck,
-) -> anyhow::Result<(Vec<Run>, Vec<Hung>)> {
-    let first = settings.first().context("no setting")?;
-    let flags = [first.agent_flags(), stuck.agent_flags()].concat();
-    let agent = first.agent.map(|agent| (agent, flags));
-    let mut stage = Stage::set(kit, &first.kubelet_config(), agent, first.guard).await?;
-    let mut runs = Vec::new();
-    for (number, setting) in (1..).zip(settings) {
-        runs.push(once(&mut stage, setting, number).await.with_context(|| setting.to_string())?);
+/// A machine on which one run after the other is played, each by itself.
+pub struct Pressure {
+    stage: Stage,
+    runs: u32,
+}
+
+impl fmt::Debug for Pressure {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Pressure").field("runs", &self.runs).finish_non_exhaustive()
     }
-    let hung = stuck::play_on(&stage, stuck).await?;
-    stage.strike().await?;
-    Ok((runs, hung))
+}
+
+impl Pressure {
+    /// Starts the machine; kubelet and agent have the thresholds of `setting`, and the agent the
+    /// flags of `stuck`.
+    pub async fn set(kit: &Kit, setting: &Setting, stuck: Option<Stuck>) -> anyhow::Result<Self> {
+        let mut flags = setting.agent_flags();
+        flags.extend(stuck.iter().flat_map(Stuck::agent_flags));
+        let agent = setting.agent.map(|agent| (agent, flags));
+        let stage = Stage::set(kit, &setting.kubelet_config(), agent, setting.guard).await?;
+        Ok(Self { stage, runs: 0 })
+    }
+
+    /// Plays one run; its time goes to `took`.
+    pub async fn play(&mut self, setting: &Setting) -> anyhow::Result<(Run, Stopwatch)> {
+        self.runs += 1;
+        let run = once(&mut self.stage, setting, self.runs).await;
+        let took = std::mem::take(&mut self.stage.took);
+        Ok((run.with_context(|| setting.to_string())?, took))
+    }
+
+    /// Plays pods that are deleted before they ran.
+    pub async fn play_stuck(&mut self, stuck: Stuck) -> anyhow::Result<(Vec<Hung>, Stopwatch)> {
+        let hung = stuck::play_on(&self.stage, stuck).await?;
+        self.stage.took.lap("deleted");
+        Ok((hung, std::mem::take(&mut self.stage.took)))
+    }
+
+    /// Where control plane and node have their logs.
+    pub fn dir(&self) -> &Path {
+        self.stage.control_plane.dir()
+    }
+
+    /// Ends everything.
+    pub async fn strike(self) -> anyhow::Result<()> {
+        self.stage.strike().await
+    }
 }
 
 async fn set(kit: &Kit, setting: &Setting) -> anyhow::Result<Stage> {
@@ -147,6 +179,7 @@ async fn set(kit: &Kit, setting: &Setting) -> anyhow::Result<Stage> {
 
 async fn once(stage: &mut Stage, setting: &Setting, number: u32) -> anyhow::Result<Run> {
     stage.calm(setting.kind).await.context("before the run")?;
+    stage.took.lap("calm");
     let ahead = stage.clock_ahead().await?;
     stage.begin_record().await?;
     let job = format!("culprit-{number}");
@@ -159,17 +192,20 @@ async fn once(stage: &mut Stage, setting: &Setting, number: u32) -> anyhow::Resu
         |seen: &Option<Seen>| seen.as_ref().is_some_and(|seen| seen.is_terminal() || seen.gone);
     // That it never ends is for the table to say.
     let _ = observe_until(ENDS_WITHIN, observe, ended).await;
+    stage.took.lap("end");
     let observe = async || job_end(stage, &job, &pod).await;
     let counted = |end: &anyhow::Result<JobEnd>| {
         end.as_ref().is_ok_and(|end| end.replaced || !end.condition.is_empty())
     };
-    let job_end = observe_until(COUNTED_WITHIN, observe, counted).await;
+    let job_end = observe_costly_until(COUNTED_WITHIN, observe, counted).await;
     let job_end = job_end.unwrap_or_else(|last| last)?;
+    stage.took.lap("its Job");
     let samples = stage.record().await?;
     let course = samples::course(&samples, setting.kind, &uid, setting.first_threshold());
     stage.remove_job(&job).await?;
     // What is hurt late is hurt, too.
     stage.no_shortage().await?;
+    stage.took.lap("clear");
     let wrong = stage.hurt().iter().map(|(role, seen)| format!("{role}: {}", how(seen))).collect();
     let history = stage.watcher.history(&pod);
     let begin = course.onset.or(course.stopped).unwrap_or_default();

@@ -16,9 +16,10 @@ use super::kind::Kind;
 use super::pods::{self, BYSTANDERS, Bystander, NAMESPACE, WORKER};
 use super::samples::{self, Sample};
 use crate::control_plane::flags::ALL_CONTROLLERS;
+use crate::stopwatch::Stopwatch;
 use crate::vm::agent::{self, Install};
 use crate::vm::{Boot, Kit, KubeletConfig, Node, Seen, Watcher};
-use crate::{ControlPlane, Options, observe_until};
+use crate::{ControlPlane, Options, observe_costly_until, observe_until};
 
 /// Five times what an emulated machine takes for a dozen pods.
 const RUNNING_WITHIN: Duration = Duration::from_mins(4);
@@ -53,6 +54,8 @@ pub(super) struct Stage {
     pub(super) client: kube::Client,
     /// Of each role the pod that stands for it now, and how many there were.
     bystanders: BTreeMap<&'static str, (String, u32)>,
+    /// How long each part took since it was last taken.
+    pub(super) took: Stopwatch,
 }
 
 impl Stage {
@@ -64,25 +67,30 @@ impl Stage {
         install: Option<(Install, Vec<String>)>,
         guard: bool,
     ) -> anyhow::Result<Self> {
+        let mut took = Stopwatch::default();
         let options = Options::unique("pressure").controller_manager(ALL_CONTROLLERS);
         let control_plane = ControlPlane::start(options).await?;
+        took.lap("control plane");
         let client = control_plane.admin_client().await?;
         let (cluster, dir) = (control_plane.cluster(), control_plane.dir());
         if let Some((install, _)) = install {
-            agent::prepare(install, dir, NODE).await?;
+            agent::prepare(install, kit, dir, NODE).await?;
+            took.lap("agent's build");
         }
         let node = Node::start(kit, cluster, dir, NODE, Boot::Snapshot, kubelet).await?;
         eprintln!("its files: {}", node.machine().dir().display());
         node.run(&prepare_command()).await?;
+        took.lap("node");
         if guard {
             node.run(GUARD).await.context("turn the kernel's guard against thrashing on")?;
         }
         if let Some((install, flags)) = install {
             let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
             agent::install(install, &node, cluster, &flags).await?;
+            took.lap("agent");
         }
         let watcher = Watcher::start(client.clone(), NAMESPACE, node.machine().dir()).await?;
-        Ok(Self { control_plane, node, watcher, client, bystanders: BTreeMap::new() })
+        Ok(Self { control_plane, node, watcher, client, bystanders: BTreeMap::new(), took })
     }
 
     pub(super) fn pods(&self) -> Api<Pod> {
@@ -196,7 +204,7 @@ impl Stage {
         let _ = self.jobs().delete(job, &DeleteParams::background()).await;
         let selector = ListParams::default().labels(&format!("job-name={job}"));
         let observe = async || self.pods().list(&selector).await.map_or(1, |list| list.items.len());
-        let seen = observe_until(CALM_WITHIN, observe, |left| *left == 0).await;
+        let seen = observe_costly_until(CALM_WITHIN, observe, |left| *left == 0).await;
         seen.map(drop).map_err(|left| anyhow::anyhow!("Job {job} has still {left} pods"))
     }
 
@@ -207,7 +215,7 @@ impl Stage {
             Ok(node) => shortages(&node),
             Err(error) => vec![error.to_string()],
         };
-        let seen = observe_until(CALM_WITHIN, observe, Vec::is_empty).await;
+        let seen = observe_costly_until(CALM_WITHIN, observe, Vec::is_empty).await;
         seen.map(drop).map_err(|last| anyhow::anyhow!("the node has still {last:?}"))
     }
 

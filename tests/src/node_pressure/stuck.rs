@@ -13,9 +13,9 @@ use serde_json::json;
 use super::pods;
 use super::run::{JobEnd, job_end};
 use super::stage::Stage;
-use crate::observe_until;
 use crate::vm::agent::Install;
 use crate::vm::{Kit, KubeletConfig, Seen};
+use crate::{observe_costly_until, observe_until};
 
 const PULLS_WITHIN: Duration = Duration::from_mins(2);
 /// The agent waits a minute for the kubelet first, unless it is told otherwise.
@@ -115,7 +115,7 @@ async fn begin_pulls(stage: &Stage, jobs: &[String]) -> anyhow::Result<Vec<Strin
     }
     let asked = async || stage.node.run("journalctl -u registry -o cat").await.unwrap_or_default();
     let all = |said: &String| jobs.iter().all(|name| said.contains(&format!("/{name}/")));
-    match observe_until(PULLS_WITHIN, asked, all).await {
+    match observe_costly_until(PULLS_WITHIN, asked, all).await {
         Ok(_) => Ok(names),
         Err(said) => bail!("not all images are being pulled: {said}"),
     }

@@ -14,6 +14,6 @@ mod stage;
 pub use lost::{Lost, lost};
 pub use outcome::{Outcome, Row, render};
 pub use pods::ROLES;
-pub use scenario::{AGENT_FLAGS, Case, Scenario, play, play_in_turn};
+pub use scenario::{AGENT_FLAGS, Case, Scenario, Table, play};
 
 pub use crate::vm::agent::Install;

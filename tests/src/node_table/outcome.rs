@@ -6,6 +6,7 @@ use anyhow::Context as _;
 
 use super::pods::ROLES;
 use super::stage::Stage;
+use crate::stopwatch::Stopwatch;
 use crate::vm::Seen;
 
 /// The end of one role.
@@ -41,6 +42,8 @@ pub struct Outcome {
     pub node: String,
     /// Keys of the node's taints.
     pub taints: Vec<String>,
+    /// How long each part took.
+    pub took: Stopwatch,
 }
 
 impl Outcome {
@@ -58,7 +61,12 @@ impl Outcome {
         let node = stage.node_object().await?;
         let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
         let taints = taints.map(|taint| taint.key.clone()).collect();
-        Ok(Self { rows, node: crate::vm::node::ready_condition(&node), taints })
+        Ok(Self {
+            rows,
+            node: crate::vm::node::ready_condition(&node),
+            taints,
+            took: stage.took.clone(),
+        })
     }
 
     /// The row of a role.
@@ -143,5 +151,6 @@ pub fn render(title: &str, outcome: &Outcome) -> String {
         let _ = writeln!(text, "| {} | {} | {} |", row.role, row.pod_cell(), row.job_cell());
     }
     let _ = writeln!(text, "\nnode Ready: {}; taints: {:?}", outcome.node, outcome.taints);
+    let _ = writeln!(text, "took {}", outcome.took);
     text
 }

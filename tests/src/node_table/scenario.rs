@@ -1,6 +1,7 @@
 //! The ways in which a node ends or nearly ends, played on a stage.
 
 use std::fmt;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -8,26 +9,30 @@ use anyhow::Context as _;
 use super::outcome::Outcome;
 use super::pods::ROLES;
 use super::stage::Stage;
-use crate::observe_until;
+use crate::stopwatch::Stopwatch;
 use crate::vm::agent::Install;
 use crate::vm::{Kit, KubeletConfig, Seen};
+use crate::{observe_costly_until, observe_until};
 
 /// An emulated machine with a graceful shutdown of a minute and a half.
 const OFF_WITHIN: Duration = Duration::from_mins(5);
 const WITHIN: Duration = Duration::from_mins(3);
+/// The agent counts a container as lost with the boot before when it began ten seconds before this
+/// one: clocks may differ by as much. Two more for times in whole seconds.
+const RUN_BEFORE_CUT: Duration = Duration::from_secs(12);
 /// For what a reboot or a lost node makes of the pods; then the table says what is there.
 const SETTLED_WITHIN: Duration = Duration::from_secs(100);
 
-/// Seconds that the kubelet and the agent are given: an emulated machine takes 13 s to end one
-/// pod that leaves 2 s after its SIGTERM. The stubborn one takes all of the first; nobody waits for
-/// what is left of the second when all are told.
-const REGULAR_SECONDS: u32 = 40;
-const CRITICAL_SECONDS: u32 = 45;
+/// Seconds that the kubelet and the agent are given for pods, and then for critical ones. The
+/// stubborn pod takes all of the first. Nothing waits for the rest of the second when all are
+/// reported: it is what a machine that is emulated beside other work needs for nine reports.
+const REGULAR_SECONDS: u32 = 20;
+const CRITICAL_SECONDS: u32 = 65;
 
 /// What the agent is told: the same periods as the kubelet, and to end every pod that it may.
 pub const AGENT_FLAGS: [&str; 4] = [
     "--shutdown-grace-period=85s",
-    "--shutdown-grace-period-critical-pods=45s",
+    "--shutdown-grace-period-critical-pods=65s",
     "--bare-pods=deadline-lever",
     "--priority-max=2147483647",
 ];
@@ -108,39 +113,88 @@ impl fmt::Display for Case {
     }
 }
 
-/// Plays a case from its machine's start to what is left of it.
+/// Plays a case from its machine's start to what is left of it, with the node's loss.
 pub async fn play(kit: &Kit, case: Case) -> anyhow::Result<Outcome> {
-    let mut outcome = None;
-    play_in_turn(kit, case.graceful, case.agent, &[case.scenario], |of| outcome = Some(of)).await?;
-    outcome.context("nothing was played")
+    let mut table = Table::set(kit, case.graceful, case.agent).await?;
+    table.waits_for_lost_node = true;
+    let outcome = table.play(case.scenario).await?;
+    table.strike().await?;
+    Ok(outcome)
 }
 
-/// Plays scenarios one after the other on one machine, which all but the last must leave running;
-/// each one's outcome is given to `seen` at once.
-pub async fn play_in_turn(
-    kit: &Kit,
+/// A machine on which scenarios are played one after the other, until one leaves it off.
+pub struct Table {
+    stage: Stage,
     graceful: bool,
     agent: Option<Install>,
-    scenarios: &[Scenario],
-    mut seen: impl FnMut(Outcome),
-) -> anyhow::Result<()> {
-    let mut kubelet = KubeletConfig::default();
-    if graceful {
-        kubelet = kubelet.graceful_shutdown(REGULAR_SECONDS + CRITICAL_SECONDS, CRITICAL_SECONDS);
+    before: Option<Case>,
+    ended: Ended,
+    /// Whether the end of pods that live on a machine which is off is waited for: that the API
+    /// has lost their node.
+    waits_for_lost_node: bool,
+}
+
+impl fmt::Debug for Table {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Table").field("before", &self.before).finish_non_exhaustive()
     }
-    let mut stage = Stage::set(kit, &kubelet, agent.map(|agent| (agent, &AGENT_FLAGS[..]))).await?;
-    let mut before = None;
-    for scenario in scenarios {
-        let case = Case { scenario: *scenario, graceful, agent };
-        if let Some(before) = before.replace(case) {
+}
+
+impl Table {
+    /// Starts the machine, with the agent where there is to be one.
+    pub async fn set(kit: &Kit, graceful: bool, agent: Option<Install>) -> anyhow::Result<Self> {
+        let mut kubelet = KubeletConfig::default();
+        if graceful {
+            let all = REGULAR_SECONDS + CRITICAL_SECONDS;
+            kubelet = kubelet.graceful_shutdown(all, CRITICAL_SECONDS);
+        }
+        let install = agent.map(|agent| (agent, &AGENT_FLAGS[..]));
+        let stage = Stage::set(kit, &kubelet, install).await?;
+        Ok(Self {
+            stage,
+            graceful,
+            agent,
+            before: None,
+            ended: Ended::Stayed,
+            waits_for_lost_node: false,
+        })
+    }
+
+    /// Plays one scenario with pods of its own. The machine must not be off.
+    pub async fn play(&mut self, scenario: Scenario) -> anyhow::Result<Outcome> {
+        let case = Case { scenario, graceful: self.graceful, agent: self.agent };
+        let stage = &mut self.stage;
+        if let Some(before) = self.before.replace(case) {
             stage.clear().await.with_context(|| format!("after {before}"))?;
+            stage.took.lap("clear");
         }
         stage.fill().await.with_context(|| case.to_string())?;
-        let ended = end(&mut stage, case).await.with_context(|| case.to_string())?;
-        stage.settle(ended, SETTLED_WITHIN).await?;
-        seen(Outcome::of(&stage).await?);
+        stage.took.lap("pods");
+        let ended = end(stage, case).await.with_context(|| case.to_string())?;
+        self.ended = ended;
+        stage.took.lap("end");
+        let waits_for_loss = self.waits_for_lost_node;
+        stage.settle(ended, waits_for_loss, SETTLED_WITHIN).await?;
+        stage.took.lap("settled");
+        let outcome = Outcome::of(stage).await?;
+        stage.took = Stopwatch::default();
+        Ok(outcome)
     }
-    stage.strike().await
+
+    /// Whether the last scenario left the machine off.
+    pub fn is_off(&self) -> bool {
+        self.ended == Ended::Off
+    }
+
+    /// Where control plane and node have their logs.
+    pub fn dir(&self) -> &Path {
+        self.stage.control_plane.dir()
+    }
+
+    /// Ends everything.
+    pub async fn strike(self) -> anyhow::Result<()> {
+        self.stage.strike().await
+    }
 }
 
 /// Where the machine is when the story has been told.
@@ -183,6 +237,9 @@ async fn end(stage: &mut Stage, case: Case) -> anyhow::Result<Ended> {
         }
         Scenario::PowerCut | Scenario::PowerCutDuring => {
             let before = stage.node.machine().boot_id().await?;
+            if case.scenario == Scenario::PowerCut {
+                tokio::time::sleep(RUN_BEFORE_CUT).await;
+            }
             if case.scenario == Scenario::PowerCutDuring {
                 stage.hold_shutdown().await?;
                 stage.node.machine().begin_reboot().await?;
@@ -230,7 +287,7 @@ impl Stage {
             list.await.unwrap_or_default()
         };
         let held = |said: &String| said.contains("holder") && said.contains("t 120000000");
-        let seen = observe_until(WITHIN, observe, held).await;
+        let seen = observe_costly_until(WITHIN, observe, held).await;
         seen.map(drop).map_err(|last| anyhow::anyhow!("the shutdown is not held: {last}"))
     }
 
@@ -242,13 +299,13 @@ impl Stage {
             return seen.map(drop).map_err(|_| anyhow::anyhow!("no pod was marked"));
         }
         let observe = async || self.preparing().await;
-        let seen = observe_until(WITHIN, observe, |said| said.contains("true")).await;
+        let seen = observe_costly_until(WITHIN, observe, |said| said.contains("true")).await;
         seen.map(drop).map_err(|last| anyhow::anyhow!("nothing was announced: {last}"))
     }
 
     async fn no_longer_preparing(&self, within: Duration) -> anyhow::Result<()> {
         let observe = async || self.preparing().await;
-        let seen = observe_until(within, observe, |said| said.contains("false")).await;
+        let seen = observe_costly_until(within, observe, |said| said.contains("false")).await;
         seen.map(drop).map_err(|last| anyhow::anyhow!("the shutdown goes on: {last}"))
     }
 
@@ -272,21 +329,26 @@ impl Stage {
             }
             Err(error) => error.to_string(),
         };
-        let seen = observe_until(WITHIN, observe, |seen| *seen == boot_id).await;
+        let seen = observe_costly_until(WITHIN, observe, |seen| *seen == boot_id).await;
         seen.map_err(|last| anyhow::anyhow!("the API has boot id {last}, not {boot_id}"))?;
         self.node.ready(WITHIN).await?;
         Ok(Ended::Again)
     }
 
     /// Waits until nothing more is to be expected, or for so long.
-    async fn settle(&self, ended: Ended, within: Duration) -> anyhow::Result<()> {
-        let observe = async || self.is_settled(ended).await;
+    async fn settle(
+        &self,
+        ended: Ended,
+        waits_for_loss: bool,
+        within: Duration,
+    ) -> anyhow::Result<()> {
+        let observe = async || self.is_settled(ended, waits_for_loss).await;
         // That something never settles is for the table to say.
-        let _ = observe_until(within, observe, |settled| matches!(settled, Ok(true))).await;
+        let _ = observe_costly_until(within, observe, |settled| matches!(settled, Ok(true))).await;
         Ok(())
     }
 
-    async fn is_settled(&self, ended: Ended) -> anyhow::Result<bool> {
+    async fn is_settled(&self, ended: Ended, waits_for_loss: bool) -> anyhow::Result<bool> {
         let mut lives_on = false;
         for (role, _) in ROLES {
             let Some(seen) = self.last(role) else { return Ok(false) };
@@ -308,7 +370,7 @@ impl Stage {
         let ready = crate::vm::node::ready_condition(&self.node_object().await?);
         Ok(match ended {
             // Of pods that have ended, the end of their node changes nothing.
-            Ended::Off => !lives_on || ready.starts_with("Unknown"),
+            Ended::Off => !waits_for_loss || !lives_on || ready.starts_with("Unknown"),
             Ended::Again | Ended::Stayed => ready == "True",
         })
     }

@@ -13,9 +13,10 @@ use kube::api::{DeleteParams, ListParams, PostParams};
 
 use super::pods::{self, NAMESPACE, NEVER_RUN, ROLES};
 use crate::control_plane::flags::ALL_CONTROLLERS;
+use crate::stopwatch::Stopwatch;
 use crate::vm::agent::{self, Install};
 use crate::vm::{Boot, Kit, KubeletConfig, Node, Seen, Watcher};
-use crate::{ControlPlane, Options, observe_until};
+use crate::{ControlPlane, Options, observe_costly_until, observe_until};
 
 /// Five times what an emulated machine takes for a dozen pods.
 const RUNNING_WITHIN: Duration = Duration::from_mins(6);
@@ -31,6 +32,8 @@ pub(super) struct Stage {
     pub(super) client: kube::Client,
     /// The pod of each role that ran when the story began.
     pub(super) originals: BTreeMap<&'static str, String>,
+    /// How long each part took since it was last taken.
+    pub(super) took: Stopwatch,
     has_agent: bool,
 }
 
@@ -41,26 +44,31 @@ impl Stage {
         kubelet: &KubeletConfig,
         install: Option<(Install, &[&str])>,
     ) -> anyhow::Result<Self> {
+        let mut took = Stopwatch::default();
         let options = Options::unique("table")
             .controller_manager(ALL_CONTROLLERS)
             .controller_manager_flag("--node-monitor-grace-period=20s")
             .scheduler();
         let control_plane = ControlPlane::start(options).await?;
+        took.lap("control plane");
         let client = control_plane.admin_client().await?;
         let cluster = control_plane.cluster();
         let dir = control_plane.dir();
         if let Some((install, _)) = install {
-            agent::prepare(install, dir, NODE).await?;
+            agent::prepare(install, kit, dir, NODE).await?;
+            took.lap("agent's build");
         }
         let node = Node::start(kit, cluster, dir, NODE, Boot::Snapshot, kubelet).await?;
         eprintln!("its files: {}", node.machine().dir().display());
+        took.lap("node");
         if let Some((install, flags)) = install {
             agent::install(install, &node, cluster, flags).await?;
+            took.lap("agent");
         }
         let watcher = Watcher::start(client.clone(), NAMESPACE, node.machine().dir()).await?;
         let originals = BTreeMap::new();
         let has_agent = install.is_some();
-        Ok(Self { control_plane, node, watcher, client, originals, has_agent })
+        Ok(Self { control_plane, node, watcher, client, originals, took, has_agent })
     }
 
     /// Creates the pods of all roles and waits until each is what it is to be.
@@ -82,10 +90,10 @@ impl Stage {
         Ok(())
     }
 
-    /// Makes room for another story on a machine that runs: nothing of this one's is left, and the
-    /// agent is ready again.
+    /// Makes room for another story on a machine that runs: the API has nothing of this one's, and
+    /// the agent is ready again. What still runs there ends beside the next story's start.
     pub(super) async fn clear(&mut self) -> anyhow::Result<()> {
-        let (all, now) = (ListParams::default(), DeleteParams::background().grace_period(1));
+        let (all, now) = (ListParams::default(), DeleteParams::background().grace_period(0));
         let sets: Api<DaemonSet> = Api::namespaced(self.client.clone(), NAMESPACE);
         sets.delete_collection(&now, &all).await.context("delete the DaemonSet")?;
         self.jobs().delete_collection(&now, &all).await.context("delete the Jobs")?;
@@ -95,7 +103,7 @@ impl Stage {
             pods.map(|pods| pods.into_iter().filter_map(|pod| pod.metadata.name).collect())
         };
         let none = |left: &Result<Vec<String>, _>| left.as_ref().is_ok_and(Vec::is_empty);
-        let seen = observe_until(RUNNING_WITHIN, left, none).await;
+        let seen = observe_costly_until(RUNNING_WITHIN, left, none).await;
         seen.map(drop).map_err(|last| anyhow::anyhow!("the pods do not go: {last:?}"))?;
         if self.has_agent {
             agent::ready(&self.node).await?;

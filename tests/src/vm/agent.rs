@@ -13,12 +13,13 @@ use serde_json::{Value, json};
 
 use super::disk;
 use super::error::VmError;
+use super::kit::Kit;
 use super::node::Node;
-use super::programs;
+use super::programs::{self, Libc};
 use super::record::NODES;
 use crate::cluster::Cluster;
 use crate::error::LabError;
-use crate::eventually::observe_until;
+use crate::eventually::observe_costly_until;
 use crate::install::{self, AGENT, AGENTS_NAMESPACE};
 use crate::kubeconfig;
 use crate::paths::workspace_root;
@@ -44,11 +45,22 @@ const PLACED_LABEL: &str = "epilogue.dev/agent";
 
 /// Puts the agent's files where [`Node::start`] finds them for the node's disk; to be called
 /// before it.
-pub async fn prepare(install: Install, lab_dir: &Path, node: &str) -> Result<(), VmError> {
+pub async fn prepare(
+    install: Install,
+    kit: &Kit,
+    lab_dir: &Path,
+    node: &str,
+) -> Result<(), VmError> {
     let dir = lab_dir.join(NODES).join(node);
     let files = dir.join("payload/agent");
     std::fs::create_dir_all(&files).map_err(LabError::file("create", &files))?;
-    let (source, deploy) = (programs::agent().await?, workspace_root().join("deploy"));
+    let deploy = workspace_root().join("deploy");
+    let libc = match install {
+        Install::Host => Libc::of(kit)?,
+        // Its image holds the program alone.
+        Install::DaemonSet => Libc::None,
+    };
+    let source = programs::agent(libc).await?;
     // The image has the program under the name that its file has.
     let program = files.join(AGENT);
     std::fs::copy(&source, &program).map_err(LabError::file("copy", source))?;
@@ -150,7 +162,7 @@ pub async fn ready(node: &Node) -> Result<(), VmError> {
         Err(error) => error.to_string(),
     };
     let is_ready = |said: &String| said.contains(AGENT) && said.ends_with("READY\n");
-    let seen = observe_until(READY_WITHIN, observe, is_ready).await;
+    let seen = observe_costly_until(READY_WITHIN, observe, is_ready).await;
     seen.map(drop).map_err(|last| VmError::Late {
         what: format!("the agent on {} is ready", node.name()),
         within: READY_WITHIN,

@@ -68,7 +68,7 @@ pub(super) fn hash_of(dir: &Path, more: &str) -> Result<String, LabError> {
 }
 
 /// Files and links below `dir`, sorted.
-fn files_below(dir: &Path) -> Result<Vec<PathBuf>, LabError> {
+pub(super) fn files_below(dir: &Path) -> Result<Vec<PathBuf>, LabError> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(dir).map_err(LabError::file("read", dir))? {
         let entry = entry.map_err(LabError::file("read", dir))?;

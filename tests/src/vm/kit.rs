@@ -1,11 +1,12 @@
-//! What every machine starts from, made once and kept under `target/lab/images`: the system's
-//! image, the disk of tools, and the snapshot of a machine that has booted.
+//! What every machine starts from, made once for all checkouts of this machine and kept in their
+//! cache: the system's image, the disk of tools, and the snapshot of a machine that has booted.
 
 use std::ffi::OsString;
-use std::fs::File;
+use std::fmt::Write as _;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::Arc;
 
 use tokio::process::Command;
 
@@ -14,6 +15,7 @@ use super::disk;
 use super::error::VmError;
 use super::machine::{self, Boot, Machine};
 use crate::binary;
+use crate::cache::{self, Lease};
 use crate::error::LabError;
 use crate::paths::{LabDir, workspace_root};
 use crate::process::Program;
@@ -22,18 +24,22 @@ use crate::tools;
 /// The name of the one container image; its commands: tests/node/container/main.go.
 pub const CONTAINER_IMAGE: &str = "lab.local/container:1";
 
+/// The program on the tools' disk that has the kubelet, and what it is to be called with.
+const KUBELET_PROGRAM: &str = "upstream-kubelet";
+const KUBELET_ARGUMENTS: &str = "kubelet";
+
 /// Room for file system structures beside the content.
 const DISK_SLACK_BYTES: u64 = 24 << 20;
 
-/// Everything that a machine starts from.
+/// Everything that a machine starts from. What it names stays while it or a clone of it lives.
 #[derive(Clone, Debug)]
 pub struct Kit {
-    /// The directory of the image: vmlinuz, initrd.img, root.ext4, and the key `id`.
-    pub(super) image: PathBuf,
+    /// The directory of the image: vmlinuz, initrd.img, root.ext4, packages, and the key `id`.
+    image: Arc<Lease>,
     /// The disk that has kubelet and the container image.
-    pub(super) tools: PathBuf,
+    tools: Arc<Lease>,
     /// The disk with the snapshot `booted`, once there.
-    pub(super) booted: PathBuf,
+    booted: Option<Arc<Lease>>,
     /// How QEMU runs it.
     pub(super) accelerator: Accelerator,
 }
@@ -46,40 +52,58 @@ impl Kit {
         if !nix::unistd::geteuid().is_root() {
             return Err(VmError::NotRoot);
         }
-        binary::ensure(labs).await?;
         let images = labs.images();
-        std::fs::create_dir_all(&images).map_err(LabError::file("create", &images))?;
-        let lock_path = images.join("lock");
-        let lock = File::create(&lock_path).map_err(LabError::file("open", &lock_path))?;
-        // Two labs that start at once make it once.
-        lock.lock().map_err(LabError::file("lock", &lock_path))?;
-        let image = ensure_image(&images).await?;
-        let tools = ensure_tools(labs, &images).await?;
+        let image = Arc::new(ensure_image(&images).await?);
+        let tools = Arc::new(ensure_tools(labs, &images).await?);
         let accelerator = Accelerator::of_this_machine();
-        let mut kit = Self { image, tools, booted: PathBuf::new(), accelerator };
-        kit.booted = images.join(format!("booted-{}.qcow2", snapshot_key(&kit).await?));
-        if !kit.booted.exists() {
-            kit.make_snapshot(&images).await?;
-        }
+        let mut kit = Self { image, tools, booted: None, accelerator };
+        let key = snapshot_key(&kit).await?;
+        let make = async |path: &Path| kit.make_snapshot(path).await;
+        let booted = cache::ensure(&images, "booted", &key, make).await?;
+        kit.booted = Some(Arc::new(booted));
         Ok(kit)
+    }
+
+    /// A file of the image.
+    pub(super) fn image(&self, name: &str) -> PathBuf {
+        self.image.path().join(name)
+    }
+
+    /// The disk of tools.
+    pub(super) fn tools(&self) -> &Path {
+        self.tools.path()
+    }
+
+    /// The disk of a machine that has booted, once there is one.
+    pub(super) fn booted(&self) -> Option<&Path> {
+        self.booted.as_deref().map(Lease::path)
     }
 
     /// The private key of the machine's root.
     pub(super) fn key(&self) -> PathBuf {
-        self.image.join("id")
+        self.image("id")
     }
 
     /// The root of the image, for a container: a file system in a file.
     pub fn root(&self) -> PathBuf {
-        self.image.join("root.ext4")
+        self.image("root.ext4")
     }
 
-    async fn make_snapshot(&self, images: &Path) -> Result<(), VmError> {
+    /// What the tests of upstream's behaviour rest on: names and versions of the image's packages.
+    pub fn packages(&self) -> Result<Vec<(String, String)>, LabError> {
+        let path = self.image("packages");
+        let text = std::fs::read_to_string(&path).map_err(LabError::file("read", path))?;
+        let pairs = text.lines().filter_map(|line| line.split_once(' '));
+        Ok(pairs.map(|(name, version)| (name.to_owned(), version.to_owned())).collect())
+    }
+
+    /// Boots a machine with its files beside `path`, and leaves its disk at `path`.
+    async fn make_snapshot(&self, path: &Path) -> Result<(), VmError> {
         eprintln!("booting the node's machine for its snapshot ({:?}) …", self.accelerator);
-        let dir = images.join("snapshot");
-        let empty = images.join("empty");
-        std::fs::create_dir_all(&empty).map_err(LabError::file("create", &empty))?;
-        let machine = Machine::start(self, &dir, Boot::Cold, &empty).await?;
+        let dir = path.with_extension("machine");
+        let payload = dir.join("payload");
+        std::fs::create_dir_all(&payload).map_err(LabError::file("create", &payload))?;
+        let machine = Machine::start(self, &dir, Boot::Cold, &payload).await?;
         machine.shell().run("systemctl is-system-running --wait").await?;
         let import = format!(
             "ctr -n k8s.io images import /opt/tools/container.tar && \
@@ -87,87 +111,77 @@ impl Kit {
         );
         machine.shell().run(&import).await?;
         let disk = machine.into_snapshot("booted").await?;
-        remove_others(images, "booted-");
-        std::fs::rename(&disk, &self.booted).map_err(LabError::file("write", &self.booted))?;
+        std::fs::rename(&disk, path).map_err(LabError::file("write", path))?;
         std::fs::remove_dir_all(&dir).map_err(LabError::file("remove", dir))?;
         Ok(())
     }
 }
 
-async fn ensure_image(images: &Path) -> Result<PathBuf, VmError> {
-    let recipe = workspace_root().join("tests/node/image");
-    let image = images.join(format!("image-{}", disk::hash_of(&recipe, "")?));
-    if image.exists() {
-        return Ok(image);
-    }
-    eprintln!("making the node's image (about a minute) …");
-    let new = images.join("image.new");
-    if new.exists() {
-        std::fs::remove_dir_all(&new).map_err(LabError::file("remove", &new))?;
-    }
-    // In namespaces of its own nothing of it, process or mount, outlives the laboratory.
-    let mut arguments: Vec<OsString> =
-        ["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"].map(Into::into).into();
-    arguments.extend([recipe.join("make").into(), new.clone().into()]);
-    disk::run("unshare", arguments, &images.join("image.log")).await?;
-    remove_others(images, "image-");
-    std::fs::rename(&new, &image).map_err(LabError::file("write", &image))?;
-    Ok(image)
+async fn ensure_image(images: &Path) -> Result<Lease, VmError> {
+    let recipe = recipe();
+    let make = async |path: &Path| {
+        eprintln!("making the node's image (about a minute) …");
+        // In namespaces of its own nothing of it, process or mount, outlives the laboratory.
+        let mut arguments: Vec<OsString> =
+            ["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"].map(Into::into).into();
+        arguments.extend([recipe.join("make").into(), path.into()]);
+        disk::run("unshare", arguments, &images.join("image.log")).await
+    };
+    cache::ensure(images, "image", &disk::hash_of(&recipe, "")?, make).await
 }
 
-async fn ensure_tools(labs: &LabDir, images: &Path) -> Result<PathBuf, VmError> {
-    let sources = workspace_root().join("tests/node/container");
-    let stamp = labs.bin().join("control-plane.stamp");
-    let control_plane = std::fs::read_to_string(&stamp).map_err(LabError::file("read", stamp))?;
-    let hash = disk::hash_of(&sources, &control_plane)?;
-    let tools = images.join(format!("tools-{hash}.ext4"));
-    if tools.exists() {
-        return Ok(tools);
-    }
-    let (content, log) = (images.join("tools"), images.join("tools.log"));
+/// The directory of what the image is made by.
+pub(super) fn recipe() -> PathBuf {
+    workspace_root().join("tests/node/image")
+}
+
+/// The directory of the container's program.
+pub(super) fn container() -> PathBuf {
+    workspace_root().join("tests/node/container")
+}
+
+async fn ensure_tools(labs: &LabDir, images: &Path) -> Result<Lease, VmError> {
+    let kubelet = binary::kubelet(labs).await?;
+    let call = format!("{KUBELET_PROGRAM} {KUBELET_ARGUMENTS}\n{}", kubelet.stamp);
+    let key = disk::hash_of(&container(), &call)?;
+    let make = async |path: &Path| make_tools(&kubelet.path, path).await;
+    cache::ensure(images, "tools", &key, make).await
+}
+
+async fn make_tools(kubelet: &Path, disk: &Path) -> Result<(), VmError> {
+    let (content, log) = (disk.with_extension("content"), disk.with_extension("log"));
     std::fs::create_dir_all(&content).map_err(LabError::file("create", &content))?;
-    let container = content.join("container");
-    let arguments: Vec<OsString> = vec![
-        "-C".into(),
-        sources.into(),
-        "build".into(),
-        "-trimpath".into(),
-        "-ldflags=-s -w".into(),
-        "-o".into(),
-        container.clone().into(),
-        ".".into(),
-    ];
+    let program = content.join("container");
+    let mut arguments: Vec<OsString> = vec!["-C".into(), container().into(), "build".into()];
+    arguments.extend(["-trimpath", "-ldflags=-s -w", "-o"].map(Into::into));
+    arguments.extend([program.clone().into(), ".".into()]);
     let go = Program::new("go", Path::new("go"), arguments, &log).env("CGO_ENABLED", "0");
     disk::run_program(&go).await?;
     let archive = content.join("container.tar");
     let pack = ["image".into(), archive.into_os_string(), CONTAINER_IMAGE.into()];
-    disk::run(&container.display().to_string(), pack, &log).await?;
-    let kubelet = content.join("control-plane");
-    std::fs::copy(labs.control_plane_binary(), &kubelet)
-        .map_err(LabError::file("write", &kubelet))?;
+    disk::run(&program.display().to_string(), pack, &log).await?;
+    let there = content.join(KUBELET_PROGRAM);
+    std::fs::copy(kubelet, &there).map_err(LabError::file("write", there))?;
+    write_kubelet_script(&content.join("kubelet"))?;
     let bytes = disk::bytes_below(&content)?;
     let size = (bytes + bytes / 10 + DISK_SLACK_BYTES).next_multiple_of(1 << 20);
-    let new = images.join("new-tools.ext4");
-    disk::of_directory(&new, "tools", &content, size, &log).await?;
-    remove_others(images, "tools-");
-    std::fs::rename(&new, &tools).map_err(LabError::file("write", &tools))?;
+    disk::of_directory(disk, "tools", &content, size, &log).await?;
     std::fs::remove_dir_all(&content).map_err(LabError::file("remove", content))?;
-    Ok(tools)
+    std::fs::remove_file(&log).map_err(LabError::file("remove", log))?;
+    Ok(())
 }
 
-/// Removes what was made before of the same kind: half a gigabyte each. A machine that runs from
-/// it has it open and is not disturbed.
-fn remove_others(images: &Path, prefix: &str) {
-    let entries = std::fs::read_dir(images).into_iter().flatten().flatten();
-    for entry in entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix)) {
-        let path = entry.path();
-        // What cannot be removed now is tried again the next time.
-        let _ =
-            if path.is_dir() { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) };
-    }
+/// The unit calls `/opt/tools/kubelet`, whichever program has it.
+fn write_kubelet_script(path: &Path) -> Result<(), LabError> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let script =
+        format!("#!/bin/sh\nexec /opt/tools/{KUBELET_PROGRAM} {KUBELET_ARGUMENTS} \"$@\"\n");
+    std::fs::write(path, script).map_err(LabError::file("write", path))?;
+    let executable = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(path, executable).map_err(LabError::file("write", path))
 }
 
-/// A snapshot fits the disks, the devices and the QEMU that it was made with.
+/// A snapshot fits the disks, the devices and the QEMU that it was made with, and the processor.
 async fn snapshot_key(kit: &Kit) -> Result<String, VmError> {
     let output = Command::new(machine::QEMU)
         .arg("--version")
@@ -175,8 +189,12 @@ async fn snapshot_key(kit: &Kit) -> Result<String, VmError> {
         .output()
         .await
         .map_err(|source| LabError::Spawn { program: machine::QEMU.into(), source })?;
+    let mut key = String::from_utf8_lossy(&output.stdout).into_owned();
+    // Paths of image and tools are among the arguments, and have their hashes in their names.
+    let arguments = machine::qemu(kit, Path::new(""), Boot::Cold).args;
+    let _ = write!(key, "{arguments:?} {}", machine::RUN_DISK_BYTES);
+    key.push_str(&kit.accelerator.processor());
     let mut hasher = DefaultHasher::new();
-    String::from_utf8_lossy(&output.stdout).hash(&mut hasher);
-    (machine::qemu(kit, Path::new(""), Boot::Cold).args, machine::RUN_DISK_BYTES).hash(&mut hasher);
+    key.hash(&mut hasher);
     Ok(format!("{:016x}", hasher.finish()))
 }

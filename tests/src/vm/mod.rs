@@ -8,6 +8,7 @@ pub mod accelerator;
 pub mod agent;
 mod disk;
 pub mod error;
+pub mod facts;
 pub mod kit;
 pub mod kubelet;
 pub mod logind;

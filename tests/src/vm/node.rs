@@ -15,7 +15,7 @@ use super::machine::{Boot, Machine};
 use super::record::NODES;
 use crate::cluster::Cluster;
 use crate::error::LabError;
-use crate::eventually::observe_until;
+use crate::eventually::observe_costly_until;
 
 /// Five times what an emulated machine takes.
 const READY_WITHIN: Duration = Duration::from_mins(3);
@@ -89,7 +89,7 @@ impl Node {
             Ok(node) => ready_condition(&node),
             Err(error) => error.to_string(),
         };
-        let seen = observe_until(within, observe, |ready| ready == "True").await;
+        let seen = observe_costly_until(within, observe, |ready| ready == "True").await;
         seen.map(drop).map_err(|last| VmError::Late {
             what: format!("node {} is Ready", self.name),
             within,

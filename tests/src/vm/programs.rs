@@ -1,51 +1,84 @@
-//! What of ours runs inside a machine, as static files: the image's libc is older than that of the
-//! machine that builds.
+//! What of ours runs inside a machine: the ordinary builds where its libc is not older than that of
+//! this machine, else static ones.
 
 use std::path::PathBuf;
 use std::process::Stdio;
 
 use serde_json::Value;
-use tokio::process::Command;
 
+use super::kit::Kit;
+use crate::cargo::cargo;
 use crate::error::LabError;
-use crate::paths::workspace_root;
 
 /// Names a static agent that was built elsewhere; then none is built.
 pub const AGENT_ENV: &str = "EPILOGUE_LAB_AGENT";
 
+/// The libc where a program is to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Libc {
+    /// That of this machine or a newer one.
+    Ours,
+    /// None, or an older one.
+    None,
+}
+
+impl Libc {
+    /// That of a kit's image, seen from this machine.
+    pub fn of(kit: &Kit) -> Result<Self, LabError> {
+        let theirs = kit.packages()?.into_iter().find(|(name, _)| name == "libc6");
+        let theirs = theirs.and_then(|(_, version)| libc_version(&version));
+        let said = std::process::Command::new("ldd").arg("--version").output();
+        // Where nobody says which one it is, it counts as another.
+        let said = said.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+        let ours =
+            said.ok().and_then(|said| libc_version(said.lines().next()?.split(' ').next_back()?));
+        Ok(if ours.is_some() && ours <= theirs { Self::Ours } else { Self::None })
+    }
+}
+
+/// Of the GNU libc's versions, as `2.36` or the package's `2.36-9+deb12u14`.
+fn libc_version(text: &str) -> Option<(u32, u32)> {
+    let (major, rest) = text.split_once('.')?;
+    let minor: String = rest.chars().take_while(char::is_ascii_digit).collect();
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
 /// The agent, built if it is not there.
-pub async fn agent() -> Result<PathBuf, LabError> {
+pub async fn agent(libc: Libc) -> Result<PathBuf, LabError> {
     if let Some(given) = std::env::var_os(AGENT_ENV) {
         return Ok(given.into());
     }
-    build(&["build", "--package", "epilogue-agent"], "bin", "epilogue-agent").await
+    build(libc, &["build", "--workspace", "--bin", "epilogue-agent"], "bin", "epilogue-agent").await
 }
 
 /// Programs with the agent's tests of these names (`agent/tests/NAME`), in their order.
-pub async fn agent_tests(names: &[&str]) -> Result<Vec<PathBuf>, LabError> {
+pub async fn agent_tests(libc: Libc, names: &[&str]) -> Result<Vec<PathBuf>, LabError> {
     let mut built = Vec::new();
     for name in names {
-        let test = ["test", "--no-run", "--package", "epilogue-agent", "--test", name];
-        built.push(build(&test, "test", name).await?);
+        let test = ["test", "--no-run", "--workspace", "--test", name];
+        built.push(build(libc, &test, "test", name).await?);
     }
     Ok(built)
 }
 
 /// The executable of this kind and name.
-async fn build(arguments: &[&str], kind: &str, name: &str) -> Result<PathBuf, LabError> {
-    let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+async fn build(
+    libc: Libc,
+    arguments: &[&str],
+    kind: &str,
+    name: &str,
+) -> Result<PathBuf, LabError> {
     let failed = |source| LabError::Spawn { program: "cargo".into(), source };
-    let child = Command::new(&cargo)
-        .args(arguments)
-        .args(["--quiet", "--target", &target, "--message-format=json-render-diagnostics"])
-        .current_dir(workspace_root())
-        .env("RUSTFLAGS", "-C target-feature=+crt-static")
-        // Half the time to the disk of a machine that is emulated.
-        .env("CARGO_PROFILE_DEV_STRIP", "symbols")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn();
+    let mut command = cargo();
+    command.args(arguments).args(["--quiet", "--message-format=json-render-diagnostics"]);
+    if libc == Libc::None {
+        command
+            .args(["--target", &format!("{}-unknown-linux-gnu", std::env::consts::ARCH)])
+            .env("RUSTFLAGS", "-C target-feature=+crt-static")
+            // Half the time to the disk of a machine that is emulated.
+            .env("CARGO_PROFILE_DEV_STRIP", "symbols");
+    }
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
     let output = child.map_err(failed)?.wait_with_output().await.map_err(failed)?;
     if !output.status.success() {
         return Err(LabError::Cargo(output.status));
@@ -68,6 +101,14 @@ fn executable(said: &str, kind: &str, name: &str) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn versions_of_libc_are_compared_as_numbers() {
+        assert_eq!(libc_version("2.36-9+deb12u14"), Some((2, 36)));
+        assert_eq!(libc_version("2.41"), Some((2, 41)));
+        assert!(libc_version("2.9") < libc_version("2.36"));
+        assert_eq!(libc_version("musl"), None);
+    }
 
     #[test]
     fn executable_is_the_one_that_was_asked_for() {

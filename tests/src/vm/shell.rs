@@ -13,6 +13,9 @@ use crate::error::LabError;
 /// For any command: an emulated machine with both processors busy needs long for little.
 const WITHIN: Duration = Duration::from_mins(2);
 
+/// The shared connection's socket in a machine's directory.
+pub(super) const SOCKET: &str = "ssh.sock";
+
 /// The way into one machine.
 #[derive(Clone, Debug)]
 pub struct Shell {
@@ -34,10 +37,13 @@ impl Shell {
             "UserKnownHostsFile=/dev/null",
             "LogLevel=ERROR",
             "BatchMode=yes",
-            "ConnectTimeout=10",
+            "ConnectTimeout=60",
             // A machine that was reset says no goodbye.
             "ServerAliveInterval=5",
             "ServerAliveCountMax=6",
+            // The default guards against computers that there are none of, and an emulated
+            // processor takes a second for it.
+            "KexAlgorithms=curve25519-sha256",
         ];
         let mut arguments = vec!["-F".into(), "/dev/null".into()];
         arguments.extend(options.iter().flat_map(|option| ["-o".to_owned(), (*option).into()]));
@@ -88,7 +94,7 @@ impl Shell {
         let mut ssh = Command::new("ssh");
         // The first command leaves a process with the connection behind, which ends with the
         // machine or when idle; the next ones take a tenth of the time.
-        ssh.args(["-o", "ControlMaster=auto", "-o", "ControlPersist=30", "-S", "ssh.sock"])
+        ssh.args(["-o", "ControlMaster=auto", "-o", "ControlPersist=600", "-S", SOCKET])
             .args(self.arguments())
             .arg(command)
             .current_dir(&self.dir)

@@ -6,10 +6,9 @@ use lab::agent::{Setup, Site};
 use lab::bed;
 use lab::controller::{self, Controller};
 use lab::eventually;
-use lab::paths::LabDir;
 use serde_json::json;
 
-use super::super::{SOON, cluster};
+use super::{SOON, cluster};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_container_that_was_killed_for_memory_is_explained_before_its_pod_ends() {
@@ -60,7 +59,7 @@ async fn who_was_killed_for_the_node_is_disrupted_where_the_administrator_says_s
 async fn a_job_fails_at_once_by_the_rule_for_a_container_at_its_limit() {
     // The kernel kills; the kubelet tells of the end only seconds later.
     let site = Site::start(&cluster(), Setup { pods: 0, ..Setup::default() }).await;
-    let dir = LabDir::of_workspace().runs().join(format!("controller-{}", site.namespace()));
+    let dir = cluster().files(site.namespace());
     let setup = controller::Setup::debug(&dir).namespace(site.namespace());
     let mut controller = Controller::start(&cluster(), &setup).await.expect("our controller");
     let rule = |kind: &str, action: &str| json!({"action": action, "onPodConditions": [{"type": kind, "status": "True"}]});

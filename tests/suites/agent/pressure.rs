@@ -10,10 +10,10 @@ use lab::eventually;
 use serde_json::{Value, json};
 use tonic::Code;
 
-use super::super::cluster;
-use super::super::configz::{Port, http};
-use super::super::double::{Call, CriDouble, Fault, Script};
-use super::super::tree::{Driver, MIB, Tree, overwrite, stat};
+use super::cluster;
+use super::configz::{Port, http};
+use super::double::{Call, CriDouble, Fault, Script};
+use super::tree::{Driver, MIB, Tree, overwrite, stat};
 
 /// For what takes a moment, on a machine that has little time for it.
 const SOON: Duration = Duration::from_mins(1);

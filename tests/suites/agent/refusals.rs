@@ -12,7 +12,7 @@ use lab::agent::{Setup, Site};
 use lab::install::{AGENT, AGENTS_NAMESPACE};
 use serde_json::json;
 
-use super::super::cluster;
+use super::cluster;
 
 const PODS: usize = 30;
 
@@ -64,7 +64,7 @@ async fn is_protected(client: &kube::Client, namespace: &str, pod: &str) {
         Err(kube::Error::Api(status)) => status.code,
         _ => 0,
     };
-    lab::eventually("the pod is protected", super::super::SOON, see, |code| *code == 403).await;
+    lab::eventually("the pod is protected", super::SOON, see, |code| *code == 403).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

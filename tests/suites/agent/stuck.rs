@@ -7,8 +7,8 @@ use lab::agent::{Kubelet, Setup, Site};
 use lab::eventually;
 use serde_json::{Value, json};
 
-use super::super::double::{Call, CriDouble, Script};
-use super::super::{SOON, cluster};
+use super::double::{Call, CriDouble, Script};
+use super::{SOON, cluster};
 
 const STARTING: &str = "waiting=ContainerCreating";
 const RUNNING: &str = "hang";

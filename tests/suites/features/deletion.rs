@@ -7,7 +7,7 @@ use kube::api::{Api, DeleteParams, PostParams};
 use lab::bed::{Bed, SOON, has_finalizer, job};
 use lab::eventually;
 
-use crate::{NO_BACKOFF, bed};
+use super::{NO_BACKOFF, bed};
 
 async fn two_pods_run(bed: &Bed, name: &str) {
     let hang = "hang on-term=143 after=1s";

@@ -4,7 +4,7 @@
 use lab::bed::{SOON, job};
 use serde_json::{Value, json};
 
-use crate::{NO_BACKOFF, bed};
+use super::{NO_BACKOFF, bed};
 
 fn on_exit(action: &str, operator: &str, codes: &[i32]) -> Value {
     json!({"action": action, "onExitCodes": {"operator": operator, "values": codes}})

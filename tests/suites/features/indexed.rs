@@ -4,7 +4,7 @@ use lab::bed::{SOON, job};
 use lab::eventually;
 use serde_json::json;
 
-use crate::{NO_BACKOFF, bed};
+use super::{NO_BACKOFF, bed};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_indexed_job_is_resized() {

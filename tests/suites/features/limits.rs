@@ -3,7 +3,7 @@
 
 use lab::bed::{SOON, job};
 
-use crate::{NO_BACKOFF, bed};
+use super::{NO_BACKOFF, bed};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_failure_more_than_the_backoff_limit_fails_the_job() {

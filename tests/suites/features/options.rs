@@ -3,7 +3,7 @@
 use lab::bed::{JobBuilder, SOON, job};
 use serde_json::{Value, json};
 
-use crate::{NO_BACKOFF, bed};
+use super::{NO_BACKOFF, bed};
 
 fn with(name: &str, annotations: Value) -> JobBuilder {
     job(name).metadata("annotations", annotations)

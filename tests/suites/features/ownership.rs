@@ -6,7 +6,7 @@ use lab::bed::{Bed, JobBuilder, SOON, has_finalizer, job};
 use lab::{eventually, nodes::SCRIPT_ANNOTATION};
 use serde_json::json;
 
-use crate::{NO_BACKOFF, bed};
+use super::{NO_BACKOFF, bed};
 
 fn selecting(name: &str) -> JobBuilder {
     job(name)

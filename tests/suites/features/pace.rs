@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use lab::bed::{SOON, job};
 
-use crate::bed;
+use super::bed;
 
 fn created(pod: &Pod) -> Timestamp {
     pod.metadata.creation_timestamp.as_ref().expect("a pod was created").0

@@ -8,7 +8,7 @@ use lab::bed::{Bed, JobBuilder, JobState, SOON, job};
 use lab::{eventually, install};
 use serde_json::json;
 
-use crate::bed;
+use super::bed;
 
 /// Sets what a controller of quotas would: no such one runs here, and admission goes by the status.
 async fn set_quota(bed: &Bed, pods_max: u32, used: u32) {

@@ -6,7 +6,11 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Pod;
 use lab::bed::{Bed, JobBuilder, JobState, SOON, is_active, is_terminating, job};
 
-use crate::{NO_BACKOFF, bed};
+use super::{NO_BACKOFF, bed};
+
+/// How long a deleted pod takes to end: what is seen of it meanwhile is read from the API, which a
+/// busy machine may take seconds for.
+const ENDS_AFTER_S: u32 = 8;
 
 /// The first pod runs until it is deleted and then takes its time to exit with this code; the
 /// second one succeeds.
@@ -15,7 +19,7 @@ fn job_of_a_slow_pod(name: &str, mode: &str, policy: &str, exit: i32) -> JobBuil
         .spec("completionMode", mode)
         .spec("completions", 1)
         .spec("podReplacementPolicy", policy)
-        .script(&format!("hang on-term={exit} after=2s times=1; succeed"))
+        .script(&format!("hang on-term={exit} after={ENDS_AFTER_S}s times=1; succeed"))
 }
 
 /// Waits until its only pod is ready, and deletes that.

@@ -3,7 +3,7 @@
 use lab::bed::{SOON, job};
 use serde_json::json;
 
-use crate::bed;
+use super::bed;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_job_is_suspended_and_resumed_without_a_failure() {

@@ -1,22 +1,19 @@
-//! What every test here starts with: the kit, the one machine at a time, a node in the control
-//! plane of the suites or in one of its own.
+//! What the tests of upstream's behaviour start with: the kit, a control plane, a node, and a
+//! namespace with a view of its pods.
 
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use lab::control_plane::flags::{ALL_CONTROLLERS, QUIET_CONTROLLERS};
 use lab::paths::LabDir;
 use lab::vm::{Boot, Kit, KubeletConfig, Node, Seen, TestPod, Watcher};
-use lab::{Cluster, ControlPlane, Namespace, Options};
+use lab::{ControlPlane, Namespace, Options};
 use serde_json::{Value, json};
-use tokio::sync::{Mutex, MutexGuard};
 
 /// Five times what an emulated machine takes for a dozen pods.
 pub(crate) const RUNNING_WITHIN: Duration = Duration::from_mins(6);
-
-/// An emulated machine wants both of two processors: the tests of this program take turns.
-static TURN: Mutex<()> = Mutex::const_new(());
 
 /// A node, a namespace and a view of its pods.
 pub(crate) struct World {
@@ -25,12 +22,7 @@ pub(crate) struct World {
     pub(crate) pods: Api<Pod>,
     pub(crate) client: kube::Client,
     namespace: Namespace,
-    control_plane: Option<ControlPlane>,
-    _turn: MutexGuard<'static, ()>,
-}
-
-pub(crate) async fn turn() -> MutexGuard<'static, ()> {
-    TURN.lock().await
+    control_plane: ControlPlane,
 }
 
 pub(crate) async fn kit() -> Kit {
@@ -38,45 +30,35 @@ pub(crate) async fn kit() -> Kit {
 }
 
 impl World {
-    /// On the control plane of all suites, whose controllers leave pods and nodes alone.
+    /// With no controller that acts on pods or nodes.
     pub(crate) async fn new(name: &str, kubelet: KubeletConfig) -> Self {
-        let turn = turn().await;
-        let cluster =
-            Cluster::of_tests("node").unwrap_or_else(|error| panic!("{error}: {error:?}"));
-        Self::on(cluster, None, name, kubelet, turn).await
+        let options = Options::unique(name).controller_manager(QUIET_CONTROLLERS);
+        Self::on(options, name, kubelet).await
     }
 
-    /// On a control plane of its own with all controllers, whose view of the node matters.
+    /// With all controllers, whose view of the node matters.
     pub(crate) async fn with_controllers(name: &str, kubelet: KubeletConfig) -> Self {
-        let turn = turn().await;
         let options = Options::unique(name)
-            .controller_manager("*")
+            .controller_manager(ALL_CONTROLLERS)
             .controller_manager_flag("--node-monitor-grace-period=20s");
-        let own = ControlPlane::start(options).await.expect("a control plane");
-        Self::on(own.cluster().clone(), Some(own), name, kubelet, turn).await
+        Self::on(options, name, kubelet).await
     }
 
-    async fn on(
-        cluster: Cluster,
-        control_plane: Option<ControlPlane>,
-        name: &str,
-        kubelet: KubeletConfig,
-        turn: MutexGuard<'static, ()>,
-    ) -> Self {
+    async fn on(options: Options, name: &str, kubelet: KubeletConfig) -> Self {
         let kit = kit().await;
-        let lab_dir = cluster.kubeconfig_path().parent().expect("a lab's directory").to_owned();
-        let namespace = Namespace::create(&cluster).await.expect("namespace");
+        let control_plane = ControlPlane::start(options).await.expect("a control plane");
+        let (cluster, dir) = (control_plane.cluster(), control_plane.dir());
+        let namespace = Namespace::create(cluster).await.expect("namespace");
         let client = cluster.admin_client().await.expect("client");
-        let name = format!("{name}-{:04x}", rand::random::<u16>());
-        eprintln!("files of this test: {}", lab_dir.join("nodes").join(&name).display());
-        let node = Node::start(&kit, &cluster, &lab_dir, &name, Boot::Snapshot, &kubelet)
+        eprintln!("files of this test: {}", dir.join("nodes").join(name).display());
+        let node = Node::start(&kit, cluster, dir, name, Boot::Snapshot, &kubelet)
             .await
             .unwrap_or_else(|error| panic!("{error}: {error:?}"));
         let watcher = Watcher::start(client.clone(), namespace.name(), node.machine().dir())
             .await
             .expect("watch");
         let pods = Api::namespaced(client.clone(), namespace.name());
-        Self { node, watcher, pods, client, namespace, control_plane, _turn: turn }
+        Self { node, watcher, pods, client, namespace, control_plane }
     }
 
     pub(crate) fn pod(&self, name: &str, command: &[&str]) -> TestPod {
@@ -135,9 +117,7 @@ impl World {
         node.remove().await.expect("remove the node");
         drop(watcher);
         namespace.finish().await.expect("finish");
-        if let Some(control_plane) = control_plane {
-            control_plane.stop().await.expect("stop");
-        }
+        control_plane.stop().await.expect("stop");
     }
 }
 

@@ -1,6 +1,6 @@
 //! `epilogue-agent check` asks the API whether reports would get through, and is told the truth.
 
-use lab::paths::workspace_root;
+use lab::paths::program;
 use serde_json::{Value, json};
 use tokio::process::Command;
 
@@ -15,7 +15,7 @@ async fn checked(world: &World, node: &str) -> (String, String) {
     config["users"][0]["user"] = json!({"token": world.token});
     let kubeconfig = root.path().join("kubeconfig");
     std::fs::write(&kubeconfig, config.to_string()).expect("it is written");
-    let output = Command::new(workspace_root().join("target/debug/epilogue-agent"))
+    let output = Command::new(program("epilogue-agent"))
         .args(["check", "--output=json", "--node-name", node, "--root"])
         .arg(root.path())
         .arg("--kubeconfig")

@@ -62,8 +62,7 @@ impl Stage {
 
     /// Starts our controller for the namespace.
     pub(crate) async fn start_controller(&mut self, cluster: &Cluster, arguments: &[&str]) {
-        let dir = lab::paths::LabDir::of_workspace().runs();
-        let dir = dir.join(format!("controller-{}", self.namespace.name()));
+        let dir = cluster.files(self.namespace.name());
         let setup = Setup::debug(&dir).namespace(self.namespace.name());
         let setup = arguments.iter().fold(setup, |setup, argument| setup.argument(argument));
         let controller = Controller::start(cluster, &setup).await.expect("our controller");

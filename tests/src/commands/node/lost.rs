@@ -1,6 +1,7 @@
 //! `lab node lost`: how many pods of a node have their end in the API when a graceful shutdown is
 //! over.
 
+use lab::binary::GoProgram;
 use lab::node_table;
 use lab::paths::LabDir;
 use lab::vm::Kit;
@@ -19,7 +20,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    prepare::run().await?;
+    prepare::run(&GoProgram::ALL).await?;
     let kit = Kit::ensure(&LabDir::of_workspace()).await?;
     let lost = node_table::lost(&kit, arguments.agent.install(), arguments.pods).await?;
     println!("{} of {} pods are reported", lost.reported, lost.pods);

@@ -2,6 +2,7 @@
 //! said of it, without our agent and with it; and what becomes of pods that are deleted before they
 //! ran.
 
+use lab::binary::GoProgram;
 use lab::node_pressure::{self, Install, Kind, Setting, Stuck};
 use lab::paths::LabDir;
 use lab::vm::Kit;
@@ -51,7 +52,7 @@ impl Arguments {
 pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let (settings, stuck) = (settings(arguments), stuck(arguments));
     anyhow::ensure!(!settings.is_empty() || !stuck.is_empty(), "no such kind");
-    prepare::run().await?;
+    prepare::run(&GoProgram::ALL).await?;
     let kit = Kit::ensure(&LabDir::of_workspace()).await?;
     for setting in settings {
         eprintln!("playing: {setting}");

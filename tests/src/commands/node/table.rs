@@ -3,6 +3,7 @@
 
 use anyhow::ensure;
 use clap::ValueEnum;
+use lab::binary::GoProgram;
 use lab::node_table::{self, Case, Scenario};
 use lab::paths::LabDir;
 use lab::vm::Kit;
@@ -32,7 +33,7 @@ enum Switch {
 pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let cases = cases(arguments);
     ensure!(!cases.is_empty(), "no such case");
-    prepare::run().await?;
+    prepare::run(&GoProgram::ALL).await?;
     let kit = Kit::ensure(&LabDir::of_workspace()).await?;
     for case in cases {
         let begun = std::time::Instant::now();

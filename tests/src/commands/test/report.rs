@@ -1,136 +1,177 @@
-//! What the runners said: their closing lines by suite, read from cargo's output. Pure.
+//! What came of the tests: a line for each that failed, a table of the suites and of the slowest
+//! tests, and the closing line. Pure.
 
-use std::fmt;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{self, Write as _};
 
-/// The closing line of one suite.
-#[derive(Debug)]
-struct Closing {
-    suite: String,
-    line: String,
+use super::output::{Ended, Ending};
+use super::suites::Suite;
+
+/// How many of the slowest tests are shown.
+const SLOWEST_MAX: usize = 15;
+/// Those below this are not worth a line.
+const SLOW_SECONDS: f64 = 1.0;
+
+/// Counts of one suite.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Counts {
+    passed: usize,
+    failed: usize,
+    not_run: usize,
+    seconds: f64,
 }
 
-/// Everything that is repeated and checked at the end of `lab test`.
+/// Everything that is said at the end of `lab test`.
 #[derive(Debug, Default)]
 pub(super) struct Report {
-    suite: String,
-    closings: Vec<Closing>,
-    /// The names of the tests that ran.
-    tests: Vec<String>,
-    failed: bool,
+    suites: BTreeMap<Suite, Counts>,
+    slowest: Vec<(f64, String)>,
+    failed: Vec<String>,
+    not_run: Vec<String>,
+    passed: BTreeSet<String>,
 }
 
 impl Report {
-    /// Reads one line of output.
-    pub(super) fn read(&mut self, line: &str) {
-        let plain = without_colors(line);
-        let trimmed = plain.trim_start();
-        if let Some(rest) = trimmed.strip_prefix("Running ") {
-            if let Some(suite) = suite_of_heading(rest) {
-                self.suite = suite;
+    /// Notes how a test ended; gives the line to show at once.
+    pub(super) fn add(&mut self, suite: &Suite, ended: &Ended) -> String {
+        let counts = self.suites.entry(suite.clone()).or_default();
+        counts.seconds += ended.seconds;
+        let name = format!("{suite}: {}", ended.test);
+        let word = match &ended.ending {
+            Ending::Passed => {
+                counts.passed += 1;
+                self.passed.insert(ended.test.clone());
+                "ok".to_owned()
             }
-        } else if let Some(package) = trimmed.strip_prefix("Doc-tests ") {
-            self.suite = format!("{package} (doc tests)");
-        } else if plain.starts_with("test result: ") {
-            self.closings.push(Closing { suite: self.suite.clone(), line: plain });
-        } else if let Some((name, _)) =
-            plain.strip_prefix("test ").and_then(|rest| rest.rsplit_once(" ... "))
-        {
-            self.tests.push(name.to_owned());
-        }
+            Ending::NotRun(reason) => {
+                counts.not_run += 1;
+                self.not_run.push(format!("{name}: {reason}"));
+                format!("not run: {reason}")
+            }
+            failed => {
+                counts.failed += 1;
+                let why = match failed {
+                    Ending::TimedOut => "did not end within its time limit",
+                    Ending::Died => "its process ended before it",
+                    _ => "FAILED",
+                };
+                self.failed.push(format!("{name}: {why}"));
+                why.to_owned()
+            }
+        };
+        self.slowest.push((ended.seconds, name.clone()));
+        format!("{:>8.2} s  {name} ... {word}", ended.seconds)
     }
 
-    /// Notes what cargo said by its exit code.
-    pub(super) fn finish_run(&mut self, success: bool) {
-        self.failed |= !success;
+    /// Notes tests of a suite that are left out, and why.
+    pub(super) fn leave_out(&mut self, suite: &Suite, tests: usize, reason: &str) {
+        self.suites.entry(suite.clone()).or_default().not_run += tests;
+        self.not_run.push(format!("{suite}: {tests} tests: {reason}"));
     }
 
-    /// Whether tests ran and all passed.
+    /// Whether all these tests passed.
+    pub(super) fn has_passed(&self, tests: &[String]) -> bool {
+        tests.iter().all(|test| self.passed.contains(test))
+    }
+
+    /// Whether tests ran and none failed.
     pub(super) fn is_success(&self) -> bool {
-        !self.failed && !self.closings.is_empty()
+        let total = self.total();
+        total.failed == 0 && total.passed > 0
     }
 
-    /// Those of `names` that no test had in its name.
-    pub(super) fn unmatched<'a>(&self, names: &'a [String]) -> Vec<&'a str> {
-        // A build that failed ran nothing; that is the error to show.
-        if self.closings.is_empty() {
-            return Vec::new();
+    fn total(&self) -> Counts {
+        self.suites.values().fold(Counts::default(), |sum, each| Counts {
+            passed: sum.passed + each.passed,
+            failed: sum.failed + each.failed,
+            not_run: sum.not_run + each.not_run,
+            seconds: sum.seconds + each.seconds,
+        })
+    }
+
+    fn table(&self) -> String {
+        let mut rows: Vec<(&Suite, &Counts)> = self.suites.iter().collect();
+        rows.sort_by(|a, b| b.1.seconds.total_cmp(&a.1.seconds));
+        let width = rows.iter().map(|(suite, _)| suite.to_string().len()).max().unwrap_or(0);
+        let mut table = format!(
+            "  {:width$}  {:>7}  {:>6}  {:>7}  {:>9}\n",
+            "suite", "passed", "failed", "not run", "seconds"
+        );
+        for (suite, counts) in rows {
+            let Counts { passed, failed, not_run, seconds } = counts;
+            let suite = suite.to_string();
+            writeln!(
+                table,
+                "  {suite:width$}  {passed:>7}  {failed:>6}  {not_run:>7}  {seconds:>9.1}"
+            )
+            .expect("a String must take text");
         }
-        let matches = |name: &str| self.tests.iter().any(|test| test.contains(name));
-        names.iter().map(String::as_str).filter(|name| !matches(name)).collect()
+        table
     }
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ran = |closing: &&Closing| !closing.line.contains(" 0 passed; 0 failed; 0 ignored");
-        let shown: Vec<&Closing> = self.closings.iter().filter(ran).collect();
-        let width = shown.iter().map(|closing| closing.suite.len()).max().unwrap_or(0);
-        writeln!(f, "\nsuites that ran tests:")?;
-        for Closing { suite, line } in shown {
-            writeln!(f, "  {suite:width$}  {line}")?;
+        writeln!(f, "\nsuites, by the seconds that their tests took:\n{}", self.table())?;
+        let mut slowest: Vec<_> =
+            self.slowest.iter().filter(|(seconds, _)| *seconds >= SLOW_SECONDS).collect();
+        slowest.sort_by(|a, b| b.0.total_cmp(&a.0));
+        if !slowest.is_empty() {
+            writeln!(f, "slowest tests:")?;
         }
-        Ok(())
+        for (seconds, name) in slowest.iter().take(SLOWEST_MAX) {
+            writeln!(f, "  {seconds:>8.1} s  {name}")?;
+        }
+        for (heading, lines) in [("not run:", &self.not_run), ("failed:", &self.failed)] {
+            if !lines.is_empty() {
+                writeln!(f, "{heading}")?;
+            }
+            for line in lines {
+                writeln!(f, "  {line}")?;
+            }
+        }
+        let Counts { passed, failed, not_run, .. } = self.total();
+        writeln!(f, "\ntests: {passed} passed, {failed} failed, {not_run} skipped")
     }
-}
-
-/// "lab" from "unittests src/lib.rs (target/debug/deps/lab-0123456789abcdef)".
-fn suite_of_heading(rest: &str) -> Option<String> {
-    let (source, program) = rest.strip_suffix(')')?.rsplit_once(" (")?;
-    let file = program.rsplit('/').next()?;
-    let (name, _hash) = file.rsplit_once('-')?;
-    let kind = if source.starts_with("unittests") { " (unit tests)" } else { "" };
-    Some(format!("{name}{kind}"))
-}
-
-/// Without escape sequences of the form ESC [ … m.
-fn without_colors(line: &str) -> String {
-    let mut plain = String::with_capacity(line.len());
-    let mut rest = line;
-    while let Some((before, after)) = rest.split_once("\u{1b}[") {
-        plain.push_str(before);
-        rest = after.split_once('m').map_or("", |(_, tail)| tail);
-    }
-    plain + rest
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const OUTPUT: &str = "\u{1b}[32m     Running\u{1b}[0m suites/jobs.rs (target/deps/jobs-0a1b)
-running 1 test
-test failed_index ... \u{1b}[32mok\u{1b}[0m
-test result: \u{1b}[32mok\u{1b}[0m. 1 passed; 0 failed; 0 ignored; 0 measured
-     Running unittests src/lib.rs (target/debug/deps/lab-0a1b)
-test result: ok. 0 passed; 0 failed; 0 ignored; 0 measured
-";
+    fn suite() -> Suite {
+        Suite { package: "lab".to_owned(), name: Some("jobs".to_owned()) }
+    }
 
-    fn report() -> Report {
+    fn report(endings: &[Ending]) -> Report {
         let mut report = Report::default();
-        OUTPUT.lines().for_each(|line| report.read(line));
+        for (index, ending) in endings.iter().enumerate() {
+            let (test, ending) = (format!("jobs::t{index}"), ending.clone());
+            report.add(&suite(), &Ended { test, ending, seconds: index as f64 });
+        }
         report
     }
 
     #[test]
-    fn closing_lines_are_repeated_for_suites_that_ran_tests() {
-        let text = report().to_string();
-        assert!(text.contains("jobs  test result: ok. 1 passed"), "{text}");
-        assert!(!text.contains("lab (unit tests)"), "{text}");
-    }
-
-    #[test]
-    fn a_name_that_no_test_has_is_found() {
-        let names = ["failed".to_owned(), "nothing_like_it".to_owned()];
-        assert_eq!(report().unmatched(&names), ["nothing_like_it"]);
-    }
-
-    #[test]
-    fn one_failed_run_fails_all_and_no_run_is_no_success() {
-        let mut report = report();
-        assert!(report.is_success());
-        report.finish_run(false);
-        report.finish_run(true);
+    fn the_closing_line_counts_each_ending() {
+        let not_run = Ending::NotRun("no cgroups of version 2".to_owned());
+        let report = report(&[Ending::Passed, not_run, Ending::TimedOut, Ending::Passed]);
+        let text = report.to_string();
+        assert!(text.ends_with("\ntests: 2 passed, 1 failed, 1 skipped\n"), "{text}");
+        assert!(text.contains("jobs: jobs::t1: no cgroups of version 2"), "{text}");
+        assert!(text.contains("jobs: jobs::t2: did not end within its time limit"), "{text}");
         assert!(!report.is_success());
-        assert!(!Report::default().is_success());
+        assert!(report.has_passed(&["jobs::t0".to_owned(), "jobs::t3".to_owned()]));
+        assert!(!report.has_passed(&["jobs::t0".to_owned(), "jobs::t1".to_owned()]));
+    }
+
+    #[test]
+    fn a_run_without_a_test_is_no_success() {
+        assert!(report(&[Ending::Passed]).is_success());
+        assert!(!report(&[]).is_success());
+        let mut none = Report::default();
+        none.leave_out(&suite(), 3, "the record holds");
+        assert!(!none.is_success());
+        assert!(none.to_string().contains("jobs: 3 tests: the record holds"));
     }
 }

@@ -1,4 +1,4 @@
-//! Which tests a command line means: suites, packages and names. Pure.
+//! What a command line selects: which programs cargo builds, and which of their tests run. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -6,107 +6,142 @@ use std::fmt;
 use anyhow::Context as _;
 use serde_json::Value;
 
+use super::suites::Suite;
+
 /// The crates without IO; their tests take seconds and need nothing.
 const CORE: [&str; 3] = ["epilogue-common", "controller-core", "agent-core"];
 
-/// The package whose suites run on a real API, but for those that its manifest excepts.
+/// The package of the suites, whose program of that name has a module for each.
 const LAB: &str = "lab";
+const SUITES: &str = "suites";
 
-/// The package that has a suite against a real logind, and the suite.
-const AGENT: (&str, &str) = ("epilogue-agent", "elogind");
-
-/// What can be named: the test targets of the workspace, by package.
+/// What can be named.
 #[derive(Debug, Default)]
-pub(super) struct Suites {
-    /// Suite to package.
-    targets: BTreeMap<String, String>,
+pub(super) struct Names {
+    /// The test targets by name, and the packages that have one of that name.
+    targets: BTreeMap<String, BTreeSet<String>>,
     packages: BTreeSet<String>,
-    /// Suites of the lab that need no control plane.
-    offline: BTreeSet<String>,
 }
 
-/// What `cargo test` is to be told.
-#[derive(Debug, PartialEq, Eq)]
+/// What the filters of a command line select.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Selection {
-    /// The arguments of each run. `--test` bars the unit tests of every package in the same run,
-    /// so suites and whole packages are run apart.
-    pub(super) runs: Vec<Vec<String>>,
-    /// Parts of tests' names.
-    pub(super) names: Vec<String>,
-    pub(super) needs_control_plane: bool,
-    /// Whether a real logind has to be there.
-    pub(super) needs_logind: bool,
+    packages: BTreeSet<String>,
+    suites: BTreeSet<String>,
+    /// Parts of tests' names: each test has one of them in its name, where there are any.
+    pub(super) parts: Vec<String>,
 }
 
-impl Selection {
-    /// For `cargo build`: all our programs, which the suites start, and with them, so that
-    /// dependencies are compiled once, the test programs of the runs.
-    pub(super) fn build_arguments(&self) -> Vec<String> {
-        let mut arguments = [workspace(), vec!["--bins".to_owned()]].concat();
-        match self.runs.as_slice() {
-            [only] if only.iter().any(|argument| argument == "--test") => {
-                arguments.extend_from_slice(&only[1..]);
-            }
-            _ => arguments.push("--tests".into()),
-        }
-        arguments
-    }
-}
-
-impl Suites {
-    /// From the output of `cargo metadata --no-deps`.
-    pub(super) fn of_metadata(metadata: &Value) -> anyhow::Result<Self> {
-        let mut suites = Self::default();
+impl Names {
+    /// From the output of `cargo metadata --no-deps`, and the modules of the program `suites`.
+    pub(super) fn new(metadata: &Value, modules: &[String]) -> anyhow::Result<Self> {
+        let mut names = Self::default();
         for package in metadata["packages"].as_array().context("cargo metadata lists packages")? {
             let name = text(&package["name"]);
             for target in package["targets"].as_array().into_iter().flatten() {
                 if target["kind"][0] == "test" {
-                    suites.targets.insert(text(&target["name"]), name.clone());
+                    names.add(&text(&target["name"]), &name);
                 }
             }
-            let offline = package["metadata"]["lab"]["without-control-plane"].as_array();
-            suites.offline.extend(offline.into_iter().flatten().map(text));
-            suites.packages.insert(name);
+            names.packages.insert(name);
         }
-        Ok(suites)
+        names.targets.remove(SUITES);
+        for module in modules {
+            names.add(module, LAB);
+        }
+        Ok(names)
     }
 
-    /// The meaning of `filters`: a suite's name, a package's name, `core`, or else a test's name.
+    fn add(&mut self, target: &str, package: &str) {
+        self.targets.entry(target.to_owned()).or_default().insert(package.to_owned());
+    }
+
+    /// The meaning of `filters`: `core`, a suite's name, a package's name, or else part of tests'
+    /// names.
     pub(super) fn select(&self, filters: &[String]) -> Selection {
-        let (mut packages, mut targets) = (Vec::new(), Vec::new());
-        let mut names = Vec::new();
-        let (mut needs_control_plane, mut needs_logind) = (false, false);
+        let mut selection = Selection::default();
         for filter in filters {
             if filter == "core" {
-                packages.extend(CORE.iter().flat_map(|name| package_argument(name)));
-            } else if let Some(package) = self.targets.get(filter) {
-                needs_control_plane |= package == LAB && !self.offline.contains(filter);
-                needs_logind |= filter == AGENT.1;
-                targets.extend(["--test".to_owned(), filter.clone()]);
+                selection.packages.extend(CORE.map(str::to_owned));
+            } else if self.targets.contains_key(filter) {
+                selection.suites.insert(filter.clone());
             } else if self.packages.contains(filter) {
-                needs_control_plane |= filter == LAB;
-                needs_logind |= filter == AGENT.0;
-                packages.extend(package_argument(filter));
+                selection.packages.insert(filter.clone());
             } else {
-                names.push(filter.clone());
+                selection.parts.push(filter.clone());
             }
         }
-        let mut runs = Vec::new();
-        if packages.is_empty() && targets.is_empty() {
-            runs.push(workspace());
-            (needs_control_plane, needs_logind) = (true, true);
+        selection
+    }
+
+    /// The suites with a name of which a test may be selected, before it is known which tests
+    /// there are.
+    pub(super) fn suites(&self, selection: &Selection) -> Vec<Suite> {
+        let all = self.targets.iter().flat_map(|(name, packages)| {
+            let of =
+                |package: &String| Suite { package: package.clone(), name: Some(name.clone()) };
+            packages.iter().map(of)
+        });
+        all.filter(|suite| selection.has_suite(suite)).collect()
+    }
+
+    /// The arguments of `cargo build` for the selected tests and, where a suite starts them, our
+    /// programs.
+    pub(super) fn build_arguments(&self, selection: &Selection) -> Vec<String> {
+        let list = |arguments: &[&str]| arguments.iter().map(ToString::to_string).collect();
+        if selection.is_all() {
+            return list(&["--workspace", "--bins", "--tests"]);
         }
-        if !packages.is_empty() {
-            runs.push(packages);
+        if selection.suites.is_empty() && !selection.packages.contains(LAB) {
+            let packages = selection.packages.iter();
+            let named = packages.flat_map(|name| ["--package".to_owned(), name.clone()]);
+            return named.chain(["--tests".to_owned()]).collect();
         }
-        if !targets.is_empty() {
-            runs.push([workspace(), targets].concat());
+        let mut arguments: Vec<String> = list(&["--workspace", "--bins"]);
+        if !selection.packages.is_empty() {
+            // Unit tests of one package cannot be named beside tests of another.
+            arguments.push("--tests".to_owned());
         }
-        Selection { runs, names, needs_control_plane, needs_logind }
+        let mut targets = BTreeSet::new();
+        for suite in &selection.suites {
+            let packages = &self.targets[suite];
+            let is_module = packages.contains(LAB) && suite != "node";
+            targets.extend(is_module.then(|| SUITES.to_owned()));
+            let others = packages.iter().any(|package| package != LAB) || suite == "node";
+            targets.extend(others.then(|| suite.clone()));
+        }
+        arguments.extend(targets.into_iter().flat_map(|target| ["--test".to_owned(), target]));
+        arguments
     }
 }
 
-impl fmt::Display for Suites {
+impl Selection {
+    /// Whether nothing narrows it but parts of names.
+    fn is_all(&self) -> bool {
+        self.packages.is_empty() && self.suites.is_empty()
+    }
+
+    /// Whether it has this test.
+    pub(super) fn has(&self, suite: &Suite, test: &str) -> bool {
+        let part = self.parts.is_empty() || self.parts.iter().any(|part| test.contains(part));
+        self.has_suite(suite) && part
+    }
+
+    fn has_suite(&self, suite: &Suite) -> bool {
+        let is_named = |name: &String| self.suites.contains(name);
+        self.is_all()
+            || self.packages.contains(&suite.package)
+            || suite.name.as_ref().is_some_and(is_named)
+    }
+
+    /// Those of its parts of names that none of these tests has.
+    pub(super) fn unmatched<'a>(&'a self, tests: &[&str]) -> Vec<&'a str> {
+        let matches = |part: &str| tests.iter().any(|test| test.contains(part));
+        self.parts.iter().map(String::as_str).filter(|part| !matches(part)).collect()
+    }
+}
+
+impl fmt::Display for Names {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let list = |names: &mut dyn Iterator<Item = &String>| {
             names.map(String::as_str).collect::<Vec<_>>().join(", ")
@@ -116,13 +151,10 @@ impl fmt::Display for Suites {
     }
 }
 
-/// With `--workspace`, dependencies have the same features in every run, and are compiled once.
-fn workspace() -> Vec<String> {
-    vec!["--workspace".to_owned()]
-}
-
-fn package_argument(name: &str) -> [String; 2] {
-    ["--package".to_owned(), name.to_owned()]
+/// The modules that the head file of the program `suites` declares.
+pub(super) fn modules(source: &str) -> Vec<String> {
+    let declared = |line: &str| Some(line.strip_prefix("mod ")?.strip_suffix(';')?.to_owned());
+    source.lines().filter_map(declared).collect()
 }
 
 fn text(value: &Value) -> String {
@@ -134,68 +166,78 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn suites() -> Suites {
+    fn names() -> Names {
         let target = |name: &str| json!({"name": name, "kind": ["test"]});
         let metadata = json!({"packages": [
-            {"name": "lab",
-             "targets": [target("jobs"), target("house_rules"), {"name": "lab", "kind": ["bin"]}],
-             "metadata": {"lab": {"without-control-plane": ["house_rules"]}}},
-            {"name": "epilogue-agent", "targets": [target("logind"), target("elogind")], "metadata": null},
+            {"name": "lab", "targets": [target("suites"), target("node"),
+                                        {"name": "lab", "kind": ["bin"]}]},
+            {"name": "epilogue-agent", "targets": [target("host"), target("elogind")]},
+            {"name": "epilogue-deploy", "targets": [target("agent")]},
+            {"name": "agent-core", "targets": []},
         ]});
-        Suites::of_metadata(&metadata).expect("the sample must be readable")
+        let modules = modules("//! Head.\n\nmod agent;\nmod jobs;\n");
+        Names::new(&metadata, &modules).expect("the sample must be readable")
     }
 
     fn select(filters: &[&str]) -> Selection {
-        suites().select(&filters.iter().map(ToString::to_string).collect::<Vec<_>>())
+        names().select(&filters.iter().map(ToString::to_string).collect::<Vec<_>>())
+    }
+
+    fn suite(package: &str, name: &str) -> Suite {
+        let name = (!name.is_empty()).then(|| name.to_owned());
+        Suite { package: package.to_owned(), name }
     }
 
     #[test]
-    fn nothing_named_means_everything_on_a_control_plane() {
+    fn nothing_named_selects_all() {
         let all = select(&[]);
-        assert_eq!(all.runs, [["--workspace"]]);
-        assert!(all.needs_control_plane && all.needs_logind);
+        assert!(all.has(&suite(LAB, "jobs"), "jobs::a") && all.has(&suite("agent-core", ""), "a"));
+        assert_eq!(names().build_arguments(&all), ["--workspace", "--bins", "--tests"]);
     }
 
     #[test]
-    fn core_means_the_pure_crates_and_no_control_plane() {
+    fn core_selects_the_pure_crates_and_builds_no_program() {
         let core = select(&["core"]);
-        assert_eq!(core.runs[0].len(), 2 * CORE.len());
-        assert!(!core.needs_control_plane);
+        assert!(core.has(&suite("agent-core", ""), "a") && !core.has(&suite(LAB, "jobs"), "a"));
+        let arguments = names().build_arguments(&core);
+        assert!(arguments.contains(&"agent-core".to_owned()));
+        assert!(!arguments.contains(&"--bins".to_owned()), "{arguments:?}");
     }
 
     #[test]
-    fn only_suites_on_the_real_api_get_a_control_plane() {
-        assert!(select(&["jobs"]).needs_control_plane);
-        assert!(!select(&["house_rules"]).needs_control_plane);
-        assert!(!select(&["logind"]).needs_control_plane);
-        assert_eq!(select(&["logind"]).runs, [["--workspace", "--test", "logind"]]);
+    fn a_suite_is_built_with_the_programs_that_it_starts() {
+        let jobs = select(&["jobs"]);
+        assert_eq!(names().build_arguments(&jobs), ["--workspace", "--bins", "--test", "suites"]);
+        assert!(jobs.has(&suite(LAB, "jobs"), "jobs::a"));
+        assert!(!jobs.has(&suite(LAB, "agent"), "agent::a"));
+        let node = names().build_arguments(&select(&["node"]));
+        assert_eq!(node, ["--workspace", "--bins", "--test", "node"]);
     }
 
     #[test]
-    fn only_the_agents_suite_on_it_and_the_agent_get_a_logind() {
-        assert!(select(&["elogind"]).needs_logind && select(&["epilogue-agent"]).needs_logind);
-        assert!(!select(&["jobs"]).needs_logind && !select(&["core"]).needs_logind);
+    fn a_name_that_two_packages_have_selects_both() {
+        let agent = select(&["agent"]);
+        assert!(agent.has(&suite(LAB, "agent"), "agent::a"));
+        assert!(agent.has(&suite("epilogue-deploy", "agent"), "a"));
+        let arguments = names().build_arguments(&agent);
+        assert_eq!(arguments[2..], ["--test", "agent", "--test", "suites"]);
     }
 
     #[test]
-    fn a_suite_does_not_bar_the_unit_tests_of_a_package() {
-        let both = select(&["logind", "lab"]);
-        assert_eq!(both.runs[0], ["--package", "lab"]);
-        assert_eq!(both.runs[1], ["--workspace", "--test", "logind"]);
+    fn a_package_beside_a_suite_keeps_its_unit_tests() {
+        let both = select(&["host", "agent-core"]);
+        assert!(both.has(&suite("agent-core", ""), "a"));
+        assert!(both.has(&suite("epilogue-agent", "host"), "a"));
+        assert!(!both.has(&suite("epilogue-agent", "elogind"), "a"));
+        assert!(names().build_arguments(&both).contains(&"--tests".to_owned()));
     }
 
     #[test]
-    fn programs_are_built_together_with_the_suites_that_start_them() {
-        let jobs = select(&["jobs"]).build_arguments();
-        assert_eq!(jobs, ["--workspace", "--bins", "--test", "jobs"]);
-        let all = select(&[]).build_arguments();
-        assert_eq!(all, ["--workspace", "--bins", "--tests"]);
-    }
-
-    #[test]
-    fn anything_else_is_part_of_a_tests_name() {
+    fn anything_else_is_part_of_a_test_s_name() {
         let named = select(&["jobs", "failed_index"]);
-        assert_eq!(named.names, ["failed_index"]);
-        assert_eq!(named.runs, [["--workspace", "--test", "jobs"]]);
+        assert!(named.has(&suite(LAB, "jobs"), "jobs::a_failed_index_counts"));
+        assert!(!named.has(&suite(LAB, "jobs"), "jobs::other"));
+        assert_eq!(named.unmatched(&["jobs::other"]), ["failed_index"]);
+        assert!(named.unmatched(&["jobs::a_failed_index_counts"]).is_empty());
     }
 }

@@ -21,10 +21,11 @@ const LOCKS: &str = "systemd-inhibit --list --no-legend";
 const POWEROFF: &str = "systemd-run --quiet --no-block systemctl poweroff";
 
 async fn start(name: &str) -> (Logind, tempfile::TempDir) {
-    let images = LabDir::of_workspace().images();
+    let runs = LabDir::of_workspace().runs();
+    std::fs::create_dir_all(&runs).expect("a directory");
     let kit = kit().await;
-    let dir = tempfile::Builder::new().prefix(name).tempdir_in(&images).expect("a directory");
-    let logind = Logind::start(&kit, dir.path(), &images).await;
+    let dir = tempfile::Builder::new().prefix(name).tempdir_in(&runs).expect("a directory");
+    let logind = Logind::start(&kit, dir.path(), &runs).await;
     (logind.unwrap_or_else(|error| panic!("{error}: {error:?}")), dir)
 }
 

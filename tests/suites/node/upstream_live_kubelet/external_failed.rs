@@ -1,11 +1,12 @@
-//! (1) and (4): somebody else writes `phase=Failed` on a pod whose containers run. Played by
-//! `live_kubelet`. spec/node-agent.md §7.3 and §7.6.
+//! (1) and (4): somebody else writes `phase=Failed` on a pod whose containers run.
+//! spec/node-agent.md §7.3 and §7.6.
 
 use std::time::Duration;
 
 use lab::vm::{Seen, TestPod};
 use serde_json::{Value, json};
 
+use super::Leaves;
 use crate::world::{World, failed, since};
 
 const POLICIES: [&str; 3] = ["Never", "OnFailure", "Always"];
@@ -57,9 +58,12 @@ fn stubborn(world: &World, kind: &str, policy: &str) -> TestPod {
         .host_network()
 }
 
-pub(crate) async fn external_failed_under_a_live_kubelet_is_reverted_or_comes_before_the_end(
-    world: &World,
-) {
+#[test]
+fn failed_by_others_is_reverted_or_comes_before_the_end() {
+    super::play(Leaves::Pods, async |world| failed_under_a_live_kubelet(world).await);
+}
+
+async fn failed_under_a_live_kubelet(world: &World) {
     let mut pods = Vec::new();
     for policy in POLICIES {
         pods.extend(["quiet", "noted"].map(|kind| stubborn(world, kind, policy)));
@@ -117,11 +121,12 @@ async fn quiet_pod_is_reverted_or_ends_behind_failed(world: &World, pod: &str) {
     }
 }
 
-/// `restart` is what brings the kubelet back.
-pub(crate) async fn failed_written_while_the_kubelet_is_down_is_adopted_when_it_comes_back(
-    world: &World,
-    restart: impl AsyncFnOnce(),
-) {
+#[test]
+fn failed_written_while_the_kubelet_is_down_is_adopted() {
+    super::play(Leaves::Pods, async |world| failed_while_the_kubelet_is_down(world).await);
+}
+
+async fn failed_while_the_kubelet_is_down(world: &World) {
     let pods = POLICIES.map(|policy| stubborn(world, "down", policy));
     world.run(&pods).await;
     world.node.run("systemctl stop kubelet").await.expect("stop the kubelet");
@@ -130,7 +135,8 @@ pub(crate) async fn failed_written_while_the_kubelet_is_down_is_adopted_when_it_
     }
     let running = world.node.run("ctr -n k8s.io tasks list -q | wc -l").await.expect("list");
     assert_eq!(running.trim(), "6", "three sandboxes and three containers run on");
-    restart().await;
+    let start = world.node.start_kubelet_with(&super::watchful()).await;
+    start.expect("start the kubelet");
     for policy in POLICIES.map(str::to_lowercase) {
         let pod = format!("down-{policy}");
         let history = world.watcher.until(&pod, "ends", DECIDED_WITHIN, ended).await;

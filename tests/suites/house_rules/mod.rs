@@ -3,6 +3,7 @@
 //!
 //! What clippy and rustfmt hold (`unwrap`, `unsafe`, format) is theirs and not repeated.
 
+mod features;
 mod ledger;
 mod purity;
 mod shape;
@@ -64,6 +65,15 @@ fn pure_crates_do_not_lift_their_ban() {
             .any(|(_, dir)| source.path.starts_with(&format!("{dir}/src/")));
         if pure { purity::lifted_bans(&source.text) } else { Vec::new() }
     });
+}
+
+#[test]
+fn a_dependency_has_the_same_features_in_programs_and_tests() {
+    let rule = "ask for the features that tests need in tests/Cargo.toml, not in a crate's \
+                dev-dependencies, or the tree is compiled twice";
+    let programs = features::tree("normal,no-proc-macro");
+    let tests = features::tree("normal,dev,no-proc-macro");
+    hold(rule, &features::differences(&programs, &tests));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The laboratory itself: the machine is what the tests take it for, and leaves nothing behind.
+//! The laboratory itself: a machine can be reached by `lab node`, and leaves nothing behind.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -8,24 +8,10 @@ use std::time::Duration;
 use lab::eventually;
 use lab::paths::LabDir;
 
-use crate::world::{World, kit, turn};
+use crate::stage;
+use crate::world::kit;
 
 const SOON: Duration = Duration::from_secs(30);
-
-/// Played by `live_kubelet`.
-pub(crate) async fn node_is_ready_and_runs_what_a_real_one_does(world: &World) {
-    let said = world
-        .node
-        .run(
-            "systemctl is-system-running; stat -f -c %T /sys/fs/cgroup; test -e /proc/pressure/memory \
-             && echo psi; busctl get-property org.freedesktop.login1 /org/freedesktop/login1 \
-             org.freedesktop.login1.Manager PreparingForShutdown",
-        )
-        .await
-        .expect("run");
-    assert_eq!(said, "running\ncgroup2fs\npsi\nb false\n");
-    world.run(&[world.pod("a", &["pause"]), world.pod("b", &["pause"]).host_network()]).await;
-}
 
 /// Processes that name `dir` in their command line or work in it, as all of a lab's do: QEMU and
 /// the shared connections to it too.
@@ -42,9 +28,12 @@ fn processes_of(dir: &Path) -> Vec<String> {
         .collect()
 }
 
-#[tokio::test]
-async fn lab_that_is_killed_leaves_no_machine_and_until_then_lab_node_reaches_it() {
-    let _turn = turn().await;
+#[test]
+fn killed_lab_leaves_no_machine_and_was_reachable_till_then() {
+    stage::play(module_path!(), async |_: &mut Option<()>| kill_a_lab().await);
+}
+
+async fn kill_a_lab() {
     kit().await;
     let name = format!("killed-{:04x}", rand::random::<u16>());
     let lab = |arguments: &[&str]| {

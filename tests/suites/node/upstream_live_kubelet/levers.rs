@@ -1,12 +1,12 @@
 //! (2), (3) and (5): a condition that the kubelet has seen, the deadline as a way to end a pod,
-//! and a pod deleted while its image is pulled. Played by `live_kubelet`. spec/node-agent.md §7.3
-//! [ST8], §7.7, §3.2, §7.4.
+//! and a pod deleted while its image is pulled. spec/node-agent.md §7.3 [ST8], §7.7, §3.2, §7.4.
 
 use std::time::Duration;
 
 use lab::vm::{KubeletConfig, Seen};
 use serde_json::json;
 
+use super::Leaves;
 use crate::world::{World, disruption, failed, since};
 
 const WITHIN: Duration = Duration::from_secs(90);
@@ -16,14 +16,19 @@ fn terminal(history: &[Seen]) -> bool {
 }
 
 /// A kubelet whose worker looks at its pod every 3 seconds, by default every 60 to 90, and says so.
-pub(crate) fn watchful(kubelet: KubeletConfig) -> KubeletConfig {
+pub(super) fn watchful(kubelet: KubeletConfig) -> KubeletConfig {
     kubelet.set("syncFrequency", json!("3s")).set("logging", json!({"verbosity": 4}))
 }
 
-/// Of a kubelet that is [`watchful`].
-pub(crate) async fn condition_once_seen_by_the_kubelet_comes_back_at_the_end_though_cleared(
-    world: &World,
-) {
+#[test]
+fn condition_once_seen_comes_back_at_the_end_though_cleared() {
+    super::play(Leaves::Pods, async |world| condition_once_seen(world).await);
+}
+
+async fn condition_once_seen(world: &World) {
+    world.node.run("systemctl stop kubelet").await.expect("stop the kubelet");
+    let start = world.node.start_kubelet_with(&super::watchful()).await;
+    start.expect("start the kubelet");
     let pods = ["seen", "unmarked"]
         .map(|name| world.pod(name, &["obedient", "3", "0"]).grace_seconds(5).host_network());
     world.run(&pods).await;
@@ -56,9 +61,12 @@ async fn synced_twice(world: &World, pod: &str) {
     lab::eventually("the worker looks twice", WITHIN, looks, |looks| *looks >= before + 2).await;
 }
 
-pub(crate) async fn deadline_ends_a_pod_and_failed_comes_after_its_containers_stopped(
-    world: &World,
-) {
+#[test]
+fn deadline_ends_a_pod_and_failed_comes_after_its_containers() {
+    super::play(Leaves::Pods, async |world| deadline(world).await);
+}
+
+async fn deadline(world: &World) {
     let cases = [
         ("stubborn-never", "Never", &["stubborn"][..]),
         ("stubborn-always", "Always", &["stubborn"]),
@@ -85,16 +93,13 @@ pub(crate) async fn deadline_ends_a_pod_and_failed_comes_after_its_containers_st
     }
 }
 
-/// A kubelet that pulls many images at once. By default it is one, and a second would not even
-/// begin.
-pub(crate) fn pulling_many(kubelet: KubeletConfig) -> KubeletConfig {
-    kubelet.set("serializeImagePulls", json!(false))
+/// Of an image that the kubelet has pulled by one name it says that it was never there by another.
+#[test]
+fn pod_deleted_during_a_pull_stays_pending_until_the_pull_ends() {
+    super::play(Leaves::Traces, async |world| hanging_pull(world).await);
 }
 
-/// Of a kubelet that is [`pulling_many`].
-pub(crate) async fn pod_deleted_during_a_hanging_pull_stays_pending_until_the_pull_ends(
-    world: &World,
-) {
+async fn hanging_pull(world: &World) {
     let registry = "systemd-run --quiet --unit=registry /opt/tools/container registry \
                     127.0.0.1:5000 /run/open";
     world.node.run(registry).await.expect("start the registry");

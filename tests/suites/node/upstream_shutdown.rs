@@ -11,6 +11,7 @@ use lab::vm::node::ready_condition;
 use lab::vm::{KubeletConfig, Seen, TestPod};
 use serde_json::json;
 
+use crate::stage;
 use crate::world::World;
 
 const OFF_WITHIN: Duration = Duration::from_mins(4);
@@ -77,30 +78,78 @@ async fn power_off(world: &mut World) {
     world.node.machine_mut().off(OFF_WITHIN).await.expect("off");
 }
 
-/// A reboot and then a power-off, on one machine.
-#[tokio::test]
-async fn kubelet_without_graceful_shutdown_tells_of_nothing() {
-    let mut world = World::with_controllers("off", KubeletConfig::default()).await;
-    reboot_without_graceful_shutdown_ends_never_pods_without_a_condition(&mut world).await;
-    poweroff_without_graceful_shutdown_leaves_every_pod_running_in_the_api(&mut world).await;
-    world.end().await;
+/// On the machine of all stories with this configuration of the kubelet.
+fn play(
+    machine: &'static str,
+    kubelet: fn() -> KubeletConfig,
+    story: impl AsyncFnOnce(&mut World) + Send + 'static,
+) {
+    stage::play(machine, async move |stage: &mut Option<World>| {
+        let mut world = match stage.take() {
+            Some(world) => {
+                world.clear().await;
+                world
+            }
+            None => World::with_controllers("shutdown", kubelet()).await,
+        };
+        story(&mut world).await;
+        if world.node.machine().is_off() {
+            world.end().await;
+        } else {
+            *stage = Some(world);
+        }
+    });
 }
 
-/// The same with graceful shutdown by priority.
-#[tokio::test]
-async fn kubelet_with_graceful_shutdown_tells_of_each_pod() {
-    // An emulated machine takes 13 s for a pod that leaves 1 s after its SIGTERM: with 10 s for
-    // the first group the kubelet gave up on all of its pods, and reported none.
-    let periods = [(0, 40), (1_000_000, 5), (2_000_000_000, 30)];
-    let kubelet = KubeletConfig::default().graceful_shutdown_by_priority(&periods);
-    let mut world = World::with_controllers("on", kubelet).await;
-    reboot_with_graceful_shutdown_keeps_reports_and_changes_the_boot_id(&mut world).await;
-    poweroff_with_graceful_shutdown_reports_each_pod_by_its_exit_code(&mut world).await;
-    world.end().await;
+/// Without graceful shutdown the kubelet reports nothing.
+mod off {
+    use super::*;
+
+    fn play(story: impl AsyncFnOnce(&mut World) + Send + 'static) {
+        super::play(module_path!(), KubeletConfig::default, story);
+    }
+
+    #[test]
+    fn reboot_ends_never_pods_without_a_condition() {
+        play(async |world| reboot_without_graceful_shutdown(world).await);
+    }
+
+    /// In alphabetical order the last: it leaves the machine off.
+    #[test]
+    fn turned_off_leaves_every_pod_running_in_the_api() {
+        play(async |world| poweroff_without_graceful_shutdown(world).await);
+    }
+}
+
+/// With graceful shutdown by priority it reports each pod.
+mod on {
+    use super::*;
+
+    /// An emulated machine takes 13 s for a pod that leaves 1 s after its SIGTERM: with 10 s for
+    /// the first group the kubelet gave up on all of its pods, and reported none.
+    fn kubelet() -> KubeletConfig {
+        let periods = [(0, 40), (1_000_000, 5), (2_000_000_000, 30)];
+        KubeletConfig::default().graceful_shutdown_by_priority(&periods)
+    }
+
+    fn play(story: impl AsyncFnOnce(&mut World) + Send + 'static) {
+        super::play(module_path!(), kubelet, story);
+    }
+
+    #[test]
+    fn reboot_keeps_reports_and_changes_the_boot_id() {
+        play(async |world| reboot_with_graceful_shutdown(world).await);
+    }
+
+    /// In alphabetical order the last: it leaves the machine off.
+    #[test]
+    fn turned_off_reports_each_pod_by_its_exit_code() {
+        play(async |world| poweroff_with_graceful_shutdown(world).await);
+    }
 }
 
 /// The twin of a lost report: what the kubelet says after the reboot of pods that it never ended.
-async fn reboot_without_graceful_shutdown_ends_never_pods_without_a_condition(world: &mut World) {
+async fn reboot_without_graceful_shutdown(world: &mut World) {
     let pods = ["Never", "OnFailure", "Always"].map(|policy| {
         let pod = world.pod(&policy.to_lowercase(), &["obedient", "143", "0"]).host_network();
         pod.restart_policy(policy)
@@ -120,7 +169,7 @@ async fn reboot_without_graceful_shutdown_ends_never_pods_without_a_condition(wo
     assert!(last.phase == "Failed" && last.disruption.is_none(), "{never:#?}");
 }
 
-async fn poweroff_without_graceful_shutdown_leaves_every_pod_running_in_the_api(world: &mut World) {
+async fn poweroff_without_graceful_shutdown(world: &mut World) {
     run_kinds(world, "").await;
     power_off(world).await;
     let last = node_becomes(world, "the node is Unknown", |ready| ready.starts_with("Unknown"));
@@ -133,7 +182,7 @@ async fn poweroff_without_graceful_shutdown_leaves_every_pod_running_in_the_api(
     assert_eq!(pods["done"].phase, "Succeeded");
 }
 
-async fn reboot_with_graceful_shutdown_keeps_reports_and_changes_the_boot_id(world: &mut World) {
+async fn reboot_with_graceful_shutdown(world: &mut World) {
     run_kinds(world, "").await;
     let boot_id = reboot(world).await;
     let nodes: Api<Node> = Api::all(world.client.clone());
@@ -150,7 +199,7 @@ async fn reboot_with_graceful_shutdown_keeps_reports_and_changes_the_boot_id(wor
     }
 }
 
-async fn poweroff_with_graceful_shutdown_reports_each_pod_by_its_exit_code(world: &mut World) {
+async fn poweroff_with_graceful_shutdown(world: &mut World) {
     run_kinds(world, "-2").await;
     power_off(world).await;
     let node = node_becomes(world, "the node is not Ready", |ready| ready != "True").await;

@@ -1,0 +1,196 @@
+//! What a test process says, line by line: which test runs, how each one ended, and which one the
+//! machine could not run. Pure.
+
+use std::time::Instant;
+
+/// Begins a line of a test that the machine cannot run; the reason follows.
+const NOT_RUN: &str = "not run: ";
+
+/// How a test ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    Passed,
+    Failed,
+    /// The machine lacks what it needs: the reason.
+    NotRun(String),
+    /// It did not end in time and was killed.
+    TimedOut,
+    /// Its process ended before it did.
+    Died,
+}
+
+/// A test that was run.
+#[derive(Clone, Debug)]
+pub(super) struct Ended {
+    pub(super) test: String,
+    pub(super) ending: Ending,
+    pub(super) seconds: f64,
+}
+
+/// Reads the output of one process, whose tests run one after the other.
+#[derive(Debug)]
+pub(super) struct Reader {
+    waiting: Vec<String>,
+    running: Option<Running>,
+    ended: Vec<Ended>,
+    /// When the last test began or ended.
+    changed_at: Instant,
+}
+
+#[derive(Debug)]
+struct Running {
+    test: String,
+    since: Instant,
+    not_run: Option<String>,
+    said: Option<Ending>,
+    said_at: Instant,
+}
+
+impl Reader {
+    /// Of a process with these tests, which starts now.
+    pub(super) fn new(tests: &[String], now: Instant) -> Self {
+        Self { waiting: tests.to_vec(), running: None, ended: Vec::new(), changed_at: now }
+    }
+
+    /// Reads a line.
+    pub(super) fn read(&mut self, line: &str, now: Instant) {
+        if let Some((test, rest)) = self.start_of(line) {
+            self.finish(Ending::Died);
+            self.waiting.retain(|waiting| *waiting != test);
+            self.changed_at = now;
+            self.running =
+                Some(Running { test, since: now, not_run: None, said: None, said_at: now });
+            self.result(&rest, now);
+        } else if line.starts_with("test result: ") {
+            self.finish(Ending::Died);
+        } else {
+            self.result(line, now);
+        }
+    }
+
+    /// The test that a line begins, and what it says behind that.
+    fn start_of(&self, line: &str) -> Option<(String, String)> {
+        let (test, rest) = line.strip_prefix("test ")?.split_once(" ... ")?;
+        // `should_panic` stands behind the name.
+        let test = test.split(" - ").next().unwrap_or(test);
+        self.waiting.iter().find(|waiting| *waiting == test)?;
+        Some((test.to_owned(), rest.to_owned()))
+    }
+
+    /// The last word before the next test counts: a test may print such a word itself.
+    fn result(&mut self, line: &str, now: Instant) {
+        let Some(running) = &mut self.running else { return };
+        if let Some(reason) = line.strip_prefix(NOT_RUN) {
+            running.not_run = Some(reason.trim().to_owned());
+        }
+        let said = match line.trim_end() {
+            "ok" => Ending::Passed,
+            "FAILED" => Ending::Failed,
+            _ => return,
+        };
+        (running.said, running.said_at) = (Some(said), now);
+        self.changed_at = now;
+    }
+
+    /// Since when a test runs, or the next one is about to; nothing once all have ended.
+    pub(super) fn waits_since(&self) -> Option<Instant> {
+        let runs = self.running.as_ref().is_some_and(|running| running.said.is_none());
+        (runs || !self.waiting.is_empty()).then_some(self.changed_at)
+    }
+
+    /// The process ended by itself, or was killed because a test took too long. What was not
+    /// reached is given back.
+    pub(super) fn end(mut self, timed_out: bool, now: Instant) -> (Vec<Ended>, Vec<String>) {
+        if let Some(running) = &mut self.running
+            && running.said.is_none()
+        {
+            running.said_at = now;
+        }
+        self.finish(if timed_out { Ending::TimedOut } else { Ending::Died });
+        (self.ended, self.waiting)
+    }
+
+    fn finish(&mut self, otherwise: Ending) {
+        let Some(running) = self.running.take() else { return };
+        let ending = match (running.said, running.not_run) {
+            (Some(Ending::Passed), Some(reason)) => Ending::NotRun(reason),
+            (Some(said), _) => said,
+            (None, _) => otherwise,
+        };
+        let seconds = running.said_at.duration_since(running.since).as_secs_f64();
+        self.ended.push(Ended { test: running.test, ending, seconds });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn read(tests: &[&str], lines: &[&str], timed_out: bool) -> (Vec<(String, Ending)>, usize) {
+        let names: Vec<String> = tests.iter().map(ToString::to_string).collect();
+        let mut reader = Reader::new(&names, Instant::now());
+        let now = Instant::now();
+        for line in lines {
+            reader.read(line, now);
+        }
+        let (ended, left) = reader.end(timed_out, now);
+        (ended.into_iter().map(|it| (it.test, it.ending)).collect(), left.len())
+    }
+
+    #[test]
+    fn a_result_may_stand_behind_the_output_of_its_test() {
+        let lines = [
+            "running 3 tests",
+            "test a ... ok",
+            "test b ... ",
+            "thread 'b' panicked",
+            "more of it",
+            "FAILED",
+            "test c ... not run: not here",
+            "test d ... ",
+            "not run: no trigger can be set",
+            "ok",
+            "",
+            "test result: FAILED. 1 passed; 1 failed",
+        ];
+        let (ended, left) = read(&["a", "b", "d", "e"], &lines, false);
+        let expected = [
+            ("a", Ending::Passed),
+            ("b", Ending::Failed),
+            ("d", Ending::NotRun("no trigger can be set".to_owned())),
+        ];
+        let seen: Vec<(&str, Ending)> =
+            ended.iter().map(|(test, ending)| (test.as_str(), ending.clone())).collect();
+        assert_eq!(seen, expected);
+        assert_eq!(left, 1, "e was not reached");
+    }
+
+    #[test]
+    fn the_last_word_of_a_test_counts() {
+        let (ended, _) = read(&["a"], &["test a ... ", "ok", "a line", "FAILED"], false);
+        assert_eq!(ended[0].1, Ending::Failed);
+    }
+
+    #[test]
+    fn a_test_without_a_result_died_or_took_too_long() {
+        assert_eq!(read(&["a"], &["test a ... words"], false).0[0].1, Ending::Died);
+        assert_eq!(read(&["a"], &["test a ... words"], true).0[0].1, Ending::TimedOut);
+    }
+
+    #[test]
+    fn a_test_takes_until_its_own_result() {
+        let start = Instant::now();
+        let mut reader = Reader::new(&["a".to_owned(), "b".to_owned()], start);
+        reader.read("test a ... ", start);
+        assert_eq!(reader.waits_since(), Some(start));
+        reader.read("ok", start + Duration::from_secs(2));
+        assert_eq!(reader.waits_since(), Some(start + Duration::from_secs(2)), "for b");
+        reader.read("test b - should panic ... ok", start + Duration::from_secs(5));
+        assert_eq!(reader.waits_since(), None);
+        let (ended, _) = reader.end(false, start + Duration::from_secs(9));
+        assert_eq!((ended[0].seconds, ended[1].seconds), (2.0, 0.0));
+        assert_eq!(ended[1].ending, Ending::Passed);
+    }
+}

@@ -1,0 +1,143 @@
+//! Runs one unit: a process, its output into a file and to the reader, its end by itself or by its
+//! time limit. Nothing of it outlives this program.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use tokio::io::AsyncReadExt as _;
+use tokio::process::{Child, ChildStdout, Command};
+
+use super::output::{Ended, Reader};
+use super::programs::Program;
+use super::schedule::Unit;
+
+/// How often the time limit is looked at.
+const CHECK_EVERY: Duration = Duration::from_millis(250);
+
+/// What a process printed and how its tests ended.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    pub(super) ended: Vec<Ended>,
+    /// Tests that it did not reach.
+    pub(super) left: Vec<String>,
+    /// Everything it printed.
+    pub(super) output: String,
+}
+
+/// Runs the tests of a unit in a process of their own.
+pub(super) async fn run(
+    unit: &Unit,
+    program: &Program,
+    env: &[(&str, &Path)],
+    log: &Path,
+) -> anyhow::Result<Outcome> {
+    let mut child = start(unit, program, env)?;
+    let group = Group(Pid::from_raw(child.id().context("a child must have a pid")? as i32));
+    let mut pipe = child.stdout.take().context("stdout was piped")?;
+    let mut reader = Reader::new(&unit.tests, Instant::now());
+    let mut file = File::create(log).with_context(|| format!("create {}", log.display()))?;
+    let (mut line, mut chunk) = (Vec::new(), vec![0; 16 << 10]);
+    let mut timed_out = false;
+    loop {
+        let is_late = |since: Instant| since.elapsed() > unit.rule.limit;
+        if !timed_out && reader.waits_since().is_some_and(is_late) {
+            timed_out = true;
+            group.kill();
+        }
+        let read = tokio::time::timeout(CHECK_EVERY, pipe.read(&mut chunk)).await;
+        let Ok(read) = read else {
+            // A grandchild may hold the pipe open; the test's own end is what counts.
+            if child.try_wait()?.is_some() {
+                break;
+            }
+            continue;
+        };
+        let count = read.context("read the test's output")?;
+        if count == 0 {
+            break;
+        }
+        file.write_all(&chunk[..count])?;
+        feed(&mut reader, &mut line, &chunk[..count]);
+    }
+    reader.read(&String::from_utf8_lossy(&line), Instant::now());
+    let status = child.wait().await?;
+    drop(group);
+    let (ended, left) = reader.end(timed_out, Instant::now());
+    let mut output = read_lossy(log)?;
+    if !status.success() {
+        write!(output, "\n(the process ended with {status})\n").context("note the end")?;
+    }
+    Ok(Outcome { ended, left, output })
+}
+
+/// Gives whole lines to the reader.
+fn feed(reader: &mut Reader, line: &mut Vec<u8>, bytes: &[u8]) {
+    for byte in bytes {
+        if *byte == b'\n' {
+            reader.read(&String::from_utf8_lossy(line), Instant::now());
+            line.clear();
+        } else {
+            line.push(*byte);
+        }
+    }
+    // A test that runs shows its name without the line's end.
+    let text = String::from_utf8_lossy(line);
+    if text.starts_with("test ") && text.ends_with(" ... ") {
+        reader.read(&text, Instant::now());
+        line.clear();
+    }
+}
+
+fn start(unit: &Unit, program: &Program, env: &[(&str, &Path)]) -> anyhow::Result<Child> {
+    let (reader, writer) = std::io::pipe().context("make a pipe")?;
+    let mut command = Command::new("setpriv");
+    command
+        .args(["--pdeathsig", "KILL", "--"])
+        .arg(&program.path)
+        // One after the other, so that each is seen to begin and to end.
+        .args(["--exact", "--nocapture", "--test-threads=1", "--color=never"])
+        .args(&unit.tests)
+        .current_dir(&program.dir)
+        .env("CARGO_MANIFEST_DIR", &program.dir)
+        .envs(env.iter().copied())
+        .stdin(Stdio::null())
+        .stdout(writer.try_clone().context("share the pipe")?)
+        .stderr(writer)
+        .process_group(0)
+        .kill_on_drop(true);
+    let mut child = command.spawn().with_context(|| format!("start {}", program.path.display()))?;
+    drop(command);
+    let stdout = std::process::ChildStdout::from(OwnedFd::from(reader));
+    child.stdout = Some(ChildStdout::from_std(stdout)?);
+    Ok(child)
+}
+
+/// The processes of a unit. Dropped, they are killed: also those that a test left behind.
+struct Group(Pid);
+
+impl Group {
+    fn kill(&self) {
+        // An error means that nothing of it is left.
+        let _ = killpg(self.0, Signal::SIGKILL);
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn read_lossy(path: &Path) -> anyhow::Result<String> {
+    let mut bytes = Vec::new();
+    File::open(path)?.read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}

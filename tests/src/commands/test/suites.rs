@@ -1,0 +1,190 @@
+//! What a test belongs to, and under which rules its suite runs. Pure.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::programs::Program;
+
+/// The package that has the suites on a real API.
+const LAB: &str = "lab";
+
+/// The program whose top-level modules share one machine each.
+const NODE: &str = "node";
+
+/// A suite: what is reported in one line and can be named.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Suite {
+    pub(super) package: String,
+    /// The module in the program `suites`, the target of others, or nothing for unit tests.
+    pub(super) name: Option<String>,
+}
+
+impl fmt::Display for Suite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.name, self.package.as_str()) {
+            (Some(name), LAB) => f.write_str(name),
+            (Some(name), package) => write!(f, "{package} {name}"),
+            (None, package) => write!(f, "{package} (unit tests)"),
+        }
+    }
+}
+
+impl Suite {
+    /// The suite of a test.
+    pub(super) fn of(program: &Program, test: &str) -> Self {
+        let name = match (program.is_unit, program.target.as_str()) {
+            (true, _) => None,
+            (false, "suites") => test.split("::").next().map(str::to_owned),
+            (false, target) => Some(target.to_owned()),
+        };
+        Self { package: program.package.clone(), name }
+    }
+
+    /// Whether its tests find the API that `lab test` starts.
+    pub(super) fn needs_control_plane(&self) -> bool {
+        // A real node has a control plane of its own.
+        let offline = ["agent_simulation", "house_rules", "simulation", NODE];
+        self.package == LAB && self.name.as_deref().is_some_and(|name| !offline.contains(&name))
+    }
+
+    /// Whether its tests find a real logind.
+    pub(super) fn needs_logind(&self) -> bool {
+        self.name.as_deref() == Some("elogind")
+    }
+
+    /// Whether its tests start real nodes.
+    pub(super) fn needs_node(&self) -> bool {
+        self.package == LAB && self.name.as_deref() == Some(NODE)
+    }
+}
+
+/// How a test runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Rule {
+    /// How much of the machine it takes: [`CORE`] is one core.
+    pub(super) weight: Weight,
+    /// After this it is killed, and has failed.
+    pub(super) limit: Duration,
+}
+
+/// A share of the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Weight {
+    /// So many parts of a core; [`CORE_PARTS`] make one.
+    Parts(u16),
+    /// All of it: nothing else runs meanwhile.
+    Machine,
+}
+
+/// A core in parts: what mostly waits takes a part.
+pub(super) const CORE_PARTS: u16 = 4;
+
+/// A test that computes.
+const CORE: Weight = Weight::Parts(CORE_PARTS);
+/// A test on the real API: its programs and the API server wait more than they compute.
+const ON_API: Weight = Weight::Parts(3);
+/// A test of the agent's shell, which waits for sockets and files.
+const WAITS: Weight = Weight::Parts(2);
+
+/// Ten times what a pure test may take on a busy machine.
+const PURE_LIMIT: Duration = Duration::from_mins(1);
+
+/// What makes a test's rule: the first row whose package, suite and beginning of the test's name
+/// fit. Limits are at least five times the longest time seen on two busy cores.
+const RULES: &[(&str, &str, &str, Weight, Duration)] = &[
+    // Its machine is emulated, wants both cores, and takes up to 4 minutes for a step.
+    (LAB, NODE, "", Weight::Machine, Duration::from_mins(20)),
+    // Asserts that a load of one leaves the API to others: nothing else may take it.
+    (LAB, "podgc", "podgc::load", Weight::Machine, Duration::from_mins(5)),
+    (LAB, "agent_simulation", "", CORE, Duration::from_mins(10)),
+    (LAB, "simulation", "", CORE, Duration::from_mins(10)),
+    (LAB, "house_rules", "", CORE, PURE_LIMIT),
+    (LAB, "reference", "", CORE, Duration::from_mins(10)),
+    (LAB, "", "", ON_API, Duration::from_mins(6)),
+    // The kernel's word is timed: nothing else may hold it up.
+    ("epilogue-agent", "pressure", "kernel::", Weight::Machine, Duration::from_mins(2)),
+    ("epilogue-agent", "oom", "kernel::", Weight::Machine, Duration::from_mins(2)),
+    ("epilogue-agent", "", "", WAITS, Duration::from_mins(2)),
+    ("epilogue-runtime", "", "", WAITS, Duration::from_mins(2)),
+    ("controller-core", "", "", CORE, Duration::from_mins(3)),
+    ("agent-core", "", "", CORE, Duration::from_mins(3)),
+    ("", "", "", CORE, Duration::from_mins(2)),
+];
+
+impl Rule {
+    /// The rule of a test of this suite.
+    pub(super) fn of(suite: &Suite, test: &str) -> Self {
+        let name = suite.name.as_deref().unwrap_or_default();
+        let fits = |pattern: &str, text: &str| pattern.is_empty() || pattern == text;
+        let row = RULES.iter().find(|(package, suite_name, beginning, ..)| {
+            fits(package, &suite.package) && fits(suite_name, name) && test.starts_with(beginning)
+        });
+        let (.., weight, limit) = *row.expect("the last row must fit all");
+        Self { weight, limit }
+    }
+}
+
+/// The tests that one process runs, one after the other: those of a module of `node`, because its
+/// machine takes longer to start than most of them; every other test has a process of its own.
+pub(super) fn group_of(suite: &Suite, test: &str) -> Option<String> {
+    let module = || test.split("::").next().unwrap_or_default().to_owned();
+    suite.needs_node().then(module)
+}
+
+/// Whether a test plays a rare way to end: too long for each run.
+pub(super) fn is_rare(suite: &Suite, test: &str) -> bool {
+    suite.needs_node() && test.starts_with("rare_")
+}
+
+/// Whether a test asks only what upstream's programs do, which changes with their versions alone.
+pub(super) fn is_of_upstream(suite: &Suite, test: &str) -> bool {
+    suite.needs_node() && test.starts_with("upstream_")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn program(package: &str, target: &str, is_unit: bool) -> Program {
+        let (path, dir) = ("/t".into(), "/w".into());
+        Program { package: package.into(), target: target.into(), is_unit, path, dir }
+    }
+
+    fn suite(package: &str, target: &str, test: &str) -> Suite {
+        Suite::of(&program(package, target, false), test)
+    }
+
+    #[test]
+    fn a_suite_of_the_laboratory_is_a_module() {
+        let jobs = suite(LAB, "suites", "jobs::a_test");
+        assert_eq!(jobs.to_string(), "jobs");
+        assert!(jobs.needs_control_plane() && !jobs.needs_node());
+        assert!(!suite(LAB, "suites", "simulation::a").needs_control_plane());
+        assert_eq!(suite("epilogue-deploy", "agent", "a").to_string(), "epilogue-deploy agent");
+        let unit = Suite::of(&program("agent-core", "agent-core", true), "a::b");
+        assert_eq!(unit.to_string(), "agent-core (unit tests)");
+        assert!(!unit.needs_control_plane());
+    }
+
+    #[test]
+    fn the_first_fitting_row_is_a_test_s_rule() {
+        let rule = |package, target, test| Rule::of(&suite(package, target, test), test);
+        assert_eq!(rule(LAB, "node", "agent::a").weight, Weight::Machine);
+        assert_eq!(rule(LAB, "suites", "podgc::load::a").weight, Weight::Machine);
+        assert_eq!(rule(LAB, "suites", "podgc::ended::a").weight, ON_API);
+        assert_eq!(rule("epilogue-agent", "oom", "kernel::a").weight, Weight::Machine);
+        assert_eq!(rule("epilogue-agent", "oom", "log::a").weight, WAITS);
+        assert_eq!(rule("epilogue-common", "x", "a").weight, CORE);
+    }
+
+    #[test]
+    fn tests_of_a_node_share_a_process_by_module() {
+        let node = suite(LAB, "node", "upstream_levers::a");
+        assert_eq!(group_of(&node, "upstream_levers::a").as_deref(), Some("upstream_levers"));
+        assert!(is_of_upstream(&node, "upstream_levers::a"));
+        assert!(!is_of_upstream(&node, "agent::upstream_a"));
+        assert!(is_rare(&node, "rare_stuck::a") && !is_rare(&node, "upstream_levers::a"));
+        let jobs = suite(LAB, "suites", "jobs::a");
+        assert_eq!(group_of(&jobs, "jobs::a"), None);
+    }
+}

@@ -1,0 +1,221 @@
+//! What the tests of upstream's behaviour rest on, versions and recipes, and the record of the run
+//! in which they held last: `tests/node/upstream.json`. While both agree they need not be played.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::kit::{self, Kit};
+use crate::binary;
+use crate::error::LabError;
+use crate::paths::workspace_root;
+
+/// The module that has Kubernetes' programs.
+const KUBERNETES: &str = "k8s.io/kubernetes";
+
+/// Marks a value of which only its change means something.
+const HASH: char = '#';
+
+/// A name and a version, or a path and a hash of what is there.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Facts(BTreeMap<String, String>);
+
+/// A run in which the tests of upstream's behaviour held.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// Its day, such as `2026-11-22`.
+    pub date: String,
+    /// What they rested on.
+    pub facts: Facts,
+    /// The names of the tests that held.
+    pub held: Vec<String>,
+}
+
+/// The facts of this checkout with this kit.
+pub fn current(kit: &Kit) -> Result<Facts, LabError> {
+    let mut facts: BTreeMap<String, String> = kit.packages()?.into_iter().collect();
+    let root = workspace_root();
+    let sources = [
+        ("tests/node/image", files_below(&kit::recipe(), |_| true)?),
+        ("tests/node/container", files_below(&kit::container(), |_| true)?),
+        ("tests/control-plane: go.mod, go.sum", go_modules(&root)?),
+        (
+            "tests/suites/node/upstream_*",
+            files_below(&root.join("tests/suites/node"), is_upstream)?,
+        ),
+    ];
+    for (name, paths) in sources {
+        facts.insert(name.to_owned(), hash_of(&root, &paths)?);
+    }
+    let flags = crc32fast::hash(binary::VERSION_FLAGS.as_bytes());
+    facts.insert("the kubelet's version flags".to_owned(), format!("{HASH}{flags:08x}"));
+    for path in go_modules(&root)? {
+        let text = std::fs::read_to_string(&path).map_err(LabError::file("read", path))?;
+        if let Some(version) = version_in(&text, KUBERNETES) {
+            facts.insert("kubernetes".to_owned(), version);
+        }
+    }
+    Ok(Facts(facts))
+}
+
+/// The facts of the last record; nothing where there is none that can be read.
+pub fn recorded() -> Option<Facts> {
+    read().map(|record| record.facts)
+}
+
+/// The last record; nothing where there is none that can be read.
+pub fn read() -> Option<Record> {
+    read_from(&path())
+}
+
+/// Writes the record of a run of today in which these tests held.
+pub fn record(facts: &Facts, tests: &[String]) -> Result<(), LabError> {
+    let date = jiff::Timestamp::now().strftime("%Y-%m-%d").to_string();
+    let mut held = tests.to_vec();
+    held.sort();
+    write_to(&path(), &Record { date, facts: facts.clone(), held })
+}
+
+impl Facts {
+    /// What is not as in `other`, the older ones, in words.
+    pub fn differs_from(&self, other: &Self) -> Vec<String> {
+        let names: std::collections::BTreeSet<&String> =
+            self.0.keys().chain(other.0.keys()).collect();
+        let words =
+            names.into_iter().filter_map(|name| match (other.0.get(name), self.0.get(name)) {
+                (Some(old), Some(new)) if old == new => None,
+                (Some(old), Some(new)) if old.starts_with(HASH) || new.starts_with(HASH) => {
+                    Some(format!("{name} changed"))
+                }
+                (Some(old), Some(new)) => Some(format!("{name} {old} → {new}")),
+                (Some(old), None) => Some(format!("{name} {old} is gone")),
+                (None, Some(new)) => Some(format!("{name} {new} is new")),
+                (None, None) => None,
+            });
+        words.collect()
+    }
+
+    /// All of them in eight digits.
+    pub fn fingerprint(&self) -> String {
+        let mut hasher = crc32fast::Hasher::new();
+        for (name, value) in &self.0 {
+            hasher.update(format!("{name}={value}\n").as_bytes());
+        }
+        format!("{:08x}", hasher.finalize())
+    }
+}
+
+fn path() -> PathBuf {
+    workspace_root().join("tests/node/upstream.json")
+}
+
+fn read_from(path: &Path) -> Option<Record> {
+    serde_json::from_str(&std::fs::read_to_string(path).ok()?).ok()
+}
+
+fn write_to(path: &Path, record: &Record) -> Result<(), LabError> {
+    let text = serde_json::to_string_pretty(record).expect("a record must be JSON") + "\n";
+    let new = path.with_extension("json.new");
+    std::fs::write(&new, text).map_err(LabError::file("write", &new))?;
+    std::fs::rename(&new, path).map_err(LabError::file("write", path))
+}
+
+/// Whether a path below the suite belongs to a module of upstream's behaviour.
+fn is_upstream(path: &Path) -> bool {
+    path.to_string_lossy().starts_with("upstream_")
+}
+
+fn go_modules(root: &Path) -> Result<Vec<PathBuf>, LabError> {
+    let is_module = |path: &Path| path.ends_with("go.mod") || path.ends_with("go.sum");
+    files_below(&root.join("tests/control-plane"), is_module)
+}
+
+/// The files below `dir` whose path from there is wanted, in order.
+fn files_below(dir: &Path, wanted: impl Fn(&Path) -> bool) -> Result<Vec<PathBuf>, LabError> {
+    let mut paths = super::disk::files_below(dir)?;
+    paths.retain(|path| wanted(path.strip_prefix(dir).unwrap_or(path)));
+    Ok(paths)
+}
+
+/// A hash that stays the same with another compiler: of names and contents.
+fn hash_of(root: &Path, paths: &[PathBuf]) -> Result<String, LabError> {
+    let mut hasher = crc32fast::Hasher::new();
+    for path in paths {
+        hasher.update(path.strip_prefix(root).unwrap_or(path).to_string_lossy().as_bytes());
+        let content = match std::fs::read_link(path) {
+            Ok(target) => target.into_os_string().into_encoded_bytes(),
+            Err(_) => std::fs::read(path).map_err(LabError::file("read", path))?,
+        };
+        hasher.update(&content);
+    }
+    Ok(format!("{HASH}{:08x}", hasher.finalize()))
+}
+
+/// The version of a module that a go.mod requires.
+fn version_in(go_mod: &str, module: &str) -> Option<String> {
+    go_mod.lines().find_map(|line| {
+        let mut words = line.trim().trim_start_matches("require ").split_ascii_whitespace();
+        (words.next()? == module).then(|| words.next().map(str::to_owned))?
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(pairs: &[(&str, &str)]) -> Facts {
+        Facts(pairs.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect())
+    }
+
+    #[test]
+    fn differences_are_said_in_words() {
+        let old = facts(&[("containerd", "1.6.20"), ("image", "#1"), ("linux", "6.1"), ("x", "1")]);
+        let new = facts(&[("containerd", "1.6.24"), ("image", "#2"), ("linux", "6.1"), ("y", "2")]);
+        let said = new.differs_from(&old);
+        assert_eq!(
+            said,
+            ["containerd 1.6.20 → 1.6.24", "image changed", "x 1 is gone", "y 2 is new"]
+        );
+        assert!(old.differs_from(&old).is_empty());
+        assert_ne!(old.fingerprint(), new.fingerprint());
+    }
+
+    #[test]
+    fn record_comes_back_as_it_was_written() {
+        let dir = tempfile::tempdir().expect("a temporary directory must be creatable");
+        let path = dir.path().join("upstream.json");
+        assert_eq!(read_from(&path), None);
+        let facts = facts(&[("runc", "1.1.5")]);
+        let record = Record { date: "2026-01-02".into(), facts, held: vec!["a::b".into()] };
+        write_to(&path, &record).expect("write");
+        assert_eq!(read_from(&path), Some(record));
+        std::fs::write(&path, "half").expect("write");
+        assert_eq!(read_from(&path), None);
+    }
+
+    #[test]
+    fn version_is_that_of_the_required_module() {
+        let go_mod = "require (\n\tk8s.io/kubernetes-x v1.0.0\n\tk8s.io/kubernetes v1.36.3\n)\n";
+        assert_eq!(version_in(go_mod, KUBERNETES).as_deref(), Some("v1.36.3"));
+        assert_eq!(
+            version_in("require k8s.io/kubernetes v2 // why", KUBERNETES).as_deref(),
+            Some("v2")
+        );
+        assert_eq!(version_in(go_mod, "k8s.io/none"), None);
+    }
+
+    #[test]
+    fn hash_follows_names_and_contents() {
+        let dir = tempfile::tempdir().expect("a temporary directory must be creatable");
+        let file = dir.path().join("upstream_a.rs");
+        let hash = || hash_of(dir.path(), &files_below(dir.path(), is_upstream).expect("list"));
+        let hash = || hash().expect("hash");
+        std::fs::write(dir.path().join("b.rs"), "x").expect("write");
+        let empty = hash();
+        std::fs::write(&file, "1").expect("write");
+        let first = hash();
+        std::fs::write(&file, "2").expect("write");
+        assert!(empty != first && first != hash() && hash().starts_with(HASH));
+    }
+}

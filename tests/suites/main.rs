@@ -1,0 +1,14 @@
+//! The suites of the laboratory, a module each. All but the last three run on a real Kubernetes API.
+
+mod agent;
+mod control_plane;
+mod features;
+mod jobs;
+mod nodes;
+mod permissions;
+mod podgc;
+mod reference;
+
+mod agent_simulation;
+mod house_rules;
+mod simulation;

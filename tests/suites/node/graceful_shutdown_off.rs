@@ -1,0 +1,29 @@
+//! How a node ends with our agent as a service of the host and the kubelet's graceful shutdown
+//! off, its default: the API says of each pod how it ended, and no Job counts it.
+
+use lab::node_table::{Install, Outcome, Scenario};
+
+use crate::shutdowns::{self, are_reported, boot_reports_those_that_cannot_run_again};
+
+fn play(scenario: Scenario, judge: fn(&Outcome)) {
+    shutdowns::play(module_path!(), false, Install::Host, scenario, judge);
+}
+
+#[test]
+fn agent_killed_in_mid_reboot_reports_the_rest_after_it() {
+    play(Scenario::AgentKilled, boot_reports_those_that_cannot_run_again);
+}
+
+#[test]
+fn power_cut_is_reported_after_the_boot() {
+    play(Scenario::PowerCut, boot_reports_those_that_cannot_run_again);
+}
+
+/// In alphabetical order the last: it leaves the machine off.
+#[test]
+fn stopped_kubelet_keeps_no_report_from_a_poweroff() {
+    play(Scenario::KubeletStopped, |outcome| {
+        let roles = ["job-obeys", "job-retries", "job-stubborn", "never", "always"];
+        are_reported(outcome, &roles);
+    });
+}

@@ -1,0 +1,26 @@
+//! How a node ends with our agent and the kubelet's graceful shutdown both at work: the API says
+//! of each pod how it ended, and no Job counts it.
+
+use lab::node_table::{Install, Outcome, Scenario};
+
+use crate::shutdowns::{self, all_are_reported, no_mark_is_left};
+
+fn play(scenario: Scenario, judge: fn(&Outcome)) {
+    shutdowns::play(module_path!(), true, Install::Host, scenario, judge);
+}
+
+/// The kubelet's own status was seen to say Failed for a second before it said Succeeded, so the
+/// leaver's Job may have made a replacement meanwhile. (spec/node-agent.md SD17, W3)
+#[test]
+fn reboot_reports_every_pod_and_leaves_no_mark() {
+    play(Scenario::Reboot, |outcome| {
+        all_are_reported(outcome);
+        no_mark_is_left(outcome);
+    });
+}
+
+/// In alphabetical order the last: it leaves the machine off.
+#[test]
+fn turned_off_node_has_every_pod_reported() {
+    play(Scenario::Poweroff, all_are_reported);
+}

@@ -1,0 +1,14 @@
+//! The agent as a DaemonSet's pod, from the files of `deploy/`: for `--all`, since its image needs
+//! a static program, which is a build of its own.
+
+use lab::node_table::{Install, Scenario};
+
+use crate::shutdowns::{self, all_are_reported, leaver_is_complete};
+
+#[test]
+fn poweroff_is_reported_by_a_daemon_sets_agent() {
+    shutdowns::play(module_path!(), false, Install::DaemonSet, Scenario::Poweroff, |outcome| {
+        all_are_reported(outcome);
+        leaver_is_complete(outcome);
+    });
+}
