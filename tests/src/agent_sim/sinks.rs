@@ -76,7 +76,7 @@ impl World {
                 self.call(id, (Verb::PatchPod, Some(&pod.uid.clone())), done, move |w| {
                     w.judge_end(&pod.uid);
                     ActionResult::Done(w.api.patch_pod(&pod.name, &body))
-                })
+                });
             }
             Action::DeletePod { pod, grace_seconds } => {
                 self.call(id, (Verb::DeletePod, Some(&pod.uid.clone())), done, move |w| {

@@ -49,6 +49,9 @@ async fn a_manual_selector_needs_no_labels_of_the_api_server() {
 async fn a_pod_that_matches_is_adopted_and_one_that_stops_matching_released() {
     let bed = bed(&[NO_BACKOFF]).await;
     create_pod(&bed, "found", "adopter").await;
+    // Pods and Jobs are watched apart. Once a later pod has been counted, this one has been seen.
+    bed.create(job("earlier")).await;
+    bed.finished("earlier", SOON).await;
     let job = bed.create(selecting("adopter").script("hang")).await;
     let uid = job.metadata.uid.as_deref();
     let pods = bed.api::<Pod>();
