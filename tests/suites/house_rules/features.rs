@@ -38,7 +38,9 @@ fn by_crate(tree: &str) -> BTreeMap<&str, Vec<&str>> {
             known.push(features);
         }
     }
-    crates.values_mut().for_each(|features| features.sort_unstable());
+    for features in crates.values_mut() {
+        features.sort_unstable();
+    }
     crates
 }
 

@@ -147,7 +147,7 @@ mod tests {
         let mut report = Report::default();
         for (index, ending) in endings.iter().enumerate() {
             let (test, ending) = (format!("jobs::t{index}"), ending.clone());
-            report.add(&suite(), &Ended { test, ending, seconds: index as f64 });
+            report.add(&suite(), &Ended { test, ending, seconds: 1.5 });
         }
         report
     }

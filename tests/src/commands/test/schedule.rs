@@ -123,7 +123,9 @@ mod tests {
         let mut schedule = Schedule::new(units, 1);
         let first = started(&mut schedule);
         assert_eq!(names(&first), ["most", "little"]);
-        first.iter().for_each(|unit| schedule.end(unit));
+        for unit in &first {
+            schedule.end(unit);
+        }
         assert_eq!(names(&started(&mut schedule)), ["core"]);
     }
 
