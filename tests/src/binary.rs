@@ -19,8 +19,18 @@ pub(crate) const VERSION_FLAGS: &str = "-s -w \
     -X k8s.io/component-base/version.gitMajor=1 \
     -X k8s.io/component-base/version.gitMinor=36";
 
-/// The Go compiler collects its garbage less often: 15 % less time for twice the memory.
-const GO_GARBAGE_PERCENT: &str = "400";
+/// What makes the compiler quick. Each compiles for one of the cores and collects no garbage before
+/// it has taken a gibibyte; without them a build takes a quarter more CPU.
+const GO_ENVIRONMENT: [(&str, &str); 4] =
+    [("CGO_ENABLED", "0"), ("GOGC", "off"), ("GOMEMLIMIT", "1GiB"), ("GOMAXPROCS", "1")];
+
+/// Most of the packages are generated and never hot, so functions are inlined in these alone, which
+/// takes another fifth from the build; the last fitting pattern counts. Nobody debugs the programs.
+const COMPILER_FLAGS: [&str; 3] = [
+    "-gcflags=all=-l -dwarf=false",
+    "-gcflags=std=-dwarf=false",
+    "-gcflags=k8s.io/apimachinery/...=-dwarf=false",
+];
 
 /// States of each program that the cache keeps: this clone's and that of one beside it.
 const KEPT_MAX: usize = 3;
@@ -143,7 +153,8 @@ fn is_state_of(file: &str, program: GoProgram) -> bool {
 /// Everything the programs depend on: equal hashes, equal programs.
 async fn sources_hash(module: &Path) -> Result<String, LabError> {
     let version = go().arg("version").output().await.map_err(spawn_failed)?.stdout;
-    let mut all = format!("{}{VERSION_FLAGS}\n", String::from_utf8_lossy(&version));
+    let version = String::from_utf8_lossy(&version);
+    let mut all = format!("{version}{VERSION_FLAGS}{}\n", COMPILER_FLAGS.concat());
     let mut paths = Vec::new();
     sources_below(module, &mut paths)?;
     paths.sort();
@@ -189,12 +200,13 @@ async fn build(
     let start = Instant::now();
     let new = tempfile::tempdir_in(cache).map_err(LabError::file("create", cache))?;
     let mut child = go()
-        .args(["build", "-trimpath", "-ldflags", VERSION_FLAGS, "-o"])
+        .args(["build", "-p", &cores().to_string(), "-trimpath", "-ldflags", VERSION_FLAGS])
+        .args(COMPILER_FLAGS)
+        .arg("-o")
         .arg(new.path().join(""))
         .args(programs.iter().map(|program| program.package()))
         .current_dir(workspace_root().join("tests/control-plane"))
-        .env("CGO_ENABLED", "0")
-        .env("GOGC", GO_GARBAGE_PERCENT)
+        .envs(GO_ENVIRONMENT)
         .stdin(Stdio::null())
         // One line per downloaded module says nothing to a reader; errors are shown below.
         .stderr(Stdio::piped())
@@ -224,6 +236,11 @@ async fn build(
     }
     eprintln!("built {names} in {} s", start.elapsed().as_secs());
     Ok(())
+}
+
+/// How many packages are compiled at once.
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 fn go() -> Command {
