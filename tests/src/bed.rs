@@ -127,6 +127,11 @@ impl JobBuilder {
         self
     }
 
+    /// The JSON.
+    pub fn raw(self) -> Value {
+        self.0
+    }
+
     /// The object.
     pub fn build(self) -> Job {
         serde_json::from_value(self.0).expect("a builder must make a Job")

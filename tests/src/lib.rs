@@ -4,7 +4,6 @@
 //! that runs, [`Namespace`] gives a test its own corner of it, [`eventually`] waits.
 
 pub mod agent;
-pub mod agent_sim;
 pub mod bed;
 pub mod bench;
 pub mod binary;
@@ -29,7 +28,6 @@ pub mod paths;
 pub mod pki;
 pub mod process;
 pub mod run_dir;
-pub mod sim;
 pub mod stopwatch;
 pub mod tools;
 pub mod vm;

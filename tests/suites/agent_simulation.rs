@@ -1,7 +1,7 @@
 //! The simulation of the agent on its node, over many seeds; and the proof that its checks fail
 //! when the agent is broken.
 
-use lab::agent_sim::{self, Options, Sabotage};
+use ::simulation::agent_sim::{self, Options, Sabotage};
 
 /// Fixed, so that a failure is a change of the code. `cargo lab sim --agent --count N` runs more.
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=1_600;

@@ -1,7 +1,7 @@
 //! The simulation of the whole controller, over many seeds; and the proof that its checks fail
 //! when the controller is broken.
 
-use lab::sim::{self, Options, Sabotage};
+use ::simulation::sim::{self, Options, Sabotage};
 
 /// Fixed, so that a failure is a change of the code. `cargo lab sim --seed N --count N` runs more.
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=2_000;

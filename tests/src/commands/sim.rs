@@ -1,79 +1,24 @@
-//! `lab sim`: runs seeds of the simulation; of the first that fails, shows what happened and how
-//! to see it again.
+//! `lab sim`: seeds of the simulation, which is a program of its own: its cores are optimised, and
+//! nothing else here waits for them.
 
-use anyhow::ensure;
-use lab::{agent_sim, sim};
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt as _;
+
+use anyhow::Context as _;
+use lab::cargo::cargo;
 
 #[derive(Debug, clap::Args)]
+#[command(disable_help_flag = true)]
 pub(crate) struct Arguments {
-    /// The first seed
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// How many seeds to run from there on
-    #[arg(long, default_value_t = 1)]
-    count: u64,
-    /// Simulate the agent on its node, not the controller
-    #[arg(long)]
-    agent: bool,
-    /// Kill the agent after so many of its actions
-    #[arg(long, requires = "agent")]
-    crash_after: Option<u64>,
-    /// Leave out all other faults
-    #[arg(long, requires = "agent")]
-    strict: bool,
-    /// Leave out what strains the node
-    #[arg(long, requires = "agent")]
-    unstrained: bool,
-    /// Show what happens, also when nothing fails
-    #[arg(long)]
-    verbose: bool,
+    /// What `cargo lab sim --help` says
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "OPTIONS")]
+    options: Vec<OsString>,
 }
 
-/// What became of one seed, of either simulation.
-struct Seen {
-    violations: Vec<String>,
-    failure: String,
-    stats: String,
-    trace: Vec<String>,
-}
-
+/// Becomes the program, so that its exit code and Ctrl-C are its own.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    let (mut passed, mut failed) = (0_u64, Vec::new());
-    for seed in arguments.seed..arguments.seed.saturating_add(arguments.count) {
-        let seen = simulate(arguments, seed, arguments.verbose);
-        if arguments.verbose {
-            println!("{}", seen.trace.join("\n"));
-        }
-        if seen.violations.is_empty() {
-            passed += 1;
-        } else {
-            print!("{}", seen.failure);
-            if failed.is_empty() && !arguments.verbose {
-                println!("{}", simulate(arguments, seed, true).trace.join("\n"));
-            }
-            failed.push(seed);
-        }
-        if arguments.count == 1 {
-            println!("{}", seen.stats);
-        }
-    }
-    println!("{passed} passed, {} failed", failed.len());
-    ensure!(failed.is_empty(), "seeds that failed: {failed:?}");
-    Ok(())
-}
-
-fn simulate(arguments: &Arguments, seed: u64, trace: bool) -> Seen {
-    if arguments.agent {
-        let (strict, crash_after) = (arguments.strict, arguments.crash_after);
-        let unstrained = arguments.unstrained;
-        let options = agent_sim::Options { trace, strict, crash_after, unstrained, sabotage: None };
-        let report = agent_sim::run(seed, options);
-        let failure = agent_sim::failure(seed, options, &report);
-        let stats = format!("{:?}\n{:#?}", report.stats, report.ends);
-        return Seen { violations: report.violations, failure, stats, trace: report.trace };
-    }
-    let report = sim::run(seed, sim::Options { trace, ..sim::Options::default() });
-    let failure = sim::failure(seed, &report);
-    let stats = format!("{:?}", report.stats);
-    Seen { violations: report.violations, failure, stats, trace: report.trace }
+    let mut simulate = cargo().into_std();
+    // By no package, for the features of the whole workspace, as `cargo lab` itself.
+    simulate.args(["run", "--quiet", "--bin", "simulate", "--"]).args(&arguments.options);
+    Err(simulate.exec()).context("start cargo")
 }

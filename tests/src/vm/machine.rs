@@ -98,6 +98,13 @@ impl Machine {
         Ok(machine)
     }
 
+    /// Whether its kernel says that a processor stands still: emulation on busy processors ends so
+    /// once in many starts.
+    pub fn has_locked_up(&self) -> bool {
+        let console = std::fs::read(self.dir.join("console.log")).unwrap_or_default();
+        String::from_utf8_lossy(&console).contains("BUG: soft lockup")
+    }
+
     /// The directory of its console, journal, sockets and disks.
     pub fn dir(&self) -> &Path {
         &self.dir

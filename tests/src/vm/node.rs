@@ -20,6 +20,9 @@ use crate::eventually::observe_costly_until;
 /// Five times what an emulated machine takes.
 const READY_WITHIN: Duration = Duration::from_mins(3);
 
+/// Before a test has done anything to it, a machine whose emulation failed may be another one.
+const STARTS_MAX: u32 = 2;
+
 /// A node that runs.
 #[derive(Debug)]
 pub struct Node {
@@ -41,11 +44,26 @@ impl Node {
     ) -> Result<Self, VmError> {
         let dir = lab_dir.join(NODES).join(name);
         let payload = write_payload(cluster, &dir, name, kubelet)?;
-        let machine = Machine::start(kit, &dir, boot, &payload).await?;
-        let mut node = Self { name: name.to_owned(), cluster: cluster.clone(), machine };
-        node.start_kubelet().await?;
-        node.ready(READY_WITHIN).await?;
-        Ok(node)
+        let mut attempt = 1;
+        loop {
+            let machine = Machine::start(kit, &dir, boot, &payload).await?;
+            let mut node = Self { name: name.to_owned(), cluster: cluster.clone(), machine };
+            let joined = node.join().await;
+            if joined.is_ok() {
+                return Ok(node);
+            }
+            if attempt == STARTS_MAX || !node.machine.has_locked_up() {
+                return joined.map(|()| node);
+            }
+            eprintln!("{name}: the emulator's processors wait for each other; started anew");
+            node.machine.cut().await;
+            attempt += 1;
+        }
+    }
+
+    async fn join(&mut self) -> Result<(), VmError> {
+        self.start_kubelet().await?;
+        self.ready(READY_WITHIN).await
     }
 
     async fn start_kubelet(&mut self) -> Result<(), VmError> {

@@ -1,0 +1,83 @@
+//! `cargo lab sim`: runs seeds of the simulation; of the first that fails, shows what happened and
+//! how to see it again.
+
+use anyhow::ensure;
+use clap::Parser;
+use simulation::{agent_sim, sim};
+
+/// Simulate the controller, or the agent, by seeds.
+#[derive(Debug, Parser)]
+#[command(name = "cargo lab sim", bin_name = "cargo lab sim")]
+struct Arguments {
+    /// The first seed
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// How many seeds to run from there on
+    #[arg(long, default_value_t = 1)]
+    count: u64,
+    /// Simulate the agent on its node, not the controller
+    #[arg(long)]
+    agent: bool,
+    /// Kill the agent after so many of its actions
+    #[arg(long, requires = "agent")]
+    crash_after: Option<u64>,
+    /// Leave out all other faults
+    #[arg(long, requires = "agent")]
+    strict: bool,
+    /// Leave out what strains the node
+    #[arg(long, requires = "agent")]
+    unstrained: bool,
+    /// Show what happens, also when nothing fails
+    #[arg(long)]
+    verbose: bool,
+}
+
+/// What became of one seed, of either simulation.
+struct Seen {
+    violations: Vec<String>,
+    failure: String,
+    stats: String,
+    trace: Vec<String>,
+}
+
+fn main() -> anyhow::Result<()> {
+    let arguments = &Arguments::parse();
+    let (mut passed, mut failed) = (0_u64, Vec::new());
+    for seed in arguments.seed..arguments.seed.saturating_add(arguments.count) {
+        let seen = simulate(arguments, seed, arguments.verbose);
+        if arguments.verbose {
+            println!("{}", seen.trace.join("\n"));
+        }
+        if seen.violations.is_empty() {
+            passed += 1;
+        } else {
+            print!("{}", seen.failure);
+            if failed.is_empty() && !arguments.verbose {
+                println!("{}", simulate(arguments, seed, true).trace.join("\n"));
+            }
+            failed.push(seed);
+        }
+        if arguments.count == 1 {
+            println!("{}", seen.stats);
+        }
+    }
+    println!("{passed} passed, {} failed", failed.len());
+    ensure!(failed.is_empty(), "seeds that failed: {failed:?}");
+    Ok(())
+}
+
+fn simulate(arguments: &Arguments, seed: u64, trace: bool) -> Seen {
+    if arguments.agent {
+        let (strict, crash_after) = (arguments.strict, arguments.crash_after);
+        let unstrained = arguments.unstrained;
+        let options = agent_sim::Options { trace, strict, crash_after, unstrained, sabotage: None };
+        let report = agent_sim::run(seed, options);
+        let failure = agent_sim::failure(seed, options, &report);
+        let stats = format!("{:?}\n{:#?}", report.stats, report.ends);
+        return Seen { violations: report.violations, failure, stats, trace: report.trace };
+    }
+    let report = sim::run(seed, sim::Options { trace, ..sim::Options::default() });
+    let failure = sim::failure(seed, &report);
+    let stats = format!("{:?}", report.stats);
+    Seen { violations: report.violations, failure, stats, trace: report.trace }
+}
