@@ -14,6 +14,7 @@ use epilogue_runtime::admin::Admin;
 use epilogue_runtime::health::{Checks, Flag};
 use epilogue_runtime::signals::Signals;
 use epilogue_runtime::tasks::TaskGroup;
+use epilogue_runtime::watch::{Signs, Watches};
 use epilogue_runtime::{client, process};
 use jiff::Timestamp;
 use kube::Client;
@@ -76,6 +77,8 @@ struct Shared {
     words: OurLock,
     registry: Registry,
     metrics: Metrics,
+    /// Whether the watches live: of pods, and of the node.
+    signs: (Signs, Signs),
     status: watch::Receiver<Status>,
     hurry: watch::Receiver<bool>,
     events: mpsc::Sender<Event>,
@@ -170,8 +173,10 @@ impl Shared {
         let metrics = Metrics::new(&registry)?;
         registry.register(Box::new(StatusCollector::new(shown.status.subscribe())?))?;
         registry.register(Box::new(PressureCollector::new(shown.status.subscribe())?))?;
+        let watches = Watches::new(&registry)?;
         let bus_address = config.bus_address.clone().unwrap_or_else(|| host.bus_address());
         Ok(Self {
+            signs: (watches.of("pods"), watches.of("nodes")),
             host,
             bus_address,
             words: OurLock::new(clock.now().boot),
@@ -190,7 +195,11 @@ impl Shared {
 
     async fn serve(&self, reachable: &Flag, group: &mut TaskGroup) -> anyhow::Result<()> {
         let live = Checks::new().with("ping", || Ok(()));
-        let ready = ready(&self.status, self.config.enforce).with_flag("api", reachable);
+        let (pods, node) = self.signs.clone();
+        let ready = ready(&self.status, self.config.enforce)
+            .with_flag("api", reachable)
+            .with("watch-pods", move || pods.check())
+            .with("watch-nodes", move || node.check());
         let admin = Admin::bind(&self.config.bind, live, ready, self.registry.clone()).await?;
         if let Some(address) = admin.local_addr() {
             tracing::info!(%address, "serving /livez, /readyz and /metrics");
@@ -285,12 +294,14 @@ impl Shared {
             }
         });
         let watch = self.watch();
+        let (pods, signs) = self.signs.clone();
         let (ended, it) = (token.clone(), watch.clone());
         group.spawn("watch of pods", async move {
-            told(ended, pods::run(it.client, &it.node, it.hurry, it.events)).await
+            told(ended, pods::run(it.client, &it.node, it.hurry, pods, it.events)).await
         });
         group.spawn("watch of the node", async move {
-            told(token, node::run(watch.client, &watch.node, watch.hurry, watch.events)).await
+            told(token, node::run(watch.client, &watch.node, watch.hurry, signs, watch.events))
+                .await
         });
     }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use controller_core::event_series::{EventSeries, EventWrite};
+use controller_core::event_series::{EventSeries, EventWrite, Regarding};
 use controller_core::job::{EventDraft, Severity};
 use controller_core::view::Job;
 use epilogue_common::names::EVENT_SOURCE;
@@ -43,6 +43,11 @@ impl Recorder {
 
     /// Takes in an event of a Job. Never waits.
     pub(crate) fn record(&self, job: &Job, event: EventDraft) {
+        self.record_of(Regarding::of(job), event);
+    }
+
+    /// Takes in an event of a Job that may not be readable. Never waits.
+    pub(crate) fn record_of(&self, job: Regarding, event: EventDraft) {
         let mut series = self.series.lock();
         let dropped = series.dropped();
         series.record(job, event, Timestamp::now());

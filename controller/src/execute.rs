@@ -5,19 +5,20 @@ use std::fmt;
 use std::sync::Arc;
 
 use controller_core::job::{
-    LiveJob, PodDeletion, Step, StepOutcome, WrittenPod, claim_patch, give_up_patch, pod_body,
-    release_patch, status_body,
+    LiveJob, PodDeletion, Step, StepOutcome, WrittenPod, claim_patch, delete_options,
+    give_up_patch, pod_body, release_patch, status_body,
 };
 use controller_core::view::{Job, JobKey, Pod, Version, WireJob};
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 use epilogue_runtime::classify::classify;
+use epilogue_runtime::reply;
 use futures::{StreamExt as _, stream};
 use http::{Method, Request, header};
 use jiff::Timestamp;
 use kube::Client;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::Semaphore;
 
 /// Calls of the whole process that are under way at once. Beyond that a bigger burst only queues
@@ -59,7 +60,7 @@ impl Executor {
     /// Carries out one step for a Job, as the last write of it left it.
     pub(crate) async fn execute(&self, job: &Job, step: Step) -> StepOutcome {
         match step {
-            Step::ConfirmJob => StepOutcome::Confirmed(self.confirm(job).await),
+            Step::ConfirmJob => StepOutcome::Confirmed(self.live_job(&job.key).await),
             Step::Claim(claims) => {
                 let calls: Vec<_> = claims
                     .iter()
@@ -94,12 +95,13 @@ impl Executor {
 
     /// Removes the tracking finalizer from these pods.
     pub(crate) async fn release(&self, pods: &[Arc<Pod>]) -> Vec<Outcome<WrittenPod>> {
-        let calls: Vec<_> = pods.iter().map(|pod| self.patch(pod, release_patch())).collect();
+        let calls: Vec<_> = pods.iter().map(|pod| self.patch(pod, release_patch(pod))).collect();
         all(calls).await
     }
 
-    async fn confirm(&self, job: &Job) -> Outcome<LiveJob> {
-        let reply: PodReply = self.call(Method::GET, &job_path(&job.key, ""), JSON, None).await?;
+    /// The Job of this name as the API has it now.
+    pub(crate) async fn live_job(&self, key: &JobKey) -> Outcome<LiveJob> {
+        let reply: PodReply = self.call(Method::GET, &job_path(key, ""), JSON, None).await?;
         let deleting = reply.metadata.deletion_timestamp.is_some();
         Ok(LiveJob { uid: reply.metadata.uid.into(), deleting })
     }
@@ -118,10 +120,10 @@ impl Executor {
     /// Strips first, so that a pod that we end is not counted as failed. (spec §8.3)
     async fn delete(&self, deletion: &PodDeletion) -> Outcome<()> {
         if deletion.strip {
-            self.patch(&deletion.pod, release_patch()).await?;
+            self.patch(&deletion.pod, release_patch(&deletion.pod)).await?;
         }
         let path = pod_path(&deletion.pod);
-        let options = json!({});
+        let options = delete_options(&deletion.pod);
         let _: Value = self.call(Method::DELETE, &path, JSON, Some(&options)).await?;
         Ok(())
     }
@@ -132,7 +134,7 @@ impl Executor {
         let body = give_up_patch(pod, Timestamp::now());
         let reply: PodReply = self.call(Method::PATCH, &path, STRATEGIC_MERGE, Some(&body)).await?;
         if pod.node.is_some() {
-            let options = json!({"preconditions": {"uid": pod.uid.as_str()}});
+            let options = delete_options(pod);
             let path = pod_path(pod);
             let _: Value = self.call(Method::DELETE, &path, JSON, Some(&options)).await?;
         }
@@ -141,8 +143,9 @@ impl Executor {
 
     async fn write_status(&self, key: &JobKey, body: &Value) -> Outcome<Arc<Job>> {
         let path = job_path(key, "/status");
-        let reply: Value = self.call(Method::PUT, &path, JSON, Some(body)).await?;
-        let job = WireJob::parse(reply).and_then(WireJob::view);
+        // Not by way of a `Value`, which would be read no deeper than 128 levels.
+        let reply: WireJob = self.call(Method::PUT, &path, JSON, Some(body)).await?;
+        let job = reply.complete().and_then(WireJob::view);
         // The write was done; whoever does not know its version must read the Job again.
         job.map(Arc::new).map_err(|error| {
             Failure::new(FailureKind::Unknown, format!("cannot read the reply: {error}"))
@@ -168,7 +171,7 @@ impl Executor {
             .body(body)
             .map_err(|error| classify(kube::Error::HttpError(error)))?;
         let _permit = self.calls.acquire().await;
-        self.client.request(request).await.map_err(classify)
+        reply::read(&self.client, request).await.map_err(classify)
     }
 }
 

@@ -12,6 +12,7 @@ mod queue;
 mod run;
 mod stores;
 mod sync;
+mod unreadable;
 mod watch;
 
 use std::process::ExitCode;

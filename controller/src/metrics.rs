@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use controller_core::job::{Action, Tally};
 use controller_core::view::{CompletionMode, Job};
+use epilogue_common::names::{MANAGED_BY, RESERVED_MANAGED_BY};
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{
@@ -13,6 +14,20 @@ use prometheus::{
 
 use crate::queue::Figures;
 
+/// Values of `managedBy` that have a series of their own.
+const KNOWN_MANAGERS: [&str; 3] = [MANAGED_BY, RESERVED_MANAGED_BY, "kueue.x-k8s.io/multikueue"];
+/// Reasons by which a Job ends. A condition that stands already may have another one.
+const KNOWN_REASONS: [&str; 7] = [
+    "BackoffLimitExceeded",
+    "CompletionsReached",
+    "DeadlineExceeded",
+    "FailedIndexes",
+    "MaxFailedIndexesExceeded",
+    "PodFailurePolicy",
+    "SuccessPolicy",
+];
+/// All others.
+const OTHER: &str = "other";
 /// Labels of M1 and M2.
 const BY_SYNC: [&str; 3] = ["completion_mode", "result", "action"];
 
@@ -112,7 +127,7 @@ impl Metrics {
 
     /// [M6]
     pub(crate) fn external(&self, controller: &str) {
-        self.external.with_label_values(&[controller]).inc();
+        self.external.with_label_values(&[known(&KNOWN_MANAGERS, controller)]).inc();
     }
 
     /// [M7]
@@ -145,7 +160,8 @@ impl Metrics {
             }
             Tally::JobFinished { succeeded, reason } => {
                 let result = if *succeeded { "succeeded" } else { "failed" };
-                self.jobs_finished.with_label_values(&[mode, result, reason.as_str()]).inc();
+                let reason = known(&KNOWN_REASONS, reason);
+                self.jobs_finished.with_label_values(&[mode, result, reason]).inc();
             }
         }
     }
@@ -184,11 +200,18 @@ fn registered<C: Collector + Clone + 'static>(
     Ok(collector)
 }
 
+/// A word that is known, or `other`.
+/// DIVERGES(upstream): text of tenants is no label, since it would let anybody make series
+/// without end.
+fn known(words: &[&'static str], word: &str) -> &'static str {
+    words.iter().find(|known| **known == word).copied().unwrap_or(OTHER)
+}
+
 fn completion_mode(job: &Job) -> &str {
     match &job.spec.completion_mode {
         CompletionMode::NonIndexed => "NonIndexed",
         CompletionMode::Indexed => "Indexed",
-        CompletionMode::Unknown(mode) => mode,
+        CompletionMode::Unknown(_) => OTHER,
     }
 }
 
@@ -354,7 +377,7 @@ mod tests {
             ("jobs_finished_total", finished, 1),
             ("job_pods_finished_total", r#"completion_mode="Indexed",result="failed""#, 2),
             ("pod_failures_handled_by_failure_policy_total", r#"action="Ignore""#, 3),
-            ("jobs_by_external_controller_total", r#"controller_name="example.com/other""#, 1),
+            ("jobs_by_external_controller_total", r#"controller_name="other""#, 1),
             ("terminated_pods_tracking_finalizer_total", r#"event="add""#, 1),
             ("job_finished_indexes_total", r#"backoffLimit="perIndex",status="succeeded""#, 0),
             ("job_finished_indexes_total", r#"backoffLimit="perIndex",status="failed""#, 1),
@@ -364,6 +387,29 @@ mod tests {
             let line = format!("job_controller_{name}{{{labels}}} {value}\n");
             assert!(page.contains(&line), "{line}not in\n{page}");
         }
+    }
+
+    #[test]
+    fn text_of_tenants_makes_no_series() {
+        let registry = Registry::new();
+        let metrics = Metrics::new(&registry).expect("must register");
+        metrics.external("kueue.x-k8s.io/multikueue");
+        let mut odd = job();
+        odd.spec.completion_mode = CompletionMode::Unknown("mode-1".to_owned());
+        for number in 0..3 {
+            metrics.external(&format!("example.com/{number}"));
+            let reason = format!("reason-{number}");
+            metrics.count(&odd, &Tally::JobFinished { succeeded: false, reason });
+        }
+        let page = page(&registry);
+        for (series, value) in [
+            (r#"by_external_controller_total{controller_name="kueue.x-k8s.io/multikueue"}"#, 1),
+            (r#"by_external_controller_total{controller_name="other"}"#, 3),
+            (r#"finished_total{completion_mode="other",reason="other",result="failed"}"#, 3),
+        ] {
+            assert!(page.contains(&format!("{series} {value}\n")), "{series} {page}");
+        }
+        assert!(!page.contains("example.com") && !page.contains("mode-1"), "{page}");
     }
 
     #[test]

@@ -13,9 +13,11 @@ use epilogue_runtime::health::Checks;
 use epilogue_runtime::lease::{self, Leadership, LeaseError};
 use epilogue_runtime::signals::Signals;
 use epilogue_runtime::tasks::TaskGroup;
+use epilogue_runtime::watch::{Signs, Watches};
 use epilogue_runtime::{client, process};
 use kube::Client;
 use prometheus::Registry;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::args::Config;
@@ -68,6 +70,35 @@ struct Readiness {
     namespaces: Filled,
 }
 
+impl Readiness {
+    /// Waits until the caches show all that the leader before us did: it may have written until
+    /// its lease was ours. Without that its pods would be created once more.
+    async fn catch_up(&self, token: &CancellationToken) {
+        let begun = Instant::now();
+        tokio::select! {
+            () = token.cancelled() => {}
+            _ = async { tokio::join!(self.jobs.refill(), self.pods.refill()) } => {
+                let took_s = begun.elapsed().as_secs_f64();
+                tracing::info!(took_s, "caches show what the leader before did");
+            }
+        }
+    }
+
+    /// That each watch has listed all there is, and still lives.
+    fn checks(&self, has_pod_gc: bool) -> Checks {
+        let mut filled = vec![&self.jobs, &self.pods];
+        if has_pod_gc {
+            filled.extend([&self.nodes, &self.namespaces]);
+        }
+        filled.into_iter().fold(Checks::new(), |checks, filled| {
+            let signs = filled.signs().clone();
+            let resource = signs.resource();
+            let lives = move || signs.check();
+            checks.with_flag(resource, filled.flag()).with(format!("watch-{resource}"), lives)
+        })
+    }
+}
+
 /// Runs the controller until it is told to end.
 pub(crate) fn run(config: Config) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -113,11 +144,15 @@ async fn lead(
     identity: String,
     token: CancellationToken,
 ) -> anyhow::Result<()> {
+    let watches = Watches::new(&parts.registry)?;
+    // What is not watched has no age.
+    let has_pod_gc = parts.pod_gc.is_some();
+    let of_pod_gc = |kind| if has_pod_gc { watches.of(kind) } else { Signs::unread(kind) };
     let readiness = Readiness {
-        jobs: Filled::new("jobs"),
-        pods: Filled::new("pods"),
-        nodes: Filled::new("nodes"),
-        namespaces: Filled::new("namespaces"),
+        jobs: Filled::new(watches.of("jobs")),
+        pods: Filled::new(watches.of("pods")),
+        nodes: Filled::new(of_pod_gc("nodes")),
+        namespaces: Filled::new(of_pod_gc("namespaces")),
     };
     let mut base = TaskGroup::new(token.child_token());
     serve(config, parts, &readiness, &mut base).await?;
@@ -140,14 +175,7 @@ async fn serve(
     group: &mut TaskGroup,
 ) -> anyhow::Result<()> {
     let live = Checks::new().with("ping", || Ok(()));
-    let mut ready = Checks::new()
-        .with_flag("jobs", readiness.jobs.flag())
-        .with_flag("pods", readiness.pods.flag());
-    if parts.pod_gc.is_some() {
-        ready = ready
-            .with_flag("nodes", readiness.nodes.flag())
-            .with_flag("namespaces", readiness.namespaces.flag());
-    }
+    let ready = readiness.checks(parts.pod_gc.is_some());
     let admin = Admin::bind(&config.bind, live, ready, parts.registry.clone()).await?;
     if let Some(address) = admin.local_addr() {
         tracing::info!(%address, "serving /livez, /readyz and /metrics");
@@ -173,18 +201,31 @@ async fn workers(
     let Some(options) = &config.lease else {
         return parts.work(config, token.child_token()).await;
     };
-    let leadership = match lease::acquire(parts.client.clone(), options, identity, token).await {
+    // A client of its own: nothing that Jobs need may cost the lease.
+    let mut unpaced = config.client.clone();
+    unpaced.pace.bucket = None;
+    let client = client::connect(&unpaced).await?;
+    let leadership = match lease::acquire(client, options, identity, token).await {
         Err(LeaseError::Cancelled) => return Ok(()),
         acquired => acquired?,
     };
     let working = token.child_token();
+    let work = async {
+        readiness.catch_up(&working).await;
+        parts.work(config, working.clone()).await
+    };
     let result = tokio::select! {
-        result = parts.work(config, working.clone()) => result,
+        result = work => result,
         loss = leadership.lost() => {
             working.cancel();
             Err(anyhow::Error::new(loss).context("no longer leading"))
         }
     };
+    if let Err(error) = &result {
+        // A call of what did not end may still be on its way to the server.
+        tracing::warn!(%error, "the lease is not given back");
+        return result;
+    }
     release(leadership).await;
     result
 }
@@ -238,6 +279,8 @@ impl Parts {
             namespace: config.namespace.clone(),
             stores: Arc::clone(&self.stores),
             dispatch: Arc::clone(&self.dispatch),
+            recorder: Arc::clone(&self.recorder),
+            manage_all_jobs: config.settings.manage_all_jobs,
             pod_gc: self.pod_gc.as_ref().map(|parts| Arc::clone(&parts.gc)),
         };
         if let Some(parts) = &self.pod_gc {

@@ -1,52 +1,66 @@
 //! What the controller watches, as it comes over the wire, and how the stores are told of it.
 
 use std::collections::BTreeMap;
-use std::fmt::Debug;
 use std::time::Duration;
 
 use controller_core::podgc::WireNode;
-use controller_core::view::{Version, WirePod};
-use epilogue_runtime::watch::{self, Deaf, Listener, Pauses, Scope};
+use controller_core::view::{Job, WireJob, WirePod};
+use epilogue_runtime::watch::{self, Deaf, Listener, Pauses, Relist, Scope, Signs};
 use kube::Client;
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::Error;
 use tokio_util::sync::CancellationToken;
 
-/// Objects per page where the server does not stream lists.
-const PAGE_SIZE: u32 = 500;
+pub(crate) use epilogue_runtime::watch::{Seen, Unreadable};
+
+/// Objects per page where the server does not stream lists: a page of the largest is 150 MB.
+const PAGE_SIZE: u32 = 100;
 /// The first pause after a failure; doubled with each further one.
 const PAUSE_BASE: Duration = Duration::from_millis(500);
 /// The longest pause after failures.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
 /// An object that can be watched.
-pub(crate) trait Watched: DeserializeOwned + Clone + Debug + Send + 'static {
+pub(crate) trait Watched: Sized + Send + 'static {
     /// The path of its group and version.
     const GROUP: &'static str;
     /// The name of its kind in paths.
     const PLURAL: &'static str;
+    /// Reads it from its JSON.
+    fn read(text: &str) -> Result<Self, Error>;
     /// `metadata.resourceVersion`.
     fn version(&self) -> &str;
 }
 
-/// A Job as it came over the wire; whether it parses is found out one by one.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(transparent)]
-pub(crate) struct RawJob(pub(crate) Value);
+/// A Job, and its version as the server writes it.
+#[derive(Clone, Debug)]
+pub(crate) struct SeenJob {
+    version: String,
+    pub(crate) job: Job,
+}
 
-impl Watched for RawJob {
+impl Watched for SeenJob {
     const GROUP: &'static str = "/apis/batch/v1";
     const PLURAL: &'static str = "jobs";
 
+    fn read(text: &str) -> Result<Self, Error> {
+        let wire = WireJob::read(text)?;
+        let version = wire.meta.resource_version.clone().unwrap_or_default();
+        Ok(Self { version, job: wire.view()? })
+    }
+
     fn version(&self) -> &str {
-        self.0["metadata"]["resourceVersion"].as_str().unwrap_or_default()
+        &self.version
     }
 }
 
 impl Watched for WirePod {
     const GROUP: &'static str = "/api/v1";
     const PLURAL: &'static str = "pods";
+
+    fn read(text: &str) -> Result<Self, Error> {
+        serde_json::from_str(text)
+    }
 
     fn version(&self) -> &str {
         self.metadata.resource_version.as_deref().unwrap_or_default()
@@ -56,6 +70,10 @@ impl Watched for WirePod {
 impl Watched for WireNode {
     const GROUP: &'static str = "/api/v1";
     const PLURAL: &'static str = "nodes";
+
+    fn read(text: &str) -> Result<Self, Error> {
+        serde_json::from_str(text)
+    }
 
     fn version(&self) -> &str {
         WireNode::version(self)
@@ -94,24 +112,13 @@ impl Watched for RawNamespace {
     const GROUP: &'static str = "/api/v1";
     const PLURAL: &'static str = "namespaces";
 
+    fn read(text: &str) -> Result<Self, Error> {
+        serde_json::from_str(text)
+    }
+
     fn version(&self) -> &str {
         &self.metadata.resource_version
     }
-}
-
-/// What a watch tells.
-#[derive(Clone, Debug)]
-pub(crate) enum Seen<T> {
-    /// A list of everything begins; one that was coming in is void.
-    ListBegins,
-    /// The list has come to its end, and shows all that happened up to this version.
-    ListEnds(Version),
-    /// An object is there, as part of a list or because it was added or modified.
-    Shown(T),
-    /// An object was deleted; its version is that of the deletion.
-    Gone(T),
-    /// Everything that happened up to this version was told.
-    UpTo(Version),
 }
 
 /// Tells a store at once.
@@ -122,14 +129,8 @@ where
     T: Send,
     H: FnMut(Seen<T>) + Send,
 {
-    async fn tell(&mut self, seen: watch::Seen<T>) -> Result<(), Deaf> {
-        (self.0)(match seen {
-            watch::Seen::ListBegins => Seen::ListBegins,
-            watch::Seen::ListEnds(version) => Seen::ListEnds(Version::parse(&version)),
-            watch::Seen::Shown(object) => Seen::Shown(object),
-            watch::Seen::Gone(object) => Seen::Gone(object),
-            watch::Seen::UpTo(version) => Seen::UpTo(Version::parse(&version)),
-        });
+    async fn tell(&mut self, seen: Seen<T>) -> Result<(), Deaf> {
+        (self.0)(seen);
         Ok(())
     }
 }
@@ -140,6 +141,7 @@ where
 pub(crate) async fn watch<T: Watched>(
     client: Client,
     namespace: Option<&str>,
+    (signs, relist): (Signs, Relist),
     token: CancellationToken,
     handle: impl FnMut(Seen<T>) + Send,
 ) {
@@ -151,7 +153,10 @@ pub(crate) async fn watch<T: Watched>(
     let scope = Scope {
         path,
         selector: None,
+        read: T::read,
         version: T::version,
+        signs,
+        relist,
         page_size: PAGE_SIZE,
         objects_max: usize::MAX,
         pauses,

@@ -3,6 +3,7 @@
 mod agent;
 mod control_plane;
 mod features;
+mod hostile;
 mod jobs;
 mod nodes;
 mod permissions;

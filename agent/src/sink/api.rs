@@ -10,6 +10,7 @@ use agent_core::protocol::event::ActionResult;
 use epilogue_common::names::node::{SHUTTING_DOWN_TAINT, STATE};
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 use epilogue_runtime::classify::classify;
+use epilogue_runtime::reply;
 use http::{Method, Request, header};
 use kube::Client;
 use serde::Deserialize;
@@ -114,7 +115,7 @@ impl ApiSink {
 
     async fn read(&self, pod: &PodRef) -> Outcome<Option<Box<PodView>>> {
         match self.get::<WirePod>(&pod_path(pod)).await {
-            Ok(found) if found.uid() == pod.uid => Ok(Some(Box::new(found.view()))),
+            Ok(found) if found.is(&pod.uid) => Ok(Some(Box::new(found.view()))),
             // A namesake: ours is gone.
             Ok(_) => Ok(None),
             Err(failure) if failure.kind == FailureKind::NotFound => Ok(None),
@@ -162,7 +163,7 @@ impl ApiSink {
 
     async fn get<T: DeserializeOwned>(&self, path: &str) -> Outcome<T> {
         let request = Request::get(path).body(Vec::new()).map_err(malformed)?;
-        self.client.request(request).await.map_err(classify)
+        reply::read(&self.client, request).await.map_err(classify)
     }
 
     async fn patch(&self, path: &str, kind: &str, body: &Value) -> Outcome<()> {

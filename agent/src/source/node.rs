@@ -3,6 +3,7 @@
 
 use agent_core::protocol::event::{Event, NodeView};
 use epilogue_common::names::node::SHUTTING_DOWN_TAINT;
+use epilogue_runtime::watch::Signs;
 use kube::Client;
 use serde::Deserialize;
 use tokio::sync::{mpsc, watch};
@@ -70,6 +71,10 @@ impl Watched for WireNode {
     fn version(&self) -> &str {
         &self.metadata.resource_version
     }
+
+    fn uid(&self) -> &str {
+        &self.metadata.uid
+    }
 }
 
 impl WireNode {
@@ -134,9 +139,10 @@ pub async fn run(
     client: Client,
     node: &str,
     hurry: watch::Receiver<bool>,
+    signs: Signs,
     events: mpsc::Sender<Event>,
 ) -> Deaf {
-    let scope = Scope { path: "/api/v1/nodes", selector: format!("metadata.name={node}") };
+    let scope = Scope { path: "/api/v1/nodes", selector: format!("metadata.name={node}"), signs };
     watch(client, scope, hurry, Node { events, last: None }).await
 }
 

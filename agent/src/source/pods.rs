@@ -1,6 +1,8 @@
 //! The pods of the node, as the API shows them. (spec/node-agent.md §9.2)
 
+use agent_core::pod::PodUid;
 use agent_core::protocol::event::Event;
+use epilogue_runtime::watch::Signs;
 use kube::Client;
 use tokio::sync::{mpsc, watch};
 
@@ -14,7 +16,7 @@ impl Listener<WirePod> for Pods {
         let event = match seen {
             Seen::Listed(pods) => Event::PodsListed(pods.into_iter().map(WirePod::view).collect()),
             Seen::Shown(pod) => Event::PodObserved(Box::new(pod.view())),
-            Seen::Gone(pod) => Event::PodGone(pod.uid()),
+            Seen::Gone(uid) => Event::PodGone(PodUid(uid)),
         };
         self.0.send(event).await.map_err(|_| Deaf)
     }
@@ -26,8 +28,9 @@ pub async fn run(
     client: Client,
     node: &str,
     hurry: watch::Receiver<bool>,
+    signs: Signs,
     events: mpsc::Sender<Event>,
 ) -> Deaf {
-    let scope = Scope { path: "/api/v1/pods", selector: format!("spec.nodeName={node}") };
+    let scope = Scope { path: "/api/v1/pods", selector: format!("spec.nodeName={node}"), signs };
     watch(client, scope, hurry, Pods(events)).await
 }

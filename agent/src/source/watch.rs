@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 pub use epilogue_runtime::watch::Deaf;
-use epilogue_runtime::watch::{self, Pauses};
+use epilogue_runtime::watch::{self, Pauses, Relist, Signs};
 use kube::Client;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch::Receiver;
@@ -23,6 +23,8 @@ const PAUSE_HURRIED_MAX: Duration = Duration::from_millis(500);
 pub(super) trait Watched: DeserializeOwned + Clone + Send + 'static {
     /// `metadata.resourceVersion`.
     fn version(&self) -> &str;
+    /// `metadata.uid`.
+    fn uid(&self) -> &str;
 }
 
 /// What a watch tells.
@@ -32,8 +34,8 @@ pub(super) enum Seen<T> {
     Listed(Vec<T>),
     /// An object was added or modified.
     Shown(T),
-    /// An object was deleted.
-    Gone(T),
+    /// The object of this UID was deleted.
+    Gone(String),
 }
 
 /// Whom a watch tells; an error ends the watch, because nobody listens any more.
@@ -49,6 +51,8 @@ pub(super) struct Scope {
     pub(super) path: &'static str,
     /// The field selector.
     pub(super) selector: String,
+    /// Where the watch shows that it lives.
+    pub(super) signs: Signs,
 }
 
 /// Gathers lists until they are whole.
@@ -58,13 +62,23 @@ struct Gathered<T, L> {
     list: Option<Vec<T>>,
 }
 
-impl<T: Send, L: Listener<T>> watch::Listener<T> for Gathered<T, L> {
+impl<T: Watched, L: Listener<T>> watch::Listener<T> for Gathered<T, L> {
     async fn tell(&mut self, seen: watch::Seen<T>) -> Result<(), Deaf> {
         match (seen, &mut self.list) {
             (watch::Seen::ListBegins, list) => *list = Some(Vec::new()),
             (watch::Seen::Shown(object), Some(list)) => list.push(object),
             (watch::Seen::Shown(object), None) => self.listener.tell(Seen::Shown(object)).await?,
-            (watch::Seen::Gone(object), _) => self.listener.tell(Seen::Gone(object)).await?,
+            (watch::Seen::Gone(object), _) => {
+                self.listener.tell(Seen::Gone(object.uid().to_owned())).await?;
+            }
+            (watch::Seen::Unreadable(object), _) if object.gone => {
+                self.listener.tell(Seen::Gone(object.uid)).await?;
+            }
+            // What was known of it stays until the next list, which cannot have it.
+            (watch::Seen::Unreadable(object), _) => {
+                let (namespace, name, error) = (&object.namespace, &object.name, &object.why);
+                tracing::error!(namespace, name, error, "an object cannot be read");
+            }
             (watch::Seen::ListEnds(_), list) => {
                 if let Some(objects) = list.take() {
                     self.listener.tell(Seen::Listed(objects)).await?;
@@ -93,7 +107,10 @@ pub(super) async fn watch<T: Watched>(
     let scope = watch::Scope {
         path: scope.path.to_owned(),
         selector: Some(scope.selector),
+        read: |text| serde_json::from_str(text),
         version: T::version,
+        signs: scope.signs,
+        relist: Relist::default(),
         page_size: PAGE_SIZE,
         objects_max: OBJECTS_MAX,
         pauses,

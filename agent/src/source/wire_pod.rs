@@ -135,12 +135,16 @@ impl super::watch::Watched for WirePod {
     fn version(&self) -> &str {
         &self.metadata.resource_version
     }
+
+    fn uid(&self) -> &str {
+        &self.metadata.uid
+    }
 }
 
 impl WirePod {
-    /// `metadata.uid`.
-    pub(crate) fn uid(&self) -> PodUid {
-        PodUid(self.metadata.uid.clone())
+    /// Whether it is this pod, and not a namesake.
+    pub(crate) fn is(&self, uid: &PodUid) -> bool {
+        self.metadata.uid == uid.0
     }
 
     /// What the core decides by.

@@ -262,17 +262,23 @@ async fn waiting_for_the_disk_is_told_by_the_kernel() {
     symlink("/proc/pressure/io", dir.join("io")).expect("must be creatable");
     let mut source = Source::start(Host::new(root.path().to_owned()));
     let over = Arc::new(AtomicBool::new(false));
-    let (file, ended) = (root.path().join("file"), Arc::clone(&over));
-    let writer = std::thread::spawn(move || {
-        let mut file = fs::File::create(file).expect("must be creatable");
-        while !ended.load(Ordering::Relaxed) {
-            file.write_all(&[b'x'; 4096]).expect("must be writable");
-            file.sync_all().expect("must be writable");
-        }
+    // Several, so that one waits nearly always: alone on a slow processor with a quick disk, one
+    // computes more than it waits.
+    let writers = ["a", "b", "c", "d"].map(|name| {
+        let (file, ended) = (root.path().join(name), Arc::clone(&over));
+        std::thread::spawn(move || {
+            let mut file = fs::File::create(file).expect("must be creatable");
+            while !ended.load(Ordering::Relaxed) {
+                file.write_all(&[b'x'; 4096]).expect("must be writable");
+                file.sync_all().expect("must be writable");
+            }
+        })
     });
     let told = source.next(Stalling::Io, PATIENCE).await;
     over.store(true, Ordering::Relaxed);
-    writer.join().expect("must not panic");
+    for writer in writers {
+        writer.join().expect("must not panic");
+    }
     assert!(told.is_some(), "nothing was told within {PATIENCE:?} of waiting for the disk");
     source.end().await;
 }

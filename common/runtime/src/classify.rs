@@ -97,7 +97,7 @@ fn message_of(status: &Status) -> String {
 }
 
 /// An error and its sources in one line, without those that repeat what follows.
-fn chain(error: &(dyn StdError + 'static)) -> String {
+pub(crate) fn chain(error: &(dyn StdError + 'static)) -> String {
     let parts: Vec<String> =
         successors(Some(error), |&error| error.source()).map(ToString::to_string).collect();
     let repeats = |index: usize| {

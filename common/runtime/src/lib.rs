@@ -8,6 +8,7 @@ pub mod health;
 pub mod lease;
 pub mod pacing;
 pub mod process;
+pub mod reply;
 pub mod signals;
 pub mod tasks;
 pub mod telemetry;

@@ -1,29 +1,40 @@
 //! Lists and watches objects of one kind for ever. The only place that knows watch events; what
 //! they mean is for those who are told.
 
-use std::marker::PhantomData;
+mod relist;
+mod signs;
+#[cfg(test)]
+mod tests;
+mod wire;
+
 use std::pin::pin;
 use std::time::Duration;
 
 use epilogue_common::outcome::Failure;
-use futures::StreamExt as _;
-use http::Request;
+use futures::io::{AsyncBufRead, AsyncBufReadExt as _};
+use http::{HeaderValue, Request, header};
 use kube::Client;
-use kube::core::WatchEvent;
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use thiserror::Error;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::classify::classify;
+use crate::classify::{chain, classify};
+
+pub use self::relist::Relist;
+pub use self::signs::{Signs, Watches};
+pub use self::wire::{Controller, Read, Unreadable};
+use self::wire::{Event, Page};
 
 /// How long the server keeps one watch; it tells when it closes it.
 const WATCH_SECONDS: u32 = 290;
 /// A server that closes each watch at once must not be overrun either.
 const ROUND_MIN: Duration = Duration::from_secs(1);
-/// Marks the bookmark that ends a streamed list.
-const LIST_END: &str = "k8s.io/initial-events-end";
+/// A connection that has shown no byte for so long is dead: bookmarks come each minute.
+const IDLE_MAX: Duration = Duration::from_secs(90);
+/// The longest line or page: far more than the API stores in an object, or in a page of them.
+const BYTES_MAX: usize = 1 << 30;
+/// A buffer larger than this is not kept for the next line.
+const BUFFER_KEPT_MAX: usize = 1 << 20;
 /// The code by which the server says that it has forgotten a version.
 const GONE: u16 = 410;
 
@@ -38,6 +49,8 @@ pub enum Seen<T> {
     Shown(T),
     /// An object was deleted; its version is that of the deletion.
     Gone(T),
+    /// An object is there, or was deleted, that cannot be read.
+    Unreadable(Box<Unreadable>),
     /// Everything that happened up to this version was told.
     UpTo(String),
 }
@@ -60,8 +73,14 @@ pub struct Scope<T> {
     pub path: String,
     /// A field selector, if not everything is to be seen.
     pub selector: Option<String>,
+    /// Reads an object.
+    pub read: Read<T>,
     /// `metadata.resourceVersion` of an object.
     pub version: fn(&T) -> &str,
+    /// Where the watch shows that it lives.
+    pub signs: Signs,
+    /// By which a list is asked for.
+    pub relist: Relist,
     /// Objects per page where the server does not stream lists.
     pub page_size: u32,
     /// More would be a selector that the server ignores.
@@ -97,6 +116,15 @@ enum WatchError {
     /// The server reported an error in the stream.
     #[error("the server says: {0}")]
     Reported(String),
+    /// The connection is dead.
+    #[error("no byte for {} s, the connection is replaced", IDLE_MAX.as_secs())]
+    Idle,
+    /// The stream broke off.
+    #[error("the stream broke off: {0}")]
+    Broken(String),
+    /// Something came that is no event and no list.
+    #[error("the server sent {0}")]
+    Garbled(String),
     /// A list came without version.
     #[error("a list came without version")]
     NoVersion,
@@ -108,22 +136,6 @@ enum WatchError {
     Deaf(#[from] Deaf),
 }
 
-#[derive(Debug, Deserialize)]
-struct Page<T> {
-    metadata: PageMeta,
-    #[serde(default = "Vec::new")]
-    items: Vec<T>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct PageMeta {
-    #[serde(default)]
-    resource_version: String,
-    #[serde(default)]
-    r#continue: String,
-}
-
 /// One watch.
 struct Watch<T, L> {
     client: Client,
@@ -133,13 +145,14 @@ struct Watch<T, L> {
     position: Option<String>,
     streams_lists: bool,
     failures: u32,
-    objects: PhantomData<fn() -> T>,
+    /// The last demand for a list when the round began.
+    asked: u64,
 }
 
 /// Tells everything that happens to the objects, for as long as somebody listens.
 pub async fn watch<T>(client: Client, scope: Scope<T>, listener: impl Listener<T>) -> Deaf
 where
-    T: DeserializeOwned + Clone + Send + 'static,
+    T: Send + 'static,
 {
     let mut watch = Watch {
         client,
@@ -148,23 +161,38 @@ where
         position: None,
         streams_lists: true,
         failures: 0,
-        objects: PhantomData,
+        asked: 0,
     };
+    let mut demands = watch.scope.relist.demands();
     loop {
-        let begun = Instant::now();
-        match watch.round().await {
-            Ok(()) => tokio::time::sleep_until(begun + ROUND_MIN).await,
-            Err(WatchError::Deaf(deaf)) => return deaf,
-            Err(error) => watch.recover(&error).await,
+        watch.asked = *demands.borrow_and_update();
+        tokio::select! {
+            deaf = watch.go_on() => if let Err(deaf) = deaf { return deaf },
+            // What comes of a connection that stands still would come too late.
+            _ = demands.changed() => {
+                watch.position = None;
+                watch.failures = 0;
+            }
         }
     }
 }
 
 impl<T, L> Watch<T, L>
 where
-    T: DeserializeOwned + Clone + Send + 'static,
+    T: Send + 'static,
     L: Listener<T>,
 {
+    /// One round, and the pause after it.
+    async fn go_on(&mut self) -> Result<(), Deaf> {
+        let begun = Instant::now();
+        match self.round().await {
+            Ok(()) => tokio::time::sleep_until(begun + ROUND_MIN).await,
+            Err(WatchError::Deaf(deaf)) => return Err(deaf),
+            Err(error) => self.recover(&error, begun.elapsed()).await,
+        }
+        Ok(())
+    }
+
     /// One watch request, with a list before it where one is needed.
     async fn round(&mut self) -> Result<(), WatchError> {
         if self.position.is_none() && !self.streams_lists {
@@ -176,63 +204,147 @@ where
     async fn stream(&mut self) -> Result<(), WatchError> {
         let mut listed = self.position.is_none().then_some(0);
         let request = self.stream_request()?;
-        let opened = self.client.request_events::<T>(request).await;
-        let mut events = pin!(opened.map_err(|error| refused(error, listed.is_some()))?);
+        let mut lines = pin!(self.open(request, listed.is_some()).await?);
         if listed.is_some() {
             self.listener.tell(Seen::ListBegins).await?;
         }
-        while let Some(event) = events.next().await {
-            match event.map_err(failed)? {
-                WatchEvent::Added(object) | WatchEvent::Modified(object) => {
-                    self.counted(listed.as_mut(), 1)?;
-                    self.moved((self.scope.version)(&object).to_owned(), listed.is_some());
-                    self.listener.tell(Seen::Shown(object)).await?;
-                }
-                WatchEvent::Deleted(object) => {
-                    self.moved((self.scope.version)(&object).to_owned(), listed.is_some());
-                    self.listener.tell(Seen::Gone(object)).await?;
-                }
-                WatchEvent::Bookmark(bookmark) => {
-                    let ends = bookmark.metadata.annotations.contains_key(LIST_END);
-                    let version = bookmark.metadata.resource_version;
-                    if ends && listed.take().is_some() {
-                        self.listener.tell(Seen::ListEnds(version.clone())).await?;
-                        self.moved(version, false);
-                    } else if listed.is_none() {
-                        self.moved(version.clone(), false);
-                        self.listener.tell(Seen::UpTo(version)).await?;
+        let mut line = Vec::new();
+        while self.next_line(&mut lines, &mut line).await? {
+            let event = wire::event(&line, self.scope.read).map_err(WatchError::Garbled)?;
+            match event {
+                Event::Object { object, gone } => {
+                    if !gone {
+                        self.counted(listed.as_mut(), 1)?;
                     }
+                    let version = self.object(object, gone).await?;
+                    self.moved(version, listed.is_some());
                 }
-                WatchEvent::Error(status) if status.code == GONE => {
-                    return Err(WatchError::Expired);
+                Event::Bookmark { version, ends_list } if ends_list && listed.is_some() => {
+                    listed = None;
+                    self.list_ends(&version).await?;
+                    self.moved(version, false);
                 }
-                WatchEvent::Error(status) => return Err(WatchError::Reported(status.message)),
+                Event::Bookmark { version, .. } if listed.is_none() => {
+                    self.moved(version.clone(), false);
+                    self.listener.tell(Seen::UpTo(version)).await?;
+                }
+                Event::Bookmark { .. } => {}
+                Event::Error { code: GONE, .. } => return Err(WatchError::Expired),
+                Event::Error { message, .. } => return Err(WatchError::Reported(message)),
             }
         }
         Ok(())
+    }
+
+    /// Tells of an object, and gives its version.
+    async fn object(
+        &mut self,
+        object: Result<T, Box<Unreadable>>,
+        gone: bool,
+    ) -> Result<String, WatchError> {
+        let (version, seen) = match object {
+            Ok(object) => {
+                let version = (self.scope.version)(&object).to_owned();
+                (version, if gone { Seen::Gone(object) } else { Seen::Shown(object) })
+            }
+            Err(unreadable) => {
+                self.scope.signs.failed("unreadable_object");
+                (unreadable.version.clone(), Seen::Unreadable(unreadable))
+            }
+        };
+        self.listener.tell(seen).await?;
+        Ok(version)
     }
 
     async fn list(&mut self) -> Result<(), WatchError> {
         self.listener.tell(Seen::ListBegins).await?;
         let (mut listed, mut token) = (0, String::new());
         loop {
-            let request = self.page_request(&token)?;
-            let page: Page<T> = self.client.request(request).await.map_err(failed)?;
-            self.counted(Some(&mut listed), page.items.len())?;
-            for object in page.items {
-                self.listener.tell(Seen::Shown(object)).await?;
+            let page = self.page(&token).await?;
+            self.counted(Some(&mut listed), page.objects.len())?;
+            for object in page.objects {
+                self.object(object, false).await?;
             }
-            token = page.metadata.r#continue;
+            token = page.token;
             if token.is_empty() {
-                let version = page.metadata.resource_version;
+                let version = page.version;
                 if version.is_empty() {
                     return Err(WatchError::NoVersion);
                 }
-                self.listener.tell(Seen::ListEnds(version.clone())).await?;
+                self.list_ends(&version).await?;
                 self.moved(version, false);
                 return Ok(());
             }
         }
+    }
+
+    async fn list_ends(&mut self, version: &str) -> Result<(), Deaf> {
+        self.listener.tell(Seen::ListEnds(version.to_owned())).await?;
+        self.scope.relist.done(self.asked);
+        Ok(())
+    }
+
+    async fn page(&self, token: &str) -> Result<Page<T>, WatchError> {
+        let request = self.page_request(token)?;
+        let mut body = pin!(self.open(request, false).await?);
+        let mut bytes = Vec::new();
+        while self.next_bytes(&mut body, &mut bytes, |_| false).await? != Came::End {}
+        wire::page(&bytes, self.scope.read).map_err(WatchError::Garbled)
+    }
+
+    /// The body of the answer.
+    async fn open(
+        &self,
+        request: Request<Vec<u8>>,
+        listing: bool,
+    ) -> Result<impl AsyncBufRead + use<T, L>, WatchError> {
+        let opened = tokio::time::timeout(IDLE_MAX, self.client.request_stream(request)).await;
+        let body = opened.map_err(|_| WatchError::Idle)?;
+        let body = body.map_err(|error| refused(error, listing))?;
+        self.scope.signs.alive();
+        Ok(body)
+    }
+
+    /// Reads the next line; false at the end. Half a line at the end is what a server leaves that
+    /// ends: it comes again.
+    async fn next_line(
+        &self,
+        body: &mut (impl AsyncBufRead + Unpin),
+        line: &mut Vec<u8>,
+    ) -> Result<bool, WatchError> {
+        line.clear();
+        line.shrink_to(BUFFER_KEPT_MAX);
+        loop {
+            match self.next_bytes(body, line, |byte| byte == b'\n').await? {
+                Came::Delimiter => return Ok(true),
+                Came::Bytes => {}
+                Came::End => return Ok(false),
+            }
+        }
+    }
+
+    /// Appends what comes next, up to the first byte that is a delimiter.
+    async fn next_bytes(
+        &self,
+        body: &mut (impl AsyncBufRead + Unpin),
+        bytes: &mut Vec<u8>,
+        is_delimiter: impl Fn(u8) -> bool,
+    ) -> Result<Came, WatchError> {
+        let came = tokio::time::timeout(IDLE_MAX, body.fill_buf()).await;
+        let came = came.map_err(|_| WatchError::Idle)?;
+        let came = came.map_err(|error| WatchError::Broken(chain(&error)))?;
+        if came.is_empty() {
+            return Ok(Came::End);
+        }
+        let end = came.iter().position(|byte| is_delimiter(*byte));
+        let taken = end.unwrap_or(came.len());
+        bytes.extend_from_slice(&came[..taken]);
+        body.consume_unpin(taken + usize::from(end.is_some()));
+        self.scope.signs.alive();
+        if bytes.len() > BYTES_MAX {
+            return Err(WatchError::Garbled(format!("more than {BYTES_MAX} bytes at once")));
+        }
+        Ok(if end.is_some() { Came::Delimiter } else { Came::Bytes })
     }
 
     /// Counts the objects of a list that comes in.
@@ -243,17 +355,21 @@ where
         if *listed > max { Err(WatchError::TooMany(max)) } else { Ok(()) }
     }
 
-    /// Everything up to this version was told, unless a list is still coming in.
+    /// Everything up to this version was told, unless a list is still coming in. An object whose
+    /// version cannot be read moves nothing.
     fn moved(&mut self, version: String, listing: bool) {
-        self.failures = 0;
-        if !listing {
+        if !listing && !version.is_empty() {
             self.position = Some(version);
         }
     }
 
-    /// Does what an error asks for, and pauses so that a broken server is not overrun.
-    async fn recover(&mut self, error: &WatchError) {
+    /// Does what an error asks for, and pauses so that a broken server is not overrun: the longer
+    /// the oftener it fails, until a round has held for as long as the longest pause.
+    async fn recover(&mut self, error: &WatchError, held: Duration) {
         let path = self.scope.path.as_str();
+        if held >= self.scope.pauses.max {
+            self.failures = 0;
+        }
         match error {
             WatchError::NoStreaming => {
                 tracing::info!(path, "the server does not stream lists, reading pages");
@@ -266,6 +382,7 @@ where
             }
             error => tracing::warn!(path, %error, failures = self.failures, "watch failed"),
         }
+        self.scope.signs.failed(error.reason());
         let Pauses { first, max, .. } = self.scope.pauses;
         let pause = first.saturating_mul(2_u32.saturating_pow(self.failures)).min(max);
         self.failures = self.failures.saturating_add(1);
@@ -297,8 +414,40 @@ where
             format!("fieldSelector={}&", selector.replace('=', "%3D"))
         });
         let uri = format!("{}?{selector}{query}", self.scope.path);
-        let request = Request::get(uri).body(Vec::new());
+        // Compressed streams of watches have a member for each event, which few can read.
+        let identity = HeaderValue::from_static("identity");
+        let request = Request::get(uri).header(header::ACCEPT_ENCODING, identity);
+        let request = request.body(Vec::new());
         request.map_err(|error| failed(kube::Error::HttpError(error)))
+    }
+}
+
+/// What came of a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Came {
+    /// Bytes, and no delimiter yet.
+    Bytes,
+    /// The delimiter, and what was before it.
+    Delimiter,
+    /// Nothing more.
+    End,
+}
+
+impl WatchError {
+    /// The metric's word.
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::Expired => "expired",
+            Self::NoStreaming => "no_streaming",
+            Self::Failed(_) => "request",
+            Self::Reported(_) => "reported",
+            Self::Idle => "idle",
+            Self::Broken(_) => "broken",
+            Self::Garbled(_) => "garbled",
+            Self::NoVersion => "no_version",
+            Self::TooMany(_) => "too_many",
+            Self::Deaf(_) => "deaf",
+        }
     }
 }
 
@@ -334,205 +483,5 @@ fn refused(error: kube::Error, listing: bool) -> WatchError {
             WatchError::NoStreaming
         }
         _ => failed(error),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use http::{Response, StatusCode};
-    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-    use kube::client::Body;
-    use parking_lot::Mutex;
-    use serde_json::{Value, json};
-    use std::collections::VecDeque;
-    use std::sync::Arc;
-
-    /// An API server that gives these answers one after the other, and then none.
-    fn server(answers: Vec<(u16, String)>) -> (Client, Arc<Mutex<Vec<String>>>) {
-        let asked = Arc::new(Mutex::new(Vec::new()));
-        let (log, answers) = (Arc::clone(&asked), Arc::new(Mutex::new(VecDeque::from(answers))));
-        let service = tower::service_fn(move |request: Request<Body>| {
-            log.lock().push(request.uri().to_string());
-            let answer = answers.lock().pop_front();
-            async move {
-                let Some((code, body)) = answer else {
-                    return std::future::pending().await;
-                };
-                let status = StatusCode::from_u16(code).expect("must be a status");
-                let body = Body::from(body.into_bytes());
-                Response::builder().status(status).body(body)
-            }
-        });
-        (Client::new(service, "default"), asked)
-    }
-
-    fn pod(name: &str, version: u64) -> Value {
-        json!({"metadata": {"name": name, "uid": name, "resourceVersion": version.to_string()}})
-    }
-
-    fn event(kind: &str, object: &Value) -> String {
-        format!("{}\n", json!({"type": kind, "object": object}))
-    }
-
-    fn bookmark(version: u64, ends_list: bool) -> String {
-        let annotations = if ends_list { json!({LIST_END: "true"}) } else { json!({}) };
-        let metadata = json!({"resourceVersion": version.to_string(), "annotations": annotations});
-        event("BOOKMARK", &json!({"kind": "Pod", "apiVersion": "v1", "metadata": metadata}))
-    }
-
-    fn status(code: u16, reason: &str) -> Value {
-        json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": reason,
-               "reason": reason, "code": code})
-    }
-
-    #[derive(Clone, Debug, Deserialize)]
-    struct Object {
-        metadata: ObjectMeta,
-    }
-
-    /// Notes down in words what it is told.
-    struct Log(Arc<Mutex<Vec<String>>>);
-
-    impl Listener<Object> for Log {
-        async fn tell(&mut self, seen: Seen<Object>) -> Result<(), Deaf> {
-            self.0.lock().push(words(&seen));
-            Ok(())
-        }
-    }
-
-    fn scope(objects_max: usize) -> Scope<Object> {
-        let pauses = Pauses {
-            first: Duration::from_millis(500),
-            max: Duration::from_secs(30),
-            hurried_max: Duration::from_secs(30),
-            hurry: None,
-        };
-        Scope {
-            path: "/api/v1/pods".into(),
-            selector: Some("spec.nodeName=n1".into()),
-            version: |object| object.metadata.resource_version.as_deref().unwrap_or_default(),
-            page_size: 500,
-            objects_max,
-            pauses,
-        }
-    }
-
-    fn words(seen: &Seen<Object>) -> String {
-        let pod = |pod: &Object| pod.metadata.name.clone().unwrap_or_default();
-        match seen {
-            Seen::ListBegins => "list".to_owned(),
-            Seen::ListEnds(version) => format!("listed {version}"),
-            Seen::Shown(it) => format!("shown {}", pod(it)),
-            Seen::Gone(it) => format!("gone {}", pod(it)),
-            Seen::UpTo(version) => format!("up to {version}"),
-        }
-    }
-
-    /// What is told, and asked for, until nothing more is answered.
-    async fn run(answers: Vec<(u16, String)>) -> (Vec<String>, Vec<String>) {
-        let requests = answers.len() + 1;
-        let (client, asked) = server(answers);
-        let told = Arc::new(Mutex::new(Vec::new()));
-        let watching = watch(client, scope(2), Log(Arc::clone(&told)));
-        let end = async {
-            while asked.lock().len() < requests {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        };
-        tokio::select! {
-            deaf = watching => panic!("{deaf}"),
-            () = end => {}
-        }
-        let (told, asked) = (told.lock().clone(), asked.lock().clone());
-        (told, asked)
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_streamed_list_is_a_consistent_read_and_goes_on_as_a_watch() {
-        let stream = [
-            event("ADDED", &pod("a", 5)),
-            bookmark(7, true),
-            event("MODIFIED", &pod("a", 8)),
-            event("DELETED", &pod("a", 9)),
-            bookmark(12, false),
-        ];
-        let (told, asked) = run(vec![(200, stream.concat())]).await;
-        let expected = ["list", "shown a", "listed 7", "shown a", "gone a", "up to 12"];
-        assert_eq!(told, expected);
-        assert!(asked[0].contains("resourceVersion=&"), "{}", asked[0]);
-        assert!(asked[0].contains("sendInitialEvents=true"), "{}", asked[0]);
-        assert!(asked[1].ends_with("&resourceVersion=12"), "{}", asked[1]);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_server_that_does_not_stream_lists_is_read_in_pages() {
-        let page = |token: &str, name: &str| {
-            let metadata = json!({"resourceVersion": "7", "continue": token});
-            json!({"metadata": metadata, "items": [pod(name, 5)]}).to_string()
-        };
-        let refusal = status(422, "Invalid").to_string();
-        let answers = vec![(422, refusal), (200, page("next", "a")), (200, page("", "b"))];
-        let (told, asked) = run(answers).await;
-        assert_eq!(told, ["list", "shown a", "shown b", "listed 7"]);
-        assert!(
-            asked[1].ends_with("/pods?fieldSelector=spec.nodeName%3Dn1&limit=500"),
-            "{}",
-            asked[1]
-        );
-        assert!(asked[2].ends_with("&continue=next"), "{}", asked[2]);
-        assert!(asked[3].ends_with("&resourceVersion=7"), "{}", asked[3]);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_forgotten_position_leads_to_a_new_list_and_a_failure_does_not() {
-        let list = [event("ADDED", &pod("a", 5)), bookmark(7, true)].concat();
-        let expired = event("ERROR", &status(410, "Expired"));
-        let broken = status(500, "InternalError").to_string();
-        let answers = vec![(200, list.clone()), (500, broken), (200, expired), (200, list)];
-        let (told, asked) = run(answers).await;
-        assert_eq!(told, ["list", "shown a", "listed 7", "list", "shown a", "listed 7"]);
-        assert!(asked[1].ends_with("&resourceVersion=7"), "{}", asked[1]);
-        assert!(asked[2].ends_with("&resourceVersion=7"), "{}", asked[2]);
-        assert!(asked[3].contains("sendInitialEvents=true"), "{}", asked[3]);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_list_that_breaks_off_begins_anew() {
-        let half = event("ADDED", &pod("a", 5));
-        let whole = [event("ADDED", &pod("b", 6)), bookmark(7, true)].concat();
-        let (told, _) = run(vec![(200, half), (200, whole)]).await;
-        assert_eq!(told, ["list", "shown a", "list", "shown b", "listed 7"]);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_list_without_end_is_given_up_and_a_watch_is_none() {
-        let three = |kind: &str| {
-            let events = ["a", "b", "c"].map(|name| event(kind, &pod(name, 5)));
-            events.concat()
-        };
-        let whole = [bookmark(7, true), three("ADDED")].concat();
-        let (told, _) = run(vec![(200, three("ADDED")), (200, whole)]).await;
-        let expected =
-            ["list", "shown a", "shown b", "list", "listed 7", "shown a", "shown b", "shown c"];
-        assert_eq!(told, expected);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_pause_is_short_once_something_presses() {
-        let (sender, receiver) = watch::channel(false);
-        let mut pauses = Pauses {
-            first: Duration::from_millis(1),
-            max: Duration::from_secs(5),
-            hurried_max: Duration::from_millis(500),
-            hurry: Some(receiver),
-        };
-        let begun = Instant::now();
-        pauses.pause(Duration::from_secs(5)).await;
-        assert_eq!(begun.elapsed(), Duration::from_secs(5));
-        sender.send_replace(true);
-        let begun = Instant::now();
-        pauses.pause(Duration::from_secs(5)).await;
-        assert_eq!(begun.elapsed(), Duration::from_millis(500));
     }
 }

@@ -90,11 +90,18 @@ struct Similar {
     last: Option<Timestamp>,
 }
 
+impl Regarding {
+    /// This Job, as it is now.
+    pub fn of(job: &Job) -> Self {
+        Self { key: job.key.clone(), uid: job.uid.clone(), version: job.version }
+    }
+}
+
 impl EventSeries {
     /// Takes in an event of a Job.
-    pub fn record(&mut self, job: &Job, event: EventDraft, now: Timestamp) {
+    pub fn record(&mut self, job: Regarding, event: EventDraft, now: Timestamp) {
         self.forget_old(now);
-        let key = self.key_of(job, &event, now);
+        let key = self.key_of(&job.uid, &event, now);
         if let Some(id) = self.by_event.get(&key).copied() {
             self.count_up(id, event, now);
             return;
@@ -180,13 +187,13 @@ impl EventSeries {
     }
 
     /// Beyond so many messages of one reason all further ones share a series.
-    fn key_of(&mut self, job: &Job, event: &EventDraft, now: Timestamp) -> (Uid, EventKey) {
+    fn key_of(&mut self, job: &Uid, event: &EventDraft, now: Timestamp) -> (Uid, EventKey) {
         let exact = EventKey { reason: event.reason.clone(), message: Some(event.message.clone()) };
-        let exact = (job.uid.clone(), exact);
+        let exact = (job.clone(), exact);
         if self.by_event.contains_key(&exact) {
             return exact;
         }
-        let reason = (job.uid.clone(), Arc::from(event.reason.as_str()));
+        let reason = (job.clone(), Arc::from(event.reason.as_str()));
         let similar = self.similar.entry(reason).or_default();
         if similar.last.is_some_and(|last| now.duration_since(last) > WINDOW) {
             *similar = Similar::default();
@@ -196,21 +203,23 @@ impl EventSeries {
             similar.messages += 1;
             return exact;
         }
-        (job.uid.clone(), EventKey { reason: event.reason.clone(), message: None })
+        (job.clone(), EventKey { reason: event.reason.clone(), message: None })
     }
 
-    fn begin(&mut self, job: &Job, key: (Uid, EventKey), event: EventDraft, now: Timestamp) {
+    fn begin(
+        &mut self,
+        regarding: Regarding,
+        key: (Uid, EventKey),
+        event: EventDraft,
+        now: Timestamp,
+    ) {
         self.next_id += 1;
         let id = self.next_id;
         let stamp = now.as_nanosecond().cast_unsigned().wrapping_add(u128::from(id));
         let write = EventWrite {
-            name: format!("{}.{stamp:x}", job.key.name),
+            name: format!("{}.{stamp:x}", regarding.key.name),
             exists: false,
-            regarding: Regarding {
-                key: job.key.clone(),
-                uid: job.uid.clone(),
-                version: job.version,
-            },
+            regarding,
             event: combined(&key.1, event),
             count: 1,
             first: now,
@@ -306,12 +315,16 @@ mod tests {
     #[test]
     fn equal_events_are_counted_up_in_one_object() {
         let mut series = EventSeries::default();
-        series.record(&sample("a"), EventDraft::normal("Suspended", "Job suspended"), at(0));
+        series.record(
+            Regarding::of(&sample("a")),
+            EventDraft::normal("Suspended", "Job suspended"),
+            at(0),
+        );
         let first = drain(&mut series, at(0));
         assert_eq!((first.len(), first[0].exists, first[0].count), (1, false, 1));
         for second in 1..4 {
             let again = EventDraft::normal("Suspended", "Job suspended");
-            series.record(&sample("a"), again, at(second));
+            series.record(Regarding::of(&sample("a")), again, at(second));
         }
         assert!(drain(&mut series, at(5)).is_empty(), "counting up can wait");
         let second = drain(&mut series, at(6));
@@ -323,7 +336,11 @@ mod tests {
     fn the_same_event_of_another_job_is_another_event() {
         let mut series = EventSeries::default();
         for name in ["a", "b"] {
-            series.record(&sample(name), EventDraft::normal("Completed", "Job completed"), at(0));
+            series.record(
+                Regarding::of(&sample(name)),
+                EventDraft::normal("Completed", "Job completed"),
+                at(0),
+            );
         }
         assert_eq!(drain(&mut series, at(0)).len(), 2);
     }
@@ -332,9 +349,13 @@ mod tests {
     fn many_similar_events_become_one() {
         let mut series = EventSeries::default();
         for pod in 0..500 {
-            series.record(&sample("a"), created(pod), at(0));
+            series.record(Regarding::of(&sample("a")), created(pod), at(0));
         }
-        series.record(&sample("a"), EventDraft::normal("Completed", "Job completed"), at(0));
+        series.record(
+            Regarding::of(&sample("a")),
+            EventDraft::normal("Completed", "Job completed"),
+            at(0),
+        );
         let writes = drain(&mut series, at(0));
         assert_eq!(writes.len(), SIMILAR_MAX + 2);
         assert_eq!(writes[SIMILAR_MAX].count, 490);
@@ -347,11 +368,11 @@ mod tests {
     fn when_too_many_wait_the_events_of_pods_are_dropped_and_the_others_are_not() {
         let mut series = EventSeries::default();
         for index in 0..PENDING_MAX {
-            series.record(&sample(&format!("job-{index}")), created(0), at(0));
+            series.record(Regarding::of(&sample(&format!("job-{index}"))), created(0), at(0));
         }
-        series.record(&sample("late"), created(0), at(0));
+        series.record(Regarding::of(&sample("late")), created(0), at(0));
         let end = EventDraft::warning("BackoffLimitExceeded", "Job has reached the limit");
-        series.record(&sample("late"), end, at(0));
+        series.record(Regarding::of(&sample("late")), end, at(0));
         assert_eq!(series.dropped(), 1);
         let writes = drain(&mut series, at(0));
         assert_eq!(writes.len(), PENDING_MAX + 1);
@@ -361,7 +382,7 @@ mod tests {
     #[test]
     fn what_may_pass_is_tried_again_and_then_given_up() {
         let mut series = EventSeries::default();
-        series.record(&sample("a"), created(0), at(0));
+        series.record(Regarding::of(&sample("a")), created(0), at(0));
         for attempt in 1..ATTEMPTS_MAX {
             let now = at(i64::from(attempt) * 10);
             let write = series.next(now).expect("must be due");
@@ -371,7 +392,7 @@ mod tests {
         let write = series.next(at(1000)).expect("must be due");
         assert!(series.failed(&write, FailureKind::ServerError, at(1000)));
         assert_eq!(series.next_due(), None);
-        series.record(&sample("a"), created(1), at(0));
+        series.record(Regarding::of(&sample("a")), created(1), at(0));
         let write = series.next(at(0)).expect("must be due");
         assert!(series.failed(&write, FailureKind::Forbidden, at(0)), "that will not pass");
     }
@@ -379,9 +400,9 @@ mod tests {
     #[test]
     fn an_event_that_expired_is_made_anew() {
         let mut series = EventSeries::default();
-        series.record(&sample("a"), created(0), at(0));
+        series.record(Regarding::of(&sample("a")), created(0), at(0));
         drain(&mut series, at(0));
-        series.record(&sample("a"), created(0), at(1));
+        series.record(Regarding::of(&sample("a")), created(0), at(1));
         series.hurry();
         let write = series.next(at(1)).expect("must be due at once");
         assert!(write.exists);

@@ -12,6 +12,8 @@ pub type Moment = Duration;
 /// The longest wait of a key: no clock overflows with it added. A key that waits longer comes
 /// early, finds nothing to do, and waits again.
 pub const WAIT_MAX: Duration = Duration::from_hours(365 * 24);
+/// So few alarms are not worth a look.
+const ALARMS_KEPT_MIN: usize = 64;
 
 /// Delays after failures of a key: the base, doubled with each failure in a row, up to the max.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,6 +112,17 @@ impl<K: Clone + Eq + Hash> QueueCore<K> {
         self.waiting.insert(key.clone(), at);
         self.alarm_count += 1;
         self.alarms.push(Reverse(Alarm { at, order: self.alarm_count, key }));
+        self.compact();
+    }
+
+    /// Drops alarms that were overtaken once they are most: a Job whose deadline is computed anew
+    /// by each sync would leave one each time.
+    fn compact(&mut self) {
+        if self.alarms.len() <= 2 * self.waiting.len() + ALARMS_KEPT_MIN {
+            return;
+        }
+        let waiting = &self.waiting;
+        self.alarms.retain(|Reverse(alarm)| waiting.get(&alarm.key) == Some(&alarm.at));
     }
 
     /// Adds a key after a failure, and says with which delay. ([Q5])
@@ -241,6 +254,18 @@ mod tests {
 
     fn take(queue: &mut QueueCore<&'static str>, millis: u64) -> Option<&'static str> {
         queue.take(at(millis)).map(|taken| taken.key)
+    }
+
+    #[test]
+    fn times_that_come_ever_earlier_leave_one_alarm_for_a_key() {
+        let mut queue = queue();
+        for earlier in 0..10_000 {
+            queue.add_after("a", at(3_600_000 - earlier), at(0));
+        }
+        assert!(queue.alarms.len() <= ALARMS_KEPT_MIN + 2, "{}", queue.alarms.len());
+        assert_eq!(queue.next_due(), Some(at(3_590_001)));
+        assert_eq!(take(&mut queue, 3_600_000), Some("a"));
+        assert_eq!(take(&mut queue, 3_600_000), None);
     }
 
     #[test]

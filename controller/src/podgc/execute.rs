@@ -7,6 +7,7 @@ use controller_core::podgc::Order;
 use controller_core::view::Version;
 use epilogue_common::outcome::{FailureKind, Outcome};
 use epilogue_runtime::classify::classify;
+use epilogue_runtime::reply;
 use http::{Method, Request, header};
 use kube::Client;
 use serde::Deserialize;
@@ -91,7 +92,7 @@ impl Executor {
             .header(header::ACCEPT, JSON)
             .body(body)
             .map_err(|error| classify(kube::Error::HttpError(error)))?;
-        self.client.request(request).await.map_err(classify)
+        reply::read(&self.client, request).await.map_err(classify)
     }
 }
 

@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 
 use crate::metrics::QueueHistograms;
 use crate::queue::Queue;
-use crate::watch::{RawNamespace, Seen};
+use crate::watch::{RawNamespace, Seen, Unreadable};
 
 pub(crate) use metrics::Metrics;
 pub(crate) use work::Worker;
@@ -65,6 +65,8 @@ impl PodGc {
                 let uid = pod.metadata.uid.as_deref().unwrap_or_default();
                 cluster.pod_gone(&uid.into());
             }
+            // Nothing may be done to a pod by a wrong idea of it.
+            Seen::Unreadable(pod) => cluster.pod_gone(&pod.uid.as_str().into()),
             Seen::UpTo(_) => {}
         }
         drop(cluster);
@@ -81,6 +83,8 @@ impl PodGc {
             Seen::ListEnds(_) => wakes = cluster.nodes_end(now),
             Seen::Shown(node) => wakes = cluster.node_shown(node, now),
             Seen::Gone(node) => wakes = cluster.node_gone(node.name(), now),
+            Seen::Unreadable(node) if node.gone => wakes = cluster.node_gone(&node.name, now),
+            Seen::Unreadable(node) => tell_unreadable("node", node),
             Seen::UpTo(_) => {}
         }
         drop(cluster);
@@ -97,6 +101,10 @@ impl PodGc {
                 cluster.namespace_shown(namespace.name(), namespace.annotations());
             }
             Seen::Gone(namespace) => cluster.namespace_gone(namespace.name()),
+            Seen::Unreadable(namespace) if namespace.gone => {
+                cluster.namespace_gone(&namespace.name);
+            }
+            Seen::Unreadable(namespace) => tell_unreadable("namespace", namespace),
             Seen::UpTo(_) => {}
         }
     }
@@ -113,6 +121,11 @@ impl PodGc {
             Lane::Tidying => &self.tidying,
         }
     }
+}
+
+/// What was known of it stays, and of one that is new nothing is.
+fn tell_unreadable(kind: &str, object: &Unreadable) {
+    tracing::error!(kind, name = object.name, error = object.why, "an object cannot be read");
 }
 
 impl fmt::Debug for PodGc {

@@ -4,7 +4,6 @@
 use std::collections::VecDeque;
 
 use controller_core::podgc::Settings;
-use controller_core::view::Version;
 use http::{Response, StatusCode};
 use jiff::SignedDuration;
 use kube::Client;
@@ -78,7 +77,7 @@ fn worker(server: &Server) -> Arc<Worker> {
     let settings = Settings { quarantine: SignedDuration::ZERO, ..Settings::default() };
     let gc = PodGc::new(settings, &histograms);
     gc.nodes(&Seen::ListBegins);
-    gc.nodes(&Seen::ListEnds(Version(1)));
+    gc.nodes(&Seen::ListEnds("1".to_owned()));
     gc.pods(&shown(5));
     Arc::new(Worker {
         gc,

@@ -43,6 +43,8 @@ struct State {
     /// Jobs whose last version could not be read.
     unreadable: HashSet<JobKey>,
     pod_list: Option<PodList>,
+    /// Pods whose last version could not be read, and the Jobs that own them.
+    unreadable_pods: HashMap<Uid, Uid>,
     /// Jobs whose sync found the watches behind our own writes. ([Z2])
     late: Vec<(JobKey, Versions)>,
 }
@@ -99,12 +101,15 @@ impl Stores {
 
     /// A Job is there that cannot be read: it is neither run nor taken for deleted, which would
     /// free its pods.
-    pub(crate) fn job_unreadable(&self, key: &JobKey) {
+    pub(crate) fn job_unreadable(&self, key: &JobKey, version: Version) -> Reaction {
         let mut state = self.state.lock();
+        let mut reaction = Reaction::default();
         state.unreadable.insert(key.clone());
         if let Some(list) = &mut state.job_list {
             list.insert(key.clone());
         }
+        state.advance(Versions { jobs: version, ..Versions::default() }, &mut reaction);
+        reaction
     }
 
     /// A Job was deleted.
@@ -161,10 +166,34 @@ impl Stores {
         reaction
     }
 
+    /// A pod is there that cannot be read. It is not taken for deleted, and its Job, which is
+    /// given back, rests until it can be read or is gone.
+    pub(crate) fn pod_unreadable(
+        &self,
+        uid: Uid,
+        owner: Option<Uid>,
+        version: Version,
+    ) -> (Reaction, Option<Arc<Job>>) {
+        let mut state = self.state.lock();
+        let mut reaction = Reaction::default();
+        if let Some(list) = &mut state.pod_list {
+            list.listed.insert(uid.clone());
+        }
+        let known = state.pods.get(&uid).and_then(|pod| pod.owner.as_ref());
+        let owner = owner.or_else(|| known.map(|owner| owner.uid.clone()));
+        let job = owner.as_ref().and_then(|owner| state.job_of_uid(owner));
+        if let Some(owner) = owner {
+            state.unreadable_pods.insert(uid, owner);
+        }
+        state.advance(Versions { pods: version, ..Versions::default() }, &mut reaction);
+        (reaction, job)
+    }
+
     /// A pod was deleted.
     pub(crate) fn pod_gone(&self, uid: &Uid, version: Version) -> Reaction {
         let mut state = self.state.lock();
         let mut reaction = Reaction::default();
+        state.readable(uid, &mut reaction);
         state.lose_pod(uid, &mut reaction);
         state.advance(Versions { pods: version, ..Versions::default() }, &mut reaction);
         reaction
@@ -177,6 +206,10 @@ impl Stores {
         let list = state.pod_list.take().unwrap_or_default();
         let lost: Vec<Uid> =
             state.pods.uids().filter(|uid| !list.listed.contains(*uid)).cloned().collect();
+        let unread: Vec<Uid> = state.unreadable_pods.keys().cloned().collect();
+        for uid in unread.iter().filter(|uid| !list.listed.contains(*uid)) {
+            state.readable(uid, &mut reaction);
+        }
         for uid in &lost {
             state.lose_pod(uid, &mut reaction);
         }
@@ -200,6 +233,9 @@ impl Stores {
             return None;
         }
         let job = Arc::clone(state.jobs.get(key)?);
+        if state.unreadable_pods.values().any(|owner| *owner == job.uid) {
+            return None;
+        }
         let owned = state.pods.of_owner(&job.uid);
         // [S10]: those without a controller may be adopted.
         let pods = owned.chain(state.pods.without_owner(&key.namespace)).cloned().collect();
@@ -240,11 +276,17 @@ impl Stores {
         job.annotations.get(name).filter(|_| job.uid == owner.uid).cloned()
     }
 
+    /// Whether a Job of this name and UID is known.
+    pub(crate) fn knows(&self, key: &JobKey, uid: &Uid) -> bool {
+        self.state.lock().jobs.get(key).is_some_and(|job| job.uid == *uid)
+    }
+
     /// The pods that are to lose their finalizer. ([O1], [O2])
     pub(crate) fn orphans(&self, item: &Orphans, manage_all_jobs: bool) -> Vec<Arc<Pod>> {
         let state = self.state.lock();
         let may = |pod: &&Arc<Pod>| {
             !state.has_unreadable_owner(pod)
+                && !state.unreadable_pods.contains_key(&pod.uid)
                 && may_release(pod, manage_all_jobs, |key| state.jobs.get(key))
         };
         match item {
@@ -307,6 +349,7 @@ impl State {
         if let Some(list) = &mut self.pod_list {
             list.listed.insert(pod.uid.clone());
         }
+        self.readable(&pod.uid, reaction);
         let pod = Arc::new(pod);
         let old = if is_relevant(&pod) {
             self.pods.insert(Arc::clone(&pod))
@@ -329,6 +372,20 @@ impl State {
             }
         }
         self.react(triggers.queue, reaction);
+    }
+
+    /// A pod can be read again, or is gone: its Job goes on.
+    fn readable(&mut self, pod: &Uid, reaction: &mut Reaction) {
+        if let Some(owner) = self.unreadable_pods.remove(pod)
+            && let Some(job) = self.job_of_uid(&owner)
+        {
+            self.react(vec![Trigger::Sync(job.key.clone())], reaction);
+        }
+    }
+
+    /// Looks at all Jobs: only for pods that cannot be read, which are few.
+    fn job_of_uid(&self, uid: &Uid) -> Option<Arc<Job>> {
+        self.jobs.values().find(|job| job.uid == *uid).cloned()
     }
 
     fn lose_pod(&mut self, uid: &Uid, reaction: &mut Reaction) {

@@ -162,14 +162,42 @@ fn a_job_that_cannot_be_read_is_left_alone_with_its_pods() {
     let stores = stores();
     stores.pod_shown(pod("pod", 11, "Failed"));
     let one = Orphans::Pod("pod".into());
-    stores.job_unreadable(&JobKey::new("default", "other"));
+    stores.job_unreadable(&JobKey::new("default", "other"), Version::default());
     stores.job_gone(&key(), Version(12), now());
     assert_eq!(stores.orphans(&one, false).len(), 1);
-    stores.job_unreadable(&key());
+    stores.job_unreadable(&key(), Version::default());
     assert!(stores.orphans(&one, false).is_empty());
     assert!(stores.snapshot(&key()).is_none());
     stores.job_shown(job("uid-a", 13, &json!({})), now());
     assert!(stores.snapshot(&key()).is_some(), "until it can be read");
+}
+
+#[test]
+fn a_job_rests_while_one_of_its_pods_cannot_be_read() {
+    let stores = stores();
+    let unreadable = |version| {
+        let owner = Some(Uid::from("uid-a"));
+        stores.pod_unreadable("odd".into(), owner, Version(version)).1
+    };
+    let told = unreadable(11).expect("its Job must be known");
+    assert_eq!(told.key, key());
+    assert!(stores.snapshot(&key()).is_none());
+    let reaction = stores.pod_shown(pod("odd", 12, "Failed"));
+    assert!(triggers(&reaction).contains(&Trigger::Sync(key())), "{reaction:?}");
+    assert_eq!(stores.snapshot(&key()).expect("must go on").pods.len(), 1);
+
+    unreadable(13);
+    stores.pods_begin();
+    unreadable(13);
+    assert!(triggers(&stores.pods_end(Version(13))).is_empty(), "it is still there");
+    assert!(stores.snapshot(&key()).is_none());
+    let reaction = stores.pod_gone(&"odd".into(), Version(14));
+    assert!(triggers(&reaction).contains(&Trigger::Sync(key())), "{reaction:?}");
+
+    unreadable(15);
+    stores.pods_begin();
+    assert_eq!(triggers(&stores.pods_end(Version(20))), [Trigger::Sync(key())]);
+    assert!(stores.snapshot(&key()).expect("must go on").pods.is_empty());
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Pod;
@@ -10,12 +10,18 @@ use kube::Api;
 use kube::runtime::watcher::{self, Event, watcher};
 use tokio::task::JoinHandle;
 
+use crate::eventually;
+
 /// The conditions that tell of an end.
 const ENDS: [&str; 2] = ["DisruptionTarget", "epilogue.dev/OOMKilled"];
+
+/// How far a watch may be behind on a machine that has little time for it.
+const BEHIND_MAX: Duration = Duration::from_secs(30);
 
 /// What was seen of each pod.
 #[derive(Debug)]
 pub struct Record {
+    api: Api<Pod>,
     pods: Arc<Mutex<BTreeMap<String, Seen>>>,
     watching: JoinHandle<()>,
 }
@@ -31,6 +37,8 @@ struct Seen {
     reason: String,
     deleted: bool,
     states: Vec<State>,
+    /// `metadata.resourceVersion`.
+    version: u64,
 }
 
 /// What of a pod its end is told by, at one version of it.
@@ -73,7 +81,7 @@ impl Record {
     /// Begins to watch.
     pub fn of(pods: Api<Pod>) -> Self {
         let seen = Arc::new(Mutex::new(BTreeMap::new()));
-        let into = Arc::clone(&seen);
+        let (into, api) = (Arc::clone(&seen), pods.clone());
         let watching = tokio::spawn(async move {
             let mut events = std::pin::pin!(watcher(pods, watcher::Config::default()));
             while let Some(event) = events.next().await {
@@ -82,13 +90,20 @@ impl Record {
                 }
             }
         });
-        Self { pods: seen, watching }
+        Self { api, pods: seen, watching }
     }
 
-    /// What was seen of a pod, each state that differs from the one before.
-    pub fn states(&self, name: &str) -> Vec<State> {
-        let pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
-        pods.get(name).map(|seen| seen.states.clone()).unwrap_or_default()
+    /// What was seen of a pod, each state that differs from the one before, up to what the API
+    /// shows now: whoever read that elsewhere must not be ahead of this watch.
+    pub async fn states(&self, name: &str) -> Vec<State> {
+        let now = self.api.get_opt(name).await.expect("the pod must be readable");
+        let now = now.as_ref().map_or(0, version);
+        let seen = async || {
+            let pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
+            pods.get(name).cloned().unwrap_or_default()
+        };
+        let what = format!("the watch has come to version {now} of {name}");
+        eventually(&what, BEHIND_MAX, seen, |seen| seen.version >= now).await.states
     }
 
     /// What was seen so far.
@@ -123,6 +138,7 @@ fn note(pods: &mut BTreeMap<String, Seen>, pod: &Pod) {
     let name = pod.metadata.name.clone().unwrap_or_default();
     let status = pod.status.clone().unwrap_or_default();
     let seen = pods.entry(name).or_default();
+    seen.version = version(pod);
     let state = State::of(pod);
     if seen.states.last() != Some(&state) {
         seen.states.push(state);
@@ -140,6 +156,11 @@ fn note(pods: &mut BTreeMap<String, Seen>, pod: &Pod) {
         seen.ended = Some(Instant::now());
         seen.condemned_first = seen.stands;
     }
+}
+
+fn version(pod: &Pod) -> u64 {
+    let version = pod.metadata.resource_version.as_deref().and_then(|version| version.parse().ok());
+    version.expect("the API gives every pod a version, which is a number")
 }
 
 impl State {

@@ -83,7 +83,7 @@ async fn a_job_fails_at_once_by_the_rule_for_a_container_at_its_limit() {
     assert!(failed.contains("epilogue.dev/OOMKilled"), "{failed}");
     assert_eq!(site.only_pod_of("learning").await, name, "nothing was tried again");
     // The condition was there before the phase, of which the Job's rule is asked once.
-    let states = site.record.states(&name);
+    let states = site.record.states(&name).await;
     let told = states.iter().position(|it| it.conditions.contains_key("epilogue.dev/OOMKilled"));
     let ended = states.iter().position(|it| it.phase == "Failed");
     assert!(told.is_some() && told < ended, "{states:?}");

@@ -66,8 +66,8 @@ impl Stage {
     }
 
     /// What the API showed of a pod since it ran.
-    fn states(&self, name: &str) -> Vec<State> {
-        let states = self.site.record.states(name);
+    async fn states(&self, name: &str) -> Vec<State> {
+        let states = self.site.record.states(name).await;
         let begun = states.iter().position(|state| state.phase == "Running");
         states[begun.expect("must have run")..].to_vec()
     }
@@ -118,7 +118,7 @@ async fn a_victim_that_cannot_run_again_is_marked_told_stopped_and_failed_in_thi
     let states =
         [("Running", None, false), ("Running", None, true), ("Failed", Some("Evicted"), true)];
     let states = states.map(|(phase, reason, marked)| state(phase, reason, marked, false));
-    assert_eq!(stage.states("hog"), states);
+    assert_eq!(stage.states("hog").await, states);
     // The object stays, and says what the kubelet would have said.
     let status = ended.status.clone().unwrap_or_default();
     assert_eq!(status.message.as_deref(), Some(MESSAGE));
@@ -158,7 +158,7 @@ async fn a_victim_that_cannot_run_again_is_marked_told_stopped_and_failed_in_thi
     assert!(!stops.is_empty() && stops.iter().all(|stop| stop.uid == hog), "{stops:?}");
     // Nobody else.
     site.until_metric("evictions_total{result=\"done\",signal=\"memory.available\"}", 1.0).await;
-    assert_eq!(stage.states("small"), [state("Running", None, false, false)]);
+    assert_eq!(stage.states("small").await, [state("Running", None, false, false)]);
     assert!(stage.cri.containers(&small).iter().all(|container| container.exit.is_none()));
     stage.stop().await;
 }
@@ -183,11 +183,11 @@ async fn of_a_node_without_tasks_the_pod_with_most_of_them_ends() {
     let states =
         [("Running", None, false), ("Running", None, true), ("Failed", Some("Evicted"), true)];
     let states = states.map(|(phase, reason, marked)| state(phase, reason, marked, false));
-    assert_eq!(stage.states("bomb"), states);
+    assert_eq!(stage.states("bomb").await, states);
     let message = "The node was low on resource: pids. Threshold quantity: 1200, available: 868. ";
     assert_eq!(ended.status.and_then(|status| status.message).as_deref(), Some(message));
     site.until_metric("evictions_total{result=\"done\",signal=\"pid.available\"}", 1.0).await;
-    assert_eq!(stage.states("small"), [state("Running", None, false, false)]);
+    assert_eq!(stage.states("small").await, [state("Running", None, false, false)]);
     assert!(stage.cri.containers(&small).iter().all(|container| container.exit.is_none()));
     stage.stop().await;
 }
@@ -208,15 +208,15 @@ async fn of_a_node_without_disk_the_pod_with_most_in_its_layers_ends_once_that_i
     let before = asked();
     eventually("layers are asked for again", SOON, async || asked(), |now| *now > before + 1).await;
     for name in ["small", "writer"] {
-        assert_eq!(stage.states(name), [state("Running", None, false, false)]);
+        assert_eq!(stage.states(name).await, [state("Running", None, false, false)]);
     }
     cri.mend();
     let ended = site.until_phase("writer", "Failed").await;
     let states =
         [("Running", None, false), ("Running", None, true), ("Failed", Some("Evicted"), true)];
     let states = states.map(|(phase, reason, marked)| state(phase, reason, marked, false));
-    assert_eq!(stage.states("writer"), states);
-    assert_eq!(stage.states("small"), [state("Running", None, false, false)]);
+    assert_eq!(stage.states("writer").await, states);
+    assert_eq!(stage.states("small").await, [state("Running", None, false, false)]);
     let message = ended.status.and_then(|status| status.message).unwrap_or_default();
     let (begin, end) = (
         "The node was low on resource: ephemeral-storage. Threshold quantity: 1000Ti, available: ",
@@ -239,7 +239,7 @@ async fn a_victim_that_can_run_again_is_marked_and_then_deleted() {
     stage.used(3_700);
     site.until_phase("hog", "Failed").await;
     stage.used(1_000);
-    let states = stage.states("hog");
+    let states = stage.states("hog").await;
     let expected = [
         state("Running", None, false, false),
         state("Running", None, true, false),
@@ -278,7 +278,7 @@ async fn a_pod_over_a_limit_of_its_own_is_evicted_without_being_disrupted() {
     let ended = site.until_phase("writer", "Failed").await;
     let expected =
         [state("Running", None, false, false), state("Failed", Some("Evicted"), false, false)];
-    assert_eq!(stage.states("writer"), expected);
+    assert_eq!(stage.states("writer").await, expected);
     let message = "Usage of EmptyDir volume \"scratch\" exceeds the limit \"1Mi\". ";
     assert_eq!(ended.status.and_then(|status| status.message).as_deref(), Some(message));
     assert_eq!(site.told("writer", "Evicted").await.message.as_deref(), Some(message));
@@ -297,7 +297,7 @@ async fn who_only_observes_pressure_says_whom_it_would_evict() {
     let observed = "evictions_total{result=\"observed\",signal=\"memory.available\"}";
     site.until_metric(observed, 1.0).await;
     for name in ["hog", "small"] {
-        assert_eq!(stage.states(name), [state("Running", None, false, false)]);
+        assert_eq!(stage.states(name).await, [state("Running", None, false, false)]);
         assert!(site.events(name, "Evicted").await.is_empty());
     }
     assert!(stage.cri.containers(&hog).iter().all(|container| container.exit.is_none()));

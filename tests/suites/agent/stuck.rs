@@ -101,7 +101,7 @@ async fn a_pod_that_never_began_becomes_failed_once_its_kubelet_is_dead() {
     site.until_pod("never", "removed by its kubelet", is_removed).await;
     site.release("never").await;
     site.until_gone("never").await;
-    let states = site.record.states("never");
+    let states = site.record.states("never").await;
     let first = states.iter().position(|state| state.phase == "Failed").expect("must be there");
     assert!(states[first..].iter().all(|state| state.phase == "Failed"), "{states:?}");
     site.stop().await;
@@ -197,7 +197,7 @@ async fn a_start_that_hangs_is_failed_beside_its_kubelet_three_times_at_most() {
             site.change_status("pulling", &json!({"phase": "Pending"})).await;
         }
         let told = site.events("pulling", "CompanionPodStuck").await;
-        (site.record.states("pulling"), told)
+        (site.record.states("pulling").await, told)
     };
     let (states, told) =
         eventually("it is given up", SOON, see, |(_, told)| !told.is_empty()).await;

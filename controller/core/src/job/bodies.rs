@@ -5,11 +5,20 @@ use k8s_openapi::api::batch::v1::JobStatus;
 use serde_json::{Value, json};
 
 use super::steps::{Claim, ClaimKind};
-use crate::view::Job;
+use crate::view::{Job, Pod};
 
-/// The strategic-merge patch that removes the tracking finalizer.
-pub fn release_patch() -> Value {
-    json!({"metadata": {"$deleteFromPrimitiveList/finalizers": [TRACKING_FINALIZER]}})
+/// The strategic-merge patch that removes the tracking finalizer. Its `uid` makes the API refuse it
+/// for a namesake, whose failure would then never be counted.
+pub fn release_patch(pod: &Pod) -> Value {
+    json!({"metadata": {
+        "uid": pod.uid.as_str(),
+        "$deleteFromPrimitiveList/finalizers": [TRACKING_FINALIZER],
+    }})
+}
+
+/// The options of a deletion: of this pod, and of no namesake.
+pub fn delete_options(pod: &Pod) -> Value {
+    json!({"preconditions": {"uid": pod.uid.as_str()}})
 }
 
 /// The strategic-merge patch of a claim. Its `uid` makes the API refuse it for a namesake.

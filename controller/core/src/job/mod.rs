@@ -35,7 +35,7 @@ mod victims;
 mod tests;
 
 pub use backoff_limit_per_index::PerIndex;
-pub use bodies::{claim_patch, release_patch, status_body};
+pub use bodies::{claim_patch, delete_options, release_patch, status_body};
 pub use census::{Census, Uncounted};
 pub use disruption_limit::Disruptions;
 pub use explain::{Explanation, Limit, PodEntry, explain};

@@ -13,6 +13,8 @@ use super::pod::PodFacts;
 
 /// A node's kubelet may have started pods for so long before its new boot was seen.
 const BOOT_MARGIN: SignedDuration = SignedDuration::from_secs(30);
+/// How far the agent's clock, which follows the API's, may be ahead of ours.
+const CLOCKS_DIFFER_MAX: SignedDuration = SignedDuration::from_secs(60);
 /// A node that went silent later than this after its agent's farewell did so for another reason:
 /// the machine stayed up, and the word is void.
 const FAREWELL_MAX: SignedDuration = SignedDuration::from_mins(5);
@@ -136,7 +138,7 @@ pub(super) fn proof(
     if pod.deletion.is_none() || pod.is_static || !node.facts.is_silent() {
         return Proof::NotNeeded;
     }
-    let found = rebooted(pod, deleted_in, node).or_else(|| farewell(pod, node));
+    let found = rebooted(pod, deleted_in, node, now).or_else(|| farewell(pod, node, now));
     if let Some(evidence) = found {
         return Proof::Found(evidence);
     }
@@ -159,7 +161,12 @@ fn due(pod: &PodFacts, word: &Word) -> Option<Timestamp> {
 
 /// A kubelet starts nothing of a pod that is being deleted when it first sees it. So what was
 /// deleted before the machine booted does not run.
-fn rebooted(pod: &PodFacts, deleted_in: Option<&Arc<str>>, node: &NodeRecord) -> Option<Evidence> {
+fn rebooted(
+    pod: &PodFacts,
+    deleted_in: Option<&Arc<str>>,
+    node: &NodeRecord,
+    now: Timestamp,
+) -> Option<Evidence> {
     let to = node.facts.boot_id.as_ref()?;
     let requested = pod.deletion?.requested_at();
     // It would have to run in the new boot.
@@ -174,7 +181,9 @@ fn rebooted(pod: &PodFacts, deleted_in: Option<&Arc<str>>, node: &NodeRecord) ->
         Some(
             Announcement::ShuttingDown { boot_id, since: at }
             | Announcement::Farewell { boot_id, at },
-        ) if **boot_id != **to && requested <= *at => Some(Arc::from(boot_id.as_str())),
+        ) if **boot_id != **to && requested <= *at && is_past(*at, now) => {
+            Some(Arc::from(boot_id.as_str()))
+        }
         _ => None,
     };
     let from = remembered.cloned().or_else(announced)?;
@@ -183,11 +192,12 @@ fn rebooted(pod: &PodFacts, deleted_in: Option<&Arc<str>>, node: &NodeRecord) ->
 
 /// The agent's word holds for the pods that were there when it was given, but for those of
 /// DaemonSets and static ones.
-fn farewell(pod: &PodFacts, node: &NodeRecord) -> Option<Evidence> {
+fn farewell(pod: &PodFacts, node: &NodeRecord, now: Timestamp) -> Option<Evidence> {
     let Some(Announcement::Farewell { boot_id, at }) = &node.facts.announcement else {
         return None;
     };
-    if pod.is_of_daemon_set()
+    if !is_past(*at, now)
+        || pod.is_of_daemon_set()
         || pod.created.is_none_or(|created| created > *at)
         || pod.last_start.is_some_and(|start| start > *at)
     {
@@ -199,6 +209,11 @@ fn farewell(pod: &PodFacts, node: &NodeRecord) -> Option<Evidence> {
     let went_down = node.facts.runs_in(boot_id)
         && node.facts.ready_since.is_some_and(|since| since <= limit(*at));
     (was_deleted || went_down).then(|| Evidence::Farewell { boot_id: boot_id.clone(), at: *at })
+}
+
+/// Whether an announcement can be true: one of the future would hold for every pod until then.
+fn is_past(at: Timestamp, now: Timestamp) -> bool {
+    at.duration_since(now) <= CLOCKS_DIFFER_MAX
 }
 
 fn limit(farewell: Timestamp) -> Timestamp {

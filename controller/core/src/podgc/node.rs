@@ -10,6 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::Deserialize;
 
 use super::pod::Tristate;
+use crate::view::lenient::lenient_time;
 
 /// The key of the taint by which a person or a cloud says that the machine is off.
 pub const OUT_OF_SERVICE_TAINT: &str = "node.kubernetes.io/out-of-service";
@@ -63,6 +64,7 @@ struct WireCondition {
     #[serde(default)]
     status: String,
     message: Option<String>,
+    #[serde(default, deserialize_with = "lenient_time")]
     last_transition_time: Option<Time>,
 }
 

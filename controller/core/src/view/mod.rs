@@ -1,6 +1,7 @@
 //! The slim views of API objects that decisions read.
 
 mod job;
+pub(crate) mod lenient;
 mod pod;
 mod selector;
 mod uid;

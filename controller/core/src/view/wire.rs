@@ -12,10 +12,11 @@ use k8s_openapi::api::batch::v1::{JobStatus, PodFailurePolicy, SuccessPolicy};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{
     LabelSelector, ObjectMeta, OwnerReference, Time,
 };
+use serde::Deserialize;
 use serde::de::IgnoredAny;
-use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
+use super::lenient::{lean_metadata, lean_template, lenient_time, without_managed_fields};
 use super::pod::{
     Condition, Container, ContainerKind, Deletion, FailureCounts, Owner, Phase, Pod,
     ReadyCondition, Terminated,
@@ -60,6 +61,7 @@ pub(crate) struct WireContainerSpec {
 pub(crate) struct WirePodStatus {
     pub(crate) phase: Option<String>,
     pub(crate) reason: Option<String>,
+    #[serde(default, deserialize_with = "lenient_time")]
     pub(crate) start_time: Option<Time>,
     pub(crate) conditions: Option<Vec<WireCondition>>,
     pub(crate) container_statuses: Option<Vec<WireContainerStatus>>,
@@ -73,6 +75,7 @@ pub(crate) struct WireCondition {
     pub(crate) kind: String,
     pub(crate) status: String,
     pub(crate) reason: Option<String>,
+    #[serde(default, deserialize_with = "lenient_time")]
     pub(crate) last_transition_time: Option<Time>,
 }
 
@@ -95,6 +98,7 @@ pub(crate) struct WireContainerState {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct WireRunning {
+    #[serde(default, deserialize_with = "lenient_time")]
     pub(crate) started_at: Option<Time>,
 }
 
@@ -108,7 +112,9 @@ struct WireWaiting {
 pub(crate) struct WireTerminated {
     #[serde(default)]
     exit_code: i32,
+    #[serde(default, deserialize_with = "lenient_time")]
     pub(crate) started_at: Option<Time>,
+    #[serde(default, deserialize_with = "lenient_time")]
     pub(crate) finished_at: Option<Time>,
 }
 
@@ -280,7 +286,7 @@ pub struct WireJob {
     /// `metadata`, without `managedFields`, typed.
     #[serde(skip)]
     pub meta: ObjectMeta,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "without_managed_fields")]
     metadata: Value,
     #[serde(default)]
     spec: WireJobSpec,
@@ -304,19 +310,25 @@ struct WireJobSpec {
     pod_failure_policy: Option<PodFailurePolicy>,
     success_policy: Option<SuccessPolicy>,
     selector: Option<LabelSelector>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "lean_template")]
     template: Value,
 }
 
 impl WireJob {
+    /// Reads a Job from its JSON; the error names the field.
+    pub fn read(text: &str) -> Result<Self, serde_json::Error> {
+        serde_json::from_str::<Self>(text)?.complete()
+    }
+
     /// Parses a Job; the error names the field.
     pub fn parse(object: Value) -> Result<Self, serde_json::Error> {
-        let mut job: Self = serde_json::from_value(object)?;
-        if let Value::Object(fields) = &mut job.metadata {
-            fields.remove("managedFields");
-        }
-        job.meta = ObjectMeta::deserialize(&job.metadata)?;
-        Ok(job)
+        serde_json::from_value::<Self>(object)?.complete()
+    }
+
+    /// Reads what of the metadata is typed, where serde made this.
+    pub fn complete(mut self) -> Result<Self, serde_json::Error> {
+        self.meta = ObjectMeta::deserialize(&self.metadata)?;
+        Ok(self)
     }
 
     /// The view of this Job. A status that does not parse reads as empty only if it is absent.
@@ -393,40 +405,4 @@ fn unknown_status(status: Value) -> Map<String, Value> {
         }
         _ => Map::new(),
     }
-}
-
-/// Reads metadata without `managedFields`, which is the largest part and which nobody needs.
-fn lean_metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Lean {
-        name: Option<String>,
-        namespace: Option<String>,
-        uid: Option<String>,
-        resource_version: Option<String>,
-        generation: Option<i64>,
-        creation_timestamp: Option<Time>,
-        deletion_timestamp: Option<Time>,
-        deletion_grace_period_seconds: Option<i64>,
-        labels: Option<BTreeMap<String, String>>,
-        annotations: Option<BTreeMap<String, String>>,
-        finalizers: Option<Vec<String>>,
-        owner_references: Option<Vec<OwnerReference>>,
-    }
-    let lean = Lean::deserialize(deserializer)?;
-    Ok(ObjectMeta {
-        name: lean.name,
-        namespace: lean.namespace,
-        uid: lean.uid,
-        resource_version: lean.resource_version,
-        generation: lean.generation,
-        creation_timestamp: lean.creation_timestamp,
-        deletion_timestamp: lean.deletion_timestamp,
-        deletion_grace_period_seconds: lean.deletion_grace_period_seconds,
-        labels: lean.labels,
-        annotations: lean.annotations,
-        finalizers: lean.finalizers,
-        owner_references: lean.owner_references,
-        ..ObjectMeta::default()
-    })
 }

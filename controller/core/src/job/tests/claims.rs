@@ -6,7 +6,7 @@ use super::builders::{
     Effects, JobBuilder, PodBuilder, job, outage, pod, sync, sync_with, uid, world,
 };
 use crate::job::model::World;
-use crate::job::{ClaimKind, Step, claim_patch};
+use crate::job::{ClaimKind, Step, claim_patch, delete_options, release_patch};
 
 fn claims(effects: &Effects) -> Vec<(String, ClaimKind)> {
     let steps = effects.trace.steps.iter();
@@ -22,6 +22,13 @@ fn claims(effects: &Effects) -> Vec<(String, ClaimKind)> {
 
 fn confirms(effects: &Effects) -> bool {
     effects.trace.steps.contains(&Step::ConfirmJob)
+}
+
+#[test]
+fn release_and_deletion_name_the_pod_by_its_uid() {
+    let pod = pod("p", "Failed").build();
+    assert_eq!(release_patch(&pod)["metadata"]["uid"], pod.uid.as_str());
+    assert_eq!(delete_options(&pod)["preconditions"]["uid"], pod.uid.as_str());
 }
 
 #[test]

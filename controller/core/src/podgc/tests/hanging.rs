@@ -119,6 +119,17 @@ fn the_agent_s_farewell_ends_the_pods_that_were_there() {
 }
 
 #[test]
+fn what_an_agent_says_of_the_future_proves_nothing() {
+    for said in ["farewell;boot=boot-1;at=", "shutting-down;boot=boot-0;since="] {
+        let said = format!("{said}{}", at(100_000));
+        let mut world = World::of_one_node();
+        world.pod(&deleted(pod("a"), 0));
+        world.node(&silent(announces(node("n"), &said), 60));
+        assert!(world.pass(3600).is_empty(), "{said}");
+    }
+}
+
+#[test]
 fn a_farewell_is_void_where_the_machine_stayed_up() {
     let farewell = format!("farewell;boot=boot-1;at={}", at(20));
     let said = || announces(node("n"), &farewell);

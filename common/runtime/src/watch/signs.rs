@@ -1,0 +1,149 @@
+//! Signs of life of watches, for metrics and readiness.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::MetricFamily;
+use prometheus::{GaugeVec, IntCounterVec, Opts, Registry};
+use tokio::time::Instant;
+
+/// A program whose watch is older is not ready: the server sends a bookmark each minute, and a
+/// connection that has shown nothing for 90 s is replaced.
+const AGE_MAX: Duration = Duration::from_mins(3);
+
+/// The metrics of all watches of a program. Clones share them.
+#[derive(Clone, Debug)]
+pub struct Watches {
+    failures: IntCounterVec,
+    ages: Ages,
+}
+
+/// The signs of one watch. Clones share them.
+#[derive(Clone)]
+pub struct Signs {
+    resource: &'static str,
+    last: Arc<Mutex<Instant>>,
+    failures: Option<IntCounterVec>,
+}
+
+/// Reads the ages when somebody asks.
+#[derive(Clone, Debug)]
+struct Ages {
+    gauge: GaugeVec,
+    signs: Arc<Mutex<Vec<Signs>>>,
+}
+
+impl Watches {
+    /// Registers `epilogue_watch_last_event_age_seconds` and `epilogue_watch_failures_total`.
+    pub fn new(registry: &Registry) -> prometheus::Result<Self> {
+        let failures = IntCounterVec::new(
+            Opts::new(
+                "epilogue_watch_failures_total",
+                "How often a watch of this resource broke off, or an object could not be read",
+            ),
+            &["resource", "reason"],
+        )?;
+        registry.register(Box::new(failures.clone()))?;
+        let gauge = GaugeVec::new(
+            Opts::new(
+                "epilogue_watch_last_event_age_seconds",
+                "Seconds since the watch of this resource showed a sign of life",
+            ),
+            &["resource"],
+        )?;
+        let ages = Ages { gauge, signs: Arc::default() };
+        registry.register(Box::new(ages.clone()))?;
+        Ok(Self { failures, ages })
+    }
+
+    /// The signs of the watch of this resource, `jobs` or the like.
+    pub fn of(&self, resource: &'static str) -> Signs {
+        let failures = Some(self.failures.clone());
+        let signs = Signs { resource, last: Arc::new(Mutex::new(Instant::now())), failures };
+        self.ages.signs.lock().push(signs.clone());
+        signs
+    }
+}
+
+impl Signs {
+    /// Signs that nobody reads.
+    pub fn unread(resource: &'static str) -> Self {
+        Self { resource, last: Arc::new(Mutex::new(Instant::now())), failures: None }
+    }
+
+    /// The resource that is watched.
+    pub fn resource(&self) -> &'static str {
+        self.resource
+    }
+
+    /// Something came.
+    pub(super) fn alive(&self) {
+        *self.last.lock() = Instant::now();
+    }
+
+    /// Something failed; `reason` is one of few words.
+    pub(super) fn failed(&self, reason: &str) {
+        if let Some(failures) = &self.failures {
+            failures.with_label_values(&[self.resource, reason]).inc();
+        }
+    }
+
+    fn age(&self) -> Duration {
+        self.last.lock().elapsed()
+    }
+
+    /// For readiness: passes while the watch lives.
+    pub fn check(&self) -> Result<(), String> {
+        let age = self.age();
+        if age <= AGE_MAX {
+            return Ok(());
+        }
+        let (resource, age, max) = (self.resource, age.as_secs(), AGE_MAX.as_secs());
+        Err(format!("the watch of {resource} has shown nothing for {age} s, {max} s at most"))
+    }
+}
+
+impl Collector for Ages {
+    fn desc(&self) -> Vec<&Desc> {
+        self.gauge.desc()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        for signs in self.signs.lock().iter() {
+            self.gauge.with_label_values(&[signs.resource]).set(signs.age().as_secs_f64());
+        }
+        self.gauge.collect()
+    }
+}
+
+impl fmt::Debug for Signs {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Signs").field("resource", &self.resource).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn readiness_falls_with_an_old_watch_and_comes_back_by_itself() {
+        let registry = Registry::new();
+        let watches = Watches::new(&registry).expect("must register");
+        let signs = watches.of("jobs");
+        tokio::time::advance(AGE_MAX).await;
+        assert_eq!(signs.check(), Ok(()));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        let why = signs.check().expect_err("must be too old");
+        assert_eq!(why, "the watch of jobs has shown nothing for 181 s, 180 s at most");
+        let gathered = registry.gather();
+        let age = gathered.iter().find(|family| family.name().ends_with("age_seconds"));
+        let age = age.expect("must be there").get_metric()[0].get_gauge().get_value();
+        assert!((age - 181.0).abs() < 0.01, "{age}");
+        signs.alive();
+        assert_eq!(signs.check(), Ok(()));
+    }
+}

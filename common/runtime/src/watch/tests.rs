@@ -1,0 +1,307 @@
+//! The watch, told by a server that answers as scripted.
+
+use super::wire::LIST_END;
+use super::*;
+use futures::{StreamExt as _, TryStreamExt as _};
+use http::{Response, StatusCode};
+use http_body::Frame;
+use http_body_util::StreamBody;
+use hyper::body::Bytes;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::client::Body;
+use parking_lot::Mutex;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Stands for an answer that does not come.
+const NEVER: u16 = 0;
+
+/// An API server that gives these answers one after the other, and then none.
+fn server(answers: Vec<(u16, String)>) -> (Client, Arc<Mutex<Vec<String>>>) {
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let (log, answers) = (Arc::clone(&asked), Arc::new(Mutex::new(VecDeque::from(answers))));
+    let service = tower::service_fn(move |request: Request<Body>| {
+        log.lock().push(request.uri().to_string());
+        let answer = answers.lock().pop_front();
+        async move {
+            let Some((code, body)) = answer.filter(|(code, _)| *code != NEVER) else {
+                return std::future::pending().await;
+            };
+            let status = StatusCode::from_u16(code).expect("must be a status");
+            let body = Body::from(body.into_bytes());
+            Response::builder().status(status).body(body)
+        }
+    });
+    (Client::new(service, "default"), asked)
+}
+
+fn pod(name: &str, version: u64) -> Value {
+    json!({"metadata": {"name": name, "uid": name, "resourceVersion": version.to_string()}})
+}
+
+fn event(kind: &str, object: &Value) -> String {
+    format!("{}\n", json!({"type": kind, "object": object}))
+}
+
+fn bookmark(version: u64, ends_list: bool) -> String {
+    let annotations = if ends_list { json!({LIST_END: "true"}) } else { json!({}) };
+    let metadata = json!({"resourceVersion": version.to_string(), "annotations": annotations});
+    event("BOOKMARK", &json!({"kind": "Pod", "apiVersion": "v1", "metadata": metadata}))
+}
+
+fn status(code: u16, reason: &str) -> Value {
+    json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": reason,
+           "reason": reason, "code": code})
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct Object {
+    metadata: ObjectMeta,
+}
+
+/// Notes down in words what it is told.
+struct Log(Arc<Mutex<Vec<String>>>);
+
+impl Listener<Object> for Log {
+    async fn tell(&mut self, seen: Seen<Object>) -> Result<(), Deaf> {
+        self.0.lock().push(words(&seen));
+        Ok(())
+    }
+}
+
+fn scope(objects_max: usize) -> Scope<Object> {
+    let pauses = Pauses {
+        first: Duration::from_millis(500),
+        max: Duration::from_secs(30),
+        hurried_max: Duration::from_secs(30),
+        hurry: None,
+    };
+    Scope {
+        path: "/api/v1/pods".into(),
+        selector: Some("spec.nodeName=n1".into()),
+        read: |text| serde_json::from_str(text),
+        signs: Signs::unread("pods"),
+        relist: Relist::default(),
+        version: |object| object.metadata.resource_version.as_deref().unwrap_or_default(),
+        page_size: 500,
+        objects_max,
+        pauses,
+    }
+}
+
+fn words(seen: &Seen<Object>) -> String {
+    let pod = |pod: &Object| pod.metadata.name.clone().unwrap_or_default();
+    match seen {
+        Seen::ListBegins => "list".to_owned(),
+        Seen::ListEnds(version) => format!("listed {version}"),
+        Seen::Shown(it) => format!("shown {}", pod(it)),
+        Seen::Gone(it) => format!("gone {}", pod(it)),
+        Seen::Unreadable(it) => format!("unreadable {}: {}", it.name, it.why),
+        Seen::UpTo(version) => format!("up to {version}"),
+    }
+}
+
+/// What is told, and asked for, until nothing more is answered.
+async fn run(answers: Vec<(u16, String)>) -> (Vec<String>, Vec<String>) {
+    let requests = answers.len() + 1;
+    let (client, asked) = server(answers);
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let watching = watch(client, scope(2), Log(Arc::clone(&told)));
+    let end = async {
+        while asked.lock().len() < requests {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::select! {
+        deaf = watching => panic!("{deaf}"),
+        () = end => {}
+    }
+    let (told, asked) = (told.lock().clone(), asked.lock().clone());
+    (told, asked)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_streamed_list_is_a_consistent_read_and_goes_on_as_a_watch() {
+    let stream = [
+        event("ADDED", &pod("a", 5)),
+        bookmark(7, true),
+        event("MODIFIED", &pod("a", 8)),
+        event("DELETED", &pod("a", 9)),
+        bookmark(12, false),
+    ];
+    let (told, asked) = run(vec![(200, stream.concat())]).await;
+    let expected = ["list", "shown a", "listed 7", "shown a", "gone a", "up to 12"];
+    assert_eq!(told, expected);
+    assert!(asked[0].contains("resourceVersion=&"), "{}", asked[0]);
+    assert!(asked[0].contains("sendInitialEvents=true"), "{}", asked[0]);
+    assert!(asked[1].ends_with("&resourceVersion=12"), "{}", asked[1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_does_not_stream_lists_is_read_in_pages() {
+    let page = |token: &str, name: &str| {
+        let metadata = json!({"resourceVersion": "7", "continue": token});
+        json!({"metadata": metadata, "items": [pod(name, 5)]}).to_string()
+    };
+    let refusal = status(422, "Invalid").to_string();
+    let answers = vec![(422, refusal), (200, page("next", "a")), (200, page("", "b"))];
+    let (told, asked) = run(answers).await;
+    assert_eq!(told, ["list", "shown a", "shown b", "listed 7"]);
+    assert!(asked[1].ends_with("/pods?fieldSelector=spec.nodeName%3Dn1&limit=500"), "{}", asked[1]);
+    assert!(asked[2].ends_with("&continue=next"), "{}", asked[2]);
+    assert!(asked[3].ends_with("&resourceVersion=7"), "{}", asked[3]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_forgotten_position_leads_to_a_new_list_and_a_failure_does_not() {
+    let list = [event("ADDED", &pod("a", 5)), bookmark(7, true)].concat();
+    let expired = event("ERROR", &status(410, "Expired"));
+    let broken = status(500, "InternalError").to_string();
+    let answers = vec![(200, list.clone()), (500, broken), (200, expired), (200, list)];
+    let (told, asked) = run(answers).await;
+    assert_eq!(told, ["list", "shown a", "listed 7", "list", "shown a", "listed 7"]);
+    assert!(asked[1].ends_with("&resourceVersion=7"), "{}", asked[1]);
+    assert!(asked[2].ends_with("&resourceVersion=7"), "{}", asked[2]);
+    assert!(asked[3].contains("sendInitialEvents=true"), "{}", asked[3]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_breaks_off_begins_anew() {
+    let half = event("ADDED", &pod("a", 5));
+    let whole = [event("ADDED", &pod("b", 6)), bookmark(7, true)].concat();
+    let (told, _) = run(vec![(200, half), (200, whole)]).await;
+    assert_eq!(told, ["list", "shown a", "list", "shown b", "listed 7"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_without_end_is_given_up_and_a_watch_is_none() {
+    let three = |kind: &str| {
+        let events = ["a", "b", "c"].map(|name| event(kind, &pod(name, 5)));
+        events.concat()
+    };
+    let whole = [bookmark(7, true), three("ADDED")].concat();
+    let (told, _) = run(vec![(200, three("ADDED")), (200, whole)]).await;
+    let expected =
+        ["list", "shown a", "shown b", "list", "listed 7", "shown a", "shown b", "shown c"];
+    assert_eq!(told, expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_is_short_once_something_presses() {
+    let (sender, receiver) = watch::channel(false);
+    let mut pauses = Pauses {
+        first: Duration::from_millis(1),
+        max: Duration::from_secs(5),
+        hurried_max: Duration::from_millis(500),
+        hurry: Some(receiver),
+    };
+    let begun = Instant::now();
+    pauses.pause(Duration::from_secs(5)).await;
+    assert_eq!(begun.elapsed(), Duration::from_secs(5));
+    sender.send_replace(true);
+    let begun = Instant::now();
+    pauses.pause(Duration::from_secs(5)).await;
+    assert_eq!(begun.elapsed(), Duration::from_millis(500));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_that_cannot_be_read_holds_up_no_other() {
+    // `resourceVersion` is a text; a number stands for whatever a reader trips over.
+    let odd = json!({"metadata": {"name": "odd", "uid": "o", "labels": 5, "resourceVersion": "8"}});
+    let stream = [
+        event("ADDED", &pod("a", 5)),
+        bookmark(7, true),
+        event("MODIFIED", &odd),
+        event("MODIFIED", &pod("a", 9)),
+    ];
+    let (told, asked) = run(vec![(200, stream.concat())]).await;
+    assert_eq!(told[..3], ["list", "shown a", "listed 7"]);
+    assert!(told[3].starts_with("unreadable odd: invalid type: integer `5`"), "{}", told[3]);
+    assert_eq!(told[4..], ["shown a"]);
+    assert!(asked[1].ends_with("&resourceVersion=9"), "{}", asked[1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_page_with_an_object_that_cannot_be_read_gives_the_rest() {
+    let odd = json!({"metadata": {"name": "odd", "labels": 5}});
+    let page = json!({"metadata": {"resourceVersion": "7"}, "items": [odd, pod("b", 5)]});
+    let answers = vec![(422, status(422, "Invalid").to_string()), (200, page.to_string())];
+    let (told, _) = run(answers).await;
+    assert!(told[1].starts_with("unreadable odd"), "{told:?}");
+    assert_eq!(
+        (told[0].as_str(), &told[2..]),
+        ("list", &["shown b".into(), "listed 7".into()][..])
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_shows_nothing_is_replaced() {
+    let (opened, asked) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(Vec::new())));
+    let (times, log) = (Arc::clone(&opened), Arc::clone(&asked));
+    let service = tower::service_fn(move |request: Request<Body>| {
+        times.lock().push(Instant::now());
+        log.lock().push(request.uri().to_string());
+        // A list, and then a connection that stays open and dead.
+        let list = [event("ADDED", &pod("a", 5)), bookmark(7, true)].concat();
+        let frame = Ok::<_, std::io::Error>(list.into_bytes());
+        let frames = futures::stream::iter([frame]).chain(futures::stream::pending());
+        async move {
+            let frames = frames.map_ok(|list| Frame::data(Bytes::from(list)));
+            Response::builder().status(200).body(StreamBody::new(frames))
+        }
+    });
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let watching = watch(Client::new(service, "default"), scope(2), Log(Arc::clone(&told)));
+    let end = async {
+        while opened.lock().len() < 2 {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    };
+    tokio::select! {
+        deaf = watching => panic!("{deaf}"),
+        () = end => {}
+    }
+    let times = opened.lock().clone();
+    let between = times[1] - times[0];
+    assert!(between >= IDLE_MAX && between < IDLE_MAX + Duration::from_secs(2), "{between:?}");
+    let asked = asked.lock();
+    assert!(asked[1].ends_with("&resourceVersion=7"), "{asked:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_breaks_off_each_time_is_asked_for_less_and_less_often() {
+    let half = || (200, event("ADDED", &pod("a", 5)) + "{\"type\":");
+    let begun = Instant::now();
+    let broken = || (200, event("ADDED", &pod("a", 5)) + "no JSON\n");
+    let _ = run(vec![broken(), broken(), broken(), broken(), broken(), half()]).await;
+    // 0.5, 1, 2, 4 and 8 s after the five that were garbled.
+    let took = begun.elapsed();
+    assert!(took >= Duration::from_secs(15) && took < Duration::from_secs(18), "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_on_demand_is_made_after_the_demand_also_where_the_watch_stands_still() {
+    let list = |version| event("ADDED", &pod("a", 5)) + &bookmark(version, true);
+    let (client, asked) = server(vec![(200, list(7)), (NEVER, String::new()), (200, list(9))]);
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let scope = scope(2);
+    let relist = scope.relist.clone();
+    let watching = watch(client, scope, Log(Arc::clone(&told)));
+    let demand = async {
+        while asked.lock().len() < 2 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        // The second request, from version 7, was taken and is never answered.
+        assert!(asked.lock()[1].ends_with("&resourceVersion=7"));
+        relist.fresh().await;
+    };
+    tokio::select! {
+        deaf = watching => panic!("{deaf}"),
+        () = demand => {}
+    }
+    assert_eq!(*told.lock(), ["list", "shown a", "listed 7", "list", "shown a", "listed 9"]);
+    let asked = asked.lock();
+    assert!(asked[2].contains("resourceVersion=&"), "{asked:?}");
+}

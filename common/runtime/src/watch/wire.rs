@@ -1,0 +1,288 @@
+//! What the API sends, one object at a time: an object that cannot be read becomes a word about
+//! itself and holds up no other. Pure.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+/// Marks the bookmark that ends a streamed list.
+pub(super) const LIST_END: &str = "k8s.io/initial-events-end";
+
+/// Reads an object from its JSON.
+pub type Read<T> = fn(&str) -> Result<T, serde_json::Error>;
+
+/// An object that its reader could not take in, as far as its metadata say what it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Unreadable {
+    /// `metadata.namespace`; empty for objects without.
+    pub namespace: String,
+    /// `metadata.name`.
+    pub name: String,
+    /// `metadata.uid`.
+    pub uid: String,
+    /// `metadata.resourceVersion`.
+    pub version: String,
+    /// The owner that is its controller.
+    pub owner: Option<Controller>,
+    /// `spec.managedBy` of a Job.
+    pub managed_by: Option<String>,
+    /// Whether it was deleted.
+    pub gone: bool,
+    /// What is wrong with it.
+    pub why: String,
+}
+
+/// The entry of `metadata.ownerReferences` that has `controller: true`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Controller {
+    /// Its kind.
+    pub kind: String,
+    /// Its name.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
+}
+
+/// One line of a watch.
+#[derive(Debug)]
+pub(super) enum Event<T> {
+    /// An object that is there, by a list or because it was added or modified, or is gone.
+    Object { object: Result<T, Box<Unreadable>>, gone: bool },
+    /// All up to this version was sent.
+    Bookmark { version: String, ends_list: bool },
+    /// The server gives the watch up.
+    Error { code: u16, message: String },
+}
+
+/// A part of a list.
+#[derive(Debug)]
+pub(super) struct Page<T> {
+    pub(super) version: String,
+    /// Where the next one begins; empty on the last.
+    pub(super) token: String,
+    pub(super) objects: Vec<Result<T, Box<Unreadable>>>,
+}
+
+#[derive(Deserialize)]
+struct RawEvent<'a> {
+    #[serde(rename = "type", borrow)]
+    kind: Cow<'a, str>,
+    #[serde(borrow)]
+    object: &'a RawValue,
+}
+
+#[derive(Deserialize)]
+struct RawPage<'a> {
+    #[serde(default)]
+    metadata: PageMeta,
+    #[serde(borrow, default)]
+    items: Option<Vec<&'a RawValue>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct PageMeta {
+    resource_version: String,
+    r#continue: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Status {
+    code: u16,
+    message: String,
+    reason: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Bookmark {
+    metadata: BookmarkMeta,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct BookmarkMeta {
+    resource_version: String,
+    annotations: Option<std::collections::BTreeMap<String, String>>,
+}
+
+/// What can be read of anything that the API calls an object.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Peek {
+    metadata: PeekMeta,
+    spec: Option<PeekSpec>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct PeekMeta {
+    namespace: Option<String>,
+    name: Option<String>,
+    uid: Option<String>,
+    resource_version: Option<String>,
+    owner_references: Option<Vec<PeekOwner>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct PeekOwner {
+    controller: Option<bool>,
+    #[serde(flatten)]
+    owner: Controller,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct PeekSpec {
+    managed_by: Option<String>,
+}
+
+/// Reads a line. Bytes that are no UTF-8, which the API lets through in `managedFields`, are read
+/// as U+FFFD. The error says what is wrong with the line itself, not with its object.
+pub(super) fn event<T>(line: &[u8], read: Read<T>) -> Result<Event<T>, String> {
+    let line = String::from_utf8_lossy(line);
+    let raw: RawEvent<'_> =
+        serde_json::from_str(&line).map_err(|error| format!("no watch event: {error}"))?;
+    let text = raw.object.get();
+    Ok(match &*raw.kind {
+        "BOOKMARK" => {
+            let Bookmark { metadata } = serde_json::from_str(text).unwrap_or_default();
+            let annotations = metadata.annotations.unwrap_or_default();
+            let ends_list = annotations.contains_key(LIST_END);
+            Event::Bookmark { version: metadata.resource_version, ends_list }
+        }
+        "ERROR" => {
+            let status: Status = serde_json::from_str(text).unwrap_or_default();
+            let said = [status.message, status.reason];
+            let message = said.into_iter().find(|said| !said.is_empty());
+            let message = message.unwrap_or_else(|| "an error without a message".to_owned());
+            Event::Error { code: status.code, message }
+        }
+        "ADDED" | "MODIFIED" => Event::Object { object: object(text, read, false), gone: false },
+        "DELETED" => Event::Object { object: object(text, read, true), gone: true },
+        other => return Err(format!("a watch event of the unknown type {other:?}")),
+    })
+}
+
+/// Reads a page of a list.
+pub(super) fn page<T>(body: &[u8], read: Read<T>) -> Result<Page<T>, String> {
+    let body = String::from_utf8_lossy(body);
+    let raw: RawPage<'_> =
+        serde_json::from_str(&body).map_err(|error| format!("no list: {error}"))?;
+    let items = raw.items.unwrap_or_default();
+    Ok(Page {
+        version: raw.metadata.resource_version,
+        token: raw.metadata.r#continue,
+        objects: items.into_iter().map(|item| object(item.get(), read, false)).collect(),
+    })
+}
+
+fn object<T>(text: &str, read: Read<T>, gone: bool) -> Result<T, Box<Unreadable>> {
+    read(text).map_err(|error| Box::new(unreadable(text, gone, &error)))
+}
+
+fn unreadable(text: &str, gone: bool, error: &serde_json::Error) -> Unreadable {
+    // What is not asked for is skipped without recursion, however deep it is.
+    let Peek { metadata, spec } = serde_json::from_str(text).unwrap_or_default();
+    let owners = metadata.owner_references.unwrap_or_default();
+    let owner = owners.into_iter().find(|each| each.controller == Some(true));
+    Unreadable {
+        namespace: metadata.namespace.unwrap_or_default(),
+        name: metadata.name.unwrap_or_default(),
+        uid: metadata.uid.unwrap_or_default(),
+        version: metadata.resource_version.unwrap_or_default(),
+        owner: owner.map(|each| each.owner),
+        managed_by: spec.and_then(|spec| spec.managed_by),
+        gone,
+        why: error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn read(text: &str) -> Result<Value, serde_json::Error> {
+        serde_json::from_str(text)
+    }
+
+    fn object_of(line: &[u8]) -> Result<Value, Box<Unreadable>> {
+        match event(line, read).expect("must be an event") {
+            Event::Object { object, .. } => object,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn deep(levels: usize) -> String {
+        format!("{}1{}", "{\"f:a\":".repeat(levels), "}".repeat(levels))
+    }
+
+    #[test]
+    fn object_too_deep_says_who_it_is_and_who_owns_it() {
+        let line = format!(
+            "{{\"type\":\"MODIFIED\",\"object\":{{\"metadata\":{{\"namespace\":\"t1\",\"name\":\
+             \"deep\",\"uid\":\"u1\",\"resourceVersion\":\"7\",\"ownerReferences\":[{{\"kind\":\
+             \"Job\",\"name\":\"j\",\"uid\":\"o1\",\"controller\":true}}]}},\"spec\":{{\
+             \"managedBy\":\"a/b\",\"x\":{}}}}}}}",
+            deep(500)
+        );
+        let unreadable = object_of(line.as_bytes()).expect_err("must be too deep");
+        let owner = Controller { kind: "Job".into(), name: "j".into(), uid: "o1".into() };
+        assert_eq!(
+            (&*unreadable.namespace, &*unreadable.name, &*unreadable.uid),
+            ("t1", "deep", "u1")
+        );
+        assert_eq!((unreadable.owner, unreadable.managed_by), (Some(owner), Some("a/b".into())));
+        assert_eq!((unreadable.version.as_str(), unreadable.gone), ("7", false));
+        assert!(unreadable.why.contains("recursion limit"), "{}", unreadable.why);
+    }
+
+    #[test]
+    fn bytes_that_are_no_utf_8_are_read_as_replacement_characters() {
+        let mut line = b"{\"type\":\"ADDED\",\"object\":{\"metadata\":{\"name\":\"a".to_vec();
+        line.extend([0xff, 0xfe]);
+        line.extend(b"\"}}}");
+        let object = object_of(&line).expect("must be read");
+        assert_eq!(object["metadata"]["name"], "a\u{fffd}\u{fffd}");
+    }
+
+    #[test]
+    fn one_object_of_a_page_that_cannot_be_read_leaves_the_others() {
+        let body = format!(
+            "{{\"metadata\":{{\"resourceVersion\":\"9\",\"continue\":\"c\"}},\"items\":[\
+             {{\"metadata\":{{\"name\":\"a\"}}}},{{\"metadata\":{{\"name\":\"b\"}},\"x\":{}}}]}}",
+            deep(200)
+        );
+        let page = page(body.as_bytes(), read).expect("must be a page");
+        assert_eq!((page.version.as_str(), page.token.as_str()), ("9", "c"));
+        assert_eq!(page.objects[0].as_ref().expect("must be read")["metadata"]["name"], "a");
+        assert_eq!(page.objects[1].as_ref().expect_err("must be too deep").name, "b");
+    }
+
+    #[test]
+    fn line_that_is_no_event_is_an_error_that_says_so() {
+        for (line, why) in [
+            (&b"HTTP proxy says no"[..], "no watch event"),
+            (b"{\"type\":\"NEW\",\"object\":{}}", "unknown type \"NEW\""),
+            (b"", "no watch event"),
+        ] {
+            let error = event(line, read).expect_err("must be refused");
+            assert!(error.contains(why), "{error}");
+        }
+    }
+
+    #[test]
+    fn error_event_gives_the_server_s_words() {
+        let line = json!({"type": "ERROR", "object": {"code": 410, "message": "too old"}});
+        let Ok(Event::<Value>::Error { code, message }) = event(line.to_string().as_bytes(), read)
+        else {
+            panic!("must be an error");
+        };
+        assert_eq!((code, message.as_str()), (410, "too old"));
+    }
+}

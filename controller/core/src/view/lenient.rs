@@ -1,0 +1,176 @@
+//! How fields are read that others than the API server write: nothing in one of them may hide the
+//! object.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
+use serde::de::{IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::{Map, Value};
+
+/// Reads metadata without `managedFields`, which is the largest part and which nobody needs.
+pub(crate) fn lean_metadata<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<ObjectMeta, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Lean {
+        name: Option<String>,
+        namespace: Option<String>,
+        uid: Option<String>,
+        resource_version: Option<String>,
+        generation: Option<i64>,
+        creation_timestamp: Option<Time>,
+        deletion_timestamp: Option<Time>,
+        deletion_grace_period_seconds: Option<i64>,
+        labels: Option<BTreeMap<String, String>>,
+        annotations: Option<BTreeMap<String, String>>,
+        finalizers: Option<Vec<String>>,
+        owner_references: Option<Vec<OwnerReference>>,
+    }
+    let lean = Lean::deserialize(deserializer)?;
+    Ok(ObjectMeta {
+        name: lean.name,
+        namespace: lean.namespace,
+        uid: lean.uid,
+        resource_version: lean.resource_version,
+        generation: lean.generation,
+        creation_timestamp: lean.creation_timestamp,
+        deletion_timestamp: lean.deletion_timestamp,
+        deletion_grace_period_seconds: lean.deletion_grace_period_seconds,
+        labels: lean.labels,
+        annotations: lean.annotations,
+        finalizers: lean.finalizers,
+        owner_references: lean.owner_references,
+        ..ObjectMeta::default()
+    })
+}
+
+/// Reads an object without its `managedFields`, which may be nested as deep as their owner likes
+/// and are therefore skipped, not parsed.
+pub(crate) fn without_managed_fields<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Value, D::Error> {
+    deserializer.deserialize_any(Fields { skipped: "managedFields", metadata: false })
+}
+
+/// Reads a template without the `managedFields` of its metadata.
+pub(crate) fn lean_template<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Value, D::Error> {
+    deserializer.deserialize_any(Fields { skipped: "", metadata: true })
+}
+
+/// Reads an object's fields but one.
+struct Fields {
+    skipped: &'static str,
+    /// Whether the field `metadata` is read without `managedFields`.
+    metadata: bool,
+}
+
+impl<'de> Visitor<'de> for Fields {
+    type Value = Value;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("an object")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
+        let mut fields = Map::new();
+        while let Some(name) = map.next_key::<String>()? {
+            if name == self.skipped {
+                map.next_value::<IgnoredAny>()?;
+            } else if self.metadata && name == "metadata" {
+                fields.insert(name, map.next_value::<LeanValue>()?.0);
+            } else {
+                fields.insert(name, map.next_value()?);
+            }
+        }
+        Ok(Value::Object(fields))
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(transparent)]
+struct LeanValue(#[serde(deserialize_with = "without_managed_fields")] Value);
+
+/// Reads a time that others than the API server wrote. The API takes years that no calendar here
+/// has: one after 9999 is the end of time, what is no time at all is none.
+pub(crate) fn lenient_time<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Time>, D::Error> {
+    let text: Option<Cow<'de, str>> = Option::deserialize(deserializer)?;
+    Ok(text.and_then(|text| time(&text)).map(Time))
+}
+
+fn time(text: &str) -> Option<Timestamp> {
+    text.parse().ok().or_else(|| {
+        let year = text.split('-').next().filter(|year| year.len() >= 4)?;
+        let is_far = year.parse::<u64>().is_ok_and(|year| year >= 9999);
+        is_far.then_some(Timestamp::MAX)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::view::{WireJob, WirePod};
+    use serde_json::json;
+
+    fn deep(levels: usize) -> String {
+        format!("{}1{}", "{\"f:a\":".repeat(levels), "}".repeat(levels))
+    }
+
+    #[test]
+    fn managed_fields_of_any_depth_hide_no_job() {
+        let fields = format!("[{{\"fieldsV1\":{}}}]", deep(400));
+        let text = format!(
+            "{{\"metadata\":{{\"name\":\"j\",\"managedFields\":{fields}}},\"spec\":{{\"template\":{{\
+             \"metadata\":{{\"labels\":{{\"a\":\"b\"}},\"managedFields\":{fields}}},\"spec\":{{}}}}}}}}"
+        );
+        let job = WireJob::read(&text).and_then(WireJob::view).expect("must be readable");
+        let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": {}});
+        assert_eq!((&*job.key.name, &*job.spec.template), ("j", &template));
+        assert_eq!(job.metadata, json!({"name": "j"}));
+    }
+
+    #[test]
+    fn depth_elsewhere_is_an_error_that_says_so() {
+        let text = format!("{{\"spec\":{{\"template\":{{\"spec\":{}}}}}}}", deep(400));
+        let error = WireJob::read(&text).expect_err("must be too deep");
+        assert!(error.to_string().contains("recursion limit"), "{error}");
+    }
+
+    #[test]
+    fn year_beyond_the_calendar_is_the_end_of_time() {
+        for far in ["9999-12-31T23:59:59Z", "10000-01-01T00:00:00Z", "292277026596-12-04T15:30:07Z"]
+        {
+            assert_eq!(time(far), Some(Timestamp::MAX), "{far}");
+        }
+        for none in ["", "no time", "0000", "-1-01-01T00:00:00Z", "1e9-01-01T00:00:00Z"] {
+            assert_eq!(time(none), None, "{none}");
+        }
+        let sane = "2026-11-22T10:00:00Z";
+        assert_eq!(time(sane), sane.parse().ok());
+    }
+
+    #[test]
+    fn times_beyond_the_calendar_hide_no_pod() {
+        let far = "10000-01-01T00:00:00Z";
+        let state = json!({"terminated": {"exitCode": 1, "startedAt": far, "finishedAt": far}});
+        let pod = json!({"metadata": {"name": "p"}, "status": {
+            "startTime": far,
+            "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": far}],
+            "containerStatuses": [{"name": "c", "state": state}],
+        }});
+        let pod: WirePod = serde_json::from_str(&pod.to_string()).expect("must be readable");
+        let pod = pod.view(&mut crate::view::Interner::default());
+        let terminated = pod.containers[0].terminated.as_ref().expect("must be terminated");
+        assert_eq!(terminated.finished_at, Some(Timestamp::MAX));
+    }
+}

@@ -1,0 +1,52 @@
+//! Says of objects that cannot be read what they are, what is wrong with them, and what that
+//! means. Each is told again only when something else is wrong with it: equal events are one.
+
+use controller_core::event_series::Regarding;
+use controller_core::job::{EventDraft, Severity};
+use controller_core::view::{Job, JobKey, Version};
+use epilogue_common::names::{MANAGED_BY, RESERVED_MANAGED_BY};
+
+use crate::events::Recorder;
+use crate::watch::Unreadable;
+
+/// The reason of both events.
+const UNREADABLE: &str = "Unreadable";
+
+/// A Job that cannot be read: logged, and told by an event on it if it is ours.
+pub(crate) fn tell_of_job(recorder: &Recorder, job: &Unreadable, manage_all_jobs: bool) {
+    let (namespace, name, error) = (&job.namespace, &job.name, &job.why);
+    let is_ours = match job.managed_by.as_deref() {
+        Some(MANAGED_BY) => true,
+        None | Some(RESERVED_MANAGED_BY) => manage_all_jobs,
+        Some(_) => false,
+    };
+    tracing::error!(%namespace, %name, %error, is_ours, "the Job cannot be read, leaving it alone");
+    if !is_ours {
+        return;
+    }
+    let message = format!(
+        "the Job is left alone, because it cannot be read: {error}; correct the field by kubectl \
+         edit, or delete the Job"
+    );
+    recorder.record_of(
+        Regarding {
+            key: JobKey::new(namespace.as_str(), name.as_str()),
+            uid: job.uid.as_str().into(),
+            version: Version::parse(&job.version),
+        },
+        EventDraft { severity: Severity::Warning, reason: UNREADABLE.to_owned(), message },
+    );
+}
+
+/// A pod that cannot be read: logged, and told by an event on its Job if it has one.
+pub(crate) fn tell_of_pod(recorder: &Recorder, pod: &Unreadable, job: Option<&Job>) {
+    let (namespace, name, error) = (&pod.namespace, &pod.name, &pod.why);
+    tracing::error!(%namespace, %name, %error, "the pod cannot be read, its Job rests");
+    let Some(job) = job else { return };
+    let message = format!(
+        "the Job rests, because its pod {name} cannot be read: {error}; correct the field, or \
+         delete the pod"
+    );
+    let severity = Severity::Warning;
+    recorder.record(job, EventDraft { severity, reason: UNREADABLE.to_owned(), message });
+}
