@@ -1,7 +1,7 @@
-// Command control-plane is the Kubernetes API of the laboratory in one binary: etcd,
-// kube-apiserver and kube-scheduler as sub commands. It is all that the demo and most tests
-// need; kube-controller-manager and the kubelet are programs of their own, in the directories
-// of their names, because each takes minutes to compile.
+// Command control-plane is the Kubernetes API of the laboratory in one binary: etcd and
+// kube-apiserver as sub commands. It is all that the demo and most tests need, where simulated
+// nodes bind their pods themselves; kube-scheduler, kube-controller-manager and the kubelet are
+// programs of their own, in the directories of their names, because each takes long to compile.
 //
 // Every sub command takes the flags of the program that it stands for (etcd: see etcd.go).
 package main
@@ -9,7 +9,6 @@ package main
 import (
 	"github.com/spf13/cobra"
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
-	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
 
 	"epilogue.dev/epilogue/tests/control-plane/program"
 )
@@ -18,6 +17,5 @@ func main() {
 	program.Run("control-plane", map[string]func() *cobra.Command{
 		"etcd":           etcdCommand,
 		"kube-apiserver": apiserver.NewAPIServerCommand,
-		"kube-scheduler": func() *cobra.Command { return scheduler.NewSchedulerCommand() },
 	})
 }

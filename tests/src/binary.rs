@@ -40,8 +40,10 @@ const PROGRESS_EVERY: Duration = Duration::from_secs(20);
 /// A program of upstream's. Each takes minutes to compile, so a command names those it needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GoProgram {
-    /// etcd, kube-apiserver and kube-scheduler.
+    /// etcd and kube-apiserver.
     ControlPlane,
+    /// kube-scheduler.
+    Scheduler,
     /// kube-controller-manager.
     ControllerManager,
     /// The kubelet, for a real node.
@@ -50,12 +52,14 @@ pub enum GoProgram {
 
 impl GoProgram {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::ControlPlane, Self::ControllerManager, Self::Kubelet];
+    pub const ALL: [Self; 4] =
+        [Self::ControlPlane, Self::Scheduler, Self::ControllerManager, Self::Kubelet];
 
     /// The program's file name.
     pub fn name(self) -> &'static str {
         match self {
             Self::ControlPlane => "control-plane",
+            Self::Scheduler => "kube-scheduler",
             Self::ControllerManager => "kube-controller-manager",
             Self::Kubelet => "kubelet",
         }
@@ -65,6 +69,7 @@ impl GoProgram {
     fn package(self) -> &'static str {
         match self {
             Self::ControlPlane => ".",
+            Self::Scheduler => "./kube-scheduler",
             Self::ControllerManager => "./kube-controller-manager",
             Self::Kubelet => "./kubelet",
         }

@@ -250,7 +250,7 @@ async fn start_processes(
         processes.push(start(GoProgram::ControllerManager, flags)?);
     }
     if options.scheduler {
-        processes.push(control_plane(flags::scheduler(&layout))?);
+        processes.push(start(GoProgram::Scheduler, flags::scheduler(&layout))?);
     }
     Ok((layout, processes))
 }

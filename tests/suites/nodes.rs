@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::api::core::v1::{ContainerStatus, Event, Pod, PodCondition};
 use kube::api::{Api, DeleteParams, ListParams, PostParams};
-use lab::nodes::{Options, SHUTDOWN_MESSAGE, SimulatedNodes, Stats};
+use lab::nodes::{Bind, Options, SHUTDOWN_MESSAGE, SimulatedNodes, Stats};
 use lab::{Cluster, Namespace, eventually};
 use serde_json::json;
 
@@ -347,6 +347,6 @@ async fn five_hundred_pods_all_end_with_every_status_written() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn five_hundred_pods_all_end_with_one_write_each() {
-    let options = Options { skip_running: true, bind: false, ..Options::default() };
+    let options = Options { skip_running: true, bind: Bind::Never, ..Options::default() };
     throughput("one status each", 500, true, options).await;
 }

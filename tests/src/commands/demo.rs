@@ -19,10 +19,11 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     prepare().await?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    eprintln!("starting etcd, kube-apiserver and kube-scheduler …");
-    // Without kube-controller-manager, which takes minutes to compile: no Job of the demo needs
-    // garbage collection, and its namespace goes with the control plane.
-    let options = Options::new(Name::FirstFree("demo".to_owned())).scheduler();
+    eprintln!("starting etcd and kube-apiserver …");
+    // Without kube-controller-manager and kube-scheduler, which take minutes to compile: no Job of
+    // the demo needs garbage collection, its namespace goes with the control plane, and the nodes
+    // bind pods themselves.
+    let options = Options::new(Name::FirstFree("demo".to_owned()));
     let control_plane = ControlPlane::start(options).await?;
     let setup = Setup::debug(&control_plane.dir().join("controller"));
     let outcome = tokio::select! {

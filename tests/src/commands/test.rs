@@ -98,7 +98,7 @@ async fn prepare(
     if needs_node {
         go_programs.extend(GoProgram::ALL);
     } else if suites.iter().any(Suite::needs_control_plane) {
-        go_programs.extend([GoProgram::ControlPlane, GoProgram::ControllerManager]);
+        go_programs.extend(GoProgram::ALL.into_iter().filter(|it| *it != GoProgram::Kubelet));
     }
     let go = async {
         if !go_programs.is_empty() {

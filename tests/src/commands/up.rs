@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use lab::binary::GoProgram;
 use lab::control_plane::flags::ALL_CONTROLLERS;
-use lab::nodes::{self, SimulatedNodes};
+use lab::nodes::{self, Bind, SimulatedNodes};
 use lab::paths::LabDir;
 use lab::run_dir::{Phase, State};
 use lab::vm::{Boot, Kit, KubeletConfig, Node};
@@ -72,6 +72,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
 /// Those of upstream's programs that were asked for.
 fn programs(arguments: &Arguments) -> Vec<GoProgram> {
     let mut programs = vec![GoProgram::ControlPlane];
+    programs.extend(arguments.scheduler.then_some(GoProgram::Scheduler));
     programs.extend(arguments.kcm.as_ref().map(|_| GoProgram::ControllerManager));
     programs.extend(arguments.node.map(|_| GoProgram::Kubelet));
     programs
@@ -115,7 +116,7 @@ async fn start(arguments: &Arguments) -> anyhow::Result<(ControlPlane, Option<Si
     let options = nodes::Options {
         nodes: arguments.nodes,
         // The scheduler's work, where there is one.
-        bind: !arguments.scheduler,
+        bind: if arguments.scheduler { Bind::Never } else { Bind::RoundRobin },
         ..nodes::Options::default()
     };
     let nodes = SimulatedNodes::start(control_plane.admin_client().await?, options).await?;

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use crate::cluster::Cluster;
 use crate::controller::{Controller, Setup};
 use crate::eventually::observe_until;
-use crate::nodes::{self, SimulatedNodes};
+use crate::nodes::{self, Bind, SimulatedNodes};
 use crate::vm::{Seen, Watcher};
 
 use jobs::Scene;
@@ -41,11 +41,11 @@ const TOLD_WITHIN: Duration = Duration::from_secs(2);
 pub async fn play(cluster: &Cluster, setup: &Setup) -> anyhow::Result<()> {
     let client = cluster.admin_client().await?;
     let controller = Controller::start(cluster, &setup.clone().argument(QUARANTINE)).await?;
-    // The reference's scheduler binds: it heeds the taint of a node that goes.
     let options = nodes::Options {
         nodes: 4,
         name_prefix: "node".to_owned(),
-        bind: false,
+        // The agent taints a node that goes.
+        bind: Bind::Untainted,
         ..nodes::Options::default()
     };
     let nodes = SimulatedNodes::start(client.clone(), options).await?;

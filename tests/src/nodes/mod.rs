@@ -35,6 +35,17 @@ pub use world::Stats;
 
 const COMMANDS_MAX: usize = 16;
 
+/// Whether the nodes bind unscheduled pods, and to which of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bind {
+    /// Where a real scheduler runs, or pods name their node.
+    Never,
+    /// To those that are up, in turn.
+    RoundRobin,
+    /// As well; before each binding the node is read, and one with a taint passed over.
+    Untainted,
+}
+
 /// How the simulated nodes behave.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -43,8 +54,7 @@ pub struct Options {
     pub name_prefix: String,
     /// Serve only the pods of this namespace, so that tests can share a control plane.
     pub namespace: Option<String>,
-    /// Bind unscheduled pods, round robin. Off where a real scheduler runs or pods name their node.
-    pub bind: bool,
+    pub bind: Bind,
     /// The script of pods without the annotation.
     pub default_script: String,
     /// Write one status per pod, the terminal one, wherever nothing else has to be seen.
@@ -67,7 +77,7 @@ impl Default for Options {
             nodes: 2,
             name_prefix: "sim".to_owned(),
             namespace: None,
-            bind: true,
+            bind: Bind::RoundRobin,
             default_script: "succeed".to_owned(),
             skip_running: false,
             restart_backoff: Duration::from_millis(100),

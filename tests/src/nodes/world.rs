@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use super::Bind;
 use super::machine::{Cause, Need, Pace, PodMachine};
 use super::pod::{PodView, Uid};
 use super::script::Script;
@@ -19,7 +20,7 @@ const RETRY_MAX: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
     pub(super) nodes: Vec<String>,
-    pub(super) bind: bool,
+    pub(super) bind: Bind,
     pub(super) pace: Pace,
     pub(super) shutdown_grace: Duration,
     pub(super) script: Script,
@@ -46,7 +47,7 @@ pub(super) struct Write {
 
 #[derive(Clone, Debug)]
 pub(super) enum WriteKind {
-    Bind { node: String },
+    Bind { node: String, unless_tainted: bool },
     Pod(Need),
 }
 
@@ -366,7 +367,7 @@ impl World {
     fn binding(&mut self, uid: &Uid) -> Option<WriteKind> {
         let tracked = self.pods.get_mut(uid)?;
         let view = &tracked.view;
-        let mine = self.settings.bind && !view.gated && view.ended.is_none();
+        let mine = self.settings.bind != Bind::Never && !view.gated && view.ended.is_none();
         if !mine || view.deletion_grace_seconds.is_some() {
             return None;
         }
@@ -374,7 +375,8 @@ impl World {
         let chosen = order.into_iter().find(|n| self.nodes[*n].state == NodeState::Up)?;
         self.next_node = chosen + 1;
         tracked.node = chosen;
-        Some(WriteKind::Bind { node: self.nodes[chosen].name.clone() })
+        let unless_tainted = self.settings.bind == Bind::Untainted;
+        Some(WriteKind::Bind { node: self.nodes[chosen].name.clone(), unless_tainted })
     }
 
     fn wake(&mut self, uid: &Uid, at: Timestamp) {
@@ -444,7 +446,7 @@ mod tests {
     fn world(nodes: &[&str]) -> World {
         World::new(Settings {
             nodes: nodes.iter().map(|name| (*name).to_owned()).collect(),
-            bind: true,
+            bind: Bind::RoundRobin,
             pace: Pace { skip_running: true, restart_backoff: Duration::from_millis(100) },
             shutdown_grace: Duration::from_secs(30),
             script: Script::default(),
@@ -476,7 +478,7 @@ mod tests {
 
     fn name(write: &Write) -> String {
         match &write.kind {
-            WriteKind::Bind { node } => format!("{} bind {node}", write.name),
+            WriteKind::Bind { node, .. } => format!("{} bind {node}", write.name),
             WriteKind::Pod(Need::Status(patch)) => {
                 format!("{} {}", write.name, patch["status"]["phase"].as_str().unwrap())
             }

@@ -1,7 +1,7 @@
 //! Sends one write of a simulated kubelet and classifies the answer. Decides nothing.
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Event;
+use k8s_openapi::api::core::v1::{Event, Node};
 use kube::Client;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use serde::de::IgnoredAny;
@@ -15,7 +15,13 @@ use super::world::{Write, WriteKind, WriteResult};
 pub(super) async fn send(client: Client, write: Write) -> (Write, WriteResult) {
     let pods: Api<PodObject> = Api::namespaced(client.clone(), &write.namespace);
     let sent = match &write.kind {
-        WriteKind::Bind { node } => bind(&pods, &write, node).await,
+        WriteKind::Bind { node, unless_tainted: true } => match tainted(client, node).await {
+            Ok(false) => bind(&pods, &write, node).await,
+            // Another one's turn is next.
+            Ok(true) => return (write, WriteResult::Retry),
+            Err(error) => Err(error),
+        },
+        WriteKind::Bind { node, unless_tainted: false } => bind(&pods, &write, node).await,
         WriteKind::Pod(Need::Status(patch)) => {
             let params = PatchParams::default();
             pods.patch_status(&write.name, &params, &Patch::Strategic(patch)).await.map(drop)
@@ -43,6 +49,14 @@ async fn bind(pods: &Api<PodObject>, write: &Write, node: &str) -> Result<(), ku
     pods.create_subresource::<Value, IgnoredAny>("binding", &write.name, &params, &binding)
         .await
         .map(drop)
+}
+
+async fn tainted(client: Client, node: &str) -> Result<bool, kube::Error> {
+    let node = Api::<Node>::all(client).get_opt(node).await?;
+    // A node that was removed takes no pods either.
+    Ok(node.is_none_or(|node| {
+        node.spec.is_some_and(|spec| !spec.taints.unwrap_or_default().is_empty())
+    }))
 }
 
 async fn delete(pods: &Api<PodObject>, write: &Write) -> Result<(), kube::Error> {

@@ -2,7 +2,8 @@
 //!
 //! Not here, because the two differ on purpose (`rg DIVERGES`): how soon things happen, events,
 //! and how many failures a sync counts at once. The reference's backoff is 10 s at the least, so
-//! no scenario has more than one.
+//! no scenario has more than one. Where a pod's end ends the others, it comes after 4 s, so that the
+//! others run by then also where all scenarios begin at once on two busy cores.
 
 use kube::api::DeleteParams;
 use lab::bed::{JobBuilder, JobState, job};
@@ -124,7 +125,7 @@ fn failures() -> Vec<Scenario> {
             job("survivors")
                 .indexed(3)
                 .spec("backoffLimit", 0)
-                .script("index=0: fail after=1s; index=1: succeed; hang on-term=143 after=500ms"),
+                .script("index=0: fail after=4s; index=1: succeed; hang on-term=143 after=500ms"),
         ),
         row("restarts", restarting("restarts").script("fail times=2; succeed")),
         row(
@@ -154,7 +155,7 @@ fn failure_policies() -> Vec<Scenario> {
             job("fail-job-by-code")
                 .indexed(2)
                 .spec("podFailurePolicy", rules(&[on_exit("Ignore", 1), on_exit("FailJob", 42)]))
-                .script("index=1: fail exit=42 after=1s; hang on-term=0 after=500ms"),
+                .script("index=1: fail exit=42 after=4s; hang on-term=0 after=500ms"),
         ),
         row(
             "fail-job-by-condition",
@@ -208,21 +209,21 @@ fn indexes() -> Vec<Scenario> {
                 .indexed(4)
                 .spec("backoffLimitPerIndex", 0)
                 .spec("maxFailedIndexes", 1)
-                .script("index=0: succeed; index=1-2: fail after=500ms; hang"),
+                .script("index=0: succeed; index=1-2: fail after=4s; hang"),
         ),
         row(
             "leader",
             job("leader")
                 .indexed(3)
                 .spec("successPolicy", policy(json!({"succeededIndexes": "0"})))
-                .script("index=0: succeed after=1s; hang on-term=143 after=500ms"),
+                .script("index=0: succeed after=4s; hang on-term=143 after=500ms"),
         ),
         row(
             "enough",
             job("enough")
                 .indexed(4)
                 .spec("successPolicy", policy(json!({"succeededCount": 2})))
-                .script("index=1,3: succeed after=500ms; hang"),
+                .script("index=1,3: succeed after=4s; hang"),
         ),
     ]
 }

@@ -10,7 +10,7 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::runtime::{WatchStreamExt as _, watcher};
-use lab::bed::{JobState, has_finalizer};
+use lab::bed::{JobState, has_finalizer, job};
 use lab::control_plane::flags::QUIET_CONTROLLERS;
 use lab::controller::{Controller, Setup};
 use lab::nodes::{self, SCRIPT_ANNOTATION, SimulatedNodes};
@@ -168,6 +168,12 @@ impl Side {
         });
         let pod = serde_json::from_value(pod).expect("a pod");
         self.pods.create(&PostParams::default(), &pod).await.expect("the pod is created");
+        // Controllers watch pods and Jobs apart: one that has counted a later pod has seen this one.
+        let later = format!("later-than-{name}");
+        let job = job(&later).spec("managedBy", self.managed_by.clone());
+        let job = job.pod("automountServiceAccountToken", false).build();
+        self.jobs.create(&PostParams::default(), &job).await.expect("the Job");
+        self.reaches(&later, JobState::is_finished).await;
     }
 
     async fn end(&self, name: &str, end: &End) {
@@ -198,6 +204,12 @@ impl Side {
     }
 
     async fn look(&self, name: &str, uid: &str) -> Seen {
+        // Either controller may show a pod's end in the status before it lets go of the pod.
+        let held = async || {
+            let ended = |pod: &Pod| has_finalizer(pod) && is_terminal(pod);
+            self.pods_of(name).await.iter().filter(|pod| ended(pod)).count()
+        };
+        eventually("ended pods let go of", WITHIN, held, |held| *held == 0).await;
         let job = self.jobs.get_opt(name).await.expect("an answer");
         let status = job.map_or(Value::Null, |job| json!(job.status));
         let mut left: Vec<Value> = self.pods_of(name).await.iter().map(|pod| json!(pod)).collect();
@@ -229,6 +241,11 @@ impl Side {
         let selector = ListParams::default().labels(&format!("scenario={}", label(name)));
         self.pods.list(&selector).await.expect("the pods").items
     }
+}
+
+fn is_terminal(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    matches!(phase, Some("Succeeded" | "Failed"))
 }
 
 /// A label's value holds what a name does, up to 63 characters.
