@@ -48,6 +48,8 @@ use sinks::AllSinks;
 
 /// Facts that wait for the core; more wait at their source.
 const EVENTS_MAX: usize = 1024;
+/// Connections to the admin server that are open at once: a kubelet and a scraper need two.
+const CONNECTIONS_MAX: usize = 16;
 /// API calls at once: what a server lets one client do beside others. (§9.4)
 const IN_FLIGHT_MAX: usize = 32;
 /// How long tasks may take to end once the driver has.
@@ -201,6 +203,7 @@ impl Shared {
             .with("watch-pods", move || pods.check())
             .with("watch-nodes", move || node.check());
         let admin = Admin::bind(&self.config.bind, live, ready, self.registry.clone()).await?;
+        let admin = admin.connections(CONNECTIONS_MAX);
         if let Some(address) = admin.local_addr() {
             tracing::info!(%address, "serving /livez, /readyz and /metrics");
         }

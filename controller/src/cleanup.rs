@@ -138,9 +138,11 @@ mod tests {
             prometheus::Histogram::with_opts(options).expect("must be valid")
         };
         let delay = FailureDelay { base: Duration::from_secs(1), max: Duration::from_secs(9) };
+        let queue = Queue::new(delay, histogram(), histogram());
+        queue.open();
         let cleaner = Cleaner {
             stores: Arc::new(stores),
-            queue: Arc::new(Queue::new(delay, histogram(), histogram())),
+            queue: Arc::new(queue),
             executor: Arc::new(Executor::new(Client::new(service, "default"))),
             manage_all_jobs: false,
         };
@@ -153,7 +155,7 @@ mod tests {
     #[tokio::test]
     async fn a_pod_whose_job_only_the_watch_does_not_show_keeps_its_finalizer() {
         let (cleaner, calls) = cleaner(200, json!({"metadata": {"name": "a", "uid": "uid-a"}}));
-        cleaner.free(&Orphans::Pod("pod".into())).await;
+        cleaner.free(&Orphans::Pod("ns".into(), "pod".into())).await;
         assert_eq!(*calls.lock(), [READ]);
         assert_eq!(cleaner.queue.figures().tally.retries, 1, "it is looked at again");
     }
@@ -165,7 +167,7 @@ mod tests {
         let namesake = json!({"metadata": {"name": "a", "uid": "uid-b"}});
         for (code, job) in [(404, status), (200, namesake)] {
             let (cleaner, calls) = cleaner(code, job);
-            cleaner.free(&Orphans::Pod("pod".into())).await;
+            cleaner.free(&Orphans::Pod("ns".into(), "pod".into())).await;
             assert_eq!(*calls.lock(), [READ, PATCH]);
             assert_eq!(cleaner.queue.figures().tally.retries, 0);
         }
@@ -176,7 +178,7 @@ mod tests {
         let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
                             "reason": "Forbidden", "message": "no", "code": 403});
         let (cleaner, calls) = cleaner(403, status);
-        cleaner.free(&Orphans::Pod("pod".into())).await;
+        cleaner.free(&Orphans::Pod("ns".into(), "pod".into())).await;
         assert_eq!(*calls.lock(), [READ]);
         assert_eq!(cleaner.queue.figures().tally.retries, 1);
     }

@@ -41,6 +41,14 @@ impl Dispatch {
         Self { jobs, orphans, batching, recent: Mutex::default(), metrics }
     }
 
+    /// Begins to work: `everything` is what there was to do before. What follows from events is
+    /// queued from before it was gathered.
+    pub(crate) fn open(&self, everything: impl FnOnce() -> Reaction) {
+        self.jobs.open();
+        self.orphans.open();
+        everything().entries.into_iter().for_each(|entry| self.enqueue(entry));
+    }
+
     /// Queues and counts what follows from an event.
     pub(crate) fn dispatch(&self, reaction: Reaction) {
         for event in reaction.tracked_terminal {

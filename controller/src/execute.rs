@@ -16,14 +16,17 @@ use futures::{StreamExt as _, stream};
 use http::{Method, Request, header};
 use jiff::Timestamp;
 use kube::Client;
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_json::value::RawValue;
 use tokio::sync::Semaphore;
 
 /// Calls of the whole process that are under way at once. Beyond that a bigger burst only queues
 /// up in the API server.
 const CALLS_MAX: usize = 64;
+/// Bodies of pods that one sync has in memory at once, in bytes: a template may have 1.5 MB.
+const BODIES_MAX: usize = 4 << 20;
 
 const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
 const JSON: &str = "application/json";
@@ -70,9 +73,11 @@ impl Executor {
             }
             Step::Create(drafts) => {
                 let path = pods_path(&job.key.namespace);
-                let calls: Vec<_> =
-                    drafts.iter().map(|draft| self.create(&path, pod_body(job, draft))).collect();
-                StepOutcome::Written(all(calls).await)
+                // Each body is made when its turn comes: hundreds of large ones are too much.
+                let create = async |draft| self.create(&path, &pod_body(job, draft)).await;
+                let calls: Vec<_> = drafts.iter().map(create).collect();
+                let at_once = BODIES_MAX / job.spec.template.as_str().len().max(1);
+                StepOutcome::Written(at_once_at_most(at_once.clamp(1, CALLS_MAX), calls).await)
             }
             Step::Delete(deletions) => {
                 let calls: Vec<_> = deletions.iter().map(|each| self.delete(each)).collect();
@@ -101,13 +106,14 @@ impl Executor {
 
     /// The Job of this name as the API has it now.
     pub(crate) async fn live_job(&self, key: &JobKey) -> Outcome<LiveJob> {
-        let reply: PodReply = self.call(Method::GET, &job_path(key, ""), JSON, None).await?;
+        let reply: PodReply =
+            self.call(Method::GET, &job_path(key, ""), JSON, None::<&Value>).await?;
         let deleting = reply.metadata.deletion_timestamp.is_some();
         Ok(LiveJob { uid: reply.metadata.uid.into(), deleting })
     }
 
-    async fn create(&self, path: &str, body: Value) -> Outcome<WrittenPod> {
-        let reply: PodReply = self.call(Method::POST, path, JSON, Some(&body)).await?;
+    async fn create(&self, path: &str, body: &RawValue) -> Outcome<WrittenPod> {
+        let reply: PodReply = self.call(Method::POST, path, JSON, Some(body)).await?;
         Ok(reply.into())
     }
 
@@ -141,7 +147,7 @@ impl Executor {
         Ok(reply.into())
     }
 
-    async fn write_status(&self, key: &JobKey, body: &Value) -> Outcome<Arc<Job>> {
+    async fn write_status(&self, key: &JobKey, body: &RawValue) -> Outcome<Arc<Job>> {
         let path = job_path(key, "/status");
         // Not by way of a `Value`, which would be read no deeper than 128 levels.
         let reply: WireJob = self.call(Method::PUT, &path, JSON, Some(body)).await?;
@@ -152,12 +158,12 @@ impl Executor {
         })
     }
 
-    async fn call<T: DeserializeOwned>(
+    async fn call<T: DeserializeOwned, B: Serialize + ?Sized>(
         &self,
         method: Method,
         path: &str,
         content: &str,
-        body: Option<&Value>,
+        body: Option<&B>,
     ) -> Outcome<T> {
         let body = match body {
             None => Vec::new(),
@@ -177,7 +183,11 @@ impl Executor {
 
 /// Runs independent calls at once; results are in the order of the calls.
 async fn all<T>(calls: Vec<impl Future<Output = T>>) -> Vec<T> {
-    stream::iter(calls).buffered(CALLS_MAX).collect().await
+    at_once_at_most(CALLS_MAX, calls).await
+}
+
+async fn at_once_at_most<T>(count: usize, calls: Vec<impl Future<Output = T>>) -> Vec<T> {
+    stream::iter(calls).buffered(count).collect().await
 }
 
 fn unwritable(error: &serde_json::Error) -> Failure {

@@ -1,10 +1,9 @@
 //! A work queue that workers wait on. What is due when is decided in the core.
 
 use std::fmt;
-use std::hash::Hash;
 use std::time::Duration;
 
-use controller_core::queue_core::{FailureDelay, Moment, QueueCore, QueueTally};
+use controller_core::queue_core::{FailureDelay, Key, Moment, QueueCore, QueueTally};
 use parking_lot::Mutex;
 use prometheus::Histogram;
 use tokio::sync::Notify;
@@ -29,16 +28,24 @@ pub(crate) struct Figures {
     pub(crate) longest: Duration,
 }
 
-impl<K: Clone + Eq + Hash> Queue<K> {
-    /// An empty queue; the histograms take how long keys wait and how long work on them takes.
+impl<K: Key> Queue<K> {
+    /// An empty queue that takes nothing in until it is opened; the histograms take how long keys
+    /// wait and how long work on them takes.
     pub(crate) fn new(delay: FailureDelay, waited: Histogram, worked: Histogram) -> Self {
+        let mut core = QueueCore::new(delay);
+        core.rest();
         Self {
-            core: Mutex::new(QueueCore::new(delay)),
+            core: Mutex::new(core),
             changed: Notify::new(),
             started: Instant::now(),
             waited,
             worked,
         }
+    }
+
+    /// Takes keys in from now on.
+    pub(crate) fn open(&self) {
+        self.core.lock().open();
     }
 
     /// The time on this queue's clock.
@@ -139,30 +146,42 @@ mod tests {
     use super::*;
     use prometheus::HistogramOpts;
 
-    fn queue() -> Queue<&'static str> {
+    #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+    struct Name(&'static str);
+
+    impl Key for Name {
+        fn namespace(&self) -> &str {
+            self.0.split_once('/').map_or("", |(namespace, _)| namespace)
+        }
+    }
+
+    fn queue() -> Queue<Name> {
         let second = Duration::from_secs(1);
         let histogram =
             || Histogram::with_opts(HistogramOpts::new("h", "h")).expect("must be valid");
-        Queue::new(FailureDelay { base: second, max: 60 * second }, histogram(), histogram())
+        let delay = FailureDelay { base: second, max: 60 * second };
+        let queue = Queue::new(delay, histogram(), histogram());
+        queue.open();
+        queue
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_worker_wakes_when_a_delayed_key_is_due() {
         let (queue, token) = (queue(), CancellationToken::new());
-        queue.add_after("later", Duration::from_secs(5));
-        queue.add_after("sooner", Duration::from_secs(2));
-        assert_eq!(queue.take(&token).await, Some("sooner"));
+        queue.add_after(Name("later"), Duration::from_secs(5));
+        queue.add_after(Name("sooner"), Duration::from_secs(2));
+        assert_eq!(queue.take(&token).await, Some(Name("sooner")));
         assert_eq!(queue.now().as_secs(), 2);
-        assert_eq!(queue.take(&token).await, Some("later"));
+        assert_eq!(queue.take(&token).await, Some(Name("later")));
         assert_eq!(queue.now().as_secs(), 5);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_wait_beyond_the_clock_neither_panics_nor_blocks() {
         let (queue, token) = (queue(), CancellationToken::new());
-        queue.add_after("far", Duration::MAX);
-        queue.add_after("near", Duration::from_secs(1));
-        assert_eq!(queue.take(&token).await, Some("near"));
+        queue.add_after(Name("far"), Duration::MAX);
+        queue.add_after(Name("near"), Duration::from_secs(1));
+        assert_eq!(queue.take(&token).await, Some(Name("near")));
         let next = tokio::time::timeout(Duration::from_hours(1), queue.take(&token)).await;
         assert!(next.is_err(), "{next:?}");
     }
@@ -172,16 +191,16 @@ mod tests {
         let (queue, token) = (queue(), CancellationToken::new());
         let (taken, ()) = tokio::join!(queue.take(&token), async {
             tokio::time::sleep(Duration::from_secs(1)).await;
-            queue.add("a");
+            queue.add(Name("a"));
         });
-        assert_eq!(taken, Some("a"));
+        assert_eq!(taken, Some(Name("a")));
         assert_eq!(queue.now().as_secs(), 1);
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_end_wakes_every_worker() {
         let (queue, token) = (queue(), CancellationToken::new());
-        queue.add_after("never", Duration::from_hours(1));
+        queue.add_after(Name("never"), Duration::from_hours(1));
         let end = async {
             tokio::time::sleep(Duration::from_secs(1)).await;
             token.cancel();

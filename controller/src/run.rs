@@ -15,6 +15,7 @@ use epilogue_runtime::signals::Signals;
 use epilogue_runtime::tasks::TaskGroup;
 use epilogue_runtime::watch::{Signs, Watches};
 use epilogue_runtime::{client, process};
+use jiff::Timestamp;
 use kube::Client;
 use prometheus::Registry;
 use tokio::time::Instant;
@@ -315,6 +316,11 @@ impl Parts {
             executor: Arc::clone(&self.executor),
             manage_all_jobs: config.settings.manage_all_jobs,
         });
+        // Until now the queues took nothing in: a replica that waits keeps state alone.
+        self.dispatch.open(|| self.stores.everything(Timestamp::now()));
+        if let Some(parts) = &self.pod_gc {
+            parts.gc.open();
+        }
         let mut group = TaskGroup::new(token);
         for worker in 0..config.workers {
             let (syncer, token) = (Arc::clone(&syncer), group.token());

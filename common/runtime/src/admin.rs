@@ -1,18 +1,22 @@
 //! The admin server: `/livez`, `/readyz` and `/metrics` on one port. It reads, and changes
 //! nothing.
 
+mod connections;
+
 use std::fmt;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
+use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use parking_lot::Mutex;
 use prometheus::{Registry, TextEncoder};
 use thiserror::Error;
 use tokio::net::TcpListener;
@@ -20,8 +24,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::health::Checks;
 
-/// How long open requests may take once the end is asked for; a scrape takes milliseconds.
-const DRAIN_MAX: Duration = Duration::from_secs(2);
+/// Connections that are open at once, unless said otherwise.
+const CONNECTIONS_MAX: usize = 32;
+/// Scrapes that come closer together get the same figures: they are gathered under the locks that
+/// the work needs.
+const FIGURES_LAST: Duration = Duration::from_millis(100);
 
 /// Where to listen (`--metrics-bind-address`): `:8080`, `host:port`, `[v6]:port`, or `0` for
 /// nowhere.
@@ -57,12 +64,14 @@ pub enum AdminError {
 pub struct Admin {
     listener: Option<TcpListener>,
     router: Router,
+    connections_max: usize,
 }
 
 struct Pages {
     live: Checks,
     ready: Checks,
     registry: Registry,
+    figures: Mutex<Option<(Instant, Bytes)>>,
 }
 
 impl FromStr for BindAddress {
@@ -108,13 +117,19 @@ impl Admin {
     ) -> Result<Self, AdminError> {
         let listener =
             listen(address).await.map_err(|source| AdminError::Listen(address.clone(), source))?;
-        let pages = Arc::new(Pages { live, ready, registry });
+        let pages = Arc::new(Pages { live, ready, registry, figures: Mutex::default() });
         let router = Router::new()
             .route("/livez", get(livez))
             .route("/readyz", get(readyz))
             .route("/metrics", get(metrics))
             .with_state(pages);
-        Ok(Self { listener, router })
+        Ok(Self { listener, router, connections_max: CONNECTIONS_MAX })
+    }
+
+    /// With so many connections open at once; one more ends the oldest.
+    #[must_use]
+    pub fn connections(self, connections_max: usize) -> Self {
+        Self { connections_max, ..self }
     }
 
     /// The address that was taken, if any.
@@ -128,16 +143,9 @@ impl Admin {
             token.cancelled().await;
             return Ok(());
         };
-        let server = axum::serve(listener, self.router)
-            .with_graceful_shutdown(token.clone().cancelled_owned());
-        let late = async {
-            token.cancelled().await;
-            tokio::time::sleep(DRAIN_MAX).await;
-        };
-        tokio::select! {
-            ended = server => ended.map_err(AdminError::Serve),
-            () = late => Ok(()),
-        }
+        connections::serve(listener, self.router, self.connections_max, token)
+            .await
+            .map_err(AdminError::Serve)
     }
 }
 
@@ -173,9 +181,23 @@ fn health(checks: &Checks, endpoint: &str, uri: &Uri) -> Response {
 }
 
 async fn metrics(State(pages): State<Arc<Pages>>) -> Response {
-    match TextEncoder::new().encode_to_string(&pages.registry.gather()) {
+    match pages.figures() {
         Ok(text) => ([(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}
+
+impl Pages {
+    fn figures(&self) -> Result<Bytes, prometheus::Error> {
+        let mut last = self.figures.lock();
+        if let Some((at, text)) = &*last
+            && at.elapsed() < FIGURES_LAST
+        {
+            return Ok(text.clone());
+        }
+        let text = Bytes::from(TextEncoder::new().encode_to_string(&self.registry.gather())?);
+        *last = Some((Instant::now(), text.clone()));
+        Ok(text)
     }
 }
 

@@ -1,6 +1,7 @@
 //! The admin server over a real socket.
 
 use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
 use epilogue_runtime::admin::{Admin, BindAddress};
 use epilogue_runtime::health::{Checks, Flag};
@@ -64,6 +65,64 @@ async fn an_open_connection_does_not_hold_up_the_end() {
     stream.write_all(b"GET /metrics HTTP/1.1\r\n").await.expect("must send");
     token.cancel();
     server.await.expect("must not panic").expect("must end well");
+}
+
+/// A server with nothing to tell, and what ends it.
+async fn bare(connections: usize) -> (SocketAddr, CancellationToken) {
+    let address = BindAddress::Host("127.0.0.1".to_owned(), 0);
+    let live = Checks::new().with("ping", || Ok(()));
+    let admin = Admin::bind(&address, live, Checks::new(), Registry::new()).await;
+    let admin = admin.expect("must listen").connections(connections);
+    let address = admin.local_addr().expect("must have an address");
+    let token = CancellationToken::new();
+    tokio::spawn(admin.serve(token.clone()));
+    (address, token)
+}
+
+#[tokio::test]
+async fn who_says_nothing_is_sent_away() {
+    let (address, token) = bare(32).await;
+    let mut stream = TcpStream::connect(address).await.expect("must connect");
+    stream.write_all(b"GET /livez HTTP/1.1\r\nHost: ").await.expect("must send");
+    let begun = Instant::now();
+    let mut reply = Vec::new();
+    // Closed or reset, with a word about it or without.
+    let _ = stream.read_to_end(&mut reply).await;
+    assert!(begun.elapsed() >= Duration::from_secs(4), "a slow client has its time");
+    let reply = String::from_utf8_lossy(&reply).into_owned();
+    assert!(!reply.contains("200 OK"), "{reply}");
+    token.cancel();
+}
+
+#[tokio::test]
+async fn a_head_without_end_is_refused() {
+    let (address, token) = bare(32).await;
+    let mut stream = TcpStream::connect(address).await.expect("must connect");
+    let head = format!("GET /livez HTTP/1.1\r\nHost: test\r\nX: {}\r\n\r\n", "x".repeat(9_000));
+    // The server may close before it was sent whole.
+    let _ = stream.write_all(head.as_bytes()).await;
+    let mut reply = Vec::new();
+    let _ = stream.read_to_end(&mut reply).await;
+    let reply = String::from_utf8_lossy(&reply).into_owned();
+    assert!(reply.is_empty() || reply.contains(" 431 "), "{reply}");
+    assert_eq!(fetch(address, "/livez").await.0, 200);
+    token.cancel();
+}
+
+#[tokio::test]
+async fn hundreds_of_silent_connections_keep_nobody_out() {
+    let (address, token) = bare(16).await;
+    let mut silent = Vec::new();
+    for _ in 0..500 {
+        silent.push(TcpStream::connect(address).await.expect("must connect"));
+    }
+    for page in ["/livez", "/metrics", "/readyz"] {
+        assert_eq!(fetch(address, page).await.0, 200, "{page}");
+    }
+    let mut first = silent.swap_remove(0);
+    let closed = first.read(&mut [0; 8]).await;
+    assert!(!matches!(closed, Ok(1..)), "the oldest made room: {closed:?}");
+    token.cancel();
 }
 
 #[tokio::test]

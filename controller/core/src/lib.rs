@@ -13,4 +13,5 @@ pub mod pace;
 pub mod podgc;
 pub mod queue_core;
 pub mod triggers;
+mod turns;
 pub mod view;

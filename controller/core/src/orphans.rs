@@ -4,6 +4,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use crate::job::is_ours;
+use crate::queue_core::Key;
 use crate::view::{Job, JobKey, Pod, Selector, Uid};
 
 /// Work for the queue of orphans. ([Q6])
@@ -12,8 +13,8 @@ use crate::view::{Job, JobKey, Pod, Selector, Uid};
 /// alone. ([O1])
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Orphans {
-    /// One pod.
-    Pod(Uid),
+    /// One pod, and its namespace.
+    Pod(Arc<str>, Uid),
     /// All pods of a Job that has finished or gone.
     OfJob(FormerJob),
 }
@@ -27,6 +28,15 @@ pub struct FormerJob {
     pub namespace: Arc<str>,
     /// Its selector.
     pub selector: Selector,
+}
+
+impl Key for Orphans {
+    fn namespace(&self) -> &str {
+        match self {
+            Self::Pod(namespace, _) => namespace,
+            Self::OfJob(former) => &former.namespace,
+        }
+    }
 }
 
 impl FormerJob {

@@ -1,10 +1,12 @@
 //! The work queue as a state machine: which key is due, at most one worker per key, delays,
-//! failures. (spec §1.2) Waiting and waking is the shell's.
+//! failures, namespaces in turn. (spec §1.2) Waiting and waking is the shell's.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
-use std::hash::Hash;
+use std::collections::{BinaryHeap, HashMap};
 use std::time::Duration;
+
+pub use crate::turns::Key;
+use crate::turns::Turns;
 
 /// Time since the queue was made.
 pub type Moment = Duration;
@@ -28,7 +30,7 @@ pub struct FailureDelay {
 #[derive(Debug)]
 pub struct QueueCore<K> {
     delay: FailureDelay,
-    ready: VecDeque<K>,
+    ready: Turns<K>,
     /// Ready, or to be run again, with the time since when.
     dirty: HashMap<K, Moment>,
     running: HashMap<K, Moment>,
@@ -36,6 +38,8 @@ pub struct QueueCore<K> {
     alarms: BinaryHeap<Reverse<Alarm<K>>>,
     alarm_count: u64,
     failures: HashMap<K, u32>,
+    /// Takes nothing in yet.
+    resting: bool,
     closed: bool,
     tally: QueueTally,
 }
@@ -65,39 +69,51 @@ struct Alarm<K> {
     key: K,
 }
 
-impl<K: Clone + Eq + Hash> QueueCore<K> {
+impl<K: Key> QueueCore<K> {
     /// An empty queue.
     pub fn new(delay: FailureDelay) -> Self {
         Self {
             delay,
-            ready: VecDeque::new(),
+            ready: Turns::default(),
             dirty: HashMap::new(),
             running: HashMap::new(),
             waiting: HashMap::new(),
             alarms: BinaryHeap::new(),
             alarm_count: 0,
             failures: HashMap::new(),
+            resting: false,
             closed: false,
             tally: QueueTally::default(),
         }
     }
 
+    /// Takes nothing in until it is opened: a replica that waits for the lease would fill it with
+    /// what the leader has long done.
+    pub fn rest(&mut self) {
+        self.resting = true;
+    }
+
+    /// Takes keys in from now on.
+    pub fn open(&mut self) {
+        self.resting = false;
+    }
+
     /// Adds a key at once. Duplicates collapse; a key that is running runs once more. ([Q1])
     pub fn add(&mut self, key: K, now: Moment) {
-        if self.closed || self.dirty.contains_key(&key) {
+        if self.closed || self.resting || self.dirty.contains_key(&key) {
             return;
         }
         self.tally.adds += 1;
         self.dirty.insert(key.clone(), now);
         if !self.running.contains_key(&key) {
-            self.ready.push_back(key);
+            self.ready.push(key);
         }
     }
 
     /// Adds a key after a delay; the earliest time wins. No delay adds at once and leaves an
     /// entry that waits where it is. ([Q2])
     pub fn add_after(&mut self, key: K, delay: Duration, now: Moment) {
-        if self.closed {
+        if self.closed || self.resting {
             return;
         }
         self.tally.retries += 1;
@@ -145,7 +161,7 @@ impl<K: Clone + Eq + Hash> QueueCore<K> {
         if self.closed {
             return None;
         }
-        let key = self.ready.pop_front()?;
+        let key = self.ready.pop()?;
         let since = self.dirty.remove(&key).unwrap_or(now);
         self.running.insert(key.clone(), now);
         Some(Taken { key, waited: now.saturating_sub(since) })
@@ -155,7 +171,7 @@ impl<K: Clone + Eq + Hash> QueueCore<K> {
     pub fn done(&mut self, key: &K, now: Moment) -> Duration {
         let since = self.running.remove(key).unwrap_or(now);
         if self.dirty.contains_key(key) && !self.closed {
-            self.ready.push_back(key.clone());
+            self.ready.push(key.clone());
         }
         now.saturating_sub(since)
     }
@@ -254,6 +270,34 @@ mod tests {
 
     fn take(queue: &mut QueueCore<&'static str>, millis: u64) -> Option<&'static str> {
         queue.take(at(millis)).map(|taken| taken.key)
+    }
+
+    impl Key for &'static str {
+        fn namespace(&self) -> &str {
+            self.split_once('/').map_or("", |(namespace, _)| namespace)
+        }
+    }
+
+    #[test]
+    fn a_namespace_that_floods_the_queue_waits_behind_itself() {
+        let mut queue = queue();
+        for key in ["many/1", "many/2", "many/3", "few/1"] {
+            queue.add(key, at(0));
+        }
+        let order: Vec<_> = (0..4).filter_map(|_| take(&mut queue, 0)).collect();
+        assert_eq!(order, ["many/1", "few/1", "many/2", "many/3"]);
+    }
+
+    #[test]
+    fn a_queue_that_rests_takes_nothing_in_until_it_is_opened() {
+        let mut queue = queue();
+        queue.rest();
+        queue.add("a", at(0));
+        queue.add_after("b", SECOND, at(0));
+        assert_eq!((queue.depth(), queue.waiting.len()), (0, 0));
+        queue.open();
+        queue.add("a", at(0));
+        assert_eq!(take(&mut queue, 0), Some("a"));
     }
 
     #[test]

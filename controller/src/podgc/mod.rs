@@ -109,6 +109,15 @@ impl PodGc {
         }
     }
 
+    /// Begins to work: what the watches have shown before is looked at, and what they show from now
+    /// on.
+    pub(crate) fn open(&self) {
+        self.ending.open();
+        self.tidying.open();
+        let wakes = self.cluster.lock().look_at_everything(Timestamp::now());
+        self.wake(wakes);
+    }
+
     fn wake(&self, wakes: Vec<Wake>) {
         for wake in wakes {
             self.queue(wake.lane).add_after(wake.item, wake.after);

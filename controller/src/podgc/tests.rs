@@ -76,6 +76,7 @@ fn worker(server: &Server) -> Arc<Worker> {
     let histograms = QueueHistograms::new(&registry).expect("must register");
     let settings = Settings { quarantine: SignedDuration::ZERO, ..Settings::default() };
     let gc = PodGc::new(settings, &histograms);
+    gc.open();
     gc.nodes(&Seen::ListBegins);
     gc.nodes(&Seen::ListEnds("1".to_owned()));
     gc.pods(&shown(5));
@@ -133,7 +134,7 @@ async fn a_pod_that_changed_meanwhile_is_judged_again_as_it_is_then() {
     assert_eq!(server.lines(), [NODE, PATCH]);
     worker.gc.pods(&shown(8));
     server.answer(200, json!({"metadata": {"resourceVersion": "9"}}));
-    assert!(worker.look(Lane::Ending, &Item::Pod("uid-a".into())).await.is_err());
+    assert!(worker.look(Lane::Ending, &Item::Pod("ns".into(), "uid-a".into())).await.is_err());
     assert_eq!(server.lines()[2..], [PATCH, DELETE], "the deletion follows; here it fails");
     assert_eq!(server.body(2)["metadata"]["resourceVersion"], "8");
 }
@@ -142,7 +143,7 @@ async fn a_pod_that_changed_meanwhile_is_judged_again_as_it_is_then() {
 async fn a_deletion_that_failed_is_tried_again_when_the_patch_is_shown() {
     let server = Server::default();
     let worker = worker(&server);
-    let item = Item::Pod("uid-a".into());
+    let item = Item::Pod("ns".into(), "uid-a".into());
     server.answer(404, refusal(404, "NotFound"));
     server.answer(200, json!({"metadata": {"resourceVersion": "6"}}));
     server.answer(500, refusal(500, "InternalError"));
@@ -155,7 +156,7 @@ async fn a_deletion_that_failed_is_tried_again_when_the_patch_is_shown() {
 async fn a_pod_that_somebody_else_ended_is_awaited_as_gone() {
     let server = Server::default();
     let worker = worker(&server);
-    let item = Item::Pod("uid-a".into());
+    let item = Item::Pod("ns".into(), "uid-a".into());
     server.answer(404, refusal(404, "NotFound"));
     server.answer(404, refusal(404, "NotFound"));
     assert!(worker.look(Lane::Ending, &item).await.is_ok());

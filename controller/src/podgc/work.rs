@@ -80,7 +80,7 @@ impl Worker {
         let mut cluster = self.gc.cluster.lock();
         match item {
             Item::Node(name) => cluster.look_at_node(name, now),
-            Item::Pod(uid) => {
+            Item::Pod(_, uid) => {
                 let job = cluster.pod(uid).and_then(|pod| {
                     let owner = pod.owner.as_ref().filter(|_| pod.deletion.is_some())?;
                     self.stores.job_annotation(&pod.namespace, owner, FORCE_FAIL_AFTER)

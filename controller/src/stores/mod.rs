@@ -226,6 +226,19 @@ impl Stores {
         reaction
     }
 
+    /// What there is to do about all Jobs and pods, as if each had just been seen.
+    pub(crate) fn everything(&self, now: Timestamp) -> Reaction {
+        let state = self.state.lock();
+        let mut reaction = Reaction::default();
+        for job in state.jobs.values() {
+            state.react(job_changed(JobChange::Added(job), now).queue, &mut reaction);
+        }
+        for pod in state.pods.all() {
+            state.react(pod_changed(PodChange::Added(pod), &*state).queue, &mut reaction);
+        }
+        reaction
+    }
+
     /// What a plan for this Job is made from; nothing when there is no such Job. ([S2])
     pub(crate) fn snapshot(&self, key: &JobKey) -> Option<Snapshot> {
         let state = self.state.lock();
@@ -290,7 +303,7 @@ impl Stores {
                 && may_release(pod, manage_all_jobs, |key| state.jobs.get(key))
         };
         match item {
-            Orphans::Pod(uid) => state.pods.get(uid).into_iter().filter(may).cloned().collect(),
+            Orphans::Pod(_, uid) => state.pods.get(uid).into_iter().filter(may).cloned().collect(),
             Orphans::OfJob(former) => {
                 let owned = state.pods.of_owner(&former.uid);
                 let pods = owned.chain(state.pods.without_owner(&former.namespace));

@@ -25,6 +25,10 @@ impl Pods {
         self.by_uid.get(uid)
     }
 
+    pub(super) fn all(&self) -> impl Iterator<Item = &Arc<Pod>> {
+        self.by_uid.values()
+    }
+
     pub(super) fn uids(&self) -> impl Iterator<Item = &Uid> {
         self.by_uid.keys()
     }

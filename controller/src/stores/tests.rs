@@ -161,7 +161,7 @@ fn a_namesake_in_a_list_is_the_deletion_of_the_first_one() {
 fn a_job_that_cannot_be_read_is_left_alone_with_its_pods() {
     let stores = stores();
     stores.pod_shown(pod("pod", 11, "Failed"));
-    let one = Orphans::Pod("pod".into());
+    let one = Orphans::Pod("ns".into(), "pod".into());
     stores.job_unreadable(&JobKey::new("default", "other"), Version::default());
     stores.job_gone(&key(), Version(12), now());
     assert_eq!(stores.orphans(&one, false).len(), 1);

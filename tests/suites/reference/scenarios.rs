@@ -192,6 +192,13 @@ fn failure_policies() -> Vec<Scenario> {
     ]
 }
 
+/// Fails at once, for ever.
+pub(crate) fn ignored_loop() -> JobBuilder {
+    let codes = json!({"containerName": "main", "operator": "In", "values": [42]});
+    let rule = json!({"action": "Ignore", "onExitCodes": codes});
+    job("ignored-loop").spec("podFailurePolicy", json!({"rules": [rule]})).script("fail exit=42")
+}
+
 fn indexes() -> Vec<Scenario> {
     let policy = |rule: Value| json!({"rules": [rule]});
     vec![

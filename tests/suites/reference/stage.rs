@@ -10,7 +10,7 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::runtime::{WatchStreamExt as _, watcher};
-use lab::bed::{JobState, has_finalizer, job};
+use lab::bed::{JobBuilder, JobState, has_finalizer, job};
 use lab::control_plane::flags::QUIET_CONTROLLERS;
 use lab::controller::{Controller, Setup};
 use lab::nodes::{self, SCRIPT_ANNOTATION, SimulatedNodes};
@@ -121,14 +121,8 @@ impl Side {
         for step in before {
             self.step(name, step).await;
         }
-        let job = scenario
-            .job
-            .clone()
-            .spec("managedBy", self.managed_by.clone())
-            .pod_metadata("labels", json!({"scenario": label(name)}))
-            .pod("automountServiceAccountToken", false);
         let started = Instant::now();
-        let job = self.jobs.create(&PostParams::default(), &job.build()).await.expect("the Job");
+        let job = self.create(name, scenario.job.clone()).await;
         for step in after {
             self.step(name, step).await;
         }
@@ -136,6 +130,23 @@ impl Side {
         let took_s = started.elapsed().as_secs_f64();
         let uid = job.metadata.uid.expect("a Job has a UID");
         Outcome { seen: self.look(name, &uid).await, took_s }
+    }
+
+    async fn create(&self, name: &str, job: JobBuilder) -> Job {
+        let job = job
+            .spec("managedBy", self.managed_by.clone())
+            .pod_metadata("labels", json!({"scenario": label(name)}))
+            .pod("automountServiceAccountToken", false);
+        self.jobs.create(&PostParams::default(), &job.build()).await.expect("the Job")
+    }
+
+    /// How many pods a Job makes in this time; then it is deleted.
+    pub(crate) async fn pods_made(&self, name: &str, job: JobBuilder, within: Duration) -> usize {
+        self.create(name, job).await;
+        tokio::time::sleep(within).await;
+        self.jobs.delete(name, &DeleteParams::background()).await.expect("the Job is deleted");
+        let all = self.created.lock().expect("no holder panics");
+        all.values().filter(|pod| pod["metadata"]["labels"]["scenario"] == label(name)).count()
     }
 
     async fn step(&self, name: &str, step: &Step) {

@@ -2,31 +2,60 @@
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::census;
 use super::input::{BackoffRecord, Settings};
-use crate::view::Pod;
+use crate::view::{Job, Pod};
+
+/// So many disruptions that the policy ignores cost no time: of each slot, and in each hour.
+pub(super) const FREE_DISRUPTIONS: u32 = 6;
+const FREE_EACH: SignedDuration = SignedDuration::from_hours(1);
 
 /// The record after these pods finished. Failures before the latest success are forgotten.
 ///
-/// DIVERGES(upstream): `failed` must not hold failures that the podFailurePolicy ignores, so
-/// that a disruption costs no time; the reference counts them here. (spec §12.1, §31 E)
+/// DIVERGES(upstream): disruptions that the podFailurePolicy ignores cost no time, six for each
+/// pod of `spec.parallelism` in an hour; the reference lets each raise the delay. All other
+/// failures that the policy ignores raise it here too, lest a container that fails at once makes a
+/// pod every second for ever. (spec §12.1, §31 E)
 ///
 /// DIVERGES(upstream): a failure in the future is taken for one of now, lest a clock that is
 /// behind makes each wait last until it has caught up. (spec §12.2)
 pub(super) fn after<'a>(
+    job: &Job,
     record: BackoffRecord,
     succeeded: impl Iterator<Item = &'a Pod>,
     failed: impl Iterator<Item = &'a Pod>,
     now: Timestamp,
 ) -> BackoffRecord {
     let last_success = succeeded.filter_map(Pod::finished_at).max();
-    let base = if last_success.is_some() { BackoffRecord::default() } else { record };
-    failed.filter_map(Pod::finished_at).filter(|at| Some(*at) > last_success).fold(
-        base,
-        |record, at| BackoffRecord {
-            failures: record.failures.saturating_add(1),
-            last_failure: record.last_failure.max(Some(at.min(now))),
-        },
-    )
+    let base = match last_success {
+        Some(_) => BackoffRecord { failures: 0, last_failure: None, ..record },
+        None => record,
+    };
+    let slots = u32::try_from(job.spec.parallelism).unwrap_or(0).max(1);
+    let ended = |pod: &'a Pod| Some((pod.finished_at()?, census::is_ignored_disruption(job, pod)));
+    let mut failed: Vec<_> =
+        failed.filter_map(ended).filter(|(at, _)| Some(*at) > last_success).collect();
+    failed.sort_unstable();
+    failed.into_iter().fold(base, |mut record, (at, is_disruption)| {
+        let at = at.min(now);
+        if !is_disruption || !record.takes_free(at, slots) {
+            record.failures = record.failures.saturating_add(1);
+            record.last_failure = record.last_failure.max(Some(at));
+        }
+        record
+    })
+}
+
+impl BackoffRecord {
+    /// Whether a disruption is one of those that cost no time, and one less is left then.
+    fn takes_free(&mut self, at: Timestamp, slots: u32) -> bool {
+        if self.free_since.is_none_or(|since| at.duration_since(since) >= FREE_EACH) {
+            (self.free_since, self.free_taken) = (Some(at), 0);
+        }
+        let is_left = self.free_taken < FREE_DISRUPTIONS.saturating_mul(slots);
+        self.free_taken += u32::from(is_left);
+        is_left
+    }
 }
 
 /// How long is left to wait; zero when nothing keeps pods from being created. (spec §12.2)
@@ -85,7 +114,8 @@ mod tests {
     fn a_failure_in_the_future_waits_no_longer_than_the_whole_delay() {
         let now = Timestamp::UNIX_EPOCH;
         let ahead = now.checked_add(SignedDuration::from_hours(1)).expect("in range");
-        let record = BackoffRecord { failures: 1, last_failure: Some(ahead) };
+        let record =
+            BackoffRecord { failures: 1, last_failure: Some(ahead), ..BackoffRecord::default() };
         assert_eq!(remaining(record, now, &Settings::default()).as_secs(), 10);
     }
 }

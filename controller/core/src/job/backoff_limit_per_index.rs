@@ -7,7 +7,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 
 use super::IndexSet;
-use super::backoff;
+use super::backoff::{self, FREE_DISRUPTIONS};
 use super::census::{self, Census};
 use super::failure_policy::FailureAction;
 use super::input::{BackoffRecord, Settings};
@@ -70,8 +70,10 @@ impl PerIndex {
 
     /// How long the next pod of this index has to wait. (spec §12.4)
     ///
-    /// DIVERGES(upstream): failures that the policy ignored neither raise the delay nor cause
-    /// one; the reference adds them to the counted ones.
+    /// DIVERGES(upstream): disruptions that the policy ignored neither raise the delay nor cause
+    /// one, up to six of an index, and after them none of a pod that lived for longer than the
+    /// longest delay; nor do earlier ignored failures raise that of a counted one. The reference
+    /// adds all of them.
     pub(super) fn backoff(
         &self,
         job: &Job,
@@ -80,12 +82,20 @@ impl PerIndex {
         settings: &Settings,
     ) -> SignedDuration {
         let Some(pod) = self.delayed.get(&index) else { return SignedDuration::ZERO };
-        if !census::counts_as_failure(job, pod) {
+        let FailureCounts { counted, ignored } = pod.failures;
+        let before = if census::counts_as_failure(job, pod) {
+            counted
+        } else if !census::is_ignored_disruption(job, pod) {
+            counted.saturating_add(ignored)
+        } else if ignored < FREE_DISRUPTIONS || lifetime(pod) >= settings.max_delay() {
             return SignedDuration::ZERO;
-        }
+        } else {
+            counted.saturating_add(ignored - FREE_DISRUPTIONS)
+        };
         let record = BackoffRecord {
-            failures: pod.failures.counted.saturating_add(1),
+            failures: before.saturating_add(1),
             last_failure: pod.finished_at(),
+            ..BackoffRecord::default()
         };
         backoff::remaining(record, now, settings)
     }
@@ -95,6 +105,12 @@ impl PerIndex {
         let held = pod.index.and_then(|index| self.delayed.get(&index));
         held.is_some_and(|held| held.uid == pod.uid)
     }
+}
+
+/// From the pod's creation to its end.
+fn lifetime(pod: &Pod) -> SignedDuration {
+    let times = pod.created.zip(pod.finished_at());
+    times.map_or(SignedDuration::ZERO, |(created, ended)| ended.duration_since(created))
 }
 
 /// By FailIndex, or by a counted failure at the limit. ([I9])

@@ -2,10 +2,12 @@
 
 use epilogue_common::names::TRACKING_FINALIZER;
 use k8s_openapi::api::batch::v1::JobStatus;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
 
 use super::steps::{Claim, ClaimKind};
-use crate::view::{Job, Pod};
+use crate::view::{Job, Json, Pod};
 
 /// The strategic-merge patch that removes the tracking finalizer. Its `uid` makes the API refuse it
 /// for a namesake, whose failure would then never be counted.
@@ -61,17 +63,27 @@ pub(super) fn controller_reference(job: &Job) -> Value {
     })
 }
 
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct StatusBody<'a> {
+    api_version: &'static str,
+    kind: &'static str,
+    metadata: &'a Json,
+    status: Map<String, Value>,
+}
+
 /// The body of a status write: metadata as read, the new status, and status fields that we do
 /// not know. The API takes the spec from what it has stored.
-pub fn status_body(job: &Job, status: &JobStatus) -> Result<Value, serde_json::Error> {
+pub fn status_body(job: &Job, status: &JobStatus) -> Result<Box<RawValue>, serde_json::Error> {
     let mut fields = job.status_unknown.clone();
     if let Value::Object(known) = serde_json::to_value(status)? {
         fields.extend(known);
     }
-    Ok(json!({
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": job.metadata,
-        "status": fields,
-    }))
+    let metadata = &job.metadata;
+    serde_json::value::to_raw_value(&StatusBody {
+        api_version: "batch/v1",
+        kind: "Job",
+        metadata,
+        status: fields,
+    })
 }

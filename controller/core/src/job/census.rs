@@ -3,6 +3,8 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use epilogue_common::names::pod_condition::DISRUPTION_TARGET;
+
 use super::failure_policy::{self, FailureAction};
 use super::input::Memory;
 use crate::view::{Job, Phase, Pod, Uid};
@@ -124,6 +126,11 @@ pub(super) fn has_valid_index(job: &Job, pod: &Pod) -> bool {
 /// Whether the failure of this pod counts against limits. ([F5])
 pub(super) fn counts_as_failure(job: &Job, pod: &Pod) -> bool {
     action(job, pod).is_none_or(|action| action.counts())
+}
+
+/// Whether the failure policy ignores this pod's failure, and a disruption was its cause.
+pub(super) fn is_ignored_disruption(job: &Job, pod: &Pod) -> bool {
+    pod.has_condition(DISRUPTION_TARGET) && !counts_as_failure(job, pod)
 }
 
 /// What the failure policy says of this pod.

@@ -30,6 +30,8 @@ pub struct CheckFailure {
 /// Runs the three checks on the plan for this input.
 pub fn verify(input: &SyncInput<'_>) -> Result<(), CheckFailure> {
     let mut start = World::of(input);
+    // Whoever starts anew after a crash reads what the API has, not what a watch showed last.
+    start.show_releases();
     settle(&mut start.clone())?;
     let left = verdict::until_deadline(input.job, input.now);
     if left.is_none_or(|left| left > SignedDuration::ZERO) {

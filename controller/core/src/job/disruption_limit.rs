@@ -3,7 +3,8 @@
 //! The count stands in a condition of the Job's status, so that it outlives pods and processes.
 //! It is exact for the same reason as the API's own counters: the condition also lists the pods
 //! that are counted and may still have their finalizer, and both are written before any of them
-//! is released.
+//! is released. A sync counts `--max-uncounted-pods` of them at most, so that the message stays
+//! within what the API stores; the others keep their finalizers until the next.
 
 use std::collections::BTreeSet;
 
@@ -23,27 +24,37 @@ pub struct Disruptions {
     pub is_new: bool,
     /// Those of them that still have their finalizer.
     pending: BTreeSet<Uid>,
+    /// Those that a later sync counts.
+    held: BTreeSet<Uid>,
 }
 
 impl Disruptions {
-    /// Adds what the census found to what the status says.
-    pub(super) fn read(job: &Job, census: &Census) -> Self {
+    /// Adds what the census found to what the status says, this many pods at most.
+    pub(super) fn read(job: &Job, census: &Census, pods_per_sync: usize) -> Self {
         let (stored, listed) = stored(job);
         let counted: BTreeSet<&Uid> =
             census.newly_failed_counted.iter().map(|pod| &pod.uid).collect();
-        let pending: BTreeSet<Uid> = census
-            .newly_failed
-            .iter()
-            .map(|pod| &pod.uid)
+        let ignored = census.newly_failed.iter().map(|pod| &pod.uid);
+        let (mut pending, mut new): (BTreeSet<Uid>, BTreeSet<Uid>) = ignored
             .filter(|uid| !counted.contains(uid))
             .cloned()
-            .collect();
-        let new = pending.difference(&listed).count();
+            .partition(|uid| listed.contains(uid));
+        let room = pods_per_sync.saturating_sub(pending.len()).max(1);
+        let held = new.iter().nth(room).cloned().map(|first| new.split_off(&first));
+        let count = u32::try_from(new.len()).unwrap_or(u32::MAX);
+        let is_new = !new.is_empty();
+        pending.append(&mut new);
         Self {
-            ignored: stored.saturating_add(u32::try_from(new).unwrap_or(u32::MAX)),
-            is_new: new > 0,
+            ignored: stored.saturating_add(count),
+            is_new,
             pending,
+            held: held.unwrap_or_default(),
         }
+    }
+
+    /// Whether a later sync counts this pod, so that it must keep its finalizer.
+    pub(super) fn holds(&self, pod: &Uid) -> bool {
+        self.held.contains(pod)
     }
 
     /// The message of the condition.

@@ -66,6 +66,10 @@ pub struct BackoffRecord {
     pub failures: u32,
     /// When the last of them finished.
     pub last_failure: Option<Timestamp>,
+    /// Disruptions that cost no time.
+    pub free_taken: u32,
+    /// When the first of them was; after an hour they are counted anew.
+    pub free_since: Option<Timestamp>,
 }
 
 /// Versions of the two kinds that the controller watches.
@@ -107,6 +111,13 @@ impl Default for Settings {
             expectations_timeout: SignedDuration::from_mins(5),
             slow_start_initial_batch: 1,
         }
+    }
+}
+
+impl Settings {
+    /// The longest wait after a failure.
+    pub(super) fn max_delay(&self) -> SignedDuration {
+        self.max_job_pod_failure_backoff.max(self.default_job_pod_failure_backoff)
     }
 }
 

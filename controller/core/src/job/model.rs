@@ -9,6 +9,7 @@ use epilogue_common::names::pod_condition::PENDING_TIMEOUT;
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 use jiff::{SignedDuration, Timestamp};
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::input::{Memory, Settings, SyncInput, Versions};
 use super::plan::{Plan, plan};
@@ -89,6 +90,14 @@ impl World {
         let newest = input.seen.max(input.memory.written);
         world.version = world.version.max(newest.jobs.0).max(newest.pods.0);
         world
+    }
+
+    /// Shows the pods whose finalizer is gone as they are.
+    pub fn show_releases(&mut self) {
+        for uid in self.memory.releases.clone() {
+            // One that is gone needs no showing.
+            let _ = self.change(&uid, |pod, _| pod.tracked = false);
+        }
     }
 
     /// The plan of the next sync.
@@ -213,7 +222,8 @@ impl World {
 
     fn create(&mut self, draft: &PodDraft) -> WrittenPod {
         let version = self.next_version();
-        let mut body = pod_body(&self.job, draft);
+        let body = pod_body(&self.job, draft);
+        let mut body: Value = serde_json::from_str(body.get()).unwrap_or_default();
         let prefix = body["metadata"]["generateName"].as_str().unwrap_or_default().to_owned();
         body["metadata"]["name"] = format!("{prefix}{version:05}").into();
         body["metadata"]["uid"] = format!("uid-{version}").into();

@@ -7,7 +7,7 @@ use epilogue_common::names::MANAGED_BY;
 use jiff::{SignedDuration, Timestamp};
 
 use super::backoff_limit_per_index::PerIndex;
-use super::census::{self, Census};
+use super::census::Census;
 use super::claims::{self, Claims};
 use super::disruption_limit::Disruptions;
 use super::input::{BackoffRecord, SyncInput};
@@ -151,8 +151,9 @@ impl Plan {
             None => plan.census.succeeded(job),
         };
         plan.options = options;
-        plan.disruptions =
-            plan.options.disruption_limit.map(|_| Disruptions::read(job, &plan.census));
+        let pods_per_sync = input.settings.max_uncounted_pods;
+        let limited = plan.options.disruption_limit;
+        plan.disruptions = limited.map(|_| Disruptions::read(job, &plan.census, pods_per_sync));
         plan.untold = plan.options.problems != input.memory.told;
         plan.backoff = plan.backoff_after(input);
         plan.verdict = plan.decide(input);
@@ -220,18 +221,22 @@ impl Plan {
                 .collect();
             let ended = |phase| old.iter().filter(move |pod| pod.phase == phase);
             backoff::after(
+                input.job,
                 BackoffRecord::default(),
                 ended(Phase::Succeeded).map(AsRef::as_ref),
-                ended(Phase::Failed)
-                    .filter(|pod| census::counts_as_failure(input.job, pod))
-                    .map(AsRef::as_ref),
+                ended(Phase::Failed).map(AsRef::as_ref),
                 input.now,
             )
         });
         backoff::after(
+            input.job,
             record,
             census.newly_succeeded.iter().map(Arc::as_ref),
-            census.newly_failed_counted.iter().map(Arc::as_ref),
+            census
+                .newly_failed
+                .iter()
+                .filter(|pod| !self.disruptions.as_ref().is_some_and(|it| it.holds(&pod.uid)))
+                .map(Arc::as_ref),
             input.now,
         )
     }

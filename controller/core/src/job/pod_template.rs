@@ -1,43 +1,54 @@
 //! The pods of a Job, made from its template. (spec §9)
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use epilogue_common::names::{
     COMPLETION_INDEX, COMPLETION_INDEX_ENV, INDEX_FAILURE_COUNT, INDEX_IGNORED_FAILURE_COUNT,
     TRACKING_FINALIZER,
 };
-use serde_json::{Map, Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use serde_json::value::RawValue;
 
 use super::bodies::controller_reference;
 use super::steps::PodDraft;
-use crate::view::Job;
+use crate::view::{Fields, Job, raw};
 
 /// The API cuts a `generateName` to this length before it appends five characters.
 const GENERATE_NAME_MAX: usize = 58;
 /// Longest name that is a DNS subdomain.
 const NAME_MAX: usize = 253;
 
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct PodBody {
+    api_version: &'static str,
+    kind: &'static str,
+    metadata: Fields,
+    spec: Fields,
+}
+
 /// Whether pods can be made from the template at all. ([B8])
 pub(super) fn template_problem(job: &Job) -> Option<&'static str> {
-    let labels = job.spec.template["metadata"]["labels"].as_object();
-    labels
-        .is_none_or(Map::is_empty)
+    let template: Fields = job.spec.template.read();
+    let metadata = fields(&template, "metadata");
+    fields(&metadata, "labels")
+        .is_empty()
         .then_some("unable to create pods, no labels: set spec.template.metadata.labels of the Job")
 }
 
-/// The body of a create call for one pod.
-pub fn pod_body(job: &Job, draft: &PodDraft) -> Value {
-    let template = &*job.spec.template;
-    let mut metadata = Map::new();
-    for field in ["labels", "annotations", "finalizers"] {
-        if let Some(value) = template["metadata"].get(field) {
-            metadata.insert(field.to_owned(), value.clone());
-        }
-    }
-    metadata.insert("generateName".to_owned(), generate_name(&job.key.name, draft.index).into());
-    metadata.insert("ownerReferences".to_owned(), json!([controller_reference(job)]));
+/// The body of a create call for one pod. What is not changed is copied as text, so that a large
+/// template costs its size and no more.
+pub fn pod_body(job: &Job, draft: &PodDraft) -> Box<RawValue> {
+    let template: Fields = job.spec.template.read();
+    let mut metadata = fields(&template, "metadata");
+    metadata.retain(|field, _| ["annotations", "finalizers", "labels"].contains(&field.as_str()));
+    let name = generate_name(&job.key.name, draft.index);
+    metadata.insert("generateName".to_owned(), raw(&name));
+    metadata.insert("ownerReferences".to_owned(), raw(&[controller_reference(job)]));
     add_finalizer(&mut metadata);
-    let mut spec = template.get("spec").cloned().unwrap_or_default();
+    let mut spec = fields(&template, "spec");
     if let Some(index) = draft.index {
         mark_index(&mut metadata, &mut spec, &job.key.name, index);
     }
@@ -45,28 +56,46 @@ pub fn pod_body(job: &Job, draft: &PodDraft) -> Value {
         avoid_nodes(&mut spec, &draft.avoid);
     }
     if let Some(failures) = draft.failures {
-        let annotations = object(&mut metadata, "annotations");
-        annotations.insert(INDEX_FAILURE_COUNT.to_owned(), failures.counted.to_string().into());
-        if failures.ignored > 0 {
-            let ignored = failures.ignored.to_string();
-            annotations.insert(INDEX_IGNORED_FAILURE_COUNT.to_owned(), ignored.into());
-        }
+        let counted = (INDEX_FAILURE_COUNT, failures.counted);
+        let ignored = (INDEX_IGNORED_FAILURE_COUNT, failures.ignored);
+        let ignored = Some(ignored).filter(|(_, count)| *count > 0);
+        let counts = [counted].into_iter().chain(ignored);
+        insert(&mut metadata, "annotations", counts.map(|(name, it)| (name, it.to_string())));
     }
-    json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+    raw(&PodBody { api_version: "v1", kind: "Pod", metadata, spec })
+}
+
+/// The fields of the object in a field; none where there is no object.
+fn fields(of: &Fields, name: &str) -> Fields {
+    of.get(name).and_then(|text| serde_json::from_str(text.get()).ok()).unwrap_or_default()
+}
+
+/// The entries of the list in a field; none where there is no list.
+fn list(of: &Fields, name: &str) -> Vec<Box<RawValue>> {
+    of.get(name).and_then(|text| serde_json::from_str(text.get()).ok()).unwrap_or_default()
+}
+
+/// Inserts these into the object in a field, made where there is none.
+fn insert<'a>(all: &mut Fields, field: &str, entries: impl Iterator<Item = (&'a str, String)>) {
+    let mut object = fields(all, field);
+    object.extend(entries.map(|(name, value)| (name.to_owned(), raw(&value))));
+    all.insert(field.to_owned(), raw(&object));
 }
 
 /// Prefers other nodes, on top of what the template prefers.
-fn avoid_nodes(spec: &mut Value, nodes: &[Arc<str>]) {
+fn avoid_nodes(spec: &mut Fields, nodes: &[Arc<str>]) {
+    const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
     let names: Vec<&str> = nodes.iter().map(AsRef::as_ref).collect();
     let term = json!({"weight": 100, "preference": {"matchFields": [
         {"key": "metadata.name", "operator": "NotIn", "values": names},
     ]}});
-    let terms =
-        &mut spec["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"];
-    match terms {
-        Value::Array(list) => list.push(term),
-        other => *other = json!([term]),
-    }
+    let mut affinity = fields(spec, "affinity");
+    let mut of_nodes = fields(&affinity, "nodeAffinity");
+    let mut terms = list(&of_nodes, PREFERRED);
+    terms.push(raw(&term));
+    of_nodes.insert(PREFERRED.to_owned(), raw(&terms));
+    affinity.insert("nodeAffinity".to_owned(), raw(&of_nodes));
+    spec.insert("affinity".to_owned(), raw(&affinity));
 }
 
 /// `<job>-`, or `<job>-<index>-` cut so that the API's own cut keeps the index. ([B4], [B5])
@@ -84,52 +113,52 @@ fn generate_name(job: &str, index: Option<u32>) -> String {
 }
 
 /// Appends ours behind those of the user. ([B2])
-fn add_finalizer(metadata: &mut Map<String, Value>) {
-    let finalizers = metadata.entry("finalizers").or_insert_with(|| json!([]));
-    if !finalizers.is_array() {
-        *finalizers = json!([]);
+fn add_finalizer(metadata: &mut Fields) {
+    let mut finalizers = list(metadata, "finalizers");
+    let ours = raw(&TRACKING_FINALIZER);
+    if !finalizers.iter().any(|each| each.get() == ours.get()) {
+        finalizers.push(ours);
     }
-    if let Value::Array(list) = finalizers
-        && !list.iter().any(|each| each == TRACKING_FINALIZER)
-    {
-        list.push(TRACKING_FINALIZER.into());
-    }
+    metadata.insert("finalizers".to_owned(), raw(&finalizers));
 }
 
 /// Annotation, label, host name and environment of an Indexed Job's pod. ([B6])
-fn mark_index(metadata: &mut Map<String, Value>, spec: &mut Value, job: &str, index: u32) {
+fn mark_index(metadata: &mut Fields, spec: &mut Fields, job: &str, index: u32) {
     for field in ["annotations", "labels"] {
-        let index = Value::from(index.to_string());
-        object(metadata, field).insert(COMPLETION_INDEX.to_owned(), index);
+        insert(metadata, field, [(COMPLETION_INDEX, index.to_string())].into_iter());
     }
-    spec["hostname"] = format!("{job}-{index}").into();
+    spec.insert("hostname".to_owned(), raw(&format!("{job}-{index}")));
     for field in ["initContainers", "containers"] {
-        let Some(Value::Array(containers)) = spec.get_mut(field) else { continue };
-        containers.iter_mut().filter_map(Value::as_object_mut).for_each(add_index_variable);
+        if !spec.contains_key(field) {
+            continue;
+        }
+        let containers = list(spec, field);
+        let containers: Vec<_> = containers.into_iter().map(with_index_variable).collect();
+        spec.insert(field.to_owned(), raw(&containers));
     }
 }
 
-fn add_index_variable(container: &mut Map<String, Value>) {
-    let variables = container.entry("env").or_insert_with(|| json!([]));
-    if !variables.is_array() {
-        *variables = json!([]);
+fn with_index_variable(container: Box<RawValue>) -> Box<RawValue> {
+    #[derive(Deserialize)]
+    struct Named<'a> {
+        #[serde(borrow, default)]
+        name: Cow<'a, str>,
     }
-    if let Value::Array(list) = variables
-        && !list.iter().any(|each| each["name"] == COMPLETION_INDEX_ENV)
-    {
+    let Ok(mut container) = serde_json::from_str::<Fields>(container.get()) else {
+        return container;
+    };
+    let mut variables = list(&container, "env");
+    let is_index = |each: &RawValue| {
+        serde_json::from_str::<Named<'_>>(each.get())
+            .is_ok_and(|it| it.name == COMPLETION_INDEX_ENV)
+    };
+    if !variables.iter().any(|each| is_index(each)) {
         let path = format!("metadata.labels['{COMPLETION_INDEX}']");
-        list.push(json!({
+        variables.push(raw(&json!({
             "name": COMPLETION_INDEX_ENV,
             "valueFrom": {"fieldRef": {"fieldPath": path}},
-        }));
+        })));
+        container.insert("env".to_owned(), raw(&variables));
     }
-}
-
-/// The object in this field, made empty when there is none.
-fn object<'a>(fields: &'a mut Map<String, Value>, name: &str) -> &'a mut Map<String, Value> {
-    let value = fields.entry(name).or_insert_with(|| Value::Object(Map::new()));
-    if !value.is_object() {
-        *value = Value::Object(Map::new());
-    }
-    value.as_object_mut().expect("the value was just made an object")
+    raw(&container)
 }

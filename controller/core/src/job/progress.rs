@@ -12,7 +12,7 @@ use k8s_openapi::api::batch::v1::JobStatus;
 
 use super::creation::Creation;
 use super::draft::{self, Closing, PodsAfter};
-use super::input::Settings;
+use super::input::{BackoffRecord, Settings};
 use super::plan::{Idle, Plan};
 use super::pods::PodStage;
 use super::steps::{
@@ -232,6 +232,10 @@ impl Progress {
 
     fn flush(&mut self) -> Option<Step> {
         if !draft::differs(&self.draft, &self.stored.status) {
+            // A failure that the policy ignored changes no counter when its pod was replaced.
+            if self.plan.backoff != BackoffRecord::default() {
+                self.remember(Recollection::Backoff(self.plan.backoff));
+            }
             self.stage = Stage::Release;
             return None;
         }

@@ -79,6 +79,10 @@ impl Ledger {
             if !rules.allows_release(pod) {
                 continue;
             }
+            if rules.plan.disruptions.as_ref().is_some_and(|it| it.holds(&pod.uid)) {
+                self.cut_off = true;
+                continue;
+            }
             self.releases.push(Arc::clone(pod));
             if pod.phase == Phase::Succeeded && !rules.known.failed.contains(&pod.uid) {
                 match &rules.plan.indexes {

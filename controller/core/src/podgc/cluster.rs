@@ -16,6 +16,7 @@ use super::pod::PodFacts;
 use super::settings::{Mode, Settings};
 use super::verdict::{Case, Cause, Verdict, verdict};
 use crate::go_duration::GoDuration;
+use crate::queue_core::Key;
 use crate::view::{Interner, Uid, Version, WirePod};
 
 /// After so many events the interner is swept.
@@ -29,10 +30,19 @@ const SURPLUS_DELAY: Duration = Duration::from_secs(1);
 pub enum Item {
     /// A node that pods name and that is gone.
     Node(Arc<str>),
-    /// A pod.
-    Pod(Uid),
+    /// A pod, and its namespace.
+    Pod(Arc<str>, Uid),
     /// Whether there are too many finished pods.
     Surplus,
+}
+
+impl Key for Item {
+    fn namespace(&self) -> &str {
+        match self {
+            Self::Pod(namespace, _) => namespace,
+            Self::Node(_) | Self::Surplus => "",
+        }
+    }
 }
 
 /// How much depends on it.
@@ -184,6 +194,17 @@ impl Cluster {
         wakes
     }
 
+    /// A look at every pod, as if each had just been seen, and at what is surplus.
+    pub fn look_at_everything(&mut self, now: Timestamp) -> Vec<Wake> {
+        let mut wakes = vec![surplus_wake()];
+        let absent = self.absences.keys().cloned();
+        wakes.extend(absent.map(|name| now_wake(Item::Node(name), Lane::Ending)));
+        for uid in self.pods.keys().cloned().collect::<Vec<_>>() {
+            self.wake(&uid, now, &mut wakes);
+        }
+        wakes
+    }
+
     /// A list of all namespaces begins.
     pub fn namespaces_begin(&mut self) {
         self.namespace_list = Some(HashSet::new());
@@ -278,7 +299,9 @@ impl Cluster {
         for (uid, surplus) in named {
             // It is on its way out if it was named before.
             if self.surplus.insert(uid.clone(), surplus).is_none() {
-                wakes.push(now_wake(Item::Pod(uid), Lane::Tidying));
+                let namespace = self.pods.get(&uid).map(|record| &record.facts.namespace);
+                let namespace = namespace.map(Arc::clone).unwrap_or_default();
+                wakes.push(now_wake(Item::Pod(namespace, uid), Lane::Tidying));
             }
         }
         if !wakes.is_empty() {
@@ -393,7 +416,8 @@ impl Cluster {
             }
             Verdict::Ask(_) | Verdict::Do(_) => Duration::ZERO,
         };
-        wakes.push(Wake { item: Item::Pod(uid.clone()), lane, after });
+        let namespace = Arc::clone(&record.facts.namespace);
+        wakes.push(Wake { item: Item::Pod(namespace, uid.clone()), lane, after });
     }
 
     fn judge(&self, record: &PodRecord, word: Option<&Word>, now: Timestamp) -> Verdict {

@@ -11,8 +11,6 @@ use jiff::{SignedDuration, Timestamp};
 use super::node::NodeRecord;
 use super::pod::PodFacts;
 
-/// A node's kubelet may have started pods for so long before its new boot was seen.
-const BOOT_MARGIN: SignedDuration = SignedDuration::from_secs(30);
 /// How far the agent's clock, which follows the API's, may be ahead of ours.
 const CLOCKS_DIFFER_MAX: SignedDuration = SignedDuration::from_secs(60);
 /// A node that went silent later than this after its agent's farewell did so for another reason:
@@ -174,8 +172,8 @@ fn rebooted(
         return None;
     }
     let remembered = deleted_in.filter(|from| {
-        let by = node.booted_by.and_then(|by| by.checked_sub(BOOT_MARGIN).ok());
-        *from != to && by.is_some_and(|by| requested <= by)
+        let before_boot = |at: Timestamp| node.booted_after.is_some_and(|after| at <= after);
+        *from != to && before_boot(requested) && pod.last_start.is_none_or(before_boot)
     });
     let announced = || match &node.facts.announcement {
         Some(

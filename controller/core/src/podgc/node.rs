@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use epilogue_common::announcement::Announcement;
 use epilogue_common::names::node::STATE;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::Deserialize;
 
@@ -16,6 +16,10 @@ use crate::view::lenient::lenient_time;
 pub const OUT_OF_SERVICE_TAINT: &str = "node.kubernetes.io/out-of-service";
 /// What a kubelet that shuts down says in its Ready condition. ([SD8])
 const SHUTDOWN_MESSAGE: &str = "node is shutting down";
+
+/// A kubelet that boots says so before it starts pods, and what it says is here so soon unless the
+/// watch lags.
+const FRESH_MAX: SignedDuration = SignedDuration::from_secs(30);
 
 /// A node as the API sends it, reduced to what the facts are made of.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -66,6 +70,8 @@ struct WireCondition {
     message: Option<String>,
     #[serde(default, deserialize_with = "lenient_time")]
     last_transition_time: Option<Time>,
+    #[serde(default, deserialize_with = "lenient_time")]
+    last_heartbeat_time: Option<Time>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -91,6 +97,8 @@ pub struct NodeFacts {
     pub boot_id: Option<Arc<str>>,
     /// What its agent says of it.
     pub announcement: Option<Announcement>,
+    /// When its kubelet wrote the condition `Ready` last.
+    pub heard: Option<Timestamp>,
 }
 
 /// A node, and what was seen of its boots.
@@ -100,6 +108,9 @@ pub struct NodeRecord {
     pub facts: NodeFacts,
     /// When the current boot was first seen; nothing if no earlier one was.
     pub booted_by: Option<Timestamp>,
+    /// What was done in the API up to then was done before the current boot. A watch that lags
+    /// shows a boot long after it, so our clock alone says nothing.
+    pub booted_after: Option<Timestamp>,
     /// When the facts were last seen to change.
     pub changed_at: Timestamp,
 }
@@ -138,6 +149,7 @@ impl NodeFacts {
                 .any(|taint| taint.key == OUT_OF_SERVICE_TAINT),
             boot_id: boot_id.filter(|id| !id.is_empty()).map(Arc::from),
             announcement: announcement.and_then(|text| text.parse().ok()),
+            heard: ready.and_then(|each| Some(each.last_heartbeat_time.as_ref()?.0)),
         }
     }
 
@@ -173,11 +185,12 @@ impl NodeFacts {
 impl NodeRecord {
     /// A node that was not known before.
     pub fn new(facts: NodeFacts, now: Timestamp) -> Self {
-        Self { facts, booted_by: None, changed_at: now }
+        Self { facts, booted_by: None, booted_after: None, changed_at: now }
     }
 
     /// Takes in what a node is now; whether that matters to its pods.
     pub fn show(&mut self, facts: NodeFacts, now: Timestamp) -> bool {
+        let heard = std::mem::replace(&mut self.facts.heard, facts.heard);
         if self.facts == facts {
             return false;
         }
@@ -185,6 +198,8 @@ impl NodeRecord {
         if self.facts.boot_id.is_some() && facts.boot_id.is_some() {
             if self.facts.boot_id != facts.boot_id {
                 self.booted_by = Some(now);
+                self.booted_after =
+                    if is_fresh(&facts, now) { now.checked_sub(FRESH_MAX).ok() } else { heard };
             }
             self.facts = facts;
         } else {
@@ -194,4 +209,9 @@ impl NodeRecord {
         }
         true
     }
+}
+
+/// Whether what a node's kubelet said came here at once.
+fn is_fresh(facts: &NodeFacts, now: Timestamp) -> bool {
+    facts.heard.is_some_and(|heard| now.duration_since(heard).abs() <= FRESH_MAX)
 }

@@ -106,6 +106,12 @@ pub(crate) fn ready(mut node: Value, status: &str, message: &str, second: i64) -
     node
 }
 
+/// With its kubelet last heard of at this second.
+pub(crate) fn heard(mut node: Value, second: i64) -> Value {
+    node["status"]["conditions"][0]["lastHeartbeatTime"] = at(second).into();
+    node
+}
+
 /// With another boot.
 pub(crate) fn boot(mut node: Value, id: &str) -> Value {
     node["status"]["nodeInfo"]["bootID"] = id.into();
@@ -172,7 +178,14 @@ impl World {
         }
     }
 
+    /// Its kubelet wrote this a moment ago, unless it says when.
     pub(crate) fn node(&mut self, node: &Value) {
+        let mut node = node.clone();
+        if let Some(ready) = node.pointer_mut("/status/conditions/0")
+            && ready["lastHeartbeatTime"].is_null()
+        {
+            ready["lastHeartbeatTime"] = self.now.to_string().into();
+        }
         let wire = serde_json::from_value(node.clone()).expect("must be a node");
         self.live.insert(node["metadata"]["name"].as_str().expect("must be there").to_owned());
         let wakes = self.cluster.node_shown(&wire, self.now);
@@ -227,7 +240,7 @@ impl World {
                 let verdict = self.cluster.look_at_node(name, self.now);
                 self.carry_out(item, verdict);
             }
-            Item::Pod(uid) => {
+            Item::Pod(_, uid) => {
                 let verdict = self.cluster.look_at_pod(uid, self.job_says, self.now);
                 self.carry_out(item, verdict);
             }

@@ -146,7 +146,7 @@ impl Triggers {
 
     fn look_at(&mut self, pod: &Pod) {
         if pod.tracked {
-            self.queue.push(Trigger::Orphans(Orphans::Pod(pod.uid.clone())));
+            self.queue.push(Trigger::Orphans(Orphans::Pod(pod.namespace.clone(), pod.uid.clone())));
         }
     }
 
@@ -191,7 +191,7 @@ mod tests {
     }
 
     fn look(uid: &str) -> Trigger {
-        Trigger::Orphans(Orphans::Pod(uid.into()))
+        Trigger::Orphans(Orphans::Pod("default".into(), uid.into()))
     }
 
     fn run(change: PodChange<'_>) -> Triggers {

@@ -1,4 +1,4 @@
-//! A Job: spec as the controller reads it, status as the API types it, template as raw JSON.
+//! A Job: spec as the controller reads it, status as the API types it, metadata and template as JSON.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,7 +9,8 @@ use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::{JobCondition, JobStatus, PodFailurePolicy, SuccessPolicy};
 use serde_json::{Map, Value};
 
-use super::{Selector, Uid, Version};
+use super::{Json, Selector, Uid, Version};
+use crate::queue_core::Key;
 
 /// Namespace and name of a Job.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -35,10 +36,10 @@ pub struct Job {
     pub created: Option<Timestamp>,
     /// Whether `metadata.deletionTimestamp` is set.
     pub deleting: bool,
-    /// `metadata.annotations`.
+    /// Of `metadata.annotations` those that begin with `epilogue.dev/`.
     pub annotations: BTreeMap<String, String>,
     /// `metadata` as it was read, less `managedFields`: a status write must echo it.
-    pub metadata: Value,
+    pub metadata: Json,
     /// `spec`.
     pub spec: JobSpec,
     /// `status`.
@@ -79,7 +80,7 @@ pub struct JobSpec {
     /// `template.spec.restartPolicy`.
     pub restart_policy: RestartPolicy,
     /// `template` as it was read, so that fields we do not know reach the pods.
-    pub template: Arc<Value>,
+    pub template: Json,
 }
 
 /// `spec.completionMode`.
@@ -155,6 +156,12 @@ impl Job {
     /// `status.startTime`.
     pub fn start_time(&self) -> Option<Timestamp> {
         self.status.start_time.as_ref().map(|time| time.0)
+    }
+}
+
+impl Key for JobKey {
+    fn namespace(&self) -> &str {
+        &self.namespace
     }
 }
 

@@ -3,13 +3,10 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::fmt;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
-use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
-use serde_json::{Map, Value};
 
 /// Reads metadata without `managedFields`, which is the largest part and which nobody needs.
 pub(crate) fn lean_metadata<'de, D: Deserializer<'de>>(
@@ -49,56 +46,6 @@ pub(crate) fn lean_metadata<'de, D: Deserializer<'de>>(
     })
 }
 
-/// Reads an object without its `managedFields`, which may be nested as deep as their owner likes
-/// and are therefore skipped, not parsed.
-pub(crate) fn without_managed_fields<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Value, D::Error> {
-    deserializer.deserialize_any(Fields { skipped: "managedFields", metadata: false })
-}
-
-/// Reads a template without the `managedFields` of its metadata.
-pub(crate) fn lean_template<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Value, D::Error> {
-    deserializer.deserialize_any(Fields { skipped: "", metadata: true })
-}
-
-/// Reads an object's fields but one.
-struct Fields {
-    skipped: &'static str,
-    /// Whether the field `metadata` is read without `managedFields`.
-    metadata: bool,
-}
-
-impl<'de> Visitor<'de> for Fields {
-    type Value = Value;
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("an object")
-    }
-
-    fn visit_unit<E>(self) -> Result<Value, E> {
-        Ok(Value::Null)
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
-        let mut fields = Map::new();
-        while let Some(name) = map.next_key::<String>()? {
-            if name == self.skipped {
-                map.next_value::<IgnoredAny>()?;
-            } else if self.metadata && name == "metadata" {
-                fields.insert(name, map.next_value::<LeanValue>()?.0);
-            } else {
-                fields.insert(name, map.next_value()?);
-            }
-        }
-        Ok(Value::Object(fields))
-    }
-}
-
-#[derive(Deserialize)]
-#[serde(transparent)]
-struct LeanValue(#[serde(deserialize_with = "without_managed_fields")] Value);
-
 /// Reads a time that others than the API server wrote. The API takes years that no calendar here
 /// has: one after 9999 is the end of time, what is no time at all is none.
 pub(crate) fn lenient_time<'de, D: Deserializer<'de>>(
@@ -119,6 +66,7 @@ fn time(text: &str) -> Option<Timestamp> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::job::{PodDraft, pod_body};
     use crate::view::{WireJob, WirePod};
     use serde_json::json;
 
@@ -134,14 +82,16 @@ mod tests {
              \"metadata\":{{\"labels\":{{\"a\":\"b\"}},\"managedFields\":{fields}}},\"spec\":{{}}}}}}}}"
         );
         let job = WireJob::read(&text).and_then(WireJob::view).expect("must be readable");
-        let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": {}});
-        assert_eq!((&*job.key.name, &*job.spec.template), ("j", &template));
-        assert_eq!(job.metadata, json!({"name": "j"}));
+        assert_eq!((&*job.key.name, job.metadata.as_str()), ("j", "{\"name\":\"j\"}"));
+        let pod = pod_body(&job, &PodDraft::default());
+        let pod: serde_json::Value = serde_json::from_str(pod.get()).expect("must be readable");
+        assert_eq!(pod["metadata"]["labels"], json!({"a": "b"}));
+        assert_eq!(pod["metadata"].get("managedFields"), None);
     }
 
     #[test]
     fn depth_elsewhere_is_an_error_that_says_so() {
-        let text = format!("{{\"spec\":{{\"template\":{{\"spec\":{}}}}}}}", deep(400));
+        let text = format!("{{\"status\":{{\"new\":{}}}}}", deep(400));
         let error = WireJob::read(&text).expect_err("must be too deep");
         assert!(error.to_string().contains("recursion limit"), "{error}");
     }

@@ -1,6 +1,7 @@
 //! The slim views of API objects that decisions read.
 
 mod job;
+mod json;
 pub(crate) mod lenient;
 mod pod;
 mod selector;
@@ -8,6 +9,8 @@ mod uid;
 pub(crate) mod wire;
 
 pub use job::{CompletionMode, Job, JobKey, JobSpec, RestartPolicy};
+pub use json::Json;
+pub(crate) use json::{Fields, raw};
 pub use pod::{
     Condition, Container, ContainerKind, Deletion, FailureCounts, Owner, Phase, Pod,
     ReadyCondition, Terminated,

@@ -16,7 +16,8 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
-use super::lenient::{lean_metadata, lean_template, lenient_time, without_managed_fields};
+use super::json::{Json, without_managed_fields};
+use super::lenient::{lean_metadata, lenient_time};
 use super::pod::{
     Condition, Container, ContainerKind, Deletion, FailureCounts, Owner, Phase, Pod,
     ReadyCondition, Terminated,
@@ -287,7 +288,7 @@ pub struct WireJob {
     #[serde(skip)]
     pub meta: ObjectMeta,
     #[serde(default, deserialize_with = "without_managed_fields")]
-    metadata: Value,
+    metadata: Json,
     #[serde(default)]
     spec: WireJobSpec,
     #[serde(default)]
@@ -310,8 +311,28 @@ struct WireJobSpec {
     pod_failure_policy: Option<PodFailurePolicy>,
     success_policy: Option<SuccessPolicy>,
     selector: Option<LabelSelector>,
-    #[serde(default, deserialize_with = "lean_template")]
-    template: Value,
+    #[serde(default)]
+    template: Json,
+}
+
+/// What the controller itself reads of a template.
+#[derive(Default, Deserialize)]
+struct WireTemplate {
+    #[serde(default)]
+    spec: WireTemplateSpec,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WireTemplateSpec {
+    restart_policy: Option<String>,
+}
+
+/// Others may be large, and none of them is read.
+fn own_annotations(all: Option<BTreeMap<String, String>>) -> BTreeMap<String, String> {
+    let mut all = all.unwrap_or_default();
+    all.retain(|name, _| name.starts_with("epilogue.dev/"));
+    all
 }
 
 impl WireJob {
@@ -327,7 +348,10 @@ impl WireJob {
 
     /// Reads what of the metadata is typed, where serde made this.
     pub fn complete(mut self) -> Result<Self, serde_json::Error> {
-        self.meta = ObjectMeta::deserialize(&self.metadata)?;
+        let metadata = Some(self.metadata.as_str()).filter(|text| *text != "null");
+        if let Some(metadata) = metadata {
+            self.meta = lean_metadata(&mut serde_json::Deserializer::from_str(metadata))?;
+        }
         Ok(self)
     }
 
@@ -345,7 +369,7 @@ impl WireJob {
             generation: meta.generation.unwrap_or(0),
             created: meta.creation_timestamp.map(|time| time.0),
             deleting: meta.deletion_timestamp.is_some(),
-            annotations: meta.annotations.unwrap_or_default(),
+            annotations: own_annotations(meta.annotations),
             metadata: self.metadata,
             spec: self.spec.view(),
             status,
@@ -356,7 +380,8 @@ impl WireJob {
 
 impl WireJobSpec {
     fn view(self) -> JobSpec {
-        let restart_policy = match self.template["spec"]["restartPolicy"].as_str() {
+        let template: WireTemplate = self.template.read();
+        let restart_policy = match template.spec.restart_policy.as_deref() {
             Some("OnFailure") => RestartPolicy::OnFailure,
             _ => RestartPolicy::Never,
         };
@@ -379,7 +404,7 @@ impl WireJobSpec {
             success_policy: self.success_policy,
             selector: Selector::read(self.selector.as_ref()),
             restart_policy,
-            template: Arc::new(self.template),
+            template: self.template,
         }
     }
 }

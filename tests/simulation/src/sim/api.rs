@@ -10,6 +10,7 @@ use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::JobStatus;
 use serde::Deserialize as _;
+use serde_json::Value;
 
 /// Grace of a deletion that names none and that a kubelet has to act on.
 pub(super) const GRACE_SECONDS: i64 = 30;
@@ -165,7 +166,8 @@ impl Api {
     /// POST of a pod of this Job.
     pub(super) fn create_pod(&mut self, job: &Job, draft: &PodDraft) -> Arc<Pod> {
         let version = self.next_version();
-        let mut body = pod_body(job, draft);
+        let body = pod_body(job, draft);
+        let mut body: Value = serde_json::from_str(body.get()).expect("a body must be JSON");
         let prefix = body["metadata"]["generateName"].as_str().unwrap_or_default().to_owned();
         body["metadata"]["name"] = format!("{prefix}{version}").into();
         body["metadata"]["uid"] = format!("pod-{:05}", version.0).into();

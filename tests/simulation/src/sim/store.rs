@@ -166,7 +166,7 @@ impl Store {
     pub(super) fn orphans(&self, item: &Orphans) -> Vec<Arc<Pod>> {
         let may = |pod: &&Arc<Pod>| may_release(pod, false, |key| self.jobs.get(key));
         match item {
-            Orphans::Pod(uid) => self.pods.get(uid).into_iter().filter(may).cloned().collect(),
+            Orphans::Pod(_, uid) => self.pods.get(uid).into_iter().filter(may).cloned().collect(),
             Orphans::OfJob(former) => {
                 let pods = self.pods.values().filter(|pod| {
                     pod.is_owned_by(&former.uid)

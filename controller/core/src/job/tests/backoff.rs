@@ -6,7 +6,7 @@ use super::builders::{ago, job, pod, pods, sync, world};
 use crate::job::{BackoffRecord, Note, Recollection, WaitsFor};
 
 fn record(failures: u32, seconds_ago: i64) -> BackoffRecord {
-    BackoffRecord { failures, last_failure: Some(ago(seconds_ago)) }
+    BackoffRecord { failures, last_failure: Some(ago(seconds_ago)), ..BackoffRecord::default() }
 }
 
 /// §12.2 and [P5]: below, at and above the delay of each count.
@@ -45,7 +45,7 @@ fn pods_that_run_are_counted_during_backoff() {
 /// §12.1, row by row.
 #[test]
 fn the_record_follows_the_pods_that_ended() {
-    let before = BackoffRecord { failures: 2, last_failure: Some(ago(500)) };
+    let before = record(2, 500);
     // ends of succeeded and of failed pods, in seconds ago: failures, last failure
     for (row, (succeeded, failed, failures, last)) in [
         (vec![], vec![], None, None),
@@ -72,6 +72,7 @@ fn the_record_follows_the_pods_that_ended() {
         let expected = BackoffRecord {
             failures: failures.unwrap_or(2),
             last_failure: failures.map_or(Some(ago(500)), |_| last.map(ago)),
+            ..BackoffRecord::default()
         };
         assert_eq!(world.memory.backoff, Some(expected), "row {row}");
     }

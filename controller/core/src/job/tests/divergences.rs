@@ -199,28 +199,83 @@ fn a_pod_whose_deletion_failed_after_the_strip_is_counted_in_the_end() {
     assert_eq!(sync(&mut world).conditions, complete("CompletionsReached"));
 }
 
-/// The reference raises and waits for backoff after failures that the policy ignores. (§12.1)
+/// The reference raises and waits for backoff after disruptions that the policy ignores. (§12.1)
 #[test]
-fn ignored_failures_cost_no_time() {
+fn ignored_disruptions_cost_no_time() {
     let disrupted = |name: &str| pod(name, "Failed").condition("DisruptionTarget").created(0);
     let all = vec![disrupted("a"), disrupted("b")];
     let mut first = world(disruption_ignored().size(2, 2), all);
     let effects = sync(&mut first);
     assert_eq!((effects.created.len(), effects.failed), (2, 0));
-    assert_eq!(first.memory.backoff, Some(BackoffRecord::default()));
+    let record = first.memory.backoff.expect("a record");
+    assert_eq!((record.failures, record.last_failure, record.free_taken), (0, None, 2));
     let counted = vec![disrupted("a"), pod("c", "Failed").ended(1, 0)];
     let effects = sync(&mut world(disruption_ignored().size(2, 2), counted));
     assert_eq!((effects.created.len(), effects.requeue_seconds), (0, Some(10)), "one counts");
 }
 
-/// The same of an index. (§12.4)
+/// … but only six of a slot in an hour; from the seventh on each raises the delay.
 #[test]
-fn ignored_failures_of_an_index_cost_no_time() {
-    let per_index = disruption_ignored().size(1, 1).indexed().spec("backoffLimitPerIndex", 1);
-    let disrupted = pod("a", "Failed").index(0).condition("DisruptionTarget").created(0);
-    let effects = sync(&mut world(per_index, vec![disrupted.ignored_failures(7)]));
+fn disruptions_without_end_are_braked() {
+    let ended = |count: usize, seconds_ago: i64| -> Vec<PodBuilder> {
+        let all = pods("Failed", count).into_iter();
+        all.map(|pod| pod.condition("DisruptionTarget").created(seconds_ago)).collect()
+    };
+    for (before, hour_began, ended, taken, failures) in [
+        (0, 60, ended(12, 0), 12, 0),
+        (0, 60, ended(14, 0), 12, 2),
+        (11, 60, ended(2, 0), 12, 1),
+        (12, 3_599, ended(1, 0), 12, 1),
+        (12, 3_600, ended(1, 0), 1, 0),
+    ] {
+        let row = format!("{before} before and {} now, since {hour_began} s", ended.len());
+        let mut world = world(disruption_ignored().size(2, 2), ended);
+        let record = BackoffRecord {
+            free_taken: before,
+            free_since: Some(ago(hour_began)),
+            ..BackoffRecord::default()
+        };
+        world.memory.backoff = Some(record);
+        let effects = sync(&mut world);
+        let record = world.memory.backoff.expect("a record");
+        assert_eq!((record.free_taken, record.failures), (taken, failures), "{row}");
+        assert_eq!(effects.created.len(), if failures == 0 { 2 } else { 0 }, "{row}");
+    }
+}
+
+/// Failures without a disruption that the policy ignores are braked at once, as there: a container
+/// that fails at once would make a pod each second for ever.
+#[test]
+fn ignored_exit_codes_wait_as_counted_ones_do() {
+    let ignored = || {
+        job().failure_policy(json!([{"action": "Ignore",
+            "onExitCodes": {"operator": "In", "values": [42]}}]))
+    };
+    let exit = || pod("a", "Failed").ended(42, 0);
+    let effects = sync(&mut world(ignored().size(1, 1), vec![exit()]));
+    assert_eq!((effects.created.len(), effects.requeue_seconds), (0, Some(10)));
+    assert_eq!(effects.failed, 0, "it is still ignored");
+    let per_index = ignored().size(1, 1).indexed().spec("backoffLimitPerIndex", 1);
+    let again = exit().index(0).ignored_failures(2);
+    let effects = sync(&mut world(per_index, vec![again]));
+    assert_eq!((effects.created.len(), effects.requeue_seconds), (0, Some(40)));
+}
+
+/// The same of an index, whose pods carry the count: what lived for longer than the longest delay
+/// is free beyond the six. (§12.4)
+#[test]
+fn ignored_disruptions_of_an_index_cost_no_time() {
+    let per_index = || disruption_ignored().size(1, 1).indexed().spec("backoffLimitPerIndex", 1);
+    let disrupted = || pod("a", "Failed").index(0).condition("DisruptionTarget");
+    let effects = sync(&mut world(per_index(), vec![disrupted().created(0).ignored_failures(5)]));
     assert_eq!(effects.created_indexes(), [0]);
-    assert_eq!(effects.created[0].failures.map(|it| (it.counted, it.ignored)), Some((0, 8)));
+    assert_eq!(effects.created[0].failures.map(|it| (it.counted, it.ignored)), Some((0, 6)));
+    let seventh = disrupted().created(0).ignored_failures(6);
+    let effects = sync(&mut world(per_index(), vec![seventh]));
+    assert_eq!((effects.created.len(), effects.requeue_seconds), (0, Some(10)));
+    let old = disrupted().created(605).ended(143, 5).ignored_failures(99);
+    let effects = sync(&mut world(per_index(), vec![old]));
+    assert_eq!(effects.created_indexes(), [0]);
 }
 
 /// The reference waits longer the further a node's clock runs ahead. (§12.2)
@@ -228,7 +283,9 @@ fn ignored_failures_of_an_index_cost_no_time() {
 fn a_clock_that_runs_ahead_adds_nothing_to_the_backoff() {
     let mut world = world(job(), vec![]);
     let ahead = world.now + SignedDuration::from_hours(5);
-    world.memory.backoff = Some(BackoffRecord { failures: 2, last_failure: Some(ahead) });
+    let record =
+        BackoffRecord { failures: 2, last_failure: Some(ahead), ..BackoffRecord::default() };
+    world.memory.backoff = Some(record);
     assert_eq!(world.plan().requeue_after, Some(SignedDuration::from_secs(20)));
 }
 

@@ -57,6 +57,27 @@ fn disruptions_are_counted_once_over_pods_and_restarts() {
     assert!(second.conditions.contains(&"Failed/DisruptionLimitExceeded".to_owned()));
 }
 
+/// One message that named 40,000 of them would be more than the API stores.
+#[test]
+fn many_disruptions_at_once_are_counted_a_few_at_a_time_and_each_once() {
+    let job = annotated(ignoring(), &[("disruption-limit", "9999")]);
+    let all = (0..12).map(|number| disrupted(&format!("d-{number}"))).collect();
+    let mut world = world(job, all);
+    world.settings.max_uncounted_pods = 5;
+    let said = |world: &World| {
+        let condition = world.job.true_condition("epilogue.dev/DisruptionsIgnored");
+        condition.and_then(|it| it.message.clone()).unwrap_or_default()
+    };
+    for (round, (count, patches)) in [(5, 5), (10, 5), (12, 2)].into_iter().enumerate() {
+        let effects = sync(&mut world);
+        let message = said(&world);
+        assert!(message.starts_with(&format!("{count} pod failures")), "{round}: {message}");
+        assert!(message.split(": ").nth(1).is_some_and(|pods| pods.split(' ').count() <= 5));
+        assert_eq!(effects.patches, patches, "{round}");
+    }
+    assert_eq!(sync(&mut world).patches, 0);
+}
+
 #[test]
 fn a_pod_whose_release_failed_is_not_counted_as_a_second_disruption() {
     let job = annotated(ignoring(), &[("disruption-limit", "1")]);
@@ -145,6 +166,7 @@ fn a_replacement_stays_away_from_the_nodes_of_its_disrupted_predecessors() {
     assert!(avoided(&[]).is_empty());
     let draft = crate::job::PodDraft { avoid: vec!["n1".into()], ..Default::default() };
     let body = crate::job::pod_body(&job().build(), &draft);
+    let body: serde_json::Value = serde_json::from_str(body.get()).expect("must be JSON");
     let terms = &body["spec"]["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"];
     assert_eq!(terms[0]["preference"]["matchFields"][0]["values"], json!(["n1"]));
 }

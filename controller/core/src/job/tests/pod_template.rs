@@ -8,7 +8,8 @@ use crate::job::{PodDraft, pod_body};
 const TRACKING: &str = "batch.kubernetes.io/job-tracking";
 
 fn body(job: JobBuilder, index: Option<u32>) -> Value {
-    pod_body(&job.build(), &PodDraft { index, ..PodDraft::default() })
+    let body = pod_body(&job.build(), &PodDraft { index, ..PodDraft::default() });
+    serde_json::from_str(body.get()).expect("must be JSON")
 }
 
 fn template(change: impl FnOnce(&mut Value)) -> JobBuilder {

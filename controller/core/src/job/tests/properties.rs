@@ -295,6 +295,7 @@ impl Sample {
         world.memory.backoff = self.backoff.map(|(failures, seconds)| BackoffRecord {
             failures,
             last_failure: Some(ago(seconds)).filter(|_| failures > 0),
+            ..BackoffRecord::default()
         });
         if self.awaits {
             world.memory.expectations.created.insert(uid("unseen"));

@@ -40,6 +40,18 @@ fn a_new_boot_ends_what_was_deleted_before_it_once_its_kubelet_is_silent() {
     );
 }
 
+/// A watch that lags shows the new boot late; what was deleted while the old one was still heard of
+/// was deleted before it all the same.
+#[test]
+fn a_new_boot_that_is_heard_of_late_proves_what_the_old_one_lived_to_see() {
+    let mut world = hanging();
+    world.pass(60);
+    world.node(&node("n"));
+    world.pass(600);
+    world.node(&heard(silent(boot(node("n"), "boot-2"), 960), 700));
+    assert_eq!(world.pass(0).len(), 1);
+}
+
 #[test]
 fn a_new_boot_proves_nothing_of_a_pod_that_may_run_in_it() {
     let booted = || silent(boot(node("n"), "boot-2"), 960);
@@ -61,6 +73,16 @@ fn a_new_boot_proves_nothing_of_a_pod_that_may_run_in_it() {
     world.pod(&with(deleted(pod("a"), 300), &[("/status/containerStatuses", started)]));
     world.pass(60);
     world.node(&booted());
+    assert!(world.pass(3600).is_empty());
+    // It was heard of so late that the pod may have been started and deleted in the new boot.
+    let mut world = World::of_one_node();
+    world.pod(&pod("a"));
+    let started = json!([{"name": "main", "state": {"running": {"startedAt": at(200)}}}]);
+    let started = with(deleted(pod("a"), 300), &[("/status/containerStatuses", started)]);
+    world.pass(320);
+    world.pod(&started);
+    world.pass(600);
+    world.node(&heard(booted(), 400));
     assert!(world.pass(3600).is_empty());
     // Nobody saw the old boot.
     let mut world = World::new(Settings::default(), &[]);

@@ -1,0 +1,112 @@
+//! The connections of the admin server: few, short, and on a thread of their own, so that whoever
+//! floods it takes nothing from the work.
+
+use std::collections::VecDeque;
+use std::io;
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+
+/// How long a client may take to say what it wants.
+const HEADERS_WITHIN: Duration = Duration::from_secs(5);
+/// The longest head of a request, in bytes.
+const HEADERS_MAX: usize = 8 * 1024;
+/// How long a connection may last, with its one answer.
+const CONNECTION_MAX: Duration = Duration::from_secs(15);
+/// How long open requests may take once the end is asked for; a scrape takes milliseconds.
+const DRAIN_MAX: Duration = Duration::from_secs(2);
+/// So many connections are accepted in each window; others wait in the kernel.
+const ACCEPTED_MAX: u32 = 50;
+const WINDOW: Duration = Duration::from_millis(100);
+/// After an error of `accept`, which is as a rule one of too many open files.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+
+/// Answers on a thread of its own until `token` is cancelled. `max` connections are open at once;
+/// one more ends the oldest, so that slow ones keep nobody out.
+pub(super) async fn serve(
+    listener: TcpListener,
+    router: Router,
+    max: usize,
+    token: CancellationToken,
+) -> io::Result<()> {
+    let listener = listener.into_std()?;
+    let (ended, end) = oneshot::channel();
+    let work = move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let result = runtime.and_then(|runtime| {
+            runtime.block_on(async {
+                accept(TcpListener::from_std(listener)?, &router, max, &token).await;
+                Ok(())
+            })
+        });
+        // Whoever waited for it may have gone.
+        let _ = ended.send(result);
+    };
+    std::thread::Builder::new().name("admin".to_owned()).spawn(work)?;
+    end.await.unwrap_or_else(|_| Err(io::Error::other("the thread of the admin server panicked")))
+}
+
+async fn accept(listener: TcpListener, router: &Router, max: usize, token: &CancellationToken) {
+    let mut open: JoinSet<()> = JoinSet::new();
+    let mut oldest_first: VecDeque<AbortHandle> = VecDeque::new();
+    let mut window = Window { began: Instant::now(), accepted: 0 };
+    loop {
+        let accepted = tokio::select! {
+            () = token.cancelled() => break,
+            Some(_) = open.join_next() => continue,
+            accepted = listener.accept() => accepted,
+        };
+        let Ok((stream, _)) = accepted else {
+            sleep(ACCEPT_AGAIN).await;
+            continue;
+        };
+        oldest_first.retain(|connection| !connection.is_finished());
+        if oldest_first.len() >= max
+            && let Some(oldest) = oldest_first.pop_front()
+        {
+            oldest.abort();
+        }
+        oldest_first.push_back(open.spawn(answer(stream, router.clone())));
+        window.pass().await;
+    }
+    drop(listener);
+    // What has not been answered by then is dropped.
+    let _ = timeout(DRAIN_MAX, async { while open.join_next().await.is_some() {} }).await;
+}
+
+/// One request and its answer. What is wrong with a connection concerns its client.
+async fn answer(stream: TcpStream, router: Router) {
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADERS_WITHIN)
+        .max_buf_size(HEADERS_MAX)
+        .keep_alive(false)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    let _ = timeout(CONNECTION_MAX, connection).await;
+}
+
+/// Bounds how often a flood wakes the thread.
+struct Window {
+    began: Instant,
+    accepted: u32,
+}
+
+impl Window {
+    async fn pass(&mut self) {
+        if self.began.elapsed() >= WINDOW {
+            *self = Self { began: Instant::now(), accepted: 0 };
+        }
+        self.accepted += 1;
+        if self.accepted >= ACCEPTED_MAX {
+            sleep_until(self.began + WINDOW).await;
+        }
+    }
+}
