@@ -99,6 +99,11 @@ impl Controller {
         Ok(())
     }
 
+    /// Ends it by SIGKILL.
+    pub async fn kill(&mut self) {
+        self.process.kill().await;
+    }
+
     /// Starts a second one beside it, with the same arguments and the same log.
     pub fn start_another(&self) -> Result<Self, LabError> {
         let program = self.program.clone();

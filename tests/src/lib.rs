@@ -27,6 +27,7 @@ pub mod nodes;
 pub mod paths;
 pub mod pki;
 pub mod process;
+pub mod proxy;
 pub mod run_dir;
 pub mod stopwatch;
 pub mod tools;

@@ -1,6 +1,9 @@
 //! Objects by which a tenant could hold up others, on the real API: whatever stands in one, the
 //! Jobs beside it are run.
 
+mod objects;
+mod tenant;
+
 use http::Request;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Patch, PatchParams, PostParams};

@@ -1,6 +1,8 @@
 //! Jobs on the real API, run by our controller with its own rights, on simulated nodes. Each test
 //! has a namespace and a controller of its own.
 
+mod takeover;
+
 use std::time::Duration;
 
 use kube::api::DeleteParams;

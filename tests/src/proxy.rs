@@ -1,0 +1,123 @@
+//! A proxy before the API that can hold connections: what comes by them later is kept back, as by
+//! a network that loses packets. Plain HTTP to one client, which needs no credentials.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use futures::{Stream, stream};
+use http::{Request, Response, header};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, Full, StreamBody};
+use hyper::body::{Bytes, Frame, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use kube::client::Body;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio_util::task::AbortOnDropHandle;
+
+type Answer = Response<UnsyncBoxBody<Bytes, kube::Error>>;
+
+/// The proxy. Dropping it ends it.
+#[derive(Debug)]
+pub struct Proxy {
+    address: SocketAddr,
+    gates: Arc<Gates>,
+    _serving: AbortOnDropHandle<()>,
+}
+
+/// Whether each watch of pods that is open is held.
+#[derive(Debug, Default)]
+struct Gates(Mutex<Vec<watch::Sender<bool>>>);
+
+impl Gates {
+    fn new_gate(&self) -> watch::Receiver<bool> {
+        let (gate, seen) = watch::channel(false);
+        self.0.lock().expect("no holder panics").push(gate);
+        seen
+    }
+}
+
+impl Proxy {
+    /// Starts it on loopback; it asks the API with this client.
+    pub async fn start(client: kube::Client) -> io::Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
+        let gates = Arc::new(Gates::default());
+        let serving = tokio::spawn(serve(listener, client, Arc::clone(&gates)));
+        Ok(Self { address, gates, _serving: AbortOnDropHandle::new(serving) })
+    }
+
+    /// Where it listens.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Keeps back what comes by the watches of pods that are open now; gives their number. Those
+    /// that are opened later are free.
+    pub fn hold_pod_watches(&self) -> usize {
+        let mut gates = self.gates.0.lock().expect("no holder panics");
+        gates.retain(|gate| gate.receiver_count() > 0);
+        for gate in gates.iter() {
+            // One that was closed since has nothing to hold.
+            let _ = gate.send(true);
+        }
+        gates.len()
+    }
+}
+
+async fn serve(listener: TcpListener, client: kube::Client, gates: Arc<Gates>) {
+    while let Ok((stream, _)) = listener.accept().await {
+        let (client, gates) = (client.clone(), Arc::clone(&gates));
+        tokio::spawn(async move {
+            let service = service_fn(|request| {
+                let (client, gates) = (client.clone(), Arc::clone(&gates));
+                async move { Ok::<_, Infallible>(forward(request, client, &gates).await) }
+            });
+            let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+            // A client that goes away is no error of ours.
+            drop(connection.await);
+        });
+    }
+}
+
+async fn forward(request: Request<Incoming>, client: kube::Client, gates: &Gates) -> Answer {
+    let query = request.uri().query().unwrap_or_default();
+    let is_pod_watch = request.uri().path().ends_with("/pods") && query.contains("watch=true");
+    let gate = is_pod_watch.then(|| gates.new_gate());
+    let (mut parts, body) = request.into_parts();
+    parts.headers.remove(header::HOST);
+    parts.headers.remove(header::AUTHORIZATION);
+    let sent = match body.collect().await {
+        Ok(body) => {
+            let body = Body::from(body.to_bytes().to_vec());
+            client.send(Request::from_parts(parts, body)).await.map_err(|error| error.to_string())
+        }
+        Err(error) => Err(error.to_string()),
+    };
+    match sent {
+        Ok(answer) => answer.map(|body| match gate {
+            Some(gate) => StreamBody::new(gated(body, gate)).boxed_unsync(),
+            None => body.boxed_unsync(),
+        }),
+        Err(error) => {
+            let body = Full::from(error).map_err(|never| match never {}).boxed_unsync();
+            Response::builder().status(502).body(body).expect("must be an answer")
+        }
+    }
+}
+
+/// What comes while the gate is closed waits behind it.
+fn gated(
+    body: Body,
+    gate: watch::Receiver<bool>,
+) -> impl Stream<Item = Result<Frame<Bytes>, kube::Error>> {
+    stream::unfold((Box::pin(body), gate), async |(mut body, mut gate)| {
+        let frame = body.frame().await?;
+        gate.wait_for(|held| !held).await.ok()?;
+        Some((frame, (body, gate)))
+    })
+}

@@ -1,0 +1,174 @@
+//! A leader that is killed in the middle of its work, and a standby whose watch of pods has long
+//! shown nothing: no pod is made twice.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures::{StreamExt as _, pin_mut};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, DeleteParams, ListParams, PostParams};
+use kube::config::Kubeconfig;
+use kube::runtime::{WatchStreamExt as _, watcher};
+use lab::bed::{JobBuilder, JobState, SOON, job};
+use lab::controller::{Controller, Setup};
+use lab::proxy::Proxy;
+use lab::{Cluster, Namespace, eventually, kubeconfig};
+use serde_json::json;
+use tokio_util::task::AbortOnDropHandle;
+
+/// Beside each other; each waits for a lease most of its time.
+const LANES: usize = 4;
+const RUNS_OF_EACH: usize = 5;
+/// What a leader may do before it is killed, and what the Job asks for.
+const PODS: usize = 200;
+/// The lease of a leader that died is free after this.
+const LEASE: Duration = Duration::from_secs(3);
+
+/// Two replicas: one that leads, and one behind a proxy.
+struct Pair {
+    namespace: Namespace,
+    leader: Controller,
+    standby: Controller,
+    proxy: Proxy,
+    client: kube::Client,
+    /// All pods that were ever there.
+    seen: Arc<Mutex<HashSet<String>>>,
+    _watch: AbortOnDropHandle<()>,
+}
+
+impl Pair {
+    async fn start() -> Self {
+        let cluster = Cluster::of_tests("jobs").expect("the suite's cluster");
+        let client = cluster.admin_client().await.expect("a client");
+        let namespace = Namespace::create(&cluster).await.expect("a namespace");
+        let name = namespace.name().to_owned();
+        let dir = cluster.files(&name);
+        let setup = |replica: &str| {
+            let setup = Setup::debug(&dir.join(replica)).namespace(&name);
+            setup
+                .argument("--leader-elect=true")
+                .argument(&format!("--leader-elect-resource-namespace={name}"))
+                .argument(&format!("--leader-elect-lease-duration={}s", LEASE.as_secs()))
+                .argument("--leader-elect-renew-deadline=2s")
+                .argument("--leader-elect-retry-period=200ms")
+        };
+        // The lease of each pair is its own, to which the role of the installation gives no right.
+        let admin = format!("--kubeconfig={}", cluster.kubeconfig_path().display());
+        let setup_of_leader = setup("leader").argument(&admin);
+        let leader = Controller::start(&cluster, &setup_of_leader).await.expect("a leader");
+        let leases: Api<Lease> = Api::namespaced(client.clone(), &name);
+        let held =
+            async || leases.list(&ListParams::default()).await.expect("the leases").items.len();
+        eventually("the first leads", SOON, held, |count| *count == 1).await;
+        let proxy = Proxy::start(client.clone()).await.expect("a proxy");
+        let path = dir.join("proxy.kubeconfig");
+        kubeconfig::write(&path, &plain(&proxy.url())).expect("a kubeconfig");
+        let by_proxy = setup("standby").argument(&format!("--kubeconfig={}", path.display()));
+        let standby = Controller::start(&cluster, &by_proxy).await.expect("a standby");
+        let filled = async || std::fs::read_to_string(standby.log()).unwrap_or_default();
+        eventually("the standby's caches", SOON, filled, |log| log.contains("caches are filled"))
+            .await;
+        let seen = Arc::new(Mutex::default());
+        let watch = tokio::spawn(keep(Api::namespaced(client.clone(), &name), Arc::clone(&seen)));
+        let watch = AbortOnDropHandle::new(watch);
+        Self { namespace, leader, standby, proxy, client, seen, _watch: watch }
+    }
+
+    fn jobs(&self) -> Api<Job> {
+        Api::namespaced(self.client.clone(), self.namespace.name())
+    }
+
+    async fn create(&self, job: JobBuilder) {
+        self.jobs().create(&PostParams::default(), &job.build()).await.expect("the Job");
+    }
+
+    async fn reaches(&self, name: &str, holds: impl Fn(&JobState) -> bool) {
+        let jobs = self.jobs();
+        let state = async || JobState::of(&jobs.get(name).await.expect("the Job"));
+        let what = format!("{name} as awaited (log: {})", self.standby.log().display());
+        eventually(&what, SOON, state, holds).await;
+    }
+
+    fn seen(&self) -> usize {
+        self.seen.lock().expect("no holder panics").len()
+    }
+
+    async fn stop(mut self) {
+        self.standby.check().expect("the standby runs to the end");
+        self.leader.stop().await;
+        self.standby.stop().await;
+        self.namespace.finish().await.expect("the namespace goes");
+    }
+}
+
+/// One cluster that asks for no credentials.
+fn plain(server: &str) -> Kubeconfig {
+    let cluster = json!({"name": "proxy", "cluster": {"server": server}});
+    let context = json!({"name": "proxy", "context": {"cluster": "proxy"}});
+    Kubeconfig {
+        clusters: vec![serde_json::from_value(cluster).expect("must be a cluster")],
+        contexts: vec![serde_json::from_value(context).expect("must be a context")],
+        current_context: Some("proxy".to_owned()),
+        ..Kubeconfig::default()
+    }
+}
+
+/// Keeps the name of each pod that is shown, however soon it goes again.
+async fn keep(pods: Api<Pod>, seen: Arc<Mutex<HashSet<String>>>) {
+    let events = watcher(pods, watcher::Config::default()).default_backoff().touched_objects();
+    pin_mut!(events);
+    while let Some(event) = events.next().await {
+        let name = event.ok().and_then(|pod| pod.metadata.name).unwrap_or_default();
+        seen.lock().expect("no holder panics").insert(name);
+    }
+}
+
+/// The leader is killed when so many pods are there.
+async fn killed_after(created: usize) {
+    let mut pair = Pair::start().await;
+    assert_eq!(pair.proxy.hold_pod_watches(), 1, "the standby watches pods");
+    let size = u32::try_from(PODS).expect("must fit");
+    pair.create(job("large").indexed(size)).await;
+    let count = async || pair.seen();
+    eventually("the leader's work", SOON, count, |count| *count >= created).await;
+    pair.leader.kill().await;
+    pair.reaches("large", |state| state.active == i32::try_from(PODS).unwrap_or(0)).await;
+    // Had it made more, they would be shown by now, and be deleted.
+    pair.create(job("later")).await;
+    pair.reaches("later", |state| state.active == 1).await;
+    assert_eq!(pair.seen(), PODS + 1, "after {created}: none was made twice");
+    pair.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_pod_is_made_twice_by_a_standby_whose_watch_stood_still() {
+    let lane = async |lane: usize| {
+        for run in 0..RUNS_OF_EACH {
+            killed_after(1 + (run * LANES + lane) * PODS / (LANES * RUNS_OF_EACH)).await;
+        }
+    };
+    tokio::join!(lane(0), lane(1), lane(2), lane(3));
+}
+
+/// One that nothing happens to, and that the leader left in the middle of something.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_quiet_job_is_worked_on_as_soon_as_the_lease_is_got() {
+    let mut pair = Pair::start().await;
+    pair.leader.kill().await;
+    // Nobody sees to it, and nothing of it changes, until the standby leads.
+    pair.create(job("quiet")).await;
+    pair.reaches("quiet", |state| state.active == 1).await;
+    let leases: Api<Lease> = Api::namespaced(pair.client.clone(), pair.namespace.name());
+    let lease = leases.list(&ListParams::default()).await.expect("the leases").items.remove(0);
+    let acquired = lease.spec.and_then(|spec| spec.acquire_time).expect("a time").0;
+    let after_s = jiff::Timestamp::now().duration_since(acquired).as_secs_f64();
+    println!("{after_s:.2} s after the standby got the lease");
+    // A tenth of a second where the machine is idle; a resync would take minutes.
+    assert!(after_s < 5.0, "{after_s}");
+    let params = DeleteParams::background();
+    pair.jobs().delete("quiet", &params).await.expect("the Job is deleted");
+    pair.stop().await;
+}
