@@ -4,6 +4,7 @@ pub(crate) mod bench;
 pub(crate) mod build;
 pub(crate) mod demo;
 pub(crate) mod down;
+pub(crate) mod fuzz;
 pub(crate) mod node;
 pub(crate) mod prepare;
 pub(crate) mod sim;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use commands::{bench, demo, down, node, prepare, sim, status, test, up};
+use commands::{bench, demo, down, fuzz, node, prepare, sim, status, test, up};
 
 /// A real Kubernetes API on this machine, and the tests and shows that run on it.
 #[derive(Debug, Parser)]
@@ -34,6 +34,8 @@ enum Command {
     Bench(bench::Arguments),
     /// Simulate the controller, or the agent, by seeds
     Sim(sim::Arguments),
+    /// Feed what others write, changed at random, to whatever reads it
+    Fuzz(fuzz::Arguments),
     /// Install the tools and build the control plane that everything else needs
     Prepare(prepare::Arguments),
 }
@@ -65,6 +67,7 @@ async fn run(command: Command) -> anyhow::Result<()> {
         Command::Test(arguments) => test::run(arguments).await,
         Command::Bench(arguments) => bench::run(arguments).await,
         Command::Sim(arguments) => sim::run(&arguments),
+        Command::Fuzz(arguments) => fuzz::run(&arguments),
         Command::Prepare(arguments) => prepare::all(&arguments).await,
     }
 }

@@ -1,4 +1,4 @@
-//! The suites of the laboratory, a module each. All but the last three run on a real Kubernetes API.
+//! The suites of the laboratory, a module each. All but the last four run on a real Kubernetes API.
 
 mod agent;
 mod control_plane;
@@ -11,5 +11,6 @@ mod podgc;
 mod reference;
 
 mod agent_simulation;
+mod fuzz;
 mod house_rules;
 mod simulation;

@@ -5,7 +5,7 @@ mod relist;
 mod signs;
 #[cfg(test)]
 mod tests;
-mod wire;
+pub mod wire;
 
 use std::pin::pin;
 use std::time::Duration;

@@ -47,22 +47,39 @@ pub struct Controller {
 
 /// One line of a watch.
 #[derive(Debug)]
-pub(super) enum Event<T> {
+pub enum Event<T> {
     /// An object that is there, by a list or because it was added or modified, or is gone.
-    Object { object: Result<T, Box<Unreadable>>, gone: bool },
+    Object {
+        /// The object, or who it is where it cannot be read.
+        object: Result<T, Box<Unreadable>>,
+        /// Whether it was deleted.
+        gone: bool,
+    },
     /// All up to this version was sent.
-    Bookmark { version: String, ends_list: bool },
+    Bookmark {
+        /// The version.
+        version: String,
+        /// Whether a list that was streamed ends here.
+        ends_list: bool,
+    },
     /// The server gives the watch up.
-    Error { code: u16, message: String },
+    Error {
+        /// `code` of the Status.
+        code: u16,
+        /// `message` of the Status.
+        message: String,
+    },
 }
 
 /// A part of a list.
 #[derive(Debug)]
-pub(super) struct Page<T> {
-    pub(super) version: String,
+pub struct Page<T> {
+    /// Of the list.
+    pub version: String,
     /// Where the next one begins; empty on the last.
-    pub(super) token: String,
-    pub(super) objects: Vec<Result<T, Box<Unreadable>>>,
+    pub token: String,
+    /// What stands in it, each object for itself.
+    pub objects: Vec<Result<T, Box<Unreadable>>>,
 }
 
 #[derive(Deserialize)]
@@ -143,7 +160,7 @@ struct PeekSpec {
 
 /// Reads a line. Bytes that are no UTF-8, which the API lets through in `managedFields`, are read
 /// as U+FFFD. The error says what is wrong with the line itself, not with its object.
-pub(super) fn event<T>(line: &[u8], read: Read<T>) -> Result<Event<T>, String> {
+pub fn event<T>(line: &[u8], read: Read<T>) -> Result<Event<T>, String> {
     let line = String::from_utf8_lossy(line);
     let raw: RawEvent<'_> =
         serde_json::from_str(&line).map_err(|error| format!("no watch event: {error}"))?;
@@ -169,7 +186,7 @@ pub(super) fn event<T>(line: &[u8], read: Read<T>) -> Result<Event<T>, String> {
 }
 
 /// Reads a page of a list.
-pub(super) fn page<T>(body: &[u8], read: Read<T>) -> Result<Page<T>, String> {
+pub fn page<T>(body: &[u8], read: Read<T>) -> Result<Page<T>, String> {
     let body = String::from_utf8_lossy(body);
     let raw: RawPage<'_> =
         serde_json::from_str(&body).map_err(|error| format!("no list: {error}"))?;

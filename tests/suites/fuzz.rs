@@ -1,0 +1,167 @@
+//! Whatever others write is read without a panic: inputs that are well formed, changed at random,
+//! for some seconds each. `cargo lab fuzz` takes as long as it is told.
+
+mod corpus;
+mod edits;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use agent_core::quantity::Quantity;
+use agent_core::time_span::TimeSpan;
+use controller_core::go_duration::GoDuration;
+use controller_core::job::{
+    IndexSet, Memory, PodDraft, Settings, SyncInput, Versions, explain, pod_body,
+};
+use controller_core::podgc::{self, Cluster, NodeFacts, WireNode};
+use controller_core::view::{Interner, Job, Pod, Uid, WireJob, WirePod};
+use epilogue_common::announcement::Announcement;
+use epilogue_runtime::watch::wire;
+use jiff::Timestamp;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+
+use edits::{edited, edits};
+
+/// Names the seconds that each target takes.
+const SECONDS: &str = "EPILOGUE_FUZZ_SECONDS";
+const SECONDS_IN_CI: u64 = 3;
+const INPUTS_AT_ONCE: u32 = 512;
+
+/// Lets `read` take changes of these inputs until the time is over. A panic ends with the least
+/// input that makes it.
+fn fuzz(corpus: Vec<Vec<u8>>, read: impl Fn(&[u8])) {
+    let seconds = std::env::var(SECONDS).ok().map(|text| text.parse().expect("a number"));
+    let until = Instant::now() + Duration::from_secs(seconds.unwrap_or(SECONDS_IN_CI));
+    for input in &corpus {
+        read(input);
+    }
+    let inputs = (prop::sample::select(corpus), edits())
+        .prop_map(|(input, edits)| Input(edited(&input, &edits)));
+    let mut tried: u64 = 0;
+    while Instant::now() < until {
+        let config =
+            Config { cases: INPUTS_AT_ONCE, failure_persistence: None, ..Config::default() };
+        let result = TestRunner::new(config).run(&inputs, |Input(bytes)| {
+            read(&bytes);
+            Ok(())
+        });
+        result.unwrap_or_else(|failure| panic!("{failure}"));
+        tried += u64::from(INPUTS_AT_ONCE);
+    }
+    println!("{tried} inputs");
+}
+
+/// Bytes that are shown as text.
+#[derive(Clone)]
+struct Input(Vec<u8>);
+
+impl std::fmt::Debug for Input {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "b\"{}\"", self.0.escape_ascii())
+    }
+}
+
+fn read_job(bytes: &[u8]) -> Option<Job> {
+    WireJob::read(&String::from_utf8_lossy(bytes)).and_then(WireJob::view).ok()
+}
+
+fn read_pod(bytes: &[u8]) -> Option<WirePod> {
+    serde_json::from_str(&String::from_utf8_lossy(bytes)).ok()
+}
+
+/// A sync of the Job with this pod, and the body of the next one.
+fn sync(job: Job, pods: &[Arc<Pod>]) {
+    let job = Arc::new(job);
+    let (memory, settings) = (Memory::default(), Settings::default());
+    let (now, seen) = (Timestamp::now(), Versions::default());
+    let input = SyncInput { job: &job, pods, memory: &memory, seen, now, settings: &settings };
+    let explained = explain(&input);
+    assert!(!format!("{explained:?}").is_empty());
+    let draft = PodDraft { index: job.is_indexed().then_some(0), ..PodDraft::default() };
+    let body: serde_json::Value =
+        serde_json::from_str(pod_body(&job, &draft).get()).unwrap_or_default();
+    assert_eq!(body["kind"], "Pod");
+}
+
+#[test]
+fn jobs() {
+    let pod = read_pod(&corpus::pods()[0]).expect("must be a pod").view(&mut Interner::default());
+    let pods = [Arc::new(pod)];
+    fuzz(corpus::jobs(), |bytes| {
+        if let Some(job) = read_job(bytes) {
+            sync(job, &pods);
+        }
+    });
+}
+
+#[test]
+fn pods() {
+    let job = read_job(&corpus::jobs()[0]).expect("must be a Job");
+    fuzz(corpus::pods(), |bytes| {
+        let Some(pod) = read_pod(bytes) else { return };
+        let mut cluster = Cluster::new(podgc::Settings::default());
+        let now = Timestamp::now();
+        drop(cluster.pod_shown(&pod, now));
+        let uid = Uid::from(pod.metadata.uid.clone().unwrap_or_default());
+        drop(cluster.look_at_pod(&uid, Some("5m"), now));
+        sync(job.clone(), &[Arc::new(pod.view(&mut Interner::default()))]);
+    });
+}
+
+#[test]
+fn nodes() {
+    let pod = read_pod(&corpus::pods()[1]).expect("must be a pod");
+    fuzz(corpus::nodes(), |bytes| {
+        let node = serde_json::from_str::<WireNode>(&String::from_utf8_lossy(bytes));
+        let Ok(node) = node else { return };
+        let mut cluster = Cluster::new(podgc::Settings::default());
+        let now = Timestamp::now();
+        drop(cluster.pod_shown(&pod, now));
+        drop(cluster.node_shown(&node, now));
+        drop(cluster.look_at_pod(&"u1".into(), None, now));
+        assert_eq!(&*NodeFacts::read(&node).name, node.name());
+    });
+}
+
+#[test]
+fn watches() {
+    fuzz(corpus::watch(), |bytes| {
+        drop(wire::event(bytes, WireJob::read));
+        drop(wire::event(bytes, |text| serde_json::from_str::<WirePod>(text)));
+        drop(wire::page(bytes, |text| serde_json::from_str::<WireNode>(text)));
+    });
+}
+
+#[test]
+fn indexes() {
+    fuzz(corpus::indexes(), |bytes| {
+        let set = IndexSet::parse(&String::from_utf8_lossy(bytes), 100_000);
+        assert_eq!(IndexSet::parse(&set.to_string(), 100_000), set);
+    });
+}
+
+#[test]
+fn durations() {
+    fuzz(corpus::durations(), |bytes| {
+        let text = String::from_utf8_lossy(bytes);
+        drop(text.parse::<GoDuration>());
+        drop(text.parse::<TimeSpan>());
+    });
+}
+
+#[test]
+fn quantities() {
+    fuzz(corpus::quantities(), |bytes| {
+        drop(String::from_utf8_lossy(bytes).parse::<Quantity>());
+    });
+}
+
+#[test]
+fn announcements() {
+    fuzz(corpus::announcements(), |bytes| {
+        if let Ok(told) = String::from_utf8_lossy(bytes).parse::<Announcement>() {
+            assert_eq!(told.to_string().parse(), Ok(told));
+        }
+    });
+}
