@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use controller_core::podgc::WireNode;
-use controller_core::view::{Job, WireJob, WirePod};
+use controller_core::view::{self, Job, WireJob, WirePod};
 use epilogue_runtime::watch::{self, Deaf, Listener, Pauses, Relist, Scope, Signs};
 use kube::Client;
 use serde::Deserialize;
@@ -59,7 +59,7 @@ impl Watched for WirePod {
     const PLURAL: &'static str = "pods";
 
     fn read(text: &str) -> Result<Self, Error> {
-        serde_json::from_str(text)
+        view::read(text)
     }
 
     fn version(&self) -> &str {
@@ -72,7 +72,7 @@ impl Watched for WireNode {
     const PLURAL: &'static str = "nodes";
 
     fn read(text: &str) -> Result<Self, Error> {
-        serde_json::from_str(text)
+        view::read(text)
     }
 
     fn version(&self) -> &str {

@@ -79,9 +79,8 @@ fn sync(job: Job, pods: &[Arc<Pod>]) {
     let explained = explain(&input);
     assert!(!format!("{explained:?}").is_empty());
     let draft = PodDraft { index: job.is_indexed().then_some(0), ..PodDraft::default() };
-    let body: serde_json::Value =
-        serde_json::from_str(pod_body(&job, &draft).get()).unwrap_or_default();
-    assert_eq!(body["kind"], "Pod");
+    let body = pod_body(&job, &draft);
+    assert!(body.get().contains(r#""kind":"Pod""#), "{body}");
 }
 
 #[test]

@@ -85,6 +85,32 @@ async fn bytes_that_are_no_text_in_a_pod_hold_up_no_other() {
     bed.stop().await;
 }
 
+/// What nobody but an administrator can write: a time of the status that no calendar here has.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_that_cannot_be_read_is_told_of_and_rests_until_it_can() {
+    let bed = Bed::start(SUITE, &[]).await;
+    bed.create(job("odd").spec("suspend", true)).await;
+    bed.reaches("odd", SOON, |state| state.conditions == ["Suspended"]).await;
+    let path = format!("/apis/batch/v1/namespaces/{}/jobs/odd", bed.namespace());
+    let patch = async |path: &str, body: Value| {
+        let request = Request::patch(path).header("content-type", "application/merge-patch+json");
+        let request = request.body(body.to_string().into_bytes()).expect("must be a request");
+        bed.client().request_text(request).await.expect("the API takes it")
+    };
+    let condition = json!({"type": "example.com/Odd", "status": "True",
+                           "lastTransitionTime": "9999-12-31T23:59:59Z"});
+    patch(&format!("{path}/status"), json!({"status": {"conditions": [condition]}})).await;
+    let told = bed.events_say("odd", "Unreadable").await;
+    assert!(told.contains("status.conditions[0].lastTransitionTime"), "{told}");
+    patch(&path, json!({"spec": {"suspend": false}})).await;
+    bed.create(job("beside")).await;
+    bed.finished("beside", SOON).await;
+    assert!(bed.pods("odd").await.is_empty(), "nothing is done by a wrong idea of it");
+    patch(&format!("{path}/status"), json!({"status": {"conditions": []}})).await;
+    assert_eq!(bed.finished("odd", SOON).await.succeeded, 1);
+    bed.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn times_beyond_the_calendar_hold_up_neither_others_nor_the_job_itself() {
     let bed = Bed::start(SUITE, &[]).await;

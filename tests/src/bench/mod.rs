@@ -13,6 +13,7 @@ mod report;
 mod requests;
 mod run;
 mod scenario;
+pub mod tenants;
 mod usage;
 
 use std::collections::BTreeMap;

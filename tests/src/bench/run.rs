@@ -220,7 +220,7 @@ fn figures(
     })
 }
 
-async fn create_namespace(client: &kube::Client, name: &str) -> anyhow::Result<()> {
+pub(super) async fn create_namespace(client: &kube::Client, name: &str) -> anyhow::Result<()> {
     let mut namespace = Namespace::default();
     namespace.metadata.name = Some(name.to_owned());
     let namespaces: Api<Namespace> = Api::all(client.clone());

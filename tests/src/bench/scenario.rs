@@ -138,6 +138,11 @@ pub(super) fn warm_up(managed_by: Option<&str>) -> Job {
     job("warm-up", managed_by, &json!({"script": SUCCEED}))
 }
 
+/// A Job of one pod.
+pub(super) fn plain(name: &str, managed_by: Option<&str>) -> Job {
+    job(name, managed_by, &json!({"script": SUCCEED}))
+}
+
 /// Whether it has this condition.
 pub(super) fn is_finished(status: &JobStatus, condition: &str) -> bool {
     let mut conditions = status.conditions.iter().flatten();

@@ -13,8 +13,8 @@ use super::{build, prepare};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// The agent's shutdown, in place of the controller
-    #[arg(value_enum, value_name = "agent")]
+    /// Something else than Jobs as such
+    #[arg(value_enum)]
     what: Option<What>,
     /// Only this scenario; may be given several times
     #[arg(long, value_enum)]
@@ -39,7 +39,10 @@ pub(crate) struct Arguments {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum What {
+    /// The agent's shutdown
     Agent,
+    /// How long one tenant's Jobs wait beside another who floods the controller
+    Tenants,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -62,6 +65,10 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let plan = plan(&arguments);
     if plan.contenders.contains(&Contender::Ours) && arguments.binary.is_none() {
         build::release("epilogue-controller").await?;
+    }
+    if arguments.what == Some(What::Tenants) {
+        print!("{}", bench::tenants::table(&bench::tenants::run(&plan).await?));
+        return Ok(());
     }
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;

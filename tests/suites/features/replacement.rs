@@ -4,7 +4,10 @@
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Patch, PatchParams};
 use lab::bed::{Bed, JobBuilder, JobState, SOON, is_active, is_terminating, job};
+
+use serde_json::{Value, json};
 
 use super::{NO_BACKOFF, bed};
 
@@ -125,5 +128,31 @@ async fn only_the_index_whose_pod_ends_waits_under_failed() {
     bed.reaches("two", within, ended_and_ending).await;
     let state = bed.reaches("two", SOON, |state| (state.active, state.failed) == (2, 2)).await;
     assert_eq!(state.terminating, Some(0));
+    bed.stop().await;
+}
+
+/// A kubelet that shuts down says Failed first, and how the container ended some seconds later.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pod_that_is_shown_as_failed_while_it_runs_counts_as_it_ends() {
+    let bed = bed(&[NO_BACKOFF]).await;
+    bed.create(job("early").spec("podReplacementPolicy", "Failed").script("hang")).await;
+    bed.reaches("early", SOON, |state| state.ready == Some(1)).await;
+    let name = bed.pods("early").await.remove(0).metadata.name.expect("a pod has a name");
+    let write = async |phase: &str, state: Value| {
+        let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let patch = json!({"status": {"phase": phase,
+            "conditions": [{"type": "Ready", "status": "False", "lastTransitionTime": now}],
+            "containerStatuses": [{"name": "main", "image": "none", "imageID": "", "ready": false,
+                                   "restartCount": 0, "state": state}]}});
+        let (pods, params) = (bed.api::<Pod>(), PatchParams::default());
+        pods.patch_status(&name, &params, &Patch::Strategic(patch)).await.expect("the status");
+    };
+    write("Failed", json!({"running": {"startedAt": "2026-01-01T00:00:00Z"}})).await;
+    let state = bed.reaches("early", SOON, |state| state.terminating == Some(1)).await;
+    assert_eq!((state.active, state.failed), (0, 0));
+    write("Succeeded", json!({"terminated": {"exitCode": 0}})).await;
+    let state = bed.finished("early", SOON).await;
+    assert_eq!((state.succeeded, state.failed), (1, 0));
+    bed.pods_are_released("early", 1).await;
     bed.stop().await;
 }

@@ -14,7 +14,7 @@ pub(crate) const PURE_CRATES: [(&str, &str); 3] = [
 ];
 
 /// What a pure crate may depend on: data, text, collections, time as a value.
-const ALLOWED: [&str; 13] = [
+const ALLOWED: [&str; 14] = [
     "bitflags",
     "epilogue-common",
     "hashbrown",
@@ -26,6 +26,7 @@ const ALLOWED: [&str; 13] = [
     "semver",
     "serde",
     "serde_json",
+    "serde_path_to_error",
     "smallvec",
     "thiserror",
 ];

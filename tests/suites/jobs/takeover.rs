@@ -24,8 +24,9 @@ const LANES: usize = 4;
 const RUNS_OF_EACH: usize = 5;
 /// What a leader may do before it is killed, and what the Job asks for.
 const PODS: usize = 200;
-/// The lease of a leader that died is free after this.
-const LEASE: Duration = Duration::from_secs(3);
+/// The lease of a leader that died is free after this: no shorter, for a leader that a busy machine
+/// lets wait must not lose it.
+const LEASE: Duration = Duration::from_secs(8);
 
 /// Two replicas: one that leads, and one behind a proxy.
 struct Pair {
@@ -52,8 +53,8 @@ impl Pair {
                 .argument("--leader-elect=true")
                 .argument(&format!("--leader-elect-resource-namespace={name}"))
                 .argument(&format!("--leader-elect-lease-duration={}s", LEASE.as_secs()))
-                .argument("--leader-elect-renew-deadline=2s")
-                .argument("--leader-elect-retry-period=200ms")
+                .argument("--leader-elect-renew-deadline=6s")
+                .argument("--leader-elect-retry-period=500ms")
         };
         // The lease of each pair is its own, to which the role of the installation gives no right.
         let admin = format!("--kubeconfig={}", cluster.kubeconfig_path().display());
@@ -136,9 +137,11 @@ async fn killed_after(created: usize) {
     eventually("the leader's work", SOON, count, |count| *count >= created).await;
     pair.leader.kill().await;
     pair.reaches("large", |state| state.active == i32::try_from(PODS).unwrap_or(0)).await;
-    // Had it made more, they would be shown by now, and be deleted.
+    // Had it made more, they would be shown before this one.
     pair.create(job("later")).await;
     pair.reaches("later", |state| state.active == 1).await;
+    let count = async || pair.seen();
+    eventually("the last pod in the watch", SOON, count, |count| *count > PODS).await;
     assert_eq!(pair.seen(), PODS + 1, "after {created}: none was made twice");
     pair.stop().await;
 }
@@ -167,7 +170,7 @@ async fn a_quiet_job_is_worked_on_as_soon_as_the_lease_is_got() {
     let after_s = jiff::Timestamp::now().duration_since(acquired).as_secs_f64();
     println!("{after_s:.2} s after the standby got the lease");
     // A tenth of a second where the machine is idle; a resync would take minutes.
-    assert!(after_s < 5.0, "{after_s}");
+    assert!(after_s < 10.0, "{after_s}");
     let params = DeleteParams::background();
     pair.jobs().delete("quiet", &params).await.expect("the Job is deleted");
     pair.stop().await;

@@ -223,7 +223,7 @@ async fn cancel(world: &World) {
 /// §7.6, §7.7: the annotation and the deadline; §9.6: what is told after a boot.
 async fn levers(world: &World) {
     let pod = world.running("lever").await;
-    let body = patches::failed_beside_kubelet(&view(&pod), now());
+    let body = patches::failed(&view(&pod), now());
     goes(world, "annotation lever", Call::patch(status_path(&pod), body)).await;
     let pod = world.running("deadline").await;
     let body = patches::deadline(&view(&pod));
@@ -269,15 +269,11 @@ fn marked(pod: &Value, message: &str) -> Call {
 
 /// §9.9: what was deleted and never ended; cause and words are the deleter's.
 async fn stuck(world: &World) {
-    for (name, lever) in [("stuck", false), ("hanging", true)] {
+    for name in ["stuck", "hanging"] {
         let pod = world.running(name).await;
         let options = json!({"gracePeriodSeconds": 30});
         let deleted = world.done(Call::delete(pod_path(&pod), options)).await;
-        let body = if lever {
-            patches::failed_for_deleter_beside_kubelet(&view(&deleted), now())
-        } else {
-            patches::failed_for_deleter(&view(&deleted), now())
-        };
+        let body = patches::failed_for_deleter(&view(&deleted), now());
         goes(world, name, Call::patch(status_path(&pod), body)).await;
     }
 }

@@ -126,11 +126,7 @@ impl Agent {
             if !self.refusals.may_ask(PATCH_STATUS, &self.clock) {
                 break;
             }
-            let body = if lives {
-                patches::failed_beside_kubelet(pod, now.wall)
-            } else {
-                patches::failed(pod, now.wall)
-            };
+            let body = patches::failed(pod, now.wall);
             ending.fail.sent();
             self.writer.append([record(&ending.pod, Intent::Fail, now.wall)]);
             let pod = ending.pod.clone();

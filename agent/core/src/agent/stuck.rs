@@ -291,8 +291,7 @@ impl Agent {
         let mut finding = judge(&evidence);
         let refused = case.refused_until.is_some_and(|until| now < until)
             || self.refusals.forbids(PATCH_STATUS);
-        let writes = matches!(finding.judgement, Judgement::Fail | Judgement::FailBesideKubelet);
-        if writes && refused {
+        if finding.judgement == Judgement::Fail && refused {
             finding.judgement = Judgement::Leave(Obstacle::Refused);
         }
         case.finding = Some(finding);
@@ -328,7 +327,7 @@ impl Agent {
                 self.outbox.say(false, Some(&case.pod), text);
                 self.outbox.send(Task::StuckStop(pod.uid.clone()), action);
             }
-            Judgement::Fail | Judgement::FailBesideKubelet => {
+            Judgement::Fail => {
                 if case.written_at.is_some_and(|at| now < at + pace) {
                     return;
                 }
@@ -339,18 +338,14 @@ impl Agent {
                 case.written_at = Some(now);
                 let words = finding.failed(case.keeper, over);
                 case.writing = Some(format!("Failed by the agent: {words}."));
-                self.send_stuck_fail(pod, finding.judgement);
+                self.send_stuck_fail(pod);
             }
         }
     }
 
-    fn send_stuck_fail(&mut self, pod: &PodView, judgement: Judgement) {
+    fn send_stuck_fail(&mut self, pod: &PodView) {
         let wall = self.clock.now().wall;
-        let body = if judgement == Judgement::FailBesideKubelet {
-            patches::failed_for_deleter_beside_kubelet(pod, wall)
-        } else {
-            patches::failed_for_deleter(pod, wall)
-        };
+        let body = patches::failed_for_deleter(pod, wall);
         let action = Action::PatchStatus { pod: reference(pod), purpose: Purpose::Fail, body };
         self.outbox.send(Task::StuckFail(pod.uid.clone()), action);
     }

@@ -183,10 +183,8 @@ pub struct Evidence<'a> {
 /// What may be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Judgement {
-    /// The phase is written in the kubelet's place.
+    /// The phase is written in the kubelet's place, with the annotation lever. (§7.6)
     Fail,
-    /// The phase is written with the annotation lever. (§7.6)
-    FailBesideKubelet,
     /// Nothing runs in its sandbox: that goes first. What a pull that ends late would start, finds
     /// no place then.
     StopSandbox,
@@ -259,7 +257,7 @@ pub struct Finding {
 /// What may be done about a pod that hangs: `Failed` only with the runtime's proof that nothing
 /// runs, and beside a live kubelet only where §7.4 allows it.
 pub fn judge(evidence: &Evidence<'_>) -> Finding {
-    let Evidence { pod, keeper, runtime, .. } = *evidence;
+    let Evidence { pod, runtime, .. } = *evidence;
     let hang = Hang::of(pod, runtime);
     let obstacle = obstacle(evidence, hang);
     let sandbox = runtime.is_some_and(|state| state.sandbox_ready);
@@ -271,7 +269,6 @@ pub fn judge(evidence: &Evidence<'_>) -> Finding {
         None if !proven => Judgement::Leave(Obstacle::Seen),
         // A runtime that has just come up may not have all yet.
         None if hang == Hang::NotBegun && !evidence.twice => Judgement::LookAgain,
-        None if keeper == Keeper::Lives => Judgement::FailBesideKubelet,
         None => Judgement::Fail,
     };
     Finding { hang, judgement }

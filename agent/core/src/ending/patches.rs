@@ -50,11 +50,7 @@ pub fn pressed(pod: &PodView, at: Timestamp, message: &str) -> Value {
 /// pod's own is no disruption.
 pub fn evicted(pod: &PodView, at: Timestamp, message: &str) -> Value {
     json!({
-        "metadata": {
-            "uid": pod.uid,
-            "resourceVersion": pod.resource_version,
-            "annotations": {TERMINATED_AT: seconds(at)},
-        },
+        "metadata": proven(pod, at),
         "status": {
             "phase": "Failed",
             "reason": REASON_EVICTED,
@@ -76,14 +72,16 @@ fn condition(pod: &PodView, at: Timestamp, message: &str) -> Value {
 /// any more under a kubelet that is dead. (§7.9)
 ///
 /// A `DisruptionTarget` that stands is left as it is: a foreign reason says more, and of our own
-/// a second write would move the time. The resourceVersion holds the read state to be true.
+/// a second write would move the time. The resourceVersion holds the read state to be true. The
+/// annotation says that it is proven: a kubelet that lives takes the phase over at once (§7.6),
+/// and whoever replaces the pod need not wait for containers that the status still shows running.
 pub fn failed(pod: &PodView, at: Timestamp) -> Value {
     let mut conditions = not_ready(at);
     if !pod.is_disrupted() {
         conditions.insert(0, disruption(pod, at, SHUTDOWN_MESSAGE));
     }
     json!({
-        "metadata": {"uid": pod.uid, "resourceVersion": pod.resource_version},
+        "metadata": proven(pod, at),
         "status": {
             "phase": "Failed",
             "reason": REASON_TERMINATED,
@@ -98,7 +96,7 @@ pub fn failed(pod: &PodView, at: Timestamp) -> Value {
 /// the deleter's to say, and stay as they are. (PT1)
 pub fn failed_for_deleter(pod: &PodView, at: Timestamp) -> Value {
     json!({
-        "metadata": {"uid": pod.uid, "resourceVersion": pod.resource_version},
+        "metadata": proven(pod, at),
         "status": {
             "phase": "Failed",
             "observedGeneration": pod.generation,
@@ -107,20 +105,13 @@ pub fn failed_for_deleter(pod: &PodView, at: Timestamp) -> Value {
     })
 }
 
-/// `failed` with a changed annotation: a live kubelet then takes the phase over at once. Only for
-/// a pod all of whose containers have exited, at the very end of the time there is. (§7.6)
-pub fn failed_beside_kubelet(pod: &PodView, at: Timestamp) -> Value {
-    with_lever(failed(pod, at), at)
-}
-
-/// `failed_for_deleter` with the lever, for a kubelet that lives and hangs in the pod. (§7.4, §7.6)
-pub fn failed_for_deleter_beside_kubelet(pod: &PodView, at: Timestamp) -> Value {
-    with_lever(failed_for_deleter(pod, at), at)
-}
-
-fn with_lever(mut body: Value, at: Timestamp) -> Value {
-    body["metadata"]["annotations"] = json!({TERMINATED_AT: seconds(at)});
-    body
+/// For the pod that was read, none of whose containers runs any more.
+fn proven(pod: &PodView, at: Timestamp) -> Value {
+    json!({
+        "uid": pod.uid,
+        "resourceVersion": pod.resource_version,
+        "annotations": {TERMINATED_AT: seconds(at)},
+    })
 }
 
 /// A terminal pod is not ready; Services and `Job.status.ready` rely on it. (API5, SD21)
@@ -268,7 +259,8 @@ mod tests {
 
     fn failed_with(conditions: &str) -> Value {
         expected(&format!(
-            r#"{{"metadata":{{"uid":"uid-a","resourceVersion":"4711"}},"status":{{
+            r#"{{"metadata":{{"uid":"uid-a","resourceVersion":"4711",
+            "annotations":{{"{TERMINATED_AT}":"2026-11-21T14:05:06Z"}}}},"status":{{
             "phase":"Failed","reason":"Terminated",
             "message":"Pod was terminated in response to imminent node shutdown.",
             "observedGeneration":3,"conditions":[{conditions}]}}}}"#
@@ -309,23 +301,12 @@ mod tests {
         // PT1, §9.9
         for pod in [view(), view().disrupted("DeletionByTaintManager")] {
             let body = failed_for_deleter(&pod, at());
+            assert_eq!(body["metadata"]["annotations"][TERMINATED_AT], "2026-11-21T14:05:06Z");
             let body = body.to_string();
             assert!(!body.contains("DisruptionTarget"), "{body}");
             assert!(!body.contains("Terminated"), "{body}");
             assert!(body.contains(r#""phase":"Failed""#) && body.contains("4711"), "{body}");
-            let lever = failed_for_deleter_beside_kubelet(&pod, at());
-            assert_eq!(lever["metadata"]["annotations"][TERMINATED_AT], "2026-11-21T14:05:06Z");
         }
-    }
-
-    #[test]
-    fn the_lever_is_failed_with_an_annotation() {
-        // §9.12 annotation lever
-        let mut body = failed_beside_kubelet(&view(), at());
-        let annotations = body["metadata"].as_object_mut().expect("must be an object");
-        let annotations = annotations.remove("annotations");
-        assert_eq!(annotations, Some(json!({TERMINATED_AT: "2026-11-21T14:05:06Z"})));
-        assert_eq!(body, failed(&view(), at()));
     }
 
     #[test]

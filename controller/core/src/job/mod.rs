@@ -25,6 +25,7 @@ mod progress;
 mod report;
 pub mod status_rules;
 mod steps;
+mod still_running;
 mod success_policy;
 mod tally;
 mod tracking;

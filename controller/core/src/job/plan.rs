@@ -16,7 +16,7 @@ use super::pods::{self, PodStage};
 use super::report::WaitsFor;
 use super::steps::{Action, Claim};
 use super::verdict::{self, Evidence, Verdict};
-use super::{IndexSet, backoff};
+use super::{IndexSet, backoff, still_running};
 use crate::view::{CompletionMode, Job, Phase, Pod, Uid};
 
 /// When a stale sync is tried again, should the event that it waits for not come.
@@ -96,7 +96,13 @@ pub fn plan(input: &SyncInput<'_>) -> Plan {
     }
     let options = Options::read(input.job);
     let settings = options.apply(input.settings);
-    Plan::active(&SyncInput { settings: &settings, ..*input }, options)
+    let input = SyncInput { settings: &settings, ..*input };
+    let Some((pods, left)) = still_running::as_terminating(&input) else {
+        return Plan::active(&input, options);
+    };
+    let mut plan = Plan::active(&SyncInput { pods: &pods, ..input }, options);
+    plan.wake_after(left);
+    plan
 }
 
 /// Whether this controller is the one to run the Job. (spec §22)

@@ -1,4 +1,5 @@
-//! A Job: spec as the controller reads it, status as the API types it, metadata and template as JSON.
+//! A Job: spec as the controller reads it, status as the API types it, metadata and template as
+//! JSON.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 /// The fields of an object, each as text.
@@ -54,6 +56,34 @@ pub(crate) fn without_managed_fields<'de, D: Deserializer<'de>>(
     fields.remove("managedFields");
     let text = serde_json::to_string(&fields).map_err(serde::de::Error::custom)?;
     Ok(Json(text.into()))
+}
+
+/// Reads what others wrote; the error names the field.
+pub fn read<T: DeserializeOwned>(text: &str) -> Result<T, serde_json::Error> {
+    serde_json::from_str(text).map_err(|plain| {
+        let mut again = serde_json::Deserializer::from_str(text);
+        let located = serde_path_to_error::deserialize::<_, T>(&mut again);
+        located.err().map_or(plain, |error| named("", &error))
+    })
+}
+
+/// The same of a value that was read from a field of this name.
+pub(crate) fn read_field<T: DeserializeOwned>(
+    name: &str,
+    value: &Value,
+) -> Result<T, serde_json::Error> {
+    serde_path_to_error::deserialize(value).map_err(|error| named(name, &error))
+}
+
+fn named(field: &str, error: &serde_path_to_error::Error<serde_json::Error>) -> serde_json::Error {
+    let path = error.path().to_string();
+    let path = match (field, path.as_str()) {
+        ("", ".") => return serde_json::Error::custom(error.inner()),
+        (field, ".") => field.to_owned(),
+        ("", path) => path.to_owned(),
+        (field, path) => format!("{field}.{path}"),
+    };
+    serde_json::Error::custom(format!("{path}: {}", error.inner()))
 }
 
 /// The text of a value that is made here.

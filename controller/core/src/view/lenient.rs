@@ -20,7 +20,9 @@ pub(crate) fn lean_metadata<'de, D: Deserializer<'de>>(
         uid: Option<String>,
         resource_version: Option<String>,
         generation: Option<i64>,
+        #[serde(default, deserialize_with = "lenient_time")]
         creation_timestamp: Option<Time>,
+        #[serde(default, deserialize_with = "lenient_time")]
         deletion_timestamp: Option<Time>,
         deletion_grace_period_seconds: Option<i64>,
         labels: Option<BTreeMap<String, String>>,
@@ -94,6 +96,20 @@ mod tests {
         let text = format!("{{\"status\":{{\"new\":{}}}}}", deep(400));
         let error = WireJob::read(&text).expect_err("must be too deep");
         assert!(error.to_string().contains("recursion limit"), "{error}");
+    }
+
+    #[test]
+    fn errors_name_the_field() {
+        let said = |text: &str| {
+            let job = WireJob::read(text).and_then(WireJob::view);
+            job.expect_err("must be unreadable").to_string()
+        };
+        let condition = r#"{"status":{"conditions":[{"type":"A","status":"True",
+            "lastTransitionTime":"9999-12-31T23:59:59Z"}]}}"#;
+        let error = said(condition);
+        assert!(error.starts_with("status.conditions[0].lastTransitionTime: "), "{error}");
+        let error = said(r#"{"spec":{"parallelism":"two"}}"#);
+        assert!(error.starts_with("spec.parallelism: invalid type"), "{error}");
     }
 
     #[test]

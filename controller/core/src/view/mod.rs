@@ -9,8 +9,8 @@ mod uid;
 pub(crate) mod wire;
 
 pub use job::{CompletionMode, Job, JobKey, JobSpec, RestartPolicy};
-pub use json::Json;
 pub(crate) use json::{Fields, raw};
+pub use json::{Json, read};
 pub use pod::{
     Condition, Container, ContainerKind, Deletion, FailureCounts, Owner, Phase, Pod,
     ReadyCondition, Terminated,

@@ -45,6 +45,9 @@ pub struct Pod {
     pub ready: Option<ReadyCondition>,
     /// Container statuses: regular ones in order, then init containers in order.
     pub containers: Box<[Container]>,
+    /// Since when it is Failed while its status shows a container that runs, and nobody says that
+    /// none does.
+    pub shown_running_since: Option<Timestamp>,
 }
 
 /// A controller reference.

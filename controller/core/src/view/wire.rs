@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use epilogue_common::names::{
     COMPLETION_INDEX, INDEX_FAILURE_COUNT, INDEX_IGNORED_FAILURE_COUNT, TRACKING_FINALIZER,
-    pod_condition,
+    disruption_reason::DELETION_BY_POD_GC, node::TERMINATED_AT, pod_condition,
 };
+use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::{JobStatus, PodFailurePolicy, SuccessPolicy};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{
     LabelSelector, ObjectMeta, OwnerReference, Time,
@@ -16,7 +17,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
-use super::json::{Json, without_managed_fields};
+use super::json::{Json, read, read_field, without_managed_fields};
 use super::lenient::{lean_metadata, lenient_time};
 use super::pod::{
     Condition, Container, ContainerKind, Deletion, FailureCounts, Owner, Phase, Pod,
@@ -177,6 +178,7 @@ impl WirePod {
         let mut labels = metadata.labels.unwrap_or_default();
         let index_label = labels.remove(COMPLETION_INDEX).map(String::into_boxed_str);
         let owner = interner.owner(metadata.owner_references.as_deref());
+        let shown_running_since = shown_running_since(&self.status, &annotations);
         let conditions = self.status.conditions.unwrap_or_default();
         let ready = conditions.iter().find(|each| each.kind == pod_condition::READY).map(|each| {
             ReadyCondition {
@@ -222,8 +224,41 @@ impl WirePod {
             conditions: shared_conditions(conditions, interner),
             ready,
             containers,
+            shown_running_since,
         }
     }
+}
+
+/// Since when a pod is Failed in whose status a container runs; nothing where somebody says that he
+/// made sure that none does, or where the status does not say since when.
+fn shown_running_since(
+    status: &WirePodStatus,
+    annotations: &BTreeMap<String, String>,
+) -> Option<Timestamp> {
+    let lists = [&status.container_statuses, &status.init_container_statuses];
+    let runs = |each: &WireContainerStatus| {
+        each.state.as_ref().is_some_and(|state| state.running.is_some())
+    };
+    let is_shown = status.phase.as_deref() == Some("Failed")
+        && lists.into_iter().flatten().flatten().any(runs);
+    if !is_shown || annotations.contains_key(TERMINATED_AT) {
+        return None;
+    }
+    let mut since = None;
+    for each in status.conditions.iter().flatten() {
+        let holds = each.status == "True";
+        let by_gc = each.reason.as_deref() == Some(DELETION_BY_POD_GC);
+        match each.kind.as_str() {
+            pod_condition::ENDED if holds => return None,
+            pod_condition::DISRUPTION_TARGET if holds && by_gc => return None,
+            pod_condition::DISRUPTION_TARGET if !holds => {}
+            pod_condition::DISRUPTION_TARGET | pod_condition::READY => {
+                since = since.max(each.last_transition_time.as_ref().map(|time| time.0));
+            }
+            _ => {}
+        }
+    }
+    since
 }
 
 /// The number in an annotation; indexes and counts are non-negative 32-bit integers. ([I1], [I8])
@@ -338,7 +373,7 @@ fn own_annotations(all: Option<BTreeMap<String, String>>) -> BTreeMap<String, St
 impl WireJob {
     /// Reads a Job from its JSON; the error names the field.
     pub fn read(text: &str) -> Result<Self, serde_json::Error> {
-        serde_json::from_str::<Self>(text)?.complete()
+        read::<Self>(text)?.complete()
     }
 
     /// Parses a Job; the error names the field.
@@ -360,7 +395,7 @@ impl WireJob {
         let meta = self.meta;
         let status: JobStatus = match &self.status {
             Value::Null => JobStatus::default(),
-            present => JobStatus::deserialize(present)?,
+            present => read_field("status", present)?,
         };
         Ok(Job {
             key: JobKey::new(meta.namespace.unwrap_or_default(), meta.name.unwrap_or_default()),

@@ -239,9 +239,8 @@ impl World {
         if !ready {
             self.violate(&format!("{name} is Failed and Ready"));
         }
-        let lever = body["metadata"]["annotations"].get(TERMINATED_AT).is_some();
-        if !lever && self.is_known_live() && !stuck {
-            self.violate(&format!("{name} is Failed beside a live kubelet, without the lever"));
+        if body["metadata"]["annotations"].get(TERMINATED_AT).is_none() {
+            self.violate(&format!("{name} is Failed without the word that nothing of it runs"));
         }
         let view = before.view();
         let ends = view.restart_policy != RestartPolicy::Always && !view.container_restarts;

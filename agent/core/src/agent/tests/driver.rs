@@ -587,8 +587,10 @@ fn printed(action: &Action) -> String {
                 Purpose::Mark => "mark",
                 Purpose::Clear => "clear",
                 Purpose::Cause => "cause",
-                Purpose::Fail if body["metadata"]["annotations"].is_null() => "fail",
-                Purpose::Fail => "lever",
+                Purpose::Fail => {
+                    assert!(!body["metadata"]["annotations"].is_null(), "{body}");
+                    "fail"
+                }
             };
             format!("{kind} {}", pod.name)
         }

@@ -44,7 +44,7 @@ fn short_of_memory(settings: Settings, pods: Vec<PodView>) -> World {
 fn a_hard_threshold_ends_the_first_in_rank_and_the_object_stays() {
     let mut world = short_of_memory(enforcing(HARD), vec![job("a"), job("b")]);
     world.pass(ms(1_000));
-    assert_eq!(world.deeds(), ["mark a", "stop a 1", "lever a"], "{:#?}", world.said);
+    assert_eq!(world.deeds(), ["mark a", "stop a 1", "fail a"], "{:#?}", world.said);
     let a = &world.pods["a"];
     let disruption = a.disruption.as_ref().expect("must be marked");
     assert!(disruption.stands, "{disruption:?}");
@@ -64,7 +64,7 @@ fn a_victim_is_over_with_its_containers_and_its_sandbox_is_left_to_the_kubelet()
     let mut world = short_of_memory(enforcing(HARD), vec![job("a")]);
     world.runtime.insert("a".into(), RuntimeState { sandbox_ready: true, ..runtime(&[Some(1)]) });
     world.pass(ms(1_000));
-    assert_eq!(world.deeds(), ["mark a", "stop a 1", "lever a"], "{:#?}", world.said);
+    assert_eq!(world.deeds(), ["mark a", "stop a 1", "fail a"], "{:#?}", world.said);
     assert!(world.runtime["a"].sandbox_ready);
 }
 
@@ -89,8 +89,8 @@ fn every_pod_has_its_own_way_or_none() {
     let sidecar = job("a").with(|pod| pod.sidecars.push("s".into()));
     let mirror = web("a").with(|pod| pod.source = PodSource::Static);
     let table: Vec<(Settings, PodView, &[&str])> = vec![
-        (enforcing(HARD), job("a"), &["mark a", "stop a 1", "lever a"]),
-        (enforcing(HARD), pod("a").never(), &["mark a", "stop a 1", "lever a"]),
+        (enforcing(HARD), job("a"), &["mark a", "stop a 1", "fail a"]),
+        (enforcing(HARD), pod("a").never(), &["mark a", "stop a 1", "fail a"]),
         (enforcing(HARD), sidecar, &["mark a", "delete a 1"]),
         (blind.clone(), job("a"), &["mark a", "delete a 1"]),
         (blind, pod("a").never(), &[]),
@@ -138,7 +138,7 @@ fn a_mark_that_does_not_get_through_in_time_is_given_up_and_the_next_pod_ends() 
     world.pass(ms(8_000));
     let deeds = world.deeds();
     assert!(deeds.iter().filter(|deed| **deed == "mark a").count() > 3, "{deeds:?}");
-    assert_eq!(deeds[deeds.len() - 3..], ["mark b", "stop b 1", "lever b"]);
+    assert_eq!(deeds[deeds.len() - 3..], ["mark b", "stop b 1", "fail b"]);
     let first = world.log.iter().find(|line| line.ends_with("mark b")).expect("must be there");
     let at: u64 = first.split(' ').next().and_then(|at| at.parse().ok()).expect("must be a time");
     assert!((5_000..7_500).contains(&at), "{first}");
@@ -156,7 +156,7 @@ fn of_a_soft_threshold_the_api_has_longer_to_take_the_mark() {
     assert!(!world.deeds().contains(&"mark b"));
     world.pass(ms(5_000));
     let deeds = world.deeds();
-    assert_eq!(deeds[deeds.len() - 3..], ["mark b", "stop b 30", "lever b"]);
+    assert_eq!(deeds[deeds.len() - 3..], ["mark b", "stop b 30", "fail b"]);
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn a_mark_whose_answer_was_lost_is_recognized_and_one_that_comes_late_is_taken_b
     world.answers.clear();
     world.lose_answer(id, &action);
     world.pass(ms(1_000));
-    assert_eq!(world.deeds(), ["mark a", "stop a 1", "lever a"], "{:#?}", world.said);
+    assert_eq!(world.deeds(), ["mark a", "stop a 1", "fail a"], "{:#?}", world.said);
 
     let mut world = short_of_memory(enforcing(HARD), vec![job("a")]);
     world.answers.insert("mark *".into(), Answer::Hold);
@@ -190,10 +190,10 @@ fn a_mark_whose_answer_was_lost_is_recognized_and_one_that_comes_late_is_taken_b
 fn what_the_api_says_to_a_mark_decides() {
     use FailureKind::{Conflict, Forbidden, Invalid, NotFound};
     let table: [(FailureKind, &[&str]); 4] = [
-        (Conflict, &["mark a", "mark a", "stop a 1", "lever a"]),
-        (Invalid, &["mark a", "mark b", "stop b 1", "lever b"]),
+        (Conflict, &["mark a", "mark a", "stop a 1", "fail a"]),
+        (Invalid, &["mark a", "mark b", "stop b 1", "fail b"]),
         (Forbidden, &["mark a"]),
-        (NotFound, &["mark a", "mark b", "stop b 1", "lever b"]),
+        (NotFound, &["mark a", "mark b", "stop b 1", "fail b"]),
     ];
     for (kind, expected) in table {
         let mut world = short_of_memory(enforcing(HARD), vec![job("a"), job("b")]);
@@ -219,7 +219,7 @@ fn a_right_that_is_given_later_is_found_out() {
     assert_eq!(world.deeds(), ["mark a", "mark b"], "{:#?}", world.said);
     world.pass(ms(2 * 60 * 1_000));
     let deeds = world.deeds();
-    assert!(["lever a", "lever b"].iter().all(|deed| deeds.contains(deed)), "{deeds:?}");
+    assert!(["fail a", "fail b"].iter().all(|deed| deeds.contains(deed)), "{deeds:?}");
 }
 
 #[test]
@@ -227,7 +227,7 @@ fn a_refused_victim_leaves_the_next_one_to_be_evicted() {
     let mut world = short_of_memory(enforcing(HARD), vec![job("a"), job("b")]);
     world.answers.insert("mark a".into(), Answer::Fail(FailureKind::Forbidden, u32::MAX));
     world.pass(ms(60_000));
-    assert!(world.deeds().contains(&"lever b"), "{:#?}", world.said);
+    assert!(world.deeds().contains(&"fail b"), "{:#?}", world.said);
 }
 
 #[test]
@@ -246,7 +246,7 @@ fn a_stubborn_victim_blocks_nobody_and_keeps_its_mark_for_its_end_is_ours() {
     world.pass(ms(9_000));
     assert!(!world.deeds().contains(&"mark b"), "one at a time: {:?}", world.deeds());
     world.pass(ms(3_000));
-    assert!(world.deeds().contains(&"lever b"), "{:#?}", world.log);
+    assert!(world.deeds().contains(&"fail b"), "{:#?}", world.log);
     world.memory(900);
     world.pass(ms(30_000));
     assert_eq!(world.disrupted(), ["a", "b"], "{:#?}", world.said);
@@ -257,7 +257,7 @@ fn a_stubborn_victim_blocks_nobody_and_keeps_its_mark_for_its_end_is_ours() {
     world.pass(ms(10 * 60_000));
     world.containers("a", &[Some(143)]);
     world.pass(ms(60_000));
-    assert_eq!(world.deeds().last(), Some(&"lever a"));
+    assert_eq!(world.deeds().last(), Some(&"fail a"));
     assert_eq!(world.counted("memory.available"), (2, 0, 0));
     assert_eq!(world.told(SLOW), ["a"], "told once");
     assert_eq!(world.lies, [""; 0]);
@@ -303,7 +303,7 @@ fn a_runtime_that_fails_is_asked_again() {
     world.pass(ms(4_000));
     let stops = world.deeds().iter().filter(|deed| **deed == "stop a 1").count();
     assert_eq!(stops, 4);
-    assert_eq!(world.deeds().last(), Some(&"lever a"));
+    assert_eq!(world.deeds().last(), Some(&"fail a"));
 }
 
 #[test]
@@ -326,15 +326,15 @@ fn the_phase_is_written_by_a_fresh_proof_and_left_to_the_kubelet_where_it_is_ref
     for kind in [Conflict, Unknown] {
         let mut world = short_of_memory(enforcing(HARD), vec![job("a")]);
         world.containers("a", &[Some(137)]);
-        world.answers.insert("lever *".into(), Answer::Fail(kind, 1));
+        world.answers.insert("fail *".into(), Answer::Fail(kind, 1));
         world.pass(ms(3_000));
-        let expected = ["mark a", "stop a 1", "lever a", "inspect a", "lever a"];
+        let expected = ["mark a", "stop a 1", "fail a", "inspect a", "fail a"];
         assert_eq!(world.deeds(), expected, "{kind:?}: {:#?}", world.log);
     }
     let mut world = short_of_memory(enforcing(HARD), vec![job("a")]);
-    world.answers.insert("lever *".into(), Answer::Fail(Invalid, 9));
+    world.answers.insert("fail *".into(), Answer::Fail(Invalid, 9));
     world.pass(ms(5_000));
-    assert_eq!(world.deeds(), ["mark a", "stop a 1", "lever a"]);
+    assert_eq!(world.deeds(), ["mark a", "stop a 1", "fail a"]);
     assert_eq!(world.disrupted(), ["a"], "nothing of it runs: it is no lie");
     world.ends("a", Phase::Failed);
     assert_eq!(world.counted("memory.available"), (1, 0, 0));
@@ -345,7 +345,7 @@ fn a_phase_that_the_kubelet_takes_back_for_a_moment_makes_no_second_eviction() {
     // §7.6
     let mut world = short_of_memory(enforcing(HARD), vec![job("a")]);
     world.pass(ms(1_000));
-    assert_eq!(world.deeds(), ["mark a", "stop a 1", "lever a"]);
+    assert_eq!(world.deeds(), ["mark a", "stop a 1", "fail a"]);
     world.change("a", |pod| pod.phase = Phase::Running);
     world.pass(ms(10_000));
     world.ends("a", Phase::Failed);
@@ -357,7 +357,7 @@ fn a_phase_that_the_kubelet_takes_back_for_a_moment_makes_no_second_eviction() {
 #[test]
 fn a_victim_that_was_started_again_is_stopped_again_before_it_is_called_failed() {
     let mut world = short_of_memory(enforcing(HARD), vec![job("a")]);
-    world.answers.insert("lever *".into(), Answer::Fail(FailureKind::Unknown, 1));
+    world.answers.insert("fail *".into(), Answer::Fail(FailureKind::Unknown, 1));
     world.answers.insert("inspect *".into(), Answer::Hold);
     world.containers("a", &[Some(137)]);
     world.pass(ms(2_000));
@@ -367,7 +367,7 @@ fn a_victim_that_was_started_again_is_stopped_again_before_it_is_called_failed()
     assert_eq!(world.deeds().last(), Some(&"stop a 1"), "{:#?}", world.log);
     world.containers("a", &[Some(137)]);
     world.pass(ms(3_000));
-    assert_eq!(world.deeds().last(), Some(&"lever a"));
+    assert_eq!(world.deeds().last(), Some(&"fail a"));
     assert_eq!(world.lies, [""; 0]);
 }
 
@@ -410,7 +410,7 @@ fn a_pod_that_others_end_meanwhile_is_theirs() {
     world.pass(ms(1_000));
     // The mark may have arrived, so it is settled; then the kubelet ends the pod.
     assert!(!world.deeds().contains(&"stop a 1"), "{:?}", world.deeds());
-    assert!(!world.deeds().contains(&"lever a"));
+    assert!(!world.deeds().contains(&"fail a"));
     world.gone("a");
     assert_eq!(world.agent.status().pressure.victims.len(), 0);
 }
@@ -461,7 +461,7 @@ fn what_a_victim_has_in_volumes_of_memory_is_waited_for() {
     let volumes = job("a").with(|pod| pod.details.memory_volumes = true);
     let mut world = short_of_memory(enforcing(HARD), vec![volumes, job("b")]);
     world.pass(ms(3_000));
-    assert_eq!(world.deeds(), ["mark a", "stop a 1", "lever a"]);
+    assert_eq!(world.deeds(), ["mark a", "stop a 1", "fail a"]);
     world.memory(900);
     world.pass(ms(5_000));
     assert_eq!(world.deeds().len(), 3);
@@ -554,7 +554,7 @@ fn a_marked_pod_ends_though_the_shortage_is_over() {
     world.pass(ms(1_000));
     world.memory(1_000);
     world.pass(ms(2_000));
-    assert_eq!(world.deeds().last(), Some(&"lever a"));
+    assert_eq!(world.deeds().last(), Some(&"fail a"));
 }
 
 #[test]

@@ -127,7 +127,7 @@ fn without_an_api_the_lock_is_held_to_the_end_and_the_journal_knows_all() {
             world.pass(ms(600));
             assert!(world.released(), "{from} {facts:?}");
             assert_eq!(
-                world.done(&["fail", "lever"]).iter().filter(|l| l.contains(" a")).count(),
+                world.done(&["fail", "fail"]).iter().filter(|l| l.contains(" a")).count(),
                 0
             );
             assert!(format!("{:?}", world.journal).contains("Released { unreported: [PodUid"));
@@ -208,7 +208,7 @@ fn a_kubelet_that_wakes_keeps_its_phases() {
     world.event(crate::protocol::event::Event::KubeletSeen(plain()));
     world.let_go("stop");
     world.pass(ms(10_000));
-    assert_eq!(world.done(&["fail", "lever"]), [""; 0]);
+    assert_eq!(world.done(&["fail", "fail"]), [""; 0]);
     world.ends("a", Phase::Failed);
     assert!(world.released());
 }

@@ -82,7 +82,7 @@ fn assist_ends_nothing_and_holds_on_until_the_last_report() {
     assert!(!world.released());
     world.ends("daemon", Phase::Failed);
     assert!(world.released());
-    assert_eq!(world.done(&["delete", "stop", "fail", "lever", "taint"]), [""; 0]);
+    assert_eq!(world.done(&["delete", "stop", "fail", "fail", "taint"]), [""; 0]);
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn a_last_word_that_does_not_come_is_awaited_no_longer_than_the_kubelet_needs() 
     world.containers("a", &[Some(143)]);
     world.pass(ms(27_000));
     assert!(world.released());
-    assert_eq!(world.done(&["fail", "lever", "delete", "stop"]), [""; 0]);
+    assert_eq!(world.done(&["fail", "fail", "delete", "stop"]), [""; 0]);
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn a_kubelet_that_died_has_no_last_word() {
     world.event(crate::protocol::event::Event::KubeletSeen(dead()));
     world.pass(ms(4_000));
     assert!(world.released(), "{:?}", world.log);
-    assert_eq!(world.done(&["fail", "lever", "delete", "stop"]), [""; 0]);
+    assert_eq!(world.done(&["fail", "fail", "delete", "stop"]), [""; 0]);
 }
 
 #[test]
@@ -227,7 +227,7 @@ fn substitute_never_fails_what_runs_on_and_leaves_what_succeeded() {
     world.shutdown(20);
     world.pass(ms(30_000));
     // An Always pod that exits 0 would not succeed; the kubelet would start it again.
-    assert_eq!(world.done(&["fail", "lever"]), ["0 fail c"]);
+    assert_eq!(world.done(&["fail", "fail"]), ["0 fail c"]);
     assert_eq!(world.pods["a"].phase, Phase::Running);
     assert_eq!(world.pods["b"].phase, Phase::Running);
     assert!(world.released());
@@ -289,8 +289,8 @@ fn the_lever_is_pulled_only_at_the_end_and_only_with_proof() {
     world.containers("unknown", &[]);
     world.shutdown(20);
     world.pass(ms(30_000));
-    let expected = ["18400 lever exited", "19000 release"];
-    assert_eq!(world.done(&["fail", "lever", "release"]), expected);
+    let expected = ["18400 fail exited", "19000 release"];
+    assert_eq!(world.done(&["fail", "fail", "release"]), expected);
     assert_eq!(world.done(&["announce"]), ["0 announce shutting-down"], "no farewell");
 }
 

@@ -281,7 +281,7 @@ fn a_stall_of_the_node_that_is_seen_twice_ends_a_pod_before_any_threshold() {
     world.stalls(1, 100, 60);
     assert_eq!(world.deeds(), [""; 0], "once is not enough");
     world.stalls(2, 100, 60);
-    assert_eq!(world.deeds(), ["mark a", "stop a 1", "lever a"], "{:#?}", world.said);
+    assert_eq!(world.deeds(), ["mark a", "stop a 1", "fail a"], "{:#?}", world.said);
     let message = &world.pods["a"].disruption.as_ref().expect("must be marked").message;
     let start = "The node was low on resource: memory. Threshold quantity: 60, available: 90. ";
     assert!(message.starts_with(start), "{message}");
@@ -420,7 +420,7 @@ fn a_stale_mark_of_ours_is_renewed_when_its_pod_is_chosen() {
     world.uses("young", 300);
     world.memory(150);
     world.pass(ms(1_100));
-    assert_eq!(world.deeds(), ["mark young", "stop young 1", "lever young"]);
+    assert_eq!(world.deeds(), ["mark young", "stop young 1", "fail young"]);
     let message = &world.pods["young"].disruption.as_ref().expect("must be marked").message;
     assert!(message.contains("available: 150"), "{message}");
 }
@@ -529,7 +529,7 @@ fn pods_beyond_their_own_limits_end_without_a_mark_where_the_kubelet_does_not_se
     // §2.4 step 12, §2.8
     let mut world = limits(enforcing(HARD), false);
     world.pass(ms(1_000));
-    assert_eq!(world.deeds(), ["delete a 1", "stop b 1", "lever b"], "{:#?}", world.said);
+    assert_eq!(world.deeds(), ["delete a 1", "stop b 1", "fail b"], "{:#?}", world.said);
     assert_eq!(world.disrupted(), [""; 0]);
     assert_eq!(world.told("Evicted"), ["a", "b"]);
     let notice = world.scarcity.told.iter().find(|notice| notice.reason == "Evicted");

@@ -60,7 +60,7 @@ fn happen(world: &mut World, dice: &mut Dice, settings: &Settings) {
     let rare = if dice.roll(8) == 0 { Forbidden } else { Conflict };
     let failures = [Unknown, Unknown, Conflict, TooManyRequests, ServerError, Invalid, rare];
     let kinds =
-        ["mark *", "delete *", "read *", "lever *", "clear *", "stop *", "inspect *", "measure *"];
+        ["mark *", "delete *", "read *", "fail *", "clear *", "stop *", "inspect *", "measure *"];
     let names: Vec<String> = world.pods.keys().cloned().collect();
     let name = (!names.is_empty()).then(|| dice.of(&names));
     let signals = [Signal::MemoryAvailable, Signal::NodefsAvailable, Signal::PidAvailable];
@@ -122,7 +122,7 @@ fn check(world: &World, untouchable: &BTreeSet<String>, seed: u64) {
     for line in &world.log {
         let words: Vec<_> = line.split(' ').collect();
         let (kind, name) = (words[1], words.get(2).copied().unwrap_or_default());
-        let deeds = ["mark", "lever", "fail", "delete", "stop", "deadline"];
+        let deeds = ["mark", "fail", "fail", "delete", "stop", "deadline"];
         let touched = deeds.contains(&kind) && untouchable.contains(name);
         assert!(!touched, "seed {seed}: {line}");
         if kind == "mark" {

@@ -219,7 +219,7 @@ impl World {
 
     /// What was done about pods: without the measuring.
     pub(crate) fn deeds(&self) -> Vec<&str> {
-        let kinds = ["mark", "stop", "inspect", "lever", "fail", "delete", "deadline", "clear"];
+        let kinds = ["mark", "stop", "inspect", "fail", "fail", "delete", "deadline", "clear"];
         self.done(&kinds)
             .into_iter()
             .map(|line| line.split_once(' ').map_or("", |it| it.1))

@@ -102,7 +102,7 @@ impl Node {
     }
 
     fn writes(&self) -> Vec<&str> {
-        self.world.done(&["fail", "lever", "mark", "delete", "stop", "clear"])
+        self.world.done(&["fail", "fail", "mark", "delete", "stop", "clear"])
     }
 
     /// The events about pods.
@@ -234,14 +234,14 @@ fn without_a_kubelet_each_missing_piece_of_evidence_leaves_the_phase_as_it_is() 
 fn beside_a_live_kubelet_a_phase_is_written_only_where_it_is_asked_for_and_proven() {
     // §3.3 U3, U5, U11; §7.4
     let (unasked, asked): (Place, Place) = ((plain(), false), (plain(), true));
-    let lever = (&["lever a"][..], None);
+    let lever = (&["fail a"][..], None);
     let left = |hang| (&[][..], Some(hang));
     comes_to("U3 unasked", &unasked, deleted("a"), NOTHING, left(Hang::NotBegun));
     comes_to("U5 unasked", &unasked, ran("a"), Some(exited()), left(Hang::Exited));
     comes_to("U3", &asked, deleted("a"), NOTHING, lever);
     comes_to("U5", &asked, ran("a"), Some(exited()), lever);
     // The sandbox goes first: what a late pull would start has no place then.
-    let stop = (&["stop a 20", "lever a"][..], None);
+    let stop = (&["stop a 20", "fail a"][..], None);
     comes_to("U3, image", &asked, deleted("a"), Some(sandbox(true)), stop);
     comes_to("U3 not a Job's", &asked, alone(deleted("a")), NOTHING, left(Hang::NotBegun));
     comes_to("U5 DRA", &asked, claims(ran("a")), Some(exited()), left(Hang::Exited));
@@ -502,7 +502,7 @@ fn a_grace_that_is_over_by_a_clock_that_jumped_is_not_over() {
     node.pass(40);
     assert_eq!(node.writes(), [""; 0]);
     node.pass(60);
-    assert!(node.writes()[0].contains("lever"), "{:?}", node.writes());
+    assert!(node.writes()[0].contains("fail"), "{:?}", node.writes());
 }
 
 #[test]

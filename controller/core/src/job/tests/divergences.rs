@@ -392,3 +392,54 @@ fn a_start_time_alone_is_stored() {
     assert_eq!(sync(&mut world).writes.len(), 1);
     assert_eq!(world.job.start_time(), Some(world.now));
 }
+
+/// The reference counts it as failed at once, and makes another beside it. (seen on a real kubelet)
+#[test]
+fn a_pod_whose_container_still_runs_is_terminating_for_half_a_minute_at_most() {
+    let shown = |seconds: i64| {
+        pod("p", "Failed").on_node().with(|pod| {
+            let at = ago(seconds).to_string();
+            pod["status"]["conditions"] = json!([
+                {"type": "Ready", "status": "False", "lastTransitionTime": at},
+                {"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet",
+                 "lastTransitionTime": at}]);
+            pod["status"]["containerStatuses"] =
+                json!([{"name": "main", "state": {"running": {"startedAt": ago(60).to_string()}}}]);
+        })
+    };
+    let waits = || job().spec("podReplacementPolicy", "Failed").size(1, 1);
+    let effects = sync(&mut world(waits(), vec![shown(9)]));
+    assert_eq!((effects.created.len(), effects.failed, effects.terminating), (0, 0, 1));
+    assert_eq!(effects.requeue_seconds, Some(21));
+    // Its true end.
+    let mut ended = world(waits(), vec![shown(9)]);
+    sync(&mut ended);
+    ended.touch(&uid("p"), |pod| {
+        pod.phase = crate::view::Phase::Succeeded;
+        pod.shown_running_since = None;
+    });
+    let effects = sync(&mut ended);
+    assert_eq!((effects.succeeded, effects.failed), (1, 0));
+    // Nobody says more of it.
+    let effects = sync(&mut world(waits(), vec![shown(30)]));
+    assert_eq!((effects.failed, effects.terminating), (1, 0));
+    // A clock that runs far ahead, one who made sure, and a Job that does not wait.
+    for (job, pod) in [
+        (waits(), shown(-60)),
+        (
+            waits(),
+            shown(9).with(|pod| {
+                pod["metadata"]["annotations"]["epilogue.dev/terminated-at"] = "now".into();
+            }),
+        ),
+        (
+            waits(),
+            shown(9).with(|pod| {
+                pod["status"]["conditions"][1]["reason"] = "DeletionByPodGC".into();
+            }),
+        ),
+        (job().size(1, 1), shown(9)),
+    ] {
+        assert_eq!(sync(&mut world(job, vec![pod])).failed, 1);
+    }
+}
