@@ -29,14 +29,14 @@ pub struct Proxy {
     _serving: AbortOnDropHandle<()>,
 }
 
-/// Whether each watch of pods that is open is held.
+/// Of each watch that is open: of what it is, and whether it is held.
 #[derive(Debug, Default)]
-struct Gates(Mutex<Vec<watch::Sender<bool>>>);
+struct Gates(Mutex<Vec<(String, watch::Sender<bool>)>>);
 
 impl Gates {
-    fn new_gate(&self) -> watch::Receiver<bool> {
+    fn new_gate(&self, resource: &str) -> watch::Receiver<bool> {
         let (gate, seen) = watch::channel(false);
-        self.0.lock().expect("no holder panics").push(gate);
+        self.0.lock().expect("no holder panics").push((resource.to_owned(), gate));
         seen
     }
 }
@@ -56,16 +56,17 @@ impl Proxy {
         format!("http://{}", self.address)
     }
 
-    /// Keeps back what comes by the watches of pods that are open now; gives their number. Those
-    /// that are opened later are free.
-    pub fn hold_pod_watches(&self) -> usize {
+    /// Keeps back what comes by the watches of a resource (`pods`) that are open now; gives their
+    /// number. Those that are opened later are free.
+    pub fn hold_watches(&self, resource: &str) -> usize {
         let mut gates = self.gates.0.lock().expect("no holder panics");
-        gates.retain(|gate| gate.receiver_count() > 0);
-        for gate in gates.iter() {
+        gates.retain(|(_, gate)| gate.receiver_count() > 0);
+        let of_it: Vec<_> = gates.iter().filter(|(of, _)| of == resource).collect();
+        for (_, gate) in &of_it {
             // One that was closed since has nothing to hold.
             let _ = gate.send(true);
         }
-        gates.len()
+        of_it.len()
     }
 }
 
@@ -86,8 +87,8 @@ async fn serve(listener: TcpListener, client: kube::Client, gates: Arc<Gates>) {
 
 async fn forward(request: Request<Incoming>, client: kube::Client, gates: &Gates) -> Answer {
     let query = request.uri().query().unwrap_or_default();
-    let is_pod_watch = request.uri().path().ends_with("/pods") && query.contains("watch=true");
-    let gate = is_pod_watch.then(|| gates.new_gate());
+    let resource = request.uri().path().rsplit('/').next().unwrap_or_default();
+    let gate = query.contains("watch=true").then(|| gates.new_gate(resource));
     let (mut parts, body) = request.into_parts();
     parts.headers.remove(header::HOST);
     parts.headers.remove(header::AUTHORIZATION);

@@ -1,6 +1,8 @@
 //! Jobs on the real API, run by our controller with its own rights, on simulated nodes. Each test
 //! has a namespace and a controller of its own.
 
+mod blind;
+mod proxied;
 mod takeover;
 
 use std::time::Duration;
@@ -158,7 +160,7 @@ async fn a_second_replica_takes_over_when_the_leader_ends() {
     let mut bed = Bed::start(SUITE, &election).await;
     let two = job("relay").spec("parallelism", 1).spec("completions", 2);
     bed.create(two.script("hang times=1; succeed")).await;
-    bed.reaches("relay", SOON, |state| state.active == 1).await;
+    bed.reaches("relay", SOON, |state| state.ready == Some(1)).await;
     // The new process waits for the lease, which the old one gives back as it ends.
     bed.replace_controller().await;
     let pods = bed.pods("relay").await;

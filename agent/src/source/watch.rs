@@ -1,5 +1,6 @@
 //! What the agent watches: objects of its node, whole lists at once.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 pub use epilogue_runtime::watch::Deaf;
@@ -60,31 +61,58 @@ struct Gathered<T, L> {
     listener: L,
     /// What has come of a list that is coming in.
     list: Option<Vec<T>>,
+    /// Each object as it could last be read, by UID.
+    known: HashMap<String, T>,
+}
+
+impl<T: Watched, L> Gathered<T, L> {
+    fn new(listener: L) -> Self {
+        Self { listener, list: None, known: HashMap::new() }
+    }
+
+    fn know(&mut self, object: &T) {
+        self.known.insert(object.uid().to_owned(), object.clone());
+    }
 }
 
 impl<T: Watched, L: Listener<T>> watch::Listener<T> for Gathered<T, L> {
     async fn tell(&mut self, seen: watch::Seen<T>) -> Result<(), Deaf> {
-        match (seen, &mut self.list) {
-            (watch::Seen::ListBegins, list) => *list = Some(Vec::new()),
-            (watch::Seen::Shown(object), Some(list)) => list.push(object),
-            (watch::Seen::Shown(object), None) => self.listener.tell(Seen::Shown(object)).await?,
-            (watch::Seen::Gone(object), _) => {
+        match seen {
+            watch::Seen::ListBegins => self.list = Some(Vec::new()),
+            watch::Seen::Shown(object) => {
+                if let Some(list) = &mut self.list {
+                    list.push(object);
+                } else {
+                    self.know(&object);
+                    self.listener.tell(Seen::Shown(object)).await?;
+                }
+            }
+            watch::Seen::Gone(object) => {
+                self.known.remove(object.uid());
                 self.listener.tell(Seen::Gone(object.uid().to_owned())).await?;
             }
-            (watch::Seen::Unreadable(object), _) if object.gone => {
+            watch::Seen::Unreadable(object) if object.gone => {
+                self.known.remove(&object.uid);
                 self.listener.tell(Seen::Gone(object.uid)).await?;
             }
-            // What was known of it stays until the next list, which cannot have it.
-            (watch::Seen::Unreadable(object), _) => {
+            // It is there: what was known of it stays, also where a list is all that there is.
+            watch::Seen::Unreadable(object) => {
                 let (namespace, name, error) = (&object.namespace, &object.name, &object.why);
                 tracing::error!(namespace, name, error, "an object cannot be read");
+                if let Some(list) = &mut self.list {
+                    list.extend(self.known.get(&object.uid).cloned());
+                }
             }
-            (watch::Seen::ListEnds(_), list) => {
-                if let Some(objects) = list.take() {
+            watch::Seen::ListEnds(_) => {
+                if let Some(objects) = self.list.take() {
+                    self.known.clear();
+                    for object in &objects {
+                        self.know(object);
+                    }
                     self.listener.tell(Seen::Listed(objects)).await?;
                 }
             }
-            (watch::Seen::UpTo(_), _) => {}
+            watch::Seen::UpTo(_) => {}
         }
         Ok(())
     }
@@ -115,5 +143,79 @@ pub(super) async fn watch<T: Watched>(
         objects_max: OBJECTS_MAX,
         pauses,
     };
-    watch::watch(client, scope, Gathered { listener, list: None }).await
+    watch::watch(client, scope, Gathered::new(listener)).await
+}
+
+#[cfg(test)]
+mod tests {
+    use epilogue_runtime::watch::{Listener as _, Unreadable};
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Clone, Debug, Deserialize)]
+    struct Object(String);
+
+    impl Watched for Object {
+        fn version(&self) -> &str {
+            &self.0
+        }
+
+        fn uid(&self) -> &str {
+            &self.0
+        }
+    }
+
+    /// What the listener was told, in words.
+    #[derive(Default)]
+    struct Told(Vec<String>);
+
+    impl Listener<Object> for Told {
+        async fn tell(&mut self, seen: Seen<Object>) -> Result<(), Deaf> {
+            let of = |objects: Vec<Object>| {
+                objects.into_iter().map(|object| object.0).collect::<Vec<_>>().join(" ")
+            };
+            self.0.push(match seen {
+                Seen::Listed(objects) => format!("listed {}", of(objects)),
+                Seen::Shown(object) => format!("shown {}", object.0),
+                Seen::Gone(uid) => format!("gone {uid}"),
+            });
+            Ok(())
+        }
+    }
+
+    fn unreadable(uid: &str, gone: bool) -> watch::Seen<Object> {
+        watch::Seen::Unreadable(Box::new(Unreadable {
+            uid: uid.to_owned(),
+            gone,
+            ..Unreadable::default()
+        }))
+    }
+
+    #[tokio::test]
+    async fn an_object_that_cannot_be_read_is_not_taken_for_gone() {
+        let shown = |uid: &str| watch::Seen::Shown(Object(uid.to_owned()));
+        let ends = || watch::Seen::ListEnds("1".to_owned());
+        let mut gathered = Gathered::new(Told::default());
+        for seen in [
+            watch::Seen::ListBegins,
+            shown("a"),
+            shown("b"),
+            ends(),
+            unreadable("a", false),
+            watch::Seen::ListBegins,
+            unreadable("a", false),
+            unreadable("never-read", false),
+            shown("c"),
+            ends(),
+            unreadable("a", true),
+            watch::Seen::ListBegins,
+            unreadable("a", false),
+            shown("c"),
+            ends(),
+        ] {
+            gathered.tell(seen).await.expect("somebody listens");
+        }
+        assert_eq!(gathered.listener.0, ["listed a b", "listed a c", "gone a", "listed c"]);
+    }
 }

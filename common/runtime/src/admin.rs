@@ -26,6 +26,11 @@ use crate::health::Checks;
 
 /// Connections that are open at once, unless said otherwise.
 const CONNECTIONS_MAX: usize = 32;
+/// A runtime of the program that did nothing for so long does nothing any more: the pages come from
+/// a thread of their own, which would say that all is well for ever.
+const STANDSTILL_MAX: Duration = Duration::from_mins(1);
+/// How often the program's runtime shows that it moves.
+const BEAT: Duration = Duration::from_secs(1);
 /// Scrapes that come closer together get the same figures: they are gathered under the locks that
 /// the work needs.
 const FIGURES_LAST: Duration = Duration::from_millis(100);
@@ -65,6 +70,7 @@ pub struct Admin {
     listener: Option<TcpListener>,
     router: Router,
     connections_max: usize,
+    beat: Arc<Mutex<Instant>>,
 }
 
 struct Pages {
@@ -117,13 +123,16 @@ impl Admin {
     ) -> Result<Self, AdminError> {
         let listener =
             listen(address).await.map_err(|source| AdminError::Listen(address.clone(), source))?;
+        let beat = Arc::new(Mutex::new(Instant::now()));
+        let moves = Arc::clone(&beat);
+        let live = live.with("runtime", move || moves_still(moves.lock().elapsed()));
         let pages = Arc::new(Pages { live, ready, registry, figures: Mutex::default() });
         let router = Router::new()
             .route("/livez", get(livez))
             .route("/readyz", get(readyz))
             .route("/metrics", get(metrics))
             .with_state(pages);
-        Ok(Self { listener, router, connections_max: CONNECTIONS_MAX })
+        Ok(Self { listener, router, connections_max: CONNECTIONS_MAX, beat })
     }
 
     /// With so many connections open at once; one more ends the oldest.
@@ -143,10 +152,23 @@ impl Admin {
             token.cancelled().await;
             return Ok(());
         };
-        connections::serve(listener, self.router, self.connections_max, token)
-            .await
-            .map_err(AdminError::Serve)
+        let serving = connections::serve(listener, self.router, self.connections_max, token);
+        let mut serving = std::pin::pin!(serving);
+        loop {
+            tokio::select! {
+                ended = &mut serving => return ended.map_err(AdminError::Serve),
+                // Here, and not beside the connections: by the runtime that does the work.
+                () = tokio::time::sleep(BEAT) => *self.beat.lock() = Instant::now(),
+            }
+        }
     }
+}
+
+fn moves_still(stands_for: Duration) -> Result<(), String> {
+    if stands_for <= STANDSTILL_MAX {
+        return Ok(());
+    }
+    Err(format!("nothing has moved for {} s: the process must be restarted", stands_for.as_secs()))
 }
 
 async fn listen(address: &BindAddress) -> io::Result<Option<TcpListener>> {
@@ -231,6 +253,13 @@ mod tests {
             let error = bad.parse::<BindAddress>().expect_err(bad).to_string();
             assert!(error.contains(":PORT") && error.contains("0 to switch"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_runtime_that_stands_still_is_not_alive() {
+        assert_eq!(moves_still(STANDSTILL_MAX), Ok(()));
+        let error = moves_still(Duration::from_secs(61)).expect_err("must fail");
+        assert!(error.contains("61 s"), "{error}");
     }
 
     #[tokio::test]

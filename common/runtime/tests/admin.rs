@@ -36,7 +36,7 @@ async fn the_three_pages_are_served_until_the_token_is_cancelled() {
     let server = tokio::spawn(admin.serve(token.clone()));
 
     assert_eq!(fetch(address, "/livez").await, (200, "ok".to_owned()));
-    let page = "[+]ping ok\nlivez check passed\n".to_owned();
+    let page = "[+]ping ok\n[+]runtime ok\nlivez check passed\n".to_owned();
     assert_eq!(fetch(address, "/livez?verbose").await, (200, page));
     let page = "[-]caches failed: pods: not listed yet\nreadyz check failed\n".to_owned();
     assert_eq!(fetch(address, "/readyz").await, (503, page));

@@ -117,7 +117,7 @@ async fn only_the_index_whose_pod_ends_waits_under_failed() {
         ),
     )
     .await;
-    bed.reaches("two", SOON, |state| state.active == 2).await;
+    bed.reaches("two", SOON, |state| state.ready == Some(2)).await;
     let pods = bed.pods_with("job-name=two,batch.kubernetes.io/job-completion-index=0").await;
     bed.delete_pod(pods[0].metadata.name.as_deref().expect("a pod has a name")).await;
     // The failed pod of index 1 is replaced while index 0 still waits for the end of its own, which

@@ -10,14 +10,14 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DeleteParams, ListParams, PostParams};
-use kube::config::Kubeconfig;
 use kube::runtime::{WatchStreamExt as _, watcher};
 use lab::bed::{JobBuilder, JobState, SOON, job};
 use lab::controller::{Controller, Setup};
 use lab::proxy::Proxy;
-use lab::{Cluster, Namespace, eventually, kubeconfig};
-use serde_json::json;
+use lab::{Cluster, Namespace, eventually};
 use tokio_util::task::AbortOnDropHandle;
+
+use super::proxied;
 
 /// Beside each other; each waits for a lease most of its time.
 const LANES: usize = 4;
@@ -64,14 +64,7 @@ impl Pair {
         let held =
             async || leases.list(&ListParams::default()).await.expect("the leases").items.len();
         eventually("the first leads", SOON, held, |count| *count == 1).await;
-        let proxy = Proxy::start(client.clone()).await.expect("a proxy");
-        let path = dir.join("proxy.kubeconfig");
-        kubeconfig::write(&path, &plain(&proxy.url())).expect("a kubeconfig");
-        let by_proxy = setup("standby").argument(&format!("--kubeconfig={}", path.display()));
-        let standby = Controller::start(&cluster, &by_proxy).await.expect("a standby");
-        let filled = async || std::fs::read_to_string(standby.log()).unwrap_or_default();
-        eventually("the standby's caches", SOON, filled, |log| log.contains("caches are filled"))
-            .await;
+        let (standby, proxy) = proxied::start(&cluster, &client, setup("standby")).await;
         let seen = Arc::new(Mutex::default());
         let watch = tokio::spawn(keep(Api::namespaced(client.clone(), &name), Arc::clone(&seen)));
         let watch = AbortOnDropHandle::new(watch);
@@ -105,18 +98,6 @@ impl Pair {
     }
 }
 
-/// One cluster that asks for no credentials.
-fn plain(server: &str) -> Kubeconfig {
-    let cluster = json!({"name": "proxy", "cluster": {"server": server}});
-    let context = json!({"name": "proxy", "context": {"cluster": "proxy"}});
-    Kubeconfig {
-        clusters: vec![serde_json::from_value(cluster).expect("must be a cluster")],
-        contexts: vec![serde_json::from_value(context).expect("must be a context")],
-        current_context: Some("proxy".to_owned()),
-        ..Kubeconfig::default()
-    }
-}
-
 /// Keeps the name of each pod that is shown, however soon it goes again.
 async fn keep(pods: Api<Pod>, seen: Arc<Mutex<HashSet<String>>>) {
     let events = watcher(pods, watcher::Config::default()).default_backoff().touched_objects();
@@ -130,7 +111,7 @@ async fn keep(pods: Api<Pod>, seen: Arc<Mutex<HashSet<String>>>) {
 /// The leader is killed when so many pods are there.
 async fn killed_after(created: usize) {
     let mut pair = Pair::start().await;
-    assert_eq!(pair.proxy.hold_pod_watches(), 1, "the standby watches pods");
+    assert_eq!(pair.proxy.hold_watches("pods"), 1, "the standby watches pods");
     let size = u32::try_from(PODS).expect("must fit");
     pair.create(job("large").indexed(size)).await;
     let count = async || pair.seen();

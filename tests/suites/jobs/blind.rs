@@ -1,0 +1,102 @@
+//! A controller whose connections stand still, as when a firewall drops what comes by them.
+
+use std::time::Duration;
+
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
+use lab::bed::{JobState, SOON, has_finalizer, job};
+use lab::controller::{Controller, Setup};
+use lab::proxy::Proxy;
+use lab::{Cluster, Namespace, eventually};
+use serde_json::json;
+
+use super::proxied;
+
+/// A connection without a byte is replaced after 90 s.
+const REPLACED_WITHIN: Duration = Duration::from_secs(150);
+/// Long after the controller has looked at a pod without a Job.
+const LOOKED_AT: Duration = Duration::from_secs(5);
+
+struct Stage {
+    namespace: Namespace,
+    controller: Controller,
+    proxy: Proxy,
+    jobs: Api<Job>,
+    pods: Api<Pod>,
+}
+
+impl Stage {
+    async fn start() -> Self {
+        let cluster = Cluster::of_tests("jobs").expect("the suite's cluster");
+        let client = cluster.admin_client().await.expect("a client");
+        let namespace = Namespace::create(&cluster).await.expect("a namespace");
+        let name = namespace.name();
+        let setup = Setup::debug(&cluster.files(name)).namespace(name);
+        let (controller, proxy) = proxied::start(&cluster, &client, setup).await;
+        let jobs = Api::namespaced(client.clone(), name);
+        let pods = Api::namespaced(client, name);
+        Self { namespace, controller, proxy, jobs, pods }
+    }
+
+    async fn reaches(&self, name: &str, within: Duration, holds: impl Fn(&JobState) -> bool) {
+        let state = async || JobState::of(&self.jobs.get(name).await.expect("the Job"));
+        let what = format!("{name} as awaited (log: {})", self.controller.log().display());
+        eventually(&what, within, state, holds).await;
+    }
+
+    async fn stop(mut self) {
+        self.controller.check().expect("our controller runs to the end");
+        self.controller.stop().await;
+        self.namespace.finish().await.expect("the namespace goes");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_shows_nothing_is_replaced() {
+    let stage = Stage::start().await;
+    let params = PostParams::default();
+    stage.jobs.create(&params, &job("one").build()).await.expect("the Job");
+    stage.reaches("one", SOON, |state| state.active == 1).await;
+    assert_eq!(stage.proxy.hold_watches("pods"), 1);
+    let pod = stage.pods.list(&ListParams::default()).await.expect("the pods").items.remove(0);
+    let name = pod.metadata.name.expect("a pod has a name");
+    let ended = Patch::Merge(json!({"status": {"phase": "Succeeded"}}));
+    let params = PatchParams::default();
+    stage.pods.patch_status(&name, &params, &ended).await.expect("the status");
+    stage.reaches("one", REPLACED_WITHIN, |state| state.succeeded == 1).await;
+    stage.stop().await;
+}
+
+/// Another controller's Job that the watch has not shown is no reason to let go of its pods.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pods_of_a_job_that_the_watch_does_not_show_keep_their_finalizer() {
+    let stage = Stage::start().await;
+    assert_eq!(stage.proxy.hold_watches("jobs"), 1);
+    let params = PostParams::default();
+    let foreign = job("foreign").spec("managedBy", json!(null)).spec("suspend", true);
+    let foreign = stage.jobs.create(&params, &foreign.build()).await.expect("the Job");
+    let pod = |name: &str, uid: &str| -> Pod {
+        serde_json::from_value(json!({
+            "metadata": {"name": name, "finalizers": ["batch.kubernetes.io/job-tracking"],
+                "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "foreign",
+                                     "uid": uid, "controller": true}]},
+            "spec": {"containers": [{"name": "main", "image": "none"}]}}))
+        .expect("a pod")
+    };
+    let uid = foreign.metadata.uid.expect("a Job has a UID");
+    stage.pods.create(&params, &pod("held", &uid)).await.expect("the pod");
+    // One whose Job is gone shows that pods are looked at.
+    stage.pods.create(&params, &pod("free", "no-such-uid")).await.expect("the pod");
+    let held = async || {
+        // Once let go of it is garbage: its owner is gone.
+        let pod = stage.pods.get_opt("free").await.expect("an answer");
+        pod.is_some_and(|pod| has_finalizer(&pod))
+    };
+    eventually("the stray is let go of", SOON, held, |held| !held).await;
+    tokio::time::sleep(LOOKED_AT).await;
+    assert!(has_finalizer(&stage.pods.get("held").await.expect("the pod")));
+    let let_go = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+    stage.pods.patch("held", &PatchParams::default(), &let_go).await.expect("the pod");
+    stage.stop().await;
+}
