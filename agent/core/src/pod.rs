@@ -103,6 +103,8 @@ pub struct Details {
     pub job_finalizer: bool,
     /// Whether it has finalizers at all.
     pub finalizers: bool,
+    /// Whether it may be bound to a node that the agent has tainted.
+    pub tolerates_shutdown: bool,
     /// Whether it has claims of devices (DRA).
     pub resource_claims: bool,
     /// Whether it has persistent or CSI volumes, whose unmount others wait for.

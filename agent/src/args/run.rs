@@ -264,9 +264,9 @@ pub(super) fn kubelet_dir(given: &Path) -> Result<String, RunArgsError> {
     given.to_str().map(str::to_owned).ok_or_else(|| RunArgsError::NoText(given.to_owned()))
 }
 
-/// A kubelet without an override takes the host's name in lower case.
+/// A kubelet registers the host's name, or the one that it is given, in lower case.
 pub(super) fn node_name(given: Option<String>, root: &Path) -> Result<String, RunArgsError> {
-    let name = given.map_or_else(|| host_name(root), Ok)?;
+    let name = given.map_or_else(|| host_name(root), Ok)?.to_lowercase();
     let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
     if name.is_empty() || name.len() > NAME_CHARS_MAX || !name.chars().all(good) {
         return Err(RunArgsError::NodeName(name));
@@ -277,7 +277,7 @@ pub(super) fn node_name(given: Option<String>, root: &Path) -> Result<String, Ru
 fn host_name(root: &Path) -> Result<String, RunArgsError> {
     let path = root.join(HOSTNAME_FILE);
     let text = std::fs::read_to_string(&path);
-    text.map(|text| text.trim().to_lowercase())
+    text.map(|text| text.trim().to_owned())
         .map_err(|source| RunArgsError::HostName { path, source })
 }
 

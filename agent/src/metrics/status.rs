@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use agent_core::agent::{LockState, RunStatus, Status, Tries};
+use agent_core::agent::{LeftReason, LockState, RunStatus, Status, Tries};
 use agent_core::ending::hanging::Hang;
 use agent_core::protocol::action::Purpose;
 use agent_core::shutdown::Mode;
@@ -25,7 +25,7 @@ type Read = fn(&Status) -> Option<f64>;
 
 /// Name, help, value. Times after the notice are there once they are known: a value of the run
 /// before must not stand for them.
-const GAUGES: [(&str, &str, Read); 18] = [
+const GAUGES: [(&str, &str, Read); 19] = [
     ("lock_held", "Whether the delay lock is held.", |s| flag(s.lock == LockState::Held)),
     ("delay_granted_seconds", "The delay that logind grants.", |s| {
         s.granted.map(|granted| granted.as_secs_f64())
@@ -34,6 +34,9 @@ const GAUGES: [(&str, &str, Read); 18] = [
         Some(s.wanted.as_secs_f64())
     }),
     ("logind_connected", "Whether logind is connected.", |s| flag(s.logind)),
+    ("unbounded", "Whether no admission policy bounds the agent, so that it does not act.", |s| {
+        flag(s.unbounded.is_some())
+    }),
     ("pods_listed", "Whether the node's pods are known.", |s| flag(s.pods_listed)),
     ("pods", "The node's pods.", |s| number(s.pods)),
     ("journal_open", "Whether the journal has records of a run.", |s| flag(s.journal_open)),
@@ -87,6 +90,7 @@ pub struct StatusCollector {
     reverted: IntCounterVec,
     stuck: IntGaugeVec,
     unstuck: IntCounter,
+    left: IntGaugeVec,
 }
 
 impl StatusCollector {
@@ -130,10 +134,18 @@ impl StatusCollector {
                 "stuck_pods_failed_total",
                 "Deleted pods that the agent failed because no kubelet ended them.",
             ))?,
+            left: IntGaugeVec::new(
+                options(
+                    "shutdown_left_pods",
+                    "Pods without a last phase that the last shutdown did not wait for, by the \
+                     reason.",
+                ),
+                &["reason"],
+            )?,
         })
     }
 
-    fn vecs(&self) -> [&dyn Collector; 7] {
+    fn vecs(&self) -> [&dyn Collector; 8] {
         [
             &self.held_for,
             &self.mode,
@@ -142,6 +154,7 @@ impl StatusCollector {
             &self.reverted,
             &self.stuck,
             &self.unstuck,
+            &self.left,
         ]
     }
 
@@ -185,6 +198,13 @@ impl Collector for StatusCollector {
             self.stuck.with_label_values(&[hang.name()]).set(pods);
         }
         raise_to(&self.unstuck, status.stuck.failed);
+        if let Some(run) = &status.run {
+            for why in LeftReason::ALL {
+                let pods = run.left_at_release.get(&why).copied().unwrap_or_default();
+                let pods = i64::try_from(pods).unwrap_or(i64::MAX);
+                self.left.with_label_values(&[why.name()]).set(pods);
+            }
+        }
         let vecs = self.vecs();
         families.extend(vecs.into_iter().flat_map(Collector::collect));
         families
@@ -234,6 +254,28 @@ mod tests {
     use super::*;
     use prometheus::{Registry, TextEncoder};
 
+    fn run_that_left(why: LeftReason, pods: usize) -> RunStatus {
+        RunStatus {
+            t0: Duration::ZERO,
+            since: jiff::Timestamp::UNIX_EPOCH,
+            kind: None,
+            granted: Duration::from_secs(30),
+            mode: Mode::Replace,
+            step: agent_core::shutdown::budget::Step::Release,
+            cancelled: false,
+            candidates: 0,
+            condemned: 0,
+            terminal: 0,
+            unreported: 0,
+            unacknowledged: 0,
+            condemned_after: None,
+            reported_after: None,
+            released_after: None,
+            unreported_at_release: Some(0),
+            left_at_release: [(why, pods)].into(),
+        }
+    }
+
     #[test]
     fn the_status_is_read_at_each_scrape() {
         let sender = watch::Sender::new(Status::default());
@@ -252,6 +294,7 @@ mod tests {
             status.reverted.insert(Purpose::Fail, 2);
             status.stuck.pods.insert(Hang::NoContainer, 5);
             status.stuck.failed = 4;
+            status.run = Some(run_that_left(LeftReason::Bare, 2));
         });
         for _ in 0..2 {
             let page = page();
@@ -266,6 +309,8 @@ mod tests {
                 r#"epilogue_agent_stuck_pods{reason="no-container"} 5"#,
                 r#"epilogue_agent_stuck_pods{reason="runs"} 0"#,
                 "epilogue_agent_stuck_pods_failed_total 4",
+                r#"epilogue_agent_shutdown_left_pods{reason="Bare"} 2"#,
+                r#"epilogue_agent_shutdown_left_pods{reason="GivenUp"} 0"#,
                 r#"epilogue_agent_status_patches_total{purpose="mark",result="acknowledged"} 7"#,
             ] {
                 assert!(page.contains(&format!("{line}\n")), "{line} not in\n{page}");

@@ -78,7 +78,7 @@ impl KubeletSource {
     pub async fn ask(&self) -> KubeletFacts {
         let health = async {
             match self.settings.healthz {
-                Some(address) => Some(healthz(address).await),
+                Some(address) => healthz(address, &self.host).await,
                 None => None,
             }
         };

@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::kubelet_config::{KubeletConfig, read};
-use super::listeners::is_roots;
+use super::listeners::{is_others, is_roots};
 use crate::host::Host;
 
 /// A kubelet that lives answers in milliseconds.
@@ -33,8 +33,15 @@ pub struct Configz {
     pub token: PathBuf,
 }
 
-/// Asks `/healthz`.
-pub(crate) async fn healthz(address: SocketAddr) -> Healthz {
+/// Asks `/healthz`. While the kubelet is down, anybody may listen in its place and call it well:
+/// what a port says that is not root's says nothing.
+pub(crate) async fn healthz(address: SocketAddr, host: &Host) -> Option<Healthz> {
+    let answer = asked(address).await;
+    let others = answer != Healthz::Refused && is_others(host, address.port());
+    (!others).then_some(answer)
+}
+
+async fn asked(address: SocketAddr) -> Healthz {
     match timeout(ANSWER_TIME_MAX, status_line(address)).await {
         Ok(Ok(line)) if line.split(' ').nth(1) == Some("200") => Healthz::Ok,
         Ok(Ok(_)) => Healthz::Failing,
@@ -108,7 +115,7 @@ mod tests {
             assert!(request[..read].starts_with(b"GET /healthz HTTP/1.1\r\n"));
             stream.write_all(answer.as_bytes()).await.expect("must be writable");
         };
-        tokio::join!(healthz(address), serve).0
+        tokio::join!(asked(address), serve).0
     }
 
     #[tokio::test]
@@ -120,17 +127,33 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_port_that_is_not_roots_says_nothing() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("must be bindable");
+        let address = listener.local_addr().expect("must have one");
+        for (uid, expected) in [(0, Some(Healthz::Silent)), (1000, None)] {
+            let root = tempfile::tempdir().expect("must be creatable");
+            let table = root.path().join("proc/net");
+            std::fs::create_dir_all(&table).expect("must be creatable");
+            let line = format!("0: 0100007F:{:04X} 0:0 0A 0:0 0:0 0 {uid}\n", address.port());
+            std::fs::write(table.join("tcp"), format!("header\n{line}")).expect("must be writable");
+            std::fs::write(table.join("tcp6"), "header\n").expect("must be writable");
+            let host = Host::new(root.path().to_owned());
+            assert_eq!(healthz(address, &host).await, expected, "{uid}");
+        }
+    }
+
+    #[tokio::test]
     async fn a_port_that_nobody_listens_on_refuses() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("must be bindable");
         let address = listener.local_addr().expect("must have one");
         drop(listener);
-        assert_eq!(healthz(address).await, Healthz::Refused);
+        assert_eq!(asked(address).await, Healthz::Refused);
     }
 
     #[tokio::test]
     async fn a_server_that_says_nothing_is_silent() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("must be bindable");
         let address = listener.local_addr().expect("must have one");
-        assert_eq!(healthz(address).await, Healthz::Silent);
+        assert_eq!(asked(address).await, Healthz::Silent);
     }
 }

@@ -8,15 +8,25 @@ const TABLES: [&str; 2] = ["/proc/net/tcp", "/proc/net/tcp6"];
 /// The kernel's number for a socket that listens.
 const LISTENS: &str = "0A";
 
-/// Whether somebody listens on the port, and only root does. A container that does not see the
-/// host's `/proc` sees its own, which shows the host's ports when it shares the host's network.
+/// Whether somebody listens on the port, and only root does.
 pub(crate) fn is_roots(host: &Host, port: u16) -> bool {
+    let owners = all_owners(host, port);
+    !owners.is_empty() && owners.iter().all(|uid| *uid == 0)
+}
+
+/// Whether somebody listens on the port who is not root.
+pub(crate) fn is_others(host: &Host, port: u16) -> bool {
+    all_owners(host, port).iter().any(|uid| *uid != 0)
+}
+
+/// Of IPv4 and IPv6. A container that does not see the host's `/proc` sees its own, which shows the
+/// host's ports when it shares the host's network.
+fn all_owners(host: &Host, port: u16) -> Vec<u32> {
     let read = |table: &str| {
         fs::read_to_string(host.path(table)).or_else(|_| fs::read_to_string(table)).ok()
     };
     let tables: Vec<_> = TABLES.into_iter().filter_map(read).collect();
-    let owners: Vec<u32> = tables.iter().flat_map(|table| owners(table, port)).collect();
-    !owners.is_empty() && owners.iter().all(|uid| *uid == 0)
+    tables.iter().flat_map(|table| owners(table, port)).collect()
 }
 
 /// The users of those who listen on the port.

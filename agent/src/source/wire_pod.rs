@@ -7,6 +7,7 @@ use agent_core::pod::{
     Asks, Details, Disruption, Owner, Phase, PodSource, PodUid, PodView, RestartPolicy,
 };
 use epilogue_common::names::TRACKING_FINALIZER;
+use epilogue_common::names::node::SHUTTING_DOWN_TAINT;
 use epilogue_common::names::pod_condition::OOM_KILLED;
 use jiff::Timestamp;
 use serde::Deserialize;
@@ -70,6 +71,16 @@ struct Spec {
     overhead: Option<Amounts>,
     volumes: Option<Vec<Volume>>,
     resource_claims: Option<Vec<IgnoredAny>>,
+    tolerations: Option<Vec<Toleration>>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Toleration {
+    key: Option<String>,
+    operator: Option<String>,
+    value: Option<String>,
+    effect: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -270,6 +281,7 @@ fn details(finalizers: Option<&[String]>, spec: &Spec, statuses: &[ContainerStat
     let finalizers = finalizers.unwrap_or_default();
     let name = |status: &ContainerStatus| status.name.clone();
     Details {
+        tolerates_shutdown: spec.tolerations.iter().flatten().any(Toleration::of_shutdown),
         job_finalizer: finalizers.iter().any(|finalizer| finalizer == TRACKING_FINALIZER),
         finalizers: !finalizers.is_empty(),
         resource_claims: spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty()),
@@ -279,6 +291,19 @@ fn details(finalizers: Option<&[String]>, spec: &Spec, statuses: &[ContainerStat
         restarted: statuses.iter().any(|status| status.restart_count > 0),
         container_ids: exact(statuses.iter().filter_map(ContainerStatus::id)),
         ..Details::default()
+    }
+}
+
+impl Toleration {
+    /// Whether it lets the pod be bound under the agent's taint, which has no value.
+    fn of_shutdown(&self) -> bool {
+        let empty = |text: &Option<String>| text.as_deref().unwrap_or_default().is_empty();
+        let exists = self.operator.as_deref() == Some("Exists");
+        let key = match self.key.as_deref().unwrap_or_default() {
+            "" => exists,
+            key => key == SHUTTING_DOWN_TAINT && (exists || empty(&self.value)),
+        };
+        key && (empty(&self.effect) || self.effect.as_deref() == Some("NoSchedule"))
     }
 }
 
@@ -356,6 +381,25 @@ mod tests {
 
     fn with_status(status: &Value) -> PodView {
         view(json!({"metadata": {"uid": "u"}, "status": status}))
+    }
+
+    #[test]
+    fn a_pod_tolerates_a_shutdown_by_the_key_of_the_taint_or_by_none() {
+        let table = [
+            (json!([{"operator": "Exists"}]), true),
+            (json!([{"operator": "Exists", "effect": "NoSchedule"}]), true),
+            (json!([{"operator": "Exists", "effect": "NoExecute"}]), false),
+            (json!([{"key": "epilogue.dev/shutting-down", "operator": "Exists"}]), true),
+            (json!([{"key": "epilogue.dev/shutting-down"}]), true),
+            (json!([{"key": "epilogue.dev/shutting-down", "value": "x"}]), false),
+            (json!([{"key": "other", "operator": "Exists"}]), false),
+            (json!([]), false),
+            (json!(null), false),
+        ];
+        for (tolerations, expected) in table {
+            let pod = view(json!({"metadata": {"uid": "u"}, "spec": {"tolerations": tolerations}}));
+            assert_eq!(pod.details.tolerates_shutdown, expected, "{tolerations}");
+        }
     }
 
     #[test]
@@ -539,6 +583,7 @@ mod tests {
         let id = |name: &str, id: &str| (name.to_owned(), id.to_owned());
         let details = Details {
             deleted_at: Some("2026-11-21T14:00:30Z".parse().expect("must be a time")),
+            tolerates_shutdown: false,
             job_finalizer: true,
             finalizers: true,
             resource_claims: true,

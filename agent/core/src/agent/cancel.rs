@@ -1,7 +1,7 @@
 //! A shutdown that does not happen: everything that would be a lie on a node that lives on is
 //! taken back, the conditions first of all. (spec/node-agent.md §9.5)
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use epilogue_common::announcement::Announcement;
@@ -13,6 +13,7 @@ use super::marks::record;
 use super::outbox::Task;
 use crate::ending::attempt::{Attempt, Pace, Verdict, WAIT_MAX_HASTE, salt, verdict};
 use crate::ending::patches;
+use crate::ending::progress::Way;
 use crate::pod::{Disruption, PodUid, PodView};
 use crate::protocol::action::{Action, PodRef, Purpose};
 use crate::protocol::journal::{Intent, Record};
@@ -36,6 +37,8 @@ pub(super) struct Clears {
     pods: BTreeMap<PodUid, Clearing>,
     /// A mark whose answer was lost may be carried out late.
     cleared: BTreeMap<PodUid, (PodRef, Timestamp)>,
+    /// Pods that stay marked: the cancelled run has stopped them.
+    kept: BTreeSet<PodUid>,
     /// Conditions of a run that nobody remembers were looked for since the API showed any.
     sought: bool,
 }
@@ -62,7 +65,13 @@ impl Clears {
 
     /// Whether the pod's condition was taken back, or is to be.
     fn knows(&self, uid: &PodUid) -> bool {
-        self.pods.contains_key(uid) || self.cleared.contains_key(uid)
+        self.pods.contains_key(uid) || self.cleared.contains_key(uid) || self.kept.contains(uid)
+    }
+
+    /// The pod's condition stays; one that runs all the same is found by the runtime.
+    /// (`origin.rs`)
+    pub(super) fn keep(&mut self, uid: PodUid) {
+        self.kept.insert(uid);
     }
 
     /// Takes back the condition that was set on the pod at `at`. It is looked at first: what is
@@ -75,6 +84,7 @@ impl Clears {
     pub(super) fn pod_gone(&mut self, uid: &PodUid) {
         self.pods.remove(uid);
         self.cleared.remove(uid);
+        self.kept.remove(uid);
     }
 
     /// A new shutdown takes the conditions over that still stand.
@@ -114,11 +124,25 @@ impl Agent {
         self.outbox.retract(|task| {
             matches!(
                 task,
-                Task::Mark(_) | Task::End(_) | Task::Stop(_) | Task::Inspect(_) | Task::Fail(_)
+                Task::Mark(_)
+                    | Task::End(_)
+                    | Task::Stop(_)
+                    | Task::Inspect(_)
+                    | Task::ExitCheck(_)
+                    | Task::Fail(_)
             )
         });
-        for ending in run.endings.into_values() {
-            if ending.mark.was_sent() {
+        for (uid, ending) in run.endings {
+            if !ending.mark.was_sent() {
+                continue;
+            }
+            // Those that the runtime has stopped and that cannot run again are disrupted for good.
+            let stopped = ending.way == Way::Stop
+                && (ending.end.is_done() || self.outbox.has(&Task::Stop(uid.clone())))
+                && self.pods.get(&uid).is_some_and(PodView::cannot_run_again);
+            if stopped {
+                self.clears.keep(uid);
+            } else {
                 self.clears.add(ending.pod, ending.marked_at);
             }
         }
@@ -149,6 +173,10 @@ impl Agent {
         // A start in the future tells of a clock that was set since, and of nothing else.
         let now = self.clock.now().wall;
         let lives = |pod: &&PodView| {
+            // Where the runtime can tell whether such a pod was stopped, it is asked. (`origin.rs`)
+            if self.settings.runtime && pod.cannot_run_again() {
+                return false;
+            }
             let since = pod.running_since.filter(|since| *since <= now);
             let explained = self.replays.knows(&pod.uid) || self.clears.knows(&pod.uid);
             since.is_some_and(|since| since > boot) && !explained

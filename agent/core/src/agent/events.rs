@@ -20,6 +20,7 @@ impl Agent {
             Event::PressureRose(what) => self.pressure_rose(what),
             Event::OomKilled(kill) => self.oom_killed(*kill),
             Event::OomdKilled(kill) => self.oomd_killed(*kill),
+            Event::PoliciesTried(missing) => self.see_policies(missing),
             Event::StopRequested => self.hear_stop(),
             Event::Finished { id, result } => self.finished(id, result),
         }

@@ -46,7 +46,8 @@ impl StageRun {
 /// Whether the agent is to end the pod and has not begun.
 fn is_to_end(ending: &Ending) -> bool {
     let by_us = matches!(ending.way, Way::Delete | Way::Deadline | Way::Stop);
-    by_us && !ending.reported && !ending.end.is_wanted()
+    let checked = !ending.exit_check.is_open() || ending.mark.was_sent();
+    checked && by_us && !ending.reported && !ending.end.is_wanted()
 }
 
 impl Agent {

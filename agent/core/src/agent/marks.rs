@@ -26,7 +26,8 @@ pub(super) fn reference(pod: &PodView) -> PodRef {
 
 /// The record of a mark that is going to be sent.
 pub(super) fn intent(ending: &Ending) -> Record {
-    record(&ending.pod, Intent::Mark, ending.marked_at)
+    let intent = if ending.had_run { Intent::Mark } else { Intent::MarkBeforeStart };
+    record(&ending.pod, intent, ending.marked_at)
 }
 
 /// The record of something that is going to be done to a pod.
@@ -76,6 +77,7 @@ impl Agent {
         }
         let Some(run) = &mut self.run else { return };
         let mut order: Vec<PodUid> = by_value.into_iter().map(|mark| mark.uid).collect();
+        run.enlisted = self.pods.is_listed();
         let rest: Vec<_> = run.endings.keys().filter(|uid| !order.contains(uid)).cloned().collect();
         order.extend(rest);
         run.order = order;
@@ -93,6 +95,13 @@ impl Agent {
         let wanted = mark_reason(pod, &scope).is_some();
         let Some(run) = &mut self.run else { return };
         let known = run.endings.get(&pod.uid);
+        let exited = known.is_some_and(|ending| ending.had_exited);
+        // DIVERGES(upstream): deleted, it would be bound to this node again, and again be deleted,
+        // for as long as logind grants. The kubelet's shutdown does not delete. (W10)
+        let late = known.is_none() && run.enlisted && way == Way::Delete;
+        let comes_again = known.map_or(late && pod.details.tolerates_shutdown, |e| e.comes_again);
+        let way = if exited || comes_again { Way::Nobody } else { way };
+        let wanted = wanted && !exited && (!comes_again || pod.cannot_run_again());
         if lives && known.is_some_and(|ending| more_is_to_come(ending, pod)) {
             run.progress = true;
             return;
@@ -116,6 +125,11 @@ impl Agent {
                 ending.mark = Attempt::wanted();
                 ending.read = Attempt::wanted();
             }
+        }
+        ending.had_run = pod.has_run;
+        ending.comes_again = comes_again;
+        if way == Way::Stop && wanted && !carried && pod.cannot_run_again() {
+            ending.exit_check.want();
         }
         // A kubelet that died after our deletion does not carry it out.
         // One that came back starts what we stopped, and has to end it itself.
@@ -152,9 +166,14 @@ impl Agent {
     pub(super) fn send_marks(&mut self) {
         let Some(run) = &mut self.run else { return };
         let may_end = run.may_end(&self.clock);
+        let checks_over = self.clock.reached(run.at(run.ends.pre_mark / 2));
         for uid in &run.order {
             let Some(ending) = run.endings.get_mut(uid) else { continue };
             if ending.reported || ending.read.is_open() || !ending.mark.is_due(&self.clock) {
+                continue;
+            }
+            // Whether it had exited before is asked first, for half of the time for marks.
+            if ending.exit_check.is_open() && may_end && !checks_over {
                 continue;
             }
             if !self.outbox.has_room() {

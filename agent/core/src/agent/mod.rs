@@ -19,8 +19,10 @@ mod cancel;
 mod causes;
 mod events;
 mod eviction;
+mod exit_check;
 mod kills;
 mod last_writes;
+mod left;
 mod marks;
 mod mode;
 mod node;
@@ -29,6 +31,7 @@ mod origin;
 mod outbox;
 mod past;
 mod pods;
+mod policies;
 mod preflight;
 mod refusals;
 mod release;
@@ -52,8 +55,8 @@ use serde::Serialize;
 pub use mode::{ARMED_LASTS, Allowed, Detected, Kubelet, detect, kubelet};
 pub use notices::REASONS;
 pub use status::{
-    CauseStatus, EvictionCount, LockState, OomTally, PressureStatus, RunStatus, SignalStatus,
-    StallStatus, Status, StuckStatus, Tries, VictimStatus,
+    CauseStatus, EvictionCount, LeftReason, LockState, OomTally, PressureStatus, RunStatus,
+    SignalStatus, StallStatus, Status, StuckStatus, Tries, VictimStatus,
 };
 
 use crate::ending::clock::Clock;
@@ -162,6 +165,7 @@ pub struct Agent {
     stuck: stuck::Stuck,
     undone: undone::Undone,
     refusals: refusals::Refusals,
+    policies: policies::Policies,
     /// When the agent was told to stop.
     stop_at: Option<Duration>,
     status: Status,
@@ -170,7 +174,7 @@ pub struct Agent {
 impl Agent {
     /// An agent that has just started and found this journal.
     pub fn new(settings: Settings, journal: &[Record], now: Now) -> Self {
-        let in_flight_max = settings.in_flight_max;
+        let (in_flight_max, enforce) = (settings.in_flight_max, settings.enforce);
         let evictions = eviction::Evictions::new(&settings.features);
         let mut agent = Self {
             settings,
@@ -192,6 +196,7 @@ impl Agent {
             stuck: stuck::Stuck::default(),
             undone: undone::Undone::default(),
             refusals: refusals::Refusals::default(),
+            policies: policies::Policies::new(enforce),
             stop_at: None,
             status: Status::default(),
         };
@@ -256,6 +261,7 @@ impl Agent {
     fn decide(&mut self) {
         self.forget_refusals();
         self.settle_past();
+        self.heed_policies();
         self.stand();
         self.write_node();
         self.run_on();

@@ -12,11 +12,15 @@ use crate::protocol::action::{Action, Notice, PodRef};
 pub const REASONS: &[(&str, &str)] = &[
     (BEGUN, "A shutdown was announced; what the agent does about it, and in what time."),
     (CANCELLED, "The shutdown was cancelled; lock, taint and conditions are restored."),
-    (COMPLETE, "The lock was released; the end of every pod is in the API."),
-    (UNREPORTED, "The lock was released at the end of the time; the end of some pods is not."),
+    (COMPLETE, "The lock was released; the end of every pod but DaemonSets' is in the API."),
+    (
+        UNREPORTED,
+        "The lock was released; the end of some pods is not in the API: how many, and why.",
+    ),
     (DELAY_TOO_SHORT, "logind grants less time than the bands and their reports want."),
     (NOT_READY, "A shutdown is scheduled within the minute, and it would not go well; why."),
     (NOT_PERMITTED, "The API forbids the agent something that it needs."),
+    (UNBOUNDED, "No admission policy bounds the agent's writes, so it does not act."),
     (RECOVERED, "After a boot: pods that the shutdown before it left unexplained were marked."),
     (POD_MARKED, "The pod was marked as disrupted: its node is shutting down."),
     (POD_STOPPED, "The agent ended the pod: its node is shutting down."),
@@ -30,6 +34,7 @@ pub const REASONS: &[(&str, &str)] = &[
     (EVICTED, "The node was low on a resource, or the pod exceeded its limit; the agent ends it."),
     (WOULD_EVICT, "The pod would be evicted, if the agent were told to act; why."),
     (EVICTION_FAILED, "The pod was to be evicted, and could not be; it lives on."),
+    (LEFT_TO_KUBELET, "The pod is first in rank and not the agent's to end: the kubelet does."),
     (EVICTION_SLOW, "The pod was stopped to be evicted, and runs yet; it is stopped again."),
     (AT_MEMORY_LIMIT, "The pod waits for memory at its own limit; the node has enough."),
     (PRESSURE_OVERLAP, "A threshold of the agent is not above the kubelet's: it only observes."),
@@ -42,6 +47,7 @@ pub(super) const UNREPORTED: &str = "CompanionShutdownUnreported";
 pub(super) const DELAY_TOO_SHORT: &str = "CompanionDelayTooShort";
 pub(super) const NOT_READY: &str = "CompanionNotReady";
 pub(super) const NOT_PERMITTED: &str = "CompanionNotPermitted";
+pub(super) const UNBOUNDED: &str = "AgentUnbounded";
 pub(super) const RECOVERED: &str = "CompanionRecovered";
 pub(super) const POD_MARKED: &str = "CompanionMarked";
 pub(super) const POD_STOPPED: &str = "CompanionStopped";
@@ -55,6 +61,7 @@ pub(super) const OOMD_KILLED: &str = "CompanionOomdKilled";
 pub(super) const EVICTED: &str = REASON_EVICTED;
 pub(super) const WOULD_EVICT: &str = "CompanionWouldEvict";
 pub(super) const EVICTION_FAILED: &str = "CompanionEvictionFailed";
+pub(super) const LEFT_TO_KUBELET: &str = "CompanionEvictionLeft";
 pub(super) const EVICTION_SLOW: &str = "CompanionEvictionSlow";
 pub(super) const AT_MEMORY_LIMIT: &str = "CompanionAtMemoryLimit";
 pub(super) const PRESSURE_OVERLAP: &str = "CompanionPressureOverlap";

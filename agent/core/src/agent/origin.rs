@@ -20,7 +20,7 @@ use crate::protocol::action::{Action, PodRef};
 use crate::protocol::event::RuntimeState;
 
 /// Container runtimes stamp by the node's clock, which may differ from the API's.
-const CLOCKS_DIFFER: Duration = Duration::from_secs(10);
+pub(super) const CLOCKS_DIFFER: Duration = Duration::from_secs(10);
 /// A kubelet that has lived for so long has reported what it did not find. (§9.6)
 const VOUCHES: Duration = Duration::from_mins(1);
 

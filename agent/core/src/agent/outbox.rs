@@ -20,6 +20,8 @@ pub(super) enum Task {
     End(PodUid),
     Stop(PodUid),
     Inspect(PodUid),
+    /// A look into the runtime before the mark.
+    ExitCheck(PodUid),
     Fail(PodUid),
     Clear(PodUid),
     /// Says why a container died.
@@ -147,12 +149,20 @@ impl Outbox {
     /// band go at once.
     pub(super) fn has_room_to_inspect(&self) -> bool {
         let looks = |task: &Task| {
-            use Task::{Evict, Inspect, OriginLook, ReplayLook, StuckLook};
+            use Task::{Evict, ExitCheck, Inspect, OriginLook, ReplayLook, StuckLook};
             let after_boot = matches!(task, ReplayLook(_) | OriginLook(_));
-            let ends = matches!(task, Inspect(_) | StuckLook(_) | Evict(EvictStep::Inspect, _));
+            let ends = matches!(
+                task,
+                ExitCheck(_) | Inspect(_) | StuckLook(_) | Evict(EvictStep::Inspect, _)
+            );
             after_boot || ends
         };
         self.count(looks) < self.api_max
+    }
+
+    /// Whether this is under way.
+    pub(super) fn has(&self, task: &Task) -> bool {
+        self.under_way.values().any(|other| other == task)
     }
 
     pub(super) fn count(&self, which: impl Fn(&Task) -> bool) -> usize {

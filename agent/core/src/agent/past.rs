@@ -29,8 +29,8 @@ pub(super) struct Past {
     pub(super) kind: Option<ShutdownKind>,
     released: bool,
     pods: BTreeMap<PodUid, PastPod>,
-    /// After a reboot of the user space alone: looks into the runtime.
-    looks: BTreeMap<PodUid, Attempt>,
+    /// Looks into the runtime at pods that may have been stopped; none until it is known which.
+    looks: Option<BTreeMap<PodUid, Attempt>>,
 }
 
 /// What was done to a pod.
@@ -38,6 +38,12 @@ pub(super) struct Past {
 struct PastPod {
     pod: PodRef,
     marked_at: Option<Timestamp>,
+    /// Whether its containers had run when it was marked.
+    had_run: bool,
+    /// Whether it was to be ended.
+    ends: bool,
+    /// Whether all its containers had exited before the run.
+    had_exited: bool,
     acknowledged: BTreeSet<Intent>,
 }
 
@@ -56,9 +62,14 @@ impl Past {
 
     /// The pods that bear a mark of the run, as far as is known.
     fn marked(&self) -> impl Iterator<Item = (PodRef, Timestamp)> {
+        self.marked_pods().map(|(pod, at)| (pod.pod.clone(), at))
+    }
+
+    fn marked_pods(&self) -> impl Iterator<Item = (&PastPod, Timestamp)> {
         let pods = self.pods.values();
-        let pods = pods.filter(|pod| !pod.acknowledged.contains(&Intent::Clear));
-        pods.filter_map(|pod| Some((pod.pod.clone(), pod.marked_at?)))
+        let marked = |pod: &&PastPod| !pod.acknowledged.contains(&Intent::Clear) && !pod.had_exited;
+        let pods = pods.filter(marked);
+        pods.filter_map(|pod| Some((pod, pod.marked_at?)))
     }
 }
 
@@ -76,7 +87,7 @@ fn runs(journal: &[Record]) -> Vec<Past> {
                 kind: kind.clone(),
                 released: false,
                 pods: BTreeMap::new(),
-                looks: BTreeMap::new(),
+                looks: None,
             });
             continue;
         }
@@ -90,10 +101,19 @@ fn runs(journal: &[Record]) -> Vec<Past> {
                 let past = run.pods.entry(uid.clone()).or_insert_with(|| PastPod {
                     pod,
                     marked_at: None,
+                    had_run: true,
+                    ends: false,
+                    had_exited: false,
                     acknowledged: BTreeSet::new(),
                 });
-                if *intent == Intent::Mark {
-                    past.marked_at.get_or_insert(*at);
+                match intent {
+                    Intent::Mark | Intent::MarkBeforeStart => {
+                        past.marked_at.get_or_insert(*at);
+                        past.had_run = *intent == Intent::Mark;
+                    }
+                    Intent::End => past.ends = true,
+                    Intent::LeaveExited => past.had_exited = true,
+                    Intent::Fail | Intent::Clear => {}
                 }
             }
             Record::Acknowledged { uid, intent } => {
@@ -116,9 +136,11 @@ impl Agent {
         }
         for mut run in runs(journal) {
             if run.boot_id != self.settings.boot_id {
-                for (pod, at) in run.marked() {
-                    self.replays.add_marked(pod, at);
+                for (pod, at) in run.marked_pods() {
+                    self.replays.add_marked(pod.pod.clone(), at, pod.had_run);
                 }
+                let exited = run.pods.iter().filter(|(_, pod)| pod.had_exited);
+                exited.for_each(|(uid, _)| self.replays.explain(uid.clone()));
                 continue;
             }
             if let Some(before) = self.past.take() {
@@ -154,57 +176,69 @@ impl Agent {
         }
         let Some(past) = &mut self.past else { return };
         // The boot id stays, so only the containers tell whether the user space was stopped.
-        let soft = past.kind == Some(ShutdownKind::SoftReboot);
-        if soft && self.settings.runtime {
-            self.look_after_soft_reboot();
-            return;
+        if past.looks.is_none() {
+            past.looks = Some(BTreeMap::new());
+            self.sort_past();
         }
-        let marked: Vec<_> = past.marked().collect();
-        if soft && past.released {
-            self.outbox.say(false, None, "the user space was restarted; its pods are looked at");
-            for (pod, at) in marked {
-                self.replays.add_marked(pod, at);
-            }
-        } else {
-            self.tell_cancelled("it ended while the agent was down");
-            for (pod, at) in marked {
-                self.clears.add(pod, at);
-            }
-        }
-        self.past = None;
-        self.restore_node();
+        self.look_at_past();
     }
 
-    fn look_after_soft_reboot(&mut self) {
+    /// Decides about each pod of a run that does not go on: whether the runtime is to be asked if
+    /// it was stopped, or its mark is taken back.
+    fn sort_past(&mut self) {
         let Some(past) = &mut self.past else { return };
-        let marked: Vec<_> = past.marked().collect();
-        for (pod, _) in marked {
-            let look = past.looks.entry(pod.uid.clone()).or_insert_with(Attempt::wanted);
-            if look.is_due(&self.clock) && self.outbox.has_room_to_inspect() {
-                look.sent();
-                self.outbox.send(Task::Inspect(pod.uid.clone()), Action::InspectPod(pod));
+        let soft = past.kind == Some(ShutdownKind::SoftReboot);
+        let rebooted = soft && past.released;
+        let marked: Vec<_> = past.marked_pods().map(|(pod, at)| (pod.clone(), at)).collect();
+        if rebooted {
+            self.outbox.say(false, None, "the user space was restarted; its pods are looked at");
+        } else if !soft || !self.settings.runtime {
+            self.tell_cancelled("it ended while the agent was down");
+        }
+        let Some(past) = &mut self.past else { return };
+        let looks = past.looks.get_or_insert_default();
+        for (pod, at) in marked {
+            if self.settings.runtime && (soft || pod.ends) {
+                looks.insert(pod.pod.uid, Attempt::wanted());
+            } else if rebooted {
+                self.replays.add_marked(pod.pod, at, pod.had_run);
+            } else {
+                self.clears.add(pod.pod, at);
             }
         }
-        if past.looks.values().all(Attempt::is_done) {
+    }
+
+    fn look_at_past(&mut self) {
+        let Some(past) = &mut self.past else { return };
+        let Some(looks) = &mut past.looks else { return };
+        for (uid, look) in looks.iter_mut() {
+            let Some(pod) = past.pods.get(uid).map(|pod| pod.pod.clone()) else { continue };
+            if look.is_due(&self.clock) && self.outbox.has_room_to_inspect() {
+                look.sent();
+                self.outbox.send(Task::Inspect(uid.clone()), Action::InspectPod(pod));
+            }
+        }
+        if looks.values().all(Attempt::is_done) {
             self.past = None;
             self.restore_node();
         }
     }
 
-    /// Takes a look's result, if it belongs to a reboot of the user space.
+    /// Takes a look's result, if it belongs to a run of the journal.
     pub(super) fn past_inspected(
         &mut self,
         uid: &PodUid,
         result: &Result<RuntimeState, Failure>,
     ) -> bool {
         let Some(past) = &mut self.past else { return false };
-        let Some(look) = past.looks.get_mut(uid) else { return false };
+        let look = past.looks.as_mut().and_then(|looks| looks.get_mut(uid));
+        let Some(look) = look else { return false };
         look.done();
         let Some(pod) = past.pods.get(uid) else { return true };
         let Some(at) = pod.marked_at else { return true };
-        let stopped = result.as_ref().map_or(past.released, RuntimeState::nothing_runs);
+        let stopped = result.as_ref().map_or(past.released || pod.ends, RuntimeState::nothing_runs);
         if stopped {
-            self.replays.add_marked(pod.pod.clone(), at);
+            self.replays.add_marked(pod.pod.clone(), at, pod.had_run);
         } else {
             self.clears.add(pod.pod.clone(), at);
         }

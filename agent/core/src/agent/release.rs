@@ -7,6 +7,7 @@ use epilogue_common::announcement::Announcement;
 use epilogue_common::outcome::Failure;
 
 use super::Agent;
+use super::left::{number, words};
 use super::notices::{COMPLETE, UNREPORTED};
 use super::outbox::Task;
 use super::run::{KUBELET_GONE, Run};
@@ -139,6 +140,7 @@ impl Agent {
         run.release = Release::Holding;
         run.step = Step::Intent;
         run.unreported_at_release = None;
+        run.left_at_release.clear();
         self.outbox.say(false, None, "the lock is held on: there is something to wait for again");
     }
 
@@ -219,7 +221,9 @@ impl Agent {
 
     /// The summary goes to the disk before the lock goes.
     fn close_run(&mut self) {
+        let left = self.run.as_ref().map(|run| self.left_behind(run)).unwrap_or_default();
         let Some(run) = &mut self.run else { return };
+        run.left_at_release = left;
         let unreported: Vec<_> = run
             .endings
             .iter()
@@ -244,14 +248,24 @@ impl Agent {
         let Some(run) = &mut self.run else { return };
         run.release = Release::Released;
         run.released_after = Some(run.elapsed(now));
-        let left = run.unreported_at_release.unwrap_or_default();
-        let text = format!(
-            "released after {} ms of {} ms granted; {} pods, {left} not in the API",
+        let unreported = run.unreported_at_release.unwrap_or_default();
+        let mut text = format!(
+            "released after {} ms of {} ms granted; {} pods, the end of {unreported} is not in \
+             the API",
             run.elapsed(now).as_millis(),
             run.granted.as_millis(),
             run.endings.len(),
         );
-        let (warning, reason) = if left == 0 { (false, COMPLETE) } else { (true, UNREPORTED) };
+        if !run.left_at_release.is_empty() {
+            text += "; left to end with the machine: ";
+            text += &words(&run.left_at_release);
+        }
+        if !self.pods.is_listed() {
+            text += "; the API has never shown which pods the node has";
+        }
+        let left = unreported + number(&run.left_at_release);
+        let complete = left == 0 && self.pods.is_listed();
+        let (warning, reason) = if complete { (false, COMPLETE) } else { (true, UNREPORTED) };
         self.outbox.say(warning, None, text.clone());
         self.tell(warning, reason, text);
     }

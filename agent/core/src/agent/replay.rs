@@ -36,8 +36,8 @@ struct Replay {
 
 #[derive(Clone, Copy, Debug)]
 enum Why {
-    /// A run marked it, or was about to, with this time.
-    Marked(Timestamp),
+    /// A run marked it, or was about to, with this time; whether it had run by then.
+    Marked(Timestamp, bool),
     /// The same, and after the boot it was seen to be one that runs again, or for the first time.
     RunsAgain(Timestamp),
     /// It ran before this boot: its node went down without notice.
@@ -54,15 +54,20 @@ pub(super) struct Replays {
 }
 
 impl Replays {
-    pub(super) fn add_marked(&mut self, pod: PodRef, at: Timestamp) {
-        self.add(pod, Why::Marked(at), Attempt::default(), Duration::ZERO);
+    pub(super) fn add_marked(&mut self, pod: PodRef, at: Timestamp, had_run: bool) {
+        self.add(pod, Why::Marked(at, had_run), Attempt::default(), Duration::ZERO);
+    }
+
+    /// The journal explains the pod: its end was before the shutdown, whatever the clock says.
+    pub(super) fn explain(&mut self, uid: PodUid) {
+        self.known.insert(uid);
     }
 
     /// Takes a pod for lost, unless that is nothing to speak of; answers whether it did. Where the
     /// runtime can be asked, it has the last word.
     pub(super) fn add_lost(&mut self, pod: &PodView, now: Now, ask: bool) -> bool {
         let why = Why::Lost(now.wall);
-        if self.pods.contains_key(&pod.uid) || remedy(pod, why).is_none() {
+        if self.known.contains(&pod.uid) || remedy(pod, why, None).is_none() {
             return false;
         }
         let look = if ask { Attempt::wanted() } else { Attempt::default() };
@@ -101,18 +106,26 @@ impl Replays {
     }
 }
 
-/// What is to be sent for a pod; none if its state explains itself.
-fn remedy(pod: &PodView, why: Why) -> Option<(Purpose, Value)> {
+/// What is to be sent for a pod; none if its state explains itself. What is before `boot` is before
+/// this boot by all clocks.
+fn remedy(pod: &PodView, why: Why, boot: Option<Timestamp>) -> Option<(Purpose, Value)> {
     if pod.is_terminal() || pod.is_terminating() || pod.source == PodSource::Static {
         return None;
     }
     match why {
-        // It cannot have survived: the condition is to be there before the kubelet concludes.
-        Why::Marked(at) if pod.cannot_run_again() => {
-            (!pod.is_disrupted()).then(|| (Purpose::Mark, patches::mark(pod, at)))
+        // It cannot have survived: the condition is to be there before the kubelet concludes. One
+        // that had not run by then may have been started in this boot.
+        Why::Marked(at, had_run) if pod.cannot_run_again() => {
+            let ran_before = |since| boot.is_some_and(|boot| since < boot);
+            if had_run || pod.running_since.is_some_and(ran_before) {
+                (!pod.is_disrupted()).then(|| (Purpose::Mark, patches::mark(pod, at)))
+            } else {
+                let lives = pod.running_since.is_some() && stands(pod, at);
+                lives.then(|| (Purpose::Clear, patches::clear(pod, at)))
+            }
         }
         // It runs again, or will.
-        Why::Marked(at) | Why::RunsAgain(at) => {
+        Why::Marked(at, _) | Why::RunsAgain(at) => {
             stands(pod, at).then(|| (Purpose::Clear, patches::clear(pod, at)))
         }
         Why::Lost(at) => {
@@ -128,6 +141,7 @@ impl Agent {
             return;
         }
         let wall = self.clock.now().wall;
+        let boot = self.surely_before_boot();
         let mut settled = Vec::new();
         for (uid, replay) in &mut self.replays.pods {
             let ours = replay.read.is_in_flight() || replay.patch.is_in_flight();
@@ -156,13 +170,13 @@ impl Agent {
                 }
                 continue;
             }
-            let found = self.pods.get(uid).and_then(|pod| remedy(pod, replay.why));
+            let found = self.pods.get(uid).and_then(|pod| remedy(pod, replay.why, boot));
             let Some((purpose, body)) = found else {
                 settled.push(uid.clone());
                 continue;
             };
             // What runs by the time of the next attempt was started in this boot.
-            if let (Purpose::Clear, Why::Marked(at)) = (purpose, replay.why) {
+            if let (Purpose::Clear, Why::Marked(at, _)) = (purpose, replay.why) {
                 replay.why = Why::RunsAgain(at);
             }
             if replay.look.is_open() || !replay.patch.is_due(&self.clock) {
@@ -211,12 +225,16 @@ impl Agent {
     }
 
     /// The runtime has said what it has of a pod that a clock calls lost. One that knows nothing of
-    /// a pod that has run may be another than the pod's, and proves nothing.
+    /// a pod that has run may be another than the pod's, and proves nothing by itself. But CRI-O
+    /// forgets all containers at a boot; where the node's clock was noted at the boot, the start of
+    /// the containers is before the boot by two clocks, and an empty runtime does not object.
     pub(super) fn replay_seen(&mut self, uid: &PodUid, result: &Result<RuntimeState, Failure>) {
         let now = self.clock.monotonic();
+        let noted = self.settings.booted_at.is_some();
         let Some(replay) = self.replays.pods.get_mut(uid) else { return };
         match result {
             Ok(state) if state.proves_end(true) => replay.look.done(),
+            Ok(state) if state.knows_nothing() && noted => replay.look.done(),
             Ok(_) => {
                 let text = "the runtime does not prove that it has ended: it is not lost";
                 self.outbox.say(false, Some(&replay.pod), text);

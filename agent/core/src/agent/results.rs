@@ -37,6 +37,7 @@ impl Agent {
             Task::End(uid) => self.end_finished(&uid, &done(result)),
             Task::Stop(uid) => self.stop_finished(&uid, runtime(result)),
             Task::Inspect(uid) => self.inspect_finished(&uid, runtime(result)),
+            Task::ExitCheck(uid) => self.exit_checked(&uid, &runtime(result)),
             Task::Fail(uid) => self.fail_finished(&uid, &done(result)),
             Task::Clear(uid) => self.clear_result(&uid, &done(result)),
             Task::Cause(uid) => self.cause_finished(&uid, &done(result)),

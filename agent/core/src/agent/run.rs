@@ -19,7 +19,9 @@ use crate::protocol::action::PodRef;
 use crate::protocol::event::{Announcement, ShutdownKind};
 use crate::protocol::journal::Record;
 use crate::shutdown::Mode;
-use crate::shutdown::budget::{Budget, GRANTED_DEFAULT, Step, Timetable, assist_hold_max};
+use crate::shutdown::budget::{
+    Budget, GRANTED_DEFAULT, Step, Timetable, assist_hold_max, wanted_delay,
+};
 use crate::shutdown::candidates::Scope;
 use crate::time_span::TimeSpan;
 
@@ -56,6 +58,10 @@ pub(super) struct Run {
     pub(super) intent_mark: u64,
     /// The pods whose marks are in the journal, or on their way to it.
     pub(super) recorded: BTreeMap<PodUid, Recorded>,
+    /// Whether all pods that were there at the notice are part of it.
+    pub(super) enlisted: bool,
+    /// The time since the signal at which the mode was taken on.
+    pub(super) mode_since: Duration,
     pub(super) step: Step,
     pub(super) stage: Option<super::kills::StageRun>,
     pub(super) kills_over: bool,
@@ -68,6 +74,7 @@ pub(super) struct Run {
     pub(super) reported_after: Option<Duration>,
     pub(super) released_after: Option<Duration>,
     pub(super) unreported_at_release: Option<usize>,
+    pub(super) left_at_release: super::left::Left,
 }
 
 /// A mark in the journal.
@@ -253,6 +260,8 @@ impl Agent {
             carried: BTreeMap::new(),
             intent_mark: 0,
             recorded: BTreeMap::new(),
+            enlisted: false,
+            mode_since: Duration::ZERO,
             step: Step::Intent,
             stage: None,
             kills_over: false,
@@ -264,13 +273,17 @@ impl Agent {
             reported_after: None,
             released_after: None,
             unreported_at_release: None,
+            left_at_release: BTreeMap::new(),
         };
         self.timed(run)
     }
 
-    /// In Assist the lock is held no longer than the kubelet's sum and a margin. (§9.4)
+    /// In Assist the lock is held no longer than the kubelet's sum and a margin, in the other modes
+    /// no longer than the bands and their reports want: others wait for it. (§9.4)
     fn timed(&self, mut run: Run) -> Run {
-        let budget = Budget::of(run.granted);
+        let bands = self.settings.bands.as_ref().filter(|_| run.found.mode != Mode::Assist);
+        let wanted = bands.map(|bands| run.mode_since + wanted_delay(Some(bands), None));
+        let budget = Budget::of(wanted.map_or(run.granted, |wanted| wanted.min(run.granted)));
         let mut ends = Timetable { pre_mark: run.ends.pre_mark, ..budget.timetable() };
         let period = self.kubelet.facts.as_ref().and_then(|facts| facts.shutdown_period);
         if run.found.mode == Mode::Assist
@@ -363,6 +376,7 @@ impl Agent {
         run.step = run.step.max(step);
         let step = run.step;
         self.send_reads();
+        self.send_exit_checks();
         if step > Step::Intent {
             self.send_marks();
             self.note_condemned();
@@ -454,6 +468,7 @@ impl Agent {
         let Some(mut run) = self.run.take() else { return };
         let text = format!("mode {:?} becomes {:?}: {}", run.found.mode, found.mode, found.why);
         run.found = found;
+        run.mode_since = run.elapsed(now);
         run.mode_is_final |= for_good;
         run.kills_over = false;
         run.stage = None;

@@ -22,6 +22,8 @@ use crate::shutdown::budget::Step;
 pub struct Status {
     /// What the agent does, or would do, in a shutdown; none until the kubelet was seen.
     pub mode: Option<Mode>,
+    /// The admission policy that does not bind the agent, which therefore does not act.
+    pub unbounded: Option<String>,
     /// Why this mode, in a phrase.
     pub mode_reason: &'static str,
     /// Whether nobody is there who would end pods: those that cannot survive are marked, no more.
@@ -136,6 +138,58 @@ pub struct RunStatus {
     pub released_after: Option<Duration>,
     /// Unreported pods at that moment.
     pub unreported_at_release: Option<usize>,
+    /// Pods of the node that had no last phase at that moment either, and whose end the run did
+    /// not wait for, by the reason.
+    pub left_at_release: BTreeMap<LeftReason, usize>,
+}
+
+/// Why a shutdown leaves a pod without a last phase in the API.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub enum LeftReason {
+    /// It is a DaemonSet's: in Replace these end with the machine, and start again with it.
+    DaemonSet,
+    /// Its priority is above what Replace ends.
+    PriorityAboveMax,
+    /// It has no controller, and `--bare-pods=leave` leaves such pods.
+    Bare,
+    /// It came after the notice in spite of the node's taint: once deleted, it would come again.
+    ToleratesShutdown,
+    /// The kubelet is gone and the container runtime may not be used, or bands are turned off.
+    NoTerminator,
+    /// All its containers had exited before the shutdown: its result is the kubelet's to report.
+    ExitedBefore,
+    /// All its containers exited with 0: its result is the kubelet's to report.
+    Succeeded,
+    /// The API or the runtime refused, or there was no time.
+    GivenUp,
+}
+
+impl LeftReason {
+    /// All reasons.
+    pub const ALL: [Self; 8] = [
+        Self::DaemonSet,
+        Self::PriorityAboveMax,
+        Self::Bare,
+        Self::ToleratesShutdown,
+        Self::NoTerminator,
+        Self::ExitedBefore,
+        Self::Succeeded,
+        Self::GivenUp,
+    ];
+
+    /// As metrics and events have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::DaemonSet => "DaemonSet",
+            Self::PriorityAboveMax => "PriorityAboveMax",
+            Self::Bare => "Bare",
+            Self::ToleratesShutdown => "ToleratesShutdown",
+            Self::NoTerminator => "NoTerminator",
+            Self::ExitedBefore => "ExitedBefore",
+            Self::Succeeded => "Succeeded",
+            Self::GivenUp => "GivenUp",
+        }
+    }
 }
 
 /// What is known of the node's pressure, and what was done about it.

@@ -7,6 +7,7 @@ use super::mode::detect;
 use super::run::Run;
 use super::status::{RunStatus, Status};
 use crate::ending::progress::Ending;
+use crate::shutdown::Mode;
 
 /// After the lock is gone and the agent is told to stop, unacknowledged writes get this long.
 const LAST_TRIES: Duration = Duration::from_secs(5);
@@ -29,7 +30,10 @@ impl Agent {
         let wanted = self.wanted_delay();
         let status = &mut self.status;
         status.mode = known.then_some(found.mode);
-        status.mode_reason = found.why;
+        status.mode_reason = match status.unbounded {
+            Some(_) if found.mode == Mode::Observe => "no admission policy bounds the agent",
+            _ => found.why,
+        };
         status.marks_only = found.marks_only;
         status.logind = self.logind.connected;
         status.preparing = self.logind.is_preparing();
@@ -82,5 +86,6 @@ fn summary(run: &Run, now: Duration) -> RunStatus {
         reported_after: run.reported_after,
         released_after: run.released_after,
         unreported_at_release: run.unreported_at_release,
+        left_at_release: run.left_at_release.clone(),
     }
 }

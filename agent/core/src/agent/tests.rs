@@ -7,6 +7,7 @@ mod driver;
 mod evictions;
 mod faults;
 mod found;
+mod left;
 mod modes;
 mod pressure;
 mod pressure_chaos;

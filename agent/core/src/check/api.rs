@@ -87,7 +87,7 @@ pub(super) fn api(facts: &ApiFacts) -> Check {
         MarkTrial::Refused { pod, error } => {
             return fail(format!("a mark on {pod} would be refused: {error}")).remedy(
                 "agents may write to the pods of the node that their token names, and only what \
-                 deploy/policy/agent.yaml lets them",
+                 deploy/policy/agent/policy.yaml lets them",
             );
         }
         MarkTrial::Taken { pod } => format!("{took}; a mark on {pod} would be taken"),

@@ -36,6 +36,14 @@ pub struct Ending {
     pub way: Way,
     /// Condemned: `DisruptionTarget=True`.
     pub mark: Attempt,
+    /// Whether a container of it had run, as far as the API has shown.
+    pub had_run: bool,
+    /// A look into the runtime before the mark: whether all has exited long before.
+    pub exit_check: Attempt,
+    /// Whether it has: its result is the kubelet's to report, and no work of the run.
+    pub had_exited: bool,
+    /// Whether it came after the notice and tolerates the node's taint: it is not ended.
+    pub comes_again: bool,
     /// The `lastTransitionTime` that all attempts of the mark carry.
     pub marked_at: Timestamp,
     /// A fresh look at the object, where an attempt met a change.
@@ -69,6 +77,10 @@ impl Ending {
             pod,
             way,
             mark: Attempt::default(),
+            had_run: true,
+            exit_check: Attempt::default(),
+            had_exited: false,
+            comes_again: false,
             marked_at,
             read: Attempt::default(),
             end: Attempt::default(),
@@ -103,9 +115,14 @@ impl Ending {
     /// The API shows the end: nothing more is to be done.
     pub fn acknowledge(&mut self) {
         self.reported = true;
-        for attempt in
-            [&mut self.mark, &mut self.read, &mut self.end, &mut self.inspect, &mut self.fail]
-        {
+        for attempt in [
+            &mut self.mark,
+            &mut self.exit_check,
+            &mut self.read,
+            &mut self.end,
+            &mut self.inspect,
+            &mut self.fail,
+        ] {
             attempt.drop_it();
         }
     }

@@ -28,6 +28,23 @@ pub fn rank(signal: Signal, layout: DiskLayout, pods: &[PodUsage]) -> Vec<&PodUs
     ranked
 }
 
+/// Whether the pod is known to use more than it asked for of what is short. Nobody asks for inodes
+/// or tasks, so who has any exceeds.
+pub fn exceeds_asks(signal: Signal, layout: DiskLayout, pod: &PodUsage) -> bool {
+    match signal {
+        Signal::MemoryAvailable | Signal::AllocatableMemoryAvailable => {
+            pod.memory.is_some_and(|used| used > pod.memory_request)
+        }
+        Signal::PidAvailable => pod.tasks.is_some_and(|tasks| tasks > 0),
+        _ => {
+            let filesystem = Filesystem::of(signal);
+            let usage = if filesystem.inodes { pod.inodes } else { pod.disk };
+            let asked = if filesystem.inodes { 0 } else { pod.storage_request };
+            usage.is_some_and(|usage| filesystem.counted(usage, layout) > asked)
+        }
+    }
+}
+
 /// EV8
 fn by_memory(a: &PodUsage, b: &PodUsage) -> Ordering {
     let exceeds = |pod: &PodUsage| pod.memory.map(|used| used > pod.memory_request);

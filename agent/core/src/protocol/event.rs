@@ -52,6 +52,9 @@ pub enum Event {
     OomKilled(Box<OomKill>),
     /// systemd-oomd killed a cgroup.
     OomdKilled(Box<OomdKill>),
+    /// Whether the API refuses what an agent must not write, by dry runs; the policy that it lacks
+    /// or that is too loose. (deploy/policy)
+    PoliciesTried(Option<String>),
     /// The agent itself is told to stop (SIGTERM).
     StopRequested,
     /// An action has ended.
@@ -185,10 +188,14 @@ impl RuntimeState {
         !self.containers.is_empty() && self.containers.iter().all(|container| container.exited)
     }
 
+    /// Whether the runtime has neither a sandbox nor a container of the pod.
+    pub fn knows_nothing(&self) -> bool {
+        !self.sandbox_known && self.containers.is_empty()
+    }
+
     /// Whether the runtime proves that a pod has ended. A runtime that knows nothing of a pod that
     /// has run may be another than the pod's, and proves nothing.
     pub fn proves_end(&self, has_run: bool) -> bool {
-        let known = self.sandbox_known || !self.containers.is_empty();
-        self.nothing_runs() && (known || !has_run)
+        self.nothing_runs() && (!self.knows_nothing() || !has_run)
     }
 }

@@ -62,6 +62,10 @@ pub enum Record {
 pub enum Intent {
     /// Its `DisruptionTarget`.
     Mark,
+    /// The same, and no container of it had run by then.
+    MarkBeforeStart,
+    /// Nothing: all its containers had exited before the shutdown.
+    LeaveExited,
     /// Its deletion, or the deadline lever.
     End,
     /// Its `phase=Failed`.

@@ -21,6 +21,13 @@ pub struct Scope {
     pub bare_pods: BarePods,
 }
 
+impl Scope {
+    /// Whether Replace leaves the pod because it has no controller.
+    pub fn leaves_bare(&self, pod: &PodView) -> bool {
+        self.mode == Mode::Replace && pod.owner == Owner::None && self.bare_pods == BarePods::Leave
+    }
+}
+
 /// What Replace does with pods that have no controller: nobody creates them again. (§9.4)
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BarePods {

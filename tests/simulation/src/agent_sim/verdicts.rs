@@ -8,7 +8,7 @@ use agent_core::pod::{Owner, Phase, PodUid, PodView, RestartPolicy};
 use agent_core::protocol::action::{Action, ActionId, PodRef, Purpose};
 use agent_core::protocol::node::Healthz;
 use agent_core::shutdown::Mode;
-use agent_core::shutdown::budget::FLUSH_MARGIN;
+use agent_core::shutdown::budget::{Budget, FLUSH_MARGIN, wanted_delay};
 use agent_core::shutdown::candidates::{Scope, is_ended_by_us, spared};
 use epilogue_common::names::node::TERMINATED_AT;
 use serde_json::Value;
@@ -395,7 +395,11 @@ impl World {
         let groups = self.temper.groups.as_deref().unwrap_or_default();
         let sum: u64 = groups.iter().map(|(_, seconds)| seconds).sum();
         let sum = Duration::from_secs(sum) + FLUSH_MARGIN;
-        let enough = self.mode() == Some(Mode::Assist) && elapsed + EARLY >= sum;
+        let assists = self.mode() == Some(Mode::Assist);
+        // In the other modes no longer than its own bands and their reports want.
+        let bands = self.temper.settings.bands.as_ref();
+        let wanted = Budget::of(wanted_delay(bands, None)).timetable().end;
+        let enough = elapsed + EARLY >= if assists { sum } else { wanted };
         let futile = self.temper.forbidden.is_some() || self.temper.settings.bands.is_none();
         if left > EARLY && !unreported.is_empty() && !enough && !futile {
             let names = unreported.join(", ");

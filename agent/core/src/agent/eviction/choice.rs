@@ -9,7 +9,7 @@ use epilogue_common::outcome::Failure;
 use super::super::Agent;
 use super::super::kills::{DELETE, PATCH_PODS};
 use super::super::marks::{PATCH_STATUS, reference};
-use super::super::notices::WOULD_EVICT;
+use super::super::notices::{LEFT_TO_KUBELET, WOULD_EVICT};
 use super::super::outbox::Task;
 use super::is_active;
 use super::stance::Stance;
@@ -18,7 +18,7 @@ use crate::ending::attempt::{Attempt, Pace};
 use crate::ending::progress::Way;
 use crate::pod::{Owner, PodUid, PodView};
 use crate::pressure::message::told;
-use crate::pressure::rank::rank;
+use crate::pressure::rank::{exceeds_asks, rank};
 use crate::pressure::signal::Signal;
 use crate::pressure::usage::{DiskLayout, PodUsage, is_critical};
 use crate::pressure::watch::Cause;
@@ -28,6 +28,8 @@ use crate::shutdown::candidates::BarePods;
 
 /// Until what would be done about a signal is found out again, where it is only said.
 const OBSERVED_AGAIN: Duration = Duration::from_secs(10);
+/// The same of a disk: its pods' directories are walked.
+const WALKED_AGAIN: Duration = Duration::from_mins(2);
 /// Until a pod is said again to be the one that would end.
 const TOLD_LASTS: Duration = Duration::from_mins(10);
 /// Until a choice is tried again that found nobody.
@@ -85,6 +87,10 @@ fn resource(signal: Signal) -> Resource {
         "pids" => Resource::Pids,
         _ => Resource::Disk,
     }
+}
+
+fn observed_again(signal: Signal) -> Duration {
+    if resource(signal) == Resource::Disk { WALKED_AGAIN } else { OBSERVED_AGAIN }
 }
 
 impl Agent {
@@ -186,6 +192,10 @@ impl Agent {
         let usages: Vec<PodUsage> =
             active.map(|pod| PodUsage::of(pod, figures.get(&pod.uid))).collect();
         let ranked = rank(cause.signal, layout, &usages);
+        if let Some(pod) = self.culprit_of_kubelet(cause.signal, layout, &ranked) {
+            self.stand_aside(&pod, cause);
+            return;
+        }
         let chosen = ranked.into_iter().find_map(|usage| {
             let pod = self.pods.get(&usage.uid)?;
             let way = self.way_to_end(pod)?;
@@ -203,7 +213,8 @@ impl Agent {
             self.condemn(&pod, way, why);
             return;
         }
-        self.evictions.choices.rests.insert(cause.signal, now + OBSERVED_AGAIN);
+        let until = now + observed_again(cause.signal);
+        self.evictions.choices.rests.insert(cause.signal, until);
         self.would_end(&pod, cause.signal.name(), &cause.to_string(), &told.message);
     }
 
@@ -224,6 +235,42 @@ impl Agent {
         self.status.pressure.evictions.entry(signal).or_default().would += 1;
         let text = format!("It would be evicted: {message}");
         self.tell_pod(pod, WOULD_EVICT, &text);
+    }
+
+    /// The first in rank, if it takes more than it asked for and only the kubelet ends it.
+    ///
+    /// DIVERGES(upstream): then the signal is left to the kubelet. Whoever ended the next ones
+    /// would end pods that did nothing, and keep the kubelet from the one that did. (EV12)
+    fn culprit_of_kubelet(
+        &self,
+        signal: Signal,
+        layout: DiskLayout,
+        ranked: &[&PodUsage],
+    ) -> Option<PodView> {
+        let first = ranked.first().filter(|usage| exceeds_asks(signal, layout, usage))?;
+        // Tasks go by priority first: there the first is the culprit only if it has the most.
+        let most = ranked.iter().all(|other| other.tasks <= first.tasks);
+        let pod = self.pods.get(&first.uid)?;
+        let bare = pod.owner == Owner::None && self.settings.bare_pods == BarePods::Leave;
+        let counts = signal != Signal::PidAvailable || most;
+        let left = bare && counts && !pod.is_to_end() && self.way_to_end(pod).is_none();
+        left.then(|| pod.clone())
+    }
+
+    fn stand_aside(&mut self, pod: &PodView, cause: &Cause) {
+        let now = self.clock.monotonic();
+        let until = now + observed_again(cause.signal);
+        self.evictions.choices.rests.insert(cause.signal, until);
+        if !self.evictions.choices.may_tell(&pod.uid, "left to the kubelet", now) {
+            return;
+        }
+        let pod = reference(pod);
+        let text = format!(
+            "It is first in rank for {cause} and has no controller: it is left to the kubelet, \
+             and no other pod is evicted in its place. Let the agent end such pods by --bare-pods."
+        );
+        self.outbox.say(true, Some(&pod), text.clone());
+        self.tell_pod(pod, LEFT_TO_KUBELET, &text);
     }
 
     fn nobody_to_end(&mut self, cause: &Cause) {

@@ -60,6 +60,54 @@ fn what_was_deleted_stays_deleted_and_marked() {
 }
 
 #[test]
+fn a_pod_that_the_runtime_has_stopped_stays_marked() {
+    let always = pod("always").owner(Owner::Other);
+    let pods = || vec![job("stopped"), job("stopping"), job("waits").priority(2_000_000_000)];
+    let mut world = World::standing(settings(), dead(), [pods(), vec![always]].concat());
+    world.answers.insert("stop stopping 20".into(), Answer::Hold);
+    for name in ["stopped", "always"] {
+        world.containers(name, &[Some(143)]);
+    }
+    for name in ["stopping", "waits"] {
+        world.containers(name, &[None]);
+    }
+    world.answers.insert("fail *".into(), Answer::Fail(FailureKind::Unknown, u32::MAX));
+    world.shutdown(40);
+    world.pass(ms(300));
+    world.event(Event::ShutdownCancelled);
+    assert_eq!(world.disrupted(), ["stopped", "stopping"], "{:#?}", world.log);
+    // Shown as running since this boot, for its kubelet is dead: the mark still stands.
+    let since = wall(world.now.saturating_sub(ms(500_000)));
+    world.now += ms(100_000);
+    world.change("stopped", |pod| pod.running_since = Some(since));
+    world.pass(ms(100_000));
+    assert_eq!(world.disrupted(), ["stopped", "stopping"], "{:#?}", world.log);
+    world.restart(settings());
+    world.started(dead(), false);
+    world.pass(ms(100_000));
+    assert_eq!(world.disrupted(), ["stopped", "stopping"], "{:#?}", world.log);
+}
+
+#[test]
+fn a_cancel_while_the_agent_is_down_keeps_the_marks_of_what_was_stopped() {
+    for (codes, kept) in [(Some(143), vec!["a"]), (None, vec![])] {
+        let mut world = World::standing(settings(), dead(), vec![job("a"), job("b")]);
+        for name in ["a", "b"] {
+            world.containers(name, &[None]);
+        }
+        world.answers.insert("stop *".into(), Answer::Hold);
+        world.shutdown(40);
+        world.pass(ms(300));
+        world.containers("a", &[codes]);
+        world.answers.clear();
+        world.restart(settings());
+        world.started(dead(), false);
+        assert_eq!(world.disrupted(), kept, "{:#?}", world.log);
+        assert_eq!(world.journal, [], "{:#?}", world.log);
+    }
+}
+
+#[test]
 fn a_new_lock_comes_before_all_else() {
     let mut world = World::standing(settings(), armed(), pods());
     world.shutdown(40);

@@ -7,7 +7,7 @@ use epilogue_common::outcome::FailureKind;
 use super::driver::*;
 use crate::pod::tests::pod;
 use crate::pod::{Owner, Phase, PodSource, PodView};
-use crate::protocol::event::{Event, LogindState, NodeView};
+use crate::protocol::event::{Event, LogindState, NodeView, RuntimeState};
 use crate::shutdown::candidates::BarePods;
 
 /// xorshift64*.
@@ -168,7 +168,9 @@ fn quiet_down(world: &mut World, seed: u64) {
     let ours = crate::pod::TERMINATION_BY_KUBELET;
     let lies = world.pods.values().filter(|pod| {
         let marked = pod.disruption.as_ref().is_some_and(|d| d.stands && d.reason == ours);
-        marked && !pod.is_terminal() && !pod.is_to_end()
+        let state = world.runtime.get(&pod.name);
+        let stopped = pod.cannot_run_again() && state.is_some_and(RuntimeState::nothing_runs);
+        marked && !stopped && !pod.is_terminal() && !pod.is_to_end()
     });
     let lies: Vec<_> = lies.map(|pod| &pod.name).collect();
     assert!(refused || lies.is_empty(), "seed {seed}: {lies:?} {:#?} {:#?}", world.log, world.said);

@@ -82,6 +82,37 @@ fn a_pod_that_may_restart_is_deleted_with_the_grace_of_its_threshold() {
 }
 
 #[test]
+fn for_a_culprit_that_only_the_kubelet_ends_no_other_pod_ends() {
+    let asks = |bytes| move |pod: &mut PodView| pod.asks.memory = bytes;
+    let mut world = short_of_memory(enforcing(HARD), vec![pod("bare"), web("b"), job("c")]);
+    world.pass(ms(60_000));
+    assert_eq!(world.deeds(), [""; 0], "{:#?}", world.said);
+    assert_eq!(world.told("CompanionEvictionLeft"), ["bare"], "said once");
+
+    // It uses no more than it asked for: those that do are ended before any kubelet would end it.
+    let modest = pod("bare").with(asks(950));
+    let mut world = short_of_memory(enforcing(HARD), vec![modest, job("b")]);
+    world.pass(ms(1_000));
+    assert_eq!(world.deeds(), ["mark b", "stop b 1", "fail b"], "{:#?}", world.said);
+
+    // Where the operator lets the agent end it, it is the one.
+    let settings = Settings { bare_pods: BarePods::DeadlineLever, ..enforcing(HARD) };
+    let mut world = short_of_memory(settings, vec![pod("bare"), job("b")]);
+    world.pass(ms(1_000));
+    assert_eq!(world.deeds(), ["mark bare", "deadline bare"], "{:#?}", world.said);
+}
+
+#[test]
+fn a_bare_pod_with_few_tasks_is_no_culprit() {
+    let mut world = World::at_ease(enforcing("pid.available<200"), vec![pod("bare"), job("b")]);
+    world.uses("bare", 10);
+    world.uses("b", 800);
+    world.left(Signal::PidAvailable, 100);
+    world.pass(ms(1_000));
+    assert_eq!(world.deeds(), ["mark b", "stop b 1", "fail b"], "{:#?}", world.said);
+}
+
+#[test]
 fn every_pod_has_its_own_way_or_none() {
     // §7.7, §7.8, EV12
     let with = |bare| Settings { bare_pods: bare, ..enforcing(HARD) };

@@ -194,7 +194,7 @@ fn a_phase_is_written_again_only_after_a_look() {
     world.shutdown(40);
     world.pass(ms(2_000));
     let looks = ["read a", "inspect a", "fail a"];
-    let expected = [&["fail a"][..], &looks, &looks, &["inspect a"]].concat();
+    let expected = [&["inspect a", "fail a"][..], &looks, &looks, &["inspect a"]].concat();
     let done = world.done(&["fail", "read", "inspect"]);
     let done: Vec<_> = done.iter().filter_map(|line| line.split_once(' ')).map(|l| l.1).collect();
     assert_eq!(done, expected);

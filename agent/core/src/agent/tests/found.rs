@@ -7,7 +7,7 @@ use crate::agent::Settings;
 use crate::ending::patches::SHUTDOWN_MESSAGE;
 use crate::pod::tests::pod;
 use crate::pod::{Disruption, Owner, Phase, PodView, TERMINATION_BY_KUBELET};
-use crate::protocol::event::Event;
+use crate::protocol::event::{Event, RuntimeState};
 use crate::protocol::journal::{Intent, Record};
 
 const ALWAYS: u32 = u32::MAX;
@@ -201,6 +201,50 @@ fn a_pod_that_first_runs_after_the_boot_does_not_keep_the_mark_of_before_it() {
     world.list();
     world.pass(ms(5_000));
     assert_eq!(world.disrupted(), [""; 0], "{:#?}", world.log);
+}
+
+/// A pod that was bound when the notice came, marked to be deleted, and runs after the boot.
+fn first_run_after_boot(since: Option<&str>) -> World {
+    let fresh = of_a_replica_set("a").never().not_started();
+    let mut world = World::standing(settings(), plain(), vec![fresh]);
+    world.answers.insert("mark *".into(), Answer::Fail(FailureKind::Unknown, ALWAYS));
+    world.shutdown(40);
+    world.pass(ms(2_000));
+    world.answers.clear();
+    world.now = ms(600_000);
+    world.restart(Settings { boot_id: "boot-2".into(), ..settings() });
+    let a = world.pods.get_mut("a").expect("must be a pod");
+    (a.phase, a.has_run) = (Phase::Running, true);
+    a.running_since = since.and_then(|text| text.parse().ok());
+    world.started(plain(), false);
+    world.pass(ms(5_000));
+    world
+}
+
+#[test]
+fn after_the_boot_a_pod_is_marked_only_if_it_had_run_before() {
+    // The boot is at 14:00:00.
+    let world = first_run_after_boot(Some("2026-11-21T14:05:00Z"));
+    assert_eq!(world.disrupted(), [""; 0], "it lives: {:#?}", world.log);
+    let world = first_run_after_boot(None);
+    assert_eq!(world.disrupted(), [""; 0], "nothing tells when it ran: {:#?}", world.log);
+    let world = first_run_after_boot(Some("2026-11-21T13:59:00Z"));
+    assert_eq!(world.disrupted(), ["a"], "started during the shutdown: {:#?}", world.log);
+}
+
+#[test]
+fn a_runtime_that_forgets_at_a_boot_proves_a_loss_where_the_boots_clock_was_noted() {
+    for (noted, expected) in [(true, vec!["a"]), (false, vec![])] {
+        let booted_at = noted.then(|| wall(ms(0)));
+        let settings = Settings { booted_at, boot_id: "boot-2".into(), ..settings() };
+        let a = of_a_replica_set("a").never();
+        let a = a.with(|pod| pod.running_since = "2026-11-21T13:50:00Z".parse().ok());
+        let mut world = World::new(settings, vec![a]);
+        world.runtime.insert("a".into(), RuntimeState::default());
+        world.started(plain(), false);
+        world.pass(ms(70_000));
+        assert_eq!(world.disrupted(), expected, "{:#?} {:#?}", world.log, world.said);
+    }
 }
 
 /// A shutdown in which the kubelet dies before any pod is ended, and no runtime may be used.

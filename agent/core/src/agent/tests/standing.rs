@@ -208,3 +208,35 @@ fn a_suspend_is_no_time_that_logind_counts() {
     assert!(!world.released());
     assert!(world.said.iter().any(|line| line.contains("suspended")));
 }
+
+#[test]
+fn without_its_policies_an_agent_acts_no_more_and_says_so_until_they_are_there() {
+    let mut world = World::standing(settings(), plain(), vec![pod("a").never()]);
+    let policy = || Event::PoliciesTried(Some("epilogue-agent-node".into()));
+    world.event(policy());
+    world.event(policy());
+    let status = world.agent.status();
+    assert_eq!(status.unbounded.as_deref(), Some("epilogue-agent-node"));
+    assert_eq!((status.mode, status.lock), (Some(Mode::Observe), LockState::Released));
+    let told: Vec<_> = world.told.iter().filter(|(why, _)| *why == "AgentUnbounded").collect();
+    assert!(told.len() == 1 && told[0].1.contains("deploy/policy"), "{told:?}");
+    world.log.clear();
+    world.shutdown(40);
+    world.pass(ms(1_000));
+    assert_eq!(world.log, [""; 0]);
+    world.event(Event::ShutdownCancelled);
+    world.event(Event::PoliciesTried(None));
+    world.pass(ms(3_000));
+    let status = world.agent.status();
+    assert_eq!((status.mode, status.lock), (Some(Mode::Replace), LockState::Held));
+}
+
+#[test]
+fn a_shutdown_that_goes_on_is_finished_without_policies() {
+    let mut world = World::standing(settings(), plain(), vec![pod("a").owner(Owner::Job).never()]);
+    world.answers.insert("mark *".into(), Answer::Hold);
+    world.shutdown(40);
+    world.event(Event::PoliciesTried(Some("epilogue-agent-node".into())));
+    world.let_go("mark");
+    assert_eq!(world.done(&["delete"]).len(), 1);
+}

@@ -1,0 +1,53 @@
+//! What bounds the agent's token: admission policies, tried by dry runs. An agent that the API
+//! would let write whatever it likes is one whose stolen token may do the same on every node, so it
+//! stops acting until the policies are there.
+
+use super::Agent;
+use super::notices::UNBOUNDED;
+
+/// What is known of the policies.
+#[derive(Debug)]
+pub(super) struct Policies {
+    /// Whether the operator lets the agent act.
+    enforce: bool,
+    /// The policy that is missing or too loose.
+    missing: Option<String>,
+}
+
+impl Policies {
+    pub(super) fn new(enforce: bool) -> Self {
+        Self { enforce, missing: None }
+    }
+}
+
+impl Agent {
+    pub(super) fn see_policies(&mut self, missing: Option<String>) {
+        if missing == self.policies.missing {
+            return;
+        }
+        if let Some(policy) = &missing {
+            let text = format!(
+                "the API would let this agent write what the admission policy {policy} must \
+                 refuse: it acts no more until deploy/policy is applied (Kubernetes 1.30 or newer)"
+            );
+            self.outbox.say(true, None, text.clone());
+            self.tell(true, UNBOUNDED, text);
+        } else {
+            self.outbox.say(false, None, "the admission policies hold: the agent acts again");
+        }
+        self.policies.missing = missing;
+    }
+
+    /// A shutdown that goes on is finished: its pods are worth more.
+    pub(super) fn heed_policies(&mut self) {
+        if self.run.is_some() {
+            return;
+        }
+        let enforce = self.policies.enforce && self.policies.missing.is_none();
+        if self.settings.enforce && !enforce {
+            self.release_lock();
+        }
+        self.settings.enforce = enforce;
+        self.status.unbounded.clone_from(&self.policies.missing);
+    }
+}

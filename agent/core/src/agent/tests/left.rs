@@ -1,0 +1,196 @@
+//! Pods that a shutdown leaves without a last phase: success is not claimed for them. (§9.4)
+
+use epilogue_common::outcome::FailureKind;
+
+use super::driver::*;
+use crate::agent::{LeftReason, Settings};
+use crate::pod::tests::pod;
+use crate::pod::{Owner, Phase, PodView};
+use crate::protocol::event::{Event, RuntimeState};
+use crate::protocol::journal::{Intent, Record};
+use crate::shutdown::candidates::BarePods;
+
+const ALWAYS: u32 = u32::MAX;
+
+fn job(name: &str) -> PodView {
+    pod(name).owner(Owner::Job).never()
+}
+
+fn left(world: &World) -> Vec<(LeftReason, usize)> {
+    let run = world.agent.status().run.as_ref().expect("must have shut down");
+    run.left_at_release.clone().into_iter().collect()
+}
+
+fn last_told(world: &World) -> (&'static str, &str) {
+    let (reason, text) = world.told.last().expect("must have told");
+    (reason, text)
+}
+
+/// A run in Replace in which the pods that are deleted end at once.
+fn replaced(settings: Settings, pods: Vec<PodView>) -> World {
+    let mut world = World::standing(settings, plain(), pods);
+    world.shutdown(40);
+    let deleted: Vec<_> =
+        world.pods.values().filter(|pod| pod.is_terminating()).map(|p| p.name.clone()).collect();
+    for name in deleted {
+        world.ends(&name, Phase::Failed);
+    }
+    world.pass(ms(45_000));
+    assert!(world.released());
+    world
+}
+
+#[test]
+fn pods_that_nobody_ends_are_counted_and_named_by_the_reason() {
+    let settings = || Settings { priority_max: 1_000, ..settings() };
+    let daemon = || pod("daemon").owner(Owner::DaemonSet);
+    let world = replaced(settings(), vec![job("a"), daemon()]);
+    assert_eq!(left(&world), [(LeftReason::DaemonSet, 1)]);
+    assert_eq!(last_told(&world).0, "CompanionShutdownComplete");
+
+    let high = job("high").priority(1_001);
+    let world = replaced(settings(), vec![job("a"), daemon(), high, pod("bare")]);
+    assert_eq!(
+        left(&world),
+        [(LeftReason::DaemonSet, 1), (LeftReason::PriorityAboveMax, 1), (LeftReason::Bare, 1)]
+    );
+    let (reason, text) = last_told(&world);
+    assert_eq!(reason, "CompanionShutdownUnreported");
+    assert!(text.contains("1 DaemonSet, 1 PriorityAboveMax, 1 Bare"), "{text}");
+
+    let deletes = Settings { bare_pods: BarePods::Delete, ..settings() };
+    let world = replaced(deletes, vec![pod("bare")]);
+    assert_eq!(last_told(&world).0, "CompanionShutdownComplete");
+}
+
+#[test]
+fn a_pod_whose_end_was_refused_is_not_called_complete() {
+    let mut world = World::standing(settings(), plain(), vec![job("a"), job("b")]);
+    world.answers.insert("delete a 20".into(), Answer::Fail(FailureKind::Invalid, ALWAYS));
+    world.shutdown(40);
+    world.ends("b", Phase::Failed);
+    world.pass(ms(45_000));
+    assert_eq!(left(&world), [(LeftReason::GivenUp, 1)]);
+    let (reason, text) = last_told(&world);
+    assert_eq!(reason, "CompanionShutdownUnreported");
+    assert!(text.contains("left to end with the machine: 1 GivenUp"), "{text}");
+}
+
+#[test]
+fn a_node_without_a_terminator_is_not_called_complete() {
+    let blind = Settings { runtime: false, ..settings() };
+    let mut world = World::standing(blind, dead(), vec![job("a"), pod("b")]);
+    world.shutdown(40);
+    world.pass(ms(45_000));
+    assert_eq!(left(&world), [(LeftReason::NoTerminator, 2)]);
+    assert_eq!(last_told(&world).0, "CompanionShutdownUnreported");
+}
+
+#[test]
+fn a_shutdown_before_the_first_list_is_not_called_complete() {
+    let mut world = World::new(settings(), vec![job("a")]);
+    world.event(Event::KubeletSeen(plain()));
+    world.event(Event::LogindSeen(logind(false)));
+    world.pass(ms(1_000));
+    world.shutdown(10);
+    world.pass(ms(15_000));
+    let (reason, text) = last_told(&world);
+    assert_eq!(reason, "CompanionShutdownUnreported", "{text}");
+    assert!(text.contains("the API has never shown which pods the node has"), "{text}");
+}
+
+/// The runtime shows containers that exited so long before now.
+fn exited(world: &mut World, name: &str, code: i32, seconds_ago: u64) {
+    let mut state: RuntimeState = runtime(&[Some(code)]);
+    state.containers[0].finished_at = Some(wall(world.now.saturating_sub(ms(seconds_ago * 1_000))));
+    world.runtime.insert(name.into(), state);
+}
+
+fn under_a_dead_kubelet(name: &str, seconds_ago: u64) -> World {
+    let mut world = World::standing(settings(), dead(), vec![job(name), job("lives")]);
+    exited(&mut world, name, 1, seconds_ago);
+    world.answers.insert("stop *".into(), Answer::Hold);
+    world.shutdown(40);
+    world
+}
+
+#[test]
+fn a_pod_that_failed_before_the_shutdown_is_not_called_disrupted() {
+    let mut world = under_a_dead_kubelet("failed", 600);
+    assert_eq!(world.disrupted(), ["lives"], "{:#?}", world.log);
+    assert_eq!(world.done(&["stop"]), ["0 stop lives 20"], "{:#?}", world.log);
+    world.containers("lives", &[Some(143)]);
+    world.let_go("stop");
+    world.pass(ms(45_000));
+    assert_eq!(world.done(&["mark", "fail"]).len(), 2, "{:#?}", world.log);
+    assert_eq!(left(&world), [(LeftReason::ExitedBefore, 1)]);
+}
+
+#[test]
+fn nor_after_the_boot_by_the_clock() {
+    let mut world = under_a_dead_kubelet("failed", 600);
+    world.pods.get_mut("failed").expect("must be a pod").running_since =
+        "2026-11-21T13:50:00Z".parse().ok();
+    world.pass(ms(45_000));
+    let noted = |record: &Record| matches!(record, Record::Intent { intent: Intent::LeaveExited, name, .. } if name == "failed");
+    assert!(world.journal.iter().any(noted), "{:#?}", world.journal);
+    world.answers.clear();
+    world.now += ms(3_600_000);
+    world.restart(Settings { boot_id: "boot-2".into(), ..settings() });
+    world.started(plain(), false);
+    world.pass(ms(10_000));
+    assert_eq!(world.disrupted(), ["lives"], "{:#?}", world.log);
+}
+
+#[test]
+fn a_pod_that_exited_about_the_time_of_the_notice_is_disrupted() {
+    let world = under_a_dead_kubelet("exits", 5);
+    assert_eq!(world.disrupted(), ["exits", "lives"], "{:#?}", world.log);
+}
+
+#[test]
+fn a_runtime_that_does_not_answer_holds_up_marks_for_half_of_their_time() {
+    let mut world = World::standing(settings(), dead(), vec![job("a")]);
+    world.answers.insert("inspect *".into(), Answer::Hold);
+    world.shutdown(40);
+    assert_eq!(world.disrupted(), [""; 0]);
+    world.pass(ms(1_100));
+    assert_eq!(world.disrupted(), ["a"], "{:#?}", world.log);
+}
+
+/// A pod of a ReplicaSet that comes after the notice.
+fn latecomer(tolerates: bool) -> World {
+    let mut world = World::standing(settings(), plain(), vec![job("a")]);
+    world.shutdown(40);
+    let late = pod("late").owner(Owner::Other).not_started();
+    let late = late.with(|pod| pod.details.tolerates_shutdown = tolerates);
+    world.pods.insert("late".into(), late);
+    world.change("late", |_| {});
+    world.ends("a", Phase::Failed);
+    world
+}
+
+#[test]
+fn a_pod_that_would_come_again_is_not_deleted() {
+    let world = latecomer(false);
+    assert_eq!(world.done(&["delete"]).len(), 2);
+    let mut world = latecomer(true);
+    assert_eq!(world.done(&["delete"]).len(), 1, "{:#?}", world.log);
+    world.pass(ms(45_000));
+    assert_eq!(left(&world), [(LeftReason::ToleratesShutdown, 1)]);
+    assert_eq!(world.disrupted(), ["a"]);
+}
+
+#[test]
+fn a_long_delay_is_used_up_by_no_hung_container() {
+    for facts in [plain(), dead()] {
+        let mut world = World::standing(settings(), facts, vec![job("hangs")]);
+        world.containers("hangs", &[None]);
+        world.shutdown(600);
+        world.pass(ms(38_000));
+        assert!(!world.released(), "its band and the reports have their time");
+        world.pass(ms(2_000));
+        assert!(world.released(), "{:#?}", world.log);
+        assert_eq!(last_told(&world).0, "CompanionShutdownUnreported");
+    }
+}
