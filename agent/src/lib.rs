@@ -17,3 +17,4 @@ pub mod run;
 pub mod sink;
 pub mod source;
 mod table;
+mod trial;

@@ -43,7 +43,7 @@ use crate::source::logind_session::LogindSession;
 use crate::source::pressure::psi;
 use crate::source::systemd::Systemd;
 use crate::source::watch::Deaf;
-use crate::source::{lease, node, oom, oomd, pods};
+use crate::source::{lease, node, oom, oomd, pods, policies};
 use sinks::AllSinks;
 
 /// Facts that wait for the core; more wait at their source.
@@ -60,6 +60,8 @@ const BOOT_ASKED_MAX: Duration = Duration::from_secs(1);
 const BLOCKING_THREADS_MAX: usize = 4;
 /// A difference below this is the half second that the server's clock is cut to.
 const OFFSET_MS_MIN: i64 = 1_000;
+/// What `/readyz` says of an agent that no policy binds.
+const UNBOUNDED: &str = "no admission policy bounds the agent's writes: apply deploy/policy";
 /// What the build was made from, where the build knows.
 const REVISION: &str = match option_env!("EPILOGUE_REVISION") {
     Some(revision) => revision,
@@ -296,6 +298,12 @@ impl Shared {
                 never = lease::run(client, &node, age, reachable) => match never {},
             }
         });
+        if self.config.enforce {
+            let (ended, it) = (token.clone(), self.watch());
+            group.spawn("policies", async move {
+                told(ended, policies::run(it.client, &it.node, it.events)).await
+            });
+        }
         let watch = self.watch();
         let (pods, signs) = self.signs.clone();
         let (ended, it) = (token.clone(), watch.clone());
@@ -339,7 +347,8 @@ fn ready(status: &watch::Receiver<Status>, enforce: bool) -> Checks {
     };
     let checks = Checks::new()
         .with("logind", check(|status| status.logind, "logind is not connected"))
-        .with("pods", check(|status| status.pods_listed, "the node's pods are not listed yet"));
+        .with("pods", check(|status| status.pods_listed, "the node's pods are not listed yet"))
+        .with("policies", check(|status| status.unbounded.is_none(), UNBOUNDED));
     if enforce { checks.with("lock", check(has_lock, "no delay lock is held")) } else { checks }
 }
 

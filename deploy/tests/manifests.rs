@@ -9,8 +9,9 @@ use k8s_openapi::api::admissionregistration::v1::{
     ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
 };
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
+use k8s_openapi::api::core::v1::ResourceQuota;
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
-use k8s_openapi::api::flowcontrol::v1::FlowSchema;
+use k8s_openapi::api::flowcontrol::v1::{FlowSchema, PriorityLevelConfiguration};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use serde::Serialize;
@@ -93,6 +94,8 @@ fn every_object_parses_into_its_type_without_a_leftover() {
                 reread::<ValidatingAdmissionPolicyBinding>(&object)
             }
             "FlowSchema" => reread::<FlowSchema>(&object),
+            "PriorityLevelConfiguration" => reread::<PriorityLevelConfiguration>(&object),
+            "ResourceQuota" => reread::<ResourceQuota>(&object),
             "PodDisruptionBudget" => reread::<PodDisruptionBudget>(&object),
             other => panic!("{other} has no type here; add it"),
         };
@@ -107,9 +110,15 @@ fn no_object_appears_twice_and_each_is_in_a_namespace_that_comes_first() {
         let kind = object["kind"].as_str().unwrap_or_default();
         let name = object["metadata"]["name"].as_str().expect("must have a name");
         assert!(seen.insert(format!("{kind}/{name}")), "{kind}/{name} appears twice");
-        let of_cluster = ["Namespace", "ClusterRole", "ClusterRoleBinding", "FlowSchema"]
-            .contains(&kind)
-            || kind.starts_with("ValidatingAdmissionPolicy");
+        let cluster_kinds = [
+            "Namespace",
+            "ClusterRole",
+            "ClusterRoleBinding",
+            "FlowSchema",
+            "PriorityLevelConfiguration",
+        ];
+        let of_cluster =
+            cluster_kinds.contains(&kind) || kind.starts_with("ValidatingAdmissionPolicy");
         if !of_cluster {
             let namespace = object["metadata"]["namespace"].as_str().expect("must be in one");
             // The kubelets' own is there in every cluster.
@@ -141,21 +150,58 @@ fn the_pod_runs_as_the_account_that_the_roles_are_bound_to() {
     assert_eq!(pod["automountServiceAccountToken"], true);
 }
 
-#[test]
-fn requests_of_both_accounts_have_a_flow_and_no_others() {
-    let all = all();
-    let schema = all.iter().find(|object| object["kind"] == "FlowSchema").expect("must be there");
-    let account = |object: &Value| {
-        (
-            object["name"].as_str().map(str::to_owned),
-            object["namespace"].as_str().map(str::to_owned),
-        )
+/// The account, API group, resource and verb of each line of a list.
+fn lines<'a>(account: &Value, rules: impl IntoIterator<Item = &'a Value>) -> BTreeSet<String> {
+    let texts = |value: &Value| {
+        let values = value.as_array().cloned().unwrap_or_default();
+        values.iter().filter_map(Value::as_str).map(str::to_owned).collect::<Vec<_>>()
     };
-    let subjects = schema["spec"]["rules"][0]["subjects"].as_array().expect("must have subjects");
-    let named: BTreeSet<_> =
-        subjects.iter().map(|subject| account(&subject["serviceAccount"])).collect();
-    let accounts = all.iter().filter(|object| object["kind"] == "ServiceAccount");
-    assert_eq!(named, accounts.map(|object| account(&object["metadata"])).collect());
+    let name = account["name"].as_str().unwrap_or_default();
+    let mut lines = BTreeSet::new();
+    for rule in rules {
+        for group in texts(&rule["apiGroups"]) {
+            for resource in texts(&rule["resources"]) {
+                for verb in texts(&rule["verbs"]) {
+                    lines.insert(format!("{name} {verb} {group}/{resource}"));
+                }
+            }
+        }
+    }
+    lines
+}
+
+/// All calls but events, which can wait, and what a kubelet answers.
+#[test]
+fn the_calls_of_both_accounts_have_a_flow_and_no_others() {
+    let all = all();
+    let of_kind = |kind: &'static str| all.iter().filter(move |object| object["kind"] == kind);
+    let mut flows = BTreeSet::new();
+    for schema in of_kind("FlowSchema") {
+        let level = schema["spec"]["priorityLevelConfiguration"]["name"].as_str();
+        assert!(matches!(level, Some("epilogue" | "leader-election")), "{level:?}");
+        for rule in schema["spec"]["rules"].as_array().expect("must have rules") {
+            let subjects = rule["subjects"].as_array().expect("must have subjects");
+            assert_eq!(subjects.len(), 1);
+            let rules = rule["resourceRules"].as_array().expect("must have rules");
+            flows.extend(lines(&subjects[0]["serviceAccount"], rules));
+        }
+    }
+    let mut rights = BTreeSet::new();
+    for binding in of_kind("ClusterRoleBinding").chain(of_kind("RoleBinding")) {
+        let role = &binding["roleRef"];
+        let is_it = |object: &&Value| {
+            object["kind"] == role["kind"] && object["metadata"]["name"] == role["name"]
+        };
+        let role = all.iter().find(is_it).expect("must be there");
+        let rules = role["rules"].as_array().expect("must have rules");
+        rights.extend(lines(&binding["subjects"][0], rules));
+    }
+    let waits = |line: &String| {
+        line.ends_with("/events") || line.ends_with("configz") || line.ends_with("/finalizers")
+    };
+    rights.retain(|line| !waits(line));
+    let beyond: Vec<_> = rights.difference(&flows).collect();
+    assert!(beyond.is_empty(), "without a flow: {beyond:#?}");
 }
 
 #[test]

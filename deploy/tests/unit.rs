@@ -83,6 +83,18 @@ fn it_may_write_its_journal_and_its_drop_in_and_no_other_file() {
 }
 
 #[test]
+fn it_is_bounded_and_reads_no_key() {
+    assert_eq!(
+        (one("Service", "MemoryMax"), one("Service", "TasksMax")),
+        ("128M".into(), "64".into())
+    );
+    let hidden = words("Service", "InaccessiblePaths");
+    for path in ["-/etc/kubernetes", "-/var/lib/kubelet/pki", "-/etc/ssh"] {
+        assert!(hidden.contains(&path.to_owned()), "{path}");
+    }
+}
+
+#[test]
 fn it_is_root_and_may_read_what_it_watches() {
     assert!(values("Service", "User").is_empty() && values("Service", "DynamicUser").is_empty());
     // None that writes.

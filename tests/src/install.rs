@@ -19,8 +19,9 @@ pub const AGENTS_NAMESPACE: &str = "epilogue-agents";
 /// The service account of the agents in it.
 pub const AGENT: &str = "epilogue-agent";
 
-/// Kinds that the laboratory leaves out: it runs the programs itself.
-const WORKLOADS: [&str; 3] = ["Deployment", "DaemonSet", "PodDisruptionBudget"];
+/// Kinds that the laboratory leaves out: it runs the programs itself, and no controller fills in
+/// what quotas allow.
+const WORKLOADS: [&str; 4] = ["Deployment", "DaemonSet", "PodDisruptionBudget", "ResourceQuota"];
 
 /// Applies namespace, service accounts and RBAC. Applying them again changes nothing.
 pub async fn apply_rights(client: &kube::Client) -> Result<(), LabError> {

@@ -4,6 +4,8 @@
 mod allowed;
 mod call;
 mod check;
+mod controller;
+mod policies;
 mod refused;
 mod refused_outside;
 mod world;

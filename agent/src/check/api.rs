@@ -5,26 +5,19 @@ use std::time::Duration;
 
 use agent_core::check::api::{ApiAnswers, ApiFacts, MarkTrial};
 use agent_core::ending::patches::mark;
-use agent_core::pod::{PodSource, PodView};
-use epilogue_common::outcome::{Failure, FailureKind, Outcome};
-use epilogue_runtime::classify::classify;
-use http::{Method, Request, header};
+use epilogue_common::outcome::{FailureKind, Outcome};
+use http::Method;
 use jiff::Timestamp;
 use kube::{Client, Config};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::{Instant, timeout};
 
-use crate::source::wire_pod::WirePod;
+use crate::trial::{JSON, STRATEGIC, send, some_pod};
 
 /// All of it together.
 const ASK_MAX: Duration = Duration::from_secs(10);
-/// A node has some hundred pods; one is enough.
-const PODS_MAX: usize = 50;
 /// A pod that changes in between is read once more.
 const TRIALS_MAX: usize = 3;
-const JSON: &str = "application/json";
-const STRATEGIC: &str = "application/strategic-merge-patch+json";
 /// What the manifests give an agent: group, resource, the namespace if not all, verbs.
 const RIGHTS: [(&str, &str, &str, &[&str]); 5] = [
     ("", "pods", "", &["get", "list", "watch", "delete", "patch"]),
@@ -33,11 +26,6 @@ const RIGHTS: [(&str, &str, &str, &[&str]); 5] = [
     ("coordination.k8s.io", "leases", "kube-node-lease", &["get"]),
     ("events.k8s.io", "events", "", &["create"]),
 ];
-
-#[derive(Deserialize)]
-struct PodList {
-    items: Vec<WirePod>,
-}
 
 /// Asks the API for the node of this name.
 pub(super) async fn ask(config: &Config, node: &str) -> ApiFacts {
@@ -129,34 +117,4 @@ async fn try_mark(client: &Client, node: &str) -> Outcome<(MarkTrial, Option<Dur
         }
     }
     Ok((MarkTrial::NoPod, None))
-}
-
-/// A pod of the node that a shutdown could mark.
-async fn some_pod(client: &Client, node: &str) -> Outcome<Option<PodView>> {
-    let path = format!("/api/v1/pods?limit={PODS_MAX}&fieldSelector=spec.nodeName%3D{node}");
-    let request = Request::get(path).body(Vec::new()).map_err(malformed)?;
-    let list: PodList = client.request(request).await.map_err(classify)?;
-    let pods = list.items.into_iter().map(WirePod::view);
-    let mut pods = pods.filter(|pod| pod.source != PodSource::Static && !pod.is_terminal());
-    Ok(pods.next())
-}
-
-async fn send(
-    client: &Client,
-    method: Method,
-    path: &str,
-    body: Option<(&str, Value)>,
-) -> Outcome<Value> {
-    let mut request = Request::builder().method(method).uri(path);
-    let mut bytes = Vec::new();
-    if let Some((kind, body)) = body {
-        request = request.header(header::CONTENT_TYPE, kind);
-        bytes = body.to_string().into_bytes();
-    }
-    let request = request.body(bytes).map_err(malformed)?;
-    client.request(request).await.map_err(classify)
-}
-
-fn malformed(error: http::Error) -> Failure {
-    classify(kube::Error::HttpError(error))
 }

@@ -12,6 +12,7 @@ pub mod node;
 pub mod oom;
 pub mod oomd;
 pub mod pods;
+pub mod policies;
 pub mod pressure;
 pub mod systemd;
 pub mod watch;

@@ -260,6 +260,8 @@ async fn of_a_pod_itself_only_an_earlier_end_is_the_agents() {
     let pod = world.pod("pod", &here, tracked, running()).await;
     let done = world.pod("done", &here, json!({}), ended("Failed")).await;
     let metadata = |metadata: Value| Call::merge(pod_path(&pod), json!({"metadata": metadata}));
+    let system = json!({"spec": {"priorityClassName": "system-node-critical"}});
+    let system = world.pod_in("kube-system", &here, &here, system, running()).await;
     let owner = json!([{"apiVersion": "v1", "kind": "Node", "name": here, "uid": "u"}]);
     let image = json!({"spec": {"containers": [{"name": "main", "image": "other"}]}});
     let mut tolerations = pod["spec"]["tolerations"].clone();
@@ -278,6 +280,8 @@ async fn of_a_pod_itself_only_an_earlier_end_is_the_agents() {
         invalid("deletion of whatever has the name", with(json!({})), "preconditions.uid"),
         invalid("deletion without time to end", with(by_uid), "gracePeriodSeconds is 0"),
         invalid("deletion of what has ended", delete(&done), "take its result away"),
+        invalid("deletion of the system's own", delete(&system), "above 2000000000"),
+        invalid("a deadline of the system's own", deadline(&system, 1), "above 2000000000"),
     ];
     all_are_refused(&world, refusals).await;
     let later = deadline(&limited, 200);
@@ -285,6 +289,7 @@ async fn of_a_pod_itself_only_an_earlier_end_is_the_agents() {
     let none = deadline(&limited, Value::Null);
     is_refused_to_everybody(&world, "no deadline", none, "to nil value").await;
     world.done(metadata(json!({"finalizers": null}))).await;
+    world.done(Call::delete(pod_path(&system), json!({"gracePeriodSeconds": 0}))).await;
     world.finish().await;
 }
 
@@ -308,7 +313,7 @@ async fn static_pods_are_left_alone() {
 }
 
 #[tokio::test]
-async fn of_its_node_only_announcement_taint_and_cordon_are_the_agents() {
+async fn of_its_node_only_announcement_and_taint_are_the_agents() {
     const TAINTS: &str = "spec.taints";
     let world = World::start(Token::OfPod).await;
     let node = node_path(&world.here());
@@ -334,6 +339,11 @@ async fn of_its_node_only_announcement_taint_and_cordon_are_the_agents() {
             "our taint, to evict",
             taints(json!([foreign, taint("epilogue.dev/shutting-down", "NoExecute")])),
             TAINTS,
+        ),
+        invalid(
+            "whether pods may be bound",
+            Call::patch(&node, json!({"spec": {"unschedulable": true}})),
+            "change unschedulable",
         ),
         invalid("the network of its pods", Call::merge(&node, cidrs), "spec: an agent"),
         forbidden("the node's object", Call::delete(&node, json!({})), NO_RIGHT),

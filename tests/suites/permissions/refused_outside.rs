@@ -169,6 +169,60 @@ async fn a_victim_ends_as_the_agent_ends_it_or_not_at_all() {
 }
 
 #[tokio::test]
+async fn an_event_is_of_the_agents_own_node_and_no_larger_than_it_needs() {
+    let world = World::start(Token::OfPod).await;
+    let (here, there, namespace) = (world.here(), world.there(), world.namespace().to_owned());
+    let event = |change: Value| {
+        let mut event = json!({
+            "apiVersion": "events.k8s.io/v1", "kind": "Event",
+            "metadata": {"generateName": "told-"},
+            "regarding": {"apiVersion": "v1", "kind": "Node", "name": here},
+            "type": "Normal", "reason": "Seen", "note": "n", "action": "Watch",
+            "eventTime": "2026-11-21T14:05:06.000000Z",
+            "reportingController": "epilogue.dev/agent", "reportingInstance": here,
+        });
+        for (key, value) in change.as_object().cloned().unwrap_or_default() {
+            event[key] = value;
+        }
+        event
+    };
+    let path = |namespace: &str| format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events");
+    let of = |namespace: &str, change: Value| Call::create(path(namespace), event(change));
+    let node = json!({"apiVersion": "v1", "kind": "Node", "name": there});
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "namespace": namespace});
+    let job = json!({"apiVersion": "batch/v1", "kind": "Job", "name": "j", "namespace": namespace});
+    let large = json!({"a": "x".repeat(2_000)});
+    let labels = json!({"generateName": "told-", "labels": {"a": "b"}});
+    let refusals = vec![
+        invalid(
+            "as the kubelet",
+            of("default", json!({"reportingController": "kubelet"})),
+            "as epilogue.dev/agent",
+        ),
+        invalid(
+            "as another node's",
+            of("default", json!({"reportingInstance": there})),
+            "reports as that node",
+        ),
+        invalid("about another node", of("default", json!({"regarding": node})), "regarding"),
+        invalid("about a Job", of(&namespace, json!({"regarding": job})), "regarding"),
+        invalid(
+            "about a pod of another namespace",
+            of("default", json!({"regarding": pod})),
+            "regarding",
+        ),
+        invalid(
+            "with a large annotation",
+            of("default", json!({"metadata": {"generateName": "told-", "annotations": large}})),
+            "at most 8 annotations",
+        ),
+        invalid("with labels", of("default", json!({"metadata": labels})), "at most 8"),
+    ];
+    all_are_refused(&world, refusals).await;
+    world.finish().await;
+}
+
+#[tokio::test]
 async fn a_cause_is_one_of_the_agents_own() {
     const REASONS: &str = "ContainerLimit or";
     let world = World::start(Token::OfPod).await;

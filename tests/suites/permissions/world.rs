@@ -6,7 +6,7 @@ use std::time::Duration;
 use agent_core::pod::{Asks, Details, Owner, Phase, PodSource, PodUid, PodView, RestartPolicy};
 use k8s_openapi::api::authentication::v1::BoundObjectReference;
 use kube::Client;
-use lab::install::{self, AGENT, AGENTS_NAMESPACE};
+use lab::install::{self, AGENT, AGENTS_NAMESPACE, CONTROLLER};
 use lab::{Cluster, Namespace, eventually};
 use serde_json::{Value, json};
 
@@ -183,6 +183,30 @@ impl World {
         format!("agent-of-{}", self.namespace.name())
     }
 
+    /// The same with the controller's token, once its policies hold.
+    pub(crate) async fn of_the_controller(mut self) -> Self {
+        self.token =
+            self.cluster.bound_token(install::NAMESPACE, CONTROLLER, None).await.expect("a token");
+        self.agent = self.cluster.token_client(&self.token).await.expect("a client");
+        let probe = self.running("probe-of-controller").await;
+        let labels = json!({"metadata": {"labels": {"probe": "1"}}});
+        let bare = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "bare"},
+            "spec": {"containers": [{"name": "c", "image": "i"}]},
+        });
+        let probes = [
+            Call::patch(format!("{}/status", pod_path(&probe)), labels.clone()).dry(),
+            Call::patch(pod_path(&probe), labels).dry(),
+            Call::delete(pod_path(&probe), json!({})).dry(),
+            Call::create(self.path("pods"), bare).dry(),
+        ];
+        for probe in probes {
+            let answer = async || probe.send(&self.agent).await;
+            eventually("the policy refuses", SOON, answer, |answer| !answer.is_success()).await;
+        }
+        self
+    }
+
     /// Waits until each policy is seen to refuse something.
     async fn policies_hold(&self) {
         let probe = self.pod("probe", &self.here(), json!({}), running()).await;
@@ -196,12 +220,24 @@ impl World {
             Call::delete(pod, json!({"gracePeriodSeconds": 1})).dry(),
             Call::patch(node_path(&self.here()), labels.clone()).dry(),
             Call::patch(format!("{}/status", node_path(&self.here())), labels).dry(),
+            Call::create("/apis/events.k8s.io/v1/namespaces/default/events", foreign_event()).dry(),
         ];
         for probe in probes {
             let answer = async || probe.send(&self.agent).await;
             eventually("the policy refuses", SOON, answer, |answer| !answer.is_success()).await;
         }
     }
+}
+
+/// An event of another reporter.
+fn foreign_event() -> Value {
+    json!({
+        "apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"generateName": "probe-"},
+        "type": "Normal", "reason": "Probe", "note": "n", "action": "Probe",
+        "eventTime": "2026-11-21T14:05:06.000000Z",
+        "reportingController": "other", "reportingInstance": "other",
+        "regarding": {"apiVersion": "v1", "kind": "Node", "name": "n"},
+    })
 }
 
 /// A pod as the DaemonSet of `deploy/` makes it, for a node.

@@ -1,7 +1,7 @@
 //! What a Job asks for by annotation, beyond what the API can say.
 //!
-//! The same rules stand in `deploy/policy/job-annotations.yaml`, which refuses a Job that breaks
-//! them; here a value that cannot be read is told by an event and left out.
+//! The same rules stand in `deploy/policy/controller/job-annotations.yaml`, which refuses a Job
+//! that breaks them; here a value that cannot be read is told by an event and left out.
 
 use epilogue_common::names::job_option::{
     AVOID_FAILED_NODES, BACKOFF_BASE, BACKOFF_MAX, DISRUPTION_LIMIT, PENDING_TIMEOUT,

@@ -96,6 +96,12 @@ const RULES: &[(&str, &str, &str, Weight, Duration)] = &[
     (LAB, NODE, "", Weight::Machine, Duration::from_mins(20)),
     // Asserts that a load of one leaves the API to others: nothing else may take it.
     (LAB, "podgc", "podgc::load", Weight::Machine, Duration::from_mins(5)),
+    // It takes policies away that the others of its suite need.
+    (LAB, "permissions", "permissions::policies", Weight::Machine, Duration::from_mins(5)),
+    // They wait for leases and time-outs, and are the longest: they begin first.
+    (LAB, "jobs", "jobs::takeover", WAITS, Duration::from_mins(12)),
+    (LAB, "jobs", "jobs::blind", WAITS, Duration::from_mins(11)),
+    (LAB, "hostile", "hostile::tenant", ON_API, Duration::from_mins(9)),
     (LAB, "agent_simulation", "", CORE, Duration::from_mins(10)),
     (LAB, "simulation", "", CORE, Duration::from_mins(10)),
     (LAB, "house_rules", "", CORE, PURE_LIMIT),

@@ -1,0 +1,138 @@
+//! Tries by dry runs whether the API refuses what the agent's admission policies must refuse: at
+//! the start, and every hour. RBAC gives all agents one role for the whole cluster, and only the
+//! policies of deploy/policy/agent cut a node's part out of it.
+
+use std::time::Duration;
+
+use agent_core::pod::PodView;
+use agent_core::protocol::event::Event;
+use epilogue_common::outcome::{FailureKind, Outcome};
+use http::Method;
+use kube::Client;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
+
+use super::watch::Deaf;
+use crate::trial::{JSON, STRATEGIC, send, some_pod};
+
+/// Between two rounds that find the policies in place.
+const PERIOD: Duration = Duration::from_hours(1);
+/// After one that finds a policy missing, or has no answer.
+const AGAIN: Duration = Duration::from_secs(30);
+/// A whole round.
+const ROUND_MAX: Duration = Duration::from_secs(20);
+const OPTIONS: &str = "?dryRun=All&fieldManager=epilogue-agent";
+
+/// A write that a policy must refuse.
+struct Trial {
+    policy: &'static str,
+    method: Method,
+    path: String,
+    kind: &'static str,
+    body: Value,
+}
+
+/// Tells the core of each round, until nobody takes events any more.
+pub async fn run(client: Client, node: &str, events: mpsc::Sender<Event>) -> Deaf {
+    loop {
+        let found = timeout(ROUND_MAX, missing(&client, node)).await;
+        let again = match found {
+            Ok(Ok(missing)) => {
+                let again = if missing.is_some() { AGAIN } else { PERIOD };
+                let missing = missing.map(str::to_owned);
+                if events.send(Event::PoliciesTried(missing)).await.is_err() {
+                    return Deaf;
+                }
+                again
+            }
+            Ok(Err(failure)) => {
+                tracing::debug!(%failure, "the policies could not be tried");
+                AGAIN
+            }
+            Err(_) => AGAIN,
+        };
+        sleep(again).await;
+    }
+}
+
+/// The policy that lets through what it must refuse; none if all hold.
+pub async fn missing(client: &Client, node: &str) -> Outcome<Option<&'static str>> {
+    let pod = some_pod(client, node).await?;
+    let other = other_node(client, node).await?;
+    for trial in trials(node, pod.as_ref(), other.as_deref()) {
+        let Trial { policy, method, path, kind, body } = trial;
+        match send(client, method, &path, Some((kind, body))).await {
+            Ok(_) => return Ok(Some(policy)),
+            Err(failure) => match failure.kind {
+                FailureKind::Forbidden
+                | FailureKind::Invalid
+                // The object has changed, or is gone: another hour, another pod.
+                | FailureKind::Conflict
+                | FailureKind::NotFound => {}
+                _ => return Err(failure),
+            },
+        }
+    }
+    Ok(None)
+}
+
+async fn other_node(client: &Client, node: &str) -> Outcome<Option<String>> {
+    let list = send(client, Method::GET, "/api/v1/nodes?limit=2", None).await?;
+    let names = list["items"].as_array().into_iter().flatten();
+    let mut names = names.filter_map(|item| item["metadata"]["name"].as_str());
+    Ok(names.find(|name| *name != node).map(str::to_owned))
+}
+
+fn trials(node: &str, pod: Option<&PodView>, other: Option<&str>) -> Vec<Trial> {
+    let label = || json!({"metadata": {"labels": {"epilogue.dev/policy-trial": "1"}}});
+    let patch = |policy, path: &str, body| {
+        let path = format!("{path}{OPTIONS}");
+        Trial { policy, method: Method::PATCH, path, kind: STRATEGIC, body }
+    };
+    let own = format!("/api/v1/nodes/{node}");
+    let mut trials = vec![
+        patch("epilogue-agent-node", &own, label()),
+        patch("epilogue-agent-node-status", &format!("{own}/status"), label()),
+        Trial {
+            policy: "epilogue-agent-events",
+            method: Method::POST,
+            path: format!("/apis/events.k8s.io/v1/namespaces/default/events{OPTIONS}"),
+            kind: JSON,
+            body: foreign_event(node),
+        },
+    ];
+    if let Some(other) = other {
+        // What every agent may write on its own node.
+        let state = json!({"metadata": {"annotations": {"epilogue.dev/state": "idle"}}});
+        trials.push(patch("epilogue-agent-own-node", &format!("/api/v1/nodes/{other}"), state));
+    }
+    if let Some(pod) = pod {
+        let path = format!("/api/v1/namespaces/{}/pods/{}", pod.namespace, pod.name);
+        trials.push(patch("epilogue-agent-pod-status", &format!("{path}/status"), label()));
+        trials.push(patch("epilogue-agent-pods", &path, label()));
+        trials.push(Trial {
+            policy: "epilogue-agent-deletion",
+            method: Method::DELETE,
+            path,
+            kind: JSON,
+            body: json!({
+                "apiVersion": "v1", "kind": "DeleteOptions", "dryRun": ["All"],
+                "preconditions": {"uid": pod.uid}, "gracePeriodSeconds": 0,
+            }),
+        });
+    }
+    trials
+}
+
+/// As another reporter's.
+fn foreign_event(node: &str) -> Value {
+    json!({
+        "apiVersion": "events.k8s.io/v1", "kind": "Event",
+        "metadata": {"namespace": "default", "generateName": "policy-trial-"},
+        "eventTime": "2026-01-01T00:00:00.000000Z",
+        "reportingController": "epilogue.dev/policy-trial", "reportingInstance": "other",
+        "action": "Trial", "reason": "Trial", "type": "Normal", "note": "never written",
+        "regarding": {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node},
+    })
+}

@@ -1,0 +1,115 @@
+//! What the controller's token may do with pods: make, count and own those of Jobs, and end what no
+//! kubelet ends. That all it does goes through is what every other suite shows.
+
+use serde_json::{Value, json};
+
+use super::call::Call;
+use super::refused::{all_are_refused, forbidden, invalid, status};
+use super::world::{Token, World, ended, pod_path, running};
+
+const TRACKING: &str = "batch.kubernetes.io/job-tracking";
+
+fn owner(kind: &str, api_version: &str) -> Value {
+    json!({
+        "apiVersion": api_version, "kind": kind, "name": "j", "uid": "u", "controller": true,
+    })
+}
+
+#[tokio::test]
+async fn it_makes_the_pods_of_jobs_and_no_others() {
+    let world = World::start(Token::OfNode).await.of_the_controller().await;
+    let make = |metadata: Value| {
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": metadata,
+            "spec": {"containers": [{"name": "c", "image": "i"}]},
+        });
+        Call::create(world.path("pods"), pod)
+    };
+    let job = || json!([owner("Job", "batch/v1")]);
+    let refusals = vec![
+        invalid("a bare pod", make(json!({"name": "bare"})), "creates the pods of Jobs"),
+        invalid(
+            "a ReplicaSet's",
+            make(json!({"name": "a", "ownerReferences": [owner("ReplicaSet", "apps/v1")],
+                        "finalizers": [TRACKING]})),
+            "creates the pods of Jobs",
+        ),
+        invalid(
+            "one that no Job would count",
+            make(json!({"name": "a", "ownerReferences": job()})),
+            "metadata.finalizers",
+        ),
+    ];
+    all_are_refused(&world, refusals).await;
+    let pod = json!({"name": "of-a-job", "ownerReferences": job(), "finalizers": [TRACKING]});
+    let made = make(pod).dry().send(&world.agent).await;
+    assert!(made.is_success(), "{}", made.message);
+    world.finish().await;
+}
+
+#[tokio::test]
+async fn of_a_pod_it_changes_how_it_is_counted_and_owned() {
+    let world = World::start(Token::OfNode).await.of_the_controller().await;
+    let tracked = json!({"metadata": {"finalizers": [TRACKING, "example.com/theirs"]}});
+    let pod = world.pod("pod", &world.here(), tracked, running()).await;
+    let metadata = |metadata: Value| Call::merge(pod_path(&pod), json!({"metadata": metadata}));
+    let image = json!({"spec": {"containers": [{"name": "main", "image": "other"}]}});
+    let refusals = vec![
+        invalid("an image", Call::patch(pod_path(&pod), image), "a pod's spec"),
+        invalid("a label", metadata(json!({"labels": {"app": "b"}})), "change labels"),
+        invalid("an annotation", metadata(json!({"annotations": {"a": "b"}})), "annotations"),
+        invalid("another's finalizer", metadata(json!({"finalizers": [TRACKING]})), "no other"),
+        invalid(
+            "another owner",
+            metadata(json!({"ownerReferences": [owner("ReplicaSet", "apps/v1")]})),
+            "Jobs, and no others",
+        ),
+        invalid("whatever has the name", Call::delete(pod_path(&pod), json!({})), "by its UID"),
+        forbidden("a secret", Call::get(world.path("secrets")), "cannot"),
+        forbidden(
+            "a node's label",
+            Call::patch(
+                format!("/api/v1/nodes/{}", world.here()),
+                json!({"metadata": {"labels": {"a": "b"}}}),
+            ),
+            "cannot",
+        ),
+    ];
+    all_are_refused(&world, refusals).await;
+    world.done(metadata(json!({"finalizers": null}))).await;
+    world.finish().await;
+}
+
+#[tokio::test]
+async fn of_a_status_it_writes_the_end_and_why() {
+    let world = World::start(Token::OfNode).await.of_the_controller().await;
+    let here = world.here();
+    let pod = world.running("pod").await;
+    let done = world.pod("done", &here, json!({}), ended("Succeeded")).await;
+    let write = |body: Value| status(&pod, json!({"status": body}));
+    let condition = |kind: &str, value: &str| {
+        write(json!({"conditions": [{"type": kind, "status": value, "reason": "R"}]}))
+    };
+    let mut statuses = pod["status"]["containerStatuses"].clone();
+    statuses[0]["restartCount"] = 7.into();
+    let label = json!({"metadata": {"labels": {"app": "b"}}});
+    let refusals = vec![
+        invalid("success", write(json!({"phase": "Succeeded"})), "to Failed only"),
+        invalid(
+            "a failure of what succeeded",
+            status(&done, json!({"status": {"phase": "Failed"}})),
+            "has not ended",
+        ),
+        invalid("a reason alone", write(json!({"reason": "R"})), "with the phase"),
+        invalid(
+            "statuses of containers",
+            write(json!({"containerStatuses": statuses})),
+            "change containerStatuses",
+        ),
+        invalid("a foreign condition", condition("PodScheduled", "False"), "no others"),
+        invalid("Ready, of a pod that lives", condition("Ready", "False"), "to False only"),
+        invalid("a label", status(&pod, label), "change labels by the status"),
+    ];
+    all_are_refused(&world, refusals).await;
+    world.finish().await;
+}
