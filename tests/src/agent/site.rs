@@ -61,6 +61,8 @@ pub struct Setup {
     pub runtime: bool,
     /// The mode in which the agent is to be found, as its metrics name it.
     pub mode: &'static str,
+    /// Whether the agent sees this machine's own `/proc` and cgroups.
+    pub real_kernel: bool,
     /// More of the agent's arguments.
     pub arguments: Vec<String>,
 }
@@ -101,6 +103,7 @@ impl Default for Setup {
             kubelet: Kubelet::Lives,
             runtime: false,
             mode: "replace",
+            real_kernel: false,
             arguments: Vec::new(),
         }
     }
@@ -131,7 +134,7 @@ impl Site {
         let owner = create_pods(&client, &name, &node, &setup).await;
 
         let root = tempfile::tempdir().expect("a directory");
-        write_host(root.path());
+        write_host(root.path(), setup.real_kernel);
         let bus = PrivateBus::start(root.path());
         let login1 = Login1::start(&bus.address, root.path(), setup.delay_seconds).await;
         let healthz = Healthz::serve(setup.kubelet).expect("a kubelet's health");
@@ -297,7 +300,16 @@ impl Site {
     }
 }
 
-fn write_host(root: &std::path::Path) {
+fn write_host(root: &std::path::Path, real_kernel: bool) {
+    if real_kernel {
+        std::fs::create_dir_all(root.join("sys/fs")).expect("must be creatable");
+        std::fs::create_dir_all(root.join("var/lib/epilogue-agent")).expect("must be creatable");
+        for dir in ["proc", "sys/fs/cgroup"] {
+            let target = std::path::Path::new("/").join(dir);
+            std::os::unix::fs::symlink(target, root.join(dir)).expect("must be linkable");
+        }
+        return;
+    }
     let write = |path: &str, text: &str| {
         let path = root.join(path);
         std::fs::create_dir_all(path.parent().expect("must have one")).expect("must be creatable");

@@ -42,21 +42,24 @@ pub struct Shutdown {
 
 /// One run for each way. The program is the agent's.
 pub async fn shutdowns(binary: PathBuf) -> anyhow::Result<Vec<Shutdown>> {
+    let here = || Way::RoundTrip(Duration::ZERO);
     let ways = [
-        ("same machine", Way::RoundTrip(Duration::ZERO)),
-        ("200 ms", Way::RoundTrip(Duration::from_millis(200))),
-        ("5 requests/s", Way::PerSecond(5.0)),
+        ("same machine", here(), "--pressure=off"),
+        ("… --pressure=enforce", here(), "--pressure=enforce"),
+        ("200 ms", Way::RoundTrip(Duration::from_millis(200)), "--pressure=off"),
+        ("5 requests/s", Way::PerSecond(5.0), "--pressure=off"),
     ];
     let control_plane = ControlPlane::start(Options::unique("bench-agent")).await?;
     let mut runs = Vec::new();
-    for (name, way) in ways {
+    for (name, way, pressure) in ways {
         eprintln!("{name} …");
         let setup = Setup {
             binary: binary.clone(),
             pods: PODS,
             delay_seconds: DELAY_SECONDS,
             way,
-            arguments: vec!["--shutdown-grace-period=90s".to_owned()],
+            real_kernel: true,
+            arguments: vec!["--shutdown-grace-period=90s".to_owned(), pressure.to_owned()],
             ..Setup::default()
         };
         let site = Site::start(control_plane.cluster(), setup).await;
@@ -100,7 +103,7 @@ async fn shut_down(way: &'static str, site: &Site) -> anyhow::Result<Shutdown> {
 pub fn table(runs: &[Shutdown]) -> String {
     use std::fmt::Write as _;
     let mut text = format!(
-        "{:<14} {:>10} {:>10} {:>12} {:>9} {:>9} {:>9} {:>9} {:>7}\n",
+        "{:<22} {:>10} {:>10} {:>12} {:>9} {:>9} {:>9} {:>9} {:>7}\n",
         "way",
         "condemned",
         "ended",
@@ -117,7 +120,7 @@ pub fn table(runs: &[Shutdown]) -> String {
     for run in runs {
         writeln!(
             text,
-            "{:<14} {:>10} {:>10} {:>12} {:>9} {:>9} {:>9} {:>9} {:>7.2}",
+            "{:<22} {:>10} {:>10} {:>12} {:>9} {:>9} {:>9} {:>9} {:>7.2}",
             run.way,
             time(run.condemned),
             time(run.ended),

@@ -189,7 +189,7 @@ impl Tests {
         if all {
             return Ok(());
         }
-        self.leave_out(suites::is_rare, "a rare way to end; --all runs it", report);
+        self.leave_out(suites::is_rare, "rare, or too long for each run; --all runs it", report);
         if !self.units.iter().any(|unit| self.is_of_upstream(unit)) {
             return Ok(());
         }
@@ -341,6 +341,11 @@ async fn run_unit(
     Ok((unit, outcome))
 }
 
+/// Whether a test that passed has printed a row of a table for people.
+fn is_row(line: &str) -> bool {
+    line.starts_with("| ") && line.ends_with(" |")
+}
+
 fn show(suite: &Suite, outcome: &process::Outcome, report: &mut Report) {
     let failed = outcome
         .ended
@@ -349,6 +354,8 @@ fn show(suite: &Suite, outcome: &process::Outcome, report: &mut Report) {
     // What real nodes show is a record of its own.
     if failed || outcome.ended.is_empty() || suite.needs_node() {
         println!("{}", outcome.output.trim_end());
+    } else {
+        outcome.output.lines().filter(|line| is_row(line)).for_each(|line| println!("{line}"));
     }
     for ended in &outcome.ended {
         println!("{}", report.add(suite, ended));

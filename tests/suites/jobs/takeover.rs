@@ -21,9 +21,6 @@ use super::proxied;
 
 /// Beside each other; each waits for a lease most of its time.
 const LANES: usize = 4;
-const RUNS_OF_EACH: usize = 5;
-/// What a leader may do before it is killed, and what the Job asks for.
-const PODS: usize = 200;
 /// The lease of a leader that died is free after this: no shorter, for a leader that a busy machine
 /// lets wait must not lose it.
 const LEASE: Duration = Duration::from_secs(8);
@@ -108,33 +105,45 @@ async fn keep(pods: Api<Pod>, seen: Arc<Mutex<HashSet<String>>>) {
     }
 }
 
-/// The leader is killed when so many pods are there.
-async fn killed_after(created: usize) {
+/// The leader is killed when so many of the Job's pods are there.
+async fn killed_after(created: usize, pods: usize) {
     let mut pair = Pair::start().await;
     assert_eq!(pair.proxy.hold_watches("pods"), 1, "the standby watches pods");
-    let size = u32::try_from(PODS).expect("must fit");
+    let size = u32::try_from(pods).expect("must fit");
     pair.create(job("large").indexed(size)).await;
     let count = async || pair.seen();
     eventually("the leader's work", SOON, count, |count| *count >= created).await;
     pair.leader.kill().await;
-    pair.reaches("large", |state| state.active == i32::try_from(PODS).unwrap_or(0)).await;
+    pair.reaches("large", |state| state.active == i32::try_from(pods).unwrap_or(0)).await;
     // Had it made more, they would be shown before this one.
     pair.create(job("later")).await;
     pair.reaches("later", |state| state.active == 1).await;
     let count = async || pair.seen();
-    eventually("the last pod in the watch", SOON, count, |count| *count > PODS).await;
-    assert_eq!(pair.seen(), PODS + 1, "after {created}: none was made twice");
+    eventually("the last pod in the watch", SOON, count, |count| *count > pods).await;
+    assert_eq!(pair.seen(), pods + 1, "after {created}: none was made twice");
     pair.stop().await;
+}
+
+/// Leaders that are killed at so many moments, spread over their work.
+async fn killed_at_moments(runs_of_each: usize, pods: usize) {
+    let lane = async |lane: usize| {
+        for run in 0..runs_of_each {
+            let created = 1 + (run * LANES + lane) * pods / (LANES * runs_of_each);
+            killed_after(created, pods).await;
+        }
+    };
+    tokio::join!(lane(0), lane(1), lane(2), lane(3));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_pod_is_made_twice_by_a_standby_whose_watch_stood_still() {
-    let lane = async |lane: usize| {
-        for run in 0..RUNS_OF_EACH {
-            killed_after(1 + (run * LANES + lane) * PODS / (LANES * RUNS_OF_EACH)).await;
-        }
-    };
-    tokio::join!(lane(0), lane(1), lane(2), lane(3));
+    Box::pin(killed_at_moments(1, 200)).await;
+}
+
+/// Twenty moments, up to the last of 500 creations.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rare_no_pod_of_five_hundred_is_made_twice_at_twenty_moments() {
+    Box::pin(killed_at_moments(5, 500)).await;
 }
 
 /// One that nothing happens to, and that the leader left in the middle of something.

@@ -90,10 +90,11 @@ async fn holds(token: Token) {
     world.finish().await;
 }
 
-async fn goes(world: &World, what: &str, call: Call) -> Value {
+/// It is allowed; the object.
+pub(super) async fn goes(world: &World, what: &str, call: Call) -> Value {
     let answer = call.send(&world.agent).await;
     assert!(answer.is_success(), "{what}: {call}: {} {}", answer.code, answer.message);
-    println!("{what}: {}", answer.code);
+    println!("| {} | {what} | allowed |", world.who());
     answer.object()
 }
 

@@ -3,6 +3,7 @@
 
 use serde_json::{Value, json};
 
+use super::allowed::goes;
 use super::call::Call;
 use super::refused::{all_are_refused, forbidden, invalid, status};
 use super::world::{Token, World, ended, pod_path, running};
@@ -13,6 +14,38 @@ fn owner(kind: &str, api_version: &str) -> Value {
     json!({
         "apiVersion": api_version, "kind": kind, "name": "j", "uid": "u", "controller": true,
     })
+}
+
+#[tokio::test]
+async fn what_it_does_with_pods_goes_through() {
+    let world = World::start(Token::OfNode).await.of_the_controller().await;
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": "of-a-job", "ownerReferences": [owner("Job", "batch/v1")],
+                     "finalizers": [TRACKING, "example.com/theirs"]},
+        "spec": {"containers": [{"name": "c", "image": "i"}]},
+    });
+    let pod = goes(&world, "create a Job's pod", Call::create(world.path("pods"), pod)).await;
+    let path = pod_path(&pod);
+    let uid = &pod["metadata"]["uid"];
+    let disown = json!({"metadata": {"uid": uid, "ownerReferences": [
+        {"$patch": "delete", "uid": "u"},
+    ]}});
+    goes(&world, "let it go", Call::patch(&path, disown)).await;
+    let adopt = json!({"metadata": {"uid": uid, "ownerReferences": [owner("Job", "batch/v1")]}});
+    goes(&world, "adopt it", Call::patch(&path, adopt)).await;
+    let ended = json!({"status": {"phase": "Failed", "conditions": [
+        {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC"},
+        {"type": "epilogue.dev/Ended", "status": "True", "reason": "NodeGone"},
+    ]}});
+    goes(&world, "fail it", Call::patch(format!("{path}/status"), ended)).await;
+    let release = json!({"metadata": {"uid": uid,
+        "$deleteFromPrimitiveList/finalizers": [TRACKING]}});
+    goes(&world, "release its finalizer", Call::patch(&path, release)).await;
+    let options = json!({"preconditions": {"uid": uid}});
+    goes(&world, "delete it by its UID", Call::delete(&path, options)).await;
+    world.done(Call::merge(&path, json!({"metadata": {"finalizers": null}}))).await;
+    world.finish().await;
 }
 
 #[tokio::test]

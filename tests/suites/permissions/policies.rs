@@ -36,7 +36,7 @@ async fn each_policy_that_is_missing_is_noticed_and_named() {
         eventually("it is noticed", SOON, &found, |missing| *missing == Some(policy)).await;
         install::apply_policy(&world.admin).await.expect("the policies");
         eventually("it holds again", SOON, &found, Option::is_none).await;
-        println!("{policy}: noticed");
+        println!("| agent | {policy} removed | noticed, and named |");
     }
     world.finish().await;
 }

@@ -32,6 +32,8 @@ pub(crate) struct World {
     cluster: Cluster,
     pub(crate) admin: Client,
     pub(crate) agent: Client,
+    /// Whose token it is.
+    who: &'static str,
     /// The agent's token.
     pub(crate) token: String,
 }
@@ -50,7 +52,8 @@ impl World {
         let _ = Call::create(accounts, default).send(&admin).await;
         let namespace = Namespace::create(&cluster).await.expect("a namespace");
         let (agent, token_text) = (admin.clone(), String::new());
-        let mut world = Self { namespace, cluster, agent, admin, token: token_text };
+        let who = if token == Token::Unbound { "agent without a node" } else { "agent" };
+        let mut world = Self { namespace, cluster, agent, who, admin, token: token_text };
         for node in [world.here(), world.there()] {
             let taints = json!([{"key": "foreign", "effect": "NoSchedule"}]);
             let node = json!({
@@ -80,6 +83,11 @@ impl World {
     /// The agent's node.
     pub(crate) fn here(&self) -> String {
         format!("{}-here", self.namespace.name())
+    }
+
+    /// Whose token the calls carry.
+    pub(crate) fn who(&self) -> &'static str {
+        self.who
     }
 
     /// Another node.
@@ -188,6 +196,7 @@ impl World {
         self.token =
             self.cluster.bound_token(install::NAMESPACE, CONTROLLER, None).await.expect("a token");
         self.agent = self.cluster.token_client(&self.token).await.expect("a client");
+        self.who = "controller";
         let probe = self.running("probe-of-controller").await;
         let labels = json!({"metadata": {"labels": {"probe": "1"}}});
         let bare = json!({

@@ -1,5 +1,7 @@
 //! Which tests may start now: as many as the machine has cores for, the longest first. Pure.
 
+use std::time::Duration;
+
 use super::suites::{CORE_PARTS, Rule, Weight};
 
 /// What one process runs: the tests of one program, one after the other.
@@ -15,14 +17,22 @@ pub(super) struct Unit {
     pub(super) is_group: bool,
 }
 
+/// Units that wait at once beside an emulated machine, which leaves a part of a core.
+const BESIDE_MAX: usize = 2;
+
 /// The units that wait, and the share of the machine that is free.
 #[derive(Debug)]
 pub(super) struct Schedule {
     /// In the order of their start, the last one first.
     waiting: Vec<Unit>,
+    /// Those that start when nothing is left but emulated machines.
+    beside: Vec<Unit>,
+    running_beside: usize,
     parts: u16,
     taken: u16,
     running: usize,
+    /// Whether something runs that is not an emulated machine.
+    exclusive: bool,
 }
 
 impl Schedule {
@@ -30,63 +40,97 @@ impl Schedule {
     pub(super) fn new(mut units: Vec<Unit>, cores: usize) -> Self {
         // What needs the whole machine comes last: everything else gives its answer sooner. Before
         // that the longest first, so that no long one is left over at the end.
-        let rank = |unit: &Unit| (unit.rule.weight == Weight::Machine, unit.rule.limit);
         units.sort_by(|a, b| {
-            let ((a_alone, a_limit), (b_alone, b_limit)) = (rank(a), rank(b));
-            b_alone.cmp(&a_alone).then(a_limit.cmp(&b_limit))
+            let ((a_rank, a_limit), (b_rank, b_limit)) = (rank(a), rank(b));
+            b_rank.cmp(&a_rank).then(a_limit.cmp(&b_limit))
         });
+        let (beside, waiting) =
+            units.into_iter().partition(|unit| unit.rule.weight == Weight::Beside);
         let cores = u16::try_from(cores.max(1)).unwrap_or(u16::MAX);
-        Self { waiting: units, parts: cores.saturating_mul(CORE_PARTS), taken: 0, running: 0 }
+        let parts = cores.saturating_mul(CORE_PARTS);
+        Self { waiting, beside, running_beside: 0, parts, taken: 0, running: 0, exclusive: false }
     }
 
     /// The next unit that fits; its share is taken until [`Schedule::end`].
     pub(super) fn start(&mut self) -> Option<Unit> {
+        self.start_in_turn().or_else(|| self.start_beside())
+    }
+
+    /// One that mostly waits, once nothing is left that it could hold up.
+    fn start_beside(&mut self) -> Option<Unit> {
+        let emulated = |unit: &Unit| unit.rule.weight == Weight::Emulated;
+        let free = self.waiting.iter().all(emulated) && !self.exclusive;
+        if !free || self.running_beside >= BESIDE_MAX {
+            return None;
+        }
+        let unit = self.beside.pop()?;
+        self.running_beside += 1;
+        Some(unit)
+    }
+
+    fn start_in_turn(&mut self) -> Option<Unit> {
         let fits = |unit: &Unit| {
             // On a small machine one unit runs, however heavy it is.
             self.running == 0 || self.taken + self.parts_of(unit.rule.weight) <= self.parts
         };
-        let alone = self.waiting.last()?.rule.weight == Weight::Machine;
+        let alone = rank(self.waiting.last()?).0 > 0;
         let index = if alone {
             // Those that need the machine are alone at the end.
             (self.running == 0).then(|| self.waiting.len() - 1)?
         } else {
-            self.waiting.iter().rposition(|it| it.rule.weight != Weight::Machine && fits(it))?
+            self.waiting.iter().rposition(|it| rank(it).0 == 0 && fits(it))?
         };
         let unit = self.waiting.remove(index);
         self.taken += self.parts_of(unit.rule.weight);
         self.running += 1;
+        self.exclusive = unit.rule.weight != Weight::Emulated;
         Some(unit)
     }
 
     /// Gives the share of a unit back.
     pub(super) fn end(&mut self, unit: &Unit) {
+        if unit.rule.weight == Weight::Beside {
+            self.running_beside -= 1;
+            return;
+        }
         self.taken -= self.parts_of(unit.rule.weight);
         self.running -= 1;
+        self.exclusive &= self.running > 0;
     }
 
     /// Lets a unit start again, next of its kind.
     pub(super) fn put_back(&mut self, unit: Unit) {
-        let behind = unit.rule.weight != Weight::Machine;
-        self.waiting.insert(if behind { self.waiting.len() } else { self.first_alone() }, unit);
-    }
-
-    /// Where those begin that need the machine: the next of them is the last of these.
-    fn first_alone(&self) -> usize {
-        self.waiting.iter().take_while(|unit| unit.rule.weight == Weight::Machine).count()
+        if unit.rule.weight == Weight::Beside {
+            self.beside.push(unit);
+            return;
+        }
+        // The next of its kind is the last of these.
+        let before = rank(&unit).0;
+        let index = self.waiting.iter().take_while(|other| rank(other).0 >= before).count();
+        self.waiting.insert(index, unit);
     }
 
     fn parts_of(&self, weight: Weight) -> u16 {
         match weight {
             Weight::Parts(parts) => parts,
-            Weight::Machine => self.parts,
+            Weight::Machine | Weight::Emulated => self.parts,
+            Weight::Beside => 0,
         }
     }
 }
 
+/// What comes later has the greater one; of equals, the longest comes first.
+fn rank(unit: &Unit) -> (u8, Duration) {
+    let rank = match unit.rule.weight {
+        Weight::Parts(_) => 0,
+        Weight::Machine => 1,
+        Weight::Beside | Weight::Emulated => 2,
+    };
+    (rank, unit.rule.limit)
+}
+
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn unit(name: &str, weight: Weight, limit: u64) -> Unit {
@@ -143,5 +187,36 @@ mod tests {
             schedule.end(&running[0]);
         }
         assert!(schedule.start().is_none());
+    }
+
+    #[test]
+    fn what_only_waits_runs_beside_emulated_machines_and_nothing_else() {
+        let beside = |name: &str, limit| unit(name, Weight::Beside, limit);
+        let units = vec![
+            beside("b1", 3),
+            unit("emulated", Weight::Emulated, 99),
+            beside("b2", 2),
+            beside("b3", 1),
+            unit("machine", Weight::Machine, 98),
+            unit("a", Weight::Parts(1), 1),
+            unit("emulated 2", Weight::Emulated, 97),
+        ];
+        let mut schedule = Schedule::new(units, 2);
+        for expected in ["a", "machine"] {
+            let running = started(&mut schedule);
+            assert_eq!(names(&running), [expected]);
+            schedule.end(&running[0]);
+        }
+        let running = started(&mut schedule);
+        assert_eq!(names(&running), ["emulated", "b1", "b2"]);
+        schedule.end(&running[1]);
+        let third = started(&mut schedule);
+        assert_eq!(names(&third), ["b3"]);
+        schedule.end(&running[0]);
+        assert_eq!(names(&started(&mut schedule)), ["emulated 2"]);
+        // One that ended its process starts again.
+        schedule.put_back(third[0].clone());
+        schedule.end(&third[0]);
+        assert_eq!(names(&started(&mut schedule)), ["b3"]);
     }
 }

@@ -74,6 +74,10 @@ pub(super) enum Weight {
     Parts(u16),
     /// All of it: nothing else runs meanwhile.
     Machine,
+    /// Both cores most of the time, but nothing of it is timed: what only waits may run beside it.
+    Emulated,
+    /// Next to nothing: it waits for leases and time-outs.
+    Beside,
 }
 
 /// A core in parts: what mostly waits takes a part.
@@ -93,14 +97,14 @@ const PURE_LIMIT: Duration = Duration::from_mins(1);
 /// fit. Limits are at least five times the longest time seen on two busy cores.
 const RULES: &[(&str, &str, &str, Weight, Duration)] = &[
     // Its machine is emulated, wants both cores, and takes up to 4 minutes for a step.
-    (LAB, NODE, "", Weight::Machine, Duration::from_mins(20)),
+    (LAB, NODE, "", Weight::Emulated, Duration::from_mins(20)),
     // Asserts that a load of one leaves the API to others: nothing else may take it.
     (LAB, "podgc", "podgc::load", Weight::Machine, Duration::from_mins(5)),
     // It takes policies away that the others of its suite need.
     (LAB, "permissions", "permissions::policies", Weight::Machine, Duration::from_mins(5)),
-    // They wait for leases and time-outs, and are the longest: they begin first.
-    (LAB, "jobs", "jobs::takeover", WAITS, Duration::from_mins(12)),
-    (LAB, "jobs", "jobs::blind", WAITS, Duration::from_mins(11)),
+    (LAB, "jobs", "jobs::takeover", Weight::Beside, Duration::from_mins(15)),
+    (LAB, "jobs", "jobs::blind", Weight::Beside, Duration::from_mins(10)),
+    (LAB, "podgc", "podgc::proofs", Weight::Beside, Duration::from_mins(8)),
     (LAB, "hostile", "hostile::tenant", ON_API, Duration::from_mins(9)),
     (LAB, "agent_simulation", "", CORE, Duration::from_mins(10)),
     (LAB, "simulation", "", CORE, Duration::from_mins(10)),
@@ -137,9 +141,10 @@ pub(super) fn group_of(suite: &Suite, test: &str) -> Option<String> {
     suite.needs_node().then(module)
 }
 
-/// Whether a test plays a rare way to end: too long for each run.
+/// Whether a test plays a rare way to end, or many moments of one: too long for each run.
 pub(super) fn is_rare(suite: &Suite, test: &str) -> bool {
-    suite.needs_node() && test.starts_with("rare_")
+    let is_so_called = |name: &str| name.starts_with("rare_");
+    suite.needs_node() && is_so_called(test) || test.rsplit("::").next().is_some_and(is_so_called)
 }
 
 /// Whether a test asks only what upstream's programs do, which changes with their versions alone.
@@ -175,7 +180,7 @@ mod tests {
     #[test]
     fn the_first_fitting_row_is_a_test_s_rule() {
         let rule = |package, target, test| Rule::of(&suite(package, target, test), test);
-        assert_eq!(rule(LAB, "node", "agent::a").weight, Weight::Machine);
+        assert_eq!(rule(LAB, "node", "agent::a").weight, Weight::Emulated);
         assert_eq!(rule(LAB, "suites", "podgc::load::a").weight, Weight::Machine);
         assert_eq!(rule(LAB, "suites", "podgc::ended::a").weight, ON_API);
         assert_eq!(rule("epilogue-agent", "oom", "kernel::a").weight, Weight::Machine);
