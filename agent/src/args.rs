@@ -1,6 +1,7 @@
 //! The command line, and whether its values go together.
 
 mod check;
+mod leave;
 mod pressure;
 mod run;
 
@@ -9,6 +10,7 @@ use agent_core::time_span::TimeSpan;
 use clap::{Parser, Subcommand, ValueEnum};
 
 pub use check::{CheckArgs, CheckConfig};
+pub use leave::{LeaveArgs, LeaveConfig};
 pub use pressure::{PressureArgs, PressureArgsError};
 pub use run::{Config, RunArgs, RunArgsError};
 
@@ -29,6 +31,9 @@ pub enum Command {
     /// Says whether a shutdown of this node would go well, and what to do if not. Changes nothing;
     /// takes a delay lock for a moment. Exits with 1 if a check fails.
     Check(CheckArgs),
+    /// Takes back what an agent has left here: logind's drop-in, its journal, and the annotation,
+    /// taint and conditions of the node. Stop the agent first.
+    Leave(LeaveArgs),
 }
 
 /// How long the pods may take to end.

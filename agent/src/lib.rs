@@ -10,6 +10,7 @@ pub mod clock;
 pub mod cri;
 pub mod driver;
 pub mod host;
+pub mod leave;
 pub mod link;
 pub mod metrics;
 mod residence;

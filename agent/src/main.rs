@@ -3,14 +3,15 @@
 use std::process::ExitCode;
 
 use clap::Parser as _;
-use epilogue_agent::args::{Args, CheckArgs, Command, RunArgs};
-use epilogue_agent::{check, run};
+use epilogue_agent::args::{Args, CheckArgs, Command, LeaveArgs, RunArgs};
+use epilogue_agent::{check, leave, run};
 use epilogue_runtime::telemetry;
 
 fn main() -> ExitCode {
     match Args::parse().command {
         Command::Run(args) => run_agent(args),
         Command::Check(args) => run_check(args),
+        Command::Leave(args) => run_leave(&args),
     }
 }
 
@@ -38,6 +39,17 @@ fn run_check(args: CheckArgs) -> ExitCode {
         Err(error) => return wrong(&error),
     };
     check::run(args, config).unwrap_or_else(|error| {
+        eprintln!("epilogue-agent: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+fn run_leave(args: &LeaveArgs) -> ExitCode {
+    let config = match args.config() {
+        Ok(config) => config,
+        Err(error) => return wrong(&error),
+    };
+    leave::run(args, config).unwrap_or_else(|error| {
         eprintln!("epilogue-agent: {error:#}");
         ExitCode::FAILURE
     })

@@ -12,9 +12,11 @@ use tokio::sync::Notify;
 
 mod pressure;
 mod status;
+mod token;
 
 pub use pressure::PressureCollector;
 pub use status::StatusCollector;
+pub use token::TokenCollector;
 
 /// Upper bounds of a call's time, in seconds: from a reply on the same machine to the limit of an
 /// attempt.

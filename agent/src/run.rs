@@ -29,7 +29,7 @@ use crate::clock::Clock;
 use crate::cri::Runtime;
 use crate::driver::{Driver, Parts, Shown};
 use crate::host::Host;
-use crate::metrics::{Metrics, PressureCollector, StatusCollector};
+use crate::metrics::{Metrics, PressureCollector, StatusCollector, TokenCollector};
 use crate::residence;
 use crate::sink::api::ApiSink;
 use crate::sink::events::{EventSink, EventWriter};
@@ -143,6 +143,7 @@ async fn work(config: Config, stop: CancellationToken) -> anyhow::Result<()> {
         priority_max: config.priority_max,
         bare_pods: config.bare_pods,
         runtime: config.runtime.is_some(),
+        logind: config.logind,
         raise_delay: config.raise_delay,
         enforce: config.enforce,
         in_flight_max: IN_FLIGHT_MAX,
@@ -177,6 +178,9 @@ impl Shared {
         let metrics = Metrics::new(&registry)?;
         registry.register(Box::new(StatusCollector::new(shown.status.subscribe())?))?;
         registry.register(Box::new(PressureCollector::new(shown.status.subscribe())?))?;
+        if let Some(file) = &api.auth_info.token_file {
+            registry.register(Box::new(TokenCollector::new(file)?))?;
+        }
         let watches = Watches::new(&registry)?;
         let bus_address = config.bus_address.clone().unwrap_or_else(|| host.bus_address());
         Ok(Self {
@@ -200,7 +204,7 @@ impl Shared {
     async fn serve(&self, reachable: &Flag, group: &mut TaskGroup) -> anyhow::Result<()> {
         let live = Checks::new().with("ping", || Ok(()));
         let (pods, node) = self.signs.clone();
-        let ready = ready(&self.status, self.config.enforce)
+        let ready = ready(&self.status, self.config.enforce, self.config.logind)
             .with_flag("api", reachable)
             .with("watch-pods", move || pods.check())
             .with("watch-nodes", move || node.check());
@@ -270,7 +274,12 @@ impl Shared {
 
         let session = LogindSession::new(self.bus_address.clone(), self.words.clone());
         let changes = session.changes();
-        group.spawn("logind", endless(session.run(self.events.clone(), token.clone())));
+        if self.config.logind {
+            group.spawn("logind", endless(session.run(self.events.clone(), token.clone())));
+        } else {
+            let lost = "shutdowns are not heard, and pods that one ends are not reported";
+            tracing::warn!(lost, "told by --logind=false that the node has no logind");
+        }
         if self.config.features.pressure != Enforcement::Off {
             let stalls = psi::run(self.host.clone(), self.events.clone(), token.clone());
             group.spawn("stalls", endless(stalls));
@@ -339,17 +348,23 @@ impl Shared {
 }
 
 /// What readiness depends on: that a shutdown now would be heard, delayed, and known whom it
-/// concerns. Who only observes delays nothing.
-fn ready(status: &watch::Receiver<Status>, enforce: bool) -> Checks {
+/// concerns. Who only observes delays nothing, and a node without logind tells of none.
+fn ready(status: &watch::Receiver<Status>, enforce: bool, logind: bool) -> Checks {
     let check = |test: fn(&Status) -> bool, why: &'static str| {
         let status = status.clone();
         move || if test(&status.borrow()) { Ok(()) } else { Err(why.to_owned()) }
     };
-    let checks = Checks::new()
-        .with("logind", check(|status| status.logind, "logind is not connected"))
+    let mut checks = Checks::new();
+    if logind {
+        checks = checks.with("logind", check(|status| status.logind, "logind is not connected"));
+    }
+    let checks = checks
         .with("pods", check(|status| status.pods_listed, "the node's pods are not listed yet"))
         .with("policies", check(|status| status.unbounded.is_none(), UNBOUNDED));
-    if enforce { checks.with("lock", check(has_lock, "no delay lock is held")) } else { checks }
+    if enforce && logind {
+        return checks.with("lock", check(has_lock, "no delay lock is held"));
+    }
+    checks
 }
 
 /// In a shutdown the lock goes when it should.
@@ -405,9 +420,11 @@ mod tests {
     #[test]
     fn one_that_observes_is_ready_without_a_lock() {
         let status = watch::Sender::new(Status::default());
-        let is_ready = |enforce| ready(&status.subscribe(), enforce).run().is_ok();
+        let is_ready = |enforce| ready(&status.subscribe(), enforce, true).run().is_ok();
         assert!(!is_ready(true) && !is_ready(false));
-        status.send_modify(|status| (status.logind, status.pods_listed) = (true, true));
+        status.send_modify(|status| status.pods_listed = true);
+        assert!(ready(&status.subscribe(), true, false).run().is_ok(), "there is no logind");
+        status.send_modify(|status| status.logind = true);
         assert!(!is_ready(true) && is_ready(false));
         status.send_modify(|status| status.lock = LockState::Held);
         assert!(is_ready(true));

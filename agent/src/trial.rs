@@ -13,6 +13,7 @@ use crate::source::wire_pod::WirePod;
 /// A node has some hundred pods; one is enough.
 const PODS_MAX: usize = 50;
 pub(crate) const JSON: &str = "application/json";
+pub(crate) const MERGE: &str = "application/merge-patch+json";
 pub(crate) const STRATEGIC: &str = "application/strategic-merge-patch+json";
 
 #[derive(Deserialize)]

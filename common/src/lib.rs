@@ -4,3 +4,4 @@
 pub mod announcement;
 pub mod names;
 pub mod outcome;
+pub mod readiness;

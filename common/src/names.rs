@@ -99,6 +99,8 @@ pub mod disruption_reason {
 pub mod node {
     /// Annotation of a node: what its agent says of it (`announcement::Announcement`).
     pub const STATE: &str = "epilogue.dev/state";
+    /// Annotation of a node: how a shutdown would go now (`readiness::Readiness`).
+    pub const READINESS: &str = "epilogue.dev/readiness";
     /// Taint of a node that shuts down, effect NoSchedule.
     pub const SHUTTING_DOWN_TAINT: &str = "epilogue.dev/shutting-down";
     /// Annotation of a pod: when the agent wrote its `phase=Failed` beside a live kubelet.

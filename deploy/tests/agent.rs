@@ -210,7 +210,7 @@ fn the_policies_know_the_names_that_the_agent_writes() {
         policy.expect(name)["spec"].to_string()
     };
     let node_policy = text("epilogue-agent-node");
-    assert!(node_policy.contains(&format!("key == '{}'", node::STATE)));
+    assert!(node_policy.contains(&format!("['{}', '{}']", node::STATE, node::READINESS)));
     assert!(node_policy.contains(&format!("taint.key == '{}'", node::SHUTTING_DOWN_TAINT)));
     let pod_policy = text("epilogue-agent-pod-status");
     assert!(pod_policy.contains(&format!("key == '{}'", node::TERMINATED_AT)));

@@ -205,12 +205,17 @@ impl ControlPlane {
     /// Ends everything: controllers, then the API server, etcd last (the API server would hang
     /// without it). Returns when all processes are gone. Logs stay, data go.
     pub async fn stop(mut self) -> Result<(), LabError> {
-        while let Some(process) = self.processes.pop() {
-            process.stop(STOP_GRACE).await;
-        }
+        self.end_processes().await;
         let data = self.layout.etcd_data();
         std::fs::remove_dir_all(&data).map_err(LabError::file("remove", data))?;
         self.write_state(Phase::Stopped)
+    }
+
+    /// Ends the processes; its directory stays, and stays locked.
+    pub async fn end_processes(&mut self) {
+        while let Some(process) = self.processes.pop() {
+            process.stop(STOP_GRACE).await;
+        }
     }
 
     fn write_state(&self, phase: Phase) -> Result<(), LabError> {

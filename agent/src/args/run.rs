@@ -57,6 +57,11 @@ pub struct RunArgs {
     /// nobody creates them again.
     #[arg(long, value_name = "POLICY", default_value = "leave")]
     bare_pods: BarePodsPolicy,
+    /// Whether the node has systemd-logind. Without one (Talos, Alpine) no shutdown is heard; all
+    /// else works, and the agent is ready.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_value_t = true, default_missing_value = "true", action = ArgAction::Set)]
+    logind: bool,
     /// Let logind wait as long as the pods need, by a drop-in below /etc/systemd/logind.conf.d.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_value_t = true, default_missing_value = "true", action = ArgAction::Set)]
@@ -135,6 +140,8 @@ pub struct Config {
     pub priority_max: i32,
     /// What happens to pods without a controller.
     pub bare_pods: BarePods,
+    /// Whether the node has a logind.
+    pub logind: bool,
     /// Whether logind's drop-in may be written.
     pub raise_delay: bool,
     /// The container runtime, if it may be used.
@@ -233,6 +240,7 @@ impl RunArgs {
                 BarePodsPolicy::Delete => BarePods::Delete,
                 BarePodsPolicy::DeadlineLever => BarePods::DeadlineLever,
             },
+            logind: self.logind,
             raise_delay: self.raise_delay,
             runtime: runtime(self.runtime_endpoint, &self.root)?,
             kubelet_unit: self.kubelet_unit,
@@ -254,7 +262,7 @@ impl RunArgs {
     }
 }
 
-fn absolute<'a>(flag: &'static str, path: &'a Path) -> Result<&'a Path, RunArgsError> {
+pub(super) fn absolute<'a>(flag: &'static str, path: &'a Path) -> Result<&'a Path, RunArgsError> {
     path.strip_prefix("/").map_err(|_| RunArgsError::Relative { flag, path: path.to_owned() })
 }
 
@@ -317,6 +325,7 @@ mod tests {
         assert!(config.enforce && config.raise_delay);
         assert_eq!(config.node, "n1");
         assert_eq!(config.bare_pods, BarePods::Leave);
+        assert!(config.logind);
         assert_eq!(config.priority_max, 2_000_000_000);
         assert_eq!(config.state_dir, Path::new("/var/lib/epilogue-agent"));
         assert!(format!("{:?}", config.runtime).contains("/run/containerd/containerd.sock"));

@@ -13,13 +13,6 @@ use prometheus::{Gauge, IntCounter, IntCounterVec, IntGaugeVec, Opts};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-const MODES: [(Mode, &str); 4] = [
-    (Mode::Assist, "assist"),
-    (Mode::Replace, "replace"),
-    (Mode::Substitute, "substitute"),
-    (Mode::Observe, "observe"),
-];
-
 /// A value of the status; none where there is nothing to say.
 type Read = fn(&Status) -> Option<f64>;
 
@@ -182,8 +175,8 @@ impl Collector for StatusCollector {
             }
         }
         self.held_for.set(self.held_for(status.lock == LockState::Held).as_secs_f64());
-        for (mode, name) in MODES {
-            self.mode.with_label_values(&[name]).set((status.mode == Some(mode)).into());
+        for mode in Mode::ALL {
+            self.mode.with_label_values(&[mode.name()]).set((status.mode == Some(mode)).into());
         }
         for (of, tries) in &status.patches {
             raise(&self.patches, &[purpose(*of)], *tries);

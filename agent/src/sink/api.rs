@@ -7,7 +7,7 @@ use agent_core::ending::patches;
 use agent_core::pod::PodView;
 use agent_core::protocol::action::{Action, PodRef};
 use agent_core::protocol::event::ActionResult;
-use epilogue_common::names::node::{SHUTTING_DOWN_TAINT, STATE};
+use epilogue_common::names::node::{READINESS, SHUTTING_DOWN_TAINT, STATE};
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 use epilogue_runtime::classify::classify;
 use epilogue_runtime::reply;
@@ -96,6 +96,10 @@ impl ApiSink {
             Action::ReadPod(pod) => return ActionResult::Pod(self.read(pod).await),
             Action::Announce(state) => {
                 let body = json!({"metadata": {"annotations": {STATE: state}}});
+                self.patch(&self.node_path(), MERGE, &body).await
+            }
+            Action::Publish(readiness) => {
+                let body = json!({"metadata": {"annotations": {READINESS: readiness}}});
                 self.patch(&self.node_path(), MERGE, &body).await
             }
             Action::Taint { present } => self.taint(*present).await,
@@ -195,6 +199,7 @@ fn pod_path(pod: &PodRef) -> String {
 fn verb(action: &Action) -> Option<&'static str> {
     match action {
         Action::Announce(_) => Some("announce"),
+        Action::Publish(_) => Some("publish"),
         Action::Taint { .. } => Some("taint"),
         Action::SetNodeCondition { .. } => Some("patch-node-status"),
         Action::PatchStatus { .. } => Some("patch-status"),

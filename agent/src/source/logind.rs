@@ -8,6 +8,7 @@ use agent_core::check::facts::{
 use agent_core::protocol::event::LogindState;
 use agent_core::time_span::TimeSpan;
 use jiff::Timestamp;
+use nix::unistd::Uid;
 use tokio::time::{Instant, sleep};
 use zbus::OwnedFd;
 use zbus::proxy::CacheProperties;
@@ -165,10 +166,12 @@ impl Logind {
         format!("Tries whether a shutdown can be delayed (connection {name})")
     }
 
-    /// Whether a lock with these words is held.
+    /// Whether a lock with these words is held by our user: the words alone can be anybody's.
     pub async fn is_listed(&self, why: &str) -> Answer<bool> {
         let list = self.inhibitors().await?;
-        Ok(list.iter().any(|lock| lock.why == why && lock.holds_shutdown("delay")))
+        let us = Uid::effective().as_raw();
+        let ours = |lock: &Inhibitor| lock.why == why && lock.uid == us;
+        Ok(list.iter().any(|lock| ours(lock) && lock.holds_shutdown("delay")))
     }
 
     async fn is_released(&self, why: &str) -> Answer<bool> {

@@ -40,6 +40,8 @@ struct Metadata {
 struct Annotations {
     #[serde(rename = "epilogue.dev/state")]
     state: Option<String>,
+    #[serde(rename = "epilogue.dev/readiness")]
+    readiness: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -92,9 +94,11 @@ impl WireNode {
             is_true(condition) && KUBELET_PRESSURE.contains(&condition.kind.as_str())
         };
         let is_ours = |condition: &&Condition| condition.kind.starts_with(OUR_CONDITIONS);
+        let annotations = self.metadata.annotations.unwrap_or_default();
         NodeView {
             uid: self.metadata.uid,
-            announced: self.metadata.annotations.and_then(|annotations| annotations.state),
+            announced: annotations.state,
+            readiness: annotations.readiness,
             tainted: taints.iter().any(|taint| taint.key == SHUTTING_DOWN_TAINT),
             kubelet_says_shutdown: conditions.iter().any(says_shutdown),
             kubelet_pressure: conditions

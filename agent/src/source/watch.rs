@@ -9,8 +9,9 @@ use kube::Client;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch::Receiver;
 
-/// Objects per page where the server does not stream lists.
-const PAGE_SIZE: u32 = 200;
+/// Objects per page where the server does not stream lists: at their largest, half of the memory
+/// that the agent may take.
+const PAGE_SIZE: u32 = 20;
 /// A node has a few hundred pods at most; more would be a selector that the server ignores.
 const OBJECTS_MAX: usize = 10_000;
 /// The first pause after a failure; doubled with each further one.

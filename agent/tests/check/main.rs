@@ -5,6 +5,7 @@ mod api;
 mod bus;
 #[path = "../cri/double/mod.rs"]
 mod cri;
+mod leave;
 mod login1;
 
 use std::fs;

@@ -168,6 +168,7 @@ fn settings() -> Settings {
         priority_max: 2_000_000_000,
         bare_pods: BarePods::Leave,
         runtime: true,
+        logind: true,
         raise_delay: false,
         enforce: true,
         in_flight_max: 4,

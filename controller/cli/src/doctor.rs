@@ -6,7 +6,7 @@ mod text;
 use std::path::PathBuf;
 
 use controller_core::doctor::{
-    AgentSaid, Finding, Kind, LeaseName, NodeVerdict, Scene, findings, node_report, omissions,
+    Finding, Kind, LeaseName, NodeVerdict, Scene, findings, node_report, omissions,
 };
 use jiff::Timestamp;
 use serde::Serialize;
@@ -109,19 +109,13 @@ async fn of_cluster(arguments: &Arguments) -> anyhow::Result<Answer> {
 }
 
 async fn of_node(arguments: &Arguments, node: &str) -> anyhow::Result<Answer> {
-    let (scene, now, said) = if arguments.filename.is_some() {
-        let (scene, now) = dumped(arguments)?;
-        (scene, now, None)
+    let (scene, now) = if arguments.filename.is_some() {
+        dumped(arguments)?
     } else {
         let (client, _) = connect(arguments).await?;
-        let (scene, now) = live(&client, &Scope::Node(node), arguments.at).await?;
-        let said: Option<AgentSaid> = match scene.agent_of(node) {
-            Some(pod) => Some(read::metrics(&client, &pod).await),
-            None => None,
-        };
-        (scene, now, said)
+        live(&client, &Scope::Node(node), arguments.at).await?
     };
-    let Some(report) = node_report(&scene, node, said.as_ref(), now) else {
+    let Some(report) = node_report(&scene, node, now) else {
         anyhow::bail!("there is no node {node}; kubectl get nodes lists them");
     };
     let fails = report.verdict == NodeVerdict::Fail || !report.findings.is_empty();

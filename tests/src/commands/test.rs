@@ -69,12 +69,16 @@ async fn test(arguments: &Arguments) -> anyhow::Result<()> {
     ensure!(unmatched.is_empty(), "no test matches {unmatched:?}; {names}");
 
     let mut report = Report::default();
+    if !arguments.all {
+        let reason = "rare, or too long for each run; --all runs it";
+        tests.leave_out(suites::is_rare, reason, &mut report);
+    }
     tests.leave_out_nodes(kit.as_ref(), arguments.all, &mut report)?;
     let report = if tests.suites.iter().any(Suite::needs_control_plane) {
         with_control_plane(&tests, report).await?
     } else {
         let dir = tempfile::tempdir()?;
-        run_all(&tests, &[], dir.path(), report).await?
+        run_all(&tests, &[], dir.path(), report, None).await?
     };
     if arguments.all {
         tests.record_upstream(kit.as_ref(), &report)?;
@@ -183,13 +187,12 @@ impl Tests {
         report: &mut Report,
     ) -> anyhow::Result<()> {
         let Some(kit) = kit else {
-            self.leave_out(|_, _| true, "a real node's image needs root", report);
+            self.leave_out(|suite, _| suite.needs_node(), "a real node's image needs root", report);
             return Ok(());
         };
         if all {
             return Ok(());
         }
-        self.leave_out(suites::is_rare, "rare, or too long for each run; --all runs it", report);
         if !self.units.iter().any(|unit| self.is_of_upstream(unit)) {
             return Ok(());
         }
@@ -212,7 +215,7 @@ impl Tests {
         suites::is_of_upstream(&self.suites[unit.suite], &unit.tests[0])
     }
 
-    /// Leaves out units of nodes by their first test's name.
+    /// Leaves out units by their first test's name.
     fn leave_out(
         &mut self,
         which: impl Fn(&Suite, &str) -> bool,
@@ -222,7 +225,7 @@ impl Tests {
         let suites = &self.suites;
         self.units.retain(|unit| {
             let suite = &suites[unit.suite];
-            let is_left_out = suite.needs_node() && which(suite, &unit.tests[0]);
+            let is_left_out = which(suite, &unit.tests[0]);
             if is_left_out {
                 report.leave_out(suite, unit.tests.len(), reason);
             }
@@ -248,18 +251,20 @@ impl Tests {
 /// Starts one control plane, runs the tests against it, and ends it, whatever they did.
 async fn with_control_plane(tests: &Tests, report: Report) -> anyhow::Result<Report> {
     let options = Options::unique("test").controller_manager(QUIET_CONTROLLERS);
-    let control_plane = ControlPlane::start(options).await?;
+    let mut control_plane = ControlPlane::start(options).await?;
     eprintln!("control plane {} at {}", control_plane.dir().display(), control_plane.server());
     let env = [
         (KUBECONFIG_ENV, control_plane.kubeconfig_path().to_owned()),
         (DIR_ENV, control_plane.dir().to_owned()),
         (PROGRAMS_ENV, control_plane.dir().join("bin")),
     ];
-    let outcome = match keep_programs(tests, control_plane.dir()) {
-        Ok(kept) => run_all(&kept, &env, control_plane.dir(), report).await,
+    let dir = control_plane.dir().to_owned();
+    let kept = keep_programs(tests, &dir);
+    let outcome = match kept {
+        Ok(kept) => run_all(&kept, &env, &dir, report, Some(&mut control_plane)).await,
         Err(error) => Err(error),
     };
-    let logs = control_plane.dir().join("logs");
+    let logs = dir.join("logs");
     control_plane.stop().await?;
     let report = outcome?;
     if !report.is_success() {
@@ -290,12 +295,14 @@ fn keep_programs(tests: &Tests, dir: &Path) -> anyhow::Result<Tests> {
     Ok(Tests { programs: programs.collect::<anyhow::Result<_>>()?, ..tests.clone() })
 }
 
-/// Runs the tests as the schedule lets them start, their output below `dir`.
+/// Runs the tests as the schedule lets them start, their output below `dir`. The control plane ends
+/// with the last test that needs it: it is busy with what they left, and a node wants both cores.
 async fn run_all(
     tests: &Tests,
     env: &[(&str, PathBuf)],
     dir: &Path,
     mut report: Report,
+    mut control_plane: Option<&mut ControlPlane>,
 ) -> anyhow::Result<Report> {
     let env: Vec<(&str, &Path)> = env.iter().map(|(name, path)| (*name, path.as_path())).collect();
     let logs = dir.join("tests");
@@ -304,9 +311,12 @@ async fn run_all(
     let mut schedule = Schedule::new(tests.units.clone(), cores);
     let mut running = FuturesUnordered::new();
     let mut number = 0;
+    let needs = |unit: &Unit| tests.suites[unit.suite].needs_control_plane();
+    let mut in_need = 0_usize;
     loop {
         while let Some(unit) = schedule.start() {
             number += 1;
+            in_need += usize::from(needs(&unit));
             running.push(run_unit(tests, unit, &env, logs.join(format!("{number}.log"))));
         }
         let Some(done) = running.next().await else { break };
@@ -314,8 +324,15 @@ async fn run_all(
         let suite = &tests.suites[unit.suite];
         show(suite, &outcome, &mut report);
         schedule.end(&unit);
+        in_need -= usize::from(needs(&unit));
         let left = std::mem::take(&mut outcome.left);
         if left.is_empty() {
+            if in_need == 0
+                && !schedule.waits(needs)
+                && let Some(control_plane) = control_plane.take()
+            {
+                control_plane.end_processes().await;
+            }
             continue;
         }
         if outcome.ended.is_empty() {

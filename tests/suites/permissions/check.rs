@@ -5,16 +5,22 @@ use serde_json::{Value, json};
 use tokio::process::Command;
 
 use super::call::Call;
-use super::world::{Token, World, pod_path};
+use super::world::{Token, World, node_path, pod_path};
 
-/// What it says of the API, as an agent with this world's token.
-async fn checked(world: &World, node: &str) -> (String, String) {
+/// A directory with a kubeconfig of this world's token.
+fn credentials(world: &World) -> tempfile::TempDir {
     let root = tempfile::tempdir().expect("a directory");
     let text = std::fs::read_to_string(world.kubeconfig()).expect("the kubeconfig");
     let mut config: Value = serde_yaml_ng::from_str(&text).expect("a kubeconfig");
     config["users"][0]["user"] = json!({"token": world.token});
+    std::fs::write(root.path().join("kubeconfig"), config.to_string()).expect("it is written");
+    root
+}
+
+/// What it says of the API, as an agent with this world's token.
+async fn checked(world: &World, node: &str) -> (String, String) {
+    let root = credentials(world);
     let kubeconfig = root.path().join("kubeconfig");
-    std::fs::write(&kubeconfig, config.to_string()).expect("it is written");
     let output = Command::new(program("epilogue-agent"))
         .args(["check", "--output=json", "--node-name", node, "--root"])
         .arg(root.path())
@@ -43,6 +49,53 @@ async fn an_agent_s_reports_would_get_through_and_nothing_is_marked() {
         assert_eq!(after["metadata"]["resourceVersion"], pod["metadata"]["resourceVersion"]);
         world.finish().await;
     }
+}
+
+/// `epilogue-agent leave` with the agent's token.
+async fn left(world: &World) -> String {
+    let root = credentials(world);
+    let output = Command::new(program("epilogue-agent"))
+        .args(["leave", "--node-name", &world.here(), "--root"])
+        .arg(root.path())
+        .arg("--kubeconfig")
+        .arg(root.path().join("kubeconfig"))
+        .env_remove("DBUS_SYSTEM_BUS_ADDRESS")
+        .output()
+        .await
+        .expect("the program must be startable");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{said} {}", String::from_utf8_lossy(&output.stderr));
+    said
+}
+
+#[tokio::test]
+async fn leave_takes_back_what_the_agent_wrote_on_its_node_and_nothing_else() {
+    let world = World::start(Token::OfPod).await;
+    let node = node_path(&world.here());
+    let read = async || world.done(Call::get(&node)).await;
+    let before = read().await;
+    let mut taints = before["spec"]["taints"].clone();
+    let ours = json!({"key": "epilogue.dev/shutting-down", "effect": "NoSchedule"});
+    taints.as_array_mut().expect("the foreign one").push(ours);
+    let body = json!({"metadata": {"annotations": {"epilogue.dev/state": "idle", "theirs": "1"}},
+                      "spec": {"taints": taints}});
+    world.done(Call::merge(&node, body)).await;
+    let stall = json!({"type": "epilogue.dev/MemoryStall", "status": "True"});
+    let ready = json!({"type": "Ready", "status": "True"});
+    let body = json!({"status": {"conditions": [stall, ready]}});
+    world.done(Call::patch(format!("{node}/status"), body)).await;
+    let said = left(&world).await;
+    for part in ["annotation", "taint", "condition epilogue.dev/MemoryStall"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let after = read().await;
+    assert_eq!(after["spec"]["taints"], before["spec"]["taints"]);
+    assert_eq!(after["metadata"]["annotations"], json!({"theirs": "1"}));
+    let conditions = after["status"]["conditions"].as_array().expect("conditions");
+    let kinds: Vec<_> = conditions.iter().map(|condition| &condition["type"]).collect();
+    assert_eq!(kinds, ["Ready"]);
+    assert!(left(&world).await.contains("has nothing of the agent's"));
+    world.finish().await;
 }
 
 #[tokio::test]

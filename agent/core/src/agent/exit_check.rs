@@ -10,19 +10,24 @@ use super::Agent;
 use super::marks::record;
 use super::origin::CLOCKS_DIFFER;
 use super::outbox::Task;
-use crate::ending::progress::{Way, all_known_exited};
+use crate::ending::progress::Way;
 use crate::pod::{PodUid, PodView};
 use crate::protocol::action::Action;
 use crate::protocol::event::RuntimeState;
 use crate::protocol::journal::Intent;
 
-/// Whether all containers of the pod had exited when the shutdown came, by the runtime's clock.
+/// Whether all containers of the pod had exited when the shutdown came, by the runtime's clock. Its
+/// sandbox may be there yet: only a kubelet takes it down.
 fn had_exited(pod: &PodView, state: &RuntimeState, since: Timestamp) -> bool {
     let margin = SignedDuration::try_from(CLOCKS_DIFFER).unwrap_or(SignedDuration::ZERO);
     let before = |at: Option<Timestamp>| {
         at.is_some_and(|at| at.saturating_add(margin).is_ok_and(|at| at < since))
     };
-    all_known_exited(pod, state) && state.containers.iter().all(|each| before(each.finished_at))
+    let known = |name: &String| state.containers.iter().any(|each| each.name == *name);
+    let all_known = pod.containers.iter().all(known);
+    all_known
+        && state.containers_ended()
+        && state.containers.iter().all(|each| before(each.finished_at))
 }
 
 impl Agent {

@@ -66,6 +66,14 @@ fn more_is_to_come(ending: &Ending, pod: &PodView) -> bool {
     by_kubelet && open && pod.is_terminal() && pod.running_since.is_some()
 }
 
+/// Whether a deleted pod that has ended still has persistent volumes on the node: its kubelet
+/// deletes the object at last, with a grace of 0, only when they are unmounted. Until then no other
+/// node may attach them, and if this one goes first, not for six minutes.
+fn unmounts(pod: &PodView) -> bool {
+    let last = pod.deletion_grace_seconds.is_none_or(|grace| grace == 0);
+    pod.details.persistent_volumes && !last
+}
+
 impl Agent {
     /// Takes all pods of the node into the run, in order of their marks' value.
     pub(super) fn enlist_all(&mut self) {
@@ -143,6 +151,7 @@ impl Agent {
             run.progress |= !ending.reported;
             ending.seen_terminal = true;
             ending.acknowledge();
+            ending.unmounts = run.found.mode == Mode::Replace && unmounts(pod);
         } else if pod.is_disrupted() && !carried {
             settle_mark(ending, pod);
         } else if wanted {

@@ -98,6 +98,8 @@ pub struct Settings {
     pub bare_pods: BarePods,
     /// Whether the container runtime's socket may be used.
     pub runtime: bool,
+    /// Whether the node has a logind; without one no shutdown is heard, and the rest goes on.
+    pub logind: bool,
     /// Whether logind's drop-in may be written.
     pub raise_delay: bool,
     /// Whether the agent may act; else it observes.
@@ -174,6 +176,7 @@ pub struct Agent {
 impl Agent {
     /// An agent that has just started and found this journal.
     pub fn new(settings: Settings, journal: &[Record], now: Now) -> Self {
+        let logind = if settings.logind { Logind::default() } else { Logind::absent() };
         let (in_flight_max, enforce) = (settings.in_flight_max, settings.enforce);
         let evictions = eviction::Evictions::new(&settings.features);
         let mut agent = Self {
@@ -183,7 +186,7 @@ impl Agent {
             notices: Notices::default(),
             pods: Pods::default(),
             kubelet: KubeletMemory::default(),
-            logind: Logind::default(),
+            logind,
             node: node::NodeWrites::default(),
             writer: Writer::new(!journal.is_empty()),
             past: None,

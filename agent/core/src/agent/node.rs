@@ -1,11 +1,14 @@
-//! What the node's object is to say of us: the annotation with our state, and the taint.
+//! What the node's object is to say of us: annotations with our state and our readiness, the taint.
+
+use std::time::Duration;
 
 use epilogue_common::announcement::Announcement;
 use epilogue_common::outcome::Outcome;
+use epilogue_common::readiness::Readiness;
 
-use super::Agent;
 use super::outbox::Task;
 use super::release::Release;
+use super::{Agent, LockState};
 use crate::ending::attempt::{Attempt, Pace, Verdict, WAIT_MAX, WAIT_MAX_HASTE, verdict};
 use crate::protocol::action::Action;
 use crate::protocol::event::NodeView;
@@ -18,6 +21,7 @@ const PATCH_NODES: &str = "patch nodes";
 pub(super) struct NodeWrites {
     pub(super) view: Option<NodeView>,
     announce: Write<String>,
+    publish: Write<String>,
     taint: Write<bool>,
 }
 
@@ -107,6 +111,10 @@ impl Agent {
         if repeats && writes.announce.wanted.as_ref().is_some_and(other) {
             writes.announce.repeat();
         }
+        let other = |wanted: &String| view.readiness.as_ref() != Some(wanted);
+        if !writes.publish.is_open() && writes.publish.wanted.as_ref().is_some_and(other) {
+            writes.publish.repeat();
+        }
         if !writes.taint.is_open() && writes.taint.wanted.is_some_and(|is| is != view.tainted) {
             writes.taint.repeat();
         }
@@ -126,6 +134,27 @@ impl Agent {
         }
     }
 
+    /// How a shutdown would go, for who may read the node and not ask the agent.
+    pub(super) fn publish(&mut self) {
+        let (Some(mode), Some(view)) = (self.status.mode, &self.node.view) else { return };
+        let lock_held = self.logind.lock == LockState::Held;
+        let in_vain = !self.settings.logind || self.logind.is_refused_lock();
+        if self.node.publish.wanted.is_none() && !lock_held && !in_vain {
+            return;
+        }
+        let seconds = |time: Duration| time.as_secs();
+        let readiness = Readiness {
+            mode: mode.name().to_owned(),
+            lock_held,
+            granted_seconds: self.logind.granted.map(seconds),
+            wanted_seconds: seconds(self.wanted_delay()),
+        };
+        let text = readiness.to_string();
+        if self.node.publish.wanted.is_some() || view.readiness.as_ref() != Some(&text) {
+            self.node.publish.want(text);
+        }
+    }
+
     /// Sends what is due; the annotation has priority over everything: by it alone the controller
     /// can speak for the node. (§9.7)
     pub(super) fn write_node(&mut self) {
@@ -133,6 +162,13 @@ impl Agent {
             && let Some(text) = self.node.announce.begin()
         {
             self.outbox.send(Task::Announce, Action::Announce(text));
+        }
+        if self.run.is_none()
+            && self.node.publish.attempt.is_due(&self.clock)
+            && self.outbox.has_room()
+            && let Some(text) = self.node.publish.begin()
+        {
+            self.outbox.send(Task::Publish, Action::Publish(text));
         }
         if self.node.taint.attempt.is_due(&self.clock)
             && self.outbox.has_room()
@@ -151,6 +187,12 @@ impl Agent {
         }
     }
 
+    pub(super) fn published(&mut self, result: &Outcome<()>) {
+        let pace = self.node_pace();
+        let passing = self.hear_of_node_right(PATCH_NODES, result);
+        settle(&mut self.node.publish, result, self.clock.monotonic(), pace, passing);
+    }
+
     pub(super) fn tainted(&mut self, result: &Outcome<()>) {
         let pace = self.node_pace();
         let passing = self.hear_of_node_right(PATCH_NODES, result);
@@ -166,7 +208,7 @@ impl Agent {
 fn settle<T: Clone + PartialEq>(
     write: &mut Write<T>,
     result: &Outcome<()>,
-    now: std::time::Duration,
+    now: Duration,
     pace: Pace,
     passing: bool,
 ) {

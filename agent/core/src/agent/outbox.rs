@@ -14,6 +14,7 @@ pub(super) enum Task {
     RaiseDelay,
     Journal,
     Announce,
+    Publish,
     Taint,
     Mark(PodUid),
     Read(PodUid),
@@ -80,13 +81,13 @@ impl Task {
     /// Whether it is a call to the API.
     pub(super) fn is_api(&self) -> bool {
         use Task::{
-            Announce, Cause, Clear, End, Evict, Fail, Mark, NodeCondition, Read, StuckFail, Taint,
-            Tell,
+            Announce, Cause, Clear, End, Evict, Fail, Mark, NodeCondition, Publish, Read,
+            StuckFail, Taint, Tell,
         };
         if let Evict(step, _) = self {
             return !matches!(step, EvictStep::Stop | EvictStep::Inspect);
         }
-        let of_node = matches!(self, Announce | Taint | NodeCondition(_) | Tell);
+        let of_node = matches!(self, Announce | Publish | Taint | NodeCondition(_) | Tell);
         let of_pod = matches!(self, Mark(_) | Read(_) | End(_) | Fail(_) | Clear(_));
         of_node || of_pod || matches!(self, Cause(_) | StuckFail(_))
     }

@@ -120,7 +120,12 @@ impl Agent {
         let Some(run) = &self.run else { return true };
         // What the plan has not begun yet is not settled either.
         let begun = run.kills_over || run.found.mode == crate::shutdown::Mode::Assist;
-        run.is_settled() && self.pods.is_listed() && begun && !self.is_kubelet_awaited()
+        let unmounts = self.kubelet.lives() && run.endings.values().any(|ending| ending.unmounts);
+        run.is_settled()
+            && !unmounts
+            && self.pods.is_listed()
+            && begun
+            && !self.is_kubelet_awaited()
     }
 
     /// Whether nobody is there to end the pods, and it may be for a moment only: a kubelet that
@@ -259,6 +264,11 @@ impl Agent {
         if !run.left_at_release.is_empty() {
             text += "; left to end with the machine: ";
             text += &words(&run.left_at_release);
+        }
+        let unmounts = run.endings.values().filter(|ending| ending.unmounts).count();
+        if unmounts > 0 {
+            text += "; volumes are still mounted, of pods: ";
+            text += &unmounts.to_string();
         }
         if !self.pods.is_listed() {
             text += "; the API has never shown which pods the node has";

@@ -30,6 +30,7 @@ impl Agent {
                 }
             }
             Task::Announce => self.announced(&done(result)),
+            Task::Publish => self.published(&done(result)),
             Task::Taint => self.tainted(&done(result)),
             Task::Tell => {}
             Task::Mark(uid) => self.mark_result(&uid, &done(result)),

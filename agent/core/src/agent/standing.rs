@@ -94,6 +94,18 @@ impl KubeletMemory {
 }
 
 impl Logind {
+    /// Of a node that has none: nothing goes on there, as far as can ever be known.
+    pub(super) fn absent() -> Self {
+        let state = LogindState {
+            owner: String::new(),
+            delay: None,
+            preparing: false,
+            scheduled: None,
+            lock_listed: false,
+        };
+        Self { state: Some(state), ..Self::default() }
+    }
+
     pub(super) fn is_preparing(&self) -> bool {
         self.state.as_ref().is_some_and(|state| state.preparing)
     }
@@ -101,6 +113,11 @@ impl Logind {
     /// Whether logind has said that no shutdown goes on.
     pub(super) fn is_calm(&self) -> bool {
         self.state.as_ref().is_some_and(|state| !state.preparing)
+    }
+
+    /// Whether a lock was asked for in vain.
+    pub(super) fn is_refused_lock(&self) -> bool {
+        self.lock != LockState::Held && self.taking.failures() > 1
     }
 
     /// Whether a lock of ours may keep logind waiting.
@@ -219,6 +236,7 @@ impl Agent {
             {
                 self.tidy_node();
                 self.find_stale();
+                self.publish();
             }
             self.take_lock();
             self.raise_delay();

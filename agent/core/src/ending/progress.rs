@@ -62,6 +62,8 @@ pub struct Ending {
     pub fail: Attempt,
     /// Acknowledged: the API shows the end, or the object is gone.
     pub reported: bool,
+    /// Its end is in the API, and the kubelet still unmounts its persistent volumes.
+    pub unmounts: bool,
     /// The API has shown a terminal phase.
     pub seen_terminal: bool,
     /// The kubelet would let it succeed, so its result is left to the kubelet's next start.
@@ -90,6 +92,7 @@ impl Ending {
             runtime: None,
             fail: Attempt::default(),
             reported: false,
+            unmounts: false,
             seen_terminal: false,
             succeeds: false,
             told: false,
@@ -115,6 +118,7 @@ impl Ending {
     /// The API shows the end: nothing more is to be done.
     pub fn acknowledge(&mut self) {
         self.reported = true;
+        self.unmounts = false;
         for attempt in [
             &mut self.mark,
             &mut self.exit_check,

@@ -22,6 +22,8 @@ const HARD_WAIT_MAX: Duration = Duration::from_secs(10);
 const HARD_WAIT_MAX_AT_EASE: Duration = Duration::from_secs(40);
 /// How long a victim of a soft threshold holds up the next one beyond its grace, at most.
 const SOFT_WAIT_MAX: Duration = Duration::from_secs(30);
+/// The same with its grace, which is whatever the pod's author wrote: an hour of it counts.
+const SOFT_HOLD_MAX: Duration = Duration::from_secs(3_600 + 30);
 /// How long the files of a pod that has ended hold up the next victim for a disk, at most: the
 /// kubelet removes them only after its end. (§2.4, step 18)
 const CLEANUP_MAX: Duration = Duration::from_secs(30);
@@ -177,6 +179,7 @@ impl Watch {
     pub fn victim_chosen(&mut self, uid: PodUid, cause: &Cause, grace_seconds: u32, now: Duration) {
         let hard = cause.is_hard();
         let soft = SOFT_WAIT_MAX.saturating_add(Duration::from_secs(u64::from(grace_seconds)));
+        let soft = soft.min(SOFT_HOLD_MAX);
         let (memory, others) =
             if hard { (HARD_WAIT_MAX, HARD_WAIT_MAX_AT_EASE) } else { (soft, soft) };
         self.acted_on.insert(cause.signal, now);
@@ -492,6 +495,9 @@ mod tests {
         assert_eq!(cause(&mut watch, 42, &full), "nodefs.available<50", "nor for ever for another");
         assert_eq!(cause(&mut watch, 3_629, &both), "");
         assert_eq!(cause(&mut watch, 3_630, &both), "memory.available<300 for 0s");
+        watch.victim_chosen(PodUid("c".into()), &first, u32::MAX, seconds(3_630));
+        assert_eq!(cause(&mut watch, 7_259, &both), "");
+        assert_eq!(cause(&mut watch, 7_260, &both), "memory.available<300 for 0s");
     }
 
     #[test]

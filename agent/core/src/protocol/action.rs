@@ -46,6 +46,8 @@ pub enum Action {
     CloseJournal,
     /// Sets the node's annotation `epilogue.dev/state`. → `Done`.
     Announce(String),
+    /// Sets the node's annotation `epilogue.dev/readiness`. → `Done`.
+    Publish(String),
     /// Adds or removes the node's taint `epilogue.dev/shutting-down:NoSchedule`, and leaves all
     /// other taints and `spec.unschedulable` as they are. → `Done`.
     Taint {

@@ -73,6 +73,8 @@ pub struct NodeView {
     pub uid: String,
     /// The value of the annotation `epilogue.dev/state`, if it is there.
     pub announced: Option<String>,
+    /// The value of the annotation `epilogue.dev/readiness`, if it is there.
+    pub readiness: Option<String>,
     /// Whether our taint `epilogue.dev/shutting-down` is there.
     pub tainted: bool,
     /// Whether condition Ready is False with a message that contains `node is shutting down`.

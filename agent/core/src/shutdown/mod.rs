@@ -21,3 +21,18 @@ pub enum Mode {
     /// The agent may not act on this node.
     Observe,
 }
+
+impl Mode {
+    /// All modes.
+    pub const ALL: [Self; 4] = [Self::Assist, Self::Replace, Self::Substitute, Self::Observe];
+
+    /// As metrics and annotations have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Assist => "assist",
+            Self::Replace => "replace",
+            Self::Substitute => "substitute",
+            Self::Observe => "observe",
+        }
+    }
+}

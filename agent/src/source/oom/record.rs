@@ -58,7 +58,12 @@ fn kill(line: &str) -> Option<Record> {
     let fields = message.strip_prefix("oom-kill:constraint=")?;
     // Each key has a comma before it.
     let (constraint, fields) = fields.split_at(fields.find(',')?);
-    let after = |key: &str| fields.split_once(key).map(|(_, rest)| rest);
+    // The names of cgroups and processes are chosen by whoever runs in them, and may hold a key:
+    // then nothing says which of the two is the kernel's.
+    let after = |key: &str| {
+        let (_, rest) = fields.split_once(key)?;
+        (!rest.contains(key)).then_some(rest)
+    };
     let victim = place(until_key(after(",task_memcg=")?))?;
     let constraint = match constraint {
         "CONSTRAINT_MEMCG" => Constraint::Limit(place(until_key(after(",oom_memcg=")?))),
@@ -71,6 +76,7 @@ fn kill(line: &str) -> Option<Record> {
 fn process(fields: &str) -> Option<(u32, String)> {
     let (rest, _) = fields.rsplit_once(",uid=")?;
     let (rest, pid) = rest.rsplit_once(",pid=")?;
+    let (_, rest) = rest.split_once(",task_memcg=")?;
     let (_, name) = rest.split_once(",task=")?;
     let name = name.chars().filter(|letter| !letter.is_control()).take(NAME_CHARS_MAX);
     Some((pid.parse().ok()?, name.collect()))
@@ -144,6 +150,22 @@ mod tests {
             assert_eq!(found.constraint, Constraint::Machine);
             assert_eq!(found.victim.container_id.as_deref(), Some("c1"));
         }
+    }
+
+    #[test]
+    fn a_cgroup_s_name_can_t_lie_about_the_rest() {
+        let task = format!("{POD}/c1");
+        let other = "/kubepods/podother/c9";
+        let true_line = line("CONSTRAINT_MEMCG", &format!("oom_memcg={task}"), &task);
+        for key in ["task_memcg", "oom_memcg"] {
+            let forged = true_line.replace("cpuset=x", &format!("cpuset=x,{key}={other}"));
+            assert_eq!(only(&forged), None, "{key} in the name of the cpuset");
+            let forged = true_line.replace(&task, &format!("{task},{key}={other}"));
+            assert_eq!(only(&forged), None, "{key} in the name of the cgroup");
+        }
+        let forged = true_line.replace("cpuset=x", "cpuset=x,task=java");
+        let found = only(&forged).expect("must be a kill");
+        assert_eq!(found.process, Some((4_711, "python".to_owned())));
     }
 
     #[test]

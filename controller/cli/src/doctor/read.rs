@@ -1,22 +1,13 @@
 //! What `doctor` reads from a cluster: with the rights that there are. A kind that may not be read
 //! is left out, and the answer says so.
 
-use std::time::Duration;
-
-use controller_core::doctor::{AgentPod, AgentSaid, Kind, LeaseName};
-use epilogue_common::outcome::FailureKind;
-use epilogue_runtime::classify::classify;
+use controller_core::doctor::{Kind, LeaseName};
 use serde_json::Value;
-use tokio::time::timeout;
 
 use crate::source::SourceError;
 
 /// Objects of one page; a list of all pods of a large cluster is too much for one answer.
 const PAGE: usize = 500;
-/// Where agents of `deploy/` serve their metrics.
-const AGENT_PORT: u16 = 9465;
-/// How long an agent may take to answer through the API server.
-const ASK_MAX: Duration = Duration::from_secs(5);
 
 /// What of the cluster is read.
 pub(crate) enum Scope<'a> {
@@ -135,22 +126,4 @@ fn unread(path: &str, error: kube::Error) -> Result<Option<Vec<Value>>, SourceEr
 
 fn api(path: &str, error: kube::Error) -> SourceError {
     SourceError::Api(format!("get {path}"), Box::new(error))
-}
-
-/// Asks the agent through the API server, which few people may.
-pub(crate) async fn metrics(client: &kube::Client, pod: &AgentPod) -> AgentSaid {
-    let AgentPod { namespace, name } = pod;
-    let path = format!("/api/v1/namespaces/{namespace}/pods/{name}:{AGENT_PORT}/proxy/metrics");
-    let request = http::Request::get(path).body(Vec::new()).expect("a path must make a request");
-    match timeout(ASK_MAX, client.request_text(request)).await {
-        Ok(Ok(text)) => AgentSaid::Metrics(text),
-        Ok(Err(error)) => {
-            let failure = classify(error);
-            AgentSaid::Nothing(match failure.kind {
-                FailureKind::Forbidden => "get of pods/proxy is forbidden".to_owned(),
-                _ => failure.message,
-            })
-        }
-        Err(_) => AgentSaid::Nothing(format!("no answer within {} s", ASK_MAX.as_secs())),
-    }
 }

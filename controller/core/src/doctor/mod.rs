@@ -12,7 +12,7 @@ mod scene;
 mod tests;
 
 pub use finding::{Finding, Rule};
-pub use node_report::{AgentSaid, NodeCheck, NodeReport, NodeVerdict, node_report};
+pub use node_report::{NodeCheck, NodeReport, NodeVerdict, node_report};
 pub use scene::{AgentPod, Kind, LeaseName, Scene, SceneError};
 
 use jiff::{SignedDuration, Timestamp};

@@ -4,6 +4,8 @@
 use std::collections::BTreeSet;
 
 use epilogue_common::announcement::Announcement;
+use epilogue_common::names::node::READINESS;
+use epilogue_common::readiness::Readiness;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
@@ -69,15 +71,6 @@ pub struct NodeReport {
     pub on_node: String,
 }
 
-/// What the agent's own metrics say, where it could be asked.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum AgentSaid {
-    /// Its `/metrics`.
-    Metrics(String),
-    /// It could not be asked, and why.
-    Nothing(String),
-}
-
 /// An event of the node.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -119,17 +112,13 @@ impl NodeCheck {
 }
 
 /// What is known of the node of this name; none if there is no such node.
-pub fn node_report(
-    scene: &Scene,
-    name: &str,
-    said: Option<&AgentSaid>,
-    now: Timestamp,
-) -> Option<NodeReport> {
+pub fn node_report(scene: &Scene, name: &str, now: Timestamp) -> Option<NodeReport> {
     let node = scene.nodes.get(name)?;
     let agent = scene.agent_of(name);
     let mut checks = vec![ready(node), kubelet(scene, name, now), boot(node)];
     checks.push(self::agent(scene, name, node, agent.as_ref()));
-    checks.extend(said.map(lock_and_delay));
+    let spoken = agent.is_some() || node.readiness.is_some();
+    checks.extend(spoken.then(|| lock_and_delay(node.readiness.as_ref())));
     checks.push(announced(node, now));
     checks.push(marks(node));
     checks.push(told(scene, name));
@@ -264,39 +253,27 @@ fn pods_of<'a>(scene: &'a Scene, node: &str) -> impl Iterator<Item = &'a PodFact
     pods.filter(move |pod| pod.node.as_deref() == Some(node.as_str()))
 }
 
-/// What the agent's metrics say of the moment.
-fn lock_and_delay(said: &AgentSaid) -> NodeCheck {
+/// What the agent says of a shutdown that might come.
+fn lock_and_delay(readiness: Option<&Readiness>) -> NodeCheck {
     const NAME: &str = "shutdown";
-    let text = match said {
-        AgentSaid::Metrics(text) => text,
-        AgentSaid::Nothing(why) => {
-            let found = format!("the agent could not be asked through the API: {why}");
-            return NodeCheck::new(NAME, NodeVerdict::Warn, found)
-                .remedy("the command below tells lock, delay and runtime");
-        }
+    let Some(readiness) = readiness else {
+        let found = format!("the agent has not written {READINESS}: it observes, or is too old");
+        return NodeCheck::new(NAME, NodeVerdict::Warn, found)
+            .remedy("the command below tells lock, delay and runtime");
     };
-    let value = |name: &str| metric(text, &format!("epilogue_agent_{name}"));
-    let modes = ["assist", "replace", "substitute", "observe"].into_iter();
-    let mut modes = modes.filter(|mode| value(&format!("mode{{mode=\"{mode}\"}}")) == Some(1.0));
-    let mode = modes.next().unwrap_or("not known yet");
-    let (granted, wanted) = (value("delay_granted_seconds"), value("delay_wanted_seconds"));
-    let delay = |delay: Option<f64>| delay.map_or_else(|| "?".to_owned(), |s| format!("{s:.0}s"));
-    let found = format!("mode {mode}; delay granted {}, wanted {}", delay(granted), delay(wanted));
-    if value("lock_held") != Some(1.0) {
+    let Readiness { mode, lock_held, granted_seconds, wanted_seconds } = readiness;
+    let granted = granted_seconds.map_or_else(|| "?".to_owned(), |seconds| format!("{seconds}s"));
+    let found = format!("mode {mode}; delay granted {granted}, wanted {wanted_seconds}s");
+    if !lock_held {
         return NodeCheck::new(NAME, NodeVerdict::Fail, format!("no lock is held; {found}"))
             .remedy("the command below says why");
     }
     let found = format!("the lock is held; {found}");
-    if granted < wanted {
+    if granted_seconds.is_some_and(|granted| granted < *wanted_seconds) {
         return NodeCheck::new(NAME, NodeVerdict::Fail, found)
             .remedy("the command below says which file of logind to change");
     }
     NodeCheck::new(NAME, NodeVerdict::Ok, found)
-}
-
-/// The value of one line of Prometheus' text format.
-fn metric(text: &str, name: &str) -> Option<f64> {
-    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
 fn announced(node: &NodeSeen, now: Timestamp) -> NodeCheck {

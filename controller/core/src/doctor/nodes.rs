@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use epilogue_common::announcement::Announcement;
-use epilogue_common::names::node::{SHUTTING_DOWN_TAINT, STATE};
+use epilogue_common::names::node::{READINESS, SHUTTING_DOWN_TAINT, STATE};
+use epilogue_common::readiness::Readiness;
 use jiff::{SignedDuration, Timestamp};
 use serde::Deserialize;
 use serde_json::Value;
@@ -28,6 +29,8 @@ pub(super) struct NodeSeen {
     pub(super) conditions: Vec<Condition>,
     /// The agent's annotation as it is written.
     pub(super) state: Option<String>,
+    /// What the agent says of a shutdown that might come.
+    pub(super) readiness: Option<Readiness>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -80,13 +83,16 @@ struct Status {
 impl NodeSeen {
     pub(super) fn read(node: Value, facts: &WireNode) -> Result<Self, serde_json::Error> {
         let node: WireNodeMore = serde_json::from_value(node)?;
+        let mut annotations = node.metadata.annotations.unwrap_or_default();
+        let readiness = annotations.remove(READINESS).and_then(|text| text.parse().ok());
         Ok(Self {
+            readiness,
             facts: NodeFacts::read(facts),
             labels: node.metadata.labels.unwrap_or_default(),
             taints: node.spec.taints.unwrap_or_default(),
             unschedulable: node.spec.unschedulable.unwrap_or(false),
             conditions: node.status.conditions.unwrap_or_default(),
-            state: node.metadata.annotations.and_then(|mut all| all.remove(STATE)),
+            state: annotations.remove(STATE),
         })
     }
 

@@ -1,36 +1,54 @@
-//! A label selector, parsed once.
+//! A label selector, read straight into the form in which it is matched: a tenant's with a hundred
+//! thousand values takes no more than its text.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use serde::Deserialize;
+use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 
-/// `metav1.LabelSelector`, ready to match.
+/// Behind each of a requirement's values; no label's value has it.
+const END: char = '\0';
+
+/// `metav1.LabelSelector`, ready to match. The default is no selector.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selector {
-    requirements: Option<Vec<Requirement>>,
+    requirements: Option<Box<[Requirement]>>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default)]
 struct Requirement {
-    key: String,
+    key: Box<str>,
     operator: Operator,
+    values: Values,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 enum Operator {
-    In(Vec<String>),
-    NotIn(Vec<String>),
+    In,
+    NotIn,
     Exists,
     DoesNotExist,
+    #[serde(other)]
+    Unknown,
 }
 
-impl Selector {
-    /// Reads the API's form. An operator that we do not know makes a selector that matches
-    /// nothing: claiming no pod is the mistake that can be mended.
-    pub fn read(selector: Option<&LabelSelector>) -> Self {
-        Self { requirements: selector.and_then(requirements) }
-    }
+/// Values one behind the other.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Values(Box<str>);
 
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Wire {
+    match_labels: Option<Labels>,
+    match_expressions: Option<Vec<Requirement>>,
+}
+
+/// Labels that must have one value each.
+struct Labels(Vec<Requirement>);
+
+impl Selector {
     /// Whether the labels match. No selector matches nothing; an empty one matches everything.
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
         self.matches_by(|key| labels.get(key).map(String::as_str))
@@ -44,61 +62,169 @@ impl Selector {
     }
 }
 
-fn requirements(selector: &LabelSelector) -> Option<Vec<Requirement>> {
-    let equal = selector.match_labels.iter().flatten().map(|(key, value)| {
-        Some(Requirement { key: key.clone(), operator: Operator::In(vec![value.clone()]) })
-    });
-    let expressions = selector.match_expressions.iter().flatten().map(|each| {
-        let values = each.values.clone().unwrap_or_default();
-        let operator = match each.operator.as_str() {
-            "In" => Operator::In(values),
-            "NotIn" => Operator::NotIn(values),
-            "Exists" => Operator::Exists,
-            "DoesNotExist" => Operator::DoesNotExist,
-            _ => return None,
-        };
-        Some(Requirement { key: each.key.clone(), operator })
-    });
-    equal.chain(expressions).collect()
+impl<'de> Deserialize<'de> for Selector {
+    /// An operator that we do not know makes a selector that matches nothing: claiming no pod is
+    /// the mistake that can be mended.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let Wire { match_labels, match_expressions } = Wire::deserialize(deserializer)?;
+        let mut all = match_labels.map(|labels| labels.0).unwrap_or_default();
+        all.extend(match_expressions.unwrap_or_default());
+        let known = all.iter().all(|each| each.operator != Operator::Unknown);
+        Ok(Self { requirements: known.then(|| all.into_boxed_slice()) })
+    }
+}
+
+impl Default for Requirement {
+    fn default() -> Self {
+        Self { key: "".into(), operator: Operator::Unknown, values: Values::default() }
+    }
 }
 
 impl Requirement {
     fn holds(&self, value: Option<&str>) -> bool {
-        match &self.operator {
-            Operator::In(values) => value.is_some_and(|it| values.iter().any(|each| each == it)),
-            Operator::NotIn(values) => {
-                !value.is_some_and(|it| values.iter().any(|each| each == it))
-            }
+        match self.operator {
+            Operator::In => value.is_some_and(|value| self.values.has(value)),
+            Operator::NotIn => !value.is_some_and(|value| self.values.has(value)),
             Operator::Exists => value.is_some(),
             Operator::DoesNotExist => value.is_none(),
+            Operator::Unknown => false,
         }
+    }
+}
+
+impl Values {
+    fn of(value: &str) -> Self {
+        let mut text = String::with_capacity(value.len() + 1);
+        text.push_str(value);
+        text.push(END);
+        Self(text.into())
+    }
+
+    fn has(&self, value: &str) -> bool {
+        self.0.split_terminator(END).any(|each| each == value)
+    }
+}
+
+impl<'de> Deserialize<'de> for Values {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ListOfValues)
+    }
+}
+
+struct ListOfValues;
+
+impl<'de> Visitor<'de> for ListOfValues {
+    type Value = Values;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a list of values")
+    }
+
+    fn visit_unit<E>(self) -> Result<Values, E> {
+        Ok(Values::default())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Values, A::Error> {
+        let mut text = String::new();
+        while list.next_element_seed(Appended(&mut text))?.is_some() {}
+        Ok(Values(text.into()))
+    }
+}
+
+/// A value that goes behind the others.
+struct Appended<'a>(&'a mut String);
+
+impl<'de> DeserializeSeed<'de> for Appended<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl Visitor<'_> for Appended<'_> {
+    type Value = ();
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a value")
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<(), E> {
+        self.0.push_str(value);
+        self.0.push(END);
+        Ok(())
+    }
+}
+
+impl<'de> Deserialize<'de> for Labels {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(MapOfLabels)
+    }
+}
+
+struct MapOfLabels;
+
+impl<'de> Visitor<'de> for MapOfLabels {
+    type Value = Labels;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a map of labels")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Labels, A::Error> {
+        let mut labels = Vec::new();
+        while let Some((key, value)) = map.next_entry::<Box<str>, String>()? {
+            labels.push(Requirement { key, operator: Operator::In, values: Values::of(&value) });
+        }
+        Ok(Labels(labels))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelectorRequirement;
+    use serde_json::{Value, json};
 
     fn labels(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
         pairs.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect()
     }
 
+    fn read(selector: &Value) -> Selector {
+        serde_json::from_str(&selector.to_string()).expect("must be readable")
+    }
+
     fn expression(key: &str, operator: &str, values: &[&str]) -> Selector {
-        Selector::read(Some(&LabelSelector {
-            match_labels: None,
-            match_expressions: Some(vec![LabelSelectorRequirement {
-                key: key.into(),
-                operator: operator.into(),
-                values: Some(values.iter().map(|each| (*each).into()).collect()),
-            }]),
-        }))
+        read(&json!({"matchExpressions": [{"key": key, "operator": operator, "values": values}]}))
     }
 
     #[test]
     fn no_selector_matches_nothing_and_an_empty_one_everything() {
-        assert!(!Selector::read(None).matches(&labels(&[("a", "1")])));
-        assert!(Selector::read(Some(&LabelSelector::default())).matches(&labels(&[])));
+        assert!(!Selector::default().matches(&labels(&[("a", "1")])));
+        for empty in [json!({}), json!({"matchLabels": null, "matchExpressions": null})] {
+            assert!(read(&empty).matches(&labels(&[])), "{empty}");
+        }
+    }
+
+    #[test]
+    fn labels_and_expressions_hold_together() {
+        let selector = read(&json!({
+            "matchLabels": {"a": "1", "empty": ""},
+            "matchExpressions": [{"key": "b", "operator": "Exists", "values": null}],
+        }));
+        assert!(selector.matches(&labels(&[("a", "1"), ("b", "x"), ("empty", "")])));
+        assert!(!selector.matches(&labels(&[("a", "1"), ("b", "x"), ("empty", "y")])));
+        assert!(!selector.matches(&labels(&[("a", "1"), ("empty", "")])));
+        assert!(!selector.matches(&labels(&[("a", "12"), ("b", "x"), ("empty", "")])));
+        let escaped: Selector = serde_json::from_str(r#"{"matchLabels": {"\u0061": "\u0031"}}"#)
+            .expect("must be readable");
+        assert!(escaped.matches(&labels(&[("a", "1")])));
+    }
+
+    #[test]
+    fn what_is_no_selector_is_an_error() {
+        for text in ["1", r#"{"matchLabels": []}"#, r#"{"matchExpressions": [{"values": [1]}]}"#] {
+            assert!(serde_json::from_str::<Selector>(text).is_err(), "{text}");
+        }
     }
 
     #[test]

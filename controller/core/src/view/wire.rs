@@ -10,9 +10,7 @@ use epilogue_common::names::{
 };
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::{JobStatus, PodFailurePolicy, SuccessPolicy};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{
-    LabelSelector, ObjectMeta, OwnerReference, Time,
-};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
@@ -345,7 +343,7 @@ struct WireJobSpec {
     pod_replacement_policy: Option<String>,
     pod_failure_policy: Option<PodFailurePolicy>,
     success_policy: Option<SuccessPolicy>,
-    selector: Option<LabelSelector>,
+    selector: Option<Selector>,
     #[serde(default)]
     template: Json,
 }
@@ -437,7 +435,7 @@ impl WireJobSpec {
             replaces_failed_only: self.pod_replacement_policy.as_deref() == Some("Failed"),
             pod_failure_policy: self.pod_failure_policy,
             success_policy: self.success_policy,
-            selector: Selector::read(self.selector.as_ref()),
+            selector: self.selector.unwrap_or_default(),
             restart_policy,
             template: self.template,
         }

@@ -39,6 +39,12 @@ impl World {
                 }
             });
         }
+        if let Some(before) = self.temper.kubelet_dies_before {
+            for shutdown in self.temper.shutdowns.clone() {
+                let at = shutdown.at.saturating_sub(before);
+                self.after(at, Life::World, |w| w.befall(Fault::Kubelet(Health::Dead)));
+            }
+        }
         if self.temper.shutdowns.is_empty() {
             let pause = self.random.millis(5_000, 60_000);
             self.after(pause, Life::World, World::schedule_faults);

@@ -13,6 +13,7 @@ pub(super) fn is_call(action: &Action) -> bool {
             | Action::DeletePod { .. }
             | Action::ReadPod(_)
             | Action::Announce(_)
+            | Action::Publish(_)
             | Action::Taint { .. }
             | Action::SetNodeCondition { .. }
             | Action::Tell(_)

@@ -49,6 +49,8 @@ impl Container {
 pub(super) struct Exit {
     pub(super) code: i32,
     at: jiff::Timestamp,
+    /// The same, whatever the node's clock shows.
+    since: Moment,
 }
 
 /// What the runtime has of one pod.
@@ -107,6 +109,13 @@ impl Runtime {
             let ended_well = |c: &Container| c.exit.is_some_and(|exit| exit.code == 0);
             !sandbox.containers.is_empty() && sandbox.containers.iter().all(ended_well)
         })
+    }
+
+    /// When the last container of the pod ended; none while one runs, or if there was none.
+    pub(super) fn all_ended_at(&self, uid: &PodUid) -> Option<Moment> {
+        let containers = &self.sandboxes.get(uid)?.containers;
+        let ends = containers.iter().map(|container| Some(container.exit?.since));
+        ends.collect::<Option<Vec<Moment>>>()?.into_iter().max()
     }
 
     /// Whether a signal that ends the pod's containers is on its way.
@@ -241,14 +250,14 @@ impl World {
     }
 
     pub(super) fn exit(&mut self, uid: &PodUid, number: usize, run: u64, code: i32) {
-        let at = self.wall();
+        let (at, since) = (self.wall(), self.now());
         let disk = self.use_of(uid).disk;
         let Some(sandbox) = self.runtime.sandboxes.get_mut(uid) else { return };
         let Some(container) = sandbox.containers.get_mut(number) else { return };
         if container.run != run || container.exit.is_some() {
             return;
         }
-        container.exit = Some(Exit { code, at });
+        container.exit = Some(Exit { code, at, since });
         if number == 0 {
             sandbox.left_behind = disk;
         }
@@ -272,11 +281,11 @@ impl World {
 
     /// The machine goes off: nothing runs any more, and nobody is told.
     pub(super) fn cut_containers(&mut self) {
-        let at = self.wall();
+        let (at, since) = (self.wall(), self.now());
         for sandbox in self.runtime.sandboxes.values_mut() {
             sandbox.ready = false;
             for container in &mut sandbox.containers {
-                container.exit.get_or_insert(Exit { code: 255, at });
+                container.exit.get_or_insert(Exit { code: 255, at, since });
             }
         }
     }

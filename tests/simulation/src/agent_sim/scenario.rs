@@ -93,6 +93,8 @@ pub(super) struct Temper {
     pub(super) settings: Settings,
     pub(super) strain: Strain,
     pub(super) refusing: Refusing,
+    /// The kubelet dies so long before each announcement: pods end that nobody reports.
+    pub(super) kubelet_dies_before: Option<Duration>,
 }
 
 /// How long a strained node is looked at where it has no shutdown.
@@ -143,6 +145,8 @@ impl Temper {
             ends_at: calm_from + strain.lasts(),
             settings: Settings { features: features(apart, &strain), ..settings(random) },
             refusing: Refusing::roll(refusals, strain.is_there()),
+            kubelet_dies_before: (rough && !strain.is_there() && refusals.percent(12))
+                .then(|| refusals.millis(8_000, 40_000)),
             strain,
         }
     }
@@ -250,6 +254,7 @@ fn settings(random: &mut Random) -> Settings {
         priority_max: *random.pick(&[i32::MAX, 1_999_999_999, 1_000]),
         bare_pods: *random.pick(&[BarePods::Leave, BarePods::Delete, BarePods::DeadlineLever]),
         runtime: random.percent(90),
+        logind: true,
         raise_delay: random.percent(60),
         enforce: random.percent(96),
         in_flight_max: *random.pick(&[1, 4, 16, 32]),

@@ -63,6 +63,10 @@ impl World {
                 w.api.update_node(|node| node.announced = Some(text));
                 ActionResult::Done(Ok(()))
             }),
+            Action::Publish(text) => self.call(id, (Verb::PatchNode, None), done, move |w| {
+                w.api.update_node(|node| node.readiness = Some(text));
+                ActionResult::Done(Ok(()))
+            }),
             Action::Taint { present } => self.call(id, (Verb::PatchNode, None), done, move |w| {
                 w.api.update_node(|node| node.tainted = present);
                 ActionResult::Done(Ok(()))

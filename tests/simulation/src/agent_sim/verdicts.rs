@@ -26,6 +26,8 @@ const CALLS_MAX: u32 = 400;
 const NEWS: Duration = Duration::from_secs(3);
 /// So long a farewell may be repeated.
 const FAREWELL_LASTS: Duration = Duration::from_millis(1_100);
+/// What ended so long before an announcement, by whatever clock, is no work of the shutdown.
+const ENDED_LONG_BEFORE: Duration = Duration::from_secs(12);
 /// How early the lock may be released without a word.
 const EARLY: Duration = Duration::from_millis(50);
 
@@ -211,6 +213,9 @@ impl World {
         if after.is_marked() && self.logind.announcements == 0 {
             self.violate(&format!("{name} is marked without any shutdown"));
         }
+        if purpose == Purpose::Mark && after.is_marked() && !before.is_marked() {
+            self.judge_first_mark(before, issued);
+        }
         if purpose == Purpose::Clear {
             if before.is_disrupted() && !before.is_ours() {
                 self.violate(&format!("{name}: a foreign DisruptionTarget is cleared"));
@@ -218,6 +223,21 @@ impl World {
             if before.is_terminal() && known {
                 self.violate(&format!("{name}: DisruptionTarget is cleared after its end"));
             }
+        }
+    }
+
+    /// In place of a kubelet that is known to be dead, the runtime is asked before the mark.
+    fn judge_first_mark(&mut self, pod: &Stored, issued: Moment) {
+        let told_at = self.ledger.run.as_ref().map(|run| run.told_at);
+        let ended_at = self.runtime.all_ended_at(pod.uid());
+        let (Some(told_at), Some(ended_at)) = (told_at, ended_at) else { return };
+        // Ends are stamped by the node's clock, which may have been set since.
+        let agree = self.wall_offset.is_zero();
+        let asks = self.mode() == Some(Mode::Substitute) && self.runtime.answers && agree;
+        let in_time = issued < told_at + Duration::from_millis(100);
+        if asks && in_time && ended_at + ENDED_LONG_BEFORE < told_at {
+            let name = pod.name().to_owned();
+            self.violate(&format!("{name} is called disrupted, and had ended long before"));
         }
     }
 
@@ -366,7 +386,10 @@ impl World {
             };
             let ended = |stored: &Stored| stored.is_terminal() && last(stored);
             let ended = self.api.pods.get(&view.uid).is_none_or(ended);
-            let left = mode == Mode::Substitute && self.runtime.ended_well(&view.uid);
+            let long_before =
+                self.runtime.all_ended_at(&view.uid).is_some_and(|at| at < run.told_at);
+            let left =
+                mode == Mode::Substitute && (self.runtime.ended_well(&view.uid) || long_before);
             // Whose end had not begun by then is not ended any more.
             let late = mode == Mode::Replace && self.now() >= run.last_writes;
             ended || left || (late && !self.ledger.deleted.contains(&view.uid))

@@ -87,6 +87,11 @@ impl Schedule {
         Some(unit)
     }
 
+    /// Whether such a unit has not started yet.
+    pub(super) fn waits(&self, which: impl Fn(&Unit) -> bool) -> bool {
+        self.waiting.iter().chain(&self.beside).any(which)
+    }
+
     /// Gives the share of a unit back.
     pub(super) fn end(&mut self, unit: &Unit) {
         if unit.rule.weight == Weight::Beside {

@@ -102,10 +102,12 @@ const RULES: &[(&str, &str, &str, Weight, Duration)] = &[
     (LAB, "podgc", "podgc::load", Weight::Machine, Duration::from_mins(5)),
     // It takes policies away that the others of its suite need.
     (LAB, "permissions", "permissions::policies", Weight::Machine, Duration::from_mins(5)),
-    (LAB, "jobs", "jobs::takeover", Weight::Beside, Duration::from_mins(15)),
+    (LAB, "jobs", "jobs::takeover", WAITS, Duration::from_mins(15)),
     (LAB, "jobs", "jobs::blind", Weight::Beside, Duration::from_mins(10)),
     (LAB, "podgc", "podgc::proofs", Weight::Beside, Duration::from_mins(8)),
     (LAB, "hostile", "hostile::tenant", ON_API, Duration::from_mins(9)),
+    // Silence of nodes takes time, and nobody's CPU.
+    (LAB, "podgc", "", WAITS, Duration::from_mins(6)),
     (LAB, "agent_simulation", "", CORE, Duration::from_mins(10)),
     (LAB, "simulation", "", CORE, Duration::from_mins(10)),
     (LAB, "house_rules", "", CORE, PURE_LIMIT),
@@ -182,7 +184,8 @@ mod tests {
         let rule = |package, target, test| Rule::of(&suite(package, target, test), test);
         assert_eq!(rule(LAB, "node", "agent::a").weight, Weight::Emulated);
         assert_eq!(rule(LAB, "suites", "podgc::load::a").weight, Weight::Machine);
-        assert_eq!(rule(LAB, "suites", "podgc::ended::a").weight, ON_API);
+        assert_eq!(rule(LAB, "suites", "podgc::ended::a").weight, WAITS);
+        assert_eq!(rule(LAB, "suites", "features::a").weight, ON_API);
         assert_eq!(rule("epilogue-agent", "oom", "kernel::a").weight, Weight::Machine);
         assert_eq!(rule("epilogue-agent", "oom", "log::a").weight, WAITS);
         assert_eq!(rule("epilogue-common", "x", "a").weight, CORE);

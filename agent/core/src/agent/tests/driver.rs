@@ -37,6 +37,7 @@ pub(crate) fn settings() -> Settings {
         priority_max: 2_000_000_000,
         bare_pods: BarePods::Leave,
         runtime: true,
+        logind: true,
         raise_delay: true,
         enforce: true,
         in_flight_max: 32,
@@ -87,6 +88,7 @@ pub(crate) struct World {
     pub(crate) runtime: BTreeMap<String, RuntimeState>,
     pub(crate) journal: Vec<Record>,
     pub(crate) node_says: Option<String>,
+    pub(crate) readiness: Option<String>,
     pub(crate) tainted: bool,
     /// By `mark a`, `mark *` or `*`.
     pub(crate) answers: BTreeMap<String, Answer>,
@@ -124,6 +126,7 @@ impl World {
             runtime: BTreeMap::new(),
             journal: Vec::new(),
             node_says: None,
+            readiness: None,
             tainted: false,
             answers: BTreeMap::new(),
             held: Vec::new(),
@@ -257,7 +260,11 @@ impl World {
             self.scarcity.note(&action, self.now);
             if !matches!(
                 action,
-                Action::Journal(_) | Action::CloseJournal | Action::Tell(_) | Action::Measure
+                Action::Journal(_)
+                    | Action::CloseJournal
+                    | Action::Tell(_)
+                    | Action::Measure
+                    | Action::Publish(_)
             ) {
                 let at = self.now.saturating_sub(self.zero);
                 self.log.push(format!("{} {name}", at.as_millis()));
@@ -430,6 +437,10 @@ impl World {
                 self.node_says = Some(text.clone());
                 ActionResult::Done(Ok(()))
             }
+            Action::Publish(text) => {
+                self.readiness = Some(text.clone());
+                ActionResult::Done(Ok(()))
+            }
             Action::Taint { present } => {
                 self.tainted = *present;
                 ActionResult::Done(Ok(()))
@@ -581,6 +592,7 @@ fn printed(action: &Action) -> String {
         Action::Announce(text) => {
             format!("announce {}", text.split(';').next().unwrap_or_default())
         }
+        Action::Publish(text) => format!("publish {text}"),
         Action::Taint { present } => format!("taint {present}"),
         Action::PatchStatus { pod, purpose, body } => {
             let kind = match purpose {

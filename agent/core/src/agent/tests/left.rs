@@ -102,6 +102,8 @@ fn a_shutdown_before_the_first_list_is_not_called_complete() {
 /// The runtime shows containers that exited so long before now.
 fn exited(world: &mut World, name: &str, code: i32, seconds_ago: u64) {
     let mut state: RuntimeState = runtime(&[Some(code)]);
+    // Nobody was there to take its sandbox down.
+    state.sandbox_ready = true;
     state.containers[0].finished_at = Some(wall(world.now.saturating_sub(ms(seconds_ago * 1_000))));
     world.runtime.insert(name.into(), state);
 }
@@ -193,4 +195,42 @@ fn a_long_delay_is_used_up_by_no_hung_container() {
         assert!(world.released(), "{:#?}", world.log);
         assert_eq!(last_told(&world).0, "CompanionShutdownUnreported");
     }
+}
+
+/// A pod with a persistent volume, deleted in a shutdown, has ended in the API.
+fn ended_with_volume() -> World {
+    let pod = job("a").with(|pod| pod.details.persistent_volumes = true);
+    let mut world = World::standing(settings(), plain(), vec![pod, job("b")]);
+    world.shutdown(40);
+    for name in ["a", "b"] {
+        world.ends(name, Phase::Failed);
+    }
+    world.pass(ms(5_000));
+    world
+}
+
+#[test]
+fn the_lock_is_held_while_the_kubelet_unmounts_persistent_volumes() {
+    let mut world = ended_with_volume();
+    assert!(!world.released(), "another node could not attach it for minutes");
+    world.gone("a");
+    assert!(world.released());
+    assert_eq!(last_told(&world).0, "CompanionShutdownComplete");
+
+    // A finalizer keeps the object; the kubelet's last deletion says the same.
+    let mut world = ended_with_volume();
+    world.change("a", |pod| pod.deletion_grace_seconds = Some(0));
+    assert!(world.released());
+
+    // A kubelet that died unmounts nothing.
+    let mut world = ended_with_volume();
+    world.event(Event::KubeletSeen(dead()));
+    world.pass(ms(5_000));
+    assert!(world.released());
+
+    let mut world = ended_with_volume();
+    world.pass(ms(40_000));
+    assert!(world.released());
+    let (_, text) = last_told(&world);
+    assert!(text.contains("volumes are still mounted, of pods: 1"), "{text}");
 }

@@ -1,13 +1,15 @@
 //! Before any shutdown: the lock, the delay, and the own end. (spec/node-agent.md §9.2)
 
+use std::time::Duration;
+
 use epilogue_common::outcome::{Failure, FailureKind};
 
 use super::driver::*;
-use crate::agent::LockState;
+use crate::agent::{LockState, Settings};
 use crate::pod::tests::pod;
 use crate::pod::{Owner, Phase};
 use crate::protocol::action::Action;
-use crate::protocol::event::{ActionResult, Event, LogindState};
+use crate::protocol::event::{ActionResult, Event, LogindState, NodeView};
 use crate::shutdown::Mode;
 
 fn seen(change: impl FnOnce(&mut LogindState)) -> Event {
@@ -207,6 +209,42 @@ fn a_suspend_is_no_time_that_logind_counts() {
     world.pass(ms(30_000));
     assert!(!world.released());
     assert!(world.said.iter().any(|line| line.contains("suspended")));
+}
+
+#[test]
+fn a_node_without_logind_is_kept_in_order_and_asks_for_no_lock() {
+    let mut world = World::new(Settings { logind: false, ..settings() }, vec![]);
+    world.event(Event::KubeletSeen(plain()));
+    world.list();
+    let announced = Some("shutting-down;boot=old;since=2026-11-21T14:05:06Z".to_owned());
+    world.event(Event::NodeObserved(NodeView { announced, tainted: true, ..NodeView::default() }));
+    world.pass(ms(60_000));
+    assert_eq!(world.log, ["0 announce idle", "0 taint false"]);
+    assert_eq!(world.readiness.as_deref(), Some("mode=replace;lock=none;granted=?;wanted=40"));
+}
+
+/// The node as the API shows it.
+fn show_node(world: &mut World) {
+    let view = NodeView { readiness: world.readiness.clone(), ..NodeView::default() };
+    world.event(Event::NodeObserved(view));
+}
+
+#[test]
+fn how_a_shutdown_would_go_stands_on_the_node() {
+    let mut world = World::standing(settings(), plain(), vec![]);
+    assert_eq!(world.readiness, None, "nothing is known of the node");
+    show_node(&mut world);
+    let held = "mode=replace;lock=held;granted=40;wanted=40";
+    assert_eq!(world.readiness.as_deref(), Some(held));
+    world.event(seen(|state| state.delay = Some(Duration::from_secs(5))));
+    world.event(seen(|state| state.delay = Some(Duration::from_secs(5))));
+    assert_eq!(world.readiness.as_deref(), Some("mode=replace;lock=held;granted=40;wanted=40"));
+    world.event(Event::KubeletSeen(armed()));
+    assert_eq!(world.readiness.as_deref(), Some("mode=assist;lock=held;granted=40;wanted=40"));
+    // Somebody else's word is corrected, and another start writes only what is new.
+    world.readiness = Some("mode=observe".into());
+    show_node(&mut world);
+    assert_eq!(world.readiness.as_deref(), Some("mode=assist;lock=held;granted=40;wanted=40"));
 }
 
 #[test]

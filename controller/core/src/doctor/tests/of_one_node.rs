@@ -14,7 +14,7 @@ fn agent_pod(is_ready: &str) -> Value {
 
 fn well() -> Vec<Value> {
     vec![
-        announces(node("n"), "idle"),
+        ready("held", 40),
         agent_pod("True"),
         pod("p"),
         running_job(),
@@ -22,16 +22,15 @@ fn well() -> Vec<Value> {
     ]
 }
 
-fn metrics(lock: u8, granted: u32) -> AgentSaid {
-    AgentSaid::Metrics(format!(
-        "# HELP epilogue_agent_lock_held Whether\nepilogue_agent_lock_held {lock}\n\
-         epilogue_agent_delay_granted_seconds {granted}\nepilogue_agent_delay_wanted_seconds 40\n\
-         epilogue_agent_mode{{mode=\"assist\"}} 0\nepilogue_agent_mode{{mode=\"replace\"}} 1\n"
-    ))
+fn ready(lock: &str, granted: u32) -> Value {
+    let mut node = announces(node("n"), "idle");
+    let text = format!("mode=replace;lock={lock};granted={granted};wanted=40");
+    node["metadata"]["annotations"]["epilogue.dev/readiness"] = text.into();
+    node
 }
 
-fn report(objects: Vec<Value>, said: &AgentSaid) -> NodeReport {
-    node_report(&scene(objects), "n", Some(said), now()).expect("must be there")
+fn report(objects: Vec<Value>) -> NodeReport {
+    node_report(&scene(objects), "n", now()).expect("must be there")
 }
 
 #[track_caller]
@@ -46,7 +45,7 @@ fn assert_check(report: &NodeReport, name: &str, verdict: NodeVerdict, words: &s
 
 #[test]
 fn a_node_that_is_well_says_so_and_where_to_ask_more() {
-    let report = report(well(), &metrics(1, 40));
+    let report = report(well());
     assert_eq!(report.verdict, NodeVerdict::Ok, "{report:#?}");
     assert_eq!(report.findings, []);
     assert_check(&report, "shutdown", NodeVerdict::Ok, "held; mode replace; delay granted 40s");
@@ -56,7 +55,7 @@ fn a_node_that_is_well_says_so_and_where_to_ask_more() {
     let command = "kubectl exec --namespace epilogue-agents epilogue-agent-x -- \
                    /epilogue-agent check --root=/host";
     assert_eq!(report.on_node, command);
-    assert_eq!(node_report(&scene(well()), "m", None, now()), None);
+    assert_eq!(node_report(&scene(well()), "m", now()), None);
 }
 
 #[test]
@@ -65,7 +64,7 @@ fn each_thing_that_is_wrong_is_told_with_a_remedy() {
     let with = |index: usize, object: Value| {
         let mut objects = well();
         objects[index] = object;
-        report(objects, &metrics(1, 40))
+        report(objects)
     };
     assert_check(&with(0, silent(node("n"))), "ready", Fail, "Kubelet stopped posting");
     let stale = lease("kube-node-lease", "n", "n", 0);
@@ -77,16 +76,16 @@ fn each_thing_that_is_wrong_is_told_with_a_remedy() {
     let mut bare = pod("bare");
     bare["metadata"]["ownerReferences"] = json!(null);
     assert_check(&with(2, bare), "pods", Warn, "without a controller: default/bare");
-    assert_check(&report(well(), &metrics(0, 40)), "shutdown", Fail, "no lock is held");
-    assert_check(&report(well(), &metrics(1, 5)), "shutdown", Fail, "granted 5s, wanted 40s");
-    let unasked = AgentSaid::Nothing("forbidden".into());
-    assert_check(&report(well(), &unasked), "shutdown", Warn, "forbidden the command below");
+    assert_check(&with(0, ready("none", 40)), "shutdown", Fail, "no lock is held");
+    assert_check(&with(0, ready("held", 5)), "shutdown", Fail, "granted 5s, wanted 40s");
+    let unspoken = announces(node("n"), "idle");
+    assert_check(&with(0, unspoken), "shutdown", Warn, "has not written epilogue.dev/readiness");
     let mut host = announces(node("n"), "idle");
     host["metadata"]["labels"] = json!({"epilogue.dev/agent": "host"});
     let mut objects = well();
     objects[0] = host;
     objects.remove(1);
-    let report = report(objects, &unasked);
+    let report = report(objects);
     assert_check(&report, "agent", Warn, "systemctl status epilogue-agent");
     assert_eq!(report.on_node, "as root on n: epilogue-agent check");
 }
@@ -106,7 +105,7 @@ fn the_last_word_of_its_agent_is_shown() {
             event("NodeNotReady", "node-controller", 30),
         ],
     ];
-    let report = report(objects.concat(), &metrics(1, 40));
+    let report = report(objects.concat());
     let words = "CompanionShutdownUnreported: m agent/README.md";
     assert_check(&report, "last word", NodeVerdict::Warn, words);
 }

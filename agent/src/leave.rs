@@ -1,0 +1,184 @@
+//! `epilogue-agent leave`: takes back what an agent has left on its host and on its node's object,
+//! and says what it did. It can be run twice, and changes nothing during a shutdown or beside an
+//! agent that runs.
+
+use std::io::{self, ErrorKind};
+use std::process::ExitCode;
+
+use agent_core::check::facts::Inhibitor;
+use agent_core::shutdown::logind_conf::OUR_DROP_IN;
+use anyhow::Context as _;
+use epilogue_common::names::node::{READINESS, SHUTTING_DOWN_TAINT, STATE};
+use epilogue_common::names::node_condition::{IO_STALL, MEMORY_STALL};
+use epilogue_common::outcome::{Failure, FailureKind, Outcome};
+use epilogue_runtime::client;
+use http::Method;
+use kube::Client;
+use serde_json::{Value, json};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::args::{LeaveArgs, LeaveConfig};
+use crate::bus::Bus;
+use crate::host::Host;
+use crate::sink::journal::FILE_NAME;
+use crate::source::logind::{Logind, NAME, WHO};
+use crate::source::systemd::Systemd;
+use crate::trial::{MERGE, STRATEGIC, send};
+
+const LOGIND_UNIT: &str = "systemd-logind.service";
+/// Others write to the node's object too.
+const CONFLICTS_MAX: usize = 5;
+
+/// What became of a part: what was done, or why not.
+type Done = Result<String, String>;
+
+/// Takes all back; 1 if something could not be.
+pub fn run(args: &LeaveArgs, config: LeaveConfig) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    runtime.block_on(async {
+        let mut terminate = signal(SignalKind::terminate()).context("cannot hear SIGTERM")?;
+        let code = leave(args, config).await;
+        if args.wait && code == ExitCode::SUCCESS {
+            println!("waits to be told to end");
+            terminate.recv().await;
+        }
+        Ok(code)
+    })
+}
+
+async fn leave(args: &LeaveArgs, config: LeaveConfig) -> ExitCode {
+    let host = Host::new(args.root.clone());
+    let address = args.bus_address.clone().unwrap_or_else(|| host.bus_address());
+    let bus = Bus::connect(&address).await.ok();
+    if let Some(why) = objection(bus.as_ref()).await {
+        eprintln!("epilogue-agent: {why}; nothing was changed");
+        return ExitCode::FAILURE;
+    }
+    let mut failed = false;
+    let mut say = |part: &str, done: Done| match done {
+        Ok(text) => println!("{part:<8} {text}"),
+        Err(text) => {
+            failed = true;
+            println!("{part:<8} failed: {text}");
+        }
+    };
+    say("logind", drop_in(&host, bus.as_ref()).await);
+    say("journal", journal(&config.state_dir.join(FILE_NAME)));
+    match config.api {
+        None => say("node", Ok("left as it is: give --kubeconfig to have it restored".to_owned())),
+        Some((options, node)) => {
+            let restored = match client::connect(&options).await {
+                Ok(client) => restore_node(&client, &node).await.map_err(|it| it.to_string()),
+                Err(error) => Err(format!("{:#}", anyhow::Error::from(error))),
+            };
+            say("node", restored);
+        }
+    }
+    if let Some(bus) = bus {
+        bus.close().await;
+    }
+    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// Why nothing may be taken back now. A node without a bus has no shutdown that could be heard.
+async fn objection(bus: Option<&Bus>) -> Option<String> {
+    let bus = bus?;
+    bus.owner_of(NAME).await.ok()??;
+    let logind = Logind::on(bus).await.ok()?;
+    if logind.preparing().await == Ok(true) {
+        return Some("the node is shutting down".to_owned());
+    }
+    let locks = logind.inhibitors().await.ok()?;
+    let runs = |lock: &Inhibitor| lock.who == WHO && lock.holds_shutdown("delay");
+    locks.iter().any(runs).then(|| "an agent runs on this node: stop it first".to_owned())
+}
+
+async fn drop_in(host: &Host, bus: Option<&Bus>) -> Done {
+    let path = host.path(OUR_DROP_IN);
+    if !remove(&path).map_err(|error| format!("cannot remove {}: {error}", path.display()))? {
+        return Ok(format!("there is no {OUR_DROP_IN}"));
+    }
+    let by_hand = format!("run `systemctl kill -s HUP {LOGIND_UNIT}`");
+    let Some(bus) = bus else {
+        return Err(format!("removed {OUR_DROP_IN}, but the bus is not to be reached: {by_hand}"));
+    };
+    match Systemd::on(bus).hang_up(LOGIND_UNIT).await {
+        Ok(()) => Ok(format!("removed {OUR_DROP_IN}, and had logind read its files again")),
+        Err(error) => Err(format!("removed {OUR_DROP_IN}, but {}: {by_hand}", error.message)),
+    }
+}
+
+fn journal(path: &std::path::Path) -> Done {
+    match remove(path) {
+        Ok(true) => Ok(format!("removed {}", path.display())),
+        Ok(false) => Ok(format!("there is no {}", path.display())),
+        Err(error) => Err(format!("cannot remove {}: {error}", path.display())),
+    }
+}
+
+/// Whether there was something to remove.
+fn remove(path: &std::path::Path) -> io::Result<bool> {
+    match std::fs::remove_file(path) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Annotation, taint and conditions of the node's object.
+async fn restore_node(client: &Client, node: &str) -> Outcome<String> {
+    let path = format!("/api/v1/nodes/{node}");
+    for _ in 0..CONFLICTS_MAX {
+        let found = match send(client, Method::GET, &path, None).await {
+            Ok(found) => found,
+            Err(failure) if failure.kind == FailureKind::NotFound => {
+                return Ok(format!("there is no node {node}"));
+            }
+            Err(failure) => return Err(failure),
+        };
+        match restore(client, &path, &found).await {
+            Err(failure) if failure.kind == FailureKind::Conflict => {}
+            Ok(done) if done.is_empty() => return Ok(format!("{node} has nothing of the agent's")),
+            Ok(done) => return Ok(format!("removed from {node}: {}", done.join(", "))),
+            Err(failure) => return Err(failure),
+        }
+    }
+    Err(Failure::new(FailureKind::Conflict, "the node's object changes all the time; try again"))
+}
+
+/// One attempt on the object as it was read; what was removed.
+async fn restore(client: &Client, path: &str, node: &Value) -> Outcome<Vec<String>> {
+    let mut done = Vec::new();
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let ours =
+        |taint: &Value| taint["key"] == SHUTTING_DOWN_TAINT && taint["effect"] == "NoSchedule";
+    let (taints, others): (Vec<_>, Vec<_>) =
+        list(&node["spec"]["taints"]).into_iter().partition(ours);
+    let mut body = json!({"metadata": {"resourceVersion": node["metadata"]["resourceVersion"]}});
+    for name in [STATE, READINESS] {
+        if !node["metadata"]["annotations"][name].is_null() {
+            body["metadata"]["annotations"][name] = Value::Null;
+            done.push(format!("annotation {name}"));
+        }
+    }
+    if !taints.is_empty() {
+        body["spec"]["taints"] = others.into();
+        done.push(format!("taint {SHUTTING_DOWN_TAINT}"));
+    }
+    if !done.is_empty() {
+        send(client, Method::PATCH, path, Some((MERGE, body))).await?;
+    }
+    let kinds = list(&node["status"]["conditions"]).into_iter().map(|it| it["type"].clone());
+    let kinds: Vec<Value> =
+        kinds.filter(|kind| *kind == MEMORY_STALL || *kind == IO_STALL).collect();
+    if !kinds.is_empty() {
+        let removed = kinds.iter().map(|kind| json!({"$patch": "delete", "type": kind}));
+        let body = json!({"status": {"conditions": removed.collect::<Vec<_>>()}});
+        send(client, Method::PATCH, &format!("{path}/status"), Some((STRATEGIC, body))).await?;
+        done.extend(kinds.iter().filter_map(Value::as_str).map(|kind| format!("condition {kind}")));
+    }
+    Ok(done)
+}

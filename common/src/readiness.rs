@@ -1,0 +1,93 @@
+//! What an agent says of a shutdown that might come, in the annotation `epilogue.dev/readiness` of
+//! its node: the agent writes it, `kubectl epilogue doctor` reads it.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// How a shutdown of the node would go now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Readiness {
+    /// What the agent would do: `assist`, `replace`, `substitute` or `observe`.
+    pub mode: String,
+    /// Whether it holds logind's delay lock.
+    pub lock_held: bool,
+    /// The delay that logind grants, in whole seconds, where it is known.
+    pub granted_seconds: Option<u64>,
+    /// The delay that the pods and their reports want, in whole seconds.
+    pub wanted_seconds: u64,
+}
+
+/// The text is none of the agent's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NoReadiness;
+
+impl fmt::Display for NoReadiness {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("expected mode=MODE;lock=held or none;granted=N or ?;wanted=N")
+    }
+}
+
+impl std::error::Error for NoReadiness {}
+
+impl fmt::Display for Readiness {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { mode, lock_held, granted_seconds, wanted_seconds } = self;
+        let lock = if *lock_held { "held" } else { "none" };
+        write!(formatter, "mode={mode};lock={lock};granted=")?;
+        match granted_seconds {
+            Some(seconds) => write!(formatter, "{seconds}")?,
+            None => formatter.write_str("?")?,
+        }
+        write!(formatter, ";wanted={wanted_seconds}")
+    }
+}
+
+impl FromStr for Readiness {
+    type Err = NoReadiness;
+
+    fn from_str(text: &str) -> Result<Self, NoReadiness> {
+        // A later version may say more.
+        let field = |name: &str| {
+            let mut fields = text.split(';');
+            fields.find_map(|it| it.strip_prefix(name)?.strip_prefix('=')).ok_or(NoReadiness)
+        };
+        let seconds = |text: &str| text.parse().map_err(|_| NoReadiness);
+        let granted_seconds = match field("granted")? {
+            "?" => None,
+            text => Some(seconds(text)?),
+        };
+        Ok(Self {
+            mode: field("mode")?.to_owned(),
+            lock_held: field("lock")? == "held",
+            granted_seconds,
+            wanted_seconds: seconds(field("wanted")?)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        for (granted_seconds, text) in [
+            (Some(40), "mode=replace;lock=held;granted=40;wanted=40"),
+            (None, "mode=replace;lock=held;granted=?;wanted=40"),
+        ] {
+            let (mode, lock_held) = ("replace".to_owned(), true);
+            let readiness = Readiness { mode, lock_held, granted_seconds, wanted_seconds: 40 };
+            assert_eq!(readiness.to_string(), text);
+            assert_eq!(text.parse(), Ok(readiness.clone()));
+            assert_eq!(format!("{text};more=1").parse(), Ok(readiness));
+        }
+    }
+
+    #[test]
+    fn other_texts_are_refused() {
+        for text in ["", "idle", "mode=a;lock=held;granted=x;wanted=1", "mode=a;granted=1;wanted=1"]
+        {
+            assert_eq!(text.parse::<Readiness>(), Err(NoReadiness), "{text:?}");
+        }
+    }
+}
