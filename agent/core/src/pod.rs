@@ -105,6 +105,8 @@ pub struct Details {
     pub finalizers: bool,
     /// Whether it may be bound to a node that the agent has tainted.
     pub tolerates_shutdown: bool,
+    /// Whether a container has a preStop hook, which only a kubelet runs.
+    pub pre_stop: bool,
     /// Whether it has claims of devices (DRA).
     pub resource_claims: bool,
     /// Whether it has persistent or CSI volumes, whose unmount others wait for.

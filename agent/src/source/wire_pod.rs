@@ -90,6 +90,13 @@ struct Container {
     restart_policy: Option<String>,
     restart_policy_rules: Option<Vec<IgnoredAny>>,
     resources: Option<Resources>,
+    lifecycle: Option<Lifecycle>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Lifecycle {
+    pre_stop: Option<IgnoredAny>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -280,7 +287,12 @@ fn exact<T>(items: impl Iterator<Item = T>) -> Vec<T> {
 fn details(finalizers: Option<&[String]>, spec: &Spec, statuses: &[ContainerStatus]) -> Details {
     let finalizers = finalizers.unwrap_or_default();
     let name = |status: &ContainerStatus| status.name.clone();
+    let containers = spec.containers.iter().chain(&spec.init_containers).flatten();
+    let hooks = |container: &Container| {
+        container.lifecycle.as_ref().is_some_and(|it| it.pre_stop.is_some())
+    };
     Details {
+        pre_stop: containers.into_iter().any(hooks),
         tolerates_shutdown: spec.tolerations.iter().flatten().any(Toleration::of_shutdown),
         job_finalizer: finalizers.iter().any(|finalizer| finalizer == TRACKING_FINALIZER),
         finalizers: !finalizers.is_empty(),
@@ -381,6 +393,21 @@ mod tests {
 
     fn with_status(status: &Value) -> PodView {
         view(json!({"metadata": {"uid": "u"}, "status": status}))
+    }
+
+    #[test]
+    fn a_hook_before_the_stop_is_seen_in_any_container() {
+        let hook = json!({"preStop": {"exec": {"command": ["sh"]}}});
+        let table = [
+            (json!({"containers": [{"name": "a", "lifecycle": hook}]}), true),
+            (json!({"containers": [{"name": "a", "lifecycle": {"postStart": {}}}]}), false),
+            (json!({"initContainers": [{"name": "a", "lifecycle": hook}]}), true),
+            (json!({"containers": [{"name": "a", "lifecycle": {"preStop": null}}]}), false),
+        ];
+        for (spec, expected) in table {
+            let pod = view(json!({"metadata": {"uid": "u"}, "spec": spec}));
+            assert_eq!(pod.details.pre_stop, expected, "{spec}");
+        }
     }
 
     #[test]
@@ -583,6 +610,7 @@ mod tests {
         let id = |name: &str, id: &str| (name.to_owned(), id.to_owned());
         let details = Details {
             deleted_at: Some("2026-11-21T14:00:30Z".parse().expect("must be a time")),
+            pre_stop: false,
             tolerates_shutdown: false,
             job_finalizer: true,
             finalizers: true,

@@ -198,7 +198,7 @@ impl Agent {
         }
         let chosen = ranked.into_iter().find_map(|usage| {
             let pod = self.pods.get(&usage.uid)?;
-            let way = self.way_to_end(pod)?;
+            let way = self.way_to_end(pod, cause.is_hard())?;
             Some((pod.clone(), way, usage))
         });
         let Some((pod, way, usage)) = chosen else {
@@ -253,7 +253,7 @@ impl Agent {
         let pod = self.pods.get(&first.uid)?;
         let bare = pod.owner == Owner::None && self.settings.bare_pods == BarePods::Leave;
         let counts = signal != Signal::PidAvailable || most;
-        let left = bare && counts && !pod.is_to_end() && self.way_to_end(pod).is_none();
+        let left = bare && counts && !pod.is_to_end() && self.way_to_end(pod, true).is_none();
         left.then(|| pod.clone())
     }
 
@@ -286,7 +286,7 @@ impl Agent {
     ///
     /// DIVERGES(upstream): a bare pod that may restart is only ours to end where the operator has
     /// said so. The reference ends it, and keeps its object; we could only delete it. (EV12)
-    pub(super) fn way_to_end(&self, pod: &PodView) -> Option<Way> {
+    pub(super) fn way_to_end(&self, pod: &PodView, in_haste: bool) -> Option<Way> {
         let now = self.clock.monotonic();
         let evictions = &self.evictions;
         let own = self.settings.own_pod.as_ref() == Some(&pod.uid);
@@ -301,8 +301,10 @@ impl Agent {
         if !may(PATCH_STATUS) {
             return None;
         }
+        // With the time of a soft threshold a kubelet runs the hooks that the runtime knows not of.
+        let hooks = pod.details.pre_stop && !in_haste && pod.owner != Owner::None;
         // The object stays, as a kubelet's eviction leaves it.
-        if pod.cannot_run_again() && pod.sidecars.is_empty() && self.settings.runtime {
+        if pod.cannot_run_again() && pod.sidecars.is_empty() && self.settings.runtime && !hooks {
             return Some(Way::Stop);
         }
         match (pod.owner, self.settings.bare_pods) {

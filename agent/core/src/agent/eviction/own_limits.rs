@@ -68,7 +68,7 @@ impl Agent {
             })
             .collect();
         for (pod, exceeded) in exceeded {
-            let Some(way) = self.way_to_end(&pod) else { continue };
+            let Some(way) = self.way_to_end(&pod, true) else { continue };
             let told = Told { message: exceeded.message, annotations: Vec::new() };
             match self.stance() {
                 Stance::Still(_) => {}

@@ -113,6 +113,21 @@ fn a_bare_pod_with_few_tasks_is_no_culprit() {
 }
 
 #[test]
+fn with_the_time_of_a_soft_threshold_the_kubelet_runs_the_hooks() {
+    let hooked = || job("a").with(|pod| pod.details.pre_stop = true);
+    let mut world = short_of_memory(enforcing(HARD), vec![hooked()]);
+    world.pass(ms(1_000));
+    assert_eq!(world.deeds(), ["mark a", "stop a 1", "fail a"], "no time for a hook");
+    let soft = || wishing(Enforcement::Enforce, "", HARD);
+    let mut world = short_of_memory(soft(), vec![hooked()]);
+    world.pass(ms(12_000));
+    assert_eq!(world.deeds(), ["mark a", "delete a 30"], "{:#?}", world.said);
+    let mut world = short_of_memory(soft(), vec![job("a")]);
+    world.pass(ms(12_000));
+    assert_eq!(world.deeds()[..2], ["mark a", "stop a 30"], "{:#?}", world.said);
+}
+
+#[test]
 fn every_pod_has_its_own_way_or_none() {
     // §7.7, §7.8, EV12
     let with = |bare| Settings { bare_pods: bare, ..enforcing(HARD) };
