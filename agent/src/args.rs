@@ -4,6 +4,7 @@ mod check;
 mod leave;
 mod pressure;
 mod run;
+mod scrape;
 
 use agent_core::shutdown::bands::{BandFlags, Bands, BandsError};
 use agent_core::time_span::TimeSpan;
@@ -13,6 +14,7 @@ pub use check::{CheckArgs, CheckConfig};
 pub use leave::{LeaveArgs, LeaveConfig};
 pub use pressure::{PressureArgs, PressureArgsError};
 pub use run::{Config, RunArgs, RunArgsError};
+pub use scrape::{ScrapeArgs, ScrapeConfig};
 
 /// Ends the pods of a node that shuts down, and makes sure that the API knows how each one ended.
 #[derive(Debug, Parser)]

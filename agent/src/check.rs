@@ -40,7 +40,7 @@ pub fn run(args: CheckArgs, config: CheckConfig) -> anyhow::Result<ExitCode> {
         let pressure = pressure::look(&host, &config.kubelet_dir, cri, &features).await;
         let (api, token) = ask_api(config.api).await;
         let settings = KubeletSettings {
-            unit: config.kubelet_unit,
+            units: config.kubelet_units,
             healthz: config.kubelet_healthz,
             configz: config
                 .kubelet_configz

@@ -5,7 +5,7 @@
 use std::io::{self, ErrorKind};
 use std::process::ExitCode;
 
-use agent_core::check::facts::Inhibitor;
+use agent_core::check::facts::{CallError, Inhibitor};
 use agent_core::shutdown::logind_conf::OUR_DROP_IN;
 use anyhow::Context as _;
 use epilogue_common::names::node::{READINESS, SHUTTING_DOWN_TAINT, STATE};
@@ -83,15 +83,32 @@ async fn leave(args: &LeaveArgs, config: LeaveConfig) -> ExitCode {
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// Why nothing may be taken back now. A node without a bus has no shutdown that could be heard.
+/// Why nothing may be taken back now. Without a bus, or without logind on it, the node hears of no
+/// shutdown. A logind that does not answer may be shutting down.
 async fn objection(bus: Option<&Bus>) -> Option<String> {
     let bus = bus?;
-    bus.owner_of(NAME).await.ok()??;
-    let logind = Logind::on(bus).await.ok()?;
-    if logind.preparing().await == Ok(true) {
-        return Some("the node is shutting down".to_owned());
+    let unknown = |what: &str, error: &CallError| {
+        let why = &error.message;
+        Some(format!("logind does not say {what} ({why}): try again when it answers"))
+    };
+    match bus.owner_of(NAME).await {
+        Ok(Some(_)) => {}
+        Ok(None) => return None,
+        Err(error) => return unknown("whether it runs", &error),
     }
-    let locks = logind.inhibitors().await.ok()?;
+    let logind = match Logind::on(bus).await {
+        Ok(logind) => logind,
+        Err(error) => return unknown("whether the node is shutting down", &error),
+    };
+    match logind.preparing().await {
+        Ok(false) => {}
+        Ok(true) => return Some("the node is shutting down".to_owned()),
+        Err(error) => return unknown("whether the node is shutting down", &error),
+    }
+    let locks = match logind.inhibitors().await {
+        Ok(locks) => locks,
+        Err(error) => return unknown("whether an agent holds a lock", &error),
+    };
     let runs = |lock: &Inhibitor| lock.who == WHO && lock.holds_shutdown("delay");
     locks.iter().any(runs).then(|| "an agent runs on this node: stop it first".to_owned())
 }

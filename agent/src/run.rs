@@ -209,7 +209,13 @@ impl Shared {
             .with("watch-pods", move || pods.check())
             .with("watch-nodes", move || node.check());
         let admin = Admin::bind(&self.config.bind, live, ready, self.registry.clone()).await?;
+        let scrape = &self.config.scrape;
+        let client = self.reads.client.clone();
         let admin = admin.connections(CONNECTIONS_MAX);
+        let admin = admin.scraped(&scrape.bind, &scrape.certificate, client).await?;
+        if let Some(address) = admin.scrape_addr() {
+            tracing::info!(%address, "serving /metrics over HTTPS to bearers with the right");
+        }
         if let Some(address) = admin.local_addr() {
             tracing::info!(%address, "serving /livez, /readyz and /metrics");
         }
@@ -337,7 +343,7 @@ impl Shared {
     fn kubelet(&self, age: LeaseAge) -> KubeletSource {
         let configz = self.config.kubelet_configz.zip(self.token_file.as_ref());
         let settings = KubeletSettings {
-            unit: self.config.kubelet_unit.clone(),
+            units: self.config.kubelet_units.clone(),
             healthz: self.config.kubelet_healthz,
             configz: configz.map(|(address, token)| Configz { address, token: token.into() }),
             period: PERIOD.min(self.config.features.stuck_times.dead),

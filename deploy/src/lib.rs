@@ -51,14 +51,16 @@ pub fn manifests() -> Result<Vec<Value>, ManifestError> {
 pub fn objects(directory: &Path) -> Result<Vec<Value>, ManifestError> {
     let mut objects = Vec::new();
     for path in files(directory)? {
-        let text = read(&path)?;
-        for document in serde_yaml_ng::Deserializer::from_str(&text) {
-            let object = Value::deserialize(document)
-                .map_err(|source| ManifestError::Parse(path.clone(), source))?;
-            objects.push(object);
-        }
+        objects.extend(documents(&path)?);
     }
     Ok(objects)
+}
+
+/// The objects of one file.
+pub fn documents(path: &Path) -> Result<Vec<Value>, ManifestError> {
+    let text = read(path)?;
+    let parsed = serde_yaml_ng::Deserializer::from_str(&text).map(Value::deserialize);
+    parsed.collect::<Result<_, _>>().map_err(|source| ManifestError::Parse(path.to_owned(), source))
 }
 
 /// The files that a kustomization leads to, in order.

@@ -171,7 +171,10 @@ fn it_knows_its_node_and_its_pod_and_has_a_token_of_its_pod() {
 #[test]
 fn the_image_is_this_version_s_and_the_program_is_in_it() {
     let container = container();
-    assert_eq!(container["image"], format!("epilogue:{}", env!("CARGO_PKG_VERSION")));
+    assert_eq!(
+        container["image"],
+        format!("registry.epilogue.dev/epilogue:{}", env!("CARGO_PKG_VERSION"))
+    );
     assert_eq!(container["command"], json!([format!("/{AGENT}")]));
 }
 

@@ -27,7 +27,7 @@ fn script(name: &str) -> Command {
 fn packed(dir: &Path) -> PathBuf {
     let archive = dir.join("image.tar");
     let mut pack = script("pack");
-    pack.arg(&archive).arg("epilogue:1.2.3");
+    pack.arg(&archive).arg("registry.example/epilogue:1.2.3");
     for program in PROGRAMS {
         let path = dir.join(program);
         fs::write(&path, format!("#!/bin/sh\necho {program}\n")).expect("must be writable");
@@ -89,9 +89,9 @@ fn an_index_leads_to_every_blob_and_each_is_what_its_name_says() {
     }
     // What containerd and older engines call it.
     let annotations = &index["manifests"][0]["annotations"];
-    assert_eq!(annotations["io.containerd.image.name"], "docker.io/library/epilogue:1.2.3");
+    assert_eq!(annotations["io.containerd.image.name"], "registry.example/epilogue:1.2.3");
     let older = read(&root.join("manifest.json"));
-    assert_eq!(older[0]["RepoTags"], json!(["epilogue:1.2.3"]));
+    assert_eq!(older[0]["RepoTags"], json!(["registry.example/epilogue:1.2.3"]));
     for path in [&older[0]["Config"], &older[0]["Layers"][0]] {
         assert!(root.join(path.as_str().expect("must be a path")).is_file(), "{path}");
     }

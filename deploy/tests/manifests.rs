@@ -258,6 +258,9 @@ fn the_pod_satisfies_the_restricted_standard_that_its_namespace_enforces() {
 #[test]
 fn the_image_is_this_version_s_and_the_program_is_in_it() {
     let container = pod_spec()["containers"][0].clone();
-    assert_eq!(container["image"], format!("epilogue:{}", env!("CARGO_PKG_VERSION")));
+    assert_eq!(
+        container["image"],
+        format!("registry.epilogue.dev/epilogue:{}", env!("CARGO_PKG_VERSION"))
+    );
     assert_eq!(container["command"], json!([format!("/{CONTROLLER}")]));
 }

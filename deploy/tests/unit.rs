@@ -139,3 +139,15 @@ fn its_settings_come_from_the_files_that_the_readme_names() {
         assert!(readme.contains(path), "{path}");
     }
 }
+
+#[test]
+fn the_token_is_renewed_four_times_before_it_ends() {
+    let read = |name: &str| fs::read_to_string(directory().join(name)).expect("must be readable");
+    let timer = read("epilogue-agent-token@.timer");
+    assert!(timer.contains("\nOnCalendar=weekly\n") && timer.contains("\nPersistent=yes\n"));
+    let service = read("epilogue-agent-token@.service");
+    assert!(
+        service.contains("\nExecStart=/usr/local/lib/epilogue/credentials %i ${STATE_DIRECTORY}\n")
+    );
+    assert!(read("credentials").contains("duration=${3:-720h}"), "30 days");
+}

@@ -81,6 +81,11 @@ pub fn release_program(name: &str) -> PathBuf {
     target_dir().join("release").join(name)
 }
 
+/// The build of one of our programs that takes least memory.
+pub fn small_program(name: &str) -> PathBuf {
+    target_dir().join("small").join(name)
+}
+
 fn target_dir() -> PathBuf {
     let configured = std::env::var_os("CARGO_TARGET_DIR");
     workspace_root().join(configured.unwrap_or_else(|| "target".into()))

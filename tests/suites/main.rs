@@ -1,4 +1,4 @@
-//! The suites of the laboratory, a module each. All but the last four run on a real Kubernetes API.
+//! The suites of the laboratory, a module each. All but the last five run on a real Kubernetes API.
 
 mod agent;
 mod control_plane;
@@ -13,4 +13,5 @@ mod reference;
 mod agent_simulation;
 mod fuzz;
 mod house_rules;
+mod platforms;
 mod simulation;

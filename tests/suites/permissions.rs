@@ -8,4 +8,5 @@ mod controller;
 mod policies;
 mod refused;
 mod refused_outside;
+mod scraping;
 mod world;

@@ -34,9 +34,9 @@ pub struct CheckArgs {
     /// Name of this node in the API. Without it: the host's name in lower case.
     #[arg(long, value_name = "NAME", env = "NODE_NAME")]
     node_name: Option<String>,
-    /// The kubelet's unit in systemd.
-    #[arg(long, value_name = "UNIT", default_value = "kubelet.service")]
-    kubelet_unit: String,
+    /// The kubelet's unit in systemd; of several, separated by commas, the first that is loaded.
+    #[arg(long, value_name = "UNIT", default_value = "kubelet.service", value_delimiter = ',')]
+    kubelet_unit: Vec<String>,
     /// The kubelet's own directory, as its --root-dir; under --root.
     #[arg(long, value_name = "DIR", default_value = KUBELET_DIR)]
     kubelet_root_dir: PathBuf,
@@ -62,8 +62,8 @@ pub struct CheckConfig {
     pub bands: Option<Bands>,
     /// How to reach the API, and the node's name there; none if it is not to be asked.
     pub api: Option<(ClientOptions, String)>,
-    /// The kubelet's unit.
-    pub kubelet_unit: String,
+    /// Names of the kubelet's unit; the first that is loaded counts.
+    pub kubelet_units: Vec<String>,
     /// The kubelet's directory on the host.
     pub kubelet_dir: String,
     /// Where the kubelet serves `/healthz`, if it does.
@@ -92,7 +92,7 @@ impl CheckArgs {
         Ok(CheckConfig {
             bands: self.bands.bands()?,
             api,
-            kubelet_unit: self.kubelet_unit.clone(),
+            kubelet_units: self.kubelet_unit.clone(),
             kubelet_dir: kubelet_dir(&self.kubelet_root_dir)?,
             kubelet_healthz: address("kubelet-healthz-address", &self.kubelet_healthz_address)?,
             kubelet_configz: address("kubelet-address", &self.kubelet_address)?,

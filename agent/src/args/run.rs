@@ -14,7 +14,7 @@ use epilogue_runtime::pacing::Pace;
 use epilogue_runtime::telemetry::{LogFilter, LogFormat};
 use thiserror::Error;
 
-use super::{BandArgs, PressureArgs, PressureArgsError};
+use super::{BandArgs, PressureArgs, PressureArgsError, ScrapeArgs, ScrapeConfig};
 use crate::cri::Sockets;
 use crate::source::pressure::KUBELET_DIR;
 
@@ -51,6 +51,7 @@ pub struct RunArgs {
     /// Pods of a higher priority are left to the system where the agent ends pods through the
     /// API, such as those of class system-node-critical.
     #[arg(long, value_name = "PRIORITY", default_value_t = PRIORITY_MAX,
+          value_parser = clap::value_parser!(i32).range(..=i64::from(PRIORITY_MAX)),
           allow_hyphen_values = true)]
     priority_max: i32,
     /// What happens to pods without a controller where the agent ends pods through the API:
@@ -70,9 +71,9 @@ pub struct RunArgs {
     /// under --root. Empty for none, and then nothing is done for a kubelet that is dead.
     #[arg(long, value_name = "ENDPOINT")]
     runtime_endpoint: Option<String>,
-    /// The kubelet's unit in systemd.
-    #[arg(long, value_name = "UNIT", default_value = "kubelet.service")]
-    kubelet_unit: String,
+    /// The kubelet's unit in systemd; of several, separated by commas, the first that is loaded.
+    #[arg(long, value_name = "UNIT", default_value = "kubelet.service", value_delimiter = ',')]
+    kubelet_unit: Vec<String>,
     /// The kubelet's own directory, as its --root-dir; under --root.
     #[arg(long, value_name = "DIR", default_value = KUBELET_DIR)]
     kubelet_root_dir: PathBuf,
@@ -86,6 +87,8 @@ pub struct RunArgs {
     /// network: on all addresses, they are served to all.
     #[arg(long, alias = "admin-address", value_name = "ADDRESS", default_value = "127.0.0.1:9465")]
     metrics_bind_address: BindAddress,
+    #[command(flatten)]
+    scrape: ScrapeArgs,
     /// Form of the log: json, or text for people.
     #[arg(long, value_name = "FORMAT", default_value = "json")]
     pub log_format: LogFormat,
@@ -146,8 +149,8 @@ pub struct Config {
     pub raise_delay: bool,
     /// The container runtime, if it may be used.
     pub runtime: Option<Sockets>,
-    /// The kubelet's unit.
-    pub kubelet_unit: String,
+    /// Names of the kubelet's unit; the first that is loaded counts.
+    pub kubelet_units: Vec<String>,
     /// The kubelet's directory on the host.
     pub kubelet_dir: String,
     /// Where the kubelet serves `/healthz`, if it does.
@@ -156,6 +159,8 @@ pub struct Config {
     pub kubelet_configz: Option<SocketAddr>,
     /// Where the admin server listens.
     pub bind: BindAddress,
+    /// Metrics over the network.
+    pub scrape: ScrapeConfig,
     /// The agent's own pod.
     pub own_pod: Option<PodUid>,
     /// What the agent does outside of shutdowns.
@@ -225,8 +230,9 @@ impl RunArgs {
     pub fn config(self) -> Result<Config, RunArgsError> {
         let user_agent = concat!("epilogue-agent/", env!("CARGO_PKG_VERSION")).to_owned();
         let under_root = absolute("state-dir", &self.state_dir)?;
-        if !self.kubelet_unit.ends_with(".service") || self.kubelet_unit.contains('/') {
-            return Err(RunArgsError::KubeletUnit(self.kubelet_unit));
+        let is_unit = |unit: &&String| unit.ends_with(".service") && !unit.contains('/');
+        if let Some(other) = self.kubelet_unit.iter().find(|unit| !is_unit(unit)) {
+            return Err(RunArgsError::KubeletUnit(other.clone()));
         }
         let (features, doubts) = self.pressure.features()?;
         Ok(Config {
@@ -243,11 +249,12 @@ impl RunArgs {
             logind: self.logind,
             raise_delay: self.raise_delay,
             runtime: runtime(self.runtime_endpoint, &self.root)?,
-            kubelet_unit: self.kubelet_unit,
+            kubelet_units: self.kubelet_unit,
             kubelet_dir: kubelet_dir(&self.kubelet_root_dir)?,
             kubelet_healthz: address("kubelet-healthz-address", &self.kubelet_healthz_address)?,
             kubelet_configz: address("kubelet-address", &self.kubelet_address)?,
             bind: self.metrics_bind_address,
+            scrape: self.scrape.config(),
             own_pod: self.pod_uid.filter(|uid| !uid.is_empty()).map(PodUid),
             client: ClientOptions {
                 kubeconfig: self.kubeconfig,
@@ -369,7 +376,8 @@ mod tests {
 
     #[test]
     fn what_means_nothing_names_the_flag_and_the_remedy() {
-        let table: [(&[&str], &[&str]); 10] = [
+        let table: [(&[&str], &[&str]); 11] = [
+            (&["--priority-max=2000001000"], &["--priority-max", "2000000000"]),
             (&["--node-name=N 1"], &["--node-name", "kubectl get nodes"]),
             (&["--runtime-endpoint=tcp://x"], &["--runtime-endpoint", "unix:///PATH"]),
             (&["--kubelet-address=x"], &["--kubelet-address", "IP:PORT"]),

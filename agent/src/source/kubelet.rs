@@ -33,8 +33,9 @@ const PAUSE_MIN: Duration = Duration::from_millis(200);
 /// Where the kubelet is looked for.
 #[derive(Clone, Debug)]
 pub struct KubeletSettings {
-    /// Its unit in systemd, such as `kubelet.service`; distributions differ.
-    pub unit: String,
+    /// Names of its unit in systemd, such as `kubelet.service`: distributions differ, and k3s names
+    /// servers and workers apart. The first that is loaded counts.
+    pub units: Vec<String>,
     /// The address of its `/healthz`, on the loopback; none if it is turned off.
     pub healthz: Option<SocketAddr>,
     /// Where its configuration is asked; none if it is not.
@@ -145,10 +146,10 @@ impl KubeletSource {
             Logind::on(&bus).await.ok()?.inhibitors().await.ok()
         };
         let unit = async {
-            match Systemd::on(&bus).unit(&self.settings.unit).await {
+            match Systemd::on(&bus).first_of(&self.settings.units).await {
                 Ok(unit) => unit,
                 Err(error) => {
-                    tracing::debug!(error = error.message, unit = self.settings.unit, "no answer");
+                    tracing::debug!(error = error.message, "systemd says nothing of the unit");
                     None
                 }
             }

@@ -77,6 +77,16 @@ impl<'a> Systemd<'a> {
         Ok(Some(UnitState { active, main_pid: (main_pid != 0).then_some(main_pid) }))
     }
 
+    /// How the first of these units is that is loaded.
+    pub async fn first_of(&self, names: &[String]) -> Answer<Option<UnitState>> {
+        for name in names {
+            if let Some(state) = self.unit(name).await? {
+                return Ok(Some(state));
+            }
+        }
+        Ok(None)
+    }
+
     /// What the node's clock showed when this boot's user space began, as it was noted then;
     /// none where it was not.
     pub async fn booted_at(&self) -> Answer<Option<Timestamp>> {

@@ -46,7 +46,10 @@ async fn drop_in_and_journal_go_and_a_second_time_there_are_none() {
 async fn in_a_shutdown_and_beside_an_agent_nothing_is_changed() {
     let preparing = Behaviour { preparing: true, ..seconds(5) };
     let held = Behaviour { locks: vec![lock("epilogue-agent", "delay", 0, 7)], ..seconds(5) };
-    for (behaviour, why) in [(preparing, "shutting down"), (held, "stop it first")] {
+    let mute = Behaviour { mute: true, ..seconds(5) };
+    let table =
+        [(preparing, "shutting down"), (held, "stop it first"), (mute, "logind does not say")];
+    for (behaviour, why) in table {
         let host = with_leftovers();
         let _logind = host.logind(behaviour).await;
         let said = host.leave().await;

@@ -27,6 +27,8 @@ pub(crate) struct Behaviour {
     pub(crate) locks: Vec<Lock>,
     /// Whether the caller may take locks.
     pub(crate) access: Access,
+    /// Whether the shutdown's state and the locks are kept from the caller.
+    pub(crate) mute: bool,
 }
 
 /// Whether the caller may take locks.
@@ -47,6 +49,7 @@ impl Default for Behaviour {
             scheduled: (String::new(), 0),
             locks: Vec::new(),
             access: Access::Granted,
+            mute: false,
         }
     }
 }
@@ -133,8 +136,9 @@ impl Manager {
         Ok(self.hold((what, who, why, mode, uid, pid))?.into())
     }
 
-    fn list_inhibitors(&self) -> Vec<Lock> {
-        held(&self.locks).iter().map(|(_, lock)| lock.clone()).collect()
+    fn list_inhibitors(&self) -> fdo::Result<Vec<Lock>> {
+        self.speaks()?;
+        Ok(held(&self.locks).iter().map(|(_, lock)| lock.clone()).collect())
     }
 
     #[zbus(property, name = "InhibitDelayMaxUSec")]
@@ -143,8 +147,9 @@ impl Manager {
     }
 
     #[zbus(property)]
-    fn preparing_for_shutdown(&self) -> bool {
-        self.behaviour.preparing
+    fn preparing_for_shutdown(&self) -> fdo::Result<bool> {
+        self.speaks()?;
+        Ok(self.behaviour.preparing)
     }
 
     #[zbus(property)]
@@ -154,6 +159,10 @@ impl Manager {
 }
 
 impl Manager {
+    fn speaks(&self) -> fdo::Result<()> {
+        if self.behaviour.mute { Err(fdo::Error::NoReply("mute".into())) } else { Ok(()) }
+    }
+
     /// Lists the lock until every copy of the descriptor that it returns is closed.
     fn hold(&self, lock: Lock) -> Result<StdFd, fdo::Error> {
         let (mut reader, writer) =

@@ -59,7 +59,8 @@ fn source(
     }
     let token = node.root.path().join("token");
     let settings = KubeletSettings {
-        unit: UNIT.into(),
+        // The first is of another distribution.
+        units: vec!["rke2-agent.service".into(), UNIT.into()],
         healthz,
         configz: configz.map(|address| Configz { address, token }),
         period: PERIOD,

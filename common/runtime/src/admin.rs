@@ -2,6 +2,8 @@
 //! nothing.
 
 mod connections;
+mod review;
+mod scrape;
 
 use std::fmt;
 use std::io;
@@ -16,6 +18,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use kube::Client;
 use parking_lot::Mutex;
 use prometheus::{Registry, TextEncoder};
 use thiserror::Error;
@@ -23,6 +26,9 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::health::Checks;
+use connections::Door;
+use scrape::Acceptor;
+pub use scrape::{Certificate, CertificateError};
 
 /// Connections that are open at once, unless said otherwise.
 const CONNECTIONS_MAX: usize = 32;
@@ -62,13 +68,19 @@ pub enum AdminError {
     /// The server ended by itself.
     #[error("the admin server failed")]
     Serve(#[source] io::Error),
+    /// Scrapers over the network cannot be served.
+    #[error("cannot serve --scrape-bind-address")]
+    Certificate(#[from] CertificateError),
+    /// The address for scrapers cannot be listened on.
+    #[error("cannot listen on {0}; give another --scrape-bind-address, or 0 for none")]
+    ListenForScrapers(BindAddress, #[source] io::Error),
 }
 
 /// A server that has its port, and does not answer yet.
-#[derive(Debug)]
 pub struct Admin {
     listener: Option<TcpListener>,
-    router: Router,
+    scrapers: Option<(TcpListener, Router, Acceptor)>,
+    pages: Arc<Pages>,
     connections_max: usize,
     beat: Arc<Mutex<Instant>>,
 }
@@ -112,6 +124,13 @@ impl fmt::Display for BindAddress {
     }
 }
 
+impl fmt::Debug for Admin {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let addresses = (self.local_addr(), self.scrape_addr());
+        formatter.debug_tuple("Admin").field(&addresses).finish()
+    }
+}
+
 impl Admin {
     /// Takes the port. `live` failing asks for a restart of the process, `ready` failing only
     /// says that it does not do its work yet.
@@ -127,18 +146,34 @@ impl Admin {
         let moves = Arc::clone(&beat);
         let live = live.with("runtime", move || moves_still(moves.lock().elapsed()));
         let pages = Arc::new(Pages { live, ready, registry, figures: Mutex::default() });
-        let router = Router::new()
-            .route("/livez", get(livez))
-            .route("/readyz", get(readyz))
-            .route("/metrics", get(metrics))
-            .with_state(pages);
-        Ok(Self { listener, router, connections_max: CONNECTIONS_MAX, beat })
+        Ok(Self { listener, scrapers: None, pages, connections_max: CONNECTIONS_MAX, beat })
     }
 
     /// With so many connections open at once; one more ends the oldest.
     #[must_use]
     pub fn connections(self, connections_max: usize) -> Self {
         Self { connections_max, ..self }
+    }
+
+    /// Also serves `/metrics` over the network: by HTTPS, to bearers whom the API server allows.
+    pub async fn scraped(
+        self,
+        address: &BindAddress,
+        certificate: &Certificate,
+        client: Client,
+    ) -> Result<Self, AdminError> {
+        let listened = listen(address).await;
+        let listened =
+            listened.map_err(|source| AdminError::ListenForScrapers(address.clone(), source))?;
+        let Some(listener) = listened else { return Ok(self) };
+        let router = scrape::router(client, get(metrics).with_state(Arc::clone(&self.pages)));
+        let scrapers = Some((listener, router, certificate.acceptor()?));
+        Ok(Self { scrapers, ..self })
+    }
+
+    /// The address that was taken for scrapers over the network, if any.
+    pub fn scrape_addr(&self) -> Option<SocketAddr> {
+        self.scrapers.as_ref()?.0.local_addr().ok()
     }
 
     /// The address that was taken, if any.
@@ -148,11 +183,23 @@ impl Admin {
 
     /// Answers until `token` is cancelled.
     pub async fn serve(self, token: CancellationToken) -> Result<(), AdminError> {
-        let Some(listener) = self.listener else {
-            token.cancelled().await;
-            return Ok(());
+        let max = self.connections_max;
+        let local = self.listener.map(|listener| Door {
+            listener,
+            router: pages(Arc::clone(&self.pages)),
+            tls: None,
+            max,
+        });
+        let scrapers = self.scrapers.map(|(listener, router, tls)| Door {
+            listener,
+            router,
+            tls: Some(tls),
+            max,
+        });
+        let serving = async {
+            let each = |door| connections::serve(door, token.clone());
+            tokio::try_join!(each(local), each(scrapers)).map(|_| ())
         };
-        let serving = connections::serve(listener, self.router, self.connections_max, token);
         let mut serving = std::pin::pin!(serving);
         loop {
             tokio::select! {
@@ -162,6 +209,14 @@ impl Admin {
             }
         }
     }
+}
+
+fn pages(pages: Arc<Pages>) -> Router {
+    Router::new()
+        .route("/livez", get(livez))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(metrics))
+        .with_state(pages)
 }
 
 fn moves_still(stands_for: Duration) -> Result<(), String> {

@@ -36,6 +36,8 @@ pub struct Shutdown {
     pub released: bool,
     /// Of the agent before the notice.
     pub rss_kib: u64,
+    /// Of it, pages of the program's file.
+    pub file_kib: u64,
     /// Of the agent before the notice, in percent of a core.
     pub idle_cpu_percent: f64,
 }
@@ -63,7 +65,10 @@ pub async fn shutdowns(binary: PathBuf) -> anyhow::Result<Vec<Shutdown>> {
             ..Setup::default()
         };
         let site = Site::start(control_plane.cluster(), setup).await;
-        runs.push(shut_down(name, &site).await.context(name)?);
+        let run = shut_down(name, &site).await.context(name)?;
+        // Each takes minutes, and the table comes last.
+        eprintln!("{name}: {} KiB, {} of them the program's file", run.rss_kib, run.file_kib);
+        runs.push(run);
         site.stop().await;
     }
     control_plane.stop().await?;
@@ -74,7 +79,8 @@ async fn shut_down(way: &'static str, site: &Site) -> anyhow::Result<Shutdown> {
     let before = ticks(site.pid())?;
     tokio::time::sleep(IDLE).await;
     let idle = ticks(site.pid())?.saturating_sub(before);
-    let rss_kib = rss_kib(site.pid())?;
+    let rss_kib = memory_kib(site.pid(), "VmRSS:")?;
+    let file_kib = memory_kib(site.pid(), "RssFile:")?;
     let begun = site.shut_down().await;
     let released = site.down().await;
     let down = Instant::now();
@@ -94,6 +100,7 @@ async fn shut_down(way: &'static str, site: &Site) -> anyhow::Result<Shutdown> {
         terminal: ends.ended,
         released,
         rss_kib,
+        file_kib,
         #[expect(clippy::cast_precision_loss, reason = "a few ticks")]
         idle_cpu_percent: idle as f64 / TICKS_PER_SECOND / IDLE.as_secs_f64() * 100.0,
     })
@@ -103,7 +110,7 @@ async fn shut_down(way: &'static str, site: &Site) -> anyhow::Result<Shutdown> {
 pub fn table(runs: &[Shutdown]) -> String {
     use std::fmt::Write as _;
     let mut text = format!(
-        "{:<22} {:>10} {:>10} {:>12} {:>9} {:>9} {:>9} {:>9} {:>7}\n",
+        "{:<22} {:>10} {:>10} {:>12} {:>9} {:>9} {:>9} {:>9} {:>9} {:>7}\n",
         "way",
         "condemned",
         "ended",
@@ -112,6 +119,7 @@ pub fn table(runs: &[Shutdown]) -> String {
         "terminal",
         "released",
         "RSS KiB",
+        "file KiB",
         "CPU %"
     );
     let time = |time: Option<Duration>| {
@@ -120,7 +128,7 @@ pub fn table(runs: &[Shutdown]) -> String {
     for run in runs {
         writeln!(
             text,
-            "{:<22} {:>10} {:>10} {:>12} {:>9} {:>9} {:>9} {:>9} {:>7.2}",
+            "{:<22} {:>10} {:>10} {:>12} {:>9} {:>9} {:>9} {:>9} {:>9} {:>7.2}",
             run.way,
             time(run.condemned),
             time(run.ended),
@@ -129,6 +137,7 @@ pub fn table(runs: &[Shutdown]) -> String {
             run.terminal,
             run.released,
             run.rss_kib,
+            run.file_kib,
             run.idle_cpu_percent
         )
         .expect("a String must take text");
@@ -138,10 +147,10 @@ condemned: notice to the last DisruptionTarget in the API. ended: notice to the 
 in the API. acknowledged: from then until the agent gave the lock back. RSS and CPU: at rest.\n"
 }
 
-fn rss_kib(pid: u32) -> anyhow::Result<u64> {
+fn memory_kib(pid: u32, line: &str) -> anyhow::Result<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let value = line.and_then(|line| line.split_whitespace().next()).context("no VmRSS")?;
+    let found = status.lines().find_map(|it| it.strip_prefix(line));
+    let value = found.and_then(|it| it.split_whitespace().next()).context("no such line")?;
     Ok(value.parse()?)
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use lab::bench::{self, Contender, Life, Plan, Scenario};
 use lab::binary::GoProgram;
-use lab::paths::release_program;
+use lab::paths::{release_program, small_program};
 use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -58,10 +58,11 @@ enum Output {
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    prepare::run(&[GoProgram::ControlPlane, GoProgram::ControllerManager]).await?;
     if arguments.what == Some(What::Agent) {
+        prepare::run(&[GoProgram::ControlPlane]).await?;
         return agent(arguments.binary).await;
     }
+    prepare::run(&[GoProgram::ControlPlane, GoProgram::ControllerManager]).await?;
     let plan = plan(&arguments);
     if plan.contenders.contains(&Contender::Ours) && arguments.binary.is_none() {
         build::release("epilogue-controller").await?;
@@ -87,8 +88,8 @@ async fn agent(binary: Option<PathBuf>) -> anyhow::Result<()> {
     let binary = if let Some(binary) = binary {
         binary
     } else {
-        build::release("epilogue-agent").await?;
-        release_program("epilogue-agent")
+        build::small("epilogue-agent").await?;
+        small_program("epilogue-agent")
     };
     print!("{}", bench::agent::table(&bench::agent::shutdowns(binary).await?));
     Ok(())

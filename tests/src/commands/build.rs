@@ -19,6 +19,11 @@ pub(crate) async fn release(package: &str) -> anyhow::Result<()> {
     build(&["--release", "--package", package]).await
 }
 
+/// The build of a package's programs that takes least memory, as they ship for every node.
+pub(crate) async fn small(package: &str) -> anyhow::Result<()> {
+    build(&["--profile", "small", "--package", package]).await
+}
+
 async fn build(arguments: &[&str]) -> anyhow::Result<()> {
     let status = cargo().arg("build").args(arguments).status().await.context("start cargo")?;
     ensure!(status.success(), "cargo build {} failed; its errors are above", arguments.join(" "));

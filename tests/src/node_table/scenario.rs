@@ -29,12 +29,11 @@ const SETTLED_WITHIN: Duration = Duration::from_secs(100);
 const REGULAR_SECONDS: u32 = 20;
 const CRITICAL_SECONDS: u32 = 65;
 
-/// What the agent is told: the same periods as the kubelet, and to end every pod that it may.
-pub const AGENT_FLAGS: [&str; 4] = [
+/// What the agent is told: the same periods as the kubelet, and to end bare pods, too.
+pub const AGENT_FLAGS: [&str; 3] = [
     "--shutdown-grace-period=85s",
     "--shutdown-grace-period-critical-pods=65s",
     "--bare-pods=deadline-lever",
-    "--priority-max=2147483647",
 ];
 
 /// A way to end.

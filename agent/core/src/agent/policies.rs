@@ -44,7 +44,8 @@ impl Agent {
             return;
         }
         let enforce = self.policies.enforce && self.policies.missing.is_none();
-        if self.settings.enforce && !enforce {
+        // Also one that was being taken when the policy was found missing.
+        if self.policies.missing.is_some() {
             self.release_lock();
         }
         self.settings.enforce = enforce;

@@ -20,10 +20,12 @@ use crate::host::Host;
 /// Where runtimes keep images and writable layers unless told otherwise; the first that has
 /// anything in it counts where the runtime itself does not say. An empty one may be there for no
 /// more than being mounted.
-const RUNTIME_DIRS: [&str; 4] = [
+const RUNTIME_DIRS: [&str; 6] = [
     "/var/lib/containerd",
     "/var/lib/containers/storage",
     "/var/lib/rancher/k3s/agent/containerd",
+    "/var/lib/k0s/containerd",
+    "/var/snap/microk8s/common/var/lib/containerd",
     "/var/lib/docker",
 ];
 

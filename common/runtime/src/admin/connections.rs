@@ -9,11 +9,15 @@ use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
+
+use super::scrape::Acceptor;
 
 /// How long a client may take to say what it wants.
 const HEADERS_WITHIN: Duration = Duration::from_secs(5);
@@ -29,21 +33,30 @@ const WINDOW: Duration = Duration::from_millis(100);
 /// After an error of `accept`, which is as a rule one of too many open files.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
+/// Where connections come in, and what answers them.
+pub(super) struct Door {
+    pub(super) listener: TcpListener,
+    pub(super) router: Router,
+    pub(super) tls: Option<Acceptor>,
+    /// Connections that are open at once.
+    pub(super) max: usize,
+}
+
 /// Answers on a thread of its own until `token` is cancelled. `max` connections are open at once;
 /// one more ends the oldest, so that slow ones keep nobody out.
-pub(super) async fn serve(
-    listener: TcpListener,
-    router: Router,
-    max: usize,
-    token: CancellationToken,
-) -> io::Result<()> {
+pub(super) async fn serve(door: Option<Door>, token: CancellationToken) -> io::Result<()> {
+    let Some(Door { listener, router, tls, max }) = door else {
+        token.cancelled().await;
+        return Ok(());
+    };
     let listener = listener.into_std()?;
     let (ended, end) = oneshot::channel();
     let work = move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let result = runtime.and_then(|runtime| {
             runtime.block_on(async {
-                accept(TcpListener::from_std(listener)?, &router, max, &token).await;
+                let listener = TcpListener::from_std(listener)?;
+                accept(Door { listener, router, tls, max }, &token).await;
                 Ok(())
             })
         });
@@ -54,7 +67,8 @@ pub(super) async fn serve(
     end.await.unwrap_or_else(|_| Err(io::Error::other("the thread of the admin server panicked")))
 }
 
-async fn accept(listener: TcpListener, router: &Router, max: usize, token: &CancellationToken) {
+async fn accept(door: Door, token: &CancellationToken) {
+    let Door { listener, router, tls, max } = door;
     let mut open: JoinSet<()> = JoinSet::new();
     let mut oldest_first: VecDeque<AbortHandle> = VecDeque::new();
     let mut window = Window { began: Instant::now(), accepted: 0 };
@@ -74,7 +88,16 @@ async fn accept(listener: TcpListener, router: &Router, max: usize, token: &Canc
         {
             oldest.abort();
         }
-        oldest_first.push_back(open.spawn(answer(stream, router.clone())));
+        let connection = match tls.as_ref().map(Acceptor::current) {
+            None => open.spawn(answer(stream, router.clone())),
+            Some(Ok(tls)) => open.spawn(answer_by_tls(tls, stream, router.clone())),
+            Some(Err(error)) => {
+                tracing::warn!(%error, "cannot answer a scraper");
+                sleep(ACCEPT_AGAIN).await;
+                continue;
+            }
+        };
+        oldest_first.push_back(connection);
         window.pass().await;
     }
     drop(listener);
@@ -83,7 +106,10 @@ async fn accept(listener: TcpListener, router: &Router, max: usize, token: &Canc
 }
 
 /// One request and its answer. What is wrong with a connection concerns its client.
-async fn answer(stream: TcpStream, router: Router) {
+async fn answer<S>(stream: S, router: Router)
+where
+    S: AsyncRead + AsyncWrite + Unpin + 'static,
+{
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADERS_WITHIN)
@@ -91,6 +117,12 @@ async fn answer(stream: TcpStream, router: Router) {
         .keep_alive(false)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
     let _ = timeout(CONNECTION_MAX, connection).await;
+}
+
+async fn answer_by_tls(tls: TlsAcceptor, stream: TcpStream, router: Router) {
+    if let Ok(Ok(stream)) = timeout(HEADERS_WITHIN, tls.accept(stream)).await {
+        answer(stream, router).await;
+    }
 }
 
 /// Bounds how often a flood wakes the thread.

@@ -251,7 +251,7 @@ fn settings(random: &mut Random) -> Settings {
         booted_at: None,
         own_pod: random.percent(40).then(|| PodUid("uid-agent".into())),
         bands: if random.percent(95) { bands } else { None },
-        priority_max: *random.pick(&[i32::MAX, 1_999_999_999, 1_000]),
+        priority_max: *random.pick(&[2_000_000_000, 1_999_999_999, 1_000]),
         bare_pods: *random.pick(&[BarePods::Leave, BarePods::Delete, BarePods::DeadlineLever]),
         runtime: random.percent(90),
         logind: true,

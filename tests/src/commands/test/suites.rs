@@ -43,7 +43,7 @@ impl Suite {
     /// Whether its tests find the API that `lab test` starts.
     pub(super) fn needs_control_plane(&self) -> bool {
         // A real node has a control plane of its own.
-        let offline = ["agent_simulation", "house_rules", "simulation", NODE];
+        let offline = ["agent_simulation", "house_rules", "platforms", "simulation", NODE];
         self.package == LAB && self.name.as_deref().is_some_and(|name| !offline.contains(&name))
     }
 
@@ -112,6 +112,8 @@ const RULES: &[(&str, &str, &str, Weight, Duration)] = &[
     (LAB, "simulation", "", CORE, Duration::from_mins(10)),
     (LAB, "house_rules", "", CORE, PURE_LIMIT),
     (LAB, "reference", "", CORE, Duration::from_mins(10)),
+    // On a cold machine it compiles kustomize.
+    (LAB, "platforms", "", CORE, Duration::from_mins(6)),
     (LAB, "", "", ON_API, Duration::from_mins(6)),
     // The kernel's word is timed: nothing else may hold it up.
     ("epilogue-agent", "pressure", "kernel::", Weight::Machine, Duration::from_mins(2)),

@@ -278,3 +278,15 @@ fn a_shutdown_that_goes_on_is_finished_without_policies() {
     world.let_go("mark");
     assert_eq!(world.done(&["delete"]).len(), 1);
 }
+
+#[test]
+fn a_lock_that_comes_after_the_policies_went_is_given_back() {
+    let mut world = World::new(settings(), vec![]);
+    world.answers.insert("lock *".into(), Answer::Hold);
+    world.event(seen(|_| ()));
+    let (id, _, _) = world.held.remove(0);
+    world.event(Event::PoliciesTried(Some("epilogue-agent-node".into())));
+    world.event(Event::Finished { id, result: ActionResult::Locked });
+    assert_eq!(world.agent.status().lock, LockState::Released);
+    assert_eq!(world.done(&["release"]).len(), 1);
+}

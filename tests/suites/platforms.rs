@@ -1,0 +1,163 @@
+//! The overlays of `deploy/kustomize`, rendered as `kubectl apply -k` does: each changes what its
+//! platform needs, and nothing else; its flags are flags of the agent.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::Arc;
+
+use lab::paths::{program, workspace_root};
+use serde_json::Value;
+use tokio::process::Command;
+use tokio::sync::OnceCell;
+
+const OVERLAYS: [&str; 5] = ["k3s", "k0s", "microk8s", "no-logind", "scraping"];
+
+/// The objects of a directory below `deploy/kustomize`.
+async fn rendered(directory: &str) -> Vec<Value> {
+    static PROGRAM: OnceCell<Arc<tempfile::TempDir>> = OnceCell::const_new();
+    let built = PROGRAM.get_or_init(|| async {
+        let built = tempfile::tempdir().expect("a directory");
+        let module = workspace_root().join("tests/kustomize");
+        let go = Command::new("go")
+            .args(["build", "-trimpath", "-o"])
+            .arg(built.path().join("kustomize"))
+            .arg(".")
+            .current_dir(module)
+            .env("CGO_ENABLED", "0")
+            .output()
+            .await
+            .expect("go must be installed");
+        assert!(go.status.success(), "{}", String::from_utf8_lossy(&go.stderr));
+        Arc::new(built)
+    });
+    let output = Command::new(built.await.path().join("kustomize"))
+        .arg(workspace_root().join("deploy/kustomize").join(directory))
+        .stdin(Stdio::null())
+        .output()
+        .await
+        .expect("it must run");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("objects")
+}
+
+fn named(object: &Value) -> String {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let metadata = &object["metadata"];
+    let parts = [&object["kind"], &metadata["namespace"], &metadata["name"]];
+    parts.map(text).join("/")
+}
+
+/// The agent's container, and the volumes of its pod.
+fn agent(objects: &[Value]) -> (Value, Value) {
+    let sets: Vec<&Value> = objects.iter().filter(|it| it["kind"] == "DaemonSet").collect();
+    assert_eq!(sets.len(), 1);
+    let pod = &sets[0]["spec"]["template"]["spec"];
+    (pod["containers"][0].clone(), pod["volumes"].clone())
+}
+
+fn arguments(container: &Value) -> Vec<String> {
+    let list = container["args"].as_array().expect("arguments");
+    list.iter().map(|it| it.as_str().expect("text").to_owned()).collect()
+}
+
+/// Pairs of a mount's path in the container and the host's path behind it, without `/host`.
+fn mounts(container: &Value, volumes: &Value) -> BTreeSet<(String, String)> {
+    let behind = |name: &Value| {
+        let volume = volumes.as_array().expect("volumes").iter().find(|it| it["name"] == *name);
+        let volume = volume.unwrap_or_else(|| panic!("no volume {name}"));
+        volume["hostPath"]["path"].as_str().expect("a path").to_owned()
+    };
+    let list = container["volumeMounts"].as_array().expect("mounts").iter();
+    let paths = list.map(|mount| {
+        let path = mount["mountPath"].as_str().expect("a path");
+        (path.strip_prefix("/host").expect("below /host").to_owned(), behind(&mount["name"]))
+    });
+    paths.collect()
+}
+
+#[tokio::test]
+async fn an_overlay_changes_the_daemon_set_and_nothing_that_was_there() {
+    let base = rendered("base").await;
+    for overlay in OVERLAYS {
+        let objects = rendered(&format!("overlays/{overlay}")).await;
+        let changed: Vec<String> =
+            base.iter().filter(|it| !objects.contains(it)).map(named).collect();
+        assert_eq!(changed, ["DaemonSet/epilogue-agents/epilogue-agent"], "{overlay}");
+        let names: BTreeSet<String> = base.iter().map(named).collect();
+        let added: Vec<String> =
+            objects.iter().map(named).filter(|name| !names.contains(name)).collect();
+        let expected: &[&str] = match overlay {
+            "scraping" => &[
+                "ClusterRole//epilogue-agent-metrics-reader",
+                "ClusterRole//epilogue-agent-scraping",
+                "ClusterRoleBinding//epilogue-agent-scraping",
+            ],
+            _ => &[],
+        };
+        assert_eq!(added, expected, "{overlay}");
+    }
+}
+
+#[tokio::test]
+async fn each_mount_shows_the_agent_the_same_path_as_on_the_host() {
+    for overlay in OVERLAYS {
+        let (container, volumes) = agent(&rendered(&format!("overlays/{overlay}")).await);
+        let mounts = mounts(&container, &volumes);
+        for (path, host) in &mounts {
+            assert_eq!(path, host, "{overlay}");
+        }
+        let used = container["volumeMounts"].as_array().map(Vec::len);
+        assert_eq!(volumes.as_array().map(Vec::len), used, "{overlay}: no volume is left over");
+        let has = |path: &str| mounts.iter().any(|(it, _)| it == path);
+        let snap = "/var/snap/microk8s/common";
+        let expected: &[String] = &match overlay {
+            "k3s" => vec![
+                "/run/k3s/containerd".to_owned(),
+                "/var/lib/rancher/k3s/agent/containerd".to_owned(),
+                "/var/lib/kubelet".to_owned(),
+            ],
+            "k0s" => ["/run/k0s", "/var/lib/k0s/containerd", "/var/lib/k0s/kubelet"]
+                .map(str::to_owned)
+                .to_vec(),
+            "microk8s" => ["run", "var/lib/containerd", "var/lib/kubelet"]
+                .map(|path| format!("{snap}/{path}"))
+                .to_vec(),
+            _ => vec!["/run/containerd".to_owned(), "/var/lib/kubelet".to_owned()],
+        };
+        assert!(expected.iter().all(|path| has(path)), "{overlay}: {mounts:?}");
+        assert_eq!(has("/run/dbus"), overlay != "no-logind", "{overlay}");
+    }
+}
+
+/// With a kubeconfig that is not there: every flag is taken before the API is asked.
+#[tokio::test]
+async fn the_flags_of_each_overlay_are_the_agents() {
+    for overlay in OVERLAYS {
+        let (container, _) = agent(&rendered(&format!("overlays/{overlay}")).await);
+        let nowhere = tempfile::tempdir().expect("a directory");
+        let root = |flag: &String| !flag.starts_with("--root=");
+        let output = Command::new(program("epilogue-agent"))
+            .args(arguments(&container).into_iter().filter(root))
+            .arg(format!("--root={}", nowhere.path().display()))
+            .arg(format!("--kubeconfig={}", Path::new("nowhere").display()))
+            .env("NODE_NAME", "n1")
+            .stdin(Stdio::null())
+            .output()
+            .await
+            .expect("the program must start");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned()
+            + &String::from_utf8_lossy(&output.stdout);
+        assert!(!output.status.success() && said.contains("kubeconfig"), "{overlay}: {said}");
+        assert_ne!(output.status.code(), Some(2), "{overlay}: {said}");
+        let flags = arguments(&container);
+        let unit = flags.iter().find_map(|it| it.strip_prefix("--kubelet-unit="));
+        let expected = match overlay {
+            "k3s" => Some("k3s-agent.service,k3s.service"),
+            "k0s" => Some("k0sworker.service,k0scontroller.service"),
+            "microk8s" => Some("snap.microk8s.daemon-kubelite.service"),
+            _ => None,
+        };
+        assert_eq!(unit, expected, "{overlay}");
+    }
+}
