@@ -42,7 +42,7 @@ use crate::source::logind::OurLock;
 use crate::source::logind_session::LogindSession;
 use crate::source::pressure::psi;
 use crate::source::systemd::Systemd;
-use crate::source::watch::Deaf;
+use crate::source::watch::Closed;
 use crate::source::{lease, node, oom, oomd, pods, policies};
 use sinks::AllSinks;
 
@@ -406,10 +406,13 @@ async fn booted_at(bus_address: &str) -> Option<Timestamp> {
 }
 
 /// Watches until the end is asked for; nobody listening before then is an error.
-async fn told(token: CancellationToken, watching: impl Future<Output = Deaf>) -> Result<(), Deaf> {
+async fn told(
+    token: CancellationToken,
+    watching: impl Future<Output = Closed>,
+) -> Result<(), Closed> {
     tokio::select! {
         () = token.cancelled() => Ok(()),
-        deaf = watching => Err(deaf),
+        closed = watching => Err(closed),
     }
 }
 

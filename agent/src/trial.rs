@@ -2,7 +2,7 @@
 
 use agent_core::pod::{PodSource, PodView};
 use epilogue_common::outcome::{Failure, Outcome};
-use epilogue_runtime::classify::classify;
+use epilogue_runtime::api_error::classify;
 use http::{Method, Request, header};
 use kube::Client;
 use serde::Deserialize;

@@ -18,9 +18,9 @@ pub enum Announcement {
         /// When the agent heard of it, by the API's clock.
         since: Timestamp,
     },
-    /// The node's last word before it let the machine go: the container runtime proved that
-    /// nothing ran any more of any pod but those of DaemonSets, static ones and the agent's own.
-    Farewell {
+    /// The drained record, written before the machine goes down: the container runtime proved that
+    /// only pods of DaemonSets, static pods and the agent's own ran.
+    Drained {
         /// The boot that ended.
         boot_id: String,
         /// When that was seen, by the API's clock.
@@ -34,9 +34,8 @@ pub struct NotAnAnnouncement;
 
 impl fmt::Display for NotAnAnnouncement {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(
-            "expected idle, shutting-down;boot=ID;since=TIME or farewell;boot=ID;at=TIME",
-        )
+        formatter
+            .write_str("expected idle, shutting-down;boot=ID;since=TIME or farewell;boot=ID;at=TIME")
     }
 }
 
@@ -50,7 +49,7 @@ impl fmt::Display for Announcement {
             Self::ShuttingDown { boot_id, since } => {
                 write!(formatter, "shutting-down;boot={boot_id};since={}", seconds(since))
             }
-            Self::Farewell { boot_id, at } => {
+            Self::Drained { boot_id, at } => {
                 write!(formatter, "farewell;boot={boot_id};at={}", seconds(at))
             }
         }
@@ -75,7 +74,7 @@ impl FromStr for Announcement {
                 since: time(field("since")?)?,
             },
             Some("farewell") => {
-                Self::Farewell { boot_id: field("boot")?.to_owned(), at: time(field("at")?)? }
+                Self::Drained { boot_id: field("boot")?.to_owned(), at: time(field("at")?)? }
             }
             _ => return Err(NotAnAnnouncement),
         };
@@ -98,7 +97,7 @@ mod tests {
                 "shutting-down;boot=7d0c9ee0-3a1d;since=2026-11-21T14:05:06Z",
             ),
             (
-                Announcement::Farewell { boot_id, at },
+                Announcement::Drained { boot_id, at },
                 "farewell;boot=7d0c9ee0-3a1d;at=2026-11-21T14:05:06Z",
             ),
         ];

@@ -78,7 +78,7 @@ pub mod job_option {
     pub const BACKOFF_BASE: &str = "epilogue.dev/backoff-base";
     /// The longest wait before pods are created after failures.
     pub const BACKOFF_MAX: &str = "epilogue.dev/backoff-max";
-    /// A pod that has not started by then is given up.
+    /// A pod that has not started by then is failed.
     pub const PENDING_TIMEOUT: &str = "epilogue.dev/pending-timeout";
     /// Prefer other nodes than those of disrupted pods.
     pub const AVOID_FAILED_NODES: &str = "epilogue.dev/avoid-failed-nodes";

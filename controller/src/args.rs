@@ -4,13 +4,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, Parser};
+use controller_core::batching::Batching;
 use controller_core::job::Settings;
-use controller_core::pace::Batching;
-use controller_core::queue_core::FailureDelay;
+use controller_core::workqueue::FailureDelay;
 use epilogue_runtime::admin::BindAddress;
 use epilogue_runtime::client::ClientOptions;
 use epilogue_runtime::lease::{LeaseError, LeaseOptions};
-use epilogue_runtime::pacing::Pace;
+use epilogue_runtime::rate_limit::RateLimit;
 use epilogue_runtime::telemetry::{LogFilter, LogFormat};
 use jiff::SignedDuration;
 use thiserror::Error;
@@ -166,7 +166,7 @@ impl Args {
         self.check_limits()?;
         let bucket = self.bucket()?;
         let user_agent = concat!("epilogue-controller/", env!("CARGO_PKG_VERSION")).to_owned();
-        let pace = Pace { bucket, ..Pace::default() };
+        let rate_limit = RateLimit { bucket, ..RateLimit::default() };
         let lease = self.leader_elect.then(|| self.lease());
         if let Some(lease) = &lease {
             lease.validate()?;
@@ -196,7 +196,7 @@ impl Args {
             bind: self.metrics_bind_address,
             check_plans: self.check_plans,
             pod_gc: self.pod_gc.config()?,
-            client: ClientOptions { kubeconfig: self.kubeconfig, user_agent, pace },
+            client: ClientOptions { kubeconfig: self.kubeconfig, user_agent, rate_limit },
         })
     }
 
@@ -292,7 +292,7 @@ mod tests {
         assert_eq!(config.batching, Batching::Adaptive);
         let (base, max) = (Duration::from_secs(1), Duration::from_mins(1));
         assert_eq!(config.api_backoff, FailureDelay { base, max });
-        assert_eq!((config.workers, config.client.pace.bucket), (5, None));
+        assert_eq!((config.workers, config.client.rate_limit.bucket), (5, None));
         assert_eq!(config.lease.map(|lease| lease.name).as_deref(), Some("epilogue-controller"));
     }
 
@@ -312,7 +312,7 @@ mod tests {
         assert_eq!(config.batching, Batching::Fixed(Duration::from_millis(250)));
         let hour = SignedDuration::from_hours(1);
         assert_eq!(config.settings.max_job_pod_failure_backoff, hour);
-        assert_eq!(config.client.pace.bucket, Some((20.0, 30)));
+        assert_eq!(config.client.rate_limit.bucket, Some((20.0, 30)));
         let lease = config.lease.expect("must be there");
         assert_eq!(lease, LeaseOptions::new("jobs", "epilogue-controller"));
     }

@@ -9,7 +9,7 @@ use controller_core::job::{EventDraft, Severity};
 use controller_core::view::Job;
 use epilogue_common::names::EVENT_SOURCE;
 use epilogue_common::outcome::Outcome;
-use epilogue_runtime::classify::classify;
+use epilogue_runtime::api_error::classify;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, Time};
@@ -35,7 +35,7 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    /// A recorder; `instance` tells this process from its likes.
+    /// A recorder; `instance` is the identity of this process.
     pub(crate) fn new(client: Client, instance: String, metrics: Metrics) -> Arc<Self> {
         let series = Mutex::new(EventSeries::default());
         Arc::new(Self { series, recorded: Notify::new(), client, instance, metrics })

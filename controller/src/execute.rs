@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use controller_core::job::{
     LiveJob, PodDeletion, Step, StepOutcome, WrittenPod, claim_patch, delete_options,
-    give_up_patch, pod_body, release_patch, status_body,
+    fail_pending_patch, pod_body, remove_finalizer_patch, status_body,
 };
 use controller_core::view::{Job, JobKey, Pod, Version, WireJob};
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
-use epilogue_runtime::classify::classify;
+use epilogue_runtime::api_error::classify;
 use epilogue_runtime::reply;
 use futures::{StreamExt as _, stream};
 use http::{Method, Request, header};
@@ -83,8 +83,8 @@ impl Executor {
                 let calls: Vec<_> = deletions.iter().map(|each| self.delete(each)).collect();
                 StepOutcome::Deleted(all(calls).await)
             }
-            Step::GiveUp(pods) => {
-                let calls: Vec<_> = pods.iter().map(|pod| self.give_up(pod)).collect();
+            Step::FailPending(pods) => {
+                let calls: Vec<_> = pods.iter().map(|pod| self.fail_pending(pod)).collect();
                 StepOutcome::Written(all(calls).await)
             }
             Step::WriteStatus(status) => {
@@ -94,13 +94,16 @@ impl Executor {
                 };
                 StepOutcome::Status(Box::new(written))
             }
-            Step::Release(pods) => StepOutcome::Written(self.release(&pods).await),
+            Step::RemoveFinalizer(pods) => {
+                StepOutcome::Written(self.remove_finalizers(&pods).await)
+            }
         }
     }
 
     /// Removes the tracking finalizer from these pods.
-    pub(crate) async fn release(&self, pods: &[Arc<Pod>]) -> Vec<Outcome<WrittenPod>> {
-        let calls: Vec<_> = pods.iter().map(|pod| self.patch(pod, release_patch(pod))).collect();
+    pub(crate) async fn remove_finalizers(&self, pods: &[Arc<Pod>]) -> Vec<Outcome<WrittenPod>> {
+        let calls: Vec<_> =
+            pods.iter().map(|pod| self.patch(pod, remove_finalizer_patch(pod))).collect();
         all(calls).await
     }
 
@@ -126,7 +129,7 @@ impl Executor {
     /// Strips first, so that a pod that we end is not counted as failed. (spec §8.3)
     async fn delete(&self, deletion: &PodDeletion) -> Outcome<()> {
         if deletion.strip {
-            self.patch(&deletion.pod, release_patch(&deletion.pod)).await?;
+            self.patch(&deletion.pod, remove_finalizer_patch(&deletion.pod)).await?;
         }
         let path = pod_path(&deletion.pod);
         let options = delete_options(&deletion.pod);
@@ -135,9 +138,9 @@ impl Executor {
     }
 
     /// Marks first, so that the condition is there when the pod turns Failed.
-    async fn give_up(&self, pod: &Pod) -> Outcome<WrittenPod> {
+    async fn fail_pending(&self, pod: &Pod) -> Outcome<WrittenPod> {
         let path = format!("{}/status", pod_path(pod));
-        let body = give_up_patch(pod, Timestamp::now());
+        let body = fail_pending_patch(pod, Timestamp::now());
         let reply: PodReply = self.call(Method::PATCH, &path, STRATEGIC_MERGE, Some(&body)).await?;
         if pod.node.is_some() {
             let options = delete_options(pod);

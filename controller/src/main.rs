@@ -1,19 +1,17 @@
 //! The controller's program: reads the command line, starts, and says why it ended.
 
 mod args;
-mod cleanup;
-mod dispatch;
+mod cache;
 mod events;
 mod execute;
-mod feed;
+mod informers;
 mod metrics;
+mod orphan_finalizers;
 mod podgc;
-mod queue;
 mod run;
-mod stores;
 mod sync;
 mod unreadable;
-mod watch;
+mod workqueue;
 
 use std::process::ExitCode;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use controller_core::job::{Action, Tally};
+use controller_core::job::{Action, MetricEvent};
 use controller_core::view::{CompletionMode, Job};
 use epilogue_common::names::{MANAGED_BY, RESERVED_MANAGED_BY};
 use prometheus::core::{Collector, Desc};
@@ -12,7 +12,7 @@ use prometheus::{
     Registry, exponential_buckets,
 };
 
-use crate::queue::Figures;
+use crate::workqueue::Figures;
 
 /// Values of `managedBy` that have a series of their own.
 const KNOWN_MANAGERS: [&str; 3] = [MANAGED_BY, RESERVED_MANAGED_BY, "kueue.x-k8s.io/multikueue"];
@@ -141,24 +141,24 @@ impl Metrics {
     }
 
     /// [M3], [M4], [M5], [M8] and [M9]
-    pub(crate) fn count(&self, job: &Job, tally: &Tally) {
+    pub(crate) fn count(&self, job: &Job, tally: &MetricEvent) {
         let mode = completion_mode(job);
         match tally {
-            Tally::PodsCreated { reason, succeeded, failed } => {
+            MetricEvent::PodsCreated { reason, succeeded, failed } => {
                 let by = |status| self.pods_created.with_label_values(&[*reason, status]);
                 by("succeeded").inc_by(u64::from(*succeeded));
                 by("failed").inc_by(u64::from(*failed));
             }
-            Tally::PodsFinished { succeeded, failed, failed_indexes } => {
+            MetricEvent::PodsFinished { succeeded, failed, failed_indexes } => {
                 let by = |result| self.pods_finished.with_label_values(&[mode, result]);
                 by("succeeded").inc_by(u64::from(*succeeded));
                 by("failed").inc_by(u64::from(*failed));
                 self.indexes_finished(job, *succeeded, *failed_indexes);
             }
-            Tally::FailureHandled { action, pods } => {
+            MetricEvent::FailureHandled { action, pods } => {
                 self.failures_handled.with_label_values(&[action]).inc_by(u64::from(*pods));
             }
-            Tally::JobFinished { succeeded, reason } => {
+            MetricEvent::JobFinished { succeeded, reason } => {
                 let result = if *succeeded { "succeeded" } else { "failed" };
                 let reason = known(&KNOWN_REASONS, reason);
                 self.jobs_finished.with_label_values(&[mode, result, reason]).inc();
@@ -335,8 +335,8 @@ fn raise(counter: &IntCounter, total: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use controller_core::queue_core::QueueTally;
     use controller_core::view::WireJob;
+    use controller_core::workqueue::QueueTally;
     use prometheus::TextEncoder;
     use serde_json::json;
 
@@ -359,10 +359,10 @@ mod tests {
         metrics.tracked_terminal("add");
         metrics.stale("batch", "jobs");
         let tallies = [
-            Tally::PodsCreated { reason: "new", succeeded: 2, failed: 1 },
-            Tally::PodsFinished { succeeded: 0, failed: 2, failed_indexes: Some(1) },
-            Tally::FailureHandled { action: "Ignore", pods: 3 },
-            Tally::JobFinished { succeeded: false, reason: "FailedIndexes".to_owned() },
+            MetricEvent::PodsCreated { reason: "new", succeeded: 2, failed: 1 },
+            MetricEvent::PodsFinished { succeeded: 0, failed: 2, failed_indexes: Some(1) },
+            MetricEvent::FailureHandled { action: "Ignore", pods: 3 },
+            MetricEvent::JobFinished { succeeded: false, reason: "FailedIndexes".to_owned() },
         ];
         for tally in tallies {
             metrics.count(&job(), &tally);
@@ -399,7 +399,7 @@ mod tests {
         for number in 0..3 {
             metrics.external(&format!("example.com/{number}"));
             let reason = format!("reason-{number}");
-            metrics.count(&odd, &Tally::JobFinished { succeeded: false, reason });
+            metrics.count(&odd, &MetricEvent::JobFinished { succeeded: false, reason });
         }
         let page = page(&registry);
         for (series, value) in [

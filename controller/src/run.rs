@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use controller_core::job::SyncInput;
-use controller_core::job::checks::verify;
-use controller_core::podgc::Lane;
+use controller_core::job::invariants::verify;
+use controller_core::podgc::Priority;
 use epilogue_runtime::admin::Admin;
 use epilogue_runtime::health::Checks;
 use epilogue_runtime::lease::{self, Leadership, LeaseError};
@@ -22,21 +22,21 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::args::Config;
-use crate::cleanup::Cleaner;
-use crate::dispatch::Dispatch;
+use crate::cache::Cache;
 use crate::events::Recorder;
 use crate::execute::Executor;
-use crate::feed::{self, Feed, Filled};
+use crate::informers::dispatch::Dispatch;
+use crate::informers::{self, HasSynced, Informers};
 use crate::metrics::{Metrics, QueueCollector, QueueHistograms, ReadFigures};
+use crate::orphan_finalizers::Cleaner;
 use crate::podgc::{self, PodGc};
-use crate::queue::Queue;
-use crate::stores::Stores;
 use crate::sync::Syncer;
+use crate::workqueue::Queue;
 
 /// How long syncs that have begun may take to end.
 const END_MAX: Duration = Duration::from_secs(10);
-/// For each so many that end pods, one deletes finished ones: those hurry nobody.
-const TIDYING_PART: usize = 5;
+/// One worker in this many deletes finished pods; they are not urgent.
+const CLEANUP_SHARE: usize = 5;
 /// What the build was made from, where the build knows.
 const REVISION: &str = match option_env!("EPILOGUE_REVISION") {
     Some(revision) => revision,
@@ -48,7 +48,7 @@ struct Parts {
     client: Client,
     registry: Registry,
     metrics: Metrics,
-    stores: Arc<Stores>,
+    cache: Arc<Cache>,
     dispatch: Arc<Dispatch>,
     executor: Arc<Executor>,
     recorder: Arc<Recorder>,
@@ -65,10 +65,10 @@ struct GcParts {
 /// What readiness depends on. Not on the lease: a replica that waits for it is as ready as it
 /// can be, and a rolling update waits for that.
 struct Readiness {
-    jobs: Filled,
-    pods: Filled,
-    nodes: Filled,
-    namespaces: Filled,
+    jobs: HasSynced,
+    pods: HasSynced,
+    nodes: HasSynced,
+    namespaces: HasSynced,
 }
 
 impl Readiness {
@@ -87,15 +87,15 @@ impl Readiness {
 
     /// That each watch has listed all there is, and still lives.
     fn checks(&self, has_pod_gc: bool) -> Checks {
-        let mut filled = vec![&self.jobs, &self.pods];
+        let mut synced = vec![&self.jobs, &self.pods];
         if has_pod_gc {
-            filled.extend([&self.nodes, &self.namespaces]);
+            synced.extend([&self.nodes, &self.namespaces]);
         }
-        filled.into_iter().fold(Checks::new(), |checks, filled| {
-            let signs = filled.signs().clone();
+        synced.into_iter().fold(Checks::new(), |checks, synced| {
+            let signs = synced.signs().clone();
             let resource = signs.resource();
             let lives = move || signs.check();
-            checks.with_flag(resource, filled.flag()).with(format!("watch-{resource}"), lives)
+            checks.with_flag(resource, synced.flag()).with(format!("watch-{resource}"), lives)
         })
     }
 }
@@ -131,7 +131,7 @@ async fn work(config: Config, token: CancellationToken) -> anyhow::Result<()> {
         async move { recorder.run(recording).await }
     });
     let result = lead(&config, &parts, identity, token).await;
-    // What the last syncs had to tell is told before the process ends.
+    // The events of the last syncs are written before the process ends.
     recording.cancel();
     events.await.context("the recorder of events failed")?;
     tracing::info!("ended");
@@ -150,10 +150,10 @@ async fn lead(
     let has_pod_gc = parts.pod_gc.is_some();
     let of_pod_gc = |kind| if has_pod_gc { watches.of(kind) } else { Signs::unread(kind) };
     let readiness = Readiness {
-        jobs: Filled::new(watches.of("jobs")),
-        pods: Filled::new(watches.of("pods")),
-        nodes: Filled::new(of_pod_gc("nodes")),
-        namespaces: Filled::new(of_pod_gc("namespaces")),
+        jobs: HasSynced::new(watches.of("jobs")),
+        pods: HasSynced::new(watches.of("pods")),
+        nodes: HasSynced::new(of_pod_gc("nodes")),
+        namespaces: HasSynced::new(of_pod_gc("namespaces")),
     };
     let mut base = TaskGroup::new(token.child_token());
     serve(config, parts, &readiness, &mut base).await?;
@@ -203,9 +203,9 @@ async fn workers(
         return parts.work(config, token.child_token()).await;
     };
     // A client of its own: nothing that Jobs need may cost the lease.
-    let mut unpaced = config.client.clone();
-    unpaced.pace.bucket = None;
-    let client = client::connect(&unpaced).await?;
+    let mut unlimited = config.client.clone();
+    unlimited.rate_limit.bucket = None;
+    let client = client::connect(&unlimited).await?;
     let leadership = match lease::acquire(client, options, identity, token).await {
         Err(LeaseError::Cancelled) => return Ok(()),
         acquired => acquired?,
@@ -247,8 +247,8 @@ impl Parts {
         let jobs = Arc::new(Queue::new(config.api_backoff, waited, worked));
         let (waited, worked) = histograms.of("job_orphan_pod");
         let orphans = Arc::new(Queue::new(config.api_backoff, waited, worked));
-        let stores = Arc::default();
-        let pod_gc = GcParts::new(config, &stores, &registry, &histograms, identity).await?;
+        let cache = Arc::default();
+        let pod_gc = GcParts::new(config, &cache, &registry, &histograms, identity).await?;
         let (job_queue, orphan_queue) = (Arc::clone(&jobs), Arc::clone(&orphans));
         let mut queues: Vec<(&'static str, ReadFigures)> = vec![
             ("job", Box::new(move || job_queue.figures())),
@@ -262,7 +262,7 @@ impl Parts {
         registry.register(Box::new(QueueCollector::new(queues)?))?;
         let dispatch = Dispatch::new(jobs, orphans, config.batching, metrics.clone());
         Ok(Self {
-            stores,
+            cache,
             pod_gc,
             dispatch: Arc::new(dispatch),
             executor: Arc::new(Executor::new(client.clone())),
@@ -275,10 +275,10 @@ impl Parts {
 
     /// Starts the watches.
     fn watch(&self, config: &Config, readiness: &Readiness, group: &mut TaskGroup) {
-        let feed = Feed {
+        let informers = Informers {
             client: self.client.clone(),
             namespace: config.namespace.clone(),
-            stores: Arc::clone(&self.stores),
+            cache: Arc::clone(&self.cache),
             dispatch: Arc::clone(&self.dispatch),
             recorder: Arc::clone(&self.recorder),
             manage_all_jobs: config.settings.manage_all_jobs,
@@ -286,23 +286,23 @@ impl Parts {
         };
         if let Some(parts) = &self.pod_gc {
             let (client, gc) = (self.client.clone(), Arc::clone(&parts.gc));
-            let nodes = feed::nodes(client, gc, group.token(), readiness.nodes.clone());
+            let nodes = informers::nodes(client, gc, group.token(), readiness.nodes.clone());
             group.spawn("watch of nodes", endless(nodes));
             let (client, gc) = (self.client.clone(), Arc::clone(&parts.gc));
-            let filled = readiness.namespaces.clone();
-            let namespaces = feed::namespaces(client, gc, group.token(), filled);
+            let synced = readiness.namespaces.clone();
+            let namespaces = informers::namespaces(client, gc, group.token(), synced);
             group.spawn("watch of namespaces", endless(namespaces));
         }
-        let jobs = feed.clone().jobs(group.token(), readiness.jobs.clone());
+        let jobs = informers.clone().jobs(group.token(), readiness.jobs.clone());
         group.spawn("watch of jobs", endless(jobs));
-        let pods = feed.pods(group.token(), readiness.pods.clone());
+        let pods = informers.pods(group.token(), readiness.pods.clone());
         group.spawn("watch of pods", endless(pods));
     }
 
     /// Works on both queues until the token is cancelled.
     async fn work(&self, config: &Config, token: CancellationToken) -> anyhow::Result<()> {
         let syncer = Arc::new(Syncer {
-            stores: Arc::clone(&self.stores),
+            cache: Arc::clone(&self.cache),
             dispatch: Arc::clone(&self.dispatch),
             executor: Arc::clone(&self.executor),
             recorder: Arc::clone(&self.recorder),
@@ -311,13 +311,13 @@ impl Parts {
             check: config.check_plans.then_some(check_plan),
         });
         let cleaner = Arc::new(Cleaner {
-            stores: Arc::clone(&self.stores),
+            cache: Arc::clone(&self.cache),
             queue: Arc::clone(&self.dispatch.orphans),
             executor: Arc::clone(&self.executor),
             manage_all_jobs: config.settings.manage_all_jobs,
         });
         // Until now the queues took nothing in: a replica that waits keeps state alone.
-        self.dispatch.open(|| self.stores.everything(Timestamp::now()));
+        self.dispatch.open(|| self.cache.everything(Timestamp::now()));
         if let Some(parts) = &self.pod_gc {
             parts.gc.open();
         }
@@ -343,7 +343,7 @@ impl GcParts {
     /// bursts.
     async fn new(
         config: &Config,
-        stores: &Arc<Stores>,
+        cache: &Arc<Cache>,
         registry: &Registry,
         histograms: &QueueHistograms,
         identity: &str,
@@ -353,12 +353,12 @@ impl GcParts {
             return Ok(None);
         }
         let mut options = config.client.clone();
-        options.pace.bucket = Some(config.pod_gc.bucket);
+        options.rate_limit.bucket = Some(config.pod_gc.bucket);
         let client = client::connect(&options).await?;
         let gc = PodGc::new(settings.clone(), histograms);
         let worker = podgc::Worker {
             gc: Arc::clone(&gc),
-            stores: Arc::clone(stores),
+            cache: Arc::clone(cache),
             executor: podgc::execute::Executor::new(client),
             metrics: podgc::Metrics::new(registry)?,
             instance: identity.to_owned(),
@@ -367,12 +367,13 @@ impl GcParts {
     }
 
     fn work(&self, workers: usize, group: &mut TaskGroup) {
-        let tidying = (workers / TIDYING_PART).max(1);
-        let lanes = [("ending", Lane::Ending, workers), ("tidying", Lane::Tidying, tidying)];
-        for (name, lane, workers) in lanes {
+        let tidying = (workers / CLEANUP_SHARE).max(1);
+        let priorities =
+            [("ending", Priority::Ending, workers), ("tidying", Priority::Tidying, tidying)];
+        for (name, priority, workers) in priorities {
             for worker in 0..workers {
                 let (it, token) = (Arc::clone(&self.worker), group.token());
-                let work = async move { it.work(lane, token).await };
+                let work = async move { it.work(priority, token).await };
                 group.spawn(format!("pod gc {name} worker {worker}"), endless(work));
             }
         }

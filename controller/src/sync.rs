@@ -1,22 +1,23 @@
-//! One sync of a Job: snapshot, plan, steps, and what is to be remembered, told and counted on
+//! One sync of a Job: snapshot, plan, steps, and what is to be remembered, reported and counted on
 //! the way. (spec §5)
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use controller_core::job::{
-    Conclusion, Idle, Note, Plan, Progress, Settings, StepOutcome, SyncInput, Tally, plan,
+    MetricEvent, Plan, Progress, Settings, SideEffect, SkipReason, StepOutcome, SyncInput,
+    SyncResult, plan,
 };
 use controller_core::view::{Job, JobKey};
 use jiff::Timestamp;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::dispatch::Dispatch;
+use crate::cache::{Cache, Snapshot};
 use crate::events::Recorder;
 use crate::execute::Executor;
+use crate::informers::dispatch::Dispatch;
 use crate::metrics::Metrics;
-use crate::stores::{Snapshot, Stores};
 
 /// Says what is wrong with the plan for an input.
 pub(crate) type Check = fn(&SyncInput<'_>) -> Result<(), String>;
@@ -24,7 +25,7 @@ pub(crate) type Check = fn(&SyncInput<'_>) -> Result<(), String>;
 /// Everything that a sync works with.
 #[derive(Debug)]
 pub(crate) struct Syncer {
-    pub(crate) stores: Arc<Stores>,
+    pub(crate) cache: Arc<Cache>,
     pub(crate) dispatch: Arc<Dispatch>,
     pub(crate) executor: Arc<Executor>,
     pub(crate) recorder: Arc<Recorder>,
@@ -46,24 +47,24 @@ impl Syncer {
     async fn sync(&self, key: &JobKey) {
         let started = Instant::now();
         // [S2]: memory went with the delete event.
-        let Some(snapshot) = self.stores.snapshot(key) else {
+        let Some(snapshot) = self.cache.snapshot(key) else {
             self.dispatch.forget(key);
             return;
         };
         let plan = self.plan(&snapshot);
-        let idle = plan.idle;
-        let conclusion = self.carry_out(plan, Arc::clone(&snapshot.job)).await;
+        let skip = plan.skip;
+        let sync_result = self.carry_out(plan, Arc::clone(&snapshot.job)).await;
         let took = started.elapsed();
-        match idle {
+        match skip {
             None => {
-                let ok = conclusion.result.is_ok();
-                self.metrics.synced(&snapshot.job, ok, conclusion.action, took);
+                let ok = sync_result.result.is_ok();
+                self.metrics.synced(&snapshot.job, ok, sync_result.action, took);
                 self.dispatch.synced(key, took);
             }
-            Some(Idle::Stale) => self.skip(&snapshot),
+            Some(SkipReason::Stale) => self.skip(&snapshot),
             Some(_) => {}
         }
-        self.conclude(&snapshot.job, conclusion);
+        self.conclude(&snapshot.job, sync_result);
     }
 
     fn plan(&self, snapshot: &Snapshot) -> Plan {
@@ -80,7 +81,7 @@ impl Syncer {
         tracing::debug!(%job, %uid, %plan, "planned");
         // An idle plan may be so because what it was made from is the past. ([S1], [S5])
         if let Some(check) = self.check
-            && plan.idle.is_none()
+            && plan.skip.is_none()
             && let Err(problem) = check(&input)
         {
             tracing::error!(%job, %uid, problem, "the plan does not hold");
@@ -88,10 +89,10 @@ impl Syncer {
         plan
     }
 
-    async fn carry_out(&self, plan: Plan, mut job: Arc<Job>) -> Conclusion {
+    async fn carry_out(&self, plan: Plan, mut job: Arc<Job>) -> SyncResult {
         let mut progress = Progress::new(plan, &self.settings);
         while let Some(step) = progress.next_step() {
-            self.take_notes(&mut progress, &job);
+            self.take_side_effects(&mut progress, &job);
             let outcome = self.executor.execute(&job, step).await;
             // The next write goes on from what this one made of the Job.
             if let StepOutcome::Status(written) = &outcome
@@ -101,21 +102,21 @@ impl Syncer {
             }
             progress.done(outcome);
         }
-        self.take_notes(&mut progress, &job);
-        progress.conclude()
+        self.take_side_effects(&mut progress, &job);
+        progress.into_result()
     }
 
-    fn take_notes(&self, progress: &mut Progress, job: &Arc<Job>) {
-        for note in progress.take_notes() {
-            match note {
-                Note::Remember(change) => self.stores.remember(job, change, Timestamp::now()),
-                Note::Event(event) => self.recorder.record(job, event),
-                Note::Count(tally) => {
-                    if let Tally::JobFinished { succeeded, reason } = &tally {
+    fn take_side_effects(&self, progress: &mut Progress, job: &Arc<Job>) {
+        for side_effect in progress.take_side_effects() {
+            match side_effect {
+                SideEffect::Remember(change) => self.cache.remember(job, change, Timestamp::now()),
+                SideEffect::Event(event) => self.recorder.record(job, event),
+                SideEffect::Count(metric_event) => {
+                    if let MetricEvent::JobFinished { succeeded, reason } = &metric_event {
                         let (key, uid) = (&job.key, &job.uid);
                         tracing::info!(job = %key, %uid, succeeded, reason, "job finished");
                     }
-                    self.metrics.count(job, &tally);
+                    self.metrics.count(job, &metric_event);
                 }
             }
         }
@@ -130,16 +131,16 @@ impl Syncer {
         if written.pods > seen.pods {
             self.metrics.stale("", "pods");
         }
-        let reaction = self.stores.await_versions(snapshot.job.key.clone(), written);
+        let reaction = self.cache.await_versions(snapshot.job.key.clone(), written);
         self.dispatch.dispatch(reaction);
     }
 
     /// [Q5]
-    fn conclude(&self, job: &Job, conclusion: Conclusion) {
-        if let Some(wait) = conclusion.requeue_after {
+    fn conclude(&self, job: &Job, sync_result: SyncResult) {
+        if let Some(wait) = sync_result.requeue_after {
             self.dispatch.wake_after(&job.key, Duration::try_from(wait).unwrap_or_default());
         }
-        match conclusion.result {
+        match sync_result.result {
             Ok(()) => self.dispatch.jobs.forget(&job.key),
             Err(failure) => {
                 let retry = self.dispatch.jobs.add_failed(job.key.clone());

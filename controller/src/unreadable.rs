@@ -7,13 +7,13 @@ use controller_core::view::{Job, JobKey, Version};
 use epilogue_common::names::{MANAGED_BY, RESERVED_MANAGED_BY};
 
 use crate::events::Recorder;
-use crate::watch::Unreadable;
+use crate::informers::watch::Unreadable;
 
 /// The reason of both events.
 const UNREADABLE: &str = "Unreadable";
 
 /// A Job that cannot be read: logged, and told by an event on it if it is ours.
-pub(crate) fn tell_of_job(recorder: &Recorder, job: &Unreadable, manage_all_jobs: bool) {
+pub(crate) fn report_job(recorder: &Recorder, job: &Unreadable, manage_all_jobs: bool) {
     let (namespace, name, error) = (&job.namespace, &job.name, &job.why);
     let is_ours = match job.managed_by.as_deref() {
         Some(MANAGED_BY) => true,
@@ -39,7 +39,7 @@ pub(crate) fn tell_of_job(recorder: &Recorder, job: &Unreadable, manage_all_jobs
 }
 
 /// A pod that cannot be read: logged, and told by an event on its Job if it has one.
-pub(crate) fn tell_of_pod(recorder: &Recorder, pod: &Unreadable, job: Option<&Job>) {
+pub(crate) fn report_pod(recorder: &Recorder, pod: &Unreadable, job: Option<&Job>) {
     let (namespace, name, error) = (&pod.namespace, &pod.name, &pod.why);
     tracing::error!(%namespace, %name, %error, "the pod cannot be read, its Job rests");
     let Some(job) = job else { return };

@@ -35,7 +35,7 @@ const CONTROLLERS: [Row; 23] = [
     (CLUSTER, "", "pods", "patch", "", "release the finalizer; adopt, and let go"),
     (CLUSTER, "", "pods/status", "patch", "", "Failed where no kubelet will say so; conditions"),
     (CLUSTER, "", "nodes", "list", "", "know which nodes are there"),
-    (CLUSTER, "", "nodes", "watch", "", "see them go, be out of service, boot, say farewell"),
+    (CLUSTER, "", "nodes", "watch", "", "see them go, be out of service, boot, write drained"),
     (CLUSTER, "", "nodes", "get", "", "be sure that one is gone before its pods are ended"),
     (CLUSTER, "", "namespaces", "list", "", "know where hanging pods may be ended without proof"),
     (CLUSTER, "", "namespaces", "watch", "", "keep that knowledge"),

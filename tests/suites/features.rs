@@ -1,13 +1,13 @@
 //! Every feature of batch/v1 Jobs on the real API, run by our controller with its own rights: one
 //! test per feature, each with a namespace and a controller of its own.
 
+mod batching;
 mod deletion;
 mod failure_policy;
 mod indexed;
 mod limits;
 mod options;
 mod ownership;
-mod pace;
 mod refusals;
 mod replacement;
 mod suspension;

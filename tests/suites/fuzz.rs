@@ -13,7 +13,7 @@ use controller_core::go_duration::GoDuration;
 use controller_core::job::{
     IndexSet, Memory, PodDraft, Settings, SyncInput, Versions, explain, pod_body,
 };
-use controller_core::podgc::{self, Cluster, NodeFacts, WireNode};
+use controller_core::podgc::{self, Cluster, NodeView, WireNode};
 use controller_core::view::{Interner, Job, Pod, Uid, WireJob, WirePod};
 use epilogue_common::announcement::Announcement;
 use epilogue_runtime::watch::wire;
@@ -103,7 +103,7 @@ fn pods() {
         let now = Timestamp::now();
         drop(cluster.pod_shown(&pod, now));
         let uid = Uid::from(pod.metadata.uid.clone().unwrap_or_default());
-        drop(cluster.look_at_pod(&uid, Some("5m"), now));
+        drop(cluster.check_pod(&uid, Some("5m"), now));
         sync(job.clone(), &[Arc::new(pod.view(&mut Interner::default()))]);
     });
 }
@@ -118,8 +118,8 @@ fn nodes() {
         let now = Timestamp::now();
         drop(cluster.pod_shown(&pod, now));
         drop(cluster.node_shown(&node, now));
-        drop(cluster.look_at_pod(&"u1".into(), None, now));
-        assert_eq!(&*NodeFacts::read(&node).name, node.name());
+        drop(cluster.check_pod(&"u1".into(), None, now));
+        assert_eq!(&*NodeView::read(&node).name, node.name());
     });
 }
 
@@ -159,8 +159,8 @@ fn quantities() {
 #[test]
 fn announcements() {
     fuzz(corpus::announcements(), |bytes| {
-        if let Ok(told) = String::from_utf8_lossy(bytes).parse::<Announcement>() {
-            assert_eq!(told.to_string().parse(), Ok(told));
+        if let Ok(reported) = String::from_utf8_lossy(bytes).parse::<Announcement>() {
+            assert_eq!(reported.to_string().parse(), Ok(reported));
         }
     });
 }

@@ -1,7 +1,7 @@
 //! The simulation of the whole controller, over many seeds; and the proof that its checks fail
 //! when the controller is broken.
 
-use ::simulation::sim::{self, Options, Sabotage};
+use ::simulation::controller::{self, Options, Sabotage};
 
 /// Fixed, so that a failure is a change of the code. `cargo lab sim --seed N --count N` runs more.
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=2_000;
@@ -18,9 +18,9 @@ const CATCH_WITHIN: u64 = 300;
 fn every_seed_settles_without_a_violation() {
     let mut failures = Vec::new();
     for seed in SEEDS.chain(REGRESSIONS) {
-        let report = sim::run(seed, Options::default());
+        let report = controller::run(seed, Options::default());
         if !report.violations.is_empty() {
-            failures.push(sim::failure(seed, &report));
+            failures.push(controller::failure(seed, &report));
         }
     }
     assert!(failures.is_empty(), "{} seeds failed:\n{}", failures.len(), failures.concat());
@@ -30,7 +30,7 @@ fn every_seed_settles_without_a_violation() {
 fn a_seed_replays_exactly() {
     for seed in 1..=20 {
         let options = Options { trace: true, ..Options::default() };
-        let (first, again) = (sim::run(seed, options), sim::run(seed, options));
+        let (first, again) = (controller::run(seed, options), controller::run(seed, options));
         let same = first.trace.iter().zip(&again.trace).take_while(|(a, b)| a == b).count();
         assert_eq!(first.trace.get(same), again.trace.get(same), "seed {seed}, line {same}");
         assert_eq!(first.stats, again.stats, "seed {seed}");
@@ -40,7 +40,7 @@ fn a_seed_replays_exactly() {
 /// The first seed in which the checks notice a mistake.
 fn caught(sabotage: Sabotage) -> Option<(u64, String)> {
     (1..=CATCH_WITHIN).find_map(|seed| {
-        let report = sim::run(seed, Options { sabotage: Some(sabotage), trace: false });
+        let report = controller::run(seed, Options { sabotage: Some(sabotage), trace: false });
         report.violations.into_iter().next().map(|violation| (seed, violation))
     })
 }
@@ -54,7 +54,7 @@ fn a_controller_that_counts_again_after_a_lost_reply_is_caught() {
 #[test]
 fn a_controller_that_releases_before_it_lists_is_caught() {
     let (_, violation) = caught(Sabotage::ReleaseFirst).expect("must be caught");
-    assert!(violation.contains("is released"), "{violation}");
+    assert!(violation.contains("loses its finalizer"), "{violation}");
 }
 
 #[test]

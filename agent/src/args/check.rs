@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use agent_core::agent::Features;
 use agent_core::shutdown::bands::Bands;
 use epilogue_runtime::client::ClientOptions;
-use epilogue_runtime::pacing::Pace;
+use epilogue_runtime::rate_limit::RateLimit;
 
 use super::run::{address, kubelet_dir, node_name};
 use super::{BandArgs, Output, PressureArgs, RunArgsError};
@@ -83,7 +83,7 @@ impl CheckArgs {
             let options = ClientOptions {
                 kubeconfig: self.kubeconfig.clone(),
                 user_agent: concat!("epilogue-agent/", env!("CARGO_PKG_VERSION")).to_owned(),
-                pace: Pace::default(),
+                rate_limit: RateLimit::default(),
             };
             Some((options, node_name(self.node_name.clone(), &self.root)?))
         } else {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use epilogue_runtime::client::ClientOptions;
-use epilogue_runtime::pacing::Pace;
+use epilogue_runtime::rate_limit::RateLimit;
 
 use super::RunArgsError;
 use super::run::{absolute, node_name};
@@ -49,7 +49,7 @@ impl LeaveArgs {
             let options = ClientOptions {
                 kubeconfig: self.kubeconfig.clone(),
                 user_agent: concat!("epilogue-agent/", env!("CARGO_PKG_VERSION")).to_owned(),
-                pace: Pace::default(),
+                rate_limit: RateLimit::default(),
             };
             Some((options, node_name(self.node_name.clone(), &self.root)?))
         } else {

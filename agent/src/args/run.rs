@@ -10,7 +10,7 @@ use agent_core::shutdown::candidates::BarePods;
 use clap::{ArgAction, ValueEnum};
 use epilogue_runtime::admin::BindAddress;
 use epilogue_runtime::client::ClientOptions;
-use epilogue_runtime::pacing::Pace;
+use epilogue_runtime::rate_limit::RateLimit;
 use epilogue_runtime::telemetry::{LogFilter, LogFormat};
 use thiserror::Error;
 
@@ -259,7 +259,7 @@ impl RunArgs {
             client: ClientOptions {
                 kubeconfig: self.kubeconfig,
                 user_agent,
-                pace: Pace::default(),
+                rate_limit: RateLimit::default(),
             },
             features,
             doubts,

@@ -9,7 +9,7 @@ use agent_core::protocol::action::{Action, PodRef};
 use agent_core::protocol::event::ActionResult;
 use epilogue_common::names::node::{READINESS, SHUTTING_DOWN_TAINT, STATE};
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
-use epilogue_runtime::classify::classify;
+use epilogue_runtime::api_error::classify;
 use epilogue_runtime::reply;
 use http::{Method, Request, header};
 use kube::Client;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use epilogue_common::outcome::{FailureKind, Outcome};
-use epilogue_runtime::classify::classify;
+use epilogue_runtime::api_error::classify;
 use epilogue_runtime::health::Flag;
 use http::Request;
 use jiff::Timestamp;

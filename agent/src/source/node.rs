@@ -8,7 +8,7 @@ use kube::Client;
 use serde::Deserialize;
 use tokio::sync::{mpsc, watch};
 
-use super::watch::{Deaf, Listener, Scope, Seen, Watched, watch};
+use super::watch::{Closed, Listener, Scope, Seen, Watched, watch};
 
 /// The kubelet's words in the message of its condition Ready. (§8.2)
 const KUBELET_SHUTS_DOWN: &str = "node is shutting down";
@@ -123,7 +123,7 @@ struct Node {
 }
 
 impl Listener<WireNode> for Node {
-    async fn tell(&mut self, seen: Seen<WireNode>) -> Result<(), Deaf> {
+    async fn tell(&mut self, seen: Seen<WireNode>) -> Result<(), Closed> {
         let node = match seen {
             Seen::Listed(mut nodes) => nodes.pop(),
             Seen::Shown(node) => Some(node),
@@ -134,7 +134,7 @@ impl Listener<WireNode> for Node {
             return Ok(());
         }
         self.last = Some(view.clone());
-        self.events.send(Event::NodeObserved(view)).await.map_err(|_| Deaf)
+        self.events.send(Event::NodeObserved(view)).await.map_err(|_| Closed)
     }
 }
 
@@ -145,7 +145,7 @@ pub async fn run(
     hurry: watch::Receiver<bool>,
     signs: Signs,
     events: mpsc::Sender<Event>,
-) -> Deaf {
+) -> Closed {
     let scope = Scope { path: "/api/v1/nodes", selector: format!("metadata.name={node}"), signs };
     watch(client, scope, hurry, Node { events, last: None }).await
 }

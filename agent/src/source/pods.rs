@@ -6,19 +6,19 @@ use epilogue_runtime::watch::Signs;
 use kube::Client;
 use tokio::sync::{mpsc, watch};
 
-use super::watch::{Deaf, Listener, Scope, Seen, watch};
+use super::watch::{Closed, Listener, Scope, Seen, watch};
 use super::wire_pod::WirePod;
 
 struct Pods(mpsc::Sender<Event>);
 
 impl Listener<WirePod> for Pods {
-    async fn tell(&mut self, seen: Seen<WirePod>) -> Result<(), Deaf> {
+    async fn tell(&mut self, seen: Seen<WirePod>) -> Result<(), Closed> {
         let event = match seen {
             Seen::Listed(pods) => Event::PodsListed(pods.into_iter().map(WirePod::view).collect()),
             Seen::Shown(pod) => Event::PodObserved(Box::new(pod.view())),
             Seen::Gone(uid) => Event::PodGone(PodUid(uid)),
         };
-        self.0.send(event).await.map_err(|_| Deaf)
+        self.0.send(event).await.map_err(|_| Closed)
     }
 }
 
@@ -30,7 +30,7 @@ pub async fn run(
     hurry: watch::Receiver<bool>,
     signs: Signs,
     events: mpsc::Sender<Event>,
-) -> Deaf {
+) -> Closed {
     let scope = Scope { path: "/api/v1/pods", selector: format!("spec.nodeName={node}"), signs };
     watch(client, scope, hurry, Pods(events)).await
 }

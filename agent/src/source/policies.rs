@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
-use super::watch::Deaf;
+use super::watch::Closed;
 use crate::trial::{JSON, STRATEGIC, send, some_pod};
 
 /// Between two rounds that find the policies in place.
@@ -34,7 +34,7 @@ struct Trial {
 }
 
 /// Tells the core of each round, until nobody takes events any more.
-pub async fn run(client: Client, node: &str, events: mpsc::Sender<Event>) -> Deaf {
+pub async fn run(client: Client, node: &str, events: mpsc::Sender<Event>) -> Closed {
     loop {
         let found = timeout(ROUND_MAX, missing(&client, node)).await;
         let again = match found {
@@ -42,7 +42,7 @@ pub async fn run(client: Client, node: &str, events: mpsc::Sender<Event>) -> Dea
                 let again = if missing.is_some() { AGAIN } else { PERIOD };
                 let missing = missing.map(str::to_owned);
                 if events.send(Event::PoliciesTried(missing)).await.is_err() {
-                    return Deaf;
+                    return Closed;
                 }
                 again
             }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-pub use epilogue_runtime::watch::Deaf;
+pub use epilogue_runtime::watch::Closed;
 use epilogue_runtime::watch::{self, Pauses, Relist, Signs};
 use kube::Client;
 use serde::de::DeserializeOwned;
@@ -43,7 +43,7 @@ pub(super) enum Seen<T> {
 /// Whom a watch tells; an error ends the watch, because nobody listens any more.
 pub(super) trait Listener<T>: Send {
     /// Takes in what was seen; waits for room.
-    fn tell(&mut self, seen: Seen<T>) -> impl Future<Output = Result<(), Deaf>> + Send;
+    fn tell(&mut self, seen: Seen<T>) -> impl Future<Output = Result<(), Closed>> + Send;
 }
 
 /// What to watch.
@@ -77,10 +77,10 @@ impl<T: Watched, L> Gathered<T, L> {
 }
 
 impl<T: Watched, L: Listener<T>> watch::Listener<T> for Gathered<T, L> {
-    async fn tell(&mut self, seen: watch::Seen<T>) -> Result<(), Deaf> {
-        match seen {
-            watch::Seen::ListBegins => self.list = Some(Vec::new()),
-            watch::Seen::Shown(object) => {
+    async fn handle(&mut self, event: watch::WatchEvent<T>) -> Result<(), Closed> {
+        match event {
+            watch::WatchEvent::ListBegins => self.list = Some(Vec::new()),
+            watch::WatchEvent::Shown(object) => {
                 if let Some(list) = &mut self.list {
                     list.push(object);
                 } else {
@@ -88,23 +88,23 @@ impl<T: Watched, L: Listener<T>> watch::Listener<T> for Gathered<T, L> {
                     self.listener.tell(Seen::Shown(object)).await?;
                 }
             }
-            watch::Seen::Gone(object) => {
+            watch::WatchEvent::Gone(object) => {
                 self.known.remove(object.uid());
                 self.listener.tell(Seen::Gone(object.uid().to_owned())).await?;
             }
-            watch::Seen::Unreadable(object) if object.gone => {
+            watch::WatchEvent::Unreadable(object) if object.gone => {
                 self.known.remove(&object.uid);
                 self.listener.tell(Seen::Gone(object.uid)).await?;
             }
             // It is there: what was known of it stays, also where a list is all that there is.
-            watch::Seen::Unreadable(object) => {
+            watch::WatchEvent::Unreadable(object) => {
                 let (namespace, name, error) = (&object.namespace, &object.name, &object.why);
                 tracing::error!(namespace, name, error, "an object cannot be read");
                 if let Some(list) = &mut self.list {
                     list.extend(self.known.get(&object.uid).cloned());
                 }
             }
-            watch::Seen::ListEnds(_) => {
+            watch::WatchEvent::ListEnds(_) => {
                 if let Some(objects) = self.list.take() {
                     self.known.clear();
                     for object in &objects {
@@ -113,7 +113,7 @@ impl<T: Watched, L: Listener<T>> watch::Listener<T> for Gathered<T, L> {
                     self.listener.tell(Seen::Listed(objects)).await?;
                 }
             }
-            watch::Seen::UpTo(_) => {}
+            watch::WatchEvent::UpTo(_) => {}
         }
         Ok(())
     }
@@ -126,7 +126,7 @@ pub(super) async fn watch<T: Watched>(
     scope: Scope,
     hurry: Receiver<bool>,
     listener: impl Listener<T>,
-) -> Deaf {
+) -> Closed {
     let pauses = Pauses {
         first: PAUSE_BASE,
         max: PAUSE_MAX,
@@ -172,7 +172,7 @@ mod tests {
     struct Told(Vec<String>);
 
     impl Listener<Object> for Told {
-        async fn tell(&mut self, seen: Seen<Object>) -> Result<(), Deaf> {
+        async fn tell(&mut self, seen: Seen<Object>) -> Result<(), Closed> {
             let of = |objects: Vec<Object>| {
                 objects.into_iter().map(|object| object.0).collect::<Vec<_>>().join(" ")
             };
@@ -185,8 +185,8 @@ mod tests {
         }
     }
 
-    fn unreadable(uid: &str, gone: bool) -> watch::Seen<Object> {
-        watch::Seen::Unreadable(Box::new(Unreadable {
+    fn unreadable(uid: &str, gone: bool) -> watch::WatchEvent<Object> {
+        watch::WatchEvent::Unreadable(Box::new(Unreadable {
             uid: uid.to_owned(),
             gone,
             ..Unreadable::default()
@@ -195,27 +195,27 @@ mod tests {
 
     #[tokio::test]
     async fn an_object_that_cannot_be_read_is_not_taken_for_gone() {
-        let shown = |uid: &str| watch::Seen::Shown(Object(uid.to_owned()));
-        let ends = || watch::Seen::ListEnds("1".to_owned());
+        let shown = |uid: &str| watch::WatchEvent::Shown(Object(uid.to_owned()));
+        let ends = || watch::WatchEvent::ListEnds("1".to_owned());
         let mut gathered = Gathered::new(Told::default());
         for seen in [
-            watch::Seen::ListBegins,
+            watch::WatchEvent::ListBegins,
             shown("a"),
             shown("b"),
             ends(),
             unreadable("a", false),
-            watch::Seen::ListBegins,
+            watch::WatchEvent::ListBegins,
             unreadable("a", false),
             unreadable("never-read", false),
             shown("c"),
             ends(),
             unreadable("a", true),
-            watch::Seen::ListBegins,
+            watch::WatchEvent::ListBegins,
             unreadable("a", false),
             shown("c"),
             ends(),
         ] {
-            gathered.tell(seen).await.expect("somebody listens");
+            gathered.handle(seen).await.expect("somebody listens");
         }
         assert_eq!(gathered.listener.0, ["listed a b", "listed a c", "gone a", "listed c"]);
     }

@@ -11,7 +11,7 @@ use thiserror::Error;
 use tower::buffer::Buffer;
 use tower::layer::layer_fn;
 
-use crate::pacing::{Pace, Paced};
+use crate::rate_limit::{RateLimit, RateLimited};
 
 /// The kubelet sets it in every container; its presence means that we run in a pod.
 const IN_CLUSTER_ENV: &str = "KUBERNETES_SERVICE_HOST";
@@ -34,8 +34,8 @@ pub struct ClientOptions {
     /// What we call ourselves, such as `epilogue-controller/0.1.0`: the API's audit log and its
     /// field managers show it.
     pub user_agent: String,
-    /// How requests are paced.
-    pub pace: Pace,
+    /// How requests are limited.
+    pub rate_limit: RateLimit,
 }
 
 /// Why there is no client.
@@ -89,10 +89,10 @@ pub async fn connect(options: &ClientOptions) -> Result<Client, ClientError> {
     let url = config.cluster_url.to_string();
     let builder =
         ClientBuilder::try_from(config).map_err(|source| ClientError::Build(url, source))?;
-    let pace = options.pace.clone();
+    let rate_limit = options.rate_limit.clone();
     let layer = layer_fn(move |inner| {
         let shared: Buffer<http::Request<Body>, _> = Buffer::new(inner, QUEUE_LENGTH_MAX);
-        Paced::new(shared, pace.clone())
+        RateLimited::new(shared, rate_limit.clone())
     });
     Ok(builder.with_layer(&layer).build())
 }

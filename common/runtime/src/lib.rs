@@ -2,12 +2,12 @@
 //! API client, telemetry, the admin server, signals, joined tasks, the leader's lease, watches.
 
 pub mod admin;
-pub mod classify;
+pub mod api_error;
 pub mod client;
 pub mod health;
 pub mod lease;
-pub mod pacing;
 pub mod process;
+pub mod rate_limit;
 pub mod reply;
 pub mod signals;
 pub mod tasks;

@@ -1,5 +1,5 @@
 //! Lists and watches objects of one kind for ever. The only place that knows watch events; what
-//! they mean is for those who are told.
+//! they mean is for the listener.
 
 mod relist;
 mod signs;
@@ -18,14 +18,14 @@ use thiserror::Error;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::classify::{chain, classify};
+use crate::api_error::{chain, classify};
 
 pub use self::relist::Relist;
 pub use self::signs::{Signs, Watches};
 pub use self::wire::{Controller, Read, Unreadable};
 use self::wire::{Event, Page};
 
-/// How long the server keeps one watch; it tells when it closes it.
+/// How long the server keeps one watch; it says when it closes it.
 const WATCH_SECONDS: u32 = 290;
 /// A server that closes each watch at once must not be overrun either.
 const ROUND_MIN: Duration = Duration::from_secs(1);
@@ -38,9 +38,9 @@ const BUFFER_KEPT_MAX: usize = 1 << 20;
 /// The code by which the server says that it has forgotten a version.
 const GONE: u16 = 410;
 
-/// What a watch tells. Versions are `resourceVersion`s.
+/// What a watch yields. Versions are `resourceVersion`s.
 #[derive(Clone, Debug)]
-pub enum Seen<T> {
+pub enum WatchEvent<T> {
     /// A list of everything begins; one that was coming in is void.
     ListBegins,
     /// The list has come to its end, and shows all that happened up to this version.
@@ -51,20 +51,31 @@ pub enum Seen<T> {
     Gone(T),
     /// An object is there, or was deleted, that cannot be read.
     Unreadable(Box<Unreadable>),
-    /// Everything that happened up to this version was told.
+    /// The watch has yielded everything that happened up to this version.
     UpTo(String),
 }
 
-/// Whom a watch tells; an error ends the watch, because nobody listens any more.
+/// Receives the events of a watch. An error ends the watch.
 pub trait Listener<T>: Send {
-    /// Takes in what was seen; waits for room.
-    fn tell(&mut self, seen: Seen<T>) -> impl Future<Output = Result<(), Deaf>> + Send;
+    /// Takes in an event; waits for room.
+    fn handle(&mut self, event: WatchEvent<T>) -> impl Future<Output = Result<(), Closed>> + Send;
 }
 
-/// Nobody listens any more.
+impl<T, F> Listener<T> for F
+where
+    T: Send,
+    F: FnMut(WatchEvent<T>) + Send,
+{
+    async fn handle(&mut self, event: WatchEvent<T>) -> Result<(), Closed> {
+        self(event);
+        Ok(())
+    }
+}
+
+/// The receiver of the events is gone.
 #[derive(Clone, Copy, Debug, Error)]
-#[error("nobody listens to the watch any more")]
-pub struct Deaf;
+#[error("the receiver of the watch events is closed")]
+pub struct Closed;
 
 /// What to watch, and how.
 #[derive(Clone, Debug)]
@@ -131,9 +142,9 @@ enum WatchError {
     /// The list has no end.
     #[error("more than {0} objects")]
     TooMany(usize),
-    /// There is nobody to tell.
+    /// The receiver of the events is gone.
     #[error(transparent)]
-    Deaf(#[from] Deaf),
+    Closed(#[from] Closed),
 }
 
 /// One watch.
@@ -141,7 +152,7 @@ struct Watch<T, L> {
     client: Client,
     scope: Scope<T>,
     listener: L,
-    /// The version up to which everything was told; none before the first list.
+    /// The version up to which everything was yielded; none before the first list.
     position: Option<String>,
     streams_lists: bool,
     failures: u32,
@@ -149,8 +160,8 @@ struct Watch<T, L> {
     asked: u64,
 }
 
-/// Tells everything that happens to the objects, for as long as somebody listens.
-pub async fn watch<T>(client: Client, scope: Scope<T>, listener: impl Listener<T>) -> Deaf
+/// Yields everything that happens to the objects, until the listener is closed.
+pub async fn watch<T>(client: Client, scope: Scope<T>, listener: impl Listener<T>) -> Closed
 where
     T: Send + 'static,
 {
@@ -167,7 +178,7 @@ where
     loop {
         watch.asked = *demands.borrow_and_update();
         tokio::select! {
-            deaf = watch.go_on() => if let Err(deaf) = deaf { return deaf },
+            closed = watch.go_on() => if let Err(closed) = closed { return closed },
             // What comes of a connection that stands still would come too late.
             _ = demands.changed() => {
                 watch.position = None;
@@ -183,11 +194,11 @@ where
     L: Listener<T>,
 {
     /// One round, and the pause after it.
-    async fn go_on(&mut self) -> Result<(), Deaf> {
+    async fn go_on(&mut self) -> Result<(), Closed> {
         let begun = Instant::now();
         match self.round().await {
             Ok(()) => tokio::time::sleep_until(begun + ROUND_MIN).await,
-            Err(WatchError::Deaf(deaf)) => return Err(deaf),
+            Err(WatchError::Closed(closed)) => return Err(closed),
             Err(error) => self.recover(&error, begun.elapsed()).await,
         }
         Ok(())
@@ -206,7 +217,7 @@ where
         let request = self.stream_request()?;
         let mut lines = pin!(self.open(request, listed.is_some()).await?);
         if listed.is_some() {
-            self.listener.tell(Seen::ListBegins).await?;
+            self.listener.handle(WatchEvent::ListBegins).await?;
         }
         let mut line = Vec::new();
         while self.next_line(&mut lines, &mut line).await? {
@@ -226,7 +237,7 @@ where
                 }
                 Event::Bookmark { version, .. } if listed.is_none() => {
                     self.moved(version.clone(), false);
-                    self.listener.tell(Seen::UpTo(version)).await?;
+                    self.listener.handle(WatchEvent::UpTo(version)).await?;
                 }
                 Event::Bookmark { .. } => {}
                 Event::Error { code: GONE, .. } => return Err(WatchError::Expired),
@@ -242,22 +253,22 @@ where
         object: Result<T, Box<Unreadable>>,
         gone: bool,
     ) -> Result<String, WatchError> {
-        let (version, seen) = match object {
+        let (version, event) = match object {
             Ok(object) => {
                 let version = (self.scope.version)(&object).to_owned();
-                (version, if gone { Seen::Gone(object) } else { Seen::Shown(object) })
+                (version, if gone { WatchEvent::Gone(object) } else { WatchEvent::Shown(object) })
             }
             Err(unreadable) => {
                 self.scope.signs.failed("unreadable_object");
-                (unreadable.version.clone(), Seen::Unreadable(unreadable))
+                (unreadable.version.clone(), WatchEvent::Unreadable(unreadable))
             }
         };
-        self.listener.tell(seen).await?;
+        self.listener.handle(event).await?;
         Ok(version)
     }
 
     async fn list(&mut self) -> Result<(), WatchError> {
-        self.listener.tell(Seen::ListBegins).await?;
+        self.listener.handle(WatchEvent::ListBegins).await?;
         let (mut listed, mut token) = (0, String::new());
         loop {
             let page = self.page(&token).await?;
@@ -278,8 +289,8 @@ where
         }
     }
 
-    async fn list_ends(&mut self, version: &str) -> Result<(), Deaf> {
-        self.listener.tell(Seen::ListEnds(version.to_owned())).await?;
+    async fn list_ends(&mut self, version: &str) -> Result<(), Closed> {
+        self.listener.handle(WatchEvent::ListEnds(version.to_owned())).await?;
         self.scope.relist.done(self.asked);
         Ok(())
     }
@@ -355,7 +366,7 @@ where
         if *listed > max { Err(WatchError::TooMany(max)) } else { Ok(()) }
     }
 
-    /// Everything up to this version was told, unless a list is still coming in. An object whose
+    /// Everything up to this version was yielded, unless a list is still coming in. An object whose
     /// version cannot be read moves nothing.
     fn moved(&mut self, version: String, listing: bool) {
         if !listing && !version.is_empty() {
@@ -446,7 +457,7 @@ impl WatchError {
             Self::Garbled(_) => "garbled",
             Self::NoVersion => "no_version",
             Self::TooMany(_) => "too_many",
-            Self::Deaf(_) => "deaf",
+            Self::Closed(_) => "deaf",
         }
     }
 }

@@ -4,9 +4,9 @@ use std::error::Error as _;
 use std::path::{Path, PathBuf};
 
 use epilogue_common::outcome::FailureKind;
-use epilogue_runtime::classify::classify;
+use epilogue_runtime::api_error::classify;
 use epilogue_runtime::client::{ClientError, ClientOptions, connect};
-use epilogue_runtime::pacing::Pace;
+use epilogue_runtime::rate_limit::RateLimit;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use tempfile::TempDir;
@@ -17,7 +17,7 @@ fn options(kubeconfig: &Path) -> ClientOptions {
     ClientOptions {
         kubeconfig: Some(kubeconfig.to_owned()),
         user_agent: "epilogue-controller/0.1.0".to_owned(),
-        pace: Pace::default(),
+        rate_limit: RateLimit::default(),
     }
 }
 

@@ -288,7 +288,7 @@ fn combined(key: &EventKey, event: EventDraft) -> EventDraft {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::triggers::samples::job;
+    use crate::event_handlers::samples::job;
     use serde_json::json;
 
     fn at(seconds: i64) -> Timestamp {

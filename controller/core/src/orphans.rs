@@ -4,8 +4,8 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use crate::job::is_ours;
-use crate::queue_core::Key;
 use crate::view::{Job, JobKey, Pod, Selector, Uid};
+use crate::workqueue::Key;
 
 /// Work for the queue of orphans. ([Q6])
 ///
@@ -68,7 +68,7 @@ impl Hash for FormerJob {
 /// is gone or is ours and finished. A plain owner reference does not protect it. ([O2], [O3])
 ///
 /// `owner` looks up a Job.
-pub fn may_release<'a>(
+pub fn may_remove_finalizer<'a>(
     pod: &Pod,
     manage_all_jobs: bool,
     owner: impl FnOnce(&JobKey) -> Option<&'a Arc<Job>>,
@@ -90,12 +90,12 @@ pub fn may_release<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::triggers::samples::{finished, job, owned, pod};
+    use crate::event_handlers::samples::{finished, job, owned, pod};
     use serde_json::json;
 
-    fn released(pod: &Pod, job: Option<Job>) -> bool {
+    fn freed(pod: &Pod, job: Option<Job>) -> bool {
         let job = job.map(Arc::new);
-        may_release(pod, false, |key| job.as_ref().filter(|job| job.key == *key))
+        may_remove_finalizer(pod, false, |key| job.as_ref().filter(|job| job.key == *key))
     }
 
     #[test]
@@ -104,42 +104,42 @@ mod tests {
             "finalizers": ["batch.kubernetes.io/job-tracking"],
             "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "a", "uid": "u"}],
         }}));
-        assert!(released(&stray, None), "a plain owner reference does not protect");
-        assert!(released(&owned("a", "uid-a"), None));
+        assert!(freed(&stray, None), "a plain owner reference does not protect");
+        assert!(freed(&owned("a", "uid-a"), None));
         let namesake = job(json!({"metadata": {"name": "a", "uid": "other"}}));
-        assert!(released(&owned("a", "uid-a"), Some(namesake)));
+        assert!(freed(&owned("a", "uid-a"), Some(namesake)));
     }
 
     #[test]
     fn the_pods_of_a_running_job_keep_it_and_those_of_a_finished_one_lose_it() {
         let running = job(json!({"metadata": {"name": "a", "uid": "uid-a"}}));
-        assert!(!released(&owned("a", "uid-a"), Some(running)));
-        assert!(released(&owned("a", "uid-a"), Some(finished("a", "uid-a"))));
+        assert!(!freed(&owned("a", "uid-a"), Some(running)));
+        assert!(freed(&owned("a", "uid-a"), Some(finished("a", "uid-a"))));
     }
 
     #[test]
     fn the_pods_of_others_are_left_alone() {
         let mut foreign = finished("a", "uid-a");
         foreign.spec.managed_by = Some("example.com/other".to_owned());
-        assert!(!released(&owned("a", "uid-a"), Some(foreign)));
+        assert!(!freed(&owned("a", "uid-a"), Some(foreign)));
         let mut reference = finished("a", "uid-a");
         reference.spec.managed_by = None;
-        assert!(!released(&owned("a", "uid-a"), Some(reference.clone())));
+        assert!(!freed(&owned("a", "uid-a"), Some(reference.clone())));
         let reference = Arc::new(reference);
-        assert!(may_release(&owned("a", "uid-a"), true, |_| Some(&reference)));
+        assert!(may_remove_finalizer(&owned("a", "uid-a"), true, |_| Some(&reference)));
         for (version, kind) in [("batch/v1", "CronJob"), ("example/v1", "Job")] {
             let other = pod(json!({"metadata": {
                 "finalizers": ["batch.kubernetes.io/job-tracking"],
                 "ownerReferences": [{"apiVersion": version, "kind": kind, "name": "a", "uid": "u",
                                      "controller": true}],
             }}));
-            assert!(!released(&other, None), "{version} {kind}");
+            assert!(!freed(&other, None), "{version} {kind}");
         }
     }
 
     #[test]
     fn a_pod_without_the_finalizer_needs_nothing() {
-        assert!(!released(&pod(json!({})), None));
+        assert!(!freed(&pod(json!({})), None));
     }
 
     #[test]

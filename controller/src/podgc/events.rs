@@ -1,19 +1,18 @@
 //! The Event on a pod that was ended: by whom, and why that was safe. One per pod, and a pod is
 //! ended once, so there is nothing to count up.
 
-use controller_core::podgc::{Cause, Order};
+use controller_core::podgc::{Cause, PodWrite};
 use epilogue_common::names::POD_GC_EVENT_SOURCE;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-/// What there is to tell of an order that was carried out; pods that had ended before go in
-/// silence.
-pub(super) fn event(order: &Order, instance: &str, now: Timestamp) -> Option<Value> {
-    let (kind, reason, message) = match &order.cause {
-        Cause::Ended(evidence) if order.patch.is_some() => {
+/// The event of a write that was done; none for the deletion of a pod that was terminal.
+pub(super) fn event(write: &PodWrite, instance: &str, now: Timestamp) -> Option<Value> {
+    let (kind, reason, message) = match &write.cause {
+        Cause::Ended(evidence) if write.patch.is_some() => {
             ("Warning", "EndedByPodGC", format!("Ended as Failed and deleted: {evidence}"))
         }
-        Cause::Ended(_) | Cause::Surplus(_) => return None,
+        Cause::Ended(_) | Cause::Excess(_) => return None,
         Cause::Marked(_) => {
             let message = "Marked as a disruption target: its node shuts down";
             ("Normal", "MarkedDisruptionTarget", message.to_owned())
@@ -27,15 +26,15 @@ pub(super) fn event(order: &Order, instance: &str, now: Timestamp) -> Option<Val
         "apiVersion": "v1",
         "kind": "Event",
         "metadata": {
-            "name": format!("{}.{:x}", order.name, now.as_nanosecond()),
-            "namespace": &*order.namespace,
+            "name": format!("{}.{:x}", write.name, now.as_nanosecond()),
+            "namespace": &*write.namespace,
         },
         "involvedObject": {
             "apiVersion": "v1",
             "kind": "Pod",
-            "namespace": &*order.namespace,
-            "name": &*order.name,
-            "uid": order.uid.as_str(),
+            "namespace": &*write.namespace,
+            "name": &*write.name,
+            "uid": write.uid.as_str(),
         },
         "type": kind,
         "reason": reason,

@@ -1,12 +1,12 @@
-//! Carries out the orders of pod GC and of disruption, and asks for nodes. The only place of the
+//! Carries out the writes of pod GC and of disruption, and asks for nodes. The only place of the
 //! two that writes; it makes no choices and repeats nothing.
 
 use std::fmt;
 
-use controller_core::podgc::Order;
+use controller_core::podgc::PodWrite;
 use controller_core::view::Version;
 use epilogue_common::outcome::{FailureKind, Outcome};
-use epilogue_runtime::classify::classify;
+use epilogue_runtime::api_error::classify;
 use epilogue_runtime::reply;
 use http::{Method, Request, header};
 use kube::Client;
@@ -52,8 +52,8 @@ impl Executor {
     }
 
     /// Patches a pod's status; the version that this made.
-    pub(crate) async fn patch(&self, order: &Order, patch: &Value) -> Outcome<Version> {
-        let path = format!("{}/status", path(order));
+    pub(crate) async fn patch(&self, write: &PodWrite, patch: &Value) -> Outcome<Version> {
+        let path = format!("{}/status", path(write));
         let reply: PodReply = self.call(Method::PATCH, &path, STRATEGIC_MERGE, Some(patch)).await?;
         Ok(Version::parse(&reply.metadata.resource_version))
     }
@@ -62,12 +62,12 @@ impl Executor {
     ///
     /// DIVERGES(upstream): the deletion names the pod's UID; without it a pod that came since
     /// under the same name would go. ([GC2])
-    pub(crate) async fn delete(&self, order: &Order) -> Outcome<()> {
+    pub(crate) async fn delete(&self, write: &PodWrite) -> Outcome<()> {
         let options = json!({
             "gracePeriodSeconds": 0,
-            "preconditions": {"uid": order.uid.as_str()},
+            "preconditions": {"uid": write.uid.as_str()},
         });
-        let path = path(order);
+        let path = path(write);
         self.call::<IgnoredAny>(Method::DELETE, &path, JSON, Some(&options)).await.map(drop)
     }
 
@@ -97,8 +97,8 @@ impl Executor {
 }
 
 // Names of API objects need no escaping: they are DNS names.
-fn path(order: &Order) -> String {
-    format!("/api/v1/namespaces/{}/pods/{}", order.namespace, order.name)
+fn path(write: &PodWrite) -> String {
+    format!("/api/v1/namespaces/{}/pods/{}", write.namespace, write.name)
 }
 
 impl fmt::Debug for Executor {

@@ -1,6 +1,6 @@
 //! What pod GC and disruption did, under the reference's names with our prefix. ([GC5])
 
-use controller_core::podgc::{Cause, Order};
+use controller_core::podgc::{Cause, PodWrite};
 use prometheus::{IntCounterVec, Opts, Registry};
 
 /// The counters.
@@ -39,16 +39,16 @@ impl Metrics {
         })
     }
 
-    /// An order was carried out, or not.
-    pub(super) fn count(&self, order: &Order, ok: bool) {
-        match &order.cause {
-            Cause::Ended(_) | Cause::Surplus(_) => {
+    /// A write was done, or failed.
+    pub(super) fn count(&self, write: &PodWrite, ok: bool) {
+        match &write.cause {
+            Cause::Ended(_) | Cause::Excess(_) => {
                 let counter = if ok { &self.deleted } else { &self.errors };
-                counter.with_label_values(&[&*order.namespace, order.cause.label()]).inc();
+                counter.with_label_values(&[&*write.namespace, write.cause.label()]).inc();
             }
             Cause::Marked(_) | Cause::Cleared(_) => {
                 let result = if ok { "success" } else { "error" };
-                self.targets.with_label_values(&[order.cause.label(), result]).inc();
+                self.targets.with_label_values(&[write.cause.label(), result]).inc();
             }
         }
     }

@@ -1,5 +1,5 @@
 //! Pod GC and disruption: the cluster as the watches show it, and the queues of what in it is
-//! worth a look. What is to be done is decided in the core; `work` looks, `execute` writes.
+//! worth a check. The core decides what is to be done; `work` checks, `execute` writes.
 
 pub(crate) mod args;
 mod events;
@@ -13,15 +13,15 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use controller_core::podgc::{Cluster, Item, Lane, Settings, Wake, WireNode};
-use controller_core::queue_core::FailureDelay;
+use controller_core::podgc::{Cluster, Item, Priority, Settings, Wake, WireNode};
 use controller_core::view::WirePod;
+use controller_core::workqueue::FailureDelay;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 
+use crate::informers::watch::{RawNamespace, Unreadable, WatchEvent};
 use crate::metrics::QueueHistograms;
-use crate::queue::Queue;
-use crate::watch::{RawNamespace, Seen, Unreadable};
+use crate::workqueue::Queue;
 
 pub(crate) use metrics::Metrics;
 pub(crate) use work::Worker;
@@ -53,87 +53,86 @@ impl PodGc {
         })
     }
 
-    /// Takes in what the watch of pods tells.
-    pub(crate) fn pods(&self, seen: &Seen<WirePod>) {
+    /// Takes in an event of the watch of pods.
+    pub(crate) fn pods(&self, event: &WatchEvent<WirePod>) {
         let mut cluster = self.cluster.lock();
         let mut wakes = Vec::new();
-        match seen {
-            Seen::ListBegins => cluster.pods_begin(),
-            Seen::ListEnds(_) => cluster.pods_end(),
-            Seen::Shown(pod) => wakes = cluster.pod_shown(pod, Timestamp::now()),
-            Seen::Gone(pod) => {
+        match event {
+            WatchEvent::ListBegins => cluster.pods_begin(),
+            WatchEvent::ListEnds(_) => cluster.pods_end(),
+            WatchEvent::Shown(pod) => wakes = cluster.pod_shown(pod, Timestamp::now()),
+            WatchEvent::Gone(pod) => {
                 let uid = pod.metadata.uid.as_deref().unwrap_or_default();
                 cluster.pod_gone(&uid.into());
             }
             // Nothing may be done to a pod by a wrong idea of it.
-            Seen::Unreadable(pod) => cluster.pod_gone(&pod.uid.as_str().into()),
-            Seen::UpTo(_) => {}
+            WatchEvent::Unreadable(pod) => cluster.pod_gone(&pod.uid.as_str().into()),
+            WatchEvent::UpTo(_) => {}
         }
         drop(cluster);
         self.wake(wakes);
     }
 
-    /// Takes in what the watch of nodes tells.
-    pub(crate) fn nodes(&self, seen: &Seen<WireNode>) {
+    /// Takes in an event of the watch of nodes.
+    pub(crate) fn nodes(&self, event: &WatchEvent<WireNode>) {
         let now = Timestamp::now();
         let mut cluster = self.cluster.lock();
         let mut wakes = Vec::new();
-        match seen {
-            Seen::ListBegins => cluster.nodes_begin(),
-            Seen::ListEnds(_) => wakes = cluster.nodes_end(now),
-            Seen::Shown(node) => wakes = cluster.node_shown(node, now),
-            Seen::Gone(node) => wakes = cluster.node_gone(node.name(), now),
-            Seen::Unreadable(node) if node.gone => wakes = cluster.node_gone(&node.name, now),
-            Seen::Unreadable(node) => tell_unreadable("node", node),
-            Seen::UpTo(_) => {}
+        match event {
+            WatchEvent::ListBegins => cluster.nodes_begin(),
+            WatchEvent::ListEnds(_) => wakes = cluster.nodes_end(now),
+            WatchEvent::Shown(node) => wakes = cluster.node_shown(node, now),
+            WatchEvent::Gone(node) => wakes = cluster.node_gone(node.name(), now),
+            WatchEvent::Unreadable(node) if node.gone => wakes = cluster.node_gone(&node.name, now),
+            WatchEvent::Unreadable(node) => report_unreadable("node", node),
+            WatchEvent::UpTo(_) => {}
         }
         drop(cluster);
         self.wake(wakes);
     }
 
-    /// Takes in what the watch of namespaces tells.
-    pub(crate) fn namespaces(&self, seen: &Seen<RawNamespace>) {
+    /// Takes in an event of the watch of namespaces.
+    pub(crate) fn namespaces(&self, event: &WatchEvent<RawNamespace>) {
         let mut cluster = self.cluster.lock();
-        match seen {
-            Seen::ListBegins => cluster.namespaces_begin(),
-            Seen::ListEnds(_) => cluster.namespaces_end(),
-            Seen::Shown(namespace) => {
+        match event {
+            WatchEvent::ListBegins => cluster.namespaces_begin(),
+            WatchEvent::ListEnds(_) => cluster.namespaces_end(),
+            WatchEvent::Shown(namespace) => {
                 cluster.namespace_shown(namespace.name(), namespace.annotations());
             }
-            Seen::Gone(namespace) => cluster.namespace_gone(namespace.name()),
-            Seen::Unreadable(namespace) if namespace.gone => {
+            WatchEvent::Gone(namespace) => cluster.namespace_gone(namespace.name()),
+            WatchEvent::Unreadable(namespace) if namespace.gone => {
                 cluster.namespace_gone(&namespace.name);
             }
-            Seen::Unreadable(namespace) => tell_unreadable("namespace", namespace),
-            Seen::UpTo(_) => {}
+            WatchEvent::Unreadable(namespace) => report_unreadable("namespace", namespace),
+            WatchEvent::UpTo(_) => {}
         }
     }
 
-    /// Begins to work: what the watches have shown before is looked at, and what they show from now
-    /// on.
+    /// Begins to work: checks what the watches have shown before, and what they show from now on.
     pub(crate) fn open(&self) {
         self.ending.open();
         self.tidying.open();
-        let wakes = self.cluster.lock().look_at_everything(Timestamp::now());
+        let wakes = self.cluster.lock().check_everything(Timestamp::now());
         self.wake(wakes);
     }
 
     fn wake(&self, wakes: Vec<Wake>) {
         for wake in wakes {
-            self.queue(wake.lane).add_after(wake.item, wake.after);
+            self.queue(wake.priority).add_after(wake.item, wake.after);
         }
     }
 
-    fn queue(&self, lane: Lane) -> &Queue<Item> {
-        match lane {
-            Lane::Ending => &self.ending,
-            Lane::Tidying => &self.tidying,
+    fn queue(&self, priority: Priority) -> &Queue<Item> {
+        match priority {
+            Priority::Ending => &self.ending,
+            Priority::Tidying => &self.tidying,
         }
     }
 }
 
 /// What was known of it stays, and of one that is new nothing is.
-fn tell_unreadable(kind: &str, object: &Unreadable) {
+fn report_unreadable(kind: &str, object: &Unreadable) {
     tracing::error!(kind, name = object.name, error = object.why, "an object cannot be read");
 }
 

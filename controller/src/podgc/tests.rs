@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::execute::Executor;
 use super::*;
-use crate::stores::Stores;
+use crate::cache::Cache;
 
 /// What was asked for, and the answers that are left.
 #[derive(Clone, Default)]
@@ -60,29 +60,29 @@ fn refusal(code: u16, reason: &str) -> Value {
            "reason": reason, "code": code})
 }
 
-fn shown(version: u64) -> Seen<WirePod> {
+fn shown(version: u64) -> WatchEvent<WirePod> {
     let pod = json!({
         "metadata": {"name": "a", "namespace": "default", "uid": "uid-a",
                      "resourceVersion": version.to_string()},
         "spec": {"nodeName": "gone", "restartPolicy": "Never"},
         "status": {"phase": "Running"},
     });
-    Seen::Shown(serde_json::from_value(pod).expect("must be a pod"))
+    WatchEvent::Shown(serde_json::from_value(pod).expect("must be a pod"))
 }
 
-/// Pod GC that has been told that the pod `a` runs on a node that is not there.
+/// Pod GC that knows that the pod `a` runs on a node that is not there.
 fn worker(server: &Server) -> Arc<Worker> {
     let registry = Registry::new();
     let histograms = QueueHistograms::new(&registry).expect("must register");
     let settings = Settings { quarantine: SignedDuration::ZERO, ..Settings::default() };
     let gc = PodGc::new(settings, &histograms);
     gc.open();
-    gc.nodes(&Seen::ListBegins);
-    gc.nodes(&Seen::ListEnds("1".to_owned()));
+    gc.nodes(&WatchEvent::ListBegins);
+    gc.nodes(&WatchEvent::ListEnds("1".to_owned()));
     gc.pods(&shown(5));
     Arc::new(Worker {
         gc,
-        stores: Arc::new(Stores::default()),
+        cache: Arc::new(Cache::default()),
         executor: Executor::new(server.client()),
         metrics: Metrics::new(&registry).expect("must register"),
         instance: "test".to_owned(),
@@ -98,7 +98,7 @@ async fn work_until(worker: &Arc<Worker>, server: &Server, requests: usize) {
         }
         token.cancel();
     };
-    tokio::join!(worker.work(Lane::Ending, token.clone()), end);
+    tokio::join!(worker.work(Priority::Ending, token.clone()), end);
 }
 
 const NODE: &str = "GET /api/v1/nodes/gone";
@@ -134,7 +134,7 @@ async fn a_pod_that_changed_meanwhile_is_judged_again_as_it_is_then() {
     assert_eq!(server.lines(), [NODE, PATCH]);
     worker.gc.pods(&shown(8));
     server.answer(200, json!({"metadata": {"resourceVersion": "9"}}));
-    assert!(worker.look(Lane::Ending, &Item::Pod("ns".into(), "uid-a".into())).await.is_err());
+    assert!(worker.check(Priority::Ending, &Item::Pod("ns".into(), "uid-a".into())).await.is_err());
     assert_eq!(server.lines()[2..], [PATCH, DELETE], "the deletion follows; here it fails");
     assert_eq!(server.body(2)["metadata"]["resourceVersion"], "8");
 }
@@ -147,8 +147,8 @@ async fn a_deletion_that_failed_is_tried_again_when_the_patch_is_shown() {
     server.answer(404, refusal(404, "NotFound"));
     server.answer(200, json!({"metadata": {"resourceVersion": "6"}}));
     server.answer(500, refusal(500, "InternalError"));
-    assert!(worker.look(Lane::Ending, &item).await.is_err());
-    assert!(worker.look(Lane::Ending, &item).await.is_ok(), "the patch is still to be shown");
+    assert!(worker.check(Priority::Ending, &item).await.is_err());
+    assert!(worker.check(Priority::Ending, &item).await.is_ok(), "the patch is still to be shown");
     assert_eq!(server.lines(), [NODE, PATCH, DELETE]);
 }
 
@@ -159,8 +159,8 @@ async fn a_pod_that_somebody_else_ended_is_awaited_as_gone() {
     let item = Item::Pod("ns".into(), "uid-a".into());
     server.answer(404, refusal(404, "NotFound"));
     server.answer(404, refusal(404, "NotFound"));
-    assert!(worker.look(Lane::Ending, &item).await.is_ok());
-    assert!(worker.look(Lane::Ending, &item).await.is_ok());
+    assert!(worker.check(Priority::Ending, &item).await.is_ok());
+    assert!(worker.check(Priority::Ending, &item).await.is_ok());
     assert_eq!(server.lines(), [NODE, PATCH]);
 }
 
@@ -170,11 +170,11 @@ async fn a_node_that_the_api_has_or_does_not_tell_of_keeps_its_pods() {
     let worker = worker(&server);
     let item = Item::Node("gone".into());
     server.answer(500, refusal(500, "InternalError"));
-    assert!(worker.look(Lane::Ending, &item).await.is_err());
+    assert!(worker.check(Priority::Ending, &item).await.is_err());
     // A node that is there is in quarantine anew, which here is over at once.
     for _ in 0..3 {
         server.answer(200, json!({"metadata": {"name": "gone"}}));
     }
-    assert!(worker.look(Lane::Ending, &item).await.is_ok());
+    assert!(worker.check(Priority::Ending, &item).await.is_ok());
     assert!(server.lines().iter().all(|line| line == NODE), "{:?}", server.lines());
 }

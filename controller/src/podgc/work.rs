@@ -1,9 +1,9 @@
-//! One look after the other: verdict, calls, and what is to be remembered, told and counted.
+//! The workers of pod GC. A check of one item decides, writes, and records the outcome.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use controller_core::podgc::{Item, Lane, Order, Verdict};
+use controller_core::podgc::{Item, PodWrite, Priority, Verdict};
 use epilogue_common::names::job_option::FORCE_FAIL_AFTER;
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 use jiff::Timestamp;
@@ -12,28 +12,28 @@ use tokio_util::sync::CancellationToken;
 use super::events::event;
 use super::execute::Executor;
 use super::{Metrics, PodGc};
-use crate::stores::Stores;
+use crate::cache::Cache;
 
 /// A verdict that asks for a node gets its answer and is then another one.
 const VERDICTS_MAX: usize = 3;
 
-/// Everything that a look works with.
+/// Everything that a check works with.
 #[derive(Debug)]
 pub(crate) struct Worker {
     pub(crate) gc: Arc<PodGc>,
-    pub(crate) stores: Arc<Stores>,
+    pub(crate) cache: Arc<Cache>,
     pub(crate) executor: Executor,
     pub(crate) metrics: Metrics,
-    /// Tells this process from its likes.
+    /// Identity of this process in events.
     pub(crate) instance: String,
 }
 
 impl Worker {
     /// Works on one of the queues until the end is asked for; what has begun is ended.
-    pub(crate) async fn work(&self, lane: Lane, token: CancellationToken) {
-        let queue = self.gc.queue(lane);
+    pub(crate) async fn work(&self, priority: Priority, token: CancellationToken) {
+        let queue = self.gc.queue(priority);
         while let Some(item) = queue.take(&token).await {
-            match self.look(lane, &item).await {
+            match self.check(priority, &item).await {
                 Ok(()) => queue.forget(&item),
                 Err(failure) => {
                     let retry = queue.add_failed(item.clone());
@@ -44,14 +44,14 @@ impl Worker {
         }
     }
 
-    /// Looks at one thing, and does what is to be done.
-    pub(super) async fn look(&self, lane: Lane, item: &Item) -> Outcome<()> {
+    /// Checks one item, and does what is to be done.
+    pub(super) async fn check(&self, priority: Priority, item: &Item) -> Outcome<()> {
         for _ in 0..VERDICTS_MAX {
             match self.verdict(item) {
                 Verdict::Leave => return Ok(()),
-                Verdict::LookAgain(at) => {
+                Verdict::CheckAgain(at) => {
                     let wait = Duration::try_from(at.duration_since(Timestamp::now()));
-                    self.gc.queue(lane).add_after(item.clone(), wait.unwrap_or_default());
+                    self.gc.queue(priority).add_after(item.clone(), wait.unwrap_or_default());
                     return Ok(());
                 }
                 Verdict::Ask(name) => {
@@ -61,9 +61,9 @@ impl Worker {
                     let wakes = self.gc.cluster.lock().node_answered(&name, exists, now);
                     self.gc.wake(wakes);
                 }
-                Verdict::Do(order) => {
-                    let result = self.carry_out(&order).await;
-                    let wakes = self.gc.cluster.lock().pod_done(&order.uid, Timestamp::now());
+                Verdict::Do(write) => {
+                    let result = self.carry_out(&write).await;
+                    let wakes = self.gc.cluster.lock().pod_done(&write.uid, Timestamp::now());
                     // After a failure its own delay holds.
                     if result.is_ok() {
                         self.gc.wake(wakes);
@@ -79,16 +79,16 @@ impl Worker {
         let now = Timestamp::now();
         let mut cluster = self.gc.cluster.lock();
         match item {
-            Item::Node(name) => cluster.look_at_node(name, now),
+            Item::Node(name) => cluster.check_node(name, now),
             Item::Pod(_, uid) => {
                 let job = cluster.pod(uid).and_then(|pod| {
                     let owner = pod.owner.as_ref().filter(|_| pod.deletion.is_some())?;
-                    self.stores.job_annotation(&pod.namespace, owner, FORCE_FAIL_AFTER)
+                    self.cache.job_annotation(&pod.namespace, owner, FORCE_FAIL_AFTER)
                 });
-                cluster.look_at_pod(uid, job.as_deref(), now)
+                cluster.check_pod(uid, job.as_deref(), now)
             }
-            Item::Surplus => {
-                let wakes = cluster.look_for_surplus();
+            Item::Excess => {
+                let wakes = cluster.check_excess();
                 drop(cluster);
                 self.gc.wake(wakes);
                 Verdict::Leave
@@ -96,46 +96,46 @@ impl Worker {
         }
     }
 
-    async fn carry_out(&self, order: &Order) -> Outcome<()> {
-        let result = match self.write(order).await {
+    async fn carry_out(&self, write: &PodWrite) -> Outcome<()> {
+        let result = match self.write(write).await {
             // Somebody else was faster; the watch has yet to show it.
             Err(failure) if failure.kind == FailureKind::NotFound => {
-                self.gc.cluster.lock().pod_deleted(&order.uid);
+                self.gc.cluster.lock().pod_deleted(&write.uid);
                 return Ok(());
             }
             result => result,
         };
-        self.metrics.count(order, result.is_ok());
+        self.metrics.count(write, result.is_ok());
         result?;
         tracing::info!(
-            pod = format!("{}/{}", order.namespace, order.name),
-            uid = %order.uid,
-            reason = order.cause.label(),
-            cause = %order.cause,
-            deleted = order.delete,
+            pod = format!("{}/{}", write.namespace, write.name),
+            uid = %write.uid,
+            reason = write.cause.label(),
+            cause = %write.cause,
+            deleted = write.delete,
             "carried out"
         );
-        self.tell(order).await;
+        self.tell(write).await;
         Ok(())
     }
 
-    async fn write(&self, order: &Order) -> Outcome<()> {
-        if let Some(patch) = &order.patch {
-            let version = self.executor.patch(order, patch).await?;
-            self.gc.cluster.lock().pod_written(&order.uid, &order.cause, version);
+    async fn write(&self, write: &PodWrite) -> Outcome<()> {
+        if let Some(patch) = &write.patch {
+            let version = self.executor.patch(write, patch).await?;
+            self.gc.cluster.lock().pod_written(&write.uid, &write.cause, version);
         }
-        if order.delete {
-            self.executor.delete(order).await?;
-            self.gc.cluster.lock().pod_deleted(&order.uid);
+        if write.delete {
+            self.executor.delete(write).await?;
+            self.gc.cluster.lock().pod_deleted(&write.uid);
         }
         Ok(())
     }
 
     /// An event is news, not state: one that is lost is not repeated.
-    async fn tell(&self, order: &Order) {
-        let Some(event) = event(order, &self.instance, Timestamp::now()) else { return };
-        if let Err(failure) = self.executor.tell(&order.namespace, &event).await {
-            tracing::debug!(pod = &*order.name, %failure, "event not written");
+    async fn tell(&self, write: &PodWrite) {
+        let Some(event) = event(write, &self.instance, Timestamp::now()) else { return };
+        if let Err(failure) = self.executor.tell(&write.namespace, &event).await {
+            tracing::debug!(pod = &*write.name, %failure, "event not written");
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use anyhow::ensure;
 use clap::Parser;
-use simulation::{agent_sim, sim};
+use simulation::{agent_sim, controller};
 
 /// Simulate the controller, or the agent, by seeds.
 #[derive(Debug, Parser)]
@@ -76,8 +76,9 @@ fn simulate(arguments: &Arguments, seed: u64, trace: bool) -> Seen {
         let stats = format!("{:?}\n{:#?}", report.stats, report.ends);
         return Seen { violations: report.violations, failure, stats, trace: report.trace };
     }
-    let report = sim::run(seed, sim::Options { trace, ..sim::Options::default() });
-    let failure = sim::failure(seed, &report);
+    let report =
+        controller::run(seed, controller::Options { trace, ..controller::Options::default() });
+    let failure = controller::failure(seed, &report);
     let stats = format!("{:?}", report.stats);
     Seen { violations: report.violations, failure, stats, trace: report.trace }
 }

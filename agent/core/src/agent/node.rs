@@ -68,7 +68,7 @@ impl<T: Clone + PartialEq> Write<T> {
 impl Write<String> {
     fn is_farewell(&self) -> bool {
         let wanted = self.wanted.as_deref().and_then(|text| text.parse().ok());
-        matches!(wanted, Some(Announcement::Farewell { .. }))
+        matches!(wanted, Some(Announcement::Drained { .. }))
     }
 }
 

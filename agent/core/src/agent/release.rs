@@ -191,7 +191,7 @@ impl Agent {
             run.release = Release::Parting(self.clock.monotonic());
             let boot_id = self.settings.boot_id.clone();
             let at = self.clock.now().wall;
-            self.node.announce(&Announcement::Farewell { boot_id, at });
+            self.node.announce(&Announcement::Drained { boot_id, at });
             self.outbox.say(false, None, "nothing runs any more: the node says farewell");
             self.write_node();
             return;

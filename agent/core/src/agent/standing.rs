@@ -249,11 +249,11 @@ impl Agent {
 
     /// Whether the node's annotation speaks of an earlier boot.
     fn is_stale(&self, view: &crate::protocol::event::NodeView) -> bool {
-        use epilogue_common::announcement::Announcement::{Farewell, ShuttingDown};
+        use epilogue_common::announcement::Announcement::{Drained, ShuttingDown};
         let said = view.announced.as_deref().and_then(|text| text.parse().ok());
         matches!(
             said,
-            Some(ShuttingDown { boot_id, .. } | Farewell { boot_id, .. })
+            Some(ShuttingDown { boot_id, .. } | Drained { boot_id, .. })
                 if boot_id != self.settings.boot_id
         )
     }

@@ -16,7 +16,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::decide::{Now, Observed, Record, Step, decide, released};
 use super::{JITTER, LeaseError, LeaseOptions, Loss};
-use crate::classify::classify;
+use crate::api_error::classify;
 
 /// The lease is ours, until it is lost or released. Dropping it stops the renewals and leaves
 /// the lease to expire.

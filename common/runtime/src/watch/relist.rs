@@ -23,7 +23,7 @@ impl Default for Relist {
 }
 
 impl Relist {
-    /// Waits until everything was told that the API showed after this call.
+    /// Waits until the watch has yielded all that the API showed after this call.
     pub async fn fresh(&self) {
         let mut wanted = 0;
         self.0.asked.send_modify(|asked| {
@@ -39,7 +39,7 @@ impl Relist {
         self.0.asked.subscribe()
     }
 
-    /// A list that began when this was the last demand was told to its end.
+    /// A list that began when this was the last demand was yielded to its end.
     pub(super) fn done(&self, asked: u64) {
         self.0.done.send_if_modified(|done| {
             let more = asked > *done;

@@ -1,4 +1,4 @@
-//! The watch, told by a server that answers as scripted.
+//! The watch against a server that answers as scripted.
 
 use super::wire::LIST_END;
 use super::*;
@@ -61,12 +61,12 @@ struct Object {
     metadata: ObjectMeta,
 }
 
-/// Notes down in words what it is told.
+/// Writes each event down in words.
 struct Log(Arc<Mutex<Vec<String>>>);
 
 impl Listener<Object> for Log {
-    async fn tell(&mut self, seen: Seen<Object>) -> Result<(), Deaf> {
-        self.0.lock().push(words(&seen));
+    async fn handle(&mut self, event: WatchEvent<Object>) -> Result<(), Closed> {
+        self.0.lock().push(words(&event));
         Ok(())
     }
 }
@@ -91,35 +91,35 @@ fn scope(objects_max: usize) -> Scope<Object> {
     }
 }
 
-fn words(seen: &Seen<Object>) -> String {
+fn words(event: &WatchEvent<Object>) -> String {
     let pod = |pod: &Object| pod.metadata.name.clone().unwrap_or_default();
-    match seen {
-        Seen::ListBegins => "list".to_owned(),
-        Seen::ListEnds(version) => format!("listed {version}"),
-        Seen::Shown(it) => format!("shown {}", pod(it)),
-        Seen::Gone(it) => format!("gone {}", pod(it)),
-        Seen::Unreadable(it) => format!("unreadable {}: {}", it.name, it.why),
-        Seen::UpTo(version) => format!("up to {version}"),
+    match event {
+        WatchEvent::ListBegins => "list".to_owned(),
+        WatchEvent::ListEnds(version) => format!("listed {version}"),
+        WatchEvent::Shown(it) => format!("shown {}", pod(it)),
+        WatchEvent::Gone(it) => format!("gone {}", pod(it)),
+        WatchEvent::Unreadable(it) => format!("unreadable {}: {}", it.name, it.why),
+        WatchEvent::UpTo(version) => format!("up to {version}"),
     }
 }
 
-/// What is told, and asked for, until nothing more is answered.
+/// Events and requests, until no answer is left.
 async fn run(answers: Vec<(u16, String)>) -> (Vec<String>, Vec<String>) {
     let requests = answers.len() + 1;
     let (client, asked) = server(answers);
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let watching = watch(client, scope(2), Log(Arc::clone(&told)));
+    let events = Arc::new(Mutex::new(Vec::new()));
+    let watching = watch(client, scope(2), Log(Arc::clone(&events)));
     let end = async {
         while asked.lock().len() < requests {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
     tokio::select! {
-        deaf = watching => panic!("{deaf}"),
+        closed = watching => panic!("{closed}"),
         () = end => {}
     }
-    let (told, asked) = (told.lock().clone(), asked.lock().clone());
-    (told, asked)
+    let (events, asked) = (events.lock().clone(), asked.lock().clone());
+    (events, asked)
 }
 
 #[tokio::test(start_paused = true)]
@@ -131,9 +131,9 @@ async fn a_streamed_list_is_a_consistent_read_and_goes_on_as_a_watch() {
         event("DELETED", &pod("a", 9)),
         bookmark(12, false),
     ];
-    let (told, asked) = run(vec![(200, stream.concat())]).await;
+    let (events, asked) = run(vec![(200, stream.concat())]).await;
     let expected = ["list", "shown a", "listed 7", "shown a", "gone a", "up to 12"];
-    assert_eq!(told, expected);
+    assert_eq!(events, expected);
     assert!(asked[0].contains("resourceVersion=&"), "{}", asked[0]);
     assert!(asked[0].contains("sendInitialEvents=true"), "{}", asked[0]);
     assert!(asked[1].ends_with("&resourceVersion=12"), "{}", asked[1]);
@@ -147,8 +147,8 @@ async fn a_server_that_does_not_stream_lists_is_read_in_pages() {
     };
     let refusal = status(422, "Invalid").to_string();
     let answers = vec![(422, refusal), (200, page("next", "a")), (200, page("", "b"))];
-    let (told, asked) = run(answers).await;
-    assert_eq!(told, ["list", "shown a", "shown b", "listed 7"]);
+    let (events, asked) = run(answers).await;
+    assert_eq!(events, ["list", "shown a", "shown b", "listed 7"]);
     assert!(asked[1].ends_with("/pods?fieldSelector=spec.nodeName%3Dn1&limit=500"), "{}", asked[1]);
     assert!(asked[2].ends_with("&continue=next"), "{}", asked[2]);
     assert!(asked[3].ends_with("&resourceVersion=7"), "{}", asked[3]);
@@ -160,8 +160,8 @@ async fn a_forgotten_position_leads_to_a_new_list_and_a_failure_does_not() {
     let expired = event("ERROR", &status(410, "Expired"));
     let broken = status(500, "InternalError").to_string();
     let answers = vec![(200, list.clone()), (500, broken), (200, expired), (200, list)];
-    let (told, asked) = run(answers).await;
-    assert_eq!(told, ["list", "shown a", "listed 7", "list", "shown a", "listed 7"]);
+    let (events, asked) = run(answers).await;
+    assert_eq!(events, ["list", "shown a", "listed 7", "list", "shown a", "listed 7"]);
     assert!(asked[1].ends_with("&resourceVersion=7"), "{}", asked[1]);
     assert!(asked[2].ends_with("&resourceVersion=7"), "{}", asked[2]);
     assert!(asked[3].contains("sendInitialEvents=true"), "{}", asked[3]);
@@ -171,8 +171,8 @@ async fn a_forgotten_position_leads_to_a_new_list_and_a_failure_does_not() {
 async fn a_list_that_breaks_off_begins_anew() {
     let half = event("ADDED", &pod("a", 5));
     let whole = [event("ADDED", &pod("b", 6)), bookmark(7, true)].concat();
-    let (told, _) = run(vec![(200, half), (200, whole)]).await;
-    assert_eq!(told, ["list", "shown a", "list", "shown b", "listed 7"]);
+    let (events, _) = run(vec![(200, half), (200, whole)]).await;
+    assert_eq!(events, ["list", "shown a", "list", "shown b", "listed 7"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -182,10 +182,10 @@ async fn a_list_without_end_is_given_up_and_a_watch_is_none() {
         events.concat()
     };
     let whole = [bookmark(7, true), three("ADDED")].concat();
-    let (told, _) = run(vec![(200, three("ADDED")), (200, whole)]).await;
+    let (events, _) = run(vec![(200, three("ADDED")), (200, whole)]).await;
     let expected =
         ["list", "shown a", "shown b", "list", "listed 7", "shown a", "shown b", "shown c"];
-    assert_eq!(told, expected);
+    assert_eq!(events, expected);
 }
 
 #[tokio::test(start_paused = true)]
@@ -216,10 +216,10 @@ async fn an_object_that_cannot_be_read_holds_up_no_other() {
         event("MODIFIED", &odd),
         event("MODIFIED", &pod("a", 9)),
     ];
-    let (told, asked) = run(vec![(200, stream.concat())]).await;
-    assert_eq!(told[..3], ["list", "shown a", "listed 7"]);
-    assert!(told[3].starts_with("unreadable odd: invalid type: integer `5`"), "{}", told[3]);
-    assert_eq!(told[4..], ["shown a"]);
+    let (events, asked) = run(vec![(200, stream.concat())]).await;
+    assert_eq!(events[..3], ["list", "shown a", "listed 7"]);
+    assert!(events[3].starts_with("unreadable odd: invalid type: integer `5`"), "{}", events[3]);
+    assert_eq!(events[4..], ["shown a"]);
     assert!(asked[1].ends_with("&resourceVersion=9"), "{}", asked[1]);
 }
 
@@ -228,10 +228,10 @@ async fn a_page_with_an_object_that_cannot_be_read_gives_the_rest() {
     let odd = json!({"metadata": {"name": "odd", "labels": 5}});
     let page = json!({"metadata": {"resourceVersion": "7"}, "items": [odd, pod("b", 5)]});
     let answers = vec![(422, status(422, "Invalid").to_string()), (200, page.to_string())];
-    let (told, _) = run(answers).await;
-    assert!(told[1].starts_with("unreadable odd"), "{told:?}");
+    let (events, _) = run(answers).await;
+    assert!(events[1].starts_with("unreadable odd"), "{events:?}");
     assert_eq!(
-        (told[0].as_str(), &told[2..]),
+        (events[0].as_str(), &events[2..]),
         ("list", &["shown b".into(), "listed 7".into()][..])
     );
 }
@@ -252,15 +252,15 @@ async fn a_connection_that_shows_nothing_is_replaced() {
             Response::builder().status(200).body(StreamBody::new(frames))
         }
     });
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let watching = watch(Client::new(service, "default"), scope(2), Log(Arc::clone(&told)));
+    let events = Arc::new(Mutex::new(Vec::new()));
+    let watching = watch(Client::new(service, "default"), scope(2), Log(Arc::clone(&events)));
     let end = async {
         while opened.lock().len() < 2 {
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
     };
     tokio::select! {
-        deaf = watching => panic!("{deaf}"),
+        closed = watching => panic!("{closed}"),
         () = end => {}
     }
     let times = opened.lock().clone();
@@ -285,10 +285,10 @@ async fn a_list_that_breaks_off_each_time_is_asked_for_less_and_less_often() {
 async fn a_list_on_demand_is_made_after_the_demand_also_where_the_watch_stands_still() {
     let list = |version| event("ADDED", &pod("a", 5)) + &bookmark(version, true);
     let (client, asked) = server(vec![(200, list(7)), (NEVER, String::new()), (200, list(9))]);
-    let told = Arc::new(Mutex::new(Vec::new()));
+    let events = Arc::new(Mutex::new(Vec::new()));
     let scope = scope(2);
     let relist = scope.relist.clone();
-    let watching = watch(client, scope, Log(Arc::clone(&told)));
+    let watching = watch(client, scope, Log(Arc::clone(&events)));
     let demand = async {
         while asked.lock().len() < 2 {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -298,10 +298,10 @@ async fn a_list_on_demand_is_made_after_the_demand_also_where_the_watch_stands_s
         relist.fresh().await;
     };
     tokio::select! {
-        deaf = watching => panic!("{deaf}"),
+        closed = watching => panic!("{closed}"),
         () = demand => {}
     }
-    assert_eq!(*told.lock(), ["list", "shown a", "listed 7", "list", "shown a", "listed 9"]);
+    assert_eq!(*events.lock(), ["list", "shown a", "listed 7", "list", "shown a", "listed 9"]);
     let asked = asked.lock();
     assert!(asked[2].contains("resourceVersion=&"), "{asked:?}");
 }

@@ -3,8 +3,8 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::podgc::bodies::marked;
-use crate::podgc::verdict::order;
+use crate::podgc::patches::marked;
+use crate::podgc::verdict::pod_write;
 use crate::podgc::{Case, Cause, Verdict};
 use crate::view::Phase;
 
@@ -30,16 +30,16 @@ pub(super) fn verdict(case: &Case<'_>) -> Verdict {
     {
         return Verdict::Leave;
     }
-    let since = case.node.and_then(|node| node.facts.shuts_down_since());
+    let since = case.node.and_then(|node| node.view.shuts_down_since());
     let (Some(since), Some(start)) = (since, pod.last_start) else { return Verdict::Leave };
     let age = case.now.duration_since(since);
     if start > since || age > SHUTDOWN_MAX {
         return Verdict::Leave;
     }
     if age < HEAD_START {
-        return Verdict::LookAgain(since.checked_add(HEAD_START).unwrap_or(case.now));
+        return Verdict::CheckAgain(since.checked_add(HEAD_START).unwrap_or(case.now));
     }
     // The API keeps whole seconds, and so must who compares.
     let at = Timestamp::from_second(case.now.as_second()).unwrap_or(case.now);
-    Verdict::Do(order(pod, Some(marked(pod, at)), Cause::Marked(at)))
+    Verdict::Do(pod_write(pod, Some(marked(pod, at)), Cause::Marked(at)))
 }

@@ -6,10 +6,10 @@ use std::fmt;
 use epilogue_common::names::disruption_reason::TERMINATION_BY_KUBELET;
 use jiff::{SignedDuration, Timestamp};
 
-use crate::podgc::bodies::cleared;
-use crate::podgc::node::{NodeFacts, NodeRecord};
-use crate::podgc::pod::{PodFacts, Target};
-use crate::podgc::verdict::order;
+use crate::podgc::node::{NodeRecord, NodeView};
+use crate::podgc::patches::cleared;
+use crate::podgc::pod::{PodView, Target};
+use crate::podgc::verdict::pod_write;
 use crate::podgc::{Case, Cause, StaleReset, Tristate, Verdict};
 use crate::view::Phase;
 
@@ -56,9 +56,9 @@ pub(super) fn verdict(case: &Case<'_>) -> Verdict {
         _ => return Verdict::Leave,
     };
     if due > case.now {
-        return Verdict::LookAgain(due);
+        return Verdict::CheckAgain(due);
     }
-    Verdict::Do(order(pod, Some(cleared(pod, case.now)), Cause::Cleared(stale)))
+    Verdict::Do(pod_write(pod, Some(cleared(pod, case.now)), Cause::Cleared(stale)))
 }
 
 /// A kubelet shows its reason only together with the terminal phase, so on a pod that lives only
@@ -67,8 +67,7 @@ pub(super) fn verdict(case: &Case<'_>) -> Verdict {
 /// DIVERGES(upstream): nobody resets those there.
 fn leftover(case: &Case<'_>, target: &Target) -> Option<(Timestamp, Stale)> {
     let (pod, node) = (case.pod, case.node?);
-    if node.facts.shuts_down_since().is_some() || !node.facts.is_ready() || is_ending(pod, case.now)
-    {
+    if node.view.shuts_down_since().is_some() || !node.view.is_ready() || is_ending(pod, case.now) {
         return None;
     }
     if runs_again(pod, target) && booted_since(node, target) {
@@ -82,16 +81,16 @@ fn leftover(case: &Case<'_>, target: &Target) -> Option<(Timestamp, Stale)> {
     if ours && !booted_since(node, target) {
         return Some((later(node.changed_at, BOOT_SEEN_MAX), Stale::Cancelled));
     }
-    let since = target.since.max(node.facts.ready_since).max(Some(node.changed_at));
+    let since = target.since.max(node.view.ready_since).max(Some(node.changed_at));
     Some((after(case, since), Stale::NotShutDown))
 }
 
 /// Its deadline ends it, which is also how a companion ends a bare pod. (§7.7)
-fn is_ending(pod: &PodFacts, now: Timestamp) -> bool {
+fn is_ending(pod: &PodView, now: Timestamp) -> bool {
     pod.deadline.is_some_and(|deadline| deadline <= now)
 }
 
-fn runs_again(pod: &PodFacts, target: &Target) -> bool {
+fn runs_again(pod: &PodView, target: &Target) -> bool {
     pod.phase == Phase::Running
         && pod.ready == Some(Tristate::True)
         && pod.running_since.is_some_and(|since| Some(since) > target.since)
@@ -99,13 +98,13 @@ fn runs_again(pod: &PodFacts, target: &Target) -> bool {
 
 /// By what we saw, or because the agent spoke of another boot.
 fn booted_since(node: &NodeRecord, target: &Target) -> bool {
-    node.booted_by > target.since || announces_another_boot(&node.facts)
+    node.booted_by > target.since || announces_another_boot(&node.view)
 }
 
-fn announces_another_boot(node: &NodeFacts) -> bool {
-    use epilogue_common::announcement::Announcement::{Farewell, Idle, ShuttingDown};
+fn announces_another_boot(node: &NodeView) -> bool {
+    use epilogue_common::announcement::Announcement::{Drained, Idle, ShuttingDown};
     match &node.announcement {
-        Some(ShuttingDown { boot_id, .. } | Farewell { boot_id, .. }) => !node.runs_in(boot_id),
+        Some(ShuttingDown { boot_id, .. } | Drained { boot_id, .. }) => !node.runs_in(boot_id),
         Some(Idle) | None => false,
     }
 }

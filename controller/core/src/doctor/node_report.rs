@@ -14,7 +14,7 @@ use super::nodes::NodeSeen;
 use super::pods::subject;
 use super::scene::{AgentPod, Kind, Scene};
 use super::{findings, seconds};
-use crate::podgc::{PodFacts, Tristate};
+use crate::podgc::{PodView, Tristate};
 
 /// Who tells of the node in events.
 const AGENT_REPORTER: &str = "epilogue.dev/agent";
@@ -121,7 +121,7 @@ pub fn node_report(scene: &Scene, name: &str, now: Timestamp) -> Option<NodeRepo
     checks.extend(spoken.then(|| lock_and_delay(node.readiness.as_ref())));
     checks.push(announced(node, now));
     checks.push(marks(node));
-    checks.push(told(scene, name));
+    checks.push(reported(scene, name));
     checks.push(pods(scene, name));
     let verdict = checks.iter().map(|check| check.verdict).max().unwrap_or(NodeVerdict::Ok);
     let mut findings = findings(scene, None, now);
@@ -200,7 +200,7 @@ fn kubelet(scene: &Scene, name: &str, now: Timestamp) -> NodeCheck {
 
 fn boot(node: &NodeSeen) -> NodeCheck {
     const NAME: &str = "boot";
-    match &node.facts.boot_id {
+    match &node.view.boot_id {
         Some(id) => NodeCheck::new(NAME, NodeVerdict::Ok, &**id),
         None => NodeCheck::new(NAME, NodeVerdict::Warn, "its boot id is not known")
             .remedy("without it a boot proves nothing of the pods before it"),
@@ -243,13 +243,13 @@ fn agent(scene: &Scene, name: &str, node: &NodeSeen, agent: Option<&AgentPod>) -
     ))
 }
 
-fn ready_pods<'a>(scene: &'a Scene, node: &str) -> impl Iterator<Item = &'a PodFacts> {
+fn ready_pods<'a>(scene: &'a Scene, node: &str) -> impl Iterator<Item = &'a PodView> {
     pods_of(scene, node).filter(|pod| pod.ready == Some(Tristate::True))
 }
 
-fn pods_of<'a>(scene: &'a Scene, node: &str) -> impl Iterator<Item = &'a PodFacts> {
+fn pods_of<'a>(scene: &'a Scene, node: &str) -> impl Iterator<Item = &'a PodView> {
     let node = node.to_owned();
-    let pods = scene.pods.iter().filter_map(|pod| scene.facts(pod));
+    let pods = scene.pods.iter().filter_map(|pod| scene.view(pod));
     pods.filter(move |pod| pod.node.as_deref() == Some(node.as_str()))
 }
 
@@ -282,7 +282,7 @@ fn announced(node: &NodeSeen, now: Timestamp) -> NodeCheck {
         return NodeCheck::new(NAME, NodeVerdict::Fail, problem)
             .remedy("the agent takes back what is stale; see that it runs");
     }
-    match &node.facts.announcement {
+    match &node.view.announcement {
         None => NodeCheck::new(NAME, NodeVerdict::Warn, "no agent has ever spoken of this node")
             .remedy("an agent writes epilogue.dev/state as soon as it runs"),
         Some(Announcement::Idle) => NodeCheck::new(NAME, NodeVerdict::Ok, "no shutdown"),
@@ -290,7 +290,7 @@ fn announced(node: &NodeSeen, now: Timestamp) -> NodeCheck {
             let found = format!("it shuts down since {}", seconds(*since));
             NodeCheck::new(NAME, NodeVerdict::Warn, found).remedy("wait for its end")
         }
-        Some(Announcement::Farewell { at, .. }) => {
+        Some(Announcement::Drained { at, .. }) => {
             let found = format!("nothing ran any more at {}, when it went down", seconds(*at));
             NodeCheck::new(NAME, NodeVerdict::Warn, found).remedy("it comes back with its machine")
         }
@@ -307,10 +307,10 @@ fn marks(node: &NodeSeen) -> NodeCheck {
     if marks.is_empty() {
         return NodeCheck::new(NAME, NodeVerdict::Ok, "none");
     }
-    if node.facts.out_of_service && node.facts.is_ready() {
+    if node.view.out_of_service && node.view.is_ready() {
         return NodeCheck::new(NAME, NodeVerdict::Fail, marks.join(", ")).remedy(format!(
             "it is ready and said to be off: kubectl taint node {} {}-",
-            node.facts.name,
+            node.view.name,
             crate::podgc::OUT_OF_SERVICE_TAINT
         ));
     }
@@ -318,7 +318,7 @@ fn marks(node: &NodeSeen) -> NodeCheck {
 }
 
 /// The last thing that its agent told of it.
-fn told(scene: &Scene, name: &str) -> NodeCheck {
+fn reported(scene: &Scene, name: &str) -> NodeCheck {
     const NAME: &str = "last word";
     let of_node = |event: &&NodeEvent| {
         event.reporting_component.as_deref() == Some(AGENT_REPORTER)
@@ -353,19 +353,19 @@ fn pods(scene: &Scene, name: &str) -> NodeCheck {
     if !scene.has_read(Kind::Pod) {
         return NodeCheck::new(NAME, NodeVerdict::Warn, "they were not read").remedy("read pods");
     }
-    let living: Vec<&PodFacts> = pods_of(scene, name).filter(|pod| !pod.is_terminal()).collect();
-    let count = |test: fn(&PodFacts) -> bool| living.iter().filter(|pod| test(pod)).count();
+    let living: Vec<&PodView> = pods_of(scene, name).filter(|pod| !pod.is_terminal()).collect();
+    let count = |test: fn(&PodView) -> bool| living.iter().filter(|pod| test(pod)).count();
     let fixed = count(|pod| pod.is_static);
-    let daemons = count(PodFacts::is_of_daemon_set);
+    let daemons = count(PodView::is_of_daemon_set);
     let bare: Vec<String> = living
         .iter()
         .filter(|pod| pod.owner.is_none() && !pod.is_static)
         .map(|pod| format!("{}/{}", pod.namespace, pod.name))
         .collect();
-    let told = living.len().saturating_sub(fixed + daemons + bare.len());
+    let reported = living.len().saturating_sub(fixed + daemons + bare.len());
     let found = format!(
-        "the ends of {told} would be told; {daemons} of DaemonSets and {fixed} static ones come \
-         back with the node"
+        "the ends of {reported} would be reported; {daemons} of DaemonSets and {fixed} static ones \
+         come back with the node"
     );
     if bare.is_empty() {
         return NodeCheck::new(NAME, NodeVerdict::Ok, found);

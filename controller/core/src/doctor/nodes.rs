@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::finding::{Finding, Rule};
 use super::scene::Scene;
 use super::seconds;
-use crate::podgc::{NodeFacts, WireNode};
+use crate::podgc::{NodeView, WireNode};
 
 /// No shutdown lasts longer. (spec/node-agent.md §9.10)
 const SHUTDOWN_MAX: SignedDuration = SignedDuration::from_mins(15);
@@ -22,7 +22,7 @@ const AGENT_BACK: SignedDuration = SignedDuration::from_mins(5);
 /// A node, with more than pod GC reads of it.
 #[derive(Clone, Debug)]
 pub(super) struct NodeSeen {
-    pub(super) facts: NodeFacts,
+    pub(super) view: NodeView,
     pub(super) labels: BTreeMap<String, String>,
     pub(super) taints: Vec<Taint>,
     pub(super) unschedulable: bool,
@@ -81,13 +81,13 @@ struct Status {
 }
 
 impl NodeSeen {
-    pub(super) fn read(node: Value, facts: &WireNode) -> Result<Self, serde_json::Error> {
+    pub(super) fn read(node: Value, view: &WireNode) -> Result<Self, serde_json::Error> {
         let node: WireNodeMore = serde_json::from_value(node)?;
         let mut annotations = node.metadata.annotations.unwrap_or_default();
         let readiness = annotations.remove(READINESS).and_then(|text| text.parse().ok());
         Ok(Self {
             readiness,
-            facts: NodeFacts::read(facts),
+            view: NodeView::read(view),
             labels: node.metadata.labels.unwrap_or_default(),
             taints: node.spec.taints.unwrap_or_default(),
             unschedulable: node.spec.unschedulable.unwrap_or(false),
@@ -101,8 +101,8 @@ impl NodeSeen {
         let mut stale = Vec::new();
         stale.extend(self.stale_state(now));
         let announced = matches!(
-            self.facts.announcement,
-            Some(Announcement::ShuttingDown { .. } | Announcement::Farewell { .. })
+            self.view.announcement,
+            Some(Announcement::ShuttingDown { .. } | Announcement::Drained { .. })
         );
         let taint = self.taints.iter().find(|taint| taint.key == SHUTTING_DOWN_TAINT);
         if let Some(taint) = taint.filter(|_| !announced && self.is_up_for(now)) {
@@ -114,25 +114,25 @@ impl NodeSeen {
 
     fn stale_state(&self, now: Timestamp) -> Option<(String, Option<Timestamp>)> {
         let text = self.state.as_deref()?;
-        let (boot_id, at) = match &self.facts.announcement {
+        let (boot_id, at) = match &self.view.announcement {
             None => return Some((format!("{STATE}={text} is nothing that an agent says"), None)),
             Some(Announcement::Idle) => return None,
             Some(
                 Announcement::ShuttingDown { boot_id, since: at }
-                | Announcement::Farewell { boot_id, at },
+                | Announcement::Drained { boot_id, at },
             ) => (boot_id, *at),
         };
         // A silent node is off, as it said.
         if !self.is_up_for(now) {
             return None;
         }
-        if !self.facts.runs_in(boot_id) {
+        if !self.view.runs_in(boot_id) {
             let problem = format!(
                 "its agent's word of {} is of boot {boot_id}, and no agent has taken it back \
                  since the node is up again",
                 seconds(at)
             );
-            return Some((problem, self.facts.ready_since));
+            return Some((problem, self.view.ready_since));
         }
         let late = now.duration_since(at) > SHUTDOWN_MAX;
         let problem = format!("it was said to shut down at {}, and is still up", seconds(at));
@@ -141,8 +141,8 @@ impl NodeSeen {
 
     /// Ready for so long that an agent would have come back.
     fn is_up_for(&self, now: Timestamp) -> bool {
-        let since = self.facts.ready_since;
-        self.facts.is_ready() && since.is_none_or(|since| now.duration_since(since) > AGENT_BACK)
+        let since = self.view.ready_since;
+        self.view.is_ready() && since.is_none_or(|since| now.duration_since(since) > AGENT_BACK)
     }
 }
 

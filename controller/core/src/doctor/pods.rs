@@ -9,13 +9,13 @@ use super::finding::{Finding, Rule};
 use super::scene::{Kind, PodSeen, Scene};
 use super::{is_overdue, seconds};
 use crate::disruption::Stale;
-use crate::podgc::{Cause, Evidence, OUT_OF_SERVICE_TAINT, PodFacts, Tristate, Verdict};
+use crate::podgc::{Cause, Evidence, OUT_OF_SERVICE_TAINT, PodView, Tristate, Verdict};
 use crate::view::Deletion;
 
 pub(super) fn findings(scene: &Scene, now: Timestamp) -> Vec<Finding> {
     let mut found = Vec::new();
     for seen in &scene.pods {
-        let Some(pod) = scene.facts(seen).filter(|pod| !pod.is_static) else { continue };
+        let Some(pod) = scene.view(seen).filter(|pod| !pod.is_static) else { continue };
         let leftover = leftover_finalizer(seen, pod, scene, now);
         let held = leftover.or_else(|| held_by_finalizers(seen, pod, scene, now));
         found.extend(held.or_else(|| unended(pod, scene, now)));
@@ -26,7 +26,7 @@ pub(super) fn findings(scene: &Scene, now: Timestamp) -> Vec<Finding> {
 /// A finalizer of Job tracking that no Job controller takes off any more. (spec [O1], [O3])
 fn leftover_finalizer(
     seen: &PodSeen,
-    pod: &PodFacts,
+    pod: &PodView,
     scene: &Scene,
     now: Timestamp,
 ) -> Option<Finding> {
@@ -68,7 +68,7 @@ fn leftover_finalizer(
 /// It has ended, was deleted, and others' finalizers keep it.
 fn held_by_finalizers(
     seen: &PodSeen,
-    pod: &PodFacts,
+    pod: &PodView,
     scene: &Scene,
     now: Timestamp,
 ) -> Option<Finding> {
@@ -96,36 +96,36 @@ fn held_by_finalizers(
 }
 
 /// A pod that pod GC or disruption has something to say of, or that a kubelet should have ended.
-fn unended(pod: &PodFacts, scene: &Scene, now: Timestamp) -> Option<Finding> {
+fn unended(pod: &PodView, scene: &Scene, now: Timestamp) -> Option<Finding> {
     let verdict = scene.verdict(pod, now);
     let Some(deletion) = pod.deletion else {
         // One that has ended, and that nobody deleted, only takes room.
-        let Verdict::Do(order) = verdict else { return None };
+        let Verdict::Do(write) = verdict else { return None };
         if pod.is_terminal() {
             return None;
         }
-        return match order.cause {
+        return match write.cause {
             Cause::Ended(evidence) => Some(ended(pod, &evidence, None)),
             Cause::Cleared(stale) => Some(stale_target(pod, stale)),
-            Cause::Surplus(_) | Cause::Marked(_) => None,
+            Cause::Excess(_) | Cause::Marked(_) => None,
         };
     };
     if !is_overdue(deletion.at, now) {
         return None;
     }
     Some(match verdict {
-        Verdict::Do(order) => match order.cause {
+        Verdict::Do(write) => match write.cause {
             Cause::Ended(evidence) => ended(pod, &evidence, Some(deletion)),
             _ => return None,
         },
         _ if pod.is_terminal() => remains(pod, deletion),
-        Verdict::LookAgain(_) => without_proof(pod, deletion, scene),
+        Verdict::CheckAgain(_) => without_proof(pod, deletion, scene),
         Verdict::Leave | Verdict::Ask(_) => kubelets(pod, deletion, scene, now),
     })
 }
 
 /// Somebody may end it, and nobody has.
-fn ended(pod: &PodFacts, evidence: &Evidence, deletion: Option<Deletion>) -> Finding {
+fn ended(pod: &PodView, evidence: &Evidence, deletion: Option<Deletion>) -> Finding {
     let state = if deletion.is_some() { "Terminating" } else { "it cannot run" };
     let who = match evidence {
         Evidence::NeverScheduled | Evidence::NodeGone | Evidence::OutOfService => {
@@ -141,7 +141,7 @@ fn ended(pod: &PodFacts, evidence: &Evidence, deletion: Option<Deletion>) -> Fin
 }
 
 /// It has ended, and no kubelet lets it go.
-fn remains(pod: &PodFacts, deletion: Deletion) -> Finding {
+fn remains(pod: &PodView, deletion: Deletion) -> Finding {
     let name = pod.node.as_deref().unwrap_or_default();
     let problem = format!("it has ended and was deleted, and the kubelet of {name} keeps it");
     Finding::new(Rule::StuckPod, subject(pod), problem)
@@ -154,9 +154,9 @@ fn remains(pod: &PodFacts, deletion: Deletion) -> Finding {
 }
 
 /// Its node is silent: what would prove that it does not run.
-fn without_proof(pod: &PodFacts, deletion: Deletion, scene: &Scene) -> Finding {
+fn without_proof(pod: &PodView, deletion: Deletion, scene: &Scene) -> Finding {
     let name = pod.node.as_deref().unwrap_or_default();
-    let node = scene.nodes.get(name).map(|node| &node.facts);
+    let node = scene.nodes.get(name).map(|node| &node.view);
     let since = node.and_then(|node| node.ready_since);
     let silent = since.map_or_else(String::new, |at| format!(" since {}", seconds(at)));
     let problem = format!(
@@ -182,7 +182,7 @@ fn without_proof(pod: &PodFacts, deletion: Deletion, scene: &Scene) -> Finding {
 }
 
 /// Its kubelet is there, or nothing is known of it.
-fn kubelets(pod: &PodFacts, deletion: Deletion, scene: &Scene, now: Timestamp) -> Finding {
+fn kubelets(pod: &PodView, deletion: Deletion, scene: &Scene, now: Timestamp) -> Finding {
     let name = pod.node.as_deref().unwrap_or_default();
     let stuck = |problem: String| {
         Finding::new(Rule::StuckPod, subject(pod), problem).since(Some(deletion.at))
@@ -200,11 +200,11 @@ fn kubelets(pod: &PodFacts, deletion: Deletion, scene: &Scene, now: Timestamp) -
              Unknown within a minute, and doctor says what would prove the end"
         ));
     }
-    if let Some(since) = node.facts.shuts_down_since() {
+    if let Some(since) = node.view.shuts_down_since() {
         let problem = format!("Terminating: node {name} shuts down since {}", seconds(since));
         return stuck(problem).remedy(format!("kubectl epilogue doctor {name}"));
     }
-    let state = if node.facts.ready == Some(Tristate::True) { "ready" } else { "not ready" };
+    let state = if node.view.ready == Some(Tristate::True) { "ready" } else { "not ready" };
     stuck(format!("Terminating: the kubelet of {name} lives ({state}), and has not ended it"))
         .remedy(format!(
             "kubectl describe pod {}: FailedKillPod, FailedPreStopHook and volumes say what it \
@@ -217,7 +217,7 @@ fn kubelets(pod: &PodFacts, deletion: Deletion, scene: &Scene, now: Timestamp) -
         ))
 }
 
-fn stale_target(pod: &PodFacts, stale: Stale) -> Finding {
+fn stale_target(pod: &PodView, stale: Stale) -> Finding {
     let target = pod.target.as_deref();
     let reason = target.map(|target| &*target.reason).unwrap_or_default();
     let who = if reason == TERMINATION_BY_KUBELET {
@@ -238,16 +238,16 @@ fn stale_target(pod: &PodFacts, stale: Stale) -> Finding {
 }
 
 /// After this nothing new happened to it.
-fn last_news(pod: &PodFacts) -> Option<Timestamp> {
+fn last_news(pod: &PodView) -> Option<Timestamp> {
     let deleted = pod.deletion.map(Deletion::requested_at);
     deleted.max(pod.finished).max(pod.created)
 }
 
-pub(super) fn subject(pod: &PodFacts) -> String {
+pub(super) fn subject(pod: &PodView) -> String {
     format!("pod/{}/{}", pod.namespace, pod.name)
 }
 
 /// As kubectl takes it.
-fn address(pod: &PodFacts) -> String {
+fn address(pod: &PodView) -> String {
     format!("--namespace {} {}", pod.namespace, pod.name)
 }

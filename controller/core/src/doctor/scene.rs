@@ -13,7 +13,7 @@ use thiserror::Error;
 
 use super::node_report::NodeEvent;
 use super::nodes::NodeSeen;
-use crate::podgc::{Cluster, PodFacts, Settings, StaleReset, Verdict};
+use crate::podgc::{Cluster, PodView, Settings, StaleReset, Verdict};
 use crate::view::{Job, Uid, WireJob, WirePod};
 
 /// The label of the agents' pods, and its value.
@@ -213,25 +213,22 @@ impl Scene {
     pub fn agent_of(&self, node: &str) -> Option<AgentPod> {
         let mut pods = self.pods.iter().filter(|pod| pod.is_agent);
         pods.find_map(|pod| {
-            let facts = self.facts(pod).filter(|facts| facts.node.as_deref() == Some(node))?;
-            Some(AgentPod {
-                namespace: facts.namespace.to_string(),
-                name: facts.name.clone().into(),
-            })
+            let view = self.view(pod).filter(|view| view.node.as_deref() == Some(node))?;
+            Some(AgentPod { namespace: view.namespace.to_string(), name: view.name.clone().into() })
         })
     }
 
     /// What pod GC and disruption would do with a pod.
-    pub(super) fn verdict(&self, pod: &PodFacts, now: Timestamp) -> Verdict {
+    pub(super) fn verdict(&self, pod: &PodView, now: Timestamp) -> Verdict {
         let word = self.job_of(pod).and_then(|job| job.annotations.get(FORCE_FAIL_AFTER));
         self.cluster.verdict_on(&pod.uid, word.map(String::as_str), now)
     }
 
-    pub(super) fn facts(&self, pod: &PodSeen) -> Option<&PodFacts> {
+    pub(super) fn view(&self, pod: &PodSeen) -> Option<&PodView> {
         self.cluster.pod(&pod.uid)
     }
 
-    pub(super) fn job_of(&self, pod: &PodFacts) -> Option<&Job> {
+    pub(super) fn job_of(&self, pod: &PodView) -> Option<&Job> {
         let owner = pod.owner.as_ref().filter(|_| pod.is_of_job())?;
         self.jobs.get(&owner.uid)
     }

@@ -75,7 +75,7 @@ fn our_lease() -> LeaseName {
 }
 
 /// One line per finding, remedies after it.
-fn told(scene: &Scene) -> Vec<String> {
+fn reported(scene: &Scene) -> Vec<String> {
     let found = findings(scene, Some(&our_lease()), now());
     let line = |found: &Finding| {
         assert!(!found.remedies.is_empty(), "{found:?}");
@@ -85,17 +85,17 @@ fn told(scene: &Scene) -> Vec<String> {
 }
 
 #[track_caller]
-fn assert_told(objects: Vec<Value>, words: &[&str]) {
-    let told = told(&scene(objects));
-    assert_eq!(told.len(), 1, "{told:#?}");
+fn assert_reported(objects: Vec<Value>, words: &[&str]) {
+    let reported = reported(&scene(objects));
+    assert_eq!(reported.len(), 1, "{reported:#?}");
     for word in words {
-        assert!(told[0].contains(word), "{word:?} must be in {:?}", told[0]);
+        assert!(reported[0].contains(word), "{word:?} must be in {:?}", reported[0]);
     }
 }
 
 #[track_caller]
 fn assert_fine(objects: Vec<Value>) {
-    assert_eq!(told(&scene(objects)), [""; 0]);
+    assert_eq!(reported(&scene(objects)), [""; 0]);
 }
 
 fn running_job() -> Value {
@@ -123,7 +123,7 @@ fn a_healthy_cluster_has_nothing_to_find() {
 
 #[test]
 fn a_pod_of_a_silent_node_comes_with_what_would_prove_its_end() {
-    assert_told(
+    assert_reported(
         vec![silent(node("n")), deleted(pod("p"), 0), running_job()],
         &[
             "pod/default/p: Terminating: nothing is heard of node n since",
@@ -135,14 +135,17 @@ fn a_pod_of_a_silent_node_comes_with_what_would_prove_its_end() {
     );
     let mut bare = deleted(pod("p"), 0);
     bare["metadata"]["ownerReferences"] = json!(null);
-    let told = told(&scene(vec![silent(node("n")), bare]));
-    assert!(!told[0].contains("force-fail-after"), "only Jobs' owners can say so: {told:?}");
+    let reported = reported(&scene(vec![silent(node("n")), bare]));
+    assert!(
+        !reported[0].contains("force-fail-after"),
+        "only Jobs' owners can say so: {reported:?}"
+    );
 }
 
 #[test]
 fn a_pod_that_has_ended_and_stays_is_not_said_to_run() {
     for node in [silent(node("n")), node("n")] {
-        assert_told(
+        assert_reported(
             vec![node, phase(deleted(pod("p"), 0), "Succeeded"), running_job()],
             &["it has ended and was deleted, and the kubelet of n keeps it", "--force"],
         );
@@ -153,19 +156,22 @@ fn a_pod_that_has_ended_and_stays_is_not_said_to_run() {
 fn a_pod_that_pod_gc_would_end_is_told_with_its_evidence() {
     let pods = || vec![deleted(pod("p"), 0), running_job()];
     let with = |node: Value| [vec![node], pods()].concat();
-    assert_told(pods(), &["Terminating: node no longer exists", "of kube-controller-manager, or"]);
-    assert_told(vec![pod("p"), running_job()], &["it cannot run: node no longer exists"]);
+    assert_reported(
+        pods(),
+        &["Terminating: node no longer exists", "of kube-controller-manager, or"],
+    );
+    assert_reported(vec![pod("p"), running_job()], &["it cannot run: node no longer exists"]);
     assert_fine(vec![phase(pod("p"), "Succeeded"), running_job()]);
     let off = out_of_service(silent(node("n")));
-    assert_told(with(off), &["node is out of service", "--grace-period=0 --force"]);
+    assert_reported(with(off), &["node is out of service", "--grace-period=0 --force"]);
     let rebooted = boot(node("n"), "boot-2");
     let text = format!("shutting-down;boot=boot-1;since={}", at(5));
     let rebooted = silent(announces(rebooted, &text));
-    assert_told(with(rebooted), &["has booted since", "pod GC of epilogue-controller ends it"]);
+    assert_reported(with(rebooted), &["has booted since", "pod GC of epilogue-controller ends it"]);
     let mut accepts = running_job();
     accepts["metadata"]["annotations"] = json!({"epilogue.dev/force-fail-after": "10m"});
     let objects = vec![silent(node("n")), deleted(pod("p"), 0), accepts];
-    assert_told(objects, &["epilogue.dev/force-fail-after of Job j accepts a double run"]);
+    assert_reported(objects, &["epilogue.dev/force-fail-after of Job j accepts a double run"]);
 }
 
 #[test]
@@ -173,13 +179,13 @@ fn a_pod_that_its_kubelet_does_not_end_says_where_to_look() {
     let objects = |node: Value, more: Vec<Value>| {
         [vec![node, deleted(pod("p"), 0), running_job()], more].concat()
     };
-    assert_told(objects(node("n"), vec![]), &["kubelet of n lives (ready)", "FailedKillPod"]);
+    assert_reported(objects(node("n"), vec![]), &["kubelet of n lives (ready)", "FailedKillPod"]);
     let unready = ready(node("n"), "False", "runtime is down", 0);
-    assert_told(objects(unready, vec![]), &["kubelet of n lives (not ready)"]);
+    assert_reported(objects(unready, vec![]), &["kubelet of n lives (not ready)"]);
     let stale = lease("kube-node-lease", "n", "n", HOUR - 300);
-    assert_told(objects(node("n"), vec![stale]), &["kubelet of n is silent (last heard 20"]);
+    assert_reported(objects(node("n"), vec![stale]), &["kubelet of n is silent (last heard 20"]);
     let text = format!("shutting-down;boot=boot-1;since={}", at(HOUR - 60));
-    assert_told(objects(announces(node("n"), &text), vec![]), &["node n shuts down since"]);
+    assert_reported(objects(announces(node("n"), &text), vec![]), &["node n shuts down since"]);
 }
 
 #[test]
@@ -201,7 +207,7 @@ fn a_finalizer_that_no_controller_takes_off_comes_with_the_command() {
         phase(pod, "Succeeded")
     };
     let freed = r#"[{"op":"test","path":"/metadata/finalizers/1","value":"batch."#;
-    assert_told(
+    assert_reported(
         vec![node("n"), tracked(deleted(pod("p"), 0))],
         &["job-tracking still holds it, though its Job j is gone", freed, r#""op":"remove""#],
     );
@@ -212,14 +218,17 @@ fn a_finalizer_that_no_controller_takes_off_comes_with_the_command() {
                 {"type": "Complete", "status": "True", "lastTransitionTime": at(second)}]}}),
         )
     };
-    assert_told(vec![node("n"), tracked(pod("p")), done(0)], &["though its Job j has finished"]);
+    assert_reported(
+        vec![node("n"), tracked(pod("p")), done(0)],
+        &["though its Job j has finished"],
+    );
     assert_fine(vec![node("n"), tracked(pod("p")), done(HOUR - 5)]);
     let mut alone = tracked(pod("p"));
     alone["metadata"]["ownerReferences"] = json!(null);
-    assert_told(vec![node("n"), alone], &["though no Job owns it"]);
+    assert_reported(vec![node("n"), alone], &["though no Job owns it"]);
     // A Job that lives counts it yet.
     assert_fine(vec![node("n"), tracked(pod("p")), running_job()]);
-    assert_told(
+    assert_reported(
         vec![node("n"), tracked(deleted(pod("p"), 0)), running_job()],
         &["example.com/a, batch.kubernetes.io/job-tracking hold it", "controller of Job j works"],
     );
@@ -229,12 +238,15 @@ fn a_finalizer_that_no_controller_takes_off_comes_with_the_command() {
 fn foreign_finalizers_are_named() {
     let mut held = phase(deleted(pod("p"), 0), "Failed");
     held["metadata"]["finalizers"] = json!(["example.com/a"]);
-    assert_told(vec![node("n"), held, running_job()], &["example.com/a hold it", "gone for good"]);
+    assert_reported(
+        vec![node("n"), held, running_job()],
+        &["example.com/a hold it", "gone for good"],
+    );
 }
 
 #[test]
 fn a_slip_in_managed_by_is_understood() {
-    assert_told(
+    assert_reported(
         vec![managed("x", "epilogue.dev/job-controler")],
         &[
             "job/default/x: nobody serves its managedBy epilogue.dev/job-controler: \
@@ -243,9 +255,9 @@ fn a_slip_in_managed_by_is_understood() {
             "with managedBy: epilogue.dev/job-controller",
         ],
     );
-    assert_told(vec![managed("x", "example.com/y")], &["example.com/y, which is not known"]);
-    assert_told(vec![managed("x", "kueue.x-k8s.io/multikueue")], &["nobody has taken it up"]);
-    assert_told(vec![job("x", json!({}))], &["no Job controller has taken it up"]);
+    assert_reported(vec![managed("x", "example.com/y")], &["example.com/y, which is not known"]);
+    assert_reported(vec![managed("x", "kueue.x-k8s.io/multikueue")], &["nobody has taken it up"]);
+    assert_reported(vec![job("x", json!({}))], &["no Job controller has taken it up"]);
 }
 
 #[test]
@@ -269,13 +281,13 @@ fn a_job_that_somebody_serves_or_that_is_new_is_left_alone() {
 fn jobs_of_ours_need_a_controller_that_leads() {
     let ours = || managed("x", "epilogue.dev/job-controller");
     let lease = |holder, second| lease("epilogue-system", "epilogue-controller", holder, second);
-    assert_told(vec![ours()], &["there is none; default/x wait", "get deployment,pod"]);
-    assert_told(vec![ours(), lease("c_1", 0)], &["its last leader, c_1, is silent"]);
-    assert_told(vec![ours(), lease("", HOUR)], &["nobody holds it"]);
+    assert_reported(vec![ours()], &["there is none; default/x wait", "get deployment,pod"]);
+    assert_reported(vec![ours(), lease("c_1", 0)], &["its last leader, c_1, is silent"]);
+    assert_reported(vec![ours(), lease("", HOUR)], &["nobody holds it"]);
     assert_fine(vec![ours(), lease("c_1", HOUR)]);
     let four: Vec<Value> =
         ["a", "b", "c", "d"].map(|name| managed(name, "epilogue.dev/job-controller")).into();
-    assert_told(four, &["default/a, default/b, default/c and 1 more wait"]);
+    assert_reported(four, &["default/a, default/b, default/c and 1 more wait"]);
     assert_eq!(findings(&scene(vec![ours()]), None, now()), []);
 }
 
@@ -284,7 +296,7 @@ fn a_target_that_lives_on_is_stale() {
     let lives = |reason: &str, second: i64| {
         vec![node("n"), target(pod("p"), "True", reason, second), running_job()]
     };
-    assert_told(
+    assert_reported(
         lives("TerminationByKubelet", 0),
         &[
             "DisruptionTarget (TerminationByKubelet) stands, though node did not shut down",
@@ -292,7 +304,7 @@ fn a_target_that_lives_on_is_stale() {
             "--subresource=status",
         ],
     );
-    assert_told(lives("EvictionByEvictionAPI", 0), &["though pod was not deleted", "=all"]);
+    assert_reported(lives("EvictionByEvictionAPI", 0), &["though pod was not deleted", "=all"]);
     assert_fine(lives("TerminationByKubelet", HOUR - 60));
 }
 
@@ -306,13 +318,16 @@ fn what_an_agent_left_on_a_node_that_is_up_is_stale() {
         announces(node("n"), &format!("shutting-down;boot={boot};{time}"))
     };
     let old = since(0, "boot-1");
-    assert_told(vec![old], &["node/n: it was said to shut down", "annotate node n epilogue.dev/s"]);
-    assert_told(vec![since(0, "boot-0")], &["is of boot boot-0", "start the agent of n"]);
-    assert_told(vec![said("farewell", "boot-1", 0)], &["is nothing that an agent says"]);
+    assert_reported(
+        vec![old],
+        &["node/n: it was said to shut down", "annotate node n epilogue.dev/s"],
+    );
+    assert_reported(vec![since(0, "boot-0")], &["is of boot boot-0", "start the agent of n"]);
+    assert_reported(vec![said("farewell", "boot-1", 0)], &["is nothing that an agent says"]);
     assert_fine(vec![since(HOUR - 60, "boot-1")]);
     assert_fine(vec![silent(since(0, "boot-1"))]);
     let mut tainted = announces(node("n"), "idle");
     tainted["spec"]["taints"] =
         json!([{"key": "epilogue.dev/shutting-down", "effect": "NoSchedule"}]);
-    assert_told(vec![tainted], &["taint epilogue.dev/shutting-down stands without a shutdown"]);
+    assert_reported(vec![tainted], &["taint epilogue.dev/shutting-down stands without a shutdown"]);
 }

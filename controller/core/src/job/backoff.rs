@@ -3,7 +3,8 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::census;
-use super::input::{BackoffRecord, Settings};
+use super::memory::BackoffRecord;
+use super::sync_input::Settings;
 use crate::view::{Job, Pod};
 
 /// So many disruptions that the policy ignores cost no time: of each slot, and in each hour.

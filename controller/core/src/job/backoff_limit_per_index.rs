@@ -10,7 +10,8 @@ use super::IndexSet;
 use super::backoff::{self, FREE_DISRUPTIONS};
 use super::census::{self, Census};
 use super::failure_policy::FailureAction;
-use super::input::{BackoffRecord, Settings};
+use super::memory::BackoffRecord;
+use super::sync_input::Settings;
 use crate::view::{FailureCounts, Job, Pod};
 
 /// The state of the indexes of a Job with `backoffLimitPerIndex`.

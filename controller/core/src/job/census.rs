@@ -6,7 +6,7 @@ use std::sync::Arc;
 use epilogue_common::names::pod_condition::DISRUPTION_TARGET;
 
 use super::failure_policy::{self, FailureAction};
-use super::input::Memory;
+use super::memory::Memory;
 use crate::view::{Job, Phase, Pod, Uid};
 
 /// The pods of a Job, sorted into what they count as.
@@ -47,7 +47,7 @@ impl Census {
         let uncounted = Uncounted::read(job);
         let tracked: Vec<_> = pods
             .iter()
-            .filter(|pod| pod.tracked && !memory.releases.contains(&pod.uid))
+            .filter(|pod| pod.tracked && !memory.removed_finalizers.contains(&pod.uid))
             .cloned()
             .collect();
         let active: Vec<_> = pods.iter().filter(|pod| pod.is_active()).cloned().collect();

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::census;
-use super::input::SyncInput;
-use super::model::World;
-use super::plan::{Idle, Plan, plan};
+use super::fake_api::FakeApi;
+use super::plan::{Plan, SkipReason, plan};
 use super::report;
 use super::steps::{ClaimKind, Step};
+use super::sync_input::SyncInput;
 use super::verdict::End;
 use crate::view::{Job, Phase, Pod};
 
@@ -67,8 +67,8 @@ pub struct PodEntry {
 /// Explains a Job from what one sync would see.
 pub fn explain(input: &SyncInput<'_>) -> Explanation {
     let plan = plan(input);
-    let mut world = World::of(input);
-    let trace = world.sync();
+    let mut api = FakeApi::of(input);
+    let trace = api.sync();
     let mut pods: Vec<PodEntry> =
         plan.census.pods.iter().map(|pod| entry(input.job, &plan, pod)).collect();
     pods.sort_by(|left, right| left.name.cmp(&right.name));
@@ -77,7 +77,7 @@ pub fn explain(input: &SyncInput<'_>) -> Explanation {
         job: input.job.key.to_string(),
         state: state(input.job, &plan),
         waits_for: own.chain(stuck(&plan.census.active)).collect(),
-        limits: if plan.idle.is_some() { Vec::new() } else { limits(input.job, &plan) },
+        limits: if plan.skip.is_some() { Vec::new() } else { limits(input.job, &plan) },
         pods,
         next_sync: trace.steps.iter().map(describe).collect(),
         wakes_up_in_ms: plan
@@ -96,9 +96,11 @@ fn state(job: &Job, plan: &Plan) -> String {
         let (reason, message) = (text(&condition.reason), text(&condition.message));
         return format!("{}: {reason}: {message}", condition.type_);
     }
-    match (&plan.idle, &plan.verdict) {
-        (Some(Idle::ManagedElsewhere), _) => "not run by this controller".to_owned(),
-        (Some(Idle::UnknownCompletionMode), _) => "left alone: unknown completionMode".to_owned(),
+    match (&plan.skip, &plan.verdict) {
+        (Some(SkipReason::ManagedElsewhere), _) => "not run by this controller".to_owned(),
+        (Some(SkipReason::UnknownCompletionMode), _) => {
+            "left alone: unknown completionMode".to_owned()
+        }
         (Some(_), _) => "about to be read again".to_owned(),
         (None, Some(verdict)) => {
             let what = if verdict.end == End::Success { "succeeding" } else { "failing" };
@@ -229,9 +231,9 @@ fn describe(step: &Step) -> String {
         Step::ConfirmJob => "read the Job itself before adopting pods".to_owned(),
         Step::Claim(claims) => {
             let of = |kind| claims.iter().filter(|claim| claim.kind == kind).count();
-            let (adopt, release) = (of(ClaimKind::Adopt), of(ClaimKind::Release));
+            let (adopt, disown) = (of(ClaimKind::Adopt), of(ClaimKind::Disown));
             let track = of(ClaimKind::Track);
-            format!("adopt {adopt} pods, give up {release}, put the finalizer back on {track}")
+            format!("adopt {adopt} pods, disown {disown}, put the finalizer back on {track}")
         }
         Step::Create(drafts) => {
             let indexes: Vec<String> = drafts
@@ -270,11 +272,11 @@ fn describe(step: &Step) -> String {
                 conditions.join(", "),
             )
         }
-        Step::GiveUp(pods) => {
+        Step::FailPending(pods) => {
             let names: Vec<&str> = pods.iter().take(10).map(|pod| &*pod.name).collect();
-            format!("give up {}: {}", report::pods(pods.len()), names.join(", "))
+            format!("fail {} that did not start: {}", report::pods(pods.len()), names.join(", "))
         }
-        Step::Release(pods) => {
+        Step::RemoveFinalizer(pods) => {
             format!("remove the tracking finalizer from {}", report::pods(pods.len()))
         }
     }

@@ -1,50 +1,100 @@
-//! How memory changes: by what a sync did, and by what the watches then show. (spec §4)
+//! What the process remembers of a Job, and how that changes: by what a sync did, and by what the
+//! watches then show. (spec §4)
+
+use std::collections::HashSet;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::JobStatus;
 
-use super::input::{Memory, Versions};
-use super::steps::Recollection;
+use super::steps::MemoryUpdate;
+use super::sync_input::Versions;
 use crate::view::{Job, Pod, Uid, Version};
+
+/// What the process remembers of one Job (by UID) between syncs. Losing it costs time, never
+/// truth. (spec §4)
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Memory {
+    /// Pods that we created or deleted and whose watch event has not come.
+    pub expectations: Expectations,
+    /// Pods whose finalizer we removed and whose watch event has not come. ([E2])
+    pub removed_finalizers: HashSet<Uid>,
+    /// Whether the write that finished the Job succeeded. ([E3])
+    pub finished: bool,
+    /// Failures since the last success. ([E4])
+    pub backoff: Option<BackoffRecord>,
+    /// Problems of the annotations that an event has reported.
+    pub reported: Vec<String>,
+    /// The newest versions that our own writes were answered with. ([Z1])
+    pub written: Versions,
+    /// The newest version of the Job in which pods were counted, as the watch showed it, and when.
+    pub counted: Option<(Version, Timestamp)>,
+}
+
+/// Pods that a watch has yet to show as we left them. ([E1])
+///
+/// DIVERGES(upstream): kept by UID, not as two counters, so that neither a repeated event nor a
+/// foreign pod can settle what it has nothing to do with. (spec §29 items 3 and 10)
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Expectations {
+    /// Created by us, not seen yet.
+    pub created: HashSet<Uid>,
+    /// Deleted by us, not seen as terminating yet.
+    pub deleted: HashSet<Uid>,
+    /// When the last one was added.
+    pub since: Option<Timestamp>,
+}
+
+/// Failures of a Job's pods since the last success, and when the last one was. ([E4])
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BackoffRecord {
+    /// How many pods failed since the last success.
+    pub failures: u32,
+    /// When the last of them finished.
+    pub last_failure: Option<Timestamp>,
+    /// Disruptions that cost no time.
+    pub free_taken: u32,
+    /// When the first of them was; after an hour they are counted anew.
+    pub free_since: Option<Timestamp>,
+}
 
 impl Memory {
     /// Takes in what a sync did.
     ///
     /// `seen` is how far the pod watch has come: a pod whose event came before the reply of its
     /// own creation needs no waiting for.
-    pub fn apply(&mut self, change: Recollection, seen: Versions, now: Timestamp) {
+    pub fn apply(&mut self, change: MemoryUpdate, seen: Versions, now: Timestamp) {
         match change {
-            Recollection::Created(pod) => {
+            MemoryUpdate::Created(pod) => {
                 self.written.pods = self.written.pods.max(pod.version);
                 if pod.version > seen.pods {
                     self.expectations.created.insert(pod.uid);
                     self.expectations.since = Some(now);
                 }
             }
-            Recollection::Deleting(pods) => {
+            MemoryUpdate::Deleting(pods) => {
                 self.expectations.deleted.extend(pods);
                 self.expectations.since = Some(now);
             }
-            Recollection::NotDeleted(pods) => {
+            MemoryUpdate::NotDeleted(pods) => {
                 for pod in &pods {
                     self.expectations.deleted.remove(pod);
                 }
             }
-            Recollection::Releasing(pods) => self.releases.extend(pods),
-            Recollection::NotReleased(pods) => {
+            MemoryUpdate::RemovingFinalizer(pods) => self.removed_finalizers.extend(pods),
+            MemoryUpdate::FinalizerKept(pods) => {
                 for pod in &pods {
-                    self.releases.remove(pod);
+                    self.removed_finalizers.remove(pod);
                 }
             }
-            Recollection::PodWritten(version) => {
+            MemoryUpdate::PodWritten(version) => {
                 self.written.pods = self.written.pods.max(version);
             }
-            Recollection::JobWritten(version) => {
+            MemoryUpdate::JobWritten(version) => {
                 self.written.jobs = self.written.jobs.max(version);
             }
-            Recollection::Backoff(record) => self.backoff = Some(record),
-            Recollection::Finished => self.finished = true,
-            Recollection::Told(problems) => self.told = problems,
+            MemoryUpdate::Backoff(record) => self.backoff = Some(record),
+            MemoryUpdate::Finished => self.finished = true,
+            MemoryUpdate::Reported(problems) => self.reported = problems,
         }
     }
 
@@ -55,7 +105,7 @@ impl Memory {
             self.expectations.deleted.remove(&pod.uid);
         }
         if !pod.tracked {
-            self.releases.remove(&pod.uid);
+            self.removed_finalizers.remove(&pod.uid);
         }
     }
 
@@ -63,7 +113,7 @@ impl Memory {
     pub fn saw_pod_gone(&mut self, pod: &Uid) {
         self.expectations.created.remove(pod);
         self.expectations.deleted.remove(pod);
-        self.releases.remove(pod);
+        self.removed_finalizers.remove(pod);
     }
 
     /// A watch showed the Job.
@@ -102,5 +152,20 @@ impl Memory {
         let long_ago = self.counted.is_none_or(|(_, at)| now.duration_since(at) > timeout);
         let awaited = if long_ago { self.written } else { self.awaited() };
         awaited.jobs <= seen.jobs && awaited.pods <= seen.pods
+    }
+}
+
+impl Expectations {
+    /// Whether nothing is awaited, or has been for too long.
+    pub fn satisfied(&self, now: Timestamp, timeout: SignedDuration) -> bool {
+        self.left(now, timeout) <= SignedDuration::ZERO
+    }
+
+    /// How long they are still awaited, should no watch event come.
+    pub(super) fn left(&self, now: Timestamp, timeout: SignedDuration) -> SignedDuration {
+        let pending = !self.created.is_empty() || !self.deleted.is_empty();
+        self.since
+            .filter(|_| pending)
+            .map_or(SignedDuration::ZERO, |since| timeout.saturating_sub(now.duration_since(since)))
     }
 }

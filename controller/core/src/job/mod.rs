@@ -1,21 +1,19 @@
 //! The decisions about Jobs: [`plan`] says what to do, [`Progress`] does it step by step.
 
+mod adoption;
 mod backoff;
 mod backoff_limit_per_index;
-mod bodies;
 mod census;
-pub mod checks;
-mod claims;
-mod creation;
 mod disruption_limit;
-mod draft;
 mod explain;
 mod failure_policy;
+pub mod fake_api;
 mod indexes;
-mod input;
+pub mod invariants;
 mod memory;
-pub mod model;
+mod metric_events;
 mod options;
+mod patches;
 mod pending_timeout;
 mod plan;
 mod plan_text;
@@ -23,11 +21,13 @@ mod pod_template;
 mod pods;
 mod progress;
 mod report;
+mod slow_start;
+mod status;
 pub mod status_rules;
 mod steps;
 mod still_running;
 mod success_policy;
-mod tally;
+mod sync_input;
 mod tracking;
 mod verdict;
 mod victims;
@@ -36,22 +36,23 @@ mod victims;
 mod tests;
 
 pub use backoff_limit_per_index::PerIndex;
-pub use bodies::{claim_patch, delete_options, release_patch, status_body};
 pub use census::{Census, Uncounted};
 pub use disruption_limit::Disruptions;
 pub use explain::{Explanation, Limit, PodEntry, explain};
 pub use failure_policy::FailureAction;
 pub use indexes::IndexSet;
-pub use input::{BackoffRecord, Expectations, Memory, Settings, SyncInput, Versions};
+pub use memory::{BackoffRecord, Expectations, Memory};
 pub use options::Options;
-pub use pending_timeout::give_up_patch;
-pub use plan::{Idle, Indexes, Plan, is_ours, plan};
+pub use patches::{claim_patch, delete_options, remove_finalizer_patch, status_body};
+pub use pending_timeout::fail_pending_patch;
+pub use plan::{Indexes, Plan, SkipReason, is_ours, plan};
 pub use pod_template::pod_body;
 pub use pods::{PodStage, Purpose};
 pub use progress::Progress;
 pub use report::WaitsFor;
 pub use steps::{
-    Action, Claim, ClaimKind, Conclusion, EventDraft, LiveJob, Note, PodDeletion, PodDraft,
-    Recollection, Severity, Step, StepOutcome, Tally, WrittenPod,
+    Action, Claim, ClaimKind, EventDraft, LiveJob, MemoryUpdate, MetricEvent, PodDeletion,
+    PodDraft, Severity, SideEffect, Step, StepOutcome, SyncResult, WrittenPod,
 };
+pub use sync_input::{Settings, SyncInput, Versions};
 pub use verdict::{End, Verdict};

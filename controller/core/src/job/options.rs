@@ -1,14 +1,14 @@
 //! What a Job asks for by annotation, beyond what the API can say.
 //!
 //! The same rules stand in `deploy/policy/controller/job-annotations.yaml`, which refuses a Job
-//! that breaks them; here a value that cannot be read is told by an event and left out.
+//! that breaks them; here a value that cannot be read is reported by an event and left out.
 
 use epilogue_common::names::job_option::{
     AVOID_FAILED_NODES, BACKOFF_BASE, BACKOFF_MAX, DISRUPTION_LIMIT, PENDING_TIMEOUT,
 };
 use jiff::SignedDuration;
 
-use super::input::Settings;
+use super::sync_input::Settings;
 use crate::go_duration::GoDuration;
 use crate::view::Job;
 
@@ -21,7 +21,7 @@ pub struct Options {
     pub backoff_base: Option<SignedDuration>,
     /// `epilogue.dev/backoff-max`, in place of `--max-job-pod-failure-backoff`.
     pub backoff_max: Option<SignedDuration>,
-    /// `epilogue.dev/pending-timeout`: a pod that has not started by then is given up.
+    /// `epilogue.dev/pending-timeout`: a pod that has not started by then is failed.
     pub pending_timeout: Option<SignedDuration>,
     /// `epilogue.dev/avoid-failed-nodes`: prefer other nodes than those of disrupted pods.
     pub avoid_failed_nodes: bool,

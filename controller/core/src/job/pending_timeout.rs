@@ -1,4 +1,4 @@
-//! `epilogue.dev/pending-timeout`: pods that do not start are given up, with a condition that a
+//! `epilogue.dev/pending-timeout`: pods that do not start are failed, with a condition that a
 //! podFailurePolicy can match.
 //!
 //! A pod without a node is failed at once, for nothing of it can run. A pod on a node is marked
@@ -44,7 +44,7 @@ pub(super) fn reason(pod: &Pod) -> &str {
 
 /// The strategic-merge patch of `pods/status`. Its resourceVersion makes the API refuse it when
 /// the pod has changed meanwhile, as by a node that it got after all.
-pub fn give_up_patch(pod: &Pod, now: Timestamp) -> Value {
+pub fn fail_pending_patch(pod: &Pod, now: Timestamp) -> Value {
     let reason = reason(pod);
     let message = format!("the pod did not start within its Job's pending-timeout: {reason}");
     let condition = json!({

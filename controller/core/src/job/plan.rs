@@ -6,15 +6,16 @@ use std::sync::Arc;
 use epilogue_common::names::MANAGED_BY;
 use jiff::{SignedDuration, Timestamp};
 
+use super::adoption::{self, Claims};
 use super::backoff_limit_per_index::PerIndex;
 use super::census::Census;
-use super::claims::{self, Claims};
 use super::disruption_limit::Disruptions;
-use super::input::{BackoffRecord, SyncInput};
+use super::memory::BackoffRecord;
 use super::options::Options;
 use super::pods::{self, PodStage};
 use super::report::WaitsFor;
 use super::steps::{Action, Claim};
+use super::sync_input::SyncInput;
 use super::verdict::{self, Evidence, Verdict};
 use super::{IndexSet, backoff, still_running};
 use crate::view::{CompletionMode, Job, Phase, Pod, Uid};
@@ -28,8 +29,8 @@ pub struct Plan {
     /// The Job as it was read.
     pub job: Arc<Job>,
     /// Why nothing at all is done.
-    pub idle: Option<Idle>,
-    /// Pods to adopt, to give up, or to track again.
+    pub skip: Option<SkipReason>,
+    /// Pods to adopt, to disown, or to track again.
     pub claims: Vec<Claim>,
     /// What the Job's pods count as.
     pub census: Census,
@@ -51,8 +52,8 @@ pub struct Plan {
     pub options: Options,
     /// Failures that were ignored, where they are limited.
     pub disruptions: Option<Disruptions>,
-    /// Whether the problems of the options have still to be told.
-    pub untold: bool,
+    /// Whether the problems of the options have still to be reported.
+    pub unreported: bool,
     /// What is done to pods, for metrics.
     pub action: Action,
     /// When to sync again without any event.
@@ -65,7 +66,7 @@ pub struct Plan {
 
 /// Why a sync does nothing at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Idle {
+pub enum SkipReason {
     /// The watches have yet to show our own last writes. ([S1])
     Stale,
     /// `spec.managedBy` names somebody else. ([S3])
@@ -91,8 +92,8 @@ pub struct Indexes {
 
 /// Decides what one sync of a Job does. Total: every input has a plan.
 pub fn plan(input: &SyncInput<'_>) -> Plan {
-    if let Some(idle) = idle(input) {
-        return Plan::idle(input, idle);
+    if let Some(skip) = skip(input) {
+        return Plan::skip(input, skip);
     }
     let options = Options::read(input.job);
     let settings = options.apply(input.settings);
@@ -108,22 +109,22 @@ pub fn plan(input: &SyncInput<'_>) -> Plan {
 /// Whether this controller is the one to run the Job. (spec §22)
 pub fn is_ours(job: &Job, manage_all_jobs: bool) -> bool {
     job.spec.managed_by.as_deref() == Some(MANAGED_BY)
-        || (manage_all_jobs && job.is_managed_by_reference())
+        || (manage_all_jobs && job.is_managed_by_upstream())
 }
 
 /// [S1] to [S6], in their order but for the staleness of Jobs that are none of ours.
-fn idle(input: &SyncInput<'_>) -> Option<Idle> {
+fn skip(input: &SyncInput<'_>) -> Option<SkipReason> {
     let SyncInput { job, memory, settings, .. } = input;
     if !is_ours(job, settings.manage_all_jobs) {
-        Some(Idle::ManagedElsewhere)
+        Some(SkipReason::ManagedElsewhere)
     } else if job.is_finished() {
-        Some(Idle::Finished)
+        Some(SkipReason::Finished)
     } else if memory.finished {
-        Some(Idle::FinishedByUs)
+        Some(SkipReason::FinishedByUs)
     } else if !memory.is_caught_up(input.seen, input.now, settings.expectations_timeout) {
-        Some(Idle::Stale)
+        Some(SkipReason::Stale)
     } else if matches!(job.spec.completion_mode, CompletionMode::Unknown(_)) {
-        Some(Idle::UnknownCompletionMode)
+        Some(SkipReason::UnknownCompletionMode)
     } else {
         None
     }
@@ -131,25 +132,25 @@ fn idle(input: &SyncInput<'_>) -> Option<Idle> {
 
 impl Plan {
     /// Whether nothing at all is done, not even a sync that metrics know of.
-    pub fn is_idle(&self) -> bool {
-        self.idle.is_some()
+    pub fn is_skipped(&self) -> bool {
+        self.skip.is_some()
     }
 
-    fn idle(input: &SyncInput<'_>, idle: Idle) -> Self {
+    fn skip(input: &SyncInput<'_>, skip: SkipReason) -> Self {
         Self {
-            idle: Some(idle),
-            requeue_after: (idle == Idle::Stale).then_some(STALE_RETRY),
-            waits_for: WaitsFor::of_idle(idle, input.job).into_iter().collect(),
+            skip: Some(skip),
+            requeue_after: (skip == SkipReason::Stale).then_some(STALE_RETRY),
+            waits_for: WaitsFor::of_skip(skip, input.job).into_iter().collect(),
             ..Self::new(input, Vec::new(), Vec::new())
         }
     }
 
     /// [S9] to [S19], but for what depends on the outcomes of the pod stage.
     fn active(input: &SyncInput<'_>, options: Options) -> Self {
-        let Claims { pods, patches } = claims::decide(input);
+        let Claims { pods, patches } = adoption::decide(input);
         let job = input.job;
-        let tracked = claims::untracked(job, &pods, input.memory);
-        let pods = claims::with_tracked(pods, &tracked);
+        let tracked = adoption::untracked(job, &pods, input.memory);
+        let pods = adoption::with_tracked(pods, &tracked);
         let mut plan = Self::new(input, [patches, tracked].concat(), pods);
         plan.indexes = Indexes::read(input, &plan.census);
         plan.succeeded = match &plan.indexes {
@@ -160,7 +161,7 @@ impl Plan {
         let pods_per_sync = input.settings.max_uncounted_pods;
         let limited = plan.options.disruption_limit;
         plan.disruptions = limited.map(|_| Disruptions::read(job, &plan.census, pods_per_sync));
-        plan.untold = plan.options.problems != input.memory.told;
+        plan.unreported = plan.options.problems != input.memory.reported;
         plan.backoff = plan.backoff_after(input);
         plan.verdict = plan.decide(input);
         pods::decide(&mut plan, input);
@@ -174,7 +175,7 @@ impl Plan {
         let timeout = input.settings.expectations_timeout;
         Self {
             job: Arc::clone(input.job),
-            idle: None,
+            skip: None,
             claims,
             census: Census::take(input.job, pods, input.memory),
             indexes: None,
@@ -186,7 +187,7 @@ impl Plan {
             backoff: BackoffRecord::default(),
             options: Options::default(),
             disruptions: None,
-            untold: false,
+            unreported: false,
             action: Action::Reconciling,
             requeue_after: None,
             waits_for: Vec::new(),

@@ -2,13 +2,13 @@
 
 use std::fmt;
 
-use super::plan::{Idle, Plan};
+use super::plan::{Plan, SkipReason};
 use super::pods::PodStage;
 
 impl fmt::Display for Plan {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(idle) = self.idle {
-            return write!(formatter, "{}: nothing to do: {}", self.job.key, idle_text(idle));
+        if let Some(skip) = self.skip {
+            return write!(formatter, "{}: nothing to do: {}", self.job.key, skip_text(skip));
         }
         let census = &self.census;
         write!(
@@ -47,18 +47,18 @@ impl fmt::Display for PodStage {
                 write!(formatter, "delete {} for {purpose:?}", victims.len())
             }
             Self::Create(drafts) => write!(formatter, "create {}", drafts.len()),
-            Self::GiveUp(pods) => write!(formatter, "give up {}", pods.len()),
+            Self::FailPending(pods) => write!(formatter, "fail {} pending", pods.len()),
             Self::Refuse(problem) => formatter.write_str(problem),
         }
     }
 }
 
-fn idle_text(idle: Idle) -> &'static str {
-    match idle {
-        Idle::Stale => "the watches do not show our last writes yet",
-        Idle::ManagedElsewhere => "spec.managedBy names another controller",
-        Idle::Finished => "it is finished",
-        Idle::FinishedByUs => "it is finished, which the watch does not show yet",
-        Idle::UnknownCompletionMode => "its completionMode is unknown",
+fn skip_text(skip: SkipReason) -> &'static str {
+    match skip {
+        SkipReason::Stale => "the watches do not show our last writes yet",
+        SkipReason::ManagedElsewhere => "spec.managedBy names another controller",
+        SkipReason::Finished => "it is finished",
+        SkipReason::FinishedByUs => "it is finished, which the watch does not show yet",
+        SkipReason::UnknownCompletionMode => "its completionMode is unknown",
     }
 }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use serde_json::value::RawValue;
 
-use super::bodies::controller_reference;
+use super::patches::controller_reference;
 use super::steps::PodDraft;
 use crate::view::{Fields, Job, raw};
 

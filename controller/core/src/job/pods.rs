@@ -7,11 +7,11 @@ use std::sync::Arc;
 use epilogue_common::names::pod_condition::DISRUPTION_TARGET;
 use jiff::SignedDuration;
 
-use super::input::SyncInput;
 use super::plan::Plan;
 use super::pod_template::template_problem;
 use super::report::WaitsFor;
 use super::steps::{Action, PodDraft};
+use super::sync_input::SyncInput;
 use super::verdict::End;
 use super::{backoff, pending_timeout, victims};
 use crate::view::Pod;
@@ -34,7 +34,7 @@ pub enum PodStage {
     /// Create these, in batches that grow.
     Create(Vec<PodDraft>),
     /// Give up these, which do not start.
-    GiveUp(Vec<Arc<Pod>>),
+    FailPending(Vec<Arc<Pod>>),
     /// Create nothing, because the template does not allow it. ([B8])
     Refuse(&'static str),
 }
@@ -47,7 +47,7 @@ pub enum Purpose {
     /// The Job is suspended. ([P1])
     Suspend,
     /// There are more than wanted, or they have no place in the Job. ([P3])
-    Surplus,
+    Excess,
 }
 
 impl Purpose {
@@ -61,7 +61,7 @@ impl Purpose {
 
     /// Whether nothing else may be done to pods until a watch shows the deletion. ([E1])
     pub fn is_awaited(self) -> bool {
-        matches!(self, Self::Suspend | Self::Surplus)
+        matches!(self, Self::Suspend | Self::Excess)
     }
 }
 
@@ -81,16 +81,15 @@ pub(super) fn decide(plan: &mut Plan, input: &SyncInput<'_>) {
         plan.action = Action::PodsDeleted;
         return;
     }
-    if give_up(plan) {
+    if fail_pending(plan) {
         return;
     }
     let active = plan.census.active.len();
     let wanted = wanted(plan);
-    let mut surplus =
-        victims::choose(&plan.job, &plan.census.active, active.saturating_sub(wanted));
-    surplus.truncate(input.settings.max_pod_create_delete_per_sync);
-    if !surplus.is_empty() {
-        plan.pods = PodStage::delete(surplus, Purpose::Surplus);
+    let mut excess = victims::choose(&plan.job, &plan.census.active, active.saturating_sub(wanted));
+    excess.truncate(input.settings.max_pod_create_delete_per_sync);
+    if !excess.is_empty() {
+        plan.pods = PodStage::delete(excess, Purpose::Excess);
         plan.action = Action::PodsDeleted;
         return;
     }
@@ -106,7 +105,7 @@ pub(super) fn decide(plan: &mut Plan, input: &SyncInput<'_>) {
 ///
 /// DIVERGES(upstream): on request only; the reference lets a pod that cannot start hold up its
 /// Job for ever.
-fn give_up(plan: &mut Plan) -> bool {
+fn fail_pending(plan: &mut Plan) -> bool {
     let Some(timeout) = plan.options.pending_timeout else { return false };
     let (overdue, next) = pending_timeout::overdue(&plan.census.active, timeout, plan.now);
     if let Some(next) = next {
@@ -115,7 +114,7 @@ fn give_up(plan: &mut Plan) -> bool {
     let any = !overdue.is_empty();
     if any {
         plan.action = Action::PodsDeleted;
-        plan.pods = PodStage::GiveUp(overdue);
+        plan.pods = PodStage::FailPending(overdue);
     }
     any
 }

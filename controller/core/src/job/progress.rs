@@ -1,6 +1,6 @@
 //! Carries a plan out, one step at a time: hands out a step, takes its outcome back, and counts
 //! from the census and the outcomes, never from a wish. The order of the stages is what makes
-//! the counting exact: pods → flush → release → settle. (design §3, spec §10)
+//! the counting exact: pods → flush → remove finalizers → settle. (design §3, spec §10)
 
 mod pod_stage;
 
@@ -10,17 +10,18 @@ use std::sync::Arc;
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 use k8s_openapi::api::batch::v1::JobStatus;
 
-use super::creation::Creation;
-use super::draft::{self, Closing, PodsAfter};
-use super::input::{BackoffRecord, Settings};
-use super::plan::{Idle, Plan};
+use super::memory::BackoffRecord;
+use super::metric_events;
+use super::plan::{Plan, SkipReason};
 use super::pods::PodStage;
+use super::slow_start::SlowStart;
+use super::status::{self, Finish, PodCounts};
 use super::steps::{
-    Claim, ClaimKind, Conclusion, EventDraft, LiveJob, Note, Recollection, Step, StepOutcome,
-    Tally, WrittenPod,
+    Claim, ClaimKind, EventDraft, LiveJob, MemoryUpdate, MetricEvent, SideEffect, Step,
+    StepOutcome, SyncResult, WrittenPod,
 };
-use super::tally;
-use super::tracking::{self, Ledger};
+use super::sync_input::Settings;
+use super::tracking::{self, Accounting};
 use super::verdict::End;
 use crate::view::{Job, Uid};
 
@@ -30,16 +31,16 @@ pub struct Progress {
     plan: Plan,
     pods_per_sync: usize,
     stage: Stage,
-    notes: Vec<Note>,
-    after: PodsAfter,
-    creation: Creation,
-    closing: Closing,
-    ledger: Ledger,
+    side_effects: Vec<SideEffect>,
+    counts: PodCounts,
+    slow_start: SlowStart,
+    finish: Finish,
+    accounting: Accounting,
     /// The Job as the last successful write returned it.
     stored: Arc<Job>,
     /// The status that is being written.
     draft: JobStatus,
-    released: HashSet<Uid>,
+    untracked: HashSet<Uid>,
     /// Of claims and accounting; hides the one of the pod stage. ([S21])
     failure: Option<Failure>,
     pod_failure: Option<Failure>,
@@ -52,7 +53,7 @@ enum Stage {
     Claim,
     Pods,
     Flush,
-    Release,
+    RemoveFinalizer,
     Settle,
     Done,
 }
@@ -66,42 +67,42 @@ impl Progress {
             _ => Vec::new(),
         };
         let mut progress = Self {
-            after: PodsAfter {
+            counts: PodCounts {
                 active: census.active.len(),
                 ready: census.ready,
                 terminating: census.terminating.len(),
                 all_deleted: true,
             },
             pods_per_sync: settings.max_uncounted_pods,
-            stage: if plan.is_idle() { Stage::Done } else { Stage::Confirm },
-            notes: Vec::new(),
-            creation: Creation::new(drafts, settings.slow_start_initial_batch),
-            closing: Closing::default(),
-            ledger: Ledger::default(),
+            stage: if plan.is_skipped() { Stage::Done } else { Stage::Confirm },
+            side_effects: Vec::new(),
+            slow_start: SlowStart::new(drafts, settings.slow_start_initial_batch),
+            finish: Finish::default(),
+            accounting: Accounting::default(),
             stored: Arc::clone(&plan.job),
             draft: JobStatus::default(),
-            released: HashSet::new(),
+            untracked: HashSet::new(),
             failure: None,
             pod_failure: None,
             plan,
         };
-        progress.tell_problems();
+        progress.report_problems();
         progress
     }
 
-    fn tell_problems(&mut self) {
-        if self.plan.idle == Some(Idle::UnknownCompletionMode) {
-            self.tell(EventDraft::warning(
+    fn report_problems(&mut self) {
+        if self.plan.skip == Some(SkipReason::UnknownCompletionMode) {
+            self.report(EventDraft::warning(
                 "UnknownCompletionMode",
                 "Skipped Job sync because completion mode is unknown",
             ));
         }
-        if self.plan.untold {
+        if self.plan.unreported {
             let problems = self.plan.options.problems.clone();
             if !problems.is_empty() {
-                self.tell(EventDraft::warning("InvalidAnnotation", problems.join("; ")));
+                self.report(EventDraft::warning("InvalidAnnotation", problems.join("; ")));
             }
-            self.remember(Recollection::Told(problems));
+            self.remember(MemoryUpdate::Reported(problems));
         }
     }
 
@@ -113,7 +114,7 @@ impl Progress {
                 Stage::Claim => self.claim(),
                 Stage::Pods => self.pods(),
                 Stage::Flush => self.flush(),
-                Stage::Release => self.release(),
+                Stage::RemoveFinalizer => self.remove_finalizers(),
                 Stage::Settle => self.settle(),
                 Stage::Done => return None,
             };
@@ -131,7 +132,9 @@ impl Progress {
             (Stage::Pods, StepOutcome::Written(outcomes)) => self.created(&outcomes),
             (Stage::Pods, StepOutcome::Deleted(outcomes)) => self.deleted(&outcomes),
             (Stage::Flush, StepOutcome::Status(outcome)) => self.flushed(*outcome),
-            (Stage::Release, StepOutcome::Written(outcomes)) => self.released(outcomes),
+            (Stage::RemoveFinalizer, StepOutcome::Written(outcomes)) => {
+                self.finalizers_removed(outcomes)
+            }
             (Stage::Settle, StepOutcome::Status(outcome)) => self.settled(*outcome),
             (stage, outcome) => {
                 let message = format!("outcome {outcome:?} does not belong to stage {stage:?}");
@@ -140,14 +143,14 @@ impl Progress {
         }
     }
 
-    /// What has come up to remember, to tell and to count since the last call.
-    pub fn take_notes(&mut self) -> Vec<Note> {
-        std::mem::take(&mut self.notes)
+    /// What has come up to remember, to report and to count since the last call.
+    pub fn take_side_effects(&mut self) -> Vec<SideEffect> {
+        std::mem::take(&mut self.side_effects)
     }
 
     /// How the sync ended.
-    pub fn conclude(self) -> Conclusion {
-        Conclusion {
+    pub fn into_result(self) -> SyncResult {
+        SyncResult {
             result: self.failure.or(self.pod_failure).map_or(Ok(()), Err),
             requeue_after: self.plan.requeue_after,
             action: self.plan.action,
@@ -186,17 +189,17 @@ impl Progress {
         Some(Step::Claim(self.plan.claims.clone()))
     }
 
-    /// A pod of ours that is gone needs no claim; a release that the API refuses as invalid was
-    /// one of a pod that is no longer ours. Anything else ends the sync. (spec §17)
+    /// A pod of ours that is gone needs no claim; one to disown that the API refuses as invalid was
+    /// of a pod that is no longer ours. Anything else ends the sync. (spec §17)
     fn claimed(&mut self, outcomes: Vec<Outcome<WrittenPod>>) {
         let claims = std::mem::take(&mut self.plan.claims);
         for (claim, outcome) in claims.iter().zip(outcomes) {
             match outcome {
                 Ok(pod) => {
-                    self.remember(Recollection::PodWritten(pod.version));
-                    if claim.kind != ClaimKind::Release {
-                        // It may be one that we had released before a user took it from us.
-                        self.remember(Recollection::NotReleased(vec![pod.uid]));
+                    self.remember(MemoryUpdate::PodWritten(pod.version));
+                    if claim.kind != ClaimKind::Disown {
+                        // We may have removed its finalizer before a user took it from us.
+                        self.remember(MemoryUpdate::FinalizerKept(vec![pod.uid]));
                     }
                 }
                 Err(failure) if is_no_matter(claim, &failure) => {}
@@ -211,32 +214,32 @@ impl Progress {
         let plan = &self.plan;
         let mut status = plan.job.status.clone();
         status.uncounted_terminated_pods.get_or_insert_default();
-        self.closing = draft::closing(plan, &self.after);
-        draft::start(&mut status, plan);
-        let ends = plan.verdict.is_some() || self.closing.verdict.is_some();
-        let suspension = (plan.manages_pods && !ends).then(|| draft::suspend(&mut status, plan));
-        draft::count_pods(&mut status, &self.after);
-        draft::count_disruptions(&mut status, plan);
-        let closing = self.closing.verdict.as_ref();
-        self.ledger = Ledger::enter(plan, closing, self.pods_per_sync, &mut status);
-        for verdict in self.closing.verdict.iter().chain(&self.closing.announced) {
-            draft::announce(&mut status, verdict, plan.now);
+        self.finish = status::decide_finish(plan, &self.counts);
+        status::start(&mut status, plan);
+        let ends = plan.verdict.is_some() || self.finish.verdict.is_some();
+        let suspension = (plan.manages_pods && !ends).then(|| status::suspend(&mut status, plan));
+        status::count_pods(&mut status, &self.counts);
+        status::count_disruptions(&mut status, plan);
+        let finish = self.finish.verdict.as_ref();
+        self.accounting = Accounting::enter(plan, finish, self.pods_per_sync, &mut status);
+        for verdict in self.finish.verdict.iter().chain(&self.finish.announced) {
+            status::announce(&mut status, verdict, plan.now);
         }
-        draft::normalize(&mut status);
+        status::normalize(&mut status);
         self.draft = status;
         if let Some(event) = suspension.flatten() {
-            self.tell(event);
+            self.report(event);
         }
         self.stage = Stage::Flush;
     }
 
     fn flush(&mut self) -> Option<Step> {
-        if !draft::differs(&self.draft, &self.stored.status) {
+        if !status::differs(&self.draft, &self.stored.status) {
             // A failure that the policy ignored changes no counter when its pod was replaced.
             if self.plan.backoff != BackoffRecord::default() {
-                self.remember(Recollection::Backoff(self.plan.backoff));
+                self.remember(MemoryUpdate::Backoff(self.plan.backoff));
             }
-            self.stage = Stage::Release;
+            self.stage = Stage::RemoveFinalizer;
             return None;
         }
         Some(Step::WriteStatus(Box::new(self.draft.clone())))
@@ -246,50 +249,50 @@ impl Progress {
         match outcome {
             Ok(job) => {
                 self.store(job);
-                self.remember(Recollection::Backoff(self.plan.backoff));
-                self.stage = Stage::Release;
+                self.remember(MemoryUpdate::Backoff(self.plan.backoff));
+                self.stage = Stage::RemoveFinalizer;
             }
             Err(failure) => self.stop(failure),
         }
     }
 
     /// [T10] and [T11]
-    fn release(&mut self) -> Option<Step> {
-        for (action, pods) in std::mem::take(&mut self.ledger.handled) {
-            self.count(Tally::FailureHandled { action, pods });
+    fn remove_finalizers(&mut self) -> Option<Step> {
+        for (action, pods) in std::mem::take(&mut self.accounting.handled) {
+            self.count(MetricEvent::FailureHandled { action, pods });
         }
-        if self.ledger.releases.is_empty() {
+        if self.accounting.finalizers.is_empty() {
             self.stage = Stage::Settle;
             return None;
         }
-        let uids = self.ledger.releases.iter().map(|pod| pod.uid.clone()).collect();
-        self.remember(Recollection::Releasing(uids));
-        Some(Step::Release(self.ledger.releases.clone()))
+        let uids = self.accounting.finalizers.iter().map(|pod| pod.uid.clone()).collect();
+        self.remember(MemoryUpdate::RemovingFinalizer(uids));
+        Some(Step::RemoveFinalizer(self.accounting.finalizers.clone()))
     }
 
     /// DIVERGES(upstream): a pod that turns out to be gone is still remembered as released until
     /// the watch shows it gone; the reference forgets it at once, and counts it again while its
     /// cache shows it as it was. ([E2])
-    fn released(&mut self, outcomes: Vec<Outcome<WrittenPod>>) {
-        let releases = std::mem::take(&mut self.ledger.releases);
-        let mut unreleased = Vec::new();
-        for (pod, outcome) in releases.iter().zip(outcomes) {
+    fn finalizers_removed(&mut self, outcomes: Vec<Outcome<WrittenPod>>) {
+        let pods = std::mem::take(&mut self.accounting.finalizers);
+        let mut kept = Vec::new();
+        for (pod, outcome) in pods.iter().zip(outcomes) {
             match outcome {
                 Ok(written) => {
-                    self.remember(Recollection::PodWritten(written.version));
-                    self.released.insert(pod.uid.clone());
+                    self.remember(MemoryUpdate::PodWritten(written.version));
+                    self.untracked.insert(pod.uid.clone());
                 }
                 Err(failure) if failure.kind == FailureKind::NotFound => {
-                    self.released.insert(pod.uid.clone());
+                    self.untracked.insert(pod.uid.clone());
                 }
                 Err(failure) => {
-                    unreleased.push(pod.uid.clone());
+                    kept.push(pod.uid.clone());
                     self.failure.get_or_insert(failure);
                 }
             }
         }
-        if !unreleased.is_empty() {
-            self.remember(Recollection::NotReleased(unreleased));
+        if !kept.is_empty() {
+            self.remember(MemoryUpdate::FinalizerKept(kept));
         }
         self.stage = Stage::Settle;
     }
@@ -297,14 +300,14 @@ impl Progress {
     /// [T12] to [T14]
     fn settle(&mut self) -> Option<Step> {
         let mut status = self.stored.status.clone();
-        self.ledger.settle(&mut status, &self.released, &self.plan.job);
+        self.accounting.settle(&mut status, &self.untracked, &self.plan.job);
         if let Some(verdict) =
-            self.finishes(&status).then_some(self.closing.verdict.as_ref()).flatten()
+            self.finishes(&status).then_some(self.finish.verdict.as_ref()).flatten()
         {
-            draft::finish(&mut status, &self.plan.job, verdict, self.plan.now);
+            status::finish(&mut status, &self.plan.job, verdict, self.plan.now);
         }
-        draft::normalize(&mut status);
-        if !draft::differs(&status, &self.stored.status) {
+        status::normalize(&mut status);
+        if !status::differs(&status, &self.stored.status) {
             self.stage = Stage::Done;
             return None;
         }
@@ -314,10 +317,10 @@ impl Progress {
 
     /// [C3]
     fn finishes(&self, status: &JobStatus) -> bool {
-        self.closing.verdict.is_some()
+        self.finish.verdict.is_some()
             && self.failure.is_none()
-            && !self.ledger.cut_off
-            && self.after.terminating == 0
+            && !self.accounting.cut_off
+            && self.counts.terminating == 0
             && tracking::is_settled(status)
     }
 
@@ -327,7 +330,7 @@ impl Progress {
             Ok(job) => {
                 self.store(job);
                 if self.stored.is_finished() {
-                    self.tell_the_end();
+                    self.report_finish();
                 }
                 self.stage = Stage::Done;
             }
@@ -335,29 +338,30 @@ impl Progress {
         }
     }
 
-    fn tell_the_end(&mut self) {
-        let Some(verdict) = self.closing.verdict.clone() else { return };
+    fn report_finish(&mut self) {
+        let Some(verdict) = self.finish.verdict.clone() else { return };
         let succeeded = verdict.end == End::Success;
         let completions = self.plan.job.spec.completions;
         if succeeded && completions.is_some_and(|it| self.stored.status.succeeded > Some(it)) {
-            self.tell(EventDraft::warning(
+            self.report(EventDraft::warning(
                 "TooManySucceededPods",
                 "Too many succeeded pods running after completion count reached",
             ));
         }
-        self.tell(match verdict.end {
+        self.report(match verdict.end {
             End::Success => EventDraft::normal("Completed", "Job completed"),
             End::Failure => EventDraft::warning(&verdict.reason, &verdict.message),
         });
-        self.count(Tally::JobFinished { succeeded, reason: verdict.reason });
-        self.remember(Recollection::Finished);
+        self.count(MetricEvent::JobFinished { succeeded, reason: verdict.reason });
+        self.remember(MemoryUpdate::Finished);
     }
 
     /// Goes on from the Job as a write returned it.
     fn store(&mut self, job: Arc<Job>) {
-        self.remember(Recollection::JobWritten(job.version));
-        if let Some(tally) = tally::finished(&job, &self.stored.status, &job.status) {
-            self.count(tally);
+        self.remember(MemoryUpdate::JobWritten(job.version));
+        if let Some(metric_event) = metric_events::finished(&job, &self.stored.status, &job.status)
+        {
+            self.count(metric_event);
         }
         self.stored = job;
     }
@@ -367,16 +371,16 @@ impl Progress {
         self.stage = Stage::Done;
     }
 
-    fn remember(&mut self, what: Recollection) {
-        self.notes.push(Note::Remember(what));
+    fn remember(&mut self, what: MemoryUpdate) {
+        self.side_effects.push(SideEffect::Remember(what));
     }
 
-    fn tell(&mut self, event: EventDraft) {
-        self.notes.push(Note::Event(event));
+    fn report(&mut self, event: EventDraft) {
+        self.side_effects.push(SideEffect::Event(event));
     }
 
-    fn count(&mut self, tally: Tally) {
-        self.notes.push(Note::Count(tally));
+    fn count(&mut self, metric_event: MetricEvent) {
+        self.side_effects.push(SideEffect::Count(metric_event));
     }
 }
 
@@ -384,7 +388,7 @@ impl Progress {
 fn is_no_matter(claim: &Claim, failure: &Failure) -> bool {
     match claim.kind {
         ClaimKind::Adopt => false,
-        ClaimKind::Release => {
+        ClaimKind::Disown => {
             matches!(failure.kind, FailureKind::NotFound | FailureKind::Invalid)
         }
         ClaimKind::Track => failure.kind == FailureKind::NotFound,

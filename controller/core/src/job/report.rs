@@ -4,7 +4,7 @@ use std::fmt;
 
 use jiff::SignedDuration;
 
-use super::plan::{Idle, Plan};
+use super::plan::{Plan, SkipReason};
 use super::verdict::End;
 use crate::view::{CompletionMode, Job};
 
@@ -46,15 +46,15 @@ pub enum WaitsFor {
 }
 
 impl WaitsFor {
-    pub(super) fn of_idle(idle: Idle, job: &Job) -> Option<Self> {
-        match (idle, &job.spec.completion_mode) {
-            (Idle::Stale | Idle::FinishedByUs, _) => Some(Self::Watches),
-            (Idle::ManagedElsewhere, _) => Some(Self::Manager(job.spec.managed_by.clone())),
-            (Idle::Finished, _) => Some(Self::Nothing),
-            (Idle::UnknownCompletionMode, CompletionMode::Unknown(mode)) => {
+    pub(super) fn of_skip(skip: SkipReason, job: &Job) -> Option<Self> {
+        match (skip, &job.spec.completion_mode) {
+            (SkipReason::Stale | SkipReason::FinishedByUs, _) => Some(Self::Watches),
+            (SkipReason::ManagedElsewhere, _) => Some(Self::Manager(job.spec.managed_by.clone())),
+            (SkipReason::Finished, _) => Some(Self::Nothing),
+            (SkipReason::UnknownCompletionMode, CompletionMode::Unknown(mode)) => {
                 Some(Self::CompletionMode(mode.clone()))
             }
-            (Idle::UnknownCompletionMode, _) => None,
+            (SkipReason::UnknownCompletionMode, _) => None,
         }
     }
 

@@ -1,5 +1,5 @@
-//! What passes between deciding and acting: steps one way, their outcomes the other, and notes
-//! for whoever keeps memory, events and metrics. All of it can be printed.
+//! What passes between deciding and acting: steps one way, their outcomes the other, and side
+//! effects on memory, events and metrics. All of it can be printed.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use epilogue_common::outcome::{Failure, Outcome};
 use jiff::SignedDuration;
 use k8s_openapi::api::batch::v1::JobStatus;
 
-use super::input::BackoffRecord;
+use super::memory::BackoffRecord;
 use crate::view::{FailureCounts, Job, Pod, Uid, Version};
 
 /// One thing to do against the API. Calls within a step are independent of each other; the next
@@ -22,13 +22,13 @@ pub enum Step {
     Create(Vec<PodDraft>),
     /// Delete these pods.
     Delete(Vec<PodDeletion>),
-    /// Give up these pods, which do not start: mark them, then fail those without a node and
+    /// Fail these pods, which do not start: set their condition, then fail those without a node and
     /// delete the others.
-    GiveUp(Vec<Arc<Pod>>),
+    FailPending(Vec<Arc<Pod>>),
     /// Replace the Job's status.
     WriteStatus(Box<JobStatus>),
     /// Remove the tracking finalizer from these pods.
-    Release(Vec<Arc<Pod>>),
+    RemoveFinalizer(Vec<Arc<Pod>>),
 }
 
 /// What became of a step. Lists are in the order of the step's own.
@@ -36,7 +36,7 @@ pub enum Step {
 pub enum StepOutcome {
     /// Of [`Step::ConfirmJob`].
     Confirmed(Outcome<LiveJob>),
-    /// Of [`Step::Claim`], [`Step::Create`] and [`Step::Release`].
+    /// Of [`Step::Claim`], [`Step::Create`] and [`Step::RemoveFinalizer`].
     Written(Vec<Outcome<WrittenPod>>),
     /// Of [`Step::Delete`].
     Deleted(Vec<Outcome<()>>),
@@ -79,7 +79,7 @@ pub enum ClaimKind {
     /// Add our controller reference and the finalizer.
     Adopt,
     /// Remove our controller reference and the finalizer.
-    Release,
+    Disown,
     /// Add the finalizer that a pod of ours lost while it lives on.
     Track,
 }
@@ -104,20 +104,20 @@ pub struct PodDeletion {
     pub strip: bool,
 }
 
-/// Something to remember, tell or count, in the order in which it came up.
+/// One thing to remember, report or count. A sync yields them in order.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Note {
+pub enum SideEffect {
     /// Change what the process remembers of the Job.
-    Remember(Recollection),
+    Remember(MemoryUpdate),
     /// Record an event on the Job.
     Event(EventDraft),
     /// Count in a metric.
-    Count(Tally),
+    Count(MetricEvent),
 }
 
 /// A change of the [`super::Memory`] of a Job.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Recollection {
+pub enum MemoryUpdate {
     /// We created this pod; expect it, unless the watch has already come as far as its version.
     Created(WrittenPod),
     /// We are about to delete these pods.
@@ -125,9 +125,9 @@ pub enum Recollection {
     /// These pods were not deleted after all.
     NotDeleted(Vec<Uid>),
     /// We are about to remove the finalizer of these pods.
-    Releasing(Vec<Uid>),
+    RemovingFinalizer(Vec<Uid>),
     /// These pods keep their finalizer.
-    NotReleased(Vec<Uid>),
+    FinalizerKept(Vec<Uid>),
     /// Our own write of a pod was answered with this version.
     PodWritten(Version),
     /// Our own write of the Job was answered with this version.
@@ -136,8 +136,8 @@ pub enum Recollection {
     Backoff(BackoffRecord),
     /// The Job is finished in the API.
     Finished,
-    /// These problems of the Job's annotations have been told.
-    Told(Vec<String>),
+    /// An event has reported these problems of the Job's annotations.
+    Reported(Vec<String>),
 }
 
 /// An event on the Job. (spec §19)
@@ -162,7 +162,7 @@ pub enum Severity {
 
 /// Something that a metric counts. (spec §20)
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Tally {
+pub enum MetricEvent {
     /// `job_pods_creation_total`: pods of which so many were created and so many were not.
     PodsCreated {
         /// `new`, `recreate_failed` or `recreate_terminating_or_failed`.
@@ -213,7 +213,7 @@ pub enum Action {
 
 /// How a sync ended.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Conclusion {
+pub struct SyncResult {
     /// The first failure that makes the sync be repeated with backoff. ([Q5], [S21], [S22])
     pub result: Result<(), Failure>,
     /// When to sync again without any event.
@@ -230,7 +230,7 @@ impl Step {
             Self::Claim(claims) => claims.len(),
             Self::Create(drafts) => drafts.len(),
             Self::Delete(deletions) => deletions.len(),
-            Self::Release(pods) | Self::GiveUp(pods) => pods.len(),
+            Self::RemoveFinalizer(pods) | Self::FailPending(pods) => pods.len(),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::input::SyncInput;
+use super::sync_input::SyncInput;
 use crate::view::{Deletion, Phase, Pod};
 
 /// The kubelet's last word of a pod comes within 10 s of its first; this is for a busy one.

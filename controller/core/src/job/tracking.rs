@@ -14,9 +14,9 @@ use crate::view::{Job, Phase, Pod, Uid};
 
 /// The accounting of one sync, between its first and its second write of the status.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Ledger {
+pub(super) struct Accounting {
     /// Pods whose finalizer goes once the first write is stored.
-    pub releases: Vec<Arc<Pod>>,
+    pub finalizers: Vec<Arc<Pod>>,
     /// Rules of the failure policy that matched, by action.
     pub handled: BTreeMap<&'static str, u32>,
     /// Whether there was more to account for than one sync may. ([T6])
@@ -32,11 +32,11 @@ struct Rules<'a> {
     known: Uncounted,
 }
 
-impl Ledger {
+impl Accounting {
     /// Enters what is known into the status: [T1] to [T7].
     pub(super) fn enter(
         plan: &Plan,
-        closing: Option<&Verdict>,
+        finish: Option<&Verdict>,
         pods_per_sync: usize,
         status: &mut JobStatus,
     ) -> Self {
@@ -44,26 +44,26 @@ impl Ledger {
         if plan.job.is_indexed() {
             tracked.sort_by_key(|pod| pod.index);
         }
-        let mut ledger = Self {
-            releases: Vec::new(),
+        let mut accounting = Self {
+            finalizers: Vec::new(),
             handled: BTreeMap::new(),
             cut_off: false,
             tracked: tracked.iter().map(|pod| pod.uid.clone()).collect(),
         };
-        settle(status, &ledger.tracked, &HashSet::new(), plan.job.is_indexed());
+        settle(status, &accounting.tracked, &HashSet::new(), plan.job.is_indexed());
         let rules = Rules {
             plan,
-            end: closing.map(|verdict| verdict.end),
+            end: finish.map(|verdict| verdict.end),
             known: plan.census.uncounted.clone(),
         };
-        ledger.walk(&rules, &tracked, pods_per_sync, status);
+        accounting.walk(&rules, &tracked, pods_per_sync, status);
         if let Some(indexes) = &plan.indexes {
             status.succeeded = Some(success_count(plan, indexes.succeeded.len()));
             status.completed_indexes = text(&indexes.succeeded);
             status.failed_indexes =
                 indexes.per_index.as_ref().map(|per_index| per_index.failed.to_string());
         }
-        ledger
+        accounting
     }
 
     /// [T4] and [T6]
@@ -76,14 +76,14 @@ impl Ledger {
     ) {
         let mut new_indexes: HashSet<u32> = HashSet::new();
         for pod in tracked {
-            if !rules.allows_release(pod) {
+            if !rules.allows_removal(pod) {
                 continue;
             }
             if rules.plan.disruptions.as_ref().is_some_and(|it| it.holds(&pod.uid)) {
                 self.cut_off = true;
                 continue;
             }
-            self.releases.push(Arc::clone(pod));
+            self.finalizers.push(Arc::clone(pod));
             if pod.phase == Phase::Succeeded && !rules.known.failed.contains(&pod.uid) {
                 match &rules.plan.indexes {
                     Some(indexes) => new_indexes.extend(pod.index.filter(|index| {
@@ -119,8 +119,8 @@ impl Ledger {
     }
 
     /// Moves UIDs whose finalizer is gone into the counters. ([T12])
-    pub(super) fn settle(&self, status: &mut JobStatus, released: &HashSet<Uid>, job: &Job) {
-        settle(status, &self.tracked, released, job.is_indexed());
+    pub(super) fn settle(&self, status: &mut JobStatus, untracked: &HashSet<Uid>, job: &Job) {
+        settle(status, &self.tracked, untracked, job.is_indexed());
     }
 }
 
@@ -137,7 +137,7 @@ fn success_count(plan: &Plan, indexes: u32) -> i32 {
 
 impl Rules<'_> {
     /// [T5]
-    fn allows_release(&self, pod: &Pod) -> bool {
+    fn allows_removal(&self, pod: &Pod) -> bool {
         if self.end == Some(End::Success) && pod.is_active() {
             // Its deletion has stripped it.
             return false;
@@ -169,10 +169,10 @@ impl Rules<'_> {
 /// Moves UIDs that have no tracked pod any more into the counters. ([T3], [T12])
 ///
 /// Successes of an Indexed Job are counted by index, so nothing is ever listed for them.
-fn settle(status: &mut JobStatus, tracked: &HashSet<Uid>, released: &HashSet<Uid>, indexed: bool) {
+fn settle(status: &mut JobStatus, tracked: &HashSet<Uid>, untracked: &HashSet<Uid>, indexed: bool) {
     let is_tracked = |text: &String| {
         let uid = Uid::from(text.as_str());
-        tracked.contains(&uid) && !released.contains(&uid)
+        tracked.contains(&uid) && !untracked.contains(&uid)
     };
     let lists = lists(status);
     let succeeded = keep(&mut lists.succeeded, is_tracked);

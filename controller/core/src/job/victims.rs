@@ -8,14 +8,14 @@ use jiff::Timestamp;
 
 use crate::view::{ContainerKind, Job, Phase, Pod};
 
-/// At least `surplus` pods of an Indexed Job or a NonIndexed one, those to delete first in front.
+/// At least `excess` pods of an Indexed Job or a NonIndexed one, those to delete first in front.
 ///
 /// An Indexed Job also loses pods whose index is missing, repeated or out of range.
-pub(super) fn choose(job: &Job, active: &[Arc<Pod>], surplus: usize) -> Vec<Arc<Pod>> {
+pub(super) fn choose(job: &Job, active: &[Arc<Pod>], excess: usize) -> Vec<Arc<Pod>> {
     let mut ordered: Vec<Arc<Pod>> = active.to_vec();
     ordered.sort_by(|left, right| compare(left, right));
     if !job.is_indexed() {
-        ordered.truncate(surplus);
+        ordered.truncate(excess);
         return ordered;
     }
     let mut last_of_index: HashMap<u32, usize> = HashMap::new();
@@ -31,7 +31,7 @@ pub(super) fn choose(job: &Job, active: &[Arc<Pod>], surplus: usize) -> Vec<Arc<
     for (position, pod) in ordered.into_iter().enumerate() {
         if is_misplaced(position, &pod) { victims.push(pod) } else { rest.push(pod) }
     }
-    let missing = surplus.saturating_sub(victims.len());
+    let missing = excess.saturating_sub(victims.len());
     victims.extend(rest.into_iter().take(missing));
     victims
 }

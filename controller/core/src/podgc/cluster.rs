@@ -1,5 +1,5 @@
 //! All pods and nodes as the watches show them, what is remembered of them, and what of it is
-//! worth a look.
+//! worth a check.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -8,24 +8,24 @@ use std::time::Duration;
 use epilogue_common::names::job_option::FORCE_FAIL_AFTER;
 use jiff::{SignedDuration, Timestamp};
 
-use super::absence::{Absence, Standing};
-use super::evidence::Word;
-use super::finished::{Finished, Surplus};
-use super::node::{NodeFacts, NodeRecord, WireNode};
-use super::pod::PodFacts;
+use super::evidence::ForceFailPolicy;
+use super::finished::{Excess, Finished};
+use super::missing_node::{MissingNode, NodeState};
+use super::node::{NodeRecord, NodeView, WireNode};
+use super::pod::PodView;
 use super::settings::{Mode, Settings};
 use super::verdict::{Case, Cause, Verdict, verdict};
 use crate::go_duration::GoDuration;
-use crate::queue_core::Key;
 use crate::view::{Interner, Uid, Version, WirePod};
+use crate::workqueue::Key;
 
 /// After so many events the interner is swept.
 const EVENTS_PER_SWEEP: u32 = 20_000;
-/// Finished pods that are too many are looked for this long after the last look, so that a list
-/// of many costs one look.
-const SURPLUS_DELAY: Duration = Duration::from_secs(1);
+/// Excess finished pods are searched for this long after the last search, so that a list of many
+/// costs one search.
+const EXCESS_DELAY: Duration = Duration::from_secs(1);
 
-/// What is worth a look.
+/// What is worth a check.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Item {
     /// A node that pods name and that is gone.
@@ -33,34 +33,34 @@ pub enum Item {
     /// A pod, and its namespace.
     Pod(Arc<str>, Uid),
     /// Whether there are too many finished pods.
-    Surplus,
+    Excess,
 }
 
 impl Key for Item {
     fn namespace(&self) -> &str {
         match self {
             Self::Pod(namespace, _) => namespace,
-            Self::Node(_) | Self::Surplus => "",
+            Self::Node(_) | Self::Excess => "",
         }
     }
 }
 
 /// How much depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lane {
+pub enum Priority {
     /// Somebody may wait for this pod to end.
     Ending,
     /// Only room is won.
     Tidying,
 }
 
-/// Something to look at, and when.
+/// Something to check, and when.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wake {
     /// What.
     pub item: Item,
     /// How much depends on it.
-    pub lane: Lane,
+    pub priority: Priority,
     /// Not before this has passed.
     pub after: Duration,
 }
@@ -73,11 +73,11 @@ pub struct Cluster {
     by_node: HashMap<Arc<str>, HashSet<Uid>>,
     nodes: HashMap<Arc<str>, NodeRecord>,
     /// Nodes that pods name and that are not there; only once all nodes were listed.
-    absences: HashMap<Arc<str>, Absence>,
+    missing_nodes: HashMap<Arc<str>, MissingNode>,
     /// What namespaces say of their Jobs' pods.
-    words: HashMap<Arc<str>, SignedDuration>,
+    policies: HashMap<Arc<str>, SignedDuration>,
     finished: Finished,
-    surplus: HashMap<Uid, Surplus>,
+    excess: HashMap<Uid, Excess>,
     interner: Interner,
     events: u32,
     nodes_listed: bool,
@@ -88,14 +88,14 @@ pub struct Cluster {
 
 #[derive(Debug)]
 struct PodRecord {
-    facts: PodFacts,
+    view: PodView,
     /// The boot of its node in which it was first seen to be deleted.
     deleted_in: Option<Arc<str>>,
     /// When we marked it as a disruption target.
     marked_at: Option<Timestamp>,
     /// What was written to it shows only from this version on.
     shown_from: Version,
-    /// Whether an order on it is being carried out; its calls show one by one.
+    /// Whether a write to it is under way; its calls show one by one.
     in_hand: bool,
 }
 
@@ -117,16 +117,16 @@ impl Cluster {
             self.events = 0;
             self.interner.sweep();
         }
-        let facts = PodFacts::read(pod, &mut self.interner);
-        let uid = facts.uid.clone();
+        let view = PodView::read(pod, &mut self.interner);
+        let uid = view.uid.clone();
         if let Some(list) = &mut self.pod_list {
             list.insert(uid.clone());
         }
         let mut wakes = Vec::new();
-        if self.settings.mode != Mode::Off && self.finished.show(&facts, &self.settings) {
-            wakes.push(surplus_wake());
+        if self.settings.mode != Mode::Off && self.finished.show(&view, &self.settings) {
+            wakes.push(excess_wake());
         }
-        self.insert(facts);
+        self.insert(view);
         self.wake(&uid, now, &mut wakes);
         wakes
     }
@@ -134,9 +134,9 @@ impl Cluster {
     /// A pod was deleted.
     pub fn pod_gone(&mut self, uid: &Uid) {
         self.finished.remove(uid);
-        self.surplus.remove(uid);
+        self.excess.remove(uid);
         let Some(record) = self.pods.remove(uid) else { return };
-        self.unbind(record.facts.node.as_ref(), uid);
+        self.unbind(record.view.node.as_ref(), uid);
     }
 
     /// The list of all pods is complete: what it lacks is gone.
@@ -156,16 +156,16 @@ impl Cluster {
 
     /// A node was listed, added or modified.
     pub fn node_shown(&mut self, node: &WireNode, now: Timestamp) -> Vec<Wake> {
-        let facts = NodeFacts::read(node);
-        let name = Arc::clone(&facts.name);
+        let view = NodeView::read(node);
+        let name = Arc::clone(&view.name);
         if let Some(list) = &mut self.node_list {
             list.insert(Arc::clone(&name));
         }
-        self.absences.remove(&name);
+        self.missing_nodes.remove(&name);
         let changed = if let Some(record) = self.nodes.get_mut(&name) {
-            record.show(facts, now)
+            record.show(view, now)
         } else {
-            self.nodes.insert(Arc::clone(&name), NodeRecord::new(facts, now));
+            self.nodes.insert(Arc::clone(&name), NodeRecord::new(view, now));
             true
         };
         if changed { self.wake_pods_of(&name, now) } else { Vec::new() }
@@ -194,11 +194,11 @@ impl Cluster {
         wakes
     }
 
-    /// A look at every pod, as if each had just been seen, and at what is surplus.
-    pub fn look_at_everything(&mut self, now: Timestamp) -> Vec<Wake> {
-        let mut wakes = vec![surplus_wake()];
-        let absent = self.absences.keys().cloned();
-        wakes.extend(absent.map(|name| now_wake(Item::Node(name), Lane::Ending)));
+    /// Checks every pod, as if each had just been seen, and whether some are in excess.
+    pub fn check_everything(&mut self, now: Timestamp) -> Vec<Wake> {
+        let mut wakes = vec![excess_wake()];
+        let absent = self.missing_nodes.keys().cloned();
+        wakes.extend(absent.map(|name| now_wake(Item::Node(name), Priority::Ending)));
         for uid in self.pods.keys().cloned().collect::<Vec<_>>() {
             self.wake(&uid, now, &mut wakes);
         }
@@ -218,31 +218,31 @@ impl Cluster {
             list.insert(Arc::clone(&name));
         }
         match annotations.get(FORCE_FAIL_AFTER).and_then(|text| duration(text)) {
-            Some(after) => self.words.insert(name, after),
-            None => self.words.remove(&name),
+            Some(after) => self.policies.insert(name, after),
+            None => self.policies.remove(&name),
         };
     }
 
     /// A namespace was deleted.
     pub fn namespace_gone(&mut self, name: &str) {
-        self.words.remove(name);
+        self.policies.remove(name);
     }
 
     /// The list of all namespaces is complete: what it lacks is gone.
     pub fn namespaces_end(&mut self) {
         let listed = self.namespace_list.take().unwrap_or_default();
-        self.words.retain(|name, _| listed.contains(name));
+        self.policies.retain(|name, _| listed.contains(name));
     }
 
-    /// What is to be done about a node that is gone: ask the API, or look again later.
-    pub fn look_at_node(&mut self, name: &Arc<str>, now: Timestamp) -> Verdict {
+    /// What is to be done about a node that is gone: ask the API, or check again later.
+    pub fn check_node(&mut self, name: &Arc<str>, now: Timestamp) -> Verdict {
         if !self.by_node.contains_key(name) {
-            self.absences.remove(name);
+            self.missing_nodes.remove(name);
         }
-        match self.standing(name, now) {
-            Some(Standing::Ask) => Verdict::Ask(Arc::clone(name)),
-            Some(Standing::Quarantine(end)) => Verdict::LookAgain(end),
-            Some(Standing::Confirmed) | None => Verdict::Leave,
+        match self.node_state(name, now) {
+            Some(NodeState::Ask) => Verdict::Ask(Arc::clone(name)),
+            Some(NodeState::Quarantine(end)) => Verdict::CheckAgain(end),
+            Some(NodeState::Confirmed) | None => Verdict::Leave,
         }
     }
 
@@ -250,20 +250,20 @@ impl Cluster {
     ///
     /// One that is there, and that the watch has not shown, is in quarantine anew.
     pub fn node_answered(&mut self, name: &Arc<str>, exists: bool, now: Timestamp) -> Vec<Wake> {
-        let Some(absence) = self.absences.get_mut(name) else { return Vec::new() };
+        let Some(missing_node) = self.missing_nodes.get_mut(name) else { return Vec::new() };
         if exists {
-            self.absences.remove(name);
+            self.missing_nodes.remove(name);
             return self.absent(name, now).into_iter().collect();
         }
-        absence.confirm(now);
+        missing_node.confirm(now);
         self.wake_pods_of(name, now)
     }
 
     /// What is to be done with a pod. `job` is what its Job says of [`FORCE_FAIL_AFTER`].
     ///
-    /// An order must be given back by [`Self::pod_done`], whatever became of it; until then there
+    /// A write must be given back by [`Self::pod_done`], whatever became of it; until then there
     /// is no other one on the pod.
-    pub fn look_at_pod(&mut self, uid: &Uid, job: Option<&str>, now: Timestamp) -> Verdict {
+    pub fn check_pod(&mut self, uid: &Uid, job: Option<&str>, now: Timestamp) -> Verdict {
         let verdict = self.verdict_on(uid, job, now);
         if let (Verdict::Do(_), Some(record)) = (&verdict, self.pods.get_mut(uid)) {
             record.in_hand = true;
@@ -274,10 +274,10 @@ impl Cluster {
     /// What would be done with a pod, for those who only ask.
     pub fn verdict_on(&self, uid: &Uid, job: Option<&str>, now: Timestamp) -> Verdict {
         let Some(record) = self.pods.get(uid) else { return Verdict::Leave };
-        self.judge(record, self.word(&record.facts, job).as_ref(), now)
+        self.judge(record, self.policy(&record.view, job).as_ref(), now)
     }
 
-    /// An order on a pod was carried out, or was not.
+    /// A write to a pod was done, or failed.
     pub fn pod_done(&mut self, uid: &Uid, now: Timestamp) -> Vec<Wake> {
         let mut wakes = Vec::new();
         if let Some(record) = self.pods.get_mut(uid) {
@@ -288,24 +288,24 @@ impl Cluster {
     }
 
     /// A pod as it was last seen.
-    pub fn pod(&self, uid: &Uid) -> Option<&PodFacts> {
-        self.pods.get(uid).map(|record| &record.facts)
+    pub fn pod(&self, uid: &Uid) -> Option<&PodView> {
+        self.pods.get(uid).map(|record| &record.view)
     }
 
     /// The finished pods that are too many.
-    pub fn look_for_surplus(&mut self) -> Vec<Wake> {
-        let named = self.finished.surplus(&self.settings);
+    pub fn check_excess(&mut self) -> Vec<Wake> {
+        let named = self.finished.excess(&self.settings);
         let mut wakes = Vec::new();
-        for (uid, surplus) in named {
+        for (uid, excess) in named {
             // It is on its way out if it was named before.
-            if self.surplus.insert(uid.clone(), surplus).is_none() {
-                let namespace = self.pods.get(&uid).map(|record| &record.facts.namespace);
+            if self.excess.insert(uid.clone(), excess).is_none() {
+                let namespace = self.pods.get(&uid).map(|record| &record.view.namespace);
                 let namespace = namespace.map(Arc::clone).unwrap_or_default();
-                wakes.push(now_wake(Item::Pod(namespace, uid), Lane::Tidying));
+                wakes.push(now_wake(Item::Pod(namespace, uid), Priority::Tidying));
             }
         }
         if !wakes.is_empty() {
-            wakes.push(surplus_wake());
+            wakes.push(excess_wake());
         }
         wakes
     }
@@ -324,32 +324,32 @@ impl Cluster {
     /// A pod's deletion was accepted: it is gone, or its finalizers hold it.
     pub fn pod_deleted(&mut self, uid: &Uid) {
         self.finished.remove(uid);
-        self.surplus.remove(uid);
+        self.excess.remove(uid);
         if let Some(record) = self.pods.get_mut(uid) {
-            let newest = record.shown_from.max(record.facts.version);
+            let newest = record.shown_from.max(record.view.version);
             record.shown_from = Version(newest.0.saturating_add(1));
         }
     }
 
-    fn insert(&mut self, facts: PodFacts) {
-        let uid = facts.uid.clone();
-        let boot = facts.node.as_ref().and_then(|name| self.nodes.get(name));
-        let boot = boot.and_then(|node| node.facts.boot_id.clone());
+    fn insert(&mut self, view: PodView) {
+        let uid = view.uid.clone();
+        let boot = view.node.as_ref().and_then(|name| self.nodes.get(name));
+        let boot = boot.and_then(|node| node.view.boot_id.clone());
         let old = self.pods.remove(&uid);
-        let old_node = old.as_ref().and_then(|old| old.facts.node.clone());
-        if old_node != facts.node {
+        let old_node = old.as_ref().and_then(|old| old.view.node.clone());
+        if old_node != view.node {
             self.unbind(old_node.as_ref(), &uid);
-            if let Some(node) = &facts.node {
+            if let Some(node) = &view.node {
                 self.by_node.entry(Arc::clone(node)).or_default().insert(uid.clone());
             }
         }
         let deleted_in = old.as_ref().and_then(|old| old.deleted_in.clone()).or(boot);
         let record = PodRecord {
-            deleted_in: facts.deletion.and(deleted_in),
+            deleted_in: view.deletion.and(deleted_in),
             marked_at: old.as_ref().and_then(|old| old.marked_at),
             shown_from: old.as_ref().map(|old| old.shown_from).unwrap_or_default(),
             in_hand: old.is_some_and(|old| old.in_hand),
-            facts,
+            view,
         };
         self.pods.insert(uid, record);
     }
@@ -360,7 +360,7 @@ impl Cluster {
             pods.remove(uid);
             if pods.is_empty() {
                 self.by_node.remove(node);
-                self.absences.remove(node);
+                self.missing_nodes.remove(node);
             }
         }
     }
@@ -368,21 +368,22 @@ impl Cluster {
     /// A node that pods name is not there: its quarantine begins. ([GC7])
     fn absent(&mut self, name: &str, now: Timestamp) -> Option<Wake> {
         let name = Arc::clone(self.by_node.get_key_value(name)?.0);
-        if !self.nodes_listed || self.node_list.is_some() || self.absences.contains_key(&name) {
+        if !self.nodes_listed || self.node_list.is_some() || self.missing_nodes.contains_key(&name)
+        {
             return None;
         }
-        self.absences.insert(Arc::clone(&name), Absence::new(now));
+        self.missing_nodes.insert(Arc::clone(&name), MissingNode::new(now));
         let after = Duration::try_from(self.settings.quarantine).unwrap_or_default();
-        Some(Wake { item: Item::Node(name), lane: Lane::Ending, after })
+        Some(Wake { item: Item::Node(name), priority: Priority::Ending, after })
     }
 
     fn wake_pods_of(&mut self, name: &Arc<str>, now: Timestamp) -> Vec<Wake> {
         let Some(pods) = self.by_node.get(name) else { return Vec::new() };
         // A pod that was seen deleted before its node was seen is deleted in this boot or before.
-        let boot = self.nodes.get(name).and_then(|node| node.facts.boot_id.clone());
+        let boot = self.nodes.get(name).and_then(|node| node.view.boot_id.clone());
         for uid in pods {
             if let Some(record) = self.pods.get_mut(uid)
-                && record.facts.deletion.is_some()
+                && record.view.deletion.is_some()
                 && record.deleted_in.is_none()
             {
                 record.deleted_in.clone_from(&boot);
@@ -399,60 +400,65 @@ impl Cluster {
     /// Wakes whoever looks at a pod if there is anything to see.
     fn wake(&mut self, uid: &Uid, now: Timestamp, wakes: &mut Vec<Wake>) {
         let Some(record) = self.pods.get(uid) else { return };
-        let node = record.facts.node.clone();
+        let node = record.view.node.clone();
         if let Some(node) = node.filter(|node| !self.nodes.contains_key(node)) {
             wakes.extend(self.absent(&node, now));
         }
         let Some(record) = self.pods.get(uid) else { return };
-        let terminal = record.facts.is_terminal();
-        let lane = if terminal { Lane::Tidying } else { Lane::Ending };
-        // Its Job may have a word on a pod that hangs; here only its namespace is asked.
-        let may_have_word = record.facts.deletion.is_some() && record.facts.is_of_job();
-        let after = match self.judge(record, self.word(&record.facts, None).as_ref(), now) {
+        let terminal = record.view.is_terminal();
+        let priority = if terminal { Priority::Tidying } else { Priority::Ending };
+        // Its Job may set `force-fail-after`; here only its namespace is asked.
+        let may_have_word = record.view.deletion.is_some() && record.view.is_of_job();
+        let after = match self.judge(record, self.policy(&record.view, None).as_ref(), now) {
             Verdict::Leave => return,
-            Verdict::LookAgain(_) if may_have_word => Duration::ZERO,
-            Verdict::LookAgain(at) => {
+            Verdict::CheckAgain(_) if may_have_word => Duration::ZERO,
+            Verdict::CheckAgain(at) => {
                 Duration::try_from(at.duration_since(now)).unwrap_or_default()
             }
             Verdict::Ask(_) | Verdict::Do(_) => Duration::ZERO,
         };
-        let namespace = Arc::clone(&record.facts.namespace);
-        wakes.push(Wake { item: Item::Pod(namespace, uid.clone()), lane, after });
+        let namespace = Arc::clone(&record.view.namespace);
+        wakes.push(Wake { item: Item::Pod(namespace, uid.clone()), priority, after });
     }
 
-    fn judge(&self, record: &PodRecord, word: Option<&Word>, now: Timestamp) -> Verdict {
+    fn judge(
+        &self,
+        record: &PodRecord,
+        policy: Option<&ForceFailPolicy>,
+        now: Timestamp,
+    ) -> Verdict {
         // What we wrote is still to be shown.
-        if record.in_hand || record.facts.version < record.shown_from {
+        if record.in_hand || record.view.version < record.shown_from {
             return Verdict::Leave;
         }
-        let name = record.facts.node.as_ref();
+        let name = record.view.node.as_ref();
         verdict(&Case {
-            pod: &record.facts,
+            pod: &record.view,
             node: name.and_then(|name| self.nodes.get(name)),
-            absence: name.and_then(|name| self.absences.get(name)),
+            missing_node: name.and_then(|name| self.missing_nodes.get(name)),
             deleted_in: record.deleted_in.as_ref(),
             marked_at: record.marked_at,
-            surplus: self.surplus.get(&record.facts.uid),
-            word,
+            excess: self.excess.get(&record.view.uid),
+            policy,
             settings: &self.settings,
             now,
         })
     }
 
-    fn standing(&self, name: &Arc<str>, now: Timestamp) -> Option<Standing> {
-        Some(self.absences.get(name)?.standing(self.settings.quarantine, now))
+    fn node_state(&self, name: &Arc<str>, now: Timestamp) -> Option<NodeState> {
+        Some(self.missing_nodes.get(name)?.node_state(self.settings.quarantine, now))
     }
 
-    /// The Job's own word goes before its namespace's; no time at all takes it back.
-    fn word(&self, pod: &PodFacts, job: Option<&str>) -> Option<Word> {
+    /// The Job's own policy goes before its namespace's; a time of zero revokes it.
+    fn policy(&self, pod: &PodView, job: Option<&str>) -> Option<ForceFailPolicy> {
         let owner = pod.owner.as_ref().filter(|_| pod.is_of_job())?;
         let own = job.and_then(duration).map(|after| (after, format!("Job {}", owner.name)));
         let namespace = || {
-            let after = *self.words.get(&pod.namespace)?;
+            let after = *self.policies.get(&pod.namespace)?;
             Some((after, format!("namespace {}", pod.namespace)))
         };
         let (after, by) = own.or_else(namespace)?;
-        (!after.is_zero()).then_some(Word { after, by })
+        (!after.is_zero()).then_some(ForceFailPolicy { after, by })
     }
 }
 
@@ -460,10 +466,10 @@ fn duration(text: &str) -> Option<SignedDuration> {
     SignedDuration::try_from(text.parse::<GoDuration>().ok()?.0).ok()
 }
 
-fn now_wake(item: Item, lane: Lane) -> Wake {
-    Wake { item, lane, after: Duration::ZERO }
+fn now_wake(item: Item, priority: Priority) -> Wake {
+    Wake { item, priority, after: Duration::ZERO }
 }
 
-fn surplus_wake() -> Wake {
-    Wake { item: Item::Surplus, lane: Lane::Tidying, after: SURPLUS_DELAY }
+fn excess_wake() -> Wake {
+    Wake { item: Item::Excess, priority: Priority::Tidying, after: EXCESS_DELAY }
 }

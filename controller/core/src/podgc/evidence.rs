@@ -9,15 +9,15 @@ use epilogue_common::names::job_option::FORCE_FAIL_AFTER;
 use jiff::{SignedDuration, Timestamp};
 
 use super::node::NodeRecord;
-use super::pod::PodFacts;
+use super::pod::PodView;
 
 /// How far the agent's clock, which follows the API's, may be ahead of ours.
 const CLOCKS_DIFFER_MAX: SignedDuration = SignedDuration::from_secs(60);
-/// A node that went silent later than this after its agent's farewell did so for another reason:
-/// the machine stayed up, and the word is void.
-const FAREWELL_MAX: SignedDuration = SignedDuration::from_mins(5);
-/// How often a pod that hangs is looked at again: annotations are no events for it.
-const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(30);
+/// A node that went silent later than this after its agent's drained record did so for another
+/// reason: the machine stayed up, and the record is void.
+const DRAINED_MAX: SignedDuration = SignedDuration::from_mins(5);
+/// How often a pod that hangs is checked again: annotations are no events for it.
+const CHECK_AGAIN: SignedDuration = SignedDuration::from_secs(30);
 
 /// What proves that nothing of a pod runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,19 +37,19 @@ pub enum Evidence {
         to: Arc<str>,
     },
     /// The node's agent saw that nothing ran when it let the machine go.
-    Farewell {
+    Drained {
         /// The boot that ended.
         boot_id: String,
         /// When that was seen.
         at: Timestamp,
     },
     /// No proof: the owner accepts that the work may be done twice.
-    OwnersWord(Word),
+    ForceFail(ForceFailPolicy),
 }
 
-/// An owner's word that a double run is acceptable.
+/// The owner accepts a double run, by `force-fail-after`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Word {
+pub struct ForceFailPolicy {
     /// How long after the end of its grace a pod is ended.
     pub after: SignedDuration,
     /// Where that stands: `Job NAME` or `namespace NAME`.
@@ -61,9 +61,9 @@ pub struct Word {
 pub(super) enum Proof {
     /// It can be ended.
     Found(Evidence),
-    /// Not now; look again by then.
+    /// Not now; check again by then.
     NotYet(Timestamp),
-    /// Nothing is to be looked for.
+    /// No proof is needed.
     NotNeeded,
 }
 
@@ -75,8 +75,8 @@ impl Evidence {
             Self::NodeGone => "orphaned",
             Self::OutOfService => "out-of-service",
             Self::Rebooted { .. } => "rebooted",
-            Self::Farewell { .. } => "farewell",
-            Self::OwnersWord(_) => "owners-word",
+            Self::Drained { .. } => "farewell",
+            Self::ForceFail(_) => "owners-word",
         }
     }
 
@@ -87,8 +87,8 @@ impl Evidence {
             Self::NodeGone => "NodeGone",
             Self::OutOfService => "OutOfService",
             Self::Rebooted { .. } => "NodeRebooted",
-            Self::Farewell { .. } => "AgentFarewell",
-            Self::OwnersWord(_) => "OwnersWord",
+            Self::Drained { .. } => "AgentFarewell",
+            Self::ForceFail(_) => "OwnersWord",
         }
     }
 }
@@ -105,12 +105,12 @@ impl fmt::Display for Evidence {
                 formatter,
                 "node has booted since the pod was deleted (boot {from} then, {to} now)"
             ),
-            Self::Farewell { boot_id, at } => write!(
+            Self::Drained { boot_id, at } => write!(
                 formatter,
                 "node's agent saw nothing of the pod running at {} when it let boot {boot_id} end",
                 at.strftime("%Y-%m-%dT%H:%M:%SZ")
             ),
-            Self::OwnersWord(Word { after, by }) => write!(
+            Self::ForceFail(ForceFailPolicy { after, by }) => write!(
                 formatter,
                 "no proof that nothing runs, but {FORCE_FAIL_AFTER} of {by} accepts a double run \
                  {}s after the grace",
@@ -123,26 +123,26 @@ impl fmt::Display for Evidence {
 /// Whether a pod that is being deleted, on a node that is there, can be ended.
 ///
 /// DIVERGES(upstream): the reference leaves a pod of a silent node Terminating for ever unless
-/// the node goes or gets the out-of-service taint; here a new boot, an agent's farewell and, on
-/// request, its owner's word end it too. (spec/node-agent.md §5.5 item 4)
+/// the node goes or gets the out-of-service taint; here a new boot, the agent's drained record and,
+/// on request, `force-fail-after` fail it too. (spec/node-agent.md §5.5 item 4)
 pub(super) fn proof(
-    pod: &PodFacts,
+    pod: &PodView,
     deleted_in: Option<&Arc<str>>,
     node: &NodeRecord,
-    word: Option<&Word>,
+    policy: Option<&ForceFailPolicy>,
     now: Timestamp,
 ) -> Proof {
     // A kubelet that speaks ends its own pods, and knows better.
-    if pod.deletion.is_none() || pod.is_static || !node.facts.is_silent() {
+    if pod.deletion.is_none() || pod.is_static || !node.view.is_silent() {
         return Proof::NotNeeded;
     }
-    let found = rebooted(pod, deleted_in, node, now).or_else(|| farewell(pod, node, now));
+    let found = rebooted(pod, deleted_in, node, now).or_else(|| drained(pod, node, now));
     if let Some(evidence) = found {
         return Proof::Found(evidence);
     }
-    let again = now.checked_add(LOOK_AGAIN).unwrap_or(now);
-    match word.and_then(|word| Some((word, due(pod, word)?))) {
-        Some((word, due)) if due <= now => Proof::Found(Evidence::OwnersWord(word.clone())),
+    let again = now.checked_add(CHECK_AGAIN).unwrap_or(now);
+    match policy.and_then(|policy| Some((policy, due(pod, policy)?))) {
+        Some((policy, due)) if due <= now => Proof::Found(Evidence::ForceFail(policy.clone())),
         Some((_, due)) => Proof::NotYet(due.min(again)),
         None => Proof::NotYet(again),
     }
@@ -150,22 +150,22 @@ pub(super) fn proof(
 
 /// Only of pods that Jobs own: for others a second one of a name does harm that no Job's owner
 /// can answer for. ([API8])
-fn due(pod: &PodFacts, word: &Word) -> Option<Timestamp> {
+fn due(pod: &PodView, policy: &ForceFailPolicy) -> Option<Timestamp> {
     if !pod.is_of_job() {
         return None;
     }
-    pod.deletion?.at.checked_add(word.after).ok()
+    pod.deletion?.at.checked_add(policy.after).ok()
 }
 
 /// A kubelet starts nothing of a pod that is being deleted when it first sees it. So what was
 /// deleted before the machine booted does not run.
 fn rebooted(
-    pod: &PodFacts,
+    pod: &PodView,
     deleted_in: Option<&Arc<str>>,
     node: &NodeRecord,
     now: Timestamp,
 ) -> Option<Evidence> {
-    let to = node.facts.boot_id.as_ref()?;
+    let to = node.view.boot_id.as_ref()?;
     let requested = pod.deletion?.requested_at();
     // It would have to run in the new boot.
     if pod.last_start.is_some_and(|start| start > requested) {
@@ -175,10 +175,10 @@ fn rebooted(
         let before_boot = |at: Timestamp| node.booted_after.is_some_and(|after| at <= after);
         *from != to && before_boot(requested) && pod.last_start.is_none_or(before_boot)
     });
-    let announced = || match &node.facts.announcement {
+    let announced = || match &node.view.announcement {
         Some(
             Announcement::ShuttingDown { boot_id, since: at }
-            | Announcement::Farewell { boot_id, at },
+            | Announcement::Drained { boot_id, at },
         ) if **boot_id != **to && requested <= *at && is_past(*at, now) => {
             Some(Arc::from(boot_id.as_str()))
         }
@@ -188,10 +188,10 @@ fn rebooted(
     Some(Evidence::Rebooted { from, to: Arc::clone(to) })
 }
 
-/// The agent's word holds for the pods that were there when it was given, but for those of
+/// The drained record holds for the pods that were there when it was written, but for those of
 /// DaemonSets and static ones.
-fn farewell(pod: &PodFacts, node: &NodeRecord, now: Timestamp) -> Option<Evidence> {
-    let Some(Announcement::Farewell { boot_id, at }) = &node.facts.announcement else {
+fn drained(pod: &PodView, node: &NodeRecord, now: Timestamp) -> Option<Evidence> {
+    let Some(Announcement::Drained { boot_id, at }) = &node.view.announcement else {
         return None;
     };
     if !is_past(*at, now)
@@ -204,9 +204,9 @@ fn farewell(pod: &PodFacts, node: &NodeRecord, now: Timestamp) -> Option<Evidenc
     // Deleted by then: no kubelet starts it any more, in this boot or the next.
     let was_deleted = pod.deletion?.requested_at() <= *at;
     // Deleted later: it may have been started again, unless the machine went down at once.
-    let went_down = node.facts.runs_in(boot_id)
-        && node.facts.ready_since.is_some_and(|since| since <= limit(*at));
-    (was_deleted || went_down).then(|| Evidence::Farewell { boot_id: boot_id.clone(), at: *at })
+    let went_down = node.view.runs_in(boot_id)
+        && node.view.ready_since.is_some_and(|since| since <= limit(*at));
+    (was_deleted || went_down).then(|| Evidence::Drained { boot_id: boot_id.clone(), at: *at })
 }
 
 /// Whether an announcement can be true: one of the future would hold for every pod until then.
@@ -214,6 +214,6 @@ fn is_past(at: Timestamp, now: Timestamp) -> bool {
     at.duration_since(now) <= CLOCKS_DIFFER_MAX
 }
 
-fn limit(farewell: Timestamp) -> Timestamp {
-    farewell.checked_add(FAREWELL_MAX).unwrap_or(farewell)
+fn limit(drained: Timestamp) -> Timestamp {
+    drained.checked_add(DRAINED_MAX).unwrap_or(drained)
 }

@@ -6,7 +6,7 @@ use std::fmt;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::pod::PodFacts;
+use super::pod::PodView;
 use super::settings::{KeptFor, Settings};
 use crate::view::{Phase, Uid};
 
@@ -17,7 +17,7 @@ const EVICTED: &str = "Evicted";
 
 /// Why a finished pod goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Surplus {
+pub enum Excess {
     /// More pods have finished in the cluster.
     Cluster(usize),
     /// More pods of its owner have failed.
@@ -26,7 +26,7 @@ pub enum Surplus {
     Age(SignedDuration),
 }
 
-impl fmt::Display for Surplus {
+impl fmt::Display for Excess {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Cluster(max) => write!(formatter, "more than {max} pods have finished"),
@@ -37,10 +37,10 @@ impl fmt::Display for Surplus {
 }
 
 /// When a finished pod has been kept for long enough.
-pub(super) fn kept_until(pod: &PodFacts, rules: &KeptFor) -> Option<(Timestamp, Surplus)> {
+pub(super) fn kept_until(pod: &PodView, rules: &KeptFor) -> Option<(Timestamp, Excess)> {
     let phase = if pod.phase == Phase::Failed { "Failed" } else { "Succeeded" };
     let kept = rules.of(pod.reason.as_deref(), phase)?;
-    Some((pod.finished?.checked_add(kept).ok()?, Surplus::Age(kept)))
+    Some((pod.finished?.checked_add(kept).ok()?, Excess::Age(kept)))
 }
 
 /// The order in which finished pods go: evicted ones first, then the oldest, then by name.
@@ -69,7 +69,7 @@ impl Finished {
     ///
     /// DIVERGES(upstream): a pod without a phase has not begun; the reference counts it as
     /// finished.
-    pub(super) fn show(&mut self, pod: &PodFacts, settings: &Settings) -> bool {
+    pub(super) fn show(&mut self, pod: &PodView, settings: &Settings) -> bool {
         if !pod.is_terminal() {
             self.remove(&pod.uid);
             return false;
@@ -94,12 +94,12 @@ impl Finished {
     }
 
     /// Those that are too many, as far as they are named at once.
-    pub(super) fn surplus(&mut self, settings: &Settings) -> BTreeMap<Uid, Surplus> {
+    pub(super) fn excess(&mut self, settings: &Settings) -> BTreeMap<Uid, Excess> {
         let mut named = BTreeMap::new();
         if let Some(max) = settings.finished_max {
             let count = self.all.len().saturating_sub(max).min(NAMED_MAX);
             let first = self.all.iter().take(count);
-            named.extend(first.map(|rank| (rank.uid.clone(), Surplus::Cluster(max))));
+            named.extend(first.map(|rank| (rank.uid.clone(), Excess::Cluster(max))));
         }
         let Some(max) = settings.failed_per_owner_max else { return named };
         for owner in std::mem::take(&mut self.crowded) {
@@ -110,12 +110,12 @@ impl Finished {
                 continue;
             }
             let first = failed.iter().take(count);
-            named.extend(first.map(|rank| (rank.uid.clone(), Surplus::Owner(max))));
+            named.extend(first.map(|rank| (rank.uid.clone(), Excess::Owner(max))));
         }
         named
     }
 
-    fn insert(&mut self, pod: &PodFacts, settings: &Settings) {
+    fn insert(&mut self, pod: &PodView, settings: &Settings) {
         let rank = Rank {
             stays: pod.phase != Phase::Failed || pod.reason.as_deref() != Some(EVICTED),
             created: pod.created,

@@ -1,27 +1,27 @@
 //! Pods that no kubelet can end any more, and finished pods that are too many.
 //! (spec/node-agent.md §5, §9.10)
 //!
-//! [`Cluster`] takes in what the watches show and says what is worth a look; a look gives a
-//! [`Verdict`], and its [`Order`] is what is to be written. Rules on pods that nobody ends are in
+//! [`Cluster`] takes in what the watches show and says which items to check; a check gives a
+//! [`Verdict`], and its [`PodWrite`] is what is to be written. Rules on live pods are in
 //! [`crate::disruption`].
 
-mod absence;
-pub(crate) mod bodies;
 mod cluster;
 mod evidence;
 mod finished;
+mod missing_node;
 pub(crate) mod node;
+pub(crate) mod patches;
 pub(crate) mod pod;
 mod settings;
 #[cfg(test)]
 pub(crate) mod tests;
 pub(crate) mod verdict;
 
-pub use cluster::{Cluster, Item, Lane, Wake};
-pub use evidence::{Evidence, Word};
-pub use finished::Surplus;
-pub use node::{NodeFacts, NodeRecord, OUT_OF_SERVICE_TAINT, WireNode};
-pub use pod::{PodFacts, Target, Tristate};
+pub use cluster::{Cluster, Item, Priority, Wake};
+pub use evidence::{Evidence, ForceFailPolicy};
+pub use finished::Excess;
+pub use node::{NodeRecord, NodeView, OUT_OF_SERVICE_TAINT, WireNode};
+pub use pod::{PodView, Target, Tristate};
 pub use settings::{KeptFor, Mode, Settings, StaleReset};
 pub(crate) use verdict::Case;
-pub use verdict::{Cause, Order, Verdict};
+pub use verdict::{Cause, PodWrite, Verdict};

@@ -82,7 +82,7 @@ struct WireInfo {
 
 /// One node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeFacts {
+pub struct NodeView {
     /// `metadata.name`.
     pub name: Arc<str>,
     /// Status of the condition `Ready`; nothing where there is no such condition.
@@ -105,7 +105,7 @@ pub struct NodeFacts {
 #[derive(Clone, Debug)]
 pub struct NodeRecord {
     /// The node as it is.
-    pub facts: NodeFacts,
+    pub view: NodeView,
     /// When the current boot was first seen; nothing if no earlier one was.
     pub booted_by: Option<Timestamp>,
     /// What was done in the API up to then was done before the current boot. A watch that lags
@@ -127,7 +127,7 @@ impl WireNode {
     }
 }
 
-impl NodeFacts {
+impl NodeView {
     /// The facts of a node. An announcement that cannot be read is none.
     pub fn read(node: &WireNode) -> Self {
         let conditions = node.status.conditions.as_deref().unwrap_or_default();
@@ -175,7 +175,7 @@ impl NodeFacts {
             Some(Announcement::ShuttingDown { boot_id, since }) if self.runs_in(boot_id) => {
                 Some(*since)
             }
-            Some(Announcement::Farewell { boot_id, at }) if self.runs_in(boot_id) => Some(*at),
+            Some(Announcement::Drained { boot_id, at }) if self.runs_in(boot_id) => Some(*at),
             _ if self.says_shutdown => self.ready_since,
             _ => None,
         }
@@ -184,34 +184,34 @@ impl NodeFacts {
 
 impl NodeRecord {
     /// A node that was not known before.
-    pub fn new(facts: NodeFacts, now: Timestamp) -> Self {
-        Self { facts, booted_by: None, booted_after: None, changed_at: now }
+    pub fn new(view: NodeView, now: Timestamp) -> Self {
+        Self { view, booted_by: None, booted_after: None, changed_at: now }
     }
 
     /// Takes in what a node is now; whether that matters to its pods.
-    pub fn show(&mut self, facts: NodeFacts, now: Timestamp) -> bool {
-        let heard = std::mem::replace(&mut self.facts.heard, facts.heard);
-        if self.facts == facts {
+    pub fn show(&mut self, view: NodeView, now: Timestamp) -> bool {
+        let heard = std::mem::replace(&mut self.view.heard, view.heard);
+        if self.view == view {
             return false;
         }
         self.changed_at = now;
-        if self.facts.boot_id.is_some() && facts.boot_id.is_some() {
-            if self.facts.boot_id != facts.boot_id {
+        if self.view.boot_id.is_some() && view.boot_id.is_some() {
+            if self.view.boot_id != view.boot_id {
                 self.booted_by = Some(now);
                 self.booted_after =
-                    if is_fresh(&facts, now) { now.checked_sub(FRESH_MAX).ok() } else { heard };
+                    if is_fresh(&view, now) { now.checked_sub(FRESH_MAX).ok() } else { heard };
             }
-            self.facts = facts;
+            self.view = view;
         } else {
             // A status without boot id says nothing of boots: the last one known stays.
-            let boot_id = facts.boot_id.clone().or_else(|| self.facts.boot_id.clone());
-            self.facts = NodeFacts { boot_id, ..facts };
+            let boot_id = view.boot_id.clone().or_else(|| self.view.boot_id.clone());
+            self.view = NodeView { boot_id, ..view };
         }
         true
     }
 }
 
 /// Whether what a node's kubelet said came here at once.
-fn is_fresh(facts: &NodeFacts, now: Timestamp) -> bool {
-    facts.heard.is_some_and(|heard| now.duration_since(heard).abs() <= FRESH_MAX)
+fn is_fresh(view: &NodeView, now: Timestamp) -> bool {
+    view.heard.is_some_and(|heard| now.duration_since(heard).abs() <= FRESH_MAX)
 }

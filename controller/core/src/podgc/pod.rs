@@ -15,7 +15,7 @@ const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
 
 /// One pod.
 #[derive(Clone, Debug, PartialEq)]
-pub struct PodFacts {
+pub struct PodView {
     /// `metadata.uid`.
     pub uid: Uid,
     /// `metadata.resourceVersion`.
@@ -91,7 +91,7 @@ impl Tristate {
     }
 }
 
-impl PodFacts {
+impl PodView {
     /// The facts of a pod.
     pub fn read(pod: &WirePod, interner: &mut Interner) -> Self {
         let (meta, spec, status) = (&pod.metadata, &pod.spec, &pod.status);

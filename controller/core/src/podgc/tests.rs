@@ -1,5 +1,5 @@
 //! The vectors of spec/node-agent.md §5 and §10.5, and the proofs: a small world in which time
-//! passes, looks are taken when they are due, and what was ordered is written down.
+//! passes, checks are done when they are due, and each write is noted down.
 
 mod ending;
 mod finished;
@@ -15,7 +15,7 @@ use super::{Cluster, Item, Settings, Verdict, Wake};
 use crate::view::{Version, WirePod};
 
 /// A world with one node of each name that is alive.
-pub(crate) struct World {
+pub(crate) struct Fixture {
     cluster: Cluster,
     now: Timestamp,
     alarms: BTreeMap<(Timestamp, usize), Item>,
@@ -26,7 +26,7 @@ pub(crate) struct World {
     job_says: Option<&'static str>,
     names: HashMap<String, Value>,
     version: u64,
-    orders: Vec<String>,
+    writes: Vec<String>,
 }
 
 /// The world's first moment.
@@ -130,10 +130,10 @@ pub(crate) fn out_of_service(mut node: Value) -> Value {
     node
 }
 
-impl World {
+impl Fixture {
     /// With these settings, and with nodes of these names.
     pub(crate) fn new(settings: Settings, nodes: &[&str]) -> Self {
-        let mut world = Self {
+        let mut fixture = Self {
             cluster: Cluster::new(settings),
             now: start(),
             alarms: BTreeMap::new(),
@@ -142,17 +142,17 @@ impl World {
             job_says: None,
             names: HashMap::new(),
             version: 10,
-            orders: Vec::new(),
+            writes: Vec::new(),
         };
-        world.cluster.pods_begin();
-        world.cluster.pods_end();
-        world.cluster.nodes_begin();
+        fixture.cluster.pods_begin();
+        fixture.cluster.pods_end();
+        fixture.cluster.nodes_begin();
         for name in nodes {
-            world.node(&node(name));
+            fixture.node(&node(name));
         }
-        let wakes = world.cluster.nodes_end(world.now);
-        world.alarm(wakes);
-        world
+        let wakes = fixture.cluster.nodes_end(fixture.now);
+        fixture.alarm(wakes);
+        fixture
     }
 
     /// With one node, `n`.
@@ -215,7 +215,7 @@ impl World {
             self.look(&item);
         }
         self.now = end;
-        std::mem::take(&mut self.orders)
+        std::mem::take(&mut self.writes)
     }
 
     fn alarm(&mut self, wakes: Vec<Wake>) {
@@ -232,16 +232,16 @@ impl World {
 
     fn look(&mut self, item: &Item) {
         match item {
-            Item::Surplus => {
-                let wakes = self.cluster.look_for_surplus();
+            Item::Excess => {
+                let wakes = self.cluster.check_excess();
                 self.alarm(wakes);
             }
             Item::Node(name) => {
-                let verdict = self.cluster.look_at_node(name, self.now);
+                let verdict = self.cluster.check_node(name, self.now);
                 self.carry_out(item, verdict);
             }
             Item::Pod(_, uid) => {
-                let verdict = self.cluster.look_at_pod(uid, self.job_says, self.now);
+                let verdict = self.cluster.check_pod(uid, self.job_says, self.now);
                 self.carry_out(item, verdict);
             }
         }
@@ -250,26 +250,26 @@ impl World {
     fn carry_out(&mut self, item: &Item, verdict: Verdict) {
         match verdict {
             Verdict::Leave => {}
-            Verdict::LookAgain(time) => {
+            Verdict::CheckAgain(time) => {
                 assert!(time > self.now, "{item:?} is looked at again at once");
                 self.alarm_at(time, item.clone());
             }
             Verdict::Ask(name) => self.ask(&name),
-            Verdict::Do(order) => {
+            Verdict::Do(write) => {
                 let version = Version(self.version);
-                if let Some(patch) = &order.patch {
-                    assert_eq!(patch["metadata"]["uid"], order.uid.as_str());
+                if let Some(patch) = &write.patch {
+                    assert_eq!(patch["metadata"]["uid"], write.uid.as_str());
                     assert!(patch["metadata"]["resourceVersion"].is_string(), "{patch}");
-                    self.cluster.pod_written(&order.uid, &order.cause, version);
+                    self.cluster.pod_written(&write.uid, &write.cause, version);
                 }
-                if order.delete {
-                    self.cluster.pod_deleted(&order.uid);
+                if write.delete {
+                    self.cluster.pod_deleted(&write.uid);
                 }
-                self.orders.push(words(&order));
-                let again = self.cluster.look_at_pod(&order.uid, self.job_says, self.now);
+                self.writes.push(policies(&write));
+                let again = self.cluster.check_pod(&write.uid, self.job_says, self.now);
                 assert_eq!(again, Verdict::Leave, "one order at a time");
-                let wakes = self.cluster.pod_done(&order.uid, self.now);
-                assert!(!order.delete || wakes.is_empty(), "nothing is ordered again: {wakes:?}");
+                let wakes = self.cluster.pod_done(&write.uid, self.now);
+                assert!(!write.delete || wakes.is_empty(), "nothing is ordered again: {wakes:?}");
             }
         }
     }
@@ -281,19 +281,19 @@ impl World {
     }
 }
 
-/// An order in one line.
-fn words(order: &super::Order) -> String {
-    let mut text = format!("{}:", order.name);
-    if let Some(patch) = &order.patch {
+/// A write in one line.
+fn policies(write: &super::PodWrite) -> String {
+    let mut text = format!("{}:", write.name);
+    if let Some(patch) = &write.patch {
         let status = &patch["status"];
         text.extend(status["phase"].as_str().map(|phase| format!(" {phase}")));
         for condition in status["conditions"].as_array().into_iter().flatten() {
-            let word = |field: &str| condition[field].as_str().unwrap_or("-").to_owned();
-            text.extend([" ", &word("type"), "=", &word("status"), "/", &word("reason")]);
+            let policy = |field: &str| condition[field].as_str().unwrap_or("-").to_owned();
+            text.extend([" ", &policy("type"), "=", &policy("status"), "/", &policy("reason")]);
         }
     }
-    if order.delete {
+    if write.delete {
         text += " deleted";
     }
-    format!("{text} ({})", order.cause)
+    format!("{text} ({})", write.cause)
 }

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::absence::{Absence, Standing};
-use super::bodies::{TargetRule, failed};
-use super::evidence::{Evidence, Proof, Word, proof};
-use super::finished::{self, Surplus};
+use super::evidence::{Evidence, ForceFailPolicy, Proof, proof};
+use super::finished::{self, Excess};
+use super::missing_node::{MissingNode, NodeState};
 use super::node::NodeRecord;
-use super::pod::PodFacts;
+use super::patches::{TargetRule, failed};
+use super::pod::PodView;
 use super::settings::{Mode, Settings};
 use crate::disruption;
 use crate::view::Uid;
@@ -22,16 +22,16 @@ pub enum Verdict {
     /// Nothing, until something happens to it.
     Leave,
     /// Nothing yet; time alone may change that.
-    LookAgain(Timestamp),
+    CheckAgain(Timestamp),
     /// First ask the API whether there is a node of this name.
     Ask(Arc<str>),
     /// This.
-    Do(Order),
+    Do(PodWrite),
 }
 
 /// Writes to one pod: the patch, if any, then the deletion, if any.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Order {
+pub struct PodWrite {
     /// `metadata.namespace`.
     pub namespace: Arc<str>,
     /// `metadata.name`.
@@ -52,7 +52,7 @@ pub enum Cause {
     /// Nothing of it runs, and no kubelet will say so.
     Ended(Evidence),
     /// It has ended, and there are enough of its like.
-    Surplus(Surplus),
+    Excess(Excess),
     /// Its node shuts down, and nobody has marked it; with the condition's time.
     Marked(Timestamp),
     /// Its `DisruptionTarget` turned out to be wrong.
@@ -62,19 +62,19 @@ pub enum Cause {
 /// Everything that a verdict depends on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Case<'a> {
-    pub(crate) pod: &'a PodFacts,
+    pub(crate) pod: &'a PodView,
     /// Its node, where there is one.
     pub(crate) node: Option<&'a NodeRecord>,
     /// Its node's absence, where there is none.
-    pub(crate) absence: Option<&'a Absence>,
+    pub(crate) missing_node: Option<&'a MissingNode>,
     /// The boot of its node in which it was first seen to be deleted.
     pub(crate) deleted_in: Option<&'a Arc<str>>,
     /// When we marked it as a disruption target.
     pub(crate) marked_at: Option<Timestamp>,
     /// Whether it is among the finished pods that are too many.
-    pub(crate) surplus: Option<&'a Surplus>,
+    pub(crate) excess: Option<&'a Excess>,
     /// What its owner accepts.
-    pub(crate) word: Option<&'a Word>,
+    pub(crate) policy: Option<&'a ForceFailPolicy>,
     pub(crate) settings: &'a Settings,
     pub(crate) now: Timestamp,
 }
@@ -111,12 +111,12 @@ fn ending(case: &Case<'_>) -> Verdict {
         return Verdict::Leave;
     }
     // [GC11]
-    if node.facts.out_of_service && !node.facts.is_ready() {
+    if node.view.out_of_service && !node.view.is_ready() {
         return end(case, Evidence::OutOfService, out_of_service_rule(case));
     }
-    match proof(pod, case.deleted_in, node, case.word, case.now) {
+    match proof(pod, case.deleted_in, node, case.policy, case.now) {
         Proof::Found(evidence) => end(case, evidence, TargetRule::Keep),
-        Proof::NotYet(at) => Verdict::LookAgain(at),
+        Proof::NotYet(at) => Verdict::CheckAgain(at),
         Proof::NotNeeded => Verdict::Leave,
     }
 }
@@ -127,14 +127,14 @@ fn ending(case: &Case<'_>) -> Verdict {
 /// its pods are ended when it is over; the reference looks every 20 s, so that it takes it 40 s
 /// to 80 s. (spec/node-agent.md §5.5 item 2, [GC9])
 fn orphan(case: &Case<'_>) -> Verdict {
-    let (Some(absence), Some(name)) = (case.absence, &case.pod.node) else {
+    let (Some(missing_node), Some(name)) = (case.missing_node, &case.pod.node) else {
         return Verdict::Leave;
     };
-    match absence.standing(case.settings.quarantine, case.now) {
-        Standing::Confirmed => end(case, Evidence::NodeGone, TargetRule::Set),
-        Standing::Ask => Verdict::Ask(Arc::clone(name)),
+    match missing_node.node_state(case.settings.quarantine, case.now) {
+        NodeState::Confirmed => end(case, Evidence::NodeGone, TargetRule::Set),
+        NodeState::Ask => Verdict::Ask(Arc::clone(name)),
         // The node has an alarm of its own.
-        Standing::Quarantine(_) => Verdict::Leave,
+        NodeState::Quarantine(_) => Verdict::Leave,
     }
 }
 
@@ -156,27 +156,27 @@ fn unscheduled_rule(case: &Case<'_>) -> TargetRule {
 fn end(case: &Case<'_>, evidence: Evidence, rule: TargetRule) -> Verdict {
     let pod = case.pod;
     let patch = (!pod.is_terminal()).then(|| failed(pod, &evidence, rule, case.now));
-    Verdict::Do(Order { delete: true, ..order(pod, patch, Cause::Ended(evidence)) })
+    Verdict::Do(PodWrite { delete: true, ..pod_write(pod, patch, Cause::Ended(evidence)) })
 }
 
 fn finished(case: &Case<'_>) -> Verdict {
-    let removal = |surplus| {
-        let order = order(case.pod, None, Cause::Surplus(surplus));
-        Verdict::Do(Order { delete: true, ..order })
+    let removal = |excess| {
+        let write = pod_write(case.pod, None, Cause::Excess(excess));
+        Verdict::Do(PodWrite { delete: true, ..write })
     };
-    if let Some(surplus) = case.surplus {
-        return removal(surplus.clone());
+    if let Some(excess) = case.excess {
+        return removal(excess.clone());
     }
     match finished::kept_until(case.pod, &case.settings.kept_for) {
-        Some((until, surplus)) if until <= case.now => removal(surplus),
-        Some((until, _)) => Verdict::LookAgain(until),
+        Some((until, excess)) if until <= case.now => removal(excess),
+        Some((until, _)) => Verdict::CheckAgain(until),
         None => Verdict::Leave,
     }
 }
 
 /// Writes to a pod, without a deletion.
-pub(crate) fn order(pod: &PodFacts, patch: Option<Value>, cause: Cause) -> Order {
-    Order {
+pub(crate) fn pod_write(pod: &PodView, patch: Option<Value>, cause: Cause) -> PodWrite {
+    PodWrite {
         namespace: Arc::clone(&pod.namespace),
         name: pod.name.clone(),
         uid: pod.uid.clone(),
@@ -191,7 +191,7 @@ impl Cause {
     pub fn label(&self) -> &'static str {
         match self {
             Self::Ended(evidence) => evidence.label(),
-            Self::Surplus(_) => "terminated",
+            Self::Excess(_) => "terminated",
             Self::Marked(_) => "marked",
             Self::Cleared(_) => "cleared",
         }
@@ -202,7 +202,7 @@ impl fmt::Display for Cause {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ended(evidence) => evidence.fmt(formatter),
-            Self::Surplus(surplus) => surplus.fmt(formatter),
+            Self::Excess(excess) => excess.fmt(formatter),
             Self::Marked(_) => formatter.write_str("node shuts down"),
             Self::Cleared(stale) => stale.fmt(formatter),
         }

@@ -11,7 +11,7 @@ use k8s_openapi::api::batch::v1::{JobCondition, JobStatus, PodFailurePolicy, Suc
 use serde_json::{Map, Value};
 
 use super::{Json, Selector, Uid, Version};
-use crate::queue_core::Key;
+use crate::workqueue::Key;
 
 /// Namespace and name of a Job.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -150,7 +150,7 @@ impl Job {
     }
 
     /// Whether the reserved value or none stands in `managedBy`. (spec §22)
-    pub fn is_managed_by_reference(&self) -> bool {
+    pub fn is_managed_by_upstream(&self) -> bool {
         self.spec.managed_by.as_deref().is_none_or(|by| by == RESERVED_MANAGED_BY)
     }
 

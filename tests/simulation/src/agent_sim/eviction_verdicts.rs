@@ -17,7 +17,7 @@ use super::kubelet_evictions::CRITICAL;
 use super::logind::Stage;
 use super::pressure_ledger::Victim;
 use super::world::World;
-use crate::sim::agenda::Moment;
+use crate::controller::agenda::Moment;
 
 /// So long after it was told of a shortage the agent may act on it: a look may take 8 s, and the
 /// figures of the pods as long again.

@@ -12,7 +12,7 @@ use serde_json::json;
 use super::kubelet::{Health, Stage};
 use super::logind::Stage as Shutdown;
 use super::world::{Life, World};
-use crate::sim::agenda::Moment;
+use crate::controller::agenda::Moment;
 
 /// Reason and message of what it ends.
 pub(super) const WORDS: (&str, &str) = ("Terminated", SHUTDOWN_MESSAGE);

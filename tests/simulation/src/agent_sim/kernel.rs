@@ -13,7 +13,7 @@ use agent_core::protocol::pressure::{OomConstraint, OomKill, OomWitness, Stallin
 use super::needs::Appetite;
 use super::strain::MI;
 use super::world::{Life, World, name_of};
-use crate::sim::agenda::Moment;
+use crate::controller::agenda::Moment;
 
 /// How often the kernel is asked by itself.
 const TICK: Duration = Duration::from_millis(250);

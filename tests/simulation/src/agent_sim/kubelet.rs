@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::graceful::{self, Graceful};
 use super::kubelet_evictions::OwnEvictions;
 use super::world::{Life, World, name_of};
-use crate::sim::agenda::Moment;
+use crate::controller::agenda::Moment;
 
 /// The least time between SIGTERM and SIGKILL that a kubelet gives. (SD14)
 const GRACE_MIN: Duration = Duration::from_secs(2);

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::kubelet::Stage;
 use super::world::{Life, World, name_of};
-use crate::sim::agenda::Moment;
+use crate::controller::agenda::Moment;
 
 const LOOP: Duration = Duration::from_secs(10);
 /// How long it waits for the last victim.

@@ -16,7 +16,7 @@ use super::kernel::Kill;
 use super::logind::Stage;
 use super::pressure_ledger::PressureLedger;
 use super::world::World;
-use crate::sim::agenda::Moment;
+use crate::controller::agenda::Moment;
 
 /// So long after a signal a look that tells otherwise may be an older one.
 const LOOK_LASTS: Duration = Duration::from_secs(2);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use agent_core::pod::{Asks, ContainerAsks};
 
 use super::strain::{MI, Strain};
-use crate::sim::random::Random;
+use crate::controller::random::Random;
 
 /// How the use of one thing goes with a container's age.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

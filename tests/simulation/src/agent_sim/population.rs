@@ -10,7 +10,7 @@ use super::ledger::Nature;
 use super::needs::Needs;
 use super::runtime::Habit;
 use super::world::World;
-use crate::sim::random::Random;
+use crate::controller::random::Random;
 
 /// What the containers of a pod do.
 #[derive(Clone, Debug)]

@@ -9,7 +9,7 @@ use agent_core::protocol::event::{ActionResult, NodeView};
 use agent_core::protocol::pressure::Sample;
 
 use super::world::World;
-use crate::sim::agenda::Moment;
+use crate::controller::agenda::Moment;
 
 /// A pod that the agent evicts.
 #[derive(Clone, Debug)]

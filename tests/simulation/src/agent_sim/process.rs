@@ -10,7 +10,7 @@ use agent_core::protocol::event::{ActionResult, Event};
 use super::logind::Stage;
 use super::sabotage::Sabotage;
 use super::world::{Life, World};
-use crate::sim::agenda::Moment;
+use crate::controller::agenda::Moment;
 
 /// More actions than this without a pause are a storm.
 const ACTIONS_AT_ONCE_MAX: usize = 5_000;

@@ -11,8 +11,8 @@ use agent_core::shutdown::candidates::BarePods;
 use super::sabotage::Sabotage;
 use super::wire::Verb;
 use super::world::{World, name_of};
-use crate::sim::agenda::Moment;
-use crate::sim::random::Random;
+use crate::controller::agenda::Moment;
+use crate::controller::random::Random;
 
 /// So long after the rights are there all must be marked.
 const CATCHES_UP: Duration = Duration::from_secs(2);

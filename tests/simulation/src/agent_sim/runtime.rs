@@ -9,7 +9,7 @@ use agent_core::protocol::event::{RuntimeContainer, RuntimeState};
 
 use super::api::Shown;
 use super::world::{Life, World, name_of};
-use crate::sim::agenda::Moment;
+use crate::controller::agenda::Moment;
 
 /// What a container does of its own accord.
 #[derive(Clone, Debug)]

@@ -13,7 +13,7 @@ use super::kubelet::Health;
 use super::refusing::Refusing;
 use super::strain::{Strain, features};
 use super::wire::Verb;
-use crate::sim::random::Random;
+use crate::controller::random::Random;
 
 /// What comes of a shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

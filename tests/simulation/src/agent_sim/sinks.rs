@@ -10,7 +10,7 @@ use epilogue_common::outcome::{Failure, FailureKind};
 use super::logind::Stage;
 use super::wire::Verb;
 use super::world::{Life, World};
-use crate::sim::agenda::Moment;
+use crate::controller::agenda::Moment;
 
 /// How long a stop goes on after the grace: what the runtime gets for SIGKILL.
 const STOP_MARGIN: Duration = Duration::from_secs(2);

@@ -9,7 +9,7 @@ use agent_core::pressure::thresholds::ThresholdFlags;
 use agent_core::pressure::watch::Wishes;
 
 use super::kubelet::Health;
-use crate::sim::random::Random;
+use crate::controller::random::Random;
 
 /// 2²⁰ bytes.
 pub(super) const MI: u64 = 1 << 20;

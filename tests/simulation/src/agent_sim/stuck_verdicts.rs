@@ -9,7 +9,7 @@ use jiff::SignedDuration;
 use super::api::Stored;
 use super::kubelet::Health;
 use super::world::World;
-use crate::sim::agenda::Moment;
+use crate::controller::agenda::Moment;
 
 /// A phase that is taken back so often is not the agent's to say.
 const WRITES_MAX: u32 = 3;

@@ -18,7 +18,7 @@ use super::logind::Stage;
 use super::merge::forbidden;
 use super::wire::Verb;
 use super::world::{World, name_of};
-use crate::sim::agenda::Moment;
+use crate::controller::agenda::Moment;
 
 /// More calls about one pod than any seed should need.
 const CALLS_MAX: u32 = 400;

@@ -10,7 +10,7 @@ use jiff::SignedDuration;
 
 use super::api::Change;
 use super::world::{Life, World};
-use crate::sim::agenda::Moment;
+use crate::controller::agenda::Moment;
 
 /// When a sink gives up waiting for an answer.
 const TIMEOUT: Duration = Duration::from_secs(1);

@@ -22,8 +22,8 @@ use super::scenario::Temper;
 use super::sinks::Stop;
 use super::wire::Wire;
 use super::{Options, Stats};
-use crate::sim::agenda::{Agenda, Moment};
-use crate::sim::random::Random;
+use crate::controller::agenda::{Agenda, Moment};
+use crate::controller::random::Random;
 
 /// When the world begins: any whole second will do.
 const EPOCH_SECONDS: i64 = 1_795_000_000;

@@ -49,7 +49,7 @@ fn a_node_that_is_well_says_so_and_where_to_ask_more() {
     assert_eq!(report.verdict, NodeVerdict::Ok, "{report:#?}");
     assert_eq!(report.findings, []);
     assert_check(&report, "shutdown", NodeVerdict::Ok, "held; mode replace; delay granted 40s");
-    assert_check(&report, "pods", NodeVerdict::Ok, "ends of 1 would be told; 1 of DaemonSets");
+    assert_check(&report, "pods", NodeVerdict::Ok, "ends of 1 would be reported; 1 of DaemonSets");
     assert_check(&report, "kubelet", NodeVerdict::Ok, "renewed 8 s ago");
     assert_check(&report, "agent", NodeVerdict::Ok, "holds the delay lock");
     let command = "kubectl exec --namespace epilogue-agents epilogue-agent-x -- \

@@ -1,23 +1,23 @@
-//! The pod stage of a plan that is being carried out: pods are created, deleted or given up, and
-//! the census is brought up to what became of each call. (spec §8)
+//! The pod stage of a plan that is being carried out: pods are created, deleted, or failed because
+//! they do not start; the census is brought up to what became of each call. (spec §8)
 
 use std::sync::Arc;
 
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 
 use super::Progress;
-use crate::job::creation;
+use crate::job::metric_events;
 use crate::job::pending_timeout;
 use crate::job::pods::{PodStage, Purpose};
-use crate::job::steps::{EventDraft, PodDeletion, Recollection, Step, WrittenPod};
-use crate::job::tally;
+use crate::job::slow_start;
+use crate::job::steps::{EventDraft, MemoryUpdate, PodDeletion, Step, WrittenPod};
 use crate::view::{Pod, Uid};
 
 impl Progress {
     pub(super) fn pods(&mut self) -> Option<Step> {
         match &self.plan.pods {
             PodStage::Create(_) => {
-                if let Some(batch) = self.creation.next_batch() {
+                if let Some(batch) = self.slow_start.next_batch() {
                     return Some(Step::Create(batch));
                 }
                 self.end_creation();
@@ -33,22 +33,22 @@ impl Progress {
                 let step = Step::Delete(victims.iter().map(deletion).collect());
                 if strip {
                     // A watch that lags must not make them look countable. ([Z1])
-                    self.remember(Recollection::Releasing(uids.clone()));
+                    self.remember(MemoryUpdate::RemovingFinalizer(uids.clone()));
                 }
                 if purpose.is_awaited() {
-                    self.remember(Recollection::Deleting(uids));
+                    self.remember(MemoryUpdate::Deleting(uids));
                 }
                 return Some(step);
             }
             PodStage::Refuse(problem) => {
                 let problem = *problem;
-                self.tell(EventDraft::warning(
+                self.report(EventDraft::warning(
                     "FailedCreate",
                     format!("Error creating: {problem}"),
                 ));
                 self.pod_failure = Some(Failure::new(FailureKind::Invalid, problem));
             }
-            PodStage::GiveUp(pods) => return Some(Step::GiveUp(pods.clone())),
+            PodStage::FailPending(pods) => return Some(Step::FailPending(pods.clone())),
             PodStage::None => {}
         }
         self.end_pods();
@@ -56,17 +56,18 @@ impl Progress {
     }
 
     /// The pods go on counting as active until the watch shows what became of them.
-    fn gave_up(&mut self, outcomes: &[Outcome<WrittenPod>]) {
-        let PodStage::GiveUp(pods) = std::mem::replace(&mut self.plan.pods, PodStage::None) else {
+    fn failed_pending(&mut self, outcomes: &[Outcome<WrittenPod>]) {
+        let PodStage::FailPending(pods) = std::mem::replace(&mut self.plan.pods, PodStage::None)
+        else {
             return;
         };
         for (pod, outcome) in pods.iter().zip(outcomes) {
             match outcome {
                 Ok(written) => {
-                    self.remember(Recollection::PodWritten(written.version));
+                    self.remember(MemoryUpdate::PodWritten(written.version));
                     let reason = pending_timeout::reason(pod);
                     let message = format!("Pod {} did not start in time: {reason}", pod.name);
-                    self.tell(EventDraft::warning("PendingTimeout", message));
+                    self.report(EventDraft::warning("PendingTimeout", message));
                 }
                 // It has changed since we saw it: gone, started, or bound to a node.
                 Err(failure) if is_overtaken(failure) => {}
@@ -77,25 +78,25 @@ impl Progress {
     }
 
     pub(super) fn created(&mut self, outcomes: &[Outcome<WrittenPod>]) {
-        if matches!(self.plan.pods, PodStage::GiveUp(_)) {
-            return self.gave_up(outcomes);
+        if matches!(self.plan.pods, PodStage::FailPending(_)) {
+            return self.failed_pending(outcomes);
         }
         for pod in outcomes.iter().flatten() {
-            self.remember(Recollection::Created(pod.clone()));
+            self.remember(MemoryUpdate::Created(pod.clone()));
         }
-        self.creation.done(outcomes);
+        self.slow_start.done(outcomes);
     }
 
     /// DIVERGES(upstream): only pods that exist are counted as active; the reference also counts
     /// those that a terminating namespace refused, and waits for them. (spec §29 item 6)
     fn end_creation(&mut self) {
-        let (created, failed) = (self.creation.created(), self.creation.failed());
-        self.after.active += created;
-        self.pod_failure = self.creation.failure().cloned();
-        for event in self.creation.events() {
-            self.tell(event);
+        let (created, failed) = (self.slow_start.created(), self.slow_start.failed());
+        self.counts.active += created;
+        self.pod_failure = self.slow_start.failure().cloned();
+        for event in self.slow_start.events() {
+            self.report(event);
         }
-        self.count(tally::created(&self.plan, created, failed));
+        self.count(metric_events::created(&self.plan, created, failed));
     }
 
     /// DIVERGES(upstream): a pod whose deletion failed goes on counting as active and ready; the
@@ -116,20 +117,20 @@ impl Progress {
                 _ => gone.push(pod),
             }
         }
-        self.after.active -= gone.len();
-        self.after.terminating += gone.len();
-        self.after.ready -= gone.iter().filter(|pod| pod.is_ready()).count();
-        self.after.all_deleted = kept.is_empty();
+        self.counts.active -= gone.len();
+        self.counts.terminating += gone.len();
+        self.counts.ready -= gone.iter().filter(|pod| pod.is_ready()).count();
+        self.counts.all_deleted = kept.is_empty();
         let not_found = gone_already(&victims, outcomes);
         self.forget_deletions(purpose, kept, not_found);
         let names: Vec<Arc<str>> = gone.iter().map(|pod| Arc::clone(&pod.name)).collect();
         if !names.is_empty() {
-            let message = creation::told("Deleted", &names);
-            self.tell(EventDraft::normal("SuccessfulDelete", message));
+            let message = slow_start::pods_message("Deleted", &names);
+            self.report(EventDraft::normal("SuccessfulDelete", message));
         }
         if let Some(first) = failures.first() {
             let message = format!("Error deleting: {}", first.message);
-            self.tell(EventDraft::warning("FailedDelete", message));
+            self.report(EventDraft::warning("FailedDelete", message));
         }
         self.pod_failure = failures.into_iter().next();
         self.end_pods();
@@ -137,11 +138,11 @@ impl Progress {
 
     fn forget_deletions(&mut self, purpose: Purpose, kept: Vec<Uid>, not_found: Vec<Uid>) {
         if purpose.strips_finalizer() && !kept.is_empty() {
-            self.remember(Recollection::NotReleased(kept.clone()));
+            self.remember(MemoryUpdate::FinalizerKept(kept.clone()));
         }
         let forgotten = [kept, not_found].concat();
         if purpose.is_awaited() && !forgotten.is_empty() {
-            self.remember(Recollection::NotDeleted(forgotten));
+            self.remember(MemoryUpdate::NotDeleted(forgotten));
         }
     }
 }
@@ -150,7 +151,7 @@ fn is_overtaken(failure: &Failure) -> bool {
     matches!(failure.kind, FailureKind::NotFound | FailureKind::Conflict)
 }
 
-/// The pods that were gone before we deleted them; no watch event will tell of our deletion.
+/// The pods that were gone before we deleted them; no watch event will show our deletion.
 fn gone_already(victims: &[Arc<Pod>], outcomes: &[Outcome<()>]) -> Vec<Uid> {
     let not_found = |outcome: &Outcome<()>| {
         outcome.as_ref().is_err_and(|failure| failure.kind == FailureKind::NotFound)

@@ -2,8 +2,8 @@
 
 use jiff::SignedDuration;
 
-use super::builders::{ago, job, pod, pods, sync, world};
-use crate::job::{BackoffRecord, Note, Recollection, WaitsFor};
+use super::builders::{ago, api, job, pod, pods, sync};
+use crate::job::{BackoffRecord, MemoryUpdate, SideEffect, WaitsFor};
 
 fn record(failures: u32, seconds_ago: i64) -> BackoffRecord {
     BackoffRecord { failures, last_failure: Some(ago(seconds_ago)), ..BackoffRecord::default() }
@@ -24,9 +24,9 @@ fn creation_waits_until_the_delay_is_over() {
         (1_000_000, 0, Some(600)),
         (1_000_000, 600, None),
     ] {
-        let mut world = world(job(), vec![]);
-        world.memory.backoff = Some(record(failures, seconds_ago));
-        let effects = sync(&mut world);
+        let mut api = api(job(), vec![]);
+        api.memory.backoff = Some(record(failures, seconds_ago));
+        let effects = sync(&mut api);
         let created = usize::from(wait.is_none());
         assert_eq!(effects.created.len(), created, "{failures} failures {seconds_ago} s ago");
         assert_eq!(effects.requeue_seconds, wait, "{failures} failures {seconds_ago} s ago");
@@ -36,9 +36,9 @@ fn creation_waits_until_the_delay_is_over() {
 /// The first line of §26.3: real counts while nothing may be created.
 #[test]
 fn pods_that_run_are_counted_during_backoff() {
-    let mut world = world(job().size(2, 2), vec![pod("a", "Running").ready()]);
-    world.memory.backoff = Some(record(1, 0));
-    let effects = sync(&mut world);
+    let mut api = api(job().size(2, 2), vec![pod("a", "Running").ready()]);
+    api.memory.backoff = Some(record(1, 0));
+    let effects = sync(&mut api);
     assert_eq!((effects.created.len(), effects.active, effects.ready), (0, 1, 1));
 }
 
@@ -66,15 +66,15 @@ fn the_record_follows_the_pods_that_ended() {
         };
         let mut all = ended("Succeeded", succeeded);
         all.extend(ended("Failed", failed));
-        let mut world = world(job().size(1, 99).spec("backoffLimit", 99), all);
-        world.memory.backoff = Some(before);
-        sync(&mut world);
+        let mut api = api(job().size(1, 99).spec("backoffLimit", 99), all);
+        api.memory.backoff = Some(before);
+        sync(&mut api);
         let expected = BackoffRecord {
             failures: failures.unwrap_or(2),
             last_failure: failures.map_or(Some(ago(500)), |_| last.map(ago)),
             ..BackoffRecord::default()
         };
-        assert_eq!(world.memory.backoff, Some(expected), "row {row}");
+        assert_eq!(api.memory.backoff, Some(expected), "row {row}");
     }
 }
 
@@ -82,9 +82,9 @@ fn the_record_follows_the_pods_that_ended() {
 #[test]
 fn a_success_lifts_the_backoff_at_once() {
     let all = vec![pod("f", "Failed").ended(1, 5), pod("s", "Succeeded").ended(0, 4)];
-    let mut world = world(job().size(2, 5), all);
-    world.memory.backoff = Some(record(3, 5));
-    let effects = sync(&mut world);
+    let mut api = api(job().size(2, 5), all);
+    api.memory.backoff = Some(record(3, 5));
+    let effects = sync(&mut api);
     assert_eq!((effects.created.len(), effects.failed, effects.succeeded), (2, 1, 1));
 }
 
@@ -139,22 +139,24 @@ fn a_pod_finished_when_the_first_source_says() {
 /// [T9]: what the API did not take is not remembered.
 #[test]
 fn a_failure_that_was_not_stored_is_not_remembered() {
-    let mut world = world(job(), pods("Failed", 1));
-    let trace = world.sync_with(&|_, _| Some(super::builders::outage()), None);
-    let remembered = |note: &Note| matches!(note, Note::Remember(Recollection::Backoff(_)));
-    assert!(!trace.notes.iter().any(remembered));
-    assert_eq!(world.memory.backoff, Some(BackoffRecord::default()));
+    let mut api = api(job(), pods("Failed", 1));
+    let trace = api.sync_with(&|_, _| Some(super::builders::outage()), None);
+    let remembered = |side_effect: &SideEffect| {
+        matches!(side_effect, SideEffect::Remember(MemoryUpdate::Backoff(_)))
+    };
+    assert!(!trace.side_effects.iter().any(remembered));
+    assert_eq!(api.memory.backoff, Some(BackoffRecord::default()));
 }
 
 #[test]
 fn the_report_names_the_backoff_and_not_the_deadline() {
-    let mut waiting = world(job().size(2, 5), vec![pod("a", "Running")]);
+    let mut waiting = api(job().size(2, 5), vec![pod("a", "Running")]);
     waiting.memory.backoff = Some(record(1, 0));
     let left = SignedDuration::from_secs(10);
     let backoff = WaitsFor::Backoff { failures: 1, left };
     assert_eq!(waiting.plan().waits_for, [WaitsFor::ActivePods(1), backoff]);
     let deadline = job().size(1, 5).spec("activeDeadlineSeconds", 3_600).started(0);
-    let mut running = world(deadline, vec![pod("a", "Running")]);
+    let mut running = api(deadline, vec![pod("a", "Running")]);
     running.memory.backoff = Some(record(1, 0));
     let plan = running.plan();
     assert_eq!(plan.requeue_after, Some(SignedDuration::from_hours(1)));

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::builders::{JobBuilder, PodBuilder, failed, job, pod, sync, uid, world};
+use super::builders::{JobBuilder, PodBuilder, api, failed, job, pod, sync, uid};
 use crate::job::WaitsFor;
 use crate::view::FailureCounts;
 
@@ -45,7 +45,7 @@ fn a_failure_is_counted_when_its_replacement_is_there_or_its_index_has_failed() 
     {
         // The other index waits too, but for the rows in which index 0 has failed.
         let wait = if created == [1] { vec![] } else { vec![pod("s", "Succeeded").index(1)] };
-        let effects = sync(&mut world(per_index(2, 2, limit), [pods, wait.clone()].concat()));
+        let effects = sync(&mut api(per_index(2, 2, limit), [pods, wait.clone()].concat()));
         assert_eq!(effects.failed, failures, "row {row}");
         assert_eq!(effects.patches, patches + wait.len(), "row {row}");
         assert_eq!(effects.failed_indexes.as_deref(), Some(indexes), "row {row}");
@@ -67,7 +67,7 @@ fn the_replacement_carries_the_count_of_its_index() {
         (0, 3, 10, None),
     ] {
         let failed = failure(0, before, seconds_ago).ignored_failures(ignored);
-        let effects = sync(&mut world(per_index(1, 1, 99), vec![failed]));
+        let effects = sync(&mut api(per_index(1, 1, 99), vec![failed]));
         let row = format!("{before} and {ignored} before, {seconds_ago} s ago");
         assert_eq!(effects.requeue_seconds, wait, "{row}");
         let counts = FailureCounts { counted: before + 1, ignored };
@@ -81,7 +81,7 @@ fn the_replacement_carries_the_count_of_its_index() {
 fn an_ignored_failure_is_counted_apart() {
     let failed = failure(0, 1, 20).container("containerStatuses", "x", 5);
     let job = with_policy(per_index(1, 2, 1), "Ignore");
-    let effects = sync(&mut world(job, vec![failed]));
+    let effects = sync(&mut api(job, vec![failed]));
     let counts = effects.created.first().and_then(|draft| draft.failures);
     assert_eq!(counts, Some(FailureCounts { counted: 1, ignored: 1 }));
     assert_eq!((effects.failed, effects.patches), (0, 0), "kept until its replacement is there");
@@ -97,7 +97,7 @@ fn an_index_fails_by_its_count_or_by_the_policy() {
         ("Count", 5, "", 0),
         ("Ignore", 5, "", 0),
     ] {
-        let effects = sync(&mut world(with_policy(per_index(1, 2, 1), action), vec![exit(code)]));
+        let effects = sync(&mut api(with_policy(per_index(1, 2, 1), action), vec![exit(code)]));
         assert_eq!(effects.failed_indexes.as_deref(), Some(indexes), "{action} {code}");
         assert_eq!(effects.failed, failures, "{action} {code}");
     }
@@ -140,7 +140,7 @@ fn too_many_failed_indexes_fail_the_job() {
         if let Some(max) = max {
             job = job.spec("maxFailedIndexes", max);
         }
-        let effects = sync(&mut world(job, vec![]));
+        let effects = sync(&mut api(job, vec![]));
         let expected = match reason {
             Some(reason) => failed(reason),
             None if completed == "0-3" => super::builders::complete("CompletionsReached"),
@@ -154,8 +154,8 @@ fn too_many_failed_indexes_fail_the_job() {
 #[test]
 fn of_each_index_one_failed_pod_waits() {
     let all = vec![failure(0, 0, 90), failure(0, 2, 5), failure(0, 1, 30)];
-    let world = world(per_index(1, 1, 9), all);
-    let plan = world.plan();
+    let api = api(per_index(1, 1, 9), all);
+    let plan = api.plan();
     let per_index = plan.indexes.and_then(|it| it.per_index).expect("backoffLimitPerIndex is set");
     assert_eq!(per_index.delayed[&0].uid, uid("f0-2"));
     let ties = vec![
@@ -163,12 +163,11 @@ fn of_each_index_one_failed_pod_waits() {
         pod("late", "Failed").index(0).ended(1, 10),
         pod("first", "Failed").index(0).ended(1, 30),
     ];
-    let mut world =
-        super::builders::world(super::backoff_limit_per_index::per_index(1, 1, 9), ties);
-    let plan = world.plan();
+    let mut api = super::builders::api(super::backoff_limit_per_index::per_index(1, 1, 9), ties);
+    let plan = api.plan();
     let per_index = plan.indexes.and_then(|it| it.per_index).expect("backoffLimitPerIndex is set");
     assert_eq!(per_index.delayed[&0].uid, uid("late"));
-    assert_eq!(sync(&mut world).patches, 2);
+    assert_eq!(sync(&mut api).patches, 2);
 }
 
 /// [T5], [I10]: what waits is let go and counted when its index or its Job ends.
@@ -184,7 +183,7 @@ fn a_failure_that_waits_is_counted_when_its_index_or_job_ends() {
         ("the Job succeeds", base().condition("SuccessCriteriaMet", "R", "m"), vec![waits()], 1, 1),
         ("the Job is deleted", base().deleting(), vec![waits()], 1, 1),
     ] {
-        let effects = sync(&mut world(job, pods));
+        let effects = sync(&mut api(job, pods));
         assert_eq!((effects.failed, effects.patches), (failures, patches), "{what}");
     }
 }
@@ -193,7 +192,7 @@ fn a_failure_that_waits_is_counted_when_its_index_or_job_ends() {
 #[test]
 fn a_failure_waits_while_its_job_is_suspended_or_idle() {
     for job in [per_index(2, 2, 9).suspended(), per_index(0, 2, 9)] {
-        let effects = sync(&mut world(job, vec![failure(0, 0, 600)]));
+        let effects = sync(&mut api(job, vec![failure(0, 0, 600)]));
         assert_eq!((effects.failed, effects.patches, effects.created.len()), (0, 0, 0));
     }
 }
@@ -203,8 +202,8 @@ fn a_failure_waits_while_its_job_is_suspended_or_idle() {
 fn the_global_limit_counts_failures_that_wait() {
     let limited = |limit: i32| per_index(2, 3, 9).spec("backoffLimit", limit);
     let two = || vec![failure(0, 0, 1), failure(1, 0, 1)];
-    assert!(sync(&mut world(limited(2), two())).conditions.is_empty());
-    let effects = sync(&mut world(limited(1), two()));
+    assert!(sync(&mut api(limited(2), two())).conditions.is_empty());
+    let effects = sync(&mut api(limited(1), two()));
     assert_eq!((effects.conditions, effects.failed), (failed("BackoffLimitExceeded"), 2));
 }
 
@@ -212,11 +211,11 @@ fn the_global_limit_counts_failures_that_wait() {
 #[test]
 fn the_backoff_of_an_index_is_its_own() {
     let all = vec![failure(0, 0, 1), pod("s", "Succeeded").index(2).ended(0, 1)];
-    let mut job = world(per_index(3, 5, 9), all);
+    let mut job = api(per_index(3, 5, 9), all);
     let effects = sync(&mut job);
     assert_eq!((effects.created_indexes(), effects.requeue_seconds), (vec![1, 3, 4], Some(9)));
     assert_eq!(job.plan().waits_for, [WaitsFor::ActivePods(3)], "all pods that may run do");
-    let effects = sync(&mut world(per_index(3, 2, 9), vec![failure(0, 0, 1), failure(1, 0, 3)]));
+    let effects = sync(&mut api(per_index(3, 2, 9), vec![failure(0, 0, 1), failure(1, 0, 3)]));
     assert_eq!((effects.created.len(), effects.requeue_seconds), (0, Some(7)));
 }
 
@@ -224,27 +223,27 @@ fn the_backoff_of_an_index_is_its_own() {
 #[test]
 fn a_terminating_pod_waits_as_a_failure_unless_only_failed_pods_are_replaced() {
     let terminating = || vec![pod("t", "Running").index(0).failures(0).terminating()];
-    let mut eager = world(per_index(1, 1, 9), terminating());
+    let mut eager = api(per_index(1, 1, 9), terminating());
     let effects = sync(&mut eager);
     assert_eq!((effects.failed, effects.patches, effects.requeue_seconds), (0, 0, Some(5)));
-    let effects = sync(&mut world(per_index(1, 1, 9).replaces_failed(), terminating()));
+    let effects = sync(&mut api(per_index(1, 1, 9).replaces_failed(), terminating()));
     assert_eq!((effects.failed, effects.patches, effects.requeue_seconds), (0, 0, None));
 }
 
 /// [T7]: null without the field, at least empty with it.
 #[test]
 fn failed_indexes_are_written_even_when_there_are_none() {
-    let effects = sync(&mut world(per_index(1, 1, 1), vec![]));
+    let effects = sync(&mut api(per_index(1, 1, 1), vec![]));
     assert_eq!(effects.failed_indexes.as_deref(), Some(""));
-    let effects = sync(&mut world(job().indexed(), vec![]));
+    let effects = sync(&mut api(job().indexed(), vec![]));
     assert_eq!(effects.failed_indexes, None);
 }
 
 /// The first pod of an index says so. ([I8])
 #[test]
 fn the_first_pod_of_an_index_has_no_failures() {
-    let effects = sync(&mut world(per_index(1, 1, 1), vec![]));
-    let body = crate::job::pod_body(&world(per_index(1, 1, 1), vec![]).job, &effects.created[0]);
+    let effects = sync(&mut api(per_index(1, 1, 1), vec![]));
+    let body = crate::job::pod_body(&api(per_index(1, 1, 1), vec![]).job, &effects.created[0]);
     let body: Value = serde_json::from_str(body.get()).expect("must be JSON");
     let annotations = &body["metadata"]["annotations"];
     assert_eq!(annotations["batch.kubernetes.io/job-index-failure-count"], "0");

@@ -9,8 +9,8 @@ use k8s_openapi::api::batch::v1::JobStatus;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::job::model::{Faults, Trace, World};
-use crate::job::{Note, PodDraft, Step, SyncInput, checks};
+use crate::job::fake_api::{FakeApi, Faults, Trace};
+use crate::job::{PodDraft, SideEffect, Step, SyncInput, invariants};
 use crate::view::{Interner, Job, Pod, Uid, WireJob, WirePod};
 
 /// The time of every test.
@@ -294,17 +294,17 @@ impl PodBuilder {
     }
 }
 
-/// A world with these pods, time [`now`], memory with an empty backoff record.
-pub(super) fn world(job: JobBuilder, pods: Vec<PodBuilder>) -> World {
-    let mut world = World::new(job.build(), pods.into_iter().map(PodBuilder::build), now());
-    world.memory.backoff = Some(crate::job::BackoffRecord::default());
-    world
+/// An API with these pods, time [`now`], memory with an empty backoff record.
+pub(super) fn api(job: JobBuilder, pods: Vec<PodBuilder>) -> FakeApi {
+    let mut api = FakeApi::new(job.build(), pods.into_iter().map(PodBuilder::build), now());
+    api.memory.backoff = Some(crate::job::BackoffRecord::default());
+    api
 }
 
-/// Makes the world await the event of a pod that it created.
-pub(super) fn await_creation(world: &mut World) {
-    world.memory.expectations.created.insert(uid("unseen"));
-    world.memory.expectations.since = Some(world.now);
+/// Makes the memory await the event of a pod that it created.
+pub(super) fn await_creation(api: &mut FakeApi) {
+    api.memory.expectations.created.insert(uid("unseen"));
+    api.memory.expectations.since = Some(api.now);
 }
 
 /// What one sync did, in plain numbers.
@@ -316,7 +316,7 @@ pub(super) struct Effects {
     pub(super) create_calls: usize,
     /// Names of pods of delete calls.
     pub(super) deleted: Vec<String>,
-    /// Finalizer patches: of releases and of deletions that strip.
+    /// Finalizer patches: of counted pods and of deletions that strip.
     pub(super) patches: usize,
     /// Statuses in the order of their writes.
     pub(super) writes: Vec<JobStatus>,
@@ -345,34 +345,34 @@ pub(super) struct Effects {
 }
 
 /// One sync without faults, after the three checks.
-pub(super) fn sync(world: &mut World) -> Effects {
-    check(world);
-    sync_with(world, &|_, _| None)
+pub(super) fn sync(api: &mut FakeApi) -> Effects {
+    check(api);
+    sync_with(api, &|_, _| None)
 }
 
 /// One sync with faults.
-pub(super) fn sync_with(world: &mut World, faults: Faults<'_>) -> Effects {
-    let trace = world.sync_with(faults, None);
-    effects(world, trace, faults)
+pub(super) fn sync_with(api: &mut FakeApi, faults: Faults<'_>) -> Effects {
+    let trace = api.sync_with(faults, None);
+    effects(api, trace, faults)
 }
 
-/// The three checks on the next plan of this world.
-pub(super) fn check(world: &World) {
-    let pods: Vec<Arc<Pod>> = world.pods.values().cloned().collect();
+/// The three checks on the next plan of this API.
+pub(super) fn check(api: &FakeApi) {
+    let pods: Vec<Arc<Pod>> = api.pods.values().cloned().collect();
     let input = SyncInput {
-        job: &world.job,
+        job: &api.job,
         pods: &pods,
-        memory: &world.memory,
-        seen: crate::job::Versions::default().max(world.memory.written),
-        now: world.now,
-        settings: &world.settings,
+        memory: &api.memory,
+        seen: crate::job::Versions::default().max(api.memory.written),
+        now: api.now,
+        settings: &api.settings,
     };
-    if let Err(failure) = checks::verify(&input) {
+    if let Err(failure) = invariants::verify(&input) {
         panic!("{}", failure.message);
     }
 }
 
-fn effects(world: &World, trace: Trace, faults: Faults<'_>) -> Effects {
+fn effects(api: &FakeApi, trace: Trace, faults: Faults<'_>) -> Effects {
     let (mut created, mut create_calls, mut deleted, mut patches) = (Vec::new(), 0, Vec::new(), 0);
     let mut writes = Vec::new();
     for step in &trace.steps {
@@ -387,12 +387,12 @@ fn effects(world: &World, trace: Trace, faults: Faults<'_>) -> Effects {
                 patches += deletions.iter().filter(|each| each.strip).count();
                 deleted.extend(deletions.iter().map(|each| each.pod.name.to_string()));
             }
-            Step::Release(pods) => patches += pods.len(),
+            Step::RemoveFinalizer(pods) => patches += pods.len(),
             Step::WriteStatus(status) => writes.push((**status).clone()),
-            Step::ConfirmJob | Step::Claim(_) | Step::GiveUp(_) => {}
+            Step::ConfirmJob | Step::Claim(_) | Step::FailPending(_) => {}
         }
     }
-    let status = &world.job.status;
+    let status = &api.job.status;
     Effects {
         created,
         create_calls,
@@ -407,9 +407,9 @@ fn effects(world: &World, trace: Trace, faults: Faults<'_>) -> Effects {
         conditions: conditions(status),
         completed_indexes: status.completed_indexes.clone().unwrap_or_default(),
         failed_indexes: status.failed_indexes.clone(),
-        is_err: trace.conclusion.as_ref().is_some_and(|it| it.result.is_err()),
+        is_err: trace.sync_result.as_ref().is_some_and(|it| it.result.is_err()),
         requeue_seconds: trace
-            .conclusion
+            .sync_result
             .as_ref()
             .and_then(|it| it.requeue_after)
             .map(|after| after.as_secs()),
@@ -425,10 +425,10 @@ impl Effects {
 
     /// Reasons and messages of the events.
     pub(super) fn events(&self) -> Vec<String> {
-        let notes = self.trace.notes.iter();
-        notes
-            .filter_map(|note| match note {
-                Note::Event(event) => Some(format!("{}: {}", event.reason, event.message)),
+        let side_effects = self.trace.side_effects.iter();
+        side_effects
+            .filter_map(|side_effect| match side_effect {
+                SideEffect::Event(event) => Some(format!("{}: {}", event.reason, event.message)),
                 _ => None,
             })
             .collect()
@@ -448,8 +448,8 @@ pub(super) fn conditions(status: &JobStatus) -> Vec<String> {
 }
 
 /// The message of the first condition of this type, as stored.
-pub(super) fn message(world: &World, kind: &str) -> String {
-    world.job.condition(kind).and_then(|it| it.message.clone()).unwrap_or_default()
+pub(super) fn message(api: &FakeApi, kind: &str) -> String {
+    api.job.condition(kind).and_then(|it| it.message.clone()).unwrap_or_default()
 }
 
 /// The conditions of a Job that came to its end in one sync.

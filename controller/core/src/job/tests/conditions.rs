@@ -1,11 +1,9 @@
 //! Conditions: precedence, interim and terminal, texts. (spec §7)
 
-use super::builders::{
-    JobBuilder, ago, complete, failed, job, message, now, pod, pods, sync, world,
-};
+use super::builders::{JobBuilder, ago, api, complete, failed, job, message, now, pod, pods, sync};
 
-fn kinds(world: &crate::job::model::World) -> Vec<(String, String)> {
-    let all = world.job.status.conditions.iter().flatten();
+fn kinds(api: &crate::job::fake_api::FakeApi) -> Vec<(String, String)> {
+    let all = api.job.status.conditions.iter().flatten();
     all.map(|each| (each.type_.clone(), each.status.clone())).collect()
 }
 
@@ -31,16 +29,16 @@ fn both_ends_leave_the_interim_and_the_terminal_condition() {
         ),
     ];
     for (job, pods, interim, terminal, reason, text) in ends {
-        let mut world = world(job, pods);
-        let effects = sync(&mut world);
+        let mut api = api(job, pods);
+        let effects = sync(&mut api);
         let both = vec![format!("{interim}/{reason}"), format!("{terminal}/{reason}")];
         assert_eq!(effects.conditions, both);
-        for condition in world.job.status.conditions.iter().flatten() {
+        for condition in api.job.status.conditions.iter().flatten() {
             assert_eq!(condition.message.as_deref(), Some(text));
             assert_eq!(condition.last_transition_time.as_ref().map(|it| it.0), Some(now()));
             assert_eq!(condition.last_probe_time.as_ref().map(|it| it.0), Some(now()));
         }
-        let completed = world.job.status.completion_time.as_ref().map(|it| it.0);
+        let completed = api.job.status.completion_time.as_ref().map(|it| it.0);
         assert_eq!(completed, (terminal == "Complete").then(now));
     }
 }
@@ -49,9 +47,9 @@ fn both_ends_leave_the_interim_and_the_terminal_condition() {
 #[test]
 fn a_terminal_condition_that_is_false_is_replaced() {
     let by_hand = job().spec("backoffLimit", 0).condition_is("Failed", "False", "R", "m");
-    let mut world = world(by_hand, pods("Failed", 1));
-    sync(&mut world);
-    let found: Vec<_> = kinds(&world);
+    let mut api = api(by_hand, pods("Failed", 1));
+    sync(&mut api);
+    let found: Vec<_> = kinds(&api);
     assert_eq!(found, [("Failed".into(), "True".into()), ("FailureTarget".into(), "True".into())]);
 }
 
@@ -61,7 +59,7 @@ fn interim_conditions_that_are_not_true_decide_nothing() {
     for kind in ["FailureTarget", "SuccessCriteriaMet"] {
         for value in ["False", "Unknown"] {
             let by_hand = job().condition_is(kind, value, "R", "m");
-            let effects = sync(&mut world(by_hand, vec![pod("a", "Running").on_node()]));
+            let effects = sync(&mut api(by_hand, vec![pod("a", "Running").on_node()]));
             assert_eq!((effects.deleted.len(), effects.active), (0, 1), "{kind}={value}");
         }
     }
@@ -73,11 +71,11 @@ fn only_a_true_terminal_condition_finishes() {
     for kind in ["Complete", "Failed"] {
         for value in ["False", "Unknown"] {
             let by_hand = job().condition_is(kind, value, "R", "m");
-            assert_eq!(sync(&mut world(by_hand, vec![])).created.len(), 1, "{kind}={value}");
+            assert_eq!(sync(&mut api(by_hand, vec![])).created.len(), 1, "{kind}={value}");
         }
         let done = job().condition(kind, "R", "m").started(50);
-        let effects = sync(&mut world(done, pods("Failed", 1)));
-        assert!(effects.trace.steps.is_empty() && effects.trace.plan.is_idle(), "{kind}");
+        let effects = sync(&mut api(done, pods("Failed", 1)));
+        assert!(effects.trace.steps.is_empty() && effects.trace.plan.is_skipped(), "{kind}");
     }
 }
 
@@ -85,10 +83,10 @@ fn only_a_true_terminal_condition_finishes() {
 #[test]
 fn stored_ends_keep_their_words() {
     let stored = |kind: &str| job().size(1, 1).condition(kind, "Mine", "my words");
-    let mut success = world(stored("SuccessCriteriaMet"), vec![]);
+    let mut success = api(stored("SuccessCriteriaMet"), vec![]);
     assert_eq!(sync(&mut success).conditions, complete("Mine"));
     assert_eq!(message(&success, "Complete"), "my words");
-    let mut failure = world(stored("FailureTarget"), vec![]);
+    let mut failure = api(stored("FailureTarget"), vec![]);
     assert_eq!(sync(&mut failure).conditions, failed("Mine"));
     assert_eq!(message(&failure, "Failed"), "my words");
     let times = failure.job.status.conditions.iter().flatten();
@@ -114,9 +112,9 @@ fn plain_completion_needs_enough_successes_and_no_active_pod() {
         (row(None, 1), true),
     ] {
         let expected = if is_complete { complete("CompletionsReached") } else { vec![] };
-        assert_eq!(sync(&mut world(job.clone(), vec![])).conditions, expected);
-        // A surplus pod goes first; a pod of a work queue may end by itself.
-        let effects = sync(&mut world(job, running()));
+        assert_eq!(sync(&mut api(job.clone(), vec![])).conditions, expected);
+        // An excess pod goes first; a pod of a work queue may end by itself.
+        let effects = sync(&mut api(job, running()));
         assert!(!effects.conditions.contains(&"Complete/CompletionsReached".to_owned()));
     }
 }
@@ -125,7 +123,7 @@ fn plain_completion_needs_enough_successes_and_no_active_pod() {
 #[test]
 fn the_end_is_told_once_it_is_stored() {
     let many = job().size(1, 1).status("succeeded", 2);
-    let effects = sync(&mut world(many, vec![]));
+    let effects = sync(&mut api(many, vec![]));
     assert_eq!(
         effects.events(),
         [
@@ -134,13 +132,13 @@ fn the_end_is_told_once_it_is_stored() {
         ]
     );
     let fails: fn() -> JobBuilder = || job().spec("backoffLimit", 0);
-    let effects = sync(&mut world(fails(), pods("Failed", 1)));
-    let told = "BackoffLimitExceeded: Job has reached the specified backoff limit";
-    assert_eq!(effects.events(), [told]);
+    let effects = sync(&mut api(fails(), pods("Failed", 1)));
+    let reported = "BackoffLimitExceeded: Job has reached the specified backoff limit";
+    assert_eq!(effects.events(), [reported]);
     let two = vec![pod("f", "Failed"), pod("t", "Running").terminating()];
-    let effects = sync(&mut world(fails(), two));
+    let effects = sync(&mut api(fails(), two));
     assert!(effects.events().is_empty(), "a pod still terminates");
-    let mut refused = world(fails(), pods("Failed", 1));
+    let mut refused = api(fails(), pods("Failed", 1));
     let effects = super::builders::sync_with(&mut refused, &|step, _| {
         matches!(step, crate::job::Step::WriteStatus(_)).then(super::builders::outage)
     });

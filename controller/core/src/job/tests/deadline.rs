@@ -1,6 +1,6 @@
 //! `spec.activeDeadlineSeconds`. (spec §16, §26.7)
 
-use super::builders::{JobBuilder, PodBuilder, failed, job, message, pod, pods, sync, world};
+use super::builders::{JobBuilder, PodBuilder, api, failed, job, message, pod, pods, sync};
 
 fn deadline(seconds: i64) -> JobBuilder {
     job().size(1, 1).spec("activeDeadlineSeconds", seconds)
@@ -18,8 +18,8 @@ fn a_job_fails_when_its_deadline_has_come() {
         (15, vec![], None, 0, 0),
     ] {
         let done = deleted == 0;
-        let mut world = world(deadline(10).started(started), pods);
-        let effects = sync(&mut world);
+        let mut api = api(deadline(10).started(started), pods);
+        let effects = sync(&mut api);
         assert_eq!((effects.deleted.len(), effects.failed), (deleted, failures), "{started}");
         assert_eq!(effects.requeue_seconds, wait, "{started}");
         let expected = match (wait, done) {
@@ -29,8 +29,8 @@ fn a_job_fails_when_its_deadline_has_come() {
         };
         assert_eq!(effects.conditions, expected, "{started}");
         if wait.is_none() {
-            let told = "Job was active longer than specified deadline";
-            assert_eq!(message(&world, "FailureTarget"), told);
+            let reported = "Job was active longer than specified deadline";
+            assert_eq!(message(&api, "FailureTarget"), reported);
         }
     }
 }
@@ -38,20 +38,20 @@ fn a_job_fails_when_its_deadline_has_come() {
 /// [S14] comes before [S16]: a deadline of zero is due when the Job starts.
 #[test]
 fn a_deadline_of_zero_is_due_at_once() {
-    let effects = sync(&mut world(deadline(0), vec![]));
+    let effects = sync(&mut api(deadline(0), vec![]));
     assert_eq!((effects.create_calls, effects.conditions), (0, failed("DeadlineExceeded")));
 }
 
 #[test]
 fn the_backoff_limit_comes_before_the_deadline() {
     let both = deadline(10).started(15).spec("backoffLimit", 0);
-    let effects = sync(&mut world(both, pods("Failed", 1)));
+    let effects = sync(&mut api(both, pods("Failed", 1)));
     assert_eq!(effects.conditions, failed("BackoffLimitExceeded"));
 }
 
 #[test]
 fn a_suspended_job_has_no_deadline() {
-    let effects = sync(&mut world(deadline(10).started(15).suspended(), vec![]));
+    let effects = sync(&mut api(deadline(10).started(15).suspended(), vec![]));
     assert_eq!(effects.conditions, ["Suspended/JobSuspended"]);
     assert_eq!(effects.requeue_seconds, None);
 }
@@ -60,15 +60,15 @@ fn a_suspended_job_has_no_deadline() {
 #[test]
 fn resuming_restarts_the_clock() {
     let resumed = deadline(10).started(500).condition("Suspended", "JobSuspended", "");
-    let mut world = world(resumed, vec![]);
-    assert_eq!(sync(&mut world).created.len(), 1);
-    assert_eq!(sync(&mut world).requeue_seconds, Some(10));
+    let mut api = api(resumed, vec![]);
+    assert_eq!(sync(&mut api).created.len(), 1);
+    assert_eq!(sync(&mut api).requeue_seconds, Some(10));
 }
 
 #[test]
 fn enough_successes_do_not_outrun_a_deadline() {
     let all: Vec<PodBuilder> = pods("Succeeded", 1);
-    let effects = sync(&mut world(deadline(10).started(15), all));
+    let effects = sync(&mut api(deadline(10).started(15), all));
     assert_eq!((effects.conditions, effects.succeeded), (failed("DeadlineExceeded"), 1));
 }
 
@@ -77,5 +77,5 @@ fn enough_successes_do_not_outrun_a_deadline() {
 #[test]
 fn a_deadline_of_a_suspended_job_being_deleted_comes() {
     let job = deadline(10).started(15).condition("Suspended", "JobSuspended", "").deleting();
-    assert!(sync(&mut world(job, vec![])).conditions.contains(&"Failed/DeadlineExceeded".into()));
+    assert!(sync(&mut api(job, vec![])).conditions.contains(&"Failed/DeadlineExceeded".into()));
 }

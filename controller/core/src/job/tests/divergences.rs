@@ -6,11 +6,11 @@ use jiff::SignedDuration;
 use serde_json::json;
 
 use super::builders::{
-    PodBuilder, ago, await_creation, complete, failed, job, message, outage, pod, pods, sync,
-    sync_with, uid, world,
+    PodBuilder, ago, api, await_creation, complete, failed, job, message, outage, pod, pods, sync,
+    sync_with, uid,
 };
-use crate::job::model::{Crash, World};
-use crate::job::{BackoffRecord, Memory, Note, Step, Tally};
+use crate::job::fake_api::{Crash, FakeApi};
+use crate::job::{BackoffRecord, Memory, MetricEvent, SideEffect, Step};
 
 fn on_nodes(count: usize) -> Vec<PodBuilder> {
     pods("Running", count).into_iter().map(PodBuilder::on_node).collect()
@@ -27,33 +27,33 @@ fn disruption_ignored() -> super::builders::JobBuilder {
 fn indexes_that_wait_do_not_block_those_behind_them() {
     let job = job().size(2, 9).indexed().spec("backoffLimitPerIndex", 3);
     let waits = |index: u32| pod(&format!("f{index}"), "Failed").index(index).ended(1, 1);
-    let effects = sync(&mut world(job, vec![waits(0), waits(1)]));
+    let effects = sync(&mut api(job, vec![waits(0), waits(1)]));
     assert_eq!(effects.created_indexes(), [2, 3], "the reference creates none");
 }
 
 /// The reference keeps two counters, which any event of a terminating pod lowers. (§29 item 10)
 #[test]
 fn a_repeated_event_settles_no_expectation_of_another_pod() {
-    let mut world = world(job().size(2, 5), on_nodes(1));
-    world.memory.expectations.deleted.extend(["a", "b"].map(uid));
-    world.memory.expectations.since = Some(world.now);
+    let mut api = api(job().size(2, 5), on_nodes(1));
+    api.memory.expectations.deleted.extend(["a", "b"].map(uid));
+    api.memory.expectations.since = Some(api.now);
     let terminating = pod("a", "Running").terminating().build();
-    world.memory.saw_pod(&terminating);
-    world.memory.saw_pod(&terminating);
-    assert!(!world.plan().expectations_satisfied, "the reference takes b for seen");
-    world.memory.saw_pod_gone(&uid("b"));
-    assert!(world.plan().expectations_satisfied);
+    api.memory.saw_pod(&terminating);
+    api.memory.saw_pod(&terminating);
+    assert!(!api.plan().expectations_satisfied, "the reference takes b for seen");
+    api.memory.saw_pod_gone(&uid("b"));
+    assert!(api.plan().expectations_satisfied);
 }
 
 /// The reference sends one event a pod.
 #[test]
 fn pods_that_are_created_together_are_told_in_one_event() {
-    let effects = sync(&mut world(job().size(5, 5), vec![]));
+    let effects = sync(&mut api(job().size(5, 5), vec![]));
     assert_eq!(effects.events().len(), 1);
     assert!(effects.events()[0].starts_with("SuccessfulCreate: Created pods: j-"));
-    let effects = sync(&mut world(job().size(1, 1), vec![]));
+    let effects = sync(&mut api(job().size(1, 1), vec![]));
     assert!(effects.events()[0].starts_with("SuccessfulCreate: Created pod: j-"));
-    let mut refused = world(job().size(9, 9), vec![]);
+    let mut refused = api(job().size(9, 9), vec![]);
     let effects = sync_with(&mut refused, &|step, call| match step {
         Step::Create(drafts) if drafts.len() > 1 => {
             let kind = if call == 0 { FailureKind::Forbidden } else { FailureKind::ServerError };
@@ -61,9 +61,12 @@ fn pods_that_are_created_together_are_told_in_one_event() {
         }
         _ => None,
     });
-    let told: Vec<_> =
+    let reported: Vec<_> =
         effects.events().into_iter().filter(|it| it.starts_with("FailedCreate")).collect();
-    assert_eq!(told, ["FailedCreate: Error creating: no 0", "FailedCreate: Error creating: no 1"]);
+    assert_eq!(
+        reported,
+        ["FailedCreate: Error creating: no 0", "FailedCreate: Error creating: no 1"]
+    );
 }
 
 /// The reference forgets the failure until all pods are deleted; by then the pod that matched
@@ -72,35 +75,35 @@ fn pods_that_are_created_together_are_told_in_one_event() {
 fn a_fail_job_match_is_stored_even_when_a_deletion_fails() {
     let rules = json!([{"action": "FailJob", "onExitCodes": {"operator": "In", "values": [5]}}]);
     let all = vec![pod("f", "Failed").ended(5, 1), pod("r", "Running").on_node()];
-    let mut world = world(job().size(2, 2).failure_policy(rules), all);
-    let effects = sync_with(&mut world, &|step, _| matches!(step, Step::Delete(_)).then(outage));
+    let mut api = api(job().size(2, 2).failure_policy(rules), all);
+    let effects = sync_with(&mut api, &|step, _| matches!(step, Step::Delete(_)).then(outage));
     assert_eq!((effects.is_err, effects.active), (true, 1));
     assert_eq!(effects.conditions, ["FailureTarget/PodFailurePolicy"]);
-    world.pods.remove(&uid("f"));
-    let told = message(&world, "FailureTarget");
-    sync(&mut world);
-    world.pods.clear();
-    assert_eq!(sync(&mut world).conditions, failed("PodFailurePolicy"));
-    assert_eq!(message(&world, "Failed"), told);
+    api.pods.remove(&uid("f"));
+    let reported = message(&api, "FailureTarget");
+    sync(&mut api);
+    api.pods.clear();
+    assert_eq!(sync(&mut api).conditions, failed("PodFailurePolicy"));
+    assert_eq!(message(&api, "Failed"), reported);
 }
 
 /// The reference looks only at pods that it sees. ([S19])
 #[test]
 fn a_job_is_not_complete_while_a_pod_of_it_is_still_to_be_seen() {
-    let mut world = world(job().size(1, 1), pods("Succeeded", 1));
-    await_creation(&mut world);
-    let effects = sync(&mut world);
+    let mut api = api(job().size(1, 1), pods("Succeeded", 1));
+    await_creation(&mut api);
+    let effects = sync(&mut api);
     assert_eq!((effects.succeeded, effects.conditions.len()), (1, 0));
-    world.memory.saw_pod_gone(&uid("unseen"));
-    assert_eq!(sync(&mut world).conditions, complete("CompletionsReached"));
+    api.memory.saw_pod_gone(&uid("unseen"));
+    assert_eq!(sync(&mut api).conditions, complete("CompletionsReached"));
 }
 
 /// The reference needs an event, or the resync after 12 hours.
 #[test]
 fn a_sync_that_awaits_pods_is_repeated_by_itself() {
-    let mut world = world(job(), vec![]);
-    await_creation(&mut world);
-    assert_eq!(sync(&mut world).requeue_seconds, Some(300));
+    let mut api = api(job(), vec![]);
+    await_creation(&mut api);
+    assert_eq!(sync(&mut api).requeue_seconds, Some(300));
 }
 
 /// The reference appends a second condition and does not find it again. (§29 item 12)
@@ -108,11 +111,11 @@ fn a_sync_that_awaits_pods_is_repeated_by_itself() {
 fn an_interim_condition_that_is_false_is_replaced() {
     let by_hand = job().spec("backoffLimit", 0).condition_is("FailureTarget", "False", "R", "m");
     let all = vec![pod("f", "Failed"), pod("r", "Running").on_node()];
-    let mut world = world(by_hand, all);
-    sync(&mut world);
-    let found = world.job.status.conditions.iter().flatten();
+    let mut api = api(by_hand, all);
+    sync(&mut api);
+    let found = api.job.status.conditions.iter().flatten();
     assert_eq!(found.filter(|it| it.type_ == "FailureTarget").count(), 1);
-    assert!(sync(&mut world).writes.is_empty(), "the reference appends one more");
+    assert!(sync(&mut api).writes.is_empty(), "the reference appends one more");
 }
 
 /// The reference looks at the first condition of a type. (§29 item 12)
@@ -123,16 +126,16 @@ fn a_true_condition_behind_a_false_one_counts() {
         "Second",
         "m",
     );
-    assert_eq!(world(two, vec![]).plan().verdict.map(|it| it.reason), Some("Second".into()));
+    assert_eq!(api(two, vec![]).plan().verdict.map(|it| it.reason), Some("Second".into()));
 }
 
 /// The reference writes an end without startTime, which the API refuses for ever. (§21.3)
 #[test]
 fn a_job_that_fails_while_suspended_gets_a_start_time() {
     let suspended = job().spec("backoffLimit", 0).suspended();
-    let mut world = world(suspended, pods("Failed", 1));
-    assert_eq!(sync(&mut world).conditions, failed("BackoffLimitExceeded"));
-    assert_eq!(world.job.start_time(), Some(world.now));
+    let mut api = api(suspended, pods("Failed", 1));
+    assert_eq!(sync(&mut api).conditions, failed("BackoffLimitExceeded"));
+    assert_eq!(api.job.start_time(), Some(api.now));
 }
 
 /// The reference counts it as succeeded too, and may complete the Job. (§29 item 13)
@@ -141,7 +144,7 @@ fn a_pod_counted_as_failed_that_then_succeeds_completes_nothing() {
     for indexed in [false, true] {
         let base = job().size(1, 2).status("succeeded", 1).uncounted(&[], &["p"]);
         let base = if indexed { base.indexed().completed("0") } else { base };
-        let effects = sync(&mut world(base, vec![pod("p", "Succeeded").index(1)]));
+        let effects = sync(&mut api(base, vec![pod("p", "Succeeded").index(1)]));
         assert_eq!((effects.succeeded, effects.failed), (1, 1));
         assert!(effects.conditions.is_empty(), "the reference sets SuccessCriteriaMet");
     }
@@ -151,14 +154,14 @@ fn a_pod_counted_as_failed_that_then_succeeds_completes_nothing() {
 /// five minutes. (§29 item 6)
 #[test]
 fn pods_that_a_terminating_namespace_refuses_are_not_awaited() {
-    let mut world = world(job().size(3, 3), vec![]);
-    let effects = sync_with(&mut world, &|step, _| {
+    let mut api = api(job().size(3, 3), vec![]);
+    let effects = sync_with(&mut api, &|step, _| {
         matches!(step, Step::Create(_))
             .then(|| Failure::new(FailureKind::NamespaceTerminating, "going"))
     });
     assert_eq!((effects.create_calls, effects.active, effects.is_err), (1, 0, false));
     assert!(effects.events().is_empty());
-    assert!(world.plan().expectations_satisfied);
+    assert!(api.plan().expectations_satisfied);
 }
 
 /// The reference lowers `active` but not `ready`, or the other way round. (§29 item 7)
@@ -166,11 +169,11 @@ fn pods_that_a_terminating_namespace_refuses_are_not_awaited() {
 fn pods_that_are_gone_or_kept_are_so_in_every_count() {
     let ready = || on_nodes(2).into_iter().map(PodBuilder::ready).collect::<Vec<_>>();
     let all_of = |kind: FailureKind| {
-        let mut world = world(job().size(0, 5), ready());
-        let effects = sync_with(&mut world, &|step, _| {
+        let mut api = api(job().size(0, 5), ready());
+        let effects = sync_with(&mut api, &|step, _| {
             matches!(step, Step::Delete(_)).then(|| Failure::new(kind, "no"))
         });
-        assert!(world.memory.expectations.deleted.is_empty());
+        assert!(api.memory.expectations.deleted.is_empty());
         (effects.active, effects.ready, effects.terminating)
     };
     assert_eq!(all_of(FailureKind::NotFound), (0, 0, 2));
@@ -180,23 +183,23 @@ fn pods_that_are_gone_or_kept_are_so_in_every_count() {
 /// The reference counts each failed creation as a successful one too. (§29 item 5)
 #[test]
 fn a_failed_creation_is_tallied_as_failed_only() {
-    let mut world = world(job().size(5, 5), vec![]);
-    let effects = sync_with(&mut world, &|step, call| match step {
+    let mut api = api(job().size(5, 5), vec![]);
+    let effects = sync_with(&mut api, &|step, call| match step {
         Step::Create(drafts) => (drafts.len() == 2 && call == 1).then(outage),
         _ => None,
     });
-    let created = Tally::PodsCreated { reason: "new", succeeded: 2, failed: 1 };
-    assert!(effects.trace.notes.contains(&Note::Count(created)));
+    let created = MetricEvent::PodsCreated { reason: "new", succeeded: 2, failed: 1 };
+    assert!(effects.trace.side_effects.contains(&SideEffect::Count(created)));
 }
 
 /// The reference leaves such a pod alone and does its work a second time. (§29 item 17)
 #[test]
 fn a_pod_whose_deletion_failed_after_the_strip_is_counted_in_the_end() {
-    let mut world = world(job().size(1, 1), vec![pod("p", "Running").on_node().untracked()]);
-    let effects = sync(&mut world);
+    let mut api = api(job().size(1, 1), vec![pod("p", "Running").on_node().untracked()]);
+    let effects = sync(&mut api);
     assert_eq!((effects.created.len(), effects.active), (0, 1));
-    world.touch(&uid("p"), |pod| pod.phase = crate::view::Phase::Succeeded);
-    assert_eq!(sync(&mut world).conditions, complete("CompletionsReached"));
+    api.touch(&uid("p"), |pod| pod.phase = crate::view::Phase::Succeeded);
+    assert_eq!(sync(&mut api).conditions, complete("CompletionsReached"));
 }
 
 /// The reference raises and waits for backoff after disruptions that the policy ignores. (§12.1)
@@ -204,13 +207,13 @@ fn a_pod_whose_deletion_failed_after_the_strip_is_counted_in_the_end() {
 fn ignored_disruptions_cost_no_time() {
     let disrupted = |name: &str| pod(name, "Failed").condition("DisruptionTarget").created(0);
     let all = vec![disrupted("a"), disrupted("b")];
-    let mut first = world(disruption_ignored().size(2, 2), all);
+    let mut first = api(disruption_ignored().size(2, 2), all);
     let effects = sync(&mut first);
     assert_eq!((effects.created.len(), effects.failed), (2, 0));
     let record = first.memory.backoff.expect("a record");
     assert_eq!((record.failures, record.last_failure, record.free_taken), (0, None, 2));
     let counted = vec![disrupted("a"), pod("c", "Failed").ended(1, 0)];
-    let effects = sync(&mut world(disruption_ignored().size(2, 2), counted));
+    let effects = sync(&mut api(disruption_ignored().size(2, 2), counted));
     assert_eq!((effects.created.len(), effects.requeue_seconds), (0, Some(10)), "one counts");
 }
 
@@ -229,15 +232,15 @@ fn disruptions_without_end_are_braked() {
         (12, 3_600, ended(1, 0), 1, 0),
     ] {
         let row = format!("{before} before and {} now, since {hour_began} s", ended.len());
-        let mut world = world(disruption_ignored().size(2, 2), ended);
+        let mut api = api(disruption_ignored().size(2, 2), ended);
         let record = BackoffRecord {
             free_taken: before,
             free_since: Some(ago(hour_began)),
             ..BackoffRecord::default()
         };
-        world.memory.backoff = Some(record);
-        let effects = sync(&mut world);
-        let record = world.memory.backoff.expect("a record");
+        api.memory.backoff = Some(record);
+        let effects = sync(&mut api);
+        let record = api.memory.backoff.expect("a record");
         assert_eq!((record.free_taken, record.failures), (taken, failures), "{row}");
         assert_eq!(effects.created.len(), if failures == 0 { 2 } else { 0 }, "{row}");
     }
@@ -252,12 +255,12 @@ fn ignored_exit_codes_wait_as_counted_ones_do() {
             "onExitCodes": {"operator": "In", "values": [42]}}]))
     };
     let exit = || pod("a", "Failed").ended(42, 0);
-    let effects = sync(&mut world(ignored().size(1, 1), vec![exit()]));
+    let effects = sync(&mut api(ignored().size(1, 1), vec![exit()]));
     assert_eq!((effects.created.len(), effects.requeue_seconds), (0, Some(10)));
     assert_eq!(effects.failed, 0, "it is still ignored");
     let per_index = ignored().size(1, 1).indexed().spec("backoffLimitPerIndex", 1);
     let again = exit().index(0).ignored_failures(2);
-    let effects = sync(&mut world(per_index, vec![again]));
+    let effects = sync(&mut api(per_index, vec![again]));
     assert_eq!((effects.created.len(), effects.requeue_seconds), (0, Some(40)));
 }
 
@@ -267,26 +270,26 @@ fn ignored_exit_codes_wait_as_counted_ones_do() {
 fn ignored_disruptions_of_an_index_cost_no_time() {
     let per_index = || disruption_ignored().size(1, 1).indexed().spec("backoffLimitPerIndex", 1);
     let disrupted = || pod("a", "Failed").index(0).condition("DisruptionTarget");
-    let effects = sync(&mut world(per_index(), vec![disrupted().created(0).ignored_failures(5)]));
+    let effects = sync(&mut api(per_index(), vec![disrupted().created(0).ignored_failures(5)]));
     assert_eq!(effects.created_indexes(), [0]);
     assert_eq!(effects.created[0].failures.map(|it| (it.counted, it.ignored)), Some((0, 6)));
     let seventh = disrupted().created(0).ignored_failures(6);
-    let effects = sync(&mut world(per_index(), vec![seventh]));
+    let effects = sync(&mut api(per_index(), vec![seventh]));
     assert_eq!((effects.created.len(), effects.requeue_seconds), (0, Some(10)));
     let old = disrupted().created(605).ended(143, 5).ignored_failures(99);
-    let effects = sync(&mut world(per_index(), vec![old]));
+    let effects = sync(&mut api(per_index(), vec![old]));
     assert_eq!(effects.created_indexes(), [0]);
 }
 
 /// The reference waits longer the further a node's clock runs ahead. (§12.2)
 #[test]
 fn a_clock_that_runs_ahead_adds_nothing_to_the_backoff() {
-    let mut world = world(job(), vec![]);
-    let ahead = world.now + SignedDuration::from_hours(5);
+    let mut api = api(job(), vec![]);
+    let ahead = api.now + SignedDuration::from_hours(5);
     let record =
         BackoffRecord { failures: 2, last_failure: Some(ahead), ..BackoffRecord::default() };
-    world.memory.backoff = Some(record);
-    assert_eq!(world.plan().requeue_after, Some(SignedDuration::from_secs(20)));
+    api.memory.backoff = Some(record);
+    assert_eq!(api.plan().requeue_after, Some(SignedDuration::from_secs(20)));
 }
 
 /// The reference starts with an empty record and creates the next pod at once. ([E4])
@@ -294,7 +297,7 @@ fn a_clock_that_runs_ahead_adds_nothing_to_the_backoff() {
 fn backoff_survives_a_restart() {
     let counted = |name: &str, ago: i64| pod(name, "Failed").ended(1, ago).untracked();
     let all = vec![counted("a", 90), counted("b", 30), counted("c", 5)];
-    let mut restarted = world(job().status("failed", 3).size(1, 9), all);
+    let mut restarted = api(job().status("failed", 3).size(1, 9), all);
     restarted.memory = Memory::default();
     let effects = sync(&mut restarted);
     assert_eq!((effects.created.len(), effects.requeue_seconds), (0, Some(35)));
@@ -322,11 +325,11 @@ fn a_sidecar_that_ended_early_tells_no_end_of_the_pod() {
 fn an_index_ends_once() {
     let per_index = || job().size(2, 3).indexed().spec("backoffLimitPerIndex", 0);
     let both = || vec![pod("s", "Succeeded").index(0), pod("f", "Failed").index(0)];
-    let effects = sync(&mut world(per_index().status("failedIndexes", ""), both()));
+    let effects = sync(&mut api(per_index().status("failedIndexes", ""), both()));
     assert_eq!(effects.completed_indexes, "0", "of two at once the success");
     assert_eq!((effects.failed_indexes.as_deref(), effects.failed), (Some(""), 1));
     let late = vec![pod("s", "Succeeded").index(0)];
-    let effects = sync(&mut world(per_index().status("failedIndexes", "0"), late));
+    let effects = sync(&mut api(per_index().status("failedIndexes", "0"), late));
     assert_eq!((effects.completed_indexes.as_str(), effects.succeeded), ("", 0));
     assert_eq!((effects.failed_indexes.as_deref(), effects.patches), (Some("0"), 1));
 }
@@ -338,7 +341,7 @@ fn the_pod_with_the_most_failures_waits_whatever_the_clocks_say() {
     let new = pod("new", "Failed").index(0).failures(2).ended(1, 5);
     for pods in [vec![old.clone(), new.clone()], vec![new, old]] {
         let job = job().indexed().spec("backoffLimitPerIndex", 9).spec("backoffLimit", 99);
-        let plan = world(job, pods).plan();
+        let plan = api(job, pods).plan();
         let state = plan.indexes.and_then(|it| it.per_index).expect("the limit is set");
         assert_eq!(&*state.delayed[&0].name, "old");
     }
@@ -353,12 +356,12 @@ fn pods_deleted_by_success_are_not_failed_after_a_crash() {
     let mut all: Vec<_> =
         on_nodes(2).into_iter().zip(1..).map(|(pod, index)| pod.index(index)).collect();
     all.push(pod("s", "Succeeded").index(0));
-    let mut world: World = world(job, all);
-    world.sync_with(&|_, _| None, Some(Crash { after_calls: 2 }));
-    let effects = sync(&mut world);
+    let mut api: FakeApi = api(job, all);
+    api.sync_with(&|_, _| None, Some(Crash { after_calls: 2 }));
+    let effects = sync(&mut api);
     assert_eq!((effects.failed, effects.terminating), (0, 2));
-    world.pods.retain(|_, pod| pod.is_terminal());
-    assert_eq!(sync(&mut world).conditions, complete("SuccessPolicy"));
+    api.pods.retain(|_, pod| pod.is_terminal());
+    assert_eq!(sync(&mut api).conditions, complete("SuccessPolicy"));
 }
 
 /// The reference ends a resumed Job by the start time from before its suspension.
@@ -369,7 +372,7 @@ fn a_resumed_job_is_not_ended_by_its_old_start_time() {
         "JobSuspended",
         "Job suspended",
     );
-    let effects = sync(&mut world(resumed, vec![]));
+    let effects = sync(&mut api(resumed, vec![]));
     assert_eq!((effects.conditions.len(), effects.created.len()), (0, 1));
 }
 
@@ -378,9 +381,9 @@ fn a_resumed_job_is_not_ended_by_its_old_start_time() {
 #[test]
 fn only_a_suspended_job_is_resumed() {
     let by_hand = job().condition_is("Suspended", "False", "Mine", "m").started(50).size(0, 2);
-    let mut world = world(by_hand, vec![]);
-    let effects = sync(&mut world);
-    assert_eq!(world.job.start_time(), Some(ago(50)));
+    let mut api = api(by_hand, vec![]);
+    let effects = sync(&mut api);
+    assert_eq!(api.job.start_time(), Some(ago(50)));
     assert!(effects.events().is_empty());
 }
 
@@ -388,9 +391,9 @@ fn only_a_suspended_job_is_resumed() {
 #[test]
 fn a_start_time_alone_is_stored() {
     let counted = job().size(0, 2).status("ready", 0).status("terminating", 0);
-    let mut world = world(counted.spec("activeDeadlineSeconds", 5), vec![]);
-    assert_eq!(sync(&mut world).writes.len(), 1);
-    assert_eq!(world.job.start_time(), Some(world.now));
+    let mut api = api(counted.spec("activeDeadlineSeconds", 5), vec![]);
+    assert_eq!(sync(&mut api).writes.len(), 1);
+    assert_eq!(api.job.start_time(), Some(api.now));
 }
 
 /// The reference counts it as failed at once, and makes another beside it. (seen on a real kubelet)
@@ -408,11 +411,11 @@ fn a_pod_whose_container_still_runs_is_terminating_for_half_a_minute_at_most() {
         })
     };
     let waits = || job().spec("podReplacementPolicy", "Failed").size(1, 1);
-    let effects = sync(&mut world(waits(), vec![shown(9)]));
+    let effects = sync(&mut api(waits(), vec![shown(9)]));
     assert_eq!((effects.created.len(), effects.failed, effects.terminating), (0, 0, 1));
     assert_eq!(effects.requeue_seconds, Some(21));
     // Its true end.
-    let mut ended = world(waits(), vec![shown(9)]);
+    let mut ended = api(waits(), vec![shown(9)]);
     sync(&mut ended);
     ended.touch(&uid("p"), |pod| {
         pod.phase = crate::view::Phase::Succeeded;
@@ -421,7 +424,7 @@ fn a_pod_whose_container_still_runs_is_terminating_for_half_a_minute_at_most() {
     let effects = sync(&mut ended);
     assert_eq!((effects.succeeded, effects.failed), (1, 0));
     // Nobody says more of it.
-    let effects = sync(&mut world(waits(), vec![shown(30)]));
+    let effects = sync(&mut api(waits(), vec![shown(30)]));
     assert_eq!((effects.failed, effects.terminating), (1, 0));
     // A clock that runs far ahead, one who made sure, and a Job that does not wait.
     for (job, pod) in [
@@ -440,6 +443,6 @@ fn a_pod_whose_container_still_runs_is_terminating_for_half_a_minute_at_most() {
         ),
         (job().size(1, 1), shown(9)),
     ] {
-        assert_eq!(sync(&mut world(job, vec![pod])).failed, 1);
+        assert_eq!(sync(&mut api(job, vec![pod])).failed, 1);
     }
 }

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::builders::{JobBuilder, PodBuilder, failed, job, message, pod, pods, sync, world};
-use crate::job::{Note, Tally};
+use super::builders::{JobBuilder, PodBuilder, api, failed, job, message, pod, pods, sync};
+use crate::job::{MetricEvent, SideEffect};
 
 fn on_exit(action: &str, container: Option<&str>, operator: &str, codes: &[i32]) -> Value {
     let mut rule = json!({"action": action,
@@ -94,13 +94,13 @@ fn the_first_rule_that_matches_and_can_be_acted_on_wins() {
     .into_iter()
     .enumerate()
     {
-        let mut world = world(with_rules(&rules), vec![pod]);
-        let effects = sync(&mut world);
+        let mut api = api(with_rules(&rules), vec![pod]);
+        let effects = sync(&mut api);
         match expected {
-            Some(told) => {
+            Some(reported) => {
                 assert_eq!(effects.conditions, failed("PodFailurePolicy"), "row {row}");
-                assert_eq!(message(&world, "FailureTarget"), told, "row {row}");
-                assert_eq!(message(&world, "Failed"), told, "row {row}");
+                assert_eq!(message(&api, "FailureTarget"), reported, "row {row}");
+                assert_eq!(message(&api, "Failed"), reported, "row {row}");
                 assert_eq!(effects.failed, 1, "row {row}");
             }
             None => assert!(effects.conditions.is_empty(), "row {row}: {:?}", effects.conditions),
@@ -113,7 +113,7 @@ fn the_first_rule_that_matches_and_can_be_acted_on_wins() {
 fn exit_codes_shut_out_conditions_of_the_same_rule() {
     let mut rule = on_exit("FailJob", None, "In", &[5]);
     rule["onPodConditions"] = json!([{"type": "DisruptionTarget", "status": "True"}]);
-    let effects = sync(&mut world(with_rules(&[rule]), vec![disrupted("True")]));
+    let effects = sync(&mut api(with_rules(&[rule]), vec![disrupted("True")]));
     assert!(effects.conditions.is_empty());
 }
 
@@ -123,10 +123,10 @@ fn the_first_condition_of_the_pod_is_told() {
     let rule = json!({"action": "FailJob", "onPodConditions": [
         {"type": "DisruptionTarget", "status": "True"}, {"type": "PodScheduled", "status": "True"},
     ]});
-    let mut world = world(with_rules(&[rule]), vec![disrupted("True")]);
-    sync(&mut world);
-    let told = "Pod ns/p has condition PodScheduled matching FailJob rule at index 0";
-    assert_eq!(message(&world, "Failed"), told);
+    let mut api = api(with_rules(&[rule]), vec![disrupted("True")]);
+    sync(&mut api);
+    let reported = "Pod ns/p has condition PodScheduled matching FailJob rule at index 0";
+    assert_eq!(message(&api, "Failed"), reported);
 }
 
 /// [F1], §26.7: only a pod that has ended is looked at.
@@ -134,9 +134,9 @@ fn the_first_condition_of_the_pod_is_told() {
 fn a_pod_that_still_runs_triggers_no_rule() {
     let rules = [on_exit("FailJob", None, "In", &[5])];
     let running = pod("p", "Running").container("containerStatuses", "main", 5);
-    let effects = sync(&mut world(with_rules(&rules), vec![running.clone()]));
+    let effects = sync(&mut api(with_rules(&rules), vec![running.clone()]));
     assert_eq!((effects.active, effects.conditions.len()), (1, 0));
-    let effects = sync(&mut world(with_rules(&rules), vec![running.terminating()]));
+    let effects = sync(&mut api(with_rules(&rules), vec![running.terminating()]));
     assert_eq!((effects.active, effects.failed, effects.conditions.len()), (0, 0, 0));
     assert_eq!((effects.patches, effects.created.len()), (0, 0), "a policy implies ORF");
 }
@@ -151,7 +151,7 @@ fn an_earlier_end_of_a_container_triggers_no_rule() {
         }]);
     });
     let rules = [on_exit("FailJob", None, "In", &[5])];
-    assert!(sync(&mut world(with_rules(&rules), vec![restarted])).conditions.is_empty());
+    assert!(sync(&mut api(with_rules(&rules), vec![restarted])).conditions.is_empty());
 }
 
 /// [F5]
@@ -160,12 +160,12 @@ fn ignored_failures_do_not_count_and_all_others_do() {
     for (action, counts) in [("Ignore", 0), ("Count", 1), ("FailIndex", 1), ("Unheard", 1)] {
         let rules = [on_exit(action, None, "In", &[5])];
         let job = with_rules(&rules).spec("backoffLimit", 1);
-        let effects = sync(&mut world(job, vec![exit(5)]));
+        let effects = sync(&mut api(job, vec![exit(5)]));
         assert_eq!((effects.failed, effects.patches), (counts, 1), "{action}");
     }
     let rules = [on_exit("Ignore", None, "In", &[5])];
     let limit = with_rules(&rules).spec("backoffLimit", 0);
-    assert!(sync(&mut world(limit, vec![exit(5)])).conditions.is_empty());
+    assert!(sync(&mut api(limit, vec![exit(5)])).conditions.is_empty());
 }
 
 /// Row 2 of §7.1: a stored verdict is not reconsidered.
@@ -174,10 +174,10 @@ fn a_stored_message_outlives_its_pod() {
     let rules = [on_exit("FailJob", None, "In", &[5])];
     let stored = with_rules(&rules).condition("FailureTarget", "PodFailurePolicy", "first");
     for pods in [vec![], vec![exit(5)]] {
-        let mut world = world(stored.clone(), pods);
-        let effects = sync(&mut world);
+        let mut api = api(stored.clone(), pods);
+        let effects = sync(&mut api);
         assert_eq!(effects.conditions, failed("PodFailurePolicy"));
-        assert_eq!(message(&world, "Failed"), "first");
+        assert_eq!(message(&api, "Failed"), "first");
     }
 }
 
@@ -185,7 +185,7 @@ fn a_stored_message_outlives_its_pod() {
 #[test]
 fn a_pod_without_finalizer_can_fail_its_job() {
     let rules = [on_exit("FailJob", None, "In", &[5])];
-    let effects = sync(&mut world(with_rules(&rules), vec![exit(5).untracked()]));
+    let effects = sync(&mut api(with_rules(&rules), vec![exit(5).untracked()]));
     assert_eq!((effects.conditions, effects.failed), (failed("PodFailurePolicy"), 0));
 }
 
@@ -197,14 +197,16 @@ fn pods_that_run_when_the_job_fails_are_counted_by_the_policy() {
     let ignored = pod("i", "Running").on_node().condition("DisruptionTarget");
     let counted = pod("c", "Running").on_node();
     let job = with_rules(&rules).size(3, 3);
-    let effects = sync(&mut world(job, vec![exit(5), ignored, counted]));
+    let effects = sync(&mut api(job, vec![exit(5), ignored, counted]));
     assert_eq!((effects.failed, effects.deleted.len(), effects.patches), (2, 2, 3));
     let handled: Vec<_> = effects
         .trace
-        .notes
+        .side_effects
         .iter()
-        .filter_map(|note| match note {
-            Note::Count(Tally::FailureHandled { action, pods }) => Some((*action, *pods)),
+        .filter_map(|side_effect| match side_effect {
+            SideEffect::Count(MetricEvent::FailureHandled { action, pods }) => {
+                Some((*action, *pods))
+            }
             _ => None,
         })
         .collect();
@@ -214,10 +216,11 @@ fn pods_that_run_when_the_job_fails_are_counted_by_the_policy() {
 /// [M5]: failures that no rule matched are in no count.
 #[test]
 fn unmatched_failures_are_not_tallied() {
-    let effects =
-        sync(&mut world(with_rules(&[on_exit("Ignore", None, "In", &[5])]), vec![exit(6)]));
-    let handled = |note: &Note| matches!(note, Note::Count(Tally::FailureHandled { .. }));
-    assert!(!effects.trace.notes.iter().any(handled));
+    let effects = sync(&mut api(with_rules(&[on_exit("Ignore", None, "In", &[5])]), vec![exit(6)]));
+    let handled = |side_effect: &SideEffect| {
+        matches!(side_effect, SideEffect::Count(MetricEvent::FailureHandled { .. }))
+    };
+    assert!(!effects.trace.side_effects.iter().any(handled));
     assert_eq!(effects.failed, 1);
 }
 
@@ -227,6 +230,6 @@ fn fail_job_comes_before_the_backoff_limit() {
     let rules = [on_exit("FailJob", None, "In", &[5])];
     let mut both = pods("Failed", 2);
     both.push(exit(5));
-    let effects = sync(&mut world(with_rules(&rules).spec("backoffLimit", 0), both));
+    let effects = sync(&mut api(with_rules(&rules).spec("backoffLimit", 0), both));
     assert_eq!(effects.conditions, failed("PodFailurePolicy"));
 }

@@ -1,6 +1,6 @@
 //! Indexed Jobs: which index a pod has, which indexes lack one, resizing. (spec §13, §26.5)
 
-use super::builders::{JobBuilder, PodBuilder, complete, failed, job, message, pod, sync, world};
+use super::builders::{JobBuilder, PodBuilder, api, complete, failed, job, message, pod, sync};
 
 /// Pods by index and phase letter: `1R`; `x` for a pod without index.
 fn placed(text: &str) -> Vec<PodBuilder> {
@@ -84,7 +84,7 @@ fn pods_are_placed_counted_and_removed_by_their_index() {
             "" => 0,
             text => crate::job::IndexSet::parse(text, 100).len() as i32,
         };
-        let effects = sync(&mut world(job, placed(pods)));
+        let effects = sync(&mut api(job, placed(pods)));
         let found = Row {
             created: effects.created_indexes(),
             deleted: effects.deleted.len(),
@@ -101,11 +101,11 @@ fn pods_are_placed_counted_and_removed_by_their_index() {
 
 #[test]
 fn an_indexed_job_is_complete_when_each_index_succeeded_once() {
-    let effects = sync(&mut world(indexed(2, 3), placed("0S 1F 1S 2S")));
+    let effects = sync(&mut api(indexed(2, 3), placed("0S 1F 1S 2S")));
     assert_eq!((effects.failed, effects.patches), (1, 4));
     assert_eq!(effects.completed_indexes, "0-2");
     assert_eq!(effects.conditions, complete("CompletionsReached"));
-    let effects = sync(&mut world(indexed(2, 3), placed("0S 0S 1S")));
+    let effects = sync(&mut api(indexed(2, 3), placed("0S 0S 1S")));
     assert!(effects.conditions.is_empty(), "two successes of one index are one");
     assert_eq!(effects.succeeded, 2);
 }
@@ -113,12 +113,12 @@ fn an_indexed_job_is_complete_when_each_index_succeeded_once() {
 /// §26.5, second row: the survivor terminates before the Job may be Failed.
 #[test]
 fn a_failing_job_keeps_its_completed_indexes() {
-    let mut world = world(indexed(2, 3).spec("backoffLimit", 0), placed("0S 1F 2R"));
-    let effects = sync(&mut world);
+    let mut api = api(indexed(2, 3).spec("backoffLimit", 0), placed("0S 1F 2R"));
+    let effects = sync(&mut api);
     assert_eq!((effects.deleted.len(), effects.succeeded, effects.failed), (1, 1, 2));
     assert_eq!((effects.completed_indexes.as_str(), effects.terminating), ("0", 1));
     assert_eq!(effects.conditions, ["FailureTarget/BackoffLimitExceeded"]);
-    assert_eq!(message(&world, "FailureTarget"), "Job has reached the specified backoff limit");
+    assert_eq!(message(&api, "FailureTarget"), "Job has reached the specified backoff limit");
 }
 
 /// [I3], [I7]: scale-down forgets indexes for good.
@@ -131,12 +131,12 @@ fn resizing_forgets_indexes_out_of_range() {
         (8, "0-2", "", vec![3, 4, 5, 6, 7], "0-2"),
         (1, "1-5", "", vec![0], ""),
     ] {
-        let mut world = world(indexed(size, size).completed(stored), placed(pods));
-        let effects = sync(&mut world);
+        let mut api = api(indexed(size, size).completed(stored), placed(pods));
+        let effects = sync(&mut api);
         assert_eq!(effects.created_indexes(), created, "{size} {stored} {pods}");
         assert_eq!(effects.completed_indexes, completed, "{size} {stored} {pods}");
     }
-    let effects = sync(&mut world(indexed(0, 0).completed("0-2"), placed("3R 4P")));
+    let effects = sync(&mut api(indexed(0, 0).completed("0-2"), placed("3R 4P")));
     assert_eq!((effects.deleted.len(), effects.failed, effects.succeeded), (2, 0, 0));
     assert_eq!(effects.conditions, ["SuccessCriteriaMet/CompletionsReached"], "pods terminate");
 }
@@ -145,7 +145,7 @@ fn resizing_forgets_indexes_out_of_range() {
 #[test]
 fn scaling_down_to_what_succeeded_completes_the_job() {
     let shrunk = indexed(2, 2).completed("0,1,3").status("failed", 4);
-    let effects = sync(&mut world(shrunk, vec![]));
+    let effects = sync(&mut api(shrunk, vec![]));
     assert_eq!((effects.succeeded, effects.failed), (2, 4));
     assert_eq!(effects.conditions, complete("CompletionsReached"));
 }
@@ -156,7 +156,7 @@ fn the_last_indexes_are_the_last_pods() {
     for (completions, stored, created) in
         [(0, "", vec![]), (1, "", vec![0]), (3, "0,1", vec![2]), (3, "0-2", vec![])]
     {
-        let effects = sync(&mut world(indexed(5, completions).completed(stored), vec![]));
+        let effects = sync(&mut api(indexed(5, completions).completed(stored), vec![]));
         assert_eq!(effects.created_indexes(), created, "{completions} {stored}");
     }
 }
@@ -182,10 +182,10 @@ fn odd_index_annotations_are_no_index() {
 /// An index that has succeeded needs no pod, but one that still runs for it may end. (§8.1)
 #[test]
 fn a_second_pod_of_a_succeeded_index_is_not_a_reason_to_fail() {
-    let effects = sync(&mut world(indexed(3, 3), placed("0S 0R 1R 2R")));
+    let effects = sync(&mut api(indexed(3, 3), placed("0S 0R 1R 2R")));
     assert_eq!((effects.deleted.len(), effects.failed, effects.active), (1, 0, 2));
     assert_eq!(effects.conditions, Vec::<String>::new());
-    let effects = sync(&mut world(indexed(3, 3).spec("backoffLimit", 0), placed("0S 0F 1R 2R")));
+    let effects = sync(&mut api(indexed(3, 3).spec("backoffLimit", 0), placed("0S 0F 1R 2R")));
     assert_eq!(effects.conditions, ["FailureTarget/BackoffLimitExceeded"]);
     assert_ne!(effects.conditions, failed("BackoffLimitExceeded"));
 }

@@ -1,10 +1,10 @@
 //! Acceptance vectors of spec §26 and §31 and boundary values of our own, as one sync each.
-//! Every vector also passes the three checks of [`super::checks`].
+//! Every vector also passes the three checks of [`super::invariants`].
 
+mod adoption;
 mod backoff;
 mod backoff_limit_per_index;
 mod builders;
-mod claims;
 mod conditions;
 mod deadline;
 mod divergences;

@@ -1,6 +1,6 @@
 //! Restarts in place and failed pods against `spec.backoffLimit`. (spec §7.2, §26.7)
 
-use super::builders::{PodBuilder, failed, job, pod, pods, sync, world};
+use super::builders::{PodBuilder, api, failed, job, pod, pods, sync};
 
 fn limits(policy: &str, limit: i32) -> super::builders::JobBuilder {
     job().size(2, 9).spec("backoffLimit", limit).with(|job| {
@@ -28,7 +28,7 @@ fn restarts_in_place_reach_the_limit() {
     ] {
         let pods = with_restarts(phase, restarts);
         let row = format!("limit {limit}, {phase} {restarts:?}");
-        let effects = sync(&mut world(limits("OnFailure", limit), pods));
+        let effects = sync(&mut api(limits("OnFailure", limit), pods));
         let count = if fails { restarts.len() } else { 0 };
         assert_eq!(effects.failed as usize, count, "{row}");
         assert_eq!(effects.deleted.len(), count, "{row}");
@@ -38,7 +38,7 @@ fn restarts_in_place_reach_the_limit() {
 
 #[test]
 fn restarts_of_a_pod_that_is_not_restarted_in_place_do_not_matter() {
-    let effects = sync(&mut world(limits("Never", 1), with_restarts("Running", &[5])));
+    let effects = sync(&mut api(limits("Never", 1), with_restarts("Running", &[5])));
     assert!(effects.conditions.is_empty());
 }
 
@@ -54,16 +54,16 @@ fn restarts_of_every_container_and_every_living_pod_add_up() {
     let both = pod("a", "Running")
         .with(restarts("containerStatuses"))
         .with(restarts("initContainerStatuses"));
-    assert!(!sync(&mut world(limits("OnFailure", 2), vec![both])).conditions.is_empty());
+    assert!(!sync(&mut api(limits("OnFailure", 2), vec![both])).conditions.is_empty());
     let old = pod("t", "Running").restarts(2).terminating().untracked();
-    let mut world = world(limits("OnFailure", 2).replaces_failed(), vec![old]);
-    assert!(!sync(&mut world).conditions.is_empty());
+    let mut api = api(limits("OnFailure", 2).replaces_failed(), vec![old]);
+    assert!(!sync(&mut api).conditions.is_empty());
 }
 
 #[test]
 fn a_suspended_job_with_few_restarts_is_only_suspended() {
-    let mut world = world(limits("OnFailure", 3).suspended(), with_restarts("Running", &[1, 1]));
-    assert_eq!(sync(&mut world).conditions, ["Suspended/JobSuspended"]);
+    let mut api = api(limits("OnFailure", 3).suspended(), with_restarts("Running", &[1, 1]));
+    assert_eq!(sync(&mut api).conditions, ["Suspended/JobSuspended"]);
 }
 
 /// [S13], row 4: limit − 1, limit, limit + 1 failed pods, from pods, counters and lists.
@@ -86,7 +86,7 @@ fn failed_pods_may_reach_the_limit_but_not_pass_it() {
             job = job.uncounted(&[], &["gone"]);
         }
         let row = format!("limit {limit}, {counter} and {pods_failed}, listed {listed}");
-        let effects = sync(&mut world(job, pods("Failed", pods_failed)));
+        let effects = sync(&mut api(job, pods("Failed", pods_failed)));
         let total = counter + i32::from(listed) + pods_failed as i32;
         assert_eq!(effects.failed, total, "{row}");
         let expected = if fails { failed("BackoffLimitExceeded") } else { vec![] };

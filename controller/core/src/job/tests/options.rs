@@ -2,9 +2,9 @@
 
 use serde_json::json;
 
-use super::builders::{JobBuilder, PodBuilder, ago, job, pod, sync, sync_with, uid, world};
+use super::builders::{JobBuilder, PodBuilder, ago, api, job, pod, sync, sync_with, uid};
 use crate::job::Step;
-use crate::job::model::World;
+use crate::job::fake_api::FakeApi;
 use crate::view::Phase;
 
 fn annotated(job: JobBuilder, pairs: &[(&str, &str)]) -> JobBuilder {
@@ -29,7 +29,7 @@ fn ignored_failures_fail_the_job_beyond_the_disruption_limit() {
         [("0", 1, true), ("1", 1, false), ("1", 2, true), ("2", 2, false)]
     {
         let pods = (0..failures).map(|number| disrupted(&format!("d-{number}"))).collect();
-        let effects = sync(&mut world(annotated(ignoring(), &[("disruption-limit", limit)]), pods));
+        let effects = sync(&mut api(annotated(ignoring(), &[("disruption-limit", limit)]), pods));
         let failed = effects.conditions.contains(&"Failed/DisruptionLimitExceeded".to_owned());
         assert_eq!(failed, fails, "limit {limit}, {failures} failures: {:?}", effects.conditions);
         assert_eq!(effects.failed, 0, "an ignored failure is in no counter");
@@ -39,21 +39,21 @@ fn ignored_failures_fail_the_job_beyond_the_disruption_limit() {
 #[test]
 fn disruptions_are_counted_once_over_pods_and_restarts() {
     let job = annotated(ignoring(), &[("disruption-limit", "1")]);
-    let mut world = world(job, vec![disrupted("d-1")]);
-    let first = sync(&mut world);
+    let mut api = api(job, vec![disrupted("d-1")]);
+    let first = sync(&mut api);
     assert!(
         first.conditions.contains(&"epilogue.dev/DisruptionsIgnored/PodFailurePolicy".to_owned())
     );
-    world.pods.remove(&uid("d-1"));
-    world.memory = crate::job::Memory::default();
-    let replacement = world.pods.keys().next().expect("a replacement").clone();
-    world.touch(&replacement, |pod| {
+    api.pods.remove(&uid("d-1"));
+    api.memory = crate::job::Memory::default();
+    let replacement = api.pods.keys().next().expect("a replacement").clone();
+    api.touch(&replacement, |pod| {
         pod.phase = Phase::Failed;
         let condition =
             crate::view::Condition { kind: "DisruptionTarget".into(), status: "True".into() };
         pod.conditions = vec![condition].into();
     });
-    let second = sync(&mut world);
+    let second = sync(&mut api);
     assert!(second.conditions.contains(&"Failed/DisruptionLimitExceeded".to_owned()));
 }
 
@@ -62,39 +62,38 @@ fn disruptions_are_counted_once_over_pods_and_restarts() {
 fn many_disruptions_at_once_are_counted_a_few_at_a_time_and_each_once() {
     let job = annotated(ignoring(), &[("disruption-limit", "9999")]);
     let all = (0..12).map(|number| disrupted(&format!("d-{number}"))).collect();
-    let mut world = world(job, all);
-    world.settings.max_uncounted_pods = 5;
-    let said = |world: &World| {
-        let condition = world.job.true_condition("epilogue.dev/DisruptionsIgnored");
+    let mut api = api(job, all);
+    api.settings.max_uncounted_pods = 5;
+    let said = |api: &FakeApi| {
+        let condition = api.job.true_condition("epilogue.dev/DisruptionsIgnored");
         condition.and_then(|it| it.message.clone()).unwrap_or_default()
     };
     for (round, (count, patches)) in [(5, 5), (10, 5), (12, 2)].into_iter().enumerate() {
-        let effects = sync(&mut world);
-        let message = said(&world);
+        let effects = sync(&mut api);
+        let message = said(&api);
         assert!(message.starts_with(&format!("{count} pod failures")), "{round}: {message}");
         assert!(message.split(": ").nth(1).is_some_and(|pods| pods.split(' ').count() <= 5));
         assert_eq!(effects.patches, patches, "{round}");
     }
-    assert_eq!(sync(&mut world).patches, 0);
+    assert_eq!(sync(&mut api).patches, 0);
 }
 
 #[test]
 fn a_pod_whose_release_failed_is_not_counted_as_a_second_disruption() {
     let job = annotated(ignoring(), &[("disruption-limit", "1")]);
-    let mut world = world(job, vec![disrupted("d-1")]);
-    sync_with(&mut world, &|step, _| {
-        matches!(step, Step::Release(_)).then(super::builders::outage)
+    let mut api = api(job, vec![disrupted("d-1")]);
+    sync_with(&mut api, &|step, _| {
+        matches!(step, Step::RemoveFinalizer(_)).then(super::builders::outage)
     });
-    let again = sync(&mut world);
+    let again = sync(&mut api);
     assert!(!again.conditions.iter().any(|each| each.starts_with("Failed")), "{again:?}");
 }
 
 #[test]
 fn backoff_is_the_jobs_own_where_it_says_so() {
     let failed = || vec![pod("f", "Failed").ended(1, 0)];
-    let waits = |pairs: &[(&str, &str)]| {
-        sync(&mut world(annotated(job(), pairs), failed())).requeue_seconds
-    };
+    let waits =
+        |pairs: &[(&str, &str)]| sync(&mut api(annotated(job(), pairs), failed())).requeue_seconds;
     assert_eq!(waits(&[]), Some(10));
     assert_eq!(waits(&[("backoff-base", "3s")]), Some(3));
     assert_eq!(waits(&[("backoff-max", "2s")]), Some(2), "the base gives way to a lower maximum");
@@ -105,18 +104,18 @@ fn backoff_is_the_jobs_own_where_it_says_so() {
 #[test]
 fn an_option_that_cannot_be_read_is_left_out_and_told_once() {
     let job = annotated(job(), &[("backoff-base", "soon"), ("disruption-limit", "-1")]);
-    let mut world = world(job, vec![]);
-    let effects = sync(&mut world);
+    let mut api = api(job, vec![]);
+    let effects = sync(&mut api);
     assert_eq!(effects.created.len(), 1, "the Job runs on");
-    let told: Vec<_> =
+    let reported: Vec<_> =
         effects.events().into_iter().filter(|it| it.starts_with("Invalid")).collect();
     assert_eq!(
-        told,
+        reported,
         ["InvalidAnnotation: epilogue.dev/disruption-limit: \"-1\" is left out; give a number \
           from 0, as 3; epilogue.dev/backoff-base: \"soon\" is left out; give a duration, as \
           500ms, 30s or 10m"]
     );
-    assert!(sync(&mut world).events().is_empty());
+    assert!(sync(&mut api).events().is_empty());
 }
 
 #[test]
@@ -125,14 +124,14 @@ fn a_pod_that_does_not_start_is_given_up_in_time() {
         pod["metadata"]["creationTimestamp"] = ago(10).to_string().into();
     });
     let job = || annotated(job().size(2, 2), &[("pending-timeout", "60s")]);
-    let mut waiting = world(job(), vec![young.clone(), pod("r", "Running")]);
+    let mut waiting = api(job(), vec![young.clone(), pod("r", "Running")]);
     // Without the checks: when pods time out decides how many there are at the end.
-    let calm = |world: &mut World| sync_with(world, &|_, _| None);
+    let calm = |api: &mut FakeApi| sync_with(api, &|_, _| None);
     assert_eq!(calm(&mut waiting).requeue_seconds, Some(50));
-    let mut late = world(job(), vec![young, pod("old", "Pending").on_node()]);
+    let mut late = api(job(), vec![young, pod("old", "Pending").on_node()]);
     let effects = calm(&mut late);
     let given_up = effects.trace.steps.iter().find_map(|step| match step {
-        Step::GiveUp(pods) => Some(pods.iter().map(|pod| &*pod.name).collect::<Vec<_>>()),
+        Step::FailPending(pods) => Some(pods.iter().map(|pod| &*pod.name).collect::<Vec<_>>()),
         _ => None,
     });
     assert_eq!(given_up, Some(vec!["old"]));
@@ -142,8 +141,9 @@ fn a_pod_that_does_not_start_is_given_up_in_time() {
 
 #[test]
 fn a_pod_that_is_given_up_without_a_node_fails_and_one_with_a_node_is_left_to_its_kubelet() {
-    let patch =
-        |builder: PodBuilder| crate::job::give_up_patch(&builder.build(), super::builders::now());
+    let patch = |builder: PodBuilder| {
+        crate::job::fail_pending_patch(&builder.build(), super::builders::now())
+    };
     let without = patch(pod("a", "Pending"));
     assert_eq!(without["status"]["phase"], "Failed");
     assert_eq!(without["status"]["conditions"][0]["reason"], "Unschedulable");
@@ -159,7 +159,7 @@ fn a_replacement_stays_away_from_the_nodes_of_its_disrupted_predecessors() {
     };
     let pods = || vec![on("a", "n1", 50), on("b", "n2", 5), on("c", "n1", 60)];
     let avoided = |pairs: &[(&str, &str)]| {
-        let effects = sync(&mut world(annotated(ignoring(), pairs), pods()));
+        let effects = sync(&mut api(annotated(ignoring(), pairs), pods()));
         effects.created[0].avoid.iter().map(ToString::to_string).collect::<Vec<_>>()
     };
     assert_eq!(avoided(&[("avoid-failed-nodes", "true")]), ["n2", "n1"], "the latest first");

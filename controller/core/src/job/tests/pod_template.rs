@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::builders::{JobBuilder, job, sync, world};
+use super::builders::{JobBuilder, api, job, sync};
 use crate::job::{PodDraft, pod_body};
 
 const TRACKING: &str = "batch.kubernetes.io/job-tracking";
@@ -103,7 +103,7 @@ fn a_pod_of_an_index_knows_it() {
 fn a_template_without_labels_makes_no_pods() {
     for labels in [Value::Null, json!({})] {
         let bare = template(|template| template["metadata"] = json!({"labels": labels}));
-        let effects = sync(&mut world(bare, vec![]));
+        let effects = sync(&mut api(bare, vec![]));
         assert_eq!((effects.create_calls, effects.is_err), (0, true));
         assert!(effects.events()[0].starts_with("FailedCreate: Error creating: "));
         assert!(!effects.writes.is_empty(), "the status is written all the same");

@@ -8,8 +8,8 @@ use proptest::sample::{select, subsequence};
 use proptest::test_runner::RngSeed;
 use serde_json::{Value, json};
 
-use super::builders::{JobBuilder, PodBuilder, ago, check, job, pod, sync_with, uid, world};
-use crate::job::model::World;
+use super::builders::{JobBuilder, PodBuilder, ago, api, check, job, pod, sync_with, uid};
+use crate::job::fake_api::FakeApi;
 use crate::job::{BackoffRecord, IndexSet, Memory};
 
 /// How many cases proptest tries unless it is told otherwise.
@@ -66,7 +66,7 @@ proptest! {
     }
 }
 
-/// What a random world is made of, so that a failure prints as something to build a table from.
+/// What a random API is made of, so that a failure prints as something to build a table from.
 #[derive(Clone, Debug)]
 struct Sample {
     job: Value,
@@ -289,20 +289,20 @@ fn build_pod(name: &str, sample: &Value) -> PodBuilder {
 }
 
 impl Sample {
-    fn world(&self) -> World {
+    fn api(&self) -> FakeApi {
         let pods = NAMES.iter().zip(&self.pods).map(|(name, pod)| build_pod(name, pod)).collect();
-        let mut world = world(build_job(&self.job), pods);
-        world.memory.backoff = self.backoff.map(|(failures, seconds)| BackoffRecord {
+        let mut api = api(build_job(&self.job), pods);
+        api.memory.backoff = self.backoff.map(|(failures, seconds)| BackoffRecord {
             failures,
             last_failure: Some(ago(seconds)).filter(|_| failures > 0),
             ..BackoffRecord::default()
         });
         if self.awaits {
-            world.memory.expectations.created.insert(uid("unseen"));
-            world.memory.expectations.since = Some(world.now);
+            api.memory.expectations.created.insert(uid("unseen"));
+            api.memory.expectations.since = Some(api.now);
         }
-        world.settings.max_uncounted_pods = self.cap;
-        world
+        api.settings.max_uncounted_pods = self.cap;
+        api
     }
 }
 
@@ -311,18 +311,18 @@ proptest! {
 
     #[test]
     fn any_plan_passes_the_checks(sample in sample()) {
-        check(&sample.world());
+        check(&sample.api());
     }
 
     /// Whatever calls fail, the API refuses nothing, no counter runs over its pods, and the
     /// outcome without faults is reached in the end.
     #[test]
     fn faults_only_cost_time(sample in sample(), faults in any::<u64>()) {
-        let mut world = sample.world();
+        let mut api = sample.api();
         let mut random = faults | 1;
         for _ in 0..6 {
             let state = std::cell::Cell::new(random);
-            sync_with(&mut world, &|_, call| {
+            sync_with(&mut api, &|_, call| {
                 let mut bits = state.get() ^ (call as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
                 bits ^= bits << 13;
                 bits ^= bits >> 7;
@@ -331,9 +331,9 @@ proptest! {
                 bits.is_multiple_of(3).then(super::builders::outage)
             });
             random = state.get();
-            prop_assert!(world.refused.is_empty(), "{:?}", world.refused);
+            prop_assert!(api.refused.is_empty(), "{:?}", api.refused);
         }
-        world.memory = Memory::default();
-        check(&world);
+        api.memory = Memory::default();
+        check(&api);
     }
 }

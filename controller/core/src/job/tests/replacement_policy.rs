@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::builders::{JobBuilder, PodBuilder, job, pod, pods, sync, world};
+use super::builders::{JobBuilder, PodBuilder, api, job, pod, pods, sync};
 
 fn terminating(count: usize) -> Vec<PodBuilder> {
     (0..count).map(|number| pod(&format!("t-{number}"), "Running").terminating()).collect()
@@ -38,7 +38,7 @@ fn terminating_pods_count_by_the_policy() {
         (job().size(3, 5).replaces_failed(), terminating(4), (0, 4, 0, 0, 0, 0)),
     ];
     for (row, (job, pods, expected)) in rows.into_iter().enumerate() {
-        let effects = sync(&mut world(job, pods));
+        let effects = sync(&mut api(job, pods));
         let found = (
             effects.failed,
             effects.terminating,
@@ -55,9 +55,9 @@ fn terminating_pods_count_by_the_policy() {
 fn a_terminating_pod_is_replaced_at_once_or_after_its_end() {
     // 200 s ago its deletion began, which is longer than any backoff of one failure.
     let old = || pod("t", "Running").terminating().with(long_ago);
-    let effects = sync(&mut world(job().size(1, 1), vec![old()]));
+    let effects = sync(&mut api(job().size(1, 1), vec![old()]));
     assert_eq!((effects.created.len(), effects.failed), (1, 1));
-    let effects = sync(&mut world(job().size(1, 1).replaces_failed(), vec![old()]));
+    let effects = sync(&mut api(job().size(1, 1).replaces_failed(), vec![old()]));
     assert_eq!((effects.created.len(), effects.failed, effects.patches), (0, 0, 0));
 }
 
@@ -81,7 +81,7 @@ fn indexes_are_blocked_by_their_terminating_pods_under_policy_failed() {
     .into_iter()
     .enumerate()
     {
-        let effects = sync(&mut world(policy(job().size(2, 5).indexed()), pods));
+        let effects = sync(&mut api(policy(job().size(2, 5).indexed()), pods));
         assert_eq!(effects.created_indexes(), created, "row {row}");
         assert_eq!((effects.terminating, effects.patches), (1, patches), "row {row}");
     }
@@ -90,9 +90,9 @@ fn indexes_are_blocked_by_their_terminating_pods_under_policy_failed() {
 #[test]
 fn a_terminating_pod_without_finalizer_blocks_its_replacement_too() {
     let stripped = || vec![pod("t", "Running").terminating().untracked().with(long_ago)];
-    let effects = sync(&mut world(job().replaces_failed(), stripped()));
+    let effects = sync(&mut api(job().replaces_failed(), stripped()));
     assert_eq!((effects.created.len(), effects.terminating), (0, 1));
-    let effects = sync(&mut world(job(), stripped()));
+    let effects = sync(&mut api(job(), stripped()));
     assert_eq!((effects.created.len(), effects.terminating, effects.failed), (1, 1, 0));
 }
 
@@ -100,9 +100,9 @@ fn a_terminating_pod_without_finalizer_blocks_its_replacement_too() {
 #[test]
 fn a_terminating_pod_that_ends_well_counts_as_succeeded_under_policy_failed() {
     let ended = || vec![pod("t", "Succeeded").terminating()];
-    let effects = sync(&mut world(job().replaces_failed(), ended()));
+    let effects = sync(&mut api(job().replaces_failed(), ended()));
     assert_eq!((effects.succeeded, effects.failed), (1, 0));
     // Under the other policy it was counted while it terminated, and stays so.
-    let effects = sync(&mut world(job().uncounted(&[], &["t"]), ended()));
+    let effects = sync(&mut api(job().uncounted(&[], &["t"]), ended()));
     assert_eq!((effects.succeeded, effects.failed), (0, 1));
 }

@@ -1,7 +1,7 @@
 //! How many pods there are. (spec §26.1)
 
 use super::builders::{
-    Effects, await_creation, failed, job, outage, pod, pods, sync, sync_with, world,
+    Effects, api, await_creation, failed, job, outage, pod, pods, sync, sync_with,
 };
 use crate::job::Step;
 
@@ -13,7 +13,7 @@ fn run(
     completions: impl Into<Option<i32>>,
     pods: Vec<super::builders::PodBuilder>,
 ) -> Effects {
-    sync(&mut world(job().size(parallelism, completions), pods))
+    sync(&mut api(job().size(parallelism, completions), pods))
 }
 
 #[test]
@@ -106,9 +106,9 @@ fn a_deleted_ready_pod_is_no_longer_ready() {
 
 #[test]
 fn creation_starts_slowly_and_stops_at_the_first_batch_with_an_error() {
-    let mut world = world(job().size(100, 200), vec![]);
+    let mut api = api(job().size(100, 200), vec![]);
     let left = std::cell::Cell::new(10);
-    let effects = sync_with(&mut world, &|step, _| {
+    let effects = sync_with(&mut api, &|step, _| {
         if !matches!(step, Step::Create(_)) {
             return None;
         }
@@ -122,16 +122,16 @@ fn creation_starts_slowly_and_stops_at_the_first_batch_with_an_error() {
 
 #[test]
 fn a_pod_that_cannot_be_deleted_stays_active() {
-    let mut world = world(job().size(2, 5), pods("Running", 3));
-    let effects = sync_with(&mut world, &|step, _| matches!(step, Step::Delete(_)).then(outage));
+    let mut api = api(job().size(2, 5), pods("Running", 3));
+    let effects = sync_with(&mut api, &|step, _| matches!(step, Step::Delete(_)).then(outage));
     assert_eq!((effects.active, effects.terminating, effects.is_err), (3, 0, true));
-    assert!(world.memory.expectations.deleted.is_empty(), "nothing is awaited");
+    assert!(api.memory.expectations.deleted.is_empty(), "nothing is awaited");
 }
 
 #[test]
 fn a_job_that_is_being_deleted_only_lets_its_pods_go() {
     let all = vec![pod("p", "Pending"), pod("r", "Running"), pod("s", "Succeeded")];
-    let effects = sync(&mut world(job().size(2, 5).deleting(), all));
+    let effects = sync(&mut api(job().size(2, 5).deleting(), all));
     assert_eq!((effects.created.len(), effects.deleted.len()), (0, 0));
     assert_eq!((effects.active, effects.succeeded, effects.patches), (2, 1, 3));
 }
@@ -140,14 +140,14 @@ fn a_job_that_is_being_deleted_only_lets_its_pods_go() {
 #[test]
 fn calls_that_fail_change_nothing_but_what_they_did() {
     let fails = |step: &Step, _| {
-        matches!(step, Step::Create(_) | Step::Delete(_) | Step::Release(_)).then(outage)
+        matches!(step, Step::Create(_) | Step::Delete(_) | Step::RemoveFinalizer(_)).then(outage)
     };
-    let mut serial = world(job().size(2, 5), vec![pod("a", "Running"), pod("s", "Succeeded")]);
+    let mut serial = api(job().size(2, 5), vec![pod("a", "Running"), pod("s", "Succeeded")]);
     let effects = sync_with(&mut serial, &fails);
     assert_eq!((effects.create_calls, effects.active, effects.succeeded), (1, 1, 0));
     assert!(effects.is_err);
-    let mut surplus = world(job().size(2, 5), pods("Running", 3));
-    let effects = sync_with(&mut surplus, &fails);
+    let mut excess = api(job().size(2, 5), pods("Running", 3));
+    let effects = sync_with(&mut excess, &fails);
     assert_eq!((effects.active, effects.terminating, effects.is_err), (3, 0, true));
 }
 
@@ -155,9 +155,9 @@ fn calls_that_fail_change_nothing_but_what_they_did() {
 #[test]
 fn a_job_that_is_being_deleted_fails_all_the_same() {
     let limit = || job().size(2, 5).spec("backoffLimit", 0).deleting();
-    let effects = sync(&mut world(limit(), pods("Failed", 1)));
+    let effects = sync(&mut api(limit(), pods("Failed", 1)));
     assert_eq!((effects.failed, effects.conditions), (1, failed("BackoffLimitExceeded")));
-    let mut waiting = world(limit(), pods("Failed", 1));
+    let mut waiting = api(limit(), pods("Failed", 1));
     await_creation(&mut waiting);
     let effects = sync(&mut waiting);
     assert_eq!((effects.failed, effects.patches), (1, 1));
@@ -192,10 +192,10 @@ fn the_number_of_pods_follows_parallelism_and_what_is_missing() {
     {
         let mut all = pods("Running", active);
         all.extend(pods("Succeeded", succeeded));
-        let mut world = world(job().size(parallelism, completions), all);
+        let mut api = api(job().size(parallelism, completions), all);
         // A crash after each of 500 calls is checked elsewhere, with fewer of them.
         let large = created + deleted > 100;
-        let effects = if large { sync_with(&mut world, &|_, _| None) } else { sync(&mut world) };
+        let effects = if large { sync_with(&mut api, &|_, _| None) } else { sync(&mut api) };
         assert_eq!((effects.created.len(), effects.deleted.len()), (created, deleted), "row {row}");
     }
 }

@@ -5,30 +5,30 @@ use k8s_openapi::api::batch::v1::JobStatus;
 use serde_json::json;
 
 use super::builders::{
-    JobBuilder, complete, conditions, failed, job, listed, now, pod, sync, sync_with, uid, world,
+    JobBuilder, api, complete, conditions, failed, job, listed, now, pod, sync, sync_with, uid,
 };
-use crate::job::model::World;
-use crate::job::{Note, Recollection};
+use crate::job::fake_api::FakeApi;
+use crate::job::{MemoryUpdate, SideEffect};
 use crate::view::{Phase, Uid};
 
 /// The only pod in a phase.
-fn only(world: &World, phase: Phase) -> Uid {
-    let mut pods = world.pods.values().filter(|pod| pod.phase == phase);
+fn only(api: &FakeApi, phase: Phase) -> Uid {
+    let mut pods = api.pods.values().filter(|pod| pod.phase == phase);
     let found = pods.next().expect("a pod in this phase").uid.clone();
     assert!(pods.next().is_none(), "one pod only");
     found
 }
 
-fn end(world: &mut World, pod: &Uid, phase: Phase) {
-    world.touch(pod, |pod| {
+fn end(api: &mut FakeApi, pod: &Uid, phase: Phase) {
+    api.touch(pod, |pod| {
         pod.phase = phase;
         pod.created = Some(now());
         pod.ready = None;
     });
 }
 
-fn passes(world: &mut World, seconds: i64) {
-    world.now += SignedDuration::from_secs(seconds);
+fn passes(api: &mut FakeApi, seconds: i64) {
+    api.now += SignedDuration::from_secs(seconds);
 }
 
 /// active, ready, terminating, succeeded, failed
@@ -42,14 +42,14 @@ fn counts(status: &JobStatus) -> [i32; 5] {
 fn a_job_of_one_pod_takes_four_writes() {
     for indexed in [false, true] {
         let base = job().size(1, 1);
-        let mut world = world(if indexed { base.indexed() } else { base }, vec![]);
-        let first = sync(&mut world);
+        let mut api = api(if indexed { base.indexed() } else { base }, vec![]);
+        let first = sync(&mut api);
         assert_eq!((first.created.len(), first.writes.len()), (1, 1));
         assert_eq!(counts(&first.writes[0]), [1, 0, 0, 0, 0]);
-        assert_eq!(world.job.start_time(), Some(now()));
+        assert_eq!(api.job.start_time(), Some(now()));
 
-        let pod = only(&world, Phase::Pending);
-        world.touch(&pod, |pod| {
+        let pod = only(&api, Phase::Pending);
+        api.touch(&pod, |pod| {
             pod.phase = Phase::Running;
             pod.ready = Some(crate::view::ReadyCondition {
                 is_true: true,
@@ -57,11 +57,11 @@ fn a_job_of_one_pod_takes_four_writes() {
                 since: Some(now()),
             });
         });
-        let second = sync(&mut world);
+        let second = sync(&mut api);
         assert_eq!(second.writes.iter().map(counts).collect::<Vec<_>>(), [[1, 1, 0, 0, 0]]);
 
-        end(&mut world, &pod, Phase::Succeeded);
-        let third = sync(&mut world);
+        end(&mut api, &pod, Phase::Succeeded);
+        let third = sync(&mut api);
         assert_eq!((third.writes.len(), third.patches), (2, 1));
         let before = i32::from(indexed);
         assert_eq!(counts(&third.writes[0]), [0, 0, 0, before, 0]);
@@ -71,7 +71,7 @@ fn a_job_of_one_pod_takes_four_writes() {
         assert_eq!(third.conditions, complete("CompletionsReached"));
         assert_eq!(third.completed_indexes, if indexed { "0" } else { "" });
         assert_eq!(third.events(), ["Completed: Job completed"]);
-        assert!(sync(&mut world).trace.steps.is_empty());
+        assert!(sync(&mut api).trace.steps.is_empty());
     }
 }
 
@@ -79,15 +79,15 @@ fn a_job_of_one_pod_takes_four_writes() {
 #[test]
 fn a_failing_job_waits_for_its_survivors() {
     let all = vec![pod("f", "Failed"), pod("r", "Running").on_node()];
-    let mut world = world(job().size(2, 2).spec("backoffLimit", 0), all);
-    let first = sync(&mut world);
+    let mut api = api(job().size(2, 2).spec("backoffLimit", 0), all);
+    let first = sync(&mut api);
     assert_eq!((first.deleted.len(), first.writes.len(), first.patches), (1, 2, 2));
     assert_eq!((counts(&first.writes[0]), listed(&first.writes[0])), ([0, 0, 1, 0, 0], (0, 2)));
     assert_eq!(conditions(&first.writes[0]), ["FailureTarget/BackoffLimitExceeded"]);
     assert_eq!(counts(&first.writes[1]), [0, 0, 1, 0, 2]);
     assert_eq!(first.conditions.len(), 1, "not Failed yet");
-    world.pods.remove(&uid("r"));
-    let second = sync(&mut world);
+    api.pods.remove(&uid("r"));
+    let second = sync(&mut api);
     let stages: Vec<_> = second.writes.iter().map(|it| conditions(it).len()).collect();
     assert_eq!((stages, second.terminating), (vec![1, 2], 0));
     assert_eq!(second.conditions, failed("BackoffLimitExceeded"));
@@ -97,16 +97,16 @@ fn a_failing_job_waits_for_its_survivors() {
 #[test]
 fn a_failure_is_stored_while_a_created_pod_is_still_to_be_seen() {
     let all = vec![pod("f", "Failed"), pod("r", "Running").on_node()];
-    let mut world = world(job().size(2, 2).spec("backoffLimit", 0), all);
-    super::builders::await_creation(&mut world);
-    let first = sync(&mut world);
+    let mut api = api(job().size(2, 2).spec("backoffLimit", 0), all);
+    super::builders::await_creation(&mut api);
+    let first = sync(&mut api);
     assert_eq!((first.deleted.len(), first.failed, first.terminating), (1, 1, 1));
     assert_eq!(first.conditions, ["FailureTarget/BackoffLimitExceeded"]);
-    world.memory.saw_pod_gone(&uid("unseen"));
-    let second = sync(&mut world);
+    api.memory.saw_pod_gone(&uid("unseen"));
+    let second = sync(&mut api);
     assert_eq!((second.failed, second.terminating), (2, 1));
-    world.pods.remove(&uid("r"));
-    assert_eq!(sync(&mut world).conditions, failed("BackoffLimitExceeded"));
+    api.pods.remove(&uid("r"));
+    assert_eq!(sync(&mut api).conditions, failed("BackoffLimitExceeded"));
 }
 
 /// E, with our own end: the replacement of a disrupted pod comes at once.
@@ -115,8 +115,8 @@ fn a_disrupted_pod_is_replaced_at_once() {
     let rules = json!([{"action": "Ignore", "onPodConditions": [
         {"type": "DisruptionTarget", "status": "True"}]}]);
     let disrupted = pod("d", "Failed").condition("DisruptionTarget").created(0);
-    let mut world = world(job().failure_policy(rules), vec![disrupted]);
-    let effects = sync(&mut world);
+    let mut api = api(job().failure_policy(rules), vec![disrupted]);
+    let effects = sync(&mut api);
     assert_eq!((effects.created.len(), effects.failed, effects.patches), (1, 0, 1));
     assert_eq!(effects.requeue_seconds, None);
     assert!(effects.writes.iter().all(|status| listed(status) == (0, 0)));
@@ -126,15 +126,15 @@ fn a_disrupted_pod_is_replaced_at_once() {
 #[test]
 fn a_deleted_pod_is_replaced_when_it_has_failed_and_backoff_is_over() {
     let running = vec![pod("p", "Running").on_node()];
-    let mut world = world(job().replaces_failed(), running);
-    sync(&mut world);
-    world.delete_pod(&uid("p"));
-    let first = sync(&mut world);
+    let mut api = api(job().replaces_failed(), running);
+    sync(&mut api);
+    api.delete_pod(&uid("p"));
+    let first = sync(&mut api);
     assert_eq!((first.patches, first.created.len()), (0, 0));
     assert_eq!(first.writes.iter().map(counts).collect::<Vec<_>>(), [[0, 0, 1, 0, 0]]);
-    passes(&mut world, 30);
-    let ended = world.now;
-    world.touch(&uid("p"), |pod| {
+    passes(&mut api, 30);
+    let ended = api.now;
+    api.touch(&uid("p"), |pod| {
         pod.phase = Phase::Failed;
         pod.ready = Some(crate::view::ReadyCondition {
             is_true: false,
@@ -142,13 +142,13 @@ fn a_deleted_pod_is_replaced_when_it_has_failed_and_backoff_is_over() {
             since: Some(ended),
         });
     });
-    let second = sync(&mut world);
+    let second = sync(&mut api);
     assert_eq!((second.patches, second.created.len()), (1, 0));
     let stages: Vec<_> = second.writes.iter().map(|it| (counts(it), listed(it))).collect();
     assert_eq!(stages, [([0, 0, 0, 0, 0], (0, 1)), ([0, 0, 0, 0, 1], (0, 0))]);
     assert_eq!(second.requeue_seconds, Some(10), "from its end, not from its deletion");
-    passes(&mut world, 10);
-    assert_eq!(sync(&mut world).created.len(), 1);
+    passes(&mut api, 10);
+    assert_eq!(sync(&mut api).created.len(), 1);
 }
 
 /// G: per index, limit 1.
@@ -157,18 +157,18 @@ fn an_index_is_tried_again_and_then_fails() {
     let per_index = job().size(1, 2).indexed().spec("backoffLimitPerIndex", 1);
     let first = pod("first", "Failed").index(0).failures(0).ended(1, 0);
     let other = pod("other", "Succeeded").index(1);
-    let mut world = world(per_index, vec![first, other]);
-    let effects = sync(&mut world);
+    let mut api = api(per_index, vec![first, other]);
+    let effects = sync(&mut api);
     assert_eq!((effects.failed, effects.patches), (0, 1), "of the one that succeeded");
     assert_eq!((effects.failed_indexes.as_deref(), effects.requeue_seconds), (Some(""), Some(10)));
-    passes(&mut world, 10);
-    let effects = sync(&mut world);
+    passes(&mut api, 10);
+    let effects = sync(&mut api);
     assert_eq!(effects.created[0].failures.map(|it| it.counted), Some(1));
-    let effects = sync(&mut world);
+    let effects = sync(&mut api);
     assert_eq!((effects.failed, effects.patches), (1, 1), "the replacement is there");
-    let second = only(&world, Phase::Pending);
-    end(&mut world, &second, Phase::Failed);
-    let effects = sync(&mut world);
+    let second = only(&api, Phase::Pending);
+    end(&mut api, &second, Phase::Failed);
+    let effects = sync(&mut api);
     assert_eq!((effects.failed, effects.failed_indexes.as_deref()), (2, Some("0")));
     assert_eq!(effects.conditions, failed("FailedIndexes"));
 }
@@ -177,22 +177,22 @@ fn an_index_is_tried_again_and_then_fails() {
 #[test]
 fn a_job_is_suspended_and_resumed() {
     let both = ["a", "b"].map(|name| pod(name, "Running").on_node()).to_vec();
-    let mut world = world(job().size(2, 4), both);
-    sync(&mut world);
-    world.edit(|job| job.spec.suspend = true);
-    let first = sync(&mut world);
+    let mut api = api(job().size(2, 4), both);
+    sync(&mut api);
+    api.edit(|job| job.spec.suspend = true);
+    let first = sync(&mut api);
     assert_eq!((first.deleted.len(), first.patches, first.writes.len()), (2, 2, 1));
     assert_eq!(counts(&first.writes[0]), [0, 0, 2, 0, 0]);
-    assert_eq!((first.conditions.len(), world.job.start_time()), (1, None));
-    world.pods.clear();
-    let second = sync(&mut world);
+    assert_eq!((first.conditions.len(), api.job.start_time()), (1, None));
+    api.pods.clear();
+    let second = sync(&mut api);
     assert_eq!(second.writes.iter().map(counts).collect::<Vec<_>>(), [[0, 0, 0, 0, 0]]);
-    passes(&mut world, 60);
-    world.edit(|job| job.spec.suspend = false);
-    let third = sync(&mut world);
+    passes(&mut api, 60);
+    api.edit(|job| job.spec.suspend = false);
+    let third = sync(&mut api);
     assert_eq!((third.created.len(), third.writes.len(), third.active), (2, 1, 2));
     assert!(third.conditions.is_empty());
-    assert_eq!(world.job.start_time(), Some(world.now));
+    assert_eq!(api.job.start_time(), Some(api.now));
 }
 
 /// I, foreground: all finalizers go, terminal pods are still counted.
@@ -204,11 +204,11 @@ fn a_job_deleted_in_the_foreground_lets_all_pods_go() {
         pod("s", "Succeeded"),
         pod("f", "Failed"),
     ];
-    let mut world = world(job().size(3, 9).deleting(), all);
-    let effects = sync(&mut world);
+    let mut api = api(job().size(3, 9).deleting(), all);
+    let effects = sync(&mut api);
     assert_eq!((effects.created.len(), effects.deleted.len(), effects.patches), (0, 0, 4));
     assert_eq!((effects.succeeded, effects.failed), (1, 2));
-    assert!(world.pods.values().all(|pod| !pod.tracked));
+    assert!(api.pods.values().all(|pod| !pod.tracked));
 }
 
 /// J: crash between the patches and the second write.
@@ -216,20 +216,20 @@ fn a_job_deleted_in_the_foreground_lets_all_pods_go() {
 fn uids_listed_before_a_crash_are_counted_in_the_first_write_after_it() {
     let job: JobBuilder = job().size(2, 4).uncounted(&["s", "gone"], &["f"]);
     let all = vec![pod("s", "Succeeded").untracked(), pod("f", "Failed").untracked()];
-    let mut world = world(job, all);
-    world.memory = crate::job::Memory::default();
-    let effects = sync_with(&mut world, &|_, _| None);
+    let mut api = api(job, all);
+    api.memory = crate::job::Memory::default();
+    let effects = sync_with(&mut api, &|_, _| None);
     assert_eq!((effects.writes.len(), effects.patches), (1, 0));
     assert_eq!((effects.succeeded, effects.failed), (2, 1));
-    assert_eq!(listed(&world.job.status), (0, 0));
+    assert_eq!(listed(&api.job.status), (0, 0));
 }
 
 /// The marker of the end and the record of failures are what a sync leaves in memory. ([E3])
 #[test]
 fn a_finished_job_is_remembered() {
-    let mut world = world(job(), vec![pod("s", "Succeeded")]);
-    let effects = sync(&mut world);
-    let notes = &effects.trace.notes;
-    assert!(notes.contains(&Note::Remember(Recollection::Finished)));
-    assert!(world.memory.finished);
+    let mut api = api(job(), vec![pod("s", "Succeeded")]);
+    let effects = sync(&mut api);
+    let side_effects = &effects.trace.side_effects;
+    assert!(side_effects.contains(&SideEffect::Remember(MemoryUpdate::Finished)));
+    assert!(api.memory.finished);
 }

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use super::builders::{PodBuilder, job, pod, sync_with, world};
+use super::builders::{PodBuilder, api, job, pod, sync_with};
 use crate::job::{IndexSet, PodStage};
 use crate::view::Pod;
 
@@ -20,7 +20,7 @@ fn the_longest_list_of_indexes_is_written_and_read() {
     let text = every_second().to_string();
     assert_eq!(text.len(), 294_444, "within the 1.5 MiB of an object");
     assert_eq!(IndexSet::parse(&text, INDEXES), every_second());
-    let mut large = world(
+    let mut large = api(
         job().size(1_000, INDEXES as i32).indexed().completed(&text),
         vec![pod("s", "Succeeded").index(1)],
     );
@@ -36,9 +36,9 @@ fn the_last_of_100_000_indexes_completes_the_job() {
     let but_one = format!("0-{}", INDEXES - 2);
     let last = |phase: &str| vec![pod("p", phase).index(INDEXES - 1)];
     let base = || job().size(5, INDEXES as i32).indexed().completed(&but_one);
-    let effects = sync_with(&mut world(base(), vec![]), &|_, _| None);
+    let effects = sync_with(&mut api(base(), vec![]), &|_, _| None);
     assert_eq!(effects.created_indexes(), [INDEXES - 1]);
-    let effects = sync_with(&mut world(base(), last("Succeeded")), &|_, _| None);
+    let effects = sync_with(&mut api(base(), last("Succeeded")), &|_, _| None);
     assert_eq!(effects.completed_indexes, format!("0-{}", INDEXES - 1));
     assert_eq!(effects.conditions.len(), 2);
 }
@@ -89,8 +89,8 @@ fn a_plan_for_2_000_pods_of_100_000_indexes_holds_each_pod_once() {
         .spec("backoffLimitPerIndex", 3)
         .spec("maxFailedIndexes", 10_000)
         .spec("backoffLimit", i32::MAX);
-    let world = world(large, pods);
-    let plan = world.plan();
+    let api = api(large, pods);
+    let plan = api.plan();
     let census = &plan.census;
     assert_eq!([&census.active, &census.terminating].map(Vec::len), [500, 500]);
     assert_eq!([&census.newly_succeeded, &census.newly_failed].map(Vec::len), [500, 1_000]);

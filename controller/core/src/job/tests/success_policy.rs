@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::builders::{JobBuilder, complete, failed, job, message, pod, sync, world};
+use super::builders::{JobBuilder, api, complete, failed, job, message, pod, sync};
 
 fn rule(indexes: Option<&str>, count: Option<i32>) -> Value {
     let mut rule = json!({});
@@ -42,8 +42,8 @@ fn the_first_rule_that_is_met_ends_the_job() {
         (vec![indexes("5"), indexes("1"), count(1)], "1", Some(1)),
         (vec![rule(None, None)], "0-5", None),
     ] {
-        let mut world = world(with_rules(&rules).size(0, 10).completed(completed), vec![]);
-        let effects = sync(&mut world);
+        let mut api = api(with_rules(&rules).size(0, 10).completed(completed), vec![]);
+        let effects = sync(&mut api);
         let row = format!("{rules:?} with {completed}");
         match met {
             // All ten indexes are complete without any rule.
@@ -53,8 +53,8 @@ fn the_first_rule_that_is_met_ends_the_job() {
             None => assert!(effects.conditions.is_empty(), "{row}"),
             Some(position) => {
                 assert_eq!(effects.conditions, complete("SuccessPolicy"), "{row}");
-                let told = format!("Matched rules at index {position}");
-                assert_eq!(message(&world, "Complete"), told, "{row}");
+                let reported = format!("Matched rules at index {position}");
+                assert_eq!(message(&api, "Complete"), reported, "{row}");
             }
         }
     }
@@ -67,7 +67,7 @@ fn pods_that_run_when_the_job_succeeds_are_deleted_and_not_counted() {
         pod("r", "Running").index(1).on_node().ready(),
         pod("p", "Pending").index(2),
     ];
-    let effects = sync(&mut world(with_rules(&[rule(Some("0"), None)]), all));
+    let effects = sync(&mut api(with_rules(&[rule(Some("0"), None)]), all));
     assert_eq!((effects.deleted.len(), effects.patches, effects.failed), (2, 3, 0));
     assert_eq!((effects.active, effects.ready, effects.terminating), (0, 0, 2));
     assert_eq!(effects.conditions, ["SuccessCriteriaMet/SuccessPolicy"]);
@@ -101,7 +101,7 @@ fn failure_wins_within_a_sync_and_what_is_stored_wins_over_both() {
         (success(per_index(met())), complete("SuccessPolicy")),
         (met().condition("FailureTarget", "R", "m"), failed("R")),
     ] {
-        let effects = sync(&mut world(job, pods()));
+        let effects = sync(&mut api(job, pods()));
         assert_eq!(effects.conditions, conditions);
         assert_eq!(effects.failed, 1, "{conditions:?}");
     }
@@ -110,6 +110,6 @@ fn failure_wins_within_a_sync_and_what_is_stored_wins_over_both() {
 #[test]
 fn a_success_policy_of_a_job_without_indexes_is_not_looked_at() {
     let job = job().size(0, 5).spec("successPolicy", json!({"rules": [rule(None, Some(1))]}));
-    let effects = sync(&mut world(job, vec![pod("s", "Succeeded")]));
+    let effects = sync(&mut api(job, vec![pod("s", "Succeeded")]));
     assert!(effects.conditions.is_empty());
 }

@@ -1,8 +1,8 @@
 //! Suspension and resumption. (spec §16, §26.4)
 
 use super::builders::{
-    PodBuilder, ago, await_creation, complete, job, message, now, outage, pod, pods, sync,
-    sync_with, world,
+    PodBuilder, ago, api, await_creation, complete, job, message, now, outage, pod, pods, sync,
+    sync_with,
 };
 use crate::job::Step;
 
@@ -13,21 +13,21 @@ fn running(count: usize) -> Vec<PodBuilder> {
 /// [P1], [U1]
 #[test]
 fn suspending_deletes_all_pods_without_counting_them() {
-    let mut world = world(job().size(2, 5).suspended().started(50), running(2));
-    let effects = sync(&mut world);
+    let mut api = api(job().size(2, 5).suspended().started(50), running(2));
+    let effects = sync(&mut api);
     assert_eq!((effects.deleted.len(), effects.patches, effects.failed), (2, 2, 0));
     assert_eq!((effects.active, effects.terminating), (0, 2));
     assert_eq!(effects.conditions, ["Suspended/JobSuspended"]);
-    assert_eq!(message(&world, "Suspended"), "Job suspended");
-    assert_eq!(world.job.start_time(), None);
+    assert_eq!(message(&api, "Suspended"), "Job suspended");
+    assert_eq!(api.job.start_time(), None);
     assert!(effects.events().contains(&"Suspended: Job suspended".to_owned()));
 }
 
 #[test]
 fn nothing_is_suspended_while_pods_are_awaited() {
-    let mut world = world(job().size(3, 5).suspended(), running(3));
-    await_creation(&mut world);
-    let effects = sync(&mut world);
+    let mut api = api(job().size(3, 5).suspended(), running(3));
+    await_creation(&mut api);
+    let effects = sync(&mut api);
     assert_eq!((effects.deleted.len(), effects.active), (0, 3));
     assert!(effects.conditions.is_empty());
 }
@@ -37,12 +37,12 @@ fn nothing_is_suspended_while_pods_are_awaited() {
 fn resuming_creates_pods_and_starts_the_clock_again() {
     let suspended = || job().size(2, 5).condition("Suspended", "JobSuspended", "Job suspended");
     for stale in [suspended(), suspended().started(500)] {
-        let mut world = world(stale, vec![]);
-        let effects = sync(&mut world);
+        let mut api = api(stale, vec![]);
+        let effects = sync(&mut api);
         assert_eq!((effects.created.len(), effects.writes.len()), (2, 1));
         assert!(effects.conditions.is_empty());
-        assert_eq!(message(&world, "Suspended"), "Job resumed");
-        assert_eq!(world.job.start_time(), Some(now()));
+        assert_eq!(message(&api, "Suspended"), "Job resumed");
+        assert_eq!(api.job.start_time(), Some(now()));
         assert!(effects.events().contains(&"Resumed: Job resumed".to_owned()));
     }
 }
@@ -50,17 +50,17 @@ fn resuming_creates_pods_and_starts_the_clock_again() {
 /// [U3]
 #[test]
 fn a_job_that_is_created_suspended_does_not_start() {
-    let mut world = world(job().suspended(), vec![]);
-    let effects = sync(&mut world);
-    assert_eq!((effects.created.len(), world.job.start_time()), (0, None));
+    let mut api = api(job().suspended(), vec![]);
+    let effects = sync(&mut api);
+    assert_eq!((effects.created.len(), api.job.start_time()), (0, None));
     assert_eq!(effects.conditions, ["Suspended/JobSuspended"]);
-    assert!(sync(&mut world).writes.is_empty(), "suspended once is enough");
+    assert!(sync(&mut api).writes.is_empty(), "suspended once is enough");
 }
 
 /// [U3]: suspension of a Job that is being deleted is none.
 #[test]
 fn suspending_while_deleting_only_lets_pods_go() {
-    let effects = sync(&mut world(job().size(2, 5).suspended().deleting(), running(2)));
+    let effects = sync(&mut api(job().size(2, 5).suspended().deleting(), running(2)));
     assert_eq!((effects.deleted.len(), effects.patches), (0, 2));
     assert!(effects.conditions.is_empty());
 }
@@ -68,9 +68,9 @@ fn suspending_while_deleting_only_lets_pods_go() {
 /// §26.4 and [U6]: enough successes complete a Job, suspended or not.
 #[test]
 fn completion_comes_before_suspension() {
-    let effects = sync(&mut world(job().size(2, 4).suspended(), pods("Succeeded", 4)));
+    let effects = sync(&mut api(job().size(2, 4).suspended(), pods("Succeeded", 4)));
     assert_eq!(effects.conditions, complete("CompletionsReached"));
-    let mut empty = world(job().size(2, 0).suspended(), vec![]);
+    let mut empty = api(job().size(2, 0).suspended(), vec![]);
     assert_eq!(sync(&mut empty).conditions, complete("CompletionsReached"));
     assert_eq!(empty.job.start_time(), None, "no completions need no start");
 }
@@ -78,8 +78,8 @@ fn completion_comes_before_suspension() {
 /// [U2]
 #[test]
 fn suspended_is_told_even_when_a_pod_could_not_be_deleted() {
-    let mut world = world(job().size(2, 5).suspended(), running(2));
-    let effects = sync_with(&mut world, &|step, call| {
+    let mut api = api(job().size(2, 5).suspended(), running(2));
+    let effects = sync_with(&mut api, &|step, call| {
         (matches!(step, Step::Delete(_)) && call == 0).then(outage)
     });
     assert_eq!((effects.active, effects.terminating, effects.is_err), (1, 1, true));
@@ -89,7 +89,7 @@ fn suspended_is_told_even_when_a_pod_could_not_be_deleted() {
 /// [I12] has its own test; failed pods of other Jobs are counted while suspended.
 #[test]
 fn pods_that_failed_are_counted_while_suspended() {
-    let effects = sync(&mut world(job().size(2, 5).suspended(), pods("Failed", 2)));
+    let effects = sync(&mut api(job().size(2, 5).suspended(), pods("Failed", 2)));
     assert_eq!((effects.failed, effects.patches, effects.deleted.len()), (2, 2, 0));
 }
 
@@ -101,9 +101,9 @@ fn the_condition_is_replaced_in_place() {
         .condition_is("Suspended", "False", "JobResumed", "Job resumed")
         .condition("Other", "R", "m")
         .started(50);
-    let mut world = world(resumed, vec![pod("a", "Running").on_node()]);
-    sync(&mut world);
-    let kinds: Vec<_> = world.job.status.conditions.iter().flatten().collect();
+    let mut api = api(resumed, vec![pod("a", "Running").on_node()]);
+    sync(&mut api);
+    let kinds: Vec<_> = api.job.status.conditions.iter().flatten().collect();
     assert_eq!((kinds.len(), kinds[0].type_.as_str()), (2, "Suspended"));
     assert_eq!(kinds[0].last_transition_time.as_ref().map(|time| time.0), Some(now()));
     assert_eq!(kinds[1].last_transition_time.as_ref().map(|time| time.0), Some(ago(5)));

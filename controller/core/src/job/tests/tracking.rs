@@ -1,8 +1,8 @@
 //! Counting each pod once: uncounted UIDs, finalizers, counters. (spec §10, §26.6)
 
 use super::builders::{
-    Effects, JobBuilder, PodBuilder, complete, conditions, failed, job, listed, outage, pod, pods,
-    sync, sync_with, uid, world,
+    Effects, JobBuilder, PodBuilder, api, complete, conditions, failed, job, listed, outage, pod,
+    pods, sync, sync_with, uid,
 };
 use crate::job::Step;
 
@@ -36,11 +36,11 @@ fn half_counted() -> (JobBuilder, Vec<PodBuilder>) {
 #[test]
 fn uids_move_from_the_lists_into_the_counters_once_the_finalizer_is_gone() {
     let (job, pods) = half_counted();
-    let mut world = world(job, pods);
-    let effects = sync(&mut world);
+    let mut api = api(job, pods);
+    let effects = sync(&mut api);
     assert_eq!(writes(&effects), [(3, 4, 2, 2), (5, 6, 0, 0)]);
     assert_eq!(effects.patches, 4);
-    assert!(sync(&mut world).writes.is_empty(), "all is counted");
+    assert!(sync(&mut api).writes.is_empty(), "all is counted");
 }
 
 /// [E2]: §26.6, second line.
@@ -48,9 +48,9 @@ fn uids_move_from_the_lists_into_the_counters_once_the_finalizer_is_gone() {
 fn pods_whose_finalizer_we_removed_are_left_alone() {
     let (job, mut all) = half_counted();
     all.extend([pod("g", "Succeeded"), pod("h", "Failed")]);
-    let mut world = world(job, all);
-    world.memory.releases.extend(["c", "d", "g", "h"].map(uid));
-    let effects = sync_with(&mut world, &|_, _| None);
+    let mut api = api(job, all);
+    api.memory.removed_finalizers.extend(["c", "d", "g", "h"].map(uid));
+    let effects = sync_with(&mut api, &|_, _| None);
     assert_eq!(writes(&effects), [(3, 4, 1, 1), (4, 5, 0, 0)]);
     assert_eq!(effects.patches, 2, "of a and b");
 }
@@ -59,21 +59,22 @@ fn pods_whose_finalizer_we_removed_are_left_alone() {
 #[test]
 fn a_write_that_fails_stops_everything_behind_it() {
     let (job, pods) = half_counted();
-    let fresh = || world(job.clone(), pods.clone());
+    let fresh = || api(job.clone(), pods.clone());
     let mut first = fresh();
     let effects =
         sync_with(&mut first, &|step, _| matches!(step, Step::WriteStatus(_)).then(outage));
     assert_eq!((effects.patches, effects.is_err), (0, true));
-    assert!(first.memory.releases.is_empty(), "nothing is awaited");
+    assert!(first.memory.removed_finalizers.is_empty(), "nothing is awaited");
 
     let mut patches = fresh();
-    let effects = sync_with(&mut patches, &|step, _| matches!(step, Step::Release(_)).then(outage));
+    let effects =
+        sync_with(&mut patches, &|step, _| matches!(step, Step::RemoveFinalizer(_)).then(outage));
     assert_eq!((writes(&effects), effects.is_err), (vec![(3, 4, 2, 2)], true));
-    assert!(patches.memory.releases.is_empty());
+    assert!(patches.memory.removed_finalizers.is_empty());
 
     let mut one = fresh();
     let effects = sync_with(&mut one, &|step, call| {
-        (matches!(step, Step::Release(_)) && call == 0).then(outage)
+        (matches!(step, Step::RemoveFinalizer(_)) && call == 0).then(outage)
     });
     assert_eq!(writes(&effects), [(3, 4, 2, 2), (4, 6, 1, 0)]);
     assert!(effects.is_err, "the patch that failed is repeated");
@@ -86,15 +87,15 @@ fn a_write_that_fails_stops_everything_behind_it() {
 #[test]
 fn a_lost_second_write_is_repaired_by_the_next_sync() {
     let (job, pods) = half_counted();
-    let mut world = world(job, pods);
+    let mut api = api(job, pods);
     let count = std::cell::Cell::new(0);
-    let effects = sync_with(&mut world, &|step, _| {
+    let effects = sync_with(&mut api, &|step, _| {
         let is_write = matches!(step, Step::WriteStatus(_));
         count.set(count.get() + i32::from(is_write));
         (is_write && count.get() == 2).then(outage)
     });
     assert!(effects.is_err);
-    let effects = sync(&mut world);
+    let effects = sync(&mut api);
     assert_eq!((writes(&effects), effects.patches), (vec![(5, 6, 0, 0)], 0));
 }
 
@@ -105,8 +106,9 @@ fn a_pod_that_is_gone_is_counted_all_the_same() {
         let kind = epilogue_common::outcome::FailureKind::NotFound;
         epilogue_common::outcome::Failure::new(kind, "gone")
     };
-    let mut world = world(job().size(2, 2), pods("Succeeded", 2));
-    let effects = sync_with(&mut world, &|step, _| matches!(step, Step::Release(_)).then(gone));
+    let mut api = api(job().size(2, 2), pods("Succeeded", 2));
+    let effects =
+        sync_with(&mut api, &|step, _| matches!(step, Step::RemoveFinalizer(_)).then(gone));
     assert_eq!((effects.succeeded, effects.is_err), (2, false));
     assert_eq!(effects.conditions, complete("CompletionsReached"));
 }
@@ -118,12 +120,12 @@ fn a_sync_accounts_for_500_pods_at_most() {
         (0..500).map(|number| pod(&format!("a{number:03}"), "Succeeded")).collect();
     all.push(pod("b", "Failed"));
     let job = job().size(500, 500).uncounted(&[], &["a", "b"]);
-    let mut world = world(job, all);
-    let effects = sync_with(&mut world, &|_, _| None);
+    let mut api = api(job, all);
+    let effects = sync_with(&mut api, &|_, _| None);
     assert_eq!(writes(&effects), [(0, 1, 499, 1), (499, 1, 0, 1)]);
     assert_eq!(effects.patches, 499, "b is not reached");
     assert_eq!(effects.conditions, ["SuccessCriteriaMet/CompletionsReached"], "cut off");
-    let effects = sync_with(&mut world, &|_, _| None);
+    let effects = sync_with(&mut api, &|_, _| None);
     assert_eq!((effects.succeeded, effects.failed), (500, 2));
     assert_eq!(effects.conditions, complete("CompletionsReached"));
 }
@@ -133,13 +135,13 @@ fn a_sync_accounts_for_500_pods_at_most() {
 fn the_terminal_condition_waits_for_the_last_round() {
     for (count, patches, ends) in [(4, 4, true), (5, 5, false), (6, 5, false)] {
         let all = pods("Succeeded", count);
-        let mut world = world(job().size(1, count as i32), all);
-        world.settings.max_uncounted_pods = 5;
-        let effects = sync(&mut world);
+        let mut api = api(job().size(1, count as i32), all);
+        api.settings.max_uncounted_pods = 5;
+        let effects = sync(&mut api);
         assert_eq!(effects.patches, patches, "{count}");
         assert_eq!(effects.conditions.len(), if ends { 2 } else { 1 }, "{count}");
-        sync(&mut world);
-        let last = sync(&mut world);
+        sync(&mut api);
+        let last = sync(&mut api);
         assert_eq!(last.conditions, complete("CompletionsReached"), "{count}");
         assert_eq!(last.succeeded as usize, count);
     }
@@ -149,12 +151,12 @@ fn the_terminal_condition_waits_for_the_last_round() {
 #[test]
 fn an_indexed_job_counts_all_successes_in_its_first_round() {
     let all = (0..7).map(|index| pod(&format!("p{index}"), "Succeeded").index(index)).collect();
-    let mut world = world(job().size(7, 7).indexed(), all);
-    world.settings.max_uncounted_pods = 5;
-    let effects = sync(&mut world);
+    let mut api = api(job().size(7, 7).indexed(), all);
+    api.settings.max_uncounted_pods = 5;
+    let effects = sync(&mut api);
     assert_eq!((effects.succeeded, effects.patches), (7, 5));
     assert_eq!(effects.completed_indexes, "0-6");
-    let effects = sync(&mut world);
+    let effects = sync(&mut api);
     assert_eq!((effects.patches, effects.conditions), (2, complete("CompletionsReached")));
 }
 
@@ -166,8 +168,8 @@ fn a_pod_that_was_listed_as_failed_is_not_counted_as_succeeded() {
         "BackoffLimitExceeded",
         "m",
     );
-    let mut world = world(job, vec![pod("a", "Succeeded"), pod("b", "Failed")]);
-    let effects = sync(&mut world);
+    let mut api = api(job, vec![pod("a", "Succeeded"), pod("b", "Failed")]);
+    let effects = sync(&mut api);
     assert_eq!((effects.succeeded, effects.failed, effects.patches), (0, 2, 2));
     assert_eq!(effects.conditions, failed("BackoffLimitExceeded"));
 }
@@ -177,12 +179,12 @@ fn a_pod_that_was_listed_as_failed_is_not_counted_as_succeeded() {
 fn counters_are_written_while_the_end_waits_for_a_terminating_pod() {
     let job = job().size(2, 2).condition("SuccessCriteriaMet", "CompletionsReached", "m");
     let all = vec![pod("s", "Succeeded"), pod("t", "Running").terminating().untracked()];
-    let mut world = world(job, all);
-    let effects = sync(&mut world);
+    let mut api = api(job, all);
+    let effects = sync(&mut api);
     assert_eq!((effects.succeeded, effects.terminating), (1, 1));
     assert_eq!(effects.conditions, ["SuccessCriteriaMet/CompletionsReached"]);
-    world.pods.remove(&uid("t"));
-    assert_eq!(sync(&mut world).conditions, complete("CompletionsReached"));
+    api.pods.remove(&uid("t"));
+    assert_eq!(sync(&mut api).conditions, complete("CompletionsReached"));
 }
 
 /// The decision table of §10, pod by pod and Job by Job: patches, failed.
@@ -210,7 +212,7 @@ fn each_pod_is_let_go_and_counted_as_its_job_stands() {
     ];
     for (state, job, expected) in jobs {
         for ((kind, pod), expected) in kinds.iter().cloned().zip(expected) {
-            let effects = sync(&mut world(job.clone(), vec![pod]));
+            let effects = sync(&mut api(job.clone(), vec![pod]));
             let row = format!("{kind} pod of a Job that is {state}");
             assert_eq!((effects.patches, effects.failed), expected, "{row}");
             assert_eq!(effects.succeeded, i32::from(kind == "succeeded"), "{row}");
@@ -228,27 +230,27 @@ fn pods_out_of_place_are_let_go_and_not_counted() {
         pod("c", "Running"),
         pod("d", "Failed").index(1),
     ];
-    let effects = sync(&mut world(job, all));
+    let effects = sync(&mut api(job, all));
     assert_eq!((effects.patches, effects.failed, effects.succeeded), (4, 1, 0));
 }
 
 /// [S20]: zeros are written where the API tells them from nothing; once is enough.
 #[test]
 fn the_first_sync_writes_and_the_second_does_not() {
-    let mut world = world(job().size(0, 5), vec![]);
-    let effects = sync(&mut world);
+    let mut api = api(job().size(0, 5), vec![]);
+    let effects = sync(&mut api);
     assert_eq!(effects.writes.len(), 1);
     let status = &effects.writes[0];
     assert_eq!((status.ready, status.terminating, status.active), (Some(0), Some(0), None));
     assert!(status.uncounted_terminated_pods.is_some() && status.start_time.is_some());
     assert!(status.failed_indexes.is_none());
-    assert!(sync(&mut world).writes.is_empty());
+    assert!(sync(&mut api).writes.is_empty());
 }
 
 /// [C3] with counters that are not zero.
 #[test]
 fn interim_and_terminal_condition_are_two_writes() {
-    let effects = sync(&mut world(job().size(1, 1), pods("Succeeded", 1)));
+    let effects = sync(&mut api(job().size(1, 1), pods("Succeeded", 1)));
     let stages: Vec<_> = effects.writes.iter().map(conditions).collect();
     assert_eq!(stages[0], ["SuccessCriteriaMet/CompletionsReached"]);
     assert_eq!(stages[1], complete("CompletionsReached"));
@@ -259,12 +261,12 @@ fn interim_and_terminal_condition_are_two_writes() {
 #[test]
 fn pods_of_a_failing_job_being_deleted_are_kept_until_they_can_be_counted() {
     let failing = job().size(1, 1).spec("backoffLimit", 0).status("failed", 1).deleting();
-    let mut world = world(failing, vec![pod("r", "Running").on_node()]);
-    super::builders::await_creation(&mut world);
-    let effects = sync(&mut world);
+    let mut api = api(failing, vec![pod("r", "Running").on_node()]);
+    super::builders::await_creation(&mut api);
+    let effects = sync(&mut api);
     assert_eq!((effects.deleted.len(), effects.patches, effects.failed), (1, 0, 1));
-    world.memory = crate::job::Memory::default();
-    let effects = sync(&mut world);
+    api.memory = crate::job::Memory::default();
+    let effects = sync(&mut api);
     assert_eq!((effects.patches, effects.failed), (1, 2));
 }
 
@@ -274,8 +276,8 @@ fn a_pod_that_was_released_counts_once_while_the_watch_is_behind() {
     let ended = pod("f", "Failed").index(0).terminating();
     let running = pod("r", "Running").index(1).on_node();
     let job = job().size(2, 2).indexed().status("failed", 1);
-    let mut world = world(job, vec![ended, running]);
-    world.memory.releases.insert(uid("f"));
-    let effects = sync(&mut world);
+    let mut api = api(job, vec![ended, running]);
+    api.memory.removed_finalizers.insert(uid("f"));
+    let effects = sync(&mut api);
     assert_eq!((effects.failed, effects.created_indexes()), (1, vec![0]));
 }

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::builders::{PodBuilder, ago, job, pod, sync, world};
+use super::builders::{PodBuilder, ago, api, job, pod, sync};
 
 fn ready_for(pod: PodBuilder, seconds: Option<i64>) -> PodBuilder {
     pod.with(|pod| {
@@ -23,7 +23,7 @@ fn sidecar_restarts(pod: PodBuilder, count: u32) -> PodBuilder {
 fn victims(pods: Vec<PodBuilder>, parallelism: i32, indexed: bool) -> Vec<String> {
     let job = job().size(parallelism, 9);
     let job = if indexed { job.indexed() } else { job };
-    sync(&mut world(job, pods)).deleted
+    sync(&mut api(job, pods)).deleted
 }
 
 /// Each rule, and that it comes before the next: the first of each pair goes.
@@ -60,7 +60,7 @@ fn of_two_pods_the_less_valuable_one_goes() {
     }
 }
 
-/// Indexed: bad, repeated and out-of-range indexes first, whatever the surplus.
+/// Indexed: bad, repeated and out-of-range indexes first, whatever the excess.
 #[test]
 fn pods_out_of_place_go_first() {
     let on = |name: &str, created: i64| pod(name, "Running").on_node().created(created);
@@ -84,7 +84,7 @@ fn pods_out_of_place_go_first() {
     assert_eq!(gone.last().map(String::as_str), Some("young-1"), "then by value");
 }
 
-/// §8: 0, 1, surplus, surplus + 1.
+/// §8: 0, 1, excess, excess + 1.
 #[test]
 fn exactly_the_surplus_goes() {
     for (parallelism, gone) in [(4, 0), (3, 0), (2, 1), (0, 3)] {

@@ -15,15 +15,15 @@ fn ended(name: &str, phase_: &str, reason: &str, second: i64) -> Value {
     pod
 }
 
-fn names(orders: &[String]) -> Vec<&str> {
-    orders.iter().map(|order| order.split(':').next().expect("must have a name")).collect()
+fn names(writes: &[String]) -> Vec<&str> {
+    writes.iter().map(|write| write.split(':').next().expect("must have a name")).collect()
 }
 
 fn deleted_of(max: Option<usize>, pods: &[Value]) -> Vec<String> {
-    let mut world = World::new(Settings { finished_max: max, ..Settings::default() }, &["n"]);
-    world.pods(pods);
-    let orders = world.pass(10);
-    let mut names: Vec<String> = names(&orders).into_iter().map(str::to_owned).collect();
+    let mut fixture = Fixture::new(Settings { finished_max: max, ..Settings::default() }, &["n"]);
+    fixture.pods(pods);
+    let writes = fixture.pass(10);
+    let mut names: Vec<String> = names(&writes).into_iter().map(str::to_owned).collect();
     names.sort();
     names
 }
@@ -78,14 +78,14 @@ fn more_than_are_named_at_once_go_in_turn() {
 #[test]
 fn failed_pods_beyond_a_number_of_their_owner_go_oldest_first() {
     let settings = Settings { failed_per_owner_max: Some(1), ..Settings::default() };
-    let mut world = World::new(settings, &["n"]);
+    let mut fixture = Fixture::new(settings, &["n"]);
     let of = |mut pod: Value, owner: &str| {
         pod["metadata"]["ownerReferences"][0]["uid"] = owner.into();
         pod
     };
     let mut bare = ended("bare", "Failed", "", 0);
     bare["metadata"]["ownerReferences"] = json!([]);
-    world.pods(&[
+    fixture.pods(&[
         of(ended("a", "Failed", "", 1), "one"),
         of(ended("b", "Failed", "", 2), "one"),
         of(ended("c", "Failed", "NodeShutdown", 3), "one"),
@@ -94,9 +94,9 @@ fn failed_pods_beyond_a_number_of_their_owner_go_oldest_first() {
         of(ended("f", "Succeeded", "", 0), "two"),
         bare,
     ]);
-    let orders = world.pass(10);
-    assert_eq!(names(&orders), ["a", "b"]);
-    assert_eq!(orders[0], "a: deleted (more than 1 pods of its owner have failed)");
+    let writes = fixture.pass(10);
+    assert_eq!(names(&writes), ["a", "b"]);
+    assert_eq!(writes[0], "a: deleted (more than 1 pods of its owner have failed)");
 }
 
 #[test]
@@ -104,23 +104,23 @@ fn finished_pods_are_kept_as_long_as_their_reason_or_else_their_phase_says() {
     let seconds = SignedDuration::from_secs;
     let kept_for =
         KeptFor::new([("Evicted".to_owned(), seconds(60)), ("Failed".to_owned(), seconds(600))]);
-    let mut world = World::new(Settings { kept_for, ..Settings::default() }, &["n"]);
-    world.pods(&[
+    let mut fixture = Fixture::new(Settings { kept_for, ..Settings::default() }, &["n"]);
+    fixture.pods(&[
         ended("evicted", "Failed", "Evicted", 0),
         ended("rejected", "Failed", "NodeShutdown", 0),
         ended("succeeded", "Succeeded", "", 0),
         pod("runs"),
     ]);
-    assert!(world.pass(69).is_empty());
-    assert_eq!(world.pass(1), ["evicted: deleted (finished more than 60s ago)"]);
-    assert!(world.pass(539).is_empty());
-    assert_eq!(names(&world.pass(1)), ["rejected"]);
-    assert!(world.pass(24 * 3600).is_empty());
+    assert!(fixture.pass(69).is_empty());
+    assert_eq!(fixture.pass(1), ["evicted: deleted (finished more than 60s ago)"]);
+    assert!(fixture.pass(539).is_empty());
+    assert_eq!(names(&fixture.pass(1)), ["rejected"]);
+    assert!(fixture.pass(24 * 3600).is_empty());
 }
 
 #[test]
 fn by_default_finished_pods_are_left_to_others() {
-    let mut world = World::of_one_node();
-    world.pods(&[ended("a", "Failed", "Evicted", 0), ended("b", "Succeeded", "", 0)]);
-    assert!(world.pass(24 * 3600).is_empty());
+    let mut fixture = Fixture::of_one_node();
+    fixture.pods(&[ended("a", "Failed", "Evicted", 0), ended("b", "Succeeded", "", 0)]);
+    assert!(fixture.pass(24 * 3600).is_empty());
 }

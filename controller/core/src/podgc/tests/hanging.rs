@@ -10,13 +10,13 @@ fn silent(node: Value, second: i64) -> Value {
 }
 
 /// Deleted 5 min after its node had gone silent, as the taint manager does.
-fn hanging() -> World {
-    let mut world = World::of_one_node();
-    world.pod(&pod("a"));
-    world.node(&silent(node("n"), 0));
-    world.pass(300);
-    world.pod(&deleted(pod("a"), 300));
-    world
+fn hanging() -> Fixture {
+    let mut fixture = Fixture::of_one_node();
+    fixture.pod(&pod("a"));
+    fixture.node(&silent(node("n"), 0));
+    fixture.pass(300);
+    fixture.pod(&deleted(pod("a"), 300));
+    fixture
 }
 
 #[test]
@@ -26,14 +26,14 @@ fn without_proof_a_pod_stays_for_ever() {
 
 #[test]
 fn a_new_boot_ends_what_was_deleted_before_it_once_its_kubelet_is_silent() {
-    let mut world = hanging();
-    world.pass(60);
+    let mut fixture = hanging();
+    fixture.pass(60);
     let booted = boot(node("n"), "boot-2");
-    world.node(&booted);
-    assert!(world.pass(600).is_empty(), "a kubelet that speaks ends its own pods");
-    world.node(&silent(booted, 960));
+    fixture.node(&booted);
+    assert!(fixture.pass(600).is_empty(), "a kubelet that speaks ends its own pods");
+    fixture.node(&silent(booted, 960));
     assert_eq!(
-        world.pass(0),
+        fixture.pass(0),
         ["a: Failed DisruptionTarget=True/DeletionByPodGC Ready=False/PodFailed \
             ContainersReady=False/PodFailed epilogue.dev/Ended=True/NodeRebooted deleted \
             (node has booted since the pod was deleted (boot boot-1 then, boot-2 now))"]
@@ -44,62 +44,62 @@ fn a_new_boot_ends_what_was_deleted_before_it_once_its_kubelet_is_silent() {
 /// was deleted before it all the same.
 #[test]
 fn a_new_boot_that_is_heard_of_late_proves_what_the_old_one_lived_to_see() {
-    let mut world = hanging();
-    world.pass(60);
-    world.node(&node("n"));
-    world.pass(600);
-    world.node(&heard(silent(boot(node("n"), "boot-2"), 960), 700));
-    assert_eq!(world.pass(0).len(), 1);
+    let mut fixture = hanging();
+    fixture.pass(60);
+    fixture.node(&node("n"));
+    fixture.pass(600);
+    fixture.node(&heard(silent(boot(node("n"), "boot-2"), 960), 700));
+    assert_eq!(fixture.pass(0).len(), 1);
 }
 
 #[test]
 fn a_new_boot_proves_nothing_of_a_pod_that_may_run_in_it() {
     let booted = || silent(boot(node("n"), "boot-2"), 960);
     // Deleted in the new boot.
-    let mut world = World::of_one_node();
-    world.pod(&pod("a"));
-    world.node(&booted());
-    world.pod(&deleted(pod("a"), 0));
-    assert!(world.pass(3600).is_empty());
+    let mut fixture = Fixture::of_one_node();
+    fixture.pod(&pod("a"));
+    fixture.node(&booted());
+    fixture.pod(&deleted(pod("a"), 0));
+    assert!(fixture.pass(3600).is_empty());
     // Deleted so shortly before the boot was seen that its kubelet may have missed it.
-    let mut world = World::of_one_node();
-    world.pod(&deleted(pod("a"), 0));
-    world.pass(29);
-    world.node(&booted());
-    assert!(world.pass(3600).is_empty());
+    let mut fixture = Fixture::of_one_node();
+    fixture.pod(&deleted(pod("a"), 0));
+    fixture.pass(29);
+    fixture.node(&booted());
+    assert!(fixture.pass(3600).is_empty());
     // Started after it was deleted, which no kubelet does.
-    let mut world = hanging();
+    let mut fixture = hanging();
     let started = json!([{"name": "main", "state": {"running": {"startedAt": at(310)}}}]);
-    world.pod(&with(deleted(pod("a"), 300), &[("/status/containerStatuses", started)]));
-    world.pass(60);
-    world.node(&booted());
-    assert!(world.pass(3600).is_empty());
+    fixture.pod(&with(deleted(pod("a"), 300), &[("/status/containerStatuses", started)]));
+    fixture.pass(60);
+    fixture.node(&booted());
+    assert!(fixture.pass(3600).is_empty());
     // It was heard of so late that the pod may have been started and deleted in the new boot.
-    let mut world = World::of_one_node();
-    world.pod(&pod("a"));
+    let mut fixture = Fixture::of_one_node();
+    fixture.pod(&pod("a"));
     let started = json!([{"name": "main", "state": {"running": {"startedAt": at(200)}}}]);
     let started = with(deleted(pod("a"), 300), &[("/status/containerStatuses", started)]);
-    world.pass(320);
-    world.pod(&started);
-    world.pass(600);
-    world.node(&heard(booted(), 400));
-    assert!(world.pass(3600).is_empty());
+    fixture.pass(320);
+    fixture.pod(&started);
+    fixture.pass(600);
+    fixture.node(&heard(booted(), 400));
+    assert!(fixture.pass(3600).is_empty());
     // Nobody saw the old boot.
-    let mut world = World::new(Settings::default(), &[]);
-    world.pod(&deleted(pod("a"), 0));
-    world.pass(10);
-    world.node(&booted());
-    assert!(world.pass(3600).is_empty());
+    let mut fixture = Fixture::new(Settings::default(), &[]);
+    fixture.pod(&deleted(pod("a"), 0));
+    fixture.pass(10);
+    fixture.node(&booted());
+    assert!(fixture.pass(3600).is_empty());
 }
 
 #[test]
 fn a_boot_id_that_goes_missing_is_no_new_boot() {
-    let mut world = hanging();
-    world.pass(60);
-    world.node(&silent(boot(node("n"), ""), 0));
-    assert!(world.pass(60).is_empty());
-    world.node(&silent(boot(node("n"), "boot-1"), 0));
-    assert!(world.pass(3600).is_empty());
+    let mut fixture = hanging();
+    fixture.pass(60);
+    fixture.node(&silent(boot(node("n"), ""), 0));
+    assert!(fixture.pass(60).is_empty());
+    fixture.node(&silent(boot(node("n"), "boot-1"), 0));
+    assert!(fixture.pass(3600).is_empty());
 }
 
 #[test]
@@ -107,10 +107,10 @@ fn what_an_agent_announced_in_an_earlier_boot_is_remembered_for_us() {
     let announced = format!("shutting-down;boot=boot-0;since={}", at(10));
     let now = || silent(announces(node("n"), &announced), 500);
     let ended = |deleted_at: i64| {
-        let mut world = World::new(Settings::default(), &[]);
-        world.node(&now());
-        world.pod(&deleted(pod("a"), deleted_at));
-        world.pass(0)
+        let mut fixture = Fixture::new(Settings::default(), &[]);
+        fixture.node(&now());
+        fixture.pod(&deleted(pod("a"), deleted_at));
+        fixture.pass(0)
     };
     assert!(ended(5)[0].contains("(boot boot-0 then, boot-1 now)"));
     assert!(ended(11).is_empty(), "deleted after it: maybe in the new boot");
@@ -118,12 +118,12 @@ fn what_an_agent_announced_in_an_earlier_boot_is_remembered_for_us() {
 
 #[test]
 fn the_agent_s_farewell_ends_the_pods_that_were_there() {
-    let farewell = format!("farewell;boot=boot-1;at={}", at(20));
-    let node = silent(announces(node("n"), &farewell), 60);
-    let mut world = World::of_one_node();
-    world.pod(&deleted(pod("early"), 0));
-    world.node(&node);
-    world.pod(&deleted(pod("late"), 360));
+    let drained = format!("farewell;boot=boot-1;at={}", at(20));
+    let node = silent(announces(node("n"), &drained), 60);
+    let mut fixture = Fixture::of_one_node();
+    fixture.pod(&deleted(pod("early"), 0));
+    fixture.node(&node);
+    fixture.pod(&deleted(pod("late"), 360));
     let mut young = deleted(pod("young"), 360);
     young["metadata"]["creationTimestamp"] = at(21).into();
     let mut restarted = deleted(pod("restarted"), 360);
@@ -132,34 +132,34 @@ fn the_agent_s_farewell_ends_the_pods_that_were_there() {
     daemon["metadata"]["ownerReferences"][0]["kind"] = "DaemonSet".into();
     let mut mirror = deleted(pod("mirror"), 0);
     mirror["metadata"]["annotations"]["kubernetes.io/config.mirror"] = "x".into();
-    world.pods(&[young, restarted, daemon, mirror]);
-    let orders = world.pass(3600);
-    assert_eq!(orders.len(), 2, "{orders:?}");
-    assert!(orders[0].starts_with("early: Failed DisruptionTarget=True"), "{orders:?}");
-    assert!(orders[0].contains("epilogue.dev/Ended=True/AgentFarewell deleted"), "{orders:?}");
-    assert!(orders[1].starts_with("late: Failed"), "{orders:?}");
+    fixture.pods(&[young, restarted, daemon, mirror]);
+    let writes = fixture.pass(3600);
+    assert_eq!(writes.len(), 2, "{writes:?}");
+    assert!(writes[0].starts_with("early: Failed DisruptionTarget=True"), "{writes:?}");
+    assert!(writes[0].contains("epilogue.dev/Ended=True/AgentFarewell deleted"), "{writes:?}");
+    assert!(writes[1].starts_with("late: Failed"), "{writes:?}");
 }
 
 #[test]
 fn what_an_agent_says_of_the_future_proves_nothing() {
     for said in ["farewell;boot=boot-1;at=", "shutting-down;boot=boot-0;since="] {
         let said = format!("{said}{}", at(100_000));
-        let mut world = World::of_one_node();
-        world.pod(&deleted(pod("a"), 0));
-        world.node(&silent(announces(node("n"), &said), 60));
-        assert!(world.pass(3600).is_empty(), "{said}");
+        let mut fixture = Fixture::of_one_node();
+        fixture.pod(&deleted(pod("a"), 0));
+        fixture.node(&silent(announces(node("n"), &said), 60));
+        assert!(fixture.pass(3600).is_empty(), "{said}");
     }
 }
 
 #[test]
 fn a_farewell_is_void_where_the_machine_stayed_up() {
-    let farewell = format!("farewell;boot=boot-1;at={}", at(20));
-    let said = || announces(node("n"), &farewell);
+    let drained = format!("farewell;boot=boot-1;at={}", at(20));
+    let said = || announces(node("n"), &drained);
     let late = |node: Value| {
-        let mut world = World::of_one_node();
-        world.node(&node);
-        world.pod(&deleted(pod("a"), 3600));
-        world.pass(3600).len()
+        let mut fixture = Fixture::of_one_node();
+        fixture.node(&node);
+        fixture.pod(&deleted(pod("a"), 3600));
+        fixture.pass(3600).len()
     };
     assert_eq!(late(silent(said(), 320)), 1);
     assert_eq!(late(silent(said(), 321)), 0, "it went silent long after: for another reason");
@@ -170,27 +170,27 @@ fn a_farewell_is_void_where_the_machine_stayed_up() {
 
 #[test]
 fn the_owner_s_word_ends_a_pod_after_its_time_where_nothing_is_heard_of_the_node() {
-    let mut world = hanging();
-    world.job_says = Some("10m");
-    world.pod(&deleted(pod("a"), 300));
-    assert!(world.pass(29 + 600).is_empty());
-    let orders = world.pass(1);
-    assert_eq!(orders.len(), 1);
-    assert!(orders[0].contains("Ended=True/OwnersWord deleted (no proof"), "{orders:?}");
-    assert!(orders[0].contains("of Job j accepts"), "{orders:?}");
+    let mut fixture = hanging();
+    fixture.job_says = Some("10m");
+    fixture.pod(&deleted(pod("a"), 300));
+    assert!(fixture.pass(29 + 600).is_empty());
+    let writes = fixture.pass(1);
+    assert_eq!(writes.len(), 1);
+    assert!(writes[0].contains("Ended=True/OwnersWord deleted (no proof"), "{writes:?}");
+    assert!(writes[0].contains("of Job j accepts"), "{writes:?}");
 
-    let mut world = hanging();
-    world.job_says = Some("1s");
-    world.node(&node("n"));
-    assert!(world.pass(3600).is_empty(), "its kubelet speaks");
+    let mut fixture = hanging();
+    fixture.job_says = Some("1s");
+    fixture.node(&node("n"));
+    assert!(fixture.pass(3600).is_empty(), "its kubelet speaks");
 }
 
 #[test]
 fn a_word_that_is_given_later_is_heard() {
-    let mut world = hanging();
-    world.pass(3600);
-    world.job_says = Some("1m");
-    assert_eq!(world.pass(30).len(), 1);
+    let mut fixture = hanging();
+    fixture.pass(3600);
+    fixture.job_says = Some("1m");
+    assert_eq!(fixture.pass(30).len(), 1);
 }
 
 #[test]
@@ -199,12 +199,12 @@ fn a_namespace_speaks_for_its_jobs_unless_they_speak_themselves() {
         BTreeMap::from([("epilogue.dev/force-fail-after".to_owned(), text.to_owned())])
     };
     let ended = |namespace: &str, job: Option<&'static str>| {
-        let mut world = hanging();
-        world.cluster.namespaces_begin();
-        world.cluster.namespace_shown("default", &words(namespace));
-        world.cluster.namespaces_end();
-        world.job_says = job;
-        world.pass(3600)
+        let mut fixture = hanging();
+        fixture.cluster.namespaces_begin();
+        fixture.cluster.namespace_shown("default", &words(namespace));
+        fixture.cluster.namespaces_end();
+        fixture.job_says = job;
+        fixture.pass(3600)
     };
     assert!(ended("1m", None)[0].contains("of namespace default"));
     assert!(ended("1m", Some("2m"))[0].contains("of Job j"));
@@ -215,12 +215,12 @@ fn a_namespace_speaks_for_its_jobs_unless_they_speak_themselves() {
 
 #[test]
 fn nobody_can_give_that_word_for_pods_that_no_job_owns() {
-    let mut world = hanging();
+    let mut fixture = hanging();
     let mut stateful = deleted(pod("a"), 300);
     stateful["metadata"]["ownerReferences"][0]["kind"] = "StatefulSet".into();
-    world.pod(&stateful);
-    world.job_says = Some("1s");
+    fixture.pod(&stateful);
+    fixture.job_says = Some("1s");
     let words = BTreeMap::from([("epilogue.dev/force-fail-after".to_owned(), "1s".to_owned())]);
-    world.cluster.namespace_shown("default", &words);
-    assert!(world.pass(3600).is_empty());
+    fixture.cluster.namespace_shown("default", &words);
+    assert!(fixture.pass(3600).is_empty());
 }

@@ -1,0 +1,55 @@
+//! From watch events to queues: what is to be synced, and how urgently. (spec §2)
+
+mod job;
+mod pod;
+#[cfg(test)]
+pub(crate) mod samples;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use job::{JobChange, external_controller, job_changed};
+pub use pod::{PodChange, is_relevant, pod_changed, tracked_terminal_transition};
+
+use crate::batching::Change;
+use crate::orphans::Orphans;
+use crate::view::{Job, JobKey, Pod, Uid};
+
+/// What the handlers look up.
+pub trait Lookup {
+    /// The Job of this key.
+    fn job(&self, key: &JobKey) -> Option<&Arc<Job>>;
+    /// The Jobs of a pod's namespace whose selector matches it.
+    fn matching(&self, pod: &Pod) -> Vec<JobKey>;
+}
+
+/// What follows from one event, in the order in which it is to be done.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Enqueues {
+    /// Jobs whose memory takes the pod in.
+    pub observers: Vec<Uid>,
+    /// What to queue.
+    pub queue: Vec<Enqueue>,
+}
+
+/// One entry for a queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Enqueue {
+    /// Sync a Job at once.
+    Sync(JobKey),
+    /// Sync a Job after a change, in a batch with those that follow. ([Q3])
+    Batch(JobKey, Change),
+    /// Sync a Job after this time, whatever else happens. ([Q4])
+    SyncAfter(JobKey, Duration),
+    /// Look whether finalizers are to be removed.
+    Orphans(Orphans),
+    /// Look whether finalizers are to be removed, after this time.
+    OrphansAfter(Orphans, Duration),
+}
+
+/// The Job that controls a pod, if the cache has it. ([H0])
+fn owner_of<'a>(pod: &Pod, lookup: &'a impl Lookup) -> Option<&'a Arc<Job>> {
+    let reference = pod.owner.as_ref().filter(|owner| &*owner.kind == "Job")?;
+    let key = JobKey::new(Arc::clone(&pod.namespace), &*reference.name);
+    lookup.job(&key).filter(|job| job.uid == reference.uid)
+}

@@ -1,0 +1,103 @@
+//! Which pods are the Job's own, and which are to be adopted or disowned. (spec §17)
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use epilogue_common::names::job_condition;
+
+use super::memory::Memory;
+use super::steps::{Claim, ClaimKind};
+use super::sync_input::SyncInput;
+use crate::view::{Job, Pod, Uid};
+
+/// The Job's pods, and the patches that make them so.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Claims {
+    /// The Job's pods as they will be once the patches are through.
+    pub pods: Vec<Arc<Pod>>,
+    /// Patches, adoptions last.
+    pub patches: Vec<Claim>,
+}
+
+/// Sorts the pods that name the Job and those that name nobody.
+pub(super) fn decide(input: &SyncInput<'_>) -> Claims {
+    let mut claims = Claims::default();
+    let mut adopted = Vec::new();
+    for pod in input.pods {
+        match claim(input.job, pod) {
+            Ownership::Ours => claims.pods.push(Arc::clone(pod)),
+            Ownership::Foreign => {}
+            Ownership::Disown => claims.patches.push(patch(pod, ClaimKind::Disown)),
+            Ownership::Adopt => {
+                claims.pods.push(Arc::new(Pod { tracked: true, ..Pod::clone(pod) }));
+                adopted.push(patch(pod, ClaimKind::Adopt));
+            }
+        }
+    }
+    claims.patches.extend(adopted);
+    claims
+}
+
+/// Live pods of ours that lost their finalizer, which would otherwise run uncounted.
+///
+/// DIVERGES(upstream): the reference leaves them so. It strips the finalizer before it deletes a
+/// excess or suspended pod; when the deletion then fails, the pod stays, cannot be counted, and
+/// its work is done again. (spec §29 item 17)
+pub(super) fn untracked(job: &Job, pods: &[Arc<Pod>], memory: &Memory) -> Vec<Claim> {
+    let ends = [job_condition::FAILURE_TARGET, job_condition::SUCCESS_CRITERIA_MET];
+    if job.deleting || job.spec.suspend || ends.iter().any(|it| job.true_condition(it).is_some()) {
+        return Vec::new();
+    }
+    pods.iter()
+        .filter(|pod| pod.is_active() && !pod.tracked)
+        .filter(|pod| !memory.expectations.deleted.contains(&pod.uid))
+        .map(|pod| patch(pod, ClaimKind::Track))
+        .collect()
+}
+
+/// The same pods with the finalizer that these patches give them.
+pub(super) fn with_tracked(pods: Vec<Arc<Pod>>, patches: &[Claim]) -> Vec<Arc<Pod>> {
+    let again: HashSet<&Uid> = patches.iter().map(|each| &each.pod.uid).collect();
+    if again.is_empty() {
+        return pods;
+    }
+    pods.into_iter()
+        .map(|pod| {
+            if again.contains(&pod.uid) {
+                Arc::new(Pod { tracked: true, ..Pod::clone(&pod) })
+            } else {
+                pod
+            }
+        })
+        .collect()
+}
+
+enum Ownership {
+    Ours,
+    Foreign,
+    Disown,
+    Adopt,
+}
+
+/// DIVERGES(upstream): a pod that no longer matches the selector stays its Job's when that is being
+/// deleted; the reference neither counts it nor removes its finalizer, so that a foreground
+/// deletion waits for ever. (spec §17)
+fn claim(job: &Job, pod: &Pod) -> Ownership {
+    let selected = pod.matches(&job.spec.selector);
+    if pod.owner.is_some() {
+        return match pod.is_owned_by(&job.uid) {
+            true if selected || job.deleting => Ownership::Ours,
+            true => Ownership::Disown,
+            false => Ownership::Foreign,
+        };
+    }
+    if selected && !job.deleting && pod.deletion.is_none() {
+        Ownership::Adopt
+    } else {
+        Ownership::Foreign
+    }
+}
+
+fn patch(pod: &Arc<Pod>, kind: ClaimKind) -> Claim {
+    Claim { pod: Arc::clone(pod), kind }
+}

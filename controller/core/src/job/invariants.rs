@@ -1,0 +1,128 @@
+//! Three checks of any plan: the API would take each status it writes; carried out, it comes to
+//! rest; and a crash after any call, with memory lost, leads to the same end. (design §3)
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use epilogue_common::names::job_condition;
+use jiff::SignedDuration;
+
+use super::fake_api::{Crash, FakeApi};
+use super::memory::Memory;
+use super::steps::Step;
+use super::sync_input::SyncInput;
+use super::verdict;
+use crate::view::Phase;
+
+/// Syncs that a Job may take to come to rest: one for every wake-up and every 500 pods, and
+/// then some.
+const ROUNDS_MAX: usize = 60;
+
+/// Crashes that are tried; of a plan with more calls, evenly spread ones.
+const CRASHES_MAX: usize = 100;
+
+/// Why a plan is not fit to be carried out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// What does not hold, with the plan's input and both ends.
+    pub message: String,
+}
+
+/// Runs the three checks on the plan for this input.
+pub fn verify(input: &SyncInput<'_>) -> Result<(), Violation> {
+    let mut start = FakeApi::of(input);
+    // Whoever starts anew after a crash reads what the API has, not what a watch showed last.
+    start.show_removed_finalizers();
+    settle(&mut start.clone())?;
+    let left = verdict::until_deadline(input.job, input.now);
+    if left.is_none_or(|left| left > SignedDuration::ZERO) {
+        // What a deadline ends depends on the clock, and lost memory makes waits shorter or longer.
+        // One that is due is due in any case.
+        start.edit(|job| job.spec.active_deadline_seconds = None);
+    }
+    let mut whole = start.clone();
+    let first = whole.sync();
+    settle(&mut whole)?;
+    let end = summary(&whole);
+    let calls: usize = first.steps.iter().map(Step::calls).sum();
+    let stride = calls / CRASHES_MAX + 1;
+    for after_calls in (0..=calls).step_by(stride) {
+        let mut crashed = start.clone();
+        crashed.sync_with(&|_, _| None, Some(Crash { after_calls }));
+        crashed.memory = Memory::default();
+        settle(&mut crashed)?;
+        let other = summary(&crashed);
+        if other != end {
+            let message = format!(
+                "a crash after {after_calls} of {calls} calls ends in\n{other}\ninstead of\n{end}"
+            );
+            return Err(Violation { message });
+        }
+    }
+    Ok(())
+}
+
+/// Syncs until nothing is left to do and nothing left to wait for.
+fn settle(api: &mut FakeApi) -> Result<(), Violation> {
+    for _ in 0..ROUNDS_MAX {
+        let trace = api.sync();
+        if let Some(refused) = api.refused.first() {
+            let message = format!("the API would refuse the status: {refused}\n{trace:#?}");
+            return Err(Violation { message });
+        }
+        let wake = trace.sync_result.and_then(|sync_result| sync_result.requeue_after);
+        match wake {
+            Some(after) => {
+                api.now = api.now.checked_add(after).unwrap_or(api.now);
+            }
+            None if trace.steps.is_empty() => return Ok(()),
+            None => {}
+        }
+    }
+    Err(Violation { message: format!("no rest after {ROUNDS_MAX} syncs: {}", summary(api)) })
+}
+
+/// What must not depend on a crash: counters, conditions, and how many pods are in which state.
+///
+/// Why a Job failed may: the pods that it deleted before the crash are seen terminating after it,
+/// which can break another limit, or fail their index, before the reason was stored.
+fn summary(api: &FakeApi) -> String {
+    let status = &api.job.status;
+    let mut pods: BTreeMap<(Option<u32>, u8, bool, bool), usize> = BTreeMap::new();
+    for pod in api.pods.values() {
+        let phase = match pod.phase {
+            Phase::Succeeded => 2,
+            Phase::Failed => 3,
+            _ => 1,
+        };
+        *pods.entry((pod.index, phase, pod.tracked, pod.deletion.is_some())).or_default() += 1;
+    }
+    let fails = api.job.true_condition(job_condition::FAILURE_TARGET).is_some();
+    let failed_indexes = status.failed_indexes.as_ref().filter(|_| !fails);
+    let mut text = String::new();
+    let conditions: Vec<String> = status
+        .conditions
+        .iter()
+        .flatten()
+        .map(|each| {
+            let reason = if fails { None } else { each.reason.as_ref() };
+            format!("{}={} {reason:?}", each.type_, each.status)
+        })
+        .collect();
+    let written = write!(
+        text,
+        "active {:?} ready {:?} terminating {:?} succeeded {:?} failed {:?} completed {:?} \
+         failed indexes {:?} uncounted {:?} started {} conditions {conditions:?} pods {pods:?}",
+        status.active,
+        status.ready,
+        status.terminating,
+        status.succeeded,
+        status.failed,
+        status.completed_indexes,
+        failed_indexes,
+        status.uncounted_terminated_pods,
+        status.start_time.is_some(),
+    );
+    debug_assert!(written.is_ok(), "writing to a string cannot fail");
+    text
+}

@@ -1,0 +1,47 @@
+//! What metrics count of a sync. (spec §20)
+
+use k8s_openapi::api::batch::v1::JobStatus;
+
+use super::IndexSet;
+use super::census;
+use super::plan::Plan;
+use super::steps::MetricEvent;
+use crate::view::Job;
+
+/// [M4] and [M8]: what the counters of the status gained.
+pub(super) fn finished(job: &Job, old: &JobStatus, new: &JobStatus) -> Option<MetricEvent> {
+    let gain = |of: &dyn Fn(&JobStatus) -> u32| of(new).saturating_sub(of(old));
+    let indexes = |text: Option<&String>| {
+        IndexSet::parse(text.map_or("", String::as_str), job.index_bound()).len()
+    };
+    let number = |value: Option<i32>| u32::try_from(census::counter(value)).unwrap_or(u32::MAX);
+    let succeeded = if job.is_indexed() {
+        gain(&|status| indexes(status.completed_indexes.as_ref()))
+    } else {
+        gain(&|status| number(status.succeeded))
+    };
+    let failed = gain(&|status| number(status.failed));
+    let failed_indexes = job
+        .spec
+        .backoff_limit_per_index
+        .map(|_| gain(&|status| indexes(status.failed_indexes.as_ref())));
+    let any = succeeded > 0 || failed > 0 || failed_indexes.is_some_and(|indexes| indexes > 0);
+    any.then_some(MetricEvent::PodsFinished { succeeded, failed, failed_indexes })
+}
+
+/// [M9]
+///
+/// DIVERGES(upstream): a creation that failed counts as failed only; the reference counts it as
+/// succeeded too. (spec §29 item 5)
+pub(super) fn created(plan: &Plan, succeeded: usize, failed: usize) -> MetricEvent {
+    let any_failed = plan.census.failed(&plan.job) > 0;
+    let reason = if plan.job.replaces_failed_only() && any_failed {
+        "recreate_failed"
+    } else if any_failed || !plan.census.terminating.is_empty() {
+        "recreate_terminating_or_failed"
+    } else {
+        "new"
+    };
+    let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+    MetricEvent::PodsCreated { reason, succeeded: number(succeeded), failed: number(failed) }
+}

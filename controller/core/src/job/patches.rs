@@ -1,0 +1,89 @@
+//! The JSON that goes to the API: patches of pods, the status write. (spec §18)
+
+use epilogue_common::names::TRACKING_FINALIZER;
+use k8s_openapi::api::batch::v1::JobStatus;
+use serde::Serialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+
+use super::steps::{Claim, ClaimKind};
+use crate::view::{Job, Json, Pod};
+
+/// The strategic-merge patch that removes the tracking finalizer. Its `uid` makes the API refuse it
+/// for a namesake, whose failure would then never be counted.
+pub fn remove_finalizer_patch(pod: &Pod) -> Value {
+    json!({"metadata": {
+        "uid": pod.uid.as_str(),
+        "$deleteFromPrimitiveList/finalizers": [TRACKING_FINALIZER],
+    }})
+}
+
+/// The options of a deletion: of this pod, and of no namesake.
+pub fn delete_options(pod: &Pod) -> Value {
+    json!({"preconditions": {"uid": pod.uid.as_str()}})
+}
+
+/// The strategic-merge patch of a claim. Its `uid` makes the API refuse it for a namesake.
+///
+/// DIVERGES(upstream): a patch that gives a pod the finalizer also names the version that was
+/// read. The reference's, when it comes late, would put it back on a pod that was counted and
+/// released since, which then counts twice. (spec §17)
+pub fn claim_patch(job: &Job, claim: &Claim) -> Value {
+    let uid = claim.pod.uid.as_str();
+    let version = claim.pod.version.to_string();
+    match claim.kind {
+        ClaimKind::Adopt => json!({"metadata": {
+            "uid": uid,
+            "resourceVersion": version,
+            "ownerReferences": [controller_reference(job)],
+            "finalizers": [TRACKING_FINALIZER],
+        }}),
+        ClaimKind::Disown => json!({"metadata": {
+            "uid": uid,
+            "ownerReferences": [{"$patch": "delete", "uid": job.uid.as_str()}],
+            "$deleteFromPrimitiveList/finalizers": [TRACKING_FINALIZER],
+        }}),
+        ClaimKind::Track => json!({"metadata": {
+            "uid": uid,
+            "resourceVersion": version,
+            "finalizers": [TRACKING_FINALIZER],
+        }}),
+    }
+}
+
+/// The owner reference that names this Job as the controller. ([B3])
+pub(super) fn controller_reference(job: &Job) -> Value {
+    json!({
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "name": &*job.key.name,
+        "uid": job.uid.as_str(),
+        "controller": true,
+        "blockOwnerDeletion": true,
+    })
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct StatusBody<'a> {
+    api_version: &'static str,
+    kind: &'static str,
+    metadata: &'a Json,
+    status: Map<String, Value>,
+}
+
+/// The body of a status write: metadata as read, the new status, and status fields that we do
+/// not know. The API takes the spec from what it has stored.
+pub fn status_body(job: &Job, status: &JobStatus) -> Result<Box<RawValue>, serde_json::Error> {
+    let mut fields = job.status_unknown.clone();
+    if let Value::Object(known) = serde_json::to_value(status)? {
+        fields.extend(known);
+    }
+    let metadata = &job.metadata;
+    serde_json::value::to_raw_value(&StatusBody {
+        api_version: "batch/v1",
+        kind: "Job",
+        metadata,
+        status: fields,
+    })
+}

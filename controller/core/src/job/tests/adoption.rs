@@ -1,0 +1,193 @@
+//! Adoption and disowning. (spec §17, §18)
+
+use epilogue_common::outcome::{Failure, FailureKind};
+
+use super::builders::{
+    Effects, JobBuilder, PodBuilder, api, job, outage, pod, sync, sync_with, uid,
+};
+use crate::job::fake_api::FakeApi;
+use crate::job::{ClaimKind, Step, claim_patch, delete_options, remove_finalizer_patch};
+
+fn claims(effects: &Effects) -> Vec<(String, ClaimKind)> {
+    let steps = effects.trace.steps.iter();
+    steps
+        .filter_map(|step| match step {
+            Step::Claim(claims) => Some(claims),
+            _ => None,
+        })
+        .flatten()
+        .map(|claim| (claim.pod.name.to_string(), claim.kind))
+        .collect()
+}
+
+fn confirms(effects: &Effects) -> bool {
+    effects.trace.steps.contains(&Step::ConfirmJob)
+}
+
+#[test]
+fn release_and_deletion_name_the_pod_by_its_uid() {
+    let pod = pod("p", "Failed").build();
+    assert_eq!(remove_finalizer_patch(&pod)["metadata"]["uid"], pod.uid.as_str());
+    assert_eq!(delete_options(&pod)["preconditions"]["uid"], pod.uid.as_str());
+}
+
+#[test]
+fn pods_are_claimed_by_owner_selector_and_deletion() {
+    let foreign = |pod: PodBuilder| {
+        pod.with(|pod| pod["metadata"]["ownerReferences"][0]["uid"] = "other".into())
+    };
+    let of_kind = |pod: PodBuilder, kind: &str| {
+        let kind = kind.to_owned();
+        pod.with(|pod| pod["metadata"]["ownerReferences"][0]["kind"] = kind.into())
+    };
+    let p = || pod("p", "Running").on_node();
+    let adopt = Some(ClaimKind::Adopt);
+    let disown = Some(ClaimKind::Disown);
+    let plain = || job().size(1, 1);
+    for (row, (job, pod, claim, active)) in [
+        (plain(), p(), None, 1),
+        (plain(), p().unselected(), disown, 1),
+        (plain(), p().orphan(), adopt, 1),
+        (plain(), p().orphan().unselected(), None, 1),
+        (plain(), p().orphan().terminating(), None, 1),
+        (plain(), foreign(p()), None, 1),
+        (plain(), of_kind(p(), "CronJob"), None, 1),
+        (plain().deleting(), p(), None, 1),
+        (plain().deleting(), p().unselected(), None, 1),
+        (plain().deleting(), p().orphan(), None, 0),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let effects = sync(&mut api(job, vec![pod]));
+        let kinds: Vec<_> = claims(&effects).into_iter().map(|(_, kind)| kind).collect();
+        assert_eq!(kinds, claim.into_iter().collect::<Vec<_>>(), "row {row}");
+        assert_eq!(confirms(&effects), claim == adopt, "row {row}");
+        assert_eq!(effects.active, active, "row {row}");
+    }
+}
+
+/// No selector matches nothing. (The API never lets such a Job through.)
+#[test]
+fn a_job_without_selector_adopts_nothing() {
+    let job = job().spec("selector", serde_json::Value::Null);
+    assert!(api(job, vec![pod("p", "Running").orphan()]).plan().claims.is_empty());
+}
+
+fn adopting() -> FakeApi {
+    api(job().size(2, 2), vec![pod("p", "Running").orphan(), pod("q", "Succeeded").orphan()])
+}
+
+#[test]
+fn an_adopted_pod_counts_in_the_same_sync() {
+    let mut api = adopting();
+    let effects = sync(&mut api);
+    assert_eq!((effects.active, effects.succeeded, effects.created.len()), (1, 1, 0));
+    assert!(api.pods[&uid("p")].tracked && api.pods[&uid("p")].owner.is_some());
+}
+
+/// One live read for all; whatever it tells against adoption ends the sync.
+#[test]
+fn adoption_needs_a_job_that_lives() {
+    let mut replaced = adopting();
+    let live = |api: &mut FakeApi| {
+        let mut progress = crate::job::Progress::new(api.plan(), &api.settings);
+        assert_eq!(progress.next_step(), Some(Step::ConfirmJob));
+        progress
+    };
+    for (job_uid, deleting) in [("other", false), ("job-uid", true)] {
+        let mut progress = live(&mut replaced);
+        let live = crate::job::LiveJob { uid: job_uid.into(), deleting };
+        progress.done(crate::job::StepOutcome::Confirmed(Ok(live)));
+        assert_eq!(progress.next_step(), None);
+        assert!(progress.into_result().result.is_err(), "{job_uid} {deleting}");
+    }
+    let mut api = adopting();
+    let effects = sync_with(&mut api, &|step, _| (*step == Step::ConfirmJob).then(outage));
+    assert!(effects.is_err && effects.writes.is_empty() && claims(&effects).is_empty());
+}
+
+/// Which failures of a claim end the sync: adoption all, disowning neither 404 nor 422.
+#[test]
+fn a_claim_that_fails_ends_the_sync_unless_there_is_nothing_to_claim() {
+    let other = || pod("p", "Running").unselected();
+    let lost = || pod("p", "Running").untracked();
+    let orphan = || pod("p", "Running").orphan();
+    for (pod, kind, ends) in [
+        (other as fn() -> PodBuilder, FailureKind::NotFound, false),
+        (other, FailureKind::Invalid, false),
+        (other, FailureKind::ServerError, true),
+        (other, FailureKind::Conflict, true),
+        (lost, FailureKind::NotFound, false),
+        (lost, FailureKind::Invalid, true),
+        // DIVERGES(upstream): the reference goes on without the pod.
+        (orphan, FailureKind::NotFound, true),
+        (orphan, FailureKind::Invalid, true),
+        (orphan, FailureKind::Conflict, true),
+    ] {
+        let mut api = api(job(), vec![pod()]);
+        let effects = sync_with(&mut api, &|step, _| {
+            matches!(step, Step::Claim(_)).then(|| Failure::new(kind, "no"))
+        });
+        assert_eq!((effects.is_err, effects.writes.is_empty()), (ends, ends), "{kind:?}");
+    }
+}
+
+#[test]
+fn claims_are_patches_that_only_touch_what_they_must() {
+    let api = api(
+        job().size(3, 3),
+        vec![
+            pod("a", "Running").orphan(),
+            pod("r", "Running").unselected(),
+            pod("t", "Running").untracked(),
+        ],
+    );
+    let plan = api.plan();
+    let patches: Vec<_> =
+        plan.claims.iter().map(|claim| claim_patch(&api.job, claim)["metadata"].clone()).collect();
+    let finalizers = serde_json::json!(["batch.kubernetes.io/job-tracking"]);
+    for patch in &patches {
+        match patch["uid"].as_str() {
+            Some("uid-a") => {
+                assert_eq!(patch["ownerReferences"][0]["uid"], "job-uid");
+                assert_eq!(patch["ownerReferences"][0]["controller"], true);
+                assert_eq!(patch["finalizers"], finalizers);
+                assert!(patch["resourceVersion"].is_string());
+            }
+            Some("uid-r") => {
+                assert_eq!(patch["ownerReferences"][0]["$patch"], "delete");
+                assert_eq!(patch["$deleteFromPrimitiveList/finalizers"], finalizers);
+            }
+            Some("uid-t") => {
+                assert_eq!(patch["finalizers"], finalizers);
+                assert!(patch["resourceVersion"].is_string());
+                assert!(patch.get("ownerReferences").is_none());
+            }
+            other => panic!("a claim of {other:?}"),
+        }
+    }
+    assert_eq!(patches.len(), 3);
+}
+
+/// §29 item 17: which live pods without the finalizer get it back.
+#[test]
+fn a_live_pod_that_lost_its_finalizer_gets_it_back() {
+    let lost = || pod("p", "Running").on_node().untracked();
+    let track: fn(JobBuilder) -> JobBuilder = |job| job;
+    for (what, change, pod, claimed) in [
+        ("a live pod", track, lost(), true),
+        ("a pod that ended", track, pod("p", "Succeeded").untracked(), false),
+        ("a terminating pod", track, lost().terminating(), false),
+        ("of a suspended Job", JobBuilder::suspended, lost(), false),
+        ("of a Job being deleted", JobBuilder::deleting, lost(), false),
+        ("of a failing Job", |job| job.condition("FailureTarget", "R", "m"), lost(), false),
+    ] {
+        let effects = sync(&mut api(change(job()), vec![pod]));
+        assert_eq!(!claims(&effects).is_empty(), claimed, "{what}");
+    }
+    let mut deleted = api(job(), vec![lost()]);
+    deleted.memory.expectations.deleted.insert(uid("p"));
+    deleted.memory.expectations.since = Some(deleted.now);
+    assert!(deleted.plan().claims.is_empty(), "our own deletion is still to be seen");
+}

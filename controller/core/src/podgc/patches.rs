@@ -1,0 +1,105 @@
+//! The JSON that goes to `pods/status`. Strategic merge patches, never server-side apply: that
+//! fails for pods whose env or ports name a thing twice ([GC3]). They name the version that was
+//! read, so that an end that came in between is never written over. ([API6])
+
+use epilogue_common::names::disruption_reason::{DELETION_BY_POD_GC, TERMINATION_BY_KUBELET};
+use epilogue_common::names::pod_condition::{CONTAINERS_READY, DISRUPTION_TARGET, ENDED, READY};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::evidence::Evidence;
+use super::pod::{PodView, Tristate};
+
+/// The message of a pod that a shutdown ends: the kubelet's own, so that its later write of the
+/// same changes nothing. ([SD16])
+const SHUTDOWN_MESSAGE: &str = "Pod was terminated in response to imminent node shutdown.";
+
+/// What becomes of `DisruptionTarget` when a pod is ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TargetRule {
+    /// It is set; one that stands gets the new reason. ([GC8])
+    Set,
+    /// It is set where none stands: another's reason says more. (§5.5 item 1)
+    Keep,
+    /// It is left alone.
+    Leave,
+}
+
+/// Failed, not ready, and why.
+///
+/// DIVERGES(upstream): a pod that is ended ceases to be ready in the same write; the reference
+/// leaves it Failed and ready. ([GC4], [API5])
+pub(super) fn failed(
+    pod: &PodView,
+    evidence: &Evidence,
+    rule: TargetRule,
+    now: Timestamp,
+) -> Value {
+    let mut conditions = Vec::new();
+    if rule == TargetRule::Set || rule == TargetRule::Keep && !pod.is_target() {
+        let since = pod.target.as_ref().filter(|target| target.stands);
+        let since = since.and_then(|target| target.since).unwrap_or(now);
+        let message = format!("PodGC: {evidence}");
+        conditions.push(condition(pod, DISRUPTION_TARGET, DELETION_BY_POD_GC, &message, since));
+    }
+    for (kind, state) in [(READY, pod.ready), (CONTAINERS_READY, pod.containers_ready)] {
+        if state.is_some_and(|state| state != Tristate::False) {
+            conditions.push(json!({
+                "type": kind,
+                "status": "False",
+                "reason": "PodFailed",
+                "lastTransitionTime": seconds(now),
+            }));
+        }
+    }
+    conditions.push(condition(pod, ENDED, evidence.reason(), &evidence.to_string(), now));
+    json!({
+        "metadata": identity(pod),
+        "status": {
+            "phase": "Failed",
+            "observedGeneration": pod.generation,
+            "conditions": conditions,
+        },
+    })
+}
+
+/// `DisruptionTarget` as the kubelet of a node that shuts down would set it. (§9.3)
+pub(crate) fn marked(pod: &PodView, now: Timestamp) -> Value {
+    let target = condition(pod, DISRUPTION_TARGET, TERMINATION_BY_KUBELET, SHUTDOWN_MESSAGE, now);
+    json!({"metadata": identity(pod), "status": {"conditions": [target]}})
+}
+
+/// `DisruptionTarget` reset. ([ST3])
+pub(crate) fn cleared(pod: &PodView, now: Timestamp) -> Value {
+    json!({
+        "metadata": identity(pod),
+        "status": {"conditions": [{
+            "type": DISRUPTION_TARGET,
+            "status": "False",
+            "reason": null,
+            "message": null,
+            "lastTransitionTime": seconds(now),
+            "observedGeneration": pod.generation,
+        }]},
+    })
+}
+
+fn condition(pod: &PodView, kind: &str, reason: &str, message: &str, since: Timestamp) -> Value {
+    json!({
+        "type": kind,
+        "status": "True",
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": seconds(since),
+        "observedGeneration": pod.generation,
+    })
+}
+
+fn identity(pod: &PodView) -> Value {
+    json!({"uid": pod.uid.as_str(), "resourceVersion": pod.version.to_string()})
+}
+
+/// The API's own form of time.
+fn seconds(at: Timestamp) -> String {
+    at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}

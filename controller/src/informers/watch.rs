@@ -1,0 +1,155 @@
+//! What the controller watches, as it comes over the wire.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use controller_core::podgc::WireNode;
+use controller_core::view::{self, Job, WireJob, WirePod};
+use epilogue_runtime::watch::{self, Pauses, Relist, Scope, Signs};
+use kube::Client;
+use serde::Deserialize;
+use serde_json::Error;
+use tokio_util::sync::CancellationToken;
+
+pub(crate) use epilogue_runtime::watch::{Unreadable, WatchEvent};
+
+/// Objects per page where the server does not stream lists: a page of the largest is 150 MB.
+const PAGE_SIZE: u32 = 100;
+/// The first pause after a failure; doubled with each further one.
+const PAUSE_BASE: Duration = Duration::from_millis(500);
+/// The longest pause after failures.
+const PAUSE_MAX: Duration = Duration::from_secs(30);
+
+/// An object that can be watched.
+pub(crate) trait Watched: Sized + Send + 'static {
+    /// The path of its group and version.
+    const GROUP: &'static str;
+    /// The name of its kind in paths.
+    const PLURAL: &'static str;
+    /// Reads it from its JSON.
+    fn read(text: &str) -> Result<Self, Error>;
+    /// `metadata.resourceVersion`.
+    fn version(&self) -> &str;
+}
+
+/// A Job, and its version as the server writes it.
+#[derive(Clone, Debug)]
+pub(crate) struct VersionedJob {
+    version: String,
+    pub(crate) job: Job,
+}
+
+impl Watched for VersionedJob {
+    const GROUP: &'static str = "/apis/batch/v1";
+    const PLURAL: &'static str = "jobs";
+
+    fn read(text: &str) -> Result<Self, Error> {
+        let wire = WireJob::read(text)?;
+        let version = wire.meta.resource_version.clone().unwrap_or_default();
+        Ok(Self { version, job: wire.view()? })
+    }
+
+    fn version(&self) -> &str {
+        &self.version
+    }
+}
+
+impl Watched for WirePod {
+    const GROUP: &'static str = "/api/v1";
+    const PLURAL: &'static str = "pods";
+
+    fn read(text: &str) -> Result<Self, Error> {
+        view::read(text)
+    }
+
+    fn version(&self) -> &str {
+        self.metadata.resource_version.as_deref().unwrap_or_default()
+    }
+}
+
+impl Watched for WireNode {
+    const GROUP: &'static str = "/api/v1";
+    const PLURAL: &'static str = "nodes";
+
+    fn read(text: &str) -> Result<Self, Error> {
+        view::read(text)
+    }
+
+    fn version(&self) -> &str {
+        WireNode::version(self)
+    }
+}
+
+/// A namespace as it came over the wire, reduced to what it can ask for.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct RawNamespace {
+    metadata: NamespaceMeta,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct NamespaceMeta {
+    name: String,
+    #[serde(default)]
+    resource_version: String,
+    #[serde(default)]
+    annotations: BTreeMap<String, String>,
+}
+
+impl RawNamespace {
+    /// `metadata.name`.
+    pub(crate) fn name(&self) -> &str {
+        &self.metadata.name
+    }
+
+    /// `metadata.annotations`.
+    pub(crate) fn annotations(&self) -> &BTreeMap<String, String> {
+        &self.metadata.annotations
+    }
+}
+
+impl Watched for RawNamespace {
+    const GROUP: &'static str = "/api/v1";
+    const PLURAL: &'static str = "namespaces";
+
+    fn read(text: &str) -> Result<Self, Error> {
+        serde_json::from_str(text)
+    }
+
+    fn version(&self) -> &str {
+        &self.metadata.resource_version
+    }
+}
+
+/// Passes every event of objects of a kind to `handle`, in one namespace or in all, until `token`
+/// is cancelled. The first list is a consistent read: a stale one would hide pods that the process
+/// before us created, and so lead to more of them. (spec §30)
+pub(crate) async fn watch<T: Watched>(
+    client: Client,
+    namespace: Option<&str>,
+    (signs, relist): (Signs, Relist),
+    token: CancellationToken,
+    handle: impl FnMut(WatchEvent<T>) + Send,
+) {
+    let path = match namespace {
+        None => format!("{}/{}", T::GROUP, T::PLURAL),
+        Some(namespace) => format!("{}/namespaces/{namespace}/{}", T::GROUP, T::PLURAL),
+    };
+    let pauses = Pauses { first: PAUSE_BASE, max: PAUSE_MAX, hurried_max: PAUSE_MAX, hurry: None };
+    let scope = Scope {
+        path,
+        selector: None,
+        read: T::read,
+        version: T::version,
+        signs,
+        relist,
+        page_size: PAGE_SIZE,
+        objects_max: usize::MAX,
+        pauses,
+    };
+    tokio::select! {
+        () = token.cancelled() => {}
+        // A closure never closes.
+        _ = watch::watch(client, scope, handle) => {}
+    }
+}

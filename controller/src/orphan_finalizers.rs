@@ -1,0 +1,185 @@
+//! The workers that free pods of the tracking finalizer when nobody will count them. (spec §3)
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use controller_core::orphans::Orphans;
+use controller_core::view::{JobKey, Pod, Uid};
+use epilogue_common::outcome::{Failure, FailureKind};
+use tokio_util::sync::CancellationToken;
+
+use crate::cache::Cache;
+use crate::execute::Executor;
+use crate::workqueue::Queue;
+
+/// Everything that such a worker works with.
+#[derive(Debug)]
+pub(crate) struct Cleaner {
+    pub(crate) cache: Arc<Cache>,
+    pub(crate) queue: Arc<Queue<Orphans>>,
+    pub(crate) executor: Arc<Executor>,
+    pub(crate) manage_all_jobs: bool,
+}
+
+impl Cleaner {
+    /// Works until the end is asked for; what has begun is ended.
+    pub(crate) async fn work(&self, token: CancellationToken) {
+        while let Some(item) = self.queue.take(&token).await {
+            self.free(&item).await;
+            self.queue.done(&item);
+        }
+    }
+
+    /// DIVERGES(upstream): failures are tried again also for the pods of a whole Job; the
+    /// reference drops them, and such a pod keeps its finalizer until it is deleted. (spec §29
+    /// item 16, [O1])
+    async fn free(&self, item: &Orphans) {
+        let pods = self.cache.orphans(item, self.manage_all_jobs);
+        let (pods, kept) = self.without_live_job(pods).await;
+        let outcomes = self.executor.remove_finalizers(&pods).await;
+        let failures = outcomes.iter().filter_map(|outcome| outcome.as_ref().err());
+        let failures = failures.filter(|failure| failure.kind != FailureKind::NotFound);
+        let mut failures = kept.iter().chain(failures);
+        let Some(failure) = failures.next() else {
+            self.queue.forget(item);
+            return;
+        };
+        let others = failures.count();
+        let retry = self.queue.add_failed(item.clone());
+        tracing::info!(
+            ?item,
+            error = %failure,
+            others,
+            retry_s = retry.as_secs_f64(),
+            "finalizers not removed"
+        );
+    }
+
+    /// Those whose Job is not in the API either, where the cache does not have it, and why others
+    /// are kept. A watch may lag behind by any time, and the Job may be another controller's, which
+    /// still counts its pods.
+    ///
+    /// DIVERGES(upstream): the reference believes its cache. ([O2])
+    async fn without_live_job(&self, pods: Vec<Arc<Pod>>) -> (Vec<Arc<Pod>>, Vec<Failure>) {
+        let mut verdicts: HashMap<Uid, bool> = HashMap::new();
+        let (mut free, mut kept) = (Vec::new(), Vec::new());
+        for pod in pods {
+            let Some(owner) = &pod.owner else {
+                free.push(pod);
+                continue;
+            };
+            if !verdicts.contains_key(&owner.uid) {
+                let key = JobKey::new(Arc::clone(&pod.namespace), &*owner.name);
+                let verdict = self.is_gone(&key, &owner.uid).await;
+                verdicts.insert(owner.uid.clone(), verdict.is_ok());
+                kept.extend(verdict.err());
+            }
+            if verdicts[&owner.uid] {
+                free.push(pod);
+            }
+        }
+        (free, kept)
+    }
+
+    /// Whether nobody counts pods of this Job any more; else why that is not known.
+    async fn is_gone(&self, key: &JobKey, uid: &Uid) -> Result<(), Failure> {
+        // The cache has it finished: that is never undone.
+        if self.cache.knows(key, uid) {
+            return Ok(());
+        }
+        match self.executor.live_job(key).await {
+            Ok(live) if live.uid == *uid => {
+                let message = format!("Job {key} is there, which the watch does not show");
+                Err(Failure::new(FailureKind::Conflict, message))
+            }
+            Ok(_) => Ok(()),
+            Err(failure) if failure.kind == FailureKind::NotFound => Ok(()),
+            Err(failure) => Err(failure),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use controller_core::view::Version;
+    use controller_core::workqueue::FailureDelay;
+    use http::{Method, Request, Response};
+    use kube::Client;
+    use kube::client::Body;
+    use parking_lot::Mutex;
+    use serde_json::{Value, json};
+    use std::time::Duration;
+
+    /// A cleaner for a pod of Job `a`, which its cache does not have, on an API that answers so to
+    /// whoever asks for the Job; and the calls that it got.
+    fn cleaner(code: u16, job: Value) -> (Cleaner, Arc<Mutex<Vec<String>>>) {
+        let calls = Arc::new(Mutex::new(Vec::new()));
+        let log = Arc::clone(&calls);
+        let service = tower::service_fn(move |request: Request<Body>| {
+            log.lock().push(format!("{} {}", request.method(), request.uri().path()));
+            let is_read = request.method() == Method::GET;
+            let pod = json!({"metadata": {"uid": "pod"}});
+            let (code, body) = if is_read { (code, job.clone()) } else { (200, pod) };
+            let body = Body::from(body.to_string().into_bytes());
+            async move { Response::builder().status(code).body(body) }
+        });
+        let cache = Cache::default();
+        let owner = json!({"apiVersion": "batch/v1", "kind": "Job", "name": "a", "uid": "uid-a",
+                           "controller": true});
+        let pod = json!({"metadata": {"name": "pod", "namespace": "default", "uid": "pod",
+                         "finalizers": ["batch.kubernetes.io/job-tracking"],
+                         "ownerReferences": [owner]}});
+        cache.pods_begin();
+        cache.pod_shown(serde_json::from_value(pod).expect("must be a pod"));
+        cache.pods_end(Version(1));
+        let histogram = || {
+            let options = prometheus::HistogramOpts::new("name", "help");
+            prometheus::Histogram::with_opts(options).expect("must be valid")
+        };
+        let delay = FailureDelay { base: Duration::from_secs(1), max: Duration::from_secs(9) };
+        let queue = Queue::new(delay, histogram(), histogram());
+        queue.open();
+        let cleaner = Cleaner {
+            cache: Arc::new(cache),
+            queue: Arc::new(queue),
+            executor: Arc::new(Executor::new(Client::new(service, "default"))),
+            manage_all_jobs: false,
+        };
+        (cleaner, calls)
+    }
+
+    const READ: &str = "GET /apis/batch/v1/namespaces/default/jobs/a";
+    const PATCH: &str = "PATCH /api/v1/namespaces/default/pods/pod";
+
+    #[tokio::test]
+    async fn a_pod_whose_job_only_the_watch_does_not_show_keeps_its_finalizer() {
+        let (cleaner, calls) = cleaner(200, json!({"metadata": {"name": "a", "uid": "uid-a"}}));
+        cleaner.free(&Orphans::Pod("ns".into(), "pod".into())).await;
+        assert_eq!(*calls.lock(), [READ]);
+        assert_eq!(cleaner.queue.figures().tally.retries, 1, "it is looked at again");
+    }
+
+    #[tokio::test]
+    async fn a_pod_whose_job_is_gone_or_another_one_is_freed() {
+        let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
+                            "reason": "NotFound", "message": "gone", "code": 404});
+        let namesake = json!({"metadata": {"name": "a", "uid": "uid-b"}});
+        for (code, job) in [(404, status), (200, namesake)] {
+            let (cleaner, calls) = cleaner(code, job);
+            cleaner.free(&Orphans::Pod("ns".into(), "pod".into())).await;
+            assert_eq!(*calls.lock(), [READ, PATCH]);
+            assert_eq!(cleaner.queue.figures().tally.retries, 0);
+        }
+    }
+
+    #[tokio::test]
+    async fn where_the_api_does_not_say_the_pod_waits() {
+        let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
+                            "reason": "Forbidden", "message": "no", "code": 403});
+        let (cleaner, calls) = cleaner(403, status);
+        cleaner.free(&Orphans::Pod("ns".into(), "pod".into())).await;
+        assert_eq!(*calls.lock(), [READ]);
+        assert_eq!(cleaner.queue.figures().tally.retries, 1);
+    }
+}

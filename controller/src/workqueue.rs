@@ -1,0 +1,212 @@
+//! A work queue that workers wait on. What is due when is decided in the core.
+
+use std::fmt;
+use std::time::Duration;
+
+use controller_core::workqueue::{FailureDelay, Key, Moment, QueueCore, QueueTally};
+use parking_lot::Mutex;
+use prometheus::Histogram;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// The queue.
+pub(crate) struct Queue<K> {
+    core: Mutex<QueueCore<K>>,
+    changed: Notify,
+    started: Instant,
+    waited: Histogram,
+    worked: Histogram,
+}
+
+/// What the metrics of a queue show.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Figures {
+    pub(crate) depth: usize,
+    pub(crate) tally: QueueTally,
+    pub(crate) unfinished: Duration,
+    pub(crate) longest: Duration,
+}
+
+impl<K: Key> Queue<K> {
+    /// An empty queue that takes nothing in until it is opened; the histograms take how long keys
+    /// wait and how long work on them takes.
+    pub(crate) fn new(delay: FailureDelay, waited: Histogram, worked: Histogram) -> Self {
+        let mut core = QueueCore::new(delay);
+        core.rest();
+        Self {
+            core: Mutex::new(core),
+            changed: Notify::new(),
+            started: Instant::now(),
+            waited,
+            worked,
+        }
+    }
+
+    /// Takes keys in from now on.
+    pub(crate) fn open(&self) {
+        self.core.lock().open();
+    }
+
+    /// The time on this queue's clock.
+    pub(crate) fn now(&self) -> Moment {
+        self.started.elapsed()
+    }
+
+    pub(crate) fn add(&self, key: K) {
+        self.core.lock().add(key, self.now());
+        self.changed.notify_one();
+    }
+
+    pub(crate) fn add_after(&self, key: K, delay: Duration) {
+        self.core.lock().add_after(key, delay, self.now());
+        self.changed.notify_one();
+    }
+
+    /// Adds a key after a failure, and says with which delay.
+    pub(crate) fn add_failed(&self, key: K) -> Duration {
+        let delay = self.core.lock().add_failed(key, self.now());
+        self.changed.notify_one();
+        delay
+    }
+
+    pub(crate) fn forget(&self, key: &K) {
+        self.core.lock().forget(key);
+    }
+
+    /// Waits for the next key; nothing once the end is asked for. ([Q7])
+    pub(crate) async fn take(&self, token: &CancellationToken) -> Option<K> {
+        loop {
+            let due = {
+                let mut core = self.core.lock();
+                if token.is_cancelled() {
+                    core.close();
+                    return None;
+                }
+                if let Some(taken) = core.take(self.now()) {
+                    if core.has_ready() {
+                        self.changed.notify_one();
+                    }
+                    self.waited.observe(taken.waited.as_secs_f64());
+                    return Some(taken.key);
+                }
+                core.next_due()
+            };
+            tokio::select! {
+                () = token.cancelled() => {}
+                () = self.changed.notified() => {}
+                () = sleep_until(due.and_then(|due| self.started.checked_add(due))) => {}
+            }
+        }
+    }
+
+    /// Gives a key back.
+    pub(crate) fn done(&self, key: &K) {
+        let mut core = self.core.lock();
+        let worked = core.done(key, self.now());
+        let more = core.has_ready();
+        drop(core);
+        self.worked.observe(worked.as_secs_f64());
+        if more {
+            self.changed.notify_one();
+        }
+    }
+
+    pub(crate) fn has_ready(&self) -> bool {
+        self.core.lock().has_ready()
+    }
+
+    pub(crate) fn figures(&self) -> Figures {
+        let core = self.core.lock();
+        let now = self.now();
+        Figures {
+            depth: core.depth(),
+            tally: core.tally(),
+            unfinished: core.unfinished(now).sum(),
+            longest: core.unfinished(now).max().unwrap_or_default(),
+        }
+    }
+}
+
+async fn sleep_until(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due).await,
+        None => std::future::pending().await,
+    }
+}
+
+impl<K> fmt::Debug for Queue<K> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Queue").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use prometheus::HistogramOpts;
+
+    #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+    struct Name(&'static str);
+
+    impl Key for Name {
+        fn namespace(&self) -> &str {
+            self.0.split_once('/').map_or("", |(namespace, _)| namespace)
+        }
+    }
+
+    fn queue() -> Queue<Name> {
+        let second = Duration::from_secs(1);
+        let histogram =
+            || Histogram::with_opts(HistogramOpts::new("h", "h")).expect("must be valid");
+        let delay = FailureDelay { base: second, max: 60 * second };
+        let queue = Queue::new(delay, histogram(), histogram());
+        queue.open();
+        queue
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_worker_wakes_when_a_delayed_key_is_due() {
+        let (queue, token) = (queue(), CancellationToken::new());
+        queue.add_after(Name("later"), Duration::from_secs(5));
+        queue.add_after(Name("sooner"), Duration::from_secs(2));
+        assert_eq!(queue.take(&token).await, Some(Name("sooner")));
+        assert_eq!(queue.now().as_secs(), 2);
+        assert_eq!(queue.take(&token).await, Some(Name("later")));
+        assert_eq!(queue.now().as_secs(), 5);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wait_beyond_the_clock_neither_panics_nor_blocks() {
+        let (queue, token) = (queue(), CancellationToken::new());
+        queue.add_after(Name("far"), Duration::MAX);
+        queue.add_after(Name("near"), Duration::from_secs(1));
+        assert_eq!(queue.take(&token).await, Some(Name("near")));
+        let next = tokio::time::timeout(Duration::from_hours(1), queue.take(&token)).await;
+        assert!(next.is_err(), "{next:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_that_is_added_wakes_a_waiting_worker() {
+        let (queue, token) = (queue(), CancellationToken::new());
+        let (taken, ()) = tokio::join!(queue.take(&token), async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            queue.add(Name("a"));
+        });
+        assert_eq!(taken, Some(Name("a")));
+        assert_eq!(queue.now().as_secs(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_end_wakes_every_worker() {
+        let (queue, token) = (queue(), CancellationToken::new());
+        queue.add_after(Name("never"), Duration::from_hours(1));
+        let end = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            token.cancel();
+        };
+        let (one, two, ()) = tokio::join!(queue.take(&token), queue.take(&token), end);
+        assert_eq!((one, two), (None, None));
+        assert_eq!(queue.now().as_secs(), 1);
+    }
+}

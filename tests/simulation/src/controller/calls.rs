@@ -1,0 +1,259 @@
+//! Calls to the model API: what becomes of each, by the API's own rules and by injected faults.
+//! The ledger records all that has an effect.
+
+use std::sync::Arc;
+
+use controller_core::job::{Claim, ClaimKind, LiveJob, Plan, WrittenPod};
+use controller_core::view::{Job, Owner, Phase, Pod};
+use epilogue_common::outcome::{Failure, FailureKind, Outcome};
+
+use super::Sabotage;
+use super::api::GRACE_SECONDS;
+use super::process::Life;
+use super::work::{Answer, Call};
+use super::world::World;
+
+/// What becomes of a call on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Through,
+    /// Refused before anything happened.
+    Refused(FailureKind),
+    /// Carried out, but the reply never comes.
+    ReplyLost,
+}
+
+impl Call {
+    pub(super) fn described(&self) -> String {
+        match self {
+            Self::Confirm => "reads the Job".to_owned(),
+            Self::Claim(claim) => format!("claims {}: {:?}", claim.pod.uid, claim.kind),
+            Self::Create(draft) => format!("creates a pod {:?}", draft.index),
+            Self::StripAndDelete(pod) => format!("strips {} to delete it", pod.uid),
+            Self::Delete(pod) => format!("deletes {}", pod.uid),
+            Self::RemoveFinalizer(pod) => {
+                format!("removes the finalizer of {} {:?}", pod.uid, pod.phase)
+            }
+            Self::FailPending(pod) => format!("fails {}, which is pending", pod.uid),
+            Self::Write(status) => {
+                let conditions: Vec<String> = status
+                    .conditions
+                    .iter()
+                    .flatten()
+                    .map(|each| format!("{}={}", each.type_, each.status))
+                    .collect();
+                format!(
+                    "writes active {:?} terminating {:?} succeeded {:?} failed {:?} completed {:?} \
+                     failed indexes {:?} uncounted {:?} {conditions:?}",
+                    status.active,
+                    status.terminating,
+                    status.succeeded,
+                    status.failed,
+                    status.completed_indexes,
+                    status.failed_indexes,
+                    status.uncounted_terminated_pods,
+                )
+            }
+        }
+    }
+}
+
+impl World {
+    fn fate(&mut self, call: &Call) -> Fate {
+        if self.is_quiet() {
+            return Fate::Through;
+        }
+        let quota = matches!(call, Call::Create(_)) && self.random.per_mille(self.temper.quota);
+        if quota {
+            return Fate::Refused(FailureKind::Forbidden);
+        }
+        if self.random.per_mille(self.temper.lost_replies) {
+            let lost_before = self.random.percent(30) || matches!(call, Call::Confirm);
+            return if lost_before { Fate::Refused(FailureKind::Unknown) } else { Fate::ReplyLost };
+        }
+        if self.random.per_mille(self.temper.refusals) {
+            let kinds = [FailureKind::TooManyRequests, FailureKind::ServerError];
+            return Fate::Refused(*self.random.pick(&kinds));
+        }
+        Fate::Through
+    }
+
+    /// Carries out one call, if its fate lets it through.
+    ///
+    /// `job` is the Job as the process last read or wrote it, `planned` as it planned for it.
+    pub(super) fn attempt(
+        &mut self,
+        number: usize,
+        call: &Call,
+        job: Option<&Arc<Job>>,
+        planned: Option<&Arc<Job>>,
+    ) -> Outcome<Answer> {
+        let fate = self.fate(call);
+        if let Fate::Refused(kind) = fate {
+            return Err(Failure::new(kind, format!("injected: {kind:?}")));
+        }
+        let sure = fate == Fate::Through && self.processes[number].life == Life::Leads;
+        let outcome = self.carry_out(call, job, planned, sure);
+        if fate == Fate::ReplyLost {
+            if let Ok(Answer::Job(job)) = &outcome {
+                self.ledger.unanswered(job);
+            }
+            if let (Some(job), Call::Write(_), Ok(_)) = (job, call, &outcome)
+                && self.sabotage == Some(Sabotage::CountAgain)
+            {
+                self.count_again(job, call);
+            }
+            return Err(Failure::new(FailureKind::Unknown, "injected: the reply is lost"));
+        }
+        outcome
+    }
+
+    /// `sure`: the process that leads will learn of the outcome.
+    fn carry_out(
+        &mut self,
+        call: &Call,
+        job: Option<&Arc<Job>>,
+        planned: Option<&Arc<Job>>,
+        sure: bool,
+    ) -> Outcome<Answer> {
+        let (job, planned) = match (call, job, planned) {
+            (Call::RemoveFinalizer(pod), None, _) => return self.release_orphan(pod),
+            (_, Some(job), Some(planned)) => (job, planned),
+            _ => return Err(Failure::new(FailureKind::Other, "a call without a Job")),
+        };
+        match call {
+            Call::Confirm => match self.api.jobs.get(&job.key) {
+                Some(stored) => {
+                    let (uid, deleting) = (stored.view.uid.clone(), stored.view.deleting);
+                    Ok(Answer::Live(LiveJob { uid, deleting }))
+                }
+                None => Err(Failure::new(FailureKind::NotFound, "jobs not found")),
+            },
+            Call::Claim(claim) => self.claim(planned, claim),
+            Call::Create(draft) => {
+                let pod = self.api.create_pod(planned, draft);
+                self.ledger.created(&self.api, planned, &pod, sure);
+                Ok(Answer::Pod(written(&pod)))
+            }
+            Call::StripAndDelete(pod) => {
+                let written = self.api.change_pod(&pod.uid, |pod| pod.tracked = false)?;
+                self.ledger.stripped(&pod.uid);
+                Ok(Answer::Pod(WrittenPod { version: written.version, ..answer(pod) }))
+            }
+            Call::Delete(pod) => {
+                self.api.delete_pod(&pod.uid, GRACE_SECONDS)?;
+                Ok(Answer::Done)
+            }
+            Call::RemoveFinalizer(pod) => {
+                self.ledger.finalizer_removed(&self.api, planned, pod);
+                let pod = self.api.change_pod(&pod.uid, |pod| pod.tracked = false)?;
+                Ok(Answer::Pod(written(&pod)))
+            }
+            Call::FailPending(pod) => self.fail_pending(pod),
+            Call::Write(status) => {
+                let before = self.api.jobs.get(&job.key).map(|stored| Arc::clone(&stored.view));
+                let outcome = self.api.write_status(job, status);
+                match (&outcome, before) {
+                    (Ok(after), Some(before)) => {
+                        self.ledger.wrote(&self.api, &before, &after.status);
+                    }
+                    (Err(failure), _) if failure.kind == FailureKind::Invalid => {
+                        let problem = format!("422 for {}: {}", job.key, failure.message);
+                        self.ledger.violations.push(problem);
+                    }
+                    _ => {}
+                }
+                outcome.map(Answer::Job)
+            }
+        }
+    }
+
+    /// A pod on a node is left to its kubelet.
+    fn fail_pending(&mut self, pod: &Pod) -> Outcome<Answer> {
+        if pod.node.is_some() {
+            self.api.delete_pod(&pod.uid, GRACE_SECONDS)?;
+            return Ok(Answer::Pod(answer(pod)));
+        }
+        let failed = self.api.change_pod(&pod.uid, |pod| pod.phase = Phase::Failed)?;
+        Ok(Answer::Pod(written(&failed)))
+    }
+
+    fn claim(&mut self, job: &Arc<Job>, claim: &Claim) -> Outcome<Answer> {
+        let uid = &claim.pod.uid;
+        let owner = self.api.pods.get(uid).and_then(|pod| pod.owner.clone());
+        let ours = owner.as_ref().is_some_and(|owner| owner.uid == job.uid);
+        let fits = match claim.kind {
+            ClaimKind::Adopt => ours || owner.is_none(),
+            ClaimKind::Disown | ClaimKind::Track => ours,
+        };
+        if self.api.pods.contains_key(uid) && !fits && claim.kind != ClaimKind::Track {
+            return Err(Failure::new(FailureKind::Invalid, "another controller owns it"));
+        }
+        let gives = claim.kind != ClaimKind::Disown;
+        let version = self.api.pods.get(uid).map(|pod| pod.version);
+        if gives && version.is_some_and(|version| version != claim.pod.version) {
+            return Err(Failure::new(FailureKind::Conflict, "the object has been modified"));
+        }
+        let closing = |pod: &Arc<Pod>| pod.deletion.is_some() && !pod.tracked;
+        if gives && self.api.pods.get(uid).is_some_and(closing) {
+            return Err(Failure::new(FailureKind::Invalid, "no new finalizers while deleting"));
+        }
+        let pod = self.api.change_pod(uid, |pod| match claim.kind {
+            ClaimKind::Adopt => {
+                pod.owner = Some(Arc::new(Owner {
+                    api_version: "batch/v1".into(),
+                    kind: "Job".into(),
+                    name: (*job.key.name).into(),
+                    uid: job.uid.clone(),
+                }));
+                pod.tracked = true;
+            }
+            ClaimKind::Disown => {
+                pod.owner = None;
+                pod.tracked = false;
+            }
+            ClaimKind::Track => pod.tracked = true,
+        })?;
+        self.ledger.claimed(&pod, job, claim.kind);
+        Ok(Answer::Pod(written(&pod)))
+    }
+
+    fn release_orphan(&mut self, pod: &Pod) -> Outcome<Answer> {
+        self.ledger.orphaned(&self.api, pod);
+        let pod = self.api.change_pod(&pod.uid, |pod| pod.tracked = false)?;
+        Ok(Answer::Pod(written(&pod)))
+    }
+
+    /// Sabotage: adds the counters of a write whose reply was lost to what is stored.
+    fn count_again(&mut self, read: &Job, call: &Call) {
+        let Call::Write(draft) = call else { return };
+        let Some(stored) = self.api.jobs.get(&read.key).map(|it| Arc::clone(&it.view)) else {
+            return;
+        };
+        let number = |count: Option<i32>| count.unwrap_or(0);
+        let mut status = stored.status.clone();
+        let more = number(draft.failed) - number(read.status.failed);
+        status.failed = Some(number(status.failed) + more);
+        let more = number(draft.succeeded) - number(read.status.succeeded);
+        status.succeeded = Some(number(status.succeeded) + more);
+        if let Ok(after) = self.api.write_status(&stored, &status) {
+            self.ledger.wrote(&self.api, &stored, &after.status);
+        }
+    }
+
+    /// Sabotage: lets terminated pods go before anything is written.
+    pub(super) fn release_early(&mut self, plan: &Plan) {
+        for pod in plan.census.tracked.iter().filter(|pod| pod.is_terminal()) {
+            self.ledger.finalizer_removed(&self.api, &plan.job, pod);
+            let _ = self.api.change_pod(&pod.uid, |pod| pod.tracked = false);
+        }
+    }
+}
+
+fn written(pod: &Pod) -> WrittenPod {
+    WrittenPod { version: pod.version, ..answer(pod) }
+}
+
+fn answer(pod: &Pod) -> WrittenPod {
+    WrittenPod { uid: pod.uid.clone(), name: Arc::clone(&pod.name), version: pod.version }
+}

@@ -1,0 +1,375 @@
+//! One process of the controller: cache, queues, watches and the work in hand. Dies and is
+//! succeeded by another.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use controller_core::batching::{BatchInput, Batching, Change, LastSync, Load};
+use controller_core::event_handlers::Enqueue;
+use controller_core::job::Versions;
+use controller_core::orphans::Orphans;
+use controller_core::view::{Job, JobKey, Pod, Version};
+use controller_core::workqueue::{FailureDelay, QueueCore};
+use jiff::{SignedDuration, Timestamp};
+
+use super::Sabotage;
+use super::agenda::Moment;
+use super::api::Sighting;
+use super::store::{Reaction, Store};
+use super::work::{Task, Work};
+use super::world::{Event, Kind, World};
+
+/// Delays after failures: the program's defaults.
+const FAILURE_DELAY: FailureDelay =
+    FailureDelay { base: Duration::from_secs(1), max: Duration::from_mins(1) };
+
+/// How a process stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Life {
+    /// Holds the lease.
+    Leads,
+    /// Lost it without knowing: goes on with what it has in hand, and begins nothing new.
+    Deposed,
+    /// Crashed; calls on the wire may still arrive.
+    Dead,
+}
+
+/// A process.
+#[derive(Debug)]
+pub(super) struct Process {
+    pub(super) life: Life,
+    pub(super) store: Store,
+    pub(super) queue: QueueCore<JobKey>,
+    pub(super) orphan_queue: QueueCore<Orphans>,
+    pub(super) works: BTreeMap<u64, Work>,
+    pub(super) last: BTreeMap<JobKey, LastSync>,
+    pub(super) load: Load,
+    /// How far its clock is off.
+    pub(super) skew: SignedDuration,
+    jobs: Watch<Job>,
+    pods: Watch<Pod>,
+    /// When it looks at its queues next.
+    wake: Option<Moment>,
+}
+
+/// A watch of one kind.
+#[derive(Debug)]
+struct Watch<T> {
+    position: usize,
+    roused: bool,
+    listed: bool,
+    listing: Option<Listing<T>>,
+}
+
+/// A list that is coming in: what is left of it, and its version.
+#[derive(Debug)]
+struct Listing<T> {
+    items: VecDeque<Arc<T>>,
+    version: Version,
+}
+
+impl<T> Watch<T> {
+    fn new() -> Self {
+        Self { position: 0, roused: false, listed: false, listing: None }
+    }
+}
+
+impl Process {
+    fn new(skew: SignedDuration) -> Self {
+        Self {
+            life: Life::Leads,
+            store: Store::default(),
+            queue: QueueCore::new(FAILURE_DELAY),
+            orphan_queue: QueueCore::new(FAILURE_DELAY),
+            works: BTreeMap::new(),
+            last: BTreeMap::new(),
+            load: Load::default(),
+            skew,
+            jobs: Watch::new(),
+            pods: Watch::new(),
+            wake: None,
+        }
+    }
+
+    /// Whether both caches are filled, which workers wait for. ([Q7])
+    pub(super) fn is_ready(&self) -> bool {
+        self.life == Life::Leads && self.jobs.listed && self.pods.listed
+    }
+
+    /// Syncs in hand, and items of the queue of orphans.
+    pub(super) fn in_hand(&self) -> (usize, usize) {
+        let is_sync = |work: &&Work| matches!(work.task, Task::Sync { .. });
+        let syncs = self.works.values().filter(is_sync).count();
+        (syncs, self.works.len() - syncs)
+    }
+
+    /// The time as this process sees it.
+    pub(super) fn time(&self, api: Timestamp) -> Timestamp {
+        api + self.skew
+    }
+
+    /// Puts what follows from an event into the queues.
+    fn react(&mut self, reaction: Reaction, now: Moment) {
+        for enqueue in reaction {
+            match enqueue {
+                Enqueue::Sync(key) => self.queue.add(key, now),
+                Enqueue::SyncAfter(key, wait) => self.queue.add_after(key, wait, now),
+                Enqueue::Orphans(item) => self.orphan_queue.add(item, now),
+                Enqueue::OrphansAfter(item, wait) => self.orphan_queue.add_after(item, wait, now),
+                Enqueue::Batch(key, change) => {
+                    let Some((job, counts)) = self.store.facts(&key) else { continue };
+                    let last = self.last.get(&key).copied();
+                    let busy = self.queue.has_ready() || self.load.is_busy(now);
+                    let input = BatchInput { change, job: &job, counts, last, busy, now };
+                    let delay = Batching::Adaptive.delay(&input);
+                    self.queue.add_after(key, delay, now);
+                }
+            }
+        }
+    }
+}
+
+impl World {
+    /// A new process takes the lease; the one before is deposed, unless it is dead.
+    pub(super) fn start_process(&mut self) {
+        for process in &mut self.processes {
+            if process.life == Life::Leads {
+                process.life = Life::Deposed;
+                self.ledger.two_leaders = true;
+            }
+        }
+        let bound = if self.is_quiet() { 0 } else { self.temper.skew_seconds };
+        let skew = SignedDuration::from_secs(i64::from(self.random.between(-bound, bound)));
+        let number = self.processes.len();
+        self.processes.push(Process::new(skew));
+        self.say(|_| format!("p{number} starts, its clock is off by {skew:#}"));
+        self.relist(number, Kind::Jobs);
+        self.relist(number, Kind::Pods);
+    }
+
+    /// A watch breaks and lists again. Lists are consistent reads.
+    pub(super) fn relist(&mut self, number: usize, kind: Kind) {
+        self.say(|_| format!("p{number} lists {kind:?}"));
+        let version = self.api.version();
+        let process = &mut self.processes[number];
+        match kind {
+            Kind::Jobs => {
+                let items = self.api.jobs.values().map(|stored| Arc::clone(&stored.view));
+                process.jobs.position = self.api.job_log.len();
+                process.jobs.listing = Some(Listing { items: items.collect(), version });
+                process.store.jobs_begin();
+            }
+            Kind::Pods => {
+                let mut items: Vec<Arc<Pod>> = self.api.pods.values().cloned().collect();
+                self.random.shuffle(&mut items);
+                process.pods.position = self.api.pod_log.len();
+                process.pods.listing = Some(Listing { items: items.into(), version });
+                process.store.pods_begin();
+            }
+        }
+        self.rouse(number, kind);
+    }
+
+    /// Lets a watch that has something to tell do so, in its own time.
+    pub(super) fn rouse(&mut self, number: usize, kind: Kind) {
+        let process = &mut self.processes[number];
+        if process.life != Life::Leads {
+            return;
+        }
+        let (roused, pending) = match kind {
+            Kind::Jobs => {
+                let watch = &mut process.jobs;
+                let more = watch.position < self.api.job_log.len() || watch.listing.is_some();
+                (&mut watch.roused, more)
+            }
+            Kind::Pods => {
+                let watch = &mut process.pods;
+                let more = watch.position < self.api.pod_log.len() || watch.listing.is_some();
+                (&mut watch.roused, more)
+            }
+        };
+        if !pending || *roused {
+            return;
+        }
+        *roused = true;
+        let delay = self.watch_delay();
+        self.agenda.after(delay, Event::Watch { process: number, kind });
+    }
+
+    fn watch_delay(&mut self) -> Duration {
+        if self.is_quiet() || !self.random.per_mille(self.temper.watch_stalls) {
+            return self.random.millis(1, 30);
+        }
+        match self.random.below(10) {
+            0 => self.random.millis(10_000, 400_000),
+            1..4 => self.random.millis(2_000, 20_000),
+            _ => self.random.millis(100, 3_000),
+        }
+    }
+
+    /// A watch delivers some events, part of a list, or breaks.
+    pub(super) fn deliver(&mut self, number: usize, kind: Kind) {
+        let breaks = self.temper.watch_breaks;
+        let process = &mut self.processes[number];
+        let (roused, listing) = match kind {
+            Kind::Jobs => (&mut process.jobs.roused, process.jobs.listing.is_some()),
+            Kind::Pods => (&mut process.pods.roused, process.pods.listing.is_some()),
+        };
+        *roused = false;
+        if process.life != Life::Leads {
+            return;
+        }
+        if !self.is_quiet() && self.random.per_mille(breaks) {
+            self.relist(number, kind);
+            return;
+        }
+        let position = match kind {
+            Kind::Jobs => self.processes[number].jobs.position,
+            Kind::Pods => self.processes[number].pods.position,
+        };
+        let count = 1 + self.random.below(if self.temper.coalesces { 12 } else { 4 });
+        for _ in 0..count {
+            let reaction = match (kind, listing) {
+                (Kind::Jobs, true) => self.list_jobs(number),
+                (Kind::Pods, true) => self.list_pods(number),
+                (Kind::Jobs, false) => self.watch_jobs(number, position + count),
+                (Kind::Pods, false) => self.watch_pods(number, position + count),
+            };
+            let Some(reaction) = reaction else { break };
+            self.take_in(number, reaction);
+        }
+        self.look_at_queues(number);
+    }
+
+    /// The API tells watches that have nothing to tell how far they have come.
+    pub(super) fn bookmark(&mut self) {
+        let Some(number) = self.leader() else { return };
+        let version = self.api.version();
+        let process = &mut self.processes[number];
+        let mut seen = Versions::default();
+        if process.jobs.listed && process.jobs.position == self.api.job_log.len() {
+            seen.jobs = version;
+        }
+        if process.pods.listed && process.pods.position == self.api.pod_log.len() {
+            seen.pods = version;
+        }
+        let reaction = process.store.seen(seen);
+        self.take_in(number, reaction);
+        self.look_at_queues(number);
+    }
+
+    fn list_jobs(&mut self, number: usize) -> Option<Reaction> {
+        let process = &mut self.processes[number];
+        let now = process.time(self.api.now);
+        let listing = process.jobs.listing.as_mut()?;
+        if let Some(job) = listing.items.pop_front() {
+            return Some(process.store.job_shown(&job, now));
+        }
+        let version = listing.version;
+        process.jobs.listing = None;
+        process.jobs.listed = true;
+        Some(process.store.jobs_end(version, now))
+    }
+
+    fn list_pods(&mut self, number: usize) -> Option<Reaction> {
+        let process = &mut self.processes[number];
+        let listing = process.pods.listing.as_mut()?;
+        if let Some(pod) = listing.items.pop_front() {
+            return Some(process.store.pod_shown(&pod));
+        }
+        let version = listing.version;
+        process.pods.listing = None;
+        process.pods.listed = true;
+        Some(process.store.pods_end(version))
+    }
+
+    /// The next event. An update that a later one before `until` follows may be left out: what is
+    /// delivered together may be merged.
+    fn watch_jobs(&mut self, number: usize, until: usize) -> Option<Reaction> {
+        let process = &mut self.processes[number];
+        let now = process.time(self.api.now);
+        let position = process.jobs.position;
+        let sighting = self.api.job_log.get(position)?;
+        process.jobs.position += 1;
+        Some(match sighting {
+            Sighting::Shown(job) => {
+                let again = |later: &Sighting<Job>| match later {
+                    Sighting::Shown(other) => other.uid == job.uid,
+                    Sighting::Gone(..) => false,
+                };
+                let until = until.min(self.api.job_log.len()).max(position + 1);
+                let merges = self.temper.coalesces
+                    && self.api.job_log[position + 1..until].iter().any(again);
+                if merges {
+                    return Some(Vec::new());
+                }
+                process.store.job_shown(job, now)
+            }
+            Sighting::Gone(job, version) => process.store.job_gone(&job.key, *version, now),
+        })
+    }
+
+    fn watch_pods(&mut self, number: usize, until: usize) -> Option<Reaction> {
+        let process = &mut self.processes[number];
+        let position = process.pods.position;
+        let sighting = self.api.pod_log.get(position)?;
+        process.pods.position += 1;
+        Some(match sighting {
+            Sighting::Shown(pod) => {
+                let again =
+                    |later: &Sighting<Pod>| later.shown().is_some_and(|it| it.uid == pod.uid);
+                let until = until.min(self.api.pod_log.len()).max(position + 1);
+                let merges = self.temper.coalesces
+                    && self.api.pod_log[position + 1..until].iter().any(again);
+                if merges {
+                    return Some(Vec::new());
+                }
+                process.store.pod_shown(pod)
+            }
+            Sighting::Gone(pod, version) => process.store.pod_gone(&pod.uid, *version),
+        })
+    }
+
+    /// Puts what follows from an event into the queues of a process.
+    pub(super) fn take_in(&mut self, number: usize, mut reaction: Reaction) {
+        if self.sabotage == Some(Sabotage::Deaf) {
+            let urgent = |enqueue: &Enqueue| {
+                matches!(enqueue, Enqueue::Batch(_, Change::Ended | Change::Succeeded))
+            };
+            reaction.retain(|enqueue| !urgent(enqueue) || self.random.percent(50));
+        }
+        let now = self.agenda.now();
+        self.processes[number].react(reaction, now);
+    }
+
+    /// Lets the workers know that something may be due.
+    pub(super) fn look_at_queues(&mut self, number: usize) {
+        let now = self.agenda.now();
+        let process = &mut self.processes[number];
+        if !process.is_ready() {
+            return;
+        }
+        let (syncs, orphans) = process.in_hand();
+        let (syncs, orphans) = (syncs < self.temper.workers, orphans == 0);
+        let ready =
+            (syncs && process.queue.has_ready()) || (orphans && process.orphan_queue.has_ready());
+        let due = [
+            process.queue.next_due().filter(|_| syncs),
+            process.orphan_queue.next_due().filter(|_| orphans),
+        ];
+        let due = due.into_iter().flatten().min();
+        let Some(at) = (if ready { Some(now) } else { due }) else { return };
+        let at = at.max(now);
+        if process.wake.is_none_or(|wake| wake > at || wake < now) {
+            process.wake = Some(at);
+            let hesitation = self.random.millis(0, 2);
+            self.agenda.after(at.saturating_sub(now) + hesitation, Event::Work { process: number });
+        }
+    }
+
+    /// The workers have looked.
+    pub(super) fn awake(&mut self, number: usize) {
+        self.processes[number].wake = None;
+    }
+}
