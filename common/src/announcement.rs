@@ -35,7 +35,7 @@ pub struct NotAnAnnouncement;
 impl fmt::Display for NotAnAnnouncement {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter
-            .write_str("expected idle, shutting-down;boot=ID;since=TIME or farewell;boot=ID;at=TIME")
+            .write_str("expected idle, shutting-down;boot=ID;since=TIME or drained;boot=ID;at=TIME")
     }
 }
 
@@ -50,7 +50,7 @@ impl fmt::Display for Announcement {
                 write!(formatter, "shutting-down;boot={boot_id};since={}", seconds(since))
             }
             Self::Drained { boot_id, at } => {
-                write!(formatter, "farewell;boot={boot_id};at={}", seconds(at))
+                write!(formatter, "drained;boot={boot_id};at={}", seconds(at))
             }
         }
     }
@@ -73,7 +73,7 @@ impl FromStr for Announcement {
                 boot_id: field("boot")?.to_owned(),
                 since: time(field("since")?)?,
             },
-            Some("farewell") => {
+            Some("drained") => {
                 Self::Drained { boot_id: field("boot")?.to_owned(), at: time(field("at")?)? }
             }
             _ => return Err(NotAnAnnouncement),
@@ -98,7 +98,7 @@ mod tests {
             ),
             (
                 Announcement::Drained { boot_id, at },
-                "farewell;boot=7d0c9ee0-3a1d;at=2026-11-21T14:05:06Z",
+                "drained;boot=7d0c9ee0-3a1d;at=2026-11-21T14:05:06Z",
             ),
         ];
         for (announcement, text) in table {
@@ -117,7 +117,7 @@ mod tests {
             "shutting-down;boot=;since=2026-11-21T14:05:06Z",
             "shutting-down;since=2026-11-21T14:05:06Z;boot=b",
             "shutting-down;boot=b;since=yesterday",
-            "farewell;boot=b;at=2026-11-21T14:05:06Z;",
+            "drained;boot=b;at=2026-11-21T14:05:06Z;",
         ] {
             assert_eq!(text.parse::<Announcement>(), Err(NotAnAnnouncement), "{text:?}");
         }

@@ -81,7 +81,7 @@ fn pod(phase: &str) -> Value {
 fn node() -> Value {
     json!({"apiVersion": "v1", "kind": "Node",
         "metadata": {"name": "n", "uid": "node-uid", "resourceVersion": "12",
-            "annotations": {"epilogue.dev/state": "farewell;boot=b;at=2026-01-01T00:00:03Z"}},
+            "annotations": {"epilogue.dev/state": "drained;boot=b;at=2026-01-01T00:00:03Z"}},
         "spec": {"unschedulable": true, "providerID": "x", "taints": [
             {"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}]},
         "status": {"nodeInfo": {"bootID": "b"}, "allocatable": {"memory": "1Gi"}, "conditions": [
@@ -131,6 +131,6 @@ pub(crate) fn announcements() -> Vec<Vec<u8>> {
     texts(&[
         "idle",
         "shutting-down;boot=b;since=2026-01-01T00:00:03Z",
-        "farewell;boot=1b4e28ba-2fa1-11d2-883f-0016d3cca427;at=2026-01-01T00:00:03Z",
+        "drained;boot=1b4e28ba-2fa1-11d2-883f-0016d3cca427;at=2026-01-01T00:00:03Z",
     ])
 }

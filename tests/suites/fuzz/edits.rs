@@ -144,7 +144,7 @@ fn odd_value(which: usize) -> Value {
         "1.5h1ns",
         "\u{0}",
         "\u{202e}",
-        "farewell;boot=;at=",
+        "drained;boot=;at=",
         "Failed",
         "Running",
         "True",

@@ -147,7 +147,7 @@ async fn standing(world: &World) {
     for state in [
         "idle",
         "shutting-down;boot=b;since=2026-11-21T14:05:06Z",
-        "farewell;boot=b;at=2026-11-21T14:05:06Z",
+        "drained;boot=b;at=2026-11-21T14:05:06Z",
         "idle",
     ] {
         let body = json!({"metadata": {"annotations": {"epilogue.dev/state": state}}});

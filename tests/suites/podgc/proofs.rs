@@ -41,7 +41,7 @@ async fn without_proof_a_pod_that_hangs_stays() {
     let broken = hang(&stage, "broken").await;
     stage.node_status(&broken, "False", "runtime is down", "boot-1").await;
     let mut unheard = hang(&stage, "unheard").await;
-    stage.announce(&unheard, "farewell;boot=boot-1;at=whenever").await;
+    stage.announce(&unheard, "drained;boot=boot-1;at=whenever").await;
     unheard = hang(&stage, "announced").await;
     stage.announce(&unheard, &format!("shutting-down;boot=boot-1;since={}", now())).await;
     later_ones_are_ended(&stage).await;
@@ -82,9 +82,9 @@ async fn a_new_boot_after_the_deletion_ends_it_once_its_kubelet_is_silent() {
 async fn the_agent_s_farewell_ends_it() {
     let stage = Stage::start(&[]).await;
     let node = hang(&stage, "a").await;
-    stage.announce(&node, &format!("farewell;boot=boot-1;at={}", now())).await;
+    stage.announce(&node, &format!("drained;boot=boot-1;at={}", now())).await;
     let ended = stage.ended("a").await;
-    assert!(ended.contains("epilogue.dev/Ended=True/AgentFarewell"), "{ended}");
+    assert!(ended.contains("epilogue.dev/Ended=True/NodeDrained"), "{ended}");
     assert!(stage.event("a").await.contains("agent saw nothing of the pod running"));
     // A controller that starts later needs no memory for it.
     let node = hang(&stage, "b").await;
@@ -132,7 +132,7 @@ async fn agent_and_kubelet_gone_the_owner_s_word_ends_it_and_nothing_else() {
     hang_of(&stage, "silent", owners).await;
     hang(&stage, "bare").await;
     let ended = stage.ended("accepted").await;
-    assert!(ended.contains("epilogue.dev/Ended=True/OwnersWord"), "{ended}");
+    assert!(ended.contains("epilogue.dev/Ended=True/ForceFail"), "{ended}");
     let condition = stage.condition("accepted", "epilogue.dev/Ended").await;
     assert!(condition.contains("of Job accepts accepts a double run"), "{condition}");
     for name in ["refused", "silent", "bare"] {

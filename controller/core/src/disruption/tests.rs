@@ -57,7 +57,7 @@ fn by_default_only_what_a_companion_left_is_reset() {
 #[test]
 fn the_kubelet_s_reason_stays_while_it_may_be_true() {
     let shutting = format!("shutting-down;boot=boot-1;since={}", at(-5));
-    let drained = format!("farewell;boot=boot-1;at={}", at(-5));
+    let drained = format!("drained;boot=boot-1;at={}", at(-5));
     let mut ending = target(pod("a"), "True", KUBELET, 0);
     ending["spec"]["activeDeadlineSeconds"] = 1.into();
     ending["status"]["startTime"] = at(-1).into();

@@ -323,7 +323,7 @@ fn what_an_agent_left_on_a_node_that_is_up_is_stale() {
         &["node/n: it was said to shut down", "annotate node n epilogue.dev/s"],
     );
     assert_reported(vec![since(0, "boot-0")], &["is of boot boot-0", "start the agent of n"]);
-    assert_reported(vec![said("farewell", "boot-1", 0)], &["is nothing that an agent says"]);
+    assert_reported(vec![said("drained", "boot-1", 0)], &["is nothing that an agent says"]);
     assert_fine(vec![since(HOUR - 60, "boot-1")]);
     assert_fine(vec![silent(since(0, "boot-1"))]);
     let mut tainted = announces(node("n"), "idle");

@@ -75,8 +75,8 @@ impl Evidence {
             Self::NodeGone => "orphaned",
             Self::OutOfService => "out-of-service",
             Self::Rebooted { .. } => "rebooted",
-            Self::Drained { .. } => "farewell",
-            Self::ForceFail(_) => "owners-word",
+            Self::Drained { .. } => "drained",
+            Self::ForceFail(_) => "force-fail",
         }
     }
 
@@ -87,8 +87,8 @@ impl Evidence {
             Self::NodeGone => "NodeGone",
             Self::OutOfService => "OutOfService",
             Self::Rebooted { .. } => "NodeRebooted",
-            Self::Drained { .. } => "AgentFarewell",
-            Self::ForceFail(_) => "OwnersWord",
+            Self::Drained { .. } => "NodeDrained",
+            Self::ForceFail(_) => "ForceFail",
         }
     }
 }

@@ -134,7 +134,7 @@ impl World {
                 let boot = self.boot_id();
                 let at = self.wall().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
                 let shutting = text.starts_with("shutting-down");
-                let lie = format!("farewell;boot={boot};at={at}");
+                let lie = format!("drained;boot={boot};at={at}");
                 Some(Action::Announce(if shutting { lie } else { text }))
             }
             (Sabotage::StopForDelete, Action::DeletePod { pod, grace_seconds }) => {

@@ -71,7 +71,7 @@ impl World {
                 self.judge_kill(pod, false);
                 self.judge_stop(pod);
             }
-            Action::Announce(text) if text.starts_with("farewell") => {
+            Action::Announce(text) if text.starts_with("drained") => {
                 // The same words again are of the same look, which holds for a second.
                 let now = self.now();
                 let first = *self.ledger.farewells.entry(text.clone()).or_insert(now);

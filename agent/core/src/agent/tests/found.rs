@@ -110,13 +110,13 @@ fn a_farewell_that_does_not_arrive_is_proven_anew() {
     world.answers.insert("announce *".into(), Answer::Fail(FailureKind::Unknown, ALWAYS));
     world.containers("a", &[Some(143)]);
     world.gone("a");
-    assert_eq!(says(&world, "farewell"), 1, "{:?}", world.log);
+    assert_eq!(says(&world, "drained"), 1, "{:?}", world.log);
     bind(&mut world, of_a_replica_set("b"));
     world.containers("b", &[None]);
     world.pass(ms(1_500));
-    let before = says(&world, "farewell");
+    let before = says(&world, "drained");
     world.pass(ms(10_000));
-    assert_eq!(says(&world, "farewell"), before, "{:?}", world.log);
+    assert_eq!(says(&world, "drained"), before, "{:?}", world.log);
 }
 
 /// Marks of pods that came late, with the journal as the answer makes it.
@@ -311,7 +311,7 @@ fn a_farewell_that_was_not_said_in_time_is_not_said_later() {
         world.containers("b", &[None]);
         world.event(Event::NodeObserved(crate::protocol::event::NodeView::default()));
         world.pass(ms(60_000));
-        let farewells = world.log.iter().filter(|line| line.contains("farewell")).count();
+        let farewells = world.log.iter().filter(|line| line.contains("drained")).count();
         assert_eq!(farewells, 0, "{failure:?} {:?}", world.log);
     }
 }

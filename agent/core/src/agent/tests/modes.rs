@@ -57,7 +57,7 @@ fn replace_marks_then_ends_band_by_band_and_lets_go_when_all_is_reported() {
         "7000 inspect b",
         "7000 inspect bare",
         "7000 inspect critical",
-        "7000 announce farewell",
+        "7000 announce drained",
         "7000 release",
     ];
     assert_eq!(world.log, expected);
@@ -242,7 +242,7 @@ fn a_runtime_that_knows_nothing_of_a_pod_that_ran_proves_nothing() {
     world.shutdown(20);
     assert_eq!(world.done(&["fail", "release"]), ["0 fail b", "0 fail unstarted", "0 release"]);
     assert_ne!(world.node_says.as_deref(), Some("idle"));
-    assert!(!world.log.iter().any(|line| line.contains("farewell")), "{:?}", world.log);
+    assert!(!world.log.iter().any(|line| line.contains("drained")), "{:?}", world.log);
 }
 
 #[test]

@@ -118,7 +118,7 @@ fn what_an_agent_announced_in_an_earlier_boot_is_remembered_for_us() {
 
 #[test]
 fn the_agent_s_farewell_ends_the_pods_that_were_there() {
-    let drained = format!("farewell;boot=boot-1;at={}", at(20));
+    let drained = format!("drained;boot=boot-1;at={}", at(20));
     let node = silent(announces(node("n"), &drained), 60);
     let mut fixture = Fixture::of_one_node();
     fixture.pod(&deleted(pod("early"), 0));
@@ -136,13 +136,13 @@ fn the_agent_s_farewell_ends_the_pods_that_were_there() {
     let writes = fixture.pass(3600);
     assert_eq!(writes.len(), 2, "{writes:?}");
     assert!(writes[0].starts_with("early: Failed DisruptionTarget=True"), "{writes:?}");
-    assert!(writes[0].contains("epilogue.dev/Ended=True/AgentFarewell deleted"), "{writes:?}");
+    assert!(writes[0].contains("epilogue.dev/Ended=True/NodeDrained deleted"), "{writes:?}");
     assert!(writes[1].starts_with("late: Failed"), "{writes:?}");
 }
 
 #[test]
 fn what_an_agent_says_of_the_future_proves_nothing() {
-    for said in ["farewell;boot=boot-1;at=", "shutting-down;boot=boot-0;since="] {
+    for said in ["drained;boot=boot-1;at=", "shutting-down;boot=boot-0;since="] {
         let said = format!("{said}{}", at(100_000));
         let mut fixture = Fixture::of_one_node();
         fixture.pod(&deleted(pod("a"), 0));
@@ -153,7 +153,7 @@ fn what_an_agent_says_of_the_future_proves_nothing() {
 
 #[test]
 fn a_farewell_is_void_where_the_machine_stayed_up() {
-    let drained = format!("farewell;boot=boot-1;at={}", at(20));
+    let drained = format!("drained;boot=boot-1;at={}", at(20));
     let said = || announces(node("n"), &drained);
     let late = |node: Value| {
         let mut fixture = Fixture::of_one_node();
@@ -176,7 +176,7 @@ fn the_owner_s_word_ends_a_pod_after_its_time_where_nothing_is_heard_of_the_node
     assert!(fixture.pass(29 + 600).is_empty());
     let writes = fixture.pass(1);
     assert_eq!(writes.len(), 1);
-    assert!(writes[0].contains("Ended=True/OwnersWord deleted (no proof"), "{writes:?}");
+    assert!(writes[0].contains("Ended=True/ForceFail deleted (no proof"), "{writes:?}");
     assert!(writes[0].contains("of Job j accepts"), "{writes:?}");
 
     let mut fixture = hanging();
