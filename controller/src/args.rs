@@ -140,16 +140,19 @@ pub(crate) enum ArgsError {
     #[error("--{0} must be longer than 0; the default is {1}")]
     Zero(&'static str, &'static str),
     /// A number is out of bounds.
-    #[error("--{flag} {value} is out of bounds; give {min} to {max}")]
+    #[error("invalid --{flag} {value}: expected {min} to {max}")]
     Bounds { flag: &'static str, value: usize, min: usize, max: usize },
-    /// The rate is no rate.
-    #[error("--kube-api-qps {0} is no rate; give requests per second, or 0 for no limit")]
+    /// The rate is not a positive number.
+    #[error(
+        "invalid --kube-api-qps {0}: expected a number of requests per second, such as 50, or 0 for \
+         no limit"
+    )]
     Rate(f64),
     /// The quarantine is too short.
     #[error("--pod-gc-quarantine {0} is too short; give at least 1s, the default is 40s")]
     Quarantine(GoDuration),
-    /// The rate of pod GC is no rate.
-    #[error("--pod-gc-qps {0} is no rate; give requests per second, as 200")]
+    /// The rate of pod GC is not a positive number.
+    #[error("invalid --pod-gc-qps {0}: expected a number of requests per second, such as 200")]
     PodGcRate(f64),
     /// A burst without a rate.
     #[error("--kube-api-burst has no effect without --kube-api-qps; give both or neither")]
@@ -323,9 +326,15 @@ mod tests {
             (&["--default-job-api-backoff=2m"], &["--max-job-api-backoff 1m0s", "lower"]),
             (&["--max-job-pod-failure-backoff=1s"], &["--default-job-pod-failure-backoff 10s"]),
             (&["--default-job-api-backoff=0"], &["longer than 0", "1s"]),
-            (&["--concurrent-job-syncs=0"], &["--concurrent-job-syncs", "1 to 1000"]),
+            (
+                &["--concurrent-job-syncs=0"],
+                &["invalid --concurrent-job-syncs 0: expected 1 to 1000"],
+            ),
             (&["--max-uncounted-pods=100001"], &["1 to 100000"]),
-            (&["--kube-api-qps=-1"], &["--kube-api-qps", "0 for no limit"]),
+            (
+                &["--kube-api-qps=-1"],
+                &["invalid --kube-api-qps -1: expected", "such as 50, or 0 for no"],
+            ),
             (&["--kube-api-burst=5"], &["--kube-api-qps"]),
             (&["--sync-job-batch-period=1"], &["--sync-job-batch-period", "500ms"]),
             (&["--leader-elect-lease-duration=1s"], &["--leader-elect-lease-duration"]),

@@ -56,10 +56,10 @@ pub enum BindAddress {
 /// Why the admin server does not run.
 #[derive(Debug, Error)]
 pub enum AdminError {
-    /// The text is no address.
+    /// The text is not an address.
     #[error(
-        "{0:?} is no address to listen on; give :PORT, ADDRESS:PORT or [IPV6]:PORT (port 0 takes \
-         a free one), or 0 to switch the server off"
+        "invalid address {0:?}: expected :PORT, ADDRESS:PORT or [IPV6]:PORT, such as :8080 (port 0 \
+         takes a free one), or 0 to switch the server off"
     )]
     Address(String),
     /// The address cannot be listened on.

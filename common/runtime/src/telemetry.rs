@@ -31,12 +31,12 @@ pub struct LogFilter(String);
 #[derive(Debug, Error)]
 pub enum TelemetryError {
     /// The format is not one of ours.
-    #[error("log format {0:?} is not known; give json or text")]
+    #[error("invalid log format {0:?}: expected json or text")]
     Format(String),
     /// A part of the filter is neither a level nor a target with a level.
     #[error(
-        "log filter {filter:?}: {part:?} is neither a level (off, error, warn, info, debug, \
-         trace) nor target=level; give for example info,kube=debug"
+        "invalid log filter {filter:?}: expected a level (off, error, warn, info, debug, trace) or \
+         target=level, such as info,kube=debug; got {part:?}"
     )]
     Filter {
         /// The whole filter.
@@ -193,6 +193,6 @@ mod tests {
             assert_eq!(format.to_string().parse::<LogFormat>().ok(), Some(format));
         }
         let error = "yaml".parse::<LogFormat>().expect_err("must not be a format");
-        assert_eq!(error.to_string(), "log format \"yaml\" is not known; give json or text");
+        assert_eq!(error.to_string(), "invalid log format \"yaml\": expected json or text");
     }
 }

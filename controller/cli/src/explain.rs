@@ -58,7 +58,7 @@ impl FromStr for JobName {
             Some(("job" | "jobs" | "job.batch" | "jobs.batch", name)) if !name.is_empty() => {
                 Ok(Self(name.to_owned()))
             }
-            _ => Err("only Jobs can be explained; give job/NAME".to_owned()),
+            _ => Err("expected a Job, such as job/backup".to_owned()),
         }
     }
 }

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use controller_core::view::{Interner, Job, Pod, WireJob, WirePod};
+use epilogue_common::outcome::{Failure, FailureKind};
+use epilogue_runtime::api_error::classify;
 use kube::Config;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde::Deserialize as _;
@@ -35,8 +37,30 @@ pub(crate) enum SourceError {
     Kubeconfig(#[source] kube::config::KubeconfigError),
     #[error("cannot make a client of the kubeconfig")]
     Client(#[source] kube::Error),
-    #[error("cannot {0}")]
-    Api(String, #[source] Box<kube::Error>),
+    #[error(
+        "Job {namespace}/{name} does not exist; list the Jobs by `kubectl get jobs -n {namespace}`, \
+         or choose another --namespace or --context"
+    )]
+    NoJob { namespace: String, name: String },
+    #[error("cannot get {path}: {failure}{}", remedy(.failure.kind))]
+    Api { path: String, failure: Failure },
+}
+
+impl SourceError {
+    /// A read that the API refused or did not answer.
+    pub(crate) fn api(path: &str, error: kube::Error) -> Self {
+        Self::Api { path: path.to_owned(), failure: classify(error) }
+    }
+}
+
+/// What to do about a failed read.
+fn remedy(kind: FailureKind) -> &'static str {
+    match kind {
+        FailureKind::Forbidden => "; ask for the right to read it, or choose another --context",
+        FailureKind::Unknown => "; check that the API server is up, or choose another --context",
+        FailureKind::TooManyRequests | FailureKind::ServerError => "; try again",
+        _ => "; check the credentials and the server of the kubeconfig",
+    }
 }
 
 /// A client of the cluster that kubectl would talk to, and the namespace that it would look into.
@@ -66,16 +90,21 @@ pub(crate) async fn cluster(
 ) -> Result<Picture, SourceError> {
     let (client, default_namespace) = client(kubeconfig, context).await?;
     let namespace = namespace.unwrap_or(&default_namespace);
-    let job = get(&client, &format!("/apis/batch/v1/namespaces/{namespace}/jobs/{name}")).await?;
+    let job = get(&client, &format!("/apis/batch/v1/namespaces/{namespace}/jobs/{name}")).await;
+    let job = job.map_err(|error| match error {
+        SourceError::Api { failure, .. } if failure.kind == FailureKind::NotFound => {
+            SourceError::NoJob { namespace: namespace.to_owned(), name: name.to_owned() }
+        }
+        error => error,
+    })?;
     let pods = get(&client, &format!("/api/v1/namespaces/{namespace}/pods")).await?;
     let pods = pods["items"].as_array().cloned().unwrap_or_default();
     picture(job, pods)
 }
 
-pub(crate) async fn get(client: &kube::Client, path: &str) -> Result<Value, SourceError> {
+async fn get(client: &kube::Client, path: &str) -> Result<Value, SourceError> {
     let request = http::Request::get(path).body(Vec::new()).expect("a path must make a request");
-    let failed = |error| SourceError::Api(format!("get {path}"), Box::new(error));
-    client.request::<Value>(request).await.map_err(failed)
+    client.request::<Value>(request).await.map_err(|error| SourceError::api(path, error))
 }
 
 /// Reads a Job and its pods from a dump.

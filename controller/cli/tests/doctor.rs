@@ -68,7 +68,10 @@ fn who_asks_wrongly_is_told_so_with_another_code() {
     let table: [(&[&str], &str); 4] = [
         (&["--filename", "/does/not/exist"], "cannot read /does/not/exist"),
         (&["nobody", "--filename", DUMP], "there is no node nobody"),
-        (&["--controller-lease=x", "--filename", DUMP], "give NAMESPACE/NAME"),
+        (
+            &["--controller-lease=x", "--filename", DUMP],
+            "expected NAMESPACE/NAME, such as epilogue-system/epilogue-controller",
+        ),
         (&["-A", "-n", "work"], "cannot be used with"),
     ];
     for (arguments, words) in table {

@@ -22,17 +22,17 @@ const UNITS: [(&str, u64); 8] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GoDuration(pub Duration);
 
-/// Why a text is no duration.
+/// Why a text is not a duration.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum GoDurationError {
     /// The text is not understood.
-    #[error("{0:?} is no duration; give a number with a unit, for example 500ms, 1s or 10m0s")]
+    #[error("invalid duration {0:?}: expected a number with a unit, such as 500ms, 1s or 10m0s")]
     Syntax(String),
     /// The duration is negative.
-    #[error("{0:?} is negative; give 0 or more")]
+    #[error("invalid duration {0:?}: expected 0 or more")]
     Negative(String),
     /// The duration is too long.
-    #[error("{0:?} is too long; give at most 2540400h")]
+    #[error("invalid duration {0:?}: expected at most 2540400h")]
     TooLong(String),
 }
 

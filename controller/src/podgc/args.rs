@@ -136,7 +136,7 @@ impl PodGcArgs {
 /// `REASON=DURATION`.
 fn kept_for(text: &str) -> Result<(String, SignedDuration), String> {
     let (reason, kept) =
-        text.split_once('=').ok_or("give a reason and a duration, as Evicted=1h")?;
+        text.split_once('=').ok_or("expected REASON=DURATION, such as Evicted=1h")?;
     let kept: GoDuration = kept.parse().map_err(|error| format!("{error}"))?;
     Ok((reason.to_owned(), signed(kept)))
 }
@@ -195,9 +195,9 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_refused_with_a_remedy() {
         for (flag, words) in [
-            ("--concurrent-pod-gc-syncs=0", "1 to 50"),
+            ("--concurrent-pod-gc-syncs=0", "expected 1 to 50"),
             ("--concurrent-pod-gc-syncs=51", "1 to 50"),
-            ("--pod-gc-qps=0", "--pod-gc-qps"),
+            ("--pod-gc-qps=0", "invalid --pod-gc-qps 0: expected"),
             ("--pod-gc-quarantine=0", "at least 1s"),
             ("--pod-gc=maybe", "beside"),
         ] {

@@ -90,7 +90,8 @@ async fn list(
         };
         let uri = format!("{path}?limit={PAGE}{selector}{more}");
         let request = http::Request::get(&uri).body(Vec::new());
-        let request = request.map_err(|error| api(path, kube::Error::HttpError(error)))?;
+        let request =
+            request.map_err(|error| SourceError::api(path, kube::Error::HttpError(error)))?;
         let mut page = match client.request::<Value>(request).await {
             Ok(page) => page,
             Err(error) => return unread(path, error),
@@ -120,10 +121,6 @@ fn unread(path: &str, error: kube::Error) -> Result<Option<Vec<Value>>, SourceEr
     match code {
         404 => Ok(Some(Vec::new())),
         403 => Ok(None),
-        _ => Err(api(path, error)),
+        _ => Err(SourceError::api(path, error)),
     }
-}
-
-fn api(path: &str, error: kube::Error) -> SourceError {
-    SourceError::Api(format!("get {path}"), Box::new(error))
 }

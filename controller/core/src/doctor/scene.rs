@@ -138,7 +138,10 @@ impl FromStr for LeaseName {
             Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() => {
                 Ok(Self { namespace: namespace.to_owned(), name: name.to_owned() })
             }
-            _ => Err("give NAMESPACE/NAME".to_owned()),
+            _ => {
+                Err("expected NAMESPACE/NAME, such as epilogue-system/epilogue-controller"
+                    .to_owned())
+            }
         }
     }
 }

@@ -1,0 +1,93 @@
+//! `kubectl epilogue explain` as its user runs it, against an API that refuses.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::json;
+
+/// An API that answers every request with this status; gives its kubeconfig.
+fn api(code: u16, reason: &'static str, message: &str) -> PathBuf {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port must be free");
+    let port = listener.local_addr().expect("it has an address").port();
+    let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
+                        "reason": reason, "message": message, "code": code});
+    let body = status.to_string();
+    std::thread::spawn(move || {
+        for connection in listener.incoming() {
+            let mut connection = connection.expect("a connection must come in");
+            let request = BufReader::new(connection.try_clone().expect("it can be cloned"));
+            let lines = request.lines().map_while(Result::ok);
+            lines.take_while(|line| !line.is_empty()).for_each(drop);
+            let reply = format!(
+                "HTTP/1.1 {code} {reason}\r\nContent-Type: application/json\r\n\
+                 Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
+                body.len()
+            );
+            connection.write_all(reply.as_bytes()).expect("the client must read");
+        }
+    });
+    kubeconfig(port)
+}
+
+fn kubeconfig(port: u16) -> PathBuf {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("kubeconfig-{port}"));
+    let config = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{"name": "c", "cluster": {"server": format!("http://127.0.0.1:{port}")}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "users": [{"name": "u", "user": {}}],
+    });
+    std::fs::write(&path, config.to_string()).expect("the kubeconfig must be writable");
+    path
+}
+
+fn explain(kubeconfig: &Path) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_kubectl-epilogue"))
+        .args(["explain", "job/nope", "--namespace=work", "--kubeconfig"])
+        .arg(kubeconfig)
+        .output()
+        .expect("the program must be startable")
+}
+
+#[track_caller]
+fn assert_error(kubeconfig: &Path, expected: &str) {
+    let output = explain(kubeconfig);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(String::from_utf8_lossy(&output.stderr), expected);
+}
+
+#[test]
+fn a_job_that_does_not_exist_is_named_with_the_command_that_lists_jobs() {
+    let api = api(404, "NotFound", "jobs.batch \"nope\" not found");
+    assert_error(
+        &api,
+        "error: Job work/nope does not exist; list the Jobs by `kubectl get jobs -n work`, or \
+         choose another --namespace or --context\n",
+    );
+}
+
+#[test]
+fn a_refusal_has_the_api_s_own_message_and_the_remedy() {
+    let message = "jobs.batch \"nope\" is forbidden: User \"u\" cannot get resource \"jobs\"";
+    let api = api(403, "Forbidden", message);
+    assert_error(
+        &api,
+        &format!(
+            "error: cannot get /apis/batch/v1/namespaces/work/jobs/nope: {message}; ask for the \
+             right to read it, or choose another --context\n"
+        ),
+    );
+}
+
+#[test]
+fn an_api_that_does_not_answer_is_reported_with_the_remedy() {
+    // Nothing listens on a port that was just given back.
+    let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    let output = explain(&kubeconfig(port.expect("a port must be free").port()));
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("cannot get /apis/batch/v1/namespaces/work/jobs/nope: "), "{error}");
+    assert!(error.ends_with("; check that the API server is up, or choose another --context\n"));
+    assert_eq!(error.lines().count(), 1, "{error}");
+}
