@@ -144,8 +144,8 @@ pub(crate) enum ArgsError {
     Bounds { flag: &'static str, value: usize, min: usize, max: usize },
     /// The rate is not a positive number.
     #[error(
-        "invalid --kube-api-qps {0}: expected a number of requests per second, such as 50, or 0 for \
-         no limit"
+        "invalid --kube-api-qps {0}: expected a number of requests per second, such as 50, or 0 \
+         for no limit"
     )]
     Rate(f64),
     /// The quarantine is too short.
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn without_arguments_the_reference_s_defaults_hold() {
+    fn without_arguments_upstream_s_defaults_hold() {
         let config = config(&[]).expect("must be valid");
         assert_eq!(config.settings, Settings::default());
         assert_eq!(config.batching, Batching::Adaptive);

@@ -141,9 +141,9 @@ impl Metrics {
     }
 
     /// [M3], [M4], [M5], [M8] and [M9]
-    pub(crate) fn count(&self, job: &Job, tally: &MetricEvent) {
+    pub(crate) fn count(&self, job: &Job, event: &MetricEvent) {
         let mode = completion_mode(job);
-        match tally {
+        match event {
             MetricEvent::PodsCreated { reason, succeeded, failed } => {
                 let by = |status| self.pods_created.with_label_values(&[*reason, status]);
                 by("succeeded").inc_by(u64::from(*succeeded));
@@ -351,21 +351,21 @@ mod tests {
     }
 
     #[test]
-    fn names_and_labels_are_those_of_the_reference() {
+    fn names_and_labels_are_those_of_upstream() {
         let registry = Registry::new();
         let metrics = Metrics::new(&registry).expect("must register");
         metrics.synced(&job(), true, Action::PodsCreated, Duration::from_millis(5));
         metrics.external("example.com/other");
         metrics.tracked_terminal("add");
         metrics.stale("batch", "jobs");
-        let tallies = [
+        let events = [
             MetricEvent::PodsCreated { reason: "new", succeeded: 2, failed: 1 },
             MetricEvent::PodsFinished { succeeded: 0, failed: 2, failed_indexes: Some(1) },
             MetricEvent::FailureHandled { action: "Ignore", pods: 3 },
             MetricEvent::JobFinished { succeeded: false, reason: "FailedIndexes".to_owned() },
         ];
-        for tally in tallies {
-            metrics.count(&job(), &tally);
+        for event in events {
+            metrics.count(&job(), &event);
         }
         let page = page(&registry);
         let sync = r#"action="pods_created",completion_mode="Indexed",result="success""#;

@@ -70,6 +70,6 @@ fn a_controller_that_forgets_what_it_released_and_wrote_is_caught() {
 
 #[test]
 fn a_controller_that_does_not_hear_of_pods_that_end_is_caught() {
-    let (_, violation) = caught(Sabotage::Deaf).expect("must be caught");
+    let (_, violation) = caught(Sabotage::MissEvents).expect("must be caught");
     assert!(violation.contains("not settled"), "{violation}");
 }

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn errors_and_panics_are_told_with_the_task_s_name() {
+    async fn errors_and_panics_have_the_task_s_name() {
         let mut failing = group();
         failing.spawn("lease", async { Err(std::io::Error::other("lost")) });
         let error = failing.run(LIMIT).await.expect_err("must fail");

@@ -38,8 +38,8 @@ pub(crate) enum SourceError {
     #[error("cannot make a client of the kubeconfig")]
     Client(#[source] kube::Error),
     #[error(
-        "Job {namespace}/{name} does not exist; list the Jobs by `kubectl get jobs -n {namespace}`, \
-         or choose another --namespace or --context"
+        "Job {namespace}/{name} does not exist; list the Jobs by `kubectl get jobs -n \
+         {namespace}`, or choose another --namespace or --context"
     )]
     NoJob { namespace: String, name: String },
     #[error("cannot get {path}: {failure}{}", remedy(.failure.kind))]

@@ -64,7 +64,7 @@ fn a_node_of_a_dump_is_reported_with_the_pods_on_it() {
 }
 
 #[test]
-fn who_asks_wrongly_is_told_so_with_another_code() {
+fn wrong_arguments_have_another_exit_code() {
     let table: [(&[&str], &str); 4] = [
         (&["--filename", "/does/not/exist"], "cannot read /does/not/exist"),
         (&["nobody", "--filename", DUMP], "there is no node nobody"),

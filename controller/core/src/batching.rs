@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_told_apart_by_what_they_end() {
+    fn changes_differ_by_what_they_end() {
         let running = pod(json!({"status": {"phase": "Running"}}));
         let ready = pod(json!({"status": {"phase": "Running", "conditions":
             [{"type": "Ready", "status": "True"}]}}));

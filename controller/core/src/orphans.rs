@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_without_controller_or_with_a_job_that_is_gone_is_released() {
+    fn a_pod_without_controller_or_with_a_job_that_is_gone_loses_its_finalizer() {
         let stray = pod(json!({"metadata": {
             "finalizers": ["batch.kubernetes.io/job-tracking"],
             "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "a", "uid": "u"}],

@@ -78,7 +78,7 @@ fn a_created_pod_is_expected_until_it_is_seen_whichever_comes_first() {
 }
 
 #[test]
-fn a_list_tells_of_what_was_deleted_while_the_watch_was_broken() {
+fn a_list_shows_what_was_deleted_while_the_watch_was_broken() {
     let cache = cache();
     cache.pod_shown(pod("kept", 11, "Running"));
     cache.pod_shown(pod("lost", 12, "Running"));

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn instead_of_the_reference_its_threshold_holds_unless_another_is_given() {
+    fn instead_of_upstream_its_threshold_holds_unless_another_is_given() {
         assert_eq!(settings(&["--pod-gc=instead"]).finished_max, Some(12_500));
         let given = |threshold: &str| settings(&["--pod-gc=instead", threshold]).finished_max;
         assert_eq!(given("--terminated-pod-gc-threshold=7"), Some(7));

@@ -72,7 +72,7 @@ impl Executor {
     }
 
     /// Writes an Event.
-    pub(crate) async fn tell(&self, namespace: &str, event: &Value) -> Outcome<()> {
+    pub(crate) async fn create_event(&self, namespace: &str, event: &Value) -> Outcome<()> {
         let path = format!("/api/v1/namespaces/{namespace}/events");
         self.call::<IgnoredAny>(Method::POST, &path, JSON, Some(event)).await.map(drop)
     }

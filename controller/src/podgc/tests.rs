@@ -165,7 +165,7 @@ async fn a_pod_that_somebody_else_ended_is_awaited_as_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_the_api_has_or_does_not_tell_of_keeps_its_pods() {
+async fn a_node_that_the_api_has_or_does_not_answer_for_keeps_its_pods() {
     let server = Server::default();
     let worker = worker(&server);
     let item = Item::Node("gone".into());

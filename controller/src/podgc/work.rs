@@ -115,7 +115,7 @@ impl Worker {
             deleted = write.delete,
             "carried out"
         );
-        self.tell(write).await;
+        self.report(write).await;
         Ok(())
     }
 
@@ -132,9 +132,9 @@ impl Worker {
     }
 
     /// An event is news, not state: one that is lost is not repeated.
-    async fn tell(&self, write: &PodWrite) {
+    async fn report(&self, write: &PodWrite) {
         let Some(event) = event(write, &self.instance, Timestamp::now()) else { return };
-        if let Err(failure) = self.executor.tell(&write.namespace, &event).await {
+        if let Err(failure) = self.executor.create_event(&write.namespace, &event).await {
             tracing::debug!(pod = &*write.name, %failure, "event not written");
         }
     }

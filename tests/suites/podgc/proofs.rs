@@ -79,7 +79,7 @@ async fn a_new_boot_after_the_deletion_ends_it_once_its_kubelet_is_silent() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_agent_s_farewell_ends_it() {
+async fn the_drained_record_fails_it() {
     let stage = Stage::start(&[]).await;
     let node = hang(&stage, "a").await;
     stage.announce(&node, &format!("drained;boot=boot-1;at={}", now())).await;

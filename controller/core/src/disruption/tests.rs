@@ -78,7 +78,7 @@ fn the_kubelet_s_reason_stays_while_it_may_be_true() {
 }
 
 #[test]
-fn a_node_that_is_back_has_two_minutes_to_tell_of_the_pods_that_did_not_survive() {
+fn a_node_that_is_back_has_two_minutes_to_report_the_pods_that_did_not_survive() {
     let mut fixture = Fixture::of_one_node();
     fixture.pod(&target(pod("a"), "True", KUBELET, 0));
     fixture.node(&ready(node("n"), "Unknown", "", 40));

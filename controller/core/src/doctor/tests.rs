@@ -153,7 +153,7 @@ fn a_pod_that_has_ended_and_stays_is_not_said_to_run() {
 }
 
 #[test]
-fn a_pod_that_pod_gc_would_end_is_told_with_its_evidence() {
+fn a_pod_that_pod_gc_would_fail_is_reported_with_its_evidence() {
     let pods = || vec![deleted(pod("p"), 0), running_job()];
     let with = |node: Value| [vec![node], pods()].concat();
     assert_reported(

@@ -112,14 +112,14 @@ mod tests {
     }
 
     #[test]
-    fn a_finished_job_only_has_its_pods_looked_at() {
+    fn a_finished_job_only_has_its_pods_checked() {
         let (old, new) = (sample(1), finished("a", "uid-a"));
         let enqueues = job_changed(JobChange::Updated(&old, &new), now());
         assert_eq!(enqueues.queue, [Enqueue::OrphansAfter(former(&new), AFTER_FINISH)]);
     }
 
     #[test]
-    fn a_deleted_job_is_synced_and_its_pods_looked_at() {
+    fn a_deleted_job_is_synced_and_its_pods_checked() {
         let job = sample(1);
         let enqueues = job_changed(JobChange::Deleted(&job), now());
         let expected = [Enqueue::Sync(job.key.clone()), Enqueue::Orphans(former(&job))];

@@ -41,9 +41,9 @@ pub enum Enqueue {
     Batch(JobKey, Change),
     /// Sync a Job after this time, whatever else happens. ([Q4])
     SyncAfter(JobKey, Duration),
-    /// Look whether finalizers are to be removed.
+    /// Check whether finalizers are to be removed.
     Orphans(Orphans),
-    /// Look whether finalizers are to be removed, after this time.
+    /// Check whether finalizers are to be removed, after this time.
     OrphansAfter(Orphans, Duration),
 }
 

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_pod_of_a_job_is_told_to_it() {
+    fn a_new_pod_of_a_job_notifies_it() {
         let enqueues = run(PodChange::Added(&owned("a", "uid-a")));
         assert_eq!(enqueues.observers, [Uid::from("uid-a")]);
         assert_eq!(enqueues.queue, [batch("a", Change::Counters)]);
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_changes_hands_is_told_to_both_owners() {
+    fn a_pod_that_changes_hands_notifies_both_owners() {
         let (old, new) = (owned("a", "uid-a"), newer(&owned("b", "uid-b")));
         let enqueues = run(PodChange::Updated(&old, &new));
         assert_eq!(enqueues.observers, [Uid::from("uid-a"), Uid::from("uid-b")]);
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_lost_its_owner_is_looked_at_and_offered() {
+    fn a_pod_that_lost_its_owner_is_checked_and_offered() {
         let old = owned("b", "uid-b");
         let new = newer(&stray(true));
         let enqueues = run(PodChange::Updated(&old, &new));
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_terminating_pod_is_told_to_its_job_as_an_end() {
+    fn a_terminating_pod_notifies_its_job_as_an_end() {
         let old = owned("a", "uid-a");
         let mut new = newer(&old);
         new.deletion =
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_ends_without_a_running_job_is_only_looked_at() {
+    fn a_pod_that_ends_without_a_running_job_is_only_checked() {
         for pod in [owned("gone", "uid-gone"), owned("done", "uid-done")] {
             let enqueues = run(PodChange::Deleted(&pod));
             assert_eq!(enqueues.queue, [check(pod.uid.as_str())]);

@@ -212,7 +212,7 @@ impl Fixture {
                 break;
             }
             self.now = time.max(self.now);
-            self.look(&item);
+            self.check(&item);
         }
         self.now = end;
         std::mem::take(&mut self.writes)
@@ -230,7 +230,7 @@ impl Fixture {
         self.alarms.insert((time, self.alarm_count), item);
     }
 
-    fn look(&mut self, item: &Item) {
+    fn check(&mut self, item: &Item) {
         match item {
             Item::Excess => {
                 let wakes = self.cluster.check_excess();
@@ -267,7 +267,7 @@ impl Fixture {
                 }
                 self.writes.push(policies(&write));
                 let again = self.cluster.check_pod(&write.uid, self.job_says, self.now);
-                assert_eq!(again, Verdict::Leave, "one order at a time");
+                assert_eq!(again, Verdict::Leave, "one write at a time");
                 let wakes = self.cluster.pod_done(&write.uid, self.now);
                 assert!(!write.delete || wakes.is_empty(), "nothing is ordered again: {wakes:?}");
             }

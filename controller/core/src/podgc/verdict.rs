@@ -65,7 +65,7 @@ pub(crate) struct Case<'a> {
     pub(crate) pod: &'a PodView,
     /// Its node, where there is one.
     pub(crate) node: Option<&'a NodeRecord>,
-    /// Its node's absence, where there is none.
+    /// What is known of its node's absence, where there is none.
     pub(crate) missing_node: Option<&'a MissingNode>,
     /// The boot of its node in which it was first seen to be deleted.
     pub(crate) deleted_in: Option<&'a Arc<str>>,

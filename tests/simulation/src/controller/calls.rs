@@ -117,7 +117,7 @@ impl World {
         sure: bool,
     ) -> Outcome<Answer> {
         let (job, planned) = match (call, job, planned) {
-            (Call::RemoveFinalizer(pod), None, _) => return self.release_orphan(pod),
+            (Call::RemoveFinalizer(pod), None, _) => return self.remove_orphan_finalizer(pod),
             (_, Some(job), Some(planned)) => (job, planned),
             _ => return Err(Failure::new(FailureKind::Other, "a call without a Job")),
         };
@@ -218,7 +218,7 @@ impl World {
         Ok(Answer::Pod(written(&pod)))
     }
 
-    fn release_orphan(&mut self, pod: &Pod) -> Outcome<Answer> {
+    fn remove_orphan_finalizer(&mut self, pod: &Pod) -> Outcome<Answer> {
         self.ledger.orphaned(&self.api, pod);
         let pod = self.api.change_pod(&pod.uid, |pod| pod.tracked = false)?;
         Ok(Answer::Pod(written(&pod)))

@@ -43,14 +43,14 @@ pub enum Sabotage {
     ForgetCreations,
     /// Does not remember what it released and wrote.
     ForgetReleases,
-    /// Does not hear of some pods that end.
-    Deaf,
+    /// Misses the events of some pods that end.
+    MissEvents,
 }
 
 impl Sabotage {
     fn remembers(self, change: &MemoryUpdate) -> bool {
         match self {
-            Self::CountAgain | Self::ReleaseFirst | Self::Deaf => true,
+            Self::CountAgain | Self::ReleaseFirst | Self::MissEvents => true,
             Self::ForgetCreations => !matches!(change, MemoryUpdate::Created(_)),
             Self::ForgetReleases => !matches!(
                 change,

@@ -239,7 +239,7 @@ impl World {
             let Some(reaction) = reaction else { break };
             self.take_in(number, reaction);
         }
-        self.look_at_queues(number);
+        self.check_queues(number);
     }
 
     /// The API tells watches that have nothing to tell how far they have come.
@@ -256,7 +256,7 @@ impl World {
         }
         let reaction = process.store.seen(seen);
         self.take_in(number, reaction);
-        self.look_at_queues(number);
+        self.check_queues(number);
     }
 
     fn list_jobs(&mut self, number: usize) -> Option<Reaction> {
@@ -333,7 +333,7 @@ impl World {
 
     /// Puts what follows from an event into the queues of a process.
     pub(super) fn take_in(&mut self, number: usize, mut reaction: Reaction) {
-        if self.sabotage == Some(Sabotage::Deaf) {
+        if self.sabotage == Some(Sabotage::MissEvents) {
             let urgent = |enqueue: &Enqueue| {
                 matches!(enqueue, Enqueue::Batch(_, Change::Ended | Change::Succeeded))
             };
@@ -344,7 +344,7 @@ impl World {
     }
 
     /// Lets the workers know that something may be due.
-    pub(super) fn look_at_queues(&mut self, number: usize) {
+    pub(super) fn check_queues(&mut self, number: usize) {
         let now = self.agenda.now();
         let process = &mut self.processes[number];
         if !process.is_ready() {

@@ -94,7 +94,7 @@ impl World {
                 break;
             }
         }
-        self.look_at_queues(number);
+        self.check_queues(number);
     }
 
     fn begin_sync(&mut self, number: usize, key: JobKey) {
@@ -318,7 +318,7 @@ impl World {
         } else {
             process.orphan_queue.forget(&item);
         }
-        self.look_at_queues(number);
+        self.check_queues(number);
     }
 
     /// A sync ends.
@@ -342,7 +342,7 @@ impl World {
             let after = Duration::try_from(after).unwrap_or(Duration::ZERO);
             process.queue.add_after(key, Batching::Adaptive.floor(after), now);
         }
-        self.look_at_queues(number);
+        self.check_queues(number);
     }
 }
 

@@ -59,7 +59,7 @@ fn a_node_that_is_well_says_so_and_where_to_ask_more() {
 }
 
 #[test]
-fn each_thing_that_is_wrong_is_told_with_a_remedy() {
+fn each_problem_is_reported_with_a_remedy() {
     use NodeVerdict::{Fail, Warn};
     let with = |index: usize, object: Value| {
         let mut objects = well();

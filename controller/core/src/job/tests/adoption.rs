@@ -25,7 +25,7 @@ fn confirms(effects: &Effects) -> bool {
 }
 
 #[test]
-fn release_and_deletion_name_the_pod_by_its_uid() {
+fn finalizer_patches_and_deletions_name_the_pod_by_its_uid() {
     let pod = pod("p", "Failed").build();
     assert_eq!(remove_finalizer_patch(&pod)["metadata"]["uid"], pod.uid.as_str());
     assert_eq!(delete_options(&pod)["preconditions"]["uid"], pod.uid.as_str());

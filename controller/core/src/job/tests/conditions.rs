@@ -121,7 +121,7 @@ fn plain_completion_needs_enough_successes_and_no_active_pod() {
 
 /// §19: the events of the end come with the terminal write only.
 #[test]
-fn the_end_is_told_once_it_is_stored() {
+fn the_end_is_reported_once_it_is_stored() {
     let many = job().size(1, 1).status("succeeded", 2);
     let effects = sync(&mut api(many, vec![]));
     assert_eq!(

@@ -47,7 +47,7 @@ fn a_repeated_event_settles_no_expectation_of_another_pod() {
 
 /// The reference sends one event a pod.
 #[test]
-fn pods_that_are_created_together_are_told_in_one_event() {
+fn pods_that_are_created_together_share_one_event() {
     let effects = sync(&mut api(job().size(5, 5), vec![]));
     assert_eq!(effects.events().len(), 1);
     assert!(effects.events()[0].starts_with("SuccessfulCreate: Created pods: j-"));
@@ -310,7 +310,7 @@ fn backoff_survives_a_restart() {
 
 /// The reference takes the end of a sidecar for the end of the pod. (§29 item 19)
 #[test]
-fn a_sidecar_that_ended_early_tells_no_end_of_the_pod() {
+fn a_sidecar_that_ended_early_does_not_end_the_pod() {
     let pod = pod("p", "Failed").terminating().with(|pod| {
         pod["spec"]["initContainers"] = json!([{"name": "side", "restartPolicy": "Always"}]);
         pod["status"]["containerStatuses"] = json!([{"name": "main", "state": {"running": {}}}]);

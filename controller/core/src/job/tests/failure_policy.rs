@@ -119,7 +119,7 @@ fn exit_codes_shut_out_conditions_of_the_same_rule() {
 
 /// [F4]: conditions of the pod are the outer loop.
 #[test]
-fn the_first_condition_of_the_pod_is_told() {
+fn the_first_condition_of_the_pod_is_reported() {
     let rule = json!({"action": "FailJob", "onPodConditions": [
         {"type": "DisruptionTarget", "status": "True"}, {"type": "PodScheduled", "status": "True"},
     ]});

@@ -79,7 +79,7 @@ fn many_disruptions_at_once_are_counted_a_few_at_a_time_and_each_once() {
 }
 
 #[test]
-fn a_pod_whose_release_failed_is_not_counted_as_a_second_disruption() {
+fn a_pod_that_kept_its_finalizer_is_not_counted_as_a_second_disruption() {
     let job = annotated(ignoring(), &[("disruption-limit", "1")]);
     let mut api = api(job, vec![disrupted("d-1")]);
     sync_with(&mut api, &|step, _| {
@@ -102,7 +102,7 @@ fn backoff_is_the_jobs_own_where_it_says_so() {
 }
 
 #[test]
-fn an_option_that_cannot_be_read_is_left_out_and_told_once() {
+fn an_option_that_cannot_be_read_is_left_out_and_reported_once() {
     let job = annotated(job(), &[("backoff-base", "soon"), ("disruption-limit", "-1")]);
     let mut api = api(job, vec![]);
     let effects = sync(&mut api);

@@ -78,7 +78,7 @@ fn zero_completions_are_complete_at_once() {
 }
 
 #[test]
-fn surplus_pods_go_without_being_counted() {
+fn excess_pods_go_without_being_counted() {
     for (parallelism, active, gone) in [(2, 3, 1), (2, 10, 8), (0, 2, 2)] {
         let running: Vec<_> =
             pods("Running", active).into_iter().map(super::builders::PodBuilder::on_node).collect();

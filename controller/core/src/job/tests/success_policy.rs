@@ -108,7 +108,7 @@ fn failure_wins_within_a_sync_and_what_is_stored_wins_over_both() {
 }
 
 #[test]
-fn a_success_policy_of_a_job_without_indexes_is_not_looked_at() {
+fn a_success_policy_of_a_job_without_indexes_is_ignored() {
     let job = job().size(0, 5).spec("successPolicy", json!({"rules": [rule(None, Some(1))]}));
     let effects = sync(&mut api(job, vec![pod("s", "Succeeded")]));
     assert!(effects.conditions.is_empty());

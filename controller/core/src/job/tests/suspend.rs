@@ -77,7 +77,7 @@ fn completion_comes_before_suspension() {
 
 /// [U2]
 #[test]
-fn suspended_is_told_even_when_a_pod_could_not_be_deleted() {
+fn suspended_is_reported_even_when_a_pod_could_not_be_deleted() {
     let mut api = api(job().size(2, 5).suspended(), running(2));
     let effects = sync_with(&mut api, &|step, call| {
         (matches!(step, Step::Delete(_)) && call == 0).then(outage)

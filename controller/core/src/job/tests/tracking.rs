@@ -272,7 +272,7 @@ fn pods_of_a_failing_job_being_deleted_are_kept_until_they_can_be_counted() {
 
 /// Its end is the same after a crash, which reads the pods anew. (seen on a real API)
 #[test]
-fn a_pod_that_was_released_counts_once_while_the_watch_is_behind() {
+fn a_pod_that_lost_its_finalizer_counts_once_while_the_watch_is_behind() {
     let ended = pod("f", "Failed").index(0).terminating();
     let running = pod("r", "Running").index(1).on_node();
     let job = job().size(2, 2).indexed().status("failed", 1);

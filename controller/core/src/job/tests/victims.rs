@@ -78,7 +78,7 @@ fn pods_out_of_place_go_first() {
     };
     let mut gone = victims(all(), 8, true);
     gone.sort();
-    assert_eq!(gone, ["bad", "far", "none", "old-0", "young-0"], "with no surplus");
+    assert_eq!(gone, ["bad", "far", "none", "old-0", "young-0"], "with no excess");
     let gone = victims(all(), 2, true);
     assert_eq!(gone.len(), 6);
     assert_eq!(gone.last().map(String::as_str), Some("young-1"), "then by value");
@@ -86,7 +86,7 @@ fn pods_out_of_place_go_first() {
 
 /// §8: 0, 1, excess, excess + 1.
 #[test]
-fn exactly_the_surplus_goes() {
+fn exactly_the_excess_goes() {
     for (parallelism, gone) in [(4, 0), (3, 0), (2, 1), (0, 3)] {
         let pods = (0..3).map(|it| pod(&format!("p{it}"), "Running").created(it)).collect();
         assert_eq!(victims(pods, parallelism, false).len(), gone, "{parallelism}");

@@ -117,7 +117,7 @@ fn what_an_agent_announced_in_an_earlier_boot_is_remembered_for_us() {
 }
 
 #[test]
-fn the_agent_s_farewell_ends_the_pods_that_were_there() {
+fn the_drained_record_fails_the_pods_that_were_there() {
     let drained = format!("drained;boot=boot-1;at={}", at(20));
     let node = silent(announces(node("n"), &drained), 60);
     let mut fixture = Fixture::of_one_node();
@@ -152,7 +152,7 @@ fn what_an_agent_says_of_the_future_proves_nothing() {
 }
 
 #[test]
-fn a_farewell_is_void_where_the_machine_stayed_up() {
+fn a_drained_record_is_void_where_the_machine_stayed_up() {
     let drained = format!("drained;boot=boot-1;at={}", at(20));
     let said = || announces(node("n"), &drained);
     let late = |node: Value| {
