@@ -41,7 +41,7 @@ async fn all_pods_of_a_node_that_shuts_down_end_as_failed_and_disrupted() {
     let ends = site.until("all have ended", |ends| ends.ended == PODS).await;
     assert_eq!((ends.disrupted, ends.ended_unmarked, ends.deleted), (PODS, 0, PODS));
     assert_eq!(ends.reasons, ["TerminationByKubelet"]);
-    assert_eq!(site.metric("shutdown_unreported_at_release").await, Some(0.0));
+    assert_eq!(site.metric("shutdown_unreported_pods").await, Some(0.0));
     let (taints, said) = site.node().await;
     assert_eq!(taints, [TAINT]);
     assert!(said.is_some_and(|said| said != "idle"));
@@ -117,7 +117,7 @@ async fn a_silent_way_is_left_for_a_new_connection() {
     site.released().await;
     let ends = site.until("all have ended", |ends| ends.ended == 12).await;
     assert_eq!((ends.disrupted, ends.ended_unmarked), (12, 0));
-    assert_eq!(site.metric("shutdown_unreported_at_release").await, Some(0.0));
+    assert_eq!(site.metric("shutdown_unreported_pods").await, Some(0.0));
     site.stop().await;
 }
 

@@ -9,7 +9,7 @@ use prometheus::proto::MetricFamily;
 use prometheus::{GaugeVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts};
 use tokio::sync::watch;
 
-const STANCES: [(Enforcement, &str); 3] = [
+const MODES: [(Enforcement, &str); 3] = [
     (Enforcement::Off, "off"),
     (Enforcement::Observe, "observe"),
     (Enforcement::Enforce, "enforce"),
@@ -19,7 +19,7 @@ const STANCES: [(Enforcement, &str); 3] = [
 #[derive(Debug)]
 pub struct PressureCollector {
     status: watch::Receiver<Status>,
-    stance: IntGaugeVec,
+    mode: IntGaugeVec,
     available: GaugeVec,
     capacity: GaugeVec,
     threshold: GaugeVec,
@@ -95,10 +95,10 @@ impl PressureCollector {
         let kind = &["signal", "kind"];
         Ok(Self {
             status,
-            stance: flags(
-                "pressure_stance",
+            mode: flags(
+                "pressure_mode",
                 "1 for what is done about the node's pressure now (off, observe, enforce).",
-                &["stance"],
+                &["mode"],
             )?,
             available: gauges(
                 "pressure_available",
@@ -121,15 +121,19 @@ impl PressureCollector {
                 "Whether the kubelet's own threshold comes first, so that ours is only observed.",
                 signal,
             )?,
-            looks: counters("pressure_looks_total", "Looks at the node, by result.", &["result"])?,
+            looks: counters(
+                "pressure_samples_total",
+                "Looks at the node, by result.",
+                &["result"],
+            )?,
             unreadable: IntGauge::with_opts(options(
                 "pressure_unreadable",
                 "Files and figures that could not be read at the last look.",
             ))?,
             swap: gauges("pressure_swap_free_bytes", "Swap that is free.", &[])?,
             stalls: gauges(
-                "pressure_stall_full_ms_per_second",
-                "Time in which all tasks waited: of pods for memory, of the node for disks (io).",
+                "pressure_stall_full_ratio",
+                "Share of time in which all tasks waited: of pods for memory, of the node for disks (io).",
                 &["resource"],
             )?,
             conditions: flags(
@@ -148,14 +152,17 @@ impl PressureCollector {
                 "From the choice of the last victim until its end was seen in the API.",
                 signal,
             )?,
-            victims: IntGauge::with_opts(options("eviction_victims", "Pods that are ending now."))?,
+            victims: IntGauge::with_opts(options(
+                "evictions_in_progress",
+                "Pods that are ending now.",
+            ))?,
             kills: Kills::new()?,
         })
     }
 
     fn collectors(&self) -> [&dyn Collector; 18] {
         [
-            &self.stance,
+            &self.mode,
             &self.available,
             &self.capacity,
             &self.threshold,
@@ -208,8 +215,8 @@ impl PressureCollector {
 
     fn take_pressure(&self, status: &Status) {
         let pressure = &status.pressure;
-        for (stance, name) in STANCES {
-            self.stance.with_label_values(&[name]).set((pressure.stance == stance).into());
+        for (mode, name) in MODES {
+            self.mode.with_label_values(&[name]).set((pressure.mode == mode).into());
         }
         for (result, total) in [("done", pressure.looks.done), ("failed", pressure.looks.failed)] {
             raise(&self.looks.with_label_values(&[result]), total);
@@ -224,7 +231,7 @@ impl PressureCollector {
             [("memory", stalls.memory_full_ms_per_second), ("io", stalls.io_full_ms_per_second)];
         for (resource, found) in found {
             if let Some(found) = found {
-                self.stalls.with_label_values(&[resource]).set(figure(found));
+                self.stalls.with_label_values(&[resource]).set(figure(found) / 1_000.0);
             }
         }
         let conditions =
@@ -342,7 +349,7 @@ mod tests {
         let registry = served(&sender);
         sender.send_modify(|status| {
             let pressure = &mut status.pressure;
-            pressure.stance = Enforcement::Enforce;
+            pressure.mode = Enforcement::Enforce;
             pressure.signals.insert(Signal::MemoryAvailable, measured(100));
             pressure.stalls.memory_full_ms_per_second = Some(250);
             pressure.stalls.memory = true;
@@ -361,12 +368,12 @@ mod tests {
         for _ in 0..2 {
             let page = page(&registry);
             for line in [
-                r#"epilogue_agent_pressure_stance{stance="enforce"} 1"#,
+                r#"epilogue_agent_pressure_mode{mode="enforce"} 1"#,
                 r#"epilogue_agent_pressure_available{signal="memory.available"} 100"#,
                 r#"epilogue_agent_pressure_capacity{signal="memory.available"} 1000"#,
                 r#"epilogue_agent_pressure_threshold{kind="hard",signal="memory.available"} 150"#,
                 r#"epilogue_agent_pressure_threshold_crossed{kind="hard",signal="memory.available"} 1"#,
-                r#"epilogue_agent_pressure_stall_full_ms_per_second{resource="memory"} 250"#,
+                r#"epilogue_agent_pressure_stall_full_ratio{resource="memory"} 0.25"#,
                 r#"epilogue_agent_node_condition{type="epilogue.dev/MemoryStall"} 1"#,
                 r#"epilogue_agent_node_condition{type="epilogue.dev/IOStall"} 0"#,
                 r#"epilogue_agent_evictions_total{result="done",signal="memory.available"} 2"#,

@@ -33,34 +33,36 @@ const GAUGES: [(&str, &str, Read); 19] = [
     ("pods_listed", "Whether the node's pods are known.", |s| flag(s.pods_listed)),
     ("pods", "The node's pods.", |s| number(s.pods)),
     ("journal_open", "Whether the journal has records of a run.", |s| flag(s.journal_open)),
-    ("replays_pending", "Pods of a boot before that are still to be looked at.", |s| {
-        number(s.replays_pending)
+    ("boot_recovery_pending", "Pods of a boot before that are still to be looked at.", |s| {
+        number(s.boot_recovery_pending)
     }),
-    ("clears_pending", "Conditions of a cancelled run that are still to be taken back.", |s| {
-        number(s.clears_pending)
-    }),
-    ("shutdown_candidates", "Pods that the last shutdown ends or waits for.", |s| {
+    (
+        "mark_removals_pending",
+        "Conditions of a cancelled run that are still to be taken back.",
+        |s| number(s.mark_removals_pending),
+    ),
+    ("shutdown_candidate_pods", "Pods that the last shutdown ends or waits for.", |s| {
         run(s, |run| number(run.candidates))
     }),
-    ("shutdown_condemned", "Of them, those with the condition acknowledged.", |s| {
+    ("shutdown_marked_pods", "Of them, those with the condition acknowledged.", |s| {
         run(s, |run| number(run.condemned))
     }),
-    ("shutdown_unreported", "Of them, those whose end the API does not show yet.", |s| {
+    ("shutdown_awaited_pods", "Of them, those whose end the API does not show yet.", |s| {
         run(s, |run| number(run.unreported))
     }),
     ("shutdown_unacknowledged_writes", "Marks and reports that await the API's answer.", |s| {
         run(s, |run| number(run.unacknowledged))
     }),
-    ("shutdown_condemned_after_seconds", "From the notice until all marks were settled.", |s| {
+    ("shutdown_marked_seconds", "From the notice until all marks were settled.", |s| {
         run(s, |run| seconds(run.condemned_after))
     }),
-    ("shutdown_reported_after_seconds", "From the notice until the API showed all ends.", |s| {
+    ("shutdown_reported_seconds", "From the notice until the API showed all ends.", |s| {
         run(s, |run| seconds(run.reported_after))
     }),
-    ("shutdown_released_after_seconds", "From the notice until the lock was given back.", |s| {
+    ("shutdown_released_seconds", "From the notice until the lock was given back.", |s| {
         run(s, |run| seconds(run.released_after))
     }),
-    ("shutdown_unreported_at_release", "Pods whose end the API did not show by then.", |s| {
+    ("shutdown_unreported_pods", "Pods whose end the API did not show by then.", |s| {
         run(s, |run| run.unreported_at_release.and_then(number))
     }),
     ("shutdown_notice_timestamp_seconds", "The last notice, by the API's clock.", |s| {
@@ -277,7 +279,7 @@ mod tests {
         registry.register(Box::new(collector)).expect("must register");
         let page = || TextEncoder::new().encode_to_string(&registry.gather()).expect("must encode");
         assert!(page().contains("epilogue_agent_lock_held 0\n"));
-        assert!(!page().contains("shutdown_condemned_after_seconds"));
+        assert!(!page().contains("shutdown_marked_seconds"));
         sender.send_modify(|status| {
             status.lock = LockState::Held;
             status.mode = Some(Mode::Replace);
@@ -287,7 +289,7 @@ mod tests {
             status.reverted.insert(Purpose::Fail, 2);
             status.stuck.pods.insert(Hang::NoContainer, 5);
             status.stuck.failed = 4;
-            status.run = Some(run_that_left(LeftReason::Bare, 2));
+            status.run = Some(run_that_left(LeftReason::NoController, 2));
         });
         for _ in 0..2 {
             let page = page();
@@ -302,8 +304,8 @@ mod tests {
                 r#"epilogue_agent_stuck_pods{reason="no-container"} 5"#,
                 r#"epilogue_agent_stuck_pods{reason="runs"} 0"#,
                 "epilogue_agent_stuck_pods_failed_total 4",
-                r#"epilogue_agent_shutdown_left_pods{reason="Bare"} 2"#,
-                r#"epilogue_agent_shutdown_left_pods{reason="GivenUp"} 0"#,
+                r#"epilogue_agent_shutdown_left_pods{reason="NoController"} 2"#,
+                r#"epilogue_agent_shutdown_left_pods{reason="NotTerminated"} 0"#,
                 r#"epilogue_agent_status_patches_total{purpose="mark",result="acknowledged"} 7"#,
             ] {
                 assert!(page.contains(&format!("{line}\n")), "{line} not in\n{page}");

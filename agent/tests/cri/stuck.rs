@@ -238,7 +238,7 @@ async fn a_pod_deleted_while_pending_is_failed_when_the_runtime_has_nothing_of_i
     let node = Node::start();
     let mut site = Site::start(&node, pending()).await;
     site.until_failed().await;
-    assert_eq!(site.told().await.reason, "CompanionPodFailed");
+    assert_eq!(site.told().await.reason, "PodFailedByAgent");
     let patches = site.api.patches();
     assert_eq!(patches.len(), 1, "{patches:?}");
     assert_eq!(patches[0]["metadata"]["uid"], "a");
@@ -280,7 +280,7 @@ async fn a_pod_that_runs_or_succeeded_is_left_and_told_of() {
         node.cri.pod("a").container("app", script).start().await;
         let mut site = Site::start(&node, running()).await;
         let notice = site.told().await;
-        assert_eq!(notice.reason, "CompanionPodStuck");
+        assert_eq!(notice.reason, "PodStuckTerminating");
         assert!(notice.message.contains(words), "{}", notice.message);
         assert_eq!((site.api.phase().as_str(), node.ends().len()), ("Running", 0));
         site.end().await;

@@ -292,7 +292,7 @@ async fn who_only_observes_pressure_says_whom_it_would_evict() {
     let hog = stage.pod("hog", 900 * MIB, Script::Obedient, &requests()).await;
     stage.pod("small", 20 * MIB, Script::Obedient, &requests()).await;
     stage.used(3_700);
-    let told = site.told("hog", "CompanionWouldEvict").await.message.unwrap_or_default();
+    let told = site.told("hog", "WouldEvict").await.message.unwrap_or_default();
     assert_eq!(told, format!("It would be evicted: {MESSAGE}"));
     let observed = "evictions_total{result=\"observed\",signal=\"memory.available\"}";
     site.until_metric(observed, 1.0).await;

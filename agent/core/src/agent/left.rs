@@ -18,7 +18,7 @@ pub(super) fn number(left: &Left) -> usize {
     left.iter().filter(|(why, _)| **why != LeftReason::DaemonSet).map(|(_, number)| number).sum()
 }
 
-/// `2 Bare, 1 GivenUp`.
+/// `2 NoController, 1 NotTerminated`.
 pub(super) fn words(left: &Left) -> String {
     let words = left.iter().map(|(why, number)| format!("{number} {}", why.name()));
     words.collect::<Vec<_>>().join(", ")
@@ -59,13 +59,13 @@ fn why(pod: &PodView, ending: Option<&Ending>, scope: &Scope) -> LeftReason {
             return LeftReason::Succeeded;
         }
         if ending.way != Way::Nobody {
-            return LeftReason::GivenUp;
+            return LeftReason::NotTerminated;
         }
     }
     match spared(pod, scope) {
         Some(Spared::DaemonSet) => LeftReason::DaemonSet,
         Some(Spared::AbovePriorityMax) => LeftReason::PriorityAboveMax,
-        _ if scope.leaves_bare(pod) => LeftReason::Bare,
+        _ if scope.leaves_bare(pod) => LeftReason::NoController,
         _ => LeftReason::NoTerminator,
     }
 }

@@ -40,31 +40,31 @@ pub const REASONS: &[(&str, &str)] = &[
     (PRESSURE_OVERLAP, "A threshold of the agent is not above the kubelet's: it only observes."),
 ];
 
-pub(super) const BEGUN: &str = "CompanionShutdown";
-pub(super) const CANCELLED: &str = "CompanionShutdownCancelled";
-pub(super) const COMPLETE: &str = "CompanionShutdownComplete";
-pub(super) const UNREPORTED: &str = "CompanionShutdownUnreported";
-pub(super) const DELAY_TOO_SHORT: &str = "CompanionDelayTooShort";
-pub(super) const NOT_READY: &str = "CompanionNotReady";
-pub(super) const NOT_PERMITTED: &str = "CompanionNotPermitted";
+pub(super) const BEGUN: &str = "NodeShutdownStarted";
+pub(super) const CANCELLED: &str = "NodeShutdownCancelled";
+pub(super) const COMPLETE: &str = "NodeShutdownComplete";
+pub(super) const UNREPORTED: &str = "NodeShutdownIncomplete";
+pub(super) const DELAY_TOO_SHORT: &str = "NodeShutdownDelayTooShort";
+pub(super) const NOT_READY: &str = "NodeShutdownNotReady";
+pub(super) const NOT_PERMITTED: &str = "AgentForbidden";
 pub(super) const UNBOUNDED: &str = "AgentUnbounded";
-pub(super) const RECOVERED: &str = "CompanionRecovered";
-pub(super) const POD_MARKED: &str = "CompanionMarked";
-pub(super) const POD_STOPPED: &str = "CompanionStopped";
-pub(super) const POD_LOST: &str = "CompanionLost";
-pub(super) const POD_STUCK: &str = "CompanionPodStuck";
-pub(super) const POD_FAILED: &str = "CompanionPodFailed";
-pub(super) const WOULD_FAIL: &str = "CompanionWouldFail";
-pub(super) const OOM_KILLED: &str = "CompanionOOMKilled";
-pub(super) const CHILD_OOM_KILLED: &str = "CompanionChildOOMKilled";
-pub(super) const OOMD_KILLED: &str = "CompanionOomdKilled";
+pub(super) const RECOVERED: &str = "BootRecovery";
+pub(super) const POD_MARKED: &str = "PodDisrupted";
+pub(super) const POD_STOPPED: &str = "PodStopped";
+pub(super) const POD_LOST: &str = "PodLost";
+pub(super) const POD_STUCK: &str = "PodStuckTerminating";
+pub(super) const POD_FAILED: &str = "PodFailedByAgent";
+pub(super) const WOULD_FAIL: &str = "PodWouldFail";
+pub(super) const OOM_KILLED: &str = "ContainerOOMKilled";
+pub(super) const CHILD_OOM_KILLED: &str = "ChildProcessOOMKilled";
+pub(super) const OOMD_KILLED: &str = "OomdKilled";
 pub(super) const EVICTED: &str = REASON_EVICTED;
-pub(super) const WOULD_EVICT: &str = "CompanionWouldEvict";
-pub(super) const EVICTION_FAILED: &str = "CompanionEvictionFailed";
-pub(super) const LEFT_TO_KUBELET: &str = "CompanionEvictionLeft";
-pub(super) const EVICTION_SLOW: &str = "CompanionEvictionSlow";
-pub(super) const AT_MEMORY_LIMIT: &str = "CompanionAtMemoryLimit";
-pub(super) const PRESSURE_OVERLAP: &str = "CompanionPressureOverlap";
+pub(super) const WOULD_EVICT: &str = "WouldEvict";
+pub(super) const EVICTION_FAILED: &str = "EvictionFailed";
+pub(super) const LEFT_TO_KUBELET: &str = "EvictionLeftToKubelet";
+pub(super) const EVICTION_SLOW: &str = "EvictionSlow";
+pub(super) const AT_MEMORY_LIMIT: &str = "MemoryLimitStall";
+pub(super) const PRESSURE_OVERLAP: &str = "EvictionThresholdOverlap";
 
 /// Events at once; they share the connection with what matters more.
 const AT_ONCE: usize = 4;

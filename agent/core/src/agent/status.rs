@@ -57,9 +57,9 @@ pub struct Status {
     /// Deleted pods that do not end, outside of shutdowns.
     pub stuck: StuckStatus,
     /// Pods of an earlier boot's run that are still to be looked at.
-    pub replays_pending: usize,
+    pub boot_recovery_pending: usize,
     /// Conditions of a cancelled run that still are to be taken back.
-    pub clears_pending: usize,
+    pub mark_removals_pending: usize,
     /// Of the node's pressure.
     pub pressure: PressureStatus,
     /// Of kills for memory.
@@ -151,7 +151,7 @@ pub enum LeftReason {
     /// Its priority is above what Replace ends.
     PriorityAboveMax,
     /// It has no controller, and `--bare-pods=leave` leaves such pods.
-    Bare,
+    NoController,
     /// It came after the notice in spite of the node's taint: once deleted, it would come again.
     ToleratesShutdown,
     /// The kubelet is gone and the container runtime may not be used, or bands are turned off.
@@ -161,7 +161,7 @@ pub enum LeftReason {
     /// All its containers exited with 0: its result is the kubelet's to report.
     Succeeded,
     /// The API or the runtime refused, or there was no time.
-    GivenUp,
+    NotTerminated,
 }
 
 impl LeftReason {
@@ -169,12 +169,12 @@ impl LeftReason {
     pub const ALL: [Self; 8] = [
         Self::DaemonSet,
         Self::PriorityAboveMax,
-        Self::Bare,
+        Self::NoController,
         Self::ToleratesShutdown,
         Self::NoTerminator,
         Self::ExitedBefore,
         Self::Succeeded,
-        Self::GivenUp,
+        Self::NotTerminated,
     ];
 
     /// As metrics and events have it.
@@ -182,12 +182,12 @@ impl LeftReason {
         match self {
             Self::DaemonSet => "DaemonSet",
             Self::PriorityAboveMax => "PriorityAboveMax",
-            Self::Bare => "Bare",
+            Self::NoController => "NoController",
             Self::ToleratesShutdown => "ToleratesShutdown",
             Self::NoTerminator => "NoTerminator",
             Self::ExitedBefore => "ExitedBefore",
             Self::Succeeded => "Succeeded",
-            Self::GivenUp => "GivenUp",
+            Self::NotTerminated => "NotTerminated",
         }
     }
 }
@@ -196,7 +196,7 @@ impl LeftReason {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PressureStatus {
     /// What is done about it now.
-    pub stance: Enforcement,
+    pub mode: Enforcement,
     /// Why it is less than what the operator has decided, in a phrase.
     pub held_by: Option<&'static str>,
     /// The signals that are watched or could be measured.

@@ -43,8 +43,8 @@ impl Agent {
         status.pods_listed = self.pods.is_listed();
         status.pods = self.pods.len();
         status.journal_open = self.writer.is_open();
-        status.replays_pending = self.replays.len();
-        status.clears_pending = self.clears.len();
+        status.boot_recovery_pending = self.replays.len();
+        status.mark_removals_pending = self.clears.len();
         status.causes = self.causes.status();
         status.may_exit = may_exit;
         status.stuck = self.stuck.summary();

@@ -22,13 +22,13 @@ const AGENT_REPORTER: &str = "epilogue.dev/agent";
 const HOST_LABEL: (&str, &str) = ("epilogue.dev/agent", "host");
 /// What agents say of a node, with the worst that it means. (`agent/README.md`)
 const TOLD: [(&str, NodeVerdict); 7] = [
-    ("CompanionShutdown", NodeVerdict::Ok),
-    ("CompanionShutdownCancelled", NodeVerdict::Ok),
-    ("CompanionShutdownComplete", NodeVerdict::Ok),
-    ("CompanionShutdownUnreported", NodeVerdict::Warn),
-    ("CompanionDelayTooShort", NodeVerdict::Warn),
-    ("CompanionNotPermitted", NodeVerdict::Fail),
-    ("CompanionRecovered", NodeVerdict::Ok),
+    ("NodeShutdownStarted", NodeVerdict::Ok),
+    ("NodeShutdownCancelled", NodeVerdict::Ok),
+    ("NodeShutdownComplete", NodeVerdict::Ok),
+    ("NodeShutdownIncomplete", NodeVerdict::Warn),
+    ("NodeShutdownDelayTooShort", NodeVerdict::Warn),
+    ("AgentForbidden", NodeVerdict::Fail),
+    ("BootRecovery", NodeVerdict::Ok),
 ];
 
 /// What a fact means, from good to bad.

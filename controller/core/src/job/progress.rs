@@ -133,7 +133,7 @@ impl Progress {
             (Stage::Pods, StepOutcome::Deleted(outcomes)) => self.deleted(&outcomes),
             (Stage::Flush, StepOutcome::Status(outcome)) => self.flushed(*outcome),
             (Stage::RemoveFinalizer, StepOutcome::Written(outcomes)) => {
-                self.finalizers_removed(outcomes)
+                self.finalizers_removed(outcomes);
             }
             (Stage::Settle, StepOutcome::Status(outcome)) => self.settled(*outcome),
             (stage, outcome) => {

@@ -142,7 +142,8 @@ impl World {
             if !self.disk.records.is_empty() {
                 let records = self.disk.records.len();
                 let status = self.process.as_ref().map(|process| process.agent.status());
-                let left = status.map(|s| (s.run.is_some(), s.clears_pending, s.replays_pending));
+                let left = status
+                    .map(|s| (s.run.is_some(), s.mark_removals_pending, s.boot_recovery_pending));
                 let words = "run, clears, replays";
                 self.violate(&format!(
                     "the journal is open at the end, {records} records; {words}: {left:?}"

@@ -101,7 +101,7 @@ impl Agent {
             };
             self.outbox.say(false, None, text);
         }
-        shown.stance = stance;
+        shown.mode = stance;
         shown.held_by = why;
     }
 

@@ -27,7 +27,7 @@ fn assert_restored(world: &World, case: &str) {
     assert_eq!(world.node_says.as_deref(), Some("idle"), "{case}");
     assert_eq!(world.agent.status().lock, LockState::Held, "{case}");
     assert_eq!(world.journal, [], "{case}");
-    assert_eq!(world.agent.status().clears_pending, 0, "{case}");
+    assert_eq!(world.agent.status().mark_removals_pending, 0, "{case}");
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn clearing_is_tried_until_the_api_shows_it() {
     world.answers.insert("*".into(), Answer::Fail(FailureKind::Unknown, u32::MAX));
     world.event(Event::ShutdownCancelled);
     world.pass(ms(20_000));
-    assert_eq!(world.agent.status().clears_pending, 1);
+    assert_eq!(world.agent.status().mark_removals_pending, 1);
     assert!(!world.journal.is_empty(), "a crash now must not forget it");
     world.answers.clear();
     world.pass(ms(40_000));

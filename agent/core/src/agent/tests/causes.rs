@@ -122,7 +122,7 @@ fn what_was_short_makes_the_reason_and_the_message() {
         world.let_go("cause");
         world.pass(ms(1_000));
         assert_eq!(world.why("a"), Some(reason));
-        assert_eq!(world.told, [("CompanionOOMKilled", message.to_owned())]);
+        assert_eq!(world.told, [("ContainerOOMKilled", message.to_owned())]);
         assert_eq!(world.tally(constraint), OomTally { ended: 1, ..OomTally::default() });
     }
 }
@@ -164,7 +164,7 @@ fn two_witnesses_of_one_kill_are_one_kill_and_the_kernel_s_log_is_believed() {
     assert_eq!(world.causes(), 2);
     let message = "The kernel killed process python (4711) of container main: the node had no \
                    memory left for it. Seen in the kernel's log.";
-    assert_eq!(world.told, [("CompanionOOMKilled", message.to_owned())]);
+    assert_eq!(world.told, [("ContainerOOMKilled", message.to_owned())]);
     assert_eq!(world.tally(OomConstraint::Node).ended, 1);
     assert_eq!(world.tally(OomConstraint::ContainerLimit), OomTally::default());
 }
@@ -191,7 +191,7 @@ fn a_child_that_was_killed_is_told_and_counted_and_no_more() {
     assert!(world.told[0].1.contains("a process of container main"), "{:?}", world.told);
     world.pass(ms(60_000));
     assert_eq!(world.told.len(), 2);
-    assert_eq!(world.told[1].0, "CompanionChildOOMKilled");
+    assert_eq!(world.told[1].0, "ChildProcessOOMKilled");
     assert!(world.told[1].1.ends_with("It was the last of 2."), "{:?}", world.told);
     world.pass(ms(600_000));
     assert_eq!(world.told.len(), 2);
@@ -451,7 +451,7 @@ fn the_status_of_a_pod_is_the_last_witness() {
     world.pass(ms(2_000));
     let message = "The kernel killed container main: it is not known why, and the container has \
                    a memory limit of 64Mi. Seen in the container's status.";
-    assert_eq!(world.told, [("CompanionOOMKilled", message.to_owned())]);
+    assert_eq!(world.told, [("ContainerOOMKilled", message.to_owned())]);
     assert_eq!(world.causes(), 1);
 }
 
@@ -507,7 +507,7 @@ fn a_kill_by_systemd_oomd_says_that_the_node_had_no_memory() {
     assert_eq!(world.why("a"), Some("NodeOutOfMemory"));
     let message = "systemd-oomd killed container main: it waited for memory for too long. Its \
                    cgroup was /kubepods.slice/x.";
-    assert_eq!(world.told, [("CompanionOomdKilled", message.to_owned())]);
+    assert_eq!(world.told, [("OomdKilled", message.to_owned())]);
     assert_eq!(world.agent.status().causes.oomd_kills, 1);
     world.pass(ms(120_000));
     assert_eq!(world.causes(), 1);

@@ -161,7 +161,7 @@ fn quiet_down(world: &mut World, seed: u64) {
     world.pass(ms(120_000));
     let status = world.agent.status();
     assert_eq!(status.lock, crate::agent::LockState::Held, "seed {seed}");
-    assert_eq!(status.clears_pending, 0, "seed {seed}: {:#?}", world.log);
+    assert_eq!(status.mark_removals_pending, 0, "seed {seed}: {:#?}", world.log);
     assert_eq!(world.journal, [], "seed {seed}");
     assert!(!world.tainted, "seed {seed}: {:#?} {:#?}", world.log, world.said);
     let refused = world.said.iter().any(|line| line.contains("cannot be taken back"));

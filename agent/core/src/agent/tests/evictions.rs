@@ -16,8 +16,8 @@ const HARD: &str = "memory.available<200";
 const MESSAGE: &str =
     "The node was low on resource: memory. Threshold quantity: 200, available: 150. ";
 const EVICTED: &str = "Evicted";
-const FAILED: &str = "CompanionEvictionFailed";
-const SLOW: &str = "CompanionEvictionSlow";
+const FAILED: &str = "EvictionFailed";
+const SLOW: &str = "EvictionSlow";
 
 /// A pod of a Job that cannot run again.
 pub(super) fn job(name: &str) -> PodView {
@@ -87,7 +87,7 @@ fn for_a_culprit_that_only_the_kubelet_ends_no_other_pod_ends() {
     let mut world = short_of_memory(enforcing(HARD), vec![pod("bare"), web("b"), job("c")]);
     world.pass(ms(60_000));
     assert_eq!(world.deeds(), [""; 0], "{:#?}", world.said);
-    assert_eq!(world.told("CompanionEvictionLeft"), ["bare"], "said once");
+    assert_eq!(world.told("EvictionLeftToKubelet"), ["bare"], "said once");
 
     // It uses no more than it asked for: those that do are ended before any kubelet would end it.
     let modest = pod("bare").with(asks(950));
@@ -252,7 +252,7 @@ fn what_the_api_says_to_a_mark_decides() {
         assert_eq!(world.deeds()[..expected.len()], *expected, "{kind:?}: {:#?}", world.said);
         let refused = matches!(kind, Invalid | Forbidden);
         assert_eq!(world.told(FAILED).len(), usize::from(refused), "{kind:?}");
-        let forbidden = world.told("CompanionNotPermitted").len();
+        let forbidden = world.told("AgentForbidden").len();
         assert_eq!(forbidden, usize::from(kind == Forbidden), "{kind:?}");
     }
 }

@@ -46,21 +46,25 @@ fn pods_that_nobody_ends_are_counted_and_named_by_the_reason() {
     let daemon = || pod("daemon").owner(Owner::DaemonSet);
     let world = replaced(settings(), vec![job("a"), daemon()]);
     assert_eq!(left(&world), [(LeftReason::DaemonSet, 1)]);
-    assert_eq!(last_told(&world).0, "CompanionShutdownComplete");
+    assert_eq!(last_told(&world).0, "NodeShutdownComplete");
 
     let high = job("high").priority(1_001);
     let world = replaced(settings(), vec![job("a"), daemon(), high, pod("bare")]);
     assert_eq!(
         left(&world),
-        [(LeftReason::DaemonSet, 1), (LeftReason::PriorityAboveMax, 1), (LeftReason::Bare, 1)]
+        [
+            (LeftReason::DaemonSet, 1),
+            (LeftReason::PriorityAboveMax, 1),
+            (LeftReason::NoController, 1)
+        ]
     );
     let (reason, text) = last_told(&world);
-    assert_eq!(reason, "CompanionShutdownUnreported");
-    assert!(text.contains("1 DaemonSet, 1 PriorityAboveMax, 1 Bare"), "{text}");
+    assert_eq!(reason, "NodeShutdownIncomplete");
+    assert!(text.contains("1 DaemonSet, 1 PriorityAboveMax, 1 NoController"), "{text}");
 
     let deletes = Settings { bare_pods: BarePods::Delete, ..settings() };
     let world = replaced(deletes, vec![pod("bare")]);
-    assert_eq!(last_told(&world).0, "CompanionShutdownComplete");
+    assert_eq!(last_told(&world).0, "NodeShutdownComplete");
 }
 
 #[test]
@@ -70,10 +74,10 @@ fn a_pod_whose_end_was_refused_is_not_called_complete() {
     world.shutdown(40);
     world.ends("b", Phase::Failed);
     world.pass(ms(45_000));
-    assert_eq!(left(&world), [(LeftReason::GivenUp, 1)]);
+    assert_eq!(left(&world), [(LeftReason::NotTerminated, 1)]);
     let (reason, text) = last_told(&world);
-    assert_eq!(reason, "CompanionShutdownUnreported");
-    assert!(text.contains("left to end with the machine: 1 GivenUp"), "{text}");
+    assert_eq!(reason, "NodeShutdownIncomplete");
+    assert!(text.contains("left to end with the machine: 1 NotTerminated"), "{text}");
 }
 
 #[test]
@@ -83,7 +87,7 @@ fn a_node_without_a_terminator_is_not_called_complete() {
     world.shutdown(40);
     world.pass(ms(45_000));
     assert_eq!(left(&world), [(LeftReason::NoTerminator, 2)]);
-    assert_eq!(last_told(&world).0, "CompanionShutdownUnreported");
+    assert_eq!(last_told(&world).0, "NodeShutdownIncomplete");
 }
 
 #[test]
@@ -95,7 +99,7 @@ fn a_shutdown_before_the_first_list_is_not_called_complete() {
     world.shutdown(10);
     world.pass(ms(15_000));
     let (reason, text) = last_told(&world);
-    assert_eq!(reason, "CompanionShutdownUnreported", "{text}");
+    assert_eq!(reason, "NodeShutdownIncomplete", "{text}");
     assert!(text.contains("the API has never shown which pods the node has"), "{text}");
 }
 
@@ -193,7 +197,7 @@ fn a_long_delay_is_used_up_by_no_hung_container() {
         assert!(!world.released(), "its band and the reports have their time");
         world.pass(ms(2_000));
         assert!(world.released(), "{:#?}", world.log);
-        assert_eq!(last_told(&world).0, "CompanionShutdownUnreported");
+        assert_eq!(last_told(&world).0, "NodeShutdownIncomplete");
     }
 }
 
@@ -215,7 +219,7 @@ fn the_lock_is_held_while_the_kubelet_unmounts_persistent_volumes() {
     assert!(!world.released(), "another node could not attach it for minutes");
     world.gone("a");
     assert!(world.released());
-    assert_eq!(last_told(&world).0, "CompanionShutdownComplete");
+    assert_eq!(last_told(&world).0, "NodeShutdownComplete");
 
     // A finalizer keeps the object; the kubelet's last deletion says the same.
     let mut world = ended_with_volume();

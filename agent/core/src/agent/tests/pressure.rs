@@ -19,8 +19,8 @@ use crate::protocol::node::{KubeletEviction, KubeletFacts};
 use crate::protocol::pressure::{PodFigures, Stalling};
 
 const HARD: &str = "memory.available<200";
-const WOULD: &str = "CompanionWouldEvict";
-const OVERLAP: &str = "CompanionPressureOverlap";
+const WOULD: &str = "WouldEvict";
+const OVERLAP: &str = "EvictionThresholdOverlap";
 const MEMORY_STALL: &str = "epilogue.dev/MemoryStall";
 const IO_STALL: &str = "epilogue.dev/IOStall";
 
@@ -335,7 +335,7 @@ fn a_pod_that_stalls_at_its_own_limit_is_told_once_and_never_ends_for_it() {
         world.stalls(1, 100, 60);
     }
     assert_eq!(world.deeds(), [""; 0]);
-    assert_eq!(world.told("CompanionAtMemoryLimit"), ["a"]);
+    assert_eq!(world.told("MemoryLimitStall"), ["a"]);
 }
 
 #[test]

@@ -62,7 +62,7 @@ fn a_refused_deletion_leaves_all_other_pods_to_be_reported() {
     assert!(world.released(), "nothing of it will come");
     let tries = world.done(&["delete"]).iter().filter(|line| line.contains("p07")).count();
     assert_eq!(tries, 2);
-    let told = world.told.iter().filter(|(reason, _)| *reason == "CompanionNotPermitted");
+    let told = world.told.iter().filter(|(reason, _)| *reason == "AgentForbidden");
     let told: Vec<&str> = told.map(|(_, text)| text.as_str()).collect();
     assert_eq!(told.len(), 1);
     assert!(told[0].contains("refuses `delete pods` for pod default/p07"), "{told:?}");
@@ -84,7 +84,7 @@ fn a_late_rbac_cache_costs_time_and_no_pod() {
         end_all_but(&mut world, "");
         assert!(world.released(), "{count} pods, {seconds} s: {:?}", world.agent.status().run);
         assert_eq!(terminal(&world), count);
-        let told = world.told.iter().any(|(reason, _)| *reason == "CompanionNotPermitted");
+        let told = world.told.iter().any(|(reason, _)| *reason == "AgentForbidden");
         assert!(!told, "what passes is nobody's concern");
         assert!(world.tainted && world.node_says.is_some());
     }

@@ -325,7 +325,7 @@ fn a_pod_that_the_runtime_shows_to_run_is_not_lost_whatever_the_clock_says() {
     world.started(plain(), false);
     world.pass(ms(120_000));
     assert_eq!(world.disrupted(), [""; 0], "{:?}", world.log);
-    assert_eq!(world.agent.status().replays_pending, 0);
+    assert_eq!(world.agent.status().boot_recovery_pending, 0);
 }
 
 #[test]

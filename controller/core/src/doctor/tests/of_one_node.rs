@@ -100,12 +100,12 @@ fn the_last_word_of_its_agent_is_shown() {
     let objects = [
         well(),
         vec![
-            event("CompanionShutdown", "epilogue.dev/agent", 10),
-            event("CompanionShutdownUnreported", "epilogue.dev/agent", 20),
+            event("NodeShutdownStarted", "epilogue.dev/agent", 10),
+            event("NodeShutdownIncomplete", "epilogue.dev/agent", 20),
             event("NodeNotReady", "node-controller", 30),
         ],
     ];
     let report = report(objects.concat());
-    let words = "CompanionShutdownUnreported: m agent/README.md";
+    let words = "NodeShutdownIncomplete: m agent/README.md";
     assert_check(&report, "last word", NodeVerdict::Warn, words);
 }
