@@ -1,5 +1,5 @@
 //! The DaemonSet is what an agent needs to outlive the pods that it tells of, and the policies
-//! bind the account that it runs as. (spec/node-agent.md §9.11)
+//! bind the account that it runs as. ([API11])
 
 use agent_core::shutdown::logind_conf::{OUR_DROP_IN, OUR_WISH_MAX};
 use epilogue_common::names::{disruption_reason, node, node_condition, oom_reason, pod_condition};

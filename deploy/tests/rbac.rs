@@ -6,7 +6,7 @@ use epilogue_deploy::manifests;
 use serde_json::{Value, json};
 
 /// A right: role, API group, resource, verb, the one object that it is limited to, and the call
-/// that needs it. (spec/job-controller.md §18, spec/node-agent.md §9.11)
+/// that needs it.
 type Row = (&'static str, &'static str, &'static str, &'static str, &'static str, &'static str);
 
 const CLUSTER: &str = "ClusterRole/epilogue-controller";
@@ -15,7 +15,7 @@ const LEASE: &str = "Role/epilogue-controller-lease";
 const AGENT: &str = "ClusterRole/epilogue-agent";
 const KUBELETS_LEASE: &str = "Role/epilogue-agent-lease";
 
-const CONTROLLERS: [Row; 23] = [
+const CONTROLLERS: [Row; 24] = [
     (CLUSTER, "batch", "jobs", "list", "", "fill the store of Jobs"),
     (CLUSTER, "batch", "jobs", "watch", "", "keep the store of Jobs"),
     (CLUSTER, "batch", "jobs", "get", "", "before adoption, see that the Job is not being deleted"),
@@ -37,6 +37,7 @@ const CONTROLLERS: [Row; 23] = [
     (CLUSTER, "", "nodes", "list", "", "know which nodes are there"),
     (CLUSTER, "", "nodes", "watch", "", "see them go, be out of service, boot, write drained"),
     (CLUSTER, "", "nodes", "get", "", "be sure that one is gone before its pods are ended"),
+    (CLUSTER, "", "nodes", "patch", "", "take away the taint of an agent that is gone"),
     (CLUSTER, "", "namespaces", "list", "", "know where hanging pods may be ended without proof"),
     (CLUSTER, "", "namespaces", "watch", "", "keep that knowledge"),
     (CLUSTER, "", "events", "create", "", "tell of a core/v1 event"),

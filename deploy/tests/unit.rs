@@ -1,5 +1,5 @@
 //! The unit of the host's service lets the agent do what it does, outlive the kubelet, and nothing
-//! more. (spec/node-agent.md §9.11)
+//! more.
 
 use std::fs;
 use std::path::{Path, PathBuf};

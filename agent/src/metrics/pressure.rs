@@ -133,7 +133,7 @@ impl PressureCollector {
             swap: gauges("pressure_swap_free_bytes", "Swap that is free.", &[])?,
             stalls: gauges(
                 "pressure_stall_full_ratio",
-                "Share of time in which all tasks waited: of pods for memory, of the node for disks (io).",
+                "Share of time in which all waited: tasks of pods for memory, the node for disks.",
                 &["resource"],
             )?,
             conditions: flags(

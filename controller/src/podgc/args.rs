@@ -11,7 +11,7 @@ use crate::args::ArgsError;
 
 /// The reference's `--terminated-pod-gc-threshold`.
 const FINISHED_MAX: i64 = 12_500;
-/// More calls at once only queue up in the API server. (spec/node-agent.md §9.10)
+/// More calls at once only queue up in the API server.
 const CALLS_MAX: usize = 50;
 
 /// The shortest quarantine of a node.

@@ -3,18 +3,20 @@
 
 use std::fmt;
 
-use controller_core::podgc::PodWrite;
+use controller_core::podgc::{PodWrite, untaint_patch};
 use controller_core::view::Version;
 use epilogue_common::outcome::{FailureKind, Outcome};
 use epilogue_runtime::api_error::classify;
 use epilogue_runtime::reply;
 use http::{Method, Request, header};
+use jiff::Timestamp;
 use kube::Client;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::{Value, json};
 
 const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
+const MERGE: &str = "application/merge-patch+json";
 const JSON: &str = "application/json";
 
 /// The hands of pod GC. Its client is its own: the rate of this one is limited.
@@ -51,6 +53,18 @@ impl Executor {
         }
     }
 
+    /// Takes the taint of an agent away from a node, as a live read shows it; whether it was there.
+    pub(crate) async fn untaint(&self, name: &str) -> Outcome<bool> {
+        let path = format!("/api/v1/nodes/{name}");
+        let node: Value = match self.call(Method::GET, &path, JSON, None).await {
+            Err(failure) if failure.kind == FailureKind::NotFound => return Ok(false),
+            node => node?,
+        };
+        let Some(patch) = untaint_patch(&node, Timestamp::now()) else { return Ok(false) };
+        let patched = self.call::<IgnoredAny>(Method::PATCH, &path, MERGE, Some(&patch)).await;
+        patched.map(|_| true)
+    }
+
     /// Patches a pod's status; the version that this made.
     pub(crate) async fn patch(&self, write: &PodWrite, patch: &Value) -> Outcome<Version> {
         let path = format!("{}/status", path(write));
@@ -58,7 +72,7 @@ impl Executor {
         Ok(Version::parse(&reply.metadata.resource_version))
     }
 
-    /// Deletes a pod without grace, and no namesake. (spec/node-agent.md §5.5 item 3)
+    /// Deletes a pod without grace, and no namesake.
     ///
     /// DIVERGES(upstream): the deletion names the pod's UID; without it a pod that came since
     /// under the same name would go. ([GC2])

@@ -1,7 +1,7 @@
 //! What pod GC and disruption did, under the reference's names with our prefix. ([GC5])
 
 use controller_core::podgc::{Cause, PodWrite};
-use prometheus::{IntCounterVec, Opts, Registry};
+use prometheus::{IntCounter, IntCounterVec, Opts, Registry};
 
 /// The counters.
 #[derive(Clone, Debug)]
@@ -9,6 +9,7 @@ pub(crate) struct Metrics {
     deleted: IntCounterVec,
     errors: IntCounterVec,
     targets: IntCounterVec,
+    taints: IntCounter,
 }
 
 impl Metrics {
@@ -19,6 +20,11 @@ impl Metrics {
             registry.register(Box::new(counter.clone()))?;
             Ok::<_, prometheus::Error>(counter)
         };
+        let taints = IntCounter::new(
+            "epilogue_stale_taints_removed_total",
+            "Number of taints of agents that were gone, taken away from nodes that were back",
+        )?;
+        registry.register(Box::new(taints.clone()))?;
         let by = ["namespace", "reason"];
         Ok(Self {
             deleted: counter(
@@ -36,7 +42,13 @@ impl Metrics {
                 "Number of DisruptionTarget conditions that were set or reset on pods that live",
                 &["action", "result"],
             )?,
+            taints,
         })
+    }
+
+    /// A stale taint was taken away.
+    pub(super) fn untainted(&self) {
+        self.taints.inc();
     }
 
     /// A write was done, or failed.

@@ -61,6 +61,7 @@ impl Worker {
                     let wakes = self.gc.cluster.lock().node_answered(&name, exists, now);
                     self.gc.wake(wakes);
                 }
+                Verdict::Untaint(name) => return self.untaint(&name).await,
                 Verdict::Do(write) => {
                     let result = self.carry_out(&write).await;
                     let wakes = self.gc.cluster.lock().pod_done(&write.uid, Timestamp::now());
@@ -94,6 +95,14 @@ impl Worker {
                 Verdict::Leave
             }
         }
+    }
+
+    async fn untaint(&self, name: &str) -> Outcome<()> {
+        if self.executor.untaint(name).await? {
+            tracing::info!(node = name, "took away the taint that an agent left behind");
+            self.metrics.untainted();
+        }
+        Ok(())
     }
 
     async fn carry_out(&self, write: &PodWrite) -> Outcome<()> {

@@ -141,7 +141,7 @@ async fn reviewed(world: &World, sub_resource: &str) -> bool {
     answer["status"]["allowed"] == true
 }
 
-/// §9.2, §9.4 P0: announcement, taint, and back.
+/// P0: announcement, taint, and back. ([AP20], [AP21])
 async fn standing(world: &World) {
     let node = node_path(&world.here());
     for state in [
@@ -170,7 +170,7 @@ async fn standing(world: &World) {
     goes(world, "take it back", Call::patch(&node, untaint)).await;
 }
 
-/// §9.4 P1 to P4: mark, delete, Failed.
+/// P1 to P4: DisruptionTarget, DELETE, Failed. ([AP11])
 async fn shutdown(world: &World) {
     let here = world.here();
     let pod = world.running("marked").await;
@@ -208,7 +208,7 @@ async fn shutdown(world: &World) {
     world.done(Call::delete(pod_path(&pod), json!({"gracePeriodSeconds": 0}))).await;
 }
 
-/// §9.5: the mark is taken back.
+/// A cancelled shutdown takes DisruptionTarget back. ([AP17])
 async fn cancel(world: &World) {
     let pod = world.running("cancelled").await;
     let mark = patches::mark(&view(&pod), now());
@@ -221,7 +221,7 @@ async fn cancel(world: &World) {
     assert_eq!(disruption["status"], "False");
 }
 
-/// §7.6, §7.7: the annotation and the deadline; §9.6: what is told after a boot.
+/// The annotation, the deadline, and what follows a boot. ([API16], [API17], [AP19])
 async fn levers(world: &World) {
     let pod = world.running("lever").await;
     let body = patches::failed(&view(&pod), now());
@@ -238,7 +238,7 @@ async fn levers(world: &World) {
     goes(world, "mark what a power cut ended", Call::patch(status_path(&pod), body)).await;
 }
 
-/// §2.8, §2.9: what a victim of pressure gets before its end and at it.
+/// What an evicted pod gets before its end and at it. ([EV13], [EV26])
 async fn evictions(world: &World) {
     let short = "The node was low on resource: memory. Threshold quantity: 150Mi, available: 90Mi. \
                  Container main was using 2Gi, request is 0, has larger consumption of memory. ";
@@ -268,7 +268,7 @@ fn marked(pod: &Value, message: &str) -> Call {
     Call::patch(status_path(pod), patches::pressed(&view(pod), now(), message))
 }
 
-/// §9.9: what was deleted and never ended; cause and words are the deleter's.
+/// A deleted pod that does not end; the deleter states the cause. ([PT1], [PT7])
 async fn stuck(world: &World) {
     for name in ["stuck", "hanging"] {
         let pod = world.running(name).await;

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::allowed::goes;
 use super::call::Call;
 use super::refused::{all_are_refused, forbidden, invalid, status};
-use super::world::{Token, World, ended, pod_path, running};
+use super::world::{Token, World, ended, node_path, pod_path, running};
 
 const TRACKING: &str = "batch.kubernetes.io/job-tracking";
 
@@ -99,17 +99,47 @@ async fn of_a_pod_it_changes_how_it_is_counted_and_owned() {
         ),
         invalid("whatever has the name", Call::delete(pod_path(&pod), json!({})), "by its UID"),
         forbidden("a secret", Call::get(world.path("secrets")), "cannot"),
-        forbidden(
-            "a node's label",
-            Call::patch(
-                format!("/api/v1/nodes/{}", world.here()),
-                json!({"metadata": {"labels": {"a": "b"}}}),
-            ),
-            "cannot",
-        ),
     ];
     all_are_refused(&world, refusals).await;
     world.done(metadata(json!({"finalizers": null}))).await;
+    world.finish().await;
+}
+
+#[tokio::test]
+async fn of_a_node_it_takes_away_the_agents_taint_and_changes_nothing_else() {
+    let world = World::start(Token::OfNode).await.of_the_controller().await;
+    let path = node_path(&world.here());
+    let foreign = json!({"key": "foreign", "effect": "NoSchedule"});
+    let ours = json!({"key": "epilogue.dev/shutting-down", "effect": "NoSchedule"});
+    let tainted = json!({"spec": {"taints": [foreign, ours]}});
+    world.done(Call::merge(&path, tainted)).await;
+    let spec = |spec: Value| Call::merge(&path, json!({"spec": spec}));
+    let metadata = |metadata: Value| Call::merge(&path, json!({"metadata": metadata}));
+    let status = json!({"status": {"capacity": {"cpu": "1000"}}});
+    let refusals = vec![
+        invalid("another's taint", spec(json!({"taints": [ours]})), "nothing else"),
+        invalid("all taints", spec(json!({"taints": []})), "nothing else"),
+        invalid(
+            "a new taint",
+            spec(json!({"taints": [foreign, {"key": "a", "effect": "NoSchedule"}]})),
+            "nothing else",
+        ),
+        invalid(
+            "a cordon",
+            spec(json!({"taints": [foreign], "unschedulable": true})),
+            "unschedulable",
+        ),
+        invalid("a node's label", metadata(json!({"labels": {"a": "b"}})), "change labels"),
+        invalid(
+            "an agent's annotation",
+            metadata(json!({"annotations": {"epilogue.dev/state": "idle"}})),
+            "annotations",
+        ),
+        forbidden("a node's status", Call::merge(format!("{path}/status"), status), "cannot"),
+        forbidden("a node", Call::delete(&path, json!({})), "cannot"),
+    ];
+    all_are_refused(&world, refusals).await;
+    goes(&world, "take the taint away", spec(json!({"taints": [foreign]}))).await;
     world.finish().await;
 }
 

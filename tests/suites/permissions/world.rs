@@ -205,6 +205,7 @@ impl World {
         });
         let probes = [
             Call::patch(format!("{}/status", pod_path(&probe)), labels.clone()).dry(),
+            Call::patch(node_path(&self.here()), labels.clone()).dry(),
             Call::patch(pod_path(&probe), labels).dry(),
             Call::delete(pod_path(&probe), json!({})).dry(),
             Call::create(self.path("pods"), bare).dry(),

@@ -2,7 +2,9 @@
 
 use serde_json::json;
 
-use super::stage::{Stage, now};
+use lab::eventually;
+
+use super::stage::{SOON, Stage, now};
 
 const MARKED: &str = "Running ContainersReady=True/ DisruptionTarget=True/TerminationByKubelet \
     Ready=True/";
@@ -51,6 +53,28 @@ async fn conditions_that_turned_out_to_be_wrong_are_reset() {
     for name in ["deleted", "failed"] {
         let target = stage.condition(name, "DisruptionTarget").await;
         assert!(target.starts_with("True"), "{name}: {target}");
+    }
+    stage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_taint_of_an_agent_that_is_gone_goes_once_the_node_is_back() {
+    let stage = Stage::start(&[]).await;
+    let long_ago = "2026-01-01T00:00:00Z";
+    let (left, ready, same) =
+        (stage.node("left").await, stage.node("ready").await, stage.node("same").await);
+    for node in [&left, &ready, &same] {
+        stage.taint(node).await;
+        stage.announce(node, &format!("shutting-down;boot=boot-1;since={long_ago}")).await;
+    }
+    // Back just now; and ready for long, in the boot of which the announcement tells.
+    stage.node_status(&ready, "True", "", "boot-2").await;
+    stage.node_status_since(&same, "True", "", "boot-1", long_ago).await;
+    stage.node_status_since(&left, "True", "", "boot-2", long_ago).await;
+    let taints = async || stage.taints(&left).await;
+    eventually("our taint goes", SOON, taints, |taints| *taints == ["foreign"]).await;
+    for node in [&ready, &same] {
+        assert_eq!(stage.taints(node).await, ["foreign", "epilogue.dev/shutting-down"]);
     }
     stage.stop().await;
 }

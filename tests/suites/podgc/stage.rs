@@ -120,8 +120,20 @@ impl Stage {
 
     /// Writes a node's Ready condition and boot id.
     pub(crate) async fn node_status(&self, name: &str, ready: &str, message: &str, boot: &str) {
+        self.node_status_since(name, ready, message, boot, &now()).await;
+    }
+
+    /// The same, with the time at which the condition came to be.
+    pub(crate) async fn node_status_since(
+        &self,
+        name: &str,
+        ready: &str,
+        message: &str,
+        boot: &str,
+        since: &str,
+    ) {
         let condition = json!({"type": "Ready", "status": ready, "reason": "Test",
-                               "message": message, "lastTransitionTime": now(),
+                               "message": message, "lastTransitionTime": since,
                                "lastHeartbeatTime": now()});
         let info = json!({"bootID": boot, "machineID": "", "systemUUID": "", "kernelVersion": "",
                           "osImage": "", "containerRuntimeVersion": "", "kubeletVersion": "",
@@ -143,6 +155,20 @@ impl Stage {
         let taint = json!({"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown",
                            "effect": "NoExecute"});
         self.change_node(node, json!({"spec": {"taints": [taint]}})).await;
+    }
+
+    /// Sets a foreign taint, and the one of an agent.
+    pub(crate) async fn taint(&self, node: &str) {
+        let taint = |key: &str| json!({"key": key, "effect": "NoSchedule"});
+        let taints = [taint("foreign"), taint("epilogue.dev/shutting-down")];
+        self.change_node(node, json!({"spec": {"taints": taints}})).await;
+    }
+
+    /// The keys of a node's taints.
+    pub(crate) async fn taints(&self, node: &str) -> Vec<String> {
+        let node = self.nodes.get(node).await.expect("the node is there");
+        let taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
+        taints.into_iter().map(|taint| taint.key).collect()
     }
 
     async fn change_node(&self, node: &str, patch: Value) {

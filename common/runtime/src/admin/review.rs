@@ -1,5 +1,5 @@
-//! Asks the API server who a bearer is (TokenReview), and whether they may `get` the path `/metrics`
-//! (SubjectAccessReview).
+//! Asks the API server who a bearer is (TokenReview), and whether they may `get` the path
+//! `/metrics` (SubjectAccessReview).
 
 use std::collections::VecDeque;
 use std::time::Duration;

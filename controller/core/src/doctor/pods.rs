@@ -23,7 +23,7 @@ pub(super) fn findings(scene: &Scene, now: Timestamp) -> Vec<Finding> {
     found
 }
 
-/// A finalizer of Job tracking that no Job controller takes off any more. (spec [O1], [O3])
+/// A finalizer of Job tracking that no Job controller takes off any more. ([O1], [O3])
 fn leftover_finalizer(
     seen: &PodSeen,
     pod: &PodView,
@@ -120,7 +120,9 @@ fn unended(pod: &PodView, scene: &Scene, now: Timestamp) -> Option<Finding> {
         },
         _ if pod.is_terminal() => remains(pod, deletion),
         Verdict::CheckAgain(_) => without_proof(pod, deletion, scene),
-        Verdict::Leave | Verdict::Ask(_) => kubelets(pod, deletion, scene, now),
+        Verdict::Leave | Verdict::Ask(_) | Verdict::Untaint(_) => {
+            kubelets(pod, deletion, scene, now)
+        }
     })
 }
 

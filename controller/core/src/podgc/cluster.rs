@@ -14,6 +14,7 @@ use super::missing_node::{MissingNode, NodeState};
 use super::node::{NodeRecord, NodeView, WireNode};
 use super::pod::PodView;
 use super::settings::{Mode, Settings};
+use super::stale_taint::stale_from;
 use super::verdict::{Case, Cause, Verdict, verdict};
 use crate::go_duration::GoDuration;
 use crate::view::{Interner, Uid, Version, WirePod};
@@ -28,7 +29,7 @@ const EXCESS_DELAY: Duration = Duration::from_secs(1);
 /// What is worth a check.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Item {
-    /// A node that pods name and that is gone.
+    /// A node that pods name and that is gone, or one with a stale taint.
     Node(Arc<str>),
     /// A pod, and its namespace.
     Pod(Arc<str>, Uid),
@@ -168,7 +169,12 @@ impl Cluster {
             self.nodes.insert(Arc::clone(&name), NodeRecord::new(view, now));
             true
         };
-        if changed { self.wake_pods_of(&name, now) } else { Vec::new() }
+        if !changed {
+            return Vec::new();
+        }
+        let mut wakes = self.wake_pods_of(&name, now);
+        wakes.extend(self.wake_for_taint(&name, now));
+        wakes
     }
 
     /// A node was deleted.
@@ -199,6 +205,7 @@ impl Cluster {
         let mut wakes = vec![excess_wake()];
         let absent = self.missing_nodes.keys().cloned();
         wakes.extend(absent.map(|name| now_wake(Item::Node(name), Priority::Ending)));
+        wakes.extend(self.nodes.keys().filter_map(|name| self.wake_for_taint(name, now)));
         for uid in self.pods.keys().cloned().collect::<Vec<_>>() {
             self.wake(&uid, now, &mut wakes);
         }
@@ -234,8 +241,16 @@ impl Cluster {
         self.policies.retain(|name, _| listed.contains(name));
     }
 
-    /// What is to be done about a node that is gone: ask the API, or check again later.
+    /// What is to be done about a node: one that is gone is asked for, or checked again later; one
+    /// that is there may have a stale taint.
     pub fn check_node(&mut self, name: &Arc<str>, now: Timestamp) -> Verdict {
+        if let Some(record) = self.nodes.get(name) {
+            return match stale_from(&record.view) {
+                Some(from) if from <= now => Verdict::Untaint(Arc::clone(name)),
+                Some(from) => Verdict::CheckAgain(from),
+                None => Verdict::Leave,
+            };
+        }
         if !self.by_node.contains_key(name) {
             self.missing_nodes.remove(name);
         }
@@ -377,6 +392,13 @@ impl Cluster {
         Some(Wake { item: Item::Node(name), priority: Priority::Ending, after })
     }
 
+    /// When a node's taint will be stale, if nothing happens to it.
+    fn wake_for_taint(&self, name: &Arc<str>, now: Timestamp) -> Option<Wake> {
+        let from = stale_from(&self.nodes.get(name)?.view)?;
+        let after = Duration::try_from(from.duration_since(now)).unwrap_or_default();
+        Some(Wake { item: Item::Node(Arc::clone(name)), priority: Priority::Tidying, after })
+    }
+
     fn wake_pods_of(&mut self, name: &Arc<str>, now: Timestamp) -> Vec<Wake> {
         let Some(pods) = self.by_node.get(name) else { return Vec::new() };
         // A pod that was seen deleted before its node was seen is deleted in this boot or before.
@@ -415,7 +437,7 @@ impl Cluster {
             Verdict::CheckAgain(at) => {
                 Duration::try_from(at.duration_since(now)).unwrap_or_default()
             }
-            Verdict::Ask(_) | Verdict::Do(_) => Duration::ZERO,
+            Verdict::Ask(_) | Verdict::Untaint(_) | Verdict::Do(_) => Duration::ZERO,
         };
         let namespace = Arc::clone(&record.view.namespace);
         wakes.push(Wake { item: Item::Pod(namespace, uid.clone()), priority, after });

@@ -1,5 +1,5 @@
 //! Why it is safe to say that a pod has ended: what proves that nothing of it runs. Without such a
-//! proof a pod stays as it is, however long that takes. (spec/node-agent.md §3.3 U8, §5.5)
+//! proof a pod stays as it is, however long that takes. ([GC12])
 
 use std::fmt;
 use std::sync::Arc;
@@ -124,7 +124,7 @@ impl fmt::Display for Evidence {
 ///
 /// DIVERGES(upstream): the reference leaves a pod of a silent node Terminating for ever unless
 /// the node goes or gets the out-of-service taint; here a new boot, the agent's drained record and,
-/// on request, `force-fail-after` fail it too. (spec/node-agent.md §5.5 item 4)
+/// on request, `force-fail-after` fail it too. ([GC12])
 pub(super) fn proof(
     pod: &PodView,
     deleted_in: Option<&Arc<str>>,

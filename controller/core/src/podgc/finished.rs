@@ -1,5 +1,5 @@
 //! Finished pods that are too many: beyond a number in the cluster, beyond a number of one owner,
-//! or kept for long enough. (spec/node-agent.md §5.2)
+//! or kept for long enough.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;

@@ -1,5 +1,4 @@
 //! Pods that no kubelet can end any more, and finished pods that are too many.
-//! (spec/node-agent.md §5, §9.10)
 //!
 //! [`Cluster`] takes in what the watches show and says which items to check; a check gives a
 //! [`Verdict`], and its [`PodWrite`] is what is to be written. Rules on live pods are in
@@ -13,6 +12,7 @@ pub(crate) mod node;
 pub(crate) mod patches;
 pub(crate) mod pod;
 mod settings;
+mod stale_taint;
 #[cfg(test)]
 pub(crate) mod tests;
 pub(crate) mod verdict;
@@ -23,5 +23,6 @@ pub use finished::Excess;
 pub use node::{NodeRecord, NodeView, OUT_OF_SERVICE_TAINT, WireNode};
 pub use pod::{PodView, Target, Tristate};
 pub use settings::{KeptFor, Mode, Settings, StaleReset};
+pub use stale_taint::untaint_patch;
 pub(crate) use verdict::Case;
 pub use verdict::{Cause, PodWrite, Verdict};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use epilogue_common::announcement::Announcement;
-use epilogue_common::names::node::STATE;
+use epilogue_common::names::node::{SHUTTING_DOWN_TAINT, STATE};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::Deserialize;
@@ -93,6 +93,8 @@ pub struct NodeView {
     pub says_shutdown: bool,
     /// Whether it has the out-of-service taint, with any value and effect.
     pub out_of_service: bool,
+    /// Whether it has the taint by which an agent keeps pods away while the node shuts down.
+    pub shutting_down: bool,
     /// `status.nodeInfo.bootID`; nothing where it is not known.
     pub boot_id: Option<Arc<str>>,
     /// What its agent says of it.
@@ -135,18 +137,16 @@ impl NodeView {
         let message = ready.and_then(|each| each.message.as_deref()).unwrap_or_default();
         let announcement = node.metadata.annotations.as_ref().and_then(|all| all.get(STATE));
         let boot_id = node.status.node_info.as_ref().map(|info| info.boot_id.as_str());
+        let is_tainted =
+            |key: &str| node.spec.taints.iter().flatten().any(|taint| taint.key == key);
         Self {
             name: node.metadata.name.as_str().into(),
             ready: ready.map(|each| Tristate::parse(&each.status)),
             ready_since: ready.and_then(|each| Some(each.last_transition_time.as_ref()?.0)),
             says_shutdown: ready.is_some_and(|each| each.status == "False")
                 && message.contains(SHUTDOWN_MESSAGE),
-            out_of_service: node
-                .spec
-                .taints
-                .iter()
-                .flatten()
-                .any(|taint| taint.key == OUT_OF_SERVICE_TAINT),
+            out_of_service: is_tainted(OUT_OF_SERVICE_TAINT),
+            shutting_down: is_tainted(SHUTTING_DOWN_TAINT),
             boot_id: boot_id.filter(|id| !id.is_empty()).map(Arc::from),
             announcement: announcement.and_then(|text| text.parse().ok()),
             heard: ready.and_then(|each| Some(each.last_heartbeat_time.as_ref()?.0)),

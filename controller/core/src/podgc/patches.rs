@@ -19,7 +19,7 @@ const SHUTDOWN_MESSAGE: &str = "Pod was terminated in response to imminent node 
 pub(super) enum TargetRule {
     /// It is set; one that stands gets the new reason. ([GC8])
     Set,
-    /// It is set where none stands: another's reason says more. (§5.5 item 1)
+    /// It is set where none stands: another's reason says more. ([AP7])
     Keep,
     /// It is left alone.
     Leave,
@@ -63,7 +63,7 @@ pub(super) fn failed(
     })
 }
 
-/// `DisruptionTarget` as the kubelet of a node that shuts down would set it. (§9.3)
+/// `DisruptionTarget` as the kubelet of a node that shuts down would set it. ([SD16])
 pub(crate) fn marked(pod: &PodView, now: Timestamp) -> Value {
     let target = condition(pod, DISRUPTION_TARGET, TERMINATION_BY_KUBELET, SHUTDOWN_MESSAGE, now);
     json!({"metadata": identity(pod), "status": {"conditions": [target]}})

@@ -41,7 +41,7 @@ pub struct PodView {
     /// Whether it is the mirror of a static pod.
     pub is_static: bool,
     /// Whether a container of it can start again in place: by the pod's restartPolicy, or a
-    /// container's own policy or rules. (spec/node-agent.md §0.1)
+    /// container's own policy or rules. ([API19])
     pub may_restart: bool,
     /// When its `activeDeadlineSeconds` are over.
     pub deadline: Option<Timestamp>,

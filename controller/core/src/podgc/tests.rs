@@ -1,4 +1,4 @@
-//! The vectors of spec/node-agent.md §5 and §10.5, and the proofs: a small world in which time
+//! Upstream's own cases and the proofs: a small world in which time
 //! passes, checks are done when they are due, and each write is noted down.
 
 mod ending;
@@ -218,6 +218,17 @@ impl Fixture {
         std::mem::take(&mut self.writes)
     }
 
+    /// As a standby, which remembers what was shown and checks nothing.
+    pub(crate) fn forgets_alarms_after(&mut self, shown: impl FnOnce(&mut Self)) {
+        shown(self);
+        self.alarms.clear();
+    }
+
+    pub(crate) fn check_everything(&mut self) {
+        let wakes = self.cluster.check_everything(self.now);
+        self.alarm(wakes);
+    }
+
     fn alarm(&mut self, wakes: Vec<Wake>) {
         for wake in wakes {
             let after = SignedDuration::try_from(wake.after).expect("must be short");
@@ -255,6 +266,7 @@ impl Fixture {
                 self.alarm_at(time, item.clone());
             }
             Verdict::Ask(name) => self.ask(&name),
+            Verdict::Untaint(name) => self.writes.push(format!("{name}: untainted")),
             Verdict::Do(write) => {
                 let version = Version(self.version);
                 if let Some(patch) = &write.patch {

@@ -25,6 +25,8 @@ pub enum Verdict {
     CheckAgain(Timestamp),
     /// First ask the API whether there is a node of this name.
     Ask(Arc<str>),
+    /// Take the stale taint of an agent away from this node.
+    Untaint(Arc<str>),
     /// This.
     Do(PodWrite),
 }
@@ -40,7 +42,7 @@ pub struct PodWrite {
     pub uid: Uid,
     /// For `pods/status`, as a strategic merge patch.
     pub patch: Option<Value>,
-    /// Whether to delete it without grace. (§5.5 item 3)
+    /// Whether to delete it without grace. ([GC2])
     pub delete: bool,
     /// Why.
     pub cause: Cause,
@@ -100,7 +102,7 @@ pub(crate) fn verdict(case: &Case<'_>) -> Verdict {
 fn ending(case: &Case<'_>) -> Verdict {
     let pod = case.pod;
     if pod.node.is_none() {
-        // [GC10]
+        // A deleted pod without a node: nothing of it can run. ([GC10])
         return match pod.deletion {
             Some(_) => end(case, Evidence::NeverScheduled, unscheduled_rule(case)),
             None => Verdict::Leave,
@@ -110,7 +112,7 @@ fn ending(case: &Case<'_>) -> Verdict {
     if pod.deletion.is_none() {
         return Verdict::Leave;
     }
-    // [GC11]
+    // The node is out of service and not ready: nothing of the pod runs. ([GC11])
     if node.view.out_of_service && !node.view.is_ready() {
         return end(case, Evidence::OutOfService, out_of_service_rule(case));
     }
@@ -121,11 +123,11 @@ fn ending(case: &Case<'_>) -> Verdict {
     }
 }
 
-/// [GC7], [GC8]
+/// The node is gone: after the quarantine a live GET has to confirm it. ([GC7], [GC8])
 ///
 /// DIVERGES(upstream): the quarantine of a node begins with the event that shows it gone, and
 /// its pods are ended when it is over; the reference looks every 20 s, so that it takes it 40 s
-/// to 80 s. (spec/node-agent.md §5.5 item 2, [GC9])
+/// to 80 s. ([GC9])
 fn orphan(case: &Case<'_>) -> Verdict {
     let (Some(missing_node), Some(name)) = (case.missing_node, &case.pod.node) else {
         return Verdict::Leave;
@@ -140,19 +142,19 @@ fn orphan(case: &Case<'_>) -> Verdict {
 
 /// DIVERGES(upstream): the failure of a node is a disruption, so its pods become disruption
 /// targets also where the out-of-service taint ends them. A condition that stands is kept: the
-/// taint manager's says more. (spec/node-agent.md §5.5 item 1)
+/// taint manager's says more. ([GC11])
 fn out_of_service_rule(case: &Case<'_>) -> TargetRule {
     if case.settings.out_of_service_target { TargetRule::Keep } else { TargetRule::Leave }
 }
 
 /// DIVERGES(upstream): on request (`--unscheduled-disruption-target`) also of pods that never had
 /// a node. Not by default: whoever deleted the pod knows why, and a Job that ignores disruptions
-/// would repeat it for ever. (spec/node-agent.md §5.5 item 1)
+/// would repeat it for ever. ([GC10])
 fn unscheduled_rule(case: &Case<'_>) -> TargetRule {
     if case.settings.unscheduled_target { TargetRule::Keep } else { TargetRule::Leave }
 }
 
-/// [GC2]: a pod that has ended is never patched.
+/// A terminal pod is never patched. ([GC2])
 fn end(case: &Case<'_>, evidence: Evidence, rule: TargetRule) -> Verdict {
     let pod = case.pod;
     let patch = (!pod.is_terminal()).then(|| failed(pod, &evidence, rule, case.now));

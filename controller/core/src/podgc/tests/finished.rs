@@ -1,4 +1,4 @@
-//! Finished pods that are too many. (spec/node-agent.md §5.2, §10.5)
+//! Finished pods that are too many.
 
 use serde_json::json;
 

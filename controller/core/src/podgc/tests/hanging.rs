@@ -1,5 +1,5 @@
 //! Pods that are being deleted on a node that nothing is heard of: ended with a proof, and never
-//! without one. (spec/node-agent.md §3.3 U8)
+//! without one. ([GC12])
 
 use serde_json::json;
 
