@@ -1,5 +1,5 @@
 //! What an agent says of its node in the annotation `epilogue.dev/state`: the agent writes it, the
-//! controller reads it. (spec/node-agent.md §9.2, §9.10)
+//! controller reads it. ([AP20], [AP21])
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,5 +1,5 @@
 //! The names that are an interface: finalizers, labels, annotations, condition types and
-//! reasons, as Kubernetes and this project fix them. (spec/job-controller.md §0.2)
+//! reasons, as Kubernetes and this project fix them.
 
 /// Finalizer that keeps a Job's pod in the API until it is counted.
 pub const TRACKING_FINALIZER: &str = "batch.kubernetes.io/job-tracking";
@@ -87,7 +87,7 @@ pub mod job_option {
     pub const FORCE_FAIL_AFTER: &str = "epilogue.dev/force-fail-after";
 }
 
-/// Reasons of `DisruptionTarget`. (spec/node-agent.md §0.2)
+/// Reasons of `DisruptionTarget`.
 pub mod disruption_reason {
     /// By the kubelet, and by the agent and the controller in its stead.
     pub const TERMINATION_BY_KUBELET: &str = "TerminationByKubelet";
@@ -104,6 +104,6 @@ pub mod node {
     /// Taint of a node that shuts down, effect NoSchedule.
     pub const SHUTTING_DOWN_TAINT: &str = "epilogue.dev/shutting-down";
     /// Annotation of a pod: when the agent wrote its `phase=Failed` beside a live kubelet.
-    /// (spec/node-agent.md §7.6)
+    /// ([API16])
     pub const TERMINATED_AT: &str = "epilogue.dev/terminated-at";
 }

@@ -1,4 +1,4 @@
-//! Writes Events in the background. Which ones, and when, is decided in the core. (spec §19)
+//! Writes Events in the background. Which ones, and when, is decided in the core.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
 //! Carries out steps against the API. The only place that writes Jobs and pods; it makes no
-//! choices and repeats nothing. (spec §18)
+//! choices and repeats nothing.
 
 use std::fmt;
 use std::sync::Arc;
@@ -126,7 +126,7 @@ impl Executor {
         Ok(reply.into())
     }
 
-    /// Strips first, so that a pod that we end is not counted as failed. (spec §8.3)
+    /// Strips first, so that a pod that we end is not counted as failed. ([P14])
     async fn delete(&self, deletion: &PodDeletion) -> Outcome<()> {
         if deletion.strip {
             self.patch(&deletion.pod, remove_finalizer_patch(&deletion.pod)).await?;

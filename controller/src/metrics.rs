@@ -1,4 +1,4 @@
-//! The metrics of spec §20, under the names, labels and buckets of the reference.
+//! The metrics of upstream's Job controller, under its names, labels and buckets.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ const KNOWN_REASONS: [&str; 7] = [
 ];
 /// All others.
 const OTHER: &str = "other";
-/// Labels of M1 and M2.
+/// Labels of the two metrics of syncs. ([M1], [M2])
 const BY_SYNC: [&str; 3] = ["completion_mode", "result", "action"];
 
 /// The Job metrics.
@@ -56,52 +56,52 @@ impl Metrics {
         };
         Ok(Self {
             sync_duration: sync_duration(registry)?,
-            // M2
+            // Counts syncs by mode, result and action. ([M2])
             syncs: counter("job_syncs_total", "The number of job syncs", &BY_SYNC)?,
-            // M3
+            // Counts a Job once, with the write that finishes it. ([M3])
             jobs_finished: counter(
                 "jobs_finished_total",
                 "The number of finished jobs",
                 &["completion_mode", "result", "reason"],
             )?,
-            // M4
+            // Counts the pods that a status write adds to the counters. ([M4])
             pods_finished: counter(
                 "job_pods_finished_total",
                 "The number of finished Pods that are fully tracked",
                 &["completion_mode", "result"],
             )?,
-            // M5
+            // Counts failed pods that match a rule of the policy. ([M5])
             failures_handled: counter(
                 "pod_failures_handled_by_failure_policy_total",
                 "The number of failed Pods handled by failure policy with respect to the action",
                 &["action"],
             )?,
-            // M6
+            // Counts Jobs of other controllers as the watch adds them. ([M6])
             external: counter(
                 "jobs_by_external_controller_total",
                 "The number of Jobs managed by an external controller",
                 &["controller_name"],
             )?,
-            // M7
+            // Counts pods that become terminal and tracked, and pods that cease to be. ([M7])
             tracked_terminal: counter(
                 "terminated_pods_tracking_finalizer_total",
                 "The number of terminated pods (phase=Failed|Succeeded) that have the finalizer \
                  batch.kubernetes.io/job-tracking, by addition and deletion",
                 &["event"],
             )?,
-            // M8
+            // Counts succeeded and failed indexes. ([M8])
             finished_indexes: counter(
                 "job_finished_indexes_total",
                 "The number of finished indexes",
                 &["status", "backoffLimit"],
             )?,
-            // M9
+            // Counts creations of pods by reason and outcome. ([M9])
             pods_created: counter(
                 "job_pods_creation_total",
                 "The number of Pods created by the Job controller, by reason and outcome",
                 &["reason", "status"],
             )?,
-            // M10
+            // Counts syncs that wait for a watch. ([M10])
             stale_skips: counter(
                 "stale_sync_skips_total",
                 "The number of syncs skipped because a watch was behind our own writes",
@@ -117,7 +117,7 @@ impl Metrics {
         })
     }
 
-    /// [M1], [M2]
+    /// Counts a sync and its duration. ([M1], [M2])
     pub(crate) fn synced(&self, job: &Job, ok: bool, action: Action, took: Duration) {
         let result = if ok { "success" } else { "error" };
         let labels = [completion_mode(job), result, action.as_str()];
@@ -125,22 +125,22 @@ impl Metrics {
         self.syncs.with_label_values(&labels).inc();
     }
 
-    /// [M6]
+    /// Counts a Job that another controller manages. ([M6])
     pub(crate) fn external(&self, controller: &str) {
         self.external.with_label_values(&[known(&KNOWN_MANAGERS, controller)]).inc();
     }
 
-    /// [M7]
+    /// Counts a pod that became terminal and tracked, or ceased to be. ([M7])
     pub(crate) fn tracked_terminal(&self, event: &str) {
         self.tracked_terminal.with_label_values(&[event]).inc();
     }
 
-    /// [M10]
+    /// Counts a sync that was skipped because a watch was behind. ([M10])
     pub(crate) fn stale(&self, group: &str, resource: &str) {
         self.stale_skips.with_label_values(&[group, resource]).inc();
     }
 
-    /// [M3], [M4], [M5], [M8] and [M9]
+    /// Counts what a sync did to pods and to the Job. ([M3], [M4], [M5], [M8], [M9])
     pub(crate) fn count(&self, job: &Job, event: &MetricEvent) {
         let mode = completion_mode(job);
         match event {
@@ -184,7 +184,7 @@ fn named(name: &str, help: &str) -> Opts {
     Opts::new(format!("job_controller_{name}"), help)
 }
 
-/// [M1]
+/// The duration of syncs, with upstream's buckets. ([M1])
 fn sync_duration(registry: &Registry) -> prometheus::Result<HistogramVec> {
     let options =
         HistogramOpts::from(named("job_sync_duration_seconds", "The time it took to sync a job"))

@@ -1,4 +1,4 @@
-//! The workers that free pods of the tracking finalizer when nobody will count them. (spec §3)
+//! The workers that free pods of the tracking finalizer when nobody will count them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -31,8 +31,8 @@ impl Cleaner {
     }
 
     /// DIVERGES(upstream): failures are tried again also for the pods of a whole Job; the
-    /// reference drops them, and such a pod keeps its finalizer until it is deleted. (spec §29
-    /// item 16, [O1])
+    /// reference drops them, and such a pod keeps its finalizer until it
+    /// is deleted. ([O1])
     async fn free(&self, item: &Orphans) {
         let pods = self.cache.orphans(item, self.manage_all_jobs);
         let (pods, kept) = self.without_live_job(pods).await;

@@ -1,5 +1,5 @@
 //! One sync of a Job: snapshot, plan, steps, and what is to be remembered, reported and counted on
-//! the way. (spec §5)
+//! the way.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,7 +46,7 @@ impl Syncer {
 
     async fn sync(&self, key: &JobKey) {
         let started = Instant::now();
-        // [S2]: memory went with the delete event.
+        // The memory went with the delete event. ([S2])
         let Some(snapshot) = self.cache.snapshot(key) else {
             self.dispatch.forget(key);
             return;
@@ -122,7 +122,7 @@ impl Syncer {
         }
     }
 
-    /// [S1]: the sync comes again as soon as the watches have caught up.
+    /// Repeats the sync as soon as the watches have caught up. ([S1])
     fn skip(&self, snapshot: &Snapshot) {
         let (written, seen) = (snapshot.memory.awaited(), snapshot.seen);
         if written.jobs > seen.jobs {
@@ -135,7 +135,7 @@ impl Syncer {
         self.dispatch.dispatch(reaction);
     }
 
-    /// [Q5]
+    /// Repeats a failed sync after the delay of its failures; a success forgets them. ([Q5])
     fn conclude(&self, job: &Job, sync_result: SyncResult) {
         if let Some(wait) = sync_result.requeue_after {
             self.dispatch.wake_after(&job.key, Duration::try_from(wait).unwrap_or_default());

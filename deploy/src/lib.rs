@@ -1,6 +1,8 @@
 //! The manifests in `deploy/kustomize` as data, so that tests and the laboratory use what people
 //! apply. It reads a kustomization's `resources` and knows no transformers.
 
+pub mod rights;
+
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};

@@ -19,7 +19,7 @@ pub use kubelet::Kubelet;
 pub use record::{Ends, Record, State};
 pub use site::{Setup, Site, Way};
 
-/// logind's name. (spec/node-agent.md §1.1)
+/// logind's name.
 pub(crate) const NAME: &str = "org.freedesktop.login1";
 /// How long the double of logind is waited for: longer than any delay that it grants.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(3);

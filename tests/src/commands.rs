@@ -3,6 +3,7 @@
 pub(crate) mod bench;
 pub(crate) mod build;
 pub(crate) mod demo;
+pub(crate) mod docs;
 pub(crate) mod down;
 pub(crate) mod fuzz;
 pub(crate) mod node;

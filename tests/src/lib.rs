@@ -13,6 +13,7 @@ pub mod cluster;
 pub mod control_plane;
 pub mod controller;
 pub mod demo;
+pub mod docs;
 pub mod elogind;
 pub mod error;
 pub mod eventually;

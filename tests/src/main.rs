@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use commands::{bench, demo, down, fuzz, node, prepare, sim, status, test, up};
+use commands::{bench, demo, docs, down, fuzz, node, prepare, sim, status, test, up};
 
 /// A real Kubernetes API on this machine, and the tests and shows that run on it.
 #[derive(Debug, Parser)]
@@ -36,6 +36,8 @@ enum Command {
     Sim(sim::Arguments),
     /// Feed what others write, changed at random, to whatever reads it
     Fuzz(fuzz::Arguments),
+    /// Bring the pages up to date with the code, check their links, and build the book
+    Docs(docs::Arguments),
     /// Install the tools and build the control plane that everything else needs
     Prepare(prepare::Arguments),
 }
@@ -68,6 +70,7 @@ async fn run(command: Command) -> anyhow::Result<()> {
         Command::Bench(arguments) => bench::run(arguments).await,
         Command::Sim(arguments) => sim::run(&arguments),
         Command::Fuzz(arguments) => fuzz::run(&arguments),
+        Command::Docs(arguments) => docs::run(&arguments).await,
         Command::Prepare(arguments) => prepare::all(&arguments).await,
     }
 }

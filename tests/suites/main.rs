@@ -1,4 +1,4 @@
-//! The suites of the laboratory, a module each. All but the last five run on a real Kubernetes API.
+//! The suites of the laboratory, a module each. All but the last six run on a real Kubernetes API.
 
 mod agent;
 mod control_plane;
@@ -11,6 +11,7 @@ mod podgc;
 mod reference;
 
 mod agent_simulation;
+mod docs;
 mod fuzz;
 mod house_rules;
 mod platforms;

@@ -1,4 +1,4 @@
-//! How long a change may wait before its Job is synced. (spec §1.2 [Q3])
+//! How long a change may wait before its Job is synced. ([Q3])
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -49,9 +49,9 @@ pub enum Change {
 /// The pods of a Job by what they mean for its progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CachedPodCounts {
-    /// Active ones. (spec §6.1)
+    /// Active ones. ([S12])
     pub active: u32,
-    /// Terminating ones. (spec §6.1)
+    /// Terminating ones. ([S12])
     pub terminating: u32,
     /// Succeeded ones that have the tracking finalizer: not counted in the status yet.
     pub tracked_succeeded: u32,

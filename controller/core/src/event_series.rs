@@ -1,5 +1,5 @@
 //! Which Event objects are written for what the controller has to tell: equal ones are counted
-//! up, many similar ones become one. (spec §19)
+//! up, many similar ones become one.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Which pods lose the tracking finalizer because nobody will count them any more. (spec §3)
+//! Which pods lose the tracking finalizer because nobody will count them any more.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;

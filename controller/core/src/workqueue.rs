@@ -1,5 +1,5 @@
 //! The work queue as a state machine: which key is due, at most one worker per key, delays,
-//! failures, namespaces in turn. (spec §1.2) Waiting and waking is the shell's.
+//! failures, namespaces in turn. Waiting and waking is the shell's.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};

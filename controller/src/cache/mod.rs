@@ -250,7 +250,7 @@ impl Cache {
             return None;
         }
         let owned = state.pods.of_owner(&job.uid);
-        // [S10]: those without a controller may be adopted.
+        // Pods without a controller may be adopted. ([S10])
         let pods = owned.chain(state.pods.without_owner(&key.namespace)).cloned().collect();
         let memory = state.memories.get(&job.uid).cloned().unwrap_or_default();
         Some(Snapshot { job, pods, memory, seen: state.seen })
@@ -324,7 +324,7 @@ impl State {
             self.lose_job(&job.key.clone(), now, reaction);
         }
         let old = self.jobs.insert(job.key.clone(), Arc::clone(job));
-        // [S4], [Z4]: a finished Job needs no memory any more.
+        // A finished Job needs no memory. ([S4], [Z4])
         if job.is_finished() {
             self.memories.remove(&job.uid);
         } else {
@@ -343,7 +343,7 @@ impl State {
         self.react(queue, reaction);
     }
 
-    /// [H4]: what is remembered goes with the Job.
+    /// The memory of a Job goes with the Job. ([H4])
     fn lose_job(&mut self, key: &JobKey, now: Timestamp, reaction: &mut Reaction) {
         self.unreadable.remove(key);
         let Some(job) = self.jobs.remove(key) else { return };

@@ -123,7 +123,7 @@ impl Watched for RawNamespace {
 
 /// Passes every event of objects of a kind to `handle`, in one namespace or in all, until `token`
 /// is cancelled. The first list is a consistent read: a stale one would hide pods that the process
-/// before us created, and so lead to more of them. (spec §30)
+/// before us created, and so lead to more of them. ([Q7])
 pub(crate) async fn watch<T: Watched>(
     client: Client,
     namespace: Option<&str>,

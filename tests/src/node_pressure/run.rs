@@ -237,7 +237,7 @@ fn how(seen: &Seen) -> String {
 
 /// The last state that tells of the pod itself: its removal by us comes after it. A live kubelet
 /// takes a reason of others away and brings it back when it has torn the pod down, which nobody
-/// waits for here. (spec/node-agent.md §7.6)
+/// waits for here. ([API16])
 fn pod_end(history: &[Seen]) -> PodEnd {
     let tells = |seen: &&Seen| !seen.deleting && !seen.gone && seen.is_terminal();
     let told = history.iter().rfind(|seen| tells(seen) && !seen.reason.is_empty());

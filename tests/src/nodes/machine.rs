@@ -426,7 +426,7 @@ impl PodMachine {
     }
 
     /// No container was ever created. The phase and the forced container states are those of the
-    /// kubelet's last sync of a terminated pod (spec/node-agent.md PT2).
+    /// kubelet's last sync of a terminated pod ([PT2]).
     fn end_unstarted(&mut self, now: Timestamp) {
         let initialized = self.status.initialized.status;
         let mut init = self.status.containers.iter_mut().filter(|c| c.spec.role != Role::Main);

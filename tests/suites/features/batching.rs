@@ -1,5 +1,5 @@
 //! How soon things happen: no wait without a reason, and backoff that outlives the controller.
-//! (spec §12)
+//! ([E4])
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;

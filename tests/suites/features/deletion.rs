@@ -1,5 +1,5 @@
 //! Jobs that are deleted, in each of the three ways, together with their namespace, or to make
-//! room for a namesake. (spec §31 I)
+//! room for a namesake.
 
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
@@ -91,7 +91,7 @@ async fn a_namesake_starts_anew() {
     bed.stop().await;
 }
 
-/// The pods go first, and Jobs that are still there would replace them. (spec [P9], §29 item 6)
+/// The pods go first, and Jobs that are still there would replace them. ([P9])
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_namespace_goes_with_the_jobs_in_it() {
     let bed = bed(&[NO_BACKOFF]).await;

@@ -1,5 +1,5 @@
 //! podFailurePolicy: what each action does, by exit codes and by conditions, with the words that
-//! the Job's conditions then have. (KEP-3329, spec §11)
+//! the Job's conditions then have. (KEP-3329)
 
 use lab::bed::{SOON, job};
 use serde_json::{Value, json};

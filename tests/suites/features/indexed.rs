@@ -1,4 +1,4 @@
-//! What only Indexed Jobs have: resizing, limits per index, successPolicy. (spec §13, §15)
+//! What only Indexed Jobs have: resizing, limits per index, successPolicy.
 
 use lab::bed::{SOON, job};
 use lab::eventually;

@@ -1,4 +1,4 @@
-//! Which pods are a Job's: manualSelector, adoption, release. (spec §17)
+//! Which pods are a Job's: manualSelector, adoption, release.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Patch, PatchParams, PostParams};

@@ -1,5 +1,5 @@
 //! What the API refuses: pods by a quota, Jobs by our admission policy, and Jobs that are not ours
-//! by nobody. (spec [P8], §22)
+//! by nobody. ([P8], [S3])
 
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::ResourceQuota;

@@ -1,5 +1,5 @@
 //! podReplacementPolicy: when the replacement of a pod that is being deleted comes, and as what
-//! the deleted pod counts. (KEP-3939, spec §14)
+//! the deleted pod counts. (KEP-3939)
 
 use std::time::Duration;
 

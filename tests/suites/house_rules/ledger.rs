@@ -1,10 +1,12 @@
-//! The ledger: each intended difference from the reference, marked in the code, is told to users
-//! in the README.
+//! The ledger: each intended difference from upstream, marked in the code, has a row in
+//! `docs/divergences.md`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-const SECTION: &str = "## Where we differ from the reference";
+/// The page.
+pub(crate) const PAGE: &str = "docs/divergences.md";
+const SECTION: &str = "## The ledger";
 const MARK: &str = "DIVERGES(upstream):";
 
 /// How many marks each file has; files without one are left out.
@@ -21,25 +23,27 @@ pub(crate) fn counts<'a>(
         .collect()
 }
 
-/// A line of the ledger names its file in backticks, as `controller/core/src/job/backoff.rs`; a
-/// file has as many lines as marks. Without the section, nothing is asked for yet.
-pub(crate) fn differences(readme: &str, counts: &BTreeMap<&str, usize>) -> Vec<String> {
-    let Some((_, after)) = readme.split_once(SECTION) else { return Vec::new() };
+/// A row of the ledger names its file in backticks, as `controller/core/src/job/backoff.rs`; a
+/// file has as many rows as marks.
+pub(crate) fn differences(page: &str, counts: &BTreeMap<&str, usize>) -> Vec<String> {
+    let Some((_, after)) = page.split_once(SECTION) else {
+        return vec![format!("{PAGE} has no section {SECTION:?}")];
+    };
     let section = after.split("\n## ").next().unwrap_or_default();
-    let mut told: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut rows: BTreeMap<&str, usize> = BTreeMap::new();
     for line in section.lines() {
         let quoted = line.split('`').skip(1).step_by(2);
         for path in quoted.filter(|name| Path::new(name).extension() == Some("rs".as_ref())) {
-            *told.entry(path).or_default() += 1;
+            *rows.entry(path).or_default() += 1;
         }
     }
-    let paths = counts.keys().chain(told.keys()).collect::<BTreeSet<_>>();
+    let paths = counts.keys().chain(rows.keys()).collect::<BTreeSet<_>>();
     paths
         .into_iter()
-        .map(|path| (path, counts.get(path).unwrap_or(&0), told.get(path).unwrap_or(&0)))
-        .filter(|(_, marked, told)| marked != told)
-        .map(|(path, marked, told)| {
-            format!("`{path}`: {marked} marks in the code, {told} lines in the README's ledger")
+        .map(|path| (path, counts.get(path).unwrap_or(&0), rows.get(path).unwrap_or(&0)))
+        .filter(|(_, marked, rows)| marked != rows)
+        .map(|(path, marked, rows)| {
+            format!("`{path}`: {marked} marks in the code, {rows} rows in the ledger")
         })
         .collect()
 }
@@ -59,10 +63,10 @@ mod tests {
     #[test]
     fn a_mark_without_a_line_and_a_line_without_a_mark_are_found() {
         let counts = BTreeMap::from([("a.rs", 2), ("b.rs", 1)]);
-        assert!(differences("# Epilogue\n", &counts).is_empty());
-        let readme =
+        assert_eq!(differences("# Epilogue\n", &counts).len(), 1);
+        let page =
             format!("# E\n{SECTION}\n- x (`a.rs`)\n- y (`a.rs`)\n- z (`c.rs`)\n\n## Next `b.rs`\n");
-        let found = differences(&readme, &counts);
+        let found = differences(&page, &counts);
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(found[0].contains("`b.rs`: 1 marks") && found[1].contains("`c.rs`: 0 marks"));
     }

@@ -126,10 +126,16 @@ fn nothing_is_left_undone_ignored_or_unsafe() {
 }
 
 #[test]
-fn every_divergence_from_the_reference_is_in_the_readme() {
-    let rule = "a `DIVERGES(upstream)` comment has a line in the README's ledger, and back";
+fn every_divergence_from_upstream_is_in_the_ledger() {
+    let rule = "a `DIVERGES(upstream)` comment has a row in the ledger, and back";
     let sources = sources::all();
     let code = sources.iter().filter(|source| !source.is_test());
     let counts = ledger::counts(code.map(|source| (source.path.as_str(), source.text.as_str())));
-    hold(rule, &ledger::differences(&read("README.md"), &counts));
+    hold(rule, &ledger::differences(&read(ledger::PAGE), &counts));
+}
+
+#[test]
+fn every_link_leads_somewhere() {
+    let broken = lab::docs::broken_links().expect("pages are readable");
+    hold("links of pages lead to files and headings of the repository", &broken);
 }

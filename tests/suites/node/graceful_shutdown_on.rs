@@ -10,7 +10,7 @@ fn play(scenario: Scenario, judge: fn(&Outcome)) {
 }
 
 /// The kubelet's own status was seen to say Failed for a second before it said Succeeded, so the
-/// leaver's Job may have made a replacement meanwhile. (spec/node-agent.md SD17, W3)
+/// leaver's Job may have made a replacement meanwhile. ([SD17])
 #[test]
 fn reboot_reports_every_pod_and_leaves_no_mark() {
     play(Scenario::Reboot, |outcome| {

@@ -2,7 +2,7 @@
 //! makes of its pods. The tests of a module share a machine and leave it to each other; see `stage`.
 //!
 //! Modules `upstream_…` say what systemd, logind, containerd and the kubelet do by themselves, on
-//! which the agent's design rests: they run when what the node is made of changes
+//! which the agent relies: they run when what the node is made of changes
 //! (`lab::vm::facts`), and by `cargo lab test node --all`. Modules `rare_…` are of our agent, in
 //! ways to end that are rare: they run by `--all`. tests/node/README.md lists the outcomes.
 

@@ -54,7 +54,7 @@ fn hog_is_evicted_as_a_disruption_and_no_other_pod_is() {
     play(Kind::Memory, |run| {
         assert!(run.end.disruption.as_deref() == Some("TerminationByKubelet"), "{run:?}");
         // The kubelet looks at containers once a second, and may report the end before the agent:
-        // then the reason stands in the condition alone. (§7.2)
+        // then the reason stands in the condition alone. ([API12])
         let short = "The node was low on resource: memory. ";
         match run.end.phase.as_str() {
             "Failed/Evicted" => assert!(run.end.message.starts_with(short), "{run:?}"),

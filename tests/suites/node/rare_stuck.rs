@@ -24,6 +24,6 @@ fn pod_deleted_in_a_pull_fails_though_the_kubelet_is_stopped() {
 fn judge(hung: &[Hung]) {
     assert!(!hung.is_empty(), "no pod was deleted");
     assert!(hung.iter().all(|hung| hung.failed.is_some() && hung.stays), "{hung:#?}");
-    // The one who deleted it knows why; the API does not. (spec/node-agent.md PT1)
+    // The one who deleted it knows why; the API does not. ([PT1])
     assert!(hung.iter().all(|hung| hung.disruption.is_none()), "{hung:#?}");
 }

@@ -1,5 +1,4 @@
 //! The lighter world: a real logind without a kubelet. What the agent takes from it as given.
-//! spec/node-agent.md §1.1, §1.2.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -104,7 +103,7 @@ async fn delay_lock_holds_the_poweroff_and_sees_its_announcement() {
     logind.off().await.expect("off");
 }
 
-/// LD5: who comes late, or comes again, gets none.
+/// Who comes late, or comes again, gets no lock. ([LD5])
 #[tokio::test]
 async fn lock_is_refused_while_a_shutdown_is_delayed() {
     let (logind, _lock, _dir) = start_with_lock("late").await;
@@ -119,7 +118,7 @@ async fn lock_is_refused_while_a_shutdown_is_delayed() {
     logind.run(&sleep).await.expect("a lock on something else is given");
 }
 
-/// LD7: no `false` comes; only the property tells it. The lock that was held before still is.
+/// No `false` comes; only the property tells it. The lock is still held. ([LD7])
 #[tokio::test]
 async fn restarted_logind_forgets_a_delayed_shutdown_and_keeps_the_locks() {
     let (logind, _lock, _dir) = start_with_lock("forgets").await;
@@ -135,7 +134,7 @@ async fn restarted_logind_forgets_a_delayed_shutdown_and_keeps_the_locks() {
     assert!(announcements.next().await);
 }
 
-/// LD4: what `systemctl poweroff` cannot start any more is taken back aloud.
+/// A target that cannot be started any more is taken back by `false`. ([LD4])
 #[tokio::test]
 async fn shutdown_whose_target_cannot_start_is_taken_back() {
     let (logind, mut lock, _dir) = start_with_lock("back").await;
@@ -148,7 +147,7 @@ async fn shutdown_whose_target_cannot_start_is_taken_back() {
     assert_eq!(logind.run(PREPARING).await.expect("it answers"), "b false\n");
 }
 
-/// LD8: the last name wins, not the largest value, and not the newest file.
+/// The last name wins, not the largest value, and not the newest file. ([LD8])
 #[tokio::test]
 async fn drop_in_with_the_last_name_decides_on_the_delay() {
     let (logind, _dir) = start("names").await;

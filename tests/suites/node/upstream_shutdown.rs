@@ -1,5 +1,5 @@
 //! (6): what a node leaves in the API when it is rebooted or powered off, with the kubelet's
-//! graceful shutdown off and by priority. spec/node-agent.md §1.7, §1.9. A power cut, and graceful
+//! graceful shutdown off and by priority. ([LD11], [SD16], [SD18]) A power cut, and graceful
 //! shutdown without priorities, are played by `cargo lab node table`.
 
 use std::collections::BTreeMap;

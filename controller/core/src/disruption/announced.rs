@@ -1,5 +1,5 @@
 //! Pods of a node that shuts down, marked in the stead of an agent that had no time.
-//! (spec/node-agent.md §9.7 item 7, §9.10)
+//! ([ST9])
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -15,10 +15,10 @@ const SHUTDOWN_MAX: SignedDuration = SignedDuration::from_mins(15);
 
 /// Marks what cannot survive: pods that run, that were there when the shutdown began, and that
 /// cannot start again in place. All others come back under the same UID after the boot.
-/// (§9.3 (c), [ST8])
+/// ([AP5], [ST8])
 ///
 /// DIVERGES(upstream): nobody marks such pods there. Where the node goes before its kubelet has
-/// told of their end, they fail after the boot as if by their own fault. (W5)
+/// told of their end, they fail after the boot as if by their own fault. ([W5])
 pub(super) fn verdict(case: &Case<'_>) -> Verdict {
     let pod = case.pod;
     if !case.settings.marks

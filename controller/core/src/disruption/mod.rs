@@ -1,6 +1,5 @@
 //! What is to be done about the condition `DisruptionTarget` of pods that nobody ends: mark those
-//! of a node that shuts down, reset those that turned out to be wrong. (spec/node-agent.md §6,
-//! §9.7, §9.10)
+//! of a node that shuts down, reset those that turned out to be wrong.
 
 mod announced;
 mod stale;

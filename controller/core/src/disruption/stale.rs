@@ -1,5 +1,4 @@
 //! `DisruptionTarget` conditions that turned out to be wrong: their pod lives on.
-//! (spec/node-agent.md §6)
 
 use std::fmt;
 
@@ -24,9 +23,9 @@ pub enum Stale {
     NotDeleted,
     /// Its node is ready, no shutdown is in progress, and the pod lives on. ([ST7])
     NotShutDown,
-    /// Its containers have started since, and no shutdown is in progress. (§9.10)
+    /// Its containers have started since, and no shutdown is in progress. ([ST10])
     Restarted,
-    /// We marked it for a shutdown that was cancelled. (§9.5)
+    /// We marked it for a shutdown that was cancelled. ([AP17])
     Cancelled,
 }
 
@@ -41,7 +40,7 @@ impl fmt::Display for Stale {
     }
 }
 
-/// [ST1], [ST2], [ST4]
+/// Only on a pod that is neither deleted nor terminal, and when it is due. ([ST1], [ST2], [ST4])
 pub(super) fn verdict(case: &Case<'_>) -> Verdict {
     let pod = case.pod;
     let target = pod.target.as_deref().filter(|target| target.stands);
@@ -85,7 +84,7 @@ fn leftover(case: &Case<'_>, target: &Target) -> Option<(Timestamp, Stale)> {
     Some((after(case, since), Stale::NotShutDown))
 }
 
-/// Its deadline ends it, which is also how a companion ends a bare pod. (§7.7)
+/// Its deadline ends it, which is also how a companion ends a bare pod. ([API17])
 fn is_ending(pod: &PodView, now: Timestamp) -> bool {
     pod.deadline.is_some_and(|deadline| deadline <= now)
 }

@@ -1,4 +1,4 @@
-//! The vectors of spec/node-agent.md §6, and the fan-out of §9.7 and §9.10.
+//! Resets of a stale DisruptionTarget, and the pods of a node that shuts down.
 
 use serde_json::{Value, json};
 

@@ -1,5 +1,5 @@
 //! Jobs that no controller serves: the API takes any `spec.managedBy`, and nobody says that there
-//! is nobody of that name. (spec/job-controller.md §22)
+//! is nobody of that name. ([S3])
 
 use epilogue_common::names::{MANAGED_BY, RESERVED_MANAGED_BY};
 use jiff::Timestamp;

@@ -14,7 +14,7 @@ use super::scene::Scene;
 use super::seconds;
 use crate::podgc::{NodeView, WireNode};
 
-/// No shutdown lasts longer. (spec/node-agent.md §9.10)
+/// No shutdown lasts longer. ([ST9])
 const SHUTDOWN_MAX: SignedDuration = SignedDuration::from_mins(15);
 /// An agent is back so soon after its node is ready, and takes back what a boot before left.
 const AGENT_BACK: SignedDuration = SignedDuration::from_mins(5);

@@ -1,4 +1,4 @@
-//! What follows from an event of a Job. (spec §2.1)
+//! What follows from an event of a Job.
 
 use std::time::Duration;
 
@@ -37,10 +37,10 @@ pub fn external_controller(job: &Job) -> Option<&str> {
 /// What follows from a Job's event.
 pub fn job_changed(change: JobChange<'_>, now: Timestamp) -> Enqueues {
     let queue = match change {
-        // [H1]
+        // A new Job is synced at once. ([H1])
         JobChange::Added(job) => vec![Enqueue::Sync(job.key.clone())],
         JobChange::Updated(old, new) => updated(old, new, now),
-        // [H4]; memory goes with the Job, which is the cache's.
+        // The cache drops the memory of the Job. ([H4])
         JobChange::Deleted(job) => {
             vec![Enqueue::Sync(job.key.clone()), Enqueue::Orphans(former(job))]
         }
@@ -49,7 +49,7 @@ pub fn job_changed(change: JobChange<'_>, now: Timestamp) -> Enqueues {
 }
 
 fn updated(old: &Job, new: &Job, now: Timestamp) -> Vec<Enqueue> {
-    // [H2]
+    // A finished Job is not synced; only its pods are checked. ([H2])
     if new.is_finished() {
         return vec![Enqueue::OrphansAfter(former(new), AFTER_FINISH)];
     }

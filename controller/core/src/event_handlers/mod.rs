@@ -1,4 +1,4 @@
-//! From watch events to queues: what is to be synced, and how urgently. (spec §2)
+//! From watch events to queues: what is to be synced, and how urgently.
 
 mod job;
 mod pod;

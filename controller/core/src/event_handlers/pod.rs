@@ -1,4 +1,4 @@
-//! What follows from an event of a pod. (spec §2.2)
+//! What follows from an event of a pod.
 
 use super::{Enqueue, Enqueues, Lookup, owner_of};
 use crate::batching::Change;
@@ -50,9 +50,9 @@ pub fn tracked_terminal_transition(change: PodChange<'_>) -> Option<&'static str
 /// What follows from a pod's event.
 pub fn pod_changed(change: PodChange<'_>, lookup: &impl Lookup) -> Enqueues {
     match change {
-        // [H8]: a relist shows what is known already.
+        // A relist shows what is known already. ([H8])
         PodChange::Updated(old, new) if old.version == new.version => Enqueues::default(),
-        // [H5], [H8]
+        // A deletion timestamp makes any event one of a terminating pod. ([H5], [H8])
         PodChange::Added(pod) if pod.deletion.is_some() => {
             ended(pod, Change::of_pod(None, Some(pod)), lookup)
         }
@@ -70,10 +70,10 @@ pub fn pod_changed(change: PodChange<'_>, lookup: &impl Lookup) -> Enqueues {
 fn added(pod: &Pod, lookup: &impl Lookup) -> Enqueues {
     let mut enqueues = Enqueues::default();
     if pod.owner.is_some() {
-        // [H6]
+        // The Job that owns the pod is synced in a batch. ([H6])
         enqueues.notify_owner(pod, Change::of_pod(None, Some(pod)), lookup);
     } else {
-        // [H7]
+        // A Job that selects the pod may adopt it. ([H7])
         enqueues.check_finalizer(pod);
         enqueues.offer(pod, lookup);
     }
@@ -83,12 +83,12 @@ fn added(pod: &Pod, lookup: &impl Lookup) -> Enqueues {
 fn updated(old: &Pod, new: &Pod, lookup: &impl Lookup) -> Enqueues {
     let mut enqueues = Enqueues::default();
     enqueues.part(old, new, lookup);
-    // [H9]
+    // The Job that owns the pod now is synced. ([H9])
     if new.owner.is_some() {
         enqueues.notify_owner(new, Change::of_pod(Some(old), Some(new)), lookup);
         return enqueues;
     }
-    // [H10]
+    // A pod without an owner may be adopted when its labels or its owner changed. ([H10])
     enqueues.check_finalizer(new);
     let labels_changed = old.labels != new.labels || old.index_label != new.index_label;
     if labels_changed || old.owner != new.owner {
@@ -124,7 +124,7 @@ impl Enqueues {
     ///
     /// DIVERGES(upstream): a pod that turns up when its Job has finished, because the reply of
     /// its creation was lost, loses its finalizer; in the reference it keeps it until somebody
-    /// deletes the pod. (spec §29 item 16)
+    /// deletes the pod. ([H6], [S4])
     fn notify_owner(&mut self, pod: &Pod, change: Change, lookup: &impl Lookup) {
         match owner_of(pod, lookup) {
             Some(job) if job.is_finished() => self.check_finalizer(pod),

@@ -1,4 +1,4 @@
-//! Which pods are the Job's own, and which are to be adopted or disowned. (spec §17)
+//! Which pods are the Job's own, and which are to be adopted or disowned. ([L1])
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ pub(super) fn decide(input: &SyncInput<'_>) -> Claims {
 ///
 /// DIVERGES(upstream): the reference leaves them so. It strips the finalizer before it deletes a
 /// excess or suspended pod; when the deletion then fails, the pod stays, cannot be counted, and
-/// its work is done again. (spec §29 item 17)
+/// its work is done again. ([P14])
 pub(super) fn untracked(job: &Job, pods: &[Arc<Pod>], memory: &Memory) -> Vec<Claim> {
     let ends = [job_condition::FAILURE_TARGET, job_condition::SUCCESS_CRITERIA_MET];
     if job.deleting || job.spec.suspend || ends.iter().any(|it| job.true_condition(it).is_some()) {
@@ -81,7 +81,7 @@ enum Ownership {
 
 /// DIVERGES(upstream): a pod that no longer matches the selector stays its Job's when that is being
 /// deleted; the reference neither counts it nor removes its finalizer, so that a foreground
-/// deletion waits for ever. (spec §17)
+/// deletion waits for ever. ([L1])
 fn claim(job: &Job, pod: &Pod) -> Ownership {
     let selected = pod.matches(&job.spec.selector);
     if pod.owner.is_some() {

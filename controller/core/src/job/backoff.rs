@@ -1,4 +1,4 @@
-//! How long to wait before pods are created after failures. (spec §12)
+//! How long to wait before pods are created after failures.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -16,10 +16,10 @@ const FREE_EACH: SignedDuration = SignedDuration::from_hours(1);
 /// DIVERGES(upstream): disruptions that the podFailurePolicy ignores cost no time, six for each
 /// pod of `spec.parallelism` in an hour; the reference lets each raise the delay. All other
 /// failures that the policy ignores raise it here too, lest a container that fails at once makes a
-/// pod every second for ever. (spec §12.1, §31 E)
+/// pod every second for ever. ([D1])
 ///
 /// DIVERGES(upstream): a failure in the future is taken for one of now, lest a clock that is
-/// behind makes each wait last until it has caught up. (spec §12.2)
+/// behind makes each wait last until it has caught up. ([D2])
 pub(super) fn after<'a>(
     job: &Job,
     record: BackoffRecord,
@@ -59,7 +59,7 @@ impl BackoffRecord {
     }
 }
 
-/// How long is left to wait; zero when nothing keeps pods from being created. (spec §12.2)
+/// How long is left to wait; zero when nothing keeps pods from being created. ([D2])
 pub(super) fn remaining(
     record: BackoffRecord,
     now: Timestamp,
@@ -69,7 +69,7 @@ pub(super) fn remaining(
     let delay = delay(record.failures, settings);
     let elapsed = now.duration_since(last_failure);
     // DIVERGES(upstream): a failure time in the future is a clock that runs ahead, not a reason
-    // to wait longer than the whole delay. (spec §12.2)
+    // to wait longer than the whole delay. ([D2])
     delay.saturating_sub(elapsed).clamp(SignedDuration::ZERO, delay)
 }
 

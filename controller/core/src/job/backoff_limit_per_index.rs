@@ -1,5 +1,5 @@
 //! `spec.backoffLimitPerIndex`: failed indexes, and failed pods that wait for their replacement.
-//! (spec §13.1)
+//! ([I9], [I10])
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -69,7 +69,7 @@ impl PerIndex {
         }
     }
 
-    /// How long the next pod of this index has to wait. (spec §12.4)
+    /// How long the next pod of this index has to wait. ([D4])
     ///
     /// DIVERGES(upstream): disruptions that the policy ignored neither raise the delay nor cause
     /// one, up to six of an index, and after them none of a pod that lived for longer than the
@@ -114,7 +114,7 @@ fn lifetime(pod: &Pod) -> SignedDuration {
     times.map_or(SignedDuration::ZERO, |(created, ended)| ended.duration_since(created))
 }
 
-/// By FailIndex, or by a counted failure at the limit. ([I9])
+/// FailIndex fails the index, and so does a counted failure at the limit. ([I9])
 fn fails_index(job: &Job, pod: &Pod, limit: u32) -> bool {
     match census::action(job, pod) {
         Some(FailureAction::FailIndex) => true,
@@ -123,7 +123,7 @@ fn fails_index(job: &Job, pod: &Pod, limit: u32) -> bool {
     }
 }
 
-/// Of each index the failed pod with the most failures, on ties the latest to finish. ([I10])
+/// Holds one failed pod of each index: the most failures, on ties the latest end. ([I10])
 ///
 /// DIVERGES(upstream): the reference also wants the one with the most failures to have finished
 /// last, so that under skewed clocks the order of its pod list decides.

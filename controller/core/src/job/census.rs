@@ -1,4 +1,4 @@
-//! Which pods of a Job count as what. (spec §6)
+//! Which pods of a Job count as what.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub struct Census {
     pub newly_failed: Vec<Arc<Pod>>,
     /// Those of `newly_failed` that the failure policy does not ignore.
     pub newly_failed_counted: Vec<Arc<Pod>>,
-    /// All pods with the finalizer, as far as we know. (spec §6.2)
+    /// All pods with the finalizer, as far as we know. ([T2])
     pub tracked: Vec<Arc<Pod>>,
     /// UIDs in the status that are in no counter yet.
     pub uncounted: Uncounted,
@@ -79,7 +79,7 @@ impl Census {
     /// `status.succeeded` of a NonIndexed Job, once all that is known is counted. ([S13])
     ///
     /// DIVERGES(upstream): a pod that is listed as failed and then turned Succeeded is not
-    /// counted a second time here, which could complete a Job too early. (spec §29 item 13)
+    /// counted a second time here, which could complete a Job too early. ([S13])
     pub fn succeeded(&self, job: &Job) -> usize {
         counter(job.status.succeeded) + self.newly_succeeded.len() + self.uncounted.succeeded.len()
     }
@@ -109,7 +109,7 @@ pub(super) fn counter(value: Option<i32>) -> usize {
     usize::try_from(value.unwrap_or(0)).unwrap_or(0)
 }
 
-/// Failed, or on its way there where that suffices for a replacement. (spec §6.1, §14)
+/// Failed; or terminating and not Succeeded, unless only failed pods are replaced. ([R2])
 pub(super) fn is_failed(job: &Job, pod: &Pod) -> bool {
     match pod.phase {
         Phase::Failed => true,

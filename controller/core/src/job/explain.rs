@@ -1,5 +1,5 @@
 //! What the controller makes of a Job, for people: which pod counts as what and by which rule,
-//! what the Job waits for, and what the next sync would do. (users.md asks for it; issue 4)
+//! what the Job waits for, and what the next sync would do.
 
 use std::sync::Arc;
 

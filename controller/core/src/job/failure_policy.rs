@@ -1,4 +1,4 @@
-//! `spec.podFailurePolicy`: which rule a failed pod matches. (spec §11, KEP-3329)
+//! `spec.podFailurePolicy`: which rule a failed pod matches. (KEP-3329)
 
 use k8s_openapi::api::batch::v1::{PodFailurePolicy, PodFailurePolicyRule};
 

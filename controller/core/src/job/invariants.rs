@@ -1,5 +1,5 @@
 //! Three checks of any plan: the API would take each status it writes; carried out, it comes to
-//! rest; and a crash after any call, with memory lost, leads to the same end. (design §3)
+//! rest; and a crash after any call, with memory lost, leads to the same end.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -1,5 +1,5 @@
 //! What the process remembers of a Job, and how that changes: by what a sync did, and by what the
-//! watches then show. (spec §4)
+//! watches then show.
 
 use std::collections::HashSet;
 
@@ -11,7 +11,7 @@ use super::sync_input::Versions;
 use crate::view::{Job, Pod, Uid, Version};
 
 /// What the process remembers of one Job (by UID) between syncs. Losing it costs time, never
-/// truth. (spec §4)
+/// truth.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Memory {
     /// Pods that we created or deleted and whose watch event has not come.
@@ -33,7 +33,7 @@ pub struct Memory {
 /// Pods that a watch has yet to show as we left them. ([E1])
 ///
 /// DIVERGES(upstream): kept by UID, not as two counters, so that neither a repeated event nor a
-/// foreign pod can settle what it has nothing to do with. (spec §29 items 3 and 10)
+/// foreign pod can settle what it has nothing to do with. ([E1], [H11])
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Expectations {
     /// Created by us, not seen yet.
@@ -121,7 +121,7 @@ impl Memory {
     /// DIVERGES(upstream): counters that moved in a write of somebody else are those of another
     /// process that leads, or led a moment ago. Until the watch of pods has come as far, it may
     /// show the finalizers of pods that are counted, and they would be counted twice; the
-    /// reference takes that risk. (spec §10)
+    /// reference takes that risk. ([Z2])
     pub fn saw_job(&mut self, old: Option<&Job>, new: &Job, now: Timestamp) {
         let counted = |job: &Job| {
             let JobStatus { succeeded, failed, completed_indexes, .. } = &job.status;

@@ -1,4 +1,4 @@
-//! What metrics count of a sync. (spec §20)
+//! What metrics count of a sync.
 
 use k8s_openapi::api::batch::v1::JobStatus;
 
@@ -8,7 +8,7 @@ use super::plan::Plan;
 use super::steps::MetricEvent;
 use crate::view::Job;
 
-/// [M4] and [M8]: what the counters of the status gained.
+/// What the counters of the status gained. ([M4], [M8])
 pub(super) fn finished(job: &Job, old: &JobStatus, new: &JobStatus) -> Option<MetricEvent> {
     let gain = |of: &dyn Fn(&JobStatus) -> u32| of(new).saturating_sub(of(old));
     let indexes = |text: Option<&String>| {
@@ -29,10 +29,10 @@ pub(super) fn finished(job: &Job, old: &JobStatus, new: &JobStatus) -> Option<Me
     any.then_some(MetricEvent::PodsFinished { succeeded, failed, failed_indexes })
 }
 
-/// [M9]
+/// The pods that a sync created, and why. ([M9])
 ///
 /// DIVERGES(upstream): a creation that failed counts as failed only; the reference counts it as
-/// succeeded too. (spec §29 item 5)
+/// succeeded too. ([M9])
 pub(super) fn created(plan: &Plan, succeeded: usize, failed: usize) -> MetricEvent {
     let any_failed = plan.census.failed(&plan.job) > 0;
     let reason = if plan.job.replaces_failed_only() && any_failed {

@@ -1,4 +1,4 @@
-//! The JSON that goes to the API: patches of pods, the status write. (spec §18)
+//! The JSON that goes to the API: patches of pods, the status write.
 
 use epilogue_common::names::TRACKING_FINALIZER;
 use k8s_openapi::api::batch::v1::JobStatus;
@@ -27,7 +27,7 @@ pub fn delete_options(pod: &Pod) -> Value {
 ///
 /// DIVERGES(upstream): a patch that gives a pod the finalizer also names the version that was
 /// read. The reference's, when it comes late, would put it back on a pod that was counted and
-/// released since, which then counts twice. (spec §17)
+/// released since, which then counts twice. ([L4])
 pub fn claim_patch(job: &Job, claim: &Claim) -> Value {
     let uid = claim.pod.uid.as_str();
     let version = claim.pod.version.to_string();

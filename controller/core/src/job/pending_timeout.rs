@@ -2,7 +2,7 @@
 //! podFailurePolicy can match.
 //!
 //! A pod without a node is failed at once, for nothing of it can run. A pod on a node is marked
-//! and deleted: its kubelet makes it Failed when nothing of it runs. (spec/node-agent.md §3, §7)
+//! and deleted: its kubelet makes it Failed when nothing of it runs. ([API18])
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The plan of one sync: everything that can be decided before any call is answered. (spec §5)
+//! The plan of one sync: everything that can be decided before any call is answered.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -106,13 +106,13 @@ pub fn plan(input: &SyncInput<'_>) -> Plan {
     plan
 }
 
-/// Whether this controller is the one to run the Job. (spec §22)
+/// Whether this controller is the one to run the Job. ([S3])
 pub fn is_ours(job: &Job, manage_all_jobs: bool) -> bool {
     job.spec.managed_by.as_deref() == Some(MANAGED_BY)
         || (manage_all_jobs && job.is_managed_by_upstream())
 }
 
-/// [S1] to [S6], in their order but for the staleness of Jobs that are none of ours.
+/// Why a sync does nothing. Unlike upstream it checks `managedBy` and the end first. ([S1])
 fn skip(input: &SyncInput<'_>) -> Option<SkipReason> {
     let SyncInput { job, memory, settings, .. } = input;
     if !is_ours(job, settings.manage_all_jobs) {
@@ -145,7 +145,7 @@ impl Plan {
         }
     }
 
-    /// [S9] to [S19], but for what depends on the outcomes of the pod stage.
+    /// Decides all that does not depend on the outcomes of the pod stage. ([S16], [S19])
     fn active(input: &SyncInput<'_>, options: Options) -> Self {
         let Claims { pods, patches } = adoption::decide(input);
         let job = input.job;
@@ -208,10 +208,10 @@ impl Plan {
         verdict::decide(input.job, &evidence)
     }
 
-    /// [S15]. Without a record, after a start, the pods that the API still has tell what happened.
+    /// Adds this sync's failures. After a start, the pods in the API tell the earlier ones. ([S15])
     ///
     /// DIVERGES(upstream): the reference starts with an empty record, so that a restart of the
-    /// controller lets a failing Job create its next pod at once. ([E4], spec §29 item 14)
+    /// controller lets a failing Job create its next pod at once. ([E4])
     fn backoff_after(&self, input: &SyncInput<'_>) -> BackoffRecord {
         let census = &self.census;
         let record = input.memory.backoff.unwrap_or_else(|| {
@@ -248,7 +248,7 @@ impl Plan {
         )
     }
 
-    /// [U5]: each sync of a running Job with a deadline wakes up when it is due.
+    /// Wakes up an unsuspended Job when its deadline is due. ([U5])
     fn arm_deadline(&mut self) {
         if self.verdict.is_some() {
             return;
@@ -282,7 +282,7 @@ impl Plan {
 impl Indexes {
     /// DIVERGES(upstream): an index ends once. When one pod of it succeeded and another failed it
     /// for good, the end that came first stands, and of two at once the success; the reference
-    /// puts it into both lists, which the API refuses for ever. (spec §21.3)
+    /// puts it into both lists, which the API refuses for ever. ([X3])
     fn read(input: &SyncInput<'_>, census: &Census) -> Option<Self> {
         let job = input.job;
         if !job.is_indexed() {

@@ -1,4 +1,4 @@
-//! The pods of a Job, made from its template. (spec §9)
+//! The pods of a Job, made from its template.
 
 use std::borrow::Cow;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! How many pods the Job should have, and which ones to create or delete. (spec §8)
+//! How many pods the Job should have, and which ones to create or delete.
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
@@ -42,7 +42,7 @@ pub enum PodStage {
 /// Why pods are deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Purpose {
-    /// The Job has come to its end. (spec §8.2)
+    /// The Job has come to its end. ([P13])
     End(End),
     /// The Job is suspended. ([P1])
     Suspend,
@@ -51,7 +51,7 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    /// Whether the pods must not be counted as failed, so that the finalizer goes first. (§8.3)
+    /// Whether the pods must not be counted as failed, so that the finalizer goes first. ([P14])
     ///
     /// DIVERGES(upstream): also when the Job succeeds. The reference keeps the finalizer, so that
     /// after a crash the pods that it deleted pass for pods that failed.
@@ -119,7 +119,7 @@ fn fail_pending(plan: &mut Plan) -> bool {
     any
 }
 
-/// [P2]
+/// How many pods should be active. ([P2])
 fn wanted(plan: &Plan) -> usize {
     let parallelism = usize::try_from(plan.job.spec.parallelism).unwrap_or(0);
     match plan.job.spec.completions {
@@ -132,7 +132,7 @@ fn wanted(plan: &Plan) -> usize {
     }
 }
 
-/// [P5] and [P6]
+/// Creates what is missing, unless backoff holds it back. ([P5], [P6])
 fn create(plan: &mut Plan, input: &SyncInput<'_>, missing: usize) {
     plan.action = Action::PodsCreated;
     let missing = missing.min(input.settings.max_pod_create_delete_per_sync);

@@ -1,6 +1,6 @@
 //! Carries a plan out, one step at a time: hands out a step, takes its outcome back, and counts
 //! from the census and the outcomes, never from a wish. The order of the stages is what makes
-//! the counting exact: pods → flush → remove finalizers → settle. (design §3, spec §10)
+//! the counting exact: pods → flush → remove finalizers → settle.
 
 mod pod_stage;
 
@@ -190,7 +190,7 @@ impl Progress {
     }
 
     /// A pod of ours that is gone needs no claim; one to disown that the API refuses as invalid was
-    /// of a pod that is no longer ours. Anything else ends the sync. (spec §17)
+    /// of a pod that is no longer ours. Anything else ends the sync. ([L3])
     fn claimed(&mut self, outcomes: Vec<Outcome<WrittenPod>>) {
         let claims = std::mem::take(&mut self.plan.claims);
         for (claim, outcome) in claims.iter().zip(outcomes) {
@@ -209,7 +209,7 @@ impl Progress {
         self.stage = Stage::Pods;
     }
 
-    /// Everything that is known of the pods is known now: drafts the first write. ([S18]–[T8])
+    /// Everything that is known of the pods is known now: drafts the first write. ([S18], [T8])
     fn end_pods(&mut self) {
         let plan = &self.plan;
         let mut status = plan.job.status.clone();
@@ -256,7 +256,7 @@ impl Progress {
         }
     }
 
-    /// [T10] and [T11]
+    /// Counts the rules that matched, then removes finalizers. ([T10], [T11])
     fn remove_finalizers(&mut self) -> Option<Step> {
         for (action, pods) in std::mem::take(&mut self.accounting.handled) {
             self.count(MetricEvent::FailureHandled { action, pods });
@@ -297,7 +297,7 @@ impl Progress {
         self.stage = Stage::Settle;
     }
 
-    /// [T12] to [T14]
+    /// Counts the released pods, and finishes the Job if it may. ([T12], [T13], [T14])
     fn settle(&mut self) -> Option<Step> {
         let mut status = self.stored.status.clone();
         self.accounting.settle(&mut status, &self.untracked, &self.plan.job);
@@ -315,7 +315,7 @@ impl Progress {
         Some(Step::WriteStatus(Box::new(self.draft.clone())))
     }
 
-    /// [C3]
+    /// Whether the terminal condition may be added. ([C3])
     fn finishes(&self, status: &JobStatus) -> bool {
         self.finish.verdict.is_some()
             && self.failure.is_none()
@@ -324,7 +324,7 @@ impl Progress {
             && tracking::is_settled(status)
     }
 
-    /// [T15]
+    /// Takes in the second write, and reports the end that it stored. ([T15])
     fn settled(&mut self, outcome: Outcome<Arc<Job>>) {
         match outcome {
             Ok(job) => {

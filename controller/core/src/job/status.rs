@@ -1,5 +1,5 @@
 //! The status that a sync writes, as far as it is not accounting: active pods, start time,
-//! suspension, the conditions that end the Job. (spec §5 S20, §7.4, §16)
+//! suspension, the conditions that end the Job.
 
 use epilogue_common::names::job_condition;
 use jiff::Timestamp;
@@ -37,7 +37,7 @@ pub(super) struct Finish {
 ///
 /// DIVERGES(upstream): a failure whose pods could not all be deleted yet is stored as
 /// FailureTarget at once; the reference forgets it until they are, and may by then have lost the
-/// pod that proved it. (spec §29 item 4)
+/// pod that proved it. ([S18])
 ///
 /// DIVERGES(upstream): a Job is not complete while pods that it created are still to be seen; the
 /// reference looks at those only that it sees. ([S19])
@@ -65,7 +65,7 @@ pub(super) fn count_pods(status: &mut JobStatus, counts: &PodCounts) {
     status.terminating = Some(number(counts.terminating));
 }
 
-/// [S14]
+/// Starts the clock of a Job that is not suspended. ([S14])
 pub(super) fn start(status: &mut JobStatus, plan: &Plan) {
     if status.start_time.is_none() && !plan.job.spec.suspend {
         status.start_time = Some(whole_seconds(plan.now));
@@ -75,7 +75,7 @@ pub(super) fn start(status: &mut JobStatus, plan: &Plan) {
 /// Sets or lifts `Suspended`; the event of it, when that changed something. ([U1])
 ///
 /// DIVERGES(upstream): only lifting it restarts the clock. The reference also does so when the
-/// condition is False with other words than its own, which the API refuses for ever. (spec §21.3)
+/// condition is False with other words than its own, which the API refuses for ever. ([X2])
 pub(super) fn suspend(status: &mut JobStatus, plan: &Plan) -> Option<EventDraft> {
     let suspended = job_condition::SUSPENDED;
     if plan.job.spec.suspend {
@@ -106,7 +106,7 @@ pub(super) fn count_disruptions(status: &mut JobStatus, plan: &Plan) {
 /// Stores the interim condition of an end, unless it is stored. ([C1], [C2])
 ///
 /// DIVERGES(upstream): one that stands there as False is replaced; the reference appends a second
-/// one, which its next sync does not find. (spec §29 item 12)
+/// one, which its next sync does not find. ([C4])
 pub(super) fn announce(status: &mut JobStatus, verdict: &Verdict, now: Timestamp) {
     if !verdict.stored {
         let Verdict { end, reason, message, .. } = verdict;
@@ -117,7 +117,7 @@ pub(super) fn announce(status: &mut JobStatus, verdict: &Verdict, now: Timestamp
 /// Adds the terminal condition, and the completion time of a success. ([C3], [C6])
 ///
 /// DIVERGES(upstream): a Job that fails while it is suspended gets a start time, without which
-/// the API refuses the end; the reference tries for ever. (spec §21.3)
+/// the API refuses the end; the reference tries for ever. ([X1])
 pub(super) fn finish(status: &mut JobStatus, job: &Job, verdict: &Verdict, now: Timestamp) {
     let Verdict { end, reason, message, .. } = verdict;
     let exempt = job.spec.suspend && job.spec.completions == Some(0);

@@ -1,4 +1,4 @@
-//! What the API refuses of a Job's status, so that we know before we write it. (spec §21.3)
+//! What the API refuses of a Job's status, so that we know before we write it. ([X5])
 
 use std::collections::HashSet;
 

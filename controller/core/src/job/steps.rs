@@ -14,7 +14,7 @@ use crate::view::{FailureCounts, Job, Pod, Uid, Version};
 /// step begins when all of them have been answered.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    /// Read the Job itself, not a cache, before pods are adopted. ([spec §17])
+    /// Read the Job itself, not a cache, before pods are adopted. ([L2])
     ConfirmJob,
     /// Patch these pods' owner reference or finalizer.
     Claim(Vec<Claim>),
@@ -73,7 +73,7 @@ pub struct Claim {
     pub kind: ClaimKind,
 }
 
-/// What a claim makes of a pod. (spec §17)
+/// What a claim makes of a pod. ([L1])
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ClaimKind {
     /// Add our controller reference and the finalizer.
@@ -100,7 +100,7 @@ pub struct PodDraft {
 pub struct PodDeletion {
     /// The pod.
     pub pod: Arc<Pod>,
-    /// Whether to remove the finalizer first, so that the pod is not counted as failed. (spec §8.3)
+    /// Whether to remove the finalizer first, so that the pod is not counted as failed. ([P14])
     pub strip: bool,
 }
 
@@ -140,7 +140,7 @@ pub enum MemoryUpdate {
     Reported(Vec<String>),
 }
 
-/// An event on the Job. (spec §19)
+/// An event on the Job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventDraft {
     /// Whether something is wrong.
@@ -160,7 +160,7 @@ pub enum Severity {
     Warning,
 }
 
-/// Something that a metric counts. (spec §20)
+/// Something that a metric counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MetricEvent {
     /// `job_pods_creation_total`: pods of which so many were created and so many were not.
@@ -197,7 +197,7 @@ pub enum MetricEvent {
     },
 }
 
-/// What a sync did to pods; the `action` label of the sync metrics. (spec §8, §20)
+/// What a sync did to pods; the `action` label of the sync metrics. ([M1])
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Action {
     /// Nothing was managed.

@@ -34,7 +34,7 @@ pub struct Versions {
     pub pods: Version,
 }
 
-/// The controller's tunables, named as the flags are. (spec §1.1)
+/// The controller's tunables, named as the flags are.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// `--manage-all-jobs`: also Jobs that kube-controller-manager would run.

@@ -1,5 +1,5 @@
 //! Counting each pod exactly once: UID into the status, finalizer away, UID into the counter.
-//! (spec §10)
+//! ([T9], [T11], [T14])
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -33,7 +33,7 @@ struct Rules<'a> {
 }
 
 impl Accounting {
-    /// Enters what is known into the status: [T1] to [T7].
+    /// Enters what is known into the status. ([T1], [T2], [T3], [T4], [T7])
     pub(super) fn enter(
         plan: &Plan,
         finish: Option<&Verdict>,
@@ -66,7 +66,7 @@ impl Accounting {
         accounting
     }
 
-    /// [T4] and [T6]
+    /// Lists each pod that is let go, up to the limit of one sync. ([T4], [T6])
     fn walk(
         &mut self,
         rules: &Rules<'_>,
@@ -128,7 +128,7 @@ impl Accounting {
 ///
 /// DIVERGES(upstream): the API lets it decrease only while completions equal parallelism. When a
 /// user who scaled both down then changed parallelism alone, it stays as it was; the reference's
-/// writes are refused until somebody scales again. (spec §21.3)
+/// writes are refused until somebody scales again. ([X4])
 fn success_count(plan: &Plan, indexes: u32) -> i32 {
     let (job, count) = (&plan.job, indexes.cast_signed());
     let elastic = job.spec.completions == Some(job.spec.parallelism);
@@ -136,7 +136,7 @@ fn success_count(plan: &Plan, indexes: u32) -> i32 {
 }
 
 impl Rules<'_> {
-    /// [T5]
+    /// Whether the pod's finalizer may be removed. ([T5])
     fn allows_removal(&self, pod: &Pod) -> bool {
         if self.end == Some(End::Success) && pod.is_active() {
             // Its deletion has stripped it.

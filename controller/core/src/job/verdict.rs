@@ -1,4 +1,4 @@
-//! Whether a Job has come to its end, and why. (spec §7)
+//! Whether a Job has come to its end, and why.
 
 use std::sync::Arc;
 
@@ -64,7 +64,7 @@ pub(super) struct Evidence<'a> {
 }
 
 /// The first rule that ends the Job; all but plain completion, which needs the number of pods
-/// that are active after this sync. (spec §7.1 rows 1 to 8)
+/// that are active after this sync. ([C7])
 pub(super) fn decide(job: &Job, evidence: &Evidence<'_>) -> Option<Verdict> {
     stored(job, End::Success)
         .or_else(|| stored(job, End::Failure))
@@ -76,7 +76,7 @@ pub(super) fn decide(job: &Job, evidence: &Evidence<'_>) -> Option<Verdict> {
         .or_else(|| success_rule(job, evidence.succeeded))
 }
 
-/// Plain completion, by the number of pods that are active after this sync. (spec §7.3)
+/// Plain completion, by the number of pods that are active after this sync. ([C12])
 pub(super) fn completion(job: &Job, succeeded: usize, active: usize) -> Option<Verdict> {
     let reached = match job.spec.completions {
         None => succeeded > 0,
@@ -113,7 +113,7 @@ fn stored(job: &Job, end: End) -> Option<Verdict> {
     })
 }
 
-/// Row 3; the finalizer is not required.
+/// A FailJob match fails the Job; the pod needs no finalizer. ([F6])
 fn fail_job_rule(job: &Job, census: &Census) -> Option<Verdict> {
     job.spec.pod_failure_policy.as_ref()?;
     let mut failed = census.pods.iter().filter(|pod| census::is_failed(job, pod));
@@ -125,7 +125,7 @@ fn fail_job_rule(job: &Job, census: &Census) -> Option<Verdict> {
     })
 }
 
-/// Row 4: too many failed pods, or too many restarts in place.
+/// Too many failed pods, or too many restarts in place, fail the Job. ([C9], [C10])
 fn backoff_limit(job: &Job, census: &Census) -> Option<Verdict> {
     let limit = usize::try_from(job.spec.backoff_limit).unwrap_or(0);
     let exceeded = census.failed(job) > limit || restarts_reach(job, &census.pods, limit);
@@ -134,7 +134,7 @@ fn backoff_limit(job: &Job, census: &Census) -> Option<Verdict> {
     })
 }
 
-/// Between rows 4 and 5, on request only.
+/// Comes after the backoff limit and before the deadline, on request only.
 ///
 /// DIVERGES(upstream): a Job may limit the failures that its podFailurePolicy ignores; the
 /// reference knows no such limit, so that a Job on a bad node pool never ends.
@@ -149,7 +149,7 @@ fn disruption_limit(evidence: &Evidence<'_>) -> Option<Verdict> {
     })
 }
 
-/// The OnFailure rule: `>=` where counted pods have `>`, but for a limit of 0. (spec §7.2)
+/// The OnFailure rule: `>=` where counted pods have `>`, but for a limit of 0. ([C10])
 fn restarts_reach(job: &Job, pods: &[Arc<Pod>], limit: usize) -> bool {
     if job.spec.restart_policy != RestartPolicy::OnFailure {
         return false;
@@ -163,7 +163,7 @@ fn restarts_reach(job: &Job, pods: &[Arc<Pod>], limit: usize) -> bool {
     restarts > 0 && restarts >= limit
 }
 
-/// Row 5.
+/// A Job that is past its active deadline fails. ([U5])
 fn active_deadline(job: &Job, now: Timestamp) -> Option<Verdict> {
     let left = until_deadline(job, now)?;
     (left <= SignedDuration::ZERO).then(|| {
@@ -171,7 +171,7 @@ fn active_deadline(job: &Job, now: Timestamp) -> Option<Verdict> {
     })
 }
 
-/// Rows 6 and 7.
+/// Too many failed indexes fail the Job, and so does one when no index is left. ([I14])
 fn failed_indexes(job: &Job, evidence: &Evidence<'_>) -> Option<Verdict> {
     let failed = evidence.per_index?.failed.len();
     let limit = job.spec.max_failed_indexes.and_then(|limit| u32::try_from(limit).ok());
@@ -187,7 +187,7 @@ fn failed_indexes(job: &Job, evidence: &Evidence<'_>) -> Option<Verdict> {
         .then(|| verdict(End::Failure, "FailedIndexes", "Job has failed indexes"))
 }
 
-/// Row 8.
+/// A rule of the success policy that is met ends the Job. ([C11])
 fn success_rule(job: &Job, succeeded: &IndexSet) -> Option<Verdict> {
     let policy = job.spec.success_policy.as_ref().filter(|_| job.is_indexed())?;
     let message = success_policy::met(policy, succeeded, job.index_bound())?;

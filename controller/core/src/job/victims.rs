@@ -1,4 +1,4 @@
-//! Which active pods go first when there are too many. (spec §8.1)
+//! Which active pods go first when there are too many. ([P11], [P12])
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::HashMap;

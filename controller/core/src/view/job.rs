@@ -113,7 +113,7 @@ impl Job {
     /// The first True condition of this type.
     ///
     /// DIVERGES(upstream): a `False` one before it does not hide it; the reference looks at the
-    /// first entry of the type only. (spec §29 item 12)
+    /// first entry of the type only. ([C8])
     pub fn true_condition(&self, kind: &str) -> Option<&JobCondition> {
         self.status
             .conditions
@@ -134,7 +134,7 @@ impl Job {
     }
 
     /// Whether only pods that reached a terminal phase are replaced: asked for by
-    /// `podReplacementPolicy: Failed`, and implied by any podFailurePolicy. (spec §0.1)
+    /// `podReplacementPolicy: Failed`, and implied by any podFailurePolicy. ([R1])
     pub fn replaces_failed_only(&self) -> bool {
         self.spec.replaces_failed_only || self.spec.pod_failure_policy.is_some()
     }
@@ -149,7 +149,7 @@ impl Job {
         index < self.index_bound()
     }
 
-    /// Whether the reserved value or none stands in `managedBy`. (spec §22)
+    /// Whether the reserved value or none stands in `managedBy`. ([S3])
     pub fn is_managed_by_upstream(&self) -> bool {
         self.spec.managed_by.as_deref().is_none_or(|by| by == RESERVED_MANAGED_BY)
     }

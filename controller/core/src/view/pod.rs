@@ -158,12 +158,12 @@ impl Pod {
         matches!(self.phase, Phase::Succeeded | Phase::Failed)
     }
 
-    /// Neither ended nor about to be deleted. (spec §6.1)
+    /// Neither ended nor about to be deleted. ([S12])
     pub fn is_active(&self) -> bool {
         !self.is_terminal() && self.deletion.is_none()
     }
 
-    /// Being deleted and not yet at an end. (spec §6.1)
+    /// Being deleted and not yet at an end. ([S12])
     pub fn is_terminating(&self) -> bool {
         !self.is_terminal() && self.deletion.is_some()
     }
@@ -191,7 +191,7 @@ impl Pod {
         self.conditions.iter().any(|each| &*each.kind == kind && &*each.status == "True")
     }
 
-    /// When the pod finished, by the first source that knows. (spec §12.3)
+    /// When the pod finished, by the first source that knows. ([D3])
     pub fn finished_at(&self) -> Option<Timestamp> {
         self.containers_finished_at()
             .or_else(|| self.ready.filter(|ready| ready.is_false).and_then(|ready| ready.since))
@@ -202,7 +202,7 @@ impl Pod {
     /// The latest end of the regular containers and sidecars, once all of them have ended.
     ///
     /// DIVERGES(upstream): a sidecar that ended while a regular container still runs gives no
-    /// finish time; the reference takes the sidecar's end for the pod's. (spec §29 item 19)
+    /// finish time; the reference takes the sidecar's end for the pod's. ([D3])
     fn containers_finished_at(&self) -> Option<Timestamp> {
         let mut latest = None;
         let mut regular_seen = false;

@@ -1,4 +1,4 @@
-//! When the tracking finalizer of a pod may go, by the decision table of the specification (§10),
+//! When the tracking finalizer of a pod may go, by the decision table ([T17]),
 //! told anew so that the controller is not judged by itself.
 
 use controller_core::job::IndexSet;

@@ -43,7 +43,7 @@ impl Suite {
     /// Whether its tests find the API that `lab test` starts.
     pub(super) fn needs_control_plane(&self) -> bool {
         // A real node has a control plane of its own.
-        let offline = ["agent_simulation", "house_rules", "platforms", "simulation", NODE];
+        let offline = ["agent_simulation", "docs", "house_rules", "platforms", "simulation", NODE];
         self.package == LAB && self.name.as_deref().is_some_and(|name| !offline.contains(&name))
     }
 

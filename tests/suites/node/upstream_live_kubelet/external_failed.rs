@@ -1,5 +1,5 @@
 //! (1) and (4): somebody else writes `phase=Failed` on a pod whose containers run.
-//! spec/node-agent.md §7.3 and §7.6.
+//! ([API13], [API14], [API16])
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ fn failed_and_annotated() -> Value {
     patch
 }
 
-/// `Failed` with Ready=False, as §7.1 asks of whoever writes it.
+/// `Failed` with Ready=False, as every writer has to send it. ([API5])
 fn failed_and_unready() -> Value {
     let mut patch = failed();
     let conditions = patch["status"]["conditions"].as_array_mut().expect("conditions");

@@ -1,5 +1,5 @@
 //! (2), (3) and (5): a condition that the kubelet has seen, the deadline as a way to end a pod,
-//! and a pod deleted while its image is pulled. spec/node-agent.md §7.3 [ST8], §7.7, §3.2, §7.4.
+//! and a pod deleted while its image is pulled. ([ST8], [API17], [PT9], [PT13])
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
 //! The pod stage of a plan that is being carried out: pods are created, deleted, or failed because
-//! they do not start; the census is brought up to what became of each call. (spec §8)
+//! they do not start; the census is brought up to what became of each call.
 
 use std::sync::Arc;
 
@@ -88,7 +88,7 @@ impl Progress {
     }
 
     /// DIVERGES(upstream): only pods that exist are counted as active; the reference also counts
-    /// those that a terminating namespace refused, and waits for them. (spec §29 item 6)
+    /// those that a terminating namespace refused, and waits for them. ([P9])
     fn end_creation(&mut self) {
         let (created, failed) = (self.slow_start.created(), self.slow_start.failed());
         self.counts.active += created;
@@ -100,7 +100,7 @@ impl Progress {
     }
 
     /// DIVERGES(upstream): a pod whose deletion failed goes on counting as active and ready; the
-    /// reference takes it out of `ready` alone, or of `active` alone. (spec §29 item 7)
+    /// reference takes it out of `ready` alone, or of `active` alone. ([P13], [P14])
     pub(super) fn deleted(&mut self, outcomes: &[Outcome<()>]) {
         let PodStage::Delete { victims, purpose } =
             std::mem::replace(&mut self.plan.pods, PodStage::None)

@@ -1,4 +1,4 @@
-//! Adoption and disowning. (spec §17, §18)
+//! Adoption and disowning. ([L1], [L2], [L3], [L4])
 
 use epilogue_common::outcome::{Failure, FailureKind};
 
@@ -170,7 +170,7 @@ fn claims_are_patches_that_only_touch_what_they_must() {
     assert_eq!(patches.len(), 3);
 }
 
-/// §29 item 17: which live pods without the finalizer get it back.
+/// A live pod that lost the finalizer gets it back; upstream leaves it so. ([P14])
 #[test]
 fn a_live_pod_that_lost_its_finalizer_gets_it_back() {
     let lost = || pod("p", "Running").on_node().untracked();

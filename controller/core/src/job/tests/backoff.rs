@@ -1,4 +1,4 @@
-//! Backoff in a sync. (spec §12, §26.3)
+//! Backoff in a sync.
 
 use jiff::SignedDuration;
 
@@ -9,7 +9,7 @@ fn record(failures: u32, seconds_ago: i64) -> BackoffRecord {
     BackoffRecord { failures, last_failure: Some(ago(seconds_ago)), ..BackoffRecord::default() }
 }
 
-/// §12.2 and [P5]: below, at and above the delay of each count.
+/// Creation waits below the delay of each count, and neither at it nor above. ([D2], [P5])
 #[test]
 fn creation_waits_until_the_delay_is_over() {
     for (failures, seconds_ago, wait) in [
@@ -33,7 +33,7 @@ fn creation_waits_until_the_delay_is_over() {
     }
 }
 
-/// The first line of §26.3: real counts while nothing may be created.
+/// Backoff does not change the counts of pods that run. ([P5])
 #[test]
 fn pods_that_run_are_counted_during_backoff() {
     let mut api = api(job().size(2, 2), vec![pod("a", "Running").ready()]);
@@ -42,7 +42,7 @@ fn pods_that_run_are_counted_during_backoff() {
     assert_eq!((effects.created.len(), effects.active, effects.ready), (0, 1, 1));
 }
 
-/// §12.1, row by row.
+/// A success forgets the failures before it; later failures add up. ([D1])
 #[test]
 fn the_record_follows_the_pods_that_ended() {
     let before = record(2, 500);
@@ -78,7 +78,7 @@ fn the_record_follows_the_pods_that_ended() {
     }
 }
 
-/// §26.3: a success in the same sync lifts the backoff.
+/// A success in the same sync lifts the backoff. ([D1])
 #[test]
 fn a_success_lifts_the_backoff_at_once() {
     let all = vec![pod("f", "Failed").ended(1, 5), pod("s", "Succeeded").ended(0, 4)];
@@ -88,7 +88,7 @@ fn a_success_lifts_the_backoff_at_once() {
     assert_eq!((effects.created.len(), effects.failed, effects.succeeded), (2, 1, 1));
 }
 
-/// §12.3: the first source that knows wins.
+/// The first source that knows gives the finish time. ([D3])
 #[test]
 fn a_pod_finished_when_the_first_source_says() {
     let at = |seconds| Some(ago(seconds));
@@ -136,7 +136,7 @@ fn a_pod_finished_when_the_first_source_says() {
     }
 }
 
-/// [T9]: what the API did not take is not remembered.
+/// A sync remembers only what the API took. ([T9])
 #[test]
 fn a_failure_that_was_not_stored_is_not_remembered() {
     let mut api = api(job(), pods("Failed", 1));

@@ -1,4 +1,4 @@
-//! `spec.backoffLimitPerIndex`. (spec §13.1, §26.6, §26.7, §31 G)
+//! `spec.backoffLimitPerIndex`.
 
 use serde_json::{Value, json};
 
@@ -25,7 +25,7 @@ fn failure(index: u32, before: u32, seconds_ago: i64) -> PodBuilder {
     pod(&format!("f{index}-{before}"), "Failed").index(index).failures(before).ended(1, seconds_ago)
 }
 
-/// §26.6, last line, and [I10].
+/// A failed pod is counted once its replacement exists or its index has failed. ([I10])
 #[test]
 fn a_failure_is_counted_when_its_replacement_is_there_or_its_index_has_failed() {
     let replacement = || pod("r", "Running").index(0).failures(1);
@@ -53,7 +53,7 @@ fn a_failure_is_counted_when_its_replacement_is_there_or_its_index_has_failed() 
     }
 }
 
-/// [I8], §12.4: counts of the replacement and how long it waits.
+/// The replacement carries the count of its index and waits by it. ([I8], [D4])
 #[test]
 fn the_replacement_carries_the_count_of_its_index() {
     for (before, ignored, seconds_ago, wait) in [
@@ -76,7 +76,7 @@ fn the_replacement_carries_the_count_of_its_index() {
     }
 }
 
-/// [I8] and our own: a failure that the policy ignores is counted apart.
+/// A failure that the policy ignores has a count of its own. ([I8])
 #[test]
 fn an_ignored_failure_is_counted_apart() {
     let failed = failure(0, 1, 20).container("containerStatuses", "x", 5);
@@ -87,7 +87,7 @@ fn an_ignored_failure_is_counted_apart() {
     assert_eq!((effects.failed, effects.patches), (0, 0), "kept until its replacement is there");
 }
 
-/// [I9]
+/// FailIndex fails an index, and so does a counted failure at the limit. ([I9])
 #[test]
 fn an_index_fails_by_its_count_or_by_the_policy() {
     let exit = |code| pod("f", "Failed").index(0).failures(0).ended(code, 1);
@@ -103,7 +103,7 @@ fn an_index_fails_by_its_count_or_by_the_policy() {
     }
 }
 
-/// [I8]: text that is no count.
+/// Text that is not a count reads as 0. ([I8])
 #[test]
 fn odd_count_annotations_are_zero() {
     for (text, counted) in
@@ -117,7 +117,7 @@ fn odd_count_annotations_are_zero() {
     }
 }
 
-/// Rows 6 and 7 of §7.1: limit − 1, limit, limit + 1.
+/// More failed indexes than the limit, or none left to run, fail the Job. ([I14])
 #[test]
 fn too_many_failed_indexes_fail_the_job() {
     // maxFailedIndexes, stored failed, completed: reason
@@ -150,7 +150,7 @@ fn too_many_failed_indexes_fail_the_job() {
     }
 }
 
-/// [I10]: the pod with the most failures waits, the others are counted.
+/// The pod with the most failures waits; the others are counted. ([I10])
 #[test]
 fn of_each_index_one_failed_pod_waits() {
     let all = vec![failure(0, 0, 90), failure(0, 2, 5), failure(0, 1, 30)];
@@ -170,7 +170,7 @@ fn of_each_index_one_failed_pod_waits() {
     assert_eq!(sync(&mut api).patches, 2);
 }
 
-/// [T5], [I10]: what waits is let go and counted when its index or its Job ends.
+/// A pod that waits is released and counted when its index or its Job ends. ([T5], [I10])
 #[test]
 fn a_failure_that_waits_is_counted_when_its_index_or_job_ends() {
     let waits = || failure(0, 0, 1);
@@ -188,7 +188,7 @@ fn a_failure_that_waits_is_counted_when_its_index_or_job_ends() {
     }
 }
 
-/// [I12]
+/// A failed pod keeps its finalizer while no replacement may be created. ([I12])
 #[test]
 fn a_failure_waits_while_its_job_is_suspended_or_idle() {
     for job in [per_index(2, 2, 9).suspended(), per_index(0, 2, 9)] {
@@ -197,7 +197,7 @@ fn a_failure_waits_while_its_job_is_suspended_or_idle() {
     }
 }
 
-/// [I13], row 4: the global limit counts failures that wait, at once.
+/// The global limit counts failures that wait, at once. ([I13], [C9])
 #[test]
 fn the_global_limit_counts_failures_that_wait() {
     let limited = |limit: i32| per_index(2, 3, 9).spec("backoffLimit", limit);
@@ -207,7 +207,7 @@ fn the_global_limit_counts_failures_that_wait() {
     assert_eq!((effects.conditions, effects.failed), (failed("BackoffLimitExceeded"), 2));
 }
 
-/// §12.4: backoff of an index is its own.
+/// Each index has a backoff of its own. ([D4])
 #[test]
 fn the_backoff_of_an_index_is_its_own() {
     let all = vec![failure(0, 0, 1), pod("s", "Succeeded").index(2).ended(0, 1)];
@@ -219,7 +219,7 @@ fn the_backoff_of_an_index_is_its_own() {
     assert_eq!((effects.created.len(), effects.requeue_seconds), (0, Some(7)));
 }
 
-/// §14: an index is blocked while its pod terminates, and a terminating pod that failed is one.
+/// A terminating pod waits as a failed one, unless only failed pods are replaced. ([R2])
 #[test]
 fn a_terminating_pod_waits_as_a_failure_unless_only_failed_pods_are_replaced() {
     let terminating = || vec![pod("t", "Running").index(0).failures(0).terminating()];
@@ -230,7 +230,7 @@ fn a_terminating_pod_waits_as_a_failure_unless_only_failed_pods_are_replaced() {
     assert_eq!((effects.failed, effects.patches, effects.requeue_seconds), (0, 0, None));
 }
 
-/// [T7]: null without the field, at least empty with it.
+/// failedIndexes is null without backoffLimitPerIndex, and at least empty with it. ([T7])
 #[test]
 fn failed_indexes_are_written_even_when_there_are_none() {
     let effects = sync(&mut api(per_index(1, 1, 1), vec![]));
@@ -239,7 +239,7 @@ fn failed_indexes_are_written_even_when_there_are_none() {
     assert_eq!(effects.failed_indexes, None);
 }
 
-/// The first pod of an index says so. ([I8])
+/// The first pod of an index carries the count 0. ([I8])
 #[test]
 fn the_first_pod_of_an_index_has_no_failures() {
     let effects = sync(&mut api(per_index(1, 1, 1), vec![]));

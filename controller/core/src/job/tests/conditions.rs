@@ -1,4 +1,4 @@
-//! Conditions: precedence, interim and terminal, texts. (spec §7)
+//! Conditions: precedence, interim and terminal, texts.
 
 use super::builders::{JobBuilder, ago, api, complete, failed, job, message, now, pod, pods, sync};
 
@@ -7,7 +7,7 @@ fn kinds(api: &crate::job::fake_api::FakeApi) -> Vec<(String, String)> {
     all.map(|each| (each.type_.clone(), each.status.clone())).collect()
 }
 
-/// [C1]–[C3], [C5], [C6], §7.5
+/// Both conditions of an end share reason, message and time. ([C1], [C2], [C3], [C5], [C6])
 #[test]
 fn both_ends_leave_the_interim_and_the_terminal_condition() {
     let ends = [
@@ -43,7 +43,7 @@ fn both_ends_leave_the_interim_and_the_terminal_condition() {
     }
 }
 
-/// [C4], §26.7 last line: `Failed=False` becomes True in place.
+/// `Failed=False` becomes True in place. ([C4])
 #[test]
 fn a_terminal_condition_that_is_false_is_replaced() {
     let by_hand = job().spec("backoffLimit", 0).condition_is("Failed", "False", "R", "m");
@@ -53,7 +53,7 @@ fn a_terminal_condition_that_is_false_is_replaced() {
     assert_eq!(found, [("Failed".into(), "True".into()), ("FailureTarget".into(), "True".into())]);
 }
 
-/// Notes of §7.1: conditions that are not True decide nothing.
+/// Interim conditions that are not True decide nothing. ([C8])
 #[test]
 fn interim_conditions_that_are_not_true_decide_nothing() {
     for kind in ["FailureTarget", "SuccessCriteriaMet"] {
@@ -65,7 +65,7 @@ fn interim_conditions_that_are_not_true_decide_nothing() {
     }
 }
 
-/// §0.2: only True finishes.
+/// Only a True condition finishes the Job. ([S4])
 #[test]
 fn only_a_true_terminal_condition_finishes() {
     for kind in ["Complete", "Failed"] {
@@ -79,7 +79,7 @@ fn only_a_true_terminal_condition_finishes() {
     }
 }
 
-/// Stored conditions keep reason and message, whatever else holds now. (rows 1 and 2)
+/// Stored conditions keep reason and message, whatever else holds now. ([C8])
 #[test]
 fn stored_ends_keep_their_words() {
     let stored = |kind: &str| job().size(1, 1).condition(kind, "Mine", "my words");
@@ -94,7 +94,7 @@ fn stored_ends_keep_their_words() {
     assert_eq!(times, [Some(ago(5)), Some(now())], "the terminal one has a time of its own");
 }
 
-/// §7.3: completions 0, 1, limit; parallelism 0 idles.
+/// Completion needs enough successes and no active pod. ([C12])
 #[test]
 fn plain_completion_needs_enough_successes_and_no_active_pod() {
     let running = || vec![pod("a", "Running").on_node()];
@@ -119,7 +119,7 @@ fn plain_completion_needs_enough_successes_and_no_active_pod() {
     }
 }
 
-/// §19: the events of the end come with the terminal write only.
+/// The events of the end come with the terminal write only. ([T15])
 #[test]
 fn the_end_is_reported_once_it_is_stored() {
     let many = job().size(1, 1).status("succeeded", 2);

@@ -1,4 +1,4 @@
-//! `spec.activeDeadlineSeconds`. (spec §16, §26.7)
+//! `spec.activeDeadlineSeconds`.
 
 use super::builders::{JobBuilder, PodBuilder, api, failed, job, message, pod, pods, sync};
 
@@ -6,7 +6,7 @@ fn deadline(seconds: i64) -> JobBuilder {
     job().size(1, 1).spec("activeDeadlineSeconds", seconds)
 }
 
-/// [U5] with §26.7: before, at and after the deadline.
+/// The deadline fails the Job at its time and not before. ([U5])
 #[test]
 fn a_job_fails_when_its_deadline_has_come() {
     let running = || vec![pod("a", "Running").on_node()];
@@ -35,7 +35,7 @@ fn a_job_fails_when_its_deadline_has_come() {
     }
 }
 
-/// [S14] comes before [S16]: a deadline of zero is due when the Job starts.
+/// The Job starts before its deadline is checked: zero is due at once. ([S14], [S16])
 #[test]
 fn a_deadline_of_zero_is_due_at_once() {
     let effects = sync(&mut api(deadline(0), vec![]));
@@ -56,7 +56,7 @@ fn a_suspended_job_has_no_deadline() {
     assert_eq!(effects.requeue_seconds, None);
 }
 
-/// [U5]: from the resumption, whatever start time stands in the status.
+/// The deadline counts from the resumption, whatever startTime says. ([U5])
 #[test]
 fn resuming_restarts_the_clock() {
     let resumed = deadline(10).started(500).condition("Suspended", "JobSuspended", "");

@@ -31,7 +31,7 @@ fn indexes_that_wait_do_not_block_those_behind_them() {
     assert_eq!(effects.created_indexes(), [2, 3], "the reference creates none");
 }
 
-/// The reference keeps two counters, which any event of a terminating pod lowers. (§29 item 10)
+/// The reference keeps two counters, which any event of a terminating pod lowers. ([H11])
 #[test]
 fn a_repeated_event_settles_no_expectation_of_another_pod() {
     let mut api = api(job().size(2, 5), on_nodes(1));
@@ -70,7 +70,7 @@ fn pods_that_are_created_together_share_one_event() {
 }
 
 /// The reference forgets the failure until all pods are deleted; by then the pod that matched
-/// FailJob may be gone. (§29 item 4)
+/// FailJob may be gone. ([S18])
 #[test]
 fn a_fail_job_match_is_stored_even_when_a_deletion_fails() {
     let rules = json!([{"action": "FailJob", "onExitCodes": {"operator": "In", "values": [5]}}]);
@@ -106,7 +106,7 @@ fn a_sync_that_awaits_pods_is_repeated_by_itself() {
     assert_eq!(sync(&mut api).requeue_seconds, Some(300));
 }
 
-/// The reference appends a second condition and does not find it again. (§29 item 12)
+/// The reference appends a second condition and does not find it again. ([C4])
 #[test]
 fn an_interim_condition_that_is_false_is_replaced() {
     let by_hand = job().spec("backoffLimit", 0).condition_is("FailureTarget", "False", "R", "m");
@@ -118,7 +118,7 @@ fn an_interim_condition_that_is_false_is_replaced() {
     assert!(sync(&mut api).writes.is_empty(), "the reference appends one more");
 }
 
-/// The reference looks at the first condition of a type. (§29 item 12)
+/// The reference looks at the first condition of a type. ([C8])
 #[test]
 fn a_true_condition_behind_a_false_one_counts() {
     let two = job().condition_is("FailureTarget", "False", "R", "m").condition(
@@ -129,7 +129,7 @@ fn a_true_condition_behind_a_false_one_counts() {
     assert_eq!(api(two, vec![]).plan().verdict.map(|it| it.reason), Some("Second".into()));
 }
 
-/// The reference writes an end without startTime, which the API refuses for ever. (§21.3)
+/// The reference writes an end without startTime, which the API refuses for ever. ([X1])
 #[test]
 fn a_job_that_fails_while_suspended_gets_a_start_time() {
     let suspended = job().spec("backoffLimit", 0).suspended();
@@ -138,7 +138,7 @@ fn a_job_that_fails_while_suspended_gets_a_start_time() {
     assert_eq!(api.job.start_time(), Some(api.now));
 }
 
-/// The reference counts it as succeeded too, and may complete the Job. (§29 item 13)
+/// The reference counts it as succeeded too, and may complete the Job. ([S13])
 #[test]
 fn a_pod_counted_as_failed_that_then_succeeds_completes_nothing() {
     for indexed in [false, true] {
@@ -151,7 +151,7 @@ fn a_pod_counted_as_failed_that_then_succeeds_completes_nothing() {
 }
 
 /// The reference counts pods that a terminating namespace refused as active, and awaits them for
-/// five minutes. (§29 item 6)
+/// five minutes. ([P9])
 #[test]
 fn pods_that_a_terminating_namespace_refuses_are_not_awaited() {
     let mut api = api(job().size(3, 3), vec![]);
@@ -164,7 +164,7 @@ fn pods_that_a_terminating_namespace_refuses_are_not_awaited() {
     assert!(api.plan().expectations_satisfied);
 }
 
-/// The reference lowers `active` but not `ready`, or the other way round. (§29 item 7)
+/// The reference lowers `active` but not `ready`, or the other way round. ([P13], [P14])
 #[test]
 fn pods_that_are_gone_or_kept_are_so_in_every_count() {
     let ready = || on_nodes(2).into_iter().map(PodBuilder::ready).collect::<Vec<_>>();
@@ -180,7 +180,7 @@ fn pods_that_are_gone_or_kept_are_so_in_every_count() {
     assert_eq!(all_of(FailureKind::ServerError), (2, 2, 0));
 }
 
-/// The reference counts each failed creation as a successful one too. (§29 item 5)
+/// The reference counts each failed creation as a successful one too. ([M9])
 #[test]
 fn a_failed_creation_is_tallied_as_failed_only() {
     let mut api = api(job().size(5, 5), vec![]);
@@ -192,7 +192,7 @@ fn a_failed_creation_is_tallied_as_failed_only() {
     assert!(effects.trace.side_effects.contains(&SideEffect::Count(created)));
 }
 
-/// The reference leaves such a pod alone and does its work a second time. (§29 item 17)
+/// The reference leaves such a pod alone and does its work a second time. ([P14])
 #[test]
 fn a_pod_whose_deletion_failed_after_the_strip_is_counted_in_the_end() {
     let mut api = api(job().size(1, 1), vec![pod("p", "Running").on_node().untracked()]);
@@ -202,7 +202,7 @@ fn a_pod_whose_deletion_failed_after_the_strip_is_counted_in_the_end() {
     assert_eq!(sync(&mut api).conditions, complete("CompletionsReached"));
 }
 
-/// The reference raises and waits for backoff after disruptions that the policy ignores. (§12.1)
+/// The reference raises and waits for backoff after disruptions that the policy ignores. ([D1])
 #[test]
 fn ignored_disruptions_cost_no_time() {
     let disrupted = |name: &str| pod(name, "Failed").condition("DisruptionTarget").created(0);
@@ -265,7 +265,7 @@ fn ignored_exit_codes_wait_as_counted_ones_do() {
 }
 
 /// The same of an index, whose pods carry the count: what lived for longer than the longest delay
-/// is free beyond the six. (§12.4)
+/// is free beyond the six. ([D4])
 #[test]
 fn ignored_disruptions_of_an_index_cost_no_time() {
     let per_index = || disruption_ignored().size(1, 1).indexed().spec("backoffLimitPerIndex", 1);
@@ -281,7 +281,7 @@ fn ignored_disruptions_of_an_index_cost_no_time() {
     assert_eq!(effects.created_indexes(), [0]);
 }
 
-/// The reference waits longer the further a node's clock runs ahead. (§12.2)
+/// The reference waits longer the further a node's clock runs ahead. ([D2])
 #[test]
 fn a_clock_that_runs_ahead_adds_nothing_to_the_backoff() {
     let mut api = api(job(), vec![]);
@@ -308,7 +308,7 @@ fn backoff_survives_a_restart() {
     assert_eq!(plan.backoff, BackoffRecord::default(), "failures before the last success");
 }
 
-/// The reference takes the end of a sidecar for the end of the pod. (§29 item 19)
+/// The reference takes the end of a sidecar for the end of the pod. ([D3])
 #[test]
 fn a_sidecar_that_ended_early_does_not_end_the_pod() {
     let pod = pod("p", "Failed").terminating().with(|pod| {
@@ -320,7 +320,7 @@ fn a_sidecar_that_ended_early_does_not_end_the_pod() {
     assert_eq!(pod.build().finished_at(), Some(ago(5)), "the reference says 50 seconds ago");
 }
 
-/// The reference puts the index into both lists, which the API refuses for ever. (§21.3)
+/// The reference puts the index into both lists, which the API refuses for ever. ([X3])
 #[test]
 fn an_index_ends_once() {
     let per_index = || job().size(2, 3).indexed().spec("backoffLimitPerIndex", 0);
@@ -377,7 +377,7 @@ fn a_resumed_job_is_not_ended_by_its_old_start_time() {
 }
 
 /// The reference sets the start time anew whenever the words of the condition differ from its
-/// own, which the API refuses for ever. (§21.3; found by a random Job)
+/// own, which the API refuses for ever. ([X2]; found by a random Job)
 #[test]
 fn only_a_suspended_job_is_resumed() {
     let by_hand = job().condition_is("Suspended", "False", "Mine", "m").started(50).size(0, 2);

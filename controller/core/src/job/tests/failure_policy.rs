@@ -1,4 +1,4 @@
-//! `spec.podFailurePolicy`. (spec §11, §26.7, KEP-3329)
+//! `spec.podFailurePolicy`. (KEP-3329)
 
 use serde_json::{Value, json};
 
@@ -39,7 +39,7 @@ fn disrupted(status: &str) -> PodBuilder {
     })
 }
 
-/// [F2], [F3], [F4]: the message of FailJob for what matches, none for what does not.
+/// The first matching rule decides; FailJob's message names the match. ([F2], [F3], [F4], [F6])
 #[test]
 fn the_first_rule_that_matches_and_can_be_acted_on_wins() {
     let fail = |operator: &str, codes: &[i32]| on_exit("FailJob", None, operator, codes);
@@ -117,7 +117,7 @@ fn exit_codes_shut_out_conditions_of_the_same_rule() {
     assert!(effects.conditions.is_empty());
 }
 
-/// [F4]: conditions of the pod are the outer loop.
+/// The order of the pod's conditions decides, not that of the patterns. ([F4])
 #[test]
 fn the_first_condition_of_the_pod_is_reported() {
     let rule = json!({"action": "FailJob", "onPodConditions": [
@@ -129,7 +129,7 @@ fn the_first_condition_of_the_pod_is_reported() {
     assert_eq!(message(&api, "Failed"), reported);
 }
 
-/// [F1], §26.7: only a pod that has ended is looked at.
+/// A rule sees only pods that have ended. ([F1])
 #[test]
 fn a_pod_that_still_runs_triggers_no_rule() {
     let rules = [on_exit("FailJob", None, "In", &[5])];
@@ -138,7 +138,7 @@ fn a_pod_that_still_runs_triggers_no_rule() {
     assert_eq!((effects.active, effects.conditions.len()), (1, 0));
     let effects = sync(&mut api(with_rules(&rules), vec![running.terminating()]));
     assert_eq!((effects.active, effects.failed, effects.conditions.len()), (0, 0, 0));
-    assert_eq!((effects.patches, effects.created.len()), (0, 0), "a policy implies ORF");
+    assert_eq!((effects.patches, effects.created.len()), (0, 0), "a policy waits for the end");
 }
 
 /// The last status of a restarted container is not looked at. ([F3])
@@ -154,7 +154,7 @@ fn an_earlier_end_of_a_container_triggers_no_rule() {
     assert!(sync(&mut api(with_rules(&rules), vec![restarted])).conditions.is_empty());
 }
 
-/// [F5]
+/// Ignore does not count a failure; every other action does. ([F5])
 #[test]
 fn ignored_failures_do_not_count_and_all_others_do() {
     for (action, counts) in [("Ignore", 0), ("Count", 1), ("FailIndex", 1), ("Unheard", 1)] {
@@ -168,7 +168,7 @@ fn ignored_failures_do_not_count_and_all_others_do() {
     assert!(sync(&mut api(limit, vec![exit(5)])).conditions.is_empty());
 }
 
-/// Row 2 of §7.1: a stored verdict is not reconsidered.
+/// A stored FailureTarget is not reconsidered. ([C8])
 #[test]
 fn a_stored_message_outlives_its_pod() {
     let rules = [on_exit("FailJob", None, "In", &[5])];
@@ -181,7 +181,7 @@ fn a_stored_message_outlives_its_pod() {
     }
 }
 
-/// Row 3: the finalizer is not required.
+/// A FailJob match needs no finalizer. ([F6])
 #[test]
 fn a_pod_without_finalizer_can_fail_its_job() {
     let rules = [on_exit("FailJob", None, "In", &[5])];
@@ -189,7 +189,7 @@ fn a_pod_without_finalizer_can_fail_its_job() {
     assert_eq!((effects.conditions, effects.failed), (failed("PodFailurePolicy"), 0));
 }
 
-/// [F1], [T4]: when the Job fails, pods that still run are looked at too.
+/// When the Job fails, the policy also judges pods that still run. ([F1], [T4])
 #[test]
 fn pods_that_run_when_the_job_fails_are_counted_by_the_policy() {
     let rules =
@@ -213,7 +213,7 @@ fn pods_that_run_when_the_job_fails_are_counted_by_the_policy() {
     assert_eq!(handled, [("FailJob", 1), ("Ignore", 1)]);
 }
 
-/// [M5]: failures that no rule matched are in no count.
+/// Failures that match no rule are not counted. ([M5])
 #[test]
 fn unmatched_failures_are_not_tallied() {
     let effects = sync(&mut api(with_rules(&[on_exit("Ignore", None, "In", &[5])]), vec![exit(6)]));
@@ -224,7 +224,7 @@ fn unmatched_failures_are_not_tallied() {
     assert_eq!(effects.failed, 1);
 }
 
-/// The policy comes before the limit. (§7.1)
+/// The policy comes before the limit. ([C7])
 #[test]
 fn fail_job_comes_before_the_backoff_limit() {
     let rules = [on_exit("FailJob", None, "In", &[5])];

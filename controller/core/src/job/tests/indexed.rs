@@ -1,4 +1,4 @@
-//! Indexed Jobs: which index a pod has, which indexes lack one, resizing. (spec §13, §26.5)
+//! Indexed Jobs: which index a pod has, which indexes lack one, resizing.
 
 use super::builders::{JobBuilder, PodBuilder, api, complete, failed, job, message, pod, sync};
 
@@ -24,7 +24,7 @@ fn indexed(parallelism: i32, completions: i32) -> JobBuilder {
     job().size(parallelism, completions).indexed()
 }
 
-/// What a row of §26.5 expects.
+/// What one sync does.
 #[derive(Debug, Default, PartialEq)]
 struct Row {
     created: Vec<u32>,
@@ -36,7 +36,7 @@ struct Row {
     succeeded: i32,
 }
 
-/// [I1], [I4], [I5], [P3]
+/// Pods are placed, counted and removed by their index. ([I1], [I4], [I5], [P3], [P12])
 #[test]
 fn pods_are_placed_counted_and_removed_by_their_index() {
     let rows = [
@@ -110,7 +110,7 @@ fn an_indexed_job_is_complete_when_each_index_succeeded_once() {
     assert_eq!(effects.succeeded, 2);
 }
 
-/// §26.5, second row: the survivor terminates before the Job may be Failed.
+/// The survivor terminates before the Job may be Failed. ([C3])
 #[test]
 fn a_failing_job_keeps_its_completed_indexes() {
     let mut api = api(indexed(2, 3).spec("backoffLimit", 0), placed("0S 1F 2R"));
@@ -121,7 +121,7 @@ fn a_failing_job_keeps_its_completed_indexes() {
     assert_eq!(message(&api, "FailureTarget"), "Job has reached the specified backoff limit");
 }
 
-/// [I3], [I7]: scale-down forgets indexes for good.
+/// Scaling down forgets indexes for good. ([I3], [I7])
 #[test]
 fn resizing_forgets_indexes_out_of_range() {
     // parallelism = completions, stored indexes, pods: created, completed after
@@ -141,7 +141,7 @@ fn resizing_forgets_indexes_out_of_range() {
     assert_eq!(effects.conditions, ["SuccessCriteriaMet/CompletionsReached"], "pods terminate");
 }
 
-/// [I7]: scaling down can complete the Job, and counted failures stay.
+/// Scaling down can complete the Job, and counted failures stay. ([I7])
 #[test]
 fn scaling_down_to_what_succeeded_completes_the_job() {
     let shrunk = indexed(2, 2).completed("0,1,3").status("failed", 4);
@@ -150,7 +150,7 @@ fn scaling_down_to_what_succeeded_completes_the_job() {
     assert_eq!(effects.conditions, complete("CompletionsReached"));
 }
 
-/// [P2] with indexes: 0, limit − 1, limit of completions.
+/// As many indexes get a pod as completions are missing. ([P2])
 #[test]
 fn the_last_indexes_are_the_last_pods() {
     for (completions, stored, created) in
@@ -161,7 +161,7 @@ fn the_last_indexes_are_the_last_pods() {
     }
 }
 
-/// [I1]: numbers that are no index.
+/// Text that is not a number from 0 is not an index. ([I1])
 #[test]
 fn odd_index_annotations_are_no_index() {
     for (text, index) in [
@@ -179,7 +179,7 @@ fn odd_index_annotations_are_no_index() {
     }
 }
 
-/// An index that has succeeded needs no pod, but one that still runs for it may end. (§8.1)
+/// An index that has succeeded needs no pod, but one that still runs for it may end. ([P2], [P3])
 #[test]
 fn a_second_pod_of_a_succeeded_index_is_not_a_reason_to_fail() {
     let effects = sync(&mut api(indexed(3, 3), placed("0S 0R 1R 2R")));

@@ -1,5 +1,5 @@
-//! Acceptance vectors of spec §26 and §31 and boundary values of our own, as one sync each.
-//! Every vector also passes the three checks of [`super::invariants`].
+//! Acceptance tests and boundary values, as one sync each.
+//! Every test also passes the three checks of [`super::invariants`].
 
 mod adoption;
 mod backoff;

@@ -1,4 +1,4 @@
-//! Restarts in place and failed pods against `spec.backoffLimit`. (spec §7.2, §26.7)
+//! Restarts in place and failed pods against `spec.backoffLimit`. ([C9], [C10])
 
 use super::builders::{PodBuilder, api, failed, job, pod, pods, sync};
 
@@ -66,7 +66,7 @@ fn a_suspended_job_with_few_restarts_is_only_suspended() {
     assert_eq!(sync(&mut api).conditions, ["Suspended/JobSuspended"]);
 }
 
-/// [S13], row 4: limit − 1, limit, limit + 1 failed pods, from pods, counters and lists.
+/// More failed pods than the limit fail the Job: from pods, counters and lists. ([S13], [C9])
 #[test]
 fn failed_pods_may_reach_the_limit_but_not_pass_it() {
     for (limit, counter, listed, pods_failed, fails) in [

@@ -1,4 +1,4 @@
-//! What a Job asks for by annotation. (issue 4, item 6)
+//! What a Job asks for by annotation.
 
 use serde_json::json;
 

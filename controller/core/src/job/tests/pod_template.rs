@@ -1,4 +1,4 @@
-//! Pods made from the template. (spec §9)
+//! Pods made from the template.
 
 use serde_json::{Value, json};
 
@@ -16,7 +16,7 @@ fn template(change: impl FnOnce(&mut Value)) -> JobBuilder {
     job().with(|job| change(&mut job["spec"]["template"]))
 }
 
-/// [B1], [B2], [B3], [B7], §30 "Unknown fields"
+/// A pod is its template with an owner reference and the finalizer. ([B1], [B2], [B3], [B7])
 #[test]
 fn a_pod_is_the_template_with_owner_and_finalizer() {
     let pod = body(
@@ -47,7 +47,7 @@ fn a_pod_is_the_template_with_owner_and_finalizer() {
     assert_eq!(body(own, None)["metadata"]["finalizers"], json!([TRACKING, "z"]));
 }
 
-/// [B4], [B5]: lengths at the limit.
+/// A long name is cut so that the index stays. ([B4], [B5])
 #[test]
 fn names_keep_the_index_whatever_the_length_of_the_job() {
     for (length, index, expected) in [
@@ -70,7 +70,7 @@ fn names_keep_the_index_whatever_the_length_of_the_job() {
     }
 }
 
-/// [B6]
+/// A pod of an index has it as annotation, label, host name and variable. ([B6])
 #[test]
 fn a_pod_of_an_index_knows_it() {
     let pod = body(
@@ -98,7 +98,7 @@ fn a_pod_of_an_index_knows_it() {
     assert_eq!(pod["spec"]["initContainers"][0]["env"], json!([variable]));
 }
 
-/// [B8]
+/// A template without labels is refused before any call. ([B8])
 #[test]
 fn a_template_without_labels_makes_no_pods() {
     for labels in [Value::Null, json!({})] {

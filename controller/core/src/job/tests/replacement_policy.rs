@@ -1,4 +1,4 @@
-//! `spec.podReplacementPolicy` and `status.terminating`. (spec §14, §26.2, KEP-3939)
+//! `spec.podReplacementPolicy` and `status.terminating`. (KEP-3939)
 
 use serde_json::json;
 
@@ -16,7 +16,7 @@ fn with(mut some: Vec<PodBuilder>, more: Vec<PodBuilder>) -> Vec<PodBuilder> {
 /// Job, pods: failed, terminating, patches, created, deleted, active.
 type Row = (JobBuilder, Vec<PodBuilder>, (i32, i32, usize, usize, usize, i32));
 
-/// [P3], [P4] and the decision table of §10.
+/// By the policy, terminating pods block creation or count as failed. ([P3], [P4], [R1], [T17])
 #[test]
 fn terminating_pods_count_by_the_policy() {
     let one_of_each =
@@ -65,7 +65,7 @@ fn long_ago(pod: &mut serde_json::Value) {
     pod["metadata"]["deletionTimestamp"] = super::builders::ago(170).to_string().into();
 }
 
-/// [I4]: an index is blocked by its terminating pod; a pod without index blocks the count only.
+/// A terminating pod blocks its index; one without an index blocks the count only. ([I4])
 #[test]
 fn indexes_are_blocked_by_their_terminating_pods_under_policy_failed() {
     let stray = || vec![pod("t", "Running").terminating()];
@@ -96,7 +96,7 @@ fn a_terminating_pod_without_finalizer_blocks_its_replacement_too() {
     assert_eq!((effects.created.len(), effects.terminating, effects.failed), (1, 1, 0));
 }
 
-/// Decision table of §10, last column but one: a terminating pod that ends well.
+/// A terminating pod that succeeds counts as succeeded under the policy Failed. ([R3])
 #[test]
 fn a_terminating_pod_that_ends_well_counts_as_succeeded_under_policy_failed() {
     let ended = || vec![pod("t", "Succeeded").terminating()];

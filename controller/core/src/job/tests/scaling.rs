@@ -1,4 +1,4 @@
-//! How many pods there are. (spec §26.1)
+//! How many pods there are.
 
 use super::builders::{
     Effects, api, await_creation, failed, job, outage, pod, pods, sync, sync_with,
@@ -136,7 +136,7 @@ fn a_job_that_is_being_deleted_only_lets_its_pods_go() {
     assert_eq!((effects.active, effects.succeeded, effects.patches), (2, 1, 3));
 }
 
-/// [S19] and §26.1: the error of each call is taken in, and nothing is counted that was not done.
+/// A call that fails changes no count, and the sync is repeated. ([P8], [P14], [S22])
 #[test]
 fn calls_that_fail_change_nothing_but_what_they_did() {
     let fails = |step: &Step, _| {
@@ -151,7 +151,7 @@ fn calls_that_fail_change_nothing_but_what_they_did() {
     assert_eq!((effects.active, effects.terminating, effects.is_err), (3, 0, true));
 }
 
-/// §26.1, the last two rows.
+/// A limit also fails a Job that is being deleted. ([C7])
 #[test]
 fn a_job_that_is_being_deleted_fails_all_the_same() {
     let limit = || job().size(2, 5).spec("backoffLimit", 0).deleting();
@@ -161,11 +161,11 @@ fn a_job_that_is_being_deleted_fails_all_the_same() {
     await_creation(&mut waiting);
     let effects = sync(&mut waiting);
     assert_eq!((effects.failed, effects.patches), (1, 1));
-    // DIVERGES(upstream): the reference sets no condition yet. (spec §29 item 4)
+    // DIVERGES(upstream): the reference sets no condition yet. ([S18])
     assert_eq!(effects.conditions, ["FailureTarget/BackoffLimitExceeded"]);
 }
 
-/// [P2] and [P3] at their edges: parallelism below, at and above what is missing.
+/// Parallelism and the missing completions bound the number of pods. ([P2], [P3])
 #[test]
 fn the_number_of_pods_follows_parallelism_and_what_is_missing() {
     // parallelism, completions, active, succeeded pods: created, deleted

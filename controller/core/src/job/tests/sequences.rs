@@ -1,4 +1,4 @@
-//! Worked sequences: several syncs with what a kubelet and a user do between them. (spec §31)
+//! Worked sequences: several syncs with what a kubelet and a user do between them.
 
 use jiff::SignedDuration;
 use k8s_openapi::api::batch::v1::JobStatus;
@@ -37,7 +37,7 @@ fn counts(status: &JobStatus) -> [i32; 5] {
         .map(|count| count.unwrap_or(0))
 }
 
-/// A and B: success of a Job of one pod.
+/// Success of a Job of one pod. ([T9], [T14])
 #[test]
 fn a_job_of_one_pod_takes_four_writes() {
     for indexed in [false, true] {
@@ -75,7 +75,7 @@ fn a_job_of_one_pod_takes_four_writes() {
     }
 }
 
-/// C: failure with survivors.
+/// Failure with survivors. ([C3], [P13])
 #[test]
 fn a_failing_job_waits_for_its_survivors() {
     let all = vec![pod("f", "Failed"), pod("r", "Running").on_node()];
@@ -93,7 +93,7 @@ fn a_failing_job_waits_for_its_survivors() {
     assert_eq!(second.conditions, failed("BackoffLimitExceeded"));
 }
 
-/// D, with our own end: what is certain is stored at once. (§29 item 4)
+/// What is certain is stored at once; upstream forgets it for this sync. ([S18])
 #[test]
 fn a_failure_is_stored_while_a_created_pod_is_still_to_be_seen() {
     let all = vec![pod("f", "Failed"), pod("r", "Running").on_node()];
@@ -109,7 +109,7 @@ fn a_failure_is_stored_while_a_created_pod_is_still_to_be_seen() {
     assert_eq!(sync(&mut api).conditions, failed("BackoffLimitExceeded"));
 }
 
-/// E, with our own end: the replacement of a disrupted pod comes at once.
+/// The replacement of a disrupted pod comes at once; upstream waits. ([D1])
 #[test]
 fn a_disrupted_pod_is_replaced_at_once() {
     let rules = json!([{"action": "Ignore", "onPodConditions": [
@@ -122,7 +122,7 @@ fn a_disrupted_pod_is_replaced_at_once() {
     assert!(effects.writes.iter().all(|status| listed(status) == (0, 0)));
 }
 
-/// F: policy Failed, and a user deletes the pod.
+/// Under the policy Failed, a user deletes the pod. ([P4], [D3])
 #[test]
 fn a_deleted_pod_is_replaced_when_it_has_failed_and_backoff_is_over() {
     let running = vec![pod("p", "Running").on_node()];
@@ -151,7 +151,7 @@ fn a_deleted_pod_is_replaced_when_it_has_failed_and_backoff_is_over() {
     assert_eq!(sync(&mut api).created.len(), 1);
 }
 
-/// G: per index, limit 1.
+/// One failure per index is allowed. ([I8], [I9], [I10])
 #[test]
 fn an_index_is_tried_again_and_then_fails() {
     let per_index = job().size(1, 2).indexed().spec("backoffLimitPerIndex", 1);
@@ -173,7 +173,7 @@ fn an_index_is_tried_again_and_then_fails() {
     assert_eq!(effects.conditions, failed("FailedIndexes"));
 }
 
-/// H: suspend, then resume.
+/// Suspend, then resume. ([U1])
 #[test]
 fn a_job_is_suspended_and_resumed() {
     let both = ["a", "b"].map(|name| pod(name, "Running").on_node()).to_vec();
@@ -195,7 +195,7 @@ fn a_job_is_suspended_and_resumed() {
     assert_eq!(api.job.start_time(), Some(api.now));
 }
 
-/// I, foreground: all finalizers go, terminal pods are still counted.
+/// All finalizers go, and terminal pods are still counted. ([T17])
 #[test]
 fn a_job_deleted_in_the_foreground_lets_all_pods_go() {
     let all = vec![
@@ -211,7 +211,7 @@ fn a_job_deleted_in_the_foreground_lets_all_pods_go() {
     assert!(api.pods.values().all(|pod| !pod.tracked));
 }
 
-/// J: crash between the patches and the second write.
+/// A crash comes between the patches and the second write. ([T3])
 #[test]
 fn uids_listed_before_a_crash_are_counted_in_the_first_write_after_it() {
     let job: JobBuilder = job().size(2, 4).uncounted(&["s", "gone"], &["f"]);

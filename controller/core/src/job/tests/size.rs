@@ -14,7 +14,7 @@ fn every_second() -> IndexSet {
     IndexSet::collect((0..INDEXES).filter(|index| index % 2 == 0))
 }
 
-/// [I2], [I3], [I6]: the longest list that 100,000 indexes can make.
+/// The longest list of 100,000 indexes is written and read whole. ([I2], [I3], [I6])
 #[test]
 fn the_longest_list_of_indexes_is_written_and_read() {
     let text = every_second().to_string();
@@ -43,7 +43,7 @@ fn the_last_of_100_000_indexes_completes_the_job() {
     assert_eq!(effects.conditions.len(), 2);
 }
 
-/// [I4]: looking for free indexes asks about no more of them than it has to.
+/// The search for free indexes stops as soon as it has enough. ([I4])
 #[test]
 fn free_indexes_are_found_by_asking_for_few() {
     let asked = Cell::new(0_u32);

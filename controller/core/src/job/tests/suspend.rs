@@ -1,4 +1,4 @@
-//! Suspension and resumption. (spec §16, §26.4)
+//! Suspension and resumption.
 
 use super::builders::{
     PodBuilder, ago, api, await_creation, complete, job, message, now, outage, pod, pods, sync,
@@ -10,7 +10,7 @@ fn running(count: usize) -> Vec<PodBuilder> {
     pods("Running", count).into_iter().map(PodBuilder::on_node).collect()
 }
 
-/// [P1], [U1]
+/// Suspension deletes all active pods, counts none as failed, and clears startTime. ([P1], [U1])
 #[test]
 fn suspending_deletes_all_pods_without_counting_them() {
     let mut api = api(job().size(2, 5).suspended().started(50), running(2));
@@ -32,7 +32,7 @@ fn nothing_is_suspended_while_pods_are_awaited() {
     assert!(effects.conditions.is_empty());
 }
 
-/// [U1], [U4]: in one write.
+/// One write resumes the Job and sets startTime. ([U1], [U4])
 #[test]
 fn resuming_creates_pods_and_starts_the_clock_again() {
     let suspended = || job().size(2, 5).condition("Suspended", "JobSuspended", "Job suspended");
@@ -47,7 +47,7 @@ fn resuming_creates_pods_and_starts_the_clock_again() {
     }
 }
 
-/// [U3]
+/// A Job that is created suspended has neither pods nor startTime. ([U3])
 #[test]
 fn a_job_that_is_created_suspended_does_not_start() {
     let mut api = api(job().suspended(), vec![]);
@@ -57,7 +57,7 @@ fn a_job_that_is_created_suspended_does_not_start() {
     assert!(sync(&mut api).writes.is_empty(), "suspended once is enough");
 }
 
-/// [U3]: suspension of a Job that is being deleted is none.
+/// A Job that is being deleted is not suspended. ([U3])
 #[test]
 fn suspending_while_deleting_only_lets_pods_go() {
     let effects = sync(&mut api(job().size(2, 5).suspended().deleting(), running(2)));
@@ -65,7 +65,7 @@ fn suspending_while_deleting_only_lets_pods_go() {
     assert!(effects.conditions.is_empty());
 }
 
-/// §26.4 and [U6]: enough successes complete a Job, suspended or not.
+/// Enough successes complete a Job, suspended or not. ([C12], [U6])
 #[test]
 fn completion_comes_before_suspension() {
     let effects = sync(&mut api(job().size(2, 4).suspended(), pods("Succeeded", 4)));
@@ -75,7 +75,7 @@ fn completion_comes_before_suspension() {
     assert_eq!(empty.job.start_time(), None, "no completions need no start");
 }
 
-/// [U2]
+/// Suspended is stored even when a deletion failed. ([U2])
 #[test]
 fn suspended_is_reported_even_when_a_pod_could_not_be_deleted() {
     let mut api = api(job().size(2, 5).suspended(), running(2));
@@ -86,14 +86,14 @@ fn suspended_is_reported_even_when_a_pod_could_not_be_deleted() {
     assert_eq!(effects.conditions, ["Suspended/JobSuspended"]);
 }
 
-/// [I12] has its own test; failed pods of other Jobs are counted while suspended.
+/// Failed pods are counted while suspended, unless they wait for their index. ([I12])
 #[test]
 fn pods_that_failed_are_counted_while_suspended() {
     let effects = sync(&mut api(job().size(2, 5).suspended(), pods("Failed", 2)));
     assert_eq!((effects.failed, effects.patches, effects.deleted.len()), (2, 2, 0));
 }
 
-/// [C4]: in place, with new times.
+/// The condition is replaced in place, with new times. ([C4])
 #[test]
 fn the_condition_is_replaced_in_place() {
     let resumed = job()

@@ -1,4 +1,4 @@
-//! Counting each pod once: uncounted UIDs, finalizers, counters. (spec §10, §26.6)
+//! Counting each pod once: uncounted UIDs, finalizers, counters.
 
 use super::builders::{
     Effects, JobBuilder, PodBuilder, api, complete, conditions, failed, job, listed, outage, pod,
@@ -32,7 +32,7 @@ fn half_counted() -> (JobBuilder, Vec<PodBuilder>) {
     (job, pods)
 }
 
-/// [T2]–[T4], [T12]: §26.6, first line.
+/// A UID moves from the list to the counter once its finalizer is gone. ([T2], [T3], [T4], [T12])
 #[test]
 fn uids_move_from_the_lists_into_the_counters_once_the_finalizer_is_gone() {
     let (job, pods) = half_counted();
@@ -43,7 +43,7 @@ fn uids_move_from_the_lists_into_the_counters_once_the_finalizer_is_gone() {
     assert!(sync(&mut api).writes.is_empty(), "all is counted");
 }
 
-/// [E2]: §26.6, second line.
+/// Pods whose finalizer removal is not seen yet are left alone. ([E2])
 #[test]
 fn pods_whose_finalizer_we_removed_are_left_alone() {
     let (job, mut all) = half_counted();
@@ -55,7 +55,7 @@ fn pods_whose_finalizer_we_removed_are_left_alone() {
     assert_eq!(effects.patches, 2, "of a and b");
 }
 
-/// [T9], [T13]
+/// A write that fails stops the patches; a patch that fails is repeated. ([T9], [T13])
 #[test]
 fn a_write_that_fails_stops_everything_behind_it() {
     let (job, pods) = half_counted();
@@ -83,7 +83,7 @@ fn a_write_that_fails_stops_everything_behind_it() {
     assert_eq!((one.job.status.succeeded, one.job.status.failed), (Some(5), Some(6)));
 }
 
-/// [T14]: a second write that fails is made up for by [T3].
+/// The next sync makes up for a second write that failed. ([T3], [T14])
 #[test]
 fn a_lost_second_write_is_repaired_by_the_next_sync() {
     let (job, pods) = half_counted();
@@ -113,7 +113,7 @@ fn a_pod_that_is_gone_is_counted_all_the_same() {
     assert_eq!(effects.conditions, complete("CompletionsReached"));
 }
 
-/// [T6]: §26.6, the vector of 500.
+/// A sync accounts for 500 pods at most. ([T6])
 #[test]
 fn a_sync_accounts_for_500_pods_at_most() {
     let mut all: Vec<PodBuilder> =
@@ -147,7 +147,7 @@ fn the_terminal_condition_waits_for_the_last_round() {
     }
 }
 
-/// §10, "Subtle": an Indexed Job counts all successes at once and spreads the patches only.
+/// An Indexed Job counts all successes at once, and spreads only the patches. ([T18])
 #[test]
 fn an_indexed_job_counts_all_successes_in_its_first_round() {
     let all = (0..7).map(|index| pod(&format!("p{index}"), "Succeeded").index(index)).collect();
@@ -160,7 +160,7 @@ fn an_indexed_job_counts_all_successes_in_its_first_round() {
     assert_eq!((effects.patches, effects.conditions), (2, complete("CompletionsReached")));
 }
 
-/// [T4]: what was counted as failed stays so. §26.6.
+/// A pod that was counted as failed stays failed. ([T4])
 #[test]
 fn a_pod_that_was_listed_as_failed_is_not_counted_as_succeeded() {
     let job = job().size(2, 2).uncounted(&[], &["a", "b"]).condition(
@@ -174,7 +174,7 @@ fn a_pod_that_was_listed_as_failed_is_not_counted_as_succeeded() {
     assert_eq!(effects.conditions, failed("BackoffLimitExceeded"));
 }
 
-/// [C3]: §26.6.
+/// Counters are written while the end waits for a terminating pod. ([C3])
 #[test]
 fn counters_are_written_while_the_end_waits_for_a_terminating_pod() {
     let job = job().size(2, 2).condition("SuccessCriteriaMet", "CompletionsReached", "m");
@@ -187,7 +187,7 @@ fn counters_are_written_while_the_end_waits_for_a_terminating_pod() {
     assert_eq!(sync(&mut api).conditions, complete("CompletionsReached"));
 }
 
-/// The decision table of §10, pod by pod and Job by Job: patches, failed.
+/// By the state of the Job, pods lose the finalizer and count as failed. ([T17])
 #[test]
 fn each_pod_is_let_go_and_counted_as_its_job_stands() {
     let kinds = [
@@ -220,7 +220,7 @@ fn each_pod_is_let_go_and_counted_as_its_job_stands() {
     }
 }
 
-/// Last row of that table: an index out of place is let go and never counted.
+/// A pod whose index is out of range is let go and never counted. ([T17])
 #[test]
 fn pods_out_of_place_are_let_go_and_not_counted() {
     let job = job().size(1, 2).indexed().condition("FailureTarget", "R", "m");
@@ -234,7 +234,7 @@ fn pods_out_of_place_are_let_go_and_not_counted() {
     assert_eq!((effects.patches, effects.failed, effects.succeeded), (4, 1, 0));
 }
 
-/// [S20]: zeros are written where the API tells them from nothing; once is enough.
+/// Zeros are written where the API tells them from absence; once is enough. ([S20])
 #[test]
 fn the_first_sync_writes_and_the_second_does_not() {
     let mut api = api(job().size(0, 5), vec![]);
@@ -247,7 +247,7 @@ fn the_first_sync_writes_and_the_second_does_not() {
     assert!(sync(&mut api).writes.is_empty());
 }
 
-/// [C3] with counters that are not zero.
+/// The interim and the terminal condition are two writes when pods are counted. ([C3])
 #[test]
 fn interim_and_terminal_condition_are_two_writes() {
     let effects = sync(&mut api(job().size(1, 1), pods("Succeeded", 1)));

@@ -1,4 +1,4 @@
-//! What the API lets through and we don't know, and Jobs that are not ours. (spec §5, §11, §22)
+//! What the API lets through and we don't know, and Jobs that are not ours.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use super::builders::{JobBuilder, api, await_creation, job, pods, sync};
 use crate::job::SkipReason;
 use crate::view::Version;
 
-/// [S6]
+/// A Job with an unknown completion mode gets an event and nothing else. ([S6])
 #[test]
 fn a_job_with_an_unknown_completion_mode_is_left_alone() {
     let odd = job().spec("completionMode", "Sorted");
@@ -20,7 +20,7 @@ fn a_job_with_an_unknown_completion_mode_is_left_alone() {
     }
 }
 
-/// [S3], §22
+/// A Job that another controller manages is left alone. ([S3])
 #[test]
 fn jobs_of_other_managers_are_left_alone() {
     let by = |manager: Value| job().spec("managedBy", manager);
@@ -41,7 +41,7 @@ fn jobs_of_other_managers_are_left_alone() {
     }
 }
 
-/// [S1], [S4], [S5], and their order.
+/// Each reason to do nothing leads to no call, and the first one counts. ([S1], [S4], [S5])
 #[test]
 fn syncs_that_have_nothing_to_do_do_nothing() {
     let skip = |job: JobBuilder, finished: bool, stale: bool| {
@@ -63,7 +63,7 @@ fn syncs_that_have_nothing_to_do_do_nothing() {
     assert_eq!(skip(foreign, false, true), (Some(SkipReason::ManagedElsewhere), None));
 }
 
-/// [E1]: what is awaited holds pods back for a while, and not for ever.
+/// Awaited pods hold creation back until the timeout. ([E1])
 #[test]
 fn awaited_pods_hold_creation_back_until_the_timeout() {
     for (waited, created, wake) in [(0, 0, Some(300)), (299, 0, Some(1)), (300, 1, None)] {
@@ -75,7 +75,7 @@ fn awaited_pods_hold_creation_back_until_the_timeout() {
     }
 }
 
-/// Unknown fields of the status survive a write. (§30)
+/// Unknown fields of the status survive a write.
 #[test]
 fn a_write_keeps_status_fields_that_we_do_not_know() {
     let api = api(job().status("futureField", "kept"), vec![]);

@@ -1,4 +1,4 @@
-//! Which pods go first when there are too many. (spec §8.1)
+//! Which pods go first when there are too many. ([P11], [P12])
 
 use serde_json::json;
 
@@ -84,7 +84,7 @@ fn pods_out_of_place_go_first() {
     assert_eq!(gone.last().map(String::as_str), Some("young-1"), "then by value");
 }
 
-/// §8: 0, 1, excess, excess + 1.
+/// Exactly the excess goes: with none, one, as many, and one more. ([P3])
 #[test]
 fn exactly_the_excess_goes() {
     for (parallelism, gone) in [(4, 0), (3, 0), (2, 1), (0, 3)] {

@@ -1,0 +1,133 @@
+//! The rights of both accounts, and the call that needs each: one table, which is compared with the
+//! roles in `deploy/kustomize` both ways and printed in `docs/operations.md`.
+
+/// A right: role, API group, resource, verb, the one object that it is limited to, and the call
+/// that needs it.
+pub type Right =
+    (&'static str, &'static str, &'static str, &'static str, &'static str, &'static str);
+
+/// A role.
+pub const CONTROLLER_ROLE: &str = "ClusterRole/epilogue-controller";
+/// A role.
+pub const ELECTION_ROLE: &str = "Role/epilogue-controller-lease";
+
+/// A role.
+pub const AGENT_ROLE: &str = "ClusterRole/epilogue-agent";
+/// A role.
+pub const LEASE_ROLE: &str = "Role/epilogue-agent-lease";
+
+/// What the controller may do.
+pub const CONTROLLERS: [Right; 24] = [
+    (CONTROLLER_ROLE, "batch", "jobs", "list", "", "fill the store of Jobs"),
+    (CONTROLLER_ROLE, "batch", "jobs", "watch", "", "keep the store of Jobs"),
+    (
+        CONTROLLER_ROLE,
+        "batch",
+        "jobs",
+        "get",
+        "",
+        "before adoption, see that the Job is not being deleted",
+    ),
+    (CONTROLLER_ROLE, "batch", "jobs/status", "update", "", "flush and settle write the status"),
+    (CONTROLLER_ROLE, "batch", "jobs/finalizers", "update", "", "own pods with blockOwnerDeletion"),
+    (CONTROLLER_ROLE, "", "pods", "list", "", "fill the store of pods"),
+    (CONTROLLER_ROLE, "", "pods", "watch", "", "keep the store of pods"),
+    (CONTROLLER_ROLE, "", "pods", "create", "", "start what the Job lacks"),
+    (
+        CONTROLLER_ROLE,
+        "",
+        "pods",
+        "delete",
+        "",
+        "end what the Job has too much of, and what has no kubelet",
+    ),
+    (CONTROLLER_ROLE, "", "pods", "patch", "", "release the finalizer; adopt, and let go"),
+    (
+        CONTROLLER_ROLE,
+        "",
+        "pods/status",
+        "patch",
+        "",
+        "Failed where no kubelet will say so; conditions",
+    ),
+    (CONTROLLER_ROLE, "", "nodes", "list", "", "know which nodes are there"),
+    (
+        CONTROLLER_ROLE,
+        "",
+        "nodes",
+        "watch",
+        "",
+        "see them go, be out of service, boot, write drained",
+    ),
+    (CONTROLLER_ROLE, "", "nodes", "get", "", "be sure that one is gone before its pods are ended"),
+    (CONTROLLER_ROLE, "", "nodes", "patch", "", "take away the taint of an agent that is gone"),
+    (
+        CONTROLLER_ROLE,
+        "",
+        "namespaces",
+        "list",
+        "",
+        "know where hanging pods may be ended without proof",
+    ),
+    (CONTROLLER_ROLE, "", "namespaces", "watch", "", "keep that knowledge"),
+    (CONTROLLER_ROLE, "", "events", "create", "", "tell of a core/v1 event"),
+    (CONTROLLER_ROLE, "", "events", "patch", "", "count a repeated core/v1 event"),
+    (CONTROLLER_ROLE, "events.k8s.io", "events", "create", "", "tell of an events.k8s.io/v1 event"),
+    (
+        CONTROLLER_ROLE,
+        "events.k8s.io",
+        "events",
+        "patch",
+        "",
+        "count a repeated events.k8s.io/v1 event",
+    ),
+    (
+        ELECTION_ROLE,
+        "coordination.k8s.io",
+        "leases",
+        "create",
+        "",
+        "the first candidate makes the lease",
+    ),
+    (ELECTION_ROLE, "coordination.k8s.io", "leases", "get", "epilogue-controller", "who leads?"),
+    (
+        ELECTION_ROLE,
+        "coordination.k8s.io",
+        "leases",
+        "update",
+        "epilogue-controller",
+        "lead, renew, release",
+    ),
+];
+
+/// What an agent may do.
+pub const AGENTS: [Right; 14] = [
+    (AGENT_ROLE, "", "pods", "list", "", "know the node's pods"),
+    (AGENT_ROLE, "", "pods", "watch", "", "see them end"),
+    (AGENT_ROLE, "", "pods", "get", "", "read one anew, after a conflict and after a boot"),
+    (
+        AGENT_ROLE,
+        "",
+        "pods",
+        "delete",
+        "",
+        "end pods in place of a kubelet that does not (Replace)",
+    ),
+    (AGENT_ROLE, "", "pods", "patch", "", "end one without deleting it: the deadline lever"),
+    (
+        AGENT_ROLE,
+        "",
+        "pods/status",
+        "patch",
+        "",
+        "DisruptionTarget, OOMKilled, Failed where nothing runs",
+    ),
+    (AGENT_ROLE, "", "nodes", "get", "", "read the taints, which are written as a whole"),
+    (AGENT_ROLE, "", "nodes", "list", "", "see what stands on the node from an earlier run"),
+    (AGENT_ROLE, "", "nodes", "watch", "", "see that its kubelet tells of the shutdown"),
+    (AGENT_ROLE, "", "nodes", "patch", "", "announce by annotation and taint"),
+    (AGENT_ROLE, "", "nodes/status", "patch", "", "show by conditions that the node's pods stall"),
+    (AGENT_ROLE, "", "nodes/configz", "get", "", "ask the kubelet for its periods and thresholds"),
+    (LEASE_ROLE, "coordination.k8s.io", "leases", "get", "", "see since when it is silent"),
+    (AGENT_ROLE, "events.k8s.io", "events", "create", "", "tell people"),
+];

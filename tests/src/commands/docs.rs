@@ -1,0 +1,66 @@
+//! `lab docs`: writes the sections that are made of the code, checks all links, and builds the book.
+
+use anyhow::{Context as _, bail, ensure};
+use lab::docs::{broken_links, reference};
+use lab::paths::{LabDir, workspace_root};
+use tokio::process::Command;
+
+use super::build;
+
+/// What turns the pages into a book.
+const MDBOOK: &str = "0.5.4";
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// Change no page: fail where one differs from the code
+    #[arg(long)]
+    check: bool,
+}
+
+pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    build::debug(&["epilogue-agent", "epilogue-controller", "kubectl-epilogue"]).await?;
+    let path = workspace_root().join(reference::PAGE);
+    let page = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    let rendered = reference::rendered(&page, agent_core::agent::REASONS).await?;
+    if page != rendered {
+        ensure!(
+            !arguments.check,
+            "{} differs from the code: run `cargo lab docs`",
+            reference::PAGE
+        );
+        std::fs::write(&path, rendered)?;
+        println!("wrote {}", reference::PAGE);
+    }
+    let broken = broken_links()?;
+    if !broken.is_empty() {
+        bail!("{}", broken.join("\n"));
+    }
+    book().await
+}
+
+/// Builds the book; installs mdbook into the machine's cache where it is not there.
+async fn book() -> anyhow::Result<()> {
+    let root = LabDir::of_workspace().cache().join(format!("mdbook-{MDBOOK}"));
+    let mdbook = root.join("bin/mdbook");
+    if !mdbook.exists() {
+        let installed = lab::cargo::cargo()
+            .args(["install", "--quiet", "--locked", "--debug", "--no-default-features"])
+            .args(["--version", MDBOOK, "mdbook", "--root"])
+            .arg(&root)
+            .env("CARGO_PROFILE_DEV_DEBUG", "0")
+            .env("CARGO_TARGET_DIR", workspace_root().join("target/lab/tools"))
+            .status()
+            .await
+            .context("start cargo")?;
+        ensure!(installed.success(), "mdbook {MDBOOK} was not installed; cargo's errors are above");
+    }
+    let built = Command::new(&mdbook)
+        .arg("build")
+        .arg(workspace_root().join("docs"))
+        .status()
+        .await
+        .context("start mdbook")?;
+    ensure!(built.success(), "the book was not built; mdbook's errors are above");
+    println!("target/book/index.html");
+    Ok(())
+}

@@ -1,0 +1,44 @@
+//! The pages in `docs/`: the sections that are made of the code, and links.
+
+pub mod links;
+mod metrics;
+pub mod reference;
+
+use std::path::{Path, PathBuf};
+
+use crate::paths::workspace_root;
+
+/// Every page of the repository, relative to its root, with its text.
+pub fn pages() -> std::io::Result<Vec<(String, String)>> {
+    let root = workspace_root();
+    let mut found = Vec::new();
+    collect(&root, &mut found)?;
+    found.sort();
+    let relative = |path: PathBuf| {
+        let name = path.strip_prefix(&root).unwrap_or(&path).to_string_lossy().into_owned();
+        Ok((name, std::fs::read_to_string(&path)?))
+    };
+    found.into_iter().map(relative).collect()
+}
+
+/// All links of all pages that lead nowhere.
+pub fn broken_links() -> std::io::Result<Vec<String>> {
+    let root = workspace_root();
+    let pages = pages()?;
+    Ok(pages.iter().flat_map(|(path, text)| links::broken(&root, path, text)).collect())
+}
+
+fn collect(directory: &Path, found: &mut Vec<PathBuf>) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(directory)? {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if path.is_dir() {
+            if name != "target" && !name.starts_with('.') {
+                collect(&path, found)?;
+            }
+        } else if path.extension().is_some_and(|extension| extension == "md") {
+            found.push(path);
+        }
+    }
+    Ok(())
+}

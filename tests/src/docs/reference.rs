@@ -1,0 +1,147 @@
+//! The generated sections of `docs/operations.md`: flags as the programs print them, events,
+//! metrics and rights as the code has them.
+
+use std::fmt::Write as _;
+
+use anyhow::{Context as _, ensure};
+use epilogue_deploy::rights::{AGENTS, CONTROLLERS};
+use tokio::process::Command;
+
+use super::metrics;
+use crate::paths::{program, workspace_root};
+
+/// The page that has them.
+pub const PAGE: &str = "docs/operations.md";
+
+/// Programs with the sub commands whose help is shown.
+const COMMANDS: [(&str, &[&str]); 7] = [
+    ("epilogue-agent", &["run"]),
+    ("epilogue-agent", &["check"]),
+    ("epilogue-agent", &["leave"]),
+    ("epilogue-controller", &[]),
+    ("kubectl-epilogue", &[]),
+    ("kubectl-epilogue", &["explain"]),
+    ("kubectl-epilogue", &["doctor"]),
+];
+
+/// Files that name metrics, and what stands before their names.
+const METRICS: [(&str, &str, &str); 4] = [
+    ("agent", "agent/src/metrics", "epilogue_agent_"),
+    ("controller", "controller/src/metrics.rs", "job_controller_"),
+    ("controller", "controller/src/podgc/metrics.rs", ""),
+    ("both", "common/runtime/src", ""),
+];
+
+/// The page with its sections as they are to be. Needs the programs to be built.
+pub async fn rendered(page: &str, events: &[(&str, &str)]) -> anyhow::Result<String> {
+    let mut page = page.to_owned();
+    let mut flags = String::new();
+    for (program, sub_commands) in &COMMANDS {
+        flags += &help(program, sub_commands).await?;
+    }
+    for (name, body) in [
+        ("flags", flags),
+        ("events", self::events(events)),
+        ("metrics", all_metrics()?),
+        ("rights", rights()),
+    ] {
+        page = replaced(&page, name, &body)?;
+    }
+    Ok(page)
+}
+
+/// The page with one section replaced.
+fn replaced(page: &str, name: &str, body: &str) -> anyhow::Result<String> {
+    let (begin, end) = (format!("<!-- generated: {name} -->\n"), format!("<!-- end: {name} -->\n"));
+    let lacks = || format!("{PAGE} lacks the line {}", begin.trim_end());
+    let (before, rest) = page.split_once(&begin).with_context(lacks)?;
+    let (_, after) =
+        rest.split_once(&end).with_context(|| format!("{PAGE} lacks {}", end.trim_end()))?;
+    Ok(format!("{before}{begin}\n{body}\n{end}{after}"))
+}
+
+async fn help(name: &str, sub_commands: &[&str]) -> anyhow::Result<String> {
+    let output = Command::new(program(name))
+        .args(sub_commands)
+        .arg("--help")
+        .env_clear()
+        .output()
+        .await
+        .with_context(|| format!("cannot start {name}"))?;
+    ensure!(output.status.success(), "{name} --help failed");
+    let text = String::from_utf8(output.stdout)?;
+    let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
+    let title = [&[name], sub_commands].concat().join(" ");
+    Ok(format!("### {title}\n\n```text\n{}\n```\n\n", lines.join("\n").trim()))
+}
+
+fn events(events: &[(&str, &str)]) -> String {
+    let mut table = "| reason | meaning |\n|---|---|\n".to_owned();
+    for (reason, meaning) in events {
+        writeln!(table, "| `{reason}` | {meaning} |").expect("a String takes text");
+    }
+    table
+}
+
+fn all_metrics() -> anyhow::Result<String> {
+    let mut rows = Vec::new();
+    for (who, path, prefix) in METRICS {
+        for (file, text) in sources(path)? {
+            // The work queues' stand behind the Jobs', under another prefix.
+            let is_jobs = file.ends_with("controller/src/metrics.rs");
+            let (jobs, queues) = text.split_once("struct QueueHistograms").unwrap_or((&text, ""));
+            let (first, second) = if is_jobs { (jobs, queues) } else { (text.as_str(), "") };
+            rows.extend(metrics::of(first, prefix).into_iter().map(|it| (who, it)));
+            let braced = format!("struct Q {second}");
+            rows.extend(metrics::of(&braced, "workqueue_").into_iter().map(|it| (who, it)));
+        }
+    }
+    rows.sort();
+    let mut table = "| program | metric | labels | meaning |\n|---|---|---|---|\n".to_owned();
+    for (who, metric) in rows {
+        let labels: Vec<String> = metric.labels.iter().map(|it| format!("`{it}`")).collect();
+        let (name, labels, help) =
+            (metric.name, labels.join(", "), metric.help.replace('|', "\\|"));
+        writeln!(table, "| {who} | `{name}` | {labels} | {help} |").expect("a String takes text");
+    }
+    Ok(table)
+}
+
+/// The Rust files of a directory, with `NAME.rs` beside it, or one file.
+fn sources(path: &str) -> anyhow::Result<Vec<(String, String)>> {
+    let root = workspace_root();
+    let mut files = Vec::new();
+    let mut directories = vec![root.join(path)];
+    let module = root.join(format!("{path}.rs"));
+    if module.is_file() {
+        files.push(module);
+    }
+    while let Some(next) = directories.pop() {
+        if next.is_file() {
+            files.push(next);
+            continue;
+        }
+        for entry in std::fs::read_dir(&next).with_context(|| format!("{}", next.display()))? {
+            let entry = entry?.path();
+            if entry.is_dir() || entry.extension().is_some_and(|it| it == "rs") {
+                directories.push(entry);
+            }
+        }
+    }
+    files.sort();
+    let read = |file: std::path::PathBuf| {
+        Ok((file.to_string_lossy().into_owned(), std::fs::read_to_string(&file)?))
+    };
+    files.into_iter().map(read).collect()
+}
+
+fn rights() -> String {
+    let mut table =
+        "| role | group | resource | verb | only | for |\n|---|---|---|---|---|---|\n".to_owned();
+    for (role, group, resource, verb, only, why) in CONTROLLERS.iter().chain(&AGENTS) {
+        let group = if group.is_empty() { "core" } else { group };
+        writeln!(table, "| {role} | {group} | `{resource}` | {verb} | {only} | {why} |")
+            .expect("a String takes text");
+    }
+    table
+}

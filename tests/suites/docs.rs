@@ -1,0 +1,50 @@
+//! The page of flags, events, metrics and rights says what the code says.
+
+use lab::docs::reference::{PAGE, rendered};
+use lab::paths::workspace_root;
+
+#[tokio::test]
+async fn operations_md_is_made_of_the_code() {
+    let page = std::fs::read_to_string(workspace_root().join(PAGE)).expect("the page");
+    let current = rendered(&page, agent_core::agent::REASONS).await.expect("the programs");
+    let mut lines = page.lines().zip(current.lines());
+    let first = lines.find(|(is, ought)| is != ought);
+    assert_eq!(first, None, "run `cargo lab docs`");
+    assert_eq!(page.len(), current.len(), "run `cargo lab docs`");
+}
+
+#[test]
+fn events_of_the_controller_are_those_of_the_page() {
+    let page = std::fs::read_to_string(workspace_root().join(PAGE)).expect("the page");
+    let (_, after) = page.split_once("## Events of the controller").expect("the section");
+    let section = after.split("\n## ").next().unwrap_or_default();
+    let rows = section.lines().filter(|line| line.starts_with("| `"));
+    let cells = rows.filter_map(|row| row.split('|').nth(1));
+    let named: Vec<&str> = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
+    assert!(named.len() > 15, "{named:?}");
+    let mut code = String::new();
+    for directory in ["controller/core/src", "controller/src"] {
+        read(&workspace_root().join(directory), &mut code);
+    }
+    let unknown: Vec<_> =
+        named.iter().filter(|name| !code.contains(&format!("\"{name}\""))).collect();
+    assert!(unknown.is_empty(), "no event of the controller: {unknown:?}");
+    // What is said of Jobs is said by these two.
+    let drafts = ["EventDraft::warning(", "EventDraft::normal("];
+    let said = drafts.iter().flat_map(|draft| code.split(draft).skip(1));
+    let said = said.filter_map(|after| after.trim_start().strip_prefix('"')?.split('"').next());
+    let missing: Vec<&str> = said.filter(|reason| !named.contains(reason)).collect();
+    assert!(missing.is_empty(), "{PAGE} lacks {missing:?}");
+}
+
+fn read(directory: &std::path::Path, code: &mut String) {
+    for entry in std::fs::read_dir(directory).expect("a directory") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() && !path.ends_with("tests") {
+            read(&path, code);
+        } else if path.extension().is_some_and(|it| it == "rs") && !path.ends_with("tests.rs") {
+            let text = std::fs::read_to_string(&path).expect("text");
+            code.push_str(text.split("#[cfg(test)]").next().unwrap_or_default());
+        }
+    }
+}
