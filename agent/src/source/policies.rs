@@ -71,7 +71,8 @@ pub async fn missing(client: &Client, node: &str) -> Outcome<Option<&'static str
                 // The object has changed, or is gone: another hour, another pod.
                 | FailureKind::Conflict
                 | FailureKind::NotFound => {}
-                // A webhook that fails concerns one kind of object: the others are tried all the same.
+                // A webhook that fails concerns one kind of object: the others are tried all the
+                // same.
                 _ => unanswered = Some(failure),
             },
         }
