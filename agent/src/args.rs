@@ -6,7 +6,9 @@ mod pressure;
 mod run;
 mod scrape;
 
-use agent_core::shutdown::bands::{BandFlags, Bands, BandsError};
+use agent_core::shutdown::priority_groups::{
+    PriorityGroupFlags, PriorityGroups, PriorityGroupsError,
+};
 use agent_core::time_span::TimeSpan;
 use clap::{Parser, Subcommand, ValueEnum};
 
@@ -41,7 +43,7 @@ pub enum Command {
 /// How long the pods may take to end.
 #[derive(Clone, Debug, clap::Args)]
 #[expect(clippy::struct_field_names, reason = "they are the flags' names")]
-pub struct BandArgs {
+pub struct PriorityGroupArgs {
     /// Time that the pods may take to end, all together, as 30s or 2min; 0 to end none. Without
     /// it and the two below: 30s, 10s of them for critical pods.
     #[arg(long, value_name = "DURATION")]
@@ -63,15 +65,15 @@ pub enum Output {
     Json,
 }
 
-impl BandArgs {
-    /// The bands that the flags make.
-    pub fn bands(&self) -> Result<Option<Bands>, BandsError> {
-        let flags = BandFlags {
+impl PriorityGroupArgs {
+    /// The priority groups that the flags make.
+    pub fn priority_groups(&self) -> Result<Option<PriorityGroups>, PriorityGroupsError> {
+        let flags = PriorityGroupFlags {
             total: self.shutdown_grace_period,
             critical: self.shutdown_grace_period_critical_pods,
             by_priority: self.shutdown_grace_period_by_pod_priority.clone(),
         };
-        flags.bands()
+        flags.priority_groups()
     }
 }
 
@@ -86,24 +88,31 @@ mod tests {
     }
 
     #[test]
-    fn the_flags_make_bands() {
-        let bands = |flags: &[&str]| {
+    fn the_flags_make_priority_groups() {
+        let priority_groups = |flags: &[&str]| {
             let line = ["epilogue-agent", "check"].iter().chain(flags);
             let Command::Check(args) = Args::parse_from(line).command else {
                 panic!("must be check")
             };
-            args.config()
-                .map(|config| config.bands.map_or_else(String::new, |bands| bands.to_string()))
+            args.config().map(|config| {
+                config
+                    .priority_groups
+                    .map_or_else(String::new, |priority_groups| priority_groups.to_string())
+            })
         };
-        assert_eq!(bands(&[]).expect("must be bands"), "0=20,2000000000=10");
-        let list = bands(&["--shutdown-grace-period-by-pod-priority", "-7=1,0=20"]);
-        assert_eq!(list.expect("must be bands"), "-7=1,0=20");
-        let total =
-            bands(&["--shutdown-grace-period=2m", "--shutdown-grace-period-critical-pods=30"]);
-        assert_eq!(total.expect("must be bands"), "0=90,2000000000=30");
-        assert_eq!(bands(&["--shutdown-grace-period=0"]).expect("must be off"), "");
-        let error =
-            bands(&["--shutdown-grace-period=5s", "--shutdown-grace-period-critical-pods=6s"]);
+        assert_eq!(priority_groups(&[]).expect("must be priority groups"), "0=20,2000000000=10");
+        let list = priority_groups(&["--shutdown-grace-period-by-pod-priority", "-7=1,0=20"]);
+        assert_eq!(list.expect("must be priority groups"), "-7=1,0=20");
+        let total = priority_groups(&[
+            "--shutdown-grace-period=2m",
+            "--shutdown-grace-period-critical-pods=30",
+        ]);
+        assert_eq!(total.expect("must be priority groups"), "0=90,2000000000=30");
+        assert_eq!(priority_groups(&["--shutdown-grace-period=0"]).expect("must be off"), "");
+        let error = priority_groups(&[
+            "--shutdown-grace-period=5s",
+            "--shutdown-grace-period-critical-pods=6s",
+        ]);
         assert!(error.is_err());
     }
 }

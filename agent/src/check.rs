@@ -18,9 +18,9 @@ use crate::args::{CheckArgs, CheckConfig, Output};
 use crate::bus::Bus;
 use crate::cri::{Runtime, Sockets};
 use crate::host::Host;
+use crate::report_table;
 use crate::source::kubelet::{Configz, KubeletSettings, KubeletSource, PERIOD};
 use crate::source::logind::{Logind, NAME};
-use crate::table;
 
 /// Checks the node; 1 if a check fails.
 pub fn run(args: CheckArgs, config: CheckConfig) -> anyhow::Result<ExitCode> {
@@ -37,7 +37,7 @@ pub fn run(args: CheckArgs, config: CheckConfig) -> anyhow::Result<ExitCode> {
         let bus = ask(&bus_address, &host).await;
         let cri = Runtime::new(sockets);
         let containers = cri.probe().await;
-        let pressure = pressure::look(&host, &config.kubelet_dir, cri, &features).await;
+        let pressure = pressure::sample_once(&host, &config.kubelet_dir, cri, &features).await;
         let (api, token) = ask_api(config.api).await;
         let settings = KubeletSettings {
             units: config.kubelet_units,
@@ -51,9 +51,10 @@ pub fn run(args: CheckArgs, config: CheckConfig) -> anyhow::Result<ExitCode> {
         let kubelet = ask_kubelet(settings, &bus_address, &host).await;
         (bus, containers, pressure, api, kubelet)
     });
-    let bands = config.bands;
+    let priority_groups = config.priority_groups;
     let (kubelet, runtime) = (Some(kubelet), containers);
-    let facts = Facts { bus_address, bus, runtime, kubelet, api, conf_files, bands, pressure };
+    let facts =
+        Facts { bus_address, bus, runtime, kubelet, api, conf_files, priority_groups, pressure };
     let report = judge(&facts, Timestamp::now());
     print(&report, args.output).context("cannot write the report")?;
     Ok(if report.verdict == Verdict::Fail { ExitCode::FAILURE } else { ExitCode::SUCCESS })
@@ -98,7 +99,7 @@ async fn ask(address: &str, host: &Host) -> facts::Bus {
 
 fn print(report: &Report, output: Output) -> io::Result<()> {
     let text = match output {
-        Output::Table => table::render(report),
+        Output::Table => report_table::render(report),
         Output::Json => serde_json::to_string_pretty(report)? + "\n",
     };
     io::stdout().write_all(text.as_bytes())

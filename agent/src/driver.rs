@@ -5,7 +5,7 @@ mod lanes;
 
 use std::future::pending;
 
-use agent_core::agent::{Agent, RunStatus, Status};
+use agent_core::agent::{Agent, ShutdownStatus, Status};
 use agent_core::protocol::action::{Action, ActionId, Line, PodRef};
 use agent_core::protocol::event::{ActionResult, Event, Now};
 use futures::future::BoxFuture;
@@ -29,7 +29,7 @@ pub trait Sinks: Send + 'static {
     /// Carries out an action, one attempt.
     fn carry_out(&self, action: Action) -> BoxFuture<'static, ActionResult>;
     /// Takes in a notice for people; never waits.
-    fn tell(&self, notice: agent_core::protocol::action::Notice, now: Now);
+    fn emit_event(&self, notice: agent_core::protocol::action::Notice, now: Now);
 }
 
 /// The clocks, as the core reads them.
@@ -169,9 +169,9 @@ impl<S: Sinks> Driver<S> {
             let now = self.now();
             let Some((id, action)) = self.agent.poll_action(now) else { return };
             match action {
-                Action::Say(line) => self.say(&line),
-                Action::Tell(notice) => {
-                    self.sinks.tell(notice, now);
+                Action::Log(line) => self.log(&line),
+                Action::EmitEvent(notice) => {
+                    self.sinks.emit_event(notice, now);
                     let result = ActionResult::Done(Ok(()));
                     self.agent.handle(Event::Finished { id, result }, now);
                 }
@@ -204,7 +204,7 @@ impl<S: Sinks> Driver<S> {
 
     fn show(&self) {
         let status = self.agent.status();
-        let hurry = status.preparing || status.run.as_ref().is_some_and(goes_on);
+        let hurry = status.preparing || status.shutdown.as_ref().is_some_and(goes_on);
         self.shown.hurry.send_if_modified(|shown| std::mem::replace(shown, hurry) != hurry);
         self.shown.status.send_if_modified(|shown| {
             let changed = shown != status;
@@ -216,7 +216,7 @@ impl<S: Sinks> Driver<S> {
     }
 
     /// A decision's line in the log; its fields' names are an interface.
-    fn say(&self, line: &Line) {
+    fn log(&self, line: &Line) {
         let node = self.node.as_str();
         let pod = line.pod.as_ref().map(name);
         let uid = line.pod.as_ref().map(|pod| pod.uid.0.as_str());
@@ -232,7 +232,7 @@ fn name(pod: &PodRef) -> String {
     format!("{}/{}", pod.namespace, pod.name)
 }
 
-fn goes_on(run: &RunStatus) -> bool {
+fn goes_on(run: &ShutdownStatus) -> bool {
     !run.cancelled && run.released_after.is_none()
 }
 

@@ -147,7 +147,7 @@ fn names(dir: &Path) -> Result<Vec<String>, HostError> {
 }
 
 fn is_conf(name: &str) -> bool {
-    name.rsplit_once('.').is_some_and(|(_, ending)| ending == "conf")
+    name.rsplit_once('.').is_some_and(|(_, termination)| termination == "conf")
 }
 
 /// Also a directory in a file's place is none of logind's files.

@@ -58,23 +58,25 @@ async fn leave(args: &LeaveArgs, config: LeaveConfig) -> ExitCode {
         return ExitCode::FAILURE;
     }
     let mut failed = false;
-    let mut say = |part: &str, done: Done| match done {
+    let mut print = |part: &str, done: Done| match done {
         Ok(text) => println!("{part:<8} {text}"),
         Err(text) => {
             failed = true;
             println!("{part:<8} failed: {text}");
         }
     };
-    say("logind", drop_in(&host, bus.as_ref()).await);
-    say("journal", journal(&config.state_dir.join(FILE_NAME)));
+    print("logind", drop_in(&host, bus.as_ref()).await);
+    print("journal", journal(&config.state_dir.join(FILE_NAME)));
     match config.api {
-        None => say("node", Ok("left as it is: give --kubeconfig to have it restored".to_owned())),
+        None => {
+            print("node", Ok("left as it is: give --kubeconfig to have it restored".to_owned()));
+        }
         Some((options, node)) => {
             let restored = match client::connect(&options).await {
                 Ok(client) => restore_node(&client, &node).await.map_err(|it| it.to_string()),
                 Err(error) => Err(format!("{:#}", anyhow::Error::from(error))),
             };
-            say("node", restored);
+            print("node", restored);
         }
     }
     if let Some(bus) = bus {

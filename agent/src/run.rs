@@ -29,8 +29,8 @@ use crate::clock::Clock;
 use crate::cri::Runtime;
 use crate::driver::{Driver, Parts, Shown};
 use crate::host::Host;
+use crate::memory_lock;
 use crate::metrics::{Metrics, PressureCollector, StatusCollector, TokenCollector};
-use crate::residence;
 use crate::sink::api::ApiSink;
 use crate::sink::events::{EventSink, EventWriter};
 use crate::sink::journal::JournalSink;
@@ -134,12 +134,12 @@ async fn work(config: Config, stop: CancellationToken) -> anyhow::Result<()> {
     for doubt in &config.doubts {
         tracing::warn!(doubt, "of the flags");
     }
-    residence::keep(config.features.pressure);
+    memory_lock::keep(config.features.pressure);
     let settings = Settings {
         boot_id,
         booted_at: booted_at(&shared.bus_address).await,
         own_pod: config.own_pod.clone(),
-        bands: config.bands.clone(),
+        priority_groups: config.priority_groups.clone(),
         priority_max: config.priority_max,
         bare_pods: config.bare_pods,
         runtime: config.runtime.is_some(),
@@ -316,17 +316,17 @@ impl Shared {
         if self.config.enforce {
             let (ended, it) = (token.clone(), self.watch());
             group.spawn("policies", async move {
-                told(ended, policies::run(it.client, &it.node, it.events)).await
+                stoppable(ended, policies::run(it.client, &it.node, it.events)).await
             });
         }
         let watch = self.watch();
         let (pods, signs) = self.signs.clone();
         let (ended, it) = (token.clone(), watch.clone());
         group.spawn("watch of pods", async move {
-            told(ended, pods::run(it.client, &it.node, it.hurry, pods, it.events)).await
+            stoppable(ended, pods::run(it.client, &it.node, it.hurry, pods, it.events)).await
         });
         group.spawn("watch of the node", async move {
-            told(token, node::run(watch.client, &watch.node, watch.hurry, signs, watch.events))
+            stoppable(token, node::run(watch.client, &watch.node, watch.hurry, signs, watch.events))
                 .await
         });
     }
@@ -406,7 +406,7 @@ async fn booted_at(bus_address: &str) -> Option<Timestamp> {
 }
 
 /// Watches until the end is asked for; nobody listening before then is an error.
-async fn told(
+async fn stoppable(
     token: CancellationToken,
     watching: impl Future<Output = Closed>,
 ) -> Result<(), Closed> {

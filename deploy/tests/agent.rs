@@ -1,7 +1,7 @@
 //! The DaemonSet is what an agent needs to outlive the pods that it tells of, and the policies
 //! bind the account that it runs as. ([API11])
 
-use agent_core::shutdown::logind_conf::{OUR_DROP_IN, OUR_WISH_MAX};
+use agent_core::shutdown::logind_conf::{OUR_DELAY_MAX, OUR_DROP_IN};
 use epilogue_common::names::{disruption_reason, node, node_condition, oom_reason, pod_condition};
 use epilogue_deploy::{args, manifests};
 use serde_json::{Value, json};
@@ -70,7 +70,7 @@ fn it_outlives_what_it_ends() {
     let pod = pod_spec();
     assert_eq!(pod["priorityClassName"], "system-node-critical");
     let grace = pod["terminationGracePeriodSeconds"].as_u64().expect("must be given");
-    assert!(grace > OUR_WISH_MAX.as_secs(), "{grace} s");
+    assert!(grace > OUR_DELAY_MAX.as_secs(), "{grace} s");
     let resources = &container()["resources"];
     assert!(resources["limits"]["cpu"].is_null(), "its reports are not to be stretched");
     assert_eq!(resources["requests"]["cpu"], "20m");

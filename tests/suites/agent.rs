@@ -2,12 +2,12 @@
 //! installed with, a double of logind, and a simulated node. Each test has a node of its own. Here
 //! shutdowns, where the kubelet has no graceful one of its own.
 
-mod causes;
 #[allow(dead_code, reason = "the agent's own tests use all of it")]
 #[path = "../../agent/tests/host/configz.rs"]
 mod configz;
 #[path = "../../agent/tests/cri/double/mod.rs"]
 mod double;
+mod oom;
 mod pressure;
 mod refusals;
 mod stuck;
@@ -74,7 +74,7 @@ async fn an_agent_that_is_killed_in_the_middle_goes_on() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cancelled_shutdown_leaves_no_trace_on_those_that_live() {
-    // Those of the second band are marked, and would be deleted when the first has ended.
+    // Those of the second priority group are marked, and would be deleted when the first has ended.
     let setup = Setup { script: "on-term=ignore", ..Setup::default() };
     let site = Site::start(&cluster(), setup).await;
     site.shut_down().await;

@@ -1,7 +1,7 @@
 //! The simulation of the agent on its node, over many seeds; and the proof that its checks fail
 //! when the agent is broken.
 
-use ::simulation::agent_sim::{self, Options, Sabotage};
+use ::simulation::agent::{self, Options, Sabotage};
 
 /// Fixed, so that a failure is a change of the code. `cargo lab sim --agent --count N` runs more.
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=1_600;
@@ -15,7 +15,7 @@ const KEPT: [(u64, bool); 8] = [
     // The wall clock jumped, the agent was restarted, and pods that lived were called lost.
     (3_386, false),
     (6_098, false),
-    // A farewell that the API had refused was said again when a pod had come.
+    // A drained record that the API had refused was said again when a pod had come.
     (9_250, false),
     (1_698, false),
     (8_719, false),
@@ -37,9 +37,9 @@ fn every_seed_ends_without_a_violation() {
     let mut failures = Vec::new();
     for seed in SEEDS {
         let options = Options::default();
-        let report = agent_sim::run(seed, options);
+        let report = agent::run(seed, options);
         if !report.violations.is_empty() {
-            failures.push(agent_sim::failure(seed, options, &report));
+            failures.push(agent::failure(seed, options, &report));
         }
     }
     assert!(failures.is_empty(), "{} seeds failed:\n{}", failures.len(), failures.concat());
@@ -49,8 +49,8 @@ fn every_seed_ends_without_a_violation() {
 fn a_seed_that_failed_once_ends_without_a_violation() {
     for (seed, unstrained) in KEPT {
         let options = Options { unstrained, ..Options::default() };
-        let report = agent_sim::run(seed, options);
-        assert!(report.violations.is_empty(), "{}", agent_sim::failure(seed, options, &report));
+        let report = agent::run(seed, options);
+        assert!(report.violations.is_empty(), "{}", agent::failure(seed, options, &report));
     }
 }
 
@@ -59,12 +59,12 @@ fn an_agent_killed_after_any_action_violates_nothing() {
     let mut failures = Vec::new();
     for seed in CRASHED_SEEDS {
         let strict = Options { strict: true, ..Options::default() };
-        let actions = agent_sim::run(seed, strict).stats.actions.min(CRASHES_MAX);
+        let actions = agent::run(seed, strict).stats.actions.min(CRASHES_MAX);
         for count in 1..=actions {
             let options = Options { crash_after: Some(count), ..strict };
-            let report = agent_sim::run(seed, options);
+            let report = agent::run(seed, options);
             if !report.violations.is_empty() {
-                failures.push(agent_sim::failure(seed, options, &report));
+                failures.push(agent::failure(seed, options, &report));
             }
         }
     }
@@ -75,7 +75,7 @@ fn an_agent_killed_after_any_action_violates_nothing() {
 fn a_seed_replays_exactly() {
     for seed in 1..=20 {
         let options = Options { trace: true, ..Options::default() };
-        let (first, again) = (agent_sim::run(seed, options), agent_sim::run(seed, options));
+        let (first, again) = (agent::run(seed, options), agent::run(seed, options));
         let same = first.trace.iter().zip(&again.trace).take_while(|(a, b)| a == b).count();
         assert_eq!(first.trace.get(same), again.trace.get(same), "seed {seed}, line {same}");
         assert_eq!(first.stats, again.stats, "seed {seed}");
@@ -87,7 +87,7 @@ fn caught(sabotage: Sabotage, words: &str) {
     let mut others = Vec::new();
     let found = (1..=CATCH_WITHIN).any(|seed| {
         let options = Options { sabotage: Some(sabotage), ..Options::default() };
-        let violations = agent_sim::run(seed, options).violations;
+        let violations = agent::run(seed, options).violations;
         let found = violations.iter().any(|violation| violation.contains(words));
         others.extend(violations.into_iter().take(1));
         found
@@ -117,8 +117,8 @@ fn an_agent_that_says_failed_before_the_stop_is_caught() {
 }
 
 #[test]
-fn an_agent_that_never_clears_is_caught() {
-    caught(Sabotage::NeverClear, "lives and is marked");
+fn an_agent_that_never_revokes_is_caught() {
+    caught(Sabotage::NeverRevoke, "lives and is marked");
 }
 
 #[test]
@@ -127,8 +127,8 @@ fn an_agent_that_never_marks_is_caught() {
 }
 
 #[test]
-fn an_agent_that_says_farewell_too_early_is_caught() {
-    caught(Sabotage::FarewellFirst, "farewell while");
+fn an_agent_that_writes_the_drained_record_too_early_is_caught() {
+    caught(Sabotage::DrainedFirst, "drained while");
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn an_agent_that_evicts_two_at_once_is_caught() {
 }
 
 #[test]
-fn an_agent_that_evicts_beside_the_kubelet_is_caught() {
+fn an_agent_that_evicts_alongside_the_kubelet_is_caught() {
     caught(Sabotage::DeafToPressure, "is evicted while the kubelet says");
 }
 

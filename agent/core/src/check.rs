@@ -10,9 +10,9 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::shutdown::Mode;
-use crate::shutdown::bands::Bands;
 use crate::shutdown::budget::{Budget, wanted_delay};
-use crate::shutdown::logind_conf::{self, DropIn, OUR_DROP_IN, OUR_WISH_MAX};
+use crate::shutdown::logind_conf::{self, DropIn, OUR_DELAY_MAX, OUR_DROP_IN};
+use crate::shutdown::priority_groups::PriorityGroups;
 use crate::time_span::TimeSpan;
 use facts::{Answer, Bus, CallError, Facts, Inhibitor, LogindFacts, ScheduledShutdown, Trial};
 
@@ -72,11 +72,11 @@ pub struct Report {
 pub struct Time {
     /// What logind grants.
     pub granted_ms: u64,
-    /// What the bands and the reports want.
+    /// What the priority groups and the reports want.
     pub wanted_ms: u64,
     /// For marking the pods that cannot survive, with the step before it.
     pub mark_ms: u64,
-    /// For the bands.
+    /// For the priority groups.
     pub kill_ms: u64,
     /// For the reports.
     pub flush_ms: u64,
@@ -129,7 +129,11 @@ pub fn judge(facts: &Facts, now: Timestamp) -> Report {
                 mode = Some(detected);
                 checks.push(check);
             }
-            time = logind.delay.as_ref().ok().map(|granted| times(*granted, facts.bands.as_ref()));
+            time = logind
+                .delay
+                .as_ref()
+                .ok()
+                .map(|granted| times(*granted, facts.priority_groups.as_ref()));
         }
     }
     let verdict = checks.iter().map(|check| check.verdict).max().unwrap_or(Verdict::Ok);
@@ -179,13 +183,13 @@ fn scheduled(answer: &Answer<Option<ScheduledShutdown>>, now: Timestamp) -> Chec
     }
 }
 
-fn times(granted: TimeSpan, bands: Option<&Bands>) -> Time {
+fn times(granted: TimeSpan, priority_groups: Option<&PriorityGroups>) -> Time {
     let millis =
         |duration: std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let budget = Budget::of(granted.duration());
     Time {
         granted_ms: millis(granted.duration()),
-        wanted_ms: millis(wanted_delay(bands, None)),
+        wanted_ms: millis(wanted_delay(priority_groups, None)),
         mark_ms: millis(budget.intent + budget.pre_mark),
         kill_ms: millis(budget.kill),
         flush_ms: millis(budget.flush),
@@ -198,23 +202,23 @@ fn delay(answer: &Answer<TimeSpan>, facts: &Facts) -> Check {
         Err(error) => return Check::unanswered("delay", error),
         Ok(granted) => *granted,
     };
-    let Some(bands) = &facts.bands else {
+    let Some(priority_groups) = &facts.priority_groups else {
         let found = format!("logind grants {granted}; no pods are to be ended, so none is wanted");
         return Check::new("delay", Verdict::Ok, found);
     };
-    let wanted = wanted_delay(Some(bands), None);
+    let wanted = wanted_delay(Some(priority_groups), None);
     let said = format!(
-        "logind grants {granted}; the bands {bands} and their reports want {}",
+        "logind grants {granted}; the priority groups {priority_groups} and their reports want {}",
         TimeSpan::from(wanted)
     );
-    let drop_in = logind_conf::drop_in(&facts.conf_files, granted, wanted, OUR_WISH_MAX);
+    let drop_in = logind_conf::drop_in(&facts.conf_files, granted, wanted, OUR_DELAY_MAX);
     if granted.duration() < wanted {
         let kill = TimeSpan::from(Budget::of(granted.duration()).kill);
-        let period = TimeSpan::from(bands.period());
-        let found = format!("{said}; as it is, the bands get {kill} of {period}");
+        let period = TimeSpan::from(priority_groups.period());
+        let found = format!("{said}; as it is, the priority groups get {kill} of {period}");
         let remedy = raise(&drop_in).unwrap_or_else(|| {
-            let most = TimeSpan::from(OUR_WISH_MAX);
-            format!("give shorter bands; a delay above {most} is not asked for")
+            let most = TimeSpan::from(OUR_DELAY_MAX);
+            format!("give shorter priority groups; a delay above {most} is not asked for")
         });
         return Check::new("delay", Verdict::Fail, found).remedy(remedy);
     }

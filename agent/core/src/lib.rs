@@ -3,10 +3,10 @@
 
 pub mod agent;
 pub mod check;
-pub mod ending;
 pub mod pod;
 pub mod pressure;
 pub mod protocol;
 pub mod quantity;
 pub mod shutdown;
+pub mod termination;
 pub mod time_span;

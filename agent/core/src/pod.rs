@@ -35,7 +35,7 @@ pub struct PodView {
     pub restart_policy: RestartPolicy,
     /// Whether any container, init containers included, has a restart policy or rules of its own.
     pub container_restarts: bool,
-    /// Names of the init containers that run beside the others (restartPolicy Always).
+    /// Names of the init containers that run alongside the others (restartPolicy Always).
     pub sidecars: Vec<String>,
     /// `spec.priority`; without one, 0.
     pub priority: i32,

@@ -78,7 +78,7 @@ impl Eq for Quantity {}
 impl FromStr for Quantity {
     type Err = QuantityError;
 
-    /// Rounds up to whole units, as the reference's `Value()` does. Negative amounts are refused:
+    /// Rounds up to whole units, as upstream's `Value()` does. Negative amounts are refused:
     /// nothing here can be below nothing.
     fn from_str(text: &str) -> Result<Self, QuantityError> {
         let bad = || QuantityError(text.to_owned());

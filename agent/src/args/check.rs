@@ -4,12 +4,12 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use agent_core::agent::Features;
-use agent_core::shutdown::bands::Bands;
+use agent_core::shutdown::priority_groups::PriorityGroups;
 use epilogue_runtime::client::ClientOptions;
 use epilogue_runtime::rate_limit::RateLimit;
 
 use super::run::{address, kubelet_dir, node_name};
-use super::{BandArgs, Output, PressureArgs, RunArgsError};
+use super::{Output, PressureArgs, PriorityGroupArgs, RunArgsError};
 use crate::cri::Endpoint;
 use crate::source::pressure::KUBELET_DIR;
 
@@ -50,7 +50,7 @@ pub struct CheckArgs {
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub output: Output,
     #[command(flatten)]
-    bands: BandArgs,
+    priority_groups: PriorityGroupArgs,
     #[command(flatten)]
     pressure: PressureArgs,
 }
@@ -58,8 +58,8 @@ pub struct CheckArgs {
 /// What the flags come to.
 #[derive(Clone, Debug)]
 pub struct CheckConfig {
-    /// The bands; none turns the ending of pods off.
-    pub bands: Option<Bands>,
+    /// The priority groups; none turns the ending of pods off.
+    pub priority_groups: Option<PriorityGroups>,
     /// How to reach the API, and the node's name there; none if it is not to be asked.
     pub api: Option<(ClientOptions, String)>,
     /// Names of the kubelet's unit; the first that is loaded counts.
@@ -90,7 +90,7 @@ impl CheckArgs {
             None
         };
         Ok(CheckConfig {
-            bands: self.bands.bands()?,
+            priority_groups: self.priority_groups.priority_groups()?,
             api,
             kubelet_units: self.kubelet_unit.clone(),
             kubelet_dir: kubelet_dir(&self.kubelet_root_dir)?,

@@ -1,14 +1,14 @@
 //! The flags of `run` for what the agent does outside of shutdowns: the node's pressure, causes of
-//! kills for memory, and deleted pods that no kubelet ends.
+//! OOM kills, and deleted pods that no kubelet ends.
 
 use std::time::Duration;
 
 use agent_core::agent::{Enforcement, Features};
-use agent_core::ending::hanging::StuckTimes;
 use agent_core::pressure::signal::Signal;
-use agent_core::pressure::stall::StallWishes;
+use agent_core::pressure::stall::StallConfig;
 use agent_core::pressure::thresholds::{Threshold, ThresholdError, ThresholdFlags};
-use agent_core::pressure::watch::Wishes;
+use agent_core::pressure::watch::EvictionConfig;
+use agent_core::termination::hanging::StuckTimes;
 use agent_core::time_span::TimeSpan;
 use clap::{ArgAction, ValueEnum, value_parser};
 use thiserror::Error;
@@ -60,13 +60,13 @@ pub struct PressureArgs {
     eviction_pressure_transition_period: TimeSpan,
     /// Milliseconds of each second in which all tasks of pods wait for memory, from which on the
     /// node counts as stalled; 0 for never.
-    #[arg(long, value_name = "MS", default_value_t = StallWishes::default().full_ms_per_second,
+    #[arg(long, value_name = "MS", default_value_t = StallConfig::default().full_ms_per_second,
           value_parser = value_parser!(u64).range(..=STALL_MS_MAX))]
     pressure_stall_threshold: u64,
     /// Percentage of the node's memory; with more than that available, waiting is not for want of
     /// it.
     #[arg(long, value_name = "PERCENT",
-          default_value_t = StallWishes::default().available_percent_max,
+          default_value_t = StallConfig::default().available_percent_max,
           value_parser = value_parser!(u64).range(..=PERCENT_MAX))]
     pressure_stall_available: u64,
     /// Say of a pod whose process the kernel killed for memory that it did, and why: condition
@@ -107,7 +107,7 @@ enum Mode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum NodeOom {
     /// The pod's condition says so.
-    Tell,
+    EmitEvent,
     /// The pod counts as disrupted, too: a Job may try again for free.
     Disrupt,
 }
@@ -182,12 +182,12 @@ impl PressureArgs {
         };
         let features = Features {
             pressure: self.pressure.into(),
-            wishes: Wishes {
+            eviction: EvictionConfig {
                 thresholds: with_allocatable(given),
                 transition: self.eviction_pressure_transition_period.duration(),
                 soft_grace_seconds_max,
             },
-            stalls: StallWishes {
+            stalls: StallConfig {
                 full_ms_per_second,
                 available_percent_max: self.pressure_stall_available,
             },
@@ -235,7 +235,7 @@ fn unused(flags: &ThresholdFlags, thresholds: &[Threshold]) -> Vec<String> {
         names.map(|(name, _)| name.trim().to_owned()).collect()
     };
     let mut doubts = Vec::new();
-    let mut look = |flag: &str, list: &Option<String>, wanted: &str, soft_only: bool| {
+    let mut check = |flag: &str, list: &Option<String>, wanted: &str, soft_only: bool| {
         for name in entries(list) {
             let fits = |threshold: &&Threshold| threshold.grace.is_some() || !soft_only;
             if !thresholds.iter().filter(fits).any(|threshold| threshold.signal.name() == name) {
@@ -243,9 +243,9 @@ fn unused(flags: &ThresholdFlags, thresholds: &[Threshold]) -> Vec<String> {
             }
         }
     };
-    look("eviction-soft-grace-period", &flags.soft_grace, "--eviction-soft", true);
+    check("eviction-soft-grace-period", &flags.soft_grace, "--eviction-soft", true);
     let either = "--eviction-hard or --eviction-soft";
-    look("eviction-minimum-reclaim", &flags.minimum_reclaim, either, false);
+    check("eviction-minimum-reclaim", &flags.minimum_reclaim, either, false);
     doubts
 }
 
@@ -267,7 +267,7 @@ mod tests {
     }
 
     fn thresholds(features: &Features) -> String {
-        let words: Vec<_> = features.wishes.thresholds.iter().map(ToString::to_string).collect();
+        let words: Vec<_> = features.eviction.thresholds.iter().map(ToString::to_string).collect();
         words.join(" ")
     }
 
@@ -284,9 +284,9 @@ mod tests {
             "memory.available<150Mi allocatableMemory.available<150Mi nodefs.available<12% \
              nodefs.inodesFree<6% pid.available<5%"
         );
-        assert_eq!(features.wishes.transition, Duration::from_mins(5));
-        assert_eq!(features.wishes.soft_grace_seconds_max, None);
-        assert_eq!(features.stalls, StallWishes::default());
+        assert_eq!(features.eviction.transition, Duration::from_mins(5));
+        assert_eq!(features.eviction.soft_grace_seconds_max, None);
+        assert_eq!(features.stalls, StallConfig::default());
         assert!(doubts.is_empty(), "{doubts:?}");
     }
 
@@ -315,8 +315,8 @@ mod tests {
         );
         assert_eq!(features.pressure, Enforcement::Enforce);
         assert_eq!(features.stuck_pods, Enforcement::Off);
-        assert_eq!(features.wishes.soft_grace_seconds_max, Some(60));
-        assert_eq!(features.wishes.transition, Duration::from_secs(30));
+        assert_eq!(features.eviction.soft_grace_seconds_max, Some(60));
+        assert_eq!(features.eviction.transition, Duration::from_secs(30));
         assert_eq!(features.stalls.full_ms_per_second, u64::MAX);
         assert_eq!(features.stalls.available_percent_max, 50);
         assert!(!features.oom_causes && features.node_oom_disrupts);
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_not_be_meant_is_told() {
+    fn what_may_not_be_meant_is_reported() {
         let table: [(&[&str], &str); 4] = [
             (&["--eviction-max-pod-grace-period=-1"], "a kubelet gives them 1s"),
             (&["--pressure=enforce", "--eviction-hard="], "without thresholds"),

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use agent_core::agent::Features;
 use agent_core::pod::PodUid;
-use agent_core::shutdown::bands::{Bands, BandsError};
 use agent_core::shutdown::candidates::BarePods;
+use agent_core::shutdown::priority_groups::{PriorityGroups, PriorityGroupsError};
 use clap::{ArgAction, ValueEnum};
 use epilogue_runtime::admin::BindAddress;
 use epilogue_runtime::client::ClientOptions;
@@ -14,7 +14,7 @@ use epilogue_runtime::rate_limit::RateLimit;
 use epilogue_runtime::telemetry::{LogFilter, LogFormat};
 use thiserror::Error;
 
-use super::{BandArgs, PressureArgs, PressureArgsError, ScrapeArgs, ScrapeConfig};
+use super::{PressureArgs, PressureArgsError, PriorityGroupArgs, ScrapeArgs, ScrapeConfig};
 use crate::cri::Sockets;
 use crate::source::pressure::KUBELET_DIR;
 
@@ -47,7 +47,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "MODE", default_value = "enforce")]
     shutdown: Enforcement,
     #[command(flatten)]
-    bands: BandArgs,
+    priority_groups: PriorityGroupArgs,
     /// Pods of a higher priority are left to the system where the agent ends pods through the
     /// API, such as those of class system-node-critical.
     #[arg(long, value_name = "PRIORITY", default_value_t = PRIORITY_MAX,
@@ -135,8 +135,8 @@ pub struct Config {
     pub bus_address: Option<String>,
     /// The journal's directory.
     pub state_dir: PathBuf,
-    /// The bands; none turns the ending of pods off.
-    pub bands: Option<Bands>,
+    /// The priority groups; none turns the ending of pods off.
+    pub priority_groups: Option<PriorityGroups>,
     /// Whether to act.
     pub enforce: bool,
     /// Pods above are left alone.
@@ -172,9 +172,9 @@ pub struct Config {
 /// Why the arguments do not go together.
 #[derive(Debug, Error)]
 pub enum RunArgsError {
-    /// The bands do not.
+    /// The priority groups do not.
     #[error(transparent)]
-    Bands(#[from] BandsError),
+    PriorityGroups(#[from] PriorityGroupsError),
     /// The thresholds do not.
     #[error(transparent)]
     Pressure(#[from] PressureArgsError),
@@ -238,7 +238,7 @@ impl RunArgs {
         Ok(Config {
             node: node_name(self.node_name, &self.root)?,
             state_dir: self.root.join(under_root),
-            bands: self.bands.bands()?,
+            priority_groups: self.priority_groups.priority_groups()?,
             enforce: self.shutdown == Enforcement::Enforce,
             priority_max: self.priority_max,
             bare_pods: match self.bare_pods {
@@ -355,7 +355,7 @@ mod tests {
             "--admin-address=0",
         ])
         .expect("must be valid");
-        assert!(!config.enforce && !config.raise_delay && config.bands.is_none());
+        assert!(!config.enforce && !config.raise_delay && config.priority_groups.is_none());
         assert_eq!((config.bare_pods, config.priority_max), (BarePods::DeadlineLever, -1));
         assert!(format!("{:?}", config.runtime).contains("[\"/run/crio/crio.sock\"]"));
         assert!(config.kubelet_healthz.is_none() && config.bind == BindAddress::Off);

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use agent_core::check::api::{ApiAnswers, ApiFacts, MarkTrial};
-use agent_core::ending::patches::mark;
+use agent_core::termination::patches::mark;
 use epilogue_common::outcome::{FailureKind, Outcome};
 use http::Method;
 use jiff::Timestamp;

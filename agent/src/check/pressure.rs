@@ -22,7 +22,7 @@ use crate::source::pressure::psi;
 const KERNEL_LOG: &str = "/dev/kmsg";
 
 /// What can be seen; none where nothing is to be looked at.
-pub(super) async fn look(
+pub(super) async fn sample_once(
     host: &Host,
     kubelet_dir: &str,
     runtime: Runtime,
@@ -35,7 +35,7 @@ pub(super) async fn look(
     };
     Some(PressureFacts {
         wanted,
-        thresholds: features.wishes.thresholds.clone(),
+        thresholds: features.eviction.thresholds.clone(),
         sample,
         trigger: psi::takes_a_trigger(host),
         kernel_log: kernel_log(host),

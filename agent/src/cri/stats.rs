@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn file_systems_are_read_as_the_published_definition_writes_them() {
-        let told: ImageFsInfoResponse =
+        let reported: ImageFsInfoResponse =
             from_hex("0a10080112040a022f611a02080522020807120612040a022f62");
         let fs_id = |path: &str| Some(FilesystemIdentifier { mountpoint: path.into() });
         let images = FilesystemUsage {
@@ -135,9 +135,9 @@ mod tests {
             used_bytes: Some(Number { value: 5 }),
             inodes_used: Some(Number { value: 7 }),
         };
-        assert_eq!(told.image_filesystems, [images]);
-        assert_eq!(told.container_filesystems.len(), 1);
-        assert_eq!(told.container_filesystems[0].fs_id, fs_id("/b"));
+        assert_eq!(reported.image_filesystems, [images]);
+        assert_eq!(reported.container_filesystems.len(), 1);
+        assert_eq!(reported.container_filesystems[0].fs_id, fs_id("/b"));
     }
 
     #[test]
@@ -145,7 +145,7 @@ mod tests {
         let attributes = "0a190a02633112030a016d1a060a016c12013122060a0161120132";
         let [cpu, memory, swap, io] = ["12020801", "1a020801", "2a020801", "32020801"];
         let stats = format!("{attributes}{cpu}{memory}22041a020805{swap}{io}");
-        let told: ListContainerStatsResponse =
+        let reported: ListContainerStatsResponse =
             from_hex(&format!("0a{:02x}{stats}", stats.len() / 2));
         let expected = ContainerStats {
             attributes: Some(ContainerAttributes {
@@ -157,7 +157,7 @@ mod tests {
                 ..FilesystemUsage::default()
             }),
         };
-        assert_eq!(told.stats, [expected]);
+        assert_eq!(reported.stats, [expected]);
         assert!(ListContainerStatsRequest {}.encode_to_vec().is_empty());
     }
 }

@@ -29,15 +29,15 @@ struct Time {
     /// When the stopping is over, and only the last reading is left.
     end: Instant,
     /// How much longer than its grace an answer is waited for.
-    patience: Duration,
+    stop_timeout: Duration,
 }
 
 impl Time {
     /// That of the containers, and of the sandbox after them.
-    fn from_now(grace_seconds: u32, patience: Duration) -> Self {
+    fn from_now(grace_seconds: u32, stop_timeout: Duration) -> Self {
         let grace_end = Instant::now() + Duration::from_secs(grace_seconds.into());
-        let end = grace_end + patience + patience + READING - READ_TIME_MAX;
-        Self { grace_end, end, patience }
+        let end = grace_end + stop_timeout + stop_timeout + READING - READ_TIME_MAX;
+        Self { grace_end, end, stop_timeout }
     }
 
     /// `wanted`, or what is left.
@@ -62,7 +62,7 @@ pub struct Stop<'a> {
     /// What is stopped.
     pub reach: Reach,
     /// How much longer than the grace each answer is waited for.
-    pub patience: Duration,
+    pub stop_timeout: Duration,
 }
 
 /// Stops the pod, and says what is then left of it.
@@ -71,8 +71,8 @@ pub(super) async fn stop(
     uid: &PodUid,
     wanted: Stop<'_>,
 ) -> Result<RuntimeState, CriError> {
-    let Stop { grace_seconds, sidecars, reach, patience } = wanted;
-    let time = Time::from_now(grace_seconds, patience);
+    let Stop { grace_seconds, sidecars, reach, stop_timeout } = wanted;
+    let time = Time::from_now(grace_seconds, stop_timeout);
     let listed = Listed::read(client, uid).await?;
     let stopped = match stop_alive(client, &listed, grace_seconds, sidecars, time).await {
         Ok(()) if reach == Reach::Pod => stop_rest(client, uid, &listed, time).await,
@@ -123,7 +123,7 @@ async fn stop_containers(
     grace_seconds: u32,
     time: Time,
 ) -> Result<(), CriError> {
-    let within = Duration::from_secs(grace_seconds.into()) + time.patience;
+    let within = Duration::from_secs(grace_seconds.into()) + time.stop_timeout;
     let stops = containers
         .iter()
         .map(|container| client.stop_container(&container.id, grace_seconds, time.at_most(within)));
@@ -133,8 +133,9 @@ async fn stop_containers(
 /// Without a sandbox nothing of the pod can be started again. It may fail after that, in taking
 /// down the network; reading the state tells.
 async fn stop_sandboxes(client: &Client, listed: &Listed, time: Time) -> Result<(), CriError> {
-    let stops =
-        listed.ready().map(|sandbox| client.stop_sandbox(&sandbox.id, time.at_most(time.patience)));
+    let stops = listed
+        .ready()
+        .map(|sandbox| client.stop_sandbox(&sandbox.id, time.at_most(time.stop_timeout)));
     all_hang(join_all(stops).await)
 }
 
@@ -145,7 +146,7 @@ async fn remove_stillborn(client: &Client, uid: &PodUid, time: Time) -> Result<(
     let listed = Listed::read(client, uid).await?;
     let removals = listed
         .stillborn()
-        .map(|container| client.remove_container(&container.id, time.at_most(time.patience)));
+        .map(|container| client.remove_container(&container.id, time.at_most(time.stop_timeout)));
     all_hang(join_all(removals).await)
 }
 

@@ -1,4 +1,4 @@
-//! What the core knows of the node's pressure and of kills for memory, as metrics, read at each
+//! What the core knows of the node's pressure and of OOM kills, as metrics, read at each
 //! scrape.
 
 use agent_core::agent::{Enforcement, OomTally, Status};
@@ -25,7 +25,7 @@ pub struct PressureCollector {
     threshold: GaugeVec,
     crossed: IntGaugeVec,
     overlaps: IntGaugeVec,
-    looks: IntCounterVec,
+    samples: IntCounterVec,
     unreadable: IntGauge,
     swap: GaugeVec,
     stalls: GaugeVec,
@@ -36,7 +36,7 @@ pub struct PressureCollector {
     kills: Kills,
 }
 
-/// Of kills for memory.
+/// Of OOM kills.
 #[derive(Debug)]
 struct Kills {
     oom: IntCounterVec,
@@ -121,14 +121,14 @@ impl PressureCollector {
                 "Whether the kubelet's own threshold comes first, so that ours is only observed.",
                 signal,
             )?,
-            looks: counters(
+            samples: counters(
                 "pressure_samples_total",
                 "Looks at the node, by result.",
                 &["result"],
             )?,
             unreadable: IntGauge::with_opts(options(
                 "pressure_unreadable",
-                "Files and figures that could not be read at the last look.",
+                "Files and figures that could not be read at the last sample.",
             ))?,
             swap: gauges("pressure_swap_free_bytes", "Swap that is free.", &[])?,
             stalls: gauges(
@@ -168,7 +168,7 @@ impl PressureCollector {
             &self.threshold,
             &self.crossed,
             &self.overlaps,
-            &self.looks,
+            &self.samples,
             &self.unreadable,
             &self.swap,
             &self.stalls,
@@ -218,8 +218,10 @@ impl PressureCollector {
         for (mode, name) in MODES {
             self.mode.with_label_values(&[name]).set((pressure.mode == mode).into());
         }
-        for (result, total) in [("done", pressure.looks.done), ("failed", pressure.looks.failed)] {
-            raise(&self.looks.with_label_values(&[result]), total);
+        for (result, total) in
+            [("done", pressure.samples.done), ("failed", pressure.samples.failed)]
+        {
+            raise(&self.samples.with_label_values(&[result]), total);
         }
         self.unreadable.set(count(pressure.unreadable.len()));
         if let Some(swap) = pressure.swap {
@@ -255,9 +257,9 @@ impl PressureCollector {
         self.victims.set(count(pressure.victims.len()));
     }
 
-    fn take_causes(&self, status: &Status) {
-        let causes = &status.causes;
-        for (constraint, tally) in &causes.oom_kills {
+    fn take_oom(&self, status: &Status) {
+        let oom = &status.oom;
+        for (constraint, tally) in &oom.oom_kills {
             let OomTally { ended, lived_on, unknown } = *tally;
             for (outcome, total) in [("ended", ended), ("lived-on", lived_on), ("unknown", unknown)]
             {
@@ -265,13 +267,11 @@ impl PressureCollector {
                 raise(&self.kills.oom.with_label_values(&labels), total);
             }
         }
-        for (race, total) in
-            [("won", causes.oom_conditions_won), ("lost", causes.oom_conditions_lost)]
-        {
+        for (race, total) in [("won", oom.oom_conditions_won), ("lost", oom.oom_conditions_lost)] {
             raise(&self.kills.conditions.with_label_values(&[race]), total);
         }
-        self.kills.pending.set(count(causes.oom_conditions_pending));
-        raise(&self.kills.oomd, causes.oomd_kills);
+        self.kills.pending.set(count(oom.oom_conditions_pending));
+        raise(&self.kills.oomd, oom.oomd_kills);
     }
 }
 
@@ -285,7 +285,7 @@ impl Collector for PressureCollector {
         self.forget();
         self.take_signals(&status);
         self.take_pressure(&status);
-        self.take_causes(&status);
+        self.take_oom(&status);
         self.collectors().into_iter().flat_map(Collector::collect).collect()
     }
 }
@@ -361,9 +361,9 @@ mod tests {
             };
             pressure.evictions.insert("memory.available", evictions);
             let tally = OomTally { ended: 1, lived_on: 2, unknown: 0 };
-            status.causes.oom_kills.insert(OomConstraint::ContainerLimit, tally);
-            status.causes.oom_conditions_won = 5;
-            status.causes.oomd_kills = 6;
+            status.oom.oom_kills.insert(OomConstraint::ContainerLimit, tally);
+            status.oom.oom_conditions_won = 5;
+            status.oom.oomd_kills = 6;
         });
         for _ in 0..2 {
             let page = page(&registry);

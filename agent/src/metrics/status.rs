@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use agent_core::agent::{LeftReason, LockState, RunStatus, Status, Tries};
-use agent_core::ending::hanging::Hang;
+use agent_core::agent::{LeftReason, LockState, ShutdownStatus, Status, Tries};
 use agent_core::protocol::action::Purpose;
 use agent_core::shutdown::Mode;
+use agent_core::termination::hanging::Hang;
 use parking_lot::Mutex;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
@@ -23,7 +23,7 @@ const GAUGES: [(&str, &str, Read); 19] = [
     ("delay_granted_seconds", "The delay that logind grants.", |s| {
         s.granted.map(|granted| granted.as_secs_f64())
     }),
-    ("delay_wanted_seconds", "The delay that the bands and the reports want.", |s| {
+    ("delay_wanted_seconds", "The delay that the priority groups and the reports want.", |s| {
         Some(s.wanted.as_secs_f64())
     }),
     ("logind_connected", "Whether logind is connected.", |s| flag(s.logind)),
@@ -42,32 +42,32 @@ const GAUGES: [(&str, &str, Read); 19] = [
         |s| number(s.mark_removals_pending),
     ),
     ("shutdown_candidate_pods", "Pods that the last shutdown ends or waits for.", |s| {
-        run(s, |run| number(run.candidates))
+        shutdown(s, |shutdown| number(shutdown.candidates))
     }),
     ("shutdown_marked_pods", "Of them, those with the condition acknowledged.", |s| {
-        run(s, |run| number(run.condemned))
+        shutdown(s, |shutdown| number(shutdown.marked))
     }),
     ("shutdown_awaited_pods", "Of them, those whose end the API does not show yet.", |s| {
-        run(s, |run| number(run.unreported))
+        shutdown(s, |shutdown| number(shutdown.unreported))
     }),
     ("shutdown_unacknowledged_writes", "Marks and reports that await the API's answer.", |s| {
-        run(s, |run| number(run.unacknowledged))
+        shutdown(s, |shutdown| number(shutdown.unacknowledged))
     }),
     ("shutdown_marked_seconds", "From the notice until all marks were settled.", |s| {
-        run(s, |run| seconds(run.condemned_after))
+        shutdown(s, |shutdown| seconds(shutdown.marked_after))
     }),
     ("shutdown_reported_seconds", "From the notice until the API showed all ends.", |s| {
-        run(s, |run| seconds(run.reported_after))
+        shutdown(s, |shutdown| seconds(shutdown.reported_after))
     }),
     ("shutdown_released_seconds", "From the notice until the lock was given back.", |s| {
-        run(s, |run| seconds(run.released_after))
+        shutdown(s, |shutdown| seconds(shutdown.released_after))
     }),
     ("shutdown_unreported_pods", "Pods whose end the API did not show by then.", |s| {
-        run(s, |run| run.unreported_at_release.and_then(number))
+        shutdown(s, |shutdown| shutdown.unreported_at_release.and_then(number))
     }),
     ("shutdown_notice_timestamp_seconds", "The last notice, by the API's clock.", |s| {
         #[expect(clippy::cast_precision_loss, reason = "seconds since the epoch are small")]
-        run(s, |run| Some(run.since.as_second() as f64))
+        shutdown(s, |shutdown| Some(shutdown.since.as_second() as f64))
     }),
 ];
 
@@ -193,9 +193,9 @@ impl Collector for StatusCollector {
             self.stuck.with_label_values(&[hang.name()]).set(pods);
         }
         raise_to(&self.unstuck, status.stuck.failed);
-        if let Some(run) = &status.run {
+        if let Some(shutdown) = &status.shutdown {
             for why in LeftReason::ALL {
-                let pods = run.left_at_release.get(&why).copied().unwrap_or_default();
+                let pods = shutdown.left_at_release.get(&why).copied().unwrap_or_default();
                 let pods = i64::try_from(pods).unwrap_or(i64::MAX);
                 self.left.with_label_values(&[why.name()]).set(pods);
             }
@@ -216,8 +216,8 @@ pub(super) fn purpose(purpose: Purpose) -> &'static str {
     }
 }
 
-fn run(status: &Status, read: impl Fn(&RunStatus) -> Option<f64>) -> Option<f64> {
-    status.run.as_ref().and_then(read)
+fn shutdown(status: &Status, read: impl Fn(&ShutdownStatus) -> Option<f64>) -> Option<f64> {
+    status.shutdown.as_ref().and_then(read)
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "the shape of all values")]
@@ -249,8 +249,8 @@ mod tests {
     use super::*;
     use prometheus::{Registry, TextEncoder};
 
-    fn run_that_left(why: LeftReason, pods: usize) -> RunStatus {
-        RunStatus {
+    fn shutdown_that_left(why: LeftReason, pods: usize) -> ShutdownStatus {
+        ShutdownStatus {
             t0: Duration::ZERO,
             since: jiff::Timestamp::UNIX_EPOCH,
             kind: None,
@@ -259,11 +259,11 @@ mod tests {
             step: agent_core::shutdown::budget::Step::Release,
             cancelled: false,
             candidates: 0,
-            condemned: 0,
+            marked: 0,
             terminal: 0,
             unreported: 0,
             unacknowledged: 0,
-            condemned_after: None,
+            marked_after: None,
             reported_after: None,
             released_after: None,
             unreported_at_release: Some(0),
@@ -289,7 +289,7 @@ mod tests {
             status.reverted.insert(Purpose::Fail, 2);
             status.stuck.pods.insert(Hang::NoContainer, 5);
             status.stuck.failed = 4;
-            status.run = Some(run_that_left(LeftReason::NoController, 2));
+            status.shutdown = Some(shutdown_that_left(LeftReason::NoController, 2));
         });
         for _ in 0..2 {
             let page = page();

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_of_the_token_in_the_file_is_told_as_long_as_there_is_one() {
+    fn the_end_of_the_token_in_the_file_is_reported_as_long_as_there_is_one() {
         let dir = tempfile::tempdir().expect("must be creatable");
         let file = dir.path().join("token");
         let collector = TokenCollector::new(&file).expect("must be valid");

@@ -67,16 +67,16 @@ impl Sinks for AllSinks {
         }
     }
 
-    fn tell(&self, notice: Notice, now: Now) {
-        self.notices.tell(notice, now.wall);
+    fn emit_event(&self, notice: Notice, now: Now) {
+        self.notices.emit(notice, now.wall);
     }
 }
 
 async fn runtime(runtime: Option<Runtime>, action: Action) -> ActionResult {
     match (runtime, action) {
         (Some(runtime), Action::InspectPod(pod)) => runtime.inspect_pod(&pod).await,
-        (Some(runtime), Action::StopPod { pod, grace_seconds, sidecars, reach, patience }) => {
-            let wanted = Stop { grace_seconds, sidecars: &sidecars, reach, patience };
+        (Some(runtime), Action::StopPod { pod, grace_seconds, sidecars, reach, stop_timeout }) => {
+            let wanted = Stop { grace_seconds, sidecars: &sidecars, reach, stop_timeout };
             runtime.stop_pod(&pod, wanted).await
         }
         _ => {

@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use agent_core::ending::patches;
 use agent_core::pod::PodView;
 use agent_core::protocol::action::{Action, PodRef};
 use agent_core::protocol::event::ActionResult;
+use agent_core::termination::patches;
 use epilogue_common::names::node::{READINESS, SHUTTING_DOWN_TAINT, STATE};
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 use epilogue_runtime::api_error::classify;

@@ -58,7 +58,7 @@ impl EventSink {
     }
 
     /// Takes in a notice; never waits.
-    pub fn tell(&self, notice: Notice, at: Timestamp) {
+    pub fn emit(&self, notice: Notice, at: Timestamp) {
         if self.queue.try_send((at, notice)).is_err() {
             self.metrics.event(EventFate::Dropped);
         }
@@ -121,9 +121,10 @@ impl EventWriter {
 
 /// Whether no run is in the middle of its writes.
 fn is_quiet(status: &Status) -> bool {
-    status.run.as_ref().is_none_or(|run| {
-        run.cancelled || (run.condemned_after.is_some() && run.unacknowledged == 0)
-    })
+    status
+        .shutdown
+        .as_ref()
+        .is_none_or(|it| it.cancelled || (it.marked_after.is_some() && it.unacknowledged == 0))
 }
 
 /// The event's body; the number tells it from others of the same moment. About a node, kubelets
@@ -202,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_about_a_pod_lies_beside_it_and_long_words_are_cut() {
+    fn an_event_about_a_pod_lies_alongside_it_and_long_words_are_cut() {
         let uid = PodUid("u".into());
         let pod = PodRef { namespace: "jobs".into(), name: "p".repeat(253), uid };
         let event = event(&notice(Some(pod), "ä".repeat(1024)), "n1", at(), u64::MAX);
@@ -235,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn events_wait_while_a_run_condemns_and_reports() {
+    fn events_wait_while_a_shutdown_marks_and_reports() {
         assert!(is_quiet(&Status::default()));
     }
 }

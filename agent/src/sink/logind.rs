@@ -9,7 +9,7 @@ use std::time::Duration;
 use agent_core::check::facts::{Answer, CallError};
 use agent_core::protocol::action::Action;
 use agent_core::protocol::event::ActionResult;
-use agent_core::shutdown::logind_conf::{DropIn, OUR_DROP_IN, OUR_WISH_MAX, drop_in};
+use agent_core::shutdown::logind_conf::{DropIn, OUR_DELAY_MAX, OUR_DROP_IN, drop_in};
 use agent_core::time_span::TimeSpan;
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
@@ -38,7 +38,7 @@ pub struct LogindSink {
     words: OurLock,
     /// The one copy of the descriptor: dropping it is the release.
     ///
-    /// DIVERGES(upstream): an owner, so that it is closed once. The reference keeps the number
+    /// DIVERGES(upstream): an owner, so that it is closed once. Upstream keeps the number
     /// after the release, and closes whatever has it by then. (W8)
     lock: Mutex<Option<OwnedFd>>,
 }
@@ -126,7 +126,7 @@ impl LogindSink {
         let host = self.host.clone();
         let write = move || {
             let files = host.logind_conf_files().map_err(|error| unwritten(&error))?;
-            match drop_in(&files, now, wanted, OUR_WISH_MAX) {
+            match drop_in(&files, now, wanted, OUR_DELAY_MAX) {
                 DropIn::NotNeeded => Ok(None),
                 DropIn::Reload { by } => Ok(Some(by.delay)),
                 DropIn::Write { delay, text } => {

@@ -23,8 +23,8 @@ use crate::cri::wire::CONTAINER_NAME_LABEL;
 use crate::host::Host;
 use crate::sink::layers::LayerBook;
 use crate::source::pressure::{
-    DiskLooker, DiskMeter, DiskSample, FilesystemPaths, Looker, MemoryUse, is_name, memory_of_pods,
-    tasks_of_pods,
+    DiskMeter, DiskSample, DiskSampler, FilesystemPaths, MemoryUse, Sampler, is_name,
+    memory_of_pods, tasks_of_pods,
 };
 
 /// Files of a sound host are read in ms; the walks have a bound of their own below it.
@@ -50,8 +50,8 @@ struct Shared {
     clock: Clock,
     /// None where it may not be used.
     runtime: Option<Runtime>,
-    looker: Mutex<Looker>,
-    disk_looker: Mutex<DiskLooker>,
+    sampler: Mutex<Sampler>,
+    disk_looker: Mutex<DiskSampler>,
     /// What it found last, and when.
     last_disks: Mutex<Option<(Duration, DiskSample)>>,
     disks: Mutex<DiskMeter>,
@@ -67,7 +67,7 @@ struct Places {
     paths: FilesystemPaths,
     /// When it is asked again; none once it has said.
     ask_at: Option<Instant>,
-    said: bool,
+    logged: bool,
 }
 
 /// The containers' names by the runtime's ids; what is no container, such as a sandbox, has none.
@@ -77,14 +77,14 @@ impl MeasureSink {
     /// A sink that reads the host's files, those of pods in the kubelet's directory, and asks the
     /// runtime where there is one.
     pub fn new(host: Host, kubelet_dir: &str, clock: Clock, runtime: Option<Runtime>) -> Self {
-        let looker = Mutex::new(Looker::new(host.clone()));
-        let disk_looker = Mutex::new(DiskLooker::new(host.clone(), kubelet_dir.to_owned()));
+        let sampler = Mutex::new(Sampler::new(host.clone()));
+        let disk_looker = Mutex::new(DiskSampler::new(host.clone(), kubelet_dir.to_owned()));
         let disks = Mutex::new(DiskMeter::new(host.clone(), kubelet_dir.to_owned()));
         let shared = Shared {
             host,
             clock,
             runtime,
-            looker,
+            sampler,
             disk_looker,
             last_disks: Mutex::default(),
             disks,
@@ -98,7 +98,7 @@ impl MeasureSink {
     /// Carries out `Action::Measure` and `Action::MeasurePods`.
     pub async fn carry_out(&self, action: Action) -> ActionResult {
         match action {
-            Action::Measure => ActionResult::Measured(self.look().await.map(Box::new)),
+            Action::Measure => ActionResult::Measured(self.take_sample().await.map(Box::new)),
             Action::MeasurePods { of: Resource::Memory, pods } => {
                 ActionResult::Figures(self.memory(pods).await)
             }
@@ -115,14 +115,14 @@ impl MeasureSink {
         }
     }
 
-    async fn look(&self) -> Result<Sample, Failure> {
+    async fn take_sample(&self) -> Result<Sample, Failure> {
         let shared = Arc::clone(&self.shared);
-        let node = beside(move || {
-            let mut looker = shared.looker.try_lock()?;
-            Some(looker.look(shared.clock.now().monotonic))
+        let node = alongside(move || {
+            let mut sampler = shared.sampler.try_lock()?;
+            Some(sampler.take_sample(shared.clock.now().monotonic))
         });
         let (node, disks) = tokio::join!(node, self.filesystems());
-        let hangs = || failure("the look before has not ended: a file hangs");
+        let hangs = || failure("the sample before has not ended: a file hangs");
         let mut sample = node?.ok_or_else(hangs)?;
         disks.add_to(&mut sample);
         Ok(sample)
@@ -139,16 +139,16 @@ impl MeasureSink {
         }
         let paths = self.places().await;
         let shared = Arc::clone(&self.shared);
-        let looked = timeout(
+        let sampled = timeout(
             DISKS_TIME_MAX,
             spawn_blocking(move || {
-                let mut looker = shared.disk_looker.try_lock()?;
-                let found = looker.look(&paths, now);
+                let mut sampler = shared.disk_looker.try_lock()?;
+                let found = sampler.take_sample(&paths, now);
                 *shared.last_disks.lock() = Some((now, found.clone()));
                 Some(found)
             }),
         );
-        if let Ok(Ok(Some(found))) = looked.await {
+        if let Ok(Ok(Some(found))) = sampled.await {
             return found;
         }
         let last = self.shared.last_disks.lock();
@@ -163,7 +163,7 @@ impl MeasureSink {
         {
             let mut places = self.shared.places.lock();
             let now = Instant::now();
-            if places.said || places.ask_at.is_some_and(|at| now < at) {
+            if places.logged || places.ask_at.is_some_and(|at| now < at) {
                 return places.paths.clone();
             }
             places.ask_at = Some(now + ASK_AGAIN);
@@ -173,14 +173,14 @@ impl MeasureSink {
         let first = |list: Vec<FilesystemUsage>| {
             list.into_iter().next()?.fs_id.map(|id| id.mountpoint).filter(|path| !path.is_empty())
         };
-        let told = asked.await;
+        let answered = asked.await;
         let mut places = self.shared.places.lock();
-        match told {
-            Ok(Ok(told)) => {
-                let containers = first(told.container_filesystems);
+        match answered {
+            Ok(Ok(answered)) => {
+                let containers = first(answered.container_filesystems);
                 places.paths =
-                    FilesystemPaths { images: first(told.image_filesystems), containers };
-                places.said = places.paths.images.is_some();
+                    FilesystemPaths { images: first(answered.image_filesystems), containers };
+                places.logged = places.paths.images.is_some();
             }
             Ok(Err(error)) => tracing::debug!(%error, "the runtime does not say where images lie"),
             Err(_) => tracing::debug!("the runtime does not say in time where images lie"),
@@ -190,7 +190,7 @@ impl MeasureSink {
 
     async fn memory(&self, pods: Vec<PodUid>) -> Result<Figures, Failure> {
         let host = self.shared.host.clone();
-        let used = beside(move || {
+        let used = alongside(move || {
             let wanted: BTreeSet<PodUid> = pods.into_iter().collect();
             let cgroups = Cgroups::of(&host);
             let pods = cgroups.kubepods()?.pods().ok()?;
@@ -236,7 +236,7 @@ impl MeasureSink {
 
     async fn tasks(&self, pods: Vec<PodUid>) -> Result<Figures, Failure> {
         let host = self.shared.host.clone();
-        let tasks = beside(move || {
+        let tasks = alongside(move || {
             let wanted: BTreeSet<PodUid> = pods.into_iter().collect();
             let pods = Cgroups::of(&host).kubepods()?.pods().ok()?;
             Some(tasks_of_pods(&pods, &wanted))
@@ -253,7 +253,7 @@ impl MeasureSink {
         };
         let shared = Arc::clone(&self.shared);
         let asked = pods.iter().filter(|uid| is_name(&uid.0)).count();
-        let measured = beside(move || {
+        let measured = alongside(move || {
             let mut disks = shared.disks.try_lock()?;
             Some(disks.measure(&pods, layers.as_ref()))
         });
@@ -279,7 +279,7 @@ fn named(containers: Vec<(String, u64)>, names: &Names) -> Vec<ContainerFigures>
 }
 
 /// Does what may block on a thread of its own, and gives up on it in time.
-async fn beside<T: Send + 'static>(
+async fn alongside<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Failure> {
     match timeout(FILES_TIME_MAX, spawn_blocking(work)).await {
@@ -308,19 +308,19 @@ mod tests {
         let sink =
             MeasureSink::new(Host::new("/".into()), KUBELET_DIR, Clock::new(Arc::default()), None);
         let hangs = sink.shared.disk_looker.lock();
-        let sample = sink.look().await.expect("must be told");
+        let sample = sink.take_sample().await.expect("must be reported");
         assert!(sample.signals.contains_key(&Signal::PidAvailable));
-        let told = |sample: &Sample| {
+        let answered = |sample: &Sample| {
             sample.unreadable.iter().any(|phrase| phrase.contains("do not answer in time"))
         };
-        assert!(told(&sample) && sample.layout.is_none(), "{:?}", sample.unreadable);
+        assert!(answered(&sample) && sample.layout.is_none(), "{:?}", sample.unreadable);
         drop(hangs);
-        assert!(!told(&sink.look().await.expect("must be told")));
+        assert!(!answered(&sink.take_sample().await.expect("must be reported")));
         let hangs = sink.shared.disk_looker.lock();
         let found = DiskSample { unreadable: vec!["before".into()], ..DiskSample::default() };
         *sink.shared.last_disks.lock() = Some((Duration::ZERO, found));
-        let sample = sink.look().await.expect("must be told");
-        assert!(told(&sample) && sample.unreadable.contains(&"before".to_owned()));
+        let sample = sink.take_sample().await.expect("must be reported");
+        assert!(answered(&sample) && sample.unreadable.contains(&"before".to_owned()));
         drop(hangs);
     }
 }

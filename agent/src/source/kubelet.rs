@@ -115,7 +115,7 @@ impl KubeletSource {
             let seen = async { events.send(Event::KubeletSeen(self.ask().await)).await };
             tokio::select! {
                 () = stop.cancelled() => return,
-                told = seen => if told.is_err() { return },
+                reported = seen => if reported.is_err() { return },
             }
             let next = async {
                 sleep(PAUSE_MIN).await;

@@ -30,7 +30,7 @@ struct Configz {
 struct Config {
     shutdown_grace_period: Option<String>,
     shutdown_grace_period_critical_pods: Option<String>,
-    shutdown_grace_period_by_pod_priority: Option<Vec<Band>>,
+    shutdown_grace_period_by_pod_priority: Option<Vec<PriorityGroup>>,
     eviction_hard: Thresholds,
     eviction_soft: Thresholds,
     local_storage_capacity_isolation: Option<Value>,
@@ -41,7 +41,7 @@ type Thresholds = Option<BTreeMap<String, Value>>;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Band {
+struct PriorityGroup {
     shutdown_grace_period_seconds: i64,
 }
 
@@ -66,11 +66,12 @@ fn thresholds(map: Option<&BTreeMap<String, Value>>) -> Vec<(String, String)> {
 }
 
 fn shutdown_period(config: Config) -> Option<Duration> {
-    if let Some(bands) = config.shutdown_grace_period_by_pod_priority
-        && !bands.is_empty()
+    if let Some(priority_groups) = config.shutdown_grace_period_by_pod_priority
+        && !priority_groups.is_empty()
     {
-        let seconds = |band: &Band| u64::try_from(band.shutdown_grace_period_seconds).unwrap_or(0);
-        let sum = bands.iter().map(seconds).fold(0, u64::saturating_add);
+        let seconds =
+            |group: &PriorityGroup| u64::try_from(group.shutdown_grace_period_seconds).unwrap_or(0);
+        let sum = priority_groups.iter().map(seconds).fold(0, u64::saturating_add);
         return Some(Duration::from_secs(sum));
     }
     let total = duration(config.shutdown_grace_period.as_deref())?;
@@ -156,7 +157,7 @@ mod tests {
     #[test]
     fn the_kubelets_thresholds_are_read_as_it_writes_them() {
         let entry = |signal: &str, value: &str| (signal.to_owned(), value.to_owned());
-        let told = eviction(
+        let reported = eviction(
             r#"{"evictionHard":{"nodefs.available":"10%","memory.available":"100Mi"},
                 "evictionSoft":{"memory.available":"300Mi"},
                 "localStorageCapacityIsolation":false,"shutdownGracePeriod":"soon"}"#,
@@ -166,7 +167,7 @@ mod tests {
             soft: vec![entry("memory.available", "300Mi")],
             local_storage_limits: false,
         };
-        assert_eq!(told, expected);
+        assert_eq!(reported, expected);
     }
 
     #[test]

@@ -105,13 +105,13 @@ impl LogindSession {
                 pause = self.pace.pause_min;
             }
             let lost = async {
-                let told = events.send(Event::LogindLost(error.message)).await;
+                let reported = events.send(Event::LogindLost(error.message)).await;
                 sleep(pause).await;
-                told
+                reported
             };
             tokio::select! {
                 () = stop.cancelled() => return,
-                told = lost => if told.is_err() { return },
+                reported = lost => if reported.is_err() { return },
             }
             pause = (pause * 2).min(self.pace.pause_max);
         }
@@ -127,11 +127,11 @@ impl LogindSession {
         // All that comes in, in its order: the owner's change must not overtake its signals, nor
         // they it. No descriptor comes in on this connection.
         let stream = MessageStream::from(bus.connection());
-        let mut teller = Teller::new(self, &bus, signs.subscribe(), events);
+        let mut reporter = Reporter::new(self, &bus, signs.subscribe(), events);
         let end = tokio::select! {
             biased;
             () = listen(stream, &signs) => End::Lost(closed()),
-            end = teller.run(&signs) => end,
+            end = reporter.run(&signs) => end,
         };
         bus.close().await;
         end
@@ -155,30 +155,30 @@ async fn listen(mut stream: MessageStream, signs: &watch::Sender<Signs>) {
 }
 
 /// Hands on what the signs say.
-struct Teller<'a> {
+struct Reporter<'a> {
     session: &'a LogindSession,
     bus: &'a Bus,
     signs: watch::Receiver<Signs>,
     /// What was handed on already.
-    told: Signs,
+    reported: Signs,
     /// Whether the machine goes down, by what was believed last.
     going_down: bool,
     events: &'a mpsc::Sender<Event>,
 }
 
-impl<'a> Teller<'a> {
+impl<'a> Reporter<'a> {
     fn new(
         session: &'a LogindSession,
         bus: &'a Bus,
         signs: watch::Receiver<Signs>,
         events: &'a mpsc::Sender<Event>,
     ) -> Self {
-        Self { session, bus, signs, told: Signs::default(), going_down: false, events }
+        Self { session, bus, signs, reported: Signs::default(), going_down: false, events }
     }
 
     async fn run(&mut self, signs: &watch::Sender<Signs>) -> End {
         match self.begin(signs).await {
-            Ok(logind) => self.tell(&logind).await,
+            Ok(logind) => self.report(&logind).await,
             Err(error) => End::Lost(error),
         }
     }
@@ -198,7 +198,7 @@ impl<'a> Teller<'a> {
         Logind::on(self.bus).await
     }
 
-    async fn tell(&mut self, logind: &Logind) -> End {
+    async fn report(&mut self, logind: &Logind) -> End {
         let mut due = Instant::now() + self.period();
         loop {
             if self.catch_up(logind).await.is_err() {
@@ -206,7 +206,7 @@ impl<'a> Teller<'a> {
             }
             due = due.min(Instant::now() + self.period());
             let mut signs = self.signs.clone();
-            let look = async {
+            let check = async {
                 sleep_until(due).await;
                 self.seen(logind).await
             };
@@ -216,8 +216,8 @@ impl<'a> Teller<'a> {
                 changed = signs.changed() => if changed.is_err() {
                     return End::Lost(closed());
                 },
-                told = look => {
-                    if told.is_err() {
+                reported = check => {
+                    if reported.is_err() {
                         return End::Stopped;
                     }
                     due = Instant::now() + self.period();
@@ -235,7 +235,7 @@ impl<'a> Teller<'a> {
     /// out; a `true` that is over already is. Err: nobody takes events any more.
     async fn catch_up(&mut self, logind: &Logind) -> Result<(), ()> {
         let now = self.signs.borrow_and_update().clone();
-        let before = std::mem::replace(&mut self.told, now.clone());
+        let before = std::mem::replace(&mut self.reported, now.clone());
         self.warn_of_forger(&before, &now).await;
         if (&before.owner, before.owners) != (&now.owner, now.owners) {
             self.seen(logind).await?;
@@ -249,12 +249,12 @@ impl<'a> Teller<'a> {
         }
         // Who began just now, and found logind, has found something new too.
         if before != now {
-            self.tell_of_change();
+            self.report_change();
         }
         Ok(())
     }
 
-    fn tell_of_change(&self) {
+    fn report_change(&self) {
         self.session.changes.send_modify(|changes| {
             changes.count += 1;
             changes.going_down = self.going_down;
@@ -283,7 +283,7 @@ impl<'a> Teller<'a> {
 
     /// Reads all properties and hands them on.
     async fn seen(&mut self, logind: &Logind) -> Result<(), ()> {
-        let event = match &self.told.owner {
+        let event = match &self.reported.owner {
             Owner::Name(owner) => match logind.state(owner.clone(), &self.session.lock).await {
                 Ok(state) => Event::LogindSeen(state),
                 Err(error) => {

@@ -146,7 +146,7 @@ impl<'a> Listener<'a> {
 
     /// Whether the signal is logind's own; remembers one who only says so. (W9)
     ///
-    /// DIVERGES(upstream): the reference takes the signal from anybody on the bus.
+    /// DIVERGES(upstream): upstream takes the signal from anybody on the bus.
     fn is_loginds(&self, header: &Header<'_>) -> bool {
         if header.path().is_none_or(|path| path.as_str() != PATH) {
             return false;

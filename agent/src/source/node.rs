@@ -123,7 +123,7 @@ struct Node {
 }
 
 impl Listener<WireNode> for Node {
-    async fn tell(&mut self, seen: Seen<WireNode>) -> Result<(), Closed> {
+    async fn deliver(&mut self, seen: Seen<WireNode>) -> Result<(), Closed> {
         let node = match seen {
             Seen::Listed(mut nodes) => nodes.pop(),
             Seen::Shown(node) => Some(node),

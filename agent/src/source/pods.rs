@@ -12,7 +12,7 @@ use super::wire_pod::WirePod;
 struct Pods(mpsc::Sender<Event>);
 
 impl Listener<WirePod> for Pods {
-    async fn tell(&mut self, seen: Seen<WirePod>) -> Result<(), Closed> {
+    async fn deliver(&mut self, seen: Seen<WirePod>) -> Result<(), Closed> {
         let event = match seen {
             Seen::Listed(pods) => Event::PodsListed(pods.into_iter().map(WirePod::view).collect()),
             Seen::Shown(pod) => Event::PodObserved(Box::new(pod.view())),

@@ -43,7 +43,7 @@ pub(super) enum Seen<T> {
 /// Whom a watch tells; an error ends the watch, because nobody listens any more.
 pub(super) trait Listener<T>: Send {
     /// Takes in what was seen; waits for room.
-    fn tell(&mut self, seen: Seen<T>) -> impl Future<Output = Result<(), Closed>> + Send;
+    fn deliver(&mut self, seen: Seen<T>) -> impl Future<Output = Result<(), Closed>> + Send;
 }
 
 /// What to watch.
@@ -85,16 +85,16 @@ impl<T: Watched, L: Listener<T>> watch::Listener<T> for Gathered<T, L> {
                     list.push(object);
                 } else {
                     self.know(&object);
-                    self.listener.tell(Seen::Shown(object)).await?;
+                    self.listener.deliver(Seen::Shown(object)).await?;
                 }
             }
             watch::WatchEvent::Gone(object) => {
                 self.known.remove(object.uid());
-                self.listener.tell(Seen::Gone(object.uid().to_owned())).await?;
+                self.listener.deliver(Seen::Gone(object.uid().to_owned())).await?;
             }
             watch::WatchEvent::Unreadable(object) if object.gone => {
                 self.known.remove(&object.uid);
-                self.listener.tell(Seen::Gone(object.uid)).await?;
+                self.listener.deliver(Seen::Gone(object.uid)).await?;
             }
             // It is there: what was known of it stays, also where a list is all that there is.
             watch::WatchEvent::Unreadable(object) => {
@@ -110,7 +110,7 @@ impl<T: Watched, L: Listener<T>> watch::Listener<T> for Gathered<T, L> {
                     for object in &objects {
                         self.know(object);
                     }
-                    self.listener.tell(Seen::Listed(objects)).await?;
+                    self.listener.deliver(Seen::Listed(objects)).await?;
                 }
             }
             watch::WatchEvent::UpTo(_) => {}
@@ -172,7 +172,7 @@ mod tests {
     struct Told(Vec<String>);
 
     impl Listener<Object> for Told {
-        async fn tell(&mut self, seen: Seen<Object>) -> Result<(), Closed> {
+        async fn deliver(&mut self, seen: Seen<Object>) -> Result<(), Closed> {
             let of = |objects: Vec<Object>| {
                 objects.into_iter().map(|object| object.0).collect::<Vec<_>>().join(" ")
             };

@@ -116,7 +116,7 @@ impl AskingPod<'_> {
     /// What it asks for.
     ///
     /// Ephemeral storage cannot be asked for by the pod as a whole: what stands there is ignored,
-    /// as the reference ignores it.
+    /// as upstream ignores it.
     pub(super) fn asks(&self) -> Asks {
         let own = self.own.requests().memory.0;
         let of_containers = self.effective(|amounts| amounts.memory);

@@ -2,10 +2,10 @@
 //! parsing, so that a pod costs no more memory than its view. Nothing in it can fail to parse that
 //! the API lets in.
 
-use agent_core::ending::patches::DEADLINE_SECONDS;
 use agent_core::pod::{
     Asks, Details, Disruption, Owner, Phase, PodSource, PodUid, PodView, RestartPolicy,
 };
+use agent_core::termination::patches::DEADLINE_SECONDS;
 use epilogue_common::names::TRACKING_FINALIZER;
 use epilogue_common::names::node::SHUTTING_DOWN_TAINT;
 use epilogue_common::names::pod_condition::OOM_KILLED;

@@ -110,7 +110,7 @@ fn node(taints: &Value) -> Answer {
 }
 
 #[tokio::test]
-async fn our_taint_goes_beside_those_of_others_and_only_onto_the_node_as_it_was_read() {
+async fn our_taint_goes_alongside_those_of_others_and_only_onto_the_node_as_it_was_read() {
     let theirs = json!({"key": "x", "effect": "NoExecute", "timeAdded": "2026-11-21T14:00:00Z"});
     let ours = json!({"key": "epilogue.dev/shutting-down", "effect": "NoSchedule"});
     let answers = vec![node(&json!([theirs])), Answer::ok(json!({}))];

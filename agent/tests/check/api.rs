@@ -154,9 +154,9 @@ async fn reports_would_get_through_and_nothing_is_changed() {
     let _logind = host.logind(seconds(40)).await;
     let _cri = host.containers().await;
     let api = ApiDouble::start(&host, Answers::default()).await;
-    let said = host.check(&[&api.flag(), "--node-name=n"]).await;
-    assert_eq!(said.code, 0, "{}", said.stdout);
-    said.assert("api", "ok", "a mark on work/p would be taken");
+    let printed = host.check(&[&api.flag(), "--node-name=n"]).await;
+    assert_eq!(printed.code, 0, "{}", printed.stdout);
+    printed.assert("api", "ok", "a mark on work/p would be taken");
     let seen = api.seen();
     assert_eq!(seen.len(), 3, "{seen:?}");
     assert!(seen[1].starts_with("GET /api/v1/pods?limit=50&fieldSelector=spec.nodeName%3Dn"));
@@ -180,26 +180,26 @@ async fn what_stands_in_the_way_of_reports_fails_with_its_remedy() {
     let _logind = host.logind(seconds(40)).await;
     for (answers, words) in table {
         let api = ApiDouble::start(&host, answers).await;
-        let said = host.check(&[&api.flag(), "--node-name=n"]).await;
-        assert_eq!(said.code, 1, "{}", said.stdout);
-        said.assert("api", "fail", words);
+        let printed = host.check(&[&api.flag(), "--node-name=n"]).await;
+        assert_eq!(printed.code, 1, "{}", printed.stdout);
+        printed.assert("api", "fail", words);
     }
     let api = ApiDouble::start(&host, Answers { no_pods: true, ..Answers::default() }).await;
     let flag = api.flag();
     host.check(&[&flag, "--node-name=n"]).await.assert("api", "ok", "no pod to try");
     drop(api);
-    let said = host.check(&[&flag, "--node-name=n"]).await;
-    said.assert("api", "fail", "gives no answer");
-    let said = host.check(&["--kubeconfig=/does/not/exist", "--node-name=n"]).await;
-    said.assert("api", "fail", "cannot read the kubeconfig");
+    let printed = host.check(&[&flag, "--node-name=n"]).await;
+    printed.assert("api", "fail", "gives no answer");
+    let printed = host.check(&["--kubeconfig=/does/not/exist", "--node-name=n"]).await;
+    printed.assert("api", "fail", "cannot read the kubeconfig");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_mode_that_would_be_taken_is_told() {
+async fn the_mode_that_would_be_taken_is_reported() {
     let host = Host::start();
     let _logind = host.logind(seconds(40)).await;
-    let said = host.check(&[]).await;
-    said.assert("mode", "ok", "Replace: the agent ends the pods through the API, because");
+    let printed = host.check(&[]).await;
+    printed.assert("mode", "ok", "Replace: the agent ends the pods through the API, because");
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("must be bindable");
     let address = listener.local_addr().expect("must have one");
     let hangs = async {
@@ -213,7 +213,7 @@ async fn the_mode_that_would_be_taken_is_told() {
     };
     let flag = format!("--kubelet-healthz-address={address}");
     let flags = [flag.as_str()];
-    let (said, ()) = tokio::join!(host.check(&flags), hangs);
-    said.assert("mode", "fail", "the kubelet hangs");
-    assert_eq!(said.report()["mode"], "assist", "without a runtime nobody can end the pods");
+    let (printed, ()) = tokio::join!(host.check(&flags), hangs);
+    printed.assert("mode", "fail", "the kubelet hangs");
+    assert_eq!(printed.report()["mode"], "assist", "without a runtime nobody can end the pods");
 }

@@ -2,7 +2,7 @@
 
 use agent_core::shutdown::logind_conf::OUR_DROP_IN;
 
-use super::{Host, Said, agent, lock, seconds};
+use super::{Host, Printed, agent, lock, seconds};
 use crate::login1::Behaviour;
 
 const JOURNAL: &str = "var/lib/epilogue-agent/journal";
@@ -19,7 +19,7 @@ fn with_leftovers() -> Host {
 }
 
 impl Host {
-    async fn leave(&self) -> Said {
+    async fn leave(&self) -> Printed {
         agent(self.root.path(), &["leave"]).await
     }
 
@@ -31,19 +31,23 @@ impl Host {
 #[tokio::test(flavor = "multi_thread")]
 async fn drop_in_and_journal_go_and_a_second_time_there_are_none() {
     let host = with_leftovers();
-    let said = host.leave().await;
-    assert!(!host.has(drop_in()) && !host.has(JOURNAL), "{}", said.stdout);
+    let printed = host.leave().await;
+    assert!(!host.has(drop_in()) && !host.has(JOURNAL), "{}", printed.stdout);
     // Nobody is there who would have logind read its files again.
-    assert!(said.code == 1 && said.stdout.contains("systemctl kill -s HUP"), "{}", said.stdout);
-    let said = host.leave().await;
-    assert_eq!(said.code, 0, "{}", said.stdout);
-    assert!(said.stdout.contains("logind   there is no /etc/systemd"), "{}", said.stdout);
-    assert!(said.stdout.contains("journal  there is no "), "{}", said.stdout);
-    assert!(said.stdout.contains("give --kubeconfig"), "{}", said.stdout);
+    assert!(
+        printed.code == 1 && printed.stdout.contains("systemctl kill -s HUP"),
+        "{}",
+        printed.stdout
+    );
+    let printed = host.leave().await;
+    assert_eq!(printed.code, 0, "{}", printed.stdout);
+    assert!(printed.stdout.contains("logind   there is no /etc/systemd"), "{}", printed.stdout);
+    assert!(printed.stdout.contains("journal  there is no "), "{}", printed.stdout);
+    assert!(printed.stdout.contains("give --kubeconfig"), "{}", printed.stdout);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn in_a_shutdown_and_beside_an_agent_nothing_is_changed() {
+async fn in_a_shutdown_and_alongside_an_agent_nothing_is_changed() {
     let preparing = Behaviour { preparing: true, ..seconds(5) };
     let held = Behaviour { locks: vec![lock("epilogue-agent", "delay", 0, 7)], ..seconds(5) };
     let mute = Behaviour { mute: true, ..seconds(5) };
@@ -52,8 +56,13 @@ async fn in_a_shutdown_and_beside_an_agent_nothing_is_changed() {
     for (behaviour, why) in table {
         let host = with_leftovers();
         let _logind = host.logind(behaviour).await;
-        let said = host.leave().await;
-        assert!(said.code == 1 && said.stderr.contains(why), "{} {}", said.stdout, said.stderr);
+        let printed = host.leave().await;
+        assert!(
+            printed.code == 1 && printed.stderr.contains(why),
+            "{} {}",
+            printed.stdout,
+            printed.stderr
+        );
         assert!(host.has(drop_in()) && host.has(JOURNAL));
     }
 }

@@ -1,5 +1,6 @@
 //! `epilogue-agent check` as its user runs it: the program, against a private bus with a double
-//! of logind, a double of the container runtime, and a directory for the host's files. (spec/node-agent.md §10.6-6)
+//! of logind, a double of the container runtime, and a directory for the host's files.
+//! (spec/node-agent.md §10.6-6)
 
 mod api;
 mod bus;
@@ -25,7 +26,7 @@ struct Host {
 }
 
 /// What the program said, and its exit code.
-struct Said {
+struct Printed {
     stdout: String,
     stderr: String,
     code: i32,
@@ -80,13 +81,13 @@ impl Host {
         }
     }
 
-    async fn check(&self, flags: &[&str]) -> Said {
+    async fn check(&self, flags: &[&str]) -> Printed {
         agent(self.root.path(), &[&["check", "-o", "json"], flags].concat()).await
     }
 }
 
 /// Runs the program without the machine's own bus in reach.
-async fn agent(root: &Path, arguments: &[&str]) -> Said {
+async fn agent(root: &Path, arguments: &[&str]) -> Printed {
     let output = Command::new(env!("CARGO_BIN_EXE_epilogue-agent"))
         .args(arguments)
         .arg("--root")
@@ -95,18 +96,18 @@ async fn agent(root: &Path, arguments: &[&str]) -> Said {
         .output()
         .await
         .expect("the program must be startable");
-    said(&output)
+    printed(&output)
 }
 
-fn said(output: &std::process::Output) -> Said {
-    Said {
+fn printed(output: &std::process::Output) -> Printed {
+    Printed {
         stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
         stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
         code: output.status.code().expect("no signal must end the program"),
     }
 }
 
-impl Said {
+impl Printed {
     fn report(&self) -> Value {
         serde_json::from_str(&self.stdout)
             .unwrap_or_else(|error| panic!("{error}: {:?} {:?}", self.stdout, self.stderr))
@@ -144,13 +145,13 @@ async fn a_prepared_node_passes_and_its_lock_is_given_back() {
     let logind = host.logind(seconds(40)).await;
     let _cri = host.containers().await;
     host.can_be_measured();
-    let said = host.check(&[]).await;
-    assert_eq!(said.code, 0, "{}", said.stdout);
-    let report = said.report();
+    let printed = host.check(&[]).await;
+    assert_eq!(printed.code, 0, "{}", printed.stdout);
+    let report = printed.report();
     assert_eq!((&report["verdict"], &report["mode"]), (&"ok".into(), &"replace".into()));
     assert_eq!(report["time"]["kill_ms"], 30_850);
-    said.assert("logind", "ok", "org.freedesktop.login1 is :1.");
-    said.assert("lock", "ok", "taken, listed and given back");
+    printed.assert("logind", "ok", "org.freedesktop.login1 is :1.");
+    printed.assert("lock", "ok", "taken, listed and given back");
     assert_eq!((logind.taken(), logind.locks()), (1, Vec::new()));
 }
 
@@ -158,30 +159,30 @@ async fn a_prepared_node_passes_and_its_lock_is_given_back() {
 async fn the_table_shows_each_check_and_the_use_of_the_time() {
     let host = Host::start();
     let _logind = host.logind(seconds(5)).await;
-    let said = agent(host.root.path(), &["check", "--pressure=off", "--oom-causes=false"]).await;
-    assert_eq!(said.code, 1, "{}", said.stderr);
-    let lines: Vec<&str> = said.stdout.lines().collect();
-    assert!(lines[0].starts_with("CHECK     VERDICT  FOUND"), "{}", said.stdout);
+    let printed = agent(host.root.path(), &["check", "--pressure=off", "--oom-causes=false"]).await;
+    assert_eq!(printed.code, 1, "{}", printed.stderr);
+    let lines: Vec<&str> = printed.stdout.lines().collect();
+    assert!(lines[0].starts_with("CHECK     VERDICT  FOUND"), "{}", printed.stdout);
     let delay = lines.iter().find(|line| line.starts_with("delay     fail     logind grants 5s"));
-    assert!(delay.is_some(), "{}", said.stdout);
-    assert!(said.stdout.contains("   -> write `InhibitDelayMaxSec=40`"), "{}", said.stdout);
-    assert!(said.stdout.contains("2.2s to end them"), "{}", said.stdout);
+    assert!(delay.is_some(), "{}", printed.stdout);
+    assert!(printed.stdout.contains("   -> write `InhibitDelayMaxSec=40`"), "{}", printed.stdout);
+    assert!(printed.stdout.contains("2.2s to end them"), "{}", printed.stdout);
     assert_eq!(lines.last(), Some(&"verdict: fail"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_absent_bus_or_logind_fails_with_its_remedy() {
     let root = tempfile::tempdir().expect("must be creatable");
-    let said = agent(root.path(), &["check", "-o", "json"]).await;
-    assert_eq!(said.code, 1);
-    said.assert("bus", "fail", "cannot connect to unix:path=");
+    let printed = agent(root.path(), &["check", "-o", "json"]).await;
+    assert_eq!(printed.code, 1);
+    printed.assert("bus", "fail", "cannot connect to unix:path=");
 
     let host = Host::start();
-    let said = host.check(&[]).await;
-    assert_eq!(said.code, 1);
-    said.assert("bus", "ok", "system_bus_socket");
-    said.assert("logind", "fail", "systemctl start systemd-logind");
-    let report = said.report();
+    let printed = host.check(&[]).await;
+    assert_eq!(printed.code, 1);
+    printed.assert("bus", "ok", "system_bus_socket");
+    printed.assert("logind", "fail", "systemctl start systemd-logind");
+    let report = printed.report();
     let last = report["checks"].as_array().and_then(|checks| checks.last());
     assert_eq!(last.expect("must have checks")["name"], "logind");
 }
@@ -198,39 +199,39 @@ async fn the_address_of_the_bus_comes_from_the_environment() {
         .output()
         .await
         .expect("the program must be startable");
-    assert_eq!(said(&output).code, 0, "{}", said(&output).stdout);
+    assert_eq!(printed(&output).code, 0, "{}", printed(&output).stdout);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_delay_too_small_for_the_bands_fails() {
+async fn a_delay_too_small_for_the_priority_groups_fails() {
     // §10.6-6: 0, 1, 5 and 60 s
     for (granted, code) in [(0, 1), (1, 1), (5, 1), (60, 0)] {
         let host = Host::start();
         let _logind = host.logind(seconds(granted)).await;
-        let said = host.check(&["--shutdown-grace-period=30s"]).await;
-        assert_eq!(said.code, code, "{granted}: {}", said.stdout);
-        said.assert("delay", if code == 0 { "ok" } else { "fail" }, "0=30,2000000000=0");
-        said.assert("lock", "ok", "given back");
+        let printed = host.check(&["--shutdown-grace-period=30s"]).await;
+        assert_eq!(printed.code, code, "{granted}: {}", printed.stdout);
+        printed.assert("delay", if code == 0 { "ok" } else { "fail" }, "0=30,2000000000=0");
+        printed.assert("lock", "ok", "given back");
     }
     let host = Host::start();
     let _logind = host.logind(seconds(11)).await;
-    let said = host.check(&["--shutdown-grace-period-by-pod-priority=0=1"]).await;
-    assert_eq!(said.code, 0, "{}", said.stdout);
+    let printed = host.check(&["--shutdown-grace-period-by-pod-priority=0=1"]).await;
+    assert_eq!(printed.code, 0, "{}", printed.stdout);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_remedy_for_the_delay_merges_what_others_wish() {
+async fn the_remedy_for_the_delay_merges_what_others_request() {
     let host = Host::start();
-    let wish = |seconds| format!("[Login]\nInhibitDelayMaxSec={seconds}\n");
-    host.write("etc/systemd/logind.conf.d/99-kubelet.conf", &wish(60));
-    host.write("usr/lib/systemd/logind.conf.d/unattended-upgrades.conf", &wish(30));
+    let conf = |seconds| format!("[Login]\nInhibitDelayMaxSec={seconds}\n");
+    host.write("etc/systemd/logind.conf.d/99-kubelet.conf", &conf(60));
+    host.write("usr/lib/systemd/logind.conf.d/unattended-upgrades.conf", &conf(30));
     let _logind = host.logind(seconds(30)).await;
-    let said = host.check(&[]).await;
-    said.assert("delay", "fail", "write `InhibitDelayMaxSec=60` below `[Login]` into /etc/");
+    let printed = host.check(&[]).await;
+    printed.assert("delay", "fail", "write `InhibitDelayMaxSec=60` below `[Login]` into /etc/");
 
-    host.write("etc/systemd/logind.conf.d/zz-epilogue.conf", &wish(60));
-    let said = host.check(&[]).await;
-    said.assert("delay", "fail", "zz-epilogue.conf asks for 60s already: run `systemctl kill");
+    host.write("etc/systemd/logind.conf.d/zz-epilogue.conf", &conf(60));
+    let printed = host.check(&[]).await;
+    printed.assert("delay", "fail", "zz-epilogue.conf asks for 60s already: run `systemctl kill");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -239,11 +240,11 @@ async fn the_kubelets_lock_decides_the_mode() {
     host.write("proc/4242/comm", "kubelet\n");
     let locks = vec![lock("kubelet", "delay", 0, 4242), lock("apt", "delay", 0, 9)];
     let logind = host.logind(Behaviour { locks: locks.clone(), ..seconds(60) }).await;
-    let said = host.check(&[]).await;
-    assert_eq!(said.code, 0, "{}", said.stdout);
-    assert_eq!(said.report()["mode"], "assist");
-    said.assert("kubelet", "ok", "held by kubelet, uid 0, pid 4242");
-    said.assert("holders", "ok", "apt (pid 9: reasons)");
+    let printed = host.check(&[]).await;
+    assert_eq!(printed.code, 0, "{}", printed.stdout);
+    assert_eq!(printed.report()["mode"], "assist");
+    printed.assert("kubelet", "ok", "held by kubelet, uid 0, pid 4242");
+    printed.assert("holders", "ok", "apt (pid 9: reasons)");
     assert_eq!(logind.locks(), locks, "what others hold must stay");
 }
 
@@ -252,11 +253,11 @@ async fn a_forged_lock_is_not_the_kubelets() {
     let host = Host::start();
     let locks = vec![lock("kubelet", "delay", 1000, 5), lock("backup", "block", 0, 6)];
     let _logind = host.logind(Behaviour { locks, ..seconds(60) }).await;
-    let said = host.check(&[]).await;
-    assert_eq!((said.code, &said.report()["verdict"]), (0, &"warn".into()));
-    assert_eq!(said.report()["mode"], "replace");
-    said.assert("kubelet", "warn", "is not root's");
-    said.assert("holders", "warn", "blocked by backup");
+    let printed = host.check(&[]).await;
+    assert_eq!((printed.code, &printed.report()["verdict"]), (0, &"warn".into()));
+    assert_eq!(printed.report()["mode"], "replace");
+    printed.assert("kubelet", "warn", "is not root's");
+    printed.assert("holders", "warn", "blocked by backup");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -264,16 +265,16 @@ async fn a_refused_lock_fails_with_the_remedy_for_its_cause() {
     let host = Host::start();
     let denied = Behaviour { access: Access::Denied, ..seconds(60) };
     let logind = host.logind(denied).await;
-    let said = host.check(&[]).await;
-    assert_eq!((said.code, logind.taken()), (1, 0));
-    said.assert("lock", "fail", "Permission denied run as uid 0");
+    let printed = host.check(&[]).await;
+    assert_eq!((printed.code, logind.taken()), (1, 0));
+    printed.assert("lock", "fail", "Permission denied run as uid 0");
 
     let host = Host::start();
     let _logind = host.logind(Behaviour { preparing: true, ..seconds(60) }).await;
-    let said = host.check(&[]).await;
-    assert_eq!(said.code, 1);
-    said.assert("shutdown", "warn", "the node is shutting down now");
-    said.assert("lock", "fail", "a shutdown is under way");
+    let printed = host.check(&[]).await;
+    assert_eq!(printed.code, 1);
+    printed.assert("shutdown", "warn", "the node is shutting down now");
+    printed.assert("lock", "fail", "a shutdown is under way");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -281,22 +282,22 @@ async fn a_scheduled_shutdown_is_a_warning() {
     let host = Host::start();
     let scheduled = ("reboot".to_owned(), 1_000_000);
     let _logind = host.logind(Behaviour { scheduled, ..seconds(60) }).await;
-    let said = host.check(&[]).await;
-    assert_eq!(said.code, 0, "{}", said.stdout);
-    said.assert("schedule", "warn", "reboot is scheduled in 0s");
+    let printed = host.check(&[]).await;
+    assert_eq!(printed.code, 0, "{}", printed.stdout);
+    printed.assert("schedule", "warn", "reboot is scheduled in 0s");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_command_line_says_flag_and_remedy() {
     let root = tempfile::tempdir().expect("must be creatable");
-    let said = agent(
+    let printed = agent(
         root.path(),
         &["check", "--shutdown-grace-period=5s", "--shutdown-grace-period-critical-pods=6s"],
     )
     .await;
-    assert_eq!(said.code, 2);
-    assert!(said.stderr.contains("lower the first or raise the second"), "{}", said.stderr);
-    assert_eq!(said.stdout, "");
+    assert_eq!(printed.code, 2);
+    assert!(printed.stderr.contains("lower the first or raise the second"), "{}", printed.stderr);
+    assert_eq!(printed.stdout, "");
 
     let output = Command::new(env!("CARGO_BIN_EXE_epilogue-agent")).output().await;
     let help = output.expect("the program must be startable");
@@ -307,33 +308,33 @@ async fn a_wrong_command_line_says_flag_and_remedy() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_container_runtime_is_asked_how_it_is() {
     let host = Host::start();
-    let said = host.check(&[]).await;
-    said.assert("runtime", "warn", "no container runtime's socket at");
-    said.assert("runtime", "warn", "by --runtime-endpoint unix:///path");
+    let printed = host.check(&[]).await;
+    printed.assert("runtime", "warn", "no container runtime's socket at");
+    printed.assert("runtime", "warn", "by --runtime-endpoint unix:///path");
 
     let cri = host.containers().await;
-    let said = host.check(&[]).await;
-    said.assert("runtime", "ok", "double v0.0.0 at");
-    said.assert("runtime", "ok", "knows 1 pods");
+    let printed = host.check(&[]).await;
+    printed.assert("runtime", "ok", "double v0.0.0 at");
+    printed.assert("runtime", "ok", "knows 1 pods");
 
     cri.fault(Call::Status, "", Fault::RefuseAfter(tonic::Code::Ok));
-    let said = host.check(&[]).await;
-    said.assert("runtime", "warn", "not ready: NetworkReady (ToldSo: the double was told so)");
+    let printed = host.check(&[]).await;
+    printed.assert("runtime", "warn", "not ready: NetworkReady (ToldSo: the double was told so)");
     cri.mend();
 
     cri.fault(Call::Any, "", Fault::Hang);
-    let said = host.check(&[]).await;
-    assert_eq!(said.code, 1);
-    said.assert("runtime", "fail", "did not answer Version within 2s");
+    let printed = host.check(&[]).await;
+    assert_eq!(printed.code, 1);
+    printed.assert("runtime", "fail", "did not answer Version within 2s");
     cri.mend();
 
     cri.fault(Call::Any, "", Fault::Refuse(tonic::Code::Unimplemented));
     said_no_cri(&host.check(&[]).await);
 }
 
-fn said_no_cri(said: &Said) {
-    said.assert("runtime", "warn", "does not speak CRI v1");
-    said.assert("runtime", "warn", "containerRuntimeEndpoint by --runtime-endpoint");
+fn said_no_cri(printed: &Printed) {
+    printed.assert("runtime", "warn", "does not speak CRI v1");
+    printed.assert("runtime", "warn", "containerRuntimeEndpoint by --runtime-endpoint");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -342,35 +343,35 @@ async fn the_runtimes_socket_comes_from_its_flag() {
     let socket = host.root.path().join("elsewhere/my.sock");
     let _cri = CriDouble::start_at(&socket);
     let flag = format!("--runtime-endpoint=unix://{}", socket.display());
-    let said = host.check(&[&flag]).await;
-    said.assert("runtime", "warn", "knows 0 pods");
-    let said = host.check(&["--runtime-endpoint=tcp://127.0.0.1:1"]).await;
-    assert_eq!(said.code, 2);
-    assert!(said.stderr.contains("must be unix:///path/of/the.sock"), "{}", said.stderr);
+    let printed = host.check(&[&flag]).await;
+    printed.assert("runtime", "warn", "knows 0 pods");
+    let printed = host.check(&["--runtime-endpoint=tcp://127.0.0.1:1"]).await;
+    assert_eq!(printed.code, 2);
+    assert!(printed.stderr.contains("must be unix:///path/of/the.sock"), "{}", printed.stderr);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_can_be_seen_of_pressure_is_told_with_a_remedy_for_the_rest() {
+async fn what_can_be_seen_of_pressure_is_reported_with_a_remedy_for_the_rest() {
     let host = Host::start();
-    let said = host.check(&[]).await;
-    said.assert("pressure", "warn", "cannot measure memory.available, nodefs.available,");
-    said.assert("pressure", "warn", "mount the host's /proc, /sys/fs/cgroup");
-    said.assert("stalls", "warn", "psi=1");
-    said.assert("kernel-log", "ok", "cannot be read");
+    let printed = host.check(&[]).await;
+    printed.assert("pressure", "warn", "cannot measure memory.available, nodefs.available,");
+    printed.assert("pressure", "warn", "mount the host's /proc, /sys/fs/cgroup");
+    printed.assert("stalls", "warn", "psi=1");
+    printed.assert("kernel-log", "ok", "cannot be read");
 
     host.can_be_measured();
-    let said = host.check(&["--eviction-hard=memory.available<150Mi,pid.available<5%"]).await;
-    said.assert("pressure", "ok", "memory.available 4094Mi of 4Gi");
-    said.assert("pressure", "ok", "pid.available 31k of 31768");
+    let printed = host.check(&["--eviction-hard=memory.available<150Mi,pid.available<5%"]).await;
+    printed.assert("pressure", "ok", "memory.available 4094Mi of 4Gi");
+    printed.assert("pressure", "ok", "pid.available 31k of 31768");
     // A file of a directory is none that the kernel would tell anything by.
-    said.assert("stalls", "ok", "their counters are read");
-    said.assert("thresholds", "ok", "before the kubelet's defaults");
-    said.assert("kernel-log", "ok", "which process was killed");
+    printed.assert("stalls", "ok", "their counters are read");
+    printed.assert("thresholds", "ok", "before the kubelet's defaults");
+    printed.assert("kernel-log", "ok", "which process was killed");
 
     let flags = ["--pressure=enforce", "--eviction-hard=memory.available<100Mi"];
     host.check(&flags).await.assert("thresholds", "warn", "comes first for memory.available");
     host.check(&["--pressure=off"]).await.assert("pressure", "ok", "--pressure=off");
-    let said = host.check(&["--eviction-hard=memory<1Gi"]).await;
-    assert_eq!(said.code, 2);
-    assert!(said.stderr.contains("give one of memory.available"), "{}", said.stderr);
+    let printed = host.check(&["--eviction-hard=memory<1Gi"]).await;
+    assert_eq!(printed.code, 2);
+    assert!(printed.stderr.contains("give one of memory.available"), "{}", printed.stderr);
 }

@@ -51,7 +51,7 @@ impl Node {
             grace_seconds: grace,
             sidecars: &sidecars,
             reach: Reach::Pod,
-            patience: PATIENCE,
+            stop_timeout: PATIENCE,
         };
         state(self.runtime.stop_pod(&pod(uid), wanted).await)
     }
@@ -355,7 +355,7 @@ async fn a_runtime_that_restarts_is_met_again_and_its_containers_run_on() {
 }
 
 #[tokio::test]
-async fn a_refused_connection_is_told_in_the_systems_words() {
+async fn a_refused_connection_is_reported_in_the_systems_words() {
     let root = tempfile::tempdir().expect("must be creatable");
     let socket = root.path().join("dead.sock");
     drop(std::os::unix::net::UnixListener::bind(&socket).expect("must be bindable"));
@@ -456,7 +456,7 @@ async fn a_sandbox_whose_network_cannot_be_taken_down_is_down() {
 }
 
 #[tokio::test]
-async fn a_sandbox_that_stays_up_is_told() {
+async fn a_sandbox_that_stays_up_is_reported() {
     let node = Node::start();
     node.cri.pod("a").container("app", Script::Obedient).start().await;
     node.cri.fault(Call::StopPodSandbox, "", Fault::Refuse(Code::Internal));
@@ -470,7 +470,7 @@ async fn a_stop_of_the_containers_leaves_the_sandbox_to_the_kubelet() {
     let node = Node::start();
     node.cri.pod("a").container("app", Script::Obedient).start().await;
     let reach = Reach::Containers;
-    let wanted = Stop { grace_seconds: 1, sidecars: &[], reach, patience: PATIENCE };
+    let wanted = Stop { grace_seconds: 1, sidecars: &[], reach, stop_timeout: PATIENCE };
     let stopped = node.runtime.stop_pod(&pod("a"), wanted).await;
     let state = state(stopped).expect("the runtime must answer");
     assert!(state.sandbox_ready && state.containers_ended() && !state.nothing_runs());

@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use agent_core::agent::{Agent, Enforcement, Features, Settings, Status};
-use agent_core::ending::hanging::StuckTimes;
 use agent_core::protocol::action::{Action, Notice};
 use agent_core::protocol::event::{ActionResult, Event, Now};
 use agent_core::protocol::node::{Healthz, KubeletFacts};
 use agent_core::shutdown::candidates::BarePods;
+use agent_core::termination::hanging::StuckTimes;
 use epilogue_agent::clock::Clock;
 use epilogue_agent::cri::{Runtime, Stop};
 use epilogue_agent::driver::{Driver, Lane, Parts, Shown, Sinks};
@@ -88,7 +88,7 @@ impl Api {
 struct Both {
     api: ApiSink,
     runtime: Runtime,
-    told: mpsc::UnboundedSender<Notice>,
+    reported: mpsc::UnboundedSender<Notice>,
 }
 
 impl Sinks for Both {
@@ -101,8 +101,8 @@ impl Sinks for Both {
         async move {
             match action {
                 Action::InspectPod(pod) => runtime.inspect_pod(&pod).await,
-                Action::StopPod { pod, grace_seconds, sidecars, reach, patience } => {
-                    let wanted = Stop { grace_seconds, sidecars: &sidecars, reach, patience };
+                Action::StopPod { pod, grace_seconds, sidecars, reach, stop_timeout } => {
+                    let wanted = Stop { grace_seconds, sidecars: &sidecars, reach, stop_timeout };
                     runtime.stop_pod(&pod, wanted).await
                 }
                 action @ Action::PatchStatus { .. } => api.carry_out(action).await,
@@ -112,16 +112,16 @@ impl Sinks for Both {
         .boxed()
     }
 
-    fn tell(&self, notice: Notice, _: Now) {
+    fn emit_event(&self, notice: Notice, _: Now) {
         // Nobody listens any more after the test.
-        let _ = self.told.send(notice);
+        let _ = self.reported.send(notice);
     }
 }
 
 /// The agent, running, on a node whose kubelet is dead.
 struct Site {
     api: Api,
-    told: mpsc::UnboundedReceiver<Notice>,
+    reported: mpsc::UnboundedReceiver<Notice>,
     status: watch::Receiver<Status>,
     stop: CancellationToken,
     events: mpsc::Sender<Event>,
@@ -164,7 +164,7 @@ fn settings() -> Settings {
         boot_id: "boot-1".into(),
         booted_at: None,
         own_pod: None,
-        bands: None,
+        priority_groups: None,
         priority_max: 2_000_000_000,
         bare_pods: BarePods::Leave,
         runtime: true,
@@ -180,9 +180,10 @@ impl Site {
     async fn start(node: &Node, object: Value) -> Self {
         let api = Api::of(object);
         let (events, heard) = mpsc::channel(16);
-        let (tell, told) = mpsc::unbounded_channel();
+        let (emit_event, reported) = mpsc::unbounded_channel();
         let clock = Clock::new(Arc::default());
-        let sinks = Both { api: api.sink(), runtime: runtime(node.root.path()), told: tell };
+        let sinks =
+            Both { api: api.sink(), runtime: runtime(node.root.path()), reported: emit_event };
         let read = api.sink().carry_out(Action::ReadPod(pod("a"))).await;
         let ActionResult::Pod(Ok(Some(view))) = read else { panic!("{read:?}") };
         let (shown, status) = watch::channel(Status::default());
@@ -207,7 +208,7 @@ impl Site {
         for event in [Event::KubeletSeen(facts), Event::PodsListed(vec![*view])] {
             events.send(event).await.expect("must be heard");
         }
-        Self { api, told, status, stop, events, agent }
+        Self { api, reported, status, stop, events, agent }
     }
 
     async fn until_failed(&self) {
@@ -220,8 +221,8 @@ impl Site {
     }
 
     /// The next event for people.
-    async fn told(&mut self) -> Notice {
-        let next = tokio::time::timeout(PATIENCE, self.told.recv()).await;
+    async fn reported(&mut self) -> Notice {
+        let next = tokio::time::timeout(PATIENCE, self.reported.recv()).await;
         let Ok(Some(notice)) = next else { panic!("{next:?} {:?}", self.status.borrow()) };
         notice
     }
@@ -238,7 +239,7 @@ async fn a_pod_deleted_while_pending_is_failed_when_the_runtime_has_nothing_of_i
     let node = Node::start();
     let mut site = Site::start(&node, pending()).await;
     site.until_failed().await;
-    assert_eq!(site.told().await.reason, "PodFailedByAgent");
+    assert_eq!(site.reported().await.reason, "PodFailedByAgent");
     let patches = site.api.patches();
     assert_eq!(patches.len(), 1, "{patches:?}");
     assert_eq!(patches[0]["metadata"]["uid"], "a");
@@ -279,7 +280,7 @@ async fn a_pod_that_runs_or_succeeded_is_left_and_told_of() {
         let node = Node::start();
         node.cri.pod("a").container("app", script).start().await;
         let mut site = Site::start(&node, running()).await;
-        let notice = site.told().await;
+        let notice = site.reported().await;
         assert_eq!(notice.reason, "PodStuckTerminating");
         assert!(notice.message.contains(words), "{}", notice.message);
         assert_eq!((site.api.phase().as_str(), node.ends().len()), ("Running", 0));
@@ -292,7 +293,7 @@ async fn a_runtime_that_does_not_answer_proves_nothing() {
     let node = Node::start();
     node.cri.fault(Call::ListPodSandbox, "", Fault::Refuse(tonic::Code::Unavailable));
     let mut site = Site::start(&node, pending()).await;
-    let notice = site.told().await;
+    let notice = site.reported().await;
     assert!(notice.message.contains("does not answer"), "{}", notice.message);
     assert_eq!(site.api.phase(), "Pending");
     site.end().await;

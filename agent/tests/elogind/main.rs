@@ -61,8 +61,8 @@ async fn a_shutdown_is_announced_and_waits_for_the_release() {
     let sink = machine.sink();
     sink.carry_out(&Action::TakeLock).await;
     let mut session = going_down(&machine, LONG).await;
-    let told = session.changes.wait_for(|changes| changes.going_down);
-    timeout(PATIENCE, told).await.expect("others must be told").expect("the session must live");
+    let reported = session.changes.wait_for(|changes| changes.going_down);
+    timeout(PATIENCE, reported).await.expect("others must be told").expect("the session must live");
     session.state("a machine that goes down", |state| state.preparing).await;
     // LD5
     let second = machine.sink().carry_out(&Action::TakeLock).await;

@@ -50,7 +50,7 @@ async fn logind_grants_what_our_file_asks_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn others_wishes_are_merged_and_not_lowered() {
+async fn requested_delays_of_others_are_merged_and_not_lowered() {
     // §1.4, users.md 1A-7
     let node = Node::start(30).await;
     node.write("etc/systemd/logind.conf.d/99-kubelet.conf", &conf(60));
@@ -83,7 +83,7 @@ async fn a_file_that_sorts_after_ours_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_logind_that_does_not_follow_is_told_as_it_is() {
+async fn a_logind_that_does_not_follow_is_reported_as_it_is() {
     let node = Node::start(5).await;
     let _systemd = Systemd1::start(&node.bus.address, State::default(), || {}).await;
     assert_eq!(raise(&node.sink(), 40).await, Ok(5));
@@ -112,7 +112,7 @@ async fn a_directory_that_may_not_be_written_is_named_with_the_remedy() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_systemd_that_refuses_or_is_not_there_is_told() {
+async fn a_systemd_that_refuses_or_is_not_there_is_reported() {
     let node = Node::start(5).await;
     let failure = raise(&node.sink(), 40).await.expect_err("there must be no systemd");
     assert_eq!(failure.kind, FailureKind::NotFound, "{failure}");

@@ -165,7 +165,7 @@ async fn a_refused_question_is_no_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_kubelet_is_looked_at_anew_when_locks_change_and_at_an_announcement() {
+async fn the_kubelet_is_sampled_anew_when_locks_change_and_at_an_announcement() {
     let node = Node::start(60).await;
     let systemd = systemd(&node).await;
     let session = node.session();

@@ -271,7 +271,7 @@ impl Shared {
         emit(&voice, MANAGER, "PrepareForShutdown", &going_down).await;
     }
 
-    async fn tell_of_locks(&self) {
+    async fn report_locks(&self) {
         let Some(voice) = held(&self.voice).clone() else { return };
         let count = self.lock().locks.len() as u64;
         let changed = HashMap::from([("NCurrentInhibitors", Variant::from(count))]);
@@ -287,7 +287,7 @@ impl Shared {
         }
         // LD3
         self.run_if(|state| state.pending.is_some() && !state.is_held(), Down::Released);
-        self.tell_of_locks().await;
+        self.report_locks().await;
     }
 }
 
@@ -351,7 +351,7 @@ impl Manager {
         }
         let (uid, pid) = caller(&header, connection).await?;
         let lock = self.hold((what, who, why, mode, uid, pid))?;
-        self.shared.tell_of_locks().await;
+        self.shared.report_locks().await;
         Ok(lock.into())
     }
 

@@ -39,7 +39,7 @@ fn of_shutdown(events: &[Event]) -> Vec<bool> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_state_is_told_and_told_anew_without_a_signal() {
+async fn the_state_is_reported_and_reported_anew_without_a_signal() {
     let node = Node::start(5).await;
     let at = Timestamp::from_second(1_900_000_000).expect("must be a time");
     let mut session = node.session();
@@ -88,7 +88,7 @@ async fn an_old_systemd_tells_no_kind() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_word_is_told_in_its_order() {
+async fn each_word_is_reported_in_its_order() {
     let node = Node::start(60).await;
     let mut session = node.session();
     session.state("a state", |_| true).await;
@@ -99,8 +99,11 @@ async fn each_word_is_told_in_its_order() {
         node.login1.cancel().await;
         session.next("cancellation", cancelled).await;
     }
-    let told = session.changes.wait_for(|changes| changes.count >= 5 && !changes.going_down);
-    tokio::time::timeout(PATIENCE, told).await.expect("changes must be told").expect("must live");
+    let reported = session.changes.wait_for(|changes| changes.count >= 5 && !changes.going_down);
+    tokio::time::timeout(PATIENCE, reported)
+        .await
+        .expect("changes must be told")
+        .expect("must live");
     session.end().await;
 }
 
@@ -137,7 +140,7 @@ async fn a_full_queue_loses_no_cancellation() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_shutdown_announced_anew_in_a_full_queue_is_told_after_the_cancellation() {
+async fn a_shutdown_announced_anew_in_a_full_queue_is_reported_after_the_cancellation() {
     let node = Node::start(60).await;
     let mut session = Session::start(&node.bus.address, 1);
     session.state("a state", |_| true).await;
@@ -238,7 +241,7 @@ impl Log {
 }
 
 #[tokio::test]
-async fn a_signal_from_another_sender_is_ignored_and_said_once() {
+async fn a_signal_from_another_sender_is_ignored_and_logged_once() {
     // §10.6-7, W9: as anybody on the bus can send it.
     let log = Log::default();
     let subscriber = tracing_subscriber::fmt().with_writer(log.clone()).with_ansi(false).finish();

@@ -58,7 +58,7 @@ async fn the_level_whose_limit_was_reached_is_what_was_short() {
 }
 
 #[tokio::test]
-async fn a_kill_is_told_within_a_tenth_of_a_second() {
+async fn a_kill_is_reported_within_a_tenth_of_a_second() {
     let node = Node::new();
     let pod = node.pod("uid-1");
     let mut containers: Vec<_> = (0..8).map(|n| pod.container(&format!("c{n}"))).collect();
@@ -127,7 +127,7 @@ async fn pods_and_containers_that_come_later_are_watched_from_their_first_count(
 }
 
 #[tokio::test]
-async fn what_was_counted_before_our_time_is_not_told() {
+async fn what_was_counted_before_our_time_is_not_reported() {
     let node = Node::new();
     let pod = node.pod("uid-1");
     let mut container = pod.container("a");

@@ -144,16 +144,16 @@ impl Listening {
                 }
             }
         };
-        timeout(PATIENCE, of).await.expect("a kill must be told")
+        timeout(PATIENCE, of).await.expect("a kill must be reported")
     }
 
     /// The words of all witnesses that this machine has.
-    async fn told(&mut self, uid: &str, v2: bool) -> Vec<OomKill> {
-        let mut told = vec![self.next_of(uid).await];
+    async fn reported(&mut self, uid: &str, v2: bool) -> Vec<OomKill> {
+        let mut reported = vec![self.next_of(uid).await];
         if v2 && fs::File::open("/dev/kmsg").is_ok() {
-            told.push(self.next_of(uid).await);
+            reported.push(self.next_of(uid).await);
         }
-        told
+        reported
     }
 }
 
@@ -169,7 +169,7 @@ fn cgroups(name: &str) -> Option<Cgroups> {
 }
 
 #[tokio::test]
-async fn a_real_kill_at_the_container_s_limit_is_told_within_a_tenth_of_a_second() {
+async fn a_real_kill_at_the_container_s_limit_is_reported_within_a_tenth_of_a_second() {
     let Some(mut cgroups) = cgroups("main") else { return };
     let mut listening = Listening::start(Host::new(cgroups.root.path().to_owned()));
     listening.silence_of("real-").await;
@@ -183,11 +183,11 @@ async fn a_real_kill_at_the_container_s_limit_is_told_within_a_tenth_of_a_second
             let status = child.wait().expect("must be our child");
             (status, Instant::now())
         });
-        let told = listening.told(&uid, cgroups.v2).await;
+        let reported = listening.reported(&uid, cgroups.v2).await;
         let heard = Instant::now();
         let (status, ended) = ended.await.expect("must not panic");
         assert!(!status.success(), "{status}");
-        for kill in told {
+        for kill in reported {
             assert_eq!(kill.constraint, OomConstraint::ContainerLimit, "{kill:?}");
             assert_eq!(kill.container_id.as_deref(), Some("c1"));
             assert_eq!(kill.limit, Some(LIMIT));
@@ -212,7 +212,7 @@ async fn a_real_kill_of_a_child_leaves_the_container_alive() {
     let mut listening = Listening::start(Host::new(cgroups.root.path().to_owned()));
     listening.silence_of("child-").await;
     let mut main = run_in(&container, &format!("{HOG}; exec sleep 60"));
-    for kill in listening.told(&uid, cgroups.v2).await {
+    for kill in listening.reported(&uid, cgroups.v2).await {
         assert_eq!(kill.constraint, OomConstraint::ContainerLimit, "{kill:?}");
         assert_eq!(kill.container_lives, Some(true), "{kill:?}");
     }
@@ -230,7 +230,7 @@ async fn a_real_kill_at_the_pod_s_limit_is_the_pod_s() {
     let mut listening = Listening::start(Host::new(cgroups.root.path().to_owned()));
     listening.silence_of("pod-").await;
     let mut main = run_in(&container, &format!("exec {HOG}"));
-    for kill in listening.told(&uid, cgroups.v2).await {
+    for kill in listening.reported(&uid, cgroups.v2).await {
         assert_eq!((kill.constraint, kill.limit), (OomConstraint::PodLimit, Some(LIMIT)));
         assert_eq!(kill.container_id.as_deref(), Some("c1"));
     }

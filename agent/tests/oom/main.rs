@@ -1,4 +1,4 @@
-//! The sources of kills for memory, against a tree of cgroups in a directory, a pipe for the
+//! The sources of OOM kills, against a tree of cgroups in a directory, a pipe for the
 //! kernel's log, a double of systemd-oomd, and the kernel of this machine as far as it lets.
 
 #[path = "../check/bus.rs"]

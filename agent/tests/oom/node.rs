@@ -155,7 +155,7 @@ impl Listening {
 
     pub(crate) async fn next(&mut self) -> OomKill {
         let event = timeout(PATIENCE, self.events.recv()).await;
-        match event.expect("a kill must be told").expect("the source must run") {
+        match event.expect("a kill must be reported").expect("the source must run") {
             Event::OomKilled(kill) => *kill,
             other => panic!("{other:?}"),
         }

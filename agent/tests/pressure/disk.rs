@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use agent_core::protocol::pressure::{PodFigures, Resource, Sample};
 use epilogue_agent::clock::Clock;
 use epilogue_agent::sink::measure::MeasureSink;
-use epilogue_agent::source::pressure::{DiskLooker, FilesystemPaths};
+use epilogue_agent::source::pressure::{DiskSampler, FilesystemPaths};
 
 use tokio::sync::Notify;
 
 use super::pods::{figures, sink};
-use super::runtime::{Told, Words, layer};
+use super::runtime::{FakeRuntime, Words, layer};
 use super::tree::{Driver, MIB, Tree, uid, write};
 
 const DIR: &str = "var/lib/kubelet/pods";
@@ -37,7 +37,7 @@ fn fill(path: &Path, bytes: u64) {
 
 async fn without_runtime(tree: &Tree, pod: &str) -> PodFigures {
     let figures = figures(&sink(tree, None), Resource::Disk, &[pod]).await;
-    figures.expect("must be told").remove(&uid(pod)).expect("must be there")
+    figures.expect("must be reported").remove(&uid(pod)).expect("must be there")
 }
 
 async fn bytes_of_volume(tree: &Tree) -> u64 {
@@ -61,9 +61,9 @@ async fn layers_logs_and_volumes_come_together() {
         layer("a", "side", None, None),
         layer("b", "main", Some(MIB), Some(1)),
     ];
-    let told = Told::start(tree.root(), Words { stats, ..Words::default() });
-    let sink = sink(&tree, Some(told.runtime()));
-    let figures = figures(&sink, Resource::Disk, &["a"]).await.expect("must be told");
+    let answered = FakeRuntime::start(tree.root(), Words { stats, ..Words::default() });
+    let sink = sink(&tree, Some(answered.runtime()));
+    let figures = figures(&sink, Resource::Disk, &["a"]).await.expect("must be reported");
     assert_eq!(figures.len(), 1);
     let pod = &figures[&uid("a")];
     let in_scratch = allocated(&scratch)
@@ -100,9 +100,9 @@ async fn without_the_runtime_s_word_the_sums_are_not_known_but_logs_and_volumes_
     let pod = without_runtime(&tree, "a").await;
     assert_eq!((pod.disk, pod.inodes), (None, None));
     assert!(pod.empty_dirs[0].1 >= MIB && pod.containers[0].logs >= Some(MIB));
-    let told = Told::start(tree.root(), Words { silent: true, ..Words::default() });
-    let silent = figures(&sink(&tree, Some(told.runtime())), Resource::Disk, &["a"]).await;
-    assert_eq!(silent.expect("must be told")[&uid("a")], pod);
+    let answered = FakeRuntime::start(tree.root(), Words { silent: true, ..Words::default() });
+    let silent = figures(&sink(&tree, Some(answered.runtime())), Resource::Disk, &["a"]).await;
+    assert_eq!(silent.expect("must be reported")[&uid("a")], pod);
 }
 
 #[tokio::test]
@@ -110,19 +110,23 @@ async fn what_a_busy_runtime_says_late_counts_for_the_next_measurement_and_holds
     let tree = Tree::v2(Driver::Systemd);
     let (stats, late) = (vec![layer("a", "main", Some(MIB), Some(1))], Arc::new(Notify::new()));
     let words = Words { stats, late: Some(Arc::clone(&late)), ..Words::default() };
-    let told = Told::start(tree.root(), words);
-    let sink = sink(&tree, Some(told.runtime()));
+    let answered = FakeRuntime::start(tree.root(), words);
+    let sink = sink(&tree, Some(answered.runtime()));
     let disk = async || {
-        let figures = figures(&sink, Resource::Disk, &["a"]).await.expect("must be told");
+        let figures = figures(&sink, Resource::Disk, &["a"]).await.expect("must be reported");
         figures[&uid("a")].disk.map(|disk| disk.rootfs)
     };
     assert_eq!(disk().await, None);
     assert_eq!(disk().await, None);
     late.notify_one();
     assert_eq!(disk().await, Some(MIB));
-    assert_eq!(told.calls("ListContainerStats"), 1, "a question that is open is not asked again");
+    assert_eq!(
+        answered.calls("ListContainerStats"),
+        1,
+        "a question that is open is not asked again"
+    );
     assert_eq!(disk().await, Some(MIB), "the last word holds while the runtime is silent");
-    let later = figures(&sink, Resource::Disk, &["a", "later"]).await.expect("must be told");
+    let later = figures(&sink, Resource::Disk, &["a", "later"]).await.expect("must be reported");
     assert!(later[&uid("a")].disk.is_some());
     assert_eq!(later[&uid("later")].disk, None, "it came after the last word");
 }
@@ -183,8 +187,9 @@ async fn a_volume_in_memory_is_none_on_disk() {
 async fn names_that_are_paths_are_nobodys() {
     let tree = Tree::v2(Driver::Systemd);
     let pods = ["..", ".", "", "a/../../..", "/etc", "a\0b"];
-    let told = figures(&sink(&tree, None), Resource::Disk, &pods).await.expect("must be told");
-    assert!(told.is_empty(), "{told:?}");
+    let answered =
+        figures(&sink(&tree, None), Resource::Disk, &pods).await.expect("must be reported");
+    assert!(answered.is_empty(), "{answered:?}");
 }
 
 #[tokio::test]
@@ -220,16 +225,16 @@ async fn many_pods_are_measured_within_the_time_for_all() {
     let names: Vec<_> = names.iter().map(String::as_str).collect();
     let sink = sink(&tree, None);
     let begin = Instant::now();
-    let told = figures(&sink, Resource::Disk, &names).await.expect("must be told");
-    println!("disks of {} pods: {:?}", told.len(), begin.elapsed());
+    let answered = figures(&sink, Resource::Disk, &names).await.expect("must be reported");
+    println!("disks of {} pods: {:?}", answered.len(), begin.elapsed());
     assert!(begin.elapsed() < Duration::from_secs(4));
     // What one measurement had no time for, the next ones bring.
-    let mut known = told.len();
+    let mut known = answered.len();
     for _ in 0..20 {
         if known == names.len() {
             return;
         }
-        known = figures(&sink, Resource::Disk, &names).await.expect("must be told").len();
+        known = figures(&sink, Resource::Disk, &names).await.expect("must be reported").len();
     }
     panic!("{known} of {} are known after 20 measurements", names.len());
 }
@@ -265,13 +270,13 @@ async fn kubelet_s_own_directory_may_be_another() {
     fill(&volume.join("file"), MIB);
     let dir = "/var/lib/k0s/kubelet";
     let sink = MeasureSink::new(tree.host(), dir, Clock::new(Arc::default()), None);
-    let figures = figures(&sink, Resource::Disk, &["a"]).await.expect("must be told");
+    let figures = figures(&sink, Resource::Disk, &["a"]).await.expect("must be reported");
     assert!(figures[&uid("a")].empty_dirs[0].1 >= MIB, "{figures:?}");
     // The file system of the node is that of the directory: where it is not, nothing is told of it.
     let unreadable = |dir: &str| {
-        let mut looker = DiskLooker::new(tree.host(), dir.to_owned());
+        let mut sampler = DiskSampler::new(tree.host(), dir.to_owned());
         let mut sample = Sample::default();
-        looker.look(&FilesystemPaths::default(), Duration::ZERO).add_to(&mut sample);
+        sampler.take_sample(&FilesystemPaths::default(), Duration::ZERO).add_to(&mut sample);
         sample.unreadable.iter().any(|what| what.contains(dir))
     };
     assert!(unreadable("/var/lib/microk8s/kubelet") && !unreadable(dir));

@@ -19,11 +19,11 @@ use epilogue_agent::host::Host;
 use tempfile::TempDir;
 
 use super::kernel_here::{not_tested_here, tested_in_part};
-use super::look::{Both, look};
+use super::sampler::{Both, take_sample};
 use super::stalls::{PATIENCE, Source};
 
 /// Over how many looks the cost of one is taken.
-const LOOKS: u32 = 200;
+const SAMPLES: u32 = 200;
 
 /// What the stalling process may have, and what it reads again and again.
 const LIMIT_BYTES: u64 = 16 << 20;
@@ -183,7 +183,7 @@ fn begins(path: &Path) -> Option<Instant> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_real_stall_is_told_within_100_ms_of_its_beginning() {
+async fn a_real_stall_is_reported_within_100_ms_of_its_beginning() {
     let mut real = match Real::start("stall") {
         Ok(real) => real,
         Err(why) => {
@@ -208,9 +208,10 @@ async fn a_real_stall_is_told_within_100_ms_of_its_beginning() {
         let path = real.pressure();
         let begins = std::thread::spawn(move || begins(&path));
         real.freeze(false);
-        let told = source.next(Stalling::Memory, PATIENCE).await.expect("must be told").into_std();
+        let answered =
+            source.next(Stalling::Memory, PATIENCE).await.expect("must be reported").into_std();
         let begun = begins.join().expect("must not panic").expect("must stall");
-        latencies.push(told.saturating_duration_since(begun));
+        latencies.push(answered.saturating_duration_since(begun));
     }
     latencies.sort();
     println!("told after the first {STALL:?} of stall: {latencies:?}");
@@ -234,8 +235,8 @@ async fn a_real_stall_is_told_within_100_ms_of_its_beginning() {
 /// What every machine has, be it without cgroups.
 #[tokio::test]
 async fn this_machine_is_measured() {
-    let mut looker = Both::of(&Host::new("/".into()));
-    let sample = look(&mut looker);
+    let mut sampler = Both::of(&Host::new("/".into()));
+    let sample = take_sample(&mut sampler);
     println!("unreadable here: {:#?}", sample.unreadable);
     let pids = sample.signals[&Signal::PidAvailable].observation;
     assert!(pids.available > 0 && pids.available < pids.capacity, "{pids:?}");
@@ -244,15 +245,15 @@ async fn this_machine_is_measured() {
         assert!(memory.available > 0 && memory.available < memory.capacity, "{memory:?}");
     }
     let begin = Instant::now();
-    for _ in 0..LOOKS {
-        look(&mut looker);
+    for _ in 0..SAMPLES {
+        take_sample(&mut sampler);
     }
-    println!("one look at this machine: {:?}", begin.elapsed() / LOOKS);
+    println!("one sample of this machine: {:?}", begin.elapsed() / SAMPLES);
 }
 
 /// The disk of this machine, which others use meanwhile; the window needs no privilege.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waiting_for_the_disk_is_told_by_the_kernel() {
+async fn waiting_for_the_disk_is_reported_by_the_kernel() {
     if let Err(why) = fs::read_to_string("/proc/pressure/io") {
         return not_tested_here(&format!("the kernel has no PSI: {why}"));
     }
@@ -274,11 +275,11 @@ async fn waiting_for_the_disk_is_told_by_the_kernel() {
             }
         })
     });
-    let told = source.next(Stalling::Io, PATIENCE).await;
+    let answered = source.next(Stalling::Io, PATIENCE).await;
     over.store(true, Ordering::Relaxed);
     for writer in writers {
         writer.join().expect("must not panic");
     }
-    assert!(told.is_some(), "nothing was told within {PATIENCE:?} of waiting for the disk");
+    assert!(answered.is_some(), "nothing was told within {PATIENCE:?} of waiting for the disk");
     source.end().await;
 }

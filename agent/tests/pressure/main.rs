@@ -6,9 +6,9 @@ mod disk;
 mod kernel;
 #[path = "../check/kernel_here.rs"]
 mod kernel_here;
-mod look;
 mod odd;
 mod pods;
 mod runtime;
+mod sampler;
 mod stalls;
 mod tree;

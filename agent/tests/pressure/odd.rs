@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use agent_core::pressure::signal::Signal;
 use agent_core::protocol::pressure::Sample;
 
-use super::look::{Both, look, looker};
+use super::sampler::{Both, sampler, take_sample};
 use super::tree::{Driver, MIB, Tree, psi, write};
 
 const V2_FILES: [&str; 11] = [
@@ -56,11 +56,11 @@ fn a_file_that_cannot_be_read_costs_its_own_figures_only() {
         file if file.contains("pressure") => None,
         _ => Some(AllocatableMemoryAvailable),
     };
-    let all = look(&mut looker(&v2())).signals.len();
+    let all = take_sample(&mut sampler(&v2())).signals.len();
     for file in V2_FILES {
         let tree = v2();
         tree.spoil(file);
-        let sample = look(&mut looker(&tree));
+        let sample = take_sample(&mut sampler(&tree));
         check(&sample, file);
         let lost = lost(file);
         assert_eq!(sample.signals.len(), all - usize::from(lost.is_some()), "{file}");
@@ -69,21 +69,21 @@ fn a_file_that_cannot_be_read_costs_its_own_figures_only() {
             // As if it had just ended.
             assert!(sample.stall.is_some_and(|stall| stall.pods.is_empty()), "{file}");
         } else {
-            let told = sample.unreadable.iter().any(|phrase| phrase.contains(file));
-            assert!(told, "{file}: {:?}", sample.unreadable);
+            let answered = sample.unreadable.iter().any(|phrase| phrase.contains(file));
+            assert!(answered, "{file}: {:?}", sample.unreadable);
         }
     }
     for file in V1_FILES {
         let tree = Tree::v1(Driver::Cgroupfs);
         tree.spoil(file);
-        let sample = look(&mut looker(&tree));
+        let sample = take_sample(&mut sampler(&tree));
         check(&sample, file);
         assert_eq!(sample.signals.len(), all - 1, "{file}");
     }
 }
 
 #[test]
-fn no_text_of_any_file_breaks_a_look() {
+fn no_text_of_any_file_breaks_a_check() {
     let long = vec![b'9'; 1 << 20];
     let texts: [&[u8]; 22] = [
         b"",
@@ -116,10 +116,10 @@ fn no_text_of_any_file_breaks_a_look() {
             write(&path, text);
             let start = String::from_utf8_lossy(&text[..text.len().min(40)]);
             let what = format!("{file} {start:?}");
-            let mut looker = looker(tree);
-            check(&look(&mut looker), &what);
+            let mut sampler = sampler(tree);
+            check(&take_sample(&mut sampler), &what);
             // Once more, with what is remembered of the first time.
-            check(&look(&mut looker), &what);
+            check(&take_sample(&mut sampler), &what);
             write(&path, &sound);
         }
     };
@@ -133,15 +133,15 @@ fn a_kernel_without_psi_and_a_host_without_anything_are_said_to_be_so() {
     for file in ["proc/pressure/io", "sys/fs/cgroup/kubepods/memory.pressure"] {
         std::fs::remove_file(tree.path(file)).expect("must be removable");
     }
-    let sample = look(&mut looker(&tree));
+    let sample = take_sample(&mut sampler(&tree));
     assert!(sample.stall.is_none() && sample.io.is_none());
     assert_eq!(sample.unreadable.len(), 2, "{:?}", sample.unreadable);
     assert!(sample.unreadable.iter().all(|phrase| phrase.contains("pressure")));
 
     let empty = tempfile::tempdir().expect("must be creatable");
     let host = epilogue_agent::host::Host::new(empty.path().to_owned());
-    let mut looker = Both::of(&host);
-    let sample = look(&mut looker);
+    let mut sampler = Both::of(&host);
+    let sample = take_sample(&mut sampler);
     assert!(sample.signals.is_empty() && sample.layout.is_none() && sample.swap.is_none());
     assert!(sample.unreadable.len() >= 5, "{:?}", sample.unreadable);
 }
@@ -152,7 +152,7 @@ fn links_in_the_tree_of_cgroups_lead_nowhere() {
     let kubepods = tree.path("sys/fs/cgroup/kubepods");
     symlink(&kubepods, kubepods.join("besteffort")).expect("must be creatable");
     symlink("/", kubepods.join("podlink")).expect("must be creatable");
-    let stall = look(&mut looker(&tree)).stall.expect("must be known");
+    let stall = take_sample(&mut sampler(&tree)).stall.expect("must be known");
     assert_eq!(stall.pods.len(), 1);
 }
 
@@ -172,9 +172,9 @@ fn pods_that_come_and_go_while_they_are_read_do_no_harm() {
                 }
             }
         });
-        let mut looker = looker(&tree);
+        let mut sampler = sampler(&tree);
         for round in 0..300 {
-            let sample = look(&mut looker);
+            let sample = take_sample(&mut sampler);
             check(&sample, "churn");
             let seen =
                 sample.stall.is_none_or(|stall| stall.pods.iter().any(|pod| pod.uid.0 == "a"));

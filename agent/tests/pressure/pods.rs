@@ -15,7 +15,7 @@ use epilogue_agent::sink::measure::MeasureSink;
 use epilogue_agent::source::pressure::KUBELET_DIR;
 use epilogue_common::outcome::Failure;
 
-use super::runtime::{Told, Words, container, filesystem};
+use super::runtime::{FakeRuntime, Words, container, filesystem};
 use super::tree::{Driver, MIB, Tree, uid};
 
 pub(crate) fn sink(tree: &Tree, runtime: Option<Runtime>) -> MeasureSink {
@@ -34,7 +34,7 @@ pub(crate) async fn figures(
     }
 }
 
-async fn look(sink: &MeasureSink) -> Result<Box<Sample>, Failure> {
+async fn take_sample(sink: &MeasureSink) -> Result<Box<Sample>, Failure> {
     match sink.carry_out(Action::Measure).await {
         ActionResult::Measured(measured) => measured,
         other => panic!("{other:?} is no answer to Measure"),
@@ -54,10 +54,10 @@ async fn memory_is_working_set_and_swap_of_pods_and_named_containers() {
         tree.pod("b-2", 50 * MIB);
         tree.pod("not-asked", 10 * MIB);
         let containers = vec![container("a-1", "main", "a1c"), container("b-2", "other", "b2c")];
-        let told = Told::start(tree.root(), Words { containers, ..Words::default() });
-        let sink = sink(&tree, Some(told.runtime()));
+        let answered = FakeRuntime::start(tree.root(), Words { containers, ..Words::default() });
+        let sink = sink(&tree, Some(answered.runtime()));
         let figures = figures(&sink, Resource::Memory, &["a-1", "b-2", "gone"]).await;
-        let figures = figures.expect("must be told");
+        let figures = figures.expect("must be reported");
         assert_eq!(figures.len(), 2, "one that has no cgroup is missing: {figures:?}");
         let pod = &figures[&uid("a-1")];
         assert_eq!(pod.memory, Some(80 * MIB + MIB));
@@ -72,24 +72,24 @@ async fn the_runtime_is_asked_for_names_only_when_there_is_a_new_container() {
     let tree = Tree::v2(Driver::Systemd);
     tree.pod("a", 100 * MIB);
     let containers = vec![container("a", "main", "ac")];
-    let told = Told::start(tree.root(), Words { containers, ..Words::default() });
-    let sink = sink(&tree, Some(told.runtime()));
+    let answered = FakeRuntime::start(tree.root(), Words { containers, ..Words::default() });
+    let sink = sink(&tree, Some(answered.runtime()));
     for _ in 0..3 {
-        let figures = figures(&sink, Resource::Memory, &["a"]).await.expect("must be told");
+        let figures = figures(&sink, Resource::Memory, &["a"]).await.expect("must be reported");
         assert_eq!(figures[&uid("a")].containers[0].name, "main");
     }
-    assert_eq!(told.calls("ListContainers"), 1);
+    assert_eq!(answered.calls("ListContainers"), 1);
 
-    told.with(|words| words.containers.push(container("a", "second", "new")));
+    answered.with(|words| words.containers.push(container("a", "second", "new")));
     tree.usage(&tree.of_container("a", "new"), 5 * MIB);
-    let both = figures(&sink, Resource::Memory, &["a"]).await.expect("must be told");
+    let both = figures(&sink, Resource::Memory, &["a"]).await.expect("must be reported");
     assert_eq!(both[&uid("a")].containers.len(), 2);
-    assert_eq!(told.calls("ListContainers"), 2);
+    assert_eq!(answered.calls("ListContainers"), 2);
 
     // A runtime that hangs, as it may under pressure, delays the figures and takes names only.
-    told.with(|words| words.silent = true);
+    answered.with(|words| words.silent = true);
     tree.usage(&tree.of_container("a", "newer"), 5 * MIB);
-    let known = figures(&sink, Resource::Memory, &["a"]).await.expect("must be told");
+    let known = figures(&sink, Resource::Memory, &["a"]).await.expect("must be reported");
     assert_eq!(known[&uid("a")].memory, Some(81 * MIB));
     assert_eq!(known[&uid("a")].containers.len(), 2, "the new one has no name");
 }
@@ -98,8 +98,12 @@ async fn the_runtime_is_asked_for_names_only_when_there_is_a_new_container() {
 async fn without_a_runtime_pods_have_figures_and_containers_no_names() {
     let tree = Tree::v2(Driver::Cgroupfs);
     tree.pod("a", 100 * MIB);
-    let told = figures(&sink(&tree, None), Resource::Memory, &["a"]).await.expect("must be told");
-    assert_eq!((told[&uid("a")].memory, told[&uid("a")].containers.len()), (Some(81 * MIB), 0));
+    let answered =
+        figures(&sink(&tree, None), Resource::Memory, &["a"]).await.expect("must be reported");
+    assert_eq!(
+        (answered[&uid("a")].memory, answered[&uid("a")].containers.len()),
+        (Some(81 * MIB), 0)
+    );
 }
 
 #[tokio::test]
@@ -112,10 +116,10 @@ async fn what_cannot_be_read_of_a_pod_is_none_and_of_all_pods_a_failure() {
     tree.spoil(&format!("{cgroup}/memory.current"));
     tree.write(&format!("{cgroup}/pids.current"), "max\n");
     let sink = sink(&tree, None);
-    let memory = figures(&sink, Resource::Memory, &["a", "b"]).await.expect("must be told");
+    let memory = figures(&sink, Resource::Memory, &["a", "b"]).await.expect("must be reported");
     assert_eq!(memory[&uid("a")].memory, None);
     assert_eq!(memory[&uid("b")].memory, Some(81 * MIB));
-    let tasks = figures(&sink, Resource::Pids, &["a", "b"]).await.expect("must be told");
+    let tasks = figures(&sink, Resource::Pids, &["a", "b"]).await.expect("must be reported");
     assert_eq!((tasks[&uid("a")].tasks, tasks[&uid("b")].tasks), (None, Some(12)));
 
     std::fs::remove_dir_all(tree.path(&tree.cgroup(""))).expect("must be removable");
@@ -129,8 +133,8 @@ async fn what_cannot_be_read_of_a_pod_is_none_and_of_all_pods_a_failure() {
 async fn tasks_are_counted_where_they_are_under_either_version() {
     for tree in [Tree::v2(Driver::Systemd), Tree::v1(Driver::Systemd)] {
         tree.pod("a-1", MIB);
-        let told = figures(&sink(&tree, None), Resource::Pids, &["a-1"]).await;
-        assert_eq!(told.expect("must be told")[&uid("a-1")].tasks, Some(12));
+        let answered = figures(&sink(&tree, None), Resource::Pids, &["a-1"]).await;
+        assert_eq!(answered.expect("must be reported")[&uid("a-1")].tasks, Some(12));
     }
 }
 
@@ -143,10 +147,11 @@ async fn a_thousand_pods_are_measured_at_once() {
     }
     let names: Vec<_> = names.iter().map(String::as_str).collect();
     let begin = Instant::now();
-    let told = figures(&sink(&tree, None), Resource::Memory, &names).await.expect("must be told");
-    println!("memory of {} pods: {:?}", told.len(), begin.elapsed());
-    assert_eq!(told.len(), 1_000);
-    assert!(told.values().all(|pod| pod.memory.is_some()));
+    let answered =
+        figures(&sink(&tree, None), Resource::Memory, &names).await.expect("must be reported");
+    println!("memory of {} pods: {:?}", answered.len(), begin.elapsed());
+    assert_eq!(answered.len(), 1_000);
+    assert!(answered.values().all(|pod| pod.memory.is_some()));
 }
 
 #[tokio::test]
@@ -155,33 +160,33 @@ async fn the_runtime_says_where_its_images_lie_and_is_asked_once() {
     let other = tempfile::tempdir_in("/dev/shm").expect("/dev/shm must be writable");
     std::os::unix::fs::symlink(other.path(), tree.path("images")).expect("must be creatable");
     let images = vec![filesystem("/images"), filesystem("/var/lib/containerd")];
-    let told = Told::start(tree.root(), Words { images, ..Words::default() });
-    let sink = sink(&tree, Some(told.runtime()));
+    let answered = FakeRuntime::start(tree.root(), Words { images, ..Words::default() });
+    let sink = sink(&tree, Some(answered.runtime()));
     for _ in 0..3 {
-        let sample = look(&sink).await.expect("must be told");
+        let sample = take_sample(&sink).await.expect("must be reported");
         assert_eq!(sample.layout, Some(DiskLayout::DedicatedImages));
     }
-    assert_eq!(told.calls("ImageFsInfo"), 1);
+    assert_eq!(answered.calls("ImageFsInfo"), 1);
 }
 
 #[tokio::test]
-async fn a_runtime_that_does_not_say_where_its_images_lie_delays_one_look_only() {
+async fn a_runtime_that_does_not_say_where_its_images_lie_delays_one_sample_only() {
     let tree = Tree::v2(Driver::Systemd);
-    let told = Told::start(tree.root(), Words { silent: true, ..Words::default() });
-    let sink = sink(&tree, Some(told.runtime()));
+    let answered = FakeRuntime::start(tree.root(), Words { silent: true, ..Words::default() });
+    let sink = sink(&tree, Some(answered.runtime()));
     let begin = Instant::now();
     for _ in 0..10 {
-        let sample = look(&sink).await.expect("must be told");
+        let sample = take_sample(&sink).await.expect("must be reported");
         // The usual place is there.
         assert_eq!(sample.layout, Some(DiskLayout::Single));
     }
     let took = begin.elapsed();
     assert!(took < Duration::from_secs(3), "{took:?}");
-    assert_eq!(told.calls("ImageFsInfo"), 1);
+    assert_eq!(answered.calls("ImageFsInfo"), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_file_that_hangs_holds_up_one_look_and_the_next_one_says_so() {
+async fn a_file_that_hangs_holds_up_one_sample_and_the_next_one_says_so() {
     let tree = Tree::v2(Driver::Systemd);
     let sink = sink(&tree, None);
     // A pipe hangs whoever reads it for as long as somebody could write.
@@ -190,7 +195,7 @@ async fn a_file_that_hangs_holds_up_one_look_and_the_next_one_says_so() {
     nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).expect("must be creatable");
     let hangs = {
         let sink = sink.clone();
-        tokio::spawn(async move { look(&sink).await })
+        tokio::spawn(async move { take_sample(&sink).await })
     };
     let begin = Instant::now();
     let writer = loop {
@@ -202,8 +207,8 @@ async fn a_file_that_hangs_holds_up_one_look_and_the_next_one_says_so() {
         }
         tokio::task::yield_now().await;
     };
-    let second = look(&sink).await.expect_err("must not wait");
-    assert_eq!(second.message, "the look before has not ended: a file hangs");
+    let second = take_sample(&sink).await.expect_err("must not wait");
+    assert_eq!(second.message, "the sample before has not ended: a file hangs");
     drop(writer);
     let first = hangs.await.expect("must not panic").expect("must end");
     assert_eq!(first.unreadable, ["/proc/loadavg has no number of tasks"]);

@@ -42,13 +42,13 @@ pub(crate) struct Words {
 }
 
 /// A running one; ends when dropped.
-pub(crate) struct Told {
+pub(crate) struct FakeRuntime {
     words: Arc<Mutex<Words>>,
     sockets: Sockets,
     _server: JoinSet<()>,
 }
 
-impl Told {
+impl FakeRuntime {
     /// Listens where containerd does on the host under `root`.
     pub(crate) fn start(root: &Path, words: Words) -> Self {
         let socket = root.join("run/containerd/containerd.sock");

@@ -70,7 +70,7 @@ async fn at_work(tree: &Tree, source: &mut Source) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stall_is_told_within_100_ms_of_its_beginning() {
+async fn a_stall_is_reported_within_100_ms_of_its_beginning() {
     let tree = Tree::v2(Driver::Systemd);
     let mut source = Source::start(tree.host());
     let mut total = at_work(&tree, &mut source).await;
@@ -81,8 +81,8 @@ async fn a_stall_is_told_within_100_ms_of_its_beginning() {
         total += 20_000;
         let begin = Instant::now();
         overwrite(&pressure(&tree), &text(total, 0));
-        let told = source.next(Stalling::Memory, PATIENCE).await.expect("must be told");
-        latencies.push(told - begin);
+        let answered = source.next(Stalling::Memory, PATIENCE).await.expect("must be reported");
+        latencies.push(answered - begin);
     }
     latencies.sort();
     println!("a stall is told after {latencies:?}");
@@ -92,24 +92,24 @@ async fn a_stall_is_told_within_100_ms_of_its_beginning() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stall_that_goes_on_is_told_again_but_not_more_than_ten_times_a_second() {
+async fn a_stall_that_goes_on_is_reported_again_but_not_more_than_ten_times_a_second() {
     let tree = Tree::v2(Driver::Cgroupfs);
     let mut source = Source::start(tree.host());
     let mut total = at_work(&tree, &mut source).await;
     let begin = Instant::now();
-    let mut told = Vec::new();
+    let mut answered = Vec::new();
     while begin.elapsed() < Duration::from_secs(1) {
         total += 100_000;
         overwrite(&pressure(&tree), &text(total, 0));
-        told.extend(source.next(Stalling::Memory, Duration::from_millis(10)).await);
+        answered.extend(source.next(Stalling::Memory, Duration::from_millis(10)).await);
     }
     let at_most = usize::try_from(begin.elapsed().as_millis() / 100).expect("must be few") + 1;
-    assert!((2..=at_most).contains(&told.len()), "{told:?}");
+    assert!((2..=at_most).contains(&answered.len()), "{answered:?}");
     source.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn disks_are_told_of_apart_and_need_a_longer_stall() {
+async fn disks_are_reported_apart_and_need_a_longer_stall() {
     let tree = Tree::v2(Driver::Systemd);
     let mut source = Source::start(tree.host());
     at_work(&tree, &mut source).await;
@@ -159,8 +159,8 @@ async fn a_host_without_psi_is_left_to_the_cores_own_pace() {
     std::fs::remove_file(tree.path("sys/fs/cgroup/kubepods.slice/memory.pressure"))
         .expect("must be removable");
     let mut source = Source::start(tree.host());
-    let told = source.next(Stalling::Memory, Duration::from_millis(300)).await;
-    assert_eq!(told, None);
+    let answered = source.next(Stalling::Memory, Duration::from_millis(300)).await;
+    assert_eq!(answered, None);
     source.end().await;
 }
 
@@ -171,8 +171,8 @@ async fn files_that_are_none_of_the_kernels_are_not_watched() {
     tree.write_in("", "memory.pressure", "garbage");
     let mut source = Source::start(tree.host());
     tree.write_in("", "memory.pressure", &text(9_000_000, 9_000_000));
-    let told = source.next(Stalling::Memory, Duration::from_millis(300)).await;
-    assert_eq!(told, None);
+    let answered = source.next(Stalling::Memory, Duration::from_millis(300)).await;
+    assert_eq!(answered, None);
     source.end().await;
 }
 

@@ -3,7 +3,7 @@
 
 use anyhow::ensure;
 use clap::Parser;
-use simulation::{agent_sim, controller};
+use simulation::{agent, controller};
 
 /// Simulate the controller, or the agent, by seeds.
 #[derive(Debug, Parser)]
@@ -70,9 +70,9 @@ fn simulate(arguments: &Arguments, seed: u64, trace: bool) -> Seen {
     if arguments.agent {
         let (strict, crash_after) = (arguments.strict, arguments.crash_after);
         let unstrained = arguments.unstrained;
-        let options = agent_sim::Options { trace, strict, crash_after, unstrained, sabotage: None };
-        let report = agent_sim::run(seed, options);
-        let failure = agent_sim::failure(seed, options, &report);
+        let options = agent::Options { trace, strict, crash_after, unstrained, sabotage: None };
+        let report = agent::run(seed, options);
+        let failure = agent::failure(seed, options, &report);
         let stats = format!("{:?}\n{:#?}", report.stats, report.ends);
         return Seen { violations: report.violations, failure, stats, trace: report.trace };
     }

@@ -139,7 +139,7 @@ impl Site {
     }
 
     /// Waits for an event of this reason about a pod; the first.
-    pub async fn told(&self, name: &str, reason: &str) -> Event {
+    pub async fn event_of(&self, name: &str, reason: &str) -> Event {
         let what = format!("{reason} about {name} (log: {})", self.agent.log().display());
         let see = async || self.events(name, reason).await;
         let events = eventually(&what, SOON, see, |events| !events.is_empty()).await;
@@ -154,12 +154,12 @@ impl Site {
     }
 
     /// Counts a kill at the limit of a container of the pod in the host's cgroups; it has ended.
-    pub async fn kill_for_memory(&self, name: &str) {
+    pub async fn oom_kill(&self, name: &str) {
         self.count_kill(name, "67108864", 1).await;
     }
 
     /// The same of a container that was at no limit: the node had no memory left.
-    pub async fn kill_for_the_nodes_memory(&self, name: &str) {
+    pub async fn oom_kill_by_node(&self, name: &str) {
         self.count_kill(name, "max", 0).await;
     }
 

@@ -28,11 +28,11 @@ pub struct Record {
 
 #[derive(Clone, Debug, Default)]
 struct Seen {
-    condemned: Option<Instant>,
+    marked: Option<Instant>,
     ended: Option<Instant>,
     phase: String,
     /// Whether the condition stood when the end was first seen.
-    condemned_first: bool,
+    marked_first: bool,
     stands: bool,
     reason: String,
     deleted: bool,
@@ -72,7 +72,7 @@ pub struct Ends {
     /// The reasons of the conditions, each once.
     pub reasons: Vec<String>,
     /// When the last condition was seen for the first time.
-    pub condemned_at: Option<Instant>,
+    pub marked_at: Option<Instant>,
     /// When the last end was seen.
     pub ended_at: Option<Instant>,
 }
@@ -119,10 +119,10 @@ impl Record {
             running: count(|seen| seen.phase == "Running"),
             disrupted: count(|seen| seen.stands),
             ended: count(|seen| seen.ended.is_some()),
-            ended_unmarked: count(|seen| seen.ended.is_some() && !seen.condemned_first),
+            ended_unmarked: count(|seen| seen.ended.is_some() && !seen.marked_first),
             deleted: count(|seen| seen.deleted),
             reasons,
-            condemned_at: pods.values().filter_map(|seen| seen.condemned).max(),
+            marked_at: pods.values().filter_map(|seen| seen.marked).max(),
             ended_at: pods.values().filter_map(|seen| seen.ended).max(),
         }
     }
@@ -149,12 +149,12 @@ fn note(pods: &mut BTreeMap<String, Seen>, pod: &Pod) {
     seen.reason = disruption.and_then(|it| it.reason).unwrap_or_default();
     seen.phase = status.phase.unwrap_or_default();
     seen.deleted |= pod.metadata.deletion_timestamp.is_some();
-    if seen.stands && seen.condemned.is_none() {
-        seen.condemned = Some(Instant::now());
+    if seen.stands && seen.marked.is_none() {
+        seen.marked = Some(Instant::now());
     }
     if matches!(seen.phase.as_str(), "Failed" | "Succeeded") && seen.ended.is_none() {
         seen.ended = Some(Instant::now());
-        seen.condemned_first = seen.stands;
+        seen.marked_first = seen.stands;
     }
 }
 

@@ -23,7 +23,7 @@ pub struct Shutdown {
     /// The way to the API.
     pub way: &'static str,
     /// From the notice until the API showed the last condition.
-    pub condemned: Option<Duration>,
+    pub marked: Option<Duration>,
     /// From the notice until the API showed the last end.
     pub ended: Option<Duration>,
     /// From then until the agent gave the lock back.
@@ -93,7 +93,7 @@ async fn shut_down(way: &'static str, site: &Site) -> anyhow::Result<Shutdown> {
     let since = |at: Option<Instant>| at.map(|at| at.saturating_duration_since(begun));
     Ok(Shutdown {
         way,
-        condemned: since(ends.condemned_at).filter(|_| ends.disrupted == PODS),
+        marked: since(ends.marked_at).filter(|_| ends.disrupted == PODS),
         ended: since(ends.ended_at).filter(|_| ends.ended == PODS),
         acknowledged: ends.ended_at.map(|at| down.saturating_duration_since(at)),
         disrupted: ends.disrupted,
@@ -130,7 +130,7 @@ pub fn table(runs: &[Shutdown]) -> String {
             text,
             "{:<22} {:>10} {:>10} {:>12} {:>9} {:>9} {:>9} {:>9} {:>9} {:>7.2}",
             run.way,
-            time(run.condemned),
+            time(run.marked),
             time(run.ended),
             time(run.acknowledged),
             run.disrupted,

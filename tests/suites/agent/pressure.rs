@@ -104,7 +104,7 @@ fn version(text: Option<&String>) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_victim_that_cannot_run_again_is_marked_told_stopped_and_failed_in_this_order() {
+async fn a_victim_that_cannot_run_again_is_marked_reported_stopped_and_failed_in_this_order() {
     // EV13, EV15, §7.9
     let stage = Stage::start(&["--pressure=enforce"]).await;
     let site = &stage.site;
@@ -151,8 +151,8 @@ async fn a_victim_that_cannot_run_again_is_marked_told_stopped_and_failed_in_thi
     for (key, value) in starved {
         assert_eq!(annotations.get(key).map(String::as_str), Some(value), "{annotations:?}");
     }
-    let told = version(events[0].metadata.resource_version.as_ref());
-    assert!(told < version(ended.metadata.resource_version.as_ref()));
+    let event_of = version(events[0].metadata.resource_version.as_ref());
+    assert!(event_of < version(ended.metadata.resource_version.as_ref()));
     let stops: Vec<_> =
         stage.cri.seen().into_iter().filter(|seen| seen.call == Call::StopContainer).collect();
     assert!(!stops.is_empty() && stops.iter().all(|stop| stop.uid == hog), "{stops:?}");
@@ -247,7 +247,7 @@ async fn a_victim_that_can_run_again_is_marked_and_then_deleted() {
         state("Failed", None, true, true),
     ];
     assert_eq!(states, expected);
-    assert_eq!(site.told("hog", "Evicted").await.message.as_deref(), Some(MESSAGE));
+    assert_eq!(site.event_of("hog", "Evicted").await.message.as_deref(), Some(MESSAGE));
     // Its kubelet ends it, not the agent.
     assert!(
         stage.cri.seen().iter().all(|seen| seen.uid != hog || seen.call != Call::StopContainer)
@@ -281,7 +281,7 @@ async fn a_pod_over_a_limit_of_its_own_is_evicted_without_being_disrupted() {
     assert_eq!(stage.states("writer").await, expected);
     let message = "Usage of EmptyDir volume \"scratch\" exceeds the limit \"1Mi\". ";
     assert_eq!(ended.status.and_then(|status| status.message).as_deref(), Some(message));
-    assert_eq!(site.told("writer", "Evicted").await.message.as_deref(), Some(message));
+    assert_eq!(site.event_of("writer", "Evicted").await.message.as_deref(), Some(message));
     stage.stop().await;
 }
 
@@ -292,8 +292,8 @@ async fn who_only_observes_pressure_says_whom_it_would_evict() {
     let hog = stage.pod("hog", 900 * MIB, Script::Obedient, &requests()).await;
     stage.pod("small", 20 * MIB, Script::Obedient, &requests()).await;
     stage.used(3_700);
-    let told = site.told("hog", "WouldEvict").await.message.unwrap_or_default();
-    assert_eq!(told, format!("It would be evicted: {MESSAGE}"));
+    let event_of = site.event_of("hog", "WouldEvict").await.message.unwrap_or_default();
+    assert_eq!(event_of, format!("It would be evicted: {MESSAGE}"));
     let observed = "evictions_total{result=\"observed\",signal=\"memory.available\"}";
     site.until_metric(observed, 1.0).await;
     for name in ["hog", "small"] {

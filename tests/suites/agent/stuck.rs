@@ -85,8 +85,8 @@ async fn a_pod_that_never_began_becomes_failed_once_its_kubelet_is_dead() {
     abandon(&site, &["never", "tainted"]).await;
     let ended = site.until_phase("never", "Failed").await;
     is_failed_for_its_deleter(&ended);
-    let told = site.told("never", "PodFailedByAgent").await;
-    let message = told.message.unwrap_or_default();
+    let event_of = site.event_of("never", "PodFailedByAgent").await;
+    let message = event_of.message.unwrap_or_default();
     assert!(message.contains("its kubelet is dead"), "{message}");
     assert!(message.contains("the runtime has nothing of it"), "{message}");
     // What the deleter said stays.
@@ -123,7 +123,7 @@ async fn a_sandbox_in_which_nothing_runs_is_stopped_before_its_pod_becomes_faile
         let ended = site.until_phase(name, "Failed").await;
         assert_eq!(stops(&cri, &uid), 1, "{name}: {:?}", cri.seen());
         is_failed_for_its_deleter(&ended);
-        let message = site.told(name, "PodFailedByAgent").await.message.unwrap_or_default();
+        let message = site.event_of(name, "PodFailedByAgent").await.message.unwrap_or_default();
         assert!(message.contains(words), "{message}");
     }
     site.stop().await;
@@ -139,7 +139,7 @@ async fn a_pod_is_not_failed_while_a_container_of_it_runs() {
     cri.pod(&succeeded).container("main", Script::Exits(0)).start().await;
     abandon(&site, &["runs", "succeeded"]).await;
     for (name, words) in [("runs", "has not exited"), ("succeeded", "exited with 0")] {
-        let message = site.told(name, "PodStuckTerminating").await.message.unwrap_or_default();
+        let message = site.event_of(name, "PodStuckTerminating").await.message.unwrap_or_default();
         assert!(message.contains(words), "{message}");
         assert_eq!(phase(&site.pod(name).await), "Running");
     }
@@ -158,7 +158,7 @@ async fn a_pod_of_a_kubelet_that_hangs_becomes_failed_later() {
     pod(&site, "never", STARTING, &json!({})).await;
     abandon(&site, &["never"]).await;
     is_failed_for_its_deleter(&site.until_phase("never", "Failed").await);
-    let message = site.told("never", "PodFailedByAgent").await.message.unwrap_or_default();
+    let message = site.event_of("never", "PodFailedByAgent").await.message.unwrap_or_default();
     assert!(message.contains("its kubelet hangs"), "{message}");
     site.stop().await;
 }
@@ -170,7 +170,7 @@ async fn a_start_that_hangs_is_left_to_a_kubelet_that_lives() {
     let pulling = pod(&site, "pulling", STARTING, &json!({})).await;
     cri.pod(&pulling).start().await;
     abandon(&site, &["pulling"]).await;
-    let message = site.told("pulling", "PodStuckTerminating").await.message.unwrap_or_default();
+    let message = site.event_of("pulling", "PodStuckTerminating").await.message.unwrap_or_default();
     assert!(message.contains("--hanging-starts=fail"), "{message}");
     assert_eq!(phase(&site.pod("pulling").await), "Pending");
     assert_eq!(stops(&cri, &pulling), 0);
@@ -178,7 +178,7 @@ async fn a_start_that_hangs_is_left_to_a_kubelet_that_lives() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_start_that_hangs_is_failed_beside_its_kubelet_three_times_at_most() {
+async fn a_start_that_hangs_is_failed_alongside_its_kubelet_three_times_at_most() {
     // U3, §7.4, §7.6
     let (site, cri) = site(Kubelet::Lives, &["--hanging-starts=fail"]).await;
     let pulling = pod(&site, "pulling", STARTING, &json!({})).await;
@@ -196,12 +196,12 @@ async fn a_start_that_hangs_is_failed_beside_its_kubelet_three_times_at_most() {
             assert!(annotations.contains_key("epilogue.dev/terminated-at"), "{annotations:?}");
             site.change_status("pulling", &json!({"phase": "Pending"})).await;
         }
-        let told = site.events("pulling", "PodStuckTerminating").await;
-        (site.record.states("pulling").await, told)
+        let event_of = site.events("pulling", "PodStuckTerminating").await;
+        (site.record.states("pulling").await, event_of)
     };
-    let (states, told) =
-        eventually("it is given up", SOON, see, |(_, told)| !told.is_empty()).await;
-    let message = told[0].message.clone().unwrap_or_default();
+    let (states, event_of) =
+        eventually("it is given up", SOON, see, |(_, event_of)| !event_of.is_empty()).await;
+    let message = event_of[0].message.clone().unwrap_or_default();
     assert!(message.contains("was taken back each time"), "{message}");
     let phases = states.iter().map(|state| state.phase == "Failed").collect::<Vec<_>>();
     let writes = phases.windows(2).filter(|two| two[1] && !two[0]).count();
@@ -210,7 +210,7 @@ async fn a_start_that_hangs_is_failed_beside_its_kubelet_three_times_at_most() {
     assert_eq!(site.metric("stuck_pods_failed_total").await, Some(3.0));
     assert_eq!((phase(&site.pod("pulling").await), stops(&cri, &pulling)), ("Pending", 1));
     // No Job waits for it.
-    let message = site.told("nobodys", "PodStuckTerminating").await.message.unwrap_or_default();
+    let message = site.event_of("nobodys", "PodStuckTerminating").await.message.unwrap_or_default();
     assert!(message.contains("no Job waits for it"), "{message}");
     assert_eq!(phase(&site.pod("nobodys").await), "Pending");
     site.stop().await;
@@ -226,7 +226,7 @@ async fn who_only_observes_says_which_pods_would_be_failed() {
     cri.pod(&runs).container("main", Script::Obedient).start().await;
     abandon(&site, &["pulling", "runs", "never"]).await;
     for name in ["pulling", "never"] {
-        let message = site.told(name, "PodWouldFail").await.message.unwrap_or_default();
+        let message = site.event_of(name, "PodWouldFail").await.message.unwrap_or_default();
         assert!(message.starts_with("Would be failed"), "{message}");
         assert_eq!(phase(&site.pod(name).await), "Pending");
     }

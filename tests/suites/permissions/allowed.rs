@@ -1,7 +1,7 @@
 //! Every write and read of an agent goes through, in the order in which it does them, with either
 //! kind of token.
 
-use agent_core::ending::patches::{self, OomKilled};
+use agent_core::termination::patches::{self, OomKilled};
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 

@@ -1,7 +1,7 @@
 //! What an agent's token is refused, and for which reason. Each request is one that an
 //! administrator may make (a dry run shows it): it is right but for who makes it.
 
-use agent_core::ending::patches;
+use agent_core::termination::patches;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 

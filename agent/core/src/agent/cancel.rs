@@ -9,21 +9,21 @@ use epilogue_common::outcome::Outcome;
 use jiff::Timestamp;
 
 use super::Agent;
-use super::marks::record;
+use super::disruption_target::record;
 use super::outbox::Task;
-use crate::ending::attempt::{Attempt, Pace, Verdict, WAIT_MAX_HASTE, salt, verdict};
-use crate::ending::patches;
-use crate::ending::progress::Way;
 use crate::pod::{Disruption, PodUid, PodView};
 use crate::protocol::action::{Action, PodRef, Purpose};
 use crate::protocol::journal::{Intent, Record};
+use crate::termination::attempt::{Attempt, Pace, Verdict, WAIT_MAX_HASTE, salt, verdict};
+use crate::termination::patches;
+use crate::termination::progress::Terminator;
 
 /// So often a condition is tried to be taken back that the API refuses: for about a minute.
 pub(super) const REFUSED_MAX: u32 = 16;
 
 /// A condition that is to be taken back.
 #[derive(Debug)]
-struct Clearing {
+struct Revocation {
     pod: PodRef,
     /// When it was set: by this it is known as ours.
     at: Timestamp,
@@ -33,25 +33,25 @@ struct Clearing {
 
 /// All conditions that are to be taken back, and those that were.
 #[derive(Debug, Default)]
-pub(super) struct Clears {
-    pods: BTreeMap<PodUid, Clearing>,
+pub(super) struct RevokedMarks {
+    pods: BTreeMap<PodUid, Revocation>,
     /// A mark whose answer was lost may be carried out late.
-    cleared: BTreeMap<PodUid, (PodRef, Timestamp)>,
-    /// Pods that stay marked: the cancelled run has stopped them.
+    revoked: BTreeMap<PodUid, (PodRef, Timestamp)>,
+    /// Pods that stay marked: the cancelled shutdown has stopped them.
     kept: BTreeSet<PodUid>,
-    /// Conditions of a run that nobody remembers were looked for since the API showed any.
+    /// Conditions of a shutdown that nobody remembers were looked for since the API showed any.
     sought: bool,
 }
 
-impl Clears {
+impl RevokedMarks {
     /// Whether it waits for a look at the pod.
     pub(super) fn is_reading(&self, uid: &PodUid) -> bool {
-        self.pods.get(uid).is_some_and(|clearing| clearing.read.is_in_flight())
+        self.pods.get(uid).is_some_and(|revocation| revocation.read.is_in_flight())
     }
 
     /// Whether it waits for an answer to the taking back.
-    pub(super) fn is_clearing(&self, uid: &PodUid) -> bool {
-        self.pods.get(uid).is_some_and(|clearing| clearing.clear.is_in_flight())
+    pub(super) fn is_revoking(&self, uid: &PodUid) -> bool {
+        self.pods.get(uid).is_some_and(|revocation| revocation.clear.is_in_flight())
     }
 
     pub(super) fn len(&self) -> usize {
@@ -65,11 +65,11 @@ impl Clears {
 
     /// Whether the pod's condition was taken back, or is to be.
     fn knows(&self, uid: &PodUid) -> bool {
-        self.pods.contains_key(uid) || self.cleared.contains_key(uid) || self.kept.contains(uid)
+        self.pods.contains_key(uid) || self.revoked.contains_key(uid) || self.kept.contains(uid)
     }
 
     /// The pod's condition stays; one that runs all the same is found by the runtime.
-    /// (`origin.rs`)
+    /// (`own_marks_survivors.rs`)
     pub(super) fn keep(&mut self, uid: PodUid) {
         self.kept.insert(uid);
     }
@@ -77,26 +77,26 @@ impl Clears {
     /// Takes back the condition that was set on the pod at `at`. It is looked at first: what is
     /// known of it may be older than the mark.
     pub(super) fn add(&mut self, pod: PodRef, at: Timestamp) {
-        let clearing = Clearing { pod, at, read: Attempt::wanted(), clear: Attempt::default() };
-        self.pods.insert(clearing.pod.uid.clone(), clearing);
+        let revocation = Revocation { pod, at, read: Attempt::wanted(), clear: Attempt::default() };
+        self.pods.insert(revocation.pod.uid.clone(), revocation);
     }
 
     pub(super) fn pod_gone(&mut self, uid: &PodUid) {
         self.pods.remove(uid);
-        self.cleared.remove(uid);
+        self.revoked.remove(uid);
         self.kept.remove(uid);
     }
 
     /// A new shutdown takes the conditions over that still stand.
     pub(super) fn hand_over(&mut self) -> BTreeMap<PodUid, (PodRef, Timestamp)> {
-        self.cleared.clear();
+        self.revoked.clear();
         let pods = std::mem::take(&mut self.pods);
-        pods.into_iter().map(|(uid, clearing)| (uid, (clearing.pod, clearing.at))).collect()
+        pods.into_iter().map(|(uid, revocation)| (uid, (revocation.pod, revocation.at))).collect()
     }
 
     fn done(&mut self, uid: &PodUid) {
-        if let Some(clearing) = self.pods.remove(uid) {
-            self.cleared.insert(uid.clone(), (clearing.pod, clearing.at));
+        if let Some(revocation) = self.pods.remove(uid) {
+            self.revoked.insert(uid.clone(), (revocation.pod, revocation.at));
         }
     }
 }
@@ -104,22 +104,22 @@ impl Clears {
 impl Agent {
     /// Takes everything back, whatever is under way.
     ///
-    /// DIVERGES(upstream): at once, in the middle of the kills. The reference hears of it when all
+    /// DIVERGES(upstream): at once, in the middle of the kills. Upstream hears of it when all
     /// pods are ended. (SD10, W7)
     pub(super) fn cancel(&mut self, why: &str) {
-        if self.run.is_none() {
+        if self.shutdown.is_none() {
             return;
         }
         self.logind.take_anew(self.clock.monotonic());
-        self.tell_cancelled(why);
-        self.leave_run();
+        self.report_cancelled(why);
+        self.leave_shutdown();
         self.status.cancelled();
         self.restore_node();
     }
 
-    /// The run is over without its shutdown: its marks are to be taken back.
-    pub(super) fn leave_run(&mut self) {
-        let Some(run) = self.run.take() else { return };
+    /// The shutdown is cancelled: its marks are to be taken back.
+    pub(super) fn leave_shutdown(&mut self) {
+        let Some(shutdown) = self.shutdown.take() else { return };
         // What nobody has fetched yet is not done any more.
         self.outbox.retract(|task| {
             matches!(
@@ -132,22 +132,22 @@ impl Agent {
                     | Task::Fail(_)
             )
         });
-        for (uid, ending) in run.endings {
-            if !ending.mark.was_sent() {
+        for (uid, termination) in shutdown.terminations {
+            if !termination.mark.was_sent() {
                 continue;
             }
             // Those that the runtime has stopped and that cannot run again are disrupted for good.
-            let stopped = ending.way == Way::Stop
-                && (ending.end.is_done() || self.outbox.has(&Task::Stop(uid.clone())))
+            let stopped = termination.terminator == Terminator::Stop
+                && (termination.end.is_done() || self.outbox.has(&Task::Stop(uid.clone())))
                 && self.pods.get(&uid).is_some_and(PodView::cannot_run_again);
             if stopped {
-                self.clears.keep(uid);
+                self.revoked_marks.keep(uid);
             } else {
-                self.clears.add(ending.pod, ending.marked_at);
+                self.revoked_marks.add(termination.pod, termination.marked_at);
             }
         }
-        for (pod, at) in run.carried.into_values() {
-            self.clears.add(pod, at);
+        for (pod, at) in shutdown.carried.into_values() {
+            self.revoked_marks.add(pod, at);
         }
     }
 
@@ -161,24 +161,26 @@ impl Agent {
     }
 
     /// A condition like ours on a pod that has run since this boot, while logind is calm, can only
-    /// be of a run whose journal is lost: no kubelet shows it before the end. (ST7) After a boot
-    /// the pod may run again long after it was first listed, so this is asked whenever the API
+    /// be of a shutdown whose journal is lost: no kubelet shows it before the end. (ST7) After a
+    /// boot the pod may run again long after it was first listed, so this is asked whenever the API
     /// shows such a condition.
-    pub(super) fn find_stale(&mut self) {
-        let ready = self.logind.is_calm() && self.past.is_none() && self.pods.is_listed();
-        if !ready || std::mem::replace(&mut self.clears.sought, true) {
+    pub(super) fn find_forgotten_marks(&mut self) {
+        let ready = self.logind.is_calm() && self.journaled.is_none() && self.pods.is_listed();
+        if !ready || std::mem::replace(&mut self.revoked_marks.sought, true) {
             return;
         }
         let Some(boot) = self.surely_after_boot() else { return };
         // A start in the future tells of a clock that was set since, and of nothing else.
         let now = self.clock.now().wall;
         let lives = |pod: &&PodView| {
-            // Where the runtime can tell whether such a pod was stopped, it is asked. (`origin.rs`)
+            // Where the runtime can tell whether such a pod was stopped, it is asked.
+            // (`own_marks_survivors.rs`)
             if self.settings.runtime && pod.cannot_run_again() {
                 return false;
             }
             let since = pod.running_since.filter(|since| *since <= now);
-            let explained = self.replays.knows(&pod.uid) || self.clears.knows(&pod.uid);
+            let explained =
+                self.boot_recovery.knows(&pod.uid) || self.revoked_marks.knows(&pod.uid);
             since.is_some_and(|since| since > boot) && !explained
         };
         let stale: Vec<_> = self
@@ -186,145 +188,146 @@ impl Agent {
             .iter()
             .filter(lives)
             .filter_map(|pod| {
-                // Others are of no run. (`eviction/stale.rs`, `origin.rs`)
+                // Others are of no shutdown. (`eviction/own_marks_stale.rs`,
+                // `own_marks_survivors.rs`)
                 let ours =
                     |disruption: &&Disruption| disruption.message == patches::SHUTDOWN_MESSAGE;
                 let at = pod.disruption.as_ref().filter(ours)?.since?;
-                stands(pod, at).then(|| (super::marks::reference(pod), at))
+                stands(pod, at).then(|| (super::disruption_target::pod_ref(pod), at))
             })
             .collect();
         for (pod, at) in stale {
-            self.outbox.say(true, Some(&pod), "a condition of a forgotten run is taken back");
-            self.clears.add(pod, at);
+            self.outbox.log(true, Some(&pod), "a condition of a forgotten shutdown is taken back");
+            self.revoked_marks.add(pod, at);
         }
     }
 
-    /// A condition that may be of a forgotten run is shown.
+    /// A condition that may be of a forgotten shutdown is shown.
     pub(super) fn sees_condition(&mut self, pod: &PodView) {
         let at = pod.disruption.as_ref().and_then(|disruption| disruption.since);
         if at.is_some_and(|at| stands(pod, at)) {
-            self.clears.sought = false;
+            self.revoked_marks.sought = false;
         }
     }
 
     /// Goes on with taking conditions back; when none is left, the journal is closed.
-    pub(super) fn clear_on(&mut self) {
+    pub(super) fn advance_revocations(&mut self) {
         let now = self.clock.now();
         let mut settled = Vec::new();
-        for (uid, clearing) in &mut self.clears.pods {
-            let ours = clearing.read.is_in_flight() || clearing.clear.is_in_flight();
-            // A write of the run may still be under way: it comes first, or a look misses it.
+        for (uid, revocation) in &mut self.revoked_marks.pods {
+            let ours = revocation.read.is_in_flight() || revocation.clear.is_in_flight();
+            // A write of the shutdown may still be under way: it comes first, or a look misses it.
             if ours || self.outbox.is_busy_with(uid) {
                 continue;
             }
             if !self.outbox.has_room() {
                 break;
             }
-            if clearing.read.is_open() {
-                if clearing.read.is_due(&self.clock) {
-                    clearing.read.sent();
-                    let action = Action::ReadPod(clearing.pod.clone());
+            if revocation.read.is_open() {
+                if revocation.read.is_due(&self.clock) {
+                    revocation.read.sent();
+                    let action = Action::ReadPod(revocation.pod.clone());
                     self.outbox.send(Task::Read(uid.clone()), action);
                 }
                 continue;
             }
-            let pod = self.pods.get(uid).filter(|pod| stands(pod, clearing.at));
+            let pod = self.pods.get(uid).filter(|pod| stands(pod, revocation.at));
             let Some(pod) = pod else {
                 settled.push(uid.clone());
                 continue;
             };
-            if clearing.clear.is_due(&self.clock) {
-                if !clearing.clear.was_sent() {
-                    self.writer.append([record(&clearing.pod, Intent::Clear, now.wall)]);
+            if revocation.clear.is_due(&self.clock) {
+                if !revocation.clear.was_sent() {
+                    self.writer.append([record(&revocation.pod, Intent::Clear, now.wall)]);
                 }
-                clearing.clear.sent();
+                revocation.clear.sent();
                 let body = patches::clear(pod, now.wall);
-                let pod = clearing.pod.clone();
+                let pod = revocation.pod.clone();
                 let action = Action::PatchStatus { pod, purpose: Purpose::Clear, body };
                 self.outbox.send(Task::Clear(uid.clone()), action);
             }
         }
         for uid in settled {
-            self.clears.done(&uid);
+            self.revoked_marks.done(&uid);
         }
         self.close_journal();
     }
 
     fn close_journal(&mut self) {
-        let busy = self.run.is_some() || self.past.is_some();
-        if !busy && self.clears.pods.is_empty() && self.replays.is_empty() {
+        let busy = self.shutdown.is_some() || self.journaled.is_some();
+        if !busy && self.revoked_marks.pods.is_empty() && self.boot_recovery.is_empty() {
             self.writer.close();
         }
     }
 
-    pub(super) fn clear_read(&mut self, uid: &PodUid, result: &Outcome<Option<Box<PodView>>>) {
+    pub(super) fn revocation_read(&mut self, uid: &PodUid, result: &Outcome<Option<Box<PodView>>>) {
         let now = self.clock.monotonic();
-        let Some(clearing) = self.clears.pods.get_mut(uid) else { return };
+        let Some(revocation) = self.revoked_marks.pods.get_mut(uid) else { return };
         match result {
             Ok(None) => {
                 self.pods.gone(uid);
-                self.clears.pod_gone(uid);
+                self.revoked_marks.pod_gone(uid);
             }
             Ok(Some(pod)) => {
-                clearing.read.done();
-                clearing.clear.want();
+                revocation.read.done();
+                revocation.clear.want();
                 self.pods.observe((**pod).clone());
             }
             Err(failure) => match verdict(failure) {
-                Verdict::Gone => self.clears.pod_gone(uid),
+                Verdict::Gone => self.revoked_marks.pod_gone(uid),
                 // Without a look, what the watch showed is the best that is known.
                 Verdict::Skip | Verdict::Refused => {
-                    clearing.read.give_up();
-                    clearing.clear.want();
+                    revocation.read.give_up();
+                    revocation.clear.want();
                 }
                 Verdict::ReadAgain | Verdict::Retry => {
-                    clearing.read.failed(now, pace(uid), Some(failure));
+                    revocation.read.failed(now, pace(uid), Some(failure));
                 }
             },
         }
     }
 
-    pub(super) fn clear_finished(&mut self, uid: &PodUid, result: &Outcome<()>) {
+    pub(super) fn revocation_finished(&mut self, uid: &PodUid, result: &Outcome<()>) {
         let now: Duration = self.clock.monotonic();
-        let Some(clearing) = self.clears.pods.get_mut(uid) else { return };
+        let Some(revocation) = self.revoked_marks.pods.get_mut(uid) else { return };
         let Err(failure) = result else {
             self.writer.append([Record::Acknowledged { uid: uid.clone(), intent: Intent::Clear }]);
-            self.clears.done(uid);
+            self.revoked_marks.done(uid);
             return;
         };
-        let pod = clearing.pod.clone();
+        let pod = revocation.pod.clone();
         match verdict(failure) {
-            Verdict::Gone => self.clears.pod_gone(uid),
+            Verdict::Gone => self.revoked_marks.pod_gone(uid),
             Verdict::ReadAgain => {
-                clearing.clear.met_change();
-                clearing.read.want_again();
+                revocation.clear.met_change();
+                revocation.read.want_again();
             }
             Verdict::Retry => {
-                clearing.clear.failed(now, pace(uid), Some(failure));
-                clearing.read.want_again();
+                revocation.clear.failed(now, pace(uid), Some(failure));
+                revocation.read.want_again();
             }
             // The rights may come late, and the condition would be a lie for as long.
-            Verdict::Refused if clearing.clear.failures() < REFUSED_MAX => {
-                clearing.clear.failed(now, pace(uid), None);
-                clearing.read.want_again();
+            Verdict::Refused if revocation.clear.failures() < REFUSED_MAX => {
+                revocation.clear.failed(now, pace(uid), None);
+                revocation.read.want_again();
             }
             Verdict::Skip | Verdict::Refused => {
-                self.clears.done(uid);
+                self.revoked_marks.done(uid);
                 let text = format!("its condition cannot be taken back: {failure}");
-                self.outbox.say(true, Some(&pod), text);
+                self.outbox.log(true, Some(&pod), text);
             }
         }
     }
 
     /// A mark that arrived after its clearing is cleared again. (ST8)
-    pub(super) fn clear_again(&mut self, pod: &PodView) {
-        let Some((reference, at)) = self.clears.cleared.get(&pod.uid) else { return };
+    pub(super) fn revoke_again(&mut self, pod: &PodView) {
+        let Some((pod_ref, at)) = self.revoked_marks.revoked.get(&pod.uid) else { return };
         if pod.is_terminal() {
-            self.clears.cleared.remove(&pod.uid);
-        } else if stands(pod, *at) && self.run.is_none() {
-            let (reference, at) = (reference.clone(), *at);
-            self.clears.cleared.remove(&pod.uid);
-            self.clears.add(reference, at);
+            self.revoked_marks.revoked.remove(&pod.uid);
+        } else if stands(pod, *at) && self.shutdown.is_none() {
+            let (pod_ref, at) = (pod_ref.clone(), *at);
+            self.revoked_marks.revoked.remove(&pod.uid);
+            self.revoked_marks.add(pod_ref, at);
         }
     }
 }

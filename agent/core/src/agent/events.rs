@@ -32,7 +32,7 @@ impl Agent {
         for uid in self.pods.list(pods) {
             self.forget_pod(&uid);
         }
-        if first && self.run.is_some() {
+        if first && self.shutdown.is_some() {
             self.enlist_all();
         } else {
             let pods: Vec<PodView> = self.pods.iter().cloned().collect();
@@ -53,17 +53,15 @@ impl Agent {
 
     /// Holds a pod's new state against what was done to it.
     fn compare(&mut self, pod: &PodView) {
-        self.sees_undone(pod);
+        self.sees_reverted(pod);
         self.sees_reversal(pod);
-        if self
-            .run
-            .as_ref()
-            .is_some_and(|run| !run.is_released() || run.endings.contains_key(&pod.uid))
-        {
+        if self.shutdown.as_ref().is_some_and(|shutdown| {
+            !shutdown.is_released() || shutdown.terminations.contains_key(&pod.uid)
+        }) {
             self.enlist(pod);
         }
         self.sees_condition(pod);
-        self.clear_again(pod);
+        self.revoke_again(pod);
     }
 
     fn see_pod_gone(&mut self, uid: &PodUid) {
@@ -72,23 +70,23 @@ impl Agent {
     }
 
     fn forget_pod(&mut self, uid: &PodUid) {
-        if let Some(run) = &mut self.run
-            && let Some(ending) = run.endings.get_mut(uid)
+        if let Some(shutdown) = &mut self.shutdown
+            && let Some(termination) = shutdown.terminations.get_mut(uid)
         {
-            run.progress |= !ending.reported;
-            ending.acknowledge();
+            shutdown.progress |= !termination.reported;
+            termination.acknowledge();
         }
-        self.clears.pod_gone(uid);
-        self.causes.pod_gone(uid);
+        self.revoked_marks.pod_gone(uid);
+        self.oom.pod_gone(uid);
         self.evictions.pod_gone(uid);
         self.stuck.pod_gone(uid);
-        self.undone.pod_gone(uid);
-        self.origins.pod_gone(uid);
+        self.reverted_writes.pod_gone(uid);
+        self.survivors.pod_gone(uid);
     }
 
     fn hear_cancel(&mut self) {
         self.logind.prepares(false);
-        if self.run.is_some() {
+        if self.shutdown.is_some() {
             self.cancel("logind says so");
         } else {
             self.logind.take_anew(self.clock.monotonic());
@@ -98,18 +96,18 @@ impl Agent {
     fn hear_stop(&mut self) {
         let now = self.clock.monotonic();
         self.stop_at.get_or_insert(now);
-        let text = if self.run.as_ref().is_some_and(|run| !run.is_released()) {
+        let text = if self.shutdown.as_ref().is_some_and(|shutdown| !shutdown.is_released()) {
             "told to stop in a shutdown: goes on until the lock is released"
         } else {
             "told to stop"
         };
-        self.outbox.say(false, None, text);
+        self.outbox.log(false, None, text);
     }
 
-    /// Says to people that a run ended without its shutdown.
-    pub(super) fn tell_cancelled(&mut self, why: &str) {
+    /// Reports that a shutdown was cancelled.
+    pub(super) fn report_cancelled(&mut self, why: &str) {
         let text = format!("the shutdown is cancelled: {why}; pods that were deleted stay deleted");
-        self.outbox.say(true, None, text.clone());
-        self.tell(false, CANCELLED, text);
+        self.outbox.log(true, None, text.clone());
+        self.emit_event(false, CANCELLED, text);
     }
 }

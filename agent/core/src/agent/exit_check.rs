@@ -7,14 +7,14 @@ use epilogue_common::outcome::Failure;
 use jiff::{SignedDuration, Timestamp};
 
 use super::Agent;
-use super::marks::record;
-use super::origin::CLOCKS_DIFFER;
+use super::disruption_target::record;
 use super::outbox::Task;
-use crate::ending::progress::Way;
+use super::own_marks_survivors::CLOCKS_DIFFER;
 use crate::pod::{PodUid, PodView};
 use crate::protocol::action::Action;
 use crate::protocol::event::RuntimeState;
 use crate::protocol::journal::Intent;
+use crate::termination::progress::Terminator;
 
 /// Whether all containers of the pod had exited when the shutdown came, by the runtime's clock. Its
 /// sandbox may be there yet: only a kubelet takes it down.
@@ -32,38 +32,41 @@ fn had_exited(pod: &PodView, state: &RuntimeState, since: Timestamp) -> bool {
 
 impl Agent {
     pub(super) fn send_exit_checks(&mut self) {
-        let Some(run) = &mut self.run else { return };
-        for (uid, ending) in &mut run.endings {
-            let due = !ending.reported && ending.exit_check.is_due(&self.clock);
+        let Some(shutdown) = &mut self.shutdown else { return };
+        for (uid, termination) in &mut shutdown.terminations {
+            let due = !termination.reported && termination.exit_check.is_due(&self.clock);
             if !due || !self.outbox.has_room_to_inspect() {
                 continue;
             }
-            ending.exit_check.sent();
-            let action = Action::InspectPod(ending.pod.clone());
+            termination.exit_check.sent();
+            let action = Action::InspectPod(termination.pod.clone());
             self.outbox.send(Task::ExitCheck(uid.clone()), action);
         }
     }
 
     pub(super) fn exit_checked(&mut self, uid: &PodUid, result: &Result<RuntimeState, Failure>) {
         let now: Duration = self.clock.monotonic();
-        let Some(run) = &mut self.run else { return };
-        let (since, pace) = (run.since, run.pace(uid));
-        let Some(ending) = run.endings.get_mut(uid) else { return };
+        let Some(shutdown) = &mut self.shutdown else { return };
+        let (since, pace) = (shutdown.since, shutdown.pace(uid));
+        let Some(termination) = shutdown.terminations.get_mut(uid) else { return };
         let state = match result {
             Ok(state) => state,
-            Err(failure) => return ending.exit_check.failed(now, pace, Some(failure)),
+            Err(failure) => return termination.exit_check.failed(now, pace, Some(failure)),
         };
-        ending.exit_check.done();
+        termination.exit_check.done();
         let Some(pod) = self.pods.get(uid) else { return };
-        let untouched = !ending.mark.was_sent() && !ending.end.was_sent();
-        if !untouched || ending.way != Way::Stop || !had_exited(pod, state, since) {
+        let untouched = !termination.mark.was_sent() && !termination.end.was_sent();
+        if !untouched
+            || termination.terminator != Terminator::Stop
+            || !had_exited(pod, state, since)
+        {
             return;
         }
-        ending.had_exited = true;
-        ending.way = Way::Nobody;
-        ending.mark.give_up();
-        self.writer.append([record(&ending.pod, Intent::LeaveExited, since)]);
+        termination.had_exited = true;
+        termination.terminator = Terminator::None;
+        termination.mark.give_up();
+        self.writer.append([record(&termination.pod, Intent::LeaveExited, since)]);
         let text = "all its containers had exited before the shutdown; its kubelet reports it";
-        self.outbox.say(false, Some(&ending.pod), text);
+        self.outbox.log(false, Some(&termination.pod), text);
     }
 }

@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 
 use super::Agent;
-use super::run::Run;
+use super::shutdown_run::Shutdown;
 use super::status::LeftReason;
-use crate::ending::progress::{Ending, Way};
 use crate::pod::{PodSource, PodView};
-use crate::shutdown::candidates::{Scope, Spared, spared};
+use crate::shutdown::candidates::{Excluded, Scope, excluded};
+use crate::termination::progress::{PodTermination, Terminator};
 
 /// Pods by the reason for which they are left.
 pub(super) type Left = BTreeMap<LeftReason, usize>;
@@ -26,45 +26,45 @@ pub(super) fn words(left: &Left) -> String {
 
 impl Agent {
     /// The pods of the node, but static ones and the agent's own, that have no last phase and that
-    /// the run does not wait for.
-    pub(super) fn left_behind(&self, run: &Run) -> Left {
-        let scope = self.scope(run.found);
+    /// the shutdown does not wait for.
+    pub(super) fn left_behind(&self, shutdown: &Shutdown) -> Left {
+        let scope = self.scope(shutdown.found);
         let mut left = Left::new();
         for pod in self.pods.iter() {
             let own = self.settings.own_pod.as_ref() == Some(&pod.uid);
             if own || pod.is_terminal() || pod.source == PodSource::Static {
                 continue;
             }
-            let ending = run.endings.get(&pod.uid);
-            let counted = ending.is_some_and(|ending| {
-                ending.reported || ending.is_awaited() || ending.is_unacknowledged()
+            let termination = shutdown.terminations.get(&pod.uid);
+            let counted = termination.is_some_and(|termination| {
+                termination.reported || termination.is_awaited() || termination.is_unacknowledged()
             });
             if !counted {
-                *left.entry(why(pod, ending, &scope)).or_default() += 1;
+                *left.entry(why(pod, termination, &scope)).or_default() += 1;
             }
         }
         left
     }
 }
 
-fn why(pod: &PodView, ending: Option<&Ending>, scope: &Scope) -> LeftReason {
-    if let Some(ending) = ending {
-        if ending.had_exited {
+fn why(pod: &PodView, termination: Option<&PodTermination>, scope: &Scope) -> LeftReason {
+    if let Some(termination) = termination {
+        if termination.had_exited {
             return LeftReason::ExitedBefore;
         }
-        if ending.comes_again {
+        if termination.comes_again {
             return LeftReason::ToleratesShutdown;
         }
-        if ending.succeeds {
+        if termination.succeeds {
             return LeftReason::Succeeded;
         }
-        if ending.way != Way::Nobody {
+        if termination.terminator != Terminator::None {
             return LeftReason::NotTerminated;
         }
     }
-    match spared(pod, scope) {
-        Some(Spared::DaemonSet) => LeftReason::DaemonSet,
-        Some(Spared::AbovePriorityMax) => LeftReason::PriorityAboveMax,
+    match excluded(pod, scope) {
+        Some(Excluded::DaemonSet) => LeftReason::DaemonSet,
+        Some(Excluded::AbovePriorityMax) => LeftReason::PriorityAboveMax,
         _ if scope.leaves_bare(pod) => LeftReason::NoController,
         _ => LeftReason::NoTerminator,
     }

@@ -15,36 +15,36 @@
 //! - `Failed` is written at most once per pod and run without a fresh read in between.
 //! - Every write can be repeated: it carries the UID, and a mark the time from the journal.
 
+mod boot_recovery;
 mod cancel;
-mod causes;
+mod disruption_target;
 mod events;
 mod eviction;
 mod exit_check;
-mod kills;
-mod last_writes;
+mod group_deletion;
+mod journal_replay;
 mod left;
-mod marks;
 mod mode;
 mod node;
 mod notices;
-mod origin;
+mod oom;
 mod outbox;
-mod past;
+mod own_marks_reverted;
+mod own_marks_survivors;
 mod pods;
 mod policies;
 mod preflight;
 mod refusals;
 mod release;
-mod replay;
+mod report_fallback;
 mod results;
-mod run;
+mod shutdown_run;
 mod standing;
 mod status;
 mod stuck;
 mod summary;
 #[cfg(test)]
 mod tests;
-mod undone;
 mod writer;
 
 use std::time::Duration;
@@ -55,30 +55,30 @@ use serde::Serialize;
 pub use mode::{ARMED_LASTS, Allowed, Detected, Kubelet, detect, kubelet};
 pub use notices::REASONS;
 pub use status::{
-    CauseStatus, EvictionCount, LeftReason, LockState, OomTally, PressureStatus, RunStatus,
+    EvictionCount, LeftReason, LockState, OomStatus, OomTally, PressureStatus, ShutdownStatus,
     SignalStatus, StallStatus, Status, StuckStatus, Tries, VictimStatus,
 };
 
-use crate::ending::clock::Clock;
-use crate::ending::hanging::StuckTimes;
 use crate::pod::PodUid;
-use crate::pressure::stall::StallWishes;
-use crate::pressure::watch::Wishes;
+use crate::pressure::stall::StallConfig;
+use crate::pressure::watch::EvictionConfig;
 use crate::protocol::action::{Action, ActionId};
 use crate::protocol::event::{Event, Now};
 use crate::protocol::journal::Record;
-use crate::shutdown::bands::Bands;
 use crate::shutdown::candidates::BarePods;
+use crate::shutdown::priority_groups::PriorityGroups;
+use crate::termination::clock::Clock;
+use crate::termination::hanging::StuckTimes;
 
+use journal_replay::JournaledShutdown;
 use notices::Notices;
 use outbox::Outbox;
-use past::Past;
 use pods::Pods;
-use run::Run;
+use shutdown_run::Shutdown;
 use standing::{KubeletMemory, Logind};
 use writer::Writer;
 
-/// Rounds of decisions at one moment; a run has fewer steps.
+/// Rounds of decisions at one moment; a shutdown has fewer steps.
 const ROUNDS_MAX: usize = 8;
 
 /// What the operator has decided.
@@ -90,8 +90,8 @@ pub struct Settings {
     pub booted_at: Option<Timestamp>,
     /// The agent's own pod, where it runs as one.
     pub own_pod: Option<PodUid>,
-    /// The bands; none turns the ending of pods off.
-    pub bands: Option<Bands>,
+    /// The priority groups; none turns the ending of pods off.
+    pub priority_groups: Option<PriorityGroups>,
     /// Replace leaves pods of a higher priority to the system.
     pub priority_max: i32,
     /// What Replace does with pods that have no controller.
@@ -129,9 +129,9 @@ pub struct Features {
     /// Of the node's pressure.
     pub pressure: Enforcement,
     /// Thresholds and times.
-    pub wishes: Wishes,
+    pub eviction: EvictionConfig,
     /// When stalls count.
-    pub stalls: StallWishes,
+    pub stalls: StallConfig,
     /// Whether pods whose containers were killed for memory get a condition that says so.
     pub oom_causes: bool,
     /// Whether a pod that the kernel killed because the node had no memory counts as disrupted.
@@ -156,16 +156,16 @@ pub struct Agent {
     logind: Logind,
     node: node::NodeWrites,
     writer: Writer,
-    /// What the journal says of a run of this boot, until logind has said whether it goes on.
-    past: Option<Past>,
-    run: Option<Run>,
-    clears: cancel::Clears,
-    replays: replay::Replays,
-    origins: origin::Origins,
+    /// What the journal says of a shutdown of this boot, until logind has said whether it goes on.
+    journaled: Option<JournaledShutdown>,
+    shutdown: Option<Shutdown>,
+    revoked_marks: cancel::RevokedMarks,
+    boot_recovery: boot_recovery::BootRecovery,
+    survivors: own_marks_survivors::Survivors,
     evictions: eviction::Evictions,
-    causes: causes::Causes,
+    oom: oom::Oom,
     stuck: stuck::Stuck,
-    undone: undone::Undone,
+    reverted_writes: own_marks_reverted::RevertedWrites,
     refusals: refusals::Refusals,
     policies: policies::Policies,
     /// When the agent was told to stop.
@@ -189,15 +189,15 @@ impl Agent {
             logind,
             node: node::NodeWrites::default(),
             writer: Writer::new(!journal.is_empty()),
-            past: None,
-            run: None,
-            clears: cancel::Clears::default(),
-            replays: replay::Replays::default(),
-            origins: origin::Origins::default(),
+            journaled: None,
+            shutdown: None,
+            revoked_marks: cancel::RevokedMarks::default(),
+            boot_recovery: boot_recovery::BootRecovery::default(),
+            survivors: own_marks_survivors::Survivors::default(),
             evictions,
-            causes: causes::Causes::default(),
+            oom: oom::Oom::default(),
             stuck: stuck::Stuck::default(),
-            undone: undone::Undone::default(),
+            reverted_writes: own_marks_reverted::RevertedWrites::default(),
             refusals: refusals::Refusals::default(),
             policies: policies::Policies::new(enforce),
             stop_at: None,
@@ -243,7 +243,7 @@ impl Agent {
         self.clock.set(now);
         if suspended(now) > before + Duration::from_secs(1) {
             self.kubelet.armed_at = None;
-            self.outbox.say(false, None, "the machine was suspended");
+            self.outbox.log(false, None, "the machine was suspended");
         }
     }
 
@@ -263,19 +263,19 @@ impl Agent {
 
     fn decide(&mut self) {
         self.forget_refusals();
-        self.settle_past();
+        self.settle_journaled();
         self.heed_policies();
         self.stand();
         self.write_node();
-        self.run_on();
-        self.clear_on();
-        self.replay_on();
+        self.advance_shutdown();
+        self.advance_revocations();
+        self.advance_boot_recovery();
         self.find_survivors();
-        self.cause_on();
-        self.evict_on();
-        self.unstick_on();
+        self.advance_oom();
+        self.advance_evictions();
+        self.advance_stuck();
         self.write_node();
         self.write_journal();
-        self.tell_on();
+        self.send_events();
     }
 }

@@ -206,7 +206,7 @@ mod tests {
             })
         };
         let no_runtime = Allowed { runtime: false, ..ALL };
-        let no_bands = Allowed { ends_pods: false, ..ALL };
+        let no_priority_groups = Allowed { ends_pods: false, ..ALL };
         let ago = |seconds| Some(Duration::from_secs(seconds));
         let table = [
             // §8.3
@@ -225,9 +225,15 @@ mod tests {
             (Some(unsaid(|_| ())), None, ALL, Replace, false),
             (Some(unsaid(|facts| facts.shutdown_period = None)), None, ALL, Assist, false),
             // The operator's 0: nothing is ended, and nothing is waited for.
-            (Some(facts()), None, no_bands, Replace, true),
-            (Some(dead()), None, no_bands, Assist, true),
-            (Some(with(|facts| facts.lock_armed = Some(true))), None, no_bands, Assist, false),
+            (Some(facts()), None, no_priority_groups, Replace, true),
+            (Some(dead()), None, no_priority_groups, Assist, true),
+            (
+                Some(with(|facts| facts.lock_armed = Some(true))),
+                None,
+                no_priority_groups,
+                Assist,
+                false,
+            ),
         ];
         for (row, (facts, ago, allowed, mode, marks_only)) in table.into_iter().enumerate() {
             let found = detect(facts.as_ref(), ago, allowed);

@@ -9,9 +9,9 @@ use epilogue_common::readiness::Readiness;
 use super::outbox::Task;
 use super::release::Release;
 use super::{Agent, LockState};
-use crate::ending::attempt::{Attempt, Pace, Verdict, WAIT_MAX, WAIT_MAX_HASTE, verdict};
 use crate::protocol::action::Action;
 use crate::protocol::event::NodeView;
+use crate::termination::attempt::{Attempt, Pace, Verdict, WAIT_MAX, WAIT_MAX_HASTE, verdict};
 
 /// The verb that a refusal is of.
 const PATCH_NODES: &str = "patch nodes";
@@ -66,7 +66,7 @@ impl<T: Clone + PartialEq> Write<T> {
 }
 
 impl Write<String> {
-    fn is_farewell(&self) -> bool {
+    fn is_drained(&self) -> bool {
         let wanted = self.wanted.as_deref().and_then(|text| text.parse().ok());
         matches!(wanted, Some(Announcement::Drained { .. }))
     }
@@ -88,10 +88,11 @@ impl NodeWrites {
         self.taint.wanted == Some(true)
     }
 
-    /// A farewell that has not arrived by now is not said any more: it is true of its look alone.
-    pub(super) fn drop_farewell(&mut self) {
+    /// A drained record that has not arrived by now is not said any more: it is true of its look
+    /// alone.
+    pub(super) fn drop_drained(&mut self) {
         let announce = &mut self.announce;
-        if announce.is_open() && !announce.attempt.is_in_flight() && announce.is_farewell() {
+        if announce.is_open() && !announce.attempt.is_in_flight() && announce.is_drained() {
             *announce = Write::default();
         }
     }
@@ -106,8 +107,9 @@ impl Agent {
     pub(super) fn see_node(&mut self, view: NodeView) {
         let writes = &mut self.node;
         let other = |wanted: &String| view.announced.as_ref() != Some(wanted);
-        // A farewell is said on the proof of its moment, and something may have been started since.
-        let repeats = !writes.announce.is_open() && !writes.announce.is_farewell();
+        // A drained record is said on the proof of its moment, and something may have been started
+        // since.
+        let repeats = !writes.announce.is_open() && !writes.announce.is_drained();
         if repeats && writes.announce.wanted.as_ref().is_some_and(other) {
             writes.announce.repeat();
         }
@@ -163,7 +165,7 @@ impl Agent {
         {
             self.outbox.send(Task::Announce, Action::Announce(text));
         }
-        if self.run.is_none()
+        if self.shutdown.is_none()
             && self.node.publish.attempt.is_due(&self.clock)
             && self.outbox.has_room()
             && let Some(text) = self.node.publish.begin()
@@ -182,8 +184,12 @@ impl Agent {
         let pace = self.node_pace();
         let passing = self.hear_of_node_right(PATCH_NODES, result);
         settle(&mut self.node.announce, result, self.clock.monotonic(), pace, passing);
-        if self.run.as_ref().is_none_or(|run| !matches!(run.release, Release::Parting(_))) {
-            self.node.drop_farewell();
+        if self
+            .shutdown
+            .as_ref()
+            .is_none_or(|shutdown| !matches!(shutdown.release, Release::Drained(_)))
+        {
+            self.node.drop_drained();
         }
     }
 
@@ -200,7 +206,7 @@ impl Agent {
     }
 
     fn node_pace(&self) -> Pace {
-        let hurry = self.run.as_ref().is_some_and(|run| !run.is_released());
+        let hurry = self.shutdown.as_ref().is_some_and(|shutdown| !shutdown.is_released());
         Pace { wait_max: if hurry { WAIT_MAX_HASTE } else { WAIT_MAX }, latest: None, salt: 1 }
     }
 }

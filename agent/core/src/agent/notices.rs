@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::Agent;
 use super::outbox::Task;
-use super::run::Run;
+use super::shutdown_run::Shutdown;
 use crate::pressure::message::REASON_EVICTED;
 use crate::protocol::action::{Action, Notice, PodRef};
 
@@ -17,7 +17,7 @@ pub const REASONS: &[(&str, &str)] = &[
         UNREPORTED,
         "The lock was released; the end of some pods is not in the API: how many, and why.",
     ),
-    (DELAY_TOO_SHORT, "logind grants less time than the bands and their reports want."),
+    (DELAY_TOO_SHORT, "logind grants less time than the priority groups and their reports want."),
     (NOT_READY, "A shutdown is scheduled within the minute, and it would not go well; why."),
     (NOT_PERMITTED, "The API forbids the agent something that it needs."),
     (UNBOUNDED, "No admission policy bounds the agent's writes, so it does not act."),
@@ -87,14 +87,19 @@ impl Notices {
 
 impl Agent {
     /// Tells of the node.
-    pub(super) fn tell(&mut self, warning: bool, reason: &'static str, message: impl Into<String>) {
+    pub(super) fn emit_event(
+        &mut self,
+        warning: bool,
+        reason: &'static str,
+        message: impl Into<String>,
+    ) {
         let message = message.into();
         let annotations = Vec::new();
         self.notices.push(Notice { pod: None, warning, reason, message, annotations });
     }
 
     /// Warns of something about a pod.
-    pub(super) fn tell_pod(&mut self, pod: PodRef, reason: &'static str, message: &str) {
+    pub(super) fn emit_pod_event(&mut self, pod: PodRef, reason: &'static str, message: &str) {
         let message = message.to_owned();
         let annotations = Vec::new();
         let pod = Some(pod);
@@ -102,21 +107,22 @@ impl Agent {
     }
 
     /// Tells what has more to it than a text.
-    pub(super) fn tell_all(&mut self, notice: Notice) {
+    pub(super) fn emit_notice(&mut self, notice: Notice) {
         self.notices.push(notice);
     }
 
     /// Sends events while nothing else waits for the connection.
-    pub(super) fn tell_on(&mut self) {
-        let marking = self.run.as_ref().is_some_and(Run::is_marking);
-        while self.outbox.count(|task| *task == Task::Tell) < AT_ONCE && self.outbox.has_room() {
+    pub(super) fn send_events(&mut self) {
+        let marking = self.shutdown.as_ref().is_some_and(Shutdown::is_marking);
+        while self.outbox.count(|task| *task == Task::EmitEvent) < AT_ONCE && self.outbox.has_room()
+        {
             // The node's own come first; those of pods wait until all pods are marked.
             let Some(next) = self.notices.waiting.front() else { return };
             if marking && next.pod.is_some() {
                 return;
             }
             let Some(notice) = self.notices.waiting.pop_front() else { return };
-            self.outbox.send(Task::Tell, Action::Tell(notice));
+            self.outbox.send(Task::EmitEvent, Action::EmitEvent(notice));
         }
     }
 }

@@ -28,23 +28,23 @@ pub(super) enum Task {
     /// Says why a container died.
     Cause(PodUid),
     /// Asks which container it was.
-    CauseLook(PodUid),
+    OomInspect(PodUid),
     Measure,
     MeasurePods(Resource),
     NodeCondition(&'static str),
     /// A step of the end of a pod that pressure ends.
     Evict(EvictStep, PodUid),
     /// A look into the runtime at a pod that hangs.
-    StuckLook(PodUid),
+    StuckInspect(PodUid),
     /// The end of its empty sandbox.
     StuckStop(PodUid),
     /// Its phase.
     StuckFail(PodUid),
     /// A look into the runtime at a pod that a clock calls lost.
-    ReplayLook(PodUid),
+    RecoveryInspect(PodUid),
     /// The same at one that lives under a mark of ours.
-    OriginLook(PodUid),
-    Tell,
+    SurvivorInspect(PodUid),
+    EmitEvent,
 }
 
 /// What was done about a pod that pressure ends.
@@ -69,7 +69,7 @@ impl Task {
             | Self::Inspect(uid)
             | Self::Fail(uid)
             | Self::Clear(uid)
-            | Self::StuckLook(uid)
+            | Self::StuckInspect(uid)
             | Self::StuckStop(uid)
             | Self::StuckFail(uid)
             | Self::Cause(uid)
@@ -81,13 +81,13 @@ impl Task {
     /// Whether it is a call to the API.
     pub(super) fn is_api(&self) -> bool {
         use Task::{
-            Announce, Cause, Clear, End, Evict, Fail, Mark, NodeCondition, Publish, Read,
-            StuckFail, Taint, Tell,
+            Announce, Cause, Clear, EmitEvent, End, Evict, Fail, Mark, NodeCondition, Publish,
+            Read, StuckFail, Taint,
         };
         if let Evict(step, _) = self {
             return !matches!(step, EvictStep::Stop | EvictStep::Inspect);
         }
-        let of_node = matches!(self, Announce | Publish | Taint | NodeCondition(_) | Tell);
+        let of_node = matches!(self, Announce | Publish | Taint | NodeCondition(_) | EmitEvent);
         let of_pod = matches!(self, Mark(_) | Read(_) | End(_) | Fail(_) | Clear(_));
         of_node || of_pod || matches!(self, Cause(_) | StuckFail(_))
     }
@@ -120,10 +120,10 @@ impl Outbox {
     }
 
     /// A line of the log, which has no result.
-    pub(super) fn say(&mut self, warning: bool, pod: Option<&PodRef>, text: impl Into<String>) {
+    pub(super) fn log(&mut self, warning: bool, pod: Option<&PodRef>, text: impl Into<String>) {
         let id = self.id();
         let line = Line { warning, text: text.into(), pod: pod.cloned() };
-        self.queue.push_back((id, Action::Say(line)));
+        self.queue.push_back((id, Action::Log(line)));
     }
 
     fn id(&mut self) -> ActionId {
@@ -147,18 +147,18 @@ impl Outbox {
     }
 
     /// Whether one more look into the runtime may begin; stops block for their grace, and all of a
-    /// band go at once.
+    /// priority group go at once.
     pub(super) fn has_room_to_inspect(&self) -> bool {
-        let looks = |task: &Task| {
-            use Task::{Evict, ExitCheck, Inspect, OriginLook, ReplayLook, StuckLook};
-            let after_boot = matches!(task, ReplayLook(_) | OriginLook(_));
+        let inspects = |task: &Task| {
+            use Task::{Evict, ExitCheck, Inspect, RecoveryInspect, StuckInspect, SurvivorInspect};
+            let after_boot = matches!(task, RecoveryInspect(_) | SurvivorInspect(_));
             let ends = matches!(
                 task,
-                ExitCheck(_) | Inspect(_) | StuckLook(_) | Evict(EvictStep::Inspect, _)
+                ExitCheck(_) | Inspect(_) | StuckInspect(_) | Evict(EvictStep::Inspect, _)
             );
             after_boot || ends
         };
-        self.count(looks) < self.api_max
+        self.count(inspects) < self.api_max
     }
 
     /// Whether this is under way.

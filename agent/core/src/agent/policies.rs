@@ -30,17 +30,17 @@ impl Agent {
                 "the API would let this agent write what the admission policy {policy} must \
                  refuse: it acts no more until deploy/policy is applied (Kubernetes 1.30 or newer)"
             );
-            self.outbox.say(true, None, text.clone());
-            self.tell(true, UNBOUNDED, text);
+            self.outbox.log(true, None, text.clone());
+            self.emit_event(true, UNBOUNDED, text);
         } else {
-            self.outbox.say(false, None, "the admission policies hold: the agent acts again");
+            self.outbox.log(false, None, "the admission policies hold: the agent acts again");
         }
         self.policies.missing = missing;
     }
 
     /// A shutdown that goes on is finished: its pods are worth more.
     pub(super) fn heed_policies(&mut self) {
-        if self.run.is_some() {
+        if self.shutdown.is_some() {
             return;
         }
         let enforce = self.policies.enforce && self.policies.missing.is_none();

@@ -13,7 +13,7 @@ const AHEAD: SignedDuration = SignedDuration::from_mins(1);
 
 impl Agent {
     /// Once for each schedule: its kind and its time tell it from others.
-    pub(super) fn look_ahead(&mut self) {
+    pub(super) fn check_ahead(&mut self) {
         let scheduled = self.logind.state.as_ref().and_then(|state| state.scheduled.as_ref());
         let Some((kind, at)) = scheduled else { return };
         let left = at.duration_since(self.clock.now().wall);
@@ -25,12 +25,12 @@ impl Agent {
         self.logind.foretold = scheduled.cloned();
         let doubts = self.doubts();
         if doubts.is_empty() {
-            self.outbox.say(false, None, format!("{when}; everything is ready for it"));
+            self.outbox.log(false, None, format!("{when}; everything is ready for it"));
             return;
         }
         let message = format!("{when}, and it would not go well: {}", doubts.join("; "));
-        self.outbox.say(true, None, message.clone());
-        self.tell(true, NOT_READY, message);
+        self.outbox.log(true, None, message.clone());
+        self.emit_event(true, NOT_READY, message);
     }
 
     /// Whether a moment may change the answer.

@@ -11,10 +11,10 @@ use epilogue_common::outcome::{FailureKind, Outcome};
 
 use super::Agent;
 use super::notices::NOT_PERMITTED;
-use super::run::Run;
-use crate::ending::attempt::{Refusal, Verdict, verdict};
-use crate::ending::clock::Clock;
+use super::shutdown_run::Shutdown;
 use crate::pod::PodUid;
+use crate::termination::attempt::{Refusal, Verdict, verdict};
+use crate::termination::clock::Clock;
 
 /// So many different pods without a single grant put a verb in doubt.
 pub(super) const SEVERAL: usize = 3;
@@ -71,9 +71,9 @@ impl Asked {
 
 impl Refusals {
     /// A shutdown asks anew, and is patient for as long as it may still end pods.
-    pub(super) fn begin_run(&mut self, run: &Run) {
+    pub(super) fn begin_shutdown(&mut self, shutdown: &Shutdown) {
         self.verbs.clear();
-        self.patient_until = Some(run.at(run.ends.kill.min(PATIENCE)));
+        self.patient_until = Some(shutdown.at(shutdown.ends.kill.min(PATIENCE)));
     }
 
     /// Whether the verb is not asked for any more.
@@ -173,8 +173,8 @@ impl Agent {
         }
         asked.reported = true;
         let text = format!("the API forbids `{verb}`, it is not tried again: {why}");
-        self.outbox.say(true, None, text.clone());
-        self.tell(true, NOT_PERMITTED, text);
+        self.outbox.log(true, None, text.clone());
+        self.emit_event(true, NOT_PERMITTED, text);
     }
 
     fn report_refusal(&mut self, verb: &'static str, uid: &PodUid, why: &str) {
@@ -184,15 +184,19 @@ impl Agent {
         }
         let name = self.pods.get(uid).map(|pod| format!("{}/{}", pod.namespace, pod.name));
         let name = name.unwrap_or_else(|| uid.0.clone());
-        self.tell(true, NOT_PERMITTED, format!("the API refuses `{verb}` for pod {name}: {why}"));
+        self.emit_event(
+            true,
+            NOT_PERMITTED,
+            format!("the API refuses `{verb}` for pod {name}: {why}"),
+        );
     }
 
     /// Outside of a shutdown there is time to see whether a right was given meanwhile.
     pub(super) fn forget_refusals(&mut self) {
-        if self.run.as_ref().is_some_and(|run| !run.is_released()) {
+        if self.shutdown.as_ref().is_some_and(|shutdown| !shutdown.is_released()) {
             return;
         }
-        if self.run.is_none() {
+        if self.shutdown.is_none() {
             self.refusals.patient_until = None;
         }
         let clock = &self.clock;

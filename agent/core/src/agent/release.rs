@@ -10,17 +10,17 @@ use super::Agent;
 use super::left::{number, words};
 use super::notices::{COMPLETE, UNREPORTED};
 use super::outbox::Task;
-use super::run::{KUBELET_GONE, Run};
-use crate::ending::attempt::Attempt;
-use crate::ending::progress::Ending;
+use super::shutdown_run::{KUBELET_GONE, Shutdown};
 use crate::pod::{Owner, PodSource, PodUid, PodView};
 use crate::protocol::action::{Action, PodRef};
 use crate::protocol::event::RuntimeState;
 use crate::protocol::journal::Record;
 use crate::shutdown::budget::Step;
+use crate::termination::attempt::Attempt;
+use crate::termination::progress::PodTermination;
 
-/// So long a farewell is tried on one proof.
-const FAREWELL_LASTS: Duration = Duration::from_secs(1);
+/// So long a drained record is tried on one proof.
+const DRAINED_LASTS: Duration = Duration::from_secs(1);
 
 /// How far the release has come.
 #[derive(Debug)]
@@ -28,9 +28,9 @@ pub(super) enum Release {
     /// The lock is held: reports are awaited.
     Holding,
     /// The runtime is asked whether anything runs.
-    Looking(BTreeMap<PodUid, (PodRef, Attempt)>),
-    /// The farewell is on its way since then, on CLOCK_MONOTONIC.
-    Parting(Duration),
+    Inspecting(BTreeMap<PodUid, (PodRef, Attempt)>),
+    /// The drained record is on its way since then, on CLOCK_MONOTONIC.
+    Drained(Duration),
     /// The summary is on its way to the disk.
     Closing(u64),
     /// The lock is being released.
@@ -39,13 +39,15 @@ pub(super) enum Release {
     Released,
 }
 
-impl Run {
+impl Shutdown {
     /// Whether there is nothing left that holding the lock would be good for.
     fn is_settled(&self) -> bool {
-        let open = |ending: &Ending| {
-            ending.is_awaited() || ending.is_unacknowledged() || ending.end.is_in_flight()
+        let open = |termination: &PodTermination| {
+            termination.is_awaited()
+                || termination.is_unacknowledged()
+                || termination.end.is_in_flight()
         };
-        self.step > Step::Intent && !self.endings.values().any(open)
+        self.step > Step::Intent && !self.terminations.values().any(open)
     }
 
     fn time_is_over(&self, now: Duration) -> bool {
@@ -54,32 +56,32 @@ impl Run {
 }
 
 impl Agent {
-    pub(super) fn release_on(&mut self) {
+    pub(super) fn advance_release(&mut self) {
         let now = self.clock.monotonic();
         // Each state may be over at once; none is entered twice.
         loop {
-            let Some(run) = &self.run else { return };
-            let over = self.clock.reached(run.at(run.ends.end));
-            let before = std::mem::discriminant(&run.release);
-            match &run.release {
+            let Some(shutdown) = &self.shutdown else { return };
+            let over = self.clock.reached(shutdown.at(shutdown.ends.end));
+            let before = std::mem::discriminant(&shutdown.release);
+            match &shutdown.release {
                 Release::Holding => self.leave_holding(over),
                 // Somebody came, or is to be ended in another way than before.
-                Release::Looking(_) if !over && !self.is_at_rest() => self.hold_on(),
-                Release::Looking(_) => self.look(over),
-                Release::Parting(_) if over || (self.node.is_settled() && self.is_at_rest()) => {
-                    self.close_run();
+                Release::Inspecting(_) if !over && !self.is_at_rest() => self.hold_on(),
+                Release::Inspecting(_) => self.inspect_all(over),
+                Release::Drained(_) if over || (self.node.is_settled() && self.is_at_rest()) => {
+                    self.close_shutdown();
                 }
                 // Somebody came, or the look is too old: something may have been started since.
-                Release::Parting(since)
-                    if !self.is_at_rest() || self.clock.reached(*since + FAREWELL_LASTS) =>
+                Release::Drained(since)
+                    if !self.is_at_rest() || self.clock.reached(*since + DRAINED_LASTS) =>
                 {
                     self.hold_on();
-                    self.announce_run();
+                    self.announce_shutdown();
                 }
                 // Somebody came, or a kubelet came back to the pods that nobody was to end.
                 Release::Closing(_) if !over && !self.is_at_rest() => self.reopen(),
                 Release::Closing(mark) => {
-                    let late = run.at(run.ends.end + run.margin / 2);
+                    let late = shutdown.at(shutdown.ends.end + shutdown.margin / 2);
                     let settled = self.writer.is_durable(*mark) || self.writer.is_refused();
                     if settled || self.clock.reached(late) {
                         self.unlock();
@@ -88,10 +90,10 @@ impl Agent {
                 Release::Unlocking if !self.logind.may_hold() => self.released(now),
                 // A lock that was being taken when the shutdown came goes too.
                 Release::Unlocking => self.release_lock(),
-                Release::Parting(_) | Release::Released => return,
+                Release::Drained(_) | Release::Released => return,
             }
-            let Some(run) = &self.run else { return };
-            if std::mem::discriminant(&run.release) == before {
+            let Some(shutdown) = &self.shutdown else { return };
+            if std::mem::discriminant(&shutdown.release) == before {
                 return;
             }
         }
@@ -99,29 +101,30 @@ impl Agent {
 
     /// Whether nothing is left to wait for, and then the way to the release.
     ///
-    /// DIVERGES(upstream): what is waited for are the API's acknowledgements. The reference waits
+    /// DIVERGES(upstream): what is waited for are the API's acknowledgements. Upstream waits
     /// for containers and volumes, and reports that are under way then are lost. (W2)
     fn leave_holding(&mut self, over: bool) {
         let settled = self.is_at_rest() && self.node.is_settled();
         if !over && !settled {
             return;
         }
-        self.say_outcome();
+        self.log_outcome();
         if over || !self.settings.runtime {
-            self.close_run();
+            self.close_shutdown();
             return;
         }
-        let looks = self.all_that_should_have_ended();
-        let Some(run) = &mut self.run else { return };
-        run.release = Release::Looking(looks);
+        let inspections = self.all_that_should_have_ended();
+        let Some(shutdown) = &mut self.shutdown else { return };
+        shutdown.release = Release::Inspecting(inspections);
     }
 
     fn is_at_rest(&self) -> bool {
-        let Some(run) = &self.run else { return true };
+        let Some(shutdown) = &self.shutdown else { return true };
         // What the plan has not begun yet is not settled either.
-        let begun = run.kills_over || run.found.mode == crate::shutdown::Mode::Assist;
-        let unmounts = self.kubelet.lives() && run.endings.values().any(|ending| ending.unmounts);
-        run.is_settled()
+        let begun = shutdown.deletions_over || shutdown.found.mode == crate::shutdown::Mode::Assist;
+        let unmounts = self.kubelet.lives()
+            && shutdown.terminations.values().any(|termination| termination.unmounts);
+        shutdown.is_settled()
             && !unmounts
             && self.pods.is_listed()
             && begun
@@ -131,27 +134,27 @@ impl Agent {
     /// Whether nobody is there to end the pods, and it may be for a moment only: a kubelet that
     /// restarts is back within seconds, and ends what it finds. (§9.6)
     fn is_kubelet_awaited(&self) -> bool {
-        let Some(run) = &self.run else { return false };
-        let left = run.endings.values().any(|ending| !ending.reported);
-        let ends_pods = self.settings.bands.is_some() && !run.resumed;
-        let may_return = run.found.marks_only && ends_pods && left;
+        let Some(shutdown) = &self.shutdown else { return false };
+        let left = shutdown.terminations.values().any(|termination| !termination.reported);
+        let ends_pods = self.settings.priority_groups.is_some() && !shutdown.resumed;
+        let may_return = shutdown.found.marks_only && ends_pods && left;
         let gone_since = self.kubelet.gone_since.filter(|_| may_return);
         gone_since.is_some_and(|at| !self.clock.reached(at + KUBELET_GONE))
     }
 
     /// The release is not carried out yet, and is for nothing any more.
     fn reopen(&mut self) {
-        let Some(run) = &mut self.run else { return };
-        run.release = Release::Holding;
-        run.step = Step::Intent;
-        run.unreported_at_release = None;
-        run.left_at_release.clear();
-        self.outbox.say(false, None, "the lock is held on: there is something to wait for again");
+        let Some(shutdown) = &mut self.shutdown else { return };
+        shutdown.release = Release::Holding;
+        shutdown.step = Step::Intent;
+        shutdown.unreported_at_release = None;
+        shutdown.left_at_release.clear();
+        self.outbox.log(false, None, "the lock is held on: there is something to wait for again");
     }
 
     fn hold_on(&mut self) {
-        if let Some(run) = &mut self.run {
-            run.release = Release::Holding;
+        if let Some(shutdown) = &mut self.shutdown {
+            shutdown.release = Release::Holding;
         }
     }
 
@@ -164,108 +167,114 @@ impl Agent {
                     pod.owner == Owner::DaemonSet || pod.source == PodSource::Static
                 })
         };
-        let cached = self.pods.iter().map(super::marks::reference);
-        let endings = self.run.iter().flat_map(|run| run.endings.values());
-        let ended = endings.map(|ending| ending.pod.clone());
+        let cached = self.pods.iter().map(super::disruption_target::pod_ref);
+        let terminations = self.shutdown.iter().flat_map(|shutdown| shutdown.terminations.values());
+        let ended = terminations.map(|termination| termination.pod.clone());
         let all = cached.chain(ended).filter(|pod| !stays(&pod.uid));
         all.map(|pod| (pod.uid.clone(), (pod, Attempt::wanted()))).collect()
     }
 
-    fn look(&mut self, over: bool) {
+    fn inspect_all(&mut self, over: bool) {
         let lives = self.kubelet.lives();
-        let Some(run) = &mut self.run else { return };
-        let Release::Looking(looks) = &mut run.release else { return };
+        let Some(shutdown) = &mut self.shutdown else { return };
+        let Release::Inspecting(inspections) = &mut shutdown.release else { return };
         // What a kubelet that lives still takes to run, it starts again as soon as it looks.
         let returns = |pod: &PodView| {
             let ends = pod.is_terminal() || pod.is_to_end() || pod.cannot_run_again();
             lives && !ends && pod.running_since.is_some()
         };
-        let returning = run.found.mode == crate::shutdown::Mode::Replace
-            && looks.keys().any(|uid| self.pods.get(uid).is_some_and(returns));
-        let unproven = looks.values().any(|(_, look)| look.is_given_up());
+        let returning = shutdown.found.mode == crate::shutdown::Mode::Replace
+            && inspections.keys().any(|uid| self.pods.get(uid).is_some_and(returns));
+        let unproven = inspections.values().any(|(_, inspect_all)| inspect_all.is_given_up());
         if over || unproven || returning {
-            self.close_run();
+            self.close_shutdown();
             return;
         }
-        if looks.values().all(|(_, look)| look.is_done()) {
-            run.release = Release::Parting(self.clock.monotonic());
+        if inspections.values().all(|(_, inspect_all)| inspect_all.is_done()) {
+            shutdown.release = Release::Drained(self.clock.monotonic());
             let boot_id = self.settings.boot_id.clone();
             let at = self.clock.now().wall;
             self.node.announce(&Announcement::Drained { boot_id, at });
-            self.outbox.say(false, None, "nothing runs any more: the node says farewell");
+            self.outbox.log(false, None, "nothing runs any more: the node is announced as drained");
             self.write_node();
             return;
         }
-        for (uid, (pod, look)) in looks {
-            if look.is_due(&self.clock) && self.outbox.has_room_to_inspect() {
-                look.sent();
+        for (uid, (pod, inspect_all)) in inspections {
+            if inspect_all.is_due(&self.clock) && self.outbox.has_room_to_inspect() {
+                inspect_all.sent();
                 self.outbox.send(Task::Inspect(uid.clone()), Action::InspectPod(pod.clone()));
             }
         }
     }
 
-    /// Takes a look's result, if it belongs to the farewell.
-    pub(super) fn farewell_inspected(
+    /// Takes a look's result, if it belongs to the drained record.
+    pub(super) fn drained_inspected(
         &mut self,
         uid: &PodUid,
         result: &Result<RuntimeState, Failure>,
     ) -> bool {
-        let Some(run) = &mut self.run else { return false };
-        let Release::Looking(looks) = &mut run.release else { return false };
-        let Some((pod, look)) = looks.get_mut(uid) else { return false };
+        let Some(shutdown) = &mut self.shutdown else { return false };
+        let Release::Inspecting(inspections) = &mut shutdown.release else { return false };
+        let Some((pod, inspect_all)) = inspections.get_mut(uid) else { return false };
         let has_run = self.pods.get(uid).is_none_or(|pod| pod.has_run);
         let proven = result.as_ref().is_ok_and(|state| state.proves_end(has_run));
         if proven {
-            look.done();
+            inspect_all.done();
         } else {
-            look.give_up();
-            self.outbox.say(false, Some(pod), "it may still run: there is no farewell");
+            inspect_all.give_up();
+            self.outbox.log(
+                false,
+                Some(pod),
+                "it may still run: the node is not announced as drained",
+            );
         }
         true
     }
 
     /// The summary goes to the disk before the lock goes.
-    fn close_run(&mut self) {
-        let left = self.run.as_ref().map(|run| self.left_behind(run)).unwrap_or_default();
-        let Some(run) = &mut self.run else { return };
-        run.left_at_release = left;
-        let unreported: Vec<_> = run
-            .endings
+    fn close_shutdown(&mut self) {
+        let left =
+            self.shutdown.as_ref().map(|shutdown| self.left_behind(shutdown)).unwrap_or_default();
+        let Some(shutdown) = &mut self.shutdown else { return };
+        shutdown.left_at_release = left;
+        let unreported: Vec<_> = shutdown
+            .terminations
             .iter()
-            .filter(|(_, ending)| ending.is_awaited() || ending.is_unacknowledged())
+            .filter(|(_, termination)| termination.is_awaited() || termination.is_unacknowledged())
             .map(|(uid, _)| uid.clone())
             .collect();
-        run.unreported_at_release = Some(unreported.len());
+        shutdown.unreported_at_release = Some(unreported.len());
         let mark = self.writer.append([Record::Released { unreported }]);
-        run.release = Release::Closing(mark);
-        run.step = Step::Release;
-        self.node.drop_farewell();
+        shutdown.release = Release::Closing(mark);
+        shutdown.step = Step::Release;
+        self.node.drop_drained();
         self.write_journal();
     }
 
     fn unlock(&mut self) {
-        let Some(run) = &mut self.run else { return };
-        run.release = Release::Unlocking;
+        let Some(shutdown) = &mut self.shutdown else { return };
+        shutdown.release = Release::Unlocking;
         self.release_lock();
     }
 
     fn released(&mut self, now: Duration) {
-        let Some(run) = &mut self.run else { return };
-        run.release = Release::Released;
-        run.released_after = Some(run.elapsed(now));
-        let unreported = run.unreported_at_release.unwrap_or_default();
+        let Some(shutdown) = &mut self.shutdown else { return };
+        shutdown.release = Release::Released;
+        shutdown.released_after = Some(shutdown.elapsed(now));
+        let unreported = shutdown.unreported_at_release.unwrap_or_default();
         let mut text = format!(
             "released after {} ms of {} ms granted; {} pods, the end of {unreported} is not in \
              the API",
-            run.elapsed(now).as_millis(),
-            run.granted.as_millis(),
-            run.endings.len(),
+            shutdown.elapsed(now).as_millis(),
+            shutdown.granted.as_millis(),
+            shutdown.terminations.len(),
         );
-        if !run.left_at_release.is_empty() {
+        if !shutdown.left_at_release.is_empty() {
             text += "; left to end with the machine: ";
-            text += &words(&run.left_at_release);
+            text += &words(&shutdown.left_at_release);
         }
-        let unmounts = run.endings.values().filter(|ending| ending.unmounts).count();
+        let unmounts =
+            shutdown.terminations.values().filter(|termination| termination.unmounts).count();
         if unmounts > 0 {
             text += "; volumes are still mounted, of pods: ";
             text += &unmounts.to_string();
@@ -273,28 +282,28 @@ impl Agent {
         if !self.pods.is_listed() {
             text += "; the API has never shown which pods the node has";
         }
-        let left = unreported + number(&run.left_at_release);
+        let left = unreported + number(&shutdown.left_at_release);
         let complete = left == 0 && self.pods.is_listed();
         let (warning, reason) = if complete { (false, COMPLETE) } else { (true, UNREPORTED) };
-        self.outbox.say(warning, None, text.clone());
-        self.tell(warning, reason, text);
+        self.outbox.log(warning, None, text.clone());
+        self.emit_event(warning, reason, text);
     }
 
-    fn say_outcome(&mut self) {
+    fn log_outcome(&mut self) {
         let now = self.clock.monotonic();
-        let Some(run) = &self.run else { return };
-        let count = |which: fn(&Ending) -> bool| {
-            run.endings.values().filter(|ending| which(ending)).count()
+        let Some(shutdown) = &self.shutdown else { return };
+        let count = |which: fn(&PodTermination) -> bool| {
+            shutdown.terminations.values().filter(|termination| which(termination)).count()
         };
         let text = format!(
             "{}: {} of {} pods have ended in the API, {} awaited, {} writes unacknowledged",
-            if run.time_is_over(now) { "the time is over" } else { "all is done" },
-            count(|ending| ending.reported),
-            run.endings.len(),
-            count(Ending::is_awaited),
-            count(Ending::is_unacknowledged),
+            if shutdown.time_is_over(now) { "the time is over" } else { "all is done" },
+            count(|termination| termination.reported),
+            shutdown.terminations.len(),
+            count(PodTermination::is_awaited),
+            count(PodTermination::is_unacknowledged),
         );
-        let warning = run.time_is_over(now);
-        self.outbox.say(warning, None, text);
+        let warning = shutdown.time_is_over(now);
+        self.outbox.log(warning, None, text);
     }
 }

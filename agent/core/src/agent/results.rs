@@ -26,13 +26,13 @@ impl Agent {
             Task::Journal => {
                 let warning = self.writer.finished(&self.clock, &done(result));
                 if let Some(text) = warning {
-                    self.outbox.say(true, None, text);
+                    self.outbox.log(true, None, text);
                 }
             }
             Task::Announce => self.announced(&done(result)),
             Task::Publish => self.published(&done(result)),
             Task::Taint => self.tainted(&done(result)),
-            Task::Tell => {}
+            Task::EmitEvent => {}
             Task::Mark(uid) => self.mark_result(&uid, &done(result)),
             Task::Read(uid) => self.read_result(&uid, &pod(result)),
             Task::End(uid) => self.end_finished(&uid, &done(result)),
@@ -40,52 +40,52 @@ impl Agent {
             Task::Inspect(uid) => self.inspect_finished(&uid, runtime(result)),
             Task::ExitCheck(uid) => self.exit_checked(&uid, &runtime(result)),
             Task::Fail(uid) => self.fail_finished(&uid, &done(result)),
-            Task::Clear(uid) => self.clear_result(&uid, &done(result)),
-            Task::Cause(uid) => self.cause_finished(&uid, &done(result)),
-            Task::CauseLook(uid) => self.cause_inspected(&uid, &runtime(result)),
+            Task::Clear(uid) => self.revocation_result(&uid, &done(result)),
+            Task::Cause(uid) => self.oom_condition_finished(&uid, &done(result)),
+            Task::OomInspect(uid) => self.oom_inspected(&uid, &runtime(result)),
             Task::Measure => self.measured(measured(result)),
             Task::MeasurePods(of) => self.pods_measured(of, figures(result)),
             Task::NodeCondition(kind) => self.node_condition_set(kind, &done(result)),
             Task::Evict(step, uid) => self.evict_result(step, &uid, result),
-            Task::StuckLook(uid) | Task::StuckStop(uid) => {
+            Task::StuckInspect(uid) | Task::StuckStop(uid) => {
                 self.stuck_seen(&uid, &runtime(result));
             }
-            Task::ReplayLook(uid) => self.replay_seen(&uid, &runtime(result)),
-            Task::OriginLook(uid) => self.origin_seen(&uid, &runtime(result)),
+            Task::RecoveryInspect(uid) => self.recovery_inspected(&uid, &runtime(result)),
+            Task::SurvivorInspect(uid) => self.survivor_inspected(&uid, &runtime(result)),
             Task::StuckFail(uid) => self.stuck_failed(&uid, &done(result)),
         }
     }
 
     fn mark_result(&mut self, uid: &PodUid, result: &Outcome<()>) {
-        if self.is_in_run(uid) {
+        if self.is_in_shutdown(uid) {
             self.mark_finished(uid, result);
         } else {
             self.count_patch(Purpose::Mark, result);
-            self.replay_patched(uid, result);
+            self.recovery_patched(uid, result);
         }
     }
 
     fn read_result(&mut self, uid: &PodUid, result: &Outcome<Option<Box<PodView>>>) {
-        if self.is_in_run(uid) {
+        if self.is_in_shutdown(uid) {
             self.read_finished(uid, result);
-        } else if self.clears.is_reading(uid) {
-            self.clear_read(uid, result);
+        } else if self.revoked_marks.is_reading(uid) {
+            self.revocation_read(uid, result);
         } else {
-            self.replay_read(uid, result);
+            self.recovery_read(uid, result);
         }
     }
 
-    fn clear_result(&mut self, uid: &PodUid, result: &Outcome<()>) {
+    fn revocation_result(&mut self, uid: &PodUid, result: &Outcome<()>) {
         self.count_patch(Purpose::Clear, result);
-        if self.clears.is_clearing(uid) {
-            self.clear_finished(uid, result);
+        if self.revoked_marks.is_revoking(uid) {
+            self.revocation_finished(uid, result);
         } else {
-            self.replay_patched(uid, result);
+            self.recovery_patched(uid, result);
         }
     }
 
-    fn is_in_run(&self, uid: &PodUid) -> bool {
-        self.run.as_ref().is_some_and(|run| run.endings.contains_key(uid))
+    fn is_in_shutdown(&self, uid: &PodUid) -> bool {
+        self.shutdown.as_ref().is_some_and(|shutdown| shutdown.terminations.contains_key(uid))
     }
 
     fn note_reachable(&mut self, result: &ActionResult) {

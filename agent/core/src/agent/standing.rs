@@ -9,17 +9,17 @@ use jiff::Timestamp;
 use super::mode::{self, Kubelet};
 use super::notices::DELAY_TOO_SHORT;
 use super::outbox::Task;
-use super::run::Begin;
+use super::shutdown_run::Begin;
 use super::{Agent, Allowed, LockState};
-use crate::ending::attempt::{Attempt, Pace, WAIT_MAX};
-use crate::ending::hanging::{Keeper, StuckTimes};
 use crate::protocol::action::Action;
 use crate::protocol::event::{ActionResult, Announcement, LogindState};
 use crate::protocol::node::{Healthz, KubeletFacts};
 use crate::shutdown::budget::wanted_delay;
+use crate::termination::attempt::{Attempt, Pace, WAIT_MAX};
+use crate::termination::hanging::{KubeletLiveness, StuckTimes};
 
 /// A look at logind may have begun before a signal that was heard before its answer.
-const LOOK_LASTS: Duration = Duration::from_secs(2);
+const CHECK_LASTS: Duration = Duration::from_secs(2);
 
 /// logind, as it was seen last, and our lock.
 #[derive(Debug, Default)]
@@ -68,17 +68,17 @@ impl KubeletMemory {
 
     /// Whose a pod is that hangs; none as long as that is not sure. A kubelet that is started over
     /// and over is neither dead nor alive for long enough.
-    pub(super) fn keeper(&self, now: Duration, times: &StuckTimes) -> Option<Keeper> {
+    pub(super) fn liveness(&self, now: Duration, times: &StuckTimes) -> Option<KubeletLiveness> {
         let facts = self.facts.as_ref().filter(|_| now < self.seen_at + FACTS_LAST)?;
         let reached = |since: Option<Duration>, time| since.is_some_and(|at| now >= at + time);
         if mode::kubelet(facts) == Kubelet::Lives {
-            return Some(Keeper::Lives);
+            return Some(KubeletLiveness::Lives);
         }
         if reached(self.dead_since, times.dead) {
-            return Some(Keeper::Dead);
+            return Some(KubeletLiveness::Dead);
         }
         let hangs = reached(self.hung_since, times.hung) && mode::lease_is_stale(facts);
-        hangs.then_some(Keeper::Hangs)
+        hangs.then_some(KubeletLiveness::Hangs)
     }
 
     /// Counts the time since the last sign of life. A lease that was renewed is one, even of a
@@ -146,7 +146,7 @@ impl Agent {
         Allowed {
             enforce: self.settings.enforce,
             runtime: self.settings.runtime,
-            ends_pods: self.settings.bands.is_some(),
+            ends_pods: self.settings.priority_groups.is_some(),
         }
     }
 
@@ -172,17 +172,17 @@ impl Agent {
         self.logind.connected = true;
         self.logind.granted = seen.delay.or(self.logind.granted);
         if self.logind.lock == LockState::Held && !seen.lock_listed && !self.is_fresh_lock() {
-            self.outbox.say(true, None, "logind does not list our lock; it is taken again");
+            self.outbox.log(true, None, "logind does not list our lock; it is taken again");
             self.logind.lock = LockState::None;
             self.logind.taking = Attempt::wanted();
         }
         let preparing = seen.preparing;
         let granted = seen.delay;
         self.logind.state = Some(seen);
-        let Some(run) = &self.run else {
-            let echo = self.logind.cancelled_at.is_some_and(|at| now < at + LOOK_LASTS);
-            if preparing && !echo && self.past.is_none() {
-                self.outbox.say(true, None, "logind is shutting down, and no signal was heard");
+        let Some(shutdown) = &self.shutdown else {
+            let echo = self.logind.cancelled_at.is_some_and(|at| now < at + CHECK_LASTS);
+            if preparing && !echo && self.journaled.is_none() {
+                self.outbox.log(true, None, "logind is shutting down, and no signal was heard");
                 self.begin(&Begin::found(granted));
             } else if preparing && echo {
                 self.logind.prepares(false);
@@ -192,11 +192,11 @@ impl Agent {
         if preparing {
             return;
         }
-        // DIVERGES(upstream): an action that vanished is a cancel. The reference hears no signal of
+        // DIVERGES(upstream): an action that vanished is a cancel. Upstream hears no signal of
         // it, and its node stays not ready. (LD7, W13)
         if restarted {
             self.cancel("logind was restarted, and its shutdown is gone");
-        } else if run.elapsed(now) >= LOOK_LASTS {
+        } else if shutdown.elapsed(now) >= CHECK_LASTS {
             self.cancel("logind is not shutting down any more");
         } else {
             self.logind.prepares(true);
@@ -204,45 +204,47 @@ impl Agent {
     }
 
     fn is_fresh_lock(&self) -> bool {
-        self.clock.monotonic() < self.logind.held_since + LOOK_LASTS
+        self.clock.monotonic() < self.logind.held_since + CHECK_LASTS
     }
 
     pub(super) fn lose_logind(&mut self, why: &str) {
         self.logind.connected = false;
-        self.outbox.say(true, None, format!("logind is lost: {why}; a lock that is held is kept"));
+        self.outbox.log(true, None, format!("logind is lost: {why}; a lock that is held is kept"));
     }
 
     pub(super) fn hear_shutdown(&mut self, announcement: Announcement) {
         let now = self.clock.monotonic();
         self.logind.prepares(true);
         self.logind.granted = announcement.granted.or(self.logind.granted);
-        if let Some(run) = &self.run {
-            if !run.is_long_over(now) {
-                self.outbox.say(false, None, "a second signal of the same shutdown is ignored");
+        if let Some(shutdown) = &self.shutdown {
+            if !shutdown.is_long_over(now) {
+                self.outbox.log(false, None, "a second signal of the same shutdown is ignored");
                 return;
             }
-            self.outbox.say(true, None, "a new shutdown, though the last one did not end");
-            self.leave_run();
+            self.outbox.log(true, None, "a new shutdown, though the last one did not end");
+            self.leave_shutdown();
         }
-        self.forget_past();
+        self.forget_journaled();
         self.begin(&Begin::heard(announcement));
     }
 
     /// The lock, the delay, and the node's object while nothing happens.
     pub(super) fn stand(&mut self) {
-        if self.run.is_none() {
+        if self.shutdown.is_none() {
             let elsewhere = self.node.view.as_ref().is_some_and(|view| self.is_stale(view));
-            if self.settings.enforce && self.past.is_none() && (self.logind.is_calm() || elsewhere)
+            if self.settings.enforce
+                && self.journaled.is_none()
+                && (self.logind.is_calm() || elsewhere)
             {
                 self.tidy_node();
-                self.find_stale();
+                self.find_forgotten_marks();
                 self.publish();
             }
             self.take_lock();
             self.raise_delay();
-            self.look_ahead();
+            self.check_ahead();
         }
-        if self.stop_at.is_some() && self.run.is_none() {
+        if self.stop_at.is_some() && self.shutdown.is_none() {
             self.release_lock();
         }
     }
@@ -260,7 +262,7 @@ impl Agent {
 
     /// The lock, whenever none is held and logind is calm.
     ///
-    /// DIVERGES(upstream): for as long as it takes. In the reference a first failure is final
+    /// DIVERGES(upstream): for as long as it takes. In upstream a first failure is final
     /// until the kubelet is restarted, and says so only in a log. (SD6, W1)
     fn take_lock(&mut self) {
         let wanted = self.settings.enforce
@@ -289,12 +291,12 @@ impl Agent {
                 self.logind.lock = LockState::Held;
                 self.logind.holds = true;
                 self.logind.held_since = now;
-                self.outbox.say(false, None, "the delay lock is held");
+                self.outbox.log(false, None, "the delay lock is held");
             }
             ActionResult::LockRefusedInProgress => {
                 self.logind.taking.failed(now, pace, None);
                 self.logind.lock = LockState::Refused;
-                self.outbox.say(true, None, "logind gives no lock: it is going down already");
+                self.outbox.log(true, None, "logind gives no lock: it is going down already");
             }
             other => {
                 self.logind.taking.failed(now, pace, None);
@@ -303,7 +305,7 @@ impl Agent {
                     ActionResult::Done(Err(failure)) => failure.message.as_str(),
                     _ => "no answer that belongs to it",
                 };
-                self.outbox.say(true, None, format!("the delay lock is not to be had: {why}"));
+                self.outbox.log(true, None, format!("the delay lock is not to be had: {why}"));
             }
         }
     }
@@ -321,13 +323,13 @@ impl Agent {
         self.logind.holds = false;
         self.logind.lock = LockState::Released;
         if let ActionResult::Done(Err(failure)) = result {
-            self.outbox.say(true, None, format!("the lock was not released: {failure}"));
+            self.outbox.log(true, None, format!("the lock was not released: {failure}"));
         }
     }
 
     pub(super) fn wanted_delay(&self) -> Duration {
         let period = self.kubelet.facts.as_ref().and_then(|facts| facts.shutdown_period);
-        wanted_delay(self.settings.bands.as_ref(), period)
+        wanted_delay(self.settings.priority_groups.as_ref(), period)
     }
 
     /// Less than is wanted: raised where that is allowed, and warned of where it does not help.
@@ -361,7 +363,7 @@ impl Agent {
                     self.warn_of_delay("logind did not follow: see `epilogue-agent check`");
                 } else {
                     let text = format!("logind grants {} s now", granted.as_secs());
-                    self.outbox.say(false, None, text);
+                    self.outbox.log(false, None, text);
                 }
             }
             Err(failure) => {
@@ -378,7 +380,7 @@ impl Agent {
             "logind grants {granted} s to a shutdown, {wanted} s are wanted ({why}); the agent \
              will make do with what is granted, pods get less time to end"
         );
-        self.outbox.say(true, None, message.clone());
-        self.tell(true, DELAY_TOO_SHORT, message);
+        self.outbox.log(true, None, message.clone());
+        self.emit_event(true, DELAY_TOO_SHORT, message);
     }
 }

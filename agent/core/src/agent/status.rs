@@ -7,7 +7,6 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::Enforcement;
-use crate::ending::hanging::Hang;
 use crate::pod::PodUid;
 use crate::pressure::observe::Observation;
 use crate::pressure::signal::Signal;
@@ -16,6 +15,7 @@ use crate::protocol::event::ShutdownKind;
 use crate::protocol::pressure::OomConstraint;
 use crate::shutdown::Mode;
 use crate::shutdown::budget::Step;
+use crate::termination::hanging::Hang;
 
 /// The state as others may see it. Durations are on CLOCK_MONOTONIC.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -36,7 +36,7 @@ pub struct Status {
     pub lock: LockState,
     /// What logind grants, as last read.
     pub granted: Option<Duration>,
-    /// What the bands and the reports want.
+    /// What the priority groups and the reports want.
     pub wanted: Duration,
     /// Whether the pods of the node were listed.
     pub pods_listed: bool,
@@ -44,10 +44,10 @@ pub struct Status {
     pub pods: usize,
     /// Whether the last call to the API that ended had an answer.
     pub api_reachable: bool,
-    /// Whether the journal has records of a run.
+    /// Whether the journal has records of a shutdown.
     pub journal_open: bool,
     /// The shutdown that goes on, or went on last.
-    pub run: Option<RunStatus>,
+    pub shutdown: Option<ShutdownStatus>,
     /// Status patches by purpose: acknowledged, and failed attempts.
     pub patches: BTreeMap<Purpose, Tries>,
     /// Deletions: acknowledged, and failed attempts.
@@ -58,12 +58,12 @@ pub struct Status {
     pub stuck: StuckStatus,
     /// Pods of an earlier boot's run that are still to be looked at.
     pub boot_recovery_pending: usize,
-    /// Conditions of a cancelled run that still are to be taken back.
+    /// Conditions of a cancelled shutdown that still are to be taken back.
     pub mark_removals_pending: usize,
     /// Of the node's pressure.
     pub pressure: PressureStatus,
-    /// Of kills for memory.
-    pub causes: CauseStatus,
+    /// Of OOM kills.
+    pub oom: OomStatus,
     /// After `StopRequested`: nothing is left that would be worth living on for.
     pub may_exit: bool,
 }
@@ -90,7 +90,7 @@ pub enum LockState {
     Held,
     /// logind gives none any more: it is going down. (LD5)
     Refused,
-    /// Given back at the end of a run.
+    /// Given back at the end of a shutdown.
     Released,
 }
 
@@ -105,7 +105,7 @@ pub struct Tries {
 
 /// A shutdown, as far as it has come.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct RunStatus {
+pub struct ShutdownStatus {
     /// When the signal came.
     pub t0: Duration,
     /// The same by the API's clock.
@@ -114,16 +114,16 @@ pub struct RunStatus {
     pub kind: Option<ShutdownKind>,
     /// What logind granted at the signal.
     pub granted: Duration,
-    /// The mode of the run.
+    /// The mode of the shutdown.
     pub mode: Mode,
     /// The step.
     pub step: Step,
     /// Whether it was cancelled.
     pub cancelled: bool,
-    /// The pods that the run ends or waits for.
+    /// The pods that the shutdown ends or waits for.
     pub candidates: usize,
     /// Of them, those with `DisruptionTarget=True` acknowledged.
-    pub condemned: usize,
+    pub marked: usize,
     /// Of them, those that the API shows as ended, or that are gone.
     pub terminal: usize,
     /// Of them, those whose end the API does not show yet.
@@ -131,15 +131,15 @@ pub struct RunStatus {
     /// Marks and reports of our own that the API has not acknowledged yet.
     pub unacknowledged: usize,
     /// From the signal until every mark of the first step was settled.
-    pub condemned_after: Option<Duration>,
+    pub marked_after: Option<Duration>,
     /// From the signal until the last report was in the API.
     pub reported_after: Option<Duration>,
     /// From the signal until the lock was given back.
     pub released_after: Option<Duration>,
     /// Unreported pods at that moment.
     pub unreported_at_release: Option<usize>,
-    /// Pods of the node that had no last phase at that moment either, and whose end the run did
-    /// not wait for, by the reason.
+    /// Pods of the node that had no last phase at that moment either, and whose end the shutdown
+    /// did not wait for, by the reason.
     pub left_at_release: BTreeMap<LeftReason, usize>,
 }
 
@@ -154,7 +154,8 @@ pub enum LeftReason {
     NoController,
     /// It came after the notice in spite of the node's taint: once deleted, it would come again.
     ToleratesShutdown,
-    /// The kubelet is gone and the container runtime may not be used, or bands are turned off.
+    /// The kubelet is gone and the container runtime may not be used, or priority groups are turned
+    /// off.
     NoTerminator,
     /// All its containers had exited before the shutdown: its result is the kubelet's to report.
     ExitedBefore,
@@ -204,7 +205,7 @@ pub struct PressureStatus {
     /// When the node was last looked at with success, on CLOCK_MONOTONIC.
     pub sampled_at: Option<Duration>,
     /// Looks at the node: done, and failed or too slow.
-    pub looks: Tries,
+    pub samples: Tries,
     /// What could not be read at the last look, a phrase each.
     pub unreadable: Vec<String>,
     /// Swap, where it could be read.
@@ -277,9 +278,9 @@ pub struct VictimStatus {
     pub since: Duration,
 }
 
-/// What is known of kills for memory, and what became of the conditions that say so.
+/// What is known of OOM kills, and what became of the conditions that say so.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct CauseStatus {
+pub struct OomStatus {
     /// Kills by the kernel, by what was short.
     pub oom_kills: BTreeMap<OomConstraint, OomTally>,
     /// Kills of pods' cgroups by systemd-oomd.

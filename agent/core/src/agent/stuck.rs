@@ -8,29 +8,31 @@
 //!   of each wait on. A new agent knows nothing of writes that were taken back, so it may repeat
 //!   them; each is as true as the first.
 //!
-//! What is seen, and what may be done about it, is decided in `ending/hanging.rs`.
+//! What is seen, and what may be done about it, is decided in `termination/hanging.rs`.
 //!
-//! DIVERGES(upstream): the reference leaves a pod of a dead kubelet as it is, for ever. (U1, U2)
+//! DIVERGES(upstream): upstream leaves a pod of a dead kubelet as it is, for ever. (U1, U2)
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use epilogue_common::outcome::{Failure, Outcome};
 
-use super::marks::{PATCH_STATUS, reference};
+use super::disruption_target::{PATCH_STATUS, pod_ref};
 use super::notices::{POD_FAILED, POD_STUCK, WOULD_FAIL};
 use super::outbox::Task;
 use super::refusals::FORBIDDEN_FOR;
 use super::{Agent, Enforcement, StuckStatus};
-use crate::ending::attempt::{Verdict, verdict};
-use crate::ending::hanging::{Evidence, Finding, Hang, Judgement, Keeper, Obstacle, judge};
-use crate::ending::{patches, patience};
 use crate::pod::{PodSource, PodUid, PodView};
 use crate::protocol::action::{Action, PodRef, Purpose, Reach};
 use crate::protocol::event::RuntimeState;
+use crate::termination::attempt::{Verdict, verdict};
+use crate::termination::hanging::{
+    Evidence, Finding, Hang, Judgement, KubeletLiveness, Obstacle, judge,
+};
+use crate::termination::{patches, stop_timeout};
 
 /// So long a look says what is now.
-const LOOK_LASTS: Duration = Duration::from_millis(500);
+const CHECK_LASTS: Duration = Duration::from_millis(500);
 
 /// The pods that are looked at.
 #[derive(Debug, Default)]
@@ -48,8 +50,8 @@ pub(super) struct Stuck {
 #[derive(Debug)]
 struct Case {
     pod: PodRef,
-    keeper: Keeper,
-    look_due: bool,
+    liveness: KubeletLiveness,
+    inspect_due: bool,
     /// What the runtime said last, and when; until it is judged.
     seen: Option<(Duration, Option<RuntimeState>)>,
     /// The round in which the runtime had nothing of it, in all rounds since.
@@ -64,15 +66,15 @@ struct Case {
     stopped_in: Option<u64>,
     /// The API refuses its phase until then, on CLOCK_MONOTONIC.
     refused_until: Option<Duration>,
-    told_at: Option<Duration>,
+    event_at: Option<Duration>,
 }
 
 impl Case {
-    fn new(pod: &PodView, keeper: Keeper) -> Self {
+    fn new(pod: &PodView, liveness: KubeletLiveness) -> Self {
         Self {
-            pod: reference(pod),
-            keeper,
-            look_due: false,
+            pod: pod_ref(pod),
+            liveness,
+            inspect_due: false,
             seen: None,
             nothing_since: None,
             finding: None,
@@ -82,20 +84,20 @@ impl Case {
             stops: 0,
             stopped_in: None,
             refused_until: None,
-            told_at: None,
+            event_at: None,
         }
     }
 
     /// What was seen is of before.
     fn forget_evidence(&mut self) {
-        self.look_due = false;
+        self.inspect_due = false;
         self.seen = None;
         self.nothing_since = None;
         self.finding = None;
     }
 
-    fn may_tell(&self, now: Duration, pause: Duration) -> bool {
-        self.told_at.is_none_or(|at| now >= at + pause)
+    fn may_report(&self, now: Duration, pause: Duration) -> bool {
+        self.event_at.is_none_or(|at| now >= at + pause)
     }
 }
 
@@ -122,11 +124,11 @@ impl Stuck {
 
 impl Agent {
     /// Goes on with looking and ending.
-    pub(super) fn unstick_on(&mut self) {
+    pub(super) fn advance_stuck(&mut self) {
         if self.settings.features.stuck_pods == Enforcement::Off {
             return;
         }
-        let busy = self.run.is_some() || self.past.is_some() || self.stop_at.is_some();
+        let busy = self.shutdown.is_some() || self.journaled.is_some() || self.stop_at.is_some();
         if busy || !self.pods.is_listed() {
             self.stuck.stand_still();
             return;
@@ -140,7 +142,7 @@ impl Agent {
             // Wakes the agent for the next round, whatever comes of this one.
             self.clock.reached(self.stuck.next_at);
         }
-        self.look_at_the_stuck();
+        self.inspect_the_stuck();
         let seen: Vec<PodUid> = self
             .stuck
             .cases
@@ -168,23 +170,23 @@ impl Agent {
     }
 
     /// The keeper of a pod whose time is over.
-    fn keeper_of(&self, pod: &PodView) -> Option<Keeper> {
+    fn liveness_of(&self, pod: &PodView) -> Option<KubeletLiveness> {
         let times = &self.settings.features.stuck_times;
         let grace = pod.deletion_grace_seconds.filter(|_| self.is_deleted(pod))?;
-        let keeper = self.kubelet.keeper(self.clock.monotonic(), times)?;
-        let wait = if keeper == Keeper::Lives { times.patience } else { times.margin };
+        let liveness = self.kubelet.liveness(self.clock.monotonic(), times)?;
+        let wait = if liveness == KubeletLiveness::Lives { times.patience } else { times.margin };
         // Clocks jump, and a machine that was suspended lets no kubelet end anything: so long it
         // must have been seen as well, and by that alone all is over in the end.
         let mut since = *self.stuck.seen_since.get(&pod.uid)?;
         // A kubelet that has come back gives each pod its grace anew.
-        if keeper == Keeper::Lives {
+        if liveness == KubeletLiveness::Lives {
             let back = self.kubelet.lives_since.unwrap_or_default();
             since = since.max(back + Duration::from_secs(grace.into()));
         }
         let seen = self.clock.monotonic().saturating_sub(since);
         let over = self.over(pod).is_some_and(|over| over > wait);
         let over = over || seen > wait + Duration::from_secs(grace.into());
-        (over && seen >= wait).then_some(keeper)
+        (over && seen >= wait).then_some(liveness)
     }
 
     fn enforces_stuck(&self) -> bool {
@@ -199,12 +201,12 @@ impl Agent {
         for uid in deleted {
             self.stuck.seen_since.entry(uid).or_insert(now);
         }
-        let told = self.settings.features.stuck_times.told;
+        let event_interval = self.settings.features.stuck_times.event_interval;
         let flag = self.settings.features.fail_hanging_starts;
-        let hanging: BTreeMap<PodUid, (PodView, Keeper)> = self
+        let hanging: BTreeMap<PodUid, (PodView, KubeletLiveness)> = self
             .pods
             .iter()
-            .filter_map(|pod| Some((pod.uid.clone(), (pod.clone(), self.keeper_of(pod)?))))
+            .filter_map(|pod| Some((pod.uid.clone(), (pod.clone(), self.liveness_of(pod)?))))
             .collect();
         for (uid, case) in &mut self.stuck.cases {
             if !hanging.contains_key(uid) {
@@ -213,31 +215,31 @@ impl Agent {
         }
         // What was written counts for as long as the pod is there.
         self.stuck.cases.retain(|uid, case| {
-            let known = case.written > 0 || case.told_at.is_some() || case.writing.is_some();
+            let known = case.written > 0 || case.event_at.is_some() || case.writing.is_some();
             known || hanging.contains_key(uid)
         });
         let acts = self.enforces_stuck();
-        for (uid, (pod, keeper)) in hanging {
-            let new = || Case::new(&pod, keeper);
+        for (uid, (pod, liveness)) in hanging {
+            let new = || Case::new(&pod, liveness);
             let case = self.stuck.cases.entry(uid).or_insert_with(new);
-            if case.keeper != keeper {
-                case.keeper = keeper;
+            if case.liveness != liveness {
+                case.liveness = liveness;
                 case.forget_evidence();
             }
             // Where nothing can be done, looking is only for saying so.
-            let may_act = acts && (keeper != Keeper::Lives || flag);
-            case.look_due = may_act || case.may_tell(now, told);
+            let may_act = acts && (liveness != KubeletLiveness::Lives || flag);
+            case.inspect_due = may_act || case.may_report(now, event_interval);
         }
     }
 
-    fn look_at_the_stuck(&mut self) {
+    fn inspect_the_stuck(&mut self) {
         let now = self.clock.monotonic();
         for (uid, case) in &mut self.stuck.cases {
-            if !case.look_due {
+            if !case.inspect_due {
                 continue;
             }
             if !self.settings.runtime {
-                case.look_due = false;
+                case.inspect_due = false;
                 case.seen = Some((now, None));
                 continue;
             }
@@ -247,9 +249,9 @@ impl Agent {
             if !self.outbox.has_room_to_inspect() {
                 return;
             }
-            case.look_due = false;
+            case.inspect_due = false;
             let action = Action::InspectPod(case.pod.clone());
-            self.outbox.send(Task::StuckLook(uid.clone()), action);
+            self.outbox.send(Task::StuckInspect(uid.clone()), action);
         }
     }
 
@@ -265,15 +267,15 @@ impl Agent {
         let now = self.clock.monotonic();
         let round = self.stuck.round;
         let Some(pod) = self.pods.get(uid).cloned() else { return };
-        let keeper = self.keeper_of(&pod);
+        let liveness = self.liveness_of(&pod);
         let Some(case) = self.stuck.cases.get_mut(uid) else { return };
         let Some((at, state)) = case.seen.take() else { return };
         // Its kubelet has come or gone since: what was seen is of another time.
-        if keeper != Some(case.keeper) {
+        if liveness != Some(case.liveness) {
             case.forget_evidence();
             return;
         }
-        if now > at + LOOK_LASTS {
+        if now > at + CHECK_LASTS {
             return;
         }
         let nothing = state.as_ref().is_some_and(|it| it.containers.is_empty());
@@ -281,7 +283,7 @@ impl Agent {
         case.nothing_since = since;
         let evidence = Evidence {
             pod: &pod,
-            keeper: case.keeper,
+            liveness: case.liveness,
             runtime: state.as_ref(),
             twice: since.is_some_and(|since| since < round),
             fail_hanging_starts: self.settings.features.fail_hanging_starts,
@@ -308,8 +310,8 @@ impl Agent {
         let Some(case) = self.stuck.cases.get_mut(&pod.uid) else { return };
         match finding.judgement {
             Judgement::LookAgain => {}
-            Judgement::Leave(_) => self.tell_stuck(pod, finding),
-            _ if !acts => self.tell_stuck(pod, finding),
+            Judgement::Leave(_) => self.report_stuck(pod, finding),
+            _ if !acts => self.report_stuck(pod, finding),
             Judgement::StopSandbox => {
                 if case.stopped_in.replace(round) == Some(round) {
                     return;
@@ -321,10 +323,10 @@ impl Agent {
                     grace_seconds: pod.deletion_grace_seconds.unwrap_or_default(),
                     sidecars: pod.sidecars.clone(),
                     reach: Reach::Pod,
-                    patience: patience::at_ease(case.stops.saturating_sub(1)),
+                    stop_timeout: stop_timeout::at_ease(case.stops.saturating_sub(1)),
                 };
                 let text = "nothing runs in its sandbox any more, which is stopped";
-                self.outbox.say(false, Some(&case.pod), text);
+                self.outbox.log(false, Some(&case.pod), text);
                 self.outbox.send(Task::StuckStop(pod.uid.clone()), action);
             }
             Judgement::Fail => {
@@ -336,7 +338,7 @@ impl Agent {
                     return;
                 }
                 case.written_at = Some(now);
-                let words = finding.failed(case.keeper, over);
+                let words = finding.failed(case.liveness, over);
                 case.writing = Some(format!("Failed by the agent: {words}."));
                 self.send_stuck_fail(pod);
             }
@@ -346,7 +348,7 @@ impl Agent {
     fn send_stuck_fail(&mut self, pod: &PodView) {
         let wall = self.clock.now().wall;
         let body = patches::failed_for_deleter(pod, wall);
-        let action = Action::PatchStatus { pod: reference(pod), purpose: Purpose::Fail, body };
+        let action = Action::PatchStatus { pod: pod_ref(pod), purpose: Purpose::Fail, body };
         self.outbox.send(Task::StuckFail(pod.uid.clone()), action);
     }
 
@@ -363,13 +365,13 @@ impl Agent {
                 case.written += 1;
                 case.finding = None;
                 self.stuck.failed += 1;
-                self.outbox.say(true, Some(&pod), text.clone());
-                self.tell_pod(pod, POD_FAILED, &text);
+                self.outbox.log(true, Some(&pod), text.clone());
+                self.emit_pod_event(pod, POD_FAILED, &text);
             }
             Err(failure) if matches!(verdict(failure), Verdict::Skip | Verdict::Refused) => {
                 case.refused_until = Some(now + FORBIDDEN_FOR);
                 let text = format!("the API refuses its phase: {failure}");
-                self.outbox.say(true, Some(&pod), text);
+                self.outbox.log(true, Some(&pod), text);
             }
             // One without an answer is not counted: if it was carried out, the pod shows it.
             Err(_) => {}
@@ -377,27 +379,27 @@ impl Agent {
     }
 
     /// Says that the pod hangs, or what would be done about it, but not all the time.
-    fn tell_stuck(&mut self, pod: &PodView, finding: Finding) {
+    fn report_stuck(&mut self, pod: &PodView, finding: Finding) {
         let now = self.clock.monotonic();
         let features = &self.settings.features;
         let only_observes = !self.enforces_stuck();
-        let pause = features.stuck_times.told;
+        let pause = features.stuck_times.event_interval;
         let over = self.over(pod).unwrap_or_default();
         let Some(case) = self.stuck.cases.get_mut(&pod.uid) else { return };
-        if !case.may_tell(now, pause) {
+        if !case.may_report(now, pause) {
             return;
         }
         let (reason, text) = match finding.judgement {
             Judgement::Leave(_) if only_observes => return,
-            Judgement::Leave(obstacle) => (POD_STUCK, finding.left(case.keeper, over, obstacle)),
+            Judgement::Leave(obstacle) => (POD_STUCK, finding.left(case.liveness, over, obstacle)),
             _ => {
-                let words = finding.failed(case.keeper, over);
+                let words = finding.failed(case.liveness, over);
                 (WOULD_FAIL, format!("Would be failed, were the agent to act: {words}."))
             }
         };
-        case.told_at = Some(now);
-        let reference = case.pod.clone();
-        self.outbox.say(true, Some(&reference), text.clone());
-        self.tell_pod(reference, reason, &text);
+        case.event_at = Some(now);
+        let pod_ref = case.pod.clone();
+        self.outbox.log(true, Some(&pod_ref), text.clone());
+        self.emit_pod_event(pod_ref, reason, &text);
     }
 }

@@ -1,7 +1,6 @@
 //! Scripts: what happens to an agent, at which time, and what it does about it.
 
 mod cancels;
-mod causes;
 mod chaos;
 mod driver;
 mod evictions;
@@ -9,6 +8,7 @@ mod faults;
 mod found;
 mod left;
 mod modes;
+mod oom;
 mod pressure;
 mod pressure_chaos;
 mod refusals;

@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 
-use crate::ending::attempt::{Attempt, Pace, WAIT_MAX};
-use crate::ending::clock::Clock;
 use crate::protocol::action::Action;
 use crate::protocol::journal::Record;
+use crate::termination::attempt::{Attempt, Pace, WAIT_MAX};
+use crate::termination::clock::Clock;
 use epilogue_common::outcome::Outcome;
 
 /// Records beyond this number are dropped: the disk has refused for long.
@@ -60,7 +60,7 @@ impl Writer {
         self.handed
     }
 
-    /// The run is over.
+    /// The shutdown is over.
     pub(super) fn close(&mut self) {
         if self.open {
             self.open = false;

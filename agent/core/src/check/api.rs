@@ -98,8 +98,9 @@ pub(super) fn api(facts: &ApiFacts) -> Check {
             .remedy("in a shutdown a call is given up after 1 s: see the way to the API server");
     }
     if *latency >= SLOW {
-        return Check::new(NAME, Verdict::Warn, found)
-            .remedy("reports go out 32 at once: give the bands less or logind more time");
+        return Check::new(NAME, Verdict::Warn, found).remedy(
+            "reports go out 32 at once: give the priority groups less or logind more time",
+        );
     }
     Check::new(NAME, Verdict::Ok, found)
 }

@@ -4,8 +4,8 @@ use super::api::ApiFacts;
 use super::pressure::PressureFacts;
 use super::runtime::RuntimeFacts;
 use crate::protocol::node::KubeletFacts;
-use crate::shutdown::bands::Bands;
 use crate::shutdown::logind_conf::ConfFile;
+use crate::shutdown::priority_groups::PriorityGroups;
 use crate::time_span::TimeSpan;
 
 /// Why a call over D-Bus brought no answer.
@@ -35,8 +35,8 @@ pub struct Facts {
     pub api: Option<ApiFacts>,
     /// logind's configuration files.
     pub conf_files: Vec<ConfFile>,
-    /// The bands of the command line.
-    pub bands: Option<Bands>,
+    /// The priority groups of the command line.
+    pub priority_groups: Option<PriorityGroups>,
     /// What can be seen of the node's pressure, if it was looked at.
     pub pressure: Option<PressureFacts>,
 }

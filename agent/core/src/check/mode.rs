@@ -15,7 +15,7 @@ pub(super) fn mode(kubelet: &KubeletFacts, facts: &Facts) -> (Mode, Check) {
     let allowed = Allowed {
         enforce: true,
         runtime: matches!(facts.runtime, RuntimeFacts::Answers(_)),
-        ends_pods: facts.bands.is_some(),
+        ends_pods: facts.priority_groups.is_some(),
     };
     let Detected { mode, marks_only, why } = detect(Some(kubelet), None, allowed);
     let name = match mode {

@@ -49,7 +49,7 @@ fn signals(facts: &PressureFacts) -> Check {
     const NAME: &str = "pressure";
     let wanted: BTreeSet<Signal> = facts.thresholds.iter().map(|it| it.signal).collect();
     let found = |signal: &Signal| facts.sample.signals.get(signal).map(|it| it.observation);
-    let told: Vec<String> = Signal::ALL
+    let reported: Vec<String> = Signal::ALL
         .into_iter()
         .filter_map(|signal| {
             let left = found(&signal)?;
@@ -64,15 +64,15 @@ fn signals(facts: &PressureFacts) -> Check {
         .filter(|signal| found(signal).is_none() && !can_be_absent(signal))
         .map(|signal| signal.name())
         .collect();
-    let told = if told.is_empty() { "nothing".to_owned() } else { told.join(", ") };
+    let reported = if reported.is_empty() { "nothing".to_owned() } else { reported.join(", ") };
     if missing.is_empty() {
-        return Check::new(NAME, Verdict::Ok, told);
+        return Check::new(NAME, Verdict::Ok, reported);
     }
     let reasons = match facts.sample.unreadable.as_slice() {
         [] => String::new(),
         some => format!(" ({})", some.join("; ")),
     };
-    let words = format!("{told}; cannot measure {}{reasons}", missing.join(", "));
+    let words = format!("{reported}; cannot measure {}{reasons}", missing.join(", "));
     Check::new(NAME, Verdict::Warn, words).remedy(
         "in a pod, mount the host's /proc, /sys/fs/cgroup, /var/lib/kubelet and the runtime's \
          directory below --root, as deploy/ does; thresholds that cannot be measured are left to \
@@ -160,7 +160,7 @@ fn thresholds(facts: &PressureFacts, kubelet: Option<&KubeletEviction>) -> Check
     }
 }
 
-/// By whom kills for memory are told.
+/// By whom OOM kills are told.
 fn kills(facts: &PressureFacts) -> Check {
     const NAME: &str = "kernel-log";
     match &facts.kernel_log {
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_threshold_that_cannot_be_measured_is_told_with_its_reason() {
+    fn a_threshold_that_cannot_be_measured_is_reported_with_its_reason() {
         let mut facts = facts("memory.available<150Mi,nodefs.available<12%");
         facts.sample.unreadable = vec!["nodefs: /host/var/lib/kubelet: No such file".to_owned()];
         let words = ["cannot measure nodefs.available", "No such file", "mount the host's /proc"];

@@ -7,8 +7,8 @@ use super::facts::*;
 use super::runtime::{RuntimeAnswers, RuntimeFacts};
 use super::*;
 use crate::protocol::node::{Healthz, KubeletFacts};
-use crate::shutdown::bands::BandFlags;
 use crate::shutdown::logind_conf::ConfFile;
+use crate::shutdown::priority_groups::PriorityGroupFlags;
 
 fn now() -> Timestamp {
     "2026-11-21T14:00:00Z".parse().expect("must be a time")
@@ -36,7 +36,8 @@ fn logind() -> LogindFacts {
 }
 
 fn with(bus: Bus) -> Facts {
-    let bands = BandFlags::default().bands().expect("must be bands");
+    let priority_groups =
+        PriorityGroupFlags::default().priority_groups().expect("must be priority groups");
     Facts {
         bus_address: "unix:path=/bus".into(),
         bus,
@@ -44,7 +45,7 @@ fn with(bus: Bus) -> Facts {
         kubelet: None,
         api: None,
         conf_files: Vec::new(),
-        bands,
+        priority_groups,
         pressure: None,
     }
 }
@@ -92,7 +93,7 @@ fn a_node_as_it_should_be_is_ok_throughout() {
         ["runtime", "bus", "logind", "shutdown", "schedule", "delay", "kubelet", "holders", "lock"];
     assert_eq!(names, all);
     assert_eq!((report.verdict, report.mode), (Verdict::Ok, Some(Mode::Replace)));
-    let time = report.time.expect("must be told");
+    let time = report.time.expect("must be reported");
     assert_eq!((time.granted_ms, time.wanted_ms, time.kill_ms), (40_000, 40_000, 30_850));
 }
 
@@ -113,7 +114,7 @@ fn what_stands_in_the_way_is_the_last_check() {
 }
 
 #[test]
-fn the_delay_is_weighed_against_the_bands() {
+fn the_delay_is_weighed_against_the_priority_groups() {
     let granted = |seconds| of(|logind| logind.delay = Ok(TimeSpan::from_secs(seconds)));
     let fail = Verdict::Fail;
     let drop_in = "InhibitDelayMaxSec=40` below `[Login]` into /etc/systemd/logind.conf.d/zz-";
@@ -127,11 +128,15 @@ fn the_delay_is_weighed_against_the_bands() {
     let silent = of(|logind| logind.delay = Err(error("")));
     assert_found(&silent, "delay", fail, &["said so"]);
     assert_eq!(judge(&silent, now()).time, None);
-    let off = Facts { bands: None, ..granted(0) };
+    let off = Facts { priority_groups: None, ..granted(0) };
     assert_found(&off, "delay", Verdict::Ok, &["none is wanted"]);
-    let long = BandFlags { by_priority: Some("0=900".into()), ..BandFlags::default() };
-    let long = Facts { bands: long.bands().expect("must be bands"), ..granted(600) };
-    assert_found(&long, "delay", fail, &["give shorter bands", "600s"]);
+    let long =
+        PriorityGroupFlags { by_priority: Some("0=900".into()), ..PriorityGroupFlags::default() };
+    let long = Facts {
+        priority_groups: long.priority_groups().expect("must be priority groups"),
+        ..granted(600)
+    };
+    assert_found(&long, "delay", fail, &["give shorter priority groups", "600s"]);
 }
 
 #[test]
@@ -158,7 +163,7 @@ fn the_remedy_for_a_small_delay_knows_the_files() {
 }
 
 #[test]
-fn a_shutdown_that_comes_or_runs_is_told() {
+fn a_shutdown_that_comes_or_runs_is_reported() {
     let running = of(|logind| logind.preparing = Ok(true));
     assert_found(&running, "shutdown", Verdict::Warn, &["shutting down now"]);
     let at_micros = u64::try_from(now().as_microsecond()).expect("after 1970") + 90_000_000;

@@ -13,7 +13,7 @@ pub const MESSAGE_START: &str = "The node was low on resource: ";
 
 /// What is said of one victim.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct Description {
     /// Message of the status, of the condition and of the event; each part ends with a blank.
     pub message: String,
     /// The event's annotations.
@@ -30,7 +30,7 @@ pub struct Shortage {
 }
 
 impl Shortage {
-    fn told(self, signal: Signal) -> String {
+    fn describe(self, signal: Signal) -> String {
         let threshold = signal.quantity(self.threshold);
         let available = signal.quantity(self.available);
         format!("Threshold quantity: {threshold}, available: {available}. ")
@@ -38,12 +38,16 @@ impl Shortage {
 }
 
 /// What is said of a victim; `pod` is none where there are no figures of it. (EV14)
-pub fn told(signal: Signal, shortage: impl Into<Option<Shortage>>, pod: Option<&PodUsage>) -> Told {
+pub fn describe(
+    signal: Signal,
+    shortage: impl Into<Option<Shortage>>,
+    pod: Option<&PodUsage>,
+) -> Description {
     let mut message = format!("{MESSAGE_START}{}. ", signal.resource());
     if let Some(shortage) = shortage.into() {
-        message += &shortage.told(signal);
+        message += &shortage.describe(signal);
     }
-    let Some(pod) = pod else { return Told { message, annotations: Vec::new() } };
+    let Some(pod) = pod else { return Description { message, annotations: Vec::new() } };
     let resource = signal.resource();
     let mut annotations = vec![("starved_resource", resource.to_owned())];
     if let Some(used) = pod_memory(signal, pod) {
@@ -62,7 +66,7 @@ pub fn told(signal: Signal, shortage: impl Into<Option<Shortage>>, pod: Option<&
     let usages: Vec<_> = offending.iter().map(|container| container.used.to_string()).collect();
     annotations.push(("offending_containers", names.join(",")));
     annotations.push(("offending_containers_usage", usages.join(",")));
-    Told { message, annotations }
+    Description { message, annotations }
 }
 
 fn sentence(kind: &str, name: &str, used: Quantity, request: Quantity, resource: &str) -> String {
@@ -142,15 +146,15 @@ mod tests {
     fn messages_are_the_kubelets() {
         // EV13, its vectors
         assert_eq!(
-            told(Signal::MemoryAvailable, shortage(2_048 * MI, 1_500 * MI), None).message,
+            describe(Signal::MemoryAvailable, shortage(2_048 * MI, 1_500 * MI), None).message,
             "The node was low on resource: memory. Threshold quantity: 2Gi, available: 1500Mi. "
         );
         assert_eq!(
-            told(Signal::PidAvailable, shortage(1_200, 500), None).message,
+            describe(Signal::PidAvailable, shortage(1_200, 500), None).message,
             "The node was low on resource: pids. Threshold quantity: 1200, available: 500. "
         );
         assert_eq!(
-            told(Signal::NodefsInodesFree, None, None).message,
+            describe(Signal::NodefsInodesFree, None, None).message,
             "The node was low on resource: inodes. "
         );
         let within = ContainerUsage {
@@ -167,9 +171,10 @@ mod tests {
         };
         let unknown = ContainerUsage { rootfs: Some(600 * MI), ..container("without-logs") };
         let pod = pod(vec![within, above, unknown]);
-        let told = told(Signal::ImagefsAvailable, shortage(2_048 * MI, 1_536 * MI), Some(&pod));
+        let description =
+            describe(Signal::ImagefsAvailable, shortage(2_048 * MI, 1_536 * MI), Some(&pod));
         assert_eq!(
-            told.message,
+            description.message,
             "The node was low on resource: ephemeral-storage. Threshold quantity: 2Gi, \
              available: 1536Mi. Container above-requests was using 700Mi, request is 100Mi, has \
              larger consumption of ephemeral-storage. "
@@ -177,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn the_event_names_the_offending_containers_beside_their_usage() {
+    fn the_event_names_the_offending_containers_alongside_their_usage() {
         // EV14, EV15
         let using = |name: &str, used: u64| ContainerUsage {
             memory: Some(used * MI),
@@ -185,7 +190,7 @@ mod tests {
             ..container(name)
         };
         let pod = pod(vec![using("a", 300), using("b", 100), using("c", 101)]);
-        let one = told(Signal::MemoryAvailable, None, Some(&pod));
+        let one = describe(Signal::MemoryAvailable, None, Some(&pod));
         assert_eq!(
             one.annotations,
             [
@@ -194,16 +199,16 @@ mod tests {
                 ("offending_containers_usage", "300Mi,101Mi".to_owned()),
             ]
         );
-        assert_eq!(told(Signal::MemoryAvailable, None, None).annotations, []);
+        assert_eq!(describe(Signal::MemoryAvailable, None, None).annotations, []);
         let whole = PodUsage { memory_request_of_pod: true, ..pod };
-        let whole = told(Signal::MemoryAvailable, None, Some(&whole));
+        let whole = describe(Signal::MemoryAvailable, None, Some(&whole));
         assert!(whole.message.contains(
             "Pod a was using 700Mi, request is 100Mi, has larger consumption of memory. \
              Container a was"
         ));
         assert_eq!(whole.annotations[1], ("offending_pod", "a".to_owned()));
         assert_eq!(whole.annotations[2], ("offending_pod_usage", "700Mi".to_owned()));
-        let pids = told(Signal::PidAvailable, shortage(2, 1), Some(&pod_of_none()));
+        let pids = describe(Signal::PidAvailable, shortage(2, 1), Some(&pod_of_none()));
         assert_eq!(pids.annotations[1], ("offending_containers", String::new()));
     }
 

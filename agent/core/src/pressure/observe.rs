@@ -185,7 +185,7 @@ mod tests {
         for (stat, expected) in table {
             assert_eq!(memory(MEMINFO, &stat), Ok(expected));
         }
-        let missing = memory(MEMINFO, "anon 1\nfile 2\n").expect_err("must be told");
+        let missing = memory(MEMINFO, "anon 1\nfile 2\n").expect_err("must be reported");
         assert_eq!(missing.to_string(), "memory.stat of the root cgroup has no inactive_file");
         assert!(memory("MemTotal: lots\n", "").is_err());
         assert_eq!(swap(MEMINFO), Ok(observation(kib(200), kib(500))));

@@ -56,7 +56,7 @@ fn by_memory(a: &PodUsage, b: &PodUsage) -> Ordering {
 
 /// EV9. Of inodes nobody asks for any, so using one exceeds the request.
 ///
-/// DIVERGES(upstream): for inodes the reference takes the request of ephemeral storage, which is
+/// DIVERGES(upstream): for inodes upstream takes the request of ephemeral storage, which is
 /// in bytes, from the inodes used, so that who asked for the least storage goes first; here who
 /// uses the most inodes does.
 fn by_disk(

@@ -17,7 +17,7 @@ const AT_LIMIT_PERCENT: u64 = 95;
 
 /// When stalls count as the node's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct StallWishes {
+pub struct StallConfig {
     /// The stall of all tasks together, in ms of each second.
     pub full_ms_per_second: u64,
     /// With at least this part of all memory available stalls are not for want of memory, in
@@ -25,7 +25,7 @@ pub struct StallWishes {
     pub available_percent_max: u64,
 }
 
-impl Default for StallWishes {
+impl Default for StallConfig {
     /// A tenth of the time, with less than a tenth of the memory left: what makes a machine feel
     /// stuck, well before the kernel kills.
     fn default() -> Self {
@@ -75,21 +75,21 @@ pub enum Stall {
 }
 
 /// Judges what happened between two samples.
-pub fn judge(before: &StallSample, after: &StallSample, wishes: StallWishes) -> Stall {
+pub fn judge(before: &StallSample, after: &StallSample, config: StallConfig) -> Stall {
     let elapsed = after.at.saturating_sub(before.at);
     let rate = |before: &Psi, after: &Psi| full_rate(before, after, elapsed);
     let all = rate(&before.all_pods, &after.all_pods);
-    if all < wishes.full_ms_per_second {
+    if all < config.full_ms_per_second {
         return Stall::None;
     }
     let stalling = after.pods.iter().filter(|pod| {
         let before = before.pods.iter().find(|other| other.uid == pod.uid);
-        before.is_some_and(|before| rate(&before.psi, &pod.psi) >= wishes.full_ms_per_second)
+        before.is_some_and(|before| rate(&before.psi, &pod.psi) >= config.full_ms_per_second)
     });
     let (limited, others): (Vec<_>, Vec<_>) = stalling.partition(|pod| pod.is_at_limit());
     let Observation { available, capacity } = after.available;
     let is_short = u128::from(available) * 100
-        < u128::from(capacity) * u128::from(wishes.available_percent_max);
+        < u128::from(capacity) * u128::from(config.available_percent_max);
     if is_short && (limited.is_empty() || !others.is_empty()) {
         return Stall::Node { full_ms_per_second: all, available };
     }
@@ -178,7 +178,7 @@ mod tests {
         let quiet: Vec<_> = pods.iter().map(|(name, _, percent)| (*name, 0, *percent)).collect();
         let before = sample(1_000, 0, available_gi * GI, &quiet);
         let after = sample(1_500, full_ms, available_gi * GI, pods);
-        judge(&before, &after, StallWishes::default())
+        judge(&before, &after, StallConfig::default())
     }
 
     fn node(full_ms_per_second: u64, available_gi: u64) -> Stall {
@@ -219,7 +219,7 @@ mod tests {
         let judged = |swap| {
             let samples = [(1_000, 0), (1_500, 250)]
                 .map(|(at, full)| with_swap(sample(at, full, 5 * GI, &[]), swap));
-            judge(&samples[0], &samples[1], StallWishes::default())
+            judge(&samples[0], &samples[1], StallConfig::default())
         };
         let swap = |available, capacity| Some(Observation { available, capacity });
         assert_eq!(judged(None), node(500, 5));
@@ -241,7 +241,7 @@ mod tests {
     #[test]
     fn counters_that_go_back_or_no_time_are_no_stall() {
         let sample = |at, full| sample(at, full, GI, &[]);
-        let judged = |before, after| judge(&before, &after, StallWishes::default());
+        let judged = |before, after| judge(&before, &after, StallConfig::default());
         assert_eq!(judged(sample(0, 900), sample(1_000, 0)), Stall::None);
         assert_eq!(judged(sample(1_000, 0), sample(1_000, 900)), Stall::None);
         assert_eq!(judged(sample(2_000, 0), sample(1_000, 900)), Stall::None);

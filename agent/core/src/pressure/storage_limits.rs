@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_limit_that_is_exceeded_is_told() {
+    fn the_first_limit_that_is_exceeded_is_reported() {
         // §2.8
         use DiskLayout::{DedicatedImages, Single};
         let volume = |used, limit| EmptyDir { name: "v".into(), used, limit };

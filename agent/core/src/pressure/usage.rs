@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::pod::{ContainerAsks, PodSource, PodUid, PodView};
 use crate::protocol::pressure::{ContainerFigures, PodFigures};
-use crate::shutdown::bands::CRITICAL_PRIORITY;
+use crate::shutdown::priority_groups::CRITICAL_PRIORITY;
 
 /// What one container uses of memory and of disk, and asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]

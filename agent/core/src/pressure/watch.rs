@@ -16,7 +16,7 @@ use crate::pod::PodUid;
 /// How long a victim of a hard threshold holds up the next one for memory, at most; it has 1 s to
 /// end. After that the kernel is next.
 const HARD_WAIT_MAX: Duration = Duration::from_secs(10);
-/// The same of the next one for disks and tasks: as in the reference, which waits 10 s for the end,
+/// The same of the next one for disks and tasks: as in upstream, which waits 10 s for the end,
 /// and 30 s for what was held to be given back. A runtime is slow just then, and another victim
 /// makes it slower. (§2.4)
 const HARD_WAIT_MAX_AT_EASE: Duration = Duration::from_secs(40);
@@ -35,7 +35,7 @@ const HARD_GRACE_SECONDS: u32 = 1;
 
 /// What is wished for.
 #[derive(Clone, Debug, Default)]
-pub struct Wishes {
+pub struct EvictionConfig {
     /// In the order in which they are acted on.
     pub thresholds: Vec<Threshold>,
     /// How long a condition stays after its threshold was last crossed.
@@ -83,7 +83,7 @@ pub struct Verdict {
 /// The memory of the loop.
 #[derive(Debug)]
 pub struct Watch {
-    wishes: Wishes,
+    config: EvictionConfig,
     /// When each threshold that is crossed was first seen so, by position.
     crossed_since: BTreeMap<usize, Duration>,
     /// When each condition was last seen.
@@ -123,7 +123,7 @@ impl Cause {
     /// The time between SIGTERM and SIGKILL of a victim whose own is this. (§2.7)
     ///
     /// DIVERGES(upstream): where no maximum is given a soft threshold leaves the pod its own
-    /// grace; the reference's default of 0 makes it 1 s, against its own documentation.
+    /// grace; upstream's default of 0 makes it 1 s, against its own documentation.
     pub fn grace_seconds(&self, own: Option<u32>, soft_max: Option<u32>) -> u32 {
         if self.is_hard() {
             return HARD_GRACE_SECONDS;
@@ -147,9 +147,9 @@ impl fmt::Display for Cause {
 
 impl Watch {
     /// Nothing is crossed yet.
-    pub fn new(wishes: Wishes) -> Self {
+    pub fn new(config: EvictionConfig) -> Self {
         Self {
-            wishes,
+            config,
             crossed_since: BTreeMap::new(),
             condition_seen: BTreeMap::new(),
             acted_on: BTreeMap::new(),
@@ -160,7 +160,7 @@ impl Watch {
     }
 
     /// Takes new measurements.
-    pub fn look(&mut self, measured: &Measurements, now: Duration) -> Verdict {
+    pub fn check(&mut self, measured: &Measurements, now: Duration) -> Verdict {
         let crossed = self.crossed(measured);
         self.crossed_since.retain(|position, _| crossed.contains(position));
         for position in &crossed {
@@ -223,7 +223,7 @@ impl Watch {
         if !new || goes || self.is_held_up(signal, true, now) {
             return None;
         }
-        let mut thresholds = self.wishes.thresholds.iter();
+        let mut thresholds = self.config.thresholds.iter();
         let threshold = thresholds.find(|threshold| threshold.signal == signal).copied();
         let Observation { available, capacity } = memory.observation;
         Some(Cause {
@@ -237,35 +237,35 @@ impl Watch {
 
     /// The thresholds that are crossed, or were and are not over yet.
     pub fn crossed_now(&self) -> impl Iterator<Item = &Threshold> {
-        self.crossed_since.keys().map(|position| &self.wishes.thresholds[*position])
+        self.crossed_since.keys().map(|position| &self.config.thresholds[*position])
     }
 
     /// What is wished for.
-    pub fn wishes(&self) -> &Wishes {
-        &self.wishes
+    pub fn config(&self) -> &EvictionConfig {
+        &self.config
     }
 
     /// Thresholds crossed now, or crossed before and not yet over by the minimum reclaim. A
     /// signal that was not measured keeps what it had.
     fn crossed(&self, measured: &Measurements) -> Vec<usize> {
         let is_crossed = |position: &usize| {
-            let threshold = &self.wishes.thresholds[*position];
+            let threshold = &self.config.thresholds[*position];
             let before = self.crossed_since.contains_key(position);
             measured.get(&threshold.signal).map_or(before, |measured| {
                 let Observation { available, capacity } = measured.observation;
                 threshold.is_met(available, capacity, before)
             })
         };
-        (0..self.wishes.thresholds.len()).filter(is_crossed).collect()
+        (0..self.config.thresholds.len()).filter(is_crossed).collect()
     }
 
     /// A soft threshold raises its condition at once. (§2.4, step 8)
     fn conditions(&mut self, crossed: &[usize], now: Duration) -> Vec<&'static str> {
         for position in crossed {
-            let condition = self.wishes.thresholds[*position].signal.node_condition();
+            let condition = self.config.thresholds[*position].signal.node_condition();
             self.condition_seen.insert(condition, now);
         }
-        let transition = self.wishes.transition;
+        let transition = self.config.transition;
         self.condition_seen
             .retain(|_, seen| now.saturating_sub(*seen) < transition || *seen == now);
         self.condition_seen.keys().copied().collect()
@@ -274,7 +274,7 @@ impl Watch {
     fn causes(&mut self, measured: &Measurements, now: Duration) -> Vec<Cause> {
         self.forget_stubborn(now);
         let due = self.crossed_since.iter().filter_map(|(position, since)| {
-            let threshold = self.wishes.thresholds[*position];
+            let threshold = self.config.thresholds[*position];
             let lasted = now.saturating_sub(*since);
             let is_due = threshold.grace.is_none_or(|grace| lasted >= grace);
             let measured = measured.get(&threshold.signal)?;
@@ -304,7 +304,7 @@ impl Watch {
     /// One victim at a time; but one that takes its time for a soft threshold never holds up a
     /// hard one.
     ///
-    /// DIVERGES(upstream): the reference waits for a victim without end, in a soft eviction for
+    /// DIVERGES(upstream): upstream waits for a victim without end, in a soft eviction for
     /// the pod's whole grace, whatever runs out meanwhile.
     fn is_held_up(&self, signal: Signal, hard: bool, now: Duration) -> bool {
         let holds_up = |victim: &Victim| {
@@ -345,7 +345,7 @@ mod tests {
             soft_grace: some(graces),
             minimum_reclaim: some(reclaim),
         };
-        Watch::new(Wishes {
+        Watch::new(EvictionConfig {
             thresholds: flags.thresholds().expect("must be thresholds"),
             transition: Duration::from_mins(5),
             soft_grace_seconds_max: None,
@@ -366,7 +366,7 @@ mod tests {
 
     /// The threshold that a pod has to end for, printed.
     fn cause(watch: &mut Watch, at: u64, values: &[(Signal, u64)]) -> String {
-        let verdict = watch.look(&measured(at, values), seconds(at));
+        let verdict = watch.check(&measured(at, values), seconds(at));
         let threshold = verdict.causes.first().and_then(|cause| cause.threshold);
         threshold.map_or_else(String::new, |threshold| threshold.to_string())
     }
@@ -413,11 +413,11 @@ mod tests {
         // §2.4, steps 11 and 18
         let mut watch = watch("memory.available<100", "", "", "");
         let low = measured(5, &[(MEMORY, 9)]);
-        let first = watch.look(&low, seconds(5)).causes.first().copied().expect("must be one");
+        let first = watch.check(&low, seconds(5)).causes.first().copied().expect("must be one");
         watch.victim_chosen(PodUid("a".into()), &first, 1, seconds(5));
         assert_eq!(cause(&mut watch, 6, &[(MEMORY, 9)]), "", "it is still ending");
         watch.victim_ended(&PodUid("a".into()), seconds(7));
-        assert_eq!(watch.look(&measured(7, &[(MEMORY, 9)]), seconds(8)).causes, [], "old figures");
+        assert_eq!(watch.check(&measured(7, &[(MEMORY, 9)]), seconds(8)).causes, [], "old figures");
         assert_eq!(cause(&mut watch, 8, &[(MEMORY, 9)]), "memory.available<100");
     }
 
@@ -426,7 +426,7 @@ mod tests {
         // §2.4, step 18
         let mut watch = watch("nodefs.available<100,memory.available<100", "", "", "");
         let cause_of = |watch: &mut Watch, at| {
-            watch.look(&measured(at, &[(DISK, 9)]), seconds(at)).causes.first().copied()
+            watch.check(&measured(at, &[(DISK, 9)]), seconds(at)).causes.first().copied()
         };
         let first = cause_of(&mut watch, 5).expect("must be one");
         watch.victim_chosen(PodUid("a".into()), &first, 1, seconds(5));
@@ -445,7 +445,7 @@ mod tests {
     fn the_next_victim_for_memory_waits_until_volumes_in_memory_are_unmounted() {
         let mut watch = watch("memory.available<100,pid.available<10", "", "", "");
         let low = measured(5, &[(MEMORY, 9)]);
-        let first = watch.look(&low, seconds(5)).causes.first().copied().expect("must be one");
+        let first = watch.check(&low, seconds(5)).causes.first().copied().expect("must be one");
         watch.victim_chosen(PodUid("a".into()), &first, 1, seconds(5));
         watch.victim_ended(&PodUid("a".into()), seconds(6));
         watch.pages_go(seconds(6));
@@ -460,7 +460,7 @@ mod tests {
     fn a_victim_of_a_slow_runtime_holds_up_memory_less_long_than_disks_and_tasks() {
         let mut watch = watch("pid.available<10,memory.available<100", "", "", "");
         let few = measured(0, &[(PIDS, 1)]);
-        let first = watch.look(&few, seconds(0)).causes.first().copied().expect("must be one");
+        let first = watch.check(&few, seconds(0)).causes.first().copied().expect("must be one");
         watch.victim_chosen(PodUid("a".into()), &first, 1, seconds(0));
         assert_eq!(cause(&mut watch, 9, &[(PIDS, 1), (MEMORY, 9)]), "");
         assert_eq!(cause(&mut watch, 10, &[(PIDS, 1), (MEMORY, 9)]), "memory.available<100");
@@ -474,7 +474,7 @@ mod tests {
         let mut watch = watch("nodefs.available<50", soft, "memory.available=0s", "");
         let both = [(MEMORY, 200), (DISK, 100)];
         let first = watch
-            .look(&measured(0, &both), seconds(0))
+            .check(&measured(0, &both), seconds(0))
             .causes
             .first()
             .copied()
@@ -484,7 +484,7 @@ mod tests {
         assert_eq!(cause(&mut watch, 1, &both), "");
         let full = [(MEMORY, 200), (DISK, 49)];
         let second = watch
-            .look(&measured(2, &full), seconds(2))
+            .check(&measured(2, &full), seconds(2))
             .causes
             .first()
             .copied()
@@ -505,7 +505,7 @@ mod tests {
         // §2.4, steps 8 and 9
         let mut watch = watch("", "memory.available<300", "memory.available=1h", "");
         let mut conditions = |at, available| {
-            watch.look(&measured(at, &[(MEMORY, available)]), seconds(at)).conditions
+            watch.check(&measured(at, &[(MEMORY, available)]), seconds(at)).conditions
         };
         assert_eq!(conditions(0, 500), [""; 0]);
         assert_eq!(conditions(1, 299), ["MemoryPressure"]);
@@ -520,7 +520,7 @@ mod tests {
         let mut watch = watch("memory.available<100", "", "", "");
         assert_eq!(cause(&mut watch, 0, &[]), "");
         assert_eq!(cause(&mut watch, 1, &[(MEMORY, 9)]), "memory.available<100");
-        let verdict = watch.look(&measured(2, &[]), seconds(2));
+        let verdict = watch.check(&measured(2, &[]), seconds(2));
         assert_eq!((verdict.conditions, verdict.causes), (vec!["MemoryPressure"], Vec::new()));
     }
 
@@ -530,7 +530,7 @@ mod tests {
         let cause = |hard: &str, soft: &str| {
             let mut watch = watch(hard, soft, "memory.available=0s", "");
             watch
-                .look(&measured(0, &[(MEMORY, 1)]), seconds(0))
+                .check(&measured(0, &[(MEMORY, 1)]), seconds(0))
                 .causes
                 .first()
                 .copied()

@@ -42,7 +42,7 @@ pub enum Action {
     },
     /// Appends to the journal and syncs it to the disk. → `Done`.
     Journal(Vec<Record>),
-    /// Removes all records: the run that they belong to is over. → `Done`.
+    /// Removes all records: the shutdown that they belong to is over. → `Done`.
     CloseJournal,
     /// Sets the node's annotation `epilogue.dev/state`. → `Done`.
     Announce(String),
@@ -92,8 +92,8 @@ pub enum Action {
         /// What is stopped.
         reach: Reach,
         /// How much longer than the grace each of the runtime's answers is waited for. It kills
-        /// only while somebody waits. (`ending/patience.rs`)
-        patience: Duration,
+        /// only while somebody waits. (`termination/stop_timeout.rs`)
+        stop_timeout: Duration,
     },
     /// Asks the runtime what it has of the pod. → `Runtime`.
     InspectPod(PodRef),
@@ -121,9 +121,9 @@ pub enum Action {
         since: Timestamp,
     },
     /// Tells people, by an event in the API; nothing depends on it. → `Done`.
-    Tell(Notice),
+    EmitEvent(Notice),
     /// One line in the log: a decision and its reason. → no result.
-    Say(Line),
+    Log(Line),
 }
 
 /// How much of a pod is stopped.

@@ -1,5 +1,5 @@
-//! What survives a crash of the agent or of the machine: the records of one run. Framing, checksum
-//! and sync are the sink's. (spec/node-agent.md §9.2, §9.6)
+//! What survives a crash of the agent or of the machine: the records of one shutdown. Framing,
+//! checksum and sync are the sink's. (spec/node-agent.md §9.2, §9.6)
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::shutdown::Mode;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "record", rename_all = "kebab-case")]
 pub enum Record {
-    /// A run has begun.
+    /// A shutdown has begun.
     Begun {
         /// `/proc/sys/kernel/random/boot_id`.
         boot_id: String,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::bands::Bands;
+use super::priority_groups::PriorityGroups;
 use crate::time_span::TimeSpan;
 
 /// What the reports are given beyond the kubelet's or our own periods. (§9.2)
@@ -29,7 +29,7 @@ pub struct Budget {
     pub intent: Duration,
     /// P1: `DisruptionTarget` on the pre-mark set.
     pub pre_mark: Duration,
-    /// P2: the bands.
+    /// P2: the priority groups.
     pub kill: Duration,
     /// P3 with P4: until every report is acknowledged.
     pub flush: Duration,
@@ -123,19 +123,23 @@ impl Timetable {
     }
 }
 
-/// The delay in whole seconds that gives every band its period and the reports their reserve.
+/// The delay in whole seconds that gives every priority group its period and the reports their
+/// reserve.
 ///
-/// From a sum of 36 s on, the steps around the bands take more than the flush margin of
+/// From a sum of 36 s on, the steps around the priority groups take more than the flush margin of
 /// §9.2, so the budget itself is asked too.
-pub fn wanted_delay(bands: Option<&Bands>, kubelet_period: Option<Duration>) -> Duration {
+pub fn wanted_delay(
+    priority_groups: Option<&PriorityGroups>,
+    kubelet_period: Option<Duration>,
+) -> Duration {
     let kubelet = kubelet_period.map_or(Duration::ZERO, |period| period + FLUSH_MARGIN);
-    let Some(bands) = bands else { return kubelet };
-    let period = bands.period();
+    let Some(priority_groups) = priority_groups else { return kubelet };
+    let period = priority_groups.period();
     let overhead_max = (INTENT_MAX + PRE_MARK_MAX + FLUSH_MAX + MARGIN_MAX).as_secs() + 1;
     let enough = (period.as_secs()..=period.as_secs() + overhead_max)
         .map(Duration::from_secs)
         .find(|granted| Budget::of(*granted).kill >= period)
-        .expect("the steps around the bands must fit into their own maxima");
+        .expect("the steps around the priority groups must fit into their own maxima");
     enough.max(period + FLUSH_MARGIN).max(kubelet)
 }
 
@@ -148,15 +152,16 @@ pub fn assist_hold_max(kubelet_period: Duration, granted: TimeSpan) -> Duration 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shutdown::bands::BandFlags;
+    use crate::shutdown::priority_groups::PriorityGroupFlags;
 
     fn millis(duration: Duration) -> u128 {
         duration.as_millis()
     }
 
-    fn bands(list: &str) -> Bands {
-        let flags = BandFlags { by_priority: Some(list.into()), ..BandFlags::default() };
-        flags.bands().expect("must be bands").expect("must be on")
+    fn priority_groups(list: &str) -> PriorityGroups {
+        let flags =
+            PriorityGroupFlags { by_priority: Some(list.into()), ..PriorityGroupFlags::default() };
+        flags.priority_groups().expect("must be priority groups").expect("must be on")
     }
 
     #[test]
@@ -218,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wanted_delay_is_enough_for_its_own_bands() {
+    fn the_wanted_delay_is_enough_for_its_own_priority_groups() {
         // §9.2: W = max(kubelet's sum, ours) + margin
         let table = [
             ("0=20,2000000000=10", None, 40),
@@ -230,13 +235,14 @@ mod tests {
             ("0=300,2000000000=60", None, 374),
         ];
         for (list, kubelet, expected) in table {
-            let wanted = wanted_delay(Some(&bands(list)), kubelet.map(Duration::from_secs));
+            let wanted =
+                wanted_delay(Some(&priority_groups(list)), kubelet.map(Duration::from_secs));
             assert_eq!(wanted.as_secs(), expected, "{list}");
         }
         for seconds in 1..700 {
-            let bands = bands(&format!("0={seconds}"));
-            let budget = Budget::of(wanted_delay(Some(&bands), None));
-            assert!(budget.kill >= bands.period(), "{seconds}");
+            let priority_groups = priority_groups(&format!("0={seconds}"));
+            let budget = Budget::of(wanted_delay(Some(&priority_groups), None));
+            assert!(budget.kill >= priority_groups.period(), "{seconds}");
         }
         assert_eq!(wanted_delay(None, None), Duration::ZERO);
     }

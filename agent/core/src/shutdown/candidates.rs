@@ -42,7 +42,7 @@ pub enum BarePods {
 
 /// Why a shutdown never touches a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub enum Spared {
+pub enum Excluded {
     /// It is the node's own: its mirror's status is not ours. (SD22, U10)
     Static,
     /// It has ended already, and keeps its result. (SD11, API8)
@@ -81,39 +81,39 @@ pub struct Mark {
 ///
 /// In Assist and Substitute a DaemonSet's pod is a candidate: the kubelet, or the agent in its
 /// place, kills it like any other.
-pub fn spared(pod: &PodView, scope: &Scope) -> Option<Spared> {
+pub fn excluded(pod: &PodView, scope: &Scope) -> Option<Excluded> {
     if scope.mode == Mode::Observe {
-        return Some(Spared::NotOurs);
+        return Some(Excluded::NotOurs);
     }
     if pod.source == PodSource::Static {
-        return Some(Spared::Static);
+        return Some(Excluded::Static);
     }
     if pod.is_terminal() {
-        return Some(Spared::Terminal);
+        return Some(Excluded::Terminal);
     }
     if scope.own_pod.as_ref() == Some(&pod.uid) {
-        return Some(Spared::Ourselves);
+        return Some(Excluded::Ourselves);
     }
     if scope.mode != Mode::Replace {
         return None;
     }
-    // DIVERGES(upstream): the reference ends them too; they are made anew at once, for the node
+    // DIVERGES(upstream): upstream ends them too; they are made anew at once, for the node
     // that is going, and are refused there again and again.
     if pod.owner == Owner::DaemonSet {
-        return Some(Spared::DaemonSet);
+        return Some(Excluded::DaemonSet);
     }
-    (pod.priority > scope.priority_max).then_some(Spared::AbovePriorityMax)
+    (pod.priority > scope.priority_max).then_some(Excluded::AbovePriorityMax)
 }
 
 /// The pods that the shutdown ends, or waits for where the kubelet ends them.
 pub fn candidates<'a>(pods: &'a [PodView], scope: &Scope) -> Vec<&'a PodView> {
-    pods.iter().filter(|pod| spared(pod, scope).is_none()).collect()
+    pods.iter().filter(|pod| excluded(pod, scope).is_none()).collect()
 }
 
 /// Whether the agent itself ends the pod in Replace.
 pub fn is_ended_by_us(pod: &PodView, scope: &Scope) -> bool {
     let wanted = pod.owner != Owner::None || scope.bare_pods != BarePods::Leave;
-    scope.mode == Mode::Replace && spared(pod, scope).is_none() && wanted
+    scope.mode == Mode::Replace && excluded(pod, scope).is_none() && wanted
 }
 
 /// Why the pod is marked before anything is killed; none when it gets its mark with its kill, or
@@ -122,7 +122,7 @@ pub fn is_ended_by_us(pod: &PodView, scope: &Scope) -> bool {
 /// Pods that Replace leaves to the system for their priority are no candidates, and yet those that
 /// cannot run again end with the machine, so they are marked.
 pub fn mark_reason(pod: &PodView, scope: &Scope) -> Option<MarkReason> {
-    let left_alone = spared(pod, scope).is_some_and(|why| why != Spared::AbovePriorityMax);
+    let left_alone = excluded(pod, scope).is_some_and(|why| why != Excluded::AbovePriorityMax);
     if left_alone || pod.is_disrupted() {
         return None;
     }
@@ -140,7 +140,7 @@ pub fn mark_reason(pod: &PodView, scope: &Scope) -> Option<MarkReason> {
 /// pods that never restart, the rest; within each, one namespace after the other in turns, so
 /// that no namespace's many pods push out another's few.
 ///
-/// DIVERGES(upstream): the condition comes before the end. In the reference it comes with the
+/// DIVERGES(upstream): the condition comes before the end. In upstream it comes with the
 /// phase, after the containers have stopped, and is lost where that report is. (W2, §9.1)
 pub fn pre_mark(pods: &[PodView], scope: &Scope) -> Vec<Mark> {
     let mut ranks: BTreeMap<Rank, Namespaces<'_>> = BTreeMap::new();
@@ -221,31 +221,31 @@ mod tests {
         let daemon = || pod("daemon").owner(Owner::DaemonSet);
         let table = [
             // §9.3, §7.9 last row, SD22
-            (Assist, static_pod(), Some(Spared::Static)),
-            (Replace, static_pod(), Some(Spared::Static)),
-            (Substitute, static_pod().phase(Phase::Failed), Some(Spared::Static)),
+            (Assist, static_pod(), Some(Excluded::Static)),
+            (Replace, static_pod(), Some(Excluded::Static)),
+            (Substitute, static_pod().phase(Phase::Failed), Some(Excluded::Static)),
             // SD11, API8
-            (Assist, pod("a").phase(Phase::Succeeded), Some(Spared::Terminal)),
-            (Replace, pod("a").phase(Phase::Failed).deleting(9), Some(Spared::Terminal)),
-            (Substitute, pod("a").phase(Phase::Failed), Some(Spared::Terminal)),
+            (Assist, pod("a").phase(Phase::Succeeded), Some(Excluded::Terminal)),
+            (Replace, pod("a").phase(Phase::Failed).deleting(9), Some(Excluded::Terminal)),
+            (Substitute, pod("a").phase(Phase::Failed), Some(Excluded::Terminal)),
             // §9.3
-            (Assist, pod("agent"), Some(Spared::Ourselves)),
-            (Replace, pod("agent").owner(Owner::DaemonSet), Some(Spared::Ourselves)),
-            (Replace, pod("a").priority(1_000_000_001), Some(Spared::AbovePriorityMax)),
+            (Assist, pod("agent"), Some(Excluded::Ourselves)),
+            (Replace, pod("agent").owner(Owner::DaemonSet), Some(Excluded::Ourselves)),
+            (Replace, pod("a").priority(1_000_000_001), Some(Excluded::AbovePriorityMax)),
             (Replace, pod("a").priority(1_000_000_000), None),
             (Assist, pod("a").priority(2_000_001_000), None),
             // §9.4, W10
-            (Replace, daemon(), Some(Spared::DaemonSet)),
+            (Replace, daemon(), Some(Excluded::DaemonSet)),
             (Assist, daemon(), None),
             (Substitute, daemon(), None),
             // SD11: never-started and already terminating pods are candidates
             (Replace, pod("a").not_started(), None),
             (Replace, pod("a").deleting(30), None),
             (Replace, pod("a").phase(Phase::Unknown), None),
-            (Observe, pod("a"), Some(Spared::NotOurs)),
+            (Observe, pod("a"), Some(Excluded::NotOurs)),
         ];
         for (mode, pod, expected) in table {
-            assert_eq!(spared(&pod, &scope(mode)), expected, "{mode:?} {}", pod.name);
+            assert_eq!(excluded(&pod, &scope(mode)), expected, "{mode:?} {}", pod.name);
         }
     }
 

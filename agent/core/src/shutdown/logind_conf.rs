@@ -26,11 +26,11 @@ pub const MAIN_FILES: [&str; 4] = [
 /// Our drop-in: files are merged by name, the last wins, and distributions' names begin with
 /// letters, where the kubelet's `99-` loses. (§1.4)
 ///
-/// DIVERGES(upstream): the reference's name sorts before those, and then it gives up.
+/// DIVERGES(upstream): upstream's name sorts before those, and then it gives up.
 pub const OUR_DROP_IN: &str = "/etc/systemd/logind.conf.d/zz-epilogue.conf";
 
 /// The longest delay that we ask for unless the operator says more. (§9.2)
-pub const OUR_WISH_MAX: Duration = Duration::from_mins(10);
+pub const OUR_DELAY_MAX: Duration = Duration::from_mins(10);
 
 const KEY: &str = "InhibitDelayMaxSec";
 
@@ -45,7 +45,7 @@ pub struct ConfFile {
 
 /// One file's `InhibitDelayMaxSec`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wish {
+pub struct RequestedDelay {
     /// The file.
     pub path: String,
     /// Its value.
@@ -60,7 +60,7 @@ pub enum DropIn {
     /// Nothing, but logind has to read its files again: the one that wins asks for enough.
     Reload {
         /// The wish that wins.
-        by: Wish,
+        by: RequestedDelay,
     },
     /// Our file.
     Write {
@@ -72,7 +72,7 @@ pub enum DropIn {
     /// Our file would not help: a file that sorts after it sets the value.
     Shadowed {
         /// The wish that wins.
-        by: Wish,
+        by: RequestedDelay,
         /// The value that it would have to have.
         delay: TimeSpan,
     },
@@ -87,7 +87,7 @@ pub fn read_order(files: &[ConfFile]) -> Vec<&ConfFile> {
         for file in files {
             if let Some((parent, name)) = file.path.rsplit_once('/')
                 && parent == dir
-                && name.rsplit_once('.').is_some_and(|(_, ending)| ending == "conf")
+                && name.rsplit_once('.').is_some_and(|(_, termination)| termination == "conf")
             {
                 drop_ins.entry(name).or_insert(file);
             }
@@ -97,9 +97,11 @@ pub fn read_order(files: &[ConfFile]) -> Vec<&ConfFile> {
 }
 
 /// What the files wish, in logind's order: the last is what it takes when it reads them again.
-pub fn wishes(files: &[ConfFile]) -> Vec<Wish> {
-    let wish = |file: &ConfFile| Some(Wish { path: file.path.clone(), delay: delay(&file.text)? });
-    read_order(files).into_iter().filter_map(wish).collect()
+pub fn requested_delays(files: &[ConfFile]) -> Vec<RequestedDelay> {
+    let requested = |file: &ConfFile| {
+        Some(RequestedDelay { path: file.path.clone(), delay: delay(&file.text)? })
+    };
+    read_order(files).into_iter().filter_map(requested).collect()
 }
 
 /// The last valid value in the text of a file; logind skips one that it cannot read.
@@ -149,21 +151,24 @@ pub fn drop_in(
     wanted: Duration,
     ours_max: Duration,
 ) -> DropIn {
-    let wishes = wishes(files);
+    let requested_delays = requested_delays(files);
     let ours = TimeSpan::from(wanted.min(ours_max));
-    let delay = wishes.iter().map(|wish| wish.delay).fold(ours.max(granted), TimeSpan::max);
+    let delay = requested_delays
+        .iter()
+        .map(|requested| requested.delay)
+        .fold(ours.max(granted), TimeSpan::max);
     if delay == granted {
         return DropIn::NotNeeded;
     }
     let name = |path: &str| path.rsplit_once('/').map(|(_, name)| name.to_owned());
-    let after_ours = |wish: &&Wish| {
-        let is_drop_in = !MAIN_FILES.contains(&wish.path.as_str());
-        is_drop_in && name(&wish.path) > name(OUR_DROP_IN)
+    let after_ours = |requested: &&RequestedDelay| {
+        let is_drop_in = !MAIN_FILES.contains(&requested.path.as_str());
+        is_drop_in && name(&requested.path) > name(OUR_DROP_IN)
     };
-    if let Some(by) = wishes.last().filter(|wish| wish.delay >= delay) {
+    if let Some(by) = requested_delays.last().filter(|requested| requested.delay >= delay) {
         return DropIn::Reload { by: by.clone() };
     }
-    match wishes.iter().rfind(after_ours) {
+    match requested_delays.iter().rfind(after_ours) {
         Some(by) => DropIn::Shadowed { by: by.clone(), delay },
         None => DropIn::Write { delay, text: text(delay) },
     }
@@ -197,11 +202,11 @@ mod tests {
     }
 
     fn decide(files: &[ConfFile], granted: u64, wanted: u64) -> DropIn {
-        drop_in(files, TimeSpan::from_secs(granted), Duration::from_secs(wanted), OUR_WISH_MAX)
+        drop_in(files, TimeSpan::from_secs(granted), Duration::from_secs(wanted), OUR_DELAY_MAX)
     }
 
     #[test]
-    fn a_files_wish_is_read_as_systemd_reads_it() {
+    fn a_files_requested_delay_is_read_as_systemd_reads_it() {
         let table = [
             ("[Login]\nInhibitDelayMaxSec=30\n", Some("30s")),
             ("[Login]\n  InhibitDelayMaxSec = 1min 30s  \n", Some("90s")),
@@ -234,7 +239,8 @@ mod tests {
             in_dir(ETC, "notes.txt", "1000"),
             file("/usr/lib/systemd/logind.conf", "11"),
         ];
-        let read: Vec<_> = wishes(&files).iter().map(|wish| wish.delay.to_string()).collect();
+        let read: Vec<_> =
+            requested_delays(&files).iter().map(|requested| requested.delay.to_string()).collect();
         assert_eq!(read, ["10s", "60s", "30s"]);
         // §1.4: a file of the same name without content masks one.
         let mask = ConfFile {
@@ -242,11 +248,14 @@ mod tests {
             text: String::new(),
         };
         let masked = [files.as_slice(), &[mask]].concat();
-        assert_eq!(wishes(&masked).last().map(|wish| wish.delay), Some(TimeSpan::from_secs(60)));
+        assert_eq!(
+            requested_delays(&masked).last().map(|requested| requested.delay),
+            Some(TimeSpan::from_secs(60))
+        );
     }
 
     #[test]
-    fn the_largest_wish_wins() {
+    fn the_largest_requested_delay_wins() {
         let kubelet = || in_dir(ETC, "99-kubelet.conf", "60");
         let ubuntu = || in_dir(LIB, "unattended-upgrades-logind-maxdelay.conf", "30");
         let written = |delay: TimeSpan| DropIn::Write { delay, text: text(delay) };
@@ -281,7 +290,10 @@ mod tests {
     fn a_file_that_sorts_after_ours_is_named() {
         let after = || in_dir(ETC, "zzz-site.conf", "7");
         let expected = DropIn::Shadowed {
-            by: Wish { path: format!("{ETC}/zzz-site.conf"), delay: TimeSpan::from_secs(7) },
+            by: RequestedDelay {
+                path: format!("{ETC}/zzz-site.conf"),
+                delay: TimeSpan::from_secs(7),
+            },
             delay: TimeSpan::from_secs(40),
         };
         assert_eq!(decide(&[after(), file(MAIN_FILES[0], "9")], 7, 40), expected);
@@ -291,7 +303,7 @@ mod tests {
     fn files_that_ask_for_enough_only_have_to_be_read() {
         for (path, value) in [(OUR_DROP_IN, "40"), (OUR_DROP_IN, "50"), (MAIN_FILES[0], "2min")] {
             let file = file(path, value);
-            let by = wishes(std::slice::from_ref(&file)).remove(0);
+            let by = requested_delays(std::slice::from_ref(&file)).remove(0);
             assert_eq!(decide(&[file], 5, 40), DropIn::Reload { by }, "{path}");
         }
     }

@@ -1,10 +1,10 @@
 //! What a shutdown of the node asks for: whom it ends, in which order, and in what time.
 
-pub mod bands;
 pub mod budget;
 pub mod candidates;
 pub mod logind_conf;
 pub mod plan;
+pub mod priority_groups;
 
 use serde::{Deserialize, Serialize};
 

@@ -1,14 +1,14 @@
-//! The plan of the kills: each band's share of the time there is, and each pod's grace within its
-//! band's share. (spec/node-agent.md SD13, SD14, §9.4)
+//! The plan of the kills: each priority group's share of the time there is, and each pod's grace
+//! within its priority group's share. (spec/node-agent.md SD13, SD14, §9.4)
 
 use std::time::Duration;
 
 use serde::Serialize;
 
-use super::bands::{Band, Bands};
+use super::priority_groups::{PriorityGroup, PriorityGroups};
 use crate::pod::{PodUid, PodView};
 
-/// Below this a band cannot end before the next begins, so all end together. (§9.4)
+/// Below this a priority group cannot end before the next begins, so all end together. (§9.4)
 const SHARE_MIN: Duration = Duration::from_secs(1);
 /// Zero would remove the pod from the API while it runs. (API8, SD14)
 const GRACE_SECONDS_MIN: u32 = 1;
@@ -16,7 +16,7 @@ const GRACE_SECONDS_MIN: u32 = 1;
 /// Pods that end together.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Stage {
-    /// The priority of the band; of the lowest where several were put together.
+    /// The priority of the priority group; of the lowest where several were put together.
     pub priority: i32,
     /// How long the stage may take.
     pub share_ms: u64,
@@ -33,52 +33,54 @@ pub struct Stop {
     pub grace_seconds: u32,
 }
 
-/// Whether every band gets its whole period.
+/// Whether every priority group gets its whole period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Fit {
     /// Yes.
     Whole,
     /// All get less, in proportion.
     Scaled,
-    /// There is so little that all bands end together.
+    /// There is so little that all priority groups end together.
     Together,
 }
 
 /// Who is killed when, in the time that is left for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct KillPlan {
+pub struct TerminationPlan {
     /// Whether the time suffices.
     pub fit: Fit,
     /// One after the other; none of them empty.
     pub stages: Vec<Stage>,
 }
 
-impl KillPlan {
-    /// Plans the pods' ends within `left`. May be asked again, for the bands still to come.
+impl TerminationPlan {
+    /// Plans the pods' ends within `left`. May be asked again, for the priority groups still to
+    /// come.
     ///
-    /// Only bands with pods share the time (SD13), by the weight of their periods, and none gets
-    /// more than its period: a larger delay is no reason to wait longer.
+    /// Only priority groups with pods share the time (SD13), by the weight of their periods, and
+    /// none gets more than its period: a larger delay is no reason to wait longer.
     ///
-    /// DIVERGES(upstream): bands that do not fit into the delay share it. The reference does not
-    /// start its graceful shutdown then, and pods end without any. (SD5)
-    pub fn new(bands: &Bands, pods: &[&PodView], left: Duration) -> Self {
-        let mut occupied = bands.assign(pods);
+    /// DIVERGES(upstream): priority groups that do not fit into the delay share it. Upstream does
+    /// not start its graceful shutdown then, and pods end without any. (SD5)
+    pub fn new(priority_groups: &PriorityGroups, pods: &[&PodView], left: Duration) -> Self {
+        let mut occupied = priority_groups.assign(pods);
         occupied.retain(|(_, pods)| !pods.is_empty());
-        let wanted: Duration = occupied.iter().map(|(band, _)| period(*band)).sum();
+        let wanted: Duration = occupied.iter().map(|(group, _)| period(*group)).sum();
         if wanted <= left {
             return Self { fit: Fit::Whole, stages: staged(occupied, period) };
         }
-        let share = |band: Band| scaled(period(band), left, wanted);
-        let too_short = |band: Band| period(band) >= SHARE_MIN && share(band) < SHARE_MIN;
-        if occupied.len() > 1 && occupied.iter().any(|(band, _)| too_short(*band)) {
+        let share = |group: PriorityGroup| scaled(period(group), left, wanted);
+        let too_short =
+            |group: PriorityGroup| period(group) >= SHARE_MIN && share(group) < SHARE_MIN;
+        if occupied.len() > 1 && occupied.iter().any(|(group, _)| too_short(*group)) {
             return Self { fit: Fit::Together, stages: together(occupied, left) };
         }
         Self { fit: Fit::Scaled, stages: staged(occupied, share) }
     }
 }
 
-fn period(band: Band) -> Duration {
-    Duration::from_secs(band.period_seconds)
+fn period(group: PriorityGroup) -> Duration {
+    Duration::from_secs(group.period_seconds)
 }
 
 /// `period · left / wanted`, where `wanted` is not zero.
@@ -87,13 +89,17 @@ fn scaled(period: Duration, left: Duration, wanted: Duration) -> Duration {
     Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX))
 }
 
-fn staged(occupied: Vec<(Band, Vec<&PodView>)>, share: impl Fn(Band) -> Duration) -> Vec<Stage> {
-    let stage = |(band, pods): (Band, Vec<&PodView>)| stage(band.priority, &pods, share(band));
+fn staged(
+    occupied: Vec<(PriorityGroup, Vec<&PodView>)>,
+    share: impl Fn(PriorityGroup) -> Duration,
+) -> Vec<Stage> {
+    let stage =
+        |(group, pods): (PriorityGroup, Vec<&PodView>)| stage(group.priority, &pods, share(group));
     occupied.into_iter().map(stage).collect()
 }
 
-fn together(occupied: Vec<(Band, Vec<&PodView>)>, left: Duration) -> Vec<Stage> {
-    let lowest = occupied.first().map_or(0, |(band, _)| band.priority);
+fn together(occupied: Vec<(PriorityGroup, Vec<&PodView>)>, left: Duration) -> Vec<Stage> {
+    let lowest = occupied.first().map_or(0, |(group, _)| group.priority);
     let pods: Vec<_> = occupied.into_iter().flat_map(|(_, pods)| pods).collect();
     vec![stage(lowest, &pods, left)]
 }
@@ -119,15 +125,16 @@ fn grace(pod: &PodView, share: Duration) -> u32 {
 mod tests {
     use super::*;
     use crate::pod::tests::pod;
-    use crate::shutdown::bands::BandFlags;
+    use crate::shutdown::priority_groups::PriorityGroupFlags;
 
-    fn bands(list: &str) -> Bands {
-        let flags = BandFlags { by_priority: Some(list.into()), ..BandFlags::default() };
-        flags.bands().expect("must be bands").expect("must be on")
+    fn priority_groups(list: &str) -> PriorityGroups {
+        let flags =
+            PriorityGroupFlags { by_priority: Some(list.into()), ..PriorityGroupFlags::default() };
+        flags.priority_groups().expect("must be priority groups").expect("must be on")
     }
 
     /// `fit: priority@share_ms[name=grace …] …`
-    fn printed(plan: &KillPlan) -> String {
+    fn printed(plan: &TerminationPlan) -> String {
         let stages = plan.stages.iter().map(|stage| {
             let stops = stage.stops.iter().map(|stop| {
                 format!("{}={}", stop.uid.0.trim_start_matches("uid-"), stop.grace_seconds)
@@ -140,13 +147,17 @@ mod tests {
 
     fn planned(list: &str, pods: &[PodView], left_ms: u64) -> String {
         let pods: Vec<_> = pods.iter().collect();
-        printed(&KillPlan::new(&bands(list), &pods, Duration::from_millis(left_ms)))
+        printed(&TerminationPlan::new(
+            &priority_groups(list),
+            &pods,
+            Duration::from_millis(left_ms),
+        ))
     }
 
     const TWO: &str = "0=20,2000000000=10";
 
     #[test]
-    fn a_pods_grace_is_the_least_of_its_own_and_its_bands() {
+    fn a_pods_grace_is_the_least_of_its_own_and_its_priority_groups() {
         let table = [
             // §10.1
             (pod("a").grace(None), "Whole: 0@20000[a=20]"),
@@ -162,13 +173,13 @@ mod tests {
         for (pod, expected) in table {
             assert_eq!(planned(TWO, &[pod], 30_000), expected);
         }
-        // SD14: a band without time
+        // SD14: a priority group without time
         let critical = pod("a").priority(2_000_000_000);
         assert_eq!(planned("0=30,2000000000=0", &[critical], 30_000), "Whole: 2000000000@0[a=1]");
     }
 
     #[test]
-    fn bands_end_one_after_the_other_and_empty_ones_cost_nothing() {
+    fn priority_groups_end_one_after_the_other_and_empty_ones_cost_nothing() {
         let pods = [pod("high").priority(9), pod("low").priority(-3), pod("mid").priority(4)];
         // SD13
         let expected = "Whole: 0@30000[low=30] 4@30000[mid=30] 9@30000[high=30]";
@@ -195,7 +206,7 @@ mod tests {
         for (left_ms, expected) in table {
             assert_eq!(planned(TWO, &both, left_ms), expected, "{left_ms}");
         }
-        // Only bands with pods share.
+        // Only priority groups with pods share.
         assert_eq!(planned(TWO, &both[..1], 15_000), "Scaled: 0@15000[a=15]");
         assert_eq!(planned(TWO, &both[..1], 400), "Scaled: 0@400[a=1]");
         // A period of zero is the operator's wish and collapses nothing.

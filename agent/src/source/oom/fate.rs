@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_end_is_told_as_soon_as_it_is_there_and_life_after_two_seconds() {
+    async fn the_end_is_reported_as_soon_as_it_is_there_and_life_after_two_seconds() {
         let begun = Instant::now();
         assert_eq!(Place::new(0).lives_on().await, Some(false));
         assert_eq!(begun.elapsed(), Duration::ZERO);

@@ -124,12 +124,12 @@ impl<'a> MemoryEvents<'a> {
         let now = Instant::now();
         // What is counted is read before cgroups that went are dropped.
         for pod in &signs.pods {
-            let found = self.tree.look(pod, now);
+            let found = self.tree.check(pod, now);
             self.follow(found);
         }
         if signs.listed || signs.lost {
             self.tree.list(watches, now);
-            let found = self.tree.look_at_all(now);
+            let found = self.tree.check_all(now);
             self.follow(found);
         }
     }

@@ -1,4 +1,4 @@
-//! Kills for memory by the kernel: who was killed, what was short, and what became of the
+//! OOM kills by the kernel: who was killed, what was short, and what became of the
 //! container. Two witnesses, each alone good enough: the kernel's log, where it may be read, and
 //! the counters of the cgroups. (spec/node-agent.md §2.11)
 //!

@@ -145,7 +145,7 @@ impl Pod {
     }
 
     /// Reads all of the pod's counters.
-    fn look(&mut self, now: Instant) -> Vec<Found> {
+    fn check(&mut self, now: Instant) -> Vec<Found> {
         // The pod is read first: what its containers count meanwhile can't be missing in them.
         if let Some(kills) = self.level.see(&self.cgroup.memory, now) {
             self.unexplained += i64::try_from(kills).unwrap_or(0);
@@ -238,13 +238,13 @@ impl Tree {
     }
 
     /// Reads the counters of one pod.
-    pub(super) fn look(&mut self, pod: &Path, now: Instant) -> Vec<Found> {
-        self.pods.get_mut(pod).map_or_else(Vec::new, |pod| pod.look(now))
+    pub(super) fn check(&mut self, pod: &Path, now: Instant) -> Vec<Found> {
+        self.pods.get_mut(pod).map_or_else(Vec::new, |pod| pod.check(now))
     }
 
     /// Reads all counters.
-    pub(super) fn look_at_all(&mut self, now: Instant) -> Vec<Found> {
-        self.pods.values_mut().flat_map(|pod| pod.look(now)).collect()
+    pub(super) fn check_all(&mut self, now: Instant) -> Vec<Found> {
+        self.pods.values_mut().flat_map(|pod| pod.check(now)).collect()
     }
 
     /// Kills that cannot be said to be any container's, after the last look.

@@ -40,7 +40,7 @@ pub struct FilesystemPaths {
 
 /// Looks at the file systems. Unlike what else is measured, a disk may let it wait.
 #[derive(Debug)]
-pub struct DiskLooker {
+pub struct DiskSampler {
     host: Host,
     kubelet_dir: String,
     /// Determined once. (EV5)
@@ -58,14 +58,14 @@ pub struct DiskSample {
     pub unreadable: Vec<String>,
 }
 
-impl DiskLooker {
+impl DiskSampler {
     /// A looker that has seen nothing yet.
     pub fn new(host: Host, kubelet_dir: String) -> Self {
         Self { host, kubelet_dir, layout: None }
     }
 
     /// Looks at the file systems.
-    pub fn look(&mut self, paths: &FilesystemPaths, at: Duration) -> DiskSample {
+    pub fn take_sample(&mut self, paths: &FilesystemPaths, at: Duration) -> DiskSample {
         use Signal::{
             ContainerfsAvailable, ContainerfsInodesFree, ImagefsAvailable, ImagefsInodesFree,
             NodefsAvailable, NodefsInodesFree,

@@ -3,16 +3,16 @@
 
 mod disk;
 mod filesystems;
-mod look;
 mod memory;
 pub mod psi;
+mod sampler;
 mod walk;
 
 pub(crate) use self::disk::is_name;
 pub use self::disk::{ContainerLayer, DiskMeter};
-pub use self::filesystems::{DiskLooker, DiskSample, FilesystemPaths};
-pub use self::look::Looker;
+pub use self::filesystems::{DiskSample, DiskSampler, FilesystemPaths};
 pub use self::memory::{MemoryUse, memory_of_pods, tasks_of_pods};
+pub use self::sampler::Sampler;
 
 use std::fs::File;
 use std::io::{self, Read as _};

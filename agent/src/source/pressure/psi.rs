@@ -35,7 +35,7 @@ const REOPEN: Duration = Duration::from_millis(200);
 
 /// What counts as a beginning stall: so much of it within a window.
 #[derive(Clone, Copy, Debug)]
-struct Wish {
+struct TriggerConfig {
     what: Stalling,
     stall: Duration,
     window: Duration,
@@ -43,17 +43,20 @@ struct Wish {
 
 /// 500 ms is the least window that the kernel takes; it looks ten times in each, so that a stall is
 /// told at most 50 ms late.
-const MEMORY: Wish = Wish {
+const MEMORY: TriggerConfig = TriggerConfig {
     what: Stalling::Memory,
     stall: Duration::from_millis(20),
     window: Duration::from_millis(500),
 };
 /// Disks are waited for on any sound node, and nobody dies of it at once: a window of whole 2 s,
 /// which the kernel takes of anybody.
-const IO: Wish =
-    Wish { what: Stalling::Io, stall: Duration::from_millis(300), window: Duration::from_secs(2) };
+const IO: TriggerConfig = TriggerConfig {
+    what: Stalling::Io,
+    stall: Duration::from_millis(300),
+    window: Duration::from_secs(2),
+};
 
-impl Wish {
+impl TriggerConfig {
     fn read_every(&self) -> Duration {
         self.window / READS_PER_WINDOW
     }
@@ -88,12 +91,13 @@ pub fn takes_a_trigger(host: &Host) -> Result<(), String> {
 }
 
 /// Ends when nobody takes events any more.
-async fn watch(host: &Host, wish: Wish, events: &mpsc::Sender<Event>) {
-    let mut said = String::new();
+async fn watch(host: &Host, config: TriggerConfig, events: &mpsc::Sender<Event>) {
+    let mut logged = String::new();
     while !events.is_closed() {
-        let target = target(host, wish.what);
-        let told = Watch { wish, events, target: &target, said: &mut said }.follow().await;
-        let wait = match told {
+        let target = target(host, config.what);
+        let answered =
+            Watch { config, events, target: &target, logged: &mut logged }.follow().await;
+        let wait = match answered {
             Ended::Gone => REOPEN,
             Ended::NotWatched => RETRY,
         };
@@ -132,19 +136,19 @@ enum Ended {
 
 /// One file, for as long as it is there.
 struct Watch<'a> {
-    wish: Wish,
+    config: TriggerConfig,
     events: &'a mpsc::Sender<Event>,
     target: &'a Target,
     /// What was said last, so that it is said once.
-    said: &'a mut String,
+    logged: &'a mut String,
 }
 
 impl Watch<'_> {
     async fn follow(mut self) -> Ended {
         let path = self.target.path.clone();
-        let refused = match trigger(&path, self.wish) {
+        let refused = match trigger(&path, self.config) {
             Ok(file) => {
-                self.say(&path, "stalls are told by the kernel", false);
+                self.log(&path, "stalls are told by the kernel", false);
                 return self.by_trigger(file).await;
             }
             Err(error) => error,
@@ -154,18 +158,18 @@ impl Watch<'_> {
                 let words = format!(
                     "the kernel takes no trigger for stalls ({refused}), so its counter is read \
                      every {} ms; CAP_SYS_RESOURCE and a file that can be written spare it that",
-                    self.wish.read_every().as_millis()
+                    self.config.read_every().as_millis()
                 );
-                self.say(&path, &words, false);
+                self.log(&path, &words, false);
                 self.by_reading(&file).await
             }
             Ok(_) => {
-                self.say(&path, "stalls are not told: the file says nothing of them", true);
+                self.log(&path, "stalls are not told: the file says nothing of them", true);
                 Ended::NotWatched
             }
             Err(error) => {
                 let words = format!("stalls are not told: {}", cannot_read(&path, &error));
-                self.say(&path, &words, true);
+                self.log(&path, &words, true);
                 Ended::NotWatched
             }
         }
@@ -189,7 +193,7 @@ impl Watch<'_> {
                 },
                 () = &mut changes => return Ended::Gone,
             }
-            if self.tell().await.is_none() {
+            if self.report().await.is_none() {
                 return Ended::Gone;
             }
         }
@@ -199,14 +203,14 @@ impl Watch<'_> {
     async fn by_reading(&self, file: &File) -> Ended {
         let changes = self.better_place();
         tokio::pin!(changes);
-        let mut window = Window::new(self.wish);
+        let mut window = Window::new(self.config);
         let mut next = Instant::now();
         loop {
             let Ok(total) = counter(file) else { return Ended::Gone };
-            if window.is_stall(total) && self.tell().await.is_none() {
+            if window.is_stall(total) && self.report().await.is_none() {
                 return Ended::Gone;
             }
-            next = Instant::now().max(next + self.wish.read_every());
+            next = Instant::now().max(next + self.config.read_every());
             tokio::select! {
                 () = sleep_until(next) => {}
                 () = self.events.closed() => return Ended::Gone,
@@ -224,29 +228,29 @@ impl Watch<'_> {
     }
 
     /// None when nobody listens.
-    async fn tell(&self) -> Option<()> {
-        self.events.send(Event::PressureRose(self.wish.what)).await.ok()?;
+    async fn report(&self) -> Option<()> {
+        self.events.send(Event::PressureRose(self.config.what)).await.ok()?;
         sleep(PAUSE).await;
         Some(())
     }
 
-    fn say(&mut self, path: &Path, words: &str, warning: bool) {
+    fn log(&mut self, path: &Path, words: &str, warning: bool) {
         let all = format!("{} {words}", path.display());
-        if *self.said == all {
+        if *self.logged == all {
             return;
         }
-        let (what, path) = (self.wish.what, path.display());
+        let (what, path) = (self.config.what, path.display());
         if warning {
             tracing::warn!(?what, %path, "{words}");
         } else {
             tracing::info!(?what, %path, "{words}");
         }
-        *self.said = all;
+        *self.logged = all;
     }
 }
 
 /// Opens a pressure file and sets a trigger on it, which stands as long as the file is open.
-fn trigger(path: &Path, wish: Wish) -> io::Result<AsyncFd<File>> {
+fn trigger(path: &Path, config: TriggerConfig) -> io::Result<AsyncFd<File>> {
     let flags = OFlag::O_NONBLOCK.bits();
     let mut file = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)?;
     // The kernel's files have no length. What has one would be overwritten.
@@ -254,7 +258,7 @@ fn trigger(path: &Path, wish: Wish) -> io::Result<AsyncFd<File>> {
         return Err(ErrorKind::Unsupported.into());
     }
     // The kernel overwrites the last byte.
-    let text = format!("some {} {}\0", wish.stall.as_micros(), wish.window.as_micros());
+    let text = format!("some {} {}\0", config.stall.as_micros(), config.window.as_micros());
     if file.write(text.as_bytes())? < text.len() {
         return Err(ErrorKind::WriteZero.into());
     }
@@ -270,13 +274,13 @@ fn counter(file: &File) -> io::Result<Duration> {
 
 /// The counter over the last window.
 struct Window {
-    wish: Wish,
+    config: TriggerConfig,
     reads: VecDeque<Duration>,
 }
 
 impl Window {
-    fn new(wish: Wish) -> Self {
-        Self { wish, reads: VecDeque::new() }
+    fn new(config: TriggerConfig) -> Self {
+        Self { config, reads: VecDeque::new() }
     }
 
     /// Takes a read; whether a stall begins by it. What was told is not told again.
@@ -286,7 +290,7 @@ impl Window {
             self.reads.pop_front();
         }
         let first = self.reads.front().copied().unwrap_or(total);
-        let is_stall = total.saturating_sub(first) >= self.wish.stall;
+        let is_stall = total.saturating_sub(first) >= self.config.stall;
         if is_stall {
             self.reads.clear();
             self.reads.push_back(total);

@@ -15,7 +15,7 @@ use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat};
 /// Open directories at once; what lies deeper is not counted.
 const DEPTH_MAX: usize = 64;
 /// Entries between two looks at the clock.
-const ENTRIES_PER_LOOK: u64 = 32;
+const ENTRIES_PER_SAMPLE: u64 = 32;
 /// A directory itself, not what a link points to.
 const DIRECTORY: OFlag =
     OFlag::O_DIRECTORY.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC).union(OFlag::O_NONBLOCK);
@@ -119,8 +119,8 @@ impl Walk<'_> {
         let lies_in = fcntl::openat(&dir, c".", DIRECTORY, Mode::empty())?;
         let mut below = Vec::new();
         for (position, entry) in dir.iter().enumerate() {
-            let is_look = position as u64 % ENTRIES_PER_LOOK == ENTRIES_PER_LOOK - 1;
-            if self.budget.entries == 0 || (is_look && self.is_over()) {
+            let is_sample = position as u64 % ENTRIES_PER_SAMPLE == ENTRIES_PER_SAMPLE - 1;
+            if self.budget.entries == 0 || (is_sample && self.is_over()) {
                 self.tally.cut_short = true;
                 break;
             }

@@ -54,7 +54,7 @@ pub(crate) struct Seen {
 /// The faults, and the book of calls.
 #[derive(Debug, Default)]
 pub(super) struct Faults {
-    told: Mutex<Vec<(Call, String, Fault)>>,
+    scripted: Mutex<Vec<(Call, String, Fault)>>,
     seen: Mutex<Vec<Seen>>,
 }
 
@@ -67,11 +67,11 @@ pub(super) struct Rest {
 
 impl Faults {
     pub(super) fn add(&self, call: Call, target: &str, fault: Fault) {
-        self.told.lock().expect("no holder panics").push((call, target.to_owned(), fault));
+        self.scripted.lock().expect("no holder panics").push((call, target.to_owned(), fault));
     }
 
     pub(super) fn clear(&self) {
-        self.told.lock().expect("no holder panics").clear();
+        self.scripted.lock().expect("no holder panics").clear();
     }
 
     pub(super) fn seen(&self) -> Vec<Seen> {
@@ -99,14 +99,14 @@ impl Faults {
     }
 
     fn fault(&self, seen: &Seen) -> Option<Fault> {
-        let mut told = self.told.lock().expect("no holder panics");
-        let at = told.iter().position(|(call, target, _)| {
+        let mut scripted = self.scripted.lock().expect("no holder panics");
+        let at = scripted.iter().position(|(call, target, _)| {
             (*call == Call::Any || *call == seen.call)
                 && (target.is_empty() || *target == seen.target || *target == seen.uid)
         })?;
-        let fault = told[at].2.clone();
+        let fault = scripted[at].2.clone();
         if matches!(fault, Fault::RefuseOnce(_)) {
-            told.remove(at);
+            scripted.remove(at);
         }
         Some(fault)
     }

@@ -72,7 +72,7 @@ impl Script {
         };
         let pid = child.id().expect("it must not have been waited for");
         let group = Pid::from_raw(pid.cast_signed());
-        let (told, exit) = watch::channel(None);
+        let (sender, exit) = watch::channel(None);
         let (ready, set_up) = tokio::sync::oneshot::channel();
         // Ends with the process, at the latest with the double.
         host.spawn(async move {
@@ -80,7 +80,7 @@ impl Script {
             let mut line = String::new();
             let _ = BufReader::new(stdout).read_line(&mut line).await;
             let _ = ready.send(());
-            let _ = told.send(Some(ended(&mut child, group).await));
+            let _ = sender.send(Some(ended(&mut child, group).await));
         });
         set_up.await.expect("the process must say that it is ready");
         let process = Process { group, exit };

@@ -3,15 +3,15 @@
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 
 use super::super::Agent;
-use super::super::kills::{DELETE, PATCH_PODS};
-use super::super::marks::PATCH_STATUS;
+use super::super::disruption_target::PATCH_STATUS;
+use super::super::group_deletion::{DELETE, PATCH_PODS};
 use super::super::outbox::EvictStep;
 use super::super::results;
-use crate::ending::attempt::{Attempt, Verdict, verdict};
-use crate::ending::progress::{Way, would_succeed};
 use crate::pod::{PodUid, PodView};
 use crate::protocol::action::Purpose;
 use crate::protocol::event::{ActionResult, RuntimeState};
+use crate::termination::attempt::{Attempt, Verdict, verdict};
+use crate::termination::progress::{Terminator, would_succeed};
 
 impl Agent {
     pub(in super::super) fn evict_result(
@@ -36,7 +36,7 @@ impl Agent {
         let now = self.clock.monotonic();
         let Some(victim) = self.evictions.victims.get_mut(uid) else { return };
         let pace = victim.pace();
-        let mark = &mut victim.ending.mark;
+        let mark = &mut victim.termination.mark;
         let Err(failure) = result else {
             mark.done();
             return;
@@ -46,7 +46,7 @@ impl Agent {
             // An attempt without an answer may have been carried out: the next look tells.
             Verdict::ReadAgain | Verdict::Retry => {
                 mark.failed(now, pace, Some(failure));
-                victim.ending.read.want_again();
+                victim.termination.read.want_again();
             }
             Verdict::Skip | Verdict::Refused => mark.give_up(),
         }
@@ -59,7 +59,7 @@ impl Agent {
         }
         let Some(victim) = self.evictions.victims.get_mut(uid) else { return };
         let pace = victim.pace();
-        let read = &mut victim.ending.read;
+        let read = &mut victim.termination.read;
         match result {
             Ok(Some(_)) => read.done(),
             Ok(None) => victim.gone = true,
@@ -79,8 +79,9 @@ impl Agent {
         let now = self.clock.monotonic();
         let Some(victim) = self.evictions.victims.get_mut(uid) else { return };
         let pace = victim.pace();
-        let verb = if victim.ending.way == Way::Deadline { PATCH_PODS } else { DELETE };
-        let end = &mut victim.ending.end;
+        let verb =
+            if victim.termination.terminator == Terminator::Deadline { PATCH_PODS } else { DELETE };
+        let end = &mut victim.termination.end;
         match result {
             Ok(()) => end.done(),
             Err(failure) => match verdict(failure) {
@@ -103,25 +104,25 @@ impl Agent {
             Err(failure) => !is_final(failure),
         };
         let was_stopped = victim.was_stopped;
-        let ending = &mut victim.ending;
+        let termination = &mut victim.termination;
         match result {
             Ok(state) if has_ended(&state) => {
-                ending.end.done();
+                termination.end.done();
                 self.victim_proven(uid, state);
             }
             Ok(_) => {
-                ending.end.failed(now, pace, None);
+                termination.end.failed(now, pace, None);
                 let text = "it runs on after its stop; it is stopped again";
-                self.outbox.say(true, Some(&ending.pod), text);
+                self.outbox.log(true, Some(&termination.pod), text);
             }
             Err(failure) => {
                 if is_final(&failure) && !was_stopped {
-                    ending.end.give_up();
+                    termination.end.give_up();
                 } else {
-                    ending.end.failed(now, pace, Some(&failure));
+                    termination.end.failed(now, pace, Some(&failure));
                 }
                 let text = format!("the runtime does not stop it: {failure}");
-                self.outbox.say(true, Some(&ending.pod), text);
+                self.outbox.log(true, Some(&termination.pod), text);
             }
         }
     }
@@ -130,20 +131,20 @@ impl Agent {
         let now = self.clock.monotonic();
         let Some(victim) = self.evictions.victims.get_mut(uid) else { return };
         let pace = victim.pace();
-        let ending = &mut victim.ending;
+        let termination = &mut victim.termination;
         match result {
             Ok(state) if has_ended(&state) => {
-                ending.inspect.done();
+                termination.inspect.done();
                 self.victim_proven(uid, state);
             }
             // Somebody has started it again: its stop was none.
             Ok(_) => {
-                ending.inspect.done();
-                ending.fail.drop_it();
-                ending.end = Attempt::done_before();
-                ending.end.want_again();
+                termination.inspect.done();
+                termination.fail.drop_it();
+                termination.end = Attempt::done_before();
+                termination.end.want_again();
             }
-            Err(failure) => ending.inspect.failed(now, pace, Some(&failure)),
+            Err(failure) => termination.inspect.failed(now, pace, Some(&failure)),
         }
     }
 
@@ -154,28 +155,28 @@ impl Agent {
         else {
             return;
         };
-        let ending = &mut victim.ending;
+        let termination = &mut victim.termination;
         if would_succeed(pod, &state) {
             // EV16
-            ending.succeeds = true;
-            ending.fail.drop_it();
+            termination.succeeds = true;
+            termination.fail.drop_it();
             let text = "all its containers exited with 0; its result is left to the kubelet";
-            self.outbox.say(false, Some(&ending.pod), text);
+            self.outbox.log(false, Some(&termination.pod), text);
         } else if state.containers_ended() || state.proves_end(pod.has_run) {
-            ending.fail.want();
+            termination.fail.want();
         } else if victim.was_stopped {
             // Cleared away meanwhile: who did that has seen its end.
-            ending.fail.give_up();
+            termination.fail.give_up();
             let text = "the runtime has nothing of it any more; its end is left to the kubelet";
-            self.outbox.say(true, Some(&ending.pod), text);
+            self.outbox.log(true, Some(&termination.pod), text);
         } else {
             let text = "the runtime knows nothing of it though it has run; is \
                         --runtime-endpoint the kubelet's?";
             victim.refused = Some(text.to_owned());
         }
-        let ending = &mut victim.ending;
-        ending.proven_at = Some(now);
-        ending.runtime = Some(state);
+        let termination = &mut victim.termination;
+        termination.proven_at = Some(now);
+        termination.runtime = Some(state);
     }
 
     fn victim_failed(&mut self, uid: &PodUid, result: &Outcome<()>) {
@@ -184,23 +185,23 @@ impl Agent {
         let now = self.clock.monotonic();
         let Some(victim) = self.evictions.victims.get_mut(uid) else { return };
         let pace = victim.pace();
-        let ending = &mut victim.ending;
+        let termination = &mut victim.termination;
         let Err(failure) = result else {
-            ending.fail.done();
+            termination.fail.done();
             return;
         };
         match verdict(failure) {
             Verdict::Gone => victim.gone = true,
             // What was proven of the runtime is of before it: looks at both come first.
             Verdict::ReadAgain | Verdict::Retry => {
-                ending.fail.failed(now, pace, Some(failure));
-                ending.read.want_again();
-                ending.proven_at = None;
+                termination.fail.failed(now, pace, Some(failure));
+                termination.read.want_again();
+                termination.proven_at = None;
             }
             Verdict::Skip | Verdict::Refused => {
-                ending.fail.give_up();
+                termination.fail.give_up();
                 let text = format!("the API refuses its phase, the kubelet reports it: {failure}");
-                self.outbox.say(true, Some(&ending.pod), text);
+                self.outbox.log(true, Some(&termination.pod), text);
             }
         }
     }

@@ -7,17 +7,15 @@ use std::time::Duration;
 use epilogue_common::outcome::Failure;
 
 use super::super::Agent;
-use super::super::kills::{DELETE, PATCH_PODS};
-use super::super::marks::{PATCH_STATUS, reference};
+use super::super::disruption_target::{PATCH_STATUS, pod_ref};
+use super::super::group_deletion::{DELETE, PATCH_PODS};
 use super::super::notices::{LEFT_TO_KUBELET, WOULD_EVICT};
 use super::super::outbox::Task;
+use super::effective_mode::EffectiveMode;
 use super::is_active;
-use super::stance::Stance;
 use super::victim::Why;
-use crate::ending::attempt::{Attempt, Pace};
-use crate::ending::progress::Way;
 use crate::pod::{Owner, PodUid, PodView};
-use crate::pressure::message::told;
+use crate::pressure::message::describe;
 use crate::pressure::rank::{exceeds_asks, rank};
 use crate::pressure::signal::Signal;
 use crate::pressure::usage::{DiskLayout, PodUsage, is_critical};
@@ -25,13 +23,15 @@ use crate::pressure::watch::Cause;
 use crate::protocol::action::Action;
 use crate::protocol::pressure::{Figures, PodFigures, Resource};
 use crate::shutdown::candidates::BarePods;
+use crate::termination::attempt::{Attempt, Pace};
+use crate::termination::progress::Terminator;
 
 /// Until what would be done about a signal is found out again, where it is only said.
 const OBSERVED_AGAIN: Duration = Duration::from_secs(10);
 /// The same of a disk: its pods' directories are walked.
 const WALKED_AGAIN: Duration = Duration::from_mins(2);
 /// Until a pod is said again to be the one that would end.
-const TOLD_LASTS: Duration = Duration::from_mins(10);
+const REPORTED_LASTS: Duration = Duration::from_mins(10);
 /// Until a choice is tried again that found nobody.
 const NOBODY_AGAIN: Duration = Duration::from_secs(1);
 /// Until a pod whose end could not be brought about may be chosen again.
@@ -45,7 +45,7 @@ pub(super) struct Choices {
     /// Until when nothing is chosen for a signal.
     rests: BTreeMap<Signal, Duration>,
     /// What was said of pods, and until when it is not said again.
-    told: BTreeMap<(PodUid, &'static str), Duration>,
+    reported: BTreeMap<(PodUid, &'static str), Duration>,
     /// Pods whose end could not be brought about, and until when they are not tried again.
     refused: BTreeMap<PodUid, Duration>,
     nobody: Option<Signal>,
@@ -61,7 +61,7 @@ struct Ask {
 
 impl Choices {
     pub(super) fn pod_gone(&mut self, uid: &PodUid) {
-        self.told.retain(|(other, _), _| other != uid);
+        self.reported.retain(|(other, _), _| other != uid);
         self.refused.remove(uid);
     }
 
@@ -70,12 +70,12 @@ impl Choices {
     }
 
     /// Whether the pod may be told of under this name now; then it is not for some time.
-    pub(super) fn may_tell(&mut self, uid: &PodUid, name: &'static str, now: Duration) -> bool {
+    pub(super) fn may_report(&mut self, uid: &PodUid, name: &'static str, now: Duration) -> bool {
         let key = (uid.clone(), name);
-        if self.told.get(&key).is_some_and(|until| now < *until) {
+        if self.reported.get(&key).is_some_and(|until| now < *until) {
             return false;
         }
-        self.told.insert(key, now + TOLD_LASTS);
+        self.reported.insert(key, now + REPORTED_LASTS);
         true
     }
 }
@@ -106,7 +106,7 @@ impl Agent {
     }
 
     fn may_choose_for(&self, cause: &Cause) -> bool {
-        let still = matches!(self.stance_for(cause.signal), Stance::Still(_));
+        let still = matches!(self.effective_mode_for(cause.signal), EffectiveMode::Still(_));
         if still || self.stop_at.is_some() || !self.pods.is_listed() {
             return false;
         }
@@ -144,7 +144,7 @@ impl Agent {
             Err(failure) => {
                 ask.attempt.failed(now, MEASURING, Some(&failure));
                 let text = format!("what pods use cannot be measured: {failure}");
-                self.outbox.say(true, None, text);
+                self.outbox.log(true, None, text);
                 return;
             }
         };
@@ -171,7 +171,7 @@ impl Agent {
         let known = |of: &PodFigures| of.disk.is_some() || of.inodes.is_some();
         if of_disk && !figures.values().any(known) {
             let text = format!("what pods have on disk is not known, for {cause}");
-            self.outbox.say(true, None, text);
+            self.outbox.log(true, None, text);
             self.evictions.choices.rests.insert(cause.signal, now + NOBODY_AGAIN);
             return;
         }
@@ -182,7 +182,7 @@ impl Agent {
         // figures says nothing of it. (EV11)
         //
         // DIVERGES(upstream): for a disk only a pod ends of which it is known what it has there.
-        // The runtime's word on layers may be older than the pod; the reference has all figures in
+        // The runtime's word on layers may be older than the pod; upstream has all figures in
         // one answer, and ends who is missing in it first. (EV11)
         let uses = |pod: &&PodView| match figures.get(&pod.uid) {
             Some(figures) => !of_disk || known(figures),
@@ -198,24 +198,24 @@ impl Agent {
         }
         let chosen = ranked.into_iter().find_map(|usage| {
             let pod = self.pods.get(&usage.uid)?;
-            let way = self.way_to_end(pod, cause.is_hard())?;
-            Some((pod.clone(), way, usage))
+            let terminator = self.terminator_of(pod, cause.is_hard())?;
+            Some((pod.clone(), terminator, usage))
         });
-        let Some((pod, way, usage)) = chosen else {
+        let Some((pod, terminator, usage)) = chosen else {
             self.nobody_to_end(cause);
             return;
         };
         self.evictions.choices.nobody = None;
         let has_figures = figures.contains_key(&usage.uid);
-        let told = told(cause.signal, cause.shortage(), has_figures.then_some(usage));
-        if self.stance_for(cause.signal) == Stance::Enforce {
-            let why = Why { signal: cause.signal.name(), cause: Some(*cause), told };
-            self.condemn(&pod, way, why);
+        let description = describe(cause.signal, cause.shortage(), has_figures.then_some(usage));
+        if self.effective_mode_for(cause.signal) == EffectiveMode::Enforce {
+            let why = Why { signal: cause.signal.name(), cause: Some(*cause), description };
+            self.begin_eviction(&pod, terminator, why);
             return;
         }
         let until = now + observed_again(cause.signal);
         self.evictions.choices.rests.insert(cause.signal, until);
-        self.would_end(&pod, cause.signal.name(), &cause.to_string(), &told.message);
+        self.would_end(&pod, cause.signal.name(), &cause.to_string(), &description.message);
     }
 
     /// Says what would be done, once in a while.
@@ -227,14 +227,14 @@ impl Agent {
         message: &str,
     ) {
         let now = self.clock.monotonic();
-        if !self.evictions.choices.may_tell(&pod.uid, signal, now) {
+        if !self.evictions.choices.may_report(&pod.uid, signal, now) {
             return;
         }
-        let pod = reference(pod);
-        self.outbox.say(false, Some(&pod), format!("would be evicted: {why}"));
+        let pod = pod_ref(pod);
+        self.outbox.log(false, Some(&pod), format!("would be evicted: {why}"));
         self.status.pressure.evictions.entry(signal).or_default().would += 1;
         let text = format!("It would be evicted: {message}");
-        self.tell_pod(pod, WOULD_EVICT, &text);
+        self.emit_pod_event(pod, WOULD_EVICT, &text);
     }
 
     /// The first in rank, if it takes more than it asked for and only the kubelet ends it.
@@ -253,7 +253,7 @@ impl Agent {
         let pod = self.pods.get(&first.uid)?;
         let bare = pod.owner == Owner::None && self.settings.bare_pods == BarePods::Leave;
         let counts = signal != Signal::PidAvailable || most;
-        let left = bare && counts && !pod.is_to_end() && self.way_to_end(pod, true).is_none();
+        let left = bare && counts && !pod.is_to_end() && self.terminator_of(pod, true).is_none();
         left.then(|| pod.clone())
     }
 
@@ -261,16 +261,16 @@ impl Agent {
         let now = self.clock.monotonic();
         let until = now + observed_again(cause.signal);
         self.evictions.choices.rests.insert(cause.signal, until);
-        if !self.evictions.choices.may_tell(&pod.uid, "left to the kubelet", now) {
+        if !self.evictions.choices.may_report(&pod.uid, "left to the kubelet", now) {
             return;
         }
-        let pod = reference(pod);
+        let pod = pod_ref(pod);
         let text = format!(
             "It is first in rank for {cause} and has no controller: it is left to the kubelet, \
              and no other pod is evicted in its place. Let the agent end such pods by --bare-pods."
         );
-        self.outbox.say(true, Some(&pod), text.clone());
-        self.tell_pod(pod, LEFT_TO_KUBELET, &text);
+        self.outbox.log(true, Some(&pod), text.clone());
+        self.emit_pod_event(pod, LEFT_TO_KUBELET, &text);
     }
 
     fn nobody_to_end(&mut self, cause: &Cause) {
@@ -278,23 +278,23 @@ impl Agent {
         self.evictions.choices.rests.insert(cause.signal, until);
         if self.evictions.choices.nobody.replace(cause.signal) != Some(cause.signal) {
             let text = format!("no pod can be ended by us for {cause}");
-            self.outbox.say(true, None, text);
+            self.outbox.log(true, None, text);
         }
     }
 
     /// How the pod can be ended by us; none if it is not ours to end. A kubelet lives beside us.
     ///
     /// DIVERGES(upstream): a bare pod that may restart is only ours to end where the operator has
-    /// said so. The reference ends it, and keeps its object; we could only delete it. (EV12)
-    pub(super) fn way_to_end(&self, pod: &PodView, in_haste: bool) -> Option<Way> {
+    /// said so. Upstream ends it, and keeps its object; we could only delete it. (EV12)
+    pub(super) fn terminator_of(&self, pod: &PodView, in_haste: bool) -> Option<Terminator> {
         let now = self.clock.monotonic();
         let evictions = &self.evictions;
         let own = self.settings.own_pod.as_ref() == Some(&pod.uid);
         let refused = evictions.choices.refused.get(&pod.uid).is_some_and(|until| now < *until);
-        let ending = evictions.victims.contains_key(&pod.uid) || pod.is_to_end();
+        let terminating = evictions.victims.contains_key(&pod.uid) || pod.is_to_end();
         // What it bears now is of before, and goes first.
-        let cleared = self.clears.has(&pod.uid);
-        if own || refused || ending || cleared || pod.is_terminal() || is_critical(pod) {
+        let revoked = self.revoked_marks.has(&pod.uid);
+        if own || refused || terminating || revoked || pod.is_terminal() || is_critical(pod) {
             return None;
         }
         let may = |verb| !self.refusals.forbids(verb);
@@ -305,13 +305,15 @@ impl Agent {
         let hooks = pod.details.pre_stop && !in_haste && pod.owner != Owner::None;
         // The object stays, as a kubelet's eviction leaves it.
         if pod.cannot_run_again() && pod.sidecars.is_empty() && self.settings.runtime && !hooks {
-            return Some(Way::Stop);
+            return Some(Terminator::Stop);
         }
         match (pod.owner, self.settings.bare_pods) {
             // Nobody would create it again.
             (Owner::None, BarePods::Leave) => None,
-            (Owner::None, BarePods::DeadlineLever) => may(PATCH_PODS).then_some(Way::Deadline),
-            _ => may(DELETE).then_some(Way::Delete),
+            (Owner::None, BarePods::DeadlineLever) => {
+                may(PATCH_PODS).then_some(Terminator::Deadline)
+            }
+            _ => may(DELETE).then_some(Terminator::Delete),
         }
     }
 }

@@ -7,8 +7,8 @@ use epilogue_common::outcome::Outcome;
 
 use super::super::outbox::Task;
 use super::super::{Agent, Enforcement};
-use crate::ending::attempt::{Attempt, Pace, Verdict, WAIT_MAX, verdict};
 use crate::protocol::action::Action;
+use crate::termination::attempt::{Attempt, Pace, Verdict, WAIT_MAX, verdict};
 
 /// The verb that a refusal is of.
 const PATCH_NODE_STATUS: &str = "patch nodes/status";
@@ -86,7 +86,7 @@ impl Agent {
     /// Writes what the node does not show yet. A condition goes only when its stall is over for
     /// the time of a transition, and what an agent before us left is taken away.
     pub(super) fn show_conditions(&mut self) {
-        let transition = self.settings.features.wishes.transition;
+        let transition = self.settings.features.eviction.transition;
         let off = self.settings.features.pressure == Enforcement::Off;
         for kind in Kind::ALL {
             let condition = self.evictions.conditions.of(kind);
@@ -135,7 +135,7 @@ impl Agent {
         let message = if stands { condition.message.clone() } else { none.to_owned() };
         let reason = kind.reason(stands);
         let text = format!("the node's condition {name} becomes {stands}: {message}");
-        self.outbox.say(stands, None, text);
+        self.outbox.log(stands, None, text);
         let action =
             Action::SetNodeCondition { kind: name, stands, reason, message, since: now.wall };
         self.outbox.send(Task::NodeCondition(name), action);

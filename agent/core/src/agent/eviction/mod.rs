@@ -3,16 +3,16 @@
 //!
 //! No journal: the condition on the pod is the record. It is in the API before anything of the pod
 //! is stopped, names its reason, and an agent that finds one after a restart knows that it is of
-//! no victim any more. (`stale.rs`)
+//! no victim any more. (`own_marks_stale.rs`)
 
 mod answers;
 mod choice;
 mod conditions;
-mod looks;
+mod effective_mode;
 mod own_limits;
-mod stale;
+mod own_marks_stale;
+mod sampling;
 mod stalls;
-mod stance;
 mod victim;
 
 use std::collections::BTreeMap;
@@ -25,24 +25,24 @@ use crate::pressure::watch::{Cause, Measurements, Watch};
 
 use choice::Choices;
 use conditions::NodeConditions;
-use looks::Looks;
+use effective_mode::Overlaps;
 use own_limits::OwnLimits;
-use stale::Stale;
+use own_marks_stale::StaleMarks;
+use sampling::Sampling;
 use stalls::Stalls;
-use stance::Overlaps;
 use victim::Victim;
 
 /// What is known of the node's pressure, and the victims under way.
 #[derive(Debug)]
 pub(super) struct Evictions {
     watch: Watch,
-    looks: Looks,
+    sampling: Sampling,
     stalls: Stalls,
     conditions: NodeConditions,
     overlaps: Overlaps,
     choices: Choices,
     own_limits: OwnLimits,
-    stale: Stale,
+    stale_marks: StaleMarks,
     /// What was measured last.
     signals: Measurements,
     layout: Option<DiskLayout>,
@@ -58,14 +58,14 @@ pub(super) struct Evictions {
 impl Evictions {
     pub(super) fn new(features: &Features) -> Self {
         Self {
-            watch: Watch::new(features.wishes.clone()),
-            looks: Looks::default(),
+            watch: Watch::new(features.eviction.clone()),
+            sampling: Sampling::default(),
             stalls: Stalls::default(),
             conditions: NodeConditions::default(),
             overlaps: Overlaps::default(),
             choices: Choices::default(),
             own_limits: OwnLimits::default(),
-            stale: Stale::default(),
+            stale_marks: StaleMarks::default(),
             signals: Measurements::new(),
             layout: None,
             crossed: Vec::new(),
@@ -78,7 +78,7 @@ impl Evictions {
     pub(super) fn pod_gone(&mut self, uid: &PodUid) {
         self.choices.pod_gone(uid);
         self.stalls.pod_gone(uid);
-        self.stale.pod_gone(uid);
+        self.stale_marks.pod_gone(uid);
     }
 
     /// Whether the pod is between its condemnation and its end.
@@ -87,7 +87,7 @@ impl Evictions {
     }
 
     /// Whether a pod is between its condemnation and its end.
-    pub(super) fn is_ending_pods(&self) -> bool {
+    pub(super) fn is_terminating_pods(&self) -> bool {
         !self.victims.is_empty()
     }
 
@@ -121,30 +121,30 @@ fn is_active(pod: &PodView) -> bool {
 
 impl Agent {
     /// Goes on with measuring, choosing and ending.
-    pub(super) fn evict_on(&mut self) {
+    pub(super) fn advance_evictions(&mut self) {
         if self.stands_still() {
             self.evictions.stood_still = true;
-            self.show_stance();
+            self.show_effective_mode();
             return;
         }
         if std::mem::take(&mut self.evictions.stood_still) {
             self.take_up_victims();
         }
-        self.show_stance();
-        self.clear_stale();
+        self.show_effective_mode();
+        self.revoke_stale_marks();
         self.show_conditions();
-        self.look_on();
+        self.advance_sampling();
         self.limits_on();
         self.choose_on();
-        self.victims_on();
+        self.advance_victims();
         self.show_victims();
     }
 
     fn show_victims(&mut self) {
         let shown = |victim: &Victim| VictimStatus {
-            uid: victim.ending.pod.uid.clone(),
-            namespace: victim.ending.pod.namespace.clone(),
-            name: victim.ending.pod.name.clone(),
+            uid: victim.termination.pod.uid.clone(),
+            namespace: victim.termination.pod.namespace.clone(),
+            name: victim.termination.pod.name.clone(),
             signal: victim.signal,
             since: victim.chosen_at,
         };

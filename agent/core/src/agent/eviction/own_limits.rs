@@ -4,11 +4,11 @@
 use std::time::Duration;
 
 use super::super::Agent;
+use super::effective_mode::EffectiveMode;
 use super::is_active;
-use super::stance::Stance;
 use super::victim::Why;
 use crate::pod::{PodUid, PodView};
-use crate::pressure::message::Told;
+use crate::pressure::message::Description;
 use crate::pressure::storage_limits::exceeded;
 use crate::pressure::usage::{DiskLayout, PodUsage, is_critical};
 use crate::protocol::pressure::{Figures, Resource};
@@ -32,12 +32,12 @@ fn has_limits(pod: &PodView) -> bool {
 impl Agent {
     /// Whether the limits are nobody's but ours to hold.
     fn are_limits_ours(&self) -> bool {
-        let told = self.kubelet.facts.as_ref().and_then(|facts| facts.eviction.as_ref());
-        !self.kubelet.lives() || told.is_some_and(|kubelet| !kubelet.local_storage_limits)
+        let description = self.kubelet.facts.as_ref().and_then(|facts| facts.eviction.as_ref());
+        !self.kubelet.lives() || description.is_some_and(|kubelet| !kubelet.local_storage_limits)
     }
 
     pub(super) fn limits_on(&mut self) {
-        let still = matches!(self.stance(), Stance::Still(_));
+        let still = matches!(self.effective_mode(), EffectiveMode::Still(_));
         if still || !self.are_limits_ours() || self.stop_at.is_some() {
             return;
         }
@@ -68,16 +68,16 @@ impl Agent {
             })
             .collect();
         for (pod, exceeded) in exceeded {
-            let Some(way) = self.way_to_end(&pod, true) else { continue };
-            let told = Told { message: exceeded.message, annotations: Vec::new() };
-            match self.stance() {
-                Stance::Still(_) => {}
-                Stance::Observe(_) => {
-                    self.would_end(&pod, exceeded.signal, exceeded.signal, &told.message);
+            let Some(terminator) = self.terminator_of(&pod, true) else { continue };
+            let description = Description { message: exceeded.message, annotations: Vec::new() };
+            match self.effective_mode() {
+                EffectiveMode::Still(_) => {}
+                EffectiveMode::Observe(_) => {
+                    self.would_end(&pod, exceeded.signal, exceeded.signal, &description.message);
                 }
-                Stance::Enforce => {
-                    let why = Why { signal: exceeded.signal, cause: None, told };
-                    self.condemn(&pod, way, why);
+                EffectiveMode::Enforce => {
+                    let why = Why { signal: exceeded.signal, cause: None, description };
+                    self.begin_eviction(&pod, terminator, why);
                 }
             }
         }

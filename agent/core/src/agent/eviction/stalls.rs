@@ -23,7 +23,7 @@ const CONFIRMED_BY: u32 = 2;
 /// back.
 const SETTLES: Duration = Duration::from_secs(1);
 /// Until a pod at its limit is told of again.
-const TOLD_LASTS: Duration = Duration::from_mins(10);
+const REPORTED_LASTS: Duration = Duration::from_mins(10);
 
 /// The stalls that were seen.
 #[derive(Debug, Default)]
@@ -33,12 +33,12 @@ pub(super) struct Stalls {
     streak: u32,
     /// Until then nothing is made of stalls: a victim has just ended.
     settles_until: Duration,
-    told: BTreeMap<PodUid, Duration>,
+    reported: BTreeMap<PodUid, Duration>,
 }
 
 impl Stalls {
     pub(super) fn pod_gone(&mut self, uid: &PodUid) {
-        self.told.remove(uid);
+        self.reported.remove(uid);
     }
 
     /// What was seen is of before a victim's end.
@@ -73,7 +73,7 @@ impl Agent {
         self.note_stall(Kind::Memory, None);
     }
 
-    /// DIVERGES(upstream): the reference knows no stalls on cgroup v2, and looks every 10 s;
+    /// DIVERGES(upstream): upstream knows no stalls on cgroup v2, and looks every 10 s;
     /// the kernel's killer is quicker. (§2.11)
     fn judge_memory(&mut self, sample: &Sample, after: StallSample) {
         let now = self.clock.monotonic();
@@ -100,7 +100,7 @@ impl Agent {
             self.evictions.stalled = None;
             self.note_stall(Kind::Memory, None);
             if let Stall::OwnLimits(pods) = found {
-                self.tell_own_limits(pods);
+                self.report_own_limits(pods);
             }
             return;
         };
@@ -118,19 +118,19 @@ impl Agent {
     }
 
     /// Such a pod ends for nothing but its own limit, which is the kernel's to hold.
-    fn tell_own_limits(&mut self, pods: Vec<PodUid>) {
+    fn report_own_limits(&mut self, pods: Vec<PodUid>) {
         let now = self.clock.monotonic();
         for uid in pods {
-            let told = &mut self.evictions.stalls.told;
-            if told.get(&uid).is_some_and(|at| now < *at + TOLD_LASTS) {
+            let reported = &mut self.evictions.stalls.reported;
+            if reported.get(&uid).is_some_and(|at| now < *at + REPORTED_LASTS) {
                 continue;
             }
             let Some(pod) = self.pods.get(&uid) else { continue };
-            let pod = super::super::marks::reference(pod);
-            told.insert(uid, now);
+            let pod = super::super::disruption_target::pod_ref(pod);
+            reported.insert(uid, now);
             let text = "It waits for memory at its own limit; the node has enough. Raise its \
                         limit of memory, or let it use less.";
-            self.tell_pod(pod, AT_MEMORY_LIMIT, text);
+            self.emit_pod_event(pod, AT_MEMORY_LIMIT, text);
         }
     }
 }

@@ -144,7 +144,7 @@ fn a_mark_that_arrives_after_its_answer_was_given_up_is_taken_back_too() {
 }
 
 #[test]
-fn clearing_is_tried_until_the_api_shows_it() {
+fn revocation_is_tried_until_the_api_shows_it() {
     let mut world = World::standing(settings(), armed(), vec![job("a"), job("f").disrupted("X")]);
     world.shutdown(40);
     world.answers.insert("*".into(), Answer::Fail(FailureKind::Unknown, u32::MAX));
@@ -195,7 +195,7 @@ fn a_second_signal_changes_nothing_and_one_after_a_cancel_is_a_new_shutdown() {
 }
 
 #[test]
-fn a_new_shutdown_in_the_middle_of_a_clearing_ends_marked_and_its_cancel_clears() {
+fn a_new_shutdown_in_the_middle_of_a_revocation_ends_marked_and_its_cancel_clears() {
     for hold in ["read *", "clear *"] {
         let mut world =
             World::standing(settings(), armed(), vec![job("a"), job("f").disrupted("X")]);

@@ -163,8 +163,8 @@ fn quiet_down(world: &mut World, seed: u64) {
     assert_eq!(status.lock, crate::agent::LockState::Held, "seed {seed}");
     assert_eq!(status.mark_removals_pending, 0, "seed {seed}: {:#?}", world.log);
     assert_eq!(world.journal, [], "seed {seed}");
-    assert!(!world.tainted, "seed {seed}: {:#?} {:#?}", world.log, world.said);
-    let refused = world.said.iter().any(|line| line.contains("cannot be taken back"));
+    assert!(!world.tainted, "seed {seed}: {:#?} {:#?}", world.log, world.logged);
+    let refused = world.logged.iter().any(|line| line.contains("cannot be taken back"));
     let ours = crate::pod::TERMINATION_BY_KUBELET;
     let lies = world.pods.values().filter(|pod| {
         let marked = pod.disruption.as_ref().is_some_and(|d| d.stands && d.reason == ours);
@@ -173,5 +173,10 @@ fn quiet_down(world: &mut World, seed: u64) {
         marked && !stopped && !pod.is_terminal() && !pod.is_to_end()
     });
     let lies: Vec<_> = lies.map(|pod| &pod.name).collect();
-    assert!(refused || lies.is_empty(), "seed {seed}: {lies:?} {:#?} {:#?}", world.log, world.said);
+    assert!(
+        refused || lies.is_empty(),
+        "seed {seed}: {lies:?} {:#?} {:#?}",
+        world.log,
+        world.logged
+    );
 }

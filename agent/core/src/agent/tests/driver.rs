@@ -17,9 +17,9 @@ use crate::protocol::event::{
 };
 use crate::protocol::journal::Record;
 use crate::protocol::node::{Healthz, KubeletFacts};
-use crate::shutdown::bands::BandFlags;
 use crate::shutdown::budget::Budget;
 use crate::shutdown::candidates::BarePods;
+use crate::shutdown::priority_groups::PriorityGroupFlags;
 
 use super::scarcity::Scarcity;
 
@@ -28,12 +28,13 @@ pub(crate) fn ms(millis: u64) -> Duration {
 }
 
 pub(crate) fn settings() -> Settings {
-    let flags = BandFlags { by_priority: Some("0=20,2000000000=10".into()), ..Default::default() };
+    let flags =
+        PriorityGroupFlags { by_priority: Some("0=20,2000000000=10".into()), ..Default::default() };
     Settings {
         boot_id: "boot-1".into(),
         booted_at: None,
         own_pod: Some(PodUid("uid-agent".into())),
-        bands: flags.bands().expect("must be bands"),
+        priority_groups: flags.priority_groups().expect("must be priority groups"),
         priority_max: 2_000_000_000,
         bare_pods: BarePods::Leave,
         runtime: true,
@@ -94,9 +95,9 @@ pub(crate) struct World {
     pub(crate) answers: BTreeMap<String, Answer>,
     pub(crate) held: Vec<(ActionId, String, Action)>,
     pub(crate) log: Vec<String>,
-    pub(crate) said: Vec<String>,
+    pub(crate) logged: Vec<String>,
     /// Events: reason and message.
-    pub(crate) told: Vec<(&'static str, String)>,
+    pub(crate) reported: Vec<(&'static str, String)>,
     /// Phases that were written while a container ran; ends before their marks.
     pub(crate) lies: Vec<String>,
     /// What is measured of the node and its pods, and what was told.
@@ -131,8 +132,8 @@ impl World {
             answers: BTreeMap::new(),
             held: Vec::new(),
             log: Vec::new(),
-            said: Vec::new(),
-            told: Vec::new(),
+            logged: Vec::new(),
+            reported: Vec::new(),
             lies: Vec::new(),
             scarcity: Scarcity::default(),
             zero: now,
@@ -157,7 +158,7 @@ impl World {
         if !preparing {
             self.pass(ms(3_000));
             self.log.clear();
-            self.said.clear();
+            self.logged.clear();
         }
         self.zero = self.now;
     }
@@ -169,7 +170,7 @@ impl World {
         self.shown = self.version;
         self.agent = Agent::new(settings, &self.journal, at(self.now, self.suspended));
         self.log.clear();
-        self.said.clear();
+        self.logged.clear();
     }
 
     /// The machine boots: clocks at zero, all containers gone.
@@ -222,7 +223,7 @@ impl World {
         panic!(
             "never rests: {:#?} {:#?} {:?}",
             self.log,
-            &self.said[self.said.len().saturating_sub(10)..],
+            &self.logged[self.logged.len().saturating_sub(10)..],
             self.agent
         );
     }
@@ -248,12 +249,12 @@ impl World {
                     return;
                 }
             }
-            if let Action::Say(line) = &action {
-                self.said.push(line.text.clone());
+            if let Action::Log(line) = &action {
+                self.logged.push(line.text.clone());
                 continue;
             }
-            if let Action::Tell(notice) = &action {
-                self.told.push((notice.reason, notice.message.clone()));
+            if let Action::EmitEvent(notice) = &action {
+                self.reported.push((notice.reason, notice.message.clone()));
             }
             let name = printed(&action);
             self.watch(&action);
@@ -262,7 +263,7 @@ impl World {
                 action,
                 Action::Journal(_)
                     | Action::CloseJournal
-                    | Action::Tell(_)
+                    | Action::EmitEvent(_)
                     | Action::Measure
                     | Action::Publish(_)
             ) {
@@ -274,20 +275,20 @@ impl World {
         panic!(
             "never rests: {:#?} {:#?} {:?}",
             self.log,
-            &self.said[self.said.len().saturating_sub(10)..],
+            &self.logged[self.logged.len().saturating_sub(10)..],
             self.agent
         );
     }
 
     /// Holds an action against what must never be done.
     fn watch(&mut self, action: &Action) {
-        let early = |run: &crate::agent::RunStatus| {
-            let time = Budget::of(run.granted).timetable().end.min(ms(40_000));
-            run.unreported + run.unacknowledged > 0 && self.now < run.t0 + time
+        let early = |shutdown: &crate::agent::ShutdownStatus| {
+            let time = Budget::of(shutdown.granted).timetable().end.min(ms(40_000));
+            shutdown.unreported + shutdown.unacknowledged > 0 && self.now < shutdown.t0 + time
         };
-        let run = self.agent.status().run.as_ref().filter(|run| !run.cancelled);
-        if *action == Action::ReleaseLock && run.is_some_and(early) {
-            self.lies.push(format!("released with reports open: {run:?}"));
+        let shutdown = self.agent.status().shutdown.as_ref().filter(|shutdown| !shutdown.cancelled);
+        if *action == Action::ReleaseLock && shutdown.is_some_and(early) {
+            self.lies.push(format!("released with reports open: {shutdown:?}"));
         }
         if let Action::DeletePod { pod, .. } = action {
             let marked = format!("mark {}", pod.name);
@@ -298,7 +299,7 @@ impl World {
             let known = known || self.scarcity.beyond_limits.contains(&pod.name);
             // A verb that the API forbids is not asked for again, and blocks no kill. (§9.4)
             let forbidden = |line: &String| line.contains("forbids `patch pods/status`");
-            let known = known || self.said.iter().any(forbidden);
+            let known = known || self.logged.iter().any(forbidden);
             if !known && !self.log.iter().any(|line| line.ends_with(&marked)) {
                 self.lies.push(format!("deleted without a mark: {}", pod.name));
             }
@@ -535,7 +536,11 @@ impl World {
     }
 
     pub(crate) fn released(&self) -> bool {
-        self.agent.status().run.as_ref().is_some_and(|run| run.released_after.is_some())
+        self.agent
+            .status()
+            .shutdown
+            .as_ref()
+            .is_some_and(|shutdown| shutdown.released_after.is_some())
     }
 }
 
@@ -614,7 +619,7 @@ fn printed(action: &Action) -> String {
         Action::Measure => "measure".into(),
         Action::MeasurePods { of, pods } => format!("measure {of:?} of {}", pods.len()),
         Action::SetNodeCondition { kind, stands, .. } => format!("{kind} {stands}"),
-        Action::Tell(notice) => format!("tell {}", notice.reason),
-        Action::Say(line) => format!("say {}", line.text),
+        Action::EmitEvent(notice) => format!("event {}", notice.reason),
+        Action::Log(line) => format!("log {}", line.text),
     }
 }

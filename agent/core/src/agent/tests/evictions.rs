@@ -44,15 +44,15 @@ fn short_of_memory(settings: Settings, pods: Vec<PodView>) -> World {
 fn a_hard_threshold_ends_the_first_in_rank_and_the_object_stays() {
     let mut world = short_of_memory(enforcing(HARD), vec![job("a"), job("b")]);
     world.pass(ms(1_000));
-    assert_eq!(world.deeds(), ["mark a", "stop a 1", "fail a"], "{:#?}", world.said);
+    assert_eq!(world.deeds(), ["mark a", "stop a 1", "fail a"], "{:#?}", world.logged);
     let a = &world.pods["a"];
     let disruption = a.disruption.as_ref().expect("must be marked");
     assert!(disruption.stands, "{disruption:?}");
     assert_eq!(disruption.message, MESSAGE);
     assert_eq!(a.phase, Phase::Failed);
-    assert_eq!(world.told(EVICTED), ["a"]);
-    let notice = world.scarcity.told.iter().find(|notice| notice.reason == EVICTED);
-    let notice = notice.expect("must be told");
+    assert_eq!(world.reported(EVICTED), ["a"]);
+    let notice = world.scarcity.reported.iter().find(|notice| notice.reason == EVICTED);
+    let notice = notice.expect("must be reported");
     assert_eq!((notice.message.as_str(), notice.warning), (MESSAGE, true));
     assert_eq!(notice.annotations[0], ("starved_resource", "memory".to_owned()));
     assert_eq!(world.counted("memory.available"), (1, 0, 0));
@@ -64,7 +64,7 @@ fn a_victim_is_over_with_its_containers_and_its_sandbox_is_left_to_the_kubelet()
     let mut world = short_of_memory(enforcing(HARD), vec![job("a")]);
     world.runtime.insert("a".into(), RuntimeState { sandbox_ready: true, ..runtime(&[Some(1)]) });
     world.pass(ms(1_000));
-    assert_eq!(world.deeds(), ["mark a", "stop a 1", "fail a"], "{:#?}", world.said);
+    assert_eq!(world.deeds(), ["mark a", "stop a 1", "fail a"], "{:#?}", world.logged);
     assert!(world.runtime["a"].sandbox_ready);
 }
 
@@ -78,7 +78,7 @@ fn a_pod_that_may_restart_is_deleted_with_the_grace_of_its_threshold() {
     world.memory(900);
     world.gone("a");
     assert_eq!(world.counted("memory.available"), (1, 0, 0));
-    assert_eq!(world.told(EVICTED), ["a"]);
+    assert_eq!(world.reported(EVICTED), ["a"]);
 }
 
 #[test]
@@ -86,20 +86,20 @@ fn for_a_culprit_that_only_the_kubelet_ends_no_other_pod_ends() {
     let asks = |bytes| move |pod: &mut PodView| pod.asks.memory = bytes;
     let mut world = short_of_memory(enforcing(HARD), vec![pod("bare"), web("b"), job("c")]);
     world.pass(ms(60_000));
-    assert_eq!(world.deeds(), [""; 0], "{:#?}", world.said);
-    assert_eq!(world.told("EvictionLeftToKubelet"), ["bare"], "said once");
+    assert_eq!(world.deeds(), [""; 0], "{:#?}", world.logged);
+    assert_eq!(world.reported("EvictionLeftToKubelet"), ["bare"], "said once");
 
     // It uses no more than it asked for: those that do are ended before any kubelet would end it.
     let modest = pod("bare").with(asks(950));
     let mut world = short_of_memory(enforcing(HARD), vec![modest, job("b")]);
     world.pass(ms(1_000));
-    assert_eq!(world.deeds(), ["mark b", "stop b 1", "fail b"], "{:#?}", world.said);
+    assert_eq!(world.deeds(), ["mark b", "stop b 1", "fail b"], "{:#?}", world.logged);
 
     // Where the operator lets the agent end it, it is the one.
     let settings = Settings { bare_pods: BarePods::DeadlineLever, ..enforcing(HARD) };
     let mut world = short_of_memory(settings, vec![pod("bare"), job("b")]);
     world.pass(ms(1_000));
-    assert_eq!(world.deeds(), ["mark bare", "deadline bare"], "{:#?}", world.said);
+    assert_eq!(world.deeds(), ["mark bare", "deadline bare"], "{:#?}", world.logged);
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn a_bare_pod_with_few_tasks_is_no_culprit() {
     world.uses("b", 800);
     world.left(Signal::PidAvailable, 100);
     world.pass(ms(1_000));
-    assert_eq!(world.deeds(), ["mark b", "stop b 1", "fail b"], "{:#?}", world.said);
+    assert_eq!(world.deeds(), ["mark b", "stop b 1", "fail b"], "{:#?}", world.logged);
 }
 
 #[test]
@@ -118,13 +118,13 @@ fn with_the_time_of_a_soft_threshold_the_kubelet_runs_the_hooks() {
     let mut world = short_of_memory(enforcing(HARD), vec![hooked()]);
     world.pass(ms(1_000));
     assert_eq!(world.deeds(), ["mark a", "stop a 1", "fail a"], "no time for a hook");
-    let soft = || wishing(Enforcement::Enforce, "", HARD);
+    let soft = || with_config(Enforcement::Enforce, "", HARD);
     let mut world = short_of_memory(soft(), vec![hooked()]);
     world.pass(ms(12_000));
-    assert_eq!(world.deeds(), ["mark a", "delete a 30"], "{:#?}", world.said);
+    assert_eq!(world.deeds(), ["mark a", "delete a 30"], "{:#?}", world.logged);
     let mut world = short_of_memory(soft(), vec![job("a")]);
     world.pass(ms(12_000));
-    assert_eq!(world.deeds()[..2], ["mark a", "stop a 30"], "{:#?}", world.said);
+    assert_eq!(world.deeds()[..2], ["mark a", "stop a 30"], "{:#?}", world.logged);
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn every_pod_has_its_own_way_or_none() {
     for (row, (settings, pod, expected)) in table.into_iter().enumerate() {
         let mut world = short_of_memory(settings, vec![pod]);
         world.pass(ms(3_000));
-        assert_eq!(world.deeds(), expected, "row {row}: {:#?}", world.said);
+        assert_eq!(world.deeds(), expected, "row {row}: {:#?}", world.logged);
         assert_eq!(world.lies, [""; 0], "row {row}");
     }
 }
@@ -169,11 +169,11 @@ fn nothing_is_stopped_before_the_api_has_the_mark() {
         world.answers.insert("mark *".into(), Answer::Hold);
         world.pass(ms(4_000));
         assert_eq!(world.deeds(), ["mark a"]);
-        assert_eq!(world.told(EVICTED), [""; 0]);
+        assert_eq!(world.reported(EVICTED), [""; 0]);
         world.let_go("mark");
         world.pass(ms(100));
         assert!(world.deeds().len() > 1, "{:?}", world.deeds());
-        assert_eq!(world.told(EVICTED), ["a"]);
+        assert_eq!(world.reported(EVICTED), ["a"]);
     }
 }
 
@@ -188,14 +188,14 @@ fn a_mark_that_does_not_get_through_in_time_is_given_up_and_the_next_pod_ends() 
     let first = world.log.iter().find(|line| line.ends_with("mark b")).expect("must be there");
     let at: u64 = first.split(' ').next().and_then(|at| at.parse().ok()).expect("must be a time");
     assert!((5_000..7_500).contains(&at), "{first}");
-    assert_eq!(world.told(FAILED), ["a"]);
-    assert_eq!(world.told(EVICTED), ["b"]);
+    assert_eq!(world.reported(FAILED), ["a"]);
+    assert_eq!(world.reported(EVICTED), ["b"]);
     assert_eq!(world.counted("memory.available"), (1, 0, 1));
 }
 
 #[test]
 fn of_a_soft_threshold_the_api_has_longer_to_take_the_mark() {
-    let settings = wishing(Enforcement::Enforce, "", "memory.available<200");
+    let settings = with_config(Enforcement::Enforce, "", "memory.available<200");
     let mut world = short_of_memory(settings, vec![job("a"), job("b")]);
     world.answers.insert("mark a".into(), Answer::Fail(FailureKind::ServerError, 1_000));
     world.pass(ms(39_000));
@@ -214,7 +214,7 @@ fn a_mark_whose_answer_was_lost_is_recognized_and_one_that_comes_late_is_taken_b
     world.answers.clear();
     world.lose_answer(id, &action);
     world.pass(ms(1_000));
-    assert_eq!(world.deeds(), ["mark a", "stop a 1", "fail a"], "{:#?}", world.said);
+    assert_eq!(world.deeds(), ["mark a", "stop a 1", "fail a"], "{:#?}", world.logged);
 
     let mut world = short_of_memory(enforcing(HARD), vec![job("a")]);
     world.answers.insert("mark *".into(), Answer::Hold);
@@ -224,7 +224,7 @@ fn a_mark_whose_answer_was_lost_is_recognized_and_one_that_comes_late_is_taken_b
     world.pass(ms(6_000));
     world.time_out(id, &action);
     world.pass(ms(1_000));
-    assert_eq!(world.told(FAILED), ["a"]);
+    assert_eq!(world.reported(FAILED), ["a"]);
     assert_eq!(world.deeds(), ["mark a"]);
     world.arrive(&action);
     world.pass(ms(2_000));
@@ -249,10 +249,10 @@ fn what_the_api_says_to_a_mark_decides() {
             world.pods.remove("a");
         }
         world.pass(ms(1_900));
-        assert_eq!(world.deeds()[..expected.len()], *expected, "{kind:?}: {:#?}", world.said);
+        assert_eq!(world.deeds()[..expected.len()], *expected, "{kind:?}: {:#?}", world.logged);
         let refused = matches!(kind, Invalid | Forbidden);
-        assert_eq!(world.told(FAILED).len(), usize::from(refused), "{kind:?}");
-        let forbidden = world.told("AgentForbidden").len();
+        assert_eq!(world.reported(FAILED).len(), usize::from(refused), "{kind:?}");
+        let forbidden = world.reported("AgentForbidden").len();
         assert_eq!(forbidden, usize::from(kind == Forbidden), "{kind:?}");
     }
 }
@@ -262,7 +262,7 @@ fn a_right_that_is_given_later_is_found_out() {
     let mut world = short_of_memory(enforcing(HARD), vec![job("a"), job("b")]);
     world.answers.insert("mark *".into(), Answer::Fail(FailureKind::Forbidden, 2));
     world.pass(ms(9 * 60 * 1_000));
-    assert_eq!(world.deeds(), ["mark a", "mark b"], "{:#?}", world.said);
+    assert_eq!(world.deeds(), ["mark a", "mark b"], "{:#?}", world.logged);
     world.pass(ms(2 * 60 * 1_000));
     let deeds = world.deeds();
     assert!(["fail a", "fail b"].iter().all(|deed| deeds.contains(deed)), "{deeds:?}");
@@ -273,7 +273,7 @@ fn a_refused_victim_leaves_the_next_one_to_be_evicted() {
     let mut world = short_of_memory(enforcing(HARD), vec![job("a"), job("b")]);
     world.answers.insert("mark a".into(), Answer::Fail(FailureKind::Forbidden, u32::MAX));
     world.pass(ms(60_000));
-    assert!(world.deeds().contains(&"fail b"), "{:#?}", world.said);
+    assert!(world.deeds().contains(&"fail b"), "{:#?}", world.logged);
 }
 
 #[test]
@@ -282,7 +282,7 @@ fn a_forbidden_mark_is_not_tried_on_pod_after_pod() {
     let mut world = short_of_memory(enforcing(HARD), pods);
     world.answers.insert("mark *".into(), Answer::Fail(FailureKind::Forbidden, u32::MAX));
     world.pass(ms(9 * 60 * 1_000));
-    assert_eq!(world.deeds(), ["mark a", "mark b", "mark c"], "{:#?}", world.said);
+    assert_eq!(world.deeds(), ["mark a", "mark b", "mark c"], "{:#?}", world.logged);
 }
 
 #[test]
@@ -295,17 +295,17 @@ fn a_stubborn_victim_blocks_nobody_and_keeps_its_mark_for_its_end_is_ours() {
     assert!(world.deeds().contains(&"fail b"), "{:#?}", world.log);
     world.memory(900);
     world.pass(ms(30_000));
-    assert_eq!(world.disrupted(), ["a", "b"], "{:#?}", world.said);
+    assert_eq!(world.disrupted(), ["a", "b"], "{:#?}", world.logged);
     assert_eq!(world.counted("memory.available"), (1, 0, 0));
-    assert_eq!(world.told(SLOW), ["a"]);
-    assert_eq!(world.told(FAILED), [""; 0]);
+    assert_eq!(world.reported(SLOW), ["a"]);
+    assert_eq!(world.reported(FAILED), [""; 0]);
     // The stop takes effect when nobody thinks of it any more.
     world.pass(ms(10 * 60_000));
     world.containers("a", &[Some(143)]);
     world.pass(ms(60_000));
     assert_eq!(world.deeds().last(), Some(&"fail a"));
     assert_eq!(world.counted("memory.available"), (2, 0, 0));
-    assert_eq!(world.told(SLOW), ["a"], "told once");
+    assert_eq!(world.reported(SLOW), ["a"], "reported once");
     assert_eq!(world.lies, [""; 0]);
 }
 
@@ -315,7 +315,7 @@ fn a_stop_that_is_never_answered_may_have_been_carried_out() {
     let mut world = short_of_memory(enforcing(HARD), vec![job("a")]);
     world.answers.insert("stop *".into(), Answer::Fail(FailureKind::Unknown, 1_000));
     world.pass(ms(5 * 60_000));
-    assert_eq!(world.disrupted(), ["a"], "{:#?}", world.said);
+    assert_eq!(world.disrupted(), ["a"], "{:#?}", world.logged);
     assert!(!world.deeds().contains(&"clear a"), "{:?}", world.deeds());
 }
 
@@ -397,7 +397,7 @@ fn a_phase_that_the_kubelet_takes_back_for_a_moment_makes_no_second_eviction() {
     world.ends("a", Phase::Failed);
     world.pass(ms(90_000));
     assert_eq!(world.deeds().len(), 3, "{:?}", world.deeds());
-    assert_eq!(world.told(EVICTED), ["a"]);
+    assert_eq!(world.reported(EVICTED), ["a"]);
 }
 
 #[test]
@@ -434,7 +434,7 @@ fn what_the_api_says_to_a_deletion_decides() {
         world.pass(ms(1_200));
         world.memory(900);
         world.pass(ms(1_000));
-        assert_eq!(world.deeds(), expected, "{kind:?}: {:#?}", world.said);
+        assert_eq!(world.deeds(), expected, "{kind:?}: {:#?}", world.logged);
         assert_eq!(world.counted("memory.available").2, given_up, "{kind:?}");
     }
     // Not for ever.
@@ -483,7 +483,7 @@ fn a_pod_is_evicted_once_for_one_shortage_however_the_signal_flaps() {
 #[test]
 fn a_soft_threshold_waits_and_gives_the_pod_its_own_time_and_never_holds_up_a_hard_one() {
     // §2.4, §2.7
-    let settings = wishing(Enforcement::Enforce, "pid.available<100", "memory.available<200");
+    let settings = with_config(Enforcement::Enforce, "pid.available<100", "memory.available<200");
     let mut world = World::at_ease(settings, vec![web("a").grace(40), web("b")]);
     world.uses("a", 200);
     world.uses("b", 100);
@@ -514,7 +514,7 @@ fn what_a_victim_has_in_volumes_of_memory_is_waited_for() {
 }
 
 #[test]
-fn disks_are_looked_at_by_what_lies_on_them() {
+fn disks_are_checked_by_what_lies_on_them() {
     let mut world = World::at_ease(enforcing("nodefs.available<200"), vec![web("a"), web("b")]);
     world.uses("b", 900);
     world.uses("a", 100);
@@ -550,8 +550,8 @@ fn a_pod_without_figures_goes_first_and_is_told_no_more_than_is_known() {
     world.memory(150);
     world.pass(ms(1_100));
     assert_eq!(world.deeds(), ["mark b", "delete b 1"]);
-    let notice = world.scarcity.told.iter().find(|notice| notice.reason == EVICTED);
-    let notice = notice.expect("must be told");
+    let notice = world.scarcity.reported.iter().find(|notice| notice.reason == EVICTED);
+    let notice = notice.expect("must be reported");
     assert_eq!(notice.annotations, []);
     assert_eq!(notice.message, MESSAGE);
 }

@@ -53,7 +53,9 @@ fn a_pod_that_is_gone_is_done() {
     world.pods.remove("b");
     world.answers.insert("inspect *".into(), Answer::Hold);
     world.list();
-    assert!(world.agent.status().run.as_ref().is_some_and(|run| run.unreported == 0));
+    assert!(
+        world.agent.status().shutdown.as_ref().is_some_and(|shutdown| shutdown.unreported == 0)
+    );
 }
 
 #[test]
@@ -151,7 +153,7 @@ fn a_disk_that_does_not_write_costs_only_the_first_step_s_time() {
     world.ends("a", Phase::Failed);
     world.pass(ms(40_000));
     assert!(world.released());
-    assert_eq!(world.said.iter().filter(|line| line.contains("cannot be written")).count(), 1);
+    assert_eq!(world.logged.iter().filter(|line| line.contains("cannot be written")).count(), 1);
 }
 
 #[test]
@@ -188,7 +190,7 @@ fn calls_at_once_are_limited() {
 }
 
 #[test]
-fn a_phase_is_written_again_only_after_a_look() {
+fn a_phase_is_written_again_only_after_a_check() {
     let mut world = World::standing(settings(), dead(), vec![job("a")]);
     world.answers.insert("fail a".into(), failing(FailureKind::Unknown, 2));
     world.shutdown(40);

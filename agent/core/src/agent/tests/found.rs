@@ -4,11 +4,11 @@ use epilogue_common::outcome::FailureKind;
 
 use super::driver::*;
 use crate::agent::Settings;
-use crate::ending::patches::SHUTDOWN_MESSAGE;
 use crate::pod::tests::pod;
 use crate::pod::{Disruption, Owner, Phase, PodView, TERMINATION_BY_KUBELET};
 use crate::protocol::event::{Event, RuntimeState};
 use crate::protocol::journal::{Intent, Record};
+use crate::termination::patches::SHUTDOWN_MESSAGE;
 
 const ALWAYS: u32 = u32::MAX;
 
@@ -44,14 +44,14 @@ fn a_kubelet_that_came_back_ends_the_pods_itself() {
     world.pass(ms(1_000));
     world.event(Event::KubeletSeen(plain()));
     world.pass(ms(10_000));
-    assert!(world.said.iter().any(|line| line.starts_with("mode Substitute becomes Replace")));
+    assert!(world.logged.iter().any(|line| line.starts_with("mode Substitute becomes Replace")));
     world.pass(ms(20_000));
     assert!(world.done(&["stop"]).iter().all(|line| line.contains("stop a")), "{:?}", world.log);
     assert!(!world.done(&["delete"]).is_empty(), "{:?}", world.log);
 }
 
 #[test]
-fn the_mark_of_a_pod_that_comes_in_the_run_is_in_the_journal() {
+fn the_mark_of_a_pod_that_comes_in_the_shutdown_is_in_the_journal() {
     let mut world = World::standing(settings(), plain(), vec![of_a_replica_set("a")]);
     world.shutdown(40);
     bind(&mut world, of_a_replica_set("b"));
@@ -100,7 +100,7 @@ fn a_disk_that_refuses_does_not_hold_the_lock() {
 }
 
 #[test]
-fn a_farewell_that_does_not_arrive_is_proven_anew() {
+fn a_drained_record_that_does_not_arrive_is_proven_anew() {
     let mut world = World::standing(settings(), plain(), vec![of_a_replica_set("a")]);
     world.shutdown(40);
     world.pass(ms(500));
@@ -159,8 +159,8 @@ fn all_marks_of_a_signal_wait_for_one_write_and_no_other() {
     world.let_go("journal");
     let marks = world.done(&["mark"]);
     assert!(marks.len() == 110 && marks.iter().all(|mark| mark.starts_with("20 ")), "{marks:?}");
-    let condemned_after = |run: &crate::agent::RunStatus| run.condemned_after;
-    assert_eq!(world.agent.status().run.as_ref().and_then(condemned_after), Some(ms(20)));
+    let marked_after = |shutdown: &crate::agent::ShutdownStatus| shutdown.marked_after;
+    assert_eq!(world.agent.status().shutdown.as_ref().and_then(marked_after), Some(ms(20)));
 }
 
 #[test]
@@ -243,7 +243,7 @@ fn a_runtime_that_forgets_at_a_boot_proves_a_loss_where_the_boots_clock_was_note
         world.runtime.insert("a".into(), RuntimeState::default());
         world.started(plain(), false);
         world.pass(ms(70_000));
-        assert_eq!(world.disrupted(), expected, "{:#?} {:#?}", world.log, world.said);
+        assert_eq!(world.disrupted(), expected, "{:#?} {:#?}", world.log, world.logged);
     }
 }
 
@@ -294,7 +294,7 @@ fn a_kubelet_that_is_back_while_the_summary_is_written_finds_the_lock_held() {
 }
 
 #[test]
-fn a_farewell_that_was_not_said_in_time_is_not_said_later() {
+fn a_drained_record_that_was_not_written_in_time_is_not_written_later() {
     // Simulation seed 9250: the right was missing, and a pod came after the release.
     for failure in [FailureKind::Forbidden, FailureKind::Unknown] {
         let mut world = World::standing(settings(), plain(), vec![of_a_replica_set("a")]);
@@ -311,7 +311,7 @@ fn a_farewell_that_was_not_said_in_time_is_not_said_later() {
         world.containers("b", &[None]);
         world.event(Event::NodeObserved(crate::protocol::event::NodeView::default()));
         world.pass(ms(60_000));
-        let farewells = world.log.iter().filter(|line| line.contains("drained")).count();
-        assert_eq!(farewells, 0, "{failure:?} {:?}", world.log);
+        let drained_records = world.log.iter().filter(|line| line.contains("drained")).count();
+        assert_eq!(drained_records, 0, "{failure:?} {:?}", world.log);
     }
 }

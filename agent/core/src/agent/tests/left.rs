@@ -17,12 +17,12 @@ fn job(name: &str) -> PodView {
 }
 
 fn left(world: &World) -> Vec<(LeftReason, usize)> {
-    let run = world.agent.status().run.as_ref().expect("must have shut down");
-    run.left_at_release.clone().into_iter().collect()
+    let shutdown = world.agent.status().shutdown.as_ref().expect("must have shut down");
+    shutdown.left_at_release.clone().into_iter().collect()
 }
 
-fn last_told(world: &World) -> (&'static str, &str) {
-    let (reason, text) = world.told.last().expect("must have told");
+fn last_reported(world: &World) -> (&'static str, &str) {
+    let (reason, text) = world.reported.last().expect("must have reported");
     (reason, text)
 }
 
@@ -46,7 +46,7 @@ fn pods_that_nobody_ends_are_counted_and_named_by_the_reason() {
     let daemon = || pod("daemon").owner(Owner::DaemonSet);
     let world = replaced(settings(), vec![job("a"), daemon()]);
     assert_eq!(left(&world), [(LeftReason::DaemonSet, 1)]);
-    assert_eq!(last_told(&world).0, "NodeShutdownComplete");
+    assert_eq!(last_reported(&world).0, "NodeShutdownComplete");
 
     let high = job("high").priority(1_001);
     let world = replaced(settings(), vec![job("a"), daemon(), high, pod("bare")]);
@@ -58,13 +58,13 @@ fn pods_that_nobody_ends_are_counted_and_named_by_the_reason() {
             (LeftReason::NoController, 1)
         ]
     );
-    let (reason, text) = last_told(&world);
+    let (reason, text) = last_reported(&world);
     assert_eq!(reason, "NodeShutdownIncomplete");
     assert!(text.contains("1 DaemonSet, 1 PriorityAboveMax, 1 NoController"), "{text}");
 
     let deletes = Settings { bare_pods: BarePods::Delete, ..settings() };
     let world = replaced(deletes, vec![pod("bare")]);
-    assert_eq!(last_told(&world).0, "NodeShutdownComplete");
+    assert_eq!(last_reported(&world).0, "NodeShutdownComplete");
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn a_pod_whose_end_was_refused_is_not_called_complete() {
     world.ends("b", Phase::Failed);
     world.pass(ms(45_000));
     assert_eq!(left(&world), [(LeftReason::NotTerminated, 1)]);
-    let (reason, text) = last_told(&world);
+    let (reason, text) = last_reported(&world);
     assert_eq!(reason, "NodeShutdownIncomplete");
     assert!(text.contains("left to end with the machine: 1 NotTerminated"), "{text}");
 }
@@ -87,7 +87,7 @@ fn a_node_without_a_terminator_is_not_called_complete() {
     world.shutdown(40);
     world.pass(ms(45_000));
     assert_eq!(left(&world), [(LeftReason::NoTerminator, 2)]);
-    assert_eq!(last_told(&world).0, "NodeShutdownIncomplete");
+    assert_eq!(last_reported(&world).0, "NodeShutdownIncomplete");
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn a_shutdown_before_the_first_list_is_not_called_complete() {
     world.pass(ms(1_000));
     world.shutdown(10);
     world.pass(ms(15_000));
-    let (reason, text) = last_told(&world);
+    let (reason, text) = last_reported(&world);
     assert_eq!(reason, "NodeShutdownIncomplete", "{text}");
     assert!(text.contains("the API has never shown which pods the node has"), "{text}");
 }
@@ -194,10 +194,10 @@ fn a_long_delay_is_used_up_by_no_hung_container() {
         world.containers("hangs", &[None]);
         world.shutdown(600);
         world.pass(ms(38_000));
-        assert!(!world.released(), "its band and the reports have their time");
+        assert!(!world.released(), "its priority group and the reports have their time");
         world.pass(ms(2_000));
         assert!(world.released(), "{:#?}", world.log);
-        assert_eq!(last_told(&world).0, "NodeShutdownIncomplete");
+        assert_eq!(last_reported(&world).0, "NodeShutdownIncomplete");
     }
 }
 
@@ -219,7 +219,7 @@ fn the_lock_is_held_while_the_kubelet_unmounts_persistent_volumes() {
     assert!(!world.released(), "another node could not attach it for minutes");
     world.gone("a");
     assert!(world.released());
-    assert_eq!(last_told(&world).0, "NodeShutdownComplete");
+    assert_eq!(last_reported(&world).0, "NodeShutdownComplete");
 
     // A finalizer keeps the object; the kubelet's last deletion says the same.
     let mut world = ended_with_volume();
@@ -235,6 +235,6 @@ fn the_lock_is_held_while_the_kubelet_unmounts_persistent_volumes() {
     let mut world = ended_with_volume();
     world.pass(ms(40_000));
     assert!(world.released());
-    let (_, text) = last_told(&world);
+    let (_, text) = last_reported(&world);
     assert!(text.contains("volumes are still mounted, of pods: 1"), "{text}");
 }

@@ -18,7 +18,7 @@ fn deployed(name: &str) -> PodView {
 }
 
 #[test]
-fn replace_marks_then_ends_band_by_band_and_lets_go_when_all_is_reported() {
+fn replace_marks_then_ends_group_by_group_and_lets_go_when_all_is_reported() {
     let pods = vec![
         job("a"),
         deployed("b").grace(5),
@@ -45,7 +45,7 @@ fn replace_marks_then_ends_band_by_band_and_lets_go_when_all_is_reported() {
     world.log.clear();
     world.pass(ms(4_000));
     world.ends("b", Phase::Failed);
-    assert_eq!(world.log, [""; 0], "the band is not over");
+    assert_eq!(world.log, [""; 0], "the priority group is not over");
     world.pass(ms(1_000));
     world.ends("a", Phase::Failed);
     assert_eq!(world.log, ["5000 delete critical 10"]);
@@ -62,10 +62,10 @@ fn replace_marks_then_ends_band_by_band_and_lets_go_when_all_is_reported() {
     ];
     assert_eq!(world.log, expected);
     let status = world.agent.status();
-    let run = status.run.as_ref().expect("must be a run");
-    assert_eq!((status.lock, run.mode), (LockState::Released, Mode::Replace));
-    assert_eq!((run.candidates, run.terminal, run.unreported), (4, 3, 0));
-    assert_eq!(run.unreported_at_release, Some(0));
+    let shutdown = status.shutdown.as_ref().expect("must be a shutdown");
+    assert_eq!((status.lock, shutdown.mode), (LockState::Released, Mode::Replace));
+    assert_eq!((shutdown.candidates, shutdown.terminal, shutdown.unreported), (4, 3, 0));
+    assert_eq!(shutdown.unreported_at_release, Some(0));
 }
 
 #[test]
@@ -94,12 +94,12 @@ fn assist_holds_no_longer_than_the_kubelet_needs() {
     assert!(!world.released());
     world.pass(ms(200));
     assert!(world.released());
-    let run = world.agent.status().run.clone().expect("must be a run");
-    assert_eq!(run.unreported_at_release, Some(1));
+    let shutdown = world.agent.status().shutdown.clone().expect("must be a shutdown");
+    assert_eq!(shutdown.unreported_at_release, Some(1));
 }
 
 /// A kubelet that says Failed of a pod whose container still runs, 5 s after the signal.
-fn half_told() -> World {
+fn half_reported() -> World {
     let runs = |pod: &mut PodView| pod.running_since = "2026-11-21T14:10:00Z".parse().ok();
     let mut world = World::standing(settings(), armed(), vec![job("a").with(runs)]);
     world.shutdown(60);
@@ -113,16 +113,16 @@ fn half_told() -> World {
 #[test]
 fn a_phase_whose_containers_still_run_is_not_the_kubelets_last_word() {
     // SD17, as a real kubelet was seen to break it
-    let mut world = half_told();
+    let mut world = half_reported();
     world.ends("a", Phase::Succeeded);
     assert!(world.released());
-    let run = world.agent.status().run.clone().expect("must be a run");
-    assert_eq!((run.terminal, run.unreported_at_release), (1, Some(0)));
+    let shutdown = world.agent.status().shutdown.clone().expect("must be a shutdown");
+    assert_eq!((shutdown.terminal, shutdown.unreported_at_release), (1, Some(0)));
 }
 
 #[test]
 fn a_last_word_that_does_not_come_is_awaited_no_longer_than_the_kubelet_needs() {
-    let mut world = half_told();
+    let mut world = half_reported();
     world.containers("a", &[Some(143)]);
     world.pass(ms(27_000));
     assert!(world.released());
@@ -131,7 +131,7 @@ fn a_last_word_that_does_not_come_is_awaited_no_longer_than_the_kubelet_needs() 
 
 #[test]
 fn a_kubelet_that_died_has_no_last_word() {
-    let mut world = half_told();
+    let mut world = half_reported();
     world.event(crate::protocol::event::Event::KubeletSeen(dead()));
     world.pass(ms(4_000));
     assert!(world.released(), "{:?}", world.log);
@@ -193,7 +193,7 @@ fn the_mode_follows_what_is_learnt_just_after_the_signal() {
     world.shutdown(40);
     world.event(KubeletSeen(plain()));
     assert_eq!(world.done(&["delete"]), [""; 0]);
-    assert!(!world.said.iter().any(|line| line.contains("becomes")));
+    assert!(!world.logged.iter().any(|line| line.contains("becomes")));
 }
 
 #[test]
@@ -291,7 +291,7 @@ fn the_lever_is_pulled_only_at_the_end_and_only_with_proof() {
     world.pass(ms(30_000));
     let expected = ["18400 fail exited", "19000 release"];
     assert_eq!(world.done(&["fail", "fail", "release"]), expected);
-    assert_eq!(world.done(&["announce"]), ["0 announce shutting-down"], "no farewell");
+    assert_eq!(world.done(&["announce"]), ["0 announce shutting-down"], "not drained");
 }
 
 #[test]
@@ -314,7 +314,7 @@ fn bare_pods_end_as_the_operator_says() {
 }
 
 #[test]
-fn pods_that_appear_in_a_run_are_part_of_it() {
+fn pods_that_appear_in_a_shutdown_are_part_of_it() {
     let mut world = World::standing(settings(), plain(), vec![job("a")]);
     world.shutdown(40);
     world.pods.insert("late".into(), job("late"));

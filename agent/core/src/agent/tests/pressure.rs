@@ -25,16 +25,16 @@ const MEMORY_STALL: &str = "epilogue.dev/MemoryStall";
 const IO_STALL: &str = "epilogue.dev/IOStall";
 
 fn observing(hard: &str) -> Settings {
-    wishing(Enforcement::Observe, hard, "")
+    with_config(Enforcement::Observe, hard, "")
 }
 
 /// The time between the looks of the next seconds, in ms.
 fn pace(world: &mut World, seconds: u64) -> Vec<u128> {
-    world.scarcity.looks.clear();
+    world.scarcity.samples.clear();
     world.pass(Duration::from_secs(seconds));
-    let looks = &world.scarcity.looks;
+    let samples = &world.scarcity.samples;
     let mut pace: Vec<_> =
-        looks.windows(2).map(|two| two[1].saturating_sub(two[0]).as_millis()).collect();
+        samples.windows(2).map(|two| two[1].saturating_sub(two[0]).as_millis()).collect();
     pace.dedup();
     pace
 }
@@ -46,7 +46,7 @@ fn victim(settings: Settings) -> World {
 }
 
 #[test]
-fn the_node_is_looked_at_as_often_as_it_is_near_to_a_shortage() {
+fn the_node_is_sampled_as_often_as_it_is_near_to_a_shortage() {
     let mut world = victim(observing("memory.available<200,nodefs.available<200"));
     assert_eq!(pace(&mut world, 5), [1_000]);
     world.memory(399);
@@ -61,41 +61,41 @@ fn the_node_is_looked_at_as_often_as_it_is_near_to_a_shortage() {
 }
 
 #[test]
-fn a_stall_is_looked_at_when_it_begins_and_for_two_seconds() {
+fn a_stall_is_sampled_when_it_begins_and_for_two_seconds() {
     let mut world = victim(observing(HARD));
     world.pass(ms(2_500));
-    world.scarcity.looks.clear();
+    world.scarcity.samples.clear();
     world.event(Event::PressureRose(Stalling::Memory));
-    assert_eq!(world.scarcity.looks.len(), 1);
+    assert_eq!(world.scarcity.samples.len(), 1);
     world.pass(ms(2_000));
-    assert_eq!(world.scarcity.looks.len(), 20);
+    assert_eq!(world.scarcity.samples.len(), 20);
     assert_eq!(pace(&mut world, 4), [1_000]);
 }
 
 #[test]
-fn one_look_at_a_time_and_fewer_when_they_are_slow_or_fail() {
+fn one_sample_at_a_time_and_fewer_when_they_are_slow_or_fail() {
     let mut world = victim(observing(HARD));
     world.answers.insert("measure".into(), Answer::Hold);
     world.pass(ms(2_000));
-    world.scarcity.looks.clear();
+    world.scarcity.samples.clear();
     world.event(Event::PressureRose(Stalling::Memory));
     world.event(Event::PressureRose(Stalling::Memory));
     world.pass(ms(2_000));
-    assert_eq!(world.scarcity.looks.len(), 0);
+    assert_eq!(world.scarcity.samples.len(), 0);
     world.let_go("measure");
-    assert_eq!(world.agent.status().pressure.looks.failed, 1, "too slow");
+    assert_eq!(world.agent.status().pressure.samples.failed, 1, "too slow");
     world.memory(150);
     world.answers.insert("measure".into(), Answer::Fail(FailureKind::Unknown, 1_000));
     world.pass(ms(30_000));
-    world.scarcity.looks.clear();
+    world.scarcity.samples.clear();
     world.pass(ms(30_000));
-    let looks = world.scarcity.looks.len();
-    assert!((6..=12).contains(&looks), "{looks}");
-    let said = world.said.iter().filter(|text| text.contains("cannot be looked at")).count();
-    assert!(said <= 1, "{:?}", world.said);
+    let samples = world.scarcity.samples.len();
+    assert!((6..=12).contains(&samples), "{samples}");
+    let logged = world.logged.iter().filter(|text| text.contains("cannot be looked at")).count();
+    assert!(logged <= 1, "{:?}", world.logged);
     world.answers.clear();
     world.pass(ms(6_000));
-    assert_eq!(world.told(WOULD), ["a"]);
+    assert_eq!(world.reported(WOULD), ["a"]);
 }
 
 #[test]
@@ -105,39 +105,39 @@ fn without_thresholds_and_stalls_there_is_nothing_to_look_for() {
     world.scarcity.psi = true;
     world.pass(Duration::from_mins(1));
     assert_eq!(pace(&mut world, 5), [1_000]);
-    let mut off = victim(wishing(Enforcement::Off, HARD, ""));
+    let mut off = victim(with_config(Enforcement::Off, HARD, ""));
     off.memory(1);
     off.event(Event::PressureRose(Stalling::Memory));
     off.pass(Duration::from_mins(5));
-    assert_eq!(off.scarcity.looks.len(), 0);
+    assert_eq!(off.scarcity.samples.len(), 0);
     assert_eq!(off.deeds(), [""; 0]);
 }
 
 #[test]
-fn what_is_only_observed_is_said_once_in_ten_minutes() {
+fn what_is_only_observed_is_logged_once_in_ten_minutes() {
     let mut world = World::at_ease(observing(HARD), vec![web("a"), job("b")]);
     world.uses("a", 100);
     world.uses("b", 300);
     world.memory(150);
     world.pass(Duration::from_secs(599));
     assert_eq!(world.deeds(), [""; 0]);
-    assert_eq!(world.told(WOULD), ["b"]);
+    assert_eq!(world.reported(WOULD), ["b"]);
     assert_eq!(world.counted("memory.available"), (0, 1, 0));
     let measured = world.log.iter().filter(|line| line.contains("measure Memory")).count();
     assert!(measured <= 61, "{measured}");
     world.uses("a", 900);
     world.pass(ms(15_000));
-    assert_eq!(world.told(WOULD), ["b", "a"]);
+    assert_eq!(world.reported(WOULD), ["b", "a"]);
 }
 
 #[test]
 fn who_may_not_act_only_observes() {
-    let mut told = enforcing(HARD);
-    told.enforce = false;
+    let mut reported = enforcing(HARD);
+    reported.enforce = false;
     let silent = KubeletFacts { eviction: None, ..late() };
     let dead = KubeletFacts { eviction: late().eviction, ..dead() };
     let table = [
-        (told, late(), "the agent is told to observe", 1),
+        (reported, late(), "the agent is told to observe", 1),
         (enforcing(HARD), dead, "the kubelet is dead", 1),
         // It does not say its thresholds, and its default is higher.
         (enforcing(HARD), silent, "", 0),
@@ -152,7 +152,7 @@ fn who_may_not_act_only_observes() {
         assert_eq!(status.held_by.unwrap_or_default(), why, "row {row}");
         if row < 2 {
             assert_eq!(world.deeds(), [""; 0], "row {row}");
-            assert_eq!(world.told(WOULD).len(), would, "row {row}");
+            assert_eq!(world.reported(WOULD).len(), would, "row {row}");
         }
     }
 }
@@ -165,7 +165,7 @@ fn while_the_kubelet_acts_itself_nothing_is_done() {
     world.memory(150);
     world.pass(ms(5_000));
     assert_eq!(world.deeds(), [""; 0]);
-    assert_eq!(world.told(WOULD), [""; 0]);
+    assert_eq!(world.reported(WOULD), [""; 0]);
     world.kubelet_says(&[]);
     world.pass(ms(1_000));
     assert_eq!(world.deeds(), ["mark a", "delete a 1"]);
@@ -210,8 +210,8 @@ fn a_threshold_that_is_not_before_the_kubelets_is_only_observed_and_told_of_once
     world.uses("a", 100);
     world.memory(40);
     world.pass(Duration::from_mins(2));
-    assert_eq!(world.told(OVERLAP), ["node"]);
-    assert_eq!(world.told(WOULD), ["a"]);
+    assert_eq!(world.reported(OVERLAP), ["node"]);
+    assert_eq!(world.reported(WOULD), ["a"]);
     assert_eq!(world.deeds(), [""; 0]);
     let status = &world.agent.status().pressure.signals;
     assert!(status[&Signal::MemoryAvailable].overlaps);
@@ -230,7 +230,7 @@ fn a_shortage_that_is_only_observed_keeps_no_other_waiting() {
     world.memory(40);
     world.left(Signal::PidAvailable, 80);
     world.pass(ms(3_000));
-    assert_eq!(world.told(WOULD), ["a"], "for memory");
+    assert_eq!(world.reported(WOULD), ["a"], "for memory");
     assert_eq!(world.deeds(), ["mark a", "delete a 1"], "for tasks");
 }
 
@@ -249,7 +249,7 @@ fn nobody_ends_before_the_nodes_conditions_are_known() {
 
 #[test]
 fn the_status_shows_what_was_measured() {
-    let mut world = victim(wishing(Enforcement::Observe, HARD, "memory.available<30%"));
+    let mut world = victim(with_config(Enforcement::Observe, HARD, "memory.available<30%"));
     world.scarcity.swap = Some(Observation { available: 1, capacity: 2 });
     world.memory(250);
     world.pass(ms(1_100));
@@ -281,11 +281,11 @@ fn a_stall_of_the_node_that_is_seen_twice_ends_a_pod_before_any_threshold() {
     world.stalls(1, 100, 60);
     assert_eq!(world.deeds(), [""; 0], "once is not enough");
     world.stalls(2, 100, 60);
-    assert_eq!(world.deeds(), ["mark a", "stop a 1", "fail a"], "{:#?}", world.said);
+    assert_eq!(world.deeds(), ["mark a", "stop a 1", "fail a"], "{:#?}", world.logged);
     let message = &world.pods["a"].disruption.as_ref().expect("must be marked").message;
     let start = "The node was low on resource: memory. Threshold quantity: 60, available: 90. ";
     assert!(message.starts_with(start), "{message}");
-    assert_eq!(world.told("Evicted"), ["a"]);
+    assert_eq!(world.reported("Evicted"), ["a"]);
 }
 
 #[test]
@@ -326,7 +326,7 @@ fn a_stall_with_memory_or_swap_left_or_of_a_moment_ends_nobody() {
 }
 
 #[test]
-fn a_pod_that_stalls_at_its_own_limit_is_told_once_and_never_ends_for_it() {
+fn a_pod_that_stalls_at_its_own_limit_is_reported_once_and_never_ends_for_it() {
     let mut world = stalling(enforcing(""), 50);
     world.scarcity.pods.insert("a".into(), (0, Some(99)));
     for _ in 0..50 {
@@ -335,7 +335,7 @@ fn a_pod_that_stalls_at_its_own_limit_is_told_once_and_never_ends_for_it() {
         world.stalls(1, 100, 60);
     }
     assert_eq!(world.deeds(), [""; 0]);
-    assert_eq!(world.told("MemoryLimitStall"), ["a"]);
+    assert_eq!(world.reported("MemoryLimitStall"), ["a"]);
 }
 
 #[test]
@@ -365,7 +365,7 @@ fn a_condition_is_written_until_it_stands_and_a_stale_one_goes() {
     world.answers.insert(name, Answer::Fail(FailureKind::Unknown, 2));
     world.stalls(40, 100, 60);
     assert!(world.scarcity.conditions[MEMORY_STALL]);
-    let mut off = World::at_ease(wishing(Enforcement::Off, "", ""), vec![]);
+    let mut off = World::at_ease(with_config(Enforcement::Off, "", ""), vec![]);
     off.scarcity.conditions.insert(IO_STALL, true);
     off.scarcity.conditions.insert(MEMORY_STALL, false);
     off.see_node();
@@ -465,16 +465,16 @@ fn in_a_shutdown_pressure_stands_still_and_a_cancel_takes_it_up_again() {
     assert_eq!(world.deeds(), ["mark a", "stop a 1"]);
     world.shutdown(40);
     world.answers.clear();
-    world.scarcity.looks.clear();
+    world.scarcity.samples.clear();
     world.pass(ms(2_000));
-    assert_eq!(world.scarcity.looks.len(), 0);
+    assert_eq!(world.scarcity.samples.len(), 0);
     assert_eq!(world.agent.status().pressure.held_by, Some("a shutdown goes on"));
     world.memory(900);
     world.event(Event::ShutdownCancelled);
     world.let_go("*");
     world.pass(Duration::from_mins(3));
     let a = &world.pods["a"];
-    assert!(a.is_terminal() || a.is_to_end(), "{:#?} {:#?}", world.log, world.said);
+    assert!(a.is_terminal() || a.is_to_end(), "{:#?} {:#?}", world.log, world.logged);
     assert_eq!(world.lies, [""; 0]);
 }
 
@@ -494,7 +494,7 @@ fn a_mark_that_was_sent_before_a_shutdown_is_settled_after_its_cancel() {
         world.pass(Duration::from_mins(3));
         let a = &world.pods["a"];
         let ended = a.is_terminal() || a.is_to_end();
-        assert!(ended || !a.is_disrupted(), "{:#?} {:#?}", world.log, world.said);
+        assert!(ended || !a.is_disrupted(), "{:#?} {:#?}", world.log, world.logged);
     }
 }
 
@@ -529,11 +529,11 @@ fn pods_beyond_their_own_limits_end_without_a_mark_where_the_kubelet_does_not_se
     // §2.4 step 12, §2.8
     let mut world = limits(enforcing(HARD), false);
     world.pass(ms(1_000));
-    assert_eq!(world.deeds(), ["delete a 1", "stop b 1", "fail b"], "{:#?}", world.said);
+    assert_eq!(world.deeds(), ["delete a 1", "stop b 1", "fail b"], "{:#?}", world.logged);
     assert_eq!(world.disrupted(), [""; 0]);
-    assert_eq!(world.told("Evicted"), ["a", "b"]);
-    let notice = world.scarcity.told.iter().find(|notice| notice.reason == "Evicted");
-    let notice = notice.expect("must be told");
+    assert_eq!(world.reported("Evicted"), ["a", "b"]);
+    let notice = world.scarcity.reported.iter().find(|notice| notice.reason == "Evicted");
+    let notice = notice.expect("must be reported");
     let text = "Pod ephemeral local storage usage exceeds the total limit of containers 100. ";
     assert_eq!((notice.message.as_str(), notice.annotations.len()), (text, 0));
     assert_eq!(world.counted("ephemeralpodfs.limit"), (1, 0, 0));
@@ -543,7 +543,7 @@ fn pods_beyond_their_own_limits_end_without_a_mark_where_the_kubelet_does_not_se
     let mut observed = limits(observing(HARD), false);
     observed.pass(ms(1_000));
     assert_eq!(observed.deeds(), [""; 0]);
-    assert_eq!(observed.told(WOULD), ["a", "b"]);
+    assert_eq!(observed.reported(WOULD), ["a", "b"]);
     let mut kubelets = limits(enforcing(HARD), true);
     kubelets.pass(Duration::from_mins(1));
     assert_eq!(kubelets.deeds(), [""; 0]);

@@ -141,7 +141,7 @@ fn whatever_happens_nobody_ends_unmarked_or_twice_and_no_mark_stays_on_a_living_
     let mut evicted = 0;
     for seed in (1..120_u64).chain([1_698]) {
         let mut dice = Dice::of_seed(seed);
-        let mut settings = wishing(Enforcement::Enforce, HARD, SOFT);
+        let mut settings = with_config(Enforcement::Enforce, HARD, SOFT);
         settings.bare_pods = dice.of(&[BarePods::Leave, BarePods::Delete, BarePods::DeadlineLever]);
         settings.in_flight_max = dice.of(&[1, 4, 32]);
         let many = 1 + dice.roll(7);
@@ -160,7 +160,7 @@ fn whatever_happens_nobody_ends_unmarked_or_twice_and_no_mark_stays_on_a_living_
                 }
             }
             // A shutdown has rules of its own.
-            if world.agent.status().run.is_none() {
+            if world.agent.status().shutdown.is_none() {
                 check(&world, &untouchable, seed);
             }
             let hard = world.agent.status().pressure.victims.iter().filter(|victim| {
@@ -191,7 +191,7 @@ fn settle(world: &mut World, seed: u64) -> usize {
     world.kubelet_says(&[]);
     world.list();
     world.pass(ms(200_000));
-    let refused = world.said.iter().any(|line| line.contains("cannot be taken back"));
+    let refused = world.logged.iter().any(|line| line.contains("cannot be taken back"));
     let ours = crate::pod::TERMINATION_BY_KUBELET;
     let stale = world.pods.values().filter(|pod| {
         let marked = pod.disruption.as_ref().is_some_and(|d| d.stands && d.reason == ours);
@@ -199,7 +199,7 @@ fn settle(world: &mut World, seed: u64) -> usize {
         marked && !pod.is_terminal() && !pod.is_to_end() && !waits
     });
     let stale: Vec<_> = stale.map(|pod| &pod.name).collect();
-    let report = (&world.log, &world.said);
+    let report = (&world.log, &world.logged);
     assert!(refused || stale.is_empty(), "seed {seed}: {stale:?} {report:#?}");
     evicted
 }

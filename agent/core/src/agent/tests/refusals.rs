@@ -62,10 +62,10 @@ fn a_refused_deletion_leaves_all_other_pods_to_be_reported() {
     assert!(world.released(), "nothing of it will come");
     let tries = world.done(&["delete"]).iter().filter(|line| line.contains("p07")).count();
     assert_eq!(tries, 2);
-    let told = world.told.iter().filter(|(reason, _)| *reason == "AgentForbidden");
-    let told: Vec<&str> = told.map(|(_, text)| text.as_str()).collect();
-    assert_eq!(told.len(), 1);
-    assert!(told[0].contains("refuses `delete pods` for pod default/p07"), "{told:?}");
+    let reported = world.reported.iter().filter(|(reason, _)| *reason == "AgentForbidden");
+    let reported: Vec<&str> = reported.map(|(_, text)| text.as_str()).collect();
+    assert_eq!(reported.len(), 1);
+    assert!(reported[0].contains("refuses `delete pods` for pod default/p07"), "{reported:?}");
 }
 
 #[test]
@@ -82,10 +82,10 @@ fn a_late_rbac_cache_costs_time_and_no_pod() {
         assert_eq!(world.disrupted().len(), count, "{count} pods, {seconds} s");
         assert_eq!(world.done(&["delete"]).len(), count, "{count} pods, {seconds} s");
         end_all_but(&mut world, "");
-        assert!(world.released(), "{count} pods, {seconds} s: {:?}", world.agent.status().run);
+        assert!(world.released(), "{count} pods, {seconds} s: {:?}", world.agent.status().shutdown);
         assert_eq!(terminal(&world), count);
-        let told = world.told.iter().any(|(reason, _)| *reason == "AgentForbidden");
-        assert!(!told, "what passes is nobody's concern");
+        let reported = world.reported.iter().any(|(reason, _)| *reason == "AgentForbidden");
+        assert!(!reported, "what passes is nobody's concern");
         assert!(world.tainted && world.node_says.is_some());
     }
 }
@@ -100,7 +100,7 @@ fn a_verb_that_is_forbidden_is_tested_by_single_calls() {
     let tests = world.done(&["mark"]).len() - at_once;
     assert!(at_once <= 32 && tests <= 10, "{at_once} at once, {tests} tests");
     assert_eq!(world.done(&["delete"]).len(), 30, "§9.4: a mark does not block the kill");
-    assert_eq!(world.said.iter().filter(|line| line.contains("forbids")).count(), 1);
+    assert_eq!(world.logged.iter().filter(|line| line.contains("forbids")).count(), 1);
 
     let mut world = replace(30);
     refuse(&mut world, "delete *");
@@ -120,7 +120,7 @@ fn one_granted_call_shows_that_refusals_are_the_pods() {
     world.pass(ms(3_000));
     let deleted = world.pods.values().filter(|pod| pod.is_terminating()).count();
     assert_eq!(deleted, 5);
-    assert!(!world.said.iter().any(|line| line.contains("forbids")));
+    assert!(!world.logged.iter().any(|line| line.contains("forbids")));
 }
 
 #[test]

@@ -8,8 +8,8 @@ use crate::pod::{Owner, Phase, PodView};
 use crate::protocol::event::{Announcement, Event, NodeView, ShutdownKind};
 use crate::protocol::node::KubeletFacts;
 use crate::shutdown::Mode;
-use crate::shutdown::bands::BandFlags;
 use crate::shutdown::candidates::BarePods;
+use crate::shutdown::priority_groups::PriorityGroupFlags;
 
 fn job(name: &str) -> PodView {
     pod(name).owner(Owner::Job).never()
@@ -35,7 +35,7 @@ fn dying(facts: &KubeletFacts, actions: usize, carried_out: bool) -> World {
     world
 }
 
-/// Each crash point of a run, in each mode.
+/// Each crash point of a shutdown, in each mode.
 fn each_crash(mut check: impl FnMut(&KubeletFacts, World, String)) {
     for facts in [plain(), armed(), dead()] {
         for actions in 1..40 {
@@ -62,8 +62,8 @@ fn an_agent_restarted_in_a_shutdown_goes_on() {
         world.pass(ms(60_000));
         assert!(world.released(), "{case}");
         let journalled = world.journal.len() > 1;
-        let run = world.agent.status().run.clone().expect("must be a run");
-        assert!(run.released_after.is_some_and(|at| at <= ms(42_000)), "{case} {journalled}");
+        let shutdown = world.agent.status().shutdown.clone().expect("must be a shutdown");
+        assert!(shutdown.released_after.is_some_and(|at| at <= ms(42_000)), "{case} {journalled}");
     });
 }
 
@@ -108,7 +108,7 @@ fn after_a_boot_the_condition_is_where_it_is_true_and_nowhere_else() {
 }
 
 #[test]
-fn a_replay_repeats_the_time_of_the_first_attempt() {
+fn boot_recovery_repeats_the_time_of_the_first_attempt() {
     let mut world = World::standing(settings(), armed(), vec![job("a")]);
     world.answers.insert("mark *".into(), Answer::Hold);
     world.shutdown(40);
@@ -164,7 +164,7 @@ fn assist_begins_no_kills_after_a_restart_and_replace_goes_on_with_its_own() {
 }
 
 #[test]
-fn the_time_of_a_run_is_counted_on_by_the_boot_clock() {
+fn the_time_of_a_shutdown_is_counted_on_by_the_boot_clock() {
     let mut world = World::standing(settings(), armed(), vec![job("a")]);
     world.shutdown(40);
     world.freeze(ms(15_000));
@@ -177,7 +177,7 @@ fn the_time_of_a_run_is_counted_on_by_the_boot_clock() {
 }
 
 #[test]
-fn a_released_run_is_not_run_again_but_its_reports_are() {
+fn a_released_shutdown_is_not_taken_up_again_but_its_reports_are() {
     let mut world = World::standing(settings(), armed(), vec![job("a")]);
     let kind = epilogue_common::outcome::FailureKind::Unknown;
     world.answers.insert("mark *".into(), Answer::Fail(kind, u32::MAX));
@@ -236,16 +236,16 @@ fn a_pod_whose_deadline_was_set_keeps_its_mark() {
     // The kubelet ends it by that deadline after the boot, or after the cancel.
     let mut settings = settings();
     settings.bare_pods = BarePods::DeadlineLever;
-    let run = |settings: &Settings| {
+    let shutdown = |settings: &Settings| {
         let mut world = World::standing(settings.clone(), plain(), vec![pod("bare")]);
         world.shutdown(40);
         assert_eq!(world.done(&["deadline"]).len(), 1, "{:#?}", world.log);
         world
     };
-    let mut booted = run(&settings);
+    let mut booted = shutdown(&settings);
     booted.reboot(settings.clone());
     booted.started(plain(), false);
-    let mut cancelled = run(&settings);
+    let mut cancelled = shutdown(&settings);
     cancelled.restart(settings.clone());
     cancelled.started(plain(), false);
     for world in [booted, cancelled] {
@@ -296,7 +296,7 @@ fn a_node_that_went_down_without_notice_explains_its_dead() {
     world.started(plain(), false);
     assert_eq!(world.disrupted(), ["lost"]);
     let message = world.pods["lost"].disruption.clone().map(|disruption| disruption.message);
-    assert_eq!(message.as_deref(), Some(crate::ending::patches::LOST_MESSAGE));
+    assert_eq!(message.as_deref(), Some(crate::termination::patches::LOST_MESSAGE));
 }
 
 /// A pod that has run since a quarter of an hour before what the API's clock takes for the boot.
@@ -361,8 +361,8 @@ fn without_a_runtime_a_pod_is_lost_only_by_a_clock_that_was_noted_at_the_boot() 
 
 #[test]
 fn a_mark_on_a_pod_that_lives_on_is_taken_back_by_proof_of_its_life() {
-    use crate::ending::patches::{LOST_MESSAGE, SHUTDOWN_MESSAGE};
     use crate::pod::{Disruption, TERMINATION_BY_KUBELET};
+    use crate::termination::patches::{LOST_MESSAGE, SHUTDOWN_MESSAGE};
     let marked = |settings: Settings, message: &str| {
         let mut world = by_the_clock_lost(settings);
         world.change("a", |pod| {
@@ -408,8 +408,8 @@ fn a_shutdown_that_was_never_heard_of_is_taken_up() {
     // users.md 0.2, §9.2: PreparingForShutdown is true at the start
     let mut world = World::new(settings(), pods());
     world.started(plain(), true);
-    let run = world.agent.status().run.clone().expect("must be a run");
-    assert_eq!(run.mode, Mode::Replace);
+    let shutdown = world.agent.status().shutdown.clone().expect("must be a shutdown");
+    assert_eq!(shutdown.mode, Mode::Replace);
     assert_eq!(world.done(&["mark"]).len(), 3);
     assert_eq!(world.done(&["delete"]).len(), 2);
     assert_eq!(world.done(&["lock"]), [""; 0]);
@@ -431,11 +431,13 @@ fn a_journal_of_another_boot_and_a_new_shutdown_do_not_get_in_each_other_s_way()
 }
 
 #[test]
-fn bands_turned_off_still_mark_what_cannot_survive() {
+fn priority_groups_turned_off_still_mark_what_cannot_survive() {
     let mut settings = settings();
-    let flags =
-        BandFlags { total: Some(crate::time_span::TimeSpan::from_secs(0)), ..BandFlags::default() };
-    settings.bands = flags.bands().expect("must be bands");
+    let flags = PriorityGroupFlags {
+        total: Some(crate::time_span::TimeSpan::from_secs(0)),
+        ..PriorityGroupFlags::default()
+    };
+    settings.priority_groups = flags.priority_groups().expect("must be priority groups");
     let mut world = World::standing(settings, plain(), pods());
     world.shutdown(5);
     assert_eq!(world.done(&["mark", "delete", "taint"]).len(), 2);

@@ -12,7 +12,7 @@ use crate::pressure::signal::Signal;
 use crate::pressure::stall::{PodStall, StallSample};
 use crate::pressure::thresholds::ThresholdFlags;
 use crate::pressure::usage::{DiskLayout, DiskUsage};
-use crate::pressure::watch::{Measured, Wishes};
+use crate::pressure::watch::{EvictionConfig, Measured};
 use crate::protocol::action::{Action, Notice};
 use crate::protocol::event::{ActionResult, Event, NodeView};
 use crate::protocol::node::{KubeletEviction, KubeletFacts};
@@ -39,15 +39,15 @@ pub(crate) struct Scarcity {
     /// Pods that exceed a limit of their own: they end without a mark.
     pub(crate) beyond_limits: BTreeSet<String>,
     /// When the node was looked at.
-    pub(crate) looks: Vec<Duration>,
-    pub(crate) told: Vec<Notice>,
+    pub(crate) samples: Vec<Duration>,
+    pub(crate) reported: Vec<Notice>,
 }
 
 impl Scarcity {
     pub(crate) fn note(&mut self, action: &Action, now: Duration) {
         match action {
-            Action::Measure => self.looks.push(now),
-            Action::Tell(notice) => self.told.push(notice.clone()),
+            Action::Measure => self.samples.push(now),
+            Action::EmitEvent(notice) => self.reported.push(notice.clone()),
             _ => {}
         }
     }
@@ -107,7 +107,7 @@ fn pod_stall(name: &str, ms: u64, limit: Option<u64>) -> PodStall {
 }
 
 /// An agent with these hard and soft thresholds; soft ones have 10 s.
-pub(crate) fn wishing(enforcement: Enforcement, hard: &str, soft: &str) -> Settings {
+pub(crate) fn with_config(enforcement: Enforcement, hard: &str, soft: &str) -> Settings {
     let graces: Vec<_> = soft
         .split(',')
         .filter_map(|entry| Some(format!("{}=10s", entry.split_once('<')?.0)))
@@ -120,7 +120,7 @@ pub(crate) fn wishing(enforcement: Enforcement, hard: &str, soft: &str) -> Setti
     };
     let mut settings = settings();
     settings.features.pressure = enforcement;
-    settings.features.wishes = Wishes {
+    settings.features.eviction = EvictionConfig {
         thresholds: flags.thresholds().expect("must be thresholds"),
         transition: Duration::from_mins(5),
         soft_grace_seconds_max: None,
@@ -129,7 +129,7 @@ pub(crate) fn wishing(enforcement: Enforcement, hard: &str, soft: &str) -> Setti
 }
 
 pub(crate) fn enforcing(hard: &str) -> Settings {
-    wishing(Enforcement::Enforce, hard, "")
+    with_config(Enforcement::Enforce, hard, "")
 }
 
 /// A kubelet that ends pods late.
@@ -149,7 +149,7 @@ impl World {
         }
         world.started(late(), false);
         world.see_node();
-        world.scarcity.looks.clear();
+        world.scarcity.samples.clear();
         world
     }
 
@@ -202,8 +202,8 @@ impl World {
     }
 
     /// What was told for a reason: the pods, or the node.
-    pub(crate) fn told(&self, reason: &str) -> Vec<String> {
-        let of_reason = self.scarcity.told.iter().filter(|notice| notice.reason == reason);
+    pub(crate) fn reported(&self, reason: &str) -> Vec<String> {
+        let of_reason = self.scarcity.reported.iter().filter(|notice| notice.reason == reason);
         let name = |notice: &Notice| {
             notice.pod.as_ref().map_or_else(|| "node".to_owned(), |pod| pod.name.clone())
         };

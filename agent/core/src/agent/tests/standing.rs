@@ -83,7 +83,7 @@ fn the_delay_is_raised_to_what_is_wanted() {
 }
 
 #[test]
-fn a_delay_that_stays_too_short_is_told_of_once() {
+fn a_delay_that_stays_too_short_is_reported_once() {
     for allowed in [true, false] {
         let mut settings = settings();
         settings.raise_delay = allowed;
@@ -99,8 +99,8 @@ fn a_delay_that_stays_too_short_is_told_of_once() {
         let delay = if allowed { ms(30_000) } else { ms(5_000) };
         world.event(seen(|state| state.delay = Some(delay)));
         world.pass(ms(100_000));
-        let warnings = world.said.iter().filter(|line| line.contains("are wanted")).count();
-        assert_eq!(warnings, 1, "{allowed} {:#?}", world.said);
+        let warnings = world.logged.iter().filter(|line| line.contains("are wanted")).count();
+        assert_eq!(warnings, 1, "{allowed} {:#?}", world.logged);
         assert_eq!(world.agent.status().lock, LockState::Held, "the lock is kept all the same");
     }
 }
@@ -108,7 +108,7 @@ fn a_delay_that_stays_too_short_is_told_of_once() {
 /// The lines about a schedule of this many seconds from now on.
 fn foretold(world: &mut World, seconds: i64, change: impl Fn(&mut LogindState)) -> Vec<String> {
     let at = world.clock().wall + jiff::SignedDuration::from_secs(seconds);
-    world.said.clear();
+    world.logged.clear();
     for _ in 0..3 {
         world.event(seen(|state| {
             state.scheduled = Some(("reboot".into(), at));
@@ -116,11 +116,11 @@ fn foretold(world: &mut World, seconds: i64, change: impl Fn(&mut LogindState)) 
         }));
         world.pass(ms(1_000));
     }
-    world.said.iter().filter(|line| line.contains("is scheduled")).cloned().collect()
+    world.logged.iter().filter(|line| line.contains("is scheduled")).cloned().collect()
 }
 
 #[test]
-fn what_would_not_go_well_is_said_once_before_a_scheduled_shutdown() {
+fn what_would_not_go_well_is_logged_once_before_a_scheduled_shutdown() {
     let mut settings = settings();
     settings.raise_delay = false;
     let mut world = World::standing(settings, plain(), vec![pod("a")]);
@@ -132,20 +132,20 @@ fn what_would_not_go_well_is_said_once_before_a_scheduled_shutdown() {
         state.delay = Some(ms(5_000));
         state.lock_listed = false;
     };
-    let said = foretold(&mut world, 40, short);
-    let [said] = said.as_slice() else { panic!("once, not {said:?}") };
-    assert!(said.contains("reboot is scheduled in 40 s, and it would not go well"), "{said}");
-    assert!(said.contains("logind grants 5 s, 40 s are wanted"), "{said}");
+    let logged = foretold(&mut world, 40, short);
+    let [logged] = logged.as_slice() else { panic!("once, not {logged:?}") };
+    assert!(logged.contains("reboot is scheduled in 40 s, and it would not go well"), "{logged}");
+    assert!(logged.contains("logind grants 5 s, 40 s are wanted"), "{logged}");
 }
 
 #[test]
 fn a_lock_that_is_not_held_before_a_scheduled_shutdown_is_said() {
     let mut world = World::new(settings(), vec![]);
     world.answers.insert("lock *".into(), Answer::Fail(FailureKind::Other, u32::MAX));
-    let said = foretold(&mut world, 30, |_| ());
-    let [said] = said.as_slice() else { panic!("once, not {said:?}") };
-    assert!(said.contains("the delay lock is not held"), "{said}");
-    assert!(said.contains("pods are not known yet"), "{said}");
+    let logged = foretold(&mut world, 30, |_| ());
+    let [logged] = logged.as_slice() else { panic!("once, not {logged:?}") };
+    assert!(logged.contains("the delay lock is not held"), "{logged}");
+    assert!(logged.contains("pods are not known yet"), "{logged}");
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn a_suspend_is_no_time_that_logind_counts() {
     world.suspended = ms(3_600_000);
     world.pass(ms(30_000));
     assert!(!world.released());
-    assert!(world.said.iter().any(|line| line.contains("suspended")));
+    assert!(world.logged.iter().any(|line| line.contains("suspended")));
 }
 
 #[test]
@@ -256,8 +256,9 @@ fn without_its_policies_an_agent_acts_no_more_and_says_so_until_they_are_there()
     let status = world.agent.status();
     assert_eq!(status.unbounded.as_deref(), Some("epilogue-agent-node"));
     assert_eq!((status.mode, status.lock), (Some(Mode::Observe), LockState::Released));
-    let told: Vec<_> = world.told.iter().filter(|(why, _)| *why == "AgentUnbounded").collect();
-    assert!(told.len() == 1 && told[0].1.contains("deploy/policy"), "{told:?}");
+    let reported: Vec<_> =
+        world.reported.iter().filter(|(why, _)| *why == "AgentUnbounded").collect();
+    assert!(reported.len() == 1 && reported[0].1.contains("deploy/policy"), "{reported:?}");
     world.log.clear();
     world.shutdown(40);
     world.pass(ms(1_000));

@@ -5,12 +5,12 @@ use jiff::SignedDuration;
 
 use super::driver::*;
 use crate::agent::{Enforcement, Features, Settings};
-use crate::ending::hanging::Hang;
 use crate::pod::tests::pod;
 use crate::pod::{Phase, PodSource, PodView};
 use crate::protocol::action::{Action, Purpose};
 use crate::protocol::event::{ActionResult, Event, RuntimeState};
 use crate::protocol::node::{Healthz, KubeletFacts};
+use crate::termination::hanging::Hang;
 
 fn enforcing(mode: Enforcement, fail_hanging_starts: bool) -> Settings {
     let features = Features { stuck_pods: mode, fail_hanging_starts, ..Features::default() };
@@ -106,8 +106,8 @@ impl Node {
     }
 
     /// The events about pods.
-    fn told(&self, what: &str) -> usize {
-        self.world.said.iter().filter(|line| line.contains(what)).count()
+    fn reported(&self, what: &str) -> usize {
+        self.world.logged.iter().filter(|line| line.contains(what)).count()
     }
 
     fn stuck(&self, hang: Hang) -> usize {
@@ -126,10 +126,10 @@ fn a_pod_that_never_started_is_failed_under_a_dead_kubelet() {
     assert_eq!(node.phase("a"), Phase::Failed, "{:#?}", node.world.log);
     let [written] = node.writes()[..] else { panic!("once, not {:#?}", node.world.log) };
     assert!(written.ends_with("fail a"), "{written}");
-    let looks = node.world.done(&["inspect"]);
-    assert_eq!(looks.len(), 2, "one empty look is none: {looks:?}");
+    let inspects = node.world.done(&["inspect"]);
+    assert_eq!(inspects.len(), 2, "one empty look is none: {inspects:?}");
     assert_eq!(node.world.agent.status().stuck.failed, 1);
-    assert_eq!(node.told("Failed by the agent"), 1, "{:#?}", node.world.said);
+    assert_eq!(node.reported("Failed by the agent"), 1, "{:#?}", node.world.logged);
     assert_eq!(node.world.lies, [""; 0]);
     node.pass(600);
     assert_eq!(node.writes().len(), 1, "{:#?}", node.world.log);
@@ -231,7 +231,7 @@ fn without_a_kubelet_each_missing_piece_of_evidence_leaves_the_phase_as_it_is() 
 }
 
 #[test]
-fn beside_a_live_kubelet_a_phase_is_written_only_where_it_is_asked_for_and_proven() {
+fn alongside_a_live_kubelet_a_phase_is_written_only_where_it_is_asked_for_and_proven() {
     // §3.3 U3, U5, U11; §7.4
     let (unasked, asked): (Place, Place) = ((plain(), false), (plain(), true));
     let lever = (&["fail a"][..], None);
@@ -331,7 +331,7 @@ fn what_is_known_of_the_kubelet_grows_old() {
 }
 
 #[test]
-fn an_empty_look_counts_only_beside_another() {
+fn an_empty_check_counts_only_alongside_another() {
     let mut node = Node::of(enforce(), &dead(), deleted("a"), nothing());
     node.world.answers.insert("fail *".into(), Answer::Hold);
     // The runtime comes up: first nothing, then no answer, then the container.
@@ -361,7 +361,7 @@ fn a_phase_that_is_taken_back_is_written_three_times_and_no_more() {
         let times: Vec<u64> = node.writes().iter().map(|line| time(line)).collect();
         assert!(times.windows(2).all(|two| two[1] - two[0] >= 10_000), "{times:?}");
         assert_eq!(node.world.agent.status().reverted[&Purpose::Fail], 3);
-        assert!(node.told("was taken back each time") > 0, "{:#?}", node.world.said);
+        assert!(node.reported("was taken back each time") > 0, "{:#?}", node.world.logged);
     }
 }
 
@@ -370,14 +370,17 @@ fn time(line: &str) -> u64 {
 }
 
 #[test]
-fn people_are_told_every_ten_minutes_and_not_more_often() {
+fn events_are_sent_every_ten_minutes_and_not_more_often() {
     let mut node = Node::of(enforce(), &plain(), deleted("a"), sandbox(true));
     node.pass(1_800);
-    let told = node.told("the pull of an image");
-    assert!((2..=3).contains(&told), "{told} {:#?}", node.world.said);
-    assert!(node.told("--hanging-starts=fail") == told && node.told("kubectl delete --force") > 0);
+    let reported = node.reported("the pull of an image");
+    assert!((2..=3).contains(&reported), "{reported} {:#?}", node.world.logged);
+    assert!(
+        node.reported("--hanging-starts=fail") == reported
+            && node.reported("kubectl delete --force") > 0
+    );
     // Where nothing can be done, the runtime is asked for the event only.
-    assert_eq!(node.world.done(&["inspect"]).len(), told);
+    assert_eq!(node.world.done(&["inspect"]).len(), reported);
     assert_eq!(node.stuck(Hang::NoContainer), 1);
     node.world.gone("a");
     assert_eq!(node.stuck(Hang::NoContainer), 0);
@@ -396,8 +399,8 @@ fn who_observes_says_what_would_be_done_and_does_nothing() {
         node.world.runtime.insert("b".into(), runtime(&[None]));
         node.pass(300);
         assert_eq!(node.writes(), [""; 0]);
-        assert_eq!(node.told("Would be failed"), 1, "{:#?}", node.world.said);
-        assert_eq!(node.told("Deleted, and not ended"), 0, "{:#?}", node.world.said);
+        assert_eq!(node.reported("Would be failed"), 1, "{:#?}", node.world.logged);
+        assert_eq!(node.reported("Deleted, and not ended"), 0, "{:#?}", node.world.logged);
     }
 }
 
@@ -407,7 +410,7 @@ fn without_a_runtime_it_is_only_said() {
     let mut node = Node::of(settings, &dead(), deleted("a"), nothing());
     node.pass(300);
     assert_eq!(node.world.log, [""; 0]);
-    assert_eq!((node.stuck(Hang::NoWitness), node.told("may not be used")), (1, 1));
+    assert_eq!((node.stuck(Hang::NoWitness), node.reported("may not be used")), (1, 1));
 }
 
 #[test]
@@ -443,7 +446,7 @@ fn a_new_agent_makes_all_evidence_anew() {
 }
 
 #[test]
-fn writes_that_fail_are_repeated_on_a_new_look() {
+fn writes_that_fail_are_repeated_on_a_new_check() {
     for kind in [FailureKind::Unknown, FailureKind::Conflict, FailureKind::ServerError] {
         let mut node = Node::of(enforce(), &dead(), deleted("a"), nothing());
         node.world.answers.insert("fail *".into(), Answer::Fail(kind, 5));
@@ -457,23 +460,23 @@ fn writes_that_fail_are_repeated_on_a_new_look() {
         node.world.answers.insert("fail *".into(), Answer::Fail(kind, u32::MAX));
         node.pass(400);
         assert_eq!(node.writes().len(), 1, "{kind:?}");
-        assert_eq!(node.told("does not let the agent write"), 1, "{:#?}", node.world.said);
+        assert_eq!(node.reported("does not let the agent write"), 1, "{:#?}", node.world.logged);
     }
 }
 
 #[test]
-fn a_write_is_told_of_though_the_watch_is_quicker_than_its_answer() {
+fn a_write_is_reported_though_the_watch_is_quicker_than_its_answer() {
     // Found on the real API: the pod's end was seen, and what was to be said of it forgotten.
     let mut node = Node::of(enforce(), &dead(), deleted("a"), nothing());
     node.world.answers.insert("fail *".into(), Answer::Hold);
     node.pass(100);
-    assert_eq!(node.told("Failed by the agent"), 0, "{:#?}", node.world.said);
+    assert_eq!(node.reported("Failed by the agent"), 0, "{:#?}", node.world.logged);
     let (id, _, action) = node.world.held.pop().expect("the write is under way");
     node.world.arrive(&action);
     assert_eq!(node.phase("a"), Phase::Failed);
     node.pass(20);
     node.world.event(Event::Finished { id, result: ActionResult::Done(Ok(())) });
-    assert_eq!(node.told("Failed by the agent"), 1, "{:#?}", node.world.said);
+    assert_eq!(node.reported("Failed by the agent"), 1, "{:#?}", node.world.logged);
     assert_eq!(node.world.agent.status().stuck.failed, 1);
 }
 

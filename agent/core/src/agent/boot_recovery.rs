@@ -1,0 +1,306 @@
+//! After a boot: the truth about pods that the time before left unexplained.
+//! (spec/node-agent.md §9.6, W5)
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use epilogue_common::outcome::{Failure, Outcome};
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::Agent;
+use super::cancel::{REFUSED_MAX, stands};
+use super::notices::{POD_LOST, RECOVERED};
+use super::outbox::Task;
+use crate::pod::{PodSource, PodUid, PodView};
+use crate::protocol::action::{Action, PodRef, Purpose};
+use crate::protocol::event::{Now, RuntimeState};
+use crate::termination::attempt::{Attempt, Pace, Verdict, WAIT_MAX_HASTE, salt, verdict};
+use crate::termination::patches;
+
+/// A runtime that says nothing for so long is no witness, and the kubelet is waiting for it, too.
+const WITNESS_LASTS: Duration = Duration::from_mins(1);
+
+/// A pod to look at.
+#[derive(Debug)]
+struct RecoveredPod {
+    pod: PodRef,
+    why: Why,
+    read: Attempt,
+    /// Whether anything of it runs, where only a clock says that it does not.
+    inspect: Attempt,
+    /// Until when the runtime is asked, on CLOCK_MONOTONIC.
+    ask_until: Duration,
+    patch: Attempt,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Why {
+    /// A shutdown marked it, or was about to, with this time; whether it had run by then.
+    Marked(Timestamp, bool),
+    /// The same, and after the boot it was seen to be one that runs again, or for the first time.
+    RunsAgain(Timestamp),
+    /// It ran before this boot: its node went down without notice.
+    Lost(Timestamp),
+}
+
+/// All pods to look at.
+#[derive(Debug, Default)]
+pub(super) struct BootRecovery {
+    pods: BTreeMap<PodUid, RecoveredPod>,
+    marked: usize,
+    /// Pods that the journal explains: nothing else has to.
+    known: BTreeSet<PodUid>,
+}
+
+impl BootRecovery {
+    pub(super) fn add_marked(&mut self, pod: PodRef, at: Timestamp, had_run: bool) {
+        self.add(pod, Why::Marked(at, had_run), Attempt::default(), Duration::ZERO);
+    }
+
+    /// The journal explains the pod: its end was before the shutdown, whatever the clock says.
+    pub(super) fn explain(&mut self, uid: PodUid) {
+        self.known.insert(uid);
+    }
+
+    /// Takes a pod for lost, unless that is nothing to speak of; answers whether it did. Where the
+    /// runtime can be asked, it has the last word.
+    pub(super) fn add_lost(&mut self, pod: &PodView, now: Now, ask: bool) -> bool {
+        let why = Why::Lost(now.wall);
+        if self.known.contains(&pod.uid) || remedy(pod, why, None).is_none() {
+            return false;
+        }
+        let inspect = if ask { Attempt::wanted() } else { Attempt::default() };
+        self.add(
+            super::disruption_target::pod_ref(pod),
+            why,
+            inspect,
+            now.monotonic + WITNESS_LASTS,
+        );
+        true
+    }
+
+    /// Whether it is being looked at.
+    pub(super) fn has(&self, uid: &PodUid) -> bool {
+        self.pods.contains_key(uid)
+    }
+
+    /// Whether a journal of an earlier boot tells of the pod.
+    pub(super) fn knows(&self, uid: &PodUid) -> bool {
+        self.known.contains(uid)
+    }
+
+    fn add(&mut self, pod: PodRef, why: Why, inspect: Attempt, ask_until: Duration) {
+        self.known.insert(pod.uid.clone());
+        let (read, patch) = (Attempt::wanted(), Attempt::default());
+        let recovery = RecoveredPod { pod, why, read, inspect, ask_until, patch };
+        self.pods.insert(recovery.pod.uid.clone(), recovery);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.pods.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.pods.is_empty()
+    }
+
+    /// A new shutdown is more urgent; the journal still has what is not done.
+    pub(super) fn forget(&mut self) {
+        self.pods.clear();
+    }
+}
+
+/// What is to be sent for a pod; none if its state explains itself. What is before `boot` is before
+/// this boot by all clocks.
+fn remedy(pod: &PodView, why: Why, boot: Option<Timestamp>) -> Option<(Purpose, Value)> {
+    if pod.is_terminal() || pod.is_terminating() || pod.source == PodSource::Static {
+        return None;
+    }
+    match why {
+        // It cannot have survived: the condition is to be there before the kubelet concludes. One
+        // that had not run by then may have been started in this boot.
+        Why::Marked(at, had_run) if pod.cannot_run_again() => {
+            let ran_before = |since| boot.is_some_and(|boot| since < boot);
+            if had_run || pod.running_since.is_some_and(ran_before) {
+                (!pod.is_disrupted()).then(|| (Purpose::Mark, patches::mark(pod, at)))
+            } else {
+                let lives = pod.running_since.is_some() && stands(pod, at);
+                lives.then(|| (Purpose::Clear, patches::clear(pod, at)))
+            }
+        }
+        // It runs again, or will.
+        Why::Marked(at, _) | Why::RunsAgain(at) => {
+            stands(pod, at).then(|| (Purpose::Clear, patches::clear(pod, at)))
+        }
+        Why::Lost(at) => {
+            let lost = pod.cannot_run_again() && !pod.is_disrupted();
+            lost.then(|| (Purpose::Mark, patches::lost(pod, at)))
+        }
+    }
+}
+
+impl Agent {
+    pub(super) fn advance_boot_recovery(&mut self) {
+        if self.shutdown.is_some() {
+            return;
+        }
+        let wall = self.clock.now().wall;
+        let boot = self.surely_before_boot();
+        let mut settled = Vec::new();
+        for (uid, recovery) in &mut self.boot_recovery.pods {
+            let ours = recovery.read.is_in_flight() || recovery.patch.is_in_flight();
+            if ours || self.outbox.is_busy_with(uid) {
+                continue;
+            }
+            // At the same time as the API, for the kubelet is on its way to its own conclusion.
+            if recovery.inspect.is_open() && self.clock.reached(recovery.ask_until) {
+                self.outbox.log(true, Some(&recovery.pod), "nothing proves that it does not run");
+                settled.push(uid.clone());
+                continue;
+            }
+            if recovery.inspect.is_due(&self.clock) && self.outbox.has_room_to_inspect() {
+                recovery.inspect.sent();
+                let action = Action::InspectPod(recovery.pod.clone());
+                self.outbox.send(Task::RecoveryInspect(uid.clone()), action);
+            }
+            if !self.outbox.has_room() {
+                break;
+            }
+            if recovery.read.is_open() {
+                if recovery.read.is_due(&self.clock) {
+                    recovery.read.sent();
+                    let action = Action::ReadPod(recovery.pod.clone());
+                    self.outbox.send(Task::Read(uid.clone()), action);
+                }
+                continue;
+            }
+            let found = self.pods.get(uid).and_then(|pod| remedy(pod, recovery.why, boot));
+            let Some((purpose, body)) = found else {
+                settled.push(uid.clone());
+                continue;
+            };
+            // What runs by the time of the next attempt was started in this boot.
+            if let (Purpose::Clear, Why::Marked(at, _)) = (purpose, recovery.why) {
+                recovery.why = Why::RunsAgain(at);
+            }
+            if recovery.inspect.is_open() || !recovery.patch.is_due(&self.clock) {
+                continue;
+            }
+            recovery.patch.sent();
+            let pod = recovery.pod.clone();
+            let (task, body) = match purpose {
+                Purpose::Clear => {
+                    let body = self.pods.get(uid).map_or(body, |pod| patches::clear(pod, wall));
+                    (Task::Clear(uid.clone()), body)
+                }
+                Purpose::Mark | Purpose::Fail | Purpose::Cause => (Task::Mark(uid.clone()), body),
+            };
+            self.outbox.send(task, Action::PatchStatus { pod, purpose, body });
+        }
+        for uid in settled {
+            self.recovered(&uid);
+        }
+    }
+
+    pub(super) fn recovery_read(&mut self, uid: &PodUid, result: &Outcome<Option<Box<PodView>>>) {
+        let now = self.clock.monotonic();
+        let Some(recovery) = self.boot_recovery.pods.get_mut(uid) else { return };
+        match result {
+            Ok(None) => {
+                self.pods.gone(uid);
+                self.recovered(uid);
+            }
+            Ok(Some(pod)) => {
+                recovery.read.done();
+                recovery.patch.want();
+                self.pods.observe((**pod).clone());
+            }
+            Err(failure) => match verdict(failure) {
+                Verdict::Gone => self.recovered(uid),
+                Verdict::Skip | Verdict::Refused => {
+                    recovery.read.give_up();
+                    recovery.patch.want();
+                }
+                Verdict::ReadAgain | Verdict::Retry => {
+                    recovery.read.failed(now, pace(uid), Some(failure));
+                }
+            },
+        }
+    }
+
+    /// The runtime has said what it has of a pod that a clock calls lost. One that knows nothing of
+    /// a pod that has run may be another than the pod's, and proves nothing by itself. But CRI-O
+    /// forgets all containers at a boot; where the node's clock was noted at the boot, the start of
+    /// the containers is before the boot by two clocks, and an empty runtime does not object.
+    pub(super) fn recovery_inspected(
+        &mut self,
+        uid: &PodUid,
+        result: &Result<RuntimeState, Failure>,
+    ) {
+        let now = self.clock.monotonic();
+        let noted = self.settings.booted_at.is_some();
+        let Some(recovery) = self.boot_recovery.pods.get_mut(uid) else { return };
+        match result {
+            Ok(state) if state.proves_end(true) => recovery.inspect.done(),
+            Ok(state) if state.knows_nothing() && noted => recovery.inspect.done(),
+            Ok(_) => {
+                let text = "the runtime does not prove that it has ended: it is not lost";
+                self.outbox.log(false, Some(&recovery.pod), text);
+                self.recovered(uid);
+            }
+            Err(failure) => recovery.inspect.failed(now, pace(uid), Some(failure)),
+        }
+    }
+
+    pub(super) fn recovery_patched(&mut self, uid: &PodUid, result: &Outcome<()>) {
+        let now = self.clock.monotonic();
+        let Some(recovery) = self.boot_recovery.pods.get_mut(uid) else { return };
+        let Err(failure) = result else {
+            let (pod, lost) = (recovery.pod.clone(), matches!(recovery.why, Why::Lost(_)));
+            self.boot_recovery.marked += 1;
+            if lost {
+                self.emit_pod_event(pod, POD_LOST, "Marked as disrupted: its node went down.");
+            }
+            self.recovered(uid);
+            return;
+        };
+        let pod = recovery.pod.clone();
+        match verdict(failure) {
+            Verdict::Gone => self.recovered(uid),
+            Verdict::ReadAgain => {
+                recovery.patch.met_change();
+                recovery.read.want_again();
+            }
+            Verdict::Retry => {
+                recovery.patch.failed(now, pace(uid), Some(failure));
+                recovery.read.want_again();
+            }
+            // An API server that has just booted, too, may refuse everything for a while.
+            Verdict::Refused if recovery.patch.failures() < REFUSED_MAX => {
+                recovery.patch.failed(now, pace(uid), None);
+                recovery.read.want_again();
+            }
+            Verdict::Skip | Verdict::Refused => {
+                let text = format!("what the last boot left cannot be written: {failure}");
+                self.outbox.log(true, Some(&pod), text);
+                self.recovered(uid);
+            }
+        }
+    }
+
+    fn recovered(&mut self, uid: &PodUid) {
+        if self.boot_recovery.pods.remove(uid).is_some() && self.boot_recovery.is_empty() {
+            let written = std::mem::take(&mut self.boot_recovery.marked);
+            let text = format!("after the boot: all pods looked at, {written} corrected");
+            self.outbox.log(false, None, text.clone());
+            if written > 0 {
+                self.emit_event(false, RECOVERED, text);
+            }
+        }
+    }
+}
+
+fn pace(uid: &PodUid) -> Pace {
+    Pace { wait_max: WAIT_MAX_HASTE * 5, latest: None, salt: salt(&uid.0) }
+}

@@ -1,0 +1,351 @@
+//! Who is part of the shutdown, and P1: the marks, in order of value. (spec/node-agent.md §9.3)
+
+use epilogue_common::outcome::Outcome;
+use jiff::Timestamp;
+
+use super::Agent;
+use super::mode::Detected;
+use super::notices::POD_MARKED;
+use super::outbox::Task;
+use super::shutdown_run::Recorded;
+use crate::pod::{Owner, PodUid, PodView};
+use crate::protocol::action::{Action, PodRef, Purpose};
+use crate::protocol::journal::{Intent, Record};
+use crate::shutdown::Mode;
+use crate::shutdown::candidates::{
+    BarePods, Scope, excluded, is_ended_by_us, mark_reason, pre_mark,
+};
+use crate::termination::attempt::{Attempt, Verdict, verdict};
+use crate::termination::patches;
+use crate::termination::progress::{PodTermination, Terminator};
+
+pub(super) const PATCH_STATUS: &str = "patch pods/status";
+
+/// Names a pod.
+pub(super) fn pod_ref(pod: &PodView) -> PodRef {
+    PodRef { namespace: pod.namespace.clone(), name: pod.name.clone(), uid: pod.uid.clone() }
+}
+
+/// The record of a mark that is going to be sent.
+pub(super) fn intent(termination: &PodTermination) -> Record {
+    let intent = if termination.had_run { Intent::Mark } else { Intent::MarkBeforeStart };
+    record(&termination.pod, intent, termination.marked_at)
+}
+
+/// The record of something that is going to be done to a pod.
+pub(super) fn record(pod: &PodRef, intent: Intent, at: Timestamp) -> Record {
+    let PodRef { namespace, name, uid } = pod.clone();
+    Record::Intent { uid, namespace, name, intent, at }
+}
+
+/// Who ends the pod.
+fn terminator(pod: &PodView, scope: &Scope, found: Detected, kubelet_lives: bool) -> Terminator {
+    if found.marks_only || excluded(pod, scope).is_some() {
+        let kubelet = kubelet_lives && pod.is_terminating();
+        return if kubelet { Terminator::Kubelet } else { Terminator::None };
+    }
+    match found.mode {
+        Mode::Assist => Terminator::Kubelet,
+        Mode::Substitute => Terminator::Stop,
+        Mode::Replace if is_ended_by_us(pod, scope) => {
+            let bare = pod.owner == Owner::None && !pod.is_terminating();
+            let lever = bare && scope.bare_pods == BarePods::DeadlineLever;
+            if lever { Terminator::Deadline } else { Terminator::Delete }
+        }
+        Mode::Replace if pod.is_terminating() => Terminator::Kubelet,
+        Mode::Replace | Mode::Observe => Terminator::None,
+    }
+}
+
+/// Whether a terminal phase is not the kubelet's last word: its containers still run in it.
+///
+/// The kubelet takes the statuses of many pods at once, sends them one by one, and asks only then
+/// whether containers may run: so what it noted when a tear-down began goes out as Failed although
+/// the pod has left with 0, and the true end follows with its next pass, up to 10 s later. (SD17)
+fn more_is_to_come(termination: &PodTermination, pod: &PodView) -> bool {
+    let by_kubelet = matches!(
+        termination.terminator,
+        Terminator::Kubelet | Terminator::Delete | Terminator::Deadline
+    );
+    let open = !termination.reported && !termination.fail.was_sent();
+    by_kubelet && open && pod.is_terminal() && pod.running_since.is_some()
+}
+
+/// Whether a deleted pod that has ended still has persistent volumes on the node: its kubelet
+/// deletes the object at last, with a grace of 0, only when they are unmounted. Until then no other
+/// node may attach them, and if this one goes first, not for six minutes.
+fn unmounts(pod: &PodView) -> bool {
+    let last = pod.deletion_grace_seconds.is_none_or(|grace| grace == 0);
+    pod.details.persistent_volumes && !last
+}
+
+impl Agent {
+    /// Takes all pods of the node into the shutdown, in order of their marks' value.
+    pub(super) fn enlist_all(&mut self) {
+        let pods: Vec<PodView> = self.pods.iter().cloned().collect();
+        let Some(shutdown) = &self.shutdown else { return };
+        let by_value = pre_mark(&pods, &self.scope(shutdown.found));
+        for pod in &pods {
+            self.enlist(pod);
+        }
+        let Some(shutdown) = &mut self.shutdown else { return };
+        let mut order: Vec<PodUid> = by_value.into_iter().map(|mark| mark.uid).collect();
+        shutdown.enlisted = self.pods.is_listed();
+        let rest: Vec<_> =
+            shutdown.terminations.keys().filter(|uid| !order.contains(uid)).cloned().collect();
+        order.extend(rest);
+        shutdown.order = order;
+    }
+
+    /// Takes a pod into the shutdown, or sees what has become of it there. Pods that appear in a
+    /// shutdown are part of it like any other.
+    pub(super) fn enlist(&mut self, pod: &PodView) {
+        let now = self.clock.now().wall;
+        let lives = self.kubelet.lives();
+        let Some(shutdown) = &self.shutdown else { return };
+        let scope = self.scope(shutdown.found);
+        let terminator = terminator(pod, &scope, shutdown.found, lives);
+        let is_excluded = excluded(pod, &scope).is_some();
+        let wanted = mark_reason(pod, &scope).is_some();
+        let Some(shutdown) = &mut self.shutdown else { return };
+        let known = shutdown.terminations.get(&pod.uid);
+        let exited = known.is_some_and(|termination| termination.had_exited);
+        // DIVERGES(upstream): deleted, it would be bound to this node again, and again be deleted,
+        // for as long as logind grants. The kubelet's shutdown does not delete. (W10)
+        let late = known.is_none() && shutdown.enlisted && terminator == Terminator::Delete;
+        let comes_again = known.map_or(late && pod.details.tolerates_shutdown, |e| e.comes_again);
+        let terminator = if exited || comes_again { Terminator::None } else { terminator };
+        let wanted = wanted && !exited && (!comes_again || pod.cannot_run_again());
+        if lives && known.is_some_and(|termination| more_is_to_come(termination, pod)) {
+            shutdown.progress = true;
+            return;
+        }
+        let known = known.is_some();
+        if !known && is_excluded && !wanted {
+            return;
+        }
+        // A mark of the shutdown before is repeated as it was, with its own time.
+        let carried_at = shutdown.carried.get(&pod.uid).map(|(_, at)| *at);
+        let carried = carried_at.is_some();
+        let marked_at = carried_at.unwrap_or(now);
+        let termination = shutdown
+            .terminations
+            .entry(pod.uid.clone())
+            .or_insert_with(|| PodTermination::new(pod_ref(pod), terminator, marked_at));
+        if !known {
+            shutdown.order.push(pod.uid.clone());
+            if carried {
+                // A write of the shutdown before may still be under way: look first.
+                termination.mark = Attempt::wanted();
+                termination.read = Attempt::wanted();
+            }
+        }
+        termination.had_run = pod.has_run;
+        termination.comes_again = comes_again;
+        if terminator == Terminator::Stop && wanted && !carried && pod.cannot_run_again() {
+            termination.exit_check.want();
+        }
+        // A kubelet that died after our deletion does not carry it out.
+        // One that came back starts what we stopped, and has to end it itself.
+        let back = termination.terminator == Terminator::Stop
+            && !termination.end.is_in_flight()
+            && !termination.fail.is_done();
+        if termination.terminator != terminator
+            && (!termination.end.was_sent() || terminator == Terminator::Stop || back)
+        {
+            termination.terminator = terminator;
+            termination.end = Attempt::default();
+            termination.fail.drop_it();
+        }
+        if pod.is_terminal() {
+            shutdown.progress |= !termination.reported;
+            termination.seen_terminal = true;
+            termination.acknowledge();
+            termination.unmounts = shutdown.found.mode == Mode::Replace && unmounts(pod);
+        } else if pod.is_disrupted() && !carried {
+            settle_mark(termination, pod);
+        } else if wanted {
+            termination.mark.want();
+        }
+    }
+
+    /// What the API shows of a pod of the shutdown after its terminal phase was seen or written,
+    /// and is not terminal any more: somebody took it back.
+    pub(super) fn sees_reversal(&mut self, pod: &PodView) {
+        let Some(shutdown) = &mut self.shutdown else { return };
+        let Some(termination) = shutdown.terminations.get_mut(&pod.uid) else { return };
+        if !termination.seen_terminal || pod.is_terminal() || !termination.fail.is_done() {
+            return;
+        }
+        termination.reported = false;
+        termination.seen_terminal = false;
+    }
+
+    /// P1, and whatever is left of it later.
+    pub(super) fn send_marks(&mut self) {
+        let Some(shutdown) = &mut self.shutdown else { return };
+        let may_end = shutdown.may_end(&self.clock);
+        let checks_over = self.clock.reached(shutdown.at(shutdown.ends.pre_mark / 2));
+        for uid in &shutdown.order {
+            let Some(termination) = shutdown.terminations.get_mut(uid) else { continue };
+            if termination.reported
+                || termination.read.is_open()
+                || !termination.mark.is_due(&self.clock)
+            {
+                continue;
+            }
+            // Whether it had exited before is asked first, for half of the time for marks.
+            if termination.exit_check.is_open() && may_end && !checks_over {
+                continue;
+            }
+            if !self.outbox.has_room() {
+                break;
+            }
+            let Some(pod) = self.pods.get(uid) else {
+                termination.acknowledge();
+                continue;
+            };
+            // Whom nobody will end any more comes back with the node. (§9.1, principle 3)
+            let ends = may_end || termination.end.was_sent() || pod.is_terminating();
+            if self.refusals.forbids(PATCH_STATUS) || !(ends || pod.cannot_run_again()) {
+                termination.mark.give_up();
+                continue;
+            }
+            let known =
+                shutdown.recorded.get(uid).filter(|known| known.at == termination.marked_at);
+            let recorded = known.copied().unwrap_or_else(|| Recorded {
+                at: termination.marked_at,
+                since: self.clock.monotonic(),
+                until: self.writer.append([intent(termination)]),
+            });
+            shutdown.recorded.insert(uid.clone(), recorded);
+            // A mark that the disk does not have would be nobody's after a loss of power. Where
+            // the disk does not follow, or no time is left, it goes without: one that is not sent
+            // says nothing at all.
+            let waits = may_end
+                && !self.writer.is_durable(recorded.until)
+                && !self.writer.is_refused()
+                && !self.clock.reached(recorded.since + shutdown.ends.intent);
+            if waits {
+                continue;
+            }
+            if !self.refusals.may_ask(PATCH_STATUS, &self.clock) {
+                break;
+            }
+            let body = patches::mark(pod, termination.marked_at);
+            let pod = termination.pod.clone();
+            termination.mark.sent();
+            let action = Action::PatchStatus { pod, purpose: Purpose::Mark, body };
+            self.outbox.send(Task::Mark(uid.clone()), action);
+        }
+    }
+
+    pub(super) fn mark_finished(&mut self, uid: &PodUid, result: &Outcome<()>) {
+        self.count_patch(Purpose::Mark, result);
+        let refusal = self.hear_of_right(PATCH_STATUS, uid, result);
+        let now = self.clock.monotonic();
+        let Some(shutdown) = &mut self.shutdown else { return };
+        let pace = shutdown.pace(uid);
+        let Some(termination) = shutdown.terminations.get_mut(uid) else { return };
+        let pod = termination.pod.clone();
+        let Err(failure) = result else {
+            termination.mark.done();
+            let must_emit = termination.terminator == Terminator::Kubelet
+                || termination.terminator == Terminator::None;
+            let must_emit = must_emit && !std::mem::replace(&mut termination.event_sent, must_emit);
+            self.writer.append([Record::Acknowledged { uid: uid.clone(), intent: Intent::Mark }]);
+            if must_emit {
+                let text = "Marked as disrupted: the node shuts down.";
+                self.emit_pod_event(pod, POD_MARKED, text);
+            }
+            return;
+        };
+        match verdict(failure) {
+            Verdict::Gone => {
+                termination.mark.give_up();
+                termination.acknowledge();
+            }
+            Verdict::ReadAgain => {
+                termination.mark.met_change();
+                termination.read.want_again();
+            }
+            Verdict::Skip => {
+                termination.mark.give_up();
+                let text = format!("the API refuses its mark, it goes without: {failure}");
+                self.outbox.log(true, Some(&pod), text);
+            }
+            Verdict::Refused => {
+                if termination.mark.refused(now, pace, refusal) {
+                    let text = format!("the API refuses its mark, it goes without: {failure}");
+                    self.outbox.log(true, Some(&pod), text);
+                }
+            }
+            Verdict::Retry => termination.mark.failed(now, pace, Some(failure)),
+        }
+    }
+
+    /// Looks at pods anew whose writes met a change.
+    pub(super) fn send_reads(&mut self) {
+        let Some(shutdown) = &mut self.shutdown else { return };
+        for (uid, termination) in &mut shutdown.terminations {
+            if !termination.read.is_due(&self.clock) {
+                continue;
+            }
+            // A clearing of the shutdown before, still under way, would be newer than the look.
+            let carried = shutdown.carried.contains_key(uid) && self.outbox.is_busy_with(uid);
+            if carried {
+                continue;
+            }
+            if !self.outbox.has_room() {
+                return;
+            }
+            termination.read.sent();
+            self.outbox.send(Task::Read(uid.clone()), Action::ReadPod(termination.pod.clone()));
+        }
+    }
+
+    pub(super) fn read_finished(&mut self, uid: &PodUid, result: &Outcome<Option<Box<PodView>>>) {
+        let now = self.clock.monotonic();
+        let Some(shutdown) = &mut self.shutdown else { return };
+        let pace = shutdown.pace(uid);
+        let Some(termination) = shutdown.terminations.get_mut(uid) else { return };
+        match result {
+            Ok(None) => {
+                termination.read.done();
+                termination.acknowledge();
+                self.pods.gone(uid);
+            }
+            Ok(Some(pod)) => {
+                termination.read.done();
+                if let Some((_, at)) = shutdown.carried.remove(uid)
+                    && pod.disruption.as_ref().is_some_and(|d| patches::is_ours(d, at))
+                {
+                    termination.mark = Attempt::done_before();
+                }
+                let pod = (**pod).clone();
+                self.pods.observe(pod.clone());
+                self.enlist(&pod);
+            }
+            Err(failure) => match verdict(failure) {
+                Verdict::Gone => {
+                    termination.read.give_up();
+                    termination.acknowledge();
+                }
+                Verdict::Skip | Verdict::Refused => termination.read.give_up(),
+                Verdict::ReadAgain | Verdict::Retry => {
+                    termination.read.failed(now, pace, Some(failure));
+                }
+            },
+        }
+    }
+}
+
+/// The API shows a mark, ours or another's.
+fn settle_mark(termination: &mut PodTermination, pod: &PodView) {
+    if termination.mark.is_done() || termination.mark.is_in_flight() {
+        return;
+    }
+    let ours = |disruption| patches::is_ours(disruption, termination.marked_at);
+    let sent = termination.mark.was_sent() && pod.disruption.as_ref().is_some_and(ours);
+    termination.mark = if sent { Attempt::done_before() } else { Attempt::done_by_others() };
+}

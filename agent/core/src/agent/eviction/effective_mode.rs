@@ -1,0 +1,136 @@
+//! What may be done about pressure now: the operator's word, a shutdown, and the kubelet, which
+//! does the same. (spec/node-agent.md §8.4)
+
+use std::collections::BTreeSet;
+
+use super::super::mode::{Kubelet, kubelet};
+use super::super::notices::PRESSURE_OVERLAP;
+use super::super::{Agent, Enforcement};
+use crate::pressure::overlap::overlaps;
+use crate::pressure::signal::Signal;
+
+/// What may be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EffectiveMode {
+    /// Nothing, not even said.
+    Still(&'static str),
+    /// Only said, and why if not by the operator's word.
+    Observe(Option<&'static str>),
+    /// Done.
+    Enforce,
+}
+
+/// The signals for which the kubelet acts before us.
+#[derive(Debug, Default)]
+pub(super) struct Overlaps {
+    now: BTreeSet<Signal>,
+    reported: BTreeSet<Signal>,
+}
+
+impl Overlaps {
+    pub(super) fn has(&self, signal: Signal) -> bool {
+        self.now.contains(&signal)
+    }
+}
+
+impl Agent {
+    /// In a shutdown all pods end, in an order of their own.
+    pub(super) fn stands_still(&self) -> bool {
+        let now = self.clock.monotonic();
+        let goes_down = self.shutdown.as_ref().is_some_and(|shutdown| !shutdown.is_long_over(now));
+        goes_down || self.journaled.is_some()
+    }
+
+    /// What may be done on this node.
+    pub(super) fn effective_mode(&self) -> EffectiveMode {
+        let wanted = self.settings.features.pressure;
+        if wanted == Enforcement::Off {
+            return EffectiveMode::Still("pressure is turned off");
+        }
+        if self.stands_still() {
+            return EffectiveMode::Still("a shutdown goes on");
+        }
+        // Two who end pods for the same shortage end too many; it waits for each one's end.
+        let acts = self.node.view.as_ref().map(|view| !view.kubelet_pressure.is_empty());
+        if acts == Some(true) {
+            return EffectiveMode::Still(
+                "the kubelet says that the node is under pressure, and acts",
+            );
+        }
+        if wanted == Enforcement::Observe {
+            return EffectiveMode::Observe(None);
+        }
+        if !self.settings.enforce {
+            return EffectiveMode::Observe(Some("the agent is told to observe"));
+        }
+        let Some(facts) = self.kubelet.facts.as_ref().filter(|_| acts.is_some()) else {
+            return EffectiveMode::Observe(Some("nothing is known yet of the kubelet"));
+        };
+        // Unverified kills are worse than what the kernel does by itself.
+        match kubelet(facts) {
+            Kubelet::Dead => EffectiveMode::Observe(Some("the kubelet is dead")),
+            Kubelet::Hangs => EffectiveMode::Observe(Some("the kubelet hangs")),
+            Kubelet::Lives | Kubelet::Unknown => EffectiveMode::Enforce,
+        }
+    }
+
+    /// What may be done for a signal.
+    pub(super) fn effective_mode_for(&self, signal: Signal) -> EffectiveMode {
+        match self.effective_mode() {
+            EffectiveMode::Enforce if self.evictions.overlaps.has(signal) => {
+                EffectiveMode::Observe(Some("the kubelet's own threshold is not below"))
+            }
+            effective_mode => effective_mode,
+        }
+    }
+
+    pub(super) fn show_effective_mode(&mut self) {
+        let (effective_mode, why) = match self.effective_mode() {
+            EffectiveMode::Still(_) if self.settings.features.pressure == Enforcement::Off => {
+                (Enforcement::Off, None)
+            }
+            EffectiveMode::Still(why) => (Enforcement::Off, Some(why)),
+            EffectiveMode::Observe(why) => (Enforcement::Observe, why),
+            EffectiveMode::Enforce => (Enforcement::Enforce, None),
+        };
+        let shown = &mut self.status.pressure;
+        if shown.held_by != why
+            && let Some(why) = why
+        {
+            let text = match effective_mode {
+                Enforcement::Observe => format!("pressure is only observed: {why}"),
+                _ => format!("pressure is left alone: {why}"),
+            };
+            self.outbox.log(false, None, text);
+        }
+        shown.mode = effective_mode;
+        shown.held_by = why;
+    }
+
+    /// Compares our thresholds with the kubelet's own.
+    pub(super) fn check_overlaps(&mut self) {
+        let Some(facts) = &self.kubelet.facts else { return };
+        let thresholds = &self.evictions.watch.config().thresholds;
+        let theirs = facts.eviction.as_ref();
+        let found = |signal: &Signal| {
+            let capacity = self.evictions.capacity(*signal);
+            capacity.is_some_and(|capacity| overlaps(*signal, thresholds, theirs, capacity))
+        };
+        let now: BTreeSet<Signal> = Signal::ALL.into_iter().filter(found).collect();
+        let said = theirs.is_some();
+        let reported = &mut self.evictions.overlaps.reported;
+        let new: Vec<Signal> =
+            now.iter().copied().filter(|signal| reported.insert(*signal)).collect();
+        self.evictions.overlaps.now = now;
+        for signal in new {
+            let assumed = if said { "" } else { " (it does not say; its defaults are assumed)" };
+            let text = format!(
+                "The agent's threshold of {signal} is not above the kubelet's own{assumed}: the \
+                 agent only observes it, for two who end pods for the same shortage end too \
+                 many. Raise the agent's --eviction-hard or --eviction-soft for {signal}."
+            );
+            self.outbox.log(true, None, text.clone());
+            self.emit_event(true, PRESSURE_OVERLAP, text);
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! When the node is looked at, and what a look tells.
+
+use std::time::Duration;
+
+use super::super::outbox::Task;
+use super::super::{Agent, Enforcement, SignalStatus};
+use crate::pressure::signal::Signal;
+use crate::pressure::thresholds::Threshold;
+use crate::pressure::watch::Measurements;
+use crate::protocol::action::Action;
+use crate::protocol::pressure::{Measured, Sample, Stalling};
+use crate::termination::attempt::{Attempt, Pace};
+
+/// Between two looks while nothing is near.
+const CALM: Duration = Duration::from_secs(1);
+/// Between two looks while memory or tasks run short: they go within less than a second.
+const URGENT: Duration = Duration::from_millis(100);
+/// Between two looks where there is nothing to hold them against: no threshold, no PSI.
+const BLIND: Duration = Duration::from_mins(1);
+/// A stall may come in waves.
+const ROSE_LASTS: Duration = Duration::from_secs(2);
+/// A look that takes longer is a load of its own.
+const SLOW: Duration = Duration::from_secs(1);
+const BACK_OFF: Pace = Pace { wait_max: Duration::from_secs(5), latest: None, salt: 3 };
+
+/// The looks at the node.
+#[derive(Debug, Default)]
+pub(super) struct Sampling {
+    attempt: Attempt,
+    began_at: Option<Duration>,
+    /// The kernel's trigger fired since the last one began.
+    asked: bool,
+    rose_at: Option<Duration>,
+    urgent: bool,
+    blind: bool,
+    failing: bool,
+}
+
+impl Sampling {
+    fn interval(&self, now: Duration) -> Duration {
+        let rose = self.rose_at.is_some_and(|at| now < at + ROSE_LASTS);
+        match (rose || self.urgent, self.blind) {
+            (true, _) => URGENT,
+            (_, true) => BLIND,
+            _ => CALM,
+        }
+    }
+}
+
+impl Agent {
+    pub(in super::super) fn pressure_rose(&mut self, _what: Stalling) {
+        let sampling = &mut self.evictions.sampling;
+        sampling.asked = true;
+        sampling.rose_at = Some(self.clock.monotonic());
+    }
+
+    /// Looks when it is time to, one look at a time.
+    pub(super) fn advance_sampling(&mut self) {
+        if self.settings.features.pressure == Enforcement::Off {
+            return;
+        }
+        let now = self.clock.monotonic();
+        let sampling = &mut self.evictions.sampling;
+        if sampling.attempt.is_in_flight() {
+            return;
+        }
+        let interval = sampling.interval(now);
+        let due = sampling.began_at.is_none_or(|at| self.clock.reached(at + interval));
+        let rested = !sampling.attempt.is_open() || sampling.attempt.is_due(&self.clock);
+        if !rested || !(due || sampling.asked) {
+            return;
+        }
+        sampling.attempt.want_again();
+        sampling.attempt.sent();
+        sampling.asked = false;
+        sampling.began_at = Some(now);
+        self.outbox.send(Task::Measure, Action::Measure);
+    }
+
+    pub(in super::super) fn measured(&mut self, measured: Measured) {
+        let now = self.clock.monotonic();
+        let sampling = &mut self.evictions.sampling;
+        let took = now.saturating_sub(sampling.began_at.unwrap_or(now));
+        match measured {
+            Ok(sample) => {
+                let slow = took > SLOW;
+                if slow {
+                    sampling.attempt.failed(now, BACK_OFF, None);
+                    self.status.pressure.samples.failed += 1;
+                } else {
+                    sampling.attempt = Attempt::default();
+                    self.status.pressure.samples.done += 1;
+                }
+                if slow && !sampling.failing {
+                    let text = format!("a sample of the node takes {} ms", took.as_millis());
+                    self.outbox.log(true, None, text);
+                }
+                sampling.failing = slow;
+                if !self.stands_still() {
+                    self.take_sample(&sample);
+                }
+            }
+            Err(failure) => {
+                sampling.attempt.failed(now, BACK_OFF, Some(&failure));
+                self.status.pressure.samples.failed += 1;
+                if !std::mem::replace(&mut sampling.failing, true) {
+                    let text = format!("the node's pressure cannot be looked at: {failure}");
+                    self.outbox.log(true, None, text);
+                }
+            }
+        }
+    }
+
+    fn take_sample(&mut self, sample: &Sample) {
+        let now = self.clock.monotonic();
+        let evictions = &mut self.evictions;
+        evictions.layout = sample.layout.or(evictions.layout);
+        evictions.crossed = evictions.watch.check(&sample.signals, now).causes;
+        evictions.signals.clone_from(&sample.signals);
+        self.judge_stalls(sample);
+        let evictions = &mut self.evictions;
+        let thresholds = &evictions.watch.config().thresholds;
+        let psi = sample.stall.is_some() || sample.io.is_some();
+        evictions.sampling.blind = thresholds.is_empty() && !psi;
+        let fast = |threshold: &&Threshold| is_fast(threshold.signal);
+        let crossed = evictions.watch.crossed_now().any(|threshold| is_fast(threshold.signal));
+        let near = thresholds.iter().filter(fast).any(|it| is_near(it, &sample.signals));
+        evictions.sampling.urgent = crossed || near || evictions.stalls.is_suspicious();
+        self.check_overlaps();
+        self.show_sample(sample);
+    }
+
+    fn show_sample(&mut self, sample: &Sample) {
+        let mut signals = std::collections::BTreeMap::<Signal, SignalStatus>::new();
+        for (signal, measured) in &sample.signals {
+            let shown = signals.entry(*signal).or_default();
+            shown.found = Some(measured.observation);
+            shown.at = Some(measured.at);
+            shown.overlaps = self.evictions.overlaps.has(*signal);
+        }
+        for threshold in &self.evictions.watch.config().thresholds {
+            let shown = signals.entry(threshold.signal).or_default();
+            let units = shown.found.map(|found| threshold.limit.units(found.capacity));
+            let limit = if threshold.grace.is_none() { &mut shown.hard } else { &mut shown.soft };
+            *limit = units;
+        }
+        for threshold in self.evictions.watch.crossed_now() {
+            let shown = signals.entry(threshold.signal).or_default();
+            shown.hard_crossed |= threshold.grace.is_none();
+            shown.soft_crossed |= threshold.grace.is_some();
+        }
+        let pressure = &mut self.status.pressure;
+        pressure.signals = signals;
+        pressure.sampled_at = Some(self.clock.monotonic());
+        pressure.swap = sample.swap;
+        pressure.unreadable.clone_from(&sample.unreadable);
+    }
+}
+
+/// Disks fill more slowly than a look a second could miss.
+fn is_fast(signal: Signal) -> bool {
+    matches!(signal.resource(), "memory" | "pids")
+}
+
+/// Whether less than twice the threshold is left.
+fn is_near(threshold: &Threshold, signals: &Measurements) -> bool {
+    signals.get(&threshold.signal).is_some_and(|measured| {
+        let found = measured.observation;
+        found.available < threshold.limit.units(found.capacity).saturating_mul(2)
+    })
+}

@@ -1,0 +1,333 @@
+//! P2: the priority groups, one after the other, by deletion or through the runtime.
+//! (spec/node-agent.md SD13, SD14, §9.4)
+
+use std::time::Duration;
+
+use epilogue_common::outcome::{Failure, Outcome};
+
+use super::Agent;
+use super::notices::POD_STOPPED;
+use super::outbox::Task;
+use super::shutdown_run::Shutdown;
+use crate::pod::{PodUid, PodView};
+use crate::protocol::action::{Action, Reach};
+use crate::protocol::event::RuntimeState;
+use crate::protocol::journal::{Intent, Record};
+use crate::shutdown::budget::Step;
+use crate::shutdown::plan::{Stage, TerminationPlan};
+use crate::termination::attempt::{Attempt, Verdict, verdict};
+use crate::termination::clock::Clock;
+use crate::termination::progress::{PodTermination, Terminator, all_known_exited, would_succeed};
+use crate::termination::{patches, stop_timeout};
+
+pub(super) const DELETE: &str = "delete pods";
+pub(super) const PATCH_PODS: &str = "patch pods";
+
+/// A priority group, or several together, under way.
+#[derive(Debug)]
+pub(super) struct ActiveStage {
+    ends_at: Duration,
+    pods: Vec<PodUid>,
+}
+
+impl ActiveStage {
+    /// Whether all its pods have ended, or its share is over.
+    fn is_over(&self, shutdown: &Shutdown, clock: &Clock) -> bool {
+        let ended = |uid| {
+            shutdown.terminations.get(uid).is_none_or(|termination| {
+                let stopped =
+                    termination.terminator == Terminator::Stop && termination.end.is_done();
+                termination.reported
+                    || stopped
+                    || termination.end.is_given_up()
+                    || termination.end.is_held_back()
+            })
+        };
+        self.pods.iter().all(ended) || clock.reached(self.ends_at)
+    }
+}
+
+/// Whether the agent is to end the pod and has not begun.
+fn is_to_end(termination: &PodTermination) -> bool {
+    let by_us = matches!(
+        termination.terminator,
+        Terminator::Delete | Terminator::Deadline | Terminator::Stop
+    );
+    let checked = !termination.exit_check.is_open() || termination.mark.was_sent();
+    checked && by_us && !termination.reported && !termination.end.is_wanted()
+}
+
+impl Agent {
+    /// Goes on with the priority groups.
+    pub(super) fn advance_group_deletion(&mut self) {
+        let Some(shutdown) = &mut self.shutdown else { return };
+        let over = shutdown.stage.as_ref().is_none_or(|stage| stage.is_over(shutdown, &self.clock));
+        if over {
+            shutdown.stage = None;
+            // No kill begins whose report could not be waited for.
+            if shutdown.step < Step::LastWrites && shutdown.may_end(&self.clock) {
+                self.open_stage();
+            }
+        }
+        let Some(shutdown) = &mut self.shutdown else { return };
+        shutdown.deletions_over =
+            shutdown.stage.is_none() && shutdown.found.mode != crate::shutdown::Mode::Assist;
+        self.send_ends();
+    }
+
+    /// Begins the next priority group. The plan is made anew for the priority groups still to come,
+    /// so that what one left over is the next one's, and a freeze is everyone's.
+    fn open_stage(&mut self) {
+        let now = self.clock.monotonic();
+        let Some(shutdown) = &self.shutdown else { return };
+        let Some(priority_groups) = &self.settings.priority_groups else { return };
+        let to_end = shutdown.terminations.iter().filter(|(_, termination)| is_to_end(termination));
+        let pods: Vec<&PodView> = to_end.filter_map(|(uid, _)| self.pods.get(uid)).collect();
+        let elapsed = shutdown.elapsed(now);
+        let until = if elapsed < shutdown.ends.kill {
+            shutdown.ends.kill
+        } else {
+            shutdown.ends.last_writes
+        };
+        let left = until.saturating_sub(elapsed);
+        let plan = TerminationPlan::new(priority_groups, &pods, left);
+        let stages = plan.stages.len();
+        let Some(stage) = plan.stages.into_iter().next() else { return };
+        let text = format!(
+            "ends {} pods from priority {} on within {} ms; {} priority groups left ({:?})",
+            stage.stops.len(),
+            stage.priority,
+            stage.share_ms,
+            stages - 1,
+            plan.fit,
+        );
+        self.outbox.log(false, None, text);
+        self.start_stage(stage);
+        // The intent goes to the disk before, or at least with, what is intended.
+        self.write_journal();
+    }
+
+    fn start_stage(&mut self, stage: Stage) {
+        let now = self.clock.now();
+        let Some(shutdown) = &mut self.shutdown else { return };
+        let pods = stage.stops.iter().map(|stop| stop.uid.clone()).collect();
+        let mut intents = Vec::new();
+        for stop in stage.stops {
+            let Some(termination) = shutdown.terminations.get_mut(&stop.uid) else { continue };
+            termination.end = Attempt::wanted();
+            termination.grace_seconds = stop.grace_seconds;
+            intents.push(super::disruption_target::record(&termination.pod, Intent::End, now.wall));
+        }
+        shutdown.stage = Some(ActiveStage {
+            ends_at: now.monotonic + Duration::from_millis(stage.share_ms),
+            pods,
+        });
+        shutdown.mode_is_final = true;
+        self.writer.append(intents);
+    }
+
+    /// Sends the ends that are due. A pod's mark goes before: an end through the API waits until
+    /// the API has settled it, since where a mark does not get through a deletion would not, or
+    /// would leave an end without its cause. The runtime's stop waits for it no longer than the
+    /// time for marks, because its mark goes with the phase once more.
+    fn send_ends(&mut self) {
+        let Some(shutdown) = &mut self.shutdown else { return };
+        let marks_over = self.clock.reached(shutdown.at(shutdown.ends.pre_mark));
+        let may_end = shutdown.may_end(&self.clock);
+        for uid in &shutdown.order {
+            let Some(termination) = shutdown.terminations.get_mut(uid) else { continue };
+            let enough = termination.terminator == Terminator::Stop
+                && marks_over
+                && termination.mark.was_sent();
+            // Its mark had no time; a deletion without one would tell nothing of the reason.
+            if termination.end.is_open() && !termination.end.was_sent() && !may_end {
+                termination.end.give_up();
+                continue;
+            }
+            let marked = !termination.mark.is_open() || enough;
+            if termination.reported || !marked || !termination.end.is_due(&self.clock) {
+                continue;
+            }
+            let Some(pod) = self.pods.get(uid) else {
+                termination.acknowledge();
+                continue;
+            };
+            let (task, action) = match termination.terminator {
+                Terminator::Delete if is_terminating_already(pod, termination) => {
+                    termination.end.done();
+                    continue;
+                }
+                Terminator::Delete | Terminator::Deadline if !self.outbox.has_room() => return,
+                Terminator::Delete | Terminator::Deadline
+                    if self.refusals.forbids(verb_of(termination)) =>
+                {
+                    termination.end.give_up();
+                    continue;
+                }
+                Terminator::Delete | Terminator::Deadline
+                    if !self.refusals.may_ask(verb_of(termination), &self.clock) =>
+                {
+                    return;
+                }
+                Terminator::Delete => (Task::End(uid.clone()), deletion(termination)),
+                Terminator::Deadline => {
+                    let body = patches::deadline(pod);
+                    let action = Action::PatchPod { pod: termination.pod.clone(), body };
+                    (Task::End(uid.clone()), action)
+                }
+                Terminator::Stop => (Task::Stop(uid.clone()), stop(termination, pod)),
+                Terminator::Kubelet | Terminator::None => continue,
+            };
+            termination.end.sent();
+            self.outbox.send(task, action);
+        }
+    }
+
+    pub(super) fn end_finished(&mut self, uid: &PodUid, result: &Outcome<()>) {
+        let now = self.clock.monotonic();
+        match result {
+            Ok(()) => self.status.deletions.done += 1,
+            Err(_) => self.status.deletions.failed += 1,
+        }
+        let Some(termination) =
+            self.shutdown.as_ref().and_then(|shutdown| shutdown.terminations.get(uid))
+        else {
+            return;
+        };
+        if termination.terminator == Terminator::Stop {
+            // The mode has changed since: now the runtime is asked.
+            return;
+        }
+        let refusal = self.hear_of_right(verb_of(termination), uid, result);
+        let Some(shutdown) = &mut self.shutdown else { return };
+        let pace = shutdown.pace(uid);
+        let Some(termination) = shutdown.terminations.get_mut(uid) else { return };
+        let pod = termination.pod.clone();
+        match result {
+            Ok(()) => {
+                termination.end.done();
+                let must_emit = !std::mem::replace(&mut termination.event_sent, true);
+                self.writer
+                    .append([Record::Acknowledged { uid: uid.clone(), intent: Intent::End }]);
+                if must_emit {
+                    self.emit_pod_event(
+                        pod,
+                        POD_STOPPED,
+                        "Ended by the agent: the node shuts down.",
+                    );
+                }
+            }
+            Err(failure) => match verdict(failure) {
+                // A conflict is the UID's: the pod that was meant is gone. (§9.6)
+                Verdict::Gone | Verdict::ReadAgain => {
+                    termination.end.give_up();
+                    termination.acknowledge();
+                }
+                Verdict::Skip => {
+                    termination.end.give_up();
+                    let text = format!("the API refuses its end, it is left: {failure}");
+                    self.outbox.log(true, Some(&pod), text);
+                }
+                Verdict::Refused => {
+                    if termination.end.refused(now, pace, refusal) {
+                        let text = format!("the API refuses its end, it is left: {failure}");
+                        self.outbox.log(true, Some(&pod), text);
+                    }
+                }
+                Verdict::Retry => termination.end.failed(now, pace, Some(failure)),
+            },
+        }
+    }
+
+    /// The runtime has stopped the pod, or says why not.
+    pub(super) fn stop_finished(&mut self, uid: &PodUid, result: Result<RuntimeState, Failure>) {
+        let now = self.clock.monotonic();
+        let Some(shutdown) = &mut self.shutdown else { return };
+        let pace = shutdown.pace(uid);
+        let Some(termination) = shutdown.terminations.get_mut(uid) else { return };
+        let pod = termination.pod.clone();
+        match result {
+            Ok(state) if state.nothing_runs() => {
+                termination.end.done();
+                let must_emit = !std::mem::replace(&mut termination.event_sent, true);
+                self.writer
+                    .append([Record::Acknowledged { uid: uid.clone(), intent: Intent::End }]);
+                if must_emit {
+                    self.emit_pod_event(
+                        pod,
+                        POD_STOPPED,
+                        "Stopped by the agent: the node shuts down.",
+                    );
+                }
+                self.verified(uid, state);
+            }
+            Ok(_) => {
+                termination.end.failed(now, pace, None);
+                let text = "it runs on after its stop; it is stopped again";
+                self.outbox.log(true, Some(&pod), text);
+            }
+            Err(failure) => {
+                termination.end.failed(now, pace, Some(&failure));
+                self.outbox.log(
+                    true,
+                    Some(&pod),
+                    format!("the runtime does not stop it: {failure}"),
+                );
+            }
+        }
+        // Under another mode than at its beginning somebody else goes on with it.
+        if let Some(pod) = self.pods.get(uid).cloned() {
+            self.enlist(&pod);
+        }
+    }
+
+    /// The runtime proves that nothing of the pod runs: is `Failed` true of it?
+    pub(super) fn verified(&mut self, uid: &PodUid, state: RuntimeState) {
+        let now = self.clock.monotonic();
+        let Some(shutdown) = &mut self.shutdown else { return };
+        let (Some(termination), Some(pod)) =
+            (shutdown.terminations.get_mut(uid), self.pods.get(uid))
+        else {
+            return;
+        };
+        let stopped_by_us = termination.terminator == Terminator::Stop;
+        if would_succeed(pod, &state) {
+            termination.succeeds = true;
+            let text = "all its containers exited with 0; its result is left to the kubelet";
+            self.outbox.log(false, Some(&termination.pod), text);
+        } else if !state.proves_end(pod.has_run) {
+            termination.fail.give_up();
+            let text = "the runtime knows nothing of it though it has run: nothing is written; \
+                        is --runtime-endpoint the kubelet's?";
+            self.outbox.log(true, Some(&termination.pod), text);
+        } else if stopped_by_us || all_known_exited(pod, &state) {
+            termination.fail.want();
+        }
+        termination.proven_at = Some(now);
+        termination.runtime = Some(state);
+    }
+}
+
+/// The verb by which the API ends the pod.
+fn verb_of(termination: &PodTermination) -> &'static str {
+    if termination.terminator == Terminator::Deadline { PATCH_PODS } else { DELETE }
+}
+
+/// Deleted by somebody with a grace that is no longer: nothing to shorten. (SD14)
+fn is_terminating_already(pod: &PodView, termination: &PodTermination) -> bool {
+    pod.deletion_grace_seconds.is_some_and(|grace| grace <= termination.grace_seconds)
+}
+
+fn deletion(termination: &PodTermination) -> Action {
+    Action::DeletePod { pod: termination.pod.clone(), grace_seconds: termination.grace_seconds }
+}
+
+fn stop(termination: &PodTermination, pod: &PodView) -> Action {
+    Action::StopPod {
+        pod: termination.pod.clone(),
+        grace_seconds: termination.grace_seconds,
+        sidecars: pod.sidecars.clone(),
+        reach: Reach::Pod,
+        stop_timeout: stop_timeout::in_haste(&termination.end),
+    }
+}

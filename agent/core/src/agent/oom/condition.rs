@@ -1,0 +1,265 @@
+//! The condition `epilogue.dev/OOMKilled` on its way to the API, in a race with the kubelet's
+//! report of the pod's end: it is sent at once, beside everything else, and does not depend on
+//! what the API shows. (spec/node-agent.md §7.5)
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use epilogue_common::outcome::Outcome;
+use jiff::Timestamp;
+
+use super::super::Agent;
+use super::super::notices::NOT_PERMITTED;
+use super::super::outbox::Task;
+use super::super::refusals::{FORBIDDEN_FOR, SEVERAL};
+use crate::pod::{PodSource, PodUid, PodView, RestartPolicy};
+use crate::protocol::action::{Action, PodRef, Purpose};
+use crate::termination::attempt::{
+    Attempt, Pace, Verdict, WAIT_MAX, WAIT_MAX_HASTE, salt, verdict,
+};
+use crate::termination::patches::{self, OomKilled};
+
+/// So long the race with the kubelet's report may be open.
+const HASTE: Duration = Duration::from_mins(1);
+/// After this a condition explains nothing any more that nobody else has explained.
+const GIVE_UP: Duration = Duration::from_mins(10);
+/// A pod that is killed again and again for the same reason is told of it at most so often.
+const SAME_AGAIN: Duration = Duration::from_mins(1);
+
+/// What the pod's condition is to say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct OomCondition {
+    pub(super) reason: &'static str,
+    pub(super) message: String,
+    /// The message of the `DisruptionTarget` that goes with it, if one does.
+    pub(super) disruption: Option<String>,
+    /// When it happened, by the API's clock.
+    pub(super) at: Timestamp,
+}
+
+/// One pod's condition.
+#[derive(Debug)]
+struct Condition {
+    pod: PodRef,
+    cause: OomCondition,
+    /// When it was first wanted, on CLOCK_MONOTONIC.
+    since: Duration,
+    attempt: Attempt,
+    /// The reason that was sent last.
+    sent: Option<&'static str>,
+    /// Whether a `DisruptionTarget` was sent with it.
+    disrupts: bool,
+    /// Whether the race is run at all: a pod that restarts its containers is not ended by a kill.
+    counts: bool,
+    /// Whether it was there before the pod's last phase, once that can be told.
+    won: Option<bool>,
+    /// Whether the pod was seen in its last phase when the API acknowledged the condition.
+    late: bool,
+}
+
+/// All conditions.
+#[derive(Debug, Default)]
+pub(super) struct Conditions {
+    pods: BTreeMap<PodUid, Condition>,
+    /// The pods whose conditions were refused since one was taken.
+    refused: BTreeSet<PodUid>,
+    forbidden_until: Option<Duration>,
+    pub(super) won: u64,
+    pub(super) lost: u64,
+}
+
+impl Conditions {
+    pub(super) fn has(&self, uid: &PodUid) -> bool {
+        self.pods.contains_key(uid)
+    }
+
+    /// Conditions that are neither acknowledged nor given up.
+    pub(super) fn pending(&self) -> usize {
+        self.pods.values().filter(|condition| condition.attempt.is_open()).count()
+    }
+
+    /// Wants the pod to have the condition, unless it has it already.
+    pub(super) fn want(&mut self, pod: &PodView, cause: OomCondition, now: Duration) {
+        let Some(known) = self.pods.get_mut(&pod.uid) else {
+            let attempt =
+                if needs(pod, &cause) { Attempt::wanted() } else { Attempt::done_by_others() };
+            let condition = Condition {
+                pod: super::super::disruption_target::pod_ref(pod),
+                cause,
+                since: now,
+                attempt,
+                sent: None,
+                disrupts: false,
+                counts: !restarts(pod),
+                won: None,
+                late: false,
+            };
+            self.pods.insert(pod.uid.clone(), condition);
+            return;
+        };
+        let again = restarts(pod) && now >= known.since + SAME_AGAIN;
+        let same = known.cause.reason == cause.reason && !again;
+        if !same {
+            known.since = now;
+            known.attempt.want_again();
+        }
+        // What was sent already stands; what was not may say more.
+        if !same || known.sent.is_none() {
+            known.cause = cause;
+        }
+    }
+
+    pub(super) fn pod_gone(&mut self, uid: &PodUid) {
+        let Some(condition) = self.pods.remove(uid) else { return };
+        if condition.sent.is_some() && condition.counts && condition.won.is_none() {
+            let won = condition.attempt.is_done() && !condition.late;
+            self.won += u64::from(won);
+            self.lost += u64::from(!won);
+        }
+    }
+
+    /// Sees which was in the API first: the state of the pod that first shows the condition is
+    /// the one that our write made.
+    fn measure(&mut self, pods: &super::super::Pods) {
+        for (uid, condition) in &mut self.pods {
+            let Some(sent) = condition.sent.filter(|_| condition.won.is_none()) else { continue };
+            let Some(pod) = pods.get(uid) else { continue };
+            if condition.counts && shows(pod, sent) {
+                let won = !pod.is_terminal();
+                condition.won = Some(won);
+                self.won += u64::from(won);
+                self.lost += u64::from(!won);
+            }
+        }
+    }
+}
+
+/// Whether the API shows the condition with this reason.
+fn shows(pod: &PodView, reason: &str) -> bool {
+    pod.details.oom_killed.as_ref().is_some_and(|(stands, shown)| *stands && shown == reason)
+}
+
+/// Whether a write is needed. A pod whose containers are restarted has what was true of the one
+/// before.
+fn needs(pod: &PodView, cause: &OomCondition) -> bool {
+    let disrupts = cause.disruption.is_some() && may_disrupt(pod);
+    restarts(pod) || !shows(pod, cause.reason) || disrupts
+}
+
+fn restarts(pod: &PodView) -> bool {
+    pod.restart_policy != RestartPolicy::Never || pod.container_restarts
+}
+
+/// Whether a `DisruptionTarget` would tell the truth: the pod will end, and nobody has said why.
+///
+/// That a process of it was killed shows that it has run, also before the API does. Where there
+/// are other containers they run on, for hours maybe, and what ends them may be another cause.
+fn may_disrupt(pod: &PodView) -> bool {
+    let ends = !restarts(pod) && pod.containers.len() < 2;
+    ends && !pod.is_terminal() && !pod.is_disrupted()
+}
+
+impl Agent {
+    /// Wants a pod to have the condition. Nothing is written on a static pod, nor by an agent that
+    /// only observes.
+    pub(super) fn want_oom_condition(&mut self, pod: &PodView, cause: OomCondition) {
+        if self.settings.enforce && pod.source == PodSource::Api {
+            self.oom.conditions.want(pod, cause, self.clock.monotonic());
+        }
+    }
+
+    /// Sends the conditions that are due.
+    pub(super) fn send_oom_conditions(&mut self) {
+        let conditions = &mut self.oom.conditions;
+        conditions.measure(&self.pods);
+        let forbidden = conditions.forbidden_until.is_some_and(|until| !self.clock.reached(until));
+        for (uid, condition) in &mut conditions.pods {
+            let attempt = &mut condition.attempt;
+            if !attempt.is_open() || attempt.is_in_flight() {
+                continue;
+            }
+            if self.clock.reached(condition.since + GIVE_UP) {
+                attempt.give_up();
+                continue;
+            }
+            if forbidden || !attempt.is_due(&self.clock) {
+                continue;
+            }
+            let Some(pod) = self.pods.get(uid) else { continue };
+            if !self.outbox.has_room() {
+                return;
+            }
+            let cause = &condition.cause;
+            let disruption = cause.disruption.as_deref().filter(|_| may_disrupt(pod));
+            let stands = pod.details.oom_killed.as_ref().is_some_and(|(stands, _)| *stands);
+            let body = patches::oom_killed(
+                pod,
+                &OomKilled {
+                    reason: cause.reason,
+                    message: &cause.message,
+                    // The status does not change where it is True already.
+                    since: (!stands).then_some(cause.at),
+                    disruption: disruption.map(|message| (message, cause.at)),
+                },
+            );
+            attempt.sent();
+            condition.sent = Some(cause.reason);
+            condition.disrupts = disruption.is_some();
+            let pod = condition.pod.clone();
+            let action = Action::PatchStatus { pod, purpose: Purpose::Cause, body };
+            self.outbox.send(Task::Cause(uid.clone()), action);
+        }
+    }
+
+    pub(in super::super) fn oom_condition_finished(&mut self, uid: &PodUid, result: &Outcome<()>) {
+        self.count_patch(Purpose::Cause, result);
+        let now = self.clock.monotonic();
+        let ended = self.pods.get(uid).is_some_and(PodView::is_terminal);
+        let conditions = &mut self.oom.conditions;
+        let Some(condition) = conditions.pods.get_mut(uid) else { return };
+        let pod = condition.pod.clone();
+        let Err(failure) = result else {
+            condition.attempt.done();
+            condition.late = ended;
+            conditions.refused.clear();
+            if condition.sent != Some(condition.cause.reason) {
+                condition.attempt.want_again();
+            }
+            return;
+        };
+        match verdict(failure) {
+            Verdict::Gone => condition.attempt.give_up(),
+            // A pod that has ended meanwhile gets no disruption any more, but may be explained.
+            Verdict::Skip | Verdict::Refused if condition.disrupts => {
+                condition.cause.disruption = None;
+                condition.attempt.met_change();
+            }
+            // Without a resourceVersion a conflict is another's write at the same moment, or a
+            // namesake: the watch will say that the pod is gone.
+            Verdict::ReadAgain | Verdict::Retry => {
+                let haste = now < condition.since + HASTE;
+                let wait_max = if haste { WAIT_MAX_HASTE } else { WAIT_MAX };
+                let pace = Pace { wait_max, latest: None, salt: salt(&uid.0) };
+                condition.attempt.failed(now, pace, Some(failure));
+            }
+            Verdict::Skip => {
+                condition.attempt.give_up();
+                let text = format!("the API refuses the cause of its end: {failure}");
+                self.outbox.log(true, Some(&pod), text);
+            }
+            // A policy may forbid this condition alone: other patches are not given up for it.
+            Verdict::Refused => {
+                condition.attempt.give_up();
+                conditions.refused.insert(uid.clone());
+                let text = format!("the API refuses to take the cause of its end: {failure}");
+                self.outbox.log(true, Some(&pod), text);
+                if conditions.refused.len() >= SEVERAL {
+                    conditions.refused.clear();
+                    conditions.forbidden_until = Some(now + FORBIDDEN_FOR);
+                    let text = format!("the API forbids to say why containers died: {failure}");
+                    self.emit_event(true, NOT_PERMITTED, text);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! One kill, as several witnesses tell of it. The kernel's log knows what was short, and its word
+//! counts; the cgroup knows what became of the container.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::pod::{PodUid, PodView};
+use crate::protocol::event::{Now, RuntimeState};
+use crate::protocol::pressure::{OomConstraint, OomKill, OomWitness};
+
+/// So long after one witness, another may tell of the same kill.
+pub(super) const SAME_KILL: Duration = Duration::from_secs(1);
+/// A condition does not wait longer than this for the container's name.
+const NAME_WAIT: Duration = Duration::from_millis(100);
+/// Nor longer than this for the word whether the container lives on.
+const FATE_WAIT: Duration = Duration::from_secs(1);
+
+/// What the runtime is asked about a kill.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Inspect {
+    /// Nothing yet.
+    #[default]
+    Open,
+    /// The answer is to come.
+    Asked,
+    /// It has answered, or it failed.
+    Over,
+}
+
+/// Whom a kill met: a pod, and its container by the runtime's id.
+pub(super) type Place = (PodUid, Option<String>);
+
+/// One kill.
+#[derive(Debug)]
+pub(super) struct Kill {
+    /// What the witnesses say, put together.
+    pub(super) what: OomKill,
+    witnesses: BTreeSet<OomWitness>,
+    /// When the first word of it was heard: at the end of the container, where that was waited
+    /// for.
+    pub(super) heard_at: Duration,
+    /// The same by the API's clock.
+    pub(super) wall: Timestamp,
+    /// The container's name, once it is known.
+    pub(super) container: Option<String>,
+    pub(super) inspect: Inspect,
+    /// Whether the condition was decided about by what is known now.
+    pub(super) decided: bool,
+    /// Whether people were told, and it was counted.
+    pub(super) reported: bool,
+}
+
+impl Kill {
+    pub(super) fn new(what: OomKill, now: Now) -> Self {
+        Self {
+            witnesses: BTreeSet::from([what.witness]),
+            what,
+            heard_at: now.monotonic,
+            wall: now.wall,
+            container: None,
+            inspect: Inspect::default(),
+            decided: false,
+            reported: false,
+        }
+    }
+
+    /// Whether another witness tells of this kill, and not the same one of the next.
+    pub(super) fn is_seen_by(&self, other: &OomKill) -> bool {
+        let apart = other.at.abs_diff(self.what.at);
+        apart <= SAME_KILL && !self.witnesses.contains(&other.witness)
+    }
+
+    /// Takes another witness's word.
+    pub(super) fn hear(&mut self, other: OomKill) {
+        let known = other.constraint != OomConstraint::Unknown;
+        // The order of witnesses is the order of trust.
+        let trusted = other.witness < self.what.witness;
+        let what = &mut self.what;
+        if known && (trusted || what.constraint == OomConstraint::Unknown) {
+            what.limit = other.limit.or(what.limit.filter(|_| what.constraint == other.constraint));
+            what.constraint = other.constraint;
+            what.witness = other.witness;
+        } else if other.constraint == what.constraint {
+            what.limit = what.limit.or(other.limit);
+        }
+        self.witnesses.insert(other.witness);
+        let what = &mut self.what;
+        what.process = what.process.take().or(other.process);
+        what.container_lives = match (what.container_lives, other.container_lives) {
+            (Some(false), _) | (_, Some(false)) => Some(false),
+            (Some(true), _) | (_, Some(true)) => Some(true),
+            (None, None) => None,
+        };
+        self.decided = false;
+    }
+
+    /// Looks for the container's name in the pod's status.
+    pub(super) fn name_by(&mut self, pod: &PodView) {
+        if self.container.is_none()
+            && let Some(id) = &self.what.container_id
+        {
+            let known = pod.details.container_ids.iter().find(|(_, known)| known == id);
+            self.container = known.map(|(name, _)| name.clone());
+        }
+    }
+
+    /// Takes what the runtime says.
+    pub(super) fn inspected(&mut self, state: Option<&RuntimeState>) {
+        self.inspect = Inspect::Over;
+        let Some(state) = state else { return };
+        let id = self.what.container_id.as_deref();
+        let Some(found) = state.containers.iter().find(|found| Some(found.id.as_str()) == id)
+        else {
+            return;
+        };
+        if self.container.is_none() {
+            self.container = Some(found.name.clone());
+        }
+        if self.what.container_lives.is_none() {
+            self.what.container_lives = Some(!found.exited);
+            self.decided = false;
+        }
+    }
+
+    /// Whether it is worth asking the runtime about it.
+    pub(super) fn needs_inspect(&self) -> bool {
+        let unnamed = self.container.is_none() || self.what.container_lives.is_none();
+        self.inspect == Inspect::Open && unnamed && self.what.container_id.is_some()
+    }
+
+    /// Until when the answer is waited for; none if there is no need to.
+    pub(super) fn waits_until(&self) -> Option<Duration> {
+        if self.inspect != Inspect::Asked {
+            return None;
+        }
+        let wait = if self.what.container_lives.is_none() { FATE_WAIT } else { NAME_WAIT };
+        Some(self.heard_at + wait)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Now =
+        Now { monotonic: Duration::ZERO, boot: Duration::ZERO, wall: Timestamp::UNIX_EPOCH };
+
+    fn kill(witness: OomWitness, constraint: OomConstraint, at_ms: u64) -> OomKill {
+        OomKill {
+            pod: PodUid("uid-a".into()),
+            container_id: Some("c1".into()),
+            constraint,
+            limit: None,
+            process: None,
+            container_lives: None,
+            witness,
+            at: Duration::from_millis(at_ms),
+        }
+    }
+
+    fn heard(words: &[(OomWitness, OomConstraint, Option<u64>)]) -> (OomConstraint, Option<u64>) {
+        let mut words = words.iter().map(|(witness, constraint, limit)| OomKill {
+            limit: *limit,
+            ..kill(*witness, *constraint, 0)
+        });
+        let first = words.next().expect("must be some");
+        let mut heard = Kill::new(first, NOW);
+        words.for_each(|word| heard.hear(word));
+        (heard.what.constraint, heard.what.limit)
+    }
+
+    #[test]
+    fn the_kernel_s_log_is_believed_in_either_order() {
+        use OomConstraint::{ContainerLimit, Node, PodLimit, Unknown};
+        use OomWitness::{KernelLog, MemoryEvents, Runtime};
+        let log = (KernelLog, Node, None);
+        let events = (MemoryEvents, ContainerLimit, Some(64));
+        assert_eq!(heard(&[log, events]), (Node, None));
+        assert_eq!(heard(&[events, log]), (Node, None));
+        let agreed = (KernelLog, ContainerLimit, None);
+        assert_eq!(heard(&[events, agreed]), (ContainerLimit, Some(64)));
+        assert_eq!(heard(&[agreed, events]), (ContainerLimit, Some(64)));
+        let runtime = (Runtime, Unknown, None);
+        assert_eq!(heard(&[runtime, events]), (ContainerLimit, Some(64)));
+        assert_eq!(heard(&[events, runtime]), (ContainerLimit, Some(64)));
+        let pods = (MemoryEvents, PodLimit, Some(1));
+        assert_eq!(heard(&[(KernelLog, Unknown, None), pods]), (PodLimit, Some(1)));
+    }
+
+    #[test]
+    fn one_end_is_an_end_whoever_saw_it() {
+        let table = [
+            (None, None, None),
+            (None, Some(true), Some(true)),
+            (Some(true), None, Some(true)),
+            (Some(true), Some(false), Some(false)),
+            (Some(false), Some(true), Some(false)),
+        ];
+        for (first, second, expected) in table {
+            let word = |witness, container_lives| OomKill {
+                container_lives,
+                ..kill(witness, OomConstraint::Node, 0)
+            };
+            let first_word = word(OomWitness::MemoryEvents, first);
+            let mut kill = Kill::new(first_word, NOW);
+            kill.hear(word(OomWitness::KernelLog, second));
+            assert_eq!(kill.what.container_lives, expected, "{first:?} {second:?}");
+        }
+    }
+
+    #[test]
+    fn the_same_witness_tells_of_another_kill() {
+        use OomWitness::{KernelLog, MemoryEvents};
+        let first = kill(KernelLog, OomConstraint::Node, 5_000);
+        let mut seen = Kill::new(first, NOW);
+        let table = [
+            (KernelLog, 5_010, false),
+            (MemoryEvents, 5_010, true),
+            (MemoryEvents, 4_010, true),
+            (MemoryEvents, 6_000, true),
+            (MemoryEvents, 6_001, false),
+        ];
+        for (witness, at, expected) in table {
+            let other = kill(witness, OomConstraint::Node, at);
+            assert_eq!(seen.is_seen_by(&other), expected, "{witness:?} {at}");
+        }
+        seen.hear(kill(MemoryEvents, OomConstraint::Node, 5_010));
+        assert!(!seen.is_seen_by(&kill(MemoryEvents, OomConstraint::Node, 5_020)));
+    }
+}

@@ -1,0 +1,77 @@
+//! The last witness: the pod's status says `OOMKilled`, and nobody saw the kill. For a pod that
+//! has ended this is too late for a policy; people still read it.
+
+use std::collections::BTreeSet;
+
+use super::super::Agent;
+use super::kills::{Inspect, Kill};
+use crate::pod::{PodUid, PodView};
+use crate::protocol::pressure::{OomConstraint, OomKill, OomWitness};
+
+/// Which pods are looked at.
+#[derive(Debug, Default)]
+pub(super) struct Late {
+    /// Whether the pods of the first list were left out.
+    begun: bool,
+    /// What these pods say is of before our time, or was said.
+    over: BTreeSet<PodUid>,
+}
+
+impl Late {
+    pub(super) fn pod_gone(&mut self, uid: &PodUid) {
+        self.over.remove(uid);
+    }
+}
+
+impl Agent {
+    /// Takes the kills that only the pods' status tells of.
+    pub(super) fn find_late(&mut self) {
+        if !self.pods.is_listed() {
+            return;
+        }
+        let reported = self.pods.iter().filter(|pod| !pod.details.oom_reported.is_empty());
+        if !std::mem::replace(&mut self.oom.late.begun, true) {
+            self.oom.late.over = reported.map(|pod| pod.uid.clone()).collect();
+            return;
+        }
+        let found: Vec<PodView> =
+            reported.filter(|pod| !self.oom.late.over.contains(&pod.uid)).cloned().collect();
+        for pod in found {
+            if self.is_being_decided(&pod.uid) {
+                continue;
+            }
+            self.oom.late.over.insert(pod.uid.clone());
+            if !self.oom.conditions.has(&pod.uid) && pod.details.oom_killed.is_none() {
+                self.take_late(&pod);
+            }
+        }
+    }
+
+    fn is_being_decided(&self, uid: &PodUid) -> bool {
+        self.oom.kills.iter().any(|((pod, _), kill)| pod == uid && !kill.decided)
+    }
+
+    fn take_late(&mut self, pod: &PodView) {
+        let Some(name) = pod.details.oom_reported.first() else { return };
+        // A child of it was seen to be killed, and then the container did not live on for long.
+        let seen = self.oom.kills.iter().find(|((uid, _), kill)| {
+            uid == &pod.uid && kill.container.as_ref().is_none_or(|known| known == name)
+        });
+        let seen = seen.map(|(_, kill)| (kill.what.constraint, kill.what.limit));
+        let (constraint, limit) = seen.unwrap_or((OomConstraint::Unknown, None));
+        let what = OomKill {
+            pod: pod.uid.clone(),
+            container_id: None,
+            constraint,
+            limit,
+            process: None,
+            container_lives: Some(false),
+            witness: OomWitness::Runtime,
+            at: self.clock.monotonic(),
+        };
+        let mut kill = Kill::new(what, self.clock.now());
+        kill.container = Some(name.clone());
+        kill.inspect = Inspect::Over;
+        self.oom.kills.insert((pod.uid.clone(), None), kill);
+    }
+}

@@ -1,0 +1,295 @@
+//! Why a container died: what the kernel, systemd-oomd and the runtime say of OOM kills, and
+//! the condition `epilogue.dev/OOMKilled` that a Job's policy can match.
+//!
+//! A child that was killed while its container lived on is told and counted, no more. Kills are
+//! told once it is certain that no other witness says more; the condition does not wait for that.
+
+mod condition;
+mod kills;
+mod late;
+mod words;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use epilogue_common::names::oom_reason::NODE_OUT_OF_MEMORY;
+use epilogue_common::outcome::Failure;
+
+use super::Agent;
+use super::disruption_target::pod_ref;
+use super::notices::{CHILD_OOM_KILLED, OOM_KILLED, OOMD_KILLED};
+use super::outbox::Task;
+use super::status::OomStatus;
+use crate::pod::{PodUid, PodView};
+use crate::protocol::action::Action;
+use crate::protocol::event::RuntimeState;
+use crate::protocol::pressure::{OomConstraint, OomKill, OomdKill};
+use condition::{Conditions, OomCondition};
+use kills::{Inspect, Kill, Place, SAME_KILL};
+use late::Late;
+
+/// Containers whose kills are remembered; a node has some hundred.
+const PLACES_MAX: usize = 4_096;
+/// A pod of which a kill was told and that the API does not show by then is none of this node.
+const UNKNOWN_FOR: Duration = Duration::from_mins(1);
+/// So long what was seen of a kill may explain what the pod's status says later.
+const REMEMBERED_FOR: Duration = Duration::from_mins(10);
+/// People are told of children of one container at most so often.
+const CHILDREN_REPORTED_EVERY: Duration = Duration::from_mins(1);
+/// Kills by systemd-oomd whose pods are not known yet.
+const OOMD_WAITING_MAX: usize = 256;
+
+/// What is known of kills.
+#[derive(Debug, Default)]
+pub(super) struct Oom {
+    /// The latest of each container.
+    kills: BTreeMap<Place, Kill>,
+    children: BTreeMap<Place, Children>,
+    oomd: Vec<(OomdKill, Duration)>,
+    conditions: Conditions,
+    late: Late,
+    counted: OomStatus,
+}
+
+/// Children of one container that were killed.
+#[derive(Debug, Default)]
+struct Children {
+    reported_at: Option<Duration>,
+    unreported: u32,
+    /// What is said of the last one.
+    message: String,
+}
+
+impl Oom {
+    pub(super) fn pod_gone(&mut self, uid: &PodUid) {
+        self.kills.retain(|(pod, _), _| pod != uid);
+        self.children.retain(|(pod, _), _| pod != uid);
+        self.conditions.pod_gone(uid);
+        self.late.pod_gone(uid);
+    }
+
+    pub(super) fn status(&self) -> OomStatus {
+        OomStatus {
+            oom_conditions_won: self.conditions.won,
+            oom_conditions_lost: self.conditions.lost,
+            oom_conditions_pending: self.conditions.pending(),
+            ..self.counted.clone()
+        }
+    }
+}
+
+impl Agent {
+    pub(super) fn oom_killed(&mut self, kill: OomKill) {
+        if !self.settings.features.oom_causes {
+            return;
+        }
+        let place = (kill.pod.clone(), kill.container_id.clone());
+        if let Some(known) = self.oom.kills.get_mut(&place)
+            && known.is_seen_by(&kill)
+        {
+            known.hear(kill);
+            return;
+        }
+        // The one before is settled: there is another.
+        self.report_kill(&place);
+        if self.oom.kills.len() < PLACES_MAX || self.oom.kills.contains_key(&place) {
+            self.oom.kills.insert(place, Kill::new(kill, self.clock.now()));
+        }
+    }
+
+    pub(super) fn oomd_killed(&mut self, kill: OomdKill) {
+        if !self.settings.features.oom_causes {
+            return;
+        }
+        if kill.pod.is_none() {
+            let text = format!("systemd-oomd killed {}: {}", kill.cgroup, kill.reason);
+            self.outbox.log(true, None, text);
+        } else if self.oom.oomd.len() < OOMD_WAITING_MAX {
+            self.oom.oomd.push((kill, self.clock.monotonic()));
+        }
+    }
+
+    /// Writes the conditions that are due.
+    pub(super) fn advance_oom(&mut self) {
+        if !self.settings.features.oom_causes {
+            return;
+        }
+        self.find_late();
+        self.decide_kills();
+        self.decide_oomd();
+        self.send_oom_conditions();
+        self.report_kills();
+    }
+
+    /// Decides about each kill as soon as what is needed for it is known.
+    fn decide_kills(&mut self) {
+        let open: Vec<Place> = self
+            .oom
+            .kills
+            .iter()
+            .filter(|(_, kill)| !kill.decided)
+            .map(|(place, _)| place.clone())
+            .collect();
+        for place in open {
+            let Some(pod) = self.pods.get(&place.0).cloned() else {
+                let at = self.oom.kills.get(&place).map(|kill| kill.heard_at);
+                if at.is_none_or(|at| self.clock.reached(at + UNKNOWN_FOR)) {
+                    self.oom.kills.remove(&place);
+                }
+                continue;
+            };
+            self.ask_runtime(&place, &pod);
+            let Some(kill) = self.oom.kills.get_mut(&place) else { continue };
+            if kill.waits_until().is_some_and(|until| !self.clock.reached(until)) {
+                continue;
+            }
+            kill.decided = true;
+            // Where it can't be told whether the container lives, a condition might be a lie.
+            if kill.what.container_lives == Some(false) {
+                let cause = self.cause(&place, &pod);
+                self.want_oom_condition(&pod, cause);
+            }
+        }
+    }
+
+    fn ask_runtime(&mut self, place: &Place, pod: &PodView) {
+        let Some(kill) = self.oom.kills.get_mut(place) else { return };
+        kill.name_by(pod);
+        if self.settings.runtime && kill.needs_inspect() && self.outbox.has_room_to_inspect() {
+            kill.inspect = Inspect::Asked;
+            let action = Action::InspectPod(pod_ref(pod));
+            self.outbox.send(Task::OomInspect(place.0.clone()), action);
+        }
+    }
+
+    /// The runtime has answered: for all kills of the pod that waited.
+    pub(super) fn oom_inspected(&mut self, uid: &PodUid, result: &Result<RuntimeState, Failure>) {
+        for ((pod, _), kill) in &mut self.oom.kills {
+            if pod == uid && kill.inspect == Inspect::Asked {
+                kill.inspected(result.as_ref().ok());
+            }
+        }
+    }
+
+    fn cause(&self, place: &Place, pod: &PodView) -> OomCondition {
+        let kill = self.oom.kills.get(place).expect("a kill that is decided about must be known");
+        let reason = words::reason(kill, pod);
+        let text = || words::disruption(kill.container.as_deref(), place.1.as_deref());
+        // A guess is no ground to call it a disruption, which would be tried again without end.
+        let by_node = kill.what.constraint == OomConstraint::Node;
+        let disrupts = self.settings.features.node_oom_disrupts && by_node;
+        OomCondition {
+            reason,
+            message: words::message(kill, pod),
+            disruption: disrupts.then(text),
+            at: kill.wall,
+        }
+    }
+
+    /// Tells of kills of which no other witness is waited for.
+    fn report_kills(&mut self) {
+        let settled: Vec<Place> = self
+            .oom
+            .kills
+            .iter()
+            .filter(|(_, kill)| kill.decided && !kill.reported)
+            .filter(|(_, kill)| self.clock.reached(kill.heard_at + SAME_KILL))
+            .map(|(place, _)| place.clone())
+            .collect();
+        for place in settled {
+            self.report_kill(&place);
+        }
+        self.report_children();
+        let now = self.clock.monotonic();
+        let oom = &mut self.oom;
+        oom.kills.retain(|_, kill| !kill.reported || now < kill.heard_at + REMEMBERED_FOR);
+        oom.children.retain(|_, children| {
+            let quiet = children.reported_at.is_some_and(|at| now >= at + CHILDREN_REPORTED_EVERY);
+            children.unreported > 0 || !quiet
+        });
+    }
+
+    fn report_kill(&mut self, place: &Place) {
+        let Some(kill) = self.oom.kills.get_mut(place).filter(|kill| !kill.reported) else {
+            return;
+        };
+        kill.reported = true;
+        let tally = self.oom.counted.oom_kills.entry(kill.what.constraint).or_default();
+        match kill.what.container_lives {
+            Some(false) => tally.ended += 1,
+            Some(true) => tally.lived_on += 1,
+            None => tally.unknown += 1,
+        }
+        let Some(pod) = self.pods.get(&place.0) else { return };
+        kill.name_by(pod);
+        let message = words::message(kill, pod);
+        let pod = pod_ref(pod);
+        match kill.what.container_lives {
+            Some(true) => {
+                let children = self.oom.children.entry(place.clone()).or_default();
+                children.unreported += 1;
+                children.message = message;
+            }
+            Some(false) => {
+                self.outbox.log(true, Some(&pod), message.clone());
+                self.emit_pod_event(pod, OOM_KILLED, &message);
+            }
+            None => {
+                let text = format!("{message} It is not known whether the container lives on.");
+                self.outbox.log(true, Some(&pod), text.clone());
+                self.emit_pod_event(pod, OOM_KILLED, &text);
+            }
+        }
+    }
+
+    fn report_children(&mut self) {
+        let now = self.clock.monotonic();
+        let mut reported = Vec::new();
+        for ((uid, _), children) in &mut self.oom.children {
+            let next = children.reported_at.map(|at| at + CHILDREN_REPORTED_EVERY);
+            if children.unreported == 0 || next.is_some_and(|next| !self.clock.reached(next)) {
+                continue;
+            }
+            let count = std::mem::take(&mut children.unreported);
+            children.reported_at = Some(now);
+            let Some(pod) = self.pods.get(uid) else { continue };
+            let lives = "The container lives on.";
+            let message = match count {
+                1 => format!("{} {lives}", children.message),
+                _ => format!("{} {lives} It was the last of {count}.", children.message),
+            };
+            reported.push((pod_ref(pod), message));
+        }
+        for (pod, message) in reported {
+            self.outbox.log(true, Some(&pod), message.clone());
+            self.emit_pod_event(pod, CHILD_OOM_KILLED, &message);
+        }
+    }
+
+    fn decide_oomd(&mut self) {
+        for (kill, at) in std::mem::take(&mut self.oom.oomd) {
+            let pod = kill.pod.as_ref().and_then(|uid| self.pods.get(uid)).cloned();
+            let Some(pod) = pod else {
+                if !self.clock.reached(at + UNKNOWN_FOR) {
+                    self.oom.oomd.push((kill, at));
+                }
+                continue;
+            };
+            let ids = pod.details.container_ids.iter();
+            let named = ids.clone().find(|(_, id)| Some(id) == kill.container_id.as_ref());
+            let name = named.map(|(name, _)| name.as_str());
+            let message = words::by_oomd(&kill, name);
+            let disrupts = self.settings.features.node_oom_disrupts;
+            let cause = OomCondition {
+                reason: NODE_OUT_OF_MEMORY,
+                message: message.clone(),
+                disruption: disrupts.then(|| message.clone()),
+                at: self.clock.now().wall,
+            };
+            self.oom.counted.oomd_kills += 1;
+            self.want_oom_condition(&pod, cause);
+            self.outbox.log(true, Some(&pod_ref(&pod)), message.clone());
+            self.emit_pod_event(pod_ref(&pod), OOMD_KILLED, &message);
+        }
+    }
+}

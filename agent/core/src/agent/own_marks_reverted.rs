@@ -1,0 +1,84 @@
+//! Acknowledged writes that somebody undoes. Only counted: what it means for the pod is said where
+//! the write belongs. (spec/node-agent.md §7.3, ST8, §9.11)
+
+use std::collections::BTreeMap;
+
+use super::Agent;
+use super::outbox::{EvictStep, Task};
+use crate::pod::{PodUid, PodView};
+use crate::protocol::action::{PodRef, Purpose};
+use crate::protocol::event::ActionResult;
+use crate::termination::patches::is_ours;
+
+/// Writes that would show if they were undone: one per pod of the node, the last one.
+#[derive(Debug, Default)]
+pub(super) struct RevertedWrites {
+    writes: BTreeMap<PodUid, Written>,
+}
+
+#[derive(Debug)]
+struct Written {
+    purpose: Purpose,
+    /// The API has shown it: what it showed before says nothing of an undoing.
+    shown: bool,
+}
+
+impl RevertedWrites {
+    pub(super) fn pod_gone(&mut self, uid: &PodUid) {
+        self.writes.remove(uid);
+    }
+}
+
+impl Agent {
+    /// Takes down a write that has ended, if it is acknowledged.
+    pub(super) fn note_written(&mut self, task: &Task, result: &ActionResult) {
+        if !matches!(result, ActionResult::Done(Ok(()))) {
+            return;
+        }
+        let (uid, purpose) = match task {
+            Task::Fail(uid) | Task::StuckFail(uid) | Task::Evict(EvictStep::Fail, uid) => {
+                (uid, Purpose::Fail)
+            }
+            Task::Clear(uid) => (uid, Purpose::Clear),
+            Task::Mark(uid) | Task::Evict(EvictStep::Mark, uid) => {
+                self.reverted_writes.writes.remove(uid);
+                return;
+            }
+            _ => return,
+        };
+        // The watch may have been faster than the answer.
+        let Some(pod) = self.pods.get(uid) else { return };
+        let written = Written { purpose, shown: is_shown(pod, purpose) };
+        self.reverted_writes.writes.insert(uid.clone(), written);
+    }
+
+    /// Holds what the API shows of a pod against what was written.
+    pub(super) fn sees_reverted(&mut self, pod: &PodView) {
+        let Some(written) = self.reverted_writes.writes.get_mut(&pod.uid) else { return };
+        if is_shown(pod, written.purpose) {
+            written.shown = true;
+            return;
+        }
+        if !written.shown {
+            return;
+        }
+        let purpose = written.purpose;
+        self.reverted_writes.writes.remove(&pod.uid);
+        *self.status.reverted.entry(purpose).or_default() += 1;
+        let text = match purpose {
+            Purpose::Clear => "its condition that was taken back is there again",
+            _ => "its phase Failed was taken back by the kubelet",
+        };
+        let pod: PodRef = super::disruption_target::pod_ref(pod);
+        self.outbox.log(true, Some(&pod), text);
+    }
+}
+
+fn is_shown(pod: &PodView, purpose: Purpose) -> bool {
+    if purpose != Purpose::Clear {
+        return pod.is_terminal();
+    }
+    // A pod that ends may bear a condition again, and for a reason.
+    let back = pod.disruption.as_ref().is_some_and(|it| it.since.is_some_and(|at| is_ours(it, at)));
+    !back || pod.is_terminal() || pod.is_to_end()
+}

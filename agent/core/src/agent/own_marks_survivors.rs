@@ -1,0 +1,181 @@
+//! Of which boot a pod's containers are, and by what that is known. The boot id tells it of what is
+//! in the journal; of all else the clock is only a hint, for it is set, jumps, and is the node's in
+//! a container's start and the API's in the agent's own time. So nobody is called lost by it
+//! alone, and who was and lives is found by the runtime or by a kubelet that has had its time.
+//! (spec/node-agent.md §9.6, §9.8, W5)
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use epilogue_common::outcome::Failure;
+use jiff::{SignedDuration, Timestamp};
+
+use super::Agent;
+use super::cancel::stands;
+use super::disruption_target::pod_ref;
+use super::outbox::Task;
+use crate::pod::{PodUid, PodView};
+use crate::protocol::action::{Action, PodRef};
+use crate::protocol::event::RuntimeState;
+use crate::termination::attempt::{Attempt, Pace, WAIT_MAX, salt};
+
+/// Container runtimes stamp by the node's clock, which may differ from the API's.
+pub(super) const CLOCKS_DIFFER: Duration = Duration::from_secs(10);
+/// A kubelet that has lived for so long has reported what it did not find. (§9.6)
+const VOUCHES: Duration = Duration::from_mins(1);
+
+/// Looks at pods that live on under a mark of ours.
+#[derive(Debug, Default)]
+pub(super) struct Survivors {
+    inspections: BTreeMap<PodUid, Inspection>,
+    /// Each condition is taken back once; from then on it is another's to see to.
+    sought: BTreeSet<(PodUid, i64)>,
+}
+
+#[derive(Debug)]
+struct Inspection {
+    attempt: Attempt,
+    /// Not before then, on CLOCK_MONOTONIC.
+    due_at: Duration,
+}
+
+impl Survivors {
+    pub(super) fn pod_gone(&mut self, uid: &PodUid) {
+        self.inspections.remove(uid);
+        self.sought.retain(|(other, _)| other != uid);
+    }
+}
+
+/// Whether the runtime shows that something of the pod may run.
+fn may_run(state: &RuntimeState) -> bool {
+    state.containers.iter().any(|container| !container.exited)
+}
+
+impl Agent {
+    /// When this boot began, by the API's clock now and by the node's own clock then: the earliest
+    /// and the latest. Between them, a clock was set.
+    fn boot_began(&self) -> Option<(Timestamp, Timestamp)> {
+        let now = self.clock.now();
+        let since = SignedDuration::try_from(now.boot).ok()?;
+        let by_now = now.wall.checked_sub(since).ok()?;
+        let by_then = self.settings.booted_at.unwrap_or(by_now);
+        Some((by_now.min(by_then), by_now.max(by_then)))
+    }
+
+    /// What is before this is before the boot, by all clocks that are known.
+    pub(super) fn surely_before_boot(&self) -> Option<Timestamp> {
+        let (earliest, _) = self.boot_began()?;
+        earliest.checked_sub(SignedDuration::try_from(CLOCKS_DIFFER).ok()?).ok()
+    }
+
+    /// What is after this is of this boot, by all clocks that are known.
+    pub(super) fn surely_after_boot(&self) -> Option<Timestamp> {
+        let (_, latest) = self.boot_began()?;
+        latest.checked_add(SignedDuration::try_from(CLOCKS_DIFFER).ok()?).ok()
+    }
+
+    /// Pods that show containers running since before this boot. None of those can run: they are
+    /// marked before the kubelet finds out and calls it a failure of their own. (W5)
+    ///
+    /// DIVERGES(upstream): upstream does not tell them from containers that failed.
+    pub(super) fn find_lost(&mut self) {
+        // The runtime is asked before the mark. Without it, only a clock that was noted at the
+        // boot is a witness: of today's alone, each jump would make living pods lost.
+        let witness = self.settings.runtime || self.settings.booted_at.is_some();
+        if !self.settings.enforce || !witness {
+            return;
+        }
+        let now = self.clock.now();
+        let Some(boot) = self.surely_before_boot() else { return };
+        let before = |pod: &&PodView| pod.running_since.is_some_and(|since| since < boot);
+        let lost: Vec<PodView> = self.pods.iter().filter(before).cloned().collect();
+        for pod in lost {
+            if self.boot_recovery.add_lost(&pod, now, self.settings.runtime) {
+                let text = "by the clock it ran before this boot: its node was lost";
+                self.outbox.log(true, Some(&pod_ref(&pod)), text);
+            }
+        }
+    }
+
+    /// Pods that live on under a mark of ours, whatever the clocks say: it is taken back. A kubelet
+    /// that lives has long reported what does not run, and the runtime shows what does. (ST7)
+    pub(super) fn find_survivors(&mut self) {
+        let ready = self.settings.enforce
+            && self.shutdown.is_none()
+            && self.journaled.is_none()
+            && self.pods.is_listed();
+        let suspects = if ready { self.suspects() } else { BTreeMap::new() };
+        self.survivors.inspections.retain(|uid, inspection| {
+            suspects.contains_key(uid) || inspection.attempt.is_in_flight()
+        });
+        if suspects.is_empty() || !self.kubelet_vouches() {
+            return;
+        }
+        for (uid, (pod, at)) in suspects {
+            if !self.settings.runtime {
+                self.survives(pod, at);
+                continue;
+            }
+            let due_at = self.clock.monotonic();
+            let inspection = self.survivors.inspections.entry(uid.clone());
+            let inspection =
+                inspection.or_insert_with(|| Inspection { attempt: Attempt::wanted(), due_at });
+            let due =
+                inspection.attempt.is_due(&self.clock) && self.clock.reached(inspection.due_at);
+            if due && self.outbox.has_room_to_inspect() {
+                inspection.attempt.sent();
+                self.outbox.send(Task::SurvivorInspect(uid), Action::InspectPod(pod));
+            }
+        }
+    }
+
+    /// Pods that the API shows to live under a mark of ours that nobody is seeing to.
+    fn suspects(&self) -> BTreeMap<PodUid, (PodRef, Timestamp)> {
+        let suspect = |pod: &PodView| {
+            let at = pod.disruption.as_ref()?.since?;
+            let known = self.survivors.sought.contains(&(pod.uid.clone(), at.as_second()))
+                || self.revoked_marks.has(&pod.uid)
+                || self.boot_recovery.has(&pod.uid)
+                || self.evictions.has(&pod.uid);
+            let lives = stands(pod, at) && pod.running_since.is_some();
+            (lives && !known).then(|| (pod.uid.clone(), (pod_ref(pod), at)))
+        };
+        self.pods.iter().filter_map(suspect).collect()
+    }
+
+    fn kubelet_vouches(&self) -> bool {
+        self.kubelet.lives_since.is_some_and(|at| self.clock.reached(at + VOUCHES))
+    }
+
+    /// The runtime has said what it has of a pod under a mark.
+    pub(super) fn survivor_inspected(
+        &mut self,
+        uid: &PodUid,
+        state: &Result<RuntimeState, Failure>,
+    ) {
+        let now = self.clock.monotonic();
+        let Some(inspection) = self.survivors.inspections.get_mut(uid) else { return };
+        let state = match state {
+            Ok(state) => state,
+            Err(failure) => {
+                let pace = Pace { wait_max: WAIT_MAX, latest: None, salt: salt(&uid.0) };
+                return inspection.attempt.failed(now, pace, Some(failure));
+            }
+        };
+        // What does not run is the kubelet's to report; it may be late.
+        *inspection = Inspection { attempt: Attempt::wanted(), due_at: now + VOUCHES };
+        if may_run(state)
+            && let Some((pod, at)) = self.suspects().remove(uid)
+        {
+            self.survives(pod, at);
+        }
+    }
+
+    fn survives(&mut self, pod: PodRef, at: Timestamp) {
+        let text = "it runs under a condition of ours, which is taken back";
+        self.outbox.log(true, Some(&pod), text);
+        self.survivors.inspections.remove(&pod.uid);
+        self.survivors.sought.insert((pod.uid.clone(), at.as_second()));
+        self.revoked_marks.add(pod, at);
+    }
+}

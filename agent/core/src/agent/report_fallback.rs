@@ -1,0 +1,186 @@
+//! P4, and the phase wherever it is ours to write. (spec/node-agent.md §7.9)
+
+use std::time::Duration;
+
+use epilogue_common::outcome::{Failure, Outcome};
+
+use super::Agent;
+use super::disruption_target::{PATCH_STATUS, record};
+use super::outbox::Task;
+use super::release::Release;
+use crate::pod::PodUid;
+use crate::protocol::action::{Action, Purpose};
+use crate::protocol::event::RuntimeState;
+use crate::protocol::journal::{Intent, Record};
+use crate::shutdown::budget::Step;
+use crate::termination::attempt::{Verdict, verdict};
+use crate::termination::patches;
+use crate::termination::progress::Terminator;
+
+/// So long nothing is started of a pod that was seen to be stopped: a kubelet needs more.
+const PROOF_LASTS: Duration = Duration::from_millis(500);
+
+impl Agent {
+    /// Asks the runtime about every pod whose report did not come: where it proves that all has
+    /// exited, the report is written in the kubelet's place.
+    pub(super) fn inspect_the_rest(&mut self) {
+        if !self.settings.runtime {
+            return;
+        }
+        let Some(shutdown) = &mut self.shutdown else { return };
+        if !matches!(shutdown.release, Release::Holding) {
+            return;
+        }
+        if std::mem::replace(&mut shutdown.inspected, true) {
+            return;
+        }
+        for termination in shutdown.terminations.values_mut() {
+            if termination.is_awaited() && !termination.fail.is_wanted() {
+                termination.inspect.want();
+            }
+        }
+    }
+
+    /// Sends the looks into the runtime that are due.
+    pub(super) fn send_inspects(&mut self) {
+        let Some(shutdown) = &mut self.shutdown else { return };
+        for (uid, termination) in &mut shutdown.terminations {
+            let due = !termination.reported && termination.inspect.is_due(&self.clock);
+            if !due || !self.outbox.has_room_to_inspect() {
+                continue;
+            }
+            termination.inspect.sent();
+            self.outbox
+                .send(Task::Inspect(uid.clone()), Action::InspectPod(termination.pod.clone()));
+        }
+    }
+
+    pub(super) fn inspect_finished(&mut self, uid: &PodUid, result: Result<RuntimeState, Failure>) {
+        if self.drained_inspected(uid, &result) || self.journaled_inspected(uid, &result) {
+            return;
+        }
+        let now = self.clock.monotonic();
+        let Some(shutdown) = &mut self.shutdown else { return };
+        let pace = shutdown.pace(uid);
+        let Some(termination) = shutdown.terminations.get_mut(uid) else { return };
+        match result {
+            Ok(state) if state.nothing_runs() => {
+                termination.inspect.done();
+                if termination.terminator == Terminator::Stop {
+                    termination.end.done();
+                }
+                self.verified(uid, state);
+            }
+            Ok(_) => {
+                termination.fail.drop_it();
+                termination.inspect.failed(now, pace, None);
+            }
+            Err(failure) => termination.inspect.failed(now, pace, Some(&failure)),
+        }
+    }
+
+    /// Writes the phases that are ours: under a dead kubelet as soon as the end is verified;
+    /// beside a live one with the lever, and only at the end of the time there is.
+    pub(super) fn send_fails(&mut self) {
+        let now = self.clock.now();
+        let lives = self.kubelet.lives();
+        let Some(shutdown) = &mut self.shutdown else { return };
+        // After the release a live kubelet is left to itself.
+        let at_the_end = shutdown.step >= Step::LastWrites && !shutdown.is_released();
+        let mut stale = false;
+        for (uid, termination) in &mut shutdown.terminations {
+            let reading = termination.read.is_open() || termination.inspect.is_open();
+            if termination.reported || reading || !termination.fail.is_due(&self.clock) {
+                continue;
+            }
+            if lives && !at_the_end {
+                continue;
+            }
+            if !self.outbox.has_room() {
+                break;
+            }
+            let Some(pod) = self.pods.get(uid) else {
+                termination.acknowledge();
+                continue;
+            };
+            // The phase is there; how the containers ended is the kubelet's to say.
+            if pod.is_terminal() {
+                termination.fail.give_up();
+                continue;
+            }
+            // A kubelet that lives, or came and went, may have started containers since.
+            let fresh = termination.proven_at.is_some_and(|at| now.monotonic < at + PROOF_LASTS);
+            if !fresh {
+                termination.inspect.want_again();
+                stale = true;
+                continue;
+            }
+            // A kubelet that came back starts what we stopped, unless it can't run again.
+            let restarts = !pod.is_terminating() && !pod.cannot_run_again();
+            if lives && termination.terminator == Terminator::Stop && restarts {
+                continue;
+            }
+            if self.refusals.forbids(PATCH_STATUS) {
+                termination.fail.give_up();
+                continue;
+            }
+            if !self.refusals.may_ask(PATCH_STATUS, &self.clock) {
+                break;
+            }
+            let body = patches::failed(pod, now.wall);
+            termination.fail.sent();
+            self.writer.append([record(&termination.pod, Intent::Fail, now.wall)]);
+            let pod = termination.pod.clone();
+            let action = Action::PatchStatus { pod, purpose: Purpose::Fail, body };
+            self.outbox.send(Task::Fail(uid.clone()), action);
+        }
+        if stale {
+            self.send_inspects();
+        }
+    }
+
+    pub(super) fn fail_finished(&mut self, uid: &PodUid, result: &Outcome<()>) {
+        self.count_patch(Purpose::Fail, result);
+        let refusal = self.hear_of_right(PATCH_STATUS, uid, result);
+        let now = self.clock.monotonic();
+        let Some(shutdown) = &mut self.shutdown else { return };
+        let pace = shutdown.pace(uid);
+        let Some(termination) = shutdown.terminations.get_mut(uid) else { return };
+        let pod = termination.pod.clone();
+        let Err(failure) = result else {
+            termination.fail.done();
+            termination.acknowledge();
+            self.writer.append([Record::Acknowledged { uid: uid.clone(), intent: Intent::Fail }]);
+            return;
+        };
+        match verdict(failure) {
+            Verdict::Gone => {
+                termination.fail.give_up();
+                termination.acknowledge();
+            }
+            // An attempt without an answer may have been carried out, and what was proven of the
+            // runtime is of before it: looks at both come first.
+            Verdict::ReadAgain => {
+                termination.fail.met_change();
+                termination.read.want_again();
+                termination.inspect.want_again();
+            }
+            Verdict::Retry => {
+                termination.fail.failed(now, pace, Some(failure));
+                termination.read.want_again();
+                termination.inspect.want_again();
+            }
+            Verdict::Skip => {
+                termination.fail.give_up();
+                let text = format!("the API refuses its phase: {failure}");
+                self.outbox.log(true, Some(&pod), text);
+            }
+            Verdict::Refused => {
+                if termination.fail.refused(now, pace, refusal) {
+                    let text = format!("the API refuses its phase: {failure}");
+                    self.outbox.log(true, Some(&pod), text);
+                }
+            }
+        }
+    }
+}

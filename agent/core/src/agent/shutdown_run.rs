@@ -1,0 +1,505 @@
+//! One shutdown: its time, its pods, and which step it is in. (spec/node-agent.md §9.4)
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use epilogue_common::announcement::Announcement as NodeSays;
+use jiff::Timestamp;
+
+use super::Agent;
+use super::journal_replay::JournaledShutdown;
+use super::mode::{Detected, detect};
+use super::notices::BEGUN;
+use super::release::Release;
+use crate::pod::PodUid;
+use crate::protocol::action::PodRef;
+use crate::protocol::event::{Announcement, ShutdownKind};
+use crate::protocol::journal::Record;
+use crate::shutdown::Mode;
+use crate::shutdown::budget::{
+    Budget, GRANTED_DEFAULT, Step, Timetable, assist_hold_max, wanted_delay,
+};
+use crate::shutdown::candidates::Scope;
+use crate::termination::attempt::{Attempt, Pace, WAIT_MAX, WAIT_MAX_HASTE, salt};
+use crate::termination::clock::Clock;
+use crate::termination::progress::PodTermination;
+use crate::time_span::TimeSpan;
+
+/// An armed kubelet that gave its lock back with pods left does nothing more after this. (§8.3)
+const ASSIST_PROVES_ITSELF: Duration = Duration::from_secs(2);
+/// A kubelet that is gone for so long in a shutdown does not come back in time.
+pub(super) const KUBELET_GONE: Duration = Duration::from_secs(3);
+/// A kubelet that lives for so long again ends pods itself.
+const KUBELET_BACK: Duration = Duration::from_secs(3);
+/// Who switches to Replace late still sends its marks first.
+const LATE_MARKS: Duration = Duration::from_secs(1);
+/// After logind's time and this, a shutdown that was not carried out will not be. (§9.5)
+const LONG_OVER: Duration = Duration::from_secs(30);
+
+/// One shutdown.
+#[derive(Debug)]
+pub(super) struct Shutdown {
+    /// When it was taken up, and how much of its time had passed by then.
+    pub(super) taken_up_at: Duration,
+    pub(super) head_start: Duration,
+    pub(super) since: Timestamp,
+    pub(super) kind: Option<ShutdownKind>,
+    pub(super) granted: Duration,
+    pub(super) found: Detected,
+    /// Taken up after a restart: there is no lock, and Assist does not turn into Replace.
+    pub(super) resumed: bool,
+    pub(super) ends: Timetable,
+    pub(super) margin: Duration,
+    pub(super) terminations: BTreeMap<PodUid, PodTermination>,
+    /// The pods in order of their marks' value.
+    pub(super) order: Vec<PodUid>,
+    /// Marks of the shutdown before, taken over: the pod, and when it was marked.
+    pub(super) carried: BTreeMap<PodUid, (PodRef, Timestamp)>,
+    pub(super) intent_mark: u64,
+    /// The pods whose marks are in the journal, or on their way to it.
+    pub(super) recorded: BTreeMap<PodUid, Recorded>,
+    /// Whether all pods that were there at the notice are part of it.
+    pub(super) enlisted: bool,
+    /// The time since the signal at which the mode was taken on.
+    pub(super) mode_since: Duration,
+    pub(super) step: Step,
+    pub(super) stage: Option<super::group_deletion::ActiveStage>,
+    pub(super) deletions_over: bool,
+    /// The mode does not follow what is learnt any more: kills were sent, or it was switched.
+    pub(super) mode_is_final: bool,
+    pub(super) progress: bool,
+    pub(super) inspected: bool,
+    pub(super) release: Release,
+    pub(super) marked_after: Option<Duration>,
+    pub(super) reported_after: Option<Duration>,
+    pub(super) released_after: Option<Duration>,
+    pub(super) unreported_at_release: Option<usize>,
+    pub(super) left_at_release: super::left::Left,
+}
+
+/// A mark in the journal.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Recorded {
+    /// The time that it carries.
+    pub(super) at: Timestamp,
+    /// When it was handed in, on CLOCK_MONOTONIC, and what to ask the writer for.
+    pub(super) since: Duration,
+    pub(super) until: u64,
+}
+
+impl Recorded {
+    /// One that is on the disk.
+    pub(super) fn durable(at: Timestamp) -> Self {
+        Self { at, since: Duration::ZERO, until: 0 }
+    }
+}
+
+/// How a shutdown is learnt of.
+#[derive(Debug)]
+pub(super) struct Begin {
+    granted: Option<Duration>,
+    kind: Option<ShutdownKind>,
+    journaled: Option<JournaledShutdown>,
+}
+
+impl Begin {
+    /// By logind's signal.
+    pub(super) fn heard(announcement: Announcement) -> Self {
+        Self { granted: announcement.granted, kind: announcement.kind, journaled: None }
+    }
+
+    /// By logind's property: there was no signal, or nobody to hear it.
+    pub(super) fn found(granted: Option<Duration>) -> Self {
+        Self { granted, kind: None, journaled: None }
+    }
+
+    /// By the journal.
+    pub(super) fn resumed(journaled: JournaledShutdown) -> Self {
+        Self {
+            granted: Some(journaled.granted),
+            kind: journaled.kind.clone(),
+            journaled: Some(journaled),
+        }
+    }
+}
+
+impl Shutdown {
+    /// The time since the signal.
+    pub(super) fn elapsed(&self, now: Duration) -> Duration {
+        now.saturating_sub(self.taken_up_at) + self.head_start
+    }
+
+    /// The moment at which a time since the signal is reached; one in the past may be cut off.
+    pub(super) fn at(&self, elapsed: Duration) -> Duration {
+        (self.taken_up_at + elapsed).saturating_sub(self.head_start)
+    }
+
+    /// logind's time and a margin are over, and the machine still runs.
+    pub(super) fn is_long_over(&self, now: Duration) -> bool {
+        self.elapsed(now) > self.granted + LONG_OVER
+    }
+
+    pub(super) fn is_released(&self) -> bool {
+        matches!(self.release, Release::Released)
+    }
+
+    /// Whether pods may still be ended: a kill begins only if its report can be waited for.
+    pub(super) fn may_end(&self, clock: &Clock) -> bool {
+        !matches!(self.release, Release::Unlocking | Release::Released)
+            && !clock.reached(self.at(self.ends.last_writes))
+    }
+
+    /// Whether marks are still to be sent.
+    pub(super) fn is_marking(&self) -> bool {
+        self.terminations
+            .values()
+            .any(|termination| !termination.reported && termination.mark.is_open())
+    }
+
+    /// Whether the next step waits for marks: a refused one holds up its own pod alone.
+    fn waits_for_marks(&self) -> bool {
+        let waits = |mark: &Attempt| mark.is_open() && !mark.is_held_back();
+        self.terminations
+            .values()
+            .any(|termination| !termination.reported && waits(&termination.mark))
+    }
+
+    /// How failed calls are repeated.
+    pub(super) fn pace(&self, uid: &PodUid) -> Pace {
+        let released = self.is_released();
+        let wait_max = if released { WAIT_MAX } else { WAIT_MAX_HASTE };
+        let latest = (!released).then(|| self.at(self.ends.end));
+        Pace { wait_max, latest, salt: salt(&uid.0) }
+    }
+
+    /// The step: as far as the work is, and at least as far as the clock. (§9.8)
+    fn step_now(&self, clock: &Clock, durable: bool) -> Step {
+        let over = |end: Duration| clock.reached(self.at(end));
+        if !durable && !over(self.ends.intent) {
+            return Step::Intent;
+        }
+        if self.waits_for_marks() && !over(self.ends.pre_mark) {
+            return Step::PreMark;
+        }
+        if !over(self.ends.kill) && !self.deletions_over {
+            return Step::Kill;
+        }
+        if !over(self.ends.last_writes) {
+            return Step::Flush;
+        }
+        if over(self.ends.end) { Step::Release } else { Step::LastWrites }
+    }
+}
+
+impl Agent {
+    /// Which pods the shutdown is about.
+    pub(super) fn scope(&self, found: Detected) -> Scope {
+        Scope {
+            // Where nobody ends pods, only those are marked that cannot survive.
+            mode: if found.marks_only { Mode::Assist } else { found.mode },
+            own_pod: self.settings.own_pod.clone(),
+            priority_max: self.settings.priority_max,
+            bare_pods: self.settings.bare_pods,
+        }
+    }
+
+    fn detected(&self) -> Detected {
+        let now = self.clock.monotonic();
+        let armed_ago = self.kubelet.armed_at.map(|at| now.saturating_sub(at));
+        detect(self.kubelet.facts.as_ref(), armed_ago, self.allowed())
+    }
+
+    /// Takes up a shutdown: P0.
+    pub(super) fn begin(&mut self, begin: &Begin) {
+        // The last look may be a minute old; the kubelet was armed until now, as far as is known.
+        if self.kubelet.facts.as_ref().is_some_and(|facts| facts.lock_armed == Some(true)) {
+            self.kubelet.armed_at = Some(self.clock.monotonic());
+        }
+        let mut found = self.detected();
+        if found.mode == Mode::Observe {
+            self.outbox.log(false, None, "the node shuts down; the agent observes");
+            return;
+        }
+        if let Some(journaled) = &begin.journaled
+            && found.mode != Mode::Substitute
+            && journaled.mode != Mode::Observe
+        {
+            // What was begun is gone on with; Assist starts no kills after a restart. (§9.6)
+            found.mode = journaled.mode;
+            found.marks_only |=
+                journaled.mode != Mode::Assist && self.settings.priority_groups.is_none();
+        }
+        self.boot_recovery.forget();
+        let mut shutdown = self.new_shutdown(begin, found);
+        self.refusals.begin_shutdown(&shutdown);
+        shutdown.carried = self.revoked_marks.hand_over();
+        if let Some(journaled) = &begin.journaled {
+            journaled.restore(&mut shutdown);
+        }
+        let released = shutdown.is_released();
+        let resumed = shutdown.resumed;
+        self.shutdown = Some(shutdown);
+        self.enlist_all();
+        if !resumed {
+            self.write_intent();
+        }
+        if !released {
+            self.announce_shutdown();
+        }
+        self.report_begun();
+    }
+
+    fn new_shutdown(&self, begin: &Begin, found: Detected) -> Shutdown {
+        let now = self.clock.now();
+        let granted = begin.granted.or(self.logind.granted).unwrap_or(GRANTED_DEFAULT);
+        let budget = Budget::of(granted);
+        let journaled = begin.journaled.as_ref();
+        let shutdown = Shutdown {
+            taken_up_at: now.monotonic,
+            head_start: journaled
+                .map_or(Duration::ZERO, |journaled| now.boot.saturating_sub(journaled.at)),
+            since: journaled.map_or(now.wall, |journaled| journaled.wall),
+            kind: begin.kind.clone(),
+            granted,
+            found,
+            resumed: journaled.is_some(),
+            ends: budget.timetable(),
+            margin: budget.margin,
+            terminations: BTreeMap::new(),
+            order: Vec::new(),
+            carried: BTreeMap::new(),
+            intent_mark: 0,
+            recorded: BTreeMap::new(),
+            enlisted: false,
+            mode_since: Duration::ZERO,
+            step: Step::Intent,
+            stage: None,
+            deletions_over: false,
+            mode_is_final: false,
+            progress: false,
+            inspected: false,
+            release: Release::Holding,
+            marked_after: None,
+            reported_after: None,
+            released_after: None,
+            unreported_at_release: None,
+            left_at_release: BTreeMap::new(),
+        };
+        self.timed(shutdown)
+    }
+
+    /// In Assist the lock is held no longer than the kubelet's sum and a margin, in the other modes
+    /// no longer than the priority groups and their reports want: others wait for it. (§9.4)
+    fn timed(&self, mut shutdown: Shutdown) -> Shutdown {
+        let priority_groups =
+            self.settings.priority_groups.as_ref().filter(|_| shutdown.found.mode != Mode::Assist);
+        let wanted = priority_groups
+            .map(|priority_groups| shutdown.mode_since + wanted_delay(Some(priority_groups), None));
+        let budget =
+            Budget::of(wanted.map_or(shutdown.granted, |wanted| wanted.min(shutdown.granted)));
+        let mut ends = Timetable { pre_mark: shutdown.ends.pre_mark, ..budget.timetable() };
+        let period = self.kubelet.facts.as_ref().and_then(|facts| facts.shutdown_period);
+        if shutdown.found.mode == Mode::Assist
+            && let Some(period) = period.filter(|period| !period.is_zero())
+        {
+            let granted = TimeSpan::from_secs(shutdown.granted.as_secs().max(1));
+            ends.end = ends.end.min(assist_hold_max(period, granted));
+            ends.last_writes = ends.end.saturating_sub(budget.last_writes);
+            ends.kill = ends.kill.min(ends.last_writes);
+        }
+        shutdown.ends = ends;
+        shutdown
+    }
+
+    /// Writes down what is going to be done, before it is.
+    fn write_intent(&mut self) {
+        let boot = self.clock.now().boot;
+        let since = self.clock.monotonic();
+        let Some(shutdown) = &mut self.shutdown else { return };
+        let begun = Record::Begun {
+            boot_id: self.settings.boot_id.clone(),
+            at: boot,
+            wall: shutdown.since,
+            granted: shutdown.granted,
+            mode: shutdown.found.mode,
+            kind: shutdown.kind.clone(),
+        };
+        let mut records = vec![begun];
+        for uid in &shutdown.order {
+            let Some(termination) =
+                shutdown.terminations.get(uid).filter(|termination| termination.mark.is_open())
+            else {
+                continue;
+            };
+            let at = termination.marked_at;
+            shutdown.recorded.insert(uid.clone(), Recorded { at, since, until: 0 });
+            records.push(super::disruption_target::intent(termination));
+        }
+        shutdown.intent_mark = self.writer.append(records);
+        for recorded in shutdown.recorded.values_mut() {
+            recorded.until = shutdown.intent_mark;
+        }
+    }
+
+    /// Says on the node's object what goes on.
+    pub(super) fn announce_shutdown(&mut self) {
+        let Some(shutdown) = &self.shutdown else { return };
+        let boot_id = self.settings.boot_id.clone();
+        self.node.announce(&NodeSays::ShuttingDown { boot_id, since: shutdown.since });
+        if shutdown.found.mode == Mode::Replace && !shutdown.found.marks_only {
+            self.node.taint(true);
+        }
+    }
+
+    fn report_begun(&mut self) {
+        let Some(shutdown) = &self.shutdown else { return };
+        let kind = shutdown
+            .kind
+            .as_ref()
+            .map_or("shutdown".to_owned(), |kind| format!("{kind:?}").to_lowercase());
+        let taken_up = if shutdown.resumed { " (taken up after a restart)" } else { "" };
+        let marks_only = if shutdown.found.marks_only { ", marks only" } else { "" };
+        let text = format!(
+            "{kind}{taken_up}: mode {:?}{marks_only}, because {}; {} s granted, {} candidates, \
+             {} to mark",
+            shutdown.found.mode,
+            shutdown.found.why,
+            shutdown.granted.as_secs_f64(),
+            shutdown.terminations.len(),
+            shutdown.terminations.values().filter(|termination| termination.mark.is_open()).count(),
+        );
+        self.outbox.log(false, None, text.clone());
+        self.emit_event(false, BEGUN, text);
+    }
+
+    /// Goes on with the shutdown.
+    pub(super) fn advance_shutdown(&mut self) {
+        let Some(shutdown) = &self.shutdown else { return };
+        if shutdown.is_released() {
+            self.send_reads();
+            self.send_marks();
+            self.send_inspects();
+            self.send_fails();
+            self.note_reported();
+            return;
+        }
+        if self.shutdown.as_ref().is_some_and(|shutdown| shutdown.may_end(&self.clock)) {
+            self.reconsider_mode();
+        }
+        let Some(shutdown) = &mut self.shutdown else { return };
+        let step = shutdown.step_now(&self.clock, self.writer.is_durable(shutdown.intent_mark));
+        shutdown.step = shutdown.step.max(step);
+        let step = shutdown.step;
+        self.send_reads();
+        self.send_exit_checks();
+        if step > Step::Intent {
+            self.send_marks();
+            self.note_marked();
+        }
+        if step >= Step::Kill {
+            self.advance_group_deletion();
+        }
+        if step >= Step::LastWrites {
+            self.inspect_the_rest();
+        }
+        self.send_inspects();
+        self.send_fails();
+        self.note_reported();
+        self.advance_release();
+    }
+
+    fn note_marked(&mut self) {
+        let now = self.clock.monotonic();
+        let Some(shutdown) = &mut self.shutdown else { return };
+        if shutdown.marked_after.is_none() && !shutdown.is_marking() {
+            shutdown.marked_after = Some(shutdown.elapsed(now));
+        }
+    }
+
+    fn note_reported(&mut self) {
+        let now = self.clock.monotonic();
+        let Some(shutdown) = &mut self.shutdown else { return };
+        let open =
+            shutdown.terminations.values().any(|end| end.is_awaited() || end.is_unacknowledged());
+        if shutdown.reported_after.is_none() && !open && shutdown.step > Step::Intent {
+            shutdown.reported_after = Some(shutdown.elapsed(now));
+        }
+    }
+
+    /// The mode follows what is learnt of the kubelet until the first kill; after it, only ever
+    /// towards more of our own work. (§8.3)
+    fn reconsider_mode(&mut self) {
+        let found = self.detected();
+        let Some(shutdown) = &self.shutdown else { return };
+        let now = self.clock.monotonic();
+        let fresh = self.kubelet.seen_at > shutdown.taken_up_at;
+        let gone = self.kubelet.gone_since.is_some_and(|at| {
+            found.mode == Mode::Substitute && self.clock.reached(at + KUBELET_GONE)
+        });
+        let early = shutdown.elapsed(now) < ASSIST_PROVES_ITSELF;
+        // Where nobody was there to end pods, nobody has: they are the kubelet's when it is back.
+        let idle = shutdown.found.marks_only && shutdown.found.mode == Mode::Assist;
+        let learnt = fresh && (early || idle) && !shutdown.mode_is_final && !shutdown.resumed;
+        let stand_in = gone && shutdown.found.mode != Mode::Substitute;
+        let differs =
+            (found.mode, found.marks_only) != (shutdown.found.mode, shutdown.found.marks_only);
+        let other = learnt && differs && found.mode != Mode::Observe;
+        let back = shutdown.found.mode == Mode::Substitute
+            && shutdown.elapsed(now) < shutdown.ends.last_writes
+            && self.kubelet.lives_since.is_some_and(|at| self.clock.reached(at + KUBELET_BACK));
+        let next = if stand_in || other {
+            Some(found)
+        } else if back {
+            // It would start again what the runtime stops, and no lock of its own is left. (W6)
+            let marks_only = self.settings.priority_groups.is_none();
+            Some(Detected { mode: Mode::Replace, marks_only, why: "the kubelet is back" })
+        } else if self.kubelet_is_done(now) {
+            let why = "the kubelet gave its lock back and left pods running";
+            let ends_pods = self.settings.priority_groups.is_some();
+            Some(Detected { mode: Mode::Replace, marks_only: !ends_pods, why })
+        } else {
+            None
+        };
+        if let Some(found) = next {
+            self.change_mode(found, !other);
+        }
+    }
+
+    fn kubelet_is_done(&self, now: Duration) -> bool {
+        let Some(shutdown) = &self.shutdown else { return false };
+        let may =
+            shutdown.found.mode == Mode::Assist && !shutdown.found.marks_only && !shutdown.resumed;
+        if !may || !self.clock.reached(shutdown.at(ASSIST_PROVES_ITSELF)) {
+            return false;
+        }
+        let says_so = self.node.view.as_ref().is_some_and(|view| view.kubelet_says_shutdown);
+        let disarmed = self.kubelet.facts.as_ref().is_some_and(|f| f.lock_armed == Some(false));
+        let fresh = self.kubelet.seen_at > shutdown.taken_up_at;
+        let left = shutdown.terminations.values().any(PodTermination::is_awaited);
+        let time = shutdown.elapsed(now) < shutdown.ends.last_writes;
+        let lives = self.kubelet.lives();
+        lives && disarmed && fresh && !says_so && !shutdown.progress && left && time
+    }
+
+    fn change_mode(&mut self, found: Detected, for_good: bool) {
+        let now = self.clock.monotonic();
+        let Some(mut shutdown) = self.shutdown.take() else { return };
+        let text =
+            format!("mode {:?} becomes {:?}: {}", shutdown.found.mode, found.mode, found.why);
+        shutdown.found = found;
+        shutdown.mode_since = shutdown.elapsed(now);
+        shutdown.mode_is_final |= for_good;
+        shutdown.deletions_over = false;
+        shutdown.stage = None;
+        let mut shutdown = self.timed(shutdown);
+        // Marks that are wanted only now get their time too.
+        if shutdown.step > Step::PreMark {
+            shutdown.ends.pre_mark = shutdown.ends.pre_mark.max(shutdown.elapsed(now) + LATE_MARKS);
+            shutdown.step = Step::PreMark;
+        }
+        self.shutdown = Some(shutdown);
+        self.outbox.log(true, None, text);
+        self.enlist_all();
+        self.announce_shutdown();
+    }
+}

@@ -1,9 +1,0 @@
-//! The one protocol that ends a pod: condition first, phase last, and the phase by the kubelet
-//! whenever it lives. (spec/node-agent.md §9.1)
-
-pub mod attempt;
-pub mod clock;
-pub mod hanging;
-pub mod patches;
-pub mod patience;
-pub mod progress;

@@ -1,0 +1,251 @@
+//! A look at a sound node, and at one that changes.
+
+use std::os::unix::fs::symlink;
+use std::time::{Duration, Instant};
+
+use agent_core::pressure::observe::Observation;
+use agent_core::pressure::signal::Signal;
+use agent_core::pressure::usage::DiskLayout;
+use agent_core::protocol::pressure::Sample;
+use epilogue_agent::host::Host;
+use epilogue_agent::source::pressure::{DiskSampler, FilesystemPaths, KUBELET_DIR, Sampler};
+
+use super::tree::{Driver, MIB, Tree, psi, uid};
+
+/// Over how many looks the cost of one is taken.
+const SAMPLES: u32 = 100;
+const AT: Duration = Duration::from_secs(77);
+
+/// Looks at all that there is.
+pub(crate) struct Both {
+    node: Sampler,
+    disks: DiskSampler,
+}
+
+impl Both {
+    pub(crate) fn of(host: &Host) -> Self {
+        let disks = DiskSampler::new(host.clone(), KUBELET_DIR.to_owned());
+        Self { node: Sampler::new(host.clone()), disks }
+    }
+
+    fn take_sample(&mut self, paths: &FilesystemPaths, at: Duration) -> Sample {
+        let mut sample = self.node.take_sample(at);
+        self.disks.take_sample(paths, at).add_to(&mut sample);
+        sample
+    }
+}
+
+pub(crate) fn sampler(tree: &Tree) -> Both {
+    Both::of(&tree.host())
+}
+
+pub(crate) fn take_sample(sampler: &mut Both) -> Sample {
+    sampler.take_sample(&FilesystemPaths::default(), AT)
+}
+
+fn found(sample: &Sample, signal: Signal) -> Option<Observation> {
+    let measured = sample.signals.get(&signal)?;
+    assert_eq!(measured.at, AT);
+    Some(measured.observation)
+}
+
+fn of(available: u64, capacity: u64) -> Observation {
+    Observation { available, capacity }
+}
+
+#[test]
+fn a_node_is_measured_under_both_drivers_and_both_versions() {
+    let trees = [
+        ("v2 systemd", Tree::v2(Driver::Systemd)),
+        ("v2 cgroupfs", Tree::v2(Driver::Cgroupfs)),
+        ("v1 systemd", Tree::v1(Driver::Systemd)),
+        ("v1 cgroupfs", Tree::v1(Driver::Cgroupfs)),
+    ];
+    for (name, tree) in trees {
+        tree.pod("a-1", 100 * MIB);
+        let sample = take_sample(&mut sampler(&tree));
+        // EV1: 4000 MiB less (1500 - 300).
+        let memory = Some(of(2_800 * MIB, 4_000 * MIB));
+        assert_eq!(found(&sample, Signal::MemoryAvailable), memory, "{name}");
+        // EV2: 2000 MiB less (1048576000 - 48576000) bytes.
+        let allocatable = Some(of(1_097_152_000, 2_097_152_000));
+        assert_eq!(found(&sample, Signal::AllocatableMemoryAvailable), allocatable, "{name}");
+        assert_eq!(found(&sample, Signal::PidAvailable), Some(of(32_423, 32_768)), "{name}");
+        assert_eq!(sample.swap, Some(of(MIB, 2 * MIB)), "{name}");
+        assert_eq!(sample.layout, Some(DiskLayout::Single), "{name}");
+        let node = found(&sample, Signal::NodefsAvailable).expect("must be known");
+        assert!(node.available > 0 && node.available <= node.capacity, "{name}: {node:?}");
+        assert_eq!(found(&sample, Signal::ImagefsAvailable).map(|fs| fs.capacity), {
+            Some(node.capacity)
+        });
+        assert!(sample.io.is_some_and(|io| io.some.total == 70 && io.full.total == 7), "{name}");
+        let v1 = name.starts_with("v1");
+        assert_eq!(sample.stall.is_none(), v1, "{name}");
+        let phrases: &[&str] =
+            if v1 { &["what pods wait for: the host has cgroup v1"] } else { &[] };
+        assert_eq!(sample.unreadable, phrases, "{name}");
+    }
+}
+
+#[test]
+fn what_each_pod_waits_for_is_reported_with_its_limit_once_it_has_waited() {
+    let tree = Tree::v2(Driver::Systemd);
+    for name in ["a", "b"] {
+        tree.pod(name, 100 * MIB);
+    }
+    let container = tree.of_container("a", "ac");
+    tree.write_in(&container, "memory.max", &format!("{}\n", 50 * MIB));
+    let mut sampler = sampler(&tree);
+    let first = take_sample(&mut sampler).stall.expect("must be known");
+    assert_eq!((first.at, first.pods.len()), (AT, 2));
+    assert!(first.pods.iter().all(|pod| pod.limit.is_none()));
+
+    let wait = |total| {
+        tree.write_in("", "memory.pressure", &psi(total, total));
+        tree.write_in(&tree.of_pod("a"), "memory.pressure", &psi(total, total));
+    };
+    wait(9);
+    for round in 0..3 {
+        let stall = take_sample(&mut sampler).stall.expect("must be known");
+        let pod = stall.pods.iter().find(|pod| pod.uid == uid("a")).expect("must be there");
+        assert_eq!(pod.psi.full.total, 9, "look {round}");
+        assert_eq!(pod.limit, Some((50 * MIB, 50 * MIB)), "look {round}: its container's");
+        assert_eq!(stall.all_pods.full.total, 9);
+        let other = stall.pods.iter().find(|pod| pod.uid == uid("b")).expect("must be there");
+        assert_eq!(other.limit, None, "it has not waited");
+    }
+    // Of two limits the one that it is closer to, and what throttles is one.
+    tree.write_in(&tree.of_pod("a"), "memory.max", &format!("{}\n", 900 * MIB));
+    tree.write_in(&tree.of_pod("a"), "memory.high", &format!("{}\n", 80 * MIB));
+    wait(10);
+    let stall = take_sample(&mut sampler).stall.expect("must be known");
+    let pod = stall.pods.iter().find(|pod| pod.uid == uid("a")).expect("must be there");
+    assert_eq!(pod.limit, Some((100 * MIB, 80 * MIB)));
+}
+
+#[test]
+fn what_has_no_limit_has_no_allocatable_memory() {
+    for (tree, name, none) in [
+        (Tree::v2(Driver::Systemd), "memory.max", "max\n"),
+        (Tree::v1(Driver::Cgroupfs), "memory.limit_in_bytes", "9223372036854771712\n"),
+    ] {
+        tree.write_in("", name, none);
+        let sample = take_sample(&mut sampler(&tree));
+        assert_eq!(found(&sample, Signal::AllocatableMemoryAvailable), None);
+        let answered: Vec<_> =
+            sample.unreadable.iter().filter(|phrase| !phrase.contains("v1")).collect();
+        assert!(answered.is_empty(), "that is no fault: {answered:?}");
+    }
+}
+
+#[test]
+fn the_layout_is_told_by_the_devices_once() {
+    let other = tempfile::tempdir_in("/dev/shm").expect("/dev/shm must be writable");
+    let tree = Tree::v2(Driver::Systemd);
+    symlink(other.path(), tree.path("images")).expect("must be creatable");
+    let at = |images: &str, containers: Option<&str>| FilesystemPaths {
+        images: Some(images.into()),
+        containers: containers.map(Into::into),
+    };
+    let layout = |paths: &FilesystemPaths| sampler(&tree).take_sample(paths, AT).layout;
+    let home = "/var/lib/containerd";
+    assert_eq!(layout(&at("/images", None)), Some(DiskLayout::DedicatedImages));
+    assert_eq!(layout(&at("/images", Some("/images"))), Some(DiskLayout::DedicatedImages));
+    assert_eq!(layout(&at("/images", Some(home))), Some(DiskLayout::Split));
+    assert_eq!(layout(&at(home, Some(home))), Some(DiskLayout::Single));
+
+    let mut sampler = sampler(&tree);
+    let sample = sampler.take_sample(&at("/elsewhere", None), AT);
+    assert_eq!((sample.layout, found(&sample, Signal::ImagefsAvailable)), (None, None));
+    assert!(found(&sample, Signal::NodefsAvailable).is_some(), "the node's own is known");
+    let phrase = &sample.unreadable[0];
+    assert!(phrase.starts_with("imagefs: ") && phrase.contains("/elsewhere"), "{phrase}");
+    assert_eq!(sampler.take_sample(&at(home, None), AT).layout, Some(DiskLayout::Single));
+    let kept = sampler.take_sample(&at("/images", None), AT).layout;
+    assert_eq!(kept, Some(DiskLayout::Single), "EV5: determined once");
+}
+
+#[test]
+fn a_runtime_s_place_that_is_empty_is_only_mounted() {
+    let tree = Tree::v2(Driver::Systemd);
+    let empty = tree.path("var/lib/containerd");
+    std::fs::remove_dir_all(&empty).expect("must be removable");
+    std::fs::create_dir(&empty).expect("must be creatable");
+    let sample = take_sample(&mut sampler(&tree));
+    assert_eq!(sample.layout, None);
+    assert_eq!(sample.unreadable, ["imagefs: no directory of a container runtime is known"]);
+    let other = tempfile::tempdir_in("/dev/shm").expect("/dev/shm must be writable");
+    std::fs::write(other.path().join("layers"), "").expect("must be writable");
+    std::fs::create_dir(tree.path("var/lib/containers")).expect("must be creatable");
+    symlink(other.path(), tree.path("var/lib/containers/storage")).expect("must be creatable");
+    assert_eq!(take_sample(&mut sampler(&tree)).layout, Some(DiskLayout::DedicatedImages));
+}
+
+#[test]
+fn a_cgroup_of_all_pods_that_comes_and_goes_is_found_again() {
+    let tree = Tree::v2(Driver::Systemd);
+    tree.pod("a", MIB);
+    let mut sampler = sampler(&tree);
+    assert_eq!(take_sample(&mut sampler).stall.expect("must be known").pods.len(), 1);
+    std::fs::remove_dir_all(tree.path("sys/fs/cgroup/kubepods.slice")).expect("must be removable");
+    let gone = take_sample(&mut sampler);
+    assert!(gone.stall.is_none());
+    assert_eq!(gone.unreadable, ["no cgroup of all pods (kubepods) was found"]);
+    assert!(found(&gone, Signal::MemoryAvailable).is_some(), "the node's memory is known");
+    let below = "sys/fs/cgroup/kubelet.slice/kubelet-kubepods.slice";
+    tree.write(&format!("{below}/memory.pressure"), &psi(1, 1));
+    tree.write(&format!("{below}/kubelet-kubepods-podx_1.slice/memory.pressure"), &psi(1, 1));
+    let stall = take_sample(&mut sampler).stall.expect("must be known");
+    assert_eq!(stall.pods.iter().map(|pod| pod.uid.0.as_str()).collect::<Vec<_>>(), ["x-1"]);
+}
+
+#[test]
+fn pods_that_have_come_and_gone_are_noticed_within_a_second() {
+    let tree = Tree::v2(Driver::Systemd);
+    for pod in ["stays", "goes"] {
+        tree.pod(pod, MIB);
+    }
+    let mut sampler = sampler(&tree);
+    let mut round = 0;
+    let mut pods_at = |at| {
+        round += 1;
+        tree.write_in("", "memory.pressure", &psi(round, round));
+        let sample = sampler.take_sample(&FilesystemPaths::default(), at);
+        let pods = sample.stall.expect("must be known").pods;
+        let mut pods: Vec<_> = pods.into_iter().map(|pod| pod.uid.0).collect();
+        pods.sort();
+        pods
+    };
+    assert_eq!(pods_at(AT), ["goes", "stays"]);
+    tree.remove_pod("goes");
+    tree.pod("comes", MIB);
+    assert_eq!(pods_at(AT + Duration::from_secs(1)), ["comes", "stays"]);
+}
+
+#[test]
+fn thousands_of_pods_are_checked_within_bounds() {
+    let tree = Tree::v2(Driver::Cgroupfs);
+    for number in 0..3_000 {
+        tree.write_in(&tree.of_pod(&format!("p{number}")), "memory.pressure", &psi(0, 0));
+    }
+    let mut sampler = sampler(&tree);
+    let sample = take_sample(&mut sampler);
+    assert_eq!(sample.stall.expect("must be known").pods.len(), 256);
+    assert_eq!(sample.unreadable, ["what 2744 of the pods wait for: too many"]);
+    // While nothing waits a look costs the same however many pods there are.
+    let begin = Instant::now();
+    for _ in 0..SAMPLES {
+        assert_eq!(take_sample(&mut sampler).stall.expect("must be known").pods.len(), 256);
+    }
+    let cost = begin.elapsed() / SAMPLES;
+    println!("one sample of a node on which nothing waits: {cost:?}");
+    assert!(cost < Duration::from_millis(50), "{cost:?}");
+    let begin = Instant::now();
+    for round in 1..=u64::from(SAMPLES) {
+        tree.write_in("", "memory.pressure", &psi(round, round));
+        assert_eq!(take_sample(&mut sampler).stall.expect("must be known").pods.len(), 256);
+    }
+    let cost = begin.elapsed() / SAMPLES;
+    println!("one sample of a node on which 256 pods may wait: {cost:?}");
+    assert!(cost < Duration::from_millis(500), "{cost:?}");
+}

@@ -1,0 +1,273 @@
+//! The API server as far as one node's pods and its node object go: versions, preconditions,
+//! merge patches, deletion. What it answers is true; losing it on the way is the wire's job.
+
+use std::collections::BTreeMap;
+
+use agent_core::pod::{Details, Disruption, Phase, PodUid, PodView, TERMINATION_BY_KUBELET};
+use agent_core::protocol::event::NodeView;
+use agent_core::termination::patches::SHUTDOWN_MESSAGE;
+use epilogue_common::names::pod_condition::{DISRUPTION_TARGET, OOM_KILLED};
+use epilogue_common::outcome::{Failure, FailureKind, Outcome};
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+
+use super::merge::merge;
+
+/// A pod as it is stored.
+#[derive(Clone, Debug)]
+pub(super) struct Stored {
+    /// All but what stands in `status`.
+    fixed: PodView,
+    pub(super) status: Value,
+    pub(super) annotations: Value,
+    /// Whether a Job's finalizer keeps the object.
+    pub(super) finalizer: bool,
+    pub(super) active_deadline: Option<i64>,
+    deleted_at: Option<Timestamp>,
+}
+
+/// What a kubelet shows of containers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Shown {
+    pub(super) running_since: Option<Timestamp>,
+    /// By name.
+    pub(super) ids: Vec<(String, String)>,
+    pub(super) restarted: bool,
+    /// Whose status says `OOMKilled`.
+    pub(super) killed: Vec<String>,
+}
+
+/// A change that watches see.
+#[derive(Clone, Debug)]
+pub(super) enum Change {
+    /// A pod is new or different.
+    Pod(Box<Stored>),
+    /// A pod's object is gone; this was its last state.
+    Gone(Box<Stored>),
+    /// The node's object.
+    Node,
+}
+
+/// The store.
+#[derive(Debug, Default)]
+pub(super) struct Api {
+    version: u64,
+    pub(super) pods: BTreeMap<PodUid, Stored>,
+    pub(super) node: NodeView,
+    /// All changes there were.
+    pub(super) log: Vec<Change>,
+    /// The server's own clock.
+    pub(super) clock: Timestamp,
+}
+
+impl Stored {
+    pub(super) fn new(fixed: PodView, finalizer: bool) -> Self {
+        let status = json!({"phase": "Pending", "conditions": []});
+        let annotations = json!({});
+        let (active_deadline, deleted_at) = (None, None);
+        Self { fixed, status, annotations, finalizer, active_deadline, deleted_at }
+    }
+
+    /// What the agent's shell reads out of the object.
+    pub(super) fn view(&self) -> PodView {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let disruption = self.condition(DISRUPTION_TARGET).map(|condition| Disruption {
+            stands: condition["status"] == "True",
+            reason: text(&condition["reason"]),
+            message: text(&condition["message"]),
+            since: condition["lastTransitionTime"].as_str().and_then(|at| at.parse().ok()),
+        });
+        let deadline_set = self.active_deadline.is_some();
+        let cause = self.condition(OOM_KILLED);
+        let details = Details {
+            deleted_at: self.deleted_at,
+            job_finalizer: self.finalizer,
+            finalizers: self.finalizer,
+            oom_killed: cause.map(|cause| (cause["status"] == "True", text(&cause["reason"]))),
+            ..self.fixed.details.clone()
+        };
+        PodView { phase: self.phase(), deadline_set, disruption, details, ..self.fixed.clone() }
+    }
+
+    /// The kubelet's account of the containers: they have run, and since when they do now.
+    pub(super) fn note_containers(&mut self, shown: Shown) {
+        self.fixed.has_run = true;
+        self.fixed.running_since = shown.running_since;
+        self.fixed.details.container_ids = shown.ids;
+        self.fixed.details.restarted = shown.restarted;
+        self.fixed.details.oom_reported = shown.killed;
+    }
+
+    pub(super) fn shown(&self) -> Shown {
+        let details = &self.fixed.details;
+        Shown {
+            running_since: self.fixed.running_since,
+            ids: details.container_ids.clone(),
+            restarted: details.restarted,
+            killed: details.oom_reported.clone(),
+        }
+    }
+
+    pub(super) fn deleted_at(&self) -> Option<Timestamp> {
+        self.deleted_at
+    }
+
+    pub(super) fn uid(&self) -> &PodUid {
+        &self.fixed.uid
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.fixed.name
+    }
+
+    pub(super) fn phase(&self) -> Phase {
+        match self.status["phase"].as_str() {
+            Some("Running") => Phase::Running,
+            Some("Succeeded") => Phase::Succeeded,
+            Some("Failed") => Phase::Failed,
+            _ => Phase::Pending,
+        }
+    }
+
+    pub(super) fn is_terminal(&self) -> bool {
+        matches!(self.phase(), Phase::Succeeded | Phase::Failed)
+    }
+
+    pub(super) fn deletion(&self) -> Option<u32> {
+        self.fixed.deletion_grace_seconds
+    }
+
+    pub(super) fn condition(&self, kind: &str) -> Option<&Value> {
+        self.status["conditions"].as_array()?.iter().find(|condition| condition["type"] == kind)
+    }
+
+    /// Whether `DisruptionTarget` is True.
+    pub(super) fn is_disrupted(&self) -> bool {
+        self.condition(DISRUPTION_TARGET).is_some_and(|condition| condition["status"] == "True")
+    }
+
+    /// Whether it is True by a kubelet, or by an agent in its place.
+    pub(super) fn is_ours(&self) -> bool {
+        self.condition(DISRUPTION_TARGET).is_some_and(|condition| {
+            condition["status"] == "True" && condition["reason"] == TERMINATION_BY_KUBELET
+        })
+    }
+
+    /// Whether it is True in the words of a shutdown.
+    pub(super) fn is_marked(&self) -> bool {
+        self.condition(DISRUPTION_TARGET).is_some_and(|condition| {
+            condition["status"] == "True"
+                && condition["reason"] == TERMINATION_BY_KUBELET
+                && condition["message"] == SHUTDOWN_MESSAGE
+        })
+    }
+}
+
+impl Api {
+    pub(super) fn create(&mut self, stored: Stored) {
+        self.store(stored);
+    }
+
+    /// Changes a pod without any precondition, as its kubelet does. An equal one is no change.
+    pub(super) fn update(&mut self, uid: &PodUid, change: impl FnOnce(&mut Stored)) {
+        let Some(stored) = self.pods.get(uid) else { return };
+        let mut next = stored.clone();
+        change(&mut next);
+        let same = next.status == stored.status
+            && next.annotations == stored.annotations
+            && next.fixed == stored.fixed
+            && next.finalizer == stored.finalizer
+            && next.active_deadline == stored.active_deadline
+            && next.deleted_at == stored.deleted_at;
+        if !same {
+            self.store(next);
+        }
+    }
+
+    fn store(&mut self, mut stored: Stored) {
+        self.version += 1;
+        stored.fixed.resource_version = self.version.to_string();
+        self.log.push(Change::Pod(Box::new(stored.clone())));
+        if stored.fixed.deletion_grace_seconds == Some(0) && !stored.finalizer {
+            self.pods.remove(&stored.fixed.uid);
+            self.log.push(Change::Gone(Box::new(stored)));
+        } else {
+            self.pods.insert(stored.fixed.uid.clone(), stored);
+        }
+    }
+
+    /// PATCH of `pods/status`.
+    pub(super) fn patch_status(&mut self, name: &str, body: &Value) -> Outcome<()> {
+        let stored = self.checked(name, body)?;
+        let uid = stored.fixed.uid.clone();
+        self.update(&uid, |stored| {
+            if let Some(status) = body.get("status") {
+                merge(&mut stored.status, status);
+            }
+            if let Some(annotations) = body["metadata"].get("annotations") {
+                merge(&mut stored.annotations, annotations);
+            }
+        });
+        Ok(())
+    }
+
+    /// PATCH of the pod itself, of which the model knows the deadline only.
+    pub(super) fn patch_pod(&mut self, name: &str, body: &Value) -> Outcome<()> {
+        let uid = self.checked(name, body)?.fixed.uid.clone();
+        let deadline = body["spec"]["activeDeadlineSeconds"].as_i64();
+        self.update(&uid, |stored| {
+            if deadline.is_some() && stored.active_deadline != deadline {
+                stored.active_deadline = deadline;
+                stored.fixed.generation += 1;
+            }
+        });
+        Ok(())
+    }
+
+    fn checked(&self, name: &str, body: &Value) -> Outcome<&Stored> {
+        let stored = self.pods.values().find(|stored| stored.fixed.name == name);
+        let Some(stored) = stored else { return Err(failure(FailureKind::NotFound)) };
+        let metadata = &body["metadata"];
+        if metadata["uid"].as_str().is_some_and(|uid| uid != stored.fixed.uid.0) {
+            return Err(failure(FailureKind::Invalid));
+        }
+        let version = metadata["resourceVersion"].as_str();
+        if version.is_some_and(|version| version != stored.fixed.resource_version) {
+            return Err(failure(FailureKind::Conflict));
+        }
+        Ok(stored)
+    }
+
+    /// DELETE with a UID as precondition. (API8)
+    pub(super) fn delete(&mut self, name: &str, uid: &PodUid, grace: u32) -> Outcome<()> {
+        let stored = self.pods.values().find(|stored| stored.fixed.name == name);
+        let Some(stored) = stored else { return Err(failure(FailureKind::NotFound)) };
+        if stored.fixed.uid != *uid {
+            return Err(failure(FailureKind::Conflict));
+        }
+        let grace = if stored.is_terminal() { 0 } else { grace };
+        let first = stored.deletion().is_none();
+        let over = self.clock + SignedDuration::from_secs(grace.into());
+        self.update(uid, |stored| {
+            let before = stored.fixed.deletion_grace_seconds.unwrap_or(u32::MAX);
+            stored.fixed.deletion_grace_seconds = Some(before.min(grace));
+            stored.deleted_at = Some(stored.deleted_at.map_or(over, |at| at.min(over)));
+            stored.fixed.generation += i64::from(first);
+        });
+        Ok(())
+    }
+
+    /// Changes the node's object.
+    pub(super) fn update_node(&mut self, change: impl FnOnce(&mut NodeView)) {
+        let mut next = self.node.clone();
+        change(&mut next);
+        if next != self.node {
+            self.node = next;
+            self.log.push(Change::Node);
+        }
+    }
+}
+
+fn failure(kind: FailureKind) -> Failure {
+    Failure::new(kind, format!("{kind:?}"))
+}

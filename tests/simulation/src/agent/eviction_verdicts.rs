@@ -1,0 +1,415 @@
+//! The verdicts on evictions: whom, when, in which order, and whether the pressure ends.
+//! (spec/node-agent.md §2, §8.4)
+
+use std::time::Duration;
+
+use agent_core::agent::Enforcement;
+use agent_core::pod::{Owner, PodUid, PodView};
+use agent_core::pressure::signal::Signal;
+use agent_core::protocol::action::{Action, Line, Notice, PodRef, Purpose};
+use agent_core::shutdown::candidates::BarePods;
+use epilogue_common::names::node_condition;
+use serde_json::Value;
+
+use super::api::Stored;
+use super::kubelet::Health;
+use super::kubelet_evictions::CRITICAL;
+use super::logind::Stage;
+use super::pressure_ledger::Victim;
+use super::world::World;
+use crate::controller::agenda::Moment;
+
+/// So long after it was told of a shortage the agent may act on it: a look may take 8 s, and the
+/// figures of the pods as long again.
+const SHORTAGE_LASTS: Duration = Duration::from_secs(30);
+/// How long a victim of a hard threshold holds up the next one, at most.
+const HARD_WAIT: Duration = Duration::from_secs(10);
+/// How long a shortage may last where the agent can end it; a soft threshold's grace comes on top.
+/// Of a disk the last victim's files have to go first.
+const PRESSURE_LASTS: Duration = Duration::from_mins(1);
+const DISK_PRESSURE_LASTS: Duration = Duration::from_mins(2);
+/// For so long a mark may stand on a pod that lives: an agent that finds one of an earlier run
+/// waits for a minute.
+const MARK_LASTS: Duration = Duration::from_mins(2);
+/// For so long a stall may be told of after it was over.
+const STALL_LASTS: Duration = Duration::from_mins(1);
+
+/// How the message of a victim of the node begins. (EV13)
+const LOW: &str = "The node was low on resource: ";
+
+/// The resource that an eviction's message names; none where it is about a limit of the pod.
+fn resource_of(message: &str) -> Option<&str> {
+    message.strip_prefix(LOW)?.split_once(". ").map(|(resource, _)| resource)
+}
+
+fn mark_of(body: &Value) -> Option<&str> {
+    let conditions = body["status"]["conditions"].as_array()?;
+    let mark = conditions.iter().find(|condition| condition["type"] == "DisruptionTarget")?;
+    mark["message"].as_str().filter(|_| mark["status"] == "True")
+}
+
+impl World {
+    pub(super) fn is_critical(&self, uid: &PodUid) -> bool {
+        let nature = self.ledger.natures.get(uid);
+        nature.is_some_and(|n| n.is_static || n.is_own || n.view.priority >= CRITICAL)
+    }
+
+    pub(super) fn victim(&self, uid: &PodUid) -> Option<&Victim> {
+        self.ledger.pressure.victims.get(uid)
+    }
+
+    pub(super) fn is_own_limit_victim(&self, uid: &PodUid) -> bool {
+        self.victim(uid).is_some_and(|victim| victim.own_limit)
+    }
+
+    /// On an action when it is issued, as far as pressure goes.
+    pub(super) fn judge_pressure_action(&mut self, action: &Action) {
+        match action {
+            Action::PatchStatus { pod, purpose: Purpose::Mark, body } => {
+                let message = mark_of(body).unwrap_or_default().to_owned();
+                if resource_of(&message).is_some() {
+                    self.choose(pod, &message);
+                } else if self.is_own_limit_victim(&pod.uid) && self.ledger.shutdown.is_none() {
+                    self.violate(&format!("{} exceeds its own limit and is marked", pod.name));
+                }
+            }
+            Action::PatchStatus { pod, purpose: Purpose::Fail, body }
+                if body["status"]["reason"] == "Evicted" =>
+            {
+                self.choose(pod, body["status"]["message"].as_str().unwrap_or_default());
+            }
+            Action::EmitEvent(notice) if notice.reason == "Evicted" => {
+                self.judge_evicted_event(notice);
+            }
+            Action::DeletePod { pod, .. }
+            | Action::StopPod { pod, .. }
+            | Action::PatchPod { pod, .. } => self.infer_own_limit(pod),
+            // A mark may have to wait for its turn.
+            Action::Log(Line { text, pod: Some(pod), .. })
+                if text.starts_with("is evicted for") =>
+            {
+                let now = self.now();
+                self.ledger.pressure.said.insert(pod.uid.clone(), now);
+            }
+            Action::SetNodeCondition { kind, stands: true, .. } => self.judge_stall(kind),
+            Action::Measure | Action::MeasurePods { .. } => {
+                self.ledger.pressure.recent_samples += 1;
+            }
+            _ => {}
+        }
+    }
+
+    /// A victim of its own limit shows as one only by its end.
+    fn infer_own_limit(&mut self, pod: &PodRef) {
+        self.note_beyond_own();
+        let deleted = self.ledger.reported.get(&pod.uid).is_some_and(PodView::is_terminating);
+        let beyond = self.ledger.pressure.beyond_own.contains(&pod.uid);
+        if self.ledger.shutdown.is_none() && !deleted && beyond {
+            self.choose(pod, "");
+        }
+    }
+
+    fn judge_evicted_event(&mut self, notice: &Notice) {
+        let Some(pod) = notice.pod.clone() else { return };
+        self.choose(&pod, &notice.message);
+        let run = self.agent_run();
+        let Some(victim) = self.ledger.pressure.victims.get_mut(&pod.uid) else { return };
+        victim.events += 1;
+        if victim.events > 1 && Some(victim.run) == run {
+            self.violate(&format!("{} is told to be evicted twice", pod.name));
+        }
+    }
+
+    /// The agent shows that it has chosen a victim.
+    fn choose(&mut self, pod: &PodRef, message: &str) {
+        let run = self.agent_run().unwrap_or_default();
+        if self.victim(&pod.uid).is_some_and(|victim| victim.run == run) {
+            return;
+        }
+        let resource = resource_of(message).map(str::to_owned);
+        let now = self.now();
+        let before = self.victim(&pod.uid).cloned();
+        let pressure = &self.ledger.pressure;
+        let is_of = |signal: &Signal| Some(signal.resource()) == resource.as_deref();
+        let fresh = |at: &Moment| now.saturating_sub(*at) < SHORTAGE_LASTS;
+        let mut reported = pressure.reported_short.iter();
+        let short = reported.any(|(signal, at)| is_of(signal) && fresh(at));
+        let hard = self.is_hard(message);
+        let of_node = resource.is_some();
+        self.judge_choice(pod, of_node);
+        // A victim of an earlier run of the agent is ended by the next one.
+        if of_node && !short && before.is_none() {
+            self.violate(&format!("{} is evicted, and nothing is short: {message}", pod.name));
+        }
+        if let Some(resource) = resource.filter(|_| before.is_none()) {
+            self.judge_alongside_kubelet(pod, &resource);
+        }
+        if of_node && !self.runtime.sandboxes.contains_key(&pod.uid) {
+            self.violate(&format!("{} never ran and is evicted", pod.name));
+        }
+        if !of_node && !self.ledger.pressure.beyond_own.contains(&pod.uid) {
+            self.violate(&format!("{} is evicted for a limit that it keeps", pod.name));
+        }
+        self.stats.evictions += 1;
+        let victim = Victim {
+            run,
+            chosen_at: self.ledger.pressure.said.get(&pod.uid).copied().unwrap_or(now),
+            own_limit: !of_node,
+            hard,
+            killed_at: before.and_then(|before| before.killed_at),
+            events: 0,
+        };
+        self.ledger.pressure.victims.insert(pod.uid.clone(), victim);
+    }
+
+    /// Whether the message names a hard threshold, or a stall, which is as urgent.
+    fn is_hard(&self, message: &str) -> bool {
+        let Some((_, rest)) = message.split_once("Threshold quantity: ") else { return true };
+        let quantity = rest.split(", ").next().unwrap_or_default();
+        let resource = resource_of(message).unwrap_or_default();
+        let thresholds = &self.temper.settings.features.eviction.thresholds;
+        let mut named = thresholds.iter().filter(|threshold| {
+            let units = threshold.limit.units(self.left(threshold.signal).capacity);
+            let named = threshold.signal.quantity(units).to_string() == quantity;
+            named && threshold.signal.resource() == resource
+        });
+        named.clone().next().is_none() || named.any(|threshold| threshold.grace.is_none())
+    }
+
+    fn judge_choice(&mut self, pod: &PodRef, of_node: bool) {
+        if self.temper.settings.features.pressure != Enforcement::Enforce {
+            self.violate(&format!("{} is evicted by an agent that only looks", pod.name));
+        }
+        if self.is_critical(&pod.uid) {
+            self.violate(&format!("{} is critical and is evicted", pod.name));
+        }
+        let heard = self.ledger.shutdown.as_ref().is_some_and(|it| it.heard);
+        if of_node
+            && heard
+            && self.logind.stage == Stage::Delayed
+            && self.victim(&pod.uid).is_none()
+        {
+            self.violate(&format!("{} is chosen in a shutdown", pod.name));
+        }
+    }
+
+    /// Not while the kubelet does the same. (§8.4)
+    fn judge_alongside_kubelet(&mut self, pod: &PodRef, resource: &str) {
+        let of = Signal::ALL.into_iter().find(|signal| signal.resource() == resource);
+        let condition = of.map(Signal::node_condition).unwrap_or_default();
+        if self.ledger.pressure.reported_conditions.iter().any(|reported| reported == condition) {
+            let what = format!("{} is evicted while the kubelet says {condition}", pod.name);
+            self.violate(&what);
+        }
+    }
+
+    /// On an attempt to end a victim; false where the pod is none.
+    pub(super) fn judge_eviction(&mut self, pod: &PodRef, stops: bool) -> bool {
+        let Some(victim) = self.victim(&pod.uid).cloned() else { return false };
+        let Some(stored) = self.api.pods.get(&pod.uid).cloned() else { return true };
+        let in_shutdown = self.ledger.shutdown.is_some();
+        if !victim.own_limit && !stored.is_disrupted() && !stored.is_terminal() && !in_shutdown {
+            self.violate(&format!("{} is evicted before it is marked", pod.name));
+        }
+        let view = stored.view();
+        let again = !view.cannot_run_again() || !view.sidecars.is_empty();
+        if stops && again && self.kubelet.health == Health::Live && !in_shutdown {
+            let name = &pod.name;
+            self.violate(&format!("{name} may run again and is stopped under a live kubelet"));
+        }
+        if victim.killed_at.is_none() {
+            self.judge_one_at_a_time(pod, &victim);
+            let now = self.now();
+            if let Some(victim) = self.ledger.pressure.victims.get_mut(&pod.uid) {
+                victim.killed_at = Some(now);
+            }
+        }
+        true
+    }
+
+    fn judge_one_at_a_time(&mut self, pod: &PodRef, victim: &Victim) {
+        let lives = |uid: &PodUid| {
+            let ended = self.api.pods.get(uid).is_none_or(Stored::is_terminal);
+            self.runtime.running(uid) > 0 && !ended
+        };
+        let victims = self.ledger.pressure.victims.iter();
+        let alongside = victims
+            .filter(|(uid, other)| {
+                **uid != pod.uid
+                    && other.run == victim.run
+                    && !other.own_limit
+                    && (other.hard || !victim.hard)
+                    && other.killed_at.is_some()
+                    && victim.chosen_at < other.chosen_at + HARD_WAIT
+                    && lives(uid)
+            })
+            .map(|(uid, _)| uid.clone())
+            .next();
+        // One whose deletion is forbidden is given up.
+        let possible = self.temper.forbidden.is_none() && !victim.own_limit;
+        if let Some(other) = alongside.filter(|_| possible) {
+            let other = super::world::name_of(&other).to_owned();
+            self.violate(&format!("{} and {other} are two victims at once", pod.name));
+        }
+    }
+
+    fn judge_stall(&mut self, kind: &str) {
+        let at = match kind {
+            node_condition::MEMORY_STALL => self.ledger.memory_stalled_at,
+            _ => self.ledger.io_stalled_at,
+        };
+        if at.is_none_or(|at| self.now().saturating_sub(at) > STALL_LASTS) {
+            self.violate(&format!("{kind} is set, and nothing stalls"));
+        }
+    }
+
+    /// From time to time: does a shortage end?
+    pub(super) fn judge_shortage(&mut self) {
+        self.note_beyond_own();
+        let now = self.now();
+        let Some(time) = self.is_to_relieve() else {
+            self.ledger.pressure.short_since = None;
+            return;
+        };
+        let since = *self.ledger.pressure.short_since.get_or_insert(now);
+        let lasts = now.saturating_sub(since);
+        if lasts > time && !self.ledger.pressure.blamed {
+            self.ledger.pressure.blamed = true;
+            self.violate(&format!("the pressure has lasted for {lasts:?}"));
+        }
+    }
+
+    fn note_beyond_own(&mut self) {
+        let beyond = |uid: &&PodUid| {
+            let script = self.scripts.get(*uid);
+            script.is_some_and(|script| script.needs.exceeds_own(self.use_of(uid).disk))
+        };
+        let uids: Vec<PodUid> = self.runtime.sandboxes.keys().filter(beyond).cloned().collect();
+        self.ledger.pressure.beyond_own.extend(uids);
+    }
+
+    /// Whether something is short that the agent could and should do something about, and how
+    /// long that may take.
+    fn is_to_relieve(&self) -> Option<Duration> {
+        let settings = &self.temper.settings;
+        let process = self.process.as_ref()?;
+        let able = settings.enforce
+            && settings.features.pressure == Enforcement::Enforce
+            && self.temper.strict
+            && !process.stop_requested
+            && self.ledger.frozen_at.is_none()
+            && self.logind.stage == Stage::Idle
+            && self.ledger.shutdown.is_none()
+            && self.kubelet.health == Health::Live
+            && self.runtime.answers;
+        if !able {
+            return None;
+        }
+        let used = self.used();
+        let short = settings.features.eviction.thresholds.iter().find(|threshold| {
+            let found = self.left_of(threshold.signal, used);
+            threshold.is_met(found.available, found.capacity, false)
+                && self.api.node.kubelet_pressure.is_empty()
+                && self.is_before_kubelet(threshold.signal, found.capacity)
+        })?;
+        let usual = match short.signal.node_condition() {
+            "DiskPressure" => DISK_PRESSURE_LASTS,
+            _ => PRESSURE_LASTS,
+        };
+        let lasts = usual + short.grace.unwrap_or_default();
+        let found = self.left_of(short.signal, used);
+        let missing = short.limit.units(found.capacity).saturating_sub(found.available);
+        self.has_candidate(short.signal, missing).then_some(lasts)
+    }
+
+    /// Whether all thresholds of the signal lie before the kubelet's own: else it is only observed.
+    fn is_before_kubelet(&self, signal: Signal, capacity: u64) -> bool {
+        let Some((memory, disk, tasks)) = self.temper.strain.kubelet_limits else { return true };
+        let theirs = match signal.node_condition() {
+            "MemoryPressure" => memory,
+            "PIDPressure" => tasks,
+            _ => disk,
+        };
+        let ours = self.temper.settings.features.eviction.thresholds.iter();
+        let mut ours = ours.filter(|threshold| threshold.signal == signal);
+        ours.all(|threshold| threshold.limit.units(capacity) > theirs)
+    }
+
+    /// Whether there are pods to end that have what is missing, and none that will not end.
+    fn has_candidate(&self, signal: Signal, missing: u64) -> bool {
+        let stuck = |uid: &PodUid| {
+            self.scripts.get(uid).is_some_and(|s| s.habits.iter().any(|habit| habit.unkillable))
+        };
+        let settings = &self.temper.settings;
+        let kept = |view: &PodView| {
+            view.owner == Owner::None
+                && settings.bare_pods == BarePods::Leave
+                && !(view.cannot_run_again() && settings.runtime)
+        };
+        let running = self.api.pods.iter().filter(|(uid, _)| self.runtime.running(uid) > 0);
+        let mut running = running.filter(|(uid, _)| !self.is_critical(uid)).peekable();
+        running.peek().is_some()
+            && running.clone().all(|(uid, _)| !stuck(uid))
+            && missing
+                < running
+                    .map(|(uid, stored)| (uid, stored.view()))
+                    .filter(|(_, view)| !kept(view) && !view.is_to_end())
+                    .map(|(uid, _)| {
+                        let used = self.use_of(uid);
+                        match signal.resource() {
+                            "memory" => used.memory,
+                            "pids" => used.tasks,
+                            _ => used.disk,
+                        }
+                    })
+                    .sum()
+    }
+
+    /// Pods that bear a mark of pressure, live, and are not being ended.
+    fn left_marked(&self) -> Vec<String> {
+        let able = self.process.is_some()
+            && self.kubelet.health == Health::Live
+            && self.temper.settings.enforce
+            && self.logind.stage == Stage::Idle
+            && self.temper.forbidden.is_none();
+        let old = |uid: &PodUid| {
+            let victim = self.victim(uid);
+            victim.is_none_or(|victim| victim.chosen_at + MARK_LASTS < self.now())
+        };
+        let left = self.api.pods.iter().filter(|(uid, stored)| {
+            able && self.runtime.running(uid) > 0
+                && stored.deletion().is_none()
+                && stored.active_deadline.is_none()
+                && !stored.is_terminal()
+                && stored.is_ours()
+                && !stored.is_marked()
+                && !self.runtime.is_doomed(uid)
+                && !self.ledger.kubelet_victims.contains(*uid)
+                && old(uid)
+        });
+        left.map(|(_, stored)| stored.name().to_owned()).collect()
+    }
+
+    /// How pressure stands at the end.
+    pub(super) fn check_pressure_end(&mut self) {
+        for name in self.left_marked() {
+            self.violate(&format!("{name} lives on and is marked at the end"));
+        }
+        let looks = self.temper.settings.features.pressure != Enforcement::Off;
+        if !looks || self.process.is_none() || self.temper.forbidden.is_some() {
+            return;
+        }
+        let stalls = [
+            (node_condition::MEMORY_STALL, self.ledger.memory_stalled_at),
+            (node_condition::IO_STALL, self.ledger.io_stalled_at),
+        ];
+        let lasts = STALL_LASTS * 2 + self.temper.settings.features.eviction.transition;
+        for (kind, at) in stalls {
+            let stands = self.api.node.conditions.iter().any(|(known, on)| known == kind && *on);
+            let over = at.is_none_or(|at| at + lasts < self.now());
+            if stands && over && self.logind.stage == Stage::Idle {
+                self.violate(&format!("{kind} is left to stand"));
+            }
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! What hangs: starts that wait for an image without end, kubelets that are gone or wake up again,
+//! and the people who delete pods meanwhile. (spec/node-agent.md §3.2, §3.3, §7.3)
+
+use std::time::Duration;
+
+use agent_core::pod::PodUid;
+
+use super::kubelet::{Health, Stage};
+use super::world::{Life, World, name_of};
+
+/// A call into the runtime that the kubelet's worker waits for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pull {
+    /// None is for ever.
+    pub(super) lasts: Option<Duration>,
+    /// Whether the container starts then.
+    pub(super) starts: bool,
+}
+
+impl World {
+    /// What was rolled to hang.
+    pub(super) fn begin_hangs(&mut self) {
+        let strain = self.temper.strain.clone();
+        if let Some((at, health)) = strain.deserted {
+            self.after(at, Life::Boot(self.boot), move |w| {
+                w.deserted = true;
+                w.end_kubelet(health);
+            });
+        }
+        if let Some(at) = strain.wakes_at {
+            self.after(at, Life::Boot(self.boot), World::wake_kubelet);
+        }
+        if let Some(at) = strain.runtime_dies {
+            self.after(at, Life::Boot(self.boot), |w| {
+                w.log(|_| "runtime   is silent from now on".into());
+                w.runtime.answers = false;
+                w.runtime_is_dead = true;
+            });
+        }
+        if strain.hangs {
+            self.delete_some();
+        }
+    }
+
+    /// People delete pods, whatever comes of it.
+    fn delete_some(&mut self) {
+        let uids: Vec<PodUid> = self.api.pods.keys().cloned().collect();
+        for uid in uids {
+            if self.ledger.is_static(&uid) || self.is_own(&uid) || self.random.percent(40) {
+                continue;
+            }
+            let pause = self.random.millis(500, 120_000);
+            let grace = *self.random.pick(&[1, 5, 30]);
+            self.after(pause, Life::World, move |w| {
+                let name = w.api.pods.get(&uid).map(|stored| stored.name().to_owned());
+                if let Some(name) = name {
+                    w.log(|_| format!("user      deletes {name}, grace {grace}"));
+                    let _refused = w.api.delete(&name, &uid, grace);
+                }
+            });
+        }
+    }
+
+    pub(super) fn is_own(&self, uid: &PodUid) -> bool {
+        self.temper.settings.own_pod.as_ref() == Some(uid)
+    }
+
+    /// The worker calls the runtime, and waits.
+    pub(super) fn begin_pull(&mut self, uid: &PodUid, pull: Pull) {
+        let Some(worker) = self.kubelet.workers.get_mut(uid) else { return };
+        worker.stage = Stage::Pulling;
+        self.log(|_| format!("kubelet   pulls for {}, {pull:?}", name_of(uid)));
+        if let Some(lasts) = pull.lasts {
+            let (uid, life) = (uid.clone(), Life::Kubelet(self.kubelet.run));
+            self.after(lasts, life, move |w| w.pull_ends(&uid, pull.starts));
+        }
+    }
+
+    /// The call returns: only now the worker sees that the pod was deleted meanwhile.
+    fn pull_ends(&mut self, uid: &PodUid, starts: bool) {
+        let Some(worker) = self.kubelet.workers.get_mut(uid) else { return };
+        if worker.stage != Stage::Pulling {
+            return;
+        }
+        let asked = worker.asked.take();
+        worker.stage = Stage::Waiting;
+        self.log(|_| format!("kubelet   has pulled for {}: {starts}", name_of(uid)));
+        if starts {
+            self.start_now(uid);
+        }
+        if let Some(grace) = asked {
+            self.terminate(uid, grace);
+        } else {
+            self.sync(uid);
+        }
+    }
+
+    /// From now on calls return.
+    pub(super) fn end_pulls(&mut self) {
+        let pulling = self.kubelet.workers.iter().filter(|(_, w)| w.stage == Stage::Pulling);
+        let uids: Vec<PodUid> = pulling.map(|(uid, _)| uid.clone()).collect();
+        for uid in uids {
+            self.pull_ends(&uid, false);
+        }
+    }
+
+    /// A hung kubelet goes on where it stood, with what it believed then. (§7.3)
+    fn wake_kubelet(&mut self) {
+        if self.kubelet.health != Health::Hung {
+            return;
+        }
+        self.log(|_| "kubelet   wakes".into());
+        self.deserted = false;
+        self.kubelet_changed();
+        self.kubelet.health = Health::Live;
+        self.kubelet.reporting = false;
+        self.kubelet.queue.clear();
+        let life = Life::Kubelet(self.kubelet.run);
+        // Whichever loop runs first decides what becomes of a phase that others wrote.
+        let pause = self.random.millis(0, 10_000);
+        self.after(pause, life, World::full_pass);
+        let pause = self.random.millis(0, 10_000);
+        self.after(pause, life, World::kubelet_evicts);
+        let workers: Vec<(PodUid, Stage)> =
+            self.kubelet.workers.iter().map(|(uid, worker)| (uid.clone(), worker.stage)).collect();
+        for (uid, stage) in workers {
+            if let Stage::Terminating { kill_at } = stage {
+                let pause = kill_at.saturating_sub(self.now());
+                let victim = uid.clone();
+                self.after(pause, life, move |w| w.send_kill(&victim, kill_at));
+            }
+            if stage == Stage::Pulling {
+                let uid = uid.clone();
+                let pause = self.random.millis(0, 30_000);
+                self.after(pause, life, move |w| w.pull_ends(&uid, false));
+            }
+            let pause = self.random.millis(0, 60_000);
+            let again = uid.clone();
+            self.after(pause, life, move |w| w.resync(again));
+            self.container_exited(&uid);
+        }
+        let uids: Vec<PodUid> = self.api.pods.keys().cloned().collect();
+        for uid in uids {
+            self.kubelet_notices(uid);
+        }
+        self.see_kubelet();
+    }
+}

@@ -1,0 +1,428 @@
+//! The kubelet's pod workers: start, restart, terminate, finish. What it writes into the API is
+//! in [`super::reports`], its own graceful shutdown in [`super::graceful`].
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use agent_core::pod::{Phase, PodUid, RestartPolicy};
+use serde_json::Value;
+
+use super::graceful::{self, Graceful};
+use super::kubelet_evictions::OwnEvictions;
+use super::world::{Life, World, name_of};
+use crate::controller::agenda::Moment;
+
+/// The least time between SIGTERM and SIGKILL that a kubelet gives. (SD14)
+const GRACE_MIN: Duration = Duration::from_secs(2);
+
+/// How it is with the process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Health {
+    /// No process.
+    #[default]
+    Dead,
+    /// It works.
+    Live,
+    /// The process is there, holds what it holds, and does nothing.
+    Hung,
+}
+
+/// The process and what it knows.
+#[derive(Debug, Default)]
+pub(super) struct Kubelet {
+    pub(super) run: u64,
+    pub(super) health: Health,
+    pub(super) workers: BTreeMap<PodUid, Worker>,
+    pub(super) graceful: Graceful,
+    pub(super) queue: VecDeque<PodUid>,
+    pub(super) reporting: bool,
+    pub(super) renewed_at: Moment,
+    pub(super) evictions: OwnEvictions,
+}
+
+/// Where one pod is, for the kubelet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Not started.
+    Waiting,
+    /// Waits for a call into the runtime, and sees nothing else.
+    Pulling,
+    /// Started.
+    Up,
+    /// Being stopped.
+    Terminating { kill_at: Moment },
+    /// Nothing of it runs any more.
+    Stopped,
+}
+
+/// What the kubelet has of one pod.
+#[derive(Clone, Debug)]
+pub(super) struct Worker {
+    pub(super) stage: Stage,
+    /// The cached status: phase, reason and message, `DisruptionTarget`.
+    pub(super) phase: Phase,
+    pub(super) words: Option<(&'static str, &'static str)>,
+    pub(super) disruption: Option<Value>,
+    /// What the last phase will be, whatever the exit codes.
+    forced: Option<Phase>,
+    annotations: Value,
+    pub(super) started: bool,
+    /// What goes out next is what was noted when the tear-down began. (SD17)
+    pub(super) half_reported: bool,
+    /// The grace of a stop that has to wait for the call that goes on.
+    pub(super) asked: Option<u32>,
+}
+
+impl Kubelet {
+    pub(super) fn is_live(&self) -> bool {
+        self.health == Health::Live
+    }
+}
+
+impl Worker {
+    /// Whether the kubelet ends it for the shutdown.
+    fn is_shut_down(&self) -> bool {
+        self.words == Some(graceful::WORDS)
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.stage == Stage::Stopped
+    }
+}
+
+impl World {
+    /// A process of the kubelet starts.
+    pub(super) fn start_kubelet(&mut self) {
+        self.kubelet.run += 1;
+        self.kubelet.health = Health::Live;
+        self.kubelet.workers.clear();
+        self.kubelet.queue.clear();
+        self.kubelet.reporting = false;
+        self.kubelet.graceful = Graceful::default();
+        self.kubelet.evictions = OwnEvictions::default();
+        self.kubelet.renewed_at = self.now();
+        self.log(|w| format!("kubelet   starts, run {}", w.kubelet.run));
+        self.kubelet_changed();
+        let life = Life::Kubelet(self.kubelet.run);
+        let pause = self.random.millis(300, 3_000);
+        self.after(pause, life, World::kubelet_lists);
+        self.after(Duration::from_secs(10), life, World::full_pass);
+        if self.temper.strain.presses {
+            let pause = self.random.millis(2_000, 12_000);
+            self.after(pause, life, World::kubelet_evicts);
+        }
+        self.arm_graceful();
+        self.see_kubelet();
+    }
+
+    /// It ends, or hangs with all it holds.
+    pub(super) fn end_kubelet(&mut self, health: Health) {
+        if self.kubelet.health == Health::Dead {
+            return;
+        }
+        self.log(|_| format!("kubelet   is {health:?}"));
+        self.kubelet_changed();
+        self.kubelet.health = health;
+        if health == Health::Dead && self.logind.kubelet_lock {
+            self.logind.kubelet_lock = false;
+            self.locks_changed();
+        }
+        self.see_kubelet();
+    }
+
+    fn kubelet_lists(&mut self) {
+        if let Some(pause) = self.kubelet_dark() {
+            let life = Life::Kubelet(self.kubelet.run);
+            self.after(pause, life, World::kubelet_lists);
+            return;
+        }
+        // A new process knows nothing of a shutdown that goes on. (W6)
+        self.api.update_node(|node| node.kubelet_says_shutdown = false);
+        let uids: Vec<PodUid> = self.api.pods.keys().cloned().collect();
+        for uid in uids {
+            if !self.kubelet.workers.contains_key(&uid) {
+                self.adopt(&uid);
+            }
+        }
+    }
+
+    /// A change in the API; the kubelet's watch brings it.
+    pub(super) fn kubelet_notices(&mut self, uid: PodUid) {
+        if self.kubelet.is_live() {
+            let pause = self.random.millis(5, 60);
+            self.after(pause, Life::Kubelet(self.kubelet.run), move |w| w.kubelet_sees(&uid));
+        }
+    }
+
+    fn kubelet_sees(&mut self, uid: &PodUid) {
+        if let Some(pause) = self.kubelet_dark() {
+            let (uid, life) = (uid.clone(), Life::Kubelet(self.kubelet.run));
+            self.after(pause, life, move |w| w.kubelet_sees(&uid));
+            return;
+        }
+        let Some(stored) = self.api.pods.get(uid) else {
+            return self.terminate(uid, 1);
+        };
+        let (deletion, deadline) = (stored.deletion(), stored.active_deadline);
+        let annotations = stored.annotations.clone();
+        let tgps = stored.view().grace_seconds.unwrap_or(30);
+        let Some(worker) = self.kubelet.workers.get_mut(uid) else {
+            return self.adopt(uid);
+        };
+        if let Some(grace) = deletion {
+            return self.terminate(uid, grace);
+        }
+        if deadline.is_some() && matches!(worker.stage, Stage::Waiting | Stage::Up) {
+            worker.forced = Some(Phase::Failed);
+            worker.words = Some(("DeadlineExceeded", "Pod was active too long"));
+            return self.terminate(uid, tgps);
+        }
+        if worker.annotations != annotations {
+            worker.annotations = annotations;
+            self.sync(uid);
+        }
+    }
+
+    /// A pod that this run of the kubelet did not know.
+    fn adopt(&mut self, uid: &PodUid) {
+        let Some(stored) = self.api.pods.get(uid) else { return };
+        let view = stored.view();
+        let words = self.kubelet.graceful.refuses().filter(|_| !self.runtime.is_up(uid));
+        let worker = Worker {
+            stage: Stage::Waiting,
+            phase: view.phase,
+            words: None,
+            disruption: stored.condition("DisruptionTarget").cloned(),
+            forced: None,
+            annotations: stored.annotations.clone(),
+            started: self.runtime.sandboxes.contains_key(uid),
+            half_reported: false,
+            asked: None,
+        };
+        let terminal = stored.is_terminal();
+        self.kubelet.workers.insert(uid.clone(), worker);
+        let life = Life::Kubelet(self.kubelet.run);
+        let pause = self.random.millis(60_000, 90_000);
+        let again = uid.clone();
+        self.after(pause, life, move |w| w.resync(again));
+        let worker = self.kubelet.workers.get_mut(uid).expect("it must be there: just put");
+        if terminal {
+            worker.forced = Some(view.phase);
+            worker.stage = Stage::Up;
+            return self.terminate(uid, view.grace_seconds.unwrap_or(30));
+        }
+        if let Some(words) = words {
+            worker.words = Some(words);
+            worker.phase = Phase::Failed;
+            worker.stage = Stage::Stopped;
+            return self.enqueue(uid);
+        }
+        if worker.started {
+            worker.stage = Stage::Up;
+            if let Some(grace) = view.deletion_grace_seconds {
+                return self.terminate(uid, grace);
+            }
+            let uid = uid.clone();
+            let pause = self.random.millis(500, 3_000);
+            return self.after(pause, life, move |w| w.examine(&uid));
+        }
+        if let Some(grace) = view.deletion_grace_seconds {
+            return self.terminate(uid, grace);
+        }
+        if let Some(pause) = self.scripts.get(uid).and_then(|script| script.starts_after) {
+            let uid = uid.clone();
+            self.after(pause, life, move |w| w.start_pod(&uid));
+        }
+    }
+
+    fn start_pod(&mut self, uid: &PodUid) {
+        let stage = self.kubelet.workers.get(uid).map(|worker| worker.stage);
+        if stage != Some(Stage::Waiting) {
+            return;
+        }
+        match self.scripts.get(uid).and_then(|script| script.pull) {
+            Some(pull) if !self.ledger.settling => self.begin_pull(uid, pull),
+            _ => self.start_now(uid),
+        }
+    }
+
+    /// Its containers start.
+    pub(super) fn start_now(&mut self, uid: &PodUid) {
+        let Some(worker) = self.kubelet.workers.get_mut(uid) else { return };
+        worker.stage = Stage::Up;
+        worker.started = true;
+        worker.phase = Phase::Running;
+        let habits = self.scripts.get(uid).map(|script| script.habits.clone()).unwrap_or_default();
+        self.start_containers(uid, &habits);
+        self.log(|_| format!("kubelet   starts {}", name_of(uid)));
+        self.enqueue(uid);
+    }
+
+    pub(super) fn resync(&mut self, uid: PodUid) {
+        if !self.kubelet.workers.contains_key(&uid) {
+            return;
+        }
+        self.sync(&uid);
+        let life = Life::Kubelet(self.kubelet.run);
+        let pause = self.random.millis(60_000, 90_000);
+        self.after(pause, life, move |w| w.resync(uid));
+    }
+
+    /// The worker looks at the pod: what the API says goes into its cache (ST8), and a phase that
+    /// somebody else made terminal begins a tear-down. (§7.3)
+    pub(super) fn sync(&mut self, uid: &PodUid) {
+        let Some(stored) = self.api.pods.get(uid) else { return };
+        let Some(worker) = self.kubelet.workers.get_mut(uid) else { return };
+        if worker.disruption.is_none() {
+            worker.disruption = stored.condition("DisruptionTarget").cloned();
+        }
+        if stored.is_terminal() && matches!(worker.stage, Stage::Waiting | Stage::Up) {
+            let view = stored.view();
+            worker.phase = view.phase;
+            worker.forced = Some(view.phase);
+            self.log(|_| format!("kubelet   adopts the end of {}", name_of(uid)));
+            self.terminate(uid, view.grace_seconds.unwrap_or(30));
+        }
+    }
+
+    /// Stops the pod's containers; a grace is shortened and never grows.
+    pub(super) fn terminate(&mut self, uid: &PodUid, grace: u32) {
+        let now = self.now();
+        let Some(worker) = self.kubelet.workers.get_mut(uid) else { return };
+        let kill_at = now + Duration::from_secs(grace.into()).max(GRACE_MIN);
+        match worker.stage {
+            Stage::Stopped => return self.finish_pod(uid),
+            Stage::Pulling => {
+                worker.asked = Some(worker.asked.map_or(grace, |before| before.min(grace)));
+                return;
+            }
+            Stage::Terminating { kill_at: before } if before <= kill_at => return,
+            _ => {}
+        }
+        worker.stage = Stage::Terminating { kill_at };
+        self.log(|_| format!("kubelet   stops {}, grace {grace}", name_of(uid)));
+        self.send_term(uid);
+        let life = Life::Kubelet(self.kubelet.run);
+        let victim = uid.clone();
+        self.after(kill_at.saturating_sub(now), life, move |w| w.send_kill(&victim, kill_at));
+        if self.runtime.running(uid) == 0 {
+            let uid = uid.clone();
+            let pause = self.random.millis(50, 1_000);
+            self.after(pause, life, move |w| w.examine(&uid));
+        }
+    }
+
+    fn send_term(&mut self, uid: &PodUid) {
+        if self.runtime.answers {
+            self.term_pod(uid);
+        } else {
+            let (uid, life) = (uid.clone(), Life::Kubelet(self.kubelet.run));
+            self.after(Duration::from_secs(10), life, move |w| w.send_term(&uid));
+        }
+    }
+
+    pub(super) fn send_kill(&mut self, uid: &PodUid, kill_at: Moment) {
+        let stage = self.kubelet.workers.get(uid).map(|worker| worker.stage);
+        if stage != Some(Stage::Terminating { kill_at }) {
+            return;
+        }
+        if self.runtime.answers {
+            self.kill(uid);
+        } else {
+            let (uid, life) = (uid.clone(), Life::Kubelet(self.kubelet.run));
+            self.after(Duration::from_secs(10), life, move |w| w.send_kill(&uid, kill_at));
+        }
+    }
+
+    /// Containers have exited; the kubelet's own look at the runtime finds it.
+    pub(super) fn container_exited(&mut self, uid: &PodUid) {
+        if self.kubelet.is_live() {
+            let pause = self.random.millis(20, 1_000);
+            let (uid, life) = (uid.clone(), Life::Kubelet(self.kubelet.run));
+            self.after(pause, life, move |w| w.examine(&uid));
+        }
+    }
+
+    /// What of the pod has exited, and what follows from it.
+    pub(super) fn examine(&mut self, uid: &PodUid) {
+        if !self.runtime.answers {
+            let (uid, life) = (uid.clone(), Life::Kubelet(self.kubelet.run));
+            return self.after(Duration::from_secs(5), life, move |w| w.examine(&uid));
+        }
+        let Some(worker) = self.kubelet.workers.get(uid) else { return };
+        let running = self.runtime.running(uid);
+        match worker.stage {
+            Stage::Up => {
+                self.sync(uid);
+                self.restart_or_end(uid);
+            }
+            Stage::Terminating { .. } if running == 0 => self.stopped(uid),
+            _ => {}
+        }
+    }
+
+    fn restart_or_end(&mut self, uid: &PodUid) {
+        let Some(stored) = self.api.pods.get(uid) else { return };
+        let view = stored.view();
+        let up = self.kubelet.workers.get(uid).is_some_and(|worker| worker.stage == Stage::Up);
+        let Some(sandbox) = self.runtime.sandboxes.get(uid).filter(|_| up) else { return };
+        let restarts = |code: i32| match view.restart_policy {
+            _ if view.container_restarts => true,
+            RestartPolicy::Always => true,
+            RestartPolicy::OnFailure => code != 0,
+            RestartPolicy::Never => false,
+        };
+        let exits: Vec<(usize, i32)> = sandbox
+            .containers
+            .iter()
+            .enumerate()
+            .filter_map(|(number, container)| Some((number, container.exit?.code)))
+            .collect();
+        // One that goes down again and again is started ever later.
+        let back_off = if self.temper.strain.presses { 1 << sandbox.restarts.min(5) } else { 1 };
+        let running = sandbox.running();
+        let again: Vec<usize> =
+            exits.iter().filter(|(_, code)| restarts(*code)).map(|(number, _)| *number).collect();
+        if again.is_empty() && running == 0 {
+            return self.stopped(uid);
+        }
+        for number in again {
+            let pause = self.random.millis(200, 3_000) * back_off;
+            let (uid, life) = (uid.clone(), Life::Kubelet(self.kubelet.run));
+            self.after(pause, life, move |w| w.restart_container(&uid, number));
+        }
+    }
+
+    fn restart_container(&mut self, uid: &PodUid, number: usize) {
+        let up = self.kubelet.workers.get(uid).is_some_and(|worker| worker.stage == Stage::Up);
+        let sandbox = self.runtime.sandboxes.get(uid);
+        let exited =
+            sandbox.is_some_and(|s| s.containers.get(number).is_some_and(|c| c.exit.is_some()));
+        let habit = self.scripts.get(uid).and_then(|script| script.habits.get(number).cloned());
+        if let (true, true, Some(habit)) = (up, exited, habit) {
+            self.log(|_| format!("kubelet   restarts {} container {number}", name_of(uid)));
+            self.start_container(uid, number, habit);
+            self.enqueue(uid);
+        }
+    }
+
+    /// Nothing of the pod runs any more: its last phase, by the exit codes. (SD18, rule 6 of §7.2)
+    fn stopped(&mut self, uid: &PodUid) {
+        self.stop_sandbox(uid);
+        self.clean_up(uid);
+        self.sync(uid);
+        let api = self.api.pods.get(uid);
+        let api = api.filter(|stored| stored.is_terminal()).map(super::api::Stored::phase);
+        let well = self.runtime.ended_well(uid);
+        let Some(worker) = self.kubelet.workers.get_mut(uid) else { return };
+        let phase = if well { Phase::Succeeded } else { Phase::Failed };
+        worker.phase = api.or(worker.forced).unwrap_or(phase);
+        worker.stage = Stage::Stopped;
+        worker.half_reported = worker.is_shut_down() && worker.started && self.random.percent(25);
+        if worker.phase == Phase::Succeeded {
+            worker.words = None;
+        }
+        self.log(|_| format!("kubelet   {} has stopped", name_of(uid)));
+        self.enqueue(uid);
+    }
+}

@@ -1,0 +1,291 @@
+//! What the checks remember: what the agent was told and when, what it tried, what the API has
+//! shown. The verdicts themselves are in [`super::verdicts`] and [`super::settled`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use agent_core::pod::{PodUid, PodView};
+use agent_core::protocol::action::ActionId;
+use agent_core::protocol::event::{ActionResult, Event};
+use agent_core::protocol::node::KubeletFacts;
+use agent_core::shutdown::Mode;
+use agent_core::shutdown::budget::{Budget, GRANTED_DEFAULT};
+
+use super::api::{Change, Stored};
+use super::kernel::Kill;
+use super::logind::Stage;
+use super::pressure_ledger::PressureLedger;
+use super::world::World;
+use crate::controller::agenda::Moment;
+
+/// So long after a signal a look that tells otherwise may be an older one.
+const CHECK_LASTS: Duration = Duration::from_secs(2);
+
+/// What a pod is from its creation on.
+#[derive(Clone, Debug)]
+pub(super) struct Nature {
+    pub(super) is_static: bool,
+    pub(super) is_own: bool,
+    pub(super) view: PodView,
+}
+
+/// A shutdown, as the agent has heard of it.
+#[derive(Clone, Debug)]
+pub(super) struct Shutdown {
+    pub(super) reported_at: Moment,
+    /// When no kill begins any more.
+    pub(super) last_writes: Moment,
+    /// When the time for the reports is over.
+    pub(super) end: Moment,
+    /// Until when the lock may be held: half of the margin may go into the journal's last record.
+    pub(super) latest: Moment,
+    /// Whether this process heard the announcement itself.
+    pub(super) heard: bool,
+    /// A process before this one was told of it: each look of this one is a later one.
+    inherited: bool,
+    /// The pods that were known to live then.
+    pub(super) pods: BTreeSet<PodUid>,
+    pub(super) released: bool,
+    /// Since when nothing is left to hold the lock for.
+    /// Whether the agent has begun to end pods.
+    pub(super) killing: bool,
+    pub(super) needless_since: Option<Moment>,
+    pub(super) blamed: bool,
+}
+
+/// What is remembered.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    pub(super) violations: Vec<String>,
+    pub(super) natures: BTreeMap<PodUid, Nature>,
+    pub(super) born: u32,
+    pub(super) shutdown: Option<Shutdown>,
+    /// The faults are over.
+    pub(super) settling: bool,
+    pub(super) settling_since: Option<Moment>,
+    pub(super) frozen_at: Option<Moment>,
+    pub(super) thawed_at: Option<Moment>,
+    pub(super) kubelet_was_armed: bool,
+    /// What the agent's process was told of its pods.
+    pub(super) reported: BTreeMap<PodUid, PodView>,
+    /// When it was told of a pod's last phase.
+    pub(super) reported_terminal: BTreeMap<PodUid, Moment>,
+    pub(super) reported_not_ready: bool,
+    /// What it was told of the kubelet, and since when that has been the same.
+    pub(super) reported_kubelet: Option<(Moment, KubeletFacts)>,
+    granted: Option<Duration>,
+    owner: Option<String>,
+    /// Marks that were tried, by action, and the pods of which one failed.
+    pub(super) marking: BTreeMap<ActionId, PodUid>,
+    pub(super) mark_failed: BTreeSet<PodUid>,
+    /// Pods that the agent deleted, as the API took it.
+    pub(super) deleted: BTreeSet<PodUid>,
+    pub(super) calls: BTreeMap<PodUid, u32>,
+    /// The last state of every pod in the API, and whether the object is gone.
+    pub(super) last: BTreeMap<PodUid, (Stored, bool)>,
+    /// Pods that ran when the machine went off.
+    pub(super) cut: BTreeSet<PodUid>,
+    /// Of them, those that were marked then.
+    pub(super) cut_marked: BTreeSet<PodUid>,
+    /// How many looks in a row found something that should have been tidied up.
+    pub(super) untidy: u32,
+    pub(super) recent_actions: u32,
+    /// The drained records that were said, and when first.
+    pub(super) drained_records: BTreeMap<String, Moment>,
+    lock_taken_at: Option<Moment>,
+    /// All OOM kills.
+    pub(super) kills: Vec<Kill>,
+    pub(super) kubelet_victims: BTreeSet<PodUid>,
+    /// When pods last waited for memory of the node, and when tasks did for disks.
+    pub(super) memory_stalled_at: Option<Moment>,
+    pub(super) io_stalled_at: Option<Moment>,
+    pub(super) pressure: PressureLedger,
+}
+
+impl Ledger {
+    pub(super) fn is_static(&self, uid: &PodUid) -> bool {
+        self.natures.get(uid).is_some_and(|nature| nature.is_static)
+    }
+
+    /// What one process knew is gone with it.
+    pub(super) fn process_ends(&mut self) {
+        self.reported.clear();
+        self.reported_terminal.clear();
+        self.reported_not_ready = false;
+        self.reported_kubelet = None;
+        self.marking.clear();
+        self.pressure.process_ends();
+        for kill in &mut self.kills {
+            kill.reported_at = None;
+        }
+        self.untidy = 0;
+        self.granted = None;
+        self.owner = None;
+        self.frozen_at = None;
+        if let Some(shutdown) = &mut self.shutdown {
+            shutdown.heard = false;
+            shutdown.inherited = true;
+        }
+    }
+
+    pub(super) fn lock_taken(&mut self, now: Moment) {
+        self.lock_taken_at = Some(now);
+    }
+
+    pub(super) fn lock_lost(&mut self) {
+        self.lock_taken_at = None;
+    }
+
+    fn reported_of(&mut self, view: PodView, now: Moment) {
+        if view.is_terminal() {
+            self.reported_terminal.entry(view.uid.clone()).or_insert(now);
+        }
+        self.reported.insert(view.uid.clone(), view);
+    }
+
+    fn begin_shutdown(&mut self, granted: Option<Duration>, heard: bool, now: Moment) {
+        let granted = granted.or(self.granted).unwrap_or(GRANTED_DEFAULT);
+        let budget = Budget::of(granted);
+        let alive = self.reported.values().filter(|view| !view.is_terminal());
+        self.shutdown = Some(Shutdown {
+            reported_at: now,
+            last_writes: now + budget.timetable().last_writes,
+            end: now + budget.timetable().end,
+            latest: now + budget.timetable().end + budget.margin / 2,
+            heard,
+            inherited: false,
+            pods: alive.map(|view| view.uid.clone()).collect(),
+            released: false,
+            killing: false,
+            needless_since: None,
+            blamed: false,
+        });
+    }
+}
+
+impl World {
+    /// The agent is about to be told this.
+    pub(super) fn ledger_hears(&mut self, event: &Event) {
+        let (now, mode) = (self.now(), self.mode());
+        let ledger = &mut self.ledger;
+        match event {
+            Event::PodsListed(views) => {
+                ledger.reported.clear();
+                for view in views {
+                    ledger.reported_of(view.clone(), now);
+                }
+                // A run that a new process found began with the pods of its first list.
+                if let Some(shutdown) =
+                    ledger.shutdown.as_mut().filter(|shutdown| shutdown.pods.is_empty())
+                {
+                    let alive = views.iter().filter(|view| !view.is_terminal());
+                    shutdown.pods = alive.map(|view| view.uid.clone()).collect();
+                }
+            }
+            Event::PodObserved(view) => ledger.reported_of((**view).clone(), now),
+            Event::PodGone(uid) => {
+                ledger.reported.remove(uid);
+            }
+            Event::NodeObserved(node) => {
+                // Who has switched to Replace by now goes on with it.
+                if let Some(shutdown) =
+                    ledger.shutdown.as_mut().filter(|_| mode == Some(Mode::Replace))
+                {
+                    shutdown.killing |= !ledger.reported_not_ready && node.kubelet_says_shutdown;
+                }
+                ledger.reported_not_ready = node.kubelet_says_shutdown;
+                ledger.pressure.node_reported(node);
+            }
+            Event::KubeletSeen(facts) => {
+                let same = ledger.reported_kubelet.as_ref().filter(|(_, before)| {
+                    before.healthy == facts.healthy && before.lock_armed == facts.lock_armed
+                });
+                let since = same.map_or(now, |(since, _)| *since);
+                ledger.reported_kubelet = Some((since, facts.clone()));
+            }
+            Event::ShutdownAnnounced(announcement)
+                if ledger.shutdown.as_ref().is_none_or(|shutdown| !shutdown.heard) =>
+            {
+                ledger.begin_shutdown(announcement.granted, true, now);
+            }
+            Event::ShutdownCancelled => ledger.shutdown = None,
+            Event::LogindSeen(state) => {
+                ledger.granted = state.delay.or(ledger.granted);
+                // A look may be older than the signal, unless another logind answers it.
+                let restarted = ledger.owner.as_ref().is_some_and(|owner| *owner != state.owner);
+                ledger.owner = Some(state.owner.clone());
+                let shutdown = ledger.shutdown.as_mut();
+                let fresh = shutdown.is_some_and(|shutdown| {
+                    shutdown.inherited &= !state.preparing;
+                    !shutdown.inherited && now < shutdown.reported_at + CHECK_LASTS
+                });
+                if state.preparing && ledger.shutdown.is_none() {
+                    ledger.begin_shutdown(None, false, now);
+                } else if !state.preparing && (restarted || !fresh) {
+                    ledger.shutdown = None;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// An action of the agent has ended.
+    pub(super) fn ledger_hears_result(&mut self, id: ActionId, result: &ActionResult) {
+        self.ledger_hears_sample(result);
+        if let Some(uid) = self.ledger.marking.remove(&id)
+            && matches!(result, ActionResult::Done(Err(_)))
+        {
+            self.ledger.mark_failed.insert(uid);
+        }
+    }
+
+    /// Something has changed in the API.
+    pub(super) fn ledger_sees(&mut self, change: &Change) {
+        match change {
+            Change::Pod(stored) => {
+                let uid = stored.uid().clone();
+                let before = self.ledger.last.insert(uid.clone(), ((**stored).clone(), false));
+                if let Some((before, _)) = before
+                    && stored.is_terminal()
+                    && !before.is_terminal()
+                {
+                    self.judge_terminal(&uid, &before, stored);
+                }
+            }
+            Change::Gone(stored) => {
+                let uid = stored.uid().clone();
+                self.ledger.last.insert(uid.clone(), ((**stored).clone(), true));
+                self.judge_gone(&uid, stored);
+            }
+            Change::Node => {}
+        }
+    }
+
+    /// The machine goes off: what ran until then?
+    pub(super) fn ledger_at_power_off(&mut self) {
+        let elapsed = self
+            .ledger
+            .shutdown
+            .as_ref()
+            .map(|shutdown| self.now().saturating_sub(shutdown.reported_at));
+        let uids: Vec<PodUid> = self.api.pods.keys().cloned().collect();
+        for uid in uids {
+            let stored = &self.api.pods[&uid];
+            if self.runtime.running(&uid) == 0 || stored.is_terminal() {
+                continue;
+            }
+            let marked = stored.is_disrupted();
+            self.stats.ended += 1;
+            self.ledger.cut.insert(uid.clone());
+            if marked {
+                self.ledger.cut_marked.insert(uid.clone());
+            }
+            self.judge_cut(&uid, marked, elapsed);
+        }
+        self.ledger.shutdown = None;
+        self.ledger.frozen_at = None;
+        if self.logind.stage == Stage::Going {
+            self.ledger.untidy = 0;
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! logind: delay locks, the announcement, the timer, and what may come of it.
+//! (spec/node-agent.md §1.2)
+
+use std::time::Duration;
+
+use agent_core::protocol::event::{Announcement, Event, LogindState, ShutdownKind};
+
+use super::world::{Life, World};
+
+/// How often the agent's source reads the properties anew.
+const POLL: Duration = Duration::from_secs(10);
+
+/// Where a shutdown is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// None was asked for.
+    #[default]
+    Idle,
+    /// Announced; delay locks hold it.
+    Delayed,
+    /// It is being carried out.
+    Going,
+}
+
+/// The service.
+#[derive(Debug, Default)]
+pub(super) struct Logind {
+    pub(super) delay: Duration,
+    pub(super) stage: Stage,
+    /// The process of the agent that holds a lock.
+    pub(super) agent_lock: Option<u64>,
+    pub(super) kubelet_lock: bool,
+    pub(super) other_lock: bool,
+    /// Whether its name has no owner at the moment.
+    pub(super) down: bool,
+    pub(super) owner: u32,
+    /// Which announcement it is; a timer of an earlier one is void.
+    pub(super) announcements: u64,
+}
+
+impl Logind {
+    fn is_locked(&self) -> bool {
+        self.agent_lock.is_some() || self.kubelet_lock || self.other_lock
+    }
+}
+
+impl World {
+    /// Somebody asks for a shutdown. (LD1)
+    pub(super) fn announce_shutdown(&mut self) {
+        if self.logind.down || self.logind.stage != Stage::Idle {
+            return;
+        }
+        self.logind.stage = Stage::Delayed;
+        self.logind.announcements += 1;
+        self.log(|w| format!("logind    announces a shutdown, delay {:?}", w.logind.delay));
+        if let Some(held) = self.temper.other_lock {
+            self.logind.other_lock = true;
+            let release = |w: &mut Self| {
+                w.logind.other_lock = false;
+                w.locks_changed();
+            };
+            self.after(held, Life::Boot(self.boot), release);
+        }
+        let granted = (!self.temper.mute_delay).then_some(self.logind.delay);
+        let kind = Some(ShutdownKind::Poweroff);
+        self.signal(Event::ShutdownAnnounced(Announcement { granted, kind }));
+        self.rights_are_late();
+        self.kubelet_hears_shutdown();
+        let number = self.logind.announcements;
+        let delay = self.logind.delay;
+        self.after(delay, Life::Boot(self.boot), move |w| {
+            if w.logind.announcements == number && w.logind.stage == Stage::Delayed {
+                w.log(|_| "logind    waits no longer".into());
+                w.go();
+            }
+        });
+        self.locks_changed();
+    }
+
+    /// The delayed shutdown is called off.
+    pub(super) fn cancel_shutdown(&mut self) {
+        if self.logind.stage != Stage::Delayed {
+            return;
+        }
+        self.logind.stage = Stage::Idle;
+        self.log(|_| "logind    cancels the shutdown".into());
+        if !self.temper.lost_cancel {
+            self.signal(Event::ShutdownCancelled);
+        }
+        self.kubelet_hears_cancel();
+        self.cancelled_at = Some(self.now());
+    }
+
+    /// logind restarts: locks are kept, a delayed shutdown is forgotten without a word. (LD7)
+    pub(super) fn restart_logind(&mut self) {
+        if self.logind.stage == Stage::Going || self.logind.down {
+            return;
+        }
+        self.log(|_| "logind    restarts".into());
+        self.logind.down = true;
+        self.handle_soon(Event::LogindLost("nobody owns org.freedesktop.login1".into()));
+        let pause = self.random.millis(20, 2_500);
+        self.after(pause, Life::Boot(self.boot), |w| {
+            w.logind.down = false;
+            w.logind.owner += 1;
+            if w.logind.stage == Stage::Delayed {
+                w.logind.stage = Stage::Idle;
+                w.cancelled_at = Some(w.now());
+            }
+            w.see_logind();
+        });
+    }
+
+    /// A lock came or went: the last one's going lets the shutdown go on. (LD3)
+    pub(super) fn locks_changed(&mut self) {
+        if self.logind.stage == Stage::Delayed && !self.logind.down && !self.logind.is_locked() {
+            self.log(|_| "logind    has no more locks".into());
+            self.go();
+        }
+        self.see_kubelet();
+    }
+
+    fn go(&mut self) {
+        self.logind.stage = Stage::Going;
+        self.after(self.temper.tail, Life::Boot(self.boot), World::power_off);
+    }
+
+    /// The agent's source has a connection: what logind says now, and again from time to time.
+    pub(super) fn watch_logind(&mut self) {
+        let Some(run) = self.agent_run() else { return };
+        self.see_logind();
+        self.after(POLL, Life::Agent(run), World::watch_logind);
+    }
+
+    /// The agent's source reads the properties.
+    pub(super) fn see_logind(&mut self) {
+        if self.logind.down || self.agent_run().is_none() {
+            return;
+        }
+        if let Some(process) = &mut self.process {
+            process.subscribed = true;
+        }
+        let state = LogindState {
+            owner: format!(":1.{}", self.logind.owner),
+            delay: (!self.temper.mute_delay).then_some(self.logind.delay),
+            preparing: self.logind.stage != Stage::Idle,
+            scheduled: None,
+            lock_listed: self.logind.agent_lock == self.agent_run(),
+        };
+        self.handle_soon(Event::LogindSeen(state));
+    }
+
+    /// A signal reaches a subscribed agent.
+    fn signal(&mut self, event: Event) {
+        if self.process.as_ref().is_some_and(|process| process.subscribed) {
+            self.handle_soon(event);
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! What befalls the machine and what is on it: boots, power-off, crashes, and the controllers
+//! elsewhere that look after its pods.
+
+use std::time::Duration;
+
+use agent_core::pod::PodUid;
+use jiff::SignedDuration;
+
+use super::api::Stored;
+use super::kernel::Kernel;
+use super::kubelet::Health;
+use super::logind::{Logind, Stage};
+use super::scenario::{Fault, Outcome};
+use super::world::{Life, World};
+
+impl World {
+    /// The first boot, and all that was rolled to happen.
+    pub(super) fn begin(&mut self) {
+        self.begin_boot();
+        self.populate();
+        self.start_kubelet();
+        let pause = self.random.millis(0, 2_000);
+        self.after(pause, Life::Boot(self.boot), World::start_process);
+        for shutdown in self.temper.shutdowns.clone() {
+            self.after(shutdown.at, Life::World, move |w| {
+                w.schedule_faults();
+                w.announce_shutdown();
+                match shutdown.outcome {
+                    Outcome::Goes => {}
+                    Outcome::Cancelled(after) => {
+                        w.after(after, Life::Boot(w.boot), World::cancel_shutdown);
+                    }
+                    Outcome::Forgotten(after) => {
+                        w.after(after, Life::Boot(w.boot), World::restart_logind);
+                    }
+                    Outcome::Cut(after) => {
+                        w.after(after, Life::Boot(w.boot), World::power_off);
+                    }
+                }
+            });
+        }
+        if let Some(before) = self.temper.kubelet_dies_before {
+            for shutdown in self.temper.shutdowns.clone() {
+                let at = shutdown.at.saturating_sub(before);
+                self.after(at, Life::World, |w| w.befall(Fault::Kubelet(Health::Dead)));
+            }
+        }
+        if self.temper.shutdowns.is_empty() {
+            let pause = self.random.millis(5_000, 60_000);
+            self.after(pause, Life::World, World::schedule_faults);
+        }
+        if self.temper.strain.presses {
+            self.after(Duration::ZERO, Life::World, World::kernel_tick);
+        }
+        self.begin_hangs();
+        self.after(Duration::from_secs(1), Life::World, World::inspect);
+        self.after(self.temper.calm_from, Life::World, World::settle);
+        self.after(self.temper.ends_at, Life::World, |w| w.over = true);
+    }
+
+    /// The faults of a seed come around its shutdowns.
+    fn schedule_faults(&mut self) {
+        for (after, fault) in self.temper.faults.clone() {
+            self.after(after, Life::Boot(self.boot), move |w| w.befall(fault));
+        }
+    }
+
+    fn befall(&mut self, fault: Fault) {
+        if self.ledger.settling {
+            return;
+        }
+        match fault {
+            Fault::Dark(length, kubelet_too) => self.darken(length, kubelet_too),
+            Fault::Crash => {
+                let pause = self.random.millis(200, 5_000);
+                self.crash(Some(pause));
+            }
+            Fault::Freeze(length) => self.freeze(length),
+            Fault::Stop => self.request_stop(),
+            Fault::Kubelet(_) | Fault::KubeletStarts if self.deserted => {}
+            Fault::Kubelet(health) => self.end_kubelet(health),
+            Fault::KubeletStarts => {
+                self.end_kubelet(Health::Dead);
+                self.start_kubelet();
+            }
+            Fault::RuntimeSilent(length) => {
+                self.log(|_| format!("runtime   is silent for {length:?}"));
+                self.runtime.answers = false;
+                self.after(length, Life::World, |w| w.runtime.answers = !w.runtime_is_dead);
+            }
+            Fault::Clock(seconds) => {
+                self.log(|_| format!("machine   the wall clock jumps by {seconds} s"));
+                self.wall_offset += SignedDuration::from_secs(seconds.into());
+            }
+            Fault::Suspend(length) => {
+                self.log(|_| format!("machine   was suspended for {length:?}"));
+                self.suspended += length;
+                self.wall_offset += SignedDuration::try_from(length).unwrap_or_default();
+            }
+            Fault::Arrival => self.new_pod(),
+        }
+    }
+
+    /// The machine is off. (LD11 in short: nothing is reported any more.)
+    pub(super) fn power_off(&mut self) {
+        self.log(|_| "machine   is off".into());
+        self.on = false;
+        self.stats.power_offs += 1;
+        self.ledger_at_power_off();
+        self.process = None;
+        self.lose_unsynced();
+        self.kubelet.health = Health::Dead;
+        self.kubelet.workers.clear();
+        self.stops.clear();
+        self.cut_containers();
+        self.runtime.answers = true;
+        self.runtime_is_dead = false;
+        self.deserted = false;
+        self.kernel = Kernel::default();
+        self.last_sample = None;
+        let (delay, announcements) = (self.logind.delay, self.logind.announcements);
+        self.logind = Logind { delay, announcements, ..Logind::default() };
+        if let Some(pause) = self.temper.boots_after {
+            self.after(pause, Life::World, World::boot_again);
+        }
+    }
+
+    fn boot_again(&mut self) {
+        if self.on {
+            return;
+        }
+        self.begin_boot();
+        let kubelet = self.random.millis(1_000, 8_000);
+        let agent = self.random.millis(500, 10_000);
+        self.after(kubelet, Life::Boot(self.boot), World::start_kubelet);
+        self.after(agent, Life::Boot(self.boot), World::start_process);
+    }
+
+    /// From now on all goes well: what is left must come to its right end.
+    fn settle(&mut self) {
+        self.log(|_| "all goes well from now on".into());
+        self.ledger.settling = true;
+        self.ledger.settling_since = Some(self.now());
+        self.temper.throttle = None;
+        self.wire.refused_until = self.now();
+        self.temper.rtt_ms = (1, 10);
+        self.runtime.answers = !self.runtime_is_dead;
+        self.end_pulls();
+        if !self.on {
+            return;
+        }
+        if self.kubelet.health != Health::Live && !self.deserted {
+            self.kubelet.health = Health::Dead;
+            self.logind.kubelet_lock = false;
+            self.start_kubelet();
+        }
+        if self.process.is_none() {
+            self.start_process();
+        }
+        if self.logind.stage == Stage::Delayed {
+            self.locks_changed();
+        }
+    }
+
+    pub(super) fn own_pod_is_terminating(&self) -> bool {
+        let own = self.temper.settings.own_pod.as_ref();
+        own.and_then(|own| self.kubelet.workers.get(own))
+            .is_some_and(|worker| matches!(worker.stage, super::kubelet::Stage::Terminating { .. }))
+    }
+
+    /// SIGTERM to a pod; the agent's own is the process.
+    pub(super) fn term_pod(&mut self, uid: &PodUid) {
+        if self.temper.settings.own_pod.as_ref() == Some(uid) {
+            self.request_stop();
+        }
+        self.term(uid);
+    }
+
+    /// Controllers elsewhere: a Job counts its pod and lets it go.
+    pub(super) fn controllers_notice(&mut self, stored: &Stored) {
+        if stored.finalizer && stored.is_terminal() {
+            let uid = stored.uid().clone();
+            let pause = self.random.millis(300, 3_000);
+            self.after(pause, Life::World, move |w| {
+                w.api.update(&uid, |stored| stored.finalizer = false);
+            });
+        }
+    }
+}

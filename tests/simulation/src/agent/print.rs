@@ -1,0 +1,96 @@
+//! Events and actions in one line each, for the trace.
+
+use agent_core::pod::PodView;
+use agent_core::protocol::action::{Action, ActionId};
+use agent_core::protocol::event::{ActionResult, Event};
+
+/// Whether the action is a call to the API, of which only so many may be under way.
+pub(super) fn is_call(action: &Action) -> bool {
+    matches!(
+        action,
+        Action::PatchStatus { .. }
+            | Action::PatchPod { .. }
+            | Action::DeletePod { .. }
+            | Action::ReadPod(_)
+            | Action::Announce(_)
+            | Action::Publish(_)
+            | Action::Taint { .. }
+            | Action::SetNodeCondition { .. }
+            | Action::EmitEvent(_)
+    )
+}
+
+fn pod(view: &PodView) -> String {
+    let mark = match &view.disruption {
+        Some(disruption) if disruption.stands => " marked",
+        Some(_) => " cleared",
+        None => "",
+    };
+    let deleted = if view.is_terminating() { " deleted" } else { "" };
+    format!("{}@{} {:?}{mark}{deleted}", view.name, view.resource_version, view.phase)
+}
+
+pub(super) fn event(event: &Event) -> String {
+    match event {
+        Event::PodsListed(pods) => {
+            let pods: Vec<_> = pods.iter().map(pod).collect();
+            format!("PodsListed [{}]", pods.join(", "))
+        }
+        Event::PodObserved(view) => format!("PodObserved {}", pod(view)),
+        Event::Finished { id, result } => format!("Finished {} {}", id.0, result_line(result)),
+        other => format!("{other:?}"),
+    }
+}
+
+fn result_line(result: &ActionResult) -> String {
+    match result {
+        ActionResult::Done(Ok(())) => "ok".into(),
+        ActionResult::Done(Err(failure)) => format!("{:?}", failure.kind),
+        ActionResult::Pod(Ok(Some(view))) => pod(view),
+        ActionResult::Pod(Ok(None)) => "no such pod".into(),
+        ActionResult::Measured(Ok(sample)) => {
+            let left = sample.signals.iter();
+            let left: Vec<_> = left
+                .map(|(signal, found)| format!("{signal}={}", found.observation.available))
+                .collect();
+            format!("measured {}", left.join(" "))
+        }
+        ActionResult::Figures(Ok(figures)) => format!("figures of {}", figures.len()),
+        ActionResult::Runtime(Ok(state)) => {
+            let exits: Vec<_> = state.containers.iter().map(|c| c.exit_code).collect();
+            format!("runtime {exits:?} ready={}", state.sandbox_ready)
+        }
+        other => format!("{other:?}"),
+    }
+}
+
+pub(super) fn action(id: ActionId, action: &Action) -> String {
+    let what = match action {
+        Action::PatchStatus { pod, purpose, .. } => format!("PatchStatus {} {purpose:?}", pod.name),
+        Action::PatchPod { pod, body } => format!("PatchPod {} {body}", pod.name),
+        Action::DeletePod { pod, grace_seconds } => {
+            format!("DeletePod {} grace {grace_seconds}", pod.name)
+        }
+        Action::StopPod { pod, grace_seconds, .. } => {
+            format!("StopPod {} grace {grace_seconds}", pod.name)
+        }
+        Action::ReadPod(pod) => format!("ReadPod {}", pod.name),
+        Action::InspectPod(pod) => format!("InspectPod {}", pod.name),
+        Action::Log(line) => {
+            let pod = line.pod.as_ref().map(|pod| pod.name.as_str()).unwrap_or_default();
+            format!("Say {} {pod}", line.text)
+        }
+        Action::Measure => "Measure".into(),
+        Action::MeasurePods { of, pods } => format!("MeasurePods {of:?} {}", pods.len()),
+        Action::SetNodeCondition { kind, stands, .. } => {
+            format!("SetNodeCondition {kind} {stands}")
+        }
+        Action::EmitEvent(notice) => {
+            let pod = notice.pod.as_ref().map(|pod| pod.name.as_str()).unwrap_or_default();
+            format!("Tell {} {pod}", notice.reason)
+        }
+        Action::Journal(records) => format!("Journal {records:?}"),
+        other => format!("{other:?}"),
+    };
+    format!("{} {what}", id.0)
+}

@@ -1,0 +1,92 @@
+//! What the API refuses the agent in a seed: an admission webhook that protects some pods from one
+//! verb, and an API server that refuses everything until its RBAC cache is filled.
+
+use std::time::Duration;
+
+use agent_core::pod::{Owner, PodUid, PodView};
+use agent_core::shutdown::Mode;
+use agent_core::shutdown::budget::Budget;
+use agent_core::shutdown::candidates::BarePods;
+
+use super::sabotage::Sabotage;
+use super::wire::Verb;
+use super::world::{World, name_of};
+use crate::controller::agenda::Moment;
+use crate::controller::random::Random;
+
+/// So long after the rights are there all must be marked.
+const CATCHES_UP: Duration = Duration::from_secs(2);
+
+/// What is refused.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Refusing {
+    /// The verb that the webhook refuses, and for one pod in how many.
+    webhook: Option<(Verb, u32)>,
+    /// How long after each announcement everything is refused.
+    late: Option<Duration>,
+}
+
+impl Refusing {
+    pub(super) fn roll(random: &mut Random, strained: bool) -> Self {
+        if strained {
+            return Self::default();
+        }
+        let verbs = [Verb::PatchStatus, Verb::PatchPod, Verb::DeletePod, Verb::DeletePod];
+        let webhook = (*random.pick(&verbs), *random.pick(&[2, 3, 5]));
+        let late = random.millis(50, 4_000);
+        Self {
+            webhook: random.percent(20).then_some(webhook),
+            late: random.percent(15).then_some(late),
+        }
+    }
+
+    /// Whether the webhook protects the pod from the verb.
+    fn protects(&self, verb: Verb, uid: &PodUid) -> bool {
+        let number = name_of(uid).trim_start_matches('p').parse::<u32>();
+        let hit = |(of, one_in): (Verb, u32)| {
+            of == verb && number.as_ref().is_ok_and(|number| number % one_in == 0)
+        };
+        self.webhook.is_some_and(hit)
+    }
+}
+
+impl World {
+    /// Everything is refused from now on, for a while.
+    pub(super) fn rights_are_late(&mut self) {
+        if let Some(late) = self.temper.refusing.late.filter(|_| !self.ledger.settling) {
+            self.log(|_| format!("api       refuses everything for {late:?}"));
+            self.wire.refused_until = self.now() + late;
+        }
+    }
+
+    /// Whether the API refuses the call.
+    pub(super) fn is_refused(&self, verb: Verb, about: Option<&PodUid>) -> bool {
+        let late = self.now() < self.wire.refused_until;
+        let sabotaged = self.options.sabotage == Some(Sabotage::StopAtRefusal)
+            && self.wire.has_refused
+            && verb == Verb::DeletePod;
+        late || sabotaged || about.is_some_and(|uid| self.temper.refusing.protects(verb, uid))
+    }
+
+    /// Whether the API lets no end of the pod by the agent through.
+    pub(super) fn is_protected(&self, view: &PodView, mode: Mode) -> bool {
+        let lever =
+            view.owner == Owner::None && self.temper.settings.bare_pods == BarePods::DeadlineLever;
+        let verb = match mode {
+            Mode::Replace if lever => Verb::PatchPod,
+            Mode::Replace => Verb::DeletePod,
+            Mode::Substitute => Verb::PatchStatus,
+            Mode::Assist | Mode::Observe => return false,
+        };
+        self.temper.refusing.protects(verb, &view.uid)
+    }
+
+    /// Whether the pod could be marked at a moment.
+    pub(super) fn may_be_marked(&self, uid: &PodUid, at: Moment) -> bool {
+        // An agent that has little time ends pods without marks before it is over.
+        let patience = Budget::of(self.logind.delay).timetable().kill;
+        let too_late = self.temper.refusing.late.is_some_and(|late| late + CATCHES_UP > patience);
+        let late = too_late || at < self.wire.refused_until + CATCHES_UP;
+        !late && !self.temper.refusing.protects(Verb::PatchStatus, uid)
+    }
+}

@@ -1,0 +1,292 @@
+//! The containers of the machine, which are the truth about what runs, and the runtime's account
+//! of them.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use agent_core::pod::PodUid;
+use agent_core::protocol::event::{RuntimeContainer, RuntimeState};
+
+use super::api::Shown;
+use super::world::{Life, World, name_of};
+use crate::controller::agenda::Moment;
+
+/// What a container does of its own accord.
+#[derive(Clone, Debug)]
+pub(super) struct Habit {
+    /// After SIGTERM: how long until it exits, and with what; none ignores the signal.
+    pub(super) on_term: Option<(Duration, i32)>,
+    /// By itself: how long after its start, and with what.
+    pub(super) own_end: Option<(Duration, i32)>,
+    /// Whether it waits for a device and no signal reaches it.
+    pub(super) unkillable: bool,
+}
+
+/// One run of a container.
+#[derive(Clone, Debug)]
+pub(super) struct Container {
+    habit: Habit,
+    /// Which run this is; what was meant for an earlier one does not concern it.
+    pub(super) run: u64,
+    pub(super) exit: Option<Exit>,
+    started_at: jiff::Timestamp,
+    pub(super) began: Moment,
+    /// When the kernel killed something of it, and its memory came back.
+    pub(super) relieved: Option<Moment>,
+    pub(super) oom_killed: bool,
+    /// How often something of it was killed for memory.
+    pub(super) kills: u32,
+    pub(super) terminating: bool,
+}
+
+impl Container {
+    pub(super) fn is_unkillable(&self) -> bool {
+        self.habit.unkillable
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Exit {
+    pub(super) code: i32,
+    at: jiff::Timestamp,
+    /// The same, whatever the node's clock shows.
+    since: Moment,
+}
+
+/// What the runtime has of one pod.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Sandbox {
+    pub(super) ready: bool,
+    pub(super) containers: Vec<Container>,
+    /// Bytes on disk that its containers have left.
+    pub(super) left_behind: u64,
+    /// How often a container was started again.
+    pub(super) restarts: u32,
+    /// Whether the run of the first container before this one was killed for memory.
+    last_killed: bool,
+}
+
+/// The container runtime.
+#[derive(Debug, Default)]
+pub(super) struct Runtime {
+    pub(super) sandboxes: BTreeMap<PodUid, Sandbox>,
+    /// Whether its socket answers.
+    pub(super) answers: bool,
+    pub(super) runs: u64,
+}
+
+impl Sandbox {
+    pub(super) fn running(&self) -> usize {
+        self.containers.iter().filter(|container| container.exit.is_none()).count()
+    }
+}
+
+impl Runtime {
+    /// How many containers of the pod run.
+    pub(super) fn running(&self, uid: &PodUid) -> usize {
+        self.sandboxes.get(uid).map_or(0, Sandbox::running)
+    }
+
+    /// What a kubelet shows of the pod's containers; times are in whole seconds.
+    pub(super) fn shown(&self, uid: &PodUid) -> Shown {
+        let Some(sandbox) = self.sandboxes.get(uid) else { return Shown::default() };
+        let running = sandbox.containers.iter().filter(|c| c.exit.is_none());
+        let first = sandbox.containers.first();
+        let killed = sandbox.last_killed || first.is_some_and(|first| first.oom_killed);
+        let containers = sandbox.containers.iter().enumerate();
+        let ids = containers.map(|(n, c)| (format!("main-{n}"), format!("c{}", c.run)));
+        Shown {
+            running_since: running.map(|container| container.started_at).max(),
+            ids: ids.collect(),
+            restarted: sandbox.restarts > 0,
+            killed: if killed { vec!["main-0".into()] } else { Vec::new() },
+        }
+    }
+
+    /// Whether there were containers, and all of them have ended with 0.
+    pub(super) fn ended_well(&self, uid: &PodUid) -> bool {
+        self.sandboxes.get(uid).is_some_and(|sandbox| {
+            let ended_well = |c: &Container| c.exit.is_some_and(|exit| exit.code == 0);
+            !sandbox.containers.is_empty() && sandbox.containers.iter().all(ended_well)
+        })
+    }
+
+    /// When the last container of the pod ended; none while one runs, or if there was none.
+    pub(super) fn all_ended_at(&self, uid: &PodUid) -> Option<Moment> {
+        let containers = &self.sandboxes.get(uid)?.containers;
+        let ends = containers.iter().map(|container| Some(container.exit?.since));
+        ends.collect::<Option<Vec<Moment>>>()?.into_iter().max()
+    }
+
+    /// Whether a signal that ends the pod's containers is on its way.
+    pub(super) fn is_doomed(&self, uid: &PodUid) -> bool {
+        let sandbox = self.sandboxes.get(uid);
+        sandbox.is_some_and(|sandbox| sandbox.containers.iter().any(|c| c.terminating))
+    }
+
+    /// Whether something of the pod runs on, whatever is sent to it.
+    pub(super) fn is_unkillable(&self, uid: &PodUid) -> bool {
+        let sandbox = self.sandboxes.get(uid);
+        sandbox.is_some_and(|sandbox| {
+            sandbox.containers.iter().any(|c| c.exit.is_none() && c.habit.unkillable)
+        })
+    }
+
+    /// Whether anything of the pod is there.
+    pub(super) fn is_up(&self, uid: &PodUid) -> bool {
+        self.sandboxes.get(uid).is_some_and(|sandbox| sandbox.ready || sandbox.running() > 0)
+    }
+
+    /// What the runtime would answer.
+    pub(super) fn account(&self, uid: &PodUid) -> RuntimeState {
+        let Some(sandbox) = self.sandboxes.get(uid) else { return RuntimeState::default() };
+        let containers = sandbox.containers.iter().enumerate().map(|(number, container)| {
+            let reason = match container.exit {
+                None => "",
+                Some(_) if container.oom_killed => "OOMKilled",
+                Some(exit) if exit.code == 0 => "Completed",
+                Some(_) => "Error",
+            };
+            RuntimeContainer {
+                id: format!("c{}", container.run),
+                name: format!("main-{number}"),
+                exited: container.exit.is_some(),
+                exit_code: container.exit.map(|exit| exit.code),
+                finished_at: container.exit.map(|exit| exit.at),
+                reason: reason.into(),
+            }
+        });
+        let containers = containers.collect();
+        RuntimeState { containers, sandbox_ready: sandbox.ready, sandbox_known: true }
+    }
+}
+
+impl World {
+    /// Starts all containers of a pod anew.
+    pub(super) fn start_containers(&mut self, uid: &PodUid, habits: &[Habit]) {
+        self.kernel.pods.entry(uid.clone()).or_default();
+        let sandbox = self.runtime.sandboxes.entry(uid.clone()).or_default();
+        sandbox.ready = true;
+        sandbox.containers = Vec::new();
+        for (number, habit) in habits.iter().enumerate() {
+            self.start_container(uid, number, habit.clone());
+        }
+    }
+
+    /// Starts one, in place of its last run.
+    pub(super) fn start_container(&mut self, uid: &PodUid, number: usize, habit: Habit) {
+        let second = self.wall().as_second();
+        let started_at = jiff::Timestamp::from_second(second).expect("a clock must be in range");
+        self.runtime.runs += 1;
+        let run = self.runtime.runs;
+        if let Some((after, code)) = habit.own_end {
+            let uid = uid.clone();
+            self.after(after, Life::Boot(self.boot), move |w| w.exit(&uid, number, run, code));
+        }
+        let began = self.now();
+        let Some(sandbox) = self.runtime.sandboxes.get_mut(uid) else { return };
+        sandbox.ready = true;
+        let container = Container {
+            habit,
+            run,
+            exit: None,
+            started_at,
+            began,
+            relieved: None,
+            oom_killed: false,
+            kills: 0,
+            terminating: false,
+        };
+        if number < sandbox.containers.len() {
+            if number == 0 {
+                sandbox.last_killed = sandbox.containers[0].oom_killed;
+            }
+            sandbox.containers[number] = container;
+            sandbox.restarts += 1;
+        } else {
+            sandbox.containers.push(container);
+        }
+    }
+
+    /// SIGTERM to all containers of the pod that have not had it.
+    pub(super) fn term(&mut self, uid: &PodUid) {
+        let Some(sandbox) = self.runtime.sandboxes.get_mut(uid) else { return };
+        let mut ends = Vec::new();
+        for (number, container) in sandbox.containers.iter_mut().enumerate() {
+            if container.exit.is_none() && !container.terminating {
+                container.terminating = true;
+                ends.extend(
+                    container
+                        .habit
+                        .on_term
+                        .map(|(after, code)| (number, container.run, after, code)),
+                );
+            }
+        }
+        for (number, run, after, code) in ends {
+            let uid = uid.clone();
+            self.after(after, Life::Boot(self.boot), move |w| w.exit(&uid, number, run, code));
+        }
+    }
+
+    /// SIGKILL to all containers of the pod.
+    pub(super) fn kill(&mut self, uid: &PodUid) {
+        let Some(sandbox) = self.runtime.sandboxes.get(uid) else { return };
+        let containers = sandbox.containers.iter().enumerate();
+        let killable = containers.filter(|(_, container)| !container.is_unkillable());
+        let runs: Vec<_> = killable.map(|(n, container)| (n, container.run)).collect();
+        for (number, run) in runs {
+            self.exit(uid, number, run, 137);
+        }
+    }
+
+    /// The sandbox of a pod without running containers is stopped.
+    pub(super) fn stop_sandbox(&mut self, uid: &PodUid) {
+        if let Some(sandbox) = self.runtime.sandboxes.get_mut(uid)
+            && sandbox.running() == 0
+        {
+            sandbox.ready = false;
+        }
+    }
+
+    pub(super) fn exit(&mut self, uid: &PodUid, number: usize, run: u64, code: i32) {
+        let (at, since) = (self.wall(), self.now());
+        let disk = self.use_of(uid).disk;
+        let Some(sandbox) = self.runtime.sandboxes.get_mut(uid) else { return };
+        let Some(container) = sandbox.containers.get_mut(number) else { return };
+        if container.run != run || container.exit.is_some() {
+            return;
+        }
+        container.exit = Some(Exit { code, at, since });
+        if number == 0 {
+            sandbox.left_behind = disk;
+        }
+        let name = name_of(uid);
+        self.log(|_| format!("runtime   {name} container {number} exits with {code}"));
+        self.container_exited(uid);
+        self.stops_progress(uid);
+    }
+
+    /// What the pod has left on the disk goes. A terminal pod that was evicted is rid of its dead
+    /// containers at once, others within moments.
+    pub(super) fn clean_up(&mut self, uid: &PodUid) {
+        let pause = self.strain_random.millis(100, 1_500);
+        let uid = uid.clone();
+        self.after(pause, Life::Kubelet(self.kubelet.run), move |w| {
+            if let Some(sandbox) = w.runtime.sandboxes.get_mut(&uid) {
+                sandbox.left_behind = 0;
+            }
+        });
+    }
+
+    /// The machine goes off: nothing runs any more, and nobody is told.
+    pub(super) fn cut_containers(&mut self) {
+        let (at, since) = (self.wall(), self.now());
+        for sandbox in self.runtime.sandboxes.values_mut() {
+            sandbox.ready = false;
+            for container in &mut sandbox.containers {
+                container.exit.get_or_insert(Exit { code: 255, at, since });
+            }
+        }
+    }
+}

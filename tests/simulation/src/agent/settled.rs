@@ -1,0 +1,203 @@
+//! The verdicts over time: what must be tidy again when a shutdown was called off, how long the
+//! lock is held, and how all must stand at the end.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use agent_core::pod::{PodUid, RestartPolicy};
+use agent_core::shutdown::Mode;
+
+use super::kubelet::{Health, Stage as Worker};
+use super::logind::Stage;
+use super::world::{Life, World, name_of};
+
+/// How often the world is looked at.
+const CHECK_EVERY: Duration = Duration::from_secs(1);
+/// So many looks in a row may find something untidy.
+const UNTIDY_MAX: u32 = 35;
+/// Less than the minute after which a proof of life alone, without any journal, finds a mark.
+const UNTIDY_MAX_ROUGH: u32 = 50;
+/// How much later than its deadline the lock may be gone.
+const LATE: Duration = Duration::from_millis(60);
+/// How long after the last report the lock may be held.
+const NEEDLESS: Duration = Duration::from_millis(2_500);
+/// Actions in the last stretch of a settled world.
+const REST_ACTIONS_MAX: u32 = 20;
+/// Looks at the node in it: a settled one may still be short of something.
+const REST_SAMPLES_MAX: u32 = 800;
+const REST: Duration = Duration::from_mins(1);
+
+impl World {
+    /// A look at the world.
+    pub(super) fn inspect(&mut self) {
+        self.inspect_lock();
+        self.inspect_tidiness();
+        if self.now() + REST <= self.temper.ends_at {
+            self.ledger.recent_actions = 0;
+            self.ledger.pressure.recent_samples = 0;
+        }
+        self.after(CHECK_EVERY, Life::World, World::inspect);
+    }
+
+    fn inspect_lock(&mut self) {
+        let held = self.logind.agent_lock.is_some() && self.logind.agent_lock == self.agent_run();
+        let now = self.now();
+        let thawed = self.ledger.thawed_at.is_some_and(|at| now < at + CHECK_EVERY);
+        let unreported = self.unreported(true);
+        let strict = self.temper.strict;
+        let mode = self.mode();
+        let terminating =
+            self.ledger.reported.values().any(|pod| pod.is_terminating() && !pod.is_terminal());
+        let others_end = terminating || self.temper.settings.priority_groups.is_none();
+        let Some(shutdown) = &mut self.ledger.shutdown else { return };
+        if !held || self.ledger.frozen_at.is_some() || thawed || !shutdown.heard || shutdown.blamed
+        {
+            return;
+        }
+        if self.logind.stage == Stage::Delayed && now > shutdown.latest + LATE {
+            shutdown.blamed = true;
+            let late = now.saturating_sub(shutdown.latest);
+            return self.violate(&format!("{mode:?}: lock held {late:?} after its deadline"));
+        }
+        let refused = now < self.wire.refused_until + CHECK_EVERY;
+        if !unreported.is_empty() || others_end || refused {
+            shutdown.needless_since = None;
+            return;
+        }
+        let since = *shutdown.needless_since.get_or_insert(now);
+        if strict && now.saturating_sub(since) > NEEDLESS {
+            shutdown.blamed = true;
+            self.violate(&format!("{mode:?}: lock held for nothing"));
+        }
+    }
+
+    /// What should have been taken back, while no shutdown goes on.
+    fn untidy(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        for (uid, stored) in &self.api.pods {
+            let worker = self.kubelet.workers.get(uid);
+            let dying = worker.is_some_and(|w| matches!(w.stage, Worker::Terminating { .. }));
+            let lives = self.runtime.running(uid) > 0 && stored.deletion().is_none();
+            let lever = stored.active_deadline.is_some();
+            if lives && !dying && !lever && !stored.is_terminal() && stored.is_marked() {
+                found.push(format!("{} lives and is marked", stored.name()));
+            }
+        }
+        if self.api.node.tainted {
+            found.push("the node is tainted".into());
+        }
+        if self.api.node.announced.as_deref().is_some_and(|text| text != "idle") {
+            found.push(format!("the node is announced as {:?}", self.api.node.announced));
+        }
+        let observes = !self.temper.settings.enforce || self.mode() == Some(Mode::Observe);
+        if self.logind.agent_lock != self.agent_run() && !observes {
+            found.push("the lock is not held".into());
+        }
+        found
+    }
+
+    fn inspect_tidiness(&mut self) {
+        let process = self.process.as_ref();
+        let able = process.is_some_and(|process| process.subscribed && !process.stop_requested)
+            && self.ledger.frozen_at.is_none()
+            && !self.is_dark()
+            && !self.logind.down
+            && self.logind.stage == Stage::Idle;
+        if !able || self.temper.forbidden.is_some() || self.temper.read_only_disk {
+            self.ledger.untidy = 0;
+            return;
+        }
+        let found = self.untidy();
+        self.ledger.untidy = if found.is_empty() { 0 } else { self.ledger.untidy + 1 };
+        let calm = self.temper.strict;
+        let most = if calm { UNTIDY_MAX } else { UNTIDY_MAX_ROUGH };
+        if self.ledger.untidy == most {
+            self.violate(&format!("not tidied up in {most} s: {}", found.join(", ")));
+        }
+    }
+
+    /// How all stands at the end.
+    pub(super) fn check_end(&mut self) {
+        if !self.over {
+            return;
+        }
+        let since = self.now().saturating_sub(REST * 2);
+        let kills = self.ledger.kills.iter().any(|kill| kill.at > since);
+        let victims = self.ledger.pressure.victims.values().any(|v| v.chosen_at > since);
+        let rests = !kills && !victims;
+        if self.ledger.recent_actions > REST_ACTIONS_MAX && rests {
+            let count = self.ledger.recent_actions;
+            self.violate(&format!("no rest: {count} actions in the last {REST:?}"));
+        }
+        if self.ledger.pressure.recent_samples > REST_SAMPLES_MAX {
+            let count = self.ledger.pressure.recent_samples;
+            self.violate(&format!("no rest: {count} looks in the last {REST:?}"));
+        }
+        self.check_pressure_end();
+        let uids: Vec<PodUid> = self.ledger.last.keys().cloned().collect();
+        for uid in uids {
+            self.check_pod(&uid);
+        }
+        let settled = self.on && self.process.is_some() && self.logind.stage == Stage::Idle;
+        if settled && self.temper.forbidden.is_none() && !self.temper.read_only_disk {
+            if !self.disk.records.is_empty() {
+                let records = self.disk.records.len();
+                let status = self.process.as_ref().map(|process| process.agent.status());
+                let left = status.map(|s| {
+                    (s.shutdown.is_some(), s.mark_removals_pending, s.boot_recovery_pending)
+                });
+                let words = "shutdown, revoked marks, boot recovery";
+                self.violate(&format!(
+                    "the journal is open at the end, {records} records; {words}: {left:?}"
+                ));
+            }
+            for what in self.untidy() {
+                self.violate(&format!("at the end {what}"));
+            }
+        }
+    }
+
+    fn check_pod(&mut self, uid: &PodUid) {
+        let Some((stored, gone)) = self.ledger.last.get(uid).cloned() else { return };
+        let Some(nature) = self.ledger.natures.get(uid).cloned() else { return };
+        let name = stored.name().to_owned();
+        let never =
+            nature.view.restart_policy == RestartPolicy::Never && !nature.view.container_restarts;
+        let cut = self.ledger.cut.contains(uid);
+        if cut && never && stored.is_terminal() && !nature.is_static && !nature.is_own {
+            if stored.is_disrupted() {
+                self.stats.reported += 1;
+            } else {
+                self.stats.untold += 1;
+                self.log(|_| format!("untold    {name}"));
+                if self.ledger.cut_marked.contains(uid) {
+                    self.violate(&format!("{name} was marked, and its end does not say so"));
+                }
+            }
+        }
+        if !gone {
+            self.check_stuck_end(uid, &stored);
+        }
+        self.check_oom_end(uid, &stored, gone);
+        let works = self.on && self.kubelet.health == Health::Live;
+        let has_time = stored.deleted_at().is_some_and(|at| at > self.api.clock);
+        let stays = self.runtime.is_unkillable(uid) || !self.runtime.answers || has_time;
+        if works && stored.deletion().is_some() && !gone && !stays {
+            self.violate(&format!("{name} was deleted and is still there"));
+        }
+        let running = self.runtime.running(uid) > 0;
+        if works && stored.is_terminal() && running && !nature.is_static && !stays {
+            self.violate(&format!("{name} is {:?} and runs at the end", stored.phase()));
+        }
+    }
+
+    /// Each pod's end in words.
+    pub(super) fn ends(&self) -> BTreeMap<String, String> {
+        let ends = self.ledger.last.iter().map(|(uid, (stored, gone))| {
+            let mark = if stored.is_disrupted() { " marked" } else { "" };
+            let gone = if *gone { " gone" } else { "" };
+            (name_of(uid).to_owned(), format!("{:?}{mark}{gone}", stored.phase()))
+        });
+        ends.collect()
+    }
+}

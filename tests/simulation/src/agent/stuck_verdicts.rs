@@ -1,0 +1,94 @@
+//! The verdicts on deleted pods that no kubelet ends. (spec/node-agent.md §3.3, §7.4, §9.9)
+
+use std::time::Duration;
+
+use agent_core::agent::Enforcement;
+use agent_core::pod::PodUid;
+use jiff::SignedDuration;
+
+use super::api::Stored;
+use super::kubelet::Health;
+use super::world::World;
+use crate::controller::agenda::Moment;
+
+/// A phase that is taken back so often is not the agent's to say.
+const WRITES_MAX: u32 = 3;
+/// So long after a change the agent may not know how it is with the kubelet.
+const NEWS: Duration = Duration::from_secs(3);
+/// After so long without a kubelet its deleted pods are Failed, and after so long without an
+/// answer of one that hangs.
+const DEAD_FOR: Duration = Duration::from_secs(130);
+const HUNG_FOR: Duration = Duration::from_secs(400);
+/// And so long after their grace.
+const OVERDUE: SignedDuration = SignedDuration::from_secs(100);
+
+impl World {
+    /// Whether a `Failed` was written for a pod that hung.
+    pub(super) fn is_of_stuck(&self, before: &Stored, body: &serde_json::Value) -> bool {
+        self.ledger.shutdown.is_none()
+            && before.deletion().is_some()
+            && body["status"]["reason"] != "Evicted"
+    }
+
+    /// On such a phase when the API takes it.
+    pub(super) fn judge_stuck(&mut self, before: &Stored, after: &Stored) {
+        let name = before.name().to_owned();
+        let uid = before.uid().clone();
+        self.stats.unstuck += 1;
+        let features = &self.temper.settings.features;
+        let (enforced, hanging) =
+            (features.stuck_pods == Enforcement::Enforce, features.fail_hanging_starts);
+        if !enforced {
+            self.violate(&format!("{name} hangs and is failed by an agent that only looks"));
+        }
+        let settled = self.now() > self.ledger.pressure.kubelet_changed_at + NEWS;
+        if self.kubelet.health == Health::Live && settled {
+            if !hanging {
+                self.violate(&format!("{name} hangs and is failed alongside a live kubelet"));
+            } else if self.runtime.sandboxes.get(&uid).is_some_and(|s| !s.containers.is_empty()) {
+                self.violate(&format!(
+                    "{name} had a container and is failed alongside its kubelet"
+                ));
+            }
+        }
+        if after.is_disrupted() && !before.is_disrupted() && !self.ledger.deleted.contains(&uid) {
+            self.violate(&format!("{name} was deleted by others and is called disrupted"));
+        }
+        let writes = self.ledger.pressure.unstuck.entry(uid).or_default();
+        *writes += 1;
+        let most = WRITES_MAX * u32::try_from(self.runs).unwrap_or(u32::MAX);
+        if *writes > most {
+            self.violate(&format!("{name} is failed again and again"));
+        }
+    }
+
+    /// How a pod that was deleted stands at the end.
+    pub(super) fn check_stuck_end(&mut self, uid: &PodUid, stored: &Stored) {
+        let settings = &self.temper.settings;
+        let able = self.process.is_some()
+            && settings.enforce
+            && settings.runtime
+            && settings.features.stuck_pods == Enforcement::Enforce
+            && self.runtime.answers
+            && self.temper.forbidden.is_none();
+        let gone_for = self.now().saturating_sub(self.ledger.pressure.kubelet_changed_at);
+        let lost = match self.kubelet.health {
+            Health::Live => false,
+            Health::Dead => gone_for > DEAD_FOR,
+            Health::Hung => gone_for > HUNG_FOR,
+        };
+        let details = stored.view().details;
+        let reported = details.resource_claims || details.persistent_volumes;
+        let overdue = stored.deleted_at().is_some_and(|at| self.api.clock > at + OVERDUE);
+        let quiet = self.runtime.running(uid) == 0 && !self.runtime.ended_well(uid);
+        let excluded = self.ledger.is_static(uid) || self.is_own(uid) || reported;
+        if able && lost && overdue && quiet && !excluded && !stored.is_terminal() {
+            self.violate(&format!("{} was deleted, nothing of it runs: not Failed", stored.name()));
+        }
+    }
+
+    pub(super) fn kubelet_changed(&mut self) {
+        let now: Moment = self.now();
+        self.ledger.pressure.kubelet_changed_at = now;
+    }
+}

@@ -1,0 +1,458 @@
+//! The verdicts on single steps: each action when it is issued, each write when the API takes it,
+//! the release of the lock.
+
+use std::mem;
+use std::time::Duration;
+
+use agent_core::pod::{Owner, Phase, PodUid, PodView, RestartPolicy};
+use agent_core::protocol::action::{Action, ActionId, PodRef, Purpose};
+use agent_core::protocol::node::Healthz;
+use agent_core::shutdown::Mode;
+use agent_core::shutdown::budget::{Budget, FLUSH_MARGIN, wanted_delay};
+use agent_core::shutdown::candidates::{Scope, excluded, is_ended_by_us};
+use epilogue_common::names::node::TERMINATED_AT;
+use serde_json::Value;
+
+use super::api::Stored;
+use super::logind::Stage;
+use super::merge::forbidden;
+use super::wire::Verb;
+use super::world::{World, name_of};
+use crate::controller::agenda::Moment;
+
+/// More calls about one pod than any seed should need.
+const CALLS_MAX: u32 = 400;
+/// So long the agent may not know yet how it is with its kubelet.
+const NEWS: Duration = Duration::from_secs(3);
+/// So long a drained record may be repeated.
+const DRAINED_LASTS: Duration = Duration::from_millis(1_100);
+/// What ended so long before an announcement, by whatever clock, is no work of the shutdown.
+const ENDED_LONG_BEFORE: Duration = Duration::from_secs(12);
+/// How early the lock may be released without a word.
+const EARLY: Duration = Duration::from_millis(50);
+
+impl World {
+    pub(super) fn mode(&self) -> Option<Mode> {
+        let status = self.process.as_ref()?.agent.status();
+        status
+            .shutdown
+            .as_ref()
+            .filter(|shutdown| !shutdown.cancelled)
+            .map(|shutdown| shutdown.mode)
+            .or(status.mode)
+    }
+
+    /// On an action when it is issued.
+    pub(super) fn judge_action(&mut self, id: ActionId, action: &Action) {
+        let looks = matches!(
+            action,
+            Action::Log(_) | Action::Measure | Action::MeasurePods { .. } | Action::InspectPod(_)
+        );
+        if !looks {
+            self.ledger.recent_actions += 1;
+        }
+        if let Action::PatchStatus { pod, purpose: Purpose::Mark, .. } = action {
+            self.ledger.marking.insert(id, pod.uid.clone());
+        }
+        self.judge_pressure_action(action);
+        if let Action::PatchStatus { body, .. } = action
+            && let Some(what) = forbidden(body)
+        {
+            self.violate(&format!("a status patch holds {what}: {body}"));
+        }
+        match action {
+            Action::PatchStatus { pod, purpose, .. } => {
+                let ends = !matches!(purpose, Purpose::Clear | Purpose::Cause);
+                self.judge_target(pod, ends);
+            }
+            Action::PatchPod { pod, .. } => self.judge_kill(pod, true),
+            Action::DeletePod { pod, grace_seconds } => {
+                self.judge_kill(pod, true);
+                if *grace_seconds == 0 {
+                    self.violate(&format!("{} is deleted without a grace", pod.name));
+                }
+            }
+            Action::StopPod { pod, .. } => {
+                self.judge_kill(pod, false);
+                self.judge_stop(pod);
+            }
+            Action::Announce(text) if text.starts_with("drained") => {
+                // The same words again are of the same look, which holds for a second.
+                let now = self.now();
+                let first = *self.ledger.drained_records.entry(text.clone()).or_insert(now);
+                if now == first || now > first + DRAINED_LASTS {
+                    self.judge_drained();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// On whom it touches.
+    fn judge_target(&mut self, pod: &PodRef, ends: bool) {
+        let Some(nature) = self.ledger.natures.get(&pod.uid).cloned() else {
+            return self.violate(&format!("{} is no pod of this node", pod.name));
+        };
+        let count = self.ledger.calls.entry(pod.uid.clone()).or_default();
+        *count += 1;
+        if *count == CALLS_MAX {
+            self.violate(&format!("storm: {CALLS_MAX} calls about {}", pod.name));
+        }
+        if nature.is_static {
+            self.violate(&format!("static pod {} is touched", pod.name));
+        }
+        if nature.is_own {
+            self.violate(&format!("the agent's own pod {} is touched", pod.name));
+        }
+        let mode = self.mode();
+        // One that somebody has deleted may be marked like any other.
+        let deleted = self.ledger.reported.get(&pod.uid).is_some_and(PodView::is_terminating);
+        let evicted = self.victim(&pod.uid).is_some();
+        let excluded = nature.view.owner == Owner::DaemonSet && !deleted && !evicted;
+        if ends && excluded && mode == Some(Mode::Replace) {
+            self.violate(&format!("DaemonSet pod {} is touched in Replace", pod.name));
+        }
+        if !self.temper.settings.enforce {
+            self.violate(&format!("{} is touched by an agent that only observes", pod.name));
+        }
+    }
+
+    /// On an attempt to end a pod: by a kubelet that deletion or deadline tells, or without one.
+    fn judge_kill(&mut self, pod: &PodRef, by_kubelet: bool) {
+        self.judge_target(pod, true);
+        let evicted = self.judge_eviction(pod, !by_kubelet);
+        if evicted && self.ledger.shutdown.is_none() {
+            return;
+        }
+        // An empty sandbox of a deleted pod may be stopped where no kubelet does it.
+        let empty = self.runtime.running(&pod.uid) == 0;
+        let deleted = self.ledger.reported.get(&pod.uid).is_some_and(PodView::is_terminating);
+        let swept = !by_kubelet && empty && deleted && !self.kubelet.is_live();
+        if self.ledger.shutdown.is_none() && !swept {
+            self.violate(&format!("{} is ended outside of a shutdown", pod.name));
+        }
+        // A lock that is gone, and no sign that the kubelet is at work, may be taken for a
+        // kubelet that does nothing. (§8.3)
+        let seen = self.ledger.reported_kubelet.as_ref();
+        let armed = seen.is_some_and(|(_, facts)| {
+            facts.lock_armed == Some(true) && facts.healthy == Some(Healthz::Ok)
+        });
+        let at_work = self.ledger.reported_not_ready && self.kubelet.graceful.is_killing();
+        let armed =
+            armed && seen.is_some_and(|(since, _)| self.now().saturating_sub(*since) > NEWS);
+        // From there is no way back, whatever the kubelet shows later.
+        let killing = self
+            .ledger
+            .shutdown
+            .as_mut()
+            .is_some_and(|shutdown| mem::replace(&mut shutdown.killing, true));
+        let alongside = by_kubelet && !killing && (armed || at_work);
+        if self.logind.stage != Stage::Idle && alongside {
+            self.violate(&format!("{} is ended alongside a kubelet that ends it", pod.name));
+        }
+    }
+
+    /// A stop through the runtime is for a kubelet that is dead.
+    fn judge_stop(&mut self, pod: &PodRef) {
+        if self.is_known_live() && self.victim(&pod.uid).is_none() {
+            self.violate(&format!("{} is stopped under a live kubelet", pod.name));
+        }
+    }
+
+    fn is_known_live(&self) -> bool {
+        let seen = self.ledger.reported_kubelet.as_ref();
+        let reported_pods = seen.is_some_and(|(since, facts)| {
+            facts.healthy == Some(Healthz::Ok) && self.now().saturating_sub(*since) > NEWS
+        });
+        reported_pods && self.kubelet.is_live()
+    }
+
+    /// On the last word: does really nothing run?
+    fn judge_drained(&mut self) {
+        let natures = &self.ledger.natures;
+        let running: Vec<&str> = natures
+            .iter()
+            .filter(|(_, n)| !n.is_static && !n.is_own && n.view.owner != Owner::DaemonSet)
+            .filter(|(uid, _)| self.runtime.running(uid) > 0)
+            .map(|(uid, _)| name_of(uid))
+            .collect();
+        if !running.is_empty() {
+            self.violate(&format!("drained while {} run", running.join(", ")));
+        }
+    }
+
+    /// On how much is under way.
+    pub(super) fn judge_in_flight(&mut self) {
+        let Some(process) = &self.process else { return };
+        let calls = process.in_flight.values().filter(|is_call| **is_call).count();
+        let most = self.temper.settings.in_flight_max;
+        // The announcement has absolute priority, so it and the taint may come on top. (§9.7)
+        if calls > most + 2 {
+            self.violate(&format!("{calls} calls under way, {most} allowed"));
+        }
+    }
+
+    /// On a status patch that the API has taken.
+    pub(super) fn judge_status(
+        &mut self,
+        purpose: Purpose,
+        before: &Stored,
+        after: &Stored,
+        body: &Value,
+        issued: Moment,
+    ) {
+        let name = before.name().to_owned();
+        if before.is_terminal() && after.phase() != before.phase() {
+            self.violate(&format!("{name} had ended as {:?}, and is rewritten", before.phase()));
+        }
+        if after.is_terminal() && !before.is_terminal() {
+            self.judge_failed(before, after, body);
+        }
+        let known = self.ledger.reported_terminal.get(before.uid()).is_some_and(|at| *at < issued);
+        if after.is_disrupted() && !before.is_disrupted() && before.is_terminal() {
+            if known {
+                self.violate(&format!("{name} gets DisruptionTarget after its end"));
+            }
+            self.stats.crossed += 1;
+        }
+        if purpose == Purpose::Cause {
+            self.judge_oom_condition(before, after);
+        }
+        if after.is_marked() && self.logind.announcements == 0 {
+            self.violate(&format!("{name} is marked without any shutdown"));
+        }
+        if purpose == Purpose::Mark && after.is_marked() && !before.is_marked() {
+            self.judge_first_mark(before, issued);
+        }
+        if purpose == Purpose::Clear {
+            if before.is_disrupted() && !before.is_ours() {
+                self.violate(&format!("{name}: a foreign DisruptionTarget is cleared"));
+            }
+            if before.is_terminal() && known {
+                self.violate(&format!("{name}: DisruptionTarget is cleared after its end"));
+            }
+        }
+    }
+
+    /// In place of a kubelet that is known to be dead, the runtime is asked before the mark.
+    fn judge_first_mark(&mut self, pod: &Stored, issued: Moment) {
+        let reported_at = self.ledger.shutdown.as_ref().map(|shutdown| shutdown.reported_at);
+        let ended_at = self.runtime.all_ended_at(pod.uid());
+        let (Some(reported_at), Some(ended_at)) = (reported_at, ended_at) else { return };
+        // Ends are stamped by the node's clock, which may have been set since.
+        let agree = self.wall_offset.is_zero();
+        let asks = self.mode() == Some(Mode::Substitute) && self.runtime.answers && agree;
+        let in_time = issued < reported_at + Duration::from_millis(100);
+        if asks && in_time && ended_at + ENDED_LONG_BEFORE < reported_at {
+            let name = pod.name().to_owned();
+            self.violate(&format!("{name} is called disrupted, and had ended long before"));
+        }
+    }
+
+    fn judge_failed(&mut self, before: &Stored, after: &Stored, body: &Value) {
+        let name = before.name().to_owned();
+        let running = self.runtime.running(before.uid());
+        if running > 0 {
+            self.violate(&format!("{name} is Failed while {running} of its containers run"));
+        }
+        let stuck = self.is_of_stuck(before, body);
+        if stuck {
+            self.judge_stuck(before, after);
+        }
+        let own_limit = self.is_own_limit_victim(before.uid());
+        if !after.is_disrupted() && !stuck && !own_limit {
+            self.violate(&format!("{name} is Failed without DisruptionTarget"));
+        }
+        let ready = after.condition("Ready").is_some_and(|ready| ready["status"] == "False");
+        if !ready {
+            self.violate(&format!("{name} is Failed and Ready"));
+        }
+        if body["metadata"]["annotations"].get(TERMINATED_AT).is_none() {
+            self.violate(&format!("{name} is Failed without the word that nothing of it runs"));
+        }
+        let view = before.view();
+        let ends = view.restart_policy != RestartPolicy::Always && !view.container_restarts;
+        if ends && self.runtime.ended_well(before.uid()) {
+            self.violate(&format!("{name} is Failed, and all its containers ended with 0"));
+        }
+    }
+
+    /// On a deletion, as the API takes it.
+    pub(super) fn judge_delete(&mut self, uid: &PodUid) {
+        let Some(stored) = self.api.pods.get(uid) else { return };
+        let name = stored.name().to_owned();
+        if stored.is_terminal() && self.runtime.running(uid) > 0 {
+            self.violate(&format!("{name} runs, is {:?}, and is deleted", stored.phase()));
+            return;
+        }
+        let unmarked =
+            !stored.is_terminal() && !stored.is_disrupted() && stored.deletion().is_none();
+        let excused = self.temper.forbidden == Some(Verb::PatchStatus)
+            || self.ledger.mark_failed.contains(uid)
+            || self.is_own_limit_victim(uid)
+            || self.ledger.marking.values().any(|marking| marking == uid);
+        if unmarked && !excused {
+            self.violate(&format!("{name} is deleted before it is marked"));
+        }
+        // Where the mark is on the wire with the deletion, its loss is nobody's fault.
+        if unmarked {
+            self.ledger.mark_failed.insert(uid.clone());
+        }
+        self.ledger.deleted.insert(uid.clone());
+    }
+
+    /// On a pod's end as the API shows it.
+    pub(super) fn judge_terminal(&mut self, uid: &PodUid, before: &Stored, after: &Stored) {
+        let name = before.name().to_owned();
+        let excused = self.temper.forbidden == Some(Verb::PatchStatus)
+            || self.ledger.mark_failed.contains(uid)
+            || self.is_own_limit_victim(uid)
+            || before.deletion().is_none()
+            || self.scripts.get(uid).is_some_and(|script| script.pull.is_some());
+        if self.ledger.deleted.contains(uid) && !after.is_disrupted() && !excused {
+            let was_sticky = before.is_disrupted();
+            if was_sticky {
+                self.stats.sticky += 1;
+            } else if before.view().has_run {
+                self.violate(&format!(
+                    "{name} was ended by the agent, and its end does not say so"
+                ));
+            }
+        }
+        if after.is_disrupted() && !before.is_disrupted() && !self.ledger.kubelet_was_armed {
+            self.stats.sticky += 1;
+        }
+    }
+
+    /// On a pod's object when it goes. (API8)
+    pub(super) fn judge_gone(&mut self, uid: &PodUid, stored: &Stored) {
+        let name = stored.name().to_owned();
+        if self.ledger.deleted.contains(uid) && self.runtime.running(uid) > 0 {
+            self.violate(&format!("{name} is gone from the API and runs"));
+        }
+    }
+
+    /// On a pod that ran when the machine went off.
+    pub(super) fn judge_cut(&mut self, uid: &PodUid, marked: bool, elapsed: Option<Duration>) {
+        let Some(nature) = self.ledger.natures.get(uid) else { return };
+        let known = self
+            .ledger
+            .shutdown
+            .as_ref()
+            .is_some_and(|shutdown| shutdown.heard && shutdown.pods.contains(uid));
+        let reported_pods = self.ledger.reported.get(uid).is_some_and(|view| view.has_run);
+        let candidate = nature.view.restart_policy == RestartPolicy::Never
+            && !nature.view.container_restarts
+            && !nature.is_static
+            && nature.view.owner != Owner::DaemonSet
+            && nature.view.priority <= self.temper.settings.priority_max;
+        let acts = self.temper.settings.enforce && self.temper.settings.priority_groups.is_some();
+        let time = elapsed.is_some_and(|elapsed| elapsed > Duration::from_millis(2_500));
+        let quick = self.temper.settings.in_flight_max >= 4;
+        let may = self.may_be_marked(uid, self.now());
+        if self.temper.strict
+            && !marked
+            && known
+            && reported_pods
+            && candidate
+            && acts
+            && time
+            && quick
+            && may
+        {
+            let name = name_of(uid);
+            self.violate(&format!("{name} goes down with the machine unmarked"));
+        }
+    }
+
+    /// Pods that the agent must see ended before it lets the machine go; those that the API
+    /// protects from it are tried, and left.
+    pub(super) fn unreported(&self, protected: bool) -> Vec<String> {
+        let (Some(shutdown), Some(mode)) = (&self.ledger.shutdown, self.mode()) else {
+            return Vec::new();
+        };
+        let settings = &self.temper.settings;
+        let seen = self.ledger.reported_kubelet.as_ref();
+        let works = seen.is_some_and(|(_, facts)| facts.healthy == Some(Healthz::Ok));
+        // Where nobody can end pods, nobody is waited for.
+        if settings.priority_groups.is_none() || (!settings.runtime && !works) {
+            return Vec::new();
+        }
+        let scope = Scope {
+            mode,
+            own_pod: settings.own_pod.clone(),
+            priority_max: settings.priority_max,
+            bare_pods: settings.bare_pods,
+        };
+        let reported_pods =
+            self.ledger.reported.values().filter(|view| shutdown.pods.contains(&view.uid));
+        // A kubelet that works says more of a pod whose containers run in its last phase. (SD17)
+        let awaits_more = mode == Mode::Assist && works;
+        let half = |view: &PodView| {
+            let reported_pods = awaits_more && view.is_terminal() && view.running_since.is_some();
+            reported_pods
+                && excluded(&PodView { phase: Phase::Running, ..view.clone() }, &scope).is_none()
+        };
+        // A pod that ended well is the kubelet's to report, also when that is dead. (§7.9)
+        let reported = |view: &PodView| {
+            // Nor does it say more of one that the agent failed by proof, with the lever.
+            let ours = |stored: &Stored| stored.annotations.get(TERMINATED_AT).is_some();
+            let last = |stored: &Stored| {
+                !awaits_more || stored.shown().running_since.is_none() || ours(stored)
+            };
+            let ended = |stored: &Stored| stored.is_terminal() && last(stored);
+            let ended = self.api.pods.get(&view.uid).is_none_or(ended);
+            let long_before =
+                self.runtime.all_ended_at(&view.uid).is_some_and(|at| at < shutdown.reported_at);
+            let left =
+                mode == Mode::Substitute && (self.runtime.ended_well(&view.uid) || long_before);
+            // Whose end had not begun by then is not ended any more.
+            let late = mode == Mode::Replace && self.now() >= shutdown.last_writes;
+            ended || left || (late && !self.ledger.deleted.contains(&view.uid))
+        };
+        let awaited = reported_pods.filter(|view| {
+            (excluded(view, &scope).is_none() || half(view))
+                && (mode != Mode::Replace || is_ended_by_us(view, &scope))
+                && !reported(view)
+                && (protected || !self.is_protected(view, mode))
+        });
+        awaited.map(|view| view.name.clone()).collect()
+    }
+
+    /// On the release of the lock.
+    pub(super) fn judge_release(&mut self) {
+        let now = self.now();
+        let unreported = self.unreported(false);
+        let Some(shutdown) = &mut self.ledger.shutdown else { return };
+        if self.logind.agent_lock.is_none() || shutdown.released {
+            return;
+        }
+        shutdown.released = true;
+        let left = shutdown.end.saturating_sub(now);
+        let elapsed = now.saturating_sub(shutdown.reported_at);
+        // Assist holds no longer than the kubelet's sum and ten seconds. (§9.4)
+        let groups = self.temper.groups.as_deref().unwrap_or_default();
+        let sum: u64 = groups.iter().map(|(_, seconds)| seconds).sum();
+        let sum = Duration::from_secs(sum) + FLUSH_MARGIN;
+        let assists = self.mode() == Some(Mode::Assist);
+        // In the other modes no longer than its own priority groups and their reports want.
+        let priority_groups = self.temper.settings.priority_groups.as_ref();
+        let wanted = Budget::of(wanted_delay(priority_groups, None)).timetable().end;
+        let enough = elapsed + EARLY >= if assists { sum } else { wanted };
+        let futile =
+            self.temper.forbidden.is_some() || self.temper.settings.priority_groups.is_none();
+        if left > EARLY && !unreported.is_empty() && !enough && !futile {
+            let names = unreported.join(", ");
+            let mode = self.mode();
+            self.violate(&format!("{mode:?}: lock released {left:?} early, unreported: {names}"));
+        }
+    }
+
+    /// On any attempt at ending a pod, when it takes effect.
+    pub(super) fn judge_end(&mut self, uid: &PodUid) {
+        if self.ledger.is_static(uid) {
+            let name = name_of(uid);
+            self.violate(&format!("static pod {name} is ended"));
+        }
+    }
+}
