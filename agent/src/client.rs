@@ -1,6 +1,6 @@
 //! The clients of the API: one for what is read, one for what a shutdown writes, each on a
 //! connection of its own, so that no list and no event stands in a write's way. No request is
-//! paced or repeated here: the core decides. (spec/node-agent.md §9.7, §12)
+//! paced or repeated here: the core decides.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,5 +1,4 @@
 //! The clocks, read together: two of the kernel's, and the API server's as far as it is known.
-//! (spec/node-agent.md §9.8)
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};

@@ -1,5 +1,5 @@
 //! The one task that owns the agent's core: facts in, actions out to the sinks, results back in.
-//! It decides nothing. (design §4)
+//! It decides nothing.
 
 mod lanes;
 

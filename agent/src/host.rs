@@ -97,7 +97,7 @@ impl Host {
     }
 
     /// Writes a file of logind's configuration, whole or not at all: mode 0644, in a directory of
-    /// mode 0755 that is made if it is missing. (§1.4)
+    /// mode 0755 that is made if it is missing.
     pub fn write_conf_file(&self, host_path: &str, text: &str) -> Result<(), HostError> {
         let path = self.path(host_path);
         write_whole(&path, text).map_err(|source| HostError::Write { path, source })

@@ -1,6 +1,6 @@
 //! One standing HTTP/2 connection to the API: opened before it is needed, kept alive by pings,
 //! opened again at once when it breaks, so that the first write of a shutdown needs no handshake.
-//! What goes over it is not known here. (spec/node-agent.md §9.7)
+//! What goes over it is not known here.
 
 mod connect;
 mod heard;
@@ -29,7 +29,7 @@ use heard::Heard;
 const PAUSE_BASE: Duration = Duration::from_millis(100);
 /// The longest pause while nothing waits for the connection.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
-/// The longest pause while something does. (§12)
+/// The longest pause while something does.
 const PAUSE_WANTED_MAX: Duration = Duration::from_millis(500);
 /// A connection that lasted this long was a good one.
 const HELD_MIN: Duration = Duration::from_secs(1);

@@ -50,7 +50,7 @@ use sinks::AllSinks;
 const EVENTS_MAX: usize = 1024;
 /// Connections to the admin server that are open at once: a kubelet and a scraper need two.
 const CONNECTIONS_MAX: usize = 16;
-/// API calls at once: what a server lets one client do beside others. (§9.4)
+/// API calls at once: what a server lets one client do beside others.
 const IN_FLIGHT_MAX: usize = 32;
 /// How long tasks may take to end once the driver has.
 const END_MAX: Duration = Duration::from_secs(3);

@@ -61,7 +61,7 @@ async fn pods_that_exit_by_themselves_keep_their_result() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_that_is_killed_in_the_middle_goes_on() {
-    // LD5: the new one gets no lock, and the old one's is gone with it.
+    // The new one gets no lock, and the old one's is gone with it. ([LD5])
     let setup = Setup { pods: 40, script: "on-term=143 after=6s", ..Setup::default() };
     let mut site = Site::start(&cluster(), setup).await;
     site.shut_down().await;

@@ -162,7 +162,7 @@ fn preparing(answer: &Answer<bool>) -> Check {
     match answer {
         Err(error) => Check::unanswered("shutdown", error),
         Ok(false) => Check::new("shutdown", Verdict::Ok, "none under way"),
-        // LD5
+        // logind refuses a new lock during a shutdown. ([LD5])
         Ok(true) => Check::new("shutdown", Verdict::Warn, "the node is shutting down now")
             .remedy("check again when it is over or cancelled: no lock can be taken meanwhile"),
     }
@@ -225,7 +225,7 @@ fn delay(answer: &Answer<TimeSpan>, facts: &Facts) -> Check {
     match raise(&drop_in) {
         None => Check::new("delay", Verdict::Ok, said),
         Some(remedy) => {
-            // users.md 1A-7: the kubelet switches itself off when its wish is not granted.
+            // The kubelet's graceful shutdown does not run with less than it wants. ([SD5])
             let found = format!("{said}, but a file of logind's configuration wishes more");
             Check::new("delay", Verdict::Warn, found).remedy(remedy)
         }
@@ -274,7 +274,7 @@ fn inhibitors(logind: &LogindFacts, main_pid: Option<u32>) -> Vec<Check> {
 }
 
 /// Whether the kubelet's own graceful shutdown is armed. Its configuration can say so while it is
-/// not; the lock cannot. (W1, §8.2)
+/// not; the lock cannot. ([W1])
 fn kubelet(list: &[Inhibitor], process: Option<&str>) -> Check {
     let Some(lock) = facts::kubelets_lock(list) else {
         let found =
@@ -345,18 +345,18 @@ fn trial(trial: &Trial) -> Check {
 
 fn refusal_remedy(error_name: &str) -> &'static str {
     match error_name {
-        // LD5
+        // logind refuses a new lock during a shutdown. ([LD5])
         "org.freedesktop.login1.OperationInProgress" => {
             "a shutdown is under way; check again when it is over or cancelled"
         }
-        // LD10
+        // The bus policy, polkit or AppArmor refuses. ([LD10])
         "org.freedesktop.DBus.Error.AccessDenied"
         | "org.freedesktop.DBus.Error.AuthFailed"
         | "org.freedesktop.DBus.Error.InteractiveAuthorizationRequired" => {
             "run as uid 0 without a user namespace, with appArmorProfile Unconfined; polkit's \
              action is org.freedesktop.login1.inhibit-delay-shutdown"
         }
-        // LD6
+        // logind has as many locks as it may have. ([LD6])
         "org.freedesktop.DBus.Error.LimitsExceeded" => {
             "see `systemd-inhibit --list` for who holds the locks; raise InhibitorsMax in \
              logind.conf"

@@ -6,10 +6,10 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 /// Reason of the `DisruptionTarget` that a kubelet writes, and the agent with it.
-/// (spec/node-agent.md §0.2)
+/// ([SD16])
 pub const TERMINATION_BY_KUBELET: &str = "TerminationByKubelet";
 
-/// The UID that the API gave a pod: what everything about a pod is keyed by. (§9.1, principle 4)
+/// The UID that the API gave a pod: what everything about a pod is keyed by. ([AP9])
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct PodUid(pub String);
@@ -44,7 +44,7 @@ pub struct PodView {
     /// `metadata.deletionGracePeriodSeconds`, which is there exactly when the pod is being deleted.
     pub deletion_grace_seconds: Option<u32>,
     /// Whether `spec.activeDeadlineSeconds` is what the deadline lever sets: a kubelet that lives
-    /// ends the pod. (§7.7)
+    /// ends the pod. ([API17])
     pub deadline_set: bool,
     /// `status.phase`.
     pub phase: Phase,
@@ -218,7 +218,7 @@ impl PodView {
     /// reboot.
     ///
     /// A pod that never ran is not among them: the kubelet starts it when the node is back, and a
-    /// condition written before would then stand on a living pod. (§9.1, principle 3)
+    /// condition written before would then stand on a living pod. ([AP5])
     pub fn cannot_run_again(&self) -> bool {
         self.has_run && self.restart_policy == RestartPolicy::Never && !self.container_restarts
     }

@@ -1,5 +1,5 @@
 //! Amounts as Kubernetes writes them (`100Mi`, `1500`, `1.5Gi`, `2k`), read as whole units and
-//! printed in the canonical form that the kubelet's messages have. (spec/node-agent.md EV13)
+//! printed in the canonical form that the kubelet's messages have. ([EV13])
 
 use std::fmt;
 use std::str::FromStr;
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn amounts_are_printed_in_the_canonical_form() {
         let table = [
-            // EV13
+            // As the kubelet's messages have them. ([EV13])
             (Quantity::bytes(2 << 30), "2Gi"),
             (Quantity::bytes(1500 << 20), "1500Mi"),
             (Quantity::bytes(1536 << 20), "1536Mi"),

@@ -17,7 +17,7 @@ use thiserror::Error;
 /// condition is acknowledged before the pod ends. 50Mi and 2 % are what a victim of 1 s of grace
 /// gives back in time; inodes 1 %. The kubelet has no default for tasks, and a node without tasks
 /// cannot even start what would help. None for images: the kubelet begins to delete unused ones at
-/// 15 % left, its own threshold; before that no pod has to end for them. (§2.3, §2.5, §8.4)
+/// 15 % left, its own threshold; before that no pod has to end for them. ([EV21], [EV30])
 const HARD: &str =
     "memory.available<150Mi,nodefs.available<12%,nodefs.inodesFree<6%,pid.available<5%";
 /// ms in a second.
@@ -212,7 +212,7 @@ impl From<Mode> for Enforcement {
 }
 
 /// The pods together may reach their common limit while the node has memory left: what holds for
-/// the node's memory by a hard threshold holds for theirs. (EV2)
+/// the node's memory by a hard threshold holds for theirs. ([EV2])
 fn with_allocatable(mut thresholds: Vec<Threshold>) -> Vec<Threshold> {
     let theirs = Signal::AllocatableMemoryAvailable;
     let is_hard = |threshold: &Threshold| threshold.grace.is_none();

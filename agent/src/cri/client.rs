@@ -187,7 +187,7 @@ impl Client {
         let done = self.call(&self.stops, Call::of(path), request, within).await;
         match done {
             Ok(wire::Empty {}) => Ok(()),
-            // §12: NotFound = stopped
+            // NotFound means stopped. ([AP25])
             Err(error) if error.is_not_found() => Ok(()),
             Err(error) => Err(error),
         }

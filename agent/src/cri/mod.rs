@@ -1,6 +1,5 @@
 //! The container runtime, by CRI v1 over its unix socket: what it has of a pod, and how a pod is
-//! stopped through it. Each operation is one attempt, bounded in time. (spec/node-agent.md §12,
-//! §9.4)
+//! stopped through it. Each operation is one attempt, bounded in time.
 
 pub mod client;
 pub mod endpoint;
@@ -52,7 +51,7 @@ impl Runtime {
     }
 
     /// All pods that the runtime has a sandbox of: what there is to know of the node's pods while
-    /// the API cannot be reached. (§9.2)
+    /// the API cannot be reached.
     pub async fn pods(&self) -> Result<Vec<KnownPod>, CriError> {
         Ok(pods::of(self.client().await?.sandboxes().await?))
     }

@@ -25,7 +25,7 @@ pub struct ImageFsInfoRequest {}
 /// `ImageFsInfo`'s answer.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct ImageFsInfoResponse {
-    /// Where images lie; the first counts. (EV4)
+    /// Where images lie; the first counts. ([EV4])
     #[prost(message, repeated, tag = "1")]
     pub image_filesystems: Vec<FilesystemUsage>,
     /// Where writable layers lie.

@@ -1,5 +1,5 @@
 //! The end of a pod through the runtime, where there is no kubelet to end it: the regular
-//! containers together, the sidecars after them, then the sandbox. (§9.4, mode Substitute)
+//! containers together, the sidecars after them, then the sandbox. ([AP25])
 //!
 //! The runtime's answers to the stops decide nothing: what runs is read again at the end.
 

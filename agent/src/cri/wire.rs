@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-/// Label of containers and sandboxes: the pod's UID. The kubelet sets it. (§9.2)
+/// Label of containers and sandboxes: the pod's UID. The kubelet sets it.
 pub const POD_UID_LABEL: &str = "io.kubernetes.pod.uid";
 /// Label of containers and sandboxes: the pod's name.
 pub const POD_NAME_LABEL: &str = "io.kubernetes.pod.name";

@@ -1,5 +1,5 @@
 //! The agent's writes to the API: one attempt each, and what became of it. Nothing is repeated
-//! here, and nothing chosen. (spec/node-agent.md §9.4, §9.11)
+//! here, and nothing chosen.
 
 use std::time::Duration;
 

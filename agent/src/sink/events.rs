@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn what_programs_read_of_an_eviction_is_in_its_annotations() {
-        // EV15
+        // Parallel lists with commas. ([EV15])
         let annotations =
             vec![("starved_resource", "memory".into()), ("offending_containers", "a,b".into())];
         let notice =

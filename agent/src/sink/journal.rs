@@ -1,6 +1,5 @@
 //! The journal on the disk: one frame a record, each with its length and checksum, synced before
 //! the action counts as done. What the records mean is not known here.
-//! (spec/node-agent.md §9.2, §12)
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Read as _, Seek as _, SeekFrom, Write as _};
@@ -179,7 +178,7 @@ impl Journal {
             }
             Err(TryLockError::Error(source)) => return Err(unopened(source)),
         }
-        // The name itself has to survive too. (§12)
+        // The name itself has to survive too.
         File::open(dir).and_then(|dir| dir.sync_all()).map_err(unopened)?;
         let unread = |source| JournalError::Read { path: path.clone(), source };
         let mut bytes = Vec::new();

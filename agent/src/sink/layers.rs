@@ -16,7 +16,7 @@ use crate::source::pressure::ContainerLayer;
 
 /// How long a question waits for the answer.
 const WAIT: Duration = Duration::from_secs(1);
-/// How long the last answer holds: the kubelet's own figures of volumes are as old. (§2.2)
+/// How long the last answer holds: the kubelet's own figures of volumes are as old.
 const HOLDS: Duration = Duration::from_mins(1);
 
 /// The layers of the containers of each pod; a pod that is missing was not there when the runtime

@@ -1,6 +1,6 @@
 //! Holds the agent's delay lock, and has logind grant a longer delay. Each action goes over a
 //! connection of its own: a lock hangs on its descriptor alone, and no state of the session's
-//! stands in its way. (spec/node-agent.md §1.1, §1.2, §9.2)
+//! stands in its way. ([LD13])
 
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
@@ -39,7 +39,7 @@ pub struct LogindSink {
     /// The one copy of the descriptor: dropping it is the release.
     ///
     /// DIVERGES(upstream): an owner, so that it is closed once. Upstream keeps the number
-    /// after the release, and closes whatever has it by then. (W8)
+    /// after the release, and closes whatever has it by then.
     lock: Mutex<Option<OwnedFd>>,
 }
 
@@ -65,7 +65,7 @@ impl LogindSink {
         }
     }
 
-    /// Takes a new lock, and only then drops the one before. (SD7)
+    /// Takes a new lock, and only then drops the one before. ([SD7])
     async fn take(&self) -> ActionResult {
         let mut lock = self.lock.lock().await;
         match self.inhibit().await {
@@ -167,7 +167,7 @@ fn unwritten(error: &HostError) -> Failure {
     Failure::new(kind, words)
 }
 
-/// A child that had a copy would hold the node up. (§12)
+/// A child that had a copy would hold the node up. ([LD13])
 fn close_on_exec(descriptor: &OwnedFd) -> Result<(), Failure> {
     let set = fcntl(descriptor, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC));
     set.map(drop).map_err(|errno| {

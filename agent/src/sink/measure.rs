@@ -1,6 +1,5 @@
 //! Carries out what measures: a look at the node, and what its pods use. Files are read beside
 //! the one thread that does all else; a disk that hangs keeps up nothing but its own figure.
-//! (spec/node-agent.md §2.2, §2.6)
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -262,7 +261,7 @@ impl MeasureSink {
         if figures.len() < asked {
             // A pod without figures comes first in rank: one that there was no time for must not be
             // taken for one. What was measured is kept; the rest is first at the next attempt.
-            // (EV7, EV11)
+            // ([EV7], [EV11])
             return Err(failure("not all pods could be measured in time"));
         }
         Ok(figures)

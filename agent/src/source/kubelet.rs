@@ -1,6 +1,5 @@
 //! What can be learned of the kubelet beside us: its lock, its unit, its health, its
 //! configuration. Each alone lies; what they mean together is the core's to say.
-//! (spec/node-agent.md §8.2)
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -23,7 +22,7 @@ use crate::host::Host;
 
 pub use super::kubelet_http::Configz;
 
-/// (§8.2)
+/// How often the kubelet is asked while nothing changes.
 pub const PERIOD: Duration = Duration::from_mins(1);
 /// While the machine goes down a kubelet that dies has to be noticed in time.
 const PERIOD_GOING_DOWN: Duration = Duration::from_secs(2);
@@ -183,7 +182,7 @@ impl KubeletSource {
 }
 
 /// Whether the kubelet's lock is among them: root's, and of the unit's process where that is
-/// known. The word `kubelet` alone can be anybody's. (§8.2)
+/// known. The word `kubelet` alone can be anybody's. ([SD24])
 fn is_armed(locks: &[Inhibitor], main_pid: Option<u32>) -> bool {
     let is_its = |lock: &Inhibitor| {
         lock.is_kubelets() && lock.uid == 0 && main_pid.is_none_or(|pid| pid == lock.pid)

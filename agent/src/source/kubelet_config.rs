@@ -1,5 +1,5 @@
 //! What the kubelet's `/configz` says of its own graceful shutdown and its own evictions.
-//! (spec/node-agent.md [SD1], [SD2], §2.3, §8.2)
+//! ([SD1], [SD2], [EV21])
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -51,7 +51,7 @@ pub(crate) fn read(configz: &str) -> Option<KubeletConfig> {
     let eviction = KubeletEviction {
         hard: thresholds(config.eviction_hard.as_ref()),
         soft: thresholds(config.eviction_soft.as_ref()),
-        // §2.3
+        // The default is true. ([EV21])
         local_storage_limits: config.local_storage_capacity_isolation != Some(Value::Bool(false)),
     };
     Some(KubeletConfig { shutdown_period: shutdown_period(config), eviction })
@@ -76,7 +76,7 @@ fn shutdown_period(config: Config) -> Option<Duration> {
     }
     let total = duration(config.shutdown_grace_period.as_deref())?;
     let critical = duration(config.shutdown_grace_period_critical_pods.as_deref())?;
-    // [SD2]: regular and critical each in whole seconds.
+    // Regular and critical each in whole seconds. ([SD2])
     let regular = total.checked_sub(critical).unwrap_or_default();
     let off = total.is_zero() || critical > total;
     let sum = Duration::from_secs(regular.as_secs().saturating_add(critical.as_secs()));
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn the_sum_is_what_the_kubelet_makes_of_it() {
-        // [SD2]
+        // Total minus critical, and critical, in whole seconds. ([SD2])
         let two = |total: &str, critical: &str| {
             seconds(&format!(
                 r#"{{"shutdownGracePeriod":"{total}","shutdownGracePeriodCriticalPods":"{critical}"}}"#

@@ -1,5 +1,4 @@
 //! The kubelet's two ports on the loopback: its health, and its configuration.
-//! (spec/node-agent.md §8.2)
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -1,6 +1,6 @@
 //! The kubelet's lease on the node: a sign of life of the kubelet, and, because it is read over
 //! the connection that writes go over, one of the way to the API: it keeps route, token and
-//! authorization warm and brings the server's clock. (spec/node-agent.md §8.2, §9.7)
+//! authorization warm and brings the server's clock.
 
 use std::convert::Infallible;
 use std::sync::Arc;

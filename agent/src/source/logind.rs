@@ -1,4 +1,4 @@
-//! logind over D-Bus: asks, and hands on what was said. (spec/node-agent.md §1.1)
+//! logind over D-Bus: asks, and hands on what was said.
 
 use std::time::Duration;
 
@@ -79,7 +79,7 @@ impl Logind {
     /// logind on this bus, whether somebody owns its name or not.
     pub async fn on(bus: &Bus) -> Answer<Self> {
         // The delay is declared constant and is not; the other two never announce a change.
-        // (§1.1)
+        // ([LD12])
         let proxy = ManagerProxy::builder(bus.connection())
             .cache_properties(CacheProperties::No)
             .build()

@@ -1,6 +1,6 @@
 //! The standing session with logind: connects, subscribes, reads, and goes on for as long as the
 //! agent lives. A reader takes in every signal at once, a teller hands events on at the pace of
-//! whoever takes them. (spec/node-agent.md §9.2, §12)
+//! whoever takes them.
 
 use std::time::Duration;
 
@@ -25,9 +25,9 @@ const AT_SIGNAL_MAX: Duration = Duration::from_millis(100);
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
     /// Between two looks at the properties: neither the scheduled shutdown nor the delay tells of
-    /// a change. (§9.2)
+    /// a change. ([LD12])
     pub poll: Duration,
-    /// The same while the machine goes down: an action that vanishes does so without a word. (LD7)
+    /// The same while the machine goes down: an action that vanishes does so without a word. [LD7]
     pub poll_going_down: Duration,
     /// After the first connection lost; doubled with each further one.
     pub pause_min: Duration,
@@ -183,7 +183,7 @@ impl<'a> Reporter<'a> {
         }
     }
 
-    /// Subscribes, and only then asks who logind is: no change falls in between. (§9.2)
+    /// Subscribes, and only then asks who logind is: no change falls in between. ([AP23])
     async fn begin(&mut self, signs: &watch::Sender<Signs>) -> Answer<Logind> {
         let bus = answer(DBusProxy::new(self.bus.connection()).await)?;
         for rule in rules() {

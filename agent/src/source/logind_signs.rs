@@ -1,6 +1,6 @@
 //! What logind's signals have said so far, as a state that each new signal changes: whoever is
 //! slow to look sees the latest word and how many there were, and misses no `false`. Nothing
-//! here waits. (spec/node-agent.md §1.1, §12)
+//! here waits.
 
 use std::collections::HashMap;
 
@@ -98,7 +98,7 @@ impl<'a> Listener<'a> {
             self.signs.send_modify(|signs| {
                 signs.owner = Owner::of(Some(owner));
                 signs.owners += 1;
-                // A delayed shutdown dies with the logind that delayed it. (LD7)
+                // A delayed shutdown dies with the logind that delayed it. ([LD7])
                 signs.going_down = false;
             });
         }
@@ -144,7 +144,7 @@ impl<'a> Listener<'a> {
         }
     }
 
-    /// Whether the signal is logind's own; remembers one who only says so. (W9)
+    /// Whether the signal is logind's own; remembers one who only says so. ([W9])
     ///
     /// DIVERGES(upstream): upstream takes the signal from anybody on the bus.
     fn is_loginds(&self, header: &Header<'_>) -> bool {

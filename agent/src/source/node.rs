@@ -1,5 +1,4 @@
 //! The node's own object: what of ours is on it, and what the kubelet says of itself.
-//! (spec/node-agent.md §8.2)
 
 use agent_core::protocol::event::{Event, NodeView};
 use epilogue_common::names::node::SHUTTING_DOWN_TAINT;
@@ -10,9 +9,9 @@ use tokio::sync::{mpsc, watch};
 
 use super::watch::{Closed, Listener, Scope, Seen, Watched, watch};
 
-/// The kubelet's words in the message of its condition Ready. (§8.2)
+/// The kubelet's words in the message of its condition Ready. ([SD8])
 const KUBELET_SHUTS_DOWN: &str = "node is shutting down";
-/// The conditions by which it says that it is short of something. (§2.10)
+/// The conditions by which it says that it is short of something. ([EV19])
 const KUBELET_PRESSURE: [&str; 3] = ["MemoryPressure", "DiskPressure", "PIDPressure"];
 /// What the types of conditions of our own begin with.
 const OUR_CONDITIONS: &str = "epilogue.dev/";

@@ -1,4 +1,4 @@
-//! The pods of the node, as the API shows them. (spec/node-agent.md §9.2)
+//! The pods of the node, as the API shows them.
 
 use agent_core::pod::PodUid;
 use agent_core::protocol::event::Event;

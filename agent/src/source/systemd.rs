@@ -1,5 +1,4 @@
 //! systemd over D-Bus: signals a unit, asks how it is, and when this boot began.
-//! (spec/node-agent.md §1.1, §8.2, §9.8)
 
 use agent_core::check::facts::Answer;
 use jiff::Timestamp;

@@ -1,6 +1,5 @@
 //! What a pod asks for of memory and disk, as it comes over the wire. Amounts are read while
 //! parsing, so that no text of them is kept; one that is none counts as not there.
-//! (spec/node-agent.md §2.6, §2.8)
 
 use std::fmt;
 

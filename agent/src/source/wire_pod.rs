@@ -349,7 +349,7 @@ fn phase(text: Option<&str>) -> Phase {
     }
 }
 
-/// A negative grace is one second. (API8)
+/// A negative grace is one second. ([API8])
 fn seconds(grace: i64) -> u32 {
     if grace < 0 { 1 } else { u32::try_from(grace).unwrap_or(u32::MAX) }
 }

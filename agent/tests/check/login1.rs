@@ -1,5 +1,5 @@
 //! A double of logind, as far as `check` asks: its properties, its list of locks, and locks that
-//! live as long as any copy of the descriptor that stands for them. (spec/node-agent.md §1.1, §1.2)
+//! live as long as any copy of the descriptor that stands for them. ([LD13])
 
 use std::io::Read as _;
 use std::os::fd::OwnedFd as StdFd;
@@ -118,17 +118,17 @@ impl Manager {
         #[zbus(header)] header: Header<'_>,
         #[zbus(connection)] connection: &Connection,
     ) -> Result<OwnedFd, BoxDBusError> {
-        // LD6
+        // Delay locks exist for shutdown and sleep alone. ([LD6])
         let delayable = what.split(':').all(|what| what == "shutdown" || what == "sleep");
         if mode != "delay" || !delayable {
             return Err(fdo::Error::InvalidArgs("Invalid mode specification".into()).into());
         }
-        // LD5
+        // No new lock during a shutdown. ([LD5])
         if self.behaviour.preparing {
             let words = "The operation inhibition has been requested for is already running";
             return Err(Box::new(Refusal::OperationInProgress(words.into())));
         }
-        // LD10
+        // The bus policy or polkit refuses. ([LD10])
         if self.behaviour.access == Access::Denied {
             return Err(fdo::Error::AccessDenied("Permission denied".into()).into());
         }

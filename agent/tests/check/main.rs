@@ -1,6 +1,5 @@
 //! `epilogue-agent check` as its user runs it: the program, against a private bus with a double
 //! of logind, a double of the container runtime, and a directory for the host's files.
-//! (spec/node-agent.md §10.6-6)
 
 mod api;
 mod bus;
@@ -204,7 +203,7 @@ async fn the_address_of_the_bus_comes_from_the_environment() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_delay_too_small_for_the_priority_groups_fails() {
-    // §10.6-6: 0, 1, 5 and 60 s
+    // logind grants 0, 1, 5 and 60 s. ([AP15])
     for (granted, code) in [(0, 1), (1, 1), (5, 1), (60, 0)] {
         let host = Host::start();
         let _logind = host.logind(seconds(granted)).await;

@@ -1,5 +1,5 @@
 //! The container runtime as the agent meets it: inspecting and stopping pods through a double with
-//! real processes, well and badly behaved. (spec/node-agent.md §9.4, §12, §10.6)
+//! real processes, well and badly behaved.
 
 mod double;
 mod stuck;

@@ -1,5 +1,5 @@
 //! Deleted pods whose kubelet is dead: the core, its driver, the API's sink and the runtime's
-//! together, against an API of one pod and the runtime's double. (spec/node-agent.md §3.3, §9.9)
+//! together, against an API of one pod and the runtime's double.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};

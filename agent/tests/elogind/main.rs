@@ -1,6 +1,5 @@
 //! The agent's shells that face logind against a real one: elogind, which needs no systemd, in
 //! namespaces of its own. What the double in `tests/host/` claims of logind is held against it.
-//! (spec/node-agent.md §1.1, §1.3)
 
 #[path = "../check/bus.rs"]
 mod bus;
@@ -64,7 +63,7 @@ async fn a_shutdown_is_announced_and_waits_for_the_release() {
     let reported = session.changes.wait_for(|changes| changes.going_down);
     timeout(PATIENCE, reported).await.expect("others must be told").expect("the session must live");
     session.state("a machine that goes down", |state| state.preparing).await;
-    // LD5
+    // No new lock during a shutdown. ([LD5])
     let second = machine.sink().carry_out(&Action::TakeLock).await;
     assert_eq!(second, ActionResult::LockRefusedInProgress);
     assert_eq!(machine.actions(), "");
@@ -76,7 +75,7 @@ async fn a_shutdown_is_announced_and_waits_for_the_release() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_that_is_held_too_long_stops_nothing() {
-    // LD2
+    // The timer ends the delay. ([LD2], [LD3])
     let machine = Machine::start(3).await;
     let sink = machine.sink();
     sink.carry_out(&Action::TakeLock).await;
@@ -91,7 +90,7 @@ async fn a_lock_that_is_held_too_long_stops_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restart_forgets_the_action_and_keeps_the_lock() {
-    // LD7
+    // The lock survives a restart, the delayed shutdown does not. ([LD7])
     let mut machine = Machine::start(LONG).await;
     let sink = machine.sink();
     sink.carry_out(&Action::TakeLock).await;
@@ -109,7 +108,7 @@ async fn a_restart_forgets_the_action_and_keeps_the_lock() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_delay_is_raised_by_our_file() {
-    // LD8, §1.4: by the real parser and the real order of names.
+    // By the real parser and the real order of names. ([LD8])
     let machine = Machine::start(5).await;
     let systemd = {
         let orders = machine.orders();

@@ -51,7 +51,7 @@ async fn logind_grants_what_our_file_asks_for() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn requested_delays_of_others_are_merged_and_not_lowered() {
-    // §1.4, users.md 1A-7
+    // The kubelet's file asks for more, and a later one hides it. ([SD23], [AP15])
     let node = Node::start(30).await;
     node.write("etc/systemd/logind.conf.d/99-kubelet.conf", &conf(60));
     node.write("etc/systemd/logind.conf.d/unattended-upgrades.conf", &conf(30));

@@ -137,7 +137,7 @@ async fn what_does_not_answer_is_not_known() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_of_another_process_is_not_the_kubelets() {
-    // §8.2: the who-string is forgeable.
+    // Any process can call itself kubelet. ([SD24])
     let node = Node::start(60).await;
     let _systemd = systemd(&node).await;
     node.login1.turn(|state| state.locks.push((0, its_lock(PID + 1))));

@@ -44,7 +44,7 @@ fn flags(pipe: &str) -> Vec<u32> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_child_would_get_a_copy_of_the_lock() {
-    // §12
+    // A child with a copy of the descriptor would hold the lock. ([LD13])
     const CLOSE_ON_EXEC: u32 = 0o2_000_000;
     let node = Node::start(60).await;
     let sink = node.sink();
@@ -62,7 +62,7 @@ async fn no_child_would_get_a_copy_of_the_lock() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_new_lock_is_taken_before_the_old_one_goes() {
-    // SD7
+    // The new lock first, then the old one goes. ([SD7])
     let node = Node::start(60).await;
     let sink = node.sink();
     for _ in 0..3 {
@@ -80,7 +80,7 @@ async fn the_new_lock_is_taken_before_the_old_one_goes() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_release_lets_the_machine_go_at_once() {
-    // LD3
+    // The target starts when the last lock goes. ([LD3])
     let node = Node::start(60).await;
     let sink = node.sink();
     sink.carry_out(&Action::TakeLock).await;
@@ -93,7 +93,7 @@ async fn the_release_lets_the_machine_go_at_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_that_is_not_given_back_holds_until_the_time_is_over() {
-    // LD2, LD3
+    // The timer ends the delay although a lock is held. ([LD2], [LD3])
     let node = Node::start(1).await;
     let sink = node.sink();
     sink.carry_out(&Action::TakeLock).await;
@@ -123,7 +123,7 @@ async fn a_lock_goes_with_its_holder() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn there_is_no_lock_once_the_machine_goes_down() {
-    // LD5
+    // No new lock during a shutdown. ([LD5])
     let node = Node::start(60).await;
     let sink = node.sink();
     sink.carry_out(&Action::TakeLock).await;
@@ -141,7 +141,7 @@ async fn there_is_no_lock_once_the_machine_goes_down() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn too_many_locks_are_a_failure_of_their_own() {
-    // LD6
+    // logind holds at most InhibitorsMax locks. ([LD6])
     let node = Node::start(60).await;
     node.login1.turn(|state| state.inhibitors_max = 1);
     let (first, second) = (node.sink(), node.sink());
@@ -165,7 +165,7 @@ async fn without_logind_the_lock_fails_with_the_reason() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_outlives_a_restart_of_logind() {
-    // LD7
+    // Locks survive a restart of logind. ([LD7])
     let mut node = Node::start(60).await;
     let sink = node.sink();
     sink.carry_out(&Action::TakeLock).await;

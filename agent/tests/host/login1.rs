@@ -1,6 +1,6 @@
 //! A double of logind that behaves as the real one does at a shutdown: locks that live as long
 //! as any copy of their descriptor, one common timer, signals, a cancelled action, a restart that
-//! forgets the action and keeps the locks. (spec/node-agent.md §1.1, §1.2)
+//! forgets the action and keeps the locks.
 
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd as _, OwnedFd as StdFd};
@@ -133,7 +133,7 @@ impl Login1 {
         connection.unique_name().expect("a bus must have named it").to_string()
     }
 
-    /// Gives the name up, as a stop does. Locks stay; an action under way is forgotten. (LD7)
+    /// Gives the name up, as a stop does. Locks stay; an action under way is forgotten. ([LD7])
     pub(crate) async fn go(&mut self) {
         held(&self.shared.voice).take();
         self.turn(|state| state.pending = None);
@@ -156,7 +156,7 @@ impl Login1 {
     }
 
     /// Begins a shutdown as `Reboot` and its like do. The real one says its words and notes the
-    /// action without answering anybody in between; hence the note comes first. (LD1, LD2)
+    /// action without answering anybody in between; hence the note comes first. ([LD1], [LD2])
     pub(crate) async fn shut_down(&self, kind: &str) {
         let end = {
             let mut state = self.shared.lock();
@@ -176,7 +176,7 @@ impl Login1 {
         });
     }
 
-    /// The action's job is removed. (LD4)
+    /// The action's job is removed. ([LD4])
     pub(crate) async fn cancel(&self) {
         self.turn(|state| state.pending = None);
         self.shared.say(false, "reboot").await;
@@ -187,7 +187,7 @@ impl Login1 {
         self.shared.say(going_down, "poweroff").await;
     }
 
-    /// Reads its drop-ins, as SIGHUP makes it do. (LD8)
+    /// Reads its drop-ins, as SIGHUP makes it do. ([LD8])
     pub(crate) fn hang_up(&self) {
         hang_up(&self.root, &self.shared);
     }
@@ -285,7 +285,7 @@ impl Shared {
             state.locks.retain(|(held_id, _)| *held_id != id);
             state.history.push(-1);
         }
-        // LD3
+        // The target starts when the last lock goes. ([LD3])
         self.run_if(|state| state.pending.is_some() && !state.is_held(), Down::Released);
         self.report_locks().await;
     }
@@ -331,13 +331,13 @@ impl Manager {
         #[zbus(header)] header: Header<'_>,
         #[zbus(connection)] connection: &Connection,
     ) -> Result<OwnedFd, BoxDBusError> {
-        // LD6
+        // Delay locks exist for shutdown and sleep alone. ([LD6])
         let delayable = what.split(':').all(|what| what == "shutdown" || what == "sleep");
         if mode != "delay" || !delayable {
             return Err(fdo::Error::InvalidArgs("Invalid mode specification".into()).into());
         }
         let state = self.shared.lock().clone();
-        // LD5
+        // No new lock during a shutdown. ([LD5])
         if state.preparing() {
             let words = "The operation inhibition has been requested for is already running";
             return Err(Box::new(Refusal::OperationInProgress(words.into())));

@@ -1,5 +1,5 @@
 //! The agent's shells that face the host, against doubles of logind and systemd on a private
-//! bus, and a directory for the host's files. (spec/node-agent.md §10.6-6, §10.6-7)
+//! bus, and a directory for the host's files.
 
 #[path = "../check/bus.rs"]
 mod bus;

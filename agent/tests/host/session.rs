@@ -47,7 +47,7 @@ async fn the_state_is_reported_and_reported_anew_without_a_signal() {
     assert_eq!(first.owner, node.login1.owner());
     assert_eq!(first.delay, Some(Duration::from_secs(5)));
     assert_eq!((first.preparing, first.lock_listed, first.scheduled), (false, false, None));
-    // Declared constant, and changes without a word. (§1.1)
+    // Declared constant, and changes without a word. ([LD12])
     node.login1.turn(|state| {
         state.delay_us_max = 60_000_000;
         state.scheduled = ("reboot".into(), 1_900_000_000_000_000);
@@ -60,7 +60,7 @@ async fn the_state_is_reported_and_reported_anew_without_a_signal() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_shutdown_is_announced_with_its_kind_and_the_delay_of_the_moment() {
-    // §10.6-6
+    // The delay is read anew for each announcement. ([LD12])
     for seconds in [0, 1, 5, 60] {
         let node = Node::start(30).await;
         let mut session = node.session();
@@ -121,7 +121,7 @@ async fn a_shutdown_under_way_is_seen_at_the_start() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_queue_loses_no_cancellation() {
-    // §12
+    // The queue of events holds one, and 400 signals come in.
     let node = Node::start(60).await;
     let mut session = Session::start(&node.bus.address, 1);
     session.state("a state", |_| true).await;
@@ -158,7 +158,7 @@ async fn a_shutdown_announced_anew_in_a_full_queue_is_reported_after_the_cancell
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restart_of_logind_is_seen_with_the_lock_that_outlives_it() {
-    // LD7: the action is forgotten without a word.
+    // logind forgets the shutdown and emits no `false`. ([LD7])
     let mut node = Node::start(60).await;
     let sink = node.sink();
     sink.carry_out(&agent_core::protocol::action::Action::TakeLock).await;
@@ -242,7 +242,7 @@ impl Log {
 
 #[tokio::test]
 async fn a_signal_from_another_sender_is_ignored_and_logged_once() {
-    // §10.6-7, W9: as anybody on the bus can send it.
+    // Any process on the bus can send the signal. ([W9])
     let log = Log::default();
     let subscriber = tracing_subscriber::fmt().with_writer(log.clone()).with_ansi(false).finish();
     let _guard = tracing::subscriber::set_default(subscriber);

@@ -1,6 +1,5 @@
 //! What measures the node and its pods, against directories in place of the host's files, a
 //! double of the container runtime, and this machine's own kernel.
-//! (spec/node-agent.md §2.2, §2.8, §2.11)
 
 mod disk;
 mod kernel;

@@ -64,10 +64,10 @@ fn a_node_is_measured_under_both_drivers_and_both_versions() {
     for (name, tree) in trees {
         tree.pod("a-1", 100 * MIB);
         let sample = take_sample(&mut sampler(&tree));
-        // EV1: 4000 MiB less (1500 - 300).
+        // 4000 MiB minus (1500 - 300). ([EV1])
         let memory = Some(of(2_800 * MIB, 4_000 * MIB));
         assert_eq!(found(&sample, Signal::MemoryAvailable), memory, "{name}");
-        // EV2: 2000 MiB less (1048576000 - 48576000) bytes.
+        // 2000 MiB minus (1048576000 - 48576000) bytes. ([EV2])
         let allocatable = Some(of(1_097_152_000, 2_097_152_000));
         assert_eq!(found(&sample, Signal::AllocatableMemoryAvailable), allocatable, "{name}");
         assert_eq!(found(&sample, Signal::PidAvailable), Some(of(32_423, 32_768)), "{name}");
@@ -162,7 +162,7 @@ fn the_layout_is_told_by_the_devices_once() {
     assert!(phrase.starts_with("imagefs: ") && phrase.contains("/elsewhere"), "{phrase}");
     assert_eq!(sampler.take_sample(&at(home, None), AT).layout, Some(DiskLayout::Single));
     let kept = sampler.take_sample(&at("/images", None), AT).layout;
-    assert_eq!(kept, Some(DiskLayout::Single), "EV5: determined once");
+    assert_eq!(kept, Some(DiskLayout::Single), "the layout is determined once");
 }
 
 #[test]

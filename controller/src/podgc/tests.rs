@@ -72,8 +72,11 @@ fn shown(version: u64) -> WatchEvent<WirePod> {
 
 /// Pod GC that knows that the pod `a` runs on a node that is not there.
 fn worker(server: &Server) -> Arc<Worker> {
-    let registry = Registry::new();
-    let histograms = QueueHistograms::new(&registry).expect("must register");
+    counting_worker(server, &Registry::new())
+}
+
+fn counting_worker(server: &Server, registry: &Registry) -> Arc<Worker> {
+    let histograms = QueueHistograms::new(registry).expect("must register");
     let settings = Settings { quarantine: SignedDuration::ZERO, ..Settings::default() };
     let gc = PodGc::new(settings, &histograms);
     gc.open();
@@ -84,7 +87,7 @@ fn worker(server: &Server) -> Arc<Worker> {
         gc,
         cache: Arc::new(Cache::default()),
         executor: Executor::new(server.client()),
-        metrics: Metrics::new(&registry).expect("must register"),
+        metrics: Metrics::new(registry).expect("must register"),
         instance: "test".to_owned(),
     })
 }
@@ -122,6 +125,27 @@ async fn the_condition_comes_before_the_deletion_and_both_name_the_pod_that_was_
     let options = json!({"gracePeriodSeconds": 0, "preconditions": {"uid": "uid-a"}});
     assert_eq!(server.body(2), options);
     assert_eq!(server.body(3)["involvedObject"]["uid"], "uid-a");
+}
+
+/// Counted by namespace and reason, under upstream's names with our prefix. ([GC5])
+#[tokio::test(start_paused = true)]
+async fn deletions_and_errors_are_counted_by_namespace_and_reason() {
+    let server = Server::default();
+    let registry = Registry::new();
+    let worker = counting_worker(&server, &registry);
+    server.answer(404, refusal(404, "NotFound"));
+    server.answer(500, refusal(500, "InternalError"));
+    server.answer(200, json!({"metadata": {"resourceVersion": "6"}}));
+    server.answer(200, json!({}));
+    server.answer(201, json!({}));
+    work_until(&worker, &server, 5).await;
+    let page = prometheus::TextEncoder::new().encode_to_string(&registry.gather()).expect("a page");
+    for name in ["force_delete_pods_total", "force_delete_pod_errors_total"] {
+        let line = format!(
+            "epilogue_pod_gc_collector_{name}{{namespace=\"default\",reason=\"orphaned\"}} 1"
+        );
+        assert!(page.contains(&line), "{page}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

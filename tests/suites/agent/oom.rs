@@ -1,4 +1,4 @@
-//! Why a pod died, on the real API. (spec/node-agent.md §2.12)
+//! Why a pod died, on the real API.
 
 use std::collections::BTreeMap;
 

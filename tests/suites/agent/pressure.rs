@@ -1,5 +1,4 @@
 //! The node's pressure on the real API: what is written of a victim, and in which order.
-//! (spec/node-agent.md §2.8, §2.9, §7.8, §7.9)
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -105,7 +104,7 @@ fn version(text: Option<&String>) -> u64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_victim_that_cannot_run_again_is_marked_reported_stopped_and_failed_in_this_order() {
-    // EV13, EV15, §7.9
+    // DisruptionTarget, event, stop, Failed. ([EV13], [EV15], [AP1])
     let stage = Stage::start(&["--pressure=enforce"]).await;
     let site = &stage.site;
     // It does not hear SIGTERM: between its mark and its end there is a second.
@@ -194,7 +193,7 @@ async fn of_a_node_without_tasks_the_pod_with_most_of_them_ends() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_a_node_without_disk_the_pod_with_most_in_its_layers_ends_once_that_is_known() {
-    // EV9. No disk has that much, so that the shortage is there before the pods are.
+    // No disk has that much, so the shortage is there before the pods are. ([EV9])
     let stage = Stage::with("nodefs.available<1000Ti", &["--pressure=enforce"]).await;
     let (site, cri) = (&stage.site, &stage.cri);
     cri.fault(Call::ListContainerStats, "", Fault::Refuse(Code::Unavailable));
@@ -202,7 +201,7 @@ async fn of_a_node_without_disk_the_pod_with_most_in_its_layers_ends_once_that_i
     let writer = stage.pod("writer", 20 * MIB, Script::Obedient, &requests()).await;
     cri.write(&small, "main", MIB);
     cri.write(&writer, "main", 5 << 30);
-    // Whose logs are not known is not named in the message. (EV13)
+    // Whose logs are not known is not named in the message. ([EV13])
     stage.host.write(&format!("var/log/pods/n_p_{writer}/main/0.log"), "a line\n");
     let asked = || cri.seen().iter().filter(|seen| seen.call == Call::ListContainerStats).count();
     let before = asked();
@@ -230,7 +229,7 @@ async fn of_a_node_without_disk_the_pod_with_most_in_its_layers_ends_once_that_i
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_victim_that_can_run_again_is_marked_and_then_deleted() {
-    // §7.8
+    // DisruptionTarget first, then DELETE. ([API18])
     let stage = Stage::start(&["--pressure=enforce"]).await;
     let site = &stage.site;
     let mut change = requests();
@@ -257,7 +256,7 @@ async fn a_victim_that_can_run_again_is_marked_and_then_deleted() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pod_over_a_limit_of_its_own_is_evicted_without_being_disrupted() {
-    // §2.8, KEP-3329: what the user has set is no disruption.
+    // What the user has set is no disruption. ([EV26])
     let config = json!({"kubeletconfig": {"localStorageCapacityIsolation": false}}).to_string();
     let port = Port::with_tls(&http("200 OK", &config)).await;
     let address = format!("--kubelet-address={}", port.address);

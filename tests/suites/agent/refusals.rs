@@ -1,5 +1,5 @@
 //! Refusals on the real API: of one pod by admission, and of everything by RBAC that comes late.
-//! (spec/node-agent.md §9.4)
+//! ([AP14])
 
 use std::time::Duration;
 

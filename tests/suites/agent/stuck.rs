@@ -1,4 +1,4 @@
-//! Deleted pods that no kubelet ends, on the real API. (spec/node-agent.md §3.3, §7.4, §9.9)
+//! Deleted pods that no kubelet ends, on the real API.
 
 use std::collections::BTreeMap;
 
@@ -54,7 +54,7 @@ fn conditions(pod: &Pod) -> BTreeMap<String, PodCondition> {
     conditions.map(|condition| (condition.type_.clone(), condition)).collect()
 }
 
-/// §9.12, PT1: the phase and that it is not ready; the cause is the deleter's.
+/// The phase and that it is not ready; the deleter states the cause. ([AP24], [PT1])
 fn is_failed_for_its_deleter(pod: &Pod) {
     let status = pod.status.clone().unwrap_or_default();
     assert_eq!((phase(pod), status.reason, status.message), ("Failed", None, None));
@@ -75,7 +75,7 @@ fn stops(cri: &CriDouble, uid: &str) -> usize {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pod_that_never_began_becomes_failed_once_its_kubelet_is_dead() {
-    // U1; PT1, PT4
+    // The kubelet is dead; phase alone, and the object stays. ([PT7], [PT1], [PT4])
     let (site, _cri) = site(Kubelet::Dead, &[]).await;
     pod(&site, "never", STARTING, &json!({})).await;
     pod(&site, "tainted", STARTING, &json!({})).await;
@@ -109,7 +109,7 @@ async fn a_pod_that_never_began_becomes_failed_once_its_kubelet_is_dead() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sandbox_in_which_nothing_runs_is_stopped_before_its_pod_becomes_failed() {
-    // U3 and U5 under U1
+    // A hanging start, and one that exited, under a dead kubelet. ([PT7], [PT11])
     let (site, cri) = site(Kubelet::Dead, &[]).await;
     let pulling = pod(&site, "pulling", STARTING, &json!({})).await;
     let exited = pod(&site, "exited", RUNNING, &json!({})).await;
@@ -131,7 +131,7 @@ async fn a_sandbox_in_which_nothing_runs_is_stopped_before_its_pod_becomes_faile
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pod_is_not_failed_while_a_container_of_it_runs() {
-    // U11, and what only the kubelet may say
+    // A container runs; or only the kubelet may report the end. ([PT12], [AP4])
     let (site, cri) = site(Kubelet::Dead, &[]).await;
     let runs = pod(&site, "runs", RUNNING, &json!({})).await;
     let succeeded = pod(&site, "succeeded", RUNNING, &json!({})).await;
@@ -153,7 +153,7 @@ async fn a_pod_is_not_failed_while_a_container_of_it_runs() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pod_of_a_kubelet_that_hangs_becomes_failed_later() {
-    // U2
+    // The kubelet hangs. ([PT8])
     let (site, _cri) = site(Kubelet::Hangs, &[]).await;
     pod(&site, "never", STARTING, &json!({})).await;
     abandon(&site, &["never"]).await;
@@ -165,7 +165,7 @@ async fn a_pod_of_a_kubelet_that_hangs_becomes_failed_later() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_start_that_hangs_is_left_to_a_kubelet_that_lives() {
-    // §7.4: the operator has not asked for more.
+    // The operator has not asked for more. ([PT13])
     let (site, cri) = site(Kubelet::Lives, &[]).await;
     let pulling = pod(&site, "pulling", STARTING, &json!({})).await;
     cri.pod(&pulling).start().await;
@@ -179,7 +179,7 @@ async fn a_start_that_hangs_is_left_to_a_kubelet_that_lives() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_start_that_hangs_is_failed_alongside_its_kubelet_three_times_at_most() {
-    // U3, §7.4, §7.6
+    // The kubelet reverts the phase each time. ([PT13], [API16])
     let (site, cri) = site(Kubelet::Lives, &["--hanging-starts=fail"]).await;
     let pulling = pod(&site, "pulling", STARTING, &json!({})).await;
     cri.pod(&pulling).start().await;

@@ -3,12 +3,15 @@
 //!
 //! What clippy and rustfmt hold (`unwrap`, `unsafe`, format) is theirs and not repeated.
 
+mod citations;
 mod features;
 mod ledger;
 mod purity;
 mod shape;
 mod sources;
 mod syntax;
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use sources::{Source, read};
 
@@ -138,4 +141,40 @@ fn every_divergence_from_upstream_is_in_the_ledger() {
 fn every_link_leads_somewhere() {
     let broken = lab::docs::broken_links().expect("pages are readable");
     hold("links of pages lead to files and headings of the repository", &broken);
+}
+
+#[test]
+fn every_citation_is_a_rule_and_every_rule_is_cited_and_tested() {
+    let pages = ["job-controller", "node-agent"].map(|page| read(&format!("docs/rules/{page}.md")));
+    let rules: BTreeMap<String, citations::Rule> =
+        pages.iter().flat_map(|page| citations::rules(page)).collect();
+    assert!(rules.len() > 200, "{}", rules.len());
+    let known: BTreeSet<String> = rules.keys().cloned().collect();
+    let sources = sources::all();
+    let (mut cited, mut functions) = (BTreeSet::new(), BTreeSet::new());
+    let mut violations = Vec::new();
+    for source in &sources {
+        let path = &source.path;
+        if !path.ends_with("house_rules/citations.rs") {
+            let broken = citations::broken(source, &known);
+            violations.extend(broken.into_iter().map(|what| format!("{path}: {what}")));
+        }
+        cited.extend(citations::comments(&source.text).flat_map(|(_, it)| citations::cited(it)));
+        functions.extend(citations::functions(&source.text).map(str::to_owned));
+    }
+    for manifest in ["deploy/policy/agent/policy.yaml", "tests/node/README.md", "agent/README.md"] {
+        cited.extend(citations::cited(&read(manifest)));
+    }
+    for (id, rule) in &rules {
+        if !cited.contains(id) {
+            violations.push(format!("docs/rules: nothing cites [{id}]"));
+        }
+        let no_test = rule.tests.is_empty().then(|| "a test".to_owned());
+        let lost = rule.tests.iter().filter(|name| !functions.contains(*name)).cloned();
+        let gone = rule.files.iter().filter(|path| !sources.iter().any(|it| it.path == **path));
+        for what in no_test.into_iter().chain(lost).chain(gone.cloned()) {
+            violations.push(format!("docs/rules: [{id}] lacks {what}"));
+        }
+    }
+    hold("citations are rules of docs/rules; each rule is cited and names its tests", &violations);
 }

@@ -19,6 +19,8 @@ fn reboot_reports_every_pod_and_leaves_no_mark() {
     });
 }
 
+/// Without the agent the kubelet gives up on the stubborn pod and drops its lock. ([SD15], [W4])
+///
 /// In alphabetical order the last: it leaves the machine off.
 #[test]
 fn turned_off_node_has_every_pod_reported() {

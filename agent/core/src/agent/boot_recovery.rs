@@ -1,5 +1,5 @@
 //! After a boot: the truth about pods that the time before left unexplained.
-//! (spec/node-agent.md §9.6, W5)
+//! ([AP19], [W5])
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

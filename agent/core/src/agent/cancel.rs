@@ -1,5 +1,5 @@
 //! A shutdown that does not happen: everything that would be a lie on a node that lives on is
-//! taken back, the conditions first of all. (spec/node-agent.md §9.5)
+//! taken back, the conditions first of all.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -105,7 +105,7 @@ impl Agent {
     /// Takes everything back, whatever is under way.
     ///
     /// DIVERGES(upstream): at once, in the middle of the kills. Upstream hears of it when all
-    /// pods are ended. (SD10, W7)
+    /// pods are ended. ([SD10])
     pub(super) fn cancel(&mut self, why: &str) {
         if self.shutdown.is_none() {
             return;
@@ -161,7 +161,7 @@ impl Agent {
     }
 
     /// A condition like ours on a pod that has run since this boot, while logind is calm, can only
-    /// be of a shutdown whose journal is lost: no kubelet shows it before the end. (ST7) After a
+    /// be of a shutdown whose journal is lost: no kubelet shows it before the end. ([ST7]) After a
     /// boot the pod may run again long after it was first listed, so this is asked whenever the API
     /// shows such a condition.
     pub(super) fn find_forgotten_marks(&mut self) {
@@ -319,7 +319,7 @@ impl Agent {
         }
     }
 
-    /// A mark that arrived after its clearing is cleared again. (ST8)
+    /// A mark that arrived after its clearing is cleared again. ([ST8])
     pub(super) fn revoke_again(&mut self, pod: &PodView) {
         let Some((pod_ref, at)) = self.revoked_marks.revoked.get(&pod.uid) else { return };
         if pod.is_terminal() {

@@ -1,4 +1,4 @@
-//! Who is part of the shutdown, and P1: the marks, in order of value. (spec/node-agent.md §9.3)
+//! Who is part of the shutdown, and P1: the marks, in order of value. ([AP5], [AP6])
 
 use epilogue_common::outcome::Outcome;
 use jiff::Timestamp;
@@ -61,7 +61,7 @@ fn terminator(pod: &PodView, scope: &Scope, found: Detected, kubelet_lives: bool
 ///
 /// The kubelet takes the statuses of many pods at once, sends them one by one, and asks only then
 /// whether containers may run: so what it noted when a tear-down began goes out as Failed although
-/// the pod has left with 0, and the true end follows with its next pass, up to 10 s later. (SD17)
+/// the pod has left with 0, and the true end follows with its next pass, up to 10 s later. ([SD17])
 fn more_is_to_come(termination: &PodTermination, pod: &PodView) -> bool {
     let by_kubelet = matches!(
         termination.terminator,
@@ -111,7 +111,7 @@ impl Agent {
         let known = shutdown.terminations.get(&pod.uid);
         let exited = known.is_some_and(|termination| termination.had_exited);
         // DIVERGES(upstream): deleted, it would be bound to this node again, and again be deleted,
-        // for as long as logind grants. The kubelet's shutdown does not delete. (W10)
+        // for as long as logind grants. The kubelet's shutdown does not delete. ([W10])
         let late = known.is_none() && shutdown.enlisted && terminator == Terminator::Delete;
         let comes_again = known.map_or(late && pod.details.tolerates_shutdown, |e| e.comes_again);
         let terminator = if exited || comes_again { Terminator::None } else { terminator };
@@ -205,7 +205,7 @@ impl Agent {
                 termination.acknowledge();
                 continue;
             };
-            // Whom nobody will end any more comes back with the node. (§9.1, principle 3)
+            // Whom nobody will end any more comes back with the node. ([AP5])
             let ends = may_end || termination.end.was_sent() || pod.is_terminating();
             if self.refusals.forbids(PATCH_STATUS) || !(ends || pod.cannot_run_again()) {
                 termination.mark.give_up();

@@ -1,5 +1,5 @@
 //! P2: the priority groups, one after the other, by deletion or through the runtime.
-//! (spec/node-agent.md SD13, SD14, §9.4)
+//! ([SD13], [SD14])
 
 use std::time::Duration;
 
@@ -218,7 +218,7 @@ impl Agent {
                 }
             }
             Err(failure) => match verdict(failure) {
-                // A conflict is the UID's: the pod that was meant is gone. (§9.6)
+                // A conflict is the UID's: the pod that was meant is gone. ([AP9])
                 Verdict::Gone | Verdict::ReadAgain => {
                     termination.end.give_up();
                     termination.acknowledge();
@@ -313,7 +313,7 @@ fn verb_of(termination: &PodTermination) -> &'static str {
     if termination.terminator == Terminator::Deadline { PATCH_PODS } else { DELETE }
 }
 
-/// Deleted by somebody with a grace that is no longer: nothing to shorten. (SD14)
+/// Deleted by somebody with a grace that is no longer: nothing to shorten. ([SD14])
 fn is_terminating_already(pod: &PodView, termination: &PodTermination) -> bool {
     pod.deletion_grace_seconds.is_some_and(|grace| grace <= termination.grace_seconds)
 }

@@ -1,4 +1,4 @@
-//! What the journal tells at the start, and what follows from it. (spec/node-agent.md §9.6)
+//! What the journal tells at the start, and what follows from it. ([AP18])
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -165,7 +165,7 @@ impl Agent {
     /// Decides about the shutdown of this boot, as soon as logind has said whether it goes on.
     ///
     /// DIVERGES(upstream): a shutdown outlives the process that sees to it. Upstream forgets
-    /// it in a restart, and admits pods again. (W6)
+    /// it in a restart, and admits pods again. ([W6])
     pub(super) fn settle_journaled(&mut self) {
         if self.journaled.is_none() || self.logind.state.is_none() {
             return;

@@ -1,11 +1,11 @@
 //! The agent: past facts in, imperatives out. All that it decides, it decides in `advance`, from
-//! what it knows and the clock; an event only adds to what it knows. (spec/node-agent.md §9)
+//! what it knows and the clock; an event only adds to what it knows.
 //!
 //! What holds in every order of events, after every crash and at every speed of the API:
 //!
 //! - `Failed` is never written while a container of the pod may run: only after the runtime proved
 //!   that nothing runs, and beside a live kubelet only at the end of the time there is, or for a
-//!   deleted pod in which it hangs and where the operator asks for it. (§7.9, §7.4)
+//!   deleted pod in which it hangs and where the operator asks for it. ([AP3], [PT13])
 //! - `DisruptionTarget` is sent before the pod is ended, or with its phase, never after it.
 //! - The lock is not released while a report is awaited or a write of ours is unacknowledged and
 //!   time is left; and never later than the time there is.
@@ -136,9 +136,9 @@ pub struct Features {
     pub oom_causes: bool,
     /// Whether a pod that the kernel killed because the node had no memory counts as disrupted.
     pub node_oom_disrupts: bool,
-    /// Of deleted pods that no kubelet ends. (§9.9)
+    /// Of deleted pods that no kubelet ends. ([PT7])
     pub stuck_pods: Enforcement,
-    /// Whether a pod that hangs in its start under a live kubelet is failed. (§7.4)
+    /// Whether a pod that hangs in its start under a live kubelet is failed. ([PT13])
     pub fail_hanging_starts: bool,
     /// How long is waited before that.
     pub stuck_times: StuckTimes,
@@ -236,7 +236,7 @@ impl Agent {
     }
 
     /// Goes on to a moment. Time that CLOCK_MONOTONIC did not count was a suspend: what was known
-    /// of the kubelet is of before it. (§9.8)
+    /// of the kubelet is of before it. ([AP22])
     fn clock_to(&mut self, now: Now) {
         let suspended = |now: Now| now.boot.saturating_sub(now.monotonic);
         let before = suspended(self.clock.now());

@@ -1,12 +1,12 @@
 //! Which mode the node is in: detected from what is known of the kubelet, each source of which
-//! lies alone. (spec/node-agent.md §8.2, §8.3)
+//! lies alone. ([SD24], [AP16])
 
 use std::time::Duration;
 
 use crate::protocol::node::{Healthz, KubeletFacts};
 use crate::shutdown::Mode;
 
-/// A kubelet that has nothing to kill gives its lock back at once. (§8.2)
+/// A kubelet that has nothing to kill gives its lock back at once. ([SD25])
 pub const ARMED_LASTS: Duration = Duration::from_mins(1);
 /// A node's lease is renewed every 10 s and lasts 40 s.
 const LEASE_LASTS: Duration = Duration::from_secs(40);
@@ -21,7 +21,7 @@ pub enum Kubelet {
     /// There is one, and its sync loop stands still.
     Hangs,
     /// Nothing proves either; taken as living, for a phase written beside a live kubelet is a
-    /// race. (§7.3)
+    /// race. ([API13])
     Unknown,
 }
 
@@ -54,7 +54,7 @@ pub fn kubelet(facts: &KubeletFacts) -> Kubelet {
     let armed = facts.lock_armed == Some(true);
     match (facts.healthy, facts.unit_active) {
         (Some(Healthz::Ok), _) => Kubelet::Lives,
-        // It says so itself, after five minutes without a turn of its loop. (§0.3)
+        // It says so itself, after five minutes without a turn of its loop. ([SD26])
         (Some(Healthz::Failing), _) => Kubelet::Hangs,
         (Some(Healthz::Silent), _) if lease_stale => Kubelet::Hangs,
         // A lock is held by a process; the unit may have another name.
@@ -209,15 +209,15 @@ mod tests {
         let no_priority_groups = Allowed { ends_pods: false, ..ALL };
         let ago = |seconds| Some(Duration::from_secs(seconds));
         let table = [
-            // §8.3
+            // The kubelet's lock, health and unit make the mode. ([AP16])
             (Some(with(|facts| facts.lock_armed = Some(true))), None, ALL, Assist, false),
             (Some(facts()), None, ALL, Replace, false),
-            (Some(with(period(30))), None, ALL, Replace, false), // W1
+            (Some(with(period(30))), None, ALL, Replace, false), // configured, no lock ([W1])
             (Some(dead()), None, ALL, Substitute, false),
             (Some(dead()), None, no_runtime, Assist, true),
             (Some(dead()), ago(1), ALL, Substitute, false),
             (Some(facts()), None, Allowed { enforce: false, ..ALL }, Observe, false),
-            // §8.2: was armed up to 60 s ago
+            // A lock that was seen at most 60 s before counts as held. ([SD25])
             (Some(facts()), ago(60), ALL, Assist, false),
             (Some(facts()), ago(61), ALL, Replace, false),
             // Less where less is known.

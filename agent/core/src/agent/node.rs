@@ -124,7 +124,7 @@ impl Agent {
     }
 
     /// Outside a shutdown the node says that it is idle, and has no taint of ours: what an earlier
-    /// boot or a crash left is stale. (§9.6)
+    /// boot or a crash left is stale. ([AP20])
     pub(super) fn tidy_node(&mut self) {
         let Some(view) = &self.node.view else { return };
         let (idle, tainted) = (view.announced.as_deref() == Some("idle"), view.tainted);
@@ -158,7 +158,7 @@ impl Agent {
     }
 
     /// Sends what is due; the annotation has priority over everything: by it alone the controller
-    /// can speak for the node. (§9.7)
+    /// can speak for the node. ([AP21])
     pub(super) fn write_node(&mut self) {
         if self.node.announce.attempt.is_due(&self.clock)
             && let Some(text) = self.node.announce.begin()

@@ -1,5 +1,5 @@
 //! Acknowledged writes that somebody undoes. Only counted: what it means for the pod is said where
-//! the write belongs. (spec/node-agent.md §7.3, ST8, §9.11)
+//! the write belongs. ([API13], [ST8])
 
 use std::collections::BTreeMap;
 

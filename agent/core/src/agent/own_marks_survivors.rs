@@ -2,7 +2,7 @@
 //! in the journal; of all else the clock is only a hint, for it is set, jumps, and is the node's in
 //! a container's start and the API's in the agent's own time. So nobody is called lost by it
 //! alone, and who was and lives is found by the runtime or by a kubelet that has had its time.
-//! (spec/node-agent.md §9.6, §9.8, W5)
+//! ([AP19], [W5])
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::termination::attempt::{Attempt, Pace, WAIT_MAX, salt};
 
 /// Container runtimes stamp by the node's clock, which may differ from the API's.
 pub(super) const CLOCKS_DIFFER: Duration = Duration::from_secs(10);
-/// A kubelet that has lived for so long has reported what it did not find. (§9.6)
+/// A kubelet that has lived for so long has reported what it did not find. ([AP19])
 const VOUCHES: Duration = Duration::from_mins(1);
 
 /// Looks at pods that live on under a mark of ours.
@@ -75,7 +75,7 @@ impl Agent {
     }
 
     /// Pods that show containers running since before this boot. None of those can run: they are
-    /// marked before the kubelet finds out and calls it a failure of their own. (W5)
+    /// marked before the kubelet finds out and calls it a failure of their own. ([W5])
     ///
     /// DIVERGES(upstream): upstream does not tell them from containers that failed.
     pub(super) fn find_lost(&mut self) {
@@ -98,7 +98,7 @@ impl Agent {
     }
 
     /// Pods that live on under a mark of ours, whatever the clocks say: it is taken back. A kubelet
-    /// that lives has long reported what does not run, and the runtime shows what does. (ST7)
+    /// that lives has long reported what does not run, and the runtime shows what does. ([ST7])
     pub(super) fn find_survivors(&mut self) {
         let ready = self.settings.enforce
             && self.shutdown.is_none()

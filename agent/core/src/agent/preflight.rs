@@ -1,5 +1,5 @@
 //! Shortly before a scheduled shutdown: says what would not go well, while somebody may still
-//! help. (spec/node-agent.md §9.2)
+//! help.
 
 use jiff::SignedDuration;
 

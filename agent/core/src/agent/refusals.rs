@@ -2,7 +2,7 @@
 //! it. Only a verb that several different pods were refused, and none was granted, is one that the
 //! agent has no right to. An API server that has just started may refuse everything until its
 //! RBAC cache is filled, so a shutdown tries again before it believes that.
-//! (spec/node-agent.md §9.4)
+//! ([AP14])
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! P5: the last word, the journal's summary, and the lock. (spec/node-agent.md §9.4)
+//! P5: the last word, the journal's summary, and the lock. ([AP13])
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -102,7 +102,7 @@ impl Agent {
     /// Whether nothing is left to wait for, and then the way to the release.
     ///
     /// DIVERGES(upstream): what is waited for are the API's acknowledgements. Upstream waits
-    /// for containers and volumes, and reports that are under way then are lost. (W2)
+    /// for containers and volumes, and reports that are under way then are lost. ([W2])
     fn leave_holding(&mut self, over: bool) {
         let settled = self.is_at_rest() && self.node.is_settled();
         if !over && !settled {
@@ -132,7 +132,7 @@ impl Agent {
     }
 
     /// Whether nobody is there to end the pods, and it may be for a moment only: a kubelet that
-    /// restarts is back within seconds, and ends what it finds. (§9.6)
+    /// restarts is back within seconds, and ends what it finds. ([AP16])
     fn is_kubelet_awaited(&self) -> bool {
         let Some(shutdown) = &self.shutdown else { return false };
         let left = shutdown.terminations.values().any(|termination| !termination.reported);

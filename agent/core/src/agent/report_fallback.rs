@@ -1,4 +1,4 @@
-//! P4, and the phase wherever it is ours to write. (spec/node-agent.md §7.9)
+//! P4, and the phase wherever it is ours to write. ([AP2], [AP3])
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! One shutdown: its time, its pods, and which step it is in. (spec/node-agent.md §9.4)
+//! One shutdown: its time, its pods, and which step it is in. ([AP11])
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,7 +25,7 @@ use crate::termination::clock::Clock;
 use crate::termination::progress::PodTermination;
 use crate::time_span::TimeSpan;
 
-/// An armed kubelet that gave its lock back with pods left does nothing more after this. (§8.3)
+/// An armed kubelet that gave its lock back with pods left does nothing more after this. ([AP16])
 const ASSIST_PROVES_ITSELF: Duration = Duration::from_secs(2);
 /// A kubelet that is gone for so long in a shutdown does not come back in time.
 pub(super) const KUBELET_GONE: Duration = Duration::from_secs(3);
@@ -33,7 +33,7 @@ pub(super) const KUBELET_GONE: Duration = Duration::from_secs(3);
 const KUBELET_BACK: Duration = Duration::from_secs(3);
 /// Who switches to Replace late still sends its marks first.
 const LATE_MARKS: Duration = Duration::from_secs(1);
-/// After logind's time and this, a shutdown that was not carried out will not be. (§9.5)
+/// After logind's time and this, a shutdown that was not carried out will not be. ([AP27])
 const LONG_OVER: Duration = Duration::from_secs(30);
 
 /// One shutdown.
@@ -172,7 +172,7 @@ impl Shutdown {
         Pace { wait_max, latest, salt: salt(&uid.0) }
     }
 
-    /// The step: as far as the work is, and at least as far as the clock. (§9.8)
+    /// The step: as far as the work is, and at least as far as the clock. ([AP10])
     fn step_now(&self, clock: &Clock, durable: bool) -> Step {
         let over = |end: Duration| clock.reached(self.at(end));
         if !durable && !over(self.ends.intent) {
@@ -224,7 +224,7 @@ impl Agent {
             && found.mode != Mode::Substitute
             && journaled.mode != Mode::Observe
         {
-            // What was begun is gone on with; Assist starts no kills after a restart. (§9.6)
+            // What was begun is gone on with; Assist starts no kills after a restart. ([AP18])
             found.mode = journaled.mode;
             found.marks_only |=
                 journaled.mode != Mode::Assist && self.settings.priority_groups.is_none();
@@ -289,7 +289,7 @@ impl Agent {
     }
 
     /// In Assist the lock is held no longer than the kubelet's sum and a margin, in the other modes
-    /// no longer than the priority groups and their reports want: others wait for it. (§9.4)
+    /// no longer than the priority groups and their reports want: others wait for it. ([AP13])
     fn timed(&self, mut shutdown: Shutdown) -> Shutdown {
         let priority_groups =
             self.settings.priority_groups.as_ref().filter(|_| shutdown.found.mode != Mode::Assist);
@@ -427,7 +427,7 @@ impl Agent {
     }
 
     /// The mode follows what is learnt of the kubelet until the first kill; after it, only ever
-    /// towards more of our own work. (§8.3)
+    /// towards more of our own work. ([AP16])
     fn reconsider_mode(&mut self) {
         let found = self.detected();
         let Some(shutdown) = &self.shutdown else { return };
@@ -450,7 +450,7 @@ impl Agent {
         let next = if stand_in || other {
             Some(found)
         } else if back {
-            // It would start again what the runtime stops, and no lock of its own is left. (W6)
+            // It would start again what the runtime stops, and no lock of its own is left. ([W6])
             let marks_only = self.settings.priority_groups.is_none();
             Some(Detected { mode: Mode::Replace, marks_only, why: "the kubelet is back" })
         } else if self.kubelet_is_done(now) {

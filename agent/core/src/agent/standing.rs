@@ -1,5 +1,4 @@
 //! Before any shutdown: the lock, the delay, and what is known of logind and the kubelet.
-//! (spec/node-agent.md §9.2)
 
 use std::time::Duration;
 
@@ -131,7 +130,7 @@ impl Logind {
         }
     }
 
-    /// A new lock, and only then the old one goes. (§9.5)
+    /// A new lock, and only then the old one goes. ([SD7])
     pub(super) fn take_anew(&mut self, now: Duration) {
         self.cancelled_at = Some(now);
         if self.lock != LockState::Taking {
@@ -193,7 +192,7 @@ impl Agent {
             return;
         }
         // DIVERGES(upstream): an action that vanished is a cancel. Upstream hears no signal of
-        // it, and its node stays not ready. (LD7, W13)
+        // it, and its node stays not ready. ([LD7], [W13])
         if restarted {
             self.cancel("logind was restarted, and its shutdown is gone");
         } else if shutdown.elapsed(now) >= CHECK_LASTS {
@@ -263,7 +262,7 @@ impl Agent {
     /// The lock, whenever none is held and logind is calm.
     ///
     /// DIVERGES(upstream): for as long as it takes. In upstream a first failure is final
-    /// until the kubelet is restarted, and says so only in a log. (SD6, W1)
+    /// until the kubelet is restarted, and says so only in a log. ([SD6], [W1])
     fn take_lock(&mut self) {
         let wanted = self.settings.enforce
             && self.stop_at.is_none()

@@ -88,7 +88,7 @@ pub enum LockState {
     Taking,
     /// Held.
     Held,
-    /// logind gives none any more: it is going down. (LD5)
+    /// logind gives none any more: it is going down. ([LD5])
     Refused,
     /// Given back at the end of a shutdown.
     Released,

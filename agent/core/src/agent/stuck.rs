@@ -1,5 +1,5 @@
 //! Deleted pods that no kubelet brings to an end: when the runtime proves that nothing of them
-//! runs, they become Failed. (spec/node-agent.md §3.3, §7.4, §9.9)
+//! runs, they become Failed. ([PT7], [PT8])
 //!
 //! - Never for a static, a terminal or our own pod, never before the pod's grace is over, and
 //!   never in a shutdown, which ends pods by itself.
@@ -10,7 +10,7 @@
 //!
 //! What is seen, and what may be done about it, is decided in `termination/hanging.rs`.
 //!
-//! DIVERGES(upstream): upstream leaves a pod of a dead kubelet as it is, for ever. (U1, U2)
+//! DIVERGES(upstream): upstream leaves a pod of a dead kubelet as it is, for ever. ([PT7])
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -72,7 +72,7 @@ impl Writer {
         self.durable >= mark
     }
 
-    /// Whether the disk refused the last write: such a journal is as good as closed. (§12)
+    /// Whether the disk refused the last write: such a journal is as good as closed.
     pub(super) fn is_refused(&self) -> bool {
         self.warned
     }

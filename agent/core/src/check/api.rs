@@ -1,5 +1,4 @@
 //! The API, as `check` finds it: would the reports of a shutdown get through now?
-//! (spec/node-agent.md §9.7, §9.11)
 
 use std::time::Duration;
 

@@ -120,7 +120,7 @@ impl Inhibitor {
     }
 
     /// Whether it is the one that the kubelet takes for its own graceful shutdown, by what it
-    /// says of itself. (§1.1, §8.2)
+    /// says of itself. ([SD24])
     pub fn is_kubelets(&self) -> bool {
         self.holds_shutdown("delay") && self.who == "kubelet"
     }

@@ -1,5 +1,5 @@
 //! Who would end the pods if the node shut down now, by the agent's own detection.
-//! (spec/node-agent.md §8.2, §8.3)
+//! ([AP16])
 
 use super::facts::Facts;
 use super::runtime::RuntimeFacts;
@@ -32,7 +32,7 @@ pub(super) fn mode(kubelet: &KubeletFacts, facts: &Facts) -> (Mode, Check) {
         Check::new(NAME, Verdict::Fail, found)
             .remedy("run the kubelet: see `systemctl status kubelet` and its log")
     } else if mode == Mode::Replace && configured {
-        // W1
+        // Graceful shutdown is configured, and the kubelet has no lock. ([W1])
         Check::new(NAME, Verdict::Warn, found).remedy(
             "the kubelet gave its own shutdown up when it started, for want of delay: restart it \
              once logind grants what it wants, or set its shutdownGracePeriod to 0",

@@ -1,5 +1,5 @@
 //! What the agent can see of the node's pressure, and whether it would come before the kubelet.
-//! (spec/node-agent.md §2.2, §8.4)
+//! ([EV29])
 
 use std::collections::BTreeSet;
 
@@ -57,7 +57,7 @@ fn signals(facts: &PressureFacts) -> Check {
             Some(format!("{signal} {} of {}", quantity(left.available), quantity(left.capacity)))
         })
         .collect();
-    // The pods need not have a common limit. (EV2)
+    // The pods need not have a common limit. ([EV2])
     let can_be_absent = |signal: &Signal| *signal == Signal::AllocatableMemoryAvailable;
     let missing: Vec<&str> = wanted
         .iter()

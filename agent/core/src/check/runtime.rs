@@ -1,5 +1,5 @@
 //! The container runtime, as `check` finds it. It is needed where the kubelet is dead when the
-//! node shuts down: then the agent stops the pods through it. (§8.3, mode Substitute)
+//! node shuts down: then the agent stops the pods through it. ([AP16])
 
 use std::time::Duration;
 

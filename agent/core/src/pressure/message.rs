@@ -1,5 +1,5 @@
 //! What a pod that pressure ended is told, byte for byte as the kubelet tells it, and what its
-//! event carries. (spec/node-agent.md EV13 to EV15)
+//! event carries. ([EV13], [EV14], [EV15])
 
 use super::signal::Signal;
 use super::usage::{ContainerUsage, PodUsage};
@@ -37,7 +37,7 @@ impl Shortage {
     }
 }
 
-/// What is said of a victim; `pod` is none where there are no figures of it. (EV14)
+/// What is said of a victim; `pod` is none where there are no figures of it. ([EV14])
 pub fn describe(
     signal: Signal,
     shortage: impl Into<Option<Shortage>>,
@@ -88,7 +88,7 @@ struct Offending<'a> {
     request: Quantity,
 }
 
-/// Only of memory and of bytes on disk it is known what a container uses. (EV13)
+/// Only of memory and of bytes on disk it is known what a container uses. ([EV13])
 fn offending(signal: Signal, pod: &PodUsage) -> Vec<Offending<'_>> {
     let measure = |container: &ContainerUsage| match signal.resource() {
         "memory" => Some((container.memory?, container.memory_request)),
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn messages_are_the_kubelets() {
-        // EV13, its vectors
+        // Byte for byte as the kubelet writes them. ([EV13])
         assert_eq!(
             describe(Signal::MemoryAvailable, shortage(2_048 * MI, 1_500 * MI), None).message,
             "The node was low on resource: memory. Threshold quantity: 2Gi, available: 1500Mi. "
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn the_event_names_the_offending_containers_alongside_their_usage() {
-        // EV14, EV15
+        // Without figures there are no annotations. ([EV14], [EV15])
         let using = |name: &str, used: u64| ContainerUsage {
             memory: Some(used * MI),
             memory_request: 100 * MI,

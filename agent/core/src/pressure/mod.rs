@@ -1,5 +1,4 @@
 //! Node pressure: when the node runs short of something, and which pod then ends.
-//! (spec/node-agent.md §2)
 
 pub mod message;
 pub mod observe;

@@ -1,11 +1,10 @@
 //! What the host's files say about memory, processes and stalls, read as the kubelet reads it.
 //! The texts are arguments; any text at all is answered without a panic.
-//! (spec/node-agent.md §2.2)
 
 use serde::Serialize;
 use thiserror::Error;
 
-/// Above this a cgroup's limit means none. (EV2)
+/// Above this a cgroup's limit means none. ([EV2])
 const UNLIMITED_MIN: u64 = 1 << 62;
 
 /// How much there is of something, and how much of it is left.
@@ -28,7 +27,7 @@ pub struct Unreadable {
 }
 
 /// `memory.available`: what is installed less the working set of the whole machine. Of the root
-/// cgroup there is no `memory.current`, so its usage is `anon` and `file`. (EV1)
+/// cgroup there is no `memory.current`, so its usage is `anon` and `file`. ([EV1])
 pub fn memory(meminfo: &str, root_stat: &str) -> Result<Observation, Unreadable> {
     let total = meminfo_bytes(meminfo, "MemTotal:")
         .ok_or(Unreadable { file: "/proc/meminfo", field: "MemTotal" })?;
@@ -42,7 +41,7 @@ pub fn memory(meminfo: &str, root_stat: &str) -> Result<Observation, Unreadable>
 }
 
 /// `allocatableMemory.available`, of the cgroup that holds all pods; none where it has no limit.
-/// (EV2)
+/// ([EV2])
 pub fn allocatable_memory(
     max: &str,
     current: &str,
@@ -69,7 +68,7 @@ pub fn working_set(current: &str, memory_stat: &str) -> Result<u64, Unreadable> 
     Ok(current.saturating_sub(inactive))
 }
 
-/// `pid.available`: the tasks that may still be started on the whole host. (EV3)
+/// `pid.available`: the tasks that may still be started on the whole host. ([EV3])
 pub fn pids(pid_max: &str, threads_max: &str, loadavg: &str) -> Result<Observation, Unreadable> {
     let pid_max = number(pid_max).ok_or(Unreadable { file: "kernel/pid_max", field: "number" })?;
     let threads_max =
@@ -166,7 +165,7 @@ mod tests {
 
     #[test]
     fn memory_is_what_is_installed_less_the_working_set() {
-        // EV1
+        // MemTotal minus (`anon` plus `file` minus `inactive_file`). ([EV1])
         let kib = |value: u64| value * 1_024;
         let stat = |anon: u64, file: u64, inactive: u64| {
             format!(
@@ -194,7 +193,7 @@ mod tests {
 
     #[test]
     fn allocatable_memory_needs_a_limit() {
-        // EV2
+        // `memory.max` minus the working set; without a limit no observation. ([EV2])
         let stat = "inactive_file 100\n";
         let table = [
             ("1000\n", "400\n", Ok(Some(observation(700, 1_000)))),
@@ -213,7 +212,7 @@ mod tests {
 
     #[test]
     fn pids_are_counted_against_the_lower_of_two_limits() {
-        // EV3
+        // The lower of the two limits minus all tasks of the host. ([EV3])
         let load = "0.10 0.20 0.30 2/345 6789\n";
         let table = [
             ("32768\n", "63432\n", load, Ok(observation(32_423, 32_768))),

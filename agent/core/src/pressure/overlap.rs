@@ -1,11 +1,11 @@
 //! Whether the kubelet's own thresholds come before ours: then the shortage is its own to act on,
-//! for two who end pods for the same shortage end too many. (spec/node-agent.md §2.3, §8.4)
+//! for two who end pods for the same shortage end too many. ([EV29])
 
 use super::signal::Signal;
 use super::thresholds::{Limit, Threshold, limit};
 use crate::protocol::node::KubeletEviction;
 
-/// What a kubelet has that was told nothing else. (§2.3)
+/// What a kubelet has that was told nothing else. ([EV21])
 const DEFAULTS: [(&str, &str); 5] = [
     ("memory.available", "100Mi"),
     ("nodefs.available", "10%"),
@@ -32,7 +32,7 @@ fn kubelets(signal: Signal, kubelet: Option<&KubeletEviction>, capacity: u64) ->
     all.filter_map(|(name, value)| units(name, value)).max()
 }
 
-/// The signals whose thresholds the kubelet takes for this one. (EV2, EV6)
+/// The signals whose thresholds the kubelet takes for this one. ([EV2], [EV6])
 fn same_as(signal: Signal) -> &'static [Signal] {
     use Signal::{
         AllocatableMemoryAvailable, ContainerfsAvailable, ContainerfsInodesFree, ImagefsAvailable,

@@ -1,4 +1,4 @@
-//! Which pod ends first when the node runs short. (spec/node-agent.md §2.6)
+//! Which pod ends first when the node runs short.
 
 use std::cmp::{Ordering, Reverse};
 
@@ -6,7 +6,7 @@ use super::signal::Signal;
 use super::usage::{DiskLayout, DiskUsage, PodUsage};
 
 /// The pods that may be ended for a signal, the first to go first. Critical ones are not among
-/// them. (EV12)
+/// them. ([EV12])
 ///
 /// Pods that are equal by all keys keep their order.
 pub fn rank(signal: Signal, layout: DiskLayout, pods: &[PodUsage]) -> Vec<&PodUsage> {
@@ -45,7 +45,7 @@ pub fn exceeds_asks(signal: Signal, layout: DiskLayout, pod: &PodUsage) -> bool 
     }
 }
 
-/// EV8
+/// Above the request first, then lower priority, then the larger excess. ([EV8])
 fn by_memory(a: &PodUsage, b: &PodUsage) -> Ordering {
     let exceeds = |pod: &PodUsage| pod.memory.map(|used| used > pod.memory_request);
     let excess = |pod: &PodUsage| pod.memory.map(|used| distance(used, pod.memory_request));
@@ -54,7 +54,7 @@ fn by_memory(a: &PodUsage, b: &PodUsage) -> Ordering {
         .then(unknown_first(excess(a), excess(b), |a, b| b.cmp(&a)))
 }
 
-/// EV9. Of inodes nobody asks for any, so using one exceeds the request.
+/// The same keys for a disk. Inodes have no request, so each one exceeds it. ([EV9])
 ///
 /// DIVERGES(upstream): for inodes upstream takes the request of ephemeral storage, which is
 /// in bytes, from the inodes used, so that who asked for the least storage goes first; here who
@@ -73,14 +73,14 @@ fn by_disk(
         .then(unknown_first(excess(a), excess(b), |a, b| b.cmp(&a)))
 }
 
-/// EV10
+/// Lower priority first, then more tasks. ([EV10])
 fn by_tasks(a: &PodUsage, b: &PodUsage) -> Ordering {
     a.priority
         .cmp(&b.priority)
         .then(unknown_first(a.tasks, b.tasks, |a, b| Reverse(a).cmp(&Reverse(b))))
 }
 
-/// A pod without figures comes before one with, since it may be the worst. (EV11)
+/// A pod without figures comes before one with, since it may be the worst. ([EV11])
 fn unknown_first<T>(a: Option<T>, b: Option<T>, known: impl Fn(T, T) -> Ordering) -> Ordering {
     match (a, b) {
         (Some(a), Some(b)) => known(a, b),
@@ -106,7 +106,7 @@ impl Filesystem {
         Self { signal, inodes: signal.resource() == "inodes" }
     }
 
-    /// What of a pod lies on it. (EV9)
+    /// What of a pod lies on it. ([EV9])
     fn counted(self, usage: DiskUsage, layout: DiskLayout) -> u64 {
         use Signal::{ImagefsAvailable, ImagefsInodesFree, NodefsAvailable, NodefsInodesFree};
         let nodefs = matches!(self.signal, NodefsAvailable | NodefsInodesFree);
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn memory_goes_by_excess_over_the_request_and_priority_between() {
-        // EV8, EV11
+        // Excess, priority, size; without figures first. ([EV8], [EV11])
         let pods = [
             memory("within-large", 0, 900, 1_000),
             memory("within-small", 0, 10, 20),
@@ -175,12 +175,12 @@ mod tests {
         for signal in ["memory.available", "allocatableMemory.available"] {
             assert_eq!(order(signal, DiskLayout::Single, &pods), expected);
         }
-        assert_eq!(order("memory.available", DiskLayout::Single, &pods[7..]), "", "EV12");
+        assert_eq!(order("memory.available", DiskLayout::Single, &pods[7..]), "", "critical");
     }
 
     #[test]
     fn disk_counts_what_lies_on_the_file_system_that_is_short() {
-        // EV9
+        // What counts depends on the short file system. ([EV9])
         use DiskLayout::{DedicatedImages, Single, Split};
         let pods = [
             disk("layer", 0, (100, 0, 0), 0),
@@ -206,19 +206,19 @@ mod tests {
         assert_eq!(order("nodefs.available", Single, &by_priority), "low high");
         let unknown = PodUsage { disk: None, priority: 5, ..pod("unknown") };
         let pods = [disk("known", 0, (1, 0, 0), 0), unknown];
-        assert_eq!(order("nodefs.available", Single, &pods), "unknown known", "EV11");
+        assert_eq!(order("nodefs.available", Single, &pods), "unknown known", "no figures");
     }
 
     #[test]
     fn inodes_go_by_inodes_not_by_bytes_asked_for() {
-        // EV9, DIVERGES
+        // Upstream subtracts requested bytes from inodes. ([EV9])
         let pods = [disk("few", 0, (10, 0, 0), 0), disk("many", 0, (99, 0, 0), 1 << 30)];
         assert_eq!(order("nodefs.inodesFree", DiskLayout::Single, &pods), "many few");
     }
 
     #[test]
     fn processes_go_by_priority_and_then_by_number() {
-        // EV10
+        // Priority, then tasks. ([EV10])
         let tasks = |name: &str, priority, tasks| PodUsage { priority, tasks, ..pod(name) };
         let pods = [
             tasks("few", 0, Some(2)),

@@ -1,5 +1,4 @@
 //! What the node can run short of, and by which names the kubelet speaks of it.
-//! (spec/node-agent.md §2.1)
 
 use std::fmt;
 use std::str::FromStr;
@@ -37,7 +36,7 @@ pub struct UnknownSignal;
 
 impl Signal {
     /// All of them, memory first: the order in which thresholds are acted on. Of the others the
-    /// reference's order is that of a map; ours is fixed. (§2.4, step 14)
+    /// reference's order is that of a map; ours is fixed. ([EV22])
     pub const ALL: [Self; 9] = [
         Self::MemoryAvailable,
         Self::AllocatableMemoryAvailable,
@@ -118,7 +117,7 @@ mod tests {
 
     #[test]
     fn signals_resources_and_conditions_go_together() {
-        // §2.1
+        // Resource name and node condition of each signal. ([EV19])
         let table = [
             ("memory.available", "memory", "MemoryPressure"),
             ("allocatableMemory.available", "memory", "MemoryPressure"),

@@ -1,5 +1,5 @@
 //! Whether the node is short of memory by what its pods wait for (PSI), long before a threshold
-//! is crossed; and whose own limit it is where the node is not. (spec/node-agent.md §2.11, §2.12)
+//! is crossed; and whose own limit it is where the node is not.
 //!
 //! The kernel counts a stall for every cgroup above the one that stalls. A pod that thrashes
 //! within a limit of its own therefore looks, from above, like a node without memory; so the

@@ -1,5 +1,5 @@
 //! Pods that exceed their own limits of local storage: ended without `DisruptionTarget`, because a
-//! limit that the user set is no disruption. (spec/node-agent.md §2.8, KEP-3329 non-goals)
+//! limit that the user set is no disruption. ([EV26])
 
 use super::usage::{ContainerUsage, DiskLayout, PodUsage};
 use crate::quantity::Quantity;
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn the_first_limit_that_is_exceeded_is_reported() {
-        // §2.8
+        // Volume, pod, container: the first limit that is exceeded counts. ([EV26])
         use DiskLayout::{DedicatedImages, Single};
         let volume = |used, limit| EmptyDir { name: "v".into(), used, limit };
         let with_volume = |used| PodUsage {

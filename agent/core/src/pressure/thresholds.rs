@@ -1,6 +1,5 @@
 //! Thresholds in the kubelet's syntax (`memory.available<100Mi,nodefs.available<10%`), with their
 //! grace periods and minimum reclaims; checked whole before anything starts.
-//! (spec/node-agent.md §2.1, §2.3)
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -114,7 +113,7 @@ fn known_signals() -> String {
 }
 
 impl Limit {
-    /// The limit in units, of a resource of which there is so much. (§2.1: truncated)
+    /// The limit in units, of a resource of which there is so much. Truncated. ([EV20])
     pub fn units(self, capacity: u64) -> u64 {
         match self {
             Self::Amount(quantity) => quantity.units,
@@ -128,7 +127,7 @@ impl Limit {
 
 impl Threshold {
     /// Whether less is available than the limit, or, with `reclaim`, than the limit and what is
-    /// to be gained beyond it. Exactly as much as the limit is enough. (§2.1)
+    /// to be gained beyond it. Exactly as much as the limit is enough. ([EV20])
     pub fn is_met(&self, available: u64, capacity: u64, reclaim: bool) -> bool {
         let more = self.reclaim.filter(|_| reclaim).map_or(0, |limit| limit.units(capacity));
         available < self.limit.units(capacity).saturating_add(more)
@@ -180,7 +179,7 @@ impl ThresholdFlags {
     }
 }
 
-/// `signal<value,…`; `0%` and `100%` mean that there is no threshold. (§2.1)
+/// `signal<value,…`; `0%` and `100%` mean that there is no threshold. ([EV20])
 fn limits(
     flag: &'static str,
     list: Option<&str>,
@@ -304,7 +303,7 @@ mod tests {
                 "memory.available<100Mi+50Mi | memory.available<300Mi for 90s+50Mi | \
                  pid.available<12.5% for 0s",
             ),
-            // §2.1: not set
+            // `0%` and `100%` mean that there is no threshold. ([EV20])
             (flags("nodefs.available<0%,imagefs.available<100%", "", "", ""), ""),
         ];
         for (flags, expected) in table {

@@ -1,5 +1,4 @@
 //! What each pod uses and what it asked for: what the ranking and the messages are made of.
-//! (spec/node-agent.md §2.6, §2.8)
 
 use serde::Serialize;
 
@@ -37,7 +36,7 @@ pub struct PodUsage {
     pub name: String,
     /// `spec.priority`.
     pub priority: i32,
-    /// Whether it is never evicted: static, a mirror, or of critical priority. (EV12)
+    /// Whether it is never evicted: static, a mirror, or of critical priority. ([EV12])
     pub critical: bool,
     /// Working set and swap of the whole pod, in bytes; none without figures.
     pub memory: Option<u64>,
@@ -81,7 +80,7 @@ pub struct EmptyDir {
     pub limit: u64,
 }
 
-/// Which file systems lie on devices of their own. (EV5)
+/// Which file systems lie on devices of their own. ([EV5])
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum DiskLayout {
     /// All on one.
@@ -94,7 +93,7 @@ pub enum DiskLayout {
 
 impl PodUsage {
     /// What the API says of a pod, with what was measured of it; a pod without figures may be the
-    /// worst. (EV11)
+    /// worst. ([EV11])
     pub fn of(pod: &PodView, figures: Option<&PodFigures>) -> Self {
         let asks = &pod.asks;
         let measured =
@@ -143,7 +142,7 @@ impl ContainerUsage {
     }
 }
 
-/// Whether pressure never ends the pod. (EV12)
+/// Whether pressure never ends the pod. ([EV12])
 pub fn is_critical(pod: &PodView) -> bool {
     pod.source == PodSource::Static || pod.priority >= CRITICAL_PRIORITY
 }

@@ -1,5 +1,5 @@
 //! When a shortage is one to act on: thresholds crossed for long enough, measured anew since the
-//! last victim, one victim at a time. (spec/node-agent.md §2.4, §2.7)
+//! last victim, one victim at a time.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,19 +18,19 @@ use crate::pod::PodUid;
 const HARD_WAIT_MAX: Duration = Duration::from_secs(10);
 /// The same of the next one for disks and tasks: as in upstream, which waits 10 s for the end,
 /// and 30 s for what was held to be given back. A runtime is slow just then, and another victim
-/// makes it slower. (§2.4)
+/// makes it slower. ([EV25])
 const HARD_WAIT_MAX_AT_EASE: Duration = Duration::from_secs(40);
 /// How long a victim of a soft threshold holds up the next one beyond its grace, at most.
 const SOFT_WAIT_MAX: Duration = Duration::from_secs(30);
 /// The same with its grace, which is whatever the pod's author wrote: an hour of it counts.
 const SOFT_HOLD_MAX: Duration = Duration::from_secs(3_600 + 30);
 /// How long the files of a pod that has ended hold up the next victim for a disk, at most: the
-/// kubelet removes them only after its end. (§2.4, step 18)
+/// kubelet removes them only after its end. ([EV25])
 const CLEANUP_MAX: Duration = Duration::from_secs(30);
 /// The same of its volumes in memory, which a kubelet unmounts within a second or two; who takes
 /// memory meanwhile does not wait.
 const UNMOUNT_MAX: Duration = Duration::from_secs(3);
-/// The grace of a victim of a hard threshold. (§2.7)
+/// The grace of a victim of a hard threshold. ([EV27])
 const HARD_GRACE_SECONDS: u32 = 1;
 
 /// What is wished for.
@@ -53,7 +53,7 @@ pub struct Measured {
     pub at: Duration,
 }
 
-/// What was measured; a signal that could not be is missing. (EV7)
+/// What was measured; a signal that could not be is missing. ([EV7])
 pub type Measurements = BTreeMap<Signal, Measured>;
 
 /// A shortage that a pod has to end for.
@@ -120,7 +120,7 @@ impl Cause {
         self.stalled.is_some() || !soft
     }
 
-    /// The time between SIGTERM and SIGKILL of a victim whose own is this. (§2.7)
+    /// The time between SIGTERM and SIGKILL of a victim whose own is this. ([EV27])
     ///
     /// DIVERGES(upstream): where no maximum is given a soft threshold leaves the pod its own
     /// grace; upstream's default of 0 makes it 1 s, against its own documentation.
@@ -214,7 +214,7 @@ impl Watch {
 
     /// All tasks of pods wait for memory so many ms of each second: a shortage before a threshold
     /// says so. The threshold that is told is the one that applies, which need not be crossed.
-    /// (§2.11, EV13)
+    /// ([EV28], [EV13])
     pub fn stalled(&mut self, full_ms: u64, memory: &Measured, now: Duration) -> Option<Cause> {
         let signal = Signal::MemoryAvailable;
         self.forget_stubborn(now);
@@ -259,7 +259,7 @@ impl Watch {
         (0..self.config.thresholds.len()).filter(is_crossed).collect()
     }
 
-    /// A soft threshold raises its condition at once. (§2.4, step 8)
+    /// A soft threshold raises its condition at once. ([EV24])
     fn conditions(&mut self, crossed: &[usize], now: Duration) -> Vec<&'static str> {
         for position in crossed {
             let condition = self.config.thresholds[*position].signal.node_condition();
@@ -390,7 +390,7 @@ mod tests {
 
     #[test]
     fn memory_goes_before_the_rest() {
-        // §2.4, step 14
+        // Memory first, then a fixed order. ([EV22])
         let hard = "pid.available<10,nodefs.available<10,memory.available<10";
         let all = [(PIDS, 1), (DISK, 1), (MEMORY, 1)];
         assert_eq!(cause(&mut watch(hard, "", "", ""), 0, &all), "memory.available<10");
@@ -399,7 +399,7 @@ mod tests {
 
     #[test]
     fn a_shortage_is_over_only_with_the_minimum_reclaim() {
-        // §2.4, step 6
+        // Threshold plus minimum reclaim. ([EV23])
         let mut watch = watch("memory.available<100", "", "", "memory.available=50");
         assert_eq!(cause(&mut watch, 0, &[(MEMORY, 120)]), "");
         assert_eq!(cause(&mut watch, 1, &[(MEMORY, 99)]), "memory.available<100");
@@ -410,7 +410,7 @@ mod tests {
 
     #[test]
     fn the_next_victim_waits_for_the_last_ones_end_and_a_new_measurement() {
-        // §2.4, steps 11 and 18
+        // One pod at a time, and newer figures for the next. ([EV25])
         let mut watch = watch("memory.available<100", "", "", "");
         let low = measured(5, &[(MEMORY, 9)]);
         let first = watch.check(&low, seconds(5)).causes.first().copied().expect("must be one");
@@ -423,7 +423,7 @@ mod tests {
 
     #[test]
     fn the_next_victim_for_a_disk_waits_until_the_last_ones_files_are_gone() {
-        // §2.4, step 18
+        // The clean-up may take 30 s. ([EV25])
         let mut watch = watch("nodefs.available<100,memory.available<100", "", "", "");
         let cause_of = |watch: &mut Watch, at| {
             watch.check(&measured(at, &[(DISK, 9)]), seconds(at)).causes.first().copied()
@@ -502,7 +502,7 @@ mod tests {
 
     #[test]
     fn conditions_come_with_soft_thresholds_at_once_and_stay_for_the_transition() {
-        // §2.4, steps 8 and 9
+        // Raised at once, kept for the transition period. ([EV24])
         let mut watch = watch("", "memory.available<300", "memory.available=1h", "");
         let mut conditions = |at, available| {
             watch.check(&measured(at, &[(MEMORY, available)]), seconds(at)).conditions
@@ -516,7 +516,7 @@ mod tests {
 
     #[test]
     fn what_was_not_measured_keeps_its_state_and_leads_to_nothing() {
-        // EV7
+        // A signal without an observation is skipped. ([EV7])
         let mut watch = watch("memory.available<100", "", "", "");
         assert_eq!(cause(&mut watch, 0, &[]), "");
         assert_eq!(cause(&mut watch, 1, &[(MEMORY, 9)]), "memory.available<100");
@@ -526,7 +526,7 @@ mod tests {
 
     #[test]
     fn the_grace_of_a_victim_depends_on_the_threshold() {
-        // §2.7
+        // 1 s for a hard threshold, the pod's own grace or the maximum for a soft one. ([EV27])
         let cause = |hard: &str, soft: &str| {
             let mut watch = watch(hard, soft, "memory.available=0s", "");
             watch

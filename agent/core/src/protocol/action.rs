@@ -15,7 +15,7 @@ use crate::pod::PodUid;
 #[serde(transparent)]
 pub struct ActionId(pub u64);
 
-/// A pod to act on. Every write carries the UID. (§9.1, principle 4)
+/// A pod to act on. Every write carries the UID. ([AP9])
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PodRef {
     /// `metadata.namespace`.
@@ -29,7 +29,7 @@ pub struct PodRef {
 /// Something to do.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub enum Action {
-    /// Takes a delay lock; only then drops the one held before. (SD7)
+    /// Takes a delay lock; only then drops the one held before. ([SD7])
     /// → `Locked`, `LockRefusedInProgress`, or `Done(Err)`.
     TakeLock,
     /// Drops the lock, which releases it. → `Done`.
@@ -63,7 +63,7 @@ pub enum Action {
         /// The patch.
         body: Value,
     },
-    /// Sends a strategic merge patch to the pod itself: the deadline lever. (§7.7) → `Done`.
+    /// Sends a strategic merge patch to the pod itself: the deadline lever. ([API17]) → `Done`.
     PatchPod {
         /// Whose.
         pod: PodRef,

@@ -11,7 +11,7 @@ use super::node::KubeletFacts;
 use super::pressure::{Figures, Measured, OomKill, OomdKill, Stalling};
 use crate::pod::{PodUid, PodView};
 
-/// The clocks, read together at one moment. (spec/node-agent.md §9.8)
+/// The clocks, read together at one moment. ([AP22])
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {
     /// CLOCK_MONOTONIC: what deadlines count by, as logind's do. Stands still in suspend.
@@ -136,7 +136,7 @@ pub enum ActionResult {
     Done(Outcome<()>),
     /// A delay lock is held.
     Locked,
-    /// There is no lock: logind is going down already. (LD5)
+    /// There is no lock: logind is going down already. ([LD5])
     LockRefusedInProgress,
     /// The delay that logind grants now; less than asked for where it did not follow.
     Delay(Outcome<Duration>),
@@ -179,7 +179,7 @@ pub struct RuntimeContainer {
 }
 
 impl RuntimeState {
-    /// Whether the runtime proves that nothing of the pod runs. (§3.3, U1)
+    /// Whether the runtime proves that nothing of the pod runs. ([PT7])
     pub fn nothing_runs(&self) -> bool {
         !self.sandbox_ready && self.containers.iter().all(|container| container.exited)
     }

@@ -1,5 +1,5 @@
 //! What survives a crash of the agent or of the machine: the records of one shutdown. Framing,
-//! checksum and sync are the sink's. (spec/node-agent.md §9.2, §9.6)
+//! checksum and sync are the sink's. ([AP18])
 
 use std::time::Duration;
 

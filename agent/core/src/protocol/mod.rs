@@ -1,5 +1,5 @@
 //! What the core and its shells say to each other: past facts in (`Event`), imperatives out
-//! (`Action`), each action's result back as one more event. (design §4)
+//! (`Action`), each action's result back as one more event.
 
 pub mod action;
 pub mod event;

@@ -1,4 +1,4 @@
-//! What is known of the kubelet beside us. (spec/node-agent.md §8.2)
+//! What is known of the kubelet beside us.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub struct KubeletFacts {
     pub eviction: Option<KubeletEviction>,
 }
 
-/// The kubelet's own thresholds, as `/configz` shows them. (§2.3)
+/// The kubelet's own thresholds, as `/configz` shows them. ([EV21])
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KubeletEviction {
     /// `evictionHard`: signal, value.

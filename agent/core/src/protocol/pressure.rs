@@ -1,5 +1,5 @@
 //! What is measured of the node and of its pods, and what the kernel and systemd-oomd tell of
-//! kills. (spec/node-agent.md §2)
+//! kills.
 
 use std::time::Duration;
 
@@ -15,11 +15,11 @@ use crate::pressure::watch::Measurements;
 /// One look at the node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sample {
-    /// The signals that could be measured. (EV7)
+    /// The signals that could be measured. ([EV7])
     pub signals: Measurements,
     /// Free swap of all swap; none where it could not be read.
     pub swap: Option<Observation>,
-    /// Which file systems lie on devices of their own, once it is known. (EV5)
+    /// Which file systems lie on devices of their own, once it is known. ([EV5])
     pub layout: Option<DiskLayout>,
     /// `memory.pressure` of the cgroup of all pods and of each; none without PSI or cgroup v2.
     pub stall: Option<StallSample>,

@@ -1,5 +1,5 @@
 //! The time that logind grants, cut into the steps of a shutdown with the reports' reserve first;
-//! and the delay that would be wanted. (spec/node-agent.md §9.2, §9.4)
+//! and the delay that would be wanted. ([AP11], [AP15])
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use serde::Serialize;
 use super::priority_groups::PriorityGroups;
 use crate::time_span::TimeSpan;
 
-/// What the reports are given beyond the kubelet's or our own periods. (§9.2)
+/// What the reports are given beyond the kubelet's or our own periods. ([AP15])
 pub const FLUSH_MARGIN: Duration = Duration::from_secs(10);
-/// What the agent believes to be granted while logind has not said it: systemd's default. (§9.4)
+/// What the agent believes to be granted while logind has not said it: systemd's default. ([AP11])
 pub const GRANTED_DEFAULT: Duration = Duration::from_secs(5);
 
 const INTENT_MAX: Duration = Duration::from_millis(150);
@@ -54,7 +54,7 @@ pub struct Timetable {
     pub end: Duration,
 }
 
-/// A step of a shutdown. (§9.4)
+/// A step of a shutdown. ([AP11])
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum Step {
     /// P0.
@@ -103,7 +103,7 @@ impl Budget {
 
 impl Timetable {
     /// The step that the clock allows at the latest; the work may be further. After a freeze of
-    /// the process this skips what there is no time for any more. (§9.8)
+    /// the process this skips what there is no time for any more. ([AP10])
     pub fn step(&self, elapsed: Duration) -> Step {
         [
             (self.intent, Step::Intent),
@@ -127,7 +127,7 @@ impl Timetable {
 /// reserve.
 ///
 /// From a sum of 36 s on, the steps around the priority groups take more than the flush margin of
-/// §9.2, so the budget itself is asked too.
+/// so the budget itself is asked too. ([AP15])
 pub fn wanted_delay(
     priority_groups: Option<&PriorityGroups>,
     kubelet_period: Option<Duration>,
@@ -144,7 +144,7 @@ pub fn wanted_delay(
 }
 
 /// The longest that Assist holds its lock after the kubelet's sum of periods: others wait too.
-/// (§9.4)
+/// ([AP13])
 pub fn assist_hold_max(kubelet_period: Duration, granted: TimeSpan) -> Duration {
     (kubelet_period + FLUSH_MARGIN).min(Budget::of(granted.duration()).timetable().end)
 }
@@ -168,12 +168,12 @@ mod tests {
     fn the_delay_is_cut_into_steps_with_the_reserve_kept() {
         // granted, then intent, pre-mark, kill, flush, last writes, margin in ms
         let table: [(u64, [u128; 6]); 8] = [
-            // §9.4, its example
+            // 5 s, systemd's default, and more. ([AP11])
             (5_000, [150, 1_000, 2_200, 1_400, 280, 250]),
             (30_000, [150, 2_000, 22_350, 4_500, 900, 1_000]),
             (40_000, [150, 2_000, 30_850, 6_000, 1_200, 1_000]),
             (600_000, [150, 2_000, 586_850, 10_000, 2_000, 1_000]),
-            // §10.6-6: less than the steps need; killing gives way first
+            // Less than the steps need: killing gives way first. ([AP11])
             (2_000, [150, 400, 0, 1_200, 240, 250]),
             (1_000, [150, 200, 0, 400, 80, 250]),
             (100, [0, 0, 0, 0, 0, 100]),
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn the_clock_tells_the_step() {
-        // §9.4: B = 5 s
+        // logind grants 5 s. ([AP11])
         let timetable = Budget::of(Duration::from_secs(5)).timetable();
         let table = [
             (0, Step::Intent),
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn the_wanted_delay_is_enough_for_its_own_priority_groups() {
-        // §9.2: W = max(kubelet's sum, ours) + margin
+        // The larger of the kubelet's sum and ours, and what the steps need. ([AP15])
         let table = [
             ("0=20,2000000000=10", None, 40),
             ("0=20,2000000000=10", Some(120), 130),
@@ -249,7 +249,7 @@ mod tests {
 
     #[test]
     fn assist_holds_no_longer_than_it_needs() {
-        // §9.4
+        // The kubelet's sum plus 10 s, within what is granted. ([AP13])
         let hold = |period, granted| {
             assist_hold_max(Duration::from_secs(period), TimeSpan::from_secs(granted)).as_secs()
         };

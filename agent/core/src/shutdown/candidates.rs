@@ -1,5 +1,5 @@
 //! Which pods of the node a shutdown ends, which it never touches, and which are marked as
-//! disrupted before anything is killed. (spec/node-agent.md §9.3)
+//! disrupted before anything is killed. ([AP5], [AP8])
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -28,7 +28,7 @@ impl Scope {
     }
 }
 
-/// What Replace does with pods that have no controller: nobody creates them again. (§9.4)
+/// What Replace does with pods that have no controller: nobody creates them again. ([AP26])
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BarePods {
     /// Nothing: they end with the node.
@@ -36,20 +36,20 @@ pub enum BarePods {
     Leave,
     /// Deletes them.
     Delete,
-    /// Ends them by `spec.activeDeadlineSeconds`, which keeps the object. (§7.7)
+    /// Ends them by `spec.activeDeadlineSeconds`, which keeps the object. ([API17])
     DeadlineLever,
 }
 
 /// Why a shutdown never touches a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Excluded {
-    /// It is the node's own: its mirror's status is not ours. (SD22, U10)
+    /// It is the node's own: its mirror's status is not ours. ([SD22])
     Static,
-    /// It has ended already, and keeps its result. (SD11, API8)
+    /// It has ended already, and keeps its result. ([SD11], [API8])
     Terminal,
     /// It is the agent.
     Ourselves,
-    /// Replace does not delete a pod that would be created again on the same node. (W10)
+    /// Replace does not delete a pod that would be created again on the same node. ([W10])
     DaemonSet,
     /// Replace leaves pods of this priority to the system.
     AbovePriorityMax,
@@ -64,7 +64,7 @@ pub enum MarkReason {
     WillBeEnded,
     /// Somebody has deleted it, and it was running when the shutdown came.
     Terminating,
-    /// No container of it can run again, so a lost report cannot make the mark a lie. (§9.1)
+    /// No container of it can run again, so a lost report cannot make the mark a lie. ([AP5])
     CannotRunAgain,
 }
 
@@ -117,7 +117,7 @@ pub fn is_ended_by_us(pod: &PodView, scope: &Scope) -> bool {
 }
 
 /// Why the pod is marked before anything is killed; none when it gets its mark with its kill, or
-/// has one, which is kept because a foreign reason says more. (§9.3)
+/// has one, which is kept because a foreign reason says more. ([AP7])
 ///
 /// Pods that Replace leaves to the system for their priority are no candidates, and yet those that
 /// cannot run again end with the machine, so they are marked.
@@ -127,7 +127,7 @@ pub fn mark_reason(pod: &PodView, scope: &Scope) -> Option<MarkReason> {
         return None;
     }
     if pod.is_terminating() {
-        // Of a pod that never ran, the deleter owns the cause. (PT1)
+        // Of a pod that never ran, the deleter owns the cause. ([PT1])
         return pod.has_run.then_some(MarkReason::Terminating);
     }
     if is_ended_by_us(pod, scope) {
@@ -141,7 +141,7 @@ pub fn mark_reason(pod: &PodView, scope: &Scope) -> Option<MarkReason> {
 /// that no namespace's many pods push out another's few.
 ///
 /// DIVERGES(upstream): the condition comes before the end. In upstream it comes with the
-/// phase, after the containers have stopped, and is lost where that report is. (W2, §9.1)
+/// phase, after the containers have stopped, and is lost where that report is. ([W2], [AP1])
 pub fn pre_mark(pods: &[PodView], scope: &Scope) -> Vec<Mark> {
     let mut ranks: BTreeMap<Rank, Namespaces<'_>> = BTreeMap::new();
     for pod in pods {
@@ -178,7 +178,7 @@ fn in_turns(namespaces: Namespaces<'_>) -> Vec<Mark> {
 ///
 /// Whether a Job has a `podFailurePolicy` stands in the Job, which the agent does not read: that
 /// would take the right to read all Jobs of the cluster. But the API lets only those have one whose
-/// pods are never restarted, so the others come after them. (§9.3)
+/// pods are never restarted, so the others come after them. ([AP6])
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
     JobThatMayHaveFailurePolicy,
@@ -220,25 +220,25 @@ mod tests {
         use Mode::{Assist, Observe, Replace, Substitute};
         let daemon = || pod("daemon").owner(Owner::DaemonSet);
         let table = [
-            // §9.3, §7.9 last row, SD22
+            // Static pods, in every mode. ([AP8], [SD22])
             (Assist, static_pod(), Some(Excluded::Static)),
             (Replace, static_pod(), Some(Excluded::Static)),
             (Substitute, static_pod().phase(Phase::Failed), Some(Excluded::Static)),
-            // SD11, API8
+            // Terminal pods keep their result. ([SD11], [API8])
             (Assist, pod("a").phase(Phase::Succeeded), Some(Excluded::Terminal)),
             (Replace, pod("a").phase(Phase::Failed).deleting(9), Some(Excluded::Terminal)),
             (Substitute, pod("a").phase(Phase::Failed), Some(Excluded::Terminal)),
-            // §9.3
+            // The agent's own pod; in Replace also what is above the maximum. ([AP8])
             (Assist, pod("agent"), Some(Excluded::Ourselves)),
             (Replace, pod("agent").owner(Owner::DaemonSet), Some(Excluded::Ourselves)),
             (Replace, pod("a").priority(1_000_000_001), Some(Excluded::AbovePriorityMax)),
             (Replace, pod("a").priority(1_000_000_000), None),
             (Assist, pod("a").priority(2_000_001_000), None),
-            // §9.4, W10
+            // Replace leaves DaemonSets' pods: they would come back at once. ([AP8], [W10])
             (Replace, daemon(), Some(Excluded::DaemonSet)),
             (Assist, daemon(), None),
             (Substitute, daemon(), None),
-            // SD11: never-started and already terminating pods are candidates
+            // Pods that never started, and terminating ones, are candidates. ([SD11])
             (Replace, pod("a").not_started(), None),
             (Replace, pod("a").deleting(30), None),
             (Replace, pod("a").phase(Phase::Unknown), None),
@@ -255,19 +255,19 @@ mod tests {
         use Mode::{Assist, Observe, Replace, Substitute};
         let job = || pod("job").owner(Owner::Job).never();
         let table = [
-            // §9.3 (a)
+            // The agent terminates them. ([AP5])
             (Replace, job(), Some(WillBeEnded)),
             (Replace, pod("a").owner(Owner::Other), Some(WillBeEnded)),
             (Replace, job().not_started(), Some(WillBeEnded)),
-            // §9.4: bare pods are left, and marked only if Never
+            // Bare pods are left; those that cannot restart get DisruptionTarget. ([AP26])
             (Replace, pod("a"), None),
             (Replace, pod("a").never(), Some(CannotRunAgain)),
-            // §9.3 (b), PT1
+            // Others deleted them: only those that had run. ([AP5], [PT1])
             (Assist, pod("a").deleting(30), Some(Terminating)),
             (Replace, pod("a").owner(Owner::Other).deleting(30), Some(Terminating)),
             (Assist, pod("a").never().not_started().deleting(30), None),
             (Replace, job().not_started().deleting(30), None),
-            // §9.3 (c)
+            // They ran and cannot restart. ([AP5])
             (Assist, job(), Some(CannotRunAgain)),
             (Substitute, job(), Some(CannotRunAgain)),
             (Assist, pod("a"), None),
@@ -275,9 +275,9 @@ mod tests {
             (Replace, pod("a").never().owner(Owner::DaemonSet), None),
             (Replace, job().priority(1_000_000_001), Some(CannotRunAgain)),
             (Replace, pod("a").priority(1_000_000_001), None),
-            // §9.1, principle 3: it would start after the reboot, under a mark
+            // It would start after the reboot, under a wrong condition. ([AP5])
             (Assist, job().not_started(), None),
-            // §9.3: foreign reasons say more
+            // A DisruptionTarget that stands stays. ([AP7])
             (Replace, job().disrupted("PreemptionByScheduler"), None),
             (Assist, job().disrupted("TerminationByKubelet"), None),
             (Assist, static_pod().never(), None),
@@ -298,12 +298,12 @@ mod tests {
             assert!(is_ended_by_us(&pod("owned").owner(Owner::Other), &scope));
         }
         let assist = Scope { bare_pods: BarePods::Delete, ..scope(Mode::Assist) };
-        assert!(!is_ended_by_us(&pod("bare"), &assist), "§8.3: never in Assist");
+        assert!(!is_ended_by_us(&pod("bare"), &assist), "Assist never deletes a pod");
     }
 
     #[test]
     fn marks_go_by_value_and_then_by_namespace_in_turns() {
-        // §9.3, order
+        // Jobs with Never, other Jobs, bare Never pods, the rest. ([AP6])
         let pods = [
             pod("rest").owner(Owner::Other),
             pod("bare").never(),

@@ -1,12 +1,12 @@
 //! What logind's configuration files wish for `InhibitDelayMaxSec`, which of them it takes, and
-//! the drop-in that makes the largest wish win. (spec/node-agent.md LD8, §1.4, §9.2)
+//! the drop-in that makes the largest wish win. ([LD8], [AP15])
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::time_span::TimeSpan;
 
-/// Where drop-ins lie; a file hides those of the same name further down. (LD8)
+/// Where drop-ins lie; a file hides those of the same name further down. ([LD8])
 pub const DROP_IN_DIRS: [&str; 5] = [
     "/etc/systemd/logind.conf.d",
     "/run/systemd/logind.conf.d",
@@ -24,12 +24,12 @@ pub const MAIN_FILES: [&str; 4] = [
 ];
 
 /// Our drop-in: files are merged by name, the last wins, and distributions' names begin with
-/// letters, where the kubelet's `99-` loses. (§1.4)
+/// letters, where the kubelet's `99-` loses. ([SD23])
 ///
 /// DIVERGES(upstream): upstream's name sorts before those, and then it gives up.
 pub const OUR_DROP_IN: &str = "/etc/systemd/logind.conf.d/zz-epilogue.conf";
 
-/// The longest delay that we ask for unless the operator says more. (§9.2)
+/// The longest delay that we ask for unless the operator says more. ([AP15])
 pub const OUR_DELAY_MAX: Duration = Duration::from_mins(10);
 
 const KEY: &str = "InhibitDelayMaxSec";
@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn files_are_merged_by_name_and_the_last_wins() {
-        // LD8
+        // By file name; of equal names `/etc` before `/run` before `/usr/lib`. ([LD8])
         let files = [
             in_dir(LIB, "unattended-upgrades-logind-maxdelay.conf", "30"),
             in_dir(ETC, "99-kubelet.conf", "60"),
@@ -242,7 +242,7 @@ mod tests {
         let read: Vec<_> =
             requested_delays(&files).iter().map(|requested| requested.delay.to_string()).collect();
         assert_eq!(read, ["10s", "60s", "30s"]);
-        // §1.4: a file of the same name without content masks one.
+        // A file of the same name without content masks one. ([LD8])
         let mask = ConfFile {
             path: format!("{ETC}/unattended-upgrades-logind-maxdelay.conf"),
             text: String::new(),
@@ -265,12 +265,12 @@ mod tests {
             (vec![], 5, 40, seconds(40)),
             (vec![], 40, 40, DropIn::NotNeeded),
             (vec![], 300, 40, DropIn::NotNeeded),
-            // §1.4, users.md 1A-7: the kubelet's wish is hidden by a later file
+            // A later file hides the kubelet's. ([SD23])
             (vec![kubelet(), ubuntu()], 30, 40, seconds(60)),
             (vec![kubelet(), ubuntu()], 30, 90, seconds(90)),
             (vec![kubelet(), ubuntu()], 30, 0, seconds(60)),
             (vec![kubelet()], 60, 40, DropIn::NotNeeded),
-            // §9.2: only raising, ours capped
+            // Never lowered; ours has a maximum. ([AP15])
             (vec![], 5, 4_000, seconds(600)),
             (vec![kubelet()], 900, 4_000, DropIn::NotNeeded),
             (vec![in_dir(ETC, "a.conf", "20min")], 1_200, 4_000, DropIn::NotNeeded),

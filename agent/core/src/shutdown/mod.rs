@@ -8,7 +8,7 @@ pub mod priority_groups;
 
 use serde::{Deserialize, Serialize};
 
-/// What the agent does in a shutdown; detected, not configured. (spec/node-agent.md §8.3)
+/// What the agent does in a shutdown; detected, not configured. ([AP16])
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {

@@ -1,5 +1,5 @@
 //! The plan of the kills: each priority group's share of the time there is, and each pod's grace
-//! within its priority group's share. (spec/node-agent.md SD13, SD14, §9.4)
+//! within its priority group's share. ([SD13], [SD14], [AP12])
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use serde::Serialize;
 use super::priority_groups::{PriorityGroup, PriorityGroups};
 use crate::pod::{PodUid, PodView};
 
-/// Below this a priority group cannot end before the next begins, so all end together. (§9.4)
+/// Below this a priority group cannot end before the next begins, so all end together. ([AP12])
 const SHARE_MIN: Duration = Duration::from_secs(1);
-/// Zero would remove the pod from the API while it runs. (API8, SD14)
+/// Zero would remove the pod from the API while it runs. ([API8], [SD14])
 const GRACE_SECONDS_MIN: u32 = 1;
 
 /// Pods that end together.
@@ -57,11 +57,11 @@ impl TerminationPlan {
     /// Plans the pods' ends within `left`. May be asked again, for the priority groups still to
     /// come.
     ///
-    /// Only priority groups with pods share the time (SD13), by the weight of their periods, and
+    /// Only priority groups with pods share the time ([SD13]), by the weight of their periods, and
     /// none gets more than its period: a larger delay is no reason to wait longer.
     ///
     /// DIVERGES(upstream): priority groups that do not fit into the delay share it. Upstream does
-    /// not start its graceful shutdown then, and pods end without any. (SD5)
+    /// not start its graceful shutdown then, and pods end without any. ([SD5])
     pub fn new(priority_groups: &PriorityGroups, pods: &[&PodView], left: Duration) -> Self {
         let mut occupied = priority_groups.assign(pods);
         occupied.retain(|(_, pods)| !pods.is_empty());
@@ -111,7 +111,7 @@ fn stage(priority: i32, pods: &[&PodView], share: Duration) -> Stage {
 }
 
 /// The least of the share, the pod's own period and the one it is already being deleted with:
-/// a grace is shortened and never grows. (SD14)
+/// a grace is shortened and never grows. ([SD14])
 fn grace(pod: &PodView, share: Duration) -> u32 {
     let share_seconds = u32::try_from(share.as_secs()).unwrap_or(u32::MAX);
     [pod.grace_seconds, pod.deletion_grace_seconds]
@@ -159,12 +159,12 @@ mod tests {
     #[test]
     fn a_pods_grace_is_the_least_of_its_own_and_its_priority_groups() {
         let table = [
-            // §10.1
+            // The smaller of group period and own grace. ([SD14])
             (pod("a").grace(None), "Whole: 0@20000[a=20]"),
             (pod("a").grace(2), "Whole: 0@20000[a=2]"),
             (pod("a").grace(1_000), "Whole: 0@20000[a=20]"),
             (pod("a").grace(None).priority(2_000_000_000), "Whole: 2000000000@10000[a=10]"),
-            // SD14, API8
+            // Never 0, and never more than it is deleted with. ([SD14], [API8])
             (pod("a").grace(0), "Whole: 0@20000[a=1]"),
             (pod("a").grace(600).deleting(600), "Whole: 0@20000[a=20]"),
             (pod("a").grace(600).deleting(5), "Whole: 0@20000[a=5]"),
@@ -173,7 +173,7 @@ mod tests {
         for (pod, expected) in table {
             assert_eq!(planned(TWO, &[pod], 30_000), expected);
         }
-        // SD14: a priority group without time
+        // A group without time still gives 1 s. ([SD14])
         let critical = pod("a").priority(2_000_000_000);
         assert_eq!(planned("0=30,2000000000=0", &[critical], 30_000), "Whole: 2000000000@0[a=1]");
     }
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn priority_groups_end_one_after_the_other_and_empty_ones_cost_nothing() {
         let pods = [pod("high").priority(9), pod("low").priority(-3), pod("mid").priority(4)];
-        // SD13
+        // Ascending, and empty groups take no time. ([SD13])
         let expected = "Whole: 0@30000[low=30] 4@30000[mid=30] 9@30000[high=30]";
         assert_eq!(planned("0=30,2=30,4=30,5=30,9=30", &pods, 90_000), expected);
         assert_eq!(planned(TWO, &[], 0), "Whole:");
@@ -194,10 +194,10 @@ mod tests {
             // a larger delay lengthens nothing
             (90_000, "Whole: 0@20000[a=20] 2000000000@10000[c=10]"),
             (30_000, "Whole: 0@20000[a=20] 2000000000@10000[c=10]"),
-            // §9.4: scaled
+            // Shared by weight. ([AP12])
             (15_000, "Scaled: 0@10000[a=10] 2000000000@5000[c=5]"),
             (3_000, "Scaled: 0@2000[a=2] 2000000000@1000[c=1]"),
-            // §9.4: a share below 1 s collapses the groups
+            // A share below 1 s: all groups together. ([AP12])
             (2_999, "Together: 0@2999[a=2 c=2]"),
             (2_200, "Together: 0@2200[a=2 c=2]"),
             (500, "Together: 0@500[a=1 c=1]"),

@@ -1,5 +1,5 @@
 //! Priority groups: which pods end together, and how long each priority group may take; read and
-//! validated as the kubelet does. (spec/node-agent.md SD1, SD2, SD12)
+//! validated as the kubelet does. ([SD1], [SD2], [SD12])
 
 use std::fmt;
 use std::time::Duration;
@@ -107,8 +107,8 @@ impl PriorityGroupFlags {
     /// What the periods are where no flag says them: those of Kubernetes' own examples.
     pub const DEFAULT: (TimeSpan, TimeSpan) = (TimeSpan::from_secs(30), TimeSpan::from_secs(10));
 
-    /// The priority groups, none where the total is zero, which turns the ending of pods off. (SD1,
-    /// SD2)
+    /// The priority groups; `None` where the total is zero, which turns termination off. ([SD1],
+    /// [SD2])
     pub fn priority_groups(&self) -> Result<Option<PriorityGroups>, PriorityGroupsError> {
         if let Some(list) = &self.by_priority {
             if self.total.is_some() || self.critical.is_some() {
@@ -197,13 +197,13 @@ impl PriorityGroups {
         &self.0
     }
 
-    /// All priority groups' periods together. (SD3)
+    /// All priority groups' periods together. ([SD3])
     pub fn period(&self) -> Duration {
         Duration::from_secs(self.0.iter().map(|group| group.period_seconds).sum())
     }
 
     /// The position of a priority's priority group: the highest that is not above it, else the
-    /// lowest. (SD12)
+    /// lowest. ([SD12])
     pub fn position(&self, priority: i32) -> usize {
         self.0.iter().rposition(|group| group.priority <= priority).unwrap_or(0)
     }
@@ -256,15 +256,15 @@ mod tests {
     #[test]
     fn two_durations_make_two_priority_groups() {
         let table = [
-            // SD2
+            // Total minus critical, and critical. ([SD2])
             ("300s", "120s", "0=180,2000000000=120"),
             ("100", "0", "0=100,2000000000=0"),
             ("0", "0", "none"),
-            // §10.1
+            // The figures of upstream's own tests. ([SD2])
             ("30s", "10s", "0=20,2000000000=10"),
             ("30s", "0", "0=30,2000000000=0"),
             ("5s", "5s", "0=0,2000000000=5"),
-            // SD2: whole seconds, truncated
+            // Whole seconds, truncated. ([SD2])
             ("1500ms", "0", "0=1,2000000000=0"),
             ("3s", "1100ms", "0=1,2000000000=1"),
         ];
@@ -314,7 +314,7 @@ mod tests {
             PriorityGroupFlags { by_priority: Some("0=1".into()), ..PriorityGroupFlags::default() };
         both.total = Some(TimeSpan::from_secs(0));
         let table = [
-            // SD1
+            // 0 or at least 1 s; critical at most total; no list with durations. ([SD1])
             (durations("500ms", "0"), "--shutdown-grace-period=0.5s is shorter than a second"),
             (durations("2s", "1ms"), "-critical-pods=0.001s is shorter"),
             (durations("1", "100"), "lower the first or raise the second"),
@@ -340,7 +340,7 @@ mod tests {
 
     #[test]
     fn a_pod_belongs_to_the_highest_priority_group_not_above_it() {
-        // SD12
+        // The highest group not above the priority, else the lowest. ([SD12])
         let four = list("1=1,2=1,3=1,4=1").expect("must be priority groups").expect("must be on");
         for (priority, position) in
             [(0, 0), (1, 0), (2, 1), (3, 2), (4, 3), (5, 3), (i32::MIN, 0), (i32::MAX, 3)]

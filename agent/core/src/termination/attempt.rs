@@ -128,7 +128,7 @@ impl Attempt {
     /// It failed and is tried again after a wait that grows and that differs from thing to thing.
     ///
     /// What the server asked for is honoured where it fits: a later attempt than the last useful
-    /// one would be none. (§9.4)
+    /// one would be none. ([AP14])
     pub fn failed(&mut self, now: Duration, pace: Pace, failure: Option<&Failure>) {
         self.failures += 1;
         let doubled = FIRST_WAIT * 2_u32.saturating_pow((self.failures - 1).min(16));
@@ -226,7 +226,7 @@ pub fn salt(text: &str) -> u64 {
     })
 }
 
-/// What a failed call to the API asks for. (§9.4)
+/// What a failed call to the API asks for. ([AP14])
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// 404: there is nothing to do any more.
@@ -285,7 +285,7 @@ mod tests {
 
     #[test]
     fn a_wish_of_the_server_is_honoured_only_where_it_fits() {
-        // §9.4
+        // Retry-After counts only where it fits. ([AP14])
         let mut failure = Failure::new(FailureKind::TooManyRequests, "slow down");
         failure.retry_after = Some(SignedDuration::from_secs(3));
         for (latest, honoured) in [(None, true), (Some(4), true), (Some(3), false)] {

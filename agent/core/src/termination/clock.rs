@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::protocol::event::Now;
 
 /// Every comparison with the time goes through here: what is not reached yet becomes the next
-/// deadline, so none can be forgotten. (spec/node-agent.md §9.1, principle 5)
+/// deadline, so none can be forgotten. ([AP10])
 #[derive(Clone, Debug)]
 pub struct Clock {
     now: Now,

@@ -1,5 +1,5 @@
 //! A deleted pod that does not end: what the runtime shows of it, what may be done about that, and
-//! how it is said. (spec/node-agent.md §3.3, §7.4, §7.9, §9.9)
+//! how it is said.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::progress::would_succeed;
 use crate::pod::{Phase, PodView};
 use crate::protocol::event::RuntimeState;
 
-/// A phase that is taken back so often is not ours to say. (§7.4)
+/// A phase that is taken back so often is not ours to say. ([PT13])
 pub const WRITES_MAX: u32 = 3;
 /// A sandbox that stands after so many stops will not go by one more.
 pub const STOPS_MAX: u32 = 3;
@@ -49,7 +49,7 @@ impl StuckTimes {
 }
 
 impl Default for StuckTimes {
-    /// (§9.9, §3.3 U2, §7.4)
+    /// A minute for a dead kubelet, five for one that hangs. ([PT7], [PT8])
     fn default() -> Self {
         Self::after(Duration::from_mins(1))
     }
@@ -70,17 +70,17 @@ pub enum KubeletLiveness {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Hang {
-    /// The runtime may not be asked, or does not answer. (U4)
+    /// The runtime may not be asked, or does not answer. ([PT10])
     NoWitness,
-    /// A container has not exited. (U11)
+    /// A container has not exited. ([PT12])
     Runs,
     /// It has run, and the runtime does not have all of what ran.
     Unproven,
     /// All its regular containers exited with 0.
     Succeeded,
-    /// All that ran has exited. (U5)
+    /// All that ran has exited. ([PT11])
     Exited,
-    /// It has a sandbox, and never had a container: an image or a container hangs. (U3)
+    /// It has a sandbox, and never had a container: an image or a container hangs. ([PT9])
     NoContainer,
     /// The runtime has nothing of it: volumes or the sandbox's network hang.
     NotBegun,
@@ -183,7 +183,7 @@ pub struct Evidence<'a> {
 /// What may be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Judgement {
-    /// The phase is written in the kubelet's place, with the annotation lever. (§7.6)
+    /// The phase is written in the kubelet's place, with the annotation lever. ([API16])
     Fail,
     /// Nothing runs in its sandbox: that goes first. What a pull that ends late would start, finds
     /// no place then.
@@ -255,7 +255,7 @@ pub struct Finding {
 }
 
 /// What may be done about a pod that hangs: `Failed` only with the runtime's proof that nothing
-/// runs, and beside a live kubelet only where §7.4 allows it.
+/// runs, and beside a live kubelet only for a hanging start that the operator gives up. ([PT13])
 pub fn judge(evidence: &Evidence<'_>) -> Finding {
     let Evidence { pod, runtime, .. } = *evidence;
     let hang = Hang::of(pod, runtime);

@@ -1,5 +1,5 @@
 //! The one protocol that ends a pod: condition first, phase last, and the phase by the kubelet
-//! whenever it lives. (spec/node-agent.md §9.1)
+//! whenever it lives. ([AP1])
 
 pub mod attempt;
 pub mod clock;

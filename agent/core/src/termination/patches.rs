@@ -1,7 +1,7 @@
 //! The bodies of the patches that end a pod, for `pods/status` as
-//! `application/strategic-merge-patch+json`. (spec/node-agent.md §9.12)
+//! `application/strategic-merge-patch+json`. ([AP24])
 //!
-//! They name only what they change: container statuses are atomic lists and the kubelet's. (API5)
+//! They name only what they change: container statuses are atomic lists and the kubelet's. ([API5])
 
 use epilogue_common::names::node::TERMINATED_AT;
 use epilogue_common::names::pod_condition::{OOM_KILLED, READY};
@@ -12,39 +12,39 @@ use crate::pod::{Disruption, PodView, TERMINATION_BY_KUBELET};
 use crate::pressure::message::{MESSAGE_START, REASON_EVICTED};
 
 /// The message of a pod that a shutdown ends: the kubelet's own, so that its later write of the
-/// same changes nothing. (SD16, §9.3)
+/// same changes nothing. ([SD16])
 pub const SHUTDOWN_MESSAGE: &str = "Pod was terminated in response to imminent node shutdown.";
 /// The message of a pod that ran on its node's last boot and was not heard of again.
 pub const LOST_MESSAGE: &str = "Pod was lost when its node went down without notice.";
 
-/// What the deadline lever sets: a pod that runs has run for so long. (§7.7)
+/// What the deadline lever sets: a pod that runs has run for so long. ([API17])
 pub const DEADLINE_SECONDS: u32 = 1;
 
 const REASON_TERMINATED: &str = "Terminated";
 const REASON_POD_FAILED: &str = "PodFailed";
 const CONTAINERS_READY: &str = "ContainersReady";
 
-/// `DisruptionTarget=True`, and nothing else. (§7.5)
+/// `DisruptionTarget=True`, and nothing else. ([API15])
 ///
-/// The resourceVersion is not needed for the write to hold (API6), but for what it says: a pod
+/// The resourceVersion is not needed for the write to hold ([API6]), but for what it says: a pod
 /// that has ended by itself since it was read keeps its own result without our cause.
 pub fn mark(pod: &PodView, at: Timestamp) -> Value {
     condition(pod, at, SHUTDOWN_MESSAGE)
 }
 
-/// `DisruptionTarget=True` for a pod whose node has gone down without notice, and is back. (W5)
+/// `DisruptionTarget=True` for a pod whose node has gone down without notice, and is back. ([W5])
 pub fn lost(pod: &PodView, at: Timestamp) -> Value {
     condition(pod, at, LOST_MESSAGE)
 }
 
-/// `DisruptionTarget=True` for a pod that the node's pressure ends. (EV13)
+/// `DisruptionTarget=True` for a pod that the node's pressure ends. ([EV13])
 pub fn pressed(pod: &PodView, at: Timestamp, message: &str) -> Value {
     condition(pod, at, message)
 }
 
 /// `phase=Failed` for a pod that pressure or its own limit of local storage has ended, with the
 /// annotation that makes a live kubelet take it over at once. Only for a pod all of whose
-/// containers have exited. (§2.8, §2.9, §7.6)
+/// containers have exited. ([EV13], [EV26], [API16])
 ///
 /// Of a condition it says nothing: that of a shortage was set before the end, and a limit of the
 /// pod's own is no disruption.
@@ -69,11 +69,11 @@ fn condition(pod: &PodView, at: Timestamp, message: &str) -> Value {
 }
 
 /// `phase=Failed` with all that goes with it, in one write. Only for a pod of which nothing runs
-/// any more under a kubelet that is dead. (§7.9)
+/// any more under a kubelet that is dead. ([AP2])
 ///
 /// A `DisruptionTarget` that stands is left as it is: a foreign reason says more, and of our own
 /// a second write would move the time. The resourceVersion holds the read state to be true. The
-/// annotation says that it is proven: a kubelet that lives takes the phase over at once (§7.6),
+/// annotation says that it is proven: a kubelet that lives takes the phase over at once ([API16]),
 /// and whoever replaces the pod need not wait for containers that the status still shows running.
 pub fn failed(pod: &PodView, at: Timestamp) -> Value {
     let mut conditions = not_ready(at);
@@ -93,7 +93,7 @@ pub fn failed(pod: &PodView, at: Timestamp) -> Value {
 }
 
 /// `phase=Failed` of a pod that somebody else deleted: reason, message and `DisruptionTarget` are
-/// the deleter's to say, and stay as they are. (PT1)
+/// the deleter's to say, and stay as they are. ([PT1])
 pub fn failed_for_deleter(pod: &PodView, at: Timestamp) -> Value {
     json!({
         "metadata": proven(pod, at),
@@ -114,7 +114,7 @@ fn proven(pod: &PodView, at: Timestamp) -> Value {
     })
 }
 
-/// A terminal pod is not ready; Services and `Job.status.ready` rely on it. (API5, SD21)
+/// A terminal pod is not ready; Services and `Job.status.ready` rely on it. ([API5], [SD21])
 fn not_ready(at: Timestamp) -> Vec<Value> {
     let condition = |kind: &str| {
         json!({
@@ -128,12 +128,12 @@ fn not_ready(at: Timestamp) -> Vec<Value> {
 }
 
 /// `spec.activeDeadlineSeconds=1`, for the pod itself, not its status: the kubelet ends the pod
-/// and keeps the object. (§7.7)
+/// and keeps the object. ([API17])
 pub fn deadline(pod: &PodView) -> Value {
     json!({"metadata": {"uid": pod.uid}, "spec": {"activeDeadlineSeconds": DEADLINE_SECONDS}})
 }
 
-/// `DisruptionTarget=False`, for a pod that lives on because the shutdown was cancelled. (§9.5)
+/// `DisruptionTarget=False`, for a pod that lives on because the shutdown was cancelled. ([AP17])
 pub fn clear(pod: &PodView, at: Timestamp) -> Value {
     json!({
         "metadata": {"uid": pod.uid, "resourceVersion": pod.resource_version},
@@ -179,7 +179,7 @@ pub fn oom_killed(pod: &PodView, killed_by: &OomKilled<'_>) -> Value {
     json!({"metadata": {"uid": pod.uid}, "status": {"conditions": conditions}})
 }
 
-/// Whether a pod's `DisruptionTarget` is the one that was written at `at`. (§9.5)
+/// Whether a pod's `DisruptionTarget` is the one that was written at `at`. ([AP17])
 pub fn is_ours(disruption: &Disruption, at: Timestamp) -> bool {
     disruption.stands
         && disruption.reason == TERMINATION_BY_KUBELET
@@ -188,7 +188,7 @@ pub fn is_ours(disruption: &Disruption, at: Timestamp) -> bool {
         && disruption.since.is_some_and(|since| since.as_second() == at.as_second())
 }
 
-/// Whether a `DisruptionTarget` says that the node was short of something. (EV13)
+/// Whether a `DisruptionTarget` says that the node was short of something. ([EV13])
 pub fn is_of_pressure(disruption: &Disruption) -> bool {
     disruption.message.starts_with(MESSAGE_START)
 }
@@ -204,7 +204,7 @@ fn disruption(pod: &PodView, at: Timestamp, message: &str) -> Value {
     })
 }
 
-/// The API's own form of time: UTC, whole seconds. (§9.8)
+/// The API's own form of time: UTC, whole seconds. ([AP24])
 fn seconds(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn a_mark_is_the_condition_alone_for_the_object_that_was_read() {
-        // §9.12 pre-mark
+        // The condition alone, with UID and resourceVersion. ([AP24])
         let body = format!(
             r#"{{"metadata":{{"uid":"uid-a","resourceVersion":"4711"}},
             "status":{{"conditions":[{MARK}]}}}}"#
@@ -279,13 +279,13 @@ mod tests {
 
     #[test]
     fn failed_brings_condition_phase_and_not_ready_in_one_patch() {
-        // §9.12 Failed, API5
+        // Condition, phase and Ready=False in one patch. ([AP2], [API5])
         assert_eq!(failed(&view(), at()), failed_with(&format!("{MARK},{NOT_READY}")));
     }
 
     #[test]
     fn failed_leaves_a_mark_that_stands() {
-        // §9.3, §9.6: no second time, no coarser reason
+        // No second time, no coarser reason. ([AP7])
         for reason in ["TerminationByKubelet", "DeletionByTaintManager"] {
             let marked = view().disrupted(reason);
             assert_eq!(failed(&marked, at()), failed_with(NOT_READY), "{reason}");
@@ -298,7 +298,7 @@ mod tests {
 
     #[test]
     fn a_pod_that_others_deleted_gets_no_cause_of_ours() {
-        // PT1, §9.9
+        // The deleter states the cause. ([PT1])
         for pod in [view(), view().disrupted("DeletionByTaintManager")] {
             let body = failed_for_deleter(&pod, at());
             assert_eq!(body["metadata"]["annotations"][TERMINATED_AT], "2026-11-21T14:05:06Z");
@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn ours_is_known_by_reason_message_and_time() {
-        // §9.5
+        // Only a condition of ours is taken back. ([AP17])
         let ours = Disruption {
             stands: true,
             reason: TERMINATION_BY_KUBELET.into(),
@@ -329,7 +329,7 @@ mod tests {
 
     #[test]
     fn a_mark_of_pressure_is_ours_too_and_evicted_says_nothing_of_conditions() {
-        // EV13, §2.8
+        // An own limit sets no condition. ([EV13], [EV26])
         let message = "The node was low on resource: memory. ";
         let body = pressed(&view(), at(), message);
         let condition = &body["status"]["conditions"][0];
@@ -353,7 +353,7 @@ mod tests {
 
     #[test]
     fn clear_nulls_reason_and_message() {
-        // §9.12 clear, §12
+        // `null` removes a field, an absent field stays. ([AP24])
         let body = r#"{"metadata":{"uid":"uid-a","resourceVersion":"4711"},"status":{
             "conditions":[{"type":"DisruptionTarget","status":"False","reason":null,
             "message":null,"lastTransitionTime":"2026-11-21T14:05:06Z","observedGeneration":3}]}}"#;

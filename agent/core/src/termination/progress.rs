@@ -17,9 +17,9 @@ use crate::protocol::event::RuntimeState;
 pub enum Terminator {
     /// The kubelet, without us: its report is awaited.
     Kubelet,
-    /// We delete it, the kubelet kills and reports. (§7.8)
+    /// We delete it, the kubelet kills and reports. ([API18])
     Delete,
-    /// We set its deadline, the kubelet kills and reports. (§7.7)
+    /// We set its deadline, the kubelet kills and reports. ([API17])
     Deadline,
     /// We stop it through the runtime and report it.
     Stop,
@@ -134,7 +134,7 @@ impl PodTermination {
 
 /// Whether the kubelet would let the pod succeed, now that all its containers have exited: then
 /// its result is its own. A pod that is being deleted ends by its exit codes whatever its policy.
-/// (§7.9, §10.3, SD18, users.md 0.12)
+/// ([AP4], [SD18])
 pub fn would_succeed(pod: &PodView, runtime: &RuntimeState) -> bool {
     let restarts = pod.restart_policy == RestartPolicy::Always || pod.container_restarts;
     (pod.is_terminating() || !restarts)

@@ -1,6 +1,6 @@
 //! OOM kills by the kernel: who was killed, what was short, and what became of the
 //! container. Two witnesses, each alone good enough: the kernel's log, where it may be read, and
-//! the counters of the cgroups. (spec/node-agent.md §2.11)
+//! the counters of the cgroups.
 //!
 //! The log knows the process, and the cgroup that was at its limit. It needs `/dev/kmsg`: root or
 //! CAP_SYSLOG, and a device that the agent's pod may open. The counters, `memory.events`, know the

@@ -1,5 +1,5 @@
 //! What pods have on the node's disk: writable layers as the runtime counts them, logs and
-//! emptyDir volumes by walking them. (spec/node-agent.md [EV9], §2.8)
+//! emptyDir volumes by walking them. ([EV9], [EV26])
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -26,7 +26,7 @@ const DIRS_MAX: usize = 1_024;
 const LOG_DIRS_MAX: usize = 65_536;
 /// emptyDir volumes, below the pod's directory.
 const EMPTY_DIRS: &str = "volumes/kubernetes.io~empty-dir";
-/// configMap volumes: files that the kubelet wrote. (EV9)
+/// configMap volumes: files that the kubelet wrote. ([EV9])
 const CONFIG_MAPS: &str = "volumes/kubernetes.io~configmap";
 
 /// A container's writable layer, as the runtime counts it.

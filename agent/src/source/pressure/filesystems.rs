@@ -1,5 +1,5 @@
 //! The node's file systems: where they lie, what is free on them, and which are one.
-//! (spec/node-agent.md [EV4], [EV5])
+//! ([EV4], [EV5])
 
 use std::fs;
 use std::io;
@@ -43,7 +43,7 @@ pub struct FilesystemPaths {
 pub struct DiskSampler {
     host: Host,
     kubelet_dir: String,
-    /// Determined once. (EV5)
+    /// Determined once. ([EV5])
     layout: Option<DiskLayout>,
 }
 
@@ -146,7 +146,7 @@ impl Filesystems {
         Self { node, images, containers }
     }
 
-    /// Which of them are one; none unless all are known. (EV5)
+    /// Which of them are one; none unless all are known. ([EV5])
     pub(super) fn layout(&self) -> Option<DiskLayout> {
         let (node, images, containers) = (self.node?, self.images?, self.containers?);
         Some(if images.device != containers.device {

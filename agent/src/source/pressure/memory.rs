@@ -1,5 +1,5 @@
 //! Memory and tasks of cgroups, in the words of cgroup v2 whichever version the host has.
-//! (spec/node-agent.md [EV1], [EV2], [EV8])
+//! ([EV1], [EV2], [EV8])
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -77,7 +77,7 @@ fn stat(dir: &Path, version: Version) -> Result<String, FigureError> {
     })
 }
 
-/// `memory.available`. (EV1)
+/// `memory.available`: MemTotal minus the working set of the root cgroup. ([EV1])
 pub(super) fn of_node(cgroups: &Cgroups, meminfo: &str) -> Result<Observation, FigureError> {
     let root = cgroups.memory_root();
     let stat = match cgroups.version {
@@ -91,7 +91,7 @@ pub(super) fn of_node(cgroups: &Cgroups, meminfo: &str) -> Result<Observation, F
     Ok(observe::memory(meminfo, &stat)?)
 }
 
-/// `allocatableMemory.available`, of the cgroup of all pods; none where it has no limit. (EV2)
+/// `allocatableMemory.available`, of the cgroup of all pods; none where it has no limit. ([EV2])
 pub(super) fn of_all_pods(
     kubepods: &Path,
     version: Version,

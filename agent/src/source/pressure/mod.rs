@@ -1,5 +1,5 @@
 //! What is measured of the node and of its pods, from files of the host. Each part reads and says
-//! what it could not read; what follows is the core's to say. (spec/node-agent.md §2.2)
+//! what it could not read; what follows is the core's to say.
 
 mod disk;
 mod filesystems;

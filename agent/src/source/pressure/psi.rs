@@ -1,6 +1,5 @@
 //! Stalls, told as they begin: by triggers of the kernel, which cost nothing while nothing stalls;
 //! where it takes none, by reading its counter. What follows is the core's to say.
-//! (spec/node-agent.md §2.11)
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};

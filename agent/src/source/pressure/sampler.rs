@@ -1,6 +1,6 @@
 //! One look at the node's memory and tasks, and at what pods wait for. Cheap enough for several a
 //! second: what cannot have changed since the last look is not read again. It touches files of the
-//! kernel alone, none on a disk. (spec/node-agent.md §2.2, §2.11)
+//! kernel alone, none on a disk.
 
 use std::collections::BTreeMap;
 use std::fs::File;

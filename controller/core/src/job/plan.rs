@@ -44,7 +44,7 @@ pub struct Plan {
     pub pods: PodStage,
     /// Whether pods were managed, with whatever result. ([S19])
     pub manages_pods: bool,
-    /// Whether the watches showed all pods that we created or deleted. ([S9])
+    /// Whether the watches showed all pods that we created or deleted.
     pub expectations_satisfied: bool,
     /// The failures to wait for, counting this sync's. ([S15])
     pub backoff: BackoffRecord,

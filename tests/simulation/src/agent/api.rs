@@ -238,7 +238,7 @@ impl Api {
         Ok(stored)
     }
 
-    /// DELETE with a UID as precondition. (API8)
+    /// DELETE with a UID as precondition. ([AP9])
     pub(super) fn delete(&mut self, name: &str, uid: &PodUid, grace: u32) -> Outcome<()> {
         let stored = self.pods.values().find(|stored| stored.fixed.name == name);
         let Some(stored) = stored else { return Err(failure(FailureKind::NotFound)) };

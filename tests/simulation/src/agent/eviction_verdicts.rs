@@ -1,5 +1,4 @@
 //! The verdicts on evictions: whom, when, in which order, and whether the pressure ends.
-//! (spec/node-agent.md §2, §8.4)
 
 use std::time::Duration;
 
@@ -34,7 +33,7 @@ const MARK_LASTS: Duration = Duration::from_mins(2);
 /// For so long a stall may be told of after it was over.
 const STALL_LASTS: Duration = Duration::from_mins(1);
 
-/// How the message of a victim of the node begins. (EV13)
+/// How the message of a victim of the node begins. ([EV13])
 const LOW: &str = "The node was low on resource: ";
 
 /// The resource that an eviction's message names; none where it is about a limit of the pod.
@@ -193,7 +192,7 @@ impl World {
         }
     }
 
-    /// Not while the kubelet does the same. (§8.4)
+    /// Not while the kubelet does the same. ([EV29])
     fn judge_alongside_kubelet(&mut self, pod: &PodRef, resource: &str) {
         let of = Signal::ALL.into_iter().find(|signal| signal.resource() == resource);
         let condition = of.map(Signal::node_condition).unwrap_or_default();

@@ -1,5 +1,5 @@
 //! The kubelet's own graceful shutdown: its lock, its groups, its hurry; and what can be seen of
-//! the kubelet from outside. (spec/node-agent.md §1.5, §1.6, §8.2)
+//! the kubelet from outside.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ impl Graceful {
         self.killing
     }
 
-    /// Why a new pod is not admitted. (SD9)
+    /// Why a new pod is not admitted.
     pub(super) fn refuses(&self) -> Option<(&'static str, &'static str)> {
         let words = ("NodeShutdown", "Pod was rejected as the node is shutting down.");
         self.shutting_down.then_some(words)
@@ -40,7 +40,7 @@ impl Graceful {
 }
 
 impl World {
-    /// At its start: the lock, if the whole wanted delay is granted. (SD4, SD5)
+    /// At its start: the lock, if the whole wanted delay is granted. ([SD5])
     pub(super) fn arm_graceful(&mut self) {
         let Some(groups) = &self.temper.groups else { return };
         let wanted: u64 = groups.iter().map(|(_, seconds)| *seconds).sum();
@@ -134,7 +134,7 @@ impl World {
         self.locks_changed();
     }
 
-    /// The cancellation is seen only after the killing. (SD10)
+    /// The cancellation is seen only after the killing. ([SD10])
     pub(super) fn kubelet_hears_cancel(&mut self) {
         if self.kubelet.is_live() && self.kubelet.graceful.shutting_down {
             self.kubelet.graceful.cancelled = true;

@@ -1,5 +1,5 @@
 //! What hangs: starts that wait for an image without end, kubelets that are gone or wake up again,
-//! and the people who delete pods meanwhile. (spec/node-agent.md §3.2, §3.3, §7.3)
+//! and the people who delete pods meanwhile.
 
 use std::time::Duration;
 
@@ -104,7 +104,7 @@ impl World {
         }
     }
 
-    /// A hung kubelet goes on where it stood, with what it believed then. (§7.3)
+    /// A hung kubelet goes on where it stood, with what it believed then. ([API13])
     fn wake_kubelet(&mut self) {
         if self.kubelet.health != Health::Hung {
             return;

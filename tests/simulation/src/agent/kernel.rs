@@ -1,5 +1,5 @@
 //! The kernel of a node whose pods use it up: what is left, who waits (PSI), whom the OOM killer
-//! kills, and who tells of it. What it knows is the truth. (spec/node-agent.md §2.2, §2.11)
+//! kills, and who tells of it. What it knows is the truth.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

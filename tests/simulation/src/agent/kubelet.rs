@@ -12,7 +12,7 @@ use super::kubelet_evictions::OwnEvictions;
 use super::world::{Life, World, name_of};
 use crate::controller::agenda::Moment;
 
-/// The least time between SIGTERM and SIGKILL that a kubelet gives. (SD14)
+/// The least time between SIGTERM and SIGKILL that a kubelet gives. ([SD14])
 const GRACE_MIN: Duration = Duration::from_secs(2);
 
 /// How it is with the process.
@@ -67,7 +67,7 @@ pub(super) struct Worker {
     forced: Option<Phase>,
     annotations: Value,
     pub(super) started: bool,
-    /// What goes out next is what was noted when the tear-down began. (SD17)
+    /// What goes out next is what was noted when the tear-down began. ([SD17])
     pub(super) half_reported: bool,
     /// The grace of a stop that has to wait for the call that goes on.
     pub(super) asked: Option<u32>,
@@ -136,7 +136,7 @@ impl World {
             self.after(pause, life, World::kubelet_lists);
             return;
         }
-        // A new process knows nothing of a shutdown that goes on. (W6)
+        // A new process knows nothing of a shutdown that goes on. ([W6])
         self.api.update_node(|node| node.kubelet_says_shutdown = false);
         let uids: Vec<PodUid> = self.api.pods.keys().cloned().collect();
         for uid in uids {
@@ -268,8 +268,8 @@ impl World {
         self.after(pause, life, move |w| w.resync(uid));
     }
 
-    /// The worker looks at the pod: what the API says goes into its cache (ST8), and a phase that
-    /// somebody else made terminal begins a tear-down. (§7.3)
+    /// The worker looks at the pod: what the API says goes into its cache ([ST8]), and a phase that
+    /// somebody else made terminal begins a tear-down. ([API13])
     pub(super) fn sync(&mut self, uid: &PodUid) {
         let Some(stored) = self.api.pods.get(uid) else { return };
         let Some(worker) = self.kubelet.workers.get_mut(uid) else { return };
@@ -406,7 +406,7 @@ impl World {
         }
     }
 
-    /// Nothing of the pod runs any more: its last phase, by the exit codes. (SD18, rule 6 of §7.2)
+    /// Nothing of the pod runs any more: its last phase, by the exit codes. ([SD18], [API12])
     fn stopped(&mut self, uid: &PodUid) {
         self.stop_sandbox(uid);
         self.clean_up(uid);

@@ -1,5 +1,5 @@
 //! The kubelet's own eviction manager: a look every 10 s at thresholds of its own, conditions on
-//! the node, one victim at a time. (spec/node-agent.md §2.4, §2.10)
+//! the node, one victim at a time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::controller::agenda::Moment;
 const LOOP: Duration = Duration::from_secs(10);
 /// How long it waits for the last victim.
 const CLEANUP_MAX: Duration = Duration::from_secs(30);
-/// Pods of this priority are never evicted. (EV12)
+/// Pods of this priority are never evicted. ([EV12])
 pub(super) const CRITICAL: i32 = 2_000_000_000;
 
 /// What a run of the kubelet remembers of it.
@@ -136,7 +136,7 @@ impl World {
         self.terminate(uid, 1);
     }
 
-    /// Local storage limits are no disruption. (§2.8)
+    /// Local storage limits are no disruption. ([EV26])
     fn evict_beyond_own_limits(&mut self) {
         let beyond = |uid: &&PodUid| {
             let up = matches!(self.kubelet.workers[*uid].stage, Stage::Up);

@@ -1,5 +1,4 @@
 //! logind: delay locks, the announcement, the timer, and what may come of it.
-//! (spec/node-agent.md §1.2)
 
 use std::time::Duration;
 
@@ -45,7 +44,7 @@ impl Logind {
 }
 
 impl World {
-    /// Somebody asks for a shutdown. (LD1)
+    /// Somebody asks for a shutdown. ([LD1])
     pub(super) fn announce_shutdown(&mut self) {
         if self.logind.down || self.logind.stage != Stage::Idle {
             return;
@@ -91,7 +90,7 @@ impl World {
         self.cancelled_at = Some(self.now());
     }
 
-    /// logind restarts: locks are kept, a delayed shutdown is forgotten without a word. (LD7)
+    /// logind restarts: locks are kept, a delayed shutdown is forgotten without a word. ([LD7])
     pub(super) fn restart_logind(&mut self) {
         if self.logind.stage == Stage::Going || self.logind.down {
             return;
@@ -111,7 +110,7 @@ impl World {
         });
     }
 
-    /// A lock came or went: the last one's going lets the shutdown go on. (LD3)
+    /// A lock came or went: the last one's going lets the shutdown go on. ([LD3])
     pub(super) fn locks_changed(&mut self) {
         if self.logind.stage == Stage::Delayed && !self.logind.down && !self.logind.is_locked() {
             self.log(|_| "logind    has no more locks".into());

@@ -101,7 +101,7 @@ impl World {
         }
     }
 
-    /// The machine is off. (LD11 in short: nothing is reported any more.)
+    /// The machine is off. Nothing is reported any more. ([LD11])
     pub(super) fn power_off(&mut self) {
         self.log(|_| "machine   is off".into());
         self.on = false;

@@ -1,5 +1,5 @@
 //! Strategic merge of a patch into a pod, as the API server does it, and what the admission
-//! policy lets an agent write. (spec/node-agent.md API2, API5, API11)
+//! policy lets an agent write. ([API2], [API5], [API11])
 
 use epilogue_common::names::node::TERMINATED_AT;
 use epilogue_common::names::pod_condition::OOM_KILLED;
@@ -41,7 +41,7 @@ fn merge_conditions(target: &mut Value, patch: &Value) {
     }
 }
 
-/// What a status patch of the agent holds that it must not. (API11)
+/// What a status patch of the agent holds that it must not. ([API11])
 pub(super) fn forbidden(body: &Value) -> Option<String> {
     let keys = |value: &Value| -> Vec<String> {
         value.as_object().map(|object| object.keys().cloned().collect()).unwrap_or_default()

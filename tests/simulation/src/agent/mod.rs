@@ -74,7 +74,7 @@ pub struct Stats {
     pub untold: u64,
     /// Marks that were on the wire when the pod's own end came.
     pub crossed: u64,
-    /// Marks that a kubelet had cached and wrote again. (ST8)
+    /// Marks that a kubelet had cached and wrote again. ([ST8])
     pub sticky: u64,
     /// OOM kills by the kernel.
     pub oom_kills: u64,

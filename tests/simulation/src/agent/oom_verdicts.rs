@@ -1,4 +1,4 @@
-//! The verdicts on what the agent says of OOM kills. (issue 7, part 2)
+//! The verdicts on what the agent says of OOM kills.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,5 +1,5 @@
 //! How the kubelet writes status: one goroutine, GET and PATCH per pod, a full pass every 10 s.
-//! (spec/node-agent.md §7.2)
+//! ([API12])
 
 use std::time::Duration;
 
@@ -69,7 +69,7 @@ impl World {
     }
 
     /// Compares the cache with what the API shows, and writes where they differ: this is what
-    /// takes back a phase that somebody else wrote. (§7.3)
+    /// takes back a phase that somebody else wrote. ([API13])
     pub(super) fn full_pass(&mut self) {
         self.kubelet.renewed_at = self.now();
         let differs = |stored: &Stored, worker: &Worker| {
@@ -92,7 +92,7 @@ impl World {
         self.after(FULL_PASS, Life::Kubelet(self.kubelet.run), World::full_pass);
     }
 
-    /// The last phase is in the API and nothing is left: a deleted pod's object goes. (PT4)
+    /// The last phase is in the API and nothing is left: a deleted pod's object goes. ([PT4])
     pub(super) fn finish_pod(&mut self, uid: &PodUid) {
         let Some(stored) = self.api.pods.get(uid) else {
             self.kubelet.workers.remove(uid);
@@ -112,7 +112,7 @@ impl World {
     }
 }
 
-/// The merge of §7.2.
+/// The kubelet's merge of its cache into the live status. ([API12])
 fn write(stored: &mut Stored, worker: &Worker, at: &str) {
     let terminal = matches!(worker.phase, Phase::Succeeded | Phase::Failed);
     let ends = terminal && !stored.is_terminal();

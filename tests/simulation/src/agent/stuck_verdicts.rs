@@ -1,4 +1,4 @@
-//! The verdicts on deleted pods that no kubelet ends. (spec/node-agent.md §3.3, §7.4, §9.9)
+//! The verdicts on deleted pods that no kubelet ends.
 
 use std::time::Duration;
 

@@ -132,7 +132,7 @@ impl World {
             self.violate(&format!("{} is ended outside of a shutdown", pod.name));
         }
         // A lock that is gone, and no sign that the kubelet is at work, may be taken for a
-        // kubelet that does nothing. (§8.3)
+        // kubelet that does nothing. ([AP16])
         let seen = self.ledger.reported_kubelet.as_ref();
         let armed = seen.is_some_and(|(_, facts)| {
             facts.lock_armed == Some(true) && facts.healthy == Some(Healthz::Ok)
@@ -186,7 +186,7 @@ impl World {
         let Some(process) = &self.process else { return };
         let calls = process.in_flight.values().filter(|is_call| **is_call).count();
         let most = self.temper.settings.in_flight_max;
-        // The announcement has absolute priority, so it and the taint may come on top. (§9.7)
+        // The announcement has absolute priority, so it and the taint may come on top. ([AP21])
         if calls > most + 2 {
             self.violate(&format!("{calls} calls under way, {most} allowed"));
         }
@@ -324,7 +324,7 @@ impl World {
         }
     }
 
-    /// On a pod's object when it goes. (API8)
+    /// On a pod's object when it goes. ([API8])
     pub(super) fn judge_gone(&mut self, uid: &PodUid, stored: &Stored) {
         let name = stored.name().to_owned();
         if self.ledger.deleted.contains(uid) && self.runtime.running(uid) > 0 {
@@ -386,14 +386,14 @@ impl World {
         };
         let reported_pods =
             self.ledger.reported.values().filter(|view| shutdown.pods.contains(&view.uid));
-        // A kubelet that works says more of a pod whose containers run in its last phase. (SD17)
+        // A kubelet that works says more of a pod whose containers run in its last phase. ([SD17])
         let awaits_more = mode == Mode::Assist && works;
         let half = |view: &PodView| {
             let reported_pods = awaits_more && view.is_terminal() && view.running_since.is_some();
             reported_pods
                 && excluded(&PodView { phase: Phase::Running, ..view.clone() }, &scope).is_none()
         };
-        // A pod that ended well is the kubelet's to report, also when that is dead. (§7.9)
+        // A pod that ended well is the kubelet's to report, also when that is dead. ([AP4])
         let reported = |view: &PodView| {
             // Nor does it say more of one that the agent failed by proof, with the lever.
             let ours = |stored: &Stored| stored.annotations.get(TERMINATED_AT).is_some();
@@ -430,7 +430,7 @@ impl World {
         shutdown.released = true;
         let left = shutdown.end.saturating_sub(now);
         let elapsed = now.saturating_sub(shutdown.reported_at);
-        // Assist holds no longer than the kubelet's sum and ten seconds. (§9.4)
+        // Assist holds no longer than the kubelet's sum and ten seconds. ([AP13])
         let groups = self.temper.groups.as_deref().unwrap_or_default();
         let sum: u64 = groups.iter().map(|(_, seconds)| seconds).sum();
         let sum = Duration::from_secs(sum) + FLUSH_MARGIN;

@@ -85,7 +85,7 @@ impl Agent {
         match result {
             Ok(()) => end.done(),
             Err(failure) => match verdict(failure) {
-                // A conflict is the UID's: the pod that was meant is gone. (§9.6)
+                // A conflict is the UID's: the pod that was meant is gone. ([AP9])
                 Verdict::Gone | Verdict::ReadAgain => victim.gone = true,
                 Verdict::Skip | Verdict::Refused => end.give_up(),
                 Verdict::Retry => end.failed(now, pace, Some(failure)),
@@ -157,7 +157,7 @@ impl Agent {
         };
         let termination = &mut victim.termination;
         if would_succeed(pod, &state) {
-            // EV16
+            // Exit code 0 within the grace: the pod succeeds, and the kubelet reports it. ([EV16])
             termination.succeeds = true;
             termination.fail.drop_it();
             let text = "all its containers exited with 0; its result is left to the kubelet";

@@ -1,5 +1,5 @@
 //! Which pod ends: what pods use is measured anew for each shortage, and the first in rank that
-//! can be ended by us is the one. (spec/node-agent.md §2.6, EV12)
+//! can be ended by us is the one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -110,7 +110,7 @@ impl Agent {
         if still || self.stop_at.is_some() || !self.pods.is_listed() {
             return false;
         }
-        // What a pod's own limit frees, the node need not. (§2.4, step 12)
+        // What a pod's own limit frees, the node need not. ([EV26])
         if resource(cause.signal) == Resource::Disk && self.ends_for_own_limits() {
             return false;
         }
@@ -140,7 +140,7 @@ impl Agent {
         let ask = self.evictions.choices.asks.entry(of).or_default();
         let figures = match result {
             Ok(figures) => figures,
-            // EV7: without figures nothing is done.
+            // Without figures nothing is evicted. ([EV7])
             Err(failure) => {
                 ask.attempt.failed(now, MEASURING, Some(&failure));
                 let text = format!("what pods use cannot be measured: {failure}");
@@ -179,11 +179,11 @@ impl Agent {
         // DIVERGES(upstream): a pod that never ran has nothing to give, and is not ended. The
         // reference takes it for one without figures, which go first, and waits for its end while
         // the shortage goes on. Nor is one that came while the others were measured: that it has no
-        // figures says nothing of it. (EV11)
+        // figures says nothing of it. ([EV11])
         //
         // DIVERGES(upstream): for a disk only a pod ends of which it is known what it has there.
         // The runtime's word on layers may be older than the pod; upstream has all figures in
-        // one answer, and ends who is missing in it first. (EV11)
+        // one answer, and ends who is missing in it first. ([EV11])
         let uses = |pod: &&PodView| match figures.get(&pod.uid) {
             Some(figures) => !of_disk || known(figures),
             None => !of_disk && pod.has_run && asked.contains(&pod.uid),
@@ -240,7 +240,7 @@ impl Agent {
     /// The first in rank, if it takes more than it asked for and only the kubelet ends it.
     ///
     /// DIVERGES(upstream): then the signal is left to the kubelet. Whoever ended the next ones
-    /// would end pods that did nothing, and keep the kubelet from the one that did. (EV12)
+    /// would end pods that did nothing, and keep the kubelet from the one that did. ([EV12])
     fn culprit_of_kubelet(
         &self,
         signal: Signal,
@@ -285,7 +285,7 @@ impl Agent {
     /// How the pod can be ended by us; none if it is not ours to end. A kubelet lives beside us.
     ///
     /// DIVERGES(upstream): a bare pod that may restart is only ours to end where the operator has
-    /// said so. Upstream ends it, and keeps its object; we could only delete it. (EV12)
+    /// said so. Upstream ends it, and keeps its object; we could only delete it. ([EV12])
     pub(super) fn terminator_of(&self, pod: &PodView, in_haste: bool) -> Option<Terminator> {
         let now = self.clock.monotonic();
         let evictions = &self.evictions;

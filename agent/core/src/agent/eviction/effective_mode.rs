@@ -1,5 +1,5 @@
 //! What may be done about pressure now: the operator's word, a shutdown, and the kubelet, which
-//! does the same. (spec/node-agent.md §8.4)
+//! does the same. ([EV29])
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,4 @@
 //! The node's pressure: when it is looked at, what follows, and the end of a victim.
-//! (spec/node-agent.md §2, §8.4)
 //!
 //! No journal: the condition on the pod is the record. It is in the API before anything of the pod
 //! is stopped, names its reason, and an agent that finds one after a restart knows that it is of
@@ -92,7 +91,7 @@ impl Evictions {
     }
 
     /// What a pod has to end for now: of memory before the rest, and a threshold that leaves no
-    /// time before a stall. (§2.4, step 14)
+    /// time before a stall. ([EV22])
     fn causes(&self) -> Vec<Cause> {
         let urgent = |cause: &Cause| cause.signal.resource() == "memory" && cause.is_hard();
         let at = usize::from(self.crossed.first().is_some_and(urgent));

@@ -1,5 +1,5 @@
 //! Pods that exceed their own limits of local storage, where the kubelet does not see to it.
-//! (spec/node-agent.md §2.4 step 12, §2.8)
+//! ([EV26])
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
 //! Conditions of pressure on pods that live: an agent before us was killed between the mark and
-//! the end. No kubelet shows one before the pod's end. (spec/node-agent.md ST7)
+//! the end. No kubelet shows one before the pod's end. ([ST7])
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -20,7 +20,7 @@ const AGE_MIN: Duration = Duration::from_mins(1);
 pub(super) struct StaleMarks {
     /// Each condition is taken back once; from then on it is another's to see to.
     sought: BTreeSet<(PodUid, i64)>,
-    /// Victims that were seen to end: a kubelet may take back the phase for a moment. (§7.6)
+    /// Victims that were seen to end: a kubelet may take back the phase for a moment. ([API16])
     ended: BTreeMap<PodUid, Duration>,
 }
 

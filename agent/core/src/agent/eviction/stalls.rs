@@ -1,5 +1,5 @@
 //! What pods wait for: a stall of the node that is seen twice is a reason to act; one of a pod at
-//! its own limit is only told. (spec/node-agent.md §2.11, §2.12)
+//! its own limit is only told.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -74,7 +74,7 @@ impl Agent {
     }
 
     /// DIVERGES(upstream): upstream knows no stalls on cgroup v2, and looks every 10 s;
-    /// the kernel's killer is quicker. (§2.11)
+    /// the kernel's killer is quicker. ([EV28])
     fn judge_memory(&mut self, sample: &Sample, after: StallSample) {
         let now = self.clock.monotonic();
         let stalls = &mut self.evictions.stalls;

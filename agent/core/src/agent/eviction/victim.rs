@@ -1,5 +1,5 @@
 //! The end of one victim, by the one protocol: condemned, told, stopped, verified, Failed,
-//! acknowledged. (spec/node-agent.md §2.9, §7.9; design §4)
+//! acknowledged.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::termination::attempt::{Attempt, Pace, WAIT_MAX, WAIT_MAX_HASTE, salt}
 use crate::termination::progress::{PodTermination, Terminator};
 use crate::termination::{patches, stop_timeout};
 
-/// The grace of a pod that exceeds its own limit. (§2.8)
+/// The grace of a pod that exceeds its own limit. ([EV26])
 const OWN_LIMIT_GRACE_SECONDS: u32 = 1;
 /// The API's time to take the mark, for a hard threshold: by then another pod may be quicker.
 const MARK_HARD: Duration = Duration::from_secs(5);
@@ -177,7 +177,7 @@ impl Agent {
         self.evictions.stale_marks.victim_ended(pod.uid.clone(), now);
         self.evictions.stalls.begin_anew(now);
         // Nobody to choose again, though the watch may lag, and a kubelet may take back the phase
-        // for a moment. (§7.6)
+        // for a moment. ([API16])
         self.evictions.choices.refuse(pod.uid.clone(), now);
         if victim.gone {
             self.pods.gone(&pod.uid);
@@ -202,7 +202,7 @@ impl Agent {
         self.outbox.log(false, Some(pod), text);
     }
 
-    /// A mark that may have arrived is taken back at once: the pod lives on. (ST7)
+    /// A mark that may have arrived is taken back at once: the pod lives on. ([ST7])
     ///
     /// DIVERGES(upstream): upstream never takes one back; nothing it has marked can live on,
     /// since it marks with the phase.
@@ -335,7 +335,7 @@ impl Agent {
     }
 
     /// Through the runtime, and then the phase: the object stays, as a kubelet's eviction leaves
-    /// it. (§7.9, third row)
+    /// it. ([AP3])
     fn stop_victim(&mut self, victim: &mut Victim, pod: &PodView) -> Fate {
         let now = self.clock.monotonic();
         let termination = &mut victim.termination;
@@ -416,7 +416,7 @@ impl Agent {
         }
     }
 
-    /// Through the API: the kubelet kills and reports. (§7.7, §7.8)
+    /// Through the API: the kubelet kills and reports. ([API17], [API18])
     fn delete_victim(&mut self, victim: &mut Victim, pod: &PodView) -> Fate {
         let now = self.clock.monotonic();
         let termination = &mut victim.termination;

@@ -1,6 +1,6 @@
 //! The condition `epilogue.dev/OOMKilled` on its way to the API, in a race with the kubelet's
 //! report of the pod's end: it is sent at once, beside everything else, and does not depend on
-//! what the API shows. (spec/node-agent.md §7.5)
+//! what the API shows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

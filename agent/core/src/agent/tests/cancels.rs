@@ -1,4 +1,4 @@
-//! Shutdowns that do not happen. (spec/node-agent.md §9.5)
+//! Shutdowns that do not happen. ([AP17])
 
 use epilogue_common::outcome::FailureKind;
 
@@ -159,7 +159,7 @@ fn revocation_is_tried_until_the_api_shows_it() {
 
 #[test]
 fn a_shutdown_that_vanished_is_cancelled_like_any_other() {
-    // LD7: logind was restarted in the delay window
+    // logind was restarted in the delay window: no `false` follows. ([LD7])
     let mut world = World::standing(settings(), armed(), pods());
     world.shutdown(40);
     world.pass(ms(500));

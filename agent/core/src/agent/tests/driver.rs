@@ -297,7 +297,7 @@ impl World {
                 .get(&pod.name)
                 .is_none_or(|pod| pod.is_disrupted() || pod.is_terminating() || pod.is_terminal());
             let known = known || self.scarcity.beyond_limits.contains(&pod.name);
-            // A verb that the API forbids is not asked for again, and blocks no kill. (§9.4)
+            // A verb that the API forbids is not asked for again, and blocks no kill. ([AP14])
             let forbidden = |line: &String| line.contains("forbids `patch pods/status`");
             let known = known || self.logged.iter().any(forbidden);
             if !known && !self.log.iter().any(|line| line.ends_with(&marked)) {

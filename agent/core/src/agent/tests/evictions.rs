@@ -129,7 +129,7 @@ fn with_the_time_of_a_soft_threshold_the_kubelet_runs_the_hooks() {
 
 #[test]
 fn every_pod_has_its_own_way_or_none() {
-    // §7.7, §7.8, EV12
+    // By deadline or deletion; a critical pod by nothing. ([API17], [API18], [EV12])
     let with = |bare| Settings { bare_pods: bare, ..enforcing(HARD) };
     let blind = Settings { runtime: false, ..enforcing(HARD) };
     let sidecar = job("a").with(|pod| pod.sidecars.push("s".into()));
@@ -354,7 +354,7 @@ fn a_runtime_that_fails_is_asked_again() {
 
 #[test]
 fn a_pod_that_exits_with_0_keeps_its_result() {
-    // EV16
+    // Exit code 0 within the grace: the pod succeeds. ([EV16])
     let mut world = short_of_memory(enforcing(HARD), vec![job("a")]);
     world.containers("a", &[Some(0)]);
     world.pass(ms(5_000));
@@ -388,7 +388,7 @@ fn the_phase_is_written_by_a_fresh_proof_and_left_to_the_kubelet_where_it_is_ref
 
 #[test]
 fn a_phase_that_the_kubelet_takes_back_for_a_moment_makes_no_second_eviction() {
-    // §7.6
+    // The kubelet may revert the phase for a moment. ([API16])
     let mut world = short_of_memory(enforcing(HARD), vec![job("a")]);
     world.pass(ms(1_000));
     assert_eq!(world.deeds(), ["mark a", "stop a 1", "fail a"]);
@@ -482,7 +482,7 @@ fn a_pod_is_evicted_once_for_one_shortage_however_the_signal_flaps() {
 
 #[test]
 fn a_soft_threshold_waits_and_gives_the_pod_its_own_time_and_never_holds_up_a_hard_one() {
-    // §2.4, §2.7
+    // A soft threshold gives the pod its own grace. ([EV25], [EV27])
     let settings = with_config(Enforcement::Enforce, "pid.available<100", "memory.available<200");
     let mut world = World::at_ease(settings, vec![web("a").grace(40), web("b")]);
     world.uses("a", 200);
@@ -526,7 +526,7 @@ fn disks_are_checked_by_what_lies_on_them() {
 
 #[test]
 fn a_runtime_that_tells_nothing_of_layers_ends_nobody() {
-    // EV7: seen on a real node that was too slow to answer; an innocent pod went first.
+    // Seen on a real node that was too slow to answer: an innocent pod went first. ([EV7])
     let mut world = World::at_ease(enforcing("nodefs.available<200"), vec![web("a"), web("b")]);
     for pod in ["a", "b"] {
         world.uses(pod, 100);
@@ -544,7 +544,7 @@ fn a_runtime_that_tells_nothing_of_layers_ends_nobody() {
 
 #[test]
 fn a_pod_without_figures_goes_first_and_is_told_no_more_than_is_known() {
-    // EV11, EV14
+    // A pod without figures goes first, and its message stops early. ([EV11], [EV14])
     let mut world = World::at_ease(enforcing(HARD), vec![web("a"), web("b")]);
     world.uses("a", 900);
     world.memory(150);
@@ -558,7 +558,7 @@ fn a_pod_without_figures_goes_first_and_is_told_no_more_than_is_known() {
 
 #[test]
 fn figures_that_cannot_be_had_end_nobody() {
-    // EV7
+    // Without figures nothing is evicted. ([EV7])
     let mut world = short_of_memory(enforcing(HARD), vec![web("a")]);
     world.answers.insert("measure Memory of 1".into(), Answer::Fail(FailureKind::Unknown, 3));
     world.pass(ms(1_050));
@@ -569,7 +569,7 @@ fn figures_that_cannot_be_had_end_nobody() {
 
 #[test]
 fn a_pod_that_came_while_the_others_were_measured_is_not_taken_for_one_without_figures() {
-    // EV11
+    // Only a pod that was measured in vain goes first. ([EV11])
     let mut world = short_of_memory(enforcing(HARD), vec![web("a")]);
     world.answers.insert("measure Memory of 1".into(), Answer::Hold);
     world.pass(ms(1_100));
@@ -605,7 +605,7 @@ fn a_marked_pod_ends_though_the_shortage_is_over() {
 
 #[test]
 fn a_pod_that_never_ran_is_not_ended_before_the_one_that_uses_the_memory() {
-    // Found by the simulation: without figures it came first (EV11), and its end was waited for.
+    // Found by the simulation: without figures it came first ([EV11]), and its end was waited for.
     let mut world = short_of_memory(enforcing(HARD), vec![web("a")]);
     world.pods.insert("b".into(), web("b").not_started());
     world.list();

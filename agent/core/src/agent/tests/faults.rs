@@ -1,5 +1,4 @@
-//! When the API, the disk or the clock do not do as they should. (spec/node-agent.md §9.4, §9.7,
-//! §9.8, §10.6)
+//! When the API, the disk or the clock do not do as they should.
 
 use epilogue_common::outcome::FailureKind;
 
@@ -104,7 +103,7 @@ fn an_end_through_the_api_waits_for_its_mark_unless_that_is_refused_for_good() {
     world.answers.clear();
     world.pass(ms(1_000));
     assert_eq!(world.done(&["delete"]).len(), 1);
-    // §9.4: a mark that fails for good does not block the kill.
+    // A DisruptionTarget that is refused for good does not block the kill. ([AP14])
     let mut world = replace(vec![job("a")]);
     world.answers.insert("mark a".into(), failing(FailureKind::Invalid, ALWAYS));
     world.shutdown(40);
@@ -113,7 +112,7 @@ fn an_end_through_the_api_waits_for_its_mark_unless_that_is_refused_for_good() {
 
 #[test]
 fn without_an_api_the_lock_is_held_to_the_end_and_the_journal_knows_all() {
-    // §9.7, §10.6-9: from each step on
+    // The API is away from each step on. ([AP21])
     for from in [0, 100, 2_000, 3_000, 20_000, 33_500, 38_500] {
         for facts in [plain(), armed(), dead()] {
             let mut world = World::standing(settings(), facts.clone(), vec![job("a"), job("b")]);
@@ -158,7 +157,7 @@ fn a_disk_that_does_not_write_costs_only_the_first_step_s_time() {
 
 #[test]
 fn after_a_freeze_it_goes_on_where_the_clock_is() {
-    // §9.8, §10.6-10
+    // Deadlines are compared again after a freeze. ([AP10])
     let mut world = replace(vec![job("a"), job("critical").priority(2_000_000_000)]);
     world.shutdown(20);
     assert_eq!(world.done(&["delete"]), ["0 delete a 10"]);

@@ -165,7 +165,7 @@ fn all_marks_of_a_signal_wait_for_one_write_and_no_other() {
 
 #[test]
 fn a_mark_of_which_the_journal_knows_nothing_is_taken_back_when_its_pod_runs_again() {
-    // ST7: it may run long after it was first listed.
+    // It may run long after it was first listed. ([ST7])
     let mut world = World::new(settings(), vec![of_a_replica_set("a")]);
     world.now = ms(3_600_000);
     world.change("a", |pod| {

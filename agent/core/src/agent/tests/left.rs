@@ -1,4 +1,4 @@
-//! Pods that a shutdown leaves without a last phase: success is not claimed for them. (§9.4)
+//! Pods that a shutdown leaves without a last phase: success is not claimed for them.
 
 use epilogue_common::outcome::FailureKind;
 

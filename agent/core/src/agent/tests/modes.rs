@@ -1,4 +1,4 @@
-//! The modes when all goes well. (spec/node-agent.md §9.4, §10.6-12)
+//! The modes when all goes well. ([AP16])
 
 use super::driver::*;
 use crate::agent::LockState;
@@ -70,7 +70,7 @@ fn replace_marks_then_ends_group_by_group_and_lets_go_when_all_is_reported() {
 
 #[test]
 fn assist_ends_nothing_and_holds_on_until_the_last_report() {
-    // §10.6-12
+    // Assist neither deletes nor stops pods. ([AP16])
     let pods = vec![job("a"), deployed("b"), deployed("daemon").owner(Owner::DaemonSet)];
     let mut world = World::standing(settings(), armed(), pods);
     world.shutdown(45);
@@ -87,7 +87,7 @@ fn assist_ends_nothing_and_holds_on_until_the_last_report() {
 
 #[test]
 fn assist_holds_no_longer_than_the_kubelet_needs() {
-    // §9.4: the kubelet's 30 s and 10 s
+    // The kubelet's periods are 30 s; 10 s come on top. ([AP13])
     let mut world = World::standing(settings(), armed(), vec![job("a")]);
     world.shutdown(300);
     world.pass(ms(39_900));
@@ -112,7 +112,7 @@ fn half_reported() -> World {
 
 #[test]
 fn a_phase_whose_containers_still_run_is_not_the_kubelets_last_word() {
-    // SD17, as a real kubelet was seen to break it
+    // A real kubelet was seen to write Failed while a container ran. ([SD17])
     let mut world = half_reported();
     world.ends("a", Phase::Succeeded);
     assert!(world.released());
@@ -140,7 +140,7 @@ fn a_kubelet_that_died_has_no_last_word() {
 
 #[test]
 fn assist_becomes_replace_when_the_kubelet_has_given_up() {
-    // §8.3
+    // No lock, no word on the node and no progress 2 s after the signal. ([AP16])
     let mut world = World::standing(settings(), armed(), vec![job("a"), deployed("b")]);
     world.shutdown(40);
     world.pass(ms(500));
@@ -187,7 +187,7 @@ fn the_mode_follows_what_is_learnt_just_after_the_signal() {
         world.event(KubeletSeen(facts));
         assert_eq!(world.done(&["delete"]).len(), deletes);
     }
-    // §8.2: armed when it was seen last, long ago, and disarmed at once because it had no pods.
+    // Its lock was seen long ago; without pods to kill it released it at once. ([SD25])
     let mut world = World::standing(settings(), armed(), vec![deployed("a")]);
     world.pass(ms(70_000));
     world.shutdown(40);
@@ -219,7 +219,7 @@ fn substitute_stops_verifies_and_fails_in_this_order() {
 
 #[test]
 fn substitute_never_fails_what_runs_on_and_leaves_what_succeeded() {
-    // §7.9, users.md 0.12
+    // Failed needs proof, and exit code 0 is the kubelet's to report. ([AP2], [AP4])
     let mut world = World::standing(settings(), dead(), vec![job("a"), job("b"), pod("c")]);
     world.containers("a", &[None]);
     world.containers("b", &[Some(0)]);
@@ -280,7 +280,7 @@ fn observe_does_nothing() {
 
 #[test]
 fn the_lever_is_pulled_only_at_the_end_and_only_with_proof() {
-    // §7.9, row 3
+    // Under a live kubelet Failed needs P4 and proof. ([AP3])
     let pods = vec![job("exited"), job("runs"), job("succeeded"), job("unknown")];
     let mut world = World::standing(settings(), plain(), pods);
     world.containers("exited", &[Some(143)]);
@@ -330,7 +330,7 @@ fn pods_that_appear_in_a_shutdown_are_part_of_it() {
 
 #[test]
 fn a_pod_being_deleted_is_shortened_and_never_prolonged() {
-    // SD14, §10.1
+    // A grace can shrink, never grow. ([SD14])
     let pods = vec![
         deployed("short").deleting(5),
         deployed("long").grace(600).deleting(600),
@@ -347,7 +347,7 @@ fn a_pod_being_deleted_is_shortened_and_never_prolonged() {
 
 #[test]
 fn five_seconds_are_enough_for_marks_and_reports() {
-    // §9.4, B = 5 s; §10.6-13
+    // logind grants 5 s for 110 pods. ([AP11])
     let pods = (0..110).map(|n| job(&format!("p{n:03}"))).collect();
     let mut world = World::standing(settings(), plain(), pods);
     world.shutdown(5);
@@ -360,7 +360,7 @@ fn five_seconds_are_enough_for_marks_and_reports() {
 
 #[test]
 fn nothing_is_granted_and_the_marks_still_go_out() {
-    // §10.6-6: delay 0
+    // logind grants no delay. ([AP11])
     let mut world = World::standing(settings(), plain(), vec![job("a")]);
     world.shutdown(0);
     assert_eq!(world.disrupted(), ["a"]);

@@ -159,7 +159,7 @@ fn who_may_not_act_only_observes() {
 
 #[test]
 fn while_the_kubelet_acts_itself_nothing_is_done() {
-    // §8.4
+    // A node condition of pressure is True: the kubelet evicts. ([EV29])
     let mut world = victim(enforcing(HARD));
     world.kubelet_says(&["MemoryPressure"]);
     world.memory(150);
@@ -204,7 +204,7 @@ fn a_victim_whose_mark_was_not_sent_is_let_go_when_the_kubelet_acts() {
 
 #[test]
 fn a_threshold_that_is_not_before_the_kubelets_is_only_observed_and_told_of_once() {
-    // §8.4
+    // The kubelet's own threshold is crossed first. ([EV29])
     let hard = "memory.available<50,pid.available<100";
     let mut world = World::at_ease(enforcing(hard), vec![web("a")]);
     world.uses("a", 100);
@@ -526,7 +526,7 @@ fn limits(settings: Settings, kubelet_holds_them: bool) -> World {
 
 #[test]
 fn pods_beyond_their_own_limits_end_without_a_mark_where_the_kubelet_does_not_see_to_it() {
-    // §2.4 step 12, §2.8
+    // A limit of the user is no disruption. ([EV26])
     let mut world = limits(enforcing(HARD), false);
     world.pass(ms(1_000));
     assert_eq!(world.deeds(), ["delete a 1", "stop b 1", "fail b"], "{:#?}", world.logged);

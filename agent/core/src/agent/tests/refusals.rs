@@ -1,5 +1,5 @@
 //! Refusals (403): of one pod by an admission webhook, of everything by an API server whose RBAC
-//! cache is not filled yet, and of a verb that the agent has no right to. (§9.4)
+//! cache is not filled yet, and of a verb that the agent has no right to. ([AP14])
 
 use epilogue_common::outcome::FailureKind::Forbidden;
 
@@ -99,7 +99,7 @@ fn a_verb_that_is_forbidden_is_tested_by_single_calls() {
     world.pass(ms(20_000));
     let tests = world.done(&["mark"]).len() - at_once;
     assert!(at_once <= 32 && tests <= 10, "{at_once} at once, {tests} tests");
-    assert_eq!(world.done(&["delete"]).len(), 30, "§9.4: a mark does not block the kill");
+    assert_eq!(world.done(&["delete"]).len(), 30, "a refusal does not block the kill");
     assert_eq!(world.logged.iter().filter(|line| line.contains("forbids")).count(), 1);
 
     let mut world = replace(30);

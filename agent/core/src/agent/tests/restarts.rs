@@ -1,5 +1,5 @@
 //! The agent dies, or the machine, and what the next one makes of the journal.
-//! (spec/node-agent.md §9.6, §10.6-8, §10.6-11)
+//! ([AP18], [AP19])
 
 use super::driver::*;
 use crate::agent::{LockState, Settings};
@@ -87,7 +87,7 @@ fn an_agent_restarted_after_a_cancel_takes_everything_back() {
 
 #[test]
 fn after_a_boot_the_condition_is_where_it_is_true_and_nowhere_else() {
-    // §10.6-11
+    // DisruptionTarget on what cannot restart, and on no pod that may. ([AP19])
     each_crash(|facts, mut world, case| {
         let known = !world.journal.is_empty();
         world.reboot(settings());
@@ -149,7 +149,7 @@ fn after_a_boot_ended_and_deleted_pods_are_left() {
 
 #[test]
 fn assist_begins_no_kills_after_a_restart_and_replace_goes_on_with_its_own() {
-    // §9.6
+    // Assist starts no kills after a restart. ([AP18])
     for (facts, expected) in [(armed(), 0), (plain(), 2)] {
         let mut world = World::standing(settings(), facts, pods());
         world.answers.insert("mark *".into(), Answer::Hold);
@@ -279,7 +279,7 @@ fn what_an_earlier_boot_left_on_the_node_is_removed() {
 
 #[test]
 fn a_node_that_went_down_without_notice_explains_its_dead() {
-    // W5: power cut, kernel panic
+    // A power cut or a kernel panic. ([W5])
     let ran = |seconds: &str| seconds.parse().ok();
     let before = ran("2026-11-21T13:50:00Z");
     let mut world = World::new(
@@ -405,7 +405,7 @@ fn a_mark_on_a_pod_that_lives_on_is_taken_back_by_proof_of_its_life() {
 
 #[test]
 fn a_shutdown_that_was_never_heard_of_is_taken_up() {
-    // users.md 0.2, §9.2: PreparingForShutdown is true at the start
+    // PreparingForShutdown is true at the start. ([AP23])
     let mut world = World::new(settings(), pods());
     world.started(plain(), true);
     let shutdown = world.agent.status().shutdown.clone().expect("must be a shutdown");

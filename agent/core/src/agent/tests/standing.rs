@@ -1,4 +1,4 @@
-//! Before any shutdown: the lock, the delay, and the own end. (spec/node-agent.md §9.2)
+//! Before any shutdown: the lock, the delay, and the own end.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ fn the_lock_is_taken_when_logind_is_there_and_calm() {
 #[test]
 fn a_lock_that_logind_does_not_list_is_taken_again() {
     let mut world = World::standing(settings(), plain(), vec![]);
-    // LD7: logind was restarted and has opened the lock again.
+    // logind was restarted and has opened the lock again. ([LD7])
     world.event(seen(|state| state.owner = ":1.9".into()));
     assert_eq!(world.log, [""; 0]);
     world.event(Event::LogindLost("the connection is closed".into()));
@@ -57,7 +57,7 @@ fn a_lock_that_is_refused_is_asked_for_again_and_again() {
 
 #[test]
 fn no_lock_is_to_be_had_in_a_shutdown() {
-    // LD5
+    // logind refuses a new lock during a shutdown. ([LD5])
     let mut world = World::new(settings(), vec![]);
     world.answers.insert("lock *".into(), Answer::Hold);
     world.event(seen(|_| ()));
@@ -200,7 +200,7 @@ fn a_result_that_nobody_waits_for_says_nothing() {
 
 #[test]
 fn a_suspend_is_no_time_that_logind_counts() {
-    // LD2, §9.8
+    // logind's timer stands still in a suspend. ([LD2], [AP22])
     let job = pod("a").owner(Owner::Job).never();
     let mut world = World::standing(settings(), armed(), vec![job]);
     world.shutdown(40);

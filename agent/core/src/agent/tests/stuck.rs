@@ -1,4 +1,4 @@
-//! Pods that were deleted and that no kubelet ends. (spec/node-agent.md §3.3, §7.4, §9.9)
+//! Pods that were deleted and that no kubelet ends.
 
 use epilogue_common::outcome::FailureKind;
 use jiff::SignedDuration;
@@ -118,7 +118,7 @@ impl Node {
 
 #[test]
 fn a_pod_that_never_started_is_failed_under_a_dead_kubelet() {
-    // U1
+    // The kubelet is dead for a minute, and the runtime has nothing of the pod. ([PT7])
     let mut node = Node::of(enforce(), &dead(), deleted("a"), nothing());
     node.pass(40);
     assert_eq!(node.writes(), [""; 0], "a kubelet may come back");
@@ -138,7 +138,7 @@ fn a_pod_that_never_started_is_failed_under_a_dead_kubelet() {
 
 #[test]
 fn what_is_written_is_the_phase_alone() {
-    // PT1, §9.9: the deleter says why
+    // The deleter states the cause. ([PT1])
     let mut node = Node::of(enforce(), &dead(), deleted("a").disrupted("Other"), nothing());
     node.world.answers.insert("fail *".into(), Answer::Hold);
     node.pass(120);
@@ -203,16 +203,16 @@ fn alone(pod: PodView) -> PodView {
 
 #[test]
 fn without_a_kubelet_each_missing_piece_of_evidence_leaves_the_phase_as_it_is() {
-    // §3.3 U1, U2, U4, U5; §7.9; §9.9
+    // Failed needs a proof that nothing runs. ([PT7], [PT8], [PT10], [PT11], [PT12])
     let (dead, hung): (Place, Place) = ((dead(), false), (hung(), false));
     let fail = (&["fail a"][..], None);
     let stop = (&["stop a 20", "fail a"][..], None);
     let left = |hang| (&[][..], Some(hang));
     let standing = || RuntimeState { sandbox_ready: true, ..exited() };
-    comes_to("U1", &dead, deleted("a"), NOTHING, fail);
-    comes_to("U2", &hung, deleted("a"), NOTHING, fail);
-    comes_to("U1, exited", &dead, ran("a"), Some(exited()), fail);
-    comes_to("U2, exited", &hung, ran("a"), Some(exited()), fail);
+    comes_to("dead", &dead, deleted("a"), NOTHING, fail);
+    comes_to("hung", &hung, deleted("a"), NOTHING, fail);
+    comes_to("dead, exited", &dead, ran("a"), Some(exited()), fail);
+    comes_to("hung, exited", &hung, ran("a"), Some(exited()), fail);
     comes_to("not a Job's", &dead, alone(ran("a")), Some(exited()), fail);
     // What an image that hangs leaves under a kubelet that was stopped.
     comes_to("an empty sandbox", &dead, deleted("a"), Some(sandbox(true)), stop);
@@ -220,7 +220,7 @@ fn without_a_kubelet_each_missing_piece_of_evidence_leaves_the_phase_as_it_is() 
     comes_to("a sandbox that stands", &dead, ran("a"), Some(standing()), stop);
     // What proves nothing, or something else.
     comes_to("it runs", &dead, ran("a"), Some(runtime(&[None])), left(Hang::Runs));
-    comes_to("U4", &dead, deleted("a"), None, left(Hang::NoWitness));
+    comes_to("no witness", &dead, deleted("a"), None, left(Hang::NoWitness));
     comes_to("another runtime", &dead, ran("a"), NOTHING, left(Hang::Unproven));
     let two = ran("a").with(|pod| pod.containers.push("second".into()));
     comes_to("one is missing", &dead, two.clone(), Some(exited()), left(Hang::Unproven));
@@ -232,26 +232,26 @@ fn without_a_kubelet_each_missing_piece_of_evidence_leaves_the_phase_as_it_is() 
 
 #[test]
 fn alongside_a_live_kubelet_a_phase_is_written_only_where_it_is_asked_for_and_proven() {
-    // §3.3 U3, U5, U11; §7.4
+    // Only where the operator asks for it, and with proof. ([PT11], [PT12], [PT13])
     let (unasked, asked): (Place, Place) = ((plain(), false), (plain(), true));
     let lever = (&["fail a"][..], None);
     let left = |hang| (&[][..], Some(hang));
-    comes_to("U3 unasked", &unasked, deleted("a"), NOTHING, left(Hang::NotBegun));
-    comes_to("U5 unasked", &unasked, ran("a"), Some(exited()), left(Hang::Exited));
-    comes_to("U3", &asked, deleted("a"), NOTHING, lever);
-    comes_to("U5", &asked, ran("a"), Some(exited()), lever);
+    comes_to("a start, unasked", &unasked, deleted("a"), NOTHING, left(Hang::NotBegun));
+    comes_to("exited, unasked", &unasked, ran("a"), Some(exited()), left(Hang::Exited));
+    comes_to("a start", &asked, deleted("a"), NOTHING, lever);
+    comes_to("exited", &asked, ran("a"), Some(exited()), lever);
     // The sandbox goes first: what a late pull would start has no place then.
     let stop = (&["stop a 20", "fail a"][..], None);
-    comes_to("U3, image", &asked, deleted("a"), Some(sandbox(true)), stop);
-    comes_to("U3 not a Job's", &asked, alone(deleted("a")), NOTHING, left(Hang::NotBegun));
-    comes_to("U5 DRA", &asked, claims(ran("a")), Some(exited()), left(Hang::Exited));
-    comes_to("U5 RWO", &asked, volumes(ran("a")), Some(exited()), left(Hang::Exited));
-    comes_to("U5, 0", &asked, ran("a"), Some(runtime(&[Some(0)])), left(Hang::Succeeded));
-    comes_to("U11", &asked, ran("a"), Some(runtime(&[None])), left(Hang::Runs));
+    comes_to("a start, image", &asked, deleted("a"), Some(sandbox(true)), stop);
+    comes_to("a start, not a Job's", &asked, alone(deleted("a")), NOTHING, left(Hang::NotBegun));
+    comes_to("exited, DRA", &asked, claims(ran("a")), Some(exited()), left(Hang::Exited));
+    comes_to("exited, RWO", &asked, volumes(ran("a")), Some(exited()), left(Hang::Exited));
+    comes_to("exited with 0", &asked, ran("a"), Some(runtime(&[Some(0)])), left(Hang::Succeeded));
+    comes_to("a container runs", &asked, ran("a"), Some(runtime(&[None])), left(Hang::Runs));
     let restarted = deleted("a").with(|pod| pod.details.restarted = true);
-    comes_to("U3, restarted", &asked, restarted, NOTHING, left(Hang::NotBegun));
-    comes_to("U3, ran", &asked, ran("a"), NOTHING, left(Hang::Unproven));
-    comes_to("U5, not shown", &asked, deleted("a"), Some(exited()), left(Hang::Exited));
+    comes_to("a start, restarted", &asked, restarted, NOTHING, left(Hang::NotBegun));
+    comes_to("a start, ran", &asked, ran("a"), NOTHING, left(Hang::Unproven));
+    comes_to("exited, not shown", &asked, deleted("a"), Some(exited()), left(Hang::Exited));
 }
 
 #[test]
@@ -282,7 +282,7 @@ fn pods_that_are_not_ours_to_end_are_not_even_looked_at() {
 
 #[test]
 fn a_kubelet_is_waited_for_until_it_is_surely_gone() {
-    // §9.9, U2: 60 s without a process, 5 min without an answer
+    // 60 s without a process, 5 min without an answer. ([PT7], [PT8])
     for (facts, waited, then) in [(dead(), 60, 40), (hung(), 280, 80)] {
         let mut node = Node::of(enforce(), &facts, deleted("a"), nothing());
         node.pass(waited);
@@ -348,7 +348,7 @@ fn an_empty_check_counts_only_alongside_another() {
 
 #[test]
 fn a_phase_that_is_taken_back_is_written_three_times_and_no_more() {
-    // §7.3: a kubelet that woke; §7.4
+    // The kubelet reverts the phase three times. ([API13], [PT13])
     for (settings, facts) in [(enforce(), hung()), (with_flag(), plain())] {
         let mut node = Node::of(settings, &facts, deleted("a"), nothing());
         for _ in 0..60 {

@@ -4,7 +4,10 @@ use super::builders::{
     Effects, JobBuilder, PodBuilder, api, complete, conditions, failed, job, listed, outage, pod,
     pods, sync, sync_with, uid,
 };
-use crate::job::Step;
+use k8s_openapi::api::batch::v1::JobStatus;
+
+use crate::job::metric_events::finished;
+use crate::job::{MetricEvent, Step};
 
 /// Counters and lists of each write.
 fn writes(effects: &Effects) -> Vec<(i32, i32, usize, usize)> {
@@ -280,4 +283,35 @@ fn a_pod_that_lost_its_finalizer_counts_once_while_the_watch_is_behind() {
     api.memory.removed_finalizers.insert(uid("f"));
     let effects = sync(&mut api);
     assert_eq!((effects.failed, effects.created_indexes()), (1, vec![0]));
+}
+
+/// Of an Indexed Job, pods go in the order of their indexes. ([T1])
+#[test]
+fn pods_of_an_indexed_job_are_counted_in_the_order_of_their_indexes() {
+    let ended = |name: &str, index: u32| pod(name, "Succeeded").index(index);
+    let mut api =
+        api(job().size(9, 9).indexed(), vec![ended("a", 3), ended("b", 1), ended("c", 2)]);
+    api.settings.max_uncounted_pods = 2;
+    sync(&mut api);
+    let tracked = api.pods.values().filter(|pod| pod.tracked).map(|pod| pod.name.to_string());
+    assert_eq!(tracked.collect::<Vec<_>>(), ["a"]);
+}
+
+/// The growth of the counters; of an Indexed Job, of the completed indexes. ([M4])
+#[test]
+fn finished_pods_are_the_growth_of_the_counters() {
+    let status = |succeeded: i32, failed: i32, completed: &str| JobStatus {
+        succeeded: Some(succeeded),
+        failed: Some(failed),
+        completed_indexes: Some(completed.to_owned()),
+        ..JobStatus::default()
+    };
+    let (old, new) = (status(1, 2, "0"), status(2, 5, "0-2"));
+    let expected =
+        |succeeded| Some(MetricEvent::PodsFinished { succeeded, failed: 3, failed_indexes: None });
+    let (plain, indexed) = (job().size(9, 9).build(), job().size(9, 9).indexed().build());
+    assert_eq!(finished(&plain, &old, &new), expected(1));
+    assert_eq!(finished(&indexed, &old, &new), expected(2));
+    assert_eq!(finished(&plain, &new, &new), None);
+    assert_eq!(finished(&plain, &new, &old), None, "no counter shrinks");
 }
