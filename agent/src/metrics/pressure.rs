@@ -133,7 +133,8 @@ impl PressureCollector {
             swap: gauges("pressure_swap_free_bytes", "Swap that is free.", &[])?,
             stalls: gauges(
                 "pressure_stall_full_ratio",
-                "Share of time in which all tasks waited: of pods for memory, of the node for disks (io).",
+                "Share of time in which all tasks waited: of pods for memory, of the node for \
+                 disks (io).",
                 &["resource"],
             )?,
             conditions: flags(
