@@ -107,7 +107,7 @@ enum Mode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum NodeOom {
     /// The pod's condition says so.
-    EmitEvent,
+    Tell,
     /// The pod counts as disrupted, too: a Job may try again for free.
     Disrupt,
 }

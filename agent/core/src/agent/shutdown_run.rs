@@ -151,17 +151,13 @@ impl Shutdown {
 
     /// Whether marks are still to be sent.
     pub(super) fn is_marking(&self) -> bool {
-        self.terminations
-            .values()
-            .any(|termination| !termination.reported && termination.mark.is_open())
+        self.terminations.values().any(|it| !it.reported && it.mark.is_open())
     }
 
     /// Whether the next step waits for marks: a refused one holds up its own pod alone.
     fn waits_for_marks(&self) -> bool {
         let waits = |mark: &Attempt| mark.is_open() && !mark.is_held_back();
-        self.terminations
-            .values()
-            .any(|termination| !termination.reported && waits(&termination.mark))
+        self.terminations.values().any(|it| !it.reported && waits(&it.mark))
     }
 
     /// How failed calls are repeated.
@@ -256,9 +252,8 @@ impl Agent {
         let journaled = begin.journaled.as_ref();
         let shutdown = Shutdown {
             taken_up_at: now.monotonic,
-            head_start: journaled
-                .map_or(Duration::ZERO, |journaled| now.boot.saturating_sub(journaled.at)),
-            since: journaled.map_or(now.wall, |journaled| journaled.wall),
+            head_start: journaled.map_or(Duration::ZERO, |it| now.boot.saturating_sub(it.at)),
+            since: journaled.map_or(now.wall, |it| it.wall),
             kind: begin.kind.clone(),
             granted,
             found,
@@ -291,10 +286,9 @@ impl Agent {
     /// In Assist the lock is held no longer than the kubelet's sum and a margin, in the other modes
     /// no longer than the priority groups and their reports want: others wait for it. ([AP13])
     fn timed(&self, mut shutdown: Shutdown) -> Shutdown {
-        let priority_groups =
-            self.settings.priority_groups.as_ref().filter(|_| shutdown.found.mode != Mode::Assist);
-        let wanted = priority_groups
-            .map(|priority_groups| shutdown.mode_since + wanted_delay(Some(priority_groups), None));
+        let groups = self.settings.priority_groups.as_ref();
+        let groups = groups.filter(|_| shutdown.found.mode != Mode::Assist);
+        let wanted = groups.map(|it| shutdown.mode_since + wanted_delay(Some(it), None));
         let budget =
             Budget::of(wanted.map_or(shutdown.granted, |wanted| wanted.min(shutdown.granted)));
         let mut ends = Timetable { pre_mark: shutdown.ends.pre_mark, ..budget.timetable() };
@@ -326,9 +320,8 @@ impl Agent {
         };
         let mut records = vec![begun];
         for uid in &shutdown.order {
-            let Some(termination) =
-                shutdown.terminations.get(uid).filter(|termination| termination.mark.is_open())
-            else {
+            let termination = shutdown.terminations.get(uid).filter(|it| it.mark.is_open());
+            let Some(termination) = termination else {
                 continue;
             };
             let at = termination.marked_at;
@@ -419,8 +412,8 @@ impl Agent {
     fn note_reported(&mut self) {
         let now = self.clock.monotonic();
         let Some(shutdown) = &mut self.shutdown else { return };
-        let open =
-            shutdown.terminations.values().any(|end| end.is_awaited() || end.is_unacknowledged());
+        let mut terminations = shutdown.terminations.values();
+        let open = terminations.any(|it| it.is_awaited() || it.is_unacknowledged());
         if shutdown.reported_after.is_none() && !open && shutdown.step > Step::Intent {
             shutdown.reported_after = Some(shutdown.elapsed(now));
         }
