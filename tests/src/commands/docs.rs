@@ -1,4 +1,4 @@
-//! `lab docs`: writes the sections that are made of the code, checks all links, and builds the book.
+//! `lab docs`: writes the sections made of the code, checks all links, and builds the book.
 
 use anyhow::{Context as _, bail, ensure};
 use lab::docs::{broken_links, reference};
