@@ -1,4 +1,4 @@
-//! `epilogue-agent check`: gathers the facts, has them judged, and prints the report.
+//! Implements `epilogue-agent check`: gathers the facts, evaluates them, and prints the report.
 
 mod api;
 mod pressure;
@@ -42,10 +42,11 @@ pub fn run(args: CheckArgs, config: CheckConfig) -> anyhow::Result<ExitCode> {
         let settings = KubeletSettings {
             units: config.kubelet_units,
             healthz: config.kubelet_healthz,
-            configz: config
-                .kubelet_configz
-                .zip(token)
-                .map(|(address, token)| Configz { address, token: token.into() }),
+            configz: config.kubelet_configz.zip(token).map(|(address, token)| Configz {
+                address,
+                token: token.into(),
+                directory: config.kubelet_dir.clone(),
+            }),
             period: PERIOD,
         };
         let kubelet = ask_kubelet(settings, &bus_address, &host).await;
@@ -60,7 +61,7 @@ pub fn run(args: CheckArgs, config: CheckConfig) -> anyhow::Result<ExitCode> {
     Ok(if report.verdict == Verdict::Fail { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// What the API said, if it is to be asked, and the file of the token that it was asked with.
+/// The API's answers, if the check asks it, and the file of the token that it used.
 async fn ask_api(wanted: Option<(ClientOptions, String)>) -> (Option<ApiFacts>, Option<String>) {
     let Some((options, node)) = wanted else { return (None, None) };
     match client::config(&options).await {
@@ -75,7 +76,7 @@ async fn ask_api(wanted: Option<(ClientOptions, String)>) -> (Option<ApiFacts>, 
     }
 }
 
-/// What is known of the kubelet. Its lease is not asked: the agent may not read it.
+/// Asks about the kubelet. Leaves out its lease, which the agent may not read.
 async fn ask_kubelet(settings: KubeletSettings, bus_address: &str, host: &Host) -> KubeletFacts {
     let no_lease = Box::new(|| None);
     KubeletSource::new(settings, bus_address.to_owned(), host.clone(), no_lease).ask().await

@@ -1,4 +1,4 @@
-//! `epilogue-agent run`: puts the parts together, starts them, and ends when the driver does.
+//! Implements `epilogue-agent run`: builds the parts, starts them, and ends when the driver does.
 
 mod sinks;
 
@@ -46,29 +46,29 @@ use crate::source::watch::Closed;
 use crate::source::{lease, node, oom, oomd, pods, policies};
 use sinks::AllSinks;
 
-/// Facts that wait for the core; more wait at their source.
+/// Maximum number of facts in the core's queue; more wait at their source.
 const EVENTS_MAX: usize = 1024;
-/// Connections to the admin server that are open at once: a kubelet and a scraper need two.
+/// Maximum number of open connections to the admin server: a kubelet and a scraper need two.
 const CONNECTIONS_MAX: usize = 16;
-/// API calls at once: what a server lets one client do beside others.
+/// Maximum number of concurrent API calls: what a server lets one of many clients do.
 const IN_FLIGHT_MAX: usize = 32;
-/// How long tasks may take to end once the driver has.
+/// How long tasks may take to end after the driver has.
 const END_MAX: Duration = Duration::from_secs(3);
-/// How long the start waits to learn when this boot began.
+/// How long the start waits for the time of this boot.
 const BOOT_ASKED_MAX: Duration = Duration::from_secs(1);
-/// Threads for what blocks: the journal, files of the host, names.
+/// Threads for blocking work: the journal, files of the host, name lookups.
 const BLOCKING_THREADS_MAX: usize = 4;
-/// A difference below this is the half second that the server's clock is cut to.
+/// The server's clock is cut to the second, so smaller differences mean nothing.
 const OFFSET_MS_MIN: i64 = 1_000;
-/// What `/readyz` says of an agent that no policy binds.
+/// What `/readyz` says when no admission policy limits the agent.
 const UNBOUNDED: &str = "no admission policy bounds the agent's writes: apply deploy/policy";
-/// What the build was made from, where the build knows.
+/// The revision of the build, if the build knows it.
 const REVISION: &str = match option_env!("EPILOGUE_REVISION") {
     Some(revision) => revision,
     None => "unknown",
 };
 
-/// What tasks share.
+/// State that tasks share.
 struct Shared {
     config: Config,
     host: Host,
@@ -76,12 +76,12 @@ struct Shared {
     clock: Clock,
     reads: LinkedClient,
     writes: LinkedClient,
-    /// The token to show to the kubelet, where there is one.
+    /// The file of the token for the kubelet, if there is one.
     token_file: Option<String>,
     words: OurLock,
     registry: Registry,
     metrics: Metrics,
-    /// Whether the watches live: of pods, and of the node.
+    /// Whether the watches of pods and of the node are alive.
     signs: (Signs, Signs),
     status: watch::Receiver<Status>,
     hurry: watch::Receiver<bool>,
@@ -97,9 +97,9 @@ struct Watch {
     events: mpsc::Sender<Event>,
 }
 
-/// Runs the agent until it is told to end.
+/// Runs the agent until it receives SIGTERM or SIGINT.
 pub fn run(config: Config) -> anyhow::Result<()> {
-    // One thread: there is little to do, and less memory to do it with.
+    // One thread suffices for little work, and needs less memory.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(BLOCKING_THREADS_MAX)
@@ -223,7 +223,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Starts the driver, whose end is the end of all.
+    /// Starts the driver. When it ends, everything ends.
     fn drive(
         &self,
         agent: Agent,
@@ -269,7 +269,7 @@ impl Shared {
         writer
     }
 
-    /// Starts what brings facts and keeps connections.
+    /// Starts the sources of facts and the keepers of connections.
     fn listen(&self, writer: EventWriter, reachable: Flag, group: &mut TaskGroup) {
         let token = group.token();
         for (name, linked) in [("reads", &self.reads), ("writes", &self.writes)] {
@@ -345,7 +345,11 @@ impl Shared {
         let settings = KubeletSettings {
             units: self.config.kubelet_units.clone(),
             healthz: self.config.kubelet_healthz,
-            configz: configz.map(|(address, token)| Configz { address, token: token.into() }),
+            configz: configz.map(|(address, token)| Configz {
+                address,
+                token: token.into(),
+                directory: self.config.kubelet_dir.clone(),
+            }),
             period: PERIOD.min(self.config.features.stuck_times.dead),
         };
         let age = Box::new(move || age.get());
@@ -353,8 +357,8 @@ impl Shared {
     }
 }
 
-/// What readiness depends on: that a shutdown now would be heard, delayed, and known whom it
-/// concerns. Who only observes delays nothing, and a node without logind tells of none.
+/// The checks of readiness: the agent would see a shutdown now, delay it, and know the pods that it
+/// concerns. An agent that only observes delays nothing, and on a node without logind it sees none.
 fn ready(status: &watch::Receiver<Status>, enforce: bool, logind: bool) -> Checks {
     let check = |test: fn(&Status) -> bool, why: &'static str| {
         let status = status.clone();
@@ -373,12 +377,12 @@ fn ready(status: &watch::Receiver<Status>, enforce: bool, logind: bool) -> Check
     checks
 }
 
-/// In a shutdown the lock goes when it should.
+/// Whether the lock is held. During a shutdown the agent releases it when it should.
 fn has_lock(status: &Status) -> bool {
     status.lock == LockState::Held || status.preparing
 }
 
-/// Takes over the server's clock, which replies carry cut to the second.
+/// Adopts the server's clock, which replies carry cut to the second.
 fn correct(offset_ms: &AtomicI64, server: Timestamp) {
     let ahead = server.as_millisecond() + 500 - Timestamp::now().as_millisecond();
     if (ahead - offset_ms.load(Ordering::Relaxed)).abs() > OFFSET_MS_MIN {
@@ -387,7 +391,7 @@ fn correct(offset_ms: &AtomicI64, server: Timestamp) {
     }
 }
 
-/// What the node's clock showed when this boot began. The agent does without where nobody says.
+/// What the node's clock showed when this boot began. The agent works without it.
 async fn booted_at(bus_address: &str) -> Option<Timestamp> {
     let asking = async {
         let bus = Bus::connect(bus_address).await?;
@@ -405,7 +409,8 @@ async fn booted_at(bus_address: &str) -> Option<Timestamp> {
     }
 }
 
-/// Watches until the end is asked for; nobody listening before then is an error.
+/// Watches until `token` is cancelled. If the receiver of events is gone before then, that is an
+/// error.
 async fn stoppable(
     token: CancellationToken,
     watching: impl Future<Output = Closed>,
@@ -416,7 +421,7 @@ async fn stoppable(
     }
 }
 
-/// A task that ends when the end is asked for, and cannot fail.
+/// Runs a task that cannot fail until `token` is cancelled.
 async fn endless(task: impl Future<Output = ()>) -> Result<(), Infallible> {
     task.await;
     Ok(())

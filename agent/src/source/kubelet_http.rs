@@ -1,39 +1,39 @@
-//! The kubelet's two ports on the loopback: its health, and its configuration.
+//! Asks the kubelet's two ports on the loopback: its health, and its configuration.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use agent_core::protocol::node::Healthz;
-use futures::AsyncReadExt as _;
-use http::Request;
-use kube::{Client, Config};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::kubelet_config::{KubeletConfig, read};
+use super::kubelet_tls;
 use super::listeners::{is_others, is_roots};
 use crate::host::Host;
 
-/// A kubelet that lives answers in milliseconds.
+/// Maximum time of an answer. A live kubelet answers in milliseconds.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(1);
-/// The answer is `ok`, or a few lines about what is not.
+/// Maximum size: the answer is `ok`, or a few lines about what fails.
 const HEALTH_BYTES_MAX: u64 = 4 << 10;
-/// A whole configuration is some 5 KB.
-const CONFIG_BYTES_MAX: u64 = 1 << 20;
+/// Maximum size: a whole configuration is some 5 KB.
+const CONFIG_BYTES_MAX: usize = 1 << 20;
 
-/// Where the kubelet's configuration is asked.
+/// Where to read the kubelet's configuration.
 #[derive(Clone, Debug)]
 pub struct Configz {
     /// The kubelet's main port, on the loopback.
     pub address: SocketAddr,
-    /// The file of the token to show; its bearer needs `get` on `nodes/configz`.
+    /// The token's file; its bearer needs `get` on `nodes/configz`.
     pub token: PathBuf,
+    /// The kubelet's directory on the host, which has its certificates.
+    pub directory: String,
 }
 
-/// Asks `/healthz`. While the kubelet is down, anybody may listen in its place and call it well:
-/// what a port says that is not root's says nothing.
+/// Asks `/healthz`. While the kubelet is down, any process may listen on its port and answer that
+/// all is well. So an answer from a port that is not root's does not count.
 pub(crate) async fn healthz(address: SocketAddr, host: &Host) -> Option<Healthz> {
     let answer = asked(address).await;
     let others = answer != Healthz::Refused && is_others(host, address.port());
@@ -45,7 +45,7 @@ async fn asked(address: SocketAddr) -> Healthz {
         Ok(Ok(line)) if line.split(' ').nth(1) == Some("200") => Healthz::Ok,
         Ok(Ok(_)) => Healthz::Failing,
         Ok(Err(error)) if error.kind() == std::io::ErrorKind::ConnectionRefused => Healthz::Refused,
-        // A connection that breaks off is no answer.
+        // A broken connection is not an answer.
         Ok(Err(_)) | Err(_) => Healthz::Silent,
     }
 }
@@ -66,10 +66,9 @@ async fn status_line(address: SocketAddr) -> std::io::Result<String> {
 
 /// Asks `/configz`; the error says why there is no answer.
 ///
-/// The certificate is not verified: the kubelet signs its own unless the cluster was told
-/// otherwise, and on the loopback nobody is in between. But anybody may listen on the port while
-/// the kubelet is down, and would be shown the token: hence a port that is not root's is not
-/// asked.
+/// While the kubelet is down, anybody may listen on its port, and would see the token. So a port
+/// that is not root's is not asked, and the certificate must be one in the kubelet's directory,
+/// where those can be read.
 pub(crate) async fn configuration(configz: &Configz, host: &Host) -> Result<KubeletConfig, String> {
     if !configz.address.ip().is_loopback() {
         return Err(format!("{} is not on the loopback", configz.address));
@@ -77,7 +76,7 @@ pub(crate) async fn configuration(configz: &Configz, host: &Host) -> Result<Kube
     if !is_roots(host, configz.address.port()) {
         return Err(format!("nobody listens on port {}, or not root", configz.address.port()));
     }
-    let asked = timeout(ANSWER_TIME_MAX, config_text(configz));
+    let asked = timeout(ANSWER_TIME_MAX, config_text(configz, host));
     let text = match asked.await {
         Ok(text) => text.map_err(|error| error.to_string())?,
         Err(_) => return Err(format!("no answer within {}s", ANSWER_TIME_MAX.as_secs())),
@@ -85,17 +84,12 @@ pub(crate) async fn configuration(configz: &Configz, host: &Host) -> Result<Kube
     read(&text).ok_or_else(|| "the answer is no kubelet's configuration".to_owned())
 }
 
-async fn config_text(configz: &Configz) -> Result<String, kube::Error> {
-    let url = format!("https://{}", configz.address);
-    let mut config = Config::new(url.parse().expect("an address must make a URL"));
-    config.accept_invalid_certs = true;
-    config.auth_info.token_file = Some(configz.token.display().to_string());
-    let client = Client::try_from(config)?;
-    let request = Request::get("/configz").body(Vec::new()).map_err(kube::Error::HttpError)?;
-    let mut text = String::new();
-    let answer = client.request_stream(request).await?;
-    let read = Box::pin(answer.take(CONFIG_BYTES_MAX)).read_to_string(&mut text).await;
-    read.map(|_| text).map_err(kube::Error::ReadEvents)
+async fn config_text(configz: &Configz, host: &Host) -> std::io::Result<String> {
+    let token = std::fs::read_to_string(&configz.token)?;
+    let certificates = kubelet_tls::certificates(host, &configz.directory);
+    let address = configz.address;
+    let body = kubelet_tls::get(address, "/configz", token.trim(), certificates, CONFIG_BYTES_MAX);
+    Ok(String::from_utf8_lossy(&body.await?).into_owned())
 }
 
 #[cfg(test)]
@@ -103,7 +97,7 @@ mod tests {
     use super::*;
     use tokio::net::TcpListener;
 
-    /// What is made of an answer.
+    /// The verdict on an answer.
     async fn said(answer: &str) -> Healthz {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("must be bindable");
         let address = listener.local_addr().expect("must have one");

@@ -1,8 +1,9 @@
-//! Where facts come from. Each source asks and reports; what it means is the core's to say.
+//! Brings facts in. Each source asks and reports; the core decides what the facts mean.
 
 pub mod kubelet;
 mod kubelet_config;
 mod kubelet_http;
+mod kubelet_tls;
 pub mod lease;
 mod listeners;
 pub mod logind;

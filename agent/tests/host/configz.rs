@@ -1,5 +1,5 @@
-//! A double of the kubelet's two ports: health in plain HTTP, configuration behind a certificate
-//! of its own.
+//! Provides a double of the kubelet's two ports: health in plain HTTP, configuration behind its own
+//! certificate.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,10 +13,12 @@ use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 
-/// Answers every request with the same, for as long as it lives.
+/// Gives every request the same answer, while it lives.
 #[derive(Debug)]
 pub(crate) struct Port {
     pub(crate) address: SocketAddr,
+    /// What it shows, as PEM.
+    pub(crate) certificate: String,
     requests: Arc<Mutex<Vec<String>>>,
     _task: JoinSet<()>,
 }
@@ -27,7 +29,7 @@ impl Port {
         Self::start(answer, None).await
     }
 
-    /// A port with a certificate that nobody has signed.
+    /// A port with a certificate that no authority has signed.
     pub(crate) async fn with_tls(answer: &str) -> Self {
         let CertifiedKey { cert, signing_key } =
             generate_simple_self_signed(["node-1".to_owned()]).expect("must be signable");
@@ -38,7 +40,8 @@ impl Port {
             .with_no_client_auth()
             .with_single_cert(vec![cert.der().clone()], key)
             .expect("the certificate must go with its key");
-        Self::start(answer, Some(TlsAcceptor::from(Arc::new(config)))).await
+        let tls = Some(TlsAcceptor::from(Arc::new(config)));
+        Self { certificate: cert.pem(), ..Self::start(answer, tls).await }
     }
 
     async fn start(answer: &str, tls: Option<TlsAcceptor>) -> Self {
@@ -59,16 +62,16 @@ impl Port {
                 }
             }
         });
-        Self { address, requests, _task: task }
+        Self { address, certificate: String::new(), requests, _task: task }
     }
 
-    /// What was asked, headers included.
+    /// The requests, with headers.
     pub(crate) fn requests(&self) -> Vec<String> {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// A client that breaks off is the client's affair.
+/// Serves a connection. An error of the client is ignored.
 async fn serve<S>(mut stream: S, answer: &str, heard: &Mutex<Vec<String>>)
 where
     S: AsyncRead + AsyncWrite + Unpin,

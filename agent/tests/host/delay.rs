@@ -1,4 +1,4 @@
-//! The delay: raised by a drop-in of ours that logind reads.
+//! Tests that the agent raises logind's delay by its drop-in.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -44,7 +44,7 @@ async fn logind_grants_what_our_file_asks_for() {
     let mode =
         |path: &Path| std::fs::metadata(path).expect("must be there").permissions().mode() & 0o777;
     assert_eq!((mode(&path), mode(&node.root.path().join(DIR))), (0o644, 0o755));
-    // Never lowered, and nothing to do.
+    // A delay is never lowered, and here nothing has to change.
     assert_eq!(raise(&node.sink(), 10).await, Ok(40));
     assert_eq!(systemd.state().signals.len(), 1);
 }
@@ -101,7 +101,7 @@ async fn what_logind_grants_is_believed_not_what_systemd_says_of_the_signal() {
 async fn a_directory_that_may_not_be_written_is_named_with_the_remedy() {
     let node = Node::start(5).await;
     let systemd = systemd(&node).await;
-    // sysfs lets nobody make directories.
+    // sysfs allows no new directories.
     let host = Host::new("/sys".into());
     let sink = LogindSink::new(node.bus.address.clone(), host, words());
     let failure = raise(&sink, 40).await.expect_err("sysfs must refuse");

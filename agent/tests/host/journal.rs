@@ -1,4 +1,4 @@
-//! The journal: what was written is found again, whatever happened to the file.
+//! Tests the journal: the agent finds what it wrote, whatever happened to the file.
 
 use std::fs::{self, OpenOptions};
 use std::path::Path;
@@ -41,8 +41,8 @@ async fn write(sink: &JournalSink, records: &[Record]) {
     assert_eq!(written, ActionResult::Done(Ok(())));
 }
 
-/// Opens the journal once nobody else has it: a child of this process that another test starts
-/// has a copy of each descriptor until it becomes another program.
+/// Opens the journal once no other process has it. A child of this process that another test starts
+/// has a copy of each descriptor until it executes its program.
 async fn open(dir: &Path) -> Opened {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -107,7 +107,7 @@ async fn a_torn_end_leaves_the_whole_beginning() {
         assert_eq!(opened.records, records[..count], "{length} bytes");
         let torn = !ends.contains(&length);
         assert_eq!(opened.notes.len(), usize::from(torn), "{length} bytes: {:?}", opened.notes);
-        // And the next record takes the place of what was torn.
+        // The next record replaces what was torn.
         write(&opened.sink, &records[3..]).await;
         drop(opened.sink);
         let again = open(root.path()).await;
@@ -143,7 +143,7 @@ async fn no_bytes_are_a_reason_to_fail() {
     let path = root.path().join(FILE_NAME);
     let zeros = vec![0; 5000];
     let ones = vec![0xff; 5000];
-    // The largest length that four bytes can say, with a right checksum of nothing.
+    // The largest length that four bytes can hold, with a correct checksum of nothing.
     let long = [&u32::MAX.to_le_bytes()[..], &[0; 4], b"{}"].concat();
     let text = b"[Login]\nInhibitDelayMaxSec=5\n".to_vec();
     let mut state = 7_u64;
@@ -208,7 +208,7 @@ async fn two_agents_do_not_write_the_same_journal() {
     assert!(second.notes[0].contains("another agent has the journal"), "{:?}", second.notes);
     let failed = second.sink.carry_out(&Action::Journal(records())).await;
     assert!(matches!(failed, ActionResult::Done(Err(_))), "{failed:?}");
-    // The first ends, and its records are there for the second.
+    // The first agent ends, and the second one finds its records.
     write(&first.sink, &records()[..1]).await;
     drop(first.sink);
     drop(open(root.path()).await);

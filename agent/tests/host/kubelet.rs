@@ -1,4 +1,4 @@
-//! What is learned of the kubelet, from doubles of all that is asked.
+//! Tests how the agent observes the kubelet, against doubles of everything that it asks.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -40,7 +40,7 @@ async fn systemd(node: &Node) -> Systemd1 {
     Systemd1::start(&node.bus.address, state, || {}).await
 }
 
-/// A source; the port of the configuration is this user's by the host's own table.
+/// Makes a source. In the host's own table, the port of the configuration is this user's.
 fn source(
     node: &Node,
     healthz: Option<SocketAddr>,
@@ -59,10 +59,14 @@ fn source(
     }
     let token = node.root.path().join("token");
     let settings = KubeletSettings {
-        // The first is of another distribution.
+        // The first unit is another distribution's.
         units: vec!["rke2-agent.service".into(), UNIT.into()],
         healthz,
-        configz: configz.map(|address| Configz { address, token }),
+        configz: configz.map(|address| Configz {
+            address,
+            token,
+            directory: "/var/lib/kubelet".into(),
+        }),
         period: PERIOD,
     };
     let lease_age = Box::new(|| Some(Duration::from_secs(3)));
@@ -95,7 +99,7 @@ async fn a_kubelet_that_lives_and_waits_for_shutdowns_is_seen_so() {
     let request = requests.first().expect("the configuration must be asked").to_lowercase();
     assert!(request.starts_with("get /configz http/1.1\r\n"), "{request}");
     assert!(request.contains("authorization: bearer secret-of-the-agent\r\n"), "{request}");
-    // It is fixed at the start of the process, and asked once for each.
+    // The configuration is fixed at the start of the process, and read once for each.
     assert_eq!(source.ask().await, expected);
     assert_eq!(config.requests().len(), 1);
 }
@@ -137,7 +141,7 @@ async fn what_does_not_answer_is_not_known() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_of_another_process_is_not_the_kubelets() {
-    // Any process can call itself kubelet. ([SD24])
+    // Any process can use the name kubelet. ([SD24])
     let node = Node::start(60).await;
     let _systemd = systemd(&node).await;
     node.login1.turn(|state| state.locks.push((0, its_lock(PID + 1))));
@@ -151,6 +155,23 @@ async fn the_token_is_not_shown_to_a_port_of_another_user() {
     let config = Port::with_tls(&config(30)).await;
     let facts = source(&node, None, Some(config.address), 1000).ask().await;
     assert_eq!((facts.shutdown_period, config.requests()), (None, Vec::new()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_token_is_shown_to_the_certificate_in_the_kubelets_directory_alone() {
+    let node = Node::start(60).await;
+    let _systemd = systemd(&node).await;
+    let (port, other) = (Port::with_tls(&config(30)).await, Port::with_tls(&config(30)).await);
+    node.write("var/lib/kubelet/pki/kubelet.crt", &other.certificate);
+    let facts = source(&node, None, Some(port.address), 0).ask().await;
+    assert_eq!((facts.shutdown_period, port.requests()), (None, Vec::new()));
+    // A certificate that the cluster signed lies alongside its key.
+    let key = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
+    let current = format!("{}{key}", port.certificate);
+    node.write("var/lib/kubelet/pki/kubelet-server-current.pem", &current);
+    let facts = source(&node, None, Some(port.address), 0).ask().await;
+    assert_eq!(facts.shutdown_period, Some(Duration::from_secs(30)));
+    assert_eq!(port.requests().len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -178,7 +199,8 @@ async fn the_kubelet_is_sampled_anew_when_locks_change_and_at_an_announcement() 
     let watched = async {
         let first = seen(&mut events).await;
         assert_eq!((first.lock_armed, first.main_pid), (Some(false), Some(PID)));
-        // A lock comes: ours, and with it the kubelet's, which the double does not tell of.
+        // The agent takes a lock, and with it the kubelet's shows, which the double does not
+        // announce.
         settled(&mut probe).await;
         node.login1.turn(|state| state.locks.push((0, its_lock(PID))));
         let sink = node.sink();
@@ -187,7 +209,7 @@ async fn the_kubelet_is_sampled_anew_when_locks_change_and_at_an_announcement() 
         systemd.turn(|state| state.main_pid = 0);
         node.login1.shut_down("reboot").await;
         while seen(&mut events).await.main_pid.is_some() {}
-        // It dies while the machine goes down: no minute passes until that is seen.
+        // The kubelet dies during a shutdown: the agent sees that in less than a minute.
         systemd.turn(|state| state.active = "failed".into());
         while seen(&mut events).await.unit_active != Some(false) {}
         stop.cancel();
@@ -196,7 +218,7 @@ async fn the_kubelet_is_sampled_anew_when_locks_change_and_at_an_announcement() 
     session.end().await;
 }
 
-/// Waits until the session has found logind: what changes before is no change.
+/// Waits until the session has found logind: earlier changes do not count.
 async fn settled(changes: &mut watch::Receiver<epilogue_agent::source::logind_session::Changes>) {
     let settled = changes.wait_for(|changes| changes.count > 0);
     let waited = tokio::time::timeout(PATIENCE, settled).await;

@@ -1,4 +1,4 @@
-//! The lock: taken, renewed, given back, and gone with its holder.
+//! Tests the lock: taken, renewed, released, and gone with its holder.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -50,7 +50,7 @@ async fn no_child_would_get_a_copy_of_the_lock() {
     let sink = node.sink();
     sink.carry_out(&Action::TakeLock).await;
     let pipe = node.login1.state().pipes.remove(0);
-    // The message that has brought it holds a copy for a moment more; two ends are left.
+    // The message with the descriptor holds a copy for a moment more; two ends remain.
     let end = Instant::now() + PATIENCE;
     while flags(&pipe).len() > 2 && Instant::now() < end {
         tokio::task::yield_now().await;
@@ -62,7 +62,7 @@ async fn no_child_would_get_a_copy_of_the_lock() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_new_lock_is_taken_before_the_old_one_goes() {
-    // The new lock first, then the old one goes. ([SD7])
+    // The agent takes the new lock, then drops the old one. ([SD7])
     let node = Node::start(60).await;
     let sink = node.sink();
     for _ in 0..3 {
@@ -80,7 +80,7 @@ async fn the_new_lock_is_taken_before_the_old_one_goes() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_release_lets_the_machine_go_at_once() {
-    // The target starts when the last lock goes. ([LD3])
+    // The shutdown target starts when the last lock goes. ([LD3])
     let node = Node::start(60).await;
     let sink = node.sink();
     sink.carry_out(&Action::TakeLock).await;

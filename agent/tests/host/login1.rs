@@ -1,6 +1,6 @@
-//! A double of logind that behaves as the real one does at a shutdown: locks that live as long
-//! as any copy of their descriptor, one common timer, signals, a cancelled action, a restart that
-//! forgets the action and keeps the locks.
+//! Provides a double of logind that behaves as the real one at a shutdown. Locks live as long as
+//! any copy of their descriptor, with one common timer. It has signals, a cancelled action, and a
+//! restart that forgets the action and keeps the locks.
 
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd as _, OwnedFd as StdFd};
@@ -25,10 +25,10 @@ const MANAGER: &str = "org.freedesktop.login1.Manager";
 /// What, who, why, mode, uid, pid.
 pub(crate) type Lock = (String, String, String, String, u32, u32);
 
-/// What a test sees of the double, and turns.
+/// The state of the double, which a test reads and changes.
 #[derive(Clone, Debug)]
 pub(crate) struct State {
-    /// `InhibitDelayMaxUSec`: a change is never announced.
+    /// `InhibitDelayMaxUSec`; a change is never announced.
     pub(crate) delay_us_max: u64,
     /// `InhibitorsMax`.
     pub(crate) inhibitors_max: usize,
@@ -38,15 +38,15 @@ pub(crate) struct State {
     pub(crate) candour: Candour,
     /// Whether it knows `PrepareForShutdownWithMetadata`. (systemd ≥ 255)
     pub(crate) metadata: bool,
-    /// Locks with their numbers, in the order of taking.
+    /// Locks with their numbers, in the order in which they were taken.
     pub(crate) locks: Vec<(u64, Lock)>,
-    /// The pipes that the locks' descriptors are ends of, as the kernel names them.
+    /// The pipes of the locks' descriptors, as the kernel names them.
     pub(crate) pipes: Vec<String>,
-    /// `+1` a lock was given, `-1` it was released.
+    /// `+1` for a granted lock, `-1` for a released one.
     pub(crate) history: Vec<i64>,
-    /// The action under way; its time is over then.
+    /// When the time of the action in progress is over.
     pub(crate) pending: Option<Instant>,
-    /// How the last action that ran began to run.
+    /// Why the last action that ran began.
     pub(crate) down: Option<Down>,
     taken: u64,
 }
@@ -54,9 +54,9 @@ pub(crate) struct State {
 /// Why an action ran.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Down {
-    /// Nobody held it up.
+    /// No lock delayed it.
     AtOnce,
-    /// The last lock went.
+    /// The last lock was released.
     Released,
     /// The time was over.
     TimedOut,
@@ -65,11 +65,11 @@ pub(crate) enum Down {
 /// How it answers for `PreparingForShutdown`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Candour {
-    /// As it is.
+    /// With the truth.
     Honest,
-    /// No, whatever goes on.
+    /// Always with `false`.
     Denying,
-    /// Not at all.
+    /// Never: the call does not return.
     Mute,
 }
 
@@ -82,12 +82,12 @@ pub(crate) struct Login1 {
     connection: Option<Connection>,
 }
 
-/// The state, with those who wait for its changes.
+/// The state, with the tasks that wait for its changes.
 #[derive(Clone, Debug)]
 struct Shared {
     state: Arc<Mutex<State>>,
     changed: watch::Sender<u64>,
-    /// Where signals are sent from; none while the double is away.
+    /// The connection that sends signals; `None` while the double is away.
     voice: Arc<Mutex<Option<Connection>>>,
 }
 
@@ -127,13 +127,13 @@ impl Login1 {
         self.shared.changed();
     }
 
-    /// The unique name.
+    /// Its unique name on the bus.
     pub(crate) fn owner(&self) -> String {
         let connection = self.connection.as_ref().expect("the double must be there");
         connection.unique_name().expect("a bus must have named it").to_string()
     }
 
-    /// Gives the name up, as a stop does. Locks stay; an action under way is forgotten. ([LD7])
+    /// Releases the name, as a stop does. Locks stay; an action in progress is forgotten. ([LD7])
     pub(crate) async fn go(&mut self) {
         held(&self.shared.voice).take();
         self.turn(|state| state.pending = None);
@@ -142,7 +142,7 @@ impl Login1 {
         }
     }
 
-    /// Takes the name, with another connection.
+    /// Takes the name with a new connection.
     pub(crate) async fn come(&mut self) {
         let manager = Manager { shared: self.shared.clone() };
         let connection = zbus::connection::Builder::address(self.address.as_str())
@@ -155,8 +155,9 @@ impl Login1 {
         self.connection = Some(connection);
     }
 
-    /// Begins a shutdown as `Reboot` and its like do. The real one says its words and notes the
-    /// action without answering anybody in between; hence the note comes first. ([LD1], [LD2])
+    /// Begins a shutdown as `Reboot` and similar methods do. The real one sends its signals and
+    /// records the action without serving a request in between. So the double records it first.
+    /// ([LD1], [LD2])
     pub(crate) async fn shut_down(&self, kind: &str) {
         let end = {
             let mut state = self.shared.lock();
@@ -176,13 +177,13 @@ impl Login1 {
         });
     }
 
-    /// The action's job is removed. ([LD4])
+    /// Cancels the shutdown: the action's job is removed. ([LD4])
     pub(crate) async fn cancel(&self) {
         self.turn(|state| state.pending = None);
         self.shared.say(false, "reboot").await;
     }
 
-    /// Only the word, with nothing behind it.
+    /// Sends the signal alone, without an action.
     pub(crate) async fn say(&self, going_down: bool) {
         self.shared.say(going_down, "poweroff").await;
     }
@@ -198,7 +199,7 @@ impl Login1 {
         move || hang_up(&root, &shared)
     }
 
-    /// Waits until the state is as `done` says.
+    /// Waits until `done` accepts the state.
     pub(crate) async fn until(&self, what: &str, done: impl Fn(&State) -> bool) -> State {
         let mut changed = self.shared.changed.subscribe();
         let waiting = async {
@@ -285,7 +286,7 @@ impl Shared {
             state.locks.retain(|(held_id, _)| *held_id != id);
             state.history.push(-1);
         }
-        // The target starts when the last lock goes. ([LD3])
+        // The shutdown target starts when the last lock goes. ([LD3])
         self.run_if(|state| state.pending.is_some() && !state.is_held(), Down::Released);
         self.report_locks().await;
     }
@@ -299,7 +300,7 @@ where
     emitted.expect("the bus must take the signal");
 }
 
-/// Sends the signal as anybody may; to one connection if it is named.
+/// Sends the signal as any process may; to one connection if `destination` names it.
 pub(crate) async fn forge(address: &str, destination: Option<&str>) -> Connection {
     let forger = zbus::connection::Builder::address(address).build().await;
     let forger = forger.expect("the private bus must take the forger");
@@ -403,7 +404,7 @@ impl Manager {
         self.shared.changed();
         let shared = self.shared.clone();
         tokio::spawn(async move {
-            // Nobody writes: this returns when the last copy of the other end is closed.
+            // The other end never writes: this returns when its last copy is closed.
             let _ = reader.read(&mut [0]).await;
             shared.released(id).await;
         });

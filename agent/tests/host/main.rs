@@ -1,5 +1,5 @@
-//! The agent's shells that face the host, against doubles of logind and systemd on a private
-//! bus, and a directory for the host's files.
+//! Tests the agent's shells for the host, against doubles of logind and systemd on a private bus,
+//! and a directory for the host's files.
 
 #[path = "../check/bus.rs"]
 mod bus;
@@ -25,7 +25,7 @@ use tempfile::TempDir;
 /// logind's name.
 const NAME: &str = "org.freedesktop.login1";
 
-/// A host: its files, its bus, its logind.
+/// A host: its files, its bus and its logind.
 struct Node {
     login1: Login1,
     bus: PrivateBus,

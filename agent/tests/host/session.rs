@@ -1,4 +1,4 @@
-//! The standing session: what it tells of logind, and what it does not believe.
+//! Tests the standing session: what it reports of logind, and what it ignores.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -31,7 +31,7 @@ fn lost(event: &Event) -> Option<String> {
     }
 }
 
-/// True; false; false then true: what a queue holds of the two words.
+/// `true`; `false`; `false` then `true`: what a queue holds of the two values.
 fn of_shutdown(events: &[Event]) -> Vec<bool> {
     let word =
         |event: &Event| announced(event).map(|_| true).or_else(|| cancelled(event).map(|()| false));
@@ -47,7 +47,7 @@ async fn the_state_is_reported_and_reported_anew_without_a_signal() {
     assert_eq!(first.owner, node.login1.owner());
     assert_eq!(first.delay, Some(Duration::from_secs(5)));
     assert_eq!((first.preparing, first.lock_listed, first.scheduled), (false, false, None));
-    // Declared constant, and changes without a word. ([LD12])
+    // The property is declared constant, and changes without a signal. ([LD12])
     node.login1.turn(|state| {
         state.delay_us_max = 60_000_000;
         state.scheduled = ("reboot".into(), 1_900_000_000_000_000);
@@ -60,7 +60,7 @@ async fn the_state_is_reported_and_reported_anew_without_a_signal() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_shutdown_is_announced_with_its_kind_and_the_delay_of_the_moment() {
-    // The delay is read anew for each announcement. ([LD12])
+    // The session reads the delay for each announcement. ([LD12])
     for seconds in [0, 1, 5, 60] {
         let node = Node::start(30).await;
         let mut session = node.session();
@@ -121,11 +121,11 @@ async fn a_shutdown_under_way_is_seen_at_the_start() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_queue_loses_no_cancellation() {
-    // The queue of events holds one, and 400 signals come in.
+    // The queue of events holds one, and 400 signals arrive.
     let node = Node::start(60).await;
     let mut session = Session::start(&node.bus.address, 1);
     session.state("a state", |_| true).await;
-    // Nobody takes events now, and signals come in that no queue holds.
+    // The test takes no events now, and more signals arrive than the queue holds.
     node.login1.shut_down("reboot").await;
     node.login1.turn(|state| state.down = None);
     for _ in 0..200 {
@@ -183,7 +183,7 @@ async fn a_bus_that_comes_back_is_found_again() {
     let root = tempfile::tempdir().expect("must be creatable");
     let bus = PrivateBus::start(root.path());
     let login1 = Login1::start(&bus.address, root.path(), 5).await;
-    // Not the address that the bus has printed: that names this one bus.
+    // Not the address that the bus has printed: that address names this one bus only.
     let address = Host::new(root.path().to_owned()).bus_address();
     let mut session = Session::start(&address, 64);
     session.state("a state", |_| true).await;
@@ -210,7 +210,7 @@ async fn logind_may_come_after_the_agent() {
     session.end().await;
 }
 
-/// What was logged.
+/// The log's text.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 

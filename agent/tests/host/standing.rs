@@ -1,4 +1,4 @@
-//! A session with logind that runs, and what it has told.
+//! Runs a session with logind for a test, and collects what it reports.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,15 +11,15 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// What a test waits for at most.
+/// Maximum wait of a test.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What our lock says it is for.
+/// The reason of the agent's lock.
 pub(crate) fn words() -> OurLock {
     OurLock::new(Duration::from_secs(7))
 }
 
-/// A session that runs.
+/// A running session.
 pub(crate) struct Session {
     pub(crate) events: mpsc::Receiver<Event>,
     pub(crate) changes: watch::Receiver<Changes>,
@@ -44,7 +44,7 @@ impl Session {
         Self { events, changes, seen: VecDeque::new(), stop, task }
     }
 
-    /// The next event that `wanted` takes; those before it are gone.
+    /// The next event that `wanted` accepts; earlier ones are dropped.
     pub(crate) async fn next<T>(&mut self, what: &str, wanted: impl Fn(&Event) -> Option<T>) -> T {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -63,7 +63,7 @@ impl Session {
         }
     }
 
-    /// The next state of logind that is as `wanted` says.
+    /// The next state of logind that `wanted` accepts.
     pub(crate) async fn state(
         &mut self,
         what: &str,
@@ -76,8 +76,8 @@ impl Session {
         self.next(what, seen).await
     }
 
-    /// All but the looks, up to and with the second look from now: what was to be told is told
-    /// by then.
+    /// All events but states, up to and with the second state from now: by then everything is
+    /// reported.
     pub(crate) async fn words(&mut self) -> Vec<Event> {
         let mut words = Vec::new();
         let mut looks = 0;

@@ -1,4 +1,4 @@
-//! A double of systemd, as far as the agent asks: signals for units, and how a unit is.
+//! Provides a double of systemd, as far as the agent asks: signals for units, and a unit's state.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,10 +8,10 @@ use zbus::{Connection, OwnedObjectPath, fdo};
 const UNIT_PATH: &str = "/org/freedesktop/systemd1/unit/one";
 const ABSENT_PATH: &str = "/org/freedesktop/systemd1/unit/absent";
 
-/// What a test sees of the double, and turns.
+/// The state of the double, which a test reads and changes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct State {
-    /// The one unit that there is.
+    /// The only unit that exists.
     pub(crate) unit: String,
     /// Its `ActiveState`.
     pub(crate) active: String,
@@ -21,9 +21,9 @@ pub(crate) struct State {
     pub(crate) booted_at: u64,
     /// Whether it refuses to signal units.
     pub(crate) denies: bool,
-    /// Whether it says that it failed after it has signalled a unit.
+    /// Whether it returns an error after it has signalled a unit.
     pub(crate) stumbles: bool,
-    /// The signals sent: unit, whom, number.
+    /// The signals sent: unit, which of its processes, number.
     pub(crate) signals: Vec<(String, String, i32)>,
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct Systemd1 {
 }
 
 impl Systemd1 {
-    /// Takes systemd's name; each signal to a unit does what `hup` does.
+    /// Takes systemd's name; each signal to a unit calls `hup`.
     pub(crate) async fn start(
         address: &str,
         state: State,
@@ -108,7 +108,7 @@ impl Manager {
     }
 }
 
-/// Without a state: a unit that is not there.
+/// A unit; without a state it does not exist.
 struct Unit {
     state: Option<Arc<Mutex<State>>>,
 }
