@@ -1,5 +1,5 @@
 //! The test bed of the suites on Jobs: a namespace, our controller for it, simulated nodes, and
-//! what a test wants to know of a Job. Its methods panic, as tests do.
+//! accessors for Jobs. Its methods panic, as tests do.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -19,11 +19,10 @@ use crate::{Cluster, Namespace, eventually};
 const FINALIZER: &str = "batch.kubernetes.io/job-tracking";
 const INDEX_LABEL: &str = "batch.kubernetes.io/job-completion-index";
 
-/// For what the controller does in a moment, on a machine that has little time for it.
+/// Enough for quick steps of the controller on a busy machine.
 pub const SOON: Duration = Duration::from_secs(30);
 
-/// Words that the controller never logs: of RBAC's refusals, and of plans that do not pass
-/// `--check-plans`.
+/// Texts that the controller must never log: refusals by RBAC, and plans that fail `--check-plans`.
 const NEVER_LOGGED: [&str; 2] = ["is forbidden: User", "the plan does not hold"];
 
 /// A namespace of its own, with our controller and simulated nodes for it alone.
@@ -47,9 +46,9 @@ pub struct JobBuilder(Value);
 /// What tests read of a Job's status.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct JobState {
-    /// Pods that neither ended nor are being deleted.
+    /// Pods that have not ended and are not being deleted.
     pub active: i32,
-    /// Those of them that are ready.
+    /// Active pods that are ready.
     pub ready: Option<i32>,
     /// Pods that are being deleted.
     pub terminating: Option<i32>,
@@ -61,13 +60,13 @@ pub struct JobState {
     pub conditions: Vec<String>,
     /// Indexes that succeeded, as the API writes them.
     pub completed_indexes: String,
-    /// Indexes that failed, where they are counted.
+    /// Indexes that failed, if the Job counts them.
     pub failed_indexes: Option<String>,
-    /// Whether there is a start time.
+    /// Whether the status has a start time.
     pub started: bool,
 }
 
-/// A Job that asks for our controller, with one pod that succeeds.
+/// A Job for our controller, with one pod that succeeds.
 pub fn job(name: &str) -> JobBuilder {
     JobBuilder(json!({
         "apiVersion": "batch/v1", "kind": "Job",
@@ -83,6 +82,12 @@ pub fn job(name: &str) -> JobBuilder {
     }))
 }
 
+impl From<Value> for JobBuilder {
+    fn from(job: Value) -> Self {
+        Self(job)
+    }
+}
+
 impl JobBuilder {
     /// Sets a field of the spec; null removes it.
     #[must_use]
@@ -91,7 +96,7 @@ impl JobBuilder {
         self
     }
 
-    /// An Indexed Job of so many pods, all at once.
+    /// An Indexed Job with this many pods, all at once.
     #[must_use]
     pub fn indexed(self, completions: u32) -> Self {
         self.spec("completionMode", "Indexed")
@@ -120,7 +125,7 @@ impl JobBuilder {
         self
     }
 
-    /// What the simulated nodes do with its pods.
+    /// Sets the script that the simulated nodes run for its pods.
     #[must_use]
     pub fn script(mut self, script: &str) -> Self {
         self.0["spec"]["template"]["metadata"]["annotations"][SCRIPT_ANNOTATION] = script.into();
@@ -139,7 +144,7 @@ impl JobBuilder {
 }
 
 impl Bed {
-    /// Starts all of it for a test of `suite`, the controller with these arguments.
+    /// Starts everything for a test of `suite`, the controller with these arguments.
     pub async fn start(suite: &str, arguments: &[&str]) -> Self {
         let cluster = Cluster::of_tests(suite).expect("the suite's cluster");
         let namespace = Namespace::create(&cluster).await.expect("a namespace");
@@ -161,7 +166,7 @@ impl Bed {
         Self { namespace, controller, nodes, client }
     }
 
-    /// Ends the controller and the nodes; the namespace goes with them.
+    /// Stops the controller and the nodes; the namespace goes with them.
     pub async fn stop(mut self) {
         self.controller.check().expect("our controller runs to the end");
         let log = std::fs::read_to_string(self.controller.log()).expect("the controller's log");
@@ -189,12 +194,12 @@ impl Bed {
         Api::namespaced(self.client.clone(), self.namespace.name())
     }
 
-    /// Ends the controller by SIGKILL and starts it again at once.
+    /// Kills the controller by SIGKILL and restarts it at once.
     pub async fn kill_and_restart(&mut self) {
         self.controller.kill_and_restart().await.expect("the controller starts again");
     }
 
-    /// Starts a second controller, then ends the first by SIGTERM.
+    /// Starts a second controller, then stops the first by SIGTERM.
     pub async fn replace_controller(&mut self) {
         let second = self.controller.start_another().expect("a second controller");
         std::mem::replace(&mut self.controller, second).stop().await;
@@ -279,7 +284,7 @@ impl Bed {
         eventually(&what, SOON, async || see(&self.pods(job).await), holds).await
     }
 
-    /// The values of the index label, each once, in the order of numbers.
+    /// The values of the index label, each once, in numerical order.
     pub async fn indexes(&self, job: &str) -> Vec<String> {
         let pods = self.pods(job).await;
         let indexes: BTreeMap<u32, String> = pods
@@ -317,7 +322,7 @@ impl Bed {
         events.into_iter().map(told).collect()
     }
 
-    /// Waits for an event on the Job that begins so.
+    /// Waits for an event on the Job that begins with this text.
     pub async fn events_say(&self, job: &str, beginning: &str) -> String {
         let what = format!("the event {beginning}");
         let begins = |all: &Vec<String>| all.iter().any(|it| it.starts_with(beginning));
@@ -326,8 +331,8 @@ impl Bed {
         found.expect("what was awaited must be there")
     }
 
-    /// Kills the controller again and again, each time after it made progress, until the Job is
-    /// finished. How often that was.
+    /// Kills the controller repeatedly, each time after it made progress, until the Job is
+    /// finished. Returns the number of kills.
     pub async fn kill_until_finished(
         &mut self,
         job: &str,
@@ -402,7 +407,7 @@ pub fn conditions(job: &Job) -> Vec<String> {
     .collect()
 }
 
-/// Panics at a line that our controller must never log.
+/// Panics on a line that our controller must never log.
 pub fn check_log(log: &str) {
     for line in log.lines() {
         assert!(!NEVER_LOGGED.iter().any(|words| line.contains(words)), "{line}");

@@ -1,8 +1,9 @@
-//! Every feature of batch/v1 Jobs on the real API, run by our controller with its own rights: one
-//! test per feature, each with a namespace and a controller of its own.
+//! Tests every feature of batch/v1 Jobs on the real API, run by our controller with its own rights.
+//! Each feature has one test, with a namespace and a controller of its own.
 
 mod batching;
 mod deletion;
+mod examples;
 mod failure_policy;
 mod indexed;
 mod limits;
@@ -14,7 +15,7 @@ mod suspension;
 
 use lab::bed::Bed;
 
-/// For tests in which what follows a failure matters, and not how long it takes.
+/// For tests about what follows a failure, not about how long it takes.
 const NO_BACKOFF: &str = "--default-job-pod-failure-backoff=10ms";
 
 /// A bed whose controller verifies each plan and logs each refusal, also of its events.

@@ -1,5 +1,5 @@
-//! How soon things happen: no wait without a reason, and backoff that outlives the controller.
-//! ([E4])
+//! Tests how soon the controller acts: no wait without a reason, and backoff that outlives the
+//! controller. ([E4])
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -11,13 +11,13 @@ fn created(pod: &Pod) -> Timestamp {
     pod.metadata.creation_timestamp.as_ref().expect("a pod was created").0
 }
 
-/// The end of its only container.
+/// When its only container ended.
 fn ended(pod: &Pod) -> Option<Timestamp> {
     let containers = pod.status.as_ref()?.container_statuses.as_ref()?;
     Some(containers.first()?.state.as_ref()?.terminated.as_ref()?.finished_at.as_ref()?.0)
 }
 
-/// The reference, which waits 1 s after each change, takes 20 s.
+/// Upstream, which waits 1 s after each change, takes 20 s.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_pod_after_the_other_takes_no_second_each() {
     let bed = bed(&[]).await;

@@ -1,5 +1,5 @@
-//! Jobs that are deleted, in each of the three ways, together with their namespace, or to make
-//! room for a namesake.
+//! Tests deleted Jobs: in each of the three ways, together with their namespace, or to make room
+//! for a namesake.
 
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
@@ -42,7 +42,7 @@ async fn in_the_foreground_the_job_goes_after_the_pods() {
     bed.delete("foreground", DeleteParams::foreground()).await;
     let jobs = bed.api::<Job>();
     let both = async || {
-        // In this order: a pod that is there after the Job is gone outlived it.
+        // Read in this order: a pod that exists after the Job is gone outlived it.
         let job = jobs.get_opt("foreground").await.expect("an answer");
         (job.is_some(), bed.pods("foreground").await.len())
     };
@@ -84,14 +84,14 @@ async fn a_namesake_starts_anew() {
     let create = async || jobs.create(&PostParams::default(), &second).await;
     let created = eventually("the name is free", SOON, create, Result::is_ok).await;
     assert_ne!(created.expect("it was created").metadata.uid, first.metadata.uid);
-    // Its predecessor's backoff, of 10 s, is none of its own.
+    // The backoff of its predecessor, 10 s, does not apply to it.
     let within = std::time::Duration::from_secs(8);
     let state = bed.finished("again", within).await;
     assert_eq!((state.succeeded, state.failed), (1, 0));
     bed.stop().await;
 }
 
-/// The pods go first, and Jobs that are still there would replace them. ([P9])
+/// The pods go first, and remaining Jobs would replace them. ([P9])
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_namespace_goes_with_the_jobs_in_it() {
     let bed = bed(&[NO_BACKOFF]).await;

@@ -1,5 +1,5 @@
-//! podFailurePolicy: what each action does, by exit codes and by conditions, with the words that
-//! the Job's conditions then have. (KEP-3329)
+//! Tests podFailurePolicy: the effect of each action, by exit codes and by conditions, and the
+//! messages of the Job's conditions. (KEP-3329)
 
 use lab::bed::{SOON, job};
 use serde_json::{Value, json};
@@ -91,7 +91,7 @@ async fn an_init_container_s_exit_code_counts_too() {
     bed.stop().await;
 }
 
-/// With the default backoff, of which the reference takes 10 s and then 20 s here.
+/// With the default backoff, of which upstream takes 10 s and then 20 s here.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_ignored_disruption_costs_no_time() {
     let bed = bed(&[]).await;

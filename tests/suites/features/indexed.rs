@@ -1,4 +1,4 @@
-//! What only Indexed Jobs have: resizing, limits per index, successPolicy.
+//! Tests features of Indexed Jobs only: resizing, limits per index, successPolicy.
 
 use lab::bed::{SOON, job};
 use lab::eventually;

@@ -1,5 +1,5 @@
-//! What ends a Job in failure without a podFailurePolicy, and what is shown meanwhile:
-//! backoffLimit, restarts in place, activeDeadlineSeconds, ready pods. (KEP-2879)
+//! Tests what fails a Job without a podFailurePolicy, and its status meanwhile: backoffLimit,
+//! restarts in place, activeDeadlineSeconds, ready pods. (KEP-2879)
 
 use lab::bed::{SOON, job};
 

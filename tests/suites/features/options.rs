@@ -1,4 +1,4 @@
-//! What a Job asks for by annotation, on the real API.
+//! Tests the options that a Job sets by annotation, on the real API.
 
 use lab::bed::{JobBuilder, SOON, job};
 use serde_json::{Value, json};
@@ -37,7 +37,7 @@ async fn disruptions_beyond_the_limit_fail_the_job() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pod_on_a_node_that_does_not_start_ends_with_a_condition_that_a_policy_matches() {
-    // Not with --check-plans: when pods time out decides how many there are in the end.
+    // Not with --check-plans: the final number of pods depends on when they time out.
     let bed = lab::bed::Bed::start("features", &[NO_BACKOFF]).await;
     let timeout = json!({"epilogue.dev/pending-timeout": "1s"});
     bed.create(

@@ -1,4 +1,4 @@
-//! Which pods are a Job's: manualSelector, adoption, release.
+//! Tests which pods belong to a Job: manualSelector, adoption, release.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Patch, PatchParams, PostParams};
@@ -15,7 +15,7 @@ fn selecting(name: &str) -> JobBuilder {
         .pod_metadata("labels", json!({"app": name}))
 }
 
-/// A pod without an owner, that runs until it is ended.
+/// Creates a pod without an owner that runs until it is terminated.
 async fn create_pod(bed: &Bed, name: &str, app: &str) {
     let pod = json!({
         "metadata": {"name": name, "labels": {"app": app},
@@ -49,7 +49,8 @@ async fn a_manual_selector_needs_no_labels_of_the_api_server() {
 async fn a_pod_that_matches_is_adopted_and_one_that_stops_matching_released() {
     let bed = bed(&[NO_BACKOFF]).await;
     create_pod(&bed, "found", "adopter").await;
-    // Pods and Jobs are watched apart. Once a later pod has been counted, this one has been seen.
+    // The controller watches pods and Jobs separately. Once it has counted a later pod, it has seen
+    // this one.
     bed.create(job("earlier")).await;
     bed.finished("earlier", SOON).await;
     let job = bed.create(selecting("adopter").script("hang")).await;

@@ -1,5 +1,5 @@
-//! What the API refuses: pods by a quota, Jobs by our admission policy, and Jobs that are not ours
-//! by nobody. ([P8], [S3])
+//! Tests refusals: a quota refuses pods, our admission policy refuses Jobs, and no component
+//! refuses Jobs of other controllers. ([P8], [S3])
 
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::ResourceQuota;
@@ -10,7 +10,8 @@ use serde_json::json;
 
 use super::bed;
 
-/// Sets what a controller of quotas would: no such one runs here, and admission goes by the status.
+/// Writes the status that a quota controller would write: none runs here, and admission uses the
+/// status.
 async fn set_quota(bed: &Bed, pods_max: u32, used: u32) {
     let status =
         json!({"hard": {"pods": pods_max.to_string()}, "used": {"pods": used.to_string()}});
@@ -48,7 +49,7 @@ async fn annotations_that_could_not_be_acted_on_are_refused() {
         Ok(_) => None,
         Err(error) => Some(error.to_string()),
     };
-    // The API server takes a moment until it goes by a new policy.
+    // The API server takes a moment to apply a new policy.
     let unknown = with(json!({"epilogue.dev/backof-base": "5s"}));
     eventually("the refusal", SOON, async || answer(unknown.clone()).await, Option::is_some).await;
     let refused = [

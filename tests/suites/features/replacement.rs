@@ -1,5 +1,5 @@
-//! podReplacementPolicy: when the replacement of a pod that is being deleted comes, and as what
-//! the deleted pod counts. (KEP-3939)
+//! Tests podReplacementPolicy: when a deleted pod is replaced, and how the deleted pod counts.
+//! (KEP-3939)
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use serde_json::{Value, json};
 
 use super::{NO_BACKOFF, bed};
 
-/// How long a deleted pod takes to end: what is seen of it meanwhile is read from the API, which a
-/// busy machine may take seconds for.
+/// How long a deleted pod takes to exit. The test reads the states in between from the API, which
+/// may take seconds on a busy machine.
 const ENDS_AFTER_S: u32 = 8;
 
-/// The first pod runs until it is deleted and then takes its time to exit with this code; the
-/// second one succeeds.
+/// The first pod runs until it is deleted, and then exits slowly with this code; the second one
+/// succeeds.
 fn job_of_a_slow_pod(name: &str, mode: &str, policy: &str, exit: i32) -> JobBuilder {
     job(name)
         .spec("completionMode", mode)
@@ -25,7 +25,7 @@ fn job_of_a_slow_pod(name: &str, mode: &str, policy: &str, exit: i32) -> JobBuil
         .script(&format!("hang on-term={exit} after={ENDS_AFTER_S}s times=1; succeed"))
 }
 
-/// Waits until its only pod is ready, and deletes that.
+/// Waits until its only pod is ready, and deletes it.
 async fn delete_its_pod(bed: &Bed, name: &str) {
     bed.reaches(name, SOON, |state| state.active == 1 && state.ready == Some(1)).await;
     let pods = bed.pods(name).await;
@@ -120,8 +120,8 @@ async fn only_the_index_whose_pod_ends_waits_under_failed() {
     bed.reaches("two", SOON, |state| state.ready == Some(2)).await;
     let pods = bed.pods_with("job-name=two,batch.kubernetes.io/job-completion-index=0").await;
     bed.delete_pod(pods[0].metadata.name.as_deref().expect("a pod has a name")).await;
-    // The failed pod of index 1 is replaced while index 0 still waits for the end of its own, which
-    // is so late that a busy machine sees this state too.
+    // The failed pod of index 1 is replaced while index 0 still waits for its own to exit. That is
+    // so late that a busy machine sees this state too.
     let within = Duration::from_secs(18);
     let ended_and_ending =
         |state: &JobState| state.failed == 1 && state.terminating == Some(1) && state.active == 1;
@@ -131,7 +131,7 @@ async fn only_the_index_whose_pod_ends_waits_under_failed() {
     bed.stop().await;
 }
 
-/// A kubelet that shuts down says Failed first, and how the container ended some seconds later.
+/// A kubelet that shuts down writes Failed first, and the exit of the container some seconds later.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pod_that_is_shown_as_failed_while_it_runs_counts_as_it_ends() {
     let bed = bed(&[NO_BACKOFF]).await;

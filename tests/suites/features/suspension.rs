@@ -1,4 +1,4 @@
-//! Suspending and resuming: pods, start time, condition, events.
+//! Tests suspending and resuming: pods, start time, condition, events.
 
 use lab::bed::{SOON, job};
 use serde_json::json;
