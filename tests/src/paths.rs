@@ -81,9 +81,16 @@ pub fn release_program(name: &str) -> PathBuf {
     target_dir().join("release").join(name)
 }
 
-/// The build of one of our programs that takes least memory.
+/// The target that programs which ship are built for: this machine's.
+#[cfg(target_arch = "x86_64")]
+pub const HOST: &str = "x86_64-unknown-linux-gnu";
+/// The target that programs which ship are built for: this machine's.
+#[cfg(target_arch = "aarch64")]
+pub const HOST: &str = "aarch64-unknown-linux-gnu";
+
+/// The build of one of our programs as it ships for every node.
 pub fn small_program(name: &str) -> PathBuf {
-    target_dir().join("small").join(name)
+    target_dir().join(HOST).join("small").join(name)
 }
 
 fn target_dir() -> PathBuf {

@@ -2,6 +2,7 @@
 
 use anyhow::{Context as _, ensure};
 use lab::cargo::cargo;
+use lab::paths::HOST;
 
 /// The debug build of these programs, in `target/debug`. With the features of the whole workspace,
 /// as the laboratory itself and the tests are built: no dependency is compiled twice. Their cores
@@ -19,9 +20,19 @@ pub(crate) async fn release(package: &str) -> anyhow::Result<()> {
     build(&["--release", "--package", package]).await
 }
 
-/// The build of a package's programs that takes least memory, as they ship for every node.
+/// A package's programs as they ship for every node: small, and static, so that no page of a shared
+/// library counts as theirs.
 pub(crate) async fn small(package: &str) -> anyhow::Result<()> {
-    build(&["--profile", "small", "--package", package]).await
+    let arguments = ["--profile", "small", "--target", HOST, "--package", package];
+    let status = cargo()
+        .arg("build")
+        .args(arguments)
+        .env("RUSTFLAGS", "-C target-feature=+crt-static")
+        .status()
+        .await
+        .context("start cargo")?;
+    ensure!(status.success(), "cargo build {} failed; its errors are above", arguments.join(" "));
+    Ok(())
 }
 
 async fn build(arguments: &[&str]) -> anyhow::Result<()> {
