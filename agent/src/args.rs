@@ -1,4 +1,4 @@
-//! The command line, and whether its values go together.
+//! Defines the command line, and checks that its values fit together.
 
 mod check;
 mod leave;
@@ -18,40 +18,42 @@ pub use pressure::{PressureArgs, PressureArgsError};
 pub use run::{Config, RunArgs, RunArgsError};
 pub use scrape::{ScrapeArgs, ScrapeConfig};
 
-/// Ends the pods of a node that shuts down, and makes sure that the API knows how each one ended.
+/// Terminates the pods of a node that shuts down, and makes sure that the API records how each one
+/// ended.
 #[derive(Debug, Parser)]
 #[command(name = "epilogue-agent", version, about, arg_required_else_help = true)]
 pub struct Args {
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What the program does.
+/// The program's subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Runs the agent of this node until it is told to end.
+    /// Runs the agent of this node until it receives SIGTERM or SIGINT.
     Run(RunArgs),
-    /// Says whether a shutdown of this node would go well, and what to do if not. Changes nothing;
-    /// takes a delay lock for a moment. Exits with 1 if a check fails.
+    /// Checks whether a shutdown of this node would go well, and says what to do if not. Changes
+    /// nothing; takes a delay lock for a moment. Exits with 1 if a check fails.
     Check(CheckArgs),
-    /// Takes back what an agent has left here: logind's drop-in, its journal, and the annotation,
+    /// Removes what an agent has left here: logind's drop-in, its journal, and the annotation,
     /// taint and conditions of the node. Stop the agent first.
     Leave(LeaveArgs),
 }
 
-/// How long the pods may take to end.
+/// The flags that set how long pods may take to terminate.
 #[derive(Clone, Debug, clap::Args)]
 #[expect(clippy::struct_field_names, reason = "they are the flags' names")]
 pub struct PriorityGroupArgs {
-    /// Time that the pods may take to end, all together, as 30s or 2min; 0 to end none. Without
-    /// it and the two below: 30s, 10s of them for critical pods.
+    /// Time in which all pods together must terminate, such as 30s or 2min; 0 terminates none.
+    /// Without it and the two flags below: 30s, of which 10s are for critical pods.
     #[arg(long, value_name = "DURATION")]
     shutdown_grace_period: Option<TimeSpan>,
-    /// The part of it that is kept for critical pods (priority 2000000000 and above).
+    /// The part of that time that is reserved for critical pods (priority 2000000000 and above).
     #[arg(long, value_name = "DURATION")]
     shutdown_grace_period_critical_pods: Option<TimeSpan>,
-    /// In place of the two: seconds for the pods from each priority on, as 0=20,2000000000=10.
+    /// Replaces the two flags above: seconds for the pods from each priority on, such as
+    /// 0=20,2000000000=10.
     #[arg(long, value_name = "PRIORITY=SECONDS,...", allow_hyphen_values = true)]
     shutdown_grace_period_by_pod_priority: Option<String>,
 }
@@ -59,9 +61,9 @@ pub struct PriorityGroupArgs {
 /// The form of the output.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Output {
-    /// For people.
+    /// A table for people.
     Table,
-    /// For machines.
+    /// JSON for programs.
     Json,
 }
 

@@ -1,4 +1,4 @@
-//! The system's message bus: connects, asks who owns a name, and puts what went wrong into words.
+//! Connects to the system's message bus, asks who owns a name, and describes failures.
 
 use std::io;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use zbus::fdo::DBusProxy;
 use zbus::names::BusName;
 use zbus::{Connection, DBusError as _};
 
-/// No call waits longer for its reply.
+/// Maximum time that a call waits for its reply.
 pub const CALL_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// A connection to the bus. Clones share it.
@@ -21,7 +21,7 @@ pub struct Bus {
 }
 
 impl Bus {
-    /// Connects; no call on the connection waits for its reply without end.
+    /// Connects. No call on the connection waits for its reply forever.
     pub async fn connect(address: &str) -> Answer<Self> {
         let connecting = Builder::address(address).method_timeout(CALL_TIME_MAX).build();
         match timeout(CALL_TIME_MAX, connecting).await {
@@ -30,8 +30,8 @@ impl Bus {
         }
     }
 
-    /// The unique name of the connection that owns a name, if there is one. Asks the bus, because
-    /// a call to the owner itself would start a service where the bus may.
+    /// The unique name of the connection that owns a name, if there is one. Asks the bus: a call to
+    /// the owner itself could make the bus start a service.
     pub async fn owner_of(&self, name: &'static str) -> Answer<Option<String>> {
         let name = BusName::try_from(name).expect("a literal name must be valid");
         let bus = answer(DBusProxy::new(&self.connection).await)?;
@@ -48,7 +48,7 @@ impl Bus {
 
     /// Closes the connection under all clones.
     pub async fn close(self) {
-        // It may be closed already; nothing is left to be said then.
+        // An error here means that the connection is already closed.
         let _ = self.connection.close().await;
     }
 }
@@ -68,7 +68,7 @@ fn failure(error: &zbus::Error) -> CallError {
             CallError { message: text(inner.description(), &name), name }
         }
         zbus::Error::InputOutput(inner) if inner.kind() == io::ErrorKind::TimedOut => no_reply(),
-        // Its own words repeat the address.
+        // The error's own message repeats the address.
         zbus::Error::Connection(inner, _) => {
             CallError { name: String::new(), message: inner.to_string() }
         }
@@ -81,10 +81,10 @@ pub(crate) fn no_reply() -> CallError {
     CallError { name: "org.freedesktop.DBus.Error.NoReply".to_owned(), message }
 }
 
-/// What went wrong on the bus, in the terms of an action's result. `what` says what was tried.
+/// Converts an error of the bus into a failure of an action. `what` names the attempt.
 pub(crate) fn as_failure(what: &str, error: &CallError) -> Failure {
     let kind = match error.name.as_str() {
-        // Nothing came back: it may have been done.
+        // No reply came: the call may have been carried out.
         "" | "org.freedesktop.DBus.Error.NoReply" | "org.freedesktop.DBus.Error.Timeout" => {
             FailureKind::Unknown
         }

@@ -1,12 +1,12 @@
-//! The cgroups of pods and containers: whose a cgroup is by its name, and where they lie on this
-//! host. Both of the kubelet's drivers, and all runtimes' names.
+//! Maps cgroups to pods and containers by name, and finds them on this host. Knows both of the
+//! kubelet's drivers, and the names that all runtimes use.
 //!
 //! | driver | pod | container |
 //! |---|---|---|
 //! | systemd | `kubepods-burstable-pod<uid, _ for ->.slice` | `cri-containerd-<id>.scope` |
 //! | cgroupfs | `pod<uid>` | `<id>`, `crio-<id>` |
 //!
-//! What is in their files is not read here.
+//! Does not read the files in them.
 
 use std::fs;
 use std::io;
@@ -16,31 +16,31 @@ use agent_core::pod::PodUid;
 
 use crate::host::Host;
 
-/// Where the kernel's cgroups are mounted.
+/// Where the kernel mounts cgroups.
 const MOUNT: &str = "/sys/fs/cgroup";
-/// Below the mount the cgroup of all pods lies at most this deep: a kubelet within a slice or a
+/// Maximum depth of the cgroup of all pods below the mount: a kubelet may run in a slice or a
 /// container of its own.
 const KUBEPODS_DEPTH_MAX: usize = 4;
-/// Directories that are looked into for it.
+/// Maximum number of directories that the search reads.
 const DIRS_MAX: usize = 4_096;
-/// Pods of one node; the kubelet's own bound is far lower.
+/// Maximum number of pods on one node; the kubelet's own limit is far lower.
 const PODS_MAX: usize = 16_384;
-/// Containers of one pod, sandbox and remains of crashed ones included.
+/// Maximum number of containers of one pod, with the sandbox and remains of crashed ones.
 const CONTAINERS_MAX: usize = 1_024;
-/// The longest name that is believed to be a UID: that of any label's value.
+/// Maximum length of a UID: that of a label's value.
 const UID_CHARS_MAX: usize = 63;
 
-/// Whose a cgroup is.
+/// The pod and container that a cgroup belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The pod.
     pub pod: PodUid,
-    /// The runtime's id of the container, or of the pod's sandbox; none where it is the pod's.
+    /// The runtime's id of the container, or of the pod's sandbox; `None` for the pod's own cgroup.
     pub container_id: Option<String>,
 }
 
-/// Reads a cgroup's path, such as `/proc/<pid>/cgroup`, the kernel's log or systemd-oomd name it;
-/// the path may go on below the container. None where it is not a pod's.
+/// Reads a cgroup's path from `/proc/<pid>/cgroup`, the kernel's log or systemd-oomd. The path may
+/// continue below the container. `None` if it is not a pod's.
 pub fn place(path: &str) -> Option<Place> {
     let mut names = path.split('/').skip_while(|name| !is_kubepods(name));
     names.next()?;
@@ -62,7 +62,7 @@ pub fn pod_uid(name: &str) -> Option<PodUid> {
 /// The container, or the sandbox, whose cgroup has this name, within its pod's.
 pub fn container_id(name: &str) -> Option<&str> {
     let scope = name.strip_suffix(".scope").unwrap_or(name);
-    // The runtime's own watcher beside each container.
+    // The process with which the runtime monitors each container.
     if scope.contains("-conmon-") {
         return None;
     }
@@ -71,30 +71,30 @@ pub fn container_id(name: &str) -> Option<&str> {
     is_id.then_some(id)
 }
 
-/// Whether it is the name of the cgroup of all pods.
+/// Whether this is the name of the cgroup of all pods.
 fn is_kubepods(name: &str) -> bool {
     let slice = name.strip_suffix(".slice").unwrap_or(name);
     slice == "kubepods" || (slice.ends_with("-kubepods") && slice.len() != name.len())
 }
 
-/// How the host has its cgroups.
+/// The version of the host's cgroups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
     /// All controllers in one tree.
     V2,
-    /// A tree for each controller, perhaps beside one of version 2 without any.
+    /// A tree for each controller, perhaps with a version 2 tree that has no controller.
     V1,
 }
 
 /// The cgroups of this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cgroups {
-    /// How they are kept.
+    /// Their version.
     pub version: Version,
     mount: PathBuf,
 }
 
-/// The cgroup of all pods, in each tree that matters here.
+/// The cgroup of all pods, in each tree that the agent reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kubepods {
     /// Where memory is counted.
@@ -115,7 +115,7 @@ pub struct PodCgroup {
 }
 
 impl Cgroups {
-    /// The cgroups under the host's root.
+    /// Finds the cgroups under the host's root.
     pub fn of(host: &Host) -> Self {
         let mount = host.path(MOUNT);
         let is_v2 = mount.join("cgroup.controllers").exists();
@@ -127,8 +127,8 @@ impl Cgroups {
         self.tree("memory")
     }
 
-    /// The cgroup of all pods. Of several, which a change of the kubelet's driver leaves behind,
-    /// the one that has pods.
+    /// The cgroup of all pods. A change of the kubelet's driver leaves several; the one with pods
+    /// counts.
     pub fn kubepods(&self) -> Option<Kubepods> {
         let root = self.memory_root();
         let mut found = Vec::new();
@@ -148,7 +148,7 @@ impl Cgroups {
 }
 
 impl Kubepods {
-    /// The pods that are there now. Those of class Guaranteed lie in it, the others one deeper.
+    /// The pods that exist now. Guaranteed pods lie directly in it, the others one level deeper.
     pub fn pods(&self) -> io::Result<Vec<PodCgroup>> {
         let mut pods = Vec::new();
         for name in dirs(&self.memory, PODS_MAX)? {
@@ -172,7 +172,7 @@ impl Kubepods {
         Ok(pods)
     }
 
-    /// The cgroups of the classes that are there now, where memory is counted.
+    /// The cgroups of the classes that exist now, where memory is counted.
     pub fn classes(&self) -> Vec<PathBuf> {
         let names = dirs(&self.memory, PODS_MAX).unwrap_or_default();
         names.into_iter().filter(|name| is_class(name)).map(|name| self.memory.join(name)).collect()
@@ -184,7 +184,7 @@ impl Kubepods {
 }
 
 impl PodCgroup {
-    /// Its containers and its sandbox: id, where the memory is counted.
+    /// Its containers and its sandbox: the id, and where memory is counted.
     pub fn containers(&self) -> io::Result<Vec<(String, PathBuf)>> {
         let names = dirs(&self.memory, CONTAINERS_MAX)?;
         let container = |name: String| {
@@ -195,14 +195,14 @@ impl PodCgroup {
     }
 }
 
-/// The cgroup of a quality-of-service class.
+/// Whether this is the cgroup of a quality-of-service class.
 fn is_class(name: &str) -> bool {
     let slice = name.strip_suffix(".slice").unwrap_or(name);
     let class = slice.rsplit_once('-').map_or(slice, |(_, class)| class);
     matches!(class, "burstable" | "besteffort")
 }
 
-/// Breadth first, in the order of the names: the usual places come at once.
+/// Searches breadth first, in the order of names: that finds the usual places at once.
 fn find_kubepods(root: &Path, found: &mut Vec<PathBuf>) {
     let (mut level, mut seen) = (vec![root.to_owned()], 0);
     for _ in 0..KUBEPODS_DEPTH_MAX {
@@ -235,8 +235,8 @@ fn has_pods(kubepods: &Path) -> bool {
     Kubepods { memory, pids }.pods().is_ok_and(|pods| !pods.is_empty())
 }
 
-/// The names of a directory's directories, at most so many; links are none. A name that is not
-/// text is no cgroup's of interest.
+/// The names of subdirectories, at most `max`; links do not count. A name that is not text belongs
+/// to no cgroup of interest.
 fn dirs(path: &Path, max: usize) -> io::Result<Vec<String>> {
     let is_dir = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
     let entries = fs::read_dir(path)?.filter_map(Result::ok).filter(is_dir);

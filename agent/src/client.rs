@@ -1,6 +1,6 @@
-//! The clients of the API: one for what is read, one for what a shutdown writes, each on a
-//! connection of its own, so that no list and no event stands in a write's way. No request is
-//! paced or repeated here: the core decides.
+//! Makes the API's clients: one to read, one for the writes of a shutdown. Each has its own
+//! connection, so that no list and no event delays a write. Never limits or repeats a request: the
+//! core decides that.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,33 +18,33 @@ use tower::{BoxError, ServiceBuilder};
 
 use crate::link::{ConnectError, Link, Target, Took};
 
-/// A reply that took longer tells an older time than it seems to.
+/// The reply's time is too old if the reply took longer than this.
 const FRESH_MAX: Duration = Duration::from_millis(400);
 
-/// Told the API server's clock whenever a reply carries it.
+/// Called with the API server's clock whenever a reply carries it.
 pub type OnServerTime = Arc<dyn Fn(Timestamp) + Send + Sync>;
 
 /// Why there is no client.
 #[derive(Debug, Error)]
 pub enum ClientError {
-    /// The configuration names no server that can be connected to.
+    /// The configuration names no server that the agent can connect to.
     #[error("cannot make a connection to the API")]
     Target(#[source] ConnectError),
-    /// The configuration's credentials or headers are not usable.
+    /// The configuration's credentials or headers are unusable.
     #[error("cannot use the credentials for the API")]
     Credentials(#[source] kube::Error),
 }
 
-/// A client, and the standing connection under it.
+/// A client and its standing connection.
 #[derive(Clone)]
 pub struct LinkedClient {
-    /// Sends requests.
+    /// The client that sends requests.
     pub client: Client,
     link: Link,
 }
 
 impl LinkedClient {
-    /// A client that has a connection once it is kept.
+    /// Makes a client that has a connection as soon as `keep` runs.
     pub fn new(config: &kube::Config, on_time: OnServerTime) -> Result<Self, ClientError> {
         let link = Link::new(Target::new(config).map_err(ClientError::Target)?);
         let auth = config.auth_layer().map_err(ClientError::Credentials)?;
@@ -72,7 +72,7 @@ impl LinkedClient {
     }
 }
 
-/// The server's clock, as its reply says it; to the second.
+/// The server's clock from its reply, to the second.
 fn server_time(headers: &HeaderMap) -> Option<Timestamp> {
     static PARSER: DateTimeParser = DateTimeParser::new();
     let text = headers.get(header::DATE)?.to_str().ok()?;

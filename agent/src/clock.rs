@@ -1,4 +1,4 @@
-//! The clocks, read together: two of the kernel's, and the API server's as far as it is known.
+//! Reads the clocks together: two of the kernel's, and the API server's as far as it is known.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -11,18 +11,18 @@ use nix::time::{ClockId, clock_gettime};
 /// Reads the clocks. Clones share the offset.
 #[derive(Clone, Debug)]
 pub struct Clock {
-    /// What has to be added to this machine's time to have the API server's, in ms.
+    /// The API server's time minus this machine's, in ms.
     offset_ms: Arc<AtomicI64>,
 }
 
 impl Clock {
-    /// Clocks whose wall time is corrected by `offset_ms`, as whoever hears the API's `Date`
-    /// headers keeps it up to date.
+    /// Clocks whose wall time `offset_ms` corrects; whoever reads the API's `Date` headers updates
+    /// it.
     pub fn new(offset_ms: Arc<AtomicI64>) -> Self {
         Self { offset_ms }
     }
 
-    /// The time.
+    /// The time now.
     pub fn now(&self) -> Now {
         let offset = SignedDuration::from_millis(self.offset_ms.load(Ordering::Relaxed));
         let system = Timestamp::now();

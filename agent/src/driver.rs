@@ -1,5 +1,5 @@
-//! The one task that owns the agent's core: facts in, actions out to the sinks, results back in.
-//! It decides nothing.
+//! Runs the one task that owns the agent's core: it feeds in facts, passes actions to the sinks,
+//! and returns their results. Decides nothing.
 
 mod lanes;
 
@@ -19,28 +19,28 @@ use crate::metrics::Metrics;
 pub use lanes::Lane;
 use lanes::Lanes;
 
-/// Facts that are taken in before actions are asked for again.
+/// Maximum number of facts that the driver takes in before it asks for actions again.
 const EVENTS_AT_ONCE: usize = 64;
 
 /// Where actions are carried out.
 pub trait Sinks: Send + 'static {
-    /// Which actions wait for each other.
+    /// The lane of an action: actions in one lane run one after the other.
     fn lane(&self, action: &Action) -> Lane;
     /// Carries out an action, one attempt.
     fn carry_out(&self, action: Action) -> BoxFuture<'static, ActionResult>;
-    /// Takes in a notice for people; never waits.
+    /// Queues a notice for people; never waits.
     fn emit_event(&self, notice: agent_core::protocol::action::Notice, now: Now);
 }
 
 /// The clocks, as the core reads them.
 pub type Clock = Box<dyn Fn() -> Now + Send>;
 
-/// What others may see, and where they see it.
+/// What other tasks can read.
 #[derive(Debug)]
 pub struct Shown {
     /// The core's status.
     pub status: watch::Sender<Status>,
-    /// Whether a shutdown goes on.
+    /// Whether a shutdown is in progress.
     pub hurry: watch::Sender<bool>,
 }
 
@@ -55,7 +55,7 @@ pub enum DriverError {
     Panicked(#[source] JoinError),
 }
 
-/// The core and all that surrounds it.
+/// The core and its surroundings.
 pub struct Driver<S> {
     agent: Agent,
     node: String,
@@ -68,7 +68,7 @@ pub struct Driver<S> {
     shown: Shown,
 }
 
-/// What an action's task gives back.
+/// The result of an action's task.
 struct Ended {
     id: ActionId,
     lane: Lane,
@@ -89,7 +89,7 @@ pub struct Parts<S> {
     pub sinks: S,
     /// Where notices are counted.
     pub metrics: Metrics,
-    /// What others may see.
+    /// What other tasks can read.
     pub shown: Shown,
 }
 
@@ -110,7 +110,7 @@ impl<S: Sinks> Driver<S> {
         }
     }
 
-    /// Runs until `stop` is cancelled and nothing is left that would be worth living on for.
+    /// Runs until `stop` is cancelled and the core has nothing left to finish.
     pub async fn run(mut self, stop: CancellationToken) -> Result<(), DriverError> {
         let mut stopping = false;
         loop {
@@ -138,7 +138,7 @@ impl<S: Sinks> Driver<S> {
         (self.clock)()
     }
 
-    /// Takes in a fact, and those that came right after it: a list of events is one change.
+    /// Takes in a fact, and those right behind it: a list of events is one change.
     fn take(&mut self, event: Event) {
         self.handle(event);
         for _ in 1..EVENTS_AT_ONCE {
@@ -163,7 +163,7 @@ impl<S: Sinks> Driver<S> {
         self.handle(Event::Finished { id, result });
     }
 
-    /// Starts all that is to be done now.
+    /// Starts all actions that are due now.
     fn act(&mut self) {
         loop {
             let now = self.now();
@@ -191,7 +191,7 @@ impl<S: Sinks> Driver<S> {
         self.running.spawn(async move { Ended { id, lane, result: work.await } });
     }
 
-    /// Sleeps until the core wants to be asked again.
+    /// Sleeps until the core's next deadline.
     fn due(&self) -> impl Future<Output = ()> + use<S> {
         let left = self.agent.deadline().map(|at| at.saturating_sub(self.now().monotonic));
         async move {
@@ -215,7 +215,7 @@ impl<S: Sinks> Driver<S> {
         });
     }
 
-    /// A decision's line in the log; its fields' names are an interface.
+    /// Writes a decision to the log. Its fields' names are an interface.
     fn log(&self, line: &Line) {
         let node = self.node.as_str();
         let pod = line.pod.as_ref().map(name);

@@ -1,4 +1,4 @@
-//! The files of the host, all under one root, so that a test hands in a directory.
+//! Accesses the host's files, all under one root, so that a test can pass a directory.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -31,7 +31,7 @@ pub enum HostError {
         #[source]
         source: io::Error,
     },
-    /// The agent's own file among logind's.
+    /// The agent's own drop-in of logind.
     #[error("cannot write {path}")]
     Write {
         path: PathBuf,
@@ -41,7 +41,7 @@ pub enum HostError {
 }
 
 impl HostError {
-    /// What the system said.
+    /// The system's error.
     pub fn cause(&self) -> &io::Error {
         match self {
             Self::List { source, .. } | Self::Read { source, .. } | Self::Write { source, .. } => {
@@ -57,17 +57,17 @@ impl Host {
         Self { root }
     }
 
-    /// Where a file of the host lies.
+    /// The path of a host's file.
     pub fn path(&self, host_path: &str) -> PathBuf {
         self.root.join(host_path.trim_start_matches('/'))
     }
 
-    /// Where the system bus listens unless told otherwise.
+    /// The default address of the system bus.
     pub fn bus_address(&self) -> String {
         format!("unix:path={}", self.path("/run/dbus/system_bus_socket").display())
     }
 
-    /// All files of logind's configuration, by their paths on the host.
+    /// All files of logind's configuration, with their paths on the host.
     pub fn logind_conf_files(&self) -> Result<Vec<ConfFile>, HostError> {
         let mut files = Vec::new();
         for path in MAIN_FILES {
@@ -87,7 +87,7 @@ impl Host {
         Some(name.trim_end().to_owned())
     }
 
-    /// The id of this boot: one that the kernel draws each time.
+    /// The id of this boot, which the kernel draws at each boot.
     pub fn boot_id(&self) -> Result<String, HostError> {
         let path = self.path("/proc/sys/kernel/random/boot_id");
         match fs::read_to_string(&path) {
@@ -96,8 +96,8 @@ impl Host {
         }
     }
 
-    /// Writes a file of logind's configuration, whole or not at all: mode 0644, in a directory of
-    /// mode 0755 that is made if it is missing.
+    /// Writes a file of logind's configuration, whole or not at all: mode 0644. Makes its directory
+    /// with mode 0755 if that is missing.
     pub fn write_conf_file(&self, host_path: &str, text: &str) -> Result<(), HostError> {
         let path = self.path(host_path);
         write_whole(&path, text).map_err(|source| HostError::Write { path, source })
@@ -121,11 +121,11 @@ fn write_whole(path: &Path, text: &str) -> io::Result<()> {
     if !dir.is_dir() {
         fs::DirBuilder::new().recursive(true).mode(0o755).create(dir)?;
     }
-    // No name that logind reads, should it stay behind.
+    // logind does not read this name, should the file stay behind.
     let new = path.with_extension("new");
     let mut file =
         fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(&new)?;
-    // The mask of the process may have taken bits away.
+    // The process's umask may have cleared bits.
     file.set_permissions(fs::Permissions::from_mode(0o644))?;
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
@@ -150,7 +150,7 @@ fn is_conf(name: &str) -> bool {
     name.rsplit_once('.').is_some_and(|(_, termination)| termination == "conf")
 }
 
-/// Also a directory in a file's place is none of logind's files.
+/// A directory in a file's place does not count as a file of logind either.
 fn is_absent(error: &io::Error) -> bool {
     use io::ErrorKind::{IsADirectory, NotADirectory, NotFound};
     matches!(error.kind(), NotFound | NotADirectory | IsADirectory)

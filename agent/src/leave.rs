@@ -1,6 +1,6 @@
-//! `epilogue-agent leave`: takes back what an agent has left on its host and on its node's object,
-//! and says what it did. It can be run twice, and changes nothing during a shutdown or beside an
-//! agent that runs.
+//! Implements `epilogue-agent leave`: removes what an agent has left on its host and on its node's
+//! object, and prints what it did. It can run twice. It changes nothing during a shutdown or while
+//! an agent runs.
 
 use std::io::{self, ErrorKind};
 use std::process::ExitCode;
@@ -26,13 +26,13 @@ use crate::source::systemd::Systemd;
 use crate::trial::{MERGE, STRATEGIC, send};
 
 const LOGIND_UNIT: &str = "systemd-logind.service";
-/// Others write to the node's object too.
+/// Maximum number of attempts after conflicts: others write to the node's object too.
 const CONFLICTS_MAX: usize = 5;
 
-/// What became of a part: what was done, or why not.
+/// The result of one part: what was done, or why not.
 type Done = Result<String, String>;
 
-/// Takes all back; 1 if something could not be.
+/// Removes everything; exits with 1 if a part fails.
 pub fn run(args: &LeaveArgs, config: LeaveConfig) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -42,7 +42,7 @@ pub fn run(args: &LeaveArgs, config: LeaveConfig) -> anyhow::Result<ExitCode> {
         let mut terminate = signal(SignalKind::terminate()).context("cannot hear SIGTERM")?;
         let code = leave(args, config).await;
         if args.wait && code == ExitCode::SUCCESS {
-            println!("waits to be told to end");
+            println!("waits for SIGTERM");
             terminate.recv().await;
         }
         Ok(code)
@@ -85,8 +85,8 @@ async fn leave(args: &LeaveArgs, config: LeaveConfig) -> ExitCode {
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// Why nothing may be taken back now. Without a bus, or without logind on it, the node hears of no
-/// shutdown. A logind that does not answer may be shutting down.
+/// Why `leave` must change nothing now. Without a bus, or without logind on it, the node has no
+/// announced shutdown. A logind that does not answer may be shutting down.
 async fn objection(bus: Option<&Bus>) -> Option<String> {
     let bus = bus?;
     let unknown = |what: &str, error: &CallError| {
@@ -138,7 +138,7 @@ fn journal(path: &std::path::Path) -> Done {
     }
 }
 
-/// Whether there was something to remove.
+/// Removes a file; whether it existed.
 fn remove(path: &std::path::Path) -> io::Result<bool> {
     match std::fs::remove_file(path) {
         Ok(()) => Ok(true),
@@ -147,7 +147,7 @@ fn remove(path: &std::path::Path) -> io::Result<bool> {
     }
 }
 
-/// Annotation, taint and conditions of the node's object.
+/// Removes the annotation, taint and conditions from the node's object.
 async fn restore_node(client: &Client, node: &str) -> Outcome<String> {
     let path = format!("/api/v1/nodes/{node}");
     for _ in 0..CONFLICTS_MAX {
@@ -168,7 +168,7 @@ async fn restore_node(client: &Client, node: &str) -> Outcome<String> {
     Err(Failure::new(FailureKind::Conflict, "the node's object changes all the time; try again"))
 }
 
-/// One attempt on the object as it was read; what was removed.
+/// Makes one attempt on the object as it was read; returns what it removed.
 async fn restore(client: &Client, path: &str, node: &Value) -> Outcome<Vec<String>> {
     let mut done = Vec::new();
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();

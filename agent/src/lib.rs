@@ -1,5 +1,5 @@
-//! The agent's shells: what asks the node and the API, what acts on them, and the clocks. A
-//! library so that tests drive each part against doubles; `main.rs` is the program.
+//! Holds the agent's shells: they ask the node and the API, act on them, and read the clocks. A
+//! library so that tests run each part against doubles; `main.rs` is the program.
 
 pub mod args;
 pub mod bus;

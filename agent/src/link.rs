@@ -1,6 +1,6 @@
-//! One standing HTTP/2 connection to the API: opened before it is needed, kept alive by pings,
-//! opened again at once when it breaks, so that the first write of a shutdown needs no handshake.
-//! What goes over it is not known here.
+//! Keeps one HTTP/2 connection to the API open, so that the first write of a shutdown needs no
+//! handshake. Connects before the first request, sends pings, and reconnects at once when the
+//! connection breaks. Does not know the requests on it.
 
 mod connect;
 mod heard;
@@ -25,16 +25,16 @@ use connect::Opened;
 pub use connect::{ConnectError, Target};
 use heard::Heard;
 
-/// The first pause after an attempt to connect that failed; doubled with each further one.
+/// First pause after a failed connect; doubles with each further failure.
 const PAUSE_BASE: Duration = Duration::from_millis(100);
-/// The longest pause while nothing waits for the connection.
+/// Longest pause while no request waits for the connection.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
-/// The longest pause while something does.
+/// Longest pause while a request waits.
 const PAUSE_WANTED_MAX: Duration = Duration::from_millis(500);
-/// A connection that lasted this long was a good one.
+/// After a connection that lasted this long, pauses start small again.
 const HELD_MIN: Duration = Duration::from_secs(1);
-/// A request that was given up after this time with not one byte heard says that the connection
-/// is dead. Less, and the request was only given up early.
+/// If a request is given up after this time without a byte received, the connection is dead. After
+/// less, the caller only gave up early.
 const SILENCE_MIN: Duration = Duration::from_millis(900);
 
 /// Why a request could not be sent.
@@ -48,7 +48,7 @@ pub enum LinkError {
     Closed(String),
 }
 
-/// A connection that can be asked for. Clones share it.
+/// A connection for requests. Clones share it.
 #[derive(Clone)]
 pub struct Link {
     shared: Arc<Shared>,
@@ -57,13 +57,13 @@ pub struct Link {
 struct Shared {
     target: Target,
     line: watch::Sender<Option<Line>>,
-    /// A request waits for a connection.
+    /// Notified when a request waits for a connection.
     wanted: Notify,
-    /// The line of this number is to be replaced.
+    /// The number of the connection to replace.
     dead: watch::Sender<u64>,
 }
 
-/// One connection, as long as it lasts.
+/// One connection, while it lasts.
 #[derive(Clone)]
 struct Line {
     number: u64,
@@ -71,11 +71,11 @@ struct Line {
     heard: Heard,
 }
 
-/// How long a reply took to begin, noted on it.
+/// How long the reply took to begin, stored on the reply.
 #[derive(Clone, Copy, Debug)]
 pub struct Took(pub Duration);
 
-/// Watches over a request: dropped without a reply, it may condemn the connection.
+/// Guards a request: dropped without a reply, it may mark the connection as dead.
 struct Unanswered {
     shared: Arc<Shared>,
     number: u64,
@@ -119,7 +119,7 @@ impl Link {
 }
 
 impl Shared {
-    /// The connection, once there is one.
+    /// Waits for a connection.
     async fn line(&self) -> Result<Line, LinkError> {
         let mut lines = self.line.subscribe();
         loop {
@@ -156,7 +156,7 @@ impl Shared {
         }
     }
 
-    /// Offers the connection until it breaks or is found dead.
+    /// Offers the connection until it breaks or counts as dead.
     async fn hold(&self, number: u64, opened: Opened) {
         let Opened { sender, connection, heard } = opened;
         let mut dead = self.dead.subscribe();

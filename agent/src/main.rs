@@ -1,4 +1,4 @@
-//! The agent's program: reads the command line, does what it says, and says why it could not.
+//! Runs the agent's program: reads the command line, runs the subcommand, and prints why it failed.
 
 use std::process::ExitCode;
 
@@ -55,7 +55,7 @@ fn run_leave(args: &LeaveArgs) -> ExitCode {
     })
 }
 
-/// The command line says nothing that could be done.
+/// Prints why the command line is invalid.
 fn wrong(error: &dyn std::error::Error) -> ExitCode {
     eprintln!("epilogue-agent: {error}");
     ExitCode::from(2)

@@ -1,13 +1,13 @@
-//! Keeps the program in memory. When there is none the kernel takes back programs' pages first, and
-//! whoever is to relieve the node would wait for the disk at each step, together with everybody.
+//! Keeps the program in memory. When memory is short, the kernel first reclaims programs' pages. An
+//! agent that must relieve the node would then wait for the disk at each step.
 
 use agent_core::agent::Enforcement;
 use nix::libc::MCL_ONFAULT;
 use nix::sys::mman::{MlockAllFlags, mlockall};
 
-/// Locks what is mapped now, page by page as it is first used: half of the program never is. What
-/// is mapped later is heap, which stays where there is no swap; locking that too would make an
-/// allocation fail at the limit of locked memory (`RLIMIT_MEMLOCK`).
+/// Locks what is mapped now, page by page on first use: half of the program is never used. Later
+/// mappings are heap, which stays in memory where there is no swap. Locking them too would make
+/// allocations fail at the limit of locked memory (`RLIMIT_MEMLOCK`).
 pub(crate) fn keep(pressure: Enforcement) {
     if pressure == Enforcement::Off {
         return;

@@ -1,5 +1,5 @@
-//! The agent's metrics. What the core counts is read from its status at each scrape; the rest is
-//! counted where it happens.
+//! Defines the agent's metrics. What the core counts comes from its status at each scrape; the rest
+//! is counted where it happens.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,7 +22,7 @@ pub use token::TokenCollector;
 /// attempt.
 const CALL_SECONDS: [f64; 9] = [0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0];
 
-/// What is counted where it happens.
+/// The metrics that are counted where they happen.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     api: ApiMetrics,
@@ -44,14 +44,14 @@ struct Flight {
     landed: Notify,
 }
 
-/// What became of an event.
+/// The result of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventFate {
-    /// The API has it.
+    /// The API accepted it.
     Written,
-    /// The API did not take it.
+    /// The API did not accept it.
     Failed,
-    /// There was no room.
+    /// The queue was full.
     Dropped,
 }
 
@@ -89,17 +89,17 @@ impl Metrics {
         })
     }
 
-    /// Of calls to the API.
+    /// The metrics of calls to the API.
     pub fn api(&self) -> &ApiMetrics {
         &self.api
     }
 
-    /// logind has announced a shutdown.
+    /// Counts a shutdown that logind has announced.
     pub fn notice(&self) {
         self.notices.inc();
     }
 
-    /// An event for people has met its fate.
+    /// Counts the result of an event for people.
     pub fn event(&self, fate: EventFate) {
         let label = match fate {
             EventFate::Written => "written",
@@ -116,7 +116,7 @@ impl ApiMetrics {
         self.flight.calls.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A call has ended, with this failure or none.
+    /// Counts a call that has ended, with its failure if any.
     pub fn ended(&self, action: &str, failure: Option<FailureKind>, took: Duration) {
         self.flight.calls.fetch_sub(1, Ordering::Relaxed);
         self.flight.landed.notify_waiters();
@@ -125,12 +125,12 @@ impl ApiMetrics {
         self.seconds.with_label_values(&[action]).observe(took.as_secs_f64());
     }
 
-    /// Calls that have no answer yet.
+    /// Number of calls without an answer yet.
     pub fn in_flight(&self) -> usize {
         self.flight.calls.load(Ordering::Relaxed)
     }
 
-    /// Waits until there are none.
+    /// Waits until no call is in flight.
     pub async fn idle(&self) {
         loop {
             let landed = self.flight.landed.notified();

@@ -1,11 +1,11 @@
-//! The report of `check` as a table for people.
+//! Renders the report of `check` as a table for people.
 
 use std::fmt::Write as _;
 
 use agent_core::check::{Report, Time};
 use agent_core::time_span::TimeSpan;
 
-/// The table, the use of the time, and the verdict.
+/// The table, the shutdown's use of time, and the verdict.
 pub(crate) fn render(report: &Report) -> String {
     let mut text = String::from("CHECK     VERDICT  FOUND\n");
     for check in &report.checks {

@@ -1,4 +1,4 @@
-//! Requests that ask what the API would say, and change nothing.
+//! Sends requests that test what the API would answer, and change nothing.
 
 use agent_core::pod::{PodSource, PodView};
 use epilogue_common::outcome::{Failure, Outcome};
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::source::wire_pod::WirePod;
 
-/// A node has some hundred pods; one is enough.
+/// Maximum number of pods. A node has a few hundred; one is enough.
 const PODS_MAX: usize = 50;
 pub(crate) const JSON: &str = "application/json";
 pub(crate) const MERGE: &str = "application/merge-patch+json";
@@ -21,7 +21,7 @@ struct PodList {
     items: Vec<WirePod>,
 }
 
-/// A pod of the node that a shutdown could mark.
+/// A pod of the node on which a shutdown could set DisruptionTarget.
 pub(crate) async fn some_pod(client: &Client, node: &str) -> Outcome<Option<PodView>> {
     let path = format!("/api/v1/pods?limit={PODS_MAX}&fieldSelector=spec.nodeName%3D{node}");
     let request = Request::get(path).body(Vec::new()).map_err(malformed)?;
@@ -31,7 +31,7 @@ pub(crate) async fn some_pod(client: &Client, node: &str) -> Outcome<Option<PodV
     Ok(pods.next())
 }
 
-/// Sends a request with a body of a content type; the answer.
+/// Sends a request with a body of a content type; returns the answer.
 pub(crate) async fn send(
     client: &Client,
     method: Method,

@@ -1,34 +1,34 @@
-//! What an agent says of its node in the annotation `epilogue.dev/state`: the agent writes it, the
-//! controller reads it. ([AP20], [AP21])
+//! Defines the annotation `epilogue.dev/state` of a node: the agent writes it, the controller reads
+//! it. ([AP20], [AP21])
 
 use std::fmt;
 use std::str::FromStr;
 
 use jiff::Timestamp;
 
-/// What the agent says of its node.
+/// The state that an agent announces for its node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Announcement {
     /// No shutdown is in progress.
     Idle,
     /// The node is shutting down.
     ShuttingDown {
-        /// The boot that ends, as in `status.nodeInfo.bootID`.
+        /// The boot that the shutdown ends, as in `status.nodeInfo.bootID`.
         boot_id: String,
-        /// When the agent heard of it, by the API's clock.
+        /// When the agent learned of the shutdown, by the API's clock.
         since: Timestamp,
     },
-    /// The drained record, written before the machine goes down: the container runtime proved that
+    /// The drained record, written before the machine goes down. The container runtime proved that
     /// only pods of DaemonSets, static pods and the agent's own ran.
     Drained {
         /// The boot that ended.
         boot_id: String,
-        /// When that was seen, by the API's clock.
+        /// When the agent observed it, by the API's clock.
         at: Timestamp,
     },
 }
 
-/// The text is none of the agent's.
+/// The text is not a valid announcement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotAnAnnouncement;
 

@@ -1,5 +1,5 @@
-//! What both programs share and nothing else: names, outcomes and pod facts. Pure: no IO, no
-//! clock, no logs.
+//! Defines what both programs share: names, outcomes and the texts of node annotations. Pure: no
+//! IO, no clock, no logs.
 
 pub mod announcement;
 pub mod names;

@@ -1,5 +1,5 @@
-//! What became of one call to the API, in the terms that decisions are made in. Reading it out
-//! of a client's error is the runtime's job.
+//! Defines the result of an API call in the terms that decisions need. The runtime crate derives it
+//! from a client's error.
 
 use std::fmt;
 
@@ -9,18 +9,18 @@ use serde::{Deserialize, Serialize};
 /// The result of one call to the API.
 pub type Outcome<T> = Result<T, Failure>;
 
-/// Why a call to the API did not do what it was asked to.
+/// Why a call to the API failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// The class that decisions depend on.
+    /// The kind that decisions depend on.
     pub kind: FailureKind,
-    /// The API's own words, for people.
+    /// The API's own message, for people.
     pub message: String,
-    /// How long the server asked to be left alone (`Retry-After`).
+    /// The `Retry-After` that the server sent.
     pub retry_after: Option<SignedDuration>,
 }
 
-/// The classes of failure that some decision tells apart.
+/// The kinds of failure that decisions distinguish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum FailureKind {
     /// 404: the object is gone.
@@ -31,17 +31,17 @@ pub enum FailureKind {
     Conflict,
     /// 422: the API's validation refused the object.
     Invalid,
-    /// 403: RBAC, quota or admission said no.
+    /// 403: RBAC, quota or admission refused the call.
     Forbidden,
-    /// 403 whose cause is that the namespace is being deleted.
+    /// 403 because the namespace is being deleted.
     NamespaceTerminating,
     /// 429: the server sheds load.
     TooManyRequests,
-    /// Another 5xx.
+    /// Any other 5xx.
     ServerError,
     /// No reply: the call may have been carried out.
     Unknown,
-    /// Anything else.
+    /// Any other failure.
     Other,
 }
 

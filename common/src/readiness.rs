@@ -1,23 +1,23 @@
-//! What an agent says of a shutdown that might come, in the annotation `epilogue.dev/readiness` of
-//! its node: the agent writes it, `kubectl epilogue doctor` reads it.
+//! Defines the annotation `epilogue.dev/readiness` of a node: the agent writes it, `kubectl
+//! epilogue doctor` reads it.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// How a shutdown of the node would go now.
+/// The readiness of a node for a shutdown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Readiness {
-    /// What the agent would do: `assist`, `replace`, `substitute` or `observe`.
+    /// The agent's mode in a shutdown: `assist`, `replace`, `substitute` or `observe`.
     pub mode: String,
-    /// Whether it holds logind's delay lock.
+    /// Whether the agent holds logind's delay lock.
     pub lock_held: bool,
-    /// The delay that logind grants, in whole seconds, where it is known.
+    /// The delay that logind grants, in whole seconds, if it is known.
     pub granted_seconds: Option<u64>,
-    /// The delay that the pods and their reports want, in whole seconds.
+    /// The delay that the pods and their reports need, in whole seconds.
     pub wanted_seconds: u64,
 }
 
-/// The text is none of the agent's.
+/// The text is not a valid readiness annotation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoReadiness;
 
@@ -46,7 +46,7 @@ impl FromStr for Readiness {
     type Err = NoReadiness;
 
     fn from_str(text: &str) -> Result<Self, NoReadiness> {
-        // A later version may say more.
+        // A later version may add fields.
         let field = |name: &str| {
             let mut fields = text.split(';');
             fields.find_map(|it| it.strip_prefix(name)?.strip_prefix('=')).ok_or(NoReadiness)

@@ -1,4 +1,4 @@
-//! The command line, and whether its values go together.
+//! Parses the command line of the controller, and checks that its values are consistent.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,53 +19,55 @@ use controller_core::go_duration::GoDuration;
 
 use crate::podgc::args::{PodGcArgs, PodGcConfig};
 
-/// Workers beyond this only wait for each other.
+/// More workers only wait for each other.
 const SYNCS_MAX: usize = 1000;
 
 /// Runs batch/v1 Jobs whose `spec.managedBy` is epilogue.dev/job-controller.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "epilogue-controller", version, about)]
 pub(crate) struct Args {
-    /// Kubeconfig file. Without it: the pod's service account, or what kubectl would use.
+    /// Kubeconfig file. Without it: the pod's service account, or the file that kubectl uses.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// Run also Jobs without managedBy; kube-controller-manager must then run with
+    /// Also run Jobs without managedBy; kube-controller-manager must then run with
     /// --controllers=*,-job-controller.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
     manage_all_jobs: bool,
-    /// See only the Jobs and pods of this namespace.
+    /// Watch only the Jobs and pods of this namespace.
     #[arg(long, value_name = "NAMESPACE")]
     namespace: Option<String>,
-    /// Jobs that are synced at once.
+    /// Number of Jobs that are synced concurrently.
     #[arg(long, value_name = "N", default_value_t = 5)]
     concurrent_job_syncs: usize,
-    /// Let every change of a pod or a status wait this long, as kube-controller-manager does
-    /// with 1s. Without it a change waits up to 1s, and not at all when waiting gains nothing.
+    /// Delay each sync that a change of a pod or a status causes by this long;
+    /// kube-controller-manager uses 1s. Without it the delay is at most 1s, and 0 where waiting
+    /// saves no write.
     #[arg(long, value_name = "DURATION")]
     sync_job_batch_period: Option<GoDuration>,
-    /// Wait before pods are created after the first failure; doubled with each further one.
+    /// Backoff before new pods after the first failure; doubled with each further failure.
     #[arg(long, value_name = "DURATION", default_value = "10s")]
     default_job_pod_failure_backoff: GoDuration,
-    /// The longest wait before pods are created after failures.
+    /// Maximum backoff before new pods after failures.
     #[arg(long, value_name = "DURATION", default_value = "10m0s")]
     max_job_pod_failure_backoff: GoDuration,
-    /// Wait before a sync that failed is repeated; doubled with each failure in a row.
+    /// Backoff before a failed sync is retried; doubled with each consecutive failure.
     #[arg(long, value_name = "DURATION", default_value = "1s")]
     default_job_api_backoff: GoDuration,
-    /// The longest wait before a sync that failed is repeated.
+    /// Maximum backoff before a failed sync is retried.
     #[arg(long, value_name = "DURATION", default_value = "1m0s")]
     max_job_api_backoff: GoDuration,
-    /// Finished pods that one sync counts.
+    /// Maximum number of finished pods that one sync counts.
     #[arg(long, value_name = "N", default_value_t = 500)]
     max_uncounted_pods: usize,
-    /// Pods that one sync creates, or deletes because there are too many.
+    /// Maximum number of pods that one sync creates, or deletes as excess.
     #[arg(long, value_name = "N", default_value_t = 500)]
     max_pod_create_delete_per_sync: usize,
-    /// How long a pod that was created or deleted may stay unseen before the Job goes on without.
+    /// How long a sync waits for the watch to show a pod's creation or deletion before it goes on
+    /// without.
     #[arg(long, value_name = "DURATION", default_value = "5m0s")]
     expectations_timeout: GoDuration,
-    /// Work only while holding the lease, so that several replicas do not work at once.
+    /// Work only while holding the lease, so that only one of several replicas works.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_value_t = true, default_missing_value = "true", action = ArgAction::Set)]
     leader_elect: bool,
@@ -75,31 +77,31 @@ pub(crate) struct Args {
     /// Namespace of the lease.
     #[arg(long, value_name = "NAMESPACE", env = "POD_NAMESPACE", default_value = "kube-system")]
     leader_elect_resource_namespace: String,
-    /// How long others wait after the leader's last sign of life.
+    /// How long other candidates wait after the leader's last renewal.
     #[arg(long, value_name = "DURATION", default_value = "15s")]
     leader_elect_lease_duration: GoDuration,
-    /// How long the leader works on without having renewed the lease.
+    /// How long the leader keeps working without a successful renewal.
     #[arg(long, value_name = "DURATION", default_value = "10s")]
     leader_elect_renew_deadline: GoDuration,
-    /// Time between two attempts to take or renew the lease.
+    /// Time between two attempts to acquire or renew the lease.
     #[arg(long, value_name = "DURATION", default_value = "2s")]
     leader_elect_retry_period: GoDuration,
-    /// Where /livez, /readyz and /metrics are served; 0 for nowhere.
+    /// Address that serves /livez, /readyz and /metrics; 0 disables it.
     #[arg(long, value_name = "ADDRESS", default_value = ":8080")]
     metrics_bind_address: BindAddress,
-    /// Requests to the API per second; 0 leaves the limit to the server.
+    /// Maximum requests to the API server per second; 0 leaves the limit to the server.
     #[arg(long, value_name = "QPS", default_value_t = 0.0)]
     kube_api_qps: f64,
-    /// Requests to the API that may go at once beyond --kube-api-qps.
+    /// Burst of requests to the API server beyond --kube-api-qps.
     #[arg(long, value_name = "N", default_value_t = 0)]
     kube_api_burst: u32,
-    /// Form of the log: json, or text for people.
+    /// Log format: json, or text for people.
     #[arg(long, value_name = "FORMAT", default_value = "json")]
     pub(crate) log_format: LogFormat,
-    /// What is logged: a level, or target=level, separated by commas.
+    /// Log filter: a level, or target=level, separated by commas.
     #[arg(long, value_name = "FILTER", default_value = "info")]
     pub(crate) log_level: LogFilter,
-    /// Verify every plan before it is carried out, and log what does not hold.
+    /// Verify each plan before it is carried out, and log violations.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
     check_plans: bool,
@@ -107,7 +109,7 @@ pub(crate) struct Args {
     pod_gc: PodGcArgs,
 }
 
-/// What the arguments come to.
+/// The configuration that the arguments give.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
     pub(crate) client: ClientOptions,
@@ -122,7 +124,7 @@ pub(crate) struct Config {
     pub(crate) pod_gc: PodGcConfig,
 }
 
-/// Why the arguments do not go together.
+/// Why the arguments are invalid.
 #[derive(Debug, Error)]
 pub(crate) enum ArgsError {
     /// A base is above its maximum.
@@ -136,7 +138,7 @@ pub(crate) enum ArgsError {
         max_flag: &'static str,
         max: GoDuration,
     },
-    /// A duration that must not be zero is.
+    /// A duration that must not be zero is zero.
     #[error("--{0} must be longer than 0; the default is {1}")]
     Zero(&'static str, &'static str),
     /// A number is out of bounds.
@@ -154,16 +156,16 @@ pub(crate) enum ArgsError {
     /// The rate of pod GC is not a positive number.
     #[error("invalid --pod-gc-qps {0}: expected a number of requests per second, such as 200")]
     PodGcRate(f64),
-    /// A burst without a rate.
+    /// A burst is given without a rate.
     #[error("--kube-api-burst has no effect without --kube-api-qps; give both or neither")]
     BurstWithoutRate,
-    /// The lease's options do not go together.
+    /// The lease's options are inconsistent.
     #[error("{0}")]
     Lease(#[from] LeaseError),
 }
 
 impl Args {
-    /// What the arguments come to, if they go together.
+    /// Returns the configuration, or why the arguments are invalid.
     pub(crate) fn config(self) -> Result<Config, ArgsError> {
         self.check_backoffs()?;
         self.check_limits()?;
@@ -267,7 +269,7 @@ impl Args {
     }
 }
 
-/// What is too long to be signed is as good as for ever.
+/// A duration beyond the signed range becomes the maximum.
 fn signed(duration: Duration) -> SignedDuration {
     SignedDuration::try_from(duration).unwrap_or(SignedDuration::MAX)
 }

@@ -1,4 +1,4 @@
-//! Writes Events in the background. Which ones, and when, is decided in the core.
+//! Writes Events in the background. The core decides which ones, and when.
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,10 +22,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::metrics::Metrics;
 
-/// How long the last events may take to be written at the end of the process.
+/// How long writing the last events may take when the process ends.
 const FLUSH_MAX: Duration = Duration::from_secs(3);
 
-/// Where events are left to be written.
+/// Queues events and writes them.
 pub(crate) struct Recorder {
     series: Mutex<EventSeries>,
     recorded: Notify,
@@ -35,18 +35,18 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    /// A recorder; `instance` is the identity of this process.
+    /// Creates a recorder; `instance` is the identity of this process.
     pub(crate) fn new(client: Client, instance: String, metrics: Metrics) -> Arc<Self> {
         let series = Mutex::new(EventSeries::default());
         Arc::new(Self { series, recorded: Notify::new(), client, instance, metrics })
     }
 
-    /// Takes in an event of a Job. Never waits.
+    /// Queues an event of a Job. Never waits.
     pub(crate) fn record(&self, job: &Job, event: EventDraft) {
         self.record_of(Regarding::of(job), event);
     }
 
-    /// Takes in an event of a Job that may not be readable. Never waits.
+    /// Queues an event of a Job that may be unreadable. Never waits.
     pub(crate) fn record_of(&self, job: Regarding, event: EventDraft) {
         let mut series = self.series.lock();
         let dropped = series.dropped();
@@ -56,7 +56,7 @@ impl Recorder {
         self.recorded.notify_one();
     }
 
-    /// Writes events until `token` is cancelled, and then what is left, for a while.
+    /// Writes events until `token` is cancelled, then flushes the rest for at most 3 s.
     pub(crate) async fn run(&self, token: CancellationToken) {
         tokio::select! {
             () = token.cancelled() => {}

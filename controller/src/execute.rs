@@ -1,5 +1,5 @@
-//! Carries out steps against the API. The only place that writes Jobs and pods; it makes no
-//! choices and repeats nothing.
+//! Carries out steps against the API. Only this file writes Jobs and pods; it decides nothing and
+//! retries nothing.
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,22 +22,23 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio::sync::Semaphore;
 
-/// Calls of the whole process that are under way at once. Beyond that a bigger burst only queues
-/// up in the API server.
+/// Maximum number of concurrent calls of the process. A larger burst only queues up in the API
+/// server.
 const CALLS_MAX: usize = 64;
-/// Bodies of pods that one sync has in memory at once, in bytes: a template may have 1.5 MB.
+/// Maximum size of the pod bodies that one sync holds at once, in bytes: a template may have 1.5
+/// MB.
 const BODIES_MAX: usize = 4 << 20;
 
 const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
 const JSON: &str = "application/json";
 
-/// The hands of the controller.
+/// Carries out the controller's writes.
 pub(crate) struct Executor {
     client: Client,
     calls: Semaphore,
 }
 
-/// The parts of a pod that a write's answer is read for.
+/// The fields that are read from the reply to a write.
 #[derive(Debug, Deserialize)]
 struct PodReply {
     metadata: ReplyMeta,
@@ -55,12 +56,12 @@ struct ReplyMeta {
 }
 
 impl Executor {
-    /// Hands that use this client.
+    /// Creates an executor on this client.
     pub(crate) fn new(client: Client) -> Self {
         Self { client, calls: Semaphore::new(CALLS_MAX) }
     }
 
-    /// Carries out one step for a Job, as the last write of it left it.
+    /// Carries out one step for a Job, based on the Job that the last write returned.
     pub(crate) async fn execute(&self, job: &Job, step: Step) -> StepOutcome {
         match step {
             Step::ConfirmJob => StepOutcome::Confirmed(self.live_job(&job.key).await),
@@ -73,7 +74,8 @@ impl Executor {
             }
             Step::Create(drafts) => {
                 let path = pods_path(&job.key.namespace);
-                // Each body is made when its turn comes: hundreds of large ones are too much.
+                // Each body is built when its call starts: hundreds of large bodies take too much
+                // memory.
                 let create = async |draft| self.create(&path, &pod_body(job, draft)).await;
                 let calls: Vec<_> = drafts.iter().map(create).collect();
                 let at_once = BODIES_MAX / job.spec.template.as_str().len().max(1);
@@ -107,7 +109,7 @@ impl Executor {
         all(calls).await
     }
 
-    /// The Job of this name as the API has it now.
+    /// Reads the Job of this name live from the API.
     pub(crate) async fn live_job(&self, key: &JobKey) -> Outcome<LiveJob> {
         let reply: PodReply =
             self.call(Method::GET, &job_path(key, ""), JSON, None::<&Value>).await?;
@@ -126,7 +128,7 @@ impl Executor {
         Ok(reply.into())
     }
 
-    /// Strips first, so that a pod that we end is not counted as failed. ([P14])
+    /// Removes the finalizer first, so that a pod that we delete does not count as failed. ([P14])
     async fn delete(&self, deletion: &PodDeletion) -> Outcome<()> {
         if deletion.strip {
             self.patch(&deletion.pod, remove_finalizer_patch(&deletion.pod)).await?;
@@ -137,7 +139,7 @@ impl Executor {
         Ok(())
     }
 
-    /// Marks first, so that the condition is there when the pod turns Failed.
+    /// Sets the condition first, so that it is there when the pod turns Failed.
     async fn fail_pending(&self, pod: &Pod) -> Outcome<WrittenPod> {
         let path = format!("{}/status", pod_path(pod));
         let body = fail_pending_patch(pod, Timestamp::now());
@@ -152,10 +154,10 @@ impl Executor {
 
     async fn write_status(&self, key: &JobKey, body: &RawValue) -> Outcome<Arc<Job>> {
         let path = job_path(key, "/status");
-        // Not by way of a `Value`, which would be read no deeper than 128 levels.
+        // A `Value` would limit the nesting to 128 levels.
         let reply: WireJob = self.call(Method::PUT, &path, JSON, Some(body)).await?;
         let job = reply.complete().and_then(WireJob::view);
-        // The write was done; whoever does not know its version must read the Job again.
+        // The write succeeded, but its version is unknown: the caller must read the Job again.
         job.map(Arc::new).map_err(|error| {
             Failure::new(FailureKind::Unknown, format!("cannot read the reply: {error}"))
         })
@@ -184,7 +186,7 @@ impl Executor {
     }
 }
 
-/// Runs independent calls at once; results are in the order of the calls.
+/// Runs independent calls concurrently; results are in the order of the calls.
 async fn all<T>(calls: Vec<impl Future<Output = T>>) -> Vec<T> {
     at_once_at_most(CALLS_MAX, calls).await
 }

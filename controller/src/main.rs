@@ -1,4 +1,4 @@
-//! The controller's program: reads the command line, starts, and says why it ended.
+//! Parses the command line, runs the controller, and sets the exit code.
 
 mod args;
 mod cache;

@@ -1,4 +1,4 @@
-//! The metrics of upstream's Job controller, under its names, labels and buckets.
+//! Exports the metrics of upstream's Job controller, with its names, labels and buckets.
 
 use std::time::Duration;
 
@@ -14,9 +14,10 @@ use prometheus::{
 
 use crate::workqueue::Figures;
 
-/// Values of `managedBy` that have a series of their own.
+/// Values of `managedBy` that get a series of their own.
 const KNOWN_MANAGERS: [&str; 3] = [MANAGED_BY, RESERVED_MANAGED_BY, "kueue.x-k8s.io/multikueue"];
-/// Reasons by which a Job ends. A condition that stands already may have another one.
+/// Reasons of finished Jobs that get a series of their own. A condition that already stands may
+/// have another reason.
 const KNOWN_REASONS: [&str; 7] = [
     "BackoffLimitExceeded",
     "CompletionsReached",
@@ -26,9 +27,9 @@ const KNOWN_REASONS: [&str; 7] = [
     "PodFailurePolicy",
     "SuccessPolicy",
 ];
-/// All others.
+/// The label value for all other values.
 const OTHER: &str = "other";
-/// Labels of the two metrics of syncs. ([M1], [M2])
+/// Labels of the two sync metrics. ([M1], [M2])
 const BY_SYNC: [&str; 3] = ["completion_mode", "result", "action"];
 
 /// The Job metrics.
@@ -44,12 +45,12 @@ pub(crate) struct Metrics {
     finished_indexes: IntCounterVec,
     pods_created: IntCounterVec,
     stale_skips: IntCounterVec,
-    /// Events that were given up.
+    /// Events that were dropped.
     pub(crate) events_dropped: IntCounter,
 }
 
 impl Metrics {
-    /// Registers all of them.
+    /// Registers all metrics.
     pub(crate) fn new(registry: &Registry) -> prometheus::Result<Self> {
         let counter = |name: &str, help: &str, labels: &[&str]| {
             registered(registry, IntCounterVec::new(named(name, help), labels)?)
@@ -58,7 +59,7 @@ impl Metrics {
             sync_duration: sync_duration(registry)?,
             // Counts syncs by mode, result and action. ([M2])
             syncs: counter("job_syncs_total", "The number of job syncs", &BY_SYNC)?,
-            // Counts a Job once, with the write that finishes it. ([M3])
+            // Counts each Job once, at the write that finishes it. ([M3])
             jobs_finished: counter(
                 "jobs_finished_total",
                 "The number of finished jobs",
@@ -70,19 +71,20 @@ impl Metrics {
                 "The number of finished Pods that are fully tracked",
                 &["completion_mode", "result"],
             )?,
-            // Counts failed pods that match a rule of the policy. ([M5])
+            // Counts failed pods that match a rule of the pod failure policy. ([M5])
             failures_handled: counter(
                 "pod_failures_handled_by_failure_policy_total",
                 "The number of failed Pods handled by failure policy with respect to the action",
                 &["action"],
             )?,
-            // Counts Jobs of other controllers as the watch adds them. ([M6])
+            // Counts Jobs of other controllers when the watch adds them. ([M6])
             external: counter(
                 "jobs_by_external_controller_total",
                 "The number of Jobs managed by an external controller",
                 &["controller_name"],
             )?,
-            // Counts pods that become terminal and tracked, and pods that cease to be. ([M7])
+            // Counts pods that become terminal with the finalizer, and pods that leave this state.
+            // ([M7])
             tracked_terminal: counter(
                 "terminated_pods_tracking_finalizer_total",
                 "The number of terminated pods (phase=Failed|Succeeded) that have the finalizer \
@@ -95,13 +97,13 @@ impl Metrics {
                 "The number of finished indexes",
                 &["status", "backoffLimit"],
             )?,
-            // Counts creations of pods by reason and outcome. ([M9])
+            // Counts pod creations by reason and outcome. ([M9])
             pods_created: counter(
                 "job_pods_creation_total",
                 "The number of Pods created by the Job controller, by reason and outcome",
                 &["reason", "status"],
             )?,
-            // Counts syncs that wait for a watch. ([M10])
+            // Counts syncs that were skipped because a watch was behind. ([M10])
             stale_skips: counter(
                 "stale_sync_skips_total",
                 "The number of syncs skipped because a watch was behind our own writes",
@@ -130,7 +132,7 @@ impl Metrics {
         self.external.with_label_values(&[known(&KNOWN_MANAGERS, controller)]).inc();
     }
 
-    /// Counts a pod that became terminal and tracked, or ceased to be. ([M7])
+    /// Counts a pod that becomes terminal with the finalizer, or leaves this state. ([M7])
     pub(crate) fn tracked_terminal(&self, event: &str) {
         self.tracked_terminal.with_label_values(&[event]).inc();
     }
@@ -200,9 +202,9 @@ fn registered<C: Collector + Clone + 'static>(
     Ok(collector)
 }
 
-/// A word that is known, or `other`.
-/// DIVERGES(upstream): text of tenants is no label, since it would let anybody make series
-/// without end.
+/// Returns a known word, or `other`.
+/// DIVERGES(upstream): values that tenants choose never become labels, because each new value
+/// would add a series.
 fn known(words: &[&'static str], word: &str) -> &'static str {
     words.iter().find(|known| **known == word).copied().unwrap_or(OTHER)
 }
@@ -215,7 +217,7 @@ fn completion_mode(job: &Job) -> &str {
     }
 }
 
-/// The two histograms of the work queues; each queue observes into its own label.
+/// The two histograms of the work queues; each queue has its own label value.
 #[derive(Clone, Debug)]
 pub(crate) struct QueueHistograms {
     waited: HistogramVec,
@@ -223,7 +225,7 @@ pub(crate) struct QueueHistograms {
 }
 
 impl QueueHistograms {
-    /// Registers both.
+    /// Registers both histograms.
     pub(crate) fn new(registry: &Registry) -> prometheus::Result<Self> {
         let histogram = |name: &str, help: &str| {
             let options = HistogramOpts::new(format!("workqueue_{name}"), help)
@@ -244,13 +246,13 @@ impl QueueHistograms {
         })
     }
 
-    /// How long keys wait, and how long work on them takes.
+    /// Histograms of one queue: how long keys wait, and how long work on them takes.
     pub(crate) fn of(&self, queue: &str) -> (Histogram, Histogram) {
         (self.waited.with_label_values(&[queue]), self.worked.with_label_values(&[queue]))
     }
 }
 
-/// Reads one queue.
+/// Reads the figures of one queue.
 pub(crate) type ReadFigures = Box<dyn Fn() -> Figures + Send + Sync>;
 
 /// Reads the queues at each scrape.
@@ -265,7 +267,7 @@ pub(crate) struct QueueCollector {
 }
 
 impl QueueCollector {
-    /// A collector of these queues.
+    /// Creates a collector for these queues.
     pub(crate) fn new(queues: Vec<(&'static str, ReadFigures)>) -> prometheus::Result<Self> {
         let name = ["name"];
         let options = |name: &str, help: &str| Opts::new(format!("workqueue_{name}"), help);
@@ -311,7 +313,7 @@ impl Collector for QueueCollector {
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        // Two scrapes at once must not count the same adds twice.
+        // Concurrent scrapes must not count the same adds twice.
         let _reading = self.reading.lock();
         for (name, read) in &self.queues {
             let figures = read();

@@ -1,4 +1,4 @@
-//! The workers that free pods of the tracking finalizer when nobody will count them.
+//! Removes the tracking finalizer from pods that no Job will count.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::cache::Cache;
 use crate::execute::Executor;
 use crate::workqueue::Queue;
 
-/// Everything that such a worker works with.
+/// Dependencies of a worker.
 #[derive(Debug)]
 pub(crate) struct Cleaner {
     pub(crate) cache: Arc<Cache>,
@@ -22,7 +22,7 @@ pub(crate) struct Cleaner {
 }
 
 impl Cleaner {
-    /// Works until the end is asked for; what has begun is ended.
+    /// Works until `token` is cancelled; an item in progress is completed.
     pub(crate) async fn work(&self, token: CancellationToken) {
         while let Some(item) = self.queue.take(&token).await {
             self.free(&item).await;
@@ -30,9 +30,8 @@ impl Cleaner {
         }
     }
 
-    /// DIVERGES(upstream): failures are tried again also for the pods of a whole Job; the
-    /// reference drops them, and such a pod keeps its finalizer until it
-    /// is deleted. ([O1])
+    /// DIVERGES(upstream): failures are retried also for the pods of a whole Job. Upstream drops
+    /// them, and such a pod keeps its finalizer until it is deleted. ([O1])
     async fn free(&self, item: &Orphans) {
         let pods = self.cache.orphans(item, self.manage_all_jobs);
         let (pods, kept) = self.without_live_job(pods).await;
@@ -55,11 +54,10 @@ impl Cleaner {
         );
     }
 
-    /// Those whose Job is not in the API either, where the cache does not have it, and why others
-    /// are kept. A watch may lag behind by any time, and the Job may be another controller's, which
-    /// still counts its pods.
+    /// Returns the pods whose Job is gone from the API too, and why the others are kept. A watch
+    /// may lag behind. The Job may also belong to another controller, which still counts its pods.
     ///
-    /// DIVERGES(upstream): the reference believes its cache. ([O2])
+    /// DIVERGES(upstream): upstream trusts its cache. ([O2])
     async fn without_live_job(&self, pods: Vec<Arc<Pod>>) -> (Vec<Arc<Pod>>, Vec<Failure>) {
         let mut verdicts: HashMap<Uid, bool> = HashMap::new();
         let (mut free, mut kept) = (Vec::new(), Vec::new());
@@ -81,9 +79,9 @@ impl Cleaner {
         (free, kept)
     }
 
-    /// Whether nobody counts pods of this Job any more; else why that is not known.
+    /// Returns `Ok` if the Job is gone or finished, and otherwise why the pod is kept.
     async fn is_gone(&self, key: &JobKey, uid: &Uid) -> Result<(), Failure> {
-        // The cache has it finished: that is never undone.
+        // The cache offers only pods of finished Jobs, and a Job stays finished.
         if self.cache.knows(key, uid) {
             return Ok(());
         }
@@ -111,8 +109,8 @@ mod tests {
     use serde_json::{Value, json};
     use std::time::Duration;
 
-    /// A cleaner for a pod of Job `a`, which its cache does not have, on an API that answers so to
-    /// whoever asks for the Job; and the calls that it got.
+    /// Builds a cleaner for a pod of Job `a`, which is not in the cache. The API answers a read of
+    /// the Job with `code` and `job`. Also returns the log of calls.
     fn cleaner(code: u16, job: Value) -> (Cleaner, Arc<Mutex<Vec<String>>>) {
         let calls = Arc::new(Mutex::new(Vec::new()));
         let log = Arc::clone(&calls);

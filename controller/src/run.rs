@@ -1,4 +1,4 @@
-//! Puts the parts together, starts them in order, and ends them in order. ([Q7])
+//! Starts and stops the controller's parts in order. ([Q7])
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -33,11 +33,11 @@ use crate::podgc::{self, PodGc};
 use crate::sync::Syncer;
 use crate::workqueue::Queue;
 
-/// How long syncs that have begun may take to end.
+/// How long syncs in progress may take at the end.
 const END_MAX: Duration = Duration::from_secs(10);
 /// One worker in this many deletes finished pods; they are not urgent.
 const CLEANUP_SHARE: usize = 5;
-/// What the build was made from, where the build knows.
+/// Source revision of the build, if the build knows it.
 const REVISION: &str = match option_env!("EPILOGUE_REVISION") {
     Some(revision) => revision,
     None => "unknown",
@@ -52,7 +52,7 @@ struct Parts {
     dispatch: Arc<Dispatch>,
     executor: Arc<Executor>,
     recorder: Arc<Recorder>,
-    /// Nothing where all its rules are off.
+    /// `None` if all its rules are off.
     pod_gc: Option<GcParts>,
 }
 
@@ -62,8 +62,8 @@ struct GcParts {
     worker: Arc<podgc::Worker>,
 }
 
-/// What readiness depends on. Not on the lease: a replica that waits for it is as ready as it
-/// can be, and a rolling update waits for that.
+/// The conditions of readiness. The lease is not one: a replica that waits for it is ready, and a
+/// rolling update waits for readiness.
 struct Readiness {
     jobs: HasSynced,
     pods: HasSynced,
@@ -72,8 +72,8 @@ struct Readiness {
 }
 
 impl Readiness {
-    /// Waits until the caches show all that the leader before us did: it may have written until
-    /// its lease was ours. Without that its pods would be created once more.
+    /// Waits until the caches show all writes of the previous leader. It may have written until its
+    /// lease was ours, and its pods would be created twice.
     async fn catch_up(&self, token: &CancellationToken) {
         let begun = Instant::now();
         tokio::select! {
@@ -85,7 +85,7 @@ impl Readiness {
         }
     }
 
-    /// That each watch has listed all there is, and still lives.
+    /// Readiness checks: each watch has completed its list, and lives.
     fn checks(&self, has_pod_gc: bool) -> Checks {
         let mut synced = vec![&self.jobs, &self.pods];
         if has_pod_gc {
@@ -100,7 +100,7 @@ impl Readiness {
     }
 }
 
-/// Runs the controller until it is told to end.
+/// Runs the controller until SIGTERM or SIGINT.
 pub(crate) fn run(config: Config) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -138,7 +138,7 @@ async fn work(config: Config, token: CancellationToken) -> anyhow::Result<()> {
     result
 }
 
-/// Caches first, then the lease, then the workers; and back.
+/// Starts caches, then the lease, then the workers, and stops them in reverse order.
 async fn lead(
     config: &Config,
     parts: &Parts,
@@ -146,7 +146,7 @@ async fn lead(
     token: CancellationToken,
 ) -> anyhow::Result<()> {
     let watches = Watches::new(&parts.registry)?;
-    // What is not watched has no age.
+    // A kind that is not watched has no age.
     let has_pod_gc = parts.pod_gc.is_some();
     let of_pod_gc = |kind| if has_pod_gc { watches.of(kind) } else { Signs::unread(kind) };
     let readiness = Readiness {
@@ -185,8 +185,8 @@ async fn serve(
     Ok(())
 }
 
-/// Waits for the caches and the lease, then works until the end is asked for or the lease is
-/// lost, and gives the lease back.
+/// Waits for the caches and the lease, works until `token` is cancelled or the lease is lost, and
+/// releases the lease.
 async fn workers(
     config: &Config,
     parts: &Parts,
@@ -202,7 +202,7 @@ async fn workers(
     let Some(options) = &config.lease else {
         return parts.work(config, token.child_token()).await;
     };
-    // A client of its own: nothing that Jobs need may cost the lease.
+    // The lease has its own client, so that the rate limit of Jobs cannot delay a renewal.
     let mut unlimited = config.client.clone();
     unlimited.rate_limit.bucket = None;
     let client = client::connect(&unlimited).await?;
@@ -223,7 +223,7 @@ async fn workers(
         }
     };
     if let Err(error) = &result {
-        // A call of what did not end may still be on its way to the server.
+        // A call that did not complete may still reach the server.
         tracing::warn!(%error, "the lease is not given back");
         return result;
     }
@@ -299,7 +299,7 @@ impl Parts {
         group.spawn("watch of pods", endless(pods));
     }
 
-    /// Works on both queues until the token is cancelled.
+    /// Runs the workers of all queues until the token is cancelled.
     async fn work(&self, config: &Config, token: CancellationToken) -> anyhow::Result<()> {
         let syncer = Arc::new(Syncer {
             cache: Arc::clone(&self.cache),
@@ -316,7 +316,7 @@ impl Parts {
             executor: Arc::clone(&self.executor),
             manage_all_jobs: config.settings.manage_all_jobs,
         });
-        // Until now the queues took nothing in: a replica that waits keeps state alone.
+        // The queues were closed until now: a waiting replica only keeps its caches.
         self.dispatch.open(|| self.cache.everything(Timestamp::now()));
         if let Some(parts) = &self.pod_gc {
             parts.gc.open();
@@ -339,8 +339,7 @@ impl Parts {
 }
 
 impl GcParts {
-    /// With a client of its own, so that Jobs never wait behind a burst of it, and it never
-    /// bursts.
+    /// Builds pod GC with its own rate-limited client, so that its bursts never delay Jobs.
     async fn new(
         config: &Config,
         cache: &Arc<Cache>,
@@ -380,7 +379,7 @@ impl GcParts {
     }
 }
 
-/// A task that ends when the end is asked for, and cannot fail.
+/// Adapts a task that ends on cancellation and cannot fail.
 async fn endless(task: impl Future<Output = ()>) -> Result<(), Infallible> {
     task.await;
     Ok(())

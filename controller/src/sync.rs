@@ -1,5 +1,5 @@
-//! One sync of a Job: snapshot, plan, steps, and what is to be remembered, reported and counted on
-//! the way.
+//! Runs one sync of a Job: takes a snapshot, plans, carries out the steps, and records the side
+//! effects.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,10 +19,10 @@ use crate::execute::Executor;
 use crate::informers::dispatch::Dispatch;
 use crate::metrics::Metrics;
 
-/// Says what is wrong with the plan for an input.
+/// Returns what is wrong with the plan for an input.
 pub(crate) type Check = fn(&SyncInput<'_>) -> Result<(), String>;
 
-/// Everything that a sync works with.
+/// Dependencies of a sync.
 #[derive(Debug)]
 pub(crate) struct Syncer {
     pub(crate) cache: Arc<Cache>,
@@ -31,12 +31,12 @@ pub(crate) struct Syncer {
     pub(crate) recorder: Arc<Recorder>,
     pub(crate) metrics: Metrics,
     pub(crate) settings: Settings,
-    /// Looks at each plan before it is carried out (`--check-plans`).
+    /// Checks each plan before it is carried out (`--check-plans`).
     pub(crate) check: Option<Check>,
 }
 
 impl Syncer {
-    /// Syncs one Job after the other until the end is asked for; what has begun is ended.
+    /// Syncs Jobs one at a time until `token` is cancelled; a sync in progress is completed.
     pub(crate) async fn work(&self, token: CancellationToken) {
         while let Some(key) = self.dispatch.jobs.take(&token).await {
             self.sync(&key).await;
@@ -46,7 +46,7 @@ impl Syncer {
 
     async fn sync(&self, key: &JobKey) {
         let started = Instant::now();
-        // The memory went with the delete event. ([S2])
+        // The delete event has removed the memory. ([S2])
         let Some(snapshot) = self.cache.snapshot(key) else {
             self.dispatch.forget(key);
             return;
@@ -79,7 +79,7 @@ impl Syncer {
         let plan = plan(&input);
         let (job, uid) = (&snapshot.job.key, &snapshot.job.uid);
         tracing::debug!(%job, %uid, %plan, "planned");
-        // An idle plan may be so because what it was made from is the past. ([S1], [S5])
+        // A skipped plan is not checked: its input may be outdated. ([S1], [S5])
         if let Some(check) = self.check
             && plan.skip.is_none()
             && let Err(problem) = check(&input)
@@ -94,7 +94,7 @@ impl Syncer {
         while let Some(step) = progress.next_step() {
             self.take_side_effects(&mut progress, &job);
             let outcome = self.executor.execute(&job, step).await;
-            // The next write goes on from what this one made of the Job.
+            // The next write is based on the Job that this one returned.
             if let StepOutcome::Status(written) = &outcome
                 && let Ok(written) = &**written
             {
@@ -122,7 +122,7 @@ impl Syncer {
         }
     }
 
-    /// Repeats the sync as soon as the watches have caught up. ([S1])
+    /// Repeats the sync once the watches have caught up. ([S1])
     fn skip(&self, snapshot: &Snapshot) {
         let (written, seen) = (snapshot.memory.awaited(), snapshot.seen);
         if written.jobs > seen.jobs {
@@ -135,7 +135,7 @@ impl Syncer {
         self.dispatch.dispatch(reaction);
     }
 
-    /// Repeats a failed sync after the delay of its failures; a success forgets them. ([Q5])
+    /// Retries a failed sync after its backoff; a success resets the backoff. ([Q5])
     fn conclude(&self, job: &Job, sync_result: SyncResult) {
         if let Some(wait) = sync_result.requeue_after {
             self.dispatch.wake_after(&job.key, Duration::try_from(wait).unwrap_or_default());

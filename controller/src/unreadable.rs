@@ -1,5 +1,5 @@
-//! Says of objects that cannot be read what they are, what is wrong with them, and what that
-//! means. Each is told again only when something else is wrong with it: equal events are one.
+//! Reports Jobs and pods that cannot be parsed, in the log and by events. An equal event only
+//! increases a count, so that a new one means a new error.
 
 use controller_core::event_series::Regarding;
 use controller_core::job::{EventDraft, Severity};
@@ -9,10 +9,10 @@ use epilogue_common::names::{MANAGED_BY, RESERVED_MANAGED_BY};
 use crate::events::Recorder;
 use crate::informers::watch::Unreadable;
 
-/// The reason of both events.
+/// Reason of both events.
 const UNREADABLE: &str = "Unreadable";
 
-/// A Job that cannot be read: logged, and told by an event on it if it is ours.
+/// Logs a Job that cannot be read, and emits an event on it if it is ours.
 pub(crate) fn report_job(recorder: &Recorder, job: &Unreadable, manage_all_jobs: bool) {
     let (namespace, name, error) = (&job.namespace, &job.name, &job.why);
     let is_ours = match job.managed_by.as_deref() {
@@ -38,7 +38,7 @@ pub(crate) fn report_job(recorder: &Recorder, job: &Unreadable, manage_all_jobs:
     );
 }
 
-/// A pod that cannot be read: logged, and told by an event on its Job if it has one.
+/// Logs a pod that cannot be read, and emits an event on its Job if that is known.
 pub(crate) fn report_pod(recorder: &Recorder, pod: &Unreadable, job: Option<&Job>) {
     let (namespace, name, error) = (&pod.namespace, &pod.name, &pod.why);
     tracing::error!(%namespace, %name, %error, "the pod cannot be read, its Job rests");

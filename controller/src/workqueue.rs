@@ -1,4 +1,4 @@
-//! A work queue that workers wait on. What is due when is decided in the core.
+//! Provides the work queue that workers wait on. The core decides which key is due when.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// The queue.
+/// A work queue with delays, backoff and metrics.
 pub(crate) struct Queue<K> {
     core: Mutex<QueueCore<K>>,
     changed: Notify,
@@ -19,7 +19,7 @@ pub(crate) struct Queue<K> {
     worked: Histogram,
 }
 
-/// What the metrics of a queue show.
+/// The figures behind a queue's metrics.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Figures {
     pub(crate) depth: usize,
@@ -29,8 +29,8 @@ pub(crate) struct Figures {
 }
 
 impl<K: Key> Queue<K> {
-    /// An empty queue that takes nothing in until it is opened; the histograms take how long keys
-    /// wait and how long work on them takes.
+    /// Creates a closed queue, which drops keys until it is opened. The histograms observe how long
+    /// keys wait and how long work on them takes.
     pub(crate) fn new(delay: FailureDelay, waited: Histogram, worked: Histogram) -> Self {
         let mut core = QueueCore::new(delay);
         core.rest();
@@ -43,7 +43,7 @@ impl<K: Key> Queue<K> {
         }
     }
 
-    /// Takes keys in from now on.
+    /// Accepts keys from now on.
     pub(crate) fn open(&self) {
         self.core.lock().open();
     }
@@ -63,7 +63,7 @@ impl<K: Key> Queue<K> {
         self.changed.notify_one();
     }
 
-    /// Adds a key after a failure, and says with which delay.
+    /// Adds a key after its backoff, and returns the delay.
     pub(crate) fn add_failed(&self, key: K) -> Duration {
         let delay = self.core.lock().add_failed(key, self.now());
         self.changed.notify_one();
@@ -74,7 +74,7 @@ impl<K: Key> Queue<K> {
         self.core.lock().forget(key);
     }
 
-    /// Waits for the next key; nothing once the end is asked for. ([Q7])
+    /// Waits for the next key; `None` once `token` is cancelled. ([Q7])
     pub(crate) async fn take(&self, token: &CancellationToken) -> Option<K> {
         loop {
             let due = {
@@ -100,7 +100,7 @@ impl<K: Key> Queue<K> {
         }
     }
 
-    /// Gives a key back.
+    /// Marks work on a key as done.
     pub(crate) fn done(&self, key: &K) {
         let mut core = self.core.lock();
         let worked = core.done(key, self.now());

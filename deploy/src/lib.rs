@@ -1,5 +1,5 @@
-//! The manifests in `deploy/kustomize` as data, so that tests and the laboratory use what people
-//! apply. It reads a kustomization's `resources` and knows no transformers.
+//! Reads the manifests in `deploy/kustomize` as data, so that tests and the laboratory use what
+//! people apply. It supports a kustomization's `resources` and no transformers.
 
 pub mod rights;
 
@@ -13,22 +13,22 @@ use thiserror::Error;
 
 const KUSTOMIZATION: &str = "kustomization.yaml";
 
-/// Why manifests cannot be had.
+/// Why manifests could not be read.
 #[derive(Debug, Error)]
 pub enum ManifestError {
-    /// A file that the kustomization names is not there.
+    /// A file that the kustomization names cannot be read.
     #[error("cannot read {0}")]
     Read(PathBuf, #[source] io::Error),
     /// A file is not YAML.
     #[error("cannot parse {0}")]
     Parse(PathBuf, #[source] serde_yaml_ng::Error),
-    /// The base has no such program, or not in the form that this crate knows.
+    /// The base lacks this program, or defines it in a form that this crate does not support.
     #[error("no Deployment or DaemonSet {0} with a first container's args")]
     NoArgs(String),
 }
 
-/// A kustomization as far as it is supported. Any other field would change the objects behind
-/// this crate's back, so it is an error.
+/// The supported fields of a kustomization. Any other field could change the objects unnoticed, so
+/// it is an error.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Kustomization {
@@ -39,7 +39,7 @@ struct Kustomization {
     resources: Vec<PathBuf>,
 }
 
-/// The directory of the base, which holds all that runs in a cluster.
+/// The directory of the base, which holds everything that runs in a cluster.
 pub fn base() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("kustomize/base")
 }
@@ -65,7 +65,7 @@ pub fn documents(path: &Path) -> Result<Vec<Value>, ManifestError> {
     parsed.collect::<Result<_, _>>().map_err(|source| ManifestError::Parse(path.to_owned(), source))
 }
 
-/// The files that a kustomization leads to, in order.
+/// The files that a kustomization includes, in order.
 pub fn files(directory: &Path) -> Result<Vec<PathBuf>, ManifestError> {
     let path = directory.join(KUSTOMIZATION);
     let kustomization: Kustomization = serde_yaml_ng::from_str(&read(&path)?)
@@ -82,8 +82,8 @@ pub fn files(directory: &Path) -> Result<Vec<PathBuf>, ManifestError> {
     Ok(all)
 }
 
-/// The arguments that a Deployment or a DaemonSet gives its first container, for the program's
-/// own test that it knows them.
+/// The arguments of the first container of a Deployment or DaemonSet. The program's own tests check
+/// that it knows them.
 pub fn args(objects: &[Value], workload: &str) -> Result<Vec<String>, ManifestError> {
     let missing = || ManifestError::NoArgs(workload.to_owned());
     let runs = |object: &&Value| {

@@ -1,22 +1,22 @@
-//! The rights of both accounts, and the call that needs each: one table, which is compared with the
-//! roles in `deploy/kustomize` both ways and printed in `docs/operations.md`.
+//! Lists the rights of both accounts, and the call that needs each. A test compares them with the
+//! roles in `deploy/kustomize`; `docs/operations.md` prints them.
 
-/// A right: role, API group, resource, verb, the one object that it is limited to, and the call
-/// that needs it.
+/// A right: role, API group, resource, verb, the only object that it covers (or empty), and the
+/// call that needs it.
 pub type Right =
     (&'static str, &'static str, &'static str, &'static str, &'static str, &'static str);
 
-/// A role.
+/// The controller's role in the whole cluster.
 pub const CONTROLLER_ROLE: &str = "ClusterRole/epilogue-controller";
-/// A role.
+/// The controller's role for its lease.
 pub const ELECTION_ROLE: &str = "Role/epilogue-controller-lease";
 
-/// A role.
+/// The agents' role in the whole cluster.
 pub const AGENT_ROLE: &str = "ClusterRole/epilogue-agent";
-/// A role.
+/// The agents' role for the kubelets' leases.
 pub const LEASE_ROLE: &str = "Role/epilogue-agent-lease";
 
-/// What the controller may do.
+/// The controller's rights.
 pub const CONTROLLERS: [Right; 24] = [
     (CONTROLLER_ROLE, "batch", "jobs", "list", "", "fill the store of Jobs"),
     (CONTROLLER_ROLE, "batch", "jobs", "watch", "", "keep the store of Jobs"),
@@ -100,7 +100,7 @@ pub const CONTROLLERS: [Right; 24] = [
     ),
 ];
 
-/// What an agent may do.
+/// The agents' rights.
 pub const AGENTS: [Right; 14] = [
     (AGENT_ROLE, "", "pods", "list", "", "know the node's pods"),
     (AGENT_ROLE, "", "pods", "watch", "", "see them end"),

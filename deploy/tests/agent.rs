@@ -1,5 +1,5 @@
-//! The DaemonSet is what an agent needs to outlive the pods that it tells of, and the policies
-//! bind the account that it runs as. ([API11])
+//! Checks that the DaemonSet lets an agent outlive the pods that it reports, and that the policies
+//! cover its account. ([API11])
 
 use agent_core::shutdown::logind_conf::{OUR_DELAY_MAX, OUR_DROP_IN};
 use epilogue_common::names::{disruption_reason, node, node_condition, oom_reason, pod_condition};
@@ -86,10 +86,10 @@ fn nothing_kills_it_because_the_api_is_away() {
     let get = &container["readinessProbe"]["httpGet"];
     let port = &container["ports"][0];
     assert_eq!((&get["path"], &get["port"]), (&json!("/readyz"), &port["name"]));
-    // On the loopback, where the kubelet asks: nobody in the cluster is asked who he is.
+    // On the loopback, where the kubelet probes, because this port has no authentication.
     assert_eq!(get["host"], "127.0.0.1");
     assert_eq!(flag("--metrics-bind-address"), format!("127.0.0.1:{}", port["containerPort"]));
-    // In the host's network a port is the host's.
+    // With the host's network a container port is a host port.
     assert_eq!(port["containerPort"], port["hostPort"]);
     let update = &daemon_set()["spec"]["updateStrategy"];
     assert_eq!(update["type"], "RollingUpdate");
@@ -186,7 +186,7 @@ fn every_policy_binds_the_account_and_refuses_when_in_doubt() {
         let name = &policy["metadata"]["name"];
         let spec = &policy["spec"];
         assert_eq!(spec["failurePolicy"], "Fail", "{name}");
-        // With any prefix or suffix that an overlay gives it, and whoever else is in its namespace.
+        // With any prefix or suffix of an overlay, and for every account of its namespace.
         let conditions = json!([{
             "name": "is-an-agent",
             "expression":

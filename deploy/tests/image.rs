@@ -1,6 +1,6 @@
-//! The image archive is well-formed, holds the programs and nothing else, and is the same for the
-//! same programs. What is packed here are two texts; that the programs are static is
-//! `deploy/image/build`'s to check.
+//! Checks that the image archive is well-formed, holds only the programs, and is reproducible. The
+//! packed programs are two text files here; `deploy/image/build` checks that the real ones are
+//! static.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,7 +23,7 @@ fn script(name: &str) -> Command {
     Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("image").join(name))
 }
 
-/// An archive of two programs, packed in a directory of its own.
+/// Packs an archive of two programs in this directory.
 fn packed(dir: &Path) -> PathBuf {
     let archive = dir.join("image.tar");
     let mut pack = script("pack");
@@ -31,7 +31,7 @@ fn packed(dir: &Path) -> PathBuf {
     for program in PROGRAMS {
         let path = dir.join(program);
         fs::write(&path, format!("#!/bin/sh\necho {program}\n")).expect("must be writable");
-        // Whatever its mode is, it comes out as a program.
+        // Packing makes it executable, whatever its mode is.
         fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).expect("must be settable");
         pack.arg(path);
     }
@@ -52,7 +52,7 @@ fn read(path: &Path) -> Value {
     serde_json::from_slice(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The blob that a descriptor leads to, which is as large as it says.
+/// The blob that a descriptor names; its size must match.
 fn blob(root: &Path, descriptor: &Value) -> PathBuf {
     let digest = descriptor["digest"].as_str().expect("must have a digest");
     let path = root.join("blobs").join(digest.replace(':', "/"));
@@ -87,7 +87,7 @@ fn an_index_leads_to_every_blob_and_each_is_what_its_name_says() {
         let name = path.file_name().and_then(|name| name.to_str()).expect("must be text");
         assert_eq!(sum.split(' ').next(), Some(name));
     }
-    // What containerd and older engines call it.
+    // The names that containerd and older engines use.
     let annotations = &index["manifests"][0]["annotations"];
     assert_eq!(annotations["io.containerd.image.name"], "registry.example/epilogue:1.2.3");
     let older = read(&root.join("manifest.json"));

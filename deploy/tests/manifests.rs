@@ -1,5 +1,5 @@
-//! The manifests are what they seem: each parses without a leftover, and what one says of another
-//! is true.
+//! Checks the manifests: each parses without unknown fields, and they are consistent with each
+//! other.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -41,7 +41,7 @@ fn pod_spec() -> Value {
     the("Deployment")["spec"]["template"]["spec"].clone()
 }
 
-/// What the type makes of it: a field that it does not know is lost.
+/// Parses and serializes an object with its API type, which drops unknown fields.
 fn reread<T: DeserializeOwned + Serialize>(object: &Value) -> Value {
     let typed: T = serde_json::from_value(object.clone()).expect("must parse");
     serde_json::to_value(typed).expect("must be written")
@@ -121,7 +121,7 @@ fn no_object_appears_twice_and_each_is_in_a_namespace_that_comes_first() {
             cluster_kinds.contains(&kind) || kind.starts_with("ValidatingAdmissionPolicy");
         if !of_cluster {
             let namespace = object["metadata"]["namespace"].as_str().expect("must be in one");
-            // The kubelets' own is there in every cluster.
+            // The namespace of the kubelets' leases exists in every cluster.
             let there = namespace == "kube-node-lease";
             assert!(there || seen.contains(&format!("Namespace/{namespace}")), "{kind}/{name}");
         }
@@ -146,11 +146,11 @@ fn selectors_select_the_controller_s_pods() {
 fn the_pod_runs_as_the_account_that_the_roles_are_bound_to() {
     let pod = pod_spec();
     assert_eq!(pod["serviceAccountName"], the("ServiceAccount")["metadata"]["name"]);
-    // The account gives its token to no pod by itself.
+    // The service account does not mount its token by default.
     assert_eq!(pod["automountServiceAccountToken"], true);
 }
 
-/// The account, API group, resource and verb of each line of a list.
+/// Account, verb, API group and resource of each rule.
 fn lines<'a>(account: &Value, rules: impl IntoIterator<Item = &'a Value>) -> BTreeSet<String> {
     let texts = |value: &Value| {
         let values = value.as_array().cloned().unwrap_or_default();
@@ -170,7 +170,7 @@ fn lines<'a>(account: &Value, rules: impl IntoIterator<Item = &'a Value>) -> BTr
     lines
 }
 
-/// All calls but events, which can wait, and what a kubelet answers.
+/// Exempt are events, which can wait, configz, which a kubelet answers, and jobs/finalizers.
 #[test]
 fn the_calls_of_both_accounts_have_a_flow_and_no_others() {
     let all = all();

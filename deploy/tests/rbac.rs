@@ -1,4 +1,4 @@
-//! Controller and agent may do what they do, and nothing else: one table, compared both ways.
+//! Compares the roles of controller and agent with the table of rights, both ways.
 
 use std::collections::BTreeSet;
 

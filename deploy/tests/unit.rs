@@ -1,5 +1,5 @@
-//! The unit of the host's service lets the agent do what it does, outlive the kubelet, and nothing
-//! more.
+//! Checks that the unit of the host's service lets the agent do its work, outlive the kubelet, and
+//! do nothing more.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("systemd")
 }
 
-/// All values of a setting, in order, each with its section.
+/// All settings in order: section, key and value.
 fn settings() -> Vec<(String, String, String)> {
     let path = directory().join("epilogue-agent.service");
     let text = fs::read_to_string(path).expect("must be readable");
@@ -50,11 +50,11 @@ fn it_starts_before_the_kubelet_and_stops_after_it_and_hangs_on_nothing() {
     for kubelet in ["kubelet.service", "k3s-agent.service", "rke2-agent.service"] {
         assert!(words("Unit", "Before").contains(&kubelet.to_owned()), "{kubelet}");
     }
-    // Stopped before these, that is.
+    // After= also means that the agent stops before these units.
     for before in ["dbus.service", "systemd-logind.service", "network.target"] {
         assert!(words("Unit", "After").contains(&before.to_owned()), "{before}");
     }
-    // It would hold up the kubelet's start.
+    // This would delay the kubelet's start.
     assert!(!words("Unit", "After").contains(&"network-online.target".to_owned()));
     for bond in ["Requires", "Requisite", "BindsTo", "PartOf", "Upholds", "Conflicts"] {
         assert!(values("Unit", bond).is_empty(), "{bond}");
@@ -67,7 +67,7 @@ fn it_is_started_again_for_ever_and_stops_in_time() {
     assert_eq!(one("Service", "Restart"), "always");
     assert_eq!(one("Unit", "StartLimitIntervalSec"), "0");
     assert_eq!(one("Service", "TimeoutStopSec"), "30");
-    // The default ends the process by SIGTERM, and then by SIGKILL.
+    // The defaults are SIGTERM, then SIGKILL.
     for key in ["KillMode", "KillSignal", "SendSIGKILL", "ExecStop"] {
         assert!(values("Service", key).is_empty(), "{key}");
     }
@@ -97,13 +97,13 @@ fn it_is_bounded_and_reads_no_key() {
 #[test]
 fn it_is_root_and_may_read_what_it_watches() {
     assert!(values("Service", "User").is_empty() && values("Service", "DynamicUser").is_empty());
-    // None that writes.
+    // No capability overrides write permissions.
     let capabilities = words("Service", "CapabilityBoundingSet");
     let expected = ["CAP_SYSLOG", "CAP_DAC_READ_SEARCH", "CAP_SYS_RESOURCE", "CAP_IPC_LOCK"];
     assert_eq!(capabilities, expected);
     assert_eq!(one("Service", "DevicePolicy"), "closed");
     assert_eq!(one("Service", "DeviceAllow"), "/dev/kmsg r");
-    // Either would take the kernel's log away.
+    // Either one would deny access to the kernel's log.
     for key in ["PrivateDevices", "ProtectKernelLogs"] {
         assert!(values("Service", key).is_empty(), "{key}");
     }
@@ -111,10 +111,10 @@ fn it_is_root_and_may_read_what_it_watches() {
     assert!(values("Service", "AmbientCapabilities").is_empty());
     assert_eq!(one("Service", "NoNewPrivileges"), "yes");
     assert_eq!(one("Service", "SystemCallFilter"), "@system-service");
-    // The bus, the runtime and the API.
+    // For the bus, the runtime and the API.
     let families = words("Service", "RestrictAddressFamilies");
     assert!(["AF_UNIX", "AF_INET", "AF_INET6"].iter().all(|it| families.contains(&(*it).into())));
-    // It reads who holds a lock from /proc.
+    // The agent reads from /proc which process holds a lock.
     for key in ["ProtectProc", "ProcSubset", "PrivateNetwork", "PrivateUsers"] {
         assert!(values("Service", key).is_empty(), "{key}");
     }

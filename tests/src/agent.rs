@@ -1,5 +1,5 @@
 //! The test bed of the agent: the real program with its own rights, a bus with a double of logind,
-//! a simulated node with pods of a Job, and a way to the API that can be made worse.
+//! a simulated node with pods of a Job, and a degradable path to the API.
 
 #[allow(dead_code, reason = "the agent's own tests use all of it")]
 #[path = "../../agent/tests/check/bus.rs"]
@@ -19,7 +19,7 @@ pub use kubelet::Kubelet;
 pub use record::{Ends, Record, State};
 pub use site::{Setup, Site, Way};
 
-/// logind's name.
+/// logind's bus name.
 pub(crate) const NAME: &str = "org.freedesktop.login1";
-/// How long the double of logind is waited for: longer than any delay that it grants.
+/// How long a test waits for the double of logind: longer than any delay that it grants.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(3);

@@ -1,5 +1,5 @@
-//! Upstream's programs: built from `tests/control-plane/` when its sources, the Go version or the
-//! flags changed, and kept in the cache of the machine for every clone.
+//! Builds upstream's programs from `tests/control-plane/` when its sources, the Go version or the
+//! flags change. Keeps them in the cache of the machine for every clone.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -13,31 +13,32 @@ use tokio::process::Command;
 use crate::error::LabError;
 use crate::paths::{LabDir, create_private, workspace_root};
 
-/// Makes `/version` and the kubelet's report those of the release.
+/// Makes `/version` and the kubelet's version report the release.
 pub(crate) const VERSION_FLAGS: &str = "-s -w \
     -X k8s.io/component-base/version.gitVersion=v1.36.3 \
     -X k8s.io/component-base/version.gitMajor=1 \
     -X k8s.io/component-base/version.gitMinor=36";
 
-/// What makes the compiler quick. Each compiles for one of the cores and collects no garbage before
-/// it has taken a gibibyte; without them a build takes a quarter more CPU.
+/// Speeds up the compiler. Each process compiles on one of the cores, and collects no garbage
+/// before it has allocated a gibibyte. Without these settings a build takes a quarter more CPU.
 const GO_ENVIRONMENT: [(&str, &str); 4] =
     [("CGO_ENABLED", "0"), ("GOGC", "off"), ("GOMEMLIMIT", "1GiB"), ("GOMAXPROCS", "1")];
 
-/// Most of the packages are generated and never hot, so functions are inlined in these alone, which
-/// takes another fifth from the build; the last fitting pattern counts. Nobody debugs the programs.
+/// Most of the packages are generated and never hot, so only functions in these are inlined, which
+/// saves another fifth of the build. The last matching pattern counts. The programs are not
+/// debugged.
 const COMPILER_FLAGS: [&str; 3] = [
     "-gcflags=all=-l -dwarf=false",
     "-gcflags=std=-dwarf=false",
     "-gcflags=k8s.io/apimachinery/...=-dwarf=false",
 ];
 
-/// States of each program that the cache keeps: this clone's and that of one beside it.
+/// States of each program that the cache keeps: for this clone and for another one.
 const KEPT_MAX: usize = 3;
 
 const PROGRESS_EVERY: Duration = Duration::from_secs(20);
 
-/// A program of upstream's. Each takes minutes to compile, so a command names those it needs.
+/// An upstream program. Each takes minutes to compile, so a command names those it needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GoProgram {
     /// etcd and kube-apiserver.
@@ -51,7 +52,7 @@ pub enum GoProgram {
 }
 
 impl GoProgram {
-    /// All of them.
+    /// All programs.
     pub const ALL: [Self; 4] =
         [Self::ControlPlane, Self::Scheduler, Self::ControllerManager, Self::Kubelet];
 
@@ -76,7 +77,7 @@ impl GoProgram {
     }
 }
 
-/// Builds those of the programs that are missing or stale. Prints progress to stderr.
+/// Builds the programs that are missing or stale. Prints progress to stderr.
 pub async fn ensure(labs: &LabDir, programs: &[GoProgram]) -> Result<(), LabError> {
     let cache = labs.cache().join("bin");
     create_private(&cache)?;
@@ -105,7 +106,7 @@ pub async fn ensure(labs: &LabDir, programs: &[GoProgram]) -> Result<(), LabErro
 pub struct Kubelet {
     /// The executable.
     pub path: PathBuf,
-    /// What it was built from: equal texts, equal programs.
+    /// Identity of its sources: equal texts, equal programs.
     pub stamp: String,
 }
 
@@ -116,23 +117,23 @@ pub async fn kubelet(labs: &LabDir) -> Result<Kubelet, LabError> {
     Ok(Kubelet { path: labs.go_program(GoProgram::Kubelet), stamp })
 }
 
-/// Links the cached file to where the laboratory looks for it. A lab that runs from the old one is
-/// not disturbed.
+/// Links the cached file to where the laboratory expects it. A lab that runs the old one is not
+/// disturbed.
 fn use_cached(cached: &Path, link: &Path) -> Result<(), LabError> {
     let file = File::options().append(true).open(cached);
-    // What was used last is kept longest.
+    // The cache keeps the most recently used states.
     let touched = file.and_then(|file| file.set_modified(SystemTime::now()));
     if std::fs::read_link(link).is_ok_and(|target| target == cached) {
         return Ok(());
     }
-    // A program that runs cannot be opened for writing, and is in use all the same.
+    // A running program cannot be opened for writing, and is in use all the same.
     let _ = touched;
     let new = link.with_extension(format!("new-{}", std::process::id()));
     std::os::unix::fs::symlink(cached, &new).map_err(LabError::file("write", &new))?;
     std::fs::rename(&new, link).map_err(LabError::file("write", link))
 }
 
-/// Removes all but the most recent states of a program. One that runs keeps its open file.
+/// Removes all but the most recent states of a program. A running program keeps its open file.
 fn remove_old(cache: &Path, program: GoProgram, used: &Path) {
     let Ok(entries) = std::fs::read_dir(cache) else { return };
     let mut states: Vec<(SystemTime, PathBuf)> = entries
@@ -144,7 +145,7 @@ fn remove_old(cache: &Path, program: GoProgram, used: &Path) {
     states.sort();
     let surplus = states.len().saturating_sub(KEPT_MAX - 1);
     for (_, path) in states.drain(..surplus) {
-        // What cannot be removed now is tried again the next time.
+        // The next call retries a failed removal.
         let _ = std::fs::remove_file(path);
     }
 }
@@ -194,7 +195,7 @@ fn is_source(path: &Path) -> bool {
     matches!(extension, Some("go" | "mod" | "sum"))
 }
 
-/// Builds the programs by one `go build`, which compiles what they share once.
+/// Builds the programs by one `go build`, which compiles shared packages once.
 async fn build(
     cache: &Path,
     programs: &[GoProgram],
@@ -213,7 +214,7 @@ async fn build(
         .current_dir(workspace_root().join("tests/control-plane"))
         .envs(GO_ENVIRONMENT)
         .stdin(Stdio::null())
-        // One line per downloaded module says nothing to a reader; errors are shown below.
+        // One line per downloaded module is noise; errors are shown below.
         .stderr(Stdio::piped())
         .kill_on_drop(true)
         .spawn()
@@ -221,7 +222,7 @@ async fn build(
     let mut stderr = child.stderr.take().expect("stderr was piped");
     let said = tokio::spawn(async move {
         let mut said = Vec::new();
-        // What was read until an error is what there is to show.
+        // After an error, the output read so far is shown.
         let _ = tokio::io::AsyncReadExt::read_to_end(&mut stderr, &mut said).await;
         said
     });

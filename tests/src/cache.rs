@@ -1,5 +1,5 @@
-//! Artefacts that are made once and used by all checkouts of this machine: by kind and key, made
-//! under a lock, kept while a process uses them. The least recently used ones go.
+//! Caches artefacts for all checkouts of this machine, by kind and key. An artefact is made once
+//! under a lock, and kept while a process uses it. The least recently used ones are removed.
 
 use std::fs::{File, TryLockError};
 use std::os::unix::fs::MetadataExt as _;
@@ -9,10 +9,10 @@ use std::time::SystemTime;
 use crate::error::LabError;
 use crate::paths::create_private;
 
-/// Artefacts of one kind that stay: this checkout's and that of another version.
+/// Artefacts of one kind that stay: for this checkout and for another version.
 const KEPT_MAX: usize = 2;
 
-/// The right to use an artefact: it is not removed while this or a clone of its file lives.
+/// The right to use an artefact, which stays while this lease or a clone of its file lives.
 #[derive(Debug)]
 pub struct Lease {
     path: PathBuf,
@@ -29,14 +29,14 @@ impl Lease {
 /// How a lock is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
-    /// By all who use the artefact.
+    /// By every user of the artefact.
     Shared,
-    /// By the one who makes or removes it.
+    /// By the process that makes or removes it.
     Exclusive,
 }
 
-/// Gives the artefact of this kind and key in `dir`; makes it if it is not there. `make` writes a
-/// file or a directory at the path that it is given. Two processes make it once.
+/// Returns the artefact of this kind and key in `dir`; makes it if it is missing. `make` writes a
+/// file or a directory at the given path. Two processes make it once.
 pub async fn ensure<E: From<LabError>>(
     dir: &Path,
     kind: &str,
@@ -49,7 +49,7 @@ pub async fn ensure<E: From<LabError>>(
     loop {
         let lock = lock(dir, &name, Mode::Shared).await?;
         if path.exists() {
-            // The order of removal; where it cannot be set, an older one goes earlier.
+            // This sets the order of removal; if it fails, the artefact is removed earlier.
             let _ = lock.set_modified(SystemTime::now());
             prune(dir, kind);
             return Ok(Lease { path, _lock: lock });
@@ -58,12 +58,12 @@ pub async fn ensure<E: From<LabError>>(
         let _lock = self::lock(dir, &name, Mode::Exclusive).await?;
         if !path.exists() {
             let new = dir.join(format!("new-{name}"));
-            // Of a process that was killed while it made one.
+            // Left by a process that was killed while it made one.
             remove(&new)?;
             make(&new).await?;
             std::fs::rename(&new, &path).map_err(LabError::file("write", &path))?;
         }
-        // Another process may remove it before the shared lock is ours: then all begins anew.
+        // Another process may remove it before this one has the shared lock: then start again.
     }
 }
 
@@ -81,7 +81,7 @@ fn prune(dir: &Path, kind: &str) {
     locks.sort();
     let surplus = locks.len().saturating_sub(KEPT_MAX);
     for (_, name) in locks.drain(..surplus) {
-        // What cannot be removed now is tried again the next time.
+        // The next call retries a failed removal.
         let _ = remove_unused(dir, &name);
     }
 }
@@ -98,7 +98,7 @@ fn remove_unused(dir: &Path, name: &str) -> Result<(), LabError> {
     remove(&path)
 }
 
-/// Removes a file or a directory that may be there.
+/// Removes a file or a directory if it exists.
 fn remove(path: &Path) -> Result<(), LabError> {
     let removed = match path.symlink_metadata() {
         Err(_) => return Ok(()),
@@ -108,7 +108,7 @@ fn remove(path: &Path) -> Result<(), LabError> {
     removed.map_err(LabError::file("remove", path))
 }
 
-/// Waits for the lock, which is that of the file which is there when it is got.
+/// Waits for the lock, and makes sure that it is that of the current file.
 async fn lock(dir: &Path, name: &str, mode: Mode) -> Result<File, LabError> {
     let path = lock_path(dir, name);
     loop {
@@ -137,7 +137,8 @@ fn open(path: &Path) -> Result<File, LabError> {
     file.map_err(LabError::file("open", path))
 }
 
-/// Whether the file is the one at `path`: another process may have removed it before the lock.
+/// Whether the file is still the one at `path`: another process may have removed it before the
+/// lock.
 fn is_lock_at(lock: &File, path: &Path) -> bool {
     let inode = |metadata: std::io::Result<std::fs::Metadata>| Some(metadata.ok()?.ino());
     inode(lock.metadata()).is_some_and(|ours| inode(path.metadata()) == Some(ours))

@@ -1,4 +1,4 @@
-//! Cargo, started from a program that cargo started.
+//! Starts cargo from a program that cargo started.
 
 use std::ffi::OsStr;
 
@@ -6,11 +6,11 @@ use tokio::process::Command;
 
 use crate::paths::workspace_root;
 
-/// What `cargo run` sets for the program that it runs. Build scripts of dependencies (ring's) watch
-/// some of these: passed on, they would have the whole tree compiled again each time.
+/// Variables that `cargo run` sets for the program that it runs. Build scripts of dependencies
+/// (ring's) watch some of them. Passed on, they would recompile the whole tree each time.
 const OF_THE_RUN: [&str; 4] = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_NAME"];
 
-/// Cargo in the workspace, as a person would start it.
+/// Cargo in the workspace, as a user would start it.
 pub fn cargo() -> Command {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(program);

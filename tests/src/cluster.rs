@@ -1,4 +1,4 @@
-//! Access to a cluster that runs, ours or a foreign one: clients by identity. Starts nothing.
+//! Access to a running cluster, ours or a foreign one: clients by identity. Starts nothing.
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,7 @@ pub const DIR_ENV: &str = "EPILOGUE_LAB_DIR";
 /// Longer than any test or soak; the lab ends first.
 const TOKEN_LIFETIME_SECONDS: i64 = 12 * 3600;
 
-/// A cluster that runs.
+/// A running cluster.
 #[derive(Clone, Debug)]
 pub struct Cluster {
     kubeconfig: PathBuf,
@@ -31,10 +31,10 @@ impl Cluster {
         Self { kubeconfig: kubeconfig.into(), lab_dir }
     }
 
-    /// The one that `cargo lab test` started for all suites of tier 3.
+    /// The cluster that `cargo lab test` started for all suites of tier 3.
     ///
-    /// Fails when there is none: a suite that skipped itself silently would look like one that
-    /// passed. `suite` is named in the message.
+    /// Fails if no cluster is given: a suite that skipped itself silently would look like one that
+    /// passed. The message names `suite`.
     pub fn of_tests(suite: &str) -> Result<Self, LabError> {
         let kubeconfig = std::env::var_os(KUBECONFIG_ENV)
             .ok_or_else(|| LabError::NoControlPlane { suite: suite.to_owned() })?;
@@ -46,8 +46,8 @@ impl Cluster {
         &self.kubeconfig
     }
 
-    /// Where the files of a test's programs lie: in the lab's own directory, which other labs leave
-    /// alone while it runs and its logs are worth keeping.
+    /// Directory for the files of a test's programs. It is in the lab's own directory, which other
+    /// labs leave alone while it runs and its logs are worth keeping.
     pub fn files(&self, name: &str) -> PathBuf {
         let foreign = || std::env::temp_dir().join(format!("epilogue-lab-{}", std::process::id()));
         self.lab_dir.clone().unwrap_or_else(foreign).join("programs").join(name)
@@ -58,7 +58,7 @@ impl Cluster {
         kubeconfig::client(kubeconfig::read(&self.kubeconfig)?, &self.kubeconfig).await
     }
 
-    /// A token of a service account that exists, by TokenRequest.
+    /// A token of an existing service account, by TokenRequest.
     pub async fn service_account_token(
         &self,
         namespace: &str,
@@ -67,8 +67,8 @@ impl Cluster {
         self.bound_token(namespace, name, None).await
     }
 
-    /// The same, bound to a Pod that runs under the account, or to a Node: it then names the
-    /// node, and dies with the object.
+    /// The same, bound to a Pod that runs under the account, or to a Node. It names the node, and
+    /// becomes invalid with the object.
     pub async fn bound_token(
         &self,
         namespace: &str,
@@ -92,7 +92,7 @@ impl Cluster {
         Ok(token.expect("a TokenRequest's answer must hold a token"))
     }
 
-    /// A client that is the service account `namespace`/`name` and nothing more.
+    /// A client with the rights of the service account `namespace`/`name` and nothing more.
     pub async fn service_account_client(
         &self,
         namespace: &str,
@@ -101,7 +101,7 @@ impl Cluster {
         self.token_client(&self.service_account_token(namespace, name).await?).await
     }
 
-    /// A client that has this token and nothing more.
+    /// A client with this token and nothing more.
     pub async fn token_client(&self, token: &str) -> Result<kube::Client, LabError> {
         let kubeconfig = kubeconfig::with_token(kubeconfig::read(&self.kubeconfig)?, token);
         kubeconfig::client(kubeconfig, &self.kubeconfig).await
@@ -124,7 +124,7 @@ impl Cluster {
         crate::pki::write_secret(path, &self.node_kubeconfig(node)?)
     }
 
-    /// A client that is the kubelet of `node`. Only a lab of ours can do so.
+    /// A client with the identity of the kubelet of `node`. Only a lab of ours can do so.
     pub async fn node_client(&self, node: &str) -> Result<kube::Client, LabError> {
         let text = self.node_kubeconfig(node)?;
         let kubeconfig = kube::config::Kubeconfig::from_yaml(&text).map_err(|source| {

@@ -1,4 +1,4 @@
-//! The sub commands, one file each: `Arguments` where it takes any, and `run`.
+//! The sub commands, one file each: `Arguments` if it takes any, and `run`.
 
 pub(crate) mod bench;
 pub(crate) mod build;

@@ -1,5 +1,5 @@
-//! A real Kubernetes API of one's own: etcd, kube-apiserver and, where asked for,
-//! kube-controller-manager and kube-scheduler. Starts them in order, ends them in reverse.
+//! Runs a real Kubernetes API: etcd, kube-apiserver and, if requested, kube-controller-manager and
+//! kube-scheduler. Starts them in order, stops them in reverse.
 
 pub mod flags;
 mod ports;
@@ -24,23 +24,23 @@ use crate::run_dir::{self, Phase, RunDir, State};
 use flags::Layout;
 use ports::Reserved;
 
-/// Time for a program to end by itself before it is killed.
+/// Time for a program to exit by itself before it is killed.
 const STOP_GRACE: Duration = Duration::from_secs(10);
-/// A port may be taken between our choice and the server's bind; then all of it starts anew.
+/// A port may be taken between our choice and the server's bind; then everything starts again.
 const START_TRIES_MAX: usize = 3;
 
 /// How a lab gets its name, which is also that of its directory.
 #[derive(Clone, Debug)]
 pub enum Name {
-    /// This one; an error if a lab of that name runs.
+    /// This name; an error if a lab of that name runs.
     Exactly(String),
-    /// This one, or with -2, -3, … behind it.
+    /// This name, or with the suffix -2, -3, …
     FirstFree(String),
-    /// This one with a random suffix, for tests.
+    /// This name with a random suffix, for tests.
     Unique(String),
 }
 
-/// What to start.
+/// The components to start.
 #[derive(Clone, Debug)]
 pub struct Options {
     labs: LabDir,
@@ -64,7 +64,7 @@ impl Options {
         }
     }
 
-    /// For a test: a name of its own.
+    /// For a test: with a name of its own.
     pub fn unique(prefix: &str) -> Self {
         Self::new(Name::Unique(prefix.to_owned()))
     }
@@ -84,14 +84,14 @@ impl Options {
         self
     }
 
-    /// With another flag of kube-apiserver, as `--feature-gates=…`; wins over the lab's own.
+    /// Adds a flag of kube-apiserver, such as `--feature-gates=…`; it overrides the lab's own.
     #[must_use]
     pub fn api_server_flag(mut self, flag: &str) -> Self {
         self.api_server_flags.push(flag.to_owned());
         self
     }
 
-    /// With another flag of kube-controller-manager; wins over the lab's own.
+    /// Adds a flag of kube-controller-manager; it overrides the lab's own.
     #[must_use]
     pub fn controller_manager_flag(mut self, flag: &str) -> Self {
         self.controller_manager_flags.push(flag.to_owned());
@@ -118,7 +118,7 @@ impl Options {
     }
 }
 
-/// A control plane that runs. Dropped without [`ControlPlane::stop`], its processes are killed.
+/// A running control plane. Dropped without [`ControlPlane::stop`], its processes are killed.
 #[derive(Debug)]
 pub struct ControlPlane {
     cluster: Cluster,
@@ -153,7 +153,7 @@ impl ControlPlane {
         Ok(control_plane)
     }
 
-    /// Access to it by any identity.
+    /// Access to it with any identity.
     pub fn cluster(&self) -> &Cluster {
         &self.cluster
     }
@@ -168,7 +168,7 @@ impl ControlPlane {
         self.cluster.kubeconfig_path()
     }
 
-    /// A client that is one service account; see [`Cluster::service_account_client`].
+    /// A client with the identity of one service account; see [`Cluster::service_account_client`].
     pub async fn service_account_client(
         &self,
         namespace: &str,
@@ -197,13 +197,13 @@ impl ControlPlane {
         self.processes.iter().map(Process::record)
     }
 
-    /// Waits until one of its processes ends unasked, and says which. Cancel safe.
+    /// Waits until one of its processes ends unasked, and names it. Cancel safe.
     pub async fn ended(&mut self) -> LabError {
         select_all(self.processes.iter_mut().map(|process| Box::pin(process.ended()))).await.0
     }
 
-    /// Ends everything: controllers, then the API server, etcd last (the API server would hang
-    /// without it). Returns when all processes are gone. Logs stay, data go.
+    /// Stops everything: controllers, then the API server, etcd last (the API server would hang
+    /// without it). Returns when all processes are gone. Logs stay, data are removed.
     pub async fn stop(mut self) -> Result<(), LabError> {
         self.end_processes().await;
         let data = self.layout.etcd_data();
@@ -211,7 +211,7 @@ impl ControlPlane {
         self.write_state(Phase::Stopped)
     }
 
-    /// Ends the processes; its directory stays, and stays locked.
+    /// Stops the processes; the directory stays, and stays locked.
     pub async fn end_processes(&mut self) {
         while let Some(process) = self.processes.pop() {
             process.stop(STOP_GRACE).await;

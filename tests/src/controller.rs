@@ -1,5 +1,5 @@
-//! Our controller as a process of the laboratory: under its own service account, with the rights
-//! that deploy/ gives it, never as an administrator.
+//! Runs our controller as a process of the laboratory: under its own service account, with the
+//! rights of deploy/, never as an administrator.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::install::{self, CONTROLLER, NAMESPACE};
 use crate::paths::program;
 use crate::process::{Process, Program};
 
-/// Time for the controller to end by itself.
+/// Time for the controller to exit by itself.
 const STOP_GRACE: Duration = Duration::from_secs(15);
 
 /// How to run the controller.
@@ -18,13 +18,13 @@ const STOP_GRACE: Duration = Duration::from_secs(15);
 pub struct Setup {
     /// The program.
     pub binary: PathBuf,
-    /// Arguments besides those that the laboratory sets.
+    /// Arguments in addition to those that the laboratory sets.
     pub arguments: Vec<String>,
-    /// Directory of its kubeconfig and log; made when missing.
+    /// Directory of its kubeconfig and log; created if missing.
     pub dir: PathBuf,
 }
 
-/// The controller, running.
+/// The running controller.
 #[derive(Debug)]
 pub struct Controller {
     process: Process,
@@ -44,7 +44,7 @@ impl Setup {
         self.argument(&format!("--namespace={namespace}"))
     }
 
-    /// With another argument.
+    /// Adds an argument.
     #[must_use]
     pub fn argument(mut self, argument: &str) -> Self {
         self.arguments.push(argument.to_owned());
@@ -53,7 +53,7 @@ impl Setup {
 }
 
 impl Controller {
-    /// Installs the rights and starts the controller with them. Does not wait for it to be ready.
+    /// Installs the rights and starts the controller with them. Does not wait until it is ready.
     pub async fn start(cluster: &Cluster, setup: &Setup) -> Result<Self, LabError> {
         install::apply_rights(&cluster.admin_client().await?).await?;
         std::fs::create_dir_all(&setup.dir).map_err(LabError::file("create", &setup.dir))?;
@@ -65,7 +65,7 @@ impl Controller {
             "--metrics-bind-address=0".to_owned(),
             "--log-format=text".to_owned(),
         ];
-        // What the caller says comes last and wins.
+        // The caller's arguments come last and win.
         let given = |argument: &String| {
             let name = argument.split('=').next().unwrap_or_default();
             setup.arguments.iter().any(|each| each.split('=').next() == Some(name))
@@ -92,25 +92,25 @@ impl Controller {
         self.process.check()
     }
 
-    /// Ends it by SIGKILL and starts it again at once.
+    /// Kills it by SIGKILL and restarts it at once.
     pub async fn kill_and_restart(&mut self) -> Result<(), LabError> {
         self.process.kill().await;
         self.process = Process::spawn_program(&self.program)?;
         Ok(())
     }
 
-    /// Ends it by SIGKILL.
+    /// Kills it by SIGKILL.
     pub async fn kill(&mut self) {
         self.process.kill().await;
     }
 
-    /// Starts a second one beside it, with the same arguments and the same log.
+    /// Starts a second one alongside, with the same arguments and the same log.
     pub fn start_another(&self) -> Result<Self, LabError> {
         let program = self.program.clone();
         Ok(Self { process: Process::spawn_program(&program)?, program })
     }
 
-    /// Ends it by SIGTERM.
+    /// Stops it by SIGTERM.
     pub async fn stop(self) {
         self.process.stop(STOP_GRACE).await;
     }

@@ -1,5 +1,5 @@
-//! A real logind for the agent's tests: Debian's elogind, unpacked and never installed. It needs
-//! no systemd, so that it runs in namespaces of its own where a container has no machine.
+//! Provides a real logind for the agent's tests: Debian's elogind, unpacked and never installed. It
+//! needs no systemd, so it runs in namespaces of its own, also in a container.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::tools;
 
 const PACKAGES: [&str; 2] = ["elogind", "libelogind0"];
 
-/// Unpacks it, if that was not done before.
+/// Unpacks it, unless it is already there.
 pub async fn ensure(labs: &LabDir) -> Result<(), LabError> {
     let dir = labs.elogind();
     if dir.exists() {
@@ -21,12 +21,12 @@ pub async fn ensure(labs: &LabDir) -> Result<(), LabError> {
     let new = dir.with_extension(std::process::id().to_string());
     std::fs::create_dir_all(&new).map_err(LabError::file("create", &new))?;
     let unpacked = match unpack(&new).await {
-        // Lists of packages are missing, or are too old.
+        // The package lists are missing or too old.
         false if tools::update_lists().await => unpack(&new).await,
         unpacked => unpacked,
     };
     if !unpacked {
-        // It would be in the way of nothing.
+        // A leftover directory does no harm.
         let _ = std::fs::remove_dir_all(&new);
         return Err(missing(&dir));
     }
@@ -51,7 +51,7 @@ fn missing(dir: &Path) -> LabError {
     }
 }
 
-/// Whether both packages came and were unpacked.
+/// Whether both packages were downloaded and unpacked.
 async fn unpack(dir: &Path) -> bool {
     let mut download = Command::new("apt-get");
     download.arg("download").args(PACKAGES).current_dir(dir);
@@ -71,7 +71,7 @@ async fn unpack(dir: &Path) -> bool {
     archives.len() == PACKAGES.len()
 }
 
-/// What they print is noise unless they fail; the caller then names what is missing.
+/// Their output is noise unless they fail; the caller then names what is missing.
 async fn succeeds(mut command: Command) -> bool {
     match command.output().await {
         Ok(output) if output.status.success() => true,

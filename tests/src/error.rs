@@ -1,18 +1,18 @@
-//! What can fail in the laboratory, one variant per operation, each naming its remedy.
+//! Defines the errors of the laboratory, one variant per operation, each naming its remedy.
 
 use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-/// An operation of the laboratory that failed.
+/// A failed operation of the laboratory.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
     /// A file or directory under `target/lab` could not be used.
     #[error("{action} {}", path.display())]
     File {
-        /// The verb, as "write".
+        /// The verb, such as "write".
         action: &'static str,
-        /// What it was done to.
+        /// Its path.
         path: PathBuf,
         /// Why it failed.
         source: std::io::Error,
@@ -20,7 +20,7 @@ pub enum LabError {
     /// A key or certificate could not be made.
     #[error("make a certificate")]
     Certificate(#[from] rcgen::Error),
-    /// A document (state or kubeconfig) could not be written or understood.
+    /// A document (state or kubeconfig) could not be written or parsed.
     #[error("{what} is not what the laboratory writes; remove it and run `cargo lab up` again")]
     Document {
         /// Which document.
@@ -39,7 +39,7 @@ pub enum LabError {
     /// The API refused or did not answer.
     #[error("{action}")]
     Api {
-        /// What was asked of the API.
+        /// The request.
         action: String,
         /// Why it failed.
         source: Box<kube::Error>,
@@ -47,7 +47,7 @@ pub enum LabError {
     /// A laboratory of that name runs.
     #[error("lab {0} runs already; choose another --name, or end it: cargo lab down --name {0}")]
     NameTaken(String),
-    /// A name that cannot be that of a directory.
+    /// A name that is not valid for a directory.
     #[error("{0:?} cannot be the name of a lab: use lower-case letters, digits and '-'")]
     BadName(String),
     /// No port of the range was free.
@@ -61,7 +61,7 @@ pub enum LabError {
         /// Why it failed.
         source: std::io::Error,
     },
-    /// A child ended before it was told to.
+    /// A child ended before it was asked to.
     #[error("{name} ended with {status}; the end of its log {}:\n{log_tail}", log.display())]
     Ended {
         /// Which child.
@@ -78,7 +78,7 @@ pub enum LabError {
     NotReady {
         /// Which child.
         name: String,
-        /// How long was waited.
+        /// How long the lab waited.
         within: Duration,
         /// The last answer.
         last: String,
@@ -99,7 +99,7 @@ pub enum LabError {
     ToolMissing {
         /// The program.
         program: &'static str,
-        /// Who needs it.
+        /// What needs it.
         needed_for: &'static str,
         /// The command that installs it.
         remedy: String,

@@ -1,4 +1,4 @@
-//! Waiting: observe until a predicate holds or time is up. The only wait of the test suites.
+//! Waits: observes until a predicate holds or time is up. This is the only wait of the test suites.
 
 use std::fmt::Debug;
 use std::panic::Location;
@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Between two observations. Short against everything that a test waits for, long against what
-/// an observation costs the API server.
+/// Interval between two observations. It is short compared to everything that a test waits for, and
+/// long compared to what an observation costs the API server.
 const INTERVAL: Duration = Duration::from_millis(20);
 
-/// Between two observations that cost what is awaited: a program inside an emulated machine is a
-/// third of a second of its processors, a dozen requests are a tenth of the API server's.
+/// Interval between two costly observations. A program inside an emulated machine takes a third of
+/// a second of its processors; a dozen requests take a tenth of the API server's.
 const COSTLY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Observes until `holds`, and gives that observation; after `within`, the last one as the error.
+/// Observes until `holds`, and returns that observation; after `within`, the last one as the error.
 pub async fn observe_until<S>(
     within: Duration,
     observe: impl AsyncFnMut() -> S,
@@ -23,7 +23,7 @@ pub async fn observe_until<S>(
     observe_every(INTERVAL, within, observe, holds).await
 }
 
-/// [`observe_until`] for observations inside an emulated machine, or of many requests beside one.
+/// [`observe_until`] for observations inside an emulated machine, or of many requests next to one.
 pub async fn observe_costly_until<S>(
     within: Duration,
     observe: impl AsyncFnMut() -> S,
@@ -51,8 +51,8 @@ async fn observe_every<S>(
     }
 }
 
-/// [`observe_until`] for tests: panics at the time-out, with `what` was awaited, the caller's
-/// place and the last state seen.
+/// [`observe_until`] for tests: on time-out it panics with `what`, the caller's place and the last
+/// state.
 #[track_caller]
 pub fn eventually<S: Debug>(
     what: &str,

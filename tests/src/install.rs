@@ -1,5 +1,5 @@
-//! Applies the manifests of `deploy/` to a cluster, as a user would, so that our programs run in
-//! the laboratory with exactly the rights that they are installed with.
+//! Applies the manifests of `deploy/` to a cluster, as a user would. So our programs run in the
+//! laboratory with exactly their installed rights.
 
 use epilogue_deploy::{manifests, objects};
 use kube::api::{Api, DynamicObject, Patch, PatchParams};
@@ -20,10 +20,10 @@ pub const AGENTS_NAMESPACE: &str = "epilogue-agents";
 pub const AGENT: &str = "epilogue-agent";
 
 /// Kinds that the laboratory leaves out: it runs the programs itself, and no controller fills in
-/// what quotas allow.
+/// quota status.
 const WORKLOADS: [&str; 4] = ["Deployment", "DaemonSet", "PodDisruptionBudget", "ResourceQuota"];
 
-/// Applies namespace, service accounts and RBAC. Applying them again changes nothing.
+/// Applies namespace, service accounts and RBAC. Idempotent.
 pub async fn apply_rights(client: &kube::Client) -> Result<(), LabError> {
     create_lease_namespace(client)
         .await
@@ -38,7 +38,7 @@ pub async fn apply_rights(client: &kube::Client) -> Result<(), LabError> {
     Ok(())
 }
 
-/// The agents' DaemonSet, as it is in the base.
+/// The agents' DaemonSet, as in the base.
 pub fn daemon_set() -> Result<Value, LabError> {
     let manifests = manifests().map_err(unreadable)?;
     let is_it =
@@ -46,7 +46,7 @@ pub fn daemon_set() -> Result<Value, LabError> {
     Ok(manifests.into_iter().find(is_it).expect("the base must have the agents' DaemonSet"))
 }
 
-/// Applies the admission policies. Applying it again changes nothing.
+/// Applies the admission policies. Idempotent.
 pub async fn apply_policy(client: &kube::Client) -> Result<(), LabError> {
     let directory = workspace_root().join("deploy/policy");
     let policy = objects(&directory).map_err(|source| LabError::Document {

@@ -1,4 +1,4 @@
-//! Kubeconfigs: written for an identity of the lab, or derived from one that exists.
+//! Writes kubeconfigs for an identity of the lab, or derives them from an existing one.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::error::LabError;
 use crate::pki::{self, Identity};
 
-/// A kubeconfig with everything inside, so that it can be copied into a virtual machine.
+/// A self-contained kubeconfig, so that it can be copied into a virtual machine.
 pub fn render(server: &str, authority: &str, identity: &Identity) -> String {
     let bytes = |pem: &str| ByteString(pem.as_bytes().to_vec());
     let document = json!({
@@ -35,7 +35,7 @@ pub fn read(path: &Path) -> Result<Kubeconfig, LabError> {
         .map_err(|source| LabError::Kubeconfig { path: path.to_owned(), source: source.into() })
 }
 
-/// The same cluster with a bearer token in the place of whatever identity was there.
+/// The same cluster with a bearer token in place of any identity.
 pub fn with_token(mut kubeconfig: Kubeconfig, token: &str) -> Kubeconfig {
     let auth_info = AuthInfo { token: Some(token.to_owned().into()), ..AuthInfo::default() };
     for user in &mut kubeconfig.auth_infos {
@@ -44,7 +44,7 @@ pub fn with_token(mut kubeconfig: Kubeconfig, token: &str) -> Kubeconfig {
     kubeconfig
 }
 
-/// The same cluster without any identity, for those who hand on the identity of others.
+/// The same cluster without an identity, for proxies that pass on the identity of their callers.
 pub fn without_identity(mut kubeconfig: Kubeconfig) -> Kubeconfig {
     for user in &mut kubeconfig.auth_infos {
         user.auth_info = Some(AuthInfo::default());
@@ -52,7 +52,7 @@ pub fn without_identity(mut kubeconfig: Kubeconfig) -> Kubeconfig {
     kubeconfig
 }
 
-/// Writes it where only its owner may read it.
+/// Writes it so that only its owner may read it.
 pub fn write(path: &Path, kubeconfig: &Kubeconfig) -> Result<(), LabError> {
     let text = serde_yaml_ng::to_string(kubeconfig).map_err(|source| LabError::Document {
         what: path.display().to_string(),
@@ -61,7 +61,7 @@ pub fn write(path: &Path, kubeconfig: &Kubeconfig) -> Result<(), LabError> {
     pki::write_secret(path, &text)
 }
 
-/// A client for a kubeconfig. `path` is only named in errors.
+/// A client for a kubeconfig. Only errors use `path`.
 pub async fn client(kubeconfig: Kubeconfig, path: &Path) -> Result<kube::Client, LabError> {
     let failed = |source| LabError::Kubeconfig { path: path.to_owned(), source };
     let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())

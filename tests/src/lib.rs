@@ -1,7 +1,7 @@
-//! The laboratory as a library: what the `lab` program and every tier-3 suite are made of.
+//! The laboratory as a library: the building blocks of the `lab` program and every tier-3 suite.
 //!
-//! [`ControlPlane`] starts a real Kubernetes API of one's own, [`Cluster`] gives clients for one
-//! that runs, [`Namespace`] gives a test its own corner of it, [`eventually`] waits.
+//! [`ControlPlane`] starts a real Kubernetes API, [`Cluster`] gives clients for a running one,
+//! [`Namespace`] gives a test its own namespace of it, [`eventually`] waits.
 
 pub mod agent;
 pub mod bed;

@@ -1,6 +1,6 @@
-//! A logind for machines that are simulated: on a bus of its own, with delay locks that are real
-//! descriptors, it announces a shutdown and says when the last lock is given back. What the real
-//! one does beside is left to `vm::Logind` and to the doubles of the agent's own tests.
+//! A double of logind for simulated machines, on a bus of its own, with delay locks that are real
+//! descriptors. It announces a shutdown and reports when the last lock is released. `vm::Logind`
+//! and the doubles of the agent's own tests cover the rest of logind.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -19,7 +19,7 @@ use crate::error::LabError;
 use crate::eventually::observe_until;
 use crate::process::{Process, Program};
 
-/// What it grants.
+/// The delay that it grants.
 const DELAY: Duration = Duration::from_mins(1);
 const UP_WITHIN: Duration = Duration::from_secs(10);
 const PATH: &str = "/org/freedesktop/login1";
@@ -27,24 +27,24 @@ const PATH: &str = "/org/freedesktop/login1";
 /// What, who, why, mode, uid, pid.
 type Lock = (String, String, String, String, u32, u32);
 
-/// Why the double cannot do what was asked.
+/// Why the double failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Login1Error {
     /// The bus did not start.
     #[error("start a message bus")]
     Bus(#[source] LabError),
-    /// The bus refused something.
+    /// The bus refused a request.
     #[error("{0} on the private bus")]
     Call(&'static str, #[source] zbus::Error),
-    /// It does not listen.
+    /// It does not listen in time.
     #[error("the private bus was not there within {UP_WITHIN:?}: {0}")]
     Late(String),
-    /// Its locks were not given back in time.
+    /// Its locks were not released in time.
     #[error("the shutdown is still delayed by {0:?}")]
     Held(Vec<String>),
 }
 
-/// A logind that runs.
+/// A running logind.
 #[derive(Debug)]
 pub struct Login1 {
     address: String,
@@ -54,7 +54,7 @@ pub struct Login1 {
 }
 
 impl Login1 {
-    /// Starts it on the system bus of the host whose files lie under `root`.
+    /// Starts it on the system bus of the host whose files are under `root`.
     pub async fn start(root: &Path) -> Result<Self, Login1Error> {
         let dir = root.join("run/dbus");
         std::fs::create_dir_all(&dir)
@@ -82,7 +82,7 @@ impl Login1 {
         &self.address
     }
 
-    /// Who holds a lock.
+    /// The holders of locks.
     pub fn holders(&self) -> Vec<String> {
         self.locks.borrow().iter().map(|lock| lock.1.clone()).collect()
     }
@@ -144,10 +144,10 @@ async fn connect(address: &str) -> Result<Connection, Login1Error> {
 
 struct Manager {
     delay_us_max: u64,
-    /// Type and time in µs; nobody schedules one.
+    /// Type and time in µs; no client schedules one.
     scheduled: (String, u64),
     preparing: Arc<Mutex<bool>>,
-    /// Those that are held, in the order of taking.
+    /// The held locks, in the order of taking.
     locks: Arc<watch::Sender<Vec<Lock>>>,
     /// One per lock, until its last descriptor is closed.
     waits: Mutex<JoinSet<()>>,
@@ -214,7 +214,7 @@ impl Manager {
     async fn prepare_for_shutdown(emitter: &SignalEmitter<'_>, start: bool) -> zbus::Result<()>;
 }
 
-/// Waits until every copy of the other end is closed; nobody writes.
+/// Waits until every copy of the other end is closed; no data is ever written.
 async fn closed(reader: &Receiver) {
     loop {
         if reader.readable().await.is_err() {

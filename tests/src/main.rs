@@ -8,7 +8,7 @@ use clap::{Parser, Subcommand};
 
 use commands::{bench, demo, docs, down, fuzz, node, prepare, sim, status, test, up};
 
-/// A real Kubernetes API on this machine, and the tests and shows that run on it.
+/// A real Kubernetes API on this machine, and the tests and demos that run on it.
 #[derive(Debug, Parser)]
 #[command(name = "cargo lab", bin_name = "cargo lab", disable_help_subcommand = true)]
 struct Arguments {
@@ -18,23 +18,23 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Show the main job, live, in under two minutes
+    /// Show Jobs through disruptions, live, in under two minutes
     Demo(demo::Arguments),
     /// Start a control plane and keep it until Ctrl-C
     Up(up::Arguments),
-    /// End a lab that runs
+    /// Stop a running lab
     Down(down::Arguments),
-    /// Look into a real node (`lab up --node vm`), or end it in one of the ways nodes end
+    /// Inspect a real node (`lab up --node vm`), or end it in one of the ways nodes end
     Node(node::Arguments),
     /// Show the labs of this checkout
     Status,
     /// Run the tests: all, or those named
     Test(test::Arguments),
-    /// Compare our controller with the reference, in figures
+    /// Compare our controller with upstream, in figures
     Bench(bench::Arguments),
     /// Simulate the controller, or the agent, by seeds
     Sim(sim::Arguments),
-    /// Feed what others write, changed at random, to whatever reads it
+    /// Feed well-formed inputs, changed at random, to whatever reads them
     Fuzz(fuzz::Arguments),
     /// Bring the pages up to date with the code, check their links, and build the book
     Docs(docs::Arguments),
@@ -42,8 +42,8 @@ enum Command {
     Prepare(prepare::Arguments),
 }
 
-// On the current thread, so that children which end with their parent's thread (see `Process`)
-// hang on the main thread, which lives as long as the lab.
+// On the current thread: children that end with their parent's thread (see `Process`) belong to the
+// main thread, which lives as long as the lab.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     match run(Arguments::parse().command).await {

@@ -1,4 +1,4 @@
-//! A namespace per test: created with a random name and what pods need, deleted at the end.
+//! Creates a namespace per test, with a random name and what pods need, and deletes it at the end.
 
 use k8s_openapi::api::core::v1;
 use kube::api::{Api, DeleteParams, ObjectMeta, PostParams};
@@ -38,8 +38,8 @@ impl Namespace {
         &self.name
     }
 
-    /// Deletes it, unless it is gone. Its content goes by the namespace controller, where one
-    /// runs, and is not waited for.
+    /// Deletes it, unless it is gone. The namespace controller, if one runs, deletes its content;
+    /// this does not wait for it.
     pub async fn finish(mut self) -> Result<(), LabError> {
         self.finished = true;
         delete(&self.cluster, &self.name).await
@@ -47,8 +47,8 @@ impl Namespace {
 }
 
 impl Drop for Namespace {
-    /// For tests that fail or just end: the same from a thread of its own, because a drop may
-    /// happen inside a runtime and cannot wait there.
+    /// For tests that fail or just end: the same from a thread of its own. A drop may happen inside
+    /// a runtime and cannot wait there.
     fn drop(&mut self) {
         if self.finished {
             return;

@@ -1,5 +1,5 @@
-//! The way between a program of ours and the API, made worse: slow, silent, cut (`Path`, below
-//! TLS), or sparing with requests (`Throttle`, which reads HTTP).
+//! Degrades the path between a program of ours and the API: slow, silent, cut (`Path`, below TLS),
+//! or rate-limited (`Throttle`, which reads HTTP).
 
 mod path;
 mod throttle;

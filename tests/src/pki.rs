@@ -1,5 +1,5 @@
-//! The lab's certificate authority and the identities that it signs. No file names here but its
-//! own two; kubeconfigs are made in `kubeconfig`.
+//! The lab's certificate authority and the identities that it signs. It knows only its own two file
+//! names; `kubeconfig` makes kubeconfigs.
 
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -11,8 +11,8 @@ use rcgen::{
 
 use crate::error::LabError;
 
-/// Names under which the API server answers: this machine, the in-cluster service (by name and
-/// by the first address of the service range), and this machine as a QEMU guest sees it.
+/// Names of the API server: this machine, the in-cluster service (by name and by the first address
+/// of the service range), and this machine as a QEMU guest sees it.
 pub const API_SERVER_NAMES: [&str; 6] = [
     "127.0.0.1",
     "localhost",
@@ -39,7 +39,7 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// Makes a new one and keeps it as `ca.crt` and `ca.key` in `dir`.
+    /// Creates a new one and stores it as `ca.crt` and `ca.key` in `dir`.
     pub fn create(dir: &Path) -> Result<Self, LabError> {
         let key = KeyPair::generate()?;
         let certificate = authority_params().self_signed(&key)?.pem();
@@ -48,7 +48,7 @@ impl Authority {
         Ok(Self { issuer: Issuer::new(authority_params(), key), certificate })
     }
 
-    /// Opens the one that [`Authority::create`] kept in `dir`.
+    /// Opens the one that [`Authority::create`] stored in `dir`.
     pub fn open(dir: &Path) -> Result<Self, LabError> {
         let read = |name: &str| {
             let path = dir.join(name);

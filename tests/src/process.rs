@@ -1,4 +1,4 @@
-//! One child process of a lab: started so that it cannot outlive the lab, ended in two steps.
+//! One child process of a lab: started so that it cannot outlive the lab, stopped in two steps.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -17,10 +17,10 @@ use crate::error::LabError;
 /// How much of a log an error shows.
 const LOG_TAIL_BYTES: i64 = 4096;
 
-/// What is to be started.
+/// The program to start.
 #[derive(Clone, Debug)]
 pub struct Program {
-    /// A short name for logs and errors, as "kube-apiserver".
+    /// A short name for logs and errors, such as "kube-apiserver".
     pub name: String,
     /// The executable.
     pub path: PathBuf,
@@ -33,7 +33,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// A program with arguments and nothing added to its environment.
+    /// A program with arguments and no additional environment.
     pub fn new<A: Into<OsString>>(
         name: &str,
         path: &Path,
@@ -64,22 +64,22 @@ pub struct Process {
     log: PathBuf,
     record: ProcessRecord,
     child: Child,
-    /// Held open for as long as the child shall live; its end closes it, however that comes.
+    /// Held open while the child should live; closing it ends the child, whatever the cause.
     lifeline: Option<ChildStdin>,
 }
 
 impl Process {
-    /// Starts a sub command of the control-plane binary, which ends when its stdin is closed.
+    /// Starts a sub command of the control-plane binary, which exits when its stdin is closed.
     pub fn spawn_control_plane(program: &Program) -> Result<Self, LabError> {
         let mut command = Command::new(&program.path);
         command.args(&program.args).env("EXIT_WITH_STDIN", "1").stdin(Stdio::piped());
         Self::spawn(program, command)
     }
 
-    /// Starts any other program, which the kernel kills when the thread that called this ends.
+    /// Starts any other program, which the kernel kills when the calling thread ends.
     ///
-    /// Call it from a thread that lives as long as the child shall: the main thread, a test's
-    /// own, a runtime's worker; never from `spawn_blocking`, whose threads end when idle.
+    /// Call it from a thread that lives as long as the child should: the main thread, a test's own,
+    /// a runtime's worker; never from `spawn_blocking`, whose threads end when idle.
     pub fn spawn_program(program: &Program) -> Result<Self, LabError> {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "--"]).arg(&program.path).args(&program.args);
@@ -99,8 +99,8 @@ impl Process {
             .envs(program.env.iter().map(|(name, value)| (name, value)))
             .stdout(log)
             .stderr(log_again)
-            // Ctrl-C reaches the whole foreground group: in a group of their own the children
-            // end in the lab's order, etcd last.
+            // Ctrl-C reaches the whole foreground group: in a group of their own the children end
+            // in the lab's order, etcd last.
             .process_group(0)
             .kill_on_drop(true);
         let mut child = command.spawn().map_err(failed)?;
@@ -130,22 +130,22 @@ impl Process {
         &self.log
     }
 
-    /// Waits until it ends by itself. Cancel safe.
+    /// Waits until it exits by itself. Cancel safe.
     pub async fn ended(&mut self) -> LabError {
         let status = self.child.wait().await.expect("a child of our own must be waitable");
         self.end_of(status)
     }
 
-    /// Fails if it has ended.
+    /// Fails if it has exited.
     pub fn check(&mut self) -> Result<(), LabError> {
         let status = self.child.try_wait().expect("a child of our own must be waitable");
         status.map_or(Ok(()), |status| Err(self.end_of(status)))
     }
 
-    /// Asks it to end (SIGTERM), waits `grace`, then kills it. Returns when it is gone.
+    /// Asks it to exit (SIGTERM), waits `grace`, then kills it. Returns when it is gone.
     pub async fn stop(mut self, grace: Duration) {
         if let Some(pid) = self.child.id() {
-            // An error means that it ended meanwhile, which the wait below sees too.
+            // An error means that it exited meanwhile, which the wait below sees too.
             let _ = kill(Pid::from_raw(pid as i32), Signal::SIGTERM);
         }
         if tokio::time::timeout(grace, self.child.wait()).await.is_err() {
@@ -156,7 +156,7 @@ impl Process {
 
     /// Kills it (SIGKILL) and returns when it is gone.
     pub async fn kill(&mut self) {
-        // An error means that it ended meanwhile.
+        // An error means that it exited meanwhile.
         let _ = self.child.kill().await;
     }
 
@@ -170,7 +170,7 @@ impl Process {
     }
 }
 
-/// The last lines of a log, or nothing when it cannot be read.
+/// The last lines of a log; empty if it cannot be read.
 fn log_tail(path: &Path) -> String {
     let tail = || -> std::io::Result<String> {
         let mut file = File::open(path)?;
@@ -183,11 +183,11 @@ fn log_tail(path: &Path) -> String {
     tail().unwrap_or_default()
 }
 
-/// A process as other processes know it. The start time tells it from a later one that was given
-/// the same pid.
+/// A process as other processes know it. The start time distinguishes it from a later one with the
+/// same pid.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessRecord {
-    /// As "kube-apiserver".
+    /// For example "kube-apiserver".
     pub name: String,
     /// Its pid.
     pub pid: u32,
@@ -196,7 +196,7 @@ pub struct ProcessRecord {
 }
 
 impl ProcessRecord {
-    /// That of a process which runs now.
+    /// The record of a process that runs now.
     pub fn of(name: &str, pid: u32) -> Self {
         let start_time = start_time(pid).unwrap_or_default();
         Self { name: name.to_owned(), pid, start_time }
@@ -210,20 +210,20 @@ impl ProcessRecord {
     /// Signals it, if it still is the same process.
     pub fn signal(&self, signal: Signal) {
         if self.is_alive() {
-            // An error means that it ended meanwhile.
+            // An error means that it exited meanwhile.
             let _ = kill(Pid::from_raw(self.pid as i32), signal);
         }
     }
 }
 
-/// Field 22 of /proc/PID/stat; nothing for a process that is gone or only waits to be reaped.
+/// Field 22 of /proc/PID/stat; `None` for a process that is gone or only waits to be reaped.
 fn start_time(pid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     parse_start_time(&stat)
 }
 
 fn parse_start_time(stat: &str) -> Option<u64> {
-    // The name in parentheses may hold spaces and parentheses itself.
+    // The name in parentheses may itself contain spaces and parentheses.
     let (_, after_name) = stat.rsplit_once(')')?;
     let mut fields = after_name.split_ascii_whitespace();
     let state = fields.next()?;

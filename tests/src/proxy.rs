@@ -1,5 +1,5 @@
-//! A proxy before the API that can hold connections: what comes by them later is kept back, as by
-//! a network that loses packets. Plain HTTP to one client, which needs no credentials.
+//! A proxy before the API that can hold connections: it keeps back later data, as a network that
+//! loses packets. Plain HTTP to one client, which needs no credentials.
 
 use std::convert::Infallible;
 use std::io;
@@ -29,7 +29,7 @@ pub struct Proxy {
     _serving: AbortOnDropHandle<()>,
 }
 
-/// Of each watch that is open: of what it is, and whether it is held.
+/// For each open watch: its resource, and whether it is held.
 #[derive(Debug, Default)]
 struct Gates(Mutex<Vec<(String, watch::Sender<bool>)>>);
 
@@ -42,7 +42,7 @@ impl Gates {
 }
 
 impl Proxy {
-    /// Starts it on loopback; it asks the API with this client.
+    /// Starts it on loopback; it forwards to the API with this client.
     pub async fn start(client: kube::Client) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
@@ -56,14 +56,14 @@ impl Proxy {
         format!("http://{}", self.address)
     }
 
-    /// Keeps back what comes by the watches of a resource (`pods`) that are open now; gives their
-    /// number. Those that are opened later are free.
+    /// Holds the watches of a resource (`pods`) that are open now; returns their number. Later
+    /// watches are free.
     pub fn hold_watches(&self, resource: &str) -> usize {
         let mut gates = self.gates.0.lock().expect("no holder panics");
         gates.retain(|(_, gate)| gate.receiver_count() > 0);
         let of_it: Vec<_> = gates.iter().filter(|(of, _)| of == resource).collect();
         for (_, gate) in &of_it {
-            // One that was closed since has nothing to hold.
+            // A watch closed since then has nothing to hold.
             let _ = gate.send(true);
         }
         of_it.len()
@@ -79,7 +79,7 @@ async fn serve(listener: TcpListener, client: kube::Client, gates: Arc<Gates>) {
                 async move { Ok::<_, Infallible>(forward(request, client, &gates).await) }
             });
             let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
-            // A client that goes away is no error of ours.
+            // A client that goes away is not our error.
             drop(connection.await);
         });
     }
@@ -111,7 +111,7 @@ async fn forward(request: Request<Incoming>, client: kube::Client, gates: &Gates
     }
 }
 
-/// What comes while the gate is closed waits behind it.
+/// Data that arrives while the gate is closed waits behind it.
 fn gated(
     body: Body,
     gate: watch::Receiver<bool>,

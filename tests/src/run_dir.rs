@@ -11,28 +11,28 @@ use crate::error::LabError;
 use crate::paths::LabDir;
 use crate::process::ProcessRecord;
 
-/// Directories of ended labs that are kept for their logs; older ones go.
+/// Directories of ended labs that are kept for their logs; older ones are removed.
 const ENDED_KEPT_MAX: usize = 6;
 
-/// What a lab is doing.
+/// Phase of a lab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Phase {
     /// Its processes are being started.
     Starting,
     /// The API answers.
     Ready,
-    /// It ended in order.
+    /// It stopped in order.
     Stopped,
 }
 
-/// What other processes may know of a lab: the content of `state.json`.
+/// The state of a lab for other processes: the content of `state.json`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct State {
     /// The lab's name.
     pub name: String,
-    /// What it is doing.
+    /// Its phase.
     pub phase: Phase,
-    /// The process that holds the lab; it ends the lab when told to (SIGTERM).
+    /// The process that holds the lab; on SIGTERM it stops the lab.
     pub supervisor: ProcessRecord,
     /// The API's URL.
     pub server: String,
@@ -43,7 +43,7 @@ pub struct State {
 }
 
 impl State {
-    /// The state of the lab in `dir`, or nothing where none was written yet.
+    /// The state of the lab in `dir`, or `None` if none was written yet.
     pub fn read(dir: &Path) -> Option<Self> {
         let text = std::fs::read_to_string(dir.join("state.json")).ok()?;
         serde_json::from_str(&text).ok()
@@ -59,7 +59,7 @@ pub struct RunDir {
 }
 
 impl RunDir {
-    /// Takes the directory of lab `name`, empty; fails if a lab of that name runs.
+    /// Claims the directory of lab `name`, empty; fails if a lab of that name runs.
     pub fn claim(labs: &LabDir, name: &str) -> Result<Self, LabError> {
         let valid = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         if name.is_empty() || !name.chars().all(valid) {
@@ -93,14 +93,14 @@ impl RunDir {
         &self.path
     }
 
-    /// A directory inside, created when missing.
+    /// A directory inside, created if missing.
     pub fn subdirectory(&self, name: &str) -> Result<PathBuf, LabError> {
         let path = self.path.join(name);
         std::fs::create_dir_all(&path).map_err(LabError::file("create", &path))?;
         Ok(path)
     }
 
-    /// Writes `state.json`, so that readers see the old or the new one and never a part.
+    /// Writes `state.json` atomically: readers see the old or the new one.
     pub fn write_state(&self, state: &State) -> Result<(), LabError> {
         let text = serde_json::to_string_pretty(state).expect("a state must be JSON");
         let (new, path) = (self.path.join("state.json.new"), self.path.join("state.json"));
@@ -124,7 +124,8 @@ pub fn list(labs: &LabDir) -> Vec<PathBuf> {
     paths
 }
 
-/// Whether a directory is a lab's; others put theirs there too, which are not ours to remove.
+/// Whether a directory is a lab's; other programs put theirs there too, which are not ours to
+/// remove.
 fn is_lab(path: &Path) -> bool {
     path.join("lock").is_file()
 }
@@ -140,13 +141,13 @@ pub fn prune(labs: &LabDir) {
     let surplus = ended.len().saturating_sub(ENDED_KEPT_MAX);
     for (_, path) in ended.drain(..surplus) {
         if let Ok(Some(_lock)) = try_lock(&path, false) {
-            // What cannot be removed now is tried again by the next lab.
+            // The next lab retries a failed removal.
             let _ = std::fs::remove_dir_all(&path);
         }
     }
 }
 
-/// The lock of `dir`, or nothing when another process holds it.
+/// The lock of `dir`, or `None` if another process holds it.
 fn try_lock(dir: &Path, create: bool) -> Result<Option<File>, LabError> {
     let path = dir.join("lock");
     let file = File::options()

@@ -1,4 +1,4 @@
-//! How long each part of a long test took, for its output.
+//! Measures how long each part of a long test took, for its output.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ impl Default for Stopwatch {
 }
 
 impl Stopwatch {
-    /// Ends a part: what went by since the last one's end.
+    /// Ends a part: the time since the last one's end.
     pub fn lap(&mut self, part: impl Into<String>) {
         self.parts.push((part.into(), self.since.elapsed()));
         self.since = Instant::now();

@@ -1,5 +1,5 @@
-//! Programs that the laboratory needs on the machine: a table, a look, an installation by
-//! apt-get where that is possible, else an error with the command.
+//! Provides the programs that the laboratory needs on the machine: a table, a check, and an
+//! installation by apt-get if possible. Otherwise it returns an error with the command.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use crate::error::LabError;
 enum Source {
     /// A package of Debian.
     Apt(&'static str),
-    /// Something that only a person should install, and how.
+    /// A program that only a user should install, and the instructions.
     Person(&'static str),
 }
 
@@ -27,7 +27,7 @@ struct Tool {
 const TOOLS: [Tool; 4] = [
     Tool {
         program: "go",
-        // Debian's own is older than Kubernetes' go.mod asks for.
+        // Debian's own is older than the version in Kubernetes' go.mod.
         source: Source::Person("Go 1.26 or newer from https://go.dev/dl/"),
         needed_for: "building etcd and Kubernetes",
     },
@@ -48,7 +48,7 @@ const TOOLS: [Tool; 4] = [
     },
 ];
 
-/// What a machine that is a node needs besides.
+/// Further tools for a machine that runs nodes.
 const NODE_TOOLS: [Tool; 7] = [
     node_tool("qemu-system-x86_64", "qemu-system-x86"),
     node_tool("qemu-img", "qemu-utils"),
@@ -63,12 +63,12 @@ const fn node_tool(program: &'static str, package: &'static str) -> Tool {
     Tool { program, source: Source::Apt(package), needed_for: "a real node in a virtual machine" }
 }
 
-/// Makes sure that every tool is there.
+/// Ensures every tool.
 pub async fn ensure() -> Result<(), LabError> {
     ensure_all(&TOOLS).await
 }
 
-/// Makes sure of those that only a real node needs, [`crate::vm`].
+/// Ensures the tools that only a real node needs, [`crate::vm`].
 pub async fn ensure_for_nodes() -> Result<(), LabError> {
     ensure_all(&NODE_TOOLS).await
 }
@@ -90,7 +90,7 @@ async fn ensure_all(tools: &[Tool]) -> Result<(), LabError> {
     self::missing(tools, &directories).first().map_or(Ok(()), |tool| Err(error_of(tool)))
 }
 
-/// Has apt-get learn which packages there are now. Whether it could be asked to.
+/// Runs apt-get update; returns whether that was possible.
 pub(crate) async fn update_lists() -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let directories: Vec<PathBuf> = std::env::split_paths(&path).collect();
@@ -123,7 +123,7 @@ fn error_of(tool: &Tool) -> LabError {
     LabError::ToolMissing { program: tool.program, needed_for: tool.needed_for, remedy }
 }
 
-/// Debian, and root or a sudo that asks nothing.
+/// Debian, and root or a sudo without a password.
 async fn apt_is_possible(directories: &[PathBuf]) -> bool {
     let debian = Path::new("/etc/debian_version").exists();
     debian && is_installed("apt-get", directories) && (is_root() || sudo_is_silent().await)
@@ -147,7 +147,7 @@ async fn apt_get(args: &[&str]) -> Result<(), LabError> {
         sudo
     };
     let failed = |source| LabError::Spawn { program: "apt-get".into(), source };
-    // Its lines are noise unless it fails; then the caller's second look names what is missing.
+    // Its output is noise unless it fails; then the caller's second check names what is missing.
     let output = command
         .args(args)
         .env("DEBIAN_FRONTEND", "noninteractive")

@@ -1,6 +1,6 @@
-//! The agent on the real API: the program with the rights and under the policies that it is
-//! installed with, a double of logind, and a simulated node. Each test has a node of its own. Here
-//! shutdowns, where the kubelet has no graceful one of its own.
+//! Tests the agent on the real API: the program with its installed rights and policies, a double of
+//! logind, and a simulated node. Each test has a node of its own. The kubelet's graceful shutdown
+//! is off in the shutdowns here.
 
 #[allow(dead_code, reason = "the agent's own tests use all of it")]
 #[path = "../../agent/tests/host/configz.rs"]
@@ -61,7 +61,7 @@ async fn pods_that_exit_by_themselves_keep_their_result() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_that_is_killed_in_the_middle_goes_on() {
-    // The new one gets no lock, and the old one's is gone with it. ([LD5])
+    // The new agent gets no lock, and the old one's is gone with it. ([LD5])
     let setup = Setup { pods: 40, script: "on-term=143 after=6s", ..Setup::default() };
     let mut site = Site::start(&cluster(), setup).await;
     site.shut_down().await;
@@ -74,7 +74,8 @@ async fn an_agent_that_is_killed_in_the_middle_goes_on() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cancelled_shutdown_leaves_no_trace_on_those_that_live() {
-    // Those of the second priority group are marked, and would be deleted when the first has ended.
+    // Pods of the second priority group are marked; the agent would delete them when the first
+    // group has ended.
     let setup = Setup { script: "on-term=ignore", ..Setup::default() };
     let site = Site::start(&cluster(), setup).await;
     site.shut_down().await;
@@ -86,7 +87,7 @@ async fn a_cancelled_shutdown_leaves_no_trace_on_those_that_live() {
         taints.is_empty() && said.as_deref().is_none_or(|said| said == "idle")
     };
     eventually("the node is as before", SOON, see, restored).await;
-    // What was deleted stays so, and keeps its condition; what was not has none any more.
+    // A deleted pod stays deleted, and keeps its condition; the others lose theirs.
     let ends = site.until("the others are cleared", |ends| ends.disrupted == ends.deleted);
     ends.await;
     site.stop().await;

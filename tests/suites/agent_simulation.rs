@@ -1,35 +1,34 @@
-//! The simulation of the agent on its node, over many seeds; and the proof that its checks fail
-//! when the agent is broken.
+//! Runs the simulation of the agent on its node over many seeds, and proves that its checks fail if
+//! the agent is broken.
 
 use ::simulation::agent::{self, Options, Sabotage};
 
 /// Fixed, so that a failure is a change of the code. `cargo lab sim --agent --count N` runs more.
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=1_600;
 
-/// Seeds that failed once; those marked so are of a node without strain.
+/// Seeds that failed once; `true` marks a node without strain.
 const KEPT: [(u64, bool); 8] = [
-    // The kubelet died as the signal came, was back at once, and the lock was gone.
+    // The kubelet died at the signal, was back at once, and the lock was gone.
     (501_130, true),
-    // A look that found no shutdown was taken for one from before the signal, by the checks.
+    // The checks mistook a check that found no shutdown for one from before the signal.
     (502_823, true),
-    // The wall clock jumped, the agent was restarted, and pods that lived were called lost.
+    // The wall clock jumped, the agent restarted, and it reported live pods as lost.
     (3_386, false),
     (6_098, false),
-    // A drained record that the API had refused was said again when a pod had come.
+    // The agent repeated a drained record that the API had refused, after a pod had come.
     (9_250, false),
     (1_698, false),
     (8_719, false),
     (8_813, false),
 ];
 
-/// Seeds without faults in which the agent is killed after each of its actions, one after the
-/// other.
+/// Seeds without faults that run once per action of the agent, which is killed after it.
 const CRASHED_SEEDS: std::ops::RangeInclusive<u64> = 1..=24;
 
-/// More crash points than this of one seed would only repeat.
+/// More crash points of one seed would only repeat.
 const CRASHES_MAX: u64 = 30;
 
-/// Within so many seeds a broken agent must be caught.
+/// The checks must catch a broken agent within this many seeds.
 const CATCH_WITHIN: u64 = 150;
 
 #[test]
@@ -82,7 +81,7 @@ fn a_seed_replays_exactly() {
     }
 }
 
-/// The first of the seeds in which the checks notice the mistake in these words.
+/// Expects the checks to notice the mistake, with these words, in one of the seeds.
 fn caught(sabotage: Sabotage, words: &str) {
     let mut others = Vec::new();
     let found = (1..=CATCH_WITHIN).any(|seed| {

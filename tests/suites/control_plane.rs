@@ -1,4 +1,4 @@
-//! The laboratory's own promises: a real API with real identities, labs beside each other, and
+//! Tests the laboratory's own promises: a real API with real identities, labs side by side, and
 //! nothing that outlives a lab.
 
 use std::path::Path;
@@ -15,7 +15,7 @@ use lab::run_dir::{self, Phase, State};
 use lab::{Cluster, ControlPlane, Namespace, Options, Process, eventually};
 use serde_json::json;
 
-/// For what takes a second or two on a quiet machine.
+/// Enough for what takes a second or two on a quiet machine.
 const SOON: Duration = Duration::from_mins(1);
 
 fn cluster() -> Cluster {
@@ -189,11 +189,11 @@ async fn program_of_ours_ends_with_the_thread_that_started_it() {
             let sleep = Program::new("sleep", Path::new("sleep"), ["1000"], &log);
             let process = Process::spawn_program(&sleep).expect("spawn");
             let record = process.record().clone();
-            // Before that it is still setpriv on its way there.
+            // Before that the process is still setpriv.
             let name = format!("/proc/{}/comm", record.pid);
             let observe = async || std::fs::read_to_string(&name).unwrap_or_default();
             eventually("it runs", SOON, observe, |name| name == "sleep\n").await;
-            // As after a SIGKILL: nothing of ours runs that could end it.
+            // As after a SIGKILL: no code of ours runs that could end it.
             std::mem::forget(process);
             record
         })

@@ -1,4 +1,4 @@
-//! The page of flags, events, metrics and rights says what the code says.
+//! Checks that the page of flags, events, metrics and rights agrees with the code.
 
 use lab::docs::reference::{PAGE, rendered};
 use lab::paths::workspace_root;
@@ -29,7 +29,7 @@ fn events_of_the_controller_are_those_of_the_page() {
     let unknown: Vec<_> =
         named.iter().filter(|name| !code.contains(&format!("\"{name}\""))).collect();
     assert!(unknown.is_empty(), "no event of the controller: {unknown:?}");
-    // What is said of Jobs is said by these two.
+    // These two make every event about a Job.
     let drafts = ["EventDraft::warning(", "EventDraft::normal("];
     let said = drafts.iter().flat_map(|draft| code.split(draft).skip(1));
     let said = said.filter_map(|after| after.trim_start().strip_prefix('"')?.split('"').next());

@@ -1,5 +1,5 @@
-//! Whatever others write is read without a panic: inputs that are well formed, changed at random,
-//! for some seconds each. `cargo lab fuzz` takes as long as it is told.
+//! Checks that no foreign input causes a panic: well-formed inputs, changed at random, for some
+//! seconds each. `cargo lab fuzz` takes a chosen time.
 
 mod corpus;
 mod edits;
@@ -23,13 +23,13 @@ use proptest::test_runner::{Config, TestRunner};
 
 use edits::{edited, edits};
 
-/// Names the seconds that each target takes.
+/// Sets the seconds that each target takes.
 const SECONDS: &str = "EPILOGUE_FUZZ_SECONDS";
 const SECONDS_IN_CI: u64 = 3;
 const INPUTS_AT_ONCE: u32 = 512;
 
-/// Lets `read` take changes of these inputs until the time is over. A panic ends with the least
-/// input that makes it.
+/// Passes changes of these inputs to `read` until the time is over. A panic ends with the smallest
+/// input that causes it.
 fn fuzz(corpus: Vec<Vec<u8>>, read: impl Fn(&[u8])) {
     let seconds = std::env::var(SECONDS).ok().map(|text| text.parse().expect("a number"));
     let until = Instant::now() + Duration::from_secs(seconds.unwrap_or(SECONDS_IN_CI));
@@ -52,7 +52,7 @@ fn fuzz(corpus: Vec<Vec<u8>>, read: impl Fn(&[u8])) {
     println!("{tried} inputs");
 }
 
-/// Bytes that are shown as text.
+/// Bytes that are printed as text.
 #[derive(Clone)]
 struct Input(Vec<u8>);
 

@@ -1,5 +1,5 @@
-//! Objects by which a tenant could hold up others, on the real API: whatever stands in one, the
-//! Jobs beside it are run.
+//! Tests objects by which a tenant could hold up others, on the real API: whatever such an object
+//! contains, other Jobs run.
 
 mod objects;
 mod tenant;
@@ -11,19 +11,19 @@ use lab::bed::{Bed, JobBuilder, SOON, job};
 use serde_json::{Value, json};
 
 const SUITE: &str = "hostile";
-/// Deeper than any parser of JSON here goes by itself.
+/// Deeper than any JSON parser here goes by default.
 const LEVELS: usize = 130;
 
 /// Where the depth goes in the text of a body.
 const HOLE: &str = "\"hole\"";
 
-/// `managedFields` of somebody who writes what he likes.
+/// `managedFields` of an author who writes arbitrary fields.
 fn managed_fields(fields: &Value) -> Value {
     json!([{"manager": "m", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1",
             "time": "2026-01-01T00:00:00Z", "fieldsV1": fields}])
 }
 
-/// Sends a body that no `Value` can hold, and gives the answer.
+/// Sends a body that no `Value` can hold, and returns the answer.
 async fn send(bed: &Bed, method: &str, path: &str, body: Vec<u8>) -> Result<String, kube::Error> {
     let request = Request::builder().method(method).uri(path);
     let request = request.header("content-type", "application/json").body(body);
@@ -47,9 +47,9 @@ async fn a_job_nested_too_deep_holds_up_no_other() {
     create_deep(&bed, job("deep")).await;
     bed.create(job("beside")).await;
     assert_eq!(bed.finished("beside", SOON).await.succeeded, 1);
-    // Its own depth holds up nothing, though hardly anybody can read it.
+    // Its own depth delays nothing, though most clients cannot read it.
     bed.events_say("deep", "Completed").await;
-    // The first list has it, too.
+    // The first list contains it, too.
     bed.kill_and_restart().await;
     bed.create(job("later")).await;
     assert_eq!(bed.finished("later", SOON).await.succeeded, 1);
@@ -70,11 +70,11 @@ async fn bytes_that_are_no_text_in_a_pod_hold_up_no_other() {
     let at = text.windows(6).position(|window| window == b"f:hole").expect("must be there");
     let body = [&text[..at], b"f:h\xff\xfe", &text[at + 6..]].concat();
     let path = format!("/api/v1/namespaces/{}/pods/odd", bed.namespace());
-    // Its answer is no text either.
+    // Its answer is not text either.
     let answer = send(&bed, "PUT", &path, body).await;
     assert!(matches!(answer, Err(kube::Error::FromUtf8(_))), "the API keeps it: {answer:?}");
 
-    // The simulated nodes are as blind as anybody; that pods are made is what counts.
+    // The simulated nodes cannot read it either; the test requires only that pods are created.
     bed.create(job("beside").spec("parallelism", 2)).await;
     bed.reaches("beside", SOON, |state| state.active == 2).await;
     bed.kill_and_restart().await;
@@ -85,7 +85,7 @@ async fn bytes_that_are_no_text_in_a_pod_hold_up_no_other() {
     bed.stop().await;
 }
 
-/// What nobody but an administrator can write: a time of the status that no calendar here has.
+/// Only an administrator can write this: a time in the status that no calendar here has.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_job_that_cannot_be_read_is_told_of_and_rests_until_it_can() {
     let bed = Bed::start(SUITE, &[]).await;

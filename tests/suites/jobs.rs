@@ -1,5 +1,5 @@
-//! Jobs on the real API, run by our controller with its own rights, on simulated nodes. Each test
-//! has a namespace and a controller of its own.
+//! Tests Jobs on the real API, run by our controller with its own rights, on simulated nodes. Each
+//! test has a namespace and a controller of its own.
 
 mod blind;
 mod proxied;
@@ -114,8 +114,8 @@ async fn a_job_of_two_thousand_pods_is_counted_exactly_through_twenty_kills() {
     bed.create(
         job("large")
             .spec("completionMode", "Indexed")
-            // Between two looks at the API no more than twice as many can make progress: twenty
-            // kills fit in, however slow the looks are.
+            // Between two reads of the API at most twice as many pods can make progress. So twenty
+            // kills fit in, however slow the reads are.
             .spec("parallelism", 80)
             .spec("completions", 2000)
             .script("succeed"),
@@ -127,8 +127,8 @@ async fn a_job_of_two_thousand_pods_is_counted_exactly_through_twenty_kills() {
     assert_eq!(state.conditions, ["SuccessCriteriaMet", "Complete"]);
     assert_eq!((state.succeeded, state.failed), (2000, 0));
     assert_eq!(state.completed_indexes, "0-1999");
-    // Without a lease the next process lists pods while a request of the one that was killed is
-    // still on its way to the server: its pod is one too many, and counts for nothing.
+    // Without a lease, the next process lists pods while a request of the killed one is still on
+    // its way. The pod of that request is one too many, and does not count.
     let pods = bed.pods("large").await;
     assert!((2000..=2000 + kills).contains(&pods.len()), "{} pods", pods.len());
     assert_eq!(bed.indexes("large").await.len(), 2000);
@@ -170,7 +170,7 @@ async fn a_second_replica_takes_over_when_the_leader_ends() {
     let two = job("relay").spec("parallelism", 1).spec("completions", 2);
     bed.create(two.script("hang times=1; succeed")).await;
     bed.reaches("relay", SOON, |state| state.ready == Some(1)).await;
-    // The new process waits for the lease, which the old one gives back as it ends.
+    // The new process waits for the lease, which the old one releases as it ends.
     bed.replace_controller().await;
     let pods = bed.pods("relay").await;
     bed.delete_pod(pods[0].metadata.name.as_deref().expect("a name")).await;

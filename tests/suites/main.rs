@@ -1,4 +1,5 @@
-//! The suites of the laboratory, a module each. All but the last six run on a real Kubernetes API.
+//! The suites of the laboratory, one module each. All but the last six run on a real Kubernetes
+//! API.
 
 mod agent;
 mod control_plane;

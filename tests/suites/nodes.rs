@@ -1,5 +1,5 @@
-//! The simulated nodes against the real API: what they write is taken, and what a client then sees
-//! is what a kubelet would have left.
+//! Tests the simulated nodes against the real API: it accepts their writes, and a client then sees
+//! what a kubelet would have left.
 
 // The helpers of a suite are tests too, but not to the lint.
 #![allow(clippy::unwrap_used)]
@@ -270,7 +270,7 @@ async fn a_vanished_node_says_nothing_until_it_comes_back() {
     site.seen("p", "the pod runs", |pod| phase(pod) == "Running").await;
     site.nodes.vanish(lost).await.unwrap();
     site.pods.delete("p", &DeleteParams::default()).await.unwrap();
-    // The other node's pod, made later, is through: the lost one's had its time.
+    // The other node's pod, created later, is through: the lost node's pod had its time.
     site.create("q", "succeed", json!({"nodeName": other})).await;
     site.ended("q", "Succeeded").await;
     assert_eq!(phase(&site.pods.get("p").await.unwrap()), "Running");
@@ -305,8 +305,8 @@ async fn a_disrupted_pod_is_failed_and_marked() {
     site.finish().await;
 }
 
-/// Asserts that all end; the rates are printed for whoever looks. The pods are there before the
-/// nodes, so that the rate is that of the nodes and not of whoever creates pods.
+/// Asserts that all pods finish, and prints the rates for human readers. The pods exist before the
+/// nodes, so that the rate is that of the nodes and not of the pod creation.
 async fn throughput(label: &str, count: usize, named: bool, options: Options) {
     let site = Site::start(Options { nodes: 0, ..options.clone() }).await;
     let prefix = format!("load-{}", site.namespace.name());

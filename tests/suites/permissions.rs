@@ -1,5 +1,5 @@
-//! What an agent may do on the real API, with the tokens that it gets where it is installed: all
-//! that it does, on its own node, and nothing else. ([API11])
+//! Tests an agent's rights on the real API, with the tokens of its installation: all that it does,
+//! on its own node, and nothing else. ([API11])
 
 mod allowed;
 mod call;

@@ -1,5 +1,5 @@
-//! The overlays of `deploy/kustomize`, rendered as `kubectl apply -k` does: each changes what its
-//! platform needs, and nothing else; its flags are flags of the agent.
+//! Tests the overlays of `deploy/kustomize`, rendered as `kubectl apply -k` does. Each changes what
+//! its platform needs, and nothing else; its flags are flags of the agent.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -135,7 +135,8 @@ async fn each_mount_shows_the_agent_the_same_path_as_on_the_host() {
     }
 }
 
-/// On a host without a kernel's files: the agent takes every flag, and ends before it asks the API.
+/// On a host without a kernel's files: the agent accepts every flag, and exits before it asks the
+/// API.
 #[tokio::test]
 async fn the_flags_of_each_overlay_are_the_agents() {
     for overlay in OVERLAYS {

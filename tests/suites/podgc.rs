@@ -1,5 +1,5 @@
-//! Pods that no kubelet ends any more, on the real API: what ends them, what does not, and what the
-//! reference makes of the same.
+//! Tests pods that no kubelet terminates any more, on the real API: what terminates them, what does
+//! not, and how upstream treats the same pods.
 
 mod doctor;
 mod ended;

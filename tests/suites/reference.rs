@@ -1,5 +1,5 @@
-//! Our controller against the reference's: the same scenarios, run by each on one API, must end in
-//! the same status and have made the same pods.
+//! Compares our controller with upstream: both run the same scenarios on one API, and must end in
+//! the same status with the same pods created.
 
 mod scenarios;
 mod seen;
@@ -13,10 +13,10 @@ use stage::Stage;
 
 /// A Job whose pods fail at once, with a code that its policy ignores.
 const LOOP: &str = "ignored-loop";
-/// The reference's backoff makes pods after 0, 10 and 30 s; without a brake there is one a second.
+/// Upstream's backoff creates pods after 0, 10 and 30 s; without backoff there is one a second.
 const LOOP_LASTS: Duration = Duration::from_secs(33);
 
-/// What differs, for people; nothing if nothing does.
+/// The differences, for human readers; `None` if there is no difference.
 async fn differences(stage: &Stage, scenario: Scenario) -> Option<String> {
     let name = scenario.name;
     let (ours, theirs) =
@@ -37,6 +37,6 @@ async fn both_controllers_bring_the_same_about() {
     stage.stop().await;
     let different: Vec<String> = different.into_iter().flatten().collect();
     assert!(different.is_empty(), "{} differ:\n{}", different.len(), different.join("\n"));
-    // How many at the very end is a matter of moments.
+    // The exact number at the very end depends on timing.
     assert!(ours >= 2 && ours <= theirs + 2, "{ours} pods of a loop, the reference made {theirs}");
 }

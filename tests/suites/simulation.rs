@@ -1,17 +1,18 @@
-//! The simulation of the whole controller, over many seeds; and the proof that its checks fail
-//! when the controller is broken.
+//! Runs the simulation of the whole controller over many seeds, and proves that its checks fail if
+//! the controller is broken.
 
 use ::simulation::controller::{self, Options, Sabotage};
 
 /// Fixed, so that a failure is a change of the code. `cargo lab sim --seed N --count N` runs more.
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=2_000;
 
-/// Seeds that failed before a bug was mended: a terminating pod that was taken from its Job; pods
-/// that the process before had counted; a relabelled pod of a Job in deletion; `succeeded` that
-/// the API does not let decrease. They show it only as long as the simulation draws as it does.
+/// Seeds that failed before a bug was fixed: a terminating pod that was taken from its Job; pods
+/// that the previous process had counted; a relabelled pod of a Job in deletion; `succeeded`, which
+/// the API does not let decrease. They show it only while the simulation draws the same random
+/// numbers.
 const REGRESSIONS: [u64; 4] = [3_187, 2_725, 807, 447];
 
-/// Within so many seeds a broken controller must be caught.
+/// The checks must catch a broken controller within this many seeds.
 const CATCH_WITHIN: u64 = 300;
 
 #[test]

@@ -1,4 +1,4 @@
-//! What the facts of a node mean for its shutdown: a verdict and a remedy for each.
+//! Judges the facts of a node for its shutdown: one verdict and one remedy for each check.
 
 pub mod api;
 pub mod facts;
@@ -18,20 +18,20 @@ use facts::{Answer, Bus, CallError, Facts, Inhibitor, LogindFacts, ScheduledShut
 
 const RELOAD: &str = "run `systemctl kill --signal=HUP systemd-logind.service`";
 
-/// What a fact means, from good to bad.
+/// Severity of a check's result, from good to bad.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// As it should be.
+    /// The operator need not act.
     Ok,
-    /// Works, but somebody should know.
+    /// It works, but the operator should know.
     Warn,
-    /// A shutdown would not go as it should.
+    /// A shutdown would not work as intended.
     Fail,
 }
 
 impl Verdict {
-    /// As it is printed.
+    /// Name in the output.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -41,46 +41,46 @@ impl Verdict {
     }
 }
 
-/// One check.
+/// Result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Check {
-    /// What was checked.
+    /// Name of the check.
     pub name: &'static str,
-    /// What it means.
+    /// Severity of the result.
     pub verdict: Verdict,
-    /// What was found.
+    /// Facts that the check found.
     pub found: String,
-    /// What to do about it.
+    /// Advice for the operator.
     pub remedy: Option<String>,
 }
 
-/// All checks. One that stands in the way of others is the last.
+/// Results of all checks. A check that prevents further ones comes last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// The worst of all.
+    /// Worst verdict of all checks.
     pub verdict: Verdict,
-    /// What the agent would do in a shutdown now, as far as logind and the kubelet tell.
+    /// Mode that the agent would use in a shutdown now, as far as logind and the kubelet report.
     pub mode: Option<Mode>,
-    /// The checks.
+    /// Results, in the order of the checks.
     pub checks: Vec<Check>,
-    /// What a shutdown would do with the time, where logind said how much it grants.
+    /// Time plan of a shutdown; `None` if logind does not report its delay.
     pub time: Option<Time>,
 }
 
-/// What a shutdown would do with the time; in ms.
+/// How a shutdown spends the delay, in ms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Time {
-    /// What logind grants.
+    /// Delay that logind grants.
     pub granted_ms: u64,
-    /// What the priority groups and the reports want.
+    /// Delay that the priority groups and the reports need.
     pub wanted_ms: u64,
-    /// For marking the pods that cannot survive, with the step before it.
+    /// Share for setting DisruptionTarget on pods that cannot survive, and for the step before it.
     pub mark_ms: u64,
-    /// For the priority groups.
+    /// Share of the priority groups.
     pub kill_ms: u64,
-    /// For the reports.
+    /// Share of the reports.
     pub flush_ms: u64,
-    /// Kept free.
+    /// Reserve that stays unused.
     pub margin_ms: u64,
 }
 
@@ -93,14 +93,14 @@ impl Check {
         Self { remedy: Some(remedy.into()), ..self }
     }
 
-    /// A call that must work on every node has not.
+    /// Result for a call that must work on every node, but failed.
     fn unanswered(name: &'static str, error: &CallError) -> Self {
         Self::new(name, Verdict::Fail, format!("no answer from logind: {}", error.message))
             .remedy("see `journalctl --unit=systemd-logind`")
     }
 }
 
-/// The verdict on each fact.
+/// Judges all facts of a node.
 pub fn judge(facts: &Facts, now: Timestamp) -> Report {
     let mut checks: Vec<Check> = facts.api.as_ref().map(api::api).into_iter().collect();
     checks.push(runtime::runtime(&facts.runtime, now));
@@ -225,7 +225,7 @@ fn delay(answer: &Answer<TimeSpan>, facts: &Facts) -> Check {
     match raise(&drop_in) {
         None => Check::new("delay", Verdict::Ok, said),
         Some(remedy) => {
-            // The kubelet's graceful shutdown does not run with less than it wants. ([SD5])
+            // The kubelet's graceful shutdown does not run with less than it requests. ([SD5])
             let found = format!("{said}, but a file of logind's configuration wishes more");
             Check::new("delay", Verdict::Warn, found).remedy(remedy)
         }
@@ -265,7 +265,7 @@ fn inhibitors(logind: &LogindFacts, main_pid: Option<u32>) -> Vec<Check> {
         Err(error) => vec![Check::unanswered("kubelet", error)],
         Ok(list) => {
             let process = logind.kubelet_process.as_deref();
-            // A pod does not see the host's processes; systemd knows its own.
+            // A pod does not see the host's processes; systemd knows the PID of its unit.
             let is_units = |lock: &&Inhibitor| main_pid == Some(lock.pid);
             let unit = facts::kubelets_lock(list).filter(is_units).map(|_| "its unit");
             vec![kubelet(list, process.or(unit)), holders(list)]
@@ -273,8 +273,8 @@ fn inhibitors(logind: &LogindFacts, main_pid: Option<u32>) -> Vec<Check> {
     }
 }
 
-/// Whether the kubelet's own graceful shutdown is armed. Its configuration can say so while it is
-/// not; the lock cannot. ([W1])
+/// Checks whether the kubelet's own graceful shutdown is armed. The lock proves it; the
+/// configuration alone does not. ([W1])
 fn kubelet(list: &[Inhibitor], process: Option<&str>) -> Check {
     let Some(lock) = facts::kubelets_lock(list) else {
         let found =
@@ -297,7 +297,7 @@ fn kubelet(list: &[Inhibitor], process: Option<&str>) -> Check {
     }
 }
 
-/// Who else holds up a shutdown.
+/// Lists the other holders of a shutdown lock.
 fn holders(list: &[Inhibitor]) -> Check {
     let names = |mode: &str| {
         let locks = list.iter().filter(|lock| lock.holds_shutdown(mode) && !lock.is_kubelets());
@@ -356,7 +356,7 @@ fn refusal_remedy(error_name: &str) -> &'static str {
             "run as uid 0 without a user namespace, with appArmorProfile Unconfined; polkit's \
              action is org.freedesktop.login1.inhibit-delay-shutdown"
         }
-        // logind has as many locks as it may have. ([LD6])
+        // logind has reached its maximum of locks. ([LD6])
         "org.freedesktop.DBus.Error.LimitsExceeded" => {
             "see `systemd-inhibit --list` for who holds the locks; raise InhibitorsMax in \
              logind.conf"

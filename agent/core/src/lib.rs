@@ -1,5 +1,5 @@
-//! How and when the pods of one node end, decided from what is known. Pure: nothing here awaits,
-//! logs, or reads a clock, a file or the environment.
+//! Decides how and when the pods of one node terminate. The crate is pure: it never awaits, logs,
+//! or reads a clock, a file or the environment.
 
 pub mod agent;
 pub mod check;

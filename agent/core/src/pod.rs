@@ -1,15 +1,14 @@
-//! What of a pod the agent's decisions depend on. Reading it out of the API's objects is the
-//! shell's job.
+//! Defines the view of a pod that the agent's decisions depend on. The shell reads it from the
+//! API's objects.
 
 use epilogue_common::names::pod_condition::DISRUPTION_TARGET;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// Reason of the `DisruptionTarget` that a kubelet writes, and the agent with it.
-/// ([SD16])
+/// Reason of the `DisruptionTarget` that a kubelet writes; the agent writes the same. ([SD16])
 pub const TERMINATION_BY_KUBELET: &str = "TerminationByKubelet";
 
-/// The UID that the API gave a pod: what everything about a pod is keyed by. ([AP9])
+/// The UID that the API assigns. Everything about a pod is keyed by it. ([AP9])
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct PodUid(pub String);
@@ -27,49 +26,49 @@ pub struct PodView {
     pub generation: i64,
     /// `metadata.resourceVersion`.
     pub resource_version: String,
-    /// Who brought the pod to the kubelet.
+    /// Where the kubelet got the pod from.
     pub source: PodSource,
     /// The controlling owner.
     pub owner: Owner,
     /// `spec.restartPolicy`.
     pub restart_policy: RestartPolicy,
-    /// Whether any container, init containers included, has a restart policy or rules of its own.
+    /// Whether any container or init container has its own restart policy or restart rules.
     pub container_restarts: bool,
     /// Names of the init containers that run alongside the others (restartPolicy Always).
     pub sidecars: Vec<String>,
-    /// `spec.priority`; without one, 0.
+    /// `spec.priority`; 0 if absent.
     pub priority: i32,
     /// `spec.terminationGracePeriodSeconds`.
     pub grace_seconds: Option<u32>,
-    /// `metadata.deletionGracePeriodSeconds`, which is there exactly when the pod is being deleted.
+    /// `metadata.deletionGracePeriodSeconds`; present exactly while the pod is being deleted.
     pub deletion_grace_seconds: Option<u32>,
-    /// Whether `spec.activeDeadlineSeconds` is what the deadline lever sets: a kubelet that lives
-    /// ends the pod. ([API17])
+    /// Whether `spec.activeDeadlineSeconds` has the value of the deadline lever, so that a live
+    /// kubelet terminates the pod. ([API17])
     pub deadline_set: bool,
     /// `status.phase`.
     pub phase: Phase,
     /// Whether the status shows that any container of the pod has ever run.
     pub has_run: bool,
-    /// `spec.containers[].name`: those whose exit codes make the phase.
+    /// `spec.containers[].name`: the containers whose exit codes determine the phase.
     pub containers: Vec<String>,
-    /// The latest `state.running.startedAt` of the containers, none where none is shown running.
+    /// Latest `state.running.startedAt` of the containers; `None` if none of them is shown running.
     pub running_since: Option<Timestamp>,
     /// The `DisruptionTarget` condition, whatever its status.
     pub disruption: Option<Disruption>,
-    /// What it asks for of memory and disk.
+    /// Requests and limits of memory and disk.
     pub asks: Asks,
-    /// What the ending of a pod that hangs depends on, and why its containers died.
+    /// Facts for a pod that is stuck terminating, and for the cause of a container's death.
     pub details: Details,
 }
 
-/// What a pod asks for, in bytes.
+/// Requests and limits of a pod, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Asks {
-    /// Memory: of the pod if it has a request of its own, else of its containers, with overhead.
+    /// Memory request of the pod itself, or else the sum of its containers, with overhead.
     pub memory: u64,
-    /// Whether that request stands on the pod itself.
+    /// Whether the memory request is one of the pod itself.
     pub memory_of_pod: bool,
-    /// Ephemeral storage, likewise.
+    /// Request of ephemeral storage, by the same rule.
     pub storage: u64,
     /// Its containers, regular ones first.
     pub containers: Vec<ContainerAsks>,
@@ -77,10 +76,10 @@ pub struct Asks {
     pub empty_dirs: Vec<(String, u64)>,
 }
 
-/// What one container asks for and may use, in bytes.
+/// Requests and limits of one container, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContainerAsks {
-    /// Its name.
+    /// Name of the container.
     pub name: String,
     /// Whether it is an init container (sidecars included).
     pub init: bool,
@@ -97,80 +96,80 @@ pub struct ContainerAsks {
 /// Further facts of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Details {
-    /// `metadata.deletionTimestamp`: when its grace is over.
+    /// `metadata.deletionTimestamp`: the end of the pod's grace period.
     pub deleted_at: Option<Timestamp>,
-    /// Whether it has the finalizer by which its Job counts it.
+    /// Whether the pod has the finalizer by which its Job counts it.
     pub job_finalizer: bool,
-    /// Whether it has finalizers at all.
+    /// Whether the pod has any finalizer.
     pub finalizers: bool,
-    /// Whether it may be bound to a node that the agent has tainted.
+    /// Whether the scheduler may bind the pod to a node with the agent's taint.
     pub tolerates_shutdown: bool,
     /// Whether a container has a preStop hook, which only a kubelet runs.
     pub pre_stop: bool,
-    /// Whether it has claims of devices (DRA).
+    /// Whether the pod has device claims (DRA).
     pub resource_claims: bool,
-    /// Whether it has persistent or CSI volumes, whose unmount others wait for.
+    /// Whether the pod has persistent or CSI volumes, whose unmount other pods may wait for.
     pub persistent_volumes: bool,
-    /// Whether it has emptyDir volumes in memory: they stay after its containers.
+    /// Whether the pod has emptyDir volumes in memory, which outlive its containers.
     pub memory_volumes: bool,
-    /// Whether a container was restarted.
+    /// Whether the kubelet has restarted a container.
     pub restarted: bool,
-    /// `status.containerStatuses[]` and those of init containers: name, runtime's id without its
-    /// scheme. Those without an id are missing.
+    /// `status.containerStatuses[]`, with those of init containers: name, runtime's id without its
+    /// scheme. Entries without an id are omitted.
     pub container_ids: Vec<(String, String)>,
     /// The condition `epilogue.dev/OOMKilled`: its status and its reason.
     pub oom_killed: Option<(bool, String)>,
-    /// Names of the containers, init containers included, whose status (`state.terminated`, or
-    /// `lastState.terminated` of one that was restarted) has the reason `OOMKilled`.
+    /// Names of the containers and init containers whose status has the reason `OOMKilled`. It is
+    /// in `state.terminated`, or in `lastState.terminated` of a restarted container.
     pub oom_reported: Vec<String>,
 }
 
-/// Who brought a pod to the kubelet.
+/// Where the kubelet got a pod from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PodSource {
     /// The API.
     Api,
-    /// A file or URL of the node. What the API shows is the mirror that the kubelet made
-    /// (annotation `kubernetes.io/config.mirror`).
+    /// A file or URL of the node. The API shows the mirror pod that the kubelet created (annotation
+    /// `kubernetes.io/config.mirror`).
     Static,
 }
 
-/// The controlling owner of a pod, as far as it matters here.
+/// The kind of a pod's controller, as far as decisions depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     /// A Job.
     Job,
-    /// A DaemonSet, which creates its pod again on the same node.
+    /// A DaemonSet, which recreates its pod on the same node.
     DaemonSet,
     /// Another controller.
     Other,
-    /// None: a bare pod.
+    /// No controller: a bare pod.
     None,
 }
 
 /// `spec.restartPolicy`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RestartPolicy {
-    /// Whatever the exit code.
+    /// Restarts after any exit code.
     Always,
-    /// After a non-zero exit code.
+    /// Restarts after a non-zero exit code.
     OnFailure,
-    /// Not at all.
+    /// Never restarts.
     Never,
 }
 
 /// `status.phase`; empty counts as Pending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Not all containers have been started.
+    /// At least one container has not started.
     Pending,
-    /// All containers have been started, and at least one has not ended for good.
+    /// All containers have started, and at least one has not terminated for good.
     Running,
-    /// All ended with 0.
+    /// All containers exited with 0.
     Succeeded,
-    /// All ended, or the pod was ended.
+    /// All containers have terminated, or the pod was terminated.
     Failed,
-    /// The API lost sight of the node (obsolete, but legal).
+    /// The API lost contact with the node (obsolete, but valid).
     Unknown,
 }
 
@@ -183,7 +182,7 @@ pub struct Disruption {
     pub reason: String,
     /// Its message.
     pub message: String,
-    /// Its lastTransitionTime.
+    /// Its `lastTransitionTime`.
     pub since: Option<Timestamp>,
 }
 
@@ -193,32 +192,30 @@ impl Disruption {
 }
 
 impl PodView {
-    /// Whether the pod has reached its last phase.
+    /// Whether the phase is Succeeded or Failed.
     pub fn is_terminal(&self) -> bool {
         matches!(self.phase, Phase::Succeeded | Phase::Failed)
     }
 
-    /// Whether somebody has deleted the pod.
+    /// Whether the pod has been deleted.
     pub fn is_terminating(&self) -> bool {
         self.deletion_grace_seconds.is_some()
     }
 
-    /// Whether the pod will end as the API has it now: it was deleted, or given a deadline that is
-    /// over.
+    /// Whether the API already terminates the pod: it was deleted, or its deadline has passed.
     pub fn is_to_end(&self) -> bool {
         self.is_terminating() || self.deadline_set
     }
 
-    /// Whether `DisruptionTarget` is `True`, whoever said so.
+    /// Whether `DisruptionTarget` is `True`, whoever wrote it.
     pub fn is_disrupted(&self) -> bool {
         self.disruption.as_ref().is_some_and(|disruption| disruption.stands)
     }
 
-    /// Whether no container of the pod can run again after it was stopped, not even after a
-    /// reboot.
+    /// Whether no container of the pod can run again after it was stopped, not even after a reboot.
     ///
-    /// A pod that never ran is not among them: the kubelet starts it when the node is back, and a
-    /// condition written before would then stand on a living pod. ([AP5])
+    /// A pod that never ran can still run: the kubelet starts it when the node is back. An earlier
+    /// condition would then be on a live pod. ([AP5])
     pub fn cannot_run_again(&self) -> bool {
         self.has_run && self.restart_policy == RestartPolicy::Never && !self.container_restarts
     }

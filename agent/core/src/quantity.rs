@@ -1,5 +1,5 @@
-//! Amounts as Kubernetes writes them (`100Mi`, `1500`, `1.5Gi`, `2k`), read as whole units and
-//! printed in the canonical form that the kubelet's messages have. ([EV13])
+//! Parses Kubernetes amounts (`100Mi`, `1500`, `1.5Gi`, `2k`) into whole units, and prints the
+//! canonical form of the kubelet's messages. ([EV13])
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use std::str::FromStr;
 use serde::Serialize;
 use thiserror::Error;
 
-/// Suffixes of powers of 1024, from the greatest.
+/// Suffixes of powers of 1024, in descending order.
 const BINARY: [(&str, u64); 6] = [
     ("Ei", 1 << 60),
     ("Pi", 1 << 50),
@@ -17,7 +17,7 @@ const BINARY: [(&str, u64); 6] = [
     ("Ki", 1 << 10),
 ];
 
-/// Suffixes of powers of 1000, from the greatest.
+/// Suffixes of powers of 1000, in descending order.
 const DECIMAL: [(&str, u64); 6] = [
     ("E", 1_000_000_000_000_000_000),
     ("P", 1_000_000_000_000_000),
@@ -27,41 +27,41 @@ const DECIMAL: [(&str, u64); 6] = [
     ("k", 1_000),
 ];
 
-/// Below 1024 the binary form is not used, whatever was asked for.
+/// Below 1024 the decimal form applies, whatever the format.
 const BINARY_MIN: u64 = 1_024;
-/// More digits after the point than that are below any unit.
+/// Maximum number of digits after the point; further ones are smaller than any unit.
 const FRACTION_DIGITS_MAX: usize = 18;
 
-/// The way a quantity is printed.
+/// How a quantity is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Format {
     /// By powers of 1024: bytes.
     Binary,
-    /// By powers of 1000: numbers of things.
+    /// By powers of 1000: counts.
     Decimal,
 }
 
-/// An amount of whole units; equal amounts are equal however they are printed.
+/// An amount of whole units; equality ignores the printed format.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Quantity {
-    /// How many.
+    /// Number of units.
     pub units: u64,
-    /// How it is printed.
+    /// Format in print.
     pub format: Format,
 }
 
-/// The text is no amount.
+/// The error for a text that is not an amount.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0:?} is no amount; give a number with or without a unit, for example 100Mi, 2G or 1200")]
 pub struct QuantityError(pub String);
 
 impl Quantity {
-    /// So many bytes.
+    /// An amount of bytes.
     pub const fn bytes(units: u64) -> Self {
         Self { units, format: Format::Binary }
     }
 
-    /// So many things.
+    /// A count of things.
     pub const fn count(units: u64) -> Self {
         Self { units, format: Format::Decimal }
     }
@@ -78,8 +78,8 @@ impl Eq for Quantity {}
 impl FromStr for Quantity {
     type Err = QuantityError;
 
-    /// Rounds up to whole units, as upstream's `Value()` does. Negative amounts are refused:
-    /// nothing here can be below nothing.
+    /// Rounds up to whole units, as upstream's `Value()` does. Negative amounts are invalid,
+    /// because no resource here can be negative.
     fn from_str(text: &str) -> Result<Self, QuantityError> {
         let bad = || QuantityError(text.to_owned());
         let number = text.strip_prefix('+').unwrap_or(text);
@@ -93,7 +93,7 @@ impl FromStr for Quantity {
     }
 }
 
-/// What a suffix multiplies by: a numerator and a power of ten below it.
+/// Factor of a suffix: a numerator and a power of ten as denominator.
 #[derive(Clone, Copy)]
 struct Scale {
     multiplier: u64,
@@ -119,7 +119,7 @@ fn scale(suffix: &str) -> Option<(Scale, Format)> {
     Some((scale, Format::Decimal))
 }
 
-/// `e3`, `E-3`.
+/// Parses an exponent such as `e3` or `E-3`.
 fn exponent(suffix: &str) -> Option<Scale> {
     let exponent: i32 = suffix.strip_prefix(['e', 'E'])?.parse().ok()?;
     let power = 10_u64.checked_pow(exponent.unsigned_abs())?;
@@ -130,7 +130,8 @@ fn exponent(suffix: &str) -> Option<Scale> {
     })
 }
 
-/// A decimal number times a scale, rounded up; none if it is none, or too great.
+/// Multiplies a decimal number by a scale and rounds up; `None` if it is not a number, or
+/// overflows.
 fn times(number: &str, scale: Scale) -> Option<u64> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let is_empty = whole.is_empty() && fraction.is_empty();
@@ -146,7 +147,7 @@ fn times(number: &str, scale: Scale) -> Option<u64> {
 }
 
 impl fmt::Display for Quantity {
-    /// The greatest unit that leaves a whole number.
+    /// Uses the greatest unit that leaves a whole number.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let suffixes = match self.format {
             Format::Binary if self.units >= BINARY_MIN => &BINARY,
@@ -221,7 +222,7 @@ mod tests {
     #[test]
     fn amounts_are_printed_in_the_canonical_form() {
         let table = [
-            // As the kubelet's messages have them. ([EV13])
+            // As in the kubelet's messages. ([EV13])
             (Quantity::bytes(2 << 30), "2Gi"),
             (Quantity::bytes(1500 << 20), "1500Mi"),
             (Quantity::bytes(1536 << 20), "1536Mi"),

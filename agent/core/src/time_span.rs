@@ -1,6 +1,6 @@
-//! Spans of time as systemd writes them: `5s`, `1min 30s`, `1.5h`, `infinity`, and a bare number
-//! for seconds. What a Go program takes for a duration means the same here.
-//! (systemd.time(7), "Parsing time spans"; tested against systemd 252)
+//! Parses time spans in systemd's syntax: `5s`, `1min 30s`, `1.5h`, `infinity`, and a bare number
+//! for seconds. A Go duration means the same here. (systemd.time(7), "Parsing time spans"; tested
+//! against systemd 252)
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,7 +10,7 @@ use thiserror::Error;
 
 const SECOND: u64 = 1_000_000;
 
-/// Units with their microseconds; a longer name stands before its own beginning.
+/// Units with their microseconds; a longer name comes before its own prefix.
 const UNITS: [(&str, u64); 30] = [
     ("seconds", SECOND),
     ("second", SECOND),
@@ -44,14 +44,14 @@ const UNITS: [(&str, u64); 30] = [
     ("\u{b5}s", 1),
 ];
 
-/// A span of time; `u64::MAX` microseconds stand for one without end, as in systemd.
+/// A time span; `u64::MAX` microseconds mean infinity, as in systemd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TimeSpan(u64);
 
-/// Why a text is no span of time.
+/// Why a text is not a time span.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum TimeSpanError {
-    /// The text is not understood.
+    /// The text has invalid syntax.
     #[error("{0:?} is no span of time; give a number with a unit, for example 30s or 2min")]
     Syntax(String),
     /// The span is negative or too long.
@@ -60,7 +60,7 @@ pub enum TimeSpanError {
 }
 
 impl TimeSpan {
-    /// Without end.
+    /// An infinite span.
     pub const INFINITY: Self = Self(u64::MAX);
 
     /// A span in microseconds, as D-Bus properties give it.
@@ -73,12 +73,12 @@ impl TimeSpan {
         Self(seconds.saturating_mul(SECOND))
     }
 
-    /// The span in whole seconds, rounded up; none when it has no end.
+    /// The span in whole seconds, rounded up; `None` if it is infinite.
     pub fn whole_seconds(self) -> Option<u64> {
         (self != Self::INFINITY).then(|| self.0.div_ceil(SECOND))
     }
 
-    /// The span as a duration; without end, the longest one.
+    /// The span as a duration; the longest duration if it is infinite.
     pub fn duration(self) -> Duration {
         if self == Self::INFINITY { Duration::MAX } else { Duration::from_micros(self.0) }
     }
@@ -118,12 +118,12 @@ impl FromStr for TimeSpan {
     }
 }
 
-/// systemd's own white space.
+/// White space as systemd defines it.
 fn is_space(character: char) -> bool {
     matches!(character, ' ' | '\t' | '\n' | '\r')
 }
 
-/// Digits before and behind a point.
+/// Digits before and after a point.
 struct Number<'a> {
     whole: &'a str,
     fraction: Option<&'a str>,
@@ -156,7 +156,7 @@ impl<'a> Number<'a> {
     }
 }
 
-/// The unit that follows, seconds where none does.
+/// Parses the unit after a number; seconds without a unit.
 fn unit(text: &str) -> Option<(u64, &str)> {
     let spaced = text.trim_start_matches(is_space);
     let known = UNITS.iter().find(|(name, _)| spaced.starts_with(name));

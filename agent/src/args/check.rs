@@ -1,4 +1,4 @@
-//! The flags of `check`.
+//! Defines the flags of `check`.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -16,34 +16,34 @@ use crate::source::pressure::KUBELET_DIR;
 /// The flags of `check`.
 #[derive(Debug, clap::Args)]
 pub struct CheckArgs {
-    /// Directory under which the host's files lie.
+    /// Directory that contains the host's files.
     #[arg(long, value_name = "DIR", default_value = "/")]
     pub root: PathBuf,
     /// D-Bus address of the system bus. Without it: /run/dbus/system_bus_socket under --root.
     #[arg(long, value_name = "ADDRESS", env = "DBUS_SYSTEM_BUS_ADDRESS")]
     pub bus_address: Option<String>,
-    /// The container runtime's socket, as the kubelet's containerRuntimeEndpoint has it:
-    /// unix:///path. Without it: the one that is under --root where containerd, CRI-O, k3s and
-    /// others listen.
+    /// The container runtime's socket, as in the kubelet's containerRuntimeEndpoint: unix:///path.
+    /// Without it: the socket under --root where containerd, CRI-O, k3s and others listen.
     #[arg(long, value_name = "ENDPOINT")]
     pub runtime_endpoint: Option<Endpoint>,
     /// Kubeconfig file of the agent, to ask the API whether reports would get through. In a pod of
-    /// deploy/ it is asked by itself, with the pod's account.
+    /// deploy/ the check uses the pod's service account.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
     /// Name of this node in the API. Without it: the host's name in lower case.
     #[arg(long, value_name = "NAME", env = "NODE_NAME")]
     node_name: Option<String>,
-    /// The kubelet's unit in systemd; of several, separated by commas, the first that is loaded.
+    /// The kubelet's systemd unit. Of several, separated by commas, the first that is loaded
+    /// counts.
     #[arg(long, value_name = "UNIT", default_value = "kubelet.service", value_delimiter = ',')]
     kubelet_unit: Vec<String>,
-    /// The kubelet's own directory, as its --root-dir; under --root.
+    /// The kubelet's directory, as in its --root-dir; under --root.
     #[arg(long, value_name = "DIR", default_value = KUBELET_DIR)]
     kubelet_root_dir: PathBuf,
-    /// Where the kubelet serves /healthz; empty for nowhere.
+    /// Address at which the kubelet serves /healthz; empty for none.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:10248")]
     kubelet_healthz_address: String,
-    /// Where the kubelet serves /configz; empty for nowhere.
+    /// Address at which the kubelet serves /configz; empty for none.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:10250")]
     kubelet_address: String,
     /// Form of the output.
@@ -55,29 +55,30 @@ pub struct CheckArgs {
     pressure: PressureArgs,
 }
 
-/// What the flags come to.
+/// The configuration that the flags make.
 #[derive(Clone, Debug)]
 pub struct CheckConfig {
-    /// The priority groups; none turns the ending of pods off.
+    /// The priority groups; `None` turns the termination of pods off.
     pub priority_groups: Option<PriorityGroups>,
-    /// How to reach the API, and the node's name there; none if it is not to be asked.
+    /// How to reach the API, and the node's name there; `None` if `check` does not ask the API.
     pub api: Option<(ClientOptions, String)>,
     /// Names of the kubelet's unit; the first that is loaded counts.
     pub kubelet_units: Vec<String>,
     /// The kubelet's directory on the host.
     pub kubelet_dir: String,
-    /// Where the kubelet serves `/healthz`, if it does.
+    /// The address of the kubelet's `/healthz`, if it serves it.
     pub kubelet_healthz: Option<SocketAddr>,
-    /// Where the kubelet serves `/configz`, if it does.
+    /// The address of the kubelet's `/configz`, if it serves it.
     pub kubelet_configz: Option<SocketAddr>,
-    /// What the agent is to do outside of shutdowns.
+    /// What the agent does outside of shutdowns.
     pub features: Features,
 }
 
 impl CheckArgs {
-    /// What the flags come to, if they go together.
+    /// Builds the configuration; fails if a flag is invalid or contradicts another.
     pub fn config(&self) -> Result<CheckConfig, RunArgsError> {
-        // The manifests name the node in the environment; without it this is no pod of an agent.
+        // The manifests set the node's name in the environment. Without it, this is not an agent's
+        // pod.
         let in_pod = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
         let api = if self.kubeconfig.is_some() || in_pod && self.node_name.is_some() {
             let options = ClientOptions {

@@ -1,4 +1,4 @@
-//! The flags of `leave`.
+//! Defines the flags of `leave`.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use super::run::{absolute, node_name};
 /// The flags of `leave`.
 #[derive(Debug, clap::Args)]
 pub struct LeaveArgs {
-    /// Directory under which the host's files lie.
+    /// Directory that contains the host's files.
     #[arg(long, value_name = "DIR", default_value = "/")]
     pub root: PathBuf,
     /// D-Bus address of the system bus. Without it: /run/dbus/system_bus_socket under --root.
@@ -20,28 +20,30 @@ pub struct LeaveArgs {
     /// The directory of the agent's journal; under --root.
     #[arg(long, value_name = "DIR", default_value = "/var/lib/epilogue-agent")]
     state_dir: PathBuf,
-    /// Kubeconfig file of the agent. Without it, and outside of a pod, the API is left alone.
+    /// Kubeconfig file of the agent. Without it, and outside of a pod, the node's object stays as
+    /// it is.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
     /// Name of this node in the API. Without it: the host's name in lower case.
     #[arg(long, value_name = "NAME", env = "NODE_NAME")]
     node_name: Option<String>,
-    /// Stay until told to end, once all is taken back: for a DaemonSet, whose pods must not end.
+    /// Keep running after everything is removed, until SIGTERM arrives: for a DaemonSet, whose pods
+    /// must not exit.
     #[arg(long)]
     pub wait: bool,
 }
 
-/// What the flags come to.
+/// The configuration that the flags make.
 #[derive(Clone, Debug)]
 pub struct LeaveConfig {
-    /// The directory of the journal.
+    /// The journal's directory.
     pub state_dir: PathBuf,
-    /// How to reach the API, and the node's name there; none if it is not to be asked.
+    /// How to reach the API, and the node's name there; `None` if `leave` does not use the API.
     pub api: Option<(ClientOptions, String)>,
 }
 
 impl LeaveArgs {
-    /// What the flags come to, if they go together.
+    /// Builds the configuration; fails if a flag is invalid.
     pub fn config(&self) -> Result<LeaveConfig, RunArgsError> {
         let state_dir = self.root.join(absolute("state-dir", &self.state_dir)?);
         let in_pod = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();

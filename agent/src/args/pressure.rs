@@ -1,5 +1,5 @@
-//! The flags of `run` for what the agent does outside of shutdowns: the node's pressure, causes of
-//! OOM kills, and deleted pods that no kubelet ends.
+//! Defines the flags of `run` for the work outside of shutdowns: the node's pressure, the causes of
+//! OOM kills, and deleted pods that no kubelet terminates.
 
 use std::time::Duration;
 
@@ -13,81 +13,83 @@ use agent_core::time_span::TimeSpan;
 use clap::{ArgAction, ValueEnum, value_parser};
 use thiserror::Error;
 
-/// Each lies before the kubelet's default, so that the agent ends its victim first: there the
-/// condition is acknowledged before the pod ends. 50Mi and 2 % are what a victim of 1 s of grace
-/// gives back in time; inodes 1 %. The kubelet has no default for tasks, and a node without tasks
-/// cannot even start what would help. None for images: the kubelet begins to delete unused ones at
-/// 15 % left, its own threshold; before that no pod has to end for them. ([EV21], [EV30])
+/// The default hard thresholds. Each lies before the kubelet's default, so that the agent evicts
+/// first: it has the condition acknowledged before the pod terminates. A victim with 1 s of grace
+/// gives back 50Mi and 2 % in time; of inodes 1 %. The kubelet has no default for tasks, and a node
+/// without tasks cannot start what would help. Images have no threshold: at 15 % left, its own
+/// threshold, the kubelet deletes unused ones. Until then no pod has to go for them. ([EV21],
+/// [EV30])
 const HARD: &str =
     "memory.available<150Mi,nodefs.available<12%,nodefs.inodesFree<6%,pid.available<5%";
 /// ms in a second.
 const STALL_MS_MAX: u64 = 1_000;
 const PERCENT_MAX: u64 = 100;
-/// A look at the kubelet takes up to a second.
+/// One check of the kubelet takes up to a second.
 const STUCK_AFTER_MIN: Duration = Duration::from_secs(1);
 const STUCK_AFTER_MAX: Duration = Duration::from_hours(24);
 
-/// The flags.
+/// The flags for the work outside of shutdowns.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Outside of shutdowns")]
 pub struct PressureArgs {
-    /// What to do when the node runs short of memory, disk or tasks: end pods before the kubelet
-    /// has to, only say which, or not look. It ends none while the kubelet itself does.
+    /// What to do when the node runs short of memory, disk or tasks: evict pods before the kubelet
+    /// has to, only report which, or do not check. While the kubelet itself evicts, the agent does
+    /// not.
     #[arg(long, value_name = "MODE", default_value = "observe")]
     pressure: Mode,
-    /// Thresholds at which a pod ends with 1s of grace, as for the kubelet. The default lies
-    /// before the kubelet's own, as it must: where the kubelet acts first the agent only looks.
-    /// Empty for none.
+    /// Thresholds at which the agent evicts a pod with 1s of grace, as for the kubelet. The default
+    /// lies before the kubelet's own, as it must: where the kubelet acts first, the agent only
+    /// observes. Empty for none.
     #[arg(long, value_name = "SIGNAL<VALUE,...", default_value = HARD)]
     eviction_hard: String,
-    /// Thresholds at which a pod ends after they were crossed for some time, as for the kubelet:
-    /// memory.available<500Mi.
+    /// Thresholds that must stay crossed for some time before the agent evicts a pod, as for the
+    /// kubelet: memory.available<500Mi.
     #[arg(long, value_name = "SIGNAL<VALUE,...", default_value = "")]
     eviction_soft: String,
-    /// That time, for each of them: memory.available=1m30s.
+    /// That time, for each soft threshold: memory.available=1m30s.
     #[arg(long, value_name = "SIGNAL=DURATION,...", default_value = "")]
     eviction_soft_grace_period: String,
     /// How much more than a threshold must be available before a shortage counts as over:
     /// memory.available=50Mi.
     #[arg(long, value_name = "SIGNAL=VALUE,...", default_value = "")]
     eviction_minimum_reclaim: String,
-    /// Seconds that a victim of a soft threshold may take to end, at most; without it, or with 0
-    /// or less, as long as the pod wants.
+    /// Maximum grace in seconds for a pod that a soft threshold evicts. Without it, or with 0 or
+    /// less, the pod's own grace applies.
     #[arg(long, value_name = "SECONDS", default_value_t = 0, allow_hyphen_values = true)]
     eviction_max_pod_grace_period: i64,
-    /// How long a shortage is still told of after a threshold was last crossed.
+    /// How long the node's condition still reports a shortage after a threshold was last crossed.
     #[arg(long, value_name = "DURATION", default_value = "5m")]
     eviction_pressure_transition_period: TimeSpan,
-    /// Milliseconds of each second in which all tasks of pods wait for memory, from which on the
-    /// node counts as stalled; 0 for never.
+    /// Milliseconds per second in which all tasks of pods wait for memory, from which on the node
+    /// counts as stalled; 0 for never.
     #[arg(long, value_name = "MS", default_value_t = StallConfig::default().full_ms_per_second,
           value_parser = value_parser!(u64).range(..=STALL_MS_MAX))]
     pressure_stall_threshold: u64,
-    /// Percentage of the node's memory; with more than that available, waiting is not for want of
-    /// it.
+    /// Percentage of the node's memory. With more than that available, lack of memory is not the
+    /// cause of a stall.
     #[arg(long, value_name = "PERCENT",
           default_value_t = StallConfig::default().available_percent_max,
           value_parser = value_parser!(u64).range(..=PERCENT_MAX))]
     pressure_stall_available: u64,
-    /// Say of a pod whose process the kernel killed for memory that it did, and why: condition
+    /// Report each pod of which the kernel killed a process for memory, and why: condition
     /// epilogue.dev/OOMKilled, which a Job's podFailurePolicy can match.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_value_t = true, default_missing_value = "true", action = ArgAction::Set)]
     oom_causes: bool,
-    /// What follows for a pod that was killed because the node had no memory left, not for a limit
-    /// of its own: the condition alone, or also DisruptionTarget.
+    /// What follows for a pod that the kernel killed because the node had no memory left, not
+    /// because of the pod's own limit: the condition alone, or also DisruptionTarget.
     #[arg(long, value_name = "POLICY", default_value = "tell")]
     node_oom: NodeOom,
-    /// What to do with deleted pods that a dead or hung kubelet does not end, once the runtime
-    /// proves that nothing of them runs: write Failed, only say which, or not look.
+    /// What to do with deleted pods that a dead or hung kubelet does not terminate, once the
+    /// runtime proves that nothing of them runs: write Failed, only report which, or do not check.
     #[arg(long, value_name = "MODE", default_value = "enforce")]
     stuck_pods: Mode,
-    /// How long a kubelet must be dead before its deleted pods are ended in its place, and how
-    /// long after their grace one that lives may take; a kubelet that hangs gets five times that.
+    /// How long a kubelet must be dead before the agent fails its deleted pods. A live kubelet gets
+    /// this time after the pods' grace; a hung one gets five times that.
     #[arg(long, value_name = "DURATION", default_value = "1m")]
     stuck_after: TimeSpan,
-    /// What to do with deleted pods that hang in their start under a kubelet that lives. Failed is
-    /// taken back by it until the start ends; a Job counts the pod by then.
+    /// What to do with deleted pods that hang in their start under a live kubelet. The kubelet
+    /// reverts Failed until the start ends; by then a Job has counted the pod.
     #[arg(long, value_name = "POLICY", default_value = "leave")]
     hanging_starts: HangingStarts,
 }
@@ -95,45 +97,45 @@ pub struct PressureArgs {
 /// Whether the agent acts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Mode {
-    /// It does not look.
+    /// Does not check.
     Off,
-    /// It says what it would do.
+    /// Reports what it would do.
     Observe,
-    /// It does.
+    /// Acts.
     Enforce,
 }
 
-/// What follows from a kill for want of the node's memory.
+/// What follows from an OOM kill for lack of the node's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum NodeOom {
-    /// The pod's condition says so.
+    /// Sets the pod's condition.
     Tell,
-    /// The pod counts as disrupted, too: a Job may try again for free.
+    /// Also sets DisruptionTarget: a Job may retry without counting a failure.
     Disrupt,
 }
 
 /// What happens to pods that hang in their start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum HangingStarts {
-    /// Nothing.
+    /// Leaves them.
     Leave,
-    /// They become Failed.
+    /// Fails them.
     Fail,
 }
 
-/// Why the flags do not go together.
+/// Why the flags are invalid.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum PressureArgsError {
-    /// The thresholds are none.
+    /// The thresholds are invalid.
     #[error(transparent)]
     Thresholds(#[from] ThresholdError),
-    /// A time without end.
+    /// The transition period is infinite.
     #[error("--eviction-pressure-transition-period must end; give for example 5m")]
     Transition,
-    /// A kubelet that gets no time, or all of it.
+    /// The time is out of range.
     #[error("--stuck-after must be 1s to 1d; give for example 1m")]
     StuckAfter,
-    /// A grace that no pod has.
+    /// The grace is longer than any pod's.
     #[error(
         "--eviction-max-pod-grace-period {0} is too long; give seconds, at most {max}",
         max = u32::MAX
@@ -142,7 +144,7 @@ pub enum PressureArgsError {
 }
 
 impl PressureArgs {
-    /// What the flags come to, and what of them may not be meant.
+    /// Builds the configuration, and lists flags that are probably not meant.
     pub fn features(self) -> Result<(Features, Vec<String>), PressureArgsError> {
         let flags = ThresholdFlags {
             hard: Some(self.eviction_hard),
@@ -211,8 +213,8 @@ impl From<Mode> for Enforcement {
     }
 }
 
-/// The pods together may reach their common limit while the node has memory left: what holds for
-/// the node's memory by a hard threshold holds for theirs. ([EV2])
+/// The pods together may reach their common limit while the node has memory left. So the node's
+/// hard memory threshold holds for the pods' memory too. ([EV2])
 fn with_allocatable(mut thresholds: Vec<Threshold>) -> Vec<Threshold> {
     let theirs = Signal::AllocatableMemoryAvailable;
     let is_hard = |threshold: &Threshold| threshold.grace.is_none();
@@ -227,7 +229,7 @@ fn with_allocatable(mut thresholds: Vec<Threshold>) -> Vec<Threshold> {
     thresholds
 }
 
-/// Grace periods and reclaims of signals that have no threshold they could belong to.
+/// Grace periods and reclaims of signals that have no matching threshold.
 fn unused(flags: &ThresholdFlags, thresholds: &[Threshold]) -> Vec<String> {
     let entries = |list: &Option<String>| -> Vec<String> {
         let names = list.iter().flat_map(|list| list.split(','));

@@ -1,4 +1,4 @@
-//! The flags of `run`.
+//! Defines the flags of `run`.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -18,11 +18,11 @@ use super::{PressureArgs, PressureArgsError, PriorityGroupArgs, ScrapeArgs, Scra
 use crate::cri::Sockets;
 use crate::source::pressure::KUBELET_DIR;
 
-/// Where the kernel keeps the name that the host goes by.
+/// The kernel's file with the host's name.
 const HOSTNAME_FILE: &str = "proc/sys/kernel/hostname";
-/// `system-cluster-critical`: what is more critical keeps the node itself alive.
+/// `system-cluster-critical`. Pods above it keep the node itself alive.
 const PRIORITY_MAX: i32 = 2_000_000_000;
-/// The length of an object's name.
+/// Maximum length of an object's name.
 const NAME_CHARS_MAX: usize = 253;
 
 /// The flags of `run`.
@@ -34,68 +34,70 @@ pub struct RunArgs {
     /// Kubeconfig file. Without it: the pod's service account, or what kubectl would use.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// Directory under which the host's files lie.
+    /// Directory that contains the host's files.
     #[arg(long, value_name = "DIR", default_value = "/")]
     root: PathBuf,
     /// D-Bus address of the system bus. Without it: /run/dbus/system_bus_socket under --root.
     #[arg(long, value_name = "ADDRESS", env = "DBUS_SYSTEM_BUS_ADDRESS")]
     bus_address: Option<String>,
-    /// Directory of the journal, which must outlive a reboot; under --root.
+    /// Directory of the journal, which must survive a reboot; under --root.
     #[arg(long, value_name = "DIR", default_value = "/var/lib/epilogue-agent")]
     state_dir: PathBuf,
-    /// What to do when the node shuts down: end pods and report, or only say what would be done.
+    /// What to do when the node shuts down: terminate pods and report, or only say what would be
+    /// done.
     #[arg(long, value_name = "MODE", default_value = "enforce")]
     shutdown: Enforcement,
     #[command(flatten)]
     priority_groups: PriorityGroupArgs,
-    /// Pods of a higher priority are left to the system where the agent ends pods through the
-    /// API, such as those of class system-node-critical.
+    /// Highest priority of pods that the agent terminates through the API. Pods above it, such as
+    /// those of class system-node-critical, are left to the system.
     #[arg(long, value_name = "PRIORITY", default_value_t = PRIORITY_MAX,
           value_parser = clap::value_parser!(i32).range(..=i64::from(PRIORITY_MAX)),
           allow_hyphen_values = true)]
     priority_max: i32,
-    /// What happens to pods without a controller where the agent ends pods through the API:
-    /// nobody creates them again.
+    /// What happens to pods without a controller where the agent terminates pods through the API:
+    /// no controller replaces them.
     #[arg(long, value_name = "POLICY", default_value = "leave")]
     bare_pods: BarePodsPolicy,
-    /// Whether the node has systemd-logind. Without one (Talos, Alpine) no shutdown is heard; all
-    /// else works, and the agent is ready.
+    /// Whether the node has systemd-logind. Without it (Talos, Alpine) the agent sees no shutdown;
+    /// all else works, and the agent is ready.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_value_t = true, default_missing_value = "true", action = ArgAction::Set)]
     logind: bool,
-    /// Let logind wait as long as the pods need, by a drop-in below /etc/systemd/logind.conf.d.
+    /// Raise logind's delay to what the pods need, by a drop-in below /etc/systemd/logind.conf.d.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_value_t = true, default_missing_value = "true", action = ArgAction::Set)]
     raise_delay: bool,
-    /// The container runtime's socket, as for the kubelet. Without it: the one of the usual places
-    /// under --root. Empty for none, and then nothing is done for a kubelet that is dead.
+    /// The container runtime's socket, as for the kubelet. Without it: one of the usual places
+    /// under --root. Empty for none; then the agent does nothing for a dead kubelet.
     #[arg(long, value_name = "ENDPOINT")]
     runtime_endpoint: Option<String>,
-    /// The kubelet's unit in systemd; of several, separated by commas, the first that is loaded.
+    /// The kubelet's systemd unit. Of several, separated by commas, the first that is loaded
+    /// counts.
     #[arg(long, value_name = "UNIT", default_value = "kubelet.service", value_delimiter = ',')]
     kubelet_unit: Vec<String>,
-    /// The kubelet's own directory, as its --root-dir; under --root.
+    /// The kubelet's directory, as in its --root-dir; under --root.
     #[arg(long, value_name = "DIR", default_value = KUBELET_DIR)]
     kubelet_root_dir: PathBuf,
-    /// Where the kubelet serves /healthz; empty for nowhere.
+    /// Address at which the kubelet serves /healthz; empty for none.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:10248")]
     kubelet_healthz_address: String,
-    /// Where the kubelet serves /configz; empty for nowhere.
+    /// Address at which the kubelet serves /configz; empty for none.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:10250")]
     kubelet_address: String,
-    /// Where /livez, /readyz and /metrics are served; 0 for nowhere. The agent is in the host's
-    /// network: on all addresses, they are served to all.
+    /// Address at which the agent serves /livez, /readyz and /metrics; 0 for none. The agent is in
+    /// the host's network: on all addresses, everyone can read them.
     #[arg(long, alias = "admin-address", value_name = "ADDRESS", default_value = "127.0.0.1:9465")]
     metrics_bind_address: BindAddress,
     #[command(flatten)]
     scrape: ScrapeArgs,
-    /// Form of the log: json, or text for people.
+    /// Format of the log: json, or text for people.
     #[arg(long, value_name = "FORMAT", default_value = "json")]
     pub log_format: LogFormat,
-    /// What is logged: a level, or target=level, separated by commas.
+    /// What the agent logs: a level, or target=level, separated by commas.
     #[arg(long, value_name = "FILTER", default_value = "info")]
     pub log_level: LogFilter,
-    /// UID of the agent's own pod, where it runs as one.
+    /// UID of the agent's own pod, if it runs in one.
     #[arg(long, value_name = "UID", env = "POD_UID", hide = true)]
     pod_uid: Option<String>,
     #[command(flatten)]
@@ -105,41 +107,41 @@ pub struct RunArgs {
 /// Whether the agent acts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Enforcement {
-    /// It does.
+    /// Acts.
     Enforce,
-    /// It says what it would do.
+    /// Reports what it would do.
     Observe,
 }
 
 /// What happens to pods without a controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum BarePodsPolicy {
-    /// Nothing: they end with the node.
+    /// Leaves them: they end with the node.
     Leave,
-    /// They are deleted.
+    /// Deletes them.
     Delete,
-    /// They end as Failed with reason DeadlineExceeded, and stay in the API.
+    /// Fails them with reason DeadlineExceeded; they stay in the API.
     DeadlineLever,
 }
 
-/// What the arguments come to.
+/// The configuration that the flags make.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The node's name.
     pub node: String,
     /// How to reach the API.
     pub client: ClientOptions,
-    /// Where the host's files lie.
+    /// The directory with the host's files.
     pub root: PathBuf,
-    /// The system bus, if not where it usually is.
+    /// The system bus's address, if it is not the usual one.
     pub bus_address: Option<String>,
     /// The journal's directory.
     pub state_dir: PathBuf,
-    /// The priority groups; none turns the ending of pods off.
+    /// The priority groups; `None` turns the termination of pods off.
     pub priority_groups: Option<PriorityGroups>,
-    /// Whether to act.
+    /// Whether the agent acts in a shutdown.
     pub enforce: bool,
-    /// Pods above are left alone.
+    /// The highest priority that the agent terminates through the API.
     pub priority_max: i32,
     /// What happens to pods without a controller.
     pub bare_pods: BarePods,
@@ -147,75 +149,75 @@ pub struct Config {
     pub logind: bool,
     /// Whether logind's drop-in may be written.
     pub raise_delay: bool,
-    /// The container runtime, if it may be used.
+    /// The container runtime's sockets, if the agent may use it.
     pub runtime: Option<Sockets>,
     /// Names of the kubelet's unit; the first that is loaded counts.
     pub kubelet_units: Vec<String>,
     /// The kubelet's directory on the host.
     pub kubelet_dir: String,
-    /// Where the kubelet serves `/healthz`, if it does.
+    /// The address of the kubelet's `/healthz`, if it serves it.
     pub kubelet_healthz: Option<SocketAddr>,
-    /// Where the kubelet serves `/configz`, if it does.
+    /// The address of the kubelet's `/configz`, if it serves it.
     pub kubelet_configz: Option<SocketAddr>,
-    /// Where the admin server listens.
+    /// The address of the admin server.
     pub bind: BindAddress,
-    /// Metrics over the network.
+    /// How metrics are served over the network.
     pub scrape: ScrapeConfig,
-    /// The agent's own pod.
+    /// The UID of the agent's own pod.
     pub own_pod: Option<PodUid>,
     /// What the agent does outside of shutdowns.
     pub features: Features,
-    /// What of the flags may not be meant as given; for the log.
+    /// Flags that are probably not meant as given; for the log.
     pub doubts: Vec<String>,
 }
 
-/// Why the arguments do not go together.
+/// Why the flags are invalid.
 #[derive(Debug, Error)]
 pub enum RunArgsError {
-    /// The priority groups do not.
+    /// The priority groups are invalid.
     #[error(transparent)]
     PriorityGroups(#[from] PriorityGroupsError),
-    /// The thresholds do not.
+    /// The thresholds are invalid.
     #[error(transparent)]
     Pressure(#[from] PressureArgsError),
-    /// The host does not say its name.
+    /// The host's name cannot be read.
     #[error("cannot read the host's name from {path}; give --node-name")]
     HostName {
-        /// The file.
+        /// The file with the name.
         path: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         #[source]
         source: std::io::Error,
     },
-    /// A name that no node can have.
+    /// No node can have the name.
     #[error(
         "--node-name {0:?} cannot be a node's name; give the one that `kubectl get nodes` shows"
     )]
     NodeName(String),
-    /// The endpoint is no socket.
+    /// The endpoint is not a socket.
     #[error(
-        "--runtime-endpoint {0:?} is no socket; give unix:///PATH, or an empty one to leave the \
+        "invalid --runtime-endpoint {0:?}: expected unix:///PATH, or an empty one to leave the \
          runtime alone"
     )]
     RuntimeEndpoint(String),
-    /// An address of the kubelet is none.
-    #[error("--{flag} {text:?} is no address; give IP:PORT, or an empty one for none")]
+    /// An address of the kubelet is invalid.
+    #[error("invalid --{flag} {text:?}: expected IP:PORT, or an empty one for none")]
     Address {
         /// The flag.
         flag: &'static str,
         /// Its value.
         text: String,
     },
-    /// The unit is none.
+    /// The unit's name is invalid.
     #[error(
-        "--kubelet-unit {0:?} is no unit; give its full name, such as kubelet.service or \
-         k3s.service"
+        "invalid --kubelet-unit {0:?}: expected the full name of a unit, such as kubelet.service \
+         or k3s.service"
     )]
     KubeletUnit(String),
-    /// A directory whose name cannot be written down.
-    #[error("--kubelet-root-dir {0:?} is no UTF-8")]
+    /// The directory's name is not UTF-8.
+    #[error("invalid --kubelet-root-dir {0:?}: expected UTF-8")]
     NoText(PathBuf),
-    /// A directory that depends on where the program was started.
+    /// The directory is relative: it would depend on where the program was started.
     #[error("--{flag} {path} must begin with /")]
     Relative {
         /// The flag.
@@ -226,7 +228,7 @@ pub enum RunArgsError {
 }
 
 impl RunArgs {
-    /// What the arguments come to, if they go together.
+    /// Builds the configuration; fails if a flag is invalid or contradicts another.
     pub fn config(self) -> Result<Config, RunArgsError> {
         let user_agent = concat!("epilogue-agent/", env!("CARGO_PKG_VERSION")).to_owned();
         let under_root = absolute("state-dir", &self.state_dir)?;
@@ -273,13 +275,13 @@ pub(super) fn absolute<'a>(flag: &'static str, path: &'a Path) -> Result<&'a Pat
     path.strip_prefix("/").map_err(|_| RunArgsError::Relative { flag, path: path.to_owned() })
 }
 
-/// As text: parts of it are names of pods, which are.
+/// The kubelet's directory as text: its paths contain the names of pods, which are text.
 pub(super) fn kubelet_dir(given: &Path) -> Result<String, RunArgsError> {
     absolute("kubelet-root-dir", given)?;
     given.to_str().map(str::to_owned).ok_or_else(|| RunArgsError::NoText(given.to_owned()))
 }
 
-/// A kubelet registers the host's name, or the one that it is given, in lower case.
+/// A kubelet registers the host's name, or the one from its flag, in lower case.
 pub(super) fn node_name(given: Option<String>, root: &Path) -> Result<String, RunArgsError> {
     let name = given.map_or_else(|| host_name(root), Ok)?.to_lowercase();
     let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';

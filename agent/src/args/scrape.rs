@@ -1,28 +1,29 @@
-//! The flags of `run` for scrapers over the network.
+//! Defines the flags of `run` for scraping over the network.
 
 use std::path::PathBuf;
 
 use epilogue_runtime::admin::{BindAddress, Certificate};
 
-/// Metrics over the network.
+/// The flags for metrics over the network.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ScrapeArgs {
-    /// Where /metrics is served over the network, by HTTPS, to bearers whom the API server knows
-    /// (TokenReview) and allows to get /metrics (SubjectAccessReview); 0 for nowhere.
+    /// Address at which the agent serves /metrics over the network, by HTTPS; 0 for none. The API
+    /// server must know the bearer (TokenReview) and allow it to get /metrics
+    /// (SubjectAccessReview).
     #[arg(long, value_name = "ADDRESS", default_value = "0")]
     scrape_bind_address: BindAddress,
     /// Directory with tls.crt and tls.key for --scrape-bind-address, in the agent's own file
-    /// system. Without it: a certificate that the agent signs itself.
+    /// system. Without it the agent signs its own certificate.
     #[arg(long, value_name = "DIR")]
     scrape_certificate_directory: Option<PathBuf>,
 }
 
-/// Where scrapers over the network are served, and as whom.
+/// The address and the certificate for scraping over the network.
 #[derive(Clone, Debug)]
 pub struct ScrapeConfig {
-    /// Nowhere by default.
+    /// The address; none by default.
     pub bind: BindAddress,
-    /// What the agent shows.
+    /// The certificate that the agent presents.
     pub certificate: Certificate,
 }
 

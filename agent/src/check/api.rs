@@ -1,5 +1,6 @@
-//! Asks the API what a shutdown would ask of it, without a change: whether we may, and whether a
-//! mark on a pod of the node would be taken, as a dry run that all admission sees.
+//! Asks the API, without a change, what a shutdown would need: the agent's permissions, and whether
+//! the API would accept DisruptionTarget on a pod of the node. That is a dry run, so all admission
+//! sees it.
 
 use std::time::Duration;
 
@@ -14,11 +15,11 @@ use tokio::time::{Instant, timeout};
 
 use crate::trial::{JSON, STRATEGIC, send, some_pod};
 
-/// All of it together.
+/// Maximum time for all questions together.
 const ASK_MAX: Duration = Duration::from_secs(10);
-/// A pod that changes in between is read once more.
+/// A pod that changes between read and write is read again, up to this many attempts.
 const TRIALS_MAX: usize = 3;
-/// What the manifests give an agent: group, resource, the namespace if not all, verbs.
+/// The permissions from the manifests: group, resource, the namespace if not all, verbs.
 const RIGHTS: [(&str, &str, &str, &[&str]); 5] = [
     ("", "pods", "", &["get", "list", "watch", "delete", "patch"]),
     ("", "pods/status", "", &["patch"]),
@@ -50,13 +51,13 @@ async fn answers(client: &Client, server: &str, node: &str) -> Outcome<ApiAnswer
             }
         }
     }
-    // The connection is warm by now.
+    // The connection is warm now, so this measures one round trip.
     let begun = Instant::now();
     let node_exists = match send(client, Method::GET, &format!("/api/v1/nodes/{node}"), None).await
     {
         Ok(_) => true,
         Err(failure) if failure.kind == FailureKind::NotFound => false,
-        // It stands among what is denied.
+        // The list of denied permissions already shows it.
         Err(failure) if failure.kind == FailureKind::Forbidden => true,
         Err(failure) => return Err(failure),
     };
@@ -91,7 +92,7 @@ async fn may(
     Ok(answer["status"]["allowed"] == true)
 }
 
-/// How the mark went, and how long it took.
+/// The result of the trial write, and how long it took.
 async fn try_mark(client: &Client, node: &str) -> Outcome<(MarkTrial, Option<Duration>)> {
     for _ in 0..TRIALS_MAX {
         let Some(pod) = some_pod(client, node).await? else { break };

@@ -1,5 +1,4 @@
-//! Looks at the node's pressure once, as the agent would, and tries what it would ask of the
-//! kernel.
+//! Samples the node's pressure once, as the agent would, and tries what it would ask of the kernel.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -18,10 +17,10 @@ use crate::host::Host;
 use crate::sink::measure::MeasureSink;
 use crate::source::pressure::psi;
 
-/// Where the kernel's log is read.
+/// The device with the kernel's log.
 const KERNEL_LOG: &str = "/dev/kmsg";
 
-/// What can be seen; none where nothing is to be looked at.
+/// What one sample finds; `None` if the agent samples nothing.
 pub(super) async fn sample_once(
     host: &Host,
     kubelet_dir: &str,
@@ -55,7 +54,7 @@ async fn sample(host: &Host, kubelet_dir: &str, runtime: Runtime) -> Sample {
     }
 }
 
-/// Opening is what the kernel may forbid; nothing is read.
+/// Only opens it, because that is what the kernel may forbid; reads nothing.
 fn kernel_log(host: &Host) -> Result<(), String> {
     let path = host.path(KERNEL_LOG);
     let mut options = OpenOptions::new();

@@ -1,5 +1,5 @@
-//! One call to the container runtime at a time, each within its own time, over one connection
-//! that is made anew when it breaks.
+//! Calls the container runtime, each call with its own timeout, over one connection that reconnects
+//! when it breaks.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,14 +19,15 @@ use tonic_prost::ProstCodec;
 use super::error::CriError;
 use super::wire::{self, path};
 
-/// How long a question may take: the kubelet's own answers in ms; a runtime that needs longer is
-/// not one to wait for in a shutdown.
+/// Maximum time of a read. The kubelet's own reads take ms; a shutdown does not wait for a slower
+/// runtime.
 pub const READ_TIME_MAX: Duration = Duration::from_secs(2);
-/// Questions at once.
+/// Maximum number of concurrent reads.
 const READS_MAX: usize = 32;
-/// Stops at once: more than a node has containers, since each waits for a container's grace.
+/// Maximum number of concurrent stops. More than a node has containers, because each waits for a
+/// container's grace.
 const STOPS_MAX: usize = 2_048;
-/// Bytes of one answer, as the kubelet's client has it.
+/// Maximum bytes of one answer, the same as the kubelet's client has.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
 
 /// A connection to one runtime.
@@ -37,7 +38,7 @@ pub struct Client {
     stops: Arc<Semaphore>,
 }
 
-/// What is called, and how a failure names it.
+/// The method to call, and its name in failures.
 #[derive(Clone, Copy)]
 struct Call {
     path: &'static str,
@@ -51,7 +52,7 @@ impl Call {
 }
 
 impl Client {
-    /// A client of the runtime at `socket`; connects with the first call.
+    /// Makes a client of the runtime at `socket`; connects with the first call.
     pub fn new(socket: &Path) -> Result<Self, CriError> {
         let refused = |source: tonic::transport::Error| CriError::Refused {
             call: "connect",
@@ -66,7 +67,7 @@ impl Client {
         })
     }
 
-    /// Who answers.
+    /// The runtime's name and version.
     pub async fn version(&self) -> Result<wire::VersionResponse, CriError> {
         let request = wire::VersionRequest { version: "v1".into() };
         self.read(path::VERSION, request).await
@@ -95,7 +96,7 @@ impl Client {
         Ok(answer.items.into_iter().filter(|item| is_of(&item.labels, uid)).collect())
     }
 
-    /// All containers, exited ones included.
+    /// All containers, with exited ones.
     pub async fn containers(&self) -> Result<Vec<wire::Container>, CriError> {
         let request = wire::ListContainersRequest { filter: None };
         let answer: wire::ListContainersResponse =
@@ -103,7 +104,7 @@ impl Client {
         Ok(answer.containers)
     }
 
-    /// A pod's containers, exited ones included.
+    /// A pod's containers, with exited ones.
     pub async fn containers_of(&self, uid: &PodUid) -> Result<Vec<wire::Container>, CriError> {
         let filter = wire::ContainerFilter { label_selector: selector(uid) };
         let request = wire::ListContainersRequest { filter: Some(filter) };
@@ -112,7 +113,7 @@ impl Client {
         Ok(answer.containers.into_iter().filter(|item| is_of(&item.labels, uid)).collect())
     }
 
-    /// How one container is; none if there is no such container.
+    /// The status of one container; `None` if it does not exist.
     pub async fn container(&self, id: &str) -> Result<Option<wire::ContainerStatus>, CriError> {
         let request = wire::ContainerStatusRequest { container_id: id.to_owned() };
         let answer: Result<wire::ContainerStatusResponse, _> =
@@ -124,11 +125,11 @@ impl Client {
         }
     }
 
-    /// Stops a container: its stop signal, `grace_seconds`, SIGKILL; returns when it is down. One
-    /// that is not there is down.
+    /// Stops a container: its stop signal, `grace_seconds`, SIGKILL. Returns when it is down. A
+    /// container that does not exist counts as down.
     ///
-    /// The runtime sends SIGKILL only while somebody waits for the answer: a stop that is given up
-    /// before its grace is over ends with the signal.
+    /// The runtime sends SIGKILL only while the caller waits for the answer. If the caller gives up
+    /// before the grace is over, the container gets only the stop signal.
     pub async fn stop_container(
         &self,
         id: &str,
@@ -142,7 +143,7 @@ impl Client {
         self.stop(path::STOP_CONTAINER, request, within).await
     }
 
-    /// Stops a sandbox, and by force what still runs in it.
+    /// Stops a sandbox, and kills what still runs in it.
     pub async fn stop_sandbox(&self, id: &str, within: Duration) -> Result<(), CriError> {
         let request = wire::StopPodSandboxRequest { pod_sandbox_id: id.to_owned() };
         self.stop(path::STOP_POD_SANDBOX, request, within).await
@@ -193,7 +194,7 @@ impl Client {
         }
     }
 
-    /// One call. Waiting for its turn counts as a part of its time.
+    /// Makes one call. The wait for its turn counts as part of its time.
     async fn call<Q, A>(
         &self,
         turns: &Semaphore,
@@ -225,8 +226,8 @@ fn selector(uid: &PodUid) -> BTreeMap<String, String> {
     BTreeMap::from([(wire::POD_UID_LABEL.to_owned(), uid.0.clone())])
 }
 
-/// Whether it is the pod's. Asked here once more: a runtime that knew no filter would have us stop
-/// what is another pod's.
+/// Whether the labels are the pod's. The agent checks this again: a runtime that ignores filters
+/// would make it stop another pod's containers.
 fn is_of(labels: &BTreeMap<String, String>, uid: &PodUid) -> bool {
     labels.get(wire::POD_UID_LABEL) == Some(&uid.0)
 }

@@ -1,5 +1,5 @@
-//! Where the container runtime listens: the flag's socket, or the one among the well-known ones
-//! that is the node's.
+//! Finds the container runtime's socket: the flag's, or the one well-known socket that is the
+//! node's.
 
 use std::fs;
 use std::os::unix::fs::FileTypeExt as _;
@@ -8,14 +8,14 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-/// The flag that names the socket; every remedy names it.
+/// The flag that names the socket. Every remedy names it.
 pub const FLAG: &str = "--runtime-endpoint";
 
-/// Where runtimes listen unless they are told otherwise.
+/// Where runtimes listen by default.
 pub const WELL_KNOWN: [&str; 6] = [
     "/run/containerd/containerd.sock",
     "/run/crio/crio.sock",
-    // also RKE2's
+    // Also RKE2's.
     "/run/k3s/containerd/containerd.sock",
     "/run/k0s/containerd.sock",
     "/var/snap/microk8s/common/run/containerd.sock",
@@ -26,7 +26,7 @@ pub const WELL_KNOWN: [&str; 6] = [
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint(PathBuf);
 
-/// Why a value of the flag is none.
+/// The flag's value is not a socket.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("must be unix:///path/of/the.sock, as the kubelet's containerRuntimeEndpoint is")]
 pub struct EndpointError;
@@ -52,7 +52,7 @@ impl FromStr for Endpoint {
 pub struct Sockets(Vec<PathBuf>);
 
 impl Sockets {
-    /// The one that the flag names, as it is; without it the well-known ones below `root`.
+    /// The socket that the flag names, as it is; without it the well-known ones below `root`.
     pub fn new(endpoint: Option<Endpoint>, root: &Path) -> Self {
         if let Some(Endpoint(path)) = endpoint {
             return Self(vec![path]);
@@ -61,18 +61,18 @@ impl Sockets {
         Self(WELL_KNOWN.iter().map(below).collect())
     }
 
-    /// All of them, there or not.
+    /// All candidates, whether they exist or not.
     pub(super) fn all(&self) -> &[PathBuf] {
         &self.0
     }
 
-    /// Those that are there.
+    /// The sockets that exist.
     pub(super) fn present(&self) -> Vec<PathBuf> {
         self.0.iter().filter(|path| is_socket(path)).cloned().collect()
     }
 }
 
-/// Whether there is a socket now.
+/// Whether the path is a socket now.
 pub(super) fn is_socket(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|found| found.file_type().is_socket())
 }

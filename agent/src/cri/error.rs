@@ -1,4 +1,4 @@
-//! Why the container runtime did not answer a question, and what the core makes its decisions of.
+//! Defines why the container runtime did not answer, and converts that into the core's failures.
 
 use std::error::Error as _;
 use std::path::PathBuf;
@@ -10,54 +10,54 @@ use tonic::{Code, Status};
 
 use super::endpoint::FLAG;
 
-/// Why a call to the runtime brought nothing.
+/// Why a call to the runtime failed.
 #[derive(Debug, Error)]
 pub enum CriError {
-    /// No socket where one is looked for.
+    /// There is no socket.
     #[error(
         "no container runtime's socket at {}; name it by {FLAG} unix:///path, and in a pod mount \
          its directory from the host",
         list(.looked_at)
     )]
     NoSocket {
-        /// Where one was looked for.
+        /// The paths that were checked.
         looked_at: Vec<PathBuf>,
     },
-    /// More than one socket, and no way to know which one the kubelet uses. A wrong choice would
-    /// read as "nothing runs".
+    /// There is more than one socket, and no way to know which one the kubelet uses. A wrong choice
+    /// would read as "nothing runs".
     #[error(
         "more than one container runtime: {}; name the kubelet's by {FLAG} unix:///path",
         list(.sockets)
     )]
     Ambiguous {
-        /// Those that may be it.
+        /// The sockets that exist.
         sockets: Vec<PathBuf>,
     },
-    /// No answer in time: the call may be carried out or not.
+    /// No answer came in time: the call may or may not be carried out.
     #[error("the container runtime did not answer {call} within {within:?}")]
     NoAnswer {
         /// The call.
         call: &'static str,
-        /// How long was waited.
+        /// How long the agent waited.
         within: Duration,
     },
-    /// The runtime, or the connection to it, said no.
+    /// The runtime, or the connection to it, returned an error.
     #[error("the container runtime failed {call}: {}", words(.status))]
     Refused {
         /// The call.
         call: &'static str,
-        /// What was said.
+        /// The error.
         status: Box<Status>,
     },
 }
 
 impl CriError {
-    /// Whether what was asked about is not there (any more).
+    /// Whether the object does not exist (any more).
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::Refused { status, .. } if status.code() == Code::NotFound)
     }
 
-    /// Whether whoever listens is no CRI v1 runtime.
+    /// Whether the listener does not speak CRI v1.
     pub fn is_unimplemented(&self) -> bool {
         matches!(self, Self::Refused { status, .. } if status.code() == Code::Unimplemented)
     }
@@ -67,7 +67,7 @@ impl CriError {
         matches!(self, Self::NoAnswer { .. })
     }
 
-    /// In the terms that decisions are made in.
+    /// The failure in the core's terms.
     pub fn failure(&self) -> Failure {
         let kind = match self {
             Self::NoSocket { .. } | Self::Ambiguous { .. } => FailureKind::Other,
@@ -84,7 +84,7 @@ fn kind(code: Code) -> FailureKind {
         Code::PermissionDenied | Code::Unauthenticated => FailureKind::Forbidden,
         Code::ResourceExhausted => FailureKind::TooManyRequests,
         Code::Unimplemented | Code::InvalidArgument | Code::OutOfRange => FailureKind::Other,
-        // A connection that breaks says Unavailable, Cancelled or Unknown.
+        // A broken connection shows as Unavailable, Cancelled or Unknown.
         Code::Unavailable | Code::Cancelled | Code::Unknown | Code::DeadlineExceeded => {
             FailureKind::Unknown
         }
@@ -92,7 +92,7 @@ fn kind(code: Code) -> FailureKind {
     }
 }
 
-/// What was said, down to the operating system's words.
+/// The error's message, down to that of the operating system.
 fn words(status: &Status) -> String {
     let mut text = status.message().to_owned();
     let mut source = status.source();

@@ -1,5 +1,5 @@
-//! The container runtime, by CRI v1 over its unix socket: what it has of a pod, and how a pod is
-//! stopped through it. Each operation is one attempt, bounded in time.
+//! Talks to the container runtime by CRI v1 over its unix socket: inspects pods and stops them.
+//! Each operation is one attempt with a time limit.
 
 pub mod client;
 pub mod endpoint;
@@ -24,8 +24,8 @@ pub use self::error::CriError;
 pub use self::pods::KnownPod;
 pub use self::stop::Stop;
 
-/// The node's container runtime. Connects with the first call, and anew after each loss; a runtime
-/// that starts after the agent is found when it is there.
+/// The node's container runtime. Connects with the first call, and again after each loss. It also
+/// finds a runtime that starts after the agent.
 #[derive(Clone, Debug)]
 pub struct Runtime {
     sockets: Sockets,
@@ -44,19 +44,19 @@ impl Runtime {
         ActionResult::Runtime(state.await.map_err(|error: CriError| error.failure()))
     }
 
-    /// Carries out `Action::StopPod`. Ends within its grace, twice its patience, and 3 s.
+    /// Carries out `Action::StopPod`. Takes at most its grace, twice its stop timeout, and 3 s.
     pub async fn stop_pod(&self, pod: &PodRef, wanted: Stop<'_>) -> ActionResult {
         let state = async { stop::stop(&self.client().await?, &pod.uid, wanted).await };
         ActionResult::Runtime(state.await.map_err(|error: CriError| error.failure()))
     }
 
-    /// All pods that the runtime has a sandbox of: what there is to know of the node's pods while
-    /// the API cannot be reached.
+    /// All pods that have a sandbox in the runtime. While the API is unreachable, this is all that
+    /// is known of the node's pods.
     pub async fn pods(&self) -> Result<Vec<KnownPod>, CriError> {
         Ok(pods::of(self.client().await?.sandboxes().await?))
     }
 
-    /// The runtime's client, of the socket that is there now.
+    /// A client of the runtime behind the socket that exists now.
     pub async fn client(&self) -> Result<Client, CriError> {
         if let Some(client) = self.remembered() {
             return Ok(client);
@@ -67,7 +67,7 @@ impl Runtime {
         Ok(client)
     }
 
-    /// The socket that was chosen, while it is there.
+    /// The chosen socket, while it exists.
     pub fn socket(&self) -> Option<PathBuf> {
         let chosen = self.chosen.lock().unwrap_or_else(PoisonError::into_inner);
         chosen.as_ref().map(|(socket, _)| socket.clone())
@@ -80,9 +80,9 @@ impl Runtime {
     }
 }
 
-/// The one socket that is there; of several the one whose owner speaks CRI v1. A containerd that
-/// only serves Docker does not. Not the first that answers: "has nothing of this pod" from the
-/// wrong runtime would be taken as proof that nothing runs.
+/// The one socket that exists; of several, the one whose owner speaks CRI v1. A containerd that
+/// only serves Docker does not. The first answer does not decide: "has nothing of this pod" from
+/// the wrong runtime would prove that nothing runs.
 async fn choose(sockets: &Sockets) -> Result<(PathBuf, Client), CriError> {
     let mut found = Vec::new();
     for socket in sockets.present() {

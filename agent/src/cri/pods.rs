@@ -1,4 +1,4 @@
-//! The pods that the runtime knows, from the labels of their sandboxes.
+//! Lists the pods that the runtime knows, from the labels of their sandboxes.
 
 use std::collections::BTreeMap;
 
@@ -13,16 +13,17 @@ use super::wire::{
 /// A pod that the runtime knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownPod {
-    /// Which. The UID of a static pod is the kubelet's own, not that of the mirror in the API.
+    /// The pod. The UID of a static pod is the kubelet's own, not that of the mirror pod in the
+    /// API.
     pub pod: PodRef,
-    /// Who brought it to the kubelet; none where the sandbox does not say.
+    /// Where the kubelet got the pod from; `None` where the sandbox does not say.
     pub source: Option<PodSource>,
     /// Whether any of its sandboxes is ready.
     pub sandbox_ready: bool,
 }
 
-/// The pods of these sandboxes, in the order of their UIDs. Sandboxes that the kubelet did not
-/// make are left out.
+/// The pods of these sandboxes, in the order of their UIDs. Leaves out sandboxes that the kubelet
+/// did not make.
 pub(super) fn of(sandboxes: Vec<PodSandbox>) -> Vec<KnownPod> {
     let mut pods: BTreeMap<String, KnownPod> = BTreeMap::new();
     for sandbox in sandboxes {

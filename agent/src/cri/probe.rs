@@ -1,4 +1,4 @@
-//! Whether the runtime could be relied on now, as `check` asks it.
+//! Checks for `check` whether the agent could rely on the runtime now.
 
 use agent_core::check::runtime::{RuntimeAnswers, RuntimeFacts};
 use futures::future::join_all;
@@ -10,11 +10,11 @@ use super::error::CriError;
 use super::wire::{Container, ContainerState, RuntimeCondition};
 use super::{Runtime, pods, state};
 
-/// Exited containers whose end is looked at: the newest.
+/// How many of the newest exited containers the check reads.
 const ENDS_MAX: usize = 8;
 
 impl Runtime {
-    /// What the runtime says of itself.
+    /// What the runtime reports of itself.
     pub async fn probe(&self) -> RuntimeFacts {
         let client = match self.client().await {
             Ok(client) => client,

@@ -1,4 +1,4 @@
-//! What the runtime has of one pod.
+//! Reads the runtime's state of one pod.
 
 use agent_core::pod::PodUid;
 use agent_core::protocol::event::{RuntimeContainer, RuntimeState};
@@ -21,10 +21,10 @@ pub(super) struct Listed {
 }
 
 impl Listed {
-    /// Reads the lists, within the time of one question.
+    /// Reads the lists, within the time of one read.
     ///
-    /// The containers come first: a container that appears between the two shows by its sandbox,
-    /// which is then ready; the other way round it would not show at all.
+    /// The containers come first. A container that appears between the two reads shows by its
+    /// sandbox, which is then ready. In the other order it would not show at all.
     pub(super) async fn read(client: &Client, uid: &PodUid) -> Result<Self, CriError> {
         let lists = async {
             let mut containers = client.containers_of(uid).await?;
@@ -34,12 +34,12 @@ impl Listed {
         in_time("ListContainers", lists).await
     }
 
-    /// The containers that have not exited, as far as it is known.
+    /// The containers that are not known to have exited.
     pub(super) fn alive(&self) -> impl Iterator<Item = &Container> {
         self.containers.iter().filter(|container| container.state() != ContainerState::Exited)
     }
 
-    /// The containers that were never started, and can't be any more: their sandbox is not ready.
+    /// The containers that never started and cannot start any more: their sandbox is not ready.
     pub(super) fn stillborn(&self) -> impl Iterator<Item = &Container> {
         self.containers.iter().filter(|container| {
             container.state() == ContainerState::Created
@@ -52,8 +52,8 @@ impl Listed {
         self.sandboxes.iter().filter(|sandbox| sandbox.state() == PodSandboxState::Ready)
     }
 
-    /// The containers that matter: all that may run, and of those that have exited the newest of
-    /// each name. What exited before it was restarted says nothing about the pod's end.
+    /// The containers that matter: all that may run, and of each name the newest that has exited.
+    /// What exited before a restart says nothing about the pod's end.
     fn latest(&self) -> impl Iterator<Item = &Container> {
         self.containers.iter().enumerate().filter_map(|(at, container)| {
             let replaced = || {
@@ -67,13 +67,13 @@ impl Listed {
 }
 
 impl Container {
-    /// Its name in the pod's spec.
+    /// The container's name in the pod's spec.
     pub fn name(&self) -> &str {
         self.labels.get(CONTAINER_NAME_LABEL).map_or("", String::as_str)
     }
 }
 
-/// What the runtime has of the pod, exit codes included.
+/// The runtime's state of the pod, with exit codes.
 pub(super) async fn read(client: &Client, uid: &PodUid) -> Result<RuntimeState, CriError> {
     let state = async {
         let listed = Listed::read(client, uid).await?;
@@ -87,8 +87,8 @@ pub(super) async fn read(client: &Client, uid: &PodUid) -> Result<RuntimeState, 
     in_time("ContainerStatus", state).await
 }
 
-/// A container, with how it ended if it has. One that was removed since it was listed keeps what
-/// the list said of it.
+/// A container, with how it ended if it has. A container that was removed since it was listed keeps
+/// its state from the list.
 async fn with_exit(client: &Client, listed: &Container) -> Result<RuntimeContainer, CriError> {
     let mut container = RuntimeContainer {
         id: listed.id.clone(),
@@ -114,7 +114,7 @@ fn finished_at(status: &ContainerStatus) -> Option<Timestamp> {
     timestamp(status.finished_at)
 }
 
-/// A time of the runtime; 0 and below is none.
+/// A time from the runtime; `None` if it is 0 or less.
 pub(super) fn timestamp(nanos: i64) -> Option<Timestamp> {
     if nanos <= 0 {
         return None;
@@ -122,8 +122,7 @@ pub(super) fn timestamp(nanos: i64) -> Option<Timestamp> {
     Timestamp::from_nanosecond(i128::from(nanos)).ok()
 }
 
-/// Bounds several questions by the time of one: a runtime that is slow at each is not waited for
-/// at all of them.
+/// Limits several reads to the time of one, so that a slow runtime does not delay each of them.
 async fn in_time<T>(
     call: &'static str,
     work: impl Future<Output = Result<T, CriError>>,

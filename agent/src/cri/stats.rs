@@ -1,4 +1,4 @@
-//! What the runtime says of disks: the messages that are needed of CRI v1, by hand as in `wire`,
+//! Reads disk usage from the runtime: the CRI v1 messages for that, written by hand as in `wire`,
 //! and the calls.
 
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::client::Client;
 use super::error::CriError;
 
-/// What a runtime needs on a node whose disk is busy, and more. What waits for it waits less long.
+/// More than a runtime needs on a node whose disk is busy. The caller waits less long.
 const STATS_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// The full names of the calls.
@@ -25,7 +25,7 @@ pub struct ImageFsInfoRequest {}
 /// `ImageFsInfo`'s answer.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct ImageFsInfoResponse {
-    /// Where images lie; the first counts. ([EV4])
+    /// Where images lie; the first entry counts. ([EV4])
     #[prost(message, repeated, tag = "1")]
     pub image_filesystems: Vec<FilesystemUsage>,
     /// Where writable layers lie.
@@ -33,16 +33,16 @@ pub struct ImageFsInfoResponse {
     pub container_filesystems: Vec<FilesystemUsage>,
 }
 
-/// What is used of a file system.
+/// Usage of a file system.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct FilesystemUsage {
-    /// Which.
+    /// The file system.
     #[prost(message, optional, tag = "2")]
     pub fs_id: Option<FilesystemIdentifier>,
-    /// In bytes.
+    /// Used bytes.
     #[prost(message, optional, tag = "3")]
     pub used_bytes: Option<Number>,
-    /// In inodes.
+    /// Used inodes.
     #[prost(message, optional, tag = "4")]
     pub inodes_used: Option<Number>,
 }
@@ -70,15 +70,15 @@ pub struct ListContainerStatsRequest {}
 /// `ListContainerStats`'s answer.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct ListContainerStatsResponse {
-    /// Those that run.
+    /// The running containers.
     #[prost(message, repeated, tag = "1")]
     pub stats: Vec<ContainerStats>,
 }
 
-/// What one container uses.
+/// Usage of one container.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct ContainerStats {
-    /// Whose it is.
+    /// The container.
     #[prost(message, optional, tag = "1")]
     pub attributes: Option<ContainerAttributes>,
     /// Its writable layer.
@@ -92,7 +92,7 @@ pub struct ContainerAttributes {
     /// The runtime's id.
     #[prost(string, tag = "1")]
     pub id: String,
-    /// The kubelet's.
+    /// The kubelet's labels.
     #[prost(btree_map = "string, string", tag = "3")]
     pub labels: BTreeMap<String, String>,
 }
@@ -103,7 +103,7 @@ impl Client {
         self.read(path::IMAGE_FS_INFO, ImageFsInfoRequest {}).await
     }
 
-    /// What containers use, which takes a runtime longer than to say which there are.
+    /// Usage of containers. A runtime takes longer for this than to list them.
     pub async fn container_stats(&self) -> Result<Vec<ContainerStats>, CriError> {
         let path = path::LIST_CONTAINER_STATS;
         let answer: ListContainerStatsResponse =
@@ -123,7 +123,8 @@ mod tests {
         M::decode(bytes.as_slice()).expect("must be the message")
     }
 
-    // The bytes below have all fields of the published definition set, others than ours included.
+    // The bytes below have all fields of the published definition, with those that the agent does
+    // not read.
 
     #[test]
     fn file_systems_are_read_as_the_published_definition_writes_them() {

@@ -1,7 +1,7 @@
-//! The end of a pod through the runtime, where there is no kubelet to end it: the regular
-//! containers together, the sidecars after them, then the sandbox. ([AP25])
+//! Stops a pod through the runtime when there is no kubelet to stop it: the regular containers
+//! together, then the sidecars, then the sandbox. ([AP25])
 //!
-//! The runtime's answers to the stops decide nothing: what runs is read again at the end.
+//! The runtime's answers to the stops decide nothing: at the end the agent reads again what runs.
 
 use std::time::Duration;
 
@@ -16,56 +16,58 @@ use super::error::CriError;
 use super::state::{self, Listed};
 use super::wire::Container;
 
-/// What a stop may take beside its grace and the waits for answers: reading before and after.
+/// Time of a stop in addition to its grace and its waits for answers: for the reads before and
+/// after.
 const READING: Duration = Duration::from_secs(3);
-/// What sidecars get when the others have used up the grace.
+/// Grace of sidecars when the others have used up the pod's.
 const SIDECAR_GRACE_MIN: u32 = 1;
 
-/// The time that a stop has.
+/// The time limits of one stop.
 #[derive(Clone, Copy, Debug)]
 struct Time {
     /// When the grace is over.
     grace_end: Instant,
-    /// When the stopping is over, and only the last reading is left.
+    /// When the stopping is over, and only the last read remains.
     end: Instant,
-    /// How much longer than its grace an answer is waited for.
+    /// How much longer than the grace the agent waits for an answer.
     stop_timeout: Duration,
 }
 
 impl Time {
-    /// That of the containers, and of the sandbox after them.
+    /// Limits that begin now. The end includes the stop timeouts of the containers and of the
+    /// sandbox after them.
     fn from_now(grace_seconds: u32, stop_timeout: Duration) -> Self {
         let grace_end = Instant::now() + Duration::from_secs(grace_seconds.into());
         let end = grace_end + stop_timeout + stop_timeout + READING - READ_TIME_MAX;
         Self { grace_end, end, stop_timeout }
     }
 
-    /// `wanted`, or what is left.
+    /// `wanted`, or the time that remains if that is less.
     fn at_most(self, wanted: Duration) -> Duration {
         wanted.min(self.end.saturating_duration_since(Instant::now()))
     }
 
-    /// Whole seconds of the grace that are left.
+    /// Whole seconds of the grace that remain.
     fn grace_left(self) -> u32 {
         let left = self.grace_end.saturating_duration_since(Instant::now()).as_secs();
         u32::try_from(left).unwrap_or(u32::MAX)
     }
 }
 
-/// Which stop; the fields of `Action::StopPod`.
+/// The fields of `Action::StopPod`.
 #[derive(Clone, Copy, Debug)]
 pub struct Stop<'a> {
     /// The time between SIGTERM and SIGKILL.
     pub grace_seconds: u32,
-    /// The names of those that are stopped last.
+    /// The names of the containers that stop last.
     pub sidecars: &'a [String],
-    /// What is stopped.
+    /// How much of the pod to stop.
     pub reach: Reach,
-    /// How much longer than the grace each answer is waited for.
+    /// How much longer than the grace the agent waits for each answer.
     pub stop_timeout: Duration,
 }
 
-/// Stops the pod, and says what is then left of it.
+/// Stops the pod, and returns what is left of it.
 pub(super) async fn stop(
     client: &Client,
     uid: &PodUid,
@@ -81,7 +83,7 @@ pub(super) async fn stop(
     let state = state::read(client, uid).await;
     match (state, stopped) {
         (Ok(state), _) => Ok(state),
-        // The first failure is nearer to the cause.
+        // The first failure is closer to the cause.
         (Err(_), Err(error)) | (Err(error), Ok(())) => Err(error),
     }
 }
@@ -115,8 +117,8 @@ async fn stop_rest(
     remove_stillborn(client, uid, time).await
 }
 
-/// Stops all of them at once. Fails if the runtime answered for none: it hangs, and what would
-/// follow would hang too.
+/// Stops all of them at once. Fails if the runtime answers for none: it hangs, and further calls
+/// would hang too.
 async fn stop_containers(
     client: &Client,
     containers: &[&Container],
@@ -130,8 +132,8 @@ async fn stop_containers(
     all_hang(join_all(stops).await)
 }
 
-/// Without a sandbox nothing of the pod can be started again. It may fail after that, in taking
-/// down the network; reading the state tells.
+/// Without a sandbox nothing of the pod can start again. The call may fail later, when it takes
+/// down the network; reading the state shows that.
 async fn stop_sandboxes(client: &Client, listed: &Listed, time: Time) -> Result<(), CriError> {
     let stops = listed
         .ready()
@@ -139,9 +141,9 @@ async fn stop_sandboxes(client: &Client, listed: &Listed, time: Time) -> Result<
     all_hang(join_all(stops).await)
 }
 
-/// Removes the containers that were created and never started. containerd does not stop one that
-/// does not run, so it would stay "not exited" for ever, and the pod's end could not be told; it
-/// has no exit code that could be lost.
+/// Removes the containers that were created and never started. containerd does not stop a container
+/// that does not run. It would stay "not exited" forever, and the agent could not report the pod's
+/// end. It has no exit code to lose.
 async fn remove_stillborn(client: &Client, uid: &PodUid, time: Time) -> Result<(), CriError> {
     let listed = Listed::read(client, uid).await?;
     let removals = listed

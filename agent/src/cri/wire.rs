@@ -1,5 +1,5 @@
-//! The part of the CRI v1 messages that the agent sends and reads. The numbers are those of the
-//! published definition (`runtime.v1`); what is not named here is skipped in reading.
+//! Defines the part of the CRI v1 messages that the agent sends and reads. The field numbers are
+//! those of the published definition (`runtime.v1`); fields without a name here are skipped.
 //!
 //! Written by hand because a published crate of these types needs `protoc` in each build.
 
@@ -13,10 +13,10 @@ pub const POD_NAME_LABEL: &str = "io.kubernetes.pod.name";
 pub const POD_NAMESPACE_LABEL: &str = "io.kubernetes.pod.namespace";
 /// Label of containers: their name in the pod's spec.
 pub const CONTAINER_NAME_LABEL: &str = "io.kubernetes.container.name";
-/// Annotation of sandboxes: who brought the pod to the kubelet, `api`, `file` or `http`.
+/// Annotation of sandboxes: where the kubelet got the pod from, `api`, `file` or `http`.
 pub const SOURCE_ANNOTATION: &str = "kubernetes.io/config.source";
 
-/// The full names of the calls, as gRPC asks for them.
+/// The full names of the calls, as gRPC needs them.
 pub mod path {
     /// `Version`.
     pub const VERSION: &str = "/runtime.v1.RuntimeService/Version";
@@ -39,7 +39,7 @@ pub mod path {
 /// `Version`'s request.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct VersionRequest {
-    /// Of the kubelet's side of the protocol.
+    /// The kubelet's version of the protocol.
     #[prost(string, tag = "1")]
     pub version: String,
 }
@@ -47,13 +47,13 @@ pub struct VersionRequest {
 /// `Version`'s answer.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct VersionResponse {
-    /// Such as `containerd`.
+    /// The runtime's name, such as `containerd`.
     #[prost(string, tag = "2")]
     pub runtime_name: String,
-    /// The program's.
+    /// The runtime's version.
     #[prost(string, tag = "3")]
     pub runtime_version: String,
-    /// The protocol's, `v1`.
+    /// The version of the protocol, `v1`.
     #[prost(string, tag = "4")]
     pub runtime_api_version: String,
 }
@@ -87,10 +87,10 @@ pub struct RuntimeCondition {
     /// Whether it is true.
     #[prost(bool, tag = "2")]
     pub status: bool,
-    /// Why, in a word.
+    /// The reason, in one word.
     #[prost(string, tag = "3")]
     pub reason: String,
-    /// Why, for people.
+    /// The reason, for people.
     #[prost(string, tag = "4")]
     pub message: String,
 }
@@ -98,7 +98,7 @@ pub struct RuntimeCondition {
 /// `ListPodSandbox`'s request.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct ListPodSandboxRequest {
-    /// Which; none is all.
+    /// Which sandboxes; `None` means all.
     #[prost(message, optional, tag = "1")]
     pub filter: Option<PodSandboxFilter>,
 }
@@ -106,7 +106,7 @@ pub struct ListPodSandboxRequest {
 /// Which sandboxes.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct PodSandboxFilter {
-    /// Those with all of these labels.
+    /// Only sandboxes with all of these labels.
     #[prost(btree_map = "string, string", tag = "3")]
     pub label_selector: BTreeMap<String, String>,
 }
@@ -125,16 +125,16 @@ pub struct PodSandbox {
     /// The runtime's id.
     #[prost(string, tag = "1")]
     pub id: String,
-    /// Whether it is ready. A number that is not known counts as ready.
+    /// Whether it is ready. An unknown number counts as ready.
     #[prost(enumeration = "PodSandboxState", tag = "3")]
     pub state: i32,
-    /// In ns since 1970.
+    /// Creation time in ns since 1970.
     #[prost(int64, tag = "4")]
     pub created_at: i64,
-    /// The kubelet's and the pod's.
+    /// The labels of the kubelet and of the pod.
     #[prost(btree_map = "string, string", tag = "5")]
     pub labels: BTreeMap<String, String>,
-    /// The pod's.
+    /// The pod's annotations.
     #[prost(btree_map = "string, string", tag = "6")]
     pub annotations: BTreeMap<String, String>,
 }
@@ -145,14 +145,14 @@ pub struct PodSandbox {
 pub enum PodSandboxState {
     /// Containers can be started in it.
     Ready = 0,
-    /// None can, for ever.
+    /// No container can start in it any more.
     NotReady = 1,
 }
 
 /// `StopPodSandbox`'s request.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct StopPodSandboxRequest {
-    /// Which.
+    /// The sandbox's id.
     #[prost(string, tag = "1")]
     pub pod_sandbox_id: String,
 }
@@ -160,7 +160,7 @@ pub struct StopPodSandboxRequest {
 /// `ListContainers`'s request.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct ListContainersRequest {
-    /// Which; none is all.
+    /// Which containers; `None` means all.
     #[prost(message, optional, tag = "1")]
     pub filter: Option<ContainerFilter>,
 }
@@ -168,7 +168,7 @@ pub struct ListContainersRequest {
 /// Which containers.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct ContainerFilter {
-    /// Those with all of these labels.
+    /// Only containers with all of these labels.
     #[prost(btree_map = "string, string", tag = "4")]
     pub label_selector: BTreeMap<String, String>,
 }
@@ -176,7 +176,7 @@ pub struct ContainerFilter {
 /// `ListContainers`'s answer.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct ListContainersResponse {
-    /// The containers, exited ones included.
+    /// The containers, with exited ones.
     #[prost(message, repeated, tag = "1")]
     pub containers: Vec<Container>,
 }
@@ -190,13 +190,13 @@ pub struct Container {
     /// Its sandbox's id.
     #[prost(string, tag = "2")]
     pub pod_sandbox_id: String,
-    /// Its state. A number that is not known counts as created, which is not exited.
+    /// Its state. An unknown number counts as created, which is not exited.
     #[prost(enumeration = "ContainerState", tag = "6")]
     pub state: i32,
-    /// In ns since 1970.
+    /// Creation time in ns since 1970.
     #[prost(int64, tag = "7")]
     pub created_at: i64,
-    /// The kubelet's.
+    /// The kubelet's labels.
     #[prost(btree_map = "string, string", tag = "8")]
     pub labels: BTreeMap<String, String>,
 }
@@ -209,7 +209,7 @@ pub enum ContainerState {
     Created = 0,
     /// Started.
     Running = 1,
-    /// Over.
+    /// Ended.
     Exited = 2,
     /// The runtime lost sight of it.
     Unknown = 3,
@@ -218,7 +218,7 @@ pub enum ContainerState {
 /// `ContainerStatus`'s request.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct ContainerStatusRequest {
-    /// Which.
+    /// The container's id.
     #[prost(string, tag = "1")]
     pub container_id: String,
 }
@@ -237,19 +237,19 @@ pub struct ContainerStatus {
     /// The runtime's id.
     #[prost(string, tag = "1")]
     pub id: String,
-    /// As in the list.
+    /// Its state, as in the list.
     #[prost(enumeration = "ContainerState", tag = "3")]
     pub state: i32,
-    /// In ns since 1970.
+    /// Creation time in ns since 1970.
     #[prost(int64, tag = "4")]
     pub created_at: i64,
-    /// In ns since 1970; 0 before the start.
+    /// Start time in ns since 1970; 0 before the start.
     #[prost(int64, tag = "5")]
     pub started_at: i64,
-    /// In ns since 1970; 0 before the end.
+    /// End time in ns since 1970; 0 before the end.
     #[prost(int64, tag = "6")]
     pub finished_at: i64,
-    /// 128 and the signal's number, where a signal ended it.
+    /// 128 plus the signal's number, if a signal ended it.
     #[prost(int32, tag = "7")]
     pub exit_code: i32,
     /// Such as `Completed`, `Error`, `OOMKilled`.
@@ -260,7 +260,7 @@ pub struct ContainerStatus {
 /// `StopContainer`'s request.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct StopContainerRequest {
-    /// Which.
+    /// The container's id.
     #[prost(string, tag = "1")]
     pub container_id: String,
     /// The seconds between the stop signal and SIGKILL; 0 is SIGKILL at once.
@@ -271,12 +271,12 @@ pub struct StopContainerRequest {
 /// `RemoveContainer`'s request.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct RemoveContainerRequest {
-    /// Which.
+    /// The container's id.
     #[prost(string, tag = "1")]
     pub container_id: String,
 }
 
-/// The answer of calls that say nothing but that they are done.
+/// The empty answer of calls that only report success.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Empty {}
 
@@ -303,7 +303,7 @@ mod tests {
         BTreeMap::from([(key.to_owned(), value.to_owned())])
     }
 
-    // The bytes below are protoc's, of the published definition, with all fields set.
+    // protoc made the bytes below from the published definition, with all fields set.
 
     #[test]
     fn requests_are_what_the_published_definition_makes_of_them() {

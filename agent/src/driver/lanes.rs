@@ -1,14 +1,14 @@
-//! Which actions wait for each other: those on one thing of the host go one by one, in the order
-//! in which the core gave them out.
+//! Orders actions: those on the same thing of the host run one by one, in the order in which the
+//! core issued them.
 
 use std::collections::VecDeque;
 
 use agent_core::protocol::action::{Action, ActionId};
 
-/// What an action works on.
+/// The thing that an action works on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
-    /// Goes beside all others; how many at once, the core says.
+    /// Runs in parallel with all others; the core limits how many.
     Free,
     /// The delay lock.
     Logind,
@@ -16,7 +16,7 @@ pub enum Lane {
     Journal,
 }
 
-/// One that has work, and what waits behind it.
+/// A lane with a running action, and the actions that wait behind it.
 #[derive(Debug, Default)]
 struct Line {
     busy: bool,
@@ -31,7 +31,7 @@ pub(super) struct Lanes {
 }
 
 impl Lanes {
-    /// Lets an action in; gives it back if it can start now.
+    /// Queues an action; returns it if it can start now.
     pub(super) fn enter(
         &mut self,
         lane: Lane,
@@ -47,7 +47,7 @@ impl Lanes {
         Some((id, action))
     }
 
-    /// An action has ended; gives the one that starts in its place.
+    /// Frees the lane of an action that has ended; returns the next action that starts.
     pub(super) fn free(&mut self, lane: Lane) -> Option<(ActionId, Action)> {
         let line = self.line(lane)?;
         let next = line.waiting.pop_front();

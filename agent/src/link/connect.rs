@@ -20,29 +20,30 @@ use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::heard::{Counted, Heard};
 
-/// All steps together. Five round trips of 200 ms, and time for a busy server.
+/// Maximum time of all steps together: five round trips of 200 ms, and time for a busy server.
 const OPEN_MAX: Duration = Duration::from_secs(3);
-/// Name services go away early in a shutdown; the addresses of before are then as good.
+/// Maximum time of the name lookup. Name services stop early in a shutdown; the last known
+/// addresses serve as well.
 const RESOLVE_MAX: Duration = Duration::from_secs(1);
 /// Time between two pings.
 const PING_EVERY: Duration = Duration::from_secs(5);
-/// How long a ping may remain without answer.
+/// Maximum time that a ping may remain unanswered.
 const PING_MAX: Duration = Duration::from_secs(2);
-/// How much the server may send of one reply, and of all, before we have read it.
+/// How much the server may send, of one reply and of all, before the agent has read it.
 const WINDOW_BYTES: (u32, u32) = (256 << 10, 1 << 20);
 
-/// The connection's driver.
+/// The task that drives the connection.
 type Driver = Pin<Box<dyn Future<Output = Result<(), hyper::Error>> + Send>>;
 
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-/// Whom to connect to.
+/// The server to connect to.
 pub struct Target {
     host: String,
     port: u16,
     tls: Option<(TlsConnector, ServerName<'static>)>,
-    /// The addresses that the name last had.
+    /// The addresses that the last lookup found.
     known: Mutex<Vec<SocketAddr>>,
 }
 
@@ -56,22 +57,22 @@ pub(super) struct Opened {
 /// Why there is no connection.
 #[derive(Debug, Error)]
 pub enum ConnectError {
-    /// The configuration has no address that we can use.
-    #[error("{0} is no address of an API server; give https://HOST:PORT in the kubeconfig")]
+    /// The configuration has no usable address.
+    #[error("invalid server {0} in the kubeconfig: expected https://HOST:PORT")]
     Address(String),
-    /// The configuration's certificates or keys are not usable.
+    /// The configuration's certificates or keys are unusable.
     #[error("the certificates or keys for {0} cannot be used")]
     Tls(String, #[source] kube::Error),
-    /// The name for TLS is none.
+    /// The name is not valid for TLS.
     #[error("{0:?} cannot be the name in a certificate")]
     ServerName(String),
     /// The host's name has no address.
     #[error("cannot find the address of {0}")]
     Resolve(String, #[source] io::Error),
-    /// No TCP connection.
+    /// There is no TCP connection.
     #[error("cannot connect to {0}")]
     Tcp(String, #[source] io::Error),
-    /// No TLS session.
+    /// There is no TLS session.
     #[error("no TLS session with {0}")]
     Handshake(String, #[source] io::Error),
     /// The server does not speak HTTP/2.
@@ -80,13 +81,13 @@ pub enum ConnectError {
          proxy's"
     )]
     NoHttp2(String),
-    /// HTTP/2 did not begin.
+    /// The HTTP/2 session did not begin.
     #[error("no HTTP/2 session with {0}")]
     Http2(String, #[source] hyper::Error),
-    /// It took too long.
+    /// Connecting took too long.
     #[error("no connection to {target} within {} s", OPEN_MAX.as_secs())]
     TooLong {
-        /// Whom to.
+        /// The server's address.
         target: String,
     },
 }
@@ -118,7 +119,7 @@ impl Target {
         let addresses = self.addresses().await?;
         let heard = Heard::default();
         let stream = self.tcp(&addresses).await?;
-        // Patches are small, and none shall wait for the next.
+        // Patches are small, and must not wait for the next one.
         let failed = |source| ConnectError::Tcp(self.to_string(), source);
         stream.set_nodelay(true).map_err(failed)?;
         let stream = self.secure(Counted::new(stream, heard.clone())).await?;
@@ -157,7 +158,7 @@ impl Target {
         Ok(known.clone())
     }
 
-    /// The first of the addresses that takes the connection.
+    /// Connects to the first address that accepts.
     async fn tcp(&self, addresses: &[SocketAddr]) -> Result<TcpStream, ConnectError> {
         let each = OPEN_MAX / u32::try_from(addresses.len() + 1).unwrap_or(u32::MAX);
         let mut last = io::ErrorKind::AddrNotAvailable.into();

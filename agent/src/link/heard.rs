@@ -1,5 +1,4 @@
-//! Counts what arrives on a connection: the sign of life that tells a slow server from a dead
-//! path.
+//! Counts the bytes that arrive on a connection: that tells a slow server from a dead path.
 
 use std::io;
 use std::pin::Pin;
@@ -21,7 +20,7 @@ pub(crate) struct Counted<S> {
 }
 
 impl Heard {
-    /// How many so far.
+    /// How many bytes so far.
     pub(crate) fn bytes(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }

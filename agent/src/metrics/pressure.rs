@@ -1,5 +1,4 @@
-//! What the core knows of the node's pressure and of OOM kills, as metrics, read at each
-//! scrape.
+//! Exports the node's pressure and OOM kills from the core's status, at each scrape.
 
 use agent_core::agent::{Enforcement, OomTally, Status};
 use agent_core::protocol::pressure::OomConstraint;
@@ -36,7 +35,7 @@ pub struct PressureCollector {
     kills: Kills,
 }
 
-/// Of OOM kills.
+/// Counters of OOM kills.
 #[derive(Debug)]
 struct Kills {
     oom: IntCounterVec,
@@ -183,7 +182,7 @@ impl PressureCollector {
         ]
     }
 
-    /// A value that could not be measured is not there: the last one must not stand for it.
+    /// Drops values that could not be measured: the last value must not stand for them.
     fn forget(&self) {
         let found = [&self.available, &self.capacity, &self.threshold, &self.swap, &self.stalls];
         for gauges in found {
@@ -308,7 +307,7 @@ fn count(number: usize) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// The core counts; here it is only shown.
+/// Raises a counter to the core's total.
 fn raise(counter: &IntCounter, total: u64) {
     counter.inc_by(total.saturating_sub(counter.get()));
 }

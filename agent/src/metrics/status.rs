@@ -1,4 +1,4 @@
-//! The core's status as metrics, read at each scrape.
+//! Exports the core's status as metrics, at each scrape.
 
 use std::time::Duration;
 
@@ -13,11 +13,11 @@ use prometheus::{Gauge, IntCounter, IntCounterVec, IntGaugeVec, Opts};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// A value of the status; none where there is nothing to say.
+/// Reads a value from the status; `None` hides the metric.
 type Read = fn(&Status) -> Option<f64>;
 
-/// Name, help, value. Times after the notice are there once they are known: a value of the run
-/// before must not stand for them.
+/// Name, help, value. Times after the notice appear once they are known: a value of an earlier
+/// shutdown must not stand for them.
 const GAUGES: [(&str, &str, Read); 19] = [
     ("lock_held", "Whether the delay lock is held.", |s| flag(s.lock == LockState::Held)),
     ("delay_granted_seconds", "The delay that logind grants.", |s| {
@@ -75,7 +75,7 @@ const GAUGES: [(&str, &str, Read); 19] = [
 #[derive(Debug)]
 pub struct StatusCollector {
     status: watch::Receiver<Status>,
-    /// When the lock was first seen held, as long as it is.
+    /// When the lock was first seen held; `None` while it is not.
     held_since: Mutex<Option<Instant>>,
     held_for: Gauge,
     gauges: Vec<Gauge>,

@@ -1,4 +1,5 @@
-//! When the agent's token ends, read from its file at each scrape: who installs hosts renews it.
+//! Exports when the agent's token expires, read from its file at each scrape. On hosts where the
+//! agent does not run as a pod, the installer has to renew it.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +10,7 @@ use prometheus::proto::MetricFamily;
 use prometheus::{Gauge, Opts};
 use serde::Deserialize;
 
-/// What of a token is read.
+/// The claims of a token that the agent reads.
 #[derive(Deserialize)]
 struct Claims {
     exp: f64,
@@ -44,7 +45,7 @@ impl Collector for TokenCollector {
     }
 }
 
-/// The time of a token's end; none where the file has no token that says one.
+/// The token's expiry; `None` if the file has no token with one.
 fn expiry(file: &Path) -> Option<f64> {
     let token = std::fs::read_to_string(file).ok()?;
     let claims = token.trim().split('.').nth(1)?;

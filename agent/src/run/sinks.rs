@@ -1,4 +1,4 @@
-//! All sinks together: which one takes an action, and which actions wait for each other.
+//! Combines all sinks: decides which one takes an action, and which actions wait for each other.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub(super) struct AllSinks {
     pub(super) notices: EventSink,
     pub(super) logind: Arc<LogindSink>,
     pub(super) journal: JournalSink,
-    /// None where it may not be used.
+    /// `None` if the agent may not use the runtime.
     pub(super) runtime: Option<Runtime>,
     pub(super) measure: MeasureSink,
 }

@@ -1,5 +1,5 @@
-//! The agent's writes to the API: one attempt each, and what became of it. Nothing is repeated
-//! here, and nothing chosen.
+//! Writes the agent's actions to the API: one attempt each, with its result. Retries and chooses
+//! nothing.
 
 use std::time::Duration;
 
@@ -21,14 +21,14 @@ use tokio::time::{Instant, timeout};
 use crate::metrics::ApiMetrics;
 use crate::source::wire_pod::WirePod;
 
-/// One attempt, all of its round trips together.
+/// Maximum time of one attempt with all of its round trips.
 const ATTEMPT_MAX: Duration = Duration::from_secs(1);
-/// Names us in `managedFields`.
+/// The agent's name in `managedFields`.
 const MANAGER: &str = "epilogue-agent";
 const MERGE: &str = "application/merge-patch+json";
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
 const JSON: &str = "application/json";
-/// Of what a write made, only the metadata need come back.
+/// A write needs only the metadata of its result.
 const BRIEF: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
 
 /// Carries out actions by calls to the API.
@@ -39,7 +39,7 @@ pub struct ApiSink {
     metrics: ApiMetrics,
 }
 
-/// What is read of a node to write its taints.
+/// The part of a node that is read to write its taints.
 #[derive(Debug, Deserialize)]
 struct TaintedNode {
     metadata: Version,
@@ -55,7 +55,7 @@ struct Version {
 
 #[derive(Debug, Default, Deserialize)]
 struct TaintedSpec {
-    /// As they are: those of others are sent back with all their fields.
+    /// Kept as they are: the taints of others go back with all their fields.
     #[serde(default)]
     taints: Vec<Value>,
 }
@@ -120,7 +120,7 @@ impl ApiSink {
     async fn read(&self, pod: &PodRef) -> Outcome<Option<Box<PodView>>> {
         match self.get::<WirePod>(&pod_path(pod)).await {
             Ok(found) if found.is(&pod.uid) => Ok(Some(Box::new(found.view()))),
-            // A namesake: ours is gone.
+            // A pod of the same name with another UID: the agent's pod is gone.
             Ok(_) => Ok(None),
             Err(failure) if failure.kind == FailureKind::NotFound => Ok(None),
             Err(failure) => Err(failure),
@@ -137,8 +137,9 @@ impl ApiSink {
         self.send(Method::DELETE, &pod_path(pod), JSON, &options).await
     }
 
-    /// Taints are one list to the API, so it is read and written as a whole, and only as it was
-    /// read: what others change in between stays, and this attempt fails as a conflict.
+    /// Adds or removes the taint. The API has one list of taints, so the agent reads and writes it
+    /// as a whole, only at the version that it read. Changes of others stay, and this attempt then
+    /// fails as a conflict.
     async fn taint(&self, present: bool) -> Outcome<()> {
         let node: TaintedNode = self.get(&self.node_path()).await?;
         let mut taints = node.spec.taints;
@@ -195,7 +196,7 @@ fn pod_path(pod: &PodRef) -> String {
     format!("/api/v1/namespaces/{}/pods/{}", pod.namespace, pod.name)
 }
 
-/// The action's name in metrics, of those that are calls to the API.
+/// The action's name in metrics; `None` if it is not a call to the API.
 fn verb(action: &Action) -> Option<&'static str> {
     match action {
         Action::Announce(_) => Some("announce"),

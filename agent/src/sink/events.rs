@@ -1,5 +1,5 @@
-//! Events for people, written in the background when nothing better waits to be written. Nothing
-//! depends on them: what finds no room, or no answer, is counted and dropped.
+//! Writes events for people, in the background when no more important write waits. Nothing depends
+//! on events: without room, or without an answer, one is counted and dropped.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,25 +16,26 @@ use tokio_util::sync::CancellationToken;
 
 use crate::metrics::{EventFate, Metrics};
 
-/// Notices that wait. A shutdown tells one of each pod, and a node has some hundred.
+/// Maximum number of queued notices. A shutdown emits one for each pod, and a node has a few
+/// hundred.
 const QUEUE_LENGTH_MAX: usize = 512;
 /// How long one event may take to be written.
 const WRITE_MAX: Duration = Duration::from_secs(2);
-/// How long an event waits for better writes to be done.
+/// How long an event waits for more important writes.
 const YIELD_MAX: Duration = Duration::from_secs(10);
-/// What is left of a message by the API's validation, in bytes.
+/// Maximum bytes of a message in the API's validation.
 const NOTE_BYTES_MAX: usize = 1024;
-/// Who reports: the controller's name must be qualified.
+/// The reporting controller; the API wants a qualified name.
 const REPORTER: &str = "epilogue.dev/agent";
 
-/// Where notices are left.
+/// The queue's sender.
 #[derive(Clone, Debug)]
 pub struct EventSink {
     queue: mpsc::Sender<(Timestamp, Notice)>,
     metrics: Metrics,
 }
 
-/// Writes what was left.
+/// Writes the queued events.
 pub struct EventWriter {
     client: Client,
     node: Arc<str>,
@@ -44,7 +45,7 @@ pub struct EventWriter {
 }
 
 impl EventSink {
-    /// Both ends.
+    /// Makes the queue's sender and its writer.
     pub fn new(
         client: Client,
         node: &str,
@@ -57,7 +58,7 @@ impl EventSink {
         (Self { queue: sender, metrics }, writer)
     }
 
-    /// Takes in a notice; never waits.
+    /// Queues a notice; never waits.
     pub fn emit(&self, notice: Notice, at: Timestamp) {
         if self.queue.try_send((at, notice)).is_err() {
             self.metrics.event(EventFate::Dropped);
@@ -91,8 +92,8 @@ impl EventWriter {
         }
     }
 
-    /// Waits until no mark, no deletion and no report is on its way: a server that is slow or
-    /// counts requests has none to spare for events.
+    /// Waits until no mark, no deletion and no report is in flight. A slow server, or one that
+    /// counts requests, has none to spare for events.
     async fn give_way(&mut self) {
         let metrics = self.metrics.clone();
         let quiet = async {
@@ -103,7 +104,7 @@ impl EventWriter {
                 metrics.api().idle().await;
             }
         };
-        // What waits too long is told all the same.
+        // An event that waits too long goes out anyway.
         let _ = timeout(YIELD_MAX, quiet).await;
     }
 
@@ -119,7 +120,7 @@ impl EventWriter {
     }
 }
 
-/// Whether no run is in the middle of its writes.
+/// Whether no shutdown is in the middle of its writes.
 fn is_quiet(status: &Status) -> bool {
     status
         .shutdown
@@ -127,8 +128,8 @@ fn is_quiet(status: &Status) -> bool {
         .is_none_or(|it| it.cancelled || (it.marked_after.is_some() && it.unacknowledged == 0))
 }
 
-/// The event's body; the number tells it from others of the same moment. About a node, kubelets
-/// give its name for its UID, and kubectl looks for that.
+/// The event's body. The number distinguishes it from others of the same moment. For a node,
+/// kubelets use its name as its UID, and kubectl searches for that.
 fn event(notice: &Notice, node: &str, at: Timestamp, number: u64) -> Value {
     let (regarding, namespace, name) = if let Some(pod) = &notice.pod {
         let pod_ref = json!({"apiVersion": "v1", "kind": "Pod", "namespace": pod.namespace,
@@ -162,7 +163,7 @@ fn event(notice: &Notice, node: &str, at: Timestamp, number: u64) -> Value {
     })
 }
 
-/// The beginning of a text, in at most so many bytes.
+/// The beginning of a text, in at most `bytes_max` bytes.
 fn prefix(text: &str, bytes_max: usize) -> &str {
     let mut end = text.len().min(bytes_max);
     while !text.is_char_boundary(end) {

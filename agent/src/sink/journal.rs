@@ -1,5 +1,5 @@
-//! The journal on the disk: one frame a record, each with its length and checksum, synced before
-//! the action counts as done. What the records mean is not known here.
+//! Stores the journal on disk: one frame per record, with length and checksum, synced before the
+//! action counts as done. Does not know what the records mean.
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Read as _, Seek as _, SeekFrom, Write as _};
@@ -16,68 +16,68 @@ use tokio::sync::Mutex;
 
 /// The file's name in its directory.
 pub const FILE_NAME: &str = "journal";
-/// A run on a node with 500 pods writes about 1 MB.
+/// Maximum size. A shutdown of a node with 500 pods writes about 1 MB.
 const BYTES_MAX: u64 = 16 << 20;
-/// The longest record names all pods of a node.
+/// Maximum size of a record. The longest one names all pods of a node.
 const RECORD_BYTES_MAX: usize = 1 << 20;
-/// Length and checksum, four bytes each, little end first.
+/// Length and checksum, four bytes each, little endian.
 const HEAD: usize = 8;
 
 /// Why the journal could not be read or written.
 #[derive(Debug, Error)]
 pub enum JournalError {
-    /// Its directory.
+    /// Its directory cannot be made.
     #[error("cannot make the journal's directory {path}")]
     Directory {
         path: PathBuf,
         #[source]
         source: io::Error,
     },
-    /// Its file.
+    /// Its file cannot be opened.
     #[error("cannot open the journal {path}")]
     Open {
         path: PathBuf,
         #[source]
         source: io::Error,
     },
-    /// Another process has it.
+    /// Another process has it open.
     #[error("another agent has the journal {path} open")]
     Taken { path: PathBuf },
-    /// Its content.
+    /// Its content cannot be read.
     #[error("cannot read the journal {path}")]
     Read {
         path: PathBuf,
         #[source]
         source: io::Error,
     },
-    /// A record, or the end of all.
+    /// A record, or the end of the journal, cannot be written.
     #[error("cannot write the journal {path}")]
     Write {
         path: PathBuf,
         #[source]
         source: io::Error,
     },
-    /// There is too much of it.
+    /// It is too large.
     #[error("the journal {path} would have more than {} MiB", BYTES_MAX >> 20)]
     Full { path: PathBuf },
-    /// A record cannot be put into words, or has too many.
+    /// A record cannot be encoded, or is too long.
     #[error("a record is not fit for the journal: {0}")]
     Record(String),
 }
 
-/// Carries out what concerns the journal. The driver gives it one action after the other: the
-/// order of the records is that of the actions.
+/// Carries out the actions on the journal. The driver passes one action after the other, so the
+/// records have the order of the actions.
 #[derive(Clone, Debug)]
 pub struct JournalSink {
     journal: Arc<Mutex<Journal>>,
 }
 
-/// What a start finds.
+/// What the agent finds at its start.
 #[derive(Debug)]
 pub struct Opened {
-    /// Where records go from now on.
+    /// The sink for new records.
     pub sink: JournalSink,
-    /// The records of the run that was under way, oldest first.
+    /// The records of the shutdown in progress, oldest first.
     pub records: Vec<Record>,
     /// What people should know: what was cut off, or why there is no journal.
     pub notes: Vec<String>,
@@ -86,18 +86,18 @@ pub struct Opened {
 #[derive(Debug)]
 struct Journal {
     path: PathBuf,
-    /// None if it could not be opened; each action tries again.
+    /// `None` if it could not be opened; each action tries again.
     open: Option<Open>,
 }
 
 #[derive(Debug)]
 struct Open {
     file: File,
-    /// Where the last whole frame ends; the file may be longer after a write that failed.
+    /// Where the last whole frame ends. After a failed write the file may be longer.
     end: u64,
 }
 
-/// What the bytes of a journal hold.
+/// The content of a journal's bytes.
 #[derive(Debug, Default, PartialEq)]
 struct Content {
     records: Vec<Record>,
@@ -108,8 +108,8 @@ struct Content {
 }
 
 impl JournalSink {
-    /// Opens `dir`'s journal, makes it if there is none, and reads it. Never fails: without a
-    /// journal the agent works, only not beyond a crash.
+    /// Opens the journal of `dir`, creates it if it is missing, and reads it. Never fails: without
+    /// a journal the agent works, but keeps nothing across a crash.
     pub async fn open(dir: &Path) -> Opened {
         let path = dir.join(FILE_NAME);
         let mut journal = Journal { path, open: None };
@@ -146,13 +146,13 @@ impl JournalSink {
     }
 }
 
-/// A disk may take its time; nobody else has to wait for it.
+/// Runs blocking work on a thread of its own: a slow disk must not delay the rest.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     match tokio::task::spawn_blocking(work).await {
         Ok(value) => value,
         Err(error) => match error.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
-            // The runtime is going down: nobody waits for the answer.
+            // The runtime is shutting down: no task waits for the answer.
             Err(_) => std::future::pending().await,
         },
     }
@@ -178,7 +178,7 @@ impl Journal {
             }
             Err(TryLockError::Error(source)) => return Err(unopened(source)),
         }
-        // The name itself has to survive too.
+        // The file's name has to survive too.
         File::open(dir).and_then(|dir| dir.sync_all()).map_err(unopened)?;
         let unread = |source| JournalError::Read { path: path.clone(), source };
         let mut bytes = Vec::new();
@@ -236,8 +236,8 @@ impl Journal {
         Ok(())
     }
 
-    /// The open file. One that is opened late belongs to a run whose records were not read at the
-    /// start: what it has stays, and new ones go behind.
+    /// The open file. A file that is opened late may have records that were not read at the start:
+    /// they stay, and new ones follow.
     fn opened(&mut self) -> Result<&mut Open, JournalError> {
         if self.open.is_none() {
             self.open()?;
@@ -247,7 +247,7 @@ impl Journal {
 }
 
 impl Open {
-    /// Writes behind the last whole frame: what a write that failed has left goes first, so that
+    /// Writes behind the last whole frame. First cuts off what a failed write has left, so that
     /// nothing torn lies between two frames.
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.file.set_len(self.end)?;
@@ -268,7 +268,7 @@ fn frame(record: &Record, bytes: &mut Vec<u8>) -> Result<(), JournalError> {
     Ok(())
 }
 
-/// Also over the length: zeros are no frame.
+/// The checksum also covers the length: so zeros are not a frame.
 fn checksum(length: u32, json: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(&length.to_le_bytes());
@@ -276,7 +276,7 @@ fn checksum(length: u32, json: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// The longest beginning that is whole.
+/// Reads the longest prefix of whole frames.
 fn read(bytes: &[u8]) -> Content {
     let mut content = Content::default();
     while let Some(json) = first_frame(&bytes[content.end..]) {

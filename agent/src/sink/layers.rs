@@ -1,6 +1,6 @@
-//! What containers have written into their layers, which only the runtime knows. A runtime on a
-//! busy node takes longer for that than a shortage leaves time: its last word holds for a while,
-//! and an answer that comes late is there for the next question.
+//! Asks the runtime for the sizes of containers' writable layers, and caches them. On a busy node
+//! the runtime takes longer than a shortage allows. So the last answer holds for a while, and a
+//! late answer serves the next question.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,21 +19,21 @@ const WAIT: Duration = Duration::from_secs(1);
 /// How long the last answer holds: the kubelet's own figures of volumes are as old.
 const HOLDS: Duration = Duration::from_mins(1);
 
-/// The layers of the containers of each pod; a pod that is missing was not there when the runtime
-/// was asked.
+/// The layers of the containers of each pod. A pod that is missing did not exist when the agent
+/// asked the runtime.
 pub(super) type Layers = BTreeMap<PodUid, Vec<ContainerLayer>>;
 
-/// Asks for them, and remembers.
+/// Asks for the layers, and remembers them.
 #[derive(Debug, Default)]
 pub(super) struct LayerBook {
     last: Option<(Instant, Layers)>,
-    /// One question at a time, with the answer's time: it may be fetched long after. Dropped with
-    /// the book.
+    /// One question at a time. It carries the answer's time, because the answer may be fetched long
+    /// after. Dropped with the book.
     asked: JoinSet<(Instant, Result<Layers, CriError>)>,
 }
 
 impl LayerBook {
-    /// What the runtime says of these pods now, or said of them lately; none where it has not.
+    /// The layers of these pods, from an answer now or a recent one; `None` without any.
     pub(super) async fn ask(&mut self, runtime: &Runtime, pods: &[PodUid]) -> Option<Layers> {
         if self.asked.is_empty() {
             let (runtime, pods) = (runtime.clone(), pods.to_vec());
@@ -56,8 +56,8 @@ impl LayerBook {
     }
 }
 
-/// Containers that the kubelet did not make are left out; of a pod that was asked about and is not
-/// named, nothing runs.
+/// Groups layers by pod; leaves out containers that the kubelet did not make. If a pod was asked
+/// about and is not in the answer, nothing of it runs.
 fn by_pod(asked: Vec<PodUid>, stats: Vec<ContainerStats>) -> Layers {
     let mut pods: Layers = asked.into_iter().map(|uid| (uid, Vec::new())).collect();
     for stat in stats {

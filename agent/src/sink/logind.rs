@@ -1,6 +1,5 @@
-//! Holds the agent's delay lock, and has logind grant a longer delay. Each action goes over a
-//! connection of its own: a lock hangs on its descriptor alone, and no state of the session's
-//! stands in its way. ([LD13])
+//! Holds the agent's delay lock, and raises logind's delay. Each action uses its own connection: a
+//! lock depends on its descriptor alone, and the session's state does not interfere. ([LD13])
 
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
@@ -23,28 +22,29 @@ use crate::source::systemd::Systemd;
 
 const IN_PROGRESS: &str = "org.freedesktop.login1.OperationInProgress";
 const UNIT: &str = "systemd-logind.service";
-/// logind reads its files again some time after the signal.
+/// How long logind may take to read its files again after the signal.
 const FOLLOW_TIME_MAX: Duration = Duration::from_secs(5);
-/// The same after an answer that says that the signal was not sent.
+/// The same after an answer that the signal was not sent.
 const FOLLOW_TIME_REFUSED_MAX: Duration = Duration::from_secs(1);
 const FOLLOW_POLL_MIN: Duration = Duration::from_millis(50);
 const FOLLOW_POLL_MAX: Duration = Duration::from_millis(500);
 
-/// Carries out what concerns logind.
+/// Carries out the actions on logind.
 #[derive(Debug)]
 pub struct LogindSink {
     address: String,
     host: Host,
     words: OurLock,
-    /// The one copy of the descriptor: dropping it is the release.
+    /// The one copy of the descriptor: dropping it releases the lock.
     ///
-    /// DIVERGES(upstream): an owner, so that it is closed once. Upstream keeps the number
-    /// after the release, and closes whatever has it by then.
+    /// DIVERGES(upstream): the descriptor has an owner, so that it is closed once. Upstream keeps
+    /// the number after the release, and closes whatever has it by then.
     lock: Mutex<Option<OwnedFd>>,
 }
 
 impl LogindSink {
-    /// A sink over the bus at `address`, without a lock. `words` are what the session looks for.
+    /// A sink over the bus at `address`, without a lock. The session recognises the lock by
+    /// `words`.
     pub fn new(address: String, host: Host, words: OurLock) -> Self {
         Self { address, host, words, lock: Mutex::default() }
     }
@@ -65,7 +65,7 @@ impl LogindSink {
         }
     }
 
-    /// Takes a new lock, and only then drops the one before. ([SD7])
+    /// Takes a new lock, and only then drops the previous one. ([SD7])
     async fn take(&self) -> ActionResult {
         let mut lock = self.lock.lock().await;
         match self.inhibit().await {
@@ -102,7 +102,7 @@ impl LogindSink {
         let logind = Logind::on(bus).await.map_err(unread)?;
         let now = logind.delay().await.map_err(unread)?;
         let Some(expected) = self.write(now, wanted).await? else { return Ok(granted(now)) };
-        // Whether it helped is told by the property: systemd can fail after it has sent the signal.
+        // The property shows whether it helped: systemd can fail after it has sent the signal.
         let refused = Systemd::on(bus).hang_up(UNIT).await.err();
         let patience = if refused.is_none() { FOLLOW_TIME_MAX } else { FOLLOW_TIME_REFUSED_MAX };
         let end = Instant::now() + patience;
@@ -120,8 +120,8 @@ impl LogindSink {
         }
     }
 
-    /// Writes what has to be written. The delay that logind has to grant when it has read its
-    /// files again; none if there is no need for it.
+    /// Writes the drop-in if it is needed. Returns the delay that logind must grant after it has
+    /// read its files again; `None` if nothing is needed.
     async fn write(&self, now: TimeSpan, wanted: Duration) -> Outcome<Option<TimeSpan>> {
         let host = self.host.clone();
         let write = move || {
@@ -167,7 +167,7 @@ fn unwritten(error: &HostError) -> Failure {
     Failure::new(kind, words)
 }
 
-/// A child that had a copy would hold the node up. ([LD13])
+/// A child process with a copy would hold the node up. ([LD13])
 fn close_on_exec(descriptor: &OwnedFd) -> Result<(), Failure> {
     let set = fcntl(descriptor, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC));
     set.map(drop).map_err(|errno| {

@@ -1,5 +1,5 @@
-//! Carries out what measures: a look at the node, and what its pods use. Files are read beside
-//! the one thread that does all else; a disk that hangs keeps up nothing but its own figure.
+//! Measures the node, and the usage of its pods. Reads files on threads other than the agent's main
+//! one; a disk that hangs delays nothing but its own figure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -26,18 +26,20 @@ use crate::source::pressure::{
     memory_of_pods, tasks_of_pods,
 };
 
-/// Files of a sound host are read in ms; the walks have a bound of their own below it.
+/// Maximum time for all files. A sound host's files take ms; the walks have a lower limit of their
+/// own.
 const FILES_TIME_MAX: Duration = Duration::from_secs(5);
-/// How often file systems are looked at, however often the node is: they fill more slowly.
+/// Minimum time between two samples of file systems, however often the node is sampled: they fill
+/// more slowly.
 const DISKS_EVERY: Duration = Duration::from_secs(1);
-/// How long a look waits for file systems.
+/// How long a sample waits for file systems.
 const DISKS_TIME_MAX: Duration = Duration::from_millis(200);
-/// How long a look waits for the runtime to say where its images lie.
+/// How long a sample waits for the runtime to report where its images lie.
 const RUNTIME_TIME_MAX: Duration = Duration::from_millis(500);
-/// How often a runtime that did not say is asked again.
+/// How long until a runtime that did not answer is asked again.
 const ASK_AGAIN: Duration = Duration::from_mins(1);
 
-/// Measures. Clones share what they remember.
+/// Measures the node and its pods. Clones share their memory.
 #[derive(Clone, Debug)]
 pub struct MeasureSink {
     shared: Arc<Shared>,
@@ -47,16 +49,16 @@ pub struct MeasureSink {
 struct Shared {
     host: Host,
     clock: Clock,
-    /// None where it may not be used.
+    /// `None` if the agent may not use the runtime.
     runtime: Option<Runtime>,
     sampler: Mutex<Sampler>,
     disk_looker: Mutex<DiskSampler>,
-    /// What it found last, and when.
+    /// The last sample of disks, and when it was taken.
     last_disks: Mutex<Option<(Duration, DiskSample)>>,
     disks: Mutex<DiskMeter>,
     places: Mutex<Places>,
     names: Mutex<Names>,
-    /// Held while the runtime is waited for; one measurement of disks runs at a time.
+    /// Held while the sink waits for the runtime: one measurement of disks runs at a time.
     layers: tokio::sync::Mutex<LayerBook>,
 }
 
@@ -64,17 +66,17 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Places {
     paths: FilesystemPaths,
-    /// When it is asked again; none once it has said.
+    /// When to ask the runtime again; `None` once it has answered.
     ask_at: Option<Instant>,
     logged: bool,
 }
 
-/// The containers' names by the runtime's ids; what is no container, such as a sandbox, has none.
+/// Containers' names by the runtime's ids; `None` for what is not a container, such as a sandbox.
 type Names = BTreeMap<String, Option<String>>;
 
 impl MeasureSink {
-    /// A sink that reads the host's files, those of pods in the kubelet's directory, and asks the
-    /// runtime where there is one.
+    /// A sink that reads the host's files, and those of pods in the kubelet's directory. It asks
+    /// the runtime if there is one.
     pub fn new(host: Host, kubelet_dir: &str, clock: Clock, runtime: Option<Runtime>) -> Self {
         let sampler = Mutex::new(Sampler::new(host.clone()));
         let disk_looker = Mutex::new(DiskSampler::new(host.clone(), kubelet_dir.to_owned()));
@@ -127,8 +129,8 @@ impl MeasureSink {
         Ok(sample)
     }
 
-    /// What is free on disks, as it was a second ago at most. A disk that hangs leaves what was
-    /// found last: what else runs short is still seen.
+    /// Free space on disks, at most a second old. A disk that hangs keeps its last sample: other
+    /// shortages still show.
     async fn filesystems(&self) -> DiskSample {
         let now = self.shared.clock.now().monotonic;
         if let Some((at, last)) = &*self.shared.last_disks.lock()
@@ -156,7 +158,7 @@ impl MeasureSink {
         last
     }
 
-    /// Where images and layers lie, as the runtime has said once.
+    /// Where images and layers lie, as the runtime once reported.
     async fn places(&self) -> FilesystemPaths {
         let Some(runtime) = &self.shared.runtime else { return FilesystemPaths::default() };
         {
@@ -205,7 +207,7 @@ impl MeasureSink {
         Ok(used.into_iter().map(|(uid, used)| (uid, figures(used))).collect())
     }
 
-    /// The names of these containers; the runtime is asked only when there is a new one.
+    /// The names of these containers. Asks the runtime only about a new one.
     async fn names(&self, used: &BTreeMap<PodUid, MemoryUse>) -> Names {
         let ids = || used.values().flat_map(|pod| pod.containers.iter().map(|(id, _)| id));
         {
@@ -259,16 +261,16 @@ impl MeasureSink {
         let hangs = || failure("the walk before has not ended: a disk hangs");
         let figures = measured.await?.ok_or_else(hangs)?;
         if figures.len() < asked {
-            // A pod without figures comes first in rank: one that there was no time for must not be
-            // taken for one. What was measured is kept; the rest is first at the next attempt.
-            // ([EV7], [EV11])
+            // A pod without figures ranks first. A pod that there was no time for must not rank as
+            // one. What was measured is kept; the rest comes first at the next attempt. ([EV7],
+            // [EV11])
             return Err(failure("not all pods could be measured in time"));
         }
         Ok(figures)
     }
 }
 
-/// The figures of containers, without what has no name.
+/// The figures of containers, without those that have no name.
 fn named(containers: Vec<(String, u64)>, names: &Names) -> Vec<ContainerFigures> {
     let figures = |(id, memory): (String, u64)| {
         let name = names.get(&id)?.clone()?;
@@ -277,7 +279,7 @@ fn named(containers: Vec<(String, u64)>, names: &Names) -> Vec<ContainerFigures>
     containers.into_iter().filter_map(figures).collect()
 }
 
-/// Does what may block on a thread of its own, and gives up on it in time.
+/// Runs blocking work on a thread of its own, with a timeout.
 async fn alongside<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Failure> {

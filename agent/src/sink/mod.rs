@@ -1,5 +1,5 @@
-//! Where actions are carried out. Each sink makes one attempt and tells how it went; whether to
-//! try again is the core's to say.
+//! Carries out actions. Each sink makes one attempt and reports its result; the core decides
+//! whether to retry.
 
 pub mod api;
 pub mod events;

@@ -1,5 +1,5 @@
-//! What can be learned of the kubelet beside us: its lock, its unit, its health, its
-//! configuration. Each alone lies; what they mean together is the core's to say.
+//! Observes the kubelet on this node: its lock, its unit, its health, its configuration. Each of
+//! them alone misleads; the core decides what they mean together.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -22,37 +22,38 @@ use crate::host::Host;
 
 pub use super::kubelet_http::Configz;
 
-/// How often the kubelet is asked while nothing changes.
+/// How often the kubelet is checked while nothing changes.
 pub const PERIOD: Duration = Duration::from_mins(1);
-/// While the machine goes down a kubelet that dies has to be noticed in time.
+/// The same during a shutdown, where the agent must notice in time that the kubelet dies.
 const PERIOD_GOING_DOWN: Duration = Duration::from_secs(2);
-/// Locks come and go in bursts; one look answers for all of a moment.
+/// Minimum time between two checks. Locks come and go in bursts; one check covers a burst.
 const PAUSE_MIN: Duration = Duration::from_millis(200);
 
-/// Where the kubelet is looked for.
+/// Where to find the kubelet.
 #[derive(Clone, Debug)]
 pub struct KubeletSettings {
-    /// Names of its unit in systemd, such as `kubelet.service`: distributions differ, and k3s names
-    /// servers and workers apart. The first that is loaded counts.
+    /// Names of its unit in systemd, such as `kubelet.service`. Distributions use several, and k3s
+    /// has one for servers and one for workers. The first that is loaded counts.
     pub units: Vec<String>,
-    /// The address of its `/healthz`, on the loopback; none if it is turned off.
+    /// The address of its `/healthz`, on the loopback; `None` if it is turned off.
     pub healthz: Option<SocketAddr>,
-    /// Where its configuration is asked; none if it is not.
+    /// Where to read its configuration; `None` if the agent does not.
     pub configz: Option<Configz>,
-    /// Between two looks while nothing happens.
+    /// Time between two checks while nothing happens.
     pub period: Duration,
 }
 
-/// Tells how long ago the node's lease was renewed, where that is known.
+/// Returns how long ago the node's lease was renewed, if that is known.
 pub type LeaseAge = Box<dyn Fn() -> Option<Duration> + Send + Sync>;
 
-/// Asks about the kubelet.
+/// Checks the kubelet.
 pub struct KubeletSource {
     settings: KubeletSettings,
     bus_address: String,
     host: Host,
     lease_age: LeaseAge,
-    /// The last answer of `/configz`, and the process that gave it: it is fixed at its start.
+    /// The last answer of `/configz`, and the process that gave it: it is fixed at the kubelet's
+    /// start.
     configured: Mutex<Option<(u32, KubeletConfig)>>,
 }
 
@@ -74,7 +75,7 @@ impl KubeletSource {
         Self { settings, bus_address, host, lease_age, configured: Mutex::default() }
     }
 
-    /// Asks all sources at once, now. Takes a second, or a few where the bus does not answer.
+    /// Asks all sources at once, now. Takes a second, or a few if the bus does not answer.
     pub async fn ask(&self) -> KubeletFacts {
         let health = async {
             match self.settings.healthz {
@@ -100,8 +101,8 @@ impl KubeletSource {
         }
     }
 
-    /// Tells of the kubelet once in a period and after each change, until `stop` is cancelled or
-    /// nobody takes events any more.
+    /// Reports the kubelet's state once in a period and after each change, until `stop` is
+    /// cancelled or the receiver of events is gone.
     pub async fn run(
         &self,
         mut changes: watch::Receiver<Changes>,
@@ -130,7 +131,7 @@ impl KubeletSource {
         }
     }
 
-    /// The unit, and everybody's locks, as far as there are answers.
+    /// The unit, and the locks of all processes, as far as there are answers.
     async fn ask_bus(&self) -> (Option<UnitState>, Option<Vec<Inhibitor>>) {
         let bus = match Bus::connect(&self.bus_address).await {
             Ok(bus) => bus,
@@ -140,7 +141,7 @@ impl KubeletSource {
             }
         };
         let locks = async {
-            // Nobody is asked who would have to be started for it.
+            // Asks no service that the bus would have to start.
             bus.owner_of(NAME).await.ok()??;
             Logind::on(&bus).await.ok()?.inhibitors().await.ok()
         };
@@ -158,7 +159,7 @@ impl KubeletSource {
         (unit, locks)
     }
 
-    /// The configuration, asked once in the life of each process.
+    /// The configuration, read once per process of the kubelet.
     async fn config(&self, unit: Option<UnitState>) -> Option<KubeletConfig> {
         let configz = self.settings.configz.as_ref()?;
         let pid = unit.and_then(|unit| unit.main_pid);
@@ -181,8 +182,8 @@ impl KubeletSource {
     }
 }
 
-/// Whether the kubelet's lock is among them: root's, and of the unit's process where that is
-/// known. The word `kubelet` alone can be anybody's. ([SD24])
+/// Whether the kubelet's lock is in the list: held by root, and by the unit's process if that is
+/// known. Any process can use the name `kubelet`. ([SD24])
 fn is_armed(locks: &[Inhibitor], main_pid: Option<u32>) -> bool {
     let is_its = |lock: &Inhibitor| {
         lock.is_kubelets() && lock.uid == 0 && main_pid.is_none_or(|pid| pid == lock.pid)

@@ -1,5 +1,4 @@
-//! What the kubelet's `/configz` says of its own graceful shutdown and its own evictions.
-//! ([SD1], [SD2], [EV21])
+//! Reads the kubelet's graceful shutdown and evictions from its `/configz`. ([SD1], [SD2], [EV21])
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,13 +8,13 @@ use agent_core::time_span::{TimeSpan, TimeSpanError};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// What is read of the configuration.
+/// The part of the configuration that the agent reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KubeletConfig {
-    /// The sum of the shutdown periods; zero if graceful shutdown is off, none if it is not
-    /// understood.
+    /// The sum of the shutdown periods; zero if graceful shutdown is off, `None` if it cannot be
+    /// parsed.
     pub(crate) shutdown_period: Option<Duration>,
-    /// Its thresholds.
+    /// Its eviction thresholds.
     pub(crate) eviction: KubeletEviction,
 }
 
@@ -36,7 +35,7 @@ struct Config {
     local_storage_capacity_isolation: Option<Value>,
 }
 
-/// By signal.
+/// Thresholds by signal.
 type Thresholds = Option<BTreeMap<String, Value>>;
 
 #[derive(Deserialize)]
@@ -45,7 +44,7 @@ struct PriorityGroup {
     shutdown_grace_period_seconds: i64,
 }
 
-/// Reads the configuration; none if the text is another.
+/// Parses the configuration; `None` if the text is something else.
 pub(crate) fn read(configz: &str) -> Option<KubeletConfig> {
     let config = serde_json::from_str::<Configz>(configz).ok()?.kubeletconfig;
     let eviction = KubeletEviction {
@@ -76,14 +75,14 @@ fn shutdown_period(config: Config) -> Option<Duration> {
     }
     let total = duration(config.shutdown_grace_period.as_deref())?;
     let critical = duration(config.shutdown_grace_period_critical_pods.as_deref())?;
-    // Regular and critical each in whole seconds. ([SD2])
+    // Regular and critical are each cut to whole seconds. ([SD2])
     let regular = total.checked_sub(critical).unwrap_or_default();
     let off = total.is_zero() || critical > total;
     let sum = Duration::from_secs(regular.as_secs().saturating_add(critical.as_secs()));
     Some(if off { Duration::ZERO } else { sum })
 }
 
-/// A duration as Go writes it; one below zero turns the thing off, as one that is missing does.
+/// Parses a duration in Go's format. A negative or missing one turns the feature off.
 fn duration(text: Option<&str>) -> Option<Duration> {
     let Some(text) = text else { return Some(Duration::ZERO) };
     if text.ends_with("ns") {
@@ -108,7 +107,7 @@ mod tests {
 
     #[test]
     fn the_sum_is_what_the_kubelet_makes_of_it() {
-        // Total minus critical, and critical, in whole seconds. ([SD2])
+        // Total minus critical, and critical, each in whole seconds. ([SD2])
         let two = |total: &str, critical: &str| {
             seconds(&format!(
                 r#"{{"shutdownGracePeriod":"{total}","shutdownGracePeriodCriticalPods":"{critical}"}}"#
@@ -172,7 +171,7 @@ mod tests {
 
     #[test]
     fn what_the_configuration_leaves_out_is_the_kubelets_default() {
-        // A map that is not there is one without thresholds: `/configz` shows defaults filled in.
+        // A missing map means no thresholds: `/configz` shows defaults filled in.
         let none = KubeletEviction { local_storage_limits: true, ..KubeletEviction::default() };
         for config in ["{}", r#"{"evictionHard":null,"evictionSoft":{}}"#] {
             assert_eq!(eviction(config), none, "{config}");

@@ -1,6 +1,6 @@
-//! The kubelet's lease on the node: a sign of life of the kubelet, and, because it is read over
-//! the connection that writes go over, one of the way to the API: it keeps route, token and
-//! authorization warm and brings the server's clock.
+//! Reads the kubelet's lease on the node: a sign of life of the kubelet. The read uses the
+//! connection for writes, so it also checks the way to the API. It keeps route, token and
+//! authorization warm, and brings the server's clock.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -18,12 +18,12 @@ use tokio::time::{Instant, MissedTickBehavior, timeout};
 
 /// Time between two reads.
 const PERIOD: Duration = Duration::from_secs(15);
-/// How long one may take.
+/// How long one read may take.
 const READ_MAX: Duration = Duration::from_secs(5);
-/// An age that was read longer ago says nothing of now.
+/// Maximum age of a read: an older one says nothing about now.
 const SEEN_AGE_MAX: Duration = Duration::from_secs(40);
 
-/// The age of the lease when it was last read, and when that was.
+/// The age of the lease at the last read, and the time of that read.
 #[derive(Clone, Debug, Default)]
 pub struct LeaseAge(Arc<Mutex<Option<(Duration, Instant)>>>);
 
@@ -40,15 +40,15 @@ struct Spec {
 }
 
 impl LeaseAge {
-    /// How long ago the lease was renewed when it was last seen; none if it could not be read of
-    /// late: without the API its age would only seem to grow.
+    /// How long ago the lease was renewed at the last read. `None` if the last read is too old:
+    /// without the API, the age would only seem to grow.
     pub fn get(&self) -> Option<Duration> {
         let (age, seen) = (*self.0.lock())?;
         (seen.elapsed() <= SEEN_AGE_MAX).then_some(age)
     }
 }
 
-/// Reads the node's lease again and again; says in `reachable` whether the API answers.
+/// Reads the node's lease periodically; sets `reachable` to whether the API answers.
 pub async fn run(client: Client, node: &str, age: LeaseAge, reachable: Flag) -> Infallible {
     let path = format!("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{node}");
     let mut ticks = tokio::time::interval(PERIOD);
@@ -67,8 +67,8 @@ pub async fn run(client: Client, node: &str, age: LeaseAge, reachable: Flag) -> 
     }
 }
 
-/// When the lease was renewed, by the kubelet's clock, which is also ours. A server that refuses
-/// to show it is there, too.
+/// When the lease was renewed, by the kubelet's clock, which is also this machine's. A server that
+/// refuses to show the lease is reachable, too.
 async fn read(client: &Client, path: &str) -> Result<Option<Timestamp>, String> {
     let request = Request::get(path).body(Vec::new()).map_err(|error| error.to_string())?;
     let lease: Outcome<Lease> = client.request(request).await.map_err(classify);

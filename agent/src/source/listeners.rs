@@ -1,26 +1,27 @@
-//! Who listens on a TCP port of this machine, by the kernel's table. (proc(5), `/proc/net/tcp`)
+//! Finds who listens on a TCP port of this machine, from the kernel's table. (proc(5),
+//! `/proc/net/tcp`)
 
 use std::fs;
 
 use crate::host::Host;
 
 const TABLES: [&str; 2] = ["/proc/net/tcp", "/proc/net/tcp6"];
-/// The kernel's number for a socket that listens.
+/// The kernel's number for a listening socket.
 const LISTENS: &str = "0A";
 
-/// Whether somebody listens on the port, and only root does.
+/// Whether a process listens on the port, and all listeners are root's.
 pub(crate) fn is_roots(host: &Host, port: u16) -> bool {
     let owners = all_owners(host, port);
     !owners.is_empty() && owners.iter().all(|uid| *uid == 0)
 }
 
-/// Whether somebody listens on the port who is not root.
+/// Whether a listener on the port is not root's.
 pub(crate) fn is_others(host: &Host, port: u16) -> bool {
     all_owners(host, port).iter().any(|uid| *uid != 0)
 }
 
-/// Of IPv4 and IPv6. A container that does not see the host's `/proc` sees its own, which shows the
-/// host's ports when it shares the host's network.
+/// The users of listeners on IPv4 and IPv6. A container without the host's `/proc` reads its own,
+/// which shows the host's ports if it shares the host's network.
 fn all_owners(host: &Host, port: u16) -> Vec<u32> {
     let read = |table: &str| {
         fs::read_to_string(host.path(table)).or_else(|_| fs::read_to_string(table)).ok()
@@ -29,7 +30,7 @@ fn all_owners(host: &Host, port: u16) -> Vec<u32> {
     tables.iter().flat_map(|table| owners(table, port)).collect()
 }
 
-/// The users of those who listen on the port.
+/// The users of the sockets that listen on the port.
 fn owners(table: &str, port: u16) -> Vec<u32> {
     let owner = |line: &str| {
         // Number, local address, remote address, state, queues, timer, retransmits, user.

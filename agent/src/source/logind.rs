@@ -1,4 +1,4 @@
-//! logind over D-Bus: asks, and hands on what was said.
+//! Talks to logind over D-Bus: asks it, and returns its answers.
 
 use std::time::Duration;
 
@@ -18,12 +18,12 @@ use crate::host::Host;
 
 /// The name that logind owns on the bus.
 pub const NAME: &str = "org.freedesktop.login1";
-/// Where its manager lies.
+/// The object path of its manager.
 pub(crate) const PATH: &str = "/org/freedesktop/login1";
-/// What our locks say of whose they are.
+/// The owner that the agent's locks name.
 pub const WHO: &str = "epilogue-agent";
 
-/// logind hears of a closed descriptor in its event loop, after what is queued there.
+/// logind sees a closed descriptor in its event loop, after what is queued there.
 const RELEASE_TIME_MAX: Duration = Duration::from_secs(2);
 const RELEASE_POLL: Duration = Duration::from_millis(50);
 
@@ -48,22 +48,22 @@ trait Manager {
     fn scheduled_shutdown(&self) -> zbus::Result<(String, u64)>;
 }
 
-/// What the agent's own lock says it is for. It tells the lock from those of other processes: in
-/// a pod the pid that we know is not the one that logind sees.
+/// The reason that the agent's own lock gives. It distinguishes the lock from those of other
+/// processes: in a pod, the agent's pid is not the one that logind sees.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OurLock {
     why: String,
 }
 
 impl OurLock {
-    /// The words of the process that started at `boot`, on CLOCK_BOOTTIME.
+    /// The reason of the process that started at `boot`, on CLOCK_BOOTTIME.
     pub fn new(boot: Duration) -> Self {
         let mark = u64::try_from(boot.as_nanos()).unwrap_or(u64::MAX);
         let why = format!("Waits until the ends of this node's pods are reported ({mark:x})");
         Self { why }
     }
 
-    /// The words.
+    /// The reason.
     pub fn why(&self) -> &str {
         &self.why
     }
@@ -76,10 +76,10 @@ pub struct Logind {
 }
 
 impl Logind {
-    /// logind on this bus, whether somebody owns its name or not.
+    /// logind on this bus, whether its name has an owner or not.
     pub async fn on(bus: &Bus) -> Answer<Self> {
-        // The delay is declared constant and is not; the other two never announce a change.
-        // ([LD12])
+        // No cache: the delay is declared constant and is not; the other two never announce a
+        // change. ([LD12])
         let proxy = ManagerProxy::builder(bus.connection())
             .cache_properties(CacheProperties::No)
             .build()
@@ -87,7 +87,7 @@ impl Logind {
         answer(proxy).map(|manager| Self { manager })
     }
 
-    /// Asks everything that a check needs, and tries a lock.
+    /// Asks everything that `check` needs, and tries a lock.
     pub async fn facts(&self, owner: String, host: &Host) -> LogindFacts {
         let inhibitors = self.inhibitors().await;
         let kubelet = inhibitors.as_ref().ok().and_then(|list| kubelets_lock(list));
@@ -103,8 +103,8 @@ impl Logind {
         }
     }
 
-    /// What the properties say now, and whether our lock is held. Fails where it is not known
-    /// whether a shutdown is under way: the rest can be guessed.
+    /// Reads the properties, and whether the agent's lock is held. Fails if it cannot learn whether
+    /// a shutdown is in progress; the rest has defaults.
     pub async fn state(&self, owner: String, lock: &OurLock) -> Answer<LogindState> {
         let (preparing, delay, scheduled, listed) = tokio::join!(
             self.preparing(),
@@ -121,7 +121,7 @@ impl Logind {
         })
     }
 
-    /// Takes a delay lock on shutdown, as long as any copy of the descriptor is open.
+    /// Takes a delay lock on shutdown. It lasts as long as any copy of the descriptor is open.
     pub async fn inhibit(&self, why: &str) -> Answer<std::os::fd::OwnedFd> {
         answer(self.manager.inhibit("shutdown", WHO, why, "delay").await).map(Into::into)
     }
@@ -141,7 +141,7 @@ impl Logind {
         Ok((!kind.is_empty()).then_some(ScheduledShutdown { kind, at_micros }))
     }
 
-    /// Everybody's locks.
+    /// The locks of all processes.
     pub async fn inhibitors(&self) -> Answer<Vec<Inhibitor>> {
         let list = answer(self.manager.list_inhibitors().await)?;
         let inhibitor =
@@ -166,7 +166,8 @@ impl Logind {
         format!("Tries whether a shutdown can be delayed (connection {name})")
     }
 
-    /// Whether a lock with these words is held by our user: the words alone can be anybody's.
+    /// Whether the agent's user holds a lock with this reason: any process can give the same
+    /// reason.
     pub async fn is_listed(&self, why: &str) -> Answer<bool> {
         let list = self.inhibitors().await?;
         let us = Uid::effective().as_raw();
@@ -188,7 +189,7 @@ impl Logind {
     }
 }
 
-/// The delay as a duration that others can be added to: one without end is some 500,000 years.
+/// The delay as a duration that sums do not overflow: an infinite one becomes some 500,000 years.
 pub(crate) fn granted(delay: TimeSpan) -> Duration {
     delay.duration().min(Duration::from_micros(u64::MAX))
 }

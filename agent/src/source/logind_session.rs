@@ -1,6 +1,5 @@
-//! The standing session with logind: connects, subscribes, reads, and goes on for as long as the
-//! agent lives. A reader takes in every signal at once, a teller hands events on at the pace of
-//! whoever takes them.
+//! Keeps a session with logind: connects, subscribes, reads, for as long as the agent runs. A
+//! reader takes in every signal at once. A reporter passes events on at the pace of their receiver.
 
 use std::time::Duration;
 
@@ -18,20 +17,20 @@ use super::logind::{Logind, NAME, OurLock, PATH, granted};
 use super::logind_signs::{BUS, Listener, MANAGER, Owner, PROPERTIES, Signs};
 use crate::bus::{Bus, answer};
 
-/// What a question at the signal may take: the lock's time runs.
+/// Maximum time of a question at the signal: the delay is running out.
 const AT_SIGNAL_MAX: Duration = Duration::from_millis(100);
 
-/// How often the session asks, and tries.
+/// How often the session asks and retries.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// Between two looks at the properties: neither the scheduled shutdown nor the delay tells of
-    /// a change. ([LD12])
+    /// Time between two reads of the properties: neither the scheduled shutdown nor the delay
+    /// announces a change. ([LD12])
     pub poll: Duration,
-    /// The same while the machine goes down: an action that vanishes does so without a word. [LD7]
+    /// The same during a shutdown: an action can vanish without a signal. [LD7]
     pub poll_going_down: Duration,
-    /// After the first connection lost; doubled with each further one.
+    /// Pause after the first lost connection; doubles with each further one.
     pub pause_min: Duration,
-    /// The longest pause. A connection that lasted longer was a good one.
+    /// The longest pause. After a connection that lasted longer, pauses start small again.
     pub pause_max: Duration,
 }
 
@@ -55,42 +54,42 @@ pub struct LogindSession {
     changes: watch::Sender<Changes>,
 }
 
-/// Tells that it is worth looking at the kubelet anew.
+/// Says when to check the kubelet again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     /// Grows when a lock came or went, logind changed, or a shutdown was announced or cancelled.
     pub count: u64,
-    /// Whether the last word was that the machine goes down.
+    /// Whether the last signal announced a shutdown.
     pub going_down: bool,
 }
 
-/// Why a session is over.
+/// Why a connection is over.
 enum End {
     /// The agent stops.
     Stopped,
-    /// The connection is gone, or never came.
+    /// The connection is gone, or was never made.
     Lost(CallError),
 }
 
 impl LogindSession {
-    /// A session over the bus at `address`, that knows our lock by its words.
+    /// A session over the bus at `address`, which recognises the agent's lock by its reason.
     pub fn new(address: String, lock: OurLock) -> Self {
         Self { address, lock, pace: Pace::default(), changes: watch::Sender::default() }
     }
 
-    /// The same at another pace.
+    /// The same session at another pace.
     #[must_use]
     pub fn at_pace(mut self, pace: Pace) -> Self {
         self.pace = pace;
         self
     }
 
-    /// What tells others that it is worth looking at the kubelet anew.
+    /// Signals when to check the kubelet again.
     pub fn changes(&self) -> watch::Receiver<Changes> {
         self.changes.subscribe()
     }
 
-    /// Runs until `stop` is cancelled or nobody takes events any more.
+    /// Runs until `stop` is cancelled or the receiver of events is gone.
     pub async fn run(self, events: mpsc::Sender<Event>, stop: CancellationToken) {
         let mut pause = self.pace.pause_min;
         loop {
@@ -124,8 +123,8 @@ impl LogindSession {
             Err(error) => return End::Lost(error),
         };
         let signs = watch::Sender::new(Signs::default());
-        // All that comes in, in its order: the owner's change must not overtake its signals, nor
-        // they it. No descriptor comes in on this connection.
+        // One stream for all messages in their order: a change of the owner must not overtake its
+        // signals, nor they it. No descriptor arrives on this connection.
         let stream = MessageStream::from(bus.connection());
         let mut reporter = Reporter::new(self, &bus, signs.subscribe(), events);
         let end = tokio::select! {
@@ -142,8 +141,8 @@ fn closed() -> CallError {
     CallError { name: String::new(), message: "the connection to the bus is closed".into() }
 }
 
-/// Takes in messages until the connection ends. Never waits for anything else, because all
-/// replies on the connection wait behind a message that nobody takes.
+/// Reads messages until the connection ends. Never waits for anything else: all replies on the
+/// connection queue behind an unread message.
 async fn listen(mut stream: MessageStream, signs: &watch::Sender<Signs>) {
     let mut listener = Listener::new(signs);
     while let Some(message) = stream.next().await {
@@ -154,14 +153,14 @@ async fn listen(mut stream: MessageStream, signs: &watch::Sender<Signs>) {
     }
 }
 
-/// Hands on what the signs say.
+/// Reports what the signs say.
 struct Reporter<'a> {
     session: &'a LogindSession,
     bus: &'a Bus,
     signs: watch::Receiver<Signs>,
-    /// What was handed on already.
+    /// What was already reported.
     reported: Signs,
-    /// Whether the machine goes down, by what was believed last.
+    /// Whether the machine goes down, by the last report.
     going_down: bool,
     events: &'a mpsc::Sender<Event>,
 }
@@ -183,7 +182,7 @@ impl<'a> Reporter<'a> {
         }
     }
 
-    /// Subscribes, and only then asks who logind is: no change falls in between. ([AP23])
+    /// Subscribes, and only then asks who logind is: so no change is missed in between. ([AP23])
     async fn begin(&mut self, signs: &watch::Sender<Signs>) -> Answer<Logind> {
         let bus = answer(DBusProxy::new(self.bus.connection()).await)?;
         for rule in rules() {
@@ -210,7 +209,7 @@ impl<'a> Reporter<'a> {
                 sleep_until(due).await;
                 self.seen(logind).await
             };
-            // A signal does not wait for the answers of a look.
+            // A signal does not wait for the answers of a periodic read.
             tokio::select! {
                 biased;
                 changed = signs.changed() => if changed.is_err() {
@@ -231,8 +230,8 @@ impl<'a> Reporter<'a> {
         if self.going_down { pace.poll_going_down } else { pace.poll }
     }
 
-    /// Hands on the difference between what was handed on and what is. A `false` is never left
-    /// out; a `true` that is over already is. Err: nobody takes events any more.
+    /// Reports the difference between the last report and now. Never skips a `false`; skips a
+    /// `true` that is already over. `Err`: the receiver of events is gone.
     async fn catch_up(&mut self, logind: &Logind) -> Result<(), ()> {
         let now = self.signs.borrow_and_update().clone();
         let before = std::mem::replace(&mut self.reported, now.clone());
@@ -247,7 +246,7 @@ impl<'a> Reporter<'a> {
         if before.announced != now.announced && now.going_down {
             self.announce(logind, &now).await?;
         }
-        // Who began just now, and found logind, has found something new too.
+        // A session that has just found logind counts as a change too.
         if before != now {
             self.report_change();
         }
@@ -261,8 +260,8 @@ impl<'a> Reporter<'a> {
         });
     }
 
-    /// Hands on `true`, unless logind denies it when asked: what was announced is over then, or
-    /// never was. With no answer the signal counts, because time runs.
+    /// Reports `true`, unless logind denies it when asked: then the shutdown is over, or never was.
+    /// Without an answer the signal counts, because time runs out.
     async fn announce(&mut self, logind: &Logind, now: &Signs) -> Result<(), ()> {
         let (preparing, delay) = tokio::join!(
             timeout(AT_SIGNAL_MAX, logind.preparing()),
@@ -281,7 +280,7 @@ impl<'a> Reporter<'a> {
         self.send(Event::ShutdownAnnounced(Announcement { granted, kind })).await
     }
 
-    /// Reads all properties and hands them on.
+    /// Reads all properties and reports them.
     async fn seen(&mut self, logind: &Logind) -> Result<(), ()> {
         let event = match &self.reported.owner {
             Owner::Name(owner) => match logind.state(owner.clone(), &self.session.lock).await {
@@ -302,7 +301,7 @@ impl<'a> Reporter<'a> {
         self.events.send(event).await.map_err(|_| ())
     }
 
-    /// Says it once, and does not listen to others any more.
+    /// Warns once, and stops listening to other senders.
     async fn warn_of_forger(&self, before: &Signs, now: &Signs) {
         let (None, Some(forger)) = (&before.forger, &now.forger) else { return };
         tracing::warn!(
@@ -312,14 +311,14 @@ impl<'a> Reporter<'a> {
         );
         let bus = DBusProxy::new(self.bus.connection()).await;
         if let Ok(bus) = bus {
-            // If it fails, more is heard and ignored.
+            // If this fails, further signals arrive and are ignored.
             let _ = bus.remove_match_rule(anybodys_word()).await;
         }
     }
 }
 
-/// What is subscribed. The rule without a sender is there to tell people why a signal that they
-/// made themselves does nothing; it goes when it has done so.
+/// The subscriptions. The rule without a sender lets the agent tell people why a signal of their
+/// own has no effect. It goes after the first warning.
 fn rules() -> [MatchRule<'static>; 4] {
     let signals = || MatchRule::builder().msg_type(Type::Signal);
     let owner = signals().sender(BUS).interface(BUS).member("NameOwnerChanged").add_arg(NAME);

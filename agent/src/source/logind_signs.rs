@@ -1,6 +1,5 @@
-//! What logind's signals have said so far, as a state that each new signal changes: whoever is
-//! slow to look sees the latest word and how many there were, and misses no `false`. Nothing
-//! here waits.
+//! Keeps what logind's signals have said so far, as a state that each signal changes. A slow reader
+//! sees the latest signal and how many there were, and misses no `false`. Nothing here waits.
 
 use std::collections::HashMap;
 
@@ -15,39 +14,39 @@ use super::logind::{NAME, PATH};
 pub(crate) const BUS: &str = "org.freedesktop.DBus";
 pub(crate) const MANAGER: &str = "org.freedesktop.login1.Manager";
 pub(crate) const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
-/// These change when somebody takes or drops a lock.
+/// Properties that change when a process takes or drops a lock.
 const OF_LOCKS: [&str; 3] = ["NCurrentInhibitors", "DelayInhibited", "BlockInhibited"];
 
-/// What was heard since the connection began. The counters only grow.
+/// What has arrived since the connection began. The counters only grow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Signs {
-    /// Whose word counts.
+    /// The owner, whose signals count.
     pub(crate) owner: Owner,
     /// How often the owner has changed.
     pub(crate) owners: u64,
-    /// How often `true` was said.
+    /// How many `true` have arrived.
     pub(crate) announced: u64,
-    /// How often `false` was said.
+    /// How many `false` have arrived.
     pub(crate) cancelled: u64,
-    /// The last word.
+    /// The last value.
     pub(crate) going_down: bool,
     /// The kind of the last shutdown announced.
     pub(crate) kind: Option<ShutdownKind>,
     /// How often locks have come or gone.
     pub(crate) locks: u64,
-    /// Who said `PrepareForShutdown` without being logind, the first time.
+    /// The first sender of `PrepareForShutdown` that was not logind.
     pub(crate) forger: Option<String>,
 }
 
 /// Who owns logind's name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Owner {
-    /// The bus was not asked yet.
+    /// The bus has not answered yet.
     #[default]
     Unknown,
-    /// Nobody.
+    /// No connection.
     Nobody,
-    /// The connection of this unique name.
+    /// The connection with this unique name.
     Name(String),
 }
 
@@ -61,7 +60,7 @@ impl Owner {
 #[derive(Debug)]
 pub(crate) struct Listener<'a> {
     signs: &'a watch::Sender<Signs>,
-    /// From the metadata signal that comes right before the plain one.
+    /// From the metadata signal, which comes right before the plain one.
     kind: Option<ShutdownKind>,
 }
 
@@ -70,7 +69,7 @@ impl<'a> Listener<'a> {
         Self { signs, kind: None }
     }
 
-    /// Takes in a message, whatever it is.
+    /// Takes in any message.
     pub(crate) fn hear(&mut self, message: &Message) {
         let header = message.header();
         if header.message_type() != Type::Signal {
@@ -98,7 +97,7 @@ impl<'a> Listener<'a> {
             self.signs.send_modify(|signs| {
                 signs.owner = Owner::of(Some(owner));
                 signs.owners += 1;
-                // A delayed shutdown dies with the logind that delayed it. ([LD7])
+                // A delayed shutdown ends with the logind that delayed it. ([LD7])
                 signs.going_down = false;
             });
         }
@@ -144,9 +143,9 @@ impl<'a> Listener<'a> {
         }
     }
 
-    /// Whether the signal is logind's own; remembers one who only says so. ([W9])
+    /// Whether the signal is logind's own; remembers a sender that only pretends. ([W9])
     ///
-    /// DIVERGES(upstream): upstream takes the signal from anybody on the bus.
+    /// DIVERGES(upstream): upstream accepts the signal from any sender on the bus.
     fn is_loginds(&self, header: &Header<'_>) -> bool {
         if header.path().is_none_or(|path| path.as_str() != PATH) {
             return false;
@@ -184,7 +183,7 @@ fn kind_of(word: &str) -> ShutdownKind {
         "halt" => ShutdownKind::Halt,
         "kexec" => ShutdownKind::Kexec,
         "soft-reboot" => ShutdownKind::SoftReboot,
-        // Somebody else's word goes into logs and the journal: not more than a line of it.
+        // Text of another sender goes into logs and the journal: at most a line of it.
         other => ShutdownKind::Other(other.chars().take(64).collect()),
     }
 }
@@ -249,7 +248,7 @@ mod tests {
         let signs = heard(&forged);
         assert_eq!((signs.announced, signs.cancelled), (0, 0));
         assert_eq!(signs.forger.as_deref(), Some(":1.9"));
-        // Only the bus says who owns the name.
+        // Only the bus itself says who owns the name.
         let signs = heard(&[signal(":1.9", BUS, "NameOwnerChanged", &(NAME, ":1.7", ":1.9"))]);
         assert_eq!(signs.owner, Owner::Name(":1.7".into()));
     }

@@ -1,4 +1,4 @@
-//! The node's own object: what of ours is on it, and what the kubelet says of itself.
+//! Reads the node's own object: the agent's entries on it, and the kubelet's reports about itself.
 
 use agent_core::protocol::event::{Event, NodeView};
 use epilogue_common::names::node::SHUTTING_DOWN_TAINT;
@@ -9,14 +9,14 @@ use tokio::sync::{mpsc, watch};
 
 use super::watch::{Closed, Listener, Scope, Seen, Watched, watch};
 
-/// The kubelet's words in the message of its condition Ready. ([SD8])
+/// The kubelet's message in its condition Ready. ([SD8])
 const KUBELET_SHUTS_DOWN: &str = "node is shutting down";
-/// The conditions by which it says that it is short of something. ([EV19])
+/// The kubelet's conditions for a shortage. ([EV19])
 const KUBELET_PRESSURE: [&str; 3] = ["MemoryPressure", "DiskPressure", "PIDPressure"];
-/// What the types of conditions of our own begin with.
+/// The prefix of the agent's own conditions.
 const OUR_CONDITIONS: &str = "epilogue.dev/";
 
-/// What is read of a node.
+/// The part of a node that the agent reads.
 #[derive(Clone, Debug, Default, Deserialize)]
 struct WireNode {
     #[serde(default)]
@@ -114,8 +114,8 @@ impl WireNode {
     }
 }
 
-/// Tells of changes only: a kubelet writes its node every few minutes, and what is read of it
-/// hardly ever changes.
+/// Reports changes only: a kubelet writes its node every few minutes, and what the agent reads of
+/// it hardly ever changes.
 struct Node {
     events: mpsc::Sender<Event>,
     last: Option<NodeView>,
@@ -137,7 +137,7 @@ impl Listener<WireNode> for Node {
     }
 }
 
-/// Tells of the node's object for as long as somebody listens.
+/// Reports the node's object until the receiver of events is gone.
 pub async fn run(
     client: Client,
     node: &str,

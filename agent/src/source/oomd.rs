@@ -1,5 +1,6 @@
-//! systemd-oomd, which kills whole cgroups before the kernel has to: its signal `Killed`, from the
-//! owner of its name and from nobody else. Most nodes have no oomd; then nothing is said.
+//! Reports kills by systemd-oomd, which kills whole cgroups before the kernel has to. It takes the
+//! signal `Killed` only from the owner of oomd's name. Most nodes have no oomd; then it reports
+//! nothing.
 
 use std::time::Duration;
 
@@ -22,15 +23,15 @@ use crate::cgroups::place;
 const NAME: &str = "org.freedesktop.oom1";
 const PATH: &str = "/org/freedesktop/oom1";
 const MANAGER: &str = "org.freedesktop.oom1.Manager";
-/// Paths and reasons are shorter; a signal may be of any length.
+/// Maximum length. Paths and reasons are shorter; a signal may have any length.
 const TEXT_BYTES_MAX: usize = 4096;
 
-/// How often a lost connection is tried again: at first, and at most.
+/// How often a lost connection is retried.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// The first pause; doubled with each further one.
+    /// The first pause; doubles with each further failure.
     pub pause_min: Duration,
-    /// The longest. A connection that lasted longer was a good one.
+    /// The longest pause. After a connection that lasted longer, pauses start small again.
     pub pause_max: Duration,
 }
 
@@ -40,7 +41,7 @@ impl Default for Pace {
     }
 }
 
-/// Tells of kills until `stop` is cancelled or nobody takes events any more.
+/// Reports kills until `stop` is cancelled or the receiver of events is gone.
 pub async fn run(
     bus_address: String,
     pace: Pace,
@@ -69,10 +70,11 @@ pub async fn run(
     }
 }
 
-/// One connection, from its beginning to its end. Ok: nobody takes events any more.
+/// One connection, from its beginning to its end. `Ok`: the receiver of events is gone.
 async fn connection(address: &str, events: &mpsc::Sender<Event>) -> Result<(), String> {
     let bus = Bus::connect(address).await.map_err(|error| error.message)?;
-    // All that comes in, in its order: a change of the owner must not overtake its signals.
+    // One stream for all messages in their order: a change of the owner must not overtake its
+    // signals.
     let stream = MessageStream::from(bus.connection());
     let ended = listen(&bus, stream, events).await;
     bus.close().await;
@@ -112,7 +114,7 @@ async fn listen(
     }
 }
 
-/// Subscribes, and only then asks who oomd is: no change falls in between.
+/// Subscribes, and only then asks who oomd is: so no change is missed in between.
 async fn begin(bus: &Bus) -> Answer<Option<String>> {
     let proxy = answer(DBusProxy::new(bus.connection()).await)?;
     for rule in rules() {
@@ -136,12 +138,12 @@ fn rule(builder: zbus::match_rule::Builder<'static>) -> MatchRule<'static> {
 #[derive(Debug, Default)]
 struct Listener {
     owner: Owner,
-    /// Somebody else's signals are said once.
+    /// Signals of other senders are logged once.
     warned: bool,
 }
 
 impl Listener {
-    /// The bus was asked. A change that was heard meanwhile is newer.
+    /// Takes in the bus's answer. A change that arrived meanwhile is newer.
     fn found(&mut self, owner: Option<String>) {
         if self.owner == Owner::Unknown {
             self.owner = Owner::of(owner);

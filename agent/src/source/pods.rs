@@ -1,4 +1,4 @@
-//! The pods of the node, as the API shows them.
+//! Watches the pods of the node in the API.
 
 use agent_core::pod::PodUid;
 use agent_core::protocol::event::Event;
@@ -22,8 +22,8 @@ impl Listener<WirePod> for Pods {
     }
 }
 
-/// Tells of the node's pods for as long as somebody listens; `hurry` says that a shutdown is
-/// going on.
+/// Reports the node's pods until the receiver of events is gone; `hurry` says whether a shutdown is
+/// in progress.
 pub async fn run(
     client: Client,
     node: &str,

@@ -1,6 +1,6 @@
-//! Tries by dry runs whether the API refuses what the agent's admission policies must refuse: at
-//! the start, and every hour. RBAC gives all agents one role for the whole cluster, and only the
-//! policies of deploy/policy/agent cut a node's part out of it.
+//! Tests by dry runs whether the API refuses what the agent's admission policies must refuse: at
+//! the start, and every hour. RBAC gives all agents one role for the whole cluster. Only the
+//! policies of deploy/policy/agent limit it to one node.
 
 use std::time::Duration;
 
@@ -16,11 +16,11 @@ use tokio::time::{sleep, timeout};
 use super::watch::Closed;
 use crate::trial::{JSON, STRATEGIC, send, some_pod};
 
-/// Between two rounds that find the policies in place.
+/// Time between two rounds that find the policies in place.
 const PERIOD: Duration = Duration::from_hours(1);
-/// After one that finds a policy missing, or has no answer.
+/// Time after a round that finds a policy missing, or has no answer.
 const AGAIN: Duration = Duration::from_secs(30);
-/// A whole round.
+/// Maximum time of a round.
 const ROUND_MAX: Duration = Duration::from_secs(20);
 const OPTIONS: &str = "?dryRun=All&fieldManager=epilogue-agent";
 
@@ -33,7 +33,7 @@ struct Trial {
     body: Value,
 }
 
-/// Tells the core of each round, until nobody takes events any more.
+/// Reports each round to the core, until the receiver of events is gone.
 pub async fn run(client: Client, node: &str, events: mpsc::Sender<Event>) -> Closed {
     loop {
         let found = timeout(ROUND_MAX, missing(&client, node)).await;
@@ -56,7 +56,7 @@ pub async fn run(client: Client, node: &str, events: mpsc::Sender<Event>) -> Clo
     }
 }
 
-/// The policy that lets through what it must refuse; none if all hold.
+/// The policy that allows what it must refuse; `None` if all hold.
 pub async fn missing(client: &Client, node: &str) -> Outcome<Option<&'static str>> {
     let pod = some_pod(client, node).await?;
     let other = other_node(client, node).await?;
@@ -68,10 +68,10 @@ pub async fn missing(client: &Client, node: &str) -> Outcome<Option<&'static str
             Err(failure) => match failure.kind {
                 FailureKind::Forbidden
                 | FailureKind::Invalid
-                // The object has changed, or is gone: another hour, another pod.
+                // The object has changed, or is gone: the next round tries another pod.
                 | FailureKind::Conflict
                 | FailureKind::NotFound => {}
-                // A webhook that fails concerns one kind of object: the others are tried anyway.
+                // A webhook that fails concerns one kind of object: try the others anyway.
                 _ => unanswered = Some(failure),
             },
         }
@@ -105,7 +105,7 @@ fn trials(node: &str, pod: Option<&PodView>, other: Option<&str>) -> Vec<Trial> 
         },
     ];
     if let Some(other) = other {
-        // What every agent may write on its own node.
+        // Every agent may write this on its own node, and only there.
         let state = json!({"metadata": {"annotations": {"epilogue.dev/state": "idle"}}});
         trials.push(patch("epilogue-agent-own-node", &format!("/api/v1/nodes/{other}"), state));
     }
@@ -127,7 +127,7 @@ fn trials(node: &str, pod: Option<&PodView>, other: Option<&str>) -> Vec<Trial> 
     trials
 }
 
-/// As another reporter's.
+/// An event in the name of another reporter.
 fn foreign_event(node: &str) -> Value {
     json!({
         "apiVersion": "events.k8s.io/v1", "kind": "Event",

@@ -1,4 +1,4 @@
-//! systemd over D-Bus: signals a unit, asks how it is, and when this boot began.
+//! Talks to systemd over D-Bus: signals a unit, and reads a unit's state and the time of this boot.
 
 use agent_core::check::facts::Answer;
 use jiff::Timestamp;
@@ -34,30 +34,30 @@ pub struct Systemd<'a> {
     bus: &'a Bus,
 }
 
-/// How a unit is.
+/// The state of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnitState {
-    /// Whether it runs.
+    /// Whether it is active.
     pub active: bool,
-    /// The process that it is about, if it has one now.
+    /// Its main process, if it has one now.
     pub main_pid: Option<u32>,
 }
 
 impl<'a> Systemd<'a> {
-    /// systemd on this bus, whether somebody owns its name or not.
+    /// systemd on this bus, whether its name has an owner or not.
     pub fn on(bus: &'a Bus) -> Self {
         Self { bus }
     }
 
-    /// Has the main process of a unit hang up: a daemon reads its files again. Not all processes:
-    /// where systemd cannot signal what else is in the unit's cgroup, it says that it failed
-    /// though the daemon was told.
+    /// Sends SIGHUP to the main process of a unit: a daemon then reads its files again. Not to all
+    /// processes: if systemd cannot signal the others in the unit's cgroup, it returns an error
+    /// though the daemon got the signal.
     pub async fn hang_up(&self, unit: &str) -> Answer<()> {
         answer(self.manager().await?.kill_unit(unit, "main", SIGHUP).await)
     }
 
-    /// How a unit is; none if there is no such unit. Loads it, because systemd forgets a unit
-    /// that does not run, and that it does not run is what is asked.
+    /// The state of a unit; `None` if there is no such unit. Loads it: systemd unloads a unit that
+    /// does not run, and the agent asks exactly whether it runs.
     pub async fn unit(&self, name: &str) -> Answer<Option<UnitState>> {
         let path = answer(self.manager().await?.load_unit(name).await)?;
         let properties = PropertiesProxy::builder(self.bus.connection())
@@ -76,7 +76,7 @@ impl<'a> Systemd<'a> {
         Ok(Some(UnitState { active, main_pid: (main_pid != 0).then_some(main_pid) }))
     }
 
-    /// How the first of these units is that is loaded.
+    /// The state of the first of these units that is loaded.
     pub async fn first_of(&self, names: &[String]) -> Answer<Option<UnitState>> {
         for name in names {
             if let Some(state) = self.unit(name).await? {
@@ -86,8 +86,8 @@ impl<'a> Systemd<'a> {
         Ok(None)
     }
 
-    /// What the node's clock showed when this boot's user space began, as it was noted then;
-    /// none where it was not.
+    /// What the node's clock showed when this boot's user space began, as recorded then; `None`
+    /// without a record.
     pub async fn booted_at(&self) -> Answer<Option<Timestamp>> {
         let microseconds = answer(self.manager().await?.userspace_timestamp().await)?;
         let noted = i64::try_from(microseconds).ok().filter(|noted| *noted > 0);

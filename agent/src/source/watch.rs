@@ -1,4 +1,4 @@
-//! What the agent watches: objects of its node, whole lists at once.
+//! Watches objects of the agent's node, and delivers whole lists at once.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -9,19 +9,20 @@ use kube::Client;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch::Receiver;
 
-/// Objects per page where the server does not stream lists: at their largest, half of the memory
-/// that the agent may take.
+/// Objects per page if the server does not stream lists: at their largest, they take half of the
+/// agent's memory limit.
 const PAGE_SIZE: u32 = 20;
-/// A node has a few hundred pods at most; more would be a selector that the server ignores.
+/// Maximum number of objects. A node has a few hundred pods at most; with more, the server ignores
+/// the selector.
 const OBJECTS_MAX: usize = 10_000;
-/// The first pause after a failure; doubled with each further one.
+/// The first pause after a failure; doubles with each further failure.
 const PAUSE_BASE: Duration = Duration::from_millis(100);
 /// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// The longest pause in a shutdown.
 const PAUSE_HURRIED_MAX: Duration = Duration::from_millis(500);
 
-/// An object that can be watched, as slim as its reader likes.
+/// An object that can be watched, reduced to what its reader needs.
 pub(super) trait Watched: DeserializeOwned + Clone + Send + 'static {
     /// `metadata.resourceVersion`.
     fn version(&self) -> &str;
@@ -29,10 +30,10 @@ pub(super) trait Watched: DeserializeOwned + Clone + Send + 'static {
     fn uid(&self) -> &str;
 }
 
-/// What a watch tells.
+/// What a watch reports.
 #[derive(Debug)]
 pub(super) enum Seen<T> {
-    /// All objects that there are.
+    /// All objects that exist.
     Listed(Vec<T>),
     /// An object was added or modified.
     Shown(T),
@@ -40,9 +41,9 @@ pub(super) enum Seen<T> {
     Gone(String),
 }
 
-/// Whom a watch tells; an error ends the watch, because nobody listens any more.
+/// Receives what a watch reports. An error ends the watch, because the receiver is gone.
 pub(super) trait Listener<T>: Send {
-    /// Takes in what was seen; waits for room.
+    /// Takes in an observation; waits for room.
     fn deliver(&mut self, seen: Seen<T>) -> impl Future<Output = Result<(), Closed>> + Send;
 }
 
@@ -53,16 +54,16 @@ pub(super) struct Scope {
     pub(super) path: &'static str,
     /// The field selector.
     pub(super) selector: String,
-    /// Where the watch shows that it lives.
+    /// Where the watch shows that it is alive.
     pub(super) signs: Signs,
 }
 
-/// Gathers lists until they are whole.
+/// Collects lists until they are whole.
 struct Gathered<T, L> {
     listener: L,
-    /// What has come of a list that is coming in.
+    /// The part of an incoming list that has arrived.
     list: Option<Vec<T>>,
-    /// Each object as it could last be read, by UID.
+    /// Each object as it was last readable, by UID.
     known: HashMap<String, T>,
 }
 
@@ -96,7 +97,7 @@ impl<T: Watched, L: Listener<T>> watch::Listener<T> for Gathered<T, L> {
                 self.known.remove(&object.uid);
                 self.listener.deliver(Seen::Gone(object.uid)).await?;
             }
-            // It is there: what was known of it stays, also where a list is all that there is.
+            // The object exists: the last readable version stays, in a list too.
             watch::WatchEvent::Unreadable(object) => {
                 let (namespace, name, error) = (&object.namespace, &object.name, &object.why);
                 tracing::error!(namespace, name, error, "an object cannot be read");
@@ -119,8 +120,8 @@ impl<T: Watched, L: Listener<T>> watch::Listener<T> for Gathered<T, L> {
     }
 }
 
-/// Tells everything that happens to the objects, for as long as somebody listens; `hurry` says
-/// that a shutdown is going on.
+/// Reports all changes of the objects until the receiver is gone; `hurry` says whether a shutdown
+/// is in progress.
 pub(super) async fn watch<T: Watched>(
     client: Client,
     scope: Scope,
@@ -167,7 +168,7 @@ mod tests {
         }
     }
 
-    /// What the listener was told, in words.
+    /// What the listener received, as text.
     #[derive(Default)]
     struct Told(Vec<String>);
 

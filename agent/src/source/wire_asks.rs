@@ -1,5 +1,5 @@
-//! What a pod asks for of memory and disk, as it comes over the wire. Amounts are read while
-//! parsing, so that no text of them is kept; one that is none counts as not there.
+//! Reads a pod's requests and limits of memory and disk from the wire. Parses amounts directly, so
+//! that no text of them is kept; an invalid amount counts as missing.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use agent_core::pod::{Asks, ContainerAsks};
 use agent_core::quantity::Quantity;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-/// An amount of bytes; none where it cannot be understood.
+/// An amount of bytes; `None` if it cannot be parsed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Amount(Option<u64>);
 
@@ -19,7 +19,7 @@ pub(super) struct Resources {
     limits: Option<Amounts>,
 }
 
-/// A list of resources, as far as it is read.
+/// A list of resources, as far as the agent reads it.
 #[derive(Clone, Copy, Debug, Default, serde::Deserialize)]
 #[serde(default)]
 pub(super) struct Amounts {
@@ -28,8 +28,8 @@ pub(super) struct Amounts {
     storage: Amount,
 }
 
-/// A volume. What it is made of is one field of many; those named here hold nothing but what the
-/// node can make again.
+/// A volume. Its source is one field of many; the fields here hold nothing but what the node can
+/// create again.
 #[derive(Clone, Debug, Default, serde::Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Volume {
@@ -52,15 +52,15 @@ struct EmptyDir {
     size_limit: Amount,
 }
 
-/// A container with what it asks for.
+/// A container with its resources.
 pub(super) struct Asking<'a> {
     pub(super) name: &'a str,
     pub(super) resources: Resources,
-    /// Whether it is an init container that runs beside the others.
+    /// Whether it is an init container that runs alongside the others.
     pub(super) sidecar: bool,
 }
 
-/// A pod with what it asks for.
+/// A pod with its resources.
 pub(super) struct AskingPod<'a> {
     pub(super) regular: Vec<Asking<'a>>,
     pub(super) inits: Vec<Asking<'a>>,
@@ -82,8 +82,8 @@ impl Resources {
 }
 
 impl Volume {
-    /// Whether it outlives the pod, or may: others wait until it is unmounted. One of a kind that
-    /// is not known counts.
+    /// Whether it outlives the pod, or may: other pods wait until it is unmounted. A volume of an
+    /// unknown kind counts.
     pub(super) fn outlives_pod(&self) -> bool {
         let of_node = [
             &self.config_map,
@@ -105,17 +105,17 @@ impl Volume {
         Some((self.name.clone(), limit))
     }
 
-    /// An emptyDir whose files are pages of memory.
+    /// Whether it is an emptyDir whose files are in memory.
     pub(super) fn in_memory(&self) -> bool {
         self.empty_dir.as_ref().is_some_and(|dir| dir.medium.as_deref() == Some("Memory"))
     }
 }
 
 impl AskingPod<'_> {
-    /// What it asks for.
+    /// What the pod asks for.
     ///
-    /// Ephemeral storage cannot be asked for by the pod as a whole: what stands there is ignored,
-    /// as upstream ignores it.
+    /// The pod as a whole cannot ask for ephemeral storage: an entry there is ignored, as upstream
+    /// ignores it.
     pub(super) fn asks(&self) -> Asks {
         let own = self.own.requests().memory.0;
         let of_containers = self.effective(|amounts| amounts.memory);
@@ -136,8 +136,8 @@ impl AskingPod<'_> {
         }
     }
 
-    /// What the scheduler reserves: all that run together, or one init container together with the
-    /// sidecars that were started before it, whichever is more.
+    /// What the scheduler reserves, whichever is more: all that run together, or one init container
+    /// together with the sidecars that started before it.
     fn effective(&self, amount: impl Fn(Amounts) -> Amount) -> u64 {
         let of = |container: &Asking<'_>| amount(container.resources.requests()).0.unwrap_or(0);
         let (mut sidecars, mut most) = (0_u64, 0_u64);
@@ -172,7 +172,7 @@ impl<'de> Deserialize<'de> for Amount {
     }
 }
 
-/// Takes any value at all: a pod is not to be lost for an amount of it.
+/// Accepts any value at all: an invalid amount must not make the pod unreadable.
 struct AmountVisitor;
 
 impl<'de> Visitor<'de> for AmountVisitor {
@@ -276,10 +276,10 @@ mod tests {
         let table = [
             (pod(&[], &[]), 0),
             (pod(&["1Mi", "2Mi"], &[]), 3),
-            // The greatest init container, not their sum.
+            // The largest init container, not their sum.
             (pod(&["1Mi"], &[(false, "5Mi"), (false, "4Mi")]), 5),
             (pod(&["6Mi"], &[(false, "5Mi")]), 6),
-            // A sidecar runs beside all that come after it.
+            // A sidecar runs alongside all that come after it.
             (pod(&["1Mi"], &[(true, "2Mi")]), 3),
             (pod(&["1Mi"], &[(true, "2Mi"), (false, "5Mi")]), 7),
             (pod(&["1Mi"], &[(false, "5Mi"), (true, "2Mi")]), 5),

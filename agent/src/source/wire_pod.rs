@@ -1,6 +1,5 @@
-//! A pod as it comes over the wire, as far as it is read: everything else is skipped while
-//! parsing, so that a pod costs no more memory than its view. Nothing in it can fail to parse that
-//! the API lets in.
+//! Parses a pod from the wire, as far as the agent reads it. Skips everything else while parsing,
+//! so that a pod costs no more memory than its view. Parses everything that the API admits.
 
 use agent_core::pod::{
     Asks, Details, Disruption, Owner, Phase, PodSource, PodUid, PodView, RestartPolicy,
@@ -15,10 +14,10 @@ use serde::de::IgnoredAny;
 
 use super::wire_asks::{Amounts, Asking, AskingPod, Resources, Volume};
 
-/// The runtime's reason for a container that the kernel killed for want of memory.
+/// The runtime's reason for a container that the kernel killed for lack of memory.
 const OOM_KILLED_REASON: &str = "OOMKilled";
 
-/// What is read of a pod.
+/// The part of a pod that the agent reads.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(crate) struct WirePod {
     #[serde(default)]
@@ -160,7 +159,7 @@ impl super::watch::Watched for WirePod {
 }
 
 impl WirePod {
-    /// Whether it is this pod, and not a namesake.
+    /// Whether it is this pod, and not another one of the same name.
     pub(crate) fn is(&self, uid: &PodUid) -> bool {
         self.metadata.uid == uid.0
     }
@@ -253,14 +252,14 @@ impl ContainerStatus {
         now || self.restart_count > 0 || self.last_state.as_ref().is_some_and(shown)
     }
 
-    /// Whether it, or the run before it, was killed for want of memory.
+    /// Whether it, or its previous run, was killed for lack of memory.
     fn oom_killed(&self) -> bool {
         let states = [&self.state, &self.last_state].into_iter().flatten();
         let mut ends = states.filter_map(|state| state.terminated.as_ref());
         ends.any(|end| end.reason.as_deref() == Some(OOM_KILLED_REASON))
     }
 
-    /// Its name, and the runtime's id as the runtime itself has it.
+    /// Its name, and the runtime's id without the runtime's prefix.
     fn id(&self) -> Option<(String, String)> {
         let id = self.container_id.as_deref()?;
         let id = id.split_once("://").map_or(id, |(_, id)| id);
@@ -276,14 +275,14 @@ fn names(containers: impl Iterator<Item = Container>) -> Vec<String> {
     exact(containers.map(|container| container.name))
 }
 
-/// A list that takes no more room than it needs: not that of what it was made from.
+/// A list with no more capacity than it needs: it does not reuse its source's allocation.
 fn exact<T>(items: impl Iterator<Item = T>) -> Vec<T> {
     let mut list: Vec<_> = items.collect();
     list.shrink_to_fit();
     list
 }
 
-/// Without what needs other parts of the object.
+/// The details, without those that need other parts of the object.
 fn details(finalizers: Option<&[String]>, spec: &Spec, statuses: &[ContainerStatus]) -> Details {
     let finalizers = finalizers.unwrap_or_default();
     let name = |status: &ContainerStatus| status.name.clone();
@@ -307,7 +306,7 @@ fn details(finalizers: Option<&[String]>, spec: &Spec, statuses: &[ContainerStat
 }
 
 impl Toleration {
-    /// Whether it lets the pod be bound under the agent's taint, which has no value.
+    /// Whether it tolerates the agent's taint, which has no value, at binding.
     fn of_shutdown(&self) -> bool {
         let empty = |text: &Option<String>| text.as_deref().unwrap_or_default().is_empty();
         let exists = self.operator.as_deref() == Some("Exists");
@@ -330,7 +329,7 @@ fn owner(references: &[OwnerReference]) -> Owner {
     }
 }
 
-/// The API gives Always to those who say nothing.
+/// The API defaults to Always.
 fn restart_policy(text: Option<&str>) -> RestartPolicy {
     match text {
         Some("Never") => RestartPolicy::Never,
@@ -354,7 +353,8 @@ fn seconds(grace: i64) -> u32 {
     if grace < 0 { 1 } else { u32::try_from(grace).unwrap_or(u32::MAX) }
 }
 
-/// Both are there or neither is; a deletion without grace would be one of zero.
+/// The grace of a deletion. Both values exist or neither does; a deletion without grace would be
+/// one of zero.
 fn deletion(at: Option<&str>, grace: Option<i64>) -> Option<u32> {
     match (at, grace) {
         (None, None) => None,

@@ -1,4 +1,4 @@
-//! The standing connection against a server that counts its connections and can let one fall
+//! Tests the standing connection against a server that counts its connections and can make one
 //! silent.
 
 use std::convert::Infallible;
@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::PATIENCE;
 
-/// Connections that came, and the number of the first that is not silent.
+/// The number of connections that came, and the number of the first that is not silent.
 #[derive(Clone, Debug, Default)]
 struct Counters {
     connections: Arc<AtomicU64>,
@@ -60,7 +60,7 @@ fn linked(address: SocketAddr) -> LinkedClient {
     client.expect("must be a client")
 }
 
-/// Which connection answers, if one does in a second: the time of an attempt.
+/// The number of the connection that answers; `None` after a second, the time of an attempt.
 async fn ask(client: &LinkedClient) -> Option<u64> {
     let request = Request::get("/version").body(Vec::new()).expect("must be a request");
     let asked = timeout(Duration::from_secs(1), client.client.request_text(request)).await;

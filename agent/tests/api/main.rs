@@ -1,5 +1,5 @@
-//! What the agent sends to the API, against an API that answers as each test says; and the
-//! connection that it goes over, against a server whose connections fall silent.
+//! Tests what the agent sends to the API, against an API whose answers each test scripts. Tests its
+//! connection against a server whose connections become silent.
 
 mod link;
 mod server;
@@ -139,5 +139,5 @@ async fn a_taint_that_is_as_it_should_be_is_not_written() {
     }
 }
 
-/// For what a machine that has little time does in a moment.
+/// Maximum wait for what normally takes a moment: the machine may be slow.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);

@@ -1,4 +1,4 @@
-//! An API that answers as it is told, without a network.
+//! Provides an API with scripted answers, without a network.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 
 /// One answer.
 pub(crate) enum Answer {
-    /// This one.
+    /// This status and body.
     Is(u16, Value),
-    /// None.
+    /// No answer.
     Never,
 }
 
@@ -26,7 +26,7 @@ pub(crate) struct Asked {
     pub(crate) body: Value,
 }
 
-/// What came in so far.
+/// The requests that came in so far.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Server(Arc<Mutex<Vec<Asked>>>);
 

@@ -1,4 +1,4 @@
-//! What `check` asks the API, against a double that answers by path.
+//! Tests what `check` asks the API, against a double that answers by path.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,21 +11,21 @@ use tokio::task::JoinSet;
 
 use super::{Host, seconds};
 
-/// What the double is to answer.
+/// The answers of the double.
 #[derive(Clone, Copy, Default)]
 struct Answers {
-    /// A right that is not there, as `verb resource`.
+    /// A missing permission, as `verb resource`.
     denied: Option<(&'static str, &'static str)>,
-    /// The code of the answer to the mark; 0 for 200.
+    /// The status code of the answer to the patch with DisruptionTarget; 0 for 200.
     mark_code: u16,
     no_pods: bool,
     no_node: bool,
 }
 
-/// The API's double; it ends with its value.
+/// The API's double; it stops when its value is dropped.
 struct ApiDouble {
     kubeconfig: PathBuf,
-    /// The requests that came, without reviews, with the body of patches.
+    /// The requests that came, without access reviews, with the body of patches.
     seen: Arc<Mutex<Vec<String>>>,
     _tasks: JoinSet<()>,
 }
@@ -63,7 +63,7 @@ impl ApiDouble {
     }
 }
 
-/// One connection, request by request.
+/// Serves one connection, request by request.
 async fn serve(mut stream: TcpStream, answers: Answers, seen: Arc<Mutex<Vec<String>>>) {
     let mut buffer = Vec::new();
     loop {
@@ -204,7 +204,7 @@ async fn the_mode_that_would_be_taken_is_reported() {
     let address = listener.local_addr().expect("must have one");
     let hangs = async {
         let (mut stream, _) = listener.accept().await.expect("must come");
-        // A connection that is closed with something unread is broken off.
+        // Closing a connection with unread bytes resets it.
         let mut request = [0; 1024];
         let read = stream.read(&mut request).await.expect("must be readable");
         assert!(request[..read].ends_with(b"\r\n\r\n"), "a request must come in one piece");

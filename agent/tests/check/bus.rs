@@ -1,13 +1,13 @@
-//! A private message bus: a `dbus-daemon` of the test's own, ended with it.
+//! Provides a private message bus: a `dbus-daemon` that belongs to the test and stops with it.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// Starts a program without any descriptor of this process's: one that another test has just
-/// received would keep its lock held for as long as that program lives. The program ends with
-/// this process, however that ends.
+/// Starts a program without any descriptor of this process. If another test has just received a
+/// lock's descriptor, a copy would keep its lock held while the program lives. The program ends
+/// with this process, however that ends.
 pub(crate) const WITHOUT_DESCRIPTORS: &str = r#"
 for path in /proc/$$/fd/*; do
     number=${path##*/}
@@ -23,7 +23,7 @@ pub(crate) struct PrivateBus {
 }
 
 impl PrivateBus {
-    /// Starts a bus where a host whose files lie under `root` has its system bus.
+    /// Starts a bus at the path of the system bus on a host whose files lie under `root`.
     pub(crate) fn start(root: &Path) -> Self {
         let dir = root.join("run/dbus");
         fs::create_dir_all(&dir).expect("the root must be writable");

@@ -1,17 +1,17 @@
-//! Tests of the kernel need what not every machine lets a process have. A test says what is missing
-//! and is counted as not run; a machine that must have all, as that of `tests/node/`, fails it.
+//! Reports tests of the kernel that this machine cannot run. A test says what is missing and counts
+//! as not run. A machine that must have everything, such as that of `tests/node/`, fails it.
 
 /// Set where nothing may be missing.
 pub(crate) const ALL_OF_IT: &str = "EPILOGUE_TEST_KERNEL";
 
-/// To be called where a test ends early, with what is missing. `cargo lab test` counts a test that
-/// prints such a line as not run.
+/// Called where a test ends early, with what is missing. `cargo lab test` counts a test that prints
+/// such a line as not run.
 pub(crate) fn not_tested_here(why: &str) {
     println!("not run: {why} (`cargo lab test node --all` has a machine with it)");
     assert_nothing_may_be_missing(why);
 }
 
-/// To be called where a test goes on with the part that this machine has.
+/// Called where a test continues with the part that this machine has.
 #[allow(dead_code, reason = "not every program of tests has such a test")]
 pub(crate) fn tested_in_part(why: &str) {
     println!("in part: {why}");

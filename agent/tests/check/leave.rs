@@ -1,4 +1,4 @@
-//! `epilogue-agent leave` on a host: what it removes, and when it changes nothing.
+//! Tests `epilogue-agent leave` on a host: what it removes, and when it changes nothing.
 
 use agent_core::shutdown::logind_conf::OUR_DROP_IN;
 
@@ -33,7 +33,7 @@ async fn drop_in_and_journal_go_and_a_second_time_there_are_none() {
     let host = with_leftovers();
     let printed = host.leave().await;
     assert!(!host.has(drop_in()) && !host.has(JOURNAL), "{}", printed.stdout);
-    // Nobody is there who would have logind read its files again.
+    // No systemd is there that would make logind read its files again.
     assert!(
         printed.code == 1 && printed.stdout.contains("systemctl kill -s HUP"),
         "{}",

@@ -1,5 +1,5 @@
-//! A double of logind, as far as `check` asks: its properties, its list of locks, and locks that
-//! live as long as any copy of the descriptor that stands for them. ([LD13])
+//! Provides a double of logind, as far as `check` asks: its properties, its list of locks, and
+//! locks. A lock lives as long as any copy of its descriptor. ([LD13])
 
 use std::io::Read as _;
 use std::os::fd::OwnedFd as StdFd;
@@ -27,21 +27,21 @@ pub(crate) struct Behaviour {
     pub(crate) locks: Vec<Lock>,
     /// Whether the caller may take locks.
     pub(crate) access: Access,
-    /// Whether the shutdown's state and the locks are kept from the caller.
+    /// Whether the double refuses to show the shutdown's state and the locks.
     pub(crate) mute: bool,
 }
 
 /// Whether the caller may take locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// As root may.
+    /// Allowed, as for root.
     Granted,
-    /// As a user without polkit's leave.
+    /// Denied, as for a user without polkit's permission.
     Denied,
 }
 
 impl Default for Behaviour {
-    /// systemd's own: 5 s, and nothing goes on.
+    /// systemd's own default: 5 s, and no shutdown in progress.
     fn default() -> Self {
         Self {
             delay_us_max: 5_000_000,
@@ -78,7 +78,7 @@ impl Login1 {
         Self { locks, taken, _connection: connection }
     }
 
-    /// How many locks were ever given.
+    /// How many locks were ever granted.
     pub(crate) fn taken(&self) -> u64 {
         *held(&self.taken)
     }
@@ -173,7 +173,7 @@ impl Manager {
         held(&self.locks).push((id, lock));
         let locks = Arc::clone(&self.locks);
         thread::spawn(move || {
-            // Nobody writes: this returns when the last copy of the other end is closed.
+            // The other end never writes: this returns when its last copy is closed.
             let _ = reader.read(&mut [0]);
             held(&locks).retain(|(held_id, _)| *held_id != id);
         });

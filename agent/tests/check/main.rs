@@ -1,5 +1,5 @@
-//! `epilogue-agent check` as its user runs it: the program, against a private bus with a double
-//! of logind, a double of the container runtime, and a directory for the host's files.
+//! Tests `epilogue-agent check` as its user runs it. The program runs against a private bus with a
+//! double of logind, a double of the container runtime, and a directory for the host's files.
 
 mod api;
 mod bus;
@@ -18,13 +18,13 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tokio::process::Command;
 
-/// A host: its files, its bus.
+/// A host: its files and its bus.
 struct Host {
     bus: PrivateBus,
     root: TempDir,
 }
 
-/// What the program said, and its exit code.
+/// The program's output and exit code.
 struct Printed {
     stdout: String,
     stderr: String,
@@ -48,14 +48,14 @@ impl Host {
         Login1::start(&self.bus.address, behaviour).await
     }
 
-    /// A container runtime with one running pod.
+    /// Starts a container runtime with one running pod.
     async fn containers(&self) -> CriDouble {
         let cri = CriDouble::start(self.root.path());
         cri.pod("a").container("app", Script::Obedient).start().await;
         cri
     }
 
-    /// What the kernel and the disks of a sound host say of pressure.
+    /// Writes what the kernel and the disks of a sound host report of pressure.
     fn can_be_measured(&self) {
         let stall = "avg10=0.00 avg60=0.00 avg300=0.00 total=7";
         let stalls = format!("some {stall}\nfull {stall}\n");
@@ -85,7 +85,7 @@ impl Host {
     }
 }
 
-/// Runs the program without the machine's own bus in reach.
+/// Runs the program where it cannot reach the machine's own bus.
 async fn agent(root: &Path, arguments: &[&str]) -> Printed {
     let output = Command::new(env!("CARGO_BIN_EXE_epilogue-agent"))
         .args(arguments)
@@ -112,7 +112,7 @@ impl Printed {
             .unwrap_or_else(|error| panic!("{error}: {:?} {:?}", self.stdout, self.stderr))
     }
 
-    /// A check's verdict, and its words with the remedy's.
+    /// A check's verdict, and its text with the remedy's.
     fn of(&self, name: &str) -> (String, String) {
         let report = self.report();
         let checks = report["checks"].as_array().expect("checks must be a list");
@@ -362,7 +362,7 @@ async fn what_can_be_seen_of_pressure_is_reported_with_a_remedy_for_the_rest() {
     let printed = host.check(&["--eviction-hard=memory.available<150Mi,pid.available<5%"]).await;
     printed.assert("pressure", "ok", "memory.available 4094Mi of 4Gi");
     printed.assert("pressure", "ok", "pid.available 31k of 31768");
-    // A file of a directory is none that the kernel would tell anything by.
+    // The kernel accepts no trigger on a plain file of a directory.
     printed.assert("stalls", "ok", "their counters are read");
     printed.assert("thresholds", "ok", "before the kubelet's defaults");
     printed.assert("kernel-log", "ok", "which process was killed");

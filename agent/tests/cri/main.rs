@@ -1,5 +1,5 @@
-//! The container runtime as the agent meets it: inspecting and stopping pods through a double with
-//! real processes, well and badly behaved.
+//! Tests the agent's use of the container runtime: inspecting and stopping pods through a double
+//! with real processes, with and without faults.
 
 mod double;
 mod stuck;
@@ -56,7 +56,7 @@ impl Node {
         state(self.runtime.stop_pod(&pod(uid), wanted).await)
     }
 
-    /// The calls that end something, as `Call target`.
+    /// The calls that stop or remove something, as `Call target`.
     fn ends(&self) -> Vec<String> {
         let ends = [Call::StopContainer, Call::StopPodSandbox, Call::RemoveContainer];
         let seen = self.cri.seen().into_iter().filter(|seen| ends.contains(&seen.call));
@@ -289,7 +289,7 @@ async fn stops_that_hang_hold_up_no_other_pod() {
     let (stuck, well) = tokio::join!(stuck, well);
     let state = well.0.expect("the runtime must answer");
     assert!(state.nothing_runs() && well.1 < seconds(2), "{:?}", well.1);
-    // What is left is told, not what was asked for.
+    // The answer is what remains, not what the agent asked for.
     let state = stuck.0.expect("the runtime must answer");
     assert!(!state.nothing_runs() && state.sandbox_ready);
     assert!(stuck.1 < seconds(1) + seconds(7), "{:?}", stuck.1);
@@ -501,7 +501,7 @@ async fn between_two_runtimes_the_agent_does_not_guess() {
     assert!(failure.message.contains("more than one container runtime"), "{failure}");
     assert!(failure.message.contains("--runtime-endpoint"), "{failure}");
 
-    // A containerd that only serves Docker knows no CRI.
+    // A containerd that only serves Docker does not speak CRI.
     other.fault(Call::Version, "", Fault::Refuse(Code::Unimplemented));
     assert!(!node.inspect("a").await.expect("only one is left").nothing_runs());
 

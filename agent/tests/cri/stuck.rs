@@ -1,5 +1,5 @@
-//! Deleted pods whose kubelet is dead: the core, its driver, the API's sink and the runtime's
-//! together, against an API of one pod and the runtime's double.
+//! Tests deleted pods whose kubelet is dead. The core, its driver, the API's sink and the runtime's
+//! run together, against an API of one pod and the runtime's double.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -32,7 +32,7 @@ use super::{Node, pod, runtime};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// An API of one pod, which takes status patches as the real one does.
+/// An API of one pod, which accepts status patches as the real one does.
 #[derive(Clone, Debug)]
 struct Api {
     pod: Arc<Mutex<Value>>,
@@ -84,7 +84,7 @@ impl Api {
     }
 }
 
-/// The runtime and the API; of everything else it is said that it is done.
+/// The sinks of the runtime and the API; every other action returns success.
 struct Both {
     api: ApiSink,
     runtime: Runtime,
@@ -113,12 +113,12 @@ impl Sinks for Both {
     }
 
     fn emit_event(&self, notice: Notice, _: Now) {
-        // Nobody listens any more after the test.
+        // The receiver is gone after the test.
         let _ = self.reported.send(notice);
     }
 }
 
-/// The agent, running, on a node whose kubelet is dead.
+/// The running agent, on a node whose kubelet is dead.
 struct Site {
     api: Api,
     reported: mpsc::UnboundedReceiver<Notice>,
@@ -128,7 +128,7 @@ struct Site {
     agent: JoinHandle<()>,
 }
 
-/// A pod of a Job, deleted a while ago.
+/// A pod of a Job, deleted some seconds ago.
 fn deleted(phase: &str, statuses: &Value) -> Value {
     let at = Timestamp::now().saturating_sub(SignedDuration::from_secs(5)).expect("must be a time");
     json!({

@@ -1,6 +1,6 @@
-//! The namespaces that a real logind lives in, and its bus. Nothing in them reaches the machine:
-//! their programs that end machines only note that they were called, and the kernel turns a
-//! reboot in a pid namespace into the end of that namespace.
+//! Runs a real logind and its bus in namespaces. Nothing in them reaches the machine: their
+//! programs that end machines only record their calls. The kernel turns a reboot in a pid namespace
+//! into the end of that namespace.
 
 use std::ffi::OsString;
 use std::fs;
@@ -26,7 +26,7 @@ use crate::standing::{PATIENCE, words};
 const CONF: &str = "etc/systemd/logind.conf.d";
 const POLL: Duration = Duration::from_millis(20);
 
-/// What ends machines, there: notes its call. Each line is one.
+/// Replaces the programs that end machines: records its call, one per line.
 const ACTION: &str = "#!/bin/sh\necho \"$0 $*\" >>\"$EPILOGUE_TEST_ACTIONS\"\n";
 
 /// A machine with a bus and a logind.
@@ -39,12 +39,12 @@ pub(crate) struct Machine {
     dir: TempDir,
 }
 
-/// Has the namespace's shell do something.
+/// Sends commands to the namespace's shell.
 #[derive(Clone, Debug)]
 pub(crate) struct Orders(Arc<Mutex<std::io::PipeWriter>>);
 
 impl Orders {
-    /// `start`, `kill` or `hup`.
+    /// Sends `start`, `kill` or `hup`.
     pub(crate) fn send(&self, order: &str) {
         let mut pipe = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         writeln!(pipe, "{order}").expect("the namespace must live");
@@ -93,7 +93,7 @@ impl Machine {
         self.orders.clone()
     }
 
-    /// Has the shell do something, and waits until it is done.
+    /// Sends the shell a command, and waits until it is done.
     pub(crate) async fn order(&mut self, order: &str) {
         self.orders.send(order);
         self.expect(order).await;
@@ -132,7 +132,7 @@ impl Machine {
         connection.close().await.expect("the connection must be closable");
     }
 
-    /// Everybody's locks.
+    /// The locks of all processes.
     pub(crate) async fn inhibitors(&self) -> Vec<Inhibitor> {
         let bus = Bus::connect(self.address()).await.expect("the private bus must answer");
         let logind = Logind::on(&bus).await.expect("elogind must be there");
@@ -141,7 +141,7 @@ impl Machine {
         list
     }
 
-    /// The calls of programs that end machines, one on each line.
+    /// The calls of programs that end machines, one per line.
     pub(crate) fn actions(&self) -> String {
         fs::read_to_string(self.dir.path().join("actions")).expect("must be there")
     }
@@ -160,7 +160,7 @@ impl Machine {
     }
 }
 
-/// `unshare`, which kills what it has started when it ends, as it does with this process.
+/// `unshare`, which kills what it has started when it ends, and ends with this process.
 fn namespaces(dir: &Path, address: &str) -> Command {
     let elogind = Elogind::find();
     let log = fs::File::create(dir.join("namespace.log")).expect("must be creatable");
@@ -180,10 +180,10 @@ fn namespaces(dir: &Path, address: &str) -> Command {
     command
 }
 
-/// What `cargo lab prepare` has unpacked.
+/// The files that `cargo lab prepare` has unpacked.
 struct Elogind {
     program: PathBuf,
-    /// As in `LD_LIBRARY_PATH`.
+    /// The value of `LD_LIBRARY_PATH`.
     libraries: OsString,
 }
 
@@ -214,7 +214,7 @@ impl Elogind {
     }
 }
 
-/// All files below `dir`; links are files.
+/// All files below `dir`; links count as files.
 fn list(dir: &Path, files: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {

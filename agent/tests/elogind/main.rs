@@ -1,5 +1,5 @@
-//! The agent's shells that face logind against a real one: elogind, which needs no systemd, in
-//! namespaces of its own. What the double in `tests/host/` claims of logind is held against it.
+//! Tests the agent's shells for logind against a real one: elogind, which needs no systemd, in its
+//! own namespaces. Checks what the double in `tests/host/` claims about logind.
 
 #[path = "../check/bus.rs"]
 mod bus;
@@ -22,7 +22,7 @@ use tokio::time::timeout;
 /// Longer than any test waits.
 const LONG: u64 = 600;
 
-/// Announced, with our lock held; the session that has heard it.
+/// Announces a shutdown while the agent's lock is held; returns the session that has seen it.
 async fn going_down(machine: &Machine, delay: u64) -> Session {
     let mut session = Session::start(machine.address(), 64);
     session.state("the lock in the list", |state| state.lock_listed).await;
@@ -108,14 +108,14 @@ async fn a_restart_forgets_the_action_and_keeps_the_lock() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_delay_is_raised_by_our_file() {
-    // By the real parser and the real order of names. ([LD8])
+    // With the real parser and the real order of names. ([LD8])
     let machine = Machine::start(5).await;
     let systemd = {
         let orders = machine.orders();
         let hup = move || orders.send("hup");
         Systemd1::start(machine.address(), State::default(), hup).await
     };
-    // An answer that says that it failed, though the signal was sent, changes nothing.
+    // An error after the signal was sent changes nothing.
     systemd.turn(|state| state.stumbles = true);
     let wanted = Duration::from_secs(40);
     let raised = machine.sink().carry_out(&Action::RaiseDelay { wanted }).await;

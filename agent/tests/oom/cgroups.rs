@@ -1,4 +1,4 @@
-//! Counters that change, cgroups that come and go.
+//! Tests counters that change, and cgroups that appear and disappear.
 
 use std::os::unix::fs::FileExt as _;
 use std::time::{Duration, Instant};
@@ -34,20 +34,20 @@ async fn the_level_whose_limit_was_reached_is_what_was_short() {
     let kill = listening.next().await;
     assert_eq!(said(&kill), ("uid-1", Some("a"), ContainerLimit, Some(64 * MI), Some(false)));
 
-    // A limit within the container: of it the container knows nothing.
+    // The container's counters do not show a limit within it.
     b.count(|b| (b.oom, b.kills) = (1, 1));
     pod.count(|pod| (pod.oom, pod.kills) = (2, 2));
     let kill = listening.next().await;
     assert_eq!(said(&kill), ("uid-1", Some("b"), ContainerLimit, None, Some(false)));
 
-    // Longer than the kernel takes between short and killed.
+    // Longer than the kernel takes between a shortage and the kill.
     tokio::time::sleep(Duration::from_millis(2_100)).await;
     c.count(|c| c.kills = 1);
     pod.count(|pod| pod.kills = 3);
     let kill = listening.next().await;
     assert_eq!(said(&kill), ("uid-1", Some("c"), OfNode, None, Some(false)));
 
-    // The kernel counts that memory is short before it kills.
+    // The kernel counts the shortage before it kills.
     pod.count(|pod| (pod.oom, pod.own_oom) = (3, 1));
     d.count(|d| d.kills = 1);
     pod.count(|pod| pod.kills = 4);
@@ -72,7 +72,7 @@ async fn a_kill_is_reported_within_a_tenth_of_a_second() {
         listening.next().await;
         best = best.min(begun.elapsed());
     }
-    // Of several, because this machine may have more to do.
+    // The best of several, because this machine may be busy.
     assert!(best < Duration::from_millis(100), "{best:?}");
 }
 
@@ -89,7 +89,7 @@ async fn a_container_that_goes_on_lives_on() {
     assert_eq!(kill.container_lives, Some(true));
     listening.silence().await;
 
-    // Its end is told at once, also if it comes a moment after the kill.
+    // The source reports its end at once, also if that comes a moment after the kill.
     container.count(|counted| counted.kills += 1);
     tokio::time::sleep(Duration::from_millis(300)).await;
     let ended = Instant::now();
@@ -103,7 +103,7 @@ async fn a_container_that_goes_on_lives_on() {
 async fn pods_and_containers_that_come_later_are_watched_from_their_first_count() {
     let node = Node::new();
     let mut listening = node.listen().await;
-    // Killed before anybody can have looked.
+    // Killed before the source can have read anything.
     let mut first = node.pod("uid-1").container("a");
     first.empty();
     first.count(|counted| (counted.oom, counted.own_oom, counted.kills) = (1, 1, 1));
@@ -111,14 +111,14 @@ async fn pods_and_containers_that_come_later_are_watched_from_their_first_count(
     assert_eq!((kill.pod.0.as_str(), kill.container_id.as_deref()), ("uid-1", Some("a")));
     assert_eq!(kill.constraint, OomConstraint::ContainerLimit);
 
-    // A class that was not there, and a pod without one.
+    // A class that did not exist before, and a pod without a class.
     node.write("sys/fs/cgroup/kubepods.slice/kubepods-besteffort.slice/cgroup.procs", "");
     let path = "sys/fs/cgroup/kubepods.slice/kubepods-besteffort.slice/\
                 kubepods-besteffort-poduid_2.slice/crio-b.scope";
     node.write(&format!("{path}/memory.events"), "oom 0\noom_kill 2\n");
     let kill = listening.next().await;
     assert_eq!((kill.pod.0.as_str(), kill.container_id.as_deref()), ("uid-2", Some("b")));
-    // No `cgroup.events` and no processes' list: nothing is known.
+    // No `cgroup.events` and no list of processes: nothing is known.
     assert_eq!(kill.container_lives, None);
     let path = "sys/fs/cgroup/kubepods.slice/kubepods-poduid_3.slice/crio-c.scope";
     node.write(&format!("{path}/memory.events"), "oom 0\noom_kill 1\n");
@@ -135,7 +135,7 @@ async fn what_was_counted_before_our_time_is_not_reported() {
     container.empty();
     let mut listening = node.listen().await;
     listening.silence().await;
-    // Nor does it explain what comes now.
+    // Nor does it explain the next kill.
     container.count(|counted| counted.kills += 1);
     assert_eq!(listening.next().await.constraint, OomConstraint::Node);
 }
@@ -160,7 +160,7 @@ async fn a_container_that_vanished_is_known_by_what_its_pod_counts() {
         (Some("b"), OomConstraint::PodLimit)
     );
     listening.silence().await;
-    // A pod that goes as a whole tells nothing, and harms nothing.
+    // A pod that is removed as a whole causes no report, and no harm.
     pod.remove();
     listening.silence().await;
     let mut next = node.pod("uid-2").container("c");
@@ -175,7 +175,7 @@ async fn more_changes_than_the_kernel_remembers_lose_no_kill() {
     let node = Node::new();
     let mut noisy = [node.pod("uid-1").container("a"), node.pod("uid-2").container("b")];
     let mut listening = node.listen().await;
-    // Without a break: nothing is read meanwhile. Changes of one file in a row are one.
+    // Writes without a break: nothing is read meanwhile. Changes of one file in a row count as one.
     let files = [0, 1].map(|number: usize| {
         let path = noisy[number].path.join("memory.events");
         std::fs::OpenOptions::new().write(true).open(path).expect("must be there")

@@ -1,6 +1,6 @@
-//! Real kills by this machine's kernel, in cgroups named as a kubelet names them. With cgroup v2
-//! both witnesses tell; with version 1 the kernel's log alone. Where neither may be had, that is
-//! said, and the machine of `tests/node/` is left to show it.
+//! Tests real kills by this machine's kernel, in cgroups named as a kubelet names them. With cgroup
+//! v2 both witnesses report, with version 1 the kernel's log alone. Without either the test says
+//! so; the machine of `tests/node/` has them.
 
 use std::fs;
 use std::io;
@@ -19,10 +19,10 @@ use super::node::{Listening, PATIENCE};
 
 const LIMIT: u64 = 16 << 20;
 const MOUNT: &str = "/sys/fs/cgroup";
-/// Takes memory until somebody stops it.
+/// Allocates memory until it is stopped.
 const HOG: &str = "tail /dev/zero";
 
-/// A cgroup of our own with pods in it, seen by the source as the host's root.
+/// A cgroup that belongs to the test, with pods in it; the source sees it as the host's root.
 struct Cgroups {
     root: TempDir,
     parent: PathBuf,
@@ -31,7 +31,7 @@ struct Cgroups {
 }
 
 impl Cgroups {
-    /// Or why there can be none.
+    /// Makes the cgroups; the error says why it cannot.
     fn create(name: &str) -> Result<Self, String> {
         let controllers = fs::read_to_string(format!("{MOUNT}/cgroup.controllers"));
         let v2 = controllers.is_ok_and(|controllers| controllers.contains("memory"));
@@ -64,7 +64,7 @@ impl Cgroups {
         Ok(cgroups)
     }
 
-    /// Lets the cgroups below count memory. It may be so already.
+    /// Enables the memory controller below the cgroup. It may be enabled already.
     fn hand_down(&self, cgroup: &Path) {
         if self.v2 {
             let _ = fs::write(cgroup.join("cgroup.subtree_control"), "+memory");
@@ -78,7 +78,7 @@ impl Cgroups {
         path
     }
 
-    /// A pod with one container, and what to limit.
+    /// A pod with one container; returns both cgroups, to set limits.
     fn pod(&mut self, uid: &str) -> (PathBuf, PathBuf) {
         let pod = self.make(&format!("kubepods/burstable/pod{uid}"));
         self.hand_down(&self.parent.join("kubepods"));
@@ -92,7 +92,7 @@ impl Cgroups {
         let name = if self.v2 { "memory.max" } else { "memory.limit_in_bytes" };
         fs::write(cgroup.join(name), LIMIT.to_string()).expect("must be writable");
         if self.v2 {
-            // There is none on most nodes.
+            // Most nodes have no swap.
             let _ = fs::write(cgroup.join("memory.swap.max"), "0");
         }
     }
@@ -105,7 +105,7 @@ impl Drop for Cgroups {
                 if fs::remove_dir(path).is_ok() {
                     break;
                 }
-                // What was killed is still being cleared away.
+                // The kernel is still removing what it killed.
                 std::thread::sleep(Duration::from_millis(20));
             }
         }
@@ -120,7 +120,8 @@ fn run_in(cgroup: &Path, script: &str) -> Child {
 }
 
 impl Listening {
-    /// The source has begun: nothing is told yet of pods whose UIDs begin so.
+    /// Waits until the source has begun: it reports nothing yet of pods whose UIDs have this
+    /// prefix.
     async fn silence_of(&mut self, beginning: &str) {
         let mut silence = Box::pin(tokio::time::sleep(Duration::from_millis(200)));
         loop {
@@ -147,7 +148,7 @@ impl Listening {
         timeout(PATIENCE, of).await.expect("a kill must be reported")
     }
 
-    /// The words of all witnesses that this machine has.
+    /// The reports of all witnesses that this machine has.
     async fn reported(&mut self, uid: &str, v2: bool) -> Vec<OomKill> {
         let mut reported = vec![self.next_of(uid).await];
         if v2 && fs::File::open("/dev/kmsg").is_ok() {
@@ -157,7 +158,7 @@ impl Listening {
     }
 }
 
-/// The cgroups, or a word that there are none.
+/// The cgroups; prints why it cannot make them.
 fn cgroups(name: &str) -> Option<Cgroups> {
     match Cgroups::create(name) {
         Ok(cgroups) => Some(cgroups),

@@ -1,4 +1,4 @@
-//! The kernel's log, through a pipe.
+//! Tests the kernel's log, through a pipe.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
@@ -59,7 +59,7 @@ async fn the_log_names_process_and_limit_and_the_cgroup_says_what_became_of_it()
         assert_eq!(kill.container_lives, Some(false));
     }
 
-    // A container that is gone has ended; a pod that is not seen here may be anything.
+    // A container that is gone has ended; a pod that is not visible may be in any state.
     let gone = format!("{POD}/cri-containerd-gone.scope");
     log.write_all(line("CONSTRAINT_NONE,a", &gone, "x").as_bytes()).expect("must be writable");
     assert_eq!(listening.next().await.container_lives, Some(false));
@@ -91,7 +91,7 @@ async fn nonsense_in_the_log_is_passed_over() {
     }
     log.write_all(line("CONSTRAINT_NONE,a", &task, "true").as_bytes()).expect("must be writable");
     assert_eq!(listening.next().await.process, Some((77, "true".to_owned())));
-    // The log ends: the cgroups still tell.
+    // The log ends: the cgroups still report.
     drop(log);
     listening.silence().await;
     let mut other = node.pod("uid-2").container("b");
@@ -111,7 +111,7 @@ async fn cgroups_of_version_1_have_the_log_alone() {
     let mut listening = Listening::start(node.host());
     let task = "/kubepods/burstable/poduid-1/a";
     let constraint = format!("CONSTRAINT_MEMCG,oom_memcg={task}");
-    // What is written before the pipe is read stays in it.
+    // Text that is written before the source reads stays in the pipe.
     log.write_all(line(&constraint, task, "sh").as_bytes()).expect("must be writable");
     let kill = listening.next().await;
     assert_eq!((kill.constraint, kill.limit), (OomConstraint::ContainerLimit, Some(4_096)));

@@ -1,5 +1,6 @@
-//! The sources of OOM kills, against a tree of cgroups in a directory, a pipe for the
-//! kernel's log, a double of systemd-oomd, and the kernel of this machine as far as it lets.
+//! Tests the sources of OOM kills, against a tree of cgroups in a directory, a pipe for the
+//! kernel's log, and a double of systemd-oomd. They also run against this machine's kernel if it
+//! allows that.
 
 #[path = "../check/bus.rs"]
 mod bus;

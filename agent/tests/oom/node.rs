@@ -1,4 +1,4 @@
-//! A host with pods' cgroups as a kernel keeps them, and the source under test on it.
+//! Provides a host with pods' cgroups as a kernel keeps them, and the source under test on it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,17 +16,17 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-/// A machine with much to do is slow.
+/// Maximum wait: a busy machine is slow.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) const KUBEPODS: &str = "sys/fs/cgroup/kubepods.slice";
 
-/// The host.
+/// A host.
 pub(crate) struct Node {
     pub(crate) root: TempDir,
 }
 
-/// One cgroup, and what it has counted.
+/// One cgroup and its counters.
 #[derive(Clone, Debug)]
 pub(crate) struct Cgroup {
     pub(crate) path: PathBuf,
@@ -36,7 +36,7 @@ pub(crate) struct Cgroup {
 }
 
 impl Node {
-    /// One of cgroup v2 without pods.
+    /// A host with cgroup v2 and no pods.
     pub(crate) fn new() -> Self {
         let node = Self { root: tempfile::tempdir().expect("must be creatable") };
         node.write("sys/fs/cgroup/cgroup.controllers", "cpu memory pids\n");
@@ -59,7 +59,7 @@ impl Node {
         Cgroup::create(path)
     }
 
-    /// The source, once it hears.
+    /// Starts the source, and returns once it reports.
     pub(crate) async fn listen(&self) -> Listening {
         let mut listening = Listening::start(self.host());
         let mut probe = self.pod("probe").container("probe");
@@ -94,7 +94,7 @@ impl Cgroup {
         cgroup
     }
 
-    /// A container of the pod, under containerd.
+    /// A container of the pod, as containerd names it.
     pub(crate) fn container(&self, id: &str) -> Self {
         Self::create(self.path.join(format!("cri-containerd-{id}.scope")))
     }
@@ -106,7 +106,7 @@ impl Cgroup {
         self.show();
     }
 
-    /// As the kernel does: the file that nobody waits for first.
+    /// Writes the files as the kernel does: first the file that no task waits for.
     fn show(&self) {
         let text = |oom: u64, kills: u64| {
             format!("low 0\nhigh 0\nmax 9\noom {oom}\noom_kill {kills}\noom_group_kill 0\n")
@@ -119,7 +119,7 @@ impl Cgroup {
         write(&self.path.join("memory.max"), &format!("{bytes}\n"));
     }
 
-    /// Its last process has ended.
+    /// Ends its last process.
     pub(crate) fn empty(&self) {
         write(&self.path.join("cgroup.events"), "populated 0\nfrozen 0\n");
     }
@@ -129,7 +129,7 @@ impl Cgroup {
     }
 }
 
-/// What a test counts.
+/// The counters that a test sets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counted {
     pub(crate) oom: u64,
@@ -137,7 +137,7 @@ pub(crate) struct Counted {
     pub(crate) kills: u64,
 }
 
-/// The source, running.
+/// The running source.
 pub(crate) struct Listening {
     pub(crate) events: mpsc::Receiver<Event>,
     pub(crate) stop: CancellationToken,
@@ -161,7 +161,8 @@ impl Listening {
         }
     }
 
-    /// Nothing more is told for longer than the source waits for anything but a container's end.
+    /// Checks that nothing more is reported, for longer than any wait of the source except that for
+    /// a container's end.
     pub(crate) async fn silence(&mut self) {
         while let Ok(event) = timeout(Duration::from_millis(150), self.events.recv()).await {
             let of_probe = matches!(&event, Some(Event::OomKilled(kill)) if kill.pod.0 == "probe");

@@ -1,4 +1,5 @@
-//! A double of systemd-oomd on a private bus, and one who only says that it is oomd.
+//! Tests systemd-oomd with a double on a private bus, and with a process that only pretends to be
+//! oomd.
 
 use std::time::Duration;
 
@@ -48,13 +49,13 @@ impl Listening {
     fn start(bus: &PrivateBus) -> Self {
         let (sender, events) = mpsc::channel(64);
         let stop = CancellationToken::new();
-        // As a host's address: it says nothing of which bus it was.
+        // The form of a host's address: it does not say which bus it was.
         let address = bus.address.split(',').next().unwrap_or_default().to_owned();
         let run = oomd::run(address, PACE, sender, stop.clone());
         Self { events, stop, task: tokio::spawn(run) }
     }
 
-    /// The next kill, said by `by` again and again until it is heard.
+    /// The next kill; `by` repeats the signal until the source reports it.
     async fn hear(&mut self, by: &Connection, cgroup: &str, reason: &str) -> OomdKill {
         let heard = async {
             loop {
@@ -66,7 +67,7 @@ impl Listening {
             }
         };
         let event = timeout(PATIENCE, heard).await.expect("a kill must be heard");
-        // Said again before the first was heard.
+        // Signals that were repeated before the first was reported.
         while timeout(Duration::from_millis(150), self.events.recv()).await.is_ok() {}
         let Event::OomdKilled(kill) = event else { panic!("{event:?}") };
         *kill
@@ -105,7 +106,7 @@ async fn only_the_owner_of_the_name_is_believed() {
     let mut listening = Listening::start(&bus);
     listening.hear(&oomd, CGROUP, "true").await;
 
-    // To everybody, and to each connection on the bus alone.
+    // To all, and to each connection on the bus alone.
     let proxy = DBusProxy::new(&forger).await.expect("must be a bus");
     killed(&forger, None, CGROUP, "forged").await;
     for name in proxy.list_names().await.expect("must be listed") {
@@ -113,7 +114,7 @@ async fn only_the_owner_of_the_name_is_believed() {
             killed(&forger, Some(name.inner().clone()), CGROUP, "forged").await;
         }
     }
-    // The wrong shape from the right sender.
+    // The right sender with the wrong signature.
     let sent = oomd.emit_signal(None::<BusName<'_>>, PATH, MANAGER, "Killed", &(7_u32, true));
     sent.await.expect("must be sent");
     let kill = listening.hear(&oomd, CGROUP, "true again").await;

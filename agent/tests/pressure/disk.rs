@@ -1,4 +1,4 @@
-//! What pods have on disk: layers by the runtime's word, logs and volumes by walking them.
+//! Tests pods' disk usage: layers as the runtime reports them, logs and volumes by walking them.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, symlink};
@@ -20,7 +20,7 @@ use super::tree::{Driver, MIB, Tree, uid, write};
 
 const DIR: &str = "var/lib/kubelet/pods";
 
-/// What a file or directory takes, as the kernel says.
+/// The size that the kernel reports for a file or directory.
 fn allocated(path: &Path) -> u64 {
     fs::symlink_metadata(path).expect("must be there").blocks() * 512
 }
@@ -160,7 +160,7 @@ async fn links_lead_a_walk_nowhere() {
     symlink("/", dir.join("root")).expect("must be creatable");
     let found = bytes_of_volume(&tree).await;
     assert!(found < MIB, "{found}");
-    // Nor does a volume, a pod, or a container's logs that is a link itself.
+    // Nor does a volume, a pod, or a log directory that is itself a link.
     let volumes = dir.parent().expect("must have one");
     symlink(outside.path(), volumes.join("link")).expect("must be creatable");
     symlink(outside.path(), tree.path("var/log/pods/n_p_a")).expect("must be creatable");
@@ -175,7 +175,7 @@ async fn a_volume_in_memory_is_none_on_disk() {
     fill(&volume(&tree, "a", "disk").join("f"), MIB);
     let memory = tempfile::tempdir_in("/dev/shm").expect("/dev/shm must be writable");
     fill(&memory.path().join("shm/f"), MIB);
-    // Stands for a mount: the directory of all volumes on a device that is not the pod's.
+    // Stands for a mount: the directory of all volumes is on another device than the pod.
     let volumes = tree.path(&format!("{DIR}/b/volumes"));
     fs::create_dir_all(&volumes).expect("must be creatable");
     symlink(memory.path(), volumes.join("kubernetes.io~empty-dir")).expect("must be creatable");
@@ -228,7 +228,7 @@ async fn many_pods_are_measured_within_the_time_for_all() {
     let answered = figures(&sink, Resource::Disk, &names).await.expect("must be reported");
     println!("disks of {} pods: {:?}", answered.len(), begin.elapsed());
     assert!(begin.elapsed() < Duration::from_secs(4));
-    // What one measurement had no time for, the next ones bring.
+    // Later measurements add what one had no time for.
     let mut known = answered.len();
     for _ in 0..20 {
         if known == names.len() {
@@ -247,7 +247,7 @@ async fn a_volume_that_changes_while_it_is_walked_does_no_harm() {
     let (churn, ended) = (dir.clone(), Arc::clone(&over));
     let thread = std::thread::spawn(move || {
         while !ended.load(Ordering::Relaxed) {
-            // A directory that turns into a link to all there is, and back.
+            // A directory that turns into a link to everything, and back.
             let path = churn.join("d");
             fs::create_dir_all(path.join("e/f")).expect("must be creatable");
             fs::remove_dir_all(&path).expect("must be removable");
@@ -272,7 +272,8 @@ async fn kubelet_s_own_directory_may_be_another() {
     let sink = MeasureSink::new(tree.host(), dir, Clock::new(Arc::default()), None);
     let figures = figures(&sink, Resource::Disk, &["a"]).await.expect("must be reported");
     assert!(figures[&uid("a")].empty_dirs[0].1 >= MIB, "{figures:?}");
-    // The file system of the node is that of the directory: where it is not, nothing is told of it.
+    // The node's file system is that of the directory: if the directory is missing, nothing is
+    // reported of it.
     let unreadable = |dir: &str| {
         let mut sampler = DiskSampler::new(tree.host(), dir.to_owned());
         let mut sample = Sample::default();

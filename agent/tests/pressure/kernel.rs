@@ -1,6 +1,6 @@
-//! Stalls on this machine's own kernel: processes that really wait for memory, in a cgroup that
-//! stands for that of all pods. Needs root and cgroups that can be made, as the machines have on
-//! which nodes are tested; what a machine lacks is said.
+//! Tests stalls on this machine's own kernel: processes that really wait for memory, in a cgroup
+//! that stands for that of all pods. Needs root and permission to make cgroups, as the machines for
+//! node tests have. The test says what a machine lacks.
 
 use std::collections::VecDeque;
 use std::fs::{self, OpenOptions};
@@ -22,23 +22,23 @@ use super::kernel_here::{not_tested_here, tested_in_part};
 use super::sampler::{Both, take_sample};
 use super::stalls::{PATIENCE, Source};
 
-/// Over how many looks the cost of one is taken.
+/// Number of samples for the cost of one.
 const SAMPLES: u32 = 200;
 
-/// What the stalling process may have, and what it reads again and again.
+/// Memory limit of the stalling process, and size of the file that it reads again and again.
 const LIMIT_BYTES: u64 = 16 << 20;
 const FILE_BYTES: u64 = 96 << 20;
-/// Of stalls, what counts as their beginning: so much within a window.
+/// What counts as the beginning of a stall: this much of it within a window.
 const STALL: Duration = Duration::from_millis(20);
 const WINDOW: Duration = Duration::from_millis(500);
 
-/// The kernel reckons stalls in whole ticks between two reads, whoever reads: what is shorter is
-/// lost, and one who reads every 1 ms sees next to nothing.
+/// Between two reads the kernel counts stalls in whole ticks, and drops what is shorter. A reader
+/// every 1 ms sees next to nothing.
 const READ_EVERY: Duration = Duration::from_millis(20);
 
-/// Cgroups of our own under the kernel's, and a host on which they are all there is.
+/// Cgroups that belong to the test under the kernel's, and a host that has only these.
 struct Real {
-    /// Under the tree of version 2.
+    /// The cgroup in the tree of version 2.
     cgroup: PathBuf,
     /// Where memory is limited, if that is a tree of version 1.
     memory: Option<PathBuf>,
@@ -47,7 +47,7 @@ struct Real {
 }
 
 impl Real {
-    /// Or why there can be none.
+    /// Makes the cgroups; the error says why it cannot.
     fn start(name: &str) -> Result<Self, String> {
         let is_v2 = |path: &&Path| path.join("cgroup.controllers").exists();
         let trees = [Path::new("/sys/fs/cgroup"), Path::new("/sys/fs/cgroup/unified")];
@@ -102,7 +102,8 @@ impl Real {
         let join: Vec<_> =
             groups.map(|procs| format!("echo $$ > {} && ", procs.display())).collect();
         let join = join.concat();
-        // The file is theirs from the start: what another has read would not count as theirs.
+        // The processes themselves write the file: pages that another process has read would not
+        // count as theirs.
         let read = format!("while :; do cat {file} > /dev/null; done");
         let script = format!(
             "{join} head -c {FILE_BYTES} /dev/zero > {file} && sync {file}; \
@@ -138,7 +139,7 @@ impl Real {
         }
     }
 
-    /// Whether the kernel takes triggers of half a second; else why not.
+    /// Whether the kernel accepts triggers of half a second; the error says why not.
     fn triggers(&self) -> Result<(), String> {
         let file = OpenOptions::new().read(true).write(true).open(self.pressure());
         let mut file = file.map_err(|error| error.to_string())?;
@@ -151,7 +152,7 @@ impl Real {
 impl Drop for Real {
     fn drop(&mut self) {
         self.calm();
-        // A cgroup is busy for a moment after its last process.
+        // A cgroup stays busy for a moment after its last process.
         let begin = Instant::now();
         let dirs = [Some(self.kubepods()), Some(self.cgroup.clone()), self.memory.clone()];
         for dir in dirs.into_iter().flatten() {
@@ -162,7 +163,7 @@ impl Drop for Real {
     }
 }
 
-/// When there first was enough stall within a window; what reads it is not what is tested.
+/// When enough stall first came within a window, measured without the code under test.
 fn begins(path: &Path) -> Option<Instant> {
     let begin = Instant::now();
     let mut reads = VecDeque::new();
@@ -215,10 +216,10 @@ async fn a_real_stall_is_reported_within_100_ms_of_its_beginning() {
     }
     latencies.sort();
     println!("told after the first {STALL:?} of stall: {latencies:?}");
-    // The best, because the machine is shared; the others are printed.
+    // The best counts, because the machine is shared; the others are printed.
     assert!(latencies[0] < Duration::from_millis(100), "{latencies:?}");
 
-    // The cgroup goes, as when the kubelet is set up anew, and comes again.
+    // The cgroup goes, as when the kubelet is set up again, and returns.
     real.calm();
     let begin = Instant::now();
     while fs::remove_dir(real.kubepods()).is_err() {
@@ -232,7 +233,7 @@ async fn a_real_stall_is_reported_within_100_ms_of_its_beginning() {
     source.end().await;
 }
 
-/// What every machine has, be it without cgroups.
+/// Every machine has these figures, even without cgroups.
 #[tokio::test]
 async fn this_machine_is_measured() {
     let mut sampler = Both::of(&Host::new("/".into()));
@@ -251,7 +252,7 @@ async fn this_machine_is_measured() {
     println!("one sample of this machine: {:?}", begin.elapsed() / SAMPLES);
 }
 
-/// The disk of this machine, which others use meanwhile; the window needs no privilege.
+/// This machine's disk, which other programs use meanwhile; the window needs no privilege.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiting_for_the_disk_is_reported_by_the_kernel() {
     if let Err(why) = fs::read_to_string("/proc/pressure/io") {
@@ -263,8 +264,8 @@ async fn waiting_for_the_disk_is_reported_by_the_kernel() {
     symlink("/proc/pressure/io", dir.join("io")).expect("must be creatable");
     let mut source = Source::start(Host::new(root.path().to_owned()));
     let over = Arc::new(AtomicBool::new(false));
-    // Several, so that one waits nearly always: alone on a slow processor with a quick disk, one
-    // computes more than it waits.
+    // Several writers, so that one of them waits nearly always. On a slow processor with a fast
+    // disk, a single one computes more than it waits.
     let writers = ["a", "b", "c", "d"].map(|name| {
         let (file, ended) = (root.path().join(name), Arc::clone(&over));
         std::thread::spawn(move || {

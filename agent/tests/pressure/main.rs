@@ -1,5 +1,5 @@
-//! What measures the node and its pods, against directories in place of the host's files, a
-//! double of the container runtime, and this machine's own kernel.
+//! Tests the measurements of the node and its pods. They run against directories in place of the
+//! host's files, a double of the container runtime, and this machine's own kernel.
 
 mod disk;
 mod kernel;

@@ -1,5 +1,5 @@
-//! Looks at files that are not as they should be: whatever stands in them, a look ends, says
-//! what it could not read, and tells the rest.
+//! Tests malformed files: whatever they contain, a sample ends, names what it could not read, and
+//! has the rest.
 
 use std::os::unix::fs::symlink;
 
@@ -37,7 +37,7 @@ fn v2() -> Tree {
     tree
 }
 
-/// Whatever was read, nobody can have more than there is.
+/// Whatever was read, no figure exceeds the capacity.
 fn check(sample: &Sample, what: &str) {
     for (signal, measured) in &sample.signals {
         let found = measured.observation;
@@ -66,7 +66,7 @@ fn a_file_that_cannot_be_read_costs_its_own_figures_only() {
         assert_eq!(sample.signals.len(), all - usize::from(lost.is_some()), "{file}");
         assert!(lost.is_none_or(|signal| !sample.signals.contains_key(&signal)), "{file}");
         if file.ends_with("poda/memory.pressure") {
-            // As if it had just ended.
+            // As if the pod had just ended.
             assert!(sample.stall.is_some_and(|stall| stall.pods.is_empty()), "{file}");
         } else {
             let answered = sample.unreadable.iter().any(|phrase| phrase.contains(file));
@@ -118,7 +118,7 @@ fn no_text_of_any_file_breaks_a_check() {
             let what = format!("{file} {start:?}");
             let mut sampler = sampler(tree);
             check(&take_sample(&mut sampler), &what);
-            // Once more, with what is remembered of the first time.
+            // Once more, with what the sampler remembers of the first sample.
             check(&take_sample(&mut sampler), &what);
             write(&path, &sound);
         }

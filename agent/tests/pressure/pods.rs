@@ -1,4 +1,4 @@
-//! Memory and tasks of pods, as the sink tells them; and where the runtime says images lie.
+//! Tests memory and tasks of pods as the sink reports them, and where the runtime keeps images.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -86,7 +86,8 @@ async fn the_runtime_is_asked_for_names_only_when_there_is_a_new_container() {
     assert_eq!(both[&uid("a")].containers.len(), 2);
     assert_eq!(answered.calls("ListContainers"), 2);
 
-    // A runtime that hangs, as it may under pressure, delays the figures and takes names only.
+    // A runtime that hangs, as it may under pressure, delays the figures, which lack only the
+    // names.
     answered.with(|words| words.silent = true);
     tree.usage(&tree.of_container("a", "newer"), 5 * MIB);
     let known = figures(&sink, Resource::Memory, &["a"]).await.expect("must be reported");
@@ -177,7 +178,7 @@ async fn a_runtime_that_does_not_say_where_its_images_lie_delays_one_sample_only
     let begin = Instant::now();
     for _ in 0..10 {
         let sample = take_sample(&sink).await.expect("must be reported");
-        // The usual place is there.
+        // The default path exists.
         assert_eq!(sample.layout, Some(DiskLayout::Single));
     }
     let took = begin.elapsed();
@@ -189,7 +190,7 @@ async fn a_runtime_that_does_not_say_where_its_images_lie_delays_one_sample_only
 async fn a_file_that_hangs_holds_up_one_sample_and_the_next_one_says_so() {
     let tree = Tree::v2(Driver::Systemd);
     let sink = sink(&tree, None);
-    // A pipe hangs whoever reads it for as long as somebody could write.
+    // A pipe blocks its reader for as long as a process could write to it.
     let path = tree.path("proc/loadavg");
     std::fs::remove_file(&path).expect("must be removable");
     nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).expect("must be creatable");
@@ -199,7 +200,7 @@ async fn a_file_that_hangs_holds_up_one_sample_and_the_next_one_says_so() {
     };
     let begin = Instant::now();
     let writer = loop {
-        // Fails while nobody reads.
+        // Fails while the pipe has no reader.
         let flags = nix::fcntl::OFlag::O_NONBLOCK.bits();
         match OpenOptions::new().write(true).custom_flags(flags).open(&path) {
             Ok(writer) => break writer,

@@ -1,4 +1,4 @@
-//! A container runtime that answers what measuring asks, with what it was given; it can fall
+//! Provides a container runtime that answers the measurements from scripted data; it can become
 //! silent.
 
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ use tonic::body::Body;
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 
-/// What it says.
+/// Its answers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Words {
     pub(crate) containers: Vec<Container>,
@@ -35,13 +35,13 @@ pub(crate) struct Words {
     pub(crate) images: Vec<FilesystemUsage>,
     pub(crate) layers: Vec<FilesystemUsage>,
     pub(crate) silent: bool,
-    /// What containers use is told only when this is.
+    /// Containers' usage is answered only after this notification.
     pub(crate) late: Option<Arc<Notify>>,
     /// The calls that came.
     pub(crate) calls: Vec<String>,
 }
 
-/// A running one; ends when dropped.
+/// A running double; stops when dropped.
 pub(crate) struct FakeRuntime {
     words: Arc<Mutex<Words>>,
     sockets: Sockets,
@@ -49,7 +49,7 @@ pub(crate) struct FakeRuntime {
 }
 
 impl FakeRuntime {
-    /// Listens where containerd does on the host under `root`.
+    /// Listens at containerd's socket on the host under `root`.
     pub(crate) fn start(root: &Path, words: Words) -> Self {
         let socket = root.join("run/containerd/containerd.sock");
         std::fs::create_dir_all(socket.parent().expect("must have one")).expect("must be writable");
@@ -92,13 +92,13 @@ pub(crate) fn container(uid: &str, name: &str, id: &str) -> Container {
     Container { id: id.into(), labels: labels(uid, name), ..Container::default() }
 }
 
-/// A file system that has this path.
+/// A file system with this path.
 pub(crate) fn filesystem(path: &str) -> FilesystemUsage {
     let fs_id = Some(FilesystemIdentifier { mountpoint: path.into() });
     FilesystemUsage { fs_id, ..FilesystemUsage::default() }
 }
 
-/// A container's writable layer; none is not counted yet.
+/// A container's writable layer; `None` is not counted yet.
 pub(crate) fn layer(
     uid: &str,
     name: &str,

@@ -1,4 +1,4 @@
-//! A look at a sound node, and at one that changes.
+//! Tests samples of a sound node, and of one that changes.
 
 use std::os::unix::fs::symlink;
 use std::time::{Duration, Instant};
@@ -12,11 +12,11 @@ use epilogue_agent::source::pressure::{DiskSampler, FilesystemPaths, KUBELET_DIR
 
 use super::tree::{Driver, MIB, Tree, psi, uid};
 
-/// Over how many looks the cost of one is taken.
+/// Number of samples for the cost of one.
 const SAMPLES: u32 = 100;
 const AT: Duration = Duration::from_secs(77);
 
-/// Looks at all that there is.
+/// Samples everything: the node and its disks.
 pub(crate) struct Both {
     node: Sampler,
     disks: DiskSampler,
@@ -114,7 +114,7 @@ fn what_each_pod_waits_for_is_reported_with_its_limit_once_it_has_waited() {
         let other = stall.pods.iter().find(|pod| pod.uid == uid("b")).expect("must be there");
         assert_eq!(other.limit, None, "it has not waited");
     }
-    // Of two limits the one that it is closer to, and what throttles is one.
+    // Of two limits the closer one counts, also if it only throttles.
     tree.write_in(&tree.of_pod("a"), "memory.max", &format!("{}\n", 900 * MIB));
     tree.write_in(&tree.of_pod("a"), "memory.high", &format!("{}\n", 80 * MIB));
     wait(10);
@@ -232,7 +232,7 @@ fn thousands_of_pods_are_checked_within_bounds() {
     let sample = take_sample(&mut sampler);
     assert_eq!(sample.stall.expect("must be known").pods.len(), 256);
     assert_eq!(sample.unreadable, ["what 2744 of the pods wait for: too many"]);
-    // While nothing waits a look costs the same however many pods there are.
+    // While nothing waits, a sample costs the same however many pods there are.
     let begin = Instant::now();
     for _ in 0..SAMPLES {
         assert_eq!(take_sample(&mut sampler).stall.expect("must be known").pods.len(), 256);

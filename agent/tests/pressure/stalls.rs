@@ -1,4 +1,4 @@
-//! Stalls that are told as they begin, from files that stand in for the kernel's.
+//! Tests that stalls are reported as they begin, from files that stand in for the kernel's.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::tree::{Driver, Tree, overwrite, psi as text};
 
-/// Longer than any wait of the source between two tries at a file that is there.
+/// Longer than any pause of the source between two attempts at a file that exists.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The source, at work.
+/// The running source.
 pub(crate) struct Source {
     pub(crate) events: mpsc::Receiver<Event>,
     stop: CancellationToken,
@@ -31,7 +31,7 @@ impl Source {
         Self { events, stop, task }
     }
 
-    /// The next event that is about `what`, and when it came.
+    /// The next event about `what`, and when it came.
     pub(crate) async fn next(&mut self, what: Stalling, within: Duration) -> Option<Instant> {
         let next = async {
             loop {
@@ -50,12 +50,12 @@ impl Source {
     }
 }
 
-/// The file of all pods.
+/// The pressure file of all pods.
 fn pressure(tree: &Tree) -> PathBuf {
     tree.path(&tree.cgroup("")).join("memory.pressure")
 }
 
-/// Waits until the source reads the file: what it tells of was not there before.
+/// Waits until the source reads the file: it then reports only later changes.
 async fn at_work(tree: &Tree, source: &mut Source) -> u64 {
     let mut total = 0;
     let begin = Instant::now();
@@ -86,7 +86,7 @@ async fn a_stall_is_reported_within_100_ms_of_its_beginning() {
     }
     latencies.sort();
     println!("a stall is told after {latencies:?}");
-    // The best, because the machine is shared; the others are printed.
+    // The best counts, because the machine is shared; the others are printed.
     assert!(latencies[0] < Duration::from_millis(100), "{latencies:?}");
     source.end().await;
 }
@@ -134,7 +134,7 @@ async fn a_cgroup_that_goes_and_comes_is_watched_again() {
     let mut source = Source::start(tree.host());
     at_work(&tree, &mut source).await;
     tree.write("sys/fs/cgroup/kubepods/memory.pressure", &text(5, 5));
-    // The kernel's file fails when its cgroup is gone; one that is emptied says as little.
+    // The kernel's file fails when its cgroup is gone; an emptied file gives as little.
     tree.write_in("", "memory.pressure", "");
     std::fs::remove_dir_all(tree.path("sys/fs/cgroup/kubepods.slice")).expect("must be removable");
     let mut total = 5;

@@ -1,6 +1,7 @@
-//! A host's files as a kubelet's node has them: both of its drivers, both versions of cgroups.
+//! Provides a host's files as a node with a kubelet has them: both of its drivers, both versions of
+//! cgroups.
 //!
-//! The suite `agent` of `tests/` takes it in by `#[path]`.
+//! The suite `agent` of `tests/` includes it by `#[path]`.
 
 use std::fs;
 use std::os::unix::fs::FileExt as _;
@@ -21,16 +22,16 @@ pub(crate) enum Driver {
     Cgroupfs,
 }
 
-/// A host, all of whose files lie in a directory.
+/// A host whose files all lie in a directory.
 pub(crate) struct Tree {
     root: PathBuf,
-    /// The directory, where it is the tree's own.
+    /// The directory, if it belongs to the tree.
     _dir: Option<TempDir>,
     driver: Driver,
     v1: bool,
 }
 
-/// `memory.pressure` and the like, always of one length.
+/// The text of `memory.pressure` and similar files, always of one length.
 pub(crate) fn psi(some: u64, full: u64) -> String {
     format!(
         "some avg10=0.00 avg60=0.00 avg300=0.00 total={some:020}\n\
@@ -38,7 +39,7 @@ pub(crate) fn psi(some: u64, full: u64) -> String {
     )
 }
 
-/// `memory.stat`, as far as it matters.
+/// The text of `memory.stat`, as far as it matters.
 pub(crate) fn stat(anon: u64, file: u64, inactive_file: u64) -> String {
     format!("anon {anon}\nfile {file}\nkernel 7\nactive_file 1\ninactive_file {inactive_file}\n")
 }
@@ -55,7 +56,7 @@ impl Tree {
         Self { _dir: Some(dir), ..tree }
     }
 
-    /// The same in a directory that is there.
+    /// The same in an existing directory.
     pub(crate) fn at(root: &Path, driver: Driver) -> Self {
         let tree = Self::bare(root, driver, false);
         tree.write("sys/fs/cgroup/cgroup.controllers", "cpu memory pids\n");
@@ -95,7 +96,7 @@ impl Tree {
         tree
     }
 
-    /// Where all of it lies.
+    /// The directory with all files.
     pub(crate) fn root(&self) -> &Path {
         &self.root
     }
@@ -112,7 +113,7 @@ impl Tree {
         write(&self.path(path), text.as_bytes());
     }
 
-    /// The cgroup of all pods, or of one below it, where memory is counted.
+    /// The cgroup of all pods, or one below it, where memory is counted.
     pub(crate) fn cgroup(&self, below: &str) -> String {
         let tree = if self.v1 { "sys/fs/cgroup/memory" } else { "sys/fs/cgroup" };
         let name = match self.driver {
@@ -146,7 +147,8 @@ impl Tree {
         }
     }
 
-    /// A pod with a container and its sandbox, which use this much, a fifth of it inactive files.
+    /// Adds a pod with a container and its sandbox. They use this much, a fifth of it inactive
+    /// files.
     pub(crate) fn pod(&self, uid: &str, bytes: u64) {
         let places = [
             (self.of_pod(uid), bytes),
@@ -166,7 +168,7 @@ impl Tree {
         }
     }
 
-    /// What a cgroup uses, a fifth of it inactive files, and a MiB of swap.
+    /// Sets a cgroup's usage, a fifth of it inactive files, and a MiB of swap.
     pub(crate) fn usage(&self, cgroup: &str, bytes: u64) {
         let inactive = bytes / 5;
         if self.v1 {
@@ -187,7 +189,7 @@ impl Tree {
         fs::remove_dir_all(path).expect("must be removable");
     }
 
-    /// Puts a directory in a file's place: root reads any file, but no directory.
+    /// Replaces a file by a directory: root can read any file, but no directory.
     pub(crate) fn spoil(&self, path: &str) {
         let path = self.path(path);
         fs::remove_file(&path).expect("the file must be there");
@@ -195,7 +197,8 @@ impl Tree {
     }
 }
 
-/// Writes a text over one of the same length, as the kernel does: none ever sees half of it.
+/// Overwrites a text with one of the same length, as the kernel does: a reader never sees half of
+/// it.
 pub(crate) fn overwrite(path: &Path, text: &str) {
     let file = fs::OpenOptions::new().write(true).open(path).expect("must be there");
     file.write_all_at(text.as_bytes(), 0).expect("must be writable");

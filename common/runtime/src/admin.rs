@@ -1,5 +1,4 @@
-//! The admin server: `/livez`, `/readyz` and `/metrics` on one port. It reads, and changes
-//! nothing.
+//! Serves `/livez`, `/readyz` and `/metrics` on one port. The server is read-only.
 
 mod connections;
 mod review;
@@ -30,53 +29,52 @@ use connections::Door;
 use scrape::Acceptor;
 pub use scrape::{Certificate, CertificateError};
 
-/// Connections that are open at once, unless said otherwise.
+/// Default maximum of open connections.
 const CONNECTIONS_MAX: usize = 32;
-/// A runtime of the program that did nothing for so long does nothing any more: the pages come from
-/// a thread of their own, which would say that all is well for ever.
+/// `/livez` fails once the program's runtime has stood still for this long. The pages come from
+/// another thread, which would otherwise report health for ever.
 const STANDSTILL_MAX: Duration = Duration::from_mins(1);
-/// How often the program's runtime shows that it moves.
+/// How often the program's runtime reports progress.
 const BEAT: Duration = Duration::from_secs(1);
-/// Scrapes that come closer together get the same figures: they are gathered under the locks that
-/// the work needs.
+/// Scrapes within this time get the same page, because gathering takes locks that the work needs.
 const FIGURES_LAST: Duration = Duration::from_millis(100);
 
 /// Where to listen (`--metrics-bind-address`): `:8080`, `host:port`, `[v6]:port`, or `0` for
 /// nowhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BindAddress {
-    /// No server.
+    /// The server is disabled.
     Off,
-    /// All of the machine's addresses, of both families where it has both.
+    /// All addresses of the machine, IPv6 and IPv4 if it has both.
     Any(u16),
-    /// A host's name or address.
+    /// The name or address of a host.
     Host(String, u16),
 }
 
 /// Why the admin server does not run.
 #[derive(Debug, Error)]
 pub enum AdminError {
-    /// The text is not an address.
+    /// The text is not a valid address.
     #[error(
         "invalid address {0:?}: expected :PORT, ADDRESS:PORT or [IPV6]:PORT, such as :8080 (port 0 \
          takes a free one), or 0 to switch the server off"
     )]
     Address(String),
-    /// The address cannot be listened on.
+    /// Listening on the address failed.
     #[error("cannot listen on {0}; give another --metrics-bind-address, or 0 for none")]
     Listen(BindAddress, #[source] io::Error),
     /// The server ended by itself.
     #[error("the admin server failed")]
     Serve(#[source] io::Error),
-    /// Scrapers over the network cannot be served.
+    /// The certificate for scrapers is not usable.
     #[error("cannot serve --scrape-bind-address")]
     Certificate(#[from] CertificateError),
-    /// The address for scrapers cannot be listened on.
+    /// Listening on the scrapers' address failed.
     #[error("cannot listen on {0}; give another --scrape-bind-address, or 0 for none")]
     ListenForScrapers(BindAddress, #[source] io::Error),
 }
 
-/// A server that has its port, and does not answer yet.
+/// A server that has bound its port and does not answer yet.
 pub struct Admin {
     listener: Option<TcpListener>,
     scrapers: Option<(TcpListener, Router, Acceptor)>,
@@ -132,8 +130,8 @@ impl fmt::Debug for Admin {
 }
 
 impl Admin {
-    /// Takes the port. `live` failing asks for a restart of the process, `ready` failing only
-    /// says that it does not do its work yet.
+    /// Binds the port. A failing `live` check requests a restart of the process; a failing `ready`
+    /// check only says that it does not work yet.
     pub async fn bind(
         address: &BindAddress,
         live: Checks,
@@ -149,13 +147,13 @@ impl Admin {
         Ok(Self { listener, scrapers: None, pages, connections_max: CONNECTIONS_MAX, beat })
     }
 
-    /// With so many connections open at once; one more ends the oldest.
+    /// Sets the maximum of open connections; one more closes the oldest.
     #[must_use]
     pub fn connections(self, connections_max: usize) -> Self {
         Self { connections_max, ..self }
     }
 
-    /// Also serves `/metrics` over the network: by HTTPS, to bearers whom the API server allows.
+    /// Also serves `/metrics` over the network: by HTTPS, to bearers that the API server allows.
     pub async fn scraped(
         self,
         address: &BindAddress,
@@ -171,12 +169,12 @@ impl Admin {
         Ok(Self { scrapers, ..self })
     }
 
-    /// The address that was taken for scrapers over the network, if any.
+    /// The bound address for scrapers, if any.
     pub fn scrape_addr(&self) -> Option<SocketAddr> {
         self.scrapers.as_ref()?.0.local_addr().ok()
     }
 
-    /// The address that was taken, if any.
+    /// The bound address, if any.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.listener.as_ref()?.local_addr().ok()
     }
@@ -204,7 +202,8 @@ impl Admin {
         loop {
             tokio::select! {
                 ended = &mut serving => return ended.map_err(AdminError::Serve),
-                // Here, and not beside the connections: by the runtime that does the work.
+                // The beat runs here and not on the connections' thread: it shows that the
+                // program's runtime moves.
                 () = tokio::time::sleep(BEAT) => *self.beat.lock() = Instant::now(),
             }
         }
@@ -231,7 +230,7 @@ async fn listen(address: &BindAddress) -> io::Result<Option<TcpListener>> {
         BindAddress::Off => return Ok(None),
         BindAddress::Host(host, port) => TcpListener::bind(format!("{host}:{port}")).await?,
         BindAddress::Any(port) => match TcpListener::bind((Ipv6Addr::UNSPECIFIED, *port)).await {
-            // A taken port is taken; any other answer may mean a machine without IPv6.
+            // A port in use is final; any other error may come from a machine without IPv6.
             Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
                 TcpListener::bind((Ipv4Addr::UNSPECIFIED, *port)).await?
             }

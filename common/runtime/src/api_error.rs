@@ -1,5 +1,5 @@
-//! From the client's errors to outcomes: the only place that interprets a `kube::Error`. What a
-//! failure leads to is decided elsewhere.
+//! Maps client errors to outcomes. Only this file interprets a `kube::Error`; callers decide what a
+//! failure leads to.
 
 use std::error::Error as StdError;
 use std::iter::successors;
@@ -8,14 +8,13 @@ use epilogue_common::outcome::{Failure, FailureKind};
 use jiff::SignedDuration;
 use kube::core::Status;
 
-/// Longest part of a reply that is not a `Status` which goes into a message: such a reply is a
-/// proxy's page.
+/// Maximum length of a reply in a message if the reply is not a `Status`, such as a proxy's page.
 const FOREIGN_TEXT_CHARS_MAX: usize = 200;
 
-/// The cause by which admission says that the namespace is going away.
+/// The cause by which admission reports a terminating namespace.
 const NAMESPACE_TERMINATING: &str = "NamespaceTerminating";
 
-/// Reads the class, the API's own words and the wish to be left alone out of a client's error.
+/// Returns the kind, the API's own message and the `Retry-After` of a client's error.
 pub fn classify(error: kube::Error) -> Failure {
     match error {
         kube::Error::Api(status) => from_status(&status),
@@ -32,7 +31,8 @@ pub fn classify(error: kube::Error) -> Failure {
         | kube::Error::Discovery(_)) => Failure::new(FailureKind::Other, chain(&error)),
         kube::Error::Service(source) => Failure::new(FailureKind::Unknown, chain(source.as_ref())),
         kube::Error::HyperError(source) => Failure::new(FailureKind::Unknown, chain(&source)),
-        // The rest is a reply that did not arrive, or not whole: the call may have been done.
+        // The other errors mean that the reply did not arrive completely: the call may have been
+        // carried out.
         error => Failure::new(FailureKind::Unknown, chain(&error)),
     }
 }
@@ -54,14 +54,14 @@ fn kind_of(status: &Status) -> FailureKind {
         "Invalid" => FailureKind::Invalid,
         "Forbidden" => forbidden_kind(status),
         "TooManyRequests" => FailureKind::TooManyRequests,
-        // The server gave up waiting for its own work, which may still be carried out.
+        // The server stopped waiting for its own work, which may still be carried out.
         "Timeout" => FailureKind::Unknown,
         "ServerTimeout" | "ServiceUnavailable" | "InternalError" => FailureKind::ServerError,
         _ => kind_of_code(status),
     }
 }
 
-/// For replies whose reason says nothing, such as those of a proxy.
+/// Classifies by status code, for replies without a known reason, such as a proxy's.
 fn kind_of_code(status: &Status) -> FailureKind {
     match status.code {
         403 => forbidden_kind(status),
@@ -96,7 +96,7 @@ fn message_of(status: &Status) -> String {
     status.message.clone()
 }
 
-/// An error and its sources in one line, without those that repeat what follows.
+/// Joins an error and its sources to one line, and leaves out texts that contain the next one.
 pub(crate) fn chain(error: &(dyn StdError + 'static)) -> String {
     let parts: Vec<String> =
         successors(Some(error), |&error| error.source()).map(ToString::to_string).collect();

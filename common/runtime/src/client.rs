@@ -1,4 +1,4 @@
-//! The API client: where its configuration comes from, what it calls itself, how long it waits.
+//! Builds the API client: configuration, user agent, timeouts and rate limit.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,32 +13,32 @@ use tower::layer::layer_fn;
 
 use crate::rate_limit::{RateLimit, RateLimited};
 
-/// The kubelet sets it in every container; its presence means that we run in a pod.
+/// The kubelet sets this variable in every container; its presence means that we run in a pod.
 const IN_CLUSTER_ENV: &str = "KUBERNETES_SERVICE_HOST";
 
-/// How long a connection may take to come about; the API is a few hops away.
+/// Connect timeout; the API server is a few hops away.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 
-/// How long a started reply may pause. Watches carry a bookmark about once a minute.
+/// How long a started reply may pause. Watches send a bookmark about once a minute.
 const SILENCE_MAX: Duration = Duration::from_mins(5);
 
-/// Requests that wait for the one connection pool; more wait at their caller.
+/// Maximum of requests that queue for the one connection pool; others wait in their caller.
 const QUEUE_LENGTH_MAX: usize = 1024;
 
 /// How to reach the API.
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
-    /// A kubeconfig file (`--kubeconfig`). Without it: the pod's service account, and outside of
-    /// a pod the files that kubectl would read.
+    /// A kubeconfig file (`--kubeconfig`). Without it: the pod's service account, or outside of a
+    /// pod the files that kubectl reads.
     pub kubeconfig: Option<PathBuf>,
-    /// What we call ourselves, such as `epilogue-controller/0.1.0`: the API's audit log and its
-    /// field managers show it.
+    /// The user agent, such as `epilogue-controller/0.1.0`. The API's audit log and its field
+    /// managers show it.
     pub user_agent: String,
     /// How requests are limited.
     pub rate_limit: RateLimit,
 }
 
-/// Why there is no client.
+/// Why a client could not be built.
 #[derive(Debug, Error)]
 pub enum ClientError {
     /// The file cannot be read as a kubeconfig.
@@ -50,10 +50,10 @@ pub enum ClientError {
     /// The pod's service account cannot be used.
     #[error("cannot use the pod's service account; mount its token, or give --kubeconfig")]
     InCluster(#[source] kube::config::InClusterError),
-    /// There is no configuration where kubectl would look.
+    /// kubectl's default files have no usable configuration.
     #[error("no cluster to talk to; give --kubeconfig, or set KUBECONFIG")]
     Default(#[source] kube::config::KubeconfigError),
-    /// The name is no HTTP header value.
+    /// The user agent is not a valid HTTP header value.
     #[error("user agent {0:?} cannot be sent")]
     UserAgent(String, #[source] header::InvalidHeaderValue),
     /// The configuration's certificates, keys or addresses are not usable.
@@ -61,7 +61,7 @@ pub enum ClientError {
     Build(String, #[source] kube::Error),
 }
 
-/// The configuration that the options lead to, for those who need more than a client.
+/// Returns the configuration that the options give, for callers that need more than a client.
 pub async fn config(options: &ClientOptions) -> Result<Config, ClientError> {
     let in_cluster = std::env::var_os(IN_CLUSTER_ENV).is_some();
     let mut config = match &options.kubeconfig {
@@ -77,13 +77,13 @@ pub async fn config(options: &ClientOptions) -> Result<Config, ClientError> {
     config.connect_timeout = Some(CONNECT_MAX);
     config.read_timeout = Some(SILENCE_MAX);
     config.reset_reader_on_write = true;
-    // The built-in policy repeats a 504, whose request may have been carried out: a pod that is
-    // created by `generateName` would be created twice. `Paced` repeats in its place.
+    // The built-in policy retries a 504, whose request may have been carried out: a pod with
+    // `generateName` would be created twice. `RateLimited` retries instead.
     config.default_retry = false;
     Ok(config)
 }
 
-/// A client for the cluster that the options name. Sends nothing yet.
+/// Builds a client for the cluster that the options name. Sends nothing yet.
 pub async fn connect(options: &ClientOptions) -> Result<Client, ClientError> {
     let config = config(options).await?;
     let url = config.cluster_url.to_string();

@@ -1,4 +1,4 @@
-//! Named checks, and the page that tells their state. Serving the page is the admin server's job.
+//! Runs named checks, and formats their health page. The admin server serves it.
 
 use std::fmt;
 use std::fmt::Write as _;
@@ -12,25 +12,25 @@ pub struct Checks {
     checks: Vec<(String, Check)>,
 }
 
-/// A check's state that its owner sets.
+/// The state of a check that its owner sets.
 #[derive(Clone, Debug)]
 pub struct Flag {
     state: Arc<Mutex<Result<(), String>>>,
 }
 
-/// The state of all checks at one moment.
+/// The results of all checks at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Health {
     results: Vec<(String, Result<(), String>)>,
 }
 
 impl Checks {
-    /// No checks: healthy while the server answers.
+    /// Creates an empty set, which is healthy while the server answers.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a check, which must return at once; its error is shown to people.
+    /// Adds a check, which must return at once. Its error appears on the page.
     #[must_use]
     pub fn with<F>(mut self, name: impl Into<String>, check: F) -> Self
     where
@@ -40,7 +40,7 @@ impl Checks {
         self
     }
 
-    /// Adds a check whose state is a flag's.
+    /// Adds a check whose result is the state of a flag.
     #[must_use]
     pub fn with_flag(self, name: impl Into<String>, flag: &Flag) -> Self {
         let flag = flag.clone();
@@ -61,22 +61,22 @@ impl fmt::Debug for Checks {
 }
 
 impl Flag {
-    /// A flag that fails with `why` until told otherwise.
+    /// A flag that fails with `why` until it is changed.
     pub fn failing(why: impl Into<String>) -> Self {
         Self { state: Arc::new(Mutex::new(Err(why.into()))) }
     }
 
-    /// A flag that passes until told otherwise.
+    /// A flag that passes until it is changed.
     pub fn passing() -> Self {
         Self { state: Arc::new(Mutex::new(Ok(()))) }
     }
 
-    /// From now on the check passes.
+    /// Makes the check pass from now on.
     pub fn pass(&self) {
         self.set(Ok(()));
     }
 
-    /// From now on the check fails.
+    /// Makes the check fail from now on.
     pub fn fail(&self, why: impl Into<String>) {
         self.set(Err(why.into()));
     }
@@ -96,8 +96,8 @@ impl Health {
         self.results.iter().all(|(_, result)| result.is_ok())
     }
 
-    /// The page in the form that the Kubernetes components use: a bare `ok`, or a line per check
-    /// when asked for or when one failed.
+    /// Formats the page as Kubernetes components do: `ok`, or one line per check if `verbose` or if
+    /// one failed.
     pub fn page(&self, endpoint: &str, verbose: bool) -> String {
         if self.is_ok() && !verbose {
             return "ok".to_owned();

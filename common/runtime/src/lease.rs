@@ -1,8 +1,8 @@
-//! Leader election on a Lease, with the semantics of client-go: one of the candidates works, the
-//! others wait until it is gone.
+//! Elects a leader on a Lease, with the semantics of client-go: one candidate works, the others
+//! wait until its lease expires or is released.
 //!
-//! A lease does not fence: a process that was frozen may believe for a moment longer that it
-//! leads. What keeps its writes harmless is the resourceVersion that each of them carries.
+//! A lease does not fence. A process that was frozen may believe for a moment longer that it leads.
+//! The resourceVersion in each of its writes keeps them harmless.
 
 mod decide;
 mod elect;
@@ -14,26 +14,27 @@ use thiserror::Error;
 
 pub use elect::{Leadership, acquire};
 
-/// Candidates that start together try again at different times, up to this factor later.
+/// Each candidate adds up to this factor of the retry period, so that candidates that start
+/// together try at different times.
 const JITTER: f64 = 1.2;
 
-/// Which lease, and how it is held. Times are those of `--leader-elect-…`.
+/// The lease, and how it is held. Times are those of `--leader-elect-…`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseOptions {
     /// The Lease's name (`--leader-elect-resource-name`).
     pub name: String,
     /// Its namespace (`--leader-elect-resource-namespace`).
     pub namespace: String,
-    /// How long the others wait after the last sign of life.
+    /// How long other candidates wait after the last renewal.
     pub duration: Duration,
-    /// How long the leader goes on without having renewed.
+    /// How long the leader keeps working without a successful renewal.
     pub renew_deadline: Duration,
-    /// The time between two attempts to take or renew.
+    /// The time between two attempts to acquire or renew.
     pub retry_period: Duration,
 }
 
 impl LeaseOptions {
-    /// The reference's times: 15 s, 10 s and 2 s.
+    /// Options with upstream's times: 15 s, 10 s and 2 s.
     pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -44,7 +45,7 @@ impl LeaseOptions {
         }
     }
 
-    /// Whether the leader certainly stops before another one starts.
+    /// Checks that the leader stops before another candidate starts.
     pub fn validate(&self) -> Result<(), LeaseError> {
         let bad = |rule| Err(LeaseError::Options(rule));
         if self.name.is_empty() {
@@ -70,22 +71,22 @@ impl LeaseOptions {
         Ok(())
     }
 
-    /// The limit of one request: two must fit before the deadline.
+    /// The time limit of one request: two must fit before the renew deadline.
     fn attempt_max(&self) -> Duration {
         self.renew_deadline / 2
     }
 }
 
-/// Why a lease was not had or not given back.
+/// Why a lease was not acquired or not released.
 #[derive(Debug, Error)]
 pub enum LeaseError {
-    /// The options would allow two leaders, or none.
+    /// The options are incomplete, or would allow two leaders.
     #[error("{0}")]
     Options(&'static str),
-    /// The end was asked for while waiting.
+    /// The wait for the lease was cancelled.
     #[error("the end was asked for before the lease was acquired")]
     Cancelled,
-    /// The lease stays with us until it expires.
+    /// The release failed; the lease stays ours until it expires.
     #[error("cannot release the lease")]
     Release(#[source] Failure),
 }
@@ -93,7 +94,7 @@ pub enum LeaseError {
 /// Why the leader must stop.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Loss {
-    /// Somebody else holds the lease, or it was taken from us.
+    /// The lease has another holder, or had one in between.
     #[error("the lease is held by {holder:?}")]
     Taken {
         /// The holder that the lease names.
@@ -105,12 +106,12 @@ pub enum Loss {
         /// The renew deadline.
         after: Duration,
     },
-    /// The task that renews is gone.
+    /// The task that renews the lease is gone.
     #[error("nothing renews the lease any more")]
     Unattended,
 }
 
-/// A name for this process that no other one has: the host's, and chance.
+/// A unique identity for this process: the host's name and a random number.
 pub fn identity() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let host = if host.trim().is_empty() { "unknown" } else { host.trim() };

@@ -1,5 +1,5 @@
-//! What both programs need around their core, and nothing of their work: errors to outcomes, the
-//! API client, telemetry, the admin server, signals, joined tasks, the leader's lease, watches.
+//! Provides what both programs need around their cores: error mapping, the API client, telemetry,
+//! the admin server, signals, task groups, leader election and watches.
 
 pub mod admin;
 pub mod api_error;

@@ -1,4 +1,4 @@
-//! The process's own metrics, under the names that every Prometheus client uses, and the build's.
+//! Exports the standard Prometheus metrics of the process, and the build's version.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -62,7 +62,7 @@ impl ProcessCollector {
         let process = Process::myself()?;
         let stat = process.stat()?;
         let ticks = procfs::ticks_per_second();
-        // Two scrapes at once must not count the same time twice.
+        // Concurrent scrapes must not count the same CPU time twice.
         let counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         let total = seconds(stat.utime + stat.stime, ticks);
         self.cpu_seconds.inc_by((total - self.cpu_seconds.get()).max(0.0));
@@ -100,7 +100,7 @@ impl Collector for ProcessCollector {
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        // Without /proc the last values stand; a scrape must not fail for it.
+        // Without /proc the last values stay; the scrape must not fail because of it.
         if let Err(error) = self.read() {
             tracing::debug!(%error, "cannot read the process's own metrics");
         }

@@ -1,5 +1,5 @@
-//! How requests to the API are limited: an optional token bucket, a time limit for each, and the
-//! waits that the server itself asks for. What a request says is none of its business.
+//! Limits requests to the API: an optional token bucket, a time limit for each, and the
+//! `Retry-After` that the server sends.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
@@ -12,18 +12,18 @@ use thiserror::Error;
 use tokio::time::Instant;
 use tower::{BoxError, Service, ServiceExt as _};
 
-/// How requests are limited. The defaults are those of client-go, but for the bucket: a server
-/// with priority and fairness needs none.
+/// How requests are limited. The defaults are client-go's, but without a bucket: a server with
+/// priority and fairness needs none.
 #[derive(Clone, Debug)]
 pub struct RateLimit {
-    /// Requests per second and how many may go at once; none is no limit.
+    /// Requests per second, and the burst; `None` means no limit.
     pub bucket: Option<(f64, u32)>,
-    /// How often one request is sent again because the server said `Retry-After`.
+    /// How often one request is retried after a `Retry-After`.
     pub retries_max: u32,
-    /// The longest `Retry-After` that is waited for here; a longer one goes to the caller.
+    /// Maximum `Retry-After` that is waited for here; with a longer one the caller gets the reply.
     pub wait_max: Duration,
-    /// How long the reply to a request may take to begin, watches left out. A little more than
-    /// the server's own `--request-timeout`, so that its answer comes first.
+    /// How long a reply may take to begin, except for watches. It is slightly longer than the
+    /// server's own `--request-timeout`, so that the server's reply comes first.
     pub reply_max: Duration,
 }
 
@@ -38,7 +38,7 @@ impl Default for RateLimit {
     }
 }
 
-/// Why a request came back without a reply.
+/// Why a request has no reply.
 #[derive(Debug, Error)]
 pub enum RateLimitError {
     /// The reply did not begin in time.
@@ -54,7 +54,7 @@ pub struct RateLimited<S> {
     bucket: Option<Arc<Mutex<Bucket>>>,
 }
 
-/// A bucket of tokens, in which waiting requests stand in line by taking from the future.
+/// A token bucket. Requests queue by taking tokens in advance.
 #[derive(Debug)]
 struct Bucket {
     per_second: f64,
@@ -69,7 +69,7 @@ impl Bucket {
         Self { per_second, burst, tokens: burst, filled: now }
     }
 
-    /// Takes a token and says how long to wait for it.
+    /// Takes a token, and returns how long to wait for it.
     fn take(&mut self, now: Instant) -> Duration {
         let grown = now.saturating_duration_since(self.filled).as_secs_f64() * self.per_second;
         self.tokens = (self.tokens + grown).min(self.burst) - 1.0;
@@ -106,7 +106,7 @@ where
     type Error = BoxError;
     type Future = BoxFuture<'static, Result<Response<B>, BoxError>>;
 
-    /// Always ready: the inner service is waited for as part of the call, which is cloned for it.
+    /// Always ready: each call clones the inner service and waits for the clone.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         Poll::Ready(Ok(()))
     }
@@ -152,8 +152,8 @@ async fn within<T>(
     }
 }
 
-/// The wait that the server asks for. Only such a reply says that the request was not carried
-/// out; a 5xx without it may come after the deed.
+/// The wait that the server requests. Only a reply with `Retry-After` says that the request was not
+/// carried out; a 5xx without it may follow the write.
 fn server_wait(status: StatusCode, headers: &HeaderMap) -> Option<Duration> {
     if status != StatusCode::TOO_MANY_REQUESTS && !status.is_server_error() {
         return None;
@@ -167,7 +167,7 @@ fn is_watch(request: &Request<Body>) -> bool {
     query.split('&').any(|pair| matches!(pair, "watch=true" | "watch=1" | "follow=true"))
 }
 
-/// An eviction's 429 speaks of a disruption budget, which is the caller's to weigh.
+/// An eviction's 429 refers to a disruption budget, which the caller must weigh.
 fn may_repeat(request: &Request<Body>) -> bool {
     !request.uri().path().ends_with("/eviction")
 }
@@ -202,8 +202,8 @@ mod tests {
         reply.body(()).expect("must be a response")
     }
 
-    /// Sends to a server that answers with the codes in turn, the last one for ever; gives the
-    /// last code, the requests sent and the seconds passed.
+    /// Sends to a server that replies with the codes in turn, and repeats the last one. Returns the
+    /// last code, the number of requests and the seconds that passed.
     async fn talk(
         uri: &str,
         replies: &'static [(u16, Option<&str>)],

@@ -1,4 +1,4 @@
-//! Reads replies that contain what tenants wrote.
+//! Reads replies with content that tenants wrote.
 
 use futures::AsyncReadExt as _;
 use http::Request;
@@ -6,8 +6,8 @@ use kube::{Client, Error};
 use serde::de::DeserializeOwned;
 use std::pin::pin;
 
-/// Sends a request and reads its reply. The API stores bytes in `managedFields` that are no UTF-8;
-/// they are read as U+FFFD, so that the owner of an object cannot have our writes to it fail.
+/// Sends a request and reads its reply. The API accepts invalid UTF-8 in `managedFields`. It is
+/// read as U+FFFD, so that an object's owner cannot make our writes to it fail.
 pub async fn read<T: DeserializeOwned>(
     client: &Client,
     request: Request<Vec<u8>>,

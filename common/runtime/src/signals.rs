@@ -1,4 +1,4 @@
-//! SIGTERM and SIGINT: the first asks for an orderly end, the second ends the process at once.
+//! Handles SIGTERM and SIGINT: the first starts an orderly shutdown, the second exits at once.
 
 use std::pin::pin;
 
@@ -6,7 +6,7 @@ use thiserror::Error;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// Why signals cannot be heard.
+/// Why signals cannot be received.
 #[derive(Debug, Error)]
 pub enum SignalsError {
     /// The handler could not be installed.
@@ -20,7 +20,7 @@ pub enum SignalsError {
     },
 }
 
-/// The process's ears for the two signals, from installation on.
+/// The handlers of both signals.
 #[derive(Debug)]
 pub struct Signals {
     terminate: Signal,
@@ -28,7 +28,7 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Installs the handlers; do it before anything else, so that no signal meets the default.
+    /// Installs the handlers. Call it first, so that no signal meets its default action.
     pub fn install() -> Result<Self, SignalsError> {
         let listen =
             |kind, name| signal(kind).map_err(|source| SignalsError::Install { name, source });
@@ -38,8 +38,8 @@ impl Signals {
         })
     }
 
-    /// Runs `work` to its end. The first signal cancels `token`, which must make the work end;
-    /// the second ends the process with the status a shell expects.
+    /// Runs `work` to its end. The first signal cancels `token`, which must make the work end; the
+    /// second exits with the status that a shell expects.
     pub async fn guard<T>(mut self, token: &CancellationToken, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);
         let name = tokio::select! {
@@ -56,9 +56,9 @@ impl Signals {
         std::process::exit(status)
     }
 
-    /// The next signal's name and the exit status that stands for it.
+    /// Returns the next signal's name, and its exit status.
     async fn next(&mut self) -> (&'static str, i32) {
-        // A stream of signals has no end: `recv` gives `None` only without a runtime.
+        // A stream of signals does not end: `recv` returns `None` only without a runtime.
         tokio::select! {
             _ = self.terminate.recv() => ("SIGTERM", 128 + 15),
             _ = self.interrupt.recv() => ("SIGINT", 128 + 2),

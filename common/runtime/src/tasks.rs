@@ -1,5 +1,4 @@
-//! A group of tasks that belong together: each one is joined, and the unexpected end of one is
-//! the end of all.
+//! Runs a group of tasks: each one is joined, and the unexpected end of one ends all.
 
 use std::collections::HashMap;
 use std::error::Error as StdError;
@@ -12,10 +11,10 @@ use tokio_util::sync::CancellationToken;
 
 type BoxError = Box<dyn StdError + Send + Sync>;
 
-/// Why a group did not end as it was asked to.
+/// Why a group did not end cleanly.
 #[derive(Debug, Error)]
 pub enum TaskError {
-    /// A task returned although nobody had asked the group to end.
+    /// A task returned before the group's token was cancelled.
     #[error("task {name} ended although it must not")]
     Ended {
         /// The task's name.
@@ -38,18 +37,18 @@ pub enum TaskError {
         /// The panic's message.
         message: String,
     },
-    /// Tasks were still running at the end of the time limit, and were dropped.
+    /// Tasks still ran after the time limit, and were dropped.
     #[error("still running {} s after the end was asked for: {}",
             limit.as_secs(), names.join(", "))]
     Stuck {
         /// The tasks' names.
         names: Vec<String>,
-        /// The time they were given.
+        /// The time limit.
         limit: Duration,
     },
 }
 
-/// Tasks under one token.
+/// Tasks that share one token.
 #[derive(Debug)]
 pub struct TaskGroup {
     token: CancellationToken,
@@ -58,12 +57,12 @@ pub struct TaskGroup {
 }
 
 impl TaskGroup {
-    /// An empty group that ends when `token` is cancelled.
+    /// Creates an empty group that ends when `token` is cancelled.
     pub fn new(token: CancellationToken) -> Self {
         Self { token, tasks: JoinSet::new(), names: HashMap::new() }
     }
 
-    /// The token that every task must end upon.
+    /// The token on whose cancellation every task must end.
     pub fn token(&self) -> CancellationToken {
         self.token.clone()
     }
@@ -79,8 +78,7 @@ impl TaskGroup {
     }
 
     /// Runs until the token is cancelled or a task ends, then cancels the token and joins the
-    /// rest, which has `limit` to end. Returns the first thing that went wrong; later ones are
-    /// logged.
+    /// others within `limit`. Returns the first error and logs later ones.
     pub async fn run(mut self, limit: Duration) -> Result<(), TaskError> {
         let token = self.token.clone();
         let mut first = tokio::select! {

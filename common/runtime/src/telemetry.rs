@@ -1,5 +1,5 @@
-//! Logs to stderr, for machines or for people. Field names are the same in every line of both
-//! programs: `timestamp`, `level`, `target`, `message`, and the event's own beside them.
+//! Logs to stderr, for machines or for people. Every line of both programs has the fields
+//! `timestamp`, `level`, `target` and `message`, followed by the event's own.
 
 use std::fmt;
 use std::str::FromStr;
@@ -23,14 +23,14 @@ pub enum LogFormat {
     Text,
 }
 
-/// Which events are logged (`--log-level`): levels, and levels for targets, separated by commas.
+/// Which events are logged (`--log-level`): levels, or target=level, separated by commas.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogFilter(String);
 
-/// Why logs cannot be written as asked.
+/// Why logging cannot be set up.
 #[derive(Debug, Error)]
 pub enum TelemetryError {
-    /// The format is not one of ours.
+    /// The format is unknown.
     #[error("invalid log format {0:?}: expected json or text")]
     Format(String),
     /// A part of the filter is neither a level nor a target with a level.
@@ -41,7 +41,7 @@ pub enum TelemetryError {
     Filter {
         /// The whole filter.
         filter: String,
-        /// The part that was not understood.
+        /// The invalid part.
         part: String,
     },
     /// The process already has a logger.
@@ -73,8 +73,8 @@ impl fmt::Display for LogFormat {
 impl FromStr for LogFilter {
     type Err = TelemetryError;
 
-    /// Stricter than the filter's own parser, which takes a mistyped level for the name of a
-    /// target and so turns everything else off.
+    /// Stricter than the filter's own parser, which treats a mistyped level as a target and so
+    /// disables all others.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let bad =
             |part: &str| TelemetryError::Filter { filter: text.to_owned(), part: part.to_owned() };
@@ -101,12 +101,12 @@ impl fmt::Display for LogFilter {
     }
 }
 
-/// Logs to stderr from here on, for the whole process; once, at the start.
+/// Starts logging to stderr for the whole process. Call it once, at the start.
 pub fn init(format: LogFormat, filter: &LogFilter) -> Result<(), TelemetryError> {
     subscriber(format, filter, std::io::stderr).try_init().map_err(TelemetryError::Twice)
 }
 
-/// What writes the events that pass the filter.
+/// Builds the subscriber that writes the events that pass the filter.
 pub fn subscriber<W>(
     format: LogFormat,
     filter: &LogFilter,

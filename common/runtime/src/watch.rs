@@ -1,5 +1,5 @@
-//! Lists and watches objects of one kind for ever. The only place that knows watch events; what
-//! they mean is for the listener.
+//! Lists and watches the objects of one kind for ever. Only this file handles the watch protocol;
+//! the listener interprets the events.
 
 mod relist;
 mod signs;
@@ -25,39 +25,39 @@ pub use self::signs::{Signs, Watches};
 pub use self::wire::{Controller, Read, Unreadable};
 use self::wire::{Event, Page};
 
-/// How long the server keeps one watch; it says when it closes it.
+/// How long the server keeps one watch open.
 const WATCH_SECONDS: u32 = 290;
-/// A server that closes each watch at once must not be overrun either.
+/// Minimum duration of a round, so that a server that closes each watch at once is not overloaded.
 const ROUND_MIN: Duration = Duration::from_secs(1);
-/// A connection that has shown no byte for so long is dead: bookmarks come each minute.
+/// A connection without a byte for this long is dead: a bookmark comes each minute.
 const IDLE_MAX: Duration = Duration::from_secs(90);
-/// The longest line or page: far more than the API stores in an object, or in a page of them.
+/// Maximum size of a line or page: far more than the API stores in an object or sends in a page.
 const BYTES_MAX: usize = 1 << 30;
-/// A buffer larger than this is not kept for the next line.
+/// A larger buffer is not kept for the next line.
 const BUFFER_KEPT_MAX: usize = 1 << 20;
-/// The code by which the server says that it has forgotten a version.
+/// The status code for an expired version.
 const GONE: u16 = 410;
 
-/// What a watch yields. Versions are `resourceVersion`s.
+/// An event of a watch. Versions are `resourceVersion`s.
 #[derive(Clone, Debug)]
 pub enum WatchEvent<T> {
-    /// A list of everything begins; one that was coming in is void.
+    /// A list begins; an unfinished one is void.
     ListBegins,
-    /// The list has come to its end, and shows all that happened up to this version.
+    /// The list is complete, and includes all changes up to this version.
     ListEnds(String),
-    /// An object is there, as part of a list or because it was added or modified.
+    /// An object exists, listed, added or modified.
     Shown(T),
     /// An object was deleted; its version is that of the deletion.
     Gone(T),
-    /// An object is there, or was deleted, that cannot be read.
+    /// An unreadable object, which exists or was deleted.
     Unreadable(Box<Unreadable>),
-    /// The watch has yielded everything that happened up to this version.
+    /// The watch has yielded all changes up to this version.
     UpTo(String),
 }
 
 /// Receives the events of a watch. An error ends the watch.
 pub trait Listener<T>: Send {
-    /// Takes in an event; waits for room.
+    /// Handles an event; may wait for capacity.
     fn handle(&mut self, event: WatchEvent<T>) -> impl Future<Output = Result<(), Closed>> + Send;
 }
 
@@ -82,40 +82,40 @@ pub struct Closed;
 pub struct Scope<T> {
     /// The path of the collection.
     pub path: String,
-    /// A field selector, if not everything is to be seen.
+    /// A field selector; `None` selects all objects.
     pub selector: Option<String>,
     /// Reads an object.
     pub read: Read<T>,
     /// `metadata.resourceVersion` of an object.
     pub version: fn(&T) -> &str,
-    /// Where the watch shows that it lives.
+    /// Where the watch reports signs of life.
     pub signs: Signs,
-    /// By which a list is asked for.
+    /// Requests for a new list.
     pub relist: Relist,
     /// Objects per page where the server does not stream lists.
     pub page_size: u32,
-    /// More would be a selector that the server ignores.
+    /// Maximum of objects in a list; more would mean that the server ignores the selector.
     pub objects_max: usize,
-    /// Between failures.
+    /// Backoff after failures.
     pub pauses: Pauses,
 }
 
 /// How long a watch waits after failures.
 #[derive(Clone, Debug)]
 pub struct Pauses {
-    /// After the first; doubled with each further one.
+    /// The first pause; doubled with each further failure.
     pub first: Duration,
-    /// At most.
+    /// The maximum pause.
     pub max: Duration,
-    /// At most, while something presses.
+    /// The maximum pause while `hurry` is true.
     pub hurried_max: Duration,
-    /// Whether something presses; nothing ever does if there is none.
+    /// Whether the watch is urgent; without a channel it never is.
     pub hurry: Option<watch::Receiver<bool>>,
 }
 
 #[derive(Debug, Error)]
 enum WatchError {
-    /// The server has forgotten our position.
+    /// The server no longer has our version.
     #[error("the version is too old")]
     Expired,
     /// The server does not stream lists.
@@ -133,13 +133,13 @@ enum WatchError {
     /// The stream broke off.
     #[error("the stream broke off: {0}")]
     Broken(String),
-    /// Something came that is no event and no list.
+    /// The server sent something that is neither an event nor a list.
     #[error("the server sent {0}")]
     Garbled(String),
-    /// A list came without version.
+    /// A list has no version.
     #[error("a list came without version")]
     NoVersion,
-    /// The list has no end.
+    /// A list has too many objects.
     #[error("more than {0} objects")]
     TooMany(usize),
     /// The receiver of the events is gone.
@@ -147,20 +147,20 @@ enum WatchError {
     Closed(#[from] Closed),
 }
 
-/// One watch.
+/// The state of one watch.
 struct Watch<T, L> {
     client: Client,
     scope: Scope<T>,
     listener: L,
-    /// The version up to which everything was yielded; none before the first list.
+    /// The version up to which all changes were yielded; `None` before the first list.
     position: Option<String>,
     streams_lists: bool,
     failures: u32,
-    /// The last demand for a list when the round began.
+    /// The latest relist request when the round began.
     asked: u64,
 }
 
-/// Yields everything that happens to the objects, until the listener is closed.
+/// Yields all changes of the objects until the listener is closed.
 pub async fn watch<T>(client: Client, scope: Scope<T>, listener: impl Listener<T>) -> Closed
 where
     T: Send + 'static,
@@ -179,7 +179,7 @@ where
         watch.asked = *demands.borrow_and_update();
         tokio::select! {
             closed = watch.go_on() => if let Err(closed) = closed { return closed },
-            // What comes of a connection that stands still would come too late.
+            // A new list must not wait for a stalled connection.
             _ = demands.changed() => {
                 watch.position = None;
                 watch.failures = 0;
@@ -193,7 +193,7 @@ where
     T: Send + 'static,
     L: Listener<T>,
 {
-    /// One round, and the pause after it.
+    /// Runs one round, and the pause after it.
     async fn go_on(&mut self) -> Result<(), Closed> {
         let begun = Instant::now();
         match self.round().await {
@@ -204,7 +204,7 @@ where
         Ok(())
     }
 
-    /// One watch request, with a list before it where one is needed.
+    /// Sends one watch request, after a list if one is needed.
     async fn round(&mut self) -> Result<(), WatchError> {
         if self.position.is_none() && !self.streams_lists {
             self.list().await?;
@@ -247,7 +247,7 @@ where
         Ok(())
     }
 
-    /// Tells of an object, and gives its version.
+    /// Passes an object to the listener, and returns its version.
     async fn object(
         &mut self,
         object: Result<T, Box<Unreadable>>,
@@ -303,7 +303,7 @@ where
         wire::page(&bytes, self.scope.read).map_err(WatchError::Garbled)
     }
 
-    /// The body of the answer.
+    /// Sends the request, and returns the reply's body.
     async fn open(
         &self,
         request: Request<Vec<u8>>,
@@ -316,8 +316,8 @@ where
         Ok(body)
     }
 
-    /// Reads the next line; false at the end. Half a line at the end is what a server leaves that
-    /// ends: it comes again.
+    /// Reads the next line; `false` at the end. An incomplete line at the end is dropped, because a
+    /// server that stops leaves one and its event comes again.
     async fn next_line(
         &self,
         body: &mut (impl AsyncBufRead + Unpin),
@@ -334,7 +334,7 @@ where
         }
     }
 
-    /// Appends what comes next, up to the first byte that is a delimiter.
+    /// Appends the next bytes, up to the first delimiter.
     async fn next_bytes(
         &self,
         body: &mut (impl AsyncBufRead + Unpin),
@@ -358,7 +358,7 @@ where
         Ok(if end.is_some() { Came::Delimiter } else { Came::Bytes })
     }
 
-    /// Counts the objects of a list that comes in.
+    /// Counts the objects of an unfinished list.
     fn counted(&self, listed: Option<&mut usize>, more: usize) -> Result<(), WatchError> {
         let Some(listed) = listed else { return Ok(()) };
         *listed += more;
@@ -366,16 +366,16 @@ where
         if *listed > max { Err(WatchError::TooMany(max)) } else { Ok(()) }
     }
 
-    /// Everything up to this version was yielded, unless a list is still coming in. An object whose
-    /// version cannot be read moves nothing.
+    /// Records that all changes up to this version were yielded, unless a list is unfinished. An
+    /// empty version changes nothing.
     fn moved(&mut self, version: String, listing: bool) {
         if !listing && !version.is_empty() {
             self.position = Some(version);
         }
     }
 
-    /// Does what an error asks for, and pauses so that a broken server is not overrun: the longer
-    /// the oftener it fails, until a round has held for as long as the longest pause.
+    /// Reacts to an error, then pauses so that a failing server is not overloaded. The pause
+    /// doubles with each failure, until a round lasts for the maximum pause.
     async fn recover(&mut self, error: &WatchError, held: Duration) {
         let path = self.scope.path.as_str();
         if held >= self.scope.pauses.max {
@@ -400,7 +400,7 @@ where
         self.scope.pauses.pause(pause).await;
     }
 
-    /// A watch from a position, or of everything there is and from then on. An empty
+    /// Builds a watch from the position, or a streamed list followed by a watch. The empty
     /// `resourceVersion` makes that list a consistent read.
     fn stream_request(&self) -> Result<Request<Vec<u8>>, WatchError> {
         let from = match &self.position {
@@ -414,18 +414,18 @@ where
     }
 
     fn page_request(&self, token: &str) -> Result<Request<Vec<u8>>, WatchError> {
-        // The server makes the token of URL-safe characters.
+        // The server's token consists of URL-safe characters.
         let token = if token.is_empty() { String::new() } else { format!("&continue={token}") };
         self.get(&format!("limit={}{token}", self.scope.page_size))
     }
 
     fn get(&self, query: &str) -> Result<Request<Vec<u8>>, WatchError> {
-        // `=` is the only character of a selector of ours that a query would take for its own.
+        // `=` is the only character in our selectors that needs escaping.
         let selector = self.scope.selector.as_ref().map_or_else(String::new, |selector| {
             format!("fieldSelector={}&", selector.replace('=', "%3D"))
         });
         let uri = format!("{}?{selector}{query}", self.scope.path);
-        // Compressed streams of watches have a member for each event, which few can read.
+        // A compressed watch has one gzip member per event, which few decoders read.
         let identity = HeaderValue::from_static("identity");
         let request = Request::get(uri).header(header::ACCEPT_ENCODING, identity);
         let request = request.body(Vec::new());
@@ -433,19 +433,19 @@ where
     }
 }
 
-/// What came of a body.
+/// The result of reading a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Came {
-    /// Bytes, and no delimiter yet.
+    /// Bytes without a delimiter.
     Bytes,
-    /// The delimiter, and what was before it.
+    /// The delimiter, and the bytes before it.
     Delimiter,
-    /// Nothing more.
+    /// The end of the body.
     End,
 }
 
 impl WatchError {
-    /// The metric's word.
+    /// The value of the metric's label `reason`.
     fn reason(&self) -> &'static str {
         match self {
             Self::Expired => "expired",
@@ -463,7 +463,7 @@ impl WatchError {
 }
 
 impl Pauses {
-    /// Waits, but not long once something presses.
+    /// Waits for the pause, but at most for `hurried_max` once the watch is urgent.
     async fn pause(&mut self, pause: Duration) {
         let begun = Instant::now();
         let hurried = async {
@@ -487,7 +487,7 @@ fn failed(error: kube::Error) -> WatchError {
     }
 }
 
-/// A server that does not know how to stream lists calls the request invalid.
+/// A server that cannot stream lists answers that the request is invalid.
 fn refused(error: kube::Error, listing: bool) -> WatchError {
     match &error {
         kube::Error::Api(status) if listing && matches!(status.code, 400 | 422) => {

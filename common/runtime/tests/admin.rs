@@ -1,4 +1,4 @@
-//! The admin server over a real socket.
+//! Tests the admin server over a real socket.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -67,7 +67,7 @@ async fn an_open_connection_does_not_hold_up_the_end() {
     server.await.expect("must not panic").expect("must end well");
 }
 
-/// A server with nothing to tell, and what ends it.
+/// Starts a server without metrics; returns its address and the token that stops it.
 async fn bare(connections: usize) -> (SocketAddr, CancellationToken) {
     let address = BindAddress::Host("127.0.0.1".to_owned(), 0);
     let live = Checks::new().with("ping", || Ok(()));
@@ -86,7 +86,7 @@ async fn who_says_nothing_is_sent_away() {
     stream.write_all(b"GET /livez HTTP/1.1\r\nHost: ").await.expect("must send");
     let begun = Instant::now();
     let mut reply = Vec::new();
-    // Closed or reset, with a word about it or without.
+    // The server closes or resets the connection, with or without a reply.
     let _ = stream.read_to_end(&mut reply).await;
     assert!(begun.elapsed() >= Duration::from_secs(4), "a slow client has its time");
     let reply = String::from_utf8_lossy(&reply).into_owned();
@@ -99,7 +99,7 @@ async fn a_head_without_end_is_refused() {
     let (address, token) = bare(32).await;
     let mut stream = TcpStream::connect(address).await.expect("must connect");
     let head = format!("GET /livez HTTP/1.1\r\nHost: test\r\nX: {}\r\n\r\n", "x".repeat(9_000));
-    // The server may close before it was sent whole.
+    // The server may close the connection before the head is sent.
     let _ = stream.write_all(head.as_bytes()).await;
     let mut reply = Vec::new();
     let _ = stream.read_to_end(&mut reply).await;

@@ -1,4 +1,4 @@
-//! The API client: a kubeconfig's way to a server on a real socket, and its errors.
+//! Tests the API client: from a kubeconfig to a server on a real socket, and its errors.
 
 use std::error::Error as _;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! The election between candidates and an API that fails in every way, in paused time.
+//! Tests the election of candidates against a failing API, in paused time.
 
 use std::future::pending;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -23,13 +23,13 @@ enum Fault {
     None,
     /// Refuses the connection.
     Down,
-    /// Never answers, and does nothing.
+    /// Never answers, and does not carry out the request.
     Hangs,
-    /// Carries out the next write, and never answers.
+    /// Carries out the next write without a reply.
     LosesOneReply,
 }
 
-/// One lease as the API keeps it.
+/// One lease as the API stores it.
 #[derive(Debug, Default)]
 struct Store {
     lease: Option<Value>,
@@ -66,7 +66,7 @@ impl Server {
         self.spec()["holderIdentity"].as_str().unwrap_or_default().to_owned()
     }
 
-    /// Writes the lease past all candidates, as a person with kubectl would.
+    /// Overwrites the lease, as a person with kubectl would.
     fn overwrite(&self, holder: &str) {
         let mut store = self.store();
         store.version += 1;
@@ -104,7 +104,7 @@ impl Server {
         (200, sent)
     }
 
-    /// A client of its own, whose wire can be made to fail.
+    /// Builds a client of its own, with a wire that can fail.
     fn client(&self) -> (Client, Wire) {
         let (server, wire) = (self.clone(), Wire::default());
         let faults = wire.clone();

@@ -1,4 +1,4 @@
-//! Metrics over the network: HTTPS, for bearers that the API server knows and allows.
+//! Tests metrics over the network: HTTPS, for bearers that the API server knows and allows.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -22,7 +22,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, pem::PemObject
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 use tokio_util::sync::CancellationToken;
 
-/// An API server that knows `scraper`, who may read metrics, and `guest`, who may not.
+/// An API server that knows `scraper`, which may read metrics, and `guest`, which may not.
 #[derive(Default)]
 struct Reviews {
     asked: AtomicUsize,
@@ -70,7 +70,7 @@ impl Reviews {
     }
 }
 
-/// A certificate for 127.0.0.1 in `directory`.
+/// Writes a certificate for 127.0.0.1 to `directory`.
 fn certify(directory: &Path) {
     let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).expect("a certificate");
     std::fs::write(directory.join("tls.crt"), made.cert.pem()).expect("it is written");
@@ -91,7 +91,7 @@ async fn serve(
     Ok(address)
 }
 
-/// The status, and the body. The server must show the certificate of the directory.
+/// Returns status and body. The server must show the directory's certificate.
 async fn get(address: SocketAddr, directory: &Path, path: &str, token: &str) -> (u16, String) {
     let certificate = CertificateDer::from_pem_file(directory.join("tls.crt")).expect("PEM");
     let mut roots = RootCertStore::empty();
@@ -110,7 +110,7 @@ async fn get(address: SocketAddr, directory: &Path, path: &str, token: &str) -> 
     let request = format!("GET {path} HTTP/1.1\r\nHost: test\r\n{bearer}Connection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.expect("must send");
     let mut reply = String::new();
-    // The server may close without a last word of TLS.
+    // The server may close without a TLS close notification.
     let _ = stream.read_to_string(&mut reply).await;
     let status = reply.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status");
     (status, reply)
@@ -138,7 +138,7 @@ async fn only_bearers_with_the_right_read_metrics() {
     }
     let (code, _) = get(address, directory.path(), "/readyz", "Bearer scraper").await;
     assert_eq!(code, 404, "health is for the node");
-    // Each answer is remembered, also for a scraper whose API server has gone.
+    // Each verdict is cached, also while the API server is down.
     let asked = reviews.asked();
     reviews.is_down.store(true, Ordering::SeqCst);
     assert_eq!(get(address, directory.path(), "/metrics", "Bearer scraper").await.0, 200);
@@ -155,7 +155,7 @@ async fn a_rotated_certificate_is_shown_without_a_restart() {
     let certificate = Certificate::Directory(directory.path().to_owned());
     let address = serve(&certificate, &reviews).await.expect("must listen");
     for _ in 0..2 {
-        // The client trusts what lies there now.
+        // The client trusts the certificate that is in the directory now.
         certify(directory.path());
         assert_eq!(get(address, directory.path(), "/metrics", "Bearer scraper").await.0, 200);
     }

@@ -1,4 +1,4 @@
-//! Signals, sent to a process of its own: this test's binary, started again.
+//! Tests signals on a process of its own: this test's binary, started again.
 
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::ExitStatusExt as _;
@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 const ROLE: &str = "EPILOGUE_TEST_ROLE";
 
-/// What a test is in the process that it starts: itself, with a role in the environment.
+/// Plays the role of the started process: the test itself, with a role in the environment.
 fn play(role: &str) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime").block_on(async {
@@ -30,7 +30,7 @@ fn play(role: &str) {
     });
 }
 
-/// Starts this test again in another process, there in a role.
+/// Starts this test again in another process, with a role.
 fn start(test: &str, role: &str) -> (Child, impl Iterator<Item = String>) {
     let program = std::env::current_exe().expect("must know itself");
     let mut child = Command::new(program)

@@ -1,4 +1,4 @@
-//! `kubectl epilogue doctor`: flags, and the way from what is read to a text and an exit code.
+//! Runs `kubectl epilogue doctor`: parses its flags, judges a cluster or a dump, prints the answer.
 
 mod read;
 mod text;
@@ -17,11 +17,11 @@ use read::Scope;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// A node, to say of it alone whether a shutdown would go well; without it: what stands still
-    /// in the namespace
+    /// Node to check for readiness to shut down; without it, doctor checks the namespace for what
+    /// is stuck
     #[arg(value_name = "NODE", conflicts_with_all = ["namespace", "all_namespaces"])]
     node: Option<String>,
-    /// Namespace; by default that of the kubeconfig's context
+    /// Namespace; default: that of the kubeconfig's context
     #[arg(short, long)]
     namespace: Option<String>,
     /// All namespaces
@@ -30,21 +30,21 @@ pub(crate) struct Arguments {
     /// Context of the kubeconfig
     #[arg(long)]
     context: Option<String>,
-    /// Kubeconfig file; by default what kubectl would use
+    /// Kubeconfig file; default: the one that kubectl uses
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// Judge a dump instead of a cluster: the output of `kubectl get
+    /// Check a dump instead of a cluster: the output of `kubectl get
     /// pod,job,node,namespace,lease,event -A -o yaml`; - for standard input
     #[arg(short, long, value_name = "FILE", conflicts_with_all = ["context", "kubeconfig"])]
     filename: Option<PathBuf>,
-    /// Time to judge for, as 2026-01-31T12:00:00Z; by default now
+    /// Time to check for, such as 2026-01-31T12:00:00Z; default: now
     #[arg(long, value_name = "TIME")]
     at: Option<Timestamp>,
-    /// The lease that epilogue-controller holds while it works; none if it runs without
+    /// Lease that epilogue-controller holds while it works, or none if it runs without a lease
     #[arg(long, value_name = "NAMESPACE/NAME", value_parser = lease,
           default_value = "epilogue-system/epilogue-controller")]
     controller_lease: Lease,
-    /// Form of the answer
+    /// Output format
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     output: Output,
 }
@@ -56,11 +56,11 @@ enum Output {
     Yaml,
 }
 
-/// A lease, or none.
+/// The value of `--controller-lease`: a lease, or `none`.
 #[derive(Clone, Debug)]
 struct Lease(Option<LeaseName>);
 
-/// What is printed where a machine reads.
+/// The JSON or YAML answer for a namespace.
 #[derive(Debug, Serialize)]
 struct Findings {
     findings: Vec<Finding>,
@@ -74,7 +74,7 @@ fn lease(text: &str) -> Result<Lease, String> {
     text.parse().map(|name| Lease(Some(name)))
 }
 
-/// 0 if nothing was found, 1 if something was.
+/// Exit code 0 if there are no findings, 1 otherwise.
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<Answer> {
     match &arguments.node {
         Some(node) => of_node(&arguments, node).await,
@@ -141,7 +141,7 @@ async fn live(
     Ok((Scene::new(read, objects, now)?, now))
 }
 
-/// In a dump, a kind of which there is nothing was not read.
+/// A kind without objects in the dump counts as not read.
 fn dumped(arguments: &Arguments) -> anyhow::Result<(Scene, Timestamp)> {
     let path = arguments.filename.as_deref().expect("it must be asked for");
     let mut objects = source::objects(path)?;

@@ -1,4 +1,5 @@
-//! `kubectl epilogue explain`: flags, and the way from a source to a text.
+//! Runs `kubectl epilogue explain`: parses its flags, reads a Job and its pods, prints an
+//! explanation.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -11,29 +12,29 @@ use crate::source::{self, Picture};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// The Job, as job/NAME or NAME; with --filename it may be left out
+    /// Job, as job/NAME or NAME; optional with --filename
     #[arg(value_name = "job/NAME")]
     job: Option<JobName>,
-    /// Namespace; by default that of the kubeconfig's context
+    /// Namespace; default: that of the kubeconfig's context
     #[arg(short, long)]
     namespace: Option<String>,
     /// Context of the kubeconfig
     #[arg(long)]
     context: Option<String>,
-    /// Kubeconfig file; by default what kubectl would use
+    /// Kubeconfig file; default: the one that kubectl uses
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// Explain from a dump instead of a cluster: the output of
-    /// `kubectl get job,pod -o yaml`; - for standard input
+    /// Explain from a dump instead of a cluster: the output of `kubectl get job,pod -o yaml`; - for
+    /// standard input
     #[arg(short, long, value_name = "FILE", conflicts_with_all = ["context", "kubeconfig"])]
     filename: Option<PathBuf>,
-    /// Time to explain for, as 2026-01-31T12:00:00Z; by default now
+    /// Time to explain for, such as 2026-01-31T12:00:00Z; default: now
     #[arg(long, value_name = "TIME")]
     at: Option<Timestamp>,
-    /// Form of the answer
+    /// Output format
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     output: Output,
-    /// Explain as a controller with --manage-all-jobs would see it
+    /// Explain as a controller with --manage-all-jobs treats the Job
     #[arg(long)]
     manage_all_jobs: bool,
 }

@@ -1,4 +1,4 @@
-//! `kubectl epilogue`: the controller's core, for people. One sub command, one file.
+//! Parses the command line of `kubectl epilogue`, runs one subcommand and sets the exit code.
 
 mod doctor;
 mod explain;
@@ -9,12 +9,12 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Of `doctor`, where it could not judge: 1 says that it found something.
+/// Exit code of `doctor` if it could not judge; 1 means that it has findings.
 const CANNOT_JUDGE: u8 = 2;
 
-/// What the Epilogue controller makes of a Job, and what stands still in a cluster.
+/// Explains what the Epilogue controller does with a Job, and finds what is stuck in a cluster.
 ///
-/// On the PATH as kubectl-epilogue it is `kubectl epilogue`.
+/// Installed on the PATH as kubectl-epilogue, it runs as `kubectl epilogue`.
 #[derive(Debug, Parser)]
 #[command(name = "kubectl-epilogue", bin_name = "kubectl epilogue", version)]
 struct Arguments {
@@ -24,15 +24,14 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// What a Job waits for, which pod counts as what, and what happens next
+    /// Explain what a Job waits for, what each pod counts as, and what the next sync does
     Explain(explain::Arguments),
-    /// What stands still, why, and what to do: pods that do not end, finalizers of dead
-    /// controllers, Jobs that nobody serves; or how it is with a node. Exits with 1 if it found
-    /// something, and with 2 if it could not look
+    /// Find stuck pods, leftover finalizers and Jobs without a controller, or check one node; says
+    /// why and what to do. Exits with 1 if it has findings, and with 2 if it could not judge
     Doctor(doctor::Arguments),
 }
 
-/// What is printed, and the exit code.
+/// The text to print, and the exit code.
 #[derive(Debug)]
 struct Answer {
     text: String,

@@ -1,8 +1,8 @@
-//! An explanation as text for a terminal.
+//! Formats an explanation as text for a terminal.
 
 use controller_core::job::{Explanation, PodEntry};
 
-/// Pods beyond this many are summed up.
+/// The text lists at most this many pods and counts the rest.
 const PODS_MAX: usize = 50;
 
 /// The text of an explanation.

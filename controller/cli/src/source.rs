@@ -1,4 +1,4 @@
-//! Where a Job and its pods are read from: a cluster, or a dump of one.
+//! Reads a Job and its pods from a cluster or a dump.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -13,14 +13,14 @@ use serde::Deserialize as _;
 use serde_json::Value;
 use thiserror::Error;
 
-/// A Job and the pods that might be its own.
+/// A Job, and the pods that it owns or could adopt.
 #[derive(Debug)]
 pub(crate) struct Picture {
     pub(crate) job: Arc<Job>,
     pub(crate) pods: Vec<Arc<Pod>>,
 }
 
-/// Why there is no picture.
+/// Why a Job and its pods could not be read.
 #[derive(Debug, Error)]
 pub(crate) enum SourceError {
     #[error("cannot read {0}")]
@@ -47,13 +47,13 @@ pub(crate) enum SourceError {
 }
 
 impl SourceError {
-    /// A read that the API refused or did not answer.
+    /// A read that the API server refused or did not answer.
     pub(crate) fn api(path: &str, error: kube::Error) -> Self {
         Self::Api { path: path.to_owned(), failure: classify(error) }
     }
 }
 
-/// What to do about a failed read.
+/// The remedy for a failed read.
 fn remedy(kind: FailureKind) -> &'static str {
     match kind {
         FailureKind::Forbidden => "; ask for the right to read it, or choose another --context",
@@ -63,7 +63,7 @@ fn remedy(kind: FailureKind) -> &'static str {
     }
 }
 
-/// A client of the cluster that kubectl would talk to, and the namespace that it would look into.
+/// Builds a client as kubectl does, and returns the context's namespace with it.
 pub(crate) async fn client(
     kubeconfig: Option<PathBuf>,
     context: Option<String>,
@@ -81,7 +81,7 @@ pub(crate) async fn client(
     Ok((kube::Client::try_from(config).map_err(SourceError::Client)?, namespace))
 }
 
-/// Reads a Job and its namespace's pods from a cluster.
+/// Reads a Job and the pods of its namespace from a cluster.
 pub(crate) async fn cluster(
     kubeconfig: Option<PathBuf>,
     context: Option<String>,
@@ -116,7 +116,7 @@ pub(crate) fn dump(
     choose(objects(path)?, namespace, name)
 }
 
-/// The objects of a dump: single ones and lists, in one or many documents.
+/// Returns the objects of a dump: single ones and lists, in one or several documents.
 pub(crate) fn objects(path: &Path) -> Result<Vec<Value>, SourceError> {
     let failed = |error| SourceError::Read(path.to_owned(), error);
     let text = if path == Path::new("-") {

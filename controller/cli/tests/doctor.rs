@@ -1,4 +1,4 @@
-//! `kubectl epilogue doctor` as its user runs it, on a dump.
+//! Runs `kubectl epilogue doctor` as a user does, on a dump.
 
 use std::process::{Command, Output};
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 const DUMP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doctor/dump.yaml");
 
-/// Runs it at a fixed time.
+/// Runs the program with a fixed time.
 fn doctor(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_kubectl-epilogue"))
         .args(["doctor", "--at=2026-11-21T12:00:00Z"])

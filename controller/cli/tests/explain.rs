@@ -1,4 +1,4 @@
-//! `kubectl epilogue explain` as its user runs it, against an API that refuses.
+//! Runs `kubectl epilogue explain` as a user does, against an API server that refuses.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;
@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 
 use serde_json::json;
 
-/// An API that answers every request with this status; gives its kubeconfig.
+/// Starts an API server that answers every request with this status; returns its kubeconfig.
 fn api(code: u16, reason: &'static str, message: &str) -> PathBuf {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port must be free");
     let port = listener.local_addr().expect("it has an address").port();

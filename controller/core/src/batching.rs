@@ -1,4 +1,4 @@
-//! How long a change may wait before its Job is synced. ([Q3])
+//! Decides how long a change waits before its Job is synced. ([Q3])
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -6,39 +6,39 @@ use std::time::Duration;
 use crate::view::{Job, Pod};
 use crate::workqueue::Moment;
 
-/// The longest that a change waits: the reference's `SyncJobBatchPeriod`.
+/// The longest that a change waits; upstream calls it `SyncJobBatchPeriod`.
 pub const BATCH_MAX: Duration = Duration::from_secs(1);
 
-/// A process that syncs no more than this many Jobs a second has nothing better to do than to
-/// sync at once.
+/// From this many syncs a second on, the process counts as busy.
 const BUSY_SYNCS_PER_SECOND: usize = 20;
 
-/// A Job may spend a tenth of its time in syncs that did not wait.
+/// An early sync waits for ten times the length of the last one. So a Job spends at most a tenth of
+/// its time in early syncs.
 const REST_FACTOR: u32 = 10;
 
-/// The more pods run, the more changes will follow and the less each of them matters: with 50
-/// active pods and more a change waits the whole second.
+/// With more active pods, more changes follow and each matters less. From 50 active pods on, a
+/// change waits the whole second.
 const WAIT_PER_ACTIVE_POD: Duration = Duration::from_millis(20);
 
 /// How changes of pods and statuses are batched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Batching {
-    /// Each waits this long (`--sync-job-batch-period`), as in the reference.
+    /// Each change waits this long (`--sync-job-batch-period`), as upstream.
     Fixed(Duration),
-    /// DIVERGES(upstream): a change after which the Job may need a pod or may be finished does
-    /// not wait when that costs no further writes: no pod of the Job is left that could end
-    /// within the second, or there is little else to do. The reference makes each pod of a
-    /// serial Job wait a second for the one before. ([Q3])
+    /// DIVERGES(upstream): a change after which the Job may need a pod or may be finished does not
+    /// wait when that costs no further writes. That holds when no pod of the Job is left that could
+    /// end within the second, or when the process is not busy. Upstream makes each pod of a serial
+    /// Job wait a second for the one before. ([Q3])
     #[default]
     Adaptive,
 }
 
-/// What a change is, as far as its urgency goes.
+/// The kind of a change, which decides its urgency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Change {
-    /// The Job's status, mostly an echo of our own write.
+    /// The Job's status changed, mostly by our own write.
     Status,
-    /// Readiness, phase or place of a pod: only counters follow.
+    /// Readiness, phase or node of a pod changed: only counters follow.
     Counters,
     /// A pod succeeded.
     Succeeded,
@@ -46,18 +46,18 @@ pub enum Change {
     Ended,
 }
 
-/// The pods of a Job by what they mean for its progress.
+/// The pods of a Job, counted by what they mean for its progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CachedPodCounts {
-    /// Active ones. ([S12])
+    /// Active pods. ([S12])
     pub active: u32,
-    /// Terminating ones. ([S12])
+    /// Terminating pods. ([S12])
     pub terminating: u32,
-    /// Succeeded ones that have the tracking finalizer: not counted in the status yet.
+    /// Succeeded pods with the tracking finalizer, which the status does not count yet.
     pub tracked_succeeded: u32,
 }
 
-/// How a key's last sync went.
+/// The time and length of a key's last sync.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LastSync {
     /// When it ended.
@@ -66,14 +66,14 @@ pub struct LastSync {
     pub took: Duration,
 }
 
-/// What the process is doing.
+/// The load of the process.
 #[derive(Clone, Debug, Default)]
 pub struct Load {
-    /// Ends of the newest syncs, not more than decide.
+    /// Ends of the newest syncs, as many as the decision needs.
     ends: VecDeque<Moment>,
 }
 
-/// What the urgency of one change depends on.
+/// The input that decides how long one change waits.
 #[derive(Clone, Copy, Debug)]
 pub struct BatchInput<'a> {
     /// The change.
@@ -84,14 +84,14 @@ pub struct BatchInput<'a> {
     pub counts: CachedPodCounts,
     /// The Job's last sync.
     pub last: Option<LastSync>,
-    /// Whether other Jobs wait for their sync, or had many of late.
+    /// Whether other Jobs wait for their sync, or the process synced many of late.
     pub busy: bool,
-    /// Now.
+    /// The current time.
     pub now: Moment,
 }
 
 impl Load {
-    /// A sync ended.
+    /// Records the end of a sync.
     pub fn synced(&mut self, now: Moment) {
         self.ends.push_back(now);
         if self.ends.len() > BUSY_SYNCS_PER_SECOND {
@@ -114,7 +114,7 @@ impl CachedPodCounts {
         self.tracked_succeeded += u32::from(is_uncounted_success(pod));
     }
 
-    /// Takes away a pod that was added as it is now.
+    /// Removes a pod, which must be as it was when it was added.
     pub fn remove(&mut self, pod: &Pod) {
         self.active -= u32::from(pod.is_active());
         self.terminating -= u32::from(pod.is_terminating());
@@ -127,7 +127,7 @@ fn is_uncounted_success(pod: &Pod) -> bool {
 }
 
 impl Change {
-    /// What became of a pod between two sights of it; none is a pod that is not there.
+    /// Classifies the change of a pod. `None` is a pod that does not exist.
     pub fn of_pod(old: Option<&Pod>, new: Option<&Pod>) -> Self {
         let succeeded = |pod: &Pod| pod.phase == crate::view::Phase::Succeeded;
         match (old, new) {
@@ -150,7 +150,7 @@ impl Batching {
         }
     }
 
-    /// How long a wait that the plan asked for is at least. ([Q3])
+    /// Raises a wait that the plan asked for to its minimum. ([Q3])
     pub fn floor(self, wait: Duration) -> Duration {
         match self {
             Self::Fixed(period) => wait.max(period),
@@ -185,7 +185,7 @@ fn nothing_runs(counts: CachedPodCounts) -> bool {
     counts.active == 0 && counts.terminating == 0
 }
 
-/// Whether the Job may have fewer pods than it wants, as far as counters can tell. ([P2])
+/// Whether the Job may have fewer pods than it wants, as far as counters can show. ([P2])
 fn may_need_pod(job: &Job, counts: CachedPodCounts) -> bool {
     if job.spec.suspend || job.deleting {
         return false;

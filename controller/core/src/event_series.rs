@@ -1,5 +1,5 @@
-//! Which Event objects are written for what the controller has to tell: equal ones are counted
-//! up, many similar ones become one.
+//! Decides which Event objects the controller writes: equal events are counted up, many similar
+//! ones become one.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -10,21 +10,21 @@ use jiff::{SignedDuration, Timestamp};
 use crate::job::EventDraft;
 use crate::view::{Job, JobKey, Uid, Version};
 
-/// Writes that may wait; a terminal event takes a place beyond them.
+/// The most writes that wait; a terminal event may exceed it.
 const PENDING_MAX: usize = 4096;
-/// Series that are kept to be counted up; the oldest go first.
+/// The most series that are kept to be counted up; the oldest go first.
 const SERIES_MAX: usize = 8192;
-/// Messages of one reason that get an Event each. client-go's number, as the window.
+/// The most messages of one reason that get an Event each. Number and window are client-go's.
 const SIMILAR_MAX: usize = 10;
 /// How long a series lasts after its last event.
 const WINDOW: SignedDuration = SignedDuration::from_secs(600);
-/// How long a counted-up event waits, so that one write tells of many.
+/// How long a counted-up event waits, so that one write covers several.
 const COUNT_DELAY: SignedDuration = SignedDuration::from_secs(5);
-/// After the last attempt an event is given up: it is news, not state.
+/// After this many attempts an event is dropped: it is news, not state.
 const ATTEMPTS_MAX: u32 = 5;
-/// Between two attempts.
+/// The time between two attempts.
 const RETRY_DELAY: SignedDuration = SignedDuration::from_secs(2);
-/// Reasons of which a Job may have one per pod.
+/// Reasons that a Job may report once per pod.
 const PER_POD: [&str; 4] = ["SuccessfulCreate", "FailedCreate", "SuccessfulDelete", "FailedDelete"];
 
 /// The object that an event is about.
@@ -34,7 +34,7 @@ pub struct Regarding {
     pub key: JobKey,
     /// Its UID.
     pub uid: Uid,
-    /// Its version when the event came up.
+    /// The Job's version at the time of the event.
     pub version: Version,
 }
 
@@ -43,28 +43,28 @@ pub struct Regarding {
 pub struct EventWrite {
     /// The Event's name.
     pub name: String,
-    /// Whether the Event exists, and only its count and last time change.
+    /// Whether the Event exists, so that only its count and last time change.
     pub exists: bool,
-    /// What it is about.
+    /// The Job that the event is about.
     pub regarding: Regarding,
-    /// What it says.
+    /// The event.
     pub event: EventDraft,
     /// How often it happened.
     pub count: u32,
-    /// For the first time.
+    /// When it happened first.
     pub first: Timestamp,
-    /// For the last time.
+    /// When it happened last.
     pub last: Timestamp,
     id: u64,
 }
 
-/// Events on their way to the API.
+/// Events that wait to be written to the API.
 #[derive(Debug, Default)]
 pub struct EventSeries {
     series: BTreeMap<u64, Series>,
     by_event: HashMap<(Uid, EventKey), u64>,
     similar: HashMap<(Uid, Arc<str>), Similar>,
-    /// When each series is to be written next.
+    /// When each series is due for its next write.
     due: BTreeSet<(Timestamp, u64)>,
     next_id: u64,
     dropped: u64,
@@ -91,14 +91,14 @@ struct Similar {
 }
 
 impl Regarding {
-    /// This Job, as it is now.
+    /// This Job at its current version.
     pub fn of(job: &Job) -> Self {
         Self { key: job.key.clone(), uid: job.uid.clone(), version: job.version }
     }
 }
 
 impl EventSeries {
-    /// Takes in an event of a Job.
+    /// Records an event of a Job.
     pub fn record(&mut self, job: Regarding, event: EventDraft, now: Timestamp) {
         self.forget_old(now);
         let key = self.key_of(&job.uid, &event, now);
@@ -113,7 +113,8 @@ impl EventSeries {
         self.begin(job, key, event, now);
     }
 
-    /// The next write that is due. It must come back by [`Self::written`] or [`Self::failed`].
+    /// The next write that is due. The caller must return it to [`Self::written`] or
+    /// [`Self::failed`].
     pub fn next(&mut self, now: Timestamp) -> Option<EventWrite> {
         let (at, id) = self.due.first().copied()?;
         if at > now {
@@ -130,7 +131,7 @@ impl EventSeries {
         self.due.first().map(|(at, _)| *at)
     }
 
-    /// Makes everything due: the end is near.
+    /// Makes every write due, because the process is about to exit.
     pub fn hurry(&mut self) {
         let ids: Vec<u64> = self.due.iter().map(|(_, id)| *id).collect();
         self.due.clear();
@@ -139,7 +140,7 @@ impl EventSeries {
         }
     }
 
-    /// The API took a write.
+    /// Records that the API took a write.
     pub fn written(&mut self, write: &EventWrite) {
         if let Some(series) = self.series.get_mut(&write.id) {
             series.write.exists = true;
@@ -147,13 +148,13 @@ impl EventSeries {
         }
     }
 
-    /// The API did not take a write. What is worth another attempt gets it. Returns whether the
-    /// event was given up.
+    /// Records that the API did not take a write, and schedules another attempt if that can help.
+    /// Returns whether the event was dropped.
     pub fn failed(&mut self, write: &EventWrite, kind: FailureKind, now: Timestamp) -> bool {
         let Some(series) = self.series.get_mut(&write.id) else { return true };
         series.attempts += 1;
         let again = match kind {
-            // The Event has expired: begin a new one under the same name.
+            // The Event has expired: the next write creates it anew under the same name.
             FailureKind::NotFound if series.write.exists => {
                 series.write.exists = false;
                 Some(now)
@@ -186,7 +187,7 @@ impl EventSeries {
         self.dropped
     }
 
-    /// Beyond so many messages of one reason all further ones share a series.
+    /// After `SIMILAR_MAX` messages of one reason, all further ones share a series.
     fn key_of(&mut self, job: &Uid, event: &EventDraft, now: Timestamp) -> (Uid, EventKey) {
         let exact = EventKey { reason: event.reason.clone(), message: Some(event.message.clone()) };
         let exact = (job.clone(), exact);
@@ -257,7 +258,7 @@ impl EventSeries {
         }
     }
 
-    /// Makes room: the oldest series that are written.
+    /// Makes room by removing the oldest series that are written.
     fn forget_old(&mut self, now: Timestamp) {
         if self.series.len() < SERIES_MAX {
             return;

@@ -1,4 +1,4 @@
-//! Durations as Go programs write them: `1s`, `500ms`, `1.5h`, `10m0s`.
+//! Parses durations as Go programs write them: `1s`, `500ms`, `1.5h`, `10m0s`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-/// Units with their nanoseconds; a longer name stands before its own beginning.
+/// Units with their nanoseconds. A longer name comes before its own prefix.
 const UNITS: [(&str, u64); 8] = [
     ("ns", 1),
     ("us", 1_000),
@@ -18,14 +18,14 @@ const UNITS: [(&str, u64); 8] = [
     ("h", 3_600_000_000_000),
 ];
 
-/// A duration that is given as a flag.
+/// A duration from a flag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GoDuration(pub Duration);
 
 /// Why a text is not a duration.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum GoDurationError {
-    /// The text is not understood.
+    /// The text is not a duration.
     #[error("invalid duration {0:?}: expected a number with a unit, such as 500ms, 1s or 10m0s")]
     Syntax(String),
     /// The duration is negative.
@@ -67,7 +67,7 @@ impl FromStr for GoDuration {
     }
 }
 
-/// The nanoseconds of one number with its unit (none when they overflow), and what follows.
+/// The nanoseconds of one number with its unit, `None` on overflow, and the rest of the text.
 fn part(text: &str) -> Option<(Option<u64>, &str)> {
     let number_end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, rest) = text.split_at(number_end);
@@ -86,7 +86,7 @@ fn part(text: &str) -> Option<(Option<u64>, &str)> {
     Some((total, after))
 }
 
-/// The nanoseconds of a decimal fraction of a unit; what is below one is cut off.
+/// The nanoseconds of a decimal fraction of a unit, rounded down.
 fn fraction_of(digits: &str, unit: u64) -> u64 {
     let (numerator, denominator) =
         digits.bytes().take(18).fold((0_u128, 1_u128), |(numerator, denominator), digit| {

@@ -1,7 +1,8 @@
-//! What to do for a Job, decided from its state. Pure: no IO, no clock, no logs.
+//! Decides what the controller does, from the state of Jobs, pods and nodes. Pure: no IO, no clock,
+//! no logs.
 //!
-//! The way in is [`job::plan`]: it takes a [`job::SyncInput`] and gives a [`job::Plan`], which
-//! [`job::Progress`] turns into one step at a time for whoever talks to the API.
+//! For Jobs, start at [`job::plan`]: it takes a [`job::SyncInput`] and returns a [`job::Plan`].
+//! [`job::Progress`] turns the plan into one step at a time for the caller that talks to the API.
 
 pub mod batching;
 pub mod disruption;

@@ -1,4 +1,4 @@
-//! Which pods lose the tracking finalizer because nobody will count them any more.
+//! Decides which pods lose the tracking finalizer because no controller will count them.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -9,17 +9,17 @@ use crate::workqueue::Key;
 
 /// Work for the queue of orphans. ([Q6])
 ///
-/// DIVERGES(upstream): a pod is named by its UID, so that a namesake that came later is left
+/// DIVERGES(upstream): a pod is named by its UID, so that a later pod of the same name is left
 /// alone. ([O1])
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Orphans {
     /// One pod, and its namespace.
     Pod(Arc<str>, Uid),
-    /// All pods of a Job that has finished or gone.
+    /// All pods of a Job that is finished or gone.
     OfJob(FormerJob),
 }
 
-/// What is left to know of a Job when its pods are looked for.
+/// The facts about a Job that are needed to find its pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FormerJob {
     /// The Job's UID.
@@ -40,7 +40,7 @@ impl Key for Orphans {
 }
 
 impl FormerJob {
-    /// What is to be known of this Job.
+    /// The facts about this Job.
     pub fn of(job: &Job) -> Self {
         Self {
             uid: job.uid.clone(),
@@ -49,10 +49,10 @@ impl FormerJob {
         }
     }
 
-    /// Whether a pod of its namespace is to be looked at.
+    /// Whether a pod of its namespace needs a check.
     ///
-    /// DIVERGES(upstream): pods that name the Job as their controller are looked at even when
-    /// the selector does not match them, for else their finalizer would stay. ([O1])
+    /// DIVERGES(upstream): pods that name the Job as their controller are checked even when the
+    /// selector does not match them. Otherwise their finalizer would stay. ([O1])
     pub fn concerns(&self, pod: &Pod) -> bool {
         pod.is_owned_by(&self.uid) || pod.matches(&self.selector)
     }
@@ -64,10 +64,11 @@ impl Hash for FormerJob {
     }
 }
 
-/// Whether to remove the tracking finalizer from a pod: when it has no controller, or a Job that
-/// is gone or is ours and finished. A plain owner reference does not protect it. ([O2], [O3])
+/// Whether to remove the tracking finalizer from a pod. That holds when it has no controller, or a
+/// Job that is gone or is ours and finished. A plain owner reference does not protect it. ([O2],
+/// [O3])
 ///
-/// `owner` looks up a Job.
+/// `owner` finds a Job.
 pub fn may_remove_finalizer<'a>(
     pod: &Pod,
     manage_all_jobs: bool,

@@ -1,4 +1,4 @@
-//! Keys in turns: a namespace that has many waits behind itself and nobody else.
+//! Queues keys so that namespaces take turns: a namespace with many keys delays only itself.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 /// A key of a queue.
 pub trait Key: Clone + Eq + Hash {
-    /// The namespace that it belongs to; empty for none.
+    /// The namespace of the key; empty if it has none.
     fn namespace(&self) -> &str;
 }
 
@@ -14,7 +14,7 @@ pub trait Key: Clone + Eq + Hash {
 #[derive(Debug)]
 pub(crate) struct Turns<K> {
     lanes: HashMap<Arc<str>, VecDeque<K>>,
-    /// Each namespace with keys, once; the first has its turn.
+    /// Each namespace with keys, once; the first one is next.
     order: VecDeque<Arc<str>>,
     len: usize,
 }
@@ -26,7 +26,7 @@ impl<K> Default for Turns<K> {
 }
 
 impl<K: Key> Turns<K> {
-    /// Appends a key to those of its namespace.
+    /// Appends a key to its namespace.
     pub(crate) fn push(&mut self, key: K) {
         self.len += 1;
         if let Some(lane) = self.lanes.get_mut(key.namespace()) {
@@ -38,7 +38,7 @@ impl<K: Key> Turns<K> {
         self.lanes.insert(namespace, VecDeque::from([key]));
     }
 
-    /// The oldest key of the namespace whose turn it is.
+    /// The oldest key of the next namespace.
     pub(crate) fn pop(&mut self) -> Option<K> {
         let namespace = self.order.pop_front()?;
         let lane = self.lanes.get_mut(&namespace)?;
@@ -92,8 +92,8 @@ mod tests {
         assert!(turns.is_empty() && turns.lanes.is_empty() && turns.order.is_empty());
     }
 
-    /// Whatever comes and goes, nothing is lost, and nobody waits for more than one key of each
-    /// other namespace.
+    /// In every sequence nothing is lost, and no key waits for more than one key of each other
+    /// namespace.
     #[test]
     fn nobody_waits_for_more_than_one_turn_of_each_other() {
         let mut turns = Turns::default();

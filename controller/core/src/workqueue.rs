@@ -1,5 +1,5 @@
-//! The work queue as a state machine: which key is due, at most one worker per key, delays,
-//! failures, namespaces in turn. Waiting and waking is the shell's.
+//! Implements the work queue as a state machine: which key is due, at most one worker per key,
+//! delays, failures, namespaces in turn. The controller's shell waits and wakes.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -11,18 +11,18 @@ use crate::turns::Turns;
 /// Time since the queue was made.
 pub type Moment = Duration;
 
-/// The longest wait of a key: no clock overflows with it added. A key that waits longer comes
-/// early, finds nothing to do, and waits again.
+/// The longest wait of a key, with which no clock overflows. A key that waits longer comes early,
+/// finds nothing to do, and waits again.
 pub const WAIT_MAX: Duration = Duration::from_hours(365 * 24);
-/// So few alarms are not worth a look.
+/// So few alarms are not worth a compaction.
 const ALARMS_KEPT_MIN: usize = 64;
 
-/// Delays after failures of a key: the base, doubled with each failure in a row, up to the max.
+/// Delays after failures of a key: the base, doubled with each failure in a row, up to the maximum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FailureDelay {
-    /// After the first failure.
+    /// The delay after the first failure.
     pub base: Duration,
-    /// The longest.
+    /// The longest delay.
     pub max: Duration,
 }
 
@@ -31,23 +31,23 @@ pub struct FailureDelay {
 pub struct QueueCore<K> {
     delay: FailureDelay,
     ready: Turns<K>,
-    /// Ready, or to be run again, with the time since when.
+    /// Keys that are ready or must run again, with the time since when.
     dirty: HashMap<K, Moment>,
     running: HashMap<K, Moment>,
     waiting: HashMap<K, Moment>,
     alarms: BinaryHeap<Reverse<Alarm<K>>>,
     alarm_count: u64,
     failures: HashMap<K, u32>,
-    /// Takes nothing in yet.
+    /// Whether the queue ignores keys for now.
     resting: bool,
     closed: bool,
     tally: QueueTally,
 }
 
-/// How often things happened since the queue was made.
+/// Counters since the queue was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueTally {
-    /// Keys that became ready, or to be run again.
+    /// Keys that became ready, or must run again.
     pub adds: u64,
     /// Delayed adds and adds after failures.
     pub retries: u64,
@@ -87,13 +87,13 @@ impl<K: Key> QueueCore<K> {
         }
     }
 
-    /// Takes nothing in until it is opened: a replica that waits for the lease would fill it with
-    /// what the leader has long done.
+    /// Ignores keys until the queue is opened. A replica that waits for the lease would fill it
+    /// with work that the leader has long done.
     pub fn rest(&mut self) {
         self.resting = true;
     }
 
-    /// Takes keys in from now on.
+    /// Accepts keys from now on.
     pub fn open(&mut self) {
         self.resting = false;
     }
@@ -110,8 +110,8 @@ impl<K: Key> QueueCore<K> {
         }
     }
 
-    /// Adds a key after a delay; the earliest time wins. No delay adds at once and leaves an
-    /// entry that waits where it is. ([Q2])
+    /// Adds a key after a delay; the earliest time wins. A zero delay adds the key at once and
+    /// keeps an entry that waits. ([Q2])
     pub fn add_after(&mut self, key: K, delay: Duration, now: Moment) {
         if self.closed || self.resting {
             return;
@@ -131,8 +131,8 @@ impl<K: Key> QueueCore<K> {
         self.compact();
     }
 
-    /// Drops alarms that were overtaken once they are most: a Job whose deadline is computed anew
-    /// by each sync would leave one each time.
+    /// Drops superseded alarms once they are the majority. A Job whose deadline each sync computes
+    /// anew would leave one each time.
     fn compact(&mut self) {
         if self.alarms.len() <= 2 * self.waiting.len() + ALARMS_KEPT_MIN {
             return;
@@ -141,7 +141,7 @@ impl<K: Key> QueueCore<K> {
         self.alarms.retain(|Reverse(alarm)| waiting.get(&alarm.key) == Some(&alarm.at));
     }
 
-    /// Adds a key after a failure, and says with which delay. ([Q5])
+    /// Adds a key after a failure, and returns the delay. ([Q5])
     pub fn add_failed(&mut self, key: K, now: Moment) -> Duration {
         let failures = self.failures.entry(key.clone()).or_default();
         let delay = self.delay.after(*failures);
@@ -155,7 +155,7 @@ impl<K: Key> QueueCore<K> {
         self.failures.remove(key);
     }
 
-    /// The next key to work on. The worker must give it back with [`Self::done`].
+    /// The next key to process. The worker must return it with [`Self::done`].
     pub fn take(&mut self, now: Moment) -> Option<Taken<K>> {
         self.ring(now);
         if self.closed {
@@ -167,7 +167,7 @@ impl<K: Key> QueueCore<K> {
         Some(Taken { key, waited: now.saturating_sub(since) })
     }
 
-    /// A worker is done with a key; says for how long it had it.
+    /// Records that a worker is done with a key; returns for how long it had the key.
     pub fn done(&mut self, key: &K, now: Moment) -> Duration {
         let since = self.running.remove(key).unwrap_or(now);
         if self.dirty.contains_key(key) && !self.closed {
@@ -191,7 +191,7 @@ impl<K: Key> QueueCore<K> {
         self.ready.len()
     }
 
-    /// Hands out nothing more. ([Q7])
+    /// Stops handing out keys. ([Q7])
     pub fn close(&mut self) {
         self.closed = true;
     }
@@ -201,24 +201,24 @@ impl<K: Key> QueueCore<K> {
         self.closed
     }
 
-    /// What happened so far.
+    /// The counters so far.
     pub fn tally(&self) -> QueueTally {
         self.tally
     }
 
-    /// How long each key has been worked on that is not done yet.
+    /// How long each unfinished key has been processed.
     pub fn unfinished(&self, now: Moment) -> impl Iterator<Item = Duration> {
         self.running.values().map(move |since| now.saturating_sub(*since))
     }
 
-    /// Moves what is due to the ready ones.
+    /// Moves due keys to the ready ones.
     fn ring(&mut self, now: Moment) {
         while let Some(Reverse(alarm)) = self.alarms.peek() {
             if alarm.at > now {
                 return;
             }
             let Some(Reverse(alarm)) = self.alarms.pop() else { return };
-            // An alarm that an earlier one has overtaken is no entry any more.
+            // An alarm that an earlier one superseded is not an entry.
             if self.waiting.get(&alarm.key) == Some(&alarm.at) {
                 self.waiting.remove(&alarm.key);
                 self.add(alarm.key, now);

@@ -1,6 +1,8 @@
-//! What the controller knows of the cluster, and what it remembers of its Jobs: one lock over
-//! both, so that an event, what follows from it, and a snapshot never see each other by half.
-//! What follows is decided in the core.
+//! Holds the watched Jobs and pods and the memory of each Job, and returns what each event
+//! enqueues.
+//!
+//! One lock covers both, so that an event, its reaction and a snapshot are consistent. The core
+//! decides what an event enqueues.
 
 mod pods;
 #[cfg(test)]
@@ -22,7 +24,7 @@ use parking_lot::Mutex;
 
 use self::pods::Pods;
 
-/// After so many events the interner is swept.
+/// The interner drops unused strings after this many events.
 const EVENTS_PER_SWEEP: u32 = 20_000;
 
 /// The cache of Jobs, pods and memories.
@@ -40,24 +42,24 @@ struct State {
     interner: Interner,
     events: u32,
     job_list: Option<HashSet<JobKey>>,
-    /// Jobs whose last version could not be read.
+    /// Jobs whose latest version could not be read.
     unreadable: HashSet<JobKey>,
     pod_list: Option<PodList>,
-    /// Pods whose last version could not be read, and the Jobs that own them.
+    /// Pods whose latest version could not be read, and the Job that owns each.
     unreadable_pods: HashMap<Uid, Uid>,
-    /// Jobs whose sync found the watches behind our own writes. ([Z2])
+    /// Jobs whose sync found a watch behind our own writes. ([Z2])
     late: Vec<(JobKey, Versions)>,
 }
 
-/// A list of pods that is coming in.
+/// A list of pods that has begun and is not complete.
 #[derive(Debug, Default)]
 struct PodList {
     listed: HashSet<Uid>,
-    /// Pods (by Job) that we had created before the list began and not seen yet.
+    /// Pods (by Job) that we created before the list began and the watch has not shown.
     awaited: Vec<(Uid, Uid)>,
 }
 
-/// Everything that a plan is made from, but for time and settings.
+/// The input of a plan, except for time and settings.
 #[derive(Clone, Debug)]
 pub(crate) struct Snapshot {
     pub(crate) job: Arc<Job>,
@@ -66,7 +68,7 @@ pub(crate) struct Snapshot {
     pub(crate) seen: Versions,
 }
 
-/// What follows from one event.
+/// What one event enqueues and counts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reaction {
     pub(crate) entries: Vec<Entry>,
@@ -76,7 +78,7 @@ pub(crate) struct Reaction {
     pub(crate) external: Option<String>,
 }
 
-/// What to queue, with the facts that its delay depends on.
+/// An item to enqueue, with the facts that its delay depends on.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) enqueue: Enqueue,
@@ -99,8 +101,8 @@ impl Cache {
         reaction
     }
 
-    /// A Job is there that cannot be read: it is neither run nor taken for deleted, which would
-    /// free its pods.
+    /// A Job could not be read. It is neither synced nor treated as deleted, which would release
+    /// its pods' finalizers.
     pub(crate) fn job_unreadable(&self, key: &JobKey, version: Version) -> Reaction {
         let mut state = self.state.lock();
         let mut reaction = Reaction::default();
@@ -121,7 +123,7 @@ impl Cache {
         reaction
     }
 
-    /// The list of all Jobs is complete: what it lacks is gone. ([H12])
+    /// The list of all Jobs is complete; a Job that it lacks is gone. ([H12])
     pub(crate) fn jobs_end(&self, version: Version, now: Timestamp) -> Reaction {
         let mut state = self.state.lock();
         let mut reaction = Reaction::default();
@@ -136,7 +138,7 @@ impl Cache {
         reaction
     }
 
-    /// All events of Jobs up to this version have been shown.
+    /// The watch has shown all events of Jobs up to this version.
     pub(crate) fn jobs_seen(&self, version: Version) -> Reaction {
         let mut reaction = Reaction::default();
         let seen = Versions { jobs: version, ..Versions::default() };
@@ -166,8 +168,8 @@ impl Cache {
         reaction
     }
 
-    /// A pod is there that cannot be read. It is not taken for deleted, and its Job, which is
-    /// given back, rests until it can be read or is gone.
+    /// A pod could not be read. It is not treated as deleted. Its Job, which is returned, is not
+    /// synced until the pod is readable or gone.
     pub(crate) fn pod_unreadable(
         &self,
         uid: Uid,
@@ -199,7 +201,7 @@ impl Cache {
         reaction
     }
 
-    /// The list of all pods is complete: what it lacks is gone. ([H12])
+    /// The list of all pods is complete; a pod that it lacks is gone. ([H12])
     pub(crate) fn pods_end(&self, version: Version) -> Reaction {
         let mut state = self.state.lock();
         let mut reaction = Reaction::default();
@@ -218,7 +220,7 @@ impl Cache {
         reaction
     }
 
-    /// All events of pods up to this version have been shown.
+    /// The watch has shown all events of pods up to this version.
     pub(crate) fn pods_seen(&self, version: Version) -> Reaction {
         let mut reaction = Reaction::default();
         let seen = Versions { pods: version, ..Versions::default() };
@@ -226,7 +228,7 @@ impl Cache {
         reaction
     }
 
-    /// What there is to do about all Jobs and pods, as if each had just been seen.
+    /// Returns what to enqueue for all Jobs and pods, as if each had just been added.
     pub(crate) fn everything(&self, now: Timestamp) -> Reaction {
         let state = self.state.lock();
         let mut reaction = Reaction::default();
@@ -239,7 +241,8 @@ impl Cache {
         reaction
     }
 
-    /// What a plan for this Job is made from; nothing when there is no such Job. ([S2])
+    /// Returns the input of a plan for this Job; `None` if it is unknown, or it or a pod of it is
+    /// unreadable. ([S2])
     pub(crate) fn snapshot(&self, key: &JobKey) -> Option<Snapshot> {
         let state = self.state.lock();
         if state.unreadable.contains(key) {
@@ -256,7 +259,7 @@ impl Cache {
         Some(Snapshot { job, pods, memory, seen: state.seen })
     }
 
-    /// Changes what is remembered of a Job, unless the watch has shown that nothing need be.
+    /// Updates the memory of a Job, unless the Job is gone, replaced by a namesake or finished.
     pub(crate) fn remember(&self, job: &Job, change: MemoryUpdate, now: Timestamp) {
         let mut state = self.state.lock();
         let seen = state.seen;
@@ -266,8 +269,8 @@ impl Cache {
         }
     }
 
-    /// A sync found the watches behind these versions: it is tried again once they are not. Gives
-    /// back what has become true in between.
+    /// A sync found the watches behind these versions; it is enqueued again once they catch up.
+    /// Returns the syncs for which they already have.
     pub(crate) fn await_versions(&self, key: JobKey, written: Versions) -> Reaction {
         let mut state = self.state.lock();
         let mut reaction = Reaction::default();
@@ -277,7 +280,7 @@ impl Cache {
         reaction
     }
 
-    /// An annotation of the Job that an owner reference names.
+    /// An annotation of the Job that an owner reference names, if name and UID match.
     pub(crate) fn job_annotation(
         &self,
         namespace: &Arc<str>,
@@ -289,12 +292,12 @@ impl Cache {
         job.annotations.get(name).filter(|_| job.uid == owner.uid).cloned()
     }
 
-    /// Whether a Job of this name and UID is known.
+    /// Whether the cache has a Job of this name and UID.
     pub(crate) fn knows(&self, key: &JobKey, uid: &Uid) -> bool {
         self.state.lock().jobs.get(key).is_some_and(|job| job.uid == *uid)
     }
 
-    /// The pods that are to lose their finalizer. ([O1], [O2])
+    /// Returns the pods whose tracking finalizer may be removed. ([O1], [O2])
     pub(crate) fn orphans(&self, item: &Orphans, manage_all_jobs: bool) -> Vec<Arc<Pod>> {
         let state = self.state.lock();
         let may = |pod: &&Arc<Pod>| {
@@ -319,7 +322,7 @@ impl State {
             list.insert(job.key.clone());
         }
         self.unreadable.remove(&job.key);
-        // A namesake is another Job, also when a list hides that the first one was deleted.
+        // A namesake is another Job, even if a list hides the deletion of the first one.
         if self.jobs.get(&job.key).is_some_and(|old| old.uid != job.uid) {
             self.lose_job(&job.key.clone(), now, reaction);
         }
@@ -343,7 +346,7 @@ impl State {
         self.react(queue, reaction);
     }
 
-    /// The memory of a Job goes with the Job. ([H4])
+    /// Removes a Job and its memory. ([H4])
     fn lose_job(&mut self, key: &JobKey, now: Timestamp, reaction: &mut Reaction) {
         self.unreadable.remove(key);
         let Some(job) = self.jobs.remove(key) else { return };
@@ -387,7 +390,7 @@ impl State {
         self.react(enqueues.queue, reaction);
     }
 
-    /// A pod can be read again, or is gone: its Job goes on.
+    /// A pod is readable again, or gone: its Job is synced again.
     fn readable(&mut self, pod: &Uid, reaction: &mut Reaction) {
         if let Some(owner) = self.unreadable_pods.remove(pod)
             && let Some(job) = self.job_of_uid(&owner)
@@ -396,7 +399,7 @@ impl State {
         }
     }
 
-    /// Looks at all Jobs: only for pods that cannot be read, which are few.
+    /// A linear search is enough: only unreadable pods need it, and they are rare.
     fn job_of_uid(&self, uid: &Uid) -> Option<Arc<Job>> {
         self.jobs.values().find(|job| job.uid == *uid).cloned()
     }
@@ -414,7 +417,7 @@ impl State {
         self.react(enqueues.queue, reaction);
     }
 
-    /// Pods that were created before a list began and are not in it were deleted unseen.
+    /// Pods that were created before a list began and that it lacks were deleted unseen.
     fn settle_awaited(&mut self, awaited: Vec<(Uid, Uid)>) {
         for (job, pod) in awaited {
             if self.pods.get(&pod).is_none()
@@ -425,8 +428,8 @@ impl State {
         }
     }
 
-    /// The watches have come this far; while a list is coming in, its objects say nothing of
-    /// that. Jobs that waited for it are synced.
+    /// Records how far the watches have come, and enqueues the Jobs that waited for it. The
+    /// versions of objects in an unfinished list do not count.
     fn advance(&mut self, mut versions: Versions, reaction: &mut Reaction) {
         if self.job_list.is_some() {
             versions.jobs = Version::default();

@@ -1,4 +1,4 @@
-//! The pods that can matter to Jobs, found by UID, by owner, and without one by namespace.
+//! Indexes the pods that are relevant to Jobs by UID, by owner, and without an owner by namespace.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use controller_core::batching::CachedPodCounts;
 use controller_core::view::{Pod, Uid};
 
-/// All pods that [`controller_core::event_handlers::is_relevant`] lets in.
+/// All pods for which [`controller_core::event_handlers::is_relevant`] holds.
 #[derive(Debug, Default)]
 pub(super) struct Pods {
     by_uid: HashMap<Uid, Arc<Pod>>,
@@ -45,7 +45,7 @@ impl Pods {
         self.without_owner.get(namespace).into_iter().flat_map(HashMap::values)
     }
 
-    /// Puts a pod in, and gives the one that was there under its UID.
+    /// Inserts a pod, and returns the one that it replaces.
     pub(super) fn insert(&mut self, pod: Arc<Pod>) -> Option<Arc<Pod>> {
         let old = self.remove(&pod.uid);
         if let Some(owner) = &pod.owner {
@@ -60,7 +60,7 @@ impl Pods {
         old
     }
 
-    /// Takes a pod out.
+    /// Removes a pod.
     pub(super) fn remove(&mut self, uid: &Uid) -> Option<Arc<Pod>> {
         let pod = self.by_uid.remove(uid)?;
         match &pod.owner {

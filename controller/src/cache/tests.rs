@@ -1,4 +1,4 @@
-//! The cache, with events by hand.
+//! Tests the cache with hand-written events.
 
 use super::*;
 use controller_core::batching::Change;

@@ -1,4 +1,4 @@
-//! Adds what follows from events to the queues, after the delay that the core decides.
+//! Enqueues what follows from events, after the delay that the core decides.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ struct Recent {
 }
 
 impl Dispatch {
-    /// Brings entries to these queues.
+    /// Creates a dispatcher for these queues.
     pub(crate) fn new(
         jobs: Arc<Queue<JobKey>>,
         orphans: Arc<Queue<Orphans>>,
@@ -41,15 +41,15 @@ impl Dispatch {
         Self { jobs, orphans, batching, recent: Mutex::default(), metrics }
     }
 
-    /// Begins to work: `everything` is what there was to do before. What follows from events is
-    /// queued from before it was gathered.
+    /// Opens both queues and enqueues `everything`. The queues open first, so that no event in
+    /// between is lost.
     pub(crate) fn open(&self, everything: impl FnOnce() -> Reaction) {
         self.jobs.open();
         self.orphans.open();
         everything().entries.into_iter().for_each(|entry| self.enqueue(entry));
     }
 
-    /// Queues and counts what follows from an event.
+    /// Enqueues and counts what follows from an event.
     pub(crate) fn dispatch(&self, reaction: Reaction) {
         for event in reaction.tracked_terminal {
             self.metrics.tracked_terminal(event);
@@ -60,7 +60,7 @@ impl Dispatch {
         reaction.entries.into_iter().for_each(|entry| self.enqueue(entry));
     }
 
-    /// A sync of a Job ended.
+    /// Records the end and the duration of a sync.
     pub(crate) fn synced(&self, key: &JobKey, took: Duration) {
         let ended = self.jobs.now();
         let mut recent = self.recent.lock();
@@ -68,13 +68,13 @@ impl Dispatch {
         recent.last.insert(key.clone(), LastSync { ended, took });
     }
 
-    /// There is no such Job.
+    /// Forgets a Job that no longer exists.
     pub(crate) fn forget(&self, key: &JobKey) {
         self.recent.lock().last.remove(key);
         self.jobs.forget(key);
     }
 
-    /// Syncs a Job again after the time that its plan asked for. ([Q3])
+    /// Syncs a Job again after the time that its plan requested. ([Q3])
     pub(crate) fn wake_after(&self, key: &JobKey, wait: Duration) {
         self.jobs.add_after(key.clone(), self.batching.floor(wait));
     }

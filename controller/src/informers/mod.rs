@@ -21,7 +21,7 @@ use crate::events::Recorder;
 use crate::podgc::PodGc;
 use crate::unreadable;
 
-/// Whether the cache holds all objects of one kind.
+/// Whether the cache holds a complete list of one kind.
 #[derive(Clone, Debug)]
 pub(crate) struct HasSynced {
     flag: Flag,
@@ -37,28 +37,28 @@ impl HasSynced {
         Self { flag, signs, relist: Relist::default(), is_synced: cell::Sender::new(false) }
     }
 
-    /// The check that passes while its watch lives.
+    /// Signs of life of the watch; their check passes while it lives.
     pub(crate) fn signs(&self) -> &Signs {
         &self.signs
     }
 
-    /// The check that passes once it has synced.
+    /// The flag that passes once the cache has synced.
     pub(crate) fn flag(&self) -> &Flag {
         &self.flag
     }
 
     /// Waits until it has synced.
     pub(crate) async fn wait(&self) {
-        // We hold the sender, so that waiting cannot fail.
+        // Waiting cannot fail: we hold the sender.
         let _ = self.is_synced.subscribe().wait_for(|synced| *synced).await;
     }
 
-    /// Waits until it holds all that the API showed after this call.
+    /// Waits until the cache holds all that the API had when this call began.
     pub(crate) async fn refill(&self) {
         self.relist.fresh().await;
     }
 
-    /// Where the watch shows that it lives, and is asked for a list.
+    /// What the watch needs: where it reports signs of life, and where a relist is requested.
     fn handles(&self) -> (Signs, Relist) {
         (self.signs.clone(), self.relist.clone())
     }
@@ -69,18 +69,18 @@ impl HasSynced {
     }
 }
 
-/// What all informers work with.
+/// Dependencies of all informers.
 #[derive(Clone)]
 pub(crate) struct Informers {
     pub(crate) client: Client,
-    /// The only namespace, if there is but one.
+    /// The only namespace to watch; `None` means all.
     pub(crate) namespace: Option<String>,
     pub(crate) cache: Arc<Cache>,
     pub(crate) dispatch: Arc<Dispatch>,
     pub(crate) recorder: Arc<Recorder>,
     /// Whether Jobs without `managedBy` are ours.
     pub(crate) manage_all_jobs: bool,
-    /// Pod GC, where it is on.
+    /// Pod GC, if it is enabled.
     pub(crate) pod_gc: Option<Arc<PodGc>>,
 }
 
@@ -115,7 +115,7 @@ impl Informers {
     }
 }
 
-/// Watches nodes for pod GC until the token is cancelled. They have no namespace.
+/// Watches nodes, which have no namespace, for pod GC until the token is cancelled.
 pub(crate) async fn nodes(
     client: Client,
     pod_gc: Arc<PodGc>,
@@ -163,8 +163,7 @@ impl Informers {
                 if job.gone {
                     return cache.job_gone(&key, version, now);
                 }
-                // What we knew of it may be wrong by now, and nothing may be done to a Job by a
-                // wrong idea of it.
+                // The cached Job may be outdated, and an outdated Job must not be synced.
                 unreadable::report_job(&self.recorder, &job, self.manage_all_jobs);
                 cache.job_unreadable(&key, version)
             }

@@ -1,4 +1,4 @@
-//! What the controller watches, as it comes over the wire.
+//! Defines the watched kinds, and starts the watch of each.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,26 +13,26 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use epilogue_runtime::watch::{Unreadable, WatchEvent};
 
-/// Objects per page where the server does not stream lists: a page of the largest is 150 MB.
+/// Objects per page where the server does not stream lists: a page of the largest ones is 150 MB.
 const PAGE_SIZE: u32 = 100;
 /// The first pause after a failure; doubled with each further one.
 const PAUSE_BASE: Duration = Duration::from_millis(500);
 /// The longest pause after failures.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
-/// An object that can be watched.
+/// A kind that can be watched.
 pub(crate) trait Watched: Sized + Send + 'static {
-    /// The path of its group and version.
+    /// Path prefix of its group and version.
     const GROUP: &'static str;
-    /// The name of its kind in paths.
+    /// Plural name of the resource in paths.
     const PLURAL: &'static str;
-    /// Reads it from its JSON.
+    /// Parses the object from JSON.
     fn read(text: &str) -> Result<Self, Error>;
     /// `metadata.resourceVersion`.
     fn version(&self) -> &str;
 }
 
-/// A Job, and its version as the server writes it.
+/// A Job, and its `resourceVersion` as the server writes it.
 #[derive(Clone, Debug)]
 pub(crate) struct VersionedJob {
     version: String,
@@ -80,7 +80,7 @@ impl Watched for WireNode {
     }
 }
 
-/// A namespace as it came over the wire, reduced to what it can ask for.
+/// A namespace, reduced to the fields that pod GC reads.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct RawNamespace {
     metadata: NamespaceMeta,
@@ -121,9 +121,10 @@ impl Watched for RawNamespace {
     }
 }
 
-/// Passes every event of objects of a kind to `handle`, in one namespace or in all, until `token`
-/// is cancelled. The first list is a consistent read: a stale one would hide pods that the process
-/// before us created, and so lead to more of them. ([Q7])
+/// Passes every event of a kind to `handle`, in one namespace or all, until `token` is cancelled.
+///
+/// The first list is a consistent read. A stale one would hide pods that the previous leader
+/// created, and duplicates would follow. ([Q7])
 pub(crate) async fn watch<T: Watched>(
     client: Client,
     namespace: Option<&str>,
@@ -149,7 +150,7 @@ pub(crate) async fn watch<T: Watched>(
     };
     tokio::select! {
         () = token.cancelled() => {}
-        // A closure never closes.
+        // Cannot happen: a closure never closes.
         _ = watch::watch(client, scope, handle) => {}
     }
 }

@@ -1,4 +1,4 @@
-//! The flags of pod GC and of disruption, and whether their values go together.
+//! Parses the flags of pod GC and of disruption, and checks that their values are consistent.
 
 use std::time::Duration;
 
@@ -9,60 +9,62 @@ use jiff::SignedDuration;
 
 use crate::args::ArgsError;
 
-/// The reference's `--terminated-pod-gc-threshold`.
+/// Upstream's default of `--terminated-pod-gc-threshold`.
 const FINISHED_MAX: i64 = 12_500;
-/// More calls at once only queue up in the API server.
+/// More concurrent calls only queue up in the API server.
 const CALLS_MAX: usize = 50;
 
-/// The shortest quarantine of a node.
+/// Shortest quarantine of a missing node.
 const QUARANTINE_MIN: Duration = Duration::from_secs(1);
 
-/// The flags.
+/// The flags of pod GC and of disruption.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct PodGcArgs {
-    /// End pods that no kubelet can end any more: beside kube-controller-manager's pod GC, or
-    /// instead of it, if that runs with --controllers=*,-pod-garbage-collector-controller.
+    /// Fail and delete pods that no kubelet can terminate any more: alongside
+    /// kube-controller-manager's pod GC, or instead of it, if that runs with
+    /// --controllers=*,-pod-garbage-collector-controller.
     #[arg(long, value_name = "MODE", value_enum, default_value = "beside")]
     pod_gc: ModeArg,
-    /// How long a node must be gone before its pods are ended.
+    /// How long a node must be gone before its pods are failed and deleted.
     #[arg(long, value_name = "DURATION", default_value = "40s")]
     pod_gc_quarantine: GoDuration,
-    /// Pods that are looked at, and ended, at once. More of them end no more pods where the API
-    /// is busy, and make others wait.
+    /// Number of pods that are checked and written concurrently. Where the API server is busy, more
+    /// workers gain nothing and delay other clients.
     #[arg(long, value_name = "N", default_value_t = 5)]
     concurrent_pod_gc_syncs: usize,
-    /// Requests to the API per second for all of this, apart from those for Jobs.
+    /// Maximum requests to the API server per second for pod GC and disruption, apart from those
+    /// for Jobs.
     #[arg(long, value_name = "QPS", default_value_t = 200.0)]
     pod_gc_qps: f64,
-    /// Requests that may go at once beyond --pod-gc-qps.
+    /// Burst of requests beyond --pod-gc-qps.
     #[arg(long, value_name = "N", default_value_t = 50)]
     pod_gc_burst: u32,
-    /// Make a disruption target of a pod that is ended by the out-of-service taint of its node.
+    /// Set DisruptionTarget on a pod that is failed because of its node's out-of-service taint.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_value_t = true, default_missing_value = "true", action = ArgAction::Set)]
     out_of_service_disruption_target: bool,
-    /// Make a disruption target also of a pod that was deleted before it had a node.
+    /// Also set DisruptionTarget on a pod that was deleted before it had a node.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
     unscheduled_disruption_target: bool,
-    /// Delete finished pods of the cluster beyond this many; 0 for none. Without it 12500 with
-    /// --pod-gc=instead, and none beside kube-controller-manager, which does so itself.
+    /// Delete finished pods of the cluster beyond this many; 0 for no limit. Default: 12500 with
+    /// --pod-gc=instead, otherwise no limit, because kube-controller-manager enforces its own.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     terminated_pod_gc_threshold: Option<i64>,
-    /// Delete finished pods after a time by reason or phase, as Evicted=1h,Failed=24h.
+    /// Delete finished pods after a time by reason or phase, such as Evicted=1h,Failed=24h.
     #[arg(long, value_name = "REASON=DURATION", value_delimiter = ',', value_parser = kept_for)]
     finished_pod_ttl: Vec<(String, SignedDuration)>,
-    /// Delete failed pods of one owner beyond this many.
+    /// Keep at most this many failed pods per owner, and delete the others.
     #[arg(long, value_name = "N")]
     failed_pods_kept_per_owner: Option<usize>,
-    /// Which leftover DisruptionTarget conditions are reset: none, those that a companion of the
-    /// kubelet left, or also those that kube-controller-manager resets.
+    /// Which leftover DisruptionTarget conditions are reset: none, those with the reason
+    /// TerminationByKubelet, or also those that kube-controller-manager resets.
     #[arg(long, value_name = "WHICH", value_enum, default_value = "companion")]
     stale_disruption_reset: StaleArg,
-    /// How old such a condition must be.
+    /// Minimum age of a leftover condition before it is reset.
     #[arg(long, value_name = "DURATION", default_value = "2m0s")]
     stale_disruption_timeout: GoDuration,
-    /// Mark the pods of a node that shuts down as disruption targets where its agent did not.
+    /// Set DisruptionTarget on the pods of a node that shuts down, where its agent did not.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_value_t = true, default_missing_value = "true", action = ArgAction::Set)]
     node_shutdown_marks: bool,
@@ -82,17 +84,17 @@ enum StaleArg {
     All,
 }
 
-/// What the flags come to.
+/// The configuration that the flags give.
 #[derive(Clone, Debug)]
 pub(crate) struct PodGcConfig {
     pub(crate) settings: Settings,
     pub(crate) workers: usize,
-    /// Requests per second, and how many may go at once.
+    /// Requests per second, and the burst.
     pub(crate) bucket: (f64, u32),
 }
 
 impl PodGcArgs {
-    /// What the flags come to, if they go together.
+    /// Returns the configuration, or why the flags are invalid.
     pub(crate) fn config(self) -> Result<PodGcConfig, ArgsError> {
         let workers = self.concurrent_pod_gc_syncs;
         if workers == 0 || workers > CALLS_MAX {
@@ -102,7 +104,7 @@ impl PodGcArgs {
         if !self.pod_gc_qps.is_finite() || self.pod_gc_qps <= 0.0 {
             return Err(ArgsError::PodGcRate(self.pod_gc_qps));
         }
-        // A node that the API has and the watch does not show is asked for that often.
+        // The API is asked this often for a node that it has and the watch does not show.
         if self.pod_gc_quarantine.0 < QUARANTINE_MIN {
             return Err(ArgsError::Quarantine(self.pod_gc_quarantine));
         }
@@ -133,7 +135,7 @@ impl PodGcArgs {
     }
 }
 
-/// `REASON=DURATION`.
+/// Parses `REASON=DURATION`.
 fn kept_for(text: &str) -> Result<(String, SignedDuration), String> {
     let (reason, kept) =
         text.split_once('=').ok_or("expected REASON=DURATION, such as Evicted=1h")?;
@@ -141,7 +143,7 @@ fn kept_for(text: &str) -> Result<(String, SignedDuration), String> {
     Ok((reason.to_owned(), signed(kept)))
 }
 
-/// What is too long to be signed is as good as for ever.
+/// A duration beyond the signed range becomes the maximum.
 fn signed(duration: GoDuration) -> SignedDuration {
     SignedDuration::try_from(duration.0).unwrap_or(SignedDuration::MAX)
 }

@@ -1,12 +1,12 @@
-//! The Event on a pod that was ended: by whom, and why that was safe. One per pod, and a pod is
-//! ended once, so there is nothing to count up.
+//! Builds the Event on a pod that pod GC or disruption wrote. Each write has one event, so that a
+//! series is not needed.
 
 use controller_core::podgc::{Cause, PodWrite};
 use epilogue_common::names::POD_GC_EVENT_SOURCE;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-/// The event of a write that was done; none for the deletion of a pod that was terminal.
+/// The event of a successful write; `None` for the deletion of a pod that was already terminal.
 pub(super) fn event(write: &PodWrite, instance: &str, now: Timestamp) -> Option<Value> {
     let (kind, reason, message) = match &write.cause {
         Cause::Ended(evidence) if write.patch.is_some() => {

@@ -1,5 +1,5 @@
-//! Carries out the writes of pod GC and of disruption, and asks for nodes. The only place of the
-//! two that writes; it makes no choices and repeats nothing.
+//! Carries out the writes of pod GC and of disruption, and reads nodes live. It decides nothing and
+//! retries nothing.
 
 use std::fmt;
 
@@ -19,12 +19,12 @@ const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
 const MERGE: &str = "application/merge-patch+json";
 const JSON: &str = "application/json";
 
-/// The hands of pod GC. Its client is its own: the rate of this one is limited.
+/// Carries out pod GC's calls. It has a client of its own, with a rate limit.
 pub(crate) struct Executor {
     client: Client,
 }
 
-/// The part of a pod that the answer to a patch is read for.
+/// The fields that are read from the reply to a patch.
 #[derive(Debug, Deserialize)]
 struct PodReply {
     metadata: ReplyMeta,
@@ -38,12 +38,12 @@ struct ReplyMeta {
 }
 
 impl Executor {
-    /// Hands that use this client.
+    /// Creates an executor on this client.
     pub(crate) fn new(client: Client) -> Self {
         Self { client }
     }
 
-    /// Whether the API has a node of this name. A live read. ([GC7])
+    /// Reads live whether the API has a node of this name. ([GC7])
     pub(crate) async fn node_exists(&self, name: &str) -> Outcome<bool> {
         let path = format!("/api/v1/nodes/{name}");
         match self.call::<IgnoredAny>(Method::GET, &path, JSON, None).await {
@@ -53,7 +53,7 @@ impl Executor {
         }
     }
 
-    /// Takes the taint of an agent away from a node, as a live read shows it; whether it was there.
+    /// Removes the agent's taint from a node, based on a live read. Returns whether it was there.
     pub(crate) async fn untaint(&self, name: &str) -> Outcome<bool> {
         let path = format!("/api/v1/nodes/{name}");
         let node: Value = match self.call(Method::GET, &path, JSON, None).await {
@@ -65,17 +65,17 @@ impl Executor {
         patched.map(|_| true)
     }
 
-    /// Patches a pod's status; the version that this made.
+    /// Patches a pod's status, and returns the new version.
     pub(crate) async fn patch(&self, write: &PodWrite, patch: &Value) -> Outcome<Version> {
         let path = format!("{}/status", path(write));
         let reply: PodReply = self.call(Method::PATCH, &path, STRATEGIC_MERGE, Some(patch)).await?;
         Ok(Version::parse(&reply.metadata.resource_version))
     }
 
-    /// Deletes a pod without grace, and no namesake.
+    /// Deletes a pod with a grace period of 0.
     ///
-    /// DIVERGES(upstream): the deletion names the pod's UID; without it a pod that came since
-    /// under the same name would go. ([GC2])
+    /// DIVERGES(upstream): the deletion has the pod's UID as a precondition. Without it, a new pod
+    /// of the same name would be deleted. ([GC2])
     pub(crate) async fn delete(&self, write: &PodWrite) -> Outcome<()> {
         let options = json!({
             "gracePeriodSeconds": 0,

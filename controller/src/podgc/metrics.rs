@@ -1,9 +1,10 @@
-//! What pod GC and disruption did, under the reference's names with our prefix. ([GC5])
+//! Counts the writes of pod GC and of disruption. Where upstream has the metric, its name follows
+//! our prefix. ([GC5])
 
 use controller_core::podgc::{Cause, PodWrite};
 use prometheus::{IntCounter, IntCounterVec, Opts, Registry};
 
-/// The counters.
+/// The counters of pod GC and of disruption.
 #[derive(Clone, Debug)]
 pub(crate) struct Metrics {
     deleted: IntCounterVec,
@@ -13,7 +14,7 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// Registers all of them.
+    /// Registers all counters.
     pub(crate) fn new(registry: &Registry) -> prometheus::Result<Self> {
         let counter = |name: &str, help: &str, labels: &[&str]| {
             let counter = IntCounterVec::new(Opts::new(name, help), labels)?;
@@ -46,12 +47,12 @@ impl Metrics {
         })
     }
 
-    /// A stale taint was taken away.
+    /// Counts the removal of a stale taint.
     pub(super) fn untainted(&self) {
         self.taints.inc();
     }
 
-    /// A write was done, or failed.
+    /// Counts a write that succeeded or failed.
     pub(super) fn count(&self, write: &PodWrite, ok: bool) {
         match &write.cause {
             Cause::Ended(_) | Cause::Excess(_) => {

@@ -1,5 +1,5 @@
-//! Pod GC and disruption: the cluster as the watches show it, and the queues of what in it is
-//! worth a check. The core decides what is to be done; `work` checks, `execute` writes.
+//! Applies watch events to the cluster view of pod GC and disruption, and enqueues what to check.
+//! The core decides; `work` checks items and `execute` writes.
 
 pub(crate) mod args;
 mod events;
@@ -26,21 +26,22 @@ use crate::workqueue::Queue;
 pub(crate) use metrics::Metrics;
 pub(crate) use work::Worker;
 
-/// Delays after failures. The first is short: a pod that was changed meanwhile is shown at once.
+/// Backoff after failures. The first delay is short, because the watch soon shows a pod that
+/// changed in between.
 const RETRY: FailureDelay =
     FailureDelay { base: Duration::from_millis(250), max: Duration::from_mins(1) };
 
-/// The cluster and its queues.
+/// The cluster view and its queues.
 pub(crate) struct PodGc {
     cluster: Mutex<Cluster>,
-    /// Where somebody may wait.
+    /// Pods whose termination others may wait for.
     pub(crate) ending: Queue<Item>,
-    /// Where only room is won.
+    /// Finished pods, whose deletion only frees space.
     pub(crate) tidying: Queue<Item>,
 }
 
 impl PodGc {
-    /// An empty cluster.
+    /// Creates an empty cluster view.
     pub(crate) fn new(settings: Settings, histograms: &QueueHistograms) -> Arc<Self> {
         let queue = |name| {
             let (waited, worked) = histograms.of(name);
@@ -53,7 +54,7 @@ impl PodGc {
         })
     }
 
-    /// Takes in an event of the watch of pods.
+    /// Applies an event of the pod watch.
     pub(crate) fn pods(&self, event: &WatchEvent<WirePod>) {
         let mut cluster = self.cluster.lock();
         let mut wakes = Vec::new();
@@ -65,7 +66,7 @@ impl PodGc {
                 let uid = pod.metadata.uid.as_deref().unwrap_or_default();
                 cluster.pod_gone(&uid.into());
             }
-            // Nothing may be done to a pod by a wrong idea of it.
+            // Pod GC must not write to a pod based on an outdated view.
             WatchEvent::Unreadable(pod) => cluster.pod_gone(&pod.uid.as_str().into()),
             WatchEvent::UpTo(_) => {}
         }
@@ -73,7 +74,7 @@ impl PodGc {
         self.wake(wakes);
     }
 
-    /// Takes in an event of the watch of nodes.
+    /// Applies an event of the node watch.
     pub(crate) fn nodes(&self, event: &WatchEvent<WireNode>) {
         let now = Timestamp::now();
         let mut cluster = self.cluster.lock();
@@ -91,7 +92,7 @@ impl PodGc {
         self.wake(wakes);
     }
 
-    /// Takes in an event of the watch of namespaces.
+    /// Applies an event of the namespace watch.
     pub(crate) fn namespaces(&self, event: &WatchEvent<RawNamespace>) {
         let mut cluster = self.cluster.lock();
         match event {
@@ -109,7 +110,7 @@ impl PodGc {
         }
     }
 
-    /// Begins to work: checks what the watches have shown before, and what they show from now on.
+    /// Opens the queues, and enqueues all that the watches have shown so far.
     pub(crate) fn open(&self) {
         self.ending.open();
         self.tidying.open();
@@ -131,7 +132,7 @@ impl PodGc {
     }
 }
 
-/// What was known of it stays, and of one that is new nothing is.
+/// Logs an unreadable object. The last readable version stays in the view; a new object is ignored.
 fn report_unreadable(kind: &str, object: &Unreadable) {
     tracing::error!(kind, name = object.name, error = object.why, "an object cannot be read");
 }

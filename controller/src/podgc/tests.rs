@@ -1,5 +1,5 @@
-//! The shells against a server of three sentences: what is sent in which order, and what follows
-//! from the answers.
+//! Tests pod GC's shell against a scripted server: the order of requests, and the reaction to
+//! replies.
 
 use std::collections::VecDeque;
 
@@ -16,7 +16,7 @@ use super::execute::Executor;
 use super::*;
 use crate::cache::Cache;
 
-/// What was asked for, and the answers that are left.
+/// The received requests, and the answers that are left.
 #[derive(Clone, Default)]
 struct Server {
     asked: Arc<Mutex<Vec<(String, Value)>>>,
@@ -70,7 +70,7 @@ fn shown(version: u64) -> WatchEvent<WirePod> {
     WatchEvent::Shown(serde_json::from_value(pod).expect("must be a pod"))
 }
 
-/// Pod GC that knows that the pod `a` runs on a node that is not there.
+/// A worker that knows the pod `a` on a node that does not exist.
 fn worker(server: &Server) -> Arc<Worker> {
     counting_worker(server, &Registry::new())
 }
@@ -92,7 +92,7 @@ fn counting_worker(server: &Server, registry: &Registry) -> Arc<Worker> {
     })
 }
 
-/// Works until so many requests were made.
+/// Works until the server has received this many requests.
 async fn work_until(worker: &Arc<Worker>, server: &Server, requests: usize) {
     let token = CancellationToken::new();
     let end = async {
@@ -127,7 +127,7 @@ async fn the_condition_comes_before_the_deletion_and_both_name_the_pod_that_was_
     assert_eq!(server.body(3)["involvedObject"]["uid"], "uid-a");
 }
 
-/// Counted by namespace and reason, under upstream's names with our prefix. ([GC5])
+/// Pod GC counts by namespace and reason, under upstream's names with our prefix. ([GC5])
 #[tokio::test(start_paused = true)]
 async fn deletions_and_errors_are_counted_by_namespace_and_reason() {
     let server = Server::default();
@@ -195,7 +195,7 @@ async fn a_node_that_the_api_has_or_does_not_answer_for_keeps_its_pods() {
     let item = Item::Node("gone".into());
     server.answer(500, refusal(500, "InternalError"));
     assert!(worker.check(Priority::Ending, &item).await.is_err());
-    // A node that is there is in quarantine anew, which here is over at once.
+    // The quarantine of a node that exists starts again, and is zero here.
     for _ in 0..3 {
         server.answer(200, json!({"metadata": {"name": "gone"}}));
     }

@@ -1,4 +1,5 @@
-//! The workers of pod GC. A check of one item decides, writes, and records the outcome.
+//! Runs the workers of pod GC: each checks one item, carries out the verdict and records the
+//! outcome.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,10 +15,10 @@ use super::execute::Executor;
 use super::{Metrics, PodGc};
 use crate::cache::Cache;
 
-/// A verdict that asks for a node gets its answer and is then another one.
+/// A verdict that asks for a node is followed by another verdict.
 const VERDICTS_MAX: usize = 3;
 
-/// Everything that a check works with.
+/// Dependencies of a check.
 #[derive(Debug)]
 pub(crate) struct Worker {
     pub(crate) gc: Arc<PodGc>,
@@ -29,7 +30,7 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Works on one of the queues until the end is asked for; what has begun is ended.
+    /// Works on one queue until `token` is cancelled; an item in progress is completed.
     pub(crate) async fn work(&self, priority: Priority, token: CancellationToken) {
         let queue = self.gc.queue(priority);
         while let Some(item) = queue.take(&token).await {
@@ -44,7 +45,7 @@ impl Worker {
         }
     }
 
-    /// Checks one item, and does what is to be done.
+    /// Checks one item, and carries out the verdict.
     pub(super) async fn check(&self, priority: Priority, item: &Item) -> Outcome<()> {
         for _ in 0..VERDICTS_MAX {
             match self.verdict(item) {
@@ -65,7 +66,7 @@ impl Worker {
                 Verdict::Do(write) => {
                     let result = self.carry_out(&write).await;
                     let wakes = self.gc.cluster.lock().pod_done(&write.uid, Timestamp::now());
-                    // After a failure its own delay holds.
+                    // After a failure the backoff applies instead.
                     if result.is_ok() {
                         self.gc.wake(wakes);
                     }
@@ -107,7 +108,7 @@ impl Worker {
 
     async fn carry_out(&self, write: &PodWrite) -> Outcome<()> {
         let result = match self.write(write).await {
-            // Somebody else was faster; the watch has yet to show it.
+            // The pod is already gone; the watch has not shown it yet.
             Err(failure) if failure.kind == FailureKind::NotFound => {
                 self.gc.cluster.lock().pod_deleted(&write.uid);
                 return Ok(());
@@ -140,7 +141,7 @@ impl Worker {
         Ok(())
     }
 
-    /// An event is news, not state: one that is lost is not repeated.
+    /// A lost event is not retried: it is news and not state.
     async fn report(&self, write: &PodWrite) {
         let Some(event) = event(write, &self.instance, Timestamp::now()) else { return };
         if let Err(failure) = self.executor.create_event(&write.namespace, &event).await {

@@ -1,4 +1,4 @@
-//! The controller and the agent, simulated by seeds: time, faults and the world around them.
+//! Simulates the controller and the agent by seeds: time, faults and the world around them.
 
 pub mod agent;
 pub mod controller;

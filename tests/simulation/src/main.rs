@@ -1,5 +1,5 @@
-//! `cargo lab sim`: runs seeds of the simulation; of the first that fails, shows what happened and
-//! how to see it again.
+//! `cargo lab sim`: runs seeds of the simulation; for the first failure, prints its trace and the
+//! command that replays it.
 
 use anyhow::ensure;
 use clap::Parser;
@@ -18,7 +18,7 @@ struct Arguments {
     /// Simulate the agent on its node, not the controller
     #[arg(long)]
     agent: bool,
-    /// Kill the agent after so many of its actions
+    /// Kill the agent after this many actions
     #[arg(long, requires = "agent")]
     crash_after: Option<u64>,
     /// Leave out all other faults
@@ -32,7 +32,7 @@ struct Arguments {
     verbose: bool,
 }
 
-/// What became of one seed, of either simulation.
+/// Outcome of one seed, of either simulation.
 struct Seen {
     violations: Vec<String>,
     failure: String,

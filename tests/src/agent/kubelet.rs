@@ -1,4 +1,4 @@
-//! What of a kubelet the agent asks beside the API: its `/healthz`.
+//! Serves the kubelet endpoint that the agent polls apart from the API: `/healthz`.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,28 +10,28 @@ use tokio::task::JoinHandle;
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok";
 const BACKLOG: u32 = 16;
 
-/// How the kubelet is; one that does not live has not renewed its lease for long.
+/// State of the kubelet; one that does not live has not renewed its lease for long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kubelet {
-    /// It answers.
+    /// Its process answers.
     Lives,
-    /// There is no process: its port refuses.
+    /// No process exists: the port refuses connections.
     Dead,
-    /// There is one that takes connections, and never answers.
+    /// A process accepts connections, and never answers.
     Hangs,
 }
 
-/// A kubelet's health, always the same. It ends when dropped.
+/// A kubelet's constant health. It ends when dropped.
 #[derive(Debug)]
 pub(super) struct Healthz {
     pub(super) address: SocketAddr,
-    /// A port that refuses is held, so that nobody else comes to answer there.
+    /// Holds a refusing port, so that no other process starts to answer there.
     _held: Option<TcpSocket>,
     serving: Option<JoinHandle<()>>,
 }
 
 impl Healthz {
-    /// Serves on an address of its own, or does not. Within a runtime.
+    /// Serves on an address of its own, or refuses. Call it within a runtime.
     pub(super) fn serve(kubelet: Kubelet) -> io::Result<Self> {
         let socket = TcpSocket::new_v4()?;
         socket.bind(SocketAddr::from(([127, 0, 0, 1], 0)))?;
@@ -51,7 +51,7 @@ async fn answer(listener: TcpListener, kubelet: Kubelet) {
             unanswered.push(stream);
             continue;
         }
-        // A caller that goes away has no answer, and needs none.
+        // A caller that goes away needs no answer.
         let _ = stream.read(&mut [0; 1024]).await;
         let _ = stream.write_all(ANSWER).await;
     }

@@ -1,4 +1,4 @@
-//! What a test does with single pods of the node, and what it sees of them.
+//! Acts on single pods of the node, and reads what the API shows of them.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::eventually;
 const SOON: Duration = Duration::from_mins(1);
 
 impl Site {
-    /// The directory in place of the host's.
+    /// The directory that replaces the host's root.
     pub fn root(&self) -> &Path {
         self.root.path()
     }
@@ -40,7 +40,7 @@ impl Site {
         Api::namespaced(self.client.clone(), self.namespace.name())
     }
 
-    /// Creates a pod of the Job on the node, with these changes; its UID.
+    /// Creates a pod of the Job on the node, with these changes; returns its UID.
     pub async fn create(&self, name: &str, script: &str, change: &Value) -> String {
         let mut pod = pod(name, self.node_name(), script, &self.owner);
         merge(&mut pod, change);
@@ -49,7 +49,7 @@ impl Site {
         pod.metadata.uid.expect("must have a UID")
     }
 
-    /// Creates a Job whose pods nobody binds but the node.
+    /// Creates a Job whose pods only the node binds.
     pub async fn create_job(&self, job: JobBuilder) {
         let jobs: Api<Job> = Api::namespaced(self.client.clone(), self.namespace.name());
         jobs.create(&PostParams::default(), &job.build()).await.expect("the Job");
@@ -61,7 +61,7 @@ impl Site {
         jobs.get(name).await.expect("the Job")
     }
 
-    /// The name of the one pod that the Job has, as soon as it has one.
+    /// The name of the Job's only pod, once it exists.
     pub async fn only_pod_of(&self, job: &str) -> String {
         let selector = ListParams::default().labels(&format!("job-name={job}"));
         let see = async || {
@@ -73,13 +73,13 @@ impl Site {
         names.remove(0)
     }
 
-    /// Deletes a pod, with so much grace.
+    /// Deletes a pod, with this grace.
     pub async fn delete(&self, name: &str, grace_seconds: u32) {
         let how = DeleteParams::default().grace_period(grace_seconds);
         self.pods().delete(name, &how).await.expect("the pod is deleted");
     }
 
-    /// Takes all finalizers of a pod away.
+    /// Removes all finalizers of a pod.
     pub async fn release(&self, name: &str) {
         let release = Patch::Merge(json!({"metadata": {"finalizers": null}}));
         let params = PatchParams::default();
@@ -93,12 +93,12 @@ impl Site {
         self.pods().patch_status(name, &params, &patch).await.expect("the status is changed");
     }
 
-    /// From now on the node's kubelet writes nothing of its pods.
+    /// From now on the node's kubelet writes no status of its pods.
     pub async fn silence_kubelet(&self) {
         self.nodes.vanish(self.node_name()).await.expect("the node vanishes");
     }
 
-    /// The node's kubelet goes on with its pods.
+    /// The node's kubelet continues with its pods.
     pub async fn revive_kubelet(&self) {
         self.nodes.revive(self.node_name()).await.expect("the node is revived");
     }
@@ -123,7 +123,7 @@ impl Site {
         self.until_pod(name, phase, is_in).await
     }
 
-    /// Waits until a pod is not there any more.
+    /// Waits until a pod is gone.
     pub async fn until_gone(&self, name: &str) {
         let what = format!("{name} gone (log: {})", self.agent.log().display());
         let see = async || self.pods().get_opt(name).await.expect("an answer");
@@ -138,7 +138,7 @@ impl Site {
         list.expect("the events").items
     }
 
-    /// Waits for an event of this reason about a pod; the first.
+    /// Waits for an event of this reason about a pod; returns the first.
     pub async fn event_of(&self, name: &str, reason: &str) -> Event {
         let what = format!("{reason} about {name} (log: {})", self.agent.log().display());
         let see = async || self.events(name, reason).await;
@@ -146,19 +146,20 @@ impl Site {
         events.into_iter().next().expect("must be there")
     }
 
-    /// Waits for a value of a metric, named by what follows its prefix.
+    /// Waits for a value of a metric, named without its prefix.
     pub async fn until_metric(&self, name: &str, value: f64) {
         let see = async || self.metric(name).await;
         let is_it = |found: &Option<f64>| *found == Some(value);
         eventually(name, SOON, see, is_it).await;
     }
 
-    /// Counts a kill at the limit of a container of the pod in the host's cgroups; it has ended.
+    /// Counts a kill at the limit of a container of the pod in the host's cgroups; the container
+    /// has ended.
     pub async fn oom_kill(&self, name: &str) {
         self.count_kill(name, "67108864", 1).await;
     }
 
-    /// The same of a container that was at no limit: the node had no memory left.
+    /// The same for a container below its limit: the node had no memory left.
     pub async fn oom_kill_by_node(&self, name: &str) {
         self.count_kill(name, "max", 0).await;
     }
@@ -178,13 +179,13 @@ impl Site {
                 write(level.join(file), &format!("oom {at_limit}\noom_kill 1\n"));
             }
         }
-        // A cgroup comes with all of its files.
+        // A cgroup appears with all of its files.
         let place = self.root.path().join("sys/fs/cgroup/kubepods").join(name);
         std::fs::rename(made, place).expect("must be movable");
     }
 }
 
-/// RFC 7396, without the removal of fields.
+/// RFC 7396 without the removal of fields.
 fn merge(into: &mut Value, change: &Value) {
     match (into, change) {
         (Value::Object(into), Value::Object(change)) => {

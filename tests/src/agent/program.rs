@@ -1,4 +1,4 @@
-//! The agent's process, and what its admin server says.
+//! Runs the agent's process, and reads its admin server.
 
 use std::io;
 use std::net::SocketAddr;

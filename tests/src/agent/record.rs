@@ -1,4 +1,5 @@
-//! What the API showed of the pods, and when, as an administrator beside the agent sees it.
+//! Records what the API showed of the pods, and when, as an administrator sees it next to the
+//! agent.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,13 +13,13 @@ use tokio::task::JoinHandle;
 
 use crate::eventually;
 
-/// The conditions that tell of an end.
+/// The conditions that describe an end.
 const ENDS: [&str; 2] = ["DisruptionTarget", "epilogue.dev/OOMKilled"];
 
-/// How far a watch may be behind on a machine that has little time for it.
+/// How far a watch may lag on a busy machine.
 const BEHIND_MAX: Duration = Duration::from_secs(30);
 
-/// What was seen of each pod.
+/// The recorded states of each pod.
 #[derive(Debug)]
 pub struct Record {
     api: Api<Pod>,
@@ -31,7 +32,7 @@ struct Seen {
     marked: Option<Instant>,
     ended: Option<Instant>,
     phase: String,
-    /// Whether the condition stood when the end was first seen.
+    /// Whether the condition was there when the end was first seen.
     marked_first: bool,
     stands: bool,
     reason: String,
@@ -41,20 +42,20 @@ struct Seen {
     version: u64,
 }
 
-/// What of a pod its end is told by, at one version of it.
+/// The fields of a pod that describe its end, at one version of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
     /// The phase.
     pub phase: String,
     /// The phase's reason.
     pub reason: Option<String>,
-    /// The reasons of the conditions that are True and that some end is told by.
+    /// The reasons of the True conditions that describe an end.
     pub conditions: BTreeMap<String, String>,
     /// Whether it is being deleted.
     pub deleting: bool,
 }
 
-/// The pods together.
+/// Totals over all pods.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ends {
     /// All of them.
@@ -67,18 +68,18 @@ pub struct Ends {
     pub ended: usize,
     /// Those that ended before they had the condition.
     pub ended_unmarked: usize,
-    /// Those that are, or were, being deleted.
+    /// Pods that are, or were, being deleted.
     pub deleted: usize,
     /// The reasons of the conditions, each once.
     pub reasons: Vec<String>,
-    /// When the last condition was seen for the first time.
+    /// When the last condition first appeared.
     pub marked_at: Option<Instant>,
-    /// When the last end was seen.
+    /// When the last pod ended.
     pub ended_at: Option<Instant>,
 }
 
 impl Record {
-    /// Begins to watch.
+    /// Starts to watch.
     pub fn of(pods: Api<Pod>) -> Self {
         let seen = Arc::new(Mutex::new(BTreeMap::new()));
         let (into, api) = (Arc::clone(&seen), pods.clone());
@@ -93,8 +94,8 @@ impl Record {
         Self { api, pods: seen, watching }
     }
 
-    /// What was seen of a pod, each state that differs from the one before, up to what the API
-    /// shows now: whoever read that elsewhere must not be ahead of this watch.
+    /// The distinct states of a pod, up to the API's current one: a caller that read it elsewhere
+    /// must not be ahead of this watch.
     pub async fn states(&self, name: &str) -> Vec<State> {
         let now = self.api.get_opt(name).await.expect("the pod must be readable");
         let now = now.as_ref().map_or(0, version);
@@ -106,7 +107,7 @@ impl Record {
         eventually(&what, BEHIND_MAX, seen, |seen| seen.version >= now).await.states
     }
 
-    /// What was seen so far.
+    /// The totals so far.
     pub fn ends(&self) -> Ends {
         let pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
         let count = |holds: fn(&Seen) -> bool| pods.values().filter(|seen| holds(seen)).count();

@@ -1,4 +1,4 @@
-//! All of it together, for one test or one run of the bench. Its methods panic, as tests do.
+//! Assembles the test bed for one test or one run of the bench. Its methods panic, as tests do.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -27,53 +27,53 @@ use crate::{Cluster, Namespace, eventually, kubeconfig};
 
 const FINALIZER: &str = "batch.kubernetes.io/job-tracking";
 const BOOT_ID: &str = "0b7c3f5e-1f52-4a39-9a3e-6f1f5b1d0c7a";
-/// For what takes a moment, on a machine that has little time for it.
+/// Enough for quick steps on a busy machine.
 const SOON: Duration = Duration::from_mins(1);
 const REQUESTS_AT_ONCE: usize = 16;
-/// How old the lease is of a kubelet that does not live.
+/// Age of the lease of a kubelet that does not live.
 const SILENT_SINCE: Duration = Duration::from_hours(1);
 
-/// The way from the agent to the API.
+/// The path from the agent to the API.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Way {
-    /// On the same machine, with so much time added to each round trip.
+    /// On the same machine, with this time added to each round trip.
     RoundTrip(Duration),
-    /// So many requests a second.
+    /// Limited to this many requests a second.
     PerSecond(f64),
 }
 
-/// What to build.
+/// The setup to build.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// The agent's program.
     pub binary: PathBuf,
     /// Pods on the node, all of one Job.
     pub pods: usize,
-    /// What the simulated node does with them.
+    /// The script that the simulated node runs for them.
     pub script: &'static str,
     /// The delay that logind grants.
     pub delay_seconds: u64,
-    /// The way from the agent to the API.
+    /// The path from the agent to the API.
     pub way: Way,
-    /// The kubelet beside the agent.
+    /// The kubelet next to the agent.
     pub kubelet: Kubelet,
-    /// Whether the agent may use a container runtime, where it usually is below the root.
+    /// Whether the agent may use a container runtime, at its usual path below the root.
     pub runtime: bool,
-    /// The mode in which the agent is to be found, as its metrics name it.
+    /// The expected mode of the agent, as its metrics name it.
     pub mode: &'static str,
     /// Whether the agent sees this machine's own `/proc` and cgroups.
     pub real_kernel: bool,
-    /// More of the agent's arguments.
+    /// Further arguments of the agent.
     pub arguments: Vec<String>,
 }
 
-/// The bed.
+/// The test bed.
 pub struct Site {
-    /// What the API shows.
+    /// The record of what the API shows.
     pub record: Record,
     /// The Job of the pods.
     pub(super) owner: Value,
-    /// The way to the API, where it is one that can be made worse.
+    /// The path to the API, if it is degradable.
     path: Option<Path>,
     pub(super) agent: Agent,
     login1: Login1,
@@ -211,7 +211,7 @@ impl Site {
         self.agent.check().expect("the agent runs");
     }
 
-    /// A metric of the agent, by what follows its prefix.
+    /// A metric of the agent, named without its prefix.
     pub async fn metric(&self, name: &str) -> Option<f64> {
         let page = self.agent.page("/metrics").await;
         let line = page.lines().find_map(|line| {
@@ -225,19 +225,19 @@ impl Site {
         self.agent.page("/metrics").await
     }
 
-    /// Announces a power-off; when that was.
+    /// Announces a power-off; returns when.
     pub async fn shut_down(&self) -> Instant {
         let begun = Instant::now();
         self.login1.shut_down("poweroff").await;
         begun
     }
 
-    /// Takes the shutdown back.
+    /// Cancels the shutdown.
     pub async fn cancel(&self) {
         self.login1.cancel().await;
     }
 
-    /// Waits until the agent gives its lock back, before the time is over; when that was.
+    /// Waits until the agent releases its lock in time; returns when.
     pub async fn released(&self) -> Instant {
         let state = self.login1.until("shut down", |state| state.down.is_some()).await;
         let log = self.agent.log();
@@ -245,7 +245,7 @@ impl Site {
         Instant::now()
     }
 
-    /// Waits until the machine goes down, whatever became of the lock.
+    /// Waits until the machine goes down, whether or not the lock was released.
     pub async fn down(&self) -> bool {
         let state = self.login1.until("shut down", |state| state.down.is_some()).await;
         state.down == Some(Down::Released)
@@ -262,18 +262,18 @@ impl Site {
         eventually(&what, SOON, async || self.record.ends(), holds).await
     }
 
-    /// Changes the way to the API.
+    /// Changes the path to the API.
     pub fn weather(&self, weather: Weather) {
         self.path.as_ref().expect("the way must be one that can change").set(weather);
     }
 
-    /// Ends the agent by SIGKILL and starts it again.
+    /// Kills the agent by SIGKILL and restarts it.
     pub async fn kill_and_restart(&mut self) {
         self.agent.kill().await;
         self.agent.start_again().expect("the agent starts again");
     }
 
-    /// The keys of the node's taints, and the annotation with the agent's word.
+    /// The keys of the node's taints, and the agent's annotation.
     pub async fn node(&self) -> (Vec<String>, Option<String>) {
         let nodes: Api<Node> = Api::all(self.client.clone());
         let node = nodes.get(&self.nodes.names()[0]).await.expect("the node");
@@ -282,7 +282,7 @@ impl Site {
         (taints.into_iter().map(|taint| taint.key).collect(), said)
     }
 
-    /// Ends all of it.
+    /// Stops everything.
     pub async fn stop(self) {
         self.agent.stop().await;
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), self.namespace.name());
@@ -291,7 +291,7 @@ impl Site {
         futures::stream::iter(all)
             .for_each_concurrent(REQUESTS_AT_ONCE, async |pod| {
                 let name = pod.metadata.name.unwrap_or_default();
-                // It may be gone.
+                // The pod may be gone.
                 let _ = pods.patch(&name, &PatchParams::default(), &release).await;
             })
             .await;
@@ -316,7 +316,7 @@ fn write_host(root: &std::path::Path, real_kernel: bool) {
         std::fs::write(path, text).expect("must be writable");
     };
     write("proc/sys/kernel/random/boot_id", BOOT_ID);
-    // Nobody listens, as far as the agent can see.
+    // To the agent it looks as if no process listens.
     write("proc/net/tcp", "");
     write("proc/net/tcp6", "");
     write("sys/fs/cgroup/cgroup.controllers", "memory\n");
@@ -330,7 +330,7 @@ fn free_address() -> SocketAddr {
     listener.local_addr().expect("must have an address")
 }
 
-/// The address that the agent is told, and what stands behind it.
+/// The address for the agent, and the proxy behind it.
 async fn way(cluster: &Cluster, way: Way) -> (Option<Path>, Option<Throttle>, String) {
     let config = kubeconfig::read(cluster.kubeconfig_path()).expect("a kubeconfig");
     match way {
@@ -359,7 +359,7 @@ fn server(config: &Kubeconfig) -> String {
     cluster.and_then(|cluster| cluster.server.clone()).expect("a kubeconfig must name its server")
 }
 
-/// Credentials that name the node, as those of an agent that is a service of the host.
+/// Credentials that name the node, as an agent that is a service of the host has them.
 async fn write_kubeconfig(
     cluster: &Cluster,
     client: &kube::Client,
@@ -377,7 +377,7 @@ async fn write_kubeconfig(
     let token = cluster.bound_token(AGENTS_NAMESPACE, AGENT, Some(bound)).await.expect("a token");
     let config = kubeconfig::read(cluster.kubeconfig_path()).expect("a kubeconfig");
     let mut config = kubeconfig::with_token(config, &token);
-    // In a file of its own, as in a pod: only such a one is shown to a kubelet.
+    // In a file of its own, as in a pod: the agent shows only such a token to a kubelet.
     let token_file = path.with_extension("token");
     crate::pki::write_secret(&token_file, &token).expect("the token");
     for user in config.auth_infos.iter_mut().filter_map(|named| named.auth_info.as_mut()) {
@@ -390,7 +390,7 @@ async fn write_kubeconfig(
     kubeconfig::write(path, &config).expect("a kubeconfig");
 }
 
-/// The pods of a Job that no controller works on: what becomes of them is only the node's doing.
+/// Creates the pods of a Job without a controller: only the node acts on them.
 async fn create_pods(client: &kube::Client, namespace: &str, node: &str, setup: &Setup) -> Value {
     let jobs: Api<Job> = Api::namespaced(client.clone(), namespace);
     let job = serde_json::from_value(json!({

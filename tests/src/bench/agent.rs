@@ -1,5 +1,5 @@
-//! The bench of the agent: one node with as many pods as a kubelet takes, shut down over ways to
-//! the API of different quality.
+//! The bench of the agent: shuts down one node, with as many pods as a kubelet admits, over paths
+//! to the API of different quality.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use crate::agent::{Setup, Site, Way};
 use crate::{ControlPlane, Options};
 
-/// What a kubelet takes unless told otherwise.
+/// The default maximum of pods on a kubelet.
 const PODS: usize = 110;
 /// Long enough for 5 requests a second.
 const DELAY_SECONDS: u64 = 120;
@@ -17,32 +17,32 @@ const DELAY_SECONDS: u64 = 120;
 const IDLE: Duration = Duration::from_secs(30);
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// What one run gave.
+/// Figures of one run.
 #[derive(Clone, Debug)]
 pub struct Shutdown {
-    /// The way to the API.
+    /// The path to the API.
     pub way: &'static str,
     /// From the notice until the API showed the last condition.
     pub marked: Option<Duration>,
     /// From the notice until the API showed the last end.
     pub ended: Option<Duration>,
-    /// From then until the agent gave the lock back.
+    /// From then until the agent released the lock.
     pub acknowledged: Option<Duration>,
     /// Pods with the condition.
     pub disrupted: usize,
     /// Pods that ended.
     pub terminal: usize,
-    /// Whether the lock was given back in time.
+    /// Whether the agent released the lock in time.
     pub released: bool,
-    /// Of the agent before the notice.
+    /// RSS of the agent before the notice.
     pub rss_kib: u64,
-    /// Of it, pages of the program's file.
+    /// The part of it that is pages of the program's file.
     pub file_kib: u64,
-    /// Of the agent before the notice, in percent of a core.
+    /// CPU of the agent before the notice, in percent of a core.
     pub idle_cpu_percent: f64,
 }
 
-/// One run for each way. The program is the agent's.
+/// Runs each path once. The program is the agent's.
 pub async fn shutdowns(binary: PathBuf) -> anyhow::Result<Vec<Shutdown>> {
     let here = || Way::RoundTrip(Duration::ZERO);
     let ways = [
@@ -66,7 +66,7 @@ pub async fn shutdowns(binary: PathBuf) -> anyhow::Result<Vec<Shutdown>> {
         };
         let site = Site::start(control_plane.cluster(), setup).await;
         let run = shut_down(name, &site).await.context(name)?;
-        // Each takes minutes, and the table comes last.
+        // Each run takes minutes, and the table comes last.
         eprintln!("{name}: {} KiB, {} of them the program's file", run.rss_kib, run.file_kib);
         runs.push(run);
         site.stop().await;
@@ -106,7 +106,7 @@ async fn shut_down(way: &'static str, site: &Site) -> anyhow::Result<Shutdown> {
     })
 }
 
-/// A table for people.
+/// A table for human readers.
 pub fn table(runs: &[Shutdown]) -> String {
     use std::fmt::Write as _;
     let mut text = format!(

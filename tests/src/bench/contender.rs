@@ -1,5 +1,5 @@
-//! Who runs the Jobs: our controller, or the reference's Job controller and nothing else of it.
-//! Starts each on a control plane of its own, with the same simulated nodes, and ends it again.
+//! Runs the Jobs with one contender: our controller, or upstream's Job controller alone. Starts
+//! each on a control plane of its own, with the same simulated nodes, and stops it again.
 
 use std::path::PathBuf;
 
@@ -19,9 +19,9 @@ const NODES: usize = 10;
 pub enum Contender {
     /// Ours, which has no limit of its own.
     Ours,
-    /// The reference without its client's limit, so that the machine limits both alike.
+    /// Upstream without its client's rate limit, so that the machine limits both alike.
     Reference,
-    /// The reference with its defaults, 20 requests a second and bursts of 30.
+    /// Upstream with its defaults, 20 requests a second and bursts of 30.
     Throttled,
 }
 
@@ -35,7 +35,7 @@ impl Contender {
         }
     }
 
-    /// What its Jobs say about who manages them.
+    /// The `managedBy` of its Jobs.
     pub(super) fn managed_by(self) -> Option<&'static str> {
         (self == Self::Ours).then_some(MANAGED_BY)
     }
@@ -53,20 +53,20 @@ impl Contender {
     }
 }
 
-/// How much of a pod's life the nodes write.
+/// Which statuses of a pod the nodes write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Life {
-    /// One status per pod, its end, so that the nodes take as little as can be of the machine.
+    /// One status per pod, its end, so that the nodes use as little of the machine as possible.
     EndOnly,
-    /// Running as well, as a kubelet would.
+    /// Also Running, as a kubelet would.
     WithRunning,
 }
 
-/// A contender with all that it needs, at work.
+/// A contender at work, with all that it needs.
 pub(super) struct Bed {
     pub(super) control_plane: ControlPlane,
     pub(super) nodes: SimulatedNodes,
-    /// Ours; the reference is a process of the control plane.
+    /// Ours; upstream's is a process of the control plane.
     controller: Option<Controller>,
 }
 
@@ -105,7 +105,7 @@ impl Bed {
         self.pid_of("kube-apiserver")
     }
 
-    /// The pids of all that belongs to the bench, itself included.
+    /// The pids of all processes of the bench, including itself.
     pub(super) fn pids(&self) -> Vec<u32> {
         let mut pids: Vec<u32> =
             self.control_plane.processes().map(|process| process.pid).collect();
@@ -120,7 +120,7 @@ impl Bed {
     }
 
     pub(super) async fn stop(self) -> anyhow::Result<()> {
-        // The nodes first: without the API server they would try again and again.
+        // The nodes first: without the API server they would retry for long.
         let nodes = self.nodes.stop().await;
         if let Some(controller) = self.controller {
             controller.stop().await;

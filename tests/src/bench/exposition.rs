@@ -10,13 +10,13 @@ pub(super) struct Sample {
 }
 
 impl Sample {
-    /// The value of a label; one that is missing is empty, as Prometheus has it.
+    /// The value of a label; a missing label is empty, as in Prometheus.
     pub(super) fn label(&self, name: &str) -> &str {
         self.labels.get(name).map_or("", String::as_str)
     }
 }
 
-/// All samples of the metric `name`. Lines that cannot be read are left out.
+/// All samples of the metric `name`. Unreadable lines are left out.
 pub(super) fn samples<'a>(text: &'a str, name: &'a str) -> impl Iterator<Item = Sample> + 'a {
     text.lines().filter_map(move |line| {
         let rest = line.strip_prefix(name)?;

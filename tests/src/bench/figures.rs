@@ -1,4 +1,4 @@
-//! What one run measured, and what several runs of it come to. Pure.
+//! Holds the figures of one run, and their medians over several runs. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::requests::Writes;
 
-/// What one run measured.
+/// Figures of one run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figures {
     pub pods: u32,
@@ -17,32 +17,32 @@ pub struct Figures {
     pub writes: Writes,
     /// GET requests for one pod or Job.
     pub reads: u64,
-    /// Requests of the load that were not answered with success, conflicts for example.
+    /// Failed requests of the load, for example conflicts.
     pub failed: u64,
     #[serde(serialize_with = "seconds")]
     pub controller_cpu: Duration,
     #[serde(serialize_with = "seconds")]
     pub api_server_cpu: Duration,
-    /// Of the nodes and the bench itself, which are one process.
+    /// CPU of the nodes and the bench itself, which are one process.
     #[serde(serialize_with = "seconds")]
     pub nodes_cpu: Duration,
     pub rss_before_kib: u64,
     pub rss_peak_kib: u64,
     pub rss_after_kib: u64,
-    /// Part of the machine's CPU time that somebody else took: the noise.
+    /// Part of the machine's CPU time that other processes used: the noise.
     pub foreign_cpu_share: f64,
 }
 
 /// One line of the table.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Measure {
-    /// With its unit.
+    /// Name with its unit.
     pub(super) name: &'static str,
     pub(super) decimals: usize,
     pub(super) of: fn(&Figures) -> f64,
 }
 
-/// All lines of the table, in their order.
+/// All lines of the table, in order.
 pub(super) const MEASURES: [Measure; 16] = [
     measure("wall_s", 2, |run| run.wall.as_secs_f64()),
     measure("writes_per_pod", 2, |run| run.per_pod(number(run.writes.total()))),

@@ -1,9 +1,10 @@
-//! The bench: our controller and the reference on the same laboratory, one after the other and
-//! again, each on a fresh control plane, with figures side by side. Asserts that the outcome is
-//! right, never a time.
+//! The bench: compares our controller with upstream on the same laboratory. Runs alternate, each on
+//! a fresh control plane, and the figures stand side by side. It asserts the right outcome, never a
+//! time.
 //!
-//! `contender` starts who is measured, `scenario` is the load, `run` gives it and measures;
-//! `exposition`, `requests` and `usage` read the figures, `figures` and `report` sum them up.
+//! `contender` starts the measured controller, `scenario` is the load, `run` applies and measures
+//! it; `exposition`, `requests` and `usage` read the figures, `figures` and `report` summarise
+//! them.
 
 pub mod agent;
 mod contender;
@@ -30,7 +31,7 @@ pub use report::Results;
 pub use requests::Writes;
 pub use scenario::Scenario;
 
-/// What to run.
+/// The runs to make.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub contenders: Vec<Contender>,
@@ -41,8 +42,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Those that take part in a scenario. At 20 requests a second the big ones would take minutes
-    /// and show nothing but the limit.
+    /// The contenders of a scenario. At 20 requests a second, the big scenarios would take minutes
+    /// and show only the limit.
     fn contenders(&self, scenario: Scenario) -> impl Iterator<Item = Contender> + '_ {
         let takes_part =
             move |contender: &Contender| *contender != Contender::Throttled || scenario.is_small();
@@ -51,7 +52,7 @@ impl Plan {
 }
 
 /// All runs of a scenario, the contenders in turns, so that a machine that gets slower or noisier
-/// does so for all of them. When `stop` is cancelled, everything is ended and that is an error.
+/// affects all of them. If `stop` is cancelled, everything stops, and the result is an error.
 pub async fn compare(
     scenario: Scenario,
     plan: &Plan,
@@ -78,14 +79,14 @@ async fn one(
 ) -> anyhow::Result<Figures> {
     let mut bed = tokio::select! {
         bed = Bed::start(contender, plan.binary.clone(), plan.life) => bed?,
-        // What was started already is killed when it is dropped.
+        // Dropping what has started kills it.
         () = stop.cancelled() => anyhow::bail!("interrupted"),
     };
     let outcome = tokio::select! {
         outcome = run::measure(&bed, scenario, contender) => outcome,
         () = stop.cancelled() => Err(anyhow::anyhow!("interrupted")),
     };
-    // A controller that is gone explains whatever else went wrong.
+    // A dead controller explains any other failure.
     let outcome = bed.check().map_err(anyhow::Error::from).and(outcome);
     bed.stop().await?;
     outcome

@@ -1,4 +1,4 @@
-//! The report: medians side by side with the ratio of ours to the reference, as a table or JSON.
+//! Reports medians side by side with the ratio of ours to upstream, as a table or JSON.
 
 use std::collections::BTreeMap;
 
@@ -75,7 +75,7 @@ fn line(name: &str, cells: Vec<String>) -> String {
     cells.into_iter().fold(start, |line, cell| format!("{line}{cell:>16}"))
 }
 
-/// A line of zeros says nothing.
+/// A line of zeros is left out.
 fn is_told(measure: &Measure, columns: &[(Contender, BTreeMap<&str, f64>)]) -> bool {
     columns.iter().any(|(_, medians)| medians.get(measure.name).is_some_and(|value| *value > 0.0))
 }

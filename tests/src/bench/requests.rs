@@ -1,5 +1,5 @@
-//! Who made which requests, by the API server's own count: the controller's writes told from
-//! those of the nodes and of the bench. Pure.
+//! Attributes requests by the API server's own count: separates the controller's writes from those
+//! of the nodes and of the bench. Pure.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,17 +11,17 @@ use super::exposition::samples;
 
 const METRIC: &str = "apiserver_request_total";
 
-/// What a request is for. Whatever else there is (leases, nodes, tokens) is nobody's load here.
+/// The purpose of a request. All other requests (leases, nodes, tokens) do not belong to the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     PodCreate,
     PodPatch,
     PodDelete,
     JobStatus,
-    /// To a Job itself, not its status; no controller has to.
+    /// To a Job itself, not its status; no controller needs such a request.
     Job,
     Event,
-    /// GET of one pod or Job. Nobody but a controller asks for one.
+    /// GET of one pod or Job. Only a controller makes it.
     Read,
     Bind,
     PodStatus,
@@ -32,11 +32,11 @@ enum Kind {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Requests {
     counts: BTreeMap<Kind, u64>,
-    /// Of all those that are somebody's load, the ones that were not answered with success.
+    /// Requests of the load that did not succeed.
     failed: u64,
 }
 
-/// What the bench itself knows of the requests that are not the controller's.
+/// The bench's own count of the requests that are not the controller's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Others {
     pub(super) jobs_created: u64,
@@ -47,7 +47,7 @@ pub(super) struct Others {
     pub(super) uncertain: u64,
 }
 
-/// What the controller wrote.
+/// Writes of the controller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Writes {
     pub pod_creates: u64,
@@ -58,7 +58,7 @@ pub struct Writes {
     pub events: u64,
 }
 
-/// The API server's count and the bench's own knowledge differ.
+/// The API server's count and the bench's own count differ.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the API server counts {counted} {what}, the bench knows of {known}")]
 pub(super) struct Mismatch {
@@ -68,7 +68,7 @@ pub(super) struct Mismatch {
 }
 
 impl Requests {
-    /// From the text of `/metrics`.
+    /// Parses the text of `/metrics`.
     pub(super) fn parse(text: &str) -> Self {
         let mut requests = Self::default();
         for sample in samples(text, METRIC) {
@@ -82,7 +82,7 @@ impl Requests {
         requests
     }
 
-    /// The part of the controller, after checking that the others' part is what they know of it.
+    /// The controller's part, after checking the others' part against their own count.
     pub(super) fn writes(&self, others: &Others) -> Result<Writes, Mismatch> {
         let checks = [
             ("Jobs created", Kind::JobCreate, others.jobs_created),

@@ -1,5 +1,5 @@
-//! One run: one scenario by one contender. Gives the load, waits for its end, holds what came out
-//! against what has to, and measures meanwhile.
+//! Makes one run: one scenario by one contender. Applies the load, waits for its end, checks the
+//! outcome, and measures meanwhile.
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -27,22 +27,22 @@ const WARM_UP_NAMESPACE: &str = "bench-warm-up";
 const WARM_UP_MAX: Duration = Duration::from_mins(1);
 /// Far beyond what the slowest contender needs on a busy machine.
 const LENGTH_MAX: Duration = Duration::from_mins(10);
-/// Jobs that are created at a time: more than either contender takes in.
+/// Concurrent creations of Jobs: more than either contender processes.
 const CREATIONS_MAX: usize = 16;
-/// The controllers write some events later than the Complete, ours up to 5 s.
+/// The controllers write some events later than the Complete; ours takes up to 5 s.
 const EVENTS_MAX: Duration = Duration::from_secs(6);
-/// A controller is at rest when it has used no more than [`REST_CPU`] in this time.
+/// A controller is at rest if it has used at most [`REST_CPU`] in this time.
 const REST: Duration = Duration::from_millis(500);
 const REST_CPU: Duration = Duration::from_millis(10);
 const REST_WITHIN: Duration = Duration::from_mins(1);
 const FINALIZER: &str = "batch.kubernetes.io/job-tracking";
 
-/// What was used until a moment.
+/// Resources used up to a moment.
 struct Reading {
     controller: Usage,
     api_server: Usage,
     nodes: Usage,
-    /// By all that belongs to the bench.
+    /// Used by all processes of the bench.
     ours: Duration,
     machine: Machine,
     requests: Requests,
@@ -73,7 +73,7 @@ pub(super) async fn measure(
 }
 
 async fn read(bed: &Bed, client: &kube::Client) -> anyhow::Result<Reading> {
-    // Before the metrics, whose rendering costs the API server more than a pod does.
+    // Read before the metrics, whose rendering costs the API server more than a pod does.
     let mut reading = Reading {
         controller: usage::of(bed.controller_pid())?,
         api_server: usage::of(bed.api_server_pid())?,
@@ -92,7 +92,7 @@ async fn read(bed: &Bed, client: &kube::Client) -> anyhow::Result<Reading> {
     Ok(reading)
 }
 
-/// The first Job that the controller runs: it is at work then, with its caches filled.
+/// Runs a first Job: afterwards the controller is at work, with its caches filled.
 async fn warm_up(client: &kube::Client, contender: Contender) -> anyhow::Result<()> {
     create_namespace(client, WARM_UP_NAMESPACE).await?;
     let jobs = vec![scenario::warm_up(contender.managed_by())];
@@ -109,7 +109,7 @@ async fn run_load(
     run_jobs(client, NAMESPACE, load).await
 }
 
-/// Creates the Jobs and waits until each is Complete; their last statuses by name.
+/// Creates the Jobs and waits until each is Complete; returns their last statuses by name.
 async fn run_jobs(
     client: &kube::Client,
     namespace: &str,
@@ -127,13 +127,13 @@ async fn run_jobs(
     Ok(finished)
 }
 
-/// Waits until so many Jobs are Complete, by a watch, so that waiting costs next to nothing.
+/// Waits until this many Jobs are Complete, by a watch, so that waiting costs next to nothing.
 async fn completions(jobs: Api<Job>, count: usize) -> anyhow::Result<HashMap<String, JobStatus>> {
     let mut events = pin!(watcher(jobs, watcher::Config::default()).default_backoff());
     let mut finished = HashMap::new();
     while finished.len() < count {
         let event = events.next().await.context("the watch of the Jobs ended")?;
-        // The watcher backs off and lists anew by itself.
+        // The watcher backs off and relists by itself.
         let Ok(watcher::Event::Apply(job) | watcher::Event::InitApply(job)) = event else {
             continue;
         };
@@ -147,7 +147,7 @@ async fn completions(jobs: Api<Job>, count: usize) -> anyhow::Result<HashMap<Str
     Ok(finished)
 }
 
-/// Waits until the controller is at rest, but at least so long.
+/// Waits until the controller is at rest, but at least this long.
 async fn rest(bed: &Bed, at_least: Duration) -> anyhow::Result<()> {
     let begun = Instant::now();
     let pid = bed.controller_pid();
@@ -163,7 +163,7 @@ async fn rest(bed: &Bed, at_least: Duration) -> anyhow::Result<()> {
     }
 }
 
-/// Holds what came out against what has to: a fast controller that counts wrongly has no figures.
+/// Checks the outcome: a fast controller that counts wrongly gets no figures.
 async fn check(
     client: &kube::Client,
     scenario: Scenario,

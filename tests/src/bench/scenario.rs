@@ -1,4 +1,4 @@
-//! The scenarios: which Jobs, and how they have to end.
+//! Defines the scenarios: which Jobs, and how they must end.
 
 use k8s_openapi::api::batch::v1::{Job, JobStatus};
 use serde::Serialize;
@@ -20,9 +20,9 @@ pub enum Scenario {
     Disrupted,
 }
 
-/// The pods' length of life does not matter here, what is done about them does.
+/// How long the pods live does not matter here, only the controller's work on them.
 const SUCCEED: &str = "succeed";
-/// Ended by its node with DisruptionTarget; the next one succeeds.
+/// Its node terminates it with DisruptionTarget; the next one succeeds.
 const DISRUPT_ONCE: &str = "disrupt times=1; succeed";
 
 impl Scenario {
@@ -38,7 +38,7 @@ impl Scenario {
         }
     }
 
-    /// What it is, in one line.
+    /// Its description, in one line.
     pub(super) fn says(self) -> &'static str {
         match self {
             Self::Large => "1 Indexed Job, 2000 completions, parallelism 500",
@@ -48,7 +48,7 @@ impl Scenario {
         }
     }
 
-    /// Whether it is over within a minute also at 20 requests a second.
+    /// Whether it finishes within a minute even at 20 requests a second.
     pub(super) fn is_small(self) -> bool {
         matches!(self, Self::Serial | Self::Disrupted)
     }
@@ -68,14 +68,14 @@ impl Scenario {
 
     fn parallelism(self) -> u32 {
         match self {
-            // As many as the reference creates and counts per sync.
+            // As many as upstream creates and counts per sync.
             Self::Large => 500,
             Self::Many => 10,
             Self::Serial | Self::Disrupted => 1,
         }
     }
 
-    /// All pods that there are in the end.
+    /// Total number of pods at the end.
     pub(super) fn pods(self) -> u32 {
         let disrupted = u32::from(self == Self::Disrupted);
         self.jobs() * self.completions() + disrupted
@@ -105,7 +105,7 @@ impl Scenario {
         spec
     }
 
-    /// What is wrong with the status of a finished Job of it.
+    /// Errors in the status of a finished Job of it.
     pub(super) fn faults(self, status: &JobStatus) -> Vec<String> {
         let completions = self.completions() as i32;
         let counts = [

@@ -1,5 +1,5 @@
-//! Two tenants: one creates thousands of Jobs at once, the other a Job every second. How long the
-//! other one's Jobs wait for their first pod, beside the flood and without it.
+//! Measures two tenants: one creates thousands of Jobs at once, the other a Job every second. The
+//! figure is how long the second one's Jobs wait for their first pod, with and without the flood.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -23,14 +23,14 @@ use super::scenario;
 const FLOOD: usize = 2_000;
 const FLOODING: &str = "tenant-flooding";
 const OTHER: &str = "tenant-other";
-/// As many as create Jobs in scripts do.
+/// The usual concurrency of scripts that create Jobs.
 const CREATIONS_MAX: usize = 16;
 /// Jobs of the other tenant in each part.
 const PROBES: usize = 30;
 const FIRST_POD_WITHIN: Duration = Duration::from_mins(5);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// When pods of each Job were first shown.
+/// When the first pod of each Job appeared.
 type FirstPods = Arc<Mutex<HashMap<String, Instant>>>;
 
 /// How long Jobs of the other tenant waited, in order.
@@ -44,7 +44,7 @@ pub struct Waits {
 /// Both parts for each contender of the plan.
 pub async fn run(plan: &Plan) -> anyhow::Result<Vec<Waits>> {
     let mut all = Vec::new();
-    // Beside a flood the limit of 20 requests a second shows nothing else.
+    // During a flood, the limit of 20 requests a second would hide everything else.
     for contender in plan.contenders.iter().copied().filter(|it| *it != Contender::Throttled) {
         eprintln!("tenants, {} …", contender.title());
         let bed = Bed::start(contender, plan.binary.clone(), plan.life).await?;
@@ -97,7 +97,7 @@ async fn probes(
         let name = format!("{prefix}-{number}");
         let job = scenario::plain(&name, contender.managed_by());
         jobs.create(&PostParams::default(), &job).await.context("create a Job")?;
-        // From when it is there: how long the API takes is not the controller's.
+        // Measured from the creation: the API's own time is not the controller's.
         created.push((name, Instant::now()));
     }
     let until = Instant::now() + FIRST_POD_WITHIN;
@@ -126,7 +126,7 @@ async fn keep_first_pods(pods: Api<Pod>, first_pods: FirstPods) {
     }
 }
 
-/// A table for people.
+/// A table for human readers.
 pub fn table(all: &[Waits]) -> String {
     let mut text = format!(
         "{:<10} {:>12} {:>12} {:>14} {:>14} {:>8}\n",
@@ -152,7 +152,7 @@ pub fn table(all: &[Waits]) -> String {
     )
 }
 
-/// Of values in order, the one that so large a part is not above.
+/// The smallest of these ordered values that at least this part does not exceed.
 fn percentile(values: &[Duration], part: f64) -> Duration {
     #[expect(
         clippy::cast_precision_loss,

@@ -1,5 +1,5 @@
-//! What a process uses of the machine, from the text of its files in /proc. [`of`] reads them,
-//! the rest is pure.
+//! Reads what a process uses of the machine, from its files in /proc. [`of`] reads them, the rest
+//! is pure.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub(super) struct Machine {
     pub(super) all: Duration,
 }
 
-/// That of a process which runs.
+/// The usage of a running process.
 pub(super) fn of(pid: u32) -> Result<Usage, LabError> {
     let stat = read(&format!("/proc/{pid}/stat"))?;
     let status = read(&format!("/proc/{pid}/status"))?;
@@ -34,7 +34,7 @@ pub(super) fn of(pid: u32) -> Result<Usage, LabError> {
     })
 }
 
-/// That of the machine.
+/// The usage of the machine.
 pub(super) fn of_machine() -> Result<Machine, LabError> {
     Ok(machine(&read("/proc/stat")?).unwrap_or_default())
 }
@@ -45,7 +45,7 @@ fn read(path: &str) -> Result<String, LabError> {
 
 /// Fields 14 and 15 of /proc/PID/stat: user and system time of all its threads.
 fn cpu(stat: &str) -> Option<Duration> {
-    // The name in parentheses may hold spaces and parentheses itself.
+    // The name in parentheses may itself contain spaces and parentheses.
     let (_, after_name) = stat.rsplit_once(')')?;
     let mut fields = after_name.split_ascii_whitespace().skip(11);
     let user: u64 = fields.next()?.parse().ok()?;

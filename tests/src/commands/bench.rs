@@ -1,4 +1,4 @@
-//! `lab bench`: our controller and the reference side by side, in figures.
+//! `lab bench`: compares our controller with upstream in figures.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ use super::{build, prepare};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Something else than Jobs as such
+    /// Measure something other than Jobs as such
     #[arg(value_enum)]
     what: Option<What>,
     /// Only this scenario; may be given several times
@@ -23,7 +23,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 3,
           value_parser = clap::value_parser!(u16).range(1..))]
     runs: u16,
-    /// Who is measured
+    /// The contenders to measure
     #[arg(long, value_enum, default_value_t = Who::Both)]
     contender: Who,
     /// Let the nodes write Running too, which makes them take more of the machine
@@ -41,7 +41,7 @@ pub(crate) struct Arguments {
 enum What {
     /// The agent's shutdown
     Agent,
-    /// How long one tenant's Jobs wait beside another who floods the controller
+    /// How long one tenant's Jobs wait while another floods the controller
     Tenants,
 }
 

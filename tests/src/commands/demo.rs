@@ -1,4 +1,4 @@
-//! `lab demo`: the main job, live, on a control plane of its own.
+//! `lab demo`: shows Jobs through disruptions, live, on a control plane of its own.
 
 use lab::binary::{self, GoProgram};
 use lab::controller::Setup;
@@ -10,7 +10,7 @@ use super::build;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Keep the control plane at the end, to look around by kubectl, until Ctrl-C
+    /// Keep the control plane at the end, for kubectl, until Ctrl-C
     #[arg(long)]
     keep: bool,
 }
@@ -20,7 +20,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     eprintln!("starting etcd and kube-apiserver …");
-    // Without kube-controller-manager and kube-scheduler, which take minutes to compile: no Job of
+    // Without kube-controller-manager and kube-scheduler, which take minutes to compile. No Job of
     // the demo needs garbage collection, its namespace goes with the control plane, and the nodes
     // bind pods themselves.
     let options = Options::new(Name::FirstFree("demo".to_owned()));
@@ -49,7 +49,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     outcome
 }
 
-/// Compiles Go and Rust side by side: each leaves a core idle at its end.
+/// Compiles Go and Rust concurrently: each leaves a core idle at its end.
 async fn prepare() -> anyhow::Result<()> {
     let labs = LabDir::of_workspace();
     let go = async { Ok(binary::ensure(&labs, &[GoProgram::ControlPlane]).await?) };

@@ -1,4 +1,4 @@
-//! `lab docs`: writes the sections made of the code, checks all links, and builds the book.
+//! `lab docs`: writes the generated sections, checks all links, and builds the book.
 
 use anyhow::{Context as _, bail, ensure};
 use lab::docs::{broken_links, reference};
@@ -7,7 +7,7 @@ use tokio::process::Command;
 
 use super::build;
 
-/// What turns the pages into a book.
+/// Version of mdbook, which builds the book.
 const MDBOOK: &str = "0.5.4";
 
 #[derive(Debug, clap::Args)]
@@ -38,7 +38,7 @@ pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
     book().await
 }
 
-/// Builds the book; installs mdbook into the machine's cache where it is not there.
+/// Builds the book; installs mdbook into the machine's cache if it is missing.
 async fn book() -> anyhow::Result<()> {
     let root = LabDir::of_workspace().cache().join(format!("mdbook-{MDBOOK}"));
     let mdbook = root.join("bin/mdbook");

@@ -1,4 +1,4 @@
-//! `lab down`: tells the process that holds a lab to end it, and waits until nothing of it runs.
+//! `lab down`: asks the supervisor of a lab to stop it, and waits until all its processes are gone.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use lab::paths::LabDir;
 use lab::run_dir::{self, State};
 use nix::sys::signal::Signal;
 
-/// Longer than all graces of an orderly end together.
+/// Longer than all graces of an orderly stop together.
 const ORDERLY_WITHIN: Duration = Duration::from_secs(45);
 const KILLED_WITHIN: Duration = Duration::from_secs(10);
 

@@ -1,4 +1,4 @@
-//! `lab fuzz`: the targets of the suite `fuzz`, for as long as it is told.
+//! `lab fuzz`: runs the targets of the suite `fuzz` for a chosen time.
 
 use std::os::unix::process::CommandExt as _;
 
@@ -11,11 +11,11 @@ pub(crate) struct Arguments {
     #[arg(long, default_value_t = 300)]
     seconds: u64,
     /// A target: jobs, pods, nodes, watches, indexes, durations, quantities, announcements; all of
-    /// them if there is none
+    /// them by default
     target: Option<String>,
 }
 
-/// Becomes the program of the tests, so that its exit code and Ctrl-C are its own.
+/// Replaces this process by the test program, so that its exit code and Ctrl-C are its own.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let target = arguments.target.as_deref().unwrap_or_default();
     let mut tests = cargo().into_std();

@@ -1,4 +1,4 @@
-//! `lab node`: looks into a real node that a lab runs, and ends it in one of the ways nodes end.
+//! `lab node`: inspects a real node of a lab, and ends it in one of the ways nodes end.
 
 mod agent;
 mod lost;
@@ -30,23 +30,23 @@ enum Action {
         #[arg(trailing_var_arg = true)]
         command: Vec<String>,
     },
-    /// Power it off in order; logind's locks hold it
+    /// Power it off in order; logind's locks delay it
     Poweroff { name: String },
     /// Reboot it in order
     Reboot { name: String },
     /// Cut its power
     Cut { name: String },
-    /// Stop its processors: a host that hangs, a network that is cut
+    /// Stop its processors: simulates a host that hangs, or a cut network
     Pause { name: String },
-    /// Let it go on
+    /// Resume it
     Resume { name: String },
     /// Show its journal, from its boot to its end
     Log { name: String },
-    /// Play how a node ends, on a machine each, and print what the API then says of its pods
+    /// Play how a node ends, on a machine each, and print what the API then shows of its pods
     Table(table::Arguments),
-    /// Power a node off on which many pods run, and count those whose end is in the API
+    /// Power off a node with many running pods, and count those whose end is in the API
     Lost(lost::Arguments),
-    /// Let pods take what the node has not, and print what ends, how soon, and what is said of it
+    /// Let pods exhaust the node, and print what ends, how soon, and what the API shows
     Pressure(pressure::Arguments),
 }
 

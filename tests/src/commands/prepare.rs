@@ -1,11 +1,11 @@
-//! `lab prepare`: tools installed, upstream's programs built, a logind unpacked. Its parts are the
-//! first steps of most sub commands.
+//! `lab prepare`: installs the tools, builds upstream's programs, unpacks a logind. Its parts are
+//! the first steps of most sub commands.
 
 use lab::binary::{self, GoProgram};
 use lab::paths::LabDir;
 use lab::{elogind, tools};
 
-/// The tools, and those of upstream's programs that a command runs.
+/// Installs the tools, and builds the upstream programs that a command runs.
 pub(crate) async fn run(programs: &[GoProgram]) -> anyhow::Result<()> {
     tools::ensure().await?;
     binary::ensure(&LabDir::of_workspace(), programs).await?;
@@ -14,12 +14,12 @@ pub(crate) async fn run(programs: &[GoProgram]) -> anyhow::Result<()> {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Only the tools that compiling needs; upstream's programs are built when they are needed
+    /// Only the tools for compiling; upstream's programs are built when they are needed
     #[arg(long)]
     tools: bool,
 }
 
-/// Everything, but for the image of a real node.
+/// Prepares everything except the image of a real node.
 pub(crate) async fn all(arguments: &Arguments) -> anyhow::Result<()> {
     if arguments.tools {
         return Ok(tools::ensure().await?);

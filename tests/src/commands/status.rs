@@ -1,4 +1,4 @@
-//! `lab status`: which labs of this checkout run, and how to reach them.
+//! `lab status`: lists the running labs of this checkout, and how to reach them.
 
 use lab::paths::LabDir;
 use lab::run_dir::{self, State};

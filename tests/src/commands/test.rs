@@ -1,6 +1,6 @@
-//! `lab test`: builds what the tests need, gives those on a real API one control plane, and runs
-//! each test in a process of its own, within a time limit and beside as many others as the machine
-//! has cores for.
+//! `lab test`: builds what the tests need, and starts one control plane for the tests on a real
+//! API. Runs each test in a process of its own, within a time limit. As many tests run concurrently
+//! as the machine has cores for.
 
 mod output;
 mod process;
@@ -40,7 +40,7 @@ pub(crate) struct Arguments {
     /// Suites, packages or parts of tests' names; `core` for the pure crates only
     #[arg(value_name = "core | SUITE | PACKAGE | TEST")]
     filters: Vec<String>,
-    /// Also what only upstream's programs do, which else runs when their versions change
+    /// Also the tests of upstream's programs alone, which otherwise run when their versions change
     #[arg(long)]
     all: bool,
 }
@@ -50,7 +50,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     tokio::select! {
         outcome = Box::pin(test(&arguments)) => outcome,
-        // What runs is killed as it is dropped.
+        // Dropping what runs kills it.
         _ = terminate.recv() => bail!("ended by SIGTERM"),
         _ = interrupt.recv() => bail!("ended by SIGINT"),
     }
@@ -88,9 +88,9 @@ async fn test(arguments: &Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Installs and builds what the selected tests need, Go beside Rust: each leaves a core idle at its
-/// end. Gives the test programs, and what real nodes start from where they are wanted and can be
-/// had.
+/// Installs and builds what the selected tests need, Go and Rust concurrently: each leaves a core
+/// idle at its end. Returns the test programs, and what real nodes start from if they are wanted
+/// and possible.
 async fn prepare(
     names: &Names,
     selection: &Selection,
@@ -127,7 +127,7 @@ async fn prepare(
     tokio::try_join!(go, rust).map(|(kit, programs)| (programs, kit))
 }
 
-/// The selected tests, and where they are.
+/// The selected tests, and their programs.
 #[derive(Clone, Debug)]
 struct Tests {
     programs: Vec<Program>,
@@ -178,8 +178,8 @@ impl Tests {
         self.units.iter().flat_map(|unit| unit.tests.iter().map(String::as_str))
     }
 
-    /// Leaves out the tests on real nodes that cannot run, and, unless `all` are wanted, those of
-    /// upstream's programs alone while the record of their last run holds.
+    /// Leaves out the tests on real nodes that cannot run. Unless `all` is set, also leaves out
+    /// tests of upstream's programs alone while the record of their last run is valid.
     fn leave_out_nodes(
         &mut self,
         kit: Option<&Kit>,
@@ -233,7 +233,7 @@ impl Tests {
         });
     }
 
-    /// Writes the record of upstream's tests, if all of them ran and held.
+    /// Writes the record of upstream's tests, if all of them ran and passed.
     fn record_upstream(&self, kit: Option<&Kit>, report: &Report) -> anyhow::Result<()> {
         let units = self.units.iter().filter(|unit| self.is_of_upstream(unit));
         let tests: Vec<String> = units.flat_map(|unit| unit.tests.iter().cloned()).collect();
@@ -248,7 +248,7 @@ impl Tests {
     }
 }
 
-/// Starts one control plane, runs the tests against it, and ends it, whatever they did.
+/// Starts one control plane, runs the tests against it, and stops it, whatever their result.
 async fn with_control_plane(tests: &Tests, report: Report) -> anyhow::Result<Report> {
     let options = Options::unique("test").controller_manager(QUIET_CONTROLLERS);
     let mut control_plane = ControlPlane::start(options).await?;
@@ -273,8 +273,8 @@ async fn with_control_plane(tests: &Tests, report: Report) -> anyhow::Result<Rep
     Ok(report)
 }
 
-/// Links the test programs and those that they start into the lab's own directory, so that a build
-/// which another command makes meanwhile does not change what runs.
+/// Links the test programs and the programs that they start into the lab's own directory. So a
+/// build by another command does not change what runs.
 fn keep_programs(tests: &Tests, dir: &Path) -> anyhow::Result<Tests> {
     let bin = dir.join("bin");
     std::fs::create_dir_all(&bin).with_context(|| bin.display().to_string())?;
@@ -295,8 +295,8 @@ fn keep_programs(tests: &Tests, dir: &Path) -> anyhow::Result<Tests> {
     Ok(Tests { programs: programs.collect::<anyhow::Result<_>>()?, ..tests.clone() })
 }
 
-/// Runs the tests as the schedule lets them start, their output below `dir`. The control plane ends
-/// with the last test that needs it: it is busy with what they left, and a node wants both cores.
+/// Runs the tests as the schedule lets them start, with their output below `dir`. The control plane
+/// stops after the last test that needs it: it is busy with leftovers, and a node needs both cores.
 async fn run_all(
     tests: &Tests,
     env: &[(&str, PathBuf)],
@@ -341,7 +341,7 @@ async fn run_all(
                 println!("{}", report.add(suite, &lost));
             }
         } else {
-            // One of them ended the process; those behind it get another.
+            // One test ended the process; the tests behind it get another process.
             schedule.put_back(Unit { tests: left, ..unit });
         }
     }
@@ -358,7 +358,7 @@ async fn run_unit(
     Ok((unit, outcome))
 }
 
-/// Whether a test that passed has printed a row of a table for people.
+/// Whether a passed test has printed a row of a table for human readers.
 fn is_row(line: &str) -> bool {
     line.starts_with("| ") && line.ends_with(" |")
 }
@@ -368,7 +368,7 @@ fn show(suite: &Suite, outcome: &process::Outcome, report: &mut Report) {
         .ended
         .iter()
         .any(|ended| !matches!(ended.ending, Ending::Passed | Ending::NotRun(_)));
-    // What real nodes show is a record of its own.
+    // The results of real nodes are in a record of their own.
     if failed || outcome.ended.is_empty() || suite.needs_node() {
         println!("{}", outcome.output.trim_end());
     } else {

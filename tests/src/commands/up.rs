@@ -1,4 +1,4 @@
-//! `lab up`: a control plane that stays until Ctrl-C, SIGTERM or `lab down`.
+//! `lab up`: runs a control plane until Ctrl-C, SIGTERM or `lab down`.
 
 use std::fs::File;
 use std::os::unix::process::CommandExt as _;
@@ -21,8 +21,8 @@ const DETACHED_READY_WITHIN: Duration = Duration::from_mins(2);
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Simulated nodes to add; they run the pods that are bound to them, and bind the others
-    /// themselves unless there is a scheduler
+    /// Simulated nodes to add; they run the pods bound to them, and bind the others themselves
+    /// unless there is a scheduler
     #[arg(long, default_value_t = 0)]
     nodes: usize,
 
@@ -33,11 +33,10 @@ pub(crate) struct Arguments {
 
     /// Run kube-controller-manager, by default with all controllers
     ///
-    /// Its Job controller leaves Jobs alone whose spec.managedBy names another controller, so
-    /// the default is right beside ours. For a controller of ours that runs with
-    /// --manage-all-jobs, switch it off: --kcm=*,-job-controller. Without --kcm nothing deletes
-    /// namespaces, collects garbage or makes service accounts; only the namespace `default` has
-    /// its own.
+    /// Its Job controller leaves Jobs alone whose spec.managedBy names another controller, so the
+    /// default is right alongside ours. For a controller of ours that runs with --manage-all-jobs,
+    /// switch it off: --kcm=*,-job-controller. Without --kcm nothing deletes namespaces, collects
+    /// garbage or makes service accounts; only the namespace `default` has its own.
     #[arg(
         long,
         value_name = "CONTROLLERS",
@@ -51,11 +50,11 @@ pub(crate) struct Arguments {
     #[arg(long)]
     scheduler: bool,
 
-    /// Leave it running in the background; end it by `cargo lab down`
+    /// Leave it running in the background; stop it by `cargo lab down`
     #[arg(long)]
     detach: bool,
 
-    /// Its name; by default `default`, or `default-2`, … where that runs already
+    /// Its name; by default `default`, or `default-2`, … if that runs already
     #[arg(long)]
     name: Option<String>,
 }
@@ -63,13 +62,13 @@ pub(crate) struct Arguments {
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     prepare::run(&programs(&arguments)).await?;
     if arguments.node.is_some() {
-        // Here, because it may take minutes, which a start in the background is not given.
+        // Here, because it may take minutes, longer than a start in the background may take.
         Kit::ensure(&LabDir::of_workspace()).await?;
     }
     if arguments.detach { detached().await } else { attached(&arguments).await }
 }
 
-/// Those of upstream's programs that were asked for.
+/// The requested upstream programs.
 fn programs(arguments: &Arguments) -> Vec<GoProgram> {
     let mut programs = vec![GoProgram::ControlPlane];
     programs.extend(arguments.scheduler.then_some(GoProgram::Scheduler));
@@ -99,7 +98,7 @@ async fn attached(arguments: &Arguments) -> anyhow::Result<()> {
         _ = terminate.recv() => None,
         _ = interrupt.recv() => None,
     };
-    // The end of the lab is a power cut for them: nobody is left who could look at their reports.
+    // The end of the lab is a power cut for them: no client is left to read their reports.
     drop(machines);
     if let (Some(nodes), None) = (nodes, &unasked) {
         nodes.stop().await?;
@@ -115,7 +114,7 @@ async fn start(arguments: &Arguments) -> anyhow::Result<(ControlPlane, Option<Si
     }
     let options = nodes::Options {
         nodes: arguments.nodes,
-        // The scheduler's work, where there is one.
+        // Binding is the scheduler's work, if there is one.
         bind: if arguments.scheduler { Bind::Never } else { Bind::RoundRobin },
         ..nodes::Options::default()
     };
@@ -141,7 +140,7 @@ async fn start_machines(
     Ok(machines)
 }
 
-/// How many virtual machines `vm` or `vm=N` asks for.
+/// How many virtual machines `vm` or `vm=N` requests.
 fn machines(text: &str) -> Result<usize, String> {
     let count = match text {
         "vm" => Some(1),
@@ -175,8 +174,8 @@ fn describe(control_plane: &ControlPlane) -> String {
     )
 }
 
-/// Starts this program again without `--detach`, in a session of its own, and waits until that
-/// one's lab is ready.
+/// Starts this program again without `--detach`, in a session of its own, and waits until its lab
+/// is ready.
 async fn detached() -> anyhow::Result<()> {
     let labs = LabDir::of_workspace();
     std::fs::create_dir_all(labs.runs())?;

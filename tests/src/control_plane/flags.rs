@@ -1,24 +1,24 @@
-//! The command lines of the control plane's programs. Pure: from a [`Layout`] to flags.
+//! Builds the command lines of the control plane's programs. Pure: from a [`Layout`] to flags.
 
 use std::path::{Path, PathBuf};
 
-/// Which controllers kube-controller-manager runs by default: all of its own default set. Its
-/// Job controller leaves every Job alone whose `spec.managedBy` names another one.
+/// The default set of kube-controller-manager. Its Job controller leaves every Job alone whose
+/// `spec.managedBy` names another one.
 pub const ALL_CONTROLLERS: &str = "*";
 
-/// Only what any test relies on and nothing that acts on pods of its own accord: namespaces go
-/// when deleted, dependents go with their owners, service accounts come.
+/// Only controllers that any test relies on, and none that acts on pods by itself: for namespace
+/// deletion, garbage collection and service accounts.
 pub const QUIET_CONTROLLERS: &str =
     "namespace-controller,garbage-collector-controller,serviceaccount-controller";
 
-/// Where one control plane has its files and ports.
+/// Files and ports of one control plane.
 #[derive(Clone, Debug)]
 pub struct Layout {
     /// The lab's state directory.
     pub dir: PathBuf,
     /// etcd's port for clients.
     pub etcd_client_port: u16,
-    /// etcd's port for peers, of which there are none.
+    /// etcd's port for peers; it has no peers.
     pub etcd_peer_port: u16,
     /// The API server's port.
     pub api_port: u16,
@@ -86,10 +86,10 @@ pub fn api_server(layout: &Layout, extra: &[String]) -> Vec<String> {
         flag("service-account-key-file", &layout.pki("sa.pub")),
         flag("service-account-signing-key-file", &layout.pki("sa.key")),
         "--service-cluster-ip-range=10.96.0.0/16".into(),
-        // A loopback address is no valid endpoint, and nothing here dials the service.
+        // A loopback address is not a valid endpoint, and nothing here dials the service.
         "--endpoint-reconciler-type=none".into(),
-        // Priority and fairness shares these seats out: wide enough that a load of one lab is
-        // limited by the machine and not by the default of 600, fair as on a real cluster.
+        // Priority and fairness divides these seats. They are many, so that the machine limits a
+        // load of one lab and not the default of 600. They are divided fairly as on a real cluster.
         "--max-requests-inflight=1600".into(),
         "--max-mutating-requests-inflight=800".into(),
     ];
@@ -110,7 +110,7 @@ pub fn controller_manager(layout: &Layout, controllers: &str, extra: &[String]) 
         "--bind-address=127.0.0.1".into(),
         "--secure-port=0".into(),
         "--allocate-node-cidrs=false".into(),
-        // The default of 20 requests a second would make every clean-up a wait.
+        // The default of 20 requests a second would slow down every clean-up.
         "--kube-api-qps=1000".into(),
         "--kube-api-burst=2000".into(),
     ];

@@ -1,15 +1,15 @@
-//! Free TCP ports on loopback.
+//! Reserves free TCP ports on loopback.
 
 use std::net::{Ipv4Addr, TcpListener};
 
 use crate::error::LabError;
 
-/// Below the kernel's range for outgoing connections: a port from that range could be taken by
-/// the apiserver's own connection to etcd between our choice and the server's bind.
+/// Below the kernel's range for outgoing connections. The apiserver's own connection to etcd could
+/// take a port of that range between our choice and the server's bind.
 const RANGE: std::ops::Range<u16> = 20_000..32_000;
 const TRIES_MAX: usize = 200;
 
-/// A port that stays ours until the listener is dropped, just before its server starts.
+/// A port that stays reserved until the listener is dropped, just before its server starts.
 #[derive(Debug)]
 pub(super) struct Reserved(TcpListener);
 

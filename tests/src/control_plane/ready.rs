@@ -1,4 +1,4 @@
-//! When a control plane is ready: predicates on its ports, its API and what pods need in it.
+//! Waits until a control plane is ready: its ports, its API and what pods need in it.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub(super) async fn listens(process: &mut Process, port: u16) -> Result<(), LabE
     .await
 }
 
-/// Waits until `/readyz` says so, which includes that the default RBAC roles are there.
+/// Waits until `/readyz` says so, which includes the default RBAC roles.
 pub(super) async fn api_answers(process: &mut Process, layout: &Layout) -> Result<(), LabError> {
     let path = layout.kubeconfig("admin");
     let client = kubeconfig::client(kubeconfig::read(&path)?, &path).await?;
@@ -56,8 +56,8 @@ async fn wait(
 
 /// Creates the service account `default`, as the service account controller would.
 ///
-/// The admission plugin ServiceAccount refuses pods without it. The plugin stays on, because
-/// pods then look (mounted token, account name) as on a real cluster, with or without
+/// The admission plugin ServiceAccount refuses pods without it. The plugin stays on, so that pods
+/// have the same fields (mounted token, account name) as on a real cluster, with or without
 /// kube-controller-manager.
 pub(crate) async fn default_service_account(
     client: &kube::Client,
@@ -68,7 +68,7 @@ pub(crate) async fn default_service_account(
         metadata: ObjectMeta { name: Some("default".into()), ..ObjectMeta::default() },
         ..ServiceAccount::default()
     };
-    // The namespace `default` itself comes a moment after the API is ready.
+    // The namespace `default` itself appears a moment after the API is ready.
     let create = || async {
         match accounts.create(&PostParams::default(), &account).await {
             Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),

@@ -1,5 +1,6 @@
-//! The host of a simulated node: its logind on a bus of its own, and our agent, the real program,
-//! which talks to that logind, to the API under its own service account, and to nothing else.
+//! Runs the host of a simulated node: its logind on a bus of its own, and our agent, the real
+//! program. The agent talks to that logind, to the API under its own service account, and to
+//! nothing else.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -20,13 +21,13 @@ use crate::process::{Process, Program};
 const READY_WITHIN: Duration = Duration::from_secs(20);
 const STOP_GRACE: Duration = Duration::from_secs(5);
 
-/// A host that runs.
+/// A running host.
 pub(super) struct Host {
     login1: Login1,
     agent: Process,
 }
 
-/// Where the agent is built.
+/// Path of the agent's binary.
 fn agent_binary() -> PathBuf {
     program("epilogue-agent")
 }
@@ -71,7 +72,7 @@ impl Host {
         Ok(Self { login1, agent })
     }
 
-    /// Powers it off, as far as logind goes: returns when nothing delays it any more.
+    /// Powers it off, as far as logind goes: returns when no lock delays it any more.
     pub(super) async fn power_off(self) -> anyhow::Result<()> {
         self.login1.shut_down().await?;
         self.agent.stop(STOP_GRACE).await;

@@ -1,4 +1,4 @@
-//! The Jobs of the demo: what each shows, and how it has to end.
+//! Defines the Jobs of the demo: what each shows, and how it must end.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use crate::nodes::SCRIPT_ANNOTATION;
 
 /// The Job whose node is shut down.
 pub(super) const DISRUPTED: &str = "disrupted";
-/// The Job whose node dies without a word.
+/// The Job whose node dies without an announcement.
 pub(super) const BEREAVED: &str = "bereaved";
 /// The Job one of whose pods is deleted.
 pub(super) const PATIENT: &str = "patient";
@@ -16,13 +16,13 @@ pub(super) const PATIENT: &str = "patient";
 /// One Job of the demo.
 pub(super) struct Scene {
     pub(super) name: &'static str,
-    /// In one line.
+    /// Its purpose, in one line.
     pub(super) shows: &'static str,
     pub(super) job: Value,
     pub(super) end: End,
 }
 
-/// How a Job has to end.
+/// How a Job must end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct End {
     pub(super) condition: &'static str,
@@ -37,7 +37,7 @@ impl fmt::Display for End {
     }
 }
 
-/// All of them, in the order of the table.
+/// All scenes, in the order of the table.
 pub(super) fn scenes() -> Vec<Scene> {
     vec![
         Scene {

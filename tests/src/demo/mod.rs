@@ -1,6 +1,6 @@
-//! The main job, live: Jobs of every kind on a real API, run by our controller on simulated nodes,
-//! one of which our agent sees to its end, and one of which dies. This file is the story; `jobs`
-//! are its Jobs, `host` is the node's logind with the agent, `table` draws the Jobs.
+//! Plays the demo: Jobs of every kind on a real API, run by our controller on simulated nodes. One
+//! node shuts down under our agent, and another one dies. This file is the story; `jobs` are its
+//! Jobs, `host` is the node's logind with the agent, `table` draws the Jobs.
 
 mod host;
 mod jobs;
@@ -27,11 +27,11 @@ use jobs::Scene;
 use table::{Row, Screen};
 
 const NAMESPACE: &str = "demo";
-/// Between two looks at the API.
+/// Between two reads of the API.
 const REFRESH: Duration = Duration::from_millis(250);
 /// Longest time that the Jobs may take; they need about half a minute.
 const LENGTH_MAX: Duration = Duration::from_secs(100);
-/// Pod GC waits before it believes that a node is gone, here one second.
+/// Pod GC waits before it treats a node as gone, here one second.
 const QUARANTINE: &str = "--pod-gc-quarantine=1s";
 const ENDED_WITHIN: Duration = Duration::from_secs(20);
 /// The watch may be behind the node.
@@ -44,7 +44,7 @@ pub async fn play(cluster: &Cluster, setup: &Setup) -> anyhow::Result<()> {
     let options = nodes::Options {
         nodes: 4,
         name_prefix: "node".to_owned(),
-        // The agent taints a node that goes.
+        // The agent taints a node that shuts down.
         bind: Bind::Untainted,
         ..nodes::Options::default()
     };
@@ -68,7 +68,7 @@ pub async fn play(cluster: &Cluster, setup: &Setup) -> anyhow::Result<()> {
     summarize(&scenes, &rows)
 }
 
-/// Where it plays.
+/// The environment of the demo.
 struct Stage<'a> {
     cluster: &'a Cluster,
     client: &'a kube::Client,
@@ -76,7 +76,7 @@ struct Stage<'a> {
     dir: &'a Path,
 }
 
-/// Draws the Jobs until all of them are finished; powers a node off and deletes a pod meanwhile.
+/// Draws the Jobs until all of them are finished; powers off a node and deletes a pod meanwhile.
 async fn watch(stage: &Stage<'_>, scenes: &[Scene]) -> anyhow::Result<Vec<Row>> {
     let client = stage.client;
     let mut screen = Screen::new(std::io::stdout().is_terminal());
@@ -111,8 +111,8 @@ async fn create(
     Ok(())
 }
 
-/// What happens to the Jobs' pods from outside, each once. Nodes go before the Jobs are there that
-/// they would take something of.
+/// The events that hit the Jobs' pods, each once. Nodes go before the Jobs exist that they would
+/// take something from.
 #[derive(Default)]
 struct Acts {
     node_was_shut_down: bool,
@@ -154,8 +154,8 @@ impl Acts {
     }
 }
 
-/// A node goes as a real one does: its logind announces it and waits for the agent's lock. What
-/// the agent does with the time is in the API when the lock is given back; then the node is silent.
+/// Powers off a node like a real one: its logind announces it and waits for the agent's lock. When
+/// the lock is released, the agent's writes are in the API; then the node is silent.
 async fn power_off(
     stage: &Stage<'_>,
     node: &str,
@@ -174,7 +174,7 @@ async fn power_off(
     Ok(())
 }
 
-/// A node vanishes, and somebody removes its object: the word that it will not come back.
+/// A node vanishes, and a user deletes its object: the sign that it will not come back.
 async fn lose(stage: &Stage<'_>, node: &str, pod: &str, screen: &mut Screen) -> anyhow::Result<()> {
     let watcher = Watcher::start(stage.client.clone(), NAMESPACE, stage.dir).await?;
     stage.nodes.vanish(node).await?;
@@ -186,7 +186,7 @@ async fn lose(stage: &Stage<'_>, node: &str, pod: &str, screen: &mut Screen) -> 
     Ok(())
 }
 
-/// The pod's end, once the API has it, in words.
+/// Describes the pod's end, once the API has it.
 async fn told(watcher: &Watcher, pod: &str, within: Duration) -> anyhow::Result<String> {
     let is_told = |seen: &Option<Seen>| {
         seen.as_ref().is_some_and(|seen| seen.is_terminal() && seen.is_disrupted())
@@ -199,7 +199,7 @@ async fn told(watcher: &Watcher, pod: &str, within: Duration) -> anyhow::Result<
     Ok(format!("{pod} is {}, DisruptionTarget {reason}", seen.phase))
 }
 
-/// A pod of the Job that runs, and its node.
+/// A running pod of the Job, and its node.
 async fn running_pod(client: &kube::Client, job: &str) -> anyhow::Result<Option<(String, String)>> {
     let selector = ListParams::default().labels(&format!("job-name={job}"));
     let list = pods(client).list(&selector).await?;
@@ -232,7 +232,7 @@ async fn rows(client: &kube::Client, scenes: &[Scene]) -> anyhow::Result<Vec<Row
     Ok(rows.collect())
 }
 
-/// Says what was shown, and fails if a Job did not end as its scene says.
+/// Prints a summary, and fails if a Job did not end as its scene says.
 fn summarize(scenes: &[Scene], rows: &[Row]) -> anyhow::Result<()> {
     println!("\nWhat was shown:\n");
     let mut wrong = Vec::new();

@@ -1,4 +1,4 @@
-//! The table of the demo: redrawn in place on a terminal, else printed when something changed.
+//! Draws the table of the demo: redrawn in place on a terminal, otherwise printed on each change.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -52,10 +52,10 @@ impl Row {
     }
 }
 
-/// Where the table is shown.
+/// The output of the table.
 pub(super) struct Screen {
     redraws: bool,
-    /// Lines of the table that stands there, to be drawn over.
+    /// Lines of the current table, to be drawn over.
     lines: usize,
     shown: Vec<Row>,
 }
@@ -72,7 +72,7 @@ impl Screen {
         }
         let text = render(elapsed, rows);
         if self.redraws && self.lines > 0 {
-            // Up to the first line of the table, and clear from there.
+            // Moves up to the first line of the table, and clears from there.
             print!("\x1b[{}A\x1b[J", self.lines);
         }
         println!("{text}");
@@ -80,7 +80,7 @@ impl Screen {
         self.shown = rows.to_vec();
     }
 
-    /// Says what happens, above the table.
+    /// Prints an event above the table.
     pub(super) fn tell(&mut self, what: &str) {
         if self.redraws && self.lines > 0 {
             print!("\x1b[{}A\x1b[J", self.lines);

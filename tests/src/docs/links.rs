@@ -1,4 +1,4 @@
-//! Links of the pages: each leads to a file of the repository, and to a heading of it.
+//! Checks the links of the pages: each leads to a file of the repository, and to a heading of it.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ pub fn broken(root: &Path, path: &str, text: &str) -> Vec<String> {
         .collect()
 }
 
-/// The targets of links and pictures, code left out.
+/// The targets of links and pictures outside of code.
 fn targets(text: &str) -> Vec<String> {
     let prose = prose(text);
     let after = prose.split("](").skip(1);
@@ -29,7 +29,7 @@ fn targets(text: &str) -> Vec<String> {
     targets.map(|(target, _)| target.split(' ').next().unwrap_or(target).to_owned()).collect()
 }
 
-/// Without fenced and quoted code.
+/// The text without fenced and quoted code.
 fn prose(text: &str) -> String {
     let mut fenced = false;
     let mut prose = String::new();
@@ -73,7 +73,7 @@ pub fn anchors(text: &str) -> BTreeSet<String> {
     found
 }
 
-/// `a/../b` as `b`, so that what lies outside of the repository is found.
+/// `a/../b` as `b`, to detect links that leave the repository.
 fn normal(path: &Path) -> PathBuf {
     let mut normal = PathBuf::new();
     for part in path.components() {

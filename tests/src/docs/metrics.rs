@@ -1,5 +1,5 @@
-//! The metrics of both programs, read from where the code names them: a name, then its help, then
-//! its labels.
+//! Finds the metrics of both programs where the code names them: a name, then its help, then its
+//! labels.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ pub(super) struct Metric {
     pub(super) labels: Vec<String>,
 }
 
-/// The metrics that a file names; `prefix` is what its code puts before a name.
+/// The metrics that a file names; the code puts `prefix` before each name.
 pub(super) fn of(text: &str, prefix: &str) -> Vec<Metric> {
     let code = text.split("#[cfg(test)]").next().unwrap_or_default();
     let stream: TokenStream = code.parse().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The pages in `docs/`: the sections that are made of the code, and links.
+//! Handles the pages in `docs/`: the generated sections, and links.
 
 pub mod links;
 mod metrics;
@@ -21,7 +21,7 @@ pub fn pages() -> std::io::Result<Vec<(String, String)>> {
     found.into_iter().map(relative).collect()
 }
 
-/// All links of all pages that lead nowhere.
+/// All broken links of all pages.
 pub fn broken_links() -> std::io::Result<Vec<String>> {
     let root = workspace_root();
     let pages = pages()?;

@@ -1,5 +1,5 @@
-//! The generated sections of `docs/operations.md`: flags as the programs print them, events,
-//! metrics and rights as the code has them.
+//! Renders the generated sections of `docs/operations.md`: flags as the programs print them,
+//! events, metrics and rights as in the code.
 
 use std::fmt::Write as _;
 
@@ -10,10 +10,10 @@ use tokio::process::Command;
 use super::metrics;
 use crate::paths::{program, workspace_root};
 
-/// The page that has them.
+/// The page with these sections.
 pub const PAGE: &str = "docs/operations.md";
 
-/// Programs with the sub commands whose help is shown.
+/// Programs with the sub commands whose help the page shows.
 const COMMANDS: [(&str, &[&str]); 7] = [
     ("epilogue-agent", &["run"]),
     ("epilogue-agent", &["check"]),
@@ -24,7 +24,7 @@ const COMMANDS: [(&str, &[&str]); 7] = [
     ("kubectl-epilogue", &["doctor"]),
 ];
 
-/// Files that name metrics, and what stands before their names.
+/// Files that name metrics, and the prefixes of the names.
 const METRICS: [(&str, &str, &str); 4] = [
     ("agent", "agent/src/metrics", "epilogue_agent_"),
     ("controller", "controller/src/metrics.rs", "job_controller_"),
@@ -32,7 +32,7 @@ const METRICS: [(&str, &str, &str); 4] = [
     ("both", "common/runtime/src", ""),
 ];
 
-/// The page with its sections as they are to be. Needs the programs to be built.
+/// The page with its sections up to date. Needs the built programs.
 pub async fn rendered(page: &str, events: &[(&str, &str)]) -> anyhow::Result<String> {
     let mut page = page.to_owned();
     let mut flags = String::new();
@@ -87,7 +87,7 @@ fn all_metrics() -> anyhow::Result<String> {
     let mut rows = Vec::new();
     for (who, path, prefix) in METRICS {
         for (file, text) in sources(path)? {
-            // The work queues' stand behind the Jobs', under another prefix.
+            // The metrics of the work queues are next to those of Jobs, with another prefix.
             let is_jobs = file.ends_with("controller/src/metrics.rs");
             let (jobs, queues) = text.split_once("struct QueueHistograms").unwrap_or((&text, ""));
             let (first, second) = if is_jobs { (jobs, queues) } else { (text.as_str(), "") };
@@ -107,7 +107,7 @@ fn all_metrics() -> anyhow::Result<String> {
     Ok(table)
 }
 
-/// The Rust files of a directory, with `NAME.rs` beside it, or one file.
+/// The Rust files of a directory, including the sibling `NAME.rs`, or one file.
 fn sources(path: &str) -> anyhow::Result<Vec<(String, String)>> {
     let root = workspace_root();
     let mut files = Vec::new();

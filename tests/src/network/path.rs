@@ -1,4 +1,4 @@
-//! A TCP path with a latency, that can fall silent or be cut.
+//! A TCP path with a latency, which can fall silent or be cut.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,14 +14,14 @@ use tokio::time::Instant;
 const PIECES_MAX: usize = 1024;
 const PIECE_BYTES: usize = 16 << 10;
 
-/// How the path is.
+/// State of the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Weather {
     /// Bytes arrive this much later than they were sent, in each direction.
     Fair(Duration),
-    /// Nothing arrives, and nobody is told: what a lost route looks like.
+    /// Nothing arrives, and neither end gets an error: the effect of a lost route.
     Silent,
-    /// Connections break, and none comes about.
+    /// Connections break, and no new one succeeds.
     Cut,
 }
 
@@ -43,12 +43,12 @@ impl Path {
         Ok(Self { address, weather, accepting })
     }
 
-    /// Where it begins.
+    /// The address where it begins.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Changes the weather from now on.
+    /// Changes the state from now on.
     pub fn set(&self, weather: Weather) {
         self.weather.send_replace(weather);
     }
@@ -76,9 +76,9 @@ async fn accept(listener: TcpListener, to: SocketAddr, mut weather: watch::Recei
     }
 }
 
-/// Waits until all connections are to break.
+/// Waits until all connections must break.
 async fn cut(weather: &mut watch::Receiver<Weather>) {
-    // Without somebody to change it, it never comes.
+    // Without a sender that changes it, this never happens.
     if weather.wait_for(|weather| *weather == Weather::Cut).await.is_err() {
         std::future::pending::<()>().await;
     }
@@ -128,6 +128,6 @@ async fn one_way(
             }
         }
     };
-    // What was read before the end is still delivered.
+    // Data read before the end is still delivered.
     tokio::join!(reading, writing);
 }

@@ -1,6 +1,6 @@
-//! A server before the API server that lets only so many requests a second through and answers
-//! the others with 429 and Retry-After, as a server does that protects itself. Speaks HTTP/2
-//! without TLS and hands on the caller's own token.
+//! A proxy before the API server that passes a limited number of requests a second. It answers the
+//! others with 429 and Retry-After, as a server does that protects itself. It speaks HTTP/2 without
+//! TLS and passes on the caller's own token.
 
 use std::convert::Infallible;
 use std::io;
@@ -20,14 +20,14 @@ use tokio::time::Instant;
 /// What an API server says in `Retry-After`.
 const RETRY_AFTER_SECONDS: u32 = 1;
 
-/// A throttle, working. It ends when dropped.
+/// A working throttle. It ends when dropped.
 #[derive(Debug)]
 pub struct Throttle {
     address: SocketAddr,
     accepting: JoinHandle<()>,
 }
 
-/// Requests that may still go, watches left out.
+/// The remaining requests of the budget; watches do not count.
 #[derive(Debug)]
 struct Bucket {
     per_second: f64,
@@ -50,7 +50,7 @@ impl Bucket {
 }
 
 impl Throttle {
-    /// A throttle before the API that `client` reaches, which must bring no identity of its own.
+    /// A throttle before the API that `client` reaches; `client` must have no identity of its own.
     pub async fn open(client: kube::Client, per_second: f64) -> io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let address = listener.local_addr()?;
@@ -90,7 +90,7 @@ async fn serve(stream: TcpStream, client: kube::Client, bucket: Arc<Mutex<Bucket
         async move { Ok::<_, Infallible>(answer(request, &client, &bucket).await) }
     });
     let server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-    // A connection that breaks is the caller's to see.
+    // The caller sees a connection that breaks.
     let _ = server.serve_connection(TokioIo::new(stream), service).await;
 }
 
@@ -122,7 +122,7 @@ async fn forward(
     let body = http_body_util::BodyExt::collect(body).await.map_err(kube::Error::HyperError)?;
     let bytes = body.to_bytes().to_vec();
     let mut reply = client.send(Request::from_parts(parts, Body::from(bytes))).await?;
-    // Of HTTP/1 only.
+    // These headers exist in HTTP/1 only.
     for name in [header::CONNECTION, header::TRANSFER_ENCODING] {
         reply.headers_mut().remove(name);
     }

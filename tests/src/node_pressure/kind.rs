@@ -1,5 +1,5 @@
-//! What is taken from the node, how fast, and at which thresholds somebody is to do something.
-//! Pure.
+//! Defines which resource a pod exhausts, how fast, and at which thresholds the kubelet and the
+//! agent act. Pure.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::vm::KubeletConfig;
 use crate::vm::agent::Install;
 
-/// What runs short.
+/// The exhausted resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Memory of the node.
@@ -24,7 +24,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them, in the order of the table.
+    /// All kinds, in the order of the table.
     pub const ALL: [Self; 5] =
         [Self::Memory, Self::Disk, Self::DiskLayer, Self::Pids, Self::OwnLimit];
 
@@ -39,7 +39,7 @@ impl Kind {
         }
     }
 
-    /// The kubelet's name of what is measured.
+    /// The kubelet's name of the signal.
     pub fn signal(self) -> &'static str {
         match self {
             Self::Memory | Self::OwnLimit => "memory.available",
@@ -48,7 +48,7 @@ impl Kind {
         }
     }
 
-    /// Megabytes or processes a second. The emulated machine's own work goes on beside.
+    /// Megabytes or processes a second. The emulated machine's own work runs at the same time.
     fn rate(self) -> u32 {
         match self {
             Self::Memory => 30,
@@ -70,7 +70,7 @@ impl Kind {
     fn agent_threshold(self) -> &'static str {
         match self {
             Self::Memory => "500Mi",
-            // Far below what is there: nothing of the node's is short.
+            // Far below the available amount: the node itself is short of nothing.
             Self::OwnLimit => "150Mi",
             Self::Disk | Self::DiskLayer => "600Mi",
             Self::Pids => "700",
@@ -81,11 +81,11 @@ impl Kind {
 /// One row of the table.
 #[derive(Clone, Debug)]
 pub struct Setting {
-    /// What runs short.
+    /// The exhausted resource.
     pub kind: Kind,
-    /// How the agent is there, if it is.
+    /// How the agent is installed, if it is.
     pub agent: Option<Install>,
-    /// How often.
+    /// Number of runs.
     pub runs: u32,
     /// Megabytes or processes a second.
     pub rate: u32,
@@ -98,7 +98,7 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// The usual figures of a kind.
+    /// The default figures of a kind.
     pub fn of(kind: Kind, agent: Option<Install>, runs: u32) -> Self {
         Self {
             kind,
@@ -111,7 +111,7 @@ impl Setting {
         }
     }
 
-    /// Both give up a shortage that is over soon, so that the next run can begin.
+    /// Both drop a shortage soon after it is over, so that the next run can begin.
     pub(super) fn kubelet_config(&self) -> KubeletConfig {
         KubeletConfig::default()
             .set("evictionPressureTransitionPeriod", json!("5s"))
@@ -157,7 +157,7 @@ impl fmt::Display for Setting {
     }
 }
 
-/// The quantities that are used here: whole numbers, and those of `Mi`.
+/// Parses the quantities used here: whole numbers, and those of `Mi`.
 fn amount(text: &str) -> i64 {
     let (digits, factor) = text.strip_suffix("Mi").map_or((text, 1), |digits| (digits, 1 << 20));
     digits.parse::<i64>().map_or(0, |number| number * factor)

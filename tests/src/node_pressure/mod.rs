@@ -1,10 +1,10 @@
-//! A pod takes what the node has not: memory, disk, processes; or more than its own limit allows.
-//! What ends, how soon, and what the API and the Job then say of it: without our agent and with it,
-//! many times on one machine.
+//! Plays a pod that takes more than the node has (memory, disk, processes), or more than its own
+//! limit allows. Records what ends, how soon, and what the API and the Job then show: without our
+//! agent and with it, many times on one machine.
 //!
-//! `kind` says what is taken and at which thresholds, `pods` takes it and what runs beside, `stage`
-//! is the machine, `samples` what it recorded of itself, `run` plays it once, `report` prints it.
-//! `stuck` is about pods that were deleted before they ran.
+//! `kind` defines the resource and the thresholds, `pods` the pod that takes it and its neighbours,
+//! `stage` is the machine, `samples` its own record, `run` plays it once, `report` prints it.
+//! `stuck` is about pods that are deleted before they ran.
 
 mod kind;
 mod pods;

@@ -1,4 +1,4 @@
-//! The pod that takes too much, and those that behave beside it. Pure.
+//! Defines the pod that takes too much, and its well-behaved neighbours. Pure.
 
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
@@ -7,12 +7,12 @@ use serde_json::{Value, json};
 use super::kind::{Kind, Setting};
 use crate::vm::kit::CONTAINER_IMAGE;
 
-/// The namespace of them all.
+/// The namespace of all of them.
 pub(super) const NAMESPACE: &str = "default";
 
-/// A container's own limit of memory, where there is one.
+/// A container's own limit of memory, if it has one.
 const OWN_LIMIT: &str = "64Mi";
-/// Enough to be seen by everybody before it begins.
+/// Enough for every watcher to see it before it begins.
 const WAIT_SECONDS: &str = "4";
 /// Four times what the node has left.
 const HOG_MEGABYTES: &str = "8000";
@@ -24,8 +24,8 @@ const FORK_PROCESSES: &str = "1000";
 /// Within its request.
 const GUARANTEED_MEGABYTES: &str = "800";
 
-/// What behaves: the name, megabytes that it holds, and what it asked for. The first one holds
-/// more where memory is to run short, so that it does soon.
+/// The well-behaved pods: name, megabytes that each holds, and its requests. The first one holds
+/// more if memory runs short, so that the shortage comes soon.
 pub(super) const BYSTANDERS: [(&str, &str, &str); 4] = [
     ("guaranteed", "100", "900Mi"),
     ("burstable", "100", "200Mi"),
@@ -33,10 +33,10 @@ pub(super) const BYSTANDERS: [(&str, &str, &str); 4] = [
     ("worker", "60", "100Mi"),
 ];
 
-/// The one of them that is a Job's.
+/// The one of them that belongs to a Job.
 pub(super) const WORKER: &str = "worker";
 
-/// A pod that behaves, or the Job of one.
+/// A well-behaved pod, or the Job of one.
 pub(super) enum Bystander {
     /// Without an owner.
     Bare(Box<Pod>),
@@ -67,9 +67,9 @@ pub(super) fn bystander(role: &str, name: &str, node: &str, kind: Kind) -> Bysta
     }
 }
 
-/// The Job of the pod that takes too much. It is not bound, so that what replaces it waits for a
-/// scheduler that is not there. The Job ignores disruptions; where the container has a limit of its
-/// own it knows that cause.
+/// The Job of the pod that takes too much. It is not bound, so its replacement waits for a
+/// scheduler that does not exist. The Job ignores disruptions; if the container has a limit of its
+/// own, its policy knows that cause.
 pub(super) fn culprit(name: &str, setting: &Setting) -> Job {
     let rate = setting.rate.to_string();
     let command: &[&str] = match setting.kind {

@@ -1,4 +1,4 @@
-//! The runs of a setting as a row of a table, and what the rows are made of. Pure.
+//! Renders the runs of a setting as a row of a table. Pure.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -18,7 +18,7 @@ const HEAD: [&str; 9] = [
     "its Job",
 ];
 
-/// A table of one row, with what was lost below it.
+/// A table of one row, with the losses below it.
 pub fn render(setting: &Setting, runs: &[Run], losses: &str) -> String {
     let mut text = format!("| {} |\n{}|\n", HEAD.join(" | "), "|---".repeat(HEAD.len()));
     let killed = runs.iter().filter(|run| run.kernel_kills > 0).count();
@@ -98,7 +98,7 @@ fn counted<T: Into<String>>(texts: impl Iterator<Item = T>) -> String {
     parts.join("; ")
 }
 
-/// `p50 / p95 / max`, and of how many where some have none.
+/// `p50 / p95 / max`, and the number of values if some runs have none.
 fn seconds(runs: &[Run], of: impl Fn(&Run) -> Option<i64>) -> String {
     let mut times: Vec<i64> = runs.iter().filter_map(of).collect();
     times.sort_unstable();

@@ -1,5 +1,5 @@
-//! One pod that takes too much, from its start to what the API, its Job and the pods beside it are
-//! left with; and a whole row of them on one machine.
+//! Plays a pod that takes too much, from its start to the final state of the API, its Job and the
+//! neighbouring pods; and a whole row of such runs on one machine.
 
 use std::fmt;
 use std::path::Path;
@@ -19,37 +19,37 @@ use crate::stopwatch::Stopwatch;
 use crate::vm::{Kit, Seen};
 use crate::{observe_costly_until, observe_until};
 
-/// The emulated machine's start of a pod, its taking, three looks of the kubelet, its ending.
+/// On an emulated machine: the start of a pod, its taking, three checks of the kubelet, its end.
 const ENDS_WITHIN: Duration = Duration::from_secs(100);
-/// For the Job's controller, and for whatever else is to be written.
+/// Time for the Job's controller, and for all other writes.
 const COUNTED_WITHIN: Duration = Duration::from_secs(20);
 
-/// What one run came to. Times are in milliseconds after the pod began to take.
+/// Outcome of one run. Times are in milliseconds after the pod began to take.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Run {
     /// From 1.
     pub number: u32,
-    /// Less than the first threshold was left.
+    /// When less than the first threshold was left.
     pub below: Option<i64>,
-    /// Tasks of the node waited for memory for a tenth of their time.
+    /// When tasks of the node waited for memory for a tenth of their time.
     pub stalled: Option<i64>,
-    /// DisruptionTarget was in the API.
+    /// When DisruptionTarget was in the API.
     pub marked: Option<i64>,
-    /// The container was gone.
+    /// When the container was gone.
     pub stopped: Option<i64>,
-    /// The condition that names the cause was in the API.
+    /// When the condition that names the cause was in the API.
     pub cause: Option<i64>,
-    /// A terminal phase was in the API.
+    /// When a terminal phase was in the API.
     pub told: Option<i64>,
-    /// The least that was left, in bytes or processes.
+    /// The least amount that was left, in bytes or processes.
     pub least_left: Option<i64>,
-    /// Processes that the kernel killed for memory.
+    /// Processes that the OOM killer killed.
     pub kernel_kills: i64,
-    /// Whom else it hurt, and how.
+    /// The other pods that it hurt, and how.
     pub wrong: Vec<String>,
-    /// What the API says of the pod.
+    /// The pod's final state in the API.
     pub end: PodEnd,
-    /// What its Job made of it.
+    /// The result of its Job.
     pub job: JobEnd,
 }
 
@@ -72,19 +72,19 @@ pub struct PodEnd {
     pub gone: bool,
 }
 
-/// What a Job made of it.
+/// The result of a Job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct JobEnd {
     /// `status.failed`.
     pub failed: i32,
-    /// Type and reason of what ended the Job.
+    /// Type and reason of the condition that ended the Job.
     pub condition: String,
     /// Whether it has another pod.
     pub replaced: bool,
 }
 
 impl Run {
-    /// One after which the machine did not answer any more.
+    /// A run after which the machine no longer answered.
     fn of_lost_machine(number: u32) -> Self {
         let end = PodEnd { phase: "the machine stood still".to_owned(), ..PodEnd::default() };
         Self { number, end, ..Self::default() }
@@ -96,7 +96,7 @@ impl Run {
     }
 }
 
-/// Plays all runs of a setting on one machine. What becomes of each is given to `seen` at once.
+/// Plays all runs of a setting on one machine. Passes each result to `seen` at once.
 pub async fn play(
     kit: &Kit,
     setting: &Setting,
@@ -123,7 +123,7 @@ pub async fn play(
     Ok((runs, losses.join("; ")))
 }
 
-/// A machine on which one run after the other is played, each by itself.
+/// A machine on which runs are played one after the other, each by itself.
 pub struct Pressure {
     stage: Stage,
     runs: u32,
@@ -161,12 +161,12 @@ impl Pressure {
         Ok((hung, std::mem::take(&mut self.stage.took)))
     }
 
-    /// Where control plane and node have their logs.
+    /// The directory of the logs of control plane and node.
     pub fn dir(&self) -> &Path {
         self.stage.control_plane.dir()
     }
 
-    /// Ends everything.
+    /// Stops everything.
     pub async fn strike(self) -> anyhow::Result<()> {
         self.stage.strike().await
     }
@@ -190,7 +190,7 @@ async fn once(stage: &mut Stage, setting: &Setting, number: u32) -> anyhow::Resu
     let observe = async || stage.watcher.history(&pod).pop();
     let ended =
         |seen: &Option<Seen>| seen.as_ref().is_some_and(|seen| seen.is_terminal() || seen.gone);
-    // That it never ends is for the table to say.
+    // The table shows it if the run never ends.
     let _ = observe_until(ENDS_WITHIN, observe, ended).await;
     stage.took.lap("end");
     let observe = async || job_end(stage, &job, &pod).await;
@@ -203,7 +203,7 @@ async fn once(stage: &mut Stage, setting: &Setting, number: u32) -> anyhow::Resu
     let samples = stage.record().await?;
     let course = samples::course(&samples, setting.kind, &uid, setting.first_threshold());
     stage.remove_job(&job).await?;
-    // What is hurt late is hurt, too.
+    // Damage that comes late counts, too.
     stage.no_shortage().await?;
     stage.took.lap("clear");
     let wrong = stage.hurt().iter().map(|(role, seen)| format!("{role}: {}", how(seen))).collect();
@@ -235,9 +235,9 @@ fn how(seen: &Seen) -> String {
     format!("{} {}{disrupted} ({})", seen.phase, seen.reason, seen.container)
 }
 
-/// The last state that tells of the pod itself: its removal by us comes after it. A live kubelet
-/// takes a reason of others away and brings it back when it has torn the pod down, which nobody
-/// waits for here. ([API16])
+/// The last state that describes the pod itself: we remove it afterwards. A live kubelet reverts a
+/// foreign reason and restores it after it has torn the pod down; no test here waits for that.
+/// ([API16])
 fn pod_end(history: &[Seen]) -> PodEnd {
     let tells = |seen: &&Seen| !seen.deleting && !seen.gone && seen.is_terminal();
     let told = history.iter().rfind(|seen| tells(seen) && !seen.reason.is_empty());

@@ -1,5 +1,5 @@
-//! What the machine recorded of itself (`container record`), and what of it tells when a pod began
-//! to take, and when it was stopped. Pure.
+//! Parses what the machine recorded of itself (`container record`), to find when a pod began to
+//! take, and when it was stopped. Pure.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::kind::Kind;
 
-/// A line of the record; tests/node/container/record.go. Numbers that were not read are -1.
+/// A line of the record; see tests/node/container/record.go. Numbers that were not read are -1.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub(super) struct Sample {
     /// Milliseconds since 1970, by the node's clock.
@@ -27,16 +27,16 @@ struct PodSample {
     containers: u32,
 }
 
-/// So much more than at rest is no noise: bytes.
+/// This much above the level at rest is not noise: bytes.
 const TAKES_BYTES: i64 = 16 << 20;
 /// The same of tasks.
 const TAKES_TASKS: i64 = 16;
-/// A pod that runs has its sandbox's container and its own.
+/// A running pod has its sandbox's container and its own.
 const RUNS: u32 = 2;
 /// Milliseconds in which tasks waited for memory, per second.
 const STALLS_PER_SECOND: i64 = 100;
 
-/// What one run looked like from the node.
+/// Course of one run as seen from the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Course {
     /// When the pod began to take, by the node's clock.
@@ -47,13 +47,13 @@ pub(super) struct Course {
     pub(super) stalled: Option<i64>,
     /// When the pod's container was gone.
     pub(super) stopped: Option<i64>,
-    /// The least that was left.
+    /// The least amount that was left.
     pub(super) least: Option<i64>,
-    /// What the kernel killed for memory meanwhile, in and out of pods.
+    /// OOM kills meanwhile, in and outside of pods.
     pub(super) kernel_kills: i64,
 }
 
-/// The lines; the last one may be half written.
+/// Parses the lines; the last one may be half written.
 pub(super) fn parse(text: &str) -> Vec<Sample> {
     text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
@@ -93,7 +93,7 @@ pub(super) fn course(samples: &[Sample], kind: Kind, uid: &str, threshold: i64) 
         below: at(&|sample| (0..threshold).contains(&sample.left(kind))),
         stalled: samples
             .windows(2)
-            // A pod that starts makes others wait, too.
+            // A pod that starts makes other tasks wait, too.
             .filter(|pair| onset.is_some_and(|onset| onset <= pair[0].at))
             .find(|pair| stalls(&pair[0], &pair[1]))
             .map(|pair| pair[1].at),

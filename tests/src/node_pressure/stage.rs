@@ -1,6 +1,6 @@
-//! The machine that many runs share: a control plane of its own with the reference's controllers
-//! but without a scheduler, the node, the agent where the setting has one, the pods that behave,
-//! and a recorder on the node.
+//! Sets up the machine that many runs share. It has a control plane of its own with upstream's
+//! controllers but without a scheduler, the node, and the agent if the setting has one. It also has
+//! the well-behaved pods, and a recorder on the node.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,26 +23,26 @@ use crate::{ControlPlane, Options, observe_costly_until, observe_until};
 
 /// Five times what an emulated machine takes for a dozen pods.
 const RUNNING_WITHIN: Duration = Duration::from_mins(4);
-/// For the kubelet to see that a shortage is over, and to clear what was left.
+/// Time for the kubelet to see that a shortage is over, and to clear the leftovers.
 const CALM_WITHIN: Duration = Duration::from_mins(3);
 
 const NODE: &str = "vm-1";
 
-/// Where the record lies: nothing on the disk that is filled.
+/// Path of the record: not on the disk that is filled.
 const RECORD: &str = "/run/lab-record";
 const SAMPLE_MS: u32 = 100;
 
-/// The node's conditions that speak of a shortage.
+/// The node's conditions that report a shortage.
 const SHORTAGES: [&str; 3] = ["MemoryPressure", "DiskPressure", "PIDPressure"];
 
-/// Disk that is left when a run begins, in megabytes: more than what is written.
+/// Free disk when a run begins, in megabytes: more than a run writes.
 const DISK_LEFT_MB: u32 = 1000;
 /// Processes that the node may have: some thousand more than it needs.
 const PROCESSES_MOST: u32 = 1600;
 
-/// A machine without swap that runs short of memory reads its programs from the disk again and
-/// again before the kernel kills: an emulated one stood still for minutes. With this the kernel
-/// kills when the working set of the last second does not fit.
+/// A machine without swap that runs short of memory rereads its programs from the disk again and
+/// again before the kernel kills. An emulated one stood still for minutes. With this setting the
+/// kernel kills when the working set of the last second does not fit.
 const GUARD: &str = "echo y > /sys/kernel/mm/lru_gen/enabled && \
                      echo 1000 > /sys/kernel/mm/lru_gen/min_ttl_ms";
 
@@ -52,15 +52,15 @@ pub(super) struct Stage {
     pub(super) node: Node,
     pub(super) watcher: Watcher,
     pub(super) client: kube::Client,
-    /// Of each role the pod that stands for it now, and how many there were.
+    /// For each role its current pod, and the number of pods so far.
     bystanders: BTreeMap<&'static str, (String, u32)>,
-    /// How long each part took since it was last taken.
+    /// How long each part took since the last reading.
     pub(super) took: Stopwatch,
 }
 
 impl Stage {
-    /// Starts everything but the pods; the agent with these flags, where it is to be there; the
-    /// kernel's guard against thrashing where it is to be on.
+    /// Starts everything but the pods: the agent with these flags, and the kernel's guard against
+    /// thrashing, if the setting has them.
     pub(super) async fn set(
         kit: &Kit,
         kubelet: &KubeletConfig,
@@ -101,7 +101,7 @@ impl Stage {
         Api::namespaced(self.client.clone(), NAMESPACE)
     }
 
-    /// What became of those that behave and should not have: ended, marked, or restarted.
+    /// Well-behaved pods that were harmed: ended, marked, or restarted.
     pub(super) fn hurt(&self) -> Vec<(&'static str, Seen)> {
         let last = self.watcher.last();
         let of = |name: &String| last.iter().find(|seen| seen.pod == *name).cloned();
@@ -114,7 +114,7 @@ impl Stage {
             .collect()
     }
 
-    /// Brings back those that behave, and waits until nothing is short any more.
+    /// Restores the well-behaved pods, and waits until nothing is short any more.
     pub(super) async fn calm(&mut self, kind: Kind) -> anyhow::Result<()> {
         self.no_shortage().await?;
         let hurt: Vec<&str> = self.hurt().into_iter().map(|(role, _)| role).collect();
@@ -144,7 +144,7 @@ impl Stage {
         if role == WORKER && count > 0 {
             self.remove_job(&format!("{role}-{count}")).await?;
         } else if count > 0 {
-            // One that was deleted is gone.
+            // A deleted pod is gone.
             let _ = self.pods().delete(&old, &DeleteParams::default().grace_period(0)).await;
         }
         let name = format!("{role}-{}", count + 1);
@@ -183,7 +183,7 @@ impl Stage {
         seen.ok().flatten().with_context(|| format!("Job {job} has no pod"))
     }
 
-    /// Does what a scheduler would.
+    /// Binds a pod, as a scheduler would.
     pub(super) async fn bind(&self, pod: &str) -> anyhow::Result<()> {
         let binding = Binding {
             metadata: ObjectMeta { name: Some(pod.to_owned()), ..ObjectMeta::default() },
@@ -198,9 +198,9 @@ impl Stage {
         bound.map(drop).context("bind a pod")
     }
 
-    /// Removes a Job and its pods, and waits until the API has none of them.
+    /// Removes a Job and its pods, and waits until they are gone from the API.
     pub(super) async fn remove_job(&self, job: &str) -> anyhow::Result<()> {
-        // One that is gone is what is wanted.
+        // A Job that is already gone is fine.
         let _ = self.jobs().delete(job, &DeleteParams::background()).await;
         let selector = ListParams::default().labels(&format!("job-name={job}"));
         let observe = async || self.pods().list(&selector).await.map_or(1, |list| list.items.len());
@@ -208,7 +208,7 @@ impl Stage {
         seen.map(drop).map_err(|left| anyhow::anyhow!("Job {job} has still {left} pods"))
     }
 
-    /// Waits until the node's conditions tell of none.
+    /// Waits until the node's conditions report no shortage.
     pub(super) async fn no_shortage(&self) -> anyhow::Result<()> {
         let nodes: Api<v1::Node> = Api::all(self.client.clone());
         let observe = async || match nodes.get(self.node.name()).await {
@@ -219,17 +219,17 @@ impl Stage {
         seen.map(drop).map_err(|last| anyhow::anyhow!("the node has still {last:?}"))
     }
 
-    /// Forgets what was recorded.
+    /// Clears the record.
     pub(super) async fn begin_record(&self) -> anyhow::Result<()> {
         Ok(self.node.run(&format!("truncate -s 0 {RECORD}")).await.map(drop)?)
     }
 
-    /// What was recorded since.
+    /// The record since then.
     pub(super) async fn record(&self) -> anyhow::Result<Vec<Sample>> {
         Ok(samples::parse(&self.node.run(&format!("cat {RECORD}")).await?))
     }
 
-    /// By how many milliseconds the node's clock is before ours.
+    /// By how many milliseconds the node's clock is ahead of ours.
     pub(super) async fn clock_ahead(&self) -> anyhow::Result<i64> {
         let before = jiff::Timestamp::now().as_millisecond();
         let theirs: i64 = self.node.run("date +%s%3N").await?.trim().parse()?;
@@ -237,7 +237,7 @@ impl Stage {
         Ok(theirs - i64::midpoint(before, after))
     }
 
-    /// How often systemd had to start again what the node lives by, and what the kernel killed.
+    /// How often systemd restarted essential services of the node, and what the kernel killed.
     pub(super) async fn losses(&self) -> anyhow::Result<String> {
         let ask = "systemctl show --property=NRestarts --value kubelet containerd epilogue-agent \
                    | paste -sd' '; journalctl -k -o cat --grep='Killed process' --no-pager \
@@ -246,7 +246,7 @@ impl Stage {
         Ok(self.node.run(ask).await?.replace('\n', " "))
     }
 
-    /// Ends everything.
+    /// Stops everything.
     pub(super) async fn strike(self) -> anyhow::Result<()> {
         let Self { control_plane, node, watcher, .. } = self;
         drop(watcher);
@@ -256,8 +256,8 @@ impl Stage {
     }
 }
 
-/// Starts the recorder, and makes the node small where it is large. systemd lets no service have
-/// more than 15 % of the processes, and no container either, unless it is told to.
+/// Starts the recorder, and makes the node small where it is large. Lifts a default of systemd: no
+/// service or container may have more than 15 % of the processes.
 fn prepare_command() -> String {
     format!(
         "systemd-run --quiet --unit=recorder -p OOMScoreAdjust=-1000 -p Nice=-10 \

@@ -1,5 +1,5 @@
-//! Pods whose image never comes, deleted before they ran: while the kubelet is dead, or while it
-//! lives and waits for the image with them. When the API says Failed, if ever, and whether it
+//! Plays pods whose image never comes and that are deleted before they ran. The kubelet is dead, or
+//! lives and waits for the image too. Records when the API says Failed, if ever, and whether it
 //! stays.
 
 use std::time::Duration;
@@ -18,21 +18,21 @@ use crate::vm::{Kit, KubeletConfig, Seen};
 use crate::{observe_costly_until, observe_until};
 
 const PULLS_WITHIN: Duration = Duration::from_mins(2);
-/// The agent waits a minute for the kubelet first, unless it is told otherwise.
+/// By default, the agent first waits a minute for the kubelet.
 const FAILED_WITHIN: Duration = Duration::from_mins(4);
-/// Two passes of the kubelet over the statuses that it has.
+/// Two passes of the kubelet over its statuses.
 const STAYS_FOR: Duration = Duration::from_secs(25);
 
-/// What is played.
+/// The played case.
 #[derive(Clone, Copy, Debug)]
 pub struct Stuck {
-    /// How the agent is there, if it is.
+    /// How the agent is installed, if it is.
     pub agent: Option<Install>,
     /// How many pods, all at once.
     pub pods: u32,
-    /// Whether the kubelet is stopped, or lives and the agent is told to end what hangs.
+    /// Whether the kubelet stops; otherwise it lives and the agent is set to fail hanging pods.
     pub kubelet_stops: bool,
-    /// What the agent is told of `--stuck-after`, if anything.
+    /// The agent's `--stuck-after`, if set.
     pub after_seconds: Option<u32>,
 }
 
@@ -44,14 +44,14 @@ impl Stuck {
     }
 }
 
-/// What became of one pod. Times are in milliseconds after its deletion.
+/// Outcome for one pod. Times are in milliseconds after its deletion.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Hung {
     /// The pod.
     pub pod: String,
     /// The first terminal phase in the API.
     pub failed: Option<i64>,
-    /// Whether it stood there at the end: the kubelet was back, or had time to take it back.
+    /// Whether it was still there at the end: the kubelet was back, or had time to revert it.
     pub stays: bool,
     /// Phase, reason and message of it.
     pub told: String,
@@ -59,13 +59,13 @@ pub struct Hung {
     pub disruption: Option<String>,
     /// The state of its container in the API.
     pub container: String,
-    /// What its Job made of it.
+    /// The result of its Job.
     pub job: JobEnd,
 }
 
 /// Plays it once.
 pub async fn play(kit: &Kit, stuck: Stuck) -> anyhow::Result<Vec<Hung>> {
-    // One pull at a time is the default; then the second would not even begin.
+    // The default is one pull at a time; then the second would not even begin.
     let kubelet = KubeletConfig::default().set("serializeImagePulls", json!(false));
     let agent = stuck.agent.map(|agent| (agent, stuck.agent_flags()));
     let stage = Stage::set(kit, &kubelet, agent, false).await?;
@@ -74,7 +74,7 @@ pub async fn play(kit: &Kit, stuck: Stuck) -> anyhow::Result<Vec<Hung>> {
     Ok(all)
 }
 
-/// The same on a machine that is there, whose agent has the flags.
+/// The same on an existing machine, whose agent has the flags.
 pub(super) async fn play_on(stage: &Stage, stuck: Stuck) -> anyhow::Result<Vec<Hung>> {
     let jobs: Vec<String> = (1..=stuck.pods).map(|number| format!("hangs-{number}")).collect();
     let pods = begin_pulls(stage, &jobs).await?;
@@ -87,7 +87,7 @@ pub(super) async fn play_on(stage: &Stage, stuck: Stuck) -> anyhow::Result<Vec<H
         stage.pods().delete(pod, &DeleteParams::default()).await.context("delete a pod")?;
     }
     let observe = async || pods.iter().all(|name| first_terminal(stage, name).is_some());
-    // That some never are is for the table to say.
+    // The table shows it if some never are.
     let _ = observe_until(FAILED_WITHIN, observe, |all| *all).await;
     if stuck.kubelet_stops {
         stage.node.run("touch /run/open && systemctl start kubelet").await?;
@@ -100,7 +100,7 @@ pub(super) async fn play_on(stage: &Stage, stuck: Stuck) -> anyhow::Result<Vec<H
     Ok(all)
 }
 
-/// Creates a Job for each, and waits until each one's image is asked for. Gives the pods.
+/// Creates a Job for each, and waits until each one's image is requested. Returns the pods.
 async fn begin_pulls(stage: &Stage, jobs: &[String]) -> anyhow::Result<Vec<String>> {
     let registry = "systemd-run --quiet --unit=registry /opt/tools/container registry \
                     127.0.0.1:5000 /run/open";

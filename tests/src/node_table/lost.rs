@@ -1,5 +1,5 @@
-//! How many of a node's pods have their end in the API when a graceful shutdown is over: the
-//! kubelet gives its lock back without waiting for the API. A measure, not a test.
+//! Counts a node's pods whose end is in the API when a graceful shutdown is over: the kubelet
+//! releases its lock without waiting for the API. A measurement, not a test.
 
 use std::time::Duration;
 
@@ -16,11 +16,11 @@ use crate::vm::{Kit, KubeletConfig, TestPod};
 const RUN_WITHIN_EACH: Duration = Duration::from_secs(30);
 const OFF_WITHIN: Duration = Duration::from_mins(5);
 
-/// What both, kubelet and agent, are given.
+/// The period of both kubelet and agent.
 const PERIOD_SECONDS: u32 = 60;
 const CRITICAL_SECONDS: u32 = 10;
 
-/// What was left.
+/// The result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lost {
     /// How many pods there were.
@@ -31,7 +31,7 @@ pub struct Lost {
     pub others: Vec<String>,
 }
 
-/// Powers a node off on which so many pods run, all of which obey at once.
+/// Powers off a node with this many running pods, all of which exit at once on SIGTERM.
 pub async fn lost(kit: &Kit, agent: Option<Install>, pods: u32) -> anyhow::Result<Lost> {
     let kubelet = KubeletConfig::default().graceful_shutdown(PERIOD_SECONDS, CRITICAL_SECONDS);
     let flags = [

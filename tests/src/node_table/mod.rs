@@ -1,9 +1,9 @@
-//! How a node ends, and what the API then says of its pods: every way of ending, with the kubelet's
-//! graceful shutdown off and on, without our agent and with it. A case is one machine on a control
-//! plane of its own with all of the reference's controllers and its scheduler.
+//! Plays how a node ends, and records what the API then shows of its pods. Every way of ending is
+//! played with the kubelet's graceful shutdown off and on, without our agent and with it. A case is
+//! one machine on a control plane of its own with all of upstream's controllers and its scheduler.
 //!
-//! `pods` are what runs there, `stage` is the machine, `scenario` ends it, `outcome` is what is
-//! left, to be printed side by side. `lost` counts instead, of many pods of one kind.
+//! `pods` defines the pods, `stage` is the machine, `scenario` ends it, `outcome` is the result, to
+//! be printed side by side. `lost` counts instead, with many pods of one kind.
 
 mod lost;
 mod outcome;

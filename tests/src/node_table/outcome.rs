@@ -1,4 +1,5 @@
-//! What is left in the API of each role's pod, and the table of it. Pure but for reading the API.
+//! Reads the final state of each role's pod from the API, and renders the table. Pure but for
+//! reading the API.
 
 use std::fmt::Write as _;
 
@@ -16,18 +17,18 @@ pub struct Row {
     pub role: &'static str,
     /// The last state of its pod.
     pub seen: Seen,
-    /// What its Job counts and has in its place, if it is a Job's.
+    /// Counts and replacement of its Job, if it has one.
     pub job: Option<JobRow>,
 }
 
-/// What a Job made of it.
+/// The result of a Job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobRow {
     /// `status.failed`.
     pub failed: i32,
     /// `status.succeeded`.
     pub succeeded: i32,
-    /// `Complete` or `Failed`, once it is.
+    /// `Complete` or `Failed`, once it is True.
     pub condition: String,
     /// Phase and node of the replacement.
     pub replacement: Option<String>,
@@ -71,8 +72,7 @@ impl Outcome {
 
     /// The row of a role.
     ///
-    /// # Panics
-    /// If there is none: all roles have one.
+    /// # Panics|If the role has no row: all roles have one.
     pub fn row(&self, role: &str) -> &Row {
         self.rows.iter().find(|row| row.role == role).expect("every role must have a row")
     }
@@ -130,7 +130,7 @@ impl Row {
         cell
     }
 
-    /// What the Job made of it, in one cell.
+    /// The result of the Job, in one cell.
     pub fn job_cell(&self) -> String {
         let Some(job) = &self.job else { return String::new() };
         let mut cell = format!("failed {}, succeeded {}", job.failed, job.succeeded);
@@ -144,7 +144,7 @@ impl Row {
     }
 }
 
-/// One case, as a table for people and for Markdown.
+/// One case, as a table for human readers and for Markdown.
 pub fn render(title: &str, outcome: &Outcome) -> String {
     let mut text = format!("### {title}\n\n| pod | in the API | its Job |\n|---|---|---|\n");
     for row in &outcome.rows {

@@ -1,4 +1,4 @@
-//! What runs on the node that ends: a pod of each kind that matters there. Pure.
+//! Defines the pods on the node that ends, one of each relevant kind. Pure.
 
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::batch::v1::Job;
@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 use crate::vm::TestPod;
 use crate::vm::kit::CONTAINER_IMAGE;
 
-/// The namespace of them all.
+/// The namespace of all of them.
 pub(super) const NAMESPACE: &str = "default";
 
-/// Every pod by its part in the story, in the order of the table. A Job's or DaemonSet's name is
-/// that of its one pod.
+/// Every pod by its part in the story, in the order of the table. A Job or DaemonSet has the name
+/// of its one pod.
 pub const ROLES: [(&str, &str); 10] = [
     ("job-obeys", "Job, Never, leaves with 143"),
     ("job-retries", "Job, OnFailure, leaves with 143"),
@@ -25,13 +25,14 @@ pub const ROLES: [(&str, &str); 10] = [
     ("daemon", "of a DaemonSet"),
 ];
 
-/// Those that do not come to run.
+/// Pods that never come to run.
 pub(super) const NEVER_RUN: [&str; 2] = ["done", "pull"];
 
-/// After SIGTERM. Enough to see a pod that is ending.
+/// After SIGTERM. Long enough to see a pod while it terminates.
 const LEAVES_AFTER_SECONDS: &str = "2";
 
-/// The Jobs, by the reference's controller. Disruptions are not counted where a policy may say so.
+/// The Jobs, run by upstream's controller. Their policies ignore disruptions where a policy is
+/// allowed.
 pub(super) fn jobs() -> Vec<Job> {
     let cases = [
         ("job-obeys", "Never", &["obedient", "143", LEAVES_AFTER_SECONDS][..], 30),
@@ -43,7 +44,7 @@ pub(super) fn jobs() -> Vec<Job> {
         let mut job = json!({
             "metadata": {"name": name},
             "spec": {
-                // No policy is allowed beside OnFailure: there it is one of the usual six.
+                // OnFailure allows no policy: there the limit is the default of six.
                 "backoffLimit": if policy == "Never" { 0 } else { 6 },
                 "podReplacementPolicy": "Failed",
                 "template": {"spec": spec(policy, command, grace)},
@@ -86,7 +87,7 @@ pub(super) fn bare(node: &str) -> Vec<TestPod> {
             .spec("priorityClassName", json!("system-node-critical"))
             .host_network(),
         TestPod::new("done", node, &["exits", "0", "2"]).host_network(),
-        // Nobody listens there.
+        // No process listens there.
         TestPod::new("pull", node, &obedient).image("127.0.0.1:9/none:1").host_network(),
     ]
 }

@@ -1,4 +1,4 @@
-//! The ways in which a node ends or nearly ends, played on a stage.
+//! Plays the ways in which a node ends or nearly ends, on a stage.
 
 use std::fmt;
 use std::path::Path;
@@ -17,19 +17,19 @@ use crate::{observe_costly_until, observe_until};
 /// An emulated machine with a graceful shutdown of a minute and a half.
 const OFF_WITHIN: Duration = Duration::from_mins(5);
 const WITHIN: Duration = Duration::from_mins(3);
-/// The agent counts a container as lost with the boot before when it began ten seconds before this
-/// one: clocks may differ by as much. Two more for times in whole seconds.
+/// The agent counts a container as lost with the previous boot if it began ten seconds before this
+/// one: clocks may differ by as much. Two more cover times in whole seconds.
 const RUN_BEFORE_CUT: Duration = Duration::from_secs(12);
-/// For what a reboot or a lost node makes of the pods; then the table says what is there.
+/// Time for the effects of a reboot or a lost node on the pods; then the table is taken.
 const SETTLED_WITHIN: Duration = Duration::from_secs(100);
 
-/// Seconds that the kubelet and the agent are given for pods, and then for critical ones. The
-/// stubborn pod takes all of the first. Nothing waits for the rest of the second when all are
-/// reported: it is what a machine that is emulated beside other work needs for nine reports.
+/// Seconds of the kubelet and the agent for regular pods, and then for critical ones. The stubborn
+/// pod takes all of the first. Nothing waits for the rest of the second period once all pods are
+/// reported. A machine emulated alongside other work needs this long for nine reports.
 const REGULAR_SECONDS: u32 = 20;
 const CRITICAL_SECONDS: u32 = 65;
 
-/// What the agent is told: the same periods as the kubelet, and to end bare pods, too.
+/// The agent's flags: the same periods as the kubelet, and termination of bare pods, too.
 pub const AGENT_FLAGS: [&str; 3] = [
     "--shutdown-grace-period=85s",
     "--shutdown-grace-period-critical-pods=65s",
@@ -51,14 +51,14 @@ pub enum Scenario {
     AgentKilled,
     /// The kubelet is stopped in the middle of a power-off.
     KubeletStopped,
-    /// The power is cut out of the blue, and comes back.
+    /// The power is cut without warning, and comes back.
     PowerCut,
     /// The power is cut in the middle of a shutdown, and comes back.
     PowerCutDuring,
 }
 
 impl Scenario {
-    /// All of them, in the order of the table.
+    /// All scenarios, in the order of the table.
     pub const ALL: [Self; 8] = [
         Self::Poweroff,
         Self::Reboot,
@@ -92,7 +92,7 @@ pub struct Case {
     pub scenario: Scenario,
     /// Whether the kubelet's own graceful shutdown is on.
     pub graceful: bool,
-    /// How the agent is there, if it is.
+    /// How the agent is installed, if it is.
     pub agent: Option<Install>,
 }
 
@@ -112,7 +112,7 @@ impl fmt::Display for Case {
     }
 }
 
-/// Plays a case from its machine's start to what is left of it, with the node's loss.
+/// Plays a case from its machine's start to the final state, including the node's loss.
 pub async fn play(kit: &Kit, case: Case) -> anyhow::Result<Outcome> {
     let mut table = Table::set(kit, case.graceful, case.agent).await?;
     table.waits_for_lost_node = true;
@@ -128,8 +128,7 @@ pub struct Table {
     agent: Option<Install>,
     before: Option<Case>,
     ended: Ended,
-    /// Whether the end of pods that live on a machine which is off is waited for: that the API
-    /// has lost their node.
+    /// Whether to wait, for live pods on a machine that is off, until the API has lost their node.
     waits_for_lost_node: bool,
 }
 
@@ -140,7 +139,7 @@ impl fmt::Debug for Table {
 }
 
 impl Table {
-    /// Starts the machine, with the agent where there is to be one.
+    /// Starts the machine, with the agent if `agent` is set.
     pub async fn set(kit: &Kit, graceful: bool, agent: Option<Install>) -> anyhow::Result<Self> {
         let mut kubelet = KubeletConfig::default();
         if graceful {
@@ -185,25 +184,25 @@ impl Table {
         self.ended == Ended::Off
     }
 
-    /// Where control plane and node have their logs.
+    /// The directory of the logs of control plane and node.
     pub fn dir(&self) -> &Path {
         self.stage.control_plane.dir()
     }
 
-    /// Ends everything.
+    /// Stops everything.
     pub async fn strike(self) -> anyhow::Result<()> {
         self.stage.strike().await
     }
 }
 
-/// Where the machine is when the story has been told.
+/// State of the machine at the end of the story.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ended {
     /// Off for good.
     Off,
-    /// It has booted again.
+    /// It has rebooted.
     Again,
-    /// It never went.
+    /// It never went down.
     Stayed,
 }
 
@@ -268,8 +267,8 @@ async fn end(stage: &mut Stage, case: Case) -> anyhow::Result<Ended> {
 }
 
 impl Stage {
-    /// A delay lock of somebody else, and time for it, so that something can happen while the
-    /// shutdown is delayed, with the agent's and the kubelet's locks or without.
+    /// Takes a foreign delay lock, so that something can happen while the shutdown is delayed, with
+    /// or without the locks of agent and kubelet.
     async fn hold_shutdown(&self) -> anyhow::Result<()> {
         let hold = "mkdir -p /etc/systemd/logind.conf.d && \
              printf '[Login]\\nInhibitDelayMaxSec=120\\n' > /etc/systemd/logind.conf.d/zzz.conf && \
@@ -290,7 +289,7 @@ impl Stage {
         seen.map(drop).map_err(|last| anyhow::anyhow!("the shutdown is not held: {last}"))
     }
 
-    /// Waits until the shutdown was announced, and until the agent has marked its first pod.
+    /// Waits until the shutdown is announced, and until the agent has marked its first pod.
     async fn in_the_middle(&self, case: Case) -> anyhow::Result<()> {
         if case.agent.is_some() {
             let marked = async || self.watcher.last().iter().any(Seen::is_disrupted);
@@ -317,7 +316,7 @@ impl Stage {
         }
     }
 
-    /// Waits for the other end of a reboot.
+    /// Waits for the end of a reboot.
     async fn again(&mut self, before: &str) -> anyhow::Result<Ended> {
         self.node.machine_mut().rebooted(before, OFF_WITHIN).await?;
         let boot_id = self.node.machine().boot_id().await?;
@@ -334,7 +333,7 @@ impl Stage {
         Ok(Ended::Again)
     }
 
-    /// Waits until nothing more is to be expected, or for so long.
+    /// Waits until no more changes are expected, or for at most this long.
     async fn settle(
         &self,
         ended: Ended,
@@ -342,7 +341,7 @@ impl Stage {
         within: Duration,
     ) -> anyhow::Result<()> {
         let observe = async || self.is_settled(ended, waits_for_loss).await;
-        // That something never settles is for the table to say.
+        // The table shows it if something never settles.
         let _ = observe_costly_until(within, observe, |settled| matches!(settled, Ok(true))).await;
         Ok(())
     }
@@ -351,7 +350,7 @@ impl Stage {
         let mut lives_on = false;
         for (role, _) in ROLES {
             let Some(seen) = self.last(role) else { return Ok(false) };
-            // A DaemonSet's pod stays what it was, whatever becomes of its node.
+            // A DaemonSet's pod keeps its state, whatever happens to its node.
             lives_on |= !seen.is_terminal() && role != "daemon";
             let counted =
                 !role.starts_with("job-") || !seen.is_terminal() || self.is_counted(role).await?;
@@ -368,13 +367,13 @@ impl Stage {
         }
         let ready = crate::vm::node::ready_condition(&self.node_object().await?);
         Ok(match ended {
-            // Of pods that have ended, the end of their node changes nothing.
+            // The end of their node changes nothing for pods that have ended.
             Ended::Off => !waits_for_loss || !lives_on || ready.starts_with("Unknown"),
             Ended::Again | Ended::Stayed => ready == "True",
         })
     }
 
-    /// Whether the Job has done with its first pod, and has another one or needs none.
+    /// Whether the Job has processed its first pod, and has another one or needs none.
     async fn is_counted(&self, job: &str) -> anyhow::Result<bool> {
         let status = self.jobs().get(job).await?.status.unwrap_or_default();
         let ended = status.conditions.iter().flatten().any(|condition| {

@@ -1,5 +1,5 @@
-//! One case's machine: a control plane of its own, the node, the agent where the case has one, and
-//! the pods, of which the first of each role is followed to its end.
+//! Sets up one case's machine: a control plane of its own, the node, the agent if the case has one,
+//! and the pods. It follows the first pod of each role to its end.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -30,15 +30,15 @@ pub(super) struct Stage {
     pub(super) node: Node,
     pub(super) watcher: Watcher,
     pub(super) client: kube::Client,
-    /// The pod of each role that ran when the story began.
+    /// The running pod of each role at the beginning of the story.
     pub(super) originals: BTreeMap<&'static str, String>,
-    /// How long each part took since it was last taken.
+    /// How long each part took since the last reading.
     pub(super) took: Stopwatch,
     has_agent: bool,
 }
 
 impl Stage {
-    /// Starts everything; the pods of the roles run.
+    /// Starts everything; returns when the pods of the roles run.
     pub(super) async fn set(
         kit: &Kit,
         kubelet: &KubeletConfig,
@@ -71,7 +71,7 @@ impl Stage {
         Ok(Self { control_plane, node, watcher, client, originals, took, has_agent })
     }
 
-    /// Creates the pods of all roles and waits until each is what it is to be.
+    /// Creates the pods of all roles and waits until each is in its expected state.
     pub(super) async fn fill(&mut self) -> anyhow::Result<()> {
         let create = PostParams::default();
         let jobs: Api<Job> = Api::namespaced(self.client.clone(), NAMESPACE);
@@ -90,8 +90,8 @@ impl Stage {
         Ok(())
     }
 
-    /// Makes room for another story on a machine that runs: the API has nothing of this one's, and
-    /// the agent is ready again. What still runs there ends beside the next story's start.
+    /// Makes room for another story on a running machine: the API has no objects of this one, and
+    /// the agent is ready again. Remaining containers end during the next story's start.
     pub(super) async fn clear(&mut self) -> anyhow::Result<()> {
         let (all, now) = (ListParams::default(), DeleteParams::background().grace_period(0));
         let sets: Api<DaemonSet> = Api::namespaced(self.client.clone(), NAMESPACE);
@@ -124,7 +124,7 @@ impl Stage {
         Api::namespaced(self.client.clone(), NAMESPACE)
     }
 
-    /// The last state of the role's first pod, or of any of it before there is a first one.
+    /// The last state of the role's first pod, or of any of its pods before that is known.
     pub(super) fn last(&self, role: &str) -> Option<Seen> {
         let original = self.originals.get(role);
         self.watcher.last().into_iter().find(|seen| match original {
@@ -161,7 +161,7 @@ impl Stage {
         Ok(self.pods().list(&selector).await.context("list a Job's pods")?.items)
     }
 
-    /// Ends everything.
+    /// Stops everything.
     pub(super) async fn strike(self) -> anyhow::Result<()> {
         let Self { control_plane, node, watcher, .. } = self;
         drop(watcher);

@@ -1,5 +1,5 @@
 //! The loop of the simulated nodes: feeds the watch, commands and answers into the world and sends
-//! what comes out of it. Decides nothing.
+//! its writes. Decides nothing.
 
 use std::collections::HashSet;
 use std::pin::pin;
@@ -19,7 +19,7 @@ use super::script::Script;
 use super::world::{Stats, World, Write, WriteResult};
 use super::write;
 
-/// What a test asks of the nodes. Each is answered when it is true in the API.
+/// A request of a test to the nodes. Each is answered when it is true in the API.
 #[derive(Debug)]
 pub(super) enum Command {
     ShutDown { node: usize, done: oneshot::Sender<()> },
@@ -28,7 +28,7 @@ pub(super) enum Command {
     SetScript { script: Script, done: oneshot::Sender<()> },
 }
 
-/// What a command waits for.
+/// The state that a command waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Until {
     Drained,
@@ -46,13 +46,13 @@ pub(super) struct Ends {
 #[derive(Debug)]
 struct Driver {
     world: World,
-    /// The pods of a list that is not complete yet.
+    /// The pods of an incomplete list.
     listing: Vec<PodView>,
     waiting: Vec<(usize, Until, oneshot::Sender<()>)>,
     silent: watch::Sender<HashSet<usize>>,
 }
 
-/// Runs the nodes until told to stop; writes under way are finished.
+/// Runs the nodes until the stop signal; writes under way are finished.
 pub(super) async fn run(
     client: Client,
     pods: kube::Api<PodObject>,
@@ -94,7 +94,7 @@ pub(super) async fn run(
 type WatchItem = watcher::Result<Event<PodObject>>;
 
 impl Driver {
-    /// Takes in an event and those that wait behind it: they often come hundreds at a time.
+    /// Handles an event and those that wait behind it: they often come hundreds at a time.
     fn take_in_ready(
         &mut self,
         first: WatchItem,
@@ -126,7 +126,7 @@ impl Driver {
                     self.world.forget(&pod.uid);
                 }
             }
-            // The watcher backs off and lists anew by itself.
+            // The watcher backs off and relists by itself.
             Err(_) => self.world.watch_failed(),
         }
     }
@@ -155,7 +155,7 @@ impl Driver {
             }
             Command::SetScript { script, done } => {
                 self.world.set_script(script);
-                // Whoever asked may have stopped waiting.
+                // The caller may have stopped waiting.
                 done.send(()).ok();
             }
         }
@@ -180,7 +180,7 @@ impl Driver {
             if until == Until::Drained {
                 self.silence(node);
             }
-            // Whoever asked may have stopped waiting.
+            // The caller may have stopped waiting.
             sender.send(()).ok();
         }
     }

@@ -1,5 +1,5 @@
-//! One pod on its node, as a state machine without IO: what the watch showed and the time go in,
-//! the next write comes out, one at a time.
+//! One pod on its node, as a state machine without IO: watch events and the time go in, the next
+//! write comes out, one at a time.
 
 use std::time::Duration;
 
@@ -10,20 +10,20 @@ use super::pod::{PodView, RestartPolicy, Role, TerminalPhase};
 use super::script::{Act, End, OnTerm, Readiness, Script, ScriptError, Start};
 use super::status::{Address, ContainerState, Disruption, Flag, Phase, PodStatus, Termination};
 
-/// The message of a pod that its node's shutdown ended.
+/// The message of a pod that its node's shutdown terminated.
 pub const SHUTDOWN_MESSAGE: &str = "Pod was terminated in response to imminent node shutdown.";
 
 /// The longest wait between two restarts, in first waits; the kubelet has 10 s and 300 s.
 const BACKOFF_FACTOR_MAX: u32 = 30;
 
-/// How much of a pod's life is written, and how fast its containers come back.
+/// Which statuses of a pod are written, and how fast its containers restart.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
     pub(super) skip_running: bool,
     pub(super) restart_backoff: Duration,
 }
 
-/// What the node wants written next.
+/// The next write that the node wants.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Need {
     Status(Value),
@@ -103,7 +103,7 @@ pub(super) struct PodMachine {
 }
 
 impl PodMachine {
-    /// A pod that its node just took on.
+    /// A pod that its node just accepted.
     pub(super) fn new(
         pod: &PodView,
         script: Result<Script, ScriptError>,
@@ -157,12 +157,12 @@ impl PodMachine {
         self.ended() && !self.unwritten
     }
 
-    /// Takes in what the watch shows now.
+    /// Takes in the current state from the watch.
     pub(super) fn observe(&mut self, pod: &PodView, now: Timestamp) {
         if let Some(phase) = pod.ended
             && !self.ended()
         {
-            // Somebody else ended it: a real worker takes that phase over when it next syncs.
+            // Another writer ended it: a real worker adopts that phase when it next syncs.
             self.status.phase = match phase {
                 TerminalPhase::Succeeded => Phase::Succeeded,
                 TerminalPhase::Failed => Phase::Failed,
@@ -182,7 +182,7 @@ impl PodMachine {
         self.stop(Cause::Deleted, Duration::from_secs(grace.max(1)), now);
     }
 
-    /// Begins to stop the pod, or stops it sooner than it would.
+    /// Begins to stop the pod, or stops it sooner than planned.
     pub(super) fn stop(&mut self, cause: Cause, grace: Duration, now: Timestamp) {
         let kill_at = now + grace;
         if self.stopping.is_none() {
@@ -208,7 +208,7 @@ impl PodMachine {
         }
     }
 
-    /// Refuses a pod that arrived at a node which takes none.
+    /// Refuses a pod at a node that admits none.
     pub(super) fn reject(&mut self, reason: &str, message: String, now: Timestamp) {
         if self.ended() {
             return;
@@ -216,12 +216,12 @@ impl PodMachine {
         self.status.phase = Phase::Failed;
         self.status.reason = Some(reason.to_owned());
         self.status.message = Some(message);
-        // A refused pod gets no container statuses: the kubelet never looked for containers.
+        // A refused pod gets no container statuses: the kubelet never checked for containers.
         self.status.containers.clear();
         self.finish(now);
     }
 
-    /// What to write now. Nothing is forgotten until `written` says so.
+    /// The next write. Nothing is forgotten until `written` confirms it.
     pub(super) fn need(&mut self, pod: &PodView, now: Timestamp) -> Option<Need> {
         if let Some(error) = &self.complaint {
             let message = format!("annotation {}: {error}", super::script::ANNOTATION);
@@ -234,13 +234,14 @@ impl PodMachine {
         (self.ended() && self.delete_needed).then_some(Need::Delete)
     }
 
-    /// The API took the write.
+    /// The API accepted the write.
     pub(super) fn written(&mut self, need: &Need) {
         match need {
             Need::Status(_) => {
                 self.unwritten = false;
                 if self.ended() {
-                    // Benches leave 100,000 ended pods behind; their containers are said.
+                    // Benches leave 100,000 ended pods behind; their containers are already
+                    // written.
                     self.status.containers = Vec::new();
                 }
             }
@@ -249,7 +250,7 @@ impl PodMachine {
         }
     }
 
-    /// When something happens by itself.
+    /// When the next step is due without an event.
     pub(super) fn deadline(&self) -> Option<Timestamp> {
         match self.stage {
             Stage::Waiting { starts } => starts,
@@ -285,7 +286,7 @@ impl PodMachine {
         }
     }
 
-    /// Takes the next step that is due; false if none is.
+    /// Takes the next due step; false if no step is due.
     fn step(&mut self, pod: &PodView, now: Timestamp) -> bool {
         match self.stage {
             Stage::Waiting { starts: Some(at) } if at <= now => self.start(now),
@@ -341,7 +342,7 @@ impl PodMachine {
         }
     }
 
-    /// Every init container is through: the main ones run.
+    /// Every init container is done: the main ones run.
     fn run(&mut self, now: Timestamp) {
         for init in self.status.of(Role::Init).filter(|c| c.termination().is_none()) {
             init.start(now);
@@ -441,10 +442,10 @@ impl PodMachine {
         self.end(now);
     }
 
-    /// All processes are gone: the final phase, from what the containers say.
+    /// All processes are gone: the final phase follows from the containers.
     fn end(&mut self, now: Timestamp) {
         for container in &mut self.status.containers {
-            // A container in back-off is, once nothing restarts it, simply the end it last had.
+            // If nothing restarts a container in back-off, its state is its last end.
             if matches!(container.state, ContainerState::Waiting(_))
                 && let Some(last) = container.last.take()
             {
@@ -539,7 +540,7 @@ mod tests {
         pod(policy, &[("main", Role::Main)])
     }
 
-    /// A pod and its machine, with every write taken at once.
+    /// A pod and its machine, with every write accepted at once.
     struct Life {
         pod: PodView,
         machine: PodMachine,

@@ -1,9 +1,9 @@
-//! Simulated nodes: a small kubelet of our own that gives pods the statuses a real one would, as a
+//! Simulated nodes: a small kubelet of our own that gives pods the statuses of a real one, as a
 //! script on the pod says (see [`script`]). This file is its surface; `machine` decides per pod,
 //! `world` over all of them, `drive` and `write` do the IO.
 //!
-//! Not KWOK: its stages cannot say a script per pod and attempt, exit codes and what SIGTERM does
-//! in one line, and it would be a second binary.
+//! Not KWOK: its stages cannot express a script per pod and attempt, exit codes and the reaction to
+//! SIGTERM in one line, and it would be a second binary.
 
 mod drive;
 mod machine;
@@ -38,15 +38,15 @@ const COMMANDS_MAX: usize = 16;
 /// Whether the nodes bind unscheduled pods, and to which of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bind {
-    /// Where a real scheduler runs, or pods name their node.
+    /// For a real scheduler, or pods that name their node.
     Never,
-    /// To those that are up, in turn.
+    /// To nodes that are up, in turn.
     RoundRobin,
-    /// As well; before each binding the node is read, and one with a taint passed over.
+    /// The same; reads the node before each binding, and skips one with a taint.
     Untainted,
 }
 
-/// How the simulated nodes behave.
+/// Behaviour of the simulated nodes.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub nodes: usize,
@@ -57,17 +57,17 @@ pub struct Options {
     pub bind: Bind,
     /// The script of pods without the annotation.
     pub default_script: String,
-    /// Write one status per pod, the terminal one, wherever nothing else has to be seen.
+    /// Write one status per pod, the terminal one, unless a test must see others.
     pub skip_running: bool,
     /// The wait before a container's first restart; doubles up to 30 times itself (kubelet: 10 s).
     pub restart_backoff: Duration,
-    /// The most grace a pod gets when its node shuts down.
+    /// The longest grace of a pod when its node shuts down.
     pub shutdown_grace: Duration,
-    /// Writes under way at a time.
+    /// Maximum number of concurrent writes.
     pub writes_max: usize,
     /// How often the nodes renew their leases; `None`: there are no leases.
     pub heartbeat: Option<Duration>,
-    /// Leave the Node objects where they are at the end.
+    /// Keep the Node objects at the end.
     pub keep_nodes: bool,
 }
 
@@ -89,7 +89,7 @@ impl Default for Options {
     }
 }
 
-/// Why simulated nodes cannot be started, steered or stopped.
+/// Why simulated nodes cannot be started, controlled or stopped.
 #[derive(Debug, Error)]
 pub enum NodesError {
     #[error("cannot write the node objects")]
@@ -102,7 +102,7 @@ pub enum NodesError {
     Ended,
 }
 
-/// A set of simulated nodes at work. Dropping it ends them soon, `stop` ends them for sure.
+/// A running set of simulated nodes. Dropping it stops them soon, `stop` stops them for sure.
 pub struct SimulatedNodes {
     client: Client,
     names: Vec<String>,
@@ -164,12 +164,12 @@ impl SimulatedNodes {
         &self.names
     }
 
-    /// What the nodes have done so far.
+    /// Counts of the nodes so far.
     pub fn stats(&self) -> Stats {
         self.stats.borrow().clone()
     }
 
-    /// Shuts a node down gracefully: NotReady, every pod ended and marked as the kubelet does.
+    /// Shuts a node down gracefully: NotReady, every pod terminated and marked as the kubelet does.
     /// Returns when the end of all its pods is in the API; from then on the node is silent.
     pub async fn shutdown(&self, node: &str) -> Result<(), NodesError> {
         let ready = objects::Ready::ShuttingDown;
@@ -178,7 +178,8 @@ impl SimulatedNodes {
         self.order(|done| Command::ShutDown { node: index, done }).await
     }
 
-    /// Lets a node vanish: it writes nothing any more. Returns when no write of it is under way.
+    /// Lets a node vanish: it writes nothing any more. Returns when none of its writes is under
+    /// way.
     pub async fn vanish(&self, node: &str) -> Result<(), NodesError> {
         let node = self.index(node)?;
         self.order(|done| Command::Vanish { node, done }).await
@@ -198,13 +199,13 @@ impl SimulatedNodes {
         self.order(|done| Command::SetScript { script, done }).await
     }
 
-    /// Gives a node without heartbeat a lease that was renewed last so long ago.
+    /// Gives a node without heartbeat a lease whose last renewal is this old.
     pub async fn age_lease(&self, node: &str, age: Duration) -> Result<(), NodesError> {
         objects::create_lease_namespace(&self.client).await.map_err(NodesError::Objects)?;
         objects::age_lease(&self.client, node, age).await.map_err(NodesError::Objects)
     }
 
-    /// Ends the nodes: writes under way are finished, tasks joined, the Node objects removed.
+    /// Stops the nodes: writes under way are finished, tasks joined, the Node objects removed.
     pub async fn stop(self) -> Result<(), NodesError> {
         self.stop.disarm().cancel();
         for task in self.tasks {

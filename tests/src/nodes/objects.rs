@@ -1,4 +1,4 @@
-//! The Node and Lease objects of simulated nodes: made, kept fresh, marked and removed.
+//! Manages the Node and Lease objects of simulated nodes: creates, renews, marks and removes them.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -19,7 +19,7 @@ const LEASE_NAMESPACE: &str = "kube-node-lease";
 const LEASE_SECONDS: u32 = 40;
 const REQUESTS_MAX: usize = 16;
 
-/// Creates the nodes, or takes over those that are there.
+/// Creates the nodes, or adopts existing ones.
 pub(super) async fn create(client: &Client, names: &[String]) -> Result<(), kube::Error> {
     let nodes: Api<Node> = Api::all(client.clone());
     stream::iter(names.iter().enumerate())
@@ -29,7 +29,7 @@ pub(super) async fn create(client: &Client, names: &[String]) -> Result<(), kube
         .await
 }
 
-/// Removes the nodes and their leases; what is gone already is fine.
+/// Removes the nodes and their leases; missing ones are fine.
 pub(super) async fn remove(client: &Client, names: &[String]) -> Result<(), kube::Error> {
     let nodes: Api<Node> = Api::all(client.clone());
     let leases: Api<Lease> = Api::namespaced(client.clone(), LEASE_NAMESPACE);
@@ -52,14 +52,14 @@ pub(super) async fn mark(client: &Client, name: &str, ready: Ready) -> Result<()
     missing_is_fine(nodes.patch_status(name, &params, &Patch::Strategic(patch)).await)
 }
 
-/// What a node says of itself.
+/// State of a node in its Ready condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ready {
     Yes,
     ShuttingDown,
 }
 
-/// Renews the leases of all nodes that are not silent until told to stop.
+/// Renews the leases of all nodes that are not silent, until the stop signal.
 pub(super) async fn keep_leases(
     client: Client,
     names: Vec<String>,
@@ -85,7 +85,8 @@ pub(super) async fn keep_leases(
     }
 }
 
-/// Creates the namespace of the leases if need be: without a controller manager nobody else does.
+/// Creates the namespace of the leases if needed: without a controller manager no other component
+/// does.
 pub(crate) async fn create_lease_namespace(client: &Client) -> Result<(), kube::Error> {
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let mut namespace = Namespace::default();
@@ -97,11 +98,11 @@ pub(crate) async fn create_lease_namespace(client: &Client) -> Result<(), kube::
 }
 
 async fn renew(leases: &Api<Lease>, name: &str) {
-    // A renewal that is lost is made up for by the next one, as with a real kubelet.
+    // The next renewal makes up for a lost one, as with a real kubelet.
     drop(write_lease(leases, name, Timestamp::now()).await);
 }
 
-/// Writes a lease that was renewed last so long ago.
+/// Writes a lease whose last renewal is this old.
 pub(super) async fn age_lease(
     client: &Client,
     name: &str,
@@ -138,8 +139,8 @@ async fn create_node(nodes: &Api<Node>, ordinal: usize, name: &str) -> Result<()
         }
         other => drop(other?),
     }
-    // Admission taints every new node as not ready; a node lifecycle controller may not be there to
-    // take that back, and a real scheduler would wait for it.
+    // Admission taints every new node as not ready. No node lifecycle controller may be there to
+    // remove the taint, and a real scheduler would wait for it.
     let untaint = json!({"spec": {"taints": null}});
     nodes.patch(name, &params, &Patch::Merge(untaint)).await.map(drop)
 }

@@ -17,7 +17,7 @@ const INDEX_ANNOTATION: &str = "batch.kubernetes.io/job-completion-index";
 /// A pod's uid, shared by all tables that name it.
 pub(super) type Uid = Arc<str>;
 
-/// The wire form: what `kube` decodes.
+/// The wire form that `kube` decodes.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct PodObject {
     #[serde(deserialize_with = "lean_metadata")]
@@ -124,7 +124,7 @@ pub(super) enum RestartPolicy {
     Never,
 }
 
-/// What a container is to its pod.
+/// The role of a container in its pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     Main,

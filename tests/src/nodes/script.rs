@@ -40,7 +40,7 @@ pub const ANNOTATION: &str = "lab.epilogue.dev/run";
 
 const DURATION_MAX: Duration = Duration::from_hours(24 * 30);
 
-/// What makes a script unreadable.
+/// Why a script is unreadable.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum ScriptError {
     #[error("unknown word {0:?}")]
@@ -84,7 +84,7 @@ pub enum End {
     Hang,
 }
 
-/// What the processes of a pod do when they get SIGTERM.
+/// The reaction of a pod's processes to SIGTERM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnTerm {
     Exit { code: i32, after: Duration },
@@ -122,7 +122,7 @@ impl Default for Act {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Rule {
-    /// Inclusive ranges; `None` is every pod, also one without an index.
+    /// Inclusive ranges; `None` matches every pod, also one without an index.
     indexes: Option<Vec<(u32, u32)>>,
     times: Option<u32>,
     act: Act,
@@ -152,7 +152,7 @@ impl Script {
         Act::default()
     }
 
-    /// Whether the pod has what the script names.
+    /// Whether the pod has the containers that the script names.
     pub fn check(&self, containers: &[&str], has_init: bool) -> Result<(), ScriptError> {
         for rule in &self.0 {
             if let End::Exit { container: Some(name), .. } = &rule.act.end
@@ -235,7 +235,7 @@ impl Verb {
     }
 }
 
-/// A rule while its words are read: modifiers go to the verb before them.
+/// A rule during parsing: modifiers apply to the verb before them.
 #[derive(Default)]
 struct Draft {
     verb: Option<Verb>,

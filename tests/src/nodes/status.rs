@@ -1,5 +1,5 @@
-//! The status a kubelet writes: container states, the pod's conditions, and the patch made of them.
-//! What happens to a pod is decided in `machine`; this file only says it in the API's words.
+//! Writes the status of a kubelet: container states, the pod's conditions, and the patch made of
+//! them. `machine` decides what happens to a pod; this file only expresses it in the API's terms.
 
 use std::borrow::Cow;
 
@@ -33,7 +33,7 @@ impl Termination {
         Self { code, reason, message: None, started: Some(started), finished: Some(now) }
     }
 
-    /// What the kubelet says of a container it cannot find.
+    /// What the kubelet reports of a container it cannot find.
     pub(super) fn unknown() -> Self {
         Self {
             code: 137,
@@ -84,7 +84,7 @@ impl Container {
         }
     }
 
-    /// Starts, or starts anew after an end.
+    /// Starts, or restarts after an end.
     pub(super) fn start(&mut self, now: Timestamp) {
         let past = std::mem::replace(&mut self.state, ContainerState::Running { since: now });
         if let ContainerState::Terminated(termination) = past {
@@ -95,7 +95,7 @@ impl Container {
         }
     }
 
-    /// Ends, if it runs.
+    /// Exits, if it runs.
     pub(super) fn exit(&mut self, code: i32, reason: Option<&str>, now: Timestamp) {
         if let ContainerState::Running { since } = self.state {
             self.state = ContainerState::Terminated(Termination::exit(code, reason, since, now));
@@ -185,14 +185,14 @@ impl Phase {
     }
 }
 
-/// Why the node, and not the pod, ended the pod.
+/// Why the node, and not the pod itself, terminated the pod.
 #[derive(Clone, Debug)]
 pub(super) struct Disruption {
     pub(super) message: String,
     pub(super) at: Timestamp,
 }
 
-/// Everything the node says of a pod.
+/// The node's complete status of a pod.
 #[derive(Clone, Debug)]
 pub(super) struct PodStatus {
     pub(super) phase: Phase,
@@ -229,7 +229,8 @@ impl PodStatus {
         self.containers.iter_mut().filter(move |container| container.spec.role == role)
     }
 
-    /// The strategic merge patch of `pods/status`. Conditions merge by type: those of others stay.
+    /// The strategic merge patch of `pods/status`. Conditions merge by type: those of other writers
+    /// stay.
     pub(super) fn patch(&self, pod: &PodView, address: &Address) -> Value {
         let list = |init: bool| -> Vec<Value> {
             let chosen = self.containers.iter().filter(|c| (c.spec.role != Role::Main) == init);
@@ -320,7 +321,7 @@ impl PodStatus {
     }
 }
 
-/// Where a pod says it runs.
+/// The addresses in a pod's status.
 #[derive(Clone, Debug)]
 pub(super) struct Address {
     pub(super) host: String,
@@ -328,7 +329,7 @@ pub(super) struct Address {
 }
 
 impl Address {
-    /// Addresses repeat after 65,536 pods; nobody routes to them.
+    /// Addresses repeat after 65,536 pods; no traffic is routed to them.
     pub(super) fn new(node: usize, pod: u32) -> Self {
         let [_, _, high, low] = pod.to_be_bytes();
         Self { host: host_address(node), pod: format!("10.244.{high}.{low}") }
@@ -341,7 +342,7 @@ pub(super) fn host_address(node: usize) -> String {
     format!("10.0.{high}.{low}")
 }
 
-/// Whole seconds: what the API keeps of a time.
+/// Whole seconds, the resolution of the API.
 pub(super) fn seconds(time: Timestamp) -> String {
     Timestamp::from_second(time.as_second()).unwrap_or(time).to_string()
 }

@@ -1,5 +1,5 @@
-//! All pods of the simulated nodes, without IO: which pod belongs to which node, which attempt it
-//! is, who has something to write, and when somebody will.
+//! All pods of the simulated nodes, without IO: which pod belongs to which node, its attempt, and
+//! which writes are due, now or later.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::status::Address;
 const RETRY_FIRST: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(5);
 
-/// What the world is made with.
+/// The settings of the world.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
     pub(super) nodes: Vec<String>,
@@ -26,7 +26,7 @@ pub(super) struct Settings {
     pub(super) script: Script,
 }
 
-/// What a node does at the moment.
+/// The current state of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NodeState {
     Up,
@@ -51,19 +51,19 @@ pub(super) enum WriteKind {
     Pod(Need),
 }
 
-/// What came of a write.
+/// The result of a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum WriteResult {
     Done,
     /// The pod is gone.
     Gone,
-    /// Worth another try.
+    /// Worth a retry.
     Retry,
-    /// The API calls it invalid or forbidden.
+    /// The API rejects it as invalid or forbidden.
     Refused(String),
 }
 
-/// What the simulated nodes have done since they started.
+/// Counts of the simulated nodes since they started.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     pub pods_seen: u64,
@@ -71,7 +71,7 @@ pub struct Stats {
     pub statuses_written: u64,
     pub deleted: u64,
     pub retries: u64,
-    /// Writes that the API calls invalid or forbidden, with its last words about one.
+    /// Writes that the API rejected as invalid or forbidden, with its last message about one.
     pub refused: u64,
     pub refused_last: Option<String>,
     pub watch_errors: u64,
@@ -146,7 +146,7 @@ impl World {
         self.settings.script = script;
     }
 
-    /// Replaces all that is known by a complete list: what it lacks is gone.
+    /// Replaces the whole state by a complete list: a missing pod is gone.
     pub(super) fn replace(&mut self, mut list: Vec<PodView>, now: Timestamp) {
         let listed: HashSet<Uid> = list.iter().map(|pod| pod.uid.clone()).collect();
         let lost: Vec<Uid> =
@@ -161,7 +161,7 @@ impl World {
         }
     }
 
-    /// Takes in what the watch shows of one pod.
+    /// Takes in the watch's state of one pod.
     pub(super) fn observe(&mut self, view: PodView, now: Timestamp) {
         let uid = view.uid.clone();
         if let Some(tracked) = self.pods.get_mut(&uid) {
@@ -218,12 +218,12 @@ impl World {
         None
     }
 
-    /// When `poll` may have something again without any event.
+    /// When `poll` may return something again without an event.
     pub(super) fn deadline(&self) -> Option<Timestamp> {
         self.timers.first().map(|(at, _)| *at)
     }
 
-    /// The result of a write that `poll` handed out.
+    /// The result of a write that `poll` returned.
     pub(super) fn finished(&mut self, write: &Write, result: WriteResult, now: Timestamp) {
         self.nodes[write.node].in_flight -= 1;
         let Some(tracked) = self.pods.get_mut(&write.uid) else { return };
@@ -239,7 +239,7 @@ impl World {
                 tracked.try_later(now);
             }
             WriteResult::Refused(words) => {
-                // Tried again all the same: what refuses it (a policy, a quota) can go away.
+                // Retried all the same: the policy or quota that refuses it can go away.
                 self.stats.refused += 1;
                 self.stats.refused_last = Some(format!("{}: {words}", write.name));
                 tracked.try_later(now);
@@ -248,7 +248,7 @@ impl World {
         self.enqueue(&write.uid);
     }
 
-    /// Ends all pods of a node, as the kubelet does when the machine goes down.
+    /// Terminates all pods of a node, as the kubelet does when the machine goes down.
     pub(super) fn shut_down(&mut self, node: usize, now: Timestamp) {
         self.nodes[node].state = NodeState::ShuttingDown;
         let grace_max = self.settings.shutdown_grace;
@@ -261,23 +261,23 @@ impl World {
         self.enqueue_node(node);
     }
 
-    /// The node writes nothing from now on; what is already under way may still arrive.
+    /// The node writes nothing from now on; writes under way may still arrive.
     pub(super) fn silence(&mut self, node: usize) {
         self.nodes[node].state = NodeState::Silent;
     }
 
-    /// The node answers again and goes on where its pods are.
+    /// The node answers again and continues with its pods.
     pub(super) fn revive(&mut self, node: usize) {
         self.nodes[node].state = NodeState::Up;
         self.enqueue_node(node);
     }
 
-    /// Nothing of the node is under way.
+    /// Whether no write of the node is under way.
     pub(super) fn is_quiet(&self, node: usize) -> bool {
         self.nodes[node].in_flight == 0
     }
 
-    /// The end of every pod of the node is in the API.
+    /// Whether the end of every pod of the node is in the API.
     pub(super) fn is_drained(&self, node: usize) -> bool {
         let mut machines = self.pods.values().filter(|t| t.node == node).map(|t| &t.machine);
         self.is_quiet(node) && machines.all(|m| m.as_ref().is_none_or(PodMachine::reported))
@@ -319,7 +319,7 @@ impl World {
         }
     }
 
-    /// Looks anew at the pods of a node, and at those that wait for any node.
+    /// Requeues the pods of a node, and those that wait for any node.
     fn enqueue_node(&mut self, node: usize) {
         let affected = |(_, t): &(&Uid, &Tracked)| t.node == node || t.machine.is_none();
         let uids: Vec<Uid> =
@@ -389,7 +389,7 @@ impl World {
 }
 
 impl Tracked {
-    /// The pod is bound: its node's kubelet learns of it.
+    /// The pod is bound: its node's kubelet sees it.
     fn take_on(&mut self, settings: &Settings, node: NodeState, now: Timestamp) {
         let script = match &self.view.script {
             Some(text) => Script::parse(text),
@@ -486,7 +486,7 @@ mod tests {
         }
     }
 
-    /// Everything that can be written at this moment, each taken by the API.
+    /// Every write that is possible at this moment, each accepted by the API.
     fn run(world: &mut World, ms: i64) -> Vec<String> {
         let mut lines = Vec::new();
         while let Some(write) = world.poll(at(ms)) {

@@ -17,7 +17,7 @@ pub(super) async fn send(client: Client, write: Write) -> (Write, WriteResult) {
     let sent = match &write.kind {
         WriteKind::Bind { node, unless_tainted: true } => match tainted(client, node).await {
             Ok(false) => bind(&pods, &write, node).await,
-            // Another one's turn is next.
+            // The turn passes to another node.
             Ok(true) => return (write, WriteResult::Retry),
             Err(error) => Err(error),
         },
@@ -53,7 +53,7 @@ async fn bind(pods: &Api<PodObject>, write: &Write, node: &str) -> Result<(), ku
 
 async fn tainted(client: Client, node: &str) -> Result<bool, kube::Error> {
     let node = Api::<Node>::all(client).get_opt(node).await?;
-    // A node that was removed takes no pods either.
+    // A removed node takes no pods either.
     Ok(node.is_none_or(|node| {
         node.spec.is_some_and(|spec| !spec.taints.unwrap_or_default().is_empty())
     }))

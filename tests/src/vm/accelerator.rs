@@ -1,8 +1,8 @@
-//! Which way QEMU runs the machine: the hardware's where it is real, else emulation.
+//! Chooses how QEMU runs the machine: by hardware if it is real, otherwise by emulation.
 
 use std::path::Path;
 
-/// How the machine's instructions are run.
+/// How the machine's instructions are executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accelerator {
     /// By the hardware.
@@ -12,22 +12,22 @@ pub enum Accelerator {
 }
 
 impl Accelerator {
-    /// That of this machine.
+    /// The accelerator of this machine.
     pub fn of_this_machine() -> Self {
         let writable = std::fs::File::options().read(true).write(true).open("/dev/kvm").is_ok();
         let cpu_flags = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         Self::of(writable, &cpu_flags, Path::new("/sys/module/kvm_pvm").exists())
     }
 
-    /// A device that exists proves nothing: the software one of `kvm-pvm` cannot boot an
-    /// unmodified kernel.
+    /// An existing device proves nothing: the software one of `kvm-pvm` cannot boot an unmodified
+    /// kernel.
     fn of(device_is_writable: bool, cpuinfo: &str, is_software: bool) -> Self {
         let hardware = cpuinfo.split_ascii_whitespace().any(|word| word == "vmx" || word == "svm");
         if device_is_writable && hardware && !is_software { Self::Kvm } else { Self::Tcg }
     }
 
-    /// What a snapshot of a machine depends on of this one's processor. Emulation offers the same
-    /// features on each, but for the speed of the counter that its clock goes by.
+    /// The part of this machine's processor that a snapshot depends on. Emulation offers the same
+    /// features on each processor, except for the speed of the counter behind its clock.
     pub(super) fn processor(self) -> String {
         let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         match self {
@@ -40,17 +40,18 @@ impl Accelerator {
     pub(super) fn arguments(self) -> [&'static str; 4] {
         match self {
             Self::Kvm => ["-accel", "kvm", "-cpu", "host"],
-            // A fifth level of page tables would cost a quarter more for each that is walked. Where
-            // the processor boasts of fast copies of bytes all programs copy by bytes, and
-            // emulation takes each byte by itself: a program's start takes 1.6 times as long.
-            // Megabytes of translated code: a kubelet and its pods fill half of it in a minute, and
-            // when it is full all of it is translated anew.
+            // A fifth level of page tables would cost a quarter more for each walk. If the
+            // processor advertises fast byte copies, all programs copy by bytes, and emulation
+            // handles each byte by itself: a program's start takes 1.6 times as long. `tb-size` is
+            // megabytes of translated code. A kubelet and its pods fill half of it in a minute, and
+            // when it is full, all of it is translated again.
             Self::Tcg => ["-accel", "tcg,thread=multi,tb-size=1024", "-cpu", "max,-la57,-erms"],
         }
     }
 }
 
-/// Model of the first processor, with these lines more: not what changes by the second.
+/// Model of the first processor, with these additional lines, but without values that change by the
+/// second.
 fn processor_in(cpuinfo: &str, more: &[&str]) -> String {
     let model = ["vendor_id", "cpu family", "model", "model name", "stepping"];
     let is_of_it = |line: &&str| {

@@ -1,5 +1,5 @@
-//! Our agent on a node, installed as a user would from the files of `deploy/`: as a service of the
-//! host, or as the DaemonSet's pod. Installation only; what it does is its own.
+//! Installs our agent on a node from the files of `deploy/`, as a user would: as a service of the
+//! host, or as the DaemonSet's pod. It does not control the agent afterwards.
 
 use std::path::Path;
 use std::time::Duration;
@@ -25,7 +25,7 @@ use crate::kubeconfig;
 use crate::paths::workspace_root;
 use crate::process::Program;
 
-/// How the agent came onto the node.
+/// How the agent is installed on the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Install {
     /// As a service of the host.
@@ -40,11 +40,11 @@ const READY_WITHIN: Duration = Duration::from_mins(3);
 /// The unit's file.
 const UNIT: &str = "epilogue-agent.service";
 
-/// By this label of a node the DaemonSet leaves it out.
+/// The DaemonSet leaves out a node with this label.
 const PLACED_LABEL: &str = "epilogue.dev/agent";
 
-/// Puts the agent's files where [`Node::start`] finds them for the node's disk; to be called
-/// before it.
+/// Puts the agent's files where [`Node::start`] finds them for the node's disk; call it before
+/// that.
 pub async fn prepare(
     install: Install,
     kit: &Kit,
@@ -57,11 +57,11 @@ pub async fn prepare(
     let deploy = workspace_root().join("deploy");
     let libc = match install {
         Install::Host => Libc::of(kit)?,
-        // Its image holds the program alone.
+        // Its image contains only the program.
         Install::DaemonSet => Libc::None,
     };
     let source = programs::agent(libc).await?;
-    // The image has the program under the name that its file has.
+    // The image has the program under the name of its file.
     let program = files.join(AGENT);
     std::fs::copy(&source, &program).map_err(LabError::file("copy", source))?;
     match install {
@@ -81,7 +81,7 @@ pub async fn prepare(
     Ok(())
 }
 
-/// Installs it on a node that runs and was prepared, and waits until it is ready.
+/// Installs it on a running, prepared node, and waits until it is ready.
 pub async fn install(
     install: Install,
     node: &Node,
@@ -96,7 +96,7 @@ pub async fn install(
     ready(node).await
 }
 
-/// As `deploy/systemd/README.md` says.
+/// Follows `deploy/systemd/README.md`.
 async fn host_service(node: &Node, cluster: &Cluster, flags: &[&str]) -> Result<(), VmError> {
     let nodes: Api<v1::Node> = Api::all(cluster.admin_client().await?);
     let label = json!({"metadata": {"labels": {PLACED_LABEL: "host"}}});
@@ -131,7 +131,7 @@ async fn host_service(node: &Node, cluster: &Cluster, flags: &[&str]) -> Result<
     node.run(&unit).await.map(drop)
 }
 
-/// The base with an overlay's arguments; the image comes by hand, where a registry would be.
+/// The base with an overlay's arguments; the image is imported, without a registry.
 async fn daemon_set(node: &Node, cluster: &Cluster, flags: &[&str]) -> Result<(), VmError> {
     let mut set = install::daemon_set()?;
     let image = image(&set);
@@ -153,7 +153,7 @@ fn image(set: &Value) -> String {
     image.expect("the DaemonSet's container must have an image").to_owned()
 }
 
-/// Waits until it says so itself: it holds its lock, and knows the node's pods.
+/// Waits until it reports ready: it holds its lock, and knows the node's pods.
 pub async fn ready(node: &Node) -> Result<(), VmError> {
     let ask = "systemd-inhibit --list --no-legend; \
                busybox wget -qO- http://127.0.0.1:9465/readyz 2>&1 && echo READY";

@@ -1,4 +1,4 @@
-//! Disks of a machine, and the programs of this one that make them.
+//! Makes the disks of a machine with programs of the host.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -10,7 +10,7 @@ use super::error::VmError;
 use crate::error::LabError;
 use crate::process::{Process, Program};
 
-/// Runs a program to its end; its failure is an error with the end of its log.
+/// Runs a program to its end; on failure, the error has the end of its log.
 pub(super) async fn run<A: Into<OsString>>(
     program: &str,
     args: impl IntoIterator<Item = A>,
@@ -41,7 +41,7 @@ pub(super) async fn of_directory(
     run("mke2fs", options.iter().map(OsString::from).chain(paths.map(OsString::from)), log).await
 }
 
-/// How much all files below `dir` hold.
+/// The total size of all files below `dir`.
 pub(super) fn bytes_below(dir: &Path) -> Result<u64, LabError> {
     let mut bytes = 0;
     for path in files_below(dir)? {

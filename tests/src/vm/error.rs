@@ -1,4 +1,4 @@
-//! What can fail around a virtual machine, one variant per operation.
+//! Defines the errors around a virtual machine, one variant per operation.
 
 use std::path::PathBuf;
 use std::process::ExitStatus;
@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use crate::error::LabError;
 
-/// An operation on a virtual machine that failed.
+/// A failed operation on a virtual machine.
 #[derive(Debug, thiserror::Error)]
 pub enum VmError {
-    /// One of the laboratory's own operations.
+    /// An operation of the laboratory itself.
     #[error(transparent)]
     Lab(#[from] LabError),
-    /// The image needs files of root's and mounts.
+    /// The image needs files owned by root, and mounts.
     #[error("the node's image and machine need root: run this as root")]
     NotRoot,
     /// A command inside the machine failed.
@@ -22,13 +22,13 @@ pub enum VmError {
         command: String,
         /// How it ended.
         status: ExitStatus,
-        /// What it said.
+        /// Its stderr.
         stderr: String,
     },
-    /// Something did not come in time.
+    /// Something did not happen in time.
     #[error("{what}: not within {within:?}; last seen: {last}; its files: {}", dir.display())]
     Late {
-        /// What was awaited.
+        /// What the caller waited for.
         what: String,
         /// How long.
         within: Duration,
@@ -37,12 +37,12 @@ pub enum VmError {
         /// Where its console, journal and logs are.
         dir: PathBuf,
     },
-    /// The machine's monitor refused or could not be talked to.
+    /// The machine's monitor refused or could not be reached.
     #[error("ask the machine's monitor for {command}: {answer}")]
     Monitor {
         /// The command.
         command: String,
-        /// Its answer, or why there is none.
+        /// Its answer, or why it gave no answer.
         answer: String,
     },
     /// No machine of that name runs in this checkout.

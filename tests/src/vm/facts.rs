@@ -1,5 +1,5 @@
-//! What the tests of upstream's behaviour rest on, versions and recipes, and the record of the run
-//! in which they held last: `tests/node/upstream.json`. While both agree they need not be played.
+//! Records the versions and recipes that the tests of upstream's behaviour depend on, and the last
+//! run in which they passed: `tests/node/upstream.json`. While both agree, the tests need not run.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,24 +11,24 @@ use crate::binary;
 use crate::error::LabError;
 use crate::paths::workspace_root;
 
-/// The module that has Kubernetes' programs.
+/// The module of Kubernetes' programs.
 const KUBERNETES: &str = "k8s.io/kubernetes";
 
-/// Marks a value of which only its change means something.
+/// Marks a value of which only a change matters.
 const HASH: char = '#';
 
-/// A name and a version, or a path and a hash of what is there.
+/// Names with versions, and paths with hashes of their content.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Facts(BTreeMap<String, String>);
 
-/// A run in which the tests of upstream's behaviour held.
+/// A run in which the tests of upstream's behaviour passed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// Its day, such as `2026-11-22`.
     pub date: String,
-    /// What they rested on.
+    /// The versions and recipes that they depended on.
     pub facts: Facts,
-    /// The names of the tests that held.
+    /// The names of the passed tests.
     pub held: Vec<String>,
 }
 
@@ -59,17 +59,17 @@ pub fn current(kit: &Kit) -> Result<Facts, LabError> {
     Ok(Facts(facts))
 }
 
-/// The facts of the last record; nothing where there is none that can be read.
+/// The facts of the last record; `None` if no readable record exists.
 pub fn recorded() -> Option<Facts> {
     read().map(|record| record.facts)
 }
 
-/// The last record; nothing where there is none that can be read.
+/// The last record; `None` if no readable record exists.
 pub fn read() -> Option<Record> {
     read_from(&path())
 }
 
-/// Writes the record of a run of today in which these tests held.
+/// Writes the record of today's run, in which these tests passed.
 pub fn record(facts: &Facts, tests: &[String]) -> Result<(), LabError> {
     let date = jiff::Timestamp::now().strftime("%Y-%m-%d").to_string();
     let mut held = tests.to_vec();
@@ -78,7 +78,7 @@ pub fn record(facts: &Facts, tests: &[String]) -> Result<(), LabError> {
 }
 
 impl Facts {
-    /// What is not as in `other`, the older ones, in words.
+    /// Describes the differences from `other`, the older facts.
     pub fn differs_from(&self, other: &Self) -> Vec<String> {
         let names: std::collections::BTreeSet<&String> =
             self.0.keys().chain(other.0.keys()).collect();
@@ -96,7 +96,7 @@ impl Facts {
         words.collect()
     }
 
-    /// All of them in eight digits.
+    /// A fingerprint of all facts in eight digits.
     pub fn fingerprint(&self) -> String {
         let mut hasher = crc32fast::Hasher::new();
         for (name, value) in &self.0 {
@@ -131,14 +131,14 @@ fn go_modules(root: &Path) -> Result<Vec<PathBuf>, LabError> {
     files_below(&root.join("tests/control-plane"), is_module)
 }
 
-/// The files below `dir` whose path from there is wanted, in order.
+/// The files below `dir` whose relative path is wanted, in order.
 fn files_below(dir: &Path, wanted: impl Fn(&Path) -> bool) -> Result<Vec<PathBuf>, LabError> {
     let mut paths = super::disk::files_below(dir)?;
     paths.retain(|path| wanted(path.strip_prefix(dir).unwrap_or(path)));
     Ok(paths)
 }
 
-/// A hash that stays the same with another compiler: of names and contents.
+/// A hash of names and contents that stays the same with another compiler.
 fn hash_of(root: &Path, paths: &[PathBuf]) -> Result<String, LabError> {
     let mut hasher = crc32fast::Hasher::new();
     for path in paths {

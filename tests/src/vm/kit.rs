@@ -1,5 +1,5 @@
-//! What every machine starts from, made once for all checkouts of this machine and kept in their
-//! cache: the system's image, the disk of tools, and the snapshot of a machine that has booted.
+//! Makes what every machine starts from, once for all checkouts, and keeps it in their cache. It is
+//! the system's image, the disk of tools, and the snapshot of a booted machine.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -21,32 +21,32 @@ use crate::paths::{LabDir, workspace_root};
 use crate::process::Program;
 use crate::tools;
 
-/// The name of the one container image; its commands: tests/node/container/main.go.
+/// The name of the only container image; its commands: tests/node/container/main.go.
 pub const CONTAINER_IMAGE: &str = "lab.local/container:1";
 
-/// The program on the tools' disk that has the kubelet, and what it is to be called with.
+/// The program on the tools' disk that contains the kubelet, and the arguments to call it.
 const KUBELET_PROGRAM: &str = "upstream-kubelet";
 const KUBELET_ARGUMENTS: &str = "kubelet";
 
-/// Room for file system structures beside the content.
+/// Room for file system structures in addition to the content.
 const DISK_SLACK_BYTES: u64 = 24 << 20;
 
-/// Everything that a machine starts from. What it names stays while it or a clone of it lives.
+/// Everything that a machine starts from. Its files stay while it or a clone of it lives.
 #[derive(Clone, Debug)]
 pub struct Kit {
     /// The directory of the image: vmlinuz, initrd.img, root.ext4, packages, and the key `id`.
     image: Arc<Lease>,
-    /// The disk that has kubelet and the container image.
+    /// The disk with the kubelet and the container image.
     tools: Arc<Lease>,
-    /// The disk with the snapshot `booted`, once there.
+    /// The disk with the snapshot `booted`, once it exists.
     booted: Option<Arc<Lease>>,
     /// How QEMU runs it.
     pub(super) accelerator: Accelerator,
 }
 
 impl Kit {
-    /// Makes what is missing: all of it takes 1 to 3 minutes, nothing when nothing changed.
-    /// Needs root; installs QEMU and the like where it can.
+    /// Makes what is missing. All of it takes 1 to 3 minutes; nothing if nothing changed. Needs
+    /// root; installs QEMU and the like if possible.
     pub async fn ensure(labs: &LabDir) -> Result<Self, VmError> {
         tools::ensure_for_nodes().await?;
         if !nix::unistd::geteuid().is_root() {
@@ -74,7 +74,7 @@ impl Kit {
         self.tools.path()
     }
 
-    /// The disk of a machine that has booted, once there is one.
+    /// The disk of a booted machine, once it exists.
     pub(super) fn booted(&self) -> Option<&Path> {
         self.booted.as_deref().map(Lease::path)
     }
@@ -89,7 +89,8 @@ impl Kit {
         self.image("root.ext4")
     }
 
-    /// What the tests of upstream's behaviour rest on: names and versions of the image's packages.
+    /// Names and versions of the image's packages, which the tests of upstream's behaviour depend
+    /// on.
     pub fn packages(&self) -> Result<Vec<(String, String)>, LabError> {
         let path = self.image("packages");
         let text = std::fs::read_to_string(&path).map_err(LabError::file("read", path))?;
@@ -97,7 +98,7 @@ impl Kit {
         Ok(pairs.map(|(name, version)| (name.to_owned(), version.to_owned())).collect())
     }
 
-    /// Boots a machine with its files beside `path`, and leaves its disk at `path`.
+    /// Boots a machine with its files next to `path`, and leaves its disk at `path`.
     async fn make_snapshot(&self, path: &Path) -> Result<(), VmError> {
         eprintln!("booting the node's machine for its snapshot ({:?}) …", self.accelerator);
         let dir = path.with_extension("machine");
@@ -121,7 +122,7 @@ async fn ensure_image(images: &Path) -> Result<Lease, VmError> {
     let recipe = recipe();
     let make = async |path: &Path| {
         eprintln!("making the node's image (about a minute) …");
-        // In namespaces of its own nothing of it, process or mount, outlives the laboratory.
+        // In namespaces of its own no process or mount of it outlives the laboratory.
         let mut arguments: Vec<OsString> =
             ["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"].map(Into::into).into();
         arguments.extend([recipe.join("make").into(), path.into()]);
@@ -130,7 +131,7 @@ async fn ensure_image(images: &Path) -> Result<Lease, VmError> {
     cache::ensure(images, "image", &disk::hash_of(&recipe, "")?, make).await
 }
 
-/// The directory of what the image is made by.
+/// The directory of the image's recipe.
 pub(super) fn recipe() -> PathBuf {
     workspace_root().join("tests/node/image")
 }
@@ -171,7 +172,7 @@ async fn make_tools(kubelet: &Path, disk: &Path) -> Result<(), VmError> {
     Ok(())
 }
 
-/// The unit calls `/opt/tools/kubelet`, whichever program has it.
+/// The unit calls `/opt/tools/kubelet`, whichever program contains it.
 fn write_kubelet_script(path: &Path) -> Result<(), LabError> {
     use std::os::unix::fs::PermissionsExt as _;
     let script =
@@ -181,7 +182,7 @@ fn write_kubelet_script(path: &Path) -> Result<(), LabError> {
     std::fs::set_permissions(path, executable).map_err(LabError::file("write", path))
 }
 
-/// A snapshot fits the disks, the devices and the QEMU that it was made with, and the processor.
+/// A snapshot fits the disks, the devices, the processor and the QEMU that it was made with.
 async fn snapshot_key(kit: &Kit) -> Result<String, VmError> {
     let output = Command::new(machine::QEMU)
         .arg("--version")
@@ -190,7 +191,7 @@ async fn snapshot_key(kit: &Kit) -> Result<String, VmError> {
         .await
         .map_err(|source| LabError::Spawn { program: machine::QEMU.into(), source })?;
     let mut key = String::from_utf8_lossy(&output.stdout).into_owned();
-    // Paths of image and tools are among the arguments, and have their hashes in their names.
+    // Paths of image and tools are among the arguments, and contain their hashes.
     let arguments = machine::qemu(kit, Path::new(""), Boot::Cold).args;
     let _ = write!(key, "{arguments:?} {}", machine::RUN_DISK_BYTES);
     key.push_str(&kit.accelerator.processor());

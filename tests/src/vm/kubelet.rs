@@ -1,13 +1,13 @@
-//! The kubelet's configuration file. Pure.
+//! Renders the kubelet's configuration file. Pure.
 
 use serde_json::{Map, Value, json};
 
-/// A KubeletConfiguration: the laboratory's own, and what a test changes in it.
+/// A KubeletConfiguration: the laboratory's own, with a test's changes.
 #[derive(Clone, Debug)]
 pub struct KubeletConfig(Map<String, Value>);
 
 impl Default for KubeletConfig {
-    /// Upstream's defaults, but for the small disk and a node status every 5 seconds; so
+    /// Upstream's defaults, except for the small disk and a node status every 5 seconds; so
     /// graceful shutdown is off.
     fn default() -> Self {
         let document = json!({
@@ -36,14 +36,14 @@ impl Default for KubeletConfig {
 }
 
 impl KubeletConfig {
-    /// Graceful shutdown on: so many seconds in all, of which so many for critical pods.
+    /// Turns graceful shutdown on: total seconds, and how many of them are for critical pods.
     #[must_use]
     pub fn graceful_shutdown(self, total_seconds: u32, critical_seconds: u32) -> Self {
         self.set("shutdownGracePeriod", json!(format!("{total_seconds}s")))
             .set("shutdownGracePeriodCriticalPods", json!(format!("{critical_seconds}s")))
     }
 
-    /// Graceful shutdown on, by priority: (priority, seconds).
+    /// Turns graceful shutdown on, by priority: (priority, seconds).
     #[must_use]
     pub fn graceful_shutdown_by_priority(self, periods: &[(i32, u32)]) -> Self {
         let periods: Vec<Value> = periods
@@ -55,14 +55,14 @@ impl KubeletConfig {
         self.set("shutdownGracePeriodByPodPriority", json!(periods))
     }
 
-    /// A threshold of hard eviction, as `memory.available` and `100Mi`.
+    /// Sets a hard eviction threshold, such as `memory.available` and `100Mi`.
     #[must_use]
     pub fn evict_below(mut self, signal: &str, amount: &str) -> Self {
         self.0["evictionHard"][signal] = json!(amount);
         self
     }
 
-    /// Any other field.
+    /// Sets any other field.
     #[must_use]
     pub fn set(mut self, field: &str, value: Value) -> Self {
         self.0.insert(field.to_owned(), value);

@@ -1,5 +1,5 @@
-//! The lighter world: the image's systemd and logind in a container, up in about a second, for
-//! what speaks to logind only. No kubelet: the container has the control groups of this machine.
+//! Runs the image's systemd and logind in a container, up in about a second, for tests that use
+//! logind only. It has no kubelet: the container has the control groups of this machine.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -16,8 +16,8 @@ use crate::process::{Process, Program};
 const UP_WITHIN: Duration = Duration::from_secs(30);
 const OFF_WITHIN: Duration = Duration::from_mins(1);
 
-/// Mounts the image's root with a writable layer, both only in this process's namespace, and
-/// boots it. What the container does not need would fail or wait there.
+/// Mounts the image's root with a writable layer, both only in this process's namespace, and boots
+/// it. Masked units would fail or wait in the container, which does not need them.
 const BOOT: &str = r#"
 set -eu
 dir=$1 root=$2 shared=$3
@@ -36,21 +36,21 @@ exec systemd-nspawn --directory="$dir/root" --boot --register=no --keep-unit --p
     --machine=logind --console=pipe --bind-ro="$shared:/shared"
 "#;
 
-/// A systemd with its logind that runs. Dropped, all of it is killed.
+/// A running systemd with its logind. Dropping it kills everything.
 #[derive(Debug)]
 pub struct Logind {
     dir: PathBuf,
     process: Process,
-    /// The container's first process, by this machine's numbers.
+    /// The container's first process, as a pid of this machine.
     init: u32,
 }
 
 impl Logind {
-    /// Starts it with its files in `dir`; `shared` is seen inside as `/shared`, read-only.
-    /// Returns when logind answers.
+    /// Starts it with its files in `dir`; `shared` appears inside as `/shared`, read-only. Returns
+    /// when logind answers.
     pub async fn start(kit: &Kit, dir: &Path, shared: &Path) -> Result<Self, VmError> {
         std::fs::create_dir_all(dir).map_err(LabError::file("create", dir))?;
-        // A process namespace around nspawn: killed by itself, it would leave its systemd behind.
+        // A process namespace around nspawn: if only nspawn were killed, its systemd would stay.
         let options = ["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--"];
         let mut args: Vec<OsString> = options.map(Into::into).into();
         args.extend(["sh", "-c", BOOT, "logind"].map(Into::into));
@@ -78,18 +78,18 @@ impl Logind {
         Ok(Self { dir: dir.to_owned(), process, init })
     }
 
-    /// The system bus as a path of this machine, for programs that are not in the container.
+    /// The system bus as a path of this machine, for programs outside the container.
     pub fn system_bus(&self) -> PathBuf {
         format!("/proc/{}/root/run/dbus/system_bus_socket", self.init).into()
     }
 
-    /// A program of the container's, inside; the caller says what of its output it wants. It ends
-    /// with the caller or the container.
+    /// A program of the container, run inside; the caller configures its output. It ends with the
+    /// caller or the container.
     pub fn command(&self, program: &str, args: &[&str]) -> Command {
         enter(self.init, program, args)
     }
 
-    /// Runs a command line inside to its end and gives what it wrote.
+    /// Runs a command line inside to its end and returns its output.
     pub async fn run(&self, command: &str) -> Result<String, VmError> {
         let output = self.command("sh", &["-c", command]).output().await;
         let output =
@@ -119,8 +119,8 @@ impl Logind {
     }
 }
 
-/// What enters a namespace of processes forks, and what it forked would outlive it: a lock that is
-/// held by it would stay when it is killed.
+/// A program that enters a process namespace forks, and the fork would outlive it. A lock that the
+/// fork holds would stay when the program is killed.
 fn enter(init: u32, program: &str, args: &[&str]) -> Command {
     let mut command = Command::new("nsenter");
     command.args(["--all", "--target", &init.to_string(), "--"]);
@@ -140,7 +140,8 @@ async fn answers(init: u32) -> Result<(), String> {
     }
 }
 
-/// The systemd that nspawn started, somewhere below `pid`: named so, and not nspawn itself.
+/// The systemd that nspawn started, somewhere below `pid`: it has that name, and is not nspawn
+/// itself.
 fn init_below(pid: u32) -> Option<u32> {
     let children = format!("/proc/{pid}/task/{pid}/children");
     let children = std::fs::read_to_string(children).unwrap_or_default();

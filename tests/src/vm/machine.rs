@@ -1,4 +1,4 @@
-//! One virtual machine: QEMU's process, its disks, the way in. Knows nothing of Kubernetes.
+//! One virtual machine: QEMU's process, its disks, the shell. Knows nothing of Kubernetes.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -20,48 +20,48 @@ pub(super) const QEMU: &str = "qemu-system-x86_64";
 /// Room for programs and configuration of one run; part of the snapshot, so the same for all.
 pub(super) const RUN_DISK_BYTES: u64 = 384 << 20;
 
-/// Before other work of this session: what runs inside has timeouts of a real machine's, and one
-/// that is emulated beside builds would meet them where no node does.
+/// Priority over other work of this session. The programs inside have the timeouts of a real
+/// machine. Emulated alongside builds, they would hit timeouts that no node hits.
 const NICE: [&str; 3] = ["-n", "-10", "env"];
 
-/// Enough for a kubelet with 110 pods; only what is used is taken.
+/// Enough for a kubelet with 110 pods; only the used part is allocated.
 const MEMORY_MB: u32 = 2048;
 
-/// Five times what an emulated machine takes on two processors that it has to itself.
+/// Five times what an emulated machine takes on two idle processors.
 const BOOT_WITHIN: Duration = Duration::from_secs(150);
 const MONITOR_WITHIN: Duration = Duration::from_secs(30);
-/// One handshake of ssh with a machine that starts everything else meanwhile. One that is given up
-/// costs it as much, and the next one the same again.
+/// Time for one ssh handshake with a machine that starts everything else meanwhile. A cancelled
+/// handshake costs the machine as much, and the next one the same again.
 const KNOCK_WITHIN: Duration = Duration::from_mins(1);
 
 /// How a machine starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Boot {
-    /// From the kernel on, in 14 seconds; the boot id is its own.
+    /// From the kernel on, in 14 seconds; with a boot id of its own.
     Cold,
     /// From the snapshot, in 3 seconds; all share a boot id until they reboot.
     Snapshot,
 }
 
-/// A machine that runs. Dropped, it is killed as by a power cut, and its disks go.
+/// A running machine. Dropping it kills it as by a power cut, and removes its disks.
 #[derive(Debug)]
 pub struct Machine {
     dir: PathBuf,
     shell: Shell,
     qemu: Process,
-    /// How often its journal said that ssh can be used, when it was used last.
+    /// How often its journal had reported ssh as usable, at the last use.
     boots: usize,
-    /// The disks below its own stay while it runs.
+    /// Keeps the disks below its own while it runs.
     _kit: Kit,
 }
 
 impl Machine {
-    /// Starts it with its files in `dir`, and `payload` on its read-only third disk
-    /// (`/dev/vdc`); returns when a command can be run.
+    /// Starts it with its files in `dir`, and `payload` on its read-only third disk (`/dev/vdc`);
+    /// returns when a command can be run.
     pub async fn start(kit: &Kit, dir: &Path, boot: Boot, payload: &Path) -> Result<Self, VmError> {
         std::fs::create_dir_all(dir).map_err(LabError::file("create", dir))?;
         remove_disks(dir);
-        // Of an earlier machine in the same directory; appended to, they would tell its story.
+        // Left by an earlier machine in the same directory: this one would append to its logs.
         for log in ["console.log", "journal.log", monitor::SOCKET, shell::SOCKET] {
             let _ = std::fs::remove_file(dir.join(log));
         }
@@ -77,7 +77,7 @@ impl Machine {
         let mut qemu = Process::spawn_program(&qemu(kit, dir, boot))?;
         let port = ssh_port(dir, &mut qemu).await?;
         if boot == Boot::Snapshot {
-            // QEMU has them open: nothing of them stays, however it and this process end.
+            // QEMU has them open: no file stays, however it and this process end.
             remove_disks(dir);
         }
         let shell = Shell::new(dir, &kit.key(), port);
@@ -98,8 +98,8 @@ impl Machine {
         Ok(machine)
     }
 
-    /// Whether its kernel says that a processor stands still: emulation on busy processors ends so
-    /// once in many starts.
+    /// Whether its kernel reports a processor lockup, as happens once in many starts with emulation
+    /// on busy processors.
     pub fn has_locked_up(&self) -> bool {
         let console = std::fs::read(self.dir.join("console.log")).unwrap_or_default();
         String::from_utf8_lossy(&console).contains("BUG: soft lockup")
@@ -110,7 +110,7 @@ impl Machine {
         &self.dir
     }
 
-    /// The way in.
+    /// The shell of the machine.
     pub fn shell(&self) -> &Shell {
         &self.shell
     }
@@ -143,12 +143,12 @@ impl Machine {
         Ok(self.shell.run("cat /proc/sys/kernel/random/boot_id").await?.trim().to_owned())
     }
 
-    /// Asks for a power-off, which takes as long as the locks of logind say, and returns.
+    /// Requests a power-off, which takes as long as logind's locks delay it, and returns.
     pub async fn begin_poweroff(&self) -> Result<(), VmError> {
         self.begin("systemctl poweroff").await
     }
 
-    /// Asks for a reboot and returns.
+    /// Requests a reboot and returns.
     pub async fn begin_reboot(&self) -> Result<(), VmError> {
         self.begin("systemctl reboot").await
     }
@@ -173,7 +173,7 @@ impl Machine {
         }
     }
 
-    /// Waits until it has booted once more. Its journal says when ssh can be used: a knock that
+    /// Waits until it has booted once more. Its journal shows when ssh is usable: a connection that
     /// comes too early costs it seconds.
     async fn booted(&mut self, within: Duration) -> Result<(), VmError> {
         let journal = self.dir.join("journal.log");
@@ -184,12 +184,13 @@ impl Machine {
             seen = observe_until(within, boots, |boots| *boots > before) => seen,
         };
         self.boots = seen.map_err(|_| self.late("boot", within, &self.last_of_journal()))?;
-        // The connection to the boot before would be waited for. Where there is none, none is lost.
+        // ssh would wait for the connection to the previous boot. If the socket is missing, nothing
+        // is lost.
         let _ = std::fs::remove_file(self.dir.join(shell::SOCKET));
         self.answers(within).await
     }
 
-    /// Waits for the other end of a reboot, known by its boot id.
+    /// Waits for the end of a reboot, recognised by its boot id.
     pub async fn rebooted(&mut self, before: &str, within: Duration) -> Result<(), VmError> {
         self.booted(within).await?;
         match self.boot_id().await? {
@@ -198,7 +199,7 @@ impl Machine {
         }
     }
 
-    /// Ends it at once, with no chance to do anything: a power cut.
+    /// Kills it at once, with no chance to do anything: a power cut.
     pub async fn cut(&mut self) {
         self.qemu.kill().await;
     }
@@ -208,12 +209,12 @@ impl Machine {
         monitor::execute(&self.dir, "system_reset", json!({})).await.map(drop)
     }
 
-    /// Stops its processors: what a network cut or a frozen host looks like from outside.
+    /// Stops its processors: from outside, the same as a network cut or a frozen host.
     pub async fn pause(&self) -> Result<(), VmError> {
         monitor::execute(&self.dir, "stop", json!({})).await.map(drop)
     }
 
-    /// Lets a paused machine go on.
+    /// Resumes a paused machine.
     pub async fn resume(&self) -> Result<(), VmError> {
         monitor::execute(&self.dir, "cont", json!({})).await.map(drop)
     }
@@ -225,7 +226,7 @@ impl Machine {
         self.shell.run(&command).await.map(drop)
     }
 
-    /// Ends it and gives the disk, with the machine as it was under `name` inside.
+    /// Stops it and returns the disk, with the machine's state as snapshot `name` inside.
     pub(super) async fn into_snapshot(mut self, name: &str) -> Result<PathBuf, VmError> {
         self.pause().await?;
         let answer = monitor::human(&self.dir, &format!("savevm {name}")).await?;
@@ -257,16 +258,16 @@ impl Machine {
 }
 
 impl Drop for Machine {
-    /// QEMU is killed by the drop of its process; only what it had open may still be there.
+    /// Dropping its process kills QEMU; only files that it had open may remain.
     fn drop(&mut self) {
         remove_disks(&self.dir);
     }
 }
 
-/// A gigabyte and more, of which nothing is to be learned once the machine is gone.
+/// A gigabyte and more, without any use once the machine is gone.
 fn remove_disks(dir: &Path) {
     for disk in ["disk.qcow2", "run.ext4"] {
-        // An error means that there is none.
+        // An error means that the file does not exist.
         let _ = std::fs::remove_file(dir.join(disk));
     }
 }
@@ -304,11 +305,10 @@ pub(super) fn qemu(kit: &Kit, dir: &Path, boot: Boot) -> Program {
     args.extend(["-m".into(), MEMORY_MB.to_string()]);
     args.extend(["-nodefaults", "-no-user-config", "-display", "none"].map(Into::into));
     args.extend(["-kernel".into(), image("vmlinuz"), "-initrd".into(), image("initrd.img")]);
-    // Emulation keeps what it has translated by virtual address: where each program's is another
-    // at each start, one takes three times as long.
-    // Its clock by the processor's counter: the kernel distrusts an emulated one, and every look at
-    // the clock would be a call to the emulator, one processor at a time.
-    // Without the processor's string instructions: emulation goes through them one by one.
+    // Emulation caches translated code by virtual address: if each start has other addresses, a
+    // program's start takes three times as long. The clock uses the processor's counter. The kernel
+    // distrusts an emulated counter, and every clock read would call the emulator, one processor at
+    // a time. The processor's string instructions are off: emulation steps through them one by one.
     let kernel = "console=ttyS0 quiet psi=1 systemd.unified_cgroup_hierarchy=1 net.ifnames=0 \
                   panic=-1 norandmaps mitigations=off tsc=reliable clearcpuid=rep_good";
     args.extend(["-append".into(), kernel.into(), "-serial".into(), "file:console.log".into()]);
@@ -317,7 +317,7 @@ pub(super) fn qemu(kit: &Kit, dir: &Path, boot: Boot) -> Program {
     args.extend(drive("run", "run.ext4", read_only));
     let others = [
         "-netdev",
-        // Port 0: the kernel picks one, and QEMU says which.
+        // Port 0: the kernel picks one, and QEMU reports which.
         "user,id=net,hostfwd=tcp:127.0.0.1:0-10.0.2.15:22",
         "-device",
         "virtio-net-pci,netdev=net",

@@ -1,8 +1,8 @@
-//! A real node: systemd, logind, containerd and kubelet in a virtual machine of QEMU's, or logind
-//! alone in a container. For what only a real one can show: how a node ends.
+//! Runs a real node: systemd, logind, containerd and kubelet in a virtual machine of QEMU, or
+//! logind alone in a container. Only a real node can show how a node ends.
 //!
-//! [`Kit`] has what is made once and kept, [`Machine`] is one that runs, [`Node`] one that joined
-//! a control plane, [`Watcher`] keeps what the API said of its pods over time.
+//! [`Kit`] has the cached parts, [`Machine`] is a running machine, [`Node`] one that joined a
+//! control plane, [`Watcher`] keeps the API's states of its pods over time.
 
 pub mod accelerator;
 pub mod agent;

@@ -1,4 +1,4 @@
-//! A machine's monitor: QEMU's JSON protocol on a unix socket, one connection per command.
+//! Talks to a machine's monitor: QEMU's JSON protocol on a unix socket, one connection per command.
 
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
@@ -11,7 +11,7 @@ use tokio::net::UnixStream;
 
 use super::error::VmError;
 
-/// Writing a snapshot of a gigabyte takes seconds, everything else none.
+/// Writing a snapshot of a gigabyte takes seconds; every other command answers at once.
 const ANSWER_WITHIN: Duration = Duration::from_mins(2);
 
 /// The name of the socket in a machine's directory.
@@ -40,7 +40,7 @@ pub async fn execute(dir: &Path, command: &str, arguments: Value) -> Result<Valu
     }
 }
 
-/// Runs a command of the monitor for people, which reports errors as text.
+/// Runs a command of the human monitor, which reports errors as text.
 pub(super) async fn human(dir: &Path, line: &str) -> Result<String, VmError> {
     let answer = execute(dir, "human-monitor-command", json!({"command-line": line})).await?;
     Ok(answer.as_str().unwrap_or_default().to_owned())
@@ -54,7 +54,7 @@ async fn ask(stream: &mut BufReader<UnixStream>, request: &Value) -> std::io::Re
             return Err(std::io::ErrorKind::UnexpectedEof.into());
         }
         let message: Value = serde_json::from_str(&line)?;
-        // Events come in between.
+        // Events arrive in between.
         if message.get("return").is_some() || message.get("error").is_some() {
             return Ok(message);
         }

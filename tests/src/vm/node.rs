@@ -1,5 +1,5 @@
-//! A machine that is a node: its kubelet joined a control plane of the laboratory by an identity
-//! of its own, so that the Node authorizer and NodeRestriction judge it.
+//! A machine that is a node: its kubelet joined a control plane of the laboratory with an identity
+//! of its own, so the Node authorizer and NodeRestriction apply to it.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -20,10 +20,10 @@ use crate::eventually::observe_costly_until;
 /// Five times what an emulated machine takes.
 const READY_WITHIN: Duration = Duration::from_mins(3);
 
-/// Before a test has done anything to it, a machine whose emulation failed may be another one.
+/// If emulation fails before a test has used the machine, another machine may replace it.
 const STARTS_MAX: u32 = 2;
 
-/// A node that runs.
+/// A running node.
 #[derive(Debug)]
 pub struct Node {
     name: String,
@@ -67,14 +67,14 @@ impl Node {
     }
 
     async fn start_kubelet(&mut self) -> Result<(), VmError> {
-        // The disk may have been looked at before the snapshot, when it was another one.
+        // The guest may have read the disk before the snapshot, when it was another one.
         let command = "blockdev --flushbufs /dev/vdc && mkdir -p /opt/run && \
                        mount -o ro /dev/vdc /opt/run && cp /opt/run/kubernetes/* /etc/kubernetes/ \
                        && systemctl enable --now --quiet kubelet";
         self.machine.shell().run(command).await.map(drop)
     }
 
-    /// Starts its kubelet, which was stopped, with another configuration; returns at once.
+    /// Starts its stopped kubelet with another configuration; returns at once.
     pub async fn start_kubelet_with(&self, kubelet: &KubeletConfig) -> Result<(), VmError> {
         let start = "cat > /etc/kubernetes/kubelet.yaml && systemctl start --no-block kubelet";
         self.machine.shell().run_with(start, kubelet.render().as_bytes()).await.map(drop)
@@ -128,7 +128,7 @@ impl Node {
                 continue;
             };
             let pods: Api<v1::Pod> = Api::namespaced(client.clone(), &namespace);
-            // One that is gone meanwhile is what is wanted.
+            // A pod that is already gone is fine.
             let _ = pods.delete(&name, &DeleteParams::default().grace_period(0)).await;
         }
         let nodes: Api<v1::Node> = Api::all(client);
@@ -141,7 +141,7 @@ impl Node {
     }
 }
 
-/// Status, and where it is not True what is said about it.
+/// Status, and the message if it is not True.
 pub fn ready_condition(node: &v1::Node) -> String {
     let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
     match conditions.into_iter().find(|condition| condition.type_ == "Ready") {

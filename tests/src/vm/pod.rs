@@ -1,11 +1,11 @@
-//! Pods for tests on a real node: one container of the laboratory's image. Pure.
+//! Builds pods for tests on a real node: one container of the laboratory's image. Pure.
 
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use super::kit::CONTAINER_IMAGE;
 
-/// A pod to be created, bound to its node from the start: no scheduler is needed.
+/// A pod to create, bound to its node from the start: no scheduler is needed.
 #[derive(Clone, Debug)]
 pub struct TestPod(Value);
 
@@ -34,7 +34,7 @@ impl TestPod {
         }))
     }
 
-    /// Any field of the spec.
+    /// Sets any field of the spec.
     #[must_use]
     pub fn spec(mut self, field: &str, value: Value) -> Self {
         self.0["spec"][field] = value;
@@ -53,13 +53,13 @@ impl TestPod {
         self.spec("terminationGracePeriodSeconds", json!(seconds))
     }
 
-    /// With the node's own network: its sandbox starts in half the time.
+    /// Uses the node's own network: its sandbox starts in half the time.
     #[must_use]
     pub fn host_network(self) -> Self {
         self.spec("hostNetwork", json!(true))
     }
 
-    /// With a gate that nobody ever opens.
+    /// Adds a readiness gate that never opens.
     #[must_use]
     pub fn readiness_gate(self) -> Self {
         self.spec("readinessGates", json!([{"conditionType": "lab.local/gate"}]))
@@ -73,7 +73,7 @@ impl TestPod {
         self
     }
 
-    /// With a finalizer that only a test removes, as a Job's controller would.
+    /// Adds a finalizer that only a test removes, as a Job's controller would.
     #[must_use]
     pub fn finalizer(mut self, finalizer: &str) -> Self {
         self.0["metadata"]["finalizers"] = json!([finalizer]);

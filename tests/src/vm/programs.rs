@@ -1,5 +1,5 @@
-//! What of ours runs inside a machine: the ordinary builds where its libc is not older than that of
-//! this machine, else static ones.
+//! Builds our programs for a machine: ordinary builds if its libc is not older than that of this
+//! machine, otherwise static ones.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -10,10 +10,10 @@ use super::kit::Kit;
 use crate::cargo::cargo;
 use crate::error::LabError;
 
-/// Names a static agent that was built elsewhere; then none is built.
+/// Names a static agent that was built elsewhere; then no agent is built.
 pub const AGENT_ENV: &str = "EPILOGUE_LAB_AGENT";
 
-/// The libc where a program is to run.
+/// The libc where a program will run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Libc {
     /// That of this machine or a newer one.
@@ -23,12 +23,12 @@ pub enum Libc {
 }
 
 impl Libc {
-    /// That of a kit's image, seen from this machine.
+    /// The libc of a kit's image, compared to this machine.
     pub fn of(kit: &Kit) -> Result<Self, LabError> {
         let theirs = kit.packages()?.into_iter().find(|(name, _)| name == "libc6");
         let theirs = theirs.and_then(|(_, version)| libc_version(&version));
         let said = std::process::Command::new("ldd").arg("--version").output();
-        // Where nobody says which one it is, it counts as another.
+        // An unknown libc counts as another one.
         let said = said.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
         let ours =
             said.ok().and_then(|said| libc_version(said.lines().next()?.split(' ').next_back()?));
@@ -36,14 +36,14 @@ impl Libc {
     }
 }
 
-/// Of the GNU libc's versions, as `2.36` or the package's `2.36-9+deb12u14`.
+/// Parses the GNU libc's versions, such as `2.36` or the package's `2.36-9+deb12u14`.
 fn libc_version(text: &str) -> Option<(u32, u32)> {
     let (major, rest) = text.split_once('.')?;
     let minor: String = rest.chars().take_while(char::is_ascii_digit).collect();
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// The agent, built if it is not there.
+/// The agent, built if missing.
 pub async fn agent(libc: Libc) -> Result<PathBuf, LabError> {
     if let Some(given) = std::env::var_os(AGENT_ENV) {
         return Ok(given.into());
@@ -75,7 +75,7 @@ async fn build(
         command
             .args(["--target", &format!("{}-unknown-linux-gnu", std::env::consts::ARCH)])
             .env("RUSTFLAGS", "-C target-feature=+crt-static")
-            // Half the time to the disk of a machine that is emulated.
+            // It halves the time to write the disk of an emulated machine.
             .env("CARGO_PROFILE_DEV_STRIP", "symbols");
     }
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
@@ -87,7 +87,7 @@ async fn build(
     Ok(executable(&said, kind, name).expect("cargo must name what it was asked for"))
 }
 
-/// Tests bring the package's program with them, in no order.
+/// Tests bring the package's program with them, in any order.
 fn executable(said: &str, kind: &str, name: &str) -> Option<PathBuf> {
     let lines = said.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let mut wanted = lines.filter(|line| {

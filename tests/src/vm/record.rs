@@ -1,4 +1,4 @@
-//! A machine as other processes know it: the content of `machine.json` in its directory.
+//! Describes a machine for other processes: the content of `machine.json` in its directory.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use crate::run_dir;
 /// The directory of a lab's nodes, within the lab's own.
 pub const NODES: &str = "nodes";
 
-/// What is needed to reach a machine.
+/// The data needed to reach a machine.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Record {
     /// Its process.
@@ -34,8 +34,8 @@ impl Record {
         serde_json::from_str(&text).ok()
     }
 
-    /// The node `name` of any lab of this checkout, running or ended, and its directory. Where
-    /// several labs have one of that name: `LAB/NAME`.
+    /// The node `name` of any lab of this checkout, running or ended, and its directory. If several
+    /// labs have one of that name: `LAB/NAME`.
     pub fn find(labs: &LabDir, name: &str) -> Result<(Self, PathBuf), VmError> {
         let (lab, node) = match name.split_once('/') {
             Some((lab, node)) => (Some(lab), node),

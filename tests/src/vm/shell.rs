@@ -1,4 +1,4 @@
-//! Commands inside a machine, by ssh over one shared connection.
+//! Runs commands inside a machine, by ssh over one shared connection.
 
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
@@ -10,13 +10,13 @@ use tokio::process::Command;
 use super::error::VmError;
 use crate::error::LabError;
 
-/// For any command: an emulated machine with both processors busy needs long for little.
+/// For any command: an emulated machine with both processors busy is slow at everything.
 const WITHIN: Duration = Duration::from_mins(2);
 
 /// The shared connection's socket in a machine's directory.
 pub(super) const SOCKET: &str = "ssh.sock";
 
-/// The way into one machine.
+/// The shell of one machine.
 #[derive(Clone, Debug)]
 pub struct Shell {
     dir: PathBuf,
@@ -25,12 +25,12 @@ pub struct Shell {
 }
 
 impl Shell {
-    /// The machine with its files in `dir`, whose sshd is led to `port` of 127.0.0.1.
+    /// The machine with its files in `dir`, whose sshd is reachable at `port` of 127.0.0.1.
     pub fn new(dir: &Path, key: &Path, port: u16) -> Self {
         Self { dir: dir.to_owned(), key: key.to_owned(), port }
     }
 
-    /// The arguments of `ssh` up to and with the host.
+    /// The arguments of `ssh` up to the host, inclusive.
     pub fn arguments(&self) -> Vec<String> {
         let options = [
             "StrictHostKeyChecking=no",
@@ -38,11 +38,11 @@ impl Shell {
             "LogLevel=ERROR",
             "BatchMode=yes",
             "ConnectTimeout=60",
-            // A machine that was reset says no goodbye.
+            // A machine that was reset does not close its connections.
             "ServerAliveInterval=5",
             "ServerAliveCountMax=6",
-            // The default guards against computers that there are none of, and an emulated
-            // processor takes a second for it.
+            // The default guards against quantum computers, which do not exist yet, and takes an
+            // emulated processor a second.
             "KexAlgorithms=curve25519-sha256",
         ];
         let mut arguments = vec!["-F".into(), "/dev/null".into()];
@@ -52,7 +52,7 @@ impl Shell {
         arguments
     }
 
-    /// Runs a command line and gives its output, whatever its exit code.
+    /// Runs a command line and returns its output, whatever its exit code.
     pub async fn try_run(&self, command: &str, input: &[u8]) -> Result<Output, VmError> {
         let failed = |source| LabError::Spawn { program: "ssh".into(), source };
         let late = |_| VmError::Late {
@@ -64,7 +64,7 @@ impl Shell {
         let run = async {
             let mut child = self.command(command).spawn()?;
             let mut stdin = child.stdin.take().expect("stdin must be a pipe, as asked for");
-            // A command that reads nothing may have ended before it is written.
+            // A command that reads no input may have ended before the write.
             let _ = stdin.write_all(input).await;
             drop(stdin);
             child.wait_with_output().await
@@ -72,7 +72,7 @@ impl Shell {
         Ok(tokio::time::timeout(WITHIN, run).await.map_err(late)?.map_err(failed)?)
     }
 
-    /// Runs a command line and gives what it wrote; an exit code other than 0 is an error.
+    /// Runs a command line and returns its output; an exit code other than 0 is an error.
     pub async fn run(&self, command: &str) -> Result<String, VmError> {
         self.run_with(command, &[]).await
     }
@@ -93,7 +93,7 @@ impl Shell {
     fn command(&self, command: &str) -> Command {
         let mut ssh = Command::new("ssh");
         // The first command leaves a process with the connection behind, which ends with the
-        // machine or when idle; the next ones take a tenth of the time.
+        // machine or when idle; later commands take a tenth of the time.
         ssh.args(["-o", "ControlMaster=auto", "-o", "ControlPersist=600", "-S", SOCKET])
             .args(self.arguments())
             .arg(command)

@@ -1,5 +1,5 @@
-//! What the API said of a node's pods, state after state: kept in memory for assertions and in a
-//! file for whoever looks at a failure.
+//! Records what the API showed of a node's pods, state after state: in memory for assertions and in
+//! a file for failure analysis.
 
 use std::fmt;
 use std::fs::File;
@@ -20,7 +20,7 @@ use super::writers;
 use crate::error::LabError;
 use crate::eventually::observe_until;
 
-/// The condition by which our agent says why a container was killed for memory.
+/// The condition by which our agent reports an OOM kill.
 const OOM_KILLED: &str = "epilogue.dev/OOMKilled";
 
 /// One state of one pod.
@@ -38,7 +38,7 @@ pub struct Seen {
     pub message: String,
     /// Status and reason of the condition DisruptionTarget.
     pub disruption: Option<(String, String)>,
-    /// Reason and message of our own condition OOMKilled, where it is True.
+    /// Reason and message of our own condition OOMKilled, if it is True.
     pub cause: Option<(String, String)>,
     /// Status of the condition Ready.
     pub ready: String,
@@ -52,9 +52,9 @@ pub struct Seen {
     pub restarts: i32,
     /// Whether the object was gone after this state.
     pub gone: bool,
-    /// Who wrote it last, by `managedFields`: `MANAGER/OPERATION/SUBRESOURCE@TIME`.
+    /// The last writers, by `managedFields`: `MANAGER/OPERATION/SUBRESOURCE@TIME`.
     pub written_by: Vec<String>,
-    /// Who changed the phase last.
+    /// The last writer of the phase.
     pub phase_by: String,
 }
 
@@ -93,7 +93,7 @@ impl Seen {
         }
     }
 
-    /// Whether the phase says that it ended.
+    /// Whether the phase is terminal.
     pub fn is_terminal(&self) -> bool {
         matches!(self.phase.as_str(), "Failed" | "Succeeded")
     }
@@ -207,8 +207,8 @@ impl Watcher {
         last.into_values().collect()
     }
 
-    /// Waits until the history of `pod` holds what is asked for, and gives it; panics with the
-    /// history when it does not come in time.
+    /// Waits until the history of `pod` satisfies the predicate, and returns it; on time-out it
+    /// panics with the history.
     #[track_caller]
     pub fn until(
         &self,

@@ -1,12 +1,12 @@
-//! Who wrote an object last, by its `managedFields`. Pure.
+//! Finds the last writer of an object, by its `managedFields`. Pure.
 //!
-//! The API gives an entry a new time, of a second, whenever its manager changed a value; a value
+//! The API gives an entry a new time, of a second, whenever its manager changes a value; a value
 //! belongs to the manager that changed it last.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, ObjectMeta};
 use serde_json::Value;
 
-/// The managers whose time is the newest; more than one where they wrote within one second.
+/// The managers with the newest time; several if they wrote within one second.
 pub(super) fn last(meta: &ObjectMeta) -> Vec<String> {
     let entries = meta.managed_fields.as_deref().unwrap_or_default();
     let newest = entries.iter().filter_map(time).max();
@@ -25,7 +25,7 @@ fn time(entry: &ManagedFieldsEntry) -> Option<jiff::Timestamp> {
     entry.time.as_ref().map(|time| time.0)
 }
 
-/// Such as `kubelet/Update/status@12:30:05`.
+/// For example `kubelet/Update/status@12:30:05`.
 fn describe(entry: &ManagedFieldsEntry) -> String {
     let part = |part: &Option<String>| part.clone().unwrap_or_default();
     let time = time(entry).map(|time| time.strftime("%H:%M:%S").to_string());

@@ -1,4 +1,4 @@
-//! Why a pod died, on the real API.
+//! Tests what the agent reports of OOM kills, on the real API.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ async fn a_container_that_was_oom_killed_is_explained_before_its_pod_ends() {
     assert!(message.contains("at its memory limit of 64Mi"), "{message}");
     let see = async || site.metric("oom_conditions_total{race=\"won\"}").await;
     eventually("the race is counted", SOON, see, |won| *won == Some(1.0)).await;
-    // The other one ends with the node, and was not killed.
+    // The other container ends with the node; the OOM killer did not kill it.
     site.shut_down().await;
     site.released().await;
     site.until("all have ended", |ends| ends.ended == 2).await;
@@ -60,7 +60,7 @@ async fn who_was_killed_for_the_node_is_disrupted_where_the_administrator_says_s
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_job_fails_at_once_by_the_rule_for_a_container_at_its_limit() {
-    // The kernel kills; the kubelet tells of the end only seconds later.
+    // The kernel kills; the kubelet reports the end only seconds later.
     let site = Site::start(&cluster(), Setup { pods: 0, ..Setup::default() }).await;
     let dir = cluster().files(site.namespace());
     let setup = controller::Setup::debug(&dir).namespace(site.namespace());
@@ -85,7 +85,7 @@ async fn a_job_fails_at_once_by_the_rule_for_a_container_at_its_limit() {
     assert!(failed.starts_with("Failed=True PodFailurePolicy: "), "{failed}");
     assert!(failed.contains("epilogue.dev/OOMKilled"), "{failed}");
     assert_eq!(site.only_pod_of("learning").await, name, "nothing was tried again");
-    // The condition was there before the phase, of which the Job's rule is asked once.
+    // The condition was there before the phase, at which the Job's rule is evaluated once.
     let states = site.record.states(&name).await;
     let event_of =
         states.iter().position(|it| it.conditions.contains_key("epilogue.dev/OOMKilled"));

@@ -1,4 +1,4 @@
-//! The node's pressure on the real API: what is written of a victim, and in which order.
+//! Tests node pressure on the real API: what the agent writes about a victim, and in which order.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,12 +14,12 @@ use super::configz::{Port, http};
 use super::double::{Call, CriDouble, Fault, Script};
 use super::tree::{Driver, MIB, Tree, overwrite, stat};
 
-/// For what takes a moment, on a machine that has little time for it.
+/// Enough for quick steps on a busy machine.
 const SOON: Duration = Duration::from_mins(1);
 
 const MARK: &str = "DisruptionTarget";
 const OF_KUBELET: &str = "TerminationByKubelet";
-/// 4000 MiB are there, 3900 are used, and of the victim's container 720 and 1 of swap.
+/// 4000 MiB exist, 3900 are used; the victim's container uses 720 and 1 of swap.
 const MESSAGE: &str = "The node was low on resource: memory. Threshold quantity: 500Mi, available: \
      100Mi. Container main was using 721Mi, request is 64Mi, has larger consumption of memory. ";
 
@@ -31,7 +31,7 @@ struct Stage {
 }
 
 impl Stage {
-    /// With the threshold that most tests cross.
+    /// Starts with the threshold that most tests cross.
     async fn start(arguments: &[&str]) -> Self {
         Self::with("memory.available<500Mi", arguments).await
     }
@@ -47,7 +47,7 @@ impl Stage {
         Self { site, cri, host }
     }
 
-    /// A pod that runs and uses so much memory; its UID.
+    /// Creates a running pod that uses this much memory; returns its UID.
     async fn pod(&self, name: &str, bytes: u64, script: Script, change: &Value) -> String {
         let uid = self.site.create(name, "on-term=143", change).await;
         self.site.until_phase(name, "Running").await;
@@ -58,13 +58,13 @@ impl Stage {
         uid
     }
 
-    /// So much of the node's memory is used, beside 200 MiB of files.
+    /// Sets the used memory of the node, in addition to 200 MiB of files.
     fn used(&self, mebibytes: u64) {
         let text = stat(mebibytes * MIB, 500 * MIB, 300 * MIB);
         overwrite(&self.host.path("sys/fs/cgroup/memory.stat"), &text);
     }
 
-    /// What the API showed of a pod since it ran.
+    /// The states of a pod in the API since it ran.
     async fn states(&self, name: &str) -> Vec<State> {
         let states = self.site.record.states(name).await;
         let begun = states.iter().position(|state| state.phase == "Running");
@@ -107,7 +107,7 @@ async fn a_victim_that_cannot_run_again_is_marked_reported_stopped_and_failed_in
     // DisruptionTarget, event, stop, Failed. ([EV13], [EV15], [AP1])
     let stage = Stage::start(&["--pressure=enforce"]).await;
     let site = &stage.site;
-    // It does not hear SIGTERM: between its mark and its end there is a second.
+    // It ignores SIGTERM: a second passes between its mark and its end.
     let hog = stage.pod("hog", 900 * MIB, Script::Stubborn, &requests()).await;
     let small = stage.pod("small", 20 * MIB, Script::Obedient, &requests()).await;
     stage.used(3_700);
@@ -155,7 +155,7 @@ async fn a_victim_that_cannot_run_again_is_marked_reported_stopped_and_failed_in
     let stops: Vec<_> =
         stage.cri.seen().into_iter().filter(|seen| seen.call == Call::StopContainer).collect();
     assert!(!stops.is_empty() && stops.iter().all(|stop| stop.uid == hog), "{stops:?}");
-    // Nobody else.
+    // No other pod.
     site.until_metric("evictions_total{result=\"done\",signal=\"memory.available\"}", 1.0).await;
     assert_eq!(stage.states("small").await, [state("Running", None, false, false)]);
     assert!(stage.cri.containers(&small).iter().all(|container| container.exit.is_none()));
@@ -193,7 +193,7 @@ async fn of_a_node_without_tasks_the_pod_with_most_of_them_ends() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_a_node_without_disk_the_pod_with_most_in_its_layers_ends_once_that_is_known() {
-    // No disk has that much, so the shortage is there before the pods are. ([EV9])
+    // No disk has that much, so the shortage exists before the pods. ([EV9])
     let stage = Stage::with("nodefs.available<1000Ti", &["--pressure=enforce"]).await;
     let (site, cri) = (&stage.site, &stage.cri);
     cri.fault(Call::ListContainerStats, "", Fault::Refuse(Code::Unavailable));
@@ -201,7 +201,7 @@ async fn of_a_node_without_disk_the_pod_with_most_in_its_layers_ends_once_that_i
     let writer = stage.pod("writer", 20 * MIB, Script::Obedient, &requests()).await;
     cri.write(&small, "main", MIB);
     cri.write(&writer, "main", 5 << 30);
-    // Whose logs are not known is not named in the message. ([EV13])
+    // The message does not name a container whose logs are unknown. ([EV13])
     stage.host.write(&format!("var/log/pods/n_p_{writer}/main/0.log"), "a line\n");
     let asked = || cri.seen().iter().filter(|seen| seen.call == Call::ListContainerStats).count();
     let before = asked();
@@ -222,7 +222,7 @@ async fn of_a_node_without_disk_the_pod_with_most_in_its_layers_ends_once_that_i
         "Ki, request is 0, has larger consumption of ephemeral-storage. ",
     );
     assert!(message.starts_with(begin) && message.ends_with(end), "{message}");
-    // 5 GiB and what its logs take.
+    // 5 GiB and the size of its logs.
     assert!(message.contains("Container main was using 52428"), "{message}");
     stage.stop().await;
 }
@@ -247,7 +247,7 @@ async fn a_victim_that_can_run_again_is_marked_and_then_deleted() {
     ];
     assert_eq!(states, expected);
     assert_eq!(site.event_of("hog", "Evicted").await.message.as_deref(), Some(MESSAGE));
-    // Its kubelet ends it, not the agent.
+    // Its kubelet terminates it, not the agent.
     assert!(
         stage.cri.seen().iter().all(|seen| seen.uid != hog || seen.call != Call::StopContainer)
     );
@@ -256,7 +256,7 @@ async fn a_victim_that_can_run_again_is_marked_and_then_deleted() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pod_over_a_limit_of_its_own_is_evicted_without_being_disrupted() {
-    // What the user has set is no disruption. ([EV26])
+    // A limit that the user set is not a disruption. ([EV26])
     let config = json!({"kubeletconfig": {"localStorageCapacityIsolation": false}}).to_string();
     let port = Port::with_tls(&http("200 OK", &config)).await;
     let address = format!("--kubelet-address={}", port.address);
@@ -267,7 +267,7 @@ async fn a_pod_over_a_limit_of_its_own_is_evicted_without_being_disrupted() {
     let uid = stage.pod("writer", 20 * MIB, Script::Obedient, &change).await;
     let volume = format!("var/lib/kubelet/pods/{uid}/volumes/kubernetes.io~empty-dir/scratch");
     stage.host.write(&format!("{volume}/data"), &"x".repeat(2 << 20));
-    // From now on its kubelet says that limits are not its affair.
+    // From now on its kubelet says that it does not enforce limits.
     let line = format!(
         "  sl  local_address rem_address st ...\n   0: 0100007F:{:04X} 00000000:0000 0A \
          00000000:00000000 00:00000000 00000000 0 0 1 1\n",

@@ -1,5 +1,5 @@
-//! Refusals on the real API: of one pod by admission, and of everything by RBAC that comes late.
-//! ([AP14])
+//! Tests refusals on the real API: of one pod by admission, and of everything by RBAC that comes
+//! late. ([AP14])
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ use super::cluster;
 
 const PODS: usize = 30;
 
-/// The pods for which the expression is false are not to be deleted, nor changed by an agent;
-/// answers with the policy's name.
+/// Protects the pods for which the expression is false from deletion, and from changes by an agent;
+/// returns the policy's name.
 async fn protect(client: &kube::Client, namespace: &str, allowed: &str) -> String {
     let name = format!("protect-{namespace}");
     let agent = format!("system:serviceaccount:{AGENTS_NAMESPACE}:{AGENT}");
@@ -56,7 +56,7 @@ async fn unprotect(client: &kube::Client, name: &str) {
     policies.delete(name, &DeleteParams::default()).await.expect("the policy goes");
 }
 
-/// Until the policy works, which the server says of it by refusing.
+/// Waits until the policy works: the server then refuses.
 async fn is_protected(client: &kube::Client, namespace: &str, pod: &str) {
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let dry = DeleteParams { dry_run: true, ..DeleteParams::default() };

@@ -1,4 +1,4 @@
-//! Deleted pods that no kubelet ends, on the real API.
+//! Tests deleted pods that no kubelet terminates, on the real API.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ async fn site(kubelet: Kubelet, arguments: &[&str]) -> (Site, CriDouble) {
     (site, cri)
 }
 
-/// A pod whose start hangs, or that runs, as the API shows it; its UID.
+/// Creates a pod whose start hangs, or that runs, as the API shows it; returns its UID.
 async fn pod(site: &Site, name: &str, script: &str, change: &Value) -> String {
     let uid = site.create(name, script, change).await;
     let is_there = |pod: &Pod| {
@@ -54,7 +54,7 @@ fn conditions(pod: &Pod) -> BTreeMap<String, PodCondition> {
     conditions.map(|condition| (condition.type_.clone(), condition)).collect()
 }
 
-/// The phase and that it is not ready; the deleter states the cause. ([AP24], [PT1])
+/// Checks the phase and the false readiness; the deleter states the cause. ([AP24], [PT1])
 fn is_failed_for_its_deleter(pod: &Pod) {
     let status = pod.status.clone().unwrap_or_default();
     assert_eq!((phase(pod), status.reason, status.message), ("Failed", None, None));
@@ -89,13 +89,13 @@ async fn a_pod_that_never_began_becomes_failed_once_its_kubelet_is_dead() {
     let message = event_of.message.unwrap_or_default();
     assert!(message.contains("its kubelet is dead"), "{message}");
     assert!(message.contains("the runtime has nothing of it"), "{message}");
-    // What the deleter said stays.
+    // The deleter's own condition stays.
     let tainted = site.until_phase("tainted", "Failed").await;
     let disruption = conditions(&tainted).remove("DisruptionTarget").expect("must stand");
     assert_eq!(disruption.status, "True");
     assert_eq!(disruption.reason.as_deref(), Some("DeletionByTaintManager"));
     site.until_metric("stuck_pods_failed_total", 2.0).await;
-    // The object is the kubelet's to remove, and goes with its last finalizer.
+    // The kubelet removes the object, which goes with its last finalizer.
     site.revive_kubelet().await;
     let is_removed = |pod: &Pod| pod.metadata.deletion_grace_period_seconds == Some(0);
     site.until_pod("never", "removed by its kubelet", is_removed).await;
@@ -144,7 +144,7 @@ async fn a_pod_is_not_failed_while_a_container_of_it_runs() {
         assert_eq!(phase(&site.pod(name).await), "Running");
     }
     assert_eq!((stops(&cri, &runs), cri.running()), (0, 1));
-    // It is seen again and again, so its end is found as soon as it is one.
+    // The agent checks it repeatedly, so it finds the end as soon as it comes.
     cri.kill(&runs, "main");
     is_failed_for_its_deleter(&site.until_phase("runs", "Failed").await);
     assert_eq!(phase(&site.pod("succeeded").await), "Running");
@@ -165,7 +165,7 @@ async fn a_pod_of_a_kubelet_that_hangs_becomes_failed_later() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_start_that_hangs_is_left_to_a_kubelet_that_lives() {
-    // The operator has not asked for more. ([PT13])
+    // The operator has not requested more. ([PT13])
     let (site, cri) = site(Kubelet::Lives, &[]).await;
     let pulling = pod(&site, "pulling", STARTING, &json!({})).await;
     cri.pod(&pulling).start().await;
@@ -186,12 +186,12 @@ async fn a_start_that_hangs_is_failed_alongside_its_kubelet_three_times_at_most(
     let nobodys = json!({"metadata": {"finalizers": ["example.com/other"]}});
     pod(&site, "nobodys", STARTING, &nobodys).await;
     abandon(&site, &["pulling", "nobodys"]).await;
-    // Its kubelet still has it as Pending, and says so each time.
+    // Its kubelet still has it as Pending, and writes that each time.
     let see = async || {
         let now = site.pod("pulling").await;
         if phase(&now) == "Failed" {
             is_failed_for_its_deleter(&now);
-            // The lever, by which a kubelet takes the phase over at once.
+            // The lever makes a kubelet adopt the phase at once.
             let annotations = now.metadata.annotations.unwrap_or_default();
             assert!(annotations.contains_key("epilogue.dev/terminated-at"), "{annotations:?}");
             site.change_status("pulling", &json!({"phase": "Pending"})).await;
@@ -205,7 +205,7 @@ async fn a_start_that_hangs_is_failed_alongside_its_kubelet_three_times_at_most(
     assert!(message.contains("was taken back each time"), "{message}");
     let phases = states.iter().map(|state| state.phase == "Failed").collect::<Vec<_>>();
     let writes = phases.windows(2).filter(|two| two[1] && !two[0]).count();
-    // One whose answer is lost is not counted.
+    // The agent does not count a write whose answer is lost.
     assert!(writes >= 3, "{states:?}");
     assert_eq!(site.metric("stuck_pods_failed_total").await, Some(3.0));
     assert_eq!((phase(&site.pod("pulling").await), stops(&cri, &pulling)), ("Pending", 1));
@@ -231,7 +231,7 @@ async fn who_only_observes_says_which_pods_would_be_failed() {
         assert_eq!(phase(&site.pod(name).await), "Pending");
     }
     assert_eq!(stops(&cri, &pulling), 0);
-    // A cause not to act is not said by one who does not act anyway.
+    // An agent that does not act anyway reports no reason for not acting.
     assert!(site.events("runs", "PodStuckTerminating").await.is_empty());
     assert_eq!(site.metric("stuck_pods_failed_total").await, Some(0.0));
     site.stop().await;

@@ -1,4 +1,4 @@
-//! Inputs that are well formed, of every kind that others write.
+//! Well-formed inputs of every kind that others write.
 
 use serde_json::{Value, json};
 

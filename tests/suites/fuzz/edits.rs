@@ -1,9 +1,9 @@
-//! Small changes of inputs that are well formed: of bytes, and of values where they are JSON.
+//! Makes small changes to well-formed inputs: of bytes, and of values if they are JSON.
 
 use proptest::prelude::*;
 use serde_json::Value;
 
-/// What parsers stumble over.
+/// Bytes that parsers often fail on.
 const ODD_BYTES: [&[u8]; 14] = [
     b"null",
     b"-1",
@@ -26,15 +26,15 @@ const ODD_BYTES: [&[u8]; 14] = [
 pub(crate) enum Edit {
     /// This byte at this place.
     Byte(usize, u8),
-    /// Nothing from this place on for so many bytes.
+    /// Removes this many bytes from this place on.
     Cut(usize, usize),
     /// Something odd at this place.
     Insert(usize, usize),
-    /// What stands there once more, so many times.
+    /// Repeats the bytes at this place this many times.
     Repeat(usize, usize, usize),
-    /// The value of this number becomes an odd one.
+    /// Replaces the value with this number by an odd one.
     Value(usize, usize),
-    /// The value of this number becomes that of another.
+    /// Replaces the value with this number by another.
     Copy(usize, usize),
 }
 
@@ -102,7 +102,7 @@ fn change_value(bytes: &mut Vec<u8>, at: usize, with: impl FnOnce(&mut Value) ->
     *bytes = whole.to_string().into_bytes();
 }
 
-/// Values with all that they hold.
+/// Counts a value and all values in it.
 fn count(value: &Value) -> usize {
     1 + match value {
         Value::Array(list) => list.iter().map(count).sum(),

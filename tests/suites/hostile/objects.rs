@@ -1,14 +1,14 @@
-//! What a tenant may put into objects of its own to harm others: depth, size, extreme numbers and
-//! times, odd texts.
+//! Objects that a tenant may create to harm others: depth, size, extreme numbers and times, odd
+//! texts.
 
 use lab::bed::{JobBuilder, job};
 use serde_json::{Map, Value, json};
 
 use super::{HOLE, LEVELS, managed_fields};
 
-/// As large as a request may be that the API still stores, in bytes.
+/// The largest request that the API still stores, in bytes.
 const LARGE: usize = 1_300_000;
-/// The same of what has keys, each of which the API also names in `managedFields`.
+/// The same for objects with many keys, each of which the API also names in `managedFields`.
 const KEYED: usize = 300_000;
 
 /// One object.
@@ -37,7 +37,7 @@ fn merge(into: &mut Value, from: &Value) {
     }
 }
 
-/// So many entries that all of them are as large as may be.
+/// As many entries as fit into the largest request.
 fn many(entry: impl Fn(usize) -> Value) -> Value {
     up_to(LARGE, entry)
 }

@@ -1,4 +1,5 @@
-//! A tenant that creates all of it in its namespace, while Jobs of another one are run.
+//! Tests a tenant that creates all of these objects in its namespace, while Jobs of another tenant
+//! run.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +22,7 @@ use super::objects::{self, Object};
 /// A Job of one pod takes a few tenths of a second; the machine may be busy with other tests.
 const TYPICAL_MAX: Duration = Duration::from_secs(5);
 const MIB: usize = 1 << 20;
-/// So many controllers' names are tried at once.
+/// Number of concurrent calls.
 const CALLS: usize = 32;
 const CONTROLLERS: usize = 5_000;
 
@@ -61,7 +62,7 @@ impl Stage {
         Self { control_plane, controller, nodes, tenant, other, as_tenant, jobs, probes: 0 }
     }
 
-    /// A Job of the other tenant; how long it takes.
+    /// Runs a Job of the other tenant; returns how long it takes.
     async fn probe(&mut self) -> Duration {
         self.probes += 1;
         let name = format!("probe-{}", self.probes);
@@ -72,7 +73,7 @@ impl Stage {
         begun.elapsed()
     }
 
-    /// Whether the API takes it.
+    /// Whether the API accepts it.
     async fn create(&self, object: &Object) -> Result<(), kube::Error> {
         let group = if object.resource == "jobs" { "/apis/batch/v1" } else { "/api/v1" };
         let path = format!("{group}/namespaces/{}/{}", self.tenant.name(), object.resource);
@@ -81,7 +82,7 @@ impl Stage {
         self.as_tenant.request_text(request).await.map(drop)
     }
 
-    /// Memory of the controller that is not shared, in bytes.
+    /// Unshared memory of the controller, in bytes.
     fn memory(&self) -> usize {
         let path = format!("/proc/{}/status", self.controller.pid());
         let status = std::fs::read_to_string(path).expect("the controller runs");
@@ -90,7 +91,7 @@ impl Stage {
         kib.trim().parse::<usize>().expect("a number") * 1024
     }
 
-    /// Of its admin server, as its log says.
+    /// Address of its admin server, from its log.
     fn address(&self) -> String {
         let log = std::fs::read_to_string(self.controller.log()).expect("the log");
         let address = log.split("address=").nth(1).and_then(|rest| rest.split_whitespace().next());
@@ -102,14 +103,14 @@ impl Stage {
         let log = std::fs::read_to_string(self.controller.log()).expect("the controller's log");
         self.controller.stop().await;
         self.nodes.stop().await.expect("the nodes end");
-        // They go with the control plane, and the finalizers that they have would hold them.
+        // They go with the control plane; their finalizers would block a deletion.
         std::mem::forget((self.tenant, self.other));
         self.control_plane.stop().await.expect("the control plane ends");
         check_log(&log);
     }
 }
 
-/// What the role `edit` lets one do with Jobs and pods: all but their status.
+/// Gives the rights of the role `edit` on Jobs and pods: all but their status.
 async fn give_rights(client: &kube::Client, namespace: &str) {
     let params = PostParams::default();
     let account = serde_json::from_value(json!({"metadata": {"name": "tenant"}}));
@@ -184,7 +185,7 @@ async fn thousands_of_controllers_names_make_neither_series_nor_memory() {
     stage.stop().await;
 }
 
-/// Nothing in its own time takes anything from Jobs: silent connections, and scrapes without end.
+/// Silent connections and endless scrapes do not delay Jobs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flood_of_the_admin_server_takes_nothing_from_jobs() {
     let mut stage = Stage::start().await;
@@ -198,7 +199,7 @@ async fn a_flood_of_the_admin_server_takes_nothing_from_jobs() {
         let address = address.clone();
         tokio::spawn(async move {
             loop {
-                // Whether each is answered is its own matter.
+                // It does not matter here whether each one is answered.
                 drop(get(&address, "/metrics").await);
             }
         })
@@ -216,7 +217,7 @@ async fn a_flood_of_the_admin_server_takes_nothing_from_jobs() {
     stage.stop().await;
 }
 
-/// The answer as it comes.
+/// The raw answer.
 async fn get(address: &str, path: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(address).await?;
     let request = format!("GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n");

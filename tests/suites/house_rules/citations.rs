@@ -12,9 +12,9 @@ const OUTSIDE: [&str; 4] = ["§", "spec/node-agent", "spec/job-controller", "use
 /// One entry of `docs/rules`.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Rule {
-    /// The files that its tests are in.
+    /// The files of its tests.
     pub(crate) files: BTreeSet<String>,
-    /// The functions that are its tests.
+    /// The functions of its tests.
     pub(crate) tests: BTreeSet<String>,
 }
 

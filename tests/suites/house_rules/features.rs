@@ -5,7 +5,7 @@ use std::process::Command;
 
 use lab::paths::workspace_root;
 
-/// Crates and their features, as `cargo tree` lists them; procedural macros apart, which are
+/// Crates and their features, as `cargo tree` lists them. Procedural macros are left out: they are
 /// compiled for the host in any case.
 pub(crate) fn tree(edges: &str) -> String {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());

@@ -9,7 +9,7 @@ pub(crate) const PAGE: &str = "docs/divergences.md";
 const SECTION: &str = "## The ledger";
 const MARK: &str = "DIVERGES(upstream):";
 
-/// How many marks each file has; files without one are left out.
+/// Number of marks in each file; files without a mark are left out.
 pub(crate) fn counts<'a>(
     sources: impl Iterator<Item = (&'a str, &'a str)>,
 ) -> BTreeMap<&'a str, usize> {

@@ -1,7 +1,8 @@
-//! The house rules, held by tests over the workspace's own files. Each rule is a function from
-//! text to violations, in the modules; here they meet the files.
+//! The house rules, held by tests over the workspace's own files. Each rule is a function from text
+//! to violations, in the modules; here it runs over the files.
 //!
-//! What clippy and rustfmt hold (`unwrap`, `unsafe`, format) is theirs and not repeated.
+//! Clippy and rustfmt hold their own rules (`unwrap`, `unsafe`, format), which are not repeated
+//! here.
 
 mod citations;
 mod features;
@@ -10,6 +11,7 @@ mod purity;
 mod shape;
 mod sources;
 mod syntax;
+mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +22,7 @@ fn hold(rule: &str, violations: &[String]) {
     assert!(violations.is_empty(), "{rule}\n  {}\n", violations.join("\n  "));
 }
 
-/// A rule about one file, for all files.
+/// Applies a rule about one file to all files.
 fn in_all_sources(rule: &str, check: impl Fn(&Source) -> Vec<String>) {
     let violations: Vec<String> = sources::all()
         .iter()
@@ -177,4 +179,9 @@ fn every_citation_is_a_rule_and_every_rule_is_cited_and_tested() {
         }
     }
     hold("citations are rules of docs/rules; each rule is cited and names its tests", &violations);
+}
+
+#[test]
+fn comments_speak_the_language_of_kubernetes() {
+    in_all_sources("a comment has no word of a private dialect", words::of_dialect);
 }

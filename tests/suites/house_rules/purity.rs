@@ -1,4 +1,4 @@
-//! Rules about the pure crates: what they may depend on, and what their clippy.toml must ban.
+//! Rules about the pure crates: their allowed dependencies, and what their clippy.toml must ban.
 
 use std::path::Path;
 use std::process::Command;
@@ -6,14 +6,14 @@ use std::process::Command;
 use lab::paths::workspace_root;
 use serde_json::Value;
 
-/// The crates that decide and touch nothing, with their directories.
+/// The crates that decide without IO, with their directories.
 pub(crate) const PURE_CRATES: [(&str, &str); 3] = [
     ("epilogue-common", "common"),
     ("controller-core", "controller/core"),
     ("agent-core", "agent/core"),
 ];
 
-/// What a pure crate may depend on: data, text, collections, time as a value.
+/// Allowed dependencies of a pure crate: data, text, collections, time as a value.
 const ALLOWED: [&str; 14] = [
     "bitflags",
     "epilogue-common",
@@ -31,7 +31,7 @@ const ALLOWED: [&str; 14] = [
     "thiserror",
 ];
 
-/// What the clippy.toml of a pure crate must ban, among whatever else it bans.
+/// What the clippy.toml of a pure crate must ban; it may ban more.
 const BANS: [&str; 25] = [
     "std::time::Instant::now",
     "std::time::SystemTime::now",
@@ -60,7 +60,7 @@ const BANS: [&str; 25] = [
     "std::hash::RandomState",
 ];
 
-/// What `cargo metadata --no-deps` says of the workspace.
+/// The output of `cargo metadata --no-deps` for the workspace.
 pub(crate) fn metadata() -> Value {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--no-deps", "--format-version", "1"])
@@ -71,7 +71,7 @@ pub(crate) fn metadata() -> Value {
     serde_json::from_slice(&output.stdout).expect("cargo metadata must be JSON")
 }
 
-/// Dependencies of pure crates that are not allowed; those of their tests are free.
+/// Dependencies of pure crates that are not allowed; dev-dependencies are free.
 pub(crate) fn foreign_dependencies(metadata: &Value) -> Vec<String> {
     let mut found = Vec::new();
     for (name, _) in PURE_CRATES {
@@ -100,8 +100,8 @@ pub(crate) fn missing_bans(clippy_toml: &str) -> Vec<String> {
         .collect()
 }
 
-/// Crates below a pure one's directory without a clippy.toml: clippy reads the nearest one above,
-/// so they would fall under bans that are not theirs.
+/// Crates below a pure crate's directory without a clippy.toml. Clippy reads the nearest one above,
+/// so foreign bans would apply to them.
 pub(crate) fn caught_by_a_ban(
     manifest_dirs: &[String],
     has_own: impl Fn(&str) -> bool,

@@ -1,6 +1,6 @@
 //! Rules about a file as text: its header and its name.
 
-/// Names that say nothing about what is inside.
+/// Names that say nothing about the content.
 const VAGUE: [&str; 6] = ["utils", "util", "helpers", "helper", "manager", "misc"];
 
 pub(crate) fn missing_header(text: &str) -> Vec<String> {

@@ -1,4 +1,4 @@
-//! The Rust files of the workspace.
+//! Finds the Rust files of the workspace.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ pub(crate) struct Source {
 impl Source {
     /// Whether all of it is test code: a suite, a crate's `tests/`, or a test module's own file.
     pub(crate) fn is_test(&self) -> bool {
-        // The laboratory itself lies in a directory of that name.
+        // The laboratory itself is in a directory of that name.
         let inside = self.path.strip_prefix("tests/").unwrap_or(&self.path);
         let (directories, file) = inside.rsplit_once('/').unwrap_or(("", inside));
         let in_tests = directories.split('/').any(|name| name == "tests" || name == "suites");
@@ -32,7 +32,7 @@ pub(crate) fn all() -> Vec<Source> {
     found
 }
 
-/// A file of the workspace; empty where there is none.
+/// A file of the workspace; empty if it does not exist.
 pub(crate) fn read(path: &str) -> String {
     std::fs::read_to_string(workspace_root().join(path)).unwrap_or_default()
 }

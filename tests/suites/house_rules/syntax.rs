@@ -1,4 +1,4 @@
-//! Rules about a file as Rust: the length of what is not test code, and tokens that may not be.
+//! Rules about a file as Rust: the length of non-test code, and forbidden tokens.
 
 use std::ops::RangeInclusive;
 
@@ -60,11 +60,11 @@ pub(crate) fn forbidden_tokens(path: &str, text: &str) -> Vec<String> {
 struct Measure {
     /// Outside of test code: name, and lines from the signature to the closing brace.
     functions: Vec<(String, RangeInclusive<usize>)>,
-    /// The lines of what is compiled for tests only.
+    /// The lines that are compiled for tests only.
     tests: Vec<RangeInclusive<usize>>,
 }
 
-/// Nothing for what is no Rust; a rule of its own says so.
+/// Empty if the text is not Rust; another rule reports that.
 fn measure(text: &str) -> Measure {
     let mut measure = Measure::default();
     if let Ok(file) = syn::parse_file(text) {
@@ -118,7 +118,7 @@ fn is_cfg_test(attribute: &syn::Attribute) -> bool {
     attribute.path().is_ident("cfg") && condition.is_ok_and(|path| path.is_ident("test"))
 }
 
-/// By tokens and not by syntax, so that it also sees what stands inside of macros.
+/// Searches tokens instead of syntax, so that it also sees the content of macros.
 fn find_forbidden(tokens: TokenStream, found: &mut Vec<String>) {
     let trees: Vec<TokenTree> = tokens.into_iter().collect();
     for (index, tree) in trees.iter().enumerate() {

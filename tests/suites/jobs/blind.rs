@@ -1,4 +1,4 @@
-//! A controller whose connections stand still, as when a firewall drops what comes by them.
+//! Tests a controller whose connections stand still, as when a firewall drops their packets.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use super::proxied;
 
 /// A connection without a byte is replaced after 90 s.
 const REPLACED_WITHIN: Duration = Duration::from_secs(150);
-/// Long after the controller has looked at a pod without a Job.
+/// Long after the controller has checked a pod without a Job.
 const LOOKED_AT: Duration = Duration::from_secs(5);
 
 struct Stage {
@@ -68,7 +68,7 @@ async fn a_connection_that_shows_nothing_is_replaced() {
     stage.stop().await;
 }
 
-/// Another controller's Job that the watch has not shown is no reason to let go of its pods.
+/// If the watch has not shown the Job of another controller, its pods keep their finalizers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pods_of_a_job_that_the_watch_does_not_show_keep_their_finalizer() {
     let stage = Stage::start().await;
@@ -86,10 +86,10 @@ async fn pods_of_a_job_that_the_watch_does_not_show_keep_their_finalizer() {
     };
     let uid = foreign.metadata.uid.expect("a Job has a UID");
     stage.pods.create(&params, &pod("held", &uid)).await.expect("the pod");
-    // One whose Job is gone shows that pods are looked at.
+    // A pod whose Job is gone shows that the controller checks pods.
     stage.pods.create(&params, &pod("free", "no-such-uid")).await.expect("the pod");
     let held = async || {
-        // Once let go of it is garbage: its owner is gone.
+        // Once released, it is garbage: its owner is gone.
         let pod = stage.pods.get_opt("free").await.expect("an answer");
         pod.is_some_and(|pod| has_finalizer(&pod))
     };

@@ -1,4 +1,4 @@
-//! Our controller behind a proxy that can hold its watches.
+//! Runs our controller behind a proxy that can hold its watches.
 
 use kube::config::Kubeconfig;
 use lab::bed::SOON;
@@ -7,7 +7,7 @@ use lab::proxy::Proxy;
 use lab::{Cluster, eventually, kubeconfig};
 use serde_json::json;
 
-/// Starts both; the caches of the controller are filled then.
+/// Starts both; returns once the caches of the controller are filled.
 pub(crate) async fn start(
     cluster: &Cluster,
     client: &kube::Client,
@@ -24,7 +24,7 @@ pub(crate) async fn start(
     (controller, proxy)
 }
 
-/// One cluster that asks for no credentials.
+/// A kubeconfig with one cluster that needs no credentials.
 fn plain(server: &str) -> Kubeconfig {
     let cluster = json!({"name": "proxy", "cluster": {"server": server}});
     let context = json!({"name": "proxy", "context": {"cluster": "proxy"}});

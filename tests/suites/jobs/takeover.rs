@@ -1,5 +1,5 @@
-//! A leader that is killed in the middle of its work, and a standby whose watch of pods has long
-//! shown nothing: no pod is made twice.
+//! Tests a leader killed in the middle of its work, and a standby whose pod watch has long shown
+//! nothing: no pod is created twice.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
@@ -19,20 +19,20 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::proxied;
 
-/// Beside each other; each waits for a lease most of its time.
+/// Pairs side by side; each waits for a lease most of its time.
 const LANES: usize = 4;
-/// The lease of a leader that died is free after this: no shorter, for a leader that a busy machine
-/// lets wait must not lose it.
+/// The lease of a dead leader is free after this. It is not shorter, because a leader on a busy
+/// machine must not lose it.
 const LEASE: Duration = Duration::from_secs(8);
 
-/// Two replicas: one that leads, and one behind a proxy.
+/// Two replicas: the leader, and one behind a proxy.
 struct Pair {
     namespace: Namespace,
     leader: Controller,
     standby: Controller,
     proxy: Proxy,
     client: kube::Client,
-    /// All pods that were ever there.
+    /// All pods that ever existed.
     seen: Arc<Mutex<HashSet<String>>>,
     _watch: AbortOnDropHandle<()>,
 }
@@ -53,7 +53,7 @@ impl Pair {
                 .argument("--leader-elect-renew-deadline=6s")
                 .argument("--leader-elect-retry-period=500ms")
         };
-        // The lease of each pair is its own, to which the role of the installation gives no right.
+        // Each pair has a lease of its own, which the installed role does not cover.
         let admin = format!("--kubeconfig={}", cluster.kubeconfig_path().display());
         let setup_of_leader = setup("leader").argument(&admin);
         let leader = Controller::start(&cluster, &setup_of_leader).await.expect("a leader");
@@ -95,7 +95,7 @@ impl Pair {
     }
 }
 
-/// Keeps the name of each pod that is shown, however soon it goes again.
+/// Keeps the name of each pod that the watch shows, however soon it goes again.
 async fn keep(pods: Api<Pod>, seen: Arc<Mutex<HashSet<String>>>) {
     let events = watcher(pods, watcher::Config::default()).default_backoff().touched_objects();
     pin_mut!(events);
@@ -105,7 +105,7 @@ async fn keep(pods: Api<Pod>, seen: Arc<Mutex<HashSet<String>>>) {
     }
 }
 
-/// The leader is killed when so many of the Job's pods are there.
+/// Kills the leader when this many of the Job's pods exist.
 async fn killed_after(created: usize, pods: usize) {
     let mut pair = Pair::start().await;
     assert_eq!(pair.proxy.hold_watches("pods"), 1, "the standby watches pods");
@@ -115,7 +115,7 @@ async fn killed_after(created: usize, pods: usize) {
     eventually("the leader's work", SOON, count, |count| *count >= created).await;
     pair.leader.kill().await;
     pair.reaches("large", |state| state.active == i32::try_from(pods).unwrap_or(0)).await;
-    // Had it made more, they would be shown before this one.
+    // If the controller had created more, the watch would show them before this one.
     pair.create(job("later")).await;
     pair.reaches("later", |state| state.active == 1).await;
     let count = async || pair.seen();
@@ -124,7 +124,7 @@ async fn killed_after(created: usize, pods: usize) {
     pair.stop().await;
 }
 
-/// Leaders that are killed at so many moments, spread over their work.
+/// Kills leaders at this many moments, spread over their work.
 async fn killed_at_moments(runs_of_each: usize, pods: usize) {
     let lane = async |lane: usize| {
         for run in 0..runs_of_each {
@@ -146,12 +146,12 @@ async fn rare_no_pod_of_five_hundred_is_made_twice_at_twenty_moments() {
     Box::pin(killed_at_moments(5, 500)).await;
 }
 
-/// One that nothing happens to, and that the leader left in the middle of something.
+/// Tests a Job without events, and a Job that the leader left in the middle of its work.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_quiet_job_is_worked_on_as_soon_as_the_lease_is_got() {
     let mut pair = Pair::start().await;
     pair.leader.kill().await;
-    // Nobody sees to it, and nothing of it changes, until the standby leads.
+    // No controller syncs it, and nothing in it changes, until the standby leads.
     pair.create(job("quiet")).await;
     pair.reaches("quiet", |state| state.active == 1).await;
     let leases: Api<Lease> = Api::namespaced(pair.client.clone(), pair.namespace.name());
@@ -159,7 +159,7 @@ async fn a_quiet_job_is_worked_on_as_soon_as_the_lease_is_got() {
     let acquired = lease.spec.and_then(|spec| spec.acquire_time).expect("a time").0;
     let after_s = jiff::Timestamp::now().duration_since(acquired).as_secs_f64();
     println!("{after_s:.2} s after the standby got the lease");
-    // A tenth of a second where the machine is idle; a resync would take minutes.
+    // A tenth of a second on an idle machine; a resync would take minutes.
     assert!(after_s < 10.0, "{after_s}");
     let params = DeleteParams::background();
     pair.jobs().delete("quiet", &params).await.expect("the Job is deleted");

@@ -1,5 +1,5 @@
-//! How a node ends with our agent as a service of the host and the kubelet's graceful shutdown
-//! off, its default: the API says of each pod how it ended, and no Job counts it.
+//! Tests how a node ends with our agent as a service of the host and the kubelet's graceful
+//! shutdown off, its default. The API shows how each pod ended, and no Job counts it.
 
 use lab::node_table::{Install, Outcome, Scenario};
 
@@ -19,7 +19,7 @@ fn power_cut_is_reported_after_the_boot() {
     play(Scenario::PowerCut, boot_reports_those_that_cannot_run_again);
 }
 
-/// In alphabetical order the last: it leaves the machine off.
+/// Last in alphabetical order: it leaves the machine off.
 #[test]
 fn stopped_kubelet_keeps_no_report_from_a_poweroff() {
     play(Scenario::KubeletStopped, |outcome| {

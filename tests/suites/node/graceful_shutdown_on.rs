@@ -1,5 +1,5 @@
-//! How a node ends with our agent and the kubelet's graceful shutdown both at work: the API says
-//! of each pod how it ended, and no Job counts it.
+//! Tests how a node ends with our agent and the kubelet's graceful shutdown both at work. The API
+//! shows how each pod ended, and no Job counts it.
 
 use lab::node_table::{Install, Outcome, Scenario};
 
@@ -9,8 +9,8 @@ fn play(scenario: Scenario, judge: fn(&Outcome)) {
     shutdowns::play(module_path!(), true, Install::Host, scenario, judge);
 }
 
-/// The kubelet's own status was seen to say Failed for a second before it said Succeeded, so the
-/// leaver's Job may have made a replacement meanwhile. ([SD17])
+/// The kubelet's own status was seen to say Failed for a second before it said Succeeded. So the
+/// leaver's Job may have created a replacement meanwhile. ([SD17])
 #[test]
 fn reboot_reports_every_pod_and_leaves_no_mark() {
     play(Scenario::Reboot, |outcome| {
@@ -19,9 +19,10 @@ fn reboot_reports_every_pod_and_leaves_no_mark() {
     });
 }
 
-/// Without the agent the kubelet gives up on the stubborn pod and drops its lock. ([SD15], [W4])
+/// Without the agent, the kubelet gives up on the stubborn pod and releases its lock. ([SD15],
+/// [W4])
 ///
-/// In alphabetical order the last: it leaves the machine off.
+/// Last in alphabetical order: it leaves the machine off.
 #[test]
 fn turned_off_node_has_every_pod_reported() {
     play(Scenario::Poweroff, all_are_reported);

@@ -1,4 +1,4 @@
-//! The laboratory itself: a machine can be reached by `lab node`, and leaves nothing behind.
+//! Tests the laboratory itself: `lab node` reaches a machine, and leaves nothing behind.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -13,8 +13,8 @@ use crate::world::kit;
 
 const SOON: Duration = Duration::from_secs(30);
 
-/// Processes that name `dir` in their command line or work in it, as all of a lab's do: QEMU and
-/// the shared connections to it too.
+/// Processes that name `dir` in their command line or work in it, as all processes of a lab do,
+/// including QEMU and the shared connections to it.
 fn processes_of(dir: &Path) -> Vec<String> {
     let entries = std::fs::read_dir("/proc").expect("/proc must be readable").flatten();
     entries

@@ -1,10 +1,11 @@
-//! Tier 4: a real node, in a virtual machine: how it ends with our agent on it, and what pressure
-//! makes of its pods. The tests of a module share a machine and leave it to each other; see `stage`.
+//! Tier 4: tests a real node in a virtual machine, how it ends with our agent, and what pressure
+//! does to its pods. The tests of a module share a machine and pass it on to each other; see
+//! `stage`.
 //!
-//! Modules `upstream_…` say what systemd, logind, containerd and the kubelet do by themselves, on
-//! which the agent relies: they run when what the node is made of changes
-//! (`lab::vm::facts`), and by `cargo lab test node --all`. Modules `rare_…` are of our agent, in
-//! ways to end that are rare: they run by `--all`. tests/node/README.md lists the outcomes.
+//! Modules `upstream_…` test the behaviour of systemd, logind, containerd and the kubelet on which
+//! the agent relies. They run when the components of the node change (`lab::vm::facts`), and by
+//! `cargo lab test node --all`. Modules `rare_…` test our agent in rare ways to end; they run by
+//! `--all`. tests/node/README.md lists the outcomes.
 
 mod graceful_shutdown_off;
 mod graceful_shutdown_on;

@@ -1,6 +1,6 @@
-//! Pods that take too much on a real node, with the agent installed from the files of `deploy/`:
-//! the right pod ends, the API says why, and a Job can tell. How soon, and how often without the
-//! agent, is in tests/node/README.md; `cargo lab node pressure` measures it.
+//! Tests pods that take too much on a real node, with the agent installed from the files of
+//! `deploy/`. The right pod ends, the API shows why, and a Job sees it. tests/node/README.md has
+//! the times, and the rates without the agent; `cargo lab node pressure` measures them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -9,9 +9,9 @@ use lab::node_pressure::{Install, Kind, Pressure, Run, Setting};
 use crate::stage::{self, message};
 use crate::world::kit;
 
-/// The node's threshold of memory is the same in both stories: they share the machine.
+/// Both stories use the same memory threshold of the node: they share the machine.
 fn setting(kind: Kind) -> Setting {
-    // Slowly taken: the test is not about who is faster.
+    // Taken slowly: the test is not about which component is faster.
     let hog = Setting { rate: 30, ..Setting::of(Kind::Memory, Some(Install::Host), 1) };
     Setting { kind, rate: Setting::of(kind, None, 1).rate.max(hog.rate), ..hog }
 }
@@ -53,8 +53,8 @@ fn container_over_its_limit_has_a_cause_and_is_no_disruption() {
 fn hog_is_evicted_as_a_disruption_and_no_other_pod_is() {
     play(Kind::Memory, |run| {
         assert!(run.end.disruption.as_deref() == Some("TerminationByKubelet"), "{run:?}");
-        // The kubelet looks at containers once a second, and may report the end before the agent:
-        // then the reason stands in the condition alone. ([API12])
+        // The kubelet checks containers once a second, and may report the end before the agent.
+        // Then the reason is in the condition alone. ([API12])
         let short = "The node was low on resource: memory. ";
         match run.end.phase.as_str() {
             "Failed/Evicted" => assert!(run.end.message.starts_with(short), "{run:?}"),

@@ -1,5 +1,5 @@
-//! The agent as a DaemonSet's pod, from the files of `deploy/`: for `--all`, since its image needs
-//! a static program, which is a build of its own.
+//! Tests the agent as a DaemonSet's pod, from the files of `deploy/`. It needs `--all`, since its
+//! image needs a static program, which is a build of its own.
 
 use lab::node_table::{Install, Scenario};
 

@@ -1,6 +1,6 @@
-//! The agent's own tests of the kernel (`agent/tests/pressure`, `agent/tests/oom`), in a machine
-//! whose kernel has all that they need: cgroups of version 2, PSI that takes triggers of half a
-//! second, the kernel's log. Elsewhere they test as much as they are let.
+//! Runs the agent's own tests of the kernel (`agent/tests/pressure`, `agent/tests/oom`) in a
+//! machine whose kernel has all that they need. These are cgroups of version 2, PSI triggers of
+//! half a second, and the kernel's log. Elsewhere they test as much as they can.
 
 use lab::paths::LabDir;
 use lab::vm::programs::Libc;
@@ -38,7 +38,7 @@ async fn in_the_machine() -> String {
     machine.shell().run(mount).await.expect("the programs must be mountable");
     let mut all = String::new();
     for (name, filter) in PROGRAMS {
-        // One after the other: they are of one kernel, and are timed.
+        // One after the other: they share one kernel, and are timed.
         let run = format!(
             "EPILOGUE_TEST_KERNEL=1 /opt/run/{name} {filter} --nocapture --test-threads=1 2>&1"
         );

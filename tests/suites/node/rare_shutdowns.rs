@@ -1,4 +1,4 @@
-//! Ways to end that are rare, and the agent as a DaemonSet: for `--all`.
+//! Tests rare ways to end, and the agent as a DaemonSet; needs `--all`.
 
 use lab::node_table::{Install, Outcome, Scenario};
 

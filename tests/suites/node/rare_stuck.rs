@@ -1,4 +1,4 @@
-//! A pod that is deleted while its image is pulled, and whose kubelet is stopped then: for `--all`.
+//! Tests a pod that is deleted during its image pull, and whose kubelet then stops; needs `--all`.
 
 use lab::node_pressure::{Hung, Install, Kind, Pressure, Setting, Stuck};
 
@@ -24,6 +24,6 @@ fn pod_deleted_in_a_pull_fails_though_the_kubelet_is_stopped() {
 fn judge(hung: &[Hung]) {
     assert!(!hung.is_empty(), "no pod was deleted");
     assert!(hung.iter().all(|hung| hung.failed.is_some() && hung.stays), "{hung:#?}");
-    // The one who deleted it knows why; the API does not. ([PT1])
+    // Its deleter knows why; the API does not. ([PT1])
     assert!(hung.iter().all(|hung| hung.disruption.is_none()), "{hung:#?}");
 }

@@ -1,5 +1,5 @@
-//! What the stories of node ends have in common: they are played by `lab::node_table` on the
-//! machine of their module, and judged before the next one may use it.
+//! Shared parts of the stories of node ends: `lab::node_table` plays them on the machine of their
+//! module, and they are judged before the next one may use it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -44,12 +44,12 @@ pub(crate) fn play(
     verdict.unwrap_or_else(|message| panic!("{message}"));
 }
 
-/// Terminal, and a disruption did it.
+/// Terminal, because of a disruption.
 fn is_reported(row: &Row) -> bool {
     row.seen.is_terminal() && row.seen.is_disrupted()
 }
 
-/// Every one of these pods is terminal, by a disruption.
+/// Every one of these pods is terminal because of a disruption.
 pub(crate) fn are_reported(outcome: &Outcome, roles: &[&str]) {
     for role in roles {
         let row = outcome.row(role);
@@ -57,8 +57,8 @@ pub(crate) fn are_reported(outcome: &Outcome, roles: &[&str]) {
     }
 }
 
-/// Every pod that the disruption ended says so, and no Job whose policy ignores disruptions counts
-/// one; what had ended before keeps its own end.
+/// Every pod that the disruption terminated shows it, and no Job whose policy ignores disruptions
+/// counts one. A pod that had ended before keeps its own end.
 pub(crate) fn all_are_reported(outcome: &Outcome) {
     let ended = ROLES.iter().map(|(role, _)| *role).filter(|role| ![LEFT, DONE].contains(role));
     are_reported(outcome, &ended.collect::<Vec<_>>());
@@ -69,21 +69,20 @@ pub(crate) fn all_are_reported(outcome: &Outcome) {
         assert!(row.seen.phase == "Failed", "{row:?}");
         no_job_counts_it(row);
     }
-    // It obeyed and left with 0: that is a success, as upstream has it.
+    // It exited with 0 on SIGTERM, which is a success, as upstream has it.
     let leaves = outcome.row("job-leaves");
     let job = leaves.job.as_ref().expect("a Job's row");
     assert!(leaves.seen.phase == "Succeeded" && job.failed == 0, "{leaves:?}");
 }
 
-/// The Job does not count the pod as a failure, and has another one in its place unless the pod
-/// succeeded.
+/// The Job does not count the pod as a failure, and replaces it unless the pod succeeded.
 fn no_job_counts_it(row: &Row) {
     let job = row.job.as_ref().expect("a Job's row");
     assert!(job.failed == 0 && job.condition != "Failed", "{row:?}");
     assert!(job.replacement.is_some() || row.seen.phase == "Succeeded", "{row:?}");
 }
 
-/// The pods that cannot run again are reported after the boot, and no Job counts one.
+/// After the boot the agent reports the pods that cannot run again, and no Job counts one.
 pub(crate) fn boot_reports_those_that_cannot_run_again(outcome: &Outcome) {
     are_reported(outcome, &["job-obeys", "job-leaves", "job-stubborn", "never"]);
     for role in ["job-obeys", "job-leaves", "job-stubborn"] {
@@ -92,14 +91,14 @@ pub(crate) fn boot_reports_those_that_cannot_run_again(outcome: &Outcome) {
     no_mark_is_left(outcome);
 }
 
-/// The Job whose pod left with 0 is complete.
+/// The Job whose pod exited with 0 is complete.
 pub(crate) fn leaver_is_complete(outcome: &Outcome) {
     let leaves = outcome.row("job-leaves");
     let job = leaves.job.as_ref().expect("a Job's row");
     assert!(job.condition == "Complete", "{leaves:?}");
 }
 
-/// The node takes pods again, and no pod that lives is marked.
+/// The node admits pods again, and no live pod is marked.
 pub(crate) fn no_mark_is_left(outcome: &Outcome) {
     assert!(outcome.node == "True" && outcome.taints.is_empty(), "{outcome:?}");
     for row in outcome.rows.iter().filter(|row| !row.seen.is_terminal() && !row.seen.gone) {

@@ -1,5 +1,5 @@
-//! One machine for all stories of a module: its start takes longer than most of them. It lives on
-//! one thread with the runtime, as long as this process; QEMU ends with that thread.
+//! Keeps one machine for all stories of a module: its start takes longer than most of them. It
+//! lives on one thread with the runtime, as long as this process; QEMU ends with that thread.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,15 +9,15 @@ use std::thread;
 
 use tokio::runtime::{Builder, Runtime};
 
-/// The machine of the module that played last, as that module knows it.
+/// The machine of the module that played last, with its own type.
 type Kept = Option<(&'static str, Box<dyn Any>)>;
 type Job = Box<dyn FnOnce(&Runtime, &mut Kept) + Send>;
 
-/// An emulated machine wants both of two processors: with one thread the tests take turns.
+/// An emulated machine needs both of two processors; with one thread the tests take turns.
 static THREAD: OnceLock<Sender<Job>> = OnceLock::new();
 
-/// Plays a story on the machine of `module`: what the last one left, or nothing. What the story
-/// leaves there is the next one's; a panic leaves nothing, and is the test's.
+/// Plays a story on the machine of `module`: the one that the last story left, or `None`. The next
+/// story gets what this one leaves; a panic leaves nothing, and fails the test.
 ///
 /// Print and judge on the test's thread: libtest captures the output of no other.
 pub(crate) fn play<S: 'static, R: Send + 'static>(

@@ -1,5 +1,5 @@
-//! What a kubelet that lives makes of what others say about its pods, on one machine one after the
-//! other.
+//! Tests how a live kubelet reacts to what others write about its pods, one story after the other
+//! on one machine.
 
 mod external_failed;
 mod levers;
@@ -36,13 +36,12 @@ fn play(leaves: Leaves, story: impl AsyncFnOnce(&World) + Send + 'static) {
     });
 }
 
-/// A kubelet that pulls many images at once. By default it is one, and a second would not even
-/// begin.
+/// A kubelet that pulls many images at once. The default is one, so a second pull would not begin.
 fn kubelet() -> KubeletConfig {
     KubeletConfig::default().set("serializeImagePulls", json!(false))
 }
 
-/// A kubelet whose worker looks at its pod every 3 seconds, by default every 60 to 90, and says so.
+/// A kubelet whose worker syncs its pod every 3 seconds (default: every 60 to 90), and logs it.
 fn watchful() -> KubeletConfig {
     levers::watchful(kubelet())
 }

@@ -1,4 +1,4 @@
-//! The lighter world: a real logind without a kubelet. What the agent takes from it as given.
+//! Tests a real logind without a kubelet, for the behaviour that the agent relies on.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -28,8 +28,8 @@ async fn start(name: &str) -> (Logind, tempfile::TempDir) {
     (logind.unwrap_or_else(|error| panic!("{error}: {error:?}")), dir)
 }
 
-/// One with a delay of ten minutes, longer than any wait here, and a lock on it that is held until
-/// the child is killed.
+/// Starts logind with a delay of ten minutes, longer than any wait here. The child holds a lock on
+/// it until it is killed.
 async fn start_with_lock(name: &str) -> (Logind, Child, tempfile::TempDir) {
     let (logind, dir) = start(name).await;
     allow_delay(&logind, "lab.conf", 600).await;
@@ -56,7 +56,7 @@ async fn delay_becomes(logind: &Logind, seconds: u32) {
     lab::eventually("the delay is granted", SOON, delay, |said| *said == wanted).await;
 }
 
-/// The signals PrepareForShutdown, as they come.
+/// The signals PrepareForShutdown, as they arrive.
 struct Announcements {
     lines: Lines<BufReader<ChildStdout>>,
     _monitor: Child,
@@ -71,7 +71,7 @@ impl Announcements {
             .spawn()
             .expect("a monitor");
         let mut lines = BufReader::new(monitor.stdout.take().expect("a pipe")).lines();
-        // Its own name, acquired: it listens.
+        // It has acquired its own name, so it listens.
         lines.next_line().await.expect("read").expect("a line");
         Self { lines, _monitor: monitor }
     }
@@ -103,7 +103,7 @@ async fn delay_lock_holds_the_poweroff_and_sees_its_announcement() {
     logind.off().await.expect("off");
 }
 
-/// Who comes late, or comes again, gets no lock. ([LD5])
+/// A late or repeated request gets no lock. ([LD5])
 #[tokio::test]
 async fn lock_is_refused_while_a_shutdown_is_delayed() {
     let (logind, _lock, _dir) = start_with_lock("late").await;
@@ -118,7 +118,7 @@ async fn lock_is_refused_while_a_shutdown_is_delayed() {
     logind.run(&sleep).await.expect("a lock on something else is given");
 }
 
-/// No `false` comes; only the property tells it. The lock is still held. ([LD7])
+/// logind sends no `false`; only the property shows it. The lock is still held. ([LD7])
 #[tokio::test]
 async fn restarted_logind_forgets_a_delayed_shutdown_and_keeps_the_locks() {
     let (logind, _lock, _dir) = start_with_lock("forgets").await;
@@ -129,12 +129,12 @@ async fn restarted_logind_forgets_a_delayed_shutdown_and_keeps_the_locks() {
     assert_eq!(logind.run(PREPARING).await.expect("it answers"), "b false\n");
     let locks = logind.run(LOCKS).await.expect("list");
     assert!(locks.contains("lab"), "{locks}");
-    // What comes next is the announcement of the next shutdown, not the end of this one.
+    // The next signal announces the next shutdown; it is not the end of this one.
     logind.run(POWEROFF).await.expect("poweroff");
     assert!(announcements.next().await);
 }
 
-/// A target that cannot be started any more is taken back by `false`. ([LD4])
+/// `false` revokes a shutdown whose target cannot be started any more. ([LD4])
 #[tokio::test]
 async fn shutdown_whose_target_cannot_start_is_taken_back() {
     let (logind, mut lock, _dir) = start_with_lock("back").await;

@@ -1,6 +1,6 @@
-//! (6): what a node leaves in the API when it is rebooted or powered off, with the kubelet's
-//! graceful shutdown off and by priority. ([LD11], [SD16], [SD18]) A power cut, and graceful
-//! shutdown without priorities, are played by `cargo lab node table`.
+//! (6): tests what a node leaves in the API on reboot or power-off, with the kubelet's graceful
+//! shutdown off and by priority. ([LD11], [SD16], [SD18]) `cargo lab node table` plays a power cut,
+//! and graceful shutdown without priorities.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::world::World;
 const OFF_WITHIN: Duration = Duration::from_mins(4);
 const WITHIN: Duration = Duration::from_mins(3);
 
-/// Names end in `after`, so that there can be more than one of each in a story.
+/// Names end in `after`, so that a story can have several of each kind.
 fn kinds(world: &World, after: &str) -> Vec<TestPod> {
     let critical = json!("system-node-critical");
     let pod = |name: &str, command: &[&str]| world.pod(&format!("{name}{after}"), command);
@@ -39,7 +39,7 @@ async fn run_kinds(world: &World, after: &str) {
     world.watcher.until(&format!("done{after}"), "succeeds", WITHIN, succeeded).await;
 }
 
-/// The last state of every pod, by name, and a line each for the table in the README.
+/// The last state of every pod, by name, and one line each for the table in the README.
 fn outcome(world: &World, title: &str) -> BTreeMap<String, Seen> {
     let last = world.watcher.last();
     for seen in &last {
@@ -48,8 +48,8 @@ fn outcome(world: &World, title: &str) -> BTreeMap<String, Seen> {
     last.into_iter().map(|seen| (seen.pod.clone(), seen)).collect()
 }
 
-/// After the node is gone its statuses can no longer change but by controllers: one answer of
-/// the API and everything before it has arrived.
+/// After the node is gone, only controllers can still change its statuses. One answer of the API
+/// means that everything before it has arrived.
 async fn settle(world: &World) {
     for pod in world.pods.list(&kube::api::ListParams::default()).await.expect("list") {
         let name = pod.metadata.name.expect("a name");
@@ -65,7 +65,7 @@ async fn node_becomes(world: &World, what: &str, holds: impl Fn(&String) -> bool
     lab::eventually(what, WITHIN, observe, holds).await
 }
 
-/// Reboots the machine, and waits until it is back. Gives its boot id.
+/// Reboots the machine, and waits until it is back. Returns its boot id.
 async fn reboot(world: &mut World) -> String {
     let before = world.node.machine().boot_id().await.expect("boot id");
     world.node.machine().begin_reboot().await.expect("reboot");
@@ -78,7 +78,7 @@ async fn power_off(world: &mut World) {
     world.node.machine_mut().off(OFF_WITHIN).await.expect("off");
 }
 
-/// On the machine of all stories with this configuration of the kubelet.
+/// Plays on the machine of all stories with this kubelet configuration.
 fn play(
     machine: &'static str,
     kubelet: fn() -> KubeletConfig,
@@ -114,19 +114,19 @@ mod off {
         play(async |world| reboot_without_graceful_shutdown(world).await);
     }
 
-    /// In alphabetical order the last: it leaves the machine off.
+    /// Last in alphabetical order: it leaves the machine off.
     #[test]
     fn turned_off_leaves_every_pod_running_in_the_api() {
         play(async |world| poweroff_without_graceful_shutdown(world).await);
     }
 }
 
-/// With graceful shutdown by priority it reports each pod.
+/// With graceful shutdown by priority the kubelet reports each pod.
 mod on {
     use super::*;
 
-    /// An emulated machine takes 13 s for a pod that leaves 1 s after its SIGTERM: with 10 s for
-    /// the first group the kubelet gave up on all of its pods, and reported none.
+    /// An emulated machine takes 13 s for a pod that exits 1 s after its SIGTERM. With 10 s for the
+    /// first group, the kubelet gave up on all of its pods, and reported no pod.
     fn kubelet() -> KubeletConfig {
         let periods = [(0, 40), (1_000_000, 5), (2_000_000_000, 30)];
         KubeletConfig::default().graceful_shutdown_by_priority(&periods)
@@ -141,14 +141,15 @@ mod on {
         play(async |world| reboot_with_graceful_shutdown(world).await);
     }
 
-    /// In alphabetical order the last: it leaves the machine off.
+    /// Last in alphabetical order: it leaves the machine off.
     #[test]
     fn turned_off_reports_each_pod_by_its_exit_code() {
         play(async |world| poweroff_with_graceful_shutdown(world).await);
     }
 }
 
-/// The twin of a lost report: what the kubelet says after the reboot of pods that it never ended.
+/// The counterpart of a lost report: what the kubelet reports after the reboot of pods that it
+/// never terminated.
 async fn reboot_without_graceful_shutdown(world: &mut World) {
     let pods = ["Never", "OnFailure", "Always"].map(|policy| {
         let pod = world.pod(&policy.to_lowercase(), &["obedient", "143", "0"]).host_network();
@@ -209,7 +210,7 @@ async fn poweroff_with_graceful_shutdown(world: &mut World) {
     let [dies, leaves, stubborn, done] =
         ["dies-2", "leaves-2", "stubborn-2", "done-2"].map(|name| &pods[name]);
     assert!(dies.phase == "Failed" && dies.reason == "Terminated", "{pods:#?}");
-    // Exit code 0: Succeeded, though it was told to go and would have been restarted.
+    // Exit code 0: Succeeded, though it got SIGTERM and would have been restarted.
     assert!(leaves.phase == "Succeeded" && leaves.reason.is_empty(), "{pods:#?}");
     assert!(stubborn.phase == "Failed", "{pods:#?}");
     assert!(stubborn.container.starts_with("terminated 137"), "{pods:#?}");

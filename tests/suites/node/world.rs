@@ -1,5 +1,5 @@
-//! What the tests of upstream's behaviour start with: the kit, a control plane, a node, and a
-//! namespace with a view of its pods.
+//! Sets up the tests of upstream's behaviour: the kit, a control plane, a node, and a namespace
+//! with a view of its pods.
 
 use std::time::Duration;
 
@@ -30,13 +30,13 @@ pub(crate) async fn kit() -> Kit {
 }
 
 impl World {
-    /// With no controller that acts on pods or nodes.
+    /// Without any controller that acts on pods or nodes.
     pub(crate) async fn new(name: &str, kubelet: KubeletConfig) -> Self {
         let options = Options::unique(name).controller_manager(QUIET_CONTROLLERS);
         Self::on(options, name, kubelet).await
     }
 
-    /// With all controllers, whose view of the node matters.
+    /// With all controllers, for tests of their view of the node.
     pub(crate) async fn with_controllers(name: &str, kubelet: KubeletConfig) -> Self {
         let options = Options::unique(name)
             .controller_manager(ALL_CONTROLLERS)
@@ -100,7 +100,7 @@ impl World {
         self.pods.delete(pod, &DeleteParams::default()).await.expect("delete");
     }
 
-    /// Removes all pods, and waits until the kubelet has ended them.
+    /// Removes all pods, and waits until the kubelet has terminated them.
     pub(crate) async fn clear(&self) {
         let soon = DeleteParams::default().grace_period(1);
         self.pods.delete_collection(&soon, &ListParams::default()).await.expect("delete");
@@ -111,7 +111,7 @@ impl World {
         lab::eventually("no pod is left", RUNNING_WITHIN, left, Vec::is_empty).await;
     }
 
-    /// Ends everything in order. A test that panics leaves it to the drops.
+    /// Stops everything in order. A test that panics leaves it to the drops.
     pub(crate) async fn end(self) {
         let Self { node, watcher, namespace, control_plane, .. } = self;
         node.remove().await.expect("remove the node");
@@ -121,7 +121,7 @@ impl World {
     }
 }
 
-/// The condition that a companion of the kubelet writes.
+/// The condition that an agent next to the kubelet writes.
 pub(crate) fn disruption(status: &str) -> Value {
     json!({
         "type": "DisruptionTarget", "status": status, "reason": "LabTest",
@@ -129,7 +129,7 @@ pub(crate) fn disruption(status: &str) -> Value {
     })
 }
 
-/// What a companion of the kubelet would write of a pod's end.
+/// The status that an agent next to the kubelet would write when a pod ends.
 pub(crate) fn failed() -> Value {
     json!({"status": {
         "phase": "Failed", "reason": "LabTest", "message": "written by a test",

@@ -1,4 +1,4 @@
-//! Every write and read of an agent goes through, in the order in which it does them, with either
+//! Tests that the API allows every write and read of an agent, in the agent's order, with either
 //! kind of token.
 
 use agent_core::termination::patches::{self, OomKilled};
@@ -32,7 +32,7 @@ async fn the_pod_is_admitted_in_its_namespace_and_gets_a_token_that_is_renewed()
     assert!(expires.is_some_and(|seconds| seconds <= 4_000), "{volumes:?}");
     assert_eq!(made["spec"]["priority"], 2_000_001_000);
     assert_eq!(made["status"]["qosClass"], "Burstable");
-    // Not beside the controller.
+    // PodSecurity refuses the agent's pod in the controller's namespace.
     let mut pod = pod;
     pod["spec"]["serviceAccountName"] = "epilogue-controller".into();
     let elsewhere = Call::create(pods("epilogue-system"), pod).dry().send(&world.admin).await;
@@ -41,7 +41,7 @@ async fn the_pod_is_admitted_in_its_namespace_and_gets_a_token_that_is_renewed()
     world.finish().await;
 }
 
-/// Policies have a budget, and a pod that goes beyond it would never be marked.
+/// Policies have a cost budget; a pod that exceeds it would never be marked.
 #[tokio::test]
 async fn a_pod_as_large_as_they_come_may_be_marked() {
     let world = World::start(Token::OfPod).await;
@@ -90,7 +90,7 @@ async fn holds(token: Token) {
     world.finish().await;
 }
 
-/// It is allowed; the object.
+/// Expects the call to be allowed; returns the object.
 pub(super) async fn goes(world: &World, what: &str, call: Call) -> Value {
     let answer = call.send(&world.agent).await;
     assert!(answer.is_success(), "{what}: {call}: {} {}", answer.code, answer.message);
@@ -193,7 +193,7 @@ async fn shutdown(world: &World) {
         let body = patches::failed(&view(&pod), at);
         let failed = goes(world, phase, Call::patch(status_path(&pod), body)).await;
         assert_eq!(failed["status"]["phase"], "Failed");
-        // A reply that was lost: the same once more, and its version as it is now.
+        // The reply was lost: the agent repeats the write with the current version.
         let body = patches::failed(&view(&failed), at);
         goes(world, "the same again", Call::patch(status_path(&pod), body)).await;
     }
@@ -238,7 +238,7 @@ async fn levers(world: &World) {
     goes(world, "mark what a power cut ended", Call::patch(status_path(&pod), body)).await;
 }
 
-/// What an evicted pod gets before its end and at it. ([EV13], [EV26])
+/// Writes to an evicted pod before its end and at its end. ([EV13], [EV26])
 async fn evictions(world: &World) {
     let short = "The node was low on resource: memory. Threshold quantity: 150Mi, available: 90Mi. \
                  Container main was using 2Gi, request is 0, has larger consumption of memory. ";
@@ -268,7 +268,7 @@ fn marked(pod: &Value, message: &str) -> Call {
     Call::patch(status_path(pod), patches::pressed(&view(pod), now(), message))
 }
 
-/// A deleted pod that does not end; the deleter states the cause. ([PT1], [PT7])
+/// Writes to a deleted pod that does not terminate; the deleter states the cause. ([PT1], [PT7])
 async fn stuck(world: &World) {
     for name in ["stuck", "hanging"] {
         let pod = world.running(name).await;
@@ -284,7 +284,7 @@ pub(crate) fn evicted(pod: &Value, message: &str) -> Value {
     patches::evicted(&view(pod), now(), message)
 }
 
-/// Why a process died; before the kubelet tells of the pod's end, or after.
+/// Reports why a process died, before or after the kubelet reports the pod's end.
 async fn causes(world: &World) {
     let pod = world.running("killed").await;
     let limit = killed(&pod, "ContainerLimit");
@@ -299,14 +299,14 @@ async fn causes(world: &World) {
     goes(world, "told too late", Call::patch(status_path(&ended), late)).await;
 }
 
-/// `epilogue.dev/OOMKilled` for a reason.
+/// `epilogue.dev/OOMKilled` with a reason.
 pub(crate) fn killed(pod: &Value, reason: &'static str) -> Value {
     let message = "The kernel killed process java (4711) of container main: at its limit of 1Gi.";
     let told = OomKilled { reason, message, since: Some(now()), disruption: None };
     patches::oom_killed(&view(pod), &told)
 }
 
-/// The node's conditions of our own.
+/// Writes our own conditions of the node.
 async fn stalls(world: &World) {
     let status = format!("{}/status", node_path(&world.here()));
     let ready = json!({"status": {

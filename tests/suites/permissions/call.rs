@@ -1,4 +1,4 @@
-//! A request as it goes over the wire, and what the API says to it.
+//! Sends a request as it goes over the wire, and reads the API's answer.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ pub(crate) struct Call {
     body: Value,
 }
 
-/// What became of it: the code, and the API's words for it.
+/// The outcome: the code, and the API's message.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer {
     pub(crate) code: u16,
@@ -42,7 +42,7 @@ impl Call {
         Self::new(Method::PATCH, path, STRATEGIC, body)
     }
 
-    /// Null removes, and a list is replaced as a whole.
+    /// A merge patch: null removes, and a list is replaced as a whole.
     pub(crate) fn merge(path: impl Into<String>, body: Value) -> Self {
         Self::new(Method::PATCH, path, MERGE, body)
     }
@@ -60,10 +60,10 @@ impl Call {
         Self { method, path: path.into(), content_type, body }
     }
 
-    /// The same, judged but not carried out.
+    /// The same as a dry run.
     pub(crate) fn dry(mut self) -> Self {
         if self.method == Method::DELETE {
-            // With a body, the API reads no options from the path.
+            // If the request has a body, the API reads no options from the path.
             self.body["dryRun"] = json!(["All"]);
             return self;
         }

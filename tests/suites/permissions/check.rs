@@ -1,4 +1,5 @@
-//! `epilogue-agent check` asks the API whether reports would get through, and is told the truth.
+//! Tests that `epilogue-agent check` asks the API whether reports would get through, and gets the
+//! truth.
 
 use lab::paths::program;
 use serde_json::{Value, json};
@@ -17,7 +18,7 @@ fn credentials(world: &World) -> tempfile::TempDir {
     root
 }
 
-/// What it says of the API, as an agent with this world's token.
+/// Its output about the API, as an agent with this world's token.
 async fn checked(world: &World, node: &str) -> (String, String) {
     let root = credentials(world);
     let kubeconfig = root.path().join("kubeconfig");
@@ -51,7 +52,7 @@ async fn an_agent_s_reports_would_get_through_and_nothing_is_marked() {
     }
 }
 
-/// `epilogue-agent leave` with the agent's token.
+/// Runs `epilogue-agent leave` with the agent's token.
 async fn left(world: &World) -> String {
     let root = credentials(world);
     let output = Command::new(program("epilogue-agent"))

@@ -1,5 +1,5 @@
-//! What the controller's token may do with pods: make, count and own those of Jobs, and end what no
-//! kubelet ends. That all it does goes through is what every other suite shows.
+//! Tests the rights of the controller's token on pods: create, count and own those of Jobs, and
+//! fail those that no kubelet terminates. Every other suite shows that the API allows its work.
 
 use serde_json::{Value, json};
 

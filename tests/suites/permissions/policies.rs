@@ -1,4 +1,4 @@
-//! Each policy that is missing is noticed by the agent's own dry runs, under its name.
+//! Tests that the agent's own dry runs notice each missing policy, and name it.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use super::call::Call;
 use super::world::{Token, World};
 
 const BINDINGS: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings";
-/// For the API server to learn of it.
+/// Time for the API server to learn of it.
 const SOON: Duration = Duration::from_mins(1);
 
-/// One after the other, for the others of this suite need the policies: it is alone in its process,
-/// and `lab test` runs it alone on the machine.
+/// One after the other, since the rest of this suite needs the policies. This test is alone in its
+/// process, and `lab test` runs it alone on the machine.
 #[tokio::test]
 async fn each_policy_that_is_missing_is_noticed_and_named() {
     let world = World::start(Token::OfPod).await;

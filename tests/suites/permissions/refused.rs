@@ -1,5 +1,5 @@
-//! What an agent's token is refused, and for which reason. Each request is one that an
-//! administrator may make (a dry run shows it): it is right but for who makes it.
+//! Tests what the API refuses to an agent's token, and for which reason. An administrator may make
+//! each request (a dry run shows it): only the identity is wrong.
 
 use agent_core::termination::patches;
 use jiff::Timestamp;
@@ -13,29 +13,29 @@ pub(super) struct Refusal {
     what: &'static str,
     call: Call,
     code: u16,
-    /// What the refusal says.
+    /// The text of the refusal.
     says: &'static str,
 }
 
 pub(super) const OTHER_NODE: &str = "may write to that node and its pods only";
-/// RBAC's words.
+/// RBAC's wording.
 pub(super) const NO_RIGHT: &str = "epilogue-agent\" cannot";
 
 fn refusal(what: &'static str, call: Call, code: u16, says: &'static str) -> Refusal {
     Refusal { what, call, code, says }
 }
 
-/// By RBAC, or by the policy that knows the node.
+/// Refused by RBAC, or by the policy that knows the node.
 pub(super) fn forbidden(what: &'static str, call: Call, says: &'static str) -> Refusal {
     refusal(what, call, 403, says)
 }
 
-/// By a policy that knows the fields.
+/// Refused by a policy that knows the fields.
 pub(super) fn invalid(what: &'static str, call: Call, says: &'static str) -> Refusal {
     refusal(what, call, 422, says)
 }
 
-/// Nobody may make it.
+/// No identity may make it.
 async fn is_refused_to_everybody(world: &World, what: &str, call: Call, says: &str) {
     for client in [&world.agent, &world.admin] {
         let answer = call.send(client).await;
@@ -44,7 +44,7 @@ async fn is_refused_to_everybody(world: &World, what: &str, call: Call, says: &s
     }
 }
 
-/// What the API said, for the table: the last part of it names the field and the reason.
+/// The API's message, for the table: its last part names the field and the reason.
 fn words(answer: &Answer) -> String {
     let (code, text) = (answer.code, answer.message.replace('|', "/"));
     if answer.is_success() {
@@ -55,7 +55,7 @@ fn words(answer: &Answer) -> String {
     format!("refused {code}: {}", reason.trim())
 }
 
-/// Each is valid in itself, refused to the agent with its reason, and changes nothing.
+/// Each request is valid in itself, refused to the agent with its reason, and changes nothing.
 pub(super) async fn all_are_refused(world: &World, refusals: Vec<Refusal>) {
     let mut wrong = Vec::new();
     for Refusal { what, call, code, says } in &refusals {
@@ -97,7 +97,7 @@ fn deadline(pod: &Value, seconds: impl Into<Value>) -> Call {
     Call::merge(pod_path(pod), json!({"spec": {"activeDeadlineSeconds": seconds.into()}}))
 }
 
-/// A mark, and something with it.
+/// A mark, and another status change with it.
 fn marked_with(pod: &Value, status: &Value) -> Call {
     let mut body = patches::mark(&view(pod), Timestamp::now());
     for (key, value) in status.as_object().expect("fields of the status") {
@@ -244,7 +244,8 @@ async fn what_else_a_status_patch_reaches_stays() {
         invalid("no annotations", metadata(json!({"annotations": null})), "change theirs"),
     ];
     all_are_refused(&world, refusals).await;
-    // The API itself keeps spec and owners out of a status patch: it goes through, and they stay.
+    // The API itself keeps spec and owners out of a status patch: it accepts the patch, and they
+    // stay.
     let owner = json!({"apiVersion": "v1", "kind": "Node", "name": here, "uid": "u"});
     let body = json!({
         "metadata": {"ownerReferences": [owner]},
@@ -366,7 +367,7 @@ fn a(kind: &str, name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name}})
 }
 
-/// What no agent has to do with, RBAC refuses.
+/// RBAC refuses everything that an agent does not need.
 #[tokio::test]
 async fn everything_else_in_the_cluster_is_out_of_reach() {
     let world = World::start(Token::OfPod).await;
@@ -377,7 +378,7 @@ async fn everything_else_in_the_cluster_is_out_of_reach() {
     let pod = world.running("pod").await;
     let refusals = [pods(&world, &pod), secrets(&world), cluster(&world)];
     all_are_refused(&world, refusals.into_iter().flatten().collect()).await;
-    // What the API server would have to pass on to a kubelet has no dry run.
+    // A request that the API server would pass on to a kubelet has no dry run.
     let pod = pod_path(&pod);
     let passed_on = [
         Call::patch(format!("{pod}/resize"), json!({"spec": {}})),

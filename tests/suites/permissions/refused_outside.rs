@@ -1,5 +1,5 @@
-//! What an agent's token is refused of what it writes outside of shutdowns: the node's conditions,
-//! the end of victims, and why a process was killed.
+//! Tests what the API refuses to an agent's token outside of shutdowns: the node's conditions, the
+//! end of victims, and why a process was killed.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ use super::world::{Token, World, ended, node_path, pod_path, running};
 
 const SHORT: &str = "The node was low on resource: memory. ";
 
-/// A patch of a node's status: what of it is to change.
+/// A patch of a node's status with these changes.
 fn node_status(node: &str, status: impl Into<Value>) -> Call {
     Call::patch(format!("{}/status", node_path(node)), json!({"status": status.into()}))
 }

@@ -1,5 +1,5 @@
-//! Agents are scraped over the network by whom the API server allows, with the rights of the
-//! component `deploy/kustomize/components/scraping` and of no administrator.
+//! Tests scraping of agents over the network, which the API server authorises. The rights are those
+//! of the component `deploy/kustomize/components/scraping`, not an administrator's.
 
 use std::net::SocketAddr;
 use std::time::Duration;

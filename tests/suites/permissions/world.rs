@@ -1,4 +1,5 @@
-//! Two nodes with pods on each, the agent's pod on one of them, and clients by its tokens.
+//! Sets up two nodes with pods on each, the agent's pod on one of them, and clients with its
+//! tokens.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,21 +13,21 @@ use serde_json::{Value, json};
 
 use super::call::Call;
 
-/// For the API server to learn of a policy.
+/// Time for the API server to learn of a policy.
 const SOON: Duration = Duration::from_mins(1);
 
 /// Whose token a call carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Token {
-    /// One that is projected into the DaemonSet's pod.
+    /// Projected into the DaemonSet's pod.
     OfPod,
-    /// One that is bound to the Node: an agent that is a service of the host.
+    /// Bound to the Node: an agent that is a service of the host.
     OfNode,
-    /// One that is bound to nothing.
+    /// Not bound to an object.
     Unbound,
 }
 
-/// What the tests of this suite stand on.
+/// The shared setup of this suite.
 pub(crate) struct World {
     namespace: Namespace,
     cluster: Cluster,
@@ -100,7 +101,7 @@ impl World {
         self.namespace.name()
     }
 
-    /// The path of the lease of the agent's node, which is there.
+    /// The path of the lease of the agent's node, which exists.
     pub(crate) async fn lease(&self) -> String {
         let leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
         let lease = json!({
@@ -116,7 +117,7 @@ impl World {
         format!("/api/v1/namespaces/{}/{resource}", self.namespace.name())
     }
 
-    /// Does it as an administrator; the object.
+    /// Makes the call as an administrator; returns the object.
     pub(crate) async fn done(&self, call: Call) -> Value {
         let answer = call.send(&self.admin).await;
         assert!(answer.is_success(), "{call}: {} {}", answer.code, answer.message);
@@ -153,7 +154,7 @@ impl World {
         self.done(Call::patch(format!("{pods}/{name}/status"), status)).await
     }
 
-    /// A pod of the agent's node that runs.
+    /// A running pod of the agent's node.
     pub(crate) async fn running(&self, name: &str) -> Value {
         self.pod(name, &self.here(), json!({}), running()).await
     }
@@ -217,7 +218,7 @@ impl World {
         self
     }
 
-    /// Waits until each policy is seen to refuse something.
+    /// Waits until each policy refuses something.
     async fn policies_hold(&self) {
         let probe = self.pod("probe", &self.here(), json!({}), running()).await;
         let other = self.pod("probe-there", &self.there(), json!({}), running()).await;
@@ -274,7 +275,7 @@ pub(crate) fn pod_path(pod: &Value) -> String {
     format!("/api/v1/namespaces/{}/pods/{}", text(namespace), text(name))
 }
 
-/// The status that a kubelet gives a pod that runs.
+/// The status that a kubelet gives a running pod.
 pub(crate) fn running() -> Value {
     let since = "2026-11-21T14:00:00Z";
     let condition =

@@ -1,4 +1,4 @@
-//! `kubectl epilogue doctor` on the real API, where nobody ends anything.
+//! Tests `kubectl epilogue doctor` on the real API, where no component terminates pods.
 
 use std::process::Output;
 
@@ -13,7 +13,7 @@ use tokio::process::Command;
 
 use super::stage::{Stage, pod};
 
-/// Runs it for a time at which whoever was in charge must have acted.
+/// Runs it for a time at which the responsible component must have acted.
 async fn doctor(cluster: &Cluster, arguments: &[&str]) -> Output {
     let at = Timestamp::now() + SignedDuration::from_mins(10);
     Command::new(program("kubectl-epilogue"))
@@ -39,12 +39,12 @@ async fn subjects(cluster: &Cluster, stage: &Stage) -> (Vec<(String, String)>, V
     assert_eq!(output.status.code(), Some(i32::from(!found.is_empty())), "{answer:#}");
     let text = |each: &Value, field: &str| each[field].as_str().unwrap_or_default().to_owned();
     let told = found.iter().map(|each| (text(each, "rule"), text(each, "subject")));
-    // Nodes have no namespace: those of other tests have theirs in their names.
+    // Nodes have no namespace: those of other tests carry theirs in their names.
     let told = told.filter(|(_, subject)| subject.contains(stage.namespace())).collect();
     (told, answer)
 }
 
-/// A succeeded pod whose Job is gone, with the finalizer of tracking. No node has to let it go when
+/// A succeeded pod whose Job is gone, with the tracking finalizer. No node has to release it when
 /// the garbage collector deletes it.
 async fn leftover(stage: &Stage) {
     let mut left = pod("left", None);

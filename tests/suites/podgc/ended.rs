@@ -1,5 +1,5 @@
-//! What the reference ends too: orphans, pods of nodes out of service, pods that never had a node,
-//! finished pods that are too many.
+//! Tests pods that upstream deletes too: orphans, pods of nodes out of service, pods that never had
+//! a node, excess finished pods.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;

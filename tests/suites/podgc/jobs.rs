@@ -1,4 +1,5 @@
-//! A Job whose node dies for good, whoever runs it: it waits for proof, and then goes on.
+//! Tests a Job whose node dies for good, with either controller: the Job waits for proof, and then
+//! continues.
 
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
@@ -13,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::stage::SOON;
 
-/// One of the Jobs, by the controller that runs it.
+/// One of the Jobs, with the controller that runs it.
 struct Runner {
     name: &'static str,
     jobs: Api<Job>,

@@ -1,5 +1,5 @@
-//! Very many orphans at once: they are ended at the rate that was asked for, and the API answers
-//! others as before.
+//! Tests very many orphans at once: the controller deletes them at the requested rate, and the API
+//! answers others as before.
 //!
 //! `EPILOGUE_ORPHANS=10000` sets their number; the figures go to stdout.
 
@@ -17,7 +17,7 @@ const ORPHANS: &str = "EPILOGUE_ORPHANS";
 const NODES: u32 = 100;
 const WITHIN: Duration = Duration::from_mins(10);
 
-/// Writes and reads of somebody else, and how long each took.
+/// Writes and reads of another client, with the time of each.
 async fn probe(maps: Api<ConfigMap>, until: tokio_util::sync::CancellationToken) -> Vec<Duration> {
     let mut took = Vec::new();
     while !until.is_cancelled() {
@@ -36,7 +36,7 @@ fn figures(mut took: Vec<Duration>) -> String {
     format!("{} writes, median {} ms, p99 {} ms, max {} ms", took.len(), at(50), at(99), at(100))
 }
 
-/// Requests that the API turned away, and those it answered with 429.
+/// Requests that the API rejected, and those it answered with 429.
 async fn turned_away(client: &kube::Client) -> (f64, f64) {
     let request = http::Request::get("/metrics").body(Vec::new()).expect("a request");
     let text = client.request_text(request).await.expect("the API's metrics");
@@ -79,7 +79,7 @@ async fn orphans_by_the_thousand_are_ended_without_a_burst() {
     stage.start_controller(&cluster, &["--pod-gc-quarantine=1s"]).await;
     let one = ListParams::default().limit(1);
     let left = async || {
-        // Looking is a load of its own.
+        // Reading is a load of its own.
         tokio::time::sleep(Duration::from_millis(250)).await;
         let page = stage.pods.list_metadata(&one).await.expect("the pods");
         let more = page.metadata.remaining_item_count.unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Pods that hang on a node that nothing is heard of: what proves that they do not run.
+//! Tests pods that hang on a silent node, and what proves that they do not run.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::stage::{Stage, now, pod, running};
 
-/// A pod on a silent node, that is being deleted.
+/// Creates a pod on a silent node, and deletes it.
 async fn hang(stage: &Stage, name: &str) -> String {
     let node = stage.node(name).await;
     stage.run(name, &node).await;
@@ -20,7 +20,7 @@ async fn hang(stage: &Stage, name: &str) -> String {
     node
 }
 
-/// What was there before is judged by now: a pod that came later is ended.
+/// Waits for the controller to terminate a later pod, so that it has judged all earlier ones.
 async fn later_ones_are_ended(stage: &Stage) {
     let node = hang(stage, "later").await;
     stage.out_of_service(&node).await;
@@ -95,7 +95,7 @@ async fn the_drained_record_fails_it() {
     stage.stop().await;
 }
 
-/// A Job that nobody runs, as far as this test goes.
+/// Creates a Job that no controller runs in this test.
 async fn job(stage: &Stage, name: &str, annotations: Value) -> Value {
     let job = json!({
         "metadata": {"name": name, "annotations": annotations},

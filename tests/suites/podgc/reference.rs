@@ -1,8 +1,8 @@
-//! Our pod GC against that of kube-controller-manager: the same pods on two APIs, each with one of
-//! the two, must end alike.
+//! Compares our pod GC with that of kube-controller-manager: the same pods on two APIs, each with
+//! one of the two, must end alike.
 //!
-//! Left out of the comparison, because the two differ on purpose: how soon; readiness; our own
-//! condition; and DisruptionTarget where a node is out of service, which is switched off here.
+//! The comparison leaves out intended differences: timing; readiness; our own condition; and
+//! DisruptionTarget where a node is out of service, which is switched off here.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::stage::{Stage, now, pod, running, words};
 
-/// The reference needs up to 80 s for an orphan.
+/// Upstream needs up to 80 s for an orphan.
 const WITHIN: Duration = Duration::from_mins(4);
 
 /// An API with one of the two.
@@ -111,7 +111,7 @@ async fn act(stage: &Stage) {
     stage.delete_node(&gone).await;
 }
 
-/// Without what differs on purpose.
+/// Its state without the intended differences.
 fn comparable(pod: &Pod) -> String {
     let own = ["epilogue.dev/", "Ready=", "ContainersReady="];
     let all = words(pod);
@@ -153,7 +153,7 @@ async fn both_end_the_same_pods_in_the_same_way() {
     assert_eq!(by_us, by_reference);
 }
 
-/// Finished pods, each a second younger than the one before; what is left of them.
+/// Creates finished pods, each a second younger than the one before; returns the remaining ones.
 async fn left(stage: &Stage, count: usize) -> Vec<String> {
     let node = stage.node("n").await;
     let rows = [

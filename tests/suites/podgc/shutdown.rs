@@ -1,4 +1,5 @@
-//! `DisruptionTarget` of the pods of a node that shuts down, and what is left of it afterwards.
+//! Tests `DisruptionTarget` on the pods of a node that shuts down, and what is left of it
+//! afterwards.
 
 use serde_json::json;
 
@@ -67,7 +68,8 @@ async fn the_taint_of_an_agent_that_is_gone_goes_once_the_node_is_back() {
         stage.taint(node).await;
         stage.announce(node, &format!("shutting-down;boot=boot-1;since={long_ago}")).await;
     }
-    // Back just now; and ready for long, in the boot of which the announcement tells.
+    // One node is back just now; the other has long been ready in the boot that the announcement
+    // names.
     stage.node_status(&ready, "True", "", "boot-2").await;
     stage.node_status_since(&same, "True", "", "boot-1", long_ago).await;
     stage.node_status_since(&left, "True", "", "boot-2", long_ago).await;

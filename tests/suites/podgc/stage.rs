@@ -1,5 +1,5 @@
-//! A namespace with our controller for it, nodes that are nothing but objects, and pods on them
-//! that nobody runs.
+//! Sets up a namespace with our controller for it, nodes that are only objects, and pods on them
+//! that no kubelet runs.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -11,9 +11,9 @@ use lab::controller::{Controller, Setup};
 use lab::{Cluster, Namespace, eventually};
 use serde_json::{Value, json};
 
-/// For what happens in a moment, on a machine that has little time for it.
+/// Enough for quick steps on a busy machine.
 pub(crate) const SOON: Duration = Duration::from_secs(40);
-/// Keeps a pod in the API so that it can be looked at.
+/// Keeps a pod in the API so that a test can read it.
 pub(crate) const HELD: &str = "example.com/held";
 
 /// The namespace and its pods.
@@ -35,7 +35,7 @@ pub(crate) fn pod(name: &str, node: Option<&str>) -> Value {
     })
 }
 
-/// The status of a pod that runs since this time.
+/// The status of a pod that has been running since this time.
 pub(crate) fn running(since: &str) -> Value {
     let condition = |kind: &str| json!({"type": kind, "status": "True"});
     json!({
@@ -69,7 +69,7 @@ impl Stage {
         self.controller = Some(controller);
     }
 
-    /// A namespace of a cluster in which others act.
+    /// A namespace of a cluster in which other controllers act.
     pub(crate) async fn without_controller(cluster: &Cluster) -> Self {
         let namespace = Namespace::create(cluster).await.expect("a namespace");
         let client = cluster.admin_client().await.expect("a client");
@@ -78,7 +78,7 @@ impl Stage {
         Self { namespace, controller: None, client, pods, nodes }
     }
 
-    /// Ends the controller and lets go of all pods.
+    /// Stops the controller and removes the finalizers of all pods.
     pub(crate) async fn stop(mut self) {
         for pod in self.pods.list(&ListParams::default()).await.expect("the pods").items {
             self.let_go(pod.metadata.name.as_deref().unwrap_or_default()).await;
@@ -123,7 +123,7 @@ impl Stage {
         self.node_status_since(name, ready, message, boot, &now()).await;
     }
 
-    /// The same, with the time at which the condition came to be.
+    /// The same, with the transition time of the condition.
     pub(crate) async fn node_status_since(
         &self,
         name: &str,
@@ -157,7 +157,7 @@ impl Stage {
         self.change_node(node, json!({"spec": {"taints": [taint]}})).await;
     }
 
-    /// Sets a foreign taint, and the one of an agent.
+    /// Sets a foreign taint, and an agent's taint.
     pub(crate) async fn taint(&self, node: &str) {
         let taint = |key: &str| json!({"key": key, "effect": "NoSchedule"});
         let taints = [taint("foreign"), taint("epilogue.dev/shutting-down")];
@@ -214,19 +214,19 @@ impl Stage {
         }
     }
 
-    /// A pod as it is, in one line: phase, whether it is deleted without grace, conditions.
+    /// The state of a pod in one line: phase, whether it is deleted without grace, conditions.
     pub(crate) async fn look(&self, name: &str) -> String {
         let pod = self.pods.get_opt(name).await.expect("an answer");
         pod.map_or_else(|| "gone".to_owned(), |pod| words(&pod))
     }
 
-    /// Waits for what a look shows.
+    /// Waits until the state line holds.
     pub(crate) async fn shows(&self, name: &str, holds: impl Fn(&str) -> bool) -> String {
         let look = async || self.look(name).await;
         eventually(&format!("{name} as awaited"), SOON, look, |seen| holds(seen)).await
     }
 
-    /// Waits until a pod is Failed and deleted for good, but for its finalizers.
+    /// Waits until a pod is Failed and deleted for good, except for its finalizers.
     pub(crate) async fn ended(&self, name: &str) -> String {
         self.shows(name, |seen| seen.starts_with("Failed deleted")).await
     }

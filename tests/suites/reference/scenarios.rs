@@ -1,9 +1,10 @@
-//! The table of scenarios: a Job, what its pods do, what a user does meanwhile, and when to look.
+//! The table of scenarios: a Job, what its pods do, what a user does meanwhile, and when to
+//! compare.
 //!
-//! Not here, because the two differ on purpose (`rg DIVERGES`): how soon things happen, events,
-//! and how many failures a sync counts at once. The reference's backoff is 10 s at the least, so
-//! no scenario has more than one. Where a pod's end ends the others, it comes after 4 s, so that the
-//! others run by then also where all scenarios begin at once on two busy cores.
+//! It leaves out intended differences (`rg DIVERGES`): timing, events, and how many failures a sync
+//! counts at once. Upstream's backoff is at least 10 s, so no scenario has more than one. A pod
+//! whose end terminates the others ends after 4 s. So the others run by then even if all scenarios
+//! begin at once on two busy cores.
 
 use kube::api::DeleteParams;
 use lab::bed::{JobBuilder, JobState, job};
@@ -18,24 +19,24 @@ pub(crate) struct Scenario {
     pub(crate) end: End,
 }
 
-/// What is done to a Job.
+/// An action on a Job.
 pub(crate) enum Step {
-    /// Before the Job: a pod of nobody's with its label.
+    /// Creates a pod without an owner, with the Job's label, before the Job.
     StrayPod,
     /// Waits.
     Reaches(fn(&JobState) -> bool),
-    /// Fields of its spec.
+    /// Changes fields of its spec.
     Change(Value),
-    /// One of its pods, whichever.
+    /// Deletes any one of its pods.
     DeletePod,
     Delete(DeleteParams),
 }
 
-/// When to look.
+/// When to compare.
 pub(crate) enum End {
     Finished,
     Holds(fn(&JobState) -> bool),
-    /// The Job is gone and has let go of its pods.
+    /// The Job is gone and has released its pods.
     Gone,
 }
 
@@ -87,7 +88,7 @@ fn plain() -> Vec<Scenario> {
 }
 
 impl Scenario {
-    /// Everything in a template that a controller might touch or lose.
+    /// Sets everything in a template that a controller might change or lose.
     fn with_template(mut self, fields: &[(&str, Value)]) -> Self {
         let env = json!([{"name": "JOB_COMPLETION_INDEX", "value": "mine"}]);
         let containers = json!([

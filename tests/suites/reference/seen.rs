@@ -1,25 +1,26 @@
-//! What a scenario left behind, without what is never the same twice: times, random names, UIDs.
+//! Describes what a scenario left behind, without values that differ each time: times, random
+//! names, UIDs.
 
 use lab::nodes::SCRIPT_ANNOTATION;
 use serde_json::{Map, Value, json};
 
-/// What is compared.
+/// The compared state.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Seen {
     /// The Job's status; null if the Job is gone.
     status: Value,
     /// Each pod as it was created, sorted.
     created: Vec<Value>,
-    /// Of those that are left: name, owners, finalizers, labels, phase; sorted.
+    /// The remaining pods: name, owners, finalizers, labels, phase; sorted.
     left: Vec<Value>,
 }
 
-/// The texts of one side that stand for something, and for what.
+/// The texts of one side that have a meaning, and their meanings.
 #[derive(Debug, Default)]
 pub(crate) struct Names(Vec<(String, String)>);
 
 impl Names {
-    /// Takes `text` for `meaning` from now on.
+    /// Replaces `text` by `meaning` from now on.
     pub(crate) fn add(&mut self, text: &str, meaning: &str) {
         self.0.push((text.to_owned(), meaning.to_owned()));
     }
@@ -34,7 +35,7 @@ impl Names {
 }
 
 impl Seen {
-    /// Of a status and pods as the API shows them.
+    /// From a status and pods as the API shows them.
     pub(crate) fn new(status: &Value, created: &[Value], left: &[Value], names: &Names) -> Self {
         let sorted = |all: &[Value], slim: fn(&Value) -> Value| {
             let mut all: Vec<Value> = all.iter().map(|pod| names.normalize(&slim(pod))).collect();
@@ -48,7 +49,7 @@ impl Seen {
         }
     }
 
-    /// Both sides of what differs.
+    /// Both sides of the difference.
     pub(crate) fn difference(&self, reference: &Self) -> Option<String> {
         let mut text = String::new();
         let mut compare = |what: &str, ours: &Value, theirs: &Value| {
@@ -69,7 +70,7 @@ impl Seen {
     }
 }
 
-/// Times become their presence; those of conditions go.
+/// Replaces times by their presence; removes those of conditions.
 fn timeless(status: &Value) -> Value {
     let mut status = status.clone();
     for field in ["startTime", "completionTime"] {
@@ -84,7 +85,7 @@ fn timeless(status: &Value) -> Value {
     status
 }
 
-/// Metadata and spec, but for what the API server alone makes.
+/// Metadata and spec, without what only the API server sets.
 fn as_created(pod: &Value) -> Value {
     let mut metadata = pod["metadata"].clone();
     remove(

@@ -1,5 +1,5 @@
-//! One API with both controllers: ours for the Jobs of one namespace that ask for it, that of
-//! kube-controller-manager for the Jobs of another. Runs scenarios on either side.
+//! Sets up one API with both controllers: ours for the Jobs of one namespace that select it,
+//! kube-controller-manager's for the Jobs of another. Runs scenarios on either side.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -21,7 +21,7 @@ use tokio::task::JoinHandle;
 use super::scenarios::{End, Scenario, Step};
 use super::seen::{Names, Seen};
 
-/// For the reference's backoff of 10 s and its batches of 1 s, on a machine with little time.
+/// Covers upstream's backoff of 10 s and its batches of 1 s, on a busy machine.
 const WITHIN: Duration = Duration::from_secs(90);
 
 /// Everything that runs.
@@ -43,12 +43,12 @@ pub(crate) struct Side {
     pods: Api<Pod>,
     /// Each pod as first seen, by UID.
     created: Shared<Value>,
-    /// What each Job's status said last, by name: forty waits on the API would be a load on it.
+    /// The last status of each Job, by name: forty waits on the API would be a load on it.
     states: Shared<JobState>,
     watches: [JoinHandle<()>; 2],
 }
 
-/// What came of a scenario.
+/// Outcome of a scenario.
 pub(crate) struct Outcome {
     pub(crate) seen: Seen,
     pub(crate) took_s: f64,
@@ -113,7 +113,7 @@ impl Side {
         Self { namespace, managed_by, jobs, pods, created, states, watches }
     }
 
-    /// Runs a scenario to its end, and looks.
+    /// Runs a scenario to its end, and reads the outcome.
     pub(crate) async fn run(&self, scenario: &Scenario) -> Outcome {
         let name = scenario.name;
         let (before, after): (Vec<_>, Vec<_>) =
@@ -140,7 +140,7 @@ impl Side {
         self.jobs.create(&PostParams::default(), &job.build()).await.expect("the Job")
     }
 
-    /// How many pods a Job makes in this time; then it is deleted.
+    /// How many pods a Job creates in this time; then deletes it.
     pub(crate) async fn pods_made(&self, name: &str, job: JobBuilder, within: Duration) -> usize {
         self.create(name, job).await;
         tokio::time::sleep(within).await;
@@ -179,7 +179,8 @@ impl Side {
         });
         let pod = serde_json::from_value(pod).expect("a pod");
         self.pods.create(&PostParams::default(), &pod).await.expect("the pod is created");
-        // Controllers watch pods and Jobs apart: one that has counted a later pod has seen this one.
+        // Controllers watch pods and Jobs separately: a controller that has counted a later pod has
+        // seen this one.
         let later = format!("later-than-{name}");
         let job = job(&later).spec("managedBy", self.managed_by.clone());
         let job = job.pod("automountServiceAccountToken", false).build();
@@ -215,7 +216,8 @@ impl Side {
     }
 
     async fn look(&self, name: &str, uid: &str) -> Seen {
-        // Either controller may show a pod's end in the status before it lets go of the pod.
+        // Either controller may show a pod's end in the status before it removes the pod's
+        // finalizer.
         let held = async || {
             let ended = |pod: &Pod| has_finalizer(pod) && is_terminal(pod);
             self.pods_of(name).await.iter().filter(|pod| ended(pod)).count()
@@ -225,7 +227,7 @@ impl Side {
         let status = job.map_or(Value::Null, |job| json!(job.status));
         let mut left: Vec<Value> = self.pods_of(name).await.iter().map(|pod| json!(pod)).collect();
         left.retain(|pod| pod["metadata"]["deletionTimestamp"].is_null());
-        // A pod that is left was written before; the watch may be behind.
+        // A remaining pod was written earlier; the watch may be behind.
         let uids = || left.iter().map(|pod| pod["metadata"]["uid"].to_string());
         let missing = async || {
             let created = self.created.lock().expect("no holder panics");
@@ -264,7 +266,7 @@ fn label(name: &str) -> &str {
     &name[..name.len().min(63)]
 }
 
-/// Keeps each pod as it was when first seen, which is as it was created.
+/// Keeps each pod as first seen, which is as it was created.
 async fn keep_first(pods: Api<Pod>, created: Shared<Value>) {
     let events = watcher(pods, watcher::Config::default()).default_backoff().applied_objects();
     pin_mut!(events);

@@ -1,5 +1,5 @@
-//! After a boot: the truth about pods that the time before left unexplained.
-//! ([AP19], [W5])
+//! Writes, after a boot, the conditions of pods that the previous boot left unexplained. ([AP19],
+//! [W5])
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -18,38 +18,39 @@ use crate::protocol::event::{Now, RuntimeState};
 use crate::termination::attempt::{Attempt, Pace, Verdict, WAIT_MAX_HASTE, salt, verdict};
 use crate::termination::patches;
 
-/// A runtime that says nothing for so long is no witness, and the kubelet is waiting for it, too.
+/// A runtime that is silent for this long proves nothing. The kubelet waits for it, too.
 const WITNESS_LASTS: Duration = Duration::from_mins(1);
 
-/// A pod to look at.
+/// A pod to check.
 #[derive(Debug)]
 struct RecoveredPod {
     pod: PodRef,
     why: Why,
     read: Attempt,
-    /// Whether anything of it runs, where only a clock says that it does not.
+    /// The runtime's check whether anything runs, where only a clock says that nothing does.
     inspect: Attempt,
-    /// Until when the runtime is asked, on CLOCK_MONOTONIC.
+    /// The end of the runtime checks, on CLOCK_MONOTONIC.
     ask_until: Duration,
     patch: Attempt,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Why {
-    /// A shutdown marked it, or was about to, with this time; whether it had run by then.
+    /// A shutdown marked the pod, or was about to, with this time; and whether the pod had run by
+    /// then.
     Marked(Timestamp, bool),
-    /// The same, and after the boot it was seen to be one that runs again, or for the first time.
+    /// The same, but the pod runs again after the boot, or for the first time.
     RunsAgain(Timestamp),
-    /// It ran before this boot: its node went down without notice.
+    /// The pod ran before this boot: its node went down without notice.
     Lost(Timestamp),
 }
 
-/// All pods to look at.
+/// All pods to check.
 #[derive(Debug, Default)]
 pub(super) struct BootRecovery {
     pods: BTreeMap<PodUid, RecoveredPod>,
     marked: usize,
-    /// Pods that the journal explains: nothing else has to.
+    /// Pods that the journal explains.
     known: BTreeSet<PodUid>,
 }
 
@@ -58,13 +59,14 @@ impl BootRecovery {
         self.add(pod, Why::Marked(at, had_run), Attempt::default(), Duration::ZERO);
     }
 
-    /// The journal explains the pod: its end was before the shutdown, whatever the clock says.
+    /// Records that the journal explains the pod: it ended before the shutdown, whatever the clock
+    /// says.
     pub(super) fn explain(&mut self, uid: PodUid) {
         self.known.insert(uid);
     }
 
-    /// Takes a pod for lost, unless that is nothing to speak of; answers whether it did. Where the
-    /// runtime can be asked, it has the last word.
+    /// Adds a pod as lost, unless nothing needs to be written; returns whether it did. If the
+    /// runtime can be asked, the runtime decides.
     pub(super) fn add_lost(&mut self, pod: &PodView, now: Now, ask: bool) -> bool {
         let why = Why::Lost(now.wall);
         if self.known.contains(&pod.uid) || remedy(pod, why, None).is_none() {
@@ -80,12 +82,12 @@ impl BootRecovery {
         true
     }
 
-    /// Whether it is being looked at.
+    /// Whether the agent checks the pod.
     pub(super) fn has(&self, uid: &PodUid) -> bool {
         self.pods.contains_key(uid)
     }
 
-    /// Whether a journal of an earlier boot tells of the pod.
+    /// Whether a journal of an earlier boot covers the pod.
     pub(super) fn knows(&self, uid: &PodUid) -> bool {
         self.known.contains(uid)
     }
@@ -105,21 +107,21 @@ impl BootRecovery {
         self.pods.is_empty()
     }
 
-    /// A new shutdown is more urgent; the journal still has what is not done.
+    /// Drops all checks: a new shutdown is more urgent, and the journal keeps what is open.
     pub(super) fn forget(&mut self) {
         self.pods.clear();
     }
 }
 
-/// What is to be sent for a pod; none if its state explains itself. What is before `boot` is before
-/// this boot by all clocks.
+/// Returns the patch for a pod; `None` if the pod's state needs no explanation. Times before `boot`
+/// are before this boot by all clocks.
 fn remedy(pod: &PodView, why: Why, boot: Option<Timestamp>) -> Option<(Purpose, Value)> {
     if pod.is_terminal() || pod.is_terminating() || pod.source == PodSource::Static {
         return None;
     }
     match why {
-        // It cannot have survived: the condition is to be there before the kubelet concludes. One
-        // that had not run by then may have been started in this boot.
+        // The pod cannot have survived: the condition must be there before the kubelet reports. A
+        // pod that had not run by then may have started in this boot.
         Why::Marked(at, had_run) if pod.cannot_run_again() => {
             let ran_before = |since| boot.is_some_and(|boot| since < boot);
             if had_run || pod.running_since.is_some_and(ran_before) {
@@ -129,7 +131,7 @@ fn remedy(pod: &PodView, why: Why, boot: Option<Timestamp>) -> Option<(Purpose, 
                 lives.then(|| (Purpose::Clear, patches::clear(pod, at)))
             }
         }
-        // It runs again, or will.
+        // The pod runs again, or will.
         Why::Marked(at, _) | Why::RunsAgain(at) => {
             stands(pod, at).then(|| (Purpose::Clear, patches::clear(pod, at)))
         }
@@ -153,7 +155,8 @@ impl Agent {
             if ours || self.outbox.is_busy_with(uid) {
                 continue;
             }
-            // At the same time as the API, for the kubelet is on its way to its own conclusion.
+            // The agent asks the runtime and the API at the same time, because the kubelet is about
+            // to report.
             if recovery.inspect.is_open() && self.clock.reached(recovery.ask_until) {
                 self.outbox.log(true, Some(&recovery.pod), "nothing proves that it does not run");
                 settled.push(uid.clone());
@@ -180,7 +183,7 @@ impl Agent {
                 settled.push(uid.clone());
                 continue;
             };
-            // What runs by the time of the next attempt was started in this boot.
+            // A container that runs at the time of the next attempt started in this boot.
             if let (Purpose::Clear, Why::Marked(at, _)) = (purpose, recovery.why) {
                 recovery.why = Why::RunsAgain(at);
             }
@@ -229,10 +232,10 @@ impl Agent {
         }
     }
 
-    /// The runtime has said what it has of a pod that a clock calls lost. One that knows nothing of
-    /// a pod that has run may be another than the pod's, and proves nothing by itself. But CRI-O
-    /// forgets all containers at a boot; where the node's clock was noted at the boot, the start of
-    /// the containers is before the boot by two clocks, and an empty runtime does not object.
+    /// Takes the runtime's answer about a pod that a clock calls lost. A runtime that does not know
+    /// a pod that has run may be the wrong runtime, so this alone proves nothing. But CRI-O forgets
+    /// all containers at a boot. If the node's clock was recorded at the boot, two clocks place the
+    /// start of the containers before the boot. An empty runtime does not contradict them.
     pub(super) fn recovery_inspected(
         &mut self,
         uid: &PodUid,
@@ -276,7 +279,7 @@ impl Agent {
                 recovery.patch.failed(now, pace(uid), Some(failure));
                 recovery.read.want_again();
             }
-            // An API server that has just booted, too, may refuse everything for a while.
+            // An API server that has also just booted may refuse everything for a while.
             Verdict::Refused if recovery.patch.failures() < REFUSED_MAX => {
                 recovery.patch.failed(now, pace(uid), None);
                 recovery.read.want_again();

@@ -1,5 +1,5 @@
-//! A shutdown that does not happen: everything that would be a lie on a node that lives on is
-//! taken back, the conditions first of all.
+//! Reverts the writes of a cancelled shutdown: everything untrue on a node that lives on,
+//! conditions first.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -18,38 +18,38 @@ use crate::termination::attempt::{Attempt, Pace, Verdict, WAIT_MAX_HASTE, salt, 
 use crate::termination::patches;
 use crate::termination::progress::Terminator;
 
-/// So often a condition is tried to be taken back that the API refuses: for about a minute.
+/// Limit of attempts to remove a condition against refusals of the API: about a minute.
 pub(super) const REFUSED_MAX: u32 = 16;
 
-/// A condition that is to be taken back.
+/// A condition to remove.
 #[derive(Debug)]
 struct Revocation {
     pod: PodRef,
-    /// When it was set: by this it is known as ours.
+    /// When the condition was set; this time identifies it as the agent's own.
     at: Timestamp,
     read: Attempt,
     clear: Attempt,
 }
 
-/// All conditions that are to be taken back, and those that were.
+/// All conditions to remove, and those already removed.
 #[derive(Debug, Default)]
 pub(super) struct RevokedMarks {
     pods: BTreeMap<PodUid, Revocation>,
-    /// A mark whose answer was lost may be carried out late.
+    /// Removed marks, because a mark whose response was lost may still arrive late.
     revoked: BTreeMap<PodUid, (PodRef, Timestamp)>,
     /// Pods that stay marked: the cancelled shutdown has stopped them.
     kept: BTreeSet<PodUid>,
-    /// Conditions of a shutdown that nobody remembers were looked for since the API showed any.
+    /// Whether marks of an unknown shutdown were searched since the API last showed a condition.
     sought: bool,
 }
 
 impl RevokedMarks {
-    /// Whether it waits for a look at the pod.
+    /// Whether a read of the pod is under way.
     pub(super) fn is_reading(&self, uid: &PodUid) -> bool {
         self.pods.get(uid).is_some_and(|revocation| revocation.read.is_in_flight())
     }
 
-    /// Whether it waits for an answer to the taking back.
+    /// Whether a removal is unanswered.
     pub(super) fn is_revoking(&self, uid: &PodUid) -> bool {
         self.pods.get(uid).is_some_and(|revocation| revocation.clear.is_in_flight())
     }
@@ -58,24 +58,24 @@ impl RevokedMarks {
         self.pods.len()
     }
 
-    /// Whether the pod's condition is being taken back.
+    /// Whether the pod's condition is being removed.
     pub(super) fn has(&self, uid: &PodUid) -> bool {
         self.pods.contains_key(uid)
     }
 
-    /// Whether the pod's condition was taken back, or is to be.
+    /// Whether the pod's condition was removed, is to be removed, or stays.
     fn knows(&self, uid: &PodUid) -> bool {
         self.pods.contains_key(uid) || self.revoked.contains_key(uid) || self.kept.contains(uid)
     }
 
-    /// The pod's condition stays; one that runs all the same is found by the runtime.
+    /// Keeps the pod's condition. If the pod runs anyway, a runtime check finds it.
     /// (`own_marks_survivors.rs`)
     pub(super) fn keep(&mut self, uid: PodUid) {
         self.kept.insert(uid);
     }
 
-    /// Takes back the condition that was set on the pod at `at`. It is looked at first: what is
-    /// known of it may be older than the mark.
+    /// Removes the condition that was set on the pod at `at`. The agent reads the pod first: the
+    /// cached state may be older than the mark.
     pub(super) fn add(&mut self, pod: PodRef, at: Timestamp) {
         let revocation = Revocation { pod, at, read: Attempt::wanted(), clear: Attempt::default() };
         self.pods.insert(revocation.pod.uid.clone(), revocation);
@@ -87,7 +87,7 @@ impl RevokedMarks {
         self.kept.remove(uid);
     }
 
-    /// A new shutdown takes the conditions over that still stand.
+    /// Returns the conditions that still stand; a new shutdown takes them over.
     pub(super) fn hand_over(&mut self) -> BTreeMap<PodUid, (PodRef, Timestamp)> {
         self.revoked.clear();
         let pods = std::mem::take(&mut self.pods);
@@ -102,10 +102,10 @@ impl RevokedMarks {
 }
 
 impl Agent {
-    /// Takes everything back, whatever is under way.
+    /// Cancels the shutdown and reverts everything, whatever is under way.
     ///
-    /// DIVERGES(upstream): at once, in the middle of the kills. Upstream hears of it when all
-    /// pods are ended. ([SD10])
+    /// DIVERGES(upstream): the agent reverts at once, while pods terminate. Upstream notices a
+    /// cancel only after all pods have terminated. ([SD10])
     pub(super) fn cancel(&mut self, why: &str) {
         if self.shutdown.is_none() {
             return;
@@ -117,10 +117,10 @@ impl Agent {
         self.restore_node();
     }
 
-    /// The shutdown is cancelled: its marks are to be taken back.
+    /// Ends the cancelled shutdown and schedules the removal of its marks.
     pub(super) fn leave_shutdown(&mut self) {
         let Some(shutdown) = self.shutdown.take() else { return };
-        // What nobody has fetched yet is not done any more.
+        // Actions that the shell has not fetched yet are dropped.
         self.outbox.retract(|task| {
             matches!(
                 task,
@@ -136,7 +136,7 @@ impl Agent {
             if !termination.mark.was_sent() {
                 continue;
             }
-            // Those that the runtime has stopped and that cannot run again are disrupted for good.
+            // Pods that the runtime has stopped and that cannot run again are disrupted for good.
             let stopped = termination.terminator == Terminator::Stop
                 && (termination.end.is_done() || self.outbox.has(&Task::Stop(uid.clone())))
                 && self.pods.get(&uid).is_some_and(PodView::cannot_run_again);
@@ -151,7 +151,7 @@ impl Agent {
         }
     }
 
-    /// The node says that it is idle, and pods may come again.
+    /// Announces the node as idle, so that it accepts pods again.
     pub(super) fn restore_node(&mut self) {
         self.node.announce(&Announcement::Idle);
         let tainted = self.node.view.as_ref().is_some_and(|view| view.tainted);
@@ -160,20 +160,20 @@ impl Agent {
         }
     }
 
-    /// A condition like ours on a pod that has run since this boot, while logind is calm, can only
-    /// be of a shutdown whose journal is lost: no kubelet shows it before the end. ([ST7]) After a
-    /// boot the pod may run again long after it was first listed, so this is asked whenever the API
-    /// shows such a condition.
+    /// Finds marks of a shutdown whose journal is lost. A condition like ours on a pod that has run
+    /// since this boot, while logind is calm, has no other source. No kubelet shows it before the
+    /// end. ([ST7]) After a boot the pod may run again long after the first list. So this check
+    /// runs whenever the API shows such a condition.
     pub(super) fn find_forgotten_marks(&mut self) {
         let ready = self.logind.is_calm() && self.journaled.is_none() && self.pods.is_listed();
         if !ready || std::mem::replace(&mut self.revoked_marks.sought, true) {
             return;
         }
         let Some(boot) = self.surely_after_boot() else { return };
-        // A start in the future tells of a clock that was set since, and of nothing else.
+        // A start in the future proves only that the clock was set since.
         let now = self.clock.now().wall;
         let lives = |pod: &&PodView| {
-            // Where the runtime can tell whether such a pod was stopped, it is asked.
+            // If the runtime can tell whether such a pod was stopped, the agent asks it.
             // (`own_marks_survivors.rs`)
             if self.settings.runtime && pod.cannot_run_again() {
                 return false;
@@ -188,7 +188,7 @@ impl Agent {
             .iter()
             .filter(lives)
             .filter_map(|pod| {
-                // Others are of no shutdown. (`eviction/own_marks_stale.rs`,
+                // Other messages do not belong to a shutdown. (`eviction/own_marks_stale.rs`,
                 // `own_marks_survivors.rs`)
                 let ours =
                     |disruption: &&Disruption| disruption.message == patches::SHUTDOWN_MESSAGE;
@@ -202,7 +202,7 @@ impl Agent {
         }
     }
 
-    /// A condition that may be of a forgotten shutdown is shown.
+    /// Requests a new search if the API shows a condition that may belong to a forgotten shutdown.
     pub(super) fn sees_condition(&mut self, pod: &PodView) {
         let at = pod.disruption.as_ref().and_then(|disruption| disruption.since);
         if at.is_some_and(|at| stands(pod, at)) {
@@ -210,13 +210,14 @@ impl Agent {
         }
     }
 
-    /// Goes on with taking conditions back; when none is left, the journal is closed.
+    /// Advances the removal of conditions; after the last one the journal is closed.
     pub(super) fn advance_revocations(&mut self) {
         let now = self.clock.now();
         let mut settled = Vec::new();
         for (uid, revocation) in &mut self.revoked_marks.pods {
             let ours = revocation.read.is_in_flight() || revocation.clear.is_in_flight();
-            // A write of the shutdown may still be under way: it comes first, or a look misses it.
+            // A write of the shutdown may still be under way. It must finish first, or a read
+            // misses it.
             if ours || self.outbox.is_busy_with(uid) {
                 continue;
             }
@@ -275,7 +276,7 @@ impl Agent {
             }
             Err(failure) => match verdict(failure) {
                 Verdict::Gone => self.revoked_marks.pod_gone(uid),
-                // Without a look, what the watch showed is the best that is known.
+                // Without a read, the watch cache is the best available state.
                 Verdict::Skip | Verdict::Refused => {
                     revocation.read.give_up();
                     revocation.clear.want();
@@ -306,7 +307,7 @@ impl Agent {
                 revocation.clear.failed(now, pace(uid), Some(failure));
                 revocation.read.want_again();
             }
-            // The rights may come late, and the condition would be a lie for as long.
+            // The permission may come late, and until then the condition would be untrue.
             Verdict::Refused if revocation.clear.failures() < REFUSED_MAX => {
                 revocation.clear.failed(now, pace(uid), None);
                 revocation.read.want_again();
@@ -319,7 +320,7 @@ impl Agent {
         }
     }
 
-    /// A mark that arrived after its clearing is cleared again. ([ST8])
+    /// Removes a mark again that arrived after its removal. ([ST8])
     pub(super) fn revoke_again(&mut self, pod: &PodView) {
         let Some((pod_ref, at)) = self.revoked_marks.revoked.get(&pod.uid) else { return };
         if pod.is_terminal() {
@@ -332,8 +333,8 @@ impl Agent {
     }
 }
 
-/// Whether the pod lives on under a condition of ours. One whose deadline we set does not: the
-/// kubelet ends it, now or after the boot.
+/// Whether the pod lives on under a condition of ours. A pod with our deadline does not: the
+/// kubelet terminates it, now or after the boot.
 pub(super) fn stands(pod: &PodView, at: Timestamp) -> bool {
     let ours = pod.disruption.as_ref().is_some_and(|disruption| patches::is_ours(disruption, at));
     ours && !pod.is_terminal() && !pod.is_to_end()

@@ -1,4 +1,4 @@
-//! Who is part of the shutdown, and P1: the marks, in order of value. ([AP5], [AP6])
+//! Decides which pods a shutdown covers and sends P1, the marks in order of value. ([AP5], [AP6])
 
 use epilogue_common::outcome::Outcome;
 use jiff::Timestamp;
@@ -21,24 +21,23 @@ use crate::termination::progress::{PodTermination, Terminator};
 
 pub(super) const PATCH_STATUS: &str = "patch pods/status";
 
-/// Names a pod.
 pub(super) fn pod_ref(pod: &PodView) -> PodRef {
     PodRef { namespace: pod.namespace.clone(), name: pod.name.clone(), uid: pod.uid.clone() }
 }
 
-/// The record of a mark that is going to be sent.
+/// The journal record of a mark that will be sent.
 pub(super) fn intent(termination: &PodTermination) -> Record {
     let intent = if termination.had_run { Intent::Mark } else { Intent::MarkBeforeStart };
     record(&termination.pod, intent, termination.marked_at)
 }
 
-/// The record of something that is going to be done to a pod.
+/// The journal record of an intended write to a pod.
 pub(super) fn record(pod: &PodRef, intent: Intent, at: Timestamp) -> Record {
     let PodRef { namespace, name, uid } = pod.clone();
     Record::Intent { uid, namespace, name, intent, at }
 }
 
-/// Who ends the pod.
+/// Which component terminates the pod.
 fn terminator(pod: &PodView, scope: &Scope, found: Detected, kubelet_lives: bool) -> Terminator {
     if found.marks_only || excluded(pod, scope).is_some() {
         let kubelet = kubelet_lives && pod.is_terminating();
@@ -57,11 +56,12 @@ fn terminator(pod: &PodView, scope: &Scope, found: Detected, kubelet_lives: bool
     }
 }
 
-/// Whether a terminal phase is not the kubelet's last word: its containers still run in it.
+/// Whether the kubelet's terminal phase is not its final report: containers still run in it.
 ///
-/// The kubelet takes the statuses of many pods at once, sends them one by one, and asks only then
-/// whether containers may run: so what it noted when a tear-down began goes out as Failed although
-/// the pod has left with 0, and the true end follows with its next pass, up to 10 s later. ([SD17])
+/// The kubelet collects the statuses of many pods at once and sends them one by one. Only then does
+/// it check whether containers may run. So a status from the start of a tear-down goes out as
+/// Failed, even if the pod exited with 0. The true status follows with the next pass, up to 10 s
+/// later. ([SD17])
 fn more_is_to_come(termination: &PodTermination, pod: &PodView) -> bool {
     let by_kubelet = matches!(
         termination.terminator,
@@ -71,16 +71,16 @@ fn more_is_to_come(termination: &PodTermination, pod: &PodView) -> bool {
     by_kubelet && open && pod.is_terminal() && pod.running_since.is_some()
 }
 
-/// Whether a deleted pod that has ended still has persistent volumes on the node: its kubelet
-/// deletes the object at last, with a grace of 0, only when they are unmounted. Until then no other
-/// node may attach them, and if this one goes first, not for six minutes.
+/// Whether a deleted, terminal pod still has persistent volumes on the node. The kubelet deletes
+/// the object with a grace of 0 only after it has unmounted them. Until then no other node may
+/// attach them. If this node goes down first, that takes six minutes.
 fn unmounts(pod: &PodView) -> bool {
     let last = pod.deletion_grace_seconds.is_none_or(|grace| grace == 0);
     pod.details.persistent_volumes && !last
 }
 
 impl Agent {
-    /// Takes all pods of the node into the shutdown, in order of their marks' value.
+    /// Adds all pods of the node to the shutdown, in order of their marks' value.
     pub(super) fn enlist_all(&mut self) {
         let pods: Vec<PodView> = self.pods.iter().cloned().collect();
         let Some(shutdown) = &self.shutdown else { return };
@@ -97,8 +97,8 @@ impl Agent {
         shutdown.order = order;
     }
 
-    /// Takes a pod into the shutdown, or sees what has become of it there. Pods that appear in a
-    /// shutdown are part of it like any other.
+    /// Adds a pod to the shutdown, or updates its state there. Pods that appear during a shutdown
+    /// are part of it like any other.
     pub(super) fn enlist(&mut self, pod: &PodView) {
         let now = self.clock.now().wall;
         let lives = self.kubelet.lives();
@@ -110,7 +110,7 @@ impl Agent {
         let Some(shutdown) = &mut self.shutdown else { return };
         let known = shutdown.terminations.get(&pod.uid);
         let exited = known.is_some_and(|termination| termination.had_exited);
-        // DIVERGES(upstream): deleted, it would be bound to this node again, and again be deleted,
+        // DIVERGES(upstream): a deleted pod would be bound to this node again and deleted again,
         // for as long as logind grants. The kubelet's shutdown does not delete. ([W10])
         let late = known.is_none() && shutdown.enlisted && terminator == Terminator::Delete;
         let comes_again = known.map_or(late && pod.details.tolerates_shutdown, |e| e.comes_again);
@@ -124,7 +124,7 @@ impl Agent {
         if !known && is_excluded && !wanted {
             return;
         }
-        // A mark of the shutdown before is repeated as it was, with its own time.
+        // A mark of the previous shutdown is repeated unchanged, with its own time.
         let carried_at = shutdown.carried.get(&pod.uid).map(|(_, at)| *at);
         let carried = carried_at.is_some();
         let marked_at = carried_at.unwrap_or(now);
@@ -135,7 +135,7 @@ impl Agent {
         if !known {
             shutdown.order.push(pod.uid.clone());
             if carried {
-                // A write of the shutdown before may still be under way: look first.
+                // A write of the previous shutdown may still be under way: the agent reads first.
                 termination.mark = Attempt::wanted();
                 termination.read = Attempt::wanted();
             }
@@ -145,8 +145,8 @@ impl Agent {
         if terminator == Terminator::Stop && wanted && !carried && pod.cannot_run_again() {
             termination.exit_check.want();
         }
-        // A kubelet that died after our deletion does not carry it out.
-        // One that came back starts what we stopped, and has to end it itself.
+        // A kubelet that died after our deletion does not carry it out. A kubelet that came back
+        // starts pods that we stopped, and has to terminate them itself.
         let back = termination.terminator == Terminator::Stop
             && !termination.end.is_in_flight()
             && !termination.fail.is_done();
@@ -169,8 +169,8 @@ impl Agent {
         }
     }
 
-    /// What the API shows of a pod of the shutdown after its terminal phase was seen or written,
-    /// and is not terminal any more: somebody took it back.
+    /// Handles a pod of the shutdown that was terminal, or got Failed from us, and is not terminal
+    /// any more: another writer reverted the phase.
     pub(super) fn sees_reversal(&mut self, pod: &PodView) {
         let Some(shutdown) = &mut self.shutdown else { return };
         let Some(termination) = shutdown.terminations.get_mut(&pod.uid) else { return };
@@ -181,7 +181,7 @@ impl Agent {
         termination.seen_terminal = false;
     }
 
-    /// P1, and whatever is left of it later.
+    /// Sends P1, and later the marks that are still open.
     pub(super) fn send_marks(&mut self) {
         let Some(shutdown) = &mut self.shutdown else { return };
         let may_end = shutdown.may_end(&self.clock);
@@ -194,7 +194,8 @@ impl Agent {
             {
                 continue;
             }
-            // Whether it had exited before is asked first, for half of the time for marks.
+            // The agent first checks whether the pod had already exited, for half of the time for
+            // marks.
             if termination.exit_check.is_open() && may_end && !checks_over {
                 continue;
             }
@@ -205,7 +206,7 @@ impl Agent {
                 termination.acknowledge();
                 continue;
             };
-            // Whom nobody will end any more comes back with the node. ([AP5])
+            // A pod that is no longer terminated comes back with the node. ([AP5])
             let ends = may_end || termination.end.was_sent() || pod.is_terminating();
             if self.refusals.forbids(PATCH_STATUS) || !(ends || pod.cannot_run_again()) {
                 termination.mark.give_up();
@@ -219,9 +220,9 @@ impl Agent {
                 until: self.writer.append([intent(termination)]),
             });
             shutdown.recorded.insert(uid.clone(), recorded);
-            // A mark that the disk does not have would be nobody's after a loss of power. Where
-            // the disk does not follow, or no time is left, it goes without: one that is not sent
-            // says nothing at all.
+            // After a loss of power, a mark that is not on the disk has no known origin. If the
+            // disk is too slow, or no time is left, the agent sends the mark anyway. A mark that is
+            // not sent explains nothing.
             let waits = may_end
                 && !self.writer.is_durable(recorded.until)
                 && !self.writer.is_refused()
@@ -284,14 +285,15 @@ impl Agent {
         }
     }
 
-    /// Looks at pods anew whose writes met a change.
+    /// Reads pods again whose writes met a conflict.
     pub(super) fn send_reads(&mut self) {
         let Some(shutdown) = &mut self.shutdown else { return };
         for (uid, termination) in &mut shutdown.terminations {
             if !termination.read.is_due(&self.clock) {
                 continue;
             }
-            // A clearing of the shutdown before, still under way, would be newer than the look.
+            // A removal by the previous shutdown that is still under way would be newer than the
+            // read.
             let carried = shutdown.carried.contains_key(uid) && self.outbox.is_busy_with(uid);
             if carried {
                 continue;
@@ -340,7 +342,7 @@ impl Agent {
     }
 }
 
-/// The API shows a mark, ours or another's.
+/// Settles a mark that the API shows, ours or another writer's.
 fn settle_mark(termination: &mut PodTermination, pod: &PodView) {
     if termination.mark.is_done() || termination.mark.is_in_flight() {
         return;

@@ -1,4 +1,4 @@
-//! What an event adds to what the agent knows.
+//! Adds the content of an event to what the agent knows.
 
 use super::Agent;
 use super::notices::CANCELLED;
@@ -51,7 +51,7 @@ impl Agent {
         }
     }
 
-    /// Holds a pod's new state against what was done to it.
+    /// Compares a pod's new state with what was done to it.
     fn compare(&mut self, pod: &PodView) {
         self.sees_reverted(pod);
         self.sees_reversal(pod);

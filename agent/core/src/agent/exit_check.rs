@@ -1,5 +1,5 @@
-//! Before the agent marks a pod in place of a dead kubelet, it asks the runtime whether the pod had
-//! ended by itself: the API may show it running long after, for nobody was there to report.
+//! Asks the runtime whether a pod had already exited, before the agent marks it in place of a dead
+//! kubelet. Without a kubelet, the API may show an exited pod as running.
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ use crate::protocol::event::RuntimeState;
 use crate::protocol::journal::Intent;
 use crate::termination::progress::Terminator;
 
-/// Whether all containers of the pod had exited when the shutdown came, by the runtime's clock. Its
-/// sandbox may be there yet: only a kubelet takes it down.
+/// Whether all containers of the pod had exited before the shutdown, by the runtime's clock. The
+/// sandbox may still exist, because only a kubelet removes it.
 fn had_exited(pod: &PodView, state: &RuntimeState, since: Timestamp) -> bool {
     let margin = SignedDuration::try_from(CLOCKS_DIFFER).unwrap_or(SignedDuration::ZERO);
     let before = |at: Option<Timestamp>| {

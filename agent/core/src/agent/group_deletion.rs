@@ -1,4 +1,4 @@
-//! P2: the priority groups, one after the other, by deletion or through the runtime.
+//! Runs P2: terminates the priority groups in sequence, by deletion or through the runtime.
 //! ([SD13], [SD14])
 
 use std::time::Duration;
@@ -23,7 +23,7 @@ use crate::termination::{patches, stop_timeout};
 pub(super) const DELETE: &str = "delete pods";
 pub(super) const PATCH_PODS: &str = "patch pods";
 
-/// A priority group, or several together, under way.
+/// One priority group, or several together, under way.
 #[derive(Debug)]
 pub(super) struct ActiveStage {
     ends_at: Duration,
@@ -31,7 +31,7 @@ pub(super) struct ActiveStage {
 }
 
 impl ActiveStage {
-    /// Whether all its pods have ended, or its share is over.
+    /// Whether all its pods have ended, or its share of the time is over.
     fn is_over(&self, shutdown: &Shutdown, clock: &Clock) -> bool {
         let ended = |uid| {
             shutdown.terminations.get(uid).is_none_or(|termination| {
@@ -47,7 +47,7 @@ impl ActiveStage {
     }
 }
 
-/// Whether the agent is to end the pod and has not begun.
+/// Whether the agent has to terminate the pod and has not begun.
 fn is_to_end(termination: &PodTermination) -> bool {
     let by_us = matches!(
         termination.terminator,
@@ -58,13 +58,13 @@ fn is_to_end(termination: &PodTermination) -> bool {
 }
 
 impl Agent {
-    /// Goes on with the priority groups.
+    /// Advances the priority groups.
     pub(super) fn advance_group_deletion(&mut self) {
         let Some(shutdown) = &mut self.shutdown else { return };
         let over = shutdown.stage.as_ref().is_none_or(|stage| stage.is_over(shutdown, &self.clock));
         if over {
             shutdown.stage = None;
-            // No kill begins whose report could not be waited for.
+            // No termination begins unless its report can still arrive in time.
             if shutdown.step < Step::LastWrites && shutdown.may_end(&self.clock) {
                 self.open_stage();
             }
@@ -75,8 +75,8 @@ impl Agent {
         self.send_ends();
     }
 
-    /// Begins the next priority group. The plan is made anew for the priority groups still to come,
-    /// so that what one left over is the next one's, and a freeze is everyone's.
+    /// Begins the next priority group. It plans the remaining groups anew. So they share the time
+    /// that one group left over, and the time that a freeze cost.
     fn open_stage(&mut self) {
         let now = self.clock.monotonic();
         let Some(shutdown) = &self.shutdown else { return };
@@ -103,7 +103,7 @@ impl Agent {
         );
         self.outbox.log(false, None, text);
         self.start_stage(stage);
-        // The intent goes to the disk before, or at least with, what is intended.
+        // The intent goes to the disk before the write, or at the latest with it.
         self.write_journal();
     }
 
@@ -126,10 +126,10 @@ impl Agent {
         self.writer.append(intents);
     }
 
-    /// Sends the ends that are due. A pod's mark goes before: an end through the API waits until
-    /// the API has settled it, since where a mark does not get through a deletion would not, or
-    /// would leave an end without its cause. The runtime's stop waits for it no longer than the
-    /// time for marks, because its mark goes with the phase once more.
+    /// Sends the terminations that are due, after each pod's mark. A termination through the API
+    /// waits until the API has settled the mark. If the mark fails, a deletion would fail too, or
+    /// would lack its cause. The runtime's stop waits only for the time for marks, because the mark
+    /// is repeated with the phase.
     fn send_ends(&mut self) {
         let Some(shutdown) = &mut self.shutdown else { return };
         let marks_over = self.clock.reached(shutdown.at(shutdown.ends.pre_mark));
@@ -139,7 +139,7 @@ impl Agent {
             let enough = termination.terminator == Terminator::Stop
                 && marks_over
                 && termination.mark.was_sent();
-            // Its mark had no time; a deletion without one would tell nothing of the reason.
+            // There was no time for the mark; a deletion without it would not state the reason.
             if termination.end.is_open() && !termination.end.was_sent() && !may_end {
                 termination.end.give_up();
                 continue;
@@ -195,7 +195,7 @@ impl Agent {
             return;
         };
         if termination.terminator == Terminator::Stop {
-            // The mode has changed since: now the runtime is asked.
+            // The mode has changed since: now the runtime terminates the pod.
             return;
         }
         let refusal = self.hear_of_right(verb_of(termination), uid, result);
@@ -218,7 +218,7 @@ impl Agent {
                 }
             }
             Err(failure) => match verdict(failure) {
-                // A conflict is the UID's: the pod that was meant is gone. ([AP9])
+                // A conflict concerns the UID: the intended pod is gone. ([AP9])
                 Verdict::Gone | Verdict::ReadAgain => {
                     termination.end.give_up();
                     termination.acknowledge();
@@ -239,7 +239,7 @@ impl Agent {
         }
     }
 
-    /// The runtime has stopped the pod, or says why not.
+    /// Takes the runtime's response to a stop.
     pub(super) fn stop_finished(&mut self, uid: &PodUid, result: Result<RuntimeState, Failure>) {
         let now = self.clock.monotonic();
         let Some(shutdown) = &mut self.shutdown else { return };
@@ -275,13 +275,13 @@ impl Agent {
                 );
             }
         }
-        // Under another mode than at its beginning somebody else goes on with it.
+        // Under another mode than at the start, another component goes on with the pod.
         if let Some(pod) = self.pods.get(uid).cloned() {
             self.enlist(&pod);
         }
     }
 
-    /// The runtime proves that nothing of the pod runs: is `Failed` true of it?
+    /// Decides whether `Failed` is true, after the runtime has proved that nothing of the pod runs.
     pub(super) fn verified(&mut self, uid: &PodUid, state: RuntimeState) {
         let now = self.clock.monotonic();
         let Some(shutdown) = &mut self.shutdown else { return };
@@ -308,12 +308,12 @@ impl Agent {
     }
 }
 
-/// The verb by which the API ends the pod.
+/// The verb by which the API terminates the pod.
 fn verb_of(termination: &PodTermination) -> &'static str {
     if termination.terminator == Terminator::Deadline { PATCH_PODS } else { DELETE }
 }
 
-/// Deleted by somebody with a grace that is no longer: nothing to shorten. ([SD14])
+/// Whether another client deleted the pod with a grace that is not longer. ([SD14])
 fn is_terminating_already(pod: &PodView, termination: &PodTermination) -> bool {
     pod.deletion_grace_seconds.is_some_and(|grace| grace <= termination.grace_seconds)
 }

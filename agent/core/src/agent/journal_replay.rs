@@ -1,4 +1,4 @@
-//! What the journal tells at the start, and what follows from it. ([AP18])
+//! Reads the journal at the start and resumes or reverts what it records. ([AP18])
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::protocol::journal::{Intent, Record};
 use crate::shutdown::Mode;
 use crate::termination::attempt::Attempt;
 
-/// A shutdown, as the journal tells it.
+/// A shutdown, as recorded in the journal.
 #[derive(Debug)]
 pub(super) struct JournaledShutdown {
     boot_id: String,
@@ -29,7 +29,7 @@ pub(super) struct JournaledShutdown {
     pub(super) kind: Option<ShutdownKind>,
     released: bool,
     pods: BTreeMap<PodUid, JournaledPod>,
-    /// Looks into the runtime at pods that may have been stopped; none until it is known which.
+    /// Runtime checks of pods that may have been stopped; `None` until those pods are known.
     inspections: Option<BTreeMap<PodUid, Attempt>>,
 }
 
@@ -40,7 +40,7 @@ struct JournaledPod {
     marked_at: Option<Timestamp>,
     /// Whether its containers had run when it was marked.
     had_run: bool,
-    /// Whether it was to be ended.
+    /// Whether the shutdown intended to terminate it.
     ends: bool,
     /// Whether all its containers had exited before the shutdown.
     had_exited: bool,
@@ -48,7 +48,7 @@ struct JournaledPod {
 }
 
 impl JournaledShutdown {
-    /// The shutdown goes on where it was: its marks carry the times that they had.
+    /// Resumes the shutdown; its marks keep their original times.
     pub(super) fn restore(&self, shutdown: &mut Shutdown) {
         for (pod, at) in self.marked() {
             shutdown.recorded.insert(pod.uid.clone(), Recorded::durable(at));
@@ -75,7 +75,7 @@ impl JournaledShutdown {
     }
 }
 
-/// The runs of a journal, in order.
+/// The shutdowns of a journal, in order.
 fn shutdowns(journal: &[Record]) -> Vec<JournaledShutdown> {
     let mut shutdowns: Vec<JournaledShutdown> = Vec::new();
     for record in journal {
@@ -93,7 +93,7 @@ fn shutdowns(journal: &[Record]) -> Vec<JournaledShutdown> {
             });
             continue;
         }
-        // Records before the first run's are of a journal whose beginning is lost.
+        // Records before the first shutdown belong to a journal whose beginning is lost.
         let Some(shutdown) = shutdowns.last_mut() else { continue };
         match record {
             Record::Begun { .. } => {}
@@ -130,8 +130,8 @@ fn shutdowns(journal: &[Record]) -> Vec<JournaledShutdown> {
 }
 
 impl Agent {
-    /// Reads the journal: runs of earlier boots are replayed, one of this boot waits for what
-    /// logind says.
+    /// Reads the journal. Shutdowns of earlier boots are replayed; one of this boot waits for
+    /// logind's state.
     pub(super) fn recall(&mut self, journal: &[Record]) {
         if !self.settings.enforce {
             return;
@@ -154,7 +154,8 @@ impl Agent {
         }
     }
 
-    /// A new signal says that the shutdown of the journal was cancelled; its marks still stand.
+    /// Drops the journal's shutdown: a new signal proves that it was cancelled. Its marks still
+    /// stand.
     pub(super) fn forget_journaled(&mut self) {
         let Some(journaled) = self.journaled.take() else { return };
         for (pod, at) in journaled.marked() {
@@ -162,10 +163,10 @@ impl Agent {
         }
     }
 
-    /// Decides about the shutdown of this boot, as soon as logind has said whether it goes on.
+    /// Decides about the shutdown of this boot, once logind has reported whether it goes on.
     ///
-    /// DIVERGES(upstream): a shutdown outlives the process that sees to it. Upstream forgets
-    /// it in a restart, and admits pods again. ([W6])
+    /// DIVERGES(upstream): a shutdown survives a restart of the process that handles it. Upstream
+    /// forgets it in a restart, and admits pods again. ([W6])
     pub(super) fn settle_journaled(&mut self) {
         if self.journaled.is_none() || self.logind.state.is_none() {
             return;
@@ -177,7 +178,8 @@ impl Agent {
             return;
         }
         let Some(journaled) = &mut self.journaled else { return };
-        // The boot id stays, so only the containers tell whether the user space was stopped.
+        // The boot id stays the same, so only the containers show whether the user space was
+        // stopped.
         if journaled.inspections.is_none() {
             journaled.inspections = Some(BTreeMap::new());
             self.sort_journaled();
@@ -185,8 +187,8 @@ impl Agent {
         self.inspect_journaled();
     }
 
-    /// Decides about each pod of a shutdown that does not go on: whether the runtime is to be asked
-    /// if it was stopped, or its mark is taken back.
+    /// Decides about each pod of a shutdown that does not go on. The agent asks the runtime whether
+    /// the pod was stopped, or removes its mark.
     fn sort_journaled(&mut self) {
         let Some(journaled) = &mut self.journaled else { return };
         let soft = journaled.kind == Some(ShutdownKind::SoftReboot);
@@ -226,7 +228,7 @@ impl Agent {
         }
     }
 
-    /// Takes a look's result, if it belongs to a shutdown of the journal.
+    /// Takes a runtime response, if it belongs to a shutdown of the journal.
     pub(super) fn journaled_inspected(
         &mut self,
         uid: &PodUid,

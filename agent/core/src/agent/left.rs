@@ -1,5 +1,5 @@
-//! The pods that a shutdown leaves without a last phase in the API, and why: so that success is
-//! never claimed for them.
+//! Counts the pods that a shutdown leaves without a terminal phase in the API, by reason. So the
+//! agent never claims success for them.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,11 @@ use crate::pod::{PodSource, PodView};
 use crate::shutdown::candidates::{Excluded, Scope, excluded};
 use crate::termination::progress::{PodTermination, Terminator};
 
-/// Pods by the reason for which they are left.
+/// Number of pods left, by reason.
 pub(super) type Left = BTreeMap<LeftReason, usize>;
 
-/// How many pods are left against the plan: DaemonSets' pods start again with the machine.
+/// How many pods are left against the plan. DaemonSet pods do not count: they start again with the
+/// machine.
 pub(super) fn number(left: &Left) -> usize {
     left.iter().filter(|(why, _)| **why != LeftReason::DaemonSet).map(|(_, number)| number).sum()
 }
@@ -25,8 +26,8 @@ pub(super) fn words(left: &Left) -> String {
 }
 
 impl Agent {
-    /// The pods of the node, but static ones and the agent's own, that have no last phase and that
-    /// the shutdown does not wait for.
+    /// The pods without a terminal phase that the shutdown does not wait for, except static pods
+    /// and the agent's own.
     pub(super) fn left_behind(&self, shutdown: &Shutdown) -> Left {
         let scope = self.scope(shutdown.found);
         let mut left = Left::new();

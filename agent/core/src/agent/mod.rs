@@ -1,19 +1,21 @@
-//! The agent: past facts in, imperatives out. All that it decides, it decides in `advance`, from
-//! what it knows and the clock; an event only adds to what it knows.
+//! The agent's state machine: facts come in, actions go out. `advance` makes every decision, from
+//! what the agent knows and the clock. An event only adds to what the agent knows.
 //!
-//! What holds in every order of events, after every crash and at every speed of the API:
+//! These rules hold in every order of events, after every crash and at every speed of the API:
 //!
-//! - `Failed` is never written while a container of the pod may run: only after the runtime proved
-//!   that nothing runs, and beside a live kubelet only at the end of the time there is, or for a
-//!   deleted pod in which it hangs and where the operator asks for it. ([AP3], [PT13])
-//! - `DisruptionTarget` is sent before the pod is ended, or with its phase, never after it.
-//! - The lock is not released while a report is awaited or a write of ours is unacknowledged and
-//!   time is left; and never later than the time there is.
-//! - A static pod is never touched.
-//! - A cancelled shutdown takes back what it wrote on pods that live on, at once, and until the
-//!   API shows it.
-//! - `Failed` is written at most once per pod and run without a fresh read in between.
-//! - Every write can be repeated: it carries the UID, and a mark the time from the journal.
+//! - The agent never writes `Failed` while a container of the pod may run. The runtime must first
+//!   prove that nothing runs. Alongside a live kubelet it also waits until the end of the available
+//!   time. A deleted pod that hangs does not wait for that, where the operator enables this.
+//!   ([AP3], [PT13])
+//! - The agent sends `DisruptionTarget` before it terminates the pod, or with the phase, never
+//!   later.
+//! - The agent keeps the lock while a report is awaited or one of its writes is unacknowledged. It
+//!   never keeps the lock longer than the available time.
+//! - The agent never touches a static pod.
+//! - After a cancelled shutdown the agent reverts its writes on pods that live on. It starts at
+//!   once and continues until the API shows the result.
+//! - The agent writes `Failed` at most once per pod and run without a fresh read in between.
+//! - Every write can be repeated: it carries the UID, and a mark carries the time from the journal.
 
 mod boot_recovery;
 mod cancel;
@@ -78,73 +80,74 @@ use shutdown_run::Shutdown;
 use standing::{KubeletMemory, Logind};
 use writer::Writer;
 
-/// Rounds of decisions at one moment; a shutdown has fewer steps.
+/// Limit of decision rounds at one moment; a shutdown has fewer steps.
 const ROUNDS_MAX: usize = 8;
 
-/// What the operator has decided.
+/// The operator's configuration.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// `/proc/sys/kernel/random/boot_id`.
     pub boot_id: String,
-    /// What the node's clock showed when this boot began, where somebody noted it then.
+    /// The node's wall clock at the start of this boot, if it was recorded then.
     pub booted_at: Option<Timestamp>,
-    /// The agent's own pod, where it runs as one.
+    /// The agent's own pod, if the agent runs as one.
     pub own_pod: Option<PodUid>,
-    /// The priority groups; none turns the ending of pods off.
+    /// The priority groups; `None` turns pod termination off.
     pub priority_groups: Option<PriorityGroups>,
-    /// Replace leaves pods of a higher priority to the system.
+    /// Replace does not terminate pods of a higher priority.
     pub priority_max: i32,
     /// What Replace does with pods that have no controller.
     pub bare_pods: BarePods,
-    /// Whether the container runtime's socket may be used.
+    /// Whether the agent may use the container runtime's socket.
     pub runtime: bool,
-    /// Whether the node has a logind; without one no shutdown is heard, and the rest goes on.
+    /// Whether the node runs logind; without it the agent detects no shutdowns but does everything
+    /// else.
     pub logind: bool,
-    /// Whether logind's drop-in may be written.
+    /// Whether the agent may write logind's drop-in.
     pub raise_delay: bool,
-    /// Whether the agent may act; else it observes.
+    /// Whether the agent may act; otherwise it observes.
     pub enforce: bool,
-    /// API calls at once.
+    /// Limit of concurrent API calls.
     pub in_flight_max: usize,
-    /// What it does outside of shutdowns.
+    /// What the agent does outside of shutdowns.
     pub features: Features,
 }
 
-/// Whether something is done, only said, or left alone.
+/// Whether the agent acts, only reports, or does nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Enforcement {
-    /// Not even looked at.
+    /// The agent does not check.
     #[default]
     Off,
-    /// Said by events and metrics.
+    /// The agent reports by events and metrics.
     Observe,
-    /// Done.
+    /// The agent acts.
     Enforce,
 }
 
 /// What the agent does outside of shutdowns; by default nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Features {
-    /// Of the node's pressure.
+    /// Node pressure.
     pub pressure: Enforcement,
-    /// Thresholds and times.
+    /// Eviction thresholds and times.
     pub eviction: EvictionConfig,
-    /// When stalls count.
+    /// When a stall counts.
     pub stalls: StallConfig,
-    /// Whether pods whose containers were killed for memory get a condition that says so.
+    /// Whether pods with OOM kills get a condition that states the cause.
     pub oom_causes: bool,
-    /// Whether a pod that the kernel killed because the node had no memory counts as disrupted.
+    /// Whether a kernel OOM kill of a node without memory counts as a disruption.
     pub node_oom_disrupts: bool,
-    /// Of deleted pods that no kubelet ends. ([PT7])
+    /// Deleted pods that no kubelet terminates. ([PT7])
     pub stuck_pods: Enforcement,
-    /// Whether a pod that hangs in its start under a live kubelet is failed. ([PT13])
+    /// Whether the agent fails a pod that hangs in its start under a live kubelet. ([PT13])
     pub fail_hanging_starts: bool,
-    /// How long is waited before that.
+    /// Wait times for stuck pods.
     pub stuck_times: StuckTimes,
 }
 
-/// The state machine.
+/// The agent's state machine.
 #[derive(Debug)]
 pub struct Agent {
     settings: Settings,
@@ -156,7 +159,7 @@ pub struct Agent {
     logind: Logind,
     node: node::NodeWrites,
     writer: Writer,
-    /// What the journal says of a shutdown of this boot, until logind has said whether it goes on.
+    /// The shutdown of this boot in the journal, until logind reports whether it goes on.
     journaled: Option<JournaledShutdown>,
     shutdown: Option<Shutdown>,
     revoked_marks: cancel::RevokedMarks,
@@ -168,13 +171,13 @@ pub struct Agent {
     reverted_writes: own_marks_reverted::RevertedWrites,
     refusals: refusals::Refusals,
     policies: policies::Policies,
-    /// When the agent was told to stop.
+    /// When the agent received the request to stop.
     stop_at: Option<Duration>,
     status: Status,
 }
 
 impl Agent {
-    /// An agent that has just started and found this journal.
+    /// Creates an agent that has just started and found this journal.
     pub fn new(settings: Settings, journal: &[Record], now: Now) -> Self {
         let logind = if settings.logind { Logind::default() } else { Logind::absent() };
         let (in_flight_max, enforce) = (settings.in_flight_max, settings.enforce);
@@ -208,14 +211,14 @@ impl Agent {
         agent
     }
 
-    /// Takes in what has happened.
+    /// Processes one event.
     pub fn handle(&mut self, event: Event, now: Now) {
         self.clock_to(now);
         self.take_in(event);
         self.advance();
     }
 
-    /// The next thing to do, until there is none.
+    /// Returns the next action, until there are no more.
     pub fn poll_action(&mut self, now: Now) -> Option<(ActionId, Action)> {
         if let Some(action) = self.outbox.fetch() {
             return Some(action);
@@ -225,18 +228,18 @@ impl Agent {
         self.outbox.fetch()
     }
 
-    /// When `poll_action` is to be called again if nothing happens before, on CLOCK_MONOTONIC.
+    /// When to call `poll_action` again without an event, on CLOCK_MONOTONIC.
     pub fn deadline(&self) -> Option<Duration> {
         self.clock.wake()
     }
 
-    /// What others may see.
+    /// The state for metrics, `/readyz` and `doctor`.
     pub fn status(&self) -> &Status {
         &self.status
     }
 
-    /// Goes on to a moment. Time that CLOCK_MONOTONIC did not count was a suspend: what was known
-    /// of the kubelet is of before it. ([AP22])
+    /// Sets the clock. Time that CLOCK_MONOTONIC did not count was a suspend. Facts about the
+    /// kubelet are older than the suspend. ([AP22])
     fn clock_to(&mut self, now: Now) {
         let suspended = |now: Now| now.boot.saturating_sub(now.monotonic);
         let before = suspended(self.clock.now());
@@ -247,9 +250,9 @@ impl Agent {
         }
     }
 
-    /// Decides what to do from what is known now. Asked again with nothing new, it does nothing.
+    /// Decides what to do from what is known now. A repeated call without new facts does nothing.
     fn advance(&mut self) {
-        // One decision may be the ground of another.
+        // One decision may cause another.
         for _ in 0..ROUNDS_MAX {
             let before = self.status.clone();
             self.clock.set(self.clock.now());

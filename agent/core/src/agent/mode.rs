@@ -1,27 +1,27 @@
-//! Which mode the node is in: detected from what is known of the kubelet, each source of which
-//! lies alone. ([SD24], [AP16])
+//! Detects the node's mode from facts about the kubelet. Each source alone can be wrong. ([SD24],
+//! [AP16])
 
 use std::time::Duration;
 
 use crate::protocol::node::{Healthz, KubeletFacts};
 use crate::shutdown::Mode;
 
-/// A kubelet that has nothing to kill gives its lock back at once. ([SD25])
+/// A kubelet without pods to terminate releases its lock at once. ([SD25])
 pub const ARMED_LASTS: Duration = Duration::from_mins(1);
-/// A node's lease is renewed every 10 s and lasts 40 s.
+/// The kubelet renews the node's lease every 10 s; the lease lasts 40 s.
 const LEASE_LASTS: Duration = Duration::from_secs(40);
 
 /// What a kubelet can do for its pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kubelet {
-    /// It kills and reports.
+    /// It terminates pods and reports.
     Lives,
-    /// There is no process.
+    /// It has no process.
     Dead,
-    /// There is one, and its sync loop stands still.
+    /// It has a process, but its sync loop is stuck.
     Hangs,
-    /// Nothing proves either; taken as living, for a phase written beside a live kubelet is a
-    /// race. ([API13])
+    /// No proof of either. The agent treats it as living, because a phase written alongside a live
+    /// kubelet is a race. ([API13])
     Unknown,
 }
 
@@ -32,32 +32,33 @@ pub struct Allowed {
     pub enforce: bool,
     /// Use the runtime's socket.
     pub runtime: bool,
-    /// End pods.
+    /// Terminate pods.
     pub ends_pods: bool,
 }
 
-/// A mode, and why.
+/// A mode, and the reason for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Detected {
     /// The mode.
     pub mode: Mode,
-    /// Nobody is there who would end pods and report them: the pods that cannot run again are
-    /// marked, and that is all.
+    /// No component can terminate pods and report them. The agent only marks the pods that cannot
+    /// run again.
     pub marks_only: bool,
-    /// Why, in a phrase.
+    /// The reason, in a phrase.
     pub why: &'static str,
 }
 
-/// What the kubelet can do.
+/// Judges what the kubelet can do.
 pub fn kubelet(facts: &KubeletFacts) -> Kubelet {
     let lease_stale = lease_is_stale(facts);
     let armed = facts.lock_armed == Some(true);
     match (facts.healthy, facts.unit_active) {
         (Some(Healthz::Ok), _) => Kubelet::Lives,
-        // It says so itself, after five minutes without a turn of its loop. ([SD26])
+        // The kubelet itself reports this, after five minutes without an iteration of its loop.
+        // ([SD26])
         (Some(Healthz::Failing), _) => Kubelet::Hangs,
         (Some(Healthz::Silent), _) if lease_stale => Kubelet::Hangs,
-        // A lock is held by a process; the unit may have another name.
+        // A process holds the lock; the unit may have another name.
         _ if armed => Kubelet::Lives,
         (Some(Healthz::Refused), Some(false)) => Kubelet::Dead,
         (Some(Healthz::Refused) | None, Some(false) | None) if lease_stale => Kubelet::Dead,
@@ -72,8 +73,8 @@ pub(super) fn lease_is_stale(facts: &KubeletFacts) -> bool {
     facts.lease_age.is_some_and(|age| age > LEASE_LASTS)
 }
 
-/// The mode. `armed_ago` is the time since the kubelet's lock was seen last; it counts at the
-/// signal only.
+/// Detects the mode. `armed_ago` is the time since the kubelet's lock was last seen; it counts only
+/// at the signal.
 pub fn detect(
     facts: Option<&KubeletFacts>,
     armed_ago: Option<Duration>,
@@ -169,7 +170,7 @@ mod tests {
             // /healthz may be turned off.
             (with(refused), Lives),
             (with(|f| (refused(f), stale(f)).1), Unknown),
-            // A lock is held by a process.
+            // A process holds the lock.
             (
                 with(|f| {
                     refused(f);
@@ -209,7 +210,7 @@ mod tests {
         let no_priority_groups = Allowed { ends_pods: false, ..ALL };
         let ago = |seconds| Some(Duration::from_secs(seconds));
         let table = [
-            // The kubelet's lock, health and unit make the mode. ([AP16])
+            // The kubelet's lock, health and unit determine the mode. ([AP16])
             (Some(with(|facts| facts.lock_armed = Some(true))), None, ALL, Assist, false),
             (Some(facts()), None, ALL, Replace, false),
             (Some(with(period(30))), None, ALL, Replace, false), // configured, no lock ([W1])
@@ -217,14 +218,14 @@ mod tests {
             (Some(dead()), None, no_runtime, Assist, true),
             (Some(dead()), ago(1), ALL, Substitute, false),
             (Some(facts()), None, Allowed { enforce: false, ..ALL }, Observe, false),
-            // A lock that was seen at most 60 s before counts as held. ([SD25])
+            // A lock that was seen at most 60 s ago counts as held. ([SD25])
             (Some(facts()), ago(60), ALL, Assist, false),
             (Some(facts()), ago(61), ALL, Replace, false),
-            // Less where less is known.
+            // Unknown facts lead to a more careful mode.
             (None, None, ALL, Assist, false),
             (Some(unsaid(|_| ())), None, ALL, Replace, false),
             (Some(unsaid(|facts| facts.shutdown_period = None)), None, ALL, Assist, false),
-            // The operator's 0: nothing is ended, and nothing is waited for.
+            // The operator set 0: the agent terminates nothing and waits for nothing.
             (Some(facts()), None, no_priority_groups, Replace, true),
             (Some(dead()), None, no_priority_groups, Assist, true),
             (

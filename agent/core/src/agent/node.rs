@@ -1,4 +1,5 @@
-//! What the node's object is to say of us: annotations with our state and our readiness, the taint.
+//! Writes the agent's state to the Node object: the annotations with state and readiness, and the
+//! taint.
 
 use std::time::Duration;
 
@@ -13,10 +14,10 @@ use crate::protocol::action::Action;
 use crate::protocol::event::NodeView;
 use crate::termination::attempt::{Attempt, Pace, Verdict, WAIT_MAX, WAIT_MAX_HASTE, verdict};
 
-/// The verb that a refusal is of.
+/// The verb that a refusal concerns.
 const PATCH_NODES: &str = "patch nodes";
 
-/// What is wanted, and how far it has come.
+/// The wanted writes to the node, and their progress.
 #[derive(Debug, Default)]
 pub(super) struct NodeWrites {
     pub(super) view: Option<NodeView>,
@@ -25,7 +26,7 @@ pub(super) struct NodeWrites {
     taint: Write<bool>,
 }
 
-/// One value that the node is to have.
+/// One value to write to the node.
 #[derive(Debug)]
 struct Write<T> {
     wanted: Option<T>,
@@ -47,7 +48,7 @@ impl<T: Clone + PartialEq> Write<T> {
         }
     }
 
-    /// Once more, from the start; a write under way is followed when it has ended.
+    /// Writes the value again; a write under way has to end first.
     fn repeat(&mut self) {
         if !self.attempt.is_in_flight() {
             self.attempt = Attempt::wanted();
@@ -73,23 +74,23 @@ impl Write<String> {
 }
 
 impl NodeWrites {
-    /// Wants the annotation to say this.
+    /// Requests the annotation with this announcement.
     pub(super) fn announce(&mut self, announcement: &Announcement) {
         self.announce.want(announcement.to_string());
     }
 
-    /// Wants the taint to be there, or not.
+    /// Requests that the taint is present, or absent.
     pub(super) fn taint(&mut self, present: bool) {
         self.taint.want(present);
     }
 
-    /// Whether the taint was wanted the last time that anything was said of it.
+    /// Whether the last request was for the taint to be present.
     pub(super) fn wants_taint(&self) -> bool {
         self.taint.wanted == Some(true)
     }
 
-    /// A drained record that has not arrived by now is not said any more: it is true of its look
-    /// alone.
+    /// Drops a drained record that has not been sent by now: it holds only for the moment of its
+    /// check.
     pub(super) fn drop_drained(&mut self) {
         let announce = &mut self.announce;
         if announce.is_open() && !announce.attempt.is_in_flight() && announce.is_drained() {
@@ -97,7 +98,7 @@ impl NodeWrites {
         }
     }
 
-    /// Whether what is wanted is acknowledged or cannot be had.
+    /// Whether the wanted values are acknowledged or cannot be written.
     pub(super) fn is_settled(&self) -> bool {
         !self.announce.is_open() && !self.taint.is_open()
     }
@@ -107,7 +108,7 @@ impl Agent {
     pub(super) fn see_node(&mut self, view: NodeView) {
         let writes = &mut self.node;
         let other = |wanted: &String| view.announced.as_ref() != Some(wanted);
-        // A drained record is said on the proof of its moment, and something may have been started
+        // A drained record holds only for the moment of its proof; a container may have started
         // since.
         let repeats = !writes.announce.is_open() && !writes.announce.is_drained();
         if repeats && writes.announce.wanted.as_ref().is_some_and(other) {
@@ -123,8 +124,8 @@ impl Agent {
         writes.view = Some(view);
     }
 
-    /// Outside a shutdown the node says that it is idle, and has no taint of ours: what an earlier
-    /// boot or a crash left is stale. ([AP20])
+    /// Announces the node as idle and removes our taint outside of shutdowns. Values of an earlier
+    /// boot or a crash are stale. ([AP20])
     pub(super) fn tidy_node(&mut self) {
         let Some(view) = &self.node.view else { return };
         let (idle, tainted) = (view.announced.as_deref() == Some("idle"), view.tainted);
@@ -136,7 +137,7 @@ impl Agent {
         }
     }
 
-    /// How a shutdown would go, for who may read the node and not ask the agent.
+    /// Publishes how a shutdown would go, for readers of the node who cannot ask the agent.
     pub(super) fn publish(&mut self) {
         let (Some(mode), Some(view)) = (self.status.mode, &self.node.view) else { return };
         let lock_held = self.logind.lock == LockState::Held;
@@ -157,8 +158,8 @@ impl Agent {
         }
     }
 
-    /// Sends what is due; the annotation has priority over everything: by it alone the controller
-    /// can speak for the node. ([AP21])
+    /// Sends due writes. The annotation comes before everything else: it alone allows the
+    /// controller to act for the node. ([AP21])
     pub(super) fn write_node(&mut self) {
         if self.node.announce.attempt.is_due(&self.clock)
             && let Some(text) = self.node.announce.begin()

@@ -1,4 +1,4 @@
-//! What people are told by events in the API, after everything that matters more.
+//! Reports to people by events in the API, after everything that matters more.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,7 @@ use super::shutdown_run::Shutdown;
 use crate::pressure::message::REASON_EVICTED;
 use crate::protocol::action::{Action, Notice, PodRef};
 
-/// The reasons of all events, with what each means; `agent/README.md` has the same table.
+/// The reasons of all events and their meaning; `agent/README.md` has the same table.
 pub const REASONS: &[(&str, &str)] = &[
     (BEGUN, "A shutdown was announced; what the agent does about it, and in what time."),
     (CANCELLED, "The shutdown was cancelled; lock, taint and conditions are restored."),
@@ -66,12 +66,12 @@ pub(super) const EVICTION_SLOW: &str = "EvictionSlow";
 pub(super) const AT_MEMORY_LIMIT: &str = "MemoryLimitStall";
 pub(super) const PRESSURE_OVERLAP: &str = "EvictionThresholdOverlap";
 
-/// Events at once; they share the connection with what matters more.
+/// Limit of concurrent events; they share the connection with what matters more.
 const AT_ONCE: usize = 4;
-/// Events beyond this number are not sent: nothing depends on them.
+/// Further events are not sent: nothing depends on them.
 const WAITING_MAX: usize = 512;
 
-/// Events to be sent.
+/// Events to send.
 #[derive(Debug, Default)]
 pub(super) struct Notices {
     waiting: VecDeque<Notice>,
@@ -86,7 +86,7 @@ impl Notices {
 }
 
 impl Agent {
-    /// Tells of the node.
+    /// Reports an event about the node.
     pub(super) fn emit_event(
         &mut self,
         warning: bool,
@@ -98,7 +98,7 @@ impl Agent {
         self.notices.push(Notice { pod: None, warning, reason, message, annotations });
     }
 
-    /// Warns of something about a pod.
+    /// Reports a warning about a pod.
     pub(super) fn emit_pod_event(&mut self, pod: PodRef, reason: &'static str, message: &str) {
         let message = message.to_owned();
         let annotations = Vec::new();
@@ -106,7 +106,7 @@ impl Agent {
         self.notices.push(Notice { pod, warning: true, reason, message, annotations });
     }
 
-    /// Tells what has more to it than a text.
+    /// Reports an event that carries more than a message.
     pub(super) fn emit_notice(&mut self, notice: Notice) {
         self.notices.push(notice);
     }
@@ -116,7 +116,7 @@ impl Agent {
         let marking = self.shutdown.as_ref().is_some_and(Shutdown::is_marking);
         while self.outbox.count(|task| *task == Task::EmitEvent) < AT_ONCE && self.outbox.has_room()
         {
-            // The node's own come first; those of pods wait until all pods are marked.
+            // Events about the node come first; events about pods wait until all pods are marked.
             let Some(next) = self.notices.waiting.front() else { return };
             if marking && next.pod.is_some() {
                 return;

@@ -1,4 +1,4 @@
-//! Actions on their way: what each was for, and how many may be under way at once.
+//! Tracks actions under way: the purpose of each, and how many may run at once.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -6,7 +6,7 @@ use crate::pod::PodUid;
 use crate::protocol::action::{Action, ActionId, Line, PodRef};
 use crate::protocol::pressure::Resource;
 
-/// What an action was for: where its result belongs.
+/// The purpose of an action; it decides where the result belongs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Task {
     TakeLock,
@@ -21,33 +21,33 @@ pub(super) enum Task {
     End(PodUid),
     Stop(PodUid),
     Inspect(PodUid),
-    /// A look into the runtime before the mark.
+    /// Asks the runtime before the mark.
     ExitCheck(PodUid),
     Fail(PodUid),
     Clear(PodUid),
-    /// Says why a container died.
+    /// States why a container died.
     Cause(PodUid),
-    /// Asks which container it was.
+    /// Asks which container was killed.
     OomInspect(PodUid),
     Measure,
     MeasurePods(Resource),
     NodeCondition(&'static str),
-    /// A step of the end of a pod that pressure ends.
+    /// A step of an eviction for node pressure.
     Evict(EvictStep, PodUid),
-    /// A look into the runtime at a pod that hangs.
+    /// Asks the runtime about a pod that hangs.
     StuckInspect(PodUid),
-    /// The end of its empty sandbox.
+    /// Stops its empty sandbox.
     StuckStop(PodUid),
-    /// Its phase.
+    /// Writes its phase.
     StuckFail(PodUid),
-    /// A look into the runtime at a pod that a clock calls lost.
+    /// Asks the runtime about a pod that a clock calls lost.
     RecoveryInspect(PodUid),
-    /// The same at one that lives under a mark of ours.
+    /// Asks the runtime about a pod that lives under a mark of ours.
     SurvivorInspect(PodUid),
     EmitEvent,
 }
 
-/// What was done about a pod that pressure ends.
+/// A step of an eviction for node pressure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EvictStep {
     Mark,
@@ -59,7 +59,7 @@ pub(super) enum EvictStep {
 }
 
 impl Task {
-    /// The pod that it is about.
+    /// The pod that the action concerns.
     pub(super) fn pod(&self) -> Option<&PodUid> {
         match self {
             Self::Mark(uid)
@@ -78,7 +78,7 @@ impl Task {
         }
     }
 
-    /// Whether it is a call to the API.
+    /// Whether the action is an API call.
     pub(super) fn is_api(&self) -> bool {
         use Task::{
             Announce, Cause, Clear, EmitEvent, End, Evict, Fail, Mark, NodeCondition, Publish,
@@ -93,7 +93,7 @@ impl Task {
     }
 }
 
-/// Actions to be fetched, and those under way.
+/// Actions that wait to be fetched, and actions under way.
 #[derive(Debug)]
 pub(super) struct Outbox {
     next: u64,
@@ -119,7 +119,7 @@ impl Outbox {
         id
     }
 
-    /// A line of the log, which has no result.
+    /// Adds a line to the log, which has no result.
     pub(super) fn log(&mut self, warning: bool, pod: Option<&PodRef>, text: impl Into<String>) {
         let id = self.id();
         let line = Line { warning, text: text.into(), pod: pod.cloned() };
@@ -136,18 +136,18 @@ impl Outbox {
         self.queue.pop_front()
     }
 
-    /// What the action was for; none if it is not under way, or not any more.
+    /// Returns the purpose of the action; `None` if it is not under way, or not any more.
     pub(super) fn finish(&mut self, id: ActionId) -> Option<Task> {
         self.under_way.remove(&id)
     }
 
-    /// Whether one more call to the API may begin.
+    /// Whether another API call may begin.
     pub(super) fn has_room(&self) -> bool {
         self.count(Task::is_api) < self.api_max
     }
 
-    /// Whether one more look into the runtime may begin; stops block for their grace, and all of a
-    /// priority group go at once.
+    /// Whether another runtime check may begin. Stops do not count: they block for their grace, and
+    /// all of a priority group start at once.
     pub(super) fn has_room_to_inspect(&self) -> bool {
         let inspects = |task: &Task| {
             use Task::{Evict, ExitCheck, Inspect, RecoveryInspect, StuckInspect, SurvivorInspect};
@@ -161,7 +161,7 @@ impl Outbox {
         self.count(inspects) < self.api_max
     }
 
-    /// Whether this is under way.
+    /// Whether this task is under way.
     pub(super) fn has(&self, task: &Task) -> bool {
         self.under_way.values().any(|other| other == task)
     }
@@ -170,12 +170,12 @@ impl Outbox {
         self.under_way.values().filter(|task| which(task)).count()
     }
 
-    /// Whether anything about the pod that may still change it is under way.
+    /// Whether an action that may still change the pod is under way.
     pub(super) fn is_busy_with(&self, uid: &PodUid) -> bool {
         self.under_way.values().any(|task| task.pod() == Some(uid))
     }
 
-    /// Takes back what was not fetched yet of a kind.
+    /// Withdraws the matching actions that were not fetched yet.
     pub(super) fn retract(&mut self, which: impl Fn(&Task) -> bool) {
         let under_way = &mut self.under_way;
         self.queue.retain(|(id, _)| {

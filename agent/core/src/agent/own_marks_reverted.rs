@@ -1,5 +1,5 @@
-//! Acknowledged writes that somebody undoes. Only counted: what it means for the pod is said where
-//! the write belongs. ([API13], [ST8])
+//! Counts acknowledged writes that another writer reverts. The module of each write handles the
+//! consequences for the pod. ([API13], [ST8])
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::protocol::action::{PodRef, Purpose};
 use crate::protocol::event::ActionResult;
 use crate::termination::patches::is_ours;
 
-/// Writes that would show if they were undone: one per pod of the node, the last one.
+/// Writes whose revert would show: the last one per pod of the node.
 #[derive(Debug, Default)]
 pub(super) struct RevertedWrites {
     writes: BTreeMap<PodUid, Written>,
@@ -19,7 +19,7 @@ pub(super) struct RevertedWrites {
 #[derive(Debug)]
 struct Written {
     purpose: Purpose,
-    /// The API has shown it: what it showed before says nothing of an undoing.
+    /// Whether the API has shown the write: earlier states do not prove a revert.
     shown: bool,
 }
 
@@ -30,7 +30,7 @@ impl RevertedWrites {
 }
 
 impl Agent {
-    /// Takes down a write that has ended, if it is acknowledged.
+    /// Records a finished write, if it is acknowledged.
     pub(super) fn note_written(&mut self, task: &Task, result: &ActionResult) {
         if !matches!(result, ActionResult::Done(Ok(()))) {
             return;
@@ -46,13 +46,13 @@ impl Agent {
             }
             _ => return,
         };
-        // The watch may have been faster than the answer.
+        // The watch may have been faster than the response.
         let Some(pod) = self.pods.get(uid) else { return };
         let written = Written { purpose, shown: is_shown(pod, purpose) };
         self.reverted_writes.writes.insert(uid.clone(), written);
     }
 
-    /// Holds what the API shows of a pod against what was written.
+    /// Compares the pod's state in the API with what was written.
     pub(super) fn sees_reverted(&mut self, pod: &PodView) {
         let Some(written) = self.reverted_writes.writes.get_mut(&pod.uid) else { return };
         if is_shown(pod, written.purpose) {
@@ -78,7 +78,7 @@ fn is_shown(pod: &PodView, purpose: Purpose) -> bool {
     if purpose != Purpose::Clear {
         return pod.is_terminal();
     }
-    // A pod that ends may bear a condition again, and for a reason.
+    // A pod that terminates may rightly bear a condition again.
     let back = pod.disruption.as_ref().is_some_and(|it| it.since.is_some_and(|at| is_ours(it, at)));
     !back || pod.is_terminal() || pod.is_to_end()
 }

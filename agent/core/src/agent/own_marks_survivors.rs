@@ -1,8 +1,8 @@
-//! Of which boot a pod's containers are, and by what that is known. The boot id tells it of what is
-//! in the journal; of all else the clock is only a hint, for it is set, jumps, and is the node's in
-//! a container's start and the API's in the agent's own time. So nobody is called lost by it
-//! alone, and who was and lives is found by the runtime or by a kubelet that has had its time.
-//! ([AP19], [W5])
+//! Decides which boot a pod's containers belong to. For pods in the journal, the boot id decides
+//! it. For all others the clock is only a hint: it is set and it jumps. A container's start also
+//! has the node's clock, but the agent's time has the API's clock. So the clock alone never makes a
+//! pod lost. A survivor is found by the runtime, or by a kubelet that has had enough time. ([AP19],
+//! [W5])
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -21,21 +21,21 @@ use crate::termination::attempt::{Attempt, Pace, WAIT_MAX, salt};
 
 /// Container runtimes stamp by the node's clock, which may differ from the API's.
 pub(super) const CLOCKS_DIFFER: Duration = Duration::from_secs(10);
-/// A kubelet that has lived for so long has reported what it did not find. ([AP19])
+/// A kubelet that has lived for this long has reported what it did not find. ([AP19])
 const VOUCHES: Duration = Duration::from_mins(1);
 
-/// Looks at pods that live on under a mark of ours.
+/// Runtime checks of pods that live on under a mark of ours.
 #[derive(Debug, Default)]
 pub(super) struct Survivors {
     inspections: BTreeMap<PodUid, Inspection>,
-    /// Each condition is taken back once; from then on it is another's to see to.
+    /// Conditions already handled: the agent removes each condition once.
     sought: BTreeSet<(PodUid, i64)>,
 }
 
 #[derive(Debug)]
 struct Inspection {
     attempt: Attempt,
-    /// Not before then, on CLOCK_MONOTONIC.
+    /// The earliest time of the next check, on CLOCK_MONOTONIC.
     due_at: Duration,
 }
 
@@ -46,14 +46,14 @@ impl Survivors {
     }
 }
 
-/// Whether the runtime shows that something of the pod may run.
+/// Whether the runtime shows that a container of the pod may run.
 fn may_run(state: &RuntimeState) -> bool {
     state.containers.iter().any(|container| !container.exited)
 }
 
 impl Agent {
-    /// When this boot began, by the API's clock now and by the node's own clock then: the earliest
-    /// and the latest. Between them, a clock was set.
+    /// The start of this boot by two clocks: the API's clock now and the node's clock at the boot.
+    /// Returns the earliest and the latest. If they differ, a clock was set.
     fn boot_began(&self) -> Option<(Timestamp, Timestamp)> {
         let now = self.clock.now();
         let since = SignedDuration::try_from(now.boot).ok()?;
@@ -62,25 +62,26 @@ impl Agent {
         Some((by_now.min(by_then), by_now.max(by_then)))
     }
 
-    /// What is before this is before the boot, by all clocks that are known.
+    /// Times before this are before the boot, by all known clocks.
     pub(super) fn surely_before_boot(&self) -> Option<Timestamp> {
         let (earliest, _) = self.boot_began()?;
         earliest.checked_sub(SignedDuration::try_from(CLOCKS_DIFFER).ok()?).ok()
     }
 
-    /// What is after this is of this boot, by all clocks that are known.
+    /// Times after this are in this boot, by all known clocks.
     pub(super) fn surely_after_boot(&self) -> Option<Timestamp> {
         let (_, latest) = self.boot_began()?;
         latest.checked_add(SignedDuration::try_from(CLOCKS_DIFFER).ok()?).ok()
     }
 
-    /// Pods that show containers running since before this boot. None of those can run: they are
-    /// marked before the kubelet finds out and calls it a failure of their own. ([W5])
+    /// Finds pods that show containers running since before this boot. They cannot run any more.
+    /// The agent marks them before the kubelet notices and reports them as failures of their own.
+    /// ([W5])
     ///
-    /// DIVERGES(upstream): upstream does not tell them from containers that failed.
+    /// DIVERGES(upstream): upstream does not distinguish them from containers that failed.
     pub(super) fn find_lost(&mut self) {
-        // The runtime is asked before the mark. Without it, only a clock that was noted at the
-        // boot is a witness: of today's alone, each jump would make living pods lost.
+        // The agent asks the runtime before the mark. Without a runtime it needs a clock that was
+        // recorded at the boot. By today's clock alone, each jump would make living pods lost.
         let witness = self.settings.runtime || self.settings.booted_at.is_some();
         if !self.settings.enforce || !witness {
             return;
@@ -97,8 +98,9 @@ impl Agent {
         }
     }
 
-    /// Pods that live on under a mark of ours, whatever the clocks say: it is taken back. A kubelet
-    /// that lives has long reported what does not run, and the runtime shows what does. ([ST7])
+    /// Finds pods that live on under a mark of ours, whatever the clocks say, and removes the mark.
+    /// A live kubelet has already reported what does not run, and the runtime shows what does.
+    /// ([ST7])
     pub(super) fn find_survivors(&mut self) {
         let ready = self.settings.enforce
             && self.shutdown.is_none()
@@ -129,7 +131,7 @@ impl Agent {
         }
     }
 
-    /// Pods that the API shows to live under a mark of ours that nobody is seeing to.
+    /// Pods that live under a mark of ours in the API, and that no other part of the agent handles.
     fn suspects(&self) -> BTreeMap<PodUid, (PodRef, Timestamp)> {
         let suspect = |pod: &PodView| {
             let at = pod.disruption.as_ref()?.since?;
@@ -147,7 +149,7 @@ impl Agent {
         self.kubelet.lives_since.is_some_and(|at| self.clock.reached(at + VOUCHES))
     }
 
-    /// The runtime has said what it has of a pod under a mark.
+    /// Takes the runtime's response about a pod under a mark.
     pub(super) fn survivor_inspected(
         &mut self,
         uid: &PodUid,
@@ -162,7 +164,7 @@ impl Agent {
                 return inspection.attempt.failed(now, pace, Some(failure));
             }
         };
-        // What does not run is the kubelet's to report; it may be late.
+        // The kubelet has to report what does not run; it may be late.
         *inspection = Inspection { attempt: Attempt::wanted(), due_at: now + VOUCHES };
         if may_run(state)
             && let Some((pod, at)) = self.suspects().remove(uid)

@@ -1,4 +1,4 @@
-//! The pods of the node, as the API showed them last.
+//! Caches the node's pods, as the API last showed them.
 
 use std::collections::BTreeMap;
 
@@ -29,12 +29,12 @@ impl Pods {
         self.listed
     }
 
-    /// Takes a whole list; answers with those that are gone.
+    /// Replaces the cache by a full list; returns the pods that are gone.
     pub(super) fn list(&mut self, pods: Vec<PodView>) -> Vec<PodUid> {
         let before = std::mem::take(&mut self.by_uid);
         self.listed = true;
         let kept = |pod: PodView| {
-            // A list may be served from a cache that lags behind a read of ours.
+            // A list may come from a cache that is older than a read of ours.
             match before.get(&pod.uid) {
                 Some(known) if is_older(&pod, known) => (known.uid.clone(), known.clone()),
                 _ => (pod.uid.clone(), pod),
@@ -44,7 +44,7 @@ impl Pods {
         before.into_keys().filter(|uid| !self.by_uid.contains_key(uid)).collect()
     }
 
-    /// Takes one pod, unless a newer state of it is known; answers whether it did.
+    /// Adds one pod, unless a newer state of it is known; returns whether it did.
     pub(super) fn observe(&mut self, pod: PodView) -> bool {
         if self.by_uid.get(&pod.uid).is_some_and(|known| is_older(&pod, known)) {
             return false;
@@ -58,7 +58,7 @@ impl Pods {
     }
 }
 
-/// resourceVersions are numbers and grow, where they can be read as such.
+/// Compares resourceVersions, which grow where they parse as numbers.
 fn is_older(pod: &PodView, known: &PodView) -> bool {
     let version = |pod: &PodView| pod.resource_version.parse::<u64>().ok();
     matches!((version(pod), version(known)), (Some(new), Some(old)) if new < old)

@@ -1,6 +1,5 @@
-//! What bounds the agent's token: admission policies, tried by dry runs. An agent that the API
-//! would let write whatever it likes is one whose stolen token may do the same on every node, so it
-//! stops acting until the policies are there.
+//! Stops the agent while admission policies do not bound its token, as tested by dry runs. If the
+//! API accepts any write of the agent, a stolen token may do the same on every node.
 
 use super::Agent;
 use super::notices::UNBOUNDED;
@@ -38,13 +37,14 @@ impl Agent {
         self.policies.missing = missing;
     }
 
-    /// A shutdown that goes on is finished: its pods are worth more.
+    /// Applies the state of the policies, except in a shutdown: it must finish, for its pods matter
+    /// more.
     pub(super) fn heed_policies(&mut self) {
         if self.shutdown.is_some() {
             return;
         }
         let enforce = self.policies.enforce && self.policies.missing.is_none();
-        // Also one that was being taken when the policy was found missing.
+        // This includes a lock that was being taken when the agent found the policy missing.
         if self.policies.missing.is_some() {
             self.release_lock();
         }

@@ -1,5 +1,5 @@
-//! Shortly before a scheduled shutdown: says what would not go well, while somebody may still
-//! help.
+//! Reports, shortly before a scheduled shutdown, what would fail while there is still time to fix
+//! it.
 
 use jiff::SignedDuration;
 
@@ -8,11 +8,11 @@ use super::notices::NOT_READY;
 use super::outbox::Task;
 use super::status::LockState;
 
-/// logind's schedule is polled every 10 s.
+/// The agent polls logind's schedule every 10 s.
 const AHEAD: SignedDuration = SignedDuration::from_mins(1);
 
 impl Agent {
-    /// Once for each schedule: its kind and its time tell it from others.
+    /// Checks each schedule once, identified by its kind and time.
     pub(super) fn check_ahead(&mut self) {
         let scheduled = self.logind.state.as_ref().and_then(|state| state.scheduled.as_ref());
         let Some((kind, at)) = scheduled else { return };
@@ -33,12 +33,12 @@ impl Agent {
         self.emit_event(true, NOT_READY, message);
     }
 
-    /// Whether a moment may change the answer.
+    /// Whether the answer may change within a moment.
     fn is_getting_ready(&self) -> bool {
         self.logind.lock == LockState::Taking || self.outbox.count(|t| *t == Task::RaiseDelay) > 0
     }
 
-    /// What would not go well if the machine went down now.
+    /// What would fail if the machine went down now.
     fn doubts(&self) -> Vec<String> {
         let status = &self.status;
         let (granted, wanted) = (self.logind.granted.unwrap_or_default(), self.wanted_delay());

@@ -1,8 +1,7 @@
-//! Refusals of the API (403), by verb. A refusal concerns one pod: an admission webhook may protect
-//! it. Only a verb that several different pods were refused, and none was granted, is one that the
-//! agent has no right to. An API server that has just started may refuse everything until its
-//! RBAC cache is filled, so a shutdown tries again before it believes that.
-//! ([AP14])
+//! Tracks refusals of the API (403) by verb. One refusal concerns one pod: an admission webhook may
+//! protect it. The agent lacks the right to a verb only if the API refused it for several pods and
+//! granted it for none. An API server that has just started may refuse everything until its RBAC
+//! cache is filled. So a shutdown retries before it believes a refusal. ([AP14])
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,37 +15,37 @@ use crate::pod::PodUid;
 use crate::termination::attempt::{Refusal, Verdict, verdict};
 use crate::termination::clock::Clock;
 
-/// So many different pods without a single grant put a verb in doubt.
+/// This many different pods without a single grant put a verb in doubt.
 pub(super) const SEVERAL: usize = 3;
-/// So long a shutdown tries again what was refused from its beginning on.
+/// How long a shutdown retries what was refused from its start.
 const PATIENCE: Duration = Duration::from_secs(6);
-/// A verb is not called forbidden before it was refused for so long.
+/// The shortest time of refusals before a verb counts as forbidden.
 const DOUBT_MIN: Duration = Duration::from_secs(1);
 /// The waits between the single calls that test a verb in doubt.
 const PROBE_FIRST: Duration = Duration::from_millis(250);
 const PROBE_MAX: Duration = Duration::from_secs(1);
-/// Until a refused verb is tried again outside of a shutdown: a right may be given later.
+/// When a refused verb is retried outside of a shutdown: the right may be granted later.
 pub(super) const FORBIDDEN_FOR: Duration = Duration::from_mins(10);
 
-/// All verbs that were asked for.
+/// All verbs that were tried.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
     verbs: BTreeMap<&'static str, Asked>,
-    /// Until when a shutdown takes a refusal for a passing one, on CLOCK_MONOTONIC.
+    /// Until when a shutdown treats a refusal as temporary, on CLOCK_MONOTONIC.
     patient_until: Option<Duration>,
 }
 
-/// What the API has answered to one verb.
+/// What the API has responded to one verb.
 #[derive(Debug, Default)]
 struct Asked {
-    /// RBAC has let a call through: a refusal is admission's, and concerns its pod.
+    /// RBAC has allowed a call: a refusal then comes from admission, and concerns its pod.
     granted: bool,
     refused: BTreeSet<PodUid>,
     /// The first refusal that counts.
     since: Option<Duration>,
     probe_at: Duration,
     probe_wait: Duration,
-    /// It is not asked for any more.
+    /// The agent does not try the verb any more.
     stopped: bool,
     reported: bool,
 }
@@ -70,13 +69,13 @@ impl Asked {
 }
 
 impl Refusals {
-    /// A shutdown asks anew, and is patient for as long as it may still end pods.
+    /// Resets all verbs for a shutdown; it retries refusals while it may still terminate pods.
     pub(super) fn begin_shutdown(&mut self, shutdown: &Shutdown) {
         self.verbs.clear();
         self.patient_until = Some(shutdown.at(shutdown.ends.kill.min(PATIENCE)));
     }
 
-    /// Whether the verb is not asked for any more.
+    /// Whether the agent does not try the verb any more.
     pub(super) fn forbids(&self, verb: &'static str) -> bool {
         self.verbs.get(verb).is_some_and(|asked| asked.stopped)
     }
@@ -104,7 +103,7 @@ impl Refusals {
 }
 
 impl Agent {
-    /// Takes down what the API has answered about a pod, and says how a refusal is followed.
+    /// Records the API's response about a pod, and returns how to handle a refusal.
     pub(super) fn hear_of_right(
         &mut self,
         verb: &'static str,
@@ -115,7 +114,7 @@ impl Agent {
         let asked = self.refusals.verbs.entry(verb).or_default();
         match result.as_ref().map_err(|failure| failure.kind) {
             Err(FailureKind::Forbidden) => asked.refuse(uid, now),
-            // RBAC is asked before the object is looked for.
+            // The API checks RBAC before it searches for the object.
             Ok(())
             | Err(
                 FailureKind::NotFound
@@ -137,7 +136,7 @@ impl Agent {
         refusal
     }
 
-    /// Takes down what the API has answered about the node: it has no neighbour to compare with.
+    /// Records the API's response about the node: there is no second object to compare with.
     pub(super) fn hear_of_node_right(&mut self, verb: &'static str, result: &Outcome<()>) -> bool {
         let now = self.clock.monotonic();
         let asked = self.refusals.verbs.entry(verb).or_default();
@@ -156,7 +155,7 @@ impl Agent {
         false
     }
 
-    /// Stops a verb that is refused though it had its time. Calls without an answer say nothing.
+    /// Stops a verb that is still refused after its time. Calls without a response prove nothing.
     fn stop_forbidden(&mut self, verb: &'static str) {
         let Some(asked) = self.refusals.verbs.get(verb) else { return };
         if asked.is_in_doubt() {
@@ -191,7 +190,7 @@ impl Agent {
         );
     }
 
-    /// Outside of a shutdown there is time to see whether a right was given meanwhile.
+    /// Outside of a shutdown there is time to test whether the right was granted since.
     pub(super) fn forget_refusals(&mut self) {
         if self.shutdown.as_ref().is_some_and(|shutdown| !shutdown.is_released()) {
             return;

@@ -1,4 +1,4 @@
-//! P5: the last word, the journal's summary, and the lock. ([AP13])
+//! Runs P5: the drained record, the journal's summary, and the release of the lock. ([AP13])
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,28 +19,28 @@ use crate::shutdown::budget::Step;
 use crate::termination::attempt::Attempt;
 use crate::termination::progress::PodTermination;
 
-/// So long a drained record is tried on one proof.
+/// How long a drained record is retried on one proof.
 const DRAINED_LASTS: Duration = Duration::from_secs(1);
 
-/// How far the release has come.
+/// The progress of the release.
 #[derive(Debug)]
 pub(super) enum Release {
-    /// The lock is held: reports are awaited.
+    /// The agent holds the lock and awaits reports.
     Holding,
-    /// The runtime is asked whether anything runs.
+    /// The agent asks the runtime whether anything runs.
     Inspecting(BTreeMap<PodUid, (PodRef, Attempt)>),
-    /// The drained record is on its way since then, on CLOCK_MONOTONIC.
+    /// The drained record is being written since then, on CLOCK_MONOTONIC.
     Drained(Duration),
-    /// The summary is on its way to the disk.
+    /// The summary is being written to the disk.
     Closing(u64),
     /// The lock is being released.
     Unlocking,
-    /// There is no lock any more; what comes late is still recorded.
+    /// The lock is gone; late results are still recorded.
     Released,
 }
 
 impl Shutdown {
-    /// Whether there is nothing left that holding the lock would be good for.
+    /// Whether no open work justifies holding the lock.
     fn is_settled(&self) -> bool {
         let open = |termination: &PodTermination| {
             termination.is_awaited()
@@ -58,27 +58,28 @@ impl Shutdown {
 impl Agent {
     pub(super) fn advance_release(&mut self) {
         let now = self.clock.monotonic();
-        // Each state may be over at once; none is entered twice.
+        // Each state may end at once; the loop does not enter a state twice.
         loop {
             let Some(shutdown) = &self.shutdown else { return };
             let over = self.clock.reached(shutdown.at(shutdown.ends.end));
             let before = std::mem::discriminant(&shutdown.release);
             match &shutdown.release {
                 Release::Holding => self.leave_holding(over),
-                // Somebody came, or is to be ended in another way than before.
+                // A new pod has appeared, or a pod has to be terminated in another way than before.
                 Release::Inspecting(_) if !over && !self.is_at_rest() => self.hold_on(),
                 Release::Inspecting(_) => self.inspect_all(over),
                 Release::Drained(_) if over || (self.node.is_settled() && self.is_at_rest()) => {
                     self.close_shutdown();
                 }
-                // Somebody came, or the look is too old: something may have been started since.
+                // A new pod has appeared, or the check is too old: a container may have started
+                // since.
                 Release::Drained(since)
                     if !self.is_at_rest() || self.clock.reached(*since + DRAINED_LASTS) =>
                 {
                     self.hold_on();
                     self.announce_shutdown();
                 }
-                // Somebody came, or a kubelet came back to the pods that nobody was to end.
+                // A new pod has appeared, or a kubelet has come back to pods without a terminator.
                 Release::Closing(_) if !over && !self.is_at_rest() => self.reopen(),
                 Release::Closing(mark) => {
                     let late = shutdown.at(shutdown.ends.end + shutdown.margin / 2);
@@ -88,7 +89,7 @@ impl Agent {
                     }
                 }
                 Release::Unlocking if !self.logind.may_hold() => self.released(now),
-                // A lock that was being taken when the shutdown came goes too.
+                // A lock that was being taken when the shutdown came is released too.
                 Release::Unlocking => self.release_lock(),
                 Release::Drained(_) | Release::Released => return,
             }
@@ -99,10 +100,10 @@ impl Agent {
         }
     }
 
-    /// Whether nothing is left to wait for, and then the way to the release.
+    /// Leaves `Holding` if there is nothing left to wait for.
     ///
-    /// DIVERGES(upstream): what is waited for are the API's acknowledgements. Upstream waits
-    /// for containers and volumes, and reports that are under way then are lost. ([W2])
+    /// DIVERGES(upstream): the agent waits for the API's acknowledgements. Upstream waits for
+    /// containers and volumes, and loses reports that are under way then. ([W2])
     fn leave_holding(&mut self, over: bool) {
         let settled = self.is_at_rest() && self.node.is_settled();
         if !over && !settled {
@@ -120,7 +121,7 @@ impl Agent {
 
     fn is_at_rest(&self) -> bool {
         let Some(shutdown) = &self.shutdown else { return true };
-        // What the plan has not begun yet is not settled either.
+        // Work that the plan has not begun yet is not settled either.
         let begun = shutdown.deletions_over || shutdown.found.mode == crate::shutdown::Mode::Assist;
         let unmounts = self.kubelet.lives()
             && shutdown.terminations.values().any(|termination| termination.unmounts);
@@ -131,8 +132,8 @@ impl Agent {
             && !self.is_kubelet_awaited()
     }
 
-    /// Whether nobody is there to end the pods, and it may be for a moment only: a kubelet that
-    /// restarts is back within seconds, and ends what it finds. ([AP16])
+    /// Whether no component can terminate the pods, perhaps only for a moment. A kubelet that
+    /// restarts is back within seconds, and terminates what it finds. ([AP16])
     fn is_kubelet_awaited(&self) -> bool {
         let Some(shutdown) = &self.shutdown else { return false };
         let left = shutdown.terminations.values().any(|termination| !termination.reported);
@@ -142,7 +143,7 @@ impl Agent {
         gone_since.is_some_and(|at| !self.clock.reached(at + KUBELET_GONE))
     }
 
-    /// The release is not carried out yet, and is for nothing any more.
+    /// Returns to `Holding`: the lock is not released yet, and there is work again.
     fn reopen(&mut self) {
         let Some(shutdown) = &mut self.shutdown else { return };
         shutdown.release = Release::Holding;
@@ -158,7 +159,7 @@ impl Agent {
         }
     }
 
-    /// Every pod that was here, but those of DaemonSets, static ones and our own.
+    /// Every pod that was here, except DaemonSet pods, static pods and our own.
     fn all_that_should_have_ended(&self) -> BTreeMap<PodUid, (PodRef, Attempt)> {
         let own = |uid: &PodUid| self.settings.own_pod.as_ref() == Some(uid);
         let stays = |uid: &PodUid| {
@@ -178,7 +179,7 @@ impl Agent {
         let lives = self.kubelet.lives();
         let Some(shutdown) = &mut self.shutdown else { return };
         let Release::Inspecting(inspections) = &mut shutdown.release else { return };
-        // What a kubelet that lives still takes to run, it starts again as soon as it looks.
+        // A live kubelet soon restarts the containers that it still considers running.
         let returns = |pod: &PodView| {
             let ends = pod.is_terminal() || pod.is_to_end() || pod.cannot_run_again();
             lives && !ends && pod.running_since.is_some()
@@ -207,7 +208,7 @@ impl Agent {
         }
     }
 
-    /// Takes a look's result, if it belongs to the drained record.
+    /// Takes a runtime response, if it belongs to the drained record.
     pub(super) fn drained_inspected(
         &mut self,
         uid: &PodUid,
@@ -231,7 +232,7 @@ impl Agent {
         true
     }
 
-    /// The summary goes to the disk before the lock goes.
+    /// Writes the summary to the disk before the lock is released.
     fn close_shutdown(&mut self) {
         let left =
             self.shutdown.as_ref().map(|shutdown| self.left_behind(shutdown)).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! P4, and the phase wherever it is ours to write. ([AP2], [AP3])
+//! Runs P4, and writes the phase wherever the agent has to. ([AP2], [AP3])
 
 use std::time::Duration;
 
@@ -17,12 +17,12 @@ use crate::termination::attempt::{Verdict, verdict};
 use crate::termination::patches;
 use crate::termination::progress::Terminator;
 
-/// So long nothing is started of a pod that was seen to be stopped: a kubelet needs more.
+/// How long a stopped pod certainly has no new container: a kubelet takes longer to start one.
 const PROOF_LASTS: Duration = Duration::from_millis(500);
 
 impl Agent {
-    /// Asks the runtime about every pod whose report did not come: where it proves that all has
-    /// exited, the report is written in the kubelet's place.
+    /// Asks the runtime about every pod without a report. Where it proves that all containers have
+    /// exited, the agent writes the report in the kubelet's place.
     pub(super) fn inspect_the_rest(&mut self) {
         if !self.settings.runtime {
             return;
@@ -41,7 +41,7 @@ impl Agent {
         }
     }
 
-    /// Sends the looks into the runtime that are due.
+    /// Sends the runtime checks that are due.
     pub(super) fn send_inspects(&mut self) {
         let Some(shutdown) = &mut self.shutdown else { return };
         for (uid, termination) in &mut shutdown.terminations {
@@ -79,13 +79,13 @@ impl Agent {
         }
     }
 
-    /// Writes the phases that are ours: under a dead kubelet as soon as the end is verified;
-    /// beside a live one with the lever, and only at the end of the time there is.
+    /// Writes the phases that are ours. Under a dead kubelet the agent writes as soon as the end is
+    /// verified. Alongside a live kubelet it writes only at the end of the available time.
     pub(super) fn send_fails(&mut self) {
         let now = self.clock.now();
         let lives = self.kubelet.lives();
         let Some(shutdown) = &mut self.shutdown else { return };
-        // After the release a live kubelet is left to itself.
+        // After the release the agent leaves a live kubelet alone.
         let at_the_end = shutdown.step >= Step::LastWrites && !shutdown.is_released();
         let mut stale = false;
         for (uid, termination) in &mut shutdown.terminations {
@@ -103,7 +103,7 @@ impl Agent {
                 termination.acknowledge();
                 continue;
             };
-            // The phase is there; how the containers ended is the kubelet's to say.
+            // The phase is there; only the kubelet reports how the containers ended.
             if pod.is_terminal() {
                 termination.fail.give_up();
                 continue;
@@ -115,7 +115,7 @@ impl Agent {
                 stale = true;
                 continue;
             }
-            // A kubelet that came back starts what we stopped, unless it can't run again.
+            // A kubelet that came back restarts what we stopped, unless the pod can't run again.
             let restarts = !pod.is_terminating() && !pod.cannot_run_again();
             if lives && termination.terminator == Terminator::Stop && restarts {
                 continue;
@@ -158,8 +158,8 @@ impl Agent {
                 termination.fail.give_up();
                 termination.acknowledge();
             }
-            // An attempt without an answer may have been carried out, and what was proven of the
-            // runtime is of before it: looks at both come first.
+            // The API may have applied an attempt without a response, and the runtime's proof is
+            // older than that. The agent checks both first.
             Verdict::ReadAgain => {
                 termination.fail.met_change();
                 termination.read.want_again();

@@ -1,4 +1,4 @@
-//! Where the result of an action belongs.
+//! Passes the result of an action to its module.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::protocol::event::{ActionResult, RuntimeState};
 use crate::protocol::pressure::{Figures, Measured};
 
 impl Agent {
-    /// Takes a result. One of an action that is not under way any more says nothing.
+    /// Takes a result. The result of an action that is no longer under way is ignored.
     pub(super) fn finished(&mut self, id: ActionId, result: ActionResult) {
         let Some(task) = self.outbox.finish(id) else { return };
         if task.is_api() {
@@ -112,7 +112,7 @@ impl Agent {
     }
 }
 
-/// A result of another kind than the action's: the shell's mistake, taken as no answer.
+/// The result of another kind than the action's: an error of the shell, treated as no response.
 fn strange() -> Failure {
     Failure::new(FailureKind::Unknown, "the result is of another kind than the action")
 }

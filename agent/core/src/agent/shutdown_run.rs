@@ -1,4 +1,4 @@
-//! One shutdown: its time, its pods, and which step it is in. ([AP11])
+//! Holds the state of one shutdown: its time, its pods, and its current step. ([AP11])
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,21 +25,21 @@ use crate::termination::clock::Clock;
 use crate::termination::progress::PodTermination;
 use crate::time_span::TimeSpan;
 
-/// An armed kubelet that gave its lock back with pods left does nothing more after this. ([AP16])
+/// When an armed kubelet that released its lock and left pods will do nothing more. ([AP16])
 const ASSIST_PROVES_ITSELF: Duration = Duration::from_secs(2);
-/// A kubelet that is gone for so long in a shutdown does not come back in time.
+/// A kubelet that is gone for this long in a shutdown does not come back in time.
 pub(super) const KUBELET_GONE: Duration = Duration::from_secs(3);
-/// A kubelet that lives for so long again ends pods itself.
+/// A kubelet that lives again for this long terminates pods itself.
 const KUBELET_BACK: Duration = Duration::from_secs(3);
-/// Who switches to Replace late still sends its marks first.
+/// The time for marks after a late switch to Replace.
 const LATE_MARKS: Duration = Duration::from_secs(1);
-/// After logind's time and this, a shutdown that was not carried out will not be. ([AP27])
+/// After logind's time and this, a shutdown that did not happen will not happen. ([AP27])
 const LONG_OVER: Duration = Duration::from_secs(30);
 
 /// One shutdown.
 #[derive(Debug)]
 pub(super) struct Shutdown {
-    /// When it was taken up, and how much of its time had passed by then.
+    /// When the shutdown was taken up, and how much of its time had passed by then.
     pub(super) taken_up_at: Duration,
     pub(super) head_start: Duration,
     pub(super) since: Timestamp,
@@ -53,19 +53,19 @@ pub(super) struct Shutdown {
     pub(super) terminations: BTreeMap<PodUid, PodTermination>,
     /// The pods in order of their marks' value.
     pub(super) order: Vec<PodUid>,
-    /// Marks of the shutdown before, taken over: the pod, and when it was marked.
+    /// Marks of the previous shutdown, taken over: the pod, and when it was marked.
     pub(super) carried: BTreeMap<PodUid, (PodRef, Timestamp)>,
     pub(super) intent_mark: u64,
     /// The pods whose marks are in the journal, or on their way to it.
     pub(super) recorded: BTreeMap<PodUid, Recorded>,
-    /// Whether all pods that were there at the notice are part of it.
+    /// Whether all pods that were present at the signal are part of it.
     pub(super) enlisted: bool,
-    /// The time since the signal at which the mode was taken on.
+    /// The time since the signal at which the mode was adopted.
     pub(super) mode_since: Duration,
     pub(super) step: Step,
     pub(super) stage: Option<super::group_deletion::ActiveStage>,
     pub(super) deletions_over: bool,
-    /// The mode does not follow what is learnt any more: kills were sent, or it was switched.
+    /// Whether the mode stays: terminations were sent, or the mode was switched.
     pub(super) mode_is_final: bool,
     pub(super) progress: bool,
     pub(super) inspected: bool,
@@ -80,21 +80,21 @@ pub(super) struct Shutdown {
 /// A mark in the journal.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Recorded {
-    /// The time that it carries.
+    /// The time that the mark carries.
     pub(super) at: Timestamp,
-    /// When it was handed in, on CLOCK_MONOTONIC, and what to ask the writer for.
+    /// When the record was handed in, on CLOCK_MONOTONIC, and the writer's mark for it.
     pub(super) since: Duration,
     pub(super) until: u64,
 }
 
 impl Recorded {
-    /// One that is on the disk.
+    /// A record that is on the disk.
     pub(super) fn durable(at: Timestamp) -> Self {
         Self { at, since: Duration::ZERO, until: 0 }
     }
 }
 
-/// How a shutdown is learnt of.
+/// How the agent learnt of a shutdown.
 #[derive(Debug)]
 pub(super) struct Begin {
     granted: Option<Duration>,
@@ -108,7 +108,7 @@ impl Begin {
         Self { granted: announcement.granted, kind: announcement.kind, journaled: None }
     }
 
-    /// By logind's property: there was no signal, or nobody to hear it.
+    /// By logind's property: there was no signal, or the agent was not there to receive it.
     pub(super) fn found(granted: Option<Duration>) -> Self {
         Self { granted, kind: None, journaled: None }
     }
@@ -129,12 +129,12 @@ impl Shutdown {
         now.saturating_sub(self.taken_up_at) + self.head_start
     }
 
-    /// The moment at which a time since the signal is reached; one in the past may be cut off.
+    /// The moment of a time since the signal; a moment in the past may be cut off.
     pub(super) fn at(&self, elapsed: Duration) -> Duration {
         (self.taken_up_at + elapsed).saturating_sub(self.head_start)
     }
 
-    /// logind's time and a margin are over, and the machine still runs.
+    /// Whether logind's time and a margin are over, and the machine still runs.
     pub(super) fn is_long_over(&self, now: Duration) -> bool {
         self.elapsed(now) > self.granted + LONG_OVER
     }
@@ -143,18 +143,18 @@ impl Shutdown {
         matches!(self.release, Release::Released)
     }
 
-    /// Whether pods may still be ended: a kill begins only if its report can be waited for.
+    /// Whether the agent may still terminate pods: each termination must leave time for its report.
     pub(super) fn may_end(&self, clock: &Clock) -> bool {
         !matches!(self.release, Release::Unlocking | Release::Released)
             && !clock.reached(self.at(self.ends.last_writes))
     }
 
-    /// Whether marks are still to be sent.
+    /// Whether there are marks to send.
     pub(super) fn is_marking(&self) -> bool {
         self.terminations.values().any(|it| !it.reported && it.mark.is_open())
     }
 
-    /// Whether the next step waits for marks: a refused one holds up its own pod alone.
+    /// Whether the next step waits for marks: a refused mark holds up only its own pod.
     fn waits_for_marks(&self) -> bool {
         let waits = |mark: &Attempt| mark.is_open() && !mark.is_held_back();
         self.terminations.values().any(|it| !it.reported && waits(&it.mark))
@@ -188,10 +188,10 @@ impl Shutdown {
 }
 
 impl Agent {
-    /// Which pods the shutdown is about.
+    /// The pods that the shutdown covers.
     pub(super) fn scope(&self, found: Detected) -> Scope {
         Scope {
-            // Where nobody ends pods, only those are marked that cannot survive.
+            // Where nothing terminates pods, only those are marked that cannot survive.
             mode: if found.marks_only { Mode::Assist } else { found.mode },
             own_pod: self.settings.own_pod.clone(),
             priority_max: self.settings.priority_max,
@@ -207,7 +207,7 @@ impl Agent {
 
     /// Takes up a shutdown: P0.
     pub(super) fn begin(&mut self, begin: &Begin) {
-        // The last look may be a minute old; the kubelet was armed until now, as far as is known.
+        // These facts may be a minute old. As far as is known, the kubelet was armed until now.
         if self.kubelet.facts.as_ref().is_some_and(|facts| facts.lock_armed == Some(true)) {
             self.kubelet.armed_at = Some(self.clock.monotonic());
         }
@@ -220,7 +220,7 @@ impl Agent {
             && found.mode != Mode::Substitute
             && journaled.mode != Mode::Observe
         {
-            // What was begun is gone on with; Assist starts no kills after a restart. ([AP18])
+            // It keeps its mode; Assist starts no terminations after a restart. ([AP18])
             found.mode = journaled.mode;
             found.marks_only |=
                 journaled.mode != Mode::Assist && self.settings.priority_groups.is_none();
@@ -283,8 +283,9 @@ impl Agent {
         self.timed(shutdown)
     }
 
-    /// In Assist the lock is held no longer than the kubelet's sum and a margin, in the other modes
-    /// no longer than the priority groups and their reports want: others wait for it. ([AP13])
+    /// Sets the time limits, because others wait for the lock. In Assist the agent holds it no
+    /// longer than the sum of the kubelet's periods and a margin. In the other modes it holds it no
+    /// longer than the priority groups and their reports need. ([AP13])
     fn timed(&self, mut shutdown: Shutdown) -> Shutdown {
         let groups = self.settings.priority_groups.as_ref();
         let groups = groups.filter(|_| shutdown.found.mode != Mode::Assist);
@@ -305,7 +306,7 @@ impl Agent {
         shutdown
     }
 
-    /// Writes down what is going to be done, before it is.
+    /// Writes the intended marks and terminations to the journal before they are sent.
     fn write_intent(&mut self) {
         let boot = self.clock.now().boot;
         let since = self.clock.monotonic();
@@ -334,7 +335,7 @@ impl Agent {
         }
     }
 
-    /// Says on the node's object what goes on.
+    /// Announces the shutdown on the Node object.
     pub(super) fn announce_shutdown(&mut self) {
         let Some(shutdown) = &self.shutdown else { return };
         let boot_id = self.settings.boot_id.clone();
@@ -365,7 +366,7 @@ impl Agent {
         self.emit_event(false, BEGUN, text);
     }
 
-    /// Goes on with the shutdown.
+    /// Advances the shutdown.
     pub(super) fn advance_shutdown(&mut self) {
         let Some(shutdown) = &self.shutdown else { return };
         if shutdown.is_released() {
@@ -419,8 +420,8 @@ impl Agent {
         }
     }
 
-    /// The mode follows what is learnt of the kubelet until the first kill; after it, only ever
-    /// towards more of our own work. ([AP16])
+    /// Follows new facts about the kubelet until the first termination. After it, the mode changes
+    /// only towards more work by the agent. ([AP16])
     fn reconsider_mode(&mut self) {
         let found = self.detected();
         let Some(shutdown) = &self.shutdown else { return };
@@ -430,7 +431,7 @@ impl Agent {
             found.mode == Mode::Substitute && self.clock.reached(at + KUBELET_GONE)
         });
         let early = shutdown.elapsed(now) < ASSIST_PROVES_ITSELF;
-        // Where nobody was there to end pods, nobody has: they are the kubelet's when it is back.
+        // Without a terminator no pod was terminated: the pods are the kubelet's when it is back.
         let idle = shutdown.found.marks_only && shutdown.found.mode == Mode::Assist;
         let learnt = fresh && (early || idle) && !shutdown.mode_is_final && !shutdown.resumed;
         let stand_in = gone && shutdown.found.mode != Mode::Substitute;
@@ -443,7 +444,7 @@ impl Agent {
         let next = if stand_in || other {
             Some(found)
         } else if back {
-            // It would start again what the runtime stops, and no lock of its own is left. ([W6])
+            // The kubelet would restart what the runtime stops, and has no lock. ([W6])
             let marks_only = self.settings.priority_groups.is_none();
             Some(Detected { mode: Mode::Replace, marks_only, why: "the kubelet is back" })
         } else if self.kubelet_is_done(now) {
@@ -485,7 +486,7 @@ impl Agent {
         shutdown.deletions_over = false;
         shutdown.stage = None;
         let mut shutdown = self.timed(shutdown);
-        // Marks that are wanted only now get their time too.
+        // Marks that are needed only now get their time too.
         if shutdown.step > Step::PreMark {
             shutdown.ends.pre_mark = shutdown.ends.pre_mark.max(shutdown.elapsed(now) + LATE_MARKS);
             shutdown.step = Step::PreMark;

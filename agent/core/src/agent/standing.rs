@@ -1,4 +1,4 @@
-//! Before any shutdown: the lock, the delay, and what is known of logind and the kubelet.
+//! Keeps the lock, the delay, and the facts about logind and the kubelet before any shutdown.
 
 use std::time::Duration;
 
@@ -17,10 +17,10 @@ use crate::shutdown::budget::wanted_delay;
 use crate::termination::attempt::{Attempt, Pace, WAIT_MAX};
 use crate::termination::hanging::{KubeletLiveness, StuckTimes};
 
-/// A look at logind may have begun before a signal that was heard before its answer.
+/// A read of logind may have begun before a signal that arrived before the read's answer.
 const CHECK_LASTS: Duration = Duration::from_secs(2);
 
-/// logind, as it was seen last, and our lock.
+/// logind's last known state, and our lock.
 #[derive(Debug, Default)]
 pub(super) struct Logind {
     pub(super) state: Option<LogindState>,
@@ -29,18 +29,18 @@ pub(super) struct Logind {
     pub(super) granted: Option<Duration>,
     taking: Attempt,
     held_since: Duration,
-    /// Whether the sink has a lock, whatever is being done about another.
+    /// Whether the shell holds a lock, even while another is taken or released.
     holds: bool,
     releasing: bool,
-    /// What the delay was to be raised to or warned of, and whose delay.
+    /// The delay that was requested or warned of, the delay then, and logind's owner.
     raised_for: Option<(Duration, Option<Duration>, String)>,
-    /// The scheduled shutdown that was looked ahead to.
+    /// The scheduled shutdown that was already checked.
     pub(super) foretold: Option<(String, Timestamp)>,
-    /// When a shutdown was cancelled last.
+    /// When a shutdown was last cancelled.
     cancelled_at: Option<Duration>,
 }
 
-/// The kubelet, as it was seen last.
+/// The kubelet's last known state.
 #[derive(Debug, Default)]
 pub(super) struct KubeletMemory {
     pub(super) facts: Option<KubeletFacts>,
@@ -48,25 +48,25 @@ pub(super) struct KubeletMemory {
     pub(super) armed_at: Option<Duration>,
     pub(super) gone_since: Option<Duration>,
     pub(super) lives_since: Option<Duration>,
-    /// Since when it is dead without a sign of life in between.
+    /// Since when the kubelet is dead without a sign of life in between.
     dead_since: Option<Duration>,
-    /// Since when its `/healthz` is no good, and no kubelet renewed the lease.
+    /// Since when its `/healthz` is bad and no kubelet has renewed the lease.
     hung_since: Option<Duration>,
 }
 
-/// What is known of the kubelet is told at least once a minute.
+/// The shell reports facts about the kubelet at least once a minute.
 const FACTS_LAST: Duration = Duration::from_secs(90);
 
 impl KubeletMemory {
-    /// Whether nothing speaks against the kubelet's life: then its pods' phases are its own.
+    /// Whether the kubelet may live: then only it writes its pods' phases.
     pub(super) fn lives(&self) -> bool {
         self.facts
             .as_ref()
             .is_none_or(|facts| !matches!(mode::kubelet(facts), Kubelet::Dead | Kubelet::Hangs))
     }
 
-    /// Whose a pod is that hangs; none as long as that is not sure. A kubelet that is started over
-    /// and over is neither dead nor alive for long enough.
+    /// The kubelet's state for pods that hang; `None` while it is uncertain. A kubelet that
+    /// restarts again and again is neither dead nor alive for long enough.
     pub(super) fn liveness(&self, now: Duration, times: &StuckTimes) -> Option<KubeletLiveness> {
         let facts = self.facts.as_ref().filter(|_| now < self.seen_at + FACTS_LAST)?;
         let reached = |since: Option<Duration>, time| since.is_some_and(|at| now >= at + time);
@@ -80,8 +80,8 @@ impl KubeletMemory {
         hangs.then_some(KubeletLiveness::Hangs)
     }
 
-    /// Counts the time since the last sign of life. A lease that was renewed is one, even of a
-    /// kubelet that came and went between two looks.
+    /// Counts the time since the last sign of life. A renewed lease is one, even of a kubelet that
+    /// came and went between two samples.
     fn note_silence(&mut self, facts: &KubeletFacts, now: Duration) {
         let renewed = facts.lease_age.map(|age| now.saturating_sub(age)).unwrap_or_default();
         let since = |before: Option<Duration>| Some(before.unwrap_or(now).max(renewed));
@@ -93,7 +93,7 @@ impl KubeletMemory {
 }
 
 impl Logind {
-    /// Of a node that has none: nothing goes on there, as far as can ever be known.
+    /// The state of a node without logind: as far as can be known, no shutdown goes on there.
     pub(super) fn absent() -> Self {
         let state = LogindState {
             owner: String::new(),
@@ -109,17 +109,17 @@ impl Logind {
         self.state.as_ref().is_some_and(|state| state.preparing)
     }
 
-    /// Whether logind has said that no shutdown goes on.
+    /// Whether logind has reported that no shutdown goes on.
     pub(super) fn is_calm(&self) -> bool {
         self.state.as_ref().is_some_and(|state| !state.preparing)
     }
 
-    /// Whether a lock was asked for in vain.
+    /// Whether repeated attempts to take a lock have failed.
     pub(super) fn is_refused_lock(&self) -> bool {
         self.lock != LockState::Held && self.taking.failures() > 1
     }
 
-    /// Whether a lock of ours may keep logind waiting.
+    /// Whether a lock of ours may delay logind.
     pub(super) fn may_hold(&self) -> bool {
         self.holds || self.lock == LockState::Taking
     }
@@ -130,7 +130,7 @@ impl Logind {
         }
     }
 
-    /// A new lock, and only then the old one goes. ([SD7])
+    /// Takes a new lock, and only then releases the old one. ([SD7])
     pub(super) fn take_anew(&mut self, now: Duration) {
         self.cancelled_at = Some(now);
         if self.lock != LockState::Taking {
@@ -191,8 +191,8 @@ impl Agent {
         if preparing {
             return;
         }
-        // DIVERGES(upstream): an action that vanished is a cancel. Upstream hears no signal of
-        // it, and its node stays not ready. ([LD7], [W13])
+        // DIVERGES(upstream): a shutdown that vanished counts as cancelled. Upstream receives no
+        // signal of it, and its node stays not ready. ([LD7], [W13])
         if restarted {
             self.cancel("logind was restarted, and its shutdown is gone");
         } else if shutdown.elapsed(now) >= CHECK_LASTS {
@@ -227,7 +227,7 @@ impl Agent {
         self.begin(&Begin::heard(announcement));
     }
 
-    /// The lock, the delay, and the node's object while nothing happens.
+    /// Maintains the lock, the delay and the Node object while no shutdown goes on.
     pub(super) fn stand(&mut self) {
         if self.shutdown.is_none() {
             let elsewhere = self.node.view.as_ref().is_some_and(|view| self.is_stale(view));
@@ -248,7 +248,7 @@ impl Agent {
         }
     }
 
-    /// Whether the node's annotation speaks of an earlier boot.
+    /// Whether the node's annotation belongs to an earlier boot.
     fn is_stale(&self, view: &crate::protocol::event::NodeView) -> bool {
         use epilogue_common::announcement::Announcement::{Drained, ShuttingDown};
         let said = view.announced.as_deref().and_then(|text| text.parse().ok());
@@ -259,10 +259,10 @@ impl Agent {
         )
     }
 
-    /// The lock, whenever none is held and logind is calm.
+    /// Takes the lock whenever none is held and logind is calm.
     ///
-    /// DIVERGES(upstream): for as long as it takes. In upstream a first failure is final
-    /// until the kubelet is restarted, and says so only in a log. ([SD6], [W1])
+    /// DIVERGES(upstream): the agent retries for as long as it takes. In upstream a first failure
+    /// is final until the kubelet restarts, and only a log reports it. ([SD6], [W1])
     fn take_lock(&mut self) {
         let wanted = self.settings.enforce
             && self.stop_at.is_none()
@@ -331,7 +331,7 @@ impl Agent {
         wanted_delay(self.settings.priority_groups.as_ref(), period)
     }
 
-    /// Less than is wanted: raised where that is allowed, and warned of where it does not help.
+    /// Raises a delay that is too short where this is allowed, and warns where it does not help.
     fn raise_delay(&mut self) {
         let wanted = self.wanted_delay();
         let Some(state) = &self.logind.state else { return };

@@ -1,14 +1,14 @@
-//! Deleted pods that no kubelet brings to an end: when the runtime proves that nothing of them
-//! runs, they become Failed. ([PT7], [PT8])
+//! Fails deleted pods that no kubelet terminates, once the runtime proves that nothing of them
+//! runs. ([PT7], [PT8])
 //!
-//! - Never for a static, a terminal or our own pod, never before the pod's grace is over, and
-//!   never in a shutdown, which ends pods by itself.
-//! - Never by a deletion: the object is the kubelet's, or the controller's, to remove.
-//! - Nothing here survives a crash, and nothing has to: all evidence is made again, from the start
-//!   of each wait on. A new agent knows nothing of writes that were taken back, so it may repeat
-//!   them; each is as true as the first.
+//! - It never fails a static, a terminal or our own pod, nor a pod within its grace. It never acts
+//!   in a shutdown, which terminates pods by itself.
+//! - It never deletes: the kubelet or the controller has to remove the object.
+//! - Nothing here survives a crash, and nothing has to. All evidence is collected anew, from the
+//!   start of each wait. A new agent does not know which writes were reverted, so it may repeat
+//!   them. Each repeat is as true as the first write.
 //!
-//! What is seen, and what may be done about it, is decided in `termination/hanging.rs`.
+//! `termination/hanging.rs` judges the evidence and decides what may be done.
 //!
 //! DIVERGES(upstream): upstream leaves a pod of a dead kubelet as it is, for ever. ([PT7])
 
@@ -31,16 +31,16 @@ use crate::termination::hanging::{
 };
 use crate::termination::{patches, stop_timeout};
 
-/// So long a look says what is now.
+/// How long a runtime check describes the present.
 const CHECK_LASTS: Duration = Duration::from_millis(500);
 
-/// The pods that are looked at.
+/// The pods that are checked.
 #[derive(Debug, Default)]
 pub(super) struct Stuck {
     cases: BTreeMap<PodUid, Case>,
-    /// Since when deleted pods have been seen so, on CLOCK_MONOTONIC.
+    /// When each pod was first seen deleted, on CLOCK_MONOTONIC.
     seen_since: BTreeMap<PodUid, Duration>,
-    /// When all pods are gone through next, on CLOCK_MONOTONIC, and how often they were.
+    /// When the next round over all pods is due, on CLOCK_MONOTONIC, and the number of rounds.
     next_at: Duration,
     round: u64,
     failed: u64,
@@ -52,19 +52,19 @@ struct Case {
     pod: PodRef,
     liveness: KubeletLiveness,
     inspect_due: bool,
-    /// What the runtime said last, and when; until it is judged.
+    /// The runtime's last response and its time, until it is judged.
     seen: Option<(Duration, Option<RuntimeState>)>,
-    /// The round in which the runtime had nothing of it, in all rounds since.
+    /// The first round since which the runtime has had nothing of the pod.
     nothing_since: Option<u64>,
     finding: Option<Finding>,
     written: u32,
     written_at: Option<Duration>,
-    /// What is said once the API has taken the write that is under way: the watch may show the
-    /// pod's end before the answer comes.
+    /// The report to send once the API has taken the write that is under way. The watch may show
+    /// the pod's end before the response comes.
     writing: Option<String>,
     stops: u32,
     stopped_in: Option<u64>,
-    /// The API refuses its phase until then, on CLOCK_MONOTONIC.
+    /// Until when the API's refusal of the phase counts, on CLOCK_MONOTONIC.
     refused_until: Option<Duration>,
     event_at: Option<Duration>,
 }
@@ -88,7 +88,7 @@ impl Case {
         }
     }
 
-    /// What was seen is of before.
+    /// Drops all evidence: it belongs to an earlier state.
     fn forget_evidence(&mut self) {
         self.inspect_due = false;
         self.seen = None;
@@ -123,7 +123,7 @@ impl Stuck {
 }
 
 impl Agent {
-    /// Goes on with looking and ending.
+    /// Advances the checks and the writes.
     pub(super) fn advance_stuck(&mut self) {
         if self.settings.features.stuck_pods == Enforcement::Off {
             return;
@@ -139,7 +139,7 @@ impl Agent {
             self.stuck.next_at = self.clock.monotonic() + self.settings.features.stuck_times.pace;
             self.stuck.round += 1;
             self.go_through_the_deleted();
-            // Wakes the agent for the next round, whatever comes of this one.
+            // Wakes the agent for the next round, whatever this one brings.
             self.clock.reached(self.stuck.next_at);
         }
         self.inspect_the_stuck();
@@ -155,7 +155,7 @@ impl Agent {
         }
     }
 
-    /// Whether it is a pod that somebody is to end, and did not yet.
+    /// Whether the pod is deleted and still has to end.
     fn is_deleted(&self, pod: &PodView) -> bool {
         pod.is_terminating()
             && !pod.is_terminal()
@@ -163,22 +163,23 @@ impl Agent {
             && self.settings.own_pod.as_ref() != Some(&pod.uid)
     }
 
-    /// How long its grace is over; none if it is not. The deletion's time is the end of the grace.
+    /// How long the pod's grace is over; `None` if it is not. The deletion timestamp is the grace's
+    /// end.
     fn over(&self, pod: &PodView) -> Option<Duration> {
         let end = pod.details.deleted_at?;
         Duration::try_from(self.clock.now().wall.duration_since(end)).ok()
     }
 
-    /// The keeper of a pod whose time is over.
+    /// The kubelet's liveness for a pod whose time is over.
     fn liveness_of(&self, pod: &PodView) -> Option<KubeletLiveness> {
         let times = &self.settings.features.stuck_times;
         let grace = pod.deletion_grace_seconds.filter(|_| self.is_deleted(pod))?;
         let liveness = self.kubelet.liveness(self.clock.monotonic(), times)?;
         let wait = if liveness == KubeletLiveness::Lives { times.patience } else { times.margin };
-        // Clocks jump, and a machine that was suspended lets no kubelet end anything: so long it
-        // must have been seen as well, and by that alone all is over in the end.
+        // Clocks jump, and in a suspend no kubelet terminates anything. So the agent must also have
+        // seen the deleted pod for this long. That time alone is enough in the end.
         let mut since = *self.stuck.seen_since.get(&pod.uid)?;
-        // A kubelet that has come back gives each pod its grace anew.
+        // A kubelet that has come back gives each pod its grace again.
         if liveness == KubeletLiveness::Lives {
             let back = self.kubelet.lives_since.unwrap_or_default();
             since = since.max(back + Duration::from_secs(grace.into()));
@@ -193,7 +194,7 @@ impl Agent {
         self.settings.enforce && self.settings.features.stuck_pods == Enforcement::Enforce
     }
 
-    /// Finds out whom to look at in this round.
+    /// Selects the pods to check in this round.
     fn go_through_the_deleted(&mut self) {
         let now = self.clock.monotonic();
         let deleted = self.pods.iter().filter(|pod| self.is_deleted(pod));
@@ -213,7 +214,7 @@ impl Agent {
                 case.forget_evidence();
             }
         }
-        // What was written counts for as long as the pod is there.
+        // The record of writes is kept for as long as the pod exists.
         self.stuck.cases.retain(|uid, case| {
             let known = case.written > 0 || case.event_at.is_some() || case.writing.is_some();
             known || hanging.contains_key(uid)
@@ -226,7 +227,7 @@ impl Agent {
                 case.liveness = liveness;
                 case.forget_evidence();
             }
-            // Where nothing can be done, looking is only for saying so.
+            // Where the agent cannot act, it checks only to report.
             let may_act = acts && (liveness != KubeletLiveness::Lives || flag);
             case.inspect_due = may_act || case.may_report(now, event_interval);
         }
@@ -255,14 +256,14 @@ impl Agent {
         }
     }
 
-    /// The runtime has said what it has of the pod, or has not.
+    /// Takes the runtime's response about the pod, or its failure.
     pub(super) fn stuck_seen(&mut self, uid: &PodUid, result: &Result<RuntimeState, Failure>) {
         let now = self.clock.monotonic();
         let Some(case) = self.stuck.cases.get_mut(uid) else { return };
         case.seen = Some((now, result.as_ref().ok().cloned()));
     }
 
-    /// Decides about one pod by what was just seen of it.
+    /// Decides about one pod by its latest evidence.
     fn judge_stuck(&mut self, uid: &PodUid) {
         let now = self.clock.monotonic();
         let round = self.stuck.round;
@@ -270,7 +271,7 @@ impl Agent {
         let liveness = self.liveness_of(&pod);
         let Some(case) = self.stuck.cases.get_mut(uid) else { return };
         let Some((at, state)) = case.seen.take() else { return };
-        // Its kubelet has come or gone since: what was seen is of another time.
+        // The kubelet has come or gone since: the evidence is outdated.
         if liveness != Some(case.liveness) {
             case.forget_evidence();
             return;
@@ -319,7 +320,8 @@ impl Agent {
                 case.stops += 1;
                 let action = Action::StopPod {
                     pod: case.pod.clone(),
-                    // Should a container have come up since, it gets what its kubelet gives it.
+                    // If a container has started since, it gets the grace that its kubelet would
+                    // give it.
                     grace_seconds: pod.deletion_grace_seconds.unwrap_or_default(),
                     sidecars: pod.sidecars.clone(),
                     reach: Reach::Pod,
@@ -352,7 +354,7 @@ impl Agent {
         self.outbox.send(Task::StuckFail(pod.uid.clone()), action);
     }
 
-    /// The API has taken the phase, or says why not. What failed is seen anew in the next round.
+    /// Takes the API's response to the phase. After a failure, the next round checks the pod again.
     pub(super) fn stuck_failed(&mut self, uid: &PodUid, result: &Outcome<()>) {
         self.count_patch(Purpose::Fail, result);
         self.hear_of_right(PATCH_STATUS, uid, result);
@@ -373,12 +375,13 @@ impl Agent {
                 let text = format!("the API refuses its phase: {failure}");
                 self.outbox.log(true, Some(&pod), text);
             }
-            // One without an answer is not counted: if it was carried out, the pod shows it.
+            // An attempt without a response is not counted: if the API applied it, the pod shows
+            // it.
             Err(_) => {}
         }
     }
 
-    /// Says that the pod hangs, or what would be done about it, but not all the time.
+    /// Reports that the pod hangs, or what would be done about it, at limited intervals.
     fn report_stuck(&mut self, pod: &PodView, finding: Finding) {
         let now = self.clock.monotonic();
         let features = &self.settings.features;

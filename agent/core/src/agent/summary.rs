@@ -1,4 +1,4 @@
-//! Fills in what others may see.
+//! Fills in the public status.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::status::{ShutdownStatus, Status};
 use crate::shutdown::Mode;
 use crate::termination::progress::PodTermination;
 
-/// After the lock is gone and the agent is told to stop, unacknowledged writes get this long.
+/// Time for unacknowledged writes after the lock is gone and the agent has to stop.
 const LAST_TRIES: Duration = Duration::from_secs(5);
 
 impl Status {
@@ -53,7 +53,7 @@ impl Agent {
         }
     }
 
-    /// Whether, told to stop, the agent has nothing left to live for.
+    /// Whether the agent has to stop and has no open work.
     fn may_exit(&self) -> bool {
         let Some(stop_at) = self.stop_at else { return false };
         let tried = self.clock.reached(stop_at + LAST_TRIES);

@@ -1,4 +1,4 @@
-//! Scripts: what happens to an agent, at which time, and what it does about it.
+//! Tests the agent with scripts: events at given times, and the actions that follow.
 
 mod cancels;
 mod chaos;

@@ -1,4 +1,4 @@
-//! The journal's records on their way to the disk, one write at a time and in order.
+//! Writes the journal's records to the disk, one write at a time and in order.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,7 @@ use crate::termination::attempt::{Attempt, Pace, WAIT_MAX};
 use crate::termination::clock::Clock;
 use epilogue_common::outcome::Outcome;
 
-/// Records beyond this number are dropped: the disk has refused for long.
+/// Further records are dropped: the disk has refused writes for a long time.
 const PENDING_MAX: usize = 10_000;
 
 #[derive(Debug)]
@@ -17,12 +17,12 @@ enum Write {
     Close,
 }
 
-/// What is to be written.
+/// The records to write.
 #[derive(Debug, Default)]
 pub(super) struct Writer {
     pending: VecDeque<Write>,
     attempt: Attempt,
-    /// How many records were ever handed in, and how many of them are on the disk.
+    /// How many records were handed in, and how many of them are on the disk.
     handed: u64,
     durable: u64,
     open: bool,
@@ -35,12 +35,12 @@ impl Writer {
         Self { open, ..Self::default() }
     }
 
-    /// Whether the journal has records, or is going to.
+    /// Whether the journal has records, or will have.
     pub(super) fn is_open(&self) -> bool {
         self.open
     }
 
-    /// Hands in records; answers with the mark to ask `is_durable` about.
+    /// Hands in records; returns the mark to pass to `is_durable`.
     pub(super) fn append(&mut self, records: impl IntoIterator<Item = Record>) -> u64 {
         let before = self.handed;
         let busy = self.attempt.is_in_flight();
@@ -60,7 +60,7 @@ impl Writer {
         self.handed
     }
 
-    /// The shutdown is over.
+    /// Closes the journal: the shutdown is over.
     pub(super) fn close(&mut self) {
         if self.open {
             self.open = false;
@@ -77,7 +77,7 @@ impl Writer {
         self.warned
     }
 
-    /// The next write, if it is time for it.
+    /// Returns the next write, if it is due.
     pub(super) fn next(&mut self, clock: &Clock) -> Option<Action> {
         let action = match self.pending.front()? {
             Write::Append(batch) => Action::Journal(batch.clone()),
@@ -93,7 +93,7 @@ impl Writer {
         Some(action)
     }
 
-    /// Takes the result of the write under way; answers with what to warn of.
+    /// Takes the result of the write under way; returns a warning, if there is one.
     pub(super) fn finished(&mut self, clock: &Clock, result: &Outcome<()>) -> Option<String> {
         let Err(failure) = result else {
             self.attempt.done();

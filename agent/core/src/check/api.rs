@@ -1,65 +1,65 @@
-//! The API, as `check` finds it: would the reports of a shutdown get through now?
+//! Checks whether the API would accept the reports of a shutdown now.
 
 use std::time::Duration;
 
 use super::{Check, Verdict};
 
-/// A call that takes longer is given up in a shutdown, and tried again.
+/// Timeout of a call in a shutdown; the agent then repeats the call.
 pub const CALL_MAX: Duration = Duration::from_secs(1);
-/// From here on the reports of a full node need a part of the time that is worth a thought.
+/// From this latency on, the reports of a full node need a noticeable part of the time.
 const SLOW: Duration = Duration::from_millis(300);
 
-/// What became of asking the API.
+/// Result of querying the API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ApiFacts {
-    /// There was no answer.
+    /// The API did not answer.
     Silent {
-        /// Who was asked.
+        /// Address of the API server.
         server: String,
-        /// What was said.
+        /// Error message.
         error: String,
     },
-    /// It answers.
+    /// The API answered.
     Answers(Box<ApiAnswers>),
 }
 
-/// The API's answers.
+/// Answers of the API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiAnswers {
-    /// Its address.
+    /// Address of the API server.
     pub server: String,
-    /// The node that was asked for.
+    /// Name of the requested node.
     pub node: String,
-    /// Whether there is such a node.
+    /// Whether the node exists.
     pub node_exists: bool,
-    /// What an agent needs, and we may not, such as `patch pods/status`.
+    /// Permissions that an agent needs and this process lacks, such as `patch pods/status`.
     pub denied: Vec<String>,
-    /// A mark on one of the node's pods, as a dry run.
+    /// Result of setting DisruptionTarget on one of the node's pods, as a dry run.
     pub trial: MarkTrial,
-    /// How long a call took on a warm connection.
+    /// Latency of a call on a warm connection.
     pub latency: Duration,
 }
 
-/// How a mark went that nothing was changed by.
+/// Result of a dry run that sets DisruptionTarget.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MarkTrial {
-    /// No pod of the node could be taken for it.
+    /// The node has no suitable pod.
     NoPod,
-    /// The API would have taken it.
+    /// The API would accept the patch.
     Taken {
         /// The pod, as `NAMESPACE/NAME`.
         pod: String,
     },
-    /// It would not.
+    /// The API would refuse the patch.
     Refused {
         /// The pod, as `NAMESPACE/NAME`.
         pod: String,
-        /// Why.
+        /// Error message.
         error: String,
     },
 }
 
-/// The verdict.
+/// Judges the API's answers.
 pub(super) fn api(facts: &ApiFacts) -> Check {
     const NAME: &str = "api";
     let answers = match facts {

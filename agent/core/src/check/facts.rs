@@ -1,4 +1,4 @@
-//! What `epilogue-agent check` learns of a node, before anything is made of it.
+//! Facts that `epilogue-agent check` collects about a node, before any verdict.
 
 use super::api::ApiFacts;
 use super::pressure::PressureFacts;
@@ -8,125 +8,125 @@ use crate::shutdown::logind_conf::ConfFile;
 use crate::shutdown::priority_groups::PriorityGroups;
 use crate::time_span::TimeSpan;
 
-/// Why a call over D-Bus brought no answer.
+/// Why a D-Bus call failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallError {
-    /// The D-Bus name of the error; empty where no reply came.
+    /// The D-Bus name of the error; empty if no reply came.
     pub name: String,
-    /// What was said, for people.
+    /// Message for people.
     pub message: String,
 }
 
-/// What a call brought.
+/// Result of a D-Bus call.
 pub type Answer<T> = Result<T, CallError>;
 
-/// All that is known.
+/// All facts of a node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Facts {
-    /// The address of the system bus.
+    /// Address of the system bus.
     pub bus_address: String,
-    /// How far the bus answered.
+    /// Answers of the bus and of logind.
     pub bus: Bus,
-    /// How far the container runtime answered.
+    /// Answers of the container runtime.
     pub runtime: RuntimeFacts,
-    /// What is known of the kubelet beside its lock, if it was asked.
+    /// Facts of the kubelet, except its lock; `None` if the check did not query them.
     pub kubelet: Option<KubeletFacts>,
-    /// How far the API answered, if it was asked.
+    /// Answers of the API; `None` if the check did not query it.
     pub api: Option<ApiFacts>,
     /// logind's configuration files.
     pub conf_files: Vec<ConfFile>,
-    /// The priority groups of the command line.
+    /// Priority groups of the command line; `None` if graceful termination is off.
     pub priority_groups: Option<PriorityGroups>,
-    /// What can be seen of the node's pressure, if it was looked at.
+    /// Facts of the node's pressure; `None` if the check did not collect them.
     pub pressure: Option<PressureFacts>,
 }
 
-/// How far the bus answered.
+/// How far the system bus and logind answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Bus {
-    /// Not at all.
+    /// The bus cannot be reached.
     Unreachable(CallError),
-    /// It did not say who owns the name of logind.
+    /// The bus did not report the owner of logind's name.
     Mute(CallError),
-    /// Nobody owns the name of logind.
+    /// No connection owns logind's name.
     WithoutLogind,
-    /// Somebody does.
+    /// A connection owns logind's name.
     WithLogind(Box<LogindFacts>),
 }
 
-/// What logind said.
+/// What logind reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogindFacts {
-    /// The unique name of its connection.
+    /// Unique bus name of logind's connection.
     pub owner: String,
     /// `InhibitDelayMaxUSec`.
     pub delay: Answer<TimeSpan>,
     /// `PreparingForShutdown`.
     pub preparing: Answer<bool>,
-    /// `ScheduledShutdown`, if there is one.
+    /// `ScheduledShutdown`; `None` if no shutdown is scheduled.
     pub scheduled: Answer<Option<ScheduledShutdown>>,
-    /// `ListInhibitors`, before our own lock was tried.
+    /// `ListInhibitors`, before the check takes its own lock.
     pub inhibitors: Answer<Vec<Inhibitor>>,
-    /// The name of the process that holds the kubelet's lock, if there is both.
+    /// Name of the process that holds the kubelet's lock, if both exist.
     pub kubelet_process: Option<String>,
-    /// How taking a lock of our own went.
+    /// Result of taking our own lock.
     pub trial: Trial,
 }
 
-/// A shutdown that somebody announced for later.
+/// A shutdown that is scheduled for later.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScheduledShutdown {
     /// `poweroff`, `reboot`, ….
     pub kind: String,
-    /// When, in µs since 1970.
+    /// Time of the shutdown, in µs since 1970.
     pub at_micros: u64,
 }
 
-/// A lock, as `ListInhibitors` shows it.
+/// A lock, as `ListInhibitors` reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inhibitor {
-    /// What it is about: words separated by colons.
+    /// Operations that the lock inhibits, separated by colons.
     pub what: String,
-    /// Whose it is, in its holder's words.
+    /// Name of the holder, as the holder reports it.
     pub who: String,
-    /// What it is for, in its holder's words.
+    /// Reason for the lock, as the holder reports it.
     pub why: String,
     /// `block` or `delay`.
     pub mode: String,
-    /// The holder's user.
+    /// User ID of the holder.
     pub uid: u32,
-    /// The holder's process.
+    /// Process ID of the holder.
     pub pid: u32,
 }
 
-/// How taking a delay lock, and giving it back, went.
+/// Result of taking and releasing a delay lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trial {
-    /// logind gave none.
+    /// logind refused the lock.
     Refused(CallError),
-    /// logind gave one.
+    /// logind granted the lock.
     Taken {
-        /// Whether `ListInhibitors` showed it while it was held.
+        /// Whether `ListInhibitors` listed the lock while it was held.
         listed: Answer<bool>,
-        /// Whether `ListInhibitors` stopped to show it after it was given back.
+        /// Whether `ListInhibitors` no longer listed the lock after its release.
         released: Answer<bool>,
     },
 }
 
 impl Inhibitor {
-    /// Whether it holds up a shutdown in this mode.
+    /// Whether the lock inhibits a shutdown in this mode.
     pub fn holds_shutdown(&self, mode: &str) -> bool {
         self.mode == mode && self.what.split(':').any(|what| what == "shutdown")
     }
 
-    /// Whether it is the one that the kubelet takes for its own graceful shutdown, by what it
-    /// says of itself. ([SD24])
+    /// Whether this is the kubelet's lock for its own graceful shutdown, by the lock's own fields.
+    /// ([SD24])
     pub fn is_kubelets(&self) -> bool {
         self.holds_shutdown("delay") && self.who == "kubelet"
     }
 }
 
-/// The lock that the kubelet takes for its own graceful shutdown; where several say so, root's.
+/// Finds the kubelet's lock for its own graceful shutdown; prefers root's if several match.
 pub fn kubelets_lock(list: &[Inhibitor]) -> Option<&Inhibitor> {
     list.iter().filter(|lock| lock.is_kubelets()).min_by_key(|lock| lock.uid)
 }

@@ -1,5 +1,4 @@
-//! Who would end the pods if the node shut down now, by the agent's own detection.
-//! ([AP16])
+//! Reports the mode that the agent would detect if the node shut down now. ([AP16])
 
 use super::facts::Facts;
 use super::runtime::RuntimeFacts;
@@ -9,7 +8,7 @@ use crate::protocol::node::KubeletFacts;
 use crate::shutdown::Mode;
 use crate::time_span::TimeSpan;
 
-/// The mode, and the verdict on it.
+/// Detects the mode and judges it.
 pub(super) fn mode(kubelet: &KubeletFacts, facts: &Facts) -> (Mode, Check) {
     const NAME: &str = "mode";
     let allowed = Allowed {
@@ -32,7 +31,7 @@ pub(super) fn mode(kubelet: &KubeletFacts, facts: &Facts) -> (Mode, Check) {
         Check::new(NAME, Verdict::Fail, found)
             .remedy("run the kubelet: see `systemctl status kubelet` and its log")
     } else if mode == Mode::Replace && configured {
-        // Graceful shutdown is configured, and the kubelet has no lock. ([W1])
+        // Graceful shutdown is configured, but the kubelet holds no lock. ([W1])
         Check::new(NAME, Verdict::Warn, found).remedy(
             "the kubelet gave its own shutdown up when it started, for want of delay: restart it \
              once logind grants what it wants, or set its shutdownGracePeriod to 0",

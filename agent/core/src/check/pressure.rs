@@ -1,5 +1,5 @@
-//! What the agent can see of the node's pressure, and whether it would come before the kubelet.
-//! ([EV29])
+//! Checks what the agent can measure of the node's pressure, and whether it would act before the
+//! kubelet. ([EV29])
 
 use std::collections::BTreeSet;
 
@@ -13,24 +13,24 @@ use crate::protocol::pressure::Sample;
 
 const MI: u64 = 1 << 20;
 
-/// What became of looking.
+/// Facts of the node's pressure.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PressureFacts {
-    /// What the command line wants to be done.
+    /// Enforcement that the command line requests.
     pub wanted: Enforcement,
-    /// The thresholds of the command line.
+    /// Thresholds of the command line.
     pub thresholds: Vec<Threshold>,
-    /// One look at the node.
+    /// One sample of the node.
     pub sample: Sample,
-    /// Whether the kernel takes a trigger for stalls; the words say why not.
+    /// Whether the kernel accepts a trigger for stalls; the error states why not.
     pub trigger: Result<(), String>,
-    /// Whether the kernel's log can be read; the words say why not.
+    /// Whether the kernel's log is readable; the error states why not.
     pub kernel_log: Result<(), String>,
-    /// Whether the command line wants causes of kills to be told.
+    /// Whether the command line requests the causes of OOM kills.
     pub oom_causes: bool,
 }
 
-/// The verdicts.
+/// Judges the facts of the node's pressure.
 pub(super) fn pressure(facts: &PressureFacts, kubelet: Option<&KubeletEviction>) -> Vec<Check> {
     let mut checks = Vec::new();
     if facts.wanted == Enforcement::Off {
@@ -44,7 +44,7 @@ pub(super) fn pressure(facts: &PressureFacts, kubelet: Option<&KubeletEviction>)
     checks
 }
 
-/// Which signals with a threshold can be measured.
+/// Checks which signals with a threshold can be measured.
 fn signals(facts: &PressureFacts) -> Check {
     const NAME: &str = "pressure";
     let wanted: BTreeSet<Signal> = facts.thresholds.iter().map(|it| it.signal).collect();
@@ -57,7 +57,7 @@ fn signals(facts: &PressureFacts) -> Check {
             Some(format!("{signal} {} of {}", quantity(left.available), quantity(left.capacity)))
         })
         .collect();
-    // The pods need not have a common limit. ([EV2])
+    // The cgroup of all pods may have no limit. ([EV2])
     let can_be_absent = |signal: &Signal| *signal == Signal::AllocatableMemoryAvailable;
     let missing: Vec<&str> = wanted
         .iter()
@@ -80,7 +80,7 @@ fn signals(facts: &PressureFacts) -> Check {
     )
 }
 
-/// Bytes in whole Mi, as people read them.
+/// Rounds bytes down to whole Mi, for people.
 fn in_short(signal: Signal, units: u64) -> u64 {
     match signal.resource() {
         "memory" | "ephemeral-storage" if units >= MI => units - units % MI,
@@ -88,7 +88,7 @@ fn in_short(signal: Signal, units: u64) -> u64 {
     }
 }
 
-/// Whether it can be told that pods wait.
+/// Checks whether stalls of the pods and of the disks can be measured.
 fn stalls(facts: &PressureFacts) -> Check {
     const NAME: &str = "stalls";
     let of = |found: bool, what: &'static str| found.then_some(what);
@@ -114,7 +114,7 @@ fn stalls(facts: &PressureFacts) -> Check {
     Check::new(NAME, Verdict::Ok, format!("stalls of pods and disks are seen; {how}"))
 }
 
-/// Whether our thresholds lie before the kubelet's.
+/// Checks whether our thresholds apply before the kubelet's.
 fn thresholds(facts: &PressureFacts, kubelet: Option<&KubeletEviction>) -> Check {
     const NAME: &str = "thresholds";
     let enforced = facts.wanted == Enforcement::Enforce;
@@ -160,7 +160,7 @@ fn thresholds(facts: &PressureFacts, kubelet: Option<&KubeletEviction>) -> Check
     }
 }
 
-/// By whom OOM kills are told.
+/// Reports which source OOM kills come from.
 fn kills(facts: &PressureFacts) -> Check {
     const NAME: &str = "kernel-log";
     match &facts.kernel_log {
@@ -172,7 +172,7 @@ fn kills(facts: &PressureFacts) -> Check {
                 "cannot be read ({why}): kills for memory are known by the cgroups' counters, \
                  without the process"
             );
-            // That is how deploy/ has it for pods.
+            // The pods of deploy/ cannot read the kernel's log.
             Check::new(NAME, Verdict::Ok, found)
         }
     }
@@ -257,7 +257,7 @@ mod tests {
         facts.sample.unreadable = vec!["nodefs: /host/var/lib/kubelet: No such file".to_owned()];
         let words = ["cannot measure nodefs.available", "No such file", "mount the host's /proc"];
         assert_found(&facts, None, "pressure", Verdict::Warn, &words);
-        // The pods' limit need not be there.
+        // The limit of all pods may be absent.
         let facts = self::facts("allocatableMemory.available<150Mi");
         assert_found(&facts, None, "pressure", Verdict::Ok, &[]);
     }

@@ -1,5 +1,5 @@
-//! The container runtime, as `check` finds it. It is needed where the kubelet is dead when the
-//! node shuts down: then the agent stops the pods through it. ([AP16])
+//! Checks the container runtime. The agent stops pods through it if the kubelet is dead when the
+//! node shuts down. ([AP16])
 
 use std::time::Duration;
 
@@ -11,45 +11,45 @@ use crate::time_span::TimeSpan;
 /// How far the runtime's times may be ahead of this clock before the clock counts as wrong.
 pub const AHEAD_MAX: Duration = Duration::from_secs(2);
 
-/// What became of asking the runtime.
+/// Result of querying the runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RuntimeFacts {
-    /// It is not known whom to ask; the words say where was looked, and the remedy.
+    /// The check found no runtime to query; the fields state the findings and the remedy.
     Absent {
-        /// What was found.
+        /// Facts that the check found.
         found: String,
-        /// What to do.
+        /// Advice for the operator.
         remedy: String,
     },
-    /// Somebody listens and gives no answer.
+    /// The runtime gives no valid answer.
     Mute {
-        /// Where.
+        /// Path of the socket; empty if it is unknown.
         socket: String,
-        /// What was said.
+        /// Error message.
         error: String,
     },
-    /// It answers.
+    /// The runtime answered.
     Answers(Box<RuntimeAnswers>),
 }
 
-/// The runtime's answers.
+/// Answers of the runtime.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeAnswers {
-    /// The path of its socket.
+    /// Path of the runtime's socket.
     pub socket: String,
-    /// Its name and version.
+    /// Name and version of the runtime.
     pub version: String,
-    /// The conditions that are not true, with its reasons.
+    /// Conditions that are not true, with the runtime's reasons.
     pub failing: Vec<String>,
-    /// Whether `RuntimeReady` is among them.
+    /// Whether `RuntimeReady` is one of `failing`.
     pub not_ready: bool,
-    /// How many pods it has a sandbox of.
+    /// Number of pods with a sandbox in the runtime.
     pub pods: usize,
-    /// The latest time at which it says that something began or ended.
+    /// Latest start or end time that the runtime reports.
     pub latest: Option<Timestamp>,
 }
 
-/// The verdict.
+/// Judges the runtime's answers.
 pub(super) fn runtime(facts: &RuntimeFacts, now: Timestamp) -> Check {
     const NAME: &str = "runtime";
     match facts {

@@ -1,4 +1,4 @@
-//! Tables of facts and the verdicts on them.
+//! Tests the verdict on each table of facts.
 
 use std::time::Duration;
 
@@ -154,7 +154,7 @@ fn the_remedy_for_a_small_delay_knows_the_files() {
         (granted(5, &[("a.conf", "40")]), fail, "a.conf asks for 40s already: run `systemctl"),
         (granted(5, &[("zzz.conf", "5")]), fail, "into /etc/systemd/logind.conf.d/zzz.conf"),
         (granted(30, &[("99-kubelet.conf", "60"), ("u.conf", "30")]), fail, "MaxSec=60`"),
-        // The kubelet's wish is hidden, though ours is granted. ([SD23])
+        // A later file hides the kubelet's value, though logind grants ours. ([SD23])
         (granted(45, &[("99-kubelet.conf", "60"), ("u.conf", "45")]), warn, "MaxSec=60`"),
     ];
     for (facts, verdict, words) in table {
@@ -182,7 +182,7 @@ fn a_shutdown_that_comes_or_runs_is_reported() {
 #[test]
 fn the_kubelets_lock_is_told_from_what_only_says_so() {
     let table = [
-        // Name, kind, mode and uid tell the kubelet's lock. ([SD24])
+        // Name, kind, mode and uid identify the kubelet's lock. ([SD24])
         (vec![lock("shutdown", "kubelet", "delay", 0)], Some("kubelet"), Mode::Assist, "kubelet"),
         (vec![lock("sleep:shutdown", "kubelet", "delay", 0)], Some("k3s"), Mode::Assist, "by k3s"),
         (vec![lock("shutdown", "kubelet", "delay", 0)], None, Mode::Assist, "is not running"),

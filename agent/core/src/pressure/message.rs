@@ -1,17 +1,17 @@
-//! What a pod that pressure ended is told, byte for byte as the kubelet tells it, and what its
-//! event carries. ([EV13], [EV14], [EV15])
+//! Builds the message of a pod that pressure terminates, byte for byte like the kubelet's, and the
+//! annotations of its event. ([EV13], [EV14], [EV15])
 
 use super::signal::Signal;
 use super::usage::{ContainerUsage, PodUsage};
 use crate::quantity::Quantity;
 
-/// `status.reason` of such a pod, and its event's reason.
+/// `status.reason` of an evicted pod, and its event's reason.
 pub const REASON_EVICTED: &str = "Evicted";
 
-/// How the message of a shortage begins.
+/// Start of the message about a shortage.
 pub const MESSAGE_START: &str = "The node was low on resource: ";
 
-/// What is said of one victim.
+/// Message and annotations of one victim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
     /// Message of the status, of the condition and of the event; each part ends with a blank.
@@ -20,12 +20,12 @@ pub struct Description {
     pub annotations: Vec<(&'static str, String)>,
 }
 
-/// How short the node is, where it is known.
+/// Figures of a shortage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shortage {
-    /// The threshold, in units.
+    /// The threshold, in units of the signal.
     pub threshold: u64,
-    /// What is left, in units.
+    /// Available amount, in units of the signal.
     pub available: u64,
 }
 
@@ -37,7 +37,7 @@ impl Shortage {
     }
 }
 
-/// What is said of a victim; `pod` is none where there are no figures of it. ([EV14])
+/// Describes a victim; `pod` is `None` without figures of it. ([EV14])
 pub fn describe(
     signal: Signal,
     shortage: impl Into<Option<Shortage>>,
@@ -76,19 +76,19 @@ fn sentence(kind: &str, name: &str, used: Quantity, request: Quantity, resource:
     )
 }
 
-/// The pod's own use of memory, where it asked for memory as a whole.
+/// The pod's own use of memory, if the pod has a memory request of its own.
 fn pod_memory(signal: Signal, pod: &PodUsage) -> Option<u64> {
     pod.memory.filter(|_| signal.resource() == "memory" && pod.memory_request_of_pod)
 }
 
-/// A container that uses more than it asked for.
+/// A container that exceeds its request.
 struct Offending<'a> {
     name: &'a str,
     used: Quantity,
     request: Quantity,
 }
 
-/// Only of memory and of bytes on disk it is known what a container uses. ([EV13])
+/// Usage per container exists only for memory and for bytes on disk. ([EV13])
 fn offending(signal: Signal, pod: &PodUsage) -> Vec<Offending<'_>> {
     let measure = |container: &ContainerUsage| match signal.resource() {
         "memory" => Some((container.memory?, container.memory_request)),

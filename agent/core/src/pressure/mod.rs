@@ -1,4 +1,4 @@
-//! Node pressure: when the node runs short of something, and which pod then ends.
+//! Node pressure: decides when the node runs short of a resource, and which pod then terminates.
 
 pub mod message;
 pub mod observe;

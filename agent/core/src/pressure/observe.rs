@@ -1,33 +1,33 @@
-//! What the host's files say about memory, processes and stalls, read as the kubelet reads it.
-//! The texts are arguments; any text at all is answered without a panic.
+//! Reads memory, processes and stalls from the host's files, as the kubelet does. The texts are
+//! arguments; no text causes a panic.
 
 use serde::Serialize;
 use thiserror::Error;
 
-/// Above this a cgroup's limit means none. ([EV2])
+/// A cgroup's limit above this value means no limit. ([EV2])
 const UNLIMITED_MIN: u64 = 1 << 62;
 
-/// How much there is of something, and how much of it is left.
+/// Total and available amount of a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Observation {
-    /// What is left, in bytes, inodes or tasks.
+    /// Available amount, in bytes, inodes or tasks.
     pub available: u64,
-    /// What there is at all.
+    /// Total amount.
     pub capacity: u64,
 }
 
-/// A text does not say what it should.
+/// A text lacks an expected field.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{file} has no {field}")]
 pub struct Unreadable {
-    /// The file's name.
+    /// Name of the file.
     pub file: &'static str,
-    /// What was looked for.
+    /// The expected field.
     pub field: &'static str,
 }
 
-/// `memory.available`: what is installed less the working set of the whole machine. Of the root
-/// cgroup there is no `memory.current`, so its usage is `anon` and `file`. ([EV1])
+/// Reads `memory.available`: the installed memory minus the working set of the whole machine. The
+/// root cgroup has no `memory.current`, so its usage is `anon` plus `file`. ([EV1])
 pub fn memory(meminfo: &str, root_stat: &str) -> Result<Observation, Unreadable> {
     let total = meminfo_bytes(meminfo, "MemTotal:")
         .ok_or(Unreadable { file: "/proc/meminfo", field: "MemTotal" })?;
@@ -40,8 +40,8 @@ pub fn memory(meminfo: &str, root_stat: &str) -> Result<Observation, Unreadable>
     Ok(Observation { available, capacity: available.saturating_add(working_set) })
 }
 
-/// `allocatableMemory.available`, of the cgroup that holds all pods; none where it has no limit.
-/// ([EV2])
+/// Reads `allocatableMemory.available` of the cgroup that holds all pods; `None` if the cgroup has
+/// no limit. ([EV2])
 pub fn allocatable_memory(
     max: &str,
     current: &str,
@@ -59,7 +59,7 @@ pub fn allocatable_memory(
     Ok(Some(Observation { available: capacity.saturating_sub(used), capacity }))
 }
 
-/// What a cgroup uses and could not give back at once: what it has less the inactive files.
+/// Working set of a cgroup: its usage minus its inactive files, which it can release at once.
 pub fn working_set(current: &str, memory_stat: &str) -> Result<u64, Unreadable> {
     let unreadable = Unreadable { file: "memory.current", field: "number" };
     let current = number(current).ok_or(unreadable)?;
@@ -68,7 +68,7 @@ pub fn working_set(current: &str, memory_stat: &str) -> Result<u64, Unreadable> 
     Ok(current.saturating_sub(inactive))
 }
 
-/// `pid.available`: the tasks that may still be started on the whole host. ([EV3])
+/// Reads `pid.available`: the number of tasks that the host can still start. ([EV3])
 pub fn pids(pid_max: &str, threads_max: &str, loadavg: &str) -> Result<Observation, Unreadable> {
     let pid_max = number(pid_max).ok_or(Unreadable { file: "kernel/pid_max", field: "number" })?;
     let threads_max =
@@ -82,7 +82,7 @@ pub fn pids(pid_max: &str, threads_max: &str, loadavg: &str) -> Result<Observati
     Ok(Observation { available: capacity.saturating_sub(tasks), capacity })
 }
 
-/// Swap that is free, and all of it; none is 0 of 0.
+/// Reads free swap and total swap; without swap both are 0.
 pub fn swap(meminfo: &str) -> Result<Observation, Unreadable> {
     let field = |name, field| {
         meminfo_bytes(meminfo, name).ok_or(Unreadable { file: "/proc/meminfo", field })
@@ -93,23 +93,23 @@ pub fn swap(meminfo: &str) -> Result<Observation, Unreadable> {
     })
 }
 
-/// One line of a pressure file: the share of time in which something stalled.
+/// One line of a pressure file: the share of time in which tasks stalled.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Stall {
-    /// In percent, over 10 s.
+    /// Average over 10 s, in percent.
     pub avg10: f64,
-    /// In percent, over 60 s.
+    /// Average over 60 s, in percent.
     pub avg60: f64,
-    /// In µs, since the boot.
+    /// Total since the boot, in µs.
     pub total: u64,
 }
 
-/// A pressure file.
+/// Content of a pressure file.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Psi {
-    /// Some task stalled.
+    /// Stall of at least one task.
     pub some: Stall,
-    /// All tasks stalled.
+    /// Stall of all tasks.
     pub full: Stall,
 }
 
@@ -135,7 +135,7 @@ fn stall(line: &str) -> Option<Stall> {
     })
 }
 
-/// One counter of a flat keyed file, such as `oom_kill` of `memory.events`.
+/// Reads one counter of a flat keyed file, such as `oom_kill` of `memory.events`.
 pub fn stat(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| {
         let (key, value) = line.split_once(' ')?;
@@ -177,7 +177,7 @@ mod tests {
         };
         let table = [
             (stat(300, 200, 150), observation(kib(650), kib(1_000))),
-            // Never below zero, either way.
+            // The result is never below zero.
             (stat(0, 100, 150), observation(kib(1_000), kib(1_000))),
             (stat(2_000, 0, 0), observation(0, kib(2_000))),
         ];

@@ -1,11 +1,11 @@
-//! Whether the kubelet's own thresholds come before ours: then the shortage is its own to act on,
-//! for two who end pods for the same shortage end too many. ([EV29])
+//! Checks whether the kubelet's own thresholds apply before ours. Then only the kubelet acts,
+//! because two evictors of one shortage terminate too many pods. ([EV29])
 
 use super::signal::Signal;
 use super::thresholds::{Limit, Threshold, limit};
 use crate::protocol::node::KubeletEviction;
 
-/// What a kubelet has that was told nothing else. ([EV21])
+/// Thresholds of a kubelet without a configured value. ([EV21])
 const DEFAULTS: [(&str, &str); 5] = [
     ("memory.available", "100Mi"),
     ("nodefs.available", "10%"),
@@ -14,8 +14,8 @@ const DEFAULTS: [(&str, &str); 5] = [
     ("imagefs.inodesFree", "5%"),
 ];
 
-/// The highest of the kubelet's thresholds for a signal, in units, of a resource of which there
-/// is so much. Of a kubelet that does not say them, the defaults are assumed.
+/// The highest of the kubelet's thresholds for a signal, in units of a resource with this capacity.
+/// The defaults apply if the kubelet does not report its thresholds.
 fn kubelets(signal: Signal, kubelet: Option<&KubeletEviction>, capacity: u64) -> Option<u64> {
     let own = same_as(signal);
     let units = |name: &str, value: &str| {
@@ -32,7 +32,7 @@ fn kubelets(signal: Signal, kubelet: Option<&KubeletEviction>, capacity: u64) ->
     all.filter_map(|(name, value)| units(name, value)).max()
 }
 
-/// The signals whose thresholds the kubelet takes for this one. ([EV2], [EV6])
+/// The signals whose thresholds the kubelet uses for this one. ([EV2], [EV6])
 fn same_as(signal: Signal) -> &'static [Signal] {
     use Signal::{
         AllocatableMemoryAvailable, ContainerfsAvailable, ContainerfsInodesFree, ImagefsAvailable,
@@ -51,7 +51,7 @@ fn same_as(signal: Signal) -> &'static [Signal] {
     }
 }
 
-/// Whether any of our thresholds for a signal is not strictly before all of the kubelet's.
+/// Whether any of our thresholds for a signal is not strictly above all of the kubelet's.
 pub fn overlaps(
     signal: Signal,
     ours: &[Threshold],
@@ -101,11 +101,11 @@ mod tests {
             ("memory.available<1Mi", Some(&off), false),
             ("nodefs.available<1Mi", Some(&off), false),
             ("memory.available<1Mi", Some(&junk), false),
-            // copies of others
+            // signals with the threshold of another signal
             ("allocatableMemory.available<100Mi", Some(&hard), true),
             ("containerfs.available<10%", Some(&hard), true),
             ("containerfs.available<11%", Some(&hard), false),
-            // it does not say: its defaults
+            // no answer: the kubelet's defaults
             ("memory.available<100Mi", None, true),
             ("memory.available<101Mi", None, false),
             ("imagefs.available<15%", None, true),

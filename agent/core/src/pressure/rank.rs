@@ -1,12 +1,12 @@
-//! Which pod ends first when the node runs short.
+//! Ranks the pods to terminate when the node runs short of a resource.
 
 use std::cmp::{Ordering, Reverse};
 
 use super::signal::Signal;
 use super::usage::{DiskLayout, DiskUsage, PodUsage};
 
-/// The pods that may be ended for a signal, the first to go first. Critical ones are not among
-/// them. ([EV12])
+/// The pods that may be terminated for a signal, in order of eviction, without critical ones.
+/// ([EV12])
 ///
 /// Pods that are equal by all keys keep their order.
 pub fn rank(signal: Signal, layout: DiskLayout, pods: &[PodUsage]) -> Vec<&PodUsage> {
@@ -28,8 +28,8 @@ pub fn rank(signal: Signal, layout: DiskLayout, pods: &[PodUsage]) -> Vec<&PodUs
     ranked
 }
 
-/// Whether the pod is known to use more than it asked for of what is short. Nobody asks for inodes
-/// or tasks, so who has any exceeds.
+/// Whether the pod is known to exceed its request of the short resource. Inodes and tasks have no
+/// request, so any use exceeds it.
 pub fn exceeds_asks(signal: Signal, layout: DiskLayout, pod: &PodUsage) -> bool {
     match signal {
         Signal::MemoryAvailable | Signal::AllocatableMemoryAvailable => {
@@ -45,7 +45,7 @@ pub fn exceeds_asks(signal: Signal, layout: DiskLayout, pod: &PodUsage) -> bool 
     }
 }
 
-/// Above the request first, then lower priority, then the larger excess. ([EV8])
+/// Sorts pods above their request first, then by lower priority, then by larger excess. ([EV8])
 fn by_memory(a: &PodUsage, b: &PodUsage) -> Ordering {
     let exceeds = |pod: &PodUsage| pod.memory.map(|used| used > pod.memory_request);
     let excess = |pod: &PodUsage| pod.memory.map(|used| distance(used, pod.memory_request));
@@ -54,11 +54,11 @@ fn by_memory(a: &PodUsage, b: &PodUsage) -> Ordering {
         .then(unknown_first(excess(a), excess(b), |a, b| b.cmp(&a)))
 }
 
-/// The same keys for a disk. Inodes have no request, so each one exceeds it. ([EV9])
+/// Sorts by the same keys for a disk. Inodes have no request, so each one exceeds it. ([EV9])
 ///
-/// DIVERGES(upstream): for inodes upstream takes the request of ephemeral storage, which is
-/// in bytes, from the inodes used, so that who asked for the least storage goes first; here who
-/// uses the most inodes does.
+/// DIVERGES(upstream): for inodes, upstream subtracts the request of ephemeral storage, in bytes,
+/// from the inodes used. There the pod with the smallest request goes first; here the pod with the
+/// most inodes does.
 fn by_disk(
     a: &PodUsage,
     b: &PodUsage,
@@ -73,14 +73,14 @@ fn by_disk(
         .then(unknown_first(excess(a), excess(b), |a, b| b.cmp(&a)))
 }
 
-/// Lower priority first, then more tasks. ([EV10])
+/// Sorts by lower priority, then by more tasks. ([EV10])
 fn by_tasks(a: &PodUsage, b: &PodUsage) -> Ordering {
     a.priority
         .cmp(&b.priority)
         .then(unknown_first(a.tasks, b.tasks, |a, b| Reverse(a).cmp(&Reverse(b))))
 }
 
-/// A pod without figures comes before one with, since it may be the worst. ([EV11])
+/// Sorts a pod without figures first, because it may be the worst. ([EV11])
 fn unknown_first<T>(a: Option<T>, b: Option<T>, known: impl Fn(T, T) -> Ordering) -> Ordering {
     match (a, b) {
         (Some(a), Some(b)) => known(a, b),
@@ -94,7 +94,7 @@ fn distance(used: u64, request: u64) -> i128 {
     i128::from(used) - i128::from(request)
 }
 
-/// The file system that a signal is about.
+/// The file system of a signal.
 #[derive(Clone, Copy)]
 struct Filesystem {
     signal: Signal,
@@ -106,7 +106,7 @@ impl Filesystem {
         Self { signal, inodes: signal.resource() == "inodes" }
     }
 
-    /// What of a pod lies on it. ([EV9])
+    /// The part of a pod's usage on this file system. ([EV9])
     fn counted(self, usage: DiskUsage, layout: DiskLayout) -> u64 {
         use Signal::{ImagefsAvailable, ImagefsInodesFree, NodefsAvailable, NodefsInodesFree};
         let nodefs = matches!(self.signal, NodefsAvailable | NodefsInodesFree);
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn disk_counts_what_lies_on_the_file_system_that_is_short() {
-        // What counts depends on the short file system. ([EV9])
+        // The counted usage depends on the short file system. ([EV9])
         use DiskLayout::{DedicatedImages, Single, Split};
         let pods = [
             disk("layer", 0, (100, 0, 0), 0),

@@ -1,4 +1,4 @@
-//! What the node can run short of, and by which names the kubelet speaks of it.
+//! Defines the kubelet's eviction signals and their names.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,12 +7,12 @@ use serde::Serialize;
 
 use crate::quantity::{Format, Quantity};
 
-/// What the node can run short of.
+/// An eviction signal: a resource that the node can run short of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub enum Signal {
     /// `memory.available`.
     MemoryAvailable,
-    /// `allocatableMemory.available`: the same of all pods together.
+    /// `allocatableMemory.available`: `memory.available` for all pods together.
     AllocatableMemoryAvailable,
     /// `nodefs.available`.
     NodefsAvailable,
@@ -30,13 +30,13 @@ pub enum Signal {
     PidAvailable,
 }
 
-/// The name of a signal is not known.
+/// The error for an unknown signal name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnknownSignal;
 
 impl Signal {
-    /// All of them, memory first: the order in which thresholds are acted on. Of the others the
-    /// reference's order is that of a map; ours is fixed. ([EV22])
+    /// All signals in the order in which the agent acts on thresholds, memory first. Upstream
+    /// orders the others by a map; our order is fixed. ([EV22])
     pub const ALL: [Self; 9] = [
         Self::MemoryAvailable,
         Self::AllocatableMemoryAvailable,
@@ -49,7 +49,7 @@ impl Signal {
         Self::PidAvailable,
     ];
 
-    /// The kubelet's name, in flags and metrics.
+    /// The kubelet's name of the signal, in flags and metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::MemoryAvailable => "memory.available",
@@ -64,7 +64,7 @@ impl Signal {
         }
     }
 
-    /// The resource's name in messages and annotations.
+    /// Name of the resource, in messages and annotations.
     pub fn resource(self) -> &'static str {
         match self {
             Self::MemoryAvailable | Self::AllocatableMemoryAvailable => "memory",
@@ -78,7 +78,7 @@ impl Signal {
         }
     }
 
-    /// The kubelet's node condition.
+    /// The kubelet's node condition for the signal.
     pub fn node_condition(self) -> &'static str {
         match self.resource() {
             "memory" => "MemoryPressure",
@@ -87,7 +87,7 @@ impl Signal {
         }
     }
 
-    /// So much of it, as it is printed.
+    /// Converts units of the signal into a printable quantity.
     pub fn quantity(self, units: u64) -> Quantity {
         let format = match self.resource() {
             "memory" | "ephemeral-storage" => Format::Binary,

@@ -1,9 +1,9 @@
-//! Whether the node is short of memory by what its pods wait for (PSI), long before a threshold
-//! is crossed; and whose own limit it is where the node is not.
+//! Detects a shortage of memory from the stalls of pods (PSI), long before a threshold is crossed.
+//! Also finds pods that stall at their own limits.
 //!
-//! The kernel counts a stall for every cgroup above the one that stalls. A pod that thrashes
-//! within a limit of its own therefore looks, from above, like a node without memory; so the
-//! stalls of such pods are told apart before anything is made of the rest.
+//! The kernel counts a stall for every cgroup above the one that stalls. A pod that thrashes within
+//! its own limit therefore makes the node seem short of memory. So the stalls of such pods are
+//! separated before the rest is judged.
 
 use std::time::Duration;
 
@@ -12,69 +12,68 @@ use serde::Serialize;
 use super::observe::{Observation, Psi};
 use crate::pod::PodUid;
 
-/// Of its limit a cgroup that stalls for want of memory has at least this much, in percent.
+/// A cgroup that stalls for memory uses at least this percentage of its limit.
 const AT_LIMIT_PERCENT: u64 = 95;
 
-/// When stalls count as the node's.
+/// Limits from which stalls count as the node's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct StallConfig {
-    /// The stall of all tasks together, in ms of each second.
+    /// Stall of all tasks together, in ms of each second.
     pub full_ms_per_second: u64,
-    /// With at least this part of all memory available stalls are not for want of memory, in
-    /// percent.
+    /// With at least this percentage of memory available, stalls have another cause than memory.
     pub available_percent_max: u64,
 }
 
 impl Default for StallConfig {
-    /// A tenth of the time, with less than a tenth of the memory left: what makes a machine feel
-    /// stuck, well before the kernel kills.
+    /// A tenth of the time, with less than a tenth of the memory available. At this point a machine
+    /// feels stuck, well before the kernel kills.
     fn default() -> Self {
         Self { full_ms_per_second: 100, available_percent_max: 10 }
     }
 }
 
-/// What the kernel says of stalls at one moment.
+/// Stalls at one moment, as the kernel reports them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StallSample {
-    /// On the monotonic clock.
+    /// Time of the sample, on the monotonic clock.
     pub at: Duration,
     /// `memory.pressure` of the cgroup that holds all pods.
     pub all_pods: Psi,
     /// `memory.available`.
     pub available: Observation,
-    /// The pods.
+    /// Stalls of each pod.
     pub pods: Vec<PodStall>,
 }
 
-/// What the kernel says of one pod.
+/// Stalls of one pod, as the kernel reports them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PodStall {
     /// The pod.
     pub uid: PodUid,
     /// Its `memory.pressure`.
     pub psi: Psi,
-    /// `memory.current` and `memory.max` of the cgroup of it that is closest to its limit; none
-    /// where nothing of it is limited.
+    /// `memory.current` and `memory.max` of the pod's cgroup closest to its limit; `None` if none
+    /// of its cgroups has a limit.
     pub limit: Option<(u64, u64)>,
 }
 
-/// What stalls.
+/// Result of comparing two samples.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Stall {
-    /// Nothing worth a word.
+    /// No significant stall.
     None,
-    /// Pods, each at a limit of its own: not the node's shortage.
+    /// Pods at their own limits: no shortage of the node.
     OwnLimits(Vec<PodUid>),
-    /// The node: pods wait for memory that nobody has.
+    /// The node: its pods wait for memory, and none is free.
     Node {
-        /// ms of each second in which all tasks of pods waited.
+        /// Time in which all tasks of pods waited, in ms of each second.
         full_ms_per_second: u64,
-        /// Bytes left.
+        /// Available memory, in bytes.
         available: u64,
     },
 }
 
-/// Judges what happened between two samples.
+/// Judges the stalls between two samples.
 pub fn judge(before: &StallSample, after: &StallSample, config: StallConfig) -> Stall {
     let elapsed = after.at.saturating_sub(before.at);
     let rate = |before: &Psi, after: &Psi| full_rate(before, after, elapsed);
@@ -99,7 +98,7 @@ pub fn judge(before: &StallSample, after: &StallSample, config: StallConfig) -> 
     Stall::OwnLimits(limited.into_iter().map(|pod| pod.uid.clone()).collect())
 }
 
-/// With swap, memory is not at its end before swap is: what of it is free counts as available.
+/// Counts free swap as available: memory is not exhausted before swap is.
 pub fn with_swap(mut sample: StallSample, swap: Option<Observation>) -> StallSample {
     if let Some(swap) = swap {
         let memory = &mut sample.available;
@@ -109,15 +108,15 @@ pub fn with_swap(mut sample: StallSample, swap: Option<Observation>) -> StallSam
     sample
 }
 
-/// ms of each second in which all tasks of the pods waited for memory between two samples.
+/// Time in which all tasks of the pods waited for memory between two samples, in ms of each second.
 pub fn rate(before: &StallSample, after: &StallSample) -> u64 {
     full_rate(&before.all_pods, &after.all_pods, after.at.saturating_sub(before.at))
 }
 
-/// ms of each second in which all tasks waited for disks, over 10 s.
+/// Time in which all tasks waited for disks, in ms of each second, averaged over 10 s.
 pub fn io_rate(io: &Psi) -> u64 {
     let percent = io.full.avg10;
-    // What is no share of a time is none.
+    // A value outside of 0 to 100 percent is invalid and counts as no stall.
     if !(0.0..=100.0).contains(&percent) {
         return 0;
     }
@@ -126,8 +125,8 @@ pub fn io_rate(io: &Psi) -> u64 {
     rate
 }
 
-/// From this on the node stalls for its disks: half of the time, since disks that are busy are
-/// nothing unusual.
+/// From this value on the node stalls for its disks. It is half of the time, because busy disks are
+/// normal.
 pub const IO_FULL_MS_PER_SECOND: u64 = 500;
 
 impl PodStall {
@@ -138,7 +137,7 @@ impl PodStall {
     }
 }
 
-/// ms of each second in which all tasks stalled; none in no time.
+/// Time in which all tasks stalled, in ms of each second; 0 if no time has elapsed.
 fn full_rate(before: &Psi, after: &Psi, elapsed: Duration) -> u64 {
     let stalled_micros = u128::from(after.full.total.saturating_sub(before.full.total));
     let rate = (stalled_micros * 1_000).checked_div(elapsed.as_micros()).unwrap_or(0);
@@ -157,7 +156,7 @@ mod tests {
         Psi { some: stall(full_ms * 2), full: stall(full_ms) }
     }
 
-    /// name, full stall in ms, current and max in percent of a limit
+    /// name, full stall in ms, `memory.current` in percent of the limit
     type Pod = (&'static str, u64, Option<u64>);
 
     fn sample(at_ms: u64, full_ms: u64, available: u64, pods: &[Pod]) -> StallSample {

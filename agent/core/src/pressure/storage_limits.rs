@@ -1,20 +1,20 @@
-//! Pods that exceed their own limits of local storage: ended without `DisruptionTarget`, because a
-//! limit that the user set is no disruption. ([EV26])
+//! Finds pods that exceed their own limits of local storage. They terminate without
+//! `DisruptionTarget`, because a limit set by the user is no disruption. ([EV26])
 
 use super::usage::{ContainerUsage, DiskLayout, PodUsage};
 use crate::quantity::Quantity;
 
-/// A limit that a pod exceeded.
+/// A limit that a pod exceeds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exceeded {
-    /// The signal's name in metrics.
+    /// Name of the signal in metrics.
     pub signal: &'static str,
     /// Message of the status and of the event; ends with a blank.
     pub message: String,
 }
 
-/// The first of its limits that the pod exceeds: of a volume, of the pod, of a container.
-/// Critical pods are left alone.
+/// The first limit that the pod exceeds, in the order volume, pod, container. Critical pods are
+/// exempt.
 pub fn exceeded(pod: &PodUsage, layout: DiskLayout) -> Option<Exceeded> {
     if pod.critical {
         return None;
@@ -34,7 +34,7 @@ fn volume(pod: &PodUsage) -> Option<Exceeded> {
     })
 }
 
-/// The pod's limit is the sum of its regular containers' and needs one of each.
+/// The pod's limit is the sum of its regular containers' limits; each of them needs one.
 fn whole(pod: &PodUsage) -> Option<Exceeded> {
     let limits: Option<Vec<_>> = regular(pod).map(|container| container.storage_limit).collect();
     let limit =
@@ -136,7 +136,8 @@ mod tests {
                 DedicatedImages,
                 "Pod ephemeral local storage usage exceeds the total limit of containers 30Mi. ",
             ),
-            // A container without a limit leaves the pod without one, and its fellows with theirs.
+            // A container without a limit removes the pod's limit, but not the limits of the other
+            // containers.
             (pod(&[None, Some(20)], 31), Single, {
                 "Container c1 exceeded its local ephemeral storage limit \"20Mi\". "
             }),

@@ -1,5 +1,5 @@
-//! Thresholds in the kubelet's syntax (`memory.available<100Mi,nodefs.available<10%`), with their
-//! grace periods and minimum reclaims; checked whole before anything starts.
+//! Parses thresholds in the kubelet's syntax (`memory.available<100Mi,nodefs.available<10%`), with
+//! their grace periods and minimum reclaims. All are validated before anything starts.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,29 +12,29 @@ use super::signal::Signal;
 use crate::quantity::Quantity;
 use crate::time_span::TimeSpan;
 
-/// A limit, of a signal or of what is to be gained beyond it.
+/// A threshold value or a minimum reclaim.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub enum Limit {
-    /// So many units.
+    /// An amount in units of the signal.
     Amount(Quantity),
-    /// This part of the observed capacity, in millionths.
+    /// A part of the observed capacity, in millionths.
     Part(u32),
 }
 
-/// One line that is not to be crossed.
+/// One threshold of a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Threshold {
-    /// Of what.
+    /// The signal.
     pub signal: Signal,
-    /// Crossed when less than that is available.
+    /// The threshold is crossed if less than this is available.
     pub limit: Limit,
     /// How much more must be available before the shortage counts as over.
     pub reclaim: Option<Limit>,
-    /// How long it must be crossed before a pod ends; none for a hard one.
+    /// How long it must be crossed before a pod terminates; `None` for a hard threshold.
     pub grace: Option<Duration>,
 }
 
-/// The flags that thresholds are made from, as given.
+/// The threshold flags, as given.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ThresholdFlags {
     /// `--eviction-hard`.
@@ -47,28 +47,28 @@ pub struct ThresholdFlags {
     pub minimum_reclaim: Option<String>,
 }
 
-/// Why the flags make no thresholds.
+/// Why the flags do not define valid thresholds.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ThresholdError {
-    /// An entry is not understood.
+    /// An entry has invalid syntax.
     #[error("--{flag}: {entry:?} is no entry; give {form}, separated by commas")]
     Entry {
         /// The flag.
         flag: &'static str,
         /// The entry.
         entry: String,
-        /// What an entry looks like.
+        /// The expected form of an entry.
         form: &'static str,
     },
-    /// A signal is not known.
+    /// A signal is unknown.
     #[error("--{flag}: {name:?} is no signal; give one of {known}", known = known_signals())]
     Signal {
         /// The flag.
         flag: &'static str,
-        /// What stands in its place.
+        /// The unknown name.
         name: String,
     },
-    /// A signal stands twice.
+    /// A signal appears twice.
     #[error("--{flag}: {signal} stands twice; give each signal once")]
     Twice {
         /// The flag.
@@ -76,7 +76,7 @@ pub enum ThresholdError {
         /// The signal.
         signal: Signal,
     },
-    /// The value is not understood, or out of bounds.
+    /// A value is invalid or out of bounds.
     #[error(
         "--{flag}: {value:?} is no value for {signal}; give an amount above 0, such as 100Mi, or \
          a percentage from 0% to 100%"
@@ -89,7 +89,7 @@ pub enum ThresholdError {
         /// The value.
         value: String,
     },
-    /// A grace period is no span of time.
+    /// A grace period is no valid time span.
     #[error(
         "--eviction-soft-grace-period: {value:?} is no time for {signal}; give for example 30s or \
          1m30s"
@@ -100,7 +100,7 @@ pub enum ThresholdError {
         /// The value.
         value: String,
     },
-    /// A soft threshold has no grace period.
+    /// A soft threshold lacks a grace period.
     #[error(
         "--eviction-soft has {0}, but --eviction-soft-grace-period does not; add {0}=30s there, \
          or make it a hard threshold by --eviction-hard"
@@ -113,7 +113,7 @@ fn known_signals() -> String {
 }
 
 impl Limit {
-    /// The limit in units, of a resource of which there is so much. Truncated. ([EV20])
+    /// The limit in units of a resource with this capacity, truncated. ([EV20])
     pub fn units(self, capacity: u64) -> u64 {
         match self {
             Self::Amount(quantity) => quantity.units,
@@ -126,8 +126,8 @@ impl Limit {
 }
 
 impl Threshold {
-    /// Whether less is available than the limit, or, with `reclaim`, than the limit and what is
-    /// to be gained beyond it. Exactly as much as the limit is enough. ([EV20])
+    /// Whether less is available than the limit or, with `reclaim`, than the limit plus the minimum
+    /// reclaim. Exactly as much as the limit is enough. ([EV20])
     pub fn is_met(&self, available: u64, capacity: u64, reclaim: bool) -> bool {
         let more = self.reclaim.filter(|_| reclaim).map_or(0, |limit| limit.units(capacity));
         available < self.limit.units(capacity).saturating_add(more)
@@ -153,7 +153,8 @@ impl fmt::Display for Threshold {
 }
 
 impl ThresholdFlags {
-    /// The thresholds in the order in which they are acted on, hard before soft of one signal.
+    /// The thresholds in the order in which the agent acts on them: for each signal, hard before
+    /// soft.
     pub fn thresholds(&self) -> Result<Vec<Threshold>, ThresholdError> {
         let hard = limits("eviction-hard", self.hard.as_deref())?;
         let soft = limits("eviction-soft", self.soft.as_deref())?;
@@ -179,7 +180,7 @@ impl ThresholdFlags {
     }
 }
 
-/// `signal<value,…`; `0%` and `100%` mean that there is no threshold. ([EV20])
+/// Parses `signal<value,…`; `0%` and `100%` disable a threshold. ([EV20])
 fn limits(
     flag: &'static str,
     list: Option<&str>,
@@ -229,7 +230,7 @@ fn graces(list: Option<&str>) -> Result<BTreeMap<Signal, Duration>, ThresholdErr
     Ok(graces)
 }
 
-/// The list's entries, split at the operator.
+/// Splits the list into entries, and each entry at the operator.
 fn entries<'a>(
     flag: &'static str,
     list: Option<&'a str>,
@@ -247,7 +248,7 @@ fn entries<'a>(
     list.into_iter().flat_map(|list| list.split(',')).map(entry).collect()
 }
 
-/// An amount, or a percentage from 0% to 100%.
+/// Parses an amount, or a percentage from 0% to 100%.
 pub(super) fn limit(value: &str) -> Option<Limit> {
     let Some(percentage) = value.strip_suffix('%') else {
         return value.parse().ok().map(Limit::Amount);
@@ -303,7 +304,7 @@ mod tests {
                 "memory.available<100Mi+50Mi | memory.available<300Mi for 90s+50Mi | \
                  pid.available<12.5% for 0s",
             ),
-            // `0%` and `100%` mean that there is no threshold. ([EV20])
+            // `0%` and `100%` disable a threshold. ([EV20])
             (flags("nodefs.available<0%,imagefs.available<100%", "", "", ""), ""),
         ];
         for (flags, expected) in table {

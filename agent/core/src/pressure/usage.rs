@@ -1,4 +1,4 @@
-//! What each pod uses and what it asked for: what the ranking and the messages are made of.
+//! Combines the usage and the requests of each pod, for the ranking and the messages.
 
 use serde::Serialize;
 
@@ -6,10 +6,10 @@ use crate::pod::{ContainerAsks, PodSource, PodUid, PodView};
 use crate::protocol::pressure::{ContainerFigures, PodFigures};
 use crate::shutdown::priority_groups::CRITICAL_PRIORITY;
 
-/// What one container uses of memory and of disk, and asked for.
+/// Memory and disk usage of one container, with its requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ContainerUsage {
-    /// Its name.
+    /// Name of the container.
     pub name: String,
     /// Whether it is an init container (sidecars included).
     pub init: bool,
@@ -27,38 +27,38 @@ pub struct ContainerUsage {
     pub storage_limit: Option<u64>,
 }
 
-/// What one pod uses, asked for, and is worth.
+/// Usage, requests and priority of one pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PodUsage {
     /// The pod.
     pub uid: PodUid,
-    /// Its name.
+    /// Name of the pod.
     pub name: String,
     /// `spec.priority`.
     pub priority: i32,
-    /// Whether it is never evicted: static, a mirror, or of critical priority. ([EV12])
+    /// Whether the pod is never evicted: it is static, a mirror, or of critical priority. ([EV12])
     pub critical: bool,
-    /// Working set and swap of the whole pod, in bytes; none without figures.
+    /// Working set and swap of the whole pod, in bytes; `None` without figures.
     pub memory: Option<u64>,
-    /// Its request of memory: of the pod if it has one, else of its containers with overhead.
+    /// Memory request of the pod itself, or else of its containers with overhead.
     pub memory_request: u64,
-    /// Whether that request stands on the pod itself.
+    /// Whether the memory request is one of the pod itself.
     pub memory_request_of_pod: bool,
-    /// Tasks.
+    /// Number of tasks.
     pub tasks: Option<u64>,
-    /// Bytes on disk, by where they lie.
+    /// Bytes on disk, by location.
     pub disk: Option<DiskUsage>,
-    /// Inodes, by where they lie.
+    /// Inodes, by location.
     pub inodes: Option<DiskUsage>,
-    /// Its request of ephemeral storage, in bytes.
+    /// Request of ephemeral storage, in bytes.
     pub storage_request: u64,
     /// Its containers, regular ones first.
     pub containers: Vec<ContainerUsage>,
-    /// emptyDir volumes on disk that have a limit: name, bytes used, limit.
+    /// emptyDir volumes on disk with a limit: name, bytes used, limit.
     pub empty_dirs: Vec<EmptyDir>,
 }
 
-/// What lies where, in bytes or inodes.
+/// Usage by location, in bytes or inodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct DiskUsage {
     /// The containers' writable layers.
@@ -72,28 +72,28 @@ pub struct DiskUsage {
 /// An emptyDir volume with a size limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct EmptyDir {
-    /// The volume's name.
+    /// Name of the volume.
     pub name: String,
-    /// In bytes.
+    /// Usage, in bytes.
     pub used: u64,
-    /// In bytes; above 0.
+    /// Limit, in bytes; above 0.
     pub limit: u64,
 }
 
-/// Which file systems lie on devices of their own. ([EV5])
+/// Which file systems are on their own devices. ([EV5])
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum DiskLayout {
-    /// All on one.
+    /// All are on one device.
     Single,
-    /// Images and writable layers on one of their own.
+    /// Images and writable layers share their own device.
     DedicatedImages,
-    /// Images on one of their own, writable layers with the rest.
+    /// Images have their own device; writable layers are on the node's.
     Split,
 }
 
 impl PodUsage {
-    /// What the API says of a pod, with what was measured of it; a pod without figures may be the
-    /// worst. ([EV11])
+    /// Combines a pod of the API with its measurements. A pod without figures may be the worst.
+    /// ([EV11])
     pub fn of(pod: &PodView, figures: Option<&PodFigures>) -> Self {
         let asks = &pod.asks;
         let measured =
@@ -142,13 +142,13 @@ impl ContainerUsage {
     }
 }
 
-/// Whether pressure never ends the pod. ([EV12])
+/// Whether the pod is exempt from pressure. ([EV12])
 pub fn is_critical(pod: &PodView) -> bool {
     pod.source == PodSource::Static || pod.priority >= CRITICAL_PRIORITY
 }
 
 impl DiskUsage {
-    /// All of it.
+    /// Sum of all locations.
     pub fn sum(self) -> u64 {
         self.rootfs.saturating_add(self.logs).saturating_add(self.volumes)
     }

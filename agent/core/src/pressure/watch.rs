@@ -1,4 +1,4 @@
-//! When a shortage is one to act on: thresholds crossed for long enough, measured anew since the
+//! Decides when to act on a shortage: after the threshold's grace, with measurements newer than the
 //! last victim, one victim at a time.
 
 use std::collections::BTreeMap;
@@ -13,88 +13,88 @@ use super::signal::Signal;
 use super::thresholds::Threshold;
 use crate::pod::PodUid;
 
-/// How long a victim of a hard threshold holds up the next one for memory, at most; it has 1 s to
-/// end. After that the kernel is next.
+/// How long a victim of a hard threshold delays the next one for memory, at most. Its grace is 1 s;
+/// if memory is still short after this wait, the kernel may kill.
 const HARD_WAIT_MAX: Duration = Duration::from_secs(10);
-/// The same of the next one for disks and tasks: as in upstream, which waits 10 s for the end,
-/// and 30 s for what was held to be given back. A runtime is slow just then, and another victim
-/// makes it slower. ([EV25])
+/// The same for disks and tasks. As in upstream, 10 s are for the termination and 30 s for the
+/// release of resources. A runtime is slow at such a time, and another victim makes it slower.
+/// ([EV25])
 const HARD_WAIT_MAX_AT_EASE: Duration = Duration::from_secs(40);
-/// How long a victim of a soft threshold holds up the next one beyond its grace, at most.
+/// How long a victim of a soft threshold delays the next one beyond its grace, at most.
 const SOFT_WAIT_MAX: Duration = Duration::from_secs(30);
-/// The same with its grace, which is whatever the pod's author wrote: an hour of it counts.
+/// The same including the grace, which the pod's author chooses; at most an hour of it counts.
 const SOFT_HOLD_MAX: Duration = Duration::from_secs(3_600 + 30);
-/// How long the files of a pod that has ended hold up the next victim for a disk, at most: the
-/// kubelet removes them only after its end. ([EV25])
+/// How long the files of a terminated pod delay the next victim for a disk, at most. The kubelet
+/// removes them only after the pod has terminated. ([EV25])
 const CLEANUP_MAX: Duration = Duration::from_secs(30);
-/// The same of its volumes in memory, which a kubelet unmounts within a second or two; who takes
-/// memory meanwhile does not wait.
+/// The same for volumes in memory, which a kubelet unmounts within a second or two. Other pods may
+/// take more memory meanwhile.
 const UNMOUNT_MAX: Duration = Duration::from_secs(3);
-/// The grace of a victim of a hard threshold. ([EV27])
+/// Grace of a victim of a hard threshold. ([EV27])
 const HARD_GRACE_SECONDS: u32 = 1;
 
-/// What is wished for.
+/// Configuration of evictions.
 #[derive(Clone, Debug, Default)]
 pub struct EvictionConfig {
-    /// In the order in which they are acted on.
+    /// Thresholds, in the order in which the agent acts on them.
     pub thresholds: Vec<Threshold>,
     /// How long a condition stays after its threshold was last crossed.
     pub transition: Duration,
-    /// The longest grace of a victim of a soft threshold; none is the pod's own.
+    /// Maximum grace of a victim of a soft threshold; `None` leaves the pod's own grace.
     pub soft_grace_seconds_max: Option<u32>,
 }
 
 /// One measurement of one signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Measured {
-    /// What was found.
+    /// Measured values.
     pub observation: Observation,
-    /// When, on the monotonic clock.
+    /// Time of the measurement, on the monotonic clock.
     pub at: Duration,
 }
 
-/// What was measured; a signal that could not be is missing. ([EV7])
+/// Measurements by signal; a signal that could not be measured is missing. ([EV7])
 pub type Measurements = BTreeMap<Signal, Measured>;
 
-/// A shortage that a pod has to end for.
+/// A shortage for which a pod terminates.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Cause {
-    /// What is short.
+    /// The signal of the shortage.
     pub signal: Signal,
-    /// The threshold that was crossed; of a stall the one that would be crossed first, if any.
+    /// The crossed threshold; for a stall, the first configured one of the signal, if any.
     pub threshold: Option<Threshold>,
     /// The threshold in units.
     pub limit: Option<u64>,
-    /// What was left.
+    /// Available amount.
     pub available: u64,
-    /// Pods wait for it: ms of each second.
+    /// For a stall, the time that pods wait, in ms of each second.
     pub stalled: Option<u64>,
 }
 
-/// What follows from the measurements.
+/// Result of a check of the measurements.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Verdict {
-    /// The node conditions that the kubelet would show now, by name.
+    /// Names of the node conditions that the kubelet would show now.
     pub conditions: Vec<&'static str>,
-    /// What to end a pod for, if anything; one at a time, the first before the rest.
+    /// Shortages for which to terminate a pod, in order; one pod at a time.
     pub causes: Vec<Cause>,
 }
 
-/// The memory of the loop.
+/// State between two checks.
 #[derive(Debug)]
 pub struct Watch {
     config: EvictionConfig,
-    /// When each threshold that is crossed was first seen so, by position.
+    /// When each crossed threshold was first seen crossed, by position.
     crossed_since: BTreeMap<usize, Duration>,
-    /// When each condition was last seen.
+    /// When each condition was last true.
     condition_seen: BTreeMap<&'static str, Duration>,
-    /// The measurement that led to the last victim, by signal.
+    /// The next victim needs a measurement later than this, by signal.
     acted_on: BTreeMap<Signal, Duration>,
-    /// The victims that are still ending.
+    /// The victims that are still terminating.
     victims: Vec<Victim>,
-    /// Until when the files of the last one may take to go.
+    /// End of the wait for the removal of the last victim's files.
     cleaned_until: Option<Duration>,
-    /// Until when its volumes in memory may.
+    /// End of the wait for the unmount of the last victim's volumes in memory.
     unmounted_until: Option<Duration>,
 }
 
@@ -102,28 +102,28 @@ pub struct Watch {
 struct Victim {
     uid: PodUid,
     hard: bool,
-    /// Until when another shortage of memory waits for it.
+    /// Until when the victim delays the next one for memory.
     holds_up_memory_until: Duration,
-    /// Until when any other does.
+    /// Until when the victim delays the next one for other signals.
     holds_up_until: Duration,
 }
 
 impl Cause {
-    /// For the message; none where there is no threshold.
+    /// Figures for the message; `None` without a threshold.
     pub fn shortage(&self) -> Option<Shortage> {
         Some(Shortage { threshold: self.limit?, available: self.available })
     }
 
-    /// Whether there is no time: a hard threshold is crossed, or pods wait already.
+    /// Whether the shortage is urgent: a hard threshold is crossed, or pods already wait.
     pub fn is_hard(&self) -> bool {
         let soft = self.threshold.is_some_and(|threshold| threshold.grace.is_some());
         self.stalled.is_some() || !soft
     }
 
-    /// The time between SIGTERM and SIGKILL of a victim whose own is this. ([EV27])
+    /// Time between SIGTERM and SIGKILL of a victim with the grace `own`. ([EV27])
     ///
-    /// DIVERGES(upstream): where no maximum is given a soft threshold leaves the pod its own
-    /// grace; upstream's default of 0 makes it 1 s, against its own documentation.
+    /// DIVERGES(upstream): without a maximum, a soft threshold leaves the pod its own grace.
+    /// Upstream's default of 0 makes it 1 s, contrary to upstream's documentation.
     pub fn grace_seconds(&self, own: Option<u32>, soft_max: Option<u32>) -> u32 {
         if self.is_hard() {
             return HARD_GRACE_SECONDS;
@@ -146,7 +146,7 @@ impl fmt::Display for Cause {
 }
 
 impl Watch {
-    /// Nothing is crossed yet.
+    /// Starts without any crossed threshold.
     pub fn new(config: EvictionConfig) -> Self {
         Self {
             config,
@@ -159,7 +159,7 @@ impl Watch {
         }
     }
 
-    /// Takes new measurements.
+    /// Judges new measurements.
     pub fn check(&mut self, measured: &Measurements, now: Duration) -> Verdict {
         let crossed = self.crossed(measured);
         self.crossed_since.retain(|position, _| crossed.contains(position));
@@ -175,7 +175,7 @@ impl Watch {
         Verdict { conditions: self.conditions(&crossed, now), causes: self.causes(measured, now) }
     }
 
-    /// A pod was chosen to end for the cause, with this grace.
+    /// Records the victim of a cause, and its grace.
     pub fn victim_chosen(&mut self, uid: PodUid, cause: &Cause, grace_seconds: u32, now: Duration) {
         let hard = cause.is_hard();
         let soft = SOFT_WAIT_MAX.saturating_add(Duration::from_secs(u64::from(grace_seconds)));
@@ -191,30 +191,30 @@ impl Watch {
         });
     }
 
-    /// The pod has ended, or is none any more.
+    /// The pod is terminal or gone.
     pub fn victim_ended(&mut self, uid: &PodUid, now: Duration) {
         let before = self.victims.len();
         self.victims.retain(|victim| victim.uid != *uid);
         if self.victims.len() != before {
-            // What it held is given back only after its end.
+            // A pod releases its resources only after it has terminated.
             self.acted_on.values_mut().for_each(|at| *at = now);
         }
     }
 
-    /// A pod has ended that may have files on the disk: what it held is given back only when they
-    /// are gone.
+    /// A pod that may have files on the disk has terminated; it releases their space only when they
+    /// are removed.
     pub fn files_go(&mut self, now: Duration) {
         self.cleaned_until = Some(now.saturating_add(CLEANUP_MAX));
     }
 
-    /// A pod has ended that has volumes in memory: the same.
+    /// A pod with volumes in memory has terminated; it releases their memory only at the unmount.
     pub fn pages_go(&mut self, now: Duration) {
         self.unmounted_until = Some(now.saturating_add(UNMOUNT_MAX));
     }
 
-    /// All tasks of pods wait for memory so many ms of each second: a shortage before a threshold
-    /// says so. The threshold that is told is the one that applies, which need not be crossed.
-    /// ([EV28], [EV13])
+    /// Judges a stall: all tasks of pods wait for memory `full_ms` of each second, before a
+    /// threshold reports it. The cause carries the threshold that applies, crossed or not. ([EV28],
+    /// [EV13])
     pub fn stalled(&mut self, full_ms: u64, memory: &Measured, now: Duration) -> Option<Cause> {
         let signal = Signal::MemoryAvailable;
         self.forget_stubborn(now);
@@ -235,18 +235,18 @@ impl Watch {
         })
     }
 
-    /// The thresholds that are crossed, or were and are not over yet.
+    /// The thresholds that are crossed, or were crossed and are not over yet.
     pub fn crossed_now(&self) -> impl Iterator<Item = &Threshold> {
         self.crossed_since.keys().map(|position| &self.config.thresholds[*position])
     }
 
-    /// What is wished for.
+    /// The configuration.
     pub fn config(&self) -> &EvictionConfig {
         &self.config
     }
 
-    /// Thresholds crossed now, or crossed before and not yet over by the minimum reclaim. A
-    /// signal that was not measured keeps what it had.
+    /// Finds thresholds that are crossed, or were crossed and still lack the minimum reclaim. A
+    /// signal without a measurement keeps its state.
     fn crossed(&self, measured: &Measurements) -> Vec<usize> {
         let is_crossed = |position: &usize| {
             let threshold = &self.config.thresholds[*position];
@@ -259,7 +259,7 @@ impl Watch {
         (0..self.config.thresholds.len()).filter(is_crossed).collect()
     }
 
-    /// A soft threshold raises its condition at once. ([EV24])
+    /// A soft threshold sets its condition at once. ([EV24])
     fn conditions(&mut self, crossed: &[usize], now: Duration) -> Vec<&'static str> {
         for position in crossed {
             let condition = self.config.thresholds[*position].signal.node_condition();
@@ -301,11 +301,11 @@ impl Watch {
         due.collect()
     }
 
-    /// One victim at a time; but one that takes its time for a soft threshold never holds up a
-    /// hard one.
+    /// Allows one victim at a time. A slow victim of a soft threshold never delays one of a hard
+    /// threshold.
     ///
-    /// DIVERGES(upstream): upstream waits for a victim without end, in a soft eviction for
-    /// the pod's whole grace, whatever runs out meanwhile.
+    /// DIVERGES(upstream): upstream waits for a victim without a limit, in a soft eviction for the
+    /// pod's whole grace, whatever else runs short.
     fn is_held_up(&self, signal: Signal, hard: bool, now: Duration) -> bool {
         let holds_up = |victim: &Victim| {
             let until = if is_memory(signal) {
@@ -323,7 +323,7 @@ impl Watch {
     }
 }
 
-/// Whether it is about bytes or inodes.
+/// Whether the signal is about bytes or inodes.
 fn is_on_disk(signal: Signal) -> bool {
     signal.node_condition() == "DiskPressure"
 }
@@ -364,7 +364,7 @@ mod tests {
         values.iter().map(value).collect()
     }
 
-    /// The threshold that a pod has to end for, printed.
+    /// Prints the threshold for which a pod has to terminate.
     fn cause(watch: &mut Watch, at: u64, values: &[(Signal, u64)]) -> String {
         let verdict = watch.check(&measured(at, values), seconds(at));
         let threshold = verdict.causes.first().and_then(|cause| cause.threshold);

@@ -1,4 +1,4 @@
-//! Imperatives, as the sinks carry them out: one attempt each, no choices, no retries.
+//! Defines the imperatives for the sinks: one attempt each, without choices or retries.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::journal::Record;
 use super::pressure::Resource;
 use crate::pod::PodUid;
 
-/// Names one action; its result comes back under it.
+/// Identifies one action and its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
 pub struct ActionId(pub u64);
@@ -26,153 +26,153 @@ pub struct PodRef {
     pub uid: PodUid,
 }
 
-/// Something to do.
+/// An imperative for a sink.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub enum Action {
-    /// Takes a delay lock; only then drops the one held before. ([SD7])
-    /// → `Locked`, `LockRefusedInProgress`, or `Done(Err)`.
+    /// Takes a delay lock, and only then drops the previous one. ([SD7]) → `Locked`,
+    /// `LockRefusedInProgress`, or `Done(Err)`.
     TakeLock,
     /// Drops the lock, which releases it. → `Done`.
     ReleaseLock,
-    /// Writes our drop-in (merged with what others wrote, never lowering), has logind read it,
-    /// and reads the property until it says so, at most 5 s. → `Delay`.
+    /// Writes our drop-in, merged with other files' values and never lower. Makes logind read it,
+    /// then reads the property until it matches, for at most 5 s. → `Delay`.
     RaiseDelay {
-        /// The delay to have, at least.
+        /// Minimum delay.
         wanted: Duration,
     },
     /// Appends to the journal and syncs it to the disk. → `Done`.
     Journal(Vec<Record>),
-    /// Removes all records: the shutdown that they belong to is over. → `Done`.
+    /// Removes all records, because their shutdown is over. → `Done`.
     CloseJournal,
     /// Sets the node's annotation `epilogue.dev/state`. → `Done`.
     Announce(String),
     /// Sets the node's annotation `epilogue.dev/readiness`. → `Done`.
     Publish(String),
-    /// Adds or removes the node's taint `epilogue.dev/shutting-down:NoSchedule`, and leaves all
-    /// other taints and `spec.unschedulable` as they are. → `Done`.
+    /// Adds or removes the node's taint `epilogue.dev/shutting-down:NoSchedule`. Leaves other
+    /// taints and `spec.unschedulable` unchanged. → `Done`.
     Taint {
-        /// Whether the taint is to be there.
+        /// Whether the node is to have the taint.
         present: bool,
     },
     /// Sends a strategic merge patch to `pods/status`. → `Done`.
     PatchStatus {
-        /// Whose.
+        /// The pod to patch.
         pod: PodRef,
-        /// What for.
+        /// Purpose of the patch.
         purpose: Purpose,
         /// The patch.
         body: Value,
     },
     /// Sends a strategic merge patch to the pod itself: the deadline lever. ([API17]) → `Done`.
     PatchPod {
-        /// Whose.
+        /// The pod to patch.
         pod: PodRef,
         /// The patch.
         body: Value,
     },
     /// Deletes the pod, with its UID as precondition. → `Done`.
     DeletePod {
-        /// Which.
+        /// The pod to delete.
         pod: PodRef,
-        /// The time between SIGTERM and SIGKILL, at least 1.
+        /// Time between SIGTERM and SIGKILL; at least 1.
         grace_seconds: u32,
     },
     /// Reads the pod from the API, not from a cache. → `Pod`.
     ReadPod(PodRef),
-    /// Stops the pod's containers through the runtime, regular ones first, sidecars after, then,
-    /// if asked to, its sandbox; ends when all have exited or the grace and a margin are over.
-    /// → `Runtime`, as it is afterwards.
+    /// Stops the pod's regular containers through the runtime, then its sidecars, then its sandbox
+    /// if `reach` includes it. Completes when all have exited, or when the grace and a margin are
+    /// over. → `Runtime`, with the state afterwards.
     StopPod {
-        /// Which.
+        /// The pod to stop.
         pod: PodRef,
-        /// The time between SIGTERM and SIGKILL.
+        /// Time between SIGTERM and SIGKILL.
         grace_seconds: u32,
-        /// `PodView::sidecars`: stopped after all others. The runtime can't tell them apart.
+        /// `PodView::sidecars`, which stop after all others; the runtime cannot distinguish them.
         sidecars: Vec<String>,
-        /// What is stopped.
+        /// How much of the pod to stop.
         reach: Reach,
-        /// How much longer than the grace each of the runtime's answers is waited for. It kills
-        /// only while somebody waits. (`termination/stop_timeout.rs`)
+        /// How long to wait for each of the runtime's answers beyond the grace. The runtime kills
+        /// only while a caller waits. (`termination/stop_timeout.rs`)
         stop_timeout: Duration,
     },
-    /// Asks the runtime what it has of the pod. → `Runtime`.
+    /// Reads the runtime's state of the pod. → `Runtime`.
     InspectPod(PodRef),
-    /// Looks at the node: signals, stalls, swap. Reads files of the host only. → `Measured`.
+    /// Samples the node: signals, stalls, swap. Reads only files of the host. → `Measured`.
     Measure,
-    /// Measures what pods use. → `Figures`.
+    /// Measures the usage of pods. → `Figures`.
     MeasurePods {
-        /// Of what.
+        /// The resource to measure.
         of: Resource,
-        /// Which.
+        /// The pods to measure.
         pods: Vec<PodUid>,
     },
-    /// Sets a condition of our own on the node, by a strategic merge patch to `nodes/status`.
-    /// → `Done`.
+    /// Sets a condition of our own on the node, by a strategic merge patch to `nodes/status`. →
+    /// `Done`.
     SetNodeCondition {
-        /// Its type, `epilogue.dev/…`.
+        /// Type of the condition, `epilogue.dev/…`.
         kind: &'static str,
-        /// Whether it is True.
+        /// Whether the status is True.
         stands: bool,
-        /// CamelCase.
+        /// Reason of the condition, in CamelCase.
         reason: &'static str,
-        /// For people.
+        /// Message for people.
         message: String,
         /// The `lastTransitionTime`.
         since: Timestamp,
     },
-    /// Tells people, by an event in the API; nothing depends on it. → `Done`.
+    /// Emits an event in the API, for people; nothing depends on it. → `Done`.
     EmitEvent(Notice),
-    /// One line in the log: a decision and its reason. → no result.
+    /// Writes one line to the log: a decision and its reason. No result.
     Log(Line),
 }
 
-/// How much of a pod is stopped.
+/// How much of a pod the agent stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Reach {
-    /// Its containers. The sandbox is left to a kubelet that lives: taking down its network takes
-    /// longer than the kubelet takes to see the containers' end.
+    /// Only the containers. A live kubelet stops the sandbox: removing its network takes longer
+    /// than the kubelet needs to notice the containers' exit.
     Containers,
-    /// Its sandbox, too: nothing of it can be started again.
+    /// The sandbox too, so that nothing of the pod can start again.
     Pod,
 }
 
-/// What a status patch is for: its rank in retries, and its label in metrics.
+/// Purpose of a status patch: its rank in retries, and its label in metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Purpose {
-    /// `DisruptionTarget=True` before the end.
+    /// `DisruptionTarget=True`, before the pod terminates.
     Mark,
     /// `phase=Failed`.
     Fail,
-    /// `DisruptionTarget=False`: the pod lives on.
+    /// `DisruptionTarget=False`, because the pod stays.
     Clear,
-    /// `epilogue.dev/OOMKilled`: why a container died.
+    /// `epilogue.dev/OOMKilled`, the reason why a container died.
     Cause,
 }
 
 /// An event for people.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Notice {
-    /// What it is about; none is the node.
+    /// The pod that it is about; `None` for the node.
     pub pod: Option<PodRef>,
-    /// Whether it is a Warning.
+    /// Whether the event's type is Warning.
     pub warning: bool,
-    /// CamelCase, documented in `agent/README.md`.
+    /// Reason of the event, in CamelCase; `agent/README.md` documents each.
     pub reason: &'static str,
-    /// What happened, and what to do.
+    /// What happened, and how to react.
     pub message: String,
-    /// The event's annotations, for programs.
+    /// Annotations of the event, for programs.
     pub annotations: Vec<(&'static str, String)>,
 }
 
 /// A line of the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Line {
-    /// Whether somebody should look at it.
+    /// Whether a person should read it.
     pub warning: bool,
-    /// What was decided, in one phrase.
+    /// The decision, in one phrase.
     pub text: String,
-    /// The pod, where it is about one.
+    /// The pod that the line is about, if any.
     pub pod: Option<PodRef>,
 }

@@ -1,4 +1,4 @@
-//! Past facts, as the sources tell them.
+//! Defines the past facts that the sources report.
 
 use std::time::Duration;
 
@@ -14,88 +14,88 @@ use crate::pod::{PodUid, PodView};
 /// The clocks, read together at one moment. ([AP22])
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {
-    /// CLOCK_MONOTONIC: what deadlines count by, as logind's do. Stands still in suspend.
+    /// CLOCK_MONOTONIC, the base of deadlines, as in logind. It stands still in suspend.
     pub monotonic: Duration,
-    /// CLOCK_BOOTTIME: runs on in suspend; what the journal's stamps count by.
+    /// CLOCK_BOOTTIME, the base of the journal's timestamps. It continues in suspend.
     pub boot: Duration,
-    /// The time of the API server: what goes into objects.
+    /// Time of the API server, for timestamps in objects.
     pub wall: Timestamp,
 }
 
 /// A past fact.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// All pods of the node, from a list: at the start and after each loss of the watch. A pod
-    /// that is not among them is gone.
+    /// All pods of the node, from a list: at the start and after each loss of the watch. A pod that
+    /// the list lacks is gone.
     PodsListed(Vec<PodView>),
-    /// One pod, as the watch or a read brought it.
+    /// One pod, from the watch or from a read.
     PodObserved(Box<PodView>),
-    /// The pod is not in the API any more.
+    /// The API no longer has the pod.
     PodGone(PodUid),
-    /// The node's own object: annotations and taints that are ours, and the boot id.
+    /// The node's own object: our annotations and taints.
     NodeObserved(NodeView),
-    /// There is a connection to logind, the signals are subscribed, and this is what logind says
-    /// now. Comes again after each change of the name's owner, and at each poll.
+    /// logind is connected, its signals are subscribed, and this is its current state. Repeated
+    /// after each change of the name's owner, and at each poll.
     LogindSeen(LogindState),
-    /// The connection is lost, or nobody owns the name. A lock taken before is held on.
+    /// The connection is lost, or no process owns the name. The agent keeps an existing lock.
     LogindLost(String),
     /// `PrepareForShutdown(true)`, from the owner of the name.
     ShutdownAnnounced(Announcement),
     /// `PrepareForShutdown(false)`, from the owner of the name.
     ShutdownCancelled,
-    /// What is known of the kubelet; at least once a minute, after each change, and anew after
-    /// each announcement.
+    /// What is known of the kubelet. Sent at least once a minute, after each change, and again
+    /// after each announcement.
     KubeletSeen(KubeletFacts),
-    /// A trigger of the kernel fired: tasks of pods wait (PSI). Comes at most every 100 ms.
+    /// A kernel trigger (PSI) fired: tasks of pods wait. Sent at most every 100 ms.
     PressureRose(Stalling),
-    /// The kernel killed a process of a pod for want of memory.
+    /// The kernel OOM-killed a process of a pod.
     OomKilled(Box<OomKill>),
     /// systemd-oomd killed a cgroup.
     OomdKilled(Box<OomdKill>),
-    /// Whether the API refuses what an agent must not write, by dry runs; the policy that it lacks
-    /// or that is too loose. (deploy/policy)
+    /// Whether the API refuses writes that an agent must not send, found by dry runs. Names the
+    /// policy that is missing or too loose. (deploy/policy)
     PoliciesTried(Option<String>),
-    /// The agent itself is told to stop (SIGTERM).
+    /// The agent received SIGTERM.
     StopRequested,
-    /// An action has ended.
+    /// An action has finished.
     Finished {
-        /// Which.
+        /// The action.
         id: ActionId,
-        /// How.
+        /// Its result.
         result: ActionResult,
     },
 }
 
-/// What the agent needs to know of its node's object.
+/// The fields of the node's object that the agent needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeView {
     /// `metadata.uid`.
     pub uid: String,
-    /// The value of the annotation `epilogue.dev/state`, if it is there.
+    /// Value of the annotation `epilogue.dev/state`, if present.
     pub announced: Option<String>,
-    /// The value of the annotation `epilogue.dev/readiness`, if it is there.
+    /// Value of the annotation `epilogue.dev/readiness`, if present.
     pub readiness: Option<String>,
-    /// Whether our taint `epilogue.dev/shutting-down` is there.
+    /// Whether the node has our taint `epilogue.dev/shutting-down`.
     pub tainted: bool,
     /// Whether condition Ready is False with a message that contains `node is shutting down`.
     pub kubelet_says_shutdown: bool,
-    /// The kubelet's conditions of pressure that are True: `MemoryPressure`, `DiskPressure`,
+    /// The kubelet's pressure conditions that are True: `MemoryPressure`, `DiskPressure`,
     /// `PIDPressure`.
     pub kubelet_pressure: Vec<String>,
-    /// Conditions of our own (`epilogue.dev/…`): type, and whether it is True.
+    /// Our own conditions (`epilogue.dev/…`): type, and whether it is True.
     pub conditions: Vec<(String, bool)>,
 }
 
-/// What logind's properties say.
+/// State of logind, from its properties.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogindState {
-    /// The unique name of logind's connection: another one means that logind was restarted.
+    /// Unique bus name of logind's connection. A different name means that logind has restarted.
     pub owner: String,
-    /// `InhibitDelayMaxUSec`, if it could be read.
+    /// `InhibitDelayMaxUSec`; `None` if it could not be read.
     pub delay: Option<Duration>,
     /// `PreparingForShutdown`.
     pub preparing: bool,
-    /// `ScheduledShutdown`: what, and when (wall clock), if there is one.
+    /// `ScheduledShutdown`: kind, and time (wall clock); `None` if no shutdown is scheduled.
     pub scheduled: Option<(String, Timestamp)>,
     /// Whether our own lock is in `ListInhibitors`.
     pub lock_listed: bool,
@@ -104,9 +104,9 @@ pub struct LogindState {
 /// `PrepareForShutdown(true)`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Announcement {
-    /// `InhibitDelayMaxUSec`, read anew at the signal; none if there was no answer in 100 ms.
+    /// `InhibitDelayMaxUSec`, read again at the signal; `None` without an answer within 100 ms.
     pub granted: Option<Duration>,
-    /// The kind of shutdown, where logind told it.
+    /// The kind of shutdown, if logind reports it.
     pub kind: Option<ShutdownKind>,
 }
 
@@ -114,50 +114,50 @@ pub struct Announcement {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ShutdownKind {
-    /// The machine goes off.
+    /// The machine powers off.
     Poweroff,
-    /// It comes back.
+    /// The machine restarts.
     Reboot,
-    /// It stops.
+    /// The machine halts.
     Halt,
-    /// Another kernel.
+    /// The machine boots another kernel.
     Kexec,
-    /// Another user space under the same kernel: the boot id stays.
+    /// Another user space starts under the same kernel; the boot id stays.
     SoftReboot,
-    /// A word that is not known.
+    /// An unknown word.
     #[serde(untagged)]
     Other(String),
 }
 
-/// How an action ended. Which variant belongs to which action stands at the action.
+/// Result of an action. The action's comment names its variants.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ActionResult {
-    /// Done, or failed as the API or the host said.
+    /// The action succeeded, or failed with the error of the API or the host.
     Done(Outcome<()>),
-    /// A delay lock is held.
+    /// The agent holds a delay lock.
     Locked,
-    /// There is no lock: logind is going down already. ([LD5])
+    /// logind refused the lock, because a shutdown is in progress. ([LD5])
     LockRefusedInProgress,
-    /// The delay that logind grants now; less than asked for where it did not follow.
+    /// The delay that logind grants now; less than requested if logind did not follow.
     Delay(Outcome<Duration>),
-    /// The pod as it is; none when there is no pod of that UID any more.
+    /// The current pod; `None` if no pod has that UID any more.
     Pod(Outcome<Option<Box<PodView>>>),
-    /// What the container runtime has of the pod.
+    /// State of the pod in the container runtime.
     Runtime(Result<RuntimeState, Failure>),
-    /// A look at the node.
+    /// A sample of the node.
     Measured(Measured),
-    /// What pods use.
+    /// Usage of the pods.
     Figures(Result<Figures, Failure>),
 }
 
-/// What the container runtime has of one pod, exited containers included.
+/// State of one pod in the container runtime, including exited containers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeState {
     /// The pod's containers.
     pub containers: Vec<RuntimeContainer>,
     /// Whether a sandbox of the pod is READY.
     pub sandbox_ready: bool,
-    /// Whether there was ever a sandbox, ready or not.
+    /// Whether the pod ever had a sandbox, ready or not.
     pub sandbox_known: bool,
 }
 
@@ -168,11 +168,11 @@ pub struct RuntimeContainer {
     pub id: String,
     /// Label `io.kubernetes.container.name`.
     pub name: String,
-    /// Whether it has exited. Created, running and unknown are not exited.
+    /// Whether it has exited. Created, running and unknown containers have not.
     pub exited: bool,
-    /// Exit code, of one that has exited.
+    /// Exit code of an exited container.
     pub exit_code: Option<i32>,
-    /// When it exited.
+    /// Time of the exit.
     pub finished_at: Option<Timestamp>,
     /// The runtime's reason, such as `OOMKilled`.
     pub reason: String,
@@ -184,8 +184,8 @@ impl RuntimeState {
         !self.sandbox_ready && self.containers.iter().all(|container| container.exited)
     }
 
-    /// Whether the runtime has containers of the pod, and all have exited. Of a pod that cannot run
-    /// again that is its end: a kubelet, too, calls it ended while its sandbox still stands.
+    /// Whether the runtime has containers of the pod, and all have exited. A pod that cannot run
+    /// again has then terminated; a kubelet, too, reports this while its sandbox is ready.
     pub fn containers_ended(&self) -> bool {
         !self.containers.is_empty() && self.containers.iter().all(|container| container.exited)
     }
@@ -195,8 +195,8 @@ impl RuntimeState {
         !self.sandbox_known && self.containers.is_empty()
     }
 
-    /// Whether the runtime proves that a pod has ended. A runtime that knows nothing of a pod that
-    /// has run may be another than the pod's, and proves nothing.
+    /// Whether the runtime proves that a pod has terminated. A runtime without any record of a pod
+    /// that has run may not be the pod's own, and proves nothing.
     pub fn proves_end(&self, has_run: bool) -> bool {
         self.nothing_runs() && (!self.knows_nothing() || !has_run)
     }

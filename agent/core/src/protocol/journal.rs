@@ -1,5 +1,5 @@
-//! What survives a crash of the agent or of the machine: the records of one shutdown. Framing,
-//! checksum and sync are the sink's. ([AP18])
+//! Defines the records of one shutdown, which survive a crash of the agent or the machine. The sink
+//! adds framing, checksum and sync. ([AP18])
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::event::ShutdownKind;
 use crate::pod::PodUid;
 use crate::shutdown::Mode;
 
-/// One entry; the order is that of writing.
+/// One entry of the journal; entries keep the order of writing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "record", rename_all = "kebab-case")]
 pub enum Record {
@@ -22,54 +22,54 @@ pub enum Record {
         at: Duration,
         /// The API's time at the signal.
         wall: Timestamp,
-        /// What logind granted.
+        /// The delay that logind granted.
         granted: Duration,
-        /// The mode at the beginning.
+        /// The mode at the start of the shutdown.
         mode: Mode,
-        /// What was announced.
+        /// The kind of shutdown that logind announced.
         kind: Option<ShutdownKind>,
     },
-    /// What is going to be done to a pod; written before it is.
+    /// A planned step for a pod, written before the step.
     Intent {
-        /// The pod.
+        /// UID of the pod.
         uid: PodUid,
-        /// Its namespace.
+        /// Namespace of the pod.
         namespace: String,
-        /// Its name.
+        /// Name of the pod.
         name: String,
-        /// What.
+        /// The planned step.
         intent: Intent,
-        /// The `lastTransitionTime` that the patch carries: a replay sends the same.
+        /// The `lastTransitionTime` of the patch; boot recovery sends the same.
         at: Timestamp,
     },
-    /// The API has acknowledged what was intended, or shows it.
+    /// The API has acknowledged the step, or shows its result.
     Acknowledged {
-        /// The pod.
+        /// UID of the pod.
         uid: PodUid,
-        /// What.
+        /// The acknowledged step.
         intent: Intent,
     },
-    /// The lock was released.
+    /// The agent released the lock.
     Released {
-        /// The pods whose end the API had not shown by then.
+        /// The pods that the API had not shown as terminated by then.
         unreported: Vec<PodUid>,
     },
 }
 
-/// What is done to a pod.
+/// A step for a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Intent {
-    /// Its `DisruptionTarget`.
+    /// Sets `DisruptionTarget=True`.
     Mark,
-    /// The same, and no container of it had run by then.
+    /// Sets `DisruptionTarget=True`; no container of the pod has run by then.
     MarkBeforeStart,
-    /// Nothing: all its containers had exited before the shutdown.
+    /// Does nothing, because all containers had exited before the shutdown.
     LeaveExited,
-    /// Its deletion, or the deadline lever.
+    /// Deletes the pod, or sets the deadline.
     End,
-    /// Its `phase=Failed`.
+    /// Sets `phase=Failed`.
     Fail,
-    /// Its `DisruptionTarget` taken back.
+    /// Sets `DisruptionTarget=False`.
     Clear,
 }

@@ -1,5 +1,5 @@
-//! What the core and its shells say to each other: past facts in (`Event`), imperatives out
-//! (`Action`), each action's result back as one more event.
+//! Defines the messages between the core and its shells. `Event` is a past fact, `Action` an
+//! imperative; the result of an action returns as an event.
 
 pub mod action;
 pub mod event;

@@ -1,25 +1,26 @@
-//! What is known of the kubelet beside us.
+//! Defines the facts about the node's kubelet.
 
 use std::time::Duration;
 
-/// The kubelet, from all sources; each alone lies.
+/// The kubelet, as seen by all sources; each source alone can be wrong.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KubeletFacts {
     /// Whether `ListInhibitors` shows a delay lock on shutdown whose `who` is `kubelet`, held by
-    /// root, and, where it is known, by the unit's main process. None if logind did not say.
+    /// root. If the unit's main process is known, it must be the holder. `None` without an answer
+    /// of logind.
     pub lock_armed: Option<bool>,
-    /// The sum of the kubelet's configured shutdown periods, from `/configz`; none if it did not
-    /// say, zero if graceful shutdown is off.
+    /// Sum of the kubelet's configured shutdown periods, from `/configz`. Zero if graceful shutdown
+    /// is off; `None` without an answer.
     pub shutdown_period: Option<Duration>,
-    /// The unit's main process, from systemd; none if there is no such unit, or no answer.
+    /// Main process of the unit, from systemd; `None` without such a unit or without an answer.
     pub main_pid: Option<u32>,
-    /// Whether the unit is active, from systemd; none if there is no such unit, or no answer.
+    /// Whether the unit is active, from systemd; `None` without such a unit or without an answer.
     pub unit_active: Option<bool>,
-    /// Whether `http://127.0.0.1:10248/healthz` said ok; none if nothing was asked.
+    /// Answer of `http://127.0.0.1:10248/healthz`; `None` if it was not queried.
     pub healthy: Option<Healthz>,
-    /// How long ago the node's lease was renewed.
+    /// Time since the last renewal of the node's lease.
     pub lease_age: Option<Duration>,
-    /// Its own thresholds, from `/configz`; none if it did not say.
+    /// The kubelet's own thresholds, from `/configz`; `None` without an answer.
     pub eviction: Option<KubeletEviction>,
 }
 
@@ -34,14 +35,14 @@ pub struct KubeletEviction {
     pub local_storage_limits: bool,
 }
 
-/// What the kubelet's `/healthz` said.
+/// Answer of the kubelet's `/healthz`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Healthz {
     /// `ok`.
     Ok,
-    /// Another answer.
+    /// An answer other than `ok`.
     Failing,
-    /// The connection was refused: nobody listens.
+    /// The connection was refused: no process listens.
     Refused,
     /// No answer in time.
     Silent,

@@ -1,5 +1,5 @@
-//! What is measured of the node and of its pods, and what the kernel and systemd-oomd tell of
-//! kills.
+//! Defines the measurements of the node and its pods, and the kills that the kernel and
+//! systemd-oomd report.
 
 use std::time::Duration;
 
@@ -12,24 +12,25 @@ use crate::pressure::stall::StallSample;
 use crate::pressure::usage::{DiskLayout, DiskUsage};
 use crate::pressure::watch::Measurements;
 
-/// One look at the node.
+/// One sample of the node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sample {
     /// The signals that could be measured. ([EV7])
     pub signals: Measurements,
-    /// Free swap of all swap; none where it could not be read.
+    /// Free swap and total swap; `None` if it could not be read.
     pub swap: Option<Observation>,
-    /// Which file systems lie on devices of their own, once it is known. ([EV5])
+    /// Which file systems are on their own devices, once known. ([EV5])
     pub layout: Option<DiskLayout>,
-    /// `memory.pressure` of the cgroup of all pods and of each; none without PSI or cgroup v2.
+    /// `memory.pressure` of the cgroup of all pods and of each pod; `None` without PSI or cgroup
+    /// v2.
     pub stall: Option<StallSample>,
-    /// `/proc/pressure/io`; none without PSI.
+    /// `/proc/pressure/io`; `None` without PSI.
     pub io: Option<Psi>,
-    /// What could not be read, and why, a phrase each.
+    /// What could not be read, and why: one phrase each.
     pub unreadable: Vec<String>,
 }
 
-/// What of its pods a shortage is about.
+/// The resource of pods to measure in a shortage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Resource {
@@ -41,16 +42,16 @@ pub enum Resource {
     Pids,
 }
 
-/// What one pod uses. What was not asked for, or could not be read, is none.
+/// Usage of one pod. A value is `None` if it was not requested or could not be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodFigures {
     /// Working set and swap of the whole pod, in bytes.
     pub memory: Option<u64>,
-    /// Tasks.
+    /// Number of tasks.
     pub tasks: Option<u64>,
-    /// Bytes.
+    /// Disk usage in bytes.
     pub disk: Option<DiskUsage>,
-    /// Inodes.
+    /// Disk usage in inodes.
     pub inodes: Option<DiskUsage>,
     /// Its containers.
     pub containers: Vec<ContainerFigures>,
@@ -58,7 +59,7 @@ pub struct PodFigures {
     pub empty_dirs: Vec<(String, u64)>,
 }
 
-/// What one container uses.
+/// Usage of one container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContainerFigures {
     /// Its name in the pod.
@@ -71,13 +72,13 @@ pub struct ContainerFigures {
     pub logs: Option<u64>,
 }
 
-/// What the pods that were asked about use; one that could not be measured is missing.
+/// Usage of the requested pods; a pod that could not be measured is missing.
 pub type Figures = std::collections::BTreeMap<PodUid, PodFigures>;
 
-/// The result of a look at the node.
+/// Result of a sample of the node.
 pub type Measured = Result<Box<Sample>, Failure>;
 
-/// What waits.
+/// The resource that tasks wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Stalling {
@@ -87,28 +88,28 @@ pub enum Stalling {
     Io,
 }
 
-/// The kernel's OOM killer has killed a process of a pod.
+/// A kill of a pod's process by the kernel's OOM killer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct OomKill {
-    /// The pod whose process it was.
+    /// The pod that the process belonged to.
     pub pod: PodUid,
-    /// The runtime's id of the container, as the cgroup's name has it.
+    /// The runtime's id of the container, from the cgroup's name.
     pub container_id: Option<String>,
-    /// What was short.
+    /// The memory that was short.
     pub constraint: OomConstraint,
-    /// The limit that was hit, in bytes, where there is one and it is known.
+    /// The limit that was reached, in bytes, if it exists and is known.
     pub limit: Option<u64>,
-    /// The killed process: id in the host, name; only the kernel's log knows.
+    /// The killed process: PID on the host, name. Only the kernel's log contains it.
     pub process: Option<(u32, String)>,
-    /// Whether processes of the container live on; none if it could not be told.
+    /// Whether processes of the container still run; `None` if unknown.
     pub container_lives: Option<bool>,
-    /// Who says so.
+    /// Source of the report.
     pub witness: OomWitness,
-    /// When it was learnt, on CLOCK_MONOTONIC.
+    /// When the agent learned of the kill, on CLOCK_MONOTONIC.
     pub at: Duration,
 }
 
-/// What was short when the kernel killed.
+/// The memory that was short when the kernel killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OomConstraint {
@@ -116,13 +117,13 @@ pub enum OomConstraint {
     ContainerLimit,
     /// The containers of the pod together reached the pod's limit.
     PodLimit,
-    /// Nothing of the pod was at a limit: the node, or all pods of it together.
+    /// Nothing of the pod was at a limit: the node, or all its pods together, ran short.
     Node,
-    /// It could not be told.
+    /// The cause is unknown.
     Unknown,
 }
 
-/// Who says that a process was killed for memory.
+/// Source of the report of an OOM kill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OomWitness {
@@ -134,15 +135,15 @@ pub enum OomWitness {
     Runtime,
 }
 
-/// systemd-oomd has killed a cgroup.
+/// A kill of a cgroup by systemd-oomd.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct OomdKill {
-    /// The pod whose cgroup it was, or of which it was a part; none where it was no pod's.
+    /// The pod whose cgroup, or a part of it, was killed; `None` if the cgroup is not a pod's.
     pub pod: Option<PodUid>,
-    /// The runtime's id of the container, where it was one's.
+    /// The runtime's id of the container, if the cgroup is a container's.
     pub container_id: Option<String>,
-    /// The cgroup, as oomd names it.
+    /// The cgroup, as systemd-oomd names it.
     pub cgroup: String,
-    /// Why: `memory-used` or `memory-pressure`, or a word to come.
+    /// Why: `memory-used`, `memory-pressure`, or a future word.
     pub reason: String,
 }

@@ -1,5 +1,5 @@
-//! The time that logind grants, cut into the steps of a shutdown with the reports' reserve first;
-//! and the delay that would be wanted. ([AP11], [AP15])
+//! Divides the delay that logind grants among the steps of a shutdown, reports before priority
+//! groups. Also computes the wanted delay. ([AP11], [AP15])
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use serde::Serialize;
 use super::priority_groups::PriorityGroups;
 use crate::time_span::TimeSpan;
 
-/// What the reports are given beyond the kubelet's or our own periods. ([AP15])
+/// Time for the reports beyond the kubelet's or our own periods. ([AP15])
 pub const FLUSH_MARGIN: Duration = Duration::from_secs(10);
-/// What the agent believes to be granted while logind has not said it: systemd's default. ([AP11])
+/// Assumed delay while logind has not reported it: systemd's default. ([AP11])
 pub const GRANTED_DEFAULT: Duration = Duration::from_secs(5);
 
 const INTENT_MAX: Duration = Duration::from_millis(150);
@@ -19,27 +19,27 @@ const FLUSH_MIN: Duration = Duration::from_millis(1_400);
 const FLUSH_MAX: Duration = Duration::from_secs(10);
 const MARGIN_MIN: Duration = Duration::from_millis(250);
 const MARGIN_MAX: Duration = Duration::from_secs(1);
-/// So that no sum overflows where logind grants a delay without end.
+/// Prevents overflow of a sum if logind grants an infinite delay.
 const GRANTED_MAX: Duration = Duration::from_hours(168);
 
-/// How long each step of a shutdown may take. Together they are what logind granted.
+/// Duration of each step of a shutdown. The sum is the delay that logind granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
-    /// P0: the intent into the journal.
+    /// P0: writes the intent to the journal.
     pub intent: Duration,
-    /// P1: `DisruptionTarget` on the pre-mark set.
+    /// P1: sets `DisruptionTarget` on the pre-mark set.
     pub pre_mark: Duration,
-    /// P2: the priority groups.
+    /// P2: terminates the priority groups.
     pub kill: Duration,
-    /// P3 with P4: until every report is acknowledged.
+    /// P3 and P4: waits until every report is acknowledged.
     pub flush: Duration,
-    /// P4, the end of `flush`: writes in place of reports that did not come.
+    /// P4, the end of `flush`: writes in place of missing reports.
     pub last_writes: Duration,
-    /// Kept free before logind's own timer.
+    /// Reserve before logind's own timer.
     pub margin: Duration,
 }
 
-/// When each step ends, counted from the receipt of the signal on the monotonic clock.
+/// End of each step, counted from the receipt of the signal on the monotonic clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timetable {
     /// P0 ends.
@@ -50,7 +50,7 @@ pub struct Timetable {
     pub kill: Duration,
     /// P4 begins.
     pub last_writes: Duration,
-    /// The one deadline: P4 ends and the lock is released.
+    /// The only deadline: P4 ends and the agent releases the lock.
     pub end: Duration,
 }
 
@@ -72,10 +72,10 @@ pub enum Step {
 }
 
 impl Budget {
-    /// Cuts up what logind grants.
+    /// Divides the delay that logind grants.
     ///
-    /// When it is less than all steps need, killing gives way first and the reports' reserve
-    /// last: a pod that the system ends is told of by its mark, an unreported one by nothing.
+    /// A short delay reduces the priority groups' step first, then the reports' reserve. The mark
+    /// reports a pod that the system stops; nothing else reports it.
     pub fn of(granted: Duration) -> Self {
         let granted = granted.min(GRANTED_MAX);
         let mut left = granted;
@@ -91,7 +91,7 @@ impl Budget {
         Self { intent, pre_mark, kill: left, flush, last_writes: flush / 5, margin }
     }
 
-    /// When the steps end.
+    /// Computes the end of each step.
     pub fn timetable(&self) -> Timetable {
         let pre_mark = self.intent + self.pre_mark;
         let kill = pre_mark + self.kill;
@@ -102,8 +102,8 @@ impl Budget {
 }
 
 impl Timetable {
-    /// The step that the clock allows at the latest; the work may be further. After a freeze of
-    /// the process this skips what there is no time for any more. ([AP10])
+    /// The earliest step that the clock still allows; the work may be further. After a freeze of
+    /// the process this skips the steps whose time is over. ([AP10])
     pub fn step(&self, elapsed: Duration) -> Step {
         [
             (self.intent, Step::Intent),
@@ -117,7 +117,7 @@ impl Timetable {
         .map_or(Step::Release, |(_, step)| step)
     }
 
-    /// How long the lock may still be held.
+    /// How long the agent may still hold the lock.
     pub fn left(&self, elapsed: Duration) -> Duration {
         self.end.saturating_sub(elapsed)
     }
@@ -126,8 +126,8 @@ impl Timetable {
 /// The delay in whole seconds that gives every priority group its period and the reports their
 /// reserve.
 ///
-/// From a sum of 36 s on, the steps around the priority groups take more than the flush margin of
-/// so the budget itself is asked too. ([AP15])
+/// From a sum of 36 s on, the steps around the priority groups take more than the flush margin. So
+/// the function also tests the budget itself. ([AP15])
 pub fn wanted_delay(
     priority_groups: Option<&PriorityGroups>,
     kubelet_period: Option<Duration>,
@@ -143,8 +143,8 @@ pub fn wanted_delay(
     enough.max(period + FLUSH_MARGIN).max(kubelet)
 }
 
-/// The longest that Assist holds its lock after the kubelet's sum of periods: others wait too.
-/// ([AP13])
+/// Maximum time that Assist holds its lock: the kubelet's sum of periods plus the flush margin.
+/// Other lock holders wait too. ([AP13])
 pub fn assist_hold_max(kubelet_period: Duration, granted: TimeSpan) -> Duration {
     (kubelet_period + FLUSH_MARGIN).min(Budget::of(granted.duration()).timetable().end)
 }

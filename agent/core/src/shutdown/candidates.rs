@@ -1,5 +1,5 @@
-//! Which pods of the node a shutdown ends, which it never touches, and which are marked as
-//! disrupted before anything is killed. ([AP5], [AP8])
+//! Selects the pods that a shutdown terminates, the pods that it excludes, and the pods that get
+//! `DisruptionTarget` before any kill. ([AP5], [AP8])
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -8,16 +8,16 @@ use serde::Serialize;
 use super::Mode;
 use crate::pod::{Owner, PodSource, PodUid, PodView, RestartPolicy};
 
-/// What decides beside the pods themselves.
+/// Inputs of the selection other than the pods.
 #[derive(Clone, Debug)]
 pub struct Scope {
-    /// What the agent does in this shutdown.
+    /// The agent's mode in this shutdown.
     pub mode: Mode,
-    /// The agent's own pod, where it runs as one.
+    /// The agent's own pod, if it runs in one.
     pub own_pod: Option<PodUid>,
-    /// In Replace, pods of a higher priority are left to the system's own stop.
+    /// In Replace, the agent leaves pods of a higher priority to the system's own stop.
     pub priority_max: i32,
-    /// What Replace does with pods that have no controller.
+    /// How Replace treats pods without a controller.
     pub bare_pods: BarePods,
 }
 
@@ -28,43 +28,43 @@ impl Scope {
     }
 }
 
-/// What Replace does with pods that have no controller: nobody creates them again. ([AP26])
+/// How Replace treats pods without a controller, which are never recreated. ([AP26])
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BarePods {
-    /// Nothing: they end with the node.
+    /// Leaves them: they stop with the node.
     #[default]
     Leave,
     /// Deletes them.
     Delete,
-    /// Ends them by `spec.activeDeadlineSeconds`, which keeps the object. ([API17])
+    /// Terminates them by `spec.activeDeadlineSeconds`, which keeps the object. ([API17])
     DeadlineLever,
 }
 
-/// Why a shutdown never touches a pod.
+/// Why a shutdown excludes a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Excluded {
-    /// It is the node's own: its mirror's status is not ours. ([SD22])
+    /// The pod is static, and its mirror's status belongs to the kubelet. ([SD22])
     Static,
-    /// It has ended already, and keeps its result. ([SD11], [API8])
+    /// The pod is terminal, and keeps its result. ([SD11], [API8])
     Terminal,
-    /// It is the agent.
+    /// The pod is the agent's own.
     Ourselves,
-    /// Replace does not delete a pod that would be created again on the same node. ([W10])
+    /// Replace does not delete a pod that its controller would recreate on the same node. ([W10])
     DaemonSet,
     /// Replace leaves pods of this priority to the system.
     AbovePriorityMax,
-    /// In Observe, all are spared.
+    /// Observe excludes all pods.
     NotOurs,
 }
 
-/// Why a pod is marked before anything is killed.
+/// Why a pod gets `DisruptionTarget` before any kill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum MarkReason {
-    /// The agent will delete it, or end it by its deadline.
+    /// The agent will delete it, or terminate it by its deadline.
     WillBeEnded,
-    /// Somebody has deleted it, and it was running when the shutdown came.
+    /// The pod has been deleted, and was running when the shutdown came.
     Terminating,
-    /// No container of it can run again, so a lost report cannot make the mark a lie. ([AP5])
+    /// No container of it can run again, so a lost report cannot make the mark wrong. ([AP5])
     CannotRunAgain,
 }
 
@@ -73,11 +73,11 @@ pub enum MarkReason {
 pub struct Mark {
     /// The pod.
     pub uid: PodUid,
-    /// Why it is marked so early.
+    /// Why the pod gets the mark so early.
     pub reason: MarkReason,
 }
 
-/// Why the pod is none of a shutdown's candidates; none when it is one.
+/// Why the pod is not a candidate of a shutdown; `None` for a candidate.
 ///
 /// In Assist and Substitute a DaemonSet's pod is a candidate: the kubelet, or the agent in its
 /// place, kills it like any other.
@@ -97,37 +97,37 @@ pub fn excluded(pod: &PodView, scope: &Scope) -> Option<Excluded> {
     if scope.mode != Mode::Replace {
         return None;
     }
-    // DIVERGES(upstream): upstream ends them too; they are made anew at once, for the node
-    // that is going, and are refused there again and again.
+    // DIVERGES(upstream): upstream terminates them too. They are recreated at once for the
+    // departing node, which refuses them again and again.
     if pod.owner == Owner::DaemonSet {
         return Some(Excluded::DaemonSet);
     }
     (pod.priority > scope.priority_max).then_some(Excluded::AbovePriorityMax)
 }
 
-/// The pods that the shutdown ends, or waits for where the kubelet ends them.
+/// The pods that the shutdown terminates, or waits for while the kubelet terminates them.
 pub fn candidates<'a>(pods: &'a [PodView], scope: &Scope) -> Vec<&'a PodView> {
     pods.iter().filter(|pod| excluded(pod, scope).is_none()).collect()
 }
 
-/// Whether the agent itself ends the pod in Replace.
+/// Whether the agent itself terminates the pod in Replace.
 pub fn is_ended_by_us(pod: &PodView, scope: &Scope) -> bool {
     let wanted = pod.owner != Owner::None || scope.bare_pods != BarePods::Leave;
     scope.mode == Mode::Replace && excluded(pod, scope).is_none() && wanted
 }
 
-/// Why the pod is marked before anything is killed; none when it gets its mark with its kill, or
-/// has one, which is kept because a foreign reason says more. ([AP7])
+/// Why the pod gets `DisruptionTarget` before any kill; `None` if it comes with the kill. Also
+/// `None` if the pod has one, which stays because a foreign reason is more specific. ([AP7])
 ///
-/// Pods that Replace leaves to the system for their priority are no candidates, and yet those that
-/// cannot run again end with the machine, so they are marked.
+/// Pods that Replace leaves to the system for their priority are not candidates. Those that cannot
+/// run again still stop with the machine, so they get the mark.
 pub fn mark_reason(pod: &PodView, scope: &Scope) -> Option<MarkReason> {
     let left_alone = excluded(pod, scope).is_some_and(|why| why != Excluded::AbovePriorityMax);
     if left_alone || pod.is_disrupted() {
         return None;
     }
     if pod.is_terminating() {
-        // Of a pod that never ran, the deleter owns the cause. ([PT1])
+        // The deleter of a pod that never ran defines the cause. ([PT1])
         return pod.has_run.then_some(MarkReason::Terminating);
     }
     if is_ended_by_us(pod, scope) {
@@ -136,12 +136,12 @@ pub fn mark_reason(pod: &PodView, scope: &Scope) -> Option<MarkReason> {
     pod.cannot_run_again().then_some(MarkReason::CannotRunAgain)
 }
 
-/// The marks in order of value: pods of Jobs with a `podFailurePolicy`, other Jobs' pods, bare
-/// pods that never restart, the rest; within each, one namespace after the other in turns, so
-/// that no namespace's many pods push out another's few.
+/// Orders the marks by value: pods of Jobs with a `podFailurePolicy`, other Jobs' pods, bare pods
+/// that never restart, the rest. Within each rank the namespaces take turns, so that one with many
+/// pods does not displace another with few.
 ///
-/// DIVERGES(upstream): the condition comes before the end. In upstream it comes with the
-/// phase, after the containers have stopped, and is lost where that report is. ([W2], [AP1])
+/// DIVERGES(upstream): the condition precedes the termination. In upstream it comes with the phase,
+/// after the containers have stopped, and is lost if that report is lost. ([W2], [AP1])
 pub fn pre_mark(pods: &[PodView], scope: &Scope) -> Vec<Mark> {
     let mut ranks: BTreeMap<Rank, Namespaces<'_>> = BTreeMap::new();
     for pod in pods {
@@ -174,11 +174,11 @@ fn in_turns(namespaces: Namespaces<'_>) -> Vec<Mark> {
     marks
 }
 
-/// How much a pod's mark is worth, best first.
+/// Value of a pod's mark, best first.
 ///
-/// Whether a Job has a `podFailurePolicy` stands in the Job, which the agent does not read: that
-/// would take the right to read all Jobs of the cluster. But the API lets only those have one whose
-/// pods are never restarted, so the others come after them. ([AP6])
+/// Only the Job shows whether it has a `podFailurePolicy`, and the agent does not read Jobs. That
+/// would require the right to read all Jobs of the cluster. But the API allows a policy only if the
+/// Job's pods never restart, so other Jobs' pods come after them. ([AP6])
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
     JobThatMayHaveFailurePolicy,
@@ -228,13 +228,13 @@ mod tests {
             (Assist, pod("a").phase(Phase::Succeeded), Some(Excluded::Terminal)),
             (Replace, pod("a").phase(Phase::Failed).deleting(9), Some(Excluded::Terminal)),
             (Substitute, pod("a").phase(Phase::Failed), Some(Excluded::Terminal)),
-            // The agent's own pod; in Replace also what is above the maximum. ([AP8])
+            // The agent's own pod; in Replace also pods above the maximum. ([AP8])
             (Assist, pod("agent"), Some(Excluded::Ourselves)),
             (Replace, pod("agent").owner(Owner::DaemonSet), Some(Excluded::Ourselves)),
             (Replace, pod("a").priority(1_000_000_001), Some(Excluded::AbovePriorityMax)),
             (Replace, pod("a").priority(1_000_000_000), None),
             (Assist, pod("a").priority(2_000_001_000), None),
-            // Replace leaves DaemonSets' pods: they would come back at once. ([AP8], [W10])
+            // Replace leaves DaemonSets' pods, which would come back at once. ([AP8], [W10])
             (Replace, daemon(), Some(Excluded::DaemonSet)),
             (Assist, daemon(), None),
             (Substitute, daemon(), None),
@@ -259,10 +259,10 @@ mod tests {
             (Replace, job(), Some(WillBeEnded)),
             (Replace, pod("a").owner(Owner::Other), Some(WillBeEnded)),
             (Replace, job().not_started(), Some(WillBeEnded)),
-            // Bare pods are left; those that cannot restart get DisruptionTarget. ([AP26])
+            // Bare pods stay; those that cannot restart get DisruptionTarget. ([AP26])
             (Replace, pod("a"), None),
             (Replace, pod("a").never(), Some(CannotRunAgain)),
-            // Others deleted them: only those that had run. ([AP5], [PT1])
+            // Deleted by another client: only those that had run. ([AP5], [PT1])
             (Assist, pod("a").deleting(30), Some(Terminating)),
             (Replace, pod("a").owner(Owner::Other).deleting(30), Some(Terminating)),
             (Assist, pod("a").never().not_started().deleting(30), None),
@@ -275,9 +275,9 @@ mod tests {
             (Replace, pod("a").never().owner(Owner::DaemonSet), None),
             (Replace, job().priority(1_000_000_001), Some(CannotRunAgain)),
             (Replace, pod("a").priority(1_000_000_001), None),
-            // It would start after the reboot, under a wrong condition. ([AP5])
+            // The pod would start after the reboot, with a wrong condition. ([AP5])
             (Assist, job().not_started(), None),
-            // A DisruptionTarget that stands stays. ([AP7])
+            // An existing DisruptionTarget stays. ([AP7])
             (Replace, job().disrupted("PreemptionByScheduler"), None),
             (Assist, job().disrupted("TerminationByKubelet"), None),
             (Assist, static_pod().never(), None),

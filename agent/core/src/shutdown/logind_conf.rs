@@ -1,12 +1,12 @@
-//! What logind's configuration files wish for `InhibitDelayMaxSec`, which of them it takes, and
-//! the drop-in that makes the largest wish win. ([LD8], [AP15])
+//! Reads `InhibitDelayMaxSec` from logind's configuration files, finds the value that logind uses,
+//! and builds the drop-in that makes the largest value win. ([LD8], [AP15])
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::time_span::TimeSpan;
 
-/// Where drop-ins lie; a file hides those of the same name further down. ([LD8])
+/// Directories of drop-ins; a file hides those of the same name in later directories. ([LD8])
 pub const DROP_IN_DIRS: [&str; 5] = [
     "/etc/systemd/logind.conf.d",
     "/run/systemd/logind.conf.d",
@@ -15,7 +15,7 @@ pub const DROP_IN_DIRS: [&str; 5] = [
     "/lib/systemd/logind.conf.d",
 ];
 
-/// Where the main file lies; the first that exists is read, before all drop-ins.
+/// Paths of the main file; logind reads the first that exists, before all drop-ins.
 pub const MAIN_FILES: [&str; 4] = [
     "/etc/systemd/logind.conf",
     "/run/systemd/logind.conf",
@@ -23,13 +23,13 @@ pub const MAIN_FILES: [&str; 4] = [
     "/usr/lib/systemd/logind.conf",
 ];
 
-/// Our drop-in: files are merged by name, the last wins, and distributions' names begin with
-/// letters, where the kubelet's `99-` loses. ([SD23])
+/// Path of our drop-in. logind merges the files by name, and the last one wins. Names from
+/// distributions begin with letters, so the kubelet's `99-` loses. ([SD23])
 ///
-/// DIVERGES(upstream): upstream's name sorts before those, and then it gives up.
+/// DIVERGES(upstream): upstream's name sorts before those, and then upstream gives up.
 pub const OUR_DROP_IN: &str = "/etc/systemd/logind.conf.d/zz-epilogue.conf";
 
-/// The longest delay that we ask for unless the operator says more. ([AP15])
+/// Maximum delay that the agent requests by default. ([AP15])
 pub const OUR_DELAY_MAX: Duration = Duration::from_mins(10);
 
 const KEY: &str = "InhibitDelayMaxSec";
@@ -39,11 +39,11 @@ const KEY: &str = "InhibitDelayMaxSec";
 pub struct ConfFile {
     /// Its path on the host.
     pub path: String,
-    /// Its content; empty when it is a link to /dev/null.
+    /// Its content; empty if the file is a link to /dev/null.
     pub text: String,
 }
 
-/// One file's `InhibitDelayMaxSec`.
+/// `InhibitDelayMaxSec` of one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestedDelay {
     /// The file.
@@ -52,34 +52,34 @@ pub struct RequestedDelay {
     pub delay: TimeSpan,
 }
 
-/// What has to be written so that logind grants what is wanted.
+/// What to write so that logind grants the wanted delay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DropIn {
-    /// Nothing: logind grants it.
+    /// Nothing: logind already grants it.
     NotNeeded,
-    /// Nothing, but logind has to read its files again: the one that wins asks for enough.
+    /// Nothing, but logind has to read its files again: the winning file requests enough.
     Reload {
-        /// The wish that wins.
+        /// The winning request.
         by: RequestedDelay,
     },
-    /// Our file.
+    /// Writes our file.
     Write {
-        /// Its value: the largest wish of all.
+        /// Value of our file: the largest of all requests.
         delay: TimeSpan,
-        /// Its content.
+        /// Content of our file.
         text: String,
     },
     /// Our file would not help: a file that sorts after it sets the value.
     Shadowed {
-        /// The wish that wins.
+        /// The winning request.
         by: RequestedDelay,
-        /// The value that it would have to have.
+        /// The value that the winning file needs.
         delay: TimeSpan,
     },
 }
 
-/// The files that logind reads, in its order: the main file, then drop-ins by name, each name
-/// from the first directory that has it. What lies elsewhere is left out.
+/// The files that logind reads, in its order: the main file, then drop-ins by name. Each name comes
+/// from the first directory that has it. Files elsewhere are ignored.
 pub fn read_order(files: &[ConfFile]) -> Vec<&ConfFile> {
     let main = MAIN_FILES.iter().find_map(|path| files.iter().find(|file| file.path == *path));
     let mut drop_ins: BTreeMap<&str, &ConfFile> = BTreeMap::new();
@@ -96,7 +96,7 @@ pub fn read_order(files: &[ConfFile]) -> Vec<&ConfFile> {
     main.into_iter().chain(drop_ins.into_values()).collect()
 }
 
-/// What the files wish, in logind's order: the last is what it takes when it reads them again.
+/// All requested delays, in logind's order; logind uses the last when it reads the files again.
 pub fn requested_delays(files: &[ConfFile]) -> Vec<RequestedDelay> {
     let requested = |file: &ConfFile| {
         Some(RequestedDelay { path: file.path.clone(), delay: delay(&file.text)? })
@@ -104,7 +104,7 @@ pub fn requested_delays(files: &[ConfFile]) -> Vec<RequestedDelay> {
     read_order(files).into_iter().filter_map(requested).collect()
 }
 
-/// The last valid value in the text of a file; logind skips one that it cannot read.
+/// The last valid value in the text of a file; logind skips an invalid one.
 fn delay(text: &str) -> Option<TimeSpan> {
     let mut in_login = false;
     let mut found = None;
@@ -123,7 +123,7 @@ fn delay(text: &str) -> Option<TimeSpan> {
     found
 }
 
-/// Lines without comments; one that ends in a backslash goes on in the next.
+/// Lines without comments; a line that ends in a backslash continues in the next.
 fn logical_lines(text: &str) -> Vec<String> {
     let mut lines = Vec::new();
     let mut begun = String::new();
@@ -142,9 +142,9 @@ fn logical_lines(text: &str) -> Vec<String> {
     lines
 }
 
-/// What to write so that `wanted` is granted. The largest wish wins, also one that logind has
-/// not taken: the kubelet's that a later file hides would else stay unheard. Others' wishes and
-/// what is granted now are never lowered; only ours is capped.
+/// Decides what to write so that logind grants `wanted`. The largest request wins, even if logind
+/// does not use it: a later file may hide the kubelet's. Other files' values and the granted delay
+/// are never lowered; only our own value is capped.
 pub fn drop_in(
     files: &[ConfFile],
     granted: TimeSpan,
@@ -174,7 +174,7 @@ pub fn drop_in(
     }
 }
 
-/// The content of our drop-in.
+/// Content of our drop-in.
 fn text(delay: TimeSpan) -> String {
     let value = delay.whole_seconds().map_or_else(|| delay.to_string(), |value| value.to_string());
     format!(
@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn files_are_merged_by_name_and_the_last_wins() {
-        // By file name; of equal names `/etc` before `/run` before `/usr/lib`. ([LD8])
+        // By file name; for equal names `/etc` before `/run` before `/usr/lib`. ([LD8])
         let files = [
             in_dir(LIB, "unattended-upgrades-logind-maxdelay.conf", "30"),
             in_dir(ETC, "99-kubelet.conf", "60"),
@@ -242,7 +242,7 @@ mod tests {
         let read: Vec<_> =
             requested_delays(&files).iter().map(|requested| requested.delay.to_string()).collect();
         assert_eq!(read, ["10s", "60s", "30s"]);
-        // A file of the same name without content masks one. ([LD8])
+        // A file without content masks others of the same name. ([LD8])
         let mask = ConfFile {
             path: format!("{ETC}/unattended-upgrades-logind-maxdelay.conf"),
             text: String::new(),
@@ -270,7 +270,7 @@ mod tests {
             (vec![kubelet(), ubuntu()], 30, 90, seconds(90)),
             (vec![kubelet(), ubuntu()], 30, 0, seconds(60)),
             (vec![kubelet()], 60, 40, DropIn::NotNeeded),
-            // Never lowered; ours has a maximum. ([AP15])
+            // Never lower; ours has a maximum. ([AP15])
             (vec![], 5, 4_000, seconds(600)),
             (vec![kubelet()], 900, 4_000, DropIn::NotNeeded),
             (vec![in_dir(ETC, "a.conf", "20min")], 1_200, 4_000, DropIn::NotNeeded),

@@ -1,4 +1,4 @@
-//! What a shutdown of the node asks for: whom it ends, in which order, and in what time.
+//! Decides which pods a node's shutdown terminates, in which order, and within what time.
 
 pub mod budget;
 pub mod candidates;
@@ -8,13 +8,14 @@ pub mod priority_groups;
 
 use serde::{Deserialize, Serialize};
 
-/// What the agent does in a shutdown; detected, not configured. ([AP16])
+/// The agent's mode in a shutdown; detected, not configured. ([AP16])
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// The kubelet's own graceful shutdown is armed: it kills, the agent sees to the reports.
+    /// The kubelet's own graceful shutdown is armed: it kills, and the agent ensures the reports.
     Assist,
-    /// It is not: the agent ends the pods through the API, and the kubelet kills and reports.
+    /// It is not armed: the agent terminates the pods through the API; the kubelet kills and
+    /// reports.
     Replace,
     /// The kubelet is dead or hangs: the agent kills through the runtime and reports itself.
     Substitute,
@@ -26,7 +27,7 @@ impl Mode {
     /// All modes.
     pub const ALL: [Self; 4] = [Self::Assist, Self::Replace, Self::Substitute, Self::Observe];
 
-    /// As metrics and annotations have it.
+    /// Name in metrics and annotations.
     pub fn name(self) -> &'static str {
         match self {
             Self::Assist => "assist",

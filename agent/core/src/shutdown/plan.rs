@@ -1,5 +1,5 @@
-//! The plan of the kills: each priority group's share of the time there is, and each pod's grace
-//! within its priority group's share. ([SD13], [SD14], [AP12])
+//! Plans the kills: each priority group's share of the remaining time, and each pod's grace within
+//! that share. ([SD13], [SD14], [AP12])
 
 use std::time::Duration;
 
@@ -8,15 +8,16 @@ use serde::Serialize;
 use super::priority_groups::{PriorityGroup, PriorityGroups};
 use crate::pod::{PodUid, PodView};
 
-/// Below this a priority group cannot end before the next begins, so all end together. ([AP12])
+/// With a smaller share a priority group cannot terminate before the next begins. All groups then
+/// terminate together. ([AP12])
 const SHARE_MIN: Duration = Duration::from_secs(1);
 /// Zero would remove the pod from the API while it runs. ([API8], [SD14])
 const GRACE_SECONDS_MIN: u32 = 1;
 
-/// Pods that end together.
+/// Pods that terminate together.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Stage {
-    /// The priority of the priority group; of the lowest where several were put together.
+    /// Priority of the group; the lowest one if several groups are merged.
     pub priority: i32,
     /// How long the stage may take.
     pub share_ms: u64,
@@ -24,44 +25,44 @@ pub struct Stage {
     pub stops: Vec<Stop>,
 }
 
-/// One pod's end.
+/// Termination of one pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Stop {
     /// The pod.
     pub uid: PodUid,
-    /// The time between SIGTERM and SIGKILL.
+    /// Time between SIGTERM and SIGKILL.
     pub grace_seconds: u32,
 }
 
 /// Whether every priority group gets its whole period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Fit {
-    /// Yes.
+    /// Every group gets its whole period.
     Whole,
-    /// All get less, in proportion.
+    /// All groups get less, in proportion.
     Scaled,
-    /// There is so little that all priority groups end together.
+    /// The time is so short that all groups terminate together.
     Together,
 }
 
-/// Who is killed when, in the time that is left for it.
+/// Which pods are killed when, within the remaining time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TerminationPlan {
     /// Whether the time suffices.
     pub fit: Fit,
-    /// One after the other; none of them empty.
+    /// Stages in their order; each has at least one pod.
     pub stages: Vec<Stage>,
 }
 
 impl TerminationPlan {
-    /// Plans the pods' ends within `left`. May be asked again, for the priority groups still to
-    /// come.
+    /// Plans the terminations within `left`. A caller may plan again, for the remaining priority
+    /// groups.
     ///
-    /// Only priority groups with pods share the time ([SD13]), by the weight of their periods, and
-    /// none gets more than its period: a larger delay is no reason to wait longer.
+    /// Only priority groups with pods share the time ([SD13]), weighted by their periods. No group
+    /// gets more than its period: a larger delay is no reason to wait longer.
     ///
     /// DIVERGES(upstream): priority groups that do not fit into the delay share it. Upstream does
-    /// not start its graceful shutdown then, and pods end without any. ([SD5])
+    /// not start its graceful shutdown then, and pods stop without one. ([SD5])
     pub fn new(priority_groups: &PriorityGroups, pods: &[&PodView], left: Duration) -> Self {
         let mut occupied = priority_groups.assign(pods);
         occupied.retain(|(_, pods)| !pods.is_empty());
@@ -110,8 +111,8 @@ fn stage(priority: i32, pods: &[&PodView], share: Duration) -> Stage {
     Stage { priority, share_ms, stops: pods.iter().map(stop).collect() }
 }
 
-/// The least of the share, the pod's own period and the one it is already being deleted with:
-/// a grace is shortened and never grows. ([SD14])
+/// The minimum of the share, the pod's own grace and the grace of its deletion. A grace only
+/// becomes shorter, never longer. ([SD14])
 fn grace(pod: &PodView, share: Duration) -> u32 {
     let share_seconds = u32::try_from(share.as_secs()).unwrap_or(u32::MAX);
     [pod.grace_seconds, pod.deletion_grace_seconds]
@@ -164,7 +165,7 @@ mod tests {
             (pod("a").grace(2), "Whole: 0@20000[a=2]"),
             (pod("a").grace(1_000), "Whole: 0@20000[a=20]"),
             (pod("a").grace(None).priority(2_000_000_000), "Whole: 2000000000@10000[a=10]"),
-            // Never 0, and never more than it is deleted with. ([SD14], [API8])
+            // Never 0, and never more than the grace of the deletion. ([SD14], [API8])
             (pod("a").grace(0), "Whole: 0@20000[a=1]"),
             (pod("a").grace(600).deleting(600), "Whole: 0@20000[a=20]"),
             (pod("a").grace(600).deleting(5), "Whole: 0@20000[a=5]"),
@@ -191,7 +192,7 @@ mod tests {
     fn less_time_than_wished_is_shared_by_weight() {
         let both = [pod("a").grace(60), pod("c").grace(60).priority(2_000_000_000)];
         let table = [
-            // a larger delay lengthens nothing
+            // a larger delay changes nothing
             (90_000, "Whole: 0@20000[a=20] 2000000000@10000[c=10]"),
             (30_000, "Whole: 0@20000[a=20] 2000000000@10000[c=10]"),
             // Shared by weight. ([AP12])
@@ -206,10 +207,10 @@ mod tests {
         for (left_ms, expected) in table {
             assert_eq!(planned(TWO, &both, left_ms), expected, "{left_ms}");
         }
-        // Only priority groups with pods share.
+        // Only priority groups with pods share the time.
         assert_eq!(planned(TWO, &both[..1], 15_000), "Scaled: 0@15000[a=15]");
         assert_eq!(planned(TWO, &both[..1], 400), "Scaled: 0@400[a=1]");
-        // A period of zero is the operator's wish and collapses nothing.
+        // A period of zero is the operator's choice and does not merge the groups.
         assert_eq!(
             planned("0=30,2000000000=0", &both, 15_000),
             "Scaled: 0@15000[a=15] 2000000000@0[c=1]"

@@ -1,5 +1,5 @@
-//! Priority groups: which pods end together, and how long each priority group may take; read and
-//! validated as the kubelet does. ([SD1], [SD2], [SD12])
+//! Parses priority groups, validated as in the kubelet: which pods terminate together, and how long
+//! each group may take. ([SD1], [SD2], [SD12])
 
 use std::fmt;
 use std::time::Duration;
@@ -10,20 +10,20 @@ use thiserror::Error;
 use crate::pod::PodView;
 use crate::time_span::TimeSpan;
 
-/// From this priority on a pod is critical: `system-cluster-critical`.
+/// Pods of at least this priority are critical: `system-cluster-critical`.
 pub const CRITICAL_PRIORITY: i32 = 2_000_000_000;
 
-/// Priority groups beyond this number would each get less than a second of any real delay.
+/// With more priority groups, each would get less than a second of any realistic delay.
 const PRIORITY_GROUPS_MAX: usize = 100;
 /// A day; logind's own delay is minutes.
 const PERIOD_SECONDS_MAX: u64 = 86_400;
 
-/// Pods of this priority up to the next priority group's, and the time that they may take.
+/// The pods from this priority up to the next group's, and their time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct PriorityGroup {
-    /// The lowest priority of the priority group; the lowest priority group takes all below it too.
+    /// The group's lowest priority; the lowest group also takes all pods below it.
     pub priority: i32,
-    /// How long the priority group may take.
+    /// How long the group may take.
     pub period_seconds: u64,
 }
 
@@ -32,21 +32,21 @@ pub struct PriorityGroup {
 #[serde(transparent)]
 pub struct PriorityGroups(Vec<PriorityGroup>);
 
-/// The flags that priority groups are made from, as given.
+/// The priority group flags, as given.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PriorityGroupFlags {
     /// `--shutdown-grace-period`: the time of all pods together.
     pub total: Option<TimeSpan>,
-    /// `--shutdown-grace-period-critical-pods`: the part of it that is kept for critical pods.
+    /// `--shutdown-grace-period-critical-pods`: the part of the total for critical pods.
     pub critical: Option<TimeSpan>,
     /// `--shutdown-grace-period-by-pod-priority`: `priority=seconds,…`.
     pub by_priority: Option<String>,
 }
 
-/// Why the flags make no priority groups.
+/// Why the flags do not define valid priority groups.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum PriorityGroupsError {
-    /// A period above zero and below a second.
+    /// A period is above zero and below a second.
     #[error("--{flag}={value} is shorter than a second; give 0 or at least 1s")]
     BelowSecond {
         /// The flag.
@@ -54,7 +54,7 @@ pub enum PriorityGroupsError {
         /// Its value.
         value: TimeSpan,
     },
-    /// A period that no shutdown can last.
+    /// A period is longer than any shutdown.
     #[error("--{flag}={value} is too long; give at most 86400s")]
     TooLong {
         /// The flag.
@@ -62,31 +62,31 @@ pub enum PriorityGroupsError {
         /// Its value.
         value: TimeSpan,
     },
-    /// More is kept for critical pods than there is.
+    /// The part for critical pods exceeds the total.
     #[error(
         "--shutdown-grace-period-critical-pods={critical} is a part of \
          --shutdown-grace-period={total} and must not be longer; lower the first or raise the \
          second"
     )]
     CriticalAboveTotal {
-        /// The part.
+        /// The part for critical pods.
         critical: TimeSpan,
-        /// The whole.
+        /// The total.
         total: TimeSpan,
     },
-    /// The list and a duration together.
+    /// Both the list and a duration are given.
     #[error(
         "--shutdown-grace-period-by-pod-priority takes the place of --shutdown-grace-period and \
          --shutdown-grace-period-critical-pods; give either the list or the durations"
     )]
     ListAndDurations,
-    /// An entry of the list is not understood.
+    /// An entry of the list has invalid syntax.
     #[error(
         "--shutdown-grace-period-by-pod-priority: {0:?} is no entry; give priority=seconds, \
          separated by commas, for example 0=20,2000000000=10"
     )]
     Entry(String),
-    /// A priority stands twice.
+    /// A priority appears twice.
     #[error(
         "--shutdown-grace-period-by-pod-priority: priority {0} stands twice; give each priority \
          once"
@@ -95,7 +95,7 @@ pub enum PriorityGroupsError {
     /// The list is too long.
     #[error("--shutdown-grace-period-by-pod-priority has {0} entries; give at most 100")]
     TooMany(usize),
-    /// The list has no time in it.
+    /// No entry of the list has any time.
     #[error(
         "--shutdown-grace-period-by-pod-priority gives no priority group any time; give one at \
          least 1 second, or --shutdown-grace-period=0 to end no pods"
@@ -104,11 +104,10 @@ pub enum PriorityGroupsError {
 }
 
 impl PriorityGroupFlags {
-    /// What the periods are where no flag says them: those of Kubernetes' own examples.
+    /// Default total and critical period: the values of Kubernetes' own examples.
     pub const DEFAULT: (TimeSpan, TimeSpan) = (TimeSpan::from_secs(30), TimeSpan::from_secs(10));
 
-    /// The priority groups; `None` where the total is zero, which turns termination off. ([SD1],
-    /// [SD2])
+    /// The priority groups; `None` for a total of zero, which disables termination. ([SD1], [SD2])
     pub fn priority_groups(&self) -> Result<Option<PriorityGroups>, PriorityGroupsError> {
         if let Some(list) = &self.by_priority {
             if self.total.is_some() || self.critical.is_some() {
@@ -160,7 +159,8 @@ fn check(flag: &'static str, value: TimeSpan) -> Result<(), PriorityGroupsError>
     Ok(())
 }
 
-/// The kubelet takes a priority that stands twice and a negative period; nobody means either.
+/// The kubelet accepts a duplicate priority and a negative period. Both are mistakes, so they are
+/// errors here.
 fn parse_list(list: &str) -> Result<PriorityGroups, PriorityGroupsError> {
     let mut priority_groups = list.split(',').map(parse_entry).collect::<Result<Vec<_>, _>>()?;
     if priority_groups.len() > PRIORITY_GROUPS_MAX {
@@ -192,24 +192,23 @@ fn parse_entry(entry: &str) -> Result<PriorityGroup, PriorityGroupsError> {
 }
 
 impl PriorityGroups {
-    /// The priority groups, by ascending priority: the order in which they end.
+    /// The priority groups, by ascending priority, which is the order of termination.
     pub fn as_slice(&self) -> &[PriorityGroup] {
         &self.0
     }
 
-    /// All priority groups' periods together. ([SD3])
+    /// Sum of all priority groups' periods. ([SD3])
     pub fn period(&self) -> Duration {
         Duration::from_secs(self.0.iter().map(|group| group.period_seconds).sum())
     }
 
-    /// The position of a priority's priority group: the highest that is not above it, else the
-    /// lowest. ([SD12])
+    /// Position of the group for a priority: the highest group not above it, else the lowest.
+    /// ([SD12])
     pub fn position(&self, priority: i32) -> usize {
         self.0.iter().rposition(|group| group.priority <= priority).unwrap_or(0)
     }
 
-    /// The pods of each priority group, in the order of the priority groups; a priority group may
-    /// be empty.
+    /// The pods of each priority group, in the order of the groups; a group may be empty.
     pub fn assign<'a>(&self, pods: &[&'a PodView]) -> Vec<(PriorityGroup, Vec<&'a PodView>)> {
         let mut assigned: Vec<_> = self.0.iter().map(|group| (*group, Vec::new())).collect();
         for pod in pods {
@@ -220,7 +219,7 @@ impl PriorityGroups {
 }
 
 impl fmt::Display for PriorityGroups {
-    /// In the form of the list: `0=20,2000000000=10`.
+    /// Prints the form of the list: `0=20,2000000000=10`.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (position, group) in self.0.iter().enumerate() {
             let comma = if position == 0 { "" } else { "," };

@@ -1,4 +1,4 @@
-//! One thing that is to be acknowledged, over any number of attempts.
+//! Tracks one task that needs an acknowledgement, over any number of attempts.
 
 use std::time::Duration;
 
@@ -6,129 +6,128 @@ use epilogue_common::outcome::{Failure, FailureKind};
 
 use super::clock::Clock;
 
-/// The first wait; doubled by each further failure.
+/// First wait; each further failure doubles it.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
-/// The longest wait while a shutdown's time runs.
+/// Maximum wait during a shutdown.
 pub const WAIT_MAX_HASTE: Duration = Duration::from_secs(1);
-/// The longest wait when nothing presses.
+/// Maximum wait outside a shutdown.
 pub const WAIT_MAX: Duration = Duration::from_secs(30);
 
-/// The wait before the one further attempt that a refused pod gets.
+/// Wait before the single retry after a refusal of the pod.
 const REFUSED_WAIT: Duration = Duration::from_secs(1);
 
-/// How a refusal (403) is followed.
+/// How to handle a refusal (403).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The API may refuse everything for a moment: it is tried on.
+    /// The API may refuse everything for a moment: keep retrying.
     Passing,
-    /// It concerns this pod: it is tried once more.
+    /// The refusal concerns this pod: retry once.
     OfPod,
 }
 
-/// How far one thing has come.
+/// State of one task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
-    /// It is not to be done.
+    /// The task is not requested.
     #[default]
     Unwanted,
-    /// It is to be done now.
+    /// The task is due now.
     Due,
-    /// It was sent; its result is to come.
+    /// The request was sent; its result is pending.
     InFlight,
-    /// It failed, and is to be tried again from then on.
+    /// The attempt failed; the next one is due at this time.
     Waiting(Duration),
-    /// It is acknowledged.
+    /// The task is acknowledged.
     Done,
-    /// It cannot be done.
+    /// The task cannot be done.
     GivenUp,
 }
 
-/// One thing that is to be acknowledged.
+/// One task that needs an acknowledgement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attempt {
     state: State,
     failures: u32,
     ever_sent: bool,
-    /// Refusals that concern the pod.
+    /// Number of refusals that concern the pod.
     refusals: u8,
-    /// The last answer was a refusal.
+    /// Whether an answer was a refusal.
     held_back: bool,
 }
 
-/// How a failed attempt is followed.
+/// Timing of the attempts after a failure.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// The longest wait.
+    /// Maximum wait.
     pub wait_max: Duration,
-    /// After this, on CLOCK_MONOTONIC, an attempt is worth nothing.
+    /// Time on CLOCK_MONOTONIC after which an attempt is useless.
     pub latest: Option<Duration>,
-    /// Makes different things wait differently.
+    /// Spreads the waits of different tasks.
     pub salt: u64,
 }
 
 impl Attempt {
-    /// Something that is to be done.
+    /// Creates a task that is due now.
     pub fn wanted() -> Self {
         Self { state: State::Due, ..Self::default() }
     }
 
-    /// Something that others have done already.
+    /// Creates a task that others have completed.
     pub fn done_by_others() -> Self {
         Self { state: State::Done, ..Self::default() }
     }
 
-    /// Something that we have done before.
+    /// Creates a task that the agent has completed before.
     pub fn done_before() -> Self {
         Self { state: State::Done, ever_sent: true, ..Self::default() }
     }
 
-    /// Asks for it, unless it was asked for before.
+    /// Requests the task, unless it was requested before.
     pub fn want(&mut self) {
         if self.state == State::Unwanted {
             self.state = State::Due;
         }
     }
 
-    /// Asks for it once more, whatever became of it; not while it is under way.
+    /// Requests the task again, whatever its result, unless it is in flight.
     pub fn want_again(&mut self) {
         if self.state != State::InFlight {
             self.state = State::Due;
         }
     }
 
-    /// It met a change: to be sent again at once, when what changed is known.
+    /// The object has changed: the task is due again once the change is known.
     pub fn met_change(&mut self) {
         self.failures += 1;
         self.state = State::Due;
     }
 
-    /// Nobody needs it any more.
+    /// Cancels the task, unless it is acknowledged or in flight.
     pub fn drop_it(&mut self) {
         if !matches!(self.state, State::Done | State::InFlight) {
             self.state = State::Unwanted;
         }
     }
 
-    /// It was sent.
+    /// Records that the request was sent.
     pub fn sent(&mut self) {
         self.state = State::InFlight;
         self.ever_sent = true;
     }
 
-    /// It is acknowledged.
+    /// Records that the task is acknowledged.
     pub fn done(&mut self) {
         self.state = State::Done;
     }
 
-    /// It cannot be done.
+    /// Records that the task cannot be done.
     pub fn give_up(&mut self) {
         self.state = State::GivenUp;
     }
 
-    /// It failed and is tried again after a wait that grows and that differs from thing to thing.
+    /// Schedules a retry after a wait that grows and differs between tasks.
     ///
-    /// What the server asked for is honoured where it fits: a later attempt than the last useful
-    /// one would be none. ([AP14])
+    /// The server's Retry-After applies only if it ends before the latest useful attempt. ([AP14])
     pub fn failed(&mut self, now: Duration, pace: Pace, failure: Option<&Failure>) {
         self.failures += 1;
         let doubled = FIRST_WAIT * 2_u32.saturating_pow((self.failures - 1).min(16));
@@ -140,7 +139,7 @@ impl Attempt {
         self.state = State::Waiting(now + wait);
     }
 
-    /// It was refused; answers whether it is given up.
+    /// Handles a refusal; returns whether the task is given up.
     pub fn refused(&mut self, now: Duration, pace: Pace, refusal: Refusal) -> bool {
         self.held_back = true;
         if refusal == Refusal::Passing {
@@ -159,12 +158,12 @@ impl Attempt {
         false
     }
 
-    /// Whether it is still to be done, and was refused last: what others do need not wait for it.
+    /// Whether the task is open after a refusal; other tasks need not wait for it.
     pub fn is_held_back(&self) -> bool {
         self.is_open() && self.held_back
     }
 
-    /// Whether it is to be sent now; if it waits, the clock is set.
+    /// Whether to send the request now; a wait sets the clock's deadline.
     pub fn is_due(&self, clock: &Clock) -> bool {
         match self.state {
             State::Due => true,
@@ -173,44 +172,44 @@ impl Attempt {
         }
     }
 
-    /// Whether its result is to come.
+    /// Whether the result is pending.
     pub fn is_in_flight(&self) -> bool {
         self.state == State::InFlight
     }
 
-    /// Whether it is acknowledged.
+    /// Whether the task is acknowledged.
     pub fn is_done(&self) -> bool {
         self.state == State::Done
     }
 
-    /// Whether it cannot be done.
+    /// Whether the task is given up.
     pub fn is_given_up(&self) -> bool {
         self.state == State::GivenUp
     }
 
-    /// Whether it is to be done and neither acknowledged nor given up.
+    /// Whether the task is requested and neither acknowledged nor given up.
     pub fn is_open(&self) -> bool {
         matches!(self.state, State::Due | State::InFlight | State::Waiting(_))
     }
 
-    /// Whether it was ever asked for.
+    /// Whether the task is requested.
     pub fn is_wanted(&self) -> bool {
         self.state != State::Unwanted
     }
 
-    /// How often it failed.
+    /// Number of failures.
     pub fn failures(&self) -> u32 {
         self.failures
     }
 
-    /// Whether it was ever sent, and thus may have happened.
+    /// Whether a request was ever sent, so that it may have taken effect.
     pub fn was_sent(&self) -> bool {
         self.ever_sent
     }
 }
 
-/// Between a half and the whole of a wait; the same for the same thing, so that a run can be
-/// repeated.
+/// Returns between half of the wait and all of it. The same task gets the same wait, so that a run
+/// can be repeated.
 fn scattered(wait: Duration, salt: u64, failures: u32) -> Duration {
     let mut mixed = salt ^ u64::from(failures).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -219,29 +218,29 @@ fn scattered(wait: Duration, salt: u64, failures: u32) -> Duration {
     wait * (512 + part) / 1_024
 }
 
-/// A number of a text, for `Pace::salt`.
+/// Hashes a text, for `Pace::salt`.
 pub fn salt(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     })
 }
 
-/// What a failed call to the API asks for. ([AP14])
+/// How to react to a failed call to the API. ([AP14])
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// 404: there is nothing to do any more.
+    /// 404: nothing is left to do.
     Gone,
-    /// 409: what was decided on is out of date.
+    /// 409: the decision used an outdated object.
     ReadAgain,
-    /// 422: this pod is not to be had this way.
+    /// 422: the API never accepts this write for the pod.
     Skip,
-    /// 403: this pod is not, or no pod is.
+    /// 403: the API refuses this pod, or every pod.
     Refused,
-    /// Anything else passes.
+    /// Every other failure is temporary.
     Retry,
 }
 
-/// What a failed call to the API asks for.
+/// Maps a failed call to the reaction.
 pub fn verdict(failure: &Failure) -> Verdict {
     match failure.kind {
         FailureKind::NotFound => Verdict::Gone,

@@ -1,12 +1,12 @@
-//! The clocks of the moment that is being decided about, and when to decide next.
+//! Holds the clocks of the current decision, and the time of the next one.
 
 use std::cell::Cell;
 use std::time::Duration;
 
 use crate::protocol::event::Now;
 
-/// Every comparison with the time goes through here: what is not reached yet becomes the next
-/// deadline, so none can be forgotten. ([AP10])
+/// Compares every deadline with the time. A deadline that is not reached becomes the next wake-up,
+/// so that none is lost. ([AP10])
 #[derive(Clone, Debug)]
 pub struct Clock {
     now: Now,
@@ -14,18 +14,18 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// The clock at a moment.
+    /// Creates a clock at a moment.
     pub fn new(now: Now) -> Self {
         Self { now, wake: Cell::new(None) }
     }
 
-    /// Goes on to a moment; forgets the deadlines, which are collected anew.
+    /// Advances to a moment and forgets the deadlines; the next decision collects them again.
     pub fn set(&mut self, now: Now) {
         self.now = now;
         self.wake.set(None);
     }
 
-    /// The moment.
+    /// The current moment.
     pub fn now(&self) -> Now {
         self.now
     }
@@ -35,7 +35,7 @@ impl Clock {
         self.now.monotonic
     }
 
-    /// Whether a time on CLOCK_MONOTONIC is reached; if not, the agent is woken at it.
+    /// Whether a time on CLOCK_MONOTONIC is reached; if not, the agent wakes at that time.
     pub fn reached(&self, at: Duration) -> bool {
         if self.now.monotonic >= at {
             return true;
@@ -45,7 +45,7 @@ impl Clock {
         false
     }
 
-    /// The earliest time that was asked for and not reached.
+    /// The earliest requested time that is not reached.
     pub fn wake(&self) -> Option<Duration> {
         self.wake.get()
     }

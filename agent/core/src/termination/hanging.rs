@@ -1,5 +1,5 @@
-//! A deleted pod that does not end: what the runtime shows of it, what may be done about that, and
-//! how it is said.
+//! Judges a deleted pod that does not terminate: what the runtime shows, what the agent may do, and
+//! how to report it.
 
 use std::time::Duration;
 
@@ -9,32 +9,32 @@ use super::progress::would_succeed;
 use crate::pod::{Phase, PodView};
 use crate::protocol::event::RuntimeState;
 
-/// A phase that is taken back so often is not ours to say. ([PT13])
+/// After this number of reverted writes the agent stops writing the phase. ([PT13])
 pub const WRITES_MAX: u32 = 3;
-/// A sandbox that stands after so many stops will not go by one more.
+/// A sandbox that survives this number of stops will survive one more.
 pub const STOPS_MAX: u32 = 3;
-/// The longest of the short waits: a look at all pods asks the runtime for each.
+/// Maximum of the short waits; a check of all pods queries the runtime for each.
 const SHORT_MAX: Duration = Duration::from_secs(10);
 
-/// How long is waited for what.
+/// Waits of the check for stuck pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StuckTimes {
-    /// Between two looks at the pods, and between two writes about one.
+    /// Between two checks of all pods, and between two writes to one pod.
     pub pace: Duration,
-    /// A kubelet without a process may come back for so long.
+    /// How long a kubelet without a process may take to come back.
     pub dead: Duration,
-    /// A kubelet whose `/healthz` says no good, or nothing, may wake for so long.
+    /// How long a kubelet whose `/healthz` fails or stays silent may take to recover.
     pub hung: Duration,
-    /// After a pod's grace, where no kubelet is there to end it.
+    /// After a pod's grace, if no kubelet can terminate it.
     pub margin: Duration,
-    /// After a pod's grace, for a kubelet that lives.
+    /// After a pod's grace, if its kubelet is live.
     pub patience: Duration,
     /// Between two events about one pod.
     pub event_interval: Duration,
 }
 
 impl StuckTimes {
-    /// The times where a kubelet gets this much of it.
+    /// Derives all waits from the time that a kubelet gets.
     pub fn after(patience: Duration) -> Self {
         let short = SHORT_MAX.min(patience / 6);
         Self {
@@ -55,39 +55,40 @@ impl Default for StuckTimes {
     }
 }
 
-/// The kubelet whose pod it is, for as long as it takes to be sure.
+/// State of the pod's kubelet, once it has lasted long enough to be certain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KubeletLiveness {
-    /// It ends its pods itself, and takes back what others say of them.
+    /// The kubelet terminates its pods itself, and reverts what others write about them.
     Lives,
-    /// There is no process.
+    /// The kubelet has no process.
     Dead,
-    /// There is one that does nothing, and it may wake.
+    /// The kubelet has a process that does nothing, but may recover.
     Hangs,
 }
 
-/// What is seen of a pod that hangs.
+/// What the runtime shows of a stuck pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Hang {
-    /// The runtime may not be asked, or does not answer. ([PT10])
+    /// The agent may not query the runtime, or the runtime does not answer. ([PT10])
     NoWitness,
     /// A container has not exited. ([PT12])
     Runs,
-    /// It has run, and the runtime does not have all of what ran.
+    /// The pod has run, and the runtime does not know all of its containers.
     Unproven,
-    /// All its regular containers exited with 0.
+    /// All regular containers exited with 0.
     Succeeded,
-    /// All that ran has exited. ([PT11])
+    /// All containers that ran have exited. ([PT11])
     Exited,
-    /// It has a sandbox, and never had a container: an image or a container hangs. ([PT9])
+    /// The pod has a sandbox and never had a container: an image pull or a container creation
+    /// hangs. ([PT9])
     NoContainer,
-    /// The runtime has nothing of it: volumes or the sandbox's network hang.
+    /// The runtime has nothing of the pod: its volumes or the sandbox's network hang.
     NotBegun,
 }
 
 impl Hang {
-    /// Its name in metrics.
+    /// Name in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::NoWitness => "no-witness",
@@ -100,7 +101,7 @@ impl Hang {
         }
     }
 
-    /// All of them.
+    /// All variants.
     pub const ALL: [Self; 7] = [
         Self::NoWitness,
         Self::Runs,
@@ -126,14 +127,14 @@ impl Hang {
                 (false, false) => Self::NotBegun,
             };
         }
-        // A container that is not there any more may have exited with 0. While the pod is Pending
-        // one of them was not started yet, so it cannot have succeeded.
+        // A container that the runtime no longer has may have exited with 0. While the pod is
+        // Pending, one of its containers has not started, so the pod cannot have succeeded.
         let has = |name: &String| state.containers.iter().any(|known| known.name == *name);
         let all = pod.phase == Phase::Pending || pod.containers.iter().all(has);
         if all { Self::Exited } else { Self::Unproven }
     }
 
-    /// What it means for people.
+    /// Explanation for people.
     fn words(self) -> &'static str {
         match self {
             Self::NoWitness => {
@@ -161,59 +162,59 @@ impl Hang {
     }
 }
 
-/// All that is decided by.
+/// Facts of the judgement.
 #[derive(Clone, Copy, Debug)]
 pub struct Evidence<'a> {
-    /// The pod: deleted, not terminal, not static, its grace over.
+    /// The pod: deleted, neither terminal nor static, its grace over.
     pub pod: &'a PodView,
-    /// Its kubelet.
+    /// State of the pod's kubelet.
     pub liveness: KubeletLiveness,
-    /// What the runtime said just now; none if it did not.
+    /// The runtime's current answer; `None` without an answer.
     pub runtime: Option<&'a RuntimeState>,
-    /// Whether an earlier look found as little.
+    /// Whether an earlier check found as little.
     pub twice: bool,
-    /// Whether pods may be failed beside a live kubelet.
+    /// Whether the agent may fail pods while their kubelet is live.
     pub fail_hanging_starts: bool,
-    /// How often the phase was written.
+    /// Number of writes of the phase.
     pub written: u32,
-    /// How often the sandbox was stopped.
+    /// Number of stops of the sandbox.
     pub stops: u32,
 }
 
-/// What may be done.
+/// What the agent may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Judgement {
-    /// The phase is written in the kubelet's place, with the annotation lever. ([API16])
+    /// The agent writes the phase for the kubelet, with the annotation lever. ([API16])
     Fail,
-    /// Nothing runs in its sandbox: that goes first. What a pull that ends late would start, finds
-    /// no place then.
+    /// Nothing runs in the sandbox: the agent stops it first. A pull that completes later then
+    /// finds no sandbox for its container.
     StopSandbox,
-    /// It is to be seen once more.
+    /// The agent checks the pod once more.
     LookAgain,
-    /// Nothing but to say so.
+    /// The agent only reports.
     Leave(Obstacle),
 }
 
-/// Why nothing is written.
+/// Why the agent does not write the phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Obstacle {
-    /// What is seen does not prove its end, or proves another.
+    /// The runtime's state does not prove the termination, or proves another result.
     Seen,
-    /// Devices are unprepared by the kubelet only; a terminal phase would free them for others.
+    /// Only the kubelet unprepares devices; a terminal phase would release them to other pods.
     Claims,
-    /// Nothing proves that its volumes are unmounted.
+    /// Nothing proves the unmount of the pod's volumes.
     Volumes,
-    /// Its kubelet lives, and the operator leaves the end to it.
+    /// The kubelet is live, and the operator leaves the termination to it.
     NotAsked,
-    /// Its kubelet lives, and no Job waits for the pod.
+    /// The kubelet is live, and no Job waits for the pod.
     NotCounted,
-    /// Its status tells of containers of which the runtime knows nothing, or the other way round.
+    /// The pod's status and the runtime disagree about its containers.
     Contradiction,
-    /// The phase was taken back as often as it was written.
+    /// Every write of the phase was reverted.
     TakenBack,
-    /// The sandbox does not go.
+    /// The sandbox survives every stop.
     SandboxStays,
-    /// The API forbids the write, or refuses it.
+    /// The API forbids or refuses the write.
     Refused,
 }
 
@@ -245,17 +246,17 @@ impl Obstacle {
     }
 }
 
-/// A look at a pod and what follows from it.
+/// Result of one check of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// What is seen.
+    /// What the runtime shows.
     pub hang: Hang,
-    /// What may be done.
+    /// What the agent may do.
     pub judgement: Judgement,
 }
 
-/// What may be done about a pod that hangs: `Failed` only with the runtime's proof that nothing
-/// runs, and beside a live kubelet only for a hanging start that the operator gives up. ([PT13])
+/// Judges a stuck pod. `Failed` requires the runtime's proof that nothing runs. While the kubelet
+/// is live, it also requires that the operator opted in to fail hanging starts. ([PT13])
 pub fn judge(evidence: &Evidence<'_>) -> Finding {
     let Evidence { pod, runtime, .. } = *evidence;
     let hang = Hang::of(pod, runtime);
@@ -267,7 +268,7 @@ pub fn judge(evidence: &Evidence<'_>) -> Finding {
         None if sandbox && evidence.stops >= STOPS_MAX => Judgement::Leave(Obstacle::SandboxStays),
         None if sandbox => Judgement::StopSandbox,
         None if !proven => Judgement::Leave(Obstacle::Seen),
-        // A runtime that has just come up may not have all yet.
+        // A runtime that has just started may not know everything yet.
         None if hang == Hang::NotBegun && !evidence.twice => Judgement::LookAgain,
         None => Judgement::Fail,
     };
@@ -307,7 +308,7 @@ fn obstacle(evidence: &Evidence<'_>, hang: Hang) -> Option<Obstacle> {
 }
 
 impl KubeletLiveness {
-    /// In a phrase.
+    /// Explanation in one phrase.
     pub fn words(self) -> &'static str {
         match self {
             Self::Lives => "its kubelet lives and does not end it",
@@ -318,7 +319,7 @@ impl KubeletLiveness {
 }
 
 impl Finding {
-    /// The message of a pod that is left.
+    /// Message for a pod that the agent leaves alone.
     pub fn left(&self, liveness: KubeletLiveness, over: Duration, obstacle: Obstacle) -> String {
         format!(
             "Deleted, and not ended {} s after its grace: {}; {}; {}. `kubectl delete --force` \
@@ -330,7 +331,7 @@ impl Finding {
         )
     }
 
-    /// The message of a pod that is failed, or would be.
+    /// Message for a pod that the agent fails, or would fail.
     pub fn failed(&self, liveness: KubeletLiveness, over: Duration) -> String {
         format!(
             "deleted, and not ended {} s after its grace: {}; {}",

@@ -1,5 +1,5 @@
-//! The one protocol that ends a pod: condition first, phase last, and the phase by the kubelet
-//! whenever it lives. ([AP1])
+//! Implements the one protocol that terminates a pod: the condition first, the phase last. A live
+//! kubelet writes the phase itself. ([AP1])
 
 pub mod attempt;
 pub mod clock;

@@ -1,7 +1,8 @@
-//! The bodies of the patches that end a pod, for `pods/status` as
+//! Builds the patches that terminate a pod, for `pods/status` as
 //! `application/strategic-merge-patch+json`. ([AP24])
 //!
-//! They name only what they change: container statuses are atomic lists and the kubelet's. ([API5])
+//! Each patch names only the changed fields: container statuses are atomic lists that belong to the
+//! kubelet. ([API5])
 
 use epilogue_common::names::node::TERMINATED_AT;
 use epilogue_common::names::pod_condition::{OOM_KILLED, READY};
@@ -11,43 +12,43 @@ use serde_json::{Value, json};
 use crate::pod::{Disruption, PodView, TERMINATION_BY_KUBELET};
 use crate::pressure::message::{MESSAGE_START, REASON_EVICTED};
 
-/// The message of a pod that a shutdown ends: the kubelet's own, so that its later write of the
-/// same changes nothing. ([SD16])
+/// Message of a pod that a shutdown terminates. It is the kubelet's own, so that the kubelet's
+/// later write changes nothing. ([SD16])
 pub const SHUTDOWN_MESSAGE: &str = "Pod was terminated in response to imminent node shutdown.";
-/// The message of a pod that ran on its node's last boot and was not heard of again.
+/// Message of a pod that ran on its node's last boot and was lost with it.
 pub const LOST_MESSAGE: &str = "Pod was lost when its node went down without notice.";
 
-/// What the deadline lever sets: a pod that runs has run for so long. ([API17])
+/// Value of the deadline lever; a running pod has already run that long. ([API17])
 pub const DEADLINE_SECONDS: u32 = 1;
 
 const REASON_TERMINATED: &str = "Terminated";
 const REASON_POD_FAILED: &str = "PodFailed";
 const CONTAINERS_READY: &str = "ContainersReady";
 
-/// `DisruptionTarget=True`, and nothing else. ([API15])
+/// Sets `DisruptionTarget=True`, and nothing else. ([API15])
 ///
-/// The resourceVersion is not needed for the write to hold ([API6]), but for what it says: a pod
-/// that has ended by itself since it was read keeps its own result without our cause.
+/// The write needs no resourceVersion to hold ([API6]). The resourceVersion protects the meaning: a
+/// pod that has terminated since the read keeps its own result without our cause.
 pub fn mark(pod: &PodView, at: Timestamp) -> Value {
     condition(pod, at, SHUTDOWN_MESSAGE)
 }
 
-/// `DisruptionTarget=True` for a pod whose node has gone down without notice, and is back. ([W5])
+/// Sets `DisruptionTarget=True` on a pod whose node went down without notice, and is back. ([W5])
 pub fn lost(pod: &PodView, at: Timestamp) -> Value {
     condition(pod, at, LOST_MESSAGE)
 }
 
-/// `DisruptionTarget=True` for a pod that the node's pressure ends. ([EV13])
+/// Sets `DisruptionTarget=True` on a pod that node pressure terminates. ([EV13])
 pub fn pressed(pod: &PodView, at: Timestamp, message: &str) -> Value {
     condition(pod, at, message)
 }
 
-/// `phase=Failed` for a pod that pressure or its own limit of local storage has ended, with the
-/// annotation that makes a live kubelet take it over at once. Only for a pod all of whose
-/// containers have exited. ([EV13], [EV26], [API16])
+/// Sets `phase=Failed` on a pod that pressure or its own limit of local storage has terminated. The
+/// annotation makes a live kubelet adopt the phase at once. All containers of the pod must have
+/// exited. ([EV13], [EV26], [API16])
 ///
-/// Of a condition it says nothing: that of a shortage was set before the end, and a limit of the
-/// pod's own is no disruption.
+/// The patch has no `DisruptionTarget`: for a shortage it was set before, and a pod's own limit is
+/// no disruption.
 pub fn evicted(pod: &PodView, at: Timestamp, message: &str) -> Value {
     json!({
         "metadata": proven(pod, at),
@@ -68,13 +69,14 @@ fn condition(pod: &PodView, at: Timestamp, message: &str) -> Value {
     })
 }
 
-/// `phase=Failed` with all that goes with it, in one write. Only for a pod of which nothing runs
-/// any more under a kubelet that is dead. ([AP2])
+/// Sets `phase=Failed` and all related fields in one write. Nothing of the pod may run any more.
+/// Its kubelet is dead, or has not reported by the time of the last writes. ([AP2])
 ///
-/// A `DisruptionTarget` that stands is left as it is: a foreign reason says more, and of our own
-/// a second write would move the time. The resourceVersion holds the read state to be true. The
-/// annotation says that it is proven: a kubelet that lives takes the phase over at once ([API16]),
-/// and whoever replaces the pod need not wait for containers that the status still shows running.
+/// An existing `DisruptionTarget` stays: a foreign reason is more specific, and a second write of
+/// our own would change its time. The resourceVersion ensures that the state is the one that was
+/// read. The annotation states that the phase is proven: a live kubelet adopts it at once
+/// ([API16]). A controller that replaces the pod need not wait for containers that the status still
+/// shows running.
 pub fn failed(pod: &PodView, at: Timestamp) -> Value {
     let mut conditions = not_ready(at);
     if !pod.is_disrupted() {
@@ -92,8 +94,8 @@ pub fn failed(pod: &PodView, at: Timestamp) -> Value {
     })
 }
 
-/// `phase=Failed` of a pod that somebody else deleted: reason, message and `DisruptionTarget` are
-/// the deleter's to say, and stay as they are. ([PT1])
+/// Sets `phase=Failed` on a pod that another client deleted. Reason, message and `DisruptionTarget`
+/// belong to that client and stay unchanged. ([PT1])
 pub fn failed_for_deleter(pod: &PodView, at: Timestamp) -> Value {
     json!({
         "metadata": proven(pod, at),
@@ -105,7 +107,7 @@ pub fn failed_for_deleter(pod: &PodView, at: Timestamp) -> Value {
     })
 }
 
-/// For the pod that was read, none of whose containers runs any more.
+/// Metadata of the patch for the pod as read, none of whose containers runs any more.
 fn proven(pod: &PodView, at: Timestamp) -> Value {
     json!({
         "uid": pod.uid,
@@ -127,13 +129,13 @@ fn not_ready(at: Timestamp) -> Vec<Value> {
     vec![condition(READY), condition(CONTAINERS_READY)]
 }
 
-/// `spec.activeDeadlineSeconds=1`, for the pod itself, not its status: the kubelet ends the pod
-/// and keeps the object. ([API17])
+/// Sets `spec.activeDeadlineSeconds=1` on the pod itself, not its status. The kubelet then
+/// terminates the pod and keeps the object. ([API17])
 pub fn deadline(pod: &PodView) -> Value {
     json!({"metadata": {"uid": pod.uid}, "spec": {"activeDeadlineSeconds": DEADLINE_SECONDS}})
 }
 
-/// `DisruptionTarget=False`, for a pod that lives on because the shutdown was cancelled. ([AP17])
+/// Sets `DisruptionTarget=False` on a pod that stays because the shutdown was cancelled. ([AP17])
 pub fn clear(pod: &PodView, at: Timestamp) -> Value {
     json!({
         "metadata": {"uid": pod.uid, "resourceVersion": pod.resource_version},
@@ -148,21 +150,21 @@ pub fn clear(pod: &PodView, at: Timestamp) -> Value {
     })
 }
 
-/// What `epilogue.dev/OOMKilled` is to say.
+/// Content of the condition `epilogue.dev/OOMKilled`.
 #[derive(Clone, Copy, Debug)]
 pub struct OomKilled<'a> {
     /// `ContainerLimit` or `NodeOutOfMemory`.
     pub reason: &'static str,
-    /// Which container, which limit, who says so.
+    /// The container, the limit and the source of the report.
     pub message: &'a str,
-    /// The `lastTransitionTime`; none leaves it as it is.
+    /// The `lastTransitionTime`; `None` leaves it unchanged.
     pub since: Option<Timestamp>,
-    /// Message and time of the `DisruptionTarget` that goes with it, if one does.
+    /// Message and time of the `DisruptionTarget` in the same patch, if any.
     pub disruption: Option<(&'a str, Timestamp)>,
 }
 
-/// `epilogue.dev/OOMKilled=True`. Without a resourceVersion: it has to be there before the
-/// kubelet's report of the pod's end, and is as true of every other state of the pod.
+/// Sets `epilogue.dev/OOMKilled=True`. The patch has no resourceVersion: it must precede the
+/// kubelet's final report, and it is true of any later state of the pod.
 pub fn oom_killed(pod: &PodView, killed_by: &OomKilled<'_>) -> Value {
     let mut killed = json!({
         "type": OOM_KILLED,
@@ -179,7 +181,7 @@ pub fn oom_killed(pod: &PodView, killed_by: &OomKilled<'_>) -> Value {
     json!({"metadata": {"uid": pod.uid}, "status": {"conditions": conditions}})
 }
 
-/// Whether a pod's `DisruptionTarget` is the one that was written at `at`. ([AP17])
+/// Whether a `DisruptionTarget` is the one that the agent wrote at `at`. ([AP17])
 pub fn is_ours(disruption: &Disruption, at: Timestamp) -> bool {
     disruption.stands
         && disruption.reason == TERMINATION_BY_KUBELET
@@ -188,7 +190,7 @@ pub fn is_ours(disruption: &Disruption, at: Timestamp) -> bool {
         && disruption.since.is_some_and(|since| since.as_second() == at.as_second())
 }
 
-/// Whether a `DisruptionTarget` says that the node was short of something. ([EV13])
+/// Whether a `DisruptionTarget` reports a shortage of the node. ([EV13])
 pub fn is_of_pressure(disruption: &Disruption) -> bool {
     disruption.message.starts_with(MESSAGE_START)
 }
@@ -204,12 +206,12 @@ fn disruption(pod: &PodView, at: Timestamp, message: &str) -> Value {
     })
 }
 
-/// The API's own form of time: UTC, whole seconds. ([AP24])
+/// The API's own time format: UTC, whole seconds. ([AP24])
 fn seconds(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-/// A condition of our own on the node. (`nodes/status`)
+/// Sets a condition of our own on the node (`nodes/status`).
 pub fn node_condition(
     kind: &str,
     stands: bool,
@@ -285,7 +287,7 @@ mod tests {
 
     #[test]
     fn failed_leaves_a_mark_that_stands() {
-        // No second time, no coarser reason. ([AP7])
+        // Neither a second time nor a less specific reason. ([AP7])
         for reason in ["TerminationByKubelet", "DeletionByTaintManager"] {
             let marked = view().disrupted(reason);
             assert_eq!(failed(&marked, at()), failed_with(NOT_READY), "{reason}");
@@ -311,7 +313,7 @@ mod tests {
 
     #[test]
     fn ours_is_known_by_reason_message_and_time() {
-        // Only a condition of ours is taken back. ([AP17])
+        // The agent resets only its own condition. ([AP17])
         let ours = Disruption {
             stands: true,
             reason: TERMINATION_BY_KUBELET.into(),
@@ -329,7 +331,7 @@ mod tests {
 
     #[test]
     fn a_mark_of_pressure_is_ours_too_and_evicted_says_nothing_of_conditions() {
-        // An own limit sets no condition. ([EV13], [EV26])
+        // A pod's own limit sets no condition. ([EV13], [EV26])
         let message = "The node was low on resource: memory. ";
         let body = pressed(&view(), at(), message);
         let condition = &body["status"]["conditions"][0];

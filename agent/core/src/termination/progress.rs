@@ -1,7 +1,8 @@
-//! How far the end of one pod has come: condemned, stopped, verified, failed, acknowledged.
+//! Tracks how far the termination of one pod has come: marked, stopped, verified, failed,
+//! acknowledged.
 //!
-//! Nothing here knows why a pod ends; a shutdown is one reason. Each of the five is an `Attempt`,
-//! so a replay of any of them is the same call once more.
+//! Nothing here depends on the reason; a shutdown is one of several. Each write and each check is
+//! an `Attempt`, so boot recovery only repeats the same call.
 
 use std::time::Duration;
 
@@ -12,68 +13,70 @@ use crate::pod::{PodView, RestartPolicy};
 use crate::protocol::action::PodRef;
 use crate::protocol::event::RuntimeState;
 
-/// Who ends a pod, and how.
+/// Who terminates a pod, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Terminator {
-    /// The kubelet, without us: its report is awaited.
+    /// The kubelet alone; the agent waits for its report.
     Kubelet,
-    /// We delete it, the kubelet kills and reports. ([API18])
+    /// The agent deletes the pod; the kubelet kills and reports. ([API18])
     Delete,
-    /// We set its deadline, the kubelet kills and reports. ([API17])
+    /// The agent sets the pod's deadline; the kubelet kills and reports. ([API17])
     Deadline,
-    /// We stop it through the runtime and report it.
+    /// The agent stops the pod through the runtime and reports.
     Stop,
-    /// Nobody before the machine goes: no report will come.
+    /// No terminator before the machine stops; no report will come.
     None,
 }
 
-/// One pod's end.
+/// Termination of one pod.
 #[derive(Clone, Debug)]
 pub struct PodTermination {
     /// The pod.
     pub pod: PodRef,
-    /// Who ends it.
+    /// Who terminates the pod.
     pub terminator: Terminator,
-    /// Condemned: `DisruptionTarget=True`.
+    /// Sets `DisruptionTarget=True`.
     pub mark: Attempt,
-    /// Whether a container of it had run, as far as the API has shown.
+    /// Whether a container of the pod had run, as far as the API shows.
     pub had_run: bool,
-    /// A look into the runtime before the mark: whether all has exited long before.
+    /// Checks the runtime before the mark: whether all containers exited before the shutdown.
     pub exit_check: Attempt,
-    /// Whether it has: its result is the kubelet's to report, and no work of the shutdown.
+    /// Whether they had exited. The kubelet then reports the result, and the shutdown ignores the
+    /// pod.
     pub had_exited: bool,
-    /// Whether it came after the notice and tolerates the node's taint: it is not ended.
+    /// Whether the pod came after the announcement and tolerates the node's taint. The agent does
+    /// not terminate it.
     pub comes_again: bool,
-    /// The `lastTransitionTime` that all attempts of the mark carry.
+    /// The `lastTransitionTime` of the mark, the same in all attempts.
     pub marked_at: Timestamp,
-    /// A fresh look at the object, where an attempt met a change.
+    /// Reads the object again after an attempt met a change.
     pub read: Attempt,
-    /// Stopped: the deletion, the deadline or the runtime's stop.
+    /// Stops the pod: the deletion, the deadline or the runtime's stop.
     pub end: Attempt,
-    /// The time between SIGTERM and SIGKILL that the end gives.
+    /// Time between SIGTERM and SIGKILL for this termination.
     pub grace_seconds: u32,
-    /// Verified: a look into the runtime.
+    /// Verifies in the runtime that nothing of the pod runs.
     pub inspect: Attempt,
-    /// When the runtime was last asked with an answer that proves it, on CLOCK_MONOTONIC.
+    /// When the runtime last proved the termination, on CLOCK_MONOTONIC.
     pub proven_at: Option<Duration>,
-    /// What the runtime said last.
+    /// The runtime's last answer.
     pub runtime: Option<RuntimeState>,
-    /// Failed: the phase, where we write it.
+    /// Sets `phase=Failed`, where the agent writes the phase.
     pub fail: Attempt,
-    /// Acknowledged: the API shows the end, or the object is gone.
+    /// Whether the API shows the termination, or the object is gone.
     pub reported: bool,
-    /// Its end is in the API, and the kubelet still unmounts its persistent volumes.
+    /// Whether the API shows the termination while the kubelet still unmounts persistent volumes.
     pub unmounts: bool,
-    /// The API has shown a terminal phase.
+    /// Whether the API has shown a terminal phase.
     pub seen_terminal: bool,
-    /// The kubelet would let it succeed, so its result is left to the kubelet's next start.
+    /// Whether the kubelet would report success, so that its next start has to report the result.
     pub succeeds: bool,
-    /// An event about it was sent.
+    /// Whether the agent has sent an event about the pod.
     pub event_sent: bool,
 }
 
 impl PodTermination {
-    /// A pod whose end begins.
+    /// Starts the termination of a pod.
     pub fn new(pod: PodRef, terminator: Terminator, marked_at: Timestamp) -> Self {
         Self {
             pod,
@@ -99,7 +102,7 @@ impl PodTermination {
         }
     }
 
-    /// Whether the API will show the end, and does not yet.
+    /// Whether the API does not show the termination yet, but will.
     pub fn is_awaited(&self) -> bool {
         let comes = match self.terminator {
             Terminator::Kubelet => true,
@@ -115,7 +118,7 @@ impl PodTermination {
         !self.reported && (self.mark.is_open() || self.fail.is_open())
     }
 
-    /// The API shows the end: nothing more is to be done.
+    /// Records that the API shows the termination, so that nothing is left to do.
     pub fn acknowledge(&mut self) {
         self.reported = true;
         self.unmounts = false;
@@ -132,9 +135,9 @@ impl PodTermination {
     }
 }
 
-/// Whether the kubelet would let the pod succeed, now that all its containers have exited: then
-/// its result is its own. A pod that is being deleted ends by its exit codes whatever its policy.
-/// ([AP4], [SD18])
+/// Whether the kubelet would let the pod succeed, now that all its containers have exited. The
+/// kubelet then reports the result. The exit codes decide for a pod that is being deleted, whatever
+/// its restart policy. ([AP4], [SD18])
 pub fn would_succeed(pod: &PodView, runtime: &RuntimeState) -> bool {
     let restarts = pod.restart_policy == RestartPolicy::Always || pod.container_restarts;
     (pod.is_terminating() || !restarts)
@@ -142,13 +145,13 @@ pub fn would_succeed(pod: &PodView, runtime: &RuntimeState) -> bool {
         && pod.containers.iter().all(|name| exited_with_0(name, runtime))
 }
 
-/// Whether the runtime proves of each regular container that it has exited.
+/// Whether the runtime proves that each regular container has exited.
 pub fn all_known_exited(pod: &PodView, runtime: &RuntimeState) -> bool {
     let known = |name: &String| runtime.containers.iter().any(|container| container.name == *name);
     runtime.nothing_runs() && pod.containers.iter().all(known)
 }
 
-/// Of several containers of a name, the last one counts: the others were restarted.
+/// Of several containers with one name the last one counts, because the others were restarted.
 fn exited_with_0(name: &str, runtime: &RuntimeState) -> bool {
     let of_name = runtime.containers.iter().filter(|container| container.name == name);
     let last = of_name.max_by_key(|container| container.finished_at);
@@ -181,7 +184,7 @@ mod tests {
             (never(), vec![exited("main", 143, 1)], false),
             (never(), vec![exited("main", 1, 1), exited("main", 0, 2)], true),
             (never(), vec![exited("main", 0, 1), exited("main", 1, 2)], false),
-            // A sidecar's or an init container's code makes no phase.
+            // The exit code of a sidecar or an init container does not determine the phase.
             (never(), vec![exited("main", 0, 1), exited("sidecar", 137, 2)], true),
             (two(), vec![exited("main", 0, 1)], false),
             (two(), vec![exited("main", 0, 1), exited("second", 0, 1)], true),

@@ -1,26 +1,26 @@
-//! How long the runtime's answer to a stop is waited for beyond the grace.
+//! Decides how long to wait for the runtime's answer to a stop, beyond the grace.
 //!
-//! A runtime that hangs has to be given up for what else can be done in a shutdown's time; one that
-//! is slow kills only while somebody waits for its answer. So the first wait is short, and each
-//! further one is twice as long: a slow runtime is met in the end.
+//! The agent has to give up a runtime that hangs, to have time for the rest of a shutdown. A slow
+//! runtime kills only while a caller waits for its answer. So the first wait is short and each
+//! further one doubles, until the slow runtime completes the stop.
 
 use std::time::Duration;
 
 use super::attempt::Attempt;
 
-/// In a shutdown.
+/// First wait in a shutdown.
 const IN_HASTE: Duration = Duration::from_secs(2);
-/// Where the stop of one pod holds up nothing else.
+/// First wait if the stop of one pod delays nothing else.
 const AT_EASE: Duration = Duration::from_secs(8);
-/// After that a runtime hangs.
+/// Maximum wait; a slower runtime counts as hanging.
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// For the next of these attempts, while a shutdown's time runs.
+/// Wait for the next attempt, during a shutdown.
 pub fn in_haste(attempt: &Attempt) -> Duration {
     after(IN_HASTE, attempt.failures())
 }
 
-/// For the next one after so many that failed, when nothing presses.
+/// Wait for the next attempt after this number of failures, outside a shutdown.
 pub fn at_ease(failures: u32) -> Duration {
     after(AT_EASE, failures)
 }

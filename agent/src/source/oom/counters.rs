@@ -1,4 +1,4 @@
-//! The files of one cgroup that tell of kills: `memory.events`, `memory.max`, `cgroup.events`.
+//! Reads a cgroup's files that show kills: `memory.events`, `memory.max`, `cgroup.events`.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -6,15 +6,15 @@ use std::path::Path;
 
 use nix::errno::Errno;
 
-/// The kernel's files are far shorter.
+/// Maximum size; the kernel's files are far shorter.
 const BYTES_MAX: u64 = 64 * 1024;
 
-/// What `memory.events` counts.
+/// The counters of `memory.events`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counters {
     /// How often memory was short at this cgroup's limit, or at one below it.
     pub(super) oom: u64,
-    /// Processes in it, or below it, that were killed, wherever memory was short.
+    /// How many processes in it, or below it, were killed, wherever memory was short.
     pub(super) kills: u64,
 }
 
@@ -34,16 +34,16 @@ impl Counters {
     }
 }
 
-/// `memory.max`, or its like of version 1; none where there is no limit.
+/// `memory.max`, or the file of version 1 for it; `None` without a limit.
 pub(super) fn limit(cgroup: &Path) -> Option<u64> {
     let text = read(&cgroup.join("memory.max"))
         .or_else(|_| read(&cgroup.join("memory.limit_in_bytes")))
         .ok()?;
-    // Version 1 says the largest number of pages.
+    // Version 1 shows the largest number of pages instead.
     text.trim().parse().ok().filter(|limit| *limit < u64::MAX / 4)
 }
 
-/// Whether processes live in the cgroup or below it; none where it can't be told.
+/// Whether the cgroup, or one below it, has processes; `None` if that is unknown.
 pub(super) fn is_populated(cgroup: &Path) -> Option<bool> {
     match read(&cgroup.join("cgroup.events")) {
         Ok(text) => return Some(value(&text, "populated") != 0),
@@ -58,14 +58,14 @@ pub(super) fn is_populated(cgroup: &Path) -> Option<bool> {
     }
 }
 
-/// The processes right in the cgroup, as this process's namespace numbers them.
+/// The processes directly in the cgroup, as this process's pid namespace numbers them.
 pub(super) fn processes(cgroup: &Path) -> Vec<u32> {
     let text = read(&cgroup.join("cgroup.procs")).unwrap_or_default();
-    // Those of other namespaces are 0.
+    // Processes of other namespaces show as 0.
     text.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid != 0).collect()
 }
 
-/// Whether the cgroup was removed before, or while, its file was read.
+/// Whether the cgroup was removed before or during the read.
 pub(super) fn is_gone(error: &io::Error) -> bool {
     let gone = [Errno::ENOENT as i32, Errno::ENODEV as i32, Errno::ENOTDIR as i32];
     error.raw_os_error().is_some_and(|code| gone.contains(&code))
@@ -78,7 +78,7 @@ pub(super) fn read(path: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The number behind a word at the beginning of a line; 0 where there is none.
+/// The number behind a word at the beginning of a line; 0 without that line.
 fn value(text: &str, word: &str) -> u64 {
     let of =
         |line: &str| line.split_once(' ').filter(|(key, _)| *key == word)?.1.trim().parse().ok();

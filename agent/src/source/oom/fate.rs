@@ -1,4 +1,4 @@
-//! What becomes of a container one of whose processes was killed: it ends, or lives on.
+//! Decides whether a container ended or lives on after one of its processes was killed.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,22 +8,23 @@ use tokio::time::{Instant, sleep};
 use super::counters::{is_populated, processes, read};
 use crate::host::Host;
 
-/// The kernel gives back some gigabytes a second: a killed process of many of them takes its time
-/// to end, and only then is the end of its container known to anybody. Nothing waits for the word
-/// that a container lives on.
+/// The kernel frees some gigabytes a second. So a large process takes its time to end, and only
+/// then the end of its container is visible. Nothing waits for the report that a container lives
+/// on.
 const WAIT_MAX: Duration = Duration::from_secs(2);
-/// The race with the kubelet begins when the container has ended.
+/// When the container has ended, the agent races with the kubelet.
 const POLL: Duration = Duration::from_millis(5);
-/// After the first tenth of a second.
+/// The interval after the first tenth of a second.
 const POLL_LATER: Duration = Duration::from_millis(20);
 const LATER: Duration = Duration::from_millis(100);
 
 /// `PF_EXITING` of `/proc/<pid>/stat`.
 const EXITING: u64 = 4;
-/// SIGKILL, as a bit of what is pending.
+/// SIGKILL, as a bit of the pending signals.
 const SIGKILL: u64 = 1 << 8;
 
-/// Whether the container lives on; none where it can't be told. Ends as soon as it has ended.
+/// Whether the container lives on; `None` if that is unknown. Returns as soon as the container has
+/// ended.
 pub(super) async fn lives_on(host: &Host, cgroup: &Path) -> Option<bool> {
     let begun = Instant::now();
     loop {
@@ -36,8 +37,8 @@ pub(super) async fn lives_on(host: &Host, cgroup: &Path) -> Option<bool> {
     }
 }
 
-/// Whether the container's first process is on its way out. Where its number is not known in this
-/// namespace, it counts as alive.
+/// Whether the container's first process is exiting. If this namespace has no number for it, it
+/// counts as alive.
 fn main_is_dying(host: &Host, cgroup: &Path) -> bool {
     let oldest = processes(cgroup)
         .into_iter()
@@ -46,11 +47,11 @@ fn main_is_dying(host: &Host, cgroup: &Path) -> bool {
     oldest.is_some_and(|(stat, pid)| stat.exiting || is_killed(host, pid))
 }
 
-/// What `/proc/<pid>/stat` says.
+/// The part of `/proc/<pid>/stat` that the agent reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stat {
     exiting: bool,
-    /// In ticks since the boot.
+    /// Start time in ticks since the boot.
     started: u64,
 }
 
@@ -59,7 +60,7 @@ impl Stat {
         Self::parse(&read(&host.path(&format!("/proc/{pid}/stat"))).ok()?)
     }
 
-    /// The name may have any characters; what follows it has none of its end.
+    /// Parses the line. The name may contain any character; nothing after it contains `)`.
     fn parse(text: &str) -> Option<Self> {
         let fields: Vec<&str> = text.rsplit_once(')')?.1.split_ascii_whitespace().collect();
         // The first is field 3, the state.

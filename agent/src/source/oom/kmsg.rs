@@ -1,5 +1,5 @@
-//! The kernel's log, from now on. Where it can't be read, that is said once: the counters of the
-//! cgroups tell most of the same.
+//! Reads the kernel's log, from now on. If it cannot be read, says so once: the counters of the
+//! cgroups show most of the same.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read as _, Seek as _, SeekFrom};
@@ -22,14 +22,14 @@ use crate::cgroups::{Cgroups, Place};
 use crate::clock::Clock;
 use crate::host::Host;
 
-/// Where the kernel's log is read.
+/// The device with the kernel's log.
 const PATH: &str = "/dev/kmsg";
-/// A read gives one record, and none is longer.
+/// Maximum size of a record; each read returns one.
 const RECORD_BYTES_MAX: usize = 16 * 1024;
-/// Kills whose containers are watched to their end at once; the others are not told of.
+/// Maximum number of kills that wait for their container's end at once; further ones are dropped.
 const AT_ONCE_MAX: usize = 256;
 
-/// Tells of kills; ends when the log can't be read, or nobody listens.
+/// Reports kills; ends when the log cannot be read, or the receiver of events is gone.
 pub(super) async fn run(host: &Host, clock: &Clock, events: &mpsc::Sender<Event>) {
     let log = match open(host) {
         Ok(log) => log,
@@ -76,13 +76,13 @@ pub(super) async fn run(host: &Host, clock: &Clock, events: &mpsc::Sender<Event>
 fn open(host: &Host) -> io::Result<AsyncFd<File>> {
     let flags = OFlag::O_NONBLOCK.bits();
     let mut file = OpenOptions::new().read(true).custom_flags(flags).open(host.path(PATH))?;
-    // What is of before our time was somebody else's to tell. A pipe has no end to go to.
+    // Earlier kills belong to an earlier process of the agent. A pipe has no end to seek.
     let _ = file.seek(SeekFrom::End(0));
     #[expect(deprecated, reason = "its successor is unsafe; a File keeps what that asks for")]
     AsyncFd::with_interest(file, Interest::READABLE)
 }
 
-/// What comes next. What was overwritten before it was read is lost, and the log goes on.
+/// The next records. Those overwritten before they were read are lost, and the log goes on.
 async fn records(log: &AsyncFd<File>) -> io::Result<String> {
     let mut bytes = vec![0; RECORD_BYTES_MAX];
     loop {
@@ -103,11 +103,11 @@ async fn records(log: &AsyncFd<File>) -> io::Result<String> {
     }
 }
 
-/// Waits for what becomes of the container.
+/// Waits for what happens to the container.
 async fn follow(host: &Host, clock: &Clock, record: Record) -> OomKill {
     let at = clock.now().monotonic;
     let Record { victim, constraint, process } = record;
-    // Before the container is gone.
+    // Read it before the container is gone.
     let limit = match &constraint {
         Constraint::Limit(Some(place)) => match cgroup(host, place) {
             Cgroup::There(cgroup) => limit(&cgroup),
@@ -132,18 +132,18 @@ async fn follow(host: &Host, clock: &Clock, record: Record) -> OomKill {
     }
 }
 
-/// A cgroup that the log names.
+/// The state of a cgroup that the log names.
 enum Cgroup {
-    /// Here it lies.
+    /// It exists, here.
     There(PathBuf),
-    /// Its pod's is there.
+    /// Its pod's cgroup exists, but this one does not.
     Gone,
-    /// Its pod's is not to be found: it can't be seen from here.
+    /// Its pod's cgroup is not visible from here.
     Foreign,
 }
 
-/// Where a pod's or container's memory is counted. The log's path is not taken: it may begin at
-/// another root than the files that are seen here.
+/// Where the memory of a pod or container is counted. Does not use the log's path: it may begin at
+/// another root than the files that the agent sees.
 fn cgroup(host: &Host, place: &Place) -> Cgroup {
     let pods = Cgroups::of(host).kubepods().and_then(|kubepods| kubepods.pods().ok());
     let pod = pods.into_iter().flatten().find(|pod| pod.uid == place.pod);

@@ -1,5 +1,5 @@
-//! The counters of the cgroups: looked at when the kernel says that they changed, and now and then
-//! in any case. Cgroups of version 1 have none.
+//! Reads the counters of the cgroups when the kernel reports a change, and periodically in any
+//! case. Cgroups of version 1 have none.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -20,27 +20,27 @@ use crate::cgroups::{Cgroups, Version};
 use crate::clock::Clock;
 use crate::host::Host;
 
-/// The kernel tells of a counter at most so often; a container that is held at its limit does so
+/// Minimum time between two reads of a counter; a container that is held at its limit changes it
 /// all the time.
 const PAUSE: Duration = Duration::from_millis(10);
-/// A look at everything, should a watch have missed something, and until pods are there.
+/// Time between two reads of everything, for changes that a watch missed, and until pods exist.
 const PERIOD: Duration = Duration::from_secs(10);
-/// The same where the kernel gives no more watches.
+/// The same if the kernel gives no more watches.
 const PERIOD_UNWATCHED: Duration = Duration::from_secs(1);
-/// Containers that are watched to their end at once; the others are not told of.
+/// Maximum number of containers whose end is awaited at once; further kills are dropped.
 const AT_ONCE_MAX: usize = 256;
 
-/// A kill, and which container's it is.
+/// A kill, and the cgroup of its container.
 type Ending<'a> = BoxFuture<'a, (Option<PathBuf>, OomKill)>;
 
-/// Tells of kills.
+/// Reports kills.
 pub(super) struct MemoryEvents<'a> {
     host: &'a Host,
     clock: &'a Clock,
     events: &'a mpsc::Sender<Event>,
     tree: Tree,
     ending: FuturesUnordered<Ending<'a>>,
-    /// Containers whose end is waited for: more kills in them are the same trouble.
+    /// Containers whose end is awaited: further kills in them belong to the same incident.
     waited_for: BTreeSet<PathBuf>,
 }
 
@@ -57,7 +57,7 @@ impl<'a> MemoryEvents<'a> {
         }
     }
 
-    /// Runs for ever, unless there is nothing to look at or nobody listens.
+    /// Runs forever, unless there are no counters or the receiver of events is gone.
     pub(super) async fn run(mut self) {
         if Cgroups::of(self.host).version == Version::V1 {
             tracing::info!(
@@ -80,7 +80,7 @@ impl<'a> MemoryEvents<'a> {
         }
     }
 
-    /// Until the watches fail. Err: nobody listens.
+    /// Runs until the watches fail. `Err`: the receiver of events is gone.
     async fn watch(&mut self, mut watches: Watches) -> Result<(), ()> {
         self.tree.list(&mut watches, Instant::now());
         let mut due = Instant::now() + PERIOD;
@@ -122,7 +122,7 @@ impl<'a> MemoryEvents<'a> {
 
     fn take(&mut self, signs: &Signs, watches: &mut Watches) {
         let now = Instant::now();
-        // What is counted is read before cgroups that went are dropped.
+        // Read counters before cgroups that are gone are dropped.
         for pod in &signs.pods {
             let found = self.tree.check(pod, now);
             self.follow(found);
@@ -146,7 +146,7 @@ impl<'a> MemoryEvents<'a> {
         }
     }
 
-    /// The kill, once it is known what became of the container.
+    /// The kill, once it is known what happened to the container.
     fn end(&self, found: Found) -> Ending<'a> {
         let (host, at) = (self.host, self.clock.now().monotonic);
         async move {

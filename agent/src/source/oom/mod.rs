@@ -1,10 +1,10 @@
-//! OOM kills by the kernel: who was killed, what was short, and what became of the
-//! container. Two witnesses, each alone good enough: the kernel's log, where it may be read, and
-//! the counters of the cgroups.
+//! Reports OOM kills by the kernel: the victim, what was short, and what happened to the container.
+//! It has two witnesses, each sufficient alone: the kernel's log, if it is readable, and the
+//! counters of the cgroups.
 //!
-//! The log knows the process, and the cgroup that was at its limit. It needs `/dev/kmsg`: root or
-//! CAP_SYSLOG, and a device that the agent's pod may open. The counters, `memory.events`, know the
-//! container, by its `oom` that grew with its `oom_kill`. They need cgroup v2.
+//! The log names the process, and the cgroup that was at its limit. It needs `/dev/kmsg`: root or
+//! CAP_SYSLOG, and a device that the agent's pod may open. The counters, `memory.events`, identify
+//! the container, by its `oom` that grew with its `oom_kill`. They need cgroup v2.
 
 mod counters;
 mod fate;
@@ -23,7 +23,7 @@ use crate::host::Host;
 
 pub use record::{Constraint, Record, kills};
 
-/// Tells of kills until `stop` is cancelled.
+/// Reports kills until `stop` is cancelled.
 pub async fn run(host: Host, clock: Clock, events: mpsc::Sender<Event>, stop: CancellationToken) {
     let witnesses = async {
         tokio::join!(

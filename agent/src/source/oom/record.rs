@@ -1,4 +1,4 @@
-//! What the kernel's log says of a kill: one line for each, the same since Linux 5.0.
+//! Parses OOM kills from the kernel's log: one line for each, the same since Linux 5.0.
 //!
 //! `6,1234,98765,-;oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=…,mems_allowed=0,
 //! oom_memcg=/kubepods.slice/…,task_memcg=/kubepods.slice/…,task=python,pid=4711,uid=1000`
@@ -7,32 +7,32 @@ use agent_core::protocol::pressure::OomConstraint;
 
 use crate::cgroups::{Place, place};
 
-/// A process's name has 15 characters, each at most four of the log's.
+/// Maximum length. A process's name has 15 characters, each at most four of the log's.
 const NAME_CHARS_MAX: usize = 60;
 
 /// A kill of a pod's process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Whose process it was.
+    /// The pod and container of the process.
     pub victim: Place,
     /// What was short.
     pub constraint: Constraint,
-    /// Its number in the host, its name.
+    /// The process's number in the host, and its name.
     pub process: Option<(u32, String)>,
 }
 
-/// What was short, and where the limit stands.
+/// What was short, and which limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Constraint {
-    /// A limit on the way from the root to the process: the pod's or container's own, or none
-    /// that the pod has.
+    /// A limit on the path from the root to the process: the pod's or container's own, or `None`
+    /// for one above all pods.
     Limit(Option<Place>),
-    /// The machine's memory, or that of some of its nodes.
+    /// The machine's memory, or that of some of its NUMA nodes.
     Machine,
 }
 
 impl Constraint {
-    /// The same in the core's terms.
+    /// The constraint in the core's terms.
     pub fn of_pod(&self) -> OomConstraint {
         match self {
             Self::Limit(Some(Place { container_id: Some(_), .. })) => OomConstraint::ContainerLimit,
@@ -43,14 +43,14 @@ impl Constraint {
     }
 }
 
-/// The kills in what was read of `/dev/kmsg`, of processes of pods.
+/// The kills of pods' processes in a text from `/dev/kmsg`.
 pub fn kills(text: &str) -> impl Iterator<Item = Record> {
     text.lines().filter_map(kill)
 }
 
 fn kill(line: &str) -> Option<Record> {
     let (prefix, message) = line.split_once(';')?;
-    // What programs write into the log can't have the kernel's own facility, 0.
+    // Only the kernel can use its own facility, 0: programs that write to the log cannot.
     let priority: u32 = prefix.split(',').next()?.parse().ok()?;
     if priority >= 8 {
         return None;
@@ -58,8 +58,8 @@ fn kill(line: &str) -> Option<Record> {
     let fields = message.strip_prefix("oom-kill:constraint=")?;
     // Each key has a comma before it.
     let (constraint, fields) = fields.split_at(fields.find(',')?);
-    // The names of cgroups and processes are chosen by whoever runs in them, and may hold a key:
-    // then nothing says which of the two is the kernel's.
+    // Users choose the names of cgroups and processes, and a name may contain a key. Then nothing
+    // shows which of the two is the kernel's.
     let after = |key: &str| {
         let (_, rest) = fields.split_once(key)?;
         (!rest.contains(key)).then_some(rest)
@@ -72,7 +72,7 @@ fn kill(line: &str) -> Option<Record> {
     Some(Record { victim, constraint, process: process(fields) })
 }
 
-/// A name may look like fields; the number behind it is the line's last but one.
+/// A name may resemble fields; the number behind it is the line's last field but one.
 fn process(fields: &str) -> Option<(u32, String)> {
     let (rest, _) = fields.rsplit_once(",uid=")?;
     let (rest, pid) = rest.rsplit_once(",pid=")?;
@@ -82,7 +82,7 @@ fn process(fields: &str) -> Option<(u32, String)> {
     Some((pid.parse().ok()?, name.collect()))
 }
 
-/// The names of pods' cgroups have no comma.
+/// Names of pods' cgroups contain no comma.
 fn until_key(text: &str) -> &str {
     text.split(',').next().unwrap_or_default()
 }

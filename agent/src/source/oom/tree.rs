@@ -1,8 +1,9 @@
-//! The cgroups of pods and containers with what they have counted, and which kill a new count is.
+//! Tracks the counters of pods' and containers' cgroups, and attributes each new count to a kill.
 //!
-//! A kill is counted in the cgroup of the process and in all above it; that memory was short, in
-//! the cgroup whose limit was reached and in all above it. So a container whose `oom` grew with its
-//! `oom_kill` was at a limit of its own, and where only the pod's own `oom` grew, it was the pod's.
+//! The kernel counts a kill in the cgroup of the process and in all above it. It counts that memory
+//! was short in the cgroup whose limit was reached and in all above it. So a container whose `oom`
+//! grew with its `oom_kill` was at its own limit. If only the pod's own `oom` grew, the limit was
+//! the pod's.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -20,9 +21,9 @@ use crate::host::Host;
 
 /// The kernel counts that memory was short right before it kills.
 const BEFORE_KILL_MAX: Duration = Duration::from_secs(2);
-/// A container that has gone so recently may be the one whose kill only its pod still counts.
+/// If only the pod counts a kill, the victim may be a container that has gone this recently.
 const GONE_FOR: Duration = Duration::from_secs(10);
-/// Containers of one pod that are remembered after they are gone.
+/// Maximum number of containers per pod that are remembered after they are gone.
 const GONE_MAX: usize = 16;
 
 /// A kill that the counters show.
@@ -30,24 +31,23 @@ const GONE_MAX: usize = 16;
 pub(super) struct Found {
     pub(super) pod: PodUid,
     pub(super) container_id: Option<String>,
-    /// Where the container's end is to be seen; none where it has ended.
+    /// The cgroup in which the container's end shows; `None` if it has ended.
     pub(super) cgroup: Option<PathBuf>,
     pub(super) constraint: OomConstraint,
     pub(super) limit: Option<u64>,
 }
 
-/// What one cgroup has counted.
+/// The counters of one cgroup.
 #[derive(Debug, Default)]
 struct Level {
     all: Counters,
     own: Counters,
     /// When memory was last short at its limit, or at one below it.
     short_at: Option<Instant>,
-    /// The same at its own.
+    /// The same at its own limit.
     own_short_at: Option<Instant>,
 }
 
-/// One container.
 #[derive(Debug)]
 struct Container {
     cgroup: PathBuf,
@@ -55,32 +55,31 @@ struct Container {
     watch: Option<WatchDescriptor>,
 }
 
-/// One pod.
 #[derive(Debug)]
 struct Pod {
     cgroup: PodCgroup,
     level: Level,
     containers: BTreeMap<String, Container>,
     gone: VecDeque<(String, Instant)>,
-    /// Kills that the pod has counted and no container of it; less than none while the container
-    /// was read after the pod.
+    /// Kills that the pod has counted and none of its containers. Negative while a container was
+    /// read after the pod.
     unexplained: i64,
     watches: [Option<WatchDescriptor>; 2],
 }
 
-/// All pods.
+/// The pods with their counters.
 #[derive(Debug)]
 pub(super) struct Tree {
     host: Host,
     kubepods: Option<Kubepods>,
     directories: BTreeMap<PathBuf, Option<WatchDescriptor>>,
     pods: BTreeMap<PathBuf, Pod>,
-    /// Whether there was a list before: what comes now is younger than us.
+    /// Whether there was a list before: a later cgroup is younger than the agent's watch.
     begun: bool,
 }
 
 impl Level {
-    /// Takes what is counted now; answers with the kills that are new. None: it is gone.
+    /// Reads the counters now; returns the number of new kills. `None`: the cgroup is gone.
     fn see(&mut self, cgroup: &Path, now: Instant) -> Option<u64> {
         let all = Counters::read(&cgroup.join("memory.events")).ok()?;
         let own = Counters::read(&cgroup.join("memory.events.local")).unwrap_or_default();
@@ -97,7 +96,7 @@ impl Level {
         Some(kills)
     }
 
-    /// What was counted before us is not ours to tell.
+    /// Forgets what was counted before the agent started.
     fn forget(&mut self) {
         (self.short_at, self.own_short_at) = (None, None);
     }
@@ -112,7 +111,7 @@ impl Pod {
         let container = self.containers.get_mut(id)?;
         let level = &mut container.level;
         let (constraint, limit) = if is_recent(level.short_at, now) {
-            // At a limit within the container, the container's own says nothing.
+            // At a limit within the container, the container's own limit says nothing.
             let own = is_recent(level.own_short_at, now);
             (OomConstraint::ContainerLimit, own.then(|| limit(&container.cgroup)).flatten())
         } else {
@@ -128,7 +127,7 @@ impl Pod {
         })
     }
 
-    /// A kill that no container has counted: of one that went before it was read.
+    /// A kill that no container has counted: its container went before it was read.
     fn gone_was_killed(&mut self, now: Instant) -> Option<Found> {
         self.gone.retain(|(_, at)| now.duration_since(*at) <= GONE_FOR);
         let (id, _) = self.gone.pop_back()?;
@@ -146,7 +145,7 @@ impl Pod {
 
     /// Reads all of the pod's counters.
     fn check(&mut self, now: Instant) -> Vec<Found> {
-        // The pod is read first: what its containers count meanwhile can't be missing in them.
+        // Read the pod first: then it cannot lack what its containers count meanwhile.
         if let Some(kills) = self.level.see(&self.cgroup.memory, now) {
             self.unexplained += i64::try_from(kills).unwrap_or(0);
         }
@@ -168,7 +167,7 @@ impl Pod {
 }
 
 impl Level {
-    /// What was short when the container was at no limit of its own; this is its pod's level.
+    /// What was short if the container was not at its own limit; this is its pod's level.
     fn constraint_above(&self, pod: &Path, now: Instant) -> (OomConstraint, Option<u64>) {
         if is_recent(self.own_short_at, now) {
             (OomConstraint::PodLimit, limit(pod))
@@ -189,8 +188,8 @@ impl Tree {
         }
     }
 
-    /// Finds cgroups that came, and drops those that went. A watch is set before the first look,
-    /// so that no count falls in between.
+    /// Adds new cgroups, and drops those that are gone. Sets a watch before the first read, so that
+    /// no count is missed in between.
     pub(super) fn list(&mut self, watches: &mut Watches, now: Instant) {
         if self.kubepods.as_ref().is_none_or(|kubepods| !kubepods.memory.is_dir()) {
             self.kubepods = Cgroups::of(&self.host).kubepods();
@@ -200,7 +199,7 @@ impl Tree {
         let mut directories = kubepods.classes();
         directories.push(kubepods.memory.clone());
         self.watch_directories(directories, watches);
-        // Between the watch and the list a pod may come: then the list has it.
+        // A pod may appear between the watch and the list: then the list has it.
         let pods = kubepods.pods().unwrap_or_default();
         let there: BTreeMap<_, _> = pods.into_iter().map(|pod| (pod.memory.clone(), pod)).collect();
         self.pods.retain(|path, pod| {
@@ -226,8 +225,8 @@ impl Tree {
             }
             stays
         });
-        // One that went and came back has another watch; the kernel does not tell that the old
-        // one watches nothing any more. Of one that stayed it is the same.
+        // A directory that went and came back has a new watch; the kernel does not report that the
+        // old one is void. If it stayed, the watch is the same.
         for path in wanted {
             let watch = watches.directory(&path);
             let before = self.directories.insert(path, watch).flatten();
@@ -247,7 +246,7 @@ impl Tree {
         self.pods.values_mut().flat_map(|pod| pod.check(now)).collect()
     }
 
-    /// Kills that cannot be said to be any container's, after the last look.
+    /// Kills that cannot be attributed to a container, after the last read.
     pub(super) fn unexplained(&mut self, now: Instant) -> Vec<Found> {
         let of = |pod: &mut Pod| {
             pod.unexplained = 0;
@@ -278,7 +277,8 @@ impl Pod {
         }
     }
 
-    /// Containers that came or went. One that is younger than us has counted nothing before.
+    /// Adds and drops containers. A container that is younger than the agent's watch had no counts
+    /// before.
     fn list(&mut self, watches: &mut Watches, young: bool, now: Instant) {
         let there: BTreeMap<String, PathBuf> =
             self.cgroup.containers().unwrap_or_default().into_iter().collect();

@@ -1,5 +1,5 @@
-//! What the kernel tells of changes in the cgroups' tree: inotify on directories, and on
-//! `memory.events`, which the kernel marks as modified with each count.
+//! Watches the cgroups' tree for changes: inotify on directories, and on `memory.events`, which the
+//! kernel marks as modified with each count.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -11,14 +11,14 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDe
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// What was told since the last time.
+/// The changes since the last call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Signs {
     /// A cgroup came or went.
     pub(super) listed: bool,
-    /// So much was told that some of it is lost.
+    /// There were too many changes, and some are lost.
     pub(super) lost: bool,
-    /// Pods of which something was counted, by their cgroups.
+    /// Cgroups of pods with a changed counter.
     pub(super) pods: BTreeSet<PathBuf>,
 }
 
@@ -26,9 +26,9 @@ pub(super) struct Signs {
 #[derive(Debug)]
 pub(super) struct Watches {
     queue: AsyncFd<Queue>,
-    /// The pod that a watched file belongs to; none for a directory.
+    /// The pod that a watched file belongs to; `None` for a directory.
     by_descriptor: HashMap<WatchDescriptor, Option<PathBuf>>,
-    /// The kernel gave no more watches once.
+    /// Whether the kernel has ever refused a watch.
     refused: bool,
 }
 
@@ -49,12 +49,12 @@ impl Watches {
         Ok(Self { queue, by_descriptor: HashMap::new(), refused: false })
     }
 
-    /// Whether the kernel gave no more watches at some time.
+    /// Whether the kernel has ever refused a watch.
     pub(super) fn is_refused(&self) -> bool {
         self.refused
     }
 
-    /// Watches what comes and goes in a directory.
+    /// Watches a directory for what appears and disappears.
     pub(super) fn directory(&mut self, path: &Path) -> Option<WatchDescriptor> {
         let of = AddWatchFlags::IN_CREATE
             | AddWatchFlags::IN_DELETE
@@ -64,7 +64,7 @@ impl Watches {
         self.add(path, of, None)
     }
 
-    /// Watches what is counted in a file of a pod.
+    /// Watches a pod's file for new counts.
     pub(super) fn file(&mut self, path: &Path, pod: &Path) -> Option<WatchDescriptor> {
         self.add(path, AddWatchFlags::IN_MODIFY, Some(pod.to_owned()))
     }
@@ -80,7 +80,7 @@ impl Watches {
                 self.by_descriptor.insert(descriptor, pod);
                 Some(descriptor)
             }
-            // It is gone already, or never was.
+            // It is already gone, or never existed.
             Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ENODEV) => None,
             Err(error) => {
                 if !std::mem::replace(&mut self.refused, true) {
@@ -92,17 +92,17 @@ impl Watches {
         }
     }
 
-    /// Watches it no more. The kernel keeps the watch of a cgroup's file after the cgroup is gone.
+    /// Drops a watch. The kernel keeps the watch of a cgroup's file after the cgroup is gone.
     pub(super) fn remove(&mut self, descriptor: Option<WatchDescriptor>) {
         if let Some(descriptor) = descriptor
             && self.by_descriptor.remove(&descriptor).is_some()
         {
-            // What went by itself needs no removal.
+            // A watch that went by itself needs no removal.
             let _ = self.queue.get_ref().0.rm_watch(descriptor);
         }
     }
 
-    /// Waits for the next signs.
+    /// Waits for the next changes.
     pub(super) async fn next(&mut self) -> io::Result<Signs> {
         loop {
             let mut ready = self.queue.readable().await?;

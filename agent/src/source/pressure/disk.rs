@@ -1,5 +1,5 @@
-//! What pods have on the node's disk: writable layers as the runtime counts them, logs and
-//! emptyDir volumes by walking them. ([EV9], [EV26])
+//! Measures pods' usage of the node's disk: writable layers from the runtime, logs and emptyDir
+//! volumes by walking them. ([EV9], [EV26])
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,15 +14,15 @@ use super::LOGS_DIR;
 use super::walk::{Budget, Tally, device, walk};
 use crate::host::Host;
 
-/// For one pod.
+/// Maximum time for one pod.
 const POD_TIME_MAX: Duration = Duration::from_millis(200);
-/// For all pods of one measurement.
+/// Maximum time for all pods of one measurement.
 const TIME_MAX: Duration = Duration::from_secs(2);
-/// For one pod: some 40 bytes each are held.
+/// Maximum number of entries for one pod: the walk holds some 40 bytes of each.
 const POD_ENTRIES_MAX: u64 = 200_000;
-/// Volumes, or containers with logs, of one pod.
+/// Maximum number of volumes, or of containers with logs, of one pod.
 const DIRS_MAX: usize = 1_024;
-/// Pods with logs, those that are gone included.
+/// Maximum number of pods with logs, those that are gone included.
 const LOG_DIRS_MAX: usize = 65_536;
 /// emptyDir volumes, below the pod's directory.
 const EMPTY_DIRS: &str = "volumes/kubernetes.io~empty-dir";
@@ -34,14 +34,14 @@ const CONFIG_MAPS: &str = "volumes/kubernetes.io~configmap";
 pub struct ContainerLayer {
     /// The container's name in the pod.
     pub name: String,
-    /// Bytes; none where the runtime has not counted yet.
+    /// Bytes; `None` if the runtime has not counted yet.
     pub bytes: Option<u64>,
-    /// Inodes, likewise.
+    /// Inodes; `None` if the runtime has not counted yet.
     pub inodes: Option<u64>,
 }
 
-/// Measures pods' disks, and remembers what it found: a node with more files than a measurement
-/// has time for is measured in turns.
+/// Measures pods' disks, and remembers the results: if a measurement has no time for all files, it
+/// measures them in turns.
 #[derive(Debug)]
 pub struct DiskMeter {
     host: Host,
@@ -49,7 +49,7 @@ pub struct DiskMeter {
     found: BTreeMap<PodUid, Found>,
 }
 
-/// What walks found of one pod.
+/// The result of a pod's walks.
 #[derive(Clone, Debug)]
 struct Found {
     at: Instant,
@@ -59,15 +59,15 @@ struct Found {
 }
 
 impl DiskMeter {
-    /// A meter that has seen nothing yet; the kubelet's directory is that of the host.
+    /// A meter without results; the kubelet's directory is that of the host.
     pub fn new(host: Host, kubelet_dir: String) -> Self {
         Self { host, kubelet_dir, found: BTreeMap::new() }
     }
 
-    /// Measures these pods, those first that were measured longest ago. `layers` is what the
-    /// runtime says, by pod; none where it says nothing, and without those of whom it does not.
+    /// Measures these pods, first those measured longest ago. `layers` is the runtime's answer, by
+    /// pod: `None` without an answer, and without the pods that it does not name.
     ///
-    /// What a walk had no time for is missing in the pod's sums: they are what it has at least.
+    /// What a walk had no time for is missing in the pod's sums: they are lower bounds.
     pub fn measure(
         &mut self,
         pods: &[PodUid],
@@ -115,7 +115,7 @@ impl DiskMeter {
             let dir = dir.join(kind);
             let volumes = names(&dir, DIRS_MAX).into_iter().filter_map(|name| {
                 let path = dir.join(&name);
-                // One in memory is a file system of its own.
+                // An emptyDir in memory is a file system of its own.
                 let on_disk = device(&path).ok() == home;
                 Some((name, walk(&path, budget).ok().filter(|_| on_disk)?))
             });
@@ -135,7 +135,8 @@ impl DiskMeter {
     }
 }
 
-/// Without the runtime's word nothing is known of the sums, but of logs and volumes.
+/// The figures of a pod. Without the runtime's answer the sums are unknown; logs and volumes are
+/// known.
 fn figures(found: &Found, layers: Option<&[ContainerLayer]>) -> PodFigures {
     let mut containers: BTreeMap<&str, ContainerFigures> = BTreeMap::new();
     for (name, tally) in &found.logs {
@@ -179,12 +180,12 @@ fn more(a: Option<u64>, b: Option<u64>) -> Option<u64> {
     }
 }
 
-/// Whether it can be nothing but the name of something in a directory.
+/// Whether the text can only be the name of an entry in a directory.
 pub(crate) fn is_name(text: &str) -> bool {
     !text.is_empty() && !text.contains(['/', '\0']) && text != "." && text != ".."
 }
 
-/// The names in a directory, at most so many; none where it cannot be read.
+/// The names in a directory, at most `max`; empty if it cannot be read.
 fn names(dir: &Path, max: usize) -> Vec<String> {
     let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
     let entries = entries.filter_map(Result::ok);

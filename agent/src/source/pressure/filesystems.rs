@@ -1,4 +1,4 @@
-//! The node's file systems: where they lie, what is free on them, and which are one.
+//! Samples the node's file systems: where they lie, what is free on them, and which are the same.
 //! ([EV4], [EV5])
 
 use std::fs;
@@ -17,9 +17,8 @@ use nix::sys::statvfs::statvfs;
 use super::cannot_read;
 use crate::host::Host;
 
-/// Where runtimes keep images and writable layers unless told otherwise; the first that has
-/// anything in it counts where the runtime itself does not say. An empty one may be there for no
-/// more than being mounted.
+/// Where runtimes keep images and writable layers by default. If the runtime does not say, the
+/// first that has any entry counts. An empty one may exist only because it is mounted.
 const RUNTIME_DIRS: [&str; 6] = [
     "/var/lib/containerd",
     "/var/lib/containers/storage",
@@ -29,16 +28,16 @@ const RUNTIME_DIRS: [&str; 6] = [
     "/var/lib/docker",
 ];
 
-/// Where the runtime says that its images and its writable layers lie, as paths of the host.
+/// Where the runtime reports its images and its writable layers, as paths of the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FilesystemPaths {
-    /// Of images.
+    /// The path of images.
     pub images: Option<String>,
-    /// Of writable layers; without it, where the images are.
+    /// The path of writable layers; `None` if it is that of images.
     pub containers: Option<String>,
 }
 
-/// Looks at the file systems. Unlike what else is measured, a disk may let it wait.
+/// Samples the file systems. Unlike the other measurements, a disk may block.
 #[derive(Debug)]
 pub struct DiskSampler {
     host: Host,
@@ -47,24 +46,24 @@ pub struct DiskSampler {
     layout: Option<DiskLayout>,
 }
 
-/// What a look at the file systems found.
+/// One sample of the file systems.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DiskSample {
     /// Their signals.
     pub signals: Measurements,
-    /// Which are one.
+    /// Which of them are the same.
     pub layout: Option<DiskLayout>,
     /// What could not be read, a phrase each.
     pub unreadable: Vec<String>,
 }
 
 impl DiskSampler {
-    /// A looker that has seen nothing yet.
+    /// A sampler without results.
     pub fn new(host: Host, kubelet_dir: String) -> Self {
         Self { host, kubelet_dir, layout: None }
     }
 
-    /// Looks at the file systems.
+    /// Samples the file systems.
     pub fn take_sample(&mut self, paths: &FilesystemPaths, at: Duration) -> DiskSample {
         use Signal::{
             ContainerfsAvailable, ContainerfsInodesFree, ImagefsAvailable, ImagefsInodesFree,
@@ -90,7 +89,7 @@ impl DiskSampler {
 }
 
 impl DiskSample {
-    /// Puts it beside what else was found.
+    /// Adds it to the rest of the sample.
     pub fn add_to(self, sample: &mut Sample) {
         sample.signals.extend(self.signals);
         sample.layout = self.layout;
@@ -104,11 +103,11 @@ pub(super) struct Filesystem {
     device: u64,
     /// Bytes.
     pub(super) bytes: Observation,
-    /// Inodes; none where the file system makes as many as are wanted.
+    /// Inodes; `None` if the file system creates them on demand.
     pub(super) inodes: Option<Observation>,
 }
 
-/// What could be read of the three.
+/// The three file systems, as far as they can be read.
 #[derive(Debug, Default)]
 pub(super) struct Filesystems {
     pub(super) node: Option<Filesystem>,
@@ -117,7 +116,7 @@ pub(super) struct Filesystems {
 }
 
 impl Filesystems {
-    /// Reads all three; what cannot be is told.
+    /// Reads all three; reports those that it cannot read.
     pub(super) fn read(
         host: &Host,
         kubelet_dir: &str,
@@ -146,7 +145,7 @@ impl Filesystems {
         Self { node, images, containers }
     }
 
-    /// Which of them are one; none unless all are known. ([EV5])
+    /// Which of them are the same; `None` unless all are known. ([EV5])
     pub(super) fn layout(&self) -> Option<DiskLayout> {
         let (node, images, containers) = (self.node?, self.images?, self.containers?);
         Some(if images.device != containers.device {

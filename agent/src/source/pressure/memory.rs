@@ -1,4 +1,4 @@
-//! Memory and tasks of cgroups, in the words of cgroup v2 whichever version the host has.
+//! Reads memory and tasks of cgroups, in the terms of cgroup v2 whichever version the host has.
 //! ([EV1], [EV2], [EV8])
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,14 +15,14 @@ use crate::cgroups::{Cgroups, PodCgroup, Version};
 /// Why a figure is not known.
 #[derive(Debug, Error)]
 pub(super) enum FigureError {
-    /// The file.
+    /// The file cannot be read.
     #[error("{path}")]
     File {
         path: String,
         #[source]
         source: io::Error,
     },
-    /// What it says.
+    /// Its content cannot be parsed.
     #[error(transparent)]
     Text(#[from] Unreadable),
 }
@@ -37,17 +37,17 @@ impl FigureError {
     }
 }
 
-/// What one pod uses of memory.
+/// The memory that one pod uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryUse {
     /// Working set and swap of the pod, in bytes.
     pub pod: Option<u64>,
-    /// Of its containers and its sandbox, by the runtime's id; those that could not be read are
+    /// Of its containers and its sandbox, by the runtime's id. Those that could not be read are
     /// missing.
     pub containers: Vec<(String, u64)>,
 }
 
-/// The files of one version.
+/// The file names of one version.
 #[derive(Clone, Copy, Debug)]
 struct Names {
     current: &'static str,
@@ -66,8 +66,8 @@ fn text(dir: &Path, name: &str) -> Result<String, FigureError> {
     read(&path).map_err(|source| FigureError::File { path: path.display().to_string(), source })
 }
 
-/// `memory.stat`. Of version 1 only what is asked for here, under the name that version 2 has for
-/// it: there the plain names leave out the cgroups below.
+/// `memory.stat`. Of version 1 only the values that the agent uses, under their names in version 2:
+/// in version 1 the plain names leave out the cgroups below.
 fn stat(dir: &Path, version: Version) -> Result<String, FigureError> {
     let stat = text(dir, "memory.stat")?;
     Ok(match version {
@@ -82,7 +82,7 @@ pub(super) fn of_node(cgroups: &Cgroups, meminfo: &str) -> Result<Observation, F
     let root = cgroups.memory_root();
     let stat = match cgroups.version {
         Version::V2 => stat(&root, Version::V2)?,
-        // The root of version 1 knows its usage.
+        // The root of version 1 has a file with its usage.
         Version::V1 => {
             let usage = text(&root, names(Version::V1).current)?;
             format!("anon {}\nfile 0\n{}", usage.trim(), stat(&root, Version::V1)?)
@@ -91,7 +91,7 @@ pub(super) fn of_node(cgroups: &Cgroups, meminfo: &str) -> Result<Observation, F
     Ok(observe::memory(meminfo, &stat)?)
 }
 
-/// `allocatableMemory.available`, of the cgroup of all pods; none where it has no limit. ([EV2])
+/// `allocatableMemory.available`, of the cgroup of all pods; `None` if it has no limit. ([EV2])
 pub(super) fn of_all_pods(
     kubepods: &Path,
     version: Version,
@@ -102,7 +102,7 @@ pub(super) fn of_all_pods(
     Ok(observe::allocatable_memory(&max, &current, &stat(kubepods, version)?)?)
 }
 
-/// Working set and swap of a cgroup, in bytes. Where swap is not counted there is none of it.
+/// Working set and swap of a cgroup, in bytes. Without a count of swap it is 0.
 fn used(cgroup: &Path, version: Version) -> Result<u64, FigureError> {
     let current = text(cgroup, names(version).current)?;
     let used = working_set(&current, &stat(cgroup, version)?)?;
@@ -117,9 +117,9 @@ fn used(cgroup: &Path, version: Version) -> Result<u64, FigureError> {
     Ok(used.saturating_add(swap.unwrap_or(0)))
 }
 
-/// `memory.current` and the limit of the cgroup among the pod's that is closest to its own; none
-/// where nothing of the pod is limited. What throttles (`memory.high`) counts as what kills does:
-/// tasks wait at either.
+/// `memory.current` and the limit of that cgroup of the pod which is closest to its own limit;
+/// `None` if the pod has no limit. The limit that throttles (`memory.high`) counts the same as the
+/// one that kills: tasks wait at either.
 pub(super) fn limit(pod: &PodCgroup) -> Option<(u64, u64)> {
     let of = |dir: &Path| {
         let number = |name: &str| text(dir, name).ok()?.trim().parse::<u64>().ok();
@@ -134,7 +134,7 @@ pub(super) fn limit(pod: &PodCgroup) -> Option<(u64, u64)> {
     all.filter_map(of).min_by_key(free)
 }
 
-/// What these pods use of memory; those that have no cgroup are missing.
+/// The memory that these pods use; pods without a cgroup are missing.
 pub fn memory_of_pods(
     version: Version,
     cgroups: &[PodCgroup],
@@ -143,7 +143,7 @@ pub fn memory_of_pods(
     let of = |pod: &PodCgroup| {
         let containers = pod.containers().unwrap_or_default();
         let containers = containers.into_iter().filter_map(|(id, path)| {
-            // One that ends meanwhile is none any more.
+            // A container that ends meanwhile does not count.
             Some((id, used(&path, version).ok()?))
         });
         let containers = containers.collect();
@@ -152,7 +152,7 @@ pub fn memory_of_pods(
     of_wanted(cgroups, wanted, of)
 }
 
-/// The tasks of these pods; those that have no cgroup are missing.
+/// The tasks of these pods; pods without a cgroup are missing.
 pub fn tasks_of_pods(
     cgroups: &[PodCgroup],
     wanted: &BTreeSet<PodUid>,

@@ -1,5 +1,5 @@
-//! What is measured of the node and of its pods, from files of the host. Each part reads and says
-//! what it could not read; what follows is the core's to say.
+//! Measures the node and its pods, from files of the host. Each part reads, and reports what it
+//! could not read; the core decides what follows.
 
 mod disk;
 mod filesystems;
@@ -21,16 +21,16 @@ use std::path::Path;
 
 use agent_core::pressure::observe::{self, Psi};
 
-/// The kubelet's directory unless it is told another; the node's file system is that of it.
+/// The kubelet's default directory. Its file system is the node's.
 pub const KUBELET_DIR: &str = "/var/lib/kubelet";
 /// Where the kubelet keeps the logs of containers.
 pub const LOGS_DIR: &str = "/var/log/pods";
-/// No file of the kernel that is read here comes near it.
+/// Maximum size; the kernel's files are far shorter.
 const FILE_BYTES_MAX: u64 = 64 << 10;
-/// A pressure file is some 150 bytes.
+/// Maximum size; a pressure file has some 150 bytes.
 const PRESSURE_BYTES_MAX: usize = 512;
 
-/// A file of the kernel, at most so much of it as any has.
+/// Reads a file of the kernel, up to the maximum size.
 fn read(path: &Path) -> io::Result<String> {
     let mut bytes = Vec::with_capacity(4 << 10);
     File::open(path)?.take(FILE_BYTES_MAX).read_to_end(&mut bytes)?;
@@ -40,7 +40,7 @@ fn read(path: &Path) -> io::Result<String> {
     })
 }
 
-/// A pressure file that is open.
+/// Reads an open pressure file.
 fn psi_of(file: &File) -> io::Result<Psi> {
     let mut bytes = [0; PRESSURE_BYTES_MAX];
     let read = file.read_at(&mut bytes, 0)?;
@@ -48,7 +48,7 @@ fn psi_of(file: &File) -> io::Result<Psi> {
     observe::psi(&text).map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
-/// A file that cannot be read, in a phrase.
+/// Describes a file that cannot be read, in a phrase.
 fn cannot_read(path: &Path, error: &io::Error) -> String {
     format!("{}: {error}", path.display())
 }

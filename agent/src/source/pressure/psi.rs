@@ -1,5 +1,5 @@
-//! Stalls, told as they begin: by triggers of the kernel, which cost nothing while nothing stalls;
-//! where it takes none, by reading its counter. What follows is the core's to say.
+//! Reports stalls as they begin, by triggers of the kernel, which cost nothing while nothing
+//! stalls. If the kernel accepts none, it reads the counter. The core decides what follows.
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
@@ -21,18 +21,18 @@ use super::{cannot_read, psi_of};
 use crate::cgroups::{Cgroups, Version};
 use crate::host::Host;
 
-/// The least time between two events of one kind.
+/// Minimum time between two events of one kind.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How many times in a window the counter is read where the kernel takes no trigger, as the kernel
-/// itself looks. A read takes some 5 µs. Not much oftener: the kernel reckons in whole ticks (1 to
-/// 10 ms) between two reads, and loses what is shorter.
+/// How many times per window the counter is read if the kernel accepts no trigger, the same as the
+/// kernel itself does. A read takes some 5 µs. More reads would lose stalls: the kernel counts in
+/// whole ticks (1 to 10 ms) between two reads, and drops what is shorter.
 const READS_PER_WINDOW: u32 = 10;
-/// How often what could not be watched is tried again.
+/// How often a watch that failed is retried.
 const RETRY: Duration = Duration::from_secs(10);
-/// Before a file that went away is looked for again.
+/// How long until a file that went away is opened again.
 const REOPEN: Duration = Duration::from_millis(200);
 
-/// What counts as a beginning stall: so much of it within a window.
+/// What counts as the beginning of a stall: this much of it within a window.
 #[derive(Clone, Copy, Debug)]
 struct TriggerConfig {
     what: Stalling,
@@ -40,15 +40,15 @@ struct TriggerConfig {
     window: Duration,
 }
 
-/// 500 ms is the least window that the kernel takes; it looks ten times in each, so that a stall is
-/// told at most 50 ms late.
+/// 500 ms is the shortest window that the kernel accepts. It checks ten times in each, so it
+/// reports a stall at most 50 ms late.
 const MEMORY: TriggerConfig = TriggerConfig {
     what: Stalling::Memory,
     stall: Duration::from_millis(20),
     window: Duration::from_millis(500),
 };
-/// Disks are waited for on any sound node, and nobody dies of it at once: a window of whole 2 s,
-/// which the kernel takes of anybody.
+/// Every sound node waits for its disks, and that harms nothing at once. So the window has a whole
+/// 2 s, which the kernel accepts from any user.
 const IO: TriggerConfig = TriggerConfig {
     what: Stalling::Io,
     stall: Duration::from_millis(300),
@@ -65,11 +65,11 @@ impl TriggerConfig {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Target {
     path: PathBuf,
-    /// Whether it stands in for one that is not there yet.
+    /// Whether it stands in for a file that does not exist yet.
     instead: bool,
 }
 
-/// Tells of stalls until `stop` is cancelled or nobody takes events any more.
+/// Reports stalls until `stop` is cancelled or the receiver of events is gone.
 pub async fn run(host: Host, events: mpsc::Sender<Event>, stop: CancellationToken) {
     let watching = async {
         tokio::select! {
@@ -83,13 +83,14 @@ pub async fn run(host: Host, events: mpsc::Sender<Event>, stop: CancellationToke
     }
 }
 
-/// Whether the kernel takes a trigger for stalls of memory, in words if not. It is gone at once.
+/// Whether the kernel accepts a trigger for stalls of memory; the error says why not. Removes the
+/// trigger at once.
 pub fn takes_a_trigger(host: &Host) -> Result<(), String> {
     let path = target(host, MEMORY.what).path;
     trigger(&path, MEMORY).map(drop).map_err(|error| cannot_read(&path, &error))
 }
 
-/// Ends when nobody takes events any more.
+/// Ends when the receiver of events is gone.
 async fn watch(host: &Host, config: TriggerConfig, events: &mpsc::Sender<Event>) {
     let mut logged = String::new();
     while !events.is_closed() {
@@ -107,7 +108,7 @@ async fn watch(host: &Host, config: TriggerConfig, events: &mpsc::Sender<Event>)
     }
 }
 
-/// Where stalls are read: those of pods where they are counted apart.
+/// The file with the stalls: that of pods where they are counted apart.
 fn target(host: &Host, what: Stalling) -> Target {
     match what {
         Stalling::Io => Target { path: host.path("/proc/pressure/io"), instead: false },
@@ -125,20 +126,20 @@ fn target(host: &Host, what: Stalling) -> Target {
     }
 }
 
-/// Why a file is not watched any more.
+/// Why a watch of a file ended.
 enum Ended {
-    /// It went away, or another one should be watched.
+    /// It went away, or another file is better now.
     Gone,
     /// It cannot be watched.
     NotWatched,
 }
 
-/// One file, for as long as it is there.
+/// The watch of one file, while it exists.
 struct Watch<'a> {
     config: TriggerConfig,
     events: &'a mpsc::Sender<Event>,
     target: &'a Target,
-    /// What was said last, so that it is said once.
+    /// The last message in the log, so that each is logged once.
     logged: &'a mut String,
 }
 
@@ -218,7 +219,7 @@ impl Watch<'_> {
         }
     }
 
-    /// Ends when the file that this one stands in for may be there.
+    /// Ends when the file that this one stands in for may exist.
     async fn better_place(&self) {
         if !self.target.instead {
             std::future::pending::<()>().await;
@@ -226,7 +227,7 @@ impl Watch<'_> {
         sleep(RETRY).await;
     }
 
-    /// None when nobody listens.
+    /// Sends an event; `None` if the receiver is gone.
     async fn report(&self) -> Option<()> {
         self.events.send(Event::PressureRose(self.config.what)).await.ok()?;
         sleep(PAUSE).await;
@@ -248,11 +249,11 @@ impl Watch<'_> {
     }
 }
 
-/// Opens a pressure file and sets a trigger on it, which stands as long as the file is open.
+/// Opens a pressure file and sets a trigger on it, which lasts as long as the file is open.
 fn trigger(path: &Path, config: TriggerConfig) -> io::Result<AsyncFd<File>> {
     let flags = OFlag::O_NONBLOCK.bits();
     let mut file = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)?;
-    // The kernel's files have no length. What has one would be overwritten.
+    // The kernel's files have no length. A file with a length would be overwritten.
     if file.metadata()?.len() > 0 {
         return Err(ErrorKind::Unsupported.into());
     }
@@ -282,7 +283,7 @@ impl Window {
         Self { config, reads: VecDeque::new() }
     }
 
-    /// Takes a read; whether a stall begins by it. What was told is not told again.
+    /// Takes in a read; whether a stall begins with it. A reported stall is not reported again.
     fn is_stall(&mut self, total: Duration) -> bool {
         self.reads.push_back(total);
         while self.reads.len() > READS_PER_WINDOW as usize + 1 {
@@ -311,7 +312,7 @@ mod tests {
         assert!(is_stall(1_020));
         assert!(!is_stall(1_039), "what was told is not told again");
         assert!(is_stall(1_040));
-        // A counter that goes back is another's.
+        // A counter that goes back belongs to another cgroup.
         assert!(!is_stall(5));
     }
 

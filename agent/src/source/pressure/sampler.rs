@@ -1,6 +1,6 @@
-//! One look at the node's memory and tasks, and at what pods wait for. Cheap enough for several a
-//! second: what cannot have changed since the last look is not read again. It touches files of the
-//! kernel alone, none on a disk.
+//! Samples the node's memory and tasks, and what pods wait for. Cheap enough for several samples a
+//! second: what cannot have changed since the last sample is not read again. Reads only files of
+//! the kernel, none on a disk.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,13 +17,13 @@ use super::{cannot_read, memory, psi_of, read};
 use crate::cgroups::{Cgroups, Kubepods, PodCgroup, Version};
 use crate::host::Host;
 
-/// Pods of which stalls are read; a kubelet runs 110 unless told otherwise.
+/// Maximum number of pods whose stalls are read; a kubelet runs 110 by default.
 const STALLS_MAX: usize = 256;
-/// How often it is looked for new pods; one is no cause of a shortage in its first second.
+/// How often the pods are listed again; a new pod does not cause a shortage in its first second.
 const LIST_EVERY: Duration = Duration::from_secs(1);
 const FILE: &str = "memory.pressure";
 
-/// What the last look found, and where.
+/// The last sample, and the paths that it found.
 #[derive(Debug)]
 pub struct Sampler {
     host: Host,
@@ -32,7 +32,7 @@ pub struct Sampler {
     stalls: Option<Stalls>,
 }
 
-/// The stalls of the last look.
+/// The stalls of the last sample.
 #[derive(Debug)]
 struct Stalls {
     all_pods: Psi,
@@ -40,24 +40,24 @@ struct Stalls {
     known: Known,
 }
 
-/// The pods whose stalls are read. Their files are held open, which makes reading one of them four
-/// times as fast; the file of a cgroup that has gone fails, and is let go.
+/// The pods whose stalls are read. Their files stay open, which makes a read four times as fast.
+/// The file of a removed cgroup fails, and is dropped.
 #[derive(Debug)]
 struct Known {
     open: Vec<(PodCgroup, File)>,
-    /// Pods beyond the limit.
+    /// Number of pods beyond the limit.
     left_out: usize,
     listed_at: Duration,
 }
 
 impl Sampler {
-    /// A looker that has seen nothing yet.
+    /// A sampler without results.
     pub fn new(host: Host) -> Self {
         Self { host, cgroups: None, kubepods: None, stalls: None }
     }
 
-    /// Looks at the node. Blocks for as long as the host's files do, which on a sound host is
-    /// well below a millisecond for the node and some 20 µs for each pod that stalls.
+    /// Samples the node. Blocks for as long as the host's files do. On a sound host that is well
+    /// below a millisecond for the node, and some 20 µs for each pod that stalls.
     pub fn take_sample(&mut self, at: Duration) -> Sample {
         let mut sample = Sample::default();
         self.find();
@@ -68,7 +68,7 @@ impl Sampler {
         sample
     }
 
-    /// Finds the pods' cgroup, and anew when it has gone.
+    /// Finds the pods' cgroup, and finds it again when it has gone.
     fn find(&mut self) {
         let is_there = |kubepods: &Kubepods| kubepods.memory.is_dir();
         if self.kubepods.as_ref().is_some_and(is_there) {
@@ -149,7 +149,7 @@ impl Sampler {
         };
         let last = self.stalls.take();
         let stalls = match last {
-            // Whenever a pod waits, the cgroup above it does.
+            // Whenever a pod waits, the cgroup above it does too.
             Some(last) if last.all_pods.some.total == all_pods.some.total => {
                 Stalls { all_pods, ..last }
             }
@@ -189,8 +189,8 @@ fn pressure(cgroup: &std::path::Path) -> Result<Psi, String> {
     observe::psi(&text).map_err(|error| error.to_string())
 }
 
-/// Reads each pod's. Limits only of those that have waited since the last look: those of the
-/// others stay what they were when they mattered.
+/// Reads each pod's stalls. Reads limits only of pods that have waited since the last sample: the
+/// limits of the others stay what they were when they mattered.
 fn stalls(kubepods: &Kubepods, all_pods: Psi, last: Option<Stalls>, at: Duration) -> Stalls {
     let (known, last) = match last {
         Some(Stalls { known, pods, .. }) => (Some(known), pods),
@@ -201,7 +201,7 @@ fn stalls(kubepods: &Kubepods, all_pods: Psi, last: Option<Stalls>, at: Duration
         last.into_iter().map(|pod| (pod.uid.clone(), pod)).collect();
     let mut pods = Vec::with_capacity(known.open.len());
     known.open.retain(|(cgroup, file)| {
-        // One that ends meanwhile is none any more.
+        // A pod that ends meanwhile does not count.
         let Ok(psi) = psi_of(file) else { return false };
         let uid = cgroup.uid.clone();
         let limit = match last.get(&uid) {
@@ -216,7 +216,7 @@ fn stalls(kubepods: &Kubepods, all_pods: Psi, last: Option<Stalls>, at: Duration
 }
 
 impl Known {
-    /// The pods as they were listed last, or anew when that is a while ago.
+    /// The pods of the last list; a new list if that is too old.
     fn at(kubepods: &Kubepods, last: Option<Self>, at: Duration) -> Self {
         let mut open = match last {
             Some(known) if at < known.listed_at + LIST_EVERY => return known,

@@ -1,6 +1,6 @@
-//! What lies in a directory and below it, as `du` counts it: blocks that are allocated, each file
-//! once however many names it has, and nothing of other file systems. Whoever owns the directory
-//! may change it meanwhile, and cannot lead the walk out of it: links are never followed.
+//! Counts what lies in a directory and below it, as `du` does: allocated blocks, each file once
+//! however many names it has, and no other file systems. The directory's owner may change it
+//! meanwhile, and cannot lead the walk out of it: the walk never follows links.
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
@@ -12,38 +12,38 @@ use nix::errno::Errno;
 use nix::fcntl::{self, AtFlags, OFlag};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat};
 
-/// Open directories at once; what lies deeper is not counted.
+/// Maximum number of directories that are open at once; what lies deeper is not counted.
 const DEPTH_MAX: usize = 64;
-/// Entries between two looks at the clock.
+/// Number of entries between two checks of the clock.
 const ENTRIES_PER_SAMPLE: u64 = 32;
-/// A directory itself, not what a link points to.
+/// Opens a directory itself, not the target of a link.
 const DIRECTORY: OFlag =
     OFlag::O_DIRECTORY.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC).union(OFlag::O_NONBLOCK);
-/// A block of `st_blocks`, whatever the file system's own are.
+/// Size of a block of `st_blocks`, whatever the file system's own blocks are.
 const BLOCK_BYTES: u64 = 512;
 
-/// How long a walk may go on.
+/// The limits of a walk.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Budget {
-    /// Until when.
+    /// The time at which it ends.
     pub(super) until: Instant,
-    /// How many entries it may still look at.
+    /// How many entries it may still read.
     pub(super) entries: u64,
 }
 
-/// What a walk has found.
+/// The result of a walk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tally {
     /// Allocated bytes.
     pub(super) bytes: u64,
     /// Files, directories and the rest.
     pub(super) inodes: u64,
-    /// Whether something was left out: then it is at least as much.
+    /// Whether something was left out: then the figures are lower bounds.
     pub(super) cut_short: bool,
 }
 
 impl Tally {
-    /// Both together.
+    /// The sum of both.
     #[must_use]
     pub(super) fn and(self, other: Self) -> Self {
         Self {
@@ -57,7 +57,7 @@ impl Tally {
 /// A directory that is being walked.
 struct Level {
     dir: Dir,
-    /// Its directories that are still to be walked.
+    /// Its subdirectories that are still to be walked.
     below: Vec<CString>,
 }
 
@@ -65,7 +65,7 @@ struct Walk<'a> {
     budget: &'a mut Budget,
     device: u64,
     tally: Tally,
-    /// Files of several names, by inode.
+    /// Files with several names, by inode.
     seen: BTreeSet<u64>,
 }
 
@@ -74,7 +74,7 @@ pub(super) fn device(path: &Path) -> Result<u64, Errno> {
     Ok(fstat(open(path)?)?.st_dev)
 }
 
-/// Counts a directory and all below it, as far as the budget goes.
+/// Counts a directory and all below it, as far as the budget allows.
 pub(super) fn walk(path: &Path, budget: &mut Budget) -> Result<Tally, Errno> {
     let dir = open(path)?;
     let stat = fstat(&dir)?;
@@ -105,7 +105,7 @@ fn open(path: &Path) -> Result<Dir, Errno> {
 }
 
 impl Walk<'_> {
-    /// Enters one of a directory's directories; none if it has gone, or is no longer what it was.
+    /// Enters a subdirectory; `None` if it has gone, or is no longer a directory.
     fn go_down(&mut self, dir: &Dir, name: &CStr) -> Result<Option<Level>, Errno> {
         match Dir::openat(dir, name, DIRECTORY, Mode::empty()) {
             Ok(dir) if fstat(&dir)?.st_dev == self.device => self.enter(dir).map(Some),
@@ -114,7 +114,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Counts what lies in a directory, and gives its directories.
+    /// Counts the entries of a directory, and returns its subdirectories.
     fn enter(&mut self, mut dir: Dir) -> Result<Level, Errno> {
         let lies_in = fcntl::openat(&dir, c".", DIRECTORY, Mode::empty())?;
         let mut below = Vec::new();
@@ -130,7 +130,7 @@ impl Walk<'_> {
             if matches!(name.to_bytes(), b"." | b"..") {
                 continue;
             }
-            // What is gone by now counts as never there.
+            // An entry that is gone by now does not count.
             let Ok(stat) = fstatat(&lies_in, name, AtFlags::AT_SYMLINK_NOFOLLOW) else { continue };
             if stat.st_dev != self.device {
                 continue;
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_walk_stays_on_its_file_system() {
-        // Every Linux has file systems of their own below /dev.
+        // Every Linux has separate file systems below /dev.
         let shm = tempfile::tempdir_in("/dev/shm").expect("/dev/shm must be writable");
         for number in 0..FILES {
             std::fs::File::create(shm.path().join(format!("f{number}"))).expect("must be writable");

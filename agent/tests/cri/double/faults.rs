@@ -1,4 +1,4 @@
-//! What the double is told to do wrong, and what it was asked.
+//! Scripts the double's faults, and records the calls that came.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use tonic::Status;
 /// The calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
-    /// Any of the below.
+    /// Any of the others.
     Any,
     Version,
     Status,
@@ -21,20 +21,20 @@ pub(crate) enum Call {
     ListContainerStats,
 }
 
-/// What goes wrong.
+/// A fault.
 #[derive(Clone, Debug)]
 pub(crate) enum Fault {
-    /// No answer, ever; nothing is done.
+    /// Never answers; does nothing.
     Hang,
-    /// The answer comes late.
+    /// Answers late.
     Late(Duration),
-    /// Refused, each time.
+    /// Returns an error, each time.
     Refuse(tonic::Code),
-    /// Refused, the first time.
+    /// Returns an error, the first time.
     RefuseOnce(tonic::Code),
-    /// Done, and then refused.
+    /// Carries the call out, and then returns an error.
     RefuseAfter(tonic::Code),
-    /// The filter is not looked at.
+    /// Ignores the filter.
     IgnoreFilter,
 }
 
@@ -42,23 +42,23 @@ pub(crate) enum Fault {
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     pub(crate) call: Call,
-    /// A container's name; of a sandbox or a list, the pod's UID.
+    /// A container's name; for a sandbox or a list, the pod's UID.
     pub(crate) target: String,
-    /// The UID of the pod that it is about.
+    /// The pod's UID.
     pub(crate) uid: String,
     /// The grace of a `StopContainer`.
     pub(crate) timeout: Option<i64>,
     pub(crate) at: Instant,
 }
 
-/// The faults, and the book of calls.
+/// The faults, and the record of calls.
 #[derive(Debug, Default)]
 pub(super) struct Faults {
     scripted: Mutex<Vec<(Call, String, Fault)>>,
     seen: Mutex<Vec<Seen>>,
 }
 
-/// What is left to do wrong after the call is carried out.
+/// The faults to apply after the call is carried out.
 #[derive(Debug, Default)]
 pub(super) struct Rest {
     pub(super) refuse: Option<Status>,
@@ -78,7 +78,7 @@ impl Faults {
         self.seen.lock().expect("no holder panics").clone()
     }
 
-    /// Books a call and does to it what is to be done before it is carried out.
+    /// Records a call and applies the faults that come before it is carried out.
     pub(super) async fn meet(&self, seen: Seen) -> Result<Rest, Status> {
         let fault = self.fault(&seen);
         self.seen.lock().expect("no holder panics").push(seen);

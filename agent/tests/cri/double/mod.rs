@@ -1,7 +1,8 @@
-//! A double of the container runtime: CRI v1 on a unix socket, with processes as containers.
-//! It does what containerd does, and fails as it is told to. Everything ends with it.
+//! Provides a double of the container runtime: CRI v1 on a unix socket, with processes as
+//! containers. It does what containerd does, with scripted faults. Everything stops when it is
+//! dropped.
 //!
-//! Other test programs of the agent take it in by `#[path = "../cri/double/mod.rs"]`.
+//! Other test programs of the agent include it by `#[path = "../cri/double/mod.rs"]`.
 #![allow(dead_code, reason = "each test program uses its part")]
 
 mod faults;
@@ -25,17 +26,18 @@ use service::{Service, World};
 /// A running double.
 #[derive(Debug)]
 pub(crate) struct CriDouble {
-    /// Where it listens.
+    /// The path of its socket.
     pub(crate) socket: PathBuf,
     world: Arc<World>,
-    /// Its own, so that dropping it breaks all connections, as the end of a process does.
+    /// A runtime of its own, so that dropping it breaks all connections, as the end of a process
+    /// does.
     server: Option<Runtime>,
-    /// Where the processes are waited for, across restarts of the server.
+    /// The runtime that waits for the processes, across restarts of the server.
     host: Option<Runtime>,
 }
 
 impl CriDouble {
-    /// Starts a double where containerd listens on a host whose files lie under `root`.
+    /// Starts a double at containerd's socket on a host whose files lie under `root`.
     pub(crate) fn start(root: &Path) -> Self {
         Self::start_at(&root.join("run/containerd/containerd.sock"))
     }
@@ -51,7 +53,7 @@ impl CriDouble {
         double
     }
 
-    /// Ends the runtime, as a crash does; its containers run on.
+    /// Stops the runtime, as a crash does; its containers keep running.
     pub(crate) fn crash(&mut self) {
         if let Some(server) = self.server.take() {
             server.shutdown_background();
@@ -78,18 +80,18 @@ impl CriDouble {
         self.server = Some(server);
     }
 
-    /// A pod to be started.
+    /// Begins a pod.
     pub(crate) fn pod(&self, uid: &str) -> PodBuilder {
         PodBuilder::new(Arc::clone(&self.world), uid)
     }
 
-    /// From now on, each call that is `call` and about `target` (a container's name, or the UID of
-    /// its pod; empty is all) meets the fault.
+    /// From now on, each `call` about `target` meets the fault. The target is a container's name,
+    /// or its pod's UID; empty means all.
     pub(crate) fn fault(&self, call: Call, target: &str, fault: Fault) {
         self.world.faults.add(call, target, fault);
     }
 
-    /// Ends all faults; what hangs goes on hanging.
+    /// Ends all faults; calls that hang keep hanging.
     pub(crate) fn mend(&self) {
         self.world.faults.clear();
     }
@@ -99,17 +101,17 @@ impl CriDouble {
         self.world.faults.seen()
     }
 
-    /// Removes what there is of a container, by its name: its process is killed first.
+    /// Removes a container by its name, after killing its process.
     pub(crate) fn remove(&self, uid: &str, name: &str) {
         self.world.remove(uid, name);
     }
 
-    /// Ends what runs of a container, by its name, as if it crashed.
+    /// Kills a container's process by its name, as if it crashed.
     pub(crate) fn kill(&self, uid: &str, name: &str) {
         self.world.kill(uid, name);
     }
 
-    /// A container has so many bytes in its writable layer, by its name.
+    /// Sets the bytes in a container's writable layer, by its name.
     pub(crate) fn write(&self, uid: &str, name: &str, bytes: u64) {
         self.world.write(uid, name, bytes);
     }
@@ -119,7 +121,7 @@ impl CriDouble {
         self.world.id(uid, name).expect("the container must be there")
     }
 
-    /// What has become of a pod's containers, in the order of their creation.
+    /// The state of a pod's containers, in the order of their creation.
     pub(crate) fn containers(&self, uid: &str) -> Vec<ContainerFact> {
         self.world.facts(uid)
     }
@@ -135,7 +137,7 @@ impl Drop for CriDouble {
         self.crash();
         self.world.kill_all();
         if let Some(host) = self.host.take() {
-            // The processes are killed; who waits for them may be dropped.
+            // The processes are killed; the task that waits for them may be dropped.
             host.shutdown_background();
         }
     }

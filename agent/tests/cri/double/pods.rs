@@ -1,4 +1,4 @@
-//! Pods of the double: their sandboxes and containers, labelled as the kubelet labels them.
+//! Defines the double's pods: their sandboxes and containers, labelled as the kubelet labels them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,12 +38,12 @@ pub(super) struct Record {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ContainerFact {
     pub(crate) name: String,
-    /// None while it runs, and of one that was never started.
+    /// `None` while it runs, and if it never started.
     pub(crate) exit: Option<Exit>,
     pub(crate) started: bool,
 }
 
-/// A pod that is being put together.
+/// A pod under construction.
 #[derive(Debug)]
 pub(crate) struct PodBuilder {
     world: Arc<World>,
@@ -57,18 +57,18 @@ impl PodBuilder {
         Self { world, uid: uid.to_owned(), sandbox_ready: true, containers: Vec::new() }
     }
 
-    /// With this container, after those before it.
+    /// Adds a container behind the others.
     pub(crate) fn container(mut self, name: &str, script: Script) -> Self {
         self.containers.push((name.to_owned(), script));
         self
     }
 
-    /// With a sandbox that is down already.
+    /// Adds a sandbox that is already down.
     pub(crate) fn sandbox_down(self) -> Self {
         Self { sandbox_ready: false, ..self }
     }
 
-    /// Starts it.
+    /// Starts the pod.
     pub(crate) async fn start(self) {
         let sandbox = self.world.add_sandbox(|number, created_at| Sandbox {
             id: format!("sandbox{number}"),

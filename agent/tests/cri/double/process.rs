@@ -1,4 +1,5 @@
-//! A process as a container: in a group of its own, ended by signals, with its real exit code.
+//! Runs a process as a container: in its own process group, ended by signals, with its real exit
+//! code.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{ExitStatus, Stdio};
@@ -10,18 +11,18 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::watch;
 
-/// What the process does.
+/// The behaviour of the process.
 #[derive(Clone, Debug)]
 pub(crate) enum Script {
     /// Dies of SIGTERM: 143.
     Obedient,
-    /// Ends well at SIGTERM: 0.
+    /// Exits successfully at SIGTERM: 0.
     Clean,
-    /// Ends well this long after SIGTERM: 0.
+    /// Exits successfully this long after SIGTERM: 0.
     Slow(Duration),
-    /// Does not hear SIGTERM: 137.
+    /// Ignores SIGTERM: 137.
     Stubborn,
-    /// Ends by itself at once.
+    /// Exits by itself at once.
     Exits(u8),
     /// Is created and never started.
     NeverStarted,
@@ -35,7 +36,7 @@ pub(crate) struct Exit {
     pub(crate) finished_at: i64,
 }
 
-/// A process that was started.
+/// A started process.
 #[derive(Clone, Debug)]
 pub(super) struct Process {
     group: Pid,
@@ -62,7 +63,7 @@ impl Script {
         })
     }
 
-    /// Starts the process and waits until it is set up; none if it is not to be started.
+    /// Starts the process and waits until it is set up; `None` if the script never starts it.
     pub(super) async fn start(&self, host: &tokio::runtime::Handle) -> Option<Process> {
         let mut command = self.command()?;
         command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
@@ -74,7 +75,7 @@ impl Script {
         let group = Pid::from_raw(pid.cast_signed());
         let (sender, exit) = watch::channel(None);
         let (ready, set_up) = tokio::sync::oneshot::channel();
-        // Ends with the process, at the latest with the double.
+        // Ends with the process, or with the double if that is earlier.
         host.spawn(async move {
             let stdout = child.stdout.take().expect("it must be piped");
             let mut line = String::new();
@@ -93,7 +94,7 @@ impl Script {
 
 async fn ended(child: &mut Child, group: Pid) -> Exit {
     let status = child.wait().await.expect("the process must be ours");
-    // With its first process a container's others end.
+    // When its first process ends, a container's others end too.
     let _ = killpg(group, Signal::SIGKILL);
     Exit { code: code(status), finished_at: now() }
 }
@@ -121,14 +122,14 @@ impl Process {
         let _ = exit.wait_for(Option::is_some).await;
     }
 
-    /// SIGTERM to the first process, as runtimes do.
+    /// Sends SIGTERM to the first process, as runtimes do.
     pub(super) fn terminate(&self) {
         if self.exit().is_none() {
             let _ = kill(self.group, Signal::SIGTERM);
         }
     }
 
-    /// SIGKILL to all of it.
+    /// Sends SIGKILL to the whole group.
     pub(super) fn kill(&self) {
         if self.exit().is_none() {
             let _ = killpg(self.group, Signal::SIGKILL);

@@ -1,4 +1,4 @@
-//! The calls, carried out.
+//! Carries out the double's calls.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -20,11 +20,11 @@ use super::faults::{Call, Faults, Rest, Seen};
 use super::pods::{ContainerFact, Record, Sandbox};
 use super::process::{Process, now};
 
-/// All that there is.
+/// All state of the double.
 #[derive(Debug)]
 pub(super) struct World {
     pub(super) faults: Faults,
-    /// Where processes are waited for.
+    /// The runtime that waits for processes.
     pub(super) host: Handle,
     things: Mutex<Things>,
 }
@@ -45,7 +45,7 @@ impl World {
         work(&mut self.things.lock().expect("no holder panics"))
     }
 
-    /// Adds what is made of a number and a time of creation, and returns its id.
+    /// Adds what `make` builds from a number and a time of creation; returns its id.
     pub(super) fn add_sandbox(&self, make: impl FnOnce(i64, i64) -> Sandbox) -> String {
         self.with(|things| {
             things.made += 1;
@@ -123,7 +123,7 @@ impl World {
         self.with(|things| things.containers.iter().find(|found| found.id == id).cloned())
     }
 
-    /// Books a call about a container or sandbox by its id.
+    /// Records a call about a container or sandbox by its id.
     async fn meet(&self, call: Call, id: &str, timeout: Option<i64>) -> Result<Rest, Status> {
         let (target, uid) = self.with(|things| {
             let container = things.containers.iter().find(|found| found.id == id);
@@ -154,7 +154,7 @@ impl World {
             reason: if status { String::new() } else { "ToldSo".into() },
             message: if status { String::new() } else { "the double was told so".into() },
         };
-        // The one fault that `Status` has of its own: not ready.
+        // `Status` has one fault of its own: not ready.
         let ready = rest.refuse.is_none();
         let conditions = vec![condition("RuntimeReady", true), condition("NetworkReady", ready)];
         Ok(wire::StatusResponse { status: Some(wire::RuntimeStatus { conditions }) })
@@ -197,7 +197,7 @@ impl World {
         self.faults.meet(Seen { call, target, uid, timeout: None, at }).await
     }
 
-    /// Of those that run.
+    /// Only running containers.
     async fn container_stats(&self) -> Result<ListContainerStatsResponse, Status> {
         self.meet(Call::ListContainerStats, "", None).await?;
         let stats = self.with(|things| {
@@ -217,8 +217,8 @@ impl World {
         Ok(wire::ContainerStatusResponse { status: Some(container.status()) })
     }
 
-    /// The stop signal, the wait, SIGKILL; nothing to one that does not run. Given up with the
-    /// call: then SIGKILL is never sent.
+    /// Sends the stop signal, waits, sends SIGKILL; does nothing to a container that does not run.
+    /// Ends with the call: then it never sends SIGKILL.
     async fn stop_container(&self, request: wire::StopContainerRequest) -> Result<Empty, Status> {
         let grace = request.timeout;
         let rest = self.meet(Call::StopContainer, &request.container_id, Some(grace)).await?;
@@ -267,7 +267,7 @@ impl World {
     }
 }
 
-/// The world behind gRPC.
+/// Serves the world over gRPC.
 #[derive(Clone, Debug)]
 pub(super) struct Service(Arc<World>);
 

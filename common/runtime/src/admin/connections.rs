@@ -1,5 +1,5 @@
-//! The connections of the admin server: few, short, and on a thread of their own, so that whoever
-//! floods it takes nothing from the work.
+//! Accepts and bounds the admin server's connections. They run on a thread of their own, so that a
+//! flood does not slow down the work.
 
 use std::collections::VecDeque;
 use std::io;
@@ -19,31 +19,31 @@ use tokio_util::sync::CancellationToken;
 
 use super::scrape::Acceptor;
 
-/// How long a client may take to say what it wants.
+/// How long a client may take to send the head of its request.
 const HEADERS_WITHIN: Duration = Duration::from_secs(5);
-/// The longest head of a request, in bytes.
+/// Maximum size of a request's head, in bytes.
 const HEADERS_MAX: usize = 8 * 1024;
-/// How long a connection may last, with its one answer.
+/// Maximum duration of a connection, which has one reply.
 const CONNECTION_MAX: Duration = Duration::from_secs(15);
-/// How long open requests may take once the end is asked for; a scrape takes milliseconds.
+/// How long open requests may take during shutdown; a scrape takes milliseconds.
 const DRAIN_MAX: Duration = Duration::from_secs(2);
-/// So many connections are accepted in each window; others wait in the kernel.
+/// Maximum of accepted connections per window; others wait in the kernel.
 const ACCEPTED_MAX: u32 = 50;
 const WINDOW: Duration = Duration::from_millis(100);
-/// After an error of `accept`, which is as a rule one of too many open files.
+/// Pause after an error of `accept`, which usually means too many open files.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
-/// Where connections come in, and what answers them.
+/// A listener, and what answers its connections.
 pub(super) struct Door {
     pub(super) listener: TcpListener,
     pub(super) router: Router,
     pub(super) tls: Option<Acceptor>,
-    /// Connections that are open at once.
+    /// Maximum of open connections.
     pub(super) max: usize,
 }
 
-/// Answers on a thread of its own until `token` is cancelled. `max` connections are open at once;
-/// one more ends the oldest, so that slow ones keep nobody out.
+/// Answers on a thread of its own until `token` is cancelled. At most `max` connections are open;
+/// one more closes the oldest, so that slow clients do not block others.
 pub(super) async fn serve(door: Option<Door>, token: CancellationToken) -> io::Result<()> {
     let Some(Door { listener, router, tls, max }) = door else {
         token.cancelled().await;
@@ -60,7 +60,7 @@ pub(super) async fn serve(door: Option<Door>, token: CancellationToken) -> io::R
                 Ok(())
             })
         });
-        // Whoever waited for it may have gone.
+        // The receiver may be gone.
         let _ = ended.send(result);
     };
     std::thread::Builder::new().name("admin".to_owned()).spawn(work)?;
@@ -101,11 +101,11 @@ async fn accept(door: Door, token: &CancellationToken) {
         window.pass().await;
     }
     drop(listener);
-    // What has not been answered by then is dropped.
+    // Requests without a reply by then are dropped.
     let _ = timeout(DRAIN_MAX, async { while open.join_next().await.is_some() {} }).await;
 }
 
-/// One request and its answer. What is wrong with a connection concerns its client.
+/// Answers one request. Errors of the connection are the client's concern and are ignored.
 async fn answer<S>(stream: S, router: Router)
 where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
@@ -125,7 +125,7 @@ async fn answer_by_tls(tls: TlsAcceptor, stream: TcpStream, router: Router) {
     }
 }
 
-/// Bounds how often a flood wakes the thread.
+/// Limits how often a flood wakes the thread.
 struct Window {
     began: Instant,
     accepted: u32,

@@ -1,5 +1,5 @@
-//! Asks the API server who a bearer is (TokenReview), and whether they may `get` the path
-//! `/metrics` (SubjectAccessReview).
+//! Authenticates a bearer (TokenReview), and checks that it may `get` the path `/metrics`
+//! (SubjectAccessReview).
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,19 +11,19 @@ use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
-/// How long an answer holds.
+/// How long a verdict is cached.
 const ALLOWED_FOR: Duration = Duration::from_mins(1);
 const DENIED_FOR: Duration = Duration::from_secs(10);
-/// How long it holds while the API server gives no new one: figures are needed most then.
+/// How long a verdict is cached while the API server gives no new one: metrics matter most then.
 const ALLOWED_WITHOUT_API: Duration = Duration::from_mins(10);
-/// Bearers that are remembered. A cluster has a scraper or two.
+/// Maximum of cached bearers; a cluster has one or two scrapers.
 const BEARERS_MAX: usize = 16;
-/// Longer tokens are not passed on.
+/// Longer tokens are rejected without a review.
 const TOKEN_BYTES_MAX: usize = 6 * 1024;
-/// One review at a time, and each so long at most, so that a flood costs the API server little.
+/// Time limit of a review. Only one runs at a time, so that a flood costs the API server little.
 const REVIEW_MAX: Duration = Duration::from_secs(3);
 
-/// What a request with a bearer token gets.
+/// The verdict on a bearer token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Allowed,
@@ -35,7 +35,7 @@ pub(super) enum Verdict {
     Unknown,
 }
 
-/// Reviews bearer tokens, and remembers the answers for a while.
+/// Reviews bearer tokens, and caches the verdicts.
 pub(super) struct Reviewer {
     client: Client,
     one: Semaphore,
@@ -54,7 +54,7 @@ impl Reviewer {
         Self { client, one: Semaphore::new(1), answers: Mutex::default() }
     }
 
-    /// The verdict on the value of an `Authorization` header.
+    /// Returns the verdict on the value of an `Authorization` header.
     pub(super) async fn review(&self, authorization: Option<&str>) -> Verdict {
         let token = authorization.and_then(|it| it.strip_prefix("Bearer ")).map(str::trim);
         let Some(token) = token.filter(|it| !it.is_empty() && it.len() <= TOKEN_BYTES_MAX) else {
@@ -64,7 +64,7 @@ impl Reviewer {
             return verdict;
         }
         let asked = async {
-            // Never closed.
+            // The semaphore is never closed.
             let _one = self.one.acquire().await.ok();
             match self.remembered(token, false) {
                 Some(verdict) => verdict,
@@ -90,7 +90,7 @@ impl Reviewer {
         (answer.at.elapsed() < limit).then_some(answer.verdict)
     }
 
-    /// Refusals are the first to be forgotten: a flood of them pushes no scraper out.
+    /// Evicts refusals first, so that a flood of them does not evict a scraper.
     fn remember(&self, token: &str, verdict: Verdict) {
         let mut answers = self.answers.lock();
         answers.retain(|answer| answer.token != token);

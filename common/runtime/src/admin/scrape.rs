@@ -1,4 +1,4 @@
-//! `/metrics` over the network: HTTPS, for bearers that the API server knows and allows.
+//! Serves `/metrics` over the network by HTTPS, for bearers that the API server knows and allows.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,36 +19,36 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs
 
 use super::review::{Reviewer, Verdict};
 
-/// Where the certificate comes from.
+/// The source of the certificate.
 #[derive(Clone, Debug)]
 pub enum Certificate {
-    /// Made at the start, signed by itself: the bytes are secret, the server is not proven.
+    /// Self-signed at the start: traffic is encrypted, but the server is not authenticated.
     SelfSigned,
-    /// `tls.crt` and `tls.key` in this directory, read anew for each connection, so that a rotated
-    /// certificate needs no restart.
+    /// `tls.crt` and `tls.key` in this directory. Both are read for each connection, so that a
+    /// rotated certificate needs no restart.
     Directory(PathBuf),
 }
 
-/// Why a certificate cannot be used.
+/// Why a certificate is not usable.
 #[derive(Debug, Error)]
 pub enum CertificateError {
-    /// A file cannot be read, or is not PEM.
+    /// A file is not readable, or not PEM.
     #[error("cannot read the {what} in {path}: {why}; it must be PEM, in tls.crt and tls.key")]
     Read {
-        /// Certificate or key.
+        /// `certificate` or `key`.
         what: &'static str,
         /// The file.
         path: PathBuf,
-        /// What the reader said.
+        /// The reader's error.
         why: String,
     },
-    /// Certificate and key do not fit together, or are of an unknown kind.
+    /// Certificate and key do not match, or their type is unknown.
     #[error("the certificate cannot be served: {0}")]
     Use(String),
 }
 
 impl Certificate {
-    /// For a thread that accepts connections.
+    /// Builds an acceptor, and fails if the certificate is not usable now.
     pub(super) fn acceptor(&self) -> Result<Acceptor, CertificateError> {
         let made = match self {
             Self::SelfSigned => Some(tls(vec![], None)?),
@@ -60,7 +60,7 @@ impl Certificate {
     }
 }
 
-/// Accepts TLS connections with the certificate of the moment.
+/// Accepts TLS connections with the current certificate.
 pub(super) struct Acceptor {
     certificate: Certificate,
     made: Option<TlsAcceptor>,
@@ -88,7 +88,7 @@ impl Acceptor {
     }
 }
 
-/// With a certificate of its own where no key is given.
+/// Builds an acceptor; without a key it makes a self-signed certificate.
 fn tls(
     chain: Vec<CertificateDer<'static>>,
     key: Option<PrivateKeyDer<'static>>,
@@ -109,7 +109,7 @@ fn tls(
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-/// The one page, behind the review of its bearer.
+/// Routes `/metrics` behind the review of the bearer.
 pub(super) fn router(client: Client, metrics: MethodRouter) -> Router {
     let reviewer = Arc::new(Reviewer::new(client));
     Router::new().route("/metrics", metrics).layer(from_fn_with_state(reviewer, reviewed))

@@ -1,14 +1,14 @@
-//! What a candidate does next about a lease, as a function of what it has seen and when. Nothing
-//! here asks the API or the clock.
+//! Decides what a candidate does next about a lease, from what it has observed and when. Pure: no
+//! calls and no clock.
 
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 
-/// What a Lease says.
+/// The fields of a Lease.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Record {
-    /// Empty: released.
+    /// Empty if the lease is released.
     pub(super) holder: String,
     pub(super) duration: Duration,
     pub(super) acquired: Option<Timestamp>,
@@ -16,7 +16,7 @@ pub(super) struct Record {
     pub(super) transitions: i32,
 }
 
-/// A record, and when it was first seen like this. The record's own times come from another
+/// A record, and when we first observed it unchanged. The record's own times come from another
 /// machine's clock and are never compared with ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Observed {
@@ -24,28 +24,28 @@ pub(super) struct Observed {
     pub(super) changed: Instant,
 }
 
-/// Both clocks: one to measure with, one to write down.
+/// Both clocks: the monotonic one measures, the wall clock is written to the lease.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Now {
     pub(super) instant: Instant,
     pub(super) wall: Timestamp,
 }
 
-/// What to do.
+/// What the candidate does next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// There is no lease: make it.
+    /// Create the lease, which does not exist.
     Create(Record),
-    /// It was released, or its holder gave no sign of life: make it ours.
+    /// Take the lease over: it is released, or its holder did not renew it in time.
     TakeOver(Record),
-    /// It is ours: say that we live.
+    /// Renew the lease, which is ours.
     Renew(Record),
-    /// It is another's until `expires`, if that one gives no sign of life.
+    /// Wait: the lease is another's, and expires at `expires` unless its holder renews it.
     Wait { holder: String, expires: Instant },
 }
 
 impl Observed {
-    /// The same record keeps its age; a changed one is a sign of life.
+    /// An unchanged record keeps its age; a changed one is a sign of life.
     pub(super) fn update(previous: Option<Self>, record: Record, now: Instant) -> Self {
         match previous {
             Some(previous) if previous.record == record => previous,
@@ -54,7 +54,7 @@ impl Observed {
     }
 }
 
-/// The next step of the candidate `me`, who would hold the lease for `duration` at a time.
+/// The next step of the candidate `me`, which would hold the lease for `duration` at a time.
 pub(super) fn decide(me: &str, duration: Duration, observed: Option<&Observed>, now: Now) -> Step {
     let fresh = Record {
         holder: me.to_owned(),
@@ -75,8 +75,8 @@ pub(super) fn decide(me: &str, duration: Duration, observed: Option<&Observed>, 
     Step::TakeOver(Record { transitions: record.transitions.saturating_add(1), ..fresh })
 }
 
-/// The record that gives the lease up: nobody's, and so short that those who look only at times
-/// take it at once. (client-go, `release`)
+/// The record that releases the lease: without a holder, and with a duration so short that other
+/// candidates take it at once. (client-go, `release`)
 pub(super) fn released(record: &Record, wall: Timestamp) -> Record {
     Record {
         holder: String::new(),

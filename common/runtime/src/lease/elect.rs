@@ -1,5 +1,4 @@
-//! Carries the steps of the election out: asks the API, waits, renews, releases. The choices are
-//! made in `decide.rs`.
+//! Carries out the steps of the election: reads, waits, renews and releases. `decide.rs` decides.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -18,8 +17,8 @@ use super::decide::{Now, Observed, Record, Step, decide, released};
 use super::{JITTER, LeaseError, LeaseOptions, Loss};
 use crate::api_error::classify;
 
-/// The lease is ours, until it is lost or released. Dropping it stops the renewals and leaves
-/// the lease to expire.
+/// The lease is ours until it is lost or released. Dropping this stops the renewals, and the lease
+/// expires.
 #[derive(Debug)]
 pub struct Leadership {
     lost: CancellationToken,
@@ -35,7 +34,7 @@ struct Candidate {
     me: String,
     lease: Option<Lease>,
     observed: Option<Observed>,
-    /// Whether `lease` is what our last write made of it; then it need not be read again.
+    /// Whether `lease` is the reply to our last write, and need not be read again.
     current: bool,
 }
 
@@ -45,8 +44,8 @@ enum Attempt {
     Refused { holder: String },
 }
 
-/// Waits until the lease is ours. Ends early only if `cancel` is cancelled or the options are
-/// wrong: an API that does not answer is waited for.
+/// Waits until the lease is ours. Fails only if `cancel` is cancelled or the options are invalid;
+/// an API that does not answer is retried.
 pub async fn acquire(
     client: Client,
     options: &LeaseOptions,
@@ -82,8 +81,8 @@ impl Leadership {
         self.lost.clone()
     }
 
-    /// Gives the lease back, so that another candidate need not wait for its end. All work must
-    /// have ended before. Does nothing if the lease is lost already.
+    /// Releases the lease, so that another candidate need not wait until it expires. All work must
+    /// have ended before. Does nothing if the lease is already lost.
     pub async fn release(self) -> Result<(), LeaseError> {
         self.stop.cancel();
         let Ok(mut candidate) = self.renewing.await else { return Ok(()) };
@@ -99,7 +98,7 @@ impl Leadership {
     }
 }
 
-/// Renews until told to stop or until the lease is lost, and hands back what it knows.
+/// Renews until `stop` is cancelled or the lease is lost, and returns the candidate with its state.
 async fn renew(
     mut candidate: Candidate,
     held: Instant,
@@ -107,7 +106,7 @@ async fn renew(
     lost: CancellationToken,
     reason: Arc<OnceLock<Loss>>,
 ) -> Candidate {
-    // Also a panic must end the work.
+    // A panic must end the work, too.
     let guard = lost.drop_guard();
     let loss = tokio::select! {
         biased;
@@ -116,7 +115,7 @@ async fn renew(
     };
     if let Some(loss) = loss {
         tracing::error!(lease = candidate.options.name, reason = %loss, "no longer leading");
-        // The cell is set here only.
+        // The cell is only set here.
         let _ = reason.set(loss);
     } else {
         guard.disarm();
@@ -125,7 +124,7 @@ async fn renew(
 }
 
 impl Candidate {
-    /// Tries until the lease is ours; gives the moment from which it certainly is.
+    /// Tries until the lease is ours; returns the moment from which it certainly is.
     async fn wait(&mut self) -> Instant {
         let mut seen = None;
         loop {
@@ -145,8 +144,8 @@ impl Candidate {
         }
     }
 
-    /// Renews until the lease is lost. The deadline counts from the start of the last request
-    /// that succeeded: others may have seen its effect from then on.
+    /// Renews until the lease is lost. The deadline counts from the start of the last successful
+    /// request, because others may have seen its effect since then.
     async fn hold(&mut self, mut held: Instant) -> Loss {
         let after = self.options.renew_deadline;
         let mut next = held + self.options.retry_period;
@@ -173,10 +172,10 @@ impl Candidate {
         attempt.unwrap_or_else(|_| Err(Failure::new(FailureKind::Unknown, "no reply in time")))
     }
 
-    /// One look at the lease, and one write if it is or can be ours.
+    /// Makes one attempt: reads the lease, and writes it if it is or can be ours.
     async fn attempt(&mut self, holding: bool) -> Outcome<Attempt> {
         let leading = self.observed.as_ref().is_some_and(|seen| seen.record.holder == self.me);
-        // Until the write's reply is here, what we know of the lease may be old.
+        // Until the write's reply arrives, our copy of the lease may be outdated.
         self.current = false;
         if !holding {
             self.read().await?;
@@ -185,8 +184,8 @@ impl Candidate {
         let step = decide(&self.me, self.options.duration, self.observed.as_ref(), now);
         let record = match step {
             Step::Wait { holder, .. } => return Ok(Attempt::Refused { holder }),
-            // Somebody took the lease from us, and gave it back or let it expire: another has
-            // worked meanwhile, so this term is over.
+            // Another candidate took the lease from us, and released it or let it expire. It may
+            // have worked meanwhile, so our term is over.
             Step::TakeOver(_) if leading => {
                 let holder = self.observed.as_ref().map(|seen| seen.record.holder.clone());
                 return Ok(Attempt::Refused { holder: holder.unwrap_or_default() });
@@ -270,9 +269,9 @@ fn from_spec(spec: Option<&LeaseSpec>) -> Record {
     }
 }
 
-/// Sets our fields and leaves the rest of the spec as it is.
+/// Sets our fields, and keeps the rest of the spec.
 fn to_spec(spec: LeaseSpec, record: &Record) -> LeaseSpec {
-    // Rounded up: the others must not come early.
+    // Rounded up, so that others do not take over early.
     let seconds = record.duration.as_secs() + u64::from(record.duration.subsec_nanos() > 0);
     LeaseSpec {
         holder_identity: Some(record.holder.clone()),

@@ -1,15 +1,15 @@
-//! A list made anew on demand: who has just become the leader wants to see all that the one before
-//! did, and a watch may lag behind by any time.
+//! Requests a new list on demand: a new leader must see all writes of the previous one, and a watch
+//! may lag behind.
 
 use std::sync::Arc;
 
 use tokio::sync::watch::{self, Receiver};
 
-/// Asks one watch for a list. Clones ask the same one.
+/// Requests lists from one watch. Clones refer to the same watch.
 #[derive(Clone, Debug)]
 pub struct Relist(Arc<Numbers>);
 
-/// Lists are numbered by the demand that they answer.
+/// Relist requests are numbered; a list completes all requests up to its number.
 #[derive(Debug)]
 struct Numbers {
     asked: watch::Sender<u64>,
@@ -23,23 +23,24 @@ impl Default for Relist {
 }
 
 impl Relist {
-    /// Waits until the watch has yielded all that the API showed after this call.
+    /// Waits until the watch has yielded all that the API had when this call began.
     pub async fn fresh(&self) {
         let mut wanted = 0;
         self.0.asked.send_modify(|asked| {
             *asked += 1;
             wanted = *asked;
         });
-        // We hold the sender, so that waiting cannot fail.
+        // Waiting cannot fail: we hold the sender.
         let _ = self.0.done.subscribe().wait_for(|done| *done >= wanted).await;
     }
 
-    /// For the watch: the demands. A list that begins now answers those up to `*borrow()`.
+    /// For the watch: the number of the latest request. A list that begins now answers requests up
+    /// to `*borrow()`.
     pub(super) fn demands(&self) -> Receiver<u64> {
         self.0.asked.subscribe()
     }
 
-    /// A list that began when this was the last demand was yielded to its end.
+    /// Records that a list is complete which began when `asked` was the latest request.
     pub(super) fn done(&self, asked: u64) {
         self.0.done.send_if_modified(|done| {
             let more = asked > *done;

@@ -1,4 +1,4 @@
-//! Signs of life of watches, for metrics and readiness.
+//! Tracks signs of life of watches, for metrics and readiness.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use prometheus::proto::MetricFamily;
 use prometheus::{GaugeVec, IntCounterVec, Opts, Registry};
 use tokio::time::Instant;
 
-/// A program whose watch is older is not ready: the server sends a bookmark each minute, and a
-/// connection that has shown nothing for 90 s is replaced.
+/// Maximum age for readiness. The server sends a bookmark each minute, and a connection that has
+/// shown nothing for 90 s is replaced.
 const AGE_MAX: Duration = Duration::from_mins(3);
 
 /// The metrics of all watches of a program. Clones share them.
@@ -21,7 +21,7 @@ pub struct Watches {
     ages: Ages,
 }
 
-/// The signs of one watch. Clones share them.
+/// The signs of life of one watch. Clones share them.
 #[derive(Clone)]
 pub struct Signs {
     resource: &'static str,
@@ -29,7 +29,7 @@ pub struct Signs {
     failures: Option<IntCounterVec>,
 }
 
-/// Reads the ages when somebody asks.
+/// Reads the ages at each scrape.
 #[derive(Clone, Debug)]
 struct Ages {
     gauge: GaugeVec,
@@ -59,7 +59,7 @@ impl Watches {
         Ok(Self { failures, ages })
     }
 
-    /// The signs of the watch of this resource, `jobs` or the like.
+    /// The signs of life of the watch of a resource, such as `jobs`.
     pub fn of(&self, resource: &'static str) -> Signs {
         let failures = Some(self.failures.clone());
         let signs = Signs { resource, last: Arc::new(Mutex::new(Instant::now())), failures };
@@ -69,7 +69,7 @@ impl Watches {
 }
 
 impl Signs {
-    /// Signs that nobody reads.
+    /// Signs of life that no metric reads.
     pub fn unread(resource: &'static str) -> Self {
         Self { resource, last: Arc::new(Mutex::new(Instant::now())), failures: None }
     }
@@ -79,12 +79,12 @@ impl Signs {
         self.resource
     }
 
-    /// Something came.
+    /// Records a sign of life.
     pub(super) fn alive(&self) {
         *self.last.lock() = Instant::now();
     }
 
-    /// Something failed; `reason` is one of few words.
+    /// Counts a failure; `reason` is one of a few words.
     pub(super) fn failed(&self, reason: &str) {
         if let Some(failures) = &self.failures {
             failures.with_label_values(&[self.resource, reason]).inc();
@@ -95,7 +95,7 @@ impl Signs {
         self.last.lock().elapsed()
     }
 
-    /// For readiness: passes while the watch lives.
+    /// Check for readiness: passes while the watch lives.
     pub fn check(&self) -> Result<(), String> {
         let age = self.age();
         if age <= AGE_MAX {

@@ -1,4 +1,4 @@
-//! The watch against a server that answers as scripted.
+//! Tests the watch against a server with scripted answers.
 
 use super::wire::LIST_END;
 use super::*;
@@ -15,10 +15,10 @@ use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Stands for an answer that does not come.
+/// Marks an answer that never comes.
 const NEVER: u16 = 0;
 
-/// An API server that gives these answers one after the other, and then none.
+/// An API server that gives these answers in turn, and then never answers.
 fn server(answers: Vec<(u16, String)>) -> (Client, Arc<Mutex<Vec<String>>>) {
     let asked = Arc::new(Mutex::new(Vec::new()));
     let (log, answers) = (Arc::clone(&asked), Arc::new(Mutex::new(VecDeque::from(answers))));
@@ -61,7 +61,7 @@ struct Object {
     metadata: ObjectMeta,
 }
 
-/// Writes each event down in words.
+/// Logs each event as text.
 struct Log(Arc<Mutex<Vec<String>>>);
 
 impl Listener<Object> for Log {
@@ -103,7 +103,7 @@ fn words(event: &WatchEvent<Object>) -> String {
     }
 }
 
-/// Events and requests, until no answer is left.
+/// Returns events and requests until no answer is left.
 async fn run(answers: Vec<(u16, String)>) -> (Vec<String>, Vec<String>) {
     let requests = answers.len() + 1;
     let (client, asked) = server(answers);
@@ -208,7 +208,7 @@ async fn a_pause_is_short_once_something_presses() {
 
 #[tokio::test(start_paused = true)]
 async fn an_object_that_cannot_be_read_holds_up_no_other() {
-    // `resourceVersion` is a text; a number stands for whatever a reader trips over.
+    // `labels` must be a map; the number makes the reader fail.
     let odd = json!({"metadata": {"name": "odd", "uid": "o", "labels": 5, "resourceVersion": "8"}});
     let stream = [
         event("ADDED", &pod("a", 5)),
@@ -243,7 +243,7 @@ async fn a_connection_that_shows_nothing_is_replaced() {
     let service = tower::service_fn(move |request: Request<Body>| {
         times.lock().push(Instant::now());
         log.lock().push(request.uri().to_string());
-        // A list, and then a connection that stays open and dead.
+        // The server sends a list, then the connection stays open and silent.
         let list = [event("ADDED", &pod("a", 5)), bookmark(7, true)].concat();
         let frame = Ok::<_, std::io::Error>(list.into_bytes());
         let frames = futures::stream::iter([frame]).chain(futures::stream::pending());
@@ -276,7 +276,7 @@ async fn a_list_that_breaks_off_each_time_is_asked_for_less_and_less_often() {
     let begun = Instant::now();
     let broken = || (200, event("ADDED", &pod("a", 5)) + "no JSON\n");
     let _ = run(vec![broken(), broken(), broken(), broken(), broken(), half()]).await;
-    // 0.5, 1, 2, 4 and 8 s after the five that were garbled.
+    // Pauses of 0.5, 1, 2, 4 and 8 s after the five garbled answers.
     let took = begun.elapsed();
     assert!(took >= Duration::from_secs(15) && took < Duration::from_secs(18), "{took:?}");
 }
@@ -293,7 +293,7 @@ async fn a_list_on_demand_is_made_after_the_demand_also_where_the_watch_stands_s
         while asked.lock().len() < 2 {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        // The second request, from version 7, was taken and is never answered.
+        // The second request, from version 7, was sent and never answered.
         assert!(asked.lock()[1].ends_with("&resourceVersion=7"));
         relist.fresh().await;
     };

@@ -1,21 +1,21 @@
-//! What the API sends, one object at a time: an object that cannot be read becomes a word about
-//! itself and holds up no other. Pure.
+//! Parses what the API sends, one object at a time, so that an unreadable object does not hold up
+//! others. Pure.
 
 use std::borrow::Cow;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// Marks the bookmark that ends a streamed list.
+/// Annotation of the bookmark that ends a streamed list.
 pub(super) const LIST_END: &str = "k8s.io/initial-events-end";
 
-/// Reads an object from its JSON.
+/// Parses an object from JSON.
 pub type Read<T> = fn(&str) -> Result<T, serde_json::Error>;
 
-/// An object that its reader could not take in, as far as its metadata say what it is.
+/// An object that its reader rejected, identified by its metadata.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unreadable {
-    /// `metadata.namespace`; empty for objects without.
+    /// `metadata.namespace`; empty for objects without one.
     pub namespace: String,
     /// `metadata.name`.
     pub name: String,
@@ -23,13 +23,13 @@ pub struct Unreadable {
     pub uid: String,
     /// `metadata.resourceVersion`.
     pub version: String,
-    /// The owner that is its controller.
+    /// The owner with `controller: true`.
     pub owner: Option<Controller>,
     /// `spec.managedBy` of a Job.
     pub managed_by: Option<String>,
     /// Whether it was deleted.
     pub gone: bool,
-    /// What is wrong with it.
+    /// The reader's error.
     pub why: String,
 }
 
@@ -45,24 +45,24 @@ pub struct Controller {
     pub uid: String,
 }
 
-/// One line of a watch.
+/// One event of a watch.
 #[derive(Debug)]
 pub enum Event<T> {
-    /// An object that is there, by a list or because it was added or modified, or is gone.
+    /// An object was listed, added, modified or deleted.
     Object {
-        /// The object, or who it is where it cannot be read.
+        /// The object, or its identity if it is unreadable.
         object: Result<T, Box<Unreadable>>,
         /// Whether it was deleted.
         gone: bool,
     },
-    /// All up to this version was sent.
+    /// All changes up to this version were sent.
     Bookmark {
         /// The version.
         version: String,
-        /// Whether a list that was streamed ends here.
+        /// Whether a streamed list ends here.
         ends_list: bool,
     },
-    /// The server gives the watch up.
+    /// The server ends the watch with an error.
     Error {
         /// `code` of the Status.
         code: u16,
@@ -71,14 +71,14 @@ pub enum Event<T> {
     },
 }
 
-/// A part of a list.
+/// A page of a list.
 #[derive(Debug)]
 pub struct Page<T> {
-    /// Of the list.
+    /// Version of the list.
     pub version: String,
-    /// Where the next one begins; empty on the last.
+    /// Continue token of the next page; empty on the last one.
     pub token: String,
-    /// What stands in it, each object for itself.
+    /// The objects, each parsed on its own.
     pub objects: Vec<Result<T, Box<Unreadable>>>,
 }
 
@@ -126,7 +126,7 @@ struct BookmarkMeta {
     annotations: Option<std::collections::BTreeMap<String, String>>,
 }
 
-/// What can be read of anything that the API calls an object.
+/// The fields that identify any API object.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Peek {
@@ -158,8 +158,8 @@ struct PeekSpec {
     managed_by: Option<String>,
 }
 
-/// Reads a line. Bytes that are no UTF-8, which the API lets through in `managedFields`, are read
-/// as U+FFFD. The error says what is wrong with the line itself, not with its object.
+/// Parses a line. The API accepts invalid UTF-8 in `managedFields`; it is read as U+FFFD. The error
+/// concerns the line itself and not its object.
 pub fn event<T>(line: &[u8], read: Read<T>) -> Result<Event<T>, String> {
     let line = String::from_utf8_lossy(line);
     let raw: RawEvent<'_> =
@@ -185,7 +185,7 @@ pub fn event<T>(line: &[u8], read: Read<T>) -> Result<Event<T>, String> {
     })
 }
 
-/// Reads a page of a list.
+/// Parses a page of a list.
 pub fn page<T>(body: &[u8], read: Read<T>) -> Result<Page<T>, String> {
     let body = String::from_utf8_lossy(body);
     let raw: RawPage<'_> =
@@ -203,7 +203,7 @@ fn object<T>(text: &str, read: Read<T>, gone: bool) -> Result<T, Box<Unreadable>
 }
 
 fn unreadable(text: &str, gone: bool, error: &serde_json::Error) -> Unreadable {
-    // What is not asked for is skipped without recursion, however deep it is.
+    // Unknown fields are skipped without recursion, however deep they are.
     let Peek { metadata, spec } = serde_json::from_str(text).unwrap_or_default();
     let owners = metadata.owner_references.unwrap_or_default();
     let owner = owners.into_iter().find(|each| each.controller == Some(true));

@@ -1,23 +1,23 @@
-//! What `doctor` reads from a cluster: with the rights that there are. A kind that may not be read
-//! is left out, and the answer says so.
+//! Reads from a cluster what `doctor` judges. It leaves out a kind that RBAC forbids, and the
+//! answer says so.
 
 use controller_core::doctor::{Kind, LeaseName};
 use serde_json::Value;
 
 use crate::source::SourceError;
 
-/// Objects of one page; a list of all pods of a large cluster is too much for one answer.
+/// Objects per page: one reply with all pods of a large cluster is too large.
 const PAGE: usize = 500;
 
-/// What of the cluster is read.
+/// The part of the cluster that `doctor` reads.
 pub(crate) enum Scope<'a> {
-    /// A namespace, or all.
+    /// One namespace, or all.
     Namespace { namespace: Option<&'a str>, lease: Option<&'a LeaseName> },
-    /// A node.
+    /// One node.
     Node(&'a str),
 }
 
-/// The kinds that could be read, and their objects.
+/// Returns the kinds that it could read, and their objects.
 pub(crate) async fn cluster(
     client: &kube::Client,
     scope: &Scope<'_>,
@@ -29,7 +29,7 @@ pub(crate) async fn cluster(
             read.push(kind);
         }
     }
-    // What could be read only in part is not known.
+    // Leases that could only be read in part count as not read.
     let leases = |kind: &Kind| *kind == Kind::Lease;
     let wanted = paths(scope).iter().filter(|(kind, ..)| leases(kind)).count();
     if read.iter().filter(|kind| leases(kind)).count() < wanted {
@@ -38,7 +38,7 @@ pub(crate) async fn cluster(
     Ok((read, objects))
 }
 
-/// Kind, path and selector of each request.
+/// Returns kind, path and field selector of each request.
 fn paths(scope: &Scope<'_>) -> Vec<(Kind, String, String)> {
     const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces";
     let all = String::new;
@@ -73,7 +73,7 @@ fn paths(scope: &Scope<'_>) -> Vec<(Kind, String, String)> {
     }
 }
 
-/// The objects at a path, page by page, with their kind; none if they may not be read.
+/// Lists the objects at a path, page by page, and sets their kind; `None` if RBAC forbids it.
 async fn list(
     client: &kube::Client,
     kind: Kind,
@@ -98,7 +98,7 @@ async fn list(
         };
         match page["items"].take() {
             Value::Array(items) => objects.extend(items),
-            // A single object.
+            // The reply is a single object and not a list.
             _ => objects.push(page.clone()),
         }
         match page["metadata"]["continue"].take() {
@@ -112,7 +112,7 @@ async fn list(
     Ok(Some(objects))
 }
 
-/// What is not there is nothing; what is forbidden is not known.
+/// An object that does not exist is an empty answer; a forbidden read is an unknown one.
 fn unread(path: &str, error: kube::Error) -> Result<Option<Vec<Value>>, SourceError> {
     let code = match &error {
         kube::Error::Api(status) => status.code,

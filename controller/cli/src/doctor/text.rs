@@ -1,11 +1,11 @@
-//! Findings and reports as text for a terminal.
+//! Formats findings and node reports as text for a terminal.
 
 use controller_core::doctor::{Finding, NodeReport};
 use jiff::Timestamp;
 
 const TITLES: [&str; 3] = ["SUBJECT", "SINCE", "PROBLEM"];
 
-/// The table of findings, and what could not be judged.
+/// The table of findings, then what could not be judged.
 pub(crate) fn findings(found: &[Finding], not_judged: &[String], now: Timestamp) -> String {
     let mut lines = table(found, now);
     if found.is_empty() {
@@ -57,7 +57,7 @@ fn table(found: &[Finding], now: Timestamp) -> Vec<String> {
     lines
 }
 
-/// As kubectl shows ages: the largest unit that makes two or more.
+/// An age as kubectl prints it: in the largest unit that gives two or more.
 fn age(since: Option<Timestamp>, now: Timestamp) -> String {
     let Some(since) = since else { return "-".to_owned() };
     let seconds = now.duration_since(since).as_secs().max(0);

@@ -1,5 +1,4 @@
-//! Pods of a node that shuts down, marked in the stead of an agent that had no time.
-//! ([ST9])
+//! Marks pods of a node that shuts down when the agent had no time to mark them. ([ST9])
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -8,17 +7,17 @@ use crate::podgc::verdict::pod_write;
 use crate::podgc::{Case, Cause, Verdict};
 use crate::view::Phase;
 
-/// The agent marks its pods itself, if it has the time; nobody else need write then.
+/// The agent marks its pods itself within this time, which saves a second write.
 const HEAD_START: SignedDuration = SignedDuration::from_secs(3);
-/// A shutdown lasts no longer; what was announced before is the past.
+/// A shutdown lasts no longer; an older announcement is stale.
 const SHUTDOWN_MAX: SignedDuration = SignedDuration::from_mins(15);
 
-/// Marks what cannot survive: pods that run, that were there when the shutdown began, and that
-/// cannot start again in place. All others come back under the same UID after the boot.
-/// ([AP5], [ST8])
+/// Sets DisruptionTarget on pods that cannot survive: running pods that started before the shutdown
+/// and cannot start again in place. All others come back under the same UID after the boot. ([AP5],
+/// [ST8])
 ///
-/// DIVERGES(upstream): nobody marks such pods there. Where the node goes before its kubelet has
-/// told of their end, they fail after the boot as if by their own fault. ([W5])
+/// DIVERGES(upstream): upstream does not mark such pods. Where the node goes before its kubelet
+/// reports their end, they fail after the boot as if by their own fault. ([W5])
 pub(super) fn verdict(case: &Case<'_>) -> Verdict {
     let pod = case.pod;
     if !case.settings.marks
@@ -39,7 +38,7 @@ pub(super) fn verdict(case: &Case<'_>) -> Verdict {
     if age < HEAD_START {
         return Verdict::CheckAgain(since.checked_add(HEAD_START).unwrap_or(case.now));
     }
-    // The API keeps whole seconds, and so must who compares.
+    // The API keeps whole seconds, so a later comparison needs whole seconds too.
     let at = Timestamp::from_second(case.now.as_second()).unwrap_or(case.now);
     Verdict::Do(pod_write(pod, Some(marked(pod, at)), Cause::Marked(at)))
 }

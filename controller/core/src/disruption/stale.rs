@@ -1,4 +1,4 @@
-//! `DisruptionTarget` conditions that turned out to be wrong: their pod lives on.
+//! Resets `DisruptionTarget` conditions that turned out to be wrong because their pod lives on.
 
 use std::fmt;
 
@@ -12,14 +12,14 @@ use crate::podgc::verdict::pod_write;
 use crate::podgc::{Case, Cause, StaleReset, Tristate, Verdict};
 use crate::view::Phase;
 
-/// A node that says that it is ready, and that was cut off, is called silent by then: its boot
-/// id is the current one.
+/// After this time the control plane calls a node that was cut off unknown. So a node that is still
+/// ready shows its current boot id.
 const BOOT_SEEN_MAX: SignedDuration = SignedDuration::from_mins(1);
 
 /// Why a condition is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stale {
-    /// Whoever set it did not delete the pod in time. ([ST1])
+    /// The pod was not deleted in time after it was marked. ([ST1])
     NotDeleted,
     /// Its node is ready, no shutdown is in progress, and the pod lives on. ([ST7])
     NotShutDown,
@@ -40,7 +40,7 @@ impl fmt::Display for Stale {
     }
 }
 
-/// Only on a pod that is neither deleted nor terminal, and when it is due. ([ST1], [ST2], [ST4])
+/// Resets only on a pod that is neither deleted nor terminal, once it is due. ([ST1], [ST2], [ST4])
 pub(super) fn verdict(case: &Case<'_>) -> Verdict {
     let pod = case.pod;
     let target = pod.target.as_deref().filter(|target| target.stands);
@@ -60,10 +60,10 @@ pub(super) fn verdict(case: &Case<'_>) -> Verdict {
     Verdict::Do(pod_write(pod, Some(cleared(pod, case.now)), Cause::Cleared(stale)))
 }
 
-/// A kubelet shows its reason only together with the terminal phase, so on a pod that lives only
-/// a companion can have left it. ([ST7])
+/// A kubelet writes its reason only together with the terminal phase. So on a live pod only an
+/// agent or this controller can have left it. ([ST7])
 ///
-/// DIVERGES(upstream): nobody resets those there.
+/// DIVERGES(upstream): upstream does not reset those.
 fn leftover(case: &Case<'_>, target: &Target) -> Option<(Timestamp, Stale)> {
     let (pod, node) = (case.pod, case.node?);
     if node.view.shuts_down_since().is_some() || !node.view.is_ready() || is_ending(pod, case.now) {
@@ -72,10 +72,10 @@ fn leftover(case: &Case<'_>, target: &Target) -> Option<(Timestamp, Stale)> {
     if runs_again(pod, target) && booted_since(node, target) {
         return Some((case.now, Stale::Restarted));
     }
-    // After a boot a pod that cannot start again still has to be told as failed, with this very
-    // condition. The kubelet does so within seconds of being ready; but a node that was back
-    // soon was ready all the time, as far as the API knows, and a word of its new agent may come
-    // first.
+    // After a boot, a pod that cannot start again still has to be reported as failed, with this
+    // very condition. The kubelet does so within seconds of being ready. But a node that was back
+    // soon was ready all the time, as far as the API shows. An announcement of its new agent may
+    // then come first.
     let ours = case.marked_at.is_some() && case.marked_at == target.since;
     if ours && !booted_since(node, target) {
         return Some((later(node.changed_at, BOOT_SEEN_MAX), Stale::Cancelled));
@@ -84,7 +84,7 @@ fn leftover(case: &Case<'_>, target: &Target) -> Option<(Timestamp, Stale)> {
     Some((after(case, since), Stale::NotShutDown))
 }
 
-/// Its deadline ends it, which is also how a companion ends a bare pod. ([API17])
+/// The deadline fails the pod; the agent also uses it to fail a bare pod. ([API17])
 fn is_ending(pod: &PodView, now: Timestamp) -> bool {
     pod.deadline.is_some_and(|deadline| deadline <= now)
 }
@@ -95,7 +95,7 @@ fn runs_again(pod: &PodView, target: &Target) -> bool {
         && pod.running_since.is_some_and(|since| Some(since) > target.since)
 }
 
-/// By what we saw, or because the agent spoke of another boot.
+/// Shown by the boot that we saw, or by an announcement of another boot.
 fn booted_since(node: &NodeRecord, target: &Target) -> bool {
     node.booted_by > target.since || announces_another_boot(&node.view)
 }
@@ -108,7 +108,7 @@ fn announces_another_boot(node: &NodeView) -> bool {
     }
 }
 
-/// No time is a long time ago. ([ST2])
+/// A missing time counts as long ago. ([ST2])
 fn after(case: &Case<'_>, since: Option<Timestamp>) -> Timestamp {
     let Some(since) = since else { return case.now };
     later(since, case.settings.stale_after)

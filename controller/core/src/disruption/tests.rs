@@ -1,4 +1,4 @@
-//! Resets of a stale DisruptionTarget, and the pods of a node that shuts down.
+//! Tests resets of a stale DisruptionTarget, and the pods of a node that shuts down.
 
 use serde_json::{Value, json};
 
@@ -112,7 +112,7 @@ fn a_pod_that_runs_again_after_a_boot_is_reset_at_once() {
     fixture.pod(&runs);
     assert_eq!(fixture.pass(0), [format!("{RESET} (pod runs again)")]);
 
-    // A controller that did not see the boot has the word of the agent before it.
+    // A controller that did not see the boot has the announcement of the agent from before it.
     let before = format!("shutting-down;boot=boot-0;since={}", at(0));
     let mut fixture = Fixture::of_one_node();
     fixture.node(&announces(node("n"), &before));

@@ -1,4 +1,4 @@
-//! Something that stands still.
+//! Defines a finding: one thing in the cluster that makes no progress.
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -10,27 +10,27 @@ pub struct Finding {
     pub rule: Rule,
     /// What it is about: `pod/NAMESPACE/NAME`, `job/NAMESPACE/NAME`, `node/NAME`, ….
     pub subject: String,
-    /// What is wrong.
+    /// The problem.
     pub problem: String,
-    /// Since when, as far as anyone can say.
+    /// Since when, where it is known.
     pub since: Option<Timestamp>,
-    /// What can be done: each one helps alone, from the mildest on.
+    /// Remedies, from the mildest on; each one helps alone.
     pub remedies: Vec<String>,
 }
 
-/// What is looked for.
+/// What a rule searches for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Rule {
     /// A pod that should have ended.
     StuckPod,
-    /// A pod that has ended, and that a finalizer holds.
+    /// A terminal pod that a finalizer holds.
     LeftoverFinalizer,
     /// A Job that no controller serves.
     UnservedJob,
-    /// A pod that is said to be disrupted, and lives on.
+    /// A live pod with a `DisruptionTarget` condition that is wrong.
     StaleDisruptionTarget,
-    /// What an agent left on its node.
+    /// An annotation or a taint that an agent left on its node.
     StaleNodeMark,
 }
 

@@ -1,5 +1,5 @@
-//! Jobs that no controller serves: the API takes any `spec.managedBy`, and nobody says that there
-//! is nobody of that name. ([S3])
+//! Finds Jobs that no controller serves. The API takes any `spec.managedBy` and does not check that
+//! a controller of that name exists. ([S3])
 
 use epilogue_common::names::{MANAGED_BY, RESERVED_MANAGED_BY};
 use jiff::Timestamp;
@@ -10,7 +10,7 @@ use super::known::{MULTI_KUEUE, is_known, meant};
 use super::scene::{Kind, LeaseName, Scene};
 use crate::view::Job;
 
-/// Jobs that are named; the others are counted.
+/// At most this many Jobs are named; the others are counted.
 const NAMED_MAX: usize = 3;
 
 pub(super) fn findings(scene: &Scene, lease: Option<&LeaseName>, now: Timestamp) -> Vec<Finding> {
@@ -27,8 +27,8 @@ fn is_ours(job: &Job) -> bool {
     job.spec.managed_by.as_deref() == Some(MANAGED_BY)
 }
 
-/// Nobody has ever written anything of it. Each controller writes at least the start time or the
-/// condition `Suspended` at once.
+/// No controller has written any status. Each one writes at least the start time or the condition
+/// `Suspended` at once.
 fn unserved(job: &Job, now: Timestamp) -> Option<Finding> {
     let created = job.created.filter(|created| is_overdue(*created, now))?;
     let touched = job.status.start_time.is_some()
@@ -48,7 +48,7 @@ fn unserved(job: &Job, now: Timestamp) -> Option<Finding> {
                  epilogue-controller with --manage-all-jobs",
             ));
         }
-        // Kueue leaves a Job that it queues alone.
+        // Kueue leaves a Job alone while it queues it.
         Some(MULTI_KUEUE) if job.spec.suspend => return None,
         Some(value) => value,
     };

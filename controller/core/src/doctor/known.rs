@@ -1,4 +1,4 @@
-//! The values of `spec.managedBy` that are known, and what was meant by one that is not.
+//! Knows the usual values of `spec.managedBy` and guesses which one a typo meant.
 
 use epilogue_common::names::{MANAGED_BY, RESERVED_MANAGED_BY};
 
@@ -6,10 +6,10 @@ use epilogue_common::names::{MANAGED_BY, RESERVED_MANAGED_BY};
 pub(super) const MULTI_KUEUE: &str = "kueue.x-k8s.io/multikueue";
 
 const KNOWN: [&str; 3] = [MANAGED_BY, RESERVED_MANAGED_BY, MULTI_KUEUE];
-/// Edits that a slip of the hand makes; more is another name.
+/// The most edits that count as a typo; beyond it the value is another name.
 const EDITS_MAX: usize = 4;
 
-/// Whether the value is one of those.
+/// Whether the value is a known one.
 pub(super) fn is_known(value: &str) -> bool {
     KNOWN.contains(&value)
 }
@@ -21,8 +21,8 @@ pub(super) fn meant(value: &str) -> Option<&'static str> {
     (near.0 <= EDITS_MAX).then_some(near.1)
 }
 
-/// How many characters must be put in, left out or changed. (Levenshtein) Values have at most 63
-/// characters.
+/// The Levenshtein distance: how many characters to insert, remove or change. Values have at most
+/// 63 characters.
 fn edits(from: &str, to: &str) -> usize {
     let to: Vec<char> = to.chars().collect();
     let mut row: Vec<usize> = (0..=to.len()).collect();

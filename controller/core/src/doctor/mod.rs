@@ -1,5 +1,5 @@
-//! What stands still in a cluster, why, and what ends that: the judgement of `kubectl epilogue
-//! doctor`. Whether a pod can be ended is pod GC's to say, and is asked there.
+//! Judges a cluster for `kubectl epilogue doctor`: what makes no progress, why, and what would
+//! help. Pod GC decides whether a pod can be failed.
 
 mod finding;
 mod jobs;
@@ -17,11 +17,11 @@ pub use scene::{AgentPod, Kind, LeaseName, Scene, SceneError};
 
 use jiff::{SignedDuration, Timestamp};
 
-/// What takes no longer than this is no trouble: whoever is in charge is given the time.
+/// A problem younger than this is not reported: the component in charge gets the time to act.
 const MARGIN: SignedDuration = SignedDuration::from_mins(1);
 
-/// All that is wrong, by rule and subject. `lease` is the one that the controller of this project
-/// holds while it works; none if it runs without.
+/// All findings, by rule and subject. `lease` is the one that the controller of this project holds
+/// while it works, or `None` if it runs without one.
 pub fn findings(scene: &Scene, lease: Option<&LeaseName>, now: Timestamp) -> Vec<Finding> {
     let mut found = pods::findings(scene, now);
     found.extend(jobs::findings(scene, lease, now));
@@ -30,7 +30,7 @@ pub fn findings(scene: &Scene, lease: Option<&LeaseName>, now: Timestamp) -> Vec
     found
 }
 
-/// What could not be judged, because a kind of object was not read.
+/// The checks that were left out because a kind of object was not read.
 pub fn omissions(scene: &Scene) -> Vec<String> {
     let table = [
         (Kind::Pod, "pods that hang, finalizers and DisruptionTarget"),
@@ -43,12 +43,12 @@ pub fn omissions(scene: &Scene) -> Vec<String> {
     unread.map(|(kind, what)| format!("{} were not read: {what}", kind.plural())).collect()
 }
 
-/// Whether so much time has passed that whoever was in charge must have acted.
+/// Whether the component in charge had enough time to act.
 fn is_overdue(since: Timestamp, now: Timestamp) -> bool {
     now.duration_since(since) > MARGIN
 }
 
-/// The API's own form of time.
+/// Formats a time as the API does.
 fn seconds(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }

@@ -1,5 +1,5 @@
-//! One node, as far as the API knows it: whether its agent would see a shutdown through, and what
-//! only the node itself can tell.
+//! Reports on one node from the API: whether its agent would see a shutdown through, and what only
+//! the node itself can show.
 
 use std::collections::BTreeSet;
 
@@ -16,11 +16,11 @@ use super::scene::{AgentPod, Kind, Scene};
 use super::{findings, seconds};
 use crate::podgc::{PodView, Tristate};
 
-/// Who tells of the node in events.
+/// The component that reports events of the node.
 const AGENT_REPORTER: &str = "epilogue.dev/agent";
-/// The label of nodes whose agent is a service of the host, and its value.
+/// The label, with its value, of nodes whose agent is a service of the host.
 const HOST_LABEL: (&str, &str) = ("epilogue.dev/agent", "host");
-/// What agents say of a node, with the worst that it means. (`agent/README.md`)
+/// Reasons of agents' events, each with the worst that it means. (`agent/README.md`)
 const TOLD: [(&str, NodeVerdict); 7] = [
     ("NodeShutdownStarted", NodeVerdict::Ok),
     ("NodeShutdownCancelled", NodeVerdict::Ok),
@@ -31,13 +31,13 @@ const TOLD: [(&str, NodeVerdict); 7] = [
     ("BootRecovery", NodeVerdict::Ok),
 ];
 
-/// What a fact means, from good to bad.
+/// The meaning of a fact, from good to bad.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NodeVerdict {
-    /// As it should be.
+    /// All is well.
     Ok,
-    /// Somebody should know.
+    /// An operator should know.
     Warn,
     /// A shutdown would not go as it should.
     Fail,
@@ -46,28 +46,28 @@ pub enum NodeVerdict {
 /// One check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NodeCheck {
-    /// What was looked at.
+    /// The subject of the check.
     pub name: &'static str,
-    /// What it means.
+    /// The verdict.
     pub verdict: NodeVerdict,
-    /// What was found.
+    /// The observation.
     pub found: String,
-    /// What to do about it.
+    /// The remedy.
     pub remedy: Option<String>,
 }
 
-/// All that can be said of a node.
+/// All that the API shows of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NodeReport {
     /// Its name.
     pub node: String,
-    /// The worst of all.
+    /// The worst verdict of all checks.
     pub verdict: NodeVerdict,
     /// The checks.
     pub checks: Vec<NodeCheck>,
-    /// What stands still on it.
+    /// Findings about the node.
     pub findings: Vec<Finding>,
-    /// The command that tells the rest: it must be run there.
+    /// The command that shows the rest: it must run on the node.
     pub on_node: String,
 }
 
@@ -91,7 +91,7 @@ struct Involved {
 }
 
 impl NodeVerdict {
-    /// As it is printed.
+    /// The form in which it is printed.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -111,7 +111,7 @@ impl NodeCheck {
     }
 }
 
-/// What is known of the node of this name; none if there is no such node.
+/// The report on the node of this name, or `None` if there is no such node.
 pub fn node_report(scene: &Scene, name: &str, now: Timestamp) -> Option<NodeReport> {
     let node = scene.nodes.get(name)?;
     let agent = scene.agent_of(name);
@@ -229,7 +229,7 @@ fn agent(scene: &Scene, name: &str, node: &NodeSeen, agent: Option<&AgentPod>) -
         return NodeCheck::new(NAME, verdict, found).remedy(remedy);
     };
     let path = format!("{}/{}", agent.namespace, agent.name);
-    // Its readiness is this very question. (agent/src/run.rs)
+    // The agent's readiness answers this very question. (agent/src/run.rs)
     if ready_pods(scene, name).any(|pod| *pod.name == *agent.name) {
         let found = format!(
             "{path} is ready: it hears logind, holds the delay lock, knows the node's pods, and \
@@ -253,7 +253,7 @@ fn pods_of<'a>(scene: &'a Scene, node: &str) -> impl Iterator<Item = &'a PodView
     pods.filter(move |pod| pod.node.as_deref() == Some(node.as_str()))
 }
 
-/// What the agent says of a shutdown that might come.
+/// What the agent states about a future shutdown.
 fn lock_and_delay(readiness: Option<&Readiness>) -> NodeCheck {
     const NAME: &str = "shutdown";
     let Some(readiness) = readiness else {
@@ -317,7 +317,7 @@ fn marks(node: &NodeSeen) -> NodeCheck {
     NodeCheck::new(NAME, NodeVerdict::Ok, marks.join(", "))
 }
 
-/// The last thing that its agent told of it.
+/// The last event that its agent reported about the node.
 fn reported(scene: &Scene, name: &str) -> NodeCheck {
     const NAME: &str = "last word";
     let of_node = |event: &&NodeEvent| {
@@ -347,7 +347,7 @@ fn reported(scene: &Scene, name: &str) -> NodeCheck {
     }
 }
 
-/// The pods, and those whose end nobody would report.
+/// The node's pods, and those whose end no agent would report.
 fn pods(scene: &Scene, name: &str) -> NodeCheck {
     const NAME: &str = "pods";
     if !scene.has_read(Kind::Pod) {

@@ -1,4 +1,4 @@
-//! Nodes, and what agents left on them.
+//! Finds annotations and taints that agents left on nodes.
 
 use std::collections::BTreeMap;
 
@@ -14,12 +14,13 @@ use super::scene::Scene;
 use super::seconds;
 use crate::podgc::{NodeView, WireNode};
 
-/// No shutdown lasts longer. ([ST9])
+/// A shutdown lasts no longer. ([ST9])
 const SHUTDOWN_MAX: SignedDuration = SignedDuration::from_mins(15);
-/// An agent is back so soon after its node is ready, and takes back what a boot before left.
+/// Within this time of the node's readiness its agent is back and has removed what an earlier boot
+/// left.
 const AGENT_BACK: SignedDuration = SignedDuration::from_mins(5);
 
-/// A node, with more than pod GC reads of it.
+/// A node with the fields that pod GC does not read.
 #[derive(Clone, Debug)]
 pub(super) struct NodeSeen {
     pub(super) view: NodeView,
@@ -29,7 +30,7 @@ pub(super) struct NodeSeen {
     pub(super) conditions: Vec<Condition>,
     /// The agent's annotation as it is written.
     pub(super) state: Option<String>,
-    /// What the agent says of a shutdown that might come.
+    /// What the agent states about a future shutdown.
     pub(super) readiness: Option<Readiness>,
 }
 
@@ -96,7 +97,7 @@ impl NodeSeen {
         })
     }
 
-    /// What its agent left behind, where it should have taken it back; with since when.
+    /// Marks that its agent should have removed, each with the time since when.
     pub(super) fn stale_marks(&self, now: Timestamp) -> Vec<(String, Option<Timestamp>)> {
         let mut stale = Vec::new();
         stale.extend(self.stale_state(now));
@@ -122,7 +123,7 @@ impl NodeSeen {
                 | Announcement::Drained { boot_id, at },
             ) => (boot_id, *at),
         };
-        // A silent node is off, as it said.
+        // A silent node is off, as announced.
         if !self.is_up_for(now) {
             return None;
         }
@@ -139,7 +140,7 @@ impl NodeSeen {
         late.then_some((problem, Some(at)))
     }
 
-    /// Ready for so long that an agent would have come back.
+    /// Whether the node is ready for so long that an agent would have come back.
     fn is_up_for(&self, now: Timestamp) -> bool {
         let since = self.view.ready_since;
         self.view.is_ready() && since.is_none_or(|since| now.duration_since(since) > AGENT_BACK)

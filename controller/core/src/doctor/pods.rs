@@ -1,4 +1,5 @@
-//! Pods that do not end, that end and do not go, and that are said to end and live on.
+//! Finds pods that do not terminate, that are terminal and stay, or that are wrongly marked as
+//! disrupted.
 
 use epilogue_common::names::TRACKING_FINALIZER;
 use epilogue_common::names::disruption_reason::TERMINATION_BY_KUBELET;
@@ -23,7 +24,7 @@ pub(super) fn findings(scene: &Scene, now: Timestamp) -> Vec<Finding> {
     found
 }
 
-/// A finalizer of Job tracking that no Job controller takes off any more. ([O1], [O3])
+/// A tracking finalizer that no Job controller will remove. ([O1], [O3])
 fn leftover_finalizer(
     seen: &PodSeen,
     pod: &PodView,
@@ -65,7 +66,7 @@ fn leftover_finalizer(
     )
 }
 
-/// It has ended, was deleted, and others' finalizers keep it.
+/// A terminal pod that was deleted and that finalizers of others keep.
 fn held_by_finalizers(
     seen: &PodSeen,
     pod: &PodView,
@@ -95,11 +96,11 @@ fn held_by_finalizers(
     })
 }
 
-/// A pod that pod GC or disruption has something to say of, or that a kubelet should have ended.
+/// A pod that pod GC or disruption would write to, or that a kubelet should have terminated.
 fn unended(pod: &PodView, scene: &Scene, now: Timestamp) -> Option<Finding> {
     let verdict = scene.verdict(pod, now);
     let Some(deletion) = pod.deletion else {
-        // One that has ended, and that nobody deleted, only takes room.
+        // A terminal pod that was not deleted only takes room.
         let Verdict::Do(write) = verdict else { return None };
         if pod.is_terminal() {
             return None;
@@ -126,7 +127,7 @@ fn unended(pod: &PodView, scene: &Scene, now: Timestamp) -> Option<Finding> {
     })
 }
 
-/// Somebody may end it, and nobody has.
+/// Pod GC may fail or delete the pod and has not done so.
 fn ended(pod: &PodView, evidence: &Evidence, deletion: Option<Deletion>) -> Finding {
     let state = if deletion.is_some() { "Terminating" } else { "it cannot run" };
     let who = match evidence {
@@ -142,7 +143,7 @@ fn ended(pod: &PodView, evidence: &Evidence, deletion: Option<Deletion>) -> Find
         .remedy(format!("kubectl delete pod {} --grace-period=0 --force", address(pod)))
 }
 
-/// It has ended, and no kubelet lets it go.
+/// The pod is terminal, and its kubelet does not remove it.
 fn remains(pod: &PodView, deletion: Deletion) -> Finding {
     let name = pod.node.as_deref().unwrap_or_default();
     let problem = format!("it has ended and was deleted, and the kubelet of {name} keeps it");
@@ -155,7 +156,7 @@ fn remains(pod: &PodView, deletion: Deletion) -> Finding {
         ))
 }
 
-/// Its node is silent: what would prove that it does not run.
+/// The node is silent: lists what would prove that the pod does not run.
 fn without_proof(pod: &PodView, deletion: Deletion, scene: &Scene) -> Finding {
     let name = pod.node.as_deref().unwrap_or_default();
     let node = scene.nodes.get(name).map(|node| &node.view);
@@ -183,7 +184,7 @@ fn without_proof(pod: &PodView, deletion: Deletion, scene: &Scene) -> Finding {
     }
 }
 
-/// Its kubelet is there, or nothing is known of it.
+/// The kubelet is alive, or its state is unknown.
 fn kubelets(pod: &PodView, deletion: Deletion, scene: &Scene, now: Timestamp) -> Finding {
     let name = pod.node.as_deref().unwrap_or_default();
     let stuck = |problem: String| {
@@ -239,7 +240,7 @@ fn stale_target(pod: &PodView, stale: Stale) -> Finding {
         ))
 }
 
-/// After this nothing new happened to it.
+/// The time of the last known event in the pod's life.
 fn last_news(pod: &PodView) -> Option<Timestamp> {
     let deleted = pod.deletion.map(Deletion::requested_at);
     deleted.max(pod.finished).max(pod.created)
@@ -249,7 +250,7 @@ pub(super) fn subject(pod: &PodView) -> String {
     format!("pod/{}/{}", pod.namespace, pod.name)
 }
 
-/// As kubectl takes it.
+/// The pod as arguments of kubectl.
 fn address(pod: &PodView) -> String {
     format!("--namespace {} {}", pod.namespace, pod.name)
 }

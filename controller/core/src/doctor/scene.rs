@@ -1,4 +1,4 @@
-//! A cluster at one moment, from the API's objects: what the rules look at.
+//! Holds a cluster at one moment, made from the API's objects, for the rules to read.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -16,10 +16,10 @@ use super::nodes::NodeSeen;
 use crate::podgc::{Cluster, PodView, Settings, StaleReset, Verdict};
 use crate::view::{Job, Uid, WireJob, WirePod};
 
-/// The label of the agents' pods, and its value.
+/// The label of the agents' pods, with its value.
 const AGENT_LABEL: (&str, &str) = ("app.kubernetes.io/name", "epilogue-agent");
 
-/// What is read.
+/// The kinds of objects that are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// `v1` Pod.
@@ -45,7 +45,7 @@ pub struct LeaseName {
     pub name: String,
 }
 
-/// An object is not as the API would give it.
+/// An object does not have the form that the API gives it.
 #[derive(Debug, Error)]
 #[error("{kind} {name} is not as the API would give it")]
 pub struct SceneError {
@@ -101,11 +101,11 @@ struct WireMeta {
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 6] =
         [Self::Pod, Self::Job, Self::Node, Self::Namespace, Self::Lease, Self::Event];
 
-    /// `kind`, as objects have it.
+    /// `kind`, as in objects.
     pub fn name(self) -> &'static str {
         match self {
             Self::Pod => "Pod",
@@ -117,7 +117,7 @@ impl Kind {
         }
     }
 
-    /// As people say.
+    /// The plural for people.
     pub fn plural(self) -> &'static str {
         match self {
             Self::Pod => "pods",
@@ -153,7 +153,7 @@ impl fmt::Display for LeaseName {
 }
 
 impl LeaseSeen {
-    /// Whether its holder still lives at this moment, give or take the difference of clocks.
+    /// Whether its holder is alive now, give or take the difference of clocks.
     pub(super) fn is_alive(&self, now: Timestamp) -> bool {
         let lasts = SignedDuration::from_secs(self.lease_duration_seconds.unwrap_or(0));
         let held = self.holder_identity.as_deref().is_some_and(|holder| !holder.is_empty());
@@ -163,15 +163,16 @@ impl LeaseSeen {
 }
 
 impl Scene {
-    /// The cluster that these objects show. `read` says which kinds were read: of others it is not
-    /// known what there is. Objects of other kinds are left out.
+    /// The cluster that these objects show. `read` names the kinds that were read; the others are
+    /// unknown. Objects of other kinds are left out.
     pub fn new(
         read: impl IntoIterator<Item = Kind>,
         objects: Vec<Value>,
         now: Timestamp,
     ) -> Result<Self, SceneError> {
         let mut scene = Self {
-            // What the controller would do, if time alone could not change it any more.
+            // With these settings a verdict shows what the controller would do once its waits are
+            // over.
             cluster: Cluster::new(Settings {
                 quarantine: SignedDuration::ZERO,
                 stale_reset: StaleReset::All,
@@ -193,7 +194,7 @@ impl Scene {
         }
         let mut take = |kind| of_kind.remove(&kind).unwrap_or_default();
         scene.namespaces(take(Kind::Namespace))?;
-        // Nodes before pods, so that no pod is taken for one that was deleted in another boot.
+        // Nodes come before pods, so that no pod counts as deleted in another boot.
         let (nodes, pods) = (take(Kind::Node), take(Kind::Pod));
         scene.nodes_and_pods(nodes, pods, now)?;
         for object in take(Kind::Job) {
@@ -212,7 +213,7 @@ impl Scene {
         self.read.contains(&kind)
     }
 
-    /// The agent of a node, where it is a pod.
+    /// The agent of a node, if it is a pod.
     pub fn agent_of(&self, node: &str) -> Option<AgentPod> {
         let mut pods = self.pods.iter().filter(|pod| pod.is_agent);
         pods.find_map(|pod| {
@@ -221,7 +222,7 @@ impl Scene {
         })
     }
 
-    /// What pod GC and disruption would do with a pod.
+    /// The verdict of pod GC and disruption on a pod.
     pub(super) fn verdict(&self, pod: &PodView, now: Timestamp) -> Verdict {
         let word = self.job_of(pod).and_then(|job| job.annotations.get(FORCE_FAIL_AFTER));
         self.cluster.verdict_on(&pod.uid, word.map(String::as_str), now)
@@ -262,7 +263,7 @@ impl Scene {
         }
         for object in nodes {
             let wire = checked(Kind::Node, &object, serde_json::from_value)?;
-            // One look shows no changes; what the node says of its own times counts.
+            // A single read shows no changes, so only the node's own times count.
             self.cluster.node_shown(&wire, Timestamp::UNIX_EPOCH);
             let seen: NodeSeen =
                 checked(Kind::Node, &object, |object| NodeSeen::read(object, &wire))?;
@@ -286,7 +287,7 @@ impl Scene {
         Ok(())
     }
 
-    /// What was read just now is as good as a live read of each node that is not there.
+    /// These objects were read just now, which is as good as a live read of each missing node.
     fn confirm_absences(&mut self, now: Timestamp) {
         let named = self.pods.iter().filter_map(|pod| self.cluster.pod(&pod.uid)?.node.clone());
         let absent: BTreeSet<Arc<str>> =

@@ -1,4 +1,4 @@
-//! Clusters of a few objects, and what is wrong with them.
+//! Tests findings on clusters of a few objects.
 
 mod of_one_node;
 
@@ -74,7 +74,7 @@ fn our_lease() -> LeaseName {
     "epilogue-system/epilogue-controller".parse().expect("must be a name")
 }
 
-/// One line per finding, remedies after it.
+/// One line per finding, with its remedies after it.
 fn reported(scene: &Scene) -> Vec<String> {
     let found = findings(scene, Some(&our_lease()), now());
     let line = |found: &Finding| {
@@ -117,7 +117,7 @@ fn a_healthy_cluster_has_nothing_to_find() {
         lease("epilogue-system", "epilogue-controller", "c_1", HOUR - 5),
         announces(node("m"), "idle"),
     ]);
-    // Deleted, and within its grace.
+    // The pod is deleted and within its grace.
     assert_fine(vec![node("n"), deleted(pod("p"), HOUR - 20), running_job()]);
 }
 
@@ -226,7 +226,7 @@ fn a_finalizer_that_no_controller_takes_off_comes_with_the_command() {
     let mut alone = tracked(pod("p"));
     alone["metadata"]["ownerReferences"] = json!(null);
     assert_reported(vec![node("n"), alone], &["though no Job owns it"]);
-    // A Job that lives counts it yet.
+    // The Job is live and still has to count the pod.
     assert_fine(vec![node("n"), tracked(pod("p")), running_job()]);
     assert_reported(
         vec![node("n"), tracked(deleted(pod("p"), 0)), running_job()],

@@ -1,4 +1,4 @@
-//! What follows from an event of a Job.
+//! Decides what to queue after an event of a Job.
 
 use std::time::Duration;
 
@@ -12,29 +12,28 @@ use crate::view::Job;
 
 /// How long the pods of a Job that has just finished are left alone.
 ///
-/// DIVERGES(upstream): the reference looks at once, when its cache does not show yet which
-/// finalizers the sync that finished the Job has removed, and so removes many of them twice.
-/// ([Q6])
+/// DIVERGES(upstream): upstream checks them at once. Its cache does not show yet which finalizers
+/// the sync that finished the Job has removed, so it removes many of them twice. ([Q6])
 const AFTER_FINISH: Duration = Duration::from_secs(1);
 
 /// A Job before and after an event.
 #[derive(Clone, Copy, Debug)]
 pub enum JobChange<'a> {
-    /// It was not there before.
+    /// The Job is new.
     Added(&'a Job),
-    /// From, to.
+    /// The Job before and after.
     Updated(&'a Job, &'a Job),
-    /// It is gone; as it was last seen.
+    /// The Job is gone; this is its last known state.
     Deleted(&'a Job),
 }
 
-/// Who else runs the Job, by its `managedBy`. ([H1], [M6])
+/// The other controller that `managedBy` names. ([H1], [M6])
 pub fn external_controller(job: &Job) -> Option<&str> {
     let by = job.spec.managed_by.as_deref()?;
     (by != MANAGED_BY && by != RESERVED_MANAGED_BY).then_some(by)
 }
 
-/// What follows from a Job's event.
+/// What to queue after a Job's event.
 pub fn job_changed(change: JobChange<'_>, now: Timestamp) -> Enqueues {
     let queue = match change {
         // A new Job is synced at once. ([H1])

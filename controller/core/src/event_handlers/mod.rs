@@ -1,4 +1,4 @@
-//! From watch events to queues: what is to be synced, and how urgently.
+//! Turns watch events into queue entries: what to sync, and how urgently.
 
 mod job;
 mod pod;
@@ -15,7 +15,7 @@ use crate::batching::Change;
 use crate::orphans::Orphans;
 use crate::view::{Job, JobKey, Pod, Uid};
 
-/// What the handlers look up.
+/// Lookups that the handlers need.
 pub trait Lookup {
     /// The Job of this key.
     fn job(&self, key: &JobKey) -> Option<&Arc<Job>>;
@@ -23,10 +23,10 @@ pub trait Lookup {
     fn matching(&self, pod: &Pod) -> Vec<JobKey>;
 }
 
-/// What follows from one event, in the order in which it is to be done.
+/// What to do after one event, in this order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Enqueues {
-    /// Jobs whose memory takes the pod in.
+    /// Jobs whose memory records the pod.
     pub observers: Vec<Uid>,
     /// What to queue.
     pub queue: Vec<Enqueue>,

@@ -1,4 +1,4 @@
-//! What follows from an event of a pod.
+//! Decides what to queue after an event of a pod.
 
 use super::{Enqueue, Enqueues, Lookup, owner_of};
 use crate::batching::Change;
@@ -8,11 +8,11 @@ use crate::view::{Job, Pod};
 /// A pod before and after an event.
 #[derive(Clone, Copy, Debug)]
 pub enum PodChange<'a> {
-    /// It was not there before.
+    /// The pod is new.
     Added(&'a Pod),
-    /// From, to.
+    /// The pod before and after.
     Updated(&'a Pod, &'a Pod),
-    /// It is gone; as it was last seen.
+    /// The pod is gone; this is its last known state.
     Deleted(&'a Pod),
 }
 
@@ -32,7 +32,7 @@ impl<'a> PodChange<'a> {
     }
 }
 
-/// Whether a pod can ever matter to a Job. All others need no place in the cache.
+/// Whether a pod can ever matter to a Job. The cache leaves out all others.
 pub fn is_relevant(pod: &Pod) -> bool {
     pod.tracked || pod.owner.as_ref().is_none_or(|owner| &*owner.kind == "Job")
 }
@@ -47,10 +47,10 @@ pub fn tracked_terminal_transition(change: PodChange<'_>) -> Option<&'static str
     }
 }
 
-/// What follows from a pod's event.
+/// What to queue after a pod's event.
 pub fn pod_changed(change: PodChange<'_>, lookup: &impl Lookup) -> Enqueues {
     match change {
-        // A relist shows what is known already. ([H8])
+        // A relist shows a state that is known already. ([H8])
         PodChange::Updated(old, new) if old.version == new.version => Enqueues::default(),
         // A deletion timestamp makes any event one of a terminating pod. ([H5], [H8])
         PodChange::Added(pod) if pod.deletion.is_some() => {
@@ -108,10 +108,10 @@ fn ended(pod: &Pod, change: Change, lookup: &impl Lookup) -> Enqueues {
 }
 
 impl Enqueues {
-    /// To the Job that had the pod before. ([H9])
+    /// Notifies the Job that controlled the pod before. ([H9])
     ///
-    /// DIVERGES(upstream): also when the pod is being deleted; a Job that waits for the end of
-    /// that pod would not hear in the reference that it waits for nothing. ([H8])
+    /// DIVERGES(upstream): also when the pod is being deleted. Upstream does not notify the Job
+    /// then, so a Job that waits for the end of that pod waits for nothing. ([H8])
     fn part(&mut self, old: &Pod, new: &Pod, lookup: &impl Lookup) {
         if old.owner != new.owner
             && let Some(job) = owner_of(old, lookup)
@@ -120,11 +120,11 @@ impl Enqueues {
         }
     }
 
-    /// To the Job that controls the pod.
+    /// Notifies the Job that controls the pod.
     ///
-    /// DIVERGES(upstream): a pod that turns up when its Job has finished, because the reply of
-    /// its creation was lost, loses its finalizer; in the reference it keeps it until somebody
-    /// deletes the pod. ([H6], [S4])
+    /// DIVERGES(upstream): a pod may appear after its Job has finished, because the reply to its
+    /// creation was lost. It loses its finalizer here; upstream keeps the finalizer until the pod
+    /// is deleted. ([H6], [S4])
     fn notify_owner(&mut self, pod: &Pod, change: Change, lookup: &impl Lookup) {
         match owner_of(pod, lookup) {
             Some(job) if job.is_finished() => self.check_finalizer(pod),
@@ -150,7 +150,7 @@ impl Enqueues {
         }
     }
 
-    /// To the Jobs that might adopt it; a pod without labels matches none.
+    /// Notifies the Jobs that might adopt the pod; a pod without labels matches none.
     fn offer(&mut self, pod: &Pod, lookup: &impl Lookup) {
         if pod.labels.is_empty() && pod.index_label.is_none() {
             return;

@@ -1,4 +1,4 @@
-//! Jobs and pods for tests, read from the JSON of the API with the rest filled in.
+//! Builds Jobs and pods for tests from the JSON of the API, with the rest filled in.
 
 use std::sync::Arc;
 

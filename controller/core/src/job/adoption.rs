@@ -1,4 +1,4 @@
-//! Which pods are the Job's own, and which are to be adopted or disowned. ([L1])
+//! Decides which pods are the Job's own, and which to adopt or disown. ([L1])
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -10,16 +10,16 @@ use super::steps::{Claim, ClaimKind};
 use super::sync_input::SyncInput;
 use crate::view::{Job, Pod, Uid};
 
-/// The Job's pods, and the patches that make them so.
+/// The Job's pods, and the patches that adopt or disown pods.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Claims {
-    /// The Job's pods as they will be once the patches are through.
+    /// The Job's pods as they will be after the patches.
     pub pods: Vec<Arc<Pod>>,
     /// Patches, adoptions last.
     pub patches: Vec<Claim>,
 }
 
-/// Sorts the pods that name the Job and those that name nobody.
+/// Sorts the pods that name the Job as their controller and those without a controller.
 pub(super) fn decide(input: &SyncInput<'_>) -> Claims {
     let mut claims = Claims::default();
     let mut adopted = Vec::new();
@@ -40,9 +40,9 @@ pub(super) fn decide(input: &SyncInput<'_>) -> Claims {
 
 /// Live pods of ours that lost their finalizer, which would otherwise run uncounted.
 ///
-/// DIVERGES(upstream): the reference leaves them so. It strips the finalizer before it deletes a
-/// excess or suspended pod; when the deletion then fails, the pod stays, cannot be counted, and
-/// its work is done again. ([P14])
+/// DIVERGES(upstream): upstream leaves them so. It removes the finalizer before it deletes an
+/// excess or suspended pod. When the deletion then fails, the pod stays, cannot be counted, and its
+/// work is done again. ([P14])
 pub(super) fn untracked(job: &Job, pods: &[Arc<Pod>], memory: &Memory) -> Vec<Claim> {
     let ends = [job_condition::FAILURE_TARGET, job_condition::SUCCESS_CRITERIA_MET];
     if job.deleting || job.spec.suspend || ends.iter().any(|it| job.true_condition(it).is_some()) {
@@ -55,7 +55,7 @@ pub(super) fn untracked(job: &Job, pods: &[Arc<Pod>], memory: &Memory) -> Vec<Cl
         .collect()
 }
 
-/// The same pods with the finalizer that these patches give them.
+/// The same pods, with the finalizer that these patches add.
 pub(super) fn with_tracked(pods: Vec<Arc<Pod>>, patches: &[Claim]) -> Vec<Arc<Pod>> {
     let again: HashSet<&Uid> = patches.iter().map(|each| &each.pod.uid).collect();
     if again.is_empty() {
@@ -79,9 +79,9 @@ enum Ownership {
     Adopt,
 }
 
-/// DIVERGES(upstream): a pod that no longer matches the selector stays its Job's when that is being
-/// deleted; the reference neither counts it nor removes its finalizer, so that a foreground
-/// deletion waits for ever. ([L1])
+/// DIVERGES(upstream): while a Job is being deleted, a pod that no longer matches the selector
+/// stays the Job's. Upstream neither counts it nor removes its finalizer, so a foreground deletion
+/// waits for ever. ([L1])
 fn claim(job: &Job, pod: &Pod) -> Ownership {
     let selected = pod.matches(&job.spec.selector);
     if pod.owner.is_some() {

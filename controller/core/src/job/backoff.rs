@@ -1,4 +1,4 @@
-//! How long to wait before pods are created after failures.
+//! Computes how long to wait before pods are created after failures.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -7,19 +7,19 @@ use super::memory::BackoffRecord;
 use super::sync_input::Settings;
 use crate::view::{Job, Pod};
 
-/// So many disruptions that the policy ignores cost no time: of each slot, and in each hour.
+/// The number of ignored disruptions that cost no time, of each slot and in each hour.
 pub(super) const FREE_DISRUPTIONS: u32 = 6;
 const FREE_EACH: SignedDuration = SignedDuration::from_hours(1);
 
 /// The record after these pods finished. Failures before the latest success are forgotten.
 ///
-/// DIVERGES(upstream): disruptions that the podFailurePolicy ignores cost no time, six for each
-/// pod of `spec.parallelism` in an hour; the reference lets each raise the delay. All other
-/// failures that the policy ignores raise it here too, lest a container that fails at once makes a
-/// pod every second for ever. ([D1])
+/// DIVERGES(upstream): disruptions that the podFailurePolicy ignores cost no time, six for each pod
+/// of `spec.parallelism` in an hour. Upstream lets each raise the delay. All other failures that
+/// the policy ignores raise it here too. Otherwise a container that fails at once would make a pod
+/// every second for ever. ([D1])
 ///
-/// DIVERGES(upstream): a failure in the future is taken for one of now, lest a clock that is
-/// behind makes each wait last until it has caught up. ([D2])
+/// DIVERGES(upstream): a failure in the future counts as one of now. Otherwise a clock that is
+/// behind would make each wait last until it has caught up. ([D2])
 pub(super) fn after<'a>(
     job: &Job,
     record: BackoffRecord,
@@ -48,7 +48,7 @@ pub(super) fn after<'a>(
 }
 
 impl BackoffRecord {
-    /// Whether a disruption is one of those that cost no time, and one less is left then.
+    /// Whether a disruption costs no time; if so, one free disruption less is left.
     fn takes_free(&mut self, at: Timestamp, slots: u32) -> bool {
         if self.free_since.is_none_or(|since| at.duration_since(since) >= FREE_EACH) {
             (self.free_since, self.free_taken) = (Some(at), 0);
@@ -59,7 +59,7 @@ impl BackoffRecord {
     }
 }
 
-/// How long is left to wait; zero when nothing keeps pods from being created. ([D2])
+/// How long creation still has to wait; zero if it need not. ([D2])
 pub(super) fn remaining(
     record: BackoffRecord,
     now: Timestamp,
@@ -68,8 +68,8 @@ pub(super) fn remaining(
     let Some(last_failure) = record.last_failure else { return SignedDuration::ZERO };
     let delay = delay(record.failures, settings);
     let elapsed = now.duration_since(last_failure);
-    // DIVERGES(upstream): a failure time in the future is a clock that runs ahead, not a reason
-    // to wait longer than the whole delay. ([D2])
+    // DIVERGES(upstream): a failure time in the future comes from a clock that runs ahead. It is
+    // not a reason to wait longer than the whole delay. ([D2])
     delay.saturating_sub(elapsed).clamp(SignedDuration::ZERO, delay)
 }
 

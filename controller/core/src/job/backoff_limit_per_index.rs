@@ -1,5 +1,5 @@
-//! `spec.backoffLimitPerIndex`: failed indexes, and failed pods that wait for their replacement.
-//! ([I9], [I10])
+//! Applies `spec.backoffLimitPerIndex`: finds failed indexes, and failed pods that wait for their
+//! replacement. ([I9], [I10])
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -19,8 +19,8 @@ use crate::view::{FailureCounts, Job, Pod};
 pub struct PerIndex {
     /// Indexes that failed for good.
     pub failed: IndexSet,
-    /// The failed pod of each index whose replacement is still to come; it keeps its finalizer,
-    /// and with it the count of failures, until then. ([I10])
+    /// The failed pod of each index that still needs a replacement. It keeps its finalizer until
+    /// then, and with it the count of failures. ([I10])
     pub delayed: HashMap<u32, Arc<Pod>>,
 }
 
@@ -34,7 +34,7 @@ impl PerIndex {
         }
     }
 
-    /// Reads the pods; none for a Job without the field.
+    /// Reads the pods; `None` for a Job without the field.
     pub(super) fn read(
         job: &Job,
         census: &Census,
@@ -71,10 +71,10 @@ impl PerIndex {
 
     /// How long the next pod of this index has to wait. ([D4])
     ///
-    /// DIVERGES(upstream): disruptions that the policy ignored neither raise the delay nor cause
-    /// one, up to six of an index, and after them none of a pod that lived for longer than the
-    /// longest delay; nor do earlier ignored failures raise that of a counted one. The reference
-    /// adds all of them.
+    /// DIVERGES(upstream): the first six ignored disruptions of an index neither raise the delay
+    /// nor cause one. After those, the disruption of a pod that lived longer than the longest delay
+    /// causes none. Nor do earlier ignored failures raise the delay of a counted one. Upstream adds
+    /// all of them.
     pub(super) fn backoff(
         &self,
         job: &Job,
@@ -108,7 +108,7 @@ impl PerIndex {
     }
 }
 
-/// From the pod's creation to its end.
+/// The time from the pod's creation to its end.
 fn lifetime(pod: &Pod) -> SignedDuration {
     let times = pod.created.zip(pod.finished_at());
     times.map_or(SignedDuration::ZERO, |(created, ended)| ended.duration_since(created))
@@ -123,10 +123,11 @@ fn fails_index(job: &Job, pod: &Pod, limit: u32) -> bool {
     }
 }
 
-/// Holds one failed pod of each index: the most failures, on ties the latest end. ([I10])
+/// Holds one failed pod of each index: the one with the most failures, on ties the latest end.
+/// ([I10])
 ///
-/// DIVERGES(upstream): the reference also wants the one with the most failures to have finished
-/// last, so that under skewed clocks the order of its pod list decides.
+/// DIVERGES(upstream): upstream also requires that the pod with the most failures finished last.
+/// Under skewed clocks the order of its pod list then decides.
 fn delayed(
     candidates: &[(u32, &Arc<Pod>)],
     census: &Census,

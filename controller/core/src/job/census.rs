@@ -1,4 +1,4 @@
-//! Which pods of a Job count as what.
+//! Sorts the pods of a Job by what they count as.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use crate::view::{Job, Phase, Pod, Uid};
 pub struct Census {
     /// All pods of the Job.
     pub pods: Vec<Arc<Pod>>,
-    /// Pods that neither ended nor are being deleted.
+    /// Pods that are neither terminal nor being deleted.
     pub active: Vec<Arc<Pod>>,
     /// How many of the active pods are ready.
     pub ready: usize,
-    /// Pods that are being deleted and have not ended.
+    /// Pods that are being deleted and are not terminal.
     pub terminating: Vec<Arc<Pod>>,
-    /// Succeeded since the status was last written.
+    /// Pods that succeeded since the status was last written.
     pub newly_succeeded: Vec<Arc<Pod>>,
-    /// Failed since the status was last written, whatever the failure policy says.
+    /// Pods that failed since the status was last written, whatever the failure policy says.
     pub newly_failed: Vec<Arc<Pod>>,
     /// Those of `newly_failed` that the failure policy does not ignore.
     pub newly_failed_counted: Vec<Arc<Pod>>,
@@ -78,8 +78,8 @@ impl Census {
 
     /// `status.succeeded` of a NonIndexed Job, once all that is known is counted. ([S13])
     ///
-    /// DIVERGES(upstream): a pod that is listed as failed and then turned Succeeded is not
-    /// counted a second time here, which could complete a Job too early. ([S13])
+    /// DIVERGES(upstream): a pod that is listed as failed and then turned Succeeded is not counted
+    /// a second time here. That could complete a Job too early. ([S13])
     pub fn succeeded(&self, job: &Job) -> usize {
         counter(job.status.succeeded) + self.newly_succeeded.len() + self.uncounted.succeeded.len()
     }
@@ -104,7 +104,7 @@ impl Uncounted {
     }
 }
 
-/// A counter of the status as a number that can be counted with.
+/// A counter of the status as an unsigned number.
 pub(super) fn counter(value: Option<i32>) -> usize {
     usize::try_from(value.unwrap_or(0)).unwrap_or(0)
 }
@@ -118,7 +118,7 @@ pub(super) fn is_failed(job: &Job, pod: &Pod) -> bool {
     }
 }
 
-/// NonIndexed, or with an index within the completions.
+/// Whether the Job is NonIndexed, or the pod's index is within the completions.
 pub(super) fn has_valid_index(job: &Job, pod: &Pod) -> bool {
     !job.is_indexed() || pod.index.is_some_and(|index| job.has_index(index))
 }
@@ -133,7 +133,7 @@ pub(super) fn is_ignored_disruption(job: &Job, pod: &Pod) -> bool {
     pod.has_condition(DISRUPTION_TARGET) && !counts_as_failure(job, pod)
 }
 
-/// What the failure policy says of this pod.
+/// The action of the failure policy for this pod.
 pub(super) fn action(job: &Job, pod: &Pod) -> Option<FailureAction> {
     let policy = job.spec.pod_failure_policy.as_ref()?;
     failure_policy::action_for(policy, pod)

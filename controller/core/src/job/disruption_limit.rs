@@ -1,10 +1,10 @@
-//! `epilogue.dev/disruption-limit`: how many failures the podFailurePolicy may ignore.
+//! Applies `epilogue.dev/disruption-limit`: how many failures the podFailurePolicy may ignore.
 //!
-//! The count stands in a condition of the Job's status, so that it outlives pods and processes.
-//! It is exact for the same reason as the API's own counters: the condition also lists the pods
-//! that are counted and may still have their finalizer, and both are written before any of them
-//! is released. A sync counts `--max-uncounted-pods` of them at most, so that the message stays
-//! within what the API stores; the others keep their finalizers until the next.
+//! The count stands in a condition of the Job's status, so that it outlives pods and processes. It
+//! is exact for the same reason as the API's own counters. The condition also lists the counted
+//! pods that may still have their finalizer. Both are written before any of these pods is released.
+//! A sync counts at most `--max-uncounted-pods` of them, so that the message stays within what the
+//! API stores. The others keep their finalizers until the next sync.
 
 use std::collections::BTreeSet;
 
@@ -12,24 +12,24 @@ use super::census::Census;
 use crate::view::{Job, Uid};
 use epilogue_common::names::job_condition::DISRUPTIONS_IGNORED;
 
-/// What stands between the count and the pods in the condition's message.
+/// The separator between the count and the pods in the condition's message.
 const PODS: &str = "; not released yet: ";
 
-/// Failures that were ignored so far.
+/// Ignored failures so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Disruptions {
-    /// How many, with those of this sync.
+    /// The number, including this sync's.
     pub ignored: u32,
-    /// Whether some of them are of this sync.
+    /// Whether this sync adds some.
     pub is_new: bool,
-    /// Those of them that still have their finalizer.
+    /// Counted pods that still have their finalizer.
     pending: BTreeSet<Uid>,
-    /// Those that a later sync counts.
+    /// Pods that a later sync counts.
     held: BTreeSet<Uid>,
 }
 
 impl Disruptions {
-    /// Adds what the census found to what the status says, this many pods at most.
+    /// Adds what the census found to the count in the status, at most this many pods.
     pub(super) fn read(job: &Job, census: &Census, pods_per_sync: usize) -> Self {
         let (stored, listed) = stored(job);
         let counted: BTreeSet<&Uid> =

@@ -1,5 +1,5 @@
-//! What the controller makes of a Job, for people: which pod counts as what and by which rule,
-//! what the Job waits for, and what the next sync would do.
+//! Explains a Job to people: what each pod counts as and why, what the Job waits for, and what the
+//! next sync would do.
 
 use std::sync::Arc;
 
@@ -14,23 +14,23 @@ use super::sync_input::SyncInput;
 use super::verdict::End;
 use crate::view::{Job, Phase, Pod};
 
-/// What there is to say about a Job.
+/// An explanation of a Job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Explanation {
     /// `namespace/name`.
     pub job: String,
-    /// In one line: its end, or what it is doing.
+    /// Its end or its current activity, in one line.
     pub state: String,
-    /// What it waits for, the most telling first.
+    /// What it waits for, the most important first.
     pub waits_for: Vec<String>,
-    /// Limits and how much of them is used up.
+    /// Its limits and how much of each is used up.
     pub limits: Vec<Limit>,
     /// Its pods, in the order of their names.
     pub pods: Vec<PodEntry>,
     /// What the next sync would do, were every call to succeed.
     pub next_sync: Vec<String>,
-    /// In how many milliseconds it is synced without any event.
+    /// In how many milliseconds the next sync comes without any event.
     pub wakes_up_in_ms: Option<i64>,
 }
 
@@ -60,7 +60,7 @@ pub struct PodEntry {
     pub node: Option<String>,
     /// What it counts as.
     pub counts_as: &'static str,
-    /// Why.
+    /// The reason for that.
     pub because: String,
 }
 
@@ -135,7 +135,7 @@ fn limits(job: &Job, plan: &Plan) -> Vec<Limit> {
     limits
 }
 
-/// Active pods that cannot start say why themselves.
+/// The reasons that active pods give for not starting.
 fn stuck(active: &[Arc<Pod>]) -> Vec<String> {
     let mut said: Vec<String> = active
         .iter()

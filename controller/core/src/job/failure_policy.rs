@@ -1,4 +1,4 @@
-//! `spec.podFailurePolicy`: which rule a failed pod matches. (KEP-3329)
+//! Applies `spec.podFailurePolicy`: finds the rule that a failed pod matches. (KEP-3329)
 
 use k8s_openapi::api::batch::v1::{PodFailurePolicy, PodFailurePolicyRule};
 
@@ -34,9 +34,9 @@ impl FailureAction {
     }
 }
 
-/// The action for a failed pod; none when no rule matches, so that the failure counts.
+/// The action for a failed pod; `None` when no rule matches, so that the failure counts.
 ///
-/// Rules with an action or operator that we do not know are passed over. ([F2])
+/// Rules with an unknown action or operator are skipped. ([F2])
 pub(super) fn action_for(policy: &PodFailurePolicy, pod: &Pod) -> Option<FailureAction> {
     policy.rules.iter().enumerate().find_map(|(position, rule)| {
         let matched = match &rule.on_exit_codes {

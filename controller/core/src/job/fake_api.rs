@@ -1,6 +1,6 @@
-//! A fake of the API as one Job sees it: pods, a status that obeys the API's rules, deletion
-//! with grace and finalizers. For the checks, for simulation and for tests; never in the way of
-//! a real sync.
+//! Simulates the API as one Job sees it: pods, a status that obeys the API's rules, deletion with
+//! grace and finalizers. Explanations, invariants, simulation and tests use it, a real sync never
+//! does.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,10 +23,10 @@ use super::steps::{
 use super::sync_input::{Settings, SyncInput, Versions};
 use crate::view::{Condition, Deletion, Interner, Job, Owner, Phase, Pod, Uid, Version, WirePod};
 
-/// Grace of a deletion that a kubelet has to act on.
+/// Grace of a deletion that a kubelet has to carry out.
 const GRACE_SECONDS: i64 = 30;
 
-/// One Job, its pods, and what the process remembers of it.
+/// One Job, its pods, and the process's memory of it.
 #[derive(Clone, Debug)]
 pub struct FakeApi {
     /// The Job as stored.
@@ -47,23 +47,23 @@ pub struct FakeApi {
 /// What one sync did.
 #[derive(Clone, Debug)]
 pub struct Trace {
-    /// The plan.
+    /// The plan of the sync.
     pub plan: Plan,
-    /// Steps that were carried out, whole or in part.
+    /// Steps that were carried out, in whole or in part.
     pub steps: Vec<Step>,
-    /// What was to be remembered, reported and counted.
+    /// Side effects: what to remember, report and count.
     pub side_effects: Vec<SideEffect>,
-    /// How it ended; none after a crash.
+    /// The result; `None` after a crash.
     pub sync_result: Option<SyncResult>,
 }
 
-/// Says how single calls of a step fail: by step number and call number. None: it succeeds.
+/// Decides by step and call number how a single call fails; `None` if it succeeds.
 pub type Faults<'a> = &'a dyn Fn(&Step, usize) -> Option<Failure>;
 
-/// Where a sync is cut off by a crash: after this many calls.
+/// The point where a crash cuts off a sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Crash {
-    /// Calls that are carried out before.
+    /// Calls that are carried out before the crash.
     pub after_calls: usize,
 }
 
@@ -83,7 +83,7 @@ impl FakeApi {
         }
     }
 
-    /// The API that this input shows, with nothing unseen.
+    /// The API that this input shows, without anything unseen.
     pub fn of(input: &SyncInput<'_>) -> Self {
         let pods = input.pods.iter().map(|pod| Pod::clone(pod));
         let mut api = Self::new(Job::clone(input.job), pods, input.now);
@@ -94,10 +94,10 @@ impl FakeApi {
         api
     }
 
-    /// Shows the pods whose finalizer is gone as they are.
+    /// Shows the pods whose finalizer was removed as they are.
     pub fn show_removed_finalizers(&mut self) {
         for uid in self.memory.removed_finalizers.clone() {
-            // One that is gone needs no showing.
+            // A pod that is gone needs no update.
             let _ = self.change(&uid, |pod, _| pod.tracked = false);
         }
     }
@@ -185,12 +185,12 @@ impl FakeApi {
         }
     }
 
-    /// What a kubelet or a user does to a pod.
+    /// Changes a pod as a kubelet or a user does.
     pub fn touch(&mut self, pod: &Uid, how: impl FnOnce(&mut Pod)) {
         let _ = self.change(pod, |pod, _| how(pod));
     }
 
-    /// What a user does to the Job.
+    /// Changes the Job as a user does.
     pub fn edit(&mut self, how: impl FnOnce(&mut Job)) {
         let mut job = Job::clone(&self.job);
         how(&mut job);
@@ -257,7 +257,7 @@ impl FakeApi {
         Ok(())
     }
 
-    /// A pod on a node is Failed by its kubelet at once: nothing of it runs.
+    /// The kubelet fails a pod on a node at once, because nothing of it runs.
     fn fail_pending(&mut self, pod: &Pod) -> Outcome<WrittenPod> {
         if pod.node.is_some() {
             self.delete(&PodDeletion { pod: Arc::new(pod.clone()), strip: false })?;
@@ -270,8 +270,8 @@ impl FakeApi {
         })
     }
 
-    /// Changes a pod; it is gone once it is deleted, nobody has to end it, and no finalizer
-    /// holds it.
+    /// Changes a pod. It is gone once it is deleted, needs no kubelet to terminate it, and has no
+    /// tracking finalizer.
     fn change(&mut self, uid: &Uid, how: impl FnOnce(&mut Pod, &Job)) -> Outcome<WrittenPod> {
         let Some(pod) = self.pods.get(uid) else {
             return Err(Failure::new(FailureKind::NotFound, format!("pods {uid} not found")));

@@ -1,4 +1,4 @@
-//! Sets of completion indexes and their text form. ([I2], [I3])
+//! Represents sets of completion indexes and their text form. ([I2], [I3])
 
 use std::fmt::{self, Write as _};
 
@@ -11,8 +11,8 @@ pub struct IndexSet {
 }
 
 impl IndexSet {
-    /// Reads the API's text, leaving out what does not parse and what lies beyond `bound`.
-    /// Reading stops at the first interval that begins beyond it. ([I3])
+    /// Reads the API's text, and skips what does not parse or lies beyond `bound`. Reading stops at
+    /// the first interval that begins beyond it. ([I3])
     pub fn parse(text: &str, bound: u32) -> Self {
         let mut set = Self::default();
         for part in text.split(',') {
@@ -31,7 +31,7 @@ impl IndexSet {
         set
     }
 
-    /// A set of any indexes in any order.
+    /// A set of indexes in any order.
     pub fn collect(indexes: impl IntoIterator<Item = u32>) -> Self {
         let mut sorted: Vec<u32> = indexes.into_iter().collect();
         sorted.sort_unstable();
@@ -42,7 +42,7 @@ impl IndexSet {
         set
     }
 
-    /// All indexes of both.
+    /// The indexes of both sets.
     #[must_use]
     pub fn union(&self, other: &Self) -> Self {
         let mut set = Self::default();
@@ -61,7 +61,7 @@ impl IndexSet {
         }
     }
 
-    /// How many indexes are in both.
+    /// How many indexes are in both sets.
     pub fn intersection_size(&self, other: &Self) -> u32 {
         let (mut left, mut right, mut size) = (0, 0, 0);
         while let (Some(a), Some(b)) = (self.intervals.get(left), other.intervals.get(right)) {
@@ -84,12 +84,12 @@ impl IndexSet {
         after > 0 && index <= self.intervals[after - 1].1
     }
 
-    /// How many indexes there are.
+    /// The number of indexes.
     pub fn len(&self) -> u32 {
         self.size
     }
 
-    /// Whether there is none.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.size == 0
     }
@@ -115,7 +115,7 @@ impl IndexSet {
         missing
     }
 
-    /// Adds an interval that begins no earlier than the last one.
+    /// Appends an interval that begins no earlier than the last one.
     fn push(&mut self, first: u32, last: u32) {
         match self.intervals.last_mut() {
             Some(previous) if first <= previous.1.saturating_add(1) => {

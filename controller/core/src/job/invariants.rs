@@ -1,5 +1,5 @@
-//! Three checks of any plan: the API would take each status it writes; carried out, it comes to
-//! rest; and a crash after any call, with memory lost, leads to the same end.
+//! Checks any plan in three ways. The API would take each status it writes. Carried out, it comes
+//! to rest. A crash after any call, with memory lost, leads to the same end.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,14 +14,14 @@ use super::sync_input::SyncInput;
 use super::verdict;
 use crate::view::Phase;
 
-/// Syncs that a Job may take to come to rest: one for every wake-up and every 500 pods, and
-/// then some.
+/// Syncs that a Job may take to come to rest: one for every wake-up and every 500 pods, with a
+/// margin.
 const ROUNDS_MAX: usize = 60;
 
-/// Crashes that are tried; of a plan with more calls, evenly spread ones.
+/// The most crashes to try, spread evenly over the calls of a longer plan.
 const CRASHES_MAX: usize = 100;
 
-/// Why a plan is not fit to be carried out.
+/// The reason why a plan must not be carried out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// What does not hold, with the plan's input and both ends.
@@ -31,13 +31,13 @@ pub struct Violation {
 /// Runs the three checks on the plan for this input.
 pub fn verify(input: &SyncInput<'_>) -> Result<(), Violation> {
     let mut start = FakeApi::of(input);
-    // Whoever starts anew after a crash reads what the API has, not what a watch showed last.
+    // After a crash, a new process reads the API's current state, not what a watch showed last.
     start.show_removed_finalizers();
     settle(&mut start.clone())?;
     let left = verdict::until_deadline(input.job, input.now);
     if left.is_none_or(|left| left > SignedDuration::ZERO) {
         // What a deadline ends depends on the clock, and lost memory makes waits shorter or longer.
-        // One that is due is due in any case.
+        // A deadline that is due is due in any case.
         start.edit(|job| job.spec.active_deadline_seconds = None);
     }
     let mut whole = start.clone();
@@ -62,7 +62,7 @@ pub fn verify(input: &SyncInput<'_>) -> Result<(), Violation> {
     Ok(())
 }
 
-/// Syncs until nothing is left to do and nothing left to wait for.
+/// Syncs until nothing is left to do or to wait for.
 fn settle(api: &mut FakeApi) -> Result<(), Violation> {
     for _ in 0..ROUNDS_MAX {
         let trace = api.sync();
@@ -84,8 +84,9 @@ fn settle(api: &mut FakeApi) -> Result<(), Violation> {
 
 /// What must not depend on a crash: counters, conditions, and how many pods are in which state.
 ///
-/// Why a Job failed may: the pods that it deleted before the crash are seen terminating after it,
-/// which can break another limit, or fail their index, before the reason was stored.
+/// The reason of a failed Job may depend on it. The pods that it deleted before the crash show as
+/// terminating afterwards. That can break another limit, or fail their index, before the reason is
+/// stored.
 fn summary(api: &FakeApi) -> String {
     let status = &api.job.status;
     let mut pods: BTreeMap<(Option<u32>, u8, bool, bool), usize> = BTreeMap::new();

@@ -1,5 +1,4 @@
-//! What the process remembers of a Job, and how that changes: by what a sync did, and by what the
-//! watches then show.
+//! Holds what the process remembers of a Job, and updates it by syncs and by watch events.
 
 use std::collections::HashSet;
 
@@ -10,21 +9,21 @@ use super::steps::MemoryUpdate;
 use super::sync_input::Versions;
 use crate::view::{Job, Pod, Uid, Version};
 
-/// What the process remembers of one Job (by UID) between syncs. Losing it costs time, never
-/// truth.
+/// What the process remembers of one Job (by UID) between syncs. Losing it costs time, not
+/// correctness.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Memory {
-    /// Pods that we created or deleted and whose watch event has not come.
+    /// Pods that we created or deleted, while their watch event is pending.
     pub expectations: Expectations,
-    /// Pods whose finalizer we removed and whose watch event has not come. ([E2])
+    /// Pods whose finalizer we removed, while their watch event is pending. ([E2])
     pub removed_finalizers: HashSet<Uid>,
     /// Whether the write that finished the Job succeeded. ([E3])
     pub finished: bool,
     /// Failures since the last success. ([E4])
     pub backoff: Option<BackoffRecord>,
-    /// Problems of the annotations that an event has reported.
+    /// Annotation problems that an event has reported.
     pub reported: Vec<String>,
-    /// The newest versions that our own writes were answered with. ([Z1])
+    /// The newest versions that the API returned for our own writes. ([Z1])
     pub written: Versions,
     /// The newest version of the Job in which pods were counted, as the watch showed it, and when.
     pub counted: Option<(Version, Timestamp)>,
@@ -32,13 +31,13 @@ pub struct Memory {
 
 /// Pods that a watch has yet to show as we left them. ([E1])
 ///
-/// DIVERGES(upstream): kept by UID, not as two counters, so that neither a repeated event nor a
-/// foreign pod can settle what it has nothing to do with. ([E1], [H11])
+/// DIVERGES(upstream): kept by UID, not as two counters. So neither a repeated event nor an event
+/// of a foreign pod can satisfy an expectation. ([E1], [H11])
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Expectations {
-    /// Created by us, not seen yet.
+    /// Pods that we created and no watch has shown.
     pub created: HashSet<Uid>,
-    /// Deleted by us, not seen as terminating yet.
+    /// Pods that we deleted and no watch has shown as terminating.
     pub deleted: HashSet<Uid>,
     /// When the last one was added.
     pub since: Option<Timestamp>,
@@ -53,15 +52,15 @@ pub struct BackoffRecord {
     pub last_failure: Option<Timestamp>,
     /// Disruptions that cost no time.
     pub free_taken: u32,
-    /// When the first of them was; after an hour they are counted anew.
+    /// When the first of them was; after an hour the count starts again.
     pub free_since: Option<Timestamp>,
 }
 
 impl Memory {
-    /// Takes in what a sync did.
+    /// Applies what a sync did.
     ///
-    /// `seen` is how far the pod watch has come: a pod whose event came before the reply of its
-    /// own creation needs no waiting for.
+    /// `seen` is how far the pod watch has come. A pod whose event came before the reply to its own
+    /// creation is not awaited.
     pub fn apply(&mut self, change: MemoryUpdate, seen: Versions, now: Timestamp) {
         match change {
             MemoryUpdate::Created(pod) => {
@@ -98,7 +97,7 @@ impl Memory {
         }
     }
 
-    /// A watch showed this pod of the Job.
+    /// Records that a watch showed this pod of the Job.
     pub fn saw_pod(&mut self, pod: &Pod) {
         self.expectations.created.remove(&pod.uid);
         if pod.deletion.is_some() {
@@ -109,19 +108,19 @@ impl Memory {
         }
     }
 
-    /// A watch showed that this pod of the Job is gone.
+    /// Records that this pod of the Job is gone from the watch.
     pub fn saw_pod_gone(&mut self, pod: &Uid) {
         self.expectations.created.remove(pod);
         self.expectations.deleted.remove(pod);
         self.removed_finalizers.remove(pod);
     }
 
-    /// A watch showed the Job.
+    /// Records that a watch showed the Job.
     ///
-    /// DIVERGES(upstream): counters that moved in a write of somebody else are those of another
-    /// process that leads, or led a moment ago. Until the watch of pods has come as far, it may
-    /// show the finalizers of pods that are counted, and they would be counted twice; the
-    /// reference takes that risk. ([Z2])
+    /// DIVERGES(upstream): counters that moved in another writer's status come from another process
+    /// that leads, or led a moment ago. Until the watch of pods has come as far, it may show the
+    /// finalizers of pods that are already counted. A sync would count those twice; upstream takes
+    /// that risk. ([Z2])
     pub fn saw_job(&mut self, old: Option<&Job>, new: &Job, now: Timestamp) {
         let counted = |job: &Job| {
             let JobStatus { succeeded, failed, completed_indexes, .. } = &job.status;
@@ -133,16 +132,16 @@ impl Memory {
         }
     }
 
-    /// What the watches must have shown before the Job is synced: all that we wrote ourselves, and
-    /// the pods as they were when somebody else counted them. ([Z2])
+    /// What the watches must show before the Job is synced: all that we wrote ourselves, and the
+    /// pods as another process counted them. ([Z2])
     pub fn awaited(&self) -> Versions {
         let elsewhere = self.counted.filter(|(version, _)| *version > self.written.jobs);
         let counted = elsewhere.map_or(Version::default(), |(version, _)| version);
         Versions { jobs: self.written.jobs, pods: self.written.pods.max(counted) }
     }
 
-    /// Whether they have. Versions of Jobs and of pods need not be comparable, so that we do not
-    /// wait for ever for what somebody else did.
+    /// Whether the watches have shown it. Versions of Jobs and of pods need not be comparable, so
+    /// the wait for another process's write has a timeout.
     pub(super) fn is_caught_up(
         &self,
         seen: Versions,
@@ -156,12 +155,12 @@ impl Memory {
 }
 
 impl Expectations {
-    /// Whether nothing is awaited, or has been for too long.
+    /// Whether no pod is awaited, or one has been awaited for too long.
     pub fn satisfied(&self, now: Timestamp, timeout: SignedDuration) -> bool {
         self.left(now, timeout) <= SignedDuration::ZERO
     }
 
-    /// How long they are still awaited, should no watch event come.
+    /// How long pods are still awaited if no watch event comes.
     pub(super) fn left(&self, now: Timestamp, timeout: SignedDuration) -> SignedDuration {
         let pending = !self.created.is_empty() || !self.deleted.is_empty();
         self.since

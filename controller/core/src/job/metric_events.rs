@@ -1,4 +1,4 @@
-//! What metrics count of a sync.
+//! Computes what metrics count of a sync.
 
 use k8s_openapi::api::batch::v1::JobStatus;
 
@@ -8,7 +8,7 @@ use super::plan::Plan;
 use super::steps::MetricEvent;
 use crate::view::Job;
 
-/// What the counters of the status gained. ([M4], [M8])
+/// The growth of the status counters. ([M4], [M8])
 pub(super) fn finished(job: &Job, old: &JobStatus, new: &JobStatus) -> Option<MetricEvent> {
     let gain = |of: &dyn Fn(&JobStatus) -> u32| of(new).saturating_sub(of(old));
     let indexes = |text: Option<&String>| {
@@ -31,8 +31,8 @@ pub(super) fn finished(job: &Job, old: &JobStatus, new: &JobStatus) -> Option<Me
 
 /// The pods that a sync created, and why. ([M9])
 ///
-/// DIVERGES(upstream): a creation that failed counts as failed only; the reference counts it as
-/// succeeded too. ([M9])
+/// DIVERGES(upstream): a failed creation counts as failed only; upstream counts it as succeeded
+/// too. ([M9])
 pub(super) fn created(plan: &Plan, succeeded: usize, failed: usize) -> MetricEvent {
     let any_failed = plan.census.failed(&plan.job) > 0;
     let reason = if plan.job.replaces_failed_only() && any_failed {

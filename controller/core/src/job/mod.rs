@@ -1,4 +1,4 @@
-//! The decisions about Jobs: [`plan`] says what to do, [`Progress`] does it step by step.
+//! Decides about Jobs: [`plan`] computes what to do, [`Progress`] carries it out step by step.
 
 mod adoption;
 mod backoff;

@@ -1,7 +1,7 @@
-//! What a Job asks for by annotation, beyond what the API can say.
+//! Reads a Job's options from its annotations, which go beyond the API's fields.
 //!
 //! The same rules stand in `deploy/policy/controller/job-annotations.yaml`, which refuses a Job
-//! that breaks them; here a value that cannot be read is reported by an event and left out.
+//! that breaks them. Here an event reports a value that cannot be read, and the option is left out.
 
 use epilogue_common::names::job_option::{
     AVOID_FAILED_NODES, BACKOFF_BASE, BACKOFF_MAX, DISRUPTION_LIMIT, PENDING_TIMEOUT,
@@ -21,11 +21,11 @@ pub struct Options {
     pub backoff_base: Option<SignedDuration>,
     /// `epilogue.dev/backoff-max`, in place of `--max-job-pod-failure-backoff`.
     pub backoff_max: Option<SignedDuration>,
-    /// `epilogue.dev/pending-timeout`: a pod that has not started by then is failed.
+    /// `epilogue.dev/pending-timeout`: the controller fails a pod that has not started by then.
     pub pending_timeout: Option<SignedDuration>,
     /// `epilogue.dev/avoid-failed-nodes`: prefer other nodes than those of disrupted pods.
     pub avoid_failed_nodes: bool,
-    /// What could not be read, for people.
+    /// Values that could not be read, for people.
     pub problems: Vec<String>,
 }
 
@@ -54,14 +54,14 @@ impl Options {
         options
     }
 
-    /// The process's settings as they are for this Job.
+    /// The process's settings, adapted to this Job.
     pub(super) fn apply(&self, settings: &Settings) -> Settings {
         let mut settings = settings.clone();
         let base = &mut settings.default_job_pod_failure_backoff;
         let max = &mut settings.max_job_pod_failure_backoff;
         *base = self.backoff_base.unwrap_or(*base);
         *max = self.backoff_max.unwrap_or(*max);
-        // One of the two alone moves the other along where they would not go together.
+        // If only one of the two is set, the other follows where they would contradict each other.
         match (self.backoff_base, self.backoff_max) {
             (None, Some(max)) => *base = (*base).min(max),
             _ => *max = (*max).max(*base),

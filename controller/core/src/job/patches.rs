@@ -1,4 +1,4 @@
-//! The JSON that goes to the API: patches of pods, the status write.
+//! Builds the JSON that goes to the API: patches of pods and the status write.
 
 use epilogue_common::names::TRACKING_FINALIZER;
 use k8s_openapi::api::batch::v1::JobStatus;
@@ -9,8 +9,8 @@ use serde_json::{Map, Value, json};
 use super::steps::{Claim, ClaimKind};
 use crate::view::{Job, Json, Pod};
 
-/// The strategic-merge patch that removes the tracking finalizer. Its `uid` makes the API refuse it
-/// for a namesake, whose failure would then never be counted.
+/// The strategic-merge patch that removes the tracking finalizer. With its `uid` the API refuses it
+/// for another pod of the same name. Otherwise that pod's failure would never be counted.
 pub fn remove_finalizer_patch(pod: &Pod) -> Value {
     json!({"metadata": {
         "uid": pod.uid.as_str(),
@@ -18,16 +18,17 @@ pub fn remove_finalizer_patch(pod: &Pod) -> Value {
     }})
 }
 
-/// The options of a deletion: of this pod, and of no namesake.
+/// The options of a deletion: only of this pod, not of another one of the same name.
 pub fn delete_options(pod: &Pod) -> Value {
     json!({"preconditions": {"uid": pod.uid.as_str()}})
 }
 
-/// The strategic-merge patch of a claim. Its `uid` makes the API refuse it for a namesake.
+/// The strategic-merge patch of a claim. With its `uid` the API refuses it for another pod of the
+/// same name.
 ///
-/// DIVERGES(upstream): a patch that gives a pod the finalizer also names the version that was
-/// read. The reference's, when it comes late, would put it back on a pod that was counted and
-/// released since, which then counts twice. ([L4])
+/// DIVERGES(upstream): a patch that adds the finalizer also names the version that was read. When
+/// upstream's patch comes late, it restores the finalizer of a pod that was counted and released
+/// since. That pod then counts twice. ([L4])
 pub fn claim_patch(job: &Job, claim: &Claim) -> Value {
     let uid = claim.pod.uid.as_str();
     let version = claim.pod.version.to_string();
@@ -72,8 +73,8 @@ struct StatusBody<'a> {
     status: Map<String, Value>,
 }
 
-/// The body of a status write: metadata as read, the new status, and status fields that we do
-/// not know. The API takes the spec from what it has stored.
+/// The body of a status write: metadata as read, the new status, and unknown status fields. The API
+/// takes the spec from what it has stored.
 pub fn status_body(job: &Job, status: &JobStatus) -> Result<Box<RawValue>, serde_json::Error> {
     let mut fields = job.status_unknown.clone();
     if let Value::Object(known) = serde_json::to_value(status)? {

@@ -1,8 +1,8 @@
-//! `epilogue.dev/pending-timeout`: pods that do not start are failed, with a condition that a
+//! Applies `epilogue.dev/pending-timeout`: fails pods that do not start, with a condition that a
 //! podFailurePolicy can match.
 //!
-//! A pod without a node is failed at once, for nothing of it can run. A pod on a node is marked
-//! and deleted: its kubelet makes it Failed when nothing of it runs. ([API18])
+//! The controller fails a pod without a node at once, because nothing of it can run. It marks and
+//! deletes a pod on a node: the kubelet makes it Failed when nothing of it runs. ([API18])
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::view::{Phase, Pod};
 
-/// Pending pods that have been there for this long, and how long until the next one has.
+/// Pods that have been pending for this long, and how long until the next one has.
 pub(super) fn overdue(
     active: &[Arc<Pod>],
     timeout: SignedDuration,
@@ -32,7 +32,7 @@ pub(super) fn overdue(
     (overdue, next)
 }
 
-/// What keeps the pod from starting, as its containers say it.
+/// Why the pod does not start, as its containers report it.
 pub(super) fn reason(pod: &Pod) -> &str {
     let waiting = pod.containers.iter().find_map(|container| container.waiting.as_deref());
     match (waiting, &pod.node) {
@@ -42,8 +42,8 @@ pub(super) fn reason(pod: &Pod) -> &str {
     }
 }
 
-/// The strategic-merge patch of `pods/status`. Its resourceVersion makes the API refuse it when
-/// the pod has changed meanwhile, as by a node that it got after all.
+/// The strategic-merge patch of `pods/status`. With its resourceVersion the API refuses it when the
+/// pod has changed meanwhile, for example because it was bound to a node.
 pub fn fail_pending_patch(pod: &Pod, now: Timestamp) -> Value {
     let reason = reason(pod);
     let message = format!("the pod did not start within its Job's pending-timeout: {reason}");

@@ -1,4 +1,4 @@
-//! The plan of one sync: everything that can be decided before any call is answered.
+//! Makes the plan of one sync: everything that can be decided before any call is answered.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use super::verdict::{self, Evidence, Verdict};
 use super::{IndexSet, backoff, still_running};
 use crate::view::{CompletionMode, Job, Phase, Pod, Uid};
 
-/// When a stale sync is tried again, should the event that it waits for not come.
+/// When a stale sync is tried again if the awaited event does not come.
 const STALE_RETRY: SignedDuration = SignedDuration::from_secs(1);
 
 /// What a sync will do. [`super::Progress`] carries it out.
@@ -28,17 +28,17 @@ const STALE_RETRY: SignedDuration = SignedDuration::from_secs(1);
 pub struct Plan {
     /// The Job as it was read.
     pub job: Arc<Job>,
-    /// Why nothing at all is done.
+    /// Why the sync does nothing.
     pub skip: Option<SkipReason>,
     /// Pods to adopt, to disown, or to track again.
     pub claims: Vec<Claim>,
-    /// What the Job's pods count as.
+    /// The Job's pods by what they count as.
     pub census: Census,
     /// The indexes of an Indexed Job.
     pub indexes: Option<Indexes>,
-    /// Successes, of pods or of indexes, once all that is known is counted.
+    /// Succeeded pods or indexes, once all that is known is counted.
     pub succeeded: usize,
-    /// The end that the Job has come to; plain completion is found after the pod stage.
+    /// The end of the Job, if decided; plain completion is found after the pod stage.
     pub verdict: Option<Verdict>,
     /// Pods to create or to delete.
     pub pods: PodStage,
@@ -46,15 +46,15 @@ pub struct Plan {
     pub manages_pods: bool,
     /// Whether the watches showed all pods that we created or deleted.
     pub expectations_satisfied: bool,
-    /// The failures to wait for, counting this sync's. ([S15])
+    /// The failures that backoff waits for, including this sync's. ([S15])
     pub backoff: BackoffRecord,
-    /// What the Job asks for by annotation.
+    /// The Job's options, from its annotations.
     pub options: Options,
-    /// Failures that were ignored, where they are limited.
+    /// Ignored failures, if they are limited.
     pub disruptions: Option<Disruptions>,
-    /// Whether the problems of the options have still to be reported.
+    /// Whether problems of the options are still to be reported.
     pub unreported: bool,
-    /// What is done to pods, for metrics.
+    /// What the sync does to pods, for metrics.
     pub action: Action,
     /// When to sync again without any event.
     pub requeue_after: Option<SignedDuration>,
@@ -64,18 +64,18 @@ pub struct Plan {
     pub now: Timestamp,
 }
 
-/// Why a sync does nothing at all.
+/// Why a sync does nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SkipReason {
     /// The watches have yet to show our own last writes. ([S1])
     Stale,
-    /// `spec.managedBy` names somebody else. ([S3])
+    /// `spec.managedBy` names another controller. ([S3])
     ManagedElsewhere,
     /// Complete or Failed. ([S4])
     Finished,
-    /// We finished it; the watch has yet to show that. ([S5])
+    /// We finished the Job; the watch has yet to show that. ([S5])
     FinishedByUs,
-    /// A completion mode that we do not know. ([S6])
+    /// The completion mode is unknown. ([S6])
     UnknownCompletionMode,
 }
 
@@ -84,13 +84,13 @@ pub enum SkipReason {
 pub struct Indexes {
     /// `status.completedIndexes` as stored.
     pub stored: IndexSet,
-    /// With the pods that succeeded since. ([I5])
+    /// The stored indexes and the pods that succeeded since. ([I5])
     pub succeeded: IndexSet,
-    /// With `backoffLimitPerIndex`.
+    /// The state of `backoffLimitPerIndex`, if set.
     pub per_index: Option<PerIndex>,
 }
 
-/// Decides what one sync of a Job does. Total: every input has a plan.
+/// Decides what one sync of a Job does. Every input has a plan.
 pub fn plan(input: &SyncInput<'_>) -> Plan {
     if let Some(skip) = skip(input) {
         return Plan::skip(input, skip);
@@ -106,7 +106,7 @@ pub fn plan(input: &SyncInput<'_>) -> Plan {
     plan
 }
 
-/// Whether this controller is the one to run the Job. ([S3])
+/// Whether this controller runs the Job. ([S3])
 pub fn is_ours(job: &Job, manage_all_jobs: bool) -> bool {
     job.spec.managed_by.as_deref() == Some(MANAGED_BY)
         || (manage_all_jobs && job.is_managed_by_upstream())
@@ -131,7 +131,7 @@ fn skip(input: &SyncInput<'_>) -> Option<SkipReason> {
 }
 
 impl Plan {
-    /// Whether nothing at all is done, not even a sync that metrics know of.
+    /// Whether the sync does nothing, so that metrics do not count it either.
     pub fn is_skipped(&self) -> bool {
         self.skip.is_some()
     }
@@ -145,7 +145,7 @@ impl Plan {
         }
     }
 
-    /// Decides all that does not depend on the outcomes of the pod stage. ([S16], [S19])
+    /// Decides everything that does not depend on the outcomes of the pod stage. ([S16], [S19])
     fn active(input: &SyncInput<'_>, options: Options) -> Self {
         let Claims { pods, patches } = adoption::decide(input);
         let job = input.job;
@@ -208,10 +208,10 @@ impl Plan {
         verdict::decide(input.job, &evidence)
     }
 
-    /// Adds this sync's failures. After a start, the pods in the API tell the earlier ones. ([S15])
+    /// Adds this sync's failures. After a start, the pods in the API show the earlier ones. ([S15])
     ///
-    /// DIVERGES(upstream): the reference starts with an empty record, so that a restart of the
-    /// controller lets a failing Job create its next pod at once. ([E4])
+    /// DIVERGES(upstream): upstream starts with an empty record. A restart of the controller then
+    /// lets a failing Job create its next pod at once. ([E4])
     fn backoff_after(&self, input: &SyncInput<'_>) -> BackoffRecord {
         let census = &self.census;
         let record = input.memory.backoff.unwrap_or_else(|| {
@@ -259,7 +259,7 @@ impl Plan {
     }
 
     /// DIVERGES(upstream): a sync that awaits pods is repeated when they have been awaited for too
-    /// long; the reference then needs some event. ([E1])
+    /// long; upstream then needs some event. ([E1])
     fn arm_expectations(&mut self, input: &SyncInput<'_>) {
         if !self.expectations_satisfied {
             let timeout = input.settings.expectations_timeout;
@@ -280,9 +280,9 @@ impl Plan {
 }
 
 impl Indexes {
-    /// DIVERGES(upstream): an index ends once. When one pod of it succeeded and another failed it
-    /// for good, the end that came first stands, and of two at once the success; the reference
-    /// puts it into both lists, which the API refuses for ever. ([X3])
+    /// DIVERGES(upstream): an index ends once. One pod of it may succeed while another fails it for
+    /// good. The end that came first stands, and of two at once the success. Upstream puts the
+    /// index into both lists, which the API refuses for ever. ([X3])
     fn read(input: &SyncInput<'_>, census: &Census) -> Option<Self> {
         let job = input.job;
         if !job.is_indexed() {

@@ -1,4 +1,4 @@
-//! A plan in one line, for logs and tests.
+//! Formats a plan in one line, for logs and tests.
 
 use std::fmt;
 

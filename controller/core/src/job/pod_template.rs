@@ -1,4 +1,4 @@
-//! The pods of a Job, made from its template.
+//! Makes the pods of a Job from its template.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::view::{Fields, Job, raw};
 
 /// The API cuts a `generateName` to this length before it appends five characters.
 const GENERATE_NAME_MAX: usize = 58;
-/// Longest name that is a DNS subdomain.
+/// The longest name that is a DNS subdomain.
 const NAME_MAX: usize = 253;
 
 #[derive(Serialize)]
@@ -29,7 +29,7 @@ struct PodBody {
     spec: Fields,
 }
 
-/// Whether pods can be made from the template at all. ([B8])
+/// Why no pod can be made from the template, if so. ([B8])
 pub(super) fn template_problem(job: &Job) -> Option<&'static str> {
     let template: Fields = job.spec.template.read();
     let metadata = fields(&template, "metadata");
@@ -38,8 +38,8 @@ pub(super) fn template_problem(job: &Job) -> Option<&'static str> {
         .then_some("unable to create pods, no labels: set spec.template.metadata.labels of the Job")
 }
 
-/// The body of a create call for one pod. What is not changed is copied as text, so that a large
-/// template costs its size and no more.
+/// The body of a create call for one pod. Unchanged parts are copied as text, so that a large
+/// template costs no more than its size.
 pub fn pod_body(job: &Job, draft: &PodDraft) -> Box<RawValue> {
     let template: Fields = job.spec.template.read();
     let mut metadata = fields(&template, "metadata");
@@ -65,24 +65,24 @@ pub fn pod_body(job: &Job, draft: &PodDraft) -> Box<RawValue> {
     raw(&PodBody { api_version: "v1", kind: "Pod", metadata, spec })
 }
 
-/// The fields of the object in a field; none where there is no object.
+/// The fields of the object in a field; empty where there is no object.
 fn fields(of: &Fields, name: &str) -> Fields {
     of.get(name).and_then(|text| serde_json::from_str(text.get()).ok()).unwrap_or_default()
 }
 
-/// The entries of the list in a field; none where there is no list.
+/// The entries of the list in a field; empty where there is no list.
 fn list(of: &Fields, name: &str) -> Vec<Box<RawValue>> {
     of.get(name).and_then(|text| serde_json::from_str(text.get()).ok()).unwrap_or_default()
 }
 
-/// Inserts these into the object in a field, made where there is none.
+/// Inserts these entries into the object in a field, which is created if missing.
 fn insert<'a>(all: &mut Fields, field: &str, entries: impl Iterator<Item = (&'a str, String)>) {
     let mut object = fields(all, field);
     object.extend(entries.map(|(name, value)| (name.to_owned(), raw(&value))));
     all.insert(field.to_owned(), raw(&object));
 }
 
-/// Prefers other nodes, on top of what the template prefers.
+/// Adds a preference for other nodes to the template's own preferences.
 fn avoid_nodes(spec: &mut Fields, nodes: &[Arc<str>]) {
     const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
     let names: Vec<&str> = nodes.iter().map(AsRef::as_ref).collect();
@@ -112,7 +112,7 @@ fn generate_name(job: &str, index: Option<u32>) -> String {
     }
 }
 
-/// Appends ours behind those of the user. ([B2])
+/// Appends our finalizer to those of the user. ([B2])
 fn add_finalizer(metadata: &mut Fields) {
     let mut finalizers = list(metadata, "finalizers");
     let ours = raw(&TRACKING_FINALIZER);

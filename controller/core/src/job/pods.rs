@@ -1,4 +1,4 @@
-//! How many pods the Job should have, and which ones to create or delete.
+//! Decides how many pods the Job should have, and which ones to create or delete.
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
@@ -16,7 +16,7 @@ use super::verdict::End;
 use super::{backoff, pending_timeout, victims};
 use crate::view::Pod;
 
-/// Each node that is avoided makes the scheduler's work for the pod longer.
+/// The most nodes to avoid: each one costs the scheduler more work for the pod.
 const NODES_AVOIDED_MAX: usize = 5;
 
 /// What a sync does to pods.
@@ -26,14 +26,14 @@ pub enum PodStage {
     None,
     /// Delete these.
     Delete {
-        /// First to go in front.
+        /// The pods in the order of deletion.
         victims: Vec<Arc<Pod>>,
-        /// Why.
+        /// The purpose of the deletion.
         purpose: Purpose,
     },
     /// Create these, in batches that grow.
     Create(Vec<PodDraft>),
-    /// Give up these, which do not start.
+    /// Fail these, which do not start.
     FailPending(Vec<Arc<Pod>>),
     /// Create nothing, because the template does not allow it. ([B8])
     Refuse(&'static str),
@@ -53,8 +53,8 @@ pub enum Purpose {
 impl Purpose {
     /// Whether the pods must not be counted as failed, so that the finalizer goes first. ([P14])
     ///
-    /// DIVERGES(upstream): also when the Job succeeds. The reference keeps the finalizer, so that
-    /// after a crash the pods that it deleted pass for pods that failed.
+    /// DIVERGES(upstream): also when the Job succeeds. Upstream keeps the finalizer, so after a
+    /// crash the pods that it deleted count as failed.
     pub fn strips_finalizer(self) -> bool {
         self != Self::End(End::Failure)
     }
@@ -65,7 +65,7 @@ impl Purpose {
     }
 }
 
-/// Fills in the pod stage of a plan.
+/// Decides the pod stage of a plan.
 pub(super) fn decide(plan: &mut Plan, input: &SyncInput<'_>) {
     if let Some(verdict) = &plan.verdict {
         let purpose = Purpose::End(verdict.end);
@@ -101,10 +101,11 @@ pub(super) fn decide(plan: &mut Plan, input: &SyncInput<'_>) {
     }
 }
 
-/// Whether some pods have been Pending for too long; otherwise sees to being there when they have.
+/// Whether some pods have been Pending for too long; also wakes the Job when the next one will
+/// have.
 ///
-/// DIVERGES(upstream): on request only; the reference lets a pod that cannot start hold up its
-/// Job for ever.
+/// DIVERGES(upstream): only on request. Upstream lets a pod that cannot start hold up its Job for
+/// ever.
 fn fail_pending(plan: &mut Plan) -> bool {
     let Some(timeout) = plan.options.pending_timeout else { return false };
     let (overdue, next) = pending_timeout::overdue(&plan.census.active, timeout, plan.now);
@@ -119,7 +120,7 @@ fn fail_pending(plan: &mut Plan) -> bool {
     any
 }
 
-/// How many pods should be active. ([P2])
+/// The number of pods that should be active. ([P2])
 fn wanted(plan: &Plan) -> usize {
     let parallelism = usize::try_from(plan.job.spec.parallelism).unwrap_or(0);
     match plan.job.spec.completions {
@@ -132,7 +133,7 @@ fn wanted(plan: &Plan) -> usize {
     }
 }
 
-/// Creates what is missing, unless backoff holds it back. ([P5], [P6])
+/// Creates missing pods, unless backoff delays it. ([P5], [P6])
 fn create(plan: &mut Plan, input: &SyncInput<'_>, missing: usize) {
     plan.action = Action::PodsCreated;
     let missing = missing.min(input.settings.max_pod_create_delete_per_sync);
@@ -157,10 +158,10 @@ fn create(plan: &mut Plan, input: &SyncInput<'_>, missing: usize) {
     };
 }
 
-/// The lowest indexes that lack a pod and whose own backoff is over. ([I4])
+/// The lowest indexes that lack a pod and have no backoff left. ([I4])
 ///
-/// DIVERGES(upstream): indexes that still wait are passed over before the lowest are picked; the
-/// reference picks first, so that waiting indexes block those behind them. ([I11])
+/// DIVERGES(upstream): indexes in backoff are skipped before the lowest ones are picked. Upstream
+/// picks first, so that waiting indexes block those behind them. ([I11])
 fn indexed_drafts(plan: &mut Plan, input: &SyncInput<'_>, missing: usize) -> Vec<PodDraft> {
     let Some(indexes) = &plan.indexes else { return Vec::new() };
     let job = &plan.job;

@@ -1,6 +1,6 @@
-//! Carries a plan out, one step at a time: hands out a step, takes its outcome back, and counts
-//! from the census and the outcomes, never from a wish. The order of the stages is what makes
-//! the counting exact: pods → flush → remove finalizers → settle.
+//! Carries out a plan, one step at a time: returns a step, takes its outcome, and counts only from
+//! the census and the outcomes. The order of the stages makes the counting exact: pods → flush →
+//! remove finalizers → settle.
 
 mod pod_stage;
 
@@ -25,7 +25,7 @@ use super::tracking::{self, Accounting};
 use super::verdict::End;
 use crate::view::{Job, Uid};
 
-/// A plan that is being carried out.
+/// A plan in progress.
 #[derive(Debug)]
 pub struct Progress {
     plan: Plan,
@@ -41,12 +41,12 @@ pub struct Progress {
     /// The status that is being written.
     draft: JobStatus,
     untracked: HashSet<Uid>,
-    /// Of claims and accounting; hides the one of the pod stage. ([S21])
+    /// The failure of claims and accounting; it hides the failure of the pod stage. ([S21])
     failure: Option<Failure>,
     pod_failure: Option<Failure>,
 }
 
-/// The step to hand out next, or whose outcome is awaited.
+/// The step to return next, or whose outcome is awaited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Confirm,
@@ -59,7 +59,7 @@ enum Stage {
 }
 
 impl Progress {
-    /// Begins a plan.
+    /// Starts a plan.
     pub fn new(plan: Plan, settings: &Settings) -> Self {
         let census = &plan.census;
         let drafts = match &plan.pods {
@@ -106,7 +106,7 @@ impl Progress {
         }
     }
 
-    /// The next step; none when the plan is carried out or cannot go on.
+    /// The next step; `None` when the plan is complete or cannot go on.
     pub fn next_step(&mut self) -> Option<Step> {
         loop {
             let step = match self.stage {
@@ -124,7 +124,7 @@ impl Progress {
         }
     }
 
-    /// Takes in what became of the last step.
+    /// Takes the outcome of the last step.
     pub fn done(&mut self, outcome: StepOutcome) {
         match (self.stage, outcome) {
             (Stage::Confirm, StepOutcome::Confirmed(outcome)) => self.confirmed(outcome),
@@ -143,7 +143,7 @@ impl Progress {
         }
     }
 
-    /// What has come up to remember, to report and to count since the last call.
+    /// The side effects since the last call: what to remember, to report and to count.
     pub fn take_side_effects(&mut self) -> Vec<SideEffect> {
         std::mem::take(&mut self.side_effects)
     }
@@ -189,8 +189,8 @@ impl Progress {
         Some(Step::Claim(self.plan.claims.clone()))
     }
 
-    /// A pod of ours that is gone needs no claim; one to disown that the API refuses as invalid was
-    /// of a pod that is no longer ours. Anything else ends the sync. ([L3])
+    /// A pod of ours that is gone needs no claim. A disowning patch that the API refuses as invalid
+    /// was for a pod that is no longer ours. Any other failure ends the sync. ([L3])
     fn claimed(&mut self, outcomes: Vec<Outcome<WrittenPod>>) {
         let claims = std::mem::take(&mut self.plan.claims);
         for (claim, outcome) in claims.iter().zip(outcomes) {
@@ -198,7 +198,7 @@ impl Progress {
                 Ok(pod) => {
                     self.remember(MemoryUpdate::PodWritten(pod.version));
                     if claim.kind != ClaimKind::Disown {
-                        // We may have removed its finalizer before a user took it from us.
+                        // We may have removed the finalizer before a user took the pod from us.
                         self.remember(MemoryUpdate::FinalizerKept(vec![pod.uid]));
                     }
                 }
@@ -209,7 +209,7 @@ impl Progress {
         self.stage = Stage::Pods;
     }
 
-    /// Everything that is known of the pods is known now: drafts the first write. ([S18], [T8])
+    /// All facts about the pods are known now: drafts the first write. ([S18], [T8])
     fn end_pods(&mut self) {
         let plan = &self.plan;
         let mut status = plan.job.status.clone();
@@ -271,8 +271,8 @@ impl Progress {
     }
 
     /// DIVERGES(upstream): a pod that turns out to be gone is still remembered as released until
-    /// the watch shows it gone; the reference forgets it at once, and counts it again while its
-    /// cache shows it as it was. ([E2])
+    /// the watch shows it gone. Upstream forgets it at once, and counts it again while its cache is
+    /// behind. ([E2])
     fn finalizers_removed(&mut self, outcomes: Vec<Outcome<WrittenPod>>) {
         let pods = std::mem::take(&mut self.accounting.finalizers);
         let mut kept = Vec::new();
@@ -324,7 +324,7 @@ impl Progress {
             && tracking::is_settled(status)
     }
 
-    /// Takes in the second write, and reports the end that it stored. ([T15])
+    /// Takes the outcome of the second write, and reports the end that it stored. ([T15])
     fn settled(&mut self, outcome: Outcome<Arc<Job>>) {
         match outcome {
             Ok(job) => {
@@ -356,7 +356,7 @@ impl Progress {
         self.remember(MemoryUpdate::Finished);
     }
 
-    /// Goes on from the Job as a write returned it.
+    /// Continues from the Job as a write returned it.
     fn store(&mut self, job: Arc<Job>) {
         self.remember(MemoryUpdate::JobWritten(job.version));
         if let Some(metric_event) = metric_events::finished(&job, &self.stored.status, &job.status)
@@ -384,7 +384,8 @@ impl Progress {
     }
 }
 
-/// A pod that could not be adopted because it is gone ends the sync, for the plan counts it.
+/// Whether a failed claim does not end the sync. A failed adoption does, because the plan counts
+/// the pod.
 fn is_no_matter(claim: &Claim, failure: &Failure) -> bool {
     match claim.kind {
         ClaimKind::Adopt => false,

@@ -1,4 +1,4 @@
-//! What a Job waits for, in words for people.
+//! Describes to people what a Job waits for.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use crate::view::{CompletionMode, Job};
 /// One thing that a Job waits for.
 #[derive(Clone, Debug, PartialEq)]
 pub enum WaitsFor {
-    /// Somebody else's Job.
+    /// The other controller that manages the Job.
     Manager(Option<String>),
     /// Nothing: it is finished.
     Nothing,
@@ -19,7 +19,7 @@ pub enum WaitsFor {
     Watches,
     /// A controller that knows the completion mode.
     CompletionMode(String),
-    /// Pods that run.
+    /// Active pods.
     ActivePods(usize),
     /// Pods that are being deleted.
     TerminatingPods(usize),
@@ -27,21 +27,21 @@ pub enum WaitsFor {
     Backoff {
         /// Failures since the last success.
         failures: u32,
-        /// How long.
+        /// How much time is left.
         left: SignedDuration,
     },
     /// The end of the backoff of single indexes.
     IndexBackoff {
         /// How many indexes wait.
         indexes: usize,
-        /// How long the first of them does.
+        /// How long until the first of them is over.
         left: SignedDuration,
     },
-    /// Somebody to resume it.
+    /// A user who resumes it.
     Resume,
     /// Its own deletion.
     Deletion,
-    /// Its last pods to end, so that this condition can be set.
+    /// The end of its last pods, so that this condition can be set.
     End(End),
 }
 

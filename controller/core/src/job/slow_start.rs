@@ -1,5 +1,5 @@
-//! The slow start: pods are created in batches of 1, 2, 4, …, and the first batch with an error
-//! is the last. ([P8], [P9])
+//! Creates pods by slow start: in batches of 1, 2, 4, …, where the first batch with an error is the
+//! last. ([P8], [P9])
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 
 use super::steps::{EventDraft, PodDraft, WrittenPod};
 
-/// Longest list of names in one event, so that the message stays within the API's 1,024 bytes.
+/// The longest list of names in one event, so that the message stays within the API's 1,024 bytes.
 const NAMES_BYTES_MAX: usize = 900;
 
-/// Pods that are being created.
+/// Pods to create, and how far their creation has come.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SlowStart {
     drafts: Vec<PodDraft>,
@@ -21,12 +21,12 @@ pub(super) struct SlowStart {
 }
 
 impl SlowStart {
-    /// Begins with a batch of this size.
+    /// Starts with a batch of this size.
     pub(super) fn new(drafts: Vec<PodDraft>, initial_batch: usize) -> Self {
         Self { drafts, batch: initial_batch.max(1), ..Self::default() }
     }
 
-    /// The next batch; none when all is done or something failed.
+    /// The next batch; `None` when all are created or a call failed.
     pub(super) fn next_batch(&mut self) -> Option<Vec<PodDraft>> {
         let left = self.drafts.len() - self.attempted;
         if left == 0 || self.created.len() < self.attempted {
@@ -39,7 +39,7 @@ impl SlowStart {
         Some(batch)
     }
 
-    /// Takes in what became of a batch.
+    /// Takes the outcomes of a batch.
     pub(super) fn done(&mut self, outcomes: &[Outcome<WrittenPod>]) {
         for outcome in outcomes {
             match outcome {
@@ -59,16 +59,16 @@ impl SlowStart {
         self.failures.len()
     }
 
-    /// The failure that makes the sync be repeated. A namespace that is going away takes the Job
-    /// with it, so that there is nothing to repeat.
+    /// The failure that makes the controller repeat the sync. A terminating namespace takes the Job
+    /// with it, so there is nothing to repeat.
     pub(super) fn failure(&self) -> Option<&Failure> {
         self.failures.iter().find(|each| each.kind != FailureKind::NamespaceTerminating)
     }
 
-    /// One event for what was created, one for each kind of trouble.
+    /// One event for the created pods, and one for each kind of failure.
     ///
-    /// DIVERGES(upstream): pods that are created together are reported in one event; the reference
-    /// sends one a pod, which the client's rate limit then drops, together with `Completed`.
+    /// DIVERGES(upstream): one event reports all pods that are created together. Upstream sends one
+    /// per pod, which the client's rate limit then drops, together with `Completed`.
     pub(super) fn events(&self) -> Vec<EventDraft> {
         let mut events = Vec::new();
         if !self.created.is_empty() {

@@ -1,4 +1,4 @@
-//! The status that a sync writes, as far as it is not accounting: active pods, start time,
+//! Computes the status that a sync writes, except for the accounting: active pods, start time,
 //! suspension, the conditions that end the Job.
 
 use epilogue_common::names::job_condition;
@@ -11,36 +11,35 @@ use super::steps::EventDraft;
 use super::verdict::{self, End, Verdict};
 use crate::view::Job;
 
-/// Pods after the pod stage: the census and what became of each call.
+/// Pods after the pod stage: the census, updated with the outcome of each call.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PodCounts {
-    /// Neither ended nor being deleted.
+    /// Pods that are neither terminal nor being deleted.
     pub active: usize,
-    /// Of the active ones.
+    /// Active pods that are ready.
     pub ready: usize,
-    /// Being deleted.
+    /// Pods that are being deleted.
     pub terminating: usize,
-    /// Whether every pod that was to be deleted is.
+    /// Whether every deletion succeeded.
     pub all_deleted: bool,
 }
 
 /// How the sync ends the Job.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Finish {
-    /// The end takes effect: pods are let go and the terminal condition may follow.
+    /// The end that takes effect: pods are released and the terminal condition may follow.
     pub verdict: Option<Verdict>,
-    /// A failure that is certain but has pods left to delete first.
+    /// A failure that is certain but still has pods to delete.
     pub announced: Option<Verdict>,
 }
 
-/// Which end takes effect with these outcomes. ([S18], [S19])
+/// Decides which end takes effect with these outcomes. ([S18], [S19])
 ///
-/// DIVERGES(upstream): a failure whose pods could not all be deleted yet is stored as
-/// FailureTarget at once; the reference forgets it until they are, and may by then have lost the
-/// pod that proved it. ([S18])
+/// DIVERGES(upstream): a failure whose pods are not all deleted yet is stored as FailureTarget at
+/// once. Upstream forgets it until they are. By then the pod that proved it may be gone. ([S18])
 ///
-/// DIVERGES(upstream): a Job is not complete while pods that it created are still to be seen; the
-/// reference looks at those only that it sees. ([S19])
+/// DIVERGES(upstream): a Job is not complete while the watch still has to show pods that it
+/// created. Upstream counts only the pods that it sees. ([S19])
 pub(super) fn decide_finish(plan: &Plan, counts: &PodCounts) -> Finish {
     let complete = counts.all_deleted && plan.expectations_satisfied;
     match &plan.verdict {
@@ -57,7 +56,7 @@ pub(super) fn decide_finish(plan: &Plan, counts: &PodCounts) -> Finish {
     }
 }
 
-/// Counts of pods that run. Always present, also when zero. ([S21])
+/// Sets the counts of pods that run; `ready` and `terminating` also when zero. ([S21])
 pub(super) fn count_pods(status: &mut JobStatus, counts: &PodCounts) {
     let number = |count: usize| i32::try_from(count).unwrap_or(i32::MAX);
     status.active = Some(number(counts.active)).filter(|active| *active > 0);
@@ -65,17 +64,18 @@ pub(super) fn count_pods(status: &mut JobStatus, counts: &PodCounts) {
     status.terminating = Some(number(counts.terminating));
 }
 
-/// Starts the clock of a Job that is not suspended. ([S14])
+/// Sets the start time of a Job that is not suspended. ([S14])
 pub(super) fn start(status: &mut JobStatus, plan: &Plan) {
     if status.start_time.is_none() && !plan.job.spec.suspend {
         status.start_time = Some(whole_seconds(plan.now));
     }
 }
 
-/// Sets or lifts `Suspended`; the event of it, when that changed something. ([U1])
+/// Sets or lifts `Suspended`; returns the event if that changed something. ([U1])
 ///
-/// DIVERGES(upstream): only lifting it restarts the clock. The reference also does so when the
-/// condition is False with other words than its own, which the API refuses for ever. ([X2])
+/// DIVERGES(upstream): only lifting it sets the start time anew. Upstream also does so when the
+/// condition is False with another reason or message than its own, which the API refuses for ever.
+/// ([X2])
 pub(super) fn suspend(status: &mut JobStatus, plan: &Plan) -> Option<EventDraft> {
     let suspended = job_condition::SUSPENDED;
     if plan.job.spec.suspend {
@@ -94,7 +94,7 @@ pub(super) fn suspend(status: &mut JobStatus, plan: &Plan) -> Option<EventDraft>
     }
 }
 
-/// Stores how many failures were ignored, when some are new.
+/// Stores how many failures were ignored, if there are new ones.
 pub(super) fn count_disruptions(status: &mut JobStatus, plan: &Plan) {
     if let Some(disruptions) = plan.disruptions.as_ref().filter(|it| it.is_new) {
         let kind = job_condition::DISRUPTIONS_IGNORED;
@@ -105,8 +105,8 @@ pub(super) fn count_disruptions(status: &mut JobStatus, plan: &Plan) {
 
 /// Stores the interim condition of an end, unless it is stored. ([C1], [C2])
 ///
-/// DIVERGES(upstream): one that stands there as False is replaced; the reference appends a second
-/// one, which its next sync does not find. ([C4])
+/// DIVERGES(upstream): a condition with status False is replaced. Upstream appends a second one,
+/// which its next sync does not find. ([C4])
 pub(super) fn announce(status: &mut JobStatus, verdict: &Verdict, now: Timestamp) {
     if !verdict.stored {
         let Verdict { end, reason, message, .. } = verdict;
@@ -116,8 +116,8 @@ pub(super) fn announce(status: &mut JobStatus, verdict: &Verdict, now: Timestamp
 
 /// Adds the terminal condition, and the completion time of a success. ([C3], [C6])
 ///
-/// DIVERGES(upstream): a Job that fails while it is suspended gets a start time, without which
-/// the API refuses the end; the reference tries for ever. ([X1])
+/// DIVERGES(upstream): a Job that fails while it is suspended gets a start time. Without one the
+/// API refuses the end, and upstream tries for ever. ([X1])
 pub(super) fn finish(status: &mut JobStatus, job: &Job, verdict: &Verdict, now: Timestamp) {
     let Verdict { end, reason, message, .. } = verdict;
     let exempt = job.spec.suspend && job.spec.completions == Some(0);
@@ -126,14 +126,15 @@ pub(super) fn finish(status: &mut JobStatus, job: &Job, verdict: &Verdict, now: 
     }
     upsert(status, now, end.terminal(), "True", reason, message);
     if *end == End::Success && status.completion_time.is_none() {
-        // The API refuses a completion before the start, which a clock that was set back, or a
-        // successor whose clock is behind, would otherwise produce.
+        // The API refuses a completion before the start. A clock that was set back, or a new leader
+        // whose clock is behind, would otherwise produce one.
         let start = status.start_time.clone();
         status.completion_time = Some(whole_seconds(now)).max(start);
     }
 }
 
-/// Brings a draft into the form in which the API returns it: no zero that the API leaves out.
+/// Brings a draft into the form in which the API returns it, without the zeros that the API leaves
+/// out.
 pub(super) fn normalize(status: &mut JobStatus) {
     for counter in [&mut status.active, &mut status.succeeded, &mut status.failed] {
         *counter = counter.filter(|count| *count != 0);
@@ -145,15 +146,15 @@ pub(super) fn normalize(status: &mut JobStatus) {
 
 /// Whether a draft is worth a write. ([S20])
 ///
-/// DIVERGES(upstream): a start time alone is, so that a deadline always has a stored start; the
-/// reference lets it ride along with other changes.
+/// DIVERGES(upstream): a start time alone is worth a write, so that a deadline always has a stored
+/// start. Upstream stores it only together with other changes.
 pub(super) fn differs(draft: &JobStatus, stored: &JobStatus) -> bool {
     let mut stored = stored.clone();
     normalize(&mut stored);
     *draft != stored
 }
 
-/// Replaces the condition in place when something differs, adds it when there is none. Whether
+/// Replaces the condition in place if something differs, or adds it if missing. Returns whether
 /// anything changed. ([C4], [C5])
 fn upsert(
     status: &mut JobStatus,
@@ -195,7 +196,7 @@ fn upsert(
     }
 }
 
-/// The API stores whole seconds; a fraction kept here would be a change on every read.
+/// The API stores whole seconds; a fraction kept here would appear as a change on every read.
 fn whole_seconds(time: Timestamp) -> Time {
     Time(Timestamp::from_second(time.as_second()).unwrap_or(time))
 }

@@ -1,4 +1,4 @@
-//! What the API refuses of a Job's status, so that we know before we write it. ([X5])
+//! Checks a Job's status against the API's validation before it is written. ([X5])
 
 use std::collections::HashSet;
 
@@ -10,7 +10,7 @@ use k8s_openapi::api::batch::v1::{JobStatus, UncountedTerminatedPods};
 use super::IndexSet;
 use crate::view::Job;
 
-/// The rules that the API would refuse this status by, in words. Empty when it would take it.
+/// The rules by which the API would refuse this status; empty if it would take it.
 pub fn violations(job: &Job, new: &JobStatus) -> Vec<String> {
     let change = Change { job, old: &job.status, new };
     let mut found = Vec::new();

@@ -1,5 +1,5 @@
-//! What passes between deciding and acting: steps one way, their outcomes the other, and side
-//! effects on memory, events and metrics. All of it can be printed.
+//! Defines what passes between deciding and acting: steps, their outcomes, and side effects on
+//! memory, events and metrics. All of it can be printed.
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use k8s_openapi::api::batch::v1::JobStatus;
 use super::memory::BackoffRecord;
 use crate::view::{FailureCounts, Job, Pod, Uid, Version};
 
-/// One thing to do against the API. Calls within a step are independent of each other; the next
-/// step begins when all of them have been answered.
+/// One group of calls to the API. Calls within a step are independent of each other; the next step
+/// begins when all of them have been answered.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
     /// Read the Job itself, not a cache, before pods are adopted. ([L2])
@@ -31,20 +31,20 @@ pub enum Step {
     RemoveFinalizer(Vec<Arc<Pod>>),
 }
 
-/// What became of a step. Lists are in the order of the step's own.
+/// The outcome of a step. Lists are in the order of the step's own.
 #[derive(Clone, Debug, PartialEq)]
 pub enum StepOutcome {
-    /// Of [`Step::ConfirmJob`].
+    /// The outcome of [`Step::ConfirmJob`].
     Confirmed(Outcome<LiveJob>),
-    /// Of [`Step::Claim`], [`Step::Create`] and [`Step::RemoveFinalizer`].
+    /// The outcomes of [`Step::Claim`], [`Step::Create`] and [`Step::RemoveFinalizer`].
     Written(Vec<Outcome<WrittenPod>>),
-    /// Of [`Step::Delete`].
+    /// The outcomes of [`Step::Delete`].
     Deleted(Vec<Outcome<()>>),
-    /// Of [`Step::WriteStatus`]: the Job as the API returned it.
+    /// The outcome of [`Step::WriteStatus`]: the Job as the API returned it.
     Status(Box<Outcome<Arc<Job>>>),
 }
 
-/// What a live read of the Job told.
+/// The result of a live read of the Job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LiveJob {
     /// `metadata.uid`.
@@ -64,23 +64,23 @@ pub struct WrittenPod {
     pub version: Version,
 }
 
-/// A patch that makes a pod ours, gives it up, or gives it back its finalizer.
+/// A patch that adopts a pod, disowns it, or restores its finalizer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Claim {
     /// The pod.
     pub pod: Arc<Pod>,
-    /// What to make of it.
+    /// The kind of the patch.
     pub kind: ClaimKind,
 }
 
-/// What a claim makes of a pod. ([L1])
+/// The effect of a claim on a pod. ([L1])
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ClaimKind {
     /// Add our controller reference and the finalizer.
     Adopt,
     /// Remove our controller reference and the finalizer.
     Disown,
-    /// Add the finalizer that a pod of ours lost while it lives on.
+    /// Add the finalizer that a live pod of ours lost.
     Track,
 }
 
@@ -89,7 +89,7 @@ pub enum ClaimKind {
 pub struct PodDraft {
     /// The completion index of an Indexed Job.
     pub index: Option<u32>,
-    /// Nodes to stay away from where possible.
+    /// Nodes to avoid where possible.
     pub avoid: Vec<Arc<str>>,
     /// The failures of the index so far, with `backoffLimitPerIndex`.
     pub failures: Option<FailureCounts>,
@@ -104,7 +104,7 @@ pub struct PodDeletion {
     pub strip: bool,
 }
 
-/// One thing to remember, report or count. A sync yields them in order.
+/// One thing to remember, report or count. A sync returns them in order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SideEffect {
     /// Change what the process remembers of the Job.
@@ -128,11 +128,11 @@ pub enum MemoryUpdate {
     RemovingFinalizer(Vec<Uid>),
     /// These pods keep their finalizer.
     FinalizerKept(Vec<Uid>),
-    /// Our own write of a pod was answered with this version.
+    /// The API returned this version for our own write of a pod.
     PodWritten(Version),
-    /// Our own write of the Job was answered with this version.
+    /// The API returned this version for our own write of the Job.
     JobWritten(Version),
-    /// The failures to wait for from now on.
+    /// The failures that backoff waits for from now on.
     Backoff(BackoffRecord),
     /// The Job is finished in the API.
     Finished,
@@ -163,7 +163,7 @@ pub enum Severity {
 /// Something that a metric counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MetricEvent {
-    /// `job_pods_creation_total`: pods of which so many were created and so many were not.
+    /// `job_pods_creation_total`: how many pods were created and how many were not.
     PodsCreated {
         /// `new`, `recreate_failed` or `recreate_terminating_or_failed`.
         reason: &'static str,
@@ -178,7 +178,7 @@ pub enum MetricEvent {
         succeeded: u32,
         /// Newly counted failures.
         failed: u32,
-        /// Newly failed indexes; none without `backoffLimitPerIndex`.
+        /// Newly failed indexes; `None` without `backoffLimitPerIndex`.
         failed_indexes: Option<u32>,
     },
     /// `pod_failures_handled_by_failure_policy_total`.
@@ -200,30 +200,31 @@ pub enum MetricEvent {
 /// What a sync did to pods; the `action` label of the sync metrics. ([M1])
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// Nothing was managed.
+    /// No pods were managed.
     #[default]
     Reconciling,
-    /// As many pods as wanted.
+    /// The Job has as many pods as wanted.
     Tracking,
-    /// Pods were created, or would have been but for backoff.
+    /// Pods were created, or would have been without backoff.
     PodsCreated,
     /// Pods were deleted.
     PodsDeleted,
 }
 
-/// How a sync ended.
+/// The result of a sync.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SyncResult {
-    /// The first failure that makes the sync be repeated with backoff. ([Q5], [S21], [S22])
+    /// The first failure that makes the controller repeat the sync with backoff. ([Q5], [S21],
+    /// [S22])
     pub result: Result<(), Failure>,
     /// When to sync again without any event.
     pub requeue_after: Option<SignedDuration>,
-    /// What was done to pods.
+    /// What the sync did to pods.
     pub action: Action,
 }
 
 impl Step {
-    /// How many calls the step is made of; a deletion that strips the finalizer counts as one.
+    /// How many calls the step makes; a deletion that strips the finalizer counts as one.
     pub fn calls(&self) -> usize {
         match self {
             Self::ConfirmJob | Self::WriteStatus(_) => 1,

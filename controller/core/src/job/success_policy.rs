@@ -1,4 +1,4 @@
-//! `spec.successPolicy`: whether the succeeded indexes suffice. ([C11])
+//! Applies `spec.successPolicy`: whether the succeeded indexes suffice. ([C11])
 
 use k8s_openapi::api::batch::v1::{SuccessPolicy, SuccessPolicyRule};
 

@@ -1,5 +1,4 @@
-//! What a plan is made from: the Job, its pods, what the process remembers, the time and the
-//! settings.
+//! Defines the input of a plan: the Job, its pods, the process's memory, the time and the settings.
 
 use std::sync::Arc;
 
@@ -13,9 +12,10 @@ use crate::view::{Job, Pod, Version};
 pub struct SyncInput<'a> {
     /// The Job.
     pub job: &'a Arc<Job>,
-    /// The pods that name the Job as their controller, and those of its namespace without any.
+    /// The pods that name the Job as their controller, and those of its namespace without a
+    /// controller.
     pub pods: &'a [Arc<Pod>],
-    /// What the process remembers of this Job.
+    /// The process's memory of this Job.
     pub memory: &'a Memory,
     /// How far the watches have come.
     pub seen: Versions,
@@ -28,13 +28,13 @@ pub struct SyncInput<'a> {
 /// Versions of the two kinds that the controller watches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Versions {
-    /// Of Jobs.
+    /// The version of Jobs.
     pub jobs: Version,
-    /// Of pods.
+    /// The version of pods.
     pub pods: Version,
 }
 
-/// The controller's tunables, named as the flags are.
+/// The controller's settings, named like the flags.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// `--manage-all-jobs`: also Jobs that kube-controller-manager would run.
@@ -75,7 +75,7 @@ impl Settings {
 }
 
 impl Versions {
-    /// The newer of both, kind by kind.
+    /// The newer version of each kind.
     #[must_use]
     pub fn max(self, other: Self) -> Self {
         Self { jobs: self.jobs.max(other.jobs), pods: self.pods.max(other.pods) }

@@ -1,5 +1,5 @@
-//! Counting each pod exactly once: UID into the status, finalizer away, UID into the counter.
-//! ([T9], [T11], [T14])
+//! Counts each pod exactly once: UID into the status, finalizer away, UID into the counter. ([T9],
+//! [T11], [T14])
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -15,17 +15,17 @@ use crate::view::{Job, Phase, Pod, Uid};
 /// The accounting of one sync, between its first and its second write of the status.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Accounting {
-    /// Pods whose finalizer goes once the first write is stored.
+    /// Pods that lose their finalizer once the first write is stored.
     pub finalizers: Vec<Arc<Pod>>,
     /// Rules of the failure policy that matched, by action.
     pub handled: BTreeMap<&'static str, u32>,
-    /// Whether there was more to account for than one sync may. ([T6])
+    /// Whether there was more to account for than one sync may do. ([T6])
     pub cut_off: bool,
     /// Pods of the Job with the finalizer. ([T2])
     tracked: HashSet<Uid>,
 }
 
-/// Which pods keep their finalizer, and which failures count.
+/// Decides which pods keep their finalizer, and which failures count.
 struct Rules<'a> {
     plan: &'a Plan,
     end: Option<End>,
@@ -33,7 +33,7 @@ struct Rules<'a> {
 }
 
 impl Accounting {
-    /// Enters what is known into the status. ([T1], [T2], [T3], [T4], [T7])
+    /// Enters the known facts into the status. ([T1], [T2], [T3], [T4], [T7])
     pub(super) fn enter(
         plan: &Plan,
         finish: Option<&Verdict>,
@@ -66,7 +66,7 @@ impl Accounting {
         accounting
     }
 
-    /// Lists each pod that is let go, up to the limit of one sync. ([T4], [T6])
+    /// Lists each pod that is released, up to the limit of one sync. ([T4], [T6])
     fn walk(
         &mut self,
         rules: &Rules<'_>,
@@ -107,7 +107,7 @@ impl Accounting {
         }
     }
 
-    /// Asks the failure policy, and remembers the action for the metric.
+    /// Applies the failure policy, and records the action for the metric.
     fn is_counted(&mut self, rules: &Rules<'_>, pod: &Pod) -> bool {
         match census::action(&rules.plan.job, pod) {
             Some(action) => {
@@ -126,9 +126,9 @@ impl Accounting {
 
 /// The number of succeeded indexes.
 ///
-/// DIVERGES(upstream): the API lets it decrease only while completions equal parallelism. When a
-/// user who scaled both down then changed parallelism alone, it stays as it was; the reference's
-/// writes are refused until somebody scales again. ([X4])
+/// DIVERGES(upstream): the API lets it decrease only while completions equal parallelism. A user
+/// may scale both down and then change parallelism alone. The number then stays as it was;
+/// upstream's writes are refused until a user scales again. ([X4])
 fn success_count(plan: &Plan, indexes: u32) -> i32 {
     let (job, count) = (&plan.job, indexes.cast_signed());
     let elastic = job.spec.completions == Some(job.spec.parallelism);
@@ -139,11 +139,11 @@ impl Rules<'_> {
     /// Whether the pod's finalizer may be removed. ([T5])
     fn allows_removal(&self, pod: &Pod) -> bool {
         if self.end == Some(End::Success) && pod.is_active() {
-            // Its deletion has stripped it.
+            // The deletion has removed it already.
             return false;
         }
         if self.plan.verdict.is_some() && self.end.is_none() {
-            // Whatever is not over yet counts as the Job's end says, once that takes effect.
+            // A pod that still runs counts by the Job's end, once that takes effect.
             return pod.is_terminal() && !self.is_delayed(pod);
         }
         if self.plan.job.deleting || self.end.is_some() || pod.phase == Phase::Succeeded {
@@ -166,9 +166,9 @@ impl Rules<'_> {
     }
 }
 
-/// Moves UIDs that have no tracked pod any more into the counters. ([T3], [T12])
+/// Moves UIDs without a tracked pod into the counters. ([T3], [T12])
 ///
-/// Successes of an Indexed Job are counted by index, so nothing is ever listed for them.
+/// Successes of an Indexed Job are counted by index, so the list of them stays empty.
 fn settle(status: &mut JobStatus, tracked: &HashSet<Uid>, untracked: &HashSet<Uid>, indexed: bool) {
     let is_tracked = |text: &String| {
         let uid = Uid::from(text.as_str());
@@ -183,7 +183,7 @@ fn settle(status: &mut JobStatus, tracked: &HashSet<Uid>, untracked: &HashSet<Ui
     add(&mut status.failed, failed);
 }
 
-/// Drops what does not hold and says how much that was; an empty list is an absent one.
+/// Drops UIDs for which `holds` is false and returns how many; an empty list becomes an absent one.
 fn keep(list: &mut Option<Vec<String>>, holds: impl Fn(&String) -> bool) -> usize {
     let Some(uids) = list else { return 0 };
     let before = uids.len();
@@ -214,7 +214,7 @@ fn text(set: &IndexSet) -> Option<String> {
     (!set.is_empty()).then(|| set.to_string())
 }
 
-/// Whether nothing is listed that is in no counter yet.
+/// Whether the lists of uncounted UIDs are empty.
 pub(super) fn is_settled(status: &JobStatus) -> bool {
     status.uncounted_terminated_pods.as_ref().is_none_or(|lists| {
         [&lists.succeeded, &lists.failed]

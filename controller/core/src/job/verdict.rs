@@ -1,4 +1,4 @@
-//! Whether a Job has come to its end, and why.
+//! Decides whether a Job has come to its end, and why.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub struct Verdict {
     pub reason: String,
     /// Message of the conditions.
     pub message: String,
-    /// Whether the interim condition stands in the status already.
+    /// Whether the status already has the interim condition.
     pub stored: bool,
 }
 
@@ -34,7 +34,7 @@ pub enum End {
 }
 
 impl End {
-    /// The condition that is stored before any pod is let go. ([C1], [C2])
+    /// The condition that is stored before any pod is released. ([C1], [C2])
     pub fn interim(self) -> &'static str {
         match self {
             Self::Success => job_condition::SUCCESS_CRITERIA_MET,
@@ -51,20 +51,20 @@ impl End {
     }
 }
 
-/// What the rules read besides the Job.
+/// The input of the rules, in addition to the Job.
 pub(super) struct Evidence<'a> {
     pub census: &'a Census,
     pub succeeded: &'a IndexSet,
     pub per_index: Option<&'a PerIndex>,
-    /// Failures that were ignored.
+    /// The number of ignored failures.
     pub disruptions: u32,
     /// `epilogue.dev/disruption-limit`.
     pub disruption_limit: Option<u32>,
     pub now: Timestamp,
 }
 
-/// The first rule that ends the Job; all but plain completion, which needs the number of pods
-/// that are active after this sync. ([C7])
+/// The first rule that ends the Job. Plain completion is not among them: it needs the number of
+/// pods that are active after this sync. ([C7])
 pub(super) fn decide(job: &Job, evidence: &Evidence<'_>) -> Option<Verdict> {
     stored(job, End::Success)
         .or_else(|| stored(job, End::Failure))
@@ -87,11 +87,11 @@ pub(super) fn completion(job: &Job, succeeded: usize, active: usize) -> Option<V
     })
 }
 
-/// How long until the deadline ends the Job; none without a deadline, or while it is suspended.
-/// The clock starts with this sync when the Job does. ([S14], [U5])
+/// How long until the deadline fails the Job; `None` without a deadline, or while it is suspended.
+/// The clock starts with this sync if the Job starts with it. ([S14], [U5])
 ///
-/// DIVERGES(upstream): a Job whose resumption is still to be stored counts as suspended. The
-/// reference ends it by the start time from before, should anybody have left it there.
+/// DIVERGES(upstream): a Job whose resumption is still to be stored counts as suspended. Upstream
+/// fails it by the start time from before the suspension, should one be left there.
 pub(super) fn until_deadline(job: &Job, now: Timestamp) -> Option<SignedDuration> {
     let resumes = !job.deleting && job.true_condition(job_condition::SUSPENDED).is_some();
     let suspended = job.spec.suspend || resumes;
@@ -134,10 +134,10 @@ fn backoff_limit(job: &Job, census: &Census) -> Option<Verdict> {
     })
 }
 
-/// Comes after the backoff limit and before the deadline, on request only.
+/// Applies only on request, after the backoff limit and before the deadline.
 ///
-/// DIVERGES(upstream): a Job may limit the failures that its podFailurePolicy ignores; the
-/// reference knows no such limit, so that a Job on a bad node pool never ends.
+/// DIVERGES(upstream): a Job may limit the failures that its podFailurePolicy ignores. Upstream
+/// knows no such limit, so a Job on a bad node pool never ends.
 fn disruption_limit(evidence: &Evidence<'_>) -> Option<Verdict> {
     let exceeded = evidence.disruption_limit.is_some_and(|limit| evidence.disruptions > limit);
     exceeded.then(|| {
@@ -149,7 +149,7 @@ fn disruption_limit(evidence: &Evidence<'_>) -> Option<Verdict> {
     })
 }
 
-/// The OnFailure rule: `>=` where counted pods have `>`, but for a limit of 0. ([C10])
+/// The OnFailure rule: `>=` where counted pods have `>`, except for a limit of 0. ([C10])
 fn restarts_reach(job: &Job, pods: &[Arc<Pod>], limit: usize) -> bool {
     if job.spec.restart_policy != RestartPolicy::OnFailure {
         return false;
@@ -171,7 +171,7 @@ fn active_deadline(job: &Job, now: Timestamp) -> Option<Verdict> {
     })
 }
 
-/// Too many failed indexes fail the Job, and so does one when no index is left. ([I14])
+/// Too many failed indexes fail the Job. One failed index does so when no index is left. ([I14])
 fn failed_indexes(job: &Job, evidence: &Evidence<'_>) -> Option<Verdict> {
     let failed = evidence.per_index?.failed.len();
     let limit = job.spec.max_failed_indexes.and_then(|limit| u32::try_from(limit).ok());

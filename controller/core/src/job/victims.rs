@@ -1,4 +1,4 @@
-//! Which active pods go first when there are too many. ([P11], [P12])
+//! Decides which active pods go first when there are too many. ([P11], [P12])
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::HashMap;
@@ -8,7 +8,7 @@ use jiff::Timestamp;
 
 use crate::view::{ContainerKind, Job, Phase, Pod};
 
-/// At least `excess` pods of an Indexed Job or a NonIndexed one, those to delete first in front.
+/// At least `excess` pods of an Indexed or NonIndexed Job, in the order of deletion.
 ///
 /// An Indexed Job also loses pods whose index is missing, repeated or out of range.
 pub(super) fn choose(job: &Job, active: &[Arc<Pod>], excess: usize) -> Vec<Arc<Pod>> {
@@ -60,7 +60,7 @@ fn ready_since(pod: &Pod) -> Option<Timestamp> {
     pod.ready.filter(|ready| ready.is_true).and_then(|ready| ready.since)
 }
 
-/// A missing time goes first, then the later one.
+/// A missing time comes first, then the later time.
 fn younger_first(left: Option<Timestamp>, right: Option<Timestamp>) -> Ordering {
     match (left, right) {
         (Some(left), Some(right)) => right.cmp(&left),

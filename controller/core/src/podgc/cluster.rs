@@ -1,5 +1,5 @@
-//! All pods and nodes as the watches show them, what is remembered of them, and what of it is
-//! worth a check.
+//! Holds all pods and nodes as the watches show them, with their history, and names the items to
+//! check.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -22,18 +22,18 @@ use crate::workqueue::Key;
 
 /// After so many events the interner is swept.
 const EVENTS_PER_SWEEP: u32 = 20_000;
-/// Excess finished pods are searched for this long after the last search, so that a list of many
-/// costs one search.
+/// The delay between two searches for excess finished pods, so that a list of many costs one
+/// search.
 const EXCESS_DELAY: Duration = Duration::from_secs(1);
 
-/// What is worth a check.
+/// An item to check.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Item {
-    /// A node that pods name and that is gone, or one with a stale taint.
+    /// A missing node that pods name, or a node with a stale taint.
     Node(Arc<str>),
     /// A pod, and its namespace.
     Pod(Arc<str>, Uid),
-    /// Whether there are too many finished pods.
+    /// The search for excess finished pods.
     Excess,
 }
 
@@ -46,23 +46,23 @@ impl Key for Item {
     }
 }
 
-/// How much depends on it.
+/// The priority of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Priority {
-    /// Somebody may wait for this pod to end.
+    /// A controller or a user may wait for this pod to terminate.
     Ending,
-    /// Only room is won.
+    /// The check only frees space.
     Tidying,
 }
 
-/// Something to check, and when.
+/// A check to schedule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wake {
-    /// What.
+    /// The item.
     pub item: Item,
-    /// How much depends on it.
+    /// Its priority.
     pub priority: Priority,
-    /// Not before this has passed.
+    /// The delay before the check.
     pub after: Duration,
 }
 
@@ -73,9 +73,9 @@ pub struct Cluster {
     pods: HashMap<Uid, PodRecord>,
     by_node: HashMap<Arc<str>, HashSet<Uid>>,
     nodes: HashMap<Arc<str>, NodeRecord>,
-    /// Nodes that pods name and that are not there; only once all nodes were listed.
+    /// Missing nodes that pods name; empty until all nodes were listed.
     missing_nodes: HashMap<Arc<str>, MissingNode>,
-    /// What namespaces say of their Jobs' pods.
+    /// The force-fail policies of namespaces for their Jobs' pods.
     policies: HashMap<Arc<str>, SignedDuration>,
     finished: Finished,
     excess: HashMap<Uid, Excess>,
@@ -90,13 +90,13 @@ pub struct Cluster {
 #[derive(Debug)]
 struct PodRecord {
     view: PodView,
-    /// The boot of its node in which it was first seen to be deleted.
+    /// The boot of its node in which its deletion was first seen.
     deleted_in: Option<Arc<str>>,
-    /// When we marked it as a disruption target.
+    /// When we set its DisruptionTarget.
     marked_at: Option<Timestamp>,
-    /// What was written to it shows only from this version on.
+    /// The first version that shows our writes to it.
     shown_from: Version,
-    /// Whether a write to it is under way; its calls show one by one.
+    /// Whether a write to it is in progress; its calls show one by one.
     in_hand: bool,
 }
 
@@ -140,7 +140,7 @@ impl Cluster {
         self.unbind(record.view.node.as_ref(), uid);
     }
 
-    /// The list of all pods is complete: what it lacks is gone.
+    /// The list of all pods is complete: a pod that it lacks is gone.
     pub fn pods_end(&mut self) {
         let listed = self.pod_list.take().unwrap_or_default();
         let lost: Vec<Uid> =
@@ -183,7 +183,7 @@ impl Cluster {
         self.absent(name, now).into_iter().collect()
     }
 
-    /// The list of all nodes is complete: what it lacks is gone.
+    /// The list of all nodes is complete: a node that it lacks is gone.
     pub fn nodes_end(&mut self, now: Timestamp) -> Vec<Wake> {
         let listed = self.node_list.take().unwrap_or_default();
         self.nodes.retain(|name, _| listed.contains(name));
@@ -200,7 +200,7 @@ impl Cluster {
         wakes
     }
 
-    /// Checks every pod, as if each had just been seen, and whether some are in excess.
+    /// Checks every pod as if it had just been seen, and searches for excess pods.
     pub fn check_everything(&mut self, now: Timestamp) -> Vec<Wake> {
         let mut wakes = vec![excess_wake()];
         let absent = self.missing_nodes.keys().cloned();
@@ -217,8 +217,8 @@ impl Cluster {
         self.namespace_list = Some(HashSet::new());
     }
 
-    /// A namespace was listed, added or modified. An option that cannot be read is none: the
-    /// admission policy refuses it.
+    /// A namespace was listed, added or modified. An option that cannot be read counts as absent:
+    /// the admission policy refuses it.
     pub fn namespace_shown(&mut self, name: &str, annotations: &BTreeMap<String, String>) {
         let name = self.interner.text(name);
         if let Some(list) = &mut self.namespace_list {
@@ -235,14 +235,14 @@ impl Cluster {
         self.policies.remove(name);
     }
 
-    /// The list of all namespaces is complete: what it lacks is gone.
+    /// The list of all namespaces is complete: one that it lacks is gone.
     pub fn namespaces_end(&mut self) {
         let listed = self.namespace_list.take().unwrap_or_default();
         self.policies.retain(|name, _| listed.contains(name));
     }
 
-    /// What is to be done about a node: one that is gone is asked for, or checked again later; one
-    /// that is there may have a stale taint.
+    /// Decides about a node. A missing one is read from the API, or checked again later; an
+    /// existing one may have a stale taint.
     pub fn check_node(&mut self, name: &Arc<str>, now: Timestamp) -> Verdict {
         if let Some(record) = self.nodes.get(name) {
             return match stale_from(&record.view) {
@@ -261,9 +261,9 @@ impl Cluster {
         }
     }
 
-    /// The API says whether there is such a node.
+    /// Takes the API's answer whether this node exists.
     ///
-    /// One that is there, and that the watch has not shown, is in quarantine anew.
+    /// If it does and the watch has not shown it, its quarantine starts again.
     pub fn node_answered(&mut self, name: &Arc<str>, exists: bool, now: Timestamp) -> Vec<Wake> {
         let Some(missing_node) = self.missing_nodes.get_mut(name) else { return Vec::new() };
         if exists {
@@ -274,10 +274,10 @@ impl Cluster {
         self.wake_pods_of(name, now)
     }
 
-    /// What is to be done with a pod. `job` is what its Job says of [`FORCE_FAIL_AFTER`].
+    /// Decides what to do with a pod. `job` is its Job's value of [`FORCE_FAIL_AFTER`].
     ///
-    /// A write must be given back by [`Self::pod_done`], whatever became of it; until then there
-    /// is no other one on the pod.
+    /// The caller must return a write to [`Self::pod_done`], whatever the outcome. Until then the
+    /// pod gets no other write.
     pub fn check_pod(&mut self, uid: &Uid, job: Option<&str>, now: Timestamp) -> Verdict {
         let verdict = self.verdict_on(uid, job, now);
         if let (Verdict::Do(_), Some(record)) = (&verdict, self.pods.get_mut(uid)) {
@@ -286,13 +286,13 @@ impl Cluster {
         verdict
     }
 
-    /// What would be done with a pod, for those who only ask.
+    /// The verdict on a pod, without any effect.
     pub fn verdict_on(&self, uid: &Uid, job: Option<&str>, now: Timestamp) -> Verdict {
         let Some(record) = self.pods.get(uid) else { return Verdict::Leave };
         self.judge(record, self.policy(&record.view, job).as_ref(), now)
     }
 
-    /// A write to a pod was done, or failed.
+    /// A write to a pod has succeeded or failed.
     pub fn pod_done(&mut self, uid: &Uid, now: Timestamp) -> Vec<Wake> {
         let mut wakes = Vec::new();
         if let Some(record) = self.pods.get_mut(uid) {
@@ -302,17 +302,17 @@ impl Cluster {
         wakes
     }
 
-    /// A pod as it was last seen.
+    /// The last known state of a pod.
     pub fn pod(&self, uid: &Uid) -> Option<&PodView> {
         self.pods.get(uid).map(|record| &record.view)
     }
 
-    /// The finished pods that are too many.
+    /// The finished pods in excess.
     pub fn check_excess(&mut self) -> Vec<Wake> {
         let named = self.finished.excess(&self.settings);
         let mut wakes = Vec::new();
         for (uid, excess) in named {
-            // It is on its way out if it was named before.
+            // A pod that was named before is already queued.
             if self.excess.insert(uid.clone(), excess).is_none() {
                 let namespace = self.pods.get(&uid).map(|record| &record.view.namespace);
                 let namespace = namespace.map(Arc::clone).unwrap_or_default();
@@ -325,7 +325,7 @@ impl Cluster {
         wakes
     }
 
-    /// A patch of a pod was answered with this version.
+    /// The API returned this version for a patch of a pod.
     pub fn pod_written(&mut self, uid: &Uid, cause: &Cause, version: Version) {
         if let Some(record) = self.pods.get_mut(uid) {
             record.shown_from = record.shown_from.max(version);
@@ -380,7 +380,7 @@ impl Cluster {
         }
     }
 
-    /// A node that pods name is not there: its quarantine begins. ([GC7])
+    /// A node that pods name is missing: its quarantine begins. ([GC7])
     fn absent(&mut self, name: &str, now: Timestamp) -> Option<Wake> {
         let name = Arc::clone(self.by_node.get_key_value(name)?.0);
         if !self.nodes_listed || self.node_list.is_some() || self.missing_nodes.contains_key(&name)
@@ -392,7 +392,7 @@ impl Cluster {
         Some(Wake { item: Item::Node(name), priority: Priority::Ending, after })
     }
 
-    /// When a node's taint will be stale, if nothing happens to it.
+    /// When a node's taint will be stale if nothing changes.
     fn wake_for_taint(&self, name: &Arc<str>, now: Timestamp) -> Option<Wake> {
         let from = stale_from(&self.nodes.get(name)?.view)?;
         let after = Duration::try_from(from.duration_since(now)).unwrap_or_default();
@@ -401,7 +401,7 @@ impl Cluster {
 
     fn wake_pods_of(&mut self, name: &Arc<str>, now: Timestamp) -> Vec<Wake> {
         let Some(pods) = self.by_node.get(name) else { return Vec::new() };
-        // A pod that was seen deleted before its node was seen is deleted in this boot or before.
+        // A deletion that was seen before its node was seen happened in this boot or earlier.
         let boot = self.nodes.get(name).and_then(|node| node.view.boot_id.clone());
         for uid in pods {
             if let Some(record) = self.pods.get_mut(uid)
@@ -419,7 +419,7 @@ impl Cluster {
         wakes
     }
 
-    /// Wakes whoever looks at a pod if there is anything to see.
+    /// Schedules a check of a pod if it may need one.
     fn wake(&mut self, uid: &Uid, now: Timestamp, wakes: &mut Vec<Wake>) {
         let Some(record) = self.pods.get(uid) else { return };
         let node = record.view.node.clone();
@@ -429,7 +429,7 @@ impl Cluster {
         let Some(record) = self.pods.get(uid) else { return };
         let terminal = record.view.is_terminal();
         let priority = if terminal { Priority::Tidying } else { Priority::Ending };
-        // Its Job may set `force-fail-after`; here only its namespace is asked.
+        // Its Job may set `force-fail-after`, but this verdict knows only its namespace's.
         let may_have_word = record.view.deletion.is_some() && record.view.is_of_job();
         let after = match self.judge(record, self.policy(&record.view, None).as_ref(), now) {
             Verdict::Leave => return,
@@ -449,7 +449,7 @@ impl Cluster {
         policy: Option<&ForceFailPolicy>,
         now: Timestamp,
     ) -> Verdict {
-        // What we wrote is still to be shown.
+        // The watch has yet to show our own write.
         if record.in_hand || record.view.version < record.shown_from {
             return Verdict::Leave;
         }
@@ -471,7 +471,7 @@ impl Cluster {
         Some(self.missing_nodes.get(name)?.node_state(self.settings.quarantine, now))
     }
 
-    /// The Job's own policy goes before its namespace's; a time of zero revokes it.
+    /// The Job's own policy overrides its namespace's; a time of zero revokes it.
     fn policy(&self, pod: &PodView, job: Option<&str>) -> Option<ForceFailPolicy> {
         let owner = pod.owner.as_ref().filter(|_| pod.is_of_job())?;
         let own = job.and_then(duration).map(|after| (after, format!("Job {}", owner.name)));

@@ -1,5 +1,5 @@
-//! Why it is safe to say that a pod has ended: what proves that nothing of it runs. Without such a
-//! proof a pod stays as it is, however long that takes. ([GC12])
+//! Proves that nothing of a pod runs, so that it is safe to fail it. Without such a proof a pod
+//! stays as it is, however long that takes. ([GC12])
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,64 +11,64 @@ use jiff::{SignedDuration, Timestamp};
 use super::node::NodeRecord;
 use super::pod::PodView;
 
-/// How far the agent's clock, which follows the API's, may be ahead of ours.
+/// The most by which the agent's clock, which follows the API's, may be ahead of ours.
 const CLOCKS_DIFFER_MAX: SignedDuration = SignedDuration::from_secs(60);
-/// A node that went silent later than this after its agent's drained record did so for another
-/// reason: the machine stayed up, and the record is void.
+/// A node that goes silent later than this after its agent's drained record did so for another
+/// reason. The machine stayed up, so the record is void.
 const DRAINED_MAX: SignedDuration = SignedDuration::from_mins(5);
-/// How often a pod that hangs is checked again: annotations are no events for it.
+/// How often a hanging pod is checked again: a changed annotation causes no event for it.
 const CHECK_AGAIN: SignedDuration = SignedDuration::from_secs(30);
 
-/// What proves that nothing of a pod runs.
+/// The proof that nothing of a pod runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Evidence {
     /// The pod never had a node.
     NeverScheduled,
-    /// The object of its node is gone, also after a quarantine and by a live read.
+    /// The Node object is gone, also after a quarantine and by a live read.
     NodeGone,
-    /// A person or a cloud says by a taint that the machine is off.
+    /// A taint, set by a person or a cloud, states that the machine is off.
     OutOfService,
-    /// The machine has booted since the pod was deleted, and a kubelet starts nothing of a pod
-    /// that is being deleted.
+    /// The machine has booted since the pod was deleted. A kubelet starts nothing of a pod that is
+    /// being deleted.
     Rebooted {
-        /// The boot that the pod was deleted in.
+        /// The boot in which the pod was deleted.
         from: Arc<str>,
-        /// The boot that runs.
+        /// The current boot.
         to: Arc<str>,
     },
-    /// The node's agent saw that nothing ran when it let the machine go.
+    /// The node's agent saw that nothing ran when it let the shutdown proceed.
     Drained {
         /// The boot that ended.
         boot_id: String,
-        /// When that was seen.
+        /// When the agent saw it.
         at: Timestamp,
     },
-    /// No proof: the owner accepts that the work may be done twice.
+    /// No proof: the Job's owner accepts that the work may be done twice.
     ForceFail(ForceFailPolicy),
 }
 
-/// The owner accepts a double run, by `force-fail-after`.
+/// The consent of a Job's owner to a double run, by `force-fail-after`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForceFailPolicy {
-    /// How long after the end of its grace a pod is ended.
+    /// How long after the end of its grace a pod is failed.
     pub after: SignedDuration,
-    /// Where that stands: `Job NAME` or `namespace NAME`.
+    /// The object that sets it: `Job NAME` or `namespace NAME`.
     pub by: String,
 }
 
-/// What is known of a pod that hangs.
+/// The state of the proof for a hanging pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Proof {
-    /// It can be ended.
+    /// The pod can be failed.
     Found(Evidence),
-    /// Not now; check again by then.
+    /// There is no proof yet; check again at this time.
     NotYet(Timestamp),
     /// No proof is needed.
     NotNeeded,
 }
 
 impl Evidence {
-    /// For metrics; the first three are the reference's. ([GC5])
+    /// The label value in metrics; the first three are upstream's. ([GC5])
     pub fn label(&self) -> &'static str {
         match self {
             Self::NeverScheduled => "unscheduled",
@@ -80,7 +80,7 @@ impl Evidence {
         }
     }
 
-    /// `reason` of the condition that carries it.
+    /// The `reason` of the condition that carries it.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::NeverScheduled => "NeverScheduled",
@@ -120,11 +120,11 @@ impl fmt::Display for Evidence {
     }
 }
 
-/// Whether a pod that is being deleted, on a node that is there, can be ended.
+/// Whether a pod that is being deleted, on an existing node, can be failed.
 ///
-/// DIVERGES(upstream): the reference leaves a pod of a silent node Terminating for ever unless
-/// the node goes or gets the out-of-service taint; here a new boot, the agent's drained record and,
-/// on request, `force-fail-after` fail it too. ([GC12])
+/// DIVERGES(upstream): upstream leaves a pod of a silent node Terminating for ever unless the node
+/// goes or gets the out-of-service taint. Here a new boot, the agent's drained record and, on
+/// request, `force-fail-after` fail it too. ([GC12])
 pub(super) fn proof(
     pod: &PodView,
     deleted_in: Option<&Arc<str>>,
@@ -132,7 +132,7 @@ pub(super) fn proof(
     policy: Option<&ForceFailPolicy>,
     now: Timestamp,
 ) -> Proof {
-    // A kubelet that speaks ends its own pods, and knows better.
+    // A kubelet that is alive terminates its own pods, and knows better.
     if pod.deletion.is_none() || pod.is_static || !node.view.is_silent() {
         return Proof::NotNeeded;
     }
@@ -148,8 +148,8 @@ pub(super) fn proof(
     }
 }
 
-/// Only of pods that Jobs own: for others a second one of a name does harm that no Job's owner
-/// can answer for. ([API8])
+/// Only for pods of Jobs. For others a second pod of the same name does harm for which the owner of
+/// no Job can answer. ([API8])
 fn due(pod: &PodView, policy: &ForceFailPolicy) -> Option<Timestamp> {
     if !pod.is_of_job() {
         return None;
@@ -157,7 +157,7 @@ fn due(pod: &PodView, policy: &ForceFailPolicy) -> Option<Timestamp> {
     pod.deletion?.at.checked_add(policy.after).ok()
 }
 
-/// A kubelet starts nothing of a pod that is being deleted when it first sees it. So what was
+/// A kubelet starts nothing of a pod that is being deleted when it first sees it. So a pod that was
 /// deleted before the machine booted does not run.
 fn rebooted(
     pod: &PodView,
@@ -167,7 +167,7 @@ fn rebooted(
 ) -> Option<Evidence> {
     let to = node.view.boot_id.as_ref()?;
     let requested = pod.deletion?.requested_at();
-    // It would have to run in the new boot.
+    // Such a pod would have to run in the new boot.
     if pod.last_start.is_some_and(|start| start > requested) {
         return None;
     }
@@ -188,8 +188,8 @@ fn rebooted(
     Some(Evidence::Rebooted { from, to: Arc::clone(to) })
 }
 
-/// The drained record holds for the pods that were there when it was written, but for those of
-/// DaemonSets and static ones.
+/// The drained record holds for the pods that existed when it was written, except for static pods
+/// and those of DaemonSets.
 fn drained(pod: &PodView, node: &NodeRecord, now: Timestamp) -> Option<Evidence> {
     let Some(Announcement::Drained { boot_id, at }) = &node.view.announcement else {
         return None;
@@ -201,9 +201,9 @@ fn drained(pod: &PodView, node: &NodeRecord, now: Timestamp) -> Option<Evidence>
     {
         return None;
     }
-    // Deleted by then: no kubelet starts it any more, in this boot or the next.
+    // Deleted by then: no kubelet starts the pod again, in this boot or the next.
     let was_deleted = pod.deletion?.requested_at() <= *at;
-    // Deleted later: it may have been started again, unless the machine went down at once.
+    // Deleted later: the pod may have started again, unless the machine went down at once.
     let went_down = node.view.runs_in(boot_id)
         && node.view.ready_since.is_some_and(|since| since <= limit(*at));
     (was_deleted || went_down).then(|| Evidence::Drained { boot_id: boot_id.clone(), at: *at })

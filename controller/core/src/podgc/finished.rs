@@ -1,5 +1,5 @@
-//! Finished pods that are too many: beyond a number in the cluster, beyond a number of one owner,
-//! or kept for long enough.
+//! Finds excess finished pods: beyond a number in the cluster, beyond a number of one owner, or
+//! kept for long enough.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -10,19 +10,19 @@ use super::pod::PodView;
 use super::settings::{KeptFor, Settings};
 use crate::view::{Phase, Uid};
 
-/// So many are named at once; the rest follows.
+/// The most pods that one search names; the rest follows.
 const NAMED_MAX: usize = 500;
 /// The reason of pods that the kubelet evicted.
 const EVICTED: &str = "Evicted";
 
-/// Why a finished pod goes.
+/// Why a finished pod is deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Excess {
-    /// More pods have finished in the cluster.
+    /// More pods than this have finished in the cluster.
     Cluster(usize),
-    /// More pods of its owner have failed.
+    /// More pods of its owner than this have failed.
     Owner(usize),
-    /// It was kept for long enough, for a pod of its reason or phase.
+    /// It was kept for this long, the limit for its reason or phase.
     Age(SignedDuration),
 }
 
@@ -36,14 +36,14 @@ impl fmt::Display for Excess {
     }
 }
 
-/// When a finished pod has been kept for long enough.
+/// The time until which a finished pod is kept.
 pub(super) fn kept_until(pod: &PodView, rules: &KeptFor) -> Option<(Timestamp, Excess)> {
     let phase = if pod.phase == Phase::Failed { "Failed" } else { "Succeeded" };
     let kept = rules.of(pod.reason.as_deref(), phase)?;
     Some((pod.finished?.checked_add(kept).ok()?, Excess::Age(kept)))
 }
 
-/// The order in which finished pods go: evicted ones first, then the oldest, then by name.
+/// The order in which finished pods are deleted: evicted ones first, then the oldest, then by name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     stays: bool,
@@ -52,23 +52,22 @@ struct Rank {
     uid: Uid,
 }
 
-/// All finished pods, in the order in which they go.
+/// All finished pods, in the order of deletion.
 #[derive(Debug, Default)]
 pub(super) struct Finished {
     all: BTreeSet<Rank>,
-    /// The failed ones by owner.
+    /// The failed pods by owner.
     failed: HashMap<Uid, BTreeSet<Rank>>,
-    /// Owners with too many.
+    /// Owners with too many failed pods.
     crowded: BTreeSet<Uid>,
-    /// Where each stands.
+    /// The rank and owner of each pod.
     ranks: HashMap<Uid, (Rank, Option<Uid>)>,
 }
 
 impl Finished {
-    /// Takes in a pod, finished or not; whether there are too many now.
+    /// Records a pod, finished or not; returns whether there are too many now.
     ///
-    /// DIVERGES(upstream): a pod without a phase has not begun; the reference counts it as
-    /// finished.
+    /// DIVERGES(upstream): a pod without a phase has not begun; upstream counts it as finished.
     pub(super) fn show(&mut self, pod: &PodView, settings: &Settings) -> bool {
         if !pod.is_terminal() {
             self.remove(&pod.uid);
@@ -93,7 +92,7 @@ impl Finished {
         }
     }
 
-    /// Those that are too many, as far as they are named at once.
+    /// The pods in excess, as many as one search names.
     pub(super) fn excess(&mut self, settings: &Settings) -> BTreeMap<Uid, Excess> {
         let mut named = BTreeMap::new();
         if let Some(max) = settings.finished_max {

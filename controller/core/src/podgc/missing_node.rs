@@ -1,31 +1,31 @@
-//! Nodes that pods name and nobody sees: for how long, and whether a live read has confirmed it.
-//! ([GC7])
+//! Tracks nodes that pods name and no watch shows: since when, and whether a live read has
+//! confirmed that they are gone. ([GC7])
 
 use jiff::{SignedDuration, Timestamp};
 
-/// A live read holds for so long.
+/// A live read is valid for this long.
 const CONFIRMED_FOR: SignedDuration = SignedDuration::from_secs(30);
 
-/// One such node.
+/// One missing node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MissingNode {
     since: Timestamp,
     confirmed: Option<Timestamp>,
 }
 
-/// What is to be done about it.
+/// The state of a missing node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NodeState {
-    /// Its pods have no node: a live read said so just now.
+    /// A live read has just confirmed that the node is gone.
     Confirmed,
-    /// Ask the API.
+    /// The API must be asked.
     Ask,
-    /// The quarantine lasts until then.
+    /// The quarantine lasts until this time.
     Quarantine(Timestamp),
 }
 
 impl MissingNode {
-    /// Absent since now.
+    /// A node that is missing since now.
     pub(super) fn new(now: Timestamp) -> Self {
         Self { since: now, confirmed: None }
     }
@@ -41,7 +41,7 @@ impl MissingNode {
         }
     }
 
-    /// The live read did not find it.
+    /// Records that a live read did not find the node.
     pub(super) fn confirm(&mut self, now: Timestamp) {
         self.confirmed = Some(now);
     }

@@ -1,7 +1,7 @@
-//! Pods that no kubelet can end any more, and finished pods that are too many.
+//! Fails pods that no kubelet can terminate any more, and deletes excess finished pods.
 //!
-//! [`Cluster`] takes in what the watches show and says which items to check; a check gives a
-//! [`Verdict`], and its [`PodWrite`] is what is to be written. Rules on live pods are in
+//! [`Cluster`] records what the watches show and names the items to check. A check returns a
+//! [`Verdict`], whose [`PodWrite`] is the write to make. Rules on live pods are in
 //! [`crate::disruption`].
 
 mod cluster;

@@ -1,4 +1,4 @@
-//! A node as the rules of pod GC and of disruption see it, and what is remembered of its boots.
+//! Reads a node for the rules of pod GC and of disruption, and remembers its boots.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,16 +12,16 @@ use serde::Deserialize;
 use super::pod::Tristate;
 use crate::view::lenient::lenient_time;
 
-/// The key of the taint by which a person or a cloud says that the machine is off.
+/// The key of the taint that states that the machine is off; a person or a cloud sets it.
 pub const OUT_OF_SERVICE_TAINT: &str = "node.kubernetes.io/out-of-service";
-/// What a kubelet that shuts down says in its Ready condition. ([SD8])
+/// The message in the Ready condition of a kubelet that shuts down. ([SD8])
 const SHUTDOWN_MESSAGE: &str = "node is shutting down";
 
-/// A kubelet that boots says so before it starts pods, and what it says is here so soon unless the
-/// watch lags.
+/// A kubelet that boots writes its status before it starts pods. That status arrives within this
+/// time unless the watch lags.
 const FRESH_MAX: SignedDuration = SignedDuration::from_secs(30);
 
-/// A node as the API sends it, reduced to what the facts are made of.
+/// A node as the API sends it, reduced to the fields that the rules read.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct WireNode {
     #[serde(default)]
@@ -85,35 +85,35 @@ struct WireInfo {
 pub struct NodeView {
     /// `metadata.name`.
     pub name: Arc<str>,
-    /// Status of the condition `Ready`; nothing where there is no such condition.
+    /// Status of the condition `Ready`; `None` if there is no such condition.
     pub ready: Option<Tristate>,
-    /// Since when it is as it is.
+    /// Since when `Ready` has this status.
     pub ready_since: Option<Timestamp>,
-    /// Whether the kubelet says that it shuts down.
+    /// Whether the kubelet reports that it shuts down.
     pub says_shutdown: bool,
     /// Whether it has the out-of-service taint, with any value and effect.
     pub out_of_service: bool,
     /// Whether it has the taint by which an agent keeps pods away while the node shuts down.
     pub shutting_down: bool,
-    /// `status.nodeInfo.bootID`; nothing where it is not known.
+    /// `status.nodeInfo.bootID`; `None` if it is not known.
     pub boot_id: Option<Arc<str>>,
-    /// What its agent says of it.
+    /// The announcement of its agent.
     pub announcement: Option<Announcement>,
-    /// When its kubelet wrote the condition `Ready` last.
+    /// When its kubelet last wrote the condition `Ready`.
     pub heard: Option<Timestamp>,
 }
 
 /// A node, and what was seen of its boots.
 #[derive(Clone, Debug)]
 pub struct NodeRecord {
-    /// The node as it is.
+    /// The current state of the node.
     pub view: NodeView,
-    /// When the current boot was first seen; nothing if no earlier one was.
+    /// When the current boot was first seen; `None` if no earlier one was.
     pub booted_by: Option<Timestamp>,
-    /// What was done in the API up to then was done before the current boot. A watch that lags
-    /// shows a boot long after it, so our clock alone says nothing.
+    /// Everything done in the API up to this time was done before the current boot. A watch that
+    /// lags shows a boot long after it, so our clock alone proves nothing.
     pub booted_after: Option<Timestamp>,
-    /// When the facts were last seen to change.
+    /// When a change of the facts was last seen.
     pub changed_at: Timestamp,
 }
 
@@ -130,7 +130,7 @@ impl WireNode {
 }
 
 impl NodeView {
-    /// The facts of a node. An announcement that cannot be read is none.
+    /// Reads the facts of a node. An announcement that cannot be read counts as absent.
     pub fn read(node: &WireNode) -> Self {
         let conditions = node.status.conditions.as_deref().unwrap_or_default();
         let ready = conditions.iter().find(|each| each.kind == "Ready");
@@ -153,13 +153,13 @@ impl NodeView {
         }
     }
 
-    /// Whether the kubelet says that it is able to run pods.
+    /// Whether the kubelet reports that it can run pods.
     pub fn is_ready(&self) -> bool {
         self.ready == Some(Tristate::True)
     }
 
-    /// Whether nothing was heard of its kubelet for so long that the control plane calls its
-    /// state unknown, or ever. A kubelet that speaks ends its own pods.
+    /// Whether the control plane calls the state of its kubelet unknown, or never heard of it. A
+    /// kubelet that is alive terminates its own pods.
     pub fn is_silent(&self) -> bool {
         matches!(self.ready, None | Some(Tristate::Unknown))
     }
@@ -169,7 +169,7 @@ impl NodeView {
         self.boot_id.as_deref() == Some(boot_id)
     }
 
-    /// Since when it shuts down, by its agent's or its kubelet's word on its current boot.
+    /// Since when it shuts down, as its agent or its kubelet reports for the current boot.
     pub fn shuts_down_since(&self) -> Option<Timestamp> {
         match &self.announcement {
             Some(Announcement::ShuttingDown { boot_id, since }) if self.runs_in(boot_id) => {
@@ -188,7 +188,7 @@ impl NodeRecord {
         Self { view, booted_by: None, booted_after: None, changed_at: now }
     }
 
-    /// Takes in what a node is now; whether that matters to its pods.
+    /// Takes the current state of a node; returns whether that matters to its pods.
     pub fn show(&mut self, view: NodeView, now: Timestamp) -> bool {
         let heard = std::mem::replace(&mut self.view.heard, view.heard);
         if self.view == view {
@@ -203,7 +203,7 @@ impl NodeRecord {
             }
             self.view = view;
         } else {
-            // A status without boot id says nothing of boots: the last one known stays.
+            // A status without a boot id proves nothing about boots: the last known id stays.
             let boot_id = view.boot_id.clone().or_else(|| self.view.boot_id.clone());
             self.view = NodeView { boot_id, ..view };
         }
@@ -211,7 +211,7 @@ impl NodeRecord {
     }
 }
 
-/// Whether what a node's kubelet said came here at once.
+/// Whether the kubelet's last status arrived at once.
 fn is_fresh(view: &NodeView, now: Timestamp) -> bool {
     view.heard.is_some_and(|heard| now.duration_since(heard).abs() <= FRESH_MAX)
 }

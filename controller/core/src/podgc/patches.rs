@@ -1,6 +1,6 @@
-//! The JSON that goes to `pods/status`. Strategic merge patches, never server-side apply: that
-//! fails for pods whose env or ports name a thing twice ([GC3]). They name the version that was
-//! read, so that an end that came in between is never written over. ([API6])
+//! Builds the JSON for `pods/status`. It uses strategic merge patches, never server-side apply,
+//! which fails for pods whose env or ports name a thing twice ([GC3]). They name the version that
+//! was read, so that they never overwrite an end that came in between. ([API6])
 
 use epilogue_common::names::disruption_reason::{DELETION_BY_POD_GC, TERMINATION_BY_KUBELET};
 use epilogue_common::names::pod_condition::{CONTAINERS_READY, DISRUPTION_TARGET, ENDED, READY};
@@ -10,25 +10,25 @@ use serde_json::{Value, json};
 use super::evidence::Evidence;
 use super::pod::{PodView, Tristate};
 
-/// The message of a pod that a shutdown ends: the kubelet's own, so that its later write of the
-/// same changes nothing. ([SD16])
+/// The message of a pod that a shutdown terminates. It is the kubelet's own, so that its later
+/// write of the same changes nothing. ([SD16])
 const SHUTDOWN_MESSAGE: &str = "Pod was terminated in response to imminent node shutdown.";
 
-/// What becomes of `DisruptionTarget` when a pod is ended.
+/// What happens to `DisruptionTarget` when a pod is failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TargetRule {
-    /// It is set; one that stands gets the new reason. ([GC8])
+    /// It is set; an existing one gets the new reason. ([GC8])
     Set,
-    /// It is set where none stands: another's reason says more. ([AP7])
+    /// It is set unless there is one: another writer's reason says more. ([AP7])
     Keep,
     /// It is left alone.
     Leave,
 }
 
-/// Failed, not ready, and why.
+/// The patch that makes a pod Failed and not ready, with the reason.
 ///
-/// DIVERGES(upstream): a pod that is ended ceases to be ready in the same write; the reference
-/// leaves it Failed and ready. ([GC4], [API5])
+/// DIVERGES(upstream): a pod that is failed ceases to be ready in the same write; upstream leaves
+/// it Failed and ready. ([GC4], [API5])
 pub(super) fn failed(
     pod: &PodView,
     evidence: &Evidence,
@@ -63,13 +63,13 @@ pub(super) fn failed(
     })
 }
 
-/// `DisruptionTarget` as the kubelet of a node that shuts down would set it. ([SD16])
+/// The patch that sets `DisruptionTarget` as the kubelet of a node that shuts down would. ([SD16])
 pub(crate) fn marked(pod: &PodView, now: Timestamp) -> Value {
     let target = condition(pod, DISRUPTION_TARGET, TERMINATION_BY_KUBELET, SHUTDOWN_MESSAGE, now);
     json!({"metadata": identity(pod), "status": {"conditions": [target]}})
 }
 
-/// `DisruptionTarget` reset. ([ST3])
+/// The patch that resets `DisruptionTarget`. ([ST3])
 pub(crate) fn cleared(pod: &PodView, now: Timestamp) -> Value {
     json!({
         "metadata": identity(pod),
@@ -99,7 +99,7 @@ fn identity(pod: &PodView) -> Value {
     json!({"uid": pod.uid.as_str(), "resourceVersion": pod.version.to_string()})
 }
 
-/// The API's own form of time.
+/// Formats a time as the API does.
 fn seconds(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }

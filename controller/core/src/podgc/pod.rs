@@ -1,5 +1,5 @@
-//! A pod as the rules of pod GC and of disruption see it: of all pods of the cluster, so in few
-//! bytes.
+//! Reads a pod for the rules of pod GC and of disruption, in few bytes because it keeps all pods of
+//! the cluster.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use crate::view::wire::{WireCondition, WireContainerStatus, WirePodSpec};
 use crate::view::{Deletion, Interner, Owner, Phase, Uid, Version, WirePod};
 
-/// Marks the copy in the API of a pod that the node has from elsewhere.
+/// The annotation on the API's copy of a static pod.
 const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
 
 /// One pod.
@@ -40,10 +40,10 @@ pub struct PodView {
     pub reason: Option<Arc<str>>,
     /// Whether it is the mirror of a static pod.
     pub is_static: bool,
-    /// Whether a container of it can start again in place: by the pod's restartPolicy, or a
+    /// Whether one of its containers can start again in place: by the pod's restartPolicy, or a
     /// container's own policy or rules. ([API19])
     pub may_restart: bool,
-    /// When its `activeDeadlineSeconds` are over.
+    /// When its `activeDeadlineSeconds` end.
     pub deadline: Option<Timestamp>,
     /// Status of the condition `Ready`.
     pub ready: Option<Tristate>,
@@ -51,11 +51,11 @@ pub struct PodView {
     pub containers_ready: Option<Tristate>,
     /// The condition `DisruptionTarget`.
     pub target: Option<Box<Target>>,
-    /// When the first of the regular containers that run began; nothing if none runs.
+    /// The earliest start of the regular containers that run; `None` if none runs.
     pub running_since: Option<Timestamp>,
-    /// When the last start of any container was, as far as the status shows.
+    /// The latest start of any container, as far as the status shows.
     pub last_start: Option<Timestamp>,
-    /// When the last container ended; of terminal pods.
+    /// When the last container ended; only of terminal pods.
     pub finished: Option<Timestamp>,
 }
 
@@ -66,7 +66,7 @@ pub enum Tristate {
     True,
     /// `False`.
     False,
-    /// `Unknown`, and whatever is neither.
+    /// `Unknown`, and any other value.
     Unknown,
 }
 
@@ -92,7 +92,7 @@ impl Tristate {
 }
 
 impl PodView {
-    /// The facts of a pod.
+    /// Reads the facts of a pod.
     pub fn read(pod: &WirePod, interner: &mut Interner) -> Self {
         let (meta, spec, status) = (&pod.metadata, &pod.spec, &pod.status);
         let conditions = status.conditions.as_deref().unwrap_or_default();
@@ -141,7 +141,7 @@ impl PodView {
         matches!(self.phase, Phase::Succeeded | Phase::Failed)
     }
 
-    /// Whether a `DisruptionTarget` stands, whoever set it.
+    /// Whether it has a true `DisruptionTarget`, from any writer.
     pub fn is_target(&self) -> bool {
         self.target.as_ref().is_some_and(|target| target.stands)
     }
@@ -158,8 +158,8 @@ impl PodView {
         self.owner.as_ref().is_some_and(|owner| &*owner.kind == "DaemonSet")
     }
 
-    /// Whether nothing is left to do but for others to remove their finalizers: it has ended, and
-    /// was deleted without grace.
+    /// Whether the pod only waits for others to remove their finalizers: it is terminal and was
+    /// deleted without grace.
     pub fn only_finalizers_hold_it(&self) -> bool {
         self.is_terminal() && self.deletion.is_some_and(|deletion| deletion.grace_seconds == 0)
     }

@@ -1,26 +1,26 @@
-//! What the flags of pod GC and of disruption come to.
+//! Holds the settings of pod GC and of disruption, which come from the flags.
 
 use jiff::SignedDuration;
 
-/// Whether pods are ended, and who else does so.
+/// Whether pod GC runs, and whether upstream's does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// No pod is ended.
+    /// Pod GC is off.
     Off,
-    /// The pod GC of kube-controller-manager runs too. Finished pods are left to it unless a
-    /// flag asks for more.
+    /// The pod GC of kube-controller-manager runs too. Finished pods are left to it unless a flag
+    /// asks for more.
     #[default]
     Beside,
-    /// It does not run.
+    /// The pod GC of kube-controller-manager does not run.
     Instead,
 }
 
 /// Which leftover `DisruptionTarget` conditions are reset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StaleReset {
-    /// None.
+    /// No conditions.
     Off,
-    /// Those that nobody else resets: with the kubelet's reason, on pods that live on. ([ST7])
+    /// Conditions that no other controller resets: with the kubelet's reason, on live pods. ([ST7])
     #[default]
     Companion,
     /// Also those that kube-controller-manager's disruption controller resets.
@@ -31,14 +31,15 @@ pub enum StaleReset {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeptFor(Vec<(String, SignedDuration)>);
 
-/// Everything that the rules depend on besides the cluster.
+/// Everything that the rules depend on except the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Whether pods are ended.
+    /// Whether pod GC runs.
     pub mode: Mode,
-    /// How long a node must be gone before its pods are ended. ([GC7])
+    /// How long a node must be gone before its pods are failed. ([GC7])
     pub quarantine: SignedDuration,
-    /// Whether a pod that is ended because its node is out of service becomes a disruption target.
+    /// Whether a pod becomes a disruption target when it is failed because its node is out of
+    /// service.
     pub out_of_service_target: bool,
     /// Whether a pod that was deleted before it had a node becomes a disruption target.
     pub unscheduled_target: bool,
@@ -52,12 +53,13 @@ pub struct Settings {
     pub stale_reset: StaleReset,
     /// How old such a condition must be.
     pub stale_after: SignedDuration,
-    /// Whether the pods of a node that shuts down are marked in its agent's stead.
+    /// Whether the controller sets DisruptionTarget on pods of a node that shuts down if its agent
+    /// did not.
     pub marks: bool,
 }
 
 impl Default for Settings {
-    /// The times are the reference's. ([GC7], [ST2])
+    /// The times are upstream's. ([GC7], [ST2])
     fn default() -> Self {
         Self {
             mode: Mode::default(),
@@ -75,19 +77,19 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Whether any rule can ever ask for anything.
+    /// Whether no rule can ever apply.
     pub fn is_idle(&self) -> bool {
         self.mode == Mode::Off && self.stale_reset == StaleReset::Off && !self.marks
     }
 }
 
 impl KeptFor {
-    /// Keeps pods of a reason, or of a phase, for so long.
+    /// Keeps pods of each reason, or of each phase, for this long.
     pub fn new(rules: impl IntoIterator<Item = (String, SignedDuration)>) -> Self {
         Self(rules.into_iter().collect())
     }
 
-    /// How long to keep a pod of this reason and phase. The reason says more than the phase.
+    /// How long to keep a pod of this reason and phase. The reason takes precedence.
     pub fn of(&self, reason: Option<&str>, phase: &str) -> Option<SignedDuration> {
         let by = |name: &str| self.0.iter().find(|(each, _)| each == name).map(|(_, kept)| *kept);
         reason.and_then(by).or_else(|| by(phase))

@@ -1,7 +1,7 @@
-//! The taint `epilogue.dev/shutting-down` of an agent that is gone.
+//! Finds the taint `epilogue.dev/shutting-down` of an agent that is gone.
 //!
-//! An agent takes its taint away when its node is back. Where it was uninstalled while the node was
-//! down, nothing else would, and no pod would be scheduled there again.
+//! An agent removes its taint when its node is back. If it was uninstalled while the node was down,
+//! nothing else would remove it, and no pod would be scheduled there again.
 
 use epilogue_common::announcement::Announcement;
 use epilogue_common::names::node::SHUTTING_DOWN_TAINT;
@@ -14,8 +14,8 @@ use super::node::{NodeView, WireNode};
 /// How long a node must be ready in a later boot. An agent that runs needs seconds.
 const READY_FOR: SignedDuration = SignedDuration::from_mins(10);
 
-/// From when on the taint is stale: the kubelet has been ready for ten minutes, in another boot
-/// than the one whose end the annotation announces. `None` if nothing shows that.
+/// From when on the taint is stale. By then the kubelet has been ready for ten minutes, in another
+/// boot than the one whose end the annotation announces. `None` if nothing shows that.
 pub(super) fn stale_from(node: &NodeView) -> Option<Timestamp> {
     let of = match node.announcement.as_ref()? {
         Announcement::ShuttingDown { boot_id, .. } | Announcement::Drained { boot_id, .. } => {
@@ -28,9 +28,9 @@ pub(super) fn stale_from(node: &NodeView) -> Option<Timestamp> {
     is_tainted.then(|| node.ready_since?.checked_add(READY_FOR).ok()).flatten()
 }
 
-/// What takes the taint away from a Node as it was just read, and nothing else: a merge patch, on
-/// that version alone. `None` if the Node shows no stale taint: an agent may be there again, and
-/// may have announced another shutdown.
+/// The patch that removes only the taint from a Node as it was just read: a merge patch, on that
+/// version alone. `None` if the Node shows no stale taint. An agent may be there again, and may
+/// have announced another shutdown.
 pub fn untaint_patch(node: &Value, now: Timestamp) -> Option<Value> {
     let view = NodeView::read(&WireNode::deserialize(node).ok()?);
     stale_from(&view).filter(|from| *from <= now)?;
@@ -57,7 +57,7 @@ mod tests {
     const BEFORE: &str = "shutting-down;boot=boot-1;since=2026-11-20T00:00:00Z";
     const DRAINED: &str = "drained;boot=boot-1;at=2026-11-20T00:00:00Z";
 
-    /// Ready since second 0, in the boot after the one that was announced to end.
+    /// A node that is ready since second 0, in the boot after the one whose end was announced.
     fn left_behind(announcement: &str) -> Value {
         let mut left = boot(ready(node("n"), "True", "", 0), "boot-2");
         left["spec"] = json!({"taints": [
@@ -68,7 +68,7 @@ mod tests {
         left
     }
 
-    /// When the taint of this node goes, in the next hour.
+    /// When the taint of this node is removed, within the next hour.
     fn goes_after(left: &Value) -> Option<i64> {
         let mut fixture = Fixture::new(Settings::default(), &[]);
         fixture.node(left);

@@ -1,5 +1,5 @@
-//! Upstream's own cases and the proofs: a small world in which time
-//! passes, checks are done when they are due, and each write is noted down.
+//! Tests upstream's own cases and the proofs in a small cluster: time passes, checks run when due,
+//! and each write is recorded.
 
 mod ending;
 mod finished;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::{Cluster, Item, Settings, Verdict, Wake};
 use crate::view::{Version, WirePod};
 
-/// A world with one node of each name that is alive.
+/// A cluster with one live node of each name.
 pub(crate) struct Fixture {
     cluster: Cluster,
     now: Timestamp,
@@ -22,24 +22,24 @@ pub(crate) struct Fixture {
     alarm_count: usize,
     /// Nodes that the API has, whatever the watch shows.
     live: BTreeSet<String>,
-    /// What Jobs say of `force-fail-after`, for all pods.
+    /// The value of `force-fail-after` in the Jobs of all pods.
     job_says: Option<&'static str>,
     names: HashMap<String, Value>,
     version: u64,
     writes: Vec<String>,
 }
 
-/// The world's first moment.
+/// The first moment of the test.
 pub(crate) fn start() -> Timestamp {
     "2026-11-21T12:00:00Z".parse().expect("must be a time")
 }
 
-/// A time in the API's form, so many seconds after the first moment.
+/// A time in the API's form, this many seconds after the first moment.
 pub(crate) fn at(seconds: i64) -> String {
     (start() + SignedDuration::from_secs(seconds)).to_string()
 }
 
-/// A running pod of a Job on the node `n`, that cannot start again.
+/// A running pod of a Job on the node `n`, which cannot start again.
 pub(crate) fn pod(name: &str) -> Value {
     json!({
         "metadata": {
@@ -106,13 +106,13 @@ pub(crate) fn ready(mut node: Value, status: &str, message: &str, second: i64) -
     node
 }
 
-/// With its kubelet last heard of at this second.
+/// With its kubelet last heard from at this second.
 pub(crate) fn heard(mut node: Value, second: i64) -> Value {
     node["status"]["conditions"][0]["lastHeartbeatTime"] = at(second).into();
     node
 }
 
-/// With another boot.
+/// In another boot.
 pub(crate) fn boot(mut node: Value, id: &str) -> Value {
     node["status"]["nodeInfo"]["bootID"] = id.into();
     node
@@ -178,7 +178,7 @@ impl Fixture {
         }
     }
 
-    /// Its kubelet wrote this a moment ago, unless it says when.
+    /// Shows a node. Its kubelet wrote the status a moment ago, unless the status gives a time.
     pub(crate) fn node(&mut self, node: &Value) {
         let mut node = node.clone();
         if let Some(ready) = node.pointer_mut("/status/conditions/0")
@@ -192,7 +192,7 @@ impl Fixture {
         self.alarm(wakes);
     }
 
-    /// Gone from the watch, not from the API.
+    /// Removes a node from the watch, not from the API.
     pub(crate) fn node_unseen(&mut self, name: &str) {
         let wakes = self.cluster.node_gone(name, self.now);
         self.alarm(wakes);
@@ -203,7 +203,7 @@ impl Fixture {
         self.node_unseen(name);
     }
 
-    /// Lets time pass, and says what was ordered meanwhile.
+    /// Lets time pass, and returns the writes made meanwhile.
     pub(crate) fn pass(&mut self, seconds: i64) -> Vec<String> {
         let end = self.now + SignedDuration::from_secs(seconds);
         while let Some(((time, number), item)) = self.alarms.pop_first() {
@@ -218,7 +218,7 @@ impl Fixture {
         std::mem::take(&mut self.writes)
     }
 
-    /// As a standby, which remembers what was shown and checks nothing.
+    /// Acts as a standby, which remembers what was shown and checks nothing.
     pub(crate) fn forgets_alarms_after(&mut self, shown: impl FnOnce(&mut Self)) {
         shown(self);
         self.alarms.clear();

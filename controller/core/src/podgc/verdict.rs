@@ -1,4 +1,4 @@
-//! What is to be done with one pod, by all rules in order.
+//! Decides what to do with one pod, by all rules in order.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,18 +16,18 @@ use super::settings::{Mode, Settings};
 use crate::disruption;
 use crate::view::Uid;
 
-/// What is to be done with a pod.
+/// The decision about a pod.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
-    /// Nothing, until something happens to it.
+    /// Do nothing until something changes.
     Leave,
-    /// Nothing yet; time alone may change that.
+    /// Do nothing yet; time alone may change that.
     CheckAgain(Timestamp),
-    /// First ask the API whether there is a node of this name.
+    /// Ask the API first whether a node of this name exists.
     Ask(Arc<str>),
-    /// Take the stale taint of an agent away from this node.
+    /// Remove the stale taint of an agent from this node.
     Untaint(Arc<str>),
-    /// This.
+    /// Make this write.
     Do(PodWrite),
 }
 
@@ -44,18 +44,18 @@ pub struct PodWrite {
     pub patch: Option<Value>,
     /// Whether to delete it without grace. ([GC2])
     pub delete: bool,
-    /// Why.
+    /// The cause.
     pub cause: Cause,
 }
 
 /// Why something is done with a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// Nothing of it runs, and no kubelet will say so.
+    /// Nothing of it runs, and no kubelet will report that.
     Ended(Evidence),
-    /// It has ended, and there are enough of its like.
+    /// It is a finished pod in excess.
     Excess(Excess),
-    /// Its node shuts down, and nobody has marked it; with the condition's time.
+    /// Its node shuts down, and it had no DisruptionTarget; with the time of the new condition.
     Marked(Timestamp),
     /// Its `DisruptionTarget` turned out to be wrong.
     Cleared(disruption::Stale),
@@ -65,17 +65,17 @@ pub enum Cause {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Case<'a> {
     pub(crate) pod: &'a PodView,
-    /// Its node, where there is one.
+    /// Its node, if there is one.
     pub(crate) node: Option<&'a NodeRecord>,
-    /// What is known of its node's absence, where there is none.
+    /// The record of its missing node, if it is missing.
     pub(crate) missing_node: Option<&'a MissingNode>,
-    /// The boot of its node in which it was first seen to be deleted.
+    /// The boot of its node in which its deletion was first seen.
     pub(crate) deleted_in: Option<&'a Arc<str>>,
-    /// When we marked it as a disruption target.
+    /// When we set its DisruptionTarget.
     pub(crate) marked_at: Option<Timestamp>,
-    /// Whether it is among the finished pods that are too many.
+    /// Its excess, if it is a finished pod in excess.
     pub(crate) excess: Option<&'a Excess>,
-    /// What its owner accepts.
+    /// The force-fail policy of its owner.
     pub(crate) policy: Option<&'a ForceFailPolicy>,
     pub(crate) settings: &'a Settings,
     pub(crate) now: Timestamp,
@@ -98,7 +98,7 @@ pub(crate) fn verdict(case: &Case<'_>) -> Verdict {
     disruption::verdict(case)
 }
 
-/// The rules that end a pod. ([GC1])
+/// The rules by which pod GC fails or deletes a pod. ([GC1])
 fn ending(case: &Case<'_>) -> Verdict {
     let pod = case.pod;
     if pod.node.is_none() {
@@ -125,9 +125,8 @@ fn ending(case: &Case<'_>) -> Verdict {
 
 /// The node is gone: after the quarantine a live GET has to confirm it. ([GC7], [GC8])
 ///
-/// DIVERGES(upstream): the quarantine of a node begins with the event that shows it gone, and
-/// its pods are ended when it is over; the reference looks every 20 s, so that it takes it 40 s
-/// to 80 s. ([GC9])
+/// DIVERGES(upstream): the quarantine of a node begins with the event that shows it gone. Its pods
+/// are failed when it is over. Upstream checks every 20 s, so it takes 40 s to 80 s. ([GC9])
 fn orphan(case: &Case<'_>) -> Verdict {
     let (Some(missing_node), Some(name)) = (case.missing_node, &case.pod.node) else {
         return Verdict::Leave;
@@ -135,21 +134,21 @@ fn orphan(case: &Case<'_>) -> Verdict {
     match missing_node.node_state(case.settings.quarantine, case.now) {
         NodeState::Confirmed => end(case, Evidence::NodeGone, TargetRule::Set),
         NodeState::Ask => Verdict::Ask(Arc::clone(name)),
-        // The node has an alarm of its own.
+        // The check of the node is scheduled separately.
         NodeState::Quarantine(_) => Verdict::Leave,
     }
 }
 
-/// DIVERGES(upstream): the failure of a node is a disruption, so its pods become disruption
-/// targets also where the out-of-service taint ends them. A condition that stands is kept: the
-/// taint manager's says more. ([GC11])
+/// DIVERGES(upstream): the failure of a node is a disruption. So its pods become disruption targets
+/// also where the out-of-service taint fails them. An existing condition is kept: the taint
+/// manager's says more. ([GC11])
 fn out_of_service_rule(case: &Case<'_>) -> TargetRule {
     if case.settings.out_of_service_target { TargetRule::Keep } else { TargetRule::Leave }
 }
 
-/// DIVERGES(upstream): on request (`--unscheduled-disruption-target`) also of pods that never had
-/// a node. Not by default: whoever deleted the pod knows why, and a Job that ignores disruptions
-/// would repeat it for ever. ([GC10])
+/// DIVERGES(upstream): on request (`--unscheduled-disruption-target`) also pods that never had a
+/// node become disruption targets. The default is not to: the deletion has a known reason, and a
+/// Job that ignores disruptions would repeat the pod for ever. ([GC10])
 fn unscheduled_rule(case: &Case<'_>) -> TargetRule {
     if case.settings.unscheduled_target { TargetRule::Keep } else { TargetRule::Leave }
 }
@@ -176,7 +175,7 @@ fn finished(case: &Case<'_>) -> Verdict {
     }
 }
 
-/// Writes to a pod, without a deletion.
+/// A write to a pod, without a deletion.
 pub(crate) fn pod_write(pod: &PodView, patch: Option<Value>, cause: Cause) -> PodWrite {
     PodWrite {
         namespace: Arc::clone(&pod.namespace),
@@ -189,7 +188,7 @@ pub(crate) fn pod_write(pod: &PodView, patch: Option<Value>, cause: Cause) -> Po
 }
 
 impl Cause {
-    /// For metrics. ([GC5])
+    /// The label value in metrics. ([GC5])
     pub fn label(&self) -> &'static str {
         match self {
             Self::Ended(evidence) => evidence.label(),

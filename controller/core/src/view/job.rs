@@ -1,5 +1,5 @@
-//! A Job: spec as the controller reads it, status as the API types it, metadata and template as
-//! JSON.
+//! Views a Job: spec as the controller reads it, status as the API types it, metadata and template
+//! as JSON.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -37,15 +37,15 @@ pub struct Job {
     pub created: Option<Timestamp>,
     /// Whether `metadata.deletionTimestamp` is set.
     pub deleting: bool,
-    /// Of `metadata.annotations` those that begin with `epilogue.dev/`.
+    /// The entries of `metadata.annotations` that begin with `epilogue.dev/`.
     pub annotations: BTreeMap<String, String>,
-    /// `metadata` as it was read, less `managedFields`: a status write must echo it.
+    /// `metadata` as read, without `managedFields`: a status write must echo it.
     pub metadata: Json,
     /// `spec`.
     pub spec: JobSpec,
     /// `status`.
     pub status: JobStatus,
-    /// Fields of the status that the typed struct does not know; a write keeps them.
+    /// Unknown fields of the status; a write keeps them.
     pub status_unknown: Map<String, Value>,
 }
 
@@ -54,7 +54,7 @@ pub struct Job {
 pub struct JobSpec {
     /// `parallelism`, defaulted.
     pub parallelism: i32,
-    /// `completions`; none for a work queue.
+    /// `completions`; `None` for a work queue.
     pub completions: Option<i32>,
     /// `completionMode`.
     pub completion_mode: CompletionMode,
@@ -80,7 +80,7 @@ pub struct JobSpec {
     pub selector: Selector,
     /// `template.spec.restartPolicy`.
     pub restart_policy: RestartPolicy,
-    /// `template` as it was read, so that fields we do not know reach the pods.
+    /// `template` as read, so that unknown fields reach the pods.
     pub template: Json,
 }
 
@@ -95,12 +95,12 @@ pub enum CompletionMode {
     Unknown(String),
 }
 
-/// `spec.template.spec.restartPolicy`, as far as a Job tells them apart.
+/// `spec.template.spec.restartPolicy`, as far as a Job distinguishes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RestartPolicy {
     /// `OnFailure`.
     OnFailure,
-    /// `Never`, and whatever else the API may have let through.
+    /// `Never`, and any other value that the API may have let through.
     Never,
 }
 
@@ -112,8 +112,8 @@ impl Job {
 
     /// The first True condition of this type.
     ///
-    /// DIVERGES(upstream): a `False` one before it does not hide it; the reference looks at the
-    /// first entry of the type only. ([C8])
+    /// DIVERGES(upstream): a `False` one before it does not hide it; upstream checks only the first
+    /// entry of the type. ([C8])
     pub fn true_condition(&self, kind: &str) -> Option<&JobCondition> {
         self.status
             .conditions
@@ -133,8 +133,8 @@ impl Job {
         self.spec.completion_mode == CompletionMode::Indexed
     }
 
-    /// Whether only pods that reached a terminal phase are replaced: asked for by
-    /// `podReplacementPolicy: Failed`, and implied by any podFailurePolicy. ([R1])
+    /// Whether only pods that reached a terminal phase are replaced. `podReplacementPolicy: Failed`
+    /// asks for it, and any podFailurePolicy implies it. ([R1])
     pub fn replaces_failed_only(&self) -> bool {
         self.spec.replaces_failed_only || self.spec.pod_failure_policy.is_some()
     }
@@ -149,7 +149,7 @@ impl Job {
         index < self.index_bound()
     }
 
-    /// Whether the reserved value or none stands in `managedBy`. ([S3])
+    /// Whether `managedBy` is absent or has the reserved value. ([S3])
     pub fn is_managed_by_upstream(&self) -> bool {
         self.spec.managed_by.as_deref().is_none_or(|by| by == RESERVED_MANAGED_BY)
     }

@@ -1,4 +1,4 @@
-//! JSON that is kept as text: what others write may be large, and as a tree it is fifty times so.
+//! Keeps JSON as text: a user's JSON may be large, and as a tree it takes fifty times the space.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ impl Json {
         &self.0
     }
 
-    /// What of the value `T` reads; nothing where it is something else.
+    /// The fields of the value that `T` reads; the default if the value has another form.
     pub(crate) fn read<'a, T: Deserialize<'a> + Default>(&'a self) -> T {
         serde_json::from_str(&self.0).unwrap_or_default()
     }
@@ -47,7 +47,7 @@ impl Serialize for Json {
     }
 }
 
-/// Reads an object without its `managedFields`, which may be nested as deep as their owner likes.
+/// Reads an object without its `managedFields`, which may be nested to any depth.
 pub(crate) fn without_managed_fields<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Json, D::Error> {
@@ -58,7 +58,7 @@ pub(crate) fn without_managed_fields<'de, D: Deserializer<'de>>(
     Ok(Json(text.into()))
 }
 
-/// Reads what others wrote; the error names the field.
+/// Reads a user's JSON; the error names the field.
 pub fn read<T: DeserializeOwned>(text: &str) -> Result<T, serde_json::Error> {
     serde_json::from_str(text).map_err(|plain| {
         let mut again = serde_json::Deserializer::from_str(text);
@@ -67,7 +67,7 @@ pub fn read<T: DeserializeOwned>(text: &str) -> Result<T, serde_json::Error> {
     })
 }
 
-/// The same of a value that was read from a field of this name.
+/// Reads a value from a field of this name; the error names the field.
 pub(crate) fn read_field<T: DeserializeOwned>(
     name: &str,
     value: &Value,

@@ -1,4 +1,4 @@
-//! How fields are read that others than the API server write: nothing in one of them may hide the
+//! Reads fields that others than the API server write, so that no content of them can hide the
 //! object.
 
 use std::borrow::Cow;
@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use serde::{Deserialize, Deserializer};
 
-/// Reads metadata without `managedFields`, which is the largest part and which nobody needs.
+/// Reads metadata without `managedFields`, which is the largest part and which no decision reads.
 pub(crate) fn lean_metadata<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<ObjectMeta, D::Error> {
@@ -49,7 +49,7 @@ pub(crate) fn lean_metadata<'de, D: Deserializer<'de>>(
 }
 
 /// Reads a time that others than the API server wrote. The API takes years that no calendar here
-/// has: one after 9999 is the end of time, what is no time at all is none.
+/// has. A year after 9999 reads as the end of time, and a text that is not a time as `None`.
 pub(crate) fn lenient_time<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<Time>, D::Error> {

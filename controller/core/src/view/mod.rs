@@ -1,4 +1,4 @@
-//! The slim views of API objects that decisions read.
+//! Defines the slim views of API objects that decisions read.
 
 mod job;
 mod json;

@@ -1,4 +1,4 @@
-//! A pod, reduced to what a Job's controller decides from. Under 1 KiB with its indexes.
+//! Views a pod, reduced to what the Job controller decides from. Under 1 KiB with its indexes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub struct Pod {
     pub namespace: Arc<str>,
     /// `metadata.name`.
     pub name: Arc<str>,
-    /// `metadata.labels`, shared by pods that have the same; without the completion index.
+    /// `metadata.labels`, shared by pods with the same ones; without the completion index.
     pub labels: Arc<BTreeMap<String, String>>,
     /// The label with the completion index, kept apart so that `labels` can be shared.
     pub index_label: Option<Box<str>>,
@@ -29,24 +29,24 @@ pub struct Pod {
     pub created: Option<Timestamp>,
     /// `metadata.deletionTimestamp` and its grace.
     pub deletion: Option<Deletion>,
-    /// Whether the tracking finalizer is there.
+    /// Whether the pod has the tracking finalizer.
     pub tracked: bool,
     /// `spec.nodeName`.
     pub node: Option<Arc<str>>,
     /// `status.phase`.
     pub phase: Phase,
-    /// The completion index of the annotation, when it is a number from 0. ([I1])
+    /// The completion index from the annotation, if it is a number from 0. ([I1])
     pub index: Option<u32>,
     /// Failures of the index before this pod, from the annotations. ([I8])
     pub failures: FailureCounts,
-    /// Types and states of all conditions, shared by pods that have the same.
+    /// Types and states of all conditions, shared by pods with the same ones.
     pub conditions: Arc<[Condition]>,
     /// The first `Ready` condition.
     pub ready: Option<ReadyCondition>,
     /// Container statuses: regular ones in order, then init containers in order.
     pub containers: Box<[Container]>,
-    /// Since when it is Failed while its status shows a container that runs, and nobody says that
-    /// none does.
+    /// Since when it is Failed while its status shows a running container, and no writer states
+    /// that no container runs.
     pub shown_running_since: Option<Timestamp>,
 }
 
@@ -63,7 +63,7 @@ pub struct Owner {
     pub uid: Uid,
 }
 
-/// Deletion of a pod that is under way.
+/// The deletion of a pod, in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deletion {
     /// `metadata.deletionTimestamp`: when the grace ends.
@@ -75,7 +75,8 @@ pub struct Deletion {
 /// `status.phase`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Phase {
-    /// Also a phase that is empty or that we do not know: not begun, as far as anyone can say.
+    /// `Pending`, and any phase that is empty or unknown: the pod has not begun, as far as is
+    /// known.
     #[default]
     Pending,
     /// `Running`.
@@ -122,7 +123,7 @@ pub struct ReadyCondition {
 pub struct Container {
     /// `name`.
     pub name: Arc<str>,
-    /// Where it stands in the pod.
+    /// Its place in the pod.
     pub kind: ContainerKind,
     /// `restartCount`.
     pub restarts: u32,
@@ -132,7 +133,7 @@ pub struct Container {
     pub terminated: Option<Terminated>,
 }
 
-/// Where a container stands in its pod.
+/// The place of a container in its pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ContainerKind {
     /// One of `containers`.
@@ -158,12 +159,12 @@ impl Pod {
         matches!(self.phase, Phase::Succeeded | Phase::Failed)
     }
 
-    /// Neither ended nor about to be deleted. ([S12])
+    /// Whether the pod is neither terminal nor being deleted. ([S12])
     pub fn is_active(&self) -> bool {
         !self.is_terminal() && self.deletion.is_none()
     }
 
-    /// Being deleted and not yet at an end. ([S12])
+    /// Whether the pod is being deleted and not terminal. ([S12])
     pub fn is_terminating(&self) -> bool {
         !self.is_terminal() && self.deletion.is_some()
     }
@@ -202,7 +203,7 @@ impl Pod {
     /// The latest end of the regular containers and sidecars, once all of them have ended.
     ///
     /// DIVERGES(upstream): a sidecar that ended while a regular container still runs gives no
-    /// finish time; the reference takes the sidecar's end for the pod's. ([D3])
+    /// finish time; upstream takes the sidecar's end for the pod's. ([D3])
     fn containers_finished_at(&self) -> Option<Timestamp> {
         let mut latest = None;
         let mut regular_seen = false;
@@ -216,14 +217,14 @@ impl Pod {
 }
 
 impl Deletion {
-    /// When deletion was asked for.
+    /// When deletion was requested.
     pub fn requested_at(self) -> Timestamp {
         self.at.checked_sub(jiff::SignedDuration::from_secs(self.grace_seconds)).unwrap_or(self.at)
     }
 }
 
 impl FailureCounts {
-    /// Counted and ignored together.
+    /// The sum of counted and ignored failures.
     pub fn total(self) -> u32 {
         self.counted.saturating_add(self.ignored)
     }

@@ -1,5 +1,5 @@
-//! A label selector, read straight into the form in which it is matched: a tenant's with a hundred
-//! thousand values takes no more than its text.
+//! Reads a label selector straight into the form that matches: one with a hundred thousand values
+//! takes no more space than its text.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,10 +7,10 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 
-/// Behind each of a requirement's values; no label's value has it.
+/// The terminator of each value of a requirement; no label value contains it.
 const END: char = '\0';
 
-/// `metav1.LabelSelector`, ready to match. The default is no selector.
+/// `metav1.LabelSelector`, ready to match. The default is the absent selector.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selector {
     requirements: Option<Box<[Requirement]>>,
@@ -34,7 +34,7 @@ enum Operator {
     Unknown,
 }
 
-/// Values one behind the other.
+/// Values, one after the other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Values(Box<str>);
 
@@ -49,12 +49,13 @@ struct Wire {
 struct Labels(Vec<Requirement>);
 
 impl Selector {
-    /// Whether the labels match. No selector matches nothing; an empty one matches everything.
+    /// Whether the labels match. An absent selector matches nothing; an empty one matches
+    /// everything.
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
         self.matches_by(|key| labels.get(key).map(String::as_str))
     }
 
-    /// Whether labels that are looked up by `value` match.
+    /// Whether the labels that `value` finds match.
     pub fn matches_by<'a>(&self, value: impl Fn(&str) -> Option<&'a str>) -> bool {
         self.requirements
             .as_ref()
@@ -63,8 +64,8 @@ impl Selector {
 }
 
 impl<'de> Deserialize<'de> for Selector {
-    /// An operator that we do not know makes a selector that matches nothing: claiming no pod is
-    /// the mistake that can be mended.
+    /// An unknown operator makes a selector that matches nothing: to claim no pod is the mistake
+    /// that can be repaired.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let Wire { match_labels, match_expressions } = Wire::deserialize(deserializer)?;
         let mut all = match_labels.map(|labels| labels.0).unwrap_or_default();
@@ -131,7 +132,7 @@ impl<'de> Visitor<'de> for ListOfValues {
     }
 }
 
-/// A value that goes behind the others.
+/// Appends a value to the others.
 struct Appended<'a>(&'a mut String);
 
 impl<'de> DeserializeSeed<'de> for Appended<'_> {

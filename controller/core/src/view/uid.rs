@@ -1,4 +1,4 @@
-//! Identity and age of an API object, as newtypes.
+//! Defines identity and age of an API object as newtypes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ impl fmt::Display for Uid {
 
 /// `metadata.resourceVersion` as the number that 1.36 lets clients compare.
 ///
-/// A version that is no number reads as zero, which never blocks anything ([Z2], [Z3]).
+/// A version that is not a number reads as zero, which never blocks anything ([Z2], [Z3]).
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]

@@ -1,4 +1,4 @@
-//! From the API's JSON to the slim views. What no decision reads is skipped while parsing.
+//! Parses the API's JSON into the slim views, and skips what no decision reads.
 
 use std::collections::{BTreeMap, HashSet};
 use std::hash::Hash;
@@ -23,7 +23,7 @@ use super::pod::{
 };
 use super::{CompletionMode, Job, JobKey, JobSpec, RestartPolicy, Selector, Version};
 
-/// A pod as the API sends it, reduced to the fields that the view is made of.
+/// A pod as the API sends it, reduced to the fields of the view.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct WirePod {
     /// `metadata`, without `managedFields`.
@@ -118,7 +118,7 @@ pub(crate) struct WireTerminated {
     pub(crate) finished_at: Option<Time>,
 }
 
-/// Keeps one copy of what many pods have in common.
+/// Keeps one copy of each value that many pods share.
 #[derive(Debug, Default)]
 pub struct Interner {
     texts: HashSet<Arc<str>>,
@@ -128,7 +128,7 @@ pub struct Interner {
 }
 
 impl Interner {
-    /// Forgets what nobody shares any more. Worth a call now and then, not on every event.
+    /// Removes the copies that nothing shares any more. Call it now and then, not on every event.
     pub fn sweep(&mut self) {
         self.texts.retain(|each| Arc::strong_count(each) > 1);
         self.labels.retain(|each| Arc::strong_count(each) > 1);
@@ -227,8 +227,8 @@ impl WirePod {
     }
 }
 
-/// Since when a pod is Failed in whose status a container runs; nothing where somebody says that he
-/// made sure that none does, or where the status does not say since when.
+/// Since when a pod is Failed while its status shows a running container. `None` if a writer states
+/// that no container runs, or if the status does not show since when.
 fn shown_running_since(
     status: &WirePodStatus,
     annotations: &BTreeMap<String, String>,
@@ -317,7 +317,7 @@ fn containers(
 /// A Job as the API sends it.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct WireJob {
-    /// `metadata`, without `managedFields`, typed.
+    /// `metadata` as typed fields, without `managedFields`.
     #[serde(skip)]
     pub meta: ObjectMeta,
     #[serde(default, deserialize_with = "without_managed_fields")]
@@ -348,7 +348,7 @@ struct WireJobSpec {
     template: Json,
 }
 
-/// What the controller itself reads of a template.
+/// The part of a template that the controller itself reads.
 #[derive(Default, Deserialize)]
 struct WireTemplate {
     #[serde(default)]
@@ -361,7 +361,7 @@ struct WireTemplateSpec {
     restart_policy: Option<String>,
 }
 
-/// Others may be large, and none of them is read.
+/// Other annotations may be large, and the controller reads none of them.
 fn own_annotations(all: Option<BTreeMap<String, String>>) -> BTreeMap<String, String> {
     let mut all = all.unwrap_or_default();
     all.retain(|name, _| name.starts_with("epilogue.dev/"));
@@ -379,7 +379,7 @@ impl WireJob {
         serde_json::from_value::<Self>(object)?.complete()
     }
 
-    /// Reads what of the metadata is typed, where serde made this.
+    /// Reads the typed part of the metadata, if serde made this object.
     pub fn complete(mut self) -> Result<Self, serde_json::Error> {
         let metadata = Some(self.metadata.as_str()).filter(|text| *text != "null");
         if let Some(metadata) = metadata {

@@ -1,5 +1,5 @@
-//! The API server as far as one node's pods and its node object go: versions, preconditions,
-//! merge patches, deletion. What it answers is true; losing it on the way is the wire's job.
+//! Models the API server for one node's pods and its Node object: versions, preconditions, merge
+//! patches, deletion. Its answers are true; `wire` loses them on the way.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use super::merge::merge;
 /// A pod as it is stored.
 #[derive(Clone, Debug)]
 pub(super) struct Stored {
-    /// All but what stands in `status`.
+    /// Everything outside `status`.
     fixed: PodView,
     pub(super) status: Value,
     pub(super) annotations: Value,
@@ -26,14 +26,14 @@ pub(super) struct Stored {
     deleted_at: Option<Timestamp>,
 }
 
-/// What a kubelet shows of containers.
+/// What a kubelet reports of containers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Shown {
     pub(super) running_since: Option<Timestamp>,
     /// By name.
     pub(super) ids: Vec<(String, String)>,
     pub(super) restarted: bool,
-    /// Whose status says `OOMKilled`.
+    /// Containers whose status says `OOMKilled`.
     pub(super) killed: Vec<String>,
 }
 
@@ -54,7 +54,7 @@ pub(super) struct Api {
     version: u64,
     pub(super) pods: BTreeMap<PodUid, Stored>,
     pub(super) node: NodeView,
-    /// All changes there were.
+    /// Every change so far.
     pub(super) log: Vec<Change>,
     /// The server's own clock.
     pub(super) clock: Timestamp,
@@ -68,7 +68,7 @@ impl Stored {
         Self { fixed, status, annotations, finalizer, active_deadline, deleted_at }
     }
 
-    /// What the agent's shell reads out of the object.
+    /// The view that the agent's shell reads from the object.
     pub(super) fn view(&self) -> PodView {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let disruption = self.condition(DISRUPTION_TARGET).map(|condition| Disruption {
@@ -89,7 +89,7 @@ impl Stored {
         PodView { phase: self.phase(), deadline_set, disruption, details, ..self.fixed.clone() }
     }
 
-    /// The kubelet's account of the containers: they have run, and since when they do now.
+    /// Applies the kubelet's report of the containers: they have run, and since when they run now.
     pub(super) fn note_containers(&mut self, shown: Shown) {
         self.fixed.has_run = true;
         self.fixed.running_since = shown.running_since;
@@ -146,14 +146,14 @@ impl Stored {
         self.condition(DISRUPTION_TARGET).is_some_and(|condition| condition["status"] == "True")
     }
 
-    /// Whether it is True by a kubelet, or by an agent in its place.
+    /// Whether it is True with the reason of a kubelet, or of an agent in its place.
     pub(super) fn is_ours(&self) -> bool {
         self.condition(DISRUPTION_TARGET).is_some_and(|condition| {
             condition["status"] == "True" && condition["reason"] == TERMINATION_BY_KUBELET
         })
     }
 
-    /// Whether it is True in the words of a shutdown.
+    /// Whether it is True with reason and message of a shutdown.
     pub(super) fn is_marked(&self) -> bool {
         self.condition(DISRUPTION_TARGET).is_some_and(|condition| {
             condition["status"] == "True"
@@ -168,7 +168,7 @@ impl Api {
         self.store(stored);
     }
 
-    /// Changes a pod without any precondition, as its kubelet does. An equal one is no change.
+    /// Changes a pod without a precondition, as its kubelet does. An equal pod is no change.
     pub(super) fn update(&mut self, uid: &PodUid, change: impl FnOnce(&mut Stored)) {
         let Some(stored) = self.pods.get(uid) else { return };
         let mut next = stored.clone();
@@ -211,7 +211,7 @@ impl Api {
         Ok(())
     }
 
-    /// PATCH of the pod itself, of which the model knows the deadline only.
+    /// PATCH of the pod itself; the model knows only the deadline.
     pub(super) fn patch_pod(&mut self, name: &str, body: &Value) -> Outcome<()> {
         let uid = self.checked(name, body)?.fixed.uid.clone();
         let deadline = body["spec"]["activeDeadlineSeconds"].as_i64();

@@ -1,5 +1,5 @@
-//! The agent's journal on the disk: what was synced survives; what was being written when the
-//! process or the machine ended may be there or not.
+//! Models the agent's journal on the disk. Synced records survive. A write under way when the
+//! process or the machine ends may or may not survive.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::world::{Life, World};
 #[derive(Debug, Default)]
 pub(super) struct Disk {
     pub(super) records: Vec<Record>,
-    /// Appended and not synced, by which write.
+    /// Appended and not yet synced, with the write that appended it.
     pending: Vec<(ActionId, Vec<Record>)>,
 }
 
@@ -35,7 +35,7 @@ impl World {
         });
     }
 
-    /// A sync takes all that was appended before with it.
+    /// A sync includes everything appended earlier.
     fn sync_up_to(&mut self, id: ActionId) {
         let Some(last) = self.disk.pending.iter().position(|(pending, _)| *pending == id) else {
             return;
@@ -51,7 +51,7 @@ impl World {
         self.finish_after(Duration::from_millis(2), id, ActionResult::Done(Ok(())));
     }
 
-    /// The process has ended: of what was not synced, a first part may be there.
+    /// The process has ended: a prefix of the unsynced records may survive.
     pub(super) fn lose_unsynced(&mut self) {
         let pending = std::mem::take(&mut self.disk.pending);
         for record in pending.into_iter().flat_map(|(_, records)| records) {

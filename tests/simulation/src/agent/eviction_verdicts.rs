@@ -1,4 +1,4 @@
-//! The verdicts on evictions: whom, when, in which order, and whether the pressure ends.
+//! Judges evictions: which pods, when, in which order, and whether the pressure ends.
 
 use std::time::Duration;
 
@@ -18,25 +18,25 @@ use super::pressure_ledger::Victim;
 use super::world::World;
 use crate::controller::agenda::Moment;
 
-/// So long after it was told of a shortage the agent may act on it: a look may take 8 s, and the
+/// How long after a reported shortage the agent may act on it. A sample may take 8 s, and the
 /// figures of the pods as long again.
 const SHORTAGE_LASTS: Duration = Duration::from_secs(30);
-/// How long a victim of a hard threshold holds up the next one, at most.
+/// The longest time for which a victim of a hard threshold delays the next one.
 const HARD_WAIT: Duration = Duration::from_secs(10);
-/// How long a shortage may last where the agent can end it; a soft threshold's grace comes on top.
-/// Of a disk the last victim's files have to go first.
+/// How long a shortage may last if the agent can relieve it. A soft threshold's grace comes on top.
+/// For a disk, the last victim's files have to go first.
 const PRESSURE_LASTS: Duration = Duration::from_mins(1);
 const DISK_PRESSURE_LASTS: Duration = Duration::from_mins(2);
-/// For so long a mark may stand on a pod that lives: an agent that finds one of an earlier run
-/// waits for a minute.
+/// How long a mark may stand on a live pod: an agent that finds the mark of an earlier run waits a
+/// minute.
 const MARK_LASTS: Duration = Duration::from_mins(2);
-/// For so long a stall may be told of after it was over.
+/// How long after its end a stall may still be reported.
 const STALL_LASTS: Duration = Duration::from_mins(1);
 
-/// How the message of a victim of the node begins. ([EV13])
+/// How the message of a node-pressure victim begins. ([EV13])
 const LOW: &str = "The node was low on resource: ";
 
-/// The resource that an eviction's message names; none where it is about a limit of the pod.
+/// The resource that an eviction's message names; `None` if the message names a limit of the pod.
 fn resource_of(message: &str) -> Option<&str> {
     message.strip_prefix(LOW)?.split_once(". ").map(|(resource, _)| resource)
 }
@@ -61,7 +61,7 @@ impl World {
         self.victim(uid).is_some_and(|victim| victim.own_limit)
     }
 
-    /// On an action when it is issued, as far as pressure goes.
+    /// Judges the pressure side of an action when it is issued.
     pub(super) fn judge_pressure_action(&mut self, action: &Action) {
         match action {
             Action::PatchStatus { pod, purpose: Purpose::Mark, body } => {
@@ -98,7 +98,7 @@ impl World {
         }
     }
 
-    /// A victim of its own limit shows as one only by its end.
+    /// Only its end shows that a pod is a victim of its own limit.
     fn infer_own_limit(&mut self, pod: &PodRef) {
         self.note_beyond_own();
         let deleted = self.ledger.reported.get(&pod.uid).is_some_and(PodView::is_terminating);
@@ -119,7 +119,7 @@ impl World {
         }
     }
 
-    /// The agent shows that it has chosen a victim.
+    /// The agent's action shows that it has chosen a victim.
     fn choose(&mut self, pod: &PodRef, message: &str) {
         let run = self.agent_run().unwrap_or_default();
         if self.victim(&pod.uid).is_some_and(|victim| victim.run == run) {
@@ -136,7 +136,7 @@ impl World {
         let hard = self.is_hard(message);
         let of_node = resource.is_some();
         self.judge_choice(pod, of_node);
-        // A victim of an earlier run of the agent is ended by the next one.
+        // The next run of the agent terminates the victims of an earlier run.
         if of_node && !short && before.is_none() {
             self.violate(&format!("{} is evicted, and nothing is short: {message}", pod.name));
         }
@@ -192,7 +192,7 @@ impl World {
         }
     }
 
-    /// Not while the kubelet does the same. ([EV29])
+    /// The agent evicts no pod while the kubelet evicts for the same resource. ([EV29])
     fn judge_alongside_kubelet(&mut self, pod: &PodRef, resource: &str) {
         let of = Signal::ALL.into_iter().find(|signal| signal.resource() == resource);
         let condition = of.map(Signal::node_condition).unwrap_or_default();
@@ -202,7 +202,7 @@ impl World {
         }
     }
 
-    /// On an attempt to end a victim; false where the pod is none.
+    /// Judges an attempt to terminate a victim; false if the pod is not a victim.
     pub(super) fn judge_eviction(&mut self, pod: &PodRef, stops: bool) -> bool {
         let Some(victim) = self.victim(&pod.uid).cloned() else { return false };
         let Some(stored) = self.api.pods.get(&pod.uid).cloned() else { return true };
@@ -244,7 +244,7 @@ impl World {
             })
             .map(|(uid, _)| uid.clone())
             .next();
-        // One whose deletion is forbidden is given up.
+        // The agent gives up a victim whose deletion is forbidden.
         let possible = self.temper.forbidden.is_none() && !victim.own_limit;
         if let Some(other) = alongside.filter(|_| possible) {
             let other = super::world::name_of(&other).to_owned();
@@ -262,7 +262,7 @@ impl World {
         }
     }
 
-    /// From time to time: does a shortage end?
+    /// Checks from time to time whether a shortage ends.
     pub(super) fn judge_shortage(&mut self) {
         self.note_beyond_own();
         let now = self.now();
@@ -287,8 +287,7 @@ impl World {
         self.ledger.pressure.beyond_own.extend(uids);
     }
 
-    /// Whether something is short that the agent could and should do something about, and how
-    /// long that may take.
+    /// Whether the agent can and should relieve a shortage, and how long that may take.
     fn is_to_relieve(&self) -> Option<Duration> {
         let settings = &self.temper.settings;
         let process = self.process.as_ref()?;
@@ -321,7 +320,8 @@ impl World {
         self.has_candidate(short.signal, missing).then_some(lasts)
     }
 
-    /// Whether all thresholds of the signal lie before the kubelet's own: else it is only observed.
+    /// Whether all thresholds of the signal lie before the kubelet's own; otherwise the agent only
+    /// observes it.
     fn is_before_kubelet(&self, signal: Signal, capacity: u64) -> bool {
         let Some((memory, disk, tasks)) = self.temper.strain.kubelet_limits else { return true };
         let theirs = match signal.node_condition() {
@@ -334,7 +334,7 @@ impl World {
         ours.all(|threshold| threshold.limit.units(capacity) > theirs)
     }
 
-    /// Whether there are pods to end that have what is missing, and none that will not end.
+    /// Whether evictable pods use the missing amount, and every one of them can end.
     fn has_candidate(&self, signal: Signal, missing: u64) -> bool {
         let stuck = |uid: &PodUid| {
             self.scripts.get(uid).is_some_and(|s| s.habits.iter().any(|habit| habit.unkillable))
@@ -364,7 +364,7 @@ impl World {
                     .sum()
     }
 
-    /// Pods that bear a mark of pressure, live, and are not being ended.
+    /// Live pods with a mark of pressure that are not being terminated.
     fn left_marked(&self) -> Vec<String> {
         let able = self.process.is_some()
             && self.kubelet.health == Health::Live
@@ -389,7 +389,7 @@ impl World {
         left.map(|(_, stored)| stored.name().to_owned()).collect()
     }
 
-    /// How pressure stands at the end.
+    /// Checks the state of pressure at the end.
     pub(super) fn check_pressure_end(&mut self) {
         for name in self.left_marked() {
             self.violate(&format!("{name} lives on and is marked at the end"));

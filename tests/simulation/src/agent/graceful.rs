@@ -1,5 +1,5 @@
-//! The kubelet's own graceful shutdown: its lock, its groups, its hurry; and what can be seen of
-//! the kubelet from outside.
+//! Models the kubelet's graceful shutdown (lock, groups, shortened grace) and what the agent sees
+//! of the kubelet from outside.
 
 use std::time::Duration;
 
@@ -14,13 +14,13 @@ use super::logind::Stage as Shutdown;
 use super::world::{Life, World};
 use crate::controller::agenda::Moment;
 
-/// Reason and message of what it ends.
+/// Reason and message of the pods that it terminates.
 pub(super) const WORDS: (&str, &str) = ("Terminated", SHUTDOWN_MESSAGE);
 
-/// What a run of the kubelet has of a shutdown.
+/// Shutdown state of one run of the kubelet.
 #[derive(Debug, Default)]
 pub(super) struct Graceful {
-    /// Whether it got its lock at its start.
+    /// Whether it got its lock when it started.
     armed: bool,
     shutting_down: bool,
     killing: bool,
@@ -32,7 +32,7 @@ impl Graceful {
         self.killing
     }
 
-    /// Why a new pod is not admitted.
+    /// Why the kubelet does not admit a new pod.
     pub(super) fn refuses(&self) -> Option<(&'static str, &'static str)> {
         let words = ("NodeShutdown", "Pod was rejected as the node is shutting down.");
         self.shutting_down.then_some(words)
@@ -40,7 +40,7 @@ impl Graceful {
 }
 
 impl World {
-    /// At its start: the lock, if the whole wanted delay is granted. ([SD5])
+    /// At startup: takes the lock if logind grants the whole delay. ([SD5])
     pub(super) fn arm_graceful(&mut self) {
         let Some(groups) = &self.temper.groups else { return };
         let wanted: u64 = groups.iter().map(|(_, seconds)| *seconds).sum();
@@ -134,7 +134,7 @@ impl World {
         self.locks_changed();
     }
 
-    /// The cancellation is seen only after the killing. ([SD10])
+    /// The kubelet sees the cancellation only after it has killed its pods. ([SD10])
     pub(super) fn kubelet_hears_cancel(&mut self) {
         if self.kubelet.is_live() && self.kubelet.graceful.shutting_down {
             self.kubelet.graceful.cancelled = true;
@@ -151,7 +151,7 @@ impl World {
         self.see_kubelet();
     }
 
-    /// The agent's source looks at the kubelet, a moment after something has changed.
+    /// The agent's source checks the kubelet a moment after a change.
     pub(super) fn see_kubelet(&mut self) {
         let Some(run) = self.agent_run() else { return };
         let pause = self.random.millis(10, 150);
@@ -161,7 +161,7 @@ impl World {
         });
     }
 
-    /// It looks at least once a minute, too.
+    /// The source also checks at least once a minute.
     pub(super) fn watch_kubelet(&mut self) {
         let Some(run) = self.agent_run() else { return };
         self.see_kubelet();

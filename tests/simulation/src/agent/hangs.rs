@@ -1,5 +1,5 @@
-//! What hangs: starts that wait for an image without end, kubelets that are gone or wake up again,
-//! and the people who delete pods meanwhile.
+//! Models what hangs: image pulls that never end, kubelets that stop or wake up again, and users
+//! who delete pods meanwhile.
 
 use std::time::Duration;
 
@@ -8,17 +8,17 @@ use agent_core::pod::PodUid;
 use super::kubelet::{Health, Stage};
 use super::world::{Life, World, name_of};
 
-/// A call into the runtime that the kubelet's worker waits for.
+/// A runtime call that the kubelet's worker waits for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pull {
-    /// None is for ever.
+    /// `None` lasts for ever.
     pub(super) lasts: Option<Duration>,
     /// Whether the container starts then.
     pub(super) starts: bool,
 }
 
 impl World {
-    /// What was rolled to hang.
+    /// Starts the hangs that the seed rolled.
     pub(super) fn begin_hangs(&mut self) {
         let strain = self.temper.strain.clone();
         if let Some((at, health)) = strain.deserted {
@@ -42,7 +42,7 @@ impl World {
         }
     }
 
-    /// People delete pods, whatever comes of it.
+    /// Users delete pods, whatever comes of it.
     fn delete_some(&mut self) {
         let uids: Vec<PodUid> = self.api.pods.keys().cloned().collect();
         for uid in uids {
@@ -95,7 +95,7 @@ impl World {
         }
     }
 
-    /// From now on calls return.
+    /// From now on, calls return.
     pub(super) fn end_pulls(&mut self) {
         let pulling = self.kubelet.workers.iter().filter(|(_, w)| w.stage == Stage::Pulling);
         let uids: Vec<PodUid> = pulling.map(|(uid, _)| uid.clone()).collect();
@@ -104,7 +104,7 @@ impl World {
         }
     }
 
-    /// A hung kubelet goes on where it stood, with what it believed then. ([API13])
+    /// A hung kubelet resumes with the state that it had then. ([API13])
     fn wake_kubelet(&mut self) {
         if self.kubelet.health != Health::Hung {
             return;
@@ -116,7 +116,7 @@ impl World {
         self.kubelet.reporting = false;
         self.kubelet.queue.clear();
         let life = Life::Kubelet(self.kubelet.run);
-        // Whichever loop runs first decides what becomes of a phase that others wrote.
+        // The loop that runs first decides the fate of a phase that others wrote.
         let pause = self.random.millis(0, 10_000);
         self.after(pause, life, World::full_pass);
         let pause = self.random.millis(0, 10_000);

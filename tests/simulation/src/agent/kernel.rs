@@ -1,5 +1,5 @@
-//! The kernel of a node whose pods use it up: what is left, who waits (PSI), whom the OOM killer
-//! kills, and who tells of it. What it knows is the truth.
+//! Models the kernel of a node whose pods exhaust it: what is left, which tasks wait (PSI), which
+//! process the OOM killer kills, and which witness reports it. Its state is the truth.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,28 +15,28 @@ use super::strain::MI;
 use super::world::{Life, World, name_of};
 use crate::controller::agenda::Moment;
 
-/// How often the kernel is asked by itself.
+/// How often the kernel model ticks without an event.
 const TICK: Duration = Duration::from_millis(250);
-/// What the system uses beside its pods.
+/// Memory that the system uses in addition to its pods.
 const SYSTEM: u64 = 400 * MI;
 const SYSTEM_TASKS: u64 = 150;
-/// After so many kills a container makes no more children.
+/// After this many kills, a container makes no more children.
 const KILLS_MAX: u32 = 5;
-/// ms of each second in which a trigger fires.
+/// Milliseconds of each second at which a trigger fires.
 const TRIGGER: u64 = 50;
-/// What a pod that waits at its own limit, and a disk that is slow, make wait.
+/// Stall that a pod waiting at its own limit, or a slow disk, causes.
 const THRASHES: u64 = 500;
 
-/// How long things have waited, in µs, as `total` counts.
+/// How long tasks have waited, in µs, as `total` counts.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Waited {
     total: u64,
-    /// ms of each second, now.
+    /// Milliseconds of each second, now.
     pub(super) rate: u64,
     avg10: f64,
 }
 
-/// What the kernel has counted in this boot.
+/// Counters of the kernel in this boot.
 #[derive(Debug, Default)]
 pub(super) struct Kernel {
     pub(super) all_pods: Waited,
@@ -59,15 +59,15 @@ pub(super) struct Use {
     pub(super) disk: u64,
 }
 
-/// A kill for memory, as it really was.
+/// An OOM kill, as it really happened.
 #[derive(Clone, Debug)]
 pub(super) struct Kill {
     pub(super) uid: PodUid,
     pub(super) constraint: OomConstraint,
-    /// Whether the container lived on.
+    /// Whether the container survived.
     pub(super) lives: bool,
     pub(super) at: Moment,
-    /// When the agent was told by one who knows what was short and what died.
+    /// When a witness that knows the shortage and the victim reported it to the agent.
     pub(super) reported_at: Option<Moment>,
     run: u64,
     limit: Option<u64>,
@@ -83,7 +83,7 @@ impl Waited {
         self.avg10 += (percent - self.avg10) * TICK.as_secs_f64() / 10.0;
     }
 
-    /// As it is read so long after the last tick.
+    /// The value as read this long after the last tick.
     fn psi(self, since: Duration) -> Psi {
         let millis = u64::try_from(since.as_millis()).unwrap_or(0);
         let total = self.total + self.rate * millis;
@@ -102,7 +102,7 @@ impl World {
         let Some(first) = sandbox.containers.first().filter(|c| c.exit.is_none()) else {
             return Use { disk: sandbox.left_behind, ..Use::default() };
         };
-        // In the end people have mended their pods.
+        // At the end, users have repaired their pods.
         if self.ledger.settling {
             return Use::default();
         }
@@ -128,7 +128,7 @@ impl World {
         })
     }
 
-    /// What is left of what a signal is about.
+    /// What is left of the resource of a signal.
     pub(super) fn left(&self, signal: Signal) -> Observation {
         self.left_of(signal, self.used())
     }
@@ -148,7 +148,7 @@ impl World {
         Observation { available: capacity.saturating_sub(used), capacity }
     }
 
-    /// A moment of the kernel.
+    /// One tick of the kernel.
     pub(super) fn kernel_tick(&mut self) {
         if self.on {
             self.kill_at_limits();
@@ -159,7 +159,7 @@ impl World {
         self.after(TICK, Life::World, World::kernel_tick);
     }
 
-    /// Containers beyond limits of their own.
+    /// Kills in containers beyond limits of their own.
     fn kill_at_limits(&mut self) {
         let beyond = |uid: &&PodUid| {
             let needs = self.scripts.get(*uid).map(|script| &script.needs);
@@ -179,7 +179,7 @@ impl World {
         }
     }
 
-    /// The biggest of all, but not one that the node needs itself; false if there is none.
+    /// Kills in the biggest pod that the node itself does not need; false if no such pod exists.
     fn kill_biggest(&mut self) -> bool {
         let size = |uid: &PodUid| self.use_of(uid).memory;
         let killable = |uid: &&PodUid| {
@@ -283,7 +283,7 @@ impl World {
         self.trigger(io, Stalling::Io);
     }
 
-    /// How long a pod waits where all pods of the node do so long, in ms of each second.
+    /// How long a pod waits if all pods of the node wait for `node`, in ms of each second.
     fn waits(&self, uid: &PodUid, node: u64) -> u64 {
         let runs = self.runtime.running(uid) > 0;
         let Some(needs) = self.scripts.get(uid).map(|script| &script.needs) else { return 0 };
@@ -297,7 +297,7 @@ impl World {
         }
     }
 
-    /// The kernel tells of stalls, where it can.
+    /// The kernel reports stalls, if it can.
     fn trigger(&mut self, rate: u64, what: Stalling) {
         let Some(run) = self.agent_run() else { return };
         let strain = &self.temper.strain;

@@ -1,5 +1,5 @@
-//! The kubelet's pod workers: start, restart, terminate, finish. What it writes into the API is
-//! in [`super::reports`], its own graceful shutdown in [`super::graceful`].
+//! Models the kubelet's pod workers: start, restart, terminate, finish. Its status writes are in
+//! [`super::reports`], its graceful shutdown in [`super::graceful`].
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -12,22 +12,22 @@ use super::kubelet_evictions::OwnEvictions;
 use super::world::{Life, World, name_of};
 use crate::controller::agenda::Moment;
 
-/// The least time between SIGTERM and SIGKILL that a kubelet gives. ([SD14])
+/// The shortest time between SIGTERM and SIGKILL that a kubelet gives. ([SD14])
 const GRACE_MIN: Duration = Duration::from_secs(2);
 
-/// How it is with the process.
+/// State of the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Health {
     /// No process.
     #[default]
     Dead,
-    /// It works.
+    /// The process works.
     Live,
-    /// The process is there, holds what it holds, and does nothing.
+    /// The process exists, holds its locks, and does nothing.
     Hung,
 }
 
-/// The process and what it knows.
+/// The process and its knowledge.
 #[derive(Debug, Default)]
 pub(super) struct Kubelet {
     pub(super) run: u64,
@@ -40,22 +40,22 @@ pub(super) struct Kubelet {
     pub(super) evictions: OwnEvictions,
 }
 
-/// Where one pod is, for the kubelet.
+/// State of one pod in the kubelet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     /// Not started.
     Waiting,
-    /// Waits for a call into the runtime, and sees nothing else.
+    /// Waits for a runtime call, and sees nothing else.
     Pulling,
     /// Started.
     Up,
-    /// Being stopped.
+    /// The kubelet is stopping it.
     Terminating { kill_at: Moment },
-    /// Nothing of it runs any more.
+    /// No container of it runs any more.
     Stopped,
 }
 
-/// What the kubelet has of one pod.
+/// The kubelet's record of one pod.
 #[derive(Clone, Debug)]
 pub(super) struct Worker {
     pub(super) stage: Stage,
@@ -63,13 +63,13 @@ pub(super) struct Worker {
     pub(super) phase: Phase,
     pub(super) words: Option<(&'static str, &'static str)>,
     pub(super) disruption: Option<Value>,
-    /// What the last phase will be, whatever the exit codes.
+    /// The final phase, whatever the exit codes.
     forced: Option<Phase>,
     annotations: Value,
     pub(super) started: bool,
-    /// What goes out next is what was noted when the tear-down began. ([SD17])
+    /// The next report is the one noted when the tear-down began. ([SD17])
     pub(super) half_reported: bool,
-    /// The grace of a stop that has to wait for the call that goes on.
+    /// The grace of a stop that has to wait for the call under way.
     pub(super) asked: Option<u32>,
 }
 
@@ -80,7 +80,7 @@ impl Kubelet {
 }
 
 impl Worker {
-    /// Whether the kubelet ends it for the shutdown.
+    /// Whether the kubelet terminates it for the shutdown.
     fn is_shut_down(&self) -> bool {
         self.words == Some(graceful::WORDS)
     }
@@ -91,7 +91,7 @@ impl Worker {
 }
 
 impl World {
-    /// A process of the kubelet starts.
+    /// Starts a process of the kubelet.
     pub(super) fn start_kubelet(&mut self) {
         self.kubelet.run += 1;
         self.kubelet.health = Health::Live;
@@ -115,7 +115,7 @@ impl World {
         self.see_kubelet();
     }
 
-    /// It ends, or hangs with all it holds.
+    /// The process ends, or hangs with everything it holds.
     pub(super) fn end_kubelet(&mut self, health: Health) {
         if self.kubelet.health == Health::Dead {
             return;
@@ -136,7 +136,7 @@ impl World {
             self.after(pause, life, World::kubelet_lists);
             return;
         }
-        // A new process knows nothing of a shutdown that goes on. ([W6])
+        // A new process does not know of a shutdown under way. ([W6])
         self.api.update_node(|node| node.kubelet_says_shutdown = false);
         let uids: Vec<PodUid> = self.api.pods.keys().cloned().collect();
         for uid in uids {
@@ -146,7 +146,7 @@ impl World {
         }
     }
 
-    /// A change in the API; the kubelet's watch brings it.
+    /// The kubelet's watch delivers a change in the API.
     pub(super) fn kubelet_notices(&mut self, uid: PodUid) {
         if self.kubelet.is_live() {
             let pause = self.random.millis(5, 60);
@@ -183,7 +183,7 @@ impl World {
         }
     }
 
-    /// A pod that this run of the kubelet did not know.
+    /// Adopts a pod that this run of the kubelet did not know.
     fn adopt(&mut self, uid: &PodUid) {
         let Some(stored) = self.api.pods.get(uid) else { return };
         let view = stored.view();
@@ -246,7 +246,7 @@ impl World {
         }
     }
 
-    /// Its containers start.
+    /// Starts its containers.
     pub(super) fn start_now(&mut self, uid: &PodUid) {
         let Some(worker) = self.kubelet.workers.get_mut(uid) else { return };
         worker.stage = Stage::Up;
@@ -268,7 +268,7 @@ impl World {
         self.after(pause, life, move |w| w.resync(uid));
     }
 
-    /// The worker looks at the pod: what the API says goes into its cache ([ST8]), and a phase that
+    /// The worker syncs the pod. What the API says goes into its cache ([ST8]). A phase that
     /// somebody else made terminal begins a tear-down. ([API13])
     pub(super) fn sync(&mut self, uid: &PodUid) {
         let Some(stored) = self.api.pods.get(uid) else { return };
@@ -285,7 +285,7 @@ impl World {
         }
     }
 
-    /// Stops the pod's containers; a grace is shortened and never grows.
+    /// Stops the pod's containers; a later stop can only shorten the grace.
     pub(super) fn terminate(&mut self, uid: &PodUid, grace: u32) {
         let now = self.now();
         let Some(worker) = self.kubelet.workers.get_mut(uid) else { return };
@@ -334,7 +334,7 @@ impl World {
         }
     }
 
-    /// Containers have exited; the kubelet's own look at the runtime finds it.
+    /// Containers have exited; the kubelet's relist of the runtime finds it.
     pub(super) fn container_exited(&mut self, uid: &PodUid) {
         if self.kubelet.is_live() {
             let pause = self.random.millis(20, 1_000);
@@ -343,7 +343,7 @@ impl World {
         }
     }
 
-    /// What of the pod has exited, and what follows from it.
+    /// Finds the exited containers of the pod, and acts on them.
     pub(super) fn examine(&mut self, uid: &PodUid) {
         if !self.runtime.answers {
             let (uid, life) = (uid.clone(), Life::Kubelet(self.kubelet.run));
@@ -378,7 +378,7 @@ impl World {
             .enumerate()
             .filter_map(|(number, container)| Some((number, container.exit?.code)))
             .collect();
-        // One that goes down again and again is started ever later.
+        // A container that fails repeatedly restarts with growing backoff.
         let back_off = if self.temper.strain.presses { 1 << sandbox.restarts.min(5) } else { 1 };
         let running = sandbox.running();
         let again: Vec<usize> =
@@ -406,7 +406,8 @@ impl World {
         }
     }
 
-    /// Nothing of the pod runs any more: its last phase, by the exit codes. ([SD18], [API12])
+    /// No container of the pod runs any more: the exit codes decide its final phase. ([SD18],
+    /// [API12])
     fn stopped(&mut self, uid: &PodUid) {
         self.stop_sandbox(uid);
         self.clean_up(uid);

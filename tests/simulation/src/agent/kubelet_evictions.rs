@@ -1,5 +1,5 @@
-//! The kubelet's own eviction manager: a look every 10 s at thresholds of its own, conditions on
-//! the node, one victim at a time.
+//! Models the kubelet's own eviction manager: a check every 10 s against its own thresholds,
+//! conditions on the node, one victim at a time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,7 +19,7 @@ const CLEANUP_MAX: Duration = Duration::from_secs(30);
 /// Pods of this priority are never evicted. ([EV12])
 pub(super) const CRITICAL: i32 = 2_000_000_000;
 
-/// What a run of the kubelet remembers of it.
+/// Eviction state of one run of the kubelet.
 #[derive(Debug, Default)]
 pub(super) struct OwnEvictions {
     seen: BTreeMap<&'static str, Moment>,
@@ -44,7 +44,7 @@ impl World {
         KubeletEviction { hard, soft: Vec::new(), local_storage_limits }
     }
 
-    /// What of the node is short for the kubelet, the first to be acted on first.
+    /// What is short on the node for the kubelet, most urgent first.
     fn kubelet_shortages(&self) -> Vec<Signal> {
         let Some((memory, disk, tasks)) = self.temper.strain.kubelet_limits else {
             return Vec::new();
@@ -58,7 +58,7 @@ impl World {
         short.map(|(signal, _)| *signal).collect()
     }
 
-    /// A round of the loop.
+    /// One round of the loop.
     pub(super) fn kubelet_evicts(&mut self) {
         let now = self.now();
         let short = self.kubelet_shortages();
@@ -136,7 +136,7 @@ impl World {
         self.terminate(uid, 1);
     }
 
-    /// Local storage limits are no disruption. ([EV26])
+    /// An eviction for a local storage limit is not a disruption. ([EV26])
     fn evict_beyond_own_limits(&mut self) {
         let beyond = |uid: &&PodUid| {
             let up = matches!(self.kubelet.workers[*uid].stage, Stage::Up);

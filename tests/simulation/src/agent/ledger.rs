@@ -1,5 +1,5 @@
-//! What the checks remember: what the agent was told and when, what it tried, what the API has
-//! shown. The verdicts themselves are in [`super::verdicts`] and [`super::settled`].
+//! Records what the checks need: what the agent heard and when, what it tried, what the API has
+//! shown. The verdicts are in [`super::verdicts`] and [`super::settled`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -18,10 +18,10 @@ use super::pressure_ledger::PressureLedger;
 use super::world::World;
 use crate::controller::agenda::Moment;
 
-/// So long after a signal a look that tells otherwise may be an older one.
+/// How long after a signal a contradicting check may be an older one.
 const CHECK_LASTS: Duration = Duration::from_secs(2);
 
-/// What a pod is from its creation on.
+/// Properties of a pod from its creation on.
 #[derive(Clone, Debug)]
 pub(super) struct Nature {
     pub(super) is_static: bool,
@@ -33,27 +33,27 @@ pub(super) struct Nature {
 #[derive(Clone, Debug)]
 pub(super) struct Shutdown {
     pub(super) reported_at: Moment,
-    /// When no kill begins any more.
+    /// When the agent may start no more kills.
     pub(super) last_writes: Moment,
     /// When the time for the reports is over.
     pub(super) end: Moment,
-    /// Until when the lock may be held: half of the margin may go into the journal's last record.
+    /// Until when the agent may hold the lock: the journal's last record may take half of the
+    /// margin.
     pub(super) latest: Moment,
     /// Whether this process heard the announcement itself.
     pub(super) heard: bool,
-    /// A process before this one was told of it: each look of this one is a later one.
+    /// A process before this one heard of it, so each check of this process is a later one.
     inherited: bool,
-    /// The pods that were known to live then.
+    /// The pods known to be alive at that time.
     pub(super) pods: BTreeSet<PodUid>,
     pub(super) released: bool,
-    /// Since when nothing is left to hold the lock for.
-    /// Whether the agent has begun to end pods.
+    /// Whether the agent has begun to terminate pods.
     pub(super) killing: bool,
     pub(super) needless_since: Option<Moment>,
     pub(super) blamed: bool,
 }
 
-/// What is remembered.
+/// The recorded state.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     pub(super) violations: Vec<String>,
@@ -66,37 +66,37 @@ pub(super) struct Ledger {
     pub(super) frozen_at: Option<Moment>,
     pub(super) thawed_at: Option<Moment>,
     pub(super) kubelet_was_armed: bool,
-    /// What the agent's process was told of its pods.
+    /// The pods as the watch reported them to the agent's process.
     pub(super) reported: BTreeMap<PodUid, PodView>,
-    /// When it was told of a pod's last phase.
+    /// When the watch reported a pod's final phase to it.
     pub(super) reported_terminal: BTreeMap<PodUid, Moment>,
     pub(super) reported_not_ready: bool,
-    /// What it was told of the kubelet, and since when that has been the same.
+    /// The reported state of the kubelet, and since when it has been the same.
     pub(super) reported_kubelet: Option<(Moment, KubeletFacts)>,
     granted: Option<Duration>,
     owner: Option<String>,
-    /// Marks that were tried, by action, and the pods of which one failed.
+    /// Attempted marks by action, and the pods with a failed attempt.
     pub(super) marking: BTreeMap<ActionId, PodUid>,
     pub(super) mark_failed: BTreeSet<PodUid>,
-    /// Pods that the agent deleted, as the API took it.
+    /// Pods that the agent deleted, as the API accepted it.
     pub(super) deleted: BTreeSet<PodUid>,
     pub(super) calls: BTreeMap<PodUid, u32>,
     /// The last state of every pod in the API, and whether the object is gone.
     pub(super) last: BTreeMap<PodUid, (Stored, bool)>,
-    /// Pods that ran when the machine went off.
+    /// Pods that ran when the machine powered off.
     pub(super) cut: BTreeSet<PodUid>,
-    /// Of them, those that were marked then.
+    /// Those of them that were marked then.
     pub(super) cut_marked: BTreeSet<PodUid>,
-    /// How many looks in a row found something that should have been tidied up.
+    /// How many checks in a row found something that should have been tidied up.
     pub(super) untidy: u32,
     pub(super) recent_actions: u32,
-    /// The drained records that were said, and when first.
+    /// The drained records that the agent wrote, and when first.
     pub(super) drained_records: BTreeMap<String, Moment>,
     lock_taken_at: Option<Moment>,
     /// All OOM kills.
     pub(super) kills: Vec<Kill>,
     pub(super) kubelet_victims: BTreeSet<PodUid>,
-    /// When pods last waited for memory of the node, and when tasks did for disks.
+    /// When pods last waited for memory of the node, and when tasks last waited for disks.
     pub(super) memory_stalled_at: Option<Moment>,
     pub(super) io_stalled_at: Option<Moment>,
     pub(super) pressure: PressureLedger,
@@ -107,7 +107,7 @@ impl Ledger {
         self.natures.get(uid).is_some_and(|nature| nature.is_static)
     }
 
-    /// What one process knew is gone with it.
+    /// The knowledge of a process is gone with it.
     pub(super) fn process_ends(&mut self) {
         self.reported.clear();
         self.reported_terminal.clear();
@@ -164,7 +164,7 @@ impl Ledger {
 }
 
 impl World {
-    /// The agent is about to be told this.
+    /// Records an event that the agent is about to receive.
     pub(super) fn ledger_hears(&mut self, event: &Event) {
         let (now, mode) = (self.now(), self.mode());
         let ledger = &mut self.ledger;
@@ -174,7 +174,7 @@ impl World {
                 for view in views {
                     ledger.reported_of(view.clone(), now);
                 }
-                // A run that a new process found began with the pods of its first list.
+                // If a new process found the shutdown, it begins with the pods of its first list.
                 if let Some(shutdown) =
                     ledger.shutdown.as_mut().filter(|shutdown| shutdown.pods.is_empty())
                 {
@@ -187,7 +187,7 @@ impl World {
                 ledger.reported.remove(uid);
             }
             Event::NodeObserved(node) => {
-                // Who has switched to Replace by now goes on with it.
+                // An agent that has already switched to Replace continues with it.
                 if let Some(shutdown) =
                     ledger.shutdown.as_mut().filter(|_| mode == Some(Mode::Replace))
                 {
@@ -211,7 +211,7 @@ impl World {
             Event::ShutdownCancelled => ledger.shutdown = None,
             Event::LogindSeen(state) => {
                 ledger.granted = state.delay.or(ledger.granted);
-                // A look may be older than the signal, unless another logind answers it.
+                // A check may be older than the signal, unless another logind answers it.
                 let restarted = ledger.owner.as_ref().is_some_and(|owner| *owner != state.owner);
                 ledger.owner = Some(state.owner.clone());
                 let shutdown = ledger.shutdown.as_mut();
@@ -229,7 +229,7 @@ impl World {
         }
     }
 
-    /// An action of the agent has ended.
+    /// Records that an action of the agent has ended.
     pub(super) fn ledger_hears_result(&mut self, id: ActionId, result: &ActionResult) {
         self.ledger_hears_sample(result);
         if let Some(uid) = self.ledger.marking.remove(&id)
@@ -239,7 +239,7 @@ impl World {
         }
     }
 
-    /// Something has changed in the API.
+    /// Records a change in the API.
     pub(super) fn ledger_sees(&mut self, change: &Change) {
         match change {
             Change::Pod(stored) => {
@@ -261,7 +261,7 @@ impl World {
         }
     }
 
-    /// The machine goes off: what ran until then?
+    /// The machine powers off: records what ran until then.
     pub(super) fn ledger_at_power_off(&mut self) {
         let elapsed = self
             .ledger

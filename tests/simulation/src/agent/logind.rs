@@ -1,4 +1,4 @@
-//! logind: delay locks, the announcement, the timer, and what may come of it.
+//! Models logind: delay locks, the announcement, the timer, and their outcomes.
 
 use std::time::Duration;
 
@@ -6,18 +6,18 @@ use agent_core::protocol::event::{Announcement, Event, LogindState, ShutdownKind
 
 use super::world::{Life, World};
 
-/// How often the agent's source reads the properties anew.
+/// How often the agent's source rereads the properties.
 const POLL: Duration = Duration::from_secs(10);
 
-/// Where a shutdown is.
+/// Stage of a shutdown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// None was asked for.
+    /// No shutdown was requested.
     #[default]
     Idle,
     /// Announced; delay locks hold it.
     Delayed,
-    /// It is being carried out.
+    /// It is under way.
     Going,
 }
 
@@ -30,10 +30,10 @@ pub(super) struct Logind {
     pub(super) agent_lock: Option<u64>,
     pub(super) kubelet_lock: bool,
     pub(super) other_lock: bool,
-    /// Whether its name has no owner at the moment.
+    /// Whether its bus name has no owner at the moment.
     pub(super) down: bool,
     pub(super) owner: u32,
-    /// Which announcement it is; a timer of an earlier one is void.
+    /// Number of the announcement; a timer of an earlier one is void.
     pub(super) announcements: u64,
 }
 
@@ -44,7 +44,7 @@ impl Logind {
 }
 
 impl World {
-    /// Somebody asks for a shutdown. ([LD1])
+    /// Somebody requests a shutdown. ([LD1])
     pub(super) fn announce_shutdown(&mut self) {
         if self.logind.down || self.logind.stage != Stage::Idle {
             return;
@@ -76,7 +76,7 @@ impl World {
         self.locks_changed();
     }
 
-    /// The delayed shutdown is called off.
+    /// Cancels the delayed shutdown.
     pub(super) fn cancel_shutdown(&mut self) {
         if self.logind.stage != Stage::Delayed {
             return;
@@ -90,7 +90,8 @@ impl World {
         self.cancelled_at = Some(self.now());
     }
 
-    /// logind restarts: locks are kept, a delayed shutdown is forgotten without a word. ([LD7])
+    /// logind restarts: it keeps the locks, and forgets a delayed shutdown without a signal.
+    /// ([LD7])
     pub(super) fn restart_logind(&mut self) {
         if self.logind.stage == Stage::Going || self.logind.down {
             return;
@@ -110,7 +111,7 @@ impl World {
         });
     }
 
-    /// A lock came or went: the last one's going lets the shutdown go on. ([LD3])
+    /// A lock was taken or released: releasing the last one lets the shutdown continue. ([LD3])
     pub(super) fn locks_changed(&mut self) {
         if self.logind.stage == Stage::Delayed && !self.logind.down && !self.logind.is_locked() {
             self.log(|_| "logind    has no more locks".into());
@@ -124,7 +125,8 @@ impl World {
         self.after(self.temper.tail, Life::Boot(self.boot), World::power_off);
     }
 
-    /// The agent's source has a connection: what logind says now, and again from time to time.
+    /// The agent's source has a connection: it reads logind's state now, and again from time to
+    /// time.
     pub(super) fn watch_logind(&mut self) {
         let Some(run) = self.agent_run() else { return };
         self.see_logind();

@@ -1,5 +1,5 @@
-//! What befalls the machine and what is on it: boots, power-off, crashes, and the controllers
-//! elsewhere that look after its pods.
+//! Drives the events of the machine and its pods: boots, power-off, crashes, and controllers
+//! elsewhere that manage its pods.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::scenario::{Fault, Outcome};
 use super::world::{Life, World};
 
 impl World {
-    /// The first boot, and all that was rolled to happen.
+    /// The first boot, and every event that the seed rolled.
     pub(super) fn begin(&mut self) {
         self.begin_boot();
         self.populate();
@@ -58,7 +58,7 @@ impl World {
         self.after(self.temper.ends_at, Life::World, |w| w.over = true);
     }
 
-    /// The faults of a seed come around its shutdowns.
+    /// Schedules the faults of a seed around its shutdowns.
     fn schedule_faults(&mut self) {
         for (after, fault) in self.temper.faults.clone() {
             self.after(after, Life::Boot(self.boot), move |w| w.befall(fault));
@@ -101,7 +101,7 @@ impl World {
         }
     }
 
-    /// The machine is off. Nothing is reported any more. ([LD11])
+    /// The machine is off. No report leaves it any more. ([LD11])
     pub(super) fn power_off(&mut self) {
         self.log(|_| "machine   is off".into());
         self.on = false;
@@ -136,7 +136,7 @@ impl World {
         self.after(agent, Life::Boot(self.boot), World::start_process);
     }
 
-    /// From now on all goes well: what is left must come to its right end.
+    /// From now on nothing fails: everything left must end correctly.
     fn settle(&mut self) {
         self.log(|_| "all goes well from now on".into());
         self.ledger.settling = true;
@@ -168,7 +168,7 @@ impl World {
             .is_some_and(|worker| matches!(worker.stage, super::kubelet::Stage::Terminating { .. }))
     }
 
-    /// SIGTERM to a pod; the agent's own is the process.
+    /// SIGTERM to a pod; for the agent's own pod, it goes to the process.
     pub(super) fn term_pod(&mut self, uid: &PodUid) {
         if self.temper.settings.own_pod.as_ref() == Some(uid) {
             self.request_stop();
@@ -176,7 +176,7 @@ impl World {
         self.term(uid);
     }
 
-    /// Controllers elsewhere: a Job counts its pod and lets it go.
+    /// Controllers elsewhere: a Job counts its pod and removes the finalizer.
     pub(super) fn controllers_notice(&mut self, stored: &Stored) {
         if stored.finalizer && stored.is_terminal() {
             let uid = stored.uid().clone();

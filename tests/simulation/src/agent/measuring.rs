@@ -1,5 +1,5 @@
-//! The agent's looks at the node: true when they are taken, and sometimes failing, slow, old, or
-//! not whole.
+//! Models the agent's samples of the node: true when taken, and sometimes failing, slow, old or
+//! incomplete.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use epilogue_common::outcome::{Failure, FailureKind};
 
 use super::world::World;
 
-/// What is measured where all lies on one disk.
+/// The signals of a node where everything lies on one disk.
 const SIGNALS: [Signal; 7] = [
     Signal::MemoryAvailable,
     Signal::AllocatableMemoryAvailable,

@@ -1,11 +1,11 @@
-//! Strategic merge of a patch into a pod, as the API server does it, and what the admission
+//! Merges a strategic merge patch into a pod as the API server does, and checks what the admission
 //! policy lets an agent write. ([API2], [API5], [API11])
 
 use epilogue_common::names::node::TERMINATED_AT;
 use epilogue_common::names::pod_condition::OOM_KILLED;
 use serde_json::{Map, Value};
 
-/// Merges `patch` into `target`: objects by field, null removes, `conditions` by their type,
+/// Merges `patch` into `target`: objects by field, null removes, `conditions` by their type;
 /// everything else is replaced.
 pub(super) fn merge(target: &mut Value, patch: &Value) {
     let Value::Object(patch) = patch else {
@@ -41,7 +41,7 @@ fn merge_conditions(target: &mut Value, patch: &Value) {
     }
 }
 
-/// What a status patch of the agent holds that it must not. ([API11])
+/// What a status patch of the agent contains although the policy forbids it. ([API11])
 pub(super) fn forbidden(body: &Value) -> Option<String> {
     let keys = |value: &Value| -> Vec<String> {
         value.as_object().map(|object| object.keys().cloned().collect()).unwrap_or_default()
@@ -74,7 +74,7 @@ pub(super) fn forbidden(body: &Value) -> Option<String> {
         return Some(format!("condition {}", condition["type"]));
     }
     let timeless = conditions.iter().any(|condition| {
-        // One that says the same anew keeps its time.
+        // A condition with unchanged content keeps its time.
         let kept = condition["type"] == OOM_KILLED;
         let time = condition["lastTransitionTime"].as_str();
         time.map_or(!kept, |time| time.parse::<jiff::Timestamp>().is_err())

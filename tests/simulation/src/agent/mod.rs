@@ -1,6 +1,6 @@
-//! A deterministic simulation of a node with an agent: the agent's real state machine against
-//! models of the API, the kubelet, the container runtime, logind and the disk, under faults, in
-//! virtual time. A seed replays exactly.
+//! A deterministic simulation of a node with an agent. The agent's real state machine runs against
+//! models of the API, the kubelet, the container runtime, logind and the disk. It runs under
+//! faults, in virtual time; a seed replays exactly.
 
 mod api;
 mod disk;
@@ -43,34 +43,34 @@ use world::World;
 /// How a seed is run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// Keep what happens.
+    /// Keep a trace of the events.
     pub trace: bool,
-    /// Break the agent, so that the checks can be checked.
+    /// Break the agent, to check the checks.
     pub sabotage: Option<Sabotage>,
-    /// Kill the agent after so many actions.
+    /// Kill the agent after this many actions.
     pub crash_after: Option<u64>,
     /// Leave out all faults.
     pub strict: bool,
-    /// Leave out what strains the node: its shutdowns are what the seed is about.
+    /// Leave out what strains the node: the seed is about its shutdowns.
     pub unstrained: bool,
 }
 
-/// What a run was made of.
+/// Counts of one run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Events.
     pub events: u64,
     /// Actions of the agent.
     pub actions: u64,
-    /// Times that the process ended.
+    /// How often the process ended.
     pub crashes: u64,
-    /// Times that the machine went off.
+    /// How often the machine powered off.
     pub power_offs: u64,
-    /// Pods whose containers a shutdown ended while they ran.
+    /// Pods whose containers a shutdown terminated while they ran.
     pub ended: u64,
-    /// Of those that never restart, the ones that were marked by the end.
+    /// Of those with restartPolicy Never, the pods that are marked at the end.
     pub reported: u64,
-    /// Of those, the ones whose end says nothing of the disruption.
+    /// Of those, the pods whose end does not show the disruption.
     pub untold: u64,
     /// Marks that were on the wire when the pod's own end came.
     pub crossed: u64,
@@ -88,16 +88,16 @@ pub struct Stats {
     pub seconds: u64,
 }
 
-/// What became of a seed.
+/// Outcome of a seed.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// What was violated; nothing when all is well.
+    /// The violations; empty if all is well.
     pub violations: Vec<String>,
-    /// What the run was made of.
+    /// Counts of the run.
     pub stats: Stats,
     /// Each pod's end: phase, whether disrupted, whether its object is gone.
     pub ends: BTreeMap<String, String>,
-    /// What happened, when it was asked for.
+    /// The trace, if requested.
     pub trace: Vec<String>,
 }
 
@@ -110,7 +110,7 @@ pub fn run(seed: u64, options: Options) -> Report {
     Report { violations: world.ledger.violations, stats: world.stats, ends, trace }
 }
 
-/// A failed seed in words, with the command that replays it.
+/// Describes a failed seed, with the command that replays it.
 pub fn failure(seed: u64, options: Options, report: &Report) -> String {
     let violations = report.violations.join("\n  ");
     let strict = if options.strict { " --strict" } else { "" };

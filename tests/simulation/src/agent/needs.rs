@@ -1,5 +1,5 @@
-//! What the containers of a pod use of the node over their life: some stay, some grow, some leak,
-//! some go up and down around a threshold, some stay just below a limit of their own.
+//! Rolls what a pod's containers use over their life: constant, growing, leaking, oscillating
+//! around a threshold, or just below a limit of their own.
 
 use std::time::Duration;
 
@@ -8,15 +8,15 @@ use agent_core::pod::{Asks, ContainerAsks};
 use super::strain::{MI, Strain};
 use crate::controller::random::Random;
 
-/// How the use of one thing goes with a container's age.
+/// How the use of one resource changes with a container's age.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Appetite {
-    /// None of it.
+    /// Uses nothing.
     #[default]
     Nothing,
     /// Always the same.
     Steady(u64),
-    /// More and more, up to a most.
+    /// Grows up to a maximum.
     Grows { from: u64, per_second: u64, most: u64 },
     /// Low and high in turn, each for a while.
     Flaps { low: u64, high: u64, each: Duration },
@@ -40,7 +40,7 @@ impl Appetite {
     }
 }
 
-/// What the first container of a pod uses and may use; the others count for nothing.
+/// What the first container of a pod uses and may use; the others do not count.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Needs {
     pub(super) memory: Appetite,
@@ -48,7 +48,7 @@ pub(super) struct Needs {
     pub(super) memory_limit: Option<u64>,
     /// Whether the limit is the pod's, and not the container's.
     pub(super) pod_limit: bool,
-    /// Whether the kernel kills a child of it first, of which it does not die.
+    /// Whether the kernel first kills a child, and the container survives that.
     pub(super) children: bool,
     /// Whether it waits for memory at its limit.
     pub(super) thrashes: bool,
@@ -56,12 +56,12 @@ pub(super) struct Needs {
     pub(super) disk: Appetite,
     pub(super) storage_request: u64,
     pub(super) storage_limit: Option<u64>,
-    /// The limit of a volume on which all of its disk lies.
+    /// The limit of the volume that holds all of its disk use.
     pub(super) volume_limit: Option<u64>,
 }
 
 impl Needs {
-    /// Of any pod of a strained node.
+    /// Rolls the needs of any pod of a strained node.
     pub(super) fn roll(random: &mut Random, strain: &Strain) -> Self {
         if !strain.presses {
             return Self::default();
@@ -93,7 +93,7 @@ impl Needs {
     fn hog_memory(&mut self, random: &mut Random, strain: &Strain) {
         let per_second = *random.pick(&[10, 40, 120, 400, 1_500]) * MI;
         let from = *random.pick(&[50, 300]) * MI;
-        // Some stop just before the node's end.
+        // Some stop just before the node is exhausted.
         let least = *random.pick(&[600, 800, 1_200]) * MI;
         let most = if random.percent(40) { strain.memory - least } else { strain.memory * 2 };
         self.memory = Appetite::Grows { from, per_second, most };
@@ -101,7 +101,7 @@ impl Needs {
     }
 
     fn flap(&mut self, random: &mut Random, strain: &Strain) {
-        // Around where thresholds are wished for.
+        // Around the usual thresholds.
         let high = strain.memory.saturating_sub(*random.pick(&[700, 1_100, 1_600]) * MI);
         let each = random.millis(300, 20_000);
         self.memory = Appetite::Flaps { low: 100 * MI, high, each };
@@ -140,12 +140,12 @@ impl Needs {
         self.storage_limit.or(self.volume_limit).is_some_and(|limit| disk > limit)
     }
 
-    /// What the API shows of it.
+    /// The requests and limits that the API shows.
     pub(super) fn asks(&self, containers: &[String]) -> Asks {
         let first = |name: &String, number: usize| {
             let zero = ContainerAsks { name: name.clone(), ..ContainerAsks::default() };
             if number > 0 {
-                // A limit of one only, so that there is none of the pod.
+                // Only one container has a limit, so the pod as a whole has no limit.
                 return zero;
             }
             ContainerAsks {

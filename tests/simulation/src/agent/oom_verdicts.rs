@@ -1,4 +1,4 @@
-//! The verdicts on what the agent says of OOM kills.
+//! Judges what the agent reports of OOM kills.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use super::api::Stored;
 use super::kernel::Kill;
 use super::world::World;
 
-/// So long the agent has for its condition.
+/// How long the agent has for its condition.
 const SAID_WITHIN: Duration = Duration::from_secs(20);
 
-/// What is to be said of a kill.
+/// The reason that the agent must report for a kill.
 fn reason_of(kill: &Kill) -> &'static str {
     match kill.constraint {
         OomConstraint::Node => NODE_OUT_OF_MEMORY,
@@ -29,7 +29,7 @@ impl World {
         kills.cloned().collect()
     }
 
-    /// On a condition when the API takes it.
+    /// Judges a condition when the API accepts it.
     pub(super) fn judge_oom_condition(&mut self, before: &Stored, after: &Stored) {
         let name = before.name().to_owned();
         let uid = before.uid().clone();
@@ -55,7 +55,7 @@ impl World {
         }
     }
 
-    /// What is said of a pod at the end.
+    /// Checks what is reported of a pod at the end.
     pub(super) fn check_oom_end(&mut self, uid: &PodUid, stored: &Stored, gone: bool) {
         let kills = self.deadly(uid);
         let reported: Vec<&Kill> = kills.iter().filter(|kill| kill.reported_at.is_some()).collect();

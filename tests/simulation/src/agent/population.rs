@@ -1,4 +1,5 @@
-//! The pods of the node: who owns them, how they take SIGTERM, when they end by themselves.
+//! Makes the pods of the node: their owners, their reaction to SIGTERM, and when they end by
+//! themselves.
 
 use std::time::Duration;
 
@@ -16,15 +17,15 @@ use crate::controller::random::Random;
 #[derive(Clone, Debug)]
 pub(super) struct Script {
     pub(super) habits: Vec<Habit>,
-    /// After the kubelet has it; none never starts, as with a wrong image.
+    /// Delay after the kubelet has the pod; `None` never starts, as with a wrong image.
     pub(super) starts_after: Option<Duration>,
-    /// What its start waits for.
+    /// The call that its start waits for.
     pub(super) pull: Option<Pull>,
     pub(super) needs: Needs,
 }
 
 impl World {
-    /// The pods of the beginning.
+    /// Creates the initial pods.
     pub(super) fn populate(&mut self) {
         for _ in 0..self.temper.pods {
             self.new_pod();
@@ -44,7 +45,7 @@ impl World {
         }
     }
 
-    /// A pod is bound to the node, unless the node says that it shuts down.
+    /// Binds a pod to the node, unless the node announces its shutdown.
     pub(super) fn new_pod(&mut self) {
         if self.api.node.tainted || self.api.node.kubelet_says_shutdown || !self.on {
             return;
@@ -102,7 +103,7 @@ impl World {
         }
     }
 
-    /// What the strain of the seed makes of a pod.
+    /// Applies the strain of the seed to a pod.
     fn strained(&mut self, mut script: Script, view: &mut PodView) -> Script {
         let strain = self.temper.strain.clone();
         let random = &mut self.strain_random;

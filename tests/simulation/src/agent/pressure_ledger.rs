@@ -1,5 +1,5 @@
-//! What the checks remember of pressure, of victims, and of pods that hang. The verdicts are in
-//! [`super::eviction_verdicts`], [`super::stuck_verdicts`] and [`super::cause_verdicts`].
+//! Records what the checks need about pressure, victims, and pods that hang. The verdicts are in
+//! [`super::eviction_verdicts`], [`super::stuck_verdicts`] and [`super::oom_verdicts`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,43 +14,43 @@ use crate::controller::agenda::Moment;
 /// A pod that the agent evicts.
 #[derive(Clone, Debug)]
 pub(super) struct Victim {
-    /// Which run of the agent chose it.
+    /// The run of the agent that chose it.
     pub(super) run: u64,
     pub(super) chosen_at: Moment,
-    /// For a limit of its own, and not for the node.
+    /// Whether the cause is a limit of its own, and not the node.
     pub(super) own_limit: bool,
     /// Whether a hard threshold was crossed then.
     pub(super) hard: bool,
-    /// When it was first stopped or deleted.
+    /// When the agent first stopped or deleted it.
     pub(super) killed_at: Option<Moment>,
-    /// Events that say so, by this run.
+    /// Events about it, by this run.
     pub(super) events: u32,
 }
 
-/// What is remembered.
+/// The recorded state.
 #[derive(Debug, Default)]
 pub(super) struct PressureLedger {
-    /// When the agent was last told that something is short.
+    /// When a shortage was last reported to the agent.
     pub(super) reported_short: BTreeMap<Signal, Moment>,
-    /// The kubelet's own conditions, as the agent was told.
+    /// The kubelet's own conditions, as reported to the agent.
     pub(super) reported_conditions: Vec<String>,
     pub(super) victims: BTreeMap<PodUid, Victim>,
-    /// When the agent last said that it chose a pod.
+    /// When the agent last reported that it chose a pod.
     pub(super) said: BTreeMap<PodUid, Moment>,
-    /// Since when something has been short for the agent, and it could act.
+    /// Since when the agent has seen a shortage that it could act on.
     pub(super) short_since: Option<Moment>,
     pub(super) blamed: bool,
-    /// How often the API took a phase of a pod that hung.
+    /// How often the API accepted a phase of a pod that hung.
     pub(super) unstuck: BTreeMap<PodUid, u32>,
-    /// Pods that exceeded limits of their own at some time.
+    /// Pods that have exceeded a limit of their own.
     pub(super) beyond_own: BTreeSet<PodUid>,
     pub(super) recent_samples: u32,
-    /// When a change of the kubelet's life was last made.
+    /// When the kubelet last started, stopped or hung.
     pub(super) kubelet_changed_at: Moment,
 }
 
 impl PressureLedger {
-    /// What one process was told is gone with it.
+    /// The knowledge of a process is gone with it.
     pub(super) fn process_ends(&mut self) {
         self.reported_short.clear();
         self.reported_conditions.clear();
@@ -64,7 +64,7 @@ impl PressureLedger {
 }
 
 impl World {
-    /// A look at the node has ended.
+    /// Records that a sample of the node has ended.
     pub(super) fn ledger_hears_sample(&mut self, result: &ActionResult) {
         if let ActionResult::Measured(Ok(sample)) = result {
             self.note_shortages(sample);

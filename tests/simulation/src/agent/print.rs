@@ -1,10 +1,10 @@
-//! Events and actions in one line each, for the trace.
+//! Prints events and actions for the trace, one line each.
 
 use agent_core::pod::PodView;
 use agent_core::protocol::action::{Action, ActionId};
 use agent_core::protocol::event::{ActionResult, Event};
 
-/// Whether the action is a call to the API, of which only so many may be under way.
+/// Whether the action is a call to the API, whose number under way is limited.
 pub(super) fn is_call(action: &Action) -> bool {
     matches!(
         action,

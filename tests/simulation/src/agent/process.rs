@@ -1,4 +1,5 @@
-//! The agent's process: the real state machine in its driver's loop, its crashes, its freezes.
+//! Models the agent's process: the real state machine in its driver's loop, its crashes, its
+//! freezes.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -12,14 +13,14 @@ use super::sabotage::Sabotage;
 use super::world::{Life, World};
 use crate::controller::agenda::Moment;
 
-/// More actions than this without a pause are a storm.
+/// More actions than this without a pause count as a storm.
 const ACTIONS_AT_ONCE_MAX: usize = 5_000;
 
 /// One process.
 pub(super) struct Process {
     pub(super) run: u64,
     pub(super) agent: Agent,
-    /// Whether the signals of logind are subscribed.
+    /// Whether it has subscribed to the signals of logind.
     pub(super) subscribed: bool,
     pub(super) stop_requested: bool,
     /// The actions under way; whether each is a call to the API.
@@ -27,12 +28,12 @@ pub(super) struct Process {
     inbox: VecDeque<Event>,
     frozen: bool,
     wake_at: Option<Moment>,
-    /// What comes over the bus keeps its order.
+    /// Messages on the bus keep their order.
     bus_due: Moment,
 }
 
 impl World {
-    /// The agent starts, with what its journal has.
+    /// Starts the agent with its journal.
     pub(super) fn start_process(&mut self) {
         if self.process.is_some() || !self.on {
             return;
@@ -67,7 +68,7 @@ impl World {
         self.pump();
     }
 
-    /// The process ends, with all that it held; somebody starts it again.
+    /// The process ends with everything it held; `again` restarts it.
     pub(super) fn crash(&mut self, again: Option<Duration>) {
         let Some(process) = self.process.take() else { return };
         self.log(|_| format!("agent     run {} ends", process.run));
@@ -84,7 +85,7 @@ impl World {
         }
     }
 
-    /// Its own pod is being stopped, or its service is.
+    /// Its own pod, or its service, is being stopped.
     pub(super) fn request_stop(&mut self) {
         let Some(process) = &mut self.process else { return };
         process.stop_requested = true;
@@ -92,7 +93,7 @@ impl World {
         self.agent_handles(Event::StopRequested);
     }
 
-    /// The process does nothing for a while, and does not know it.
+    /// The process stands still for a while, without knowing it.
     pub(super) fn freeze(&mut self, length: Duration) {
         let Some(process) = &mut self.process else { return };
         process.frozen = true;
@@ -110,7 +111,7 @@ impl World {
         });
     }
 
-    /// The agent hears of this now.
+    /// The agent handles an event now.
     pub(super) fn agent_handles(&mut self, event: Event) {
         let Some(process) = &mut self.process else { return };
         process.inbox.push_back(event);
@@ -119,7 +120,7 @@ impl World {
         }
     }
 
-    /// It hears of this over the bus.
+    /// The agent receives an event over the bus.
     pub(super) fn handle_soon(&mut self, event: Event) {
         let pause = self.random.millis(1, 20);
         let now = self.now();
@@ -204,7 +205,7 @@ impl World {
         });
     }
 
-    /// The program ends when the core says that nothing is left to live for.
+    /// The program ends when the core reports that nothing is left to do.
     fn exit_if_done(&mut self) {
         let Some(process) = &self.process else { return };
         if process.stop_requested && process.agent.status().may_exit {

@@ -1,4 +1,4 @@
-//! What the API refuses the agent in a seed: an admission webhook that protects some pods from one
+//! Models what the API refuses the agent: an admission webhook that protects some pods from one
 //! verb, and an API server that refuses everything until its RBAC cache is filled.
 
 use std::time::Duration;
@@ -14,13 +14,13 @@ use super::world::{World, name_of};
 use crate::controller::agenda::Moment;
 use crate::controller::random::Random;
 
-/// So long after the rights are there all must be marked.
+/// How long after the rights arrive all pods must be marked.
 const CATCHES_UP: Duration = Duration::from_secs(2);
 
-/// What is refused.
+/// The refusals of a seed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Refusing {
-    /// The verb that the webhook refuses, and for one pod in how many.
+    /// The verb that the webhook refuses, for one pod in this many.
     webhook: Option<(Verb, u32)>,
     /// How long after each announcement everything is refused.
     late: Option<Duration>,
@@ -51,7 +51,7 @@ impl Refusing {
 }
 
 impl World {
-    /// Everything is refused from now on, for a while.
+    /// Refuses everything from now on, for a while.
     pub(super) fn rights_are_late(&mut self) {
         if let Some(late) = self.temper.refusing.late.filter(|_| !self.ledger.settling) {
             self.log(|_| format!("api       refuses everything for {late:?}"));
@@ -68,7 +68,7 @@ impl World {
         late || sabotaged || about.is_some_and(|uid| self.temper.refusing.protects(verb, uid))
     }
 
-    /// Whether the API lets no end of the pod by the agent through.
+    /// Whether the API refuses every way in which the agent could terminate the pod.
     pub(super) fn is_protected(&self, view: &PodView, mode: Mode) -> bool {
         let lever =
             view.owner == Owner::None && self.temper.settings.bare_pods == BarePods::DeadlineLever;
@@ -81,9 +81,9 @@ impl World {
         self.temper.refusing.protects(verb, &view.uid)
     }
 
-    /// Whether the pod could be marked at a moment.
+    /// Whether the agent could mark the pod at a moment.
     pub(super) fn may_be_marked(&self, uid: &PodUid, at: Moment) -> bool {
-        // An agent that has little time ends pods without marks before it is over.
+        // An agent with little time terminates pods without marks before that time is over.
         let patience = Budget::of(self.logind.delay).timetable().kill;
         let too_late = self.temper.refusing.late.is_some_and(|late| late + CATCHES_UP > patience);
         let late = too_late || at < self.wire.refused_until + CATCHES_UP;

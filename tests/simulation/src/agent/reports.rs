@@ -1,5 +1,5 @@
-//! How the kubelet writes status: one goroutine, GET and PATCH per pod, a full pass every 10 s.
-//! ([API12])
+//! Models how the kubelet writes status: one goroutine, GET and PATCH per pod, a full pass every 10
+//! s. ([API12])
 
 use std::time::Duration;
 
@@ -42,12 +42,12 @@ impl World {
     }
 
     fn report(&mut self, uid: &PodUid) {
-        // What does not go through is noticed by the next full pass.
+        // The next full pass notices a report that does not get through.
         if self.kubelet_dark().is_some() {
             return;
         }
         let Some(worker) = self.kubelet.workers.get_mut(uid) else { return };
-        // Taken from the cache before the end and sent after it; the next full pass has the end.
+        // Taken from the cache before the end and sent after it; the next full pass sends the end.
         let half = std::mem::take(&mut worker.half_reported);
         let mut worker = worker.clone();
         if half {
@@ -68,8 +68,8 @@ impl World {
         }
     }
 
-    /// Compares the cache with what the API shows, and writes where they differ: this is what
-    /// takes back a phase that somebody else wrote. ([API13])
+    /// Compares the cache with the API, and writes where they differ. This takes back a phase that
+    /// somebody else wrote. ([API13])
     pub(super) fn full_pass(&mut self) {
         self.kubelet.renewed_at = self.now();
         let differs = |stored: &Stored, worker: &Worker| {
@@ -92,7 +92,7 @@ impl World {
         self.after(FULL_PASS, Life::Kubelet(self.kubelet.run), World::full_pass);
     }
 
-    /// The last phase is in the API and nothing is left: a deleted pod's object goes. ([PT4])
+    /// The final phase is in the API and nothing is left: the object of a deleted pod goes. ([PT4])
     pub(super) fn finish_pod(&mut self, uid: &PodUid) {
         let Some(stored) = self.api.pods.get(uid) else {
             self.kubelet.workers.remove(uid);

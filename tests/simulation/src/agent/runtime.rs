@@ -1,5 +1,5 @@
-//! The containers of the machine, which are the truth about what runs, and the runtime's account
-//! of them.
+//! Models the containers of the machine, which are the truth about what runs, and the runtime's
+//! account of them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,14 +11,14 @@ use super::api::Shown;
 use super::world::{Life, World, name_of};
 use crate::controller::agenda::Moment;
 
-/// What a container does of its own accord.
+/// What a container does by itself.
 #[derive(Clone, Debug)]
 pub(super) struct Habit {
-    /// After SIGTERM: how long until it exits, and with what; none ignores the signal.
+    /// After SIGTERM: delay and exit code; `None` ignores the signal.
     pub(super) on_term: Option<(Duration, i32)>,
-    /// By itself: how long after its start, and with what.
+    /// By itself: delay after its start, and exit code.
     pub(super) own_end: Option<(Duration, i32)>,
-    /// Whether it waits for a device and no signal reaches it.
+    /// Whether it waits for a device, so that no signal reaches it.
     pub(super) unkillable: bool,
 }
 
@@ -26,15 +26,15 @@ pub(super) struct Habit {
 #[derive(Clone, Debug)]
 pub(super) struct Container {
     habit: Habit,
-    /// Which run this is; what was meant for an earlier one does not concern it.
+    /// Number of the run; an event meant for an earlier run has no effect.
     pub(super) run: u64,
     pub(super) exit: Option<Exit>,
     started_at: jiff::Timestamp,
     pub(super) began: Moment,
-    /// When the kernel killed something of it, and its memory came back.
+    /// When the kernel killed one of its processes and freed its memory.
     pub(super) relieved: Option<Moment>,
     pub(super) oom_killed: bool,
-    /// How often something of it was killed for memory.
+    /// How often the OOM killer killed one of its processes.
     pub(super) kills: u32,
     pub(super) terminating: bool,
 }
@@ -49,11 +49,11 @@ impl Container {
 pub(super) struct Exit {
     pub(super) code: i32,
     at: jiff::Timestamp,
-    /// The same, whatever the node's clock shows.
+    /// The same, independent of the node's clock.
     since: Moment,
 }
 
-/// What the runtime has of one pod.
+/// The runtime's record of one pod.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sandbox {
     pub(super) ready: bool,
@@ -62,7 +62,7 @@ pub(super) struct Sandbox {
     pub(super) left_behind: u64,
     /// How often a container was started again.
     pub(super) restarts: u32,
-    /// Whether the run of the first container before this one was killed for memory.
+    /// Whether the previous run of the first container was OOM-killed.
     last_killed: bool,
 }
 
@@ -82,12 +82,12 @@ impl Sandbox {
 }
 
 impl Runtime {
-    /// How many containers of the pod run.
+    /// How many containers of the pod are running.
     pub(super) fn running(&self, uid: &PodUid) -> usize {
         self.sandboxes.get(uid).map_or(0, Sandbox::running)
     }
 
-    /// What a kubelet shows of the pod's containers; times are in whole seconds.
+    /// What a kubelet reports of the pod's containers; times are in whole seconds.
     pub(super) fn shown(&self, uid: &PodUid) -> Shown {
         let Some(sandbox) = self.sandboxes.get(uid) else { return Shown::default() };
         let running = sandbox.containers.iter().filter(|c| c.exit.is_none());
@@ -103,7 +103,7 @@ impl Runtime {
         }
     }
 
-    /// Whether there were containers, and all of them have ended with 0.
+    /// Whether the pod had containers, and all of them exited with 0.
     pub(super) fn ended_well(&self, uid: &PodUid) -> bool {
         self.sandboxes.get(uid).is_some_and(|sandbox| {
             let ended_well = |c: &Container| c.exit.is_some_and(|exit| exit.code == 0);
@@ -111,20 +111,20 @@ impl Runtime {
         })
     }
 
-    /// When the last container of the pod ended; none while one runs, or if there was none.
+    /// When the last container of the pod ended; `None` while one runs, or without any.
     pub(super) fn all_ended_at(&self, uid: &PodUid) -> Option<Moment> {
         let containers = &self.sandboxes.get(uid)?.containers;
         let ends = containers.iter().map(|container| Some(container.exit?.since));
         ends.collect::<Option<Vec<Moment>>>()?.into_iter().max()
     }
 
-    /// Whether a signal that ends the pod's containers is on its way.
+    /// Whether the containers of the pod have received a signal to terminate.
     pub(super) fn is_doomed(&self, uid: &PodUid) -> bool {
         let sandbox = self.sandboxes.get(uid);
         sandbox.is_some_and(|sandbox| sandbox.containers.iter().any(|c| c.terminating))
     }
 
-    /// Whether something of the pod runs on, whatever is sent to it.
+    /// Whether a container of the pod keeps running whatever signal it gets.
     pub(super) fn is_unkillable(&self, uid: &PodUid) -> bool {
         let sandbox = self.sandboxes.get(uid);
         sandbox.is_some_and(|sandbox| {
@@ -132,12 +132,12 @@ impl Runtime {
         })
     }
 
-    /// Whether anything of the pod is there.
+    /// Whether anything of the pod exists.
     pub(super) fn is_up(&self, uid: &PodUid) -> bool {
         self.sandboxes.get(uid).is_some_and(|sandbox| sandbox.ready || sandbox.running() > 0)
     }
 
-    /// What the runtime would answer.
+    /// What the runtime answers about the pod.
     pub(super) fn account(&self, uid: &PodUid) -> RuntimeState {
         let Some(sandbox) = self.sandboxes.get(uid) else { return RuntimeState::default() };
         let containers = sandbox.containers.iter().enumerate().map(|(number, container)| {
@@ -162,7 +162,7 @@ impl Runtime {
 }
 
 impl World {
-    /// Starts all containers of a pod anew.
+    /// Starts all containers of a pod afresh.
     pub(super) fn start_containers(&mut self, uid: &PodUid, habits: &[Habit]) {
         self.kernel.pods.entry(uid.clone()).or_default();
         let sandbox = self.runtime.sandboxes.entry(uid.clone()).or_default();
@@ -173,7 +173,7 @@ impl World {
         }
     }
 
-    /// Starts one, in place of its last run.
+    /// Starts one container in place of its last run.
     pub(super) fn start_container(&mut self, uid: &PodUid, number: usize, habit: Habit) {
         let second = self.wall().as_second();
         let started_at = jiff::Timestamp::from_second(second).expect("a clock must be in range");
@@ -208,7 +208,7 @@ impl World {
         }
     }
 
-    /// SIGTERM to all containers of the pod that have not had it.
+    /// SIGTERM to all containers of the pod that have not received it.
     pub(super) fn term(&mut self, uid: &PodUid) {
         let Some(sandbox) = self.runtime.sandboxes.get_mut(uid) else { return };
         let mut ends = Vec::new();
@@ -240,7 +240,7 @@ impl World {
         }
     }
 
-    /// The sandbox of a pod without running containers is stopped.
+    /// Stops the sandbox of a pod without running containers.
     pub(super) fn stop_sandbox(&mut self, uid: &PodUid) {
         if let Some(sandbox) = self.runtime.sandboxes.get_mut(uid)
             && sandbox.running() == 0
@@ -267,8 +267,8 @@ impl World {
         self.stops_progress(uid);
     }
 
-    /// What the pod has left on the disk goes. A terminal pod that was evicted is rid of its dead
-    /// containers at once, others within moments.
+    /// Removes what the pod has left on the disk. An evicted terminal pod loses its dead containers
+    /// at once, others within moments.
     pub(super) fn clean_up(&mut self, uid: &PodUid) {
         let pause = self.strain_random.millis(100, 1_500);
         let uid = uid.clone();
@@ -279,7 +279,7 @@ impl World {
         });
     }
 
-    /// The machine goes off: nothing runs any more, and nobody is told.
+    /// The machine powers off: nothing runs any more, and no event reports it.
     pub(super) fn cut_containers(&mut self) {
         let (at, since) = (self.wall(), self.now());
         for sandbox in self.runtime.sandboxes.values_mut() {

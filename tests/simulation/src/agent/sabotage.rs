@@ -1,4 +1,4 @@
-//! Mistakes that an agent could make, so that the checks can be checked.
+//! Mistakes that an agent could make, to check the checks.
 
 use agent_core::protocol::action::{Action, Purpose, Reach};
 
@@ -7,68 +7,68 @@ use super::world::World;
 /// A mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sabotage {
-    /// Does not hear that its calls were acknowledged.
+    /// Does not receive the acknowledgements of its calls.
     DropAcks,
-    /// Gives its lock back at the first thing it does in a shutdown.
+    /// Releases its lock at the first action of a shutdown.
     ReleaseAtOnce,
-    /// Never gives it back.
+    /// Never releases its lock.
     NeverRelease,
-    /// Says `Failed` where it should only mark.
+    /// Writes `Failed` where it should only set DisruptionTarget.
     FailFirst,
     /// Believes that it took back its marks, and does not.
     NeverRevoke,
-    /// Believes that it marked, and does not.
+    /// Believes that it set DisruptionTarget, and does not.
     NeverMark,
-    /// Says that nothing runs any more as soon as it shuts down.
+    /// Reports that nothing runs any more as soon as it shuts down.
     DrainedFirst,
     /// Leaves its taint.
     KeepTaint,
-    /// Stops containers under a live kubelet in place of deleting the pod.
+    /// Stops containers under a live kubelet instead of deleting the pod.
     StopForDelete,
-    /// Does not keep a journal.
+    /// Keeps no journal.
     NoJournal,
     /// Believes that it marked a victim of pressure, and does not.
     NeverMarkVictims,
-    /// Says `Failed` of a victim where it should only mark.
+    /// Writes `Failed` on a victim where it should only set DisruptionTarget.
     FailVictimFirst,
     /// Marks victims of their own limits.
     MarkOwnLimits,
-    /// Ends a critical pod in place of its victim.
+    /// Terminates a critical pod instead of its victim.
     EvictCritical,
-    /// Does what it should only say.
+    /// Acts where it should only log.
     ActInObservation,
-    /// Ends another pod beside each victim.
+    /// Terminates another pod in addition to each victim.
     EvictTwo,
-    /// Does not hear what the kubelet says of pressure.
+    /// Does not receive the kubelet's pressure conditions.
     DeafToPressure,
     /// Stops a victim that may run again.
     StopVictims,
-    /// Never sees that something is short.
+    /// Never sees a shortage.
     BlindToPressure,
-    /// Sees shortages where there are none.
+    /// Sees shortages that do not exist.
     SeePressure,
-    /// Believes that it ended its victims, and does not.
+    /// Believes that it terminated its victims, and does not.
     SpareVictims,
     /// Leaves a stall's condition on the node.
     KeepStall,
-    /// Takes the kill of a child for the container's.
+    /// Reports the kill of a child as that of the container.
     MournChildren,
-    /// Mistakes limits for the node, and the node for limits.
+    /// Confuses kills at limits with kills for the node.
     BlameWrongly,
-    /// Says nothing of kills.
+    /// Reports no kills.
     KeepSilent,
-    /// Believes of pods that hang that nothing of them runs.
+    /// Believes that nothing runs of pods that hang.
     FailBlindly,
-    /// Says `Failed` of a pod that hung again and again.
+    /// Writes `Failed` on a hanging pod repeatedly.
     FailOften,
-    /// Believes that it failed pods that hang, and does not.
+    /// Believes that it failed hanging pods, and does not.
     NeverUnstick,
-    /// Takes one refusal for all.
+    /// Treats one refusal as a refusal of everything.
     StopAtRefusal,
 }
 
 impl Sabotage {
-    /// All of them.
+    /// All mistakes.
     pub const ALL: [Self; 29] = [
         Self::DropAcks,
         Self::ReleaseAtOnce,
@@ -103,7 +103,7 @@ impl Sabotage {
 }
 
 impl World {
-    /// What the agent does in place of this; none where it only believes to do it.
+    /// The action that replaces this one; `None` if the agent only believes that it acts.
     pub(super) fn sabotaged(&mut self, action: Action) -> Option<Action> {
         let Some(sabotage) = self.options.sabotage else { return Some(action) };
         let action = self.sabotaged_under_strain(sabotage, action)?;

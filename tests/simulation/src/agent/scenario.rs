@@ -1,5 +1,5 @@
-//! What a seed is about: the machine, its kubelet, what goes wrong and when. Many seeds leave most
-//! faults out, so that strict checks apply and a failing seed is easy to read.
+//! Rolls what a seed is about: the machine, its kubelet, the faults and their times. Many seeds
+//! leave most faults out, so that strict checks apply and a failing seed is easy to read.
 
 use std::time::Duration;
 
@@ -15,40 +15,40 @@ use super::strain::{Strain, features};
 use super::wire::Verb;
 use crate::controller::random::Random;
 
-/// What comes of a shutdown.
+/// Outcome of a shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// The machine goes off.
+    /// The machine powers off.
     Goes,
-    /// It is called off after this time, unless it went before.
+    /// It is cancelled after this time, unless the machine powered off before.
     Cancelled(Duration),
-    /// logind restarts and forgets it.
+    /// logind restarts and forgets the shutdown.
     Forgotten(Duration),
     /// The power is cut.
     Cut(Duration),
 }
 
-/// One shutdown, from the beginning of the world.
+/// One shutdown, timed from the beginning of the world.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shutdown {
     pub(super) at: Duration,
     pub(super) outcome: Outcome,
 }
 
-/// Something that goes wrong, so long after each announcement.
+/// A fault, timed from each announcement.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fault {
-    /// The API is out of reach for the agent, and maybe the kubelet.
+    /// The API is unreachable for the agent, and possibly for the kubelet.
     Dark(Duration, bool),
     /// The agent is killed.
     Crash,
     /// The agent's process stands still.
     Freeze(Duration),
-    /// The agent is told to stop.
+    /// The agent is asked to stop.
     Stop,
     /// The kubelet dies or hangs.
     Kubelet(Health),
-    /// It starts, or starts anew.
+    /// The kubelet starts, or restarts.
     KubeletStarts,
     /// The runtime's socket does not answer.
     RuntimeSilent(Duration),
@@ -63,7 +63,7 @@ pub(super) enum Fault {
 /// How rough a seed is. Chances are per mille.
 #[derive(Clone, Debug)]
 pub(super) struct Temper {
-    /// Nothing goes wrong: strict checks apply.
+    /// No faults: strict checks apply.
     pub(super) strict: bool,
     pub(super) lost_requests: u32,
     pub(super) lost_replies: u32,
@@ -82,7 +82,7 @@ pub(super) struct Temper {
     pub(super) mute_delay: bool,
     pub(super) lost_cancel: bool,
     pub(super) other_lock: Option<Duration>,
-    /// From the start of the action until all is off.
+    /// From the start of the power-off until everything is off.
     pub(super) tail: Duration,
     pub(super) boots_after: Option<Duration>,
     pub(super) shutdowns: Vec<Shutdown>,
@@ -93,15 +93,15 @@ pub(super) struct Temper {
     pub(super) settings: Settings,
     pub(super) strain: Strain,
     pub(super) refusing: Refusing,
-    /// The kubelet dies so long before each announcement: pods end that nobody reports.
+    /// How long before each announcement the kubelet dies: pods end unreported.
     pub(super) kubelet_dies_before: Option<Duration>,
 }
 
-/// How long a strained node is looked at where it has no shutdown.
+/// How long a strained node without a shutdown is observed.
 const STRAIN_LASTS: Duration = Duration::from_mins(2);
 
 impl Temper {
-    /// What came later is rolled apart, so that a seed stays what it was.
+    /// Later additions use a generator of their own, so that a seed stays what it was.
     pub(super) fn roll(
         random: &mut Random,
         apart: &mut Random,
@@ -155,7 +155,7 @@ impl Temper {
 const VERBS: [Verb; 5] =
     [Verb::PatchStatus, Verb::PatchPod, Verb::DeletePod, Verb::PatchNode, Verb::CreateEvent];
 
-/// One of these chances, in so many percent of the rough seeds; else zero.
+/// One of these chances in this percentage of the rough seeds; otherwise zero.
 fn rate(random: &mut Random, rough: bool, percent: u32, from: &[u32]) -> u32 {
     if rough && random.percent(percent) { *random.pick(from) } else { 0 }
 }
@@ -180,7 +180,7 @@ fn shutdowns(random: &mut Random) -> Vec<Shutdown> {
     shutdowns
 }
 
-/// A strained node is mostly left alone; or its shutdown comes into the strain.
+/// A strained node mostly has no shutdown; otherwise its shutdown comes during the strain.
 fn strained(random: &mut Random, strain: &Strain, mut shutdowns: Vec<Shutdown>) -> Vec<Shutdown> {
     if !strain.is_there() {
         return shutdowns;
@@ -208,7 +208,7 @@ fn groups(random: &mut Random) -> Option<Vec<(i32, u64)>> {
 fn faults(random: &mut Random) -> Vec<(Duration, Fault)> {
     let mut faults = Vec::new();
     for _ in 0..random.below(4) {
-        // Before, around and after the announcement, and in the life after it.
+        // Before, around and after the announcement, and in the run after it.
         let after = match random.below(10) {
             0..2 => random.millis(0, 20),
             2..5 => random.millis(0, 2_000),

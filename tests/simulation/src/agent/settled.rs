@@ -1,5 +1,5 @@
-//! The verdicts over time: what must be tidy again when a shutdown was called off, how long the
-//! lock is held, and how all must stand at the end.
+//! Judges over time: what must be tidy again after a cancelled shutdown, how long the agent holds
+//! the lock, and the state at the end.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,24 +11,24 @@ use super::kubelet::{Health, Stage as Worker};
 use super::logind::Stage;
 use super::world::{Life, World, name_of};
 
-/// How often the world is looked at.
+/// How often the checks run.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
-/// So many looks in a row may find something untidy.
+/// How many checks in a row may find something untidy.
 const UNTIDY_MAX: u32 = 35;
-/// Less than the minute after which a proof of life alone, without any journal, finds a mark.
+/// Less than the minute after which proof of life alone, without a journal, finds a mark.
 const UNTIDY_MAX_ROUGH: u32 = 50;
-/// How much later than its deadline the lock may be gone.
+/// How long after its deadline the lock may be released.
 const LATE: Duration = Duration::from_millis(60);
-/// How long after the last report the lock may be held.
+/// How long after the last report the agent may hold the lock.
 const NEEDLESS: Duration = Duration::from_millis(2_500);
-/// Actions in the last stretch of a settled world.
+/// Maximum number of actions in the last stretch of a settled world.
 const REST_ACTIONS_MAX: u32 = 20;
-/// Looks at the node in it: a settled one may still be short of something.
+/// Maximum number of samples in that stretch: a settled node may still be short of something.
 const REST_SAMPLES_MAX: u32 = 800;
 const REST: Duration = Duration::from_mins(1);
 
 impl World {
-    /// A look at the world.
+    /// Checks the world once.
     pub(super) fn inspect(&mut self) {
         self.inspect_lock();
         self.inspect_tidiness();
@@ -71,7 +71,7 @@ impl World {
         }
     }
 
-    /// What should have been taken back, while no shutdown goes on.
+    /// Leftovers that the agent should have taken back while no shutdown is under way.
     fn untidy(&self) -> Vec<String> {
         let mut found = Vec::new();
         for (uid, stored) in &self.api.pods {
@@ -116,7 +116,7 @@ impl World {
         }
     }
 
-    /// How all stands at the end.
+    /// Checks the state at the end.
     pub(super) fn check_end(&mut self) {
         if !self.over {
             return;
@@ -191,7 +191,7 @@ impl World {
         }
     }
 
-    /// Each pod's end in words.
+    /// Describes each pod's end.
     pub(super) fn ends(&self) -> BTreeMap<String, String> {
         let ends = self.ledger.last.iter().map(|(uid, (stored, gone))| {
             let mark = if stored.is_disrupted() { " marked" } else { "" };

@@ -1,4 +1,4 @@
-//! The agent's sinks: one attempt of each action against the model of the world.
+//! Carries out the agent's actions: one attempt of each against the model of the world.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::wire::Verb;
 use super::world::{Life, World};
 use crate::controller::agenda::Moment;
 
-/// How long a stop goes on after the grace: what the runtime gets for SIGKILL.
+/// How long a stop continues after the grace: the time that the runtime gets for SIGKILL.
 const STOP_MARGIN: Duration = Duration::from_secs(2);
 
 /// A stop under way in the runtime.
@@ -25,7 +25,7 @@ pub(super) struct Stop {
 }
 
 impl World {
-    /// Carries out what the agent wants.
+    /// Carries out an action of the agent.
     pub(super) fn dispatch(&mut self, id: ActionId, action: Action) {
         let Some(action) = self.sabotaged(action) else {
             return self.finish_after(Duration::from_millis(1), id, ActionResult::Done(Ok(())));

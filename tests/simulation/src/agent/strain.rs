@@ -1,5 +1,5 @@
-//! What of a seed strains the node outside of shutdowns: how much it has, who uses it up, how well
-//! it is measured, what hangs, and what the agent is told to do about it.
+//! Rolls what strains the node outside of shutdowns: its capacity, which pods exhaust it, how well
+//! it is measured, what hangs, and the agent's settings for it.
 
 use std::time::Duration;
 
@@ -17,9 +17,9 @@ pub(super) const MI: u64 = 1 << 20;
 /// How rough the strain of a seed is. Chances are per mille.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Strain {
-    /// Whether pods use up what the node has.
+    /// Whether pods exhaust the node.
     pub(super) presses: bool,
-    /// Whether pods hang in their starts, and are deleted.
+    /// Whether pods hang while they start, and are deleted.
     pub(super) hangs: bool,
     /// Bytes of memory.
     pub(super) memory: u64,
@@ -35,42 +35,42 @@ pub(super) struct Strain {
     pub(super) stale_samples: u32,
     pub(super) missing_pods: u32,
     pub(super) sample_ms: (u32, u32),
-    /// Of the witnesses of a kill, how many say nothing.
+    /// How many of the witnesses of a kill report nothing.
     pub(super) lost_witnesses: u32,
-    /// How many do not know what was short.
+    /// How many witnesses do not know what was short.
     pub(super) vague_witnesses: u32,
-    /// Whether the kernel's log can be read.
+    /// Whether the kernel's log is readable.
     pub(super) kernel_log: bool,
     /// The kubelet's own thresholds: memory, disk, tasks.
     pub(super) kubelet_limits: Option<(u64, u64, u64)>,
-    /// Whether it sees to limits of local storage.
+    /// Whether it enforces limits of local storage.
     pub(super) kubelet_limits_storage: bool,
-    /// How long its conditions stay.
+    /// How long its conditions last.
     pub(super) kubelet_transition: Duration,
-    /// When the kubelet is gone for good, and how.
+    /// When and how the kubelet goes for good.
     pub(super) deserted: Option<(Duration, Health)>,
-    /// When a hung one wakes.
+    /// When a hung kubelet wakes.
     pub(super) wakes_at: Option<Duration>,
-    /// The runtime never answers from then on.
+    /// From when on the runtime never answers.
     pub(super) runtime_dies: Option<Duration>,
-    /// In which disks stall.
+    /// When disks stall.
     pub(super) io_stalls: Option<(Duration, Duration)>,
 }
 
 impl Strain {
-    /// The same node without anything that strains it.
+    /// The same node without any strain.
     pub(super) fn without_any(self) -> Self {
         let strain = Self { presses: false, hangs: false, deserted: None, wakes_at: None, ..self };
         Self { runtime_dies: None, io_stalls: None, ..strain }
     }
 
-    /// Whether there is anything of it.
+    /// Whether the seed has any strain.
     pub(super) fn is_there(&self) -> bool {
         self.presses || self.hangs
     }
 
-    /// How long a strained node is looked at after its last fault: a kubelet that hangs is given
-    /// five minutes to wake.
+    /// How long a strained node is observed after its last fault: a kubelet that hangs gets five
+    /// minutes to wake.
     pub(super) fn lasts(&self) -> Duration {
         match self.deserted {
             Some((_, Health::Hung)) => Duration::from_secs(520),
@@ -134,7 +134,7 @@ impl Strain {
     }
 }
 
-/// What the agent is told to do; in a seed without strain it may look, too.
+/// The agent's settings; in a seed without strain it may still observe.
 pub(super) fn features(random: &mut Random, strain: &Strain) -> Features {
     let mut enforcement = |enforce: u32| match random.below(100) as u32 {
         chance if chance < enforce => Enforcement::Enforce,
@@ -167,7 +167,7 @@ fn thresholds(random: &mut Random) -> ThresholdFlags {
         "memory.available<500Mi,nodefs.available<10Gi,pid.available<200",
         "memory.available<10%,nodefs.available<15%,nodefs.inodesFree<5%,pid.available<10%",
         "memory.available<300Mi",
-        // Behind the kubelet's own.
+        // Behind the kubelet's own thresholds.
         "memory.available<60Mi,nodefs.available<1Gi",
     ]);
     let (soft, soft_grace) = match random.below(3) {

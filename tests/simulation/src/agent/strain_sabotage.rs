@@ -1,5 +1,5 @@
-//! Mistakes that an agent could make under pressure and with pods that hang: in what it does, in
-//! what it hears, in what it is answered.
+//! Mistakes that an agent could make under pressure and with pods that hang: in its actions, its
+//! events, and the answers it gets.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn is_of_pressure(body: &Value) -> bool {
 }
 
 impl World {
-    /// What the agent does in place of this; none where it only believes to do it.
+    /// The action that replaces this one; `None` if the agent only believes that it acts.
     pub(super) fn sabotaged_under_strain(
         &mut self,
         sabotage: Sabotage,
@@ -106,7 +106,7 @@ impl World {
         }]}})
     }
 
-    /// Another pod that runs.
+    /// Another running pod.
     fn another(&self, uid: &PodUid, critical: bool) -> Option<PodRef> {
         let mut others = self.api.pods.iter().filter(|(other, stored)| {
             *other != uid
@@ -120,7 +120,7 @@ impl World {
         Some(PodRef { namespace: view.namespace, name: view.name, uid: uid.clone() })
     }
 
-    /// The same end, for a second pod at once.
+    /// Evicts a second pod in the same way, at once.
     fn evict_another(&mut self, uid: &PodUid) {
         let Some(pod) = self.another(uid, false) else { return };
         let Some(words) = self.api.pods.get(uid).and_then(|stored| {
@@ -133,7 +133,7 @@ impl World {
         let mark = Action::PatchStatus { pod: pod.clone(), purpose, body: body.clone() };
         self.judge_pressure_action(&mark);
         let _taken = self.api.patch_status(&pod.name, &body);
-        // The first one is only about to be ended.
+        // The first pod is not terminated yet.
         self.after(Duration::from_millis(1), Life::World, move |w| {
             w.judge_eviction(&pod, false);
             let _taken = w.api.delete(&pod.name, &pod.uid, 1);
@@ -165,7 +165,7 @@ impl World {
         Some(Action::PatchStatus { pod, purpose: Purpose::Fail, body })
     }
 
-    /// What the agent hears in place of this.
+    /// The event that the agent receives instead of this one.
     pub(super) fn misheard(&self, event: Event) -> Event {
         match (self.options.sabotage, event) {
             (Some(Sabotage::DeafToPressure), Event::NodeObserved(mut node)) => {
@@ -180,7 +180,7 @@ impl World {
         }
     }
 
-    /// What it is answered in place of this.
+    /// The answer that the agent receives instead of this one.
     pub(super) fn misanswered(&self, result: ActionResult) -> ActionResult {
         match (self.options.sabotage, result) {
             (Some(Sabotage::BlindToPressure), ActionResult::Measured(Ok(mut sample))) => {

@@ -1,4 +1,4 @@
-//! The verdicts on deleted pods that no kubelet ends.
+//! Judges deleted pods that no kubelet terminates.
 
 use std::time::Duration;
 
@@ -11,15 +11,14 @@ use super::kubelet::Health;
 use super::world::World;
 use crate::controller::agenda::Moment;
 
-/// A phase that is taken back so often is not the agent's to say.
+/// After this many reverts, the phase is not the agent's to write.
 const WRITES_MAX: u32 = 3;
-/// So long after a change the agent may not know how it is with the kubelet.
+/// How long after a change the agent may not know the state of the kubelet.
 const NEWS: Duration = Duration::from_secs(3);
-/// After so long without a kubelet its deleted pods are Failed, and after so long without an
-/// answer of one that hangs.
+/// How long after the kubelet died, or hung, its deleted pods must be Failed.
 const DEAD_FOR: Duration = Duration::from_secs(130);
 const HUNG_FOR: Duration = Duration::from_secs(400);
-/// And so long after their grace.
+/// The additional time after their grace.
 const OVERDUE: SignedDuration = SignedDuration::from_secs(100);
 
 impl World {
@@ -30,7 +29,7 @@ impl World {
             && body["status"]["reason"] != "Evicted"
     }
 
-    /// On such a phase when the API takes it.
+    /// Judges such a phase when the API accepts it.
     pub(super) fn judge_stuck(&mut self, before: &Stored, after: &Stored) {
         let name = before.name().to_owned();
         let uid = before.uid().clone();
@@ -62,7 +61,7 @@ impl World {
         }
     }
 
-    /// How a pod that was deleted stands at the end.
+    /// Checks the state of a deleted pod at the end.
     pub(super) fn check_stuck_end(&mut self, uid: &PodUid, stored: &Stored) {
         let settings = &self.temper.settings;
         let able = self.process.is_some()

@@ -1,5 +1,5 @@
-//! The verdicts on single steps: each action when it is issued, each write when the API takes it,
-//! the release of the lock.
+//! Judges single steps: each action when it is issued, each write when the API accepts it, the
+//! release of the lock.
 
 use std::mem;
 use std::time::Duration;
@@ -22,13 +22,14 @@ use crate::controller::agenda::Moment;
 
 /// More calls about one pod than any seed should need.
 const CALLS_MAX: u32 = 400;
-/// So long the agent may not know yet how it is with its kubelet.
+/// How long the agent may not know the state of its kubelet.
 const NEWS: Duration = Duration::from_secs(3);
-/// So long a drained record may be repeated.
+/// How long a drained record may be repeated.
 const DRAINED_LASTS: Duration = Duration::from_millis(1_100);
-/// What ended so long before an announcement, by whatever clock, is no work of the shutdown.
+/// A pod that ended this long before an announcement, by any clock, does not belong to the
+/// shutdown.
 const ENDED_LONG_BEFORE: Duration = Duration::from_secs(12);
-/// How early the lock may be released without a word.
+/// How early the agent may release the lock without a reason.
 const EARLY: Duration = Duration::from_millis(50);
 
 impl World {
@@ -42,7 +43,7 @@ impl World {
             .or(status.mode)
     }
 
-    /// On an action when it is issued.
+    /// Judges an action when it is issued.
     pub(super) fn judge_action(&mut self, id: ActionId, action: &Action) {
         let looks = matches!(
             action,
@@ -77,7 +78,7 @@ impl World {
                 self.judge_stop(pod);
             }
             Action::Announce(text) if text.starts_with("drained") => {
-                // The same words again are of the same look, which holds for a second.
+                // A repeated record is of the same check, which is valid for a second.
                 let now = self.now();
                 let first = *self.ledger.drained_records.entry(text.clone()).or_insert(now);
                 if now == first || now > first + DRAINED_LASTS {
@@ -88,7 +89,7 @@ impl World {
         }
     }
 
-    /// On whom it touches.
+    /// Judges which pod an action touches.
     fn judge_target(&mut self, pod: &PodRef, ends: bool) {
         let Some(nature) = self.ledger.natures.get(&pod.uid).cloned() else {
             return self.violate(&format!("{} is no pod of this node", pod.name));
@@ -105,7 +106,7 @@ impl World {
             self.violate(&format!("the agent's own pod {} is touched", pod.name));
         }
         let mode = self.mode();
-        // One that somebody has deleted may be marked like any other.
+        // The agent may mark a deleted pod like any other.
         let deleted = self.ledger.reported.get(&pod.uid).is_some_and(PodView::is_terminating);
         let evicted = self.victim(&pod.uid).is_some();
         let excluded = nature.view.owner == Owner::DaemonSet && !deleted && !evicted;
@@ -117,22 +118,23 @@ impl World {
         }
     }
 
-    /// On an attempt to end a pod: by a kubelet that deletion or deadline tells, or without one.
+    /// Judges an attempt to terminate a pod: through a kubelet that sees the deletion or the
+    /// deadline, or without a kubelet.
     fn judge_kill(&mut self, pod: &PodRef, by_kubelet: bool) {
         self.judge_target(pod, true);
         let evicted = self.judge_eviction(pod, !by_kubelet);
         if evicted && self.ledger.shutdown.is_none() {
             return;
         }
-        // An empty sandbox of a deleted pod may be stopped where no kubelet does it.
+        // The agent may stop an empty sandbox of a deleted pod if no kubelet does.
         let empty = self.runtime.running(&pod.uid) == 0;
         let deleted = self.ledger.reported.get(&pod.uid).is_some_and(PodView::is_terminating);
         let swept = !by_kubelet && empty && deleted && !self.kubelet.is_live();
         if self.ledger.shutdown.is_none() && !swept {
             self.violate(&format!("{} is ended outside of a shutdown", pod.name));
         }
-        // A lock that is gone, and no sign that the kubelet is at work, may be taken for a
-        // kubelet that does nothing. ([AP16])
+        // If the lock is gone and nothing shows that the kubelet works, the agent may assume that
+        // it does nothing. ([AP16])
         let seen = self.ledger.reported_kubelet.as_ref();
         let armed = seen.is_some_and(|(_, facts)| {
             facts.lock_armed == Some(true) && facts.healthy == Some(Healthz::Ok)
@@ -140,7 +142,7 @@ impl World {
         let at_work = self.ledger.reported_not_ready && self.kubelet.graceful.is_killing();
         let armed =
             armed && seen.is_some_and(|(since, _)| self.now().saturating_sub(*since) > NEWS);
-        // From there is no way back, whatever the kubelet shows later.
+        // From there the agent does not go back, whatever the kubelet shows later.
         let killing = self
             .ledger
             .shutdown
@@ -152,7 +154,7 @@ impl World {
         }
     }
 
-    /// A stop through the runtime is for a kubelet that is dead.
+    /// Stopping through the runtime requires a dead kubelet.
     fn judge_stop(&mut self, pod: &PodRef) {
         if self.is_known_live() && self.victim(&pod.uid).is_none() {
             self.violate(&format!("{} is stopped under a live kubelet", pod.name));
@@ -167,7 +169,7 @@ impl World {
         reported_pods && self.kubelet.is_live()
     }
 
-    /// On the last word: does really nothing run?
+    /// Judges the drained record: does really nothing run?
     fn judge_drained(&mut self) {
         let natures = &self.ledger.natures;
         let running: Vec<&str> = natures
@@ -181,18 +183,19 @@ impl World {
         }
     }
 
-    /// On how much is under way.
+    /// Judges how many calls are under way.
     pub(super) fn judge_in_flight(&mut self) {
         let Some(process) = &self.process else { return };
         let calls = process.in_flight.values().filter(|is_call| **is_call).count();
         let most = self.temper.settings.in_flight_max;
-        // The announcement has absolute priority, so it and the taint may come on top. ([AP21])
+        // The announcement has absolute priority, so it and the taint may exceed the limit.
+        // ([AP21])
         if calls > most + 2 {
             self.violate(&format!("{calls} calls under way, {most} allowed"));
         }
     }
 
-    /// On a status patch that the API has taken.
+    /// Judges a status patch that the API has accepted.
     pub(super) fn judge_status(
         &mut self,
         purpose: Purpose,
@@ -234,12 +237,12 @@ impl World {
         }
     }
 
-    /// In place of a kubelet that is known to be dead, the runtime is asked before the mark.
+    /// In place of a kubelet known to be dead, the agent asks the runtime before it sets the mark.
     fn judge_first_mark(&mut self, pod: &Stored, issued: Moment) {
         let reported_at = self.ledger.shutdown.as_ref().map(|shutdown| shutdown.reported_at);
         let ended_at = self.runtime.all_ended_at(pod.uid());
         let (Some(reported_at), Some(ended_at)) = (reported_at, ended_at) else { return };
-        // Ends are stamped by the node's clock, which may have been set since.
+        // Ends carry the node's clock, which may have been set since.
         let agree = self.wall_offset.is_zero();
         let asks = self.mode() == Some(Mode::Substitute) && self.runtime.answers && agree;
         let in_time = issued < reported_at + Duration::from_millis(100);
@@ -277,7 +280,7 @@ impl World {
         }
     }
 
-    /// On a deletion, as the API takes it.
+    /// Judges a deletion when the API accepts it.
     pub(super) fn judge_delete(&mut self, uid: &PodUid) {
         let Some(stored) = self.api.pods.get(uid) else { return };
         let name = stored.name().to_owned();
@@ -294,14 +297,14 @@ impl World {
         if unmarked && !excused {
             self.violate(&format!("{name} is deleted before it is marked"));
         }
-        // Where the mark is on the wire with the deletion, its loss is nobody's fault.
+        // A mark that is on the wire with the deletion may get lost.
         if unmarked {
             self.ledger.mark_failed.insert(uid.clone());
         }
         self.ledger.deleted.insert(uid.clone());
     }
 
-    /// On a pod's end as the API shows it.
+    /// Judges a pod's end as the API shows it.
     pub(super) fn judge_terminal(&mut self, uid: &PodUid, before: &Stored, after: &Stored) {
         let name = before.name().to_owned();
         let excused = self.temper.forbidden == Some(Verb::PatchStatus)
@@ -324,7 +327,7 @@ impl World {
         }
     }
 
-    /// On a pod's object when it goes. ([API8])
+    /// Judges a pod's object when it goes. ([API8])
     pub(super) fn judge_gone(&mut self, uid: &PodUid, stored: &Stored) {
         let name = stored.name().to_owned();
         if self.ledger.deleted.contains(uid) && self.runtime.running(uid) > 0 {
@@ -332,7 +335,7 @@ impl World {
         }
     }
 
-    /// On a pod that ran when the machine went off.
+    /// Judges a pod that ran when the machine powered off.
     pub(super) fn judge_cut(&mut self, uid: &PodUid, marked: bool, elapsed: Option<Duration>) {
         let Some(nature) = self.ledger.natures.get(uid) else { return };
         let known = self
@@ -365,8 +368,8 @@ impl World {
         }
     }
 
-    /// Pods that the agent must see ended before it lets the machine go; those that the API
-    /// protects from it are tried, and left.
+    /// Pods whose end the agent must see before it releases the lock. The agent tries pods that the
+    /// API protects, and leaves them.
     pub(super) fn unreported(&self, protected: bool) -> Vec<String> {
         let (Some(shutdown), Some(mode)) = (&self.ledger.shutdown, self.mode()) else {
             return Vec::new();
@@ -374,7 +377,7 @@ impl World {
         let settings = &self.temper.settings;
         let seen = self.ledger.reported_kubelet.as_ref();
         let works = seen.is_some_and(|(_, facts)| facts.healthy == Some(Healthz::Ok));
-        // Where nobody can end pods, nobody is waited for.
+        // Without a way to terminate pods, the agent waits for no pod.
         if settings.priority_groups.is_none() || (!settings.runtime && !works) {
             return Vec::new();
         }
@@ -386,16 +389,16 @@ impl World {
         };
         let reported_pods =
             self.ledger.reported.values().filter(|view| shutdown.pods.contains(&view.uid));
-        // A kubelet that works says more of a pod whose containers run in its last phase. ([SD17])
+        // A working kubelet reports more of a pod whose containers run in its final phase. ([SD17])
         let awaits_more = mode == Mode::Assist && works;
         let half = |view: &PodView| {
             let reported_pods = awaits_more && view.is_terminal() && view.running_since.is_some();
             reported_pods
                 && excluded(&PodView { phase: Phase::Running, ..view.clone() }, &scope).is_none()
         };
-        // A pod that ended well is the kubelet's to report, also when that is dead. ([AP4])
+        // The kubelet reports a pod that ended well, even if it is dead now. ([AP4])
         let reported = |view: &PodView| {
-            // Nor does it say more of one that the agent failed by proof, with the lever.
+            // Nor does it report more of a pod that the agent failed by proof, with the lever.
             let ours = |stored: &Stored| stored.annotations.get(TERMINATED_AT).is_some();
             let last = |stored: &Stored| {
                 !awaits_more || stored.shown().running_since.is_none() || ours(stored)
@@ -406,7 +409,7 @@ impl World {
                 self.runtime.all_ended_at(&view.uid).is_some_and(|at| at < shutdown.reported_at);
             let left =
                 mode == Mode::Substitute && (self.runtime.ended_well(&view.uid) || long_before);
-            // Whose end had not begun by then is not ended any more.
+            // The agent does not terminate a pod that had not begun to end by then.
             let late = mode == Mode::Replace && self.now() >= shutdown.last_writes;
             ended || left || (late && !self.ledger.deleted.contains(&view.uid))
         };
@@ -419,7 +422,7 @@ impl World {
         awaited.map(|view| view.name.clone()).collect()
     }
 
-    /// On the release of the lock.
+    /// Judges the release of the lock.
     pub(super) fn judge_release(&mut self) {
         let now = self.now();
         let unreported = self.unreported(false);
@@ -430,12 +433,12 @@ impl World {
         shutdown.released = true;
         let left = shutdown.end.saturating_sub(now);
         let elapsed = now.saturating_sub(shutdown.reported_at);
-        // Assist holds no longer than the kubelet's sum and ten seconds. ([AP13])
+        // Assist holds the lock no longer than the kubelet's sum and ten seconds. ([AP13])
         let groups = self.temper.groups.as_deref().unwrap_or_default();
         let sum: u64 = groups.iter().map(|(_, seconds)| seconds).sum();
         let sum = Duration::from_secs(sum) + FLUSH_MARGIN;
         let assists = self.mode() == Some(Mode::Assist);
-        // In the other modes no longer than its own priority groups and their reports want.
+        // The other modes hold it no longer than their own priority groups and reports need.
         let priority_groups = self.temper.settings.priority_groups.as_ref();
         let wanted = Budget::of(wanted_delay(priority_groups, None)).timetable().end;
         let enough = elapsed + EARLY >= if assists { sum } else { wanted };
@@ -448,7 +451,7 @@ impl World {
         }
     }
 
-    /// On any attempt at ending a pod, when it takes effect.
+    /// Judges any attempt to terminate a pod when it takes effect.
     pub(super) fn judge_end(&mut self, uid: &PodUid) {
         if self.ledger.is_static(uid) {
             let name = name_of(uid);

@@ -1,4 +1,4 @@
-//! What lies between the agent and the API: time, loss, refusals; and the watch.
+//! Models the wire between the agent and the API: latency, loss, refusals, and the watch.
 
 use std::time::Duration;
 
@@ -20,20 +20,20 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 pub(super) struct Wire {
     dark_until: Moment,
     dark_for_kubelet: bool,
-    /// Calls in the second that goes on, for the throttle.
+    /// Calls in the current second, for the throttle.
     second: u64,
     calls: u32,
     /// The watch delivers in order.
     watch_due: Moment,
     /// The watch is broken; a list will follow.
     broken: bool,
-    /// Everything is refused until then.
+    /// The API refuses everything until then.
     pub(super) refused_until: Moment,
-    /// A call about a pod was refused.
+    /// The API refused a call about a pod.
     pub(super) has_refused: bool,
 }
 
-/// What can be forbidden.
+/// A verb that can be forbidden.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verb {
     PatchStatus,
@@ -44,7 +44,7 @@ pub(super) enum Verb {
     CreateEvent,
 }
 
-/// What becomes of a call.
+/// Fate of a call.
 enum Fate {
     Answered,
     RequestLost,
@@ -53,7 +53,7 @@ enum Fate {
 }
 
 impl World {
-    /// From now on nothing reaches the API, for so long.
+    /// From now on nothing reaches the API, for this long.
     pub(super) fn darken(&mut self, length: Duration, for_kubelet: bool) {
         self.log(|_| format!("wire      the API is out of reach for {length:?}"));
         self.wire.dark_until = self.now() + length;
@@ -108,7 +108,7 @@ impl World {
         Fate::Answered
     }
 
-    /// One call: `commit` is what the API does, `fail` how a failure is told.
+    /// One call: `commit` applies it to the API, `fail` makes the answer of a failure.
     pub(super) fn call(
         &mut self,
         id: ActionId,
@@ -131,8 +131,7 @@ impl World {
         if !answered {
             self.finish_after(TIMEOUT, id, lost());
         }
-        // What is on its way arrives, whatever becomes of the process; but not from a machine
-        // that is off.
+        // A call on the wire arrives even if the process ends, but not from a machine that is off.
         self.after(there, Life::Boot(self.boot), move |w| {
             let result = commit(w);
             if answered {

@@ -1,5 +1,5 @@
-//! The whole simulated node and its event loop: one thing happens at a time, in the order of
-//! virtual time, and the ledger looks at each.
+//! The whole simulated node and its event loop: one event at a time, in the order of virtual time,
+//! and the ledger checks each.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -31,16 +31,16 @@ const EPOCH_SECONDS: i64 = 1_795_000_000;
 /// What CLOCK_MONOTONIC shows when a machine's agent could first read it.
 const BOOT_BASE: Duration = Duration::from_secs(3);
 
-/// More events than any seed needs: what goes beyond is a storm.
+/// More events than any seed needs; an excess is a storm.
 const EVENTS_MAX: u64 = 400_000;
 
-/// Something that is to happen.
+/// An event to come.
 type Deed = Box<dyn FnOnce(&mut World)>;
 
-/// Whose end makes void what was to happen.
+/// The owner of an event: when it ends, the event is void.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Life {
-    /// Nobody's.
+    /// Never ends.
     World,
     /// The machine's, from boot to power-off.
     Boot(u64),
@@ -75,18 +75,18 @@ pub(super) struct World {
     pub(super) boot_wall: Option<Timestamp>,
     /// Time in system suspend in this boot.
     pub(super) suspended: Duration,
-    /// Time in suspend at all, and errors of the wall clock.
+    /// Total time in suspend, and errors of the wall clock.
     pub(super) wall_offset: SignedDuration,
     pub(super) cancelled_at: Option<Moment>,
     pub(super) stats: Stats,
     pub(super) over: bool,
-    /// How many runs of agents there were.
+    /// Number of agent runs so far.
     pub(super) runs: u64,
     pub(super) kernel: Kernel,
     pub(super) last_sample: Option<Sample>,
-    /// What strains the node is rolled apart, so that other seeds stay as they were.
+    /// Strain uses a generator of its own, so that other seeds stay as they were.
     pub(super) strain_random: Random,
-    /// The kubelet is gone, and nobody starts it again.
+    /// The kubelet is gone for good.
     pub(super) deserted: bool,
     pub(super) runtime_is_dead: bool,
     trace: Option<Vec<String>>,
@@ -166,12 +166,12 @@ impl World {
         }
     }
 
-    /// The run of the agent's process, while there is one.
+    /// The run of the agent's process, while it exists.
     pub(super) fn agent_run(&self) -> Option<u64> {
         self.process.as_ref().map(|process| process.run)
     }
 
-    /// Has something happen later, unless what it belongs to has ended by then.
+    /// Schedules an event, void if its owner has ended by then.
     pub(super) fn after(
         &mut self,
         delay: Duration,
@@ -224,7 +224,7 @@ impl World {
         format!("boot-{}", self.boot)
     }
 
-    /// All that has changed in the API: the ledger, the kubelet, controllers and watches see it.
+    /// Passes every change in the API to the ledger, the kubelets, controllers and watches.
     fn observe(&mut self) {
         while let Some(change) = self.api.log.get(self.observed).cloned() {
             self.observed += 1;
@@ -241,14 +241,14 @@ impl World {
         }
     }
 
-    /// Something that must not be.
+    /// Records a violation.
     pub(super) fn violate(&mut self, what: &str) {
         self.log(|_| format!("VIOLATION {what}"));
         let at = self.now().as_secs_f64();
         self.ledger.violations.push(format!("at {at:.3}: {what}"));
     }
 
-    /// Notes what happens, when somebody will read it.
+    /// Traces an event if a trace is requested.
     pub(super) fn log(&mut self, what: impl FnOnce(&Self) -> String) {
         if self.trace.is_some() {
             let line = format!("{:>10.3} {}", self.now().as_secs_f64(), what(self));
@@ -258,13 +258,13 @@ impl World {
         }
     }
 
-    /// What happened.
+    /// The trace.
     pub(super) fn take_trace(&mut self) -> Vec<String> {
         self.trace.take().unwrap_or_default()
     }
 }
 
-/// How a pod is called in words.
+/// Name of a pod in messages.
 pub(super) fn name_of(uid: &PodUid) -> &str {
     uid.0.trim_start_matches("uid-")
 }

@@ -1,4 +1,4 @@
-//! The virtual clock: what happens next, in the order of time. Waiting costs nothing.
+//! The virtual clock: delivers events in the order of time. Waiting costs nothing.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

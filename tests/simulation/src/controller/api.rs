@@ -1,5 +1,5 @@
-//! The model API: Jobs and pods with versions, optimistic concurrency, status rules, finalizers,
-//! deletion with grace, and a log of all changes, from which watches are fed.
+//! Models the API for Jobs and pods: versions, optimistic concurrency, status rules, finalizers,
+//! deletion with grace, and a log of all changes that feeds the watches.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use k8s_openapi::api::batch::v1::JobStatus;
 use serde::Deserialize as _;
 use serde_json::Value;
 
-/// Grace of a deletion that names none and that a kubelet has to act on.
+/// Grace of a deletion that names none, if a kubelet has to act on it.
 pub(super) const GRACE_SECONDS: i64 = 30;
 
-/// What a watch tells of an object.
+/// What a watch shows of an object.
 #[derive(Clone, Debug)]
 pub(super) enum Sighting<T> {
     /// It is there, new or changed.
@@ -25,7 +25,7 @@ pub(super) enum Sighting<T> {
 }
 
 impl<T> Sighting<T> {
-    /// The object, when it is there.
+    /// The object, if it exists.
     pub(super) fn shown(&self) -> Option<&Arc<T>> {
         match self {
             Self::Shown(object) => Some(object),
@@ -34,7 +34,7 @@ impl<T> Sighting<T> {
     }
 }
 
-/// What is to become of a Job's pods when it is deleted.
+/// What happens to a Job's pods when it is deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Propagation {
     Background,
@@ -42,7 +42,7 @@ pub(super) enum Propagation {
     Orphan,
 }
 
-/// A Job as stored, with what the view of it does not show.
+/// A Job as stored, with fields that its view does not show.
 #[derive(Clone, Debug)]
 pub(super) struct StoredJob {
     pub(super) view: Arc<Job>,
@@ -89,7 +89,7 @@ impl Api {
         Timestamp::from_second(self.now.as_second()).unwrap_or(self.now)
     }
 
-    /// A user creates a Job. Gives back nothing when the name is taken.
+    /// A user creates a Job. `None` if the name is taken.
     pub(super) fn create_job(&mut self, mut job: Job) -> Option<Arc<Job>> {
         if self.jobs.contains_key(&job.key) {
             return None;
@@ -130,7 +130,7 @@ impl Api {
         }
     }
 
-    /// The last finalizer of a Job is gone, or there was none.
+    /// Removes a Job without finalizers.
     pub(super) fn remove_job(&mut self, key: &JobKey) {
         if let Some(stored) = self.jobs.remove(key) {
             let version = self.next_version();
@@ -143,7 +143,7 @@ impl Api {
         self.jobs.values().map(|stored| &stored.view).find(|job| job.uid == *uid)
     }
 
-    /// PUT of a status that was drafted from `read`.
+    /// PUT of a status that was computed from `read`.
     pub(super) fn write_status(&mut self, read: &Job, status: &JobStatus) -> Outcome<Arc<Job>> {
         let Some(stored) = self.jobs.get(&read.key).cloned() else {
             return Err(failure(FailureKind::NotFound, "jobs not found"));
@@ -186,8 +186,8 @@ impl Api {
         pod
     }
 
-    /// Changes a pod. One that is deleted is gone once its grace is over and no finalizer of
-    /// ours holds it. A change that changes nothing gets no version, as in the real API.
+    /// Changes a pod. A deleted pod goes once its grace is over and no finalizer of ours holds it.
+    /// A no-op change gets no version, as in the real API.
     pub(super) fn change_pod(
         &mut self,
         uid: &Uid,
@@ -212,7 +212,7 @@ impl Api {
         Ok(self.store_pod(pod))
     }
 
-    /// DELETE of a pod. The grace is zero when nobody has to end it.
+    /// DELETE of a pod. The grace is zero if no kubelet has to terminate it.
     pub(super) fn delete_pod(&mut self, uid: &Uid, grace: i64) -> Outcome<()> {
         let now = self.whole_second();
         self.change_pod(uid, |pod| {

@@ -1,5 +1,5 @@
-//! Calls to the model API: what becomes of each, by the API's own rules and by injected faults.
-//! The ledger records all that has an effect.
+//! Carries out calls to the model API, by the API's own rules and under injected faults. The ledger
+//! records every call that has an effect.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::process::Life;
 use super::work::{Answer, Call};
 use super::world::World;
 
-/// What becomes of a call on its way.
+/// Fate of a call on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Through,
@@ -80,7 +80,8 @@ impl World {
 
     /// Carries out one call, if its fate lets it through.
     ///
-    /// `job` is the Job as the process last read or wrote it, `planned` as it planned for it.
+    /// `job` is the Job as the process last read or wrote it; `planned` is the Job that it planned
+    /// for.
     pub(super) fn attempt(
         &mut self,
         number: usize,
@@ -108,7 +109,7 @@ impl World {
         outcome
     }
 
-    /// `sure`: the process that leads will learn of the outcome.
+    /// `sure`: the process that leads will learn the outcome.
     fn carry_out(
         &mut self,
         call: &Call,
@@ -241,7 +242,7 @@ impl World {
         }
     }
 
-    /// Sabotage: lets terminated pods go before anything is written.
+    /// Sabotage: releases terminated pods before anything is written.
     pub(super) fn release_early(&mut self, plan: &Plan) {
         for pod in plan.census.tracked.iter().filter(|pod| pod.is_terminal()) {
             self.ledger.finalizer_removed(&self.api, &plan.job, pod);

@@ -1,5 +1,5 @@
-//! What breaks on its own: processes crash or hang while another takes the lease, nodes vanish,
-//! pods are disrupted, other controllers write to Jobs. And the end of all that.
+//! Injects faults: processes crash or hang while another takes the lease, nodes vanish, pods are
+//! disrupted, other controllers write to Jobs. Also ends all faults.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::process::Life;
 use super::world::{Event, World};
 
 impl World {
-    /// Something breaks, and something else will.
+    /// Breaks something, and schedules the next fault.
     pub(super) fn chaos(&mut self) {
         if self.is_quiet() {
             return;
@@ -41,14 +41,14 @@ impl World {
         self.agenda.after(pause, Event::Chaos);
     }
 
-    /// All that a process knew is lost; calls on the wire may still arrive.
+    /// The process loses all its knowledge; calls on the wire may still arrive.
     fn crash(&mut self) {
         let Some(number) = self.leader() else { return };
         self.stats.restarts += 1;
         self.say(|_| format!("p{number} crashes"));
         let process = &mut self.processes[number];
         process.life = Life::Dead;
-        // A call that is not answered yet may have created a pod that nobody expects.
+        // An unanswered call may have created a pod that no process expects.
         let pause = self.random.millis(20, 20_000);
         self.agenda.after(pause, Event::Start);
     }
@@ -64,8 +64,8 @@ impl World {
         }
     }
 
-    /// Faults and users come to an end. Nobody is left to resume or to scale up, so that is done
-    /// here, for some Jobs.
+    /// Faults and users end. No user is left to resume or scale up, so this function does it, for
+    /// some Jobs.
     pub(super) fn calm_down(&mut self) {
         self.say(|_| "all is quiet from now on".to_owned());
         self.quiet_since = Some(self.agenda.now());

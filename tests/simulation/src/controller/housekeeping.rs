@@ -1,4 +1,4 @@
-//! The other controllers of a cluster, small: the garbage collector, pod garbage collection,
+//! Models the other controllers of a cluster, small: the garbage collector, pod garbage collection,
 //! and eviction from nodes that are gone.
 
 use std::sync::Arc;
@@ -10,11 +10,12 @@ use super::api::{GRACE_SECONDS, Propagation};
 use super::kubelet::{mark_disrupted, node_number};
 use super::world::World;
 
-/// How long a node is gone before pod garbage collection ends its pods.
+/// How long a node is gone before pod garbage collection fails its pods.
 const NODE_GRACE: Duration = Duration::from_mins(1);
 
 impl World {
-    /// Owners that are gone or go: their pods follow, are orphaned, or hold them.
+    /// Handles owners that are gone or being deleted: their pods follow, are orphaned, or block
+    /// them.
     pub(super) fn collect_garbage(&mut self) {
         let pods: Vec<Arc<Pod>> = self.api.pods.values().cloned().collect();
         for pod in pods {
@@ -54,7 +55,7 @@ impl World {
         }
     }
 
-    /// Pods that no kubelet will ever end become Failed and are deleted.
+    /// Fails and deletes pods that no kubelet will ever terminate.
     pub(super) fn collect_pods(&mut self) {
         let now = self.agenda.now();
         let pods: Vec<Arc<Pod>> = self.api.pods.values().cloned().collect();
@@ -81,7 +82,7 @@ impl World {
         }
     }
 
-    /// The pods of a node that is gone are deleted, which no kubelet hears of.
+    /// Deletes the pods of a node that is gone; no kubelet sees it.
     pub(super) fn evict(&mut self, node: usize) {
         let name = format!("node-{node}");
         let pods: Vec<Uid> = self

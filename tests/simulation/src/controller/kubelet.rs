@@ -1,5 +1,5 @@
-//! What happens to pods: they are bound, run, restart, end, are disrupted, and are ended with
-//! grace, as the script of each says; pods of a node that is gone are ended by nobody.
+//! Models pods on nodes: their scripts bind, run, restart, finish, disrupt and terminate them. Pods
+//! of a node that is gone stay as they are.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use super::api::GRACE_SECONDS;
 use super::world::{Event, World};
 
-/// Nodes that there are.
+/// Number of nodes.
 pub(super) const NODES: usize = 4;
 
 /// What a pod will do.
@@ -23,27 +23,27 @@ pub(super) struct Script {
     exit_code: i32,
     /// Containers that fail are restarted in place.
     restarts: bool,
-    /// How it ends when it is asked to.
+    /// How long it takes to exit when asked to terminate.
     ends_after: Duration,
     exit_code_asked: i32,
 }
 
-/// One thing that happens to a pod.
+/// One event of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Deed {
     Bind(usize),
     Start,
     BecomeReady,
-    /// The containers end by themselves.
+    /// The containers exit by themselves.
     End,
-    /// The containers end because they were asked to.
+    /// The containers exit because they were asked to.
     Obey,
     /// The kubelet is done with a deleted pod.
     Remove,
 }
 
 impl World {
-    /// A new pod: what will become of it.
+    /// Schedules the events of a new pod.
     pub(super) fn schedule(&mut self, pod: &Arc<Pod>) {
         let owner = pod.owner.as_ref().and_then(|owner| self.api.job(&owner.uid));
         let restarts = owner.is_some_and(|job| job.spec.restart_policy == RestartPolicy::OnFailure);
@@ -71,7 +71,7 @@ impl World {
         }
     }
 
-    /// A pod is being deleted: its kubelet hears of that.
+    /// A pod is being deleted, and its kubelet sees that.
     pub(super) fn terminate(&mut self, pod: &Arc<Pod>) {
         let Some(script) = self.scripts.get(&pod.uid) else { return };
         if pod.node.is_some() && !pod.is_terminal() {
@@ -147,7 +147,7 @@ impl World {
         }
     }
 
-    /// The terminal phase.
+    /// Writes the terminal phase.
     pub(super) fn finish(&mut self, uid: &Uid, exit_code: i32) {
         let now = self.api.whole_second();
         self.change(uid, |pod| {
@@ -159,7 +159,7 @@ impl World {
         });
     }
 
-    /// Says that a pod is about to end through no fault of its own, and deletes it.
+    /// Sets DisruptionTarget on a pod, and deletes it.
     pub(super) fn disrupt(&mut self, uid: &Uid) {
         self.say(|_| format!("{uid} is disrupted"));
         self.change(uid, mark_disrupted);
@@ -167,7 +167,7 @@ impl World {
     }
 
     pub(super) fn change(&mut self, uid: &Uid, how: impl FnOnce(&mut Pod)) {
-        // It may be gone; then there is nothing to change.
+        // If the pod is gone, there is nothing to change.
         let _ = self.api.change_pod(uid, how);
     }
 

@@ -1,5 +1,5 @@
-//! The ledger: what must hold of every write, judged from the API's own log and not from what
-//! the controller believes. Each pod is counted once; no pod too many; no end too early.
+//! Judges every write by the API's own log, not by what the controller believes. Each pod is
+//! counted once; no pod too many; no end too early.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use k8s_openapi::api::batch::v1::JobStatus;
 use super::api::{Api, Sighting};
 use super::release_rules::{self, Standing};
 
-/// What the ledger knows, and what it found wrong.
+/// The ledger's records, and the violations that it found.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     pub(super) violations: Vec<String>,
@@ -22,40 +22,40 @@ pub(super) struct Ledger {
     accounts: BTreeMap<Uid, Account>,
 }
 
-/// What ever was true of a pod.
+/// Everything that was ever true of a pod.
 #[derive(Clone, Debug, Default)]
 struct Record {
     owners: BTreeSet<Uid>,
     index: Option<u32>,
-    /// Failures of its index before it, by its annotations.
+    /// Failures of its index before it, from its annotations.
     failures: u32,
     ended_failed: bool,
     stripped: bool,
     succeeded: bool,
-    /// Failed, or was being deleted.
+    /// Failed, or being deleted.
     failed: bool,
     /// Does not count against limits of live pods: the process that leads could not know of it.
     ///
-    /// These are: a pod whose creation was never answered (lost reply, crash, deposed leader),
-    /// and one that a user or the garbage collector took from its Job or gave to it. A controller
-    /// that reads at one time and creates at a later one cannot exclude the former; the reference
-    /// makes them too.
+    /// These are: a pod whose creation was never answered (lost reply, crash, deposed leader), and
+    /// one that a user or the garbage collector took from its Job or gave to it. A controller that
+    /// reads at one time and creates at a later one cannot exclude the former; upstream makes them
+    /// too.
     exempt: bool,
-    /// A user, or the garbage collector for one, took it from its Job or gave it to one: nothing
-    /// in the API tells then what became of it before.
+    /// A user or the garbage collector took it from its Job or gave it to one; afterwards nothing
+    /// in the API shows its history.
     meddled: bool,
 }
 
-/// The counting of one Job.
+/// The counts of one Job.
 #[derive(Clone, Debug, Default)]
 struct Account {
     counted: BTreeSet<Uid>,
-    /// Whether an exempt pod may have done work that others then did again.
+    /// Whether an exempt pod may have done work that other pods then repeated.
     loose: bool,
-    /// Whether a user changed the number of indexes: those beyond are forgotten. ([I7])
+    /// Whether a user changed the number of indexes: the ledger forgets the indexes beyond. ([I7])
     resized: bool,
-    /// The version of the newest write of its status whose reply was lost. A process that plans
-    /// from an older one cannot know what it wrote; its own next write is refused.
+    /// The newest version of its status whose write got no reply. A process that plans from an
+    /// older version cannot know that write; its own next write is refused.
     unanswered: Version,
 }
 
@@ -82,7 +82,7 @@ impl Ledger {
         self.pods.get(pod).is_some_and(|record| record.exempt)
     }
 
-    /// A user takes a pod from a Job or gives it one.
+    /// A user takes a pod from a Job or gives it to one.
     pub(super) fn estranged(&mut self, pod: &Pod) {
         self.exempt(&pod.uid, pod.owner.as_ref().map(|owner| &owner.uid));
         self.pods.entry(pod.uid.clone()).or_default().meddled = true;
@@ -125,7 +125,7 @@ impl Ledger {
             .accounts
             .get(&planned.uid)
             .is_some_and(|account| account.loose || planned.version < account.unanswered);
-        // What one leader has counted, the view of another may lack for a moment.
+        // The view of another process may lack for a moment what one leader has counted.
         if self.two_leaders || loose {
             return;
         }
@@ -135,10 +135,9 @@ impl Ledger {
         }
     }
 
-    /// At the moment of a creation there are, with the new pod, no more live pods than the Job's
-    /// parallelism as planned for; a plan that was made before a user scaled down may still use
-    /// the old one. Where only failed pods are replaced, terminating ones are live too. Of an
-    /// index there is no other live pod.
+    /// With the new pod there are no more live pods than the parallelism that the Job was planned
+    /// for. A plan made before a user scaled down may still use the old one. If only failed pods
+    /// are replaced, terminating ones count as live. An index has no other live pod.
     fn not_too_many(&mut self, api: &Api, planned: &Job, pod: &Pod) {
         let only_failed = planned.replaces_failed_only();
         let live: Vec<&Arc<Pod>> = api
@@ -160,11 +159,11 @@ impl Ledger {
         }
     }
 
-    /// With `backoffLimitPerIndex` a pod starts with more failures than each one of its index that
-    /// failed before: a failure that is forgotten is a retry too many.
+    /// With `backoffLimitPerIndex`, a pod starts with more failures than each earlier failed pod of
+    /// its index: a forgotten failure is a retry too many.
     ///
-    /// Except where a pod of the index was deleted as excess, or by suspension: the failures are
-    /// written on the newest pod alone and go with it, as in the reference.
+    /// Exception: a pod of the index was deleted as excess, or by suspension. The failures are
+    /// written on the newest pod alone and go with it, as upstream.
     fn failures_remembered(&mut self, planned: &Job, pod: &Pod) {
         let of_index: Vec<&Record> = self
             .pods
@@ -194,8 +193,8 @@ impl Ledger {
         }
     }
 
-    /// No pod is created for a Job that has come to its end, for an index that has ended, or for
-    /// a success that is already there.
+    /// No pod is created for a finished Job, for a finished index, or for a success that already
+    /// exists.
     fn not_in_vain(&mut self, api: &Api, planned: &Job, job: &Job, pod: &Pod) {
         for kind in [job_condition::SUCCESS_CRITERIA_MET, job_condition::FAILURE_TARGET] {
             if job.true_condition(kind).is_some() {
@@ -235,12 +234,12 @@ impl Ledger {
         }
     }
 
-    /// A finalizer was removed so that a pod that is deleted as excess is not counted.
+    /// A finalizer was removed so that a pod deleted as excess is not counted.
     pub(super) fn stripped(&mut self, pod: &Uid) {
         self.pods.entry(pod.clone()).or_default().stripped = true;
     }
 
-    /// A claim went through.
+    /// A claim succeeded.
     pub(super) fn claimed(&mut self, pod: &Pod, job: &Job, kind: ClaimKind) {
         if kind == ClaimKind::Adopt {
             self.estranged(pod);
@@ -255,7 +254,8 @@ impl Ledger {
     /// The queue of orphans is about to remove the finalizer of a pod.
     pub(super) fn orphaned(&mut self, api: &Api, seen: &Pod) {
         let Some(pod) = api.pods.get(&seen.uid).filter(|pod| pod.tracked) else { return };
-        // Given to a Job since it was seen: a race of two patches without a precondition.
+        // The pod was given to a Job since it was seen: a race of two patches without a
+        // precondition.
         if self.is_meddled(&pod.uid) {
             return;
         }
@@ -311,7 +311,7 @@ impl Ledger {
         self.ends(api, job, new);
     }
 
-    /// A UID is listed: it will be counted.
+    /// A UID is listed in `uncountedTerminatedPods`: it will be counted.
     fn listed(&mut self, job: &Job, new: &JobStatus, uid: &Uid, success: bool) {
         let record = self.pods.get(uid).cloned().unwrap_or_default();
         let fails = has_condition(new, job_condition::FAILURE_TARGET);
@@ -344,15 +344,15 @@ impl Ledger {
         }
     }
 
-    /// Indexes complete by a pod that succeeded and is not counted as failed, and only a user
-    /// takes one back, by scaling down. An index fails by a pod that failed.
+    /// A succeeded pod that is not counted as failed completes its index; only a user takes it
+    /// back, by scaling down. A failed pod fails its index.
     fn indexes(&mut self, job: &Job, new: &JobStatus) {
         let bound = u32::MAX;
         let read =
             |text: &Option<String>| IndexSet::parse(text.as_deref().unwrap_or_default(), bound);
         let (old_set, new_set) =
             (read(&job.status.completed_indexes), read(&new.completed_indexes));
-        // Where the API forbids a decrease, the counter may stay behind a set that shrank.
+        // Where the API forbids a decrease, the counter may exceed a set that shrank.
         let elastic = job.spec.completions == Some(job.spec.parallelism);
         let kept = !elastic && new.succeeded == job.status.succeeded;
         if number(new.succeeded) != new_set.len() as usize && !kept {
@@ -387,7 +387,7 @@ impl Ledger {
         self.violations.extend(problems);
     }
 
-    /// No terminal condition while a pod lives that the process that leads could know of.
+    /// No terminal condition while a pod lives that the leading process could know of.
     fn ends(&mut self, api: &Api, job: &Job, new: &JobStatus) {
         let ended = |status: &JobStatus| {
             [job_condition::COMPLETE, job_condition::FAILED]

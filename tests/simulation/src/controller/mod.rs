@@ -1,4 +1,4 @@
-//! A deterministic simulation of the whole controller: its real decisions against a model of the
+//! A deterministic simulation of the whole controller. Its real decisions run against models of the
 //! API, of kubelets and of users, under faults, in virtual time. A seed replays exactly.
 
 pub(crate) mod agenda;
@@ -26,24 +26,24 @@ use world::World;
 /// How a seed is run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// Keep what happens.
+    /// Keep a trace of the events.
     pub trace: bool,
-    /// Break the controller, so that the checks can be checked.
+    /// Break the controller, to check the checks.
     pub sabotage: Option<Sabotage>,
 }
 
 /// A mistake that a controller could make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sabotage {
-    /// Counts once more when it does not know whether a write went through.
+    /// Counts once more if it does not know whether a write succeeded.
     CountAgain,
     /// Releases terminated pods before it has listed them.
     ReleaseFirst,
-    /// Does not wait to see the pods that it created.
+    /// Does not wait until its caches show the pods that it created.
     ForgetCreations,
     /// Does not remember what it released and wrote.
     ForgetReleases,
-    /// Misses the events of some pods that end.
+    /// Misses the events of some pods that finish.
     MissEvents,
 }
 
@@ -62,14 +62,14 @@ impl Sabotage {
     }
 }
 
-/// What became of a seed.
+/// Outcome of a seed.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// What was violated; nothing when all is well.
+    /// The violations; empty if all is well.
     pub violations: Vec<String>,
-    /// What the run was made of.
+    /// Counts of the run.
     pub stats: Stats,
-    /// What happened, when it was asked for.
+    /// The trace, if requested.
     pub trace: Vec<String>,
 }
 
@@ -81,7 +81,7 @@ pub fn run(seed: u64, options: Options) -> Report {
     Report { violations: world.ledger.violations, stats: world.stats, trace }
 }
 
-/// A failed seed in words, with the command that replays it.
+/// Describes a failed seed, with the command that replays it.
 pub fn failure(seed: u64, report: &Report) -> String {
     let violations = report.violations.join("\n  ");
     let replay = format!("cargo lab sim --seed {seed} --verbose");

@@ -1,5 +1,5 @@
-//! One process of the controller: cache, queues, watches and the work in hand. Dies and is
-//! succeeded by another.
+//! One process of the controller: cache, queues, watches and the work in hand. It dies, and another
+//! process succeeds it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -20,16 +20,16 @@ use super::store::{Reaction, Store};
 use super::work::{Task, Work};
 use super::world::{Event, Kind, World};
 
-/// Delays after failures: the program's defaults.
+/// Delays after failures, with the program's defaults.
 const FAILURE_DELAY: FailureDelay =
     FailureDelay { base: Duration::from_secs(1), max: Duration::from_mins(1) };
 
-/// How a process stands.
+/// Life cycle of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Life {
     /// Holds the lease.
     Leads,
-    /// Lost it without knowing: goes on with what it has in hand, and begins nothing new.
+    /// Lost the lease without knowing it: continues the work in hand, and starts nothing new.
     Deposed,
     /// Crashed; calls on the wire may still arrive.
     Dead,
@@ -45,11 +45,11 @@ pub(super) struct Process {
     pub(super) works: BTreeMap<u64, Work>,
     pub(super) last: BTreeMap<JobKey, LastSync>,
     pub(super) load: Load,
-    /// How far its clock is off.
+    /// Error of its clock.
     pub(super) skew: SignedDuration,
     jobs: Watch<Job>,
     pods: Watch<Pod>,
-    /// When it looks at its queues next.
+    /// When it next checks its queues.
     wake: Option<Moment>,
 }
 
@@ -62,7 +62,7 @@ struct Watch<T> {
     listing: Option<Listing<T>>,
 }
 
-/// A list that is coming in: what is left of it, and its version.
+/// A list in progress: its remaining objects, and its version.
 #[derive(Debug)]
 struct Listing<T> {
     items: VecDeque<Arc<T>>,
@@ -92,7 +92,7 @@ impl Process {
         }
     }
 
-    /// Whether both caches are filled, which workers wait for. ([Q7])
+    /// Whether both caches are filled, which the workers wait for. ([Q7])
     pub(super) fn is_ready(&self) -> bool {
         self.life == Life::Leads && self.jobs.listed && self.pods.listed
     }
@@ -109,7 +109,7 @@ impl Process {
         api + self.skew
     }
 
-    /// Puts what follows from an event into the queues.
+    /// Puts the consequences of an event into the queues.
     fn react(&mut self, reaction: Reaction, now: Moment) {
         for enqueue in reaction {
             match enqueue {
@@ -131,7 +131,7 @@ impl Process {
 }
 
 impl World {
-    /// A new process takes the lease; the one before is deposed, unless it is dead.
+    /// A new process takes the lease; the previous one is deposed, unless it is dead.
     pub(super) fn start_process(&mut self) {
         for process in &mut self.processes {
             if process.life == Life::Leads {
@@ -171,7 +171,7 @@ impl World {
         self.rouse(number, kind);
     }
 
-    /// Lets a watch that has something to tell do so, in its own time.
+    /// Lets a watch with pending events deliver them, in its own time.
     pub(super) fn rouse(&mut self, number: usize, kind: Kind) {
         let process = &mut self.processes[number];
         if process.life != Life::Leads {
@@ -242,7 +242,7 @@ impl World {
         self.check_queues(number);
     }
 
-    /// The API tells watches that have nothing to tell how far they have come.
+    /// The API sends bookmarks to watches without pending events.
     pub(super) fn bookmark(&mut self) {
         let Some(number) = self.leader() else { return };
         let version = self.api.version();
@@ -284,7 +284,7 @@ impl World {
         Some(process.store.pods_end(version))
     }
 
-    /// The next event. An update that a later one before `until` follows may be left out: what is
+    /// The next event. It may skip an update that a later one follows before `until`: events
     /// delivered together may be merged.
     fn watch_jobs(&mut self, number: usize, until: usize) -> Option<Reaction> {
         let process = &mut self.processes[number];
@@ -331,7 +331,7 @@ impl World {
         })
     }
 
-    /// Puts what follows from an event into the queues of a process.
+    /// Puts the consequences of an event into the queues of a process.
     pub(super) fn take_in(&mut self, number: usize, mut reaction: Reaction) {
         if self.sabotage == Some(Sabotage::MissEvents) {
             let urgent = |enqueue: &Enqueue| {
@@ -343,7 +343,7 @@ impl World {
         self.processes[number].react(reaction, now);
     }
 
-    /// Lets the workers know that something may be due.
+    /// Wakes the workers: something may be due.
     pub(super) fn check_queues(&mut self, number: usize) {
         let now = self.agenda.now();
         let process = &mut self.processes[number];
@@ -368,7 +368,7 @@ impl World {
         }
     }
 
-    /// The workers have looked.
+    /// The workers have checked.
     pub(super) fn awake(&mut self, number: usize) {
         self.processes[number].wake = None;
     }

@@ -1,4 +1,4 @@
-//! Random numbers that are the same on every machine and in every release: splitmix64.
+//! Generates random numbers that are the same on every machine and in every release: splitmix64.
 
 use std::time::Duration;
 
@@ -29,12 +29,12 @@ impl Random {
         low + self.below((high - low + 1) as usize) as i32
     }
 
-    /// True in so many of a thousand cases.
+    /// True in this many of a thousand cases.
     pub(crate) fn per_mille(&mut self, chance: u32) -> bool {
         self.below(1000) < chance as usize
     }
 
-    /// True in so many of a hundred cases.
+    /// True in this many of a hundred cases.
     pub(crate) fn percent(&mut self, chance: u32) -> bool {
         self.below(100) < chance as usize
     }

@@ -1,10 +1,10 @@
-//! When the tracking finalizer of a pod may go, by the decision table ([T17]),
-//! told anew so that the controller is not judged by itself.
+//! Judges when the tracking finalizer of a pod may go, by the decision table ([T17]). It is written
+//! independently, so that the controller does not judge itself.
 
 use controller_core::job::IndexSet;
 use controller_core::view::{Job, Phase, Pod};
 
-/// How the Job stands to the pod at the time of the release.
+/// State of Job and pod at the time of the release.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Standing {
     /// The pod's UID is listed or counted.
@@ -15,7 +15,7 @@ pub(super) struct Standing {
     pub(super) fails: bool,
 }
 
-/// Why the pod, as it was `seen` by the sync, may not be released.
+/// Why the pod, as `seen` by the sync, may not be released.
 pub(super) fn problem(planned: &Job, job: &Job, seen: &Pod, it: Standing) -> Option<&'static str> {
     let placed = !planned.is_indexed()
         || seen.index.is_some_and(|index| index < planned.index_bound().min(job.index_bound()));
@@ -33,7 +33,7 @@ pub(super) fn problem(planned: &Job, job: &Job, seen: &Pod, it: Standing) -> Opt
             let counted = it.accounted || action == Some("Ignore");
             (placed && !counted).then_some("it failed and is not counted")
         }
-        // A deletion that failed puts the end off, and a Job that goes lets go all the same.
+        // A failed deletion postpones the end; a Job that is being deleted releases all the same.
         _ if it.fails && !planned.deleting => {
             let counted = it.accounted || rule(planned, seen) == Some("Ignore");
             (placed && !counted).then_some("the Job fails and it is not counted")
@@ -45,7 +45,7 @@ pub(super) fn problem(planned: &Job, job: &Job, seen: &Pod, it: Standing) -> Opt
     }
 }
 
-/// Completed, or failed for good; an index ends once.
+/// Whether the index has completed, or failed for good; an index finishes once.
 fn has_ended(job: &Job, index: u32) -> bool {
     let status = &job.status;
     [&status.completed_indexes, &status.failed_indexes]

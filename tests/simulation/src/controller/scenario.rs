@@ -1,5 +1,5 @@
-//! What a seed is about: which faults, which settings, which Jobs. Many seeds leave most faults
-//! out, so that strict checks apply and a failing seed is easy to read.
+//! Rolls what a seed is about: which faults, which settings, which Jobs. Many seeds leave most
+//! faults out, so that strict checks apply and a failing seed is easy to read.
 
 use std::time::Duration;
 
@@ -27,9 +27,9 @@ pub(super) struct Temper {
     pub(super) node_losses: u32,
     pub(super) disruptions: u32,
     pub(super) foreign_writes: u32,
-    /// Most milliseconds between two acts of users; none act when zero.
+    /// Maximum number of milliseconds between two actions of users; zero disables them.
     pub(super) users: u32,
-    /// Pods that fail, of a thousand.
+    /// Pods that fail, per mille.
     pub(super) failures: u32,
     pub(super) skew_seconds: i32,
     pub(super) workers: usize,
@@ -77,7 +77,7 @@ impl Temper {
     }
 }
 
-/// One of these chances, in so many percent of the seeds; else zero.
+/// One of these chances in this percentage of the seeds; otherwise zero.
 fn rate(random: &mut Random, percent: u32, from: &[u32]) -> u32 {
     if random.percent(percent) { *random.pick(from) } else { 0 }
 }

@@ -1,11 +1,11 @@
-//! What must be true once faults and users have come to an end and enough time has passed.
+//! Checks what must be true after faults and users have ended and enough time has passed.
 
 use controller_core::view::{Job, Pod};
 
 use super::world::World;
 
 impl World {
-    /// What is not settled.
+    /// What has not settled.
     pub(super) fn unsettled(&self) -> Vec<String> {
         let mut problems: Vec<String> = self
             .api

@@ -1,5 +1,5 @@
-//! What one process of the controller knows and remembers: the program's cache, with ordered
-//! maps so that a seed replays exactly.
+//! The cache and memory of one controller process: the program's cache, with ordered maps so that a
+//! seed replays exactly.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -32,7 +32,7 @@ struct PodList {
     awaited: Vec<(Uid, Uid)>,
 }
 
-/// Everything that a plan is made from, but for time and settings.
+/// All inputs of a plan except time and settings.
 #[derive(Clone, Debug)]
 pub(super) struct Snapshot {
     pub(super) job: Arc<Job>,
@@ -41,7 +41,7 @@ pub(super) struct Snapshot {
     pub(super) seen: Versions,
 }
 
-/// What follows from an event, in order.
+/// The consequences of an event, in order.
 pub(super) type Reaction = Vec<Enqueue>;
 
 impl Store {
@@ -63,7 +63,7 @@ impl Store {
         reaction
     }
 
-    /// The list of all Jobs is complete: what it lacks is gone.
+    /// The list of all Jobs is complete: a missing Job is gone.
     pub(super) fn jobs_end(&mut self, at: Version, now: Timestamp) -> Reaction {
         let mut reaction = Vec::new();
         let listed = self.job_list.take().unwrap_or_default();
@@ -101,7 +101,7 @@ impl Store {
         reaction
     }
 
-    /// The list of all pods is complete: what it lacks is gone.
+    /// The list of all pods is complete: a missing pod is gone.
     pub(super) fn pods_end(&mut self, at: Version) -> Reaction {
         let mut reaction = Vec::new();
         let list = self.pod_list.take().unwrap_or_default();
@@ -128,7 +128,7 @@ impl Store {
         reaction
     }
 
-    /// What a plan for this Job is made from; nothing when there is no such Job.
+    /// The inputs of a plan for this Job; `None` if the Job does not exist.
     pub(super) fn snapshot(&self, key: &JobKey) -> Option<Snapshot> {
         let job = Arc::clone(self.jobs.get(key)?);
         let concerns = |pod: &&Arc<Pod>| {
@@ -139,7 +139,7 @@ impl Store {
         Some(Snapshot { job, pods, memory, seen: self.seen })
     }
 
-    /// Changes what is remembered of a Job, unless the watch has shown that nothing need be.
+    /// Updates the memory of a Job, unless the watch has shown that it is not needed.
     pub(super) fn remember(&mut self, job: &Job, change: MemoryUpdate, now: Timestamp) {
         let current = self.jobs.get(&job.key).filter(|known| known.uid == job.uid);
         if current.is_some_and(|known| !known.is_finished()) {
@@ -153,7 +153,7 @@ impl Store {
         self.memories.remove(job);
     }
 
-    /// A sync found the watches behind these versions: it is tried again once they are not.
+    /// A sync found the watches behind these versions; the Job is retried once they have caught up.
     pub(super) fn await_versions(&mut self, key: JobKey, written: Versions) -> Reaction {
         let mut reaction = Vec::new();
         self.late.retain(|(late, _)| *late != key);
@@ -177,7 +177,7 @@ impl Store {
         }
     }
 
-    /// A Job and the counts of its pods, from which the urgency of a change follows.
+    /// A Job and the counts of its pods, which decide the urgency of a change.
     pub(super) fn facts(&self, key: &JobKey) -> Option<(Arc<Job>, CachedPodCounts)> {
         let job = self.jobs.get(key)?;
         let mut counts = CachedPodCounts::default();
@@ -250,8 +250,8 @@ impl Store {
         reaction.extend(enqueues.queue);
     }
 
-    /// The watches have come this far; while a list is coming in, its objects say nothing of
-    /// that. Jobs that waited for it are synced.
+    /// The watches have advanced to these versions; objects of a list in progress do not count.
+    /// Jobs that waited for it are synced.
     fn advance(&mut self, mut versions: Versions, reaction: &mut Reaction) {
         if self.job_list.is_some() {
             versions.jobs = Version::default();

@@ -1,4 +1,4 @@
-//! What users do: suspend, resize, delete, create again, and meddle with pods.
+//! Models users: they suspend, resize, delete, recreate, and meddle with pods.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::api::{GRACE_SECONDS, Propagation};
 use super::world::{Event, World};
 
 impl World {
-    /// A user does something, and comes back later.
+    /// A user acts, and comes back later.
     pub(super) fn user(&mut self) {
         if self.is_quiet() {
             return;
@@ -75,7 +75,7 @@ impl World {
         }
     }
 
-    /// Somebody else writes to the Job, which makes writes from older reads conflict.
+    /// Another writer changes the Job, so that writes from older reads conflict.
     pub(super) fn annotate(&mut self, key: &JobKey) {
         let value = self.agenda.now().as_millis().to_string();
         self.api.edit_job(key, |job| {
@@ -123,7 +123,7 @@ impl World {
         self.change(&pod.uid, |pod| pod.labels = Arc::new(labels));
     }
 
-    /// A pod without owner gets one by hand.
+    /// A user gives an owner to a pod without one.
     fn give_away(&mut self, job: &Job, pod: &Arc<Pod>) {
         if pod.owner.is_some() {
             return;

@@ -1,5 +1,5 @@
-//! The workers of a process: take keys, plan, and carry plans out step by step. The calls of a
-//! step are under way at the same time; each reaches the API, and is answered, in its own time.
+//! Models the workers of a process: they take keys, plan, and carry plans out step by step. The
+//! calls of a step run concurrently; each reaches the API, and is answered, in its own time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,12 +28,12 @@ pub(super) struct Work {
     began: Moment,
 }
 
-/// What it is for.
+/// The purpose of the work.
 #[derive(Debug)]
 pub(super) enum Task {
-    /// A sync: the Job as last read or written, the Job as planned for, and how far it is.
+    /// A sync: the Job as last read or written, the Job as planned for, and the progress.
     Sync { key: JobKey, job: Arc<Job>, planned: Arc<Job>, progress: Box<Progress>, step: Step },
-    /// Finalizers of pods that nobody will count.
+    /// Finalizers of pods that no Job will count.
     Orphans(Orphans),
 }
 
@@ -59,7 +59,7 @@ pub(super) enum Call {
     FailPending(Arc<Pod>),
 }
 
-/// What a successful call brings back.
+/// Result of a successful call.
 #[derive(Clone, Debug)]
 pub(super) enum Answer {
     Live(LiveJob),
@@ -75,7 +75,7 @@ impl Slot {
 }
 
 impl World {
-    /// Gives keys to workers that have nothing to do.
+    /// Gives keys to idle workers.
     pub(super) fn work(&mut self, number: usize) {
         self.awake(number);
         while self.processes[number].is_ready() {
@@ -160,7 +160,7 @@ impl World {
         self.collect_replies(number, id);
     }
 
-    /// Hands out the next step of a sync, or ends it.
+    /// Starts the next step of a sync, or ends it.
     fn advance(&mut self, number: usize, id: u64) {
         let process = &mut self.processes[number];
         let Some(work) = process.works.get_mut(&id) else { return };
@@ -203,7 +203,7 @@ impl World {
         }
     }
 
-    /// The calls of a step go out.
+    /// Sends the calls of a step.
     fn send(&mut self, number: usize, id: u64) {
         let deposed = self.processes[number].life == Life::Deposed;
         let calls = self.processes[number].works.get(&id).map_or(0, |work| work.slots.len());
@@ -213,7 +213,7 @@ impl World {
         }
     }
 
-    /// A process that was deposed was mostly so because it hung.
+    /// A deposed process is mostly one that hung.
     pub(super) fn latency(&mut self, deposed: bool) -> Duration {
         if deposed && self.random.percent(30) {
             self.random.millis(500, 20_000)
@@ -224,7 +224,7 @@ impl World {
         }
     }
 
-    /// A call reaches the API, if it ever does.
+    /// A call reaches the API, unless it is lost.
     pub(super) fn commit(&mut self, number: usize, id: u64, call: usize) {
         let life = self.processes[number].life;
         if life == Life::Dead && self.random.percent(50) {
@@ -363,7 +363,7 @@ fn calls(step: &Step) -> Vec<Call> {
     }
 }
 
-/// The replies in the form that the plan takes them.
+/// Converts the replies into the form that the plan takes.
 fn outcome(step: &Step, replies: Vec<Outcome<Answer>>) -> StepOutcome {
     let strange = || Failure::new(FailureKind::Other, "a reply of another call");
     let pod = |reply: Outcome<Answer>| match reply {
@@ -392,7 +392,7 @@ fn outcome(step: &Step, replies: Vec<Outcome<Answer>>) -> StepOutcome {
     }
 }
 
-/// A plan in one line.
+/// Describes a plan in one line.
 fn described(plan: &Plan) -> String {
     let census = &plan.census;
     let pods = match &plan.pods {

@@ -1,5 +1,5 @@
-//! The whole simulated cluster and its event loop: one thing happens at a time, in the order of
-//! virtual time, and the ledger looks at each.
+//! The whole simulated cluster and its event loop: one event at a time, in the order of virtual
+//! time, and the ledger checks each.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,13 +16,14 @@ use super::random::Random;
 use super::scenario::Temper;
 use super::{Options, Sabotage};
 
-/// How often garbage collection and pod garbage collection look, and we whether all is done.
+/// How often garbage collection and pod garbage collection run, and the world checks whether all is
+/// done.
 const HOUSEKEEPING: Duration = Duration::from_secs(5);
 
 /// When the world begins: any whole second will do.
 const EPOCH_SECONDS: i64 = 1_767_225_600;
 
-/// Something that happens.
+/// An event.
 #[derive(Clone, Debug)]
 pub(super) enum Event {
     /// A watch of this process delivers.
@@ -30,7 +31,7 @@ pub(super) enum Event {
         process: usize,
         kind: Kind,
     },
-    /// The workers of this process look at their queues.
+    /// The workers of this process check their queues.
     Work {
         process: usize,
     },
@@ -46,7 +47,7 @@ pub(super) enum Event {
         work: u64,
         call: usize,
     },
-    /// A kubelet, a scheduler or a disruption does something to a pod.
+    /// A kubelet, a scheduler or a disruption acts on a pod.
     Pod {
         pod: Uid,
         deed: Deed,
@@ -56,13 +57,13 @@ pub(super) enum Event {
         node: usize,
     },
     Housekeeping,
-    /// A user does something.
+    /// A user acts.
     User,
     /// Something breaks.
     Chaos,
     /// A new process of the controller begins.
     Start,
-    /// Faults and users come to an end.
+    /// Faults and users end.
     Quiet,
 }
 
@@ -86,17 +87,17 @@ pub(super) struct World {
     pub(super) scripts: BTreeMap<Uid, Script>,
     /// Nodes that have vanished, and since when.
     pub(super) lost_nodes: BTreeMap<usize, Moment>,
-    /// Names of Jobs that users play with.
+    /// Names of Jobs that users act on.
     pub(super) names: Vec<JobKey>,
     pub(super) quiet_since: Option<Moment>,
     pub(super) stats: Stats,
     trace: Option<Vec<String>>,
-    /// How much of the log of pods was looked at.
+    /// How much of the pod log the world has processed.
     observed: usize,
     deleting: BTreeSet<Uid>,
 }
 
-/// What a run was made of.
+/// Counts of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Events.
@@ -175,7 +176,7 @@ impl World {
         self.stats.pods = self.ledger.pods_seen() as u64;
     }
 
-    /// Whether all is settled, or too much time has passed for that. ([`super::settled`])
+    /// Whether all is settled, or the time for that is over. ([`super::settled`])
     fn is_over(&mut self, event: &Event) -> bool {
         let (Event::Housekeeping, Some(since)) = (event, self.quiet_since) else { return false };
         let unsettled = self.unsettled();
@@ -211,7 +212,7 @@ impl World {
         }
     }
 
-    /// Looks at all that has changed in the API: the ledger, the kubelets and the watches do.
+    /// Passes every change in the API to the ledger, the kubelets and the watches.
     fn observe(&mut self) {
         while let Some(sighting) = self.api.pod_log.get(self.observed).cloned() {
             self.observed += 1;
@@ -241,7 +242,7 @@ impl World {
         self.processes.iter().position(|process| process.life == Life::Leads)
     }
 
-    /// Notes what happens, when somebody will read it.
+    /// Traces an event if a trace is requested.
     pub(super) fn say(&mut self, what: impl FnOnce(&Self) -> String) {
         if self.trace.is_some() {
             let line = format!("{:>10.3} {}", self.agenda.now().as_secs_f64(), what(self));
@@ -251,7 +252,7 @@ impl World {
         }
     }
 
-    /// What happened.
+    /// The trace.
     pub(super) fn take_trace(&mut self) -> Vec<String> {
         self.trace.take().unwrap_or_default()
     }

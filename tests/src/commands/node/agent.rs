@@ -1,11 +1,11 @@
-//! How the agent is on the node that a command plays with.
+//! Says how the agent is installed on the node of a command.
 
 use clap::ValueEnum;
 use lab::vm::agent::Install;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Agent {
-    /// It is not
+    /// Not installed
     None,
     /// As a service of the host
     Host,

@@ -1,4 +1,4 @@
-//! `lab node lost`: how many pods of a node have their end in the API when a graceful shutdown is
+//! `lab node lost`: counts the pods of a node whose end is in the API when a graceful shutdown is
 //! over.
 
 use lab::binary::GoProgram;
@@ -11,10 +11,10 @@ use crate::commands::prepare;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// How many run on it
+    /// How many pods run on it
     #[arg(long, default_value_t = 30)]
     pods: u32,
-    /// Without the agent, or with it as this
+    /// Without the agent, or with it installed like this
     #[arg(long, default_value = "none")]
     agent: Agent,
 }

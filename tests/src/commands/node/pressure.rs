@@ -1,6 +1,5 @@
-//! `lab node pressure`: what ends when a pod takes what the node has not, how soon, and what is
-//! said of it, without our agent and with it; and what becomes of pods that are deleted before they
-//! ran.
+//! `lab node pressure`: shows what ends when a pod exhausts the node, how soon, and what the API
+//! shows, without our agent and with it. Also plays pods that are deleted before they ran.
 
 use lab::binary::GoProgram;
 use lab::node_pressure::{self, Install, Kind, Setting, Stuck};
@@ -12,13 +11,13 @@ use crate::commands::prepare;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// memory, disk, disk-layer, pids, own-limit, stuck (the kubelet stops), hanging (it lives);
-    /// the first five without
+    /// memory, disk, disk-layer, pids, own-limit, stuck (the kubelet stops), hanging (it lives); by
+    /// default the first five
     kinds: Vec<String>,
-    /// How often each; of stuck and hanging, how many pods at once
+    /// How many runs of each; for stuck and hanging, how many pods at once
     #[arg(long, default_value_t = 30)]
     runs: u32,
-    /// Only with the agent as this; none and host without
+    /// Only with the agent installed like this; by default none and host
     #[arg(long)]
     agent: Option<Agent>,
     /// Megabytes or processes a second that the pod takes
@@ -30,13 +29,13 @@ pub(crate) struct Arguments {
     /// The agent's threshold
     #[arg(long)]
     threshold: Option<String>,
-    /// Of stuck and hanging: what the agent is told of --stuck-after, in seconds
+    /// For stuck and hanging: the agent's --stuck-after, in seconds
     #[arg(long, value_name = "SECONDS")]
     stuck_after: Option<u32>,
     /// Leave the kernel's guard against thrashing off, as it is by default
     #[arg(long)]
     no_guard: bool,
-    /// Print each run as a line of JSON, too
+    /// Also print each run as a line of JSON
     #[arg(long)]
     json: bool,
 }

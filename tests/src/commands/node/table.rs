@@ -1,5 +1,5 @@
-//! `lab node table`: what the API says of a node's pods after each way of ending, without our
-//! agent and with it.
+//! `lab node table`: prints what the API shows of a node's pods after each way of ending, without
+//! our agent and with it.
 
 use anyhow::ensure;
 use clap::ValueEnum;
@@ -14,12 +14,12 @@ use crate::commands::prepare;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// poweroff, reboot, forgotten, refused, agent-killed, kubelet-stopped, power-cut,
-    /// power-cut-during; all without
+    /// power-cut-during; by default all
     scenarios: Vec<String>,
     /// Only with the kubelet's own graceful shutdown off, or on
     #[arg(long)]
     graceful: Option<Switch>,
-    /// Only without the agent, or with it as this
+    /// Only without the agent, or with it installed like this
     #[arg(long)]
     agent: Option<Agent>,
 }
@@ -58,7 +58,7 @@ fn cases(arguments: &Arguments) -> Vec<Case> {
             for agent in Agent::ALL {
                 let wanted = arguments.graceful.is_none_or(|only| only == switch)
                     && arguments.agent.is_none_or(|only| only == agent)
-                    // Nobody would be killed.
+                    // Without an agent there is no process to kill.
                     && (scenario != Scenario::AgentKilled || agent != Agent::None);
                 if wanted {
                     cases.push(Case { scenario, graceful, agent: agent.install() });

@@ -1,9 +1,9 @@
-//! What a test process says, line by line: which test runs, how each one ended, and which one the
-//! machine could not run. Pure.
+//! Parses the output of a test process, line by line: which test runs, how each one ended, and
+//! which one the machine could not run. Pure.
 
 use std::time::Instant;
 
-/// Begins a line of a test that the machine cannot run; the reason follows.
+/// Begins the line of a test that the machine cannot run; the reason follows.
 const NOT_RUN: &str = "not run: ";
 
 /// How a test ended.
@@ -11,15 +11,15 @@ const NOT_RUN: &str = "not run: ";
 pub(super) enum Ending {
     Passed,
     Failed,
-    /// The machine lacks what it needs: the reason.
+    /// The machine lacks something that it needs: the reason.
     NotRun(String),
-    /// It did not end in time and was killed.
+    /// It exceeded its time limit and was killed.
     TimedOut,
-    /// Its process ended before it did.
+    /// Its process ended before the test did.
     Died,
 }
 
-/// A test that was run.
+/// A test that ran.
 #[derive(Clone, Debug)]
 pub(super) struct Ended {
     pub(super) test: String,
@@ -47,7 +47,7 @@ struct Running {
 }
 
 impl Reader {
-    /// Of a process with these tests, which starts now.
+    /// A reader for a process with these tests, which starts now.
     pub(super) fn new(tests: &[String], now: Instant) -> Self {
         Self { waiting: tests.to_vec(), running: None, ended: Vec::new(), changed_at: now }
     }
@@ -68,10 +68,10 @@ impl Reader {
         }
     }
 
-    /// The test that a line begins, and what it says behind that.
+    /// The test that a line begins, and the rest of the line.
     fn start_of(&self, line: &str) -> Option<(String, String)> {
         let (test, rest) = line.strip_prefix("test ")?.split_once(" ... ")?;
-        // `should_panic` stands behind the name.
+        // `should_panic` follows the name.
         let test = test.split(" - ").next().unwrap_or(test);
         self.waiting.iter().find(|waiting| *waiting == test)?;
         Some((test.to_owned(), rest.to_owned()))
@@ -92,14 +92,14 @@ impl Reader {
         self.changed_at = now;
     }
 
-    /// Since when a test runs, or the next one is about to; nothing once all have ended.
+    /// Since when a test runs, or the next one is about to; `None` once all have ended.
     pub(super) fn waits_since(&self) -> Option<Instant> {
         let runs = self.running.as_ref().is_some_and(|running| running.said.is_none());
         (runs || !self.waiting.is_empty()).then_some(self.changed_at)
     }
 
-    /// The process ended by itself, or was killed because a test took too long. What was not
-    /// reached is given back.
+    /// The process ended by itself, or was killed because a test took too long. Returns the tests
+    /// that it did not reach.
     pub(super) fn end(mut self, timed_out: bool, now: Instant) -> (Vec<Ended>, Vec<String>) {
         if let Some(running) = &mut self.running
             && running.said.is_none()

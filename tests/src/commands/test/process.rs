@@ -1,5 +1,5 @@
 //! Runs one unit: a process, its output into a file and to the reader, its end by itself or by its
-//! time limit. Nothing of it outlives this program.
+//! time limit. None of its processes outlives this program.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -19,7 +19,7 @@ use super::output::{Ended, Reader};
 use super::programs::Program;
 use super::schedule::Unit;
 
-/// How often the time limit is looked at.
+/// How often the time limit is checked.
 const CHECK_EVERY: Duration = Duration::from_millis(250);
 
 /// What a process printed and how its tests ended.
@@ -54,7 +54,7 @@ pub(super) async fn run(
         }
         let read = tokio::time::timeout(CHECK_EVERY, pipe.read(&mut chunk)).await;
         let Ok(read) = read else {
-            // A grandchild may hold the pipe open; the test's own end is what counts.
+            // A grandchild may hold the pipe open; the end of the test process counts.
             if child.try_wait()?.is_some() {
                 break;
             }
@@ -78,7 +78,7 @@ pub(super) async fn run(
     Ok(Outcome { ended, left, output })
 }
 
-/// Gives whole lines to the reader.
+/// Passes whole lines to the reader.
 fn feed(reader: &mut Reader, line: &mut Vec<u8>, bytes: &[u8]) {
     for byte in bytes {
         if *byte == b'\n' {
@@ -88,7 +88,7 @@ fn feed(reader: &mut Reader, line: &mut Vec<u8>, bytes: &[u8]) {
             line.push(*byte);
         }
     }
-    // A test that runs shows its name without the line's end.
+    // A running test shows its name without the line's end.
     let text = String::from_utf8_lossy(line);
     if text.starts_with("test ") && text.ends_with(" ... ") {
         reader.read(&text, Instant::now());
@@ -102,7 +102,7 @@ fn start(unit: &Unit, program: &Program, env: &[(&str, &Path)]) -> anyhow::Resul
     command
         .args(["--pdeathsig", "KILL", "--"])
         .arg(&program.path)
-        // One after the other, so that each is seen to begin and to end.
+        // One after the other, so that the reader sees each begin and end.
         .args(["--exact", "--nocapture", "--test-threads=1", "--color=never"])
         .args(&unit.tests)
         .current_dir(&program.dir)
@@ -120,12 +120,12 @@ fn start(unit: &Unit, program: &Program, env: &[(&str, &Path)]) -> anyhow::Resul
     Ok(child)
 }
 
-/// The processes of a unit. Dropped, they are killed: also those that a test left behind.
+/// The processes of a unit. Dropping it kills them, including those that a test left behind.
 struct Group(Pid);
 
 impl Group {
     fn kill(&self) {
-        // An error means that nothing of it is left.
+        // An error means that no process of it is left.
         let _ = killpg(self.0, Signal::SIGKILL);
     }
 }

@@ -1,4 +1,4 @@
-//! The test programs that cargo built, and the tests in each.
+//! Finds the test programs that cargo built, and the tests in each.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ pub(super) struct Program {
 /// A package's manifest and its name.
 type Names = BTreeMap<PathBuf, String>;
 
-/// Builds what the arguments of `cargo build` say, and gives the test programs among it.
+/// Builds with these arguments of `cargo build`, and returns the test programs among the results.
 pub(super) async fn build(arguments: &[String], names: &Names) -> anyhow::Result<Vec<Program>> {
     let child = cargo()
         .arg("build")
@@ -95,7 +95,7 @@ fn read_list(listed: &str) -> Vec<String> {
     listed.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect()
 }
 
-/// What cargo knows of the workspace.
+/// The output of `cargo metadata` for the workspace.
 pub(super) async fn metadata() -> anyhow::Result<Value> {
     let output = cargo()
         .args(["metadata", "--no-deps", "--format-version", "1"])

@@ -1,4 +1,4 @@
-//! What came of the tests: a line for each that failed, a table of the suites and of the slowest
+//! Reports the results: a line for each failed test, a table of the suites and of the slowest
 //! tests, and the closing line. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,9 +7,9 @@ use std::fmt::{self, Write as _};
 use super::output::{Ended, Ending};
 use super::suites::Suite;
 
-/// How many of the slowest tests are shown.
+/// How many of the slowest tests the table shows.
 const SLOWEST_MAX: usize = 15;
-/// Those below this are not worth a line.
+/// Faster tests are not worth a line.
 const SLOW_SECONDS: f64 = 1.0;
 
 /// Counts of one suite.
@@ -21,7 +21,7 @@ struct Counts {
     seconds: f64,
 }
 
-/// Everything that is said at the end of `lab test`.
+/// The final output of `lab test`.
 #[derive(Debug, Default)]
 pub(super) struct Report {
     suites: BTreeMap<Suite, Counts>,
@@ -32,7 +32,7 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// Notes how a test ended; gives the line to show at once.
+    /// Records how a test ended; returns the line to show at once.
     pub(super) fn add(&mut self, suite: &Suite, ended: &Ended) -> String {
         let counts = self.suites.entry(suite.clone()).or_default();
         counts.seconds += ended.seconds;
@@ -63,7 +63,7 @@ impl Report {
         format!("{:>8.2} s  {name} ... {word}", ended.seconds)
     }
 
-    /// Notes tests of a suite that are left out, and why.
+    /// Records tests of a suite that are left out, and why.
     pub(super) fn leave_out(&mut self, suite: &Suite, tests: usize, reason: &str) {
         self.suites.entry(suite.clone()).or_default().not_run += tests;
         self.not_run.push(format!("{suite}: {tests} tests: {reason}"));

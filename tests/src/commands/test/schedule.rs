@@ -1,10 +1,11 @@
-//! Which tests may start now: as many as the machine has cores for, the longest first. Pure.
+//! Decides which tests may start now: as many as the machine has cores for, the longest first.
+//! Pure.
 
 use std::time::Duration;
 
 use super::suites::{CORE_PARTS, Rule, Weight};
 
-/// What one process runs: the tests of one program, one after the other.
+/// The content of one process: the tests of one program, one after the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Unit {
     /// Index of the program.
@@ -13,33 +14,33 @@ pub(super) struct Unit {
     pub(super) suite: usize,
     pub(super) tests: Vec<String>,
     pub(super) rule: Rule,
-    /// Whether the process shares something among its tests, so that they stay together.
+    /// Whether its tests share something in the process, so that they stay together.
     pub(super) is_group: bool,
 }
 
-/// Units that wait at once beside an emulated machine, which leaves a part of a core.
+/// Waiting units that may run alongside an emulated machine, which leaves a part of a core.
 const BESIDE_MAX: usize = 2;
 
-/// The units that wait, and the share of the machine that is free.
+/// The waiting units, and the free share of the machine.
 #[derive(Debug)]
 pub(super) struct Schedule {
     /// In the order of their start, the last one first.
     waiting: Vec<Unit>,
-    /// Those that start when nothing is left but emulated machines.
+    /// Units that start when only emulated machines are left.
     beside: Vec<Unit>,
     running_beside: usize,
     parts: u16,
     taken: u16,
     running: usize,
-    /// Whether something runs that is not an emulated machine.
+    /// Whether a unit other than an emulated machine runs.
     exclusive: bool,
 }
 
 impl Schedule {
-    /// Of these units on so many cores.
+    /// A schedule of these units on this many cores.
     pub(super) fn new(mut units: Vec<Unit>, cores: usize) -> Self {
-        // What needs the whole machine comes last: everything else gives its answer sooner. Before
-        // that the longest first, so that no long one is left over at the end.
+        // Units that need the whole machine come last: everything else reports sooner. Before them,
+        // the longest come first, so that no long one is left over at the end.
         units.sort_by(|a, b| {
             let ((a_rank, a_limit), (b_rank, b_limit)) = (rank(a), rank(b));
             b_rank.cmp(&a_rank).then(a_limit.cmp(&b_limit))
@@ -56,7 +57,7 @@ impl Schedule {
         self.start_in_turn().or_else(|| self.start_beside())
     }
 
-    /// One that mostly waits, once nothing is left that it could hold up.
+    /// A unit that mostly waits, once it can delay no other unit.
     fn start_beside(&mut self) -> Option<Unit> {
         let emulated = |unit: &Unit| unit.rule.weight == Weight::Emulated;
         let free = self.waiting.iter().all(emulated) && !self.exclusive;
@@ -75,7 +76,7 @@ impl Schedule {
         };
         let alone = rank(self.waiting.last()?).0 > 0;
         let index = if alone {
-            // Those that need the machine are alone at the end.
+            // Units that need the machine are alone at the end.
             (self.running == 0).then(|| self.waiting.len() - 1)?
         } else {
             self.waiting.iter().rposition(|it| rank(it).0 == 0 && fits(it))?
@@ -92,7 +93,7 @@ impl Schedule {
         self.waiting.iter().chain(&self.beside).any(which)
     }
 
-    /// Gives the share of a unit back.
+    /// Returns the share of a unit.
     pub(super) fn end(&mut self, unit: &Unit) {
         if unit.rule.weight == Weight::Beside {
             self.running_beside -= 1;
@@ -124,7 +125,7 @@ impl Schedule {
     }
 }
 
-/// What comes later has the greater one; of equals, the longest comes first.
+/// Later units have the greater rank; of equals, the longest comes first.
 fn rank(unit: &Unit) -> (u8, Duration) {
     let rank = match unit.rule.weight {
         Weight::Parts(_) => 0,
@@ -219,7 +220,7 @@ mod tests {
         assert_eq!(names(&third), ["b3"]);
         schedule.end(&running[0]);
         assert_eq!(names(&started(&mut schedule)), ["emulated 2"]);
-        // One that ended its process starts again.
+        // A unit that ended its process starts again.
         schedule.put_back(third[0].clone());
         schedule.end(&third[0]);
         assert_eq!(names(&started(&mut schedule)), ["b3"]);

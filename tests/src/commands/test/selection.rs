@@ -1,4 +1,5 @@
-//! What a command line selects: which programs cargo builds, and which of their tests run. Pure.
+//! Decides what a command line selects: which programs cargo builds, and which of their tests run.
+//! Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -8,14 +9,14 @@ use serde_json::Value;
 
 use super::suites::Suite;
 
-/// The crates without IO; their tests take seconds and need nothing.
+/// The crates without IO; their tests take seconds and need no services.
 const CORE: [&str; 3] = ["epilogue-common", "controller-core", "agent-core"];
 
-/// The package of the suites, whose program of that name has a module for each.
+/// The package of the suites; its program of that name has a module for each.
 const LAB: &str = "lab";
 const SUITES: &str = "suites";
 
-/// What can be named.
+/// The names that a filter can match.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     /// The test targets by name, and the packages that have one of that name.
@@ -28,7 +29,7 @@ pub(super) struct Names {
 pub(super) struct Selection {
     packages: BTreeSet<String>,
     suites: BTreeSet<String>,
-    /// Parts of tests' names: each test has one of them in its name, where there are any.
+    /// Parts of tests' names; if there are any, each selected test contains one of them.
     pub(super) parts: Vec<String>,
 }
 
@@ -74,8 +75,7 @@ impl Names {
         selection
     }
 
-    /// The suites with a name of which a test may be selected, before it is known which tests
-    /// there are.
+    /// The named suites of which a test may be selected, before the tests are known.
     pub(super) fn suites(&self, selection: &Selection) -> Vec<Suite> {
         let all = self.targets.iter().flat_map(|(name, packages)| {
             let of =
@@ -99,7 +99,7 @@ impl Names {
         }
         let mut arguments: Vec<String> = list(&["--workspace", "--bins"]);
         if !selection.packages.is_empty() {
-            // Unit tests of one package cannot be named beside tests of another.
+            // Unit tests of one package cannot be named together with tests of another.
             arguments.push("--tests".to_owned());
         }
         let mut targets = BTreeSet::new();
@@ -116,12 +116,12 @@ impl Names {
 }
 
 impl Selection {
-    /// Whether nothing narrows it but parts of names.
+    /// Whether only parts of names narrow it.
     fn is_all(&self) -> bool {
         self.packages.is_empty() && self.suites.is_empty()
     }
 
-    /// Whether it has this test.
+    /// Whether it contains this test.
     pub(super) fn has(&self, suite: &Suite, test: &str) -> bool {
         let part = self.parts.is_empty() || self.parts.iter().any(|part| test.contains(part));
         self.has_suite(suite) && part
@@ -134,7 +134,7 @@ impl Selection {
             || suite.name.as_ref().is_some_and(is_named)
     }
 
-    /// Those of its parts of names that none of these tests has.
+    /// Its parts of names that match none of these tests.
     pub(super) fn unmatched<'a>(&'a self, tests: &[&str]) -> Vec<&'a str> {
         let matches = |part: &str| tests.iter().any(|test| test.contains(part));
         self.parts.iter().map(String::as_str).filter(|part| !matches(part)).collect()

@@ -1,4 +1,4 @@
-//! What a test belongs to, and under which rules its suite runs. Pure.
+//! Decides which suite a test belongs to, and under which rules the suite runs. Pure.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,11 +11,11 @@ const LAB: &str = "lab";
 /// The program whose top-level modules share one machine each.
 const NODE: &str = "node";
 
-/// A suite: what is reported in one line and can be named.
+/// A suite: the unit of the report and of selection.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Suite {
     pub(super) package: String,
-    /// The module in the program `suites`, the target of others, or nothing for unit tests.
+    /// The module in the program `suites`, the target of others, or `None` for unit tests.
     pub(super) name: Option<String>,
 }
 
@@ -40,14 +40,14 @@ impl Suite {
         Self { package: program.package.clone(), name }
     }
 
-    /// Whether its tests find the API that `lab test` starts.
+    /// Whether its tests use the API that `lab test` starts.
     pub(super) fn needs_control_plane(&self) -> bool {
         // A real node has a control plane of its own.
         let offline = ["agent_simulation", "docs", "house_rules", "platforms", "simulation", NODE];
         self.package == LAB && self.name.as_deref().is_some_and(|name| !offline.contains(&name))
     }
 
-    /// Whether its tests find a real logind.
+    /// Whether its tests use a real logind.
     pub(super) fn needs_logind(&self) -> bool {
         self.name.as_deref() == Some("elogind")
     }
@@ -61,26 +61,26 @@ impl Suite {
 /// How a test runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rule {
-    /// How much of the machine it takes: [`CORE`] is one core.
+    /// Its share of the machine: [`CORE`] is one core.
     pub(super) weight: Weight,
-    /// After this it is killed, and has failed.
+    /// After this time it is killed, and has failed.
     pub(super) limit: Duration,
 }
 
 /// A share of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Weight {
-    /// So many parts of a core; [`CORE_PARTS`] make one.
+    /// This many parts of a core; [`CORE_PARTS`] make one.
     Parts(u16),
-    /// All of it: nothing else runs meanwhile.
+    /// The whole machine: nothing else runs meanwhile.
     Machine,
-    /// Both cores most of the time, but nothing of it is timed: what only waits may run beside it.
+    /// Both cores most of the time, without timing: tests that only wait may run alongside.
     Emulated,
     /// Next to nothing: it waits for leases and time-outs.
     Beside,
 }
 
-/// A core in parts: what mostly waits takes a part.
+/// Parts of a core: a test that mostly waits takes one part.
 pub(super) const CORE_PARTS: u16 = 4;
 
 /// A test that computes.
@@ -93,20 +93,20 @@ const WAITS: Weight = Weight::Parts(2);
 /// Ten times what a pure test may take on a busy machine.
 const PURE_LIMIT: Duration = Duration::from_mins(1);
 
-/// What makes a test's rule: the first row whose package, suite and beginning of the test's name
-/// fit. Limits are at least five times the longest time seen on two busy cores.
+/// The rules: the first row applies whose package, suite and prefix of the test's name match.
+/// Limits are at least five times the longest time seen on two busy cores.
 const RULES: &[(&str, &str, &str, Weight, Duration)] = &[
     // Its machine is emulated, wants both cores, and takes up to 4 minutes for a step.
     (LAB, NODE, "", Weight::Emulated, Duration::from_mins(20)),
-    // Asserts that a load of one leaves the API to others: nothing else may take it.
+    // It asserts that a single load leaves the API to others, so no other load may run.
     (LAB, "podgc", "podgc::load", Weight::Machine, Duration::from_mins(5)),
-    // It takes policies away that the others of its suite need.
+    // It removes policies that the rest of its suite needs.
     (LAB, "permissions", "permissions::policies", Weight::Machine, Duration::from_mins(5)),
     (LAB, "jobs", "jobs::takeover", WAITS, Duration::from_mins(15)),
     (LAB, "jobs", "jobs::blind", Weight::Beside, Duration::from_mins(10)),
     (LAB, "podgc", "podgc::proofs", Weight::Beside, Duration::from_mins(8)),
     (LAB, "hostile", "hostile::tenant", ON_API, Duration::from_mins(9)),
-    // Silence of nodes takes time, and nobody's CPU.
+    // Silence of nodes takes time, but no CPU.
     (LAB, "podgc", "", WAITS, Duration::from_mins(6)),
     (LAB, "agent_simulation", "", CORE, Duration::from_mins(10)),
     (LAB, "simulation", "", CORE, Duration::from_mins(10)),
@@ -115,7 +115,7 @@ const RULES: &[(&str, &str, &str, Weight, Duration)] = &[
     // On a cold machine it compiles kustomize.
     (LAB, "platforms", "", CORE, Duration::from_mins(6)),
     (LAB, "", "", ON_API, Duration::from_mins(6)),
-    // The kernel's word is timed: nothing else may hold it up.
+    // The kernel's notification is timed, so nothing else may delay it.
     ("epilogue-agent", "pressure", "kernel::", Weight::Machine, Duration::from_mins(2)),
     ("epilogue-agent", "oom", "kernel::", Weight::Machine, Duration::from_mins(2)),
     ("epilogue-agent", "", "", WAITS, Duration::from_mins(2)),
@@ -138,8 +138,8 @@ impl Rule {
     }
 }
 
-/// The tests that one process runs, one after the other: those of a module of `node`, because its
-/// machine takes longer to start than most of them; every other test has a process of its own.
+/// The tests that share a process, one after the other: those of a module of `node`, because its
+/// machine takes longer to start than most of them. Every other test has a process of its own.
 pub(super) fn group_of(suite: &Suite, test: &str) -> Option<String> {
     let module = || test.split("::").next().unwrap_or_default().to_owned();
     suite.needs_node().then(module)
@@ -151,7 +151,8 @@ pub(super) fn is_rare(suite: &Suite, test: &str) -> bool {
     suite.needs_node() && is_so_called(test) || test.rsplit("::").next().is_some_and(is_so_called)
 }
 
-/// Whether a test asks only what upstream's programs do, which changes with their versions alone.
+/// Whether a test depends on upstream's programs alone, so that only their versions change its
+/// result.
 pub(super) fn is_of_upstream(suite: &Suite, test: &str) -> bool {
     suite.needs_node() && test.starts_with("upstream_")
 }

@@ -1,5 +1,5 @@
-//! (1) and (4): somebody else writes `phase=Failed` on a pod whose containers run.
-//! ([API13], [API14], [API16])
+//! (1) and (4): another writer sets `phase=Failed` on a pod whose containers run. ([API13],
+//! [API14], [API16])
 
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ use crate::world::{World, failed, since};
 
 const POLICIES: [&str; 3] = ["Never", "OnFailure", "Always"];
 
-/// Of the pods that end: longer than what the API and an emulated machine take for anything, so
-/// that `Failed` before the container's end cannot be mistaken for one after it.
+/// Grace of the pods that exit. It is longer than any step of the API and an emulated machine. So
+/// `Failed` before the container's end cannot be mistaken for `Failed` after it.
 const GRACE_SECONDS: u32 = 8;
 
-/// The kubelet compares its statuses with the API's every 10 seconds; and some for the machine.
+/// The kubelet compares its statuses with the API every 10 seconds; the rest is for a slow machine.
 const DECIDED_WITHIN: Duration = Duration::from_mins(1);
 
 /// `Failed` with a changed annotation: an update in the kubelet's eyes, not only a status.
@@ -43,7 +43,7 @@ fn ended(history: &[Seen]) -> bool {
     history.last().is_some_and(|last| last.is_terminal() && last.has_ended())
 }
 
-/// How long `Failed` stood in the API while the container ran.
+/// How long `Failed` was in the API while the container ran.
 fn lead(history: &[Seen]) -> i64 {
     let first = history.iter().find(|seen| seen.phase == "Failed").expect("Failed was seen");
     let end = history.last().and_then(|last| last.finished_at).expect("the container ended");
@@ -86,7 +86,7 @@ async fn failed_under_a_live_kubelet(world: &World) {
     let gated = world.watcher.until("gated-never", "ends", DECIDED_WITHIN, ended).await;
     println!("OUTCOME gated: Failed {} s before the container's end", lead(&gated));
     assert!(lead(&gated) >= 2, "{gated:#?}");
-    // What made the kubelet look at once is not there: Ready says False already.
+    // Ready is False already, so the change that would trigger the kubelet at once is missing.
     quiet_pod_is_reverted_or_ends_behind_failed(world, "unready-never").await;
 }
 

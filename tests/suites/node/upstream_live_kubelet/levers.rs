@@ -1,5 +1,5 @@
-//! (2), (3) and (5): a condition that the kubelet has seen, the deadline as a way to end a pod,
-//! and a pod deleted while its image is pulled. ([ST8], [API17], [PT9], [PT13])
+//! (2), (3) and (5): a condition that the kubelet has seen, the deadline as a way to terminate a
+//! pod, and a pod deleted while its image is pulled. ([ST8], [API17], [PT9], [PT13])
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ fn terminal(history: &[Seen]) -> bool {
     history.last().is_some_and(Seen::is_terminal)
 }
 
-/// A kubelet whose worker looks at its pod every 3 seconds, by default every 60 to 90, and says so.
+/// A kubelet whose worker syncs its pod every 3 seconds (default: every 60 to 90), and logs it.
 pub(super) fn watchful(kubelet: KubeletConfig) -> KubeletConfig {
     kubelet.set("syncFrequency", json!("3s")).set("logging", json!({"verbosity": 4}))
 }
@@ -39,7 +39,7 @@ async fn condition_once_seen(world: &World) {
         history.last().is_some_and(|last| last.disruption.is_some() && !last.is_disrupted())
     };
     world.watcher.until("seen", "cleared", WITHIN, cleared).await;
-    // By the runtime, not by the API: the kubelet finds a container that ended.
+    // Through the runtime, not the API: the kubelet finds a container that ended.
     world.node.run("pkill -TERM -f '[c]ontainer obedient'").await.expect("kill");
     let seen = world.watcher.until("seen", "ends", WITHIN, terminal).await;
     let unmarked = world.watcher.until("unmarked", "ends", WITHIN, terminal).await;
@@ -50,7 +50,7 @@ async fn condition_once_seen(world: &World) {
     assert!(last.is_disrupted(), "the kubelet brought it back: {seen:#?}");
 }
 
-/// One look may have begun before what it is to see was written.
+/// One sync may have begun before the write that it should see.
 async fn synced_twice(world: &World, pod: &str) {
     let count = format!("journalctl -u kubelet -o cat | grep -c 'SyncPod enter.*/{pod}' || true");
     let looks = async || -> u32 {
@@ -93,7 +93,8 @@ async fn deadline(world: &World) {
     }
 }
 
-/// Of an image that the kubelet has pulled by one name it says that it was never there by another.
+/// If the kubelet has pulled an image by one name, it reports that the image was never there by
+/// another name.
 #[test]
 fn pod_deleted_during_a_pull_stays_pending_until_the_pull_ends() {
     super::play(Leaves::Traces, async |world| hanging_pull(world).await);

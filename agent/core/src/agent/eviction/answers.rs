@@ -1,4 +1,4 @@
-//! What the API and the runtime answer about a victim.
+//! Handles the responses of the API and the runtime about an eviction.
 
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 
@@ -43,7 +43,7 @@ impl Agent {
         };
         match verdict(failure) {
             Verdict::Gone => victim.gone = true,
-            // An attempt without an answer may have been carried out: the next look tells.
+            // The API may have applied an attempt without a response: the next read shows it.
             Verdict::ReadAgain | Verdict::Retry => {
                 mark.failed(now, pace, Some(failure));
                 victim.termination.read.want_again();
@@ -85,7 +85,7 @@ impl Agent {
         match result {
             Ok(()) => end.done(),
             Err(failure) => match verdict(failure) {
-                // A conflict is the UID's: the pod that was meant is gone. ([AP9])
+                // A conflict concerns the UID: the intended pod is gone. ([AP9])
                 Verdict::Gone | Verdict::ReadAgain => victim.gone = true,
                 Verdict::Skip | Verdict::Refused => end.give_up(),
                 Verdict::Retry => end.failed(now, pace, Some(failure)),
@@ -100,7 +100,7 @@ impl Agent {
         let pace = victim.pace();
         victim.was_stopped |= match &result {
             Ok(state) => !state.containers.is_empty(),
-            // Without an answer it may have been carried out.
+            // A stop without a response may have been carried out.
             Err(failure) => !is_final(failure),
         };
         let was_stopped = victim.was_stopped;
@@ -137,7 +137,7 @@ impl Agent {
                 termination.inspect.done();
                 self.victim_proven(uid, state);
             }
-            // Somebody has started it again: its stop was none.
+            // The pod was started again, so the stop had no effect.
             Ok(_) => {
                 termination.inspect.done();
                 termination.fail.drop_it();
@@ -148,7 +148,8 @@ impl Agent {
         }
     }
 
-    /// Nothing of the victim runs: is `Failed` true of it?
+    /// Decides whether `Failed` is true, after the runtime has shown that nothing of the victim
+    /// runs.
     fn victim_proven(&mut self, uid: &PodUid, state: RuntimeState) {
         let now = self.clock.monotonic();
         let (Some(victim), Some(pod)) = (self.evictions.victims.get_mut(uid), self.pods.get(uid))
@@ -165,7 +166,7 @@ impl Agent {
         } else if state.containers_ended() || state.proves_end(pod.has_run) {
             termination.fail.want();
         } else if victim.was_stopped {
-            // Cleared away meanwhile: who did that has seen its end.
+            // The containers were removed meanwhile: whoever removed them has seen the end.
             termination.fail.give_up();
             let text = "the runtime has nothing of it any more; its end is left to the kubelet";
             self.outbox.log(true, Some(&termination.pod), text);
@@ -192,7 +193,7 @@ impl Agent {
         };
         match verdict(failure) {
             Verdict::Gone => victim.gone = true,
-            // What was proven of the runtime is of before it: looks at both come first.
+            // The runtime's proof is older than this write: the agent checks both first.
             Verdict::ReadAgain | Verdict::Retry => {
                 termination.fail.failed(now, pace, Some(failure));
                 termination.read.want_again();
@@ -207,13 +208,13 @@ impl Agent {
     }
 }
 
-/// Whether nothing of the victim runs. Whom we stop through the runtime cannot run again, so that
-/// a sandbox that still stands holds nothing.
+/// Whether nothing of the victim runs. A pod that we stop through the runtime cannot run again, so
+/// its remaining sandbox does not matter.
 fn has_ended(state: &RuntimeState) -> bool {
     state.containers_ended() || state.nothing_runs()
 }
 
-/// Whether the runtime would say the same again.
+/// Whether the runtime would respond the same again.
 fn is_final(failure: &Failure) -> bool {
     use FailureKind::{Forbidden, Invalid, NotFound, Other};
     matches!(failure.kind, Forbidden | Invalid | NotFound | Other)

@@ -1,5 +1,5 @@
-//! Which pod ends: what pods use is measured anew for each shortage, and the first in rank that
-//! can be ended by us is the one.
+//! Chooses the pod to evict. It measures the pods' usage anew for each shortage, and takes the
+//! first in rank that the agent can terminate.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -26,36 +26,36 @@ use crate::shutdown::candidates::BarePods;
 use crate::termination::attempt::{Attempt, Pace};
 use crate::termination::progress::Terminator;
 
-/// Until what would be done about a signal is found out again, where it is only said.
+/// The interval between choices for a signal that the agent only observes.
 const OBSERVED_AGAIN: Duration = Duration::from_secs(10);
-/// The same of a disk: its pods' directories are walked.
+/// The same for a disk: the agent walks its pods' directories.
 const WALKED_AGAIN: Duration = Duration::from_mins(2);
-/// Until a pod is said again to be the one that would end.
+/// The interval between reports that the agent would evict the same pod.
 const REPORTED_LASTS: Duration = Duration::from_mins(10);
-/// Until a choice is tried again that found nobody.
+/// The wait after a choice that found no pod.
 const NOBODY_AGAIN: Duration = Duration::from_secs(1);
-/// Until a pod whose end could not be brought about may be chosen again.
+/// How long a pod stays excluded after its eviction ended or failed.
 const REFUSED_LASTS: Duration = Duration::from_mins(10);
 const MEASURING: Pace = Pace { wait_max: Duration::from_secs(5), latest: None, salt: 5 };
 
-/// What is measured for a choice, and what was chosen before.
+/// The measurements for a choice, and earlier choices.
 #[derive(Debug, Default)]
 pub(super) struct Choices {
     asks: BTreeMap<Resource, Ask>,
-    /// Until when nothing is chosen for a signal.
+    /// The end of each signal's pause between choices.
     rests: BTreeMap<Signal, Duration>,
-    /// What was said of pods, and until when it is not said again.
+    /// Reports about pods, and until when they are not repeated.
     reported: BTreeMap<(PodUid, &'static str), Duration>,
-    /// Pods whose end could not be brought about, and until when they are not tried again.
+    /// Pods that are excluded from the choice, and until when.
     refused: BTreeMap<PodUid, Duration>,
     nobody: Option<Signal>,
 }
 
-/// A measurement of pods under way, or one that failed.
+/// A measurement of pods that is under way, or that failed.
 #[derive(Debug, Default)]
 struct Ask {
     attempt: Attempt,
-    /// The pods, where it is of all that there were: only then can they be ranked.
+    /// The pods, if the measurement covers all of them: only then can they be ranked.
     all: Option<BTreeSet<PodUid>>,
 }
 
@@ -69,7 +69,7 @@ impl Choices {
         self.refused.insert(uid, now + REFUSED_LASTS);
     }
 
-    /// Whether the pod may be told of under this name now; then it is not for some time.
+    /// Whether a report about the pod under this name is due; if so, it starts the next pause.
     pub(super) fn may_report(&mut self, uid: &PodUid, name: &'static str, now: Duration) -> bool {
         let key = (uid.clone(), name);
         if self.reported.get(&key).is_some_and(|until| now < *until) {
@@ -80,7 +80,7 @@ impl Choices {
     }
 }
 
-/// What of its pods a signal is about.
+/// The resource of the pods that a signal measures.
 fn resource(signal: Signal) -> Resource {
     match signal.resource() {
         "memory" => Resource::Memory,
@@ -94,9 +94,9 @@ fn observed_again(signal: Signal) -> Duration {
 }
 
 impl Agent {
-    /// Asks for what a choice needs, as soon as there is a cause.
+    /// Requests the measurement for a choice, as soon as there is a cause.
     pub(super) fn choose_on(&mut self) {
-        // What is only said, or finds nobody, does not keep the next cause waiting.
+        // A signal that is only observed, or has no candidate, does not delay the next cause.
         let causes = self.evictions.causes();
         if let Some(cause) = causes.into_iter().find(|cause| self.may_choose_for(cause)) {
             let pods = self.pods.iter().filter(|pod| is_active(pod));
@@ -110,7 +110,7 @@ impl Agent {
         if still || self.stop_at.is_some() || !self.pods.is_listed() {
             return false;
         }
-        // What a pod's own limit frees, the node need not. ([EV26])
+        // The node does not need to free what a pod's own limit frees. ([EV26])
         if resource(cause.signal) == Resource::Disk && self.ends_for_own_limits() {
             return false;
         }
@@ -118,7 +118,7 @@ impl Agent {
         rests.is_none_or(|until| self.clock.reached(*until))
     }
 
-    /// Has pods measured, one measurement of a resource at a time.
+    /// Requests a measurement of pods, one per resource at a time.
     pub(super) fn ask(&mut self, of: Resource, pods: Vec<PodUid>, all: bool) {
         let ask = self.evictions.choices.asks.entry(of).or_default();
         let waits = ask.attempt.is_open() && !ask.attempt.is_due(&self.clock);
@@ -176,14 +176,14 @@ impl Agent {
             return;
         }
         let layout = self.evictions.layout.unwrap_or(DiskLayout::Single);
-        // DIVERGES(upstream): a pod that never ran has nothing to give, and is not ended. The
-        // reference takes it for one without figures, which go first, and waits for its end while
-        // the shortage goes on. Nor is one that came while the others were measured: that it has no
-        // figures says nothing of it. ([EV11])
+        // DIVERGES(upstream): the agent does not evict a pod that never ran, because it has nothing
+        // to free. Upstream ranks it as a pod without figures, first of all. It then waits for its
+        // end while the shortage goes on. The agent also skips a pod that came during the
+        // measurement: its missing figures prove nothing. ([EV11])
         //
-        // DIVERGES(upstream): for a disk only a pod ends of which it is known what it has there.
-        // The runtime's word on layers may be older than the pod; upstream has all figures in
-        // one answer, and ends who is missing in it first. ([EV11])
+        // DIVERGES(upstream): for a disk, the agent evicts only a pod whose disk usage is known.
+        // The runtime's figures for layers may be older than the pod. Upstream has all figures in
+        // one response, and first evicts a pod that is missing in it. ([EV11])
         let uses = |pod: &&PodView| match figures.get(&pod.uid) {
             Some(figures) => !of_disk || known(figures),
             None => !of_disk && pod.has_run && asked.contains(&pod.uid),
@@ -218,7 +218,7 @@ impl Agent {
         self.would_end(&pod, cause.signal.name(), &cause.to_string(), &description.message);
     }
 
-    /// Says what would be done, once in a while.
+    /// Reports what the agent would evict, at limited intervals.
     pub(super) fn would_end(
         &mut self,
         pod: &PodView,
@@ -237,10 +237,10 @@ impl Agent {
         self.emit_pod_event(pod, WOULD_EVICT, &text);
     }
 
-    /// The first in rank, if it takes more than it asked for and only the kubelet ends it.
+    /// The first pod in rank, if it exceeds its requests and only the kubelet terminates it.
     ///
-    /// DIVERGES(upstream): then the signal is left to the kubelet. Whoever ended the next ones
-    /// would end pods that did nothing, and keep the kubelet from the one that did. ([EV12])
+    /// DIVERGES(upstream): the agent then leaves the signal to the kubelet. An eviction of the next
+    /// pods would hit innocent pods, and keep the kubelet from the culprit. ([EV12])
     fn culprit_of_kubelet(
         &self,
         signal: Signal,
@@ -248,7 +248,8 @@ impl Agent {
         ranked: &[&PodUsage],
     ) -> Option<PodView> {
         let first = ranked.first().filter(|usage| exceeds_asks(signal, layout, usage))?;
-        // Tasks go by priority first: there the first is the culprit only if it has the most.
+        // The rank for tasks starts with priority: there the first pod must also have the most
+        // tasks.
         let most = ranked.iter().all(|other| other.tasks <= first.tasks);
         let pod = self.pods.get(&first.uid)?;
         let bare = pod.owner == Owner::None && self.settings.bare_pods == BarePods::Leave;
@@ -282,17 +283,17 @@ impl Agent {
         }
     }
 
-    /// How the pod can be ended by us; none if it is not ours to end. A kubelet lives beside us.
+    /// How the agent can terminate the pod alongside a live kubelet; `None` if it may not.
     ///
-    /// DIVERGES(upstream): a bare pod that may restart is only ours to end where the operator has
-    /// said so. Upstream ends it, and keeps its object; we could only delete it. ([EV12])
+    /// DIVERGES(upstream): the agent terminates a bare pod that may restart only where the operator
+    /// allows it. Upstream evicts it and keeps its object; the agent could only delete it. ([EV12])
     pub(super) fn terminator_of(&self, pod: &PodView, in_haste: bool) -> Option<Terminator> {
         let now = self.clock.monotonic();
         let evictions = &self.evictions;
         let own = self.settings.own_pod.as_ref() == Some(&pod.uid);
         let refused = evictions.choices.refused.get(&pod.uid).is_some_and(|until| now < *until);
         let terminating = evictions.victims.contains_key(&pod.uid) || pod.is_to_end();
-        // What it bears now is of before, and goes first.
+        // The pod's present condition is outdated, and must be removed first.
         let revoked = self.revoked_marks.has(&pod.uid);
         if own || refused || terminating || revoked || pod.is_terminal() || is_critical(pod) {
             return None;
@@ -301,14 +302,15 @@ impl Agent {
         if !may(PATCH_STATUS) {
             return None;
         }
-        // With the time of a soft threshold a kubelet runs the hooks that the runtime knows not of.
+        // With the grace of a soft threshold, a kubelet runs the hooks that the runtime does not
+        // know.
         let hooks = pod.details.pre_stop && !in_haste && pod.owner != Owner::None;
-        // The object stays, as a kubelet's eviction leaves it.
+        // The object stays, as after a kubelet's eviction.
         if pod.cannot_run_again() && pod.sidecars.is_empty() && self.settings.runtime && !hooks {
             return Some(Terminator::Stop);
         }
         match (pod.owner, self.settings.bare_pods) {
-            // Nobody would create it again.
+            // No controller would create it again.
             (Owner::None, BarePods::Leave) => None,
             (Owner::None, BarePods::DeadlineLever) => {
                 may(PATCH_PODS).then_some(Terminator::Deadline)

@@ -1,4 +1,4 @@
-//! The node's conditions of our own: that its pods wait for memory, that it waits for its disks.
+//! Writes the agent's own node conditions: stalls of pods for memory and of the node for disks.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use super::super::{Agent, Enforcement};
 use crate::protocol::action::Action;
 use crate::termination::attempt::{Attempt, Pace, Verdict, WAIT_MAX, verdict};
 
-/// The verb that a refusal is of.
+/// The verb that a refusal concerns.
 const PATCH_NODE_STATUS: &str = "patch nodes/status";
-/// What the watch shows of a write of ours is there by then.
+/// By this time the watch shows a write of ours.
 const SHOWN_AFTER: Duration = Duration::from_secs(10);
 
-/// Which condition.
+/// A node condition of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Pods wait for memory.
@@ -50,7 +50,7 @@ pub(super) struct NodeConditions {
     io: Condition,
 }
 
-/// One condition: what is to be shown, and how far that has come.
+/// One condition: its wanted state and its progress.
 #[derive(Debug, Default)]
 struct Condition {
     stalls: bool,
@@ -72,7 +72,7 @@ impl NodeConditions {
 }
 
 impl Agent {
-    /// Takes what a look has found; none is no stall.
+    /// Records the finding of a sample; `None` means no stall.
     pub(super) fn note_stall(&mut self, kind: Kind, found: Option<String>) {
         let now = self.clock.monotonic();
         let condition = self.evictions.conditions.of(kind);
@@ -83,8 +83,8 @@ impl Agent {
         }
     }
 
-    /// Writes what the node does not show yet. A condition goes only when its stall is over for
-    /// the time of a transition, and what an agent before us left is taken away.
+    /// Writes what the node does not show yet. A condition is removed only when its stall has been
+    /// over for the transition period. Conditions that an earlier agent left are removed too.
     pub(super) fn show_conditions(&mut self) {
         let transition = self.settings.features.eviction.transition;
         let off = self.settings.features.pressure == Enforcement::Off;

@@ -1,5 +1,5 @@
-//! What may be done about pressure now: the operator's word, a shutdown, and the kubelet, which
-//! does the same. ([EV29])
+//! Decides what the agent may do about pressure now. It depends on the configuration, on a
+//! shutdown, and on the kubelet, which also evicts. ([EV29])
 
 use std::collections::BTreeSet;
 
@@ -9,18 +9,18 @@ use super::super::{Agent, Enforcement};
 use crate::pressure::overlap::overlaps;
 use crate::pressure::signal::Signal;
 
-/// What may be done.
+/// What the agent may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EffectiveMode {
-    /// Nothing, not even said.
+    /// The agent neither evicts nor reports.
     Still(&'static str),
-    /// Only said, and why if not by the operator's word.
+    /// The agent only reports; with the reason, if it is not the configuration.
     Observe(Option<&'static str>),
-    /// Done.
+    /// The agent evicts.
     Enforce,
 }
 
-/// The signals for which the kubelet acts before us.
+/// The signals for which the kubelet acts before the agent.
 #[derive(Debug, Default)]
 pub(super) struct Overlaps {
     now: BTreeSet<Signal>,
@@ -34,14 +34,14 @@ impl Overlaps {
 }
 
 impl Agent {
-    /// In a shutdown all pods end, in an order of their own.
+    /// Whether a shutdown goes on, which terminates all pods in its own order.
     pub(super) fn stands_still(&self) -> bool {
         let now = self.clock.monotonic();
         let goes_down = self.shutdown.as_ref().is_some_and(|shutdown| !shutdown.is_long_over(now));
         goes_down || self.journaled.is_some()
     }
 
-    /// What may be done on this node.
+    /// The mode on this node.
     pub(super) fn effective_mode(&self) -> EffectiveMode {
         let wanted = self.settings.features.pressure;
         if wanted == Enforcement::Off {
@@ -50,7 +50,8 @@ impl Agent {
         if self.stands_still() {
             return EffectiveMode::Still("a shutdown goes on");
         }
-        // Two who end pods for the same shortage end too many; it waits for each one's end.
+        // Two evictors for the same shortage evict too many pods; the kubelet waits for the end of
+        // each.
         let acts = self.node.view.as_ref().map(|view| !view.kubelet_pressure.is_empty());
         if acts == Some(true) {
             return EffectiveMode::Still(
@@ -66,7 +67,7 @@ impl Agent {
         let Some(facts) = self.kubelet.facts.as_ref().filter(|_| acts.is_some()) else {
             return EffectiveMode::Observe(Some("nothing is known yet of the kubelet"));
         };
-        // Unverified kills are worse than what the kernel does by itself.
+        // Unverified kills are worse than the kernel's own.
         match kubelet(facts) {
             Kubelet::Dead => EffectiveMode::Observe(Some("the kubelet is dead")),
             Kubelet::Hangs => EffectiveMode::Observe(Some("the kubelet hangs")),
@@ -74,7 +75,7 @@ impl Agent {
         }
     }
 
-    /// What may be done for a signal.
+    /// The mode for a signal.
     pub(super) fn effective_mode_for(&self, signal: Signal) -> EffectiveMode {
         match self.effective_mode() {
             EffectiveMode::Enforce if self.evictions.overlaps.has(signal) => {

@@ -1,8 +1,8 @@
-//! The node's pressure: when it is looked at, what follows, and the end of a victim.
+//! Evicts pods under node pressure: samples the node, chooses a victim, and terminates it.
 //!
-//! No journal: the condition on the pod is the record. It is in the API before anything of the pod
-//! is stopped, names its reason, and an agent that finds one after a restart knows that it is of
-//! no victim any more. (`own_marks_stale.rs`)
+//! There is no journal, because the condition on the pod is the record. It is in the API before the
+//! agent stops anything of the pod, and it names its reason. An agent that finds one after a
+//! restart knows that its eviction is not in progress any more. (`own_marks_stale.rs`)
 
 mod answers;
 mod choice;
@@ -31,7 +31,7 @@ use sampling::Sampling;
 use stalls::Stalls;
 use victim::Victim;
 
-/// What is known of the node's pressure, and the victims under way.
+/// The node's pressure, and the evictions in progress.
 #[derive(Debug)]
 pub(super) struct Evictions {
     watch: Watch,
@@ -42,15 +42,15 @@ pub(super) struct Evictions {
     choices: Choices,
     own_limits: OwnLimits,
     stale_marks: StaleMarks,
-    /// What was measured last.
+    /// The last measurements.
     signals: Measurements,
     layout: Option<DiskLayout>,
-    /// What the last look asks a victim for: thresholds that are crossed, in their order.
+    /// The thresholds that the last sample crossed, in their order: each requires a victim.
     crossed: Vec<Cause>,
-    /// The same, of a stall that was seen twice.
+    /// The same for a stall that was seen twice.
     stalled: Option<Cause>,
     victims: BTreeMap<PodUid, Victim>,
-    /// A shutdown went on at the last decision.
+    /// Whether a shutdown went on at the last decision.
     stood_still: bool,
 }
 
@@ -80,18 +80,18 @@ impl Evictions {
         self.stale_marks.pod_gone(uid);
     }
 
-    /// Whether the pod is between its condemnation and its end.
+    /// Whether the pod's eviction is in progress.
     pub(super) fn has(&self, uid: &PodUid) -> bool {
         self.victims.contains_key(uid)
     }
 
-    /// Whether a pod is between its condemnation and its end.
+    /// Whether any eviction is in progress.
     pub(super) fn is_terminating_pods(&self) -> bool {
         !self.victims.is_empty()
     }
 
-    /// What a pod has to end for now: of memory before the rest, and a threshold that leaves no
-    /// time before a stall. ([EV22])
+    /// The causes for an eviction now. Memory comes before the rest, and a hard threshold comes
+    /// before a stall. ([EV22])
     fn causes(&self) -> Vec<Cause> {
         let urgent = |cause: &Cause| cause.signal.resource() == "memory" && cause.is_hard();
         let at = usize::from(self.crossed.first().is_some_and(urgent));
@@ -102,7 +102,8 @@ impl Evictions {
         causes
     }
 
-    /// What was known led to a decision, or is of before an end: the next look tells what is left.
+    /// Drops the causes: they led to a decision, or are outdated. The next sample shows what is
+    /// left.
     fn forget_causes(&mut self) {
         self.crossed.clear();
         self.stalled = None;
@@ -113,13 +114,13 @@ impl Evictions {
     }
 }
 
-/// Whether the pod takes part in what the node is short of.
+/// Whether the pod takes part in the node's shortage.
 fn is_active(pod: &PodView) -> bool {
     !pod.is_terminal()
 }
 
 impl Agent {
-    /// Goes on with measuring, choosing and ending.
+    /// Advances the samples, the choice and the evictions.
     pub(super) fn advance_evictions(&mut self) {
         if self.stands_still() {
             self.evictions.stood_still = true;

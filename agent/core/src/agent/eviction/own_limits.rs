@@ -1,5 +1,5 @@
-//! Pods that exceed their own limits of local storage, where the kubelet does not see to it.
-//! ([EV26])
+//! Evicts pods that exceed their own limits of local storage, where the kubelet does not enforce
+//! them. ([EV26])
 
 use std::time::Duration;
 
@@ -13,12 +13,12 @@ use crate::pressure::storage_limits::exceeded;
 use crate::pressure::usage::{DiskLayout, PodUsage, is_critical};
 use crate::protocol::pressure::{Figures, Resource};
 
-/// Between two measurements for the limits' sake: they read whole directories.
+/// The interval between two measurements for the limits: they read whole directories.
 const EVERY: Duration = Duration::from_secs(10);
-/// So long the node's own shortage waits for pods that end for their limits.
+/// How long the node's own shortage waits for pods that exceed their limits.
 const WAITED_FOR: Duration = Duration::from_secs(10);
 
-/// When limits were last looked after.
+/// When limits were last checked.
 #[derive(Debug, Default)]
 pub(super) struct OwnLimits {
     asked_at: Option<Duration>,
@@ -30,7 +30,7 @@ fn has_limits(pod: &PodView) -> bool {
 }
 
 impl Agent {
-    /// Whether the limits are nobody's but ours to hold.
+    /// Whether only the agent enforces the limits.
     fn are_limits_ours(&self) -> bool {
         let description = self.kubelet.facts.as_ref().and_then(|facts| facts.eviction.as_ref());
         !self.kubelet.lives() || description.is_some_and(|kubelet| !kubelet.local_storage_limits)
@@ -52,8 +52,8 @@ impl Agent {
         self.ask(Resource::Disk, pods, false);
     }
 
-    /// Ends every pod that exceeds a limit of its own, without `DisruptionTarget`: what the user
-    /// has set is no disruption.
+    /// Evicts every pod that exceeds a limit of its own, without `DisruptionTarget`: a limit that
+    /// the user has set is no disruption.
     pub(super) fn end_for_own_limits(&mut self, figures: &Figures) {
         if !self.are_limits_ours() || self.stop_at.is_some() {
             return;
@@ -83,7 +83,7 @@ impl Agent {
         }
     }
 
-    /// Whether a pod is just ending for a limit of its own.
+    /// Whether the eviction of a pod for its own limit has just begun.
     pub(super) fn ends_for_own_limits(&self) -> bool {
         let victims = self.evictions.victims.values();
         let mut own = victims.filter(|victim| victim.cause.is_none());

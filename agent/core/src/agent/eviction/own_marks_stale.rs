@@ -1,5 +1,5 @@
-//! Conditions of pressure on pods that live: an agent before us was killed between the mark and
-//! the end. No kubelet shows one before the pod's end. ([ST7])
+//! Removes stale conditions of pressure from live pods. An earlier agent was killed between the
+//! mark and the end. No kubelet shows such a condition before the pod's end. ([ST7])
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,15 +12,15 @@ use crate::pod::{PodUid, PodView, TERMINATION_BY_KUBELET};
 use crate::protocol::action::PodRef;
 use crate::termination::patches;
 
-/// A condition that is younger may be that of a pod whose end is not reported yet.
+/// A younger condition may be that of a pod whose end is not reported yet.
 const AGE_MIN: Duration = Duration::from_mins(1);
 
-/// What was looked after.
+/// Conditions and victims that were already handled.
 #[derive(Debug, Default)]
 pub(super) struct StaleMarks {
-    /// Each condition is taken back once; from then on it is another's to see to.
+    /// Conditions already handled: the agent removes each condition once.
     sought: BTreeSet<(PodUid, i64)>,
-    /// Victims that were seen to end: a kubelet may take back the phase for a moment. ([API16])
+    /// Victims that have ended: a kubelet may revert the phase for a moment. ([API16])
     ended: BTreeMap<PodUid, Duration>,
 }
 
@@ -30,7 +30,7 @@ impl StaleMarks {
         self.ended.remove(uid);
     }
 
-    /// The condition of that time is being taken back.
+    /// Records that the condition of that time is being removed.
     pub(super) fn is_seen_to(&mut self, uid: PodUid, at: Timestamp) -> bool {
         self.sought.insert((uid, at.as_second()))
     }
@@ -42,7 +42,7 @@ impl StaleMarks {
 
 impl Agent {
     pub(super) fn revoke_stale_marks(&mut self) {
-        // Under a kubelet that is dead a stopped pod looks alive.
+        // Under a dead kubelet a stopped pod appears to be alive.
         let ready = self.settings.enforce
             && self.kubelet.facts.is_some()
             && self.kubelet.lives()
@@ -64,7 +64,7 @@ impl Agent {
         }
     }
 
-    /// The time of a condition of pressure that is nobody's.
+    /// The time of a stale condition of pressure.
     fn stale_mark(&self, pod: &PodView) -> Option<Timestamp> {
         let ours = pod.disruption.as_ref().filter(|disruption| {
             disruption.stands
@@ -73,7 +73,7 @@ impl Agent {
         })?;
         let since = ours.since?;
         let evictions = &self.evictions;
-        // One that ran before this boot has ended with the machine, and its end is to say so.
+        // A pod that ran before this boot has ended with the machine, and its condition states why.
         let boot = self.surely_before_boot();
         let cut = pod.running_since.zip(boot).is_some_and(|(since, boot)| since < boot);
         if cut && pod.cannot_run_again() {

@@ -1,4 +1,4 @@
-//! When the node is looked at, and what a look tells.
+//! Samples the node at a suitable rate, and processes each sample.
 
 use std::time::Duration;
 
@@ -11,24 +11,24 @@ use crate::protocol::action::Action;
 use crate::protocol::pressure::{Measured, Sample, Stalling};
 use crate::termination::attempt::{Attempt, Pace};
 
-/// Between two looks while nothing is near.
+/// The interval while nothing is near a threshold.
 const CALM: Duration = Duration::from_secs(1);
-/// Between two looks while memory or tasks run short: they go within less than a second.
+/// The interval while memory or tasks run short: they can run out within less than a second.
 const URGENT: Duration = Duration::from_millis(100);
-/// Between two looks where there is nothing to hold them against: no threshold, no PSI.
+/// The interval without any threshold or PSI to compare with.
 const BLIND: Duration = Duration::from_mins(1);
-/// A stall may come in waves.
+/// How long a rise counts, because a stall may come in waves.
 const ROSE_LASTS: Duration = Duration::from_secs(2);
-/// A look that takes longer is a load of its own.
+/// A sample that takes longer is a load of its own.
 const SLOW: Duration = Duration::from_secs(1);
 const BACK_OFF: Pace = Pace { wait_max: Duration::from_secs(5), latest: None, salt: 3 };
 
-/// The looks at the node.
+/// The samples of the node.
 #[derive(Debug, Default)]
 pub(super) struct Sampling {
     attempt: Attempt,
     began_at: Option<Duration>,
-    /// The kernel's trigger fired since the last one began.
+    /// Whether the kernel's trigger has fired since the last sample began.
     asked: bool,
     rose_at: Option<Duration>,
     urgent: bool,
@@ -54,7 +54,7 @@ impl Agent {
         sampling.rose_at = Some(self.clock.monotonic());
     }
 
-    /// Looks when it is time to, one look at a time.
+    /// Starts a sample when it is due, one at a time.
     pub(super) fn advance_sampling(&mut self) {
         if self.settings.features.pressure == Enforcement::Off {
             return;
@@ -157,7 +157,7 @@ impl Agent {
     }
 }
 
-/// Disks fill more slowly than a look a second could miss.
+/// Whether the resource runs out fast; disks fill so slowly that one sample per second is enough.
 fn is_fast(signal: Signal) -> bool {
     matches!(signal.resource(), "memory" | "pids")
 }

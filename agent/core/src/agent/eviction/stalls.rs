@@ -1,5 +1,5 @@
-//! What pods wait for: a stall of the node that is seen twice is a reason to act; one of a pod at
-//! its own limit is only told.
+//! Judges stalls. A stall of the node that is seen twice is a cause for eviction. A stall of a pod
+//! at its own limit is only reported.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,23 +15,22 @@ use crate::pressure::stall::{
 use crate::pressure::watch;
 use crate::protocol::pressure::Sample;
 
-/// Between two samples that are compared: in less, one stall of one task is a large part.
+/// The shortest time between two compared samples: in less, one stall of one task weighs too much.
 const APART: Duration = Duration::from_millis(100);
-/// In a row, that the node stalls.
+/// Number of samples in a row that confirm a stall of the node.
 const CONFIRMED_BY: u32 = 2;
-/// After the end of a victim pods still wait for a moment: for what was written to disk to come
-/// back.
+/// The pause after a victim's end: pods still wait for a moment for pages to return from disk.
 const SETTLES: Duration = Duration::from_secs(1);
-/// Until a pod at its limit is told of again.
+/// The interval between reports of the same pod at its limit.
 const REPORTED_LASTS: Duration = Duration::from_mins(10);
 
-/// The stalls that were seen.
+/// The observed stalls.
 #[derive(Debug, Default)]
 pub(super) struct Stalls {
     before: Option<StallSample>,
-    /// How often in a row the node was found to stall.
+    /// Number of samples in a row in which the node stalled.
     streak: u32,
-    /// Until then nothing is made of stalls: a victim has just ended.
+    /// Until when stalls are ignored, because a victim has just ended.
     settles_until: Duration,
     reported: BTreeMap<PodUid, Duration>,
 }
@@ -41,14 +40,14 @@ impl Stalls {
         self.reported.remove(uid);
     }
 
-    /// What was seen is of before a victim's end.
+    /// Drops the stalls from before a victim's end.
     pub(super) fn begin_anew(&mut self, now: Duration) {
         self.before = None;
         self.streak = 0;
         self.settles_until = now + SETTLES;
     }
 
-    /// Whether the next look is to come soon.
+    /// Whether the next sample is needed soon.
     pub(super) fn is_suspicious(&self) -> bool {
         self.streak > 0
     }
@@ -73,8 +72,8 @@ impl Agent {
         self.note_stall(Kind::Memory, None);
     }
 
-    /// DIVERGES(upstream): upstream knows no stalls on cgroup v2, and looks every 10 s;
-    /// the kernel's killer is quicker. ([EV28])
+    /// DIVERGES(upstream): upstream does not detect stalls on cgroup v2, and samples every 10 s;
+    /// the kernel's OOM killer is faster. ([EV28])
     fn judge_memory(&mut self, sample: &Sample, after: StallSample) {
         let now = self.clock.monotonic();
         let stalls = &mut self.evictions.stalls;
@@ -117,7 +116,8 @@ impl Agent {
         self.evictions.stalled = memory.filter(|_| confirmed).and_then(cause);
     }
 
-    /// Such a pod ends for nothing but its own limit, which is the kernel's to hold.
+    /// Reports pods that stall at their own limits. The agent does not evict them: the kernel
+    /// enforces that limit.
     fn report_own_limits(&mut self, pods: Vec<PodUid>) {
         let now = self.clock.monotonic();
         for uid in pods {

@@ -1,5 +1,5 @@
-//! The end of one victim, by the one protocol: condemned, told, stopped, verified, Failed,
-//! acknowledged.
+//! Evicts one victim by one protocol: set DisruptionTarget, report, stop, verify, write Failed,
+//! await the acknowledgement.
 
 use std::time::Duration;
 
@@ -19,27 +19,27 @@ use crate::termination::{patches, stop_timeout};
 
 /// The grace of a pod that exceeds its own limit. ([EV26])
 const OWN_LIMIT_GRACE_SECONDS: u32 = 1;
-/// The API's time to take the mark, for a hard threshold: by then another pod may be quicker.
+/// The API's time to take the mark, for a hard threshold: after it, another pod may be faster.
 const MARK_HARD: Duration = Duration::from_secs(5);
-/// The same for a soft one.
+/// The same for a soft threshold.
 const MARK_SOFT: Duration = Duration::from_secs(30);
-/// The time beyond its grace to stop or delete a victim. After it one that nothing has reached
-/// lives on and must not bear our mark; one that was told to stop is told of.
+/// The time beyond its grace to stop or delete a victim. After it, a victim that was not reached
+/// lives on and must not bear our mark. A victim that was stopped but still runs is reported.
 const END_MARGIN: Duration = Duration::from_secs(30);
-/// So long nothing is started of a pod that was seen to be stopped: a kubelet needs more.
+/// How long a stopped pod certainly has no new container: a kubelet takes longer to start one.
 const PROOF_LASTS: Duration = Duration::from_millis(500);
 
-/// Why a pod is to end.
+/// Why a pod is evicted.
 #[derive(Debug)]
 pub(super) struct Why {
     /// The signal's name in metrics.
     pub(super) signal: &'static str,
-    /// The node's shortage; none for a limit of the pod's own.
+    /// The node's shortage; `None` for a limit of the pod's own.
     pub(super) cause: Option<Cause>,
     pub(super) description: Description,
 }
 
-/// A pod that is ending.
+/// A pod whose eviction is in progress.
 #[derive(Debug)]
 pub(super) struct Victim {
     pub(super) termination: PodTermination,
@@ -47,36 +47,36 @@ pub(super) struct Victim {
     pub(super) cause: Option<Cause>,
     description: Description,
     pub(super) chosen_at: Duration,
-    /// After this the mark is given up.
+    /// The time limit of the mark.
     mark_until: Duration,
-    /// After this the end is given up; set when it is first asked for.
+    /// The time limit of the termination; set when it is first requested.
     end_until: Option<Duration>,
-    /// Somebody else ended it before us.
+    /// Whether another component terminated the pod before us.
     by_others: bool,
-    /// It has volumes in memory.
+    /// Whether the pod has volumes in memory.
     memory_volumes: bool,
-    /// It was looked at once more because the watch did not show the mark.
+    /// Whether the agent has read the pod once more because the watch did not show the mark.
     mark_sought: bool,
-    /// The API has nothing of it any more.
+    /// Whether the pod is gone from the API.
     pub(super) gone: bool,
-    /// Why its end cannot be brought about.
+    /// Why the eviction failed.
     pub(super) refused: Option<String>,
-    /// A stop may have reached it. From then on its end is ours, however late it comes: the mark
+    /// Whether a stop may have reached the pod. Then its end is ours, however late, and the mark
     /// stays.
     pub(super) was_stopped: bool,
-    /// It was told of that it runs on after that.
+    /// Whether the agent has reported that the pod runs on after the time limit.
     reported_late: bool,
 }
 
-/// What becomes of a victim in one round.
+/// The outcome of one round for a victim.
 enum Fate {
-    /// It is not at its end.
+    /// The eviction continues.
     GoesOn,
-    /// The API shows its end, or nothing of it.
+    /// The pod is terminal in the API, or gone.
     Over,
-    /// We cannot end it.
+    /// The agent cannot terminate it.
     GivenUp(String),
-    /// It is not to be ended any more, and nothing was sent.
+    /// The eviction is not needed any more, and nothing was sent.
     Dropped,
 }
 
@@ -85,7 +85,7 @@ impl Victim {
         let salt = salt(&self.termination.pod.uid.0);
         let latest =
             if self.termination.mark.is_open() { Some(self.mark_until) } else { self.end_until };
-        // One that resists is stopped for ever, but not in haste.
+        // A pod that resists is stopped again and again, but at a slow pace.
         let wait_max = if self.reported_late { WAIT_MAX } else { WAIT_MAX_HASTE };
         Pace { wait_max, latest, salt }
     }
@@ -97,7 +97,7 @@ impl Victim {
 }
 
 impl Agent {
-    /// Begins the end of a pod.
+    /// Begins the eviction of a pod.
     pub(super) fn begin_eviction(&mut self, pod: &PodView, terminator: Terminator, why: Why) {
         let now = self.clock.now();
         let config = self.evictions.watch.config();
@@ -138,7 +138,7 @@ impl Agent {
         self.evictions.victims.insert(pod.uid.clone(), victim);
     }
 
-    /// Goes on with each victim.
+    /// Advances each victim.
     pub(super) fn advance_victims(&mut self) {
         let uids: Vec<_> = self.evictions.victims.keys().cloned().collect();
         for uid in uids {
@@ -154,7 +154,7 @@ impl Agent {
         }
     }
 
-    /// After a shutdown that did not happen: what is known of the victims is of before it.
+    /// Resumes the victims after a cancelled shutdown: what is known of them is older than it.
     pub(super) fn take_up_victims(&mut self) {
         self.evictions.forget_causes();
         for victim in self.evictions.victims.values_mut() {
@@ -176,8 +176,8 @@ impl Agent {
         self.evictions.forget_causes();
         self.evictions.stale_marks.victim_ended(pod.uid.clone(), now);
         self.evictions.stalls.begin_anew(now);
-        // Nobody to choose again, though the watch may lag, and a kubelet may take back the phase
-        // for a moment. ([API16])
+        // The pod must not be chosen again, although the watch may lag. A kubelet may also revert
+        // the phase for a moment. ([API16])
         self.evictions.choices.refuse(pod.uid.clone(), now);
         if victim.gone {
             self.pods.gone(&pod.uid);
@@ -202,10 +202,11 @@ impl Agent {
         self.outbox.log(false, Some(pod), text);
     }
 
-    /// A mark that may have arrived is taken back at once: the pod lives on. ([ST7])
+    /// Gives up a victim. The agent at once removes a mark that may have arrived, because the pod
+    /// lives on. ([ST7])
     ///
-    /// DIVERGES(upstream): upstream never takes one back; nothing it has marked can live on,
-    /// since it marks with the phase.
+    /// DIVERGES(upstream): upstream never removes a mark. It marks with the phase, so a marked pod
+    /// cannot live on.
     fn give_victim_up(&mut self, victim: &Victim, why: &str) {
         let now = self.clock.monotonic();
         let PodTermination { pod, mark, marked_at, .. } = &victim.termination;
@@ -224,7 +225,7 @@ impl Agent {
         self.emit_pod_event(pod.clone(), EVICTION_FAILED, text.trim_end());
     }
 
-    /// One step with one victim.
+    /// Performs one step for one victim.
     fn go_on(&mut self, victim: &mut Victim, pod: &PodView) -> Fate {
         if self.outbox.is_busy_with(&pod.uid) {
             return Fate::GoesOn;
@@ -246,7 +247,7 @@ impl Agent {
         let is_ours =
             victim.termination.terminator != Terminator::Stop || victim.termination.end.was_sent();
         if !is_ours && pod.is_to_end() {
-            // The kubelet ends it for somebody else, with our mark.
+            // The kubelet terminates the pod for another client, with our mark.
             victim.termination.end = Attempt::done_by_others();
             victim.termination.event_sent = true;
             victim.by_others = true;
@@ -260,8 +261,8 @@ impl Agent {
         }
     }
 
-    /// Sends the mark, and answers with nothing when it stands. Nothing of the pod is stopped
-    /// before the API has it.
+    /// Sends the mark; returns `None` when it stands. The agent stops nothing of the pod before the
+    /// API has the mark.
     fn mark_victim(&mut self, victim: &mut Victim, pod: &PodView) -> Option<Fate> {
         let ours = victim.is_shown_as_ours(pod);
         let termination = &mut victim.termination;
@@ -274,7 +275,7 @@ impl Agent {
             return None;
         }
         if pod.is_to_end() && !sent {
-            // What others have begun has its own reason, and its own end.
+            // A deletion by another client has its own reason, and its own end.
             termination.mark.drop_it();
             termination.end = Attempt::done_by_others();
             termination.event_sent = true;
@@ -288,7 +289,7 @@ impl Agent {
             disruption.stands && disruption.reason != TERMINATION_BY_KUBELET
         };
         if pod.disruption.as_ref().is_some_and(foreign) && !sent {
-            // Another's reason says more than ours.
+            // Another writer's reason is more specific than ours.
             termination.mark = Attempt::done_by_others();
             return None;
         }
@@ -311,8 +312,8 @@ impl Agent {
         Some(Fate::GoesOn)
     }
 
-    /// Its end will be that of our stop, and is not to count as its own failure: nothing is taken
-    /// back. The next victim has long been chosen, if there had to be one.
+    /// Reports a victim that still runs. The mark stays: the pod's end will come from our stop, and
+    /// must not count as its own failure. If another victim was needed, it has already been chosen.
     fn report_stubborn(&mut self, victim: &Victim) {
         let pod = &victim.termination.pod;
         let seconds = end_time(victim.termination.grace_seconds).as_secs();
@@ -334,8 +335,8 @@ impl Agent {
         self.emit_notice(Notice { pod, warning: true, reason: EVICTED, message, annotations });
     }
 
-    /// Through the runtime, and then the phase: the object stays, as a kubelet's eviction leaves
-    /// it. ([AP3])
+    /// Stops the pod through the runtime, and then writes the phase. The object stays, as after a
+    /// kubelet's eviction. ([AP3])
     fn stop_victim(&mut self, victim: &mut Victim, pod: &PodView) -> Fate {
         let now = self.clock.monotonic();
         let termination = &mut victim.termination;
@@ -356,8 +357,8 @@ impl Agent {
         termination.end.want();
         if termination.end.is_due(&self.clock) {
             victim.end_until.get_or_insert(now + end_time(termination.grace_seconds));
-            // What a stop of the containers does not reach, one that was only created, goes with
-            // the sandbox.
+            // A stop of the containers does not reach one that was only created; it goes with the
+            // sandbox.
             let reach = if termination.end.was_sent() { Reach::Pod } else { Reach::Containers };
             termination.end.sent();
             let action = Action::StopPod {
@@ -372,7 +373,7 @@ impl Agent {
         Fate::GoesOn
     }
 
-    /// Writes the phase of a pod of which nothing runs, by a proof that is fresh.
+    /// Writes the phase of a pod of which nothing runs, by a fresh proof.
     fn fail_victim(&mut self, victim: &mut Victim, pod: &PodView) {
         let now = self.clock.now();
         let termination = &mut victim.termination;
@@ -388,12 +389,12 @@ impl Agent {
             }
             return;
         }
-        // What somebody has deleted meanwhile the kubelet tears down and reports.
+        // If another client has deleted the pod meanwhile, the kubelet tears it down and reports.
         if self.refusals.forbids(PATCH_STATUS) || pod.is_to_end() {
             termination.fail.give_up();
             return;
         }
-        // A phase without its reason would be counted as the pod's own failure.
+        // A phase without its reason would count as the pod's own failure.
         let marked = victim.cause.is_none() || pod.is_disrupted();
         if !marked && !std::mem::replace(&mut victim.mark_sought, true) {
             victim.termination.read.want_again();
@@ -416,7 +417,7 @@ impl Agent {
         }
     }
 
-    /// Through the API: the kubelet kills and reports. ([API17], [API18])
+    /// Terminates the pod through the API: the kubelet stops it and reports. ([API17], [API18])
     fn delete_victim(&mut self, victim: &mut Victim, pod: &PodView) -> Fate {
         let now = self.clock.monotonic();
         let termination = &mut victim.termination;
@@ -457,7 +458,7 @@ impl Agent {
     }
 }
 
-/// The time in which a stop through the runtime has to be proven.
+/// The time limit for the proof of a stop through the runtime.
 fn end_time(grace_seconds: u32) -> Duration {
     Duration::from_secs(u64::from(grace_seconds)) + END_MARGIN
 }

@@ -1,6 +1,5 @@
-//! The condition `epilogue.dev/OOMKilled` on its way to the API, in a race with the kubelet's
-//! report of the pod's end: it is sent at once, beside everything else, and does not depend on
-//! what the API shows.
+//! Writes the condition `epilogue.dev/OOMKilled`, in a race with the kubelet's report of the pod's
+//! end. The agent sends it at once, alongside everything else, whatever the API shows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -19,21 +18,21 @@ use crate::termination::attempt::{
 };
 use crate::termination::patches::{self, OomKilled};
 
-/// So long the race with the kubelet's report may be open.
+/// How long the race with the kubelet's report may be open.
 const HASTE: Duration = Duration::from_mins(1);
-/// After this a condition explains nothing any more that nobody else has explained.
+/// When a condition that is still unwritten is no longer useful.
 const GIVE_UP: Duration = Duration::from_mins(10);
-/// A pod that is killed again and again for the same reason is told of it at most so often.
+/// The shortest time between two writes for a pod that is killed repeatedly for the same reason.
 const SAME_AGAIN: Duration = Duration::from_mins(1);
 
-/// What the pod's condition is to say.
+/// The content of the pod's condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct OomCondition {
     pub(super) reason: &'static str,
     pub(super) message: String,
-    /// The message of the `DisruptionTarget` that goes with it, if one does.
+    /// The message of the accompanying `DisruptionTarget`, if there is one.
     pub(super) disruption: Option<String>,
-    /// When it happened, by the API's clock.
+    /// When the kill happened, by the API's clock.
     pub(super) at: Timestamp,
 }
 
@@ -49,11 +48,11 @@ struct Condition {
     sent: Option<&'static str>,
     /// Whether a `DisruptionTarget` was sent with it.
     disrupts: bool,
-    /// Whether the race is run at all: a pod that restarts its containers is not ended by a kill.
+    /// Whether the race counts: a kill does not terminate a pod that restarts its containers.
     counts: bool,
-    /// Whether it was there before the pod's last phase, once that can be told.
+    /// Whether the condition was there before the pod's terminal phase; `None` until it is known.
     won: Option<bool>,
-    /// Whether the pod was seen in its last phase when the API acknowledged the condition.
+    /// Whether the pod was already terminal when the API acknowledged the condition.
     late: bool,
 }
 
@@ -61,7 +60,7 @@ struct Condition {
 #[derive(Debug, Default)]
 pub(super) struct Conditions {
     pods: BTreeMap<PodUid, Condition>,
-    /// The pods whose conditions were refused since one was taken.
+    /// The pods whose conditions were refused since the last accepted one.
     refused: BTreeSet<PodUid>,
     forbidden_until: Option<Duration>,
     pub(super) won: u64,
@@ -73,12 +72,12 @@ impl Conditions {
         self.pods.contains_key(uid)
     }
 
-    /// Conditions that are neither acknowledged nor given up.
+    /// Number of conditions that are neither acknowledged nor given up.
     pub(super) fn pending(&self) -> usize {
         self.pods.values().filter(|condition| condition.attempt.is_open()).count()
     }
 
-    /// Wants the pod to have the condition, unless it has it already.
+    /// Requests the condition on the pod, unless the pod has it already.
     pub(super) fn want(&mut self, pod: &PodView, cause: OomCondition, now: Duration) {
         let Some(known) = self.pods.get_mut(&pod.uid) else {
             let attempt =
@@ -103,7 +102,7 @@ impl Conditions {
             known.since = now;
             known.attempt.want_again();
         }
-        // What was sent already stands; what was not may say more.
+        // A condition that was sent stands; an unsent one takes the newer text.
         if !same || known.sent.is_none() {
             known.cause = cause;
         }
@@ -118,8 +117,8 @@ impl Conditions {
         }
     }
 
-    /// Sees which was in the API first: the state of the pod that first shows the condition is
-    /// the one that our write made.
+    /// Measures whether the condition or the terminal phase was in the API first. The first state
+    /// of the pod that shows the condition is the one that our write made.
     fn measure(&mut self, pods: &super::super::Pods) {
         for (uid, condition) in &mut self.pods {
             let Some(sent) = condition.sent.filter(|_| condition.won.is_none()) else { continue };
@@ -139,8 +138,8 @@ fn shows(pod: &PodView, reason: &str) -> bool {
     pod.details.oom_killed.as_ref().is_some_and(|(stands, shown)| *stands && shown == reason)
 }
 
-/// Whether a write is needed. A pod whose containers are restarted has what was true of the one
-/// before.
+/// Whether a write is needed. On a pod that restarts its containers, the condition describes the
+/// previous container.
 fn needs(pod: &PodView, cause: &OomCondition) -> bool {
     let disrupts = cause.disruption.is_some() && may_disrupt(pod);
     restarts(pod) || !shows(pod, cause.reason) || disrupts
@@ -150,18 +149,19 @@ fn restarts(pod: &PodView) -> bool {
     pod.restart_policy != RestartPolicy::Never || pod.container_restarts
 }
 
-/// Whether a `DisruptionTarget` would tell the truth: the pod will end, and nobody has said why.
+/// Whether a `DisruptionTarget` is true: the pod will end, and no other writer has stated the
+/// cause.
 ///
-/// That a process of it was killed shows that it has run, also before the API does. Where there
-/// are other containers they run on, for hours maybe, and what ends them may be another cause.
+/// A killed process proves that the pod has run, even before the API shows it. If there are other
+/// containers, they run on, perhaps for hours, and may end for another cause.
 fn may_disrupt(pod: &PodView) -> bool {
     let ends = !restarts(pod) && pod.containers.len() < 2;
     ends && !pod.is_terminal() && !pod.is_disrupted()
 }
 
 impl Agent {
-    /// Wants a pod to have the condition. Nothing is written on a static pod, nor by an agent that
-    /// only observes.
+    /// Requests the condition on a pod. The agent writes nothing on a static pod, nor while it only
+    /// observes.
     pub(super) fn want_oom_condition(&mut self, pod: &PodView, cause: OomCondition) {
         if self.settings.enforce && pod.source == PodSource::Api {
             self.oom.conditions.want(pod, cause, self.clock.monotonic());
@@ -197,7 +197,7 @@ impl Agent {
                 &OomKilled {
                     reason: cause.reason,
                     message: &cause.message,
-                    // The status does not change where it is True already.
+                    // The transition time does not change where the status is True already.
                     since: (!stands).then_some(cause.at),
                     disruption: disruption.map(|message| (message, cause.at)),
                 },
@@ -229,13 +229,14 @@ impl Agent {
         };
         match verdict(failure) {
             Verdict::Gone => condition.attempt.give_up(),
-            // A pod that has ended meanwhile gets no disruption any more, but may be explained.
+            // A pod that has ended meanwhile cannot get a disruption any more, but it can get the
+            // cause.
             Verdict::Skip | Verdict::Refused if condition.disrupts => {
                 condition.cause.disruption = None;
                 condition.attempt.met_change();
             }
-            // Without a resourceVersion a conflict is another's write at the same moment, or a
-            // namesake: the watch will say that the pod is gone.
+            // Without a resourceVersion, a conflict is a concurrent write, or a new pod of the same
+            // name. In that case the watch will report that the pod is gone.
             Verdict::ReadAgain | Verdict::Retry => {
                 let haste = now < condition.since + HASTE;
                 let wait_max = if haste { WAIT_MAX_HASTE } else { WAIT_MAX };
@@ -247,7 +248,7 @@ impl Agent {
                 let text = format!("the API refuses the cause of its end: {failure}");
                 self.outbox.log(true, Some(&pod), text);
             }
-            // A policy may forbid this condition alone: other patches are not given up for it.
+            // A policy may forbid this condition alone: other patches continue.
             Verdict::Refused => {
                 condition.attempt.give_up();
                 conditions.refused.insert(uid.clone());

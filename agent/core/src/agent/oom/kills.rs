@@ -1,5 +1,5 @@
-//! One kill, as several witnesses tell of it. The kernel's log knows what was short, and its word
-//! counts; the cgroup knows what became of the container.
+//! Merges the reports of several witnesses about one kill. The kernel's log decides what was short;
+//! the cgroup shows what became of the container.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,45 +10,44 @@ use crate::pod::{PodUid, PodView};
 use crate::protocol::event::{Now, RuntimeState};
 use crate::protocol::pressure::{OomConstraint, OomKill, OomWitness};
 
-/// So long after one witness, another may tell of the same kill.
+/// How long after one witness another may report the same kill.
 pub(super) const SAME_KILL: Duration = Duration::from_secs(1);
-/// A condition does not wait longer than this for the container's name.
+/// How long a condition waits for the container's name.
 const NAME_WAIT: Duration = Duration::from_millis(100);
-/// Nor longer than this for the word whether the container lives on.
+/// How long a condition waits to learn whether the container lives on.
 const FATE_WAIT: Duration = Duration::from_secs(1);
 
-/// What the runtime is asked about a kill.
+/// The state of the runtime's check of a kill.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Inspect {
-    /// Nothing yet.
+    /// Not asked yet.
     #[default]
     Open,
-    /// The answer is to come.
+    /// The response is pending.
     Asked,
-    /// It has answered, or it failed.
+    /// The runtime has responded, or it failed.
     Over,
 }
 
-/// Whom a kill met: a pod, and its container by the runtime's id.
+/// The place of a kill: a pod, and its container by the runtime's id.
 pub(super) type Place = (PodUid, Option<String>);
 
 /// One kill.
 #[derive(Debug)]
 pub(super) struct Kill {
-    /// What the witnesses say, put together.
+    /// The merged reports of the witnesses.
     pub(super) what: OomKill,
     witnesses: BTreeSet<OomWitness>,
-    /// When the first word of it was heard: at the end of the container, where that was waited
-    /// for.
+    /// When the first report came: at the end of the container, if the agent waited for that.
     pub(super) heard_at: Duration,
     /// The same by the API's clock.
     pub(super) wall: Timestamp,
     /// The container's name, once it is known.
     pub(super) container: Option<String>,
     pub(super) inspect: Inspect,
-    /// Whether the condition was decided about by what is known now.
+    /// Whether the condition was decided with the present facts.
     pub(super) decided: bool,
-    /// Whether people were told, and it was counted.
+    /// Whether the kill was reported and counted.
     pub(super) reported: bool,
 }
 
@@ -66,13 +65,13 @@ impl Kill {
         }
     }
 
-    /// Whether another witness tells of this kill, and not the same one of the next.
+    /// Whether another witness reports this kill, rather than the same witness the next kill.
     pub(super) fn is_seen_by(&self, other: &OomKill) -> bool {
         let apart = other.at.abs_diff(self.what.at);
         apart <= SAME_KILL && !self.witnesses.contains(&other.witness)
     }
 
-    /// Takes another witness's word.
+    /// Merges another witness's report.
     pub(super) fn hear(&mut self, other: OomKill) {
         let known = other.constraint != OomConstraint::Unknown;
         // The order of witnesses is the order of trust.
@@ -96,7 +95,7 @@ impl Kill {
         self.decided = false;
     }
 
-    /// Looks for the container's name in the pod's status.
+    /// Finds the container's name in the pod's status.
     pub(super) fn name_by(&mut self, pod: &PodView) {
         if self.container.is_none()
             && let Some(id) = &self.what.container_id
@@ -106,7 +105,7 @@ impl Kill {
         }
     }
 
-    /// Takes what the runtime says.
+    /// Takes the runtime's response.
     pub(super) fn inspected(&mut self, state: Option<&RuntimeState>) {
         self.inspect = Inspect::Over;
         let Some(state) = state else { return };
@@ -124,13 +123,13 @@ impl Kill {
         }
     }
 
-    /// Whether it is worth asking the runtime about it.
+    /// Whether the runtime can add facts about the kill.
     pub(super) fn needs_inspect(&self) -> bool {
         let unnamed = self.container.is_none() || self.what.container_lives.is_none();
         self.inspect == Inspect::Open && unnamed && self.what.container_id.is_some()
     }
 
-    /// Until when the answer is waited for; none if there is no need to.
+    /// Until when to wait for the response; `None` if there is no need.
     pub(super) fn waits_until(&self) -> Option<Duration> {
         if self.inspect != Inspect::Asked {
             return None;

@@ -1,5 +1,5 @@
-//! The last witness: the pod's status says `OOMKilled`, and nobody saw the kill. For a pod that
-//! has ended this is too late for a policy; people still read it.
+//! Reports kills that only the pod's status shows as `OOMKilled`, because no other witness saw
+//! them. If the pod has ended, this is too late for a policy; people still read it.
 
 use std::collections::BTreeSet;
 
@@ -8,12 +8,12 @@ use super::kills::{Inspect, Kill};
 use crate::pod::{PodUid, PodView};
 use crate::protocol::pressure::{OomConstraint, OomKill, OomWitness};
 
-/// Which pods are looked at.
+/// The pods that are already covered.
 #[derive(Debug, Default)]
 pub(super) struct Late {
-    /// Whether the pods of the first list were left out.
+    /// Whether the pods of the first list were excluded.
     begun: bool,
-    /// What these pods say is of before our time, or was said.
+    /// Pods whose status is older than this agent, or was already reported.
     over: BTreeSet<PodUid>,
 }
 
@@ -24,7 +24,7 @@ impl Late {
 }
 
 impl Agent {
-    /// Takes the kills that only the pods' status tells of.
+    /// Collects the kills that only the pods' status shows.
     pub(super) fn find_late(&mut self) {
         if !self.pods.is_listed() {
             return;
@@ -53,7 +53,7 @@ impl Agent {
 
     fn take_late(&mut self, pod: &PodView) {
         let Some(name) = pod.details.oom_reported.first() else { return };
-        // A child of it was seen to be killed, and then the container did not live on for long.
+        // A kill of a child process was seen, and the container ended soon after it.
         let seen = self.oom.kills.iter().find(|((uid, _), kill)| {
             uid == &pod.uid && kill.container.as_ref().is_none_or(|known| known == name)
         });

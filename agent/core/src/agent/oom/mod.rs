@@ -1,8 +1,9 @@
-//! Why a container died: what the kernel, systemd-oomd and the runtime say of OOM kills, and
-//! the condition `epilogue.dev/OOMKilled` that a Job's policy can match.
+//! Explains why a container died: collects reports of OOM kills and writes the condition.
 //!
-//! A child that was killed while its container lived on is told and counted, no more. Kills are
-//! told once it is certain that no other witness says more; the condition does not wait for that.
+//! The reports come from the kernel, systemd-oomd and the runtime. A Job's policy can match the
+//! condition `epilogue.dev/OOMKilled`. If a child process was killed while its container lived on,
+//! the agent only reports and counts it. The agent reports a kill once no other witness can add to
+//! it. The condition does not wait for that.
 
 mod condition;
 mod kills;
@@ -28,21 +29,21 @@ use condition::{Conditions, OomCondition};
 use kills::{Inspect, Kill, Place, SAME_KILL};
 use late::Late;
 
-/// Containers whose kills are remembered; a node has some hundred.
+/// Limit of containers whose kills are remembered; a node has some hundred.
 const PLACES_MAX: usize = 4_096;
-/// A pod of which a kill was told and that the API does not show by then is none of this node.
+/// After this, a killed pod that the API does not show does not belong to this node.
 const UNKNOWN_FOR: Duration = Duration::from_mins(1);
-/// So long what was seen of a kill may explain what the pod's status says later.
+/// How long an observed kill may explain a later status of the pod.
 const REMEMBERED_FOR: Duration = Duration::from_mins(10);
-/// People are told of children of one container at most so often.
+/// The shortest time between reports about child processes of one container.
 const CHILDREN_REPORTED_EVERY: Duration = Duration::from_mins(1);
-/// Kills by systemd-oomd whose pods are not known yet.
+/// Limit of kills by systemd-oomd whose pods are not known yet.
 const OOMD_WAITING_MAX: usize = 256;
 
 /// What is known of kills.
 #[derive(Debug, Default)]
 pub(super) struct Oom {
-    /// The latest of each container.
+    /// The latest kill of each container.
     kills: BTreeMap<Place, Kill>,
     children: BTreeMap<Place, Children>,
     oomd: Vec<(OomdKill, Duration)>,
@@ -51,12 +52,12 @@ pub(super) struct Oom {
     counted: OomStatus,
 }
 
-/// Children of one container that were killed.
+/// Child processes of one container that were killed.
 #[derive(Debug, Default)]
 struct Children {
     reported_at: Option<Duration>,
     unreported: u32,
-    /// What is said of the last one.
+    /// The message about the last one.
     message: String,
 }
 
@@ -90,7 +91,7 @@ impl Agent {
             known.hear(kill);
             return;
         }
-        // The one before is settled: there is another.
+        // A new kill settles the previous one.
         self.report_kill(&place);
         if self.oom.kills.len() < PLACES_MAX || self.oom.kills.contains_key(&place) {
             self.oom.kills.insert(place, Kill::new(kill, self.clock.now()));
@@ -121,7 +122,7 @@ impl Agent {
         self.report_kills();
     }
 
-    /// Decides about each kill as soon as what is needed for it is known.
+    /// Decides about each kill as soon as the necessary facts are known.
     fn decide_kills(&mut self) {
         let open: Vec<Place> = self
             .oom
@@ -144,7 +145,7 @@ impl Agent {
                 continue;
             }
             kill.decided = true;
-            // Where it can't be told whether the container lives, a condition might be a lie.
+            // Where it is unknown whether the container lives, a condition might be untrue.
             if kill.what.container_lives == Some(false) {
                 let cause = self.cause(&place, &pod);
                 self.want_oom_condition(&pod, cause);
@@ -162,7 +163,7 @@ impl Agent {
         }
     }
 
-    /// The runtime has answered: for all kills of the pod that waited.
+    /// Applies the runtime's response to all waiting kills of the pod.
     pub(super) fn oom_inspected(&mut self, uid: &PodUid, result: &Result<RuntimeState, Failure>) {
         for ((pod, _), kill) in &mut self.oom.kills {
             if pod == uid && kill.inspect == Inspect::Asked {
@@ -175,7 +176,7 @@ impl Agent {
         let kill = self.oom.kills.get(place).expect("a kill that is decided about must be known");
         let reason = words::reason(kill, pod);
         let text = || words::disruption(kill.container.as_deref(), place.1.as_deref());
-        // A guess is no ground to call it a disruption, which would be tried again without end.
+        // A guess is no reason to call it a disruption, which would be retried without end.
         let by_node = kill.what.constraint == OomConstraint::Node;
         let disrupts = self.settings.features.node_oom_disrupts && by_node;
         OomCondition {
@@ -186,7 +187,7 @@ impl Agent {
         }
     }
 
-    /// Tells of kills of which no other witness is waited for.
+    /// Reports the kills to which no other witness can add.
     fn report_kills(&mut self) {
         let settled: Vec<Place> = self
             .oom

@@ -1,4 +1,4 @@
-//! What is said of a kill, in the condition's message and in events.
+//! Formats the messages about a kill, for the condition and for events.
 
 use crate::pod::PodView;
 use crate::protocol::pressure::{OomConstraint, OomWitness, OomdKill};
@@ -7,7 +7,7 @@ use epilogue_common::names::oom_reason::{CONTAINER_LIMIT, NODE_OUT_OF_MEMORY};
 
 use super::kills::Kill;
 
-/// Of an id, as people know it from other tools.
+/// The length of a shown id, as in other tools.
 const ID_SHOWN: usize = 12;
 
 /// The condition's reason.
@@ -19,7 +19,7 @@ pub(super) fn reason(kill: &Kill, pod: &PodView) -> &'static str {
     }
 }
 
-/// What happened, why, and who says so.
+/// What happened, why, and which witness reports it.
 pub(super) fn message(kill: &Kill, pod: &PodView) -> String {
     let container = container(kill.container.as_deref(), kill.what.container_id.as_deref());
     let ended = kill.what.container_lives != Some(true);
@@ -36,13 +36,13 @@ pub(super) fn message(kill: &Kill, pod: &PodView) -> String {
     format!("The kernel killed {whom}: {}. Seen in {witness}.", why(kill, pod))
 }
 
-/// The message of a `DisruptionTarget` that goes with it.
+/// The message of an accompanying `DisruptionTarget`.
 pub(super) fn disruption(container: Option<&str>, id: Option<&str>) -> String {
     let container = self::container(container, id);
     format!("The node was out of memory; the kernel killed {container}.")
 }
 
-/// The same of a kill by systemd-oomd.
+/// The message about a kill by systemd-oomd.
 pub(super) fn by_oomd(kill: &OomdKill, name: Option<&str>) -> String {
     let whom = match (&kill.container_id, name) {
         (None, None) => "the pod".to_owned(),

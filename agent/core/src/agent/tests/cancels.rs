@@ -1,4 +1,4 @@
-//! Shutdowns that do not happen. ([AP17])
+//! Tests shutdowns that are cancelled. ([AP17])
 
 use epilogue_common::outcome::FailureKind;
 
@@ -16,7 +16,7 @@ fn pods() -> Vec<PodView> {
     vec![job("a"), job("b"), job("critical").priority(2_000_000_000), job("f").disrupted("Foreign")]
 }
 
-/// All that must hold on a node that lives on.
+/// Checks everything that must hold on a node that lives on.
 fn assert_restored(world: &World, case: &str) {
     let lies = world.pods.values().filter(|pod| {
         pod.is_disrupted() && !pod.is_terminating() && !pod.is_terminal() && pod.name != "f"
@@ -76,7 +76,7 @@ fn a_pod_that_the_runtime_has_stopped_stays_marked() {
     world.pass(ms(300));
     world.event(Event::ShutdownCancelled);
     assert_eq!(world.disrupted(), ["stopped", "stopping"], "{:#?}", world.log);
-    // Shown as running since this boot, for its kubelet is dead: the mark still stands.
+    // The API shows it running since this boot, because its kubelet is dead: the mark still stands.
     let since = wall(world.now.saturating_sub(ms(500_000)));
     world.now += ms(100_000);
     world.change("stopped", |pod| pod.running_since = Some(since));
@@ -165,7 +165,7 @@ fn a_shutdown_that_vanished_is_cancelled_like_any_other() {
     world.pass(ms(500));
     world.event(Event::LogindSeen(LogindState { owner: ":1.9".into(), ..logind(false) }));
     assert_restored(&world, "owner change");
-    // A lost `false`, seen by the property.
+    // A lost `false`; only the property shows the cancel.
     let mut world = World::standing(settings(), armed(), pods());
     world.shutdown(40);
     world.pass(ms(1_000));

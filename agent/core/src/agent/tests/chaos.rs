@@ -1,4 +1,4 @@
-//! Anything in any order: whatever happens, certain things never do. A seed replays its run.
+//! Tests invariants of shutdowns under random events in any order. A seed replays its run.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::pod::{Owner, Phase, PodSource, PodView};
 use crate::protocol::event::{Event, LogindState, NodeView, RuntimeState};
 use crate::shutdown::candidates::BarePods;
 
-/// xorshift64*.
+/// The xorshift64* generator.
 pub(super) struct Dice(u64);
 
 impl Dice {
@@ -51,7 +51,7 @@ fn pods(dice: &mut Dice) -> Vec<PodView> {
     (0..many).map(|n| one(dice, n)).collect()
 }
 
-/// One thing that happens.
+/// Runs one random event.
 fn happen(world: &mut World, dice: &mut Dice) {
     let names: Vec<String> = world.pods.keys().cloned().collect();
     let name = (!names.is_empty()).then(|| dice.of(&names));
@@ -78,7 +78,7 @@ fn happen(world: &mut World, dice: &mut Dice) {
         }
         (5, Some(name)) => world.ends(&name, dice.of(&[Phase::Failed, Phase::Succeeded])),
         (6, Some(name)) => world.gone(&name),
-        // What has exited stays so: no kubelet of this world starts anything.
+        // An exited container stays exited: no kubelet of this world starts anything.
         (7, Some(name)) if !world.runtime.contains_key(&name) => {
             world.containers(&name, &[None]);
         }
@@ -146,7 +146,7 @@ fn whatever_happens_nothing_static_is_touched_and_nothing_running_is_called_fail
     }
 }
 
-/// The API answers again, and logind says that nothing goes on: all is as before.
+/// The API responds again, and logind reports no shutdown: everything returns to normal.
 fn quiet_down(world: &mut World, seed: u64) {
     world.answers.clear();
     world.let_go("*");

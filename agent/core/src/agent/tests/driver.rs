@@ -1,5 +1,5 @@
-//! The agent under a hand-set clock, with an API, a runtime and a disk that answer at once unless
-//! a script says otherwise. What the agent does is printed: `150 mark a`.
+//! Drives the agent under a manual clock. The API, the runtime and the disk respond at once unless
+//! a script says otherwise. Each action of the agent becomes a line: `150 mark a`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -71,12 +71,12 @@ pub(crate) fn dead() -> KubeletFacts {
     KubeletFacts { unit_active: Some(false), healthy: Some(Healthz::Refused), ..plain() }
 }
 
-/// How a script answers one kind of action about one pod.
+/// How a script responds to one kind of action about one pod.
 #[derive(Clone, Debug)]
 pub(crate) enum Answer {
-    /// With this failure, so many times.
+    /// With this failure, this many times.
     Fail(FailureKind, u32),
-    /// Not at all, until the script says so.
+    /// Not at all, until the script releases it.
     Hold,
 }
 
@@ -91,21 +91,21 @@ pub(crate) struct World {
     pub(crate) node_says: Option<String>,
     pub(crate) readiness: Option<String>,
     pub(crate) tainted: bool,
-    /// By `mark a`, `mark *` or `*`.
+    /// Responses by `mark a`, `mark *` or `*`.
     pub(crate) answers: BTreeMap<String, Answer>,
     pub(crate) held: Vec<(ActionId, String, Action)>,
     pub(crate) log: Vec<String>,
     pub(crate) logged: Vec<String>,
     /// Events: reason and message.
     pub(crate) reported: Vec<(&'static str, String)>,
-    /// Phases that were written while a container ran; ends before their marks.
+    /// Violations: phases written while a container ran, and terminations before their marks.
     pub(crate) lies: Vec<String>,
-    /// What is measured of the node and its pods, and what was told.
+    /// The measurements of the node and its pods, and the reports about them.
     pub(crate) scarcity: Scarcity,
     zero: Duration,
     version: u64,
     shown: u64,
-    /// How many more actions the agent lives for; with the last, whether it is carried out.
+    /// The number of actions before the agent dies, and whether the last one is carried out.
     pub(crate) dies_after: Option<(usize, bool)>,
 }
 
@@ -143,14 +143,14 @@ impl World {
         }
     }
 
-    /// Standing, with the lock held, the pods listed and the kubelet seen.
+    /// A standing agent: it holds the lock, has listed the pods and has seen the kubelet.
     pub(crate) fn standing(settings: Settings, facts: KubeletFacts, pods: Vec<PodView>) -> Self {
         let mut world = Self::new(settings, pods);
         world.started(facts, false);
         world
     }
 
-    /// What the shell tells at a start.
+    /// Sends the shell's events at a start.
     pub(crate) fn started(&mut self, facts: KubeletFacts, preparing: bool) {
         self.event(Event::KubeletSeen(facts));
         self.list();
@@ -163,7 +163,7 @@ impl World {
         self.zero = self.now;
     }
 
-    /// The agent is killed, and another starts on the same journal.
+    /// Kills the agent and starts another on the same journal.
     pub(crate) fn restart(&mut self, settings: Settings) {
         self.held.clear();
         self.dies_after = None;
@@ -173,7 +173,7 @@ impl World {
         self.logged.clear();
     }
 
-    /// The machine boots: clocks at zero, all containers gone.
+    /// Boots the machine: clocks at zero, all containers gone.
     pub(crate) fn reboot(&mut self, mut settings: Settings) {
         self.now = Duration::from_secs(20);
         self.zero = self.now;
@@ -203,7 +203,7 @@ impl World {
         }));
     }
 
-    /// Lets time pass, waking the agent whenever it wants.
+    /// Advances the time, and wakes the agent at each of its deadlines.
     pub(crate) fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         for _ in 0..10_000 {
@@ -228,7 +228,7 @@ impl World {
         );
     }
 
-    /// Lets time pass without the agent: it is frozen.
+    /// Advances the time while the agent is frozen.
     pub(crate) fn freeze(&mut self, time: Duration) {
         self.now += time;
         self.drain();
@@ -280,7 +280,7 @@ impl World {
         );
     }
 
-    /// Holds an action against what must never be done.
+    /// Checks an action against the rules that must never break.
     fn watch(&mut self, action: &Action) {
         let early = |shutdown: &crate::agent::ShutdownStatus| {
             let time = Budget::of(shutdown.granted).timetable().end.min(ms(40_000));
@@ -297,7 +297,7 @@ impl World {
                 .get(&pod.name)
                 .is_none_or(|pod| pod.is_disrupted() || pod.is_terminating() || pod.is_terminal());
             let known = known || self.scarcity.beyond_limits.contains(&pod.name);
-            // A verb that the API forbids is not asked for again, and blocks no kill. ([AP14])
+            // A verb that the API forbids is not tried again, and blocks no termination. ([AP14])
             let forbidden = |line: &String| line.contains("forbids `patch pods/status`");
             let known = known || self.logged.iter().any(forbidden);
             if !known && !self.log.iter().any(|line| line.ends_with(&marked)) {
@@ -344,7 +344,7 @@ impl World {
         self.show();
     }
 
-    /// Answers what was held, as it is carried out now.
+    /// Responds to the held actions, which are carried out now.
     pub(crate) fn let_go(&mut self, kind: &str) {
         self.answers.retain(|key, _| !key.starts_with(kind));
         let held = std::mem::take(&mut self.held);
@@ -359,7 +359,7 @@ impl World {
         self.drain();
     }
 
-    /// Tells of the pods that have changed since they were told of last.
+    /// Shows the agent the pods that have changed since the last time.
     fn show(&mut self) {
         let shown = self.shown;
         let changed = |pod: &&PodView| {
@@ -394,7 +394,7 @@ impl World {
         self.event(Event::PodGone(pod.uid));
     }
 
-    /// The action is carried out, and its answer is lost.
+    /// Carries out the action, and loses its response.
     pub(crate) fn lose_answer(&mut self, id: ActionId, action: &Action) {
         self.carry_out(action);
         self.time_out(id, action);
@@ -402,21 +402,21 @@ impl World {
         self.drain();
     }
 
-    /// The action has no answer; it may still arrive.
+    /// Times out the action; it may still arrive.
     pub(crate) fn time_out(&mut self, id: ActionId, action: &Action) {
         let result = refused(action, Failure::new(FailureKind::Unknown, "timed out"));
         self.agent.handle(Event::Finished { id, result }, self.clock());
         self.drain();
     }
 
-    /// An action of which nobody expects anything any more is carried out.
+    /// Carries out an action whose response is no longer expected.
     pub(crate) fn arrive(&mut self, action: &Action) {
         self.carry_out(action);
         self.show();
         self.drain();
     }
 
-    /// What the runtime has of the pod: exit codes, or running.
+    /// Sets what the runtime has of the pod: exit codes, or running.
     pub(crate) fn containers(&mut self, name: &str, codes: &[Option<i32>]) {
         let state = runtime(codes);
         self.runtime.insert(name.into(), state);
@@ -474,7 +474,7 @@ impl World {
             Action::StopPod { pod, reach, .. } => {
                 let stopped = || runtime(&[Some(143)]);
                 let state = self.runtime.entry(pod.name.clone()).or_insert_with(stopped);
-                // An empty sandbox goes; what runs on keeps its own.
+                // An empty sandbox is removed; a pod that still runs keeps its own.
                 if *reach == Reach::Pod {
                     state.sandbox_ready &=
                         !state.containers.iter().all(|container| container.exited);
@@ -520,13 +520,13 @@ impl World {
         Ok(())
     }
 
-    /// The pods under a condition, by name.
+    /// The pods with the condition, by name.
     pub(crate) fn disrupted(&self) -> Vec<&str> {
         let pods = self.pods.values().filter(|pod| pod.is_disrupted());
         pods.map(|pod| pod.name.as_str()).collect()
     }
 
-    /// What was done, but for what a kind says.
+    /// The log lines of these kinds of action.
     pub(crate) fn done(&self, kinds: &[&str]) -> Vec<&str> {
         let of_kind = |line: &&String| {
             let kind = line.split(' ').nth(1).unwrap_or_default();
@@ -544,7 +544,7 @@ impl World {
     }
 }
 
-/// Whether the runtime's state is ground enough for the phase.
+/// Whether the runtime's state justifies the phase.
 fn proves(state: &RuntimeState, body: &serde_json::Value) -> bool {
     let evicted = body["status"]["reason"] == "Evicted";
     state.nothing_runs() || evicted && state.containers_ended()

@@ -1,5 +1,5 @@
-//! The end of a victim of pressure: which deeds in which order, and what becomes of it where the
-//! API or the runtime refuse.
+//! Tests the eviction of a victim: the order of the actions, and the result where the API or the
+//! runtime refuse.
 
 use epilogue_common::outcome::FailureKind;
 
@@ -24,12 +24,12 @@ pub(super) fn job(name: &str) -> PodView {
     pod(name).never().owner(Owner::Job)
 }
 
-/// A pod that somebody creates again.
+/// A pod with a controller that creates it again.
 pub(super) fn web(name: &str) -> PodView {
     pod(name).owner(Owner::Other)
 }
 
-/// Memory is short, and of the pods the first uses the most.
+/// A node short of memory; the first pod uses the most.
 fn short_of_memory(settings: Settings, pods: Vec<PodView>) -> World {
     let names: Vec<String> = pods.iter().map(|pod| pod.name.clone()).collect();
     let mut world = World::at_ease(settings, pods);
@@ -89,13 +89,14 @@ fn for_a_culprit_that_only_the_kubelet_ends_no_other_pod_ends() {
     assert_eq!(world.deeds(), [""; 0], "{:#?}", world.logged);
     assert_eq!(world.reported("EvictionLeftToKubelet"), ["bare"], "said once");
 
-    // It uses no more than it asked for: those that do are ended before any kubelet would end it.
+    // The bare pod uses less than its requests. The agent evicts pods above theirs before any
+    // kubelet would evict the bare pod.
     let modest = pod("bare").with(asks(950));
     let mut world = short_of_memory(enforcing(HARD), vec![modest, job("b")]);
     world.pass(ms(1_000));
     assert_eq!(world.deeds(), ["mark b", "stop b 1", "fail b"], "{:#?}", world.logged);
 
-    // Where the operator lets the agent end it, it is the one.
+    // Where the operator lets the agent terminate it, it is the victim.
     let settings = Settings { bare_pods: BarePods::DeadlineLever, ..enforcing(HARD) };
     let mut world = short_of_memory(settings, vec![pod("bare"), job("b")]);
     world.pass(ms(1_000));
@@ -129,7 +130,7 @@ fn with_the_time_of_a_soft_threshold_the_kubelet_runs_the_hooks() {
 
 #[test]
 fn every_pod_has_its_own_way_or_none() {
-    // By deadline or deletion; a critical pod by nothing. ([API17], [API18], [EV12])
+    // By deadline or deletion; a critical pod not at all. ([API17], [API18], [EV12])
     let with = |bare| Settings { bare_pods: bare, ..enforcing(HARD) };
     let blind = Settings { runtime: false, ..enforcing(HARD) };
     let sidecar = job("a").with(|pod| pod.sidecars.push("s".into()));
@@ -151,7 +152,7 @@ fn every_pod_has_its_own_way_or_none() {
         (enforcing(HARD), web("a").deleting(30), &[]),
         (enforcing(HARD), job("a").phase(Phase::Succeeded), &[]),
         (enforcing(HARD), pod("a").never().with(|pod| pod.deadline_set = true), &[]),
-        // another's reason says more than ours
+        // Another writer's reason is more specific than ours.
         (enforcing(HARD), web("a").disrupted("PreemptionByScheduler"), &["delete a 1"]),
     ];
     for (row, (settings, pod, expected)) in table.into_iter().enumerate() {
@@ -245,7 +246,7 @@ fn what_the_api_says_to_a_mark_decides() {
         let mut world = short_of_memory(enforcing(HARD), vec![job("a"), job("b")]);
         world.answers.insert("mark a".into(), Answer::Fail(kind, 1));
         if kind == NotFound {
-            // It is gone, and the watch will say so.
+            // The pod is gone, and the watch will report it.
             world.pods.remove("a");
         }
         world.pass(ms(1_900));
@@ -299,7 +300,7 @@ fn a_stubborn_victim_blocks_nobody_and_keeps_its_mark_for_its_end_is_ours() {
     assert_eq!(world.counted("memory.available"), (1, 0, 0));
     assert_eq!(world.reported(SLOW), ["a"]);
     assert_eq!(world.reported(FAILED), [""; 0]);
-    // The stop takes effect when nobody thinks of it any more.
+    // The stop takes effect long after the response was awaited.
     world.pass(ms(10 * 60_000));
     world.containers("a", &[Some(143)]);
     world.pass(ms(60_000));
@@ -309,7 +310,7 @@ fn a_stubborn_victim_blocks_nobody_and_keeps_its_mark_for_its_end_is_ours() {
     assert_eq!(world.lies, [""; 0]);
 }
 
-/// The runtime is so slow that it answers nobody, and stops the pod nevertheless.
+/// The runtime is so slow that no call gets a response, but it stops the pod nevertheless.
 #[test]
 fn a_stop_that_is_never_answered_may_have_been_carried_out() {
     let mut world = short_of_memory(enforcing(HARD), vec![job("a")]);
@@ -327,7 +328,7 @@ fn a_mark_is_taken_back_at_once_when_the_runtime_refuses_for_good() {
         world.pass(ms(1_500));
         assert_eq!(world.deeds(), ["mark a", "stop a 1", "clear a"], "{kind:?}");
         assert_eq!(world.disrupted(), [""; 0]);
-        // It is not tried again at once.
+        // The pod is not tried again at once.
         world.pass(ms(60_000));
         assert_eq!(world.deeds().len(), 3, "{kind:?}: {:?}", world.deeds());
     }
@@ -437,7 +438,7 @@ fn what_the_api_says_to_a_deletion_decides() {
         assert_eq!(world.deeds(), expected, "{kind:?}: {:#?}", world.logged);
         assert_eq!(world.counted("memory.available").2, given_up, "{kind:?}");
     }
-    // Not for ever.
+    // The attempts end.
     let mut world = short_of_memory(enforcing(HARD), vec![web("a")]);
     world.answers.insert("delete *".into(), Answer::Fail(Unknown, 1_000));
     world.pass(ms(35_000));
@@ -454,7 +455,7 @@ fn a_pod_that_others_end_meanwhile_is_theirs() {
     world.change("a", |pod| pod.deletion_grace_seconds = Some(30));
     world.let_go("read");
     world.pass(ms(1_000));
-    // The mark may have arrived, so it is settled; then the kubelet ends the pod.
+    // The mark may have arrived, so the agent settles it; then the kubelet terminates the pod.
     assert!(!world.deeds().contains(&"stop a 1"), "{:?}", world.deeds());
     assert!(!world.deeds().contains(&"fail a"));
     world.gone("a");
@@ -526,7 +527,7 @@ fn disks_are_checked_by_what_lies_on_them() {
 
 #[test]
 fn a_runtime_that_tells_nothing_of_layers_ends_nobody() {
-    // Seen on a real node that was too slow to answer: an innocent pod went first. ([EV7])
+    // Seen on a real node that responded too slowly: an innocent pod was evicted first. ([EV7])
     let mut world = World::at_ease(enforcing("nodefs.available<200"), vec![web("a"), web("b")]);
     for pod in ["a", "b"] {
         world.uses(pod, 100);
@@ -536,7 +537,7 @@ fn a_runtime_that_tells_nothing_of_layers_ends_nobody() {
     world.left(Signal::NodefsAvailable, 199);
     world.pass(ms(5_000));
     assert_eq!(world.deeds(), [""; 0]);
-    // Of one alone it knows something: the other may have come after the runtime's last word.
+    // Figures exist for one pod alone: the other may be newer than the runtime's last figures.
     world.uses("b", 900);
     world.pass(ms(5_000));
     assert_eq!(world.deeds(), ["mark b", "delete b 1"]);
@@ -605,7 +606,8 @@ fn a_marked_pod_ends_though_the_shortage_is_over() {
 
 #[test]
 fn a_pod_that_never_ran_is_not_ended_before_the_one_that_uses_the_memory() {
-    // Found by the simulation: without figures it came first ([EV11]), and its end was waited for.
+    // Found by the simulation: without figures the pod came first ([EV11]), and the agent waited
+    // for its end.
     let mut world = short_of_memory(enforcing(HARD), vec![web("a")]);
     world.pods.insert("b".into(), web("b").not_started());
     world.list();

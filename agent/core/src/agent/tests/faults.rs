@@ -1,4 +1,4 @@
-//! When the API, the disk or the clock do not do as they should.
+//! Tests failures of the API, the disk and the clock.
 
 use epilogue_common::outcome::FailureKind;
 
@@ -94,7 +94,7 @@ fn a_mark_whose_answer_was_lost_is_found_to_stand() {
 
 #[test]
 fn an_end_through_the_api_waits_for_its_mark_unless_that_is_refused_for_good() {
-    // Never an end whose cause may come after it, however slow the API is.
+    // The agent never terminates a pod before its cause is in the API, however slow the API is.
     let mut world = replace(vec![job("a")]);
     world.answers.insert("mark a".into(), failing(FailureKind::TooManyRequests, ALWAYS));
     world.shutdown(40);
@@ -103,7 +103,7 @@ fn an_end_through_the_api_waits_for_its_mark_unless_that_is_refused_for_good() {
     world.answers.clear();
     world.pass(ms(1_000));
     assert_eq!(world.done(&["delete"]).len(), 1);
-    // A DisruptionTarget that is refused for good does not block the kill. ([AP14])
+    // A DisruptionTarget that is refused for good does not block the termination. ([AP14])
     let mut world = replace(vec![job("a")]);
     world.answers.insert("mark a".into(), failing(FailureKind::Invalid, ALWAYS));
     world.shutdown(40);
@@ -112,7 +112,7 @@ fn an_end_through_the_api_waits_for_its_mark_unless_that_is_refused_for_good() {
 
 #[test]
 fn without_an_api_the_lock_is_held_to_the_end_and_the_journal_knows_all() {
-    // The API is away from each step on. ([AP21])
+    // The API is unreachable from each step on. ([AP21])
     for from in [0, 100, 2_000, 3_000, 20_000, 33_500, 38_500] {
         for facts in [plain(), armed(), dead()] {
             let mut world = World::standing(settings(), facts.clone(), vec![job("a"), job("b")]);
@@ -132,7 +132,7 @@ fn without_an_api_the_lock_is_held_to_the_end_and_the_journal_knows_all() {
                 0
             );
             assert!(format!("{:?}", world.journal).contains("Released { unreported: [PodUid"));
-            // It comes back after the release.
+            // The API comes back after the release.
             world.answers.clear();
             world.pass(ms(40_000));
             assert_eq!(world.disrupted(), ["a", "b"], "{from} {facts:?}");
@@ -163,7 +163,7 @@ fn after_a_freeze_it_goes_on_where_the_clock_is() {
     assert_eq!(world.done(&["delete"]), ["0 delete a 10"]);
     world.freeze(ms(10_000));
     world.pass(ms(4_000));
-    // Its share is cut to what is left.
+    // Its share is cut to the remaining time.
     assert_eq!(world.done(&["delete"])[1..], ["10666 delete critical 5"]);
     world.freeze(ms(30_000));
     assert!(world.released());

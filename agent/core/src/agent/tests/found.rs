@@ -1,4 +1,4 @@
-//! What seeds of the simulation found, in the smallest form. (`cargo lab sim --agent`)
+//! Reproduces failures that simulation seeds found, in the smallest form. (`cargo lab sim --agent`)
 
 use epilogue_common::outcome::FailureKind;
 
@@ -119,7 +119,7 @@ fn a_drained_record_that_does_not_arrive_is_proven_anew() {
     assert_eq!(says(&world, "drained"), before, "{:?}", world.log);
 }
 
-/// Marks of pods that came late, with the journal as the answer makes it.
+/// The marks of pods that came late, with this response to journal writes.
 fn late_marks(answer: Option<Answer>, wait: u64) -> Vec<String> {
     let mut world = World::standing(settings(), plain(), vec![of_a_replica_set("a")]);
     world.shutdown(40);
@@ -165,7 +165,7 @@ fn all_marks_of_a_signal_wait_for_one_write_and_no_other() {
 
 #[test]
 fn a_mark_of_which_the_journal_knows_nothing_is_taken_back_when_its_pod_runs_again() {
-    // It may run long after it was first listed. ([ST7])
+    // The pod may run long after the first list. ([ST7])
     let mut world = World::new(settings(), vec![of_a_replica_set("a")]);
     world.now = ms(3_600_000);
     world.change("a", |pod| {
@@ -203,7 +203,7 @@ fn a_pod_that_first_runs_after_the_boot_does_not_keep_the_mark_of_before_it() {
     assert_eq!(world.disrupted(), [""; 0], "{:#?}", world.log);
 }
 
-/// A pod that was bound when the notice came, marked to be deleted, and runs after the boot.
+/// A pod that was bound at the signal, marked for deletion, and runs after the boot.
 fn first_run_after_boot(since: Option<&str>) -> World {
     let fresh = of_a_replica_set("a").never().not_started();
     let mut world = World::standing(settings(), plain(), vec![fresh]);
@@ -247,7 +247,7 @@ fn a_runtime_that_forgets_at_a_boot_proves_a_loss_where_the_boots_clock_was_note
     }
 }
 
-/// A shutdown in which the kubelet dies before any pod is ended, and no runtime may be used.
+/// A shutdown in which the kubelet dies before any pod is terminated, and no runtime may be used.
 fn abandoned() -> World {
     let blind = Settings { runtime: false, ..settings() };
     let mut world = World::standing(blind, plain(), vec![of_a_replica_set("a").never()]);
@@ -273,7 +273,7 @@ fn the_lock_is_held_for_a_kubelet_that_restarts_and_its_pods_are_ended() {
     world.gone("a");
     world.pass(ms(1_000));
     assert!(world.released(), "{:?}", world.log);
-    // One that stays away is not waited for.
+    // The agent does not wait for a kubelet that stays away.
     let mut world = abandoned();
     world.pass(ms(3_500));
     assert!(world.released(), "{:?}", world.log);

@@ -1,4 +1,4 @@
-//! Pods that a shutdown leaves without a last phase: success is not claimed for them.
+//! Tests that the agent claims no success for pods that a shutdown leaves without a terminal phase.
 
 use epilogue_common::outcome::FailureKind;
 
@@ -26,7 +26,7 @@ fn last_reported(world: &World) -> (&'static str, &str) {
     (reason, text)
 }
 
-/// A run in Replace in which the pods that are deleted end at once.
+/// A run in Replace in which deleted pods end at once.
 fn replaced(settings: Settings, pods: Vec<PodView>) -> World {
     let mut world = World::standing(settings, plain(), pods);
     world.shutdown(40);
@@ -103,10 +103,10 @@ fn a_shutdown_before_the_first_list_is_not_called_complete() {
     assert!(text.contains("the API has never shown which pods the node has"), "{text}");
 }
 
-/// The runtime shows containers that exited so long before now.
+/// The runtime shows containers that exited this long ago.
 fn exited(world: &mut World, name: &str, code: i32, seconds_ago: u64) {
     let mut state: RuntimeState = runtime(&[Some(code)]);
-    // Nobody was there to take its sandbox down.
+    // Without a kubelet its sandbox remained.
     state.sandbox_ready = true;
     state.containers[0].finished_at = Some(wall(world.now.saturating_sub(ms(seconds_ago * 1_000))));
     world.runtime.insert(name.into(), state);
@@ -164,7 +164,7 @@ fn a_runtime_that_does_not_answer_holds_up_marks_for_half_of_their_time() {
     assert_eq!(world.disrupted(), ["a"], "{:#?}", world.log);
 }
 
-/// A pod of a ReplicaSet that comes after the notice.
+/// A pod of a ReplicaSet that comes after the signal.
 fn latecomer(tolerates: bool) -> World {
     let mut world = World::standing(settings(), plain(), vec![job("a")]);
     world.shutdown(40);
@@ -201,7 +201,7 @@ fn a_long_delay_is_used_up_by_no_hung_container() {
     }
 }
 
-/// A pod with a persistent volume, deleted in a shutdown, has ended in the API.
+/// A pod with a persistent volume, deleted in a shutdown, is terminal in the API.
 fn ended_with_volume() -> World {
     let pod = job("a").with(|pod| pod.details.persistent_volumes = true);
     let mut world = World::standing(settings(), plain(), vec![pod, job("b")]);
@@ -221,7 +221,7 @@ fn the_lock_is_held_while_the_kubelet_unmounts_persistent_volumes() {
     assert!(world.released());
     assert_eq!(last_reported(&world).0, "NodeShutdownComplete");
 
-    // A finalizer keeps the object; the kubelet's last deletion says the same.
+    // A finalizer keeps the object; the kubelet's last deletion shows the unmount as well.
     let mut world = ended_with_volume();
     world.change("a", |pod| pod.deletion_grace_seconds = Some(0));
     assert!(world.released());

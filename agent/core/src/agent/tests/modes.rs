@@ -1,4 +1,4 @@
-//! The modes when all goes well. ([AP16])
+//! Tests the modes without failures. ([AP16])
 
 use super::driver::*;
 use crate::agent::LockState;
@@ -98,7 +98,7 @@ fn assist_holds_no_longer_than_the_kubelet_needs() {
     assert_eq!(shutdown.unreported_at_release, Some(1));
 }
 
-/// A kubelet that says Failed of a pod whose container still runs, 5 s after the signal.
+/// A kubelet that reports Failed, 5 s after the signal, for a pod whose container still runs.
 fn half_reported() -> World {
     let runs = |pod: &mut PodView| pod.running_since = "2026-11-21T14:10:00Z".parse().ok();
     let mut world = World::standing(settings(), armed(), vec![job("a").with(runs)]);
@@ -140,7 +140,7 @@ fn a_kubelet_that_died_has_no_last_word() {
 
 #[test]
 fn assist_becomes_replace_when_the_kubelet_has_given_up() {
-    // No lock, no word on the node and no progress 2 s after the signal. ([AP16])
+    // The kubelet has no lock, no node condition and no progress 2 s after the signal. ([AP16])
     let mut world = World::standing(settings(), armed(), vec![job("a"), deployed("b")]);
     world.shutdown(40);
     world.pass(ms(500));
@@ -187,7 +187,7 @@ fn the_mode_follows_what_is_learnt_just_after_the_signal() {
         world.event(KubeletSeen(facts));
         assert_eq!(world.done(&["delete"]).len(), deletes);
     }
-    // Its lock was seen long ago; without pods to kill it released it at once. ([SD25])
+    // Its lock was seen long ago; a kubelet without pods to terminate released it at once. ([SD25])
     let mut world = World::standing(settings(), armed(), vec![deployed("a")]);
     world.pass(ms(70_000));
     world.shutdown(40);
@@ -219,7 +219,7 @@ fn substitute_stops_verifies_and_fails_in_this_order() {
 
 #[test]
 fn substitute_never_fails_what_runs_on_and_leaves_what_succeeded() {
-    // Failed needs proof, and exit code 0 is the kubelet's to report. ([AP2], [AP4])
+    // Failed needs proof, and the kubelet has to report exit code 0. ([AP2], [AP4])
     let mut world = World::standing(settings(), dead(), vec![job("a"), job("b"), pod("c")]);
     world.containers("a", &[None]);
     world.containers("b", &[Some(0)]);

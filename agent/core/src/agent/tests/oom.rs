@@ -1,4 +1,4 @@
-//! OOM kills: which condition follows, how fast, how often, and who is told.
+//! Tests OOM kills: which condition follows, how fast, how often, and what is reported.
 
 use super::driver::{Answer, World, armed, ms, runtime, settings};
 use crate::agent::{OomTally, Settings};
@@ -59,7 +59,7 @@ impl World {
         self.done(&["cause"]).len()
     }
 
-    /// What the API shows of why.
+    /// The reason that the API shows.
     fn why(&self, name: &str) -> Option<&str> {
         let (stands, reason) = self.pods.get(name)?.details.oom_killed.as_ref()?;
         stands.then_some(reason.as_str())
@@ -75,7 +75,7 @@ impl World {
         (condition_writes.oom_conditions_won, condition_writes.oom_conditions_lost)
     }
 
-    /// The conditions of a patch that is held, by type.
+    /// The conditions of a held patch, by type.
     fn held_conditions(&self) -> Vec<Value> {
         let bodies = self.held.iter().filter_map(|(_, _, action)| match action {
             Action::PatchStatus { purpose: Purpose::Cause, body, .. } => Some(body),
@@ -151,7 +151,7 @@ fn the_condition_is_sent_at_once_and_events_are_sent_later() {
 
 #[test]
 fn two_witnesses_of_one_kill_are_one_kill_and_the_kernel_s_log_is_believed() {
-    // The cgroups said the container was at its limit; the log knows that it was the node.
+    // The cgroups showed the container at its limit; the log proves that the node was short.
     let mut world = world(|_| ());
     world.ends_at_limit();
     world.pass(ms(20));
@@ -283,7 +283,7 @@ fn a_kill_may_be_known_before_its_pod() {
 fn a_node_without_memory_disrupts_only_where_that_is_wished_and_true() {
     use OomConstraint::{ContainerLimit, Node, Unknown};
     let restarting = |pod: PodView| pod.with(|pod| pod.container_restarts = true);
-    // What runs on may run for hours, and end of something else.
+    // The remaining containers may run for hours, and end for another cause.
     let of_two = |pod: PodView| pod.with(|pod| pod.containers.push("other".into()));
     let table = [
         (true, Node, job("a"), true),
@@ -327,7 +327,7 @@ fn a_pod_that_restarts_its_containers_keeps_the_latest_cause() {
     world.pass(ms(5_000));
     assert_eq!(world.why("a"), Some("NodeOutOfMemory"));
     assert_eq!(world.condition_writes(), 2);
-    // The same again is not worth a write each time.
+    // The same kill again is not worth a write each time.
     for _ in 0..5 {
         world.killed(OomConstraint::Node, |kill| kill.container_id = Some("c3".into()));
         world.pass(ms(5_000));
@@ -362,7 +362,7 @@ fn the_race_is_won_by_whom_the_api_shows_first() {
     won.ends("a", Phase::Failed);
     assert_eq!(won.race(), (1, 0));
 
-    // The write came after the phase, although its answer came before the watch's word of it.
+    // The write came after the phase, although its response came before the watch showed the phase.
     let mut lost = world(|_| ());
     lost.answers.insert("cause a".into(), Answer::Hold);
     lost.ends_at_limit();
@@ -370,7 +370,7 @@ fn the_race_is_won_by_whom_the_api_shows_first() {
     lost.let_go("cause");
     assert_eq!(lost.race(), (0, 1));
 
-    // Gone before anything showed.
+    // The pod is gone before the API showed anything.
     let mut gone = world(|_| ());
     gone.answers.insert("cause a".into(), Answer::Hold);
     gone.ends_at_limit();
@@ -381,7 +381,8 @@ fn the_race_is_won_by_whom_the_api_shows_first() {
 #[test]
 fn each_refusal_is_followed_as_it_should_be() {
     use FailureKind::{Conflict, Forbidden, Invalid, NotFound, ServerError, Unknown};
-    // The kind, its number, the attempts within a minute, whether the condition is there then.
+    // The failure, how often it occurs, the attempts within a minute, and whether the condition is
+    // there.
     let table = [
         (NotFound, 9, 1, false),
         (Invalid, 9, 1, false),
@@ -404,7 +405,7 @@ fn each_refusal_is_followed_as_it_should_be() {
 
 #[test]
 fn a_refused_disruption_leaves_the_cause() {
-    // The pod has ended meanwhile: a policy lets no disruption be added.
+    // The pod has ended meanwhile: a policy allows no added disruption.
     for refusal in [FailureKind::Invalid, FailureKind::Forbidden] {
         let mut world = world(|settings| settings.features.node_oom_disrupts = true);
         world.answers.insert("cause a".into(), Answer::Fail(refusal, 1));
@@ -426,7 +427,7 @@ fn what_is_forbidden_here_leaves_the_marks_of_a_shutdown_alone() {
     world.shutdown(40);
     world.pass(ms(1_000));
     assert_eq!(world.done(&["mark"]).len(), 1);
-    // One refusal says nothing of another cause.
+    // One refusal proves nothing about another cause.
     world.killed(OomConstraint::Node, |kill| kill.container_id = Some("c2".into()));
     assert_eq!(world.condition_writes(), 2);
 }

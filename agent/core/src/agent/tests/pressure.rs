@@ -1,5 +1,5 @@
-//! What is made of pressure before anybody ends for it: how often it is looked at, what is only
-//! said, stalls, the kubelet beside us, shutdowns and restarts.
+//! Tests how pressure is handled before any eviction: sample rate, observation, stalls, the kubelet
+//! alongside the agent, shutdowns and restarts.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ fn observing(hard: &str) -> Settings {
     with_config(Enforcement::Observe, hard, "")
 }
 
-/// The time between the looks of the next seconds, in ms.
+/// The intervals between the samples of the next seconds, in ms.
 fn pace(world: &mut World, seconds: u64) -> Vec<u128> {
     world.scarcity.samples.clear();
     world.pass(Duration::from_secs(seconds));
@@ -139,7 +139,7 @@ fn who_may_not_act_only_observes() {
     let table = [
         (reported, late(), "the agent is told to observe", 1),
         (enforcing(HARD), dead, "the kubelet is dead", 1),
-        // It does not say its thresholds, and its default is higher.
+        // The kubelet does not state its thresholds, and its default is higher.
         (enforcing(HARD), silent, "", 0),
     ];
     for (row, (settings, facts, why, would)) in table.into_iter().enumerate() {
@@ -314,7 +314,7 @@ fn a_stall_with_memory_or_swap_left_or_of_a_moment_ends_nobody() {
         moment.stalls(1, 1_000, 0);
     }
     assert_eq!(moment.deeds(), [""; 0]);
-    // Pressure that rises anew every few ms makes no sample longer.
+    // A trigger that fires every few ms does not lengthen a sample.
     let mut hasty = stalling(enforcing(""), 50);
     hasty.pass(ms(950));
     for _ in 0..4 {
@@ -498,7 +498,7 @@ fn a_mark_that_was_sent_before_a_shutdown_is_settled_after_its_cancel() {
     }
 }
 
-/// A pod that may write so much to its disk, and writes more.
+/// A pod that exceeds its limit of local storage.
 fn beyond(name: &str) -> (PodView, PodFigures) {
     let container = |limit| ContainerAsks {
         name: "main".into(),
@@ -580,7 +580,7 @@ fn told_to_stop_it_chooses_nobody_and_stays_for_the_victim_that_it_has() {
 
 #[test]
 fn a_mark_of_a_pod_that_ended_with_the_machine_stays() {
-    // Found by the simulation: its end is reported only after the boot, and is to say why.
+    // Found by the simulation: its end is reported only after the boot, and must state the cause.
     let before_boot = wall(Duration::ZERO) - jiff::SignedDuration::from_mins(1);
     let cut = marked("cut", Duration::from_secs(1_003), 300);
     let cut = cut.with(|pod| pod.running_since = Some(before_boot));

@@ -1,5 +1,5 @@
-//! Shortages in any order with anything else: whatever happens, certain things never do. A seed
-//! replays its run.
+//! Tests invariants of node pressure under random shortages and events in any order. A seed replays
+//! its run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -115,7 +115,7 @@ fn happen(world: &mut World, dice: &mut Dice, settings: &Settings) {
     }
 }
 
-/// What never happens outside of a shutdown, by the log.
+/// Checks the log for what must never happen outside of a shutdown.
 fn check(world: &World, untouchable: &BTreeSet<String>, seed: u64) {
     assert_eq!(world.lies, [""; 0], "seed {seed}: {:#?}", world.log);
     let mut marked_at = BTreeMap::new();
@@ -128,7 +128,7 @@ fn check(world: &World, untouchable: &BTreeSet<String>, seed: u64) {
         if kind == "mark" {
             marked_at.insert(name, line);
         }
-        // Before it stops, it is marked, unless it ends for its own limit.
+        // A pod is marked before it is stopped, unless it exceeds its own limit.
         let disrupted = world.pods.get(name).is_none_or(PodView::is_disrupted);
         let limited = world.scarcity.beyond_limits.contains(name);
         let unmarked = kind == "stop" && !limited && !disrupted && !marked_at.contains_key(name);
@@ -174,7 +174,7 @@ fn whatever_happens_nobody_ends_unmarked_or_twice_and_no_mark_stays_on_a_living_
     assert!(evicted > 20, "{evicted}");
 }
 
-/// Everything answers again, there is enough of everything, and what was begun comes to its end.
+/// Ends all faults and shortages, and lets the open work finish.
 fn settle(world: &mut World, seed: u64) -> usize {
     let status = world.agent.status().pressure.clone();
     let evicted = status.evictions.values().map(|count| count.done).sum::<u64>() as usize;
@@ -204,7 +204,8 @@ fn settle(world: &mut World, seed: u64) -> usize {
     evicted
 }
 
-/// A victim of which nothing runs waits for the kubelet's report, which no kubelet gives here.
+/// Whether a victim of which nothing runs still waits for a kubelet's report, which never comes
+/// here.
 fn status_of(world: &World, uid: &PodUid) -> bool {
     world.agent.status().pressure.victims.iter().any(|victim| victim.uid == *uid)
 }

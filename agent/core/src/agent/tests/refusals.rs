@@ -1,5 +1,5 @@
-//! Refusals (403): of one pod by an admission webhook, of everything by an API server whose RBAC
-//! cache is not filled yet, and of a verb that the agent has no right to. ([AP14])
+//! Tests refusals (403): an admission webhook refuses one pod, or an API server whose RBAC cache is
+//! not filled yet refuses everything. It also tests a verb that the agent has no right to. ([AP14])
 
 use epilogue_common::outcome::FailureKind::Forbidden;
 

@@ -1,5 +1,5 @@
-//! The agent dies, or the machine, and what the next one makes of the journal.
-//! ([AP18], [AP19])
+//! Tests deaths of the agent or the machine, and how the next agent uses the journal. ([AP18],
+//! [AP19])
 
 use super::driver::*;
 use crate::agent::{LockState, Settings};
@@ -24,7 +24,7 @@ fn node(world: &World) -> Event {
     Event::NodeObserved(NodeView { announced, tainted: world.tainted, ..NodeView::default() })
 }
 
-/// A run that dies after so many actions, with the last one carried out or not.
+/// A run that dies after this many actions, with the last one carried out or not.
 fn dying(facts: &KubeletFacts, actions: usize, carried_out: bool) -> World {
     let mut world = World::standing(settings(), facts.clone(), pods());
     for name in ["never", "always", "bare"] {
@@ -35,7 +35,7 @@ fn dying(facts: &KubeletFacts, actions: usize, carried_out: bool) -> World {
     world
 }
 
-/// Each crash point of a shutdown, in each mode.
+/// Runs each crash point of a shutdown, in each mode.
 fn each_crash(mut check: impl FnMut(&KubeletFacts, World, String)) {
     for facts in [plain(), armed(), dead()] {
         for actions in 1..40 {
@@ -56,7 +56,7 @@ fn an_agent_restarted_in_a_shutdown_goes_on() {
         world.started(facts.clone(), true);
         assert!(!world.done(&["lock"]).iter().any(|line| line.contains("lock")), "{case}");
         world.pass(ms(3_000));
-        // Whoever ends them, the two that cannot run again are marked.
+        // Whichever component terminates them, the two pods that cannot run again are marked.
         assert!(world.pods["never"].is_disrupted(), "{case} {:#?}", world.log);
         assert!(world.pods["bare"].is_disrupted(), "{case}");
         world.pass(ms(60_000));
@@ -87,7 +87,7 @@ fn an_agent_restarted_after_a_cancel_takes_everything_back() {
 
 #[test]
 fn after_a_boot_the_condition_is_where_it_is_true_and_nowhere_else() {
-    // DisruptionTarget on what cannot restart, and on no pod that may. ([AP19])
+    // DisruptionTarget stands on pods that cannot restart, and on no pod that may. ([AP19])
     each_crash(|facts, mut world, case| {
         let known = !world.journal.is_empty();
         world.reboot(settings());
@@ -149,14 +149,14 @@ fn after_a_boot_ended_and_deleted_pods_are_left() {
 
 #[test]
 fn assist_begins_no_kills_after_a_restart_and_replace_goes_on_with_its_own() {
-    // Assist starts no kills after a restart. ([AP18])
+    // Assist starts no terminations after a restart. ([AP18])
     for (facts, expected) in [(armed(), 0), (plain(), 2)] {
         let mut world = World::standing(settings(), facts, pods());
         world.answers.insert("mark *".into(), Answer::Hold);
         world.shutdown(40);
         world.restart(settings());
         world.answers.clear();
-        // The kubelet has given its lock back in the meantime.
+        // The kubelet has released its lock in the meantime.
         world.started(plain(), true);
         world.pass(ms(30_000));
         assert_eq!(world.done(&["delete"]).len(), expected, "{:#?}", world.log);
@@ -233,7 +233,7 @@ fn a_reboot_of_the_user_space_is_told_from_a_cancel_by_the_containers() {
 
 #[test]
 fn a_pod_whose_deadline_was_set_keeps_its_mark() {
-    // The kubelet ends it by that deadline after the boot, or after the cancel.
+    // The kubelet terminates the pod by that deadline after the boot, or after the cancel.
     let mut settings = settings();
     settings.bare_pods = BarePods::DeadlineLever;
     let shutdown = |settings: &Settings| {
@@ -261,11 +261,11 @@ fn what_an_earlier_boot_left_on_the_node_is_removed() {
         tainted: true,
         ..NodeView::default()
     };
-    // Even before logind has said anything: the boot is another.
+    // The boot id differs, so the agent acts even before logind reports anything.
     let mut world = World::new(settings(), vec![]);
     world.event(Event::NodeObserved(stale));
     assert_eq!(world.log, ["0 announce idle", "0 taint false"]);
-    // Of this boot, only when logind says that nothing goes on.
+    // For this boot, the agent waits until logind reports no shutdown.
     let own = NodeView {
         announced: Some("shutting-down;boot=boot-1;since=2026-11-21T13:00:00Z".into()),
         ..NodeView::default()
@@ -299,7 +299,7 @@ fn a_node_that_went_down_without_notice_explains_its_dead() {
     assert_eq!(message.as_deref(), Some(crate::termination::patches::LOST_MESSAGE));
 }
 
-/// A pod that has run since a quarter of an hour before what the API's clock takes for the boot.
+/// A pod that has run since 15 minutes before the boot, by the API's clock.
 fn by_the_clock_lost(settings: Settings) -> World {
     let before = "2026-11-21T13:45:00Z".parse().ok();
     World::new(settings, vec![job("a").with(|pod| pod.running_since = before)])
@@ -307,13 +307,14 @@ fn by_the_clock_lost(settings: Settings) -> World {
 
 #[test]
 fn a_pod_that_the_runtime_shows_to_run_is_not_lost_whatever_the_clock_says() {
-    // Simulation seeds 3386 and 6098: the clock went on by an hour, and the agent was restarted.
+    // Simulation seeds 3386 and 6098: the clock jumped ahead by an hour, and the agent was
+    // restarted.
     let mut world = by_the_clock_lost(settings());
     world.containers("a", &[None]);
     world.started(plain(), false);
     world.pass(ms(120_000));
     assert_eq!(world.disrupted(), [""; 0], "{:?}", world.log);
-    // A runtime that does not know it, or does not answer, proves nothing either.
+    // A runtime that does not know the pod, or does not respond, proves nothing either.
     let mut world = by_the_clock_lost(settings());
     world.runtime.insert("a".into(), crate::protocol::event::RuntimeState::default());
     world.started(plain(), false);
@@ -345,7 +346,7 @@ fn without_a_runtime_a_pod_is_lost_only_by_a_clock_that_was_noted_at_the_boot() 
     let blind = Settings { runtime: false, ..settings() };
     let cases = [
         (None, 0),
-        // The clock went on since: the pod began after the boot.
+        // The clock jumped ahead since: the pod began after the boot.
         (at("2026-11-21T13:40:00Z"), 0),
         (at("2026-11-21T13:45:05Z"), 0),
         (at("2026-11-21T13:45:15Z"), 1),
@@ -378,7 +379,8 @@ fn a_mark_on_a_pod_that_lives_on_is_taken_back_by_proof_of_its_life() {
     let blind = Settings { runtime: false, ..settings() };
     let low = "The node was low on resource: memory. ";
     for message in [LOST_MESSAGE, SHUTDOWN_MESSAGE, low] {
-        // What runs, by the runtime, is taken back; what does not is the kubelet's to report.
+        // The agent removes the mark of a pod that runs by the runtime; the kubelet has to report
+        // the others.
         for (code, left) in [(None, 0), (Some(255), 1)] {
             let mut world = marked(settings(), message);
             world.containers("a", &[code]);
@@ -388,7 +390,7 @@ fn a_mark_on_a_pod_that_lives_on_is_taken_back_by_proof_of_its_life() {
             world.pass(ms(400_000));
             assert_eq!(world.disrupted().len(), left, "{message} {code:?} {:?}", world.log);
         }
-        // Under a kubelet that is dead nothing is known.
+        // Under a dead kubelet nothing is known.
         let mut world = marked(settings(), message);
         world.containers("a", &[None]);
         world.started(dead(), false);
@@ -398,7 +400,7 @@ fn a_mark_on_a_pod_that_lives_on_is_taken_back_by_proof_of_its_life() {
         world.started(plain(), false);
         world.pass(ms(400_000));
         assert_eq!(world.disrupted(), [""; 0], "{message} {:?}", world.log);
-        // Taken back once: who writes it again is not fought with.
+        // The agent removes the mark once: it does not fight another writer.
         assert_eq!(world.done(&["clear"]).len(), 1);
     }
 }

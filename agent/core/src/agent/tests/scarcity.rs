@@ -1,5 +1,5 @@
-//! A node that runs short: what its signals, its stalls and its pods are measured to be, and what
-//! people are told.
+//! Simulates a node that runs short: the measurements of its signals, stalls and pods, and the
+//! reports about them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -18,10 +18,10 @@ use crate::protocol::event::{ActionResult, Event, NodeView};
 use crate::protocol::node::{KubeletEviction, KubeletFacts};
 use crate::protocol::pressure::{Figures, PodFigures, Sample};
 
-/// What there is of everything.
+/// The capacity of every resource.
 pub(crate) const CAPACITY: u64 = 1_000;
 
-/// The node and its pods, as they are measured.
+/// The measurements of the node and its pods.
 #[derive(Default)]
 pub(crate) struct Scarcity {
     /// What is left, by signal.
@@ -30,15 +30,15 @@ pub(crate) struct Scarcity {
     /// Whether there is PSI, and how long all tasks of pods have waited so far, in ms.
     pub(crate) psi: bool,
     pub(crate) stalled_ms: u64,
-    /// Of the pods that stall: how long, and in percent of a limit.
+    /// The stalling pods: how long, and in percent of a limit.
     pub(crate) pods: BTreeMap<String, (u64, Option<u64>)>,
     pub(crate) io_percent: f64,
     pub(crate) swap: Option<Observation>,
-    /// The node's conditions that are ours.
+    /// The node conditions that are ours.
     pub(crate) conditions: BTreeMap<&'static str, bool>,
-    /// Pods that exceed a limit of their own: they end without a mark.
+    /// Pods that exceed a limit of their own: they are evicted without a mark.
     pub(crate) beyond_limits: BTreeSet<String>,
-    /// When the node was looked at.
+    /// When the node was sampled.
     pub(crate) samples: Vec<Duration>,
     pub(crate) reported: Vec<Notice>,
 }
@@ -132,7 +132,7 @@ pub(crate) fn enforcing(hard: &str) -> Settings {
     with_config(Enforcement::Enforce, hard, "")
 }
 
-/// A kubelet that ends pods late.
+/// A kubelet that evicts late.
 pub(crate) fn late() -> KubeletFacts {
     let hard = ["memory.available", "nodefs.available", "pid.available"];
     let hard = hard.map(|signal| (signal.to_owned(), "50".to_owned())).to_vec();
@@ -141,7 +141,7 @@ pub(crate) fn late() -> KubeletFacts {
 }
 
 impl World {
-    /// A node with enough of everything, and a kubelet that lives.
+    /// A node with enough of everything, and a live kubelet.
     pub(crate) fn at_ease(settings: Settings, pods: Vec<PodView>) -> Self {
         let mut world = Self::new(settings, pods);
         for signal in [Signal::MemoryAvailable, Signal::NodefsAvailable, Signal::PidAvailable] {
@@ -153,7 +153,7 @@ impl World {
         world
     }
 
-    /// So much is left from now on.
+    /// Sets what is left from now on.
     pub(crate) fn left(&mut self, signal: Signal, left: u64) {
         self.scarcity.left.insert(signal, left);
     }
@@ -162,7 +162,7 @@ impl World {
         self.left(Signal::MemoryAvailable, left);
     }
 
-    /// So much memory the pod uses, as many tasks, and bytes on disk.
+    /// Sets the pod's memory, its number of tasks, and its bytes on disk to the same amount.
     pub(crate) fn uses(&mut self, name: &str, amount: u64) {
         let disk = DiskUsage { rootfs: amount, ..DiskUsage::default() };
         let figures = PodFigures {
@@ -175,7 +175,7 @@ impl World {
         self.scarcity.figures.insert(PodUid(format!("uid-{name}")), figures);
     }
 
-    /// Pods wait from now on; time passes in steps, of each of which they wait a part.
+    /// Advances the time in steps; in each step pods wait for a part of it.
     pub(crate) fn stalls(&mut self, steps: u64, step_ms: u64, waited_ms: u64) {
         for _ in 0..steps {
             self.scarcity.stalled_ms += waited_ms;
@@ -188,7 +188,7 @@ impl World {
         self.kubelet_says(&[]);
     }
 
-    /// The kubelet's conditions that are True.
+    /// Sets the kubelet's conditions that are True.
     pub(crate) fn kubelet_says(&mut self, pressure: &[&str]) {
         let conditions = self.scarcity.conditions.iter();
         let view = NodeView {
@@ -201,7 +201,7 @@ impl World {
         self.event(Event::NodeObserved(view));
     }
 
-    /// What was told for a reason: the pods, or the node.
+    /// The objects of the events with this reason: the pods, or the node.
     pub(crate) fn reported(&self, reason: &str) -> Vec<String> {
         let of_reason = self.scarcity.reported.iter().filter(|notice| notice.reason == reason);
         let name = |notice: &Notice| {
@@ -210,14 +210,14 @@ impl World {
         of_reason.map(name).collect()
     }
 
-    /// Pods ended, would be ended, given up, for a signal.
+    /// The counts of a signal: evicted, would be evicted, given up.
     pub(crate) fn counted(&self, signal: &str) -> (u64, u64, u64) {
         let counts = &self.agent.status().pressure.evictions;
         let count = counts.get(signal).copied().unwrap_or_default();
         (count.done, count.would, count.given_up)
     }
 
-    /// What was done about pods: without the measuring.
+    /// The actions on pods, without the measurements.
     pub(crate) fn deeds(&self) -> Vec<&str> {
         let kinds = ["mark", "stop", "inspect", "fail", "fail", "delete", "deadline", "clear"];
         self.done(&kinds)

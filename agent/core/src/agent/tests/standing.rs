@@ -1,4 +1,4 @@
-//! Before any shutdown: the lock, the delay, and the own end.
+//! Tests the lock, the delay, and the agent's own stop before any shutdown.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ fn a_lock_that_logind_does_not_list_is_taken_again() {
     assert_eq!(world.agent.status().lock, LockState::Held, "a lock is held on");
     world.event(seen(|state| state.lock_listed = false));
     assert_eq!(world.log, ["0 lock"]);
-    // A look that began before the lock was taken.
+    // A read that began before the lock was taken.
     world.event(seen(|state| state.lock_listed = false));
     assert_eq!(world.log, ["0 lock"]);
 }
@@ -73,7 +73,7 @@ fn the_delay_is_raised_to_what_is_wanted() {
     world.event(seen(|state| state.delay = Some(ms(5_000))));
     assert_eq!(world.done(&["raise"]), ["0 raise 40"]);
     assert_eq!(world.agent.status().granted, Some(ms(40_000)));
-    // The kubelet wants more.
+    // The kubelet needs a longer delay.
     let mut facts = armed();
     facts.shutdown_period = Some(ms(120_000));
     world.event(Event::KubeletSeen(facts));
@@ -105,7 +105,7 @@ fn a_delay_that_stays_too_short_is_reported_once() {
     }
 }
 
-/// The lines about a schedule of this many seconds from now on.
+/// The log lines about a schedule this many seconds ahead.
 fn foretold(world: &mut World, seconds: i64, change: impl Fn(&mut LogindState)) -> Vec<String> {
     let at = world.clock().wall + jiff::SignedDuration::from_secs(seconds);
     world.logged.clear();
@@ -223,7 +223,7 @@ fn a_node_without_logind_is_kept_in_order_and_asks_for_no_lock() {
     assert_eq!(world.readiness.as_deref(), Some("mode=replace;lock=none;granted=?;wanted=40"));
 }
 
-/// The node as the API shows it.
+/// Shows the node as the API has it.
 fn show_node(world: &mut World) {
     let view = NodeView { readiness: world.readiness.clone(), ..NodeView::default() };
     world.event(Event::NodeObserved(view));
@@ -241,7 +241,7 @@ fn how_a_shutdown_would_go_stands_on_the_node() {
     assert_eq!(world.readiness.as_deref(), Some("mode=replace;lock=held;granted=40;wanted=40"));
     world.event(Event::KubeletSeen(armed()));
     assert_eq!(world.readiness.as_deref(), Some("mode=assist;lock=held;granted=40;wanted=40"));
-    // Somebody else's word is corrected, and another start writes only what is new.
+    // The agent corrects another writer's value.
     world.readiness = Some("mode=observe".into());
     show_node(&mut world);
     assert_eq!(world.readiness.as_deref(), Some("mode=assist;lock=held;granted=40;wanted=40"));

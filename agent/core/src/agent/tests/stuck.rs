@@ -1,4 +1,4 @@
-//! Pods that were deleted and that no kubelet ends.
+//! Tests deleted pods that no kubelet terminates.
 
 use epilogue_common::outcome::FailureKind;
 use jiff::SignedDuration;
@@ -34,7 +34,7 @@ fn deleted(name: &str) -> PodView {
     })
 }
 
-/// The same, of one whose containers ran.
+/// The same for a pod whose containers ran.
 fn ran(name: &str) -> PodView {
     deleted(name).phase(Phase::Running).with(|pod| pod.has_run = true)
 }
@@ -43,7 +43,7 @@ fn nothing() -> RuntimeState {
     RuntimeState::default()
 }
 
-/// A sandbox, and never a container.
+/// A sandbox without any container.
 fn sandbox(ready: bool) -> RuntimeState {
     RuntimeState { sandbox_ready: ready, sandbox_known: true, ..RuntimeState::default() }
 }
@@ -52,7 +52,7 @@ fn hung() -> KubeletFacts {
     KubeletFacts { healthy: Some(Healthz::Silent), ..plain() }
 }
 
-/// A node and its kubelet, told of every 20 s; a kubelet that is not well renews no lease.
+/// A node whose kubelet is reported every 20 s; a kubelet that is not well renews no lease.
 struct Node {
     world: World,
     facts: KubeletFacts,
@@ -68,7 +68,7 @@ impl Node {
         node
     }
 
-    /// One pod whose runtime has this of it.
+    /// A node with one pod in this state in the runtime.
     fn of(settings: Settings, facts: &KubeletFacts, pod: PodView, state: RuntimeState) -> Self {
         let name = pod.name.clone();
         let mut node = Self::new(settings, facts, vec![pod]);
@@ -105,7 +105,7 @@ impl Node {
         self.world.done(&["fail", "fail", "mark", "delete", "stop", "clear"])
     }
 
-    /// The events about pods.
+    /// The number of log lines that contain this text.
     fn reported(&self, what: &str) -> usize {
         self.world.logged.iter().filter(|line| line.contains(what)).count()
     }
@@ -155,10 +155,10 @@ fn what_is_written_is_the_phase_alone() {
     assert!(conditions.iter().all(|it| it["status"] == "False" && it["reason"] == "PodFailed"));
 }
 
-/// A kubelet, and whether pods may be failed beside a live one.
+/// A kubelet, and whether the agent may fail pods alongside a live one.
 type Place = (KubeletFacts, bool);
 
-/// Holds what becomes of a pod within ten minutes: writes, and what is seen of it then.
+/// Checks a pod's result within ten minutes: the writes and the finding.
 fn comes_to(
     row: &str,
     (facts, flag): &Place,
@@ -214,11 +214,11 @@ fn without_a_kubelet_each_missing_piece_of_evidence_leaves_the_phase_as_it_is() 
     comes_to("dead, exited", &dead, ran("a"), Some(exited()), fail);
     comes_to("hung, exited", &hung, ran("a"), Some(exited()), fail);
     comes_to("not a Job's", &dead, alone(ran("a")), Some(exited()), fail);
-    // What an image that hangs leaves under a kubelet that was stopped.
+    // The state that a hanging image leaves under a kubelet that was stopped.
     comes_to("an empty sandbox", &dead, deleted("a"), Some(sandbox(true)), stop);
     comes_to("a sandbox that is over", &dead, deleted("a"), Some(sandbox(false)), fail);
     comes_to("a sandbox that stands", &dead, ran("a"), Some(standing()), stop);
-    // What proves nothing, or something else.
+    // States that prove nothing, or something else.
     comes_to("it runs", &dead, ran("a"), Some(runtime(&[None])), left(Hang::Runs));
     comes_to("no witness", &dead, deleted("a"), None, left(Hang::NoWitness));
     comes_to("another runtime", &dead, ran("a"), NOTHING, left(Hang::Unproven));
@@ -232,7 +232,7 @@ fn without_a_kubelet_each_missing_piece_of_evidence_leaves_the_phase_as_it_is() 
 
 #[test]
 fn alongside_a_live_kubelet_a_phase_is_written_only_where_it_is_asked_for_and_proven() {
-    // Only where the operator asks for it, and with proof. ([PT11], [PT12], [PT13])
+    // Only where the operator enables it, and with proof. ([PT11], [PT12], [PT13])
     let (unasked, asked): (Place, Place) = ((plain(), false), (plain(), true));
     let lever = (&["fail a"][..], None);
     let left = |hang| (&[][..], Some(hang));
@@ -240,7 +240,7 @@ fn alongside_a_live_kubelet_a_phase_is_written_only_where_it_is_asked_for_and_pr
     comes_to("exited, unasked", &unasked, ran("a"), Some(exited()), left(Hang::Exited));
     comes_to("a start", &asked, deleted("a"), NOTHING, lever);
     comes_to("exited", &asked, ran("a"), Some(exited()), lever);
-    // The sandbox goes first: what a late pull would start has no place then.
+    // The sandbox goes first: then a late pull cannot start anything in it.
     let stop = (&["stop a 20", "fail a"][..], None);
     comes_to("a start, image", &asked, deleted("a"), Some(sandbox(true)), stop);
     comes_to("a start, not a Job's", &asked, alone(deleted("a")), NOTHING, left(Hang::NotBegun));
@@ -282,7 +282,7 @@ fn pods_that_are_not_ours_to_end_are_not_even_looked_at() {
 
 #[test]
 fn a_kubelet_is_waited_for_until_it_is_surely_gone() {
-    // 60 s without a process, 5 min without an answer. ([PT7], [PT8])
+    // 60 s without a process, 5 min without a response. ([PT7], [PT8])
     for (facts, waited, then) in [(dead(), 60, 40), (hung(), 280, 80)] {
         let mut node = Node::of(enforce(), &facts, deleted("a"), nothing());
         node.pass(waited);
@@ -290,7 +290,7 @@ fn a_kubelet_is_waited_for_until_it_is_surely_gone() {
         node.pass(then);
         assert_eq!(node.phase("a"), Phase::Failed, "{facts:?} {:#?}", node.world.log);
     }
-    // A lease that is renewed is renewed by somebody.
+    // A renewed lease proves that a kubelet renews it.
     let mut node = Node::of(enforce(), &dead(), deleted("a"), nothing());
     for _ in 0..30 {
         node.well_at = node.world.now;
@@ -334,7 +334,7 @@ fn what_is_known_of_the_kubelet_grows_old() {
 fn an_empty_check_counts_only_alongside_another() {
     let mut node = Node::of(enforce(), &dead(), deleted("a"), nothing());
     node.world.answers.insert("fail *".into(), Answer::Hold);
-    // The runtime comes up: first nothing, then no answer, then the container.
+    // The runtime comes up: first nothing, then no response, then the container.
     node.world.answers.insert("inspect *".into(), Answer::Hold);
     node.pass(80);
     node.world.let_go("inspect");
@@ -379,7 +379,7 @@ fn events_are_sent_every_ten_minutes_and_not_more_often() {
         node.reported("--hanging-starts=fail") == reported
             && node.reported("kubectl delete --force") > 0
     );
-    // Where nothing can be done, the runtime is asked for the event only.
+    // Where the agent cannot act, it asks the runtime only for the event.
     assert_eq!(node.world.done(&["inspect"]).len(), reported);
     assert_eq!(node.stuck(Hang::NoContainer), 1);
     node.world.gone("a");
@@ -466,7 +466,7 @@ fn writes_that_fail_are_repeated_on_a_new_check() {
 
 #[test]
 fn a_write_is_reported_though_the_watch_is_quicker_than_its_answer() {
-    // Found on the real API: the pod's end was seen, and what was to be said of it forgotten.
+    // Found on the real API: the agent saw the pod's end and forgot to report it.
     let mut node = Node::of(enforce(), &dead(), deleted("a"), nothing());
     node.world.answers.insert("fail *".into(), Answer::Hold);
     node.pass(100);
@@ -496,7 +496,7 @@ fn many_pods_are_failed_a_few_at_a_time() {
 
 #[test]
 fn a_grace_that_is_over_by_a_clock_that_jumped_is_not_over() {
-    // Found by the simulation: after a suspend, too, its kubelet had no time to end the pod.
+    // Found by the simulation: after a suspend, too, the kubelet had no time to terminate the pod.
     let long_ago = deleted("a").with(|pod| {
         let at = pod.details.deleted_at.expect("must be deleted");
         pod.details.deleted_at = Some(at - SignedDuration::from_hours(1));
@@ -510,7 +510,7 @@ fn a_grace_that_is_over_by_a_clock_that_jumped_is_not_over() {
 
 #[test]
 fn a_clock_that_was_set_back_holds_no_pod_up() {
-    // Found by the simulation: a deletion whose time is to come for an hour more.
+    // Found by the simulation: a deletion timestamp one hour ahead.
     let to_come = deleted("a").with(|pod| {
         let at = pod.details.deleted_at.expect("must be deleted");
         pod.details.deleted_at = Some(at + SignedDuration::from_hours(1));

@@ -1,4 +1,4 @@
-//! The report on one node.
+//! Tests the report on one node.
 
 use super::*;
 

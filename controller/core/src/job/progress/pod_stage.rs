@@ -1,5 +1,5 @@
-//! The pod stage of a plan that is being carried out: pods are created, deleted, or failed because
-//! they do not start; the census is brought up to what became of each call.
+//! Carries out the pod stage of a plan: creates pods, deletes them, or fails those that do not
+//! start. Updates the census with the outcome of each call.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ impl Progress {
                 };
                 let step = Step::Delete(victims.iter().map(deletion).collect());
                 if strip {
-                    // A watch that lags must not make them look countable. ([Z1])
+                    // A watch that lags must not make them appear countable. ([Z1])
                     self.remember(MemoryUpdate::RemovingFinalizer(uids.clone()));
                 }
                 if purpose.is_awaited() {
@@ -55,7 +55,7 @@ impl Progress {
         None
     }
 
-    /// The pods go on counting as active until the watch shows what became of them.
+    /// The pods still count as active until the watch shows what happened to them.
     fn failed_pending(&mut self, outcomes: &[Outcome<WrittenPod>]) {
         let PodStage::FailPending(pods) = std::mem::replace(&mut self.plan.pods, PodStage::None)
         else {
@@ -69,7 +69,7 @@ impl Progress {
                     let message = format!("Pod {} did not start in time: {reason}", pod.name);
                     self.report(EventDraft::warning("PendingTimeout", message));
                 }
-                // It has changed since we saw it: gone, started, or bound to a node.
+                // The pod has changed since we saw it: gone, started, or bound to a node.
                 Err(failure) if is_overtaken(failure) => {}
                 Err(failure) => self.pod_failure = Some(failure.clone()),
             }
@@ -87,8 +87,8 @@ impl Progress {
         self.slow_start.done(outcomes);
     }
 
-    /// DIVERGES(upstream): only pods that exist are counted as active; the reference also counts
-    /// those that a terminating namespace refused, and waits for them. ([P9])
+    /// DIVERGES(upstream): only pods that exist are counted as active. Upstream also counts those
+    /// that a terminating namespace refused, and waits for them. ([P9])
     fn end_creation(&mut self) {
         let (created, failed) = (self.slow_start.created(), self.slow_start.failed());
         self.counts.active += created;
@@ -99,8 +99,8 @@ impl Progress {
         self.count(metric_events::created(&self.plan, created, failed));
     }
 
-    /// DIVERGES(upstream): a pod whose deletion failed goes on counting as active and ready; the
-    /// reference takes it out of `ready` alone, or of `active` alone. ([P13], [P14])
+    /// DIVERGES(upstream): a pod whose deletion failed still counts as active and ready. Upstream
+    /// takes it out of `ready` alone, or of `active` alone. ([P13], [P14])
     pub(super) fn deleted(&mut self, outcomes: &[Outcome<()>]) {
         let PodStage::Delete { victims, purpose } =
             std::mem::replace(&mut self.plan.pods, PodStage::None)
@@ -151,7 +151,7 @@ fn is_overtaken(failure: &Failure) -> bool {
     matches!(failure.kind, FailureKind::NotFound | FailureKind::Conflict)
 }
 
-/// The pods that were gone before we deleted them; no watch event will show our deletion.
+/// Pods that were gone before we deleted them; no watch event will show our deletion.
 fn gone_already(victims: &[Arc<Pod>], outcomes: &[Outcome<()>]) -> Vec<Uid> {
     let not_found = |outcome: &Outcome<()>| {
         outcome.as_ref().is_err_and(|failure| failure.kind == FailureKind::NotFound)

@@ -1,4 +1,4 @@
-//! Adoption and disowning. ([L1], [L2], [L3], [L4])
+//! Tests adoption and disowning. ([L1], [L2], [L3], [L4])
 
 use epilogue_common::outcome::{Failure, FailureKind};
 
@@ -67,7 +67,7 @@ fn pods_are_claimed_by_owner_selector_and_deletion() {
     }
 }
 
-/// No selector matches nothing. (The API never lets such a Job through.)
+/// An absent selector matches nothing. (The API never lets such a Job through.)
 #[test]
 fn a_job_without_selector_adopts_nothing() {
     let job = job().spec("selector", serde_json::Value::Null);
@@ -86,7 +86,7 @@ fn an_adopted_pod_counts_in_the_same_sync() {
     assert!(api.pods[&uid("p")].tracked && api.pods[&uid("p")].owner.is_some());
 }
 
-/// One live read for all; whatever it tells against adoption ends the sync.
+/// One live read serves all; any fact against adoption ends the sync.
 #[test]
 fn adoption_needs_a_job_that_lives() {
     let mut replaced = adopting();
@@ -107,7 +107,7 @@ fn adoption_needs_a_job_that_lives() {
     assert!(effects.is_err && effects.writes.is_empty() && claims(&effects).is_empty());
 }
 
-/// Which failures of a claim end the sync: adoption all, disowning neither 404 nor 422.
+/// Which failed claims end the sync: every adoption, and every disowning except with 404 or 422.
 #[test]
 fn a_claim_that_fails_ends_the_sync_unless_there_is_nothing_to_claim() {
     let other = || pod("p", "Running").unselected();
@@ -120,7 +120,7 @@ fn a_claim_that_fails_ends_the_sync_unless_there_is_nothing_to_claim() {
         (other, FailureKind::Conflict, true),
         (lost, FailureKind::NotFound, false),
         (lost, FailureKind::Invalid, true),
-        // DIVERGES(upstream): the reference goes on without the pod.
+        // DIVERGES(upstream): upstream continues without the pod.
         (orphan, FailureKind::NotFound, true),
         (orphan, FailureKind::Invalid, true),
         (orphan, FailureKind::Conflict, true),

@@ -1,4 +1,4 @@
-//! Backoff in a sync.
+//! Tests the backoff of a Job.
 
 use jiff::SignedDuration;
 
@@ -9,7 +9,7 @@ fn record(failures: u32, seconds_ago: i64) -> BackoffRecord {
     BackoffRecord { failures, last_failure: Some(ago(seconds_ago)), ..BackoffRecord::default() }
 }
 
-/// Creation waits below the delay of each count, and neither at it nor above. ([D2], [P5])
+/// Creation waits below the delay of each count, but neither at it nor above. ([D2], [P5])
 #[test]
 fn creation_waits_until_the_delay_is_over() {
     for (failures, seconds_ago, wait) in [
@@ -125,7 +125,7 @@ fn a_pod_finished_when_the_first_source_says() {
         (pod("f", "Failed").ready(), at(100)),
         (sidecar(base().ended(1, 20), late.clone()), at(3)),
         (sidecar(unready(base()).ended(1, 20), serde_json::json!({"running": {}})), at(30)),
-        // An init container that ran to its end tells nothing.
+        // An init container that ran to its end gives no finish time.
         (base().ended(1, 20).container("initContainerStatuses", "init", 0), at(20)),
         (unready(base()).container("initContainerStatuses", "init", 0), at(30)),
     ]
@@ -136,7 +136,7 @@ fn a_pod_finished_when_the_first_source_says() {
     }
 }
 
-/// A sync remembers only what the API took. ([T9])
+/// A sync remembers only what the API accepted. ([T9])
 #[test]
 fn a_failure_that_was_not_stored_is_not_remembered() {
     let mut api = api(job(), pods("Failed", 1));

@@ -1,4 +1,4 @@
-//! `spec.backoffLimitPerIndex`.
+//! Tests `spec.backoffLimitPerIndex`.
 
 use serde_json::{Value, json};
 
@@ -20,7 +20,7 @@ fn with_policy(job: JobBuilder, action: &str) -> JobBuilder {
     ]))
 }
 
-/// A pod of an index that failed this many seconds ago, with so many failures before it.
+/// A pod of an index that failed this many seconds ago, with this many failures before it.
 fn failure(index: u32, before: u32, seconds_ago: i64) -> PodBuilder {
     pod(&format!("f{index}-{before}"), "Failed").index(index).failures(before).ended(1, seconds_ago)
 }
@@ -43,7 +43,7 @@ fn a_failure_is_counted_when_its_replacement_is_there_or_its_index_has_failed() 
     .into_iter()
     .enumerate()
     {
-        // The other index waits too, but for the rows in which index 0 has failed.
+        // The other index waits too, except in the rows in which index 0 has failed.
         let wait = if created == [1] { vec![] } else { vec![pod("s", "Succeeded").index(1)] };
         let effects = sync(&mut api(per_index(2, 2, limit), [pods, wait.clone()].concat()));
         assert_eq!(effects.failed, failures, "row {row}");
@@ -207,7 +207,7 @@ fn the_global_limit_counts_failures_that_wait() {
     assert_eq!((effects.conditions, effects.failed), (failed("BackoffLimitExceeded"), 2));
 }
 
-/// Each index has a backoff of its own. ([D4])
+/// Each index has its own backoff. ([D4])
 #[test]
 fn the_backoff_of_an_index_is_its_own() {
     let all = vec![failure(0, 0, 1), pod("s", "Succeeded").index(2).ended(0, 1)];

@@ -1,4 +1,4 @@
-//! Narrow builders of Jobs and pods, and one sync of them with its effects in plain numbers.
+//! Builds Jobs and pods for tests, and runs one sync of them with its effects in plain numbers.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub(super) fn ago(seconds: i64) -> Timestamp {
     now() - SignedDuration::from_secs(seconds)
 }
 
-/// A Job under construction: its JSON.
+/// The JSON of a Job under construction.
 #[derive(Clone, Debug)]
 pub(super) struct JobBuilder(Value);
 
@@ -61,7 +61,7 @@ impl JobBuilder {
         self
     }
 
-    /// Parallelism and completions.
+    /// Sets parallelism and completions.
     pub(super) fn size(self, parallelism: i32, completions: impl Into<Option<i32>>) -> Self {
         self.spec("parallelism", parallelism).spec("completions", json!(completions.into()))
     }
@@ -146,7 +146,7 @@ impl JobBuilder {
     }
 }
 
-/// A pod under construction: its JSON.
+/// The JSON of a pod under construction.
 #[derive(Clone, Debug)]
 pub(super) struct PodBuilder(Value);
 
@@ -213,7 +213,7 @@ impl PodBuilder {
         })
     }
 
-    /// With a True condition.
+    /// Sets a True condition.
     pub(super) fn condition(self, kind: &str) -> Self {
         self.with(|pod| {
             pod["status"]["conditions"] = json!([{"type": kind, "status": "True"}]);
@@ -231,7 +231,8 @@ impl PodBuilder {
         })
     }
 
-    /// With one more container that ended so, in `containerStatuses` or `initContainerStatuses`.
+    /// Adds a container that ended with this code to `containerStatuses` or
+    /// `initContainerStatuses`.
     pub(super) fn container(self, list: &str, name: &str, exit_code: i32) -> Self {
         self.with(|pod| {
             let status = json!({
@@ -274,7 +275,7 @@ impl PodBuilder {
         self.with(|pod| pod["spec"]["nodeName"] = "node-1".into())
     }
 
-    /// On a node and being deleted since 5 seconds.
+    /// On a node and being deleted for 5 seconds.
     pub(super) fn terminating(self) -> Self {
         self.on_node().with(|pod| {
             pod["metadata"]["deletionTimestamp"] =
@@ -294,7 +295,7 @@ impl PodBuilder {
     }
 }
 
-/// An API with these pods, time [`now`], memory with an empty backoff record.
+/// An API with these pods at time [`now`], with an empty backoff record in memory.
 pub(super) fn api(job: JobBuilder, pods: Vec<PodBuilder>) -> FakeApi {
     let mut api = FakeApi::new(job.build(), pods.into_iter().map(PodBuilder::build), now());
     api.memory.backoff = Some(crate::job::BackoffRecord::default());
@@ -338,9 +339,9 @@ pub(super) struct Effects {
     pub(super) failed_indexes: Option<String>,
     /// Whether the sync ended in an error.
     pub(super) is_err: bool,
-    /// In how many seconds it is to be repeated.
+    /// After how many seconds the sync is repeated.
     pub(super) requeue_seconds: Option<i64>,
-    /// All else.
+    /// The steps and side effects.
     pub(super) trace: Trace,
 }
 

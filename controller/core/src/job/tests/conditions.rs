@@ -1,4 +1,4 @@
-//! Conditions: precedence, interim and terminal, texts.
+//! Tests conditions: precedence, interim and terminal, texts.
 
 use super::builders::{JobBuilder, ago, api, complete, failed, job, message, now, pod, pods, sync};
 
@@ -113,13 +113,13 @@ fn plain_completion_needs_enough_successes_and_no_active_pod() {
     ] {
         let expected = if is_complete { complete("CompletionsReached") } else { vec![] };
         assert_eq!(sync(&mut api(job.clone(), vec![])).conditions, expected);
-        // An excess pod goes first; a pod of a work queue may end by itself.
+        // An excess pod is deleted first; a pod of a work queue may end by itself.
         let effects = sync(&mut api(job, running()));
         assert!(!effects.conditions.contains(&"Complete/CompletionsReached".to_owned()));
     }
 }
 
-/// The events of the end come with the terminal write only. ([T15])
+/// The events of the end come only with the terminal write. ([T15])
 #[test]
 fn the_end_is_reported_once_it_is_stored() {
     let many = job().size(1, 1).status("succeeded", 2);

@@ -1,4 +1,4 @@
-//! `spec.activeDeadlineSeconds`.
+//! Tests `spec.activeDeadlineSeconds`.
 
 use super::builders::{JobBuilder, PodBuilder, api, failed, job, message, pod, pods, sync};
 
@@ -72,8 +72,8 @@ fn enough_successes_do_not_outrun_a_deadline() {
     assert_eq!((effects.conditions, effects.succeeded), (failed("DeadlineExceeded"), 1));
 }
 
-/// A Job that is being deleted is not resumed, so that its clock does not start again each time.
-/// (found by a random Job)
+/// A Job that is being deleted is not resumed, so that its clock does not restart each time. (found
+/// by a random Job)
 #[test]
 fn a_deadline_of_a_suspended_job_being_deleted_comes() {
     let job = deadline(10).started(15).condition("Suspended", "JobSuspended", "").deleting();

@@ -1,5 +1,5 @@
-//! Where we differ from the reference on purpose: one claim for each `DIVERGES(upstream)` of this
-//! crate's `job` and `view`, with what the reference does instead.
+//! Tests where we differ from upstream on purpose: one claim for each `DIVERGES(upstream)` of this
+//! crate's `job` and `view`, with upstream's behaviour.
 
 use epilogue_common::outcome::{Failure, FailureKind};
 use jiff::SignedDuration;
@@ -22,7 +22,7 @@ fn disruption_ignored() -> super::builders::JobBuilder {
     ]))
 }
 
-/// The reference picks the lowest indexes first, so that those that wait block the others. ([I11])
+/// Upstream picks the lowest indexes first, so that waiting ones block the others. ([I11])
 #[test]
 fn indexes_that_wait_do_not_block_those_behind_them() {
     let job = job().size(2, 9).indexed().spec("backoffLimitPerIndex", 3);
@@ -31,7 +31,7 @@ fn indexes_that_wait_do_not_block_those_behind_them() {
     assert_eq!(effects.created_indexes(), [2, 3], "the reference creates none");
 }
 
-/// The reference keeps two counters, which any event of a terminating pod lowers. ([H11])
+/// Upstream keeps two counters, which any event of a terminating pod lowers. ([H11])
 #[test]
 fn a_repeated_event_settles_no_expectation_of_another_pod() {
     let mut api = api(job().size(2, 5), on_nodes(1));
@@ -45,7 +45,7 @@ fn a_repeated_event_settles_no_expectation_of_another_pod() {
     assert!(api.plan().expectations_satisfied);
 }
 
-/// The reference sends one event a pod.
+/// Upstream sends one event per pod.
 #[test]
 fn pods_that_are_created_together_share_one_event() {
     let effects = sync(&mut api(job().size(5, 5), vec![]));
@@ -69,8 +69,8 @@ fn pods_that_are_created_together_share_one_event() {
     );
 }
 
-/// The reference forgets the failure until all pods are deleted; by then the pod that matched
-/// FailJob may be gone. ([S18])
+/// Upstream forgets the failure until all pods are deleted. By then the pod that matched FailJob
+/// may be gone. ([S18])
 #[test]
 fn a_fail_job_match_is_stored_even_when_a_deletion_fails() {
     let rules = json!([{"action": "FailJob", "onExitCodes": {"operator": "In", "values": [5]}}]);
@@ -87,7 +87,7 @@ fn a_fail_job_match_is_stored_even_when_a_deletion_fails() {
     assert_eq!(message(&api, "Failed"), reported);
 }
 
-/// The reference looks only at pods that it sees. ([S19])
+/// Upstream counts only pods that it sees. ([S19])
 #[test]
 fn a_job_is_not_complete_while_a_pod_of_it_is_still_to_be_seen() {
     let mut api = api(job().size(1, 1), pods("Succeeded", 1));
@@ -98,7 +98,7 @@ fn a_job_is_not_complete_while_a_pod_of_it_is_still_to_be_seen() {
     assert_eq!(sync(&mut api).conditions, complete("CompletionsReached"));
 }
 
-/// The reference needs an event, or the resync after 12 hours.
+/// Upstream needs an event, or the resync after 12 hours.
 #[test]
 fn a_sync_that_awaits_pods_is_repeated_by_itself() {
     let mut api = api(job(), vec![]);
@@ -106,7 +106,7 @@ fn a_sync_that_awaits_pods_is_repeated_by_itself() {
     assert_eq!(sync(&mut api).requeue_seconds, Some(300));
 }
 
-/// The reference appends a second condition and does not find it again. ([C4])
+/// Upstream appends a second condition and does not find it again. ([C4])
 #[test]
 fn an_interim_condition_that_is_false_is_replaced() {
     let by_hand = job().spec("backoffLimit", 0).condition_is("FailureTarget", "False", "R", "m");
@@ -118,7 +118,7 @@ fn an_interim_condition_that_is_false_is_replaced() {
     assert!(sync(&mut api).writes.is_empty(), "the reference appends one more");
 }
 
-/// The reference looks at the first condition of a type. ([C8])
+/// Upstream checks only the first condition of a type. ([C8])
 #[test]
 fn a_true_condition_behind_a_false_one_counts() {
     let two = job().condition_is("FailureTarget", "False", "R", "m").condition(
@@ -129,7 +129,7 @@ fn a_true_condition_behind_a_false_one_counts() {
     assert_eq!(api(two, vec![]).plan().verdict.map(|it| it.reason), Some("Second".into()));
 }
 
-/// The reference writes an end without startTime, which the API refuses for ever. ([X1])
+/// Upstream writes an end without startTime, which the API refuses for ever. ([X1])
 #[test]
 fn a_job_that_fails_while_suspended_gets_a_start_time() {
     let suspended = job().spec("backoffLimit", 0).suspended();
@@ -138,7 +138,7 @@ fn a_job_that_fails_while_suspended_gets_a_start_time() {
     assert_eq!(api.job.start_time(), Some(api.now));
 }
 
-/// The reference counts it as succeeded too, and may complete the Job. ([S13])
+/// Upstream counts the pod as succeeded too, and may complete the Job. ([S13])
 #[test]
 fn a_pod_counted_as_failed_that_then_succeeds_completes_nothing() {
     for indexed in [false, true] {
@@ -150,8 +150,8 @@ fn a_pod_counted_as_failed_that_then_succeeds_completes_nothing() {
     }
 }
 
-/// The reference counts pods that a terminating namespace refused as active, and awaits them for
-/// five minutes. ([P9])
+/// Upstream counts pods that a terminating namespace refused as active, and awaits them for five
+/// minutes. ([P9])
 #[test]
 fn pods_that_a_terminating_namespace_refuses_are_not_awaited() {
     let mut api = api(job().size(3, 3), vec![]);
@@ -164,7 +164,7 @@ fn pods_that_a_terminating_namespace_refuses_are_not_awaited() {
     assert!(api.plan().expectations_satisfied);
 }
 
-/// The reference lowers `active` but not `ready`, or the other way round. ([P13], [P14])
+/// Upstream lowers `active` but not `ready`, or the other way round. ([P13], [P14])
 #[test]
 fn pods_that_are_gone_or_kept_are_so_in_every_count() {
     let ready = || on_nodes(2).into_iter().map(PodBuilder::ready).collect::<Vec<_>>();
@@ -180,7 +180,7 @@ fn pods_that_are_gone_or_kept_are_so_in_every_count() {
     assert_eq!(all_of(FailureKind::ServerError), (2, 2, 0));
 }
 
-/// The reference counts each failed creation as a successful one too. ([M9])
+/// Upstream counts each failed creation as a successful one too. ([M9])
 #[test]
 fn a_failed_creation_is_tallied_as_failed_only() {
     let mut api = api(job().size(5, 5), vec![]);
@@ -192,7 +192,7 @@ fn a_failed_creation_is_tallied_as_failed_only() {
     assert!(effects.trace.side_effects.contains(&SideEffect::Count(created)));
 }
 
-/// The reference leaves such a pod alone and does its work a second time. ([P14])
+/// Upstream leaves such a pod alone and repeats its work. ([P14])
 #[test]
 fn a_pod_whose_deletion_failed_after_the_strip_is_counted_in_the_end() {
     let mut api = api(job().size(1, 1), vec![pod("p", "Running").on_node().untracked()]);
@@ -202,7 +202,7 @@ fn a_pod_whose_deletion_failed_after_the_strip_is_counted_in_the_end() {
     assert_eq!(sync(&mut api).conditions, complete("CompletionsReached"));
 }
 
-/// The reference raises and waits for backoff after disruptions that the policy ignores. ([D1])
+/// Upstream raises the backoff and waits after disruptions that the policy ignores. ([D1])
 #[test]
 fn ignored_disruptions_cost_no_time() {
     let disrupted = |name: &str| pod(name, "Failed").condition("DisruptionTarget").created(0);
@@ -246,8 +246,8 @@ fn disruptions_without_end_are_braked() {
     }
 }
 
-/// Failures without a disruption that the policy ignores are braked at once, as there: a container
-/// that fails at once would make a pod each second for ever.
+/// Ignored failures without a disruption raise the delay at once, as upstream. A container that
+/// fails at once would otherwise make a pod each second for ever.
 #[test]
 fn ignored_exit_codes_wait_as_counted_ones_do() {
     let ignored = || {
@@ -264,8 +264,8 @@ fn ignored_exit_codes_wait_as_counted_ones_do() {
     assert_eq!((effects.created.len(), effects.requeue_seconds), (0, Some(40)));
 }
 
-/// The same of an index, whose pods carry the count: what lived for longer than the longest delay
-/// is free beyond the six. ([D4])
+/// The same holds for an index, whose pods carry the count. Beyond the six, a pod that lived longer
+/// than the longest delay is free. ([D4])
 #[test]
 fn ignored_disruptions_of_an_index_cost_no_time() {
     let per_index = || disruption_ignored().size(1, 1).indexed().spec("backoffLimitPerIndex", 1);
@@ -281,7 +281,7 @@ fn ignored_disruptions_of_an_index_cost_no_time() {
     assert_eq!(effects.created_indexes(), [0]);
 }
 
-/// The reference waits longer the further a node's clock runs ahead. ([D2])
+/// Upstream waits longer the further a node's clock runs ahead. ([D2])
 #[test]
 fn a_clock_that_runs_ahead_adds_nothing_to_the_backoff() {
     let mut api = api(job(), vec![]);
@@ -292,7 +292,7 @@ fn a_clock_that_runs_ahead_adds_nothing_to_the_backoff() {
     assert_eq!(api.plan().requeue_after, Some(SignedDuration::from_secs(20)));
 }
 
-/// The reference starts with an empty record and creates the next pod at once. ([E4])
+/// Upstream starts with an empty record and creates the next pod at once. ([E4])
 #[test]
 fn backoff_survives_a_restart() {
     let counted = |name: &str, ago: i64| pod(name, "Failed").ended(1, ago).untracked();
@@ -308,7 +308,7 @@ fn backoff_survives_a_restart() {
     assert_eq!(plan.backoff, BackoffRecord::default(), "failures before the last success");
 }
 
-/// The reference takes the end of a sidecar for the end of the pod. ([D3])
+/// Upstream takes the end of a sidecar for the end of the pod. ([D3])
 #[test]
 fn a_sidecar_that_ended_early_does_not_end_the_pod() {
     let pod = pod("p", "Failed").terminating().with(|pod| {
@@ -320,7 +320,7 @@ fn a_sidecar_that_ended_early_does_not_end_the_pod() {
     assert_eq!(pod.build().finished_at(), Some(ago(5)), "the reference says 50 seconds ago");
 }
 
-/// The reference puts the index into both lists, which the API refuses for ever. ([X3])
+/// Upstream puts the index into both lists, which the API refuses for ever. ([X3])
 #[test]
 fn an_index_ends_once() {
     let per_index = || job().size(2, 3).indexed().spec("backoffLimitPerIndex", 0);
@@ -334,7 +334,7 @@ fn an_index_ends_once() {
     assert_eq!((effects.failed_indexes.as_deref(), effects.patches), (Some("0"), 1));
 }
 
-/// The reference keeps whichever comes first in its list. ([I10])
+/// Upstream keeps whichever comes first in its list. ([I10])
 #[test]
 fn the_pod_with_the_most_failures_waits_whatever_the_clocks_say() {
     let old = pod("old", "Failed").index(0).failures(3).ended(1, 500);
@@ -347,8 +347,8 @@ fn the_pod_with_the_most_failures_waits_whatever_the_clocks_say() {
     }
 }
 
-/// The reference deletes them with the finalizer on, and after a crash before its write takes
-/// them for failed.
+/// Upstream deletes them with the finalizer on. After a crash before its write it counts them as
+/// failed.
 #[test]
 fn pods_deleted_by_success_are_not_failed_after_a_crash() {
     let policy = json!({"rules": [{"succeededCount": 1}]});
@@ -364,7 +364,7 @@ fn pods_deleted_by_success_are_not_failed_after_a_crash() {
     assert_eq!(sync(&mut api).conditions, complete("SuccessPolicy"));
 }
 
-/// The reference ends a resumed Job by the start time from before its suspension.
+/// Upstream ends a resumed Job by the start time from before its suspension.
 #[test]
 fn a_resumed_job_is_not_ended_by_its_old_start_time() {
     let resumed = job().spec("activeDeadlineSeconds", 10).started(500).condition(
@@ -376,8 +376,8 @@ fn a_resumed_job_is_not_ended_by_its_old_start_time() {
     assert_eq!((effects.conditions.len(), effects.created.len()), (0, 1));
 }
 
-/// The reference sets the start time anew whenever the words of the condition differ from its
-/// own, which the API refuses for ever. ([X2]; found by a random Job)
+/// Upstream sets the start time anew whenever the condition's texts differ from its own, which the
+/// API refuses for ever. ([X2]; found by a random Job)
 #[test]
 fn only_a_suspended_job_is_resumed() {
     let by_hand = job().condition_is("Suspended", "False", "Mine", "m").started(50).size(0, 2);
@@ -387,7 +387,7 @@ fn only_a_suspended_job_is_resumed() {
     assert!(effects.events().is_empty());
 }
 
-/// The reference stores a start time with other changes only. (found by a random Job)
+/// Upstream stores a start time only with other changes. (found by a random Job)
 #[test]
 fn a_start_time_alone_is_stored() {
     let counted = job().size(0, 2).status("ready", 0).status("terminating", 0);
@@ -396,7 +396,8 @@ fn a_start_time_alone_is_stored() {
     assert_eq!(api.job.start_time(), Some(api.now));
 }
 
-/// The reference counts it as failed at once, and makes another beside it. (seen on a real kubelet)
+/// Upstream counts it as failed at once, and creates a second pod alongside it. (seen on a real
+/// kubelet)
 #[test]
 fn a_pod_whose_container_still_runs_is_terminating_for_half_a_minute_at_most() {
     let shown = |seconds: i64| {
@@ -414,7 +415,7 @@ fn a_pod_whose_container_still_runs_is_terminating_for_half_a_minute_at_most() {
     let effects = sync(&mut api(waits(), vec![shown(9)]));
     assert_eq!((effects.created.len(), effects.failed, effects.terminating), (0, 0, 1));
     assert_eq!(effects.requeue_seconds, Some(21));
-    // Its true end.
+    // The pod's true end.
     let mut ended = api(waits(), vec![shown(9)]);
     sync(&mut ended);
     ended.touch(&uid("p"), |pod| {
@@ -423,10 +424,10 @@ fn a_pod_whose_container_still_runs_is_terminating_for_half_a_minute_at_most() {
     });
     let effects = sync(&mut ended);
     assert_eq!((effects.succeeded, effects.failed), (1, 0));
-    // Nobody says more of it.
+    // No later status comes.
     let effects = sync(&mut api(waits(), vec![shown(30)]));
     assert_eq!((effects.failed, effects.terminating), (1, 0));
-    // A clock that runs far ahead, one who made sure, and a Job that does not wait.
+    // A clock that runs far ahead, a writer that confirmed the end, and a Job that does not wait.
     for (job, pod) in [
         (waits(), shown(-60)),
         (

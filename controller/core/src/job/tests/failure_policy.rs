@@ -1,4 +1,4 @@
-//! `spec.podFailurePolicy`. (KEP-3329)
+//! Tests `spec.podFailurePolicy`. (KEP-3329)
 
 use serde_json::{Value, json};
 
@@ -67,7 +67,7 @@ fn the_first_rule_that_matches_and_can_be_acted_on_wins() {
         (vec![named("main")], exit(5), by_code("main", 5, 0)),
         (vec![named("other")], exit(5), None),
         (vec![fail("In", &[5])], init(5), by_code("init", 5, 0)),
-        // Regular containers are looked at before init containers.
+        // Regular containers are checked before init containers.
         (
             vec![fail("In", &[5])],
             init(5).container("containerStatuses", "main", 5),
@@ -108,7 +108,7 @@ fn the_first_rule_that_matches_and_can_be_acted_on_wins() {
     }
 }
 
-/// A rule with onExitCodes never looks at conditions. ([F2])
+/// A rule with onExitCodes never checks conditions. ([F2])
 #[test]
 fn exit_codes_shut_out_conditions_of_the_same_rule() {
     let mut rule = on_exit("FailJob", None, "In", &[5]);
@@ -141,7 +141,7 @@ fn a_pod_that_still_runs_triggers_no_rule() {
     assert_eq!((effects.patches, effects.created.len()), (0, 0), "a policy waits for the end");
 }
 
-/// The last status of a restarted container is not looked at. ([F3])
+/// The last status of a restarted container is not checked. ([F3])
 #[test]
 fn an_earlier_end_of_a_container_triggers_no_rule() {
     let restarted = pod("p", "Failed").with(|pod| {

@@ -1,4 +1,4 @@
-//! Indexed Jobs: which index a pod has, which indexes lack one, resizing.
+//! Tests Indexed Jobs: which index a pod has, which indexes lack one, resizing.
 
 use super::builders::{JobBuilder, PodBuilder, api, complete, failed, job, message, pod, sync};
 
@@ -24,7 +24,7 @@ fn indexed(parallelism: i32, completions: i32) -> JobBuilder {
     job().size(parallelism, completions).indexed()
 }
 
-/// What one sync does.
+/// The effects of one sync.
 #[derive(Debug, Default, PartialEq)]
 struct Row {
     created: Vec<u32>,
@@ -76,7 +76,7 @@ fn pods_are_placed_counted_and_removed_by_their_index() {
             "0S 5R 6S 7P 8F",
             Row { deleted: 2, patches: 5, completed: "0", ..Row::default() },
         ),
-        // The last index is within, the next one is not; a negative one is none.
+        // The last index is within, the next one is not; a negative one is not an index.
         (indexed(2, 3), "2R 3R -1R", Row { deleted: 2, patches: 2, active: 1, ..Row::default() }),
     ];
     for (job, pods, mut expected) in rows {
@@ -110,7 +110,7 @@ fn an_indexed_job_is_complete_when_each_index_succeeded_once() {
     assert_eq!(effects.succeeded, 2);
 }
 
-/// The survivor terminates before the Job may be Failed. ([C3])
+/// The surviving pod terminates before the Job may be Failed. ([C3])
 #[test]
 fn a_failing_job_keeps_its_completed_indexes() {
     let mut api = api(indexed(2, 3).spec("backoffLimit", 0), placed("0S 1F 2R"));
@@ -179,7 +179,7 @@ fn odd_index_annotations_are_no_index() {
     }
 }
 
-/// An index that has succeeded needs no pod, but one that still runs for it may end. ([P2], [P3])
+/// An index that has succeeded needs no pod, but a pod that still runs for it may end. ([P2], [P3])
 #[test]
 fn a_second_pod_of_a_succeeded_index_is_not_a_reason_to_fail() {
     let effects = sync(&mut api(indexed(3, 3), placed("0S 0R 1R 2R")));

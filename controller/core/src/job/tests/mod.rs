@@ -1,5 +1,5 @@
-//! Acceptance tests and boundary values, as one sync each.
-//! Every test also passes the three checks of [`super::invariants`].
+//! Tests acceptance cases and boundary values, as one sync each. Every test also passes the three
+//! checks of [`super::invariants`].
 
 mod adoption;
 mod backoff;

@@ -1,4 +1,4 @@
-//! Restarts in place and failed pods against `spec.backoffLimit`. ([C9], [C10])
+//! Tests restarts in place and failed pods against `spec.backoffLimit`. ([C9], [C10])
 
 use super::builders::{PodBuilder, api, failed, job, pod, pods, sync};
 
@@ -42,7 +42,8 @@ fn restarts_of_a_pod_that_is_not_restarted_in_place_do_not_matter() {
     assert!(effects.conditions.is_empty());
 }
 
-/// Init containers and sidecars add up; so do pods that are deleted or lost the finalizer.
+/// Restarts of init containers and sidecars add up, also of pods that are deleted or lost the
+/// finalizer.
 #[test]
 fn restarts_of_every_container_and_every_living_pod_add_up() {
     let restarts = |list: &'static str| {

@@ -1,4 +1,4 @@
-//! What a Job asks for by annotation.
+//! Tests the options that a Job sets by annotation.
 
 use serde_json::json;
 
@@ -57,7 +57,7 @@ fn disruptions_are_counted_once_over_pods_and_restarts() {
     assert!(second.conditions.contains(&"Failed/DisruptionLimitExceeded".to_owned()));
 }
 
-/// One message that named 40,000 of them would be more than the API stores.
+/// A message that named 40,000 of them would be more than the API stores.
 #[test]
 fn many_disruptions_at_once_are_counted_a_few_at_a_time_and_each_once() {
     let job = annotated(ignoring(), &[("disruption-limit", "9999")]);
@@ -125,7 +125,7 @@ fn a_pod_that_does_not_start_is_given_up_in_time() {
     });
     let job = || annotated(job().size(2, 2), &[("pending-timeout", "60s")]);
     let mut waiting = api(job(), vec![young.clone(), pod("r", "Running")]);
-    // Without the checks: when pods time out decides how many there are at the end.
+    // The checks are left out: the number of pods at the end depends on when pods time out.
     let calm = |api: &mut FakeApi| sync_with(api, &|_, _| None);
     assert_eq!(calm(&mut waiting).requeue_seconds, Some(50));
     let mut late = api(job(), vec![young, pod("old", "Pending").on_node()]);

@@ -1,4 +1,4 @@
-//! Plans as they are printed.
+//! Tests the printed form of plans.
 
 use super::builders::{api, job, pod};
 

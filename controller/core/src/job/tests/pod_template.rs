@@ -1,4 +1,4 @@
-//! Pods made from the template.
+//! Tests the pods made from the template.
 
 use serde_json::{Value, json};
 
@@ -110,7 +110,7 @@ fn a_template_without_labels_makes_no_pods() {
     }
 }
 
-/// Templates that the API never lets through make some pod, and no panic.
+/// Templates that the API never lets through still make a pod, without a panic.
 #[test]
 fn odd_templates_do_no_harm() {
     for template in [Value::Null, json!({}), json!({"spec": null}), json!({"metadata": null})] {

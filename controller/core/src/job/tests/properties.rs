@@ -1,4 +1,4 @@
-//! Whatever the Job and its pods are: sets of indexes behave as sets, a plan is made without
+//! Tests properties of random Jobs and pods: sets of indexes behave as sets, a plan is made without
 //! panic, and the three checks hold.
 
 use std::collections::BTreeSet;
@@ -12,11 +12,11 @@ use super::builders::{JobBuilder, PodBuilder, ago, api, check, job, pod, sync_wi
 use crate::job::fake_api::FakeApi;
 use crate::job::{BackoffRecord, IndexSet, Memory};
 
-/// How many cases proptest tries unless it is told otherwise.
+/// How many cases proptest tries by default.
 const USUAL_CASES: u32 = 256;
 
-/// The same cases each time. Nothing is written beside the code: failures become tables. More
-/// and other cases by `PROPTEST_CASES` and `PROPTEST_RNG_SEED`.
+/// The same cases each time. No regression file is written: failures become tables.
+/// `PROPTEST_CASES` and `PROPTEST_RNG_SEED` give more and other cases.
 fn config(cases: u32) -> ProptestConfig {
     let default = ProptestConfig::default();
     let rng_seed = match default.rng_seed {
@@ -66,7 +66,7 @@ proptest! {
     }
 }
 
-/// What a random API is made of, so that a failure prints as something to build a table from.
+/// The parts of a random API. A failure prints them, to build a table from.
 #[derive(Clone, Debug)]
 struct Sample {
     job: Value,
@@ -263,7 +263,7 @@ fn build_pod(name: &str, sample: &Value) -> PodBuilder {
     {
         built = built.ended(code as i32, seconds);
     }
-    // What was restarted runs somewhere.
+    // A pod with restarts runs on a node.
     if sample["node"] == true || sample["restarts"] != 0 {
         built = built.on_node();
     }
@@ -278,7 +278,7 @@ fn build_pod(name: &str, sample: &Value) -> PodBuilder {
         }
         _ => {}
     }
-    // What is deleted and held by nothing is no longer there.
+    // A deleted pod that nothing holds no longer exists.
     let held = sample["tracked"] == true && sample["owner"] != "none";
     let lives =
         sample["node"] == true && sample["phase"] != "Succeeded" && sample["phase"] != "Failed";
@@ -314,8 +314,8 @@ proptest! {
         check(&sample.api());
     }
 
-    /// Whatever calls fail, the API refuses nothing, no counter runs over its pods, and the
-    /// outcome without faults is reached in the end.
+    /// Whatever calls fail, the API refuses nothing and no counter exceeds its pods. In the end the
+    /// outcome is the same as without faults.
     #[test]
     fn faults_only_cost_time(sample in sample(), faults in any::<u64>()) {
         let mut api = sample.api();

@@ -1,4 +1,4 @@
-//! `spec.podReplacementPolicy` and `status.terminating`. (KEP-3939)
+//! Tests `spec.podReplacementPolicy` and `status.terminating`. (KEP-3939)
 
 use serde_json::json;
 
@@ -53,7 +53,7 @@ fn terminating_pods_count_by_the_policy() {
 
 #[test]
 fn a_terminating_pod_is_replaced_at_once_or_after_its_end() {
-    // 200 s ago its deletion began, which is longer than any backoff of one failure.
+    // Its deletion began 200 s ago, which is longer than any backoff of one failure.
     let old = || pod("t", "Running").terminating().with(long_ago);
     let effects = sync(&mut api(job().size(1, 1), vec![old()]));
     assert_eq!((effects.created.len(), effects.failed), (1, 1));

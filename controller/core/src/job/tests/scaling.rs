@@ -1,4 +1,4 @@
-//! How many pods there are.
+//! Tests how many pods there are.
 
 use super::builders::{
     Effects, api, await_creation, failed, job, outage, pod, pods, sync, sync_with,
@@ -161,7 +161,7 @@ fn a_job_that_is_being_deleted_fails_all_the_same() {
     await_creation(&mut waiting);
     let effects = sync(&mut waiting);
     assert_eq!((effects.failed, effects.patches), (1, 1));
-    // DIVERGES(upstream): the reference sets no condition yet. ([S18])
+    // DIVERGES(upstream): upstream sets no condition yet. ([S18])
     assert_eq!(effects.conditions, ["FailureTarget/BackoffLimitExceeded"]);
 }
 
@@ -193,7 +193,7 @@ fn the_number_of_pods_follows_parallelism_and_what_is_missing() {
         let mut all = pods("Running", active);
         all.extend(pods("Succeeded", succeeded));
         let mut api = api(job().size(parallelism, completions), all);
-        // A crash after each of 500 calls is checked elsewhere, with fewer of them.
+        // Another test checks a crash after each of many calls, with fewer than these.
         let large = created + deleted > 100;
         let effects = if large { sync_with(&mut api, &|_, _| None) } else { sync(&mut api) };
         assert_eq!((effects.created.len(), effects.deleted.len()), (created, deleted), "row {row}");

@@ -1,4 +1,4 @@
-//! Worked sequences: several syncs with what a kubelet and a user do between them.
+//! Tests worked sequences: several syncs, with the acts of a kubelet and a user between them.
 
 use jiff::SignedDuration;
 use k8s_openapi::api::batch::v1::JobStatus;
@@ -93,7 +93,7 @@ fn a_failing_job_waits_for_its_survivors() {
     assert_eq!(second.conditions, failed("BackoffLimitExceeded"));
 }
 
-/// What is certain is stored at once; upstream forgets it for this sync. ([S18])
+/// A certain failure is stored at once; upstream forgets it for this sync. ([S18])
 #[test]
 fn a_failure_is_stored_while_a_created_pod_is_still_to_be_seen() {
     let all = vec![pod("f", "Failed"), pod("r", "Running").on_node()];
@@ -195,7 +195,7 @@ fn a_job_is_suspended_and_resumed() {
     assert_eq!(api.job.start_time(), Some(api.now));
 }
 
-/// All finalizers go, and terminal pods are still counted. ([T17])
+/// All finalizers are removed, and terminal pods are still counted. ([T17])
 #[test]
 fn a_job_deleted_in_the_foreground_lets_all_pods_go() {
     let all = vec![
@@ -224,7 +224,7 @@ fn uids_listed_before_a_crash_are_counted_in_the_first_write_after_it() {
     assert_eq!(listed(&api.job.status), (0, 0));
 }
 
-/// The marker of the end and the record of failures are what a sync leaves in memory. ([E3])
+/// A sync leaves the mark of the end and the record of failures in memory. ([E3])
 #[test]
 fn a_finished_job_is_remembered() {
     let mut api = api(job(), vec![pod("s", "Succeeded")]);

@@ -1,4 +1,4 @@
-//! Large Jobs: limits of lists, and work that grows with the Job and not with its square.
+//! Tests large Jobs: limits of lists, and work that grows with the Job and not with its square.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -59,7 +59,7 @@ fn free_indexes_are_found_by_asking_for_few() {
     assert_eq!(asked.get(), 0);
 }
 
-/// Union and intersection walk each interval once: they hold no more than both together.
+/// Union and intersection walk each interval once: they hold no more than both sets together.
 #[test]
 fn sets_are_kept_as_intervals() {
     let all = every_second().union(&IndexSet::collect((0..INDEXES).filter(|it| it % 2 == 1)));
@@ -71,8 +71,8 @@ fn sets_are_kept_as_intervals() {
     );
 }
 
-/// 2,000 pods and 100,000 indexes in one plan, with what costs most: failures per index. Were any
-/// part of it quadratic in the indexes, this would take minutes.
+/// 2,000 pods and 100,000 indexes in one plan, with the most expensive feature: failures per index.
+/// If any part of it were quadratic in the indexes, this would take minutes.
 #[test]
 fn a_plan_for_2_000_pods_of_100_000_indexes_holds_each_pod_once() {
     let pods: Vec<PodBuilder> = (0..2_000_u32)

@@ -1,4 +1,4 @@
-//! `spec.successPolicy`. ([C11])
+//! Tests `spec.successPolicy`. ([C11])
 
 use serde_json::{Value, json};
 
@@ -73,7 +73,7 @@ fn pods_that_run_when_the_job_succeeds_are_deleted_and_not_counted() {
     assert_eq!(effects.conditions, ["SuccessCriteriaMet/SuccessPolicy"]);
 }
 
-/// Failure is decided first, but what is stored stands. ([C7], [C8])
+/// Failure is decided first, but a stored condition stands. ([C7], [C8])
 #[test]
 fn failure_wins_within_a_sync_and_what_is_stored_wins_over_both() {
     let met = || with_rules(&[rule(None, Some(1))]).size(0, 10).completed("3");

@@ -1,4 +1,4 @@
-//! Suspension and resumption.
+//! Tests suspension and resumption.
 
 use super::builders::{
     PodBuilder, ago, api, await_creation, complete, job, message, now, outage, pod, pods, sync,

@@ -1,4 +1,4 @@
-//! Counting each pod once: uncounted UIDs, finalizers, counters.
+//! Tests that each pod is counted once: uncounted UIDs, finalizers, counters.
 
 use super::builders::{
     Effects, JobBuilder, PodBuilder, api, complete, conditions, failed, job, listed, outage, pod,
@@ -102,7 +102,7 @@ fn a_lost_second_write_is_repaired_by_the_next_sync() {
     assert_eq!((writes(&effects), effects.patches), (vec![(5, 6, 0, 0)], 0));
 }
 
-/// A finalizer patch that finds no pod has done its work. ([T11])
+/// A finalizer patch that finds no pod counts as done. ([T11])
 #[test]
 fn a_pod_that_is_gone_is_counted_all_the_same() {
     let gone = || {
@@ -223,7 +223,7 @@ fn each_pod_is_let_go_and_counted_as_its_job_stands() {
     }
 }
 
-/// A pod whose index is out of range is let go and never counted. ([T17])
+/// A pod whose index is out of range is released and never counted. ([T17])
 #[test]
 fn pods_out_of_place_are_let_go_and_not_counted() {
     let job = job().size(1, 2).indexed().condition("FailureTarget", "R", "m");
@@ -237,7 +237,7 @@ fn pods_out_of_place_are_let_go_and_not_counted() {
     assert_eq!((effects.patches, effects.failed, effects.succeeded), (4, 1, 0));
 }
 
-/// Zeros are written where the API tells them from absence; once is enough. ([S20])
+/// Zeros are written where the API distinguishes them from absence; one write is enough. ([S20])
 #[test]
 fn the_first_sync_writes_and_the_second_does_not() {
     let mut api = api(job().size(0, 5), vec![]);
@@ -259,7 +259,7 @@ fn interim_and_terminal_condition_are_two_writes() {
     assert_eq!(stages[1], complete("CompletionsReached"));
 }
 
-/// A failure that does not take effect yet lets no pod go uncounted, not even when the Job is
+/// A failure that does not take effect yet releases no pod uncounted, not even while the Job is
 /// being deleted. (found by a random Job)
 #[test]
 fn pods_of_a_failing_job_being_deleted_are_kept_until_they_can_be_counted() {
@@ -273,7 +273,7 @@ fn pods_of_a_failing_job_being_deleted_are_kept_until_they_can_be_counted() {
     assert_eq!((effects.patches, effects.failed), (1, 2));
 }
 
-/// Its end is the same after a crash, which reads the pods anew. (seen on a real API)
+/// The end is the same after a crash, which reads the pods anew. (seen on a real API)
 #[test]
 fn a_pod_that_lost_its_finalizer_counts_once_while_the_watch_is_behind() {
     let ended = pod("f", "Failed").index(0).terminating();

@@ -1,4 +1,4 @@
-//! What the API lets through and we don't know, and Jobs that are not ours.
+//! Tests unknown values that the API lets through, and Jobs that are not ours.
 
 use serde_json::Value;
 

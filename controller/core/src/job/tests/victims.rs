@@ -1,4 +1,4 @@
-//! Which pods go first when there are too many. ([P11], [P12])
+//! Tests which pods go first when there are too many. ([P11], [P12])
 
 use serde_json::json;
 
@@ -26,7 +26,7 @@ fn victims(pods: Vec<PodBuilder>, parallelism: i32, indexed: bool) -> Vec<String
     sync(&mut api(job, pods)).deleted
 }
 
-/// Each rule, and that it comes before the next: the first of each pair goes.
+/// Each rule, and that it comes before the next: the first pod of each pair goes.
 #[test]
 fn of_two_pods_the_less_valuable_one_goes() {
     let on = |name: &str| pod(name, "Running").on_node();

@@ -1,4 +1,4 @@
-//! Orphans, pods without a node, and nodes out of service. ([GC7] to [GC11])
+//! Tests orphans, pods without a node, and nodes out of service. ([GC7] to [GC11])
 
 use serde_json::json;
 

@@ -1,11 +1,11 @@
-//! Finished pods that are too many.
+//! Tests excess finished pods.
 
 use serde_json::json;
 
 use super::*;
 use crate::podgc::KeptFor;
 
-/// Of this phase and reason, created at this second.
+/// A pod of this phase and reason, created at this second.
 fn ended(name: &str, phase_: &str, reason: &str, second: i64) -> Value {
     let mut pod = phase(pod(name), phase_);
     pod["metadata"]["creationTimestamp"] = at(second).into();

@@ -1,4 +1,4 @@
-//! Pods that are being deleted on a node that nothing is heard of: ended with a proof, and never
+//! Tests pods that are being deleted on a silent node: they are failed with a proof, and never
 //! without one. ([GC12])
 
 use serde_json::json;
@@ -9,7 +9,7 @@ fn silent(node: Value, second: i64) -> Value {
     ready(node, "Unknown", "Kubelet stopped posting node status.", second)
 }
 
-/// Deleted 5 min after its node had gone silent, as the taint manager does.
+/// A pod that is deleted 5 min after its node went silent, as the taint manager does.
 fn hanging() -> Fixture {
     let mut fixture = Fixture::of_one_node();
     fixture.pod(&pod("a"));
@@ -40,8 +40,8 @@ fn a_new_boot_ends_what_was_deleted_before_it_once_its_kubelet_is_silent() {
     );
 }
 
-/// A watch that lags shows the new boot late; what was deleted while the old one was still heard of
-/// was deleted before it all the same.
+/// A watch that lags shows the new boot late. A pod that was deleted while the old boot was still
+/// heard from was deleted before the new one all the same.
 #[test]
 fn a_new_boot_that_is_heard_of_late_proves_what_the_old_one_lived_to_see() {
     let mut fixture = hanging();
@@ -55,26 +55,26 @@ fn a_new_boot_that_is_heard_of_late_proves_what_the_old_one_lived_to_see() {
 #[test]
 fn a_new_boot_proves_nothing_of_a_pod_that_may_run_in_it() {
     let booted = || silent(boot(node("n"), "boot-2"), 960);
-    // Deleted in the new boot.
+    // The pod is deleted in the new boot.
     let mut fixture = Fixture::of_one_node();
     fixture.pod(&pod("a"));
     fixture.node(&booted());
     fixture.pod(&deleted(pod("a"), 0));
     assert!(fixture.pass(3600).is_empty());
-    // Deleted so shortly before the boot was seen that its kubelet may have missed it.
+    // The pod is deleted so shortly before the boot was seen that its kubelet may have missed it.
     let mut fixture = Fixture::of_one_node();
     fixture.pod(&deleted(pod("a"), 0));
     fixture.pass(29);
     fixture.node(&booted());
     assert!(fixture.pass(3600).is_empty());
-    // Started after it was deleted, which no kubelet does.
+    // The pod started after it was deleted, which no kubelet does.
     let mut fixture = hanging();
     let started = json!([{"name": "main", "state": {"running": {"startedAt": at(310)}}}]);
     fixture.pod(&with(deleted(pod("a"), 300), &[("/status/containerStatuses", started)]));
     fixture.pass(60);
     fixture.node(&booted());
     assert!(fixture.pass(3600).is_empty());
-    // It was heard of so late that the pod may have been started and deleted in the new boot.
+    // The boot was seen so late that the pod may have started and been deleted in the new boot.
     let mut fixture = Fixture::of_one_node();
     fixture.pod(&pod("a"));
     let started = json!([{"name": "main", "state": {"running": {"startedAt": at(200)}}}]);
@@ -84,7 +84,7 @@ fn a_new_boot_proves_nothing_of_a_pod_that_may_run_in_it() {
     fixture.pass(600);
     fixture.node(&heard(booted(), 400));
     assert!(fixture.pass(3600).is_empty());
-    // Nobody saw the old boot.
+    // The controller did not see the old boot.
     let mut fixture = Fixture::new(Settings::default(), &[]);
     fixture.pod(&deleted(pod("a"), 0));
     fixture.pass(10);
