@@ -67,7 +67,7 @@ pub async fn shutdowns(binary: PathBuf) -> anyhow::Result<Vec<Shutdown>> {
         let site = Site::start(control_plane.cluster(), setup).await;
         let run = shut_down(name, &site).await.context(name)?;
         // Each run takes minutes, and the table comes last.
-        eprintln!("{name}: {} KiB, {} of them the program's file", run.rss_kib, run.file_kib);
+        eprintln!("{}", row(&run));
         runs.push(run);
         site.stop().await;
     }
@@ -108,7 +108,6 @@ async fn shut_down(way: &'static str, site: &Site) -> anyhow::Result<Shutdown> {
 
 /// A table for human readers.
 pub fn table(runs: &[Shutdown]) -> String {
-    use std::fmt::Write as _;
     let mut text = format!(
         "{:<22} {:>10} {:>10} {:>12} {:>9} {:>9} {:>9} {:>9} {:>9} {:>7}\n",
         "way",
@@ -122,29 +121,32 @@ pub fn table(runs: &[Shutdown]) -> String {
         "file KiB",
         "CPU %"
     );
-    let time = |time: Option<Duration>| {
-        time.map_or_else(|| "-".to_owned(), |time| format!("{:.2} s", time.as_secs_f64()))
-    };
     for run in runs {
-        writeln!(
-            text,
-            "{:<22} {:>10} {:>10} {:>12} {:>9} {:>9} {:>9} {:>9} {:>9} {:>7.2}",
-            run.way,
-            time(run.marked),
-            time(run.ended),
-            time(run.acknowledged),
-            run.disrupted,
-            run.terminal,
-            run.released,
-            run.rss_kib,
-            run.file_kib,
-            run.idle_cpu_percent
-        )
-        .expect("a String must take text");
+        text += &row(run);
+        text.push('\n');
     }
     text + "\
 condemned: notice to the last DisruptionTarget in the API. ended: notice to the last terminal phase
 in the API. acknowledged: from then until the agent gave the lock back. RSS and CPU: at rest.\n"
+}
+
+fn row(run: &Shutdown) -> String {
+    let time = |time: Option<Duration>| {
+        time.map_or_else(|| "-".to_owned(), |time| format!("{:.2} s", time.as_secs_f64()))
+    };
+    format!(
+        "{:<22} {:>10} {:>10} {:>12} {:>9} {:>9} {:>9} {:>9} {:>9} {:>7.2}",
+        run.way,
+        time(run.marked),
+        time(run.ended),
+        time(run.acknowledged),
+        run.disrupted,
+        run.terminal,
+        run.released,
+        run.rss_kib,
+        run.file_kib,
+        run.idle_cpu_percent
+    )
 }
 
 fn memory_kib(pid: u32, line: &str) -> anyhow::Result<u64> {
