@@ -2,6 +2,7 @@
 //! IO, no clock, no logs.
 
 pub mod announcement;
+pub mod finding_code;
 pub mod names;
 pub mod outcome;
 pub mod readiness;

@@ -9,12 +9,37 @@ use std::str::FromStr;
 pub struct Readiness {
     /// The agent's mode in a shutdown: `assist`, `replace`, `substitute` or `observe`.
     pub mode: String,
-    /// Whether the agent holds logind's delay lock.
-    pub lock_held: bool,
+    /// logind's delay lock.
+    pub lock: DelayLock,
     /// The delay that logind grants, in whole seconds, if it is known.
     pub granted_seconds: Option<u64>,
     /// The delay that the pods and their reports need, in whole seconds.
     pub wanted_seconds: u64,
+}
+
+/// Whether the agent holds logind's delay lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DelayLock {
+    /// It holds the lock.
+    Held,
+    /// It wants the lock and has none.
+    Missing,
+    /// It does not use logind.
+    NotUsed,
+}
+
+impl DelayLock {
+    const TEXTS: [(Self, &'static str); 3] =
+        [(Self::Held, "held"), (Self::Missing, "none"), (Self::NotUsed, "off")];
+
+    fn as_str(self) -> &'static str {
+        let text = Self::TEXTS.iter().find(|(lock, _)| *lock == self);
+        text.map_or("none", |(_, text)| text)
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        Self::TEXTS.iter().find(|(_, known)| *known == text).map(|(lock, _)| *lock)
+    }
 }
 
 /// The text is not a valid readiness annotation.
@@ -23,7 +48,7 @@ pub struct NoReadiness;
 
 impl fmt::Display for NoReadiness {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("expected mode=MODE;lock=held or none;granted=N or ?;wanted=N")
+        formatter.write_str("expected mode=MODE;lock=held, none or off;granted=N or ?;wanted=N")
     }
 }
 
@@ -31,9 +56,8 @@ impl std::error::Error for NoReadiness {}
 
 impl fmt::Display for Readiness {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { mode, lock_held, granted_seconds, wanted_seconds } = self;
-        let lock = if *lock_held { "held" } else { "none" };
-        write!(formatter, "mode={mode};lock={lock};granted=")?;
+        let Self { mode, lock, granted_seconds, wanted_seconds } = self;
+        write!(formatter, "mode={mode};lock={};granted=", lock.as_str())?;
         match granted_seconds {
             Some(seconds) => write!(formatter, "{seconds}")?,
             None => formatter.write_str("?")?,
@@ -58,7 +82,7 @@ impl FromStr for Readiness {
         };
         Ok(Self {
             mode: field("mode")?.to_owned(),
-            lock_held: field("lock")? == "held",
+            lock: DelayLock::parse(field("lock")?).ok_or(NoReadiness)?,
             granted_seconds,
             wanted_seconds: seconds(field("wanted")?)?,
         })
@@ -71,12 +95,13 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_again() {
-        for (granted_seconds, text) in [
-            (Some(40), "mode=replace;lock=held;granted=40;wanted=40"),
-            (None, "mode=replace;lock=held;granted=?;wanted=40"),
+        for (lock, granted_seconds, text) in [
+            (DelayLock::Held, Some(40), "mode=replace;lock=held;granted=40;wanted=40"),
+            (DelayLock::Missing, None, "mode=replace;lock=none;granted=?;wanted=40"),
+            (DelayLock::NotUsed, None, "mode=replace;lock=off;granted=?;wanted=40"),
         ] {
-            let (mode, lock_held) = ("replace".to_owned(), true);
-            let readiness = Readiness { mode, lock_held, granted_seconds, wanted_seconds: 40 };
+            let mode = "replace".to_owned();
+            let readiness = Readiness { mode, lock, granted_seconds, wanted_seconds: 40 };
             assert_eq!(readiness.to_string(), text);
             assert_eq!(text.parse(), Ok(readiness.clone()));
             assert_eq!(format!("{text};more=1").parse(), Ok(readiness));

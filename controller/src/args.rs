@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn without_arguments_upstream_s_defaults_hold() {
+    fn without_arguments_the_defaults_of_the_core_hold() {
         let config = config(&[]).expect("must be valid");
         assert_eq!(config.settings, Settings::default());
         assert_eq!(config.batching, Batching::Adaptive);

@@ -1,5 +1,9 @@
-//! Checks that the page of flags, events, metrics and rights agrees with the code.
+//! Checks that the page of flags, events, metrics and rights, and the headings of troubleshooting,
+//! agree with the code.
 
+use std::collections::BTreeSet;
+
+use epilogue_common::finding_code::FindingCode;
 use lab::docs::reference::{PAGE, rendered};
 use lab::paths::workspace_root;
 
@@ -35,6 +39,25 @@ fn events_of_the_controller_are_those_of_the_page() {
     let said = said.filter_map(|after| after.trim_start().strip_prefix('"')?.split('"').next());
     let missing: Vec<&str> = said.filter(|reason| !named.contains(reason)).collect();
     assert!(missing.is_empty(), "{PAGE} lacks {missing:?}");
+}
+
+#[test]
+fn each_finding_has_a_code_with_a_heading_and_is_reported_by_a_program() {
+    let page = "docs/troubleshooting.md";
+    let page = std::fs::read_to_string(workspace_root().join(page)).expect("the page");
+    // Events have reasons in place of codes.
+    let sections = page.split("\n## ").filter(|section| !section.starts_with("Events"));
+    let headings: BTreeSet<&str> =
+        sections.flat_map(str::lines).filter_map(|line| line.strip_prefix("### ")).collect();
+    let codes: BTreeSet<&str> = FindingCode::ALL.iter().map(|code| code.as_str()).collect();
+    assert_eq!(headings, codes, "docs/troubleshooting.md against common/src/finding_code.rs");
+    let mut source = String::new();
+    for directory in ["agent/core/src", "controller/core/src", "controller/cli/src"] {
+        read(&workspace_root().join(directory), &mut source);
+    }
+    let unused: Vec<_> =
+        FindingCode::ALL.iter().filter(|it| !source.contains(&format!("Code::{it:?}"))).collect();
+    assert!(unused.is_empty(), "no program reports {unused:?}");
 }
 
 fn read(directory: &std::path::Path, code: &mut String) {

@@ -6,6 +6,7 @@ mod mode;
 pub mod pressure;
 pub mod runtime;
 
+use epilogue_common::finding_code::FindingCode as Code;
 use jiff::Timestamp;
 use serde::Serialize;
 
@@ -48,6 +49,8 @@ pub struct Check {
     pub name: &'static str,
     /// Severity of the result.
     pub verdict: Verdict,
+    /// Code, which `docs/troubleshooting.md` explains; `None` if there is nothing to know.
+    pub code: Option<Code>,
     /// Facts that the check found.
     pub found: String,
     /// Advice for the operator.
@@ -85,8 +88,16 @@ pub struct Time {
 }
 
 impl Check {
-    fn new(name: &'static str, verdict: Verdict, found: impl Into<String>) -> Self {
-        Self { name, verdict, found: found.into(), remedy: None }
+    fn ok(name: &'static str, found: impl Into<String>) -> Self {
+        Self { name, verdict: Verdict::Ok, code: None, found: found.into(), remedy: None }
+    }
+
+    fn warn(name: &'static str, code: Code, found: impl Into<String>) -> Self {
+        Self { verdict: Verdict::Warn, code: Some(code), ..Self::ok(name, found) }
+    }
+
+    fn fail(name: &'static str, code: Code, found: impl Into<String>) -> Self {
+        Self { verdict: Verdict::Fail, ..Self::warn(name, code, found) }
     }
 
     fn remedy(self, remedy: impl Into<String>) -> Self {
@@ -95,7 +106,8 @@ impl Check {
 
     /// Result for a call that must work on every node, but failed.
     fn unanswered(name: &'static str, error: &CallError) -> Self {
-        Self::new(name, Verdict::Fail, format!("no answer from logind: {}", error.message))
+        let found = format!("no answer from logind: {}", error.message);
+        Self::fail(name, Code::LogindNoAnswer, found)
             .remedy("see `journalctl --unit=systemd-logind`")
     }
 }
@@ -116,7 +128,7 @@ pub fn judge(facts: &Facts, now: Timestamp) -> Report {
         Bus::WithoutLogind => checks.push(no_logind()),
         Bus::WithLogind(logind) => {
             let found = format!("org.freedesktop.login1 is {}", logind.owner);
-            checks.push(Check::new("logind", Verdict::Ok, found));
+            checks.push(Check::ok("logind", found));
             checks.push(preparing(&logind.preparing));
             checks.push(scheduled(&logind.scheduled, now));
             checks.push(delay(&logind.delay, facts));
@@ -142,42 +154,45 @@ pub fn judge(facts: &Facts, now: Timestamp) -> Report {
 
 fn bus(facts: &Facts) -> Check {
     let Bus::Unreachable(error) = &facts.bus else {
-        return Check::new("bus", Verdict::Ok, &facts.bus_address);
+        return Check::ok("bus", &facts.bus_address);
     };
     let found = format!("cannot connect to {}: {}", facts.bus_address, error.message);
-    Check::new("bus", Verdict::Fail, found).remedy(
+    Check::fail("bus", Code::BusUnreachable, found).remedy(
         "run dbus.service on the node; in a pod, mount /run/dbus/system_bus_socket, run as uid 0 \
          without a user namespace, and set appArmorProfile Unconfined",
     )
 }
 
 fn no_logind() -> Check {
-    Check::new("logind", Verdict::Fail, "nobody owns org.freedesktop.login1").remedy(
-        "run `systemctl start systemd-logind`; a node without systemd-logind announces no \
-         shutdown, and its pods' ends stay untold",
+    let found = "no program owns the bus name org.freedesktop.login1";
+    Check::fail("logind", Code::LogindMissing, found).remedy(
+        "run `systemctl start systemd-logind`; on a system without it no shutdown is announced: \
+         run the agent with --logind=false",
     )
 }
 
 fn preparing(answer: &Answer<bool>) -> Check {
     match answer {
         Err(error) => Check::unanswered("shutdown", error),
-        Ok(false) => Check::new("shutdown", Verdict::Ok, "none under way"),
+        Ok(false) => Check::ok("shutdown", "none in progress"),
         // logind refuses a new lock during a shutdown. ([LD5])
-        Ok(true) => Check::new("shutdown", Verdict::Warn, "the node is shutting down now")
-            .remedy("check again when it is over or cancelled: no lock can be taken meanwhile"),
+        Ok(true) => {
+            Check::warn("shutdown", Code::ShutdownInProgress, "the node is shutting down now")
+                .remedy("check again when it is over or cancelled: no lock can be taken meanwhile")
+        }
     }
 }
 
 fn scheduled(answer: &Answer<Option<ScheduledShutdown>>, now: Timestamp) -> Check {
     match answer {
         Err(error) => Check::unanswered("schedule", error),
-        Ok(None) => Check::new("schedule", Verdict::Ok, "no shutdown is scheduled"),
+        Ok(None) => Check::ok("schedule", "no shutdown is scheduled"),
         Ok(Some(shutdown)) => {
             let now_micros = u64::try_from(now.as_microsecond()).unwrap_or(0);
             let left = TimeSpan::from_micros(shutdown.at_micros.saturating_sub(now_micros));
             let seconds = left.whole_seconds().unwrap_or(u64::MAX);
             let found = format!("{} is scheduled in {seconds}s", shutdown.kind);
-            Check::new("schedule", Verdict::Warn, found)
+            Check::warn("schedule", Code::ShutdownScheduled, found)
                 .remedy("drain the node before, or cancel by `shutdown -c`")
         }
     }
@@ -203,11 +218,12 @@ fn delay(answer: &Answer<TimeSpan>, facts: &Facts) -> Check {
         Ok(granted) => *granted,
     };
     let Some(priority_groups) = &facts.priority_groups else {
-        let found = format!("logind grants {granted}; no pods are to be ended, so none is wanted");
-        return Check::new("delay", Verdict::Ok, found);
+        let found =
+            format!("logind grants {granted}; graceful termination is off, so none is wanted");
+        return Check::ok("delay", found);
     };
     let wanted = wanted_delay(Some(priority_groups), None);
-    let said = format!(
+    let times = format!(
         "logind grants {granted}; the priority groups {priority_groups} and their reports want {}",
         TimeSpan::from(wanted)
     );
@@ -215,19 +231,19 @@ fn delay(answer: &Answer<TimeSpan>, facts: &Facts) -> Check {
     if granted.duration() < wanted {
         let kill = TimeSpan::from(Budget::of(granted.duration()).kill);
         let period = TimeSpan::from(priority_groups.period());
-        let found = format!("{said}; as it is, the priority groups get {kill} of {period}");
+        let found = format!("{times}; now the priority groups get {kill} of {period}");
         let remedy = raise(&drop_in).unwrap_or_else(|| {
             let most = TimeSpan::from(OUR_DELAY_MAX);
-            format!("give shorter priority groups; a delay above {most} is not asked for")
+            format!("give shorter priority groups; the agent asks for no delay above {most}")
         });
-        return Check::new("delay", Verdict::Fail, found).remedy(remedy);
+        return Check::fail("delay", Code::DelayTooShort, found).remedy(remedy);
     }
     match raise(&drop_in) {
-        None => Check::new("delay", Verdict::Ok, said),
+        None => Check::ok("delay", times),
         Some(remedy) => {
             // The kubelet's graceful shutdown does not run with less than it requests. ([SD5])
-            let found = format!("{said}, but a file of logind's configuration wishes more");
-            Check::new("delay", Verdict::Warn, found).remedy(remedy)
+            let found = format!("{times}, but a file of logind's configuration asks for more");
+            Check::warn("delay", Code::DelayFileWantsMore, found).remedy(remedy)
         }
     }
 }
@@ -278,22 +294,24 @@ fn inhibitors(logind: &LogindFacts, main_pid: Option<u32>) -> Vec<Check> {
 fn kubelet(list: &[Inhibitor], process: Option<&str>) -> Check {
     let Some(lock) = facts::kubelets_lock(list) else {
         let found =
-            "its own graceful shutdown is not armed: the agent would end the pods (Replace)";
-        return Check::new("kubelet", Verdict::Ok, found);
+            "its own graceful shutdown is not armed: the agent would delete the pods (Replace)";
+        return Check::ok("kubelet", found);
     };
     let holder = format!("uid {}, pid {}", lock.uid, lock.pid);
     if lock.uid != 0 {
-        let found = format!("a lock says that it is the kubelet's, but is not root's ({holder})");
-        return Check::new("kubelet", Verdict::Warn, found)
+        let found = format!("a lock has the kubelet's name, but is not root's ({holder})");
+        return Check::warn("kubelet", Code::KubeletLockNotRoot, found)
             .remedy(format!("find out what pid {} is; the agent does not count it", lock.pid));
     }
-    let armed = "its own graceful shutdown is armed: the agent would see to the reports (Assist)";
+    let armed = "its own graceful shutdown is armed: the agent would complete its reports (Assist)";
     match process {
-        Some(name) => {
-            Check::new("kubelet", Verdict::Ok, format!("{armed}; held by {name}, {holder}"))
-        }
-        None => Check::new("kubelet", Verdict::Warn, format!("{armed}; {holder} is not running"))
-            .remedy("see `systemd-inhibit --list`, and restart the kubelet"),
+        Some(name) => Check::ok("kubelet", format!("{armed}; held by {name}, {holder}")),
+        None => Check::warn(
+            "kubelet",
+            Code::KubeletLockOrphaned,
+            format!("{armed}; {holder} is not running"),
+        )
+        .remedy("see `systemd-inhibit --list`, and restart the kubelet"),
     }
 }
 
@@ -306,39 +324,39 @@ fn holders(list: &[Inhibitor]) -> Check {
     };
     let (delaying, blocking) = (names("delay"), names("block"));
     if !blocking.is_empty() {
-        return Check::new("holders", Verdict::Warn, format!("shutdown is blocked by {blocking}"))
-            .remedy("nothing announces a shutdown before the lock goes; end its holder first");
+        let found = format!("shutdown is blocked by {blocking}");
+        return Check::warn("holders", Code::ShutdownBlocked, found)
+            .remedy("logind announces no shutdown until the lock goes; stop its holder first");
     }
     let found = match delaying.as_str() {
-        "" => "no one else delays a shutdown".to_owned(),
+        "" => "no other program delays a shutdown".to_owned(),
         _ => format!("a shutdown also waits for {delaying}"),
     };
-    Check::new("holders", Verdict::Ok, found)
+    Check::ok("holders", found)
 }
 
 fn trial(trial: &Trial) -> Check {
     match trial {
-        Trial::Refused(error) => Check::new(
-            "lock",
-            Verdict::Fail,
-            format!("logind refused a delay lock: {}", error.message),
-        )
-        .remedy(refusal_remedy(&error.name)),
+        Trial::Refused(error) => {
+            let found = format!("logind refused a delay lock: {}", error.message);
+            Check::fail("lock", Code::LockRefused, found).remedy(refusal_remedy(&error.name))
+        }
         Trial::Taken { listed: Err(error), .. } | Trial::Taken { released: Err(error), .. } => {
             Check::unanswered("lock", error)
         }
         Trial::Taken { listed: Ok(false), .. } => {
-            Check::new("lock", Verdict::Fail, "logind gave a delay lock and does not list it")
+            let found = "logind gave a delay lock and does not list it";
+            Check::fail("lock", Code::LockNotListed, found)
                 .remedy("run `systemctl restart systemd-logind` and check again")
         }
-        Trial::Taken { released: Ok(false), .. } => Check::new(
-            "lock",
-            Verdict::Fail,
-            "a delay lock is still listed after it was given back",
-        )
-        .remedy("a shutdown would wait for nothing; see who holds it in `systemd-inhibit --list`"),
+        Trial::Taken { released: Ok(false), .. } => {
+            let found = "a delay lock is still listed after its release";
+            Check::fail("lock", Code::LockNotReleased, found).remedy(
+                "a shutdown would wait for it; `systemd-inhibit --list` shows its holder: stop that",
+            )
+        }
         Trial::Taken { listed: Ok(true), released: Ok(true) } => {
-            Check::new("lock", Verdict::Ok, "a delay lock was taken, listed and given back")
+            Check::ok("lock", "a delay lock was taken, listed and released")
         }
     }
 }
@@ -347,7 +365,7 @@ fn refusal_remedy(error_name: &str) -> &'static str {
     match error_name {
         // logind refuses a new lock during a shutdown. ([LD5])
         "org.freedesktop.login1.OperationInProgress" => {
-            "a shutdown is under way; check again when it is over or cancelled"
+            "a shutdown is in progress; check again when it is over or cancelled"
         }
         // The bus policy, polkit or AppArmor refuses. ([LD10])
         "org.freedesktop.DBus.Error.AccessDenied"

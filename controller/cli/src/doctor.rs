@@ -6,8 +6,9 @@ mod text;
 use std::path::PathBuf;
 
 use controller_core::doctor::{
-    Finding, Kind, LeaseName, NodeVerdict, Scene, findings, node_report, omissions,
+    Finding, Kind, LeaseName, NodeVerdict, Omission, Scene, findings, node_report, omissions,
 };
+use epilogue_common::finding_code::FindingCode;
 use jiff::Timestamp;
 use serde::Serialize;
 
@@ -64,7 +65,7 @@ struct Lease(Option<LeaseName>);
 #[derive(Debug, Serialize)]
 struct Findings {
     findings: Vec<Finding>,
-    not_judged: Vec<String>,
+    not_judged: Vec<Omission>,
 }
 
 fn lease(text: &str) -> Result<Lease, String> {
@@ -95,7 +96,9 @@ async fn of_cluster(arguments: &Arguments) -> anyhow::Result<Answer> {
     };
     anyhow::ensure!(
         scene.has_read(Kind::Pod) || scene.has_read(Kind::Job),
-        "neither pods nor Jobs may be read, or are there; nothing can be judged"
+        "found neither pods nor Jobs that may be read; use an account that may list them, or \
+         another namespace or dump  [{}]",
+        FindingCode::NothingToJudge
     );
     let found = findings(&scene, lease, now);
     let code = u8::from(!found.is_empty());
@@ -116,7 +119,8 @@ async fn of_node(arguments: &Arguments, node: &str) -> anyhow::Result<Answer> {
         live(&client, &Scope::Node(node), arguments.at).await?
     };
     let Some(report) = node_report(&scene, node, now) else {
-        anyhow::bail!("there is no node {node}; kubectl get nodes lists them");
+        let code = FindingCode::NodeNotFound;
+        anyhow::bail!("node {node} not found; kubectl get nodes lists them  [{code}]");
     };
     let fails = report.verdict == NodeVerdict::Fail || !report.findings.is_empty();
     let text = match arguments.output {

@@ -1,14 +1,18 @@
 //! Formats an explanation as text for a terminal.
 
 use controller_core::job::{Explanation, PodEntry};
+use epilogue_common::finding_code::{FindingCode, docs_line};
 
 /// The text lists at most this many pods and counts the rest.
 const PODS_MAX: usize = 50;
 
 /// The text of an explanation.
 pub(crate) fn text(explanation: &Explanation) -> String {
-    let mut lines = vec![format!("Job {}: {}", explanation.job, explanation.state)];
-    section(&mut lines, "Waits for", explanation.waits_for.iter().cloned());
+    let state = &explanation.state;
+    let mut lines = vec![format!("Job {}: {state}{}", explanation.job, suffix(explanation.code))];
+    let waits =
+        explanation.waits_for.iter().map(|wait| wait.text.clone() + &suffix(Some(wait.code)));
+    section(&mut lines, "Waits for", waits);
     let limits = explanation
         .limits
         .iter()
@@ -21,7 +25,18 @@ pub(crate) fn text(explanation: &Explanation) -> String {
         let (seconds, tenths) = (ms / 1000, ms % 1000 / 100);
         lines.push(format!("Without any event it is synced again in {seconds}.{tenths} s."));
     }
+    let codes = [explanation.code, explanation.waits_for.first().map(|wait| wait.code)];
+    let of_pods = explanation.pods.iter().map(|pod| pod.code);
+    if codes.into_iter().chain(of_pods).flatten().next().is_some() {
+        lines.push(String::new());
+        lines.push(docs_line());
+    }
     lines.join("\n")
+}
+
+/// The code behind a line.
+fn suffix(code: Option<FindingCode>) -> String {
+    code.map(|code| format!("  [{code}]")).unwrap_or_default()
 }
 
 fn section(lines: &mut Vec<String>, title: &str, items: impl Iterator<Item = String>) {
@@ -44,8 +59,12 @@ fn pods(pods: &[PodEntry]) -> Vec<String> {
         .map(|pod| {
             let index = pod.index.map(|index| format!("[{index}] ")).unwrap_or_default();
             format!(
-                "{:names$}  {:phases$}  {:classes$}  {index}{}",
-                pod.name, pod.phase, pod.counts_as, pod.because
+                "{:names$}  {:phases$}  {:classes$}  {index}{}{}",
+                pod.name,
+                pod.phase,
+                pod.counts_as,
+                pod.because,
+                suffix(pod.code)
             )
         })
         .collect();
@@ -58,20 +77,27 @@ fn pods(pods: &[PodEntry]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use controller_core::job::Wait;
 
     #[test]
     fn empty_sections_are_left_out() {
         let explanation = Explanation {
             job: "a/x".to_owned(),
             state: "running".to_owned(),
-            waits_for: vec!["2 active pods".to_owned()],
+            code: None,
+            waits_for: vec![Wait {
+                code: FindingCode::ActivePods,
+                text: "2 pods, active".to_owned(),
+            }],
             limits: Vec::new(),
             pods: Vec::new(),
             next_sync: Vec::new(),
             wakes_up_in_ms: Some(1500),
         };
-        let expected = "Job a/x: running\n\nWaits for:\n  2 active pods\n\n\
-                        Without any event it is synced again in 1.5 s.";
+        let expected = "Job a/x: running\n\nWaits for:\n  2 pods, active  [active-pods]\n\n\
+                        Without any event it is synced again in 1.5 s.\n\n\
+                        each [code] is explained at \
+                        https://epilogue.dev/docs/troubleshooting.html#code";
         assert_eq!(text(&explanation), expected);
     }
 }

@@ -35,6 +35,8 @@ fn a_dump_is_judged_for_machines() {
     assert_eq!(of("rule"), ["stuck-pod", "leftover-finalizer", "unserved-job"]);
     let subjects = ["pod/work/stuck-x7k2p", "pod/work/left-9qz4d", "job/work/typo"];
     assert_eq!(of("subject"), subjects);
+    let codes = ["node-silent-no-proof", "finalizer-job-gone", "managed-by-misspelled"];
+    assert_eq!(of("code"), codes);
     assert_eq!(found[0]["since"], "2026-11-21T10:05:30Z");
     assert_eq!(answer["not_judged"].as_array().map(Vec::len), Some(2), "{answer:#}");
 }
@@ -53,7 +55,8 @@ fn a_node_of_a_dump_is_reported_with_the_pods_on_it() {
     let text = text(&output);
     for words in [
         "ready      fail    Ready=Unknown since 2026-11-21T10:00:00Z",
-        "agent      fail    there is none",
+        "agent      fail    missing: no component reports",
+        "[agent-missing]\n",
         "pod/work/stuck-x7k2p",
         "  as root on silent: epilogue-agent check\n",
         "verdict: fail",
@@ -67,7 +70,7 @@ fn a_node_of_a_dump_is_reported_with_the_pods_on_it() {
 fn wrong_arguments_have_another_exit_code() {
     let table: [(&[&str], &str); 4] = [
         (&["--filename", "/does/not/exist"], "cannot read /does/not/exist"),
-        (&["nobody", "--filename", DUMP], "there is no node nobody"),
+        (&["absent", "--filename", DUMP], "node absent not found"),
         (
             &["--controller-lease=x", "--filename", DUMP],
             "expected NAMESPACE/NAME, such as epilogue-system/epilogue-controller",

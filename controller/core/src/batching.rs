@@ -151,6 +151,8 @@ impl Batching {
     }
 
     /// Raises a wait that the plan asked for to its minimum. ([Q3])
+    ///
+    /// DIVERGES(upstream): a given period also holds for the wait for a deadline. ([Q4])
     pub fn floor(self, wait: Duration) -> Duration {
         match self {
             Self::Fixed(period) => wait.max(period),

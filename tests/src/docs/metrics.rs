@@ -19,12 +19,14 @@ pub(super) fn of(text: &str, prefix: &str) -> Vec<Metric> {
     let stream: TokenStream = code.parse().unwrap_or_default();
     let mut lists = BTreeMap::new();
     let mut found = Vec::new();
-    scan(stream, prefix, &mut lists, &mut found);
+    scan(stream, &[], prefix, &mut lists, &mut found);
     found
 }
 
+/// `behind` are the tokens after the group that the stream is the inside of.
 fn scan(
     stream: TokenStream,
+    behind: &[TokenTree],
     prefix: &str,
     lists: &mut BTreeMap<String, Vec<String>>,
     found: &mut Vec<Metric>,
@@ -42,18 +44,20 @@ fn scan(
                     lists.insert(name.to_string(), labels);
                 }
             }
-            TokenTree::Literal(_) => found.extend(metric(&tokens[at..], prefix, lists)),
+            TokenTree::Literal(_) => found.extend(metric(&tokens[at..], behind, prefix, lists)),
             _ => {}
         }
         if let TokenTree::Group(group) = token {
-            scan(group.stream(), prefix, lists, found);
+            scan(group.stream(), &tokens[at + 1..], prefix, lists, found);
         }
     }
 }
 
-/// `"name", "What it says.", &["label"]` at the beginning of these tokens.
+/// `"name", "What it says.", &["label"]` at the beginning of these tokens; the labels may also
+/// follow the group, as in `of(options("name", "What it says."), &["label"])`.
 fn metric(
     tokens: &[TokenTree],
+    behind: &[TokenTree],
     prefix: &str,
     lists: &BTreeMap<String, Vec<String>>,
 ) -> Option<Metric> {
@@ -64,7 +68,8 @@ fn metric(
     if !is_name || !help.contains(' ') {
         return None;
     }
-    let after = tokens[3..].iter().take(3);
+    let ends_group = tokens[3..].iter().all(|next| is(next, ','));
+    let after = if ends_group { behind } else { &tokens[3..] }.iter().take(3);
     let labels = after
         .clone()
         .find_map(list)
@@ -112,6 +117,8 @@ mod tests {
                 two("calls_total", "Calls, \
                      all.", &["kind"]);
                 three("left", "No metric", signal); g("left_bytes", "What is left.", signal);
+                vec(options("sent_total", "All that was sent."), &["result"]);
+                plain(options("plain_total", "Without labels."))?;
                 x("epilogue_all_total", "All of them", &BY)
             }
             #[cfg(test)]
@@ -126,6 +133,8 @@ mod tests {
             metric("p_pods_listed", "Whether pods are known.", &[]),
             metric("p_calls_total", "Calls, all.", &["kind"]),
             metric("p_left_bytes", "What is left.", &["signal"]),
+            metric("p_sent_total", "All that was sent.", &["result"]),
+            metric("p_plain_total", "Without labels.", &[]),
             metric("epilogue_all_total", "All of them", &["a", "b"]),
         ];
         assert_eq!(of(code, "p_"), expected);

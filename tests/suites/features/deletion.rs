@@ -74,7 +74,8 @@ async fn orphaned_pods_stay_and_are_nobody_s() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_namesake_starts_anew() {
-    let bed = bed(&[]).await;
+    // Longer than the bound below, so that a backoff that the namesake inherits shows.
+    let bed = bed(&["--default-job-pod-failure-backoff=10s"]).await;
     let failing = job("again").script("fail times=1; hang");
     let first = bed.create(failing).await;
     bed.reaches("again", SOON, |state| state.failed == 1).await;

@@ -94,7 +94,8 @@ async fn an_init_container_s_exit_code_counts_too() {
 /// With the default backoff, of which upstream takes 10 s and then 20 s here.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_ignored_disruption_costs_no_time() {
-    let bed = bed(&[]).await;
+    // One wait alone is longer than the bound below.
+    let bed = bed(&["--default-job-pod-failure-backoff=10s"]).await;
     bed.create(
         job("spot")
             .spec("backoffLimit", 0)

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use epilogue_common::announcement::Announcement;
 use epilogue_common::outcome::Outcome;
-use epilogue_common::readiness::Readiness;
+use epilogue_common::readiness::{DelayLock, Readiness};
 
 use super::outbox::Task;
 use super::release::Release;
@@ -146,9 +146,14 @@ impl Agent {
             return;
         }
         let seconds = |time: Duration| time.as_secs();
+        let lock = match lock_held {
+            true => DelayLock::Held,
+            false if self.settings.logind => DelayLock::Missing,
+            false => DelayLock::NotUsed,
+        };
         let readiness = Readiness {
             mode: mode.name().to_owned(),
-            lock_held,
+            lock,
             granted_seconds: self.logind.granted.map(seconds),
             wanted_seconds: seconds(self.wanted_delay()),
         };

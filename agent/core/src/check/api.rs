@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::{Check, Verdict};
+use epilogue_common::finding_code::FindingCode as Code;
+
+use super::Check;
 
 /// Timeout of a call in a shutdown; the agent then repeats the call.
 pub const CALL_MAX: Duration = Duration::from_secs(1);
@@ -64,42 +66,42 @@ pub(super) fn api(facts: &ApiFacts) -> Check {
     const NAME: &str = "api";
     let answers = match facts {
         ApiFacts::Silent { server, error } => {
-            return Check::new(NAME, Verdict::Fail, format!("{server} gives no answer: {error}"))
-                .remedy(
-                    "no report would get through: see the route, the name and the credentials",
-                );
+            let found = format!("{server} gives no answer: {error}");
+            return Check::fail(NAME, Code::ApiNoAnswer, found)
+                .remedy("no report would arrive: check the route, the name and the credentials");
         }
         ApiFacts::Answers(answers) => answers,
     };
     let ApiAnswers { server, node, denied, trial, latency, .. } = &**answers;
     let took = format!("{server} answers in {} ms", latency.as_millis());
-    let fail = |found: String| Check::new(NAME, Verdict::Fail, format!("{took}; {found}"));
+    let fail = |code, found: String| Check::fail(NAME, code, format!("{took}; {found}"));
     if !denied.is_empty() {
-        return fail(format!("not permitted: {}", denied.join(", ")))
+        return fail(Code::ApiForbidden, format!("not permitted: {}", denied.join(", ")))
             .remedy("kubectl apply -k deploy/kustomize/base, and give the agent its own account");
     }
     if !answers.node_exists {
-        return fail(format!("there is no node {node}"))
+        return fail(Code::NodeNameWrong, format!("node {node} not found"))
             .remedy("give the name that `kubectl get nodes` shows by --node-name");
     }
     let found = match trial {
         MarkTrial::Refused { pod, error } => {
-            return fail(format!("a mark on {pod} would be refused: {error}")).remedy(
+            let found = format!("DisruptionTarget on {pod} would be refused: {error}");
+            return fail(Code::DisruptionTargetRefused, found).remedy(
                 "agents may write to the pods of the node that their token names, and only what \
-                 deploy/policy/agent/policy.yaml lets them",
+                 deploy/policy/agent/policy.yaml allows",
             );
         }
-        MarkTrial::Taken { pod } => format!("{took}; a mark on {pod} would be taken"),
-        MarkTrial::NoPod => format!("{took}; there is no pod to try a mark on"),
+        MarkTrial::Taken { pod } => format!("{took}; DisruptionTarget on {pod} would be accepted"),
+        MarkTrial::NoPod => format!("{took}; no pod here to try DisruptionTarget on"),
     };
     if *latency >= CALL_MAX {
-        return Check::new(NAME, Verdict::Fail, found)
-            .remedy("in a shutdown a call is given up after 1 s: see the way to the API server");
+        return Check::fail(NAME, Code::ApiSlow, found)
+            .remedy("in a shutdown a call ends after 1 s: check the way to the API server");
     }
     if *latency >= SLOW {
-        return Check::new(NAME, Verdict::Warn, found).remedy(
-            "reports go out 32 at once: give the priority groups less or logind more time",
+        return Check::warn(NAME, Code::ApiSlow, found).remedy(
+            "at most 32 reports are in flight: give the priority groups less time or logind more",
         );
     }
-    Check::new(NAME, Verdict::Ok, found)
+    Check::ok(NAME, found)
 }

@@ -3,7 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use super::{Check, Verdict};
+use epilogue_common::finding_code::FindingCode as Code;
+
+use super::Check;
 use crate::agent::Enforcement;
 use crate::pressure::overlap::overlaps;
 use crate::pressure::signal::Signal;
@@ -34,7 +36,7 @@ pub struct PressureFacts {
 pub(super) fn pressure(facts: &PressureFacts, kubelet: Option<&KubeletEviction>) -> Vec<Check> {
     let mut checks = Vec::new();
     if facts.wanted == Enforcement::Off {
-        checks.push(Check::new("pressure", Verdict::Ok, "not looked at (--pressure=off)"));
+        checks.push(Check::ok("pressure", "not measured (--pressure=off)"));
     } else {
         checks.extend([signals(facts), stalls(facts), thresholds(facts, kubelet)]);
     }
@@ -66,14 +68,14 @@ fn signals(facts: &PressureFacts) -> Check {
         .collect();
     let reported = if reported.is_empty() { "nothing".to_owned() } else { reported.join(", ") };
     if missing.is_empty() {
-        return Check::new(NAME, Verdict::Ok, reported);
+        return Check::ok(NAME, reported);
     }
     let reasons = match facts.sample.unreadable.as_slice() {
         [] => String::new(),
         some => format!(" ({})", some.join("; ")),
     };
-    let words = format!("{reported}; cannot measure {}{reasons}", missing.join(", "));
-    Check::new(NAME, Verdict::Warn, words).remedy(
+    let found = format!("{reported}; cannot measure {}{reasons}", missing.join(", "));
+    Check::warn(NAME, Code::SignalNotMeasured, found).remedy(
         "in a pod, mount the host's /proc, /sys/fs/cgroup, /var/lib/kubelet and the runtime's \
          directory below --root, as deploy/ does; thresholds that cannot be measured are left to \
          the kubelet",
@@ -101,17 +103,17 @@ fn stalls(facts: &PressureFacts) -> Check {
         .filter_map(|(found, what)| found.is_none().then_some(what))
         .collect();
     if !missing.is_empty() {
-        let words = format!("it cannot be seen how long {} wait", missing.join(" and "));
-        return Check::new(NAME, Verdict::Warn, words).remedy(
-            "boot with psi=1 and cgroup v2; without it a shortage is seen when a threshold is \
+        let found = format!("the kernel does not show how long {} wait", missing.join(" and "));
+        return Check::warn(NAME, Code::StallsNotSeen, found).remedy(
+            "boot with psi=1 and cgroup v2; without it a shortage shows when a threshold is \
              crossed, not when pods begin to wait",
         );
     }
     let how = match &facts.trigger {
-        Ok(()) => "the kernel tells of them as they begin".to_owned(),
-        Err(why) => format!("their counters are read, because no trigger can be set: {why}"),
+        Ok(()) => "the kernel signals them as they begin".to_owned(),
+        Err(why) => format!("their counters are polled, because no trigger can be set: {why}"),
     };
-    Check::new(NAME, Verdict::Ok, format!("stalls of pods and disks are seen; {how}"))
+    Check::ok(NAME, format!("stalls of pods and disks are measured; {how}"))
 }
 
 /// Checks whether our thresholds apply before the kubelet's.
@@ -120,8 +122,7 @@ fn thresholds(facts: &PressureFacts, kubelet: Option<&KubeletEviction>) -> Check
     let enforced = facts.wanted == Enforcement::Enforce;
     let ours: Vec<String> = facts.thresholds.iter().map(ToString::to_string).collect();
     if ours.is_empty() {
-        let found = "none: pods end for limits of their own only";
-        return Check::new(NAME, Verdict::Ok, found);
+        return Check::ok(NAME, "none: the agent evicts pods only for limits of their own");
     }
     let capacity = |signal: Signal| {
         facts.sample.signals.get(&signal).map(|measured| measured.observation.capacity)
@@ -137,25 +138,23 @@ fn thresholds(facts: &PressureFacts, kubelet: Option<&KubeletEviction>) -> Check
     let ours = ours.join(", ");
     if !overlapping.is_empty() {
         let found = format!("{ours}; the kubelet's own comes first for {}", overlapping.join(", "));
-        return Check::new(NAME, Verdict::Warn, found).remedy(
+        return Check::warn(NAME, Code::ThresholdsOverlap, found).remedy(
             "raise --eviction-hard or --eviction-soft above the kubelet's evictionHard and \
              evictionSoft; until then the agent only observes there",
         );
     }
     match kubelet {
-        Some(_) => {
-            Check::new(NAME, Verdict::Ok, format!("{ours}; each lies before the kubelet's own"))
-        }
+        Some(_) => Check::ok(NAME, format!("{ours}; each comes before the kubelet's own")),
         None if enforced => {
-            let found = format!("{ours}; the kubelet does not say its own, so its defaults count");
-            Check::new(NAME, Verdict::Warn, found).remedy(
+            let found = format!("{ours}; the kubelet does not show its own, so its defaults count");
+            Check::warn(NAME, Code::KubeletThresholdsUnknown, found).remedy(
                 "let the kubelet serve /configz (enableDebuggingHandlers), and check with \
                  --kubeconfig and --kubelet-address",
             )
         }
         None => {
             let found = format!("{ours}; before the kubelet's defaults, its own are not known");
-            Check::new(NAME, Verdict::Ok, found)
+            Check::ok(NAME, found)
         }
     }
 }
@@ -164,16 +163,14 @@ fn thresholds(facts: &PressureFacts, kubelet: Option<&KubeletEviction>) -> Check
 fn kills(facts: &PressureFacts) -> Check {
     const NAME: &str = "kernel-log";
     match &facts.kernel_log {
-        Ok(()) => {
-            Check::new(NAME, Verdict::Ok, "tells which process was killed for memory, and why")
-        }
+        Ok(()) => Check::ok(NAME, "shows which process each OOM kill hit, and why"),
         Err(why) => {
             let found = format!(
-                "cannot be read ({why}): kills for memory are known by the cgroups' counters, \
-                 without the process"
+                "cannot be read ({why}): OOM kills are known by the cgroups' counters, without \
+                 the process"
             );
             // The pods of deploy/ cannot read the kernel's log.
-            Check::new(NAME, Verdict::Ok, found)
+            Check { code: Some(Code::KernelLogUnreadable), ..Check::ok(NAME, found) }
         }
     }
 }
@@ -182,6 +179,7 @@ fn kills(facts: &PressureFacts) -> Check {
 mod tests {
     use std::time::Duration;
 
+    use super::super::Verdict;
     use super::*;
     use crate::pressure::observe::{Observation, psi};
     use crate::pressure::stall::StallSample;
@@ -265,9 +263,9 @@ mod tests {
     #[test]
     fn what_waits_is_seen_by_trigger_or_by_reading_or_not_at_all() {
         let mut facts = facts("memory.available<150Mi");
-        assert_found(&facts, None, "stalls", Verdict::Ok, &["the kernel tells"]);
+        assert_found(&facts, None, "stalls", Verdict::Ok, &["the kernel signals"]);
         facts.trigger = Err("Permission denied".to_owned());
-        assert_found(&facts, None, "stalls", Verdict::Ok, &["are read", "Permission denied"]);
+        assert_found(&facts, None, "stalls", Verdict::Ok, &["are polled", "Permission denied"]);
         facts.sample.stall = None;
         assert_found(&facts, None, "stalls", Verdict::Warn, &["pods for memory wait", "psi=1"]);
     }
@@ -278,7 +276,7 @@ mod tests {
         let equal = kubelet(&[("memory.available", "150Mi")]);
         let words = ["comes first for memory.available", "raise --eviction-hard"];
         assert_found(&facts(ours), Some(&equal), "thresholds", Verdict::Warn, &words);
-        let silent = ["does not say", "/configz"];
+        let silent = ["does not show its own", "/configz"];
         assert_found(&facts(ours), None, "thresholds", Verdict::Warn, &silent);
         let mut observing = facts(ours);
         observing.wanted = Enforcement::Observe;

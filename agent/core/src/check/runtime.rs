@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
+use epilogue_common::finding_code::FindingCode as Code;
 use jiff::Timestamp;
 
-use super::{Check, Verdict};
+use super::Check;
 use crate::time_span::TimeSpan;
 
 /// How far the runtime's times may be ahead of this clock before the clock counts as wrong.
@@ -54,10 +55,10 @@ pub(super) fn runtime(facts: &RuntimeFacts, now: Timestamp) -> Check {
     const NAME: &str = "runtime";
     match facts {
         RuntimeFacts::Absent { found, remedy } => {
-            Check::new(NAME, Verdict::Warn, found).remedy(remedy)
+            Check::warn(NAME, Code::RuntimeNotFound, found).remedy(remedy)
         }
         RuntimeFacts::Mute { socket, error } => {
-            Check::new(NAME, Verdict::Fail, format!("{error} (at {socket})")).remedy(
+            Check::fail(NAME, Code::RuntimeNoAnswer, format!("{error} (at {socket})")).remedy(
                 "without it neither the kubelet nor the agent can stop a pod; see `systemctl \
                  status containerd crio`, and run the agent as uid 0",
             )
@@ -70,8 +71,9 @@ fn answering(name: &'static str, answers: &RuntimeAnswers, now: Timestamp) -> Ch
     let RuntimeAnswers { socket, version, failing, not_ready, pods, latest } = answers;
     let found = format!("{version} at {socket} knows {pods} pods");
     if !failing.is_empty() {
-        let verdict = if *not_ready { Verdict::Fail } else { Verdict::Warn };
-        return Check::new(name, verdict, format!("{found}; not ready: {}", failing.join(", ")))
+        let check = if *not_ready { Check::fail } else { Check::warn };
+        let found = format!("{found}; not ready: {}", failing.join(", "));
+        return check(name, Code::RuntimeNotReady, found)
             .remedy("see `crictl info`, and the runtime's own log");
     }
     let ahead = latest.map_or(Duration::ZERO, |latest| {
@@ -79,17 +81,17 @@ fn answering(name: &'static str, answers: &RuntimeAnswers, now: Timestamp) -> Ch
     });
     if ahead > AHEAD_MAX {
         let ahead = TimeSpan::from_secs(ahead.as_secs());
-        return Check::new(name, Verdict::Warn, format!("{found}; its times are {ahead} ahead"))
-            .remedy(
-                "the node's clock was set back, or is wrong now: see `timedatectl`; the ends of \
-                 pods are reported with these times",
-            );
+        let found = format!("{found}; its times are {ahead} ahead of the clock");
+        return Check::warn(name, Code::ClockBehindRuntime, found).remedy(
+            "the node's clock was set back, or is wrong now: see `timedatectl`; containers are \
+             reported with these times",
+        );
     }
     if *pods == 0 {
-        return Check::new(name, Verdict::Warn, found).remedy(
+        return Check::warn(name, Code::RuntimeWithoutPods, found).remedy(
             "if the node has pods, this is not the kubelet's runtime: name its \
              containerRuntimeEndpoint by --runtime-endpoint",
         );
     }
-    Check::new(name, Verdict::Ok, found)
+    Check::ok(name, found)
 }

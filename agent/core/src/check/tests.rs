@@ -73,6 +73,7 @@ fn check(facts: &Facts, name: &str) -> Check {
     let found = report.checks.into_iter().find(|check| check.name == name);
     let found = found.unwrap_or_else(|| panic!("{name} must be checked"));
     assert_eq!(found.remedy.is_none(), found.verdict == Verdict::Ok, "{found:?}");
+    assert_eq!(found.code.is_none(), found.verdict == Verdict::Ok, "{found:?}");
     found
 }
 
@@ -219,7 +220,7 @@ fn other_holders_are_named() {
 #[test]
 fn a_lock_that_cannot_be_had_comes_with_its_remedy() {
     let table = [
-        ("org.freedesktop.login1.OperationInProgress", "under way"),
+        ("org.freedesktop.login1.OperationInProgress", "in progress"),
         ("org.freedesktop.DBus.Error.AccessDenied", "uid 0"),
         ("org.freedesktop.DBus.Error.InteractiveAuthorizationRequired", "polkit"),
         ("org.freedesktop.DBus.Error.LimitsExceeded", "InhibitorsMax"),
@@ -246,7 +247,7 @@ fn the_runtime_answers_is_ready_and_its_times_are_past() {
     assert_found(&seen(answers()), "runtime", Verdict::Ok, &ok);
     let at = |time: &str| RuntimeAnswers { latest: time.parse().ok(), ..answers() };
     assert_found(&seen(at("2026-11-21T14:00:02Z")), "runtime", Verdict::Ok, &ok);
-    let words = ["its times are 900s ahead", "timedatectl"];
+    let words = ["its times are 900s ahead of the clock", "timedatectl"];
     assert_found(&seen(at("2026-11-21T14:15:00Z")), "runtime", Verdict::Warn, &words);
     let none = RuntimeAnswers { pods: 0, latest: None, ..answers() };
     let words = ["knows 0 pods", "by --runtime-endpoint"];
@@ -287,22 +288,22 @@ fn the_api_would_take_the_reports() {
         Facts { api: Some(ApiFacts::Answers(Box::new(answers))), ..of(|_| {}) }
     };
     let (warn, fail) = (Verdict::Warn, Verdict::Fail);
-    let words = ["https://api answers in 12 ms; a mark on a/p would be taken"];
+    let words = ["https://api answers in 12 ms; DisruptionTarget on a/p would be accepted"];
     assert_found(&asked(|_| {}), "api", Verdict::Ok, &words);
     let slow = asked(|answers| answers.latency = Duration::from_millis(300));
     assert_found(&slow, "api", warn, &["in 300 ms", "logind more time"]);
     let lost = asked(|answers| answers.latency = Duration::from_secs(1));
-    assert_found(&lost, "api", fail, &["given up after 1 s"]);
+    assert_found(&lost, "api", fail, &["a call ends after 1 s"]);
     let denied = asked(|answers| answers.denied = vec!["patch pods/status".into()]);
     assert_found(&denied, "api", fail, &["not permitted: patch pods/status", "apply -k"]);
     let other = asked(|answers| answers.node_exists = false);
-    assert_found(&other, "api", fail, &["no node n", "--node-name"]);
+    assert_found(&other, "api", fail, &["node n not found", "--node-name"]);
     let refused = asked(|answers| {
         answers.trial = MarkTrial::Refused { pod: "a/p".into(), error: "policy".into() };
     });
     assert_found(&refused, "api", fail, &["would be refused: policy", "their token names"]);
     let none = asked(|answers| answers.trial = MarkTrial::NoPod);
-    assert_found(&none, "api", Verdict::Ok, &["no pod to try"]);
+    assert_found(&none, "api", Verdict::Ok, &["no pod here to try"]);
     let silent = ApiFacts::Silent { server: "https://api".into(), error: "refused".into() };
     let silent = Facts { api: Some(silent), ..of(|_| {}) };
     assert_found(&silent, "api", fail, &["https://api gives no answer: refused", "the route"]);

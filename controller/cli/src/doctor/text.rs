@@ -1,19 +1,25 @@
 //! Formats findings and node reports as text for a terminal.
 
-use controller_core::doctor::{Finding, NodeReport};
+use controller_core::doctor::{Finding, NodeReport, Omission};
+use epilogue_common::finding_code::docs_line;
 use jiff::Timestamp;
 
 const TITLES: [&str; 3] = ["SUBJECT", "SINCE", "PROBLEM"];
 
 /// The table of findings, then what could not be judged.
-pub(crate) fn findings(found: &[Finding], not_judged: &[String], now: Timestamp) -> String {
+pub(crate) fn findings(found: &[Finding], not_judged: &[Omission], now: Timestamp) -> String {
     let mut lines = table(found, now);
     if found.is_empty() {
         lines.push("nothing found".to_owned());
     }
     if !not_judged.is_empty() {
         lines.push(String::new());
-        lines.extend(not_judged.iter().map(|line| format!("not judged: {line}")));
+        let omitted = not_judged.iter();
+        lines.extend(omitted.map(|it| format!("not judged: {}  [{}]", it.text, it.code)));
+    }
+    if !found.is_empty() || !not_judged.is_empty() {
+        lines.push(String::new());
+        lines.push(docs_line());
     }
     lines.join("\n")
 }
@@ -22,7 +28,9 @@ pub(crate) fn findings(found: &[Finding], not_judged: &[String], now: Timestamp)
 pub(crate) fn node(report: &NodeReport, now: Timestamp) -> String {
     let mut lines = vec![format!("{:<10} {:<7} FOUND", "CHECK", "VERDICT")];
     for check in &report.checks {
-        lines.push(format!("{:<10} {:<7} {}", check.name, check.verdict.as_str(), check.found));
+        let code = check.code.map(|code| format!("  [{code}]")).unwrap_or_default();
+        let (name, verdict) = (check.name, check.verdict.as_str());
+        lines.push(format!("{name:<10} {verdict:<7} {}{code}", check.found));
         lines.extend(check.remedy.iter().map(|remedy| format!("{:<18} -> {remedy}", "")));
     }
     lines.push(String::new());
@@ -30,11 +38,12 @@ pub(crate) fn node(report: &NodeReport, now: Timestamp) -> String {
         lines.extend(table(&report.findings, now));
         lines.push(String::new());
     }
-    lines.push(
-        "the node itself knows whether its kubelet's lock, delay and runtime are sane:".into(),
-    );
+    lines.push("kubelet's lock, delay and runtime can be checked on the node only:".into());
     lines.push(format!("  {}", report.on_node));
     lines.push(format!("verdict: {}", report.verdict.as_str()));
+    if !report.findings.is_empty() || report.checks.iter().any(|check| check.code.is_some()) {
+        lines.push(docs_line());
+    }
     lines.join("\n")
 }
 
@@ -50,7 +59,8 @@ fn table(found: &[Finding], now: Timestamp) -> Vec<String> {
     let second = widest(&mut ages.iter().map(String::len), TITLES[1]);
     let mut lines = vec![format!("{:first$}  {:second$}  {}", TITLES[0], TITLES[1], TITLES[2])];
     for (each, age) in found.iter().zip(&ages) {
-        lines.push(format!("{:first$}  {age:second$}  {}", each.subject, each.problem));
+        let Finding { subject, problem, code, .. } = each;
+        lines.push(format!("{subject:first$}  {age:second$}  {problem}  [{code}]"));
         let remedies = each.remedies.iter();
         lines.extend(remedies.map(|remedy| format!("{:first$}  {:second$}  -> {remedy}", "", "")));
     }

@@ -1,5 +1,6 @@
 //! Defines a finding: one thing in the cluster that makes no progress.
 
+use epilogue_common::finding_code::FindingCode;
 use jiff::Timestamp;
 use serde::Serialize;
 
@@ -8,6 +9,8 @@ use serde::Serialize;
 pub struct Finding {
     /// The rule that found it.
     pub rule: Rule,
+    /// The code, which `docs/troubleshooting.md` explains.
+    pub code: FindingCode,
     /// What it is about: `pod/NAMESPACE/NAME`, `job/NAMESPACE/NAME`, `node/NAME`, ….
     pub subject: String,
     /// The problem.
@@ -16,6 +19,15 @@ pub struct Finding {
     pub since: Option<Timestamp>,
     /// Remedies, from the mildest on; each one helps alone.
     pub remedies: Vec<String>,
+}
+
+/// A kind of objects that was not read, and what its absence leaves open.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Omission {
+    /// The code, which `docs/troubleshooting.md` explains.
+    pub code: FindingCode,
+    /// What was not read and what it would show.
+    pub text: String,
 }
 
 /// What a rule searches for.
@@ -31,12 +43,16 @@ pub enum Rule {
     /// A live pod with a `DisruptionTarget` condition that is wrong.
     StaleDisruptionTarget,
     /// An annotation or a taint that an agent left on its node.
-    StaleNodeMark,
+    StaleNodeState,
 }
 
 impl Finding {
-    pub(super) fn new(rule: Rule, subject: String, problem: impl Into<String>) -> Self {
-        Self { rule, subject, problem: problem.into(), since: None, remedies: Vec::new() }
+    pub(super) fn new(
+        (rule, code): (Rule, FindingCode),
+        subject: String,
+        problem: impl Into<String>,
+    ) -> Self {
+        Self { rule, code, subject, problem: problem.into(), since: None, remedies: Vec::new() }
     }
 
     pub(super) fn since(self, since: Option<Timestamp>) -> Self {

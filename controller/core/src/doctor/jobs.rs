@@ -1,6 +1,7 @@
 //! Finds Jobs that no controller serves. The API takes any `spec.managedBy` and does not check that
 //! a controller of that name exists. ([S3])
 
+use epilogue_common::finding_code::FindingCode as Code;
 use epilogue_common::names::{MANAGED_BY, RESERVED_MANAGED_BY};
 use jiff::Timestamp;
 
@@ -36,14 +37,15 @@ fn unserved(job: &Job, now: Timestamp) -> Option<Finding> {
     if touched || is_ours(job) {
         return None;
     }
-    let found = |problem: String| {
-        Finding::new(Rule::UnservedJob, format!("job/{}", job.key), problem).since(Some(created))
+    let found = |code: Code, problem: String| {
+        let rule = (Rule::UnservedJob, code);
+        Finding::new(rule, format!("job/{}", job.key), problem).since(Some(created))
     };
-    let anew = "the field is immutable: kubectl get the Job, delete it, and create it again";
+    let anew = "the field is immutable: save the Job, delete it, and create it again";
     let value = match job.spec.managed_by.as_deref() {
         None | Some(RESERVED_MANAGED_BY) => {
-            let problem = "no Job controller has taken it up";
-            return Some(found(problem.to_owned()).remedy(
+            let problem = "no Job controller has written its status";
+            return Some(found(Code::JobNotTakenUp, problem.to_owned()).remedy(
                 "see that kube-controller-manager runs with its Job controller, or \
                  epilogue-controller with --manage-all-jobs",
             ));
@@ -53,19 +55,21 @@ fn unserved(job: &Job, now: Timestamp) -> Option<Finding> {
         Some(value) => value,
     };
     if is_known(value) {
-        let problem = format!("nobody has taken it up; its managedBy is {value}");
-        return Some(found(problem).remedy("see that this controller runs"));
+        let problem = format!("the controller {value} has not written its status");
+        return Some(found(Code::ManagedByNotRunning, problem).remedy("see that it runs"));
     }
     if let Some(meant) = meant(value) {
-        let problem = format!("nobody serves its managedBy {value}: {meant} was meant?");
-        return Some(found(problem).remedy(format!("{anew} with managedBy: {meant}")));
+        let problem = format!("unknown managedBy {value}; did you mean {meant}?");
+        let remedy = format!("{anew} with managedBy: {meant}");
+        return Some(found(Code::ManagedByMisspelled, problem).remedy(remedy));
     }
     if job.spec.suspend {
         return None;
     }
-    let problem = format!("nobody has taken it up; its managedBy is {value}, which is not known");
+    let problem = format!("unknown managedBy {value}, and no controller has written its status");
     let remedy = format!("{anew} with managedBy: {MANAGED_BY}, or without the field");
-    Some(found(problem).remedy(format!("start the controller of {value}")).remedy(remedy))
+    let found = found(Code::ManagedByUnknown, problem);
+    Some(found.remedy(format!("start the controller {value}")).remedy(remedy))
 }
 
 /// Our controller works only while it holds its lease.
@@ -82,9 +86,9 @@ fn without_leader(
     let renewed = lease.and_then(|lease| lease.renew_time);
     let held = lease.and_then(|lease| lease.holder_identity.as_deref());
     let why = match held.filter(|holder| !holder.is_empty()) {
-        Some(holder) => format!("its last leader, {holder}, is silent"),
-        None if lease.is_some() => "nobody holds it".to_owned(),
-        None => "there is none".to_owned(),
+        Some(holder) => format!("its last holder {holder} does not renew it"),
+        None if lease.is_some() => "it has no holder".to_owned(),
+        None => "it does not exist".to_owned(),
     };
     let mut names: Vec<String> = jobs.iter().map(|job| job.key.to_string()).collect();
     names.sort();
@@ -92,19 +96,23 @@ fn without_leader(
     names.truncate(NAMED_MAX);
     let more = if more == 0 { String::new() } else { format!(" and {more} more") };
     let problem = format!(
-        "no controller serves Jobs of {MANAGED_BY}: {why}; {}{more} wait",
+        "no replica of epilogue-controller holds this lease ({why}); waiting Jobs: {}{more}",
         names.join(", ")
     );
     Some(
-        Finding::new(Rule::UnservedJob, format!("lease/{name}"), problem)
-            .since(renewed)
-            .remedy(format!(
-                "kubectl --namespace {} get deployment,pod: see that epilogue-controller runs",
-                name.namespace
-            ))
-            .remedy(
-                "a controller without --leader-elect, or with another lease, is told by \
+        Finding::new(
+            (Rule::UnservedJob, Code::ControllerWithoutLeader),
+            format!("lease/{name}"),
+            problem,
+        )
+        .since(renewed)
+        .remedy(format!(
+            "kubectl --namespace {} get deployment,pod: see that epilogue-controller runs",
+            name.namespace
+        ))
+        .remedy(
+            "if the controller runs without --leader-elect, or with another lease, name that by \
                  --controller-lease",
-            ),
+        ),
     )
 }

@@ -11,10 +11,11 @@ mod scene;
 #[cfg(test)]
 mod tests;
 
-pub use finding::{Finding, Rule};
+pub use finding::{Finding, Omission, Rule};
 pub use node_report::{NodeCheck, NodeReport, NodeVerdict, node_report};
 pub use scene::{AgentPod, Kind, LeaseName, Scene, SceneError};
 
+use epilogue_common::finding_code::FindingCode as Code;
 use jiff::{SignedDuration, Timestamp};
 
 /// A problem younger than this is not reported: the component in charge gets the time to act.
@@ -31,16 +32,21 @@ pub fn findings(scene: &Scene, lease: Option<&LeaseName>, now: Timestamp) -> Vec
 }
 
 /// The checks that were left out because a kind of object was not read.
-pub fn omissions(scene: &Scene) -> Vec<String> {
+pub fn omissions(scene: &Scene) -> Vec<Omission> {
     let table = [
-        (Kind::Pod, "pods that hang, finalizers and DisruptionTarget"),
-        (Kind::Job, "finalizers, and Jobs that nobody serves"),
-        (Kind::Node, "whether pods' nodes exist and speak"),
-        (Kind::Lease, "whether the controller and the kubelets live"),
-        (Kind::Namespace, "what namespaces say of force-fail-after"),
+        (Kind::Pod, Code::PodsNotRead, "stuck pods, finalizers, DisruptionTarget"),
+        (Kind::Job, Code::JobsNotRead, "finalizers, Jobs without a controller"),
+        (Kind::Node, Code::NodesNotRead, "whether pods' nodes exist and report"),
+        (Kind::Lease, Code::LeasesNotRead, "whether the controller and the kubelets run"),
+        (Kind::Namespace, Code::NamespacesNotRead, "force-fail-after of namespaces"),
     ];
-    let unread = table.iter().filter(|(kind, _)| !scene.has_read(*kind));
-    unread.map(|(kind, what)| format!("{} were not read: {what}", kind.plural())).collect()
+    let unread = table.into_iter().filter(|(kind, ..)| !scene.has_read(*kind));
+    unread
+        .map(|(kind, code, open)| {
+            let text = format!("{} were not read; not known: {open}", kind.plural());
+            Omission { code, text }
+        })
+        .collect()
 }
 
 /// Whether the component in charge had enough time to act.

@@ -4,8 +4,9 @@
 use std::collections::BTreeSet;
 
 use epilogue_common::announcement::Announcement;
-use epilogue_common::names::node::READINESS;
-use epilogue_common::readiness::Readiness;
+use epilogue_common::finding_code::FindingCode as Code;
+use epilogue_common::names::node::{READINESS, STATE};
+use epilogue_common::readiness::{DelayLock, Readiness};
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
@@ -20,8 +21,8 @@ use crate::podgc::{PodView, Tristate};
 const AGENT_REPORTER: &str = "epilogue.dev/agent";
 /// The label, with its value, of nodes whose agent is a service of the host.
 const HOST_LABEL: (&str, &str) = ("epilogue.dev/agent", "host");
-/// Reasons of agents' events, each with the worst that it means. (`agent/README.md`)
-const TOLD: [(&str, NodeVerdict); 7] = [
+/// Reasons of agents' events about a node, each with the worst that it means.
+const EVENT_VERDICTS: [(&str, NodeVerdict); 7] = [
     ("NodeShutdownStarted", NodeVerdict::Ok),
     ("NodeShutdownCancelled", NodeVerdict::Ok),
     ("NodeShutdownComplete", NodeVerdict::Ok),
@@ -50,6 +51,8 @@ pub struct NodeCheck {
     pub name: &'static str,
     /// The verdict.
     pub verdict: NodeVerdict,
+    /// The code, which `docs/troubleshooting.md` explains; `None` if all is well.
+    pub code: Option<Code>,
     /// The observation.
     pub found: String,
     /// The remedy.
@@ -102,8 +105,17 @@ impl NodeVerdict {
 }
 
 impl NodeCheck {
-    fn new(name: &'static str, verdict: NodeVerdict, found: impl Into<String>) -> Self {
-        Self { name, verdict, found: found.into(), remedy: None }
+    fn ok(name: &'static str, found: impl Into<String>) -> Self {
+        let verdict = NodeVerdict::Ok;
+        Self { name, verdict, code: None, found: found.into(), remedy: None }
+    }
+
+    fn warn(name: &'static str, code: Code, found: impl Into<String>) -> Self {
+        Self { verdict: NodeVerdict::Warn, code: Some(code), ..Self::ok(name, found) }
+    }
+
+    fn fail(name: &'static str, code: Code, found: impl Into<String>) -> Self {
+        Self { verdict: NodeVerdict::Fail, ..Self::warn(name, code, found) }
     }
 
     fn remedy(self, remedy: impl Into<String>) -> Self {
@@ -117,11 +129,11 @@ pub fn node_report(scene: &Scene, name: &str, now: Timestamp) -> Option<NodeRepo
     let agent = scene.agent_of(name);
     let mut checks = vec![ready(node), kubelet(scene, name, now), boot(node)];
     checks.push(self::agent(scene, name, node, agent.as_ref()));
-    let spoken = agent.is_some() || node.readiness.is_some();
-    checks.extend(spoken.then(|| lock_and_delay(node.readiness.as_ref())));
+    let has_agent = agent.is_some() || node.readiness.is_some();
+    checks.extend(has_agent.then(|| lock_and_delay(node.readiness.as_ref())));
     checks.push(announced(node, now));
-    checks.push(marks(node));
-    checks.push(reported(scene, name));
+    checks.push(taints(node));
+    checks.push(last_event(scene, name));
     checks.push(pods(scene, name));
     let verdict = checks.iter().map(|check| check.verdict).max().unwrap_or(NodeVerdict::Ok);
     let mut findings = findings(scene, None, now);
@@ -151,7 +163,8 @@ fn on_node(name: &str, agent: Option<&AgentPod>) -> String {
 fn ready(node: &NodeSeen) -> NodeCheck {
     const NAME: &str = "ready";
     let Some(condition) = node.conditions.iter().find(|each| each.kind == "Ready") else {
-        return NodeCheck::new(NAME, NodeVerdict::Fail, "its kubelet has never spoken")
+        let found = "its kubelet has never reported a status";
+        return NodeCheck::fail(NAME, Code::KubeletNeverReported, found)
             .remedy("see that the kubelet runs and may join the cluster");
     };
     let since = condition.last_transition_time.map(|at| format!(" since {}", seconds(at)));
@@ -164,46 +177,48 @@ fn ready(node: &NodeSeen) -> NodeCheck {
             .map(|each| each.kind.as_str())
             .collect();
         if bad.is_empty() {
-            return NodeCheck::new(NAME, NodeVerdict::Ok, found);
+            return NodeCheck::ok(NAME, found);
         }
-        return NodeCheck::new(NAME, NodeVerdict::Warn, format!("{found}; {}", bad.join(", ")))
+        let found = format!("{found}; also True: {}", bad.join(", "));
+        return NodeCheck::warn(NAME, Code::NodeConditionTrue, found)
             .remedy("under pressure the kubelet evicts pods by itself");
     }
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
     let why = [text(&condition.reason), text(&condition.message)].join(": ");
-    NodeCheck::new(NAME, NodeVerdict::Fail, format!("{found} ({why})")).remedy(
-        "see the machine's console, and journalctl --unit=kubelet; pods on it end only with a \
-         proof that nothing runs",
+    NodeCheck::fail(NAME, Code::NodeNotReady, format!("{found} ({why})")).remedy(
+        "see the machine's console, and journalctl --unit=kubelet; its pods become terminal only \
+         with evidence that nothing runs",
     )
 }
 
 fn kubelet(scene: &Scene, name: &str, now: Timestamp) -> NodeCheck {
     const NAME: &str = "kubelet";
     if !scene.has_read(Kind::Lease) {
-        return NodeCheck::new(NAME, NodeVerdict::Warn, "its lease was not read")
-            .remedy("read leases in kube-node-lease");
+        return NodeCheck::warn(NAME, Code::KubeletLeaseNotRead, "its lease was not read")
+            .remedy("use an account that may read leases in kube-node-lease");
     }
     let lease = scene.lease("kube-node-lease", name);
     let renewed = lease.and_then(|lease| lease.renew_time);
     let Some((lease, renewed)) = lease.zip(renewed) else {
-        return NodeCheck::new(NAME, NodeVerdict::Fail, "it has no lease in kube-node-lease")
+        let found = "it has no lease in kube-node-lease";
+        return NodeCheck::fail(NAME, Code::KubeletLeaseMissing, found)
             .remedy("see that the kubelet runs");
     };
     let age = now.duration_since(renewed).max(SignedDuration::ZERO).as_secs();
     let found = format!("its lease was renewed {age} s ago");
     if lease.is_alive(now) {
-        return NodeCheck::new(NAME, NodeVerdict::Ok, found);
+        return NodeCheck::ok(NAME, found);
     }
-    NodeCheck::new(NAME, NodeVerdict::Fail, found)
-        .remedy("on the node: systemctl status kubelet; a kubelet that hangs ends no pod")
+    NodeCheck::fail(NAME, Code::KubeletLeaseStale, found)
+        .remedy("on the node: systemctl status kubelet; a kubelet that hangs terminates no pod")
 }
 
 fn boot(node: &NodeSeen) -> NodeCheck {
     const NAME: &str = "boot";
     match &node.view.boot_id {
-        Some(id) => NodeCheck::new(NAME, NodeVerdict::Ok, &**id),
-        None => NodeCheck::new(NAME, NodeVerdict::Warn, "its boot id is not known")
-            .remedy("without it a boot proves nothing of the pods before it"),
+        Some(id) => NodeCheck::ok(NAME, &**id),
+        None => NodeCheck::warn(NAME, Code::BootIdUnknown, "status.nodeInfo.bootID is empty")
+            .remedy("see that the kubelet reports its status; without it a boot is no evidence"),
     }
 }
 
@@ -211,34 +226,25 @@ fn agent(scene: &Scene, name: &str, node: &NodeSeen, agent: Option<&AgentPod>) -
     const NAME: &str = "agent";
     let on_host = node.labels.get(HOST_LABEL.0).is_some_and(|value| value == HOST_LABEL.1);
     let Some(agent) = agent else {
-        let (verdict, found) = if on_host {
-            (
-                NodeVerdict::Warn,
-                "it is a service of the host, of whose health the API knows nothing",
-            )
+        return if on_host {
+            let found = "it is a service of the host; the API does not show its health";
+            NodeCheck::warn(NAME, Code::AgentOnHost, found)
+                .remedy(format!("on {name}: systemctl status epilogue-agent"))
         } else if !scene.has_read(Kind::Pod) {
-            (NodeVerdict::Warn, "pods were not read")
+            NodeCheck::warn(NAME, Code::AgentNotRead, "pods were not read")
+                .remedy("use an account that may list pods")
         } else {
-            (NodeVerdict::Fail, "there is none: a shutdown of this node is told by nobody")
+            let found = "missing: no component reports the pods that a shutdown of this node ends";
+            NodeCheck::fail(NAME, Code::AgentMissing, found)
+                .remedy("kubectl apply -k deploy/kustomize/base, or deploy/systemd on the host")
         };
-        let remedy = if on_host {
-            format!("on {name}: systemctl status epilogue-agent")
-        } else {
-            "kubectl apply -k deploy/kustomize/base, or deploy/systemd on the host".to_owned()
-        };
-        return NodeCheck::new(NAME, verdict, found).remedy(remedy);
     };
     let path = format!("{}/{}", agent.namespace, agent.name);
-    // The agent's readiness answers this very question. (agent/src/run.rs)
     if ready_pods(scene, name).any(|pod| *pod.name == *agent.name) {
-        let found = format!(
-            "{path} is ready: it hears logind, holds the delay lock, knows the node's pods, and \
-             reaches the API"
-        );
-        return NodeCheck::new(NAME, NodeVerdict::Ok, found);
+        return NodeCheck::ok(NAME, format!("{path} is ready"));
     }
-    NodeCheck::new(NAME, NodeVerdict::Fail, format!("{path} is not ready")).remedy(format!(
-        "kubectl logs --namespace {} {}: logind, lock, pods or api is not as it should be",
+    NodeCheck::fail(NAME, Code::AgentNotReady, format!("{path} is not ready")).remedy(format!(
+        "kubectl logs --namespace {} {}: see which of logind, lock, pods, api or policies fails",
         agent.namespace, agent.name
     ))
 }
@@ -257,69 +263,82 @@ fn pods_of<'a>(scene: &'a Scene, node: &str) -> impl Iterator<Item = &'a PodView
 fn lock_and_delay(readiness: Option<&Readiness>) -> NodeCheck {
     const NAME: &str = "shutdown";
     let Some(readiness) = readiness else {
-        let found = format!("the agent has not written {READINESS}: it observes, or is too old");
-        return NodeCheck::new(NAME, NodeVerdict::Warn, found)
-            .remedy("the command below tells lock, delay and runtime");
+        let found = format!(
+            "the agent has not written {READINESS}: it observes, has just started, or is too old"
+        );
+        return NodeCheck::warn(NAME, Code::ReadinessMissing, found)
+            .remedy("the command below shows lock, delay and runtime");
     };
-    let Readiness { mode, lock_held, granted_seconds, wanted_seconds } = readiness;
+    let Readiness { mode, lock, granted_seconds, wanted_seconds } = readiness;
     let granted = granted_seconds.map_or_else(|| "?".to_owned(), |seconds| format!("{seconds}s"));
     let found = format!("mode {mode}; delay granted {granted}, wanted {wanted_seconds}s");
-    if !lock_held {
-        return NodeCheck::new(NAME, NodeVerdict::Fail, format!("no lock is held; {found}"))
-            .remedy("the command below says why");
+    match lock {
+        DelayLock::NotUsed => {
+            let found = "the agent runs with --logind=false: it sees no shutdown of this node";
+            return NodeCheck::warn(NAME, Code::LogindNotUsed, found).remedy(
+                "expected on a node without systemd-logind; elsewhere remove --logind=false",
+            );
+        }
+        DelayLock::Missing => {
+            let found = format!("no delay lock is held; {found}");
+            return NodeCheck::fail(NAME, Code::LockNotHeld, found)
+                .remedy("the command below says why");
+        }
+        DelayLock::Held => {}
     }
-    let found = format!("the lock is held; {found}");
+    let found = format!("the delay lock is held; {found}");
     if granted_seconds.is_some_and(|granted| granted < *wanted_seconds) {
-        return NodeCheck::new(NAME, NodeVerdict::Fail, found)
+        return NodeCheck::fail(NAME, Code::DelayTooShort, found)
             .remedy("the command below says which file of logind to change");
     }
-    NodeCheck::new(NAME, NodeVerdict::Ok, found)
+    NodeCheck::ok(NAME, found)
 }
 
 fn announced(node: &NodeSeen, now: Timestamp) -> NodeCheck {
     const NAME: &str = "announced";
-    if let Some((problem, _)) = node.stale_marks(now).into_iter().next() {
-        return NodeCheck::new(NAME, NodeVerdict::Fail, problem)
-            .remedy("the agent takes back what is stale; see that it runs");
+    if let Some(leftover) = node.leftovers(now).into_iter().next() {
+        return NodeCheck::fail(NAME, leftover.code, leftover.problem)
+            .remedy("an agent that runs resets it; see that it does");
     }
     match &node.view.announcement {
-        None => NodeCheck::new(NAME, NodeVerdict::Warn, "no agent has ever spoken of this node")
-            .remedy("an agent writes epilogue.dev/state as soon as it runs"),
-        Some(Announcement::Idle) => NodeCheck::new(NAME, NodeVerdict::Ok, "no shutdown"),
+        None => NodeCheck::warn(NAME, Code::StateMissing, format!("no agent has written {STATE}"))
+            .remedy("start an agent that may act; one that observes writes none"),
+        Some(Announcement::Idle) => NodeCheck::ok(NAME, "no shutdown"),
         Some(Announcement::ShuttingDown { since, .. }) => {
-            let found = format!("it shuts down since {}", seconds(*since));
-            NodeCheck::new(NAME, NodeVerdict::Warn, found).remedy("wait for its end")
+            let found = format!("shutting down since {}", seconds(*since));
+            NodeCheck::warn(NAME, Code::NodeShuttingDown, found).remedy("wait for its end")
         }
         Some(Announcement::Drained { at, .. }) => {
-            let found = format!("nothing ran any more at {}, when it went down", seconds(*at));
-            NodeCheck::new(NAME, NodeVerdict::Warn, found).remedy("it comes back with its machine")
+            let found = format!("shut down at {}; no container ran then", seconds(*at));
+            NodeCheck::warn(NAME, Code::NodeDrained, found).remedy("it comes back with its machine")
         }
     }
 }
 
-fn marks(node: &NodeSeen) -> NodeCheck {
+fn taints(node: &NodeSeen) -> NodeCheck {
     const NAME: &str = "taints";
-    let mut marks: Vec<String> =
+    let mut taints: Vec<String> =
         node.taints.iter().map(|taint| format!("{}:{}", taint.key, taint.effect)).collect();
     if node.unschedulable {
-        marks.insert(0, "cordoned".to_owned());
+        taints.insert(0, "cordoned".to_owned());
     }
-    if marks.is_empty() {
-        return NodeCheck::new(NAME, NodeVerdict::Ok, "none");
+    if taints.is_empty() {
+        return NodeCheck::ok(NAME, "none");
     }
+    let found = taints.join(", ");
     if node.view.out_of_service && node.view.is_ready() {
-        return NodeCheck::new(NAME, NodeVerdict::Fail, marks.join(", ")).remedy(format!(
-            "it is ready and said to be off: kubectl taint node {} {}-",
+        return NodeCheck::fail(NAME, Code::OutOfServiceOnReadyNode, found).remedy(format!(
+            "the node is ready, so the taint is wrong: kubectl taint node {} {}-",
             node.view.name,
             crate::podgc::OUT_OF_SERVICE_TAINT
         ));
     }
-    NodeCheck::new(NAME, NodeVerdict::Ok, marks.join(", "))
+    NodeCheck::ok(NAME, found)
 }
 
 /// The last event that its agent reported about the node.
-fn reported(scene: &Scene, name: &str) -> NodeCheck {
-    const NAME: &str = "last word";
+fn last_event(scene: &Scene, name: &str) -> NodeCheck {
+    const NAME: &str = "event";
     let of_node = |event: &&NodeEvent| {
         event.reporting_component.as_deref() == Some(AGENT_REPORTER)
             && event.involved_object.kind.as_deref() == Some("Node")
@@ -329,21 +348,23 @@ fn reported(scene: &Scene, name: &str) -> NodeCheck {
     let last = events.max_by_key(|event| event.last_timestamp.max(event.event_time));
     let Some(event) = last else {
         let found = if scene.has_read(Kind::Event) {
-            "no event of its agent is kept (the API keeps them for an hour)"
+            "none of its agent (the API keeps events for an hour)"
         } else {
             "events were not read"
         };
-        return NodeCheck::new(NAME, NodeVerdict::Ok, found);
+        return NodeCheck::ok(NAME, found);
     };
     let reason = event.reason.as_deref().unwrap_or_default();
-    let verdict = TOLD.iter().find(|(known, _)| *known == reason);
-    let verdict = verdict.map_or(NodeVerdict::Ok, |(_, verdict)| *verdict);
+    let known = EVENT_VERDICTS.iter().find(|(known, _)| *known == reason);
+    let verdict = known.map_or(NodeVerdict::Ok, |(_, verdict)| *verdict);
     let at = event.last_timestamp.max(event.event_time).map(seconds).unwrap_or_default();
     let message = event.message.as_deref().unwrap_or_default();
-    let check = NodeCheck::new(NAME, verdict, format!("{at} {reason}: {message}"));
+    let found = format!("{at} {reason}: {message}");
+    let remedy = "the section of the event's reason in the troubleshooting page says what to do";
     match verdict {
-        NodeVerdict::Ok => check,
-        NodeVerdict::Warn | NodeVerdict::Fail => check.remedy("agent/README.md has each reason"),
+        NodeVerdict::Ok => NodeCheck::ok(NAME, found),
+        NodeVerdict::Warn => NodeCheck::warn(NAME, Code::AgentEventWarning, found).remedy(remedy),
+        NodeVerdict::Fail => NodeCheck::fail(NAME, Code::AgentEventWarning, found).remedy(remedy),
     }
 }
 
@@ -351,7 +372,8 @@ fn reported(scene: &Scene, name: &str) -> NodeCheck {
 fn pods(scene: &Scene, name: &str) -> NodeCheck {
     const NAME: &str = "pods";
     if !scene.has_read(Kind::Pod) {
-        return NodeCheck::new(NAME, NodeVerdict::Warn, "they were not read").remedy("read pods");
+        return NodeCheck::warn(NAME, Code::NodePodsNotRead, "they were not read")
+            .remedy("use an account that may list pods");
     }
     let living: Vec<&PodView> = pods_of(scene, name).filter(|pod| !pod.is_terminal()).collect();
     let count = |test: fn(&PodView) -> bool| living.iter().filter(|pod| test(pod)).count();
@@ -364,15 +386,15 @@ fn pods(scene: &Scene, name: &str) -> NodeCheck {
         .collect();
     let reported = living.len().saturating_sub(fixed + daemons + bare.len());
     let found = format!(
-        "the ends of {reported} would be reported; {daemons} of DaemonSets and {fixed} static ones \
-         come back with the node"
+        "{reported} would be reported in a shutdown; {daemons} of DaemonSets and {fixed} static \
+         pods come back with the node"
     );
     if bare.is_empty() {
-        return NodeCheck::new(NAME, NodeVerdict::Ok, found);
+        return NodeCheck::ok(NAME, found);
     }
     let found = format!("{found}; without a controller: {}", bare.join(", "));
-    NodeCheck::new(NAME, NodeVerdict::Warn, found).remedy(
-        "where the kubelet's own graceful shutdown is off, the agent leaves these; --bare-pods of \
-         the agent changes that",
+    NodeCheck::warn(NAME, Code::BarePods, found).remedy(
+        "where the kubelet's own graceful shutdown is off, the agent leaves these to the machine; \
+         its --bare-pods changes that",
     )
 }

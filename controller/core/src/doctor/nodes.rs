@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use epilogue_common::announcement::Announcement;
+use epilogue_common::finding_code::FindingCode as Code;
 use epilogue_common::names::node::{READINESS, SHUTTING_DOWN_TAINT, STATE};
 use epilogue_common::readiness::Readiness;
 use jiff::{SignedDuration, Timestamp};
@@ -32,6 +33,13 @@ pub(super) struct NodeSeen {
     pub(super) state: Option<String>,
     /// What the agent states about a future shutdown.
     pub(super) readiness: Option<Readiness>,
+}
+
+/// What an agent left on its node.
+pub(super) struct Leftover {
+    pub(super) code: Code,
+    pub(super) problem: String,
+    pub(super) since: Option<Timestamp>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -97,26 +105,31 @@ impl NodeSeen {
         })
     }
 
-    /// Marks that its agent should have removed, each with the time since when.
-    pub(super) fn stale_marks(&self, now: Timestamp) -> Vec<(String, Option<Timestamp>)> {
-        let mut stale = Vec::new();
-        stale.extend(self.stale_state(now));
+    /// Finds what the node's agent should have removed.
+    pub(super) fn leftovers(&self, now: Timestamp) -> Vec<Leftover> {
+        let mut left: Vec<Leftover> = self.stale_state(now).into_iter().collect();
         let announced = matches!(
             self.view.announcement,
             Some(Announcement::ShuttingDown { .. } | Announcement::Drained { .. })
         );
         let taint = self.taints.iter().find(|taint| taint.key == SHUTTING_DOWN_TAINT);
         if let Some(taint) = taint.filter(|_| !announced && self.is_up_for(now)) {
-            let problem = format!("the taint {SHUTTING_DOWN_TAINT} stands without a shutdown");
-            stale.push((problem, taint.time_added));
+            let problem = format!("the taint {SHUTTING_DOWN_TAINT} is set without a shutdown");
+            let (code, since) = (Code::TaintWithoutShutdown, taint.time_added);
+            left.push(Leftover { code, problem, since });
         }
-        stale
+        left
     }
 
-    fn stale_state(&self, now: Timestamp) -> Option<(String, Option<Timestamp>)> {
+    fn stale_state(&self, now: Timestamp) -> Option<Leftover> {
         let text = self.state.as_deref()?;
         let (boot_id, at) = match &self.view.announcement {
-            None => return Some((format!("{STATE}={text} is nothing that an agent says"), None)),
+            None => {
+                let problem = format!(
+                    "invalid {STATE} {text:?}: expected idle, shutting-down;… or drained;…"
+                );
+                return Some(Leftover { code: Code::StateUnreadable, problem, since: None });
+            }
             Some(Announcement::Idle) => return None,
             Some(
                 Announcement::ShuttingDown { boot_id, since: at }
@@ -129,15 +142,15 @@ impl NodeSeen {
         }
         if !self.view.runs_in(boot_id) {
             let problem = format!(
-                "its agent's word of {} is of boot {boot_id}, and no agent has taken it back \
-                 since the node is up again",
+                "{STATE} of {} is of boot {boot_id}; no agent has reset it in the current boot",
                 seconds(at)
             );
-            return Some((problem, self.view.ready_since));
+            let (code, since) = (Code::StateOfEarlierBoot, self.view.ready_since);
+            return Some(Leftover { code, problem, since });
         }
         let late = now.duration_since(at) > SHUTDOWN_MAX;
-        let problem = format!("it was said to shut down at {}, and is still up", seconds(at));
-        late.then_some((problem, Some(at)))
+        let problem = format!("a shutdown began at {}, and the node is still up", seconds(at));
+        late.then_some(Leftover { code: Code::ShutdownOverdue, problem, since: Some(at) })
     }
 
     /// Whether the node is ready for so long that an agent would have come back.
@@ -150,8 +163,9 @@ impl NodeSeen {
 pub(super) fn findings(scene: &Scene, now: Timestamp) -> Vec<Finding> {
     let mut found = Vec::new();
     for (name, node) in &scene.nodes {
-        for (problem, since) in node.stale_marks(now) {
-            let finding = Finding::new(Rule::StaleNodeMark, format!("node/{name}"), problem);
+        for Leftover { code, problem, since } in node.leftovers(now) {
+            let rule = (Rule::StaleNodeState, code);
+            let finding = Finding::new(rule, format!("node/{name}"), problem);
             found.push(with_remedies(finding.since(since), name, scene));
         }
     }
@@ -160,14 +174,14 @@ pub(super) fn findings(scene: &Scene, now: Timestamp) -> Vec<Finding> {
 
 fn with_remedies(finding: Finding, name: &str, scene: &Scene) -> Finding {
     let agent = scene.agent_of(name).map_or_else(
-        || format!("start the agent of {name}: it takes back what is stale"),
+        || format!("start the agent of {name}: it resets both"),
         |pod| {
             let agent = format!("--namespace {} {}", pod.namespace, pod.name);
-            format!("the agent takes back what is stale: see kubectl logs {agent}")
+            format!("the agent resets both; see why it does not: kubectl logs {agent}")
         },
     );
     finding.remedy(agent).remedy(format!(
-        "where no agent is wanted: kubectl annotate node {name} {STATE}-; kubectl taint node \
+        "for a node without an agent: kubectl annotate node {name} {STATE}-; kubectl taint node \
          {name} {SHUTTING_DOWN_TAINT}-"
     ))
 }

@@ -1,6 +1,7 @@
 //! Finds pods that do not terminate, that are terminal and stay, or that are wrongly marked as
 //! disrupted.
 
+use epilogue_common::finding_code::FindingCode as Code;
 use epilogue_common::names::TRACKING_FINALIZER;
 use epilogue_common::names::disruption_reason::TERMINATION_BY_KUBELET;
 use epilogue_common::names::job_option::FORCE_FAIL_AFTER;
@@ -35,29 +36,31 @@ fn leftover_finalizer(
     if !scene.has_read(Kind::Job) {
         return None;
     }
-    let (why, since) = match (&pod.owner, scene.job_of(pod)) {
+    let (code, why, since) = match (&pod.owner, scene.job_of(pod)) {
         (Some(owner), None) if pod.is_of_job() => {
-            (format!("its Job {} is gone", owner.name), last_news(pod))
+            let why = format!("its Job {} is gone", owner.name);
+            (Code::FinalizerJobGone, why, last_news(pod))
         }
         (_, Some(job)) if job.is_finished() => {
             let ends = job.status.conditions.iter().flatten();
             let ends = ends.filter(|each| each.status == "True");
             let ended = ends.filter_map(|each| Some(each.last_transition_time.as_ref()?.0)).max();
-            (format!("its Job {} has finished", job.key.name), ended.max(last_news(pod)))
+            let why = format!("its Job {} has finished", job.key.name);
+            (Code::FinalizerJobFinished, why, ended.max(last_news(pod)))
         }
         (_, Some(_)) => return None,
-        _ => ("no Job owns it".to_owned(), last_news(pod)),
+        _ => (Code::FinalizerNoJob, "no Job owns it".to_owned(), last_news(pod)),
     };
     let since = since?;
     if !is_overdue(since, now) {
         return None;
     }
     let path = format!("/metadata/finalizers/{index}");
-    let problem = format!("{TRACKING_FINALIZER} still holds it, though {why}");
+    let problem = format!("{TRACKING_FINALIZER} keeps the pod, but {why}");
     Some(
-        Finding::new(Rule::LeftoverFinalizer, subject(pod), problem)
+        Finding::new((Rule::LeftoverFinalizer, code), subject(pod), problem)
             .since(Some(since))
-            .remedy("start the Job's controller: it frees such pods")
+            .remedy("start the Job's controller: it removes the finalizer")
             .remedy(format!(
                 "kubectl patch pod {} --type=json -p '[{{\"op\":\"test\",\"path\":\"{path}\",\
                  \"value\":\"{TRACKING_FINALIZER}\"}},{{\"op\":\"remove\",\"path\":\"{path}\"}}]'",
@@ -78,20 +81,24 @@ fn held_by_finalizers(
         return None;
     }
     let holders = seen.finalizers.join(", ");
-    let problem = format!("it has ended and was deleted; {holders} hold it");
-    let found = Finding::new(Rule::LeftoverFinalizer, subject(pod), problem).since(Some(since));
+    let problem = format!("terminal and deleted; kept by {holders}");
+    let found = |code| {
+        let rule = (Rule::LeftoverFinalizer, code);
+        Finding::new(rule, subject(pod), problem).since(Some(since))
+    };
     let tracked = seen.finalizers.iter().any(|each| each == TRACKING_FINALIZER);
     Some(match scene.job_of(pod).filter(|_| tracked) {
         Some(job) => {
             let by = job.spec.managed_by.as_deref().unwrap_or("none: kube-controller-manager");
-            found.remedy(format!(
-                "it waits to be counted: see that the controller of Job {} works (managedBy {by})",
+            found(Code::PodNotCounted).remedy(format!(
+                "the Job has not counted it: see that the controller of Job {} runs (managedBy \
+                 {by})",
                 job.key.name
             ))
         }
-        None => found.remedy(
-            "start whoever put them there; only if that is gone for good: kubectl edit the pod, \
-             and take them off",
+        None => found(Code::PodHeldByFinalizers).remedy(
+            "start the program that set them; only if it is gone for good: remove them by \
+             kubectl edit pod",
         ),
     })
 }
@@ -129,7 +136,7 @@ fn unended(pod: &PodView, scene: &Scene, now: Timestamp) -> Option<Finding> {
 
 /// Pod GC may fail or delete the pod and has not done so.
 fn ended(pod: &PodView, evidence: &Evidence, deletion: Option<Deletion>) -> Finding {
-    let state = if deletion.is_some() { "Terminating" } else { "it cannot run" };
+    let state = if deletion.is_some() { "Terminating" } else { "cannot run" };
     let who = match evidence {
         Evidence::NeverScheduled | Evidence::NodeGone | Evidence::OutOfService => {
             "pod GC (of kube-controller-manager, or of epilogue-controller)"
@@ -137,21 +144,22 @@ fn ended(pod: &PodView, evidence: &Evidence, deletion: Option<Deletion>) -> Find
         _ => "pod GC of epilogue-controller",
     };
     let since = deletion.map(|deletion| deletion.at);
-    Finding::new(Rule::StuckPod, subject(pod), format!("{state}: {evidence}"))
+    let rule = (Rule::StuckPod, Code::PodGcOverdue);
+    Finding::new(rule, subject(pod), format!("{state}: {evidence}"))
         .since(since)
-        .remedy(format!("{who} ends it within a minute; see that one runs"))
+        .remedy(format!("{who} fails or deletes it within a minute; see that it runs"))
         .remedy(format!("kubectl delete pod {} --grace-period=0 --force", address(pod)))
 }
 
 /// The pod is terminal, and its kubelet does not remove it.
 fn remains(pod: &PodView, deletion: Deletion) -> Finding {
     let name = pod.node.as_deref().unwrap_or_default();
-    let problem = format!("it has ended and was deleted, and the kubelet of {name} keeps it");
-    Finding::new(Rule::StuckPod, subject(pod), problem)
+    let problem = format!("terminal and deleted; the kubelet of {name} does not remove it");
+    Finding::new((Rule::StuckPod, Code::PodKeptByKubelet), subject(pod), problem)
         .since(Some(deletion.at))
-        .remedy(format!("see kubectl epilogue doctor {name}"))
+        .remedy(format!("kubectl epilogue doctor {name}"))
         .remedy(format!(
-            "nothing runs any more, so: kubectl delete pod {} --grace-period=0 --force",
+            "it is terminal, so this loses nothing: kubectl delete pod {} --grace-period=0 --force",
             address(pod)
         ))
 }
@@ -163,12 +171,12 @@ fn without_proof(pod: &PodView, deletion: Deletion, scene: &Scene) -> Finding {
     let since = node.and_then(|node| node.ready_since);
     let silent = since.map_or_else(String::new, |at| format!(" since {}", seconds(at)));
     let problem = format!(
-        "Terminating: nothing is heard of node {name}{silent}, and nothing proves that the pod \
-         does not run there"
+        "Terminating: node {name} is silent{silent}, and nothing proves that the pod does not run \
+         there"
     );
-    let found = Finding::new(Rule::StuckPod, subject(pod), problem)
+    let found = Finding::new((Rule::StuckPod, Code::NodeSilentNoProof), subject(pod), problem)
         .since(Some(deletion.at))
-        .remedy("bring the node back: its kubelet ends the pod, and so does the proof of a boot")
+        .remedy("bring the node back: then its kubelet terminates the pod, or its boot is evidence")
         .remedy(format!(
             "only if the machine is off for certain: kubectl taint node {name} \
              {OUT_OF_SERVICE_TAINT}=nodeshutdown:NoExecute"
@@ -176,7 +184,7 @@ fn without_proof(pod: &PodView, deletion: Deletion, scene: &Scene) -> Finding {
         .remedy(format!("only if it never comes back: kubectl delete node {name}"));
     match pod.owner.as_ref().filter(|_| pod.is_of_job()) {
         Some(owner) => found.remedy(format!(
-            "only if its work may be done twice: kubectl annotate job --namespace {} {} \
+            "only if its work may run twice: kubectl annotate job --namespace {} {} \
              {FORCE_FAIL_AFTER}=10m",
             pod.namespace, owner.name
         )),
@@ -187,28 +195,33 @@ fn without_proof(pod: &PodView, deletion: Deletion, scene: &Scene) -> Finding {
 /// The kubelet is alive, or its state is unknown.
 fn kubelets(pod: &PodView, deletion: Deletion, scene: &Scene, now: Timestamp) -> Finding {
     let name = pod.node.as_deref().unwrap_or_default();
-    let stuck = |problem: String| {
-        Finding::new(Rule::StuckPod, subject(pod), problem).since(Some(deletion.at))
+    let stuck = |code: Code, problem: String| {
+        Finding::new((Rule::StuckPod, code), subject(pod), problem).since(Some(deletion.at))
     };
     let Some(node) = scene.nodes.get(name) else {
-        let problem = format!("Terminating beyond its grace; node {name} was not read");
-        return stuck(problem).remedy(format!("kubectl epilogue doctor {name}"));
+        let problem = format!("Terminating beyond its grace period; node {name} was not read");
+        return stuck(Code::PodNodeNotRead, problem)
+            .remedy(format!("kubectl epilogue doctor {name}"));
     };
     let lease = scene.lease("kube-node-lease", name);
     if let Some(renewed) = lease.filter(|lease| !lease.is_alive(now)).map(|it| it.renew_time) {
         let last = renewed.map_or_else(|| "never".to_owned(), seconds);
-        let problem = format!("Terminating: the kubelet of {name} is silent (last heard {last})");
-        return stuck(problem).remedy(format!(
-            "on {name}: systemctl restart kubelet; if the machine is gone, its Ready becomes \
-             Unknown within a minute, and doctor says what would prove the end"
+        let problem =
+            format!("Terminating: the kubelet of {name} does not renew its lease (last: {last})");
+        return stuck(Code::KubeletSilent, problem).remedy(format!(
+            "on {name}: systemctl restart kubelet; if the machine is gone, Ready becomes Unknown \
+             within a minute: run doctor again then"
         ));
     }
     if let Some(since) = node.view.shuts_down_since() {
         let problem = format!("Terminating: node {name} shuts down since {}", seconds(since));
-        return stuck(problem).remedy(format!("kubectl epilogue doctor {name}"));
+        return stuck(Code::PodOnNodeShuttingDown, problem)
+            .remedy(format!("kubectl epilogue doctor {name}"));
     }
     let state = if node.view.ready == Some(Tristate::True) { "ready" } else { "not ready" };
-    stuck(format!("Terminating: the kubelet of {name} lives ({state}), and has not ended it"))
+    let problem =
+        format!("Terminating: the kubelet of {name} runs ({state}), and has not finished it");
+    stuck(Code::PodSlowUnderLiveKubelet, problem)
         .remedy(format!(
             "kubectl describe pod {}: FailedKillPod, FailedPreStopHook and volumes say what it \
              waits for",
@@ -216,7 +229,7 @@ fn kubelets(pod: &PodView, deletion: Deletion, scene: &Scene, now: Timestamp) ->
         ))
         .remedy(format!(
             "on {name}: journalctl --unit=kubelet; a process in state D ends only with the \
-             machine, and a boot of {name} ends the pod"
+             machine: reboot {name}"
         ))
 }
 
@@ -224,13 +237,14 @@ fn stale_target(pod: &PodView, stale: Stale) -> Finding {
     let target = pod.target.as_deref();
     let reason = target.map(|target| &*target.reason).unwrap_or_default();
     let who = if reason == TERMINATION_BY_KUBELET {
-        "epilogue-controller resets it (--stale-disruption-reset=companion, its default)"
+        "epilogue-controller resets it (--stale-disruption-reset=epilogue, its default)"
     } else {
         "kube-controller-manager resets it, or epilogue-controller with \
          --stale-disruption-reset=all"
     };
-    let problem = format!("DisruptionTarget ({reason}) stands, though {stale}");
-    Finding::new(Rule::StaleDisruptionTarget, subject(pod), problem)
+    let problem = format!("DisruptionTarget ({reason}) is True, but {stale}");
+    let rule = (Rule::StaleDisruptionTarget, Code::StaleDisruptionTarget);
+    Finding::new(rule, subject(pod), problem)
         .since(target.and_then(|target| target.since))
         .remedy(format!("{who}; see that it runs"))
         .remedy(format!(

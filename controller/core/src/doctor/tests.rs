@@ -79,7 +79,13 @@ fn reported(scene: &Scene) -> Vec<String> {
     let found = findings(scene, Some(&our_lease()), now());
     let line = |found: &Finding| {
         assert!(!found.remedies.is_empty(), "{found:?}");
-        format!("{}: {} | {}", found.subject, found.problem, found.remedies.join(" | "))
+        format!(
+            "{}: {} [{}] | {}",
+            found.subject,
+            found.problem,
+            found.code,
+            found.remedies.join(" | ")
+        )
     };
     found.iter().map(line).collect()
 }
@@ -126,7 +132,8 @@ fn a_pod_of_a_silent_node_comes_with_what_would_prove_its_end() {
     assert_reported(
         vec![silent(node("n")), deleted(pod("p"), 0), running_job()],
         &[
-            "pod/default/p: Terminating: nothing is heard of node n since",
+            "pod/default/p: Terminating: node n is silent since",
+            "[node-silent-no-proof]",
             "nothing proves",
             "kubectl taint node n node.kubernetes.io/out-of-service=nodeshutdown:NoExecute",
             "kubectl delete node n",
@@ -147,7 +154,7 @@ fn a_pod_that_has_ended_and_stays_is_not_said_to_run() {
     for node in [silent(node("n")), node("n")] {
         assert_reported(
             vec![node, phase(deleted(pod("p"), 0), "Succeeded"), running_job()],
-            &["it has ended and was deleted, and the kubelet of n keeps it", "--force"],
+            &["the kubelet of n does not remove it [pod-kept-by-kubelet]", "--force"],
         );
     }
 }
@@ -160,14 +167,17 @@ fn a_pod_that_pod_gc_would_fail_is_reported_with_its_evidence() {
         pods(),
         &["Terminating: node no longer exists", "of kube-controller-manager, or"],
     );
-    assert_reported(vec![pod("p"), running_job()], &["it cannot run: node no longer exists"]);
+    assert_reported(
+        vec![pod("p"), running_job()],
+        &["cannot run: node no longer exists [pod-gc-overdue]"],
+    );
     assert_fine(vec![phase(pod("p"), "Succeeded"), running_job()]);
     let off = out_of_service(silent(node("n")));
     assert_reported(with(off), &["node is out of service", "--grace-period=0 --force"]);
     let rebooted = boot(node("n"), "boot-2");
     let text = format!("shutting-down;boot=boot-1;since={}", at(5));
     let rebooted = silent(announces(rebooted, &text));
-    assert_reported(with(rebooted), &["has booted since", "pod GC of epilogue-controller ends it"]);
+    assert_reported(with(rebooted), &["has booted since", "pod GC of epilogue-controller fails"]);
     let mut accepts = running_job();
     accepts["metadata"]["annotations"] = json!({"epilogue.dev/force-fail-after": "10m"});
     let objects = vec![silent(node("n")), deleted(pod("p"), 0), accepts];
@@ -179,13 +189,22 @@ fn a_pod_that_its_kubelet_does_not_end_says_where_to_look() {
     let objects = |node: Value, more: Vec<Value>| {
         [vec![node, deleted(pod("p"), 0), running_job()], more].concat()
     };
-    assert_reported(objects(node("n"), vec![]), &["kubelet of n lives (ready)", "FailedKillPod"]);
+    assert_reported(
+        objects(node("n"), vec![]),
+        &["kubelet of n runs (ready)", "[pod-slow-under-live-kubelet]", "FailedKillPod"],
+    );
     let unready = ready(node("n"), "False", "runtime is down", 0);
-    assert_reported(objects(unready, vec![]), &["kubelet of n lives (not ready)"]);
+    assert_reported(objects(unready, vec![]), &["kubelet of n runs (not ready)"]);
     let stale = lease("kube-node-lease", "n", "n", HOUR - 300);
-    assert_reported(objects(node("n"), vec![stale]), &["kubelet of n is silent (last heard 20"]);
+    assert_reported(
+        objects(node("n"), vec![stale]),
+        &["does not renew its lease (last: 20", "[kubelet-silent]"],
+    );
     let text = format!("shutting-down;boot=boot-1;since={}", at(HOUR - 60));
-    assert_reported(objects(announces(node("n"), &text), vec![]), &["node n shuts down since"]);
+    assert_reported(
+        objects(announces(node("n"), &text), vec![]),
+        &["node n shuts down since", "[pod-on-node-shutting-down]"],
+    );
 }
 
 #[test]
@@ -195,8 +214,11 @@ fn without_nodes_nothing_is_said_of_nodes() {
     let found = findings(&scene, Some(&our_lease()), now());
     assert_eq!(found.len(), 1, "{found:?}");
     assert!(found[0].problem.contains("node n was not read"), "{found:?}");
+    assert_eq!(found[0].code, Code::PodNodeNotRead);
     let unread = omissions(&scene);
-    assert_eq!(unread.len(), 4, "{unread:?}");
+    let codes: Vec<Code> = unread.iter().map(|it| it.code).collect();
+    let all = [Code::JobsNotRead, Code::NodesNotRead, Code::LeasesNotRead, Code::NamespacesNotRead];
+    assert_eq!(codes, all);
 }
 
 #[test]
@@ -209,7 +231,11 @@ fn a_finalizer_that_no_controller_takes_off_comes_with_the_command() {
     let freed = r#"[{"op":"test","path":"/metadata/finalizers/1","value":"batch."#;
     assert_reported(
         vec![node("n"), tracked(deleted(pod("p"), 0))],
-        &["job-tracking still holds it, though its Job j is gone", freed, r#""op":"remove""#],
+        &[
+            "job-tracking keeps the pod, but its Job j is gone [finalizer-job-gone]",
+            freed,
+            r#""op":"remove""#,
+        ],
     );
     let done = |second: i64| {
         job(
@@ -220,17 +246,20 @@ fn a_finalizer_that_no_controller_takes_off_comes_with_the_command() {
     };
     assert_reported(
         vec![node("n"), tracked(pod("p")), done(0)],
-        &["though its Job j has finished"],
+        &["but its Job j has finished [finalizer-job-finished]"],
     );
     assert_fine(vec![node("n"), tracked(pod("p")), done(HOUR - 5)]);
     let mut alone = tracked(pod("p"));
     alone["metadata"]["ownerReferences"] = json!(null);
-    assert_reported(vec![node("n"), alone], &["though no Job owns it"]);
+    assert_reported(vec![node("n"), alone], &["but no Job owns it [finalizer-no-job]"]);
     // The Job is live and still has to count the pod.
     assert_fine(vec![node("n"), tracked(pod("p")), running_job()]);
     assert_reported(
         vec![node("n"), tracked(deleted(pod("p"), 0)), running_job()],
-        &["example.com/a, batch.kubernetes.io/job-tracking hold it", "controller of Job j works"],
+        &[
+            "kept by example.com/a, batch.kubernetes.io/job-tracking [pod-not-counted]",
+            "controller of Job j runs",
+        ],
     );
 }
 
@@ -240,7 +269,7 @@ fn foreign_finalizers_are_named() {
     held["metadata"]["finalizers"] = json!(["example.com/a"]);
     assert_reported(
         vec![node("n"), held, running_job()],
-        &["example.com/a hold it", "gone for good"],
+        &["kept by example.com/a [pod-held-by-finalizers]", "gone for good"],
     );
 }
 
@@ -249,15 +278,21 @@ fn a_slip_in_managed_by_is_understood() {
     assert_reported(
         vec![managed("x", "epilogue.dev/job-controler")],
         &[
-            "job/default/x: nobody serves its managedBy epilogue.dev/job-controler: \
-             epilogue.dev/job-controller was meant?",
+            "job/default/x: unknown managedBy epilogue.dev/job-controler; did you mean \
+             epilogue.dev/job-controller? [managed-by-misspelled]",
             "immutable",
             "with managedBy: epilogue.dev/job-controller",
         ],
     );
-    assert_reported(vec![managed("x", "example.com/y")], &["example.com/y, which is not known"]);
-    assert_reported(vec![managed("x", "kueue.x-k8s.io/multikueue")], &["nobody has taken it up"]);
-    assert_reported(vec![job("x", json!({}))], &["no Job controller has taken it up"]);
+    assert_reported(
+        vec![managed("x", "example.com/y")],
+        &["unknown managedBy example.com/y", "[managed-by-unknown]"],
+    );
+    assert_reported(vec![managed("x", "kueue.x-k8s.io/multikueue")], &["[managed-by-not-running]"]);
+    assert_reported(
+        vec![job("x", json!({}))],
+        &["no Job controller has written its status [job-not-taken-up]"],
+    );
 }
 
 #[test]
@@ -281,13 +316,19 @@ fn a_job_that_somebody_serves_or_that_is_new_is_left_alone() {
 fn jobs_of_ours_need_a_controller_that_leads() {
     let ours = || managed("x", "epilogue.dev/job-controller");
     let lease = |holder, second| lease("epilogue-system", "epilogue-controller", holder, second);
-    assert_reported(vec![ours()], &["there is none; default/x wait", "get deployment,pod"]);
-    assert_reported(vec![ours(), lease("c_1", 0)], &["its last leader, c_1, is silent"]);
-    assert_reported(vec![ours(), lease("", HOUR)], &["nobody holds it"]);
+    assert_reported(
+        vec![ours()],
+        &["(it does not exist); waiting Jobs: default/x", "get deployment,pod"],
+    );
+    assert_reported(vec![ours(), lease("c_1", 0)], &["its last holder c_1 does not renew it"]);
+    assert_reported(
+        vec![ours(), lease("", HOUR)],
+        &["it has no holder", "[controller-without-leader]"],
+    );
     assert_fine(vec![ours(), lease("c_1", HOUR)]);
     let four: Vec<Value> =
         ["a", "b", "c", "d"].map(|name| managed(name, "epilogue.dev/job-controller")).into();
-    assert_reported(four, &["default/a, default/b, default/c and 1 more wait"]);
+    assert_reported(four, &["default/a, default/b, default/c and 1 more"]);
     assert_eq!(findings(&scene(vec![ours()]), None, now()), []);
 }
 
@@ -299,12 +340,13 @@ fn a_target_that_lives_on_is_stale() {
     assert_reported(
         lives("TerminationByKubelet", 0),
         &[
-            "DisruptionTarget (TerminationByKubelet) stands, though node did not shut down",
-            "=companion",
+            "DisruptionTarget (TerminationByKubelet) is True, but node did not shut down",
+            "=epilogue",
+            "[stale-disruption-target]",
             "--subresource=status",
         ],
     );
-    assert_reported(lives("EvictionByEvictionAPI", 0), &["though pod was not deleted", "=all"]);
+    assert_reported(lives("EvictionByEvictionAPI", 0), &["but pod was not deleted", "=all"]);
     assert_fine(lives("TerminationByKubelet", HOUR - 60));
 }
 
@@ -320,14 +362,23 @@ fn what_an_agent_left_on_a_node_that_is_up_is_stale() {
     let old = since(0, "boot-1");
     assert_reported(
         vec![old],
-        &["node/n: it was said to shut down", "annotate node n epilogue.dev/s"],
+        &["node/n: a shutdown began at", "[shutdown-overdue]", "annotate node n epilogue.dev/s"],
     );
-    assert_reported(vec![since(0, "boot-0")], &["is of boot boot-0", "start the agent of n"]);
-    assert_reported(vec![said("drained", "boot-1", 0)], &["is nothing that an agent says"]);
+    assert_reported(
+        vec![since(0, "boot-0")],
+        &["is of boot boot-0", "[state-of-earlier-boot]", "start the agent of n"],
+    );
+    assert_reported(
+        vec![said("drained", "boot-1", 0)],
+        &["invalid epilogue.dev/state", "[state-unreadable]"],
+    );
     assert_fine(vec![since(HOUR - 60, "boot-1")]);
     assert_fine(vec![silent(since(0, "boot-1"))]);
     let mut tainted = announces(node("n"), "idle");
     tainted["spec"]["taints"] =
         json!([{"key": "epilogue.dev/shutting-down", "effect": "NoSchedule"}]);
-    assert_reported(vec![tainted], &["taint epilogue.dev/shutting-down stands without a shutdown"]);
+    assert_reported(
+        vec![tainted],
+        &["taint epilogue.dev/shutting-down is set without a shutdown [taint-without-shutdown]"],
+    );
 }

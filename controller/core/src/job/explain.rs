@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use epilogue_common::finding_code::FindingCode as Code;
 use serde::Serialize;
 
 use super::census;
@@ -22,8 +23,10 @@ pub struct Explanation {
     pub job: String,
     /// Its end or its current activity, in one line.
     pub state: String,
+    /// The code of the state; `None` while it runs.
+    pub code: Option<Code>,
     /// What it waits for, the most important first.
-    pub waits_for: Vec<String>,
+    pub waits_for: Vec<Wait>,
     /// Its limits and how much of each is used up.
     pub limits: Vec<Limit>,
     /// Its pods, in the order of their names.
@@ -32,6 +35,15 @@ pub struct Explanation {
     pub next_sync: Vec<String>,
     /// In how many milliseconds the next sync comes without any event.
     pub wakes_up_in_ms: Option<i64>,
+}
+
+/// One thing that the Job waits for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Wait {
+    /// The code, which `docs/troubleshooting.md` explains.
+    pub code: Code,
+    /// What it waits for.
+    pub text: String,
 }
 
 /// A limit of the Job.
@@ -62,6 +74,15 @@ pub struct PodEntry {
     pub counts_as: &'static str,
     /// The reason for that.
     pub because: String,
+    /// The code of a reason that needs an explanation.
+    pub code: Option<Code>,
+}
+
+/// What a pod counts as, why, and the code of the reason.
+struct Class {
+    counts_as: &'static str,
+    because: String,
+    code: Option<Code>,
 }
 
 /// Explains a Job from what one sync would see.
@@ -72,10 +93,12 @@ pub fn explain(input: &SyncInput<'_>) -> Explanation {
     let mut pods: Vec<PodEntry> =
         plan.census.pods.iter().map(|pod| entry(input.job, &plan, pod)).collect();
     pods.sort_by(|left, right| left.name.cmp(&right.name));
-    let own = plan.waits_for.iter().map(ToString::to_string);
+    let own = plan.waits_for.iter().map(|it| Wait { code: it.code(), text: it.to_string() });
+    let (state, code) = state(input.job, &plan);
     Explanation {
         job: input.job.key.to_string(),
-        state: state(input.job, &plan),
+        state,
+        code,
         waits_for: own.chain(stuck(&plan.census.active)).collect(),
         limits: if plan.skip.is_some() { Vec::new() } else { limits(input.job, &plan) },
         pods,
@@ -86,7 +109,7 @@ pub fn explain(input: &SyncInput<'_>) -> Explanation {
     }
 }
 
-fn state(job: &Job, plan: &Plan) -> String {
+fn state(job: &Job, plan: &Plan) -> (String, Option<Code>) {
     let finished =
         job.status.conditions.iter().flatten().find(|each| {
             each.status == "True" && (each.type_ == "Complete" || each.type_ == "Failed")
@@ -94,22 +117,29 @@ fn state(job: &Job, plan: &Plan) -> String {
     if let Some(condition) = finished {
         let text = |part: &Option<String>| part.clone().unwrap_or_default();
         let (reason, message) = (text(&condition.reason), text(&condition.message));
-        return format!("{}: {reason}: {message}", condition.type_);
+        let state = format!("{}: {reason}: {message}", condition.type_);
+        return (state, Some(Code::JobFinished));
     }
-    match (&plan.skip, &plan.verdict) {
-        (Some(SkipReason::ManagedElsewhere), _) => "not run by this controller".to_owned(),
+    let (state, code) = match (&plan.skip, &plan.verdict) {
+        (Some(SkipReason::ManagedElsewhere), _) => {
+            ("not managed by this controller", Code::ManagedElsewhere)
+        }
         (Some(SkipReason::UnknownCompletionMode), _) => {
-            "left alone: unknown completionMode".to_owned()
+            ("left alone: unknown completionMode", Code::CompletionModeUnknown)
         }
-        (Some(_), _) => "about to be read again".to_owned(),
+        (Some(_), _) => ("about to be read again", Code::WatchBehind),
         (None, Some(verdict)) => {
-            let what = if verdict.end == End::Success { "succeeding" } else { "failing" };
-            format!("{what}: {}: {}", verdict.reason, verdict.message)
+            let (what, code) = match verdict.end {
+                End::Success => ("succeeding", Code::JobSucceeding),
+                End::Failure => ("failing", Code::JobFailing),
+            };
+            return (format!("{what}: {}: {}", verdict.reason, verdict.message), Some(code));
         }
-        (None, None) if job.deleting => "being deleted".to_owned(),
-        (None, None) if job.spec.suspend => "suspended".to_owned(),
-        (None, None) => "running".to_owned(),
-    }
+        (None, None) if job.deleting => ("being deleted", Code::JobBeingDeleted),
+        (None, None) if job.spec.suspend => ("suspended", Code::JobSuspended),
+        (None, None) => return ("running".to_owned(), None),
+    };
+    (state.to_owned(), Some(code))
 }
 
 fn limits(job: &Job, plan: &Plan) -> Vec<Limit> {
@@ -136,8 +166,8 @@ fn limits(job: &Job, plan: &Plan) -> Vec<Limit> {
 }
 
 /// The reasons that active pods give for not starting.
-fn stuck(active: &[Arc<Pod>]) -> Vec<String> {
-    let mut said: Vec<String> = active
+fn stuck(active: &[Arc<Pod>]) -> Vec<Wait> {
+    let mut waits: Vec<Wait> = active
         .iter()
         .filter(|pod| pod.phase == Phase::Pending)
         .filter_map(|pod| {
@@ -145,18 +175,22 @@ fn stuck(active: &[Arc<Pod>]) -> Vec<String> {
             match (waiting, &pod.node) {
                 (Some("ContainerCreating" | "PodInitializing"), _) | (None, Some(_)) => None,
                 (Some(reason), _) => {
-                    Some(format!("pod {}, which cannot start: {reason}", pod.name))
+                    let text = format!("pod {} to start; it reports {reason}", pod.name);
+                    Some(Wait { code: Code::PodCannotStart, text })
                 }
-                (None, None) => Some(format!("pod {} to be scheduled", pod.name)),
+                (None, None) => {
+                    let text = format!("pod {} to be scheduled", pod.name);
+                    Some(Wait { code: Code::PodUnscheduled, text })
+                }
             }
         })
         .collect();
-    said.sort();
-    said
+    waits.sort_by(|left, right| left.text.cmp(&right.text));
+    waits
 }
 
 fn entry(job: &Job, plan: &Plan, pod: &Arc<Pod>) -> PodEntry {
-    let (counts_as, because) = class(job, plan, pod);
+    let Class { counts_as, because, code } = class(job, plan, pod);
     PodEntry {
         name: pod.name.to_string(),
         index: pod.index.filter(|_| job.is_indexed()),
@@ -171,56 +205,72 @@ fn entry(job: &Job, plan: &Plan, pod: &Arc<Pod>) -> PodEntry {
         node: pod.node.as_ref().map(ToString::to_string),
         counts_as,
         because,
+        code,
     }
 }
 
-fn class(job: &Job, plan: &Plan, pod: &Arc<Pod>) -> (&'static str, String) {
+fn class(job: &Job, plan: &Plan, pod: &Arc<Pod>) -> Class {
+    let class =
+        |counts_as, because: &str, code| Class { counts_as, because: because.to_owned(), code };
     let is_in = |list: &[Arc<Pod>]| list.iter().any(|each| each.uid == pod.uid);
     if !census::has_valid_index(job, pod) {
-        return ("nothing", "its completion index is missing or out of range".to_owned());
+        let because = "its completion index is missing or out of range";
+        return class("nothing", because, Some(Code::PodIndexInvalid));
     }
     if plan.per_index().is_some_and(|per_index| per_index.delays(pod)) {
         let because = "kept until its index has a new pod (backoffLimitPerIndex)";
-        return ("failed, not counted yet", because.to_owned());
+        return class("failed, not counted yet", because, Some(Code::PodKeptForIndex));
     }
     if is_in(&plan.census.active) {
         let ready = if pod.is_ready() { "active and ready" } else { "active" };
-        let tracked = if pod.tracked { "it runs" } else { "it runs, without our finalizer" };
-        return (ready, tracked.to_owned());
+        return match pod.tracked {
+            true => class(ready, "not terminal", None),
+            false => class(ready, "not terminal; no tracking finalizer", Some(Code::PodUntracked)),
+        };
     }
     if is_in(&plan.census.newly_failed) {
         return failed_class(job, pod);
     }
     if is_in(&plan.census.newly_succeeded) {
-        return ("succeeded", "it ended with phase Succeeded".to_owned());
+        return class("succeeded", "its phase is Succeeded", None);
     }
     if pod.is_terminating() {
-        let because = if job.replaces_failed_only() {
-            "it is being deleted; replaced once it has ended (podReplacementPolicy: Failed)"
+        return if job.replaces_failed_only() {
+            let because = "being deleted; replaced once terminal (podReplacementPolicy: Failed)";
+            class("terminating", because, Some(Code::ReplacementWaits))
         } else {
-            "it is being deleted, and was counted or taken out of the count already"
+            class("terminating", "being deleted; counted already, or does not count", None)
         };
-        return ("terminating", because.to_owned());
     }
     match pod.phase {
-        Phase::Succeeded => ("succeeded", "counted already".to_owned()),
-        _ => ("failed", format!("counted already{}", rule(job, pod))),
+        Phase::Succeeded => class("succeeded", "counted already", None),
+        _ => class("failed", &format!("counted already{}", rule(job, pod)), unmatched(job, pod)),
     }
 }
 
-fn failed_class(job: &Job, pod: &Pod) -> (&'static str, String) {
-    let ended = match pod.phase {
-        Phase::Failed => "it ended with phase Failed",
-        _ => "it is being deleted (podReplacementPolicy: TerminatingOrFailed)",
+fn failed_class(job: &Job, pod: &Pod) -> Class {
+    let state = match pod.phase {
+        Phase::Failed => "its phase is Failed",
+        _ => "being deleted (podReplacementPolicy: TerminatingOrFailed)",
     };
-    let counts_as =
-        if census::counts_as_failure(job, pod) { "failed" } else { "failed, but ignored" };
-    (counts_as, format!("{ended}{}", rule(job, pod)))
+    let (counts_as, code) = if census::counts_as_failure(job, pod) {
+        ("failed", unmatched(job, pod))
+    } else {
+        ("failed, but ignored", Some(Code::FailureIgnored))
+    };
+    Class { counts_as, because: format!("{state}{}", rule(job, pod)), code }
+}
+
+/// The code of a failure that no rule of the Job's policy matches.
+fn unmatched(job: &Job, pod: &Pod) -> Option<Code> {
+    let has_policy = job.spec.pod_failure_policy.is_some();
+    let is_unmatched = has_policy && census::action(job, pod).is_none();
+    is_unmatched.then_some(Code::FailureMatchesNoRule)
 }
 
 fn rule(job: &Job, pod: &Pod) -> String {
     match (census::action(job, pod), &job.spec.pod_failure_policy) {
-        (Some(action), _) => format!("; podFailurePolicy says {}", action.as_str()),
+        (Some(action), _) => format!("; podFailurePolicy: {}", action.as_str()),
         (None, Some(_)) => "; no rule of podFailurePolicy matches".to_owned(),
         (None, None) => String::new(),
     }

@@ -9,8 +9,10 @@ use serde_json::{Map, Value, json};
 use super::steps::{Claim, ClaimKind};
 use crate::view::{Job, Json, Pod};
 
-/// The strategic-merge patch that removes the tracking finalizer. With its `uid` the API refuses it
-/// for another pod of the same name. Otherwise that pod's failure would never be counted.
+/// The strategic-merge patch that removes the tracking finalizer.
+///
+/// DIVERGES(upstream): it names the pod's `uid`, so the API refuses it for another pod of the same
+/// name. Upstream's patch frees that pod, whose failure is then never counted. ([L4])
 pub fn remove_finalizer_patch(pod: &Pod) -> Value {
     json!({"metadata": {
         "uid": pod.uid.as_str(),
@@ -18,7 +20,9 @@ pub fn remove_finalizer_patch(pod: &Pod) -> Value {
     }})
 }
 
-/// The options of a deletion: only of this pod, not of another one of the same name.
+/// The options of a deletion.
+///
+/// DIVERGES(upstream): only of this pod; upstream deletes whatever pod has the name by then. ([L4])
 pub fn delete_options(pod: &Pod) -> Value {
     json!({"preconditions": {"uid": pod.uid.as_str()}})
 }

@@ -112,7 +112,11 @@ pub fn is_ours(job: &Job, manage_all_jobs: bool) -> bool {
         || (manage_all_jobs && job.is_managed_by_upstream())
 }
 
-/// Why a sync does nothing. Unlike upstream it checks `managedBy` and the end first. ([S1])
+/// Why a sync does nothing.
+///
+/// DIVERGES(upstream): `managedBy` and the end of the Job come before the question whether the
+/// watches are behind. Neither can be taken back, so such a Job is not synced again for them.
+/// ([S1])
 fn skip(input: &SyncInput<'_>) -> Option<SkipReason> {
     let SyncInput { job, memory, settings, .. } = input;
     if !is_ours(job, settings.manage_all_jobs) {

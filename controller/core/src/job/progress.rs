@@ -235,7 +235,9 @@ impl Progress {
 
     fn flush(&mut self) -> Option<Step> {
         if !status::differs(&self.draft, &self.stored.status) {
-            // A failure that the policy ignored changes no counter when its pod was replaced.
+            // DIVERGES(upstream): the backoff is remembered also when there is nothing to write.
+            // A failure that the policy ignored changes no counter when its pod was replaced, and
+            // upstream then forgets the wait. ([T9])
             if self.plan.backoff != BackoffRecord::default() {
                 self.remember(MemoryUpdate::Backoff(self.plan.backoff));
             }
@@ -384,8 +386,10 @@ impl Progress {
     }
 }
 
-/// Whether a failed claim does not end the sync. A failed adoption does, because the plan counts
-/// the pod.
+/// Whether a failed claim does not end the sync.
+///
+/// DIVERGES(upstream): a failed adoption always ends it, because the plan counts the pod. Upstream
+/// goes on without a pod that is gone. ([L3])
 fn is_no_matter(claim: &Claim, failure: &Failure) -> bool {
     match claim.kind {
         ClaimKind::Adopt => false,

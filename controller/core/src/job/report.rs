@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use epilogue_common::finding_code::FindingCode as Code;
 use jiff::SignedDuration;
 
 use super::plan::{Plan, SkipReason};
@@ -80,6 +81,25 @@ impl WaitsFor {
     }
 }
 
+impl WaitsFor {
+    /// The code, which `docs/troubleshooting.md` explains.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Manager(_) => Code::ManagedElsewhere,
+            Self::Nothing => Code::JobFinished,
+            Self::Watches => Code::WatchBehind,
+            Self::CompletionMode(_) => Code::CompletionModeUnknown,
+            Self::ActivePods(_) => Code::ActivePods,
+            Self::TerminatingPods(_) => Code::TerminatingPods,
+            Self::Backoff { .. } => Code::PodBackoff,
+            Self::IndexBackoff { .. } => Code::IndexBackoff,
+            Self::Resume => Code::JobSuspended,
+            Self::Deletion => Code::JobBeingDeleted,
+            Self::End(_) => Code::LastPods,
+        }
+    }
+}
+
 /// `1 pod`, `2 pods`.
 pub(super) fn pods(count: usize) -> String {
     if count == 1 { "1 pod".to_owned() } else { format!("{count} pods") }
@@ -90,8 +110,10 @@ impl fmt::Display for WaitsFor {
         match self {
             Self::Manager(Some(by)) => write!(formatter, "{by}, which spec.managedBy names"),
             Self::Manager(None) => formatter.write_str("kube-controller-manager's Job controller"),
-            Self::Nothing => formatter.write_str("nothing: it is finished"),
-            Self::Watches => formatter.write_str("the watch to show our own last writes"),
+            Self::Nothing => formatter.write_str("nothing: the Job is finished"),
+            Self::Watches => {
+                formatter.write_str("its watches to show the controller's own last writes")
+            }
             Self::CompletionMode(mode) => {
                 write!(formatter, "a controller that knows completionMode {mode}")
             }

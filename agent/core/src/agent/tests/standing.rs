@@ -220,7 +220,7 @@ fn a_node_without_logind_is_kept_in_order_and_asks_for_no_lock() {
     world.event(Event::NodeObserved(NodeView { announced, tainted: true, ..NodeView::default() }));
     world.pass(ms(60_000));
     assert_eq!(world.log, ["0 announce idle", "0 taint false"]);
-    assert_eq!(world.readiness.as_deref(), Some("mode=replace;lock=none;granted=?;wanted=40"));
+    assert_eq!(world.readiness.as_deref(), Some("mode=replace;lock=off;granted=?;wanted=40"));
 }
 
 /// Shows the node as the API has it.

@@ -41,6 +41,7 @@ fn assert_check(report: &NodeReport, name: &str, verdict: NodeVerdict, words: &s
     let text = format!("{} {}", check.found, check.remedy.clone().unwrap_or_default());
     assert!(text.contains(words), "{words:?} must be in {text:?}");
     assert_eq!(check.remedy.is_none(), verdict == NodeVerdict::Ok, "{check:?}");
+    assert_eq!(check.code.is_none(), verdict == NodeVerdict::Ok, "{check:?}");
 }
 
 #[test]
@@ -49,9 +50,14 @@ fn a_node_that_is_well_says_so_and_where_to_ask_more() {
     assert_eq!(report.verdict, NodeVerdict::Ok, "{report:#?}");
     assert_eq!(report.findings, []);
     assert_check(&report, "shutdown", NodeVerdict::Ok, "held; mode replace; delay granted 40s");
-    assert_check(&report, "pods", NodeVerdict::Ok, "ends of 1 would be reported; 1 of DaemonSets");
+    assert_check(
+        &report,
+        "pods",
+        NodeVerdict::Ok,
+        "1 would be reported in a shutdown; 1 of DaemonSets",
+    );
     assert_check(&report, "kubelet", NodeVerdict::Ok, "renewed 8 s ago");
-    assert_check(&report, "agent", NodeVerdict::Ok, "holds the delay lock");
+    assert_check(&report, "agent", NodeVerdict::Ok, "epilogue-agent-x is ready");
     let command = "kubectl exec --namespace epilogue-agents epilogue-agent-x -- \
                    /epilogue-agent check --root=/host";
     assert_eq!(report.on_node, command);
@@ -70,14 +76,15 @@ fn each_problem_is_reported_with_a_remedy() {
     let stale = lease("kube-node-lease", "n", "n", 0);
     assert_check(&with(4, stale), "kubelet", Fail, "renewed 3600 s ago");
     assert_check(&with(1, agent_pod("False")), "agent", Fail, "is not ready kubectl logs");
-    assert_check(&with(1, pod("q")), "agent", Fail, "there is none");
-    assert_check(&with(0, node("n")), "announced", Warn, "no agent has ever spoken");
+    assert_check(&with(1, pod("q")), "agent", Fail, "missing");
+    assert_check(&with(0, node("n")), "announced", Warn, "no agent has written epilogue.dev/state");
     assert_check(&with(0, out_of_service(node("n"))), "taints", Fail, "out-of-service-");
     let mut bare = pod("bare");
     bare["metadata"]["ownerReferences"] = json!(null);
     assert_check(&with(2, bare), "pods", Warn, "without a controller: default/bare");
-    assert_check(&with(0, ready("none", 40)), "shutdown", Fail, "no lock is held");
+    assert_check(&with(0, ready("none", 40)), "shutdown", Fail, "no delay lock is held");
     assert_check(&with(0, ready("held", 5)), "shutdown", Fail, "granted 5s, wanted 40s");
+    assert_check(&with(0, ready("off", 40)), "shutdown", Warn, "--logind=false");
     let unspoken = announces(node("n"), "idle");
     assert_check(&with(0, unspoken), "shutdown", Warn, "has not written epilogue.dev/readiness");
     let mut host = announces(node("n"), "idle");
@@ -91,7 +98,7 @@ fn each_problem_is_reported_with_a_remedy() {
 }
 
 #[test]
-fn the_last_word_of_its_agent_is_shown() {
+fn the_last_event_of_its_agent_is_shown() {
     let event = |reason: &str, reporter: &str, second: i64| {
         json!({"kind": "Event", "metadata": {"name": reason}, "reason": reason, "message": "m",
                "involvedObject": {"kind": "Node", "name": "n"}, "reportingComponent": reporter,
@@ -106,6 +113,6 @@ fn the_last_word_of_its_agent_is_shown() {
         ],
     ];
     let report = report(objects.concat());
-    let words = "NodeShutdownIncomplete: m agent/README.md";
-    assert_check(&report, "last word", NodeVerdict::Warn, words);
+    let words = "NodeShutdownIncomplete: m the section of";
+    assert_check(&report, "event", NodeVerdict::Warn, words);
 }

@@ -148,6 +148,20 @@ fn a_failure_that_was_not_stored_is_not_remembered() {
     assert_eq!(api.memory.backoff, Some(BackoffRecord::default()));
 }
 
+/// Upstream remembers the backoff only after a status write. ([T9])
+#[test]
+fn an_ignored_failure_without_a_write_is_remembered_in_the_backoff() {
+    let ignored = serde_json::json!([{"action": "Ignore",
+        "onExitCodes": {"operator": "In", "values": [42]}}]);
+    let stored = job().size(1, 1).failure_policy(ignored).started(9).status("active", 1);
+    let stored = stored.status("ready", 0).status("terminating", 0);
+    let all = vec![pod("f", "Failed").ended(42, 0), pod("r", "Running").on_node()];
+    let mut api = api(stored, all);
+    let effects = sync(&mut api);
+    assert!(effects.writes.is_empty(), "{:?}", effects.writes);
+    assert_eq!(api.memory.backoff.map(|it| it.failures), Some(1));
+}
+
 #[test]
 fn the_report_names_the_backoff_and_not_the_deadline() {
     let mut waiting = api(job().size(2, 5), vec![pod("a", "Running")]);

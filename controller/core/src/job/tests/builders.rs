@@ -299,6 +299,9 @@ impl PodBuilder {
 pub(super) fn api(job: JobBuilder, pods: Vec<PodBuilder>) -> FakeApi {
     let mut api = FakeApi::new(job.build(), pods.into_iter().map(PodBuilder::build), now());
     api.memory.backoff = Some(crate::job::BackoffRecord::default());
+    // Upstream's, so that another default changes no expectation. ([D2])
+    api.settings.default_job_pod_failure_backoff = SignedDuration::from_secs(10);
+    api.settings.max_job_pod_failure_backoff = SignedDuration::from_secs(600);
     api
 }
 
