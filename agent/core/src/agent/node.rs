@@ -146,10 +146,10 @@ impl Agent {
             return;
         }
         let seconds = |time: Duration| time.as_secs();
-        let lock = match lock_held {
-            true => DelayLock::Held,
-            false if self.settings.logind => DelayLock::Missing,
-            false => DelayLock::NotUsed,
+        let lock = match (lock_held, self.settings.logind) {
+            (true, _) => DelayLock::Held,
+            (false, true) => DelayLock::Missing,
+            (false, false) => DelayLock::NotUsed,
         };
         let readiness = Readiness {
             mode: mode.name().to_owned(),

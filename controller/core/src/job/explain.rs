@@ -223,9 +223,10 @@ fn class(job: &Job, plan: &Plan, pod: &Arc<Pod>) -> Class {
     }
     if is_in(&plan.census.active) {
         let ready = if pod.is_ready() { "active and ready" } else { "active" };
-        return match pod.tracked {
-            true => class(ready, "not terminal", None),
-            false => class(ready, "not terminal; no tracking finalizer", Some(Code::PodUntracked)),
+        return if pod.tracked {
+            class(ready, "not terminal", None)
+        } else {
+            class(ready, "not terminal; no tracking finalizer", Some(Code::PodUntracked))
         };
     }
     if is_in(&plan.census.newly_failed) {

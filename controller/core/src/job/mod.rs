@@ -38,7 +38,7 @@ mod tests;
 pub use backoff_limit_per_index::PerIndex;
 pub use census::{Census, Uncounted};
 pub use disruption_limit::Disruptions;
-pub use explain::{Explanation, Limit, PodEntry, explain};
+pub use explain::{Explanation, Limit, PodEntry, Wait, explain};
 pub use failure_policy::FailureAction;
 pub use indexes::IndexSet;
 pub use memory::{BackoffRecord, Expectations, Memory};
