@@ -39,18 +39,18 @@ async fn conditions_that_turned_out_to_be_wrong_are_reset() {
         json!({"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": reason,
                                "message": "x", "lastTransitionTime": now()}]})
     };
-    for name in ["scheduler", "companion", "deleted", "failed"] {
+    for name in ["scheduler", "kubelet", "deleted", "failed"] {
         stage.run(name, &node).await;
     }
     stage.status("scheduler", by("PreemptionByScheduler")).await;
-    stage.status("companion", by("TerminationByKubelet")).await;
+    stage.status("kubelet", by("TerminationByKubelet")).await;
     stage.status("deleted", by("EvictionByEvictionAPI")).await;
     stage.delete("deleted").await;
     stage.status("failed", by("TerminationByKubelet")).await;
     stage.status("failed", json!({"phase": "Failed"})).await;
     stage.shows("scheduler", |seen| seen == RESET).await;
-    stage.shows("companion", |seen| seen == RESET).await;
-    assert_eq!(stage.condition("companion", "DisruptionTarget").await, "False : ");
+    stage.shows("kubelet", |seen| seen == RESET).await;
+    assert_eq!(stage.condition("kubelet", "DisruptionTarget").await, "False : ");
     for name in ["deleted", "failed"] {
         let target = stage.condition(name, "DisruptionTarget").await;
         assert!(target.starts_with("True"), "{name}: {target}");
