@@ -432,7 +432,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_that_observes_is_ready_without_a_lock() {
+    fn an_observing_agent_is_ready_without_a_lock() {
         let status = watch::Sender::new(Status::default());
         let is_ready = |enforce| ready(&status.subscribe(), enforce, true).run().is_ok();
         assert!(!is_ready(true) && !is_ready(false));

@@ -177,7 +177,7 @@ fn an_agent_that_evicts_two_at_once_is_caught() {
 
 #[test]
 fn an_agent_that_evicts_alongside_the_kubelet_is_caught() {
-    caught(Sabotage::DeafToPressure, "is evicted while the kubelet says");
+    caught(Sabotage::IgnorePressure, "is evicted while the kubelet says");
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn an_agent_that_sees_pressure_where_there_is_none_is_caught() {
 
 #[test]
 fn an_agent_that_marks_and_does_not_evict_is_caught() {
-    caught(Sabotage::SpareVictims, "lives on and is marked at the end");
+    caught(Sabotage::KeepVictims, "lives on and is marked at the end");
 }
 
 #[test]

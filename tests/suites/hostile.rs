@@ -87,7 +87,7 @@ async fn bytes_that_are_no_text_in_a_pod_hold_up_no_other() {
 
 /// Only an administrator can write this: a time in the status that no calendar here has.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_job_that_cannot_be_read_is_told_of_and_rests_until_it_can() {
+async fn a_job_that_cannot_be_read_is_reported_and_rests_until_it_can() {
     let bed = Bed::start(SUITE, &[]).await;
     bed.create(job("odd").spec("suspend", true)).await;
     bed.reaches("odd", SOON, |state| state.conditions == ["Suspended"]).await;
@@ -100,8 +100,8 @@ async fn a_job_that_cannot_be_read_is_told_of_and_rests_until_it_can() {
     let condition = json!({"type": "example.com/Odd", "status": "True",
                            "lastTransitionTime": "9999-12-31T23:59:59Z"});
     patch(&format!("{path}/status"), json!({"status": {"conditions": [condition]}})).await;
-    let told = bed.events_say("odd", "Unreadable").await;
-    assert!(told.contains("status.conditions[0].lastTransitionTime"), "{told}");
+    let message = bed.events_say("odd", "Unreadable").await;
+    assert!(message.contains("status.conditions[0].lastTransitionTime"), "{message}");
     patch(&path, json!({"spec": {"suspend": false}})).await;
     bed.create(job("beside")).await;
     bed.finished("beside", SOON).await;

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn health_is_told_by_the_status_line() {
+    async fn the_status_line_gives_the_health() {
         assert_eq!(said("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await, Healthz::Ok);
         let failing = "HTTP/1.1 500 Internal Server Error\r\n\r\nsyncloop: failed";
         assert_eq!(said(failing).await, Healthz::Failing);
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_port_that_nobody_listens_on_refuses() {
+    async fn a_port_without_a_listener_refuses() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("must be bindable");
         let address = listener.local_addr().expect("must have one");
         drop(listener);

@@ -19,7 +19,7 @@ use tempfile::TempDir;
 use tonic::Code;
 
 /// As in the first attempt of a shutdown.
-const PATIENCE: Duration = Duration::from_secs(2);
+const WITHIN: Duration = Duration::from_secs(2);
 
 /// A node with a runtime.
 struct Node {
@@ -51,7 +51,7 @@ impl Node {
             grace_seconds: grace,
             sidecars: &sidecars,
             reach: Reach::Pod,
-            stop_timeout: PATIENCE,
+            stop_timeout: WITHIN,
         };
         state(self.runtime.stop_pod(&pod(uid), wanted).await)
     }
@@ -169,7 +169,7 @@ async fn regular_containers_stop_together_then_sidecars_then_the_sandbox() {
 }
 
 #[tokio::test]
-async fn who_ignores_the_signal_is_killed_when_the_grace_is_over() {
+async fn a_container_that_ignores_the_signal_is_killed_when_the_grace_is_over() {
     let node = Node::start();
     let pod = node.cri.pod("a");
     pod.container("deaf", Script::Stubborn).container("app", Script::Clean).start().await;
@@ -296,7 +296,7 @@ async fn stops_that_hang_hold_up_no_other_pod() {
 }
 
 #[tokio::test]
-async fn one_container_that_cannot_be_stopped_spares_no_other() {
+async fn one_container_that_cannot_be_stopped_does_not_keep_others_running() {
     let node = Node::start();
     node.cri
         .pod("a")
@@ -470,7 +470,7 @@ async fn a_stop_of_the_containers_leaves_the_sandbox_to_the_kubelet() {
     let node = Node::start();
     node.cri.pod("a").container("app", Script::Obedient).start().await;
     let reach = Reach::Containers;
-    let wanted = Stop { grace_seconds: 1, sidecars: &[], reach, stop_timeout: PATIENCE };
+    let wanted = Stop { grace_seconds: 1, sidecars: &[], reach, stop_timeout: WITHIN };
     let stopped = node.runtime.stop_pod(&pod("a"), wanted).await;
     let state = state(stopped).expect("the runtime must answer");
     assert!(state.sandbox_ready && state.containers_ended() && !state.nothing_runs());
@@ -512,7 +512,7 @@ async fn between_two_runtimes_the_agent_does_not_guess() {
 }
 
 #[tokio::test]
-async fn the_runtime_tells_which_pods_there_are() {
+async fn the_runtime_lists_the_pods() {
     let node = Node::start();
     node.cri.pod("a").container("app", Script::Obedient).start().await;
     node.cri.pod("b").sandbox_down().container("app", Script::Exits(0)).start().await;

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use tokio::time::timeout;
 
 use super::kernel_here::not_tested_here;
-use super::node::{Listening, PATIENCE};
+use super::node::{Listening, WITHIN};
 
 const LIMIT: u64 = 16 << 20;
 const MOUNT: &str = "/sys/fs/cgroup";
@@ -145,7 +145,7 @@ impl Listening {
                 }
             }
         };
-        timeout(PATIENCE, of).await.expect("a kill must be reported")
+        timeout(WITHIN, of).await.expect("a kill must be reported")
     }
 
     /// The reports of all witnesses that this machine has.

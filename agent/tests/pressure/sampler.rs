@@ -139,7 +139,7 @@ fn what_has_no_limit_has_no_allocatable_memory() {
 }
 
 #[test]
-fn the_layout_is_told_by_the_devices_once() {
+fn the_layout_is_determined_by_the_devices_once() {
     let other = tempfile::tempdir_in("/dev/shm").expect("/dev/shm must be writable");
     let tree = Tree::v2(Driver::Systemd);
     symlink(other.path(), tree.path("images")).expect("must be creatable");

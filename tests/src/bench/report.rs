@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn one_contender_alone_is_compared_with_nobody() {
+    fn a_single_contender_has_no_ratio() {
         let mut results = results();
         results.runs.remove(&Contender::Reference);
         assert!(!results.table().contains("ours/reference"));

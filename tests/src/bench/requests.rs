@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn the_controllers_writes_are_told_from_the_nodes_and_the_benchs() {
+    fn the_controllers_writes_are_counted_apart_from_the_nodes_and_the_benchs() {
         let requests = Requests::parse(&text());
         let expected = Writes {
             pod_creates: 20,

@@ -28,7 +28,7 @@ const CREATIONS_MAX: usize = 16;
 /// Jobs of the other tenant in each part.
 const PROBES: usize = 30;
 const FIRST_POD_WITHIN: Duration = Duration::from_mins(5);
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const CHECK_EVERY: Duration = Duration::from_millis(50);
 
 /// When the first pod of each Job appeared.
 type FirstPods = Arc<Mutex<HashMap<String, Instant>>>;
@@ -111,7 +111,7 @@ async fn probes(
             return Ok(waits);
         }
         anyhow::ensure!(Instant::now() < until, "a Job has no pod after {FIRST_POD_WITHIN:?}");
-        sleep(LOOK_EVERY).await;
+        sleep(CHECK_EVERY).await;
     }
 }
 

@@ -40,7 +40,7 @@ async fn a_container_that_was_oom_killed_is_explained_before_its_pod_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_was_killed_for_the_node_is_disrupted_where_the_administrator_says_so() {
+async fn a_node_oom_kill_is_a_disruption_where_the_administrator_configures_it() {
     for (argument, disrupts) in [("--node-oom=disrupt", true), ("--node-oom=tell", false)] {
         let arguments = vec![argument.to_owned()];
         let setup = Setup { pods: 1, arguments, ..Setup::default() };

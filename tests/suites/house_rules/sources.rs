@@ -57,7 +57,7 @@ fn collect(directory: &Path, found: &mut Vec<Source>) {
 }
 
 #[test]
-fn test_code_is_told_from_the_laboratory() {
+fn test_code_is_distinguished_from_the_laboratory() {
     let is_test = |path: &str| Source { path: path.into(), text: String::new() }.is_test();
     assert!(is_test("tests/suites/jobs.rs"));
     assert!(is_test("agent/tests/logind.rs"));

@@ -230,8 +230,8 @@ async fn a_cause_is_one_of_the_agents_own() {
     let pod = world.running("pod").await;
     let theirs = world.pod("theirs", &there, json!({}), running()).await;
     let ended = world.pod("ended", &here, json!({}), ended("Failed")).await;
-    let told = world.running("told").await;
-    world.done(status(&told, killed(&told, "ContainerLimit"))).await;
+    let reported = world.running("told").await;
+    world.done(status(&reported, killed(&reported, "ContainerLimit"))).await;
     let condition =
         |pod: &Value, condition: Value| status(pod, json!({"status": {"conditions": [condition]}}));
     let disruption = |value: &str, reason: &str| {
@@ -248,8 +248,8 @@ async fn a_cause_is_one_of_the_agents_own() {
         invalid("a foreign reason", status(&pod, killed(&pod, "OOMKilled")), REASONS),
         invalid("no reason", status(&pod, killed(&pod, "")), REASONS),
         invalid("a foreign reason at the end", status(&ended, killed(&ended, "Other")), REASONS),
-        invalid("a kill taken back", condition(&told, taken_back), REASONS),
-        invalid("a kill removed", condition(&told, removed), REASONS),
+        invalid("a kill taken back", condition(&reported, taken_back), REASONS),
+        invalid("a kill removed", condition(&reported, removed), REASONS),
         invalid(
             "the controller's word",
             condition(&pod, json!({"type": "epilogue.dev/Ended", "status": "True"})),

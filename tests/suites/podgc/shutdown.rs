@@ -14,19 +14,19 @@ const RESET: &str = "Running ContainersReady=True/ DisruptionTarget=False/ Ready
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pods_of_a_node_that_shuts_down_are_marked_where_its_agent_had_no_time() {
     let stage = Stage::start(&[]).await;
-    let (announced, told, other) =
+    let (announced, reported, other) =
         (stage.node("announced").await, stage.node("told").await, stage.node("other").await);
     stage.run("a", &announced).await;
-    stage.run("b", &told).await;
+    stage.run("b", &reported).await;
     stage.run("c", &other).await;
     stage.announce(&announced, &format!("shutting-down;boot=boot-1;since={}", now())).await;
     stage.announce(&other, &format!("shutting-down;boot=boot-0;since={}", now())).await;
-    stage.node_status(&told, "False", "node is shutting down", "boot-1").await;
+    stage.node_status(&reported, "False", "node is shutting down", "boot-1").await;
     stage.shows("a", |seen| seen == MARKED).await;
     stage.shows("b", |seen| seen == MARKED).await;
     assert!(stage.event("a").await.contains("its node shuts down"));
     let unmarked = "Running ContainersReady=True/ Ready=True/";
-    assert_eq!(stage.look("c").await, unmarked, "that was another boot");
+    assert_eq!(stage.shown("c").await, unmarked, "that was another boot");
     stage.stop().await;
 }
 

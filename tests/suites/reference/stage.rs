@@ -129,7 +129,7 @@ impl Side {
         self.end(name, &scenario.end).await;
         let took_s = started.elapsed().as_secs_f64();
         let uid = job.metadata.uid.expect("a Job has a UID");
-        Outcome { seen: self.look(name, &uid).await, took_s }
+        Outcome { seen: self.read(name, &uid).await, took_s }
     }
 
     async fn create(&self, name: &str, job: JobBuilder) -> Job {
@@ -215,7 +215,7 @@ impl Side {
         format!("what {name} waits for where managedBy is {}", self.managed_by)
     }
 
-    async fn look(&self, name: &str, uid: &str) -> Seen {
+    async fn read(&self, name: &str, uid: &str) -> Seen {
         // Either controller may show a pod's end in the status before it removes the pod's
         // finalizer.
         let held = async || {

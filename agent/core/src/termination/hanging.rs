@@ -28,21 +28,21 @@ pub struct StuckTimes {
     /// After a pod's grace, if no kubelet can terminate it.
     pub margin: Duration,
     /// After a pod's grace, if its kubelet is live.
-    pub patience: Duration,
+    pub kubelet_timeout: Duration,
     /// Between two events about one pod.
     pub event_interval: Duration,
 }
 
 impl StuckTimes {
     /// Derives all waits from the time that a kubelet gets.
-    pub fn after(patience: Duration) -> Self {
-        let short = SHORT_MAX.min(patience / 6);
+    pub fn after(kubelet_timeout: Duration) -> Self {
+        let short = SHORT_MAX.min(kubelet_timeout / 6);
         Self {
             pace: short,
-            dead: patience,
-            hung: patience.saturating_mul(5),
+            dead: kubelet_timeout,
+            hung: kubelet_timeout.saturating_mul(5),
             margin: short,
-            patience,
+            kubelet_timeout,
             event_interval: Duration::from_mins(10),
         }
     }
@@ -190,7 +190,7 @@ pub enum Judgement {
     /// finds no sandbox for its container.
     StopSandbox,
     /// The agent checks the pod once more.
-    LookAgain,
+    CheckAgain,
     /// The agent only reports.
     Leave(Obstacle),
 }
@@ -269,7 +269,7 @@ pub fn judge(evidence: &Evidence<'_>) -> Finding {
         None if sandbox => Judgement::StopSandbox,
         None if !proven => Judgement::Leave(Obstacle::Seen),
         // A runtime that has just started may not know everything yet.
-        None if hang == Hang::NotBegun && !evidence.twice => Judgement::LookAgain,
+        None if hang == Hang::NotBegun && !evidence.twice => Judgement::CheckAgain,
         None => Judgement::Fail,
     };
     Finding { hang, judgement }

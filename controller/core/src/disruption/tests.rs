@@ -42,7 +42,7 @@ fn deleted_pods_terminal_pods_and_conditions_that_are_false_keep_theirs() {
 }
 
 #[test]
-fn by_default_only_what_a_companion_left_is_reset() {
+fn by_default_only_conditions_with_the_kubelets_reason_are_reset() {
     let mut fixture = Fixture::of_one_node();
     fixture.pod(&target(pod("a"), "True", "DeletionByTaintManager", 0));
     assert!(fixture.pass(3600).is_empty());

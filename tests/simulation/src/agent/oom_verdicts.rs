@@ -34,7 +34,7 @@ impl World {
         let name = before.name().to_owned();
         let uid = before.uid().clone();
         let kills = self.deadly(&uid);
-        if !self.temper.settings.features.oom_causes {
+        if !self.behaviour.settings.features.oom_causes {
             self.violate(&format!("{name}: a cause is said, which is turned off"));
         }
         let timeless = after
@@ -49,7 +49,7 @@ impl World {
         }
         if after.is_disrupted() && !before.is_disrupted() {
             let by_node = kills.iter().any(|kill| kill.constraint == OomConstraint::Node);
-            if !by_node || !self.temper.settings.features.node_oom_disrupts {
+            if !by_node || !self.behaviour.settings.features.node_oom_disrupts {
                 self.violate(&format!("{name} died of memory and is called disrupted"));
             }
         }
@@ -69,8 +69,8 @@ impl World {
         {
             self.violate(&format!("{name} is said to be killed for {reason}, not for {right:?}"));
         }
-        let settings = &self.temper.settings;
-        let able = settings.enforce && settings.features.oom_causes && self.temper.strict;
+        let settings = &self.behaviour.settings;
+        let able = settings.enforce && settings.features.oom_causes && self.behaviour.strict;
         let now = self.now();
         let due = reported.iter().any(|kill| {
             let reported_at = kill.reported_at.unwrap_or_default();

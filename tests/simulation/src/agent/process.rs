@@ -44,7 +44,7 @@ impl World {
         let settings = Settings {
             boot_id: self.boot_id(),
             booted_at: self.boot_wall,
-            ..self.temper.settings.clone()
+            ..self.behaviour.settings.clone()
         };
         let agent = Agent::new(settings, &self.disk.records, self.clocks());
         self.process = Some(Process {

@@ -45,11 +45,11 @@ impl World {
 
     /// Judges an action when it is issued.
     pub(super) fn judge_action(&mut self, id: ActionId, action: &Action) {
-        let looks = matches!(
+        let checks = matches!(
             action,
             Action::Log(_) | Action::Measure | Action::MeasurePods { .. } | Action::InspectPod(_)
         );
-        if !looks {
+        if !checks {
             self.ledger.recent_actions += 1;
         }
         if let Action::PatchStatus { pod, purpose: Purpose::Mark, .. } = action {
@@ -113,7 +113,7 @@ impl World {
         if ends && excluded && mode == Some(Mode::Replace) {
             self.violate(&format!("DaemonSet pod {} is touched in Replace", pod.name));
         }
-        if !self.temper.settings.enforce {
+        if !self.behaviour.settings.enforce {
             self.violate(&format!("{} is touched by an agent that only observes", pod.name));
         }
     }
@@ -187,7 +187,7 @@ impl World {
     pub(super) fn judge_in_flight(&mut self) {
         let Some(process) = &self.process else { return };
         let calls = process.in_flight.values().filter(|is_call| **is_call).count();
-        let most = self.temper.settings.in_flight_max;
+        let most = self.behaviour.settings.in_flight_max;
         // The announcement has absolute priority, so it and the taint may exceed the limit.
         // ([AP21])
         if calls > most + 2 {
@@ -290,7 +290,7 @@ impl World {
         }
         let unmarked =
             !stored.is_terminal() && !stored.is_disrupted() && stored.deletion().is_none();
-        let excused = self.temper.forbidden == Some(Verb::PatchStatus)
+        let excused = self.behaviour.forbidden == Some(Verb::PatchStatus)
             || self.ledger.mark_failed.contains(uid)
             || self.is_own_limit_victim(uid)
             || self.ledger.marking.values().any(|marking| marking == uid);
@@ -307,7 +307,7 @@ impl World {
     /// Judges a pod's end as the API shows it.
     pub(super) fn judge_terminal(&mut self, uid: &PodUid, before: &Stored, after: &Stored) {
         let name = before.name().to_owned();
-        let excused = self.temper.forbidden == Some(Verb::PatchStatus)
+        let excused = self.behaviour.forbidden == Some(Verb::PatchStatus)
             || self.ledger.mark_failed.contains(uid)
             || self.is_own_limit_victim(uid)
             || before.deletion().is_none()
@@ -348,12 +348,13 @@ impl World {
             && !nature.view.container_restarts
             && !nature.is_static
             && nature.view.owner != Owner::DaemonSet
-            && nature.view.priority <= self.temper.settings.priority_max;
-        let acts = self.temper.settings.enforce && self.temper.settings.priority_groups.is_some();
+            && nature.view.priority <= self.behaviour.settings.priority_max;
+        let acts =
+            self.behaviour.settings.enforce && self.behaviour.settings.priority_groups.is_some();
         let time = elapsed.is_some_and(|elapsed| elapsed > Duration::from_millis(2_500));
-        let quick = self.temper.settings.in_flight_max >= 4;
+        let quick = self.behaviour.settings.in_flight_max >= 4;
         let may = self.may_be_marked(uid, self.now());
-        if self.temper.strict
+        if self.behaviour.strict
             && !marked
             && known
             && reported_pods
@@ -374,7 +375,7 @@ impl World {
         let (Some(shutdown), Some(mode)) = (&self.ledger.shutdown, self.mode()) else {
             return Vec::new();
         };
-        let settings = &self.temper.settings;
+        let settings = &self.behaviour.settings;
         let seen = self.ledger.reported_kubelet.as_ref();
         let works = seen.is_some_and(|(_, facts)| facts.healthy == Some(Healthz::Ok));
         // Without a way to terminate pods, the agent waits for no pod.
@@ -434,16 +435,16 @@ impl World {
         let left = shutdown.end.saturating_sub(now);
         let elapsed = now.saturating_sub(shutdown.reported_at);
         // Assist holds the lock no longer than the kubelet's sum and ten seconds. ([AP13])
-        let groups = self.temper.groups.as_deref().unwrap_or_default();
+        let groups = self.behaviour.groups.as_deref().unwrap_or_default();
         let sum: u64 = groups.iter().map(|(_, seconds)| seconds).sum();
         let sum = Duration::from_secs(sum) + FLUSH_MARGIN;
         let assists = self.mode() == Some(Mode::Assist);
         // The other modes hold it no longer than their own priority groups and reports need.
-        let priority_groups = self.temper.settings.priority_groups.as_ref();
+        let priority_groups = self.behaviour.settings.priority_groups.as_ref();
         let wanted = Budget::of(wanted_delay(priority_groups, None)).timetable().end;
         let enough = elapsed + EARLY >= if assists { sum } else { wanted };
         let futile =
-            self.temper.forbidden.is_some() || self.temper.settings.priority_groups.is_none();
+            self.behaviour.forbidden.is_some() || self.behaviour.settings.priority_groups.is_none();
         if left > EARLY && !unreported.is_empty() && !enough && !futile {
             let names = unreported.join(", ");
             let mode = self.mode();

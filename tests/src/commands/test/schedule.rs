@@ -49,7 +49,15 @@ impl Schedule {
             units.into_iter().partition(|unit| unit.rule.weight == Weight::Alongside);
         let cores = u16::try_from(cores.max(1)).unwrap_or(u16::MAX);
         let parts = cores.saturating_mul(CORE_PARTS);
-        Self { waiting, alongside, running_alongside: 0, parts, taken: 0, running: 0, exclusive: false }
+        Self {
+            waiting,
+            alongside,
+            running_alongside: 0,
+            parts,
+            taken: 0,
+            running: 0,
+            exclusive: false,
+        }
     }
 
     /// The next unit that fits; its share is taken until [`Schedule::end`].
@@ -196,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_waits_runs_beside_emulated_machines_and_nothing_else() {
+    fn tests_that_only_wait_run_alongside_emulated_machines_and_nothing_else() {
         let alongside = |name: &str, limit| unit(name, Weight::Alongside, limit);
         let units = vec![
             alongside("b1", 3),

@@ -53,12 +53,12 @@ async fn condition_once_seen(world: &World) {
 /// One sync may have begun before the write that it should see.
 async fn synced_twice(world: &World, pod: &str) {
     let count = format!("journalctl -u kubelet -o cat | grep -c 'SyncPod enter.*/{pod}' || true");
-    let looks = async || -> u32 {
+    let syncs = async || -> u32 {
         let said = world.node.run(&count).await.expect("the kubelet's journal");
         said.trim().parse().expect("a number")
     };
-    let before = looks().await;
-    lab::eventually("the worker looks twice", WITHIN, looks, |looks| *looks >= before + 2).await;
+    let before = syncs().await;
+    lab::eventually("the worker looks twice", WITHIN, syncs, |syncs| *syncs >= before + 2).await;
 }
 
 #[test]

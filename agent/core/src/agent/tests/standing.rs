@@ -149,7 +149,7 @@ fn a_lock_that_is_not_held_before_a_scheduled_shutdown_is_said() {
 }
 
 #[test]
-fn told_to_stop_it_releases_and_goes() {
+fn on_sigterm_the_agent_releases_the_lock_and_exits() {
     let mut world = World::standing(settings(), plain(), vec![]);
     world.event(Event::StopRequested);
     assert_eq!(world.log, ["0 release"]);
@@ -159,7 +159,7 @@ fn told_to_stop_it_releases_and_goes() {
 }
 
 #[test]
-fn told_to_stop_in_a_shutdown_it_goes_on_to_the_end() {
+fn on_sigterm_in_a_shutdown_the_agent_finishes_the_shutdown() {
     let job = pod("a").owner(Owner::Job).never();
     let mut world = World::standing(settings(), armed(), vec![job]);
     world.shutdown(40);
@@ -173,7 +173,7 @@ fn told_to_stop_in_a_shutdown_it_goes_on_to_the_end() {
 }
 
 #[test]
-fn told_to_stop_after_the_release_it_gives_late_reports_a_moment() {
+fn on_sigterm_after_the_release_late_reports_have_a_moment() {
     let job = pod("a").owner(Owner::Job).never();
     let mut world = World::standing(settings(), armed(), vec![job]);
     world.answers.insert("*".into(), Answer::Fail(FailureKind::Unknown, u32::MAX));
@@ -187,7 +187,7 @@ fn told_to_stop_after_the_release_it_gives_late_reports_a_moment() {
 }
 
 #[test]
-fn a_result_that_nobody_waits_for_says_nothing() {
+fn a_result_that_is_not_awaited_changes_nothing() {
     let mut world = World::standing(settings(), plain(), vec![pod("a")]);
     let failure = Failure::new(FailureKind::Forbidden, "no");
     for id in [0, 1, 77, u64::MAX] {
