@@ -122,7 +122,7 @@ async fn drop_in(host: &Host, bus: Option<&Bus>) -> Done {
     }
     let by_hand = format!("run `systemctl kill -s HUP {LOGIND_UNIT}`");
     let Some(bus) = bus else {
-        return Err(format!("removed {OUR_DROP_IN}, but the bus is not to be reached: {by_hand}"));
+        return Err(format!("removed {OUR_DROP_IN}, but the bus is unreachable: {by_hand}"));
     };
     match Systemd::on(bus).hang_up(LOGIND_UNIT).await {
         Ok(()) => Ok(format!("removed {OUR_DROP_IN}, and had logind read its files again")),

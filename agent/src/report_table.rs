@@ -28,7 +28,8 @@ fn line(text: &mut String, name: &str, verdict: &str, words: &str) {
 fn time_line(time: &Time) -> String {
     let span = |millis: u64| TimeSpan::from_micros(millis.saturating_mul(1_000));
     format!(
-        "of the {} granted: {} to mark pods, {} to end them, {} for the reports, {} kept free\n",
+        "of the {} granted: {} to set DisruptionTarget, {} to terminate pods, {} for the reports, \
+         {} kept free\n",
         span(time.granted_ms),
         span(time.mark_ms),
         span(time.kill_ms),
@@ -72,7 +73,7 @@ bus       ok       what is
 delay     fail     what is
                    -> write it
 
-of the 5s granted: 1.15s to mark pods, 2.2s to end them, 1.4s for the reports, 0.25s kept free
+of the 5s granted: 1.15s to set DisruptionTarget, 2.2s to terminate pods, 1.4s for the reports, 0.25s kept free
 verdict: fail
 ";
         assert_eq!(render(&report), expected);

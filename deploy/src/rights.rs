@@ -39,16 +39,16 @@ pub const CONTROLLERS: [Right; 24] = [
         "pods",
         "delete",
         "",
-        "end what the Job has too much of, and what has no kubelet",
+        "delete what the Job has too much of, and what has no kubelet",
     ),
-    (CONTROLLER_ROLE, "", "pods", "patch", "", "release the finalizer; adopt, and let go"),
+    (CONTROLLER_ROLE, "", "pods", "patch", "", "remove the finalizer; adopt and release"),
     (
         CONTROLLER_ROLE,
         "",
         "pods/status",
         "patch",
         "",
-        "Failed where no kubelet will say so; conditions",
+        "Failed where no kubelet reports it; conditions",
     ),
     (CONTROLLER_ROLE, "", "nodes", "list", "", "know which nodes are there"),
     (
@@ -59,8 +59,15 @@ pub const CONTROLLERS: [Right; 24] = [
         "",
         "see them go, be out of service, boot, write drained",
     ),
-    (CONTROLLER_ROLE, "", "nodes", "get", "", "be sure that one is gone before its pods are ended"),
-    (CONTROLLER_ROLE, "", "nodes", "patch", "", "take away the taint of an agent that is gone"),
+    (
+        CONTROLLER_ROLE,
+        "",
+        "nodes",
+        "get",
+        "",
+        "be sure that one is gone before its pods are failed",
+    ),
+    (CONTROLLER_ROLE, "", "nodes", "patch", "", "remove the taint of an agent that is gone"),
     (
         CONTROLLER_ROLE,
         "",
@@ -70,9 +77,9 @@ pub const CONTROLLERS: [Right; 24] = [
         "know where hanging pods may be ended without proof",
     ),
     (CONTROLLER_ROLE, "", "namespaces", "watch", "", "keep that knowledge"),
-    (CONTROLLER_ROLE, "", "events", "create", "", "tell of a core/v1 event"),
+    (CONTROLLER_ROLE, "", "events", "create", "", "report a core/v1 event"),
     (CONTROLLER_ROLE, "", "events", "patch", "", "count a repeated core/v1 event"),
-    (CONTROLLER_ROLE, "events.k8s.io", "events", "create", "", "tell of an events.k8s.io/v1 event"),
+    (CONTROLLER_ROLE, "events.k8s.io", "events", "create", "", "report an events.k8s.io/v1 event"),
     (
         CONTROLLER_ROLE,
         "events.k8s.io",
@@ -103,7 +110,7 @@ pub const CONTROLLERS: [Right; 24] = [
 /// The agents' rights.
 pub const AGENTS: [Right; 14] = [
     (AGENT_ROLE, "", "pods", "list", "", "know the node's pods"),
-    (AGENT_ROLE, "", "pods", "watch", "", "see them end"),
+    (AGENT_ROLE, "", "pods", "watch", "", "see them terminate"),
     (AGENT_ROLE, "", "pods", "get", "", "read one anew, after a conflict and after a boot"),
     (
         AGENT_ROLE,
@@ -111,9 +118,9 @@ pub const AGENTS: [Right; 14] = [
         "pods",
         "delete",
         "",
-        "end pods in place of a kubelet that does not (Replace)",
+        "delete pods in place of a kubelet that does not (Replace)",
     ),
-    (AGENT_ROLE, "", "pods", "patch", "", "end one without deleting it: the deadline lever"),
+    (AGENT_ROLE, "", "pods", "patch", "", "terminate one without deleting it: the deadline lever"),
     (
         AGENT_ROLE,
         "",
@@ -124,10 +131,10 @@ pub const AGENTS: [Right; 14] = [
     ),
     (AGENT_ROLE, "", "nodes", "get", "", "read the taints, which are written as a whole"),
     (AGENT_ROLE, "", "nodes", "list", "", "see what stands on the node from an earlier run"),
-    (AGENT_ROLE, "", "nodes", "watch", "", "see that its kubelet tells of the shutdown"),
+    (AGENT_ROLE, "", "nodes", "watch", "", "see that its kubelet reports the shutdown"),
     (AGENT_ROLE, "", "nodes", "patch", "", "announce by annotation and taint"),
     (AGENT_ROLE, "", "nodes/status", "patch", "", "show by conditions that the node's pods stall"),
     (AGENT_ROLE, "", "nodes/configz", "get", "", "ask the kubelet for its periods and thresholds"),
     (LEASE_ROLE, "coordination.k8s.io", "leases", "get", "", "see since when it is silent"),
-    (AGENT_ROLE, "events.k8s.io", "events", "create", "", "tell people"),
+    (AGENT_ROLE, "events.k8s.io", "events", "create", "", "emit events"),
 ];

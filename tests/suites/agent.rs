@@ -65,7 +65,7 @@ async fn an_agent_that_is_killed_in_the_middle_goes_on() {
     let setup = Setup { pods: 40, script: "on-term=143 after=6s", ..Setup::default() };
     let mut site = Site::start(&cluster(), setup).await;
     site.shut_down().await;
-    site.until("some are condemned", |ends| ends.disrupted > 0).await;
+    site.until("some have DisruptionTarget", |ends| ends.disrupted > 0).await;
     site.kill_and_restart().await;
     let ends = site.until("all have ended", |ends| ends.ended == 40).await;
     assert_eq!((ends.disrupted, ends.ended_unmarked), (40, 0));
@@ -79,7 +79,7 @@ async fn a_cancelled_shutdown_leaves_no_trace_on_those_that_live() {
     let setup = Setup { script: "on-term=ignore", ..Setup::default() };
     let site = Site::start(&cluster(), setup).await;
     site.shut_down().await;
-    site.until("all are condemned", |ends| ends.disrupted == 12).await;
+    site.until("all have DisruptionTarget", |ends| ends.disrupted == 12).await;
     site.cancel().await;
     site.locked().await;
     let see = async || site.node().await;
@@ -98,7 +98,7 @@ async fn a_connection_that_is_cut_and_comes_back_costs_only_time() {
     let setup = Setup { pods: 40, script: "on-term=143 after=2s", ..Setup::default() };
     let site = Site::start(&cluster(), setup).await;
     site.shut_down().await;
-    site.until("some are condemned", |ends| ends.disrupted > 0).await;
+    site.until("some have DisruptionTarget", |ends| ends.disrupted > 0).await;
     site.set_path(PathState::Cut);
     tokio::time::sleep(Duration::from_secs(3)).await;
     site.set_path(PathState::Open(Duration::ZERO));

@@ -162,12 +162,12 @@ fn an_agent_that_calls_a_pods_own_limit_a_disruption_is_caught() {
 
 #[test]
 fn an_agent_that_evicts_critical_pods_is_caught() {
-    caught(Sabotage::EvictCritical, "is ended outside of a shutdown");
+    caught(Sabotage::EvictCritical, "is terminated outside of a shutdown");
 }
 
 #[test]
 fn an_agent_that_acts_where_it_should_only_say_is_caught() {
-    caught(Sabotage::ActInObservation, "is evicted by an agent that only looks");
+    caught(Sabotage::ActInObservation, "is evicted by an agent that only observes");
 }
 
 #[test]
@@ -207,17 +207,17 @@ fn an_agent_that_leaves_a_stalls_condition_is_caught() {
 
 #[test]
 fn an_agent_that_takes_a_childs_kill_for_the_containers_is_caught() {
-    caught(Sabotage::MournChildren, "is said to be killed for memory, and was not");
+    caught(Sabotage::MournChildren, "is reported as killed for memory, and was not");
 }
 
 #[test]
 fn an_agent_that_mistakes_limits_for_the_node_is_caught() {
-    caught(Sabotage::BlameWrongly, "is said to be killed for");
+    caught(Sabotage::BlameWrongly, "is reported as killed for");
 }
 
 #[test]
 fn an_agent_that_says_nothing_of_kills_is_caught() {
-    caught(Sabotage::KeepSilent, "was killed for memory, and nobody says so");
+    caught(Sabotage::KeepSilent, "was killed for memory, and no condition reports it");
 }
 
 #[test]

@@ -167,13 +167,13 @@ impl PressureArgs {
         let mut doubts = unused(&flags, &given);
         if grace < 0 {
             doubts.push(format!(
-                "--eviction-max-pod-grace-period={grace} leaves pods the grace of their own here; \
-                 a kubelet gives them 1s for the same value"
+                "--eviction-max-pod-grace-period={grace} gives pods their own grace period here; a \
+                 kubelet gives them 1s for the same value"
             ));
         }
         if self.pressure == Mode::Enforce && given.is_empty() {
             doubts.push(
-                "--pressure=enforce without thresholds ends no pod but those over limits of \
+                "--pressure=enforce without thresholds evicts only pods that exceed limits of \
                  their own; give --eviction-hard or --eviction-soft"
                     .to_owned(),
             );

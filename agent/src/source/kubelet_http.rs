@@ -74,14 +74,14 @@ pub(crate) async fn configuration(configz: &Configz, host: &Host) -> Result<Kube
         return Err(format!("{} is not on the loopback", configz.address));
     }
     if !is_roots(host, configz.address.port()) {
-        return Err(format!("nobody listens on port {}, or not root", configz.address.port()));
+        return Err(format!("no listener on port {}, or not root's", configz.address.port()));
     }
     let asked = timeout(ANSWER_TIME_MAX, config_text(configz, host));
     let text = match asked.await {
         Ok(text) => text.map_err(|error| error.to_string())?,
         Err(_) => return Err(format!("no answer within {}s", ANSWER_TIME_MAX.as_secs())),
     };
-    read(&text).ok_or_else(|| "the answer is no kubelet's configuration".to_owned())
+    read(&text).ok_or_else(|| "the response is not a kubelet's configuration".to_owned())
 }
 
 async fn config_text(configz: &Configz, host: &Host) -> std::io::Result<String> {

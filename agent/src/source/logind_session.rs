@@ -291,7 +291,7 @@ impl<'a> Reporter<'a> {
                 }
             },
             Owner::Unknown | Owner::Absent => {
-                Event::LogindLost(format!("nobody owns {NAME} on the bus"))
+                Event::LogindLost(format!("{NAME} has no owner on the bus"))
             }
         };
         self.send(event).await

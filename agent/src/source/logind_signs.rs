@@ -153,7 +153,7 @@ impl<'a> Listener<'a> {
         let known = self.signs.borrow().owner != Owner::Unknown;
         let loginds = self.owner_is_sender(header);
         if known && !loginds {
-            let sender = header.sender().map_or("nobody", |name| name.as_str());
+            let sender = header.sender().map_or("an unknown sender", |name| name.as_str());
             self.signs.send_if_modified(|signs| {
                 let first = signs.forger.is_none();
                 signs.forger.get_or_insert_with(|| sender.to_owned());

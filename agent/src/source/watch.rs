@@ -216,7 +216,7 @@ mod tests {
             shown("c"),
             ends(),
         ] {
-            gathered.handle(seen).await.expect("somebody listens");
+            gathered.handle(seen).await.expect("the receiver is open");
         }
         assert_eq!(gathered.listener.0, ["listed a b", "listed a c", "gone a", "listed c"]);
     }

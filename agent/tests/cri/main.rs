@@ -361,7 +361,7 @@ async fn a_refused_connection_is_reported_in_the_systems_words() {
     drop(std::os::unix::net::UnixListener::bind(&socket).expect("must be bindable"));
     let endpoint: Endpoint = format!("unix://{}", socket.display()).parse().expect("is one");
     let runtime = Runtime::new(Sockets::new(Some(endpoint), root.path()));
-    let failure = state(runtime.inspect_pod(&pod("a")).await).expect_err("nobody listens");
+    let failure = state(runtime.inspect_pod(&pod("a")).await).expect_err("no listener");
     assert_eq!(failure.kind, FailureKind::Unknown);
     assert!(failure.message.contains("Connection refused"), "{failure}");
 }
@@ -376,9 +376,9 @@ async fn an_error_is_one_attempt_and_the_next_works() {
         (Call::ContainerStatus, Code::PermissionDenied, FailureKind::Forbidden),
     ] {
         node.cri.fault(call, "", Fault::RefuseOnce(code));
-        let failure = node.inspect("a").await.expect_err("it must be told");
+        let failure = node.inspect("a").await.expect_err("it must be reported");
         assert_eq!(failure.kind, kind, "{failure}");
-        assert!(failure.message.contains("the double was told so"), "{failure}");
+        assert!(failure.message.contains("the double injects it"), "{failure}");
         assert!(node.inspect("a").await.is_ok());
     }
 }

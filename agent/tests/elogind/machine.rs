@@ -65,7 +65,7 @@ impl Machine {
         fs::set_permissions(dir.path().join("action"), executable).expect("must be ours");
         write(dir.path(), "actions", "");
         let bus = PrivateBus::start(dir.path());
-        let (reader, writer) = std::io::pipe().expect("a pipe must be to be had");
+        let (reader, writer) = std::io::pipe().expect("a pipe must be creatable");
         let mut unshare = namespaces(dir.path(), &bus.address)
             .stdin(reader)
             .spawn()

@@ -236,7 +236,7 @@ async fn seen(events: &mut mpsc::Receiver<Event>) -> KubeletFacts {
 async fn systemd_says_what_the_clock_showed_when_the_boot_began() {
     let node = Node::start(5).await;
     let bus = Bus::connect(&node.bus.address).await.expect("must connect");
-    assert!(Systemd::on(&bus).booted_at().await.is_err(), "nobody is there to say it");
+    assert!(Systemd::on(&bus).booted_at().await.is_err(), "systemd is not on the bus");
     let state = State { booted_at: 1_795_000_000_000_000, ..State::default() };
     let systemd = Systemd1::start(&node.bus.address, state, || {}).await;
     let noted = Systemd::on(&bus).booted_at().await.expect("must be answered");

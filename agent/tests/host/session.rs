@@ -100,7 +100,10 @@ async fn each_signal_is_reported_in_its_order() {
         session.next("cancellation", cancelled).await;
     }
     let reported = session.changes.wait_for(|changes| changes.count >= 5 && !changes.going_down);
-    tokio::time::timeout(WITHIN, reported).await.expect("changes must be told").expect("must live");
+    tokio::time::timeout(WITHIN, reported)
+        .await
+        .expect("changes must be reported")
+        .expect("must live");
     session.end().await;
 }
 
@@ -166,7 +169,7 @@ async fn a_restart_of_logind_is_seen_with_the_lock_that_outlives_it() {
     let before = node.login1.owner();
     node.login1.go().await;
     let words = session.next("loss", lost).await;
-    assert_eq!(words, format!("nobody owns {NAME} on the bus"));
+    assert_eq!(words, format!("{NAME} has no owner on the bus"));
     node.login1.come().await;
     let state = session.state("a new owner", |state| state.owner != before).await;
     assert!(!state.preparing && state.lock_listed, "{state:?}");

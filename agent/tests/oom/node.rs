@@ -173,6 +173,6 @@ impl Listening {
     pub(crate) async fn end(self) {
         self.stop.cancel();
         let ended = timeout(WITHIN, self.task).await;
-        ended.expect("it must end when it is told to").expect("it must not panic");
+        ended.expect("it must end when it is asked to").expect("it must not panic");
     }
 }

@@ -66,7 +66,7 @@ impl Listening {
                 }
             }
         };
-        let event = timeout(WITHIN, heard).await.expect("a kill must be heard");
+        let event = timeout(WITHIN, heard).await.expect("a kill must be reported");
         // Signals that were repeated before the first was reported.
         while timeout(Duration::from_millis(150), self.events.recv()).await.is_ok() {}
         let Event::OomdKilled(kill) = event else { panic!("{event:?}") };

@@ -200,7 +200,7 @@ async fn a_real_stall_is_reported_within_100_ms_of_its_beginning() {
     }
     let mut source = Source::start(Host::new(real.root.path().to_owned()));
     real.stall();
-    source.next(Stalling::Memory, WITHIN).await.expect("the first stall must be told");
+    source.next(Stalling::Memory, WITHIN).await.expect("the first stall must be reported");
     let mut latencies = Vec::new();
     for _ in 0..7 {
         real.freeze(true);
@@ -215,7 +215,7 @@ async fn a_real_stall_is_reported_within_100_ms_of_its_beginning() {
         latencies.push(answered.saturating_duration_since(begun));
     }
     latencies.sort();
-    println!("told after the first {STALL:?} of stall: {latencies:?}");
+    println!("reported after the first {STALL:?} of stall: {latencies:?}");
     // The best counts, because the machine is shared; the others are printed.
     assert!(latencies[0] < Duration::from_millis(100), "{latencies:?}");
 
@@ -281,6 +281,6 @@ async fn waiting_for_the_disk_is_reported_by_the_kernel() {
     for writer in writers {
         writer.join().expect("must not panic");
     }
-    assert!(answered.is_some(), "nothing was told within {WITHIN:?} of waiting for the disk");
+    assert!(answered.is_some(), "nothing was reported within {WITHIN:?} of waiting for the disk");
     source.end().await;
 }

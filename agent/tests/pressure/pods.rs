@@ -30,14 +30,14 @@ pub(crate) async fn figures(
     let pods = pods.iter().map(|pod| uid(pod)).collect();
     match sink.carry_out(Action::MeasurePods { of, pods }).await {
         ActionResult::Figures(figures) => figures,
-        other => panic!("{other:?} is no answer to MeasurePods"),
+        other => panic!("{other:?} does not answer MeasurePods"),
     }
 }
 
 async fn take_sample(sink: &MeasureSink) -> Result<Box<Sample>, Failure> {
     match sink.carry_out(Action::Measure).await {
         ActionResult::Measured(measured) => measured,
-        other => panic!("{other:?} is no answer to Measure"),
+        other => panic!("{other:?} does not answer Measure"),
     }
 }
 

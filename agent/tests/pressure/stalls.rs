@@ -66,7 +66,7 @@ async fn at_work(tree: &Tree, source: &mut Source) -> u64 {
             return total;
         }
     }
-    panic!("nothing was told within {WITHIN:?}");
+    panic!("nothing was reported within {WITHIN:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -85,7 +85,7 @@ async fn a_stall_is_reported_within_100_ms_of_its_beginning() {
         latencies.push(answered - begin);
     }
     latencies.sort();
-    println!("a stall is told after {latencies:?}");
+    println!("a stall is reported after {latencies:?}");
     // The best counts, because the machine is shared; the others are printed.
     assert!(latencies[0] < Duration::from_millis(100), "{latencies:?}");
     source.end().await;
@@ -118,7 +118,7 @@ async fn disks_are_reported_apart_and_need_a_longer_stall() {
     let mut total = 1_000_000;
     let begin = Instant::now();
     while source.next(Stalling::Io, Duration::from_millis(300)).await.is_none() {
-        assert!(begin.elapsed() < WITHIN, "nothing was told of disks");
+        assert!(begin.elapsed() < WITHIN, "nothing was reported of disks");
         total += 200_000;
         overwrite(&tree.path("proc/pressure/io"), &text(total, 0));
     }

@@ -264,7 +264,7 @@ impl Site {
 
     /// Changes the path to the API.
     pub fn set_path(&self, path_state: PathState) {
-        self.path.as_ref().expect("the way must be one that can change").set(path_state);
+        self.path.as_ref().expect("the path must be one that can change").set(path_state);
     }
 
     /// Kills the agent by SIGKILL and restarts it.

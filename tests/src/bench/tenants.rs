@@ -147,7 +147,7 @@ pub fn table(all: &[Waits]) -> String {
     }
     text + &format!(
         "From a Job's creation to its first pod, of a tenant that creates one a second; flooded: \
-         beside another one\nthat creates {FLOOD} at once. ratio: p99 beside the flood to p99 \
+         alongside another one\nthat creates {FLOOD} at once. ratio: p99 with the flood to p99 \
          without it.\n"
     )
 }

@@ -147,7 +147,7 @@ impl Acts {
             && let Some((pod, _)) = running_pod(client, jobs::PATIENT).await?
         {
             self.pod_was_deleted = true;
-            screen.say(&format!("somebody deletes {pod}, which takes 5 s to end"));
+            screen.say(&format!("a user deletes {pod}, which takes 5 s to terminate"));
             pods(client).delete(&pod, &DeleteParams::default()).await?;
         }
         Ok(())
@@ -193,7 +193,7 @@ async fn reported(watcher: &Watcher, pod: &str, within: Duration) -> anyhow::Res
     };
     let observe = async || watcher.history(pod).into_iter().rfind(Seen::is_terminal);
     let Ok(Some(seen)) = observe_until(within, observe, is_told).await else {
-        anyhow::bail!("{pod} has no end in the API: {:?}", watcher.history(pod));
+        anyhow::bail!("{pod} is not terminal in the API: {:?}", watcher.history(pod));
     };
     let (_, reason) = seen.disruption.unwrap_or_default();
     Ok(format!("{pod} is {}, DisruptionTarget {reason}", seen.phase))

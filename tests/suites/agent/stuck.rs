@@ -88,7 +88,7 @@ async fn a_pod_that_never_began_becomes_failed_once_its_kubelet_is_dead() {
     let event_of = site.event_of("never", "PodFailedByAgent").await;
     let message = event_of.message.unwrap_or_default();
     assert!(message.contains("its kubelet is dead"), "{message}");
-    assert!(message.contains("the runtime has nothing of it"), "{message}");
+    assert!(message.contains("the runtime does not know it"), "{message}");
     // The deleter's own condition stays.
     let tainted = site.until_phase("tainted", "Failed").await;
     let disruption = conditions(&tainted).remove("DisruptionTarget").expect("must stand");

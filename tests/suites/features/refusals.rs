@@ -69,7 +69,7 @@ async fn annotations_that_could_not_be_acted_on_are_refused() {
     let good = json!({"epilogue.dev/backoff-base": "500ms", "epilogue.dev/backoff-max": "1m30s"});
     assert_eq!(answer(with(good)).await, None);
     let foreign = with(json!({"epilogue.dev/nonsense": ""})).spec("managedBy", json!(null));
-    assert_eq!(answer(foreign).await, None, "it looks at Jobs of ours only");
+    assert_eq!(answer(foreign).await, None, "it covers only Jobs of this controller");
     bed.stop().await;
 }
 

@@ -183,5 +183,8 @@ fn every_citation_is_a_rule_and_every_rule_is_cited_and_tested() {
 
 #[test]
 fn prose_strings_and_names_speak_the_language_of_kubernetes() {
-    in_all_sources("a comment has no word of a private dialect", words::of_dialect);
+    in_all_sources(
+        "comments, strings and names have no word of a private dialect",
+        words::of_dialect,
+    );
 }

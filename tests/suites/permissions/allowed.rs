@@ -296,7 +296,7 @@ async fn causes(world: &World) {
     goes(world, "killed for the node", Call::patch(status_path(&pod), node)).await;
     let ended = world.pod("killed-late", &world.here(), json!({}), ended("Failed")).await;
     let late = killed(&ended, "ContainerLimit");
-    goes(world, "told too late", Call::patch(status_path(&ended), late)).await;
+    goes(world, "reported too late", Call::patch(status_path(&ended), late)).await;
 }
 
 /// `epilogue.dev/OOMKilled` with a reason.
@@ -328,7 +328,7 @@ async fn emits_events(world: &World) {
         json!({
             "apiVersion": "events.k8s.io/v1", "kind": "Event",
             "metadata": {
-                "generateName": "told-", "namespace": namespace,
+                "generateName": "reported-", "namespace": namespace,
                 "annotations": {"starved_resource": "memory", "offending_containers": "main"},
             },
             "regarding": regarding,

@@ -163,7 +163,7 @@ async fn a_token_that_names_no_node_may_write_nothing_and_gets_the_remedy() {
 
 #[tokio::test]
 async fn of_a_pods_status_only_condition_and_failure_are_the_agents() {
-    const FINAL: &str = "its end is not told anew";
+    const FINAL: &str = "its terminal status is final";
     const FAILED_ONLY: &str = "to Failed only";
     let world = World::start(Token::OfPod).await;
     let (pod, here) = (world.running("pod").await, world.here());

@@ -26,7 +26,7 @@ async fn the_pods_of_a_node_that_was_deleted_are_ended_and_others_stay() {
     let target = stage.condition("orphan", "DisruptionTarget").await;
     assert_eq!(target, "True DeletionByPodGC: PodGC: node no longer exists");
     let event = stage.event("orphan").await;
-    assert_eq!(event, "EndedByPodGC: Ended as Failed and deleted: node no longer exists");
+    assert_eq!(event, "EndedByPodGC: Failed and deleted: node no longer exists");
     stage.shows("succeeded", |seen| seen == "Succeeded deleted").await;
     let other = stage.shown("other").await;
     assert_eq!(other, "Running ContainersReady=True/ Ready=True/");

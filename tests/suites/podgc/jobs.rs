@@ -114,7 +114,7 @@ async fn a_job_whose_node_dies_for_good_goes_on_and_the_reason_is_reported() {
         assert_eq!(state.conditions, ["SuccessCriteriaMet", "Complete"], "{}", runner.name);
         assert_eq!((state.succeeded, state.failed), (1, 0), "{}: ignored", runner.name);
         let reported = runner.reported(pod).await;
-        assert_eq!(reported, "Ended as Failed and deleted: node no longer exists");
+        assert_eq!(reported, "Failed and deleted: node no longer exists");
     }
     controller.check().expect("our controller runs to the end");
     controller.stop().await;

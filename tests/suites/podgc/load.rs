@@ -98,7 +98,7 @@ async fn orphans_by_the_thousand_are_ended_without_a_burst() {
         rejected_now - rejected,
         throttled_now - throttled,
     );
-    assert_eq!((rejected_now, throttled_now), (rejected, throttled), "nobody was turned away");
+    assert_eq!((rejected_now, throttled_now), (rejected, throttled), "no request was rejected");
     assert!(rate < 260.0, "{rate} requests/s, of 200 that may be");
     stage.pods.delete_collection(&DeleteParams::default(), &ListParams::default()).await.ok();
     stage.stop().await;

@@ -72,7 +72,7 @@ async fn a_new_boot_after_the_deletion_ends_it_once_its_kubelet_is_silent() {
     let target = stage.condition("a", "DisruptionTarget").await;
     assert_eq!(target, format!("True DeletionByPodGC: PodGC: {evidence}"));
     let event = stage.event("a").await;
-    assert_eq!(event, format!("EndedByPodGC: Ended as Failed and deleted: {evidence}"));
+    assert_eq!(event, format!("EndedByPodGC: Failed and deleted: {evidence}"));
     later_ones_are_ended(&stage).await;
     hangs(&stage, "speaks").await;
     stage.stop().await;

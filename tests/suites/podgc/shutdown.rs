@@ -15,7 +15,7 @@ const RESET: &str = "Running ContainersReady=True/ DisruptionTarget=False/ Ready
 async fn pods_of_a_node_that_shuts_down_are_marked_where_its_agent_had_no_time() {
     let stage = Stage::start(&[]).await;
     let (announced, reported, other) =
-        (stage.node("announced").await, stage.node("told").await, stage.node("other").await);
+        (stage.node("announced").await, stage.node("reported").await, stage.node("other").await);
     stage.run("a", &announced).await;
     stage.run("b", &reported).await;
     stage.run("c", &other).await;

@@ -398,7 +398,7 @@ impl Agent {
             Judgement::Leave(obstacle) => (POD_STUCK, finding.left(case.liveness, over, obstacle)),
             _ => {
                 let words = finding.failed(case.liveness, over);
-                (WOULD_FAIL, format!("Would be failed, were the agent to act: {words}."))
+                (WOULD_FAIL, format!("Would be failed if the agent were set to enforce: {words}."))
             }
         };
         case.event_at = Some(now);

@@ -115,7 +115,7 @@ impl World {
         let Some(victim) = self.ledger.pressure.victims.get_mut(&pod.uid) else { return };
         victim.events += 1;
         if victim.events > 1 && Some(victim.run) == run {
-            self.violate(&format!("{} is told to be evicted twice", pod.name));
+            self.violate(&format!("{} is reported as evicted twice", pod.name));
         }
     }
 
@@ -177,7 +177,7 @@ impl World {
 
     fn judge_choice(&mut self, pod: &PodRef, of_node: bool) {
         if self.behaviour.settings.features.pressure != Enforcement::Enforce {
-            self.violate(&format!("{} is evicted by an agent that only looks", pod.name));
+            self.violate(&format!("{} is evicted by an agent that only observes", pod.name));
         }
         if self.is_critical(&pod.uid) {
             self.violate(&format!("{} is critical and is evicted", pod.name));

@@ -98,7 +98,7 @@ impl World {
         }
         self.log(|_| "logind    restarts".into());
         self.logind.down = true;
-        self.handle_soon(Event::LogindLost("nobody owns org.freedesktop.login1".into()));
+        self.handle_soon(Event::LogindLost("org.freedesktop.login1 has no owner".into()));
         let pause = self.random.millis(20, 2_500);
         self.after(pause, Life::Boot(self.boot), |w| {
             w.logind.down = false;

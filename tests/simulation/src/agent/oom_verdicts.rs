@@ -35,7 +35,7 @@ impl World {
         let uid = before.uid().clone();
         let kills = self.deadly(&uid);
         if !self.behaviour.settings.features.oom_causes {
-            self.violate(&format!("{name}: a cause is said, which is turned off"));
+            self.violate(&format!("{name}: a cause is reported, which is turned off"));
         }
         let timeless = after
             .condition(OOM_KILLED)
@@ -45,7 +45,7 @@ impl World {
         }
         let says = after.condition(OOM_KILLED).is_some_and(|cause| cause["status"] == "True");
         if says && kills.is_empty() {
-            self.violate(&format!("{name} is said to be killed for memory, and was not"));
+            self.violate(&format!("{name} is reported as killed for memory, and was not"));
         }
         if after.is_disrupted() && !before.is_disrupted() {
             let by_node = kills.iter().any(|kill| kill.constraint == OomConstraint::Node);
@@ -67,7 +67,7 @@ impl World {
             && kills.last().is_some_and(|kill| kill.reported_at.is_some())
             && !right.contains(reason.as_str())
         {
-            self.violate(&format!("{name} is said to be killed for {reason}, not for {right:?}"));
+            self.violate(&format!("{name} is reported as killed for {reason}, not for {right:?}"));
         }
         let settings = &self.behaviour.settings;
         let able = settings.enforce && settings.features.oom_causes && self.behaviour.strict;
@@ -79,7 +79,7 @@ impl World {
         let undisturbed = self.stats.crashes == 0 && self.stats.power_offs == 0 && !gone;
         let excluded = self.ledger.is_static(uid) || self.is_own(uid);
         if able && due && undisturbed && !excluded && reason.is_none() {
-            self.violate(&format!("{name} was killed for memory, and nobody says so"));
+            self.violate(&format!("{name} was killed for memory, and no condition reports it"));
         }
     }
 }

@@ -89,7 +89,7 @@ impl World {
     pub(super) fn request_stop(&mut self) {
         let Some(process) = &mut self.process else { return };
         process.stop_requested = true;
-        self.log(|_| "agent     is told to stop".into());
+        self.log(|_| "agent     is asked to stop".into());
         self.agent_handles(Event::StopRequested);
     }
 

@@ -131,7 +131,7 @@ impl World {
         }
         if self.ledger.pressure.recent_samples > REST_SAMPLES_MAX {
             let count = self.ledger.pressure.recent_samples;
-            self.violate(&format!("no rest: {count} looks in the last {REST:?}"));
+            self.violate(&format!("no rest: {count} checks in the last {REST:?}"));
         }
         self.check_pressure_end();
         let uids: Vec<PodUid> = self.ledger.last.keys().cloned().collect();
@@ -171,7 +171,9 @@ impl World {
                 self.stats.untold += 1;
                 self.log(|_| format!("untold    {name}"));
                 if self.ledger.cut_marked.contains(uid) {
-                    self.violate(&format!("{name} was marked, and its end does not say so"));
+                    self.violate(&format!(
+                        "{name} was marked, and its terminal status does not say so"
+                    ));
                 }
             }
         }

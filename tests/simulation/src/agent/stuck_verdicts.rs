@@ -38,7 +38,7 @@ impl World {
         let (enforced, hanging) =
             (features.stuck_pods == Enforcement::Enforce, features.fail_hanging_starts);
         if !enforced {
-            self.violate(&format!("{name} hangs and is failed by an agent that only looks"));
+            self.violate(&format!("{name} hangs and is failed by an agent that only observes"));
         }
         let settled = self.now() > self.ledger.pressure.kubelet_changed_at + NEWS;
         if self.kubelet.health == Health::Live && settled {

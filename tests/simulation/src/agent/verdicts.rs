@@ -92,7 +92,7 @@ impl World {
     /// Judges which pod an action touches.
     fn judge_target(&mut self, pod: &PodRef, ends: bool) {
         let Some(nature) = self.ledger.natures.get(&pod.uid).cloned() else {
-            return self.violate(&format!("{} is no pod of this node", pod.name));
+            return self.violate(&format!("{} is not a pod of this node", pod.name));
         };
         let count = self.ledger.calls.entry(pod.uid.clone()).or_default();
         *count += 1;
@@ -131,7 +131,7 @@ impl World {
         let deleted = self.ledger.reported.get(&pod.uid).is_some_and(PodView::is_terminating);
         let swept = !by_kubelet && empty && deleted && !self.kubelet.is_live();
         if self.ledger.shutdown.is_none() && !swept {
-            self.violate(&format!("{} is ended outside of a shutdown", pod.name));
+            self.violate(&format!("{} is terminated outside of a shutdown", pod.name));
         }
         // If the lock is gone and nothing shows that the kubelet works, the agent may assume that
         // it does nothing. ([AP16])
@@ -150,7 +150,10 @@ impl World {
             .is_some_and(|shutdown| mem::replace(&mut shutdown.killing, true));
         let alongside = by_kubelet && !killing && (armed || at_work);
         if self.logind.stage != Stage::Idle && alongside {
-            self.violate(&format!("{} is ended alongside a kubelet that ends it", pod.name));
+            self.violate(&format!(
+                "{} is terminated alongside a kubelet that terminates it",
+                pod.name
+            ));
         }
     }
 
@@ -271,7 +274,9 @@ impl World {
             self.violate(&format!("{name} is Failed and Ready"));
         }
         if body["metadata"]["annotations"].get(TERMINATED_AT).is_none() {
-            self.violate(&format!("{name} is Failed without the word that nothing of it runs"));
+            self.violate(&format!(
+                "{name} is Failed without the annotation that nothing of it runs"
+            ));
         }
         let view = before.view();
         let ends = view.restart_policy != RestartPolicy::Always && !view.container_restarts;
@@ -318,7 +323,7 @@ impl World {
                 self.stats.sticky += 1;
             } else if before.view().has_run {
                 self.violate(&format!(
-                    "{name} was ended by the agent, and its end does not say so"
+                    "{name} was terminated by the agent, and its terminal status does not say so"
                 ));
             }
         }
@@ -456,7 +461,7 @@ impl World {
     pub(super) fn judge_end(&mut self, uid: &PodUid) {
         if self.ledger.is_static(uid) {
             let name = name_of(uid);
-            self.violate(&format!("static pod {name} is ended"));
+            self.violate(&format!("static pod {name} is terminated"));
         }
     }
 }

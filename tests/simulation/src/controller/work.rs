@@ -148,7 +148,7 @@ impl World {
     fn begin_orphans(&mut self, number: usize, item: Orphans) {
         let pods = self.processes[number].store.orphans(&item);
         if !pods.is_empty() {
-            self.say(|_| format!("p{number} looks after {} orphans", pods.len()));
+            self.say(|_| format!("p{number} checks {} orphans", pods.len()));
         }
         let slots = pods.into_iter().map(|pod| Slot::new(Call::RemoveFinalizer(pod))).collect();
         let began = self.agenda.now();

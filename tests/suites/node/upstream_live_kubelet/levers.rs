@@ -58,7 +58,7 @@ async fn synced_twice(world: &World, pod: &str) {
         said.trim().parse().expect("a number")
     };
     let before = syncs().await;
-    lab::eventually("the worker looks twice", WITHIN, syncs, |syncs| *syncs >= before + 2).await;
+    lab::eventually("the worker syncs twice", WITHIN, syncs, |syncs| *syncs >= before + 2).await;
 }
 
 #[test]
@@ -84,7 +84,7 @@ async fn deadline(world: &World) {
     for (pod, _, _) in cases {
         let history = world.watcher.until(pod, "ends", WITHIN, terminal).await;
         let failed = &history[history.len() - 1];
-        let end = failed.finished_at.expect("the terminal status must tell the container's end");
+        let end = failed.finished_at.expect("the terminal status must have the container's exit");
         println!("OUTCOME {pod}: {failed:?}, container ended {end}");
         assert!(failed.has_ended() && failed.at >= end, "{history:#?}");
         assert!(failed.phase == "Failed" && failed.reason == "DeadlineExceeded", "{history:#?}");

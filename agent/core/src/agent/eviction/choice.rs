@@ -170,7 +170,7 @@ impl Agent {
         let of_disk = resource(cause.signal) == Resource::Disk;
         let known = |of: &PodFigures| of.disk.is_some() || of.inodes.is_some();
         if of_disk && !figures.values().any(known) {
-            let text = format!("what pods have on disk is not known, for {cause}");
+            let text = format!("the pods' disk usage is not known, for {cause}");
             self.outbox.log(true, None, text);
             self.evictions.choices.rests.insert(cause.signal, now + NO_VICTIM_LASTS);
             return;
@@ -267,8 +267,9 @@ impl Agent {
         }
         let pod = pod_ref(pod);
         let text = format!(
-            "It is first in rank for {cause} and has no controller: it is left to the kubelet, \
-             and no other pod is evicted in its place. Let the agent end such pods by --bare-pods."
+            "It is first in rank for {cause} and has no controller: it is left to the kubelet, and \
+             no other pod is evicted in its place. Let the agent terminate such pods by \
+             --bare-pods."
         );
         self.outbox.log(true, Some(&pod), text.clone());
         self.emit_pod_event(pod, LEFT_TO_KUBELET, &text);
@@ -278,7 +279,7 @@ impl Agent {
         let until = self.clock.monotonic() + NO_VICTIM_LASTS;
         self.evictions.choices.rests.insert(cause.signal, until);
         if self.evictions.choices.no_victim.replace(cause.signal) != Some(cause.signal) {
-            let text = format!("no pod can be ended by us for {cause}");
+            let text = format!("the agent may terminate no pod for {cause}");
             self.outbox.log(true, None, text);
         }
     }

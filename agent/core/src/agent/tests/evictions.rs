@@ -382,7 +382,7 @@ fn the_phase_is_written_by_a_fresh_proof_and_left_to_the_kubelet_where_it_is_ref
     world.answers.insert("fail *".into(), Answer::Fail(Invalid, 9));
     world.pass(ms(5_000));
     assert_eq!(world.actions(), ["mark a", "stop a 1", "fail a"]);
-    assert_eq!(world.disrupted(), ["a"], "nothing of it runs: it is no lie");
+    assert_eq!(world.disrupted(), ["a"], "nothing of it runs: Failed is true");
     world.ends("a", Phase::Failed);
     assert_eq!(world.counted("memory.available"), (1, 0, 0));
 }

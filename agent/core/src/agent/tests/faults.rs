@@ -172,7 +172,7 @@ fn after_a_freeze_it_goes_on_where_the_clock_is() {
     world.shutdown(20);
     world.freeze(ms(30_000));
     assert!(world.released());
-    assert_eq!(world.done(&["delete"]), [""; 0], "no kill that nobody could wait for");
+    assert_eq!(world.done(&["delete"]), [""; 0], "no kill that the agent could not wait for");
 }
 
 #[test]

@@ -227,7 +227,7 @@ fn after_the_boot_a_pod_is_marked_only_if_it_had_run_before() {
     let world = first_run_after_boot(Some("2026-11-21T14:05:00Z"));
     assert_eq!(world.disrupted(), [""; 0], "it lives: {:#?}", world.log);
     let world = first_run_after_boot(None);
-    assert_eq!(world.disrupted(), [""; 0], "nothing tells when it ran: {:#?}", world.log);
+    assert_eq!(world.disrupted(), [""; 0], "no evidence when it ran: {:#?}", world.log);
     let world = first_run_after_boot(Some("2026-11-21T13:59:00Z"));
     assert_eq!(world.disrupted(), ["a"], "started during the shutdown: {:#?}", world.log);
 }

@@ -77,7 +77,7 @@ fn a_pod_whose_end_was_refused_is_not_called_complete() {
     assert_eq!(left(&world), [(LeftReason::NotTerminated, 1)]);
     let (reason, text) = last_reported(&world);
     assert_eq!(reason, "NodeShutdownIncomplete");
-    assert!(text.contains("left to end with the machine: 1 NotTerminated"), "{text}");
+    assert!(text.contains("left to terminate with the machine: 1 NotTerminated"), "{text}");
 }
 
 #[test]

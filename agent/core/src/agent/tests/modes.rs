@@ -254,7 +254,7 @@ fn what_replace_leaves_alone_is_marked_where_it_cannot_run_again() {
     let mut world = World::standing(settings, plain(), vec![high, always]);
     world.shutdown(40);
     assert_eq!(world.done(&["mark", "delete"]), ["0 mark high"]);
-    assert!(world.released(), "nobody ends it before the machine goes");
+    assert!(world.released(), "no component terminates it before the power-off");
 }
 
 #[test]

@@ -423,7 +423,7 @@ fn what_is_forbidden_here_leaves_the_marks_of_a_shutdown_alone() {
     world.answers.insert("cause a".into(), Answer::Fail(FailureKind::Forbidden, 1));
     world.ends_at_limit();
     world.pass(ms(2_000));
-    assert!(world.logged.iter().any(|line| line.contains("refuses to take the cause")));
+    assert!(world.logged.iter().any(|line| line.contains("does not accept the cause")));
     world.shutdown(40);
     world.pass(ms(1_000));
     assert_eq!(world.done(&["mark"]).len(), 1);

@@ -91,7 +91,7 @@ fn one_sample_at_a_time_and_fewer_when_they_are_slow_or_fail() {
     world.pass(ms(30_000));
     let samples = world.scarcity.samples.len();
     assert!((6..=12).contains(&samples), "{samples}");
-    let logged = world.logged.iter().filter(|text| text.contains("cannot be looked at")).count();
+    let logged = world.logged.iter().filter(|text| text.contains("cannot be sampled")).count();
     assert!(logged <= 1, "{:?}", world.logged);
     world.answers.clear();
     world.pass(ms(6_000));
@@ -137,7 +137,7 @@ fn an_agent_that_may_not_act_only_observes() {
     let silent = KubeletFacts { eviction: None, ..late() };
     let dead = KubeletFacts { eviction: late().eviction, ..dead() };
     let table = [
-        (reported, late(), "the agent is told to observe", 1),
+        (reported, late(), "the agent is set to observe", 1),
         (enforcing(HARD), dead, "the kubelet is dead", 1),
         // The kubelet does not state its thresholds, and its default is higher.
         (enforcing(HARD), silent, "", 0),
@@ -398,7 +398,7 @@ fn after_a_restart_a_mark_of_a_living_pod_is_taken_back_when_it_is_a_minute_old(
     assert_eq!(world.disrupted(), ["deleted", "foreign"]);
     let mut off = World::at_ease(settings(), vec![marked("old", at, 61)]);
     off.pass(ms(1_000));
-    assert_eq!(off.disrupted(), [""; 0], "whatever is wished for now");
+    assert_eq!(off.disrupted(), [""; 0], "whatever is configured now");
 }
 
 #[test]

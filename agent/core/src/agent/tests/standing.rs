@@ -134,7 +134,10 @@ fn what_would_not_go_well_is_logged_once_before_a_scheduled_shutdown() {
     };
     let logged = foretold(&mut world, 40, short);
     let [logged] = logged.as_slice() else { panic!("once, not {logged:?}") };
-    assert!(logged.contains("reboot is scheduled in 40 s, and it would not go well"), "{logged}");
+    assert!(
+        logged.contains("reboot is scheduled in 40 s, and the node is not ready for it"),
+        "{logged}"
+    );
     assert!(logged.contains("logind grants 5 s, 40 s are wanted"), "{logged}");
 }
 

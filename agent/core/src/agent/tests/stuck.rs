@@ -127,7 +127,7 @@ fn a_pod_that_never_started_is_failed_under_a_dead_kubelet() {
     let [written] = node.writes()[..] else { panic!("once, not {:#?}", node.world.log) };
     assert!(written.ends_with("fail a"), "{written}");
     let inspects = node.world.done(&["inspect"]);
-    assert_eq!(inspects.len(), 2, "one empty look is none: {inspects:?}");
+    assert_eq!(inspects.len(), 2, "one empty check does not count: {inspects:?}");
     assert_eq!(node.world.agent.status().stuck.failed, 1);
     assert_eq!(node.reported("Failed by the agent"), 1, "{:#?}", node.world.logged);
     assert_eq!(node.world.lies, [""; 0]);
@@ -400,7 +400,7 @@ fn an_observing_agent_reports_what_it_would_do_and_does_nothing() {
         node.pass(300);
         assert_eq!(node.writes(), [""; 0]);
         assert_eq!(node.reported("Would be failed"), 1, "{:#?}", node.world.logged);
-        assert_eq!(node.reported("Deleted, and not ended"), 0, "{:#?}", node.world.logged);
+        assert_eq!(node.reported("Deleted, and not terminated"), 0, "{:#?}", node.world.logged);
     }
 }
 
