@@ -39,7 +39,7 @@ pub fn run(args: &LeaveArgs, config: LeaveConfig) -> anyhow::Result<ExitCode> {
         .build()
         .context("cannot start the runtime")?;
     runtime.block_on(async {
-        let mut terminate = signal(SignalKind::terminate()).context("cannot hear SIGTERM")?;
+        let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
         let code = leave(args, config).await;
         if args.wait && code == ExitCode::SUCCESS {
             println!("waits for SIGTERM");

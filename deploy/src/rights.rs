@@ -74,7 +74,7 @@ pub const CONTROLLERS: [Right; 24] = [
         "namespaces",
         "list",
         "",
-        "know where hanging pods may be ended without proof",
+        "know where hanging pods may be failed without proof",
     ),
     (CONTROLLER_ROLE, "", "namespaces", "watch", "", "keep that knowledge"),
     (CONTROLLER_ROLE, "", "events", "create", "", "report a core/v1 event"),
@@ -111,7 +111,7 @@ pub const CONTROLLERS: [Right; 24] = [
 pub const AGENTS: [Right; 14] = [
     (AGENT_ROLE, "", "pods", "list", "", "know the node's pods"),
     (AGENT_ROLE, "", "pods", "watch", "", "see them terminate"),
-    (AGENT_ROLE, "", "pods", "get", "", "read one anew, after a conflict and after a boot"),
+    (AGENT_ROLE, "", "pods", "get", "", "read one again, after a conflict and after a boot"),
     (
         AGENT_ROLE,
         "",
@@ -130,7 +130,7 @@ pub const AGENTS: [Right; 14] = [
         "DisruptionTarget, OOMKilled, Failed where nothing runs",
     ),
     (AGENT_ROLE, "", "nodes", "get", "", "read the taints, which are written as a whole"),
-    (AGENT_ROLE, "", "nodes", "list", "", "see what stands on the node from an earlier run"),
+    (AGENT_ROLE, "", "nodes", "list", "", "see what an earlier run left on the node"),
     (AGENT_ROLE, "", "nodes", "watch", "", "see that its kubelet reports the shutdown"),
     (AGENT_ROLE, "", "nodes", "patch", "", "announce by annotation and taint"),
     (AGENT_ROLE, "", "nodes/status", "patch", "", "show by conditions that the node's pods stall"),

@@ -202,7 +202,7 @@ fn an_agent_that_marks_and_does_not_evict_is_caught() {
 
 #[test]
 fn an_agent_that_leaves_a_stalls_condition_is_caught() {
-    caught(Sabotage::KeepStall, "is left to stand");
+    caught(Sabotage::KeepStall, "is never removed");
 }
 
 #[test]

@@ -130,10 +130,12 @@ pub enum PressureArgsError {
     #[error(transparent)]
     Thresholds(#[from] ThresholdError),
     /// The transition period is infinite.
-    #[error("--eviction-pressure-transition-period must end; give for example 5m")]
+    #[error(
+        "invalid --eviction-pressure-transition-period: expected a finite duration, such as 5m"
+    )]
     Transition,
     /// The time is out of range.
-    #[error("--stuck-after must be 1s to 1d; give for example 1m")]
+    #[error("invalid --stuck-after: expected 1s to 1d, such as 1m")]
     StuckAfter,
     /// The grace is longer than any pod's.
     #[error(
@@ -362,7 +364,7 @@ mod tests {
             (&["--eviction-soft=pid.available<9"], &["--eviction-soft-grace-period"]),
             (&["--eviction-minimum-reclaim=pid.available=x"], &["--eviction-minimum-reclaim"]),
             (&["--eviction-max-pod-grace-period=4294967296"], &["--eviction-max-pod-grace-period"]),
-            (&["--eviction-pressure-transition-period=infinity"], &["must end", "5m"]),
+            (&["--eviction-pressure-transition-period=infinity"], &["a finite duration", "5m"]),
             (&["--pressure-stall-threshold=1001"], &["--pressure-stall-threshold", "1000"]),
             (&["--pressure-stall-available=101"], &["--pressure-stall-available", "100"]),
             (&["--node-oom=ignore"], &["--node-oom", "disrupt"]),

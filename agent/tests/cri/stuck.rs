@@ -206,7 +206,7 @@ impl Site {
             ..KubeletFacts::default()
         };
         for event in [Event::KubeletSeen(facts), Event::PodsListed(vec![*view])] {
-            events.send(event).await.expect("must be heard");
+            events.send(event).await.expect("must be reported");
         }
         Self { api, reported, status, stop, events, agent }
     }

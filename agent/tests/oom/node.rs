@@ -72,7 +72,7 @@ impl Node {
                 }
             }
         };
-        timeout(WITHIN, heard).await.expect("the source must hear");
+        timeout(WITHIN, heard).await.expect("the source must report");
         fs::remove_dir_all(probe.path.parent().expect("must have a pod")).expect("must be there");
         listening.silence().await;
         listening

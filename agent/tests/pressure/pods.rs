@@ -209,7 +209,7 @@ async fn a_file_that_hangs_holds_up_one_sample_and_the_next_one_says_so() {
         tokio::task::yield_now().await;
     };
     let second = take_sample(&sink).await.expect_err("must not wait");
-    assert_eq!(second.message, "the sample before has not ended: a file hangs");
+    assert_eq!(second.message, "the last sample has not finished: a file hangs");
     drop(writer);
     let first = hangs.await.expect("must not panic").expect("must end");
     assert_eq!(first.unreadable, ["/proc/loadavg has no number of tasks"]);

@@ -38,7 +38,7 @@ pub enum TaskError {
         message: String,
     },
     /// Tasks still ran after the time limit, and were dropped.
-    #[error("still running {} s after the end was asked for: {}",
+    #[error("still running {} s after shutdown was requested: {}",
             limit.as_secs(), names.join(", "))]
     Stuck {
         /// The tasks' names.
@@ -206,7 +206,7 @@ mod tests {
         group.token().cancel();
         let started = Instant::now();
         let error = group.run(LIMIT).await.expect_err("must fail");
-        assert_eq!(error.to_string(), "still running 5 s after the end was asked for: stubborn");
+        assert_eq!(error.to_string(), "still running 5 s after shutdown was requested: stubborn");
         assert_eq!(started.elapsed(), LIMIT);
     }
 }

@@ -81,7 +81,7 @@ async fn a_job_fails_at_once_by_the_rule_for_a_container_at_its_limit() {
         |conditions: &Vec<String>| conditions.iter().any(|it| it.starts_with("Failed=True"));
     let what = format!("the Job fails (log: {})", controller.log().display());
     let conditions = eventually(&what, SOON, see, failed).await;
-    let failed = conditions.iter().find(|it| it.starts_with("Failed=True")).expect("must stand");
+    let failed = conditions.iter().find(|it| it.starts_with("Failed=True")).expect("must be set");
     assert!(failed.starts_with("Failed=True PodFailurePolicy: "), "{failed}");
     assert!(failed.contains("epilogue.dev/OOMKilled"), "{failed}");
     assert_eq!(site.only_pod_of("learning").await, name, "nothing was tried again");

@@ -91,7 +91,7 @@ async fn a_pod_that_never_began_becomes_failed_once_its_kubelet_is_dead() {
     assert!(message.contains("the runtime does not know it"), "{message}");
     // The deleter's own condition stays.
     let tainted = site.until_phase("tainted", "Failed").await;
-    let disruption = conditions(&tainted).remove("DisruptionTarget").expect("must stand");
+    let disruption = conditions(&tainted).remove("DisruptionTarget").expect("must be set");
     assert_eq!(disruption.status, "True");
     assert_eq!(disruption.reason.as_deref(), Some("DeletionByTaintManager"));
     site.until_metric("stuck_pods_failed_total", 2.0).await;

@@ -93,7 +93,7 @@ async fn pods_of_a_job_that_the_watch_does_not_show_keep_their_finalizer() {
         let pod = stage.pods.get_opt("free").await.expect("an answer");
         pod.is_some_and(|pod| has_finalizer(&pod))
     };
-    eventually("the stray is let go of", SOON, held, |held| !held).await;
+    eventually("the stray is released", SOON, held, |held| !held).await;
     tokio::time::sleep(CHECKED_WITHIN).await;
     assert!(has_finalizer(&stage.pods.get("held").await.expect("the pod")));
     let let_go = Patch::Merge(json!({"metadata": {"finalizers": null}}));

@@ -210,7 +210,7 @@ impl Stage {
         let patch = Patch::Merge(json!({"metadata": {"finalizers": null}}));
         match self.pods.patch(name, &PatchParams::default(), &patch).await {
             Err(kube::Error::Api(status)) if status.code == 404 => {}
-            answer => drop(answer.expect("the pod is let go")),
+            answer => drop(answer.expect("the pod is released")),
         }
     }
 

@@ -222,7 +222,7 @@ impl Side {
             let ended = |pod: &Pod| has_finalizer(pod) && is_terminal(pod);
             self.pods_of(name).await.iter().filter(|pod| ended(pod)).count()
         };
-        eventually("ended pods let go of", WITHIN, held, |held| *held == 0).await;
+        eventually("terminal pods are released", WITHIN, held, |held| *held == 0).await;
         let job = self.jobs.get_opt(name).await.expect("an answer");
         let status = job.map_or(Value::Null, |job| json!(job.status));
         let mut left: Vec<Value> = self.pods_of(name).await.iter().map(|pod| json!(pod)).collect();

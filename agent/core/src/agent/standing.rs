@@ -220,7 +220,7 @@ impl Agent {
                 self.outbox.log(false, None, "a second signal of the same shutdown is ignored");
                 return;
             }
-            self.outbox.log(true, None, "a new shutdown, though the last one did not end");
+            self.outbox.log(true, None, "a new shutdown, though the last one is not over");
             self.leave_shutdown();
         }
         self.forget_journaled();

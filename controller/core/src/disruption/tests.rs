@@ -106,7 +106,7 @@ fn a_pod_that_runs_again_after_a_boot_is_reset_at_once() {
     fixture.pod(&target(pod("a"), "True", KUBELET, 0));
     fixture.pass(50);
     fixture.node(&announces(boot(node("n"), "boot-2"), "idle"));
-    assert!(fixture.pass(5).is_empty(), "its status is of before the boot");
+    assert!(fixture.pass(5).is_empty(), "its status is older than the boot");
     let mut runs = target(pod("a"), "True", KUBELET, 0);
     runs["status"]["containerStatuses"][0]["state"]["running"]["startedAt"] = at(54).into();
     fixture.pod(&runs);

@@ -407,7 +407,7 @@ impl World {
             let stands = self.api.node.conditions.iter().any(|(known, on)| known == kind && *on);
             let over = at.is_none_or(|at| at + lasts < self.now());
             if stands && over && self.logind.stage == Stage::Idle {
-                self.violate(&format!("{kind} is left to stand"));
+                self.violate(&format!("{kind} is never removed"));
             }
         }
     }
