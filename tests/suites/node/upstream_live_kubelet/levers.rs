@@ -53,12 +53,12 @@ async fn condition_once_seen(world: &World) {
 /// One sync may have begun before the write that it should see.
 async fn synced_twice(world: &World, pod: &str) {
     let count = format!("journalctl -u kubelet -o cat | grep -c 'SyncPod enter.*/{pod}' || true");
-    let syncs = async || -> u32 {
+    let looks = async || -> u32 {
         let said = world.node.run(&count).await.expect("the kubelet's journal");
         said.trim().parse().expect("a number")
     };
-    let before = syncs().await;
-    lab::eventually("the worker syncs twice", WITHIN, syncs, |syncs| *syncs >= before + 2).await;
+    let before = looks().await;
+    lab::eventually("the worker looks twice", WITHIN, looks, |looks| *looks >= before + 2).await;
 }
 
 #[test]
@@ -84,7 +84,7 @@ async fn deadline(world: &World) {
     for (pod, _, _) in cases {
         let history = world.watcher.until(pod, "ends", WITHIN, terminal).await;
         let failed = &history[history.len() - 1];
-        let end = failed.finished_at.expect("the terminal status must have the container's exit");
+        let end = failed.finished_at.expect("the terminal status must tell the container's end");
         println!("OUTCOME {pod}: {failed:?}, container ended {end}");
         assert!(failed.has_ended() && failed.at >= end, "{history:#?}");
         assert!(failed.phase == "Failed" && failed.reason == "DeadlineExceeded", "{history:#?}");
