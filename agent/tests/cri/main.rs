@@ -172,13 +172,13 @@ async fn regular_containers_stop_together_then_sidecars_then_the_sandbox() {
 async fn a_container_that_ignores_the_signal_is_killed_when_the_grace_is_over() {
     let node = Node::start();
     let pod = node.cri.pod("a");
-    pod.container("deaf", Script::Stubborn).container("app", Script::Clean).start().await;
+    pod.container("stubborn", Script::Stubborn).container("app", Script::Clean).start().await;
     let begun = Instant::now();
     let state = node.stop("a", 1, &[]).await.expect("the runtime must answer");
     let took = begun.elapsed();
     assert!(seconds(1) <= took && took < seconds(3), "{took:?}");
     assert!(state.nothing_runs());
-    assert_eq!(exit_codes(&state), [("deaf", Some(137)), ("app", Some(0))]);
+    assert_eq!(exit_codes(&state), [("stubborn", Some(137)), ("app", Some(0))]);
 }
 
 #[tokio::test]

@@ -395,7 +395,7 @@ async fn create_pods(client: &kube::Client, namespace: &str, node: &str, setup: 
     let jobs: Api<Job> = Api::namespaced(client.clone(), namespace);
     let job = serde_json::from_value(json!({
         "metadata": {"name": "work"},
-        "spec": {"managedBy": "example.com/nobody", "template": {"spec": {
+        "spec": {"managedBy": "example.com/absent", "template": {"spec": {
             "restartPolicy": "Never", "containers": [{"name": "main", "image": "none"}]}}},
     }));
     let job = job.expect("must be a Job");

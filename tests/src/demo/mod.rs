@@ -188,11 +188,11 @@ async fn lose(stage: &Stage<'_>, node: &str, pod: &str, screen: &mut Screen) -> 
 
 /// Describes the pod's end, once the API has it.
 async fn reported(watcher: &Watcher, pod: &str, within: Duration) -> anyhow::Result<String> {
-    let is_told = |seen: &Option<Seen>| {
+    let is_reported = |seen: &Option<Seen>| {
         seen.as_ref().is_some_and(|seen| seen.is_terminal() && seen.is_disrupted())
     };
     let observe = async || watcher.history(pod).into_iter().rfind(Seen::is_terminal);
-    let Ok(Some(seen)) = observe_until(within, observe, is_told).await else {
+    let Ok(Some(seen)) = observe_until(within, observe, is_reported).await else {
         anyhow::bail!("{pod} is not terminal in the API: {:?}", watcher.history(pod));
     };
     let (_, reason) = seen.disruption.unwrap_or_default();
@@ -237,9 +237,9 @@ fn summarize(scenes: &[Scene], rows: &[Row]) -> anyhow::Result<()> {
     println!("\nWhat was shown:\n");
     let mut wrong = Vec::new();
     for (scene, row) in scenes.iter().zip(rows) {
-        let as_told = row.ends_as(&scene.end);
-        println!("  {} {:<12} {}", if as_told { "✓" } else { "✗" }, scene.name, scene.end);
-        if !as_told {
+        let as_expected = row.ends_as(&scene.end);
+        println!("  {} {:<12} {}", if as_expected { "✓" } else { "✗" }, scene.name, scene.end);
+        if !as_expected {
             wrong.push(format!("{row:?} instead of {}", scene.end));
         }
     }

@@ -239,9 +239,9 @@ fn how(seen: &Seen) -> String {
 /// foreign reason and restores it after it has torn the pod down; no test here waits for that.
 /// ([API16])
 fn pod_end(history: &[Seen]) -> PodEnd {
-    let tells = |seen: &&Seen| !seen.deleting && !seen.gone && seen.is_terminal();
-    let reported = history.iter().rfind(|seen| tells(seen) && !seen.reason.is_empty());
-    let reported = reported.or_else(|| history.iter().rfind(tells));
+    let reports = |seen: &&Seen| !seen.deleting && !seen.gone && seen.is_terminal();
+    let reported = history.iter().rfind(|seen| reports(seen) && !seen.reason.is_empty());
+    let reported = reported.or_else(|| history.iter().rfind(reports));
     let Some(last) = reported.or(history.last()) else { return PodEnd::default() };
     let slash = if last.reason.is_empty() { "" } else { "/" };
     PodEnd {
