@@ -104,10 +104,10 @@ impl PressureCollector {
                 "What the node has left, in bytes, inodes or tasks, by the kubelet's signals.",
                 signal,
             )?,
-            capacity: gauges("pressure_capacity", "What the node has of it in total.", signal)?,
+            capacity: gauges("pressure_capacity", "What the node has in total.", signal)?,
             threshold: gauges(
                 "pressure_threshold",
-                "Below so much of it pods are evicted, by kind of threshold (hard, soft).",
+                "Pods are evicted below this threshold, by its kind (hard, soft).",
                 kind,
             )?,
             crossed: flags(

@@ -44,12 +44,14 @@ const GAUGES: [(&str, &str, Read); 19] = [
     ("shutdown_candidate_pods", "Pods that the last shutdown terminates or waits for.", |s| {
         shutdown(s, |shutdown| number(shutdown.candidates))
     }),
-    ("shutdown_marked_pods", "Of them, those with the condition acknowledged.", |s| {
+    ("shutdown_marked_pods", "Pods of the last shutdown whose condition is acknowledged.", |s| {
         shutdown(s, |shutdown| number(shutdown.marked))
     }),
-    ("shutdown_awaited_pods", "Of them, those that are not terminal in the API yet.", |s| {
-        shutdown(s, |shutdown| number(shutdown.unreported))
-    }),
+    (
+        "shutdown_awaited_pods",
+        "Pods of the last shutdown that are not terminal in the API yet.",
+        |s| shutdown(s, |shutdown| number(shutdown.unreported)),
+    ),
     (
         "shutdown_unacknowledged_writes",
         "Conditions and phases that await the API's response.",
@@ -68,9 +70,11 @@ const GAUGES: [(&str, &str, Read); 19] = [
     ("shutdown_released_seconds", "From the notice until the lock was released.", |s| {
         shutdown(s, |shutdown| seconds(shutdown.released_after))
     }),
-    ("shutdown_unreported_pods", "Pods that were not terminal in the API by then.", |s| {
-        shutdown(s, |shutdown| shutdown.unreported_at_release.and_then(number))
-    }),
+    (
+        "shutdown_unreported_pods",
+        "Pods that were not terminal in the API when the lock was released.",
+        |s| shutdown(s, |shutdown| shutdown.unreported_at_release.and_then(number)),
+    ),
     ("shutdown_notice_timestamp_seconds", "The last notice, by the API's clock.", |s| {
         #[expect(clippy::cast_precision_loss, reason = "seconds since the epoch are small")]
         shutdown(s, |shutdown| Some(shutdown.since.as_second() as f64))
