@@ -39,7 +39,7 @@ pub fn run(args: &LeaveArgs, config: LeaveConfig) -> anyhow::Result<ExitCode> {
         .build()
         .context("cannot start the runtime")?;
     runtime.block_on(async {
-        let mut terminate = signal(SignalKind::terminate()).context("cannot hear SIGTERM")?;
+        let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
         let code = leave(args, config).await;
         if args.wait && code == ExitCode::SUCCESS {
             println!("waits for SIGTERM");
@@ -122,7 +122,7 @@ async fn drop_in(host: &Host, bus: Option<&Bus>) -> Done {
     }
     let by_hand = format!("run `systemctl kill -s HUP {LOGIND_UNIT}`");
     let Some(bus) = bus else {
-        return Err(format!("removed {OUR_DROP_IN}, but the bus is not to be reached: {by_hand}"));
+        return Err(format!("removed {OUR_DROP_IN}, but the bus is unreachable: {by_hand}"));
     };
     match Systemd::on(bus).hang_up(LOGIND_UNIT).await {
         Ok(()) => Ok(format!("removed {OUR_DROP_IN}, and had logind read its files again")),

@@ -168,7 +168,7 @@ impl Shared {
                 Err(error) => tracing::warn!(%error, "the connection to the API broke"),
             },
             _ = dead.wait_for(|dead| *dead >= number) => {
-                tracing::warn!("nothing is heard from the API, connecting anew");
+                tracing::warn!("the API is silent, reconnecting");
             }
         }
         self.line.send_replace(None);

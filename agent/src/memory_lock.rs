@@ -15,6 +15,6 @@ pub(crate) fn keep(pressure: Enforcement) {
     let on_fault = MlockAllFlags::from_bits_retain(MCL_ONFAULT);
     if let Err(error) = mlockall(MlockAllFlags::MCL_CURRENT | on_fault) {
         let remedy = "it needs CAP_IPC_LOCK";
-        tracing::info!(%error, remedy, "the program cannot be kept in memory; goes on without");
+        tracing::info!(%error, remedy, "cannot lock the program in memory; continues without");
     }
 }

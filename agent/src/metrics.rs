@@ -80,7 +80,7 @@ impl Metrics {
         )?;
         let events = Opts::new(
             "epilogue_agent_events_total",
-            "Events for people, by what became of them (written, failed, dropped).",
+            "Events, by what became of them (written, failed, dropped).",
         );
         Ok(Self {
             api,

@@ -283,8 +283,8 @@ impl Shared {
         if self.config.logind {
             group.spawn("logind", endless(session.run(self.events.clone(), token.clone())));
         } else {
-            let lost = "shutdowns are not heard, and pods that one ends are not reported";
-            tracing::warn!(lost, "told by --logind=false that the node has no logind");
+            let lost = "shutdowns are not detected, and pods that one terminates are not reported";
+            tracing::warn!(lost, "the node has no logind, as --logind=false says");
         }
         if self.config.features.pressure != Enforcement::Off {
             let stalls = psi::run(self.host.clone(), self.events.clone(), token.clone());
@@ -299,7 +299,7 @@ impl Shared {
         if self.config.features.oom_causes {
             let (host, clock) = (self.host.clone(), self.clock.clone());
             let kills = oom::run(host, clock, self.events.clone(), token.clone());
-            group.spawn("kills for memory", endless(kills));
+            group.spawn("OOM kills", endless(kills));
             let (bus, pace) = (self.bus_address.clone(), oomd::Pace::default());
             let oomd = oomd::run(bus, pace, self.events.clone(), token.clone());
             group.spawn("systemd-oomd", endless(oomd));
@@ -432,7 +432,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_that_observes_is_ready_without_a_lock() {
+    fn an_observing_agent_is_ready_without_a_lock() {
         let status = watch::Sender::new(Status::default());
         let is_ready = |enforce| ready(&status.subscribe(), enforce, true).run().is_ok();
         assert!(!is_ready(true) && !is_ready(false));

@@ -155,7 +155,7 @@ mod tests {
         let (cleaner, calls) = cleaner(200, json!({"metadata": {"name": "a", "uid": "uid-a"}}));
         cleaner.free(&Orphans::Pod("ns".into(), "pod".into())).await;
         assert_eq!(*calls.lock(), [READ]);
-        assert_eq!(cleaner.queue.figures().tally.retries, 1, "it is looked at again");
+        assert_eq!(cleaner.queue.figures().tally.retries, 1, "it is checked again");
     }
 
     #[tokio::test]

@@ -47,7 +47,7 @@ fn policies() -> Vec<Value> {
 }
 
 #[test]
-fn it_runs_on_every_linux_node_but_those_that_have_it_as_a_service() {
+fn the_daemon_set_covers_every_linux_node_without_the_service() {
     let pod = pod_spec();
     assert_eq!(pod["tolerations"], json!([{"operator": "Exists"}]));
     assert!(pod["nodeSelector"].is_null());
@@ -66,7 +66,7 @@ fn it_runs_on_every_linux_node_but_those_that_have_it_as_a_service() {
 const NAME: &str = "app.kubernetes.io/name";
 
 #[test]
-fn it_outlives_what_it_ends() {
+fn the_agent_outlives_the_pods_that_it_terminates() {
     let pod = pod_spec();
     assert_eq!(pod["priorityClassName"], "system-node-critical");
     let grace = pod["terminationGracePeriodSeconds"].as_u64().expect("must be given");
@@ -97,7 +97,7 @@ fn nothing_kills_it_because_the_api_is_away() {
 }
 
 #[test]
-fn it_is_root_with_the_capabilities_that_pressure_needs() {
+fn the_agent_is_root_with_the_capabilities_that_pressure_needs() {
     let pod = pod_spec();
     let expected = json!({
         "runAsUser": 0, "runAsGroup": 0,
@@ -120,7 +120,7 @@ fn it_is_root_with_the_capabilities_that_pressure_needs() {
 }
 
 #[test]
-fn it_has_of_the_host_what_it_needs_and_no_more() {
+fn the_agent_mounts_of_the_host_what_it_needs_and_no_more() {
     let root = flag("--root");
     let (pod, container) = (pod_spec(), container());
     let volumes = pod["volumes"].as_array().expect("must have volumes");
@@ -151,7 +151,7 @@ fn it_has_of_the_host_what_it_needs_and_no_more() {
 }
 
 #[test]
-fn it_knows_its_node_and_its_pod_and_has_a_token_of_its_pod() {
+fn the_agent_knows_its_node_and_its_pod_and_has_a_token_of_its_pod() {
     let from = |path: &str| json!({"fieldRef": {"fieldPath": path}});
     let expected = json!([
         {"name": "NODE_NAME", "valueFrom": from("spec.nodeName")},

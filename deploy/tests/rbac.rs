@@ -66,7 +66,7 @@ fn nothing_is_given_by_a_wildcard_or_by_a_path() {
 }
 
 #[test]
-fn each_role_is_bound_to_its_program_s_account_and_to_nobody_else() {
+fn each_role_is_bound_to_its_program_s_account_and_to_no_other() {
     let objects = manifests().expect("must be readable");
     let mut bound = BTreeSet::new();
     for binding in objects.iter().filter(|object| !object["roleRef"].is_null()) {

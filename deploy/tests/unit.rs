@@ -46,7 +46,7 @@ fn one(section: &str, key: &str) -> String {
 }
 
 #[test]
-fn it_starts_before_the_kubelet_and_stops_after_it_and_hangs_on_nothing() {
+fn the_service_starts_before_the_kubelet_stops_after_it_and_requires_no_unit() {
     for kubelet in ["kubelet.service", "k3s-agent.service", "rke2-agent.service"] {
         assert!(words("Unit", "Before").contains(&kubelet.to_owned()), "{kubelet}");
     }
@@ -63,7 +63,7 @@ fn it_starts_before_the_kubelet_and_stops_after_it_and_hangs_on_nothing() {
 }
 
 #[test]
-fn it_is_started_again_for_ever_and_stops_in_time() {
+fn the_service_restarts_for_ever_and_stops_in_time() {
     assert_eq!(one("Service", "Restart"), "always");
     assert_eq!(one("Unit", "StartLimitIntervalSec"), "0");
     assert_eq!(one("Service", "TimeoutStopSec"), "30");
@@ -74,7 +74,7 @@ fn it_is_started_again_for_ever_and_stops_in_time() {
 }
 
 #[test]
-fn it_may_write_its_journal_and_its_drop_in_and_no_other_file() {
+fn the_service_may_write_its_journal_and_its_drop_in_and_no_other_file() {
     let drop_ins = OUR_DROP_IN.rsplit_once('/').expect("must be in a directory").0;
     assert_eq!(one("Service", "ProtectSystem"), "strict");
     assert_eq!(values("Service", "ReadWritePaths"), [drop_ins]);
@@ -83,7 +83,7 @@ fn it_may_write_its_journal_and_its_drop_in_and_no_other_file() {
 }
 
 #[test]
-fn it_is_bounded_and_reads_no_key() {
+fn the_service_is_bounded_and_reads_no_key() {
     assert_eq!(
         (one("Service", "MemoryMax"), one("Service", "TasksMax")),
         ("128M".into(), "64".into())
@@ -95,7 +95,7 @@ fn it_is_bounded_and_reads_no_key() {
 }
 
 #[test]
-fn it_is_root_and_may_read_what_it_watches() {
+fn the_service_is_root_and_may_read_what_it_watches() {
     assert!(values("Service", "User").is_empty() && values("Service", "DynamicUser").is_empty());
     // No capability overrides write permissions.
     let capabilities = words("Service", "CapabilityBoundingSet");
@@ -121,7 +121,7 @@ fn it_is_root_and_may_read_what_it_watches() {
 }
 
 #[test]
-fn its_settings_come_from_the_files_that_the_readme_names() {
+fn the_services_settings_come_from_the_files_that_the_readme_names() {
     let readme = fs::read_to_string(directory().join("README.md")).expect("must be readable");
     assert_eq!(one("Service", "EnvironmentFile"), "-/etc/epilogue/agent.env");
     assert_eq!(one("Service", "Environment"), "NODE_NAME=%H");

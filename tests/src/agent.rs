@@ -22,4 +22,4 @@ pub use site::{Setup, Site, Way};
 /// logind's bus name.
 pub(crate) const NAME: &str = "org.freedesktop.login1";
 /// How long a test waits for the double of logind: longer than any delay that it grants.
-pub(crate) const PATIENCE: Duration = Duration::from_mins(3);
+pub(crate) const WITHIN: Duration = Duration::from_mins(3);

@@ -315,11 +315,11 @@ impl Bed {
     pub async fn events(&self, job: &str) -> Vec<String> {
         let selector = ListParams::default().fields(&format!("involvedObject.name={job}"));
         let events = self.api::<Event>().list(&selector).await.expect("the events").items;
-        let told = |event: Event| {
+        let line = |event: Event| {
             let (reason, message) = (event.reason, event.message);
             format!("{}: {}", reason.unwrap_or_default(), message.unwrap_or_default())
         };
-        events.into_iter().map(told).collect()
+        events.into_iter().map(line).collect()
     }
 
     /// Waits for an event on the Job that begins with this text.

@@ -143,8 +143,8 @@ fn remove_old(cache: &Path, program: GoProgram, used: &Path) {
         .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())))
         .collect();
     states.sort();
-    let surplus = states.len().saturating_sub(KEPT_MAX - 1);
-    for (_, path) in states.drain(..surplus) {
+    let excess = states.len().saturating_sub(KEPT_MAX - 1);
+    for (_, path) in states.drain(..excess) {
         // The next call retries a failed removal.
         let _ = std::fs::remove_file(path);
     }

@@ -79,8 +79,8 @@ fn prune(dir: &Path, kind: &str) {
         })
         .collect();
     locks.sort();
-    let surplus = locks.len().saturating_sub(KEPT_MAX);
-    for (_, name) in locks.drain(..surplus) {
+    let excess = locks.len().saturating_sub(KEPT_MAX);
+    for (_, name) in locks.drain(..excess) {
         // The next call retries a failed removal.
         let _ = remove_unused(dir, &name);
     }

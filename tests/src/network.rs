@@ -4,5 +4,5 @@
 mod path;
 mod throttle;
 
-pub use path::{Path, Weather};
+pub use path::{Path, PathState};
 pub use throttle::Throttle;

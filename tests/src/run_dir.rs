@@ -138,8 +138,8 @@ pub fn prune(labs: &LabDir) {
         .filter_map(|path| Some((std::fs::metadata(&path).ok()?.modified().ok()?, path)))
         .collect();
     ended.sort();
-    let surplus = ended.len().saturating_sub(ENDED_KEPT_MAX);
-    for (_, path) in ended.drain(..surplus) {
+    let excess = ended.len().saturating_sub(ENDED_KEPT_MAX);
+    for (_, path) in ended.drain(..excess) {
         if let Ok(Some(_lock)) = try_lock(&path, false) {
             // The next lab retries a failed removal.
             let _ = std::fs::remove_dir_all(&path);

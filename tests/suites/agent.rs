@@ -18,7 +18,7 @@ mod tree;
 use std::time::Duration;
 
 use lab::agent::{Setup, Site, Way};
-use lab::network::Weather;
+use lab::network::PathState;
 use lab::{Cluster, eventually};
 
 const SUITE: &str = "agent";
@@ -65,7 +65,7 @@ async fn an_agent_that_is_killed_in_the_middle_goes_on() {
     let setup = Setup { pods: 40, script: "on-term=143 after=6s", ..Setup::default() };
     let mut site = Site::start(&cluster(), setup).await;
     site.shut_down().await;
-    site.until("some are condemned", |ends| ends.disrupted > 0).await;
+    site.until("some have DisruptionTarget", |ends| ends.disrupted > 0).await;
     site.kill_and_restart().await;
     let ends = site.until("all have ended", |ends| ends.ended == 40).await;
     assert_eq!((ends.disrupted, ends.ended_unmarked), (40, 0));
@@ -79,7 +79,7 @@ async fn a_cancelled_shutdown_leaves_no_trace_on_those_that_live() {
     let setup = Setup { script: "on-term=ignore", ..Setup::default() };
     let site = Site::start(&cluster(), setup).await;
     site.shut_down().await;
-    site.until("all are condemned", |ends| ends.disrupted == 12).await;
+    site.until("all have DisruptionTarget", |ends| ends.disrupted == 12).await;
     site.cancel().await;
     site.locked().await;
     let see = async || site.node().await;
@@ -94,14 +94,14 @@ async fn a_cancelled_shutdown_leaves_no_trace_on_those_that_live() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_way_that_is_cut_and_comes_back_costs_only_time() {
+async fn a_connection_that_is_cut_and_comes_back_costs_only_time() {
     let setup = Setup { pods: 40, script: "on-term=143 after=2s", ..Setup::default() };
     let site = Site::start(&cluster(), setup).await;
     site.shut_down().await;
-    site.until("some are condemned", |ends| ends.disrupted > 0).await;
-    site.weather(Weather::Cut);
+    site.until("some have DisruptionTarget", |ends| ends.disrupted > 0).await;
+    site.set_path(PathState::Cut);
     tokio::time::sleep(Duration::from_secs(3)).await;
-    site.weather(Weather::Fair(Duration::ZERO));
+    site.set_path(PathState::Open(Duration::ZERO));
     site.released().await;
     let ends = site.until("all have ended", |ends| ends.ended == 40).await;
     assert_eq!((ends.disrupted, ends.ended_unmarked), (40, 0));
@@ -109,12 +109,12 @@ async fn a_way_that_is_cut_and_comes_back_costs_only_time() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_silent_way_is_left_for_a_new_connection() {
+async fn a_silent_connection_is_replaced_by_a_new_one() {
     let site = Site::start(&cluster(), Setup::default()).await;
-    site.weather(Weather::Silent);
+    site.set_path(PathState::Silent);
     site.shut_down().await;
     tokio::time::sleep(Duration::from_secs(3)).await;
-    site.weather(Weather::Fair(Duration::ZERO));
+    site.set_path(PathState::Open(Duration::ZERO));
     site.released().await;
     let ends = site.until("all have ended", |ends| ends.ended == 12).await;
     assert_eq!((ends.disrupted, ends.ended_unmarked), (12, 0));
@@ -123,7 +123,7 @@ async fn a_silent_way_is_left_for_a_new_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slow_way_and_a_sparing_server_still_let_all_reports_through() {
+async fn a_slow_connection_and_a_throttling_server_still_let_all_reports_through() {
     let ways = [Way::RoundTrip(Duration::from_millis(200)), Way::PerSecond(20.0)];
     for way in ways {
         let site = Site::start(&cluster(), Setup { way, ..Setup::default() }).await;

@@ -162,12 +162,12 @@ fn an_agent_that_calls_a_pods_own_limit_a_disruption_is_caught() {
 
 #[test]
 fn an_agent_that_evicts_critical_pods_is_caught() {
-    caught(Sabotage::EvictCritical, "is ended outside of a shutdown");
+    caught(Sabotage::EvictCritical, "is terminated outside of a shutdown");
 }
 
 #[test]
 fn an_agent_that_acts_where_it_should_only_say_is_caught() {
-    caught(Sabotage::ActInObservation, "is evicted by an agent that only looks");
+    caught(Sabotage::ActInObservation, "is evicted by an agent that only observes");
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn an_agent_that_evicts_two_at_once_is_caught() {
 
 #[test]
 fn an_agent_that_evicts_alongside_the_kubelet_is_caught() {
-    caught(Sabotage::DeafToPressure, "is evicted while the kubelet says");
+    caught(Sabotage::IgnorePressure, "is evicted while the kubelet says");
 }
 
 #[test]
@@ -197,27 +197,27 @@ fn an_agent_that_sees_pressure_where_there_is_none_is_caught() {
 
 #[test]
 fn an_agent_that_marks_and_does_not_evict_is_caught() {
-    caught(Sabotage::SpareVictims, "lives on and is marked at the end");
+    caught(Sabotage::KeepVictims, "lives on and is marked at the end");
 }
 
 #[test]
 fn an_agent_that_leaves_a_stalls_condition_is_caught() {
-    caught(Sabotage::KeepStall, "is left to stand");
+    caught(Sabotage::KeepStall, "is never removed");
 }
 
 #[test]
 fn an_agent_that_takes_a_childs_kill_for_the_containers_is_caught() {
-    caught(Sabotage::MournChildren, "is said to be killed for memory, and was not");
+    caught(Sabotage::MournChildren, "is reported as killed for memory, and was not");
 }
 
 #[test]
 fn an_agent_that_mistakes_limits_for_the_node_is_caught() {
-    caught(Sabotage::BlameWrongly, "is said to be killed for");
+    caught(Sabotage::BlameWrongly, "is reported as killed for");
 }
 
 #[test]
 fn an_agent_that_says_nothing_of_kills_is_caught() {
-    caught(Sabotage::KeepSilent, "was killed for memory, and nobody says so");
+    caught(Sabotage::KeepSilent, "was killed for memory, and no condition reports it");
 }
 
 #[test]

@@ -117,7 +117,7 @@ async fn namespace_of_a_test_goes_when_it_is_dropped() {
 }
 
 #[tokio::test]
-async fn two_labs_run_beside_each_other_and_share_nothing() {
+async fn two_labs_run_alongside_each_other_and_share_nothing() {
     let options = Options::unique("second").controller_manager(QUIET_CONTROLLERS).scheduler();
     let second = ControlPlane::start(options).await.expect("start");
     let processes: Vec<ProcessRecord> = second.processes().cloned().collect();

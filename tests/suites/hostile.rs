@@ -45,8 +45,8 @@ async fn a_job_nested_too_deep_holds_up_no_other() {
     let mut bed = Bed::start(SUITE, &[]).await;
     create_deep(&bed, job("foreign").spec("managedBy", "example.com/other")).await;
     create_deep(&bed, job("deep")).await;
-    bed.create(job("beside")).await;
-    assert_eq!(bed.finished("beside", SOON).await.succeeded, 1);
+    bed.create(job("healthy")).await;
+    assert_eq!(bed.finished("healthy", SOON).await.succeeded, 1);
     // Its own depth delays nothing, though most clients cannot read it.
     bed.events_say("deep", "Completed").await;
     // The first list contains it, too.
@@ -75,8 +75,8 @@ async fn bytes_that_are_no_text_in_a_pod_hold_up_no_other() {
     assert!(matches!(answer, Err(kube::Error::FromUtf8(_))), "the API keeps it: {answer:?}");
 
     // The simulated nodes cannot read it either; the test requires only that pods are created.
-    bed.create(job("beside").spec("parallelism", 2)).await;
-    bed.reaches("beside", SOON, |state| state.active == 2).await;
+    bed.create(job("healthy").spec("parallelism", 2)).await;
+    bed.reaches("healthy", SOON, |state| state.active == 2).await;
     bed.kill_and_restart().await;
     bed.create(job("later")).await;
     bed.reaches("later", SOON, |state| state.active == 1).await;
@@ -87,7 +87,7 @@ async fn bytes_that_are_no_text_in_a_pod_hold_up_no_other() {
 
 /// Only an administrator can write this: a time in the status that no calendar here has.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_job_that_cannot_be_read_is_told_of_and_rests_until_it_can() {
+async fn a_job_that_cannot_be_read_is_reported_and_rests_until_it_can() {
     let bed = Bed::start(SUITE, &[]).await;
     bed.create(job("odd").spec("suspend", true)).await;
     bed.reaches("odd", SOON, |state| state.conditions == ["Suspended"]).await;
@@ -100,11 +100,11 @@ async fn a_job_that_cannot_be_read_is_told_of_and_rests_until_it_can() {
     let condition = json!({"type": "example.com/Odd", "status": "True",
                            "lastTransitionTime": "9999-12-31T23:59:59Z"});
     patch(&format!("{path}/status"), json!({"status": {"conditions": [condition]}})).await;
-    let told = bed.events_say("odd", "Unreadable").await;
-    assert!(told.contains("status.conditions[0].lastTransitionTime"), "{told}");
+    let message = bed.events_say("odd", "Unreadable").await;
+    assert!(message.contains("status.conditions[0].lastTransitionTime"), "{message}");
     patch(&path, json!({"spec": {"suspend": false}})).await;
-    bed.create(job("beside")).await;
-    bed.finished("beside", SOON).await;
+    bed.create(job("healthy")).await;
+    bed.finished("healthy", SOON).await;
     assert!(bed.pods("odd").await.is_empty(), "nothing is done by a wrong idea of it");
     patch(&format!("{path}/status"), json!({"status": {"conditions": []}})).await;
     assert_eq!(bed.finished("odd", SOON).await.succeeded, 1);
@@ -129,8 +129,8 @@ async fn times_beyond_the_calendar_hold_up_neither_others_nor_the_job_itself() {
     pods.patch_status(&name, &PatchParams::default(), &patch)
         .await
         .expect_err("kube cannot read it");
-    bed.create(job("beside").spec("parallelism", 2)).await;
-    bed.reaches("beside", SOON, |state| state.active == 2 || state.is_finished()).await;
+    bed.create(job("healthy").spec("parallelism", 2)).await;
+    bed.reaches("healthy", SOON, |state| state.active == 2 || state.is_finished()).await;
     assert_eq!(bed.finished("odd", SOON).await.succeeded, 1);
     bed.stop().await;
 }

@@ -74,7 +74,7 @@ async fn too_many_failures_fail_the_job() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_job_of_somebody_else_is_left_alone() {
+async fn a_job_of_another_controller_is_left_alone() {
     let bed = Bed::start(SUITE, &[]).await;
     bed.create(job("foreign").spec("managedBy", "example.com/other")).await;
     bed.create(job("reference").spec("managedBy", json!(null))).await;

@@ -38,5 +38,5 @@ async fn both_controllers_bring_the_same_about() {
     let different: Vec<String> = different.into_iter().flatten().collect();
     assert!(different.is_empty(), "{} differ:\n{}", different.len(), different.join("\n"));
     // The exact number at the very end depends on timing.
-    assert!(ours >= 2 && ours <= theirs + 2, "{ours} pods of a loop, the reference made {theirs}");
+    assert!(ours >= 2 && ours <= theirs + 2, "{ours} pods of a loop, upstream made {theirs}");
 }

@@ -52,7 +52,9 @@ pub struct Quantity {
 
 /// The error for a text that is not an amount.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{0:?} is no amount; give a number with or without a unit, for example 100Mi, 2G or 1200")]
+#[error(
+    "invalid amount {0:?}: expected a number with or without a unit, such as 100Mi, 2G or 1200"
+)]
 pub struct QuantityError(pub String);
 
 impl Quantity {

@@ -52,10 +52,10 @@ pub struct TimeSpan(u64);
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum TimeSpanError {
     /// The text has invalid syntax.
-    #[error("{0:?} is no span of time; give a number with a unit, for example 30s or 2min")]
+    #[error("invalid duration {0:?}: expected a number with a unit, such as 30s or 2min")]
     Syntax(String),
     /// The span is negative or too long.
-    #[error("{0:?} is out of bounds; give 0 or more, and at most some thousand years")]
+    #[error("invalid duration {0:?}: expected 0 or more, and at most some thousand years")]
     Bounds(String),
 }
 

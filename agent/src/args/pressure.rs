@@ -130,10 +130,12 @@ pub enum PressureArgsError {
     #[error(transparent)]
     Thresholds(#[from] ThresholdError),
     /// The transition period is infinite.
-    #[error("--eviction-pressure-transition-period must end; give for example 5m")]
+    #[error(
+        "invalid --eviction-pressure-transition-period: expected a finite duration, such as 5m"
+    )]
     Transition,
     /// The time is out of range.
-    #[error("--stuck-after must be 1s to 1d; give for example 1m")]
+    #[error("invalid --stuck-after: expected 1s to 1d, such as 1m")]
     StuckAfter,
     /// The grace is longer than any pod's.
     #[error(
@@ -167,13 +169,13 @@ impl PressureArgs {
         let mut doubts = unused(&flags, &given);
         if grace < 0 {
             doubts.push(format!(
-                "--eviction-max-pod-grace-period={grace} leaves pods the grace of their own here; \
-                 a kubelet gives them 1s for the same value"
+                "--eviction-max-pod-grace-period={grace} gives pods their own grace period here; a \
+                 kubelet gives them 1s for the same value"
             ));
         }
         if self.pressure == Mode::Enforce && given.is_empty() {
             doubts.push(
-                "--pressure=enforce without thresholds ends no pod but those over limits of \
+                "--pressure=enforce without thresholds evicts only pods that exceed limits of \
                  their own; give --eviction-hard or --eviction-soft"
                     .to_owned(),
             );
@@ -362,7 +364,7 @@ mod tests {
             (&["--eviction-soft=pid.available<9"], &["--eviction-soft-grace-period"]),
             (&["--eviction-minimum-reclaim=pid.available=x"], &["--eviction-minimum-reclaim"]),
             (&["--eviction-max-pod-grace-period=4294967296"], &["--eviction-max-pod-grace-period"]),
-            (&["--eviction-pressure-transition-period=infinity"], &["must end", "5m"]),
+            (&["--eviction-pressure-transition-period=infinity"], &["a finite duration", "5m"]),
             (&["--pressure-stall-threshold=1001"], &["--pressure-stall-threshold", "1000"]),
             (&["--pressure-stall-available=101"], &["--pressure-stall-available", "100"]),
             (&["--node-oom=ignore"], &["--node-oom", "disrupt"]),

@@ -17,11 +17,11 @@ pub enum CriError {
     #[error(
         "no container runtime's socket at {}; name it by {FLAG} unix:///path, and in a pod mount \
          its directory from the host",
-        list(.looked_at)
+        list(.searched)
     )]
     NoSocket {
         /// The paths that were checked.
-        looked_at: Vec<PathBuf>,
+        searched: Vec<PathBuf>,
     },
     /// There is more than one socket, and no way to know which one the kubelet uses. A wrong choice
     /// would read as "nothing runs".

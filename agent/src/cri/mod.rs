@@ -97,11 +97,11 @@ async fn choose(sockets: &Sockets) -> Result<(PathBuf, Client), CriError> {
         });
     }
     match found.len() {
-        0 => Err(CriError::NoSocket { looked_at: sockets.all().to_vec() }),
+        0 => Err(CriError::NoSocket { searched: sockets.all().to_vec() }),
         1 => found
             .pop()
             .map(|(client, socket)| (socket, client))
-            .ok_or_else(|| CriError::NoSocket { looked_at: sockets.all().to_vec() }),
+            .ok_or_else(|| CriError::NoSocket { searched: sockets.all().to_vec() }),
         _ => {
             let sockets = found.into_iter().map(|(_, socket)| socket).collect();
             Err(CriError::Ambiguous { sockets })

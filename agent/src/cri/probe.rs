@@ -24,7 +24,7 @@ impl Runtime {
         match ask(&client).await {
             Ok(answers) => RuntimeFacts::Answers(Box::new(RuntimeAnswers { socket, ..answers })),
             Err(error) if error.is_unimplemented() => RuntimeFacts::Absent {
-                found: format!("what listens at {socket} does not speak CRI v1"),
+                found: format!("the listener at {socket} does not speak CRI v1"),
                 remedy: format!("name the kubelet's containerRuntimeEndpoint by {FLAG}"),
             },
             Err(error) => RuntimeFacts::Mute { socket, error: error.to_string() },

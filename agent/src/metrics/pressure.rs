@@ -65,14 +65,14 @@ impl Kills {
         Ok(Self {
             oom: counters(
                 "oom_kills_total",
-                "Processes of pods that the kernel killed for memory, by what was short and what \
-                 became of the container (ended, lived-on, unknown).",
+                "OOM kills of processes of pods, by what was short and what became of the \
+                 container (ended, lived-on, unknown).",
                 &["constraint", "outcome"],
             )?,
             conditions: counters(
                 "oom_conditions_total",
                 "epilogue.dev/OOMKilled on pods that never restart, by whether the API had it \
-                 before the pod's last phase (won) or after it (lost).",
+                 before the pod's terminal phase (won) or after it (lost).",
                 &["race"],
             )?,
             pending: IntGauge::with_opts(options(
@@ -96,7 +96,7 @@ impl PressureCollector {
             status,
             mode: flags(
                 "pressure_mode",
-                "1 for what is done about the node's pressure now (off, observe, enforce).",
+                "1 for the mode that is in effect for the node's pressure (off, observe, enforce).",
                 &["mode"],
             )?,
             available: gauges(
@@ -104,10 +104,10 @@ impl PressureCollector {
                 "What the node has left, in bytes, inodes or tasks, by the kubelet's signals.",
                 signal,
             )?,
-            capacity: gauges("pressure_capacity", "What the node has of it at all.", signal)?,
+            capacity: gauges("pressure_capacity", "What the node has in total.", signal)?,
             threshold: gauges(
                 "pressure_threshold",
-                "Below so much of it pods end, by kind of threshold (hard, soft).",
+                "Pods are evicted below this threshold, by its kind (hard, soft).",
                 kind,
             )?,
             crossed: flags(
@@ -122,7 +122,7 @@ impl PressureCollector {
             )?,
             samples: counters(
                 "pressure_samples_total",
-                "Looks at the node, by result.",
+                "Samples of the node, by result.",
                 &["result"],
             )?,
             unreadable: IntGauge::with_opts(options(
@@ -142,18 +142,18 @@ impl PressureCollector {
             )?,
             evictions: counters(
                 "evictions_total",
-                "Pods ended for a shortage or their own limit, by signal and result (done; \
-                 failed: it did not end; observed: it would have been ended).",
+                "Pods evicted for a shortage or their own limit, by signal and result (done; \
+                 failed: it did not terminate; observed: it would have been evicted).",
                 &["signal", "result"],
             )?,
             took: gauges(
                 "eviction_seconds",
-                "From the choice of the last victim until its end was seen in the API.",
+                "From the choice of the last victim until it was terminal in the API.",
                 signal,
             )?,
             victims: IntGauge::with_opts(options(
                 "evictions_in_progress",
-                "Pods that are ending now.",
+                "Pods that are being evicted.",
             ))?,
             kills: Kills::new()?,
         })
@@ -298,7 +298,7 @@ fn constraint_name(constraint: OomConstraint) -> &'static str {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "bytes of a disk are told well enough")]
+#[expect(clippy::cast_precision_loss, reason = "the bytes of a disk need no more precision")]
 fn figure(units: u64) -> f64 {
     units as f64
 }

@@ -23,7 +23,7 @@ const GAUGES: [(&str, &str, Read); 19] = [
     ("delay_granted_seconds", "The delay that logind grants.", |s| {
         s.granted.map(|granted| granted.as_secs_f64())
     }),
-    ("delay_wanted_seconds", "The delay that the priority groups and the reports want.", |s| {
+    ("delay_wanted_seconds", "The delay that the priority groups and the reports need.", |s| {
         Some(s.wanted.as_secs_f64())
     }),
     ("logind_connected", "Whether logind is connected.", |s| flag(s.logind)),
@@ -32,39 +32,49 @@ const GAUGES: [(&str, &str, Read); 19] = [
     }),
     ("pods_listed", "Whether the node's pods are known.", |s| flag(s.pods_listed)),
     ("pods", "The node's pods.", |s| number(s.pods)),
-    ("journal_open", "Whether the journal has records of a run.", |s| flag(s.journal_open)),
-    ("boot_recovery_pending", "Pods of a boot before that are still to be looked at.", |s| {
+    ("journal_open", "Whether the journal has records of a shutdown.", |s| flag(s.journal_open)),
+    ("boot_recovery_pending", "Pods of an earlier boot that are still to be checked.", |s| {
         number(s.boot_recovery_pending)
     }),
     (
         "mark_removals_pending",
-        "Conditions of a cancelled run that are still to be taken back.",
+        "Conditions of a cancelled shutdown that are still to be reverted.",
         |s| number(s.mark_removals_pending),
     ),
-    ("shutdown_candidate_pods", "Pods that the last shutdown ends or waits for.", |s| {
+    ("shutdown_candidate_pods", "Pods that the last shutdown terminates or waits for.", |s| {
         shutdown(s, |shutdown| number(shutdown.candidates))
     }),
-    ("shutdown_marked_pods", "Of them, those with the condition acknowledged.", |s| {
+    ("shutdown_marked_pods", "Pods of the last shutdown whose condition is acknowledged.", |s| {
         shutdown(s, |shutdown| number(shutdown.marked))
     }),
-    ("shutdown_awaited_pods", "Of them, those whose end the API does not show yet.", |s| {
-        shutdown(s, |shutdown| number(shutdown.unreported))
-    }),
-    ("shutdown_unacknowledged_writes", "Marks and reports that await the API's answer.", |s| {
-        shutdown(s, |shutdown| number(shutdown.unacknowledged))
-    }),
-    ("shutdown_marked_seconds", "From the notice until all marks were settled.", |s| {
-        shutdown(s, |shutdown| seconds(shutdown.marked_after))
-    }),
-    ("shutdown_reported_seconds", "From the notice until the API showed all ends.", |s| {
-        shutdown(s, |shutdown| seconds(shutdown.reported_after))
-    }),
-    ("shutdown_released_seconds", "From the notice until the lock was given back.", |s| {
+    (
+        "shutdown_awaited_pods",
+        "Pods of the last shutdown that are not terminal in the API yet.",
+        |s| shutdown(s, |shutdown| number(shutdown.unreported)),
+    ),
+    (
+        "shutdown_unacknowledged_writes",
+        "Conditions and phases that await the API's response.",
+        |s| shutdown(s, |shutdown| number(shutdown.unacknowledged)),
+    ),
+    (
+        "shutdown_marked_seconds",
+        "From the notice until DisruptionTarget was settled for all pods.",
+        |s| shutdown(s, |shutdown| seconds(shutdown.marked_after)),
+    ),
+    (
+        "shutdown_reported_seconds",
+        "From the notice until all pods were terminal in the API.",
+        |s| shutdown(s, |shutdown| seconds(shutdown.reported_after)),
+    ),
+    ("shutdown_released_seconds", "From the notice until the lock was released.", |s| {
         shutdown(s, |shutdown| seconds(shutdown.released_after))
     }),
-    ("shutdown_unreported_pods", "Pods whose end the API did not show by then.", |s| {
-        shutdown(s, |shutdown| shutdown.unreported_at_release.and_then(number))
-    }),
+    (
+        "shutdown_unreported_pods",
+        "Pods that were not terminal in the API when the lock was released.",
+        |s| shutdown(s, |shutdown| shutdown.unreported_at_release.and_then(number)),
+    ),
     ("shutdown_notice_timestamp_seconds", "The last notice, by the API's clock.", |s| {
         #[expect(clippy::cast_precision_loss, reason = "seconds since the epoch are small")]
         shutdown(s, |shutdown| Some(shutdown.since.as_second() as f64))
@@ -122,17 +132,20 @@ impl StatusCollector {
                 &["purpose"],
             )?,
             stuck: IntGaugeVec::new(
-                options("stuck_pods", "Deleted pods that do not end, by what is seen of them."),
+                options(
+                    "stuck_pods",
+                    "Deleted pods that do not terminate, by what is seen of them.",
+                ),
                 &["reason"],
             )?,
             unstuck: IntCounter::with_opts(options(
                 "stuck_pods_failed_total",
-                "Deleted pods that the agent failed because no kubelet ended them.",
+                "Deleted pods that the agent failed because no kubelet reported them.",
             ))?,
             left: IntGaugeVec::new(
                 options(
                     "shutdown_left_pods",
-                    "Pods without a last phase that the last shutdown did not wait for, by the \
+                    "Pods without a terminal phase that the last shutdown did not wait for, by the \
                      reason.",
                 ),
                 &["reason"],

@@ -28,7 +28,7 @@ impl TokenCollector {
     pub fn new(file: impl Into<PathBuf>) -> prometheus::Result<Self> {
         let name = "epilogue_agent_token_expiry_timestamp_seconds";
         let expires =
-            Gauge::with_opts(Opts::new(name, "When the agent's token for the API ends."))?;
+            Gauge::with_opts(Opts::new(name, "When the agent's token for the API expires."))?;
         Ok(Self { file: file.into(), expires })
     }
 }

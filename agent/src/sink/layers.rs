@@ -83,13 +83,13 @@ mod tests {
     use crate::cri::Sockets;
 
     #[test]
-    fn who_was_asked_about_and_is_not_named_has_no_layers() {
+    fn a_pod_that_was_asked_for_and_is_not_named_has_no_layers() {
         let layers = by_pod(vec![PodUid("asked".into())], Vec::new());
         assert_eq!(layers, Layers::from([(PodUid("asked".into()), Vec::new())]));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_last_word_holds_for_a_minute_while_the_runtime_is_silent() {
+    async fn the_last_figures_hold_for_a_minute_while_the_runtime_is_silent() {
         let silent = Runtime::new(Sockets::new(None, Path::new("/nonexistent")));
         let mut book = LayerBook::default();
         assert!(book.ask(&silent, &[]).await.is_none(), "it has said nothing yet");

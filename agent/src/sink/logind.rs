@@ -104,8 +104,8 @@ impl LogindSink {
         let Some(expected) = self.write(now, wanted).await? else { return Ok(granted(now)) };
         // The property shows whether it helped: systemd can fail after it has sent the signal.
         let refused = Systemd::on(bus).hang_up(UNIT).await.err();
-        let patience = if refused.is_none() { FOLLOW_TIME_MAX } else { FOLLOW_TIME_REFUSED_MAX };
-        let end = Instant::now() + patience;
+        let within = if refused.is_none() { FOLLOW_TIME_MAX } else { FOLLOW_TIME_REFUSED_MAX };
+        let end = Instant::now() + within;
         let mut pause = FOLLOW_POLL_MIN;
         loop {
             let now = logind.delay().await.map_err(unread)?;

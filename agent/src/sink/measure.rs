@@ -123,7 +123,7 @@ impl MeasureSink {
             Some(sampler.take_sample(shared.clock.now().monotonic))
         });
         let (node, disks) = tokio::join!(node, self.filesystems());
-        let hangs = || failure("the sample before has not ended: a file hangs");
+        let hangs = || failure("the last sample has not finished: a file hangs");
         let mut sample = node?.ok_or_else(hangs)?;
         disks.add_to(&mut sample);
         Ok(sample)
@@ -258,7 +258,7 @@ impl MeasureSink {
             let mut disks = shared.disks.try_lock()?;
             Some(disks.measure(&pods, layers.as_ref()))
         });
-        let hangs = || failure("the walk before has not ended: a disk hangs");
+        let hangs = || failure("the last walk has not finished: a disk hangs");
         let figures = measured.await?.ok_or_else(hangs)?;
         if figures.len() < asked {
             // A pod without figures ranks first. A pod that there was no time for must not rank as

@@ -74,14 +74,14 @@ pub(crate) async fn configuration(configz: &Configz, host: &Host) -> Result<Kube
         return Err(format!("{} is not on the loopback", configz.address));
     }
     if !is_roots(host, configz.address.port()) {
-        return Err(format!("nobody listens on port {}, or not root", configz.address.port()));
+        return Err(format!("no listener on port {}, or not root's", configz.address.port()));
     }
     let asked = timeout(ANSWER_TIME_MAX, config_text(configz, host));
     let text = match asked.await {
         Ok(text) => text.map_err(|error| error.to_string())?,
         Err(_) => return Err(format!("no answer within {}s", ANSWER_TIME_MAX.as_secs())),
     };
-    read(&text).ok_or_else(|| "the answer is no kubelet's configuration".to_owned())
+    read(&text).ok_or_else(|| "the response is not a kubelet's configuration".to_owned())
 }
 
 async fn config_text(configz: &Configz, host: &Host) -> std::io::Result<String> {
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn health_is_told_by_the_status_line() {
+    async fn the_status_line_gives_the_health() {
         assert_eq!(said("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await, Healthz::Ok);
         let failing = "HTTP/1.1 500 Internal Server Error\r\n\r\nsyncloop: failed";
         assert_eq!(said(failing).await, Healthz::Failing);
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_port_that_nobody_listens_on_refuses() {
+    async fn a_port_without_a_listener_refuses() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("must be bindable");
         let address = listener.local_addr().expect("must have one");
         drop(listener);

@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_roots_if_nobody_else_listens_there() {
+    fn a_port_is_roots_if_no_other_user_listens_there() {
         let roots = line(10250, LISTENS, 0);
         let users = line(10250, LISTENS, 1000);
         let connected = line(10250, "01", 1000);

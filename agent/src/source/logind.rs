@@ -59,7 +59,7 @@ impl OurLock {
     /// The reason of the process that started at `boot`, on CLOCK_BOOTTIME.
     pub fn new(boot: Duration) -> Self {
         let mark = u64::try_from(boot.as_nanos()).unwrap_or(u64::MAX);
-        let why = format!("Waits until the ends of this node's pods are reported ({mark:x})");
+        let why = format!("Waits until the termination of this node's pods is reported ({mark:x})");
         Self { why }
     }
 

@@ -290,8 +290,8 @@ impl<'a> Reporter<'a> {
                     Event::LogindLost(words)
                 }
             },
-            Owner::Unknown | Owner::Nobody => {
-                Event::LogindLost(format!("nobody owns {NAME} on the bus"))
+            Owner::Unknown | Owner::Absent => {
+                Event::LogindLost(format!("{NAME} has no owner on the bus"))
             }
         };
         self.send(event).await
@@ -312,7 +312,7 @@ impl<'a> Reporter<'a> {
         let bus = DBusProxy::new(self.bus.connection()).await;
         if let Ok(bus) = bus {
             // If this fails, further signals arrive and are ignored.
-            let _ = bus.remove_match_rule(anybodys_word()).await;
+            let _ = bus.remove_match_rule(of_any_sender()).await;
         }
     }
 }
@@ -324,10 +324,10 @@ fn rules() -> [MatchRule<'static>; 4] {
     let owner = signals().sender(BUS).interface(BUS).member("NameOwnerChanged").add_arg(NAME);
     let shutdown = signals().sender(NAME).path(PATH).interface(MANAGER);
     let locks = signals().sender(NAME).path(PATH).interface(PROPERTIES).arg(0, MANAGER);
-    [rule(owner), rule(shutdown), rule(locks), anybodys_word()]
+    [rule(owner), rule(shutdown), rule(locks), of_any_sender()]
 }
 
-fn anybodys_word() -> MatchRule<'static> {
+fn of_any_sender() -> MatchRule<'static> {
     let signals = MatchRule::builder().msg_type(Type::Signal);
     rule(signals.path(PATH).interface(MANAGER).member("PrepareForShutdown"))
 }

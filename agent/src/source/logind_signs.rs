@@ -45,14 +45,14 @@ pub(crate) enum Owner {
     #[default]
     Unknown,
     /// No connection.
-    Nobody,
+    Absent,
     /// The connection with this unique name.
     Name(String),
 }
 
 impl Owner {
     pub(crate) fn of(name: Option<String>) -> Self {
-        name.filter(|name| !name.is_empty()).map_or(Self::Nobody, Self::Name)
+        name.filter(|name| !name.is_empty()).map_or(Self::Absent, Self::Name)
     }
 }
 
@@ -153,7 +153,7 @@ impl<'a> Listener<'a> {
         let known = self.signs.borrow().owner != Owner::Unknown;
         let loginds = self.owner_is_sender(header);
         if known && !loginds {
-            let sender = header.sender().map_or("nobody", |name| name.as_str());
+            let sender = header.sender().map_or("an unknown sender", |name| name.as_str());
             self.signs.send_if_modified(|signs| {
                 let first = signs.forger.is_none();
                 signs.forger.get_or_insert_with(|| sender.to_owned());
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn the_word_of_a_new_owner_counts_from_its_arrival_on() {
+    fn the_signals_of_a_new_owner_count_from_its_arrival_on() {
         let signs = heard(&[
             prepare(":1.7", true),
             owner("org.example", ":1.3"),
@@ -265,7 +265,7 @@ mod tests {
         ]);
         assert_eq!((signs.announced, signs.cancelled, signs.owners), (2, 0, 2));
         let gone = heard(&[prepare(":1.7", true), owner(NAME, "")]);
-        assert_eq!((gone.owner, gone.going_down), (Owner::Nobody, false));
+        assert_eq!((gone.owner, gone.going_down), (Owner::Absent, false));
     }
 
     #[test]

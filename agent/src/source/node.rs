@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_ours_and_the_kubelet_s_word_are_read() {
+    fn the_agents_own_fields_and_the_kubelets_message_are_read() {
         let node = view(json!({
             "metadata": {"uid": "u", "annotations": {"epilogue.dev/state": "idle", "other": "x"}},
             "spec": {"taints": [{"key": "other", "effect": "NoSchedule"},
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kubelet_s_pressure_and_our_own_conditions_are_told_apart() {
+    fn the_kubelet_s_pressure_and_our_own_conditions_are_distinguished() {
         let condition = |kind: &str, status: &str| json!({"type": kind, "status": status});
         let node = view(json!({"status": {"conditions": [
             condition("MemoryPressure", "True"), condition("DiskPressure", "False"),

@@ -170,9 +170,9 @@ mod tests {
 
     /// What the listener received, as text.
     #[derive(Default)]
-    struct Told(Vec<String>);
+    struct Received(Vec<String>);
 
-    impl Listener<Object> for Told {
+    impl Listener<Object> for Received {
         async fn deliver(&mut self, seen: Seen<Object>) -> Result<(), Closed> {
             let of = |objects: Vec<Object>| {
                 objects.into_iter().map(|object| object.0).collect::<Vec<_>>().join(" ")
@@ -198,7 +198,7 @@ mod tests {
     async fn an_object_that_cannot_be_read_is_not_taken_for_gone() {
         let shown = |uid: &str| watch::WatchEvent::Shown(Object(uid.to_owned()));
         let ends = || watch::WatchEvent::ListEnds("1".to_owned());
-        let mut gathered = Gathered::new(Told::default());
+        let mut gathered = Gathered::new(Received::default());
         for seen in [
             watch::WatchEvent::ListBegins,
             shown("a"),
@@ -216,7 +216,7 @@ mod tests {
             shown("c"),
             ends(),
         ] {
-            gathered.handle(seen).await.expect("somebody listens");
+            gathered.handle(seen).await.expect("the receiver is open");
         }
         assert_eq!(gathered.listener.0, ["listed a b", "listed a c", "gone a", "listed c"]);
     }

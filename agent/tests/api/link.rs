@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::PATIENCE;
+use crate::WITHIN;
 
 /// The number of connections that came, and the number of the first that is not silent.
 #[derive(Clone, Debug, Default)]
@@ -78,7 +78,7 @@ async fn the_connection_is_there_before_the_first_request_and_serves_all() {
             tokio::task::yield_now().await;
         }
     };
-    timeout(PATIENCE, opened).await.expect("must connect by itself");
+    timeout(WITHIN, opened).await.expect("must connect by itself");
     let answers = futures::future::join_all((0..50).map(|_| ask(&client))).await;
     assert_eq!(answers, vec![Some(1); 50]);
     assert_eq!(counters.connections.load(Ordering::SeqCst), 1);
@@ -101,7 +101,7 @@ async fn a_connection_on_which_nothing_is_heard_is_replaced() {
             }
         }
     };
-    let number = timeout(PATIENCE, again).await.expect("must be answered");
+    let number = timeout(WITHIN, again).await.expect("must be answered");
     assert!(number >= 2, "{number}");
     token.cancel();
     keeping.await.expect("must end");

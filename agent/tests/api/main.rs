@@ -140,4 +140,4 @@ async fn a_taint_that_is_as_it_should_be_is_not_written() {
 }
 
 /// Maximum wait for what normally takes a moment: the machine may be slow.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const WITHIN: Duration = Duration::from_secs(20);

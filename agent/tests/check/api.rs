@@ -59,7 +59,7 @@ impl ApiDouble {
     }
 
     fn seen(&self) -> Vec<String> {
-        self.seen.lock().expect("nobody must panic").clone()
+        self.seen.lock().expect("no holder panics").clone()
     }
 }
 
@@ -79,7 +79,7 @@ async fn serve(mut stream: TcpStream, answers: Answers, seen: Arc<Mutex<Vec<Stri
         let line = head.lines().next().unwrap_or_default().replace(" HTTP/1.1", "");
         let (code, answer) = answer(&line, &body, answers);
         if !line.starts_with("POST ") {
-            seen.lock().expect("nobody must panic").push(format!("{line} {body}"));
+            seen.lock().expect("no holder panics").push(format!("{line} {body}"));
         }
         let text = answer.to_string();
         let reply = format!(
@@ -215,5 +215,9 @@ async fn the_mode_that_would_be_taken_is_reported() {
     let flags = [flag.as_str()];
     let (printed, ()) = tokio::join!(host.check(&flags), hangs);
     printed.assert("mode", "fail", "the kubelet hangs");
-    assert_eq!(printed.report()["mode"], "assist", "without a runtime nobody can end the pods");
+    assert_eq!(
+        printed.report()["mode"],
+        "assist",
+        "without a runtime the agent cannot terminate the pods"
+    );
 }

@@ -165,7 +165,7 @@ async fn the_table_shows_each_check_and_the_use_of_the_time() {
     let delay = lines.iter().find(|line| line.starts_with("delay     fail     logind grants 5s"));
     assert!(delay.is_some(), "{}", printed.stdout);
     assert!(printed.stdout.contains("   -> write `InhibitDelayMaxSec=40`"), "{}", printed.stdout);
-    assert!(printed.stdout.contains("2.2s to end them"), "{}", printed.stdout);
+    assert!(printed.stdout.contains("2.2s to terminate pods"), "{}", printed.stdout);
     assert_eq!(lines.last(), Some(&"verdict: fail"));
 }
 
@@ -318,7 +318,7 @@ async fn the_container_runtime_is_asked_how_it_is() {
 
     cri.fault(Call::Status, "", Fault::RefuseAfter(tonic::Code::Ok));
     let printed = host.check(&[]).await;
-    printed.assert("runtime", "warn", "not ready: NetworkReady (ToldSo: the double was told so)");
+    printed.assert("runtime", "warn", "not ready: NetworkReady (Injected: the double injects it)");
     cri.mend();
 
     cri.fault(Call::Any, "", Fault::Hang);
@@ -372,5 +372,5 @@ async fn what_can_be_seen_of_pressure_is_reported_with_a_remedy_for_the_rest() {
     host.check(&["--pressure=off"]).await.assert("pressure", "ok", "--pressure=off");
     let printed = host.check(&["--eviction-hard=memory<1Gi"]).await;
     assert_eq!(printed.code, 2);
-    assert!(printed.stderr.contains("give one of memory.available"), "{}", printed.stderr);
+    assert!(printed.stderr.contains("expected one of memory.available"), "{}", printed.stderr);
 }

@@ -19,7 +19,7 @@ use tempfile::TempDir;
 use tonic::Code;
 
 /// As in the first attempt of a shutdown.
-const PATIENCE: Duration = Duration::from_secs(2);
+const WITHIN: Duration = Duration::from_secs(2);
 
 /// A node with a runtime.
 struct Node {
@@ -51,7 +51,7 @@ impl Node {
             grace_seconds: grace,
             sidecars: &sidecars,
             reach: Reach::Pod,
-            stop_timeout: PATIENCE,
+            stop_timeout: WITHIN,
         };
         state(self.runtime.stop_pod(&pod(uid), wanted).await)
     }
@@ -169,16 +169,16 @@ async fn regular_containers_stop_together_then_sidecars_then_the_sandbox() {
 }
 
 #[tokio::test]
-async fn who_ignores_the_signal_is_killed_when_the_grace_is_over() {
+async fn a_container_that_ignores_the_signal_is_killed_when_the_grace_is_over() {
     let node = Node::start();
     let pod = node.cri.pod("a");
-    pod.container("deaf", Script::Stubborn).container("app", Script::Clean).start().await;
+    pod.container("stubborn", Script::Stubborn).container("app", Script::Clean).start().await;
     let begun = Instant::now();
     let state = node.stop("a", 1, &[]).await.expect("the runtime must answer");
     let took = begun.elapsed();
     assert!(seconds(1) <= took && took < seconds(3), "{took:?}");
     assert!(state.nothing_runs());
-    assert_eq!(exit_codes(&state), [("deaf", Some(137)), ("app", Some(0))]);
+    assert_eq!(exit_codes(&state), [("stubborn", Some(137)), ("app", Some(0))]);
 }
 
 #[tokio::test]
@@ -296,7 +296,7 @@ async fn stops_that_hang_hold_up_no_other_pod() {
 }
 
 #[tokio::test]
-async fn one_container_that_cannot_be_stopped_spares_no_other() {
+async fn one_container_that_cannot_be_stopped_does_not_keep_others_running() {
     let node = Node::start();
     node.cri
         .pod("a")
@@ -361,7 +361,7 @@ async fn a_refused_connection_is_reported_in_the_systems_words() {
     drop(std::os::unix::net::UnixListener::bind(&socket).expect("must be bindable"));
     let endpoint: Endpoint = format!("unix://{}", socket.display()).parse().expect("is one");
     let runtime = Runtime::new(Sockets::new(Some(endpoint), root.path()));
-    let failure = state(runtime.inspect_pod(&pod("a")).await).expect_err("nobody listens");
+    let failure = state(runtime.inspect_pod(&pod("a")).await).expect_err("no listener");
     assert_eq!(failure.kind, FailureKind::Unknown);
     assert!(failure.message.contains("Connection refused"), "{failure}");
 }
@@ -376,9 +376,9 @@ async fn an_error_is_one_attempt_and_the_next_works() {
         (Call::ContainerStatus, Code::PermissionDenied, FailureKind::Forbidden),
     ] {
         node.cri.fault(call, "", Fault::RefuseOnce(code));
-        let failure = node.inspect("a").await.expect_err("it must be told");
+        let failure = node.inspect("a").await.expect_err("it must be reported");
         assert_eq!(failure.kind, kind, "{failure}");
-        assert!(failure.message.contains("the double was told so"), "{failure}");
+        assert!(failure.message.contains("the double injects it"), "{failure}");
         assert!(node.inspect("a").await.is_ok());
     }
 }
@@ -470,7 +470,7 @@ async fn a_stop_of_the_containers_leaves_the_sandbox_to_the_kubelet() {
     let node = Node::start();
     node.cri.pod("a").container("app", Script::Obedient).start().await;
     let reach = Reach::Containers;
-    let wanted = Stop { grace_seconds: 1, sidecars: &[], reach, stop_timeout: PATIENCE };
+    let wanted = Stop { grace_seconds: 1, sidecars: &[], reach, stop_timeout: WITHIN };
     let stopped = node.runtime.stop_pod(&pod("a"), wanted).await;
     let state = state(stopped).expect("the runtime must answer");
     assert!(state.sandbox_ready && state.containers_ended() && !state.nothing_runs());
@@ -512,7 +512,7 @@ async fn between_two_runtimes_the_agent_does_not_guess() {
 }
 
 #[tokio::test]
-async fn the_runtime_tells_which_pods_there_are() {
+async fn the_runtime_lists_the_pods() {
     let node = Node::start();
     node.cri.pod("a").container("app", Script::Obedient).start().await;
     node.cri.pod("b").sandbox_down().container("app", Script::Exits(0)).start().await;

@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 use super::double::{Call, Fault, Script};
 use super::{Node, pod, runtime};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const WITHIN: Duration = Duration::from_secs(20);
 
 /// An API of one pod, which accepts status patches as the real one does.
 #[derive(Clone, Debug)]
@@ -206,7 +206,7 @@ impl Site {
             ..KubeletFacts::default()
         };
         for event in [Event::KubeletSeen(facts), Event::PodsListed(vec![*view])] {
-            events.send(event).await.expect("must be heard");
+            events.send(event).await.expect("must be reported");
         }
         Self { api, reported, status, stop, events, agent }
     }
@@ -214,7 +214,7 @@ impl Site {
     async fn until_failed(&self) {
         let begun = Instant::now();
         while self.api.phase() != "Failed" {
-            let late = begun.elapsed() > PATIENCE;
+            let late = begun.elapsed() > WITHIN;
             assert!(!late, "still {}: {:?}", self.api.phase(), self.status.borrow());
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -222,7 +222,7 @@ impl Site {
 
     /// The next event for people.
     async fn reported(&mut self) -> Notice {
-        let next = tokio::time::timeout(PATIENCE, self.reported.recv()).await;
+        let next = tokio::time::timeout(WITHIN, self.reported.recv()).await;
         let Ok(Some(notice)) = next else { panic!("{next:?} {:?}", self.status.borrow()) };
         notice
     }
@@ -273,7 +273,7 @@ async fn a_container_that_exited_in_its_kubelet_s_absence_is_failed_with_its_pod
 }
 
 #[tokio::test]
-async fn a_pod_that_runs_or_succeeded_is_left_and_told_of() {
+async fn a_pod_that_runs_or_succeeded_is_left_and_reported() {
     for (script, words) in
         [(Script::Obedient, "has not exited"), (Script::Exits(0), "exited with 0")]
     {

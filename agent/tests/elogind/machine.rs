@@ -21,7 +21,7 @@ use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::{Duration, Instant, sleep, timeout};
 
 use crate::bus::{PrivateBus, WITHOUT_DESCRIPTORS};
-use crate::standing::{PATIENCE, words};
+use crate::standing::{WITHIN, words};
 
 const CONF: &str = "etc/systemd/logind.conf.d";
 const POLL: Duration = Duration::from_millis(20);
@@ -65,7 +65,7 @@ impl Machine {
         fs::set_permissions(dir.path().join("action"), executable).expect("must be ours");
         write(dir.path(), "actions", "");
         let bus = PrivateBus::start(dir.path());
-        let (reader, writer) = std::io::pipe().expect("a pipe must be to be had");
+        let (reader, writer) = std::io::pipe().expect("a pipe must be creatable");
         let mut unshare = namespaces(dir.path(), &bus.address)
             .stdin(reader)
             .spawn()
@@ -100,7 +100,7 @@ impl Machine {
     }
 
     async fn expect(&mut self, word: &str) {
-        let line = timeout(PATIENCE, self.answers.next_line()).await;
+        let line = timeout(WITHIN, self.answers.next_line()).await;
         let line = line.unwrap_or_else(|elapsed| panic!("{elapsed}: no {word}; {}", self.log()));
         let line = line.expect("its output must be readable");
         assert_eq!(line.as_deref(), Some(word), "{}", self.log());
@@ -108,7 +108,7 @@ impl Machine {
 
     async fn until_owned(&self) {
         let bus = Bus::connect(self.address()).await.expect("the private bus must answer");
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + WITHIN;
         while bus.owner_of(NAME).await.expect("the private bus must answer").is_none() {
             assert!(Instant::now() < end, "elogind does not come: {}", self.log());
             sleep(POLL).await;
@@ -147,7 +147,7 @@ impl Machine {
     }
 
     pub(crate) async fn until_action(&self) {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + WITHIN;
         while self.actions().is_empty() {
             assert!(Instant::now() < end, "the machine does not go down: {}", self.log());
             sleep(POLL).await;

@@ -15,7 +15,7 @@ use agent_core::protocol::action::Action;
 use agent_core::protocol::event::{ActionResult, Announcement, Event};
 use jiff::Timestamp;
 use machine::Machine;
-use standing::{PATIENCE, Session, words};
+use standing::{Session, WITHIN, words};
 use systemd1::{State, Systemd1};
 use tokio::time::timeout;
 
@@ -61,7 +61,10 @@ async fn a_shutdown_is_announced_and_waits_for_the_release() {
     sink.carry_out(&Action::TakeLock).await;
     let mut session = going_down(&machine, LONG).await;
     let reported = session.changes.wait_for(|changes| changes.going_down);
-    timeout(PATIENCE, reported).await.expect("others must be told").expect("the session must live");
+    timeout(WITHIN, reported)
+        .await
+        .expect("other subscribers must be notified")
+        .expect("the session must live");
     session.state("a machine that goes down", |state| state.preparing).await;
     // No new lock during a shutdown. ([LD5])
     let second = machine.sink().carry_out(&Action::TakeLock).await;

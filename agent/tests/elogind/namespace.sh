@@ -9,16 +9,16 @@ export LD_LIBRARY_PATH=$3
 [ $$ = 1 ] || { echo "not in a namespace"; exit 1; }
 mount --make-rprivate /
 mount -t tmpfs none /run
-# It wants a cgroup tree, and finds this one.
+# elogind needs a cgroup tree.
 mount -t tmpfs none /sys/fs/cgroup
 mkdir /sys/fs/cgroup/unified
 mount -t cgroup2 none /sys/fs/cgroup/unified
-# What sets delays is what the agent writes for systemd's logind.
+# elogind reads the drop-in that the agent writes for systemd-logind.
 mkdir -p /run/elogind/logind.conf.d
 mount --bind "$dir/etc/systemd/logind.conf.d" /run/elogind/logind.conf.d
 
-# In place of each program that could end a machine stands one that notes its call. None of them
-# would reach this machine's init from here; none of them is to try.
+# Each program that could power off a machine is replaced by one that records its call. None of them
+# would reach this machine's init from here, and none of them may try.
 for name in systemctl poweroff reboot halt shutdown telinit init; do
     for path in /sbin/$name /bin/$name /usr/sbin/$name /usr/bin/$name; do
         [ -e "$path" ] || continue

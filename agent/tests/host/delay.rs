@@ -19,7 +19,7 @@ async fn raise(sink: &LogindSink, seconds: u64) -> Outcome<u64> {
     let wanted = Duration::from_secs(seconds);
     match sink.carry_out(&Action::RaiseDelay { wanted }).await {
         ActionResult::Delay(delay) => delay.map(|delay| delay.as_secs()),
-        other => panic!("a delay must be told, not {other:?}"),
+        other => panic!("a delay must be reported, not {other:?}"),
     }
 }
 

@@ -13,7 +13,7 @@ use epilogue_agent::sink::journal::{FILE_NAME, JournalSink, Opened};
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use crate::PATIENCE;
+use crate::WITHIN;
 
 fn records() -> Vec<Record> {
     let uid = PodUid("11111111-2222-3333-4444-555555555555".into());
@@ -44,7 +44,7 @@ async fn write(sink: &JournalSink, records: &[Record]) {
 /// Opens the journal once no other process has it. A child of this process that another test starts
 /// has a copy of each descriptor until it executes its program.
 async fn open(dir: &Path) -> Opened {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + WITHIN;
     loop {
         let opened = JournalSink::open(dir).await;
         let taken = opened.notes.iter().any(|note| note.starts_with("another agent"));

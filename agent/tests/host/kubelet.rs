@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::configz::{Port, http};
 use crate::login1::Lock;
 use crate::systemd1::{State, Systemd1};
-use crate::{Node, PATIENCE};
+use crate::{Node, WITHIN};
 
 const UNIT: &str = "kubelet.service";
 const PID: u32 = 4242;
@@ -221,12 +221,12 @@ async fn the_kubelet_is_sampled_anew_when_locks_change_and_at_an_announcement() 
 /// Waits until the session has found logind: earlier changes do not count.
 async fn settled(changes: &mut watch::Receiver<epilogue_agent::source::logind_session::Changes>) {
     let settled = changes.wait_for(|changes| changes.count > 0);
-    let waited = tokio::time::timeout(PATIENCE, settled).await;
+    let waited = tokio::time::timeout(WITHIN, settled).await;
     waited.expect("the session must find logind").expect("the session must live");
 }
 
 async fn seen(events: &mut mpsc::Receiver<Event>) -> KubeletFacts {
-    match tokio::time::timeout(PATIENCE, events.recv()).await {
+    match tokio::time::timeout(WITHIN, events.recv()).await {
         Ok(Some(Event::KubeletSeen(facts))) => facts,
         other => panic!("the kubelet must be seen, not {other:?}"),
     }
@@ -236,7 +236,7 @@ async fn seen(events: &mut mpsc::Receiver<Event>) -> KubeletFacts {
 async fn systemd_says_what_the_clock_showed_when_the_boot_began() {
     let node = Node::start(5).await;
     let bus = Bus::connect(&node.bus.address).await.expect("must connect");
-    assert!(Systemd::on(&bus).booted_at().await.is_err(), "nobody is there to say it");
+    assert!(Systemd::on(&bus).booted_at().await.is_err(), "systemd is not on the bus");
     let state = State { booted_at: 1_795_000_000_000_000, ..State::default() };
     let systemd = Systemd1::start(&node.bus.address, state, || {}).await;
     let noted = Systemd::on(&bus).booted_at().await.expect("must be answered");

@@ -10,7 +10,7 @@ use epilogue_common::outcome::FailureKind;
 use tokio::time::Instant;
 
 use crate::login1::Down;
-use crate::{Node, PATIENCE, words};
+use crate::{Node, WITHIN, words};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_lock_says_whose_it_is_and_what_it_waits_for() {
@@ -51,7 +51,7 @@ async fn no_child_would_get_a_copy_of_the_lock() {
     sink.carry_out(&Action::TakeLock).await;
     let pipe = node.login1.state().pipes.remove(0);
     // The message with the descriptor holds a copy for a moment more; two ends remain.
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + WITHIN;
     while flags(&pipe).len() > 2 && Instant::now() < end {
         tokio::task::yield_now().await;
     }

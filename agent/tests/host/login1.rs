@@ -17,7 +17,7 @@ use zbus::message::Header;
 use zbus::names::BusName;
 use zbus::{BoxDBusError, Connection, DBusError, OwnedFd, Variant};
 
-use super::{NAME, PATIENCE};
+use super::{NAME, WITHIN};
 
 const PATH: &str = "/org/freedesktop/login1";
 const MANAGER: &str = "org.freedesktop.login1.Manager";
@@ -207,8 +207,8 @@ impl Login1 {
                 changed.changed().await.expect("the double must be there");
             }
         };
-        let in_time = timeout(PATIENCE, waiting).await.is_ok();
-        assert!(in_time, "not {what} in {PATIENCE:?}: {:?}", self.state());
+        let in_time = timeout(WITHIN, waiting).await.is_ok();
+        assert!(in_time, "not {what} in {WITHIN:?}: {:?}", self.state());
         self.state()
     }
 }

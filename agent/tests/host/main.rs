@@ -19,7 +19,7 @@ use bus::PrivateBus;
 use epilogue_agent::host::Host;
 use epilogue_agent::sink::logind::LogindSink;
 use login1::Login1;
-use standing::{PATIENCE, Session, words};
+use standing::{Session, WITHIN, words};
 use tempfile::TempDir;
 
 /// logind's name.

@@ -11,7 +11,7 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use crate::bus::PrivateBus;
 use crate::login1::{Candour, Login1, forge};
-use crate::{NAME, Node, PATIENCE, Session};
+use crate::{NAME, Node, Session, WITHIN};
 
 fn announced(event: &Event) -> Option<Announcement> {
     match event {
@@ -77,7 +77,7 @@ async fn a_shutdown_is_announced_with_its_kind_and_the_delay_of_the_moment() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_old_systemd_tells_no_kind() {
+async fn an_old_systemd_names_no_kind() {
     let node = Node::start(5).await;
     node.login1.turn(|state| state.metadata = false);
     let mut session = node.session();
@@ -88,7 +88,7 @@ async fn an_old_systemd_tells_no_kind() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_word_is_reported_in_its_order() {
+async fn each_signal_is_reported_in_its_order() {
     let node = Node::start(60).await;
     let mut session = node.session();
     session.state("a state", |_| true).await;
@@ -100,9 +100,9 @@ async fn each_word_is_reported_in_its_order() {
         session.next("cancellation", cancelled).await;
     }
     let reported = session.changes.wait_for(|changes| changes.count >= 5 && !changes.going_down);
-    tokio::time::timeout(PATIENCE, reported)
+    tokio::time::timeout(WITHIN, reported)
         .await
-        .expect("changes must be told")
+        .expect("changes must be reported")
         .expect("must live");
     session.end().await;
 }
@@ -169,7 +169,7 @@ async fn a_restart_of_logind_is_seen_with_the_lock_that_outlives_it() {
     let before = node.login1.owner();
     node.login1.go().await;
     let words = session.next("loss", lost).await;
-    assert_eq!(words, format!("nobody owns {NAME} on the bus"));
+    assert_eq!(words, format!("{NAME} has no owner on the bus"));
     node.login1.come().await;
     let state = session.state("a new owner", |state| state.owner != before).await;
     assert!(!state.preparing && state.lock_listed, "{state:?}");

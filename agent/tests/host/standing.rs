@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// Maximum wait of a test.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const WITHIN: Duration = Duration::from_secs(20);
 
 /// The reason of the agent's lock.
 pub(crate) fn words() -> OurLock {
@@ -46,7 +46,7 @@ impl Session {
 
     /// The next event that `wanted` accepts; earlier ones are dropped.
     pub(crate) async fn next<T>(&mut self, what: &str, wanted: impl Fn(&Event) -> Option<T>) -> T {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + WITHIN;
         loop {
             let event = match tokio::time::timeout_at(end, self.events.recv()).await {
                 Ok(Some(event)) => event,
@@ -80,11 +80,11 @@ impl Session {
     /// reported.
     pub(crate) async fn words(&mut self) -> Vec<Event> {
         let mut words = Vec::new();
-        let mut looks = 0;
-        while looks < 2 {
+        let mut checks = 0;
+        while checks < 2 {
             let event = self.next("event", |event| Some(event.clone())).await;
             if matches!(event, Event::LogindSeen(_)) {
-                looks += 1;
+                checks += 1;
             } else {
                 words.push(event);
             }

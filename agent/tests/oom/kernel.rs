@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use tokio::time::timeout;
 
 use super::kernel_here::not_tested_here;
-use super::node::{Listening, PATIENCE};
+use super::node::{Listening, WITHIN};
 
 const LIMIT: u64 = 16 << 20;
 const MOUNT: &str = "/sys/fs/cgroup";
@@ -145,7 +145,7 @@ impl Listening {
                 }
             }
         };
-        timeout(PATIENCE, of).await.expect("a kill must be reported")
+        timeout(WITHIN, of).await.expect("a kill must be reported")
     }
 
     /// The reports of all witnesses that this machine has.
@@ -163,7 +163,7 @@ fn cgroups(name: &str) -> Option<Cgroups> {
     match Cgroups::create(name) {
         Ok(cgroups) => Some(cgroups),
         Err(why) => {
-            not_tested_here(&format!("no kernel's kill can be had: {why}"));
+            not_tested_here(&format!("the kernel kills nothing here: {why}"));
             None
         }
     }
@@ -199,7 +199,7 @@ async fn a_real_kill_at_the_container_s_limit_is_reported_within_a_tenth_of_a_se
         }
         best = best.min(heard.saturating_duration_since(ended));
     }
-    println!("told {best:?} after the end was known to the parent");
+    println!("reported {best:?} after the exit was known to the parent");
     assert!(best < Duration::from_millis(100), "{best:?}");
     listening.end().await;
 }

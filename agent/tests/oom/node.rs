@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 /// Maximum wait: a busy machine is slow.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const WITHIN: Duration = Duration::from_secs(20);
 
 pub(crate) const KUBEPODS: &str = "sys/fs/cgroup/kubepods.slice";
 
@@ -72,7 +72,7 @@ impl Node {
                 }
             }
         };
-        timeout(PATIENCE, heard).await.expect("the source must hear");
+        timeout(WITHIN, heard).await.expect("the source must report");
         fs::remove_dir_all(probe.path.parent().expect("must have a pod")).expect("must be there");
         listening.silence().await;
         listening
@@ -154,7 +154,7 @@ impl Listening {
     }
 
     pub(crate) async fn next(&mut self) -> OomKill {
-        let event = timeout(PATIENCE, self.events.recv()).await;
+        let event = timeout(WITHIN, self.events.recv()).await;
         match event.expect("a kill must be reported").expect("the source must run") {
             Event::OomKilled(kill) => *kill,
             other => panic!("{other:?}"),
@@ -172,7 +172,7 @@ impl Listening {
 
     pub(crate) async fn end(self) {
         self.stop.cancel();
-        let ended = timeout(PATIENCE, self.task).await;
-        ended.expect("it must end when it is told to").expect("it must not panic");
+        let ended = timeout(WITHIN, self.task).await;
+        ended.expect("it must end when it is asked to").expect("it must not panic");
     }
 }

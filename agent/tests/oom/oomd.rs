@@ -15,7 +15,7 @@ use zbus::fdo::{DBusProxy, RequestNameFlags};
 use zbus::names::{BusName, WellKnownName};
 
 use super::bus::PrivateBus;
-use super::node::PATIENCE;
+use super::node::WITHIN;
 
 const NAME: &str = "org.freedesktop.oom1";
 const PATH: &str = "/org/freedesktop/oom1";
@@ -66,7 +66,7 @@ impl Listening {
                 }
             }
         };
-        let event = timeout(PATIENCE, heard).await.expect("a kill must be heard");
+        let event = timeout(WITHIN, heard).await.expect("a kill must be reported");
         // Signals that were repeated before the first was reported.
         while timeout(Duration::from_millis(150), self.events.recv()).await.is_ok() {}
         let Event::OomdKilled(kill) = event else { panic!("{event:?}") };
@@ -93,7 +93,7 @@ async fn a_kill_by_oomd_is_mapped_to_the_pod() {
     assert_eq!(whose(&kill), (None, None));
     assert!(kill.reason.len() <= 4_096 && !kill.reason.contains('\n'));
     listening.stop.cancel();
-    timeout(PATIENCE, listening.task).await.expect("must end").expect("must not panic");
+    timeout(WITHIN, listening.task).await.expect("must end").expect("must not panic");
 }
 
 #[tokio::test]

@@ -93,7 +93,7 @@ async fn layers_logs_and_volumes_come_together() {
 }
 
 #[tokio::test]
-async fn without_the_runtime_s_word_the_sums_are_not_known_but_logs_and_volumes_are() {
+async fn without_the_runtime_s_figures_the_sums_are_not_known_but_logs_and_volumes_are() {
     let tree = Tree::v2(Driver::Systemd);
     fill(&volume(&tree, "a", "v").join("f"), MIB);
     fill(&tree.path("var/log/pods/n_p_a/main/0.log"), MIB);
@@ -184,7 +184,7 @@ async fn a_volume_in_memory_is_none_on_disk() {
 }
 
 #[tokio::test]
-async fn names_that_are_paths_are_nobodys() {
+async fn names_that_are_paths_belong_to_no_pod() {
     let tree = Tree::v2(Driver::Systemd);
     let pods = ["..", ".", "", "a/../../..", "/etc", "a\0b"];
     let answered =

@@ -20,7 +20,7 @@ use tempfile::TempDir;
 
 use super::kernel_here::{not_tested_here, tested_in_part};
 use super::sampler::{Both, take_sample};
-use super::stalls::{PATIENCE, Source};
+use super::stalls::{Source, WITHIN};
 
 /// Number of samples for the cost of one.
 const SAMPLES: u32 = 200;
@@ -128,7 +128,7 @@ impl Real {
         let begin = Instant::now();
         loop {
             let left = fs::read_to_string(&procs).unwrap_or_default();
-            if left.trim().is_empty() || begin.elapsed() > PATIENCE {
+            if left.trim().is_empty() || begin.elapsed() > WITHIN {
                 return;
             }
             for pid in left.lines().filter_map(|pid| pid.parse().ok()) {
@@ -156,7 +156,7 @@ impl Drop for Real {
         let begin = Instant::now();
         let dirs = [Some(self.kubepods()), Some(self.cgroup.clone()), self.memory.clone()];
         for dir in dirs.into_iter().flatten() {
-            while dir.exists() && fs::remove_dir(&dir).is_err() && begin.elapsed() < PATIENCE {
+            while dir.exists() && fs::remove_dir(&dir).is_err() && begin.elapsed() < WITHIN {
                 std::thread::yield_now();
             }
         }
@@ -167,7 +167,7 @@ impl Drop for Real {
 fn begins(path: &Path) -> Option<Instant> {
     let begin = Instant::now();
     let mut reads = VecDeque::new();
-    while begin.elapsed() < PATIENCE {
+    while begin.elapsed() < WITHIN {
         let text = fs::read_to_string(path).ok()?;
         let (now, total) = (Instant::now(), observe::psi(&text).ok()?.some.total);
         reads.push_back((now, Duration::from_micros(total)));
@@ -200,7 +200,7 @@ async fn a_real_stall_is_reported_within_100_ms_of_its_beginning() {
     }
     let mut source = Source::start(Host::new(real.root.path().to_owned()));
     real.stall();
-    source.next(Stalling::Memory, PATIENCE).await.expect("the first stall must be told");
+    source.next(Stalling::Memory, WITHIN).await.expect("the first stall must be reported");
     let mut latencies = Vec::new();
     for _ in 0..7 {
         real.freeze(true);
@@ -210,12 +210,12 @@ async fn a_real_stall_is_reported_within_100_ms_of_its_beginning() {
         let begins = std::thread::spawn(move || begins(&path));
         real.freeze(false);
         let answered =
-            source.next(Stalling::Memory, PATIENCE).await.expect("must be reported").into_std();
+            source.next(Stalling::Memory, WITHIN).await.expect("must be reported").into_std();
         let begun = begins.join().expect("must not panic").expect("must stall");
         latencies.push(answered.saturating_duration_since(begun));
     }
     latencies.sort();
-    println!("told after the first {STALL:?} of stall: {latencies:?}");
+    println!("reported after the first {STALL:?} of stall: {latencies:?}");
     // The best counts, because the machine is shared; the others are printed.
     assert!(latencies[0] < Duration::from_millis(100), "{latencies:?}");
 
@@ -223,13 +223,13 @@ async fn a_real_stall_is_reported_within_100_ms_of_its_beginning() {
     real.calm();
     let begin = Instant::now();
     while fs::remove_dir(real.kubepods()).is_err() {
-        assert!(begin.elapsed() < PATIENCE, "the cgroup is not empty");
+        assert!(begin.elapsed() < WITHIN, "the cgroup is not empty");
         std::thread::yield_now();
     }
     fs::create_dir(real.kubepods()).expect("must be creatable");
     real.limit();
     real.stall();
-    source.next(Stalling::Memory, 4 * PATIENCE).await.expect("the new cgroup must be watched");
+    source.next(Stalling::Memory, 4 * WITHIN).await.expect("the new cgroup must be watched");
     source.end().await;
 }
 
@@ -276,11 +276,11 @@ async fn waiting_for_the_disk_is_reported_by_the_kernel() {
             }
         })
     });
-    let answered = source.next(Stalling::Io, PATIENCE).await;
+    let answered = source.next(Stalling::Io, WITHIN).await;
     over.store(true, Ordering::Relaxed);
     for writer in writers {
         writer.join().expect("must not panic");
     }
-    assert!(answered.is_some(), "nothing was told within {PATIENCE:?} of waiting for the disk");
+    assert!(answered.is_some(), "nothing was reported within {WITHIN:?} of waiting for the disk");
     source.end().await;
 }

@@ -30,14 +30,14 @@ pub(crate) async fn figures(
     let pods = pods.iter().map(|pod| uid(pod)).collect();
     match sink.carry_out(Action::MeasurePods { of, pods }).await {
         ActionResult::Figures(figures) => figures,
-        other => panic!("{other:?} is no answer to MeasurePods"),
+        other => panic!("{other:?} does not answer MeasurePods"),
     }
 }
 
 async fn take_sample(sink: &MeasureSink) -> Result<Box<Sample>, Failure> {
     match sink.carry_out(Action::Measure).await {
         ActionResult::Measured(measured) => measured,
-        other => panic!("{other:?} is no answer to Measure"),
+        other => panic!("{other:?} does not answer Measure"),
     }
 }
 
@@ -209,7 +209,7 @@ async fn a_file_that_hangs_holds_up_one_sample_and_the_next_one_says_so() {
         tokio::task::yield_now().await;
     };
     let second = take_sample(&sink).await.expect_err("must not wait");
-    assert_eq!(second.message, "the sample before has not ended: a file hangs");
+    assert_eq!(second.message, "the last sample has not finished: a file hangs");
     drop(writer);
     let first = hangs.await.expect("must not panic").expect("must end");
     assert_eq!(first.unreadable, ["/proc/loadavg has no number of tasks"]);

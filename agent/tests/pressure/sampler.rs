@@ -108,8 +108,8 @@ fn what_each_pod_waits_for_is_reported_with_its_limit_once_it_has_waited() {
     for round in 0..3 {
         let stall = take_sample(&mut sampler).stall.expect("must be known");
         let pod = stall.pods.iter().find(|pod| pod.uid == uid("a")).expect("must be there");
-        assert_eq!(pod.psi.full.total, 9, "look {round}");
-        assert_eq!(pod.limit, Some((50 * MIB, 50 * MIB)), "look {round}: its container's");
+        assert_eq!(pod.psi.full.total, 9, "sample {round}");
+        assert_eq!(pod.limit, Some((50 * MIB, 50 * MIB)), "sample {round}: its container's");
         assert_eq!(stall.all_pods.full.total, 9);
         let other = stall.pods.iter().find(|pod| pod.uid == uid("b")).expect("must be there");
         assert_eq!(other.limit, None, "it has not waited");
@@ -134,12 +134,12 @@ fn what_has_no_limit_has_no_allocatable_memory() {
         assert_eq!(found(&sample, Signal::AllocatableMemoryAvailable), None);
         let answered: Vec<_> =
             sample.unreadable.iter().filter(|phrase| !phrase.contains("v1")).collect();
-        assert!(answered.is_empty(), "that is no fault: {answered:?}");
+        assert!(answered.is_empty(), "this is not a failure: {answered:?}");
     }
 }
 
 #[test]
-fn the_layout_is_told_by_the_devices_once() {
+fn the_layout_is_determined_by_the_devices_once() {
     let other = tempfile::tempdir_in("/dev/shm").expect("/dev/shm must be writable");
     let tree = Tree::v2(Driver::Systemd);
     symlink(other.path(), tree.path("images")).expect("must be creatable");

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::tree::{Driver, Tree, overwrite, psi as text};
 
 /// Longer than any pause of the source between two attempts at a file that exists.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const WITHIN: Duration = Duration::from_secs(20);
 
 /// The running source.
 pub(crate) struct Source {
@@ -46,7 +46,7 @@ impl Source {
 
     pub(crate) async fn end(self) {
         self.stop.cancel();
-        timeout(PATIENCE, self.task).await.expect("must end").expect("must not panic");
+        timeout(WITHIN, self.task).await.expect("must end").expect("must not panic");
     }
 }
 
@@ -59,14 +59,14 @@ fn pressure(tree: &Tree) -> PathBuf {
 async fn at_work(tree: &Tree, source: &mut Source) -> u64 {
     let mut total = 0;
     let begin = Instant::now();
-    while begin.elapsed() < PATIENCE {
+    while begin.elapsed() < WITHIN {
         total += 30_000;
         overwrite(&pressure(tree), &text(total, 0));
         if source.next(Stalling::Memory, Duration::from_millis(250)).await.is_some() {
             return total;
         }
     }
-    panic!("nothing was told within {PATIENCE:?}");
+    panic!("nothing was reported within {WITHIN:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -81,11 +81,11 @@ async fn a_stall_is_reported_within_100_ms_of_its_beginning() {
         total += 20_000;
         let begin = Instant::now();
         overwrite(&pressure(&tree), &text(total, 0));
-        let answered = source.next(Stalling::Memory, PATIENCE).await.expect("must be reported");
+        let answered = source.next(Stalling::Memory, WITHIN).await.expect("must be reported");
         latencies.push(answered - begin);
     }
     latencies.sort();
-    println!("a stall is told after {latencies:?}");
+    println!("a stall is reported after {latencies:?}");
     // The best counts, because the machine is shared; the others are printed.
     assert!(latencies[0] < Duration::from_millis(100), "{latencies:?}");
     source.end().await;
@@ -118,7 +118,7 @@ async fn disks_are_reported_apart_and_need_a_longer_stall() {
     let mut total = 1_000_000;
     let begin = Instant::now();
     while source.next(Stalling::Io, Duration::from_millis(300)).await.is_none() {
-        assert!(begin.elapsed() < PATIENCE, "nothing was told of disks");
+        assert!(begin.elapsed() < WITHIN, "nothing was reported of disks");
         total += 200_000;
         overwrite(&tree.path("proc/pressure/io"), &text(total, 0));
     }
@@ -145,7 +145,7 @@ async fn a_cgroup_that_goes_and_comes_is_watched_again() {
         if source.next(Stalling::Memory, Duration::from_millis(250)).await.is_some() {
             break;
         }
-        assert!(begin.elapsed() < 4 * PATIENCE, "the new one is not watched");
+        assert!(begin.elapsed() < 4 * WITHIN, "the new one is not watched");
     }
     source.end().await;
 }
@@ -181,5 +181,5 @@ async fn the_source_ends_with_its_listener() {
     let tree = Tree::v2(Driver::Systemd);
     let Source { events, task, .. } = Source::start(tree.host());
     drop(events);
-    timeout(PATIENCE, task).await.expect("must end").expect("must not panic");
+    timeout(WITHIN, task).await.expect("must end").expect("must not panic");
 }

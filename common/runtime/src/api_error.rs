@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_that_goes_away_is_told_from_other_refusals_by_its_cause() {
+    fn the_cause_distinguishes_a_terminating_namespace_from_other_refusals() {
         let terminating =
             with_details(403, "Forbidden", json!({"causes": [{"reason": "NamespaceTerminating"}]}));
         assert_eq!(api(terminating).kind, FailureKind::NamespaceTerminating);
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wish_to_be_left_alone_is_kept() {
+    fn a_retry_after_is_kept() {
         let details = json!({"retryAfterSeconds": 7});
         let failure = api(with_details(429, "TooManyRequests", details));
         assert_eq!(failure.retry_after, Some(SignedDuration::from_secs(7)));

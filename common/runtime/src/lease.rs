@@ -84,7 +84,7 @@ pub enum LeaseError {
     #[error("{0}")]
     Options(&'static str),
     /// The wait for the lease was cancelled.
-    #[error("the end was asked for before the lease was acquired")]
+    #[error("shutdown was requested before the lease was acquired")]
     Cancelled,
     /// The release failed; the lease stays ours until it expires.
     #[error("cannot release the lease")]

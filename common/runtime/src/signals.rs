@@ -46,13 +46,13 @@ impl Signals {
             done = &mut work => return done,
             (name, _) = self.next() => name,
         };
-        tracing::info!(signal = name, "signal received, ending; a second one ends at once");
+        tracing::info!(signal = name, "signal received, shutting down; a second one exits at once");
         token.cancel();
         let (name, status) = tokio::select! {
             done = &mut work => return done,
             second = self.next() => second,
         };
-        tracing::warn!(signal = name, "second signal received, ending at once");
+        tracing::warn!(signal = name, "second signal received, exiting at once");
         std::process::exit(status)
     }
 

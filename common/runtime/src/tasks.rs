@@ -38,7 +38,7 @@ pub enum TaskError {
         message: String,
     },
     /// Tasks still ran after the time limit, and were dropped.
-    #[error("still running {} s after the end was asked for: {}",
+    #[error("still running {} s after shutdown was requested: {}",
             limit.as_secs(), names.join(", "))]
     Stuck {
         /// The tasks' names.
@@ -202,11 +202,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn tasks_that_do_not_end_in_time_are_named_and_dropped() {
         let mut group = group();
-        group.spawn("deaf", std::future::pending::<Result<(), Infallible>>());
+        group.spawn("stubborn", std::future::pending::<Result<(), Infallible>>());
         group.token().cancel();
         let started = Instant::now();
         let error = group.run(LIMIT).await.expect_err("must fail");
-        assert_eq!(error.to_string(), "still running 5 s after the end was asked for: deaf");
+        assert_eq!(error.to_string(), "still running 5 s after shutdown was requested: stubborn");
         assert_eq!(started.elapsed(), LIMIT);
     }
 }

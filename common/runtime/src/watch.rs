@@ -457,7 +457,7 @@ impl WatchError {
             Self::Garbled(_) => "garbled",
             Self::NoVersion => "no_version",
             Self::TooMany(_) => "too_many",
-            Self::Closed(_) => "deaf",
+            Self::Closed(_) => "closed",
         }
     }
 }

@@ -80,7 +80,7 @@ async fn bare(connections: usize) -> (SocketAddr, CancellationToken) {
 }
 
 #[tokio::test]
-async fn who_says_nothing_is_sent_away() {
+async fn a_client_that_sends_nothing_is_disconnected() {
     let (address, token) = bare(32).await;
     let mut stream = TcpStream::connect(address).await.expect("must connect");
     stream.write_all(b"GET /livez HTTP/1.1\r\nHost: ").await.expect("must send");
@@ -110,7 +110,7 @@ async fn a_head_without_end_is_refused() {
 }
 
 #[tokio::test]
-async fn hundreds_of_silent_connections_keep_nobody_out() {
+async fn hundreds_of_silent_connections_keep_no_client_out() {
     let (address, token) = bare(16).await;
     let mut silent = Vec::new();
     for _ in 0..500 {

@@ -95,7 +95,7 @@ mod tests {
     /// In every sequence nothing is lost, and no key waits for more than one key of each other
     /// namespace.
     #[test]
-    fn nobody_waits_for_more_than_one_turn_of_each_other() {
+    fn a_namespace_waits_for_at_most_one_turn_of_each_other() {
         let mut turns = Turns::default();
         let names = ["a", "b", "c", "d"];
         let mut pushed = 0;

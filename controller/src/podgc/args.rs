@@ -23,7 +23,7 @@ pub(crate) struct PodGcArgs {
     /// Fail and delete pods that no kubelet can terminate any more: alongside
     /// kube-controller-manager's pod GC, or instead of it, if that runs with
     /// --controllers=*,-pod-garbage-collector-controller.
-    #[arg(long, value_name = "MODE", value_enum, default_value = "beside")]
+    #[arg(long, value_name = "MODE", value_enum, default_value = "alongside")]
     pod_gc: ModeArg,
     /// How long a node must be gone before its pods are failed and deleted.
     #[arg(long, value_name = "DURATION", default_value = "40s")]
@@ -59,7 +59,7 @@ pub(crate) struct PodGcArgs {
     failed_pods_kept_per_owner: Option<usize>,
     /// Which leftover DisruptionTarget conditions are reset: none, those with the reason
     /// TerminationByKubelet, or also those that kube-controller-manager resets.
-    #[arg(long, value_name = "WHICH", value_enum, default_value = "companion")]
+    #[arg(long, value_name = "WHICH", value_enum, default_value = "epilogue")]
     stale_disruption_reset: StaleArg,
     /// Minimum age of a leftover condition before it is reset.
     #[arg(long, value_name = "DURATION", default_value = "2m0s")]
@@ -73,14 +73,14 @@ pub(crate) struct PodGcArgs {
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum ModeArg {
     Off,
-    Beside,
+    Alongside,
     Instead,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum StaleArg {
     Off,
-    Companion,
+    Epilogue,
     All,
 }
 
@@ -110,7 +110,7 @@ impl PodGcArgs {
         }
         let mode = match self.pod_gc {
             ModeArg::Off => Mode::Off,
-            ModeArg::Beside => Mode::Beside,
+            ModeArg::Alongside => Mode::Alongside,
             ModeArg::Instead => Mode::Instead,
         };
         let threshold = self.terminated_pod_gc_threshold;
@@ -125,7 +125,7 @@ impl PodGcArgs {
             failed_per_owner_max: self.failed_pods_kept_per_owner,
             stale_reset: match self.stale_disruption_reset {
                 StaleArg::Off => StaleReset::Off,
-                StaleArg::Companion => StaleReset::Companion,
+                StaleArg::Epilogue => StaleReset::Epilogue,
                 StaleArg::All => StaleReset::All,
             },
             stale_after: signed(self.stale_disruption_timeout),
@@ -201,7 +201,7 @@ mod tests {
             ("--concurrent-pod-gc-syncs=51", "1 to 50"),
             ("--pod-gc-qps=0", "invalid --pod-gc-qps 0: expected"),
             ("--pod-gc-quarantine=0", "at least 1s"),
-            ("--pod-gc=maybe", "beside"),
+            ("--pod-gc=maybe", "alongside"),
         ] {
             let error = config(&[flag]).expect_err("must be refused");
             assert!(error.contains(words), "{error}");

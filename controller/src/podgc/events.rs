@@ -10,15 +10,15 @@ use serde_json::{Value, json};
 pub(super) fn event(write: &PodWrite, instance: &str, now: Timestamp) -> Option<Value> {
     let (kind, reason, message) = match &write.cause {
         Cause::Ended(evidence) if write.patch.is_some() => {
-            ("Warning", "EndedByPodGC", format!("Ended as Failed and deleted: {evidence}"))
+            ("Warning", "EndedByPodGC", format!("Failed and deleted: {evidence}"))
         }
         Cause::Ended(_) | Cause::Excess(_) => return None,
         Cause::Marked(_) => {
-            let message = "Marked as a disruption target: its node shuts down";
+            let message = "DisruptionTarget set: its node shuts down";
             ("Normal", "MarkedDisruptionTarget", message.to_owned())
         }
         Cause::Cleared(stale) => {
-            ("Normal", "ResetDisruptionTarget", format!("Reset its DisruptionTarget: {stale}"))
+            ("Normal", "ResetDisruptionTarget", format!("DisruptionTarget reset: {stale}"))
         }
     };
     let time = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();

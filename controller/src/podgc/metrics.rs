@@ -23,7 +23,7 @@ impl Metrics {
         };
         let taints = IntCounter::new(
             "epilogue_stale_taints_removed_total",
-            "Number of taints of agents that were gone, taken away from nodes that were back",
+            "Number of taints of agents that were gone, removed from nodes that were back",
         )?;
         registry.register(Box::new(taints.clone()))?;
         let by = ["namespace", "reason"];
@@ -35,7 +35,7 @@ impl Metrics {
             )?,
             errors: counter(
                 "epilogue_pod_gc_collector_force_delete_pod_errors_total",
-                "Number of times that ending or deleting a pod failed",
+                "Number of times that failing or deleting a pod failed",
                 &by,
             )?,
             targets: counter(

@@ -177,7 +177,7 @@ async fn a_deletion_that_failed_is_tried_again_when_the_patch_is_shown() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_somebody_else_ended_is_awaited_as_gone() {
+async fn a_pod_that_another_client_deleted_is_awaited_as_gone() {
     let server = Server::default();
     let worker = worker(&server);
     let item = Item::Pod("ns".into(), "uid-a".into());

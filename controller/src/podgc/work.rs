@@ -100,7 +100,7 @@ impl Worker {
 
     async fn untaint(&self, name: &str) -> Outcome<()> {
         if self.executor.untaint(name).await? {
-            tracing::info!(node = name, "took away the taint that an agent left behind");
+            tracing::info!(node = name, "removed the taint that an agent left behind");
             self.metrics.untainted();
         }
         Ok(())

@@ -20,7 +20,7 @@ use super::login1::{Down, Login1};
 use super::program::Agent;
 use super::record::{Ends, Record};
 use crate::install::{self, AGENT, AGENTS_NAMESPACE};
-use crate::network::{Path, Throttle, Weather};
+use crate::network::{Path, PathState, Throttle};
 use crate::nodes::{Options, SCRIPT_ANNOTATION, SimulatedNodes};
 use crate::paths::program;
 use crate::{Cluster, Namespace, eventually, kubeconfig};
@@ -263,8 +263,8 @@ impl Site {
     }
 
     /// Changes the path to the API.
-    pub fn weather(&self, weather: Weather) {
-        self.path.as_ref().expect("the way must be one that can change").set(weather);
+    pub fn set_path(&self, path_state: PathState) {
+        self.path.as_ref().expect("the path must be one that can change").set(path_state);
     }
 
     /// Kills the agent by SIGKILL and restarts it.
@@ -338,15 +338,15 @@ async fn way(cluster: &Cluster, way: Way) -> (Option<Path>, Option<Throttle>, St
             let server: http::Uri = server(&config).parse().expect("must be an address");
             let to = (server.host().unwrap_or("127.0.0.1"), server.port_u16().unwrap_or(443));
             let to = tokio::net::lookup_host(to).await.expect("an address").next();
-            let weather = Weather::Fair(time / 2);
-            let path = Path::open(to.expect("an address"), weather).await.expect("a path");
+            let path_state = PathState::Open(time / 2);
+            let path = Path::open(to.expect("an address"), path_state).await.expect("a path");
             let address = format!("https://{}", path.address());
             (Some(path), None, address)
         }
         Way::PerSecond(rate) => {
-            let nobody = kubeconfig::without_identity(config);
+            let anonymous = kubeconfig::without_identity(config);
             let path = cluster.kubeconfig_path();
-            let client = kubeconfig::client(nobody, path).await.expect("a client");
+            let client = kubeconfig::client(anonymous, path).await.expect("a client");
             let throttle = Throttle::open(client, rate).await.expect("a throttle");
             let address = format!("http://{}", throttle.address());
             (None, Some(throttle), address)
@@ -395,7 +395,7 @@ async fn create_pods(client: &kube::Client, namespace: &str, node: &str, setup: 
     let jobs: Api<Job> = Api::namespaced(client.clone(), namespace);
     let job = serde_json::from_value(json!({
         "metadata": {"name": "work"},
-        "spec": {"managedBy": "example.com/nobody", "template": {"spec": {
+        "spec": {"managedBy": "example.com/absent", "template": {"spec": {
             "restartPolicy": "Never", "containers": [{"name": "main", "image": "none"}]}}},
     }));
     let job = job.expect("must be a Job");

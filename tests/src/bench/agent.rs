@@ -111,7 +111,7 @@ pub fn table(runs: &[Shutdown]) -> String {
     let mut text = format!(
         "{:<22} {:>10} {:>10} {:>12} {:>9} {:>9} {:>9} {:>9} {:>9} {:>7}\n",
         "way",
-        "condemned",
+        "disruption",
         "ended",
         "acknowledged",
         "disrupted",
@@ -126,7 +126,7 @@ pub fn table(runs: &[Shutdown]) -> String {
         text.push('\n');
     }
     text + "\
-condemned: notice to the last DisruptionTarget in the API. ended: notice to the last terminal phase
+disruption: notice to the last DisruptionTarget in the API. ended: notice to the last terminal phase
 in the API. acknowledged: from then until the agent gave the lock back. RSS and CPU: at rest.\n"
 }
 

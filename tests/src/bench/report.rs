@@ -24,7 +24,7 @@ impl Results {
         let compares = self.compares();
         let titles = columns.iter().map(|(contender, _)| contender.title().to_owned());
         let titles = titles.chain(compares.then(|| "ours/reference".to_owned())).collect();
-        let rows = MEASURES.iter().filter(|measure| is_told(measure, &columns)).map(|measure| {
+        let rows = MEASURES.iter().filter(|measure| is_shown(measure, &columns)).map(|measure| {
             let value = |(_, medians): &(Contender, BTreeMap<&str, f64>)| {
                 let value = medians.get(measure.name).copied().unwrap_or_default();
                 format!("{value:.*}", measure.decimals)
@@ -76,7 +76,7 @@ fn line(name: &str, cells: Vec<String>) -> String {
 }
 
 /// A line of zeros is left out.
-fn is_told(measure: &Measure, columns: &[(Contender, BTreeMap<&str, f64>)]) -> bool {
+fn is_shown(measure: &Measure, columns: &[(Contender, BTreeMap<&str, f64>)]) -> bool {
     columns.iter().any(|(_, medians)| medians.get(measure.name).is_some_and(|value| *value > 0.0))
 }
 
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn one_contender_alone_is_compared_with_nobody() {
+    fn a_single_contender_has_no_ratio() {
         let mut results = results();
         results.runs.remove(&Contender::Reference);
         assert!(!results.table().contains("ours/reference"));

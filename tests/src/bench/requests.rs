@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn the_controllers_writes_are_told_from_the_nodes_and_the_benchs() {
+    fn the_controllers_writes_are_counted_apart_from_the_nodes_and_the_benchs() {
         let requests = Requests::parse(&text());
         let expected = Writes {
             pod_creates: 20,
@@ -235,7 +235,7 @@ mod tests {
     fn a_count_that_the_nodes_do_not_know_is_an_error() {
         let requests = Requests::parse(&text());
         let fewer = Others { statuses_written: 20, ..others() };
-        let found = requests.writes(&fewer).expect_err("one write is nobody's");
+        let found = requests.writes(&fewer).expect_err("one write has no known client");
         assert_eq!((found.counted, found.known), (21, 20));
         assert!(requests.writes(&Others { uncertain: 1, ..fewer }).is_ok());
     }

@@ -28,7 +28,7 @@ const CREATIONS_MAX: usize = 16;
 /// Jobs of the other tenant in each part.
 const PROBES: usize = 30;
 const FIRST_POD_WITHIN: Duration = Duration::from_mins(5);
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const CHECK_EVERY: Duration = Duration::from_millis(50);
 
 /// When the first pod of each Job appeared.
 type FirstPods = Arc<Mutex<HashMap<String, Instant>>>;
@@ -111,7 +111,7 @@ async fn probes(
             return Ok(waits);
         }
         anyhow::ensure!(Instant::now() < until, "a Job has no pod after {FIRST_POD_WITHIN:?}");
-        sleep(LOOK_EVERY).await;
+        sleep(CHECK_EVERY).await;
     }
 }
 
@@ -147,7 +147,7 @@ pub fn table(all: &[Waits]) -> String {
     }
     text + &format!(
         "From a Job's creation to its first pod, of a tenant that creates one a second; flooded: \
-         beside another one\nthat creates {FLOOD} at once. ratio: p99 beside the flood to p99 \
+         alongside another one\nthat creates {FLOOD} at once. ratio: p99 with the flood to p99 \
          without it.\n"
     )
 }

@@ -132,7 +132,7 @@ async fn compare_all(
 const LEGEND: &str = "\
 wall: from the first Job's creation to the last Complete. writes: the controller's, by the API
 server's count. CPU: from the load's start until the controller is at rest again. rss_before
-holds, for the reference, the whole kube-controller-manager with only its Job controller on.
+holds, for upstream, the whole kube-controller-manager with only its Job controller on.
 foreign_cpu_share: the part of the machine that others took meanwhile; above 0.1, times and CPU
-mean little. The reference runs without its client's limit, and at its default of 20 requests a
+mean little. Upstream runs without its client's limit, and at its default of 20 requests a
 second where that takes no minutes.";

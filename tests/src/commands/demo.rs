@@ -33,7 +33,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     };
     let kubeconfig = control_plane.kubeconfig_path().display().to_string();
     if outcome.is_ok() && arguments.keep {
-        println!("\nThe Jobs are still there; Ctrl-C ends the laboratory. Look at them by");
+        println!("\nThe Jobs are still there; Ctrl-C stops the laboratory. Show them by");
         for command in ["get jobs,pods", "describe job disrupted", "get events"] {
             println!("  kubectl --kubeconfig {kubeconfig} -n demo {command}");
         }
@@ -42,7 +42,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
             _ = interrupt.recv() => {}
         }
     } else if outcome.is_ok() {
-        println!("\nTo look at the Jobs by kubectl afterwards: cargo lab demo --keep");
+        println!("\nTo show the Jobs by kubectl afterwards: cargo lab demo --keep");
         println!("For a control plane of your own:           cargo lab up --nodes 3 --kcm");
     }
     control_plane.stop().await?;

@@ -63,8 +63,8 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
             alive(&labs, &name)?.0.qemu.signal(Signal::SIGKILL);
             Ok(())
         }
-        Action::Pause { name } => tell(&labs, &name, "stop").await,
-        Action::Resume { name } => tell(&labs, &name, "cont").await,
+        Action::Pause { name } => send(&labs, &name, "stop").await,
+        Action::Resume { name } => send(&labs, &name, "cont").await,
         Action::Table(arguments) => table::run(&arguments).await,
         Action::Lost(arguments) => lost::run(&arguments).await,
         Action::Pressure(arguments) => pressure::run(&arguments).await,
@@ -93,7 +93,7 @@ fn begin(labs: &LabDir, name: &str, verb: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn tell(labs: &LabDir, name: &str, command: &str) -> anyhow::Result<()> {
+async fn send(labs: &LabDir, name: &str, command: &str) -> anyhow::Result<()> {
     let (_, dir) = alive(labs, name)?;
     monitor::execute(&dir, command, json!({})).await?;
     Ok(())

@@ -86,7 +86,7 @@ pub(super) fn scenes() -> Vec<Scene> {
         },
         Scene {
             name: BEREAVED,
-            shows: "its node dies for good: nobody ends its pod, but pod GC, which says why",
+            shows: "its node dies for good: only pod GC fails its pod, and says why",
             job: job(
                 BEREAVED,
                 "times=1 hang; succeed after=1s",

@@ -35,7 +35,7 @@ const LENGTH_MAX: Duration = Duration::from_secs(100);
 const QUARANTINE: &str = "--pod-gc-quarantine=1s";
 const ENDED_WITHIN: Duration = Duration::from_secs(20);
 /// The watch may be behind the node.
-const TOLD_WITHIN: Duration = Duration::from_secs(2);
+const REPORTED_WITHIN: Duration = Duration::from_secs(2);
 
 /// Runs the story on this cluster. The control plane must be the demo's own.
 pub async fn play(cluster: &Cluster, setup: &Setup) -> anyhow::Result<()> {
@@ -147,7 +147,7 @@ impl Acts {
             && let Some((pod, _)) = running_pod(client, jobs::PATIENT).await?
         {
             self.pod_was_deleted = true;
-            screen.tell(&format!("somebody deletes {pod}, which takes 5 s to end"));
+            screen.say(&format!("a user deletes {pod}, which takes 5 s to terminate"));
             pods(client).delete(&pod, &DeleteParams::default()).await?;
         }
         Ok(())
@@ -164,13 +164,13 @@ async fn power_off(
 ) -> anyhow::Result<()> {
     let host = host::Host::start(stage.cluster, &stage.dir.join("hosts"), node).await?;
     let watcher = Watcher::start(stage.client.clone(), NAMESPACE, &stage.dir.join("hosts")).await?;
-    screen.tell(&format!("{node}: the agent holds a delay lock of logind; now it is powered off"));
+    screen.say(&format!("{node}: the agent holds a delay lock of logind; now it is powered off"));
     let begun = Instant::now();
     host.power_off().await?;
     let held = begun.elapsed();
     stage.nodes.vanish(node).await?;
-    let seen = told(&watcher, pod, TOLD_WITHIN).await?;
-    screen.tell(&format!("{node} is off, {:.1} s later; {seen}", held.as_secs_f64()));
+    let seen = reported(&watcher, pod, REPORTED_WITHIN).await?;
+    screen.say(&format!("{node} is off, {:.1} s later; {seen}", held.as_secs_f64()));
     Ok(())
 }
 
@@ -180,20 +180,20 @@ async fn lose(stage: &Stage<'_>, node: &str, pod: &str, screen: &mut Screen) -> 
     stage.nodes.vanish(node).await?;
     let nodes: Api<Node> = Api::all(stage.client.clone());
     nodes.delete(node, &DeleteParams::default()).await.context("remove a node")?;
-    screen.tell(&format!("{node} dies without a word, and is removed from the cluster"));
-    let seen = told(&watcher, pod, ENDED_WITHIN).await?;
-    screen.tell(&format!("pod GC saw that {node} stays away; {seen}"));
+    screen.say(&format!("{node} dies without a word, and is removed from the cluster"));
+    let seen = reported(&watcher, pod, ENDED_WITHIN).await?;
+    screen.say(&format!("pod GC saw that {node} stays away; {seen}"));
     Ok(())
 }
 
 /// Describes the pod's end, once the API has it.
-async fn told(watcher: &Watcher, pod: &str, within: Duration) -> anyhow::Result<String> {
-    let is_told = |seen: &Option<Seen>| {
+async fn reported(watcher: &Watcher, pod: &str, within: Duration) -> anyhow::Result<String> {
+    let is_reported = |seen: &Option<Seen>| {
         seen.as_ref().is_some_and(|seen| seen.is_terminal() && seen.is_disrupted())
     };
     let observe = async || watcher.history(pod).into_iter().rfind(Seen::is_terminal);
-    let Ok(Some(seen)) = observe_until(within, observe, is_told).await else {
-        anyhow::bail!("{pod} has no end in the API: {:?}", watcher.history(pod));
+    let Ok(Some(seen)) = observe_until(within, observe, is_reported).await else {
+        anyhow::bail!("{pod} is not terminal in the API: {:?}", watcher.history(pod));
     };
     let (_, reason) = seen.disruption.unwrap_or_default();
     Ok(format!("{pod} is {}, DisruptionTarget {reason}", seen.phase))
@@ -237,9 +237,9 @@ fn summarize(scenes: &[Scene], rows: &[Row]) -> anyhow::Result<()> {
     println!("\nWhat was shown:\n");
     let mut wrong = Vec::new();
     for (scene, row) in scenes.iter().zip(rows) {
-        let as_told = row.ends_as(&scene.end);
-        println!("  {} {:<12} {}", if as_told { "✓" } else { "✗" }, scene.name, scene.end);
-        if !as_told {
+        let as_expected = row.ends_as(&scene.end);
+        println!("  {} {:<12} {}", if as_expected { "✓" } else { "✗" }, scene.name, scene.end);
+        if !as_expected {
             wrong.push(format!("{row:?} instead of {}", scene.end));
         }
     }

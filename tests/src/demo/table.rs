@@ -81,7 +81,7 @@ impl Screen {
     }
 
     /// Prints an event above the table.
-    pub(super) fn tell(&mut self, what: &str) {
+    pub(super) fn say(&mut self, what: &str) {
         if self.redraws && self.lines > 0 {
             print!("\x1b[{}A\x1b[J", self.lines);
             self.lines = 0;

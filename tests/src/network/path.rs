@@ -16,9 +16,9 @@ const PIECE_BYTES: usize = 16 << 10;
 
 /// State of the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Weather {
+pub enum PathState {
     /// Bytes arrive this much later than they were sent, in each direction.
-    Fair(Duration),
+    Open(Duration),
     /// Nothing arrives, and neither end gets an error: the effect of a lost route.
     Silent,
     /// Connections break, and no new one succeeds.
@@ -29,18 +29,18 @@ pub enum Weather {
 #[derive(Debug)]
 pub struct Path {
     address: SocketAddr,
-    weather: watch::Sender<Weather>,
+    state: watch::Sender<PathState>,
     accepting: JoinHandle<()>,
 }
 
 impl Path {
     /// A path to `to` that begins at an address of its own.
-    pub async fn open(to: SocketAddr, weather: Weather) -> io::Result<Self> {
+    pub async fn open(to: SocketAddr, state: PathState) -> io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let address = listener.local_addr()?;
-        let weather = watch::Sender::new(weather);
-        let accepting = tokio::spawn(accept(listener, to, weather.subscribe()));
-        Ok(Self { address, weather, accepting })
+        let state = watch::Sender::new(state);
+        let accepting = tokio::spawn(accept(listener, to, state.subscribe()));
+        Ok(Self { address, state, accepting })
     }
 
     /// The address where it begins.
@@ -49,8 +49,8 @@ impl Path {
     }
 
     /// Changes the state from now on.
-    pub fn set(&self, weather: Weather) {
-        self.weather.send_replace(weather);
+    pub fn set(&self, state: PathState) {
+        self.state.send_replace(state);
     }
 }
 
@@ -60,39 +60,39 @@ impl Drop for Path {
     }
 }
 
-async fn accept(listener: TcpListener, to: SocketAddr, mut weather: watch::Receiver<Weather>) {
+async fn accept(listener: TcpListener, to: SocketAddr, mut state: watch::Receiver<PathState>) {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
             accepted = listener.accept() => {
                 let Ok((stream, _)) = accepted else { return };
-                if *weather.borrow() != Weather::Cut {
-                    connections.spawn(carry(stream, to, weather.clone()));
+                if *state.borrow() != PathState::Cut {
+                    connections.spawn(carry(stream, to, state.clone()));
                 }
             }
-            () = cut(&mut weather), if !connections.is_empty() => connections.shutdown().await,
+            () = cut(&mut state), if !connections.is_empty() => connections.shutdown().await,
             Some(_) = connections.join_next() => {}
         }
     }
 }
 
 /// Waits until all connections must break.
-async fn cut(weather: &mut watch::Receiver<Weather>) {
+async fn cut(state: &mut watch::Receiver<PathState>) {
     // Without a sender that changes it, this never happens.
-    if weather.wait_for(|weather| *weather == Weather::Cut).await.is_err() {
+    if state.wait_for(|state| *state == PathState::Cut).await.is_err() {
         std::future::pending::<()>().await;
     }
 }
 
-async fn carry(near: TcpStream, to: SocketAddr, weather: watch::Receiver<Weather>) {
+async fn carry(near: TcpStream, to: SocketAddr, state: watch::Receiver<PathState>) {
     let Ok(far) = TcpStream::connect(to).await else { return };
     // An error shows as a connection that ends, as on any path.
     let _ = near.set_nodelay(true).and_then(|()| far.set_nodelay(true));
     let (near_read, near_write) = near.into_split();
     let (far_read, far_write) = far.into_split();
     tokio::select! {
-        () = one_way(near_read, far_write, weather.clone()) => {}
-        () = one_way(far_read, near_write, weather) => {}
+        () = one_way(near_read, far_write, state.clone()) => {}
+        () = one_way(far_read, near_write, state) => {}
     }
 }
 
@@ -100,16 +100,16 @@ async fn carry(near: TcpStream, to: SocketAddr, weather: watch::Receiver<Weather
 async fn one_way(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
-    weather: watch::Receiver<Weather>,
+    state: watch::Receiver<PathState>,
 ) {
     let (sender, mut pieces) = mpsc::channel::<(Instant, Vec<u8>)>(PIECES_MAX);
-    let delay = weather.clone();
+    let delay = state.clone();
     let reading = async move {
         let mut buffer = vec![0; PIECE_BYTES];
         while let Ok(count) = from.read(&mut buffer).await {
             let latency = match *delay.borrow() {
-                Weather::Fair(latency) => latency,
-                Weather::Silent | Weather::Cut => Duration::ZERO,
+                PathState::Open(latency) => latency,
+                PathState::Silent | PathState::Cut => Duration::ZERO,
             };
             let piece = (Instant::now() + latency, buffer[..count].to_vec());
             if count == 0 || sender.send(piece).await.is_err() {
@@ -117,12 +117,12 @@ async fn one_way(
             }
         }
     };
-    let mut weather = weather;
+    let mut state = state;
     let writing = async {
         while let Some((due, piece)) = pieces.recv().await {
             tokio::time::sleep_until(due).await;
-            let is_fair = |weather: &Weather| matches!(weather, Weather::Fair(_));
-            let held_for_good = weather.wait_for(is_fair).await.is_err();
+            let is_open = |state: &PathState| matches!(state, PathState::Open(_));
+            let held_for_good = state.wait_for(is_open).await.is_err();
             if held_for_good || to.write_all(&piece).await.is_err() {
                 return;
             }

@@ -30,7 +30,7 @@ pub fn render(setting: &Setting, runs: &[Run], losses: &str) -> String {
         runs.len(),
         seconds(runs, |run| run.stopped),
         seconds(runs, |run| run.marked),
-        seconds(runs, |run| run.told),
+        seconds(runs, |run| run.reported),
         if wrong.is_empty() { "none".to_owned() } else { counted(wrong.iter().copied()) },
         counted(runs.iter().map(how)),
         counted(runs.iter().map(job)),
@@ -46,7 +46,7 @@ pub fn render(setting: &Setting, runs: &[Run], losses: &str) -> String {
     if runs.iter().any(|run| run.cause.is_some()) || setting.kind == Kind::OwnLimit {
         let first = runs.iter().filter(|run| run.cause_was_first()).count();
         let _ = writeln!(text, "cause in the API before the end: {first} of {}", runs.len());
-        let lead = |run: &Run| Some(run.told? - run.cause?);
+        let lead = |run: &Run| Some(run.reported? - run.cause?);
         let _ = writeln!(text, "cause before the end by s: {}", seconds(runs, lead));
     }
     let _ = writeln!(text, "started again, killed by the kernel: {losses}");
@@ -125,7 +125,7 @@ mod tests {
         let run = |stopped| Run { stopped, ..Run::default() };
         let runs: Vec<Run> = (1..=20).map(|i| run(Some(i * 1000))).chain([run(None)]).collect();
         assert_eq!(seconds(&runs, |run| run.stopped), "10.0 / 19.0 / 20.0 (of 20)");
-        assert_eq!(seconds(&runs, |run| run.told), "–");
+        assert_eq!(seconds(&runs, |run| run.reported), "–");
         assert_eq!(seconds(&[run(Some(-260))], |run| run.stopped), "−0.3 / −0.3 / −0.3");
     }
 

@@ -40,7 +40,7 @@ pub struct Run {
     /// When the condition that names the cause was in the API.
     pub cause: Option<i64>,
     /// When a terminal phase was in the API.
-    pub told: Option<i64>,
+    pub reported: Option<i64>,
     /// The least amount that was left, in bytes or processes.
     pub least_left: Option<i64>,
     /// Processes that the OOM killer killed.
@@ -92,7 +92,7 @@ impl Run {
 
     /// Whether the cause was in the API before the pod's end was.
     pub fn cause_was_first(&self) -> bool {
-        self.cause.is_some_and(|cause| self.told.is_none_or(|told| cause < told))
+        self.cause.is_some_and(|cause| self.reported.is_none_or(|reported| cause < reported))
     }
 }
 
@@ -221,7 +221,7 @@ async fn once(stage: &mut Stage, setting: &Setting, number: u32) -> anyhow::Resu
         marked: in_api(&Seen::is_disrupted),
         stopped: after(course.stopped),
         cause: in_api(&|seen| seen.cause.is_some()),
-        told: in_api(&Seen::is_terminal),
+        reported: in_api(&Seen::is_terminal),
         least_left: course.least,
         kernel_kills: course.kernel_kills,
         wrong,
@@ -239,10 +239,10 @@ fn how(seen: &Seen) -> String {
 /// foreign reason and restores it after it has torn the pod down; no test here waits for that.
 /// ([API16])
 fn pod_end(history: &[Seen]) -> PodEnd {
-    let tells = |seen: &&Seen| !seen.deleting && !seen.gone && seen.is_terminal();
-    let told = history.iter().rfind(|seen| tells(seen) && !seen.reason.is_empty());
-    let told = told.or_else(|| history.iter().rfind(tells));
-    let Some(last) = told.or(history.last()) else { return PodEnd::default() };
+    let reports = |seen: &&Seen| !seen.deleting && !seen.gone && seen.is_terminal();
+    let reported = history.iter().rfind(|seen| reports(seen) && !seen.reason.is_empty());
+    let reported = reported.or_else(|| history.iter().rfind(reports));
+    let Some(last) = reported.or(history.last()) else { return PodEnd::default() };
     let slash = if last.reason.is_empty() { "" } else { "/" };
     PodEnd {
         phase: format!("{}{slash}{}", last.phase, last.reason),
@@ -255,7 +255,7 @@ fn pod_end(history: &[Seen]) -> PodEnd {
         cause_message: last.cause.as_ref().map(|(_, said)| said.clone()).unwrap_or_default(),
         message: last.message.clone(),
         container: last.container.clone(),
-        gone: told.is_none() && last.gone,
+        gone: reported.is_none() && last.gone,
     }
 }
 

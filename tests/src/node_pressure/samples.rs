@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn course_tells_onset_threshold_and_end() {
+    fn the_course_gives_onset_threshold_and_end() {
         let mb = 1 << 20;
         let text = [
             line(0, 500 * mb, mb, 1, 3),

@@ -54,7 +54,7 @@ pub struct Hung {
     /// Whether it was still there at the end: the kubelet was back, or had time to revert it.
     pub stays: bool,
     /// Phase, reason and message of it.
-    pub told: String,
+    pub reported: String,
     /// Reason of DisruptionTarget, where it is True.
     pub disruption: Option<String>,
     /// The state of its container in the API.
@@ -128,20 +128,20 @@ fn first_terminal(stage: &Stage, pod: &str) -> Option<Seen> {
 fn hung(stage: &Stage, pod: &str, deleted: Timestamp, job: JobEnd) -> Hung {
     let first = first_terminal(stage, pod);
     let last = stage.watcher.history(pod).pop();
-    let told = first.clone().or_else(|| last.clone());
+    let reported = first.clone().or_else(|| last.clone());
     Hung {
         pod: pod.to_owned(),
         failed: first.map(|seen| seen.at.as_millisecond() - deleted.as_millisecond()),
         stays: last.is_some_and(|seen| seen.is_terminal()),
-        told: told
+        reported: reported
             .as_ref()
             .map(|seen| format!("{}/{} {}", seen.phase, seen.reason, seen.message))
             .unwrap_or_default(),
-        disruption: told
+        disruption: reported
             .as_ref()
             .filter(|seen| seen.is_disrupted())
             .and_then(|seen| Some(seen.disruption.clone()?.1)),
-        container: told.map(|seen| seen.container).unwrap_or_default(),
+        container: reported.map(|seen| seen.container).unwrap_or_default(),
         job,
     }
 }

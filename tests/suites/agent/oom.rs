@@ -40,7 +40,7 @@ async fn a_container_that_was_oom_killed_is_explained_before_its_pod_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_was_killed_for_the_node_is_disrupted_where_the_administrator_says_so() {
+async fn a_node_oom_kill_is_a_disruption_where_the_administrator_configures_it() {
     for (argument, disrupts) in [("--node-oom=disrupt", true), ("--node-oom=tell", false)] {
         let arguments = vec![argument.to_owned()];
         let setup = Setup { pods: 1, arguments, ..Setup::default() };
@@ -81,7 +81,7 @@ async fn a_job_fails_at_once_by_the_rule_for_a_container_at_its_limit() {
         |conditions: &Vec<String>| conditions.iter().any(|it| it.starts_with("Failed=True"));
     let what = format!("the Job fails (log: {})", controller.log().display());
     let conditions = eventually(&what, SOON, see, failed).await;
-    let failed = conditions.iter().find(|it| it.starts_with("Failed=True")).expect("must stand");
+    let failed = conditions.iter().find(|it| it.starts_with("Failed=True")).expect("must be set");
     assert!(failed.starts_with("Failed=True PodFailurePolicy: "), "{failed}");
     assert!(failed.contains("epilogue.dev/OOMKilled"), "{failed}");
     assert_eq!(site.only_pod_of("learning").await, name, "nothing was tried again");

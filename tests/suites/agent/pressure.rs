@@ -285,7 +285,7 @@ async fn a_pod_over_a_limit_of_its_own_is_evicted_without_being_disrupted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_only_observes_pressure_says_whom_it_would_evict() {
+async fn an_agent_that_only_observes_pressure_reports_which_pod_it_would_evict() {
     let stage = Stage::start(&["--pressure=observe"]).await;
     let site = &stage.site;
     let hog = stage.pod("hog", 900 * MIB, Script::Obedient, &requests()).await;

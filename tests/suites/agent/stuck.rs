@@ -88,10 +88,10 @@ async fn a_pod_that_never_began_becomes_failed_once_its_kubelet_is_dead() {
     let event_of = site.event_of("never", "PodFailedByAgent").await;
     let message = event_of.message.unwrap_or_default();
     assert!(message.contains("its kubelet is dead"), "{message}");
-    assert!(message.contains("the runtime has nothing of it"), "{message}");
+    assert!(message.contains("the runtime does not know it"), "{message}");
     // The deleter's own condition stays.
     let tainted = site.until_phase("tainted", "Failed").await;
-    let disruption = conditions(&tainted).remove("DisruptionTarget").expect("must stand");
+    let disruption = conditions(&tainted).remove("DisruptionTarget").expect("must be set");
     assert_eq!(disruption.status, "True");
     assert_eq!(disruption.reason.as_deref(), Some("DeletionByTaintManager"));
     site.until_metric("stuck_pods_failed_total", 2.0).await;
@@ -183,9 +183,9 @@ async fn a_start_that_hangs_is_failed_alongside_its_kubelet_three_times_at_most(
     let (site, cri) = site(Kubelet::Lives, &["--hanging-starts=fail"]).await;
     let pulling = pod(&site, "pulling", STARTING, &json!({})).await;
     cri.pod(&pulling).start().await;
-    let nobodys = json!({"metadata": {"finalizers": ["example.com/other"]}});
-    pod(&site, "nobodys", STARTING, &nobodys).await;
-    abandon(&site, &["pulling", "nobodys"]).await;
+    let foreign = json!({"metadata": {"finalizers": ["example.com/other"]}});
+    pod(&site, "foreign", STARTING, &foreign).await;
+    abandon(&site, &["pulling", "foreign"]).await;
     // Its kubelet still has it as Pending, and writes that each time.
     let see = async || {
         let now = site.pod("pulling").await;
@@ -210,14 +210,14 @@ async fn a_start_that_hangs_is_failed_alongside_its_kubelet_three_times_at_most(
     assert_eq!(site.metric("stuck_pods_failed_total").await, Some(3.0));
     assert_eq!((phase(&site.pod("pulling").await), stops(&cri, &pulling)), ("Pending", 1));
     // No Job waits for it.
-    let message = site.event_of("nobodys", "PodStuckTerminating").await.message.unwrap_or_default();
+    let message = site.event_of("foreign", "PodStuckTerminating").await.message.unwrap_or_default();
     assert!(message.contains("no Job waits for it"), "{message}");
-    assert_eq!(phase(&site.pod("nobodys").await), "Pending");
+    assert_eq!(phase(&site.pod("foreign").await), "Pending");
     site.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_only_observes_says_which_pods_would_be_failed() {
+async fn an_agent_that_only_observes_reports_which_pods_it_would_fail() {
     let (site, cri) = site(Kubelet::Dead, &["--stuck-pods=observe"]).await;
     let pulling = pod(&site, "pulling", STARTING, &json!({})).await;
     let runs = pod(&site, "runs", RUNNING, &json!({})).await;

@@ -56,7 +56,7 @@ async fn in_the_foreground_the_job_goes_after_the_pods() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn orphaned_pods_stay_and_are_nobody_s() {
+async fn orphaned_pods_stay_without_an_owner() {
     let bed = bed(&[]).await;
     two_pods_run(&bed, "orphan").await;
     bed.delete("orphan", DeleteParams::orphan()).await;

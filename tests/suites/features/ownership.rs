@@ -60,7 +60,7 @@ async fn a_pod_that_matches_is_adopted_and_one_that_stops_matching_released() {
     eventually("the pod is adopted", SOON, found, |pod| tie(pod) == (uid, true)).await;
     let state = bed.reaches("adopter", SOON, |state| state.ready == Some(1)).await;
     assert_eq!(state.active, 1);
-    assert_eq!(bed.pods_with("app=adopter").await.len(), 1, "none was created beside it");
+    assert_eq!(bed.pods_with("app=adopter").await.len(), 1, "none was created alongside it");
 
     let label = Patch::Merge(json!({"metadata": {"labels": {"app": "other"}}}));
     pods.patch("found", &PatchParams::default(), &label).await.expect("the label is changed");

@@ -63,13 +63,13 @@ async fn annotations_that_could_not_be_acted_on_are_refused() {
         (json!({"epilogue.dev/avoid-failed-nodes": "yes"}), "must be true or false"),
     ];
     for (annotations, words) in refused {
-        let told = answer(with(annotations)).await.unwrap_or_default();
-        assert!(told.contains(words), "{words}: {told}");
+        let refusal = answer(with(annotations)).await.unwrap_or_default();
+        assert!(refusal.contains(words), "{words}: {refusal}");
     }
     let good = json!({"epilogue.dev/backoff-base": "500ms", "epilogue.dev/backoff-max": "1m30s"});
     assert_eq!(answer(with(good)).await, None);
     let foreign = with(json!({"epilogue.dev/nonsense": ""})).spec("managedBy", json!(null));
-    assert_eq!(answer(foreign).await, None, "it looks at Jobs of ours only");
+    assert_eq!(answer(foreign).await, None, "it covers only Jobs of this controller");
     bed.stop().await;
 }
 

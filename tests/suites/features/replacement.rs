@@ -45,7 +45,7 @@ async fn a_pod_is_replaced_after_its_end(bed: &Bed, name: &str, mode: &str) {
     assert_eq!((state.active, state.failed), (0, 0), "{name}: not failed before it ended");
     let see = |pods: &[Pod]| {
         let (running, ending) = running_and_ending(pods);
-        assert!(running == 0 || ending == 0, "{name}: a replacement beside its predecessor");
+        assert!(running == 0 || ending == 0, "{name}: a replacement alongside its predecessor");
         let newest = pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none());
         newest.count()
     };

@@ -155,9 +155,13 @@ async fn nothing_that_a_tenant_creates_holds_up_another_or_costs_much_memory() {
         assert!(memory <= may, "{} takes {has} MiB, {limit} would do", object.what);
     }
     took.sort();
-    println!("{stored} objects of {} MiB; a Job beside took up to {:?}", weight / MIB, took.last());
+    println!(
+        "{stored} objects of {} MiB; a Job alongside took up to {:?}",
+        weight / MIB,
+        took.last()
+    );
     assert!(stored >= 40, "the API takes {stored} of them only");
-    assert!(took[took.len() / 2] < TYPICAL_MAX, "Jobs beside take {took:?}");
+    assert!(took[took.len() / 2] < TYPICAL_MAX, "Jobs alongside take {took:?}");
     stage.stop().await;
 }
 
@@ -210,10 +214,10 @@ async fn a_flood_of_the_admin_server_takes_nothing_from_jobs() {
         took.push(stage.probe().await);
     }
     let live = async || get(&address, "/livez").await.unwrap_or_default();
-    eventually("the server answers beside", SOON, live, |text| text.contains("200 OK")).await;
+    eventually("the server answers alongside", SOON, live, |text| text.contains("200 OK")).await;
     scrapers.iter().for_each(tokio::task::JoinHandle::abort);
     took.sort();
-    assert!(took[2] < TYPICAL_MAX, "Jobs beside take {took:?}");
+    assert!(took[2] < TYPICAL_MAX, "Jobs alongside take {took:?}");
     stage.stop().await;
 }
 

@@ -22,16 +22,18 @@ fn hold(rule: &str, violations: &[String]) {
     assert!(violations.is_empty(), "{rule}\n  {}\n", violations.join("\n  "));
 }
 
-/// Applies a rule about one file to all files.
+/// Applies a rule about one file to all Rust files.
 fn in_all_sources(rule: &str, check: impl Fn(&Source) -> Vec<String>) {
-    let violations: Vec<String> = sources::all()
-        .iter()
-        .flat_map(|source| {
-            let place = source.path.clone();
-            check(source).into_iter().map(move |found| format!("{place}: {found}"))
-        })
-        .collect();
-    hold(rule, &violations);
+    hold(rule, &violations(&sources::all(), check));
+}
+
+/// The violations of a rule about one file, each with the file.
+fn violations(sources: &[Source], check: impl Fn(&Source) -> Vec<String>) -> Vec<String> {
+    let found = sources.iter().flat_map(|source| {
+        let place = &source.path;
+        check(source).into_iter().map(move |found| format!("{place}: {found}"))
+    });
+    found.collect()
 }
 
 #[test]
@@ -182,6 +184,9 @@ fn every_citation_is_a_rule_and_every_rule_is_cited_and_tested() {
 }
 
 #[test]
-fn comments_speak_the_language_of_kubernetes() {
-    in_all_sources("a comment has no word of a private dialect", words::of_dialect);
+fn prose_strings_and_names_speak_the_language_of_kubernetes() {
+    let mut found = violations(&sources::all(), words::in_rust);
+    found.extend(violations(&sources::with_extension("md"), words::in_page));
+    found.extend(violations(&sources::with_extension("yaml"), words::in_manifest));
+    hold("prose, strings and names have no word of a private dialect", &found);
 }

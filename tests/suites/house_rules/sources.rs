@@ -1,4 +1,4 @@
-//! Finds the Rust files of the workspace.
+//! Finds the files of the workspace.
 
 use std::path::Path;
 
@@ -25,10 +25,15 @@ impl Source {
 
 /// Every `*.rs` of the workspace, committed or not.
 pub(crate) fn all() -> Vec<Source> {
+    with_extension("rs")
+}
+
+/// Every file of the workspace with this extension, committed or not.
+pub(crate) fn with_extension(extension: &str) -> Vec<Source> {
     let mut found = Vec::new();
-    collect(&workspace_root(), &mut found);
+    collect(&workspace_root(), extension, &mut found);
     found.sort_by(|a, b| a.path.cmp(&b.path));
-    assert!(found.len() > 10, "the workspace's sources must be found");
+    assert!(found.len() > 10, "the workspace's *.{extension} must be found");
     found
 }
 
@@ -37,15 +42,15 @@ pub(crate) fn read(path: &str) -> String {
     std::fs::read_to_string(workspace_root().join(path)).unwrap_or_default()
 }
 
-fn collect(directory: &Path, found: &mut Vec<Source>) {
+fn collect(directory: &Path, extension: &str, found: &mut Vec<Source>) {
     let entries = std::fs::read_dir(directory).expect("a directory of the workspace is readable");
     for path in entries.map(|entry| entry.expect("its entries too").path()) {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         if path.is_dir() {
             if name != "target" && !name.starts_with('.') {
-                collect(&path, found);
+                collect(&path, extension, found);
             }
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
+        } else if path.extension().is_some_and(|it| it == extension) {
             let relative = path.strip_prefix(workspace_root()).expect("it lies in the workspace");
             let path_text = relative.to_string_lossy().into_owned();
             // A file may be renamed while the suite runs.
@@ -57,7 +62,7 @@ fn collect(directory: &Path, found: &mut Vec<Source>) {
 }
 
 #[test]
-fn test_code_is_told_from_the_laboratory() {
+fn test_code_is_distinguished_from_the_laboratory() {
     let is_test = |path: &str| Source { path: path.into(), text: String::new() }.is_test();
     assert!(is_test("tests/suites/jobs.rs"));
     assert!(is_test("agent/tests/logind.rs"));

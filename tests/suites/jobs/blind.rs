@@ -16,7 +16,7 @@ use super::proxied;
 /// A connection without a byte is replaced after 90 s.
 const REPLACED_WITHIN: Duration = Duration::from_secs(150);
 /// Long after the controller has checked a pod without a Job.
-const LOOKED_AT: Duration = Duration::from_secs(5);
+const CHECKED_WITHIN: Duration = Duration::from_secs(5);
 
 struct Stage {
     namespace: Namespace,
@@ -93,8 +93,8 @@ async fn pods_of_a_job_that_the_watch_does_not_show_keep_their_finalizer() {
         let pod = stage.pods.get_opt("free").await.expect("an answer");
         pod.is_some_and(|pod| has_finalizer(&pod))
     };
-    eventually("the stray is let go of", SOON, held, |held| !held).await;
-    tokio::time::sleep(LOOKED_AT).await;
+    eventually("the stray is released", SOON, held, |held| !held).await;
+    tokio::time::sleep(CHECKED_WITHIN).await;
     assert!(has_finalizer(&stage.pods.get("held").await.expect("the pod")));
     let let_go = Patch::Merge(json!({"metadata": {"finalizers": null}}));
     stage.pods.patch("held", &PatchParams::default(), &let_go).await.expect("the pod");

@@ -86,7 +86,7 @@ async fn holds(token: Token) {
     stuck(&world).await;
     causes(&world).await;
     stalls(&world).await;
-    tells(&world).await;
+    emits_events(&world).await;
     world.finish().await;
 }
 
@@ -291,19 +291,19 @@ async fn causes(world: &World) {
     goes(world, "killed at its limit", Call::patch(status_path(&pod), limit)).await;
     let disruption = Some(("The node was out of memory.", now()));
     let (reason, message) = ("NodeOutOfMemory", "The kernel killed container main.");
-    let told = OomKilled { reason, message, since: None, disruption };
-    let node = patches::oom_killed(&view(&pod), &told);
+    let cause = OomKilled { reason, message, since: None, disruption };
+    let node = patches::oom_killed(&view(&pod), &cause);
     goes(world, "killed for the node", Call::patch(status_path(&pod), node)).await;
     let ended = world.pod("killed-late", &world.here(), json!({}), ended("Failed")).await;
     let late = killed(&ended, "ContainerLimit");
-    goes(world, "told too late", Call::patch(status_path(&ended), late)).await;
+    goes(world, "reported too late", Call::patch(status_path(&ended), late)).await;
 }
 
 /// `epilogue.dev/OOMKilled` with a reason.
 pub(crate) fn killed(pod: &Value, reason: &'static str) -> Value {
     let message = "The kernel killed process java (4711) of container main: at its limit of 1Gi.";
-    let told = OomKilled { reason, message, since: Some(now()), disruption: None };
-    patches::oom_killed(&view(pod), &told)
+    let cause = OomKilled { reason, message, since: Some(now()), disruption: None };
+    patches::oom_killed(&view(pod), &cause)
 }
 
 /// Writes our own conditions of the node.
@@ -322,13 +322,13 @@ async fn stalls(world: &World) {
     }
 }
 
-async fn tells(world: &World) {
+async fn emits_events(world: &World) {
     let (here, namespace) = (world.here(), world.namespace());
     let event = |namespace: &str, regarding: Value| {
         json!({
             "apiVersion": "events.k8s.io/v1", "kind": "Event",
             "metadata": {
-                "generateName": "told-", "namespace": namespace,
+                "generateName": "reported-", "namespace": namespace,
                 "annotations": {"starved_resource": "memory", "offending_containers": "main"},
             },
             "regarding": regarding,

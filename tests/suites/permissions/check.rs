@@ -104,7 +104,7 @@ async fn a_token_without_its_node_is_found_out_before_the_shutdown() {
     let world = World::start(Token::Unbound).await;
     world.running("asked").await;
     let (verdict, found) = checked(&world, &world.here()).await;
-    assert!(found.contains("would be refused"), "rights alone do not tell: {found}");
+    assert!(found.contains("would be refused"), "rights alone do not show it: {found}");
     assert_eq!(verdict, "fail");
     let (_, found) = checked(&world, "no-such-node").await;
     assert!(found.contains("there is no node no-such-node"), "{found}");

@@ -17,7 +17,7 @@ fn owner(kind: &str, api_version: &str) -> Value {
 }
 
 #[tokio::test]
-async fn what_it_does_with_pods_goes_through() {
+async fn the_controllers_writes_to_pods_are_allowed() {
     let world = World::start(Token::OfNode).await.of_the_controller().await;
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod",
@@ -49,7 +49,7 @@ async fn what_it_does_with_pods_goes_through() {
 }
 
 #[tokio::test]
-async fn it_makes_the_pods_of_jobs_and_no_others() {
+async fn the_controller_makes_the_pods_of_jobs_and_no_others() {
     let world = World::start(Token::OfNode).await.of_the_controller().await;
     let make = |metadata: Value| {
         let pod = json!({
@@ -81,7 +81,7 @@ async fn it_makes_the_pods_of_jobs_and_no_others() {
 }
 
 #[tokio::test]
-async fn of_a_pod_it_changes_how_it_is_counted_and_owned() {
+async fn of_a_pod_the_controller_changes_finalizer_and_owner_only() {
     let world = World::start(Token::OfNode).await.of_the_controller().await;
     let tracked = json!({"metadata": {"finalizers": [TRACKING, "example.com/theirs"]}});
     let pod = world.pod("pod", &world.here(), tracked, running()).await;
@@ -106,7 +106,7 @@ async fn of_a_pod_it_changes_how_it_is_counted_and_owned() {
 }
 
 #[tokio::test]
-async fn of_a_node_it_takes_away_the_agents_taint_and_changes_nothing_else() {
+async fn of_a_node_the_controller_removes_the_agents_taint_and_changes_nothing_else() {
     let world = World::start(Token::OfNode).await.of_the_controller().await;
     let path = node_path(&world.here());
     let foreign = json!({"key": "foreign", "effect": "NoSchedule"});
@@ -144,7 +144,7 @@ async fn of_a_node_it_takes_away_the_agents_taint_and_changes_nothing_else() {
 }
 
 #[tokio::test]
-async fn of_a_status_it_writes_the_end_and_why() {
+async fn of_a_status_the_controller_writes_the_failure_and_its_evidence() {
     let world = World::start(Token::OfNode).await.of_the_controller().await;
     let here = world.here();
     let pod = world.running("pod").await;

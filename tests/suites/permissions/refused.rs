@@ -144,7 +144,7 @@ async fn whatever_is_not_of_its_own_node_is_refused() {
 }
 
 #[tokio::test]
-async fn a_token_that_names_no_node_may_write_nothing_and_hears_the_remedy() {
+async fn a_token_that_names_no_node_may_write_nothing_and_gets_the_remedy() {
     const REMEDY: &str = "kubectl create token epilogue-agent";
     let world = World::start(Token::Unbound).await;
     let pod = world.running("pod").await;
@@ -163,7 +163,7 @@ async fn a_token_that_names_no_node_may_write_nothing_and_hears_the_remedy() {
 
 #[tokio::test]
 async fn of_a_pods_status_only_condition_and_failure_are_the_agents() {
-    const TOLD: &str = "its end is not told anew";
+    const FINAL: &str = "its terminal status is final";
     const FAILED_ONLY: &str = "to Failed only";
     let world = World::start(Token::OfPod).await;
     let (pod, here) = (world.running("pod").await, world.here());
@@ -183,8 +183,8 @@ async fn of_a_pods_status_only_condition_and_failure_are_the_agents() {
         invalid("Running to Succeeded", phase(&pod, "Succeeded"), FAILED_ONLY),
         invalid("Running to Pending", phase(&pod, "Pending"), FAILED_ONLY),
         invalid("a phase that there is not", phase(&pod, "Gone"), FAILED_ONLY),
-        invalid("Failed to Running", phase(&failed_pod, "Running"), TOLD),
-        invalid("Succeeded to Failed", failed(&done), TOLD),
+        invalid("Failed to Running", phase(&failed_pod, "Running"), FINAL),
+        invalid("Succeeded to Failed", failed(&done), FINAL),
         invalid("mark what succeeded", mark(&done), "never after"),
         invalid("mark what failed", mark(&failed_pod), "never after"),
         invalid("another reason", marked_with(&pod, &json!({"reason": "R"})), "to Failed only"),

@@ -58,7 +58,7 @@ async fn of_its_nodes_status_only_the_stalls_are_the_agents() {
         invalid("DiskPressure", node_condition(&here, "DiskPressure", "True"), NO_OTHERS),
         invalid("a condition removed", node_status(&here, removed), NO_OTHERS),
         invalid(
-            "a condition that looks like ours",
+            "a condition that resembles ours",
             node_condition(&here, "epilogue.dev/Other", "True"),
             NO_OTHERS,
         ),
@@ -108,7 +108,7 @@ async fn a_victim_ends_as_the_agent_ends_it_or_not_at_all() {
     };
     let refusals = vec![
         forbidden("evict another node's pod", status(&theirs, evicted(&theirs, SHORT)), OTHER_NODE),
-        invalid("evict what has succeeded", status(&done, evicted(&done, SHORT)), "not told anew"),
+        invalid("evict what has succeeded", status(&done, evicted(&done, SHORT)), "is final"),
         invalid(
             "reason Evicted on a pod that runs",
             body(|body| body["status"] = json!({"reason": "Evicted", "message": SHORT})),
@@ -125,7 +125,7 @@ async fn a_victim_ends_as_the_agent_ends_it_or_not_at_all() {
             "not write \"NodeLost\"",
         ),
         invalid(
-            "no reason for a pod that nobody deleted",
+            "no reason for a pod that was not deleted",
             body(|body| drop(body["status"].as_object_mut().map(|it| it.remove("reason")))),
             "write Terminated or Evicted",
         ),
@@ -175,7 +175,7 @@ async fn an_event_is_of_the_agents_own_node_and_no_larger_than_it_needs() {
     let event = |change: Value| {
         let mut event = json!({
             "apiVersion": "events.k8s.io/v1", "kind": "Event",
-            "metadata": {"generateName": "told-"},
+            "metadata": {"generateName": "reported-"},
             "regarding": {"apiVersion": "v1", "kind": "Node", "name": here},
             "type": "Normal", "reason": "Seen", "note": "n", "action": "Watch",
             "eventTime": "2026-11-21T14:05:06.000000Z",
@@ -192,7 +192,7 @@ async fn an_event_is_of_the_agents_own_node_and_no_larger_than_it_needs() {
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "namespace": namespace});
     let job = json!({"apiVersion": "batch/v1", "kind": "Job", "name": "j", "namespace": namespace});
     let large = json!({"a": "x".repeat(2_000)});
-    let labels = json!({"generateName": "told-", "labels": {"a": "b"}});
+    let labels = json!({"generateName": "reported-", "labels": {"a": "b"}});
     let refusals = vec![
         invalid(
             "as the kubelet",
@@ -213,7 +213,7 @@ async fn an_event_is_of_the_agents_own_node_and_no_larger_than_it_needs() {
         ),
         invalid(
             "with a large annotation",
-            of("default", json!({"metadata": {"generateName": "told-", "annotations": large}})),
+            of("default", json!({"metadata": {"generateName": "reported-", "annotations": large}})),
             "at most 8 annotations",
         ),
         invalid("with labels", of("default", json!({"metadata": labels})), "at most 8"),
@@ -230,8 +230,8 @@ async fn a_cause_is_one_of_the_agents_own() {
     let pod = world.running("pod").await;
     let theirs = world.pod("theirs", &there, json!({}), running()).await;
     let ended = world.pod("ended", &here, json!({}), ended("Failed")).await;
-    let told = world.running("told").await;
-    world.done(status(&told, killed(&told, "ContainerLimit"))).await;
+    let reported = world.running("killed").await;
+    world.done(status(&reported, killed(&reported, "ContainerLimit"))).await;
     let condition =
         |pod: &Value, condition: Value| status(pod, json!({"status": {"conditions": [condition]}}));
     let disruption = |value: &str, reason: &str| {
@@ -248,8 +248,8 @@ async fn a_cause_is_one_of_the_agents_own() {
         invalid("a foreign reason", status(&pod, killed(&pod, "OOMKilled")), REASONS),
         invalid("no reason", status(&pod, killed(&pod, "")), REASONS),
         invalid("a foreign reason at the end", status(&ended, killed(&ended, "Other")), REASONS),
-        invalid("a kill taken back", condition(&told, taken_back), REASONS),
-        invalid("a kill removed", condition(&told, removed), REASONS),
+        invalid("a kill taken back", condition(&reported, taken_back), REASONS),
+        invalid("a kill removed", condition(&reported, removed), REASONS),
         invalid(
             "the controller's word",
             condition(&pod, json!({"type": "epilogue.dev/Ended", "status": "True"})),

@@ -46,7 +46,7 @@ async fn account(world: &World, cluster: &Cluster, name: &str) -> String {
 }
 
 #[tokio::test]
-async fn an_agent_is_scraped_by_whom_rbac_allows_and_by_no_other() {
+async fn only_accounts_that_rbac_allows_scrape_an_agent() {
     let world = World::start(Token::OfPod).await;
     let cluster = Cluster::of_tests("permissions").expect("the suite's cluster");
     let component = workspace_root().join("deploy/kustomize/components/scraping/rbac.yaml");

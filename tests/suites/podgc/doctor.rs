@@ -38,10 +38,10 @@ async fn subjects(cluster: &Cluster, stage: &Stage) -> (Vec<(String, String)>, V
     let found = answer["findings"].as_array().cloned().unwrap_or_default();
     assert_eq!(output.status.code(), Some(i32::from(!found.is_empty())), "{answer:#}");
     let text = |each: &Value, field: &str| each[field].as_str().unwrap_or_default().to_owned();
-    let told = found.iter().map(|each| (text(each, "rule"), text(each, "subject")));
+    let findings = found.iter().map(|each| (text(each, "rule"), text(each, "subject")));
     // Nodes have no namespace: those of other tests carry theirs in their names.
-    let told = told.filter(|(_, subject)| subject.contains(stage.namespace())).collect();
-    (told, answer)
+    let findings = findings.filter(|(_, subject)| subject.contains(stage.namespace())).collect();
+    (findings, answer)
 }
 
 /// A succeeded pod whose Job is gone, with the tracking finalizer. No node has to release it when
@@ -68,7 +68,7 @@ async fn what_stands_still_is_found_and_the_printed_patch_frees_it() {
     let typo = job("typo").spec("managedBy", "epilogue.dev/job-controler").build();
     jobs.create(&PostParams::default(), &typo).await.expect("the API takes any value");
 
-    let (told, answer) = subjects(&cluster, &stage).await;
+    let (findings, answer) = subjects(&cluster, &stage).await;
     let of = |rule: &str, subject: &str, name: &str| {
         (rule.to_owned(), format!("{subject}/{}/{name}", stage.namespace()))
     };
@@ -77,15 +77,15 @@ async fn what_stands_still_is_found_and_the_printed_patch_frees_it() {
         of("leftover-finalizer", "pod", "left"),
         of("unserved-job", "job", "typo"),
     ];
-    assert_eq!(told, expected, "{answer:#}");
+    assert_eq!(findings, expected, "{answer:#}");
     assert_eq!(answer["not_judged"], json!([]));
 
     let remedy = answer["findings"][1]["remedies"][1].as_str().unwrap_or_default();
     let patch = remedy.split('\'').nth(1).unwrap_or_default();
     let patch = Patch::Json::<()>(serde_json::from_str(patch).expect("a JSON patch"));
     stage.pods.patch("left", &PatchParams::default(), &patch).await.expect("the pod is freed");
-    let (told, _) = subjects(&cluster, &stage).await;
-    assert_eq!(told, [expected[0].clone(), expected[2].clone()]);
+    let (findings, _) = subjects(&cluster, &stage).await;
+    assert_eq!(findings, [expected[0].clone(), expected[2].clone()]);
 
     let output = doctor(&cluster, &[&node, "-o", "json"]).await;
     let report = json_of(&output);
@@ -99,7 +99,7 @@ async fn what_stands_still_is_found_and_the_printed_patch_frees_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_may_read_nothing_is_told_so() {
+async fn an_account_without_rights_is_refused_by_name() {
     let cluster = Cluster::of_tests("podgc").expect("the suite's cluster");
     let stage = Stage::without_controller(&cluster).await;
     let dir = cluster.files(stage.namespace());
@@ -107,14 +107,14 @@ async fn who_may_read_nothing_is_told_so() {
     std::fs::create_dir_all(&dir).expect("the directory");
     let accounts: Api<k8s_openapi::api::core::v1::ServiceAccount> =
         Api::namespaced(stage.client().clone(), stage.namespace());
-    let account = serde_json::from_value(json!({"metadata": {"name": "nobody"}}));
+    let account = serde_json::from_value(json!({"metadata": {"name": "stranger"}}));
     accounts.create(&PostParams::default(), &account.expect("an account")).await.expect("it");
     cluster
-        .write_service_account_kubeconfig(stage.namespace(), "nobody", &path)
+        .write_service_account_kubeconfig(stage.namespace(), "stranger", &path)
         .await
         .expect("its kubeconfig");
-    let nobody = Cluster::new(path, None);
-    let output = doctor(&nobody, &["-n", stage.namespace()]).await;
+    let stranger = Cluster::new(path, None);
+    let output = doctor(&stranger, &["-n", stage.namespace()]).await;
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(error.contains("neither pods nor Jobs may be read"), "{error}");

@@ -26,9 +26,9 @@ async fn the_pods_of_a_node_that_was_deleted_are_ended_and_others_stay() {
     let target = stage.condition("orphan", "DisruptionTarget").await;
     assert_eq!(target, "True DeletionByPodGC: PodGC: node no longer exists");
     let event = stage.event("orphan").await;
-    assert_eq!(event, "EndedByPodGC: Ended as Failed and deleted: node no longer exists");
+    assert_eq!(event, "EndedByPodGC: Failed and deleted: node no longer exists");
     stage.shows("succeeded", |seen| seen == "Succeeded deleted").await;
-    let other = stage.look("other").await;
+    let other = stage.shown("other").await;
     assert_eq!(other, "Running ContainersReady=True/ Ready=True/");
     stage.let_go("orphan").await;
     stage.shows("orphan", |seen| seen == "gone").await;
@@ -45,7 +45,7 @@ async fn a_node_that_is_back_within_the_quarantine_keeps_its_pods() {
     stage.delete_node(&gone).await;
     stage.node("back").await;
     stage.ended("orphan").await;
-    assert_eq!(stage.look("kept").await, "Running ContainersReady=True/ Ready=True/");
+    assert_eq!(stage.shown("kept").await, "Running ContainersReady=True/ Ready=True/");
     stage.stop().await;
 }
 
@@ -85,8 +85,8 @@ async fn a_node_out_of_service_ends_the_pods_that_are_being_deleted() {
     let ended = stage.ended("tainted").await;
     assert!(ended.contains("DisruptionTarget=True/DeletionByTaintManager"), "{ended}");
     assert!(ended.contains("epilogue.dev/Ended=True/OutOfService"), "{ended}");
-    assert!(stage.look("lives").await.starts_with("Running Con"), "it is not being deleted");
-    assert!(stage.look("ready").await.starts_with("Running deleting"), "its node is ready");
+    assert!(stage.shown("lives").await.starts_with("Running Con"), "it is not being deleted");
+    assert!(stage.shown("ready").await.starts_with("Running deleting"), "its node is ready");
     stage.stop().await;
 }
 
@@ -98,7 +98,7 @@ async fn a_pod_that_was_deleted_before_it_had_a_node_is_no_disruption_target() {
     stage.delete("deleted").await;
     let ended = stage.ended("deleted").await;
     assert_eq!(ended, "Failed deleted epilogue.dev/Ended=True/NeverScheduled");
-    assert_eq!(stage.look("waiting").await, "Pending");
+    assert_eq!(stage.shown("waiting").await, "Pending");
     stage.stop().await;
 }
 
@@ -125,11 +125,11 @@ async fn finished_pods_beyond_the_threshold_go_and_evicted_ones_first() {
     finish(&stage, "a", "Failed", "").await;
     finish(&stage, "b", "Succeeded", "").await;
     finish(&stage, "evicted", "Failed", "Evicted").await;
-    let look = async || names(&stage).await;
+    let shown = async || names(&stage).await;
     let left = ["a", "b", "runs"];
-    eventually("the evicted pod goes", SOON, look, |seen| *seen == left).await;
+    eventually("the evicted pod goes", SOON, shown, |seen| *seen == left).await;
     finish(&stage, "z", "Failed", "").await;
-    eventually("the oldest goes", SOON, look, |seen| seen.len() == 3).await;
+    eventually("the oldest goes", SOON, shown, |seen| seen.len() == 3).await;
     assert!(names(&stage).await.contains(&"z".to_owned()));
     stage.stop().await;
 }
@@ -140,7 +140,7 @@ async fn finished_pods_go_by_reason_and_age_where_that_is_asked_for() {
     stage.node("n").await;
     finish(&stage, "failed", "Failed", "").await;
     finish(&stage, "rejected", "Failed", "NodeShutdown").await;
-    let look = async || names(&stage).await;
-    eventually("the rejected pod goes", SOON, look, |seen| *seen == ["failed"]).await;
+    let shown = async || names(&stage).await;
+    eventually("the rejected pod goes", SOON, shown, |seen| *seen == ["failed"]).await;
     stage.stop().await;
 }

@@ -42,8 +42,8 @@ impl Runner {
     }
 
     async fn reaches(&self, holds: impl Fn(&JobState) -> bool) -> JobState {
-        let look = async || JobState::of(&self.jobs.get(self.name).await.expect("the Job"));
-        eventually(&format!("{} as awaited", self.name), 2 * SOON, look, holds).await
+        let shown = async || JobState::of(&self.jobs.get(self.name).await.expect("the Job"));
+        eventually(&format!("{} as awaited", self.name), 2 * SOON, shown, holds).await
     }
 
     async fn its_pods(&self) -> Vec<Pod> {
@@ -58,12 +58,12 @@ impl Runner {
         (pod.metadata.name.expect("a name"), node)
     }
 
-    async fn told(&self, pod: &str) -> String {
+    async fn reported(&self, pod: &str) -> String {
         let selector = ListParams::default().fields(&format!("involvedObject.name={pod}"));
         let events = async || self.events.list(&selector).await.expect("the events").items;
-        let told =
+        let reported =
             |all: &Vec<Event>| all.iter().any(|it| it.reason.as_deref() == Some("EndedByPodGC"));
-        let all = eventually("the event on the pod", SOON, events, told).await;
+        let all = eventually("the event on the pod", SOON, events, reported).await;
         let messages: Vec<String> = all.into_iter().filter_map(|event| event.message).collect();
         messages.join("; ")
     }
@@ -74,7 +74,7 @@ async fn delete_pod(runner: &Runner, pod: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_job_whose_node_dies_for_good_goes_on_and_the_reason_is_told() {
+async fn a_job_whose_node_dies_for_good_goes_on_and_the_reason_is_reported() {
     let controllers = format!("job-controller,{QUIET_CONTROLLERS}");
     let options = Options::unique("podgc-jobs").controller_manager(&controllers);
     let control_plane = ControlPlane::start(options).await.expect("a control plane");
@@ -113,8 +113,8 @@ async fn a_job_whose_node_dies_for_good_goes_on_and_the_reason_is_told() {
         let state = runner.reaches(JobState::is_finished).await;
         assert_eq!(state.conditions, ["SuccessCriteriaMet", "Complete"], "{}", runner.name);
         assert_eq!((state.succeeded, state.failed), (1, 0), "{}: ignored", runner.name);
-        let told = runner.told(pod).await;
-        assert_eq!(told, "Ended as Failed and deleted: node no longer exists");
+        let reported = runner.reported(pod).await;
+        assert_eq!(reported, "Failed and deleted: node no longer exists");
     }
     controller.check().expect("our controller runs to the end");
     controller.stop().await;

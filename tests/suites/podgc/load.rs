@@ -72,7 +72,7 @@ async fn orphans_by_the_thousand_are_ended_without_a_burst() {
     before.cancel();
     println!("{count} orphans; before: {}", figures(quiet.await.expect("the probe ends")));
 
-    let (rejected, told) = turned_away(stage.client()).await;
+    let (rejected, throttled) = turned_away(stage.client()).await;
     let during = tokio_util::sync::CancellationToken::new();
     let busy = tokio::spawn(probe(maps, during.clone()));
     let begun = Instant::now();
@@ -91,14 +91,14 @@ async fn orphans_by_the_thousand_are_ended_without_a_burst() {
     println!("meanwhile: {}", figures(busy.await.expect("the probe ends")));
     done.unwrap_or_else(|left| panic!("{left} are left"));
     let rate = f64::from(3 * count) / took.as_secs_f64();
-    let (rejected_now, told_now) = turned_away(stage.client()).await;
+    let (rejected_now, throttled_now) = turned_away(stage.client()).await;
     println!(
         "ended in {:.1} s, {rate:.0} requests/s; rejected {}, answered 429 {}",
         took.as_secs_f64(),
         rejected_now - rejected,
-        told_now - told,
+        throttled_now - throttled,
     );
-    assert_eq!((rejected_now, told_now), (rejected, told), "nobody was turned away");
+    assert_eq!((rejected_now, throttled_now), (rejected, throttled), "no request was rejected");
     assert!(rate < 260.0, "{rate} requests/s, of 200 that may be");
     stage.pods.delete_collection(&DeleteParams::default(), &ListParams::default()).await.ok();
     stage.stop().await;

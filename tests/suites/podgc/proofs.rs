@@ -28,7 +28,7 @@ async fn later_ones_are_ended(stage: &Stage) {
 }
 
 async fn hangs(stage: &Stage, name: &str) {
-    let seen = stage.look(name).await;
+    let seen = stage.shown(name).await;
     assert_eq!(seen, "Running deleting ContainersReady=True/ Ready=True/", "{name}");
 }
 
@@ -72,7 +72,7 @@ async fn a_new_boot_after_the_deletion_ends_it_once_its_kubelet_is_silent() {
     let target = stage.condition("a", "DisruptionTarget").await;
     assert_eq!(target, format!("True DeletionByPodGC: PodGC: {evidence}"));
     let event = stage.event("a").await;
-    assert_eq!(event, format!("EndedByPodGC: Ended as Failed and deleted: {evidence}"));
+    assert_eq!(event, format!("EndedByPodGC: Failed and deleted: {evidence}"));
     later_ones_are_ended(&stage).await;
     hangs(&stage, "speaks").await;
     stage.stop().await;
@@ -120,7 +120,7 @@ async fn hang_of(stage: &Stage, name: &str, owners: Value) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn agent_and_kubelet_gone_the_owner_s_word_ends_it_and_nothing_else() {
+async fn without_agent_and_kubelet_only_force_fail_after_fails_it() {
     let stage = Stage::start(&[]).await;
     let given = json!({"epilogue.dev/force-fail-after": "1s"});
     let owners = job(&stage, "accepts", given).await;
@@ -154,7 +154,7 @@ async fn agent_and_kubelet_gone_the_owner_s_word_ends_it_and_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_word_that_is_no_duration_is_refused_by_admission() {
+async fn a_force_fail_after_that_is_not_a_duration_is_refused_by_admission() {
     let stage = Stage::start(&[]).await;
     lab::install::apply_policy(stage.client()).await.expect("the policy is installed");
     let dry_run = PatchParams { dry_run: true, ..PatchParams::default() };

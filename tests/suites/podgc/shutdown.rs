@@ -14,19 +14,19 @@ const RESET: &str = "Running ContainersReady=True/ DisruptionTarget=False/ Ready
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pods_of_a_node_that_shuts_down_are_marked_where_its_agent_had_no_time() {
     let stage = Stage::start(&[]).await;
-    let (announced, told, other) =
-        (stage.node("announced").await, stage.node("told").await, stage.node("other").await);
+    let (announced, reported, other) =
+        (stage.node("announced").await, stage.node("reported").await, stage.node("other").await);
     stage.run("a", &announced).await;
-    stage.run("b", &told).await;
+    stage.run("b", &reported).await;
     stage.run("c", &other).await;
     stage.announce(&announced, &format!("shutting-down;boot=boot-1;since={}", now())).await;
     stage.announce(&other, &format!("shutting-down;boot=boot-0;since={}", now())).await;
-    stage.node_status(&told, "False", "node is shutting down", "boot-1").await;
+    stage.node_status(&reported, "False", "node is shutting down", "boot-1").await;
     stage.shows("a", |seen| seen == MARKED).await;
     stage.shows("b", |seen| seen == MARKED).await;
     assert!(stage.event("a").await.contains("its node shuts down"));
     let unmarked = "Running ContainersReady=True/ Ready=True/";
-    assert_eq!(stage.look("c").await, unmarked, "that was another boot");
+    assert_eq!(stage.shown("c").await, unmarked, "that was another boot");
     stage.stop().await;
 }
 
@@ -39,18 +39,18 @@ async fn conditions_that_turned_out_to_be_wrong_are_reset() {
         json!({"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": reason,
                                "message": "x", "lastTransitionTime": now()}]})
     };
-    for name in ["scheduler", "companion", "deleted", "failed"] {
+    for name in ["scheduler", "kubelet", "deleted", "failed"] {
         stage.run(name, &node).await;
     }
     stage.status("scheduler", by("PreemptionByScheduler")).await;
-    stage.status("companion", by("TerminationByKubelet")).await;
+    stage.status("kubelet", by("TerminationByKubelet")).await;
     stage.status("deleted", by("EvictionByEvictionAPI")).await;
     stage.delete("deleted").await;
     stage.status("failed", by("TerminationByKubelet")).await;
     stage.status("failed", json!({"phase": "Failed"})).await;
     stage.shows("scheduler", |seen| seen == RESET).await;
-    stage.shows("companion", |seen| seen == RESET).await;
-    assert_eq!(stage.condition("companion", "DisruptionTarget").await, "False : ");
+    stage.shows("kubelet", |seen| seen == RESET).await;
+    assert_eq!(stage.condition("kubelet", "DisruptionTarget").await, "False : ");
     for name in ["deleted", "failed"] {
         let target = stage.condition(name, "DisruptionTarget").await;
         assert!(target.starts_with("True"), "{name}: {target}");

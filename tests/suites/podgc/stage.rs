@@ -210,20 +210,20 @@ impl Stage {
         let patch = Patch::Merge(json!({"metadata": {"finalizers": null}}));
         match self.pods.patch(name, &PatchParams::default(), &patch).await {
             Err(kube::Error::Api(status)) if status.code == 404 => {}
-            answer => drop(answer.expect("the pod is let go")),
+            answer => drop(answer.expect("the pod is released")),
         }
     }
 
     /// The state of a pod in one line: phase, whether it is deleted without grace, conditions.
-    pub(crate) async fn look(&self, name: &str) -> String {
+    pub(crate) async fn shown(&self, name: &str) -> String {
         let pod = self.pods.get_opt(name).await.expect("an answer");
         pod.map_or_else(|| "gone".to_owned(), |pod| words(&pod))
     }
 
     /// Waits until the state line holds.
     pub(crate) async fn shows(&self, name: &str, holds: impl Fn(&str) -> bool) -> String {
-        let look = async || self.look(name).await;
-        eventually(&format!("{name} as awaited"), SOON, look, |seen| holds(seen)).await
+        let shown = async || self.shown(name).await;
+        eventually(&format!("{name} as awaited"), SOON, shown, |seen| holds(seen)).await
     }
 
     /// Waits until a pod is Failed and deleted for good, except for its finalizers.
@@ -241,15 +241,15 @@ impl Stage {
     pub(crate) async fn event(&self, pod: &str) -> String {
         let events: Api<Event> = Api::namespaced(self.client.clone(), self.namespace.name());
         let selector = ListParams::default().fields(&format!("involvedObject.name={pod}"));
-        let look = async || {
+        let shown = async || {
             let all = events.list(&selector).await.expect("the events").items;
-            let told = |event: Event| {
+            let line = |event: Event| {
                 let (reason, message) = (event.reason, event.message);
                 format!("{}: {}", reason.unwrap_or_default(), message.unwrap_or_default())
             };
-            all.into_iter().map(told).collect::<Vec<String>>()
+            all.into_iter().map(line).collect::<Vec<String>>()
         };
-        let all = eventually("an event on the pod", SOON, look, |all| !all.is_empty()).await;
+        let all = eventually("an event on the pod", SOON, shown, |all| !all.is_empty()).await;
         all.join("; ")
     }
 }

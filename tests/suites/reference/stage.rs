@@ -129,7 +129,7 @@ impl Side {
         self.end(name, &scenario.end).await;
         let took_s = started.elapsed().as_secs_f64();
         let uid = job.metadata.uid.expect("a Job has a UID");
-        Outcome { seen: self.look(name, &uid).await, took_s }
+        Outcome { seen: self.read(name, &uid).await, took_s }
     }
 
     async fn create(&self, name: &str, job: JobBuilder) -> Job {
@@ -215,14 +215,14 @@ impl Side {
         format!("what {name} waits for where managedBy is {}", self.managed_by)
     }
 
-    async fn look(&self, name: &str, uid: &str) -> Seen {
+    async fn read(&self, name: &str, uid: &str) -> Seen {
         // Either controller may show a pod's end in the status before it removes the pod's
         // finalizer.
         let held = async || {
             let ended = |pod: &Pod| has_finalizer(pod) && is_terminal(pod);
             self.pods_of(name).await.iter().filter(|pod| ended(pod)).count()
         };
-        eventually("ended pods let go of", WITHIN, held, |held| *held == 0).await;
+        eventually("terminal pods are released", WITHIN, held, |held| *held == 0).await;
         let job = self.jobs.get_opt(name).await.expect("an answer");
         let status = job.map_or(Value::Null, |job| json!(job.status));
         let mut left: Vec<Value> = self.pods_of(name).await.iter().map(|pod| json!(pod)).collect();

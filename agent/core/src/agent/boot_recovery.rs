@@ -248,7 +248,8 @@ impl Agent {
             Ok(state) if state.proves_end(true) => recovery.inspect.done(),
             Ok(state) if state.knows_nothing() && noted => recovery.inspect.done(),
             Ok(_) => {
-                let text = "the runtime does not prove that it has ended: it is not lost";
+                let text = "the runtime does not prove that it is terminated: it is not reported \
+                            as lost";
                 self.outbox.log(false, Some(&recovery.pod), text);
                 self.recovered(uid);
             }
@@ -263,7 +264,7 @@ impl Agent {
             let (pod, lost) = (recovery.pod.clone(), matches!(recovery.why, Why::Lost(_)));
             self.boot_recovery.marked += 1;
             if lost {
-                self.emit_pod_event(pod, POD_LOST, "Marked as disrupted: its node went down.");
+                self.emit_pod_event(pod, POD_LOST, "DisruptionTarget set: its node went down.");
             }
             self.recovered(uid);
             return;
@@ -285,7 +286,7 @@ impl Agent {
                 recovery.read.want_again();
             }
             Verdict::Skip | Verdict::Refused => {
-                let text = format!("what the last boot left cannot be written: {failure}");
+                let text = format!("boot recovery cannot write this pod's status: {failure}");
                 self.outbox.log(true, Some(&pod), text);
                 self.recovered(uid);
             }
@@ -295,7 +296,7 @@ impl Agent {
     fn recovered(&mut self, uid: &PodUid) {
         if self.boot_recovery.pods.remove(uid).is_some() && self.boot_recovery.is_empty() {
             let written = std::mem::take(&mut self.boot_recovery.marked);
-            let text = format!("after the boot: all pods looked at, {written} corrected");
+            let text = format!("boot recovery: all pods checked, {written} corrected");
             self.outbox.log(false, None, text.clone());
             if written > 0 {
                 self.emit_event(false, RECOVERED, text);

@@ -256,7 +256,7 @@ impl Agent {
             let must_emit = must_emit && !std::mem::replace(&mut termination.event_sent, must_emit);
             self.writer.append([Record::Acknowledged { uid: uid.clone(), intent: Intent::Mark }]);
             if must_emit {
-                let text = "Marked as disrupted: the node shuts down.";
+                let text = "DisruptionTarget set: the node shuts down.";
                 self.emit_pod_event(pod, POD_MARKED, text);
             }
             return;
@@ -272,12 +272,16 @@ impl Agent {
             }
             Verdict::Skip => {
                 termination.mark.give_up();
-                let text = format!("the API refuses its mark, it goes without: {failure}");
+                let text = format!(
+                    "the API refuses its DisruptionTarget; it is terminated without: {failure}"
+                );
                 self.outbox.log(true, Some(&pod), text);
             }
             Verdict::Refused => {
                 if termination.mark.refused(now, pace, refusal) {
-                    let text = format!("the API refuses its mark, it goes without: {failure}");
+                    let text = format!(
+                        "the API refuses its DisruptionTarget; it is terminated without: {failure}"
+                    );
                     self.outbox.log(true, Some(&pod), text);
                 }
             }

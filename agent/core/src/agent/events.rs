@@ -97,9 +97,9 @@ impl Agent {
         let now = self.clock.monotonic();
         self.stop_at.get_or_insert(now);
         let text = if self.shutdown.as_ref().is_some_and(|shutdown| !shutdown.is_released()) {
-            "told to stop in a shutdown: goes on until the lock is released"
+            "asked to stop in a shutdown: continues until the lock is released"
         } else {
-            "told to stop"
+            "asked to stop"
         };
         self.outbox.log(false, None, text);
     }

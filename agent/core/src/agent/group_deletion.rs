@@ -94,7 +94,7 @@ impl Agent {
         let stages = plan.stages.len();
         let Some(stage) = plan.stages.into_iter().next() else { return };
         let text = format!(
-            "ends {} pods from priority {} on within {} ms; {} priority groups left ({:?})",
+            "terminates {} pods from priority {} on within {} ms; {} priority groups left ({:?})",
             stage.stops.len(),
             stage.priority,
             stage.share_ms,
@@ -213,7 +213,7 @@ impl Agent {
                     self.emit_pod_event(
                         pod,
                         POD_STOPPED,
-                        "Ended by the agent: the node shuts down.",
+                        "Terminated by the agent: the node shuts down.",
                     );
                 }
             }
@@ -225,12 +225,15 @@ impl Agent {
                 }
                 Verdict::Skip => {
                     termination.end.give_up();
-                    let text = format!("the API refuses its end, it is left: {failure}");
+                    let text =
+                        format!("the API refuses its termination, which is given up: {failure}");
                     self.outbox.log(true, Some(&pod), text);
                 }
                 Verdict::Refused => {
                     if termination.end.refused(now, pace, refusal) {
-                        let text = format!("the API refuses its end, it is left: {failure}");
+                        let text = format!(
+                            "the API refuses its termination, which is given up: {failure}"
+                        );
                         self.outbox.log(true, Some(&pod), text);
                     }
                 }
@@ -263,7 +266,7 @@ impl Agent {
             }
             Ok(_) => {
                 termination.end.failed(now, pace, None);
-                let text = "it runs on after its stop; it is stopped again";
+                let text = "it still runs after its stop; it is stopped again";
                 self.outbox.log(true, Some(&pod), text);
             }
             Err(failure) => {
@@ -297,8 +300,8 @@ impl Agent {
             self.outbox.log(false, Some(&termination.pod), text);
         } else if !state.proves_end(pod.has_run) {
             termination.fail.give_up();
-            let text = "the runtime knows nothing of it though it has run: nothing is written; \
-                        is --runtime-endpoint the kubelet's?";
+            let text = "the runtime does not know it though it has run: nothing is written; is \
+                        --runtime-endpoint the kubelet's?";
             self.outbox.log(true, Some(&termination.pod), text);
         } else if stopped_by_us || all_known_exited(pod, &state) {
             termination.fail.want();

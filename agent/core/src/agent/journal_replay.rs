@@ -195,9 +195,9 @@ impl Agent {
         let rebooted = soft && journaled.released;
         let marked: Vec<_> = journaled.marked_pods().map(|(pod, at)| (pod.clone(), at)).collect();
         if rebooted {
-            self.outbox.log(false, None, "the user space was restarted; its pods are looked at");
+            self.outbox.log(false, None, "the user space was restarted; its pods are checked");
         } else if !soft || !self.settings.runtime {
-            self.report_cancelled("it ended while the agent was down");
+            self.report_cancelled("logind cancelled it while the agent was down");
         }
         let Some(journaled) = &mut self.journaled else { return };
         let inspections = journaled.inspections.get_or_insert_default();

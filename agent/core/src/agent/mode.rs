@@ -82,10 +82,10 @@ pub fn detect(
 ) -> Detected {
     let found = |mode, why| Detected { mode, marks_only: false, why };
     if !allowed.enforce {
-        return found(Mode::Observe, "the agent is told to observe");
+        return found(Mode::Observe, "the agent is set to observe");
     }
     let Some(facts) = facts else {
-        return found(Mode::Assist, "nothing is known of the kubelet");
+        return found(Mode::Assist, "the kubelet's state is not known");
     };
     if let gone @ (Kubelet::Dead | Kubelet::Hangs) = kubelet(facts) {
         return without_kubelet(gone, allowed);
@@ -119,8 +119,8 @@ fn without_kubelet(kubelet: Kubelet, allowed: Allowed) -> Detected {
     let why = match (hangs, allowed.runtime) {
         (true, false) => "the kubelet hangs, and the container runtime may not be used",
         (false, false) => "the kubelet is dead, and the container runtime may not be used",
-        (true, true) => "the kubelet hangs, and the ending of pods is turned off",
-        (false, true) => "the kubelet is dead, and the ending of pods is turned off",
+        (true, true) => "the kubelet hangs, and the termination of pods is turned off",
+        (false, true) => "the kubelet is dead, and the termination of pods is turned off",
     };
     Detected { mode: Mode::Assist, marks_only: true, why }
 }

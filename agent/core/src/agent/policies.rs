@@ -27,7 +27,7 @@ impl Agent {
         if let Some(policy) = &missing {
             let text = format!(
                 "the API would let this agent write what the admission policy {policy} must \
-                 refuse: it acts no more until deploy/policy is applied (Kubernetes 1.30 or newer)"
+                 refuse: it does not act until deploy/policy is applied (Kubernetes 1.30 or newer)"
             );
             self.outbox.log(true, None, text.clone());
             self.emit_event(true, UNBOUNDED, text);

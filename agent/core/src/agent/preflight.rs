@@ -28,7 +28,7 @@ impl Agent {
             self.outbox.log(false, None, format!("{when}; everything is ready for it"));
             return;
         }
-        let message = format!("{when}, and it would not go well: {}", doubts.join("; "));
+        let message = format!("{when}, and the node is not ready for it: {}", doubts.join("; "));
         self.outbox.log(true, None, message.clone());
         self.emit_event(true, NOT_READY, message);
     }
@@ -52,7 +52,7 @@ impl Agent {
                 doubts.push(format!("logind grants {granted} s, {wanted} s are wanted"));
             }
             if status.marks_only {
-                doubts.push(format!("nobody would end pods: {}", status.mode_reason));
+                doubts.push(format!("no component would terminate pods: {}", status.mode_reason));
             }
         }
         if !self.pods.is_listed() {

@@ -18,7 +18,7 @@ use crate::termination::clock::Clock;
 /// This many different pods without a single grant put a verb in doubt.
 pub(super) const SEVERAL: usize = 3;
 /// How long a shutdown retries what was refused from its start.
-const PATIENCE: Duration = Duration::from_secs(6);
+const RETRIES_FOR: Duration = Duration::from_secs(6);
 /// The shortest time of refusals before a verb counts as forbidden.
 const DOUBT_MIN: Duration = Duration::from_secs(1);
 /// The waits between the single calls that test a verb in doubt.
@@ -32,7 +32,7 @@ pub(super) const FORBIDDEN_FOR: Duration = Duration::from_mins(10);
 pub(super) struct Refusals {
     verbs: BTreeMap<&'static str, Asked>,
     /// Until when a shutdown treats a refusal as temporary, on CLOCK_MONOTONIC.
-    patient_until: Option<Duration>,
+    retries_until: Option<Duration>,
 }
 
 /// What the API has responded to one verb.
@@ -72,7 +72,7 @@ impl Refusals {
     /// Resets all verbs for a shutdown; it retries refusals while it may still terminate pods.
     pub(super) fn begin_shutdown(&mut self, shutdown: &Shutdown) {
         self.verbs.clear();
-        self.patient_until = Some(shutdown.at(shutdown.ends.kill.min(PATIENCE)));
+        self.retries_until = Some(shutdown.at(shutdown.ends.kill.min(RETRIES_FOR)));
     }
 
     /// Whether the agent does not try the verb any more.
@@ -94,7 +94,7 @@ impl Refusals {
     }
 
     fn is_patient(&self, verb: &'static str, now: Duration) -> bool {
-        let Some(until) = self.patient_until else { return false };
+        let Some(until) = self.retries_until else { return false };
         self.verbs.get(verb).is_none_or(|asked| {
             let since = asked.since.unwrap_or(now);
             !asked.granted && now < until.max(since + DOUBT_MIN)
@@ -196,7 +196,7 @@ impl Agent {
             return;
         }
         if self.shutdown.is_none() {
-            self.refusals.patient_until = None;
+            self.refusals.retries_until = None;
         }
         let clock = &self.clock;
         self.refusals.verbs.retain(|_, asked| {

@@ -264,14 +264,14 @@ impl Agent {
         shutdown.released_after = Some(shutdown.elapsed(now));
         let unreported = shutdown.unreported_at_release.unwrap_or_default();
         let mut text = format!(
-            "released after {} ms of {} ms granted; {} pods, the end of {unreported} is not in \
-             the API",
+            "released after {} ms of {} ms granted; {} pods, {unreported} of them are not terminal \
+             in the API",
             shutdown.elapsed(now).as_millis(),
             shutdown.granted.as_millis(),
             shutdown.terminations.len(),
         );
         if !shutdown.left_at_release.is_empty() {
-            text += "; left to end with the machine: ";
+            text += "; left to terminate with the machine: ";
             text += &words(&shutdown.left_at_release);
         }
         let unmounts =
@@ -297,7 +297,7 @@ impl Agent {
             shutdown.terminations.values().filter(|termination| which(termination)).count()
         };
         let text = format!(
-            "{}: {} of {} pods have ended in the API, {} awaited, {} writes unacknowledged",
+            "{}: {} of {} pods are terminal in the API, {} awaited, {} writes unacknowledged",
             if shutdown.time_is_over(now) { "the time is over" } else { "all is done" },
             count(|termination| termination.reported),
             shutdown.terminations.len(),

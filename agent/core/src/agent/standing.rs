@@ -181,7 +181,7 @@ impl Agent {
         let Some(shutdown) = &self.shutdown else {
             let echo = self.logind.cancelled_at.is_some_and(|at| now < at + CHECK_LASTS);
             if preparing && !echo && self.journaled.is_none() {
-                self.outbox.log(true, None, "logind is shutting down, and no signal was heard");
+                self.outbox.log(true, None, "logind is shutting down, and no signal arrived");
                 self.begin(&Begin::found(granted));
             } else if preparing && echo {
                 self.logind.prepares(false);
@@ -220,7 +220,7 @@ impl Agent {
                 self.outbox.log(false, None, "a second signal of the same shutdown is ignored");
                 return;
             }
-            self.outbox.log(true, None, "a new shutdown, though the last one did not end");
+            self.outbox.log(true, None, "a new shutdown, though the last one is not over");
             self.leave_shutdown();
         }
         self.forget_journaled();
@@ -304,7 +304,7 @@ impl Agent {
                     ActionResult::Done(Err(failure)) => failure.message.as_str(),
                     _ => "no answer that belongs to it",
                 };
-                self.outbox.log(true, None, format!("the delay lock is not to be had: {why}"));
+                self.outbox.log(true, None, format!("cannot take the delay lock: {why}"));
             }
         }
     }
@@ -377,7 +377,7 @@ impl Agent {
         let wanted = self.wanted_delay().as_secs();
         let message = format!(
             "logind grants {granted} s to a shutdown, {wanted} s are wanted ({why}); the agent \
-             will make do with what is granted, pods get less time to end"
+             uses what is granted, pods get less time to terminate"
         );
         self.outbox.log(true, None, message.clone());
         self.emit_event(true, DELAY_TOO_SHORT, message);

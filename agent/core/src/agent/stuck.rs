@@ -175,7 +175,8 @@ impl Agent {
         let times = &self.settings.features.stuck_times;
         let grace = pod.deletion_grace_seconds.filter(|_| self.is_deleted(pod))?;
         let liveness = self.kubelet.liveness(self.clock.monotonic(), times)?;
-        let wait = if liveness == KubeletLiveness::Lives { times.patience } else { times.margin };
+        let wait =
+            if liveness == KubeletLiveness::Lives { times.kubelet_timeout } else { times.margin };
         // Clocks jump, and in a suspend no kubelet terminates anything. So the agent must also have
         // seen the deleted pod for this long. That time alone is enough in the end.
         let mut since = *self.stuck.seen_since.get(&pod.uid)?;
@@ -310,7 +311,7 @@ impl Agent {
         let over = self.over(pod).unwrap_or_default();
         let Some(case) = self.stuck.cases.get_mut(&pod.uid) else { return };
         match finding.judgement {
-            Judgement::LookAgain => {}
+            Judgement::CheckAgain => {}
             Judgement::Leave(_) => self.report_stuck(pod, finding),
             _ if !acts => self.report_stuck(pod, finding),
             Judgement::StopSandbox => {
@@ -397,7 +398,7 @@ impl Agent {
             Judgement::Leave(obstacle) => (POD_STUCK, finding.left(case.liveness, over, obstacle)),
             _ => {
                 let words = finding.failed(case.liveness, over);
-                (WOULD_FAIL, format!("Would be failed, were the agent to act: {words}."))
+                (WOULD_FAIL, format!("Would be failed if the agent were set to enforce: {words}."))
             }
         };
         case.event_at = Some(now);

@@ -112,7 +112,7 @@ mod tests {
             ("pid.available<1", None, false),
         ];
         for (ours, kubelet, expected) in table {
-            assert_eq!(overlap(ours, kubelet), expected, "{ours} beside {kubelet:?}");
+            assert_eq!(overlap(ours, kubelet), expected, "{ours} alongside {kubelet:?}");
         }
     }
 }

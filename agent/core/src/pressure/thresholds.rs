@@ -51,7 +51,7 @@ pub struct ThresholdFlags {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ThresholdError {
     /// An entry has invalid syntax.
-    #[error("--{flag}: {entry:?} is no entry; give {form}, separated by commas")]
+    #[error("invalid --{flag} {entry:?}: expected {form}, separated by commas")]
     Entry {
         /// The flag.
         flag: &'static str,
@@ -61,7 +61,7 @@ pub enum ThresholdError {
         form: &'static str,
     },
     /// A signal is unknown.
-    #[error("--{flag}: {name:?} is no signal; give one of {known}", known = known_signals())]
+    #[error("invalid --{flag} signal {name:?}: expected one of {known}", known = known_signals())]
     Signal {
         /// The flag.
         flag: &'static str,
@@ -69,7 +69,7 @@ pub enum ThresholdError {
         name: String,
     },
     /// A signal appears twice.
-    #[error("--{flag}: {signal} stands twice; give each signal once")]
+    #[error("invalid --{flag}: expected each signal once, got {signal} twice")]
     Twice {
         /// The flag.
         flag: &'static str,
@@ -78,8 +78,8 @@ pub enum ThresholdError {
     },
     /// A value is invalid or out of bounds.
     #[error(
-        "--{flag}: {value:?} is no value for {signal}; give an amount above 0, such as 100Mi, or \
-         a percentage from 0% to 100%"
+        "invalid --{flag} value {value:?} for {signal}: expected an amount above 0, such as 100Mi, \
+         or a percentage from 0% to 100%"
     )]
     Value {
         /// The flag.
@@ -91,8 +91,8 @@ pub enum ThresholdError {
     },
     /// A grace period is no valid time span.
     #[error(
-        "--eviction-soft-grace-period: {value:?} is no time for {signal}; give for example 30s or \
-         1m30s"
+        "invalid --eviction-soft-grace-period {value:?} for {signal}: expected a duration, such as \
+         30s or 1m30s"
     )]
     Grace {
         /// The signal.
@@ -187,7 +187,8 @@ fn limits(
 ) -> Result<BTreeMap<Signal, Limit>, ThresholdError> {
     let mut limits = BTreeMap::new();
     let mut seen = Vec::new();
-    for (signal, value) in entries(flag, list, '<', "signal<value, as memory.available<100Mi")? {
+    for (signal, value) in entries(flag, list, '<', "signal<value, such as memory.available<100Mi")?
+    {
         if seen.contains(&signal) {
             return Err(ThresholdError::Twice { flag, signal });
         }
@@ -205,7 +206,8 @@ fn limits(
 fn reclaims(list: Option<&str>) -> Result<BTreeMap<Signal, Limit>, ThresholdError> {
     const FLAG: &str = "eviction-minimum-reclaim";
     let mut reclaims = BTreeMap::new();
-    for (signal, value) in entries(FLAG, list, '=', "signal=value, as memory.available=50Mi")? {
+    for (signal, value) in entries(FLAG, list, '=', "signal=value, such as memory.available=50Mi")?
+    {
         let bad = || ThresholdError::Value { flag: FLAG, signal, value: value.to_owned() };
         if reclaims.insert(signal, limit(value).ok_or_else(bad)?).is_some() {
             return Err(ThresholdError::Twice { flag: FLAG, signal });
@@ -217,7 +219,7 @@ fn reclaims(list: Option<&str>) -> Result<BTreeMap<Signal, Limit>, ThresholdErro
 fn graces(list: Option<&str>) -> Result<BTreeMap<Signal, Duration>, ThresholdError> {
     const FLAG: &str = "eviction-soft-grace-period";
     let mut graces = BTreeMap::new();
-    for (signal, value) in entries(FLAG, list, '=', "signal=time, as memory.available=30s")? {
+    for (signal, value) in entries(FLAG, list, '=', "signal=time, such as memory.available=30s")? {
         let bad = || ThresholdError::Grace { signal, value: value.to_owned() };
         let span: TimeSpan = value.parse().map_err(|_| bad())?;
         if span == TimeSpan::INFINITY {
@@ -316,19 +318,34 @@ mod tests {
     #[test]
     fn what_is_not_understood_names_the_flag_and_the_remedy() {
         let table = [
-            (flags("memory<1Gi", "", "", ""), "\"memory\" is no signal; give one of memory.avail"),
-            (flags("memory.available", "", "", ""), "--eviction-hard: \"memory.available\" is no"),
+            (
+                flags("memory<1Gi", "", "", ""),
+                "invalid --eviction-hard signal \"memory\": expected one of memory.avail",
+            ),
+            (
+                flags("memory.available", "", "", ""),
+                "invalid --eviction-hard \"memory.available\": expected",
+            ),
             (flags("memory.available<0", "", "", ""), "an amount above 0"),
-            (flags("memory.available<-5Mi", "", "", ""), "\"-5Mi\" is no value for memory.avail"),
+            (flags("memory.available<-5Mi", "", "", ""), "value \"-5Mi\" for memory.avail"),
             (flags("memory.available<101%", "", "", ""), "a percentage from 0% to 100%"),
-            (flags("memory.available<NaN%", "", "", ""), "\"NaN%\" is no value"),
-            (flags("pid.available<1,pid.available<0%", "", "", ""), "stands twice"),
+            (flags("memory.available<NaN%", "", "", ""), "value \"NaN%\" for"),
+            (flags("pid.available<1,pid.available<0%", "", "", ""), "got pid.available twice"),
             (flags("", "memory.available<1Gi", "", ""), "add memory.available=30s there"),
-            (flags("", "", "memory.available=soon", ""), "\"soon\" is no time"),
-            (flags("", "", "memory.available=infinity", ""), "\"infinity\" is no time"),
-            (flags("", "", "", "memory.available=x"), "--eviction-minimum-reclaim: \"x\""),
-            (flags("a<1,", "", "", ""), "\"a\" is no signal"),
-            (flags("memory.available<1Gi,", "", "", ""), "\"\" is no entry"),
+            (
+                flags("", "", "memory.available=soon", ""),
+                "invalid --eviction-soft-grace-period \"soon\"",
+            ),
+            (
+                flags("", "", "memory.available=infinity", ""),
+                "invalid --eviction-soft-grace-period \"infinity\"",
+            ),
+            (
+                flags("", "", "", "memory.available=x"),
+                "invalid --eviction-minimum-reclaim value \"x\"",
+            ),
+            (flags("a<1,", "", "", ""), "invalid --eviction-hard signal \"a\""),
+            (flags("memory.available<1Gi,", "", "", ""), "invalid --eviction-hard \"\": expected"),
         ];
         for (flags, expected) in table {
             let error = printed(&flags).expect_err("must be refused");

@@ -547,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stall_is_a_hard_cause_and_tells_of_the_threshold_that_applies() {
+    fn a_stall_is_a_hard_cause_and_names_the_threshold_that_applies() {
         let sample = |at| measured(at, &[(MEMORY, 500)])[&MEMORY];
         let mut none = watch("", "", "", "");
         let cause = none.stalled(300, &sample(1), seconds(1)).expect("must be one");

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn the_clock_tells_the_step() {
+    fn the_clock_determines_the_step() {
         // logind grants 5 s. ([AP11])
         let timetable = Budget::of(Duration::from_secs(5)).timetable();
         let table = [

@@ -178,10 +178,8 @@ pub fn drop_in(
 fn text(delay: TimeSpan) -> String {
     let value = delay.whole_seconds().map_or_else(|| delay.to_string(), |value| value.to_string());
     format!(
-        "# Written by epilogue-agent: the largest delay that any file here asks for, so that\n\
-         # pods can be ended and reported before the node goes down.\n\
-         [Login]\n\
-         {KEY}={value}\n"
+        "# Written by epilogue-agent: the largest delay that any file here asks for, so that\n# \
+         pods can be terminated and reported before the node goes down.\n[Login]\n{KEY}={value}\n"
     )
 }
 

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn less_time_than_wished_is_shared_by_weight() {
+    fn less_time_than_configured_is_shared_by_weight() {
         let both = [pod("a").grace(60), pod("c").grace(60).priority(2_000_000_000)];
         let table = [
             // a larger delay changes nothing

@@ -82,14 +82,14 @@ pub enum PriorityGroupsError {
     ListAndDurations,
     /// An entry of the list has invalid syntax.
     #[error(
-        "--shutdown-grace-period-by-pod-priority: {0:?} is no entry; give priority=seconds, \
-         separated by commas, for example 0=20,2000000000=10"
+        "invalid --shutdown-grace-period-by-pod-priority {0:?}: expected priority=seconds, \
+         separated by commas, such as 0=20,2000000000=10"
     )]
     Entry(String),
     /// A priority appears twice.
     #[error(
-        "--shutdown-grace-period-by-pod-priority: priority {0} stands twice; give each priority \
-         once"
+        "invalid --shutdown-grace-period-by-pod-priority: expected each priority once, got {0} \
+         twice"
     )]
     Twice(i32),
     /// The list is too long.
@@ -98,7 +98,7 @@ pub enum PriorityGroupsError {
     /// No entry of the list has any time.
     #[error(
         "--shutdown-grace-period-by-pod-priority gives no priority group any time; give one at \
-         least 1 second, or --shutdown-grace-period=0 to end no pods"
+         least 1 second, or --shutdown-grace-period=0 to terminate no pods"
     )]
     NoTime,
 }
@@ -319,14 +319,14 @@ mod tests {
             (durations("1", "100"), "lower the first or raise the second"),
             (durations("infinity", "0"), "--shutdown-grace-period=infinity is too long"),
             (both.priority_groups(), "give either the list or the durations"),
-            (list(""), "\"\" is no entry"),
-            (list("0"), "for example 0=20,2000000000=10"),
-            (list("0=20s"), "\"0=20s\" is no entry"),
-            (list("0=-1"), "\"0=-1\" is no entry"),
-            (list("0=1,"), "\"\" is no entry"),
-            (list("3000000000=1"), "is no entry"),
+            (list(""), "-by-pod-priority \"\": expected"),
+            (list("0"), "such as 0=20,2000000000=10"),
+            (list("0=20s"), "-by-pod-priority \"0=20s\""),
+            (list("0=-1"), "-by-pod-priority \"0=-1\""),
+            (list("0=1,"), "-by-pod-priority \"\": expected"),
+            (list("3000000000=1"), "invalid --shutdown-grace-period-by-pod-priority"),
             (list("0=86401"), "give at most 86400s"),
-            (list("1=2,0=1,1=3"), "priority 1 stands twice"),
+            (list("1=2,0=1,1=3"), "got 1 twice"),
             (list("0=0,5=0"), "gives no priority group any time"),
             (list(&vec!["0=1"; 101].join(",")), "has 101 entries"),
         ];

@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wish_of_the_server_is_honoured_only_where_it_fits() {
+    fn a_retry_after_of_the_server_is_honoured_only_where_it_fits() {
         // Retry-After counts only where it fits. ([AP14])
         let mut failure = Failure::new(FailureKind::TooManyRequests, "slow down");
         failure.retry_after = Some(SignedDuration::from_secs(3));

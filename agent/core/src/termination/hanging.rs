@@ -28,21 +28,21 @@ pub struct StuckTimes {
     /// After a pod's grace, if no kubelet can terminate it.
     pub margin: Duration,
     /// After a pod's grace, if its kubelet is live.
-    pub patience: Duration,
+    pub kubelet_timeout: Duration,
     /// Between two events about one pod.
     pub event_interval: Duration,
 }
 
 impl StuckTimes {
     /// Derives all waits from the time that a kubelet gets.
-    pub fn after(patience: Duration) -> Self {
-        let short = SHORT_MAX.min(patience / 6);
+    pub fn after(kubelet_timeout: Duration) -> Self {
+        let short = SHORT_MAX.min(kubelet_timeout / 6);
         Self {
             pace: short,
-            dead: patience,
-            hung: patience.saturating_mul(5),
+            dead: kubelet_timeout,
+            hung: kubelet_timeout.saturating_mul(5),
             margin: short,
-            patience,
+            kubelet_timeout,
             event_interval: Duration::from_mins(10),
         }
     }
@@ -138,13 +138,13 @@ impl Hang {
     fn words(self) -> &'static str {
         match self {
             Self::NoWitness => {
-                "the container runtime does not answer, or may not be used, and nobody else can \
-                 tell whether it runs"
+                "the container runtime does not answer, or may not be used, and nothing else shows \
+                 whether it runs"
             }
             Self::Runs => "a container of it has not exited",
             Self::Unproven => {
-                "it has run, and the runtime does not know all its containers any more: how they \
-                 ended cannot be told"
+                "it has run, and the runtime does not know all its containers any more: their exit \
+                 codes are not known"
             }
             Self::Succeeded => {
                 "all its containers exited with 0: its success is for the kubelet to report"
@@ -155,8 +155,8 @@ impl Hang {
                  of a container hangs"
             }
             Self::NotBegun => {
-                "the runtime has nothing of it: its volumes or its network are waited for, or the \
-                 kubelet never took it up"
+                "the runtime does not know it: it waits for its volumes or its network, or the \
+                 kubelet never started it"
             }
         }
     }
@@ -190,7 +190,7 @@ pub enum Judgement {
     /// finds no sandbox for its container.
     StopSandbox,
     /// The agent checks the pod once more.
-    LookAgain,
+    CheckAgain,
     /// The agent only reports.
     Leave(Obstacle),
 }
@@ -231,13 +231,13 @@ impl Obstacle {
                  them for others: its phase is left as it is"
             }
             Self::NotAsked => {
-                "its kubelet lives and has to end it; with --hanging-starts=fail the agent fails \
-                 such pods of Jobs"
+                "its kubelet is live and has to terminate it; with --hanging-starts=fail the agent \
+                 fails such pods of Jobs"
             }
-            Self::NotCounted => "its kubelet lives and has to end it; no Job waits for it",
+            Self::NotCounted => "its kubelet is live and has to terminate it; no Job waits for it",
             Self::Contradiction => {
-                "its status and the runtime tell different things of its containers: its phase is \
-                 left as it is"
+                "its status and the runtime disagree about its containers: its phase is left as it \
+                 is"
             }
             Self::TakenBack => "its phase Failed was taken back each time that it was written",
             Self::SandboxStays => "its sandbox does not go, though nothing runs in it",
@@ -269,7 +269,7 @@ pub fn judge(evidence: &Evidence<'_>) -> Finding {
         None if sandbox => Judgement::StopSandbox,
         None if !proven => Judgement::Leave(Obstacle::Seen),
         // A runtime that has just started may not know everything yet.
-        None if hang == Hang::NotBegun && !evidence.twice => Judgement::LookAgain,
+        None if hang == Hang::NotBegun && !evidence.twice => Judgement::CheckAgain,
         None => Judgement::Fail,
     };
     Finding { hang, judgement }
@@ -311,7 +311,7 @@ impl KubeletLiveness {
     /// Explanation in one phrase.
     pub fn words(self) -> &'static str {
         match self {
-            Self::Lives => "its kubelet lives and does not end it",
+            Self::Lives => "its kubelet is live and does not terminate it",
             Self::Dead => "its kubelet is dead",
             Self::Hangs => "its kubelet hangs",
         }
@@ -322,8 +322,8 @@ impl Finding {
     /// Message for a pod that the agent leaves alone.
     pub fn left(&self, liveness: KubeletLiveness, over: Duration, obstacle: Obstacle) -> String {
         format!(
-            "Deleted, and not ended {} s after its grace: {}; {}; {}. `kubectl delete --force` \
-             takes away the object alone, whatever of it still runs or is mounted.",
+            "Deleted, and not terminated {} s after its grace period: {}; {}; {}. `kubectl delete \
+             --force` removes the object alone; what still runs or is mounted stays.",
             over.as_secs(),
             liveness.words(),
             self.hang.words(),
@@ -334,7 +334,7 @@ impl Finding {
     /// Message for a pod that the agent fails, or would fail.
     pub fn failed(&self, liveness: KubeletLiveness, over: Duration) -> String {
         format!(
-            "deleted, and not ended {} s after its grace: {}; {}",
+            "deleted, and not terminated {} s after its grace period: {}; {}",
             over.as_secs(),
             liveness.words(),
             self.hang.words(),

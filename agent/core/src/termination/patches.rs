@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_others_deleted_gets_no_cause_of_ours() {
+    fn a_pod_that_others_deleted_gets_no_cause_of_the_agent() {
         // The deleter states the cause. ([PT1])
         for pod in [view(), view().disrupted("DeletionByTaintManager")] {
             let body = failed_for_deleter(&pod, at());

@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cgroup_that_is_gone_has_no_processes_and_one_that_tells_nothing_might() {
+    fn a_cgroup_that_is_gone_has_no_processes_and_an_unreadable_one_might() {
         let dir = tempfile::tempdir().expect("must be creatable");
         let cgroup = dir.path().join("c");
         assert_eq!(is_populated(&cgroup), Some(false));

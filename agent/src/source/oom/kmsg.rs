@@ -37,7 +37,7 @@ pub(super) async fn run(host: &Host, clock: &Clock, events: &mpsc::Sender<Event>
             tracing::info!(
                 path = PATH,
                 %error,
-                "the kernel's log can't be read: the cgroups alone tell of kills for memory"
+                "the kernel's log can't be read: only the cgroups show OOM kills"
             );
             return;
         }

@@ -60,9 +60,7 @@ impl<'a> MemoryEvents<'a> {
     /// Runs forever, unless there are no counters or the receiver of events is gone.
     pub(super) async fn run(mut self) {
         if Cgroups::of(self.host).version == Version::V1 {
-            tracing::info!(
-                "cgroups of version 1 count no kills: the kernel's log alone tells of them"
-            );
+            tracing::info!("cgroups of version 1 count no kills: only the kernel's log shows them");
             return;
         }
         loop {
@@ -73,7 +71,7 @@ impl<'a> MemoryEvents<'a> {
                     }
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "cgroups can't be watched: kills for memory are missed");
+                    tracing::warn!(%error, "cgroups can't be watched: OOM kills are missed");
                 }
             }
             sleep(PERIOD).await;

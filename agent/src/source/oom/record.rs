@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_kernel_tells_of_kills_and_only_of_pods() {
+    fn only_the_kernels_records_about_pods_are_kills() {
         let true_line = line("CONSTRAINT_NONE", "global_oom", &format!("{POD}/c1"));
         assert!(only(&true_line).is_some());
         let by_program = true_line.replacen("6,", "12,", 1);

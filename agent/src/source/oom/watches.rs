@@ -85,7 +85,7 @@ impl Watches {
             Err(error) => {
                 if !std::mem::replace(&mut self.refused, true) {
                     let path = path.display();
-                    tracing::warn!(%path, %error, "can't be watched: looked at every second now");
+                    tracing::warn!(%path, %error, "can't be watched: checked every second now");
                 }
                 None
             }

@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_layout_is_told_by_the_devices() {
+    fn the_devices_give_the_layout() {
         let on = |device| {
             let bytes = Observation { available: 1, capacity: 2 };
             Some(Filesystem { device, bytes, inodes: None })

@@ -148,7 +148,7 @@ impl Watch<'_> {
         let path = self.target.path.clone();
         let refused = match trigger(&path, self.config) {
             Ok(file) => {
-                self.log(&path, "stalls are told by the kernel", false);
+                self.log(&path, "the kernel reports stalls", false);
                 return self.by_trigger(file).await;
             }
             Err(error) => error,
@@ -157,18 +157,18 @@ impl Watch<'_> {
             Ok(file) if counter(&file).is_ok() => {
                 let words = format!(
                     "the kernel takes no trigger for stalls ({refused}), so its counter is read \
-                     every {} ms; CAP_SYS_RESOURCE and a file that can be written spare it that",
+                     every {} ms; CAP_SYS_RESOURCE and a writable file avoid that",
                     self.config.read_every().as_millis()
                 );
                 self.log(&path, &words, false);
                 self.by_reading(&file).await
             }
             Ok(_) => {
-                self.log(&path, "stalls are not told: the file says nothing of them", true);
+                self.log(&path, "stalls are not reported: the file does not show them", true);
                 Ended::NotWatched
             }
             Err(error) => {
-                let words = format!("stalls are not told: {}", cannot_read(&path, &error));
+                let words = format!("stalls are not reported: {}", cannot_read(&path, &error));
                 self.log(&path, &words, true);
                 Ended::NotWatched
             }
@@ -310,7 +310,7 @@ mod tests {
         assert!(!is_stall(1_000), "what was before the start is not new");
         assert!(!is_stall(1_019));
         assert!(is_stall(1_020));
-        assert!(!is_stall(1_039), "what was told is not told again");
+        assert!(!is_stall(1_039), "a reported stall is not reported again");
         assert!(is_stall(1_040));
         // A counter that goes back belongs to another cgroup.
         assert!(!is_stall(5));

@@ -82,7 +82,7 @@ impl Faults {
     pub(super) async fn meet(&self, seen: Seen) -> Result<Rest, Status> {
         let fault = self.fault(&seen);
         self.seen.lock().expect("no holder panics").push(seen);
-        let refusal = |code| Status::new(code, "the double was told so");
+        let refusal = |code| Status::new(code, "the double injects it");
         match fault {
             None => Ok(Rest::default()),
             Some(Fault::Hang) => std::future::pending().await,

@@ -151,8 +151,8 @@ impl World {
         let condition = |kind: &str, status: bool| wire::RuntimeCondition {
             kind: kind.into(),
             status,
-            reason: if status { String::new() } else { "ToldSo".into() },
-            message: if status { String::new() } else { "the double was told so".into() },
+            reason: if status { String::new() } else { "Injected".into() },
+            message: if status { String::new() } else { "the double injects it".into() },
         };
         // `Status` has one fault of its own: not ready.
         let ready = rest.refuse.is_none();

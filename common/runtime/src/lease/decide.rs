@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_released_lease_is_nobody_s_and_keeps_its_count() {
+    fn a_released_lease_has_no_holder_and_keeps_its_count() {
         let released = released(&record("me", 400, 7), wall(500));
         assert_eq!((released.holder.as_str(), released.transitions), ("", 7));
         assert_eq!(released.duration, Duration::from_secs(1));

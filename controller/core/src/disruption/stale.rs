@@ -48,7 +48,7 @@ pub(super) fn verdict(case: &Case<'_>) -> Verdict {
     let of_kubelet = &*target.reason == TERMINATION_BY_KUBELET;
     let (due, stale) = match case.settings.stale_reset {
         StaleReset::All if !of_kubelet => (after(case, target.since), Stale::NotDeleted),
-        StaleReset::All | StaleReset::Companion if of_kubelet => match leftover(case, target) {
+        StaleReset::All | StaleReset::Epilogue if of_kubelet => match leftover(case, target) {
             Some(leftover) => leftover,
             None => return Verdict::Leave,
         },

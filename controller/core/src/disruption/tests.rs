@@ -42,7 +42,7 @@ fn deleted_pods_terminal_pods_and_conditions_that_are_false_keep_theirs() {
 }
 
 #[test]
-fn by_default_only_what_a_companion_left_is_reset() {
+fn by_default_only_conditions_with_the_kubelets_reason_are_reset() {
     let mut fixture = Fixture::of_one_node();
     fixture.pod(&target(pod("a"), "True", "DeletionByTaintManager", 0));
     assert!(fixture.pass(3600).is_empty());
@@ -106,7 +106,7 @@ fn a_pod_that_runs_again_after_a_boot_is_reset_at_once() {
     fixture.pod(&target(pod("a"), "True", KUBELET, 0));
     fixture.pass(50);
     fixture.node(&announces(boot(node("n"), "boot-2"), "idle"));
-    assert!(fixture.pass(5).is_empty(), "its status is of before the boot");
+    assert!(fixture.pass(5).is_empty(), "its status is older than the boot");
     let mut runs = target(pod("a"), "True", KUBELET, 0);
     runs["status"]["containerStatuses"][0]["state"]["running"]["startedAt"] = at(54).into();
     fixture.pod(&runs);

@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_pod_of_nobody_known_leads_to_nothing() {
+    fn a_new_pod_without_a_known_owner_leads_to_nothing() {
         for stranger in [owned("a", "other"), owned("gone", "uid-gone")] {
             assert_eq!(run(PodChange::Added(&stranger)), Enqueues::default());
         }

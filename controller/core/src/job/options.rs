@@ -77,12 +77,12 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn number(&mut self, name: &str) -> Option<u32> {
-        self.read(name, |text| text.parse().ok(), "a number from 0, as 3")
+        self.read(name, |text| text.parse().ok(), "a number from 0, such as 3")
     }
 
     fn duration(&mut self, name: &str) -> Option<SignedDuration> {
         let parse = |text: &str| SignedDuration::try_from(text.parse::<GoDuration>().ok()?.0).ok();
-        self.read(name, parse, "a duration, as 500ms, 30s or 10m")
+        self.read(name, parse, "a duration, such as 500ms, 30s or 10m")
     }
 
     fn flag(&mut self, name: &str) -> bool {

@@ -10,7 +10,7 @@ pub enum Mode {
     /// The pod GC of kube-controller-manager runs too. Finished pods are left to it unless a flag
     /// asks for more.
     #[default]
-    Beside,
+    Alongside,
     /// The pod GC of kube-controller-manager does not run.
     Instead,
 }
@@ -22,7 +22,7 @@ pub enum StaleReset {
     Off,
     /// Conditions that no other controller resets: with the kubelet's reason, on live pods. ([ST7])
     #[default]
-    Companion,
+    Epilogue,
     /// Also those that kube-controller-manager's disruption controller resets.
     All,
 }

@@ -262,7 +262,7 @@ impl Fixture {
         match verdict {
             Verdict::Leave => {}
             Verdict::CheckAgain(time) => {
-                assert!(time > self.now, "{item:?} is looked at again at once");
+                assert!(time > self.now, "{item:?} is checked again at once");
                 self.alarm_at(time, item.clone());
             }
             Verdict::Ask(name) => self.ask(&name),

@@ -21,13 +21,13 @@ pub(super) struct Disk {
 impl World {
     pub(super) fn append(&mut self, id: ActionId, records: Vec<Record>) {
         let Some(run) = self.agent_run() else { return };
-        if self.temper.read_only_disk {
+        if self.behaviour.read_only_disk {
             let failure = Failure::new(FailureKind::Other, "read-only file system");
             self.finish_after(Duration::from_millis(1), id, ActionResult::Done(Err(failure)));
             return;
         }
         self.disk.pending.push((id, records));
-        let (low, high) = self.temper.sync_ms;
+        let (low, high) = self.behaviour.sync_ms;
         let pause = self.random.millis(low, high);
         self.after(pause, Life::Agent(run), move |w| {
             w.sync_up_to(id);

@@ -115,7 +115,7 @@ impl World {
         let Some(victim) = self.ledger.pressure.victims.get_mut(&pod.uid) else { return };
         victim.events += 1;
         if victim.events > 1 && Some(victim.run) == run {
-            self.violate(&format!("{} is told to be evicted twice", pod.name));
+            self.violate(&format!("{} is reported as evicted twice", pod.name));
         }
     }
 
@@ -166,7 +166,7 @@ impl World {
         let Some((_, rest)) = message.split_once("Threshold quantity: ") else { return true };
         let quantity = rest.split(", ").next().unwrap_or_default();
         let resource = resource_of(message).unwrap_or_default();
-        let thresholds = &self.temper.settings.features.eviction.thresholds;
+        let thresholds = &self.behaviour.settings.features.eviction.thresholds;
         let mut named = thresholds.iter().filter(|threshold| {
             let units = threshold.limit.units(self.left(threshold.signal).capacity);
             let named = threshold.signal.quantity(units).to_string() == quantity;
@@ -176,8 +176,8 @@ impl World {
     }
 
     fn judge_choice(&mut self, pod: &PodRef, of_node: bool) {
-        if self.temper.settings.features.pressure != Enforcement::Enforce {
-            self.violate(&format!("{} is evicted by an agent that only looks", pod.name));
+        if self.behaviour.settings.features.pressure != Enforcement::Enforce {
+            self.violate(&format!("{} is evicted by an agent that only observes", pod.name));
         }
         if self.is_critical(&pod.uid) {
             self.violate(&format!("{} is critical and is evicted", pod.name));
@@ -245,7 +245,7 @@ impl World {
             .map(|(uid, _)| uid.clone())
             .next();
         // The agent gives up a victim whose deletion is forbidden.
-        let possible = self.temper.forbidden.is_none() && !victim.own_limit;
+        let possible = self.behaviour.forbidden.is_none() && !victim.own_limit;
         if let Some(other) = alongside.filter(|_| possible) {
             let other = super::world::name_of(&other).to_owned();
             self.violate(&format!("{} and {other} are two victims at once", pod.name));
@@ -289,11 +289,11 @@ impl World {
 
     /// Whether the agent can and should relieve a shortage, and how long that may take.
     fn is_to_relieve(&self) -> Option<Duration> {
-        let settings = &self.temper.settings;
+        let settings = &self.behaviour.settings;
         let process = self.process.as_ref()?;
         let able = settings.enforce
             && settings.features.pressure == Enforcement::Enforce
-            && self.temper.strict
+            && self.behaviour.strict
             && !process.stop_requested
             && self.ledger.frozen_at.is_none()
             && self.logind.stage == Stage::Idle
@@ -323,13 +323,13 @@ impl World {
     /// Whether all thresholds of the signal lie before the kubelet's own; otherwise the agent only
     /// observes it.
     fn is_before_kubelet(&self, signal: Signal, capacity: u64) -> bool {
-        let Some((memory, disk, tasks)) = self.temper.strain.kubelet_limits else { return true };
+        let Some((memory, disk, tasks)) = self.behaviour.strain.kubelet_limits else { return true };
         let theirs = match signal.node_condition() {
             "MemoryPressure" => memory,
             "PIDPressure" => tasks,
             _ => disk,
         };
-        let ours = self.temper.settings.features.eviction.thresholds.iter();
+        let ours = self.behaviour.settings.features.eviction.thresholds.iter();
         let mut ours = ours.filter(|threshold| threshold.signal == signal);
         ours.all(|threshold| threshold.limit.units(capacity) > theirs)
     }
@@ -339,7 +339,7 @@ impl World {
         let stuck = |uid: &PodUid| {
             self.scripts.get(uid).is_some_and(|s| s.habits.iter().any(|habit| habit.unkillable))
         };
-        let settings = &self.temper.settings;
+        let settings = &self.behaviour.settings;
         let kept = |view: &PodView| {
             view.owner == Owner::None
                 && settings.bare_pods == BarePods::Leave
@@ -368,9 +368,9 @@ impl World {
     fn left_marked(&self) -> Vec<String> {
         let able = self.process.is_some()
             && self.kubelet.health == Health::Live
-            && self.temper.settings.enforce
+            && self.behaviour.settings.enforce
             && self.logind.stage == Stage::Idle
-            && self.temper.forbidden.is_none();
+            && self.behaviour.forbidden.is_none();
         let old = |uid: &PodUid| {
             let victim = self.victim(uid);
             victim.is_none_or(|victim| victim.chosen_at + MARK_LASTS < self.now())
@@ -394,20 +394,20 @@ impl World {
         for name in self.left_marked() {
             self.violate(&format!("{name} lives on and is marked at the end"));
         }
-        let looks = self.temper.settings.features.pressure != Enforcement::Off;
-        if !looks || self.process.is_none() || self.temper.forbidden.is_some() {
+        let looks = self.behaviour.settings.features.pressure != Enforcement::Off;
+        if !looks || self.process.is_none() || self.behaviour.forbidden.is_some() {
             return;
         }
         let stalls = [
             (node_condition::MEMORY_STALL, self.ledger.memory_stalled_at),
             (node_condition::IO_STALL, self.ledger.io_stalled_at),
         ];
-        let lasts = STALL_LASTS * 2 + self.temper.settings.features.eviction.transition;
+        let lasts = STALL_LASTS * 2 + self.behaviour.settings.features.eviction.transition;
         for (kind, at) in stalls {
             let stands = self.api.node.conditions.iter().any(|(known, on)| known == kind && *on);
             let over = at.is_none_or(|at| at + lasts < self.now());
             if stands && over && self.logind.stage == Stage::Idle {
-                self.violate(&format!("{kind} is left to stand"));
+                self.violate(&format!("{kind} is never removed"));
             }
         }
     }

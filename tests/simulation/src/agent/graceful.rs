@@ -42,7 +42,7 @@ impl Graceful {
 impl World {
     /// At startup: takes the lock if logind grants the whole delay. ([SD5])
     pub(super) fn arm_graceful(&mut self) {
-        let Some(groups) = &self.temper.groups else { return };
+        let Some(groups) = &self.behaviour.groups else { return };
         let wanted: u64 = groups.iter().map(|(_, seconds)| *seconds).sum();
         let enough = self.logind.delay >= Duration::from_secs(wanted);
         if enough && self.logind.stage == Shutdown::Idle {
@@ -76,7 +76,7 @@ impl World {
     }
 
     fn kill_group(&mut self, number: usize) {
-        let groups = self.temper.groups.clone().unwrap_or_default();
+        let groups = self.behaviour.groups.clone().unwrap_or_default();
         let Some((_, period)) = groups.get(number).copied() else {
             return self.killing_is_over();
         };
@@ -170,7 +170,7 @@ impl World {
 
     fn kubelet_facts(&self) -> KubeletFacts {
         let health = self.kubelet.health;
-        let groups = self.temper.groups.as_deref().unwrap_or_default();
+        let groups = self.behaviour.groups.as_deref().unwrap_or_default();
         let period = Duration::from_secs(groups.iter().map(|(_, seconds)| *seconds).sum());
         KubeletFacts {
             lock_armed: (!self.logind.down).then_some(self.logind.kubelet_lock),

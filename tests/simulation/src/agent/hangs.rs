@@ -20,7 +20,7 @@ pub(super) struct Pull {
 impl World {
     /// Starts the hangs that the seed rolled.
     pub(super) fn begin_hangs(&mut self) {
-        let strain = self.temper.strain.clone();
+        let strain = self.behaviour.strain.clone();
         if let Some((at, health)) = strain.deserted {
             self.after(at, Life::Boot(self.boot), move |w| {
                 w.deserted = true;
@@ -62,7 +62,7 @@ impl World {
     }
 
     pub(super) fn is_own(&self, uid: &PodUid) -> bool {
-        self.temper.settings.own_pod.as_ref() == Some(uid)
+        self.behaviour.settings.own_pod.as_ref() == Some(uid)
     }
 
     /// The worker calls the runtime, and waits.

@@ -134,7 +134,7 @@ impl World {
     }
 
     pub(super) fn left_of(&self, signal: Signal, used: Use) -> Observation {
-        let strain = &self.temper.strain;
+        let strain = &self.behaviour.strain;
         let Use { memory, tasks, disk } = used;
         let (used, capacity) = match signal {
             Signal::MemoryAvailable => (memory + SYSTEM, strain.memory),
@@ -216,19 +216,19 @@ impl World {
         if !lives {
             self.exit(&uid, 0, run, 137);
         }
-        self.bear_witness(number, OomWitness::MemoryEvents, (1, 60));
-        if self.temper.strain.kernel_log {
-            self.bear_witness(number, OomWitness::KernelLog, (1, 400));
+        self.report_kill(number, OomWitness::MemoryEvents, (1, 60));
+        if self.behaviour.strain.kernel_log {
+            self.report_kill(number, OomWitness::KernelLog, (1, 400));
         }
     }
 
-    fn bear_witness(&mut self, number: usize, witness: OomWitness, within_ms: (u32, u32)) {
+    fn report_kill(&mut self, number: usize, witness: OomWitness, within_ms: (u32, u32)) {
         let Some(run) = self.agent_run() else { return };
-        let lost = self.temper.strain.lost_witnesses;
+        let lost = self.behaviour.strain.lost_witnesses;
         if !self.ledger.settling && self.random.per_mille(lost) {
             return;
         }
-        let vague = self.random.per_mille(self.temper.strain.vague_witnesses);
+        let vague = self.random.per_mille(self.behaviour.strain.vague_witnesses);
         let blind = vague && self.random.percent(50);
         let pause = self.random.millis(within_ms.0, within_ms.1);
         self.after(pause, Life::Agent(run), move |w| {
@@ -269,7 +269,7 @@ impl World {
         self.kernel.pods = pods;
         let now = self.now();
         let stalls = |(from, until): (Moment, Moment)| from <= now && now < until;
-        let io = if self.temper.strain.io_stalls.is_some_and(stalls) { THRASHES } else { 0 };
+        let io = if self.behaviour.strain.io_stalls.is_some_and(stalls) { THRASHES } else { 0 };
         self.kernel.ticked_at = now;
         self.kernel.all_pods.go_on(all);
         self.kernel.io.go_on(io);
@@ -300,7 +300,7 @@ impl World {
     /// The kernel reports stalls, if it can.
     fn trigger(&mut self, rate: u64, what: Stalling) {
         let Some(run) = self.agent_run() else { return };
-        let strain = &self.temper.strain;
+        let strain = &self.behaviour.strain;
         let lost = strain.lost_triggers;
         if rate < TRIGGER || !strain.psi || self.random.per_mille(lost) {
             return;

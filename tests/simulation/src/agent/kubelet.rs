@@ -107,7 +107,7 @@ impl World {
         let pause = self.random.millis(300, 3_000);
         self.after(pause, life, World::kubelet_lists);
         self.after(Duration::from_secs(10), life, World::full_pass);
-        if self.temper.strain.presses {
+        if self.behaviour.strain.presses {
             let pause = self.random.millis(2_000, 12_000);
             self.after(pause, life, World::kubelet_evicts);
         }
@@ -379,7 +379,7 @@ impl World {
             .filter_map(|(number, container)| Some((number, container.exit?.code)))
             .collect();
         // A container that fails repeatedly restarts with growing backoff.
-        let back_off = if self.temper.strain.presses { 1 << sandbox.restarts.min(5) } else { 1 };
+        let back_off = if self.behaviour.strain.presses { 1 << sandbox.restarts.min(5) } else { 1 };
         let running = sandbox.running();
         let again: Vec<usize> =
             exits.iter().filter(|(_, code)| restarts(*code)).map(|(number, _)| *number).collect();

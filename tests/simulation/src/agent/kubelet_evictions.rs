@@ -29,8 +29,8 @@ pub(super) struct OwnEvictions {
 impl World {
     /// The thresholds, as `/configz` shows them.
     pub(super) fn kubelet_eviction(&self) -> KubeletEviction {
-        let Some((memory, disk, tasks)) = self.temper.strain.kubelet_limits else {
-            let local_storage_limits = self.temper.strain.kubelet_limits_storage;
+        let Some((memory, disk, tasks)) = self.behaviour.strain.kubelet_limits else {
+            let local_storage_limits = self.behaviour.strain.kubelet_limits_storage;
             return KubeletEviction { local_storage_limits, ..KubeletEviction::default() };
         };
         let mut hard = vec![
@@ -40,13 +40,13 @@ impl World {
         if tasks > 0 {
             hard.push(("pid.available".to_owned(), tasks.to_string()));
         }
-        let local_storage_limits = self.temper.strain.kubelet_limits_storage;
+        let local_storage_limits = self.behaviour.strain.kubelet_limits_storage;
         KubeletEviction { hard, soft: Vec::new(), local_storage_limits }
     }
 
     /// What is short on the node for the kubelet, most urgent first.
     fn kubelet_shortages(&self) -> Vec<Signal> {
-        let Some((memory, disk, tasks)) = self.temper.strain.kubelet_limits else {
+        let Some((memory, disk, tasks)) = self.behaviour.strain.kubelet_limits else {
             return Vec::new();
         };
         let limits = [
@@ -66,7 +66,7 @@ impl World {
         for signal in &short {
             own.seen.insert(signal.node_condition(), now);
         }
-        let transition = self.temper.strain.kubelet_transition;
+        let transition = self.behaviour.strain.kubelet_transition;
         own.seen.retain(|_, seen| now.saturating_sub(*seen) < transition || *seen == now);
         let conditions: Vec<String> = own.seen.keys().map(|name| (*name).to_owned()).collect();
         if self.kubelet_dark().is_none() {
@@ -77,7 +77,7 @@ impl World {
         {
             self.kubelet_evicts_one(*signal);
         }
-        if self.temper.strain.kubelet_limits_storage {
+        if self.behaviour.strain.kubelet_limits_storage {
             self.evict_beyond_own_limits();
         }
         self.after(LOOP, Life::Kubelet(self.kubelet.run), World::kubelet_evicts);

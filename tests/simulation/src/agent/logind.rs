@@ -52,7 +52,7 @@ impl World {
         self.logind.stage = Stage::Delayed;
         self.logind.announcements += 1;
         self.log(|w| format!("logind    announces a shutdown, delay {:?}", w.logind.delay));
-        if let Some(held) = self.temper.other_lock {
+        if let Some(held) = self.behaviour.other_lock {
             self.logind.other_lock = true;
             let release = |w: &mut Self| {
                 w.logind.other_lock = false;
@@ -60,7 +60,7 @@ impl World {
             };
             self.after(held, Life::Boot(self.boot), release);
         }
-        let granted = (!self.temper.mute_delay).then_some(self.logind.delay);
+        let granted = (!self.behaviour.mute_delay).then_some(self.logind.delay);
         let kind = Some(ShutdownKind::Poweroff);
         self.signal(Event::ShutdownAnnounced(Announcement { granted, kind }));
         self.rights_are_late();
@@ -83,7 +83,7 @@ impl World {
         }
         self.logind.stage = Stage::Idle;
         self.log(|_| "logind    cancels the shutdown".into());
-        if !self.temper.lost_cancel {
+        if !self.behaviour.lost_cancel {
             self.signal(Event::ShutdownCancelled);
         }
         self.kubelet_hears_cancel();
@@ -98,7 +98,7 @@ impl World {
         }
         self.log(|_| "logind    restarts".into());
         self.logind.down = true;
-        self.handle_soon(Event::LogindLost("nobody owns org.freedesktop.login1".into()));
+        self.handle_soon(Event::LogindLost("org.freedesktop.login1 has no owner".into()));
         let pause = self.random.millis(20, 2_500);
         self.after(pause, Life::Boot(self.boot), |w| {
             w.logind.down = false;
@@ -122,7 +122,7 @@ impl World {
 
     fn go(&mut self) {
         self.logind.stage = Stage::Going;
-        self.after(self.temper.tail, Life::Boot(self.boot), World::power_off);
+        self.after(self.behaviour.tail, Life::Boot(self.boot), World::power_off);
     }
 
     /// The agent's source has a connection: it reads logind's state now, and again from time to
@@ -143,7 +143,7 @@ impl World {
         }
         let state = LogindState {
             owner: format!(":1.{}", self.logind.owner),
-            delay: (!self.temper.mute_delay).then_some(self.logind.delay),
+            delay: (!self.behaviour.mute_delay).then_some(self.logind.delay),
             preparing: self.logind.stage != Stage::Idle,
             scheduled: None,
             lock_listed: self.logind.agent_lock == self.agent_run(),

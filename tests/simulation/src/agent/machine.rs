@@ -21,7 +21,7 @@ impl World {
         self.start_kubelet();
         let pause = self.random.millis(0, 2_000);
         self.after(pause, Life::Boot(self.boot), World::start_process);
-        for shutdown in self.temper.shutdowns.clone() {
+        for shutdown in self.behaviour.shutdowns.clone() {
             self.after(shutdown.at, Life::World, move |w| {
                 w.schedule_faults();
                 w.announce_shutdown();
@@ -39,28 +39,28 @@ impl World {
                 }
             });
         }
-        if let Some(before) = self.temper.kubelet_dies_before {
-            for shutdown in self.temper.shutdowns.clone() {
+        if let Some(before) = self.behaviour.kubelet_dies_before {
+            for shutdown in self.behaviour.shutdowns.clone() {
                 let at = shutdown.at.saturating_sub(before);
                 self.after(at, Life::World, |w| w.befall(Fault::Kubelet(Health::Dead)));
             }
         }
-        if self.temper.shutdowns.is_empty() {
+        if self.behaviour.shutdowns.is_empty() {
             let pause = self.random.millis(5_000, 60_000);
             self.after(pause, Life::World, World::schedule_faults);
         }
-        if self.temper.strain.presses {
+        if self.behaviour.strain.presses {
             self.after(Duration::ZERO, Life::World, World::kernel_tick);
         }
         self.begin_hangs();
         self.after(Duration::from_secs(1), Life::World, World::inspect);
-        self.after(self.temper.calm_from, Life::World, World::settle);
-        self.after(self.temper.ends_at, Life::World, |w| w.over = true);
+        self.after(self.behaviour.calm_from, Life::World, World::settle);
+        self.after(self.behaviour.ends_at, Life::World, |w| w.over = true);
     }
 
     /// Schedules the faults of a seed around its shutdowns.
     fn schedule_faults(&mut self) {
-        for (after, fault) in self.temper.faults.clone() {
+        for (after, fault) in self.behaviour.faults.clone() {
             self.after(after, Life::Boot(self.boot), move |w| w.befall(fault));
         }
     }
@@ -120,7 +120,7 @@ impl World {
         self.last_sample = None;
         let (delay, announcements) = (self.logind.delay, self.logind.announcements);
         self.logind = Logind { delay, announcements, ..Logind::default() };
-        if let Some(pause) = self.temper.boots_after {
+        if let Some(pause) = self.behaviour.boots_after {
             self.after(pause, Life::World, World::boot_again);
         }
     }
@@ -141,9 +141,9 @@ impl World {
         self.log(|_| "all goes well from now on".into());
         self.ledger.settling = true;
         self.ledger.settling_since = Some(self.now());
-        self.temper.throttle = None;
+        self.behaviour.throttle = None;
         self.wire.refused_until = self.now();
-        self.temper.rtt_ms = (1, 10);
+        self.behaviour.rtt_ms = (1, 10);
         self.runtime.answers = !self.runtime_is_dead;
         self.end_pulls();
         if !self.on {
@@ -163,14 +163,14 @@ impl World {
     }
 
     pub(super) fn own_pod_is_terminating(&self) -> bool {
-        let own = self.temper.settings.own_pod.as_ref();
+        let own = self.behaviour.settings.own_pod.as_ref();
         own.and_then(|own| self.kubelet.workers.get(own))
             .is_some_and(|worker| matches!(worker.stage, super::kubelet::Stage::Terminating { .. }))
     }
 
     /// SIGTERM to a pod; for the agent's own pod, it goes to the process.
     pub(super) fn term_pod(&mut self, uid: &PodUid) {
-        if self.temper.settings.own_pod.as_ref() == Some(uid) {
+        if self.behaviour.settings.own_pod.as_ref() == Some(uid) {
             self.request_stop();
         }
         self.term(uid);

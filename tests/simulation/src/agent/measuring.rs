@@ -33,15 +33,15 @@ impl World {
     }
 
     pub(super) fn measure(&mut self, id: ActionId) {
-        let (low, high) = self.temper.strain.sample_ms;
+        let (low, high) = self.behaviour.strain.sample_ms;
         let pause = self.random.millis(low, high);
-        if self.chance(self.temper.strain.failing_samples) {
+        if self.chance(self.behaviour.strain.failing_samples) {
             let failure = Failure::new(FailureKind::Other, "cannot read /proc/meminfo");
             return self.finish_after(pause, id, ActionResult::Measured(Err(failure)));
         }
         let fresh = self.sample();
         let old = self.last_sample.replace(fresh.clone());
-        let stale = self.chance(self.temper.strain.stale_samples);
+        let stale = self.chance(self.behaviour.strain.stale_samples);
         let sample = old.filter(|_| stale).unwrap_or(fresh);
         self.finish_after(pause, id, ActionResult::Measured(Ok(Box::new(sample))));
     }
@@ -52,13 +52,13 @@ impl World {
         let mut unreadable = Vec::new();
         let used = self.used();
         for signal in SIGNALS {
-            if self.chance(self.temper.strain.missing_signals) {
+            if self.chance(self.behaviour.strain.missing_signals) {
                 unreadable.push(format!("{signal} cannot be read"));
             } else {
                 signals.insert(signal, Measured { observation: self.left_of(signal, used), at });
             }
         }
-        let psi = self.temper.strain.psi;
+        let psi = self.behaviour.strain.psi;
         Sample {
             signals,
             swap: Some(Observation { available: 0, capacity: 0 }),
@@ -85,15 +85,15 @@ impl World {
     }
 
     pub(super) fn measure_pods(&mut self, id: ActionId, of: Resource, pods: &[PodUid]) {
-        let (low, high) = self.temper.strain.sample_ms;
+        let (low, high) = self.behaviour.strain.sample_ms;
         let pause = self.random.millis(low, high);
-        if self.chance(self.temper.strain.failing_samples) {
+        if self.chance(self.behaviour.strain.failing_samples) {
             let failure = Failure::new(FailureKind::Other, "cannot read the cgroups");
             return self.finish_after(pause, id, ActionResult::Figures(Err(failure)));
         }
         let mut figures = BTreeMap::new();
         for uid in pods {
-            let missing = self.chance(self.temper.strain.missing_pods);
+            let missing = self.chance(self.behaviour.strain.missing_pods);
             if !missing && self.runtime.is_up(uid) {
                 figures.insert(uid.clone(), self.figures(uid, of));
             }

@@ -34,8 +34,8 @@ impl World {
         let name = before.name().to_owned();
         let uid = before.uid().clone();
         let kills = self.deadly(&uid);
-        if !self.temper.settings.features.oom_causes {
-            self.violate(&format!("{name}: a cause is said, which is turned off"));
+        if !self.behaviour.settings.features.oom_causes {
+            self.violate(&format!("{name}: a cause is reported, which is turned off"));
         }
         let timeless = after
             .condition(OOM_KILLED)
@@ -45,11 +45,11 @@ impl World {
         }
         let says = after.condition(OOM_KILLED).is_some_and(|cause| cause["status"] == "True");
         if says && kills.is_empty() {
-            self.violate(&format!("{name} is said to be killed for memory, and was not"));
+            self.violate(&format!("{name} is reported as killed for memory, and was not"));
         }
         if after.is_disrupted() && !before.is_disrupted() {
             let by_node = kills.iter().any(|kill| kill.constraint == OomConstraint::Node);
-            if !by_node || !self.temper.settings.features.node_oom_disrupts {
+            if !by_node || !self.behaviour.settings.features.node_oom_disrupts {
                 self.violate(&format!("{name} died of memory and is called disrupted"));
             }
         }
@@ -67,10 +67,10 @@ impl World {
             && kills.last().is_some_and(|kill| kill.reported_at.is_some())
             && !right.contains(reason.as_str())
         {
-            self.violate(&format!("{name} is said to be killed for {reason}, not for {right:?}"));
+            self.violate(&format!("{name} is reported as killed for {reason}, not for {right:?}"));
         }
-        let settings = &self.temper.settings;
-        let able = settings.enforce && settings.features.oom_causes && self.temper.strict;
+        let settings = &self.behaviour.settings;
+        let able = settings.enforce && settings.features.oom_causes && self.behaviour.strict;
         let now = self.now();
         let due = reported.iter().any(|kill| {
             let reported_at = kill.reported_at.unwrap_or_default();
@@ -79,7 +79,7 @@ impl World {
         let undisturbed = self.stats.crashes == 0 && self.stats.power_offs == 0 && !gone;
         let excluded = self.ledger.is_static(uid) || self.is_own(uid);
         if able && due && undisturbed && !excluded && reason.is_none() {
-            self.violate(&format!("{name} was killed for memory, and nobody says so"));
+            self.violate(&format!("{name} was killed for memory, and no condition reports it"));
         }
     }
 }

@@ -27,10 +27,10 @@ pub(super) struct Script {
 impl World {
     /// Creates the initial pods.
     pub(super) fn populate(&mut self) {
-        for _ in 0..self.temper.pods {
+        for _ in 0..self.behaviour.pods {
             self.new_pod();
         }
-        if let Some(own) = self.temper.settings.own_pod.clone() {
+        if let Some(own) = self.behaviour.settings.own_pod.clone() {
             let view = PodView {
                 owner: Owner::DaemonSet,
                 priority: 2_000_001_000,
@@ -105,7 +105,7 @@ impl World {
 
     /// Applies the strain of the seed to a pod.
     fn strained(&mut self, mut script: Script, view: &mut PodView) -> Script {
-        let strain = self.temper.strain.clone();
+        let strain = self.behaviour.strain.clone();
         let random = &mut self.strain_random;
         script.needs = Needs::roll(random, &strain);
         view.asks = script.needs.asks(&view.containers);
@@ -128,7 +128,7 @@ impl World {
     fn admit(&mut self, view: PodView, finalizer: bool) {
         let nature = Nature {
             is_static: view.source == PodSource::Static,
-            is_own: self.temper.settings.own_pod.as_ref() == Some(&view.uid),
+            is_own: self.behaviour.settings.own_pod.as_ref() == Some(&view.uid),
             view: view.clone(),
         };
         self.log(|w| {

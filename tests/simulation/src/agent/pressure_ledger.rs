@@ -81,7 +81,7 @@ impl World {
         if stalls {
             self.ledger.pressure.reported_short.insert(Signal::MemoryAvailable, now);
         }
-        for threshold in &self.temper.settings.features.eviction.thresholds {
+        for threshold in &self.behaviour.settings.features.eviction.thresholds {
             let Some(measured) = sample.signals.get(&threshold.signal) else { continue };
             let found = measured.observation;
             if threshold.is_met(found.available, found.capacity, true) {

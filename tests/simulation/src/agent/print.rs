@@ -87,7 +87,7 @@ pub(super) fn action(id: ActionId, action: &Action) -> String {
         }
         Action::EmitEvent(notice) => {
             let pod = notice.pod.as_ref().map(|pod| pod.name.as_str()).unwrap_or_default();
-            format!("Tell {} {pod}", notice.reason)
+            format!("EmitEvent {} {pod}", notice.reason)
         }
         Action::Journal(records) => format!("Journal {records:?}"),
         other => format!("{other:?}"),

@@ -44,7 +44,7 @@ impl World {
         let settings = Settings {
             boot_id: self.boot_id(),
             booted_at: self.boot_wall,
-            ..self.temper.settings.clone()
+            ..self.behaviour.settings.clone()
         };
         let agent = Agent::new(settings, &self.disk.records, self.clocks());
         self.process = Some(Process {
@@ -89,7 +89,7 @@ impl World {
     pub(super) fn request_stop(&mut self) {
         let Some(process) = &mut self.process else { return };
         process.stop_requested = true;
-        self.log(|_| "agent     is told to stop".into());
+        self.log(|_| "agent     is asked to stop".into());
         self.agent_handles(Event::StopRequested);
     }
 

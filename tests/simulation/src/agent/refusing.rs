@@ -53,7 +53,7 @@ impl Refusing {
 impl World {
     /// Refuses everything from now on, for a while.
     pub(super) fn rights_are_late(&mut self) {
-        if let Some(late) = self.temper.refusing.late.filter(|_| !self.ledger.settling) {
+        if let Some(late) = self.behaviour.refusing.late.filter(|_| !self.ledger.settling) {
             self.log(|_| format!("api       refuses everything for {late:?}"));
             self.wire.refused_until = self.now() + late;
         }
@@ -65,28 +65,29 @@ impl World {
         let sabotaged = self.options.sabotage == Some(Sabotage::StopAtRefusal)
             && self.wire.has_refused
             && verb == Verb::DeletePod;
-        late || sabotaged || about.is_some_and(|uid| self.temper.refusing.protects(verb, uid))
+        late || sabotaged || about.is_some_and(|uid| self.behaviour.refusing.protects(verb, uid))
     }
 
     /// Whether the API refuses every way in which the agent could terminate the pod.
     pub(super) fn is_protected(&self, view: &PodView, mode: Mode) -> bool {
-        let lever =
-            view.owner == Owner::None && self.temper.settings.bare_pods == BarePods::DeadlineLever;
+        let lever = view.owner == Owner::None
+            && self.behaviour.settings.bare_pods == BarePods::DeadlineLever;
         let verb = match mode {
             Mode::Replace if lever => Verb::PatchPod,
             Mode::Replace => Verb::DeletePod,
             Mode::Substitute => Verb::PatchStatus,
             Mode::Assist | Mode::Observe => return false,
         };
-        self.temper.refusing.protects(verb, &view.uid)
+        self.behaviour.refusing.protects(verb, &view.uid)
     }
 
     /// Whether the agent could mark the pod at a moment.
     pub(super) fn may_be_marked(&self, uid: &PodUid, at: Moment) -> bool {
         // An agent with little time terminates pods without marks before that time is over.
-        let patience = Budget::of(self.logind.delay).timetable().kill;
-        let too_late = self.temper.refusing.late.is_some_and(|late| late + CATCHES_UP > patience);
+        let time_to_kill = Budget::of(self.logind.delay).timetable().kill;
+        let too_late =
+            self.behaviour.refusing.late.is_some_and(|late| late + CATCHES_UP > time_to_kill);
         let late = too_late || at < self.wire.refused_until + CATCHES_UP;
-        !late && !self.temper.refusing.protects(Verb::PatchStatus, uid)
+        !late && !self.behaviour.refusing.protects(Verb::PatchStatus, uid)
     }
 }

@@ -30,7 +30,7 @@ impl World {
             return;
         }
         self.kubelet.reporting = true;
-        let (low, high) = self.temper.rtt_ms;
+        let (low, high) = self.behaviour.rtt_ms;
         let cost = self.random.millis(low * 2, high * 2).max(REPORT_MIN);
         self.after(cost, Life::Kubelet(self.kubelet.run), |w| {
             w.kubelet.reporting = false;

@@ -40,7 +40,7 @@ pub enum Sabotage {
     /// Terminates another pod in addition to each victim.
     EvictTwo,
     /// Does not receive the kubelet's pressure conditions.
-    DeafToPressure,
+    IgnorePressure,
     /// Stops a victim that may run again.
     StopVictims,
     /// Never sees a shortage.
@@ -48,7 +48,7 @@ pub enum Sabotage {
     /// Sees shortages that do not exist.
     SeePressure,
     /// Believes that it terminated its victims, and does not.
-    SpareVictims,
+    KeepVictims,
     /// Leaves a stall's condition on the node.
     KeepStall,
     /// Reports the kill of a child as that of the container.
@@ -86,11 +86,11 @@ impl Sabotage {
         Self::EvictCritical,
         Self::ActInObservation,
         Self::EvictTwo,
-        Self::DeafToPressure,
+        Self::IgnorePressure,
         Self::StopVictims,
         Self::BlindToPressure,
         Self::SeePressure,
-        Self::SpareVictims,
+        Self::KeepVictims,
         Self::KeepStall,
         Self::MournChildren,
         Self::BlameWrongly,

@@ -62,7 +62,7 @@ pub(super) enum Fault {
 
 /// How rough a seed is. Chances are per mille.
 #[derive(Clone, Debug)]
-pub(super) struct Temper {
+pub(super) struct Behaviour {
     /// No faults: strict checks apply.
     pub(super) strict: bool,
     pub(super) lost_requests: u32,
@@ -100,7 +100,7 @@ pub(super) struct Temper {
 /// How long a strained node without a shutdown is observed.
 const STRAIN_LASTS: Duration = Duration::from_mins(2);
 
-impl Temper {
+impl Behaviour {
     /// Later additions use a generator of their own, so that a seed stays what it was.
     pub(super) fn roll(
         random: &mut Random,

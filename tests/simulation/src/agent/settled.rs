@@ -32,7 +32,7 @@ impl World {
     pub(super) fn inspect(&mut self) {
         self.inspect_lock();
         self.inspect_tidiness();
-        if self.now() + REST <= self.temper.ends_at {
+        if self.now() + REST <= self.behaviour.ends_at {
             self.ledger.recent_actions = 0;
             self.ledger.pressure.recent_samples = 0;
         }
@@ -44,11 +44,11 @@ impl World {
         let now = self.now();
         let thawed = self.ledger.thawed_at.is_some_and(|at| now < at + CHECK_EVERY);
         let unreported = self.unreported(true);
-        let strict = self.temper.strict;
+        let strict = self.behaviour.strict;
         let mode = self.mode();
         let terminating =
             self.ledger.reported.values().any(|pod| pod.is_terminating() && !pod.is_terminal());
-        let others_end = terminating || self.temper.settings.priority_groups.is_none();
+        let others_end = terminating || self.behaviour.settings.priority_groups.is_none();
         let Some(shutdown) = &mut self.ledger.shutdown else { return };
         if !held || self.ledger.frozen_at.is_some() || thawed || !shutdown.heard || shutdown.blamed
         {
@@ -89,7 +89,7 @@ impl World {
         if self.api.node.announced.as_deref().is_some_and(|text| text != "idle") {
             found.push(format!("the node is announced as {:?}", self.api.node.announced));
         }
-        let observes = !self.temper.settings.enforce || self.mode() == Some(Mode::Observe);
+        let observes = !self.behaviour.settings.enforce || self.mode() == Some(Mode::Observe);
         if self.logind.agent_lock != self.agent_run() && !observes {
             found.push("the lock is not held".into());
         }
@@ -103,13 +103,13 @@ impl World {
             && !self.is_dark()
             && !self.logind.down
             && self.logind.stage == Stage::Idle;
-        if !able || self.temper.forbidden.is_some() || self.temper.read_only_disk {
+        if !able || self.behaviour.forbidden.is_some() || self.behaviour.read_only_disk {
             self.ledger.untidy = 0;
             return;
         }
         let found = self.untidy();
         self.ledger.untidy = if found.is_empty() { 0 } else { self.ledger.untidy + 1 };
-        let calm = self.temper.strict;
+        let calm = self.behaviour.strict;
         let most = if calm { UNTIDY_MAX } else { UNTIDY_MAX_ROUGH };
         if self.ledger.untidy == most {
             self.violate(&format!("not tidied up in {most} s: {}", found.join(", ")));
@@ -131,7 +131,7 @@ impl World {
         }
         if self.ledger.pressure.recent_samples > REST_SAMPLES_MAX {
             let count = self.ledger.pressure.recent_samples;
-            self.violate(&format!("no rest: {count} looks in the last {REST:?}"));
+            self.violate(&format!("no rest: {count} checks in the last {REST:?}"));
         }
         self.check_pressure_end();
         let uids: Vec<PodUid> = self.ledger.last.keys().cloned().collect();
@@ -139,7 +139,7 @@ impl World {
             self.check_pod(&uid);
         }
         let settled = self.on && self.process.is_some() && self.logind.stage == Stage::Idle;
-        if settled && self.temper.forbidden.is_none() && !self.temper.read_only_disk {
+        if settled && self.behaviour.forbidden.is_none() && !self.behaviour.read_only_disk {
             if !self.disk.records.is_empty() {
                 let records = self.disk.records.len();
                 let status = self.process.as_ref().map(|process| process.agent.status());
@@ -171,7 +171,9 @@ impl World {
                 self.stats.untold += 1;
                 self.log(|_| format!("untold    {name}"));
                 if self.ledger.cut_marked.contains(uid) {
-                    self.violate(&format!("{name} was marked, and its end does not say so"));
+                    self.violate(&format!(
+                        "{name} was marked, and its terminal status does not say so"
+                    ));
                 }
             }
         }

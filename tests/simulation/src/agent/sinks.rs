@@ -163,7 +163,7 @@ impl World {
         let pause = self.random.millis(100, 1_500);
         let Some(run) = self.agent_run() else { return };
         self.after(pause, Life::Agent(run), move |w| {
-            if w.temper.raise_works && !w.logind.down {
+            if w.behaviour.raise_works && !w.logind.down {
                 w.logind.delay = w.logind.delay.max(wanted);
             }
             let delay = w.logind.delay;

@@ -71,7 +71,7 @@ impl World {
         let victim = self.victim(&pod.uid).is_some();
         let pod = pod.clone();
         match sabotage {
-            Sabotage::SpareVictims if victim => None,
+            Sabotage::KeepVictims if victim => None,
             Sabotage::EvictCritical if victim => {
                 let other = self.another(&pod.uid, true)?;
                 Some(Action::DeletePod { pod: other, grace_seconds: 1 })
@@ -168,7 +168,7 @@ impl World {
     /// The event that the agent receives instead of this one.
     pub(super) fn misheard(&self, event: Event) -> Event {
         match (self.options.sabotage, event) {
-            (Some(Sabotage::DeafToPressure), Event::NodeObserved(mut node)) => {
+            (Some(Sabotage::IgnorePressure), Event::NodeObserved(mut node)) => {
                 node.kubelet_pressure.clear();
                 Event::NodeObserved(node)
             }

@@ -34,11 +34,11 @@ impl World {
         let name = before.name().to_owned();
         let uid = before.uid().clone();
         self.stats.unstuck += 1;
-        let features = &self.temper.settings.features;
+        let features = &self.behaviour.settings.features;
         let (enforced, hanging) =
             (features.stuck_pods == Enforcement::Enforce, features.fail_hanging_starts);
         if !enforced {
-            self.violate(&format!("{name} hangs and is failed by an agent that only looks"));
+            self.violate(&format!("{name} hangs and is failed by an agent that only observes"));
         }
         let settled = self.now() > self.ledger.pressure.kubelet_changed_at + NEWS;
         if self.kubelet.health == Health::Live && settled {
@@ -63,13 +63,13 @@ impl World {
 
     /// Checks the state of a deleted pod at the end.
     pub(super) fn check_stuck_end(&mut self, uid: &PodUid, stored: &Stored) {
-        let settings = &self.temper.settings;
+        let settings = &self.behaviour.settings;
         let able = self.process.is_some()
             && settings.enforce
             && settings.runtime
             && settings.features.stuck_pods == Enforcement::Enforce
             && self.runtime.answers
-            && self.temper.forbidden.is_none();
+            && self.behaviour.forbidden.is_none();
         let gone_for = self.now().saturating_sub(self.ledger.pressure.kubelet_changed_at);
         let lost = match self.kubelet.health {
             Health::Live => false,

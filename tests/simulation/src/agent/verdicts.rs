@@ -45,11 +45,11 @@ impl World {
 
     /// Judges an action when it is issued.
     pub(super) fn judge_action(&mut self, id: ActionId, action: &Action) {
-        let looks = matches!(
+        let checks = matches!(
             action,
             Action::Log(_) | Action::Measure | Action::MeasurePods { .. } | Action::InspectPod(_)
         );
-        if !looks {
+        if !checks {
             self.ledger.recent_actions += 1;
         }
         if let Action::PatchStatus { pod, purpose: Purpose::Mark, .. } = action {
@@ -92,7 +92,7 @@ impl World {
     /// Judges which pod an action touches.
     fn judge_target(&mut self, pod: &PodRef, ends: bool) {
         let Some(nature) = self.ledger.natures.get(&pod.uid).cloned() else {
-            return self.violate(&format!("{} is no pod of this node", pod.name));
+            return self.violate(&format!("{} is not a pod of this node", pod.name));
         };
         let count = self.ledger.calls.entry(pod.uid.clone()).or_default();
         *count += 1;
@@ -113,7 +113,7 @@ impl World {
         if ends && excluded && mode == Some(Mode::Replace) {
             self.violate(&format!("DaemonSet pod {} is touched in Replace", pod.name));
         }
-        if !self.temper.settings.enforce {
+        if !self.behaviour.settings.enforce {
             self.violate(&format!("{} is touched by an agent that only observes", pod.name));
         }
     }
@@ -131,7 +131,7 @@ impl World {
         let deleted = self.ledger.reported.get(&pod.uid).is_some_and(PodView::is_terminating);
         let swept = !by_kubelet && empty && deleted && !self.kubelet.is_live();
         if self.ledger.shutdown.is_none() && !swept {
-            self.violate(&format!("{} is ended outside of a shutdown", pod.name));
+            self.violate(&format!("{} is terminated outside of a shutdown", pod.name));
         }
         // If the lock is gone and nothing shows that the kubelet works, the agent may assume that
         // it does nothing. ([AP16])
@@ -150,7 +150,10 @@ impl World {
             .is_some_and(|shutdown| mem::replace(&mut shutdown.killing, true));
         let alongside = by_kubelet && !killing && (armed || at_work);
         if self.logind.stage != Stage::Idle && alongside {
-            self.violate(&format!("{} is ended alongside a kubelet that ends it", pod.name));
+            self.violate(&format!(
+                "{} is terminated alongside a kubelet that terminates it",
+                pod.name
+            ));
         }
     }
 
@@ -187,7 +190,7 @@ impl World {
     pub(super) fn judge_in_flight(&mut self) {
         let Some(process) = &self.process else { return };
         let calls = process.in_flight.values().filter(|is_call| **is_call).count();
-        let most = self.temper.settings.in_flight_max;
+        let most = self.behaviour.settings.in_flight_max;
         // The announcement has absolute priority, so it and the taint may exceed the limit.
         // ([AP21])
         if calls > most + 2 {
@@ -271,7 +274,9 @@ impl World {
             self.violate(&format!("{name} is Failed and Ready"));
         }
         if body["metadata"]["annotations"].get(TERMINATED_AT).is_none() {
-            self.violate(&format!("{name} is Failed without the word that nothing of it runs"));
+            self.violate(&format!(
+                "{name} is Failed without the annotation that nothing of it runs"
+            ));
         }
         let view = before.view();
         let ends = view.restart_policy != RestartPolicy::Always && !view.container_restarts;
@@ -290,7 +295,7 @@ impl World {
         }
         let unmarked =
             !stored.is_terminal() && !stored.is_disrupted() && stored.deletion().is_none();
-        let excused = self.temper.forbidden == Some(Verb::PatchStatus)
+        let excused = self.behaviour.forbidden == Some(Verb::PatchStatus)
             || self.ledger.mark_failed.contains(uid)
             || self.is_own_limit_victim(uid)
             || self.ledger.marking.values().any(|marking| marking == uid);
@@ -307,7 +312,7 @@ impl World {
     /// Judges a pod's end as the API shows it.
     pub(super) fn judge_terminal(&mut self, uid: &PodUid, before: &Stored, after: &Stored) {
         let name = before.name().to_owned();
-        let excused = self.temper.forbidden == Some(Verb::PatchStatus)
+        let excused = self.behaviour.forbidden == Some(Verb::PatchStatus)
             || self.ledger.mark_failed.contains(uid)
             || self.is_own_limit_victim(uid)
             || before.deletion().is_none()
@@ -318,7 +323,7 @@ impl World {
                 self.stats.sticky += 1;
             } else if before.view().has_run {
                 self.violate(&format!(
-                    "{name} was ended by the agent, and its end does not say so"
+                    "{name} was terminated by the agent, and its terminal status does not say so"
                 ));
             }
         }
@@ -348,12 +353,13 @@ impl World {
             && !nature.view.container_restarts
             && !nature.is_static
             && nature.view.owner != Owner::DaemonSet
-            && nature.view.priority <= self.temper.settings.priority_max;
-        let acts = self.temper.settings.enforce && self.temper.settings.priority_groups.is_some();
+            && nature.view.priority <= self.behaviour.settings.priority_max;
+        let acts =
+            self.behaviour.settings.enforce && self.behaviour.settings.priority_groups.is_some();
         let time = elapsed.is_some_and(|elapsed| elapsed > Duration::from_millis(2_500));
-        let quick = self.temper.settings.in_flight_max >= 4;
+        let quick = self.behaviour.settings.in_flight_max >= 4;
         let may = self.may_be_marked(uid, self.now());
-        if self.temper.strict
+        if self.behaviour.strict
             && !marked
             && known
             && reported_pods
@@ -374,7 +380,7 @@ impl World {
         let (Some(shutdown), Some(mode)) = (&self.ledger.shutdown, self.mode()) else {
             return Vec::new();
         };
-        let settings = &self.temper.settings;
+        let settings = &self.behaviour.settings;
         let seen = self.ledger.reported_kubelet.as_ref();
         let works = seen.is_some_and(|(_, facts)| facts.healthy == Some(Healthz::Ok));
         // Without a way to terminate pods, the agent waits for no pod.
@@ -434,16 +440,16 @@ impl World {
         let left = shutdown.end.saturating_sub(now);
         let elapsed = now.saturating_sub(shutdown.reported_at);
         // Assist holds the lock no longer than the kubelet's sum and ten seconds. ([AP13])
-        let groups = self.temper.groups.as_deref().unwrap_or_default();
+        let groups = self.behaviour.groups.as_deref().unwrap_or_default();
         let sum: u64 = groups.iter().map(|(_, seconds)| seconds).sum();
         let sum = Duration::from_secs(sum) + FLUSH_MARGIN;
         let assists = self.mode() == Some(Mode::Assist);
         // The other modes hold it no longer than their own priority groups and reports need.
-        let priority_groups = self.temper.settings.priority_groups.as_ref();
+        let priority_groups = self.behaviour.settings.priority_groups.as_ref();
         let wanted = Budget::of(wanted_delay(priority_groups, None)).timetable().end;
         let enough = elapsed + EARLY >= if assists { sum } else { wanted };
         let futile =
-            self.temper.forbidden.is_some() || self.temper.settings.priority_groups.is_none();
+            self.behaviour.forbidden.is_some() || self.behaviour.settings.priority_groups.is_none();
         if left > EARLY && !unreported.is_empty() && !enough && !futile {
             let names = unreported.join(", ");
             let mode = self.mode();
@@ -455,7 +461,7 @@ impl World {
     pub(super) fn judge_end(&mut self, uid: &PodUid) {
         if self.ledger.is_static(uid) {
             let name = name_of(uid);
-            self.violate(&format!("static pod {name} is ended"));
+            self.violate(&format!("static pod {name} is terminated"));
         }
     }
 }

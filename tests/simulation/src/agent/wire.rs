@@ -76,11 +76,11 @@ impl World {
         if self.is_dark() {
             return Fate::RequestLost;
         }
-        if self.temper.forbidden == Some(verb) || self.is_refused(verb, about) {
+        if self.behaviour.forbidden == Some(verb) || self.is_refused(verb, about) {
             self.wire.has_refused |= about.is_some();
             return refused(FailureKind::Forbidden);
         }
-        if let Some(limit) = self.temper.throttle {
+        if let Some(limit) = self.behaviour.throttle {
             let second = self.now().as_secs();
             if self.wire.second != second {
                 (self.wire.second, self.wire.calls) = (second, 0);
@@ -95,13 +95,13 @@ impl World {
         if self.ledger.settling {
             return Fate::Answered;
         }
-        if self.random.per_mille(self.temper.lost_requests) {
+        if self.random.per_mille(self.behaviour.lost_requests) {
             return Fate::RequestLost;
         }
-        if self.random.per_mille(self.temper.lost_replies) {
+        if self.random.per_mille(self.behaviour.lost_replies) {
             return Fate::ReplyLost;
         }
-        if self.random.per_mille(self.temper.refusals) {
+        if self.random.per_mille(self.behaviour.refusals) {
             let kinds = [FailureKind::ServerError, FailureKind::TooManyRequests];
             return refused(*self.random.pick(&kinds));
         }
@@ -117,7 +117,7 @@ impl World {
         commit: impl FnOnce(&mut Self) -> ActionResult + 'static,
     ) {
         let Some(run) = self.agent_run() else { return };
-        let (low, high) = self.temper.rtt_ms;
+        let (low, high) = self.behaviour.rtt_ms;
         let there = self.random.millis(low, high);
         let back = self.random.millis(low, high);
         let lost = || fail(Failure::new(FailureKind::Unknown, "no answer"));
@@ -175,7 +175,7 @@ impl World {
         if self.process.is_none() || self.wire.broken {
             return;
         }
-        if !self.ledger.settling && self.random.per_mille(self.temper.watch_breaks) {
+        if !self.ledger.settling && self.random.per_mille(self.behaviour.watch_breaks) {
             return self.break_watch();
         }
         self.deliver(match change {
@@ -187,7 +187,7 @@ impl World {
 
     fn deliver(&mut self, event: Event) {
         let Some(run) = self.agent_run() else { return };
-        let (low, high) = self.temper.watch_ms;
+        let (low, high) = self.behaviour.watch_ms;
         let due = self.now() + self.random.millis(low, high);
         self.wire.watch_due = self.wire.watch_due.max(due);
         let pause = self.wire.watch_due.saturating_sub(self.now());

@@ -18,7 +18,7 @@ use super::logind::Logind;
 use super::population::Script;
 use super::process::Process;
 use super::runtime::Runtime;
-use super::scenario::Temper;
+use super::scenario::Behaviour;
 use super::sinks::Stop;
 use super::wire::Wire;
 use super::{Options, Stats};
@@ -35,7 +35,7 @@ const BOOT_BASE: Duration = Duration::from_secs(3);
 const EVENTS_MAX: u64 = 400_000;
 
 /// An event to come.
-type Deed = Box<dyn FnOnce(&mut World)>;
+type Step = Box<dyn FnOnce(&mut World)>;
 
 /// The owner of an event: when it ends, the event is void.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,9 +53,9 @@ pub(super) enum Life {
 /// The simulated node.
 pub(super) struct World {
     pub(super) random: Random,
-    pub(super) agenda: Agenda<(Life, Deed)>,
+    pub(super) agenda: Agenda<(Life, Step)>,
     pub(super) options: Options,
-    pub(super) temper: Temper,
+    pub(super) behaviour: Behaviour,
     pub(super) api: Api,
     pub(super) wire: Wire,
     pub(super) runtime: Runtime,
@@ -98,7 +98,7 @@ impl World {
         let mut random = Random::new(seed ^ 0xA6E7);
         let mut strain_random = Random::new(seed ^ 0x57A1);
         let mut refusals = Random::new(seed ^ 0x0403);
-        let temper = Temper::roll(&mut random, &mut strain_random, &mut refusals, options);
+        let behaviour = Behaviour::roll(&mut random, &mut strain_random, &mut refusals, options);
         Self {
             random,
             agenda: Agenda::new(),
@@ -107,7 +107,7 @@ impl World {
             wire: Wire::default(),
             runtime: Runtime { answers: true, ..Runtime::default() },
             kubelet: Kubelet::default(),
-            logind: Logind { delay: temper.delay, ..Logind::default() },
+            logind: Logind { delay: behaviour.delay, ..Logind::default() },
             process: None,
             disk: Disk::default(),
             stops: Vec::new(),
@@ -130,18 +130,18 @@ impl World {
             runtime_is_dead: false,
             trace: options.trace.then(Vec::new),
             observed: 0,
-            temper,
+            behaviour,
         }
     }
 
     /// From the first boot to the end.
     pub(super) fn run(&mut self) {
-        self.log(|w| format!("{:?}", w.temper));
+        self.log(|w| format!("{:?}", w.behaviour));
         self.begin();
-        while let Some((life, deed)) = self.agenda.next() {
+        while let Some((life, step)) = self.agenda.next() {
             if self.lives(life) {
                 self.api.clock = self.server_time();
-                deed(self);
+                step(self);
                 self.observe();
                 self.stats.events += 1;
             }
@@ -176,9 +176,9 @@ impl World {
         &mut self,
         delay: Duration,
         life: Life,
-        deed: impl FnOnce(&mut Self) + 'static,
+        step: impl FnOnce(&mut Self) + 'static,
     ) {
-        self.agenda.after(delay, (life, Box::new(deed)));
+        self.agenda.after(delay, (life, Box::new(step)));
     }
 
     pub(super) fn now(&self) -> Moment {

@@ -63,15 +63,15 @@ impl World {
         if self.is_quiet() {
             return Fate::Through;
         }
-        let quota = matches!(call, Call::Create(_)) && self.random.per_mille(self.temper.quota);
+        let quota = matches!(call, Call::Create(_)) && self.random.per_mille(self.behaviour.quota);
         if quota {
             return Fate::Refused(FailureKind::Forbidden);
         }
-        if self.random.per_mille(self.temper.lost_replies) {
+        if self.random.per_mille(self.behaviour.lost_replies) {
             let lost_before = self.random.percent(30) || matches!(call, Call::Confirm);
             return if lost_before { Fate::Refused(FailureKind::Unknown) } else { Fate::ReplyLost };
         }
-        if self.random.per_mille(self.temper.refusals) {
+        if self.random.per_mille(self.behaviour.refusals) {
             let kinds = [FailureKind::TooManyRequests, FailureKind::ServerError];
             return Fate::Refused(*self.random.pick(&kinds));
         }

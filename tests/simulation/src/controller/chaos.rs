@@ -15,17 +15,17 @@ impl World {
         if self.is_quiet() {
             return;
         }
-        if self.random.per_mille(self.temper.crashes) {
+        if self.random.per_mille(self.behaviour.crashes) {
             self.crash();
         }
-        if self.random.per_mille(self.temper.second_leaders) && self.leader().is_some() {
+        if self.random.per_mille(self.behaviour.second_leaders) && self.leader().is_some() {
             self.stats.restarts += 1;
             self.start_process();
         }
-        if self.random.per_mille(self.temper.node_losses) {
+        if self.random.per_mille(self.behaviour.node_losses) {
             self.lose_node();
         }
-        if self.random.per_mille(self.temper.disruptions) {
+        if self.random.per_mille(self.behaviour.disruptions) {
             let live = self.api.pods.values().filter(|pod| pod.is_active());
             let live: Vec<Uid> = live.map(|pod| pod.uid.clone()).collect();
             if !live.is_empty() {
@@ -33,7 +33,7 @@ impl World {
                 self.disrupt(&victim);
             }
         }
-        if self.random.per_mille(self.temper.foreign_writes) {
+        if self.random.per_mille(self.behaviour.foreign_writes) {
             let key = self.random.pick(&self.names.clone()).clone();
             self.annotate(&key);
         }

@@ -30,7 +30,7 @@ pub(super) struct Script {
 
 /// One event of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Deed {
+pub(super) enum PodEvent {
     Bind(usize),
     Start,
     BecomeReady,
@@ -47,7 +47,7 @@ impl World {
     pub(super) fn schedule(&mut self, pod: &Arc<Pod>) {
         let owner = pod.owner.as_ref().and_then(|owner| self.api.job(&owner.uid));
         let restarts = owner.is_some_and(|job| job.spec.restart_policy == RestartPolicy::OnFailure);
-        let fails = self.random.per_mille(self.temper.failures);
+        let fails = self.random.per_mille(self.behaviour.failures);
         let script = Script {
             runs_for: self.pod_time(),
             exit_code: if fails { *self.random.pick(&[1, 1, 7, 13, 42, 3]) } else { 0 },
@@ -60,7 +60,7 @@ impl World {
         let (least, most) = if slow { (1_000, 120_000) } else { (1, 400) };
         let wait = self.random.millis(least, most);
         let node = self.random.below(NODES);
-        self.agenda.after(wait, Event::Pod { pod: pod.uid.clone(), deed: Deed::Bind(node) });
+        self.agenda.after(wait, Event::Pod { pod: pod.uid.clone(), event: PodEvent::Bind(node) });
     }
 
     fn pod_time(&mut self) -> Duration {
@@ -76,47 +76,47 @@ impl World {
         let Some(script) = self.scripts.get(&pod.uid) else { return };
         if pod.node.is_some() && !pod.is_terminal() {
             let wait = script.ends_after;
-            self.agenda.after(wait, Event::Pod { pod: pod.uid.clone(), deed: Deed::Obey });
+            self.agenda.after(wait, Event::Pod { pod: pod.uid.clone(), event: PodEvent::Obey });
         }
     }
 
-    pub(super) fn pod_deed(&mut self, uid: &Uid, deed: Deed) {
+    pub(super) fn pod_event(&mut self, uid: &Uid, event: PodEvent) {
         let Some(pod) = self.api.pods.get(uid).cloned() else { return };
         let Some(script) = self.scripts.get(uid).cloned() else { return };
         if pod.node.as_deref().and_then(node_number).is_some_and(|it| self.is_lost(it)) {
             return;
         }
-        let later = |world: &mut Self, wait: Duration, deed: Deed| {
-            world.agenda.after(wait, Event::Pod { pod: uid.clone(), deed });
+        let later = |world: &mut Self, wait: Duration, event: PodEvent| {
+            world.agenda.after(wait, Event::Pod { pod: uid.clone(), event });
         };
-        match deed {
-            Deed::Bind(node) if self.is_lost(node) => {
-                later(self, Duration::from_secs(1), Deed::Bind((node + 1) % NODES));
+        match event {
+            PodEvent::Bind(node) if self.is_lost(node) => {
+                later(self, Duration::from_secs(1), PodEvent::Bind((node + 1) % NODES));
             }
-            Deed::Bind(node) if pod.is_active() && pod.node.is_none() => {
+            PodEvent::Bind(node) if pod.is_active() && pod.node.is_none() => {
                 self.change(uid, |pod| pod.node = Some(format!("node-{node}").into()));
                 let wait = self.random.millis(1, 500);
-                later(self, wait, Deed::Start);
+                later(self, wait, PodEvent::Start);
             }
-            Deed::Start if pod.is_active() => {
+            PodEvent::Start if pod.is_active() => {
                 self.change(uid, |pod| pod.phase = Phase::Running);
-                later(self, script.runs_for, Deed::End);
+                later(self, script.runs_for, PodEvent::End);
                 if self.random.percent(60) {
-                    later(self, script.runs_for / 3, Deed::BecomeReady);
+                    later(self, script.runs_for / 3, PodEvent::BecomeReady);
                 }
             }
-            Deed::BecomeReady if pod.is_active() => {
+            PodEvent::BecomeReady if pod.is_active() => {
                 let now = self.api.whole_second();
                 self.change(uid, |pod| pod.ready = Some(ready(true, now)));
             }
-            Deed::End if !pod.is_terminal() => self.end(uid, &pod, &script),
-            Deed::Obey if !pod.is_terminal() => {
+            PodEvent::End if !pod.is_terminal() => self.end(uid, &pod, &script),
+            PodEvent::Obey if !pod.is_terminal() => {
                 self.say(|_| format!("{uid} obeys with {}", script.exit_code_asked));
                 self.finish(uid, script.exit_code_asked);
                 let wait = self.random.millis(1, 1_000);
-                later(self, wait, Deed::Remove);
+                later(self, wait, PodEvent::Remove);
             }
-            Deed::Remove if pod.deletion.is_some() => {
+            PodEvent::Remove if pod.deletion.is_some() => {
                 let _ = self.api.delete_pod(uid, 0);
             }
             _ => {}
@@ -135,7 +135,7 @@ impl World {
             {
                 script.exit_code = 0;
             }
-            let event = Event::Pod { pod: uid.clone(), deed: Deed::End };
+            let event = Event::Pod { pod: uid.clone(), event: PodEvent::End };
             self.agenda.after(script.runs_for, event);
             return;
         }
@@ -143,7 +143,7 @@ impl World {
         self.finish(uid, script.exit_code);
         if pod.deletion.is_some() {
             let wait = self.random.millis(1, 1_000);
-            self.agenda.after(wait, Event::Pod { pod: uid.clone(), deed: Deed::Remove });
+            self.agenda.after(wait, Event::Pod { pod: uid.clone(), event: PodEvent::Remove });
         }
     }
 

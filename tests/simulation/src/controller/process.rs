@@ -139,7 +139,7 @@ impl World {
                 self.ledger.two_leaders = true;
             }
         }
-        let bound = if self.is_quiet() { 0 } else { self.temper.skew_seconds };
+        let bound = if self.is_quiet() { 0 } else { self.behaviour.skew_seconds };
         let skew = SignedDuration::from_secs(i64::from(self.random.between(-bound, bound)));
         let number = self.processes.len();
         self.processes.push(Process::new(skew));
@@ -198,7 +198,7 @@ impl World {
     }
 
     fn watch_delay(&mut self) -> Duration {
-        if self.is_quiet() || !self.random.per_mille(self.temper.watch_stalls) {
+        if self.is_quiet() || !self.random.per_mille(self.behaviour.watch_stalls) {
             return self.random.millis(1, 30);
         }
         match self.random.below(10) {
@@ -210,7 +210,7 @@ impl World {
 
     /// A watch delivers some events, part of a list, or breaks.
     pub(super) fn deliver(&mut self, number: usize, kind: Kind) {
-        let breaks = self.temper.watch_breaks;
+        let breaks = self.behaviour.watch_breaks;
         let process = &mut self.processes[number];
         let (roused, listing) = match kind {
             Kind::Jobs => (&mut process.jobs.roused, process.jobs.listing.is_some()),
@@ -228,7 +228,7 @@ impl World {
             Kind::Jobs => self.processes[number].jobs.position,
             Kind::Pods => self.processes[number].pods.position,
         };
-        let count = 1 + self.random.below(if self.temper.coalesces { 12 } else { 4 });
+        let count = 1 + self.random.below(if self.behaviour.coalesces { 12 } else { 4 });
         for _ in 0..count {
             let reaction = match (kind, listing) {
                 (Kind::Jobs, true) => self.list_jobs(number),
@@ -299,7 +299,7 @@ impl World {
                     Sighting::Gone(..) => false,
                 };
                 let until = until.min(self.api.job_log.len()).max(position + 1);
-                let merges = self.temper.coalesces
+                let merges = self.behaviour.coalesces
                     && self.api.job_log[position + 1..until].iter().any(again);
                 if merges {
                     return Some(Vec::new());
@@ -320,7 +320,7 @@ impl World {
                 let again =
                     |later: &Sighting<Pod>| later.shown().is_some_and(|it| it.uid == pod.uid);
                 let until = until.min(self.api.pod_log.len()).max(position + 1);
-                let merges = self.temper.coalesces
+                let merges = self.behaviour.coalesces
                     && self.api.pod_log[position + 1..until].iter().any(again);
                 if merges {
                     return Some(Vec::new());
@@ -351,7 +351,7 @@ impl World {
             return;
         }
         let (syncs, orphans) = process.in_hand();
-        let (syncs, orphans) = (syncs < self.temper.workers, orphans == 0);
+        let (syncs, orphans) = (syncs < self.behaviour.workers, orphans == 0);
         let ready =
             (syncs && process.queue.has_ready()) || (orphans && process.orphan_queue.has_ready());
         let due = [

@@ -14,7 +14,7 @@ use super::world::World;
 
 /// How rough a seed is. Chances are per mille.
 #[derive(Clone, Debug)]
-pub(super) struct Temper {
+pub(super) struct Behaviour {
     pub(super) lost_replies: u32,
     pub(super) refusals: u32,
     pub(super) quota: u32,
@@ -39,7 +39,7 @@ pub(super) struct Temper {
     pub(super) settings: Settings,
 }
 
-impl Temper {
+impl Behaviour {
     pub(super) fn roll(random: &mut Random) -> Self {
         let quiet_after = random.millis(20_000, 400_000);
         Self {
@@ -97,7 +97,7 @@ impl World {
     /// The first Jobs.
     pub(super) fn populate(&mut self) {
         let names = ["alpha", "beta", "gamma"];
-        let names = &names[..self.temper.jobs];
+        let names = &names[..self.behaviour.jobs];
         self.names = names.iter().map(|name| JobKey::new("ns", *name)).collect();
         for key in self.names.clone() {
             self.submit(&key);

@@ -20,7 +20,7 @@ impl World {
             Some(job) if self.random.percent(60) => self.edit(&key, &job),
             Some(job) => self.meddle(&job),
         }
-        let pause = self.random.millis(1, self.temper.users);
+        let pause = self.random.millis(1, self.behaviour.users);
         self.agenda.after(pause, Event::User);
     }
 

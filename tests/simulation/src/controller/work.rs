@@ -86,7 +86,7 @@ impl World {
                 && let Some(taken) = process.orphan_queue.take(now)
             {
                 self.begin_orphans(number, taken.key);
-            } else if syncs < self.temper.workers
+            } else if syncs < self.behaviour.workers
                 && let Some(taken) = process.queue.take(now)
             {
                 self.begin_sync(number, taken.key);
@@ -120,7 +120,7 @@ impl World {
             self.release_early(&plan);
         }
         let planned = Arc::clone(&plan.job);
-        let progress = Box::new(Progress::new(plan, &self.temper.settings));
+        let progress = Box::new(Progress::new(plan, &self.behaviour.settings));
         let job = Arc::clone(&planned);
         let task = Task::Sync { key, job, planned, progress, step: Step::ConfirmJob };
         self.begin(number, Work { task, slots: Vec::new(), began: now });
@@ -134,7 +134,7 @@ impl World {
             memory: &snapshot.memory,
             seen: snapshot.seen,
             now: process.time(self.api.now),
-            settings: &self.temper.settings,
+            settings: &self.behaviour.settings,
         })
     }
 
@@ -148,7 +148,7 @@ impl World {
     fn begin_orphans(&mut self, number: usize, item: Orphans) {
         let pods = self.processes[number].store.orphans(&item);
         if !pods.is_empty() {
-            self.say(|_| format!("p{number} looks after {} orphans", pods.len()));
+            self.say(|_| format!("p{number} checks {} orphans", pods.len()));
         }
         let slots = pods.into_iter().map(|pod| Slot::new(Call::RemoveFinalizer(pod))).collect();
         let began = self.agenda.now();
@@ -217,7 +217,7 @@ impl World {
     pub(super) fn latency(&mut self, deposed: bool) -> Duration {
         if deposed && self.random.percent(30) {
             self.random.millis(500, 20_000)
-        } else if !self.is_quiet() && self.random.per_mille(self.temper.slow_calls) {
+        } else if !self.is_quiet() && self.random.per_mille(self.behaviour.slow_calls) {
             self.random.millis(200, 10_000)
         } else {
             self.random.millis(1, 12)

@@ -9,11 +9,11 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::agenda::{Agenda, Moment};
 use super::api::Api;
-use super::kubelet::{Deed, Script};
+use super::kubelet::{PodEvent, Script};
 use super::ledger::Ledger;
 use super::process::{Life, Process};
 use super::random::Random;
-use super::scenario::Temper;
+use super::scenario::Behaviour;
 use super::{Options, Sabotage};
 
 /// How often garbage collection and pod garbage collection run, and the world checks whether all is
@@ -50,7 +50,7 @@ pub(super) enum Event {
     /// A kubelet, a scheduler or a disruption acts on a pod.
     Pod {
         pod: Uid,
-        deed: Deed,
+        event: PodEvent,
     },
     /// Pods of a node that has vanished are evicted.
     Evict {
@@ -81,7 +81,7 @@ pub(super) struct World {
     pub(super) agenda: Agenda<Event>,
     pub(super) api: Api,
     pub(super) ledger: Ledger,
-    pub(super) temper: Temper,
+    pub(super) behaviour: Behaviour,
     pub(super) sabotage: Option<Sabotage>,
     pub(super) processes: Vec<Process>,
     pub(super) scripts: BTreeMap<Uid, Script>,
@@ -119,14 +119,14 @@ pub struct Stats {
 impl World {
     pub(super) fn new(seed: u64, options: Options) -> Self {
         let mut random = Random::new(seed);
-        let temper = Temper::roll(&mut random);
+        let behaviour = Behaviour::roll(&mut random);
         let epoch = Timestamp::from_second(EPOCH_SECONDS).expect("the epoch must be a time");
         let mut world = Self {
             random,
             agenda: Agenda::new(),
             api: Api::new(epoch),
             ledger: Ledger::default(),
-            temper,
+            behaviour,
             sabotage: options.sabotage,
             processes: Vec::new(),
             scripts: BTreeMap::new(),
@@ -138,7 +138,7 @@ impl World {
             observed: 0,
             deleting: BTreeSet::new(),
         };
-        world.say(|world| format!("{:?}", world.temper));
+        world.say(|world| format!("{:?}", world.behaviour));
         world.populate();
         world.set_up();
         world
@@ -147,12 +147,12 @@ impl World {
     fn set_up(&mut self) {
         self.start_process();
         self.agenda.after(HOUSEKEEPING, Event::Housekeeping);
-        self.agenda.after(self.temper.quiet_after, Event::Quiet);
-        if self.temper.has_chaos() {
+        self.agenda.after(self.behaviour.quiet_after, Event::Quiet);
+        if self.behaviour.has_chaos() {
             let first = self.random.millis(50, 20_000);
             self.agenda.after(first, Event::Chaos);
         }
-        if self.temper.users > 0 {
+        if self.behaviour.users > 0 {
             let first = self.random.millis(10, 20_000);
             self.agenda.after(first, Event::User);
         }
@@ -180,7 +180,7 @@ impl World {
     fn is_over(&mut self, event: &Event) -> bool {
         let (Event::Housekeeping, Some(since)) = (event, self.quiet_since) else { return false };
         let unsettled = self.unsettled();
-        let late = self.agenda.now().saturating_sub(since) > self.temper.settles_within;
+        let late = self.agenda.now().saturating_sub(since) > self.behaviour.settles_within;
         if late {
             for problem in &unsettled {
                 self.ledger.violations.push(format!("not settled: {problem}"));
@@ -195,7 +195,7 @@ impl World {
             Event::Work { process } => self.work(process),
             Event::Commit { process, work, call } => self.commit(process, work, call),
             Event::Reply { process, work, call } => self.reply(process, work, call),
-            Event::Pod { pod, deed } => self.pod_deed(&pod, deed),
+            Event::Pod { pod, event } => self.pod_event(&pod, event),
             Event::Evict { node } => self.evict(node),
             Event::Housekeeping => {
                 self.collect_garbage();

@@ -113,7 +113,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn test_programs_are_told_from_libraries_and_programs() {
+    fn test_programs_are_distinguished_from_libraries_and_programs() {
         let message = |test: bool, kind: &str, executable: Option<&str>| {
             json!({"reason": "compiler-artifact", "manifest_path": "/w/agent/Cargo.toml",
                    "target": {"name": "host", "kind": [kind]}, "profile": {"test": test},

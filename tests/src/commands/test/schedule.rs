@@ -19,7 +19,7 @@ pub(super) struct Unit {
 }
 
 /// Waiting units that may run alongside an emulated machine, which leaves a part of a core.
-const BESIDE_MAX: usize = 2;
+const ALONGSIDE_MAX: usize = 2;
 
 /// The waiting units, and the free share of the machine.
 #[derive(Debug)]
@@ -27,8 +27,8 @@ pub(super) struct Schedule {
     /// In the order of their start, the last one first.
     waiting: Vec<Unit>,
     /// Units that start when only emulated machines are left.
-    beside: Vec<Unit>,
-    running_beside: usize,
+    alongside: Vec<Unit>,
+    running_alongside: usize,
     parts: u16,
     taken: u16,
     running: usize,
@@ -45,27 +45,35 @@ impl Schedule {
             let ((a_rank, a_limit), (b_rank, b_limit)) = (rank(a), rank(b));
             b_rank.cmp(&a_rank).then(a_limit.cmp(&b_limit))
         });
-        let (beside, waiting) =
-            units.into_iter().partition(|unit| unit.rule.weight == Weight::Beside);
+        let (alongside, waiting) =
+            units.into_iter().partition(|unit| unit.rule.weight == Weight::Alongside);
         let cores = u16::try_from(cores.max(1)).unwrap_or(u16::MAX);
         let parts = cores.saturating_mul(CORE_PARTS);
-        Self { waiting, beside, running_beside: 0, parts, taken: 0, running: 0, exclusive: false }
+        Self {
+            waiting,
+            alongside,
+            running_alongside: 0,
+            parts,
+            taken: 0,
+            running: 0,
+            exclusive: false,
+        }
     }
 
     /// The next unit that fits; its share is taken until [`Schedule::end`].
     pub(super) fn start(&mut self) -> Option<Unit> {
-        self.start_in_turn().or_else(|| self.start_beside())
+        self.start_in_turn().or_else(|| self.start_alongside())
     }
 
     /// A unit that mostly waits, once it can delay no other unit.
-    fn start_beside(&mut self) -> Option<Unit> {
+    fn start_alongside(&mut self) -> Option<Unit> {
         let emulated = |unit: &Unit| unit.rule.weight == Weight::Emulated;
         let free = self.waiting.iter().all(emulated) && !self.exclusive;
-        if !free || self.running_beside >= BESIDE_MAX {
+        if !free || self.running_alongside >= ALONGSIDE_MAX {
             return None;
         }
-        let unit = self.beside.pop()?;
-        self.running_beside += 1;
+        let unit = self.alongside.pop()?;
+        self.running_alongside += 1;
         Some(unit)
     }
 
@@ -90,13 +98,13 @@ impl Schedule {
 
     /// Whether such a unit has not started yet.
     pub(super) fn waits(&self, which: impl Fn(&Unit) -> bool) -> bool {
-        self.waiting.iter().chain(&self.beside).any(which)
+        self.waiting.iter().chain(&self.alongside).any(which)
     }
 
     /// Returns the share of a unit.
     pub(super) fn end(&mut self, unit: &Unit) {
-        if unit.rule.weight == Weight::Beside {
-            self.running_beside -= 1;
+        if unit.rule.weight == Weight::Alongside {
+            self.running_alongside -= 1;
             return;
         }
         self.taken -= self.parts_of(unit.rule.weight);
@@ -106,8 +114,8 @@ impl Schedule {
 
     /// Lets a unit start again, next of its kind.
     pub(super) fn put_back(&mut self, unit: Unit) {
-        if unit.rule.weight == Weight::Beside {
-            self.beside.push(unit);
+        if unit.rule.weight == Weight::Alongside {
+            self.alongside.push(unit);
             return;
         }
         // The next of its kind is the last of these.
@@ -120,7 +128,7 @@ impl Schedule {
         match weight {
             Weight::Parts(parts) => parts,
             Weight::Machine | Weight::Emulated => self.parts,
-            Weight::Beside => 0,
+            Weight::Alongside => 0,
         }
     }
 }
@@ -130,7 +138,7 @@ fn rank(unit: &Unit) -> (u8, Duration) {
     let rank = match unit.rule.weight {
         Weight::Parts(_) => 0,
         Weight::Machine => 1,
-        Weight::Beside | Weight::Emulated => 2,
+        Weight::Alongside | Weight::Emulated => 2,
     };
     (rank, unit.rule.limit)
 }
@@ -196,13 +204,13 @@ mod tests {
     }
 
     #[test]
-    fn what_only_waits_runs_beside_emulated_machines_and_nothing_else() {
-        let beside = |name: &str, limit| unit(name, Weight::Beside, limit);
+    fn tests_that_only_wait_run_alongside_emulated_machines_and_nothing_else() {
+        let alongside = |name: &str, limit| unit(name, Weight::Alongside, limit);
         let units = vec![
-            beside("b1", 3),
+            alongside("b1", 3),
             unit("emulated", Weight::Emulated, 99),
-            beside("b2", 2),
-            beside("b3", 1),
+            alongside("b2", 2),
+            alongside("b3", 1),
             unit("machine", Weight::Machine, 98),
             unit("a", Weight::Parts(1), 1),
             unit("emulated 2", Weight::Emulated, 97),

@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_package_beside_a_suite_keeps_its_unit_tests() {
+    fn a_package_named_with_a_suite_keeps_its_unit_tests() {
         let both = select(&["host", "agent-core"]);
         assert!(both.has(&suite("agent-core", ""), "a"));
         assert!(both.has(&suite("epilogue-agent", "host"), "a"));

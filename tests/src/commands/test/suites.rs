@@ -77,7 +77,7 @@ pub(super) enum Weight {
     /// Both cores most of the time, without timing: tests that only wait may run alongside.
     Emulated,
     /// Next to nothing: it waits for leases and time-outs.
-    Beside,
+    Alongside,
 }
 
 /// Parts of a core: a test that mostly waits takes one part.
@@ -103,8 +103,8 @@ const RULES: &[(&str, &str, &str, Weight, Duration)] = &[
     // It removes policies that the rest of its suite needs.
     (LAB, "permissions", "permissions::policies", Weight::Machine, Duration::from_mins(5)),
     (LAB, "jobs", "jobs::takeover", WAITS, Duration::from_mins(15)),
-    (LAB, "jobs", "jobs::blind", Weight::Beside, Duration::from_mins(10)),
-    (LAB, "podgc", "podgc::proofs", Weight::Beside, Duration::from_mins(8)),
+    (LAB, "jobs", "jobs::blind", Weight::Alongside, Duration::from_mins(10)),
+    (LAB, "podgc", "podgc::proofs", Weight::Alongside, Duration::from_mins(8)),
     (LAB, "hostile", "hostile::tenant", ON_API, Duration::from_mins(9)),
     // Silence of nodes takes time, but no CPU.
     (LAB, "podgc", "", WAITS, Duration::from_mins(6)),

@@ -112,7 +112,7 @@ impl Agent {
             }
             Ok(_) => {
                 termination.end.failed(now, pace, None);
-                let text = "it runs on after its stop; it is stopped again";
+                let text = "it still runs after its stop; it is stopped again";
                 self.outbox.log(true, Some(&termination.pod), text);
             }
             Err(failure) => {
@@ -168,11 +168,11 @@ impl Agent {
         } else if victim.was_stopped {
             // The containers were removed meanwhile: whoever removed them has seen the end.
             termination.fail.give_up();
-            let text = "the runtime has nothing of it any more; its end is left to the kubelet";
+            let text = "the runtime does not know it any more; the kubelet reports its phase";
             self.outbox.log(true, Some(&termination.pod), text);
         } else {
-            let text = "the runtime knows nothing of it though it has run; is \
-                        --runtime-endpoint the kubelet's?";
+            let text = "the runtime does not know it though it has run; is --runtime-endpoint the \
+                        kubelet's?";
             victim.refused = Some(text.to_owned());
         }
         let termination = &mut victim.termination;

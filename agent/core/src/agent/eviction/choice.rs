@@ -33,7 +33,7 @@ const WALKED_AGAIN: Duration = Duration::from_mins(2);
 /// The interval between reports that the agent would evict the same pod.
 const REPORTED_LASTS: Duration = Duration::from_mins(10);
 /// The wait after a choice that found no pod.
-const NOBODY_AGAIN: Duration = Duration::from_secs(1);
+const NO_VICTIM_LASTS: Duration = Duration::from_secs(1);
 /// How long a pod stays excluded after its eviction ended or failed.
 const REFUSED_LASTS: Duration = Duration::from_mins(10);
 const MEASURING: Pace = Pace { wait_max: Duration::from_secs(5), latest: None, salt: 5 };
@@ -48,7 +48,7 @@ pub(super) struct Choices {
     reported: BTreeMap<(PodUid, &'static str), Duration>,
     /// Pods that are excluded from the choice, and until when.
     refused: BTreeMap<PodUid, Duration>,
-    nobody: Option<Signal>,
+    no_victim: Option<Signal>,
 }
 
 /// A measurement of pods that is under way, or that failed.
@@ -170,9 +170,9 @@ impl Agent {
         let of_disk = resource(cause.signal) == Resource::Disk;
         let known = |of: &PodFigures| of.disk.is_some() || of.inodes.is_some();
         if of_disk && !figures.values().any(known) {
-            let text = format!("what pods have on disk is not known, for {cause}");
+            let text = format!("the pods' disk usage is not known, for {cause}");
             self.outbox.log(true, None, text);
-            self.evictions.choices.rests.insert(cause.signal, now + NOBODY_AGAIN);
+            self.evictions.choices.rests.insert(cause.signal, now + NO_VICTIM_LASTS);
             return;
         }
         let layout = self.evictions.layout.unwrap_or(DiskLayout::Single);
@@ -202,10 +202,10 @@ impl Agent {
             Some((pod.clone(), terminator, usage))
         });
         let Some((pod, terminator, usage)) = chosen else {
-            self.nobody_to_end(cause);
+            self.report_no_victim(cause);
             return;
         };
-        self.evictions.choices.nobody = None;
+        self.evictions.choices.no_victim = None;
         let has_figures = figures.contains_key(&usage.uid);
         let description = describe(cause.signal, cause.shortage(), has_figures.then_some(usage));
         if self.effective_mode_for(cause.signal) == EffectiveMode::Enforce {
@@ -267,18 +267,19 @@ impl Agent {
         }
         let pod = pod_ref(pod);
         let text = format!(
-            "It is first in rank for {cause} and has no controller: it is left to the kubelet, \
-             and no other pod is evicted in its place. Let the agent end such pods by --bare-pods."
+            "It is first in rank for {cause} and has no controller: it is left to the kubelet, and \
+             no other pod is evicted in its place. Let the agent terminate such pods by \
+             --bare-pods."
         );
         self.outbox.log(true, Some(&pod), text.clone());
         self.emit_pod_event(pod, LEFT_TO_KUBELET, &text);
     }
 
-    fn nobody_to_end(&mut self, cause: &Cause) {
-        let until = self.clock.monotonic() + NOBODY_AGAIN;
+    fn report_no_victim(&mut self, cause: &Cause) {
+        let until = self.clock.monotonic() + NO_VICTIM_LASTS;
         self.evictions.choices.rests.insert(cause.signal, until);
-        if self.evictions.choices.nobody.replace(cause.signal) != Some(cause.signal) {
-            let text = format!("no pod can be ended by us for {cause}");
+        if self.evictions.choices.no_victim.replace(cause.signal) != Some(cause.signal) {
+            let text = format!("the agent may terminate no pod for {cause}");
             self.outbox.log(true, None, text);
         }
     }

@@ -54,18 +54,16 @@ impl Agent {
         // each.
         let acts = self.node.view.as_ref().map(|view| !view.kubelet_pressure.is_empty());
         if acts == Some(true) {
-            return EffectiveMode::Still(
-                "the kubelet says that the node is under pressure, and acts",
-            );
+            return EffectiveMode::Still("the kubelet reports pressure on the node, and acts");
         }
         if wanted == Enforcement::Observe {
             return EffectiveMode::Observe(None);
         }
         if !self.settings.enforce {
-            return EffectiveMode::Observe(Some("the agent is told to observe"));
+            return EffectiveMode::Observe(Some("the agent is set to observe"));
         }
         let Some(facts) = self.kubelet.facts.as_ref().filter(|_| acts.is_some()) else {
-            return EffectiveMode::Observe(Some("nothing is known yet of the kubelet"));
+            return EffectiveMode::Observe(Some("the kubelet's state is not known yet"));
         };
         // Unverified kills are worse than the kernel's own.
         match kubelet(facts) {
@@ -127,8 +125,8 @@ impl Agent {
             let assumed = if said { "" } else { " (it does not say; its defaults are assumed)" };
             let text = format!(
                 "The agent's threshold of {signal} is not above the kubelet's own{assumed}: the \
-                 agent only observes it, for two who end pods for the same shortage end too \
-                 many. Raise the agent's --eviction-hard or --eviction-soft for {signal}."
+                 agent only observes it, because two evictors evict too many pods for one \
+                 shortage. Raise the agent's --eviction-hard or --eviction-soft for {signal}."
             );
             self.outbox.log(true, None, text.clone());
             self.emit_event(true, PRESSURE_OVERLAP, text);

@@ -104,7 +104,7 @@ impl Agent {
                 sampling.attempt.failed(now, BACK_OFF, Some(&failure));
                 self.status.pressure.samples.failed += 1;
                 if !std::mem::replace(&mut sampling.failing, true) {
-                    let text = format!("the node's pressure cannot be looked at: {failure}");
+                    let text = format!("the node's pressure cannot be sampled: {failure}");
                     self.outbox.log(true, None, text);
                 }
             }

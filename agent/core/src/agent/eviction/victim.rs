@@ -183,13 +183,17 @@ impl Agent {
             self.pods.gone(&pod.uid);
         }
         if victim.by_others || !end.was_sent() {
-            self.outbox.log(false, Some(pod), "the victim has ended by itself or by others");
+            self.outbox.log(
+                false,
+                Some(pod),
+                "the victim terminated by itself, or others terminated it",
+            );
             return;
         }
         let took = now.saturating_sub(victim.chosen_at);
         let count = self.status.pressure.evictions.entry(victim.signal).or_default();
         (count.done, count.took) = (count.done + 1, Some(took));
-        let text = format!("the victim has ended, after {} ms", took.as_millis());
+        let text = format!("the victim is terminated, after {} ms", took.as_millis());
         self.outbox.log(false, Some(pod), text);
     }
 
@@ -198,7 +202,7 @@ impl Agent {
         let pod = &victim.termination.pod;
         self.evictions.watch.victim_ended(&pod.uid, now);
         self.evictions.forget_causes();
-        let text = "it is not evicted: what it was chosen for is not ours to act on any more";
+        let text = "it is not evicted: the agent may not act on its cause any more";
         self.outbox.log(false, Some(pod), text);
     }
 
@@ -220,8 +224,10 @@ impl Agent {
             self.evictions.stale_marks.is_seen_to(pod.uid.clone(), *marked_at);
             self.revoked_marks.add(pod.clone(), *marked_at);
         }
-        let text =
-            format!("It was to be evicted, and is not: {why}. {}", victim.description.message);
+        let text = format!(
+            "It was chosen for eviction, and is not evicted: {why}. {}",
+            victim.description.message
+        );
         self.emit_pod_event(pod.clone(), EVICTION_FAILED, text.trim_end());
     }
 
@@ -294,13 +300,15 @@ impl Agent {
             return None;
         }
         if self.refusals.forbids(PATCH_STATUS) {
-            return Some(Fate::GivenUp("the API forbids its mark".to_owned()));
+            return Some(Fate::GivenUp("the API forbids its DisruptionTarget".to_owned()));
         }
         if termination.mark.is_given_up() {
-            return Some(Fate::GivenUp("the API refuses its mark".to_owned()));
+            return Some(Fate::GivenUp("the API refuses its DisruptionTarget".to_owned()));
         }
         if self.clock.reached(victim.mark_until) {
-            return Some(Fate::GivenUp("the API does not take its mark in time".to_owned()));
+            return Some(Fate::GivenUp(
+                "the API does not accept its DisruptionTarget in time".to_owned(),
+            ));
         }
         if termination.mark.is_due(&self.clock) && self.outbox.has_room() {
             termination.mark.sent();
@@ -402,8 +410,7 @@ impl Agent {
         }
         let termination = &mut victim.termination;
         if !marked {
-            let text =
-                "its mark was taken away by others; its end is left to the kubelet to report";
+            let text = "others removed its DisruptionTarget; the kubelet reports its phase";
             self.outbox.log(true, Some(&termination.pod), text);
             termination.fail.give_up();
             return;
@@ -440,7 +447,7 @@ impl Agent {
         if termination.end.is_given_up()
             || victim.end_until.is_some_and(|at| self.clock.reached(at))
         {
-            return Fate::GivenUp("the API does not take its end".to_owned());
+            return Fate::GivenUp("the API does not accept its phase".to_owned());
         }
         termination.end.want();
         if termination.end.is_due(&self.clock) && self.outbox.has_room() {

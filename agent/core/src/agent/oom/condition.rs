@@ -245,19 +245,21 @@ impl Agent {
             }
             Verdict::Skip => {
                 condition.attempt.give_up();
-                let text = format!("the API refuses the cause of its end: {failure}");
+                let text = format!("the API refuses the cause of its OOM kill: {failure}");
                 self.outbox.log(true, Some(&pod), text);
             }
             // A policy may forbid this condition alone: other patches continue.
             Verdict::Refused => {
                 condition.attempt.give_up();
                 conditions.refused.insert(uid.clone());
-                let text = format!("the API refuses to take the cause of its end: {failure}");
+                let text = format!("the API does not accept the cause of its OOM kill: {failure}");
                 self.outbox.log(true, Some(&pod), text);
                 if conditions.refused.len() >= SEVERAL {
                     conditions.refused.clear();
                     conditions.forbidden_until = Some(now + FORBIDDEN_FOR);
-                    let text = format!("the API forbids to say why containers died: {failure}");
+                    let text = format!(
+                        "the API forbids conditions with the cause of OOM kills: {failure}"
+                    );
                     self.emit_event(true, NOT_PERMITTED, text);
                 }
             }

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_witness_tells_of_another_kill() {
+    fn a_second_report_of_the_same_witness_is_another_kill() {
         use OomWitness::{KernelLog, MemoryEvents};
         let first = kill(KernelLog, OomConstraint::Node, 5_000);
         let mut seen = Kill::new(first, NOW);

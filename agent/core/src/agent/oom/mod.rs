@@ -236,7 +236,7 @@ impl Agent {
                 self.emit_pod_event(pod, OOM_KILLED, &message);
             }
             None => {
-                let text = format!("{message} It is not known whether the container lives on.");
+                let text = format!("{message} It is not known whether the container still runs.");
                 self.outbox.log(true, Some(&pod), text.clone());
                 self.emit_pod_event(pod, OOM_KILLED, &text);
             }
@@ -254,7 +254,7 @@ impl Agent {
             let count = std::mem::take(&mut children.unreported);
             children.reported_at = Some(now);
             let Some(pod) = self.pods.get(uid) else { continue };
-            let lives = "The container lives on.";
+            let lives = "The container still runs.";
             let message = match count {
                 1 => format!("{} {lives}", children.message),
                 _ => format!("{} {lives} It was the last of {count}.", children.message),

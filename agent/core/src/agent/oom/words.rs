@@ -23,7 +23,7 @@ pub(super) fn reason(kill: &Kill, pod: &PodView) -> &'static str {
 pub(super) fn message(kill: &Kill, pod: &PodView) -> String {
     let container = container(kill.container.as_deref(), kill.what.container_id.as_deref());
     let ended = kill.what.container_lives != Some(true);
-    let whom = match &kill.what.process {
+    let victim = match &kill.what.process {
         Some((pid, name)) => format!("process {name} ({pid}) of {container}"),
         None if ended => container,
         None => format!("a process of {container}"),
@@ -33,7 +33,7 @@ pub(super) fn message(kill: &Kill, pod: &PodView) -> String {
         OomWitness::MemoryEvents => "memory.events",
         OomWitness::Runtime => "the container's status",
     };
-    format!("The kernel killed {whom}: {}. Seen in {witness}.", why(kill, pod))
+    format!("The kernel killed {victim}: {}. Seen in {witness}.", why(kill, pod))
 }
 
 /// The message of an accompanying `DisruptionTarget`.
@@ -44,7 +44,7 @@ pub(super) fn disruption(container: Option<&str>, id: Option<&str>) -> String {
 
 /// The message about a kill by systemd-oomd.
 pub(super) fn by_oomd(kill: &OomdKill, name: Option<&str>) -> String {
-    let whom = match (&kill.container_id, name) {
+    let victim = match (&kill.container_id, name) {
         (None, None) => "the pod".to_owned(),
         (id, name) => container(name, id.as_deref()),
     };
@@ -53,7 +53,7 @@ pub(super) fn by_oomd(kill: &OomdKill, name: Option<&str>) -> String {
         "memory-pressure" => "it waited for memory for too long",
         other => other,
     };
-    format!("systemd-oomd killed {whom}: {why}. Its cgroup was {}.", kill.cgroup)
+    format!("systemd-oomd killed {victim}: {why}. Its cgroup was {}.", kill.cgroup)
 }
 
 /// A container by its name, or by the beginning of its id.

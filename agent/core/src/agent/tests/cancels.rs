@@ -170,7 +170,7 @@ fn a_shutdown_that_vanished_is_cancelled_like_any_other() {
     world.shutdown(40);
     world.pass(ms(1_000));
     world.event(Event::LogindSeen(logind(false)));
-    assert!(world.agent.status().preparing, "a look that began before the signal");
+    assert!(world.agent.status().preparing, "a check that began before the signal");
     world.pass(ms(80_000));
     world.event(Event::LogindSeen(logind(false)));
     assert_restored(&world, "long over");

@@ -332,7 +332,7 @@ impl World {
             }
             Some(Answer::Fail(kind, times)) if *times > 0 => {
                 *times -= 1;
-                Some(Failure::new(*kind, "told to fail"))
+                Some(Failure::new(*kind, "configured to fail"))
             }
             _ => None,
         };

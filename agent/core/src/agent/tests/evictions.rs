@@ -44,7 +44,7 @@ fn short_of_memory(settings: Settings, pods: Vec<PodView>) -> World {
 fn a_hard_threshold_ends_the_first_in_rank_and_the_object_stays() {
     let mut world = short_of_memory(enforcing(HARD), vec![job("a"), job("b")]);
     world.pass(ms(1_000));
-    assert_eq!(world.deeds(), ["mark a", "stop a 1", "fail a"], "{:#?}", world.logged);
+    assert_eq!(world.actions(), ["mark a", "stop a 1", "fail a"], "{:#?}", world.logged);
     let a = &world.pods["a"];
     let disruption = a.disruption.as_ref().expect("must be marked");
     assert!(disruption.stands, "{disruption:?}");
@@ -64,7 +64,7 @@ fn a_victim_is_over_with_its_containers_and_its_sandbox_is_left_to_the_kubelet()
     let mut world = short_of_memory(enforcing(HARD), vec![job("a")]);
     world.runtime.insert("a".into(), RuntimeState { sandbox_ready: true, ..runtime(&[Some(1)]) });
     world.pass(ms(1_000));
-    assert_eq!(world.deeds(), ["mark a", "stop a 1", "fail a"], "{:#?}", world.logged);
+    assert_eq!(world.actions(), ["mark a", "stop a 1", "fail a"], "{:#?}", world.logged);
     assert!(world.runtime["a"].sandbox_ready);
 }
 
@@ -72,7 +72,7 @@ fn a_victim_is_over_with_its_containers_and_its_sandbox_is_left_to_the_kubelet()
 fn a_pod_that_may_restart_is_deleted_with_the_grace_of_its_threshold() {
     let mut world = short_of_memory(enforcing(HARD), vec![web("a")]);
     world.pass(ms(1_000));
-    assert_eq!(world.deeds(), ["mark a", "delete a 1"]);
+    assert_eq!(world.actions(), ["mark a", "delete a 1"]);
     assert_eq!(world.counted("memory.available"), (0, 0, 0));
     assert_eq!(world.agent.status().pressure.victims.len(), 1);
     world.memory(900);
@@ -86,7 +86,7 @@ fn for_a_culprit_that_only_the_kubelet_ends_no_other_pod_ends() {
     let asks = |bytes| move |pod: &mut PodView| pod.asks.memory = bytes;
     let mut world = short_of_memory(enforcing(HARD), vec![pod("bare"), web("b"), job("c")]);
     world.pass(ms(60_000));
-    assert_eq!(world.deeds(), [""; 0], "{:#?}", world.logged);
+    assert_eq!(world.actions(), [""; 0], "{:#?}", world.logged);
     assert_eq!(world.reported("EvictionLeftToKubelet"), ["bare"], "said once");
 
     // The bare pod uses less than its requests. The agent evicts pods above theirs before any
@@ -94,13 +94,13 @@ fn for_a_culprit_that_only_the_kubelet_ends_no_other_pod_ends() {
     let modest = pod("bare").with(asks(950));
     let mut world = short_of_memory(enforcing(HARD), vec![modest, job("b")]);
     world.pass(ms(1_000));
-    assert_eq!(world.deeds(), ["mark b", "stop b 1", "fail b"], "{:#?}", world.logged);
+    assert_eq!(world.actions(), ["mark b", "stop b 1", "fail b"], "{:#?}", world.logged);
 
     // Where the operator lets the agent terminate it, it is the victim.
     let settings = Settings { bare_pods: BarePods::DeadlineLever, ..enforcing(HARD) };
     let mut world = short_of_memory(settings, vec![pod("bare"), job("b")]);
     world.pass(ms(1_000));
-    assert_eq!(world.deeds(), ["mark bare", "deadline bare"], "{:#?}", world.logged);
+    assert_eq!(world.actions(), ["mark bare", "deadline bare"], "{:#?}", world.logged);
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn a_bare_pod_with_few_tasks_is_no_culprit() {
     world.uses("b", 800);
     world.left(Signal::PidAvailable, 100);
     world.pass(ms(1_000));
-    assert_eq!(world.deeds(), ["mark b", "stop b 1", "fail b"], "{:#?}", world.logged);
+    assert_eq!(world.actions(), ["mark b", "stop b 1", "fail b"], "{:#?}", world.logged);
 }
 
 #[test]
@@ -118,14 +118,14 @@ fn with_the_time_of_a_soft_threshold_the_kubelet_runs_the_hooks() {
     let hooked = || job("a").with(|pod| pod.details.pre_stop = true);
     let mut world = short_of_memory(enforcing(HARD), vec![hooked()]);
     world.pass(ms(1_000));
-    assert_eq!(world.deeds(), ["mark a", "stop a 1", "fail a"], "no time for a hook");
+    assert_eq!(world.actions(), ["mark a", "stop a 1", "fail a"], "no time for a hook");
     let soft = || with_config(Enforcement::Enforce, "", HARD);
     let mut world = short_of_memory(soft(), vec![hooked()]);
     world.pass(ms(12_000));
-    assert_eq!(world.deeds(), ["mark a", "delete a 30"], "{:#?}", world.logged);
+    assert_eq!(world.actions(), ["mark a", "delete a 30"], "{:#?}", world.logged);
     let mut world = short_of_memory(soft(), vec![job("a")]);
     world.pass(ms(12_000));
-    assert_eq!(world.deeds()[..2], ["mark a", "stop a 30"], "{:#?}", world.logged);
+    assert_eq!(world.actions()[..2], ["mark a", "stop a 30"], "{:#?}", world.logged);
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn every_pod_has_its_own_way_or_none() {
     for (row, (settings, pod, expected)) in table.into_iter().enumerate() {
         let mut world = short_of_memory(settings, vec![pod]);
         world.pass(ms(3_000));
-        assert_eq!(world.deeds(), expected, "row {row}: {:#?}", world.logged);
+        assert_eq!(world.actions(), expected, "row {row}: {:#?}", world.logged);
         assert_eq!(world.lies, [""; 0], "row {row}");
     }
 }
@@ -169,11 +169,11 @@ fn nothing_is_stopped_before_the_api_has_the_mark() {
         let mut world = short_of_memory(enforcing(HARD), vec![pod]);
         world.answers.insert("mark *".into(), Answer::Hold);
         world.pass(ms(4_000));
-        assert_eq!(world.deeds(), ["mark a"]);
+        assert_eq!(world.actions(), ["mark a"]);
         assert_eq!(world.reported(EVICTED), [""; 0]);
         world.let_go("mark");
         world.pass(ms(100));
-        assert!(world.deeds().len() > 1, "{:?}", world.deeds());
+        assert!(world.actions().len() > 1, "{:?}", world.actions());
         assert_eq!(world.reported(EVICTED), ["a"]);
     }
 }
@@ -183,9 +183,9 @@ fn a_mark_that_does_not_get_through_in_time_is_given_up_and_the_next_pod_ends() 
     let mut world = short_of_memory(enforcing(HARD), vec![job("a"), job("b")]);
     world.answers.insert("mark a".into(), Answer::Fail(FailureKind::Unknown, 1_000));
     world.pass(ms(8_000));
-    let deeds = world.deeds();
-    assert!(deeds.iter().filter(|deed| **deed == "mark a").count() > 3, "{deeds:?}");
-    assert_eq!(deeds[deeds.len() - 3..], ["mark b", "stop b 1", "fail b"]);
+    let actions = world.actions();
+    assert!(actions.iter().filter(|action| **action == "mark a").count() > 3, "{actions:?}");
+    assert_eq!(actions[actions.len() - 3..], ["mark b", "stop b 1", "fail b"]);
     let first = world.log.iter().find(|line| line.ends_with("mark b")).expect("must be there");
     let at: u64 = first.split(' ').next().and_then(|at| at.parse().ok()).expect("must be a time");
     assert!((5_000..7_500).contains(&at), "{first}");
@@ -200,10 +200,10 @@ fn of_a_soft_threshold_the_api_has_longer_to_take_the_mark() {
     let mut world = short_of_memory(settings, vec![job("a"), job("b")]);
     world.answers.insert("mark a".into(), Answer::Fail(FailureKind::ServerError, 1_000));
     world.pass(ms(39_000));
-    assert!(!world.deeds().contains(&"mark b"));
+    assert!(!world.actions().contains(&"mark b"));
     world.pass(ms(5_000));
-    let deeds = world.deeds();
-    assert_eq!(deeds[deeds.len() - 3..], ["mark b", "stop b 30", "fail b"]);
+    let actions = world.actions();
+    assert_eq!(actions[actions.len() - 3..], ["mark b", "stop b 30", "fail b"]);
 }
 
 #[test]
@@ -215,7 +215,7 @@ fn a_mark_whose_answer_was_lost_is_recognized_and_one_that_comes_late_is_taken_b
     world.answers.clear();
     world.lose_answer(id, &action);
     world.pass(ms(1_000));
-    assert_eq!(world.deeds(), ["mark a", "stop a 1", "fail a"], "{:#?}", world.logged);
+    assert_eq!(world.actions(), ["mark a", "stop a 1", "fail a"], "{:#?}", world.logged);
 
     let mut world = short_of_memory(enforcing(HARD), vec![job("a")]);
     world.answers.insert("mark *".into(), Answer::Hold);
@@ -226,10 +226,10 @@ fn a_mark_whose_answer_was_lost_is_recognized_and_one_that_comes_late_is_taken_b
     world.time_out(id, &action);
     world.pass(ms(1_000));
     assert_eq!(world.reported(FAILED), ["a"]);
-    assert_eq!(world.deeds(), ["mark a"]);
+    assert_eq!(world.actions(), ["mark a"]);
     world.arrive(&action);
     world.pass(ms(2_000));
-    assert_eq!(world.deeds(), ["mark a", "clear a"]);
+    assert_eq!(world.actions(), ["mark a", "clear a"]);
     assert_eq!(world.disrupted(), [""; 0]);
 }
 
@@ -250,7 +250,7 @@ fn what_the_api_says_to_a_mark_decides() {
             world.pods.remove("a");
         }
         world.pass(ms(1_900));
-        assert_eq!(world.deeds()[..expected.len()], *expected, "{kind:?}: {:#?}", world.logged);
+        assert_eq!(world.actions()[..expected.len()], *expected, "{kind:?}: {:#?}", world.logged);
         let refused = matches!(kind, Invalid | Forbidden);
         assert_eq!(world.reported(FAILED).len(), usize::from(refused), "{kind:?}");
         let forbidden = world.reported("AgentForbidden").len();
@@ -263,10 +263,10 @@ fn a_right_that_is_given_later_is_found_out() {
     let mut world = short_of_memory(enforcing(HARD), vec![job("a"), job("b")]);
     world.answers.insert("mark *".into(), Answer::Fail(FailureKind::Forbidden, 2));
     world.pass(ms(9 * 60 * 1_000));
-    assert_eq!(world.deeds(), ["mark a", "mark b"], "{:#?}", world.logged);
+    assert_eq!(world.actions(), ["mark a", "mark b"], "{:#?}", world.logged);
     world.pass(ms(2 * 60 * 1_000));
-    let deeds = world.deeds();
-    assert!(["fail a", "fail b"].iter().all(|deed| deeds.contains(deed)), "{deeds:?}");
+    let actions = world.actions();
+    assert!(["fail a", "fail b"].iter().all(|action| actions.contains(action)), "{actions:?}");
 }
 
 #[test]
@@ -274,7 +274,7 @@ fn a_refused_victim_leaves_the_next_one_to_be_evicted() {
     let mut world = short_of_memory(enforcing(HARD), vec![job("a"), job("b")]);
     world.answers.insert("mark a".into(), Answer::Fail(FailureKind::Forbidden, u32::MAX));
     world.pass(ms(60_000));
-    assert!(world.deeds().contains(&"fail b"), "{:#?}", world.logged);
+    assert!(world.actions().contains(&"fail b"), "{:#?}", world.logged);
 }
 
 #[test]
@@ -283,17 +283,17 @@ fn a_forbidden_mark_is_not_tried_on_pod_after_pod() {
     let mut world = short_of_memory(enforcing(HARD), pods);
     world.answers.insert("mark *".into(), Answer::Fail(FailureKind::Forbidden, u32::MAX));
     world.pass(ms(9 * 60 * 1_000));
-    assert_eq!(world.deeds(), ["mark a", "mark b", "mark c"], "{:#?}", world.logged);
+    assert_eq!(world.actions(), ["mark a", "mark b", "mark c"], "{:#?}", world.logged);
 }
 
 #[test]
-fn a_stubborn_victim_blocks_nobody_and_keeps_its_mark_for_its_end_is_ours() {
+fn a_victim_that_does_not_terminate_blocks_no_other_and_keeps_its_mark() {
     let mut world = short_of_memory(enforcing(HARD), vec![job("a"), job("b")]);
     world.containers("a", &[None]);
     world.pass(ms(9_000));
-    assert!(!world.deeds().contains(&"mark b"), "one at a time: {:?}", world.deeds());
+    assert!(!world.actions().contains(&"mark b"), "one at a time: {:?}", world.actions());
     world.pass(ms(3_000));
-    assert!(world.deeds().contains(&"fail b"), "{:#?}", world.log);
+    assert!(world.actions().contains(&"fail b"), "{:#?}", world.log);
     world.memory(900);
     world.pass(ms(30_000));
     assert_eq!(world.disrupted(), ["a", "b"], "{:#?}", world.logged);
@@ -304,7 +304,7 @@ fn a_stubborn_victim_blocks_nobody_and_keeps_its_mark_for_its_end_is_ours() {
     world.pass(ms(10 * 60_000));
     world.containers("a", &[Some(143)]);
     world.pass(ms(60_000));
-    assert_eq!(world.deeds().last(), Some(&"fail a"));
+    assert_eq!(world.actions().last(), Some(&"fail a"));
     assert_eq!(world.counted("memory.available"), (2, 0, 0));
     assert_eq!(world.reported(SLOW), ["a"], "reported once");
     assert_eq!(world.lies, [""; 0]);
@@ -317,7 +317,7 @@ fn a_stop_that_is_never_answered_may_have_been_carried_out() {
     world.answers.insert("stop *".into(), Answer::Fail(FailureKind::Unknown, 1_000));
     world.pass(ms(5 * 60_000));
     assert_eq!(world.disrupted(), ["a"], "{:#?}", world.logged);
-    assert!(!world.deeds().contains(&"clear a"), "{:?}", world.deeds());
+    assert!(!world.actions().contains(&"clear a"), "{:?}", world.actions());
 }
 
 #[test]
@@ -326,11 +326,11 @@ fn a_mark_is_taken_back_at_once_when_the_runtime_refuses_for_good() {
         let mut world = short_of_memory(enforcing(HARD), vec![job("a")]);
         world.answers.insert("stop *".into(), Answer::Fail(kind, 1));
         world.pass(ms(1_500));
-        assert_eq!(world.deeds(), ["mark a", "stop a 1", "clear a"], "{kind:?}");
+        assert_eq!(world.actions(), ["mark a", "stop a 1", "clear a"], "{kind:?}");
         assert_eq!(world.disrupted(), [""; 0]);
         // The pod is not tried again at once.
         world.pass(ms(60_000));
-        assert_eq!(world.deeds().len(), 3, "{kind:?}: {:?}", world.deeds());
+        assert_eq!(world.actions().len(), 3, "{kind:?}: {:?}", world.actions());
     }
 }
 
@@ -339,7 +339,7 @@ fn a_runtime_that_knows_nothing_of_the_pod_proves_nothing() {
     let mut world = short_of_memory(enforcing(HARD), vec![job("a")]);
     world.runtime.insert("a".into(), RuntimeState::default());
     world.pass(ms(2_000));
-    assert_eq!(world.deeds(), ["mark a", "stop a 1", "clear a"]);
+    assert_eq!(world.actions(), ["mark a", "stop a 1", "clear a"]);
     assert_eq!(world.pods["a"].phase, Phase::Running);
 }
 
@@ -348,9 +348,9 @@ fn a_runtime_that_fails_is_asked_again() {
     let mut world = short_of_memory(enforcing(HARD), vec![job("a")]);
     world.answers.insert("stop *".into(), Answer::Fail(FailureKind::Unknown, 3));
     world.pass(ms(4_000));
-    let stops = world.deeds().iter().filter(|deed| **deed == "stop a 1").count();
+    let stops = world.actions().iter().filter(|action| **action == "stop a 1").count();
     assert_eq!(stops, 4);
-    assert_eq!(world.deeds().last(), Some(&"fail a"));
+    assert_eq!(world.actions().last(), Some(&"fail a"));
 }
 
 #[test]
@@ -359,7 +359,7 @@ fn a_pod_that_exits_with_0_keeps_its_result() {
     let mut world = short_of_memory(enforcing(HARD), vec![job("a")]);
     world.containers("a", &[Some(0)]);
     world.pass(ms(5_000));
-    assert_eq!(world.deeds(), ["mark a", "stop a 1"]);
+    assert_eq!(world.actions(), ["mark a", "stop a 1"]);
     world.ends("a", Phase::Succeeded);
     world.memory(900);
     world.pass(ms(1_000));
@@ -376,13 +376,13 @@ fn the_phase_is_written_by_a_fresh_proof_and_left_to_the_kubelet_where_it_is_ref
         world.answers.insert("fail *".into(), Answer::Fail(kind, 1));
         world.pass(ms(3_000));
         let expected = ["mark a", "stop a 1", "fail a", "inspect a", "fail a"];
-        assert_eq!(world.deeds(), expected, "{kind:?}: {:#?}", world.log);
+        assert_eq!(world.actions(), expected, "{kind:?}: {:#?}", world.log);
     }
     let mut world = short_of_memory(enforcing(HARD), vec![job("a")]);
     world.answers.insert("fail *".into(), Answer::Fail(Invalid, 9));
     world.pass(ms(5_000));
-    assert_eq!(world.deeds(), ["mark a", "stop a 1", "fail a"]);
-    assert_eq!(world.disrupted(), ["a"], "nothing of it runs: it is no lie");
+    assert_eq!(world.actions(), ["mark a", "stop a 1", "fail a"]);
+    assert_eq!(world.disrupted(), ["a"], "nothing of it runs: Failed is true");
     world.ends("a", Phase::Failed);
     assert_eq!(world.counted("memory.available"), (1, 0, 0));
 }
@@ -392,12 +392,12 @@ fn a_phase_that_the_kubelet_takes_back_for_a_moment_makes_no_second_eviction() {
     // The kubelet may revert the phase for a moment. ([API16])
     let mut world = short_of_memory(enforcing(HARD), vec![job("a")]);
     world.pass(ms(1_000));
-    assert_eq!(world.deeds(), ["mark a", "stop a 1", "fail a"]);
+    assert_eq!(world.actions(), ["mark a", "stop a 1", "fail a"]);
     world.change("a", |pod| pod.phase = Phase::Running);
     world.pass(ms(10_000));
     world.ends("a", Phase::Failed);
     world.pass(ms(90_000));
-    assert_eq!(world.deeds().len(), 3, "{:?}", world.deeds());
+    assert_eq!(world.actions().len(), 3, "{:?}", world.actions());
     assert_eq!(world.reported(EVICTED), ["a"]);
 }
 
@@ -411,10 +411,10 @@ fn a_victim_that_was_started_again_is_stopped_again_before_it_is_called_failed()
     world.containers("a", &[None]);
     world.let_go("inspect");
     world.pass(ms(500));
-    assert_eq!(world.deeds().last(), Some(&"stop a 1"), "{:#?}", world.log);
+    assert_eq!(world.actions().last(), Some(&"stop a 1"), "{:#?}", world.log);
     world.containers("a", &[Some(137)]);
     world.pass(ms(3_000));
-    assert_eq!(world.deeds().last(), Some(&"fail a"));
+    assert_eq!(world.actions().last(), Some(&"fail a"));
     assert_eq!(world.lies, [""; 0]);
 }
 
@@ -435,19 +435,19 @@ fn what_the_api_says_to_a_deletion_decides() {
         world.pass(ms(1_200));
         world.memory(900);
         world.pass(ms(1_000));
-        assert_eq!(world.deeds(), expected, "{kind:?}: {:#?}", world.logged);
+        assert_eq!(world.actions(), expected, "{kind:?}: {:#?}", world.logged);
         assert_eq!(world.counted("memory.available").2, given_up, "{kind:?}");
     }
     // The attempts end.
     let mut world = short_of_memory(enforcing(HARD), vec![web("a")]);
     world.answers.insert("delete *".into(), Answer::Fail(Unknown, 1_000));
     world.pass(ms(35_000));
-    assert_eq!(world.deeds().last(), Some(&"clear a"));
+    assert_eq!(world.actions().last(), Some(&"clear a"));
     assert_eq!(world.disrupted(), [""; 0]);
 }
 
 #[test]
-fn a_pod_that_others_end_meanwhile_is_theirs() {
+fn a_pod_that_others_terminate_meanwhile_is_not_evicted() {
     let mut world = short_of_memory(enforcing(HARD), vec![job("a")]);
     world.answers.insert("mark *".into(), Answer::Fail(FailureKind::TooManyRequests, 1));
     world.answers.insert("read *".into(), Answer::Hold);
@@ -456,8 +456,8 @@ fn a_pod_that_others_end_meanwhile_is_theirs() {
     world.let_go("read");
     world.pass(ms(1_000));
     // The mark may have arrived, so the agent settles it; then the kubelet terminates the pod.
-    assert!(!world.deeds().contains(&"stop a 1"), "{:?}", world.deeds());
-    assert!(!world.deeds().contains(&"fail a"));
+    assert!(!world.actions().contains(&"stop a 1"), "{:?}", world.actions());
+    assert!(!world.actions().contains(&"fail a"));
     world.gone("a");
     assert_eq!(world.agent.status().pressure.victims.len(), 0);
 }
@@ -471,14 +471,14 @@ fn a_pod_is_evicted_once_for_one_shortage_however_the_signal_flaps() {
         world.memory(250);
         world.pass(ms(300));
     }
-    assert_eq!(world.deeds(), ["mark a", "delete a 1"]);
+    assert_eq!(world.actions(), ["mark a", "delete a 1"]);
     world.memory(250);
     world.gone("a");
     world.pass(ms(5_000));
-    assert_eq!(world.deeds().len(), 2, "what it had is free again");
+    assert_eq!(world.actions().len(), 2, "what it had is free again");
     world.memory(150);
     world.pass(ms(1_100));
-    assert_eq!(world.deeds()[2..], ["mark b", "delete b 1"]);
+    assert_eq!(world.actions()[2..], ["mark b", "delete b 1"]);
 }
 
 #[test]
@@ -490,14 +490,14 @@ fn a_soft_threshold_waits_and_gives_the_pod_its_own_time_and_never_holds_up_a_ha
     world.uses("b", 100);
     world.memory(150);
     world.pass(ms(9_000));
-    assert_eq!(world.deeds(), [""; 0]);
+    assert_eq!(world.actions(), [""; 0]);
     world.pass(ms(3_000));
-    assert_eq!(world.deeds(), ["mark a", "delete a 40"]);
+    assert_eq!(world.actions(), ["mark a", "delete a 40"]);
     world.pass(ms(5_000));
-    assert_eq!(world.deeds().len(), 2, "one at a time");
+    assert_eq!(world.actions().len(), 2, "one at a time");
     world.left(Signal::PidAvailable, 50);
     world.pass(ms(1_100));
-    assert_eq!(world.deeds()[2..], ["mark b", "delete b 1"]);
+    assert_eq!(world.actions()[2..], ["mark b", "delete b 1"]);
     let b = world.pods["b"].disruption.clone().expect("must be marked");
     let text = "The node was low on resource: pids. Threshold quantity: 100, available: 50. ";
     assert_eq!(b.message, text);
@@ -508,10 +508,10 @@ fn what_a_victim_has_in_volumes_of_memory_is_waited_for() {
     let volumes = job("a").with(|pod| pod.details.memory_volumes = true);
     let mut world = short_of_memory(enforcing(HARD), vec![volumes, job("b")]);
     world.pass(ms(3_000));
-    assert_eq!(world.deeds(), ["mark a", "stop a 1", "fail a"]);
+    assert_eq!(world.actions(), ["mark a", "stop a 1", "fail a"]);
     world.memory(900);
     world.pass(ms(5_000));
-    assert_eq!(world.deeds().len(), 3);
+    assert_eq!(world.actions().len(), 3);
 }
 
 #[test]
@@ -522,11 +522,11 @@ fn disks_are_checked_by_what_lies_on_them() {
     world.left(Signal::NodefsAvailable, 199);
     world.pass(ms(1_100));
     assert!(world.log.iter().any(|line| line.contains("measure Disk of 2")), "{:#?}", world.log);
-    assert_eq!(world.deeds(), ["mark b", "delete b 1"]);
+    assert_eq!(world.actions(), ["mark b", "delete b 1"]);
 }
 
 #[test]
-fn a_runtime_that_tells_nothing_of_layers_ends_nobody() {
+fn without_figures_for_layers_no_pod_is_evicted() {
     // Seen on a real node that responded too slowly: an innocent pod was evicted first. ([EV7])
     let mut world = World::at_ease(enforcing("nodefs.available<200"), vec![web("a"), web("b")]);
     for pod in ["a", "b"] {
@@ -536,21 +536,21 @@ fn a_runtime_that_tells_nothing_of_layers_ends_nobody() {
     }
     world.left(Signal::NodefsAvailable, 199);
     world.pass(ms(5_000));
-    assert_eq!(world.deeds(), [""; 0]);
+    assert_eq!(world.actions(), [""; 0]);
     // Figures exist for one pod alone: the other may be newer than the runtime's last figures.
     world.uses("b", 900);
     world.pass(ms(5_000));
-    assert_eq!(world.deeds(), ["mark b", "delete b 1"]);
+    assert_eq!(world.actions(), ["mark b", "delete b 1"]);
 }
 
 #[test]
-fn a_pod_without_figures_goes_first_and_is_told_no_more_than_is_known() {
+fn a_pod_without_figures_is_evicted_first_and_its_message_has_no_figures() {
     // A pod without figures goes first, and its message stops early. ([EV11], [EV14])
     let mut world = World::at_ease(enforcing(HARD), vec![web("a"), web("b")]);
     world.uses("a", 900);
     world.memory(150);
     world.pass(ms(1_100));
-    assert_eq!(world.deeds(), ["mark b", "delete b 1"]);
+    assert_eq!(world.actions(), ["mark b", "delete b 1"]);
     let notice = world.scarcity.reported.iter().find(|notice| notice.reason == EVICTED);
     let notice = notice.expect("must be reported");
     assert_eq!(notice.annotations, []);
@@ -558,14 +558,14 @@ fn a_pod_without_figures_goes_first_and_is_told_no_more_than_is_known() {
 }
 
 #[test]
-fn figures_that_cannot_be_had_end_nobody() {
+fn without_figures_no_pod_is_evicted() {
     // Without figures nothing is evicted. ([EV7])
     let mut world = short_of_memory(enforcing(HARD), vec![web("a")]);
     world.answers.insert("measure Memory of 1".into(), Answer::Fail(FailureKind::Unknown, 3));
     world.pass(ms(1_050));
-    assert_eq!(world.deeds(), [""; 0]);
+    assert_eq!(world.actions(), [""; 0]);
     world.pass(ms(3_000));
-    assert_eq!(world.deeds(), ["mark a", "delete a 1"]);
+    assert_eq!(world.actions(), ["mark a", "delete a 1"]);
 }
 
 #[test]
@@ -579,11 +579,11 @@ fn a_pod_that_came_while_the_others_were_measured_is_not_taken_for_one_without_f
     world.pass(ms(1_000));
     world.let_go("measure");
     world.pass(ms(1_000));
-    assert_eq!(world.deeds(), ["mark a", "delete a 1"]);
+    assert_eq!(world.actions(), ["mark a", "delete a 1"]);
 }
 
 #[test]
-fn a_shortage_that_is_over_before_the_figures_came_ends_nobody() {
+fn a_shortage_that_is_over_before_the_figures_arrive_evicts_no_pod() {
     let mut world = short_of_memory(enforcing(HARD), vec![web("a")]);
     world.answers.insert("measure Memory of 1".into(), Answer::Hold);
     world.pass(ms(1_100));
@@ -591,7 +591,7 @@ fn a_shortage_that_is_over_before_the_figures_came_ends_nobody() {
     world.pass(ms(1_000));
     world.let_go("measure");
     world.pass(ms(1_000));
-    assert_eq!(world.deeds(), [""; 0]);
+    assert_eq!(world.actions(), [""; 0]);
 }
 
 #[test]
@@ -601,7 +601,7 @@ fn a_marked_pod_ends_though_the_shortage_is_over() {
     world.pass(ms(1_000));
     world.memory(1_000);
     world.pass(ms(2_000));
-    assert_eq!(world.deeds().last(), Some(&"fail a"));
+    assert_eq!(world.actions().last(), Some(&"fail a"));
 }
 
 #[test]
@@ -612,5 +612,5 @@ fn a_pod_that_never_ran_is_not_ended_before_the_one_that_uses_the_memory() {
     world.pods.insert("b".into(), web("b").not_started());
     world.list();
     world.pass(ms(1_000));
-    assert_eq!(world.deeds(), ["mark a", "delete a 1"]);
+    assert_eq!(world.actions(), ["mark a", "delete a 1"]);
 }

@@ -172,7 +172,7 @@ fn after_a_freeze_it_goes_on_where_the_clock_is() {
     world.shutdown(20);
     world.freeze(ms(30_000));
     assert!(world.released());
-    assert_eq!(world.done(&["delete"]), [""; 0], "no kill that nobody could wait for");
+    assert_eq!(world.done(&["delete"]), [""; 0], "no kill that the agent could not wait for");
 }
 
 #[test]
@@ -194,8 +194,8 @@ fn a_phase_is_written_again_only_after_a_check() {
     world.answers.insert("fail a".into(), failing(FailureKind::Unknown, 2));
     world.shutdown(40);
     world.pass(ms(2_000));
-    let looks = ["read a", "inspect a", "fail a"];
-    let expected = [&["inspect a", "fail a"][..], &looks, &looks, &["inspect a"]].concat();
+    let checks = ["read a", "inspect a", "fail a"];
+    let expected = [&["inspect a", "fail a"][..], &checks, &checks, &["inspect a"]].concat();
     let done = world.done(&["fail", "read", "inspect"]);
     let done: Vec<_> = done.iter().filter_map(|line| line.split_once(' ')).map(|l| l.1).collect();
     assert_eq!(done, expected);

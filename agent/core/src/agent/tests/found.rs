@@ -63,7 +63,7 @@ fn the_mark_of_a_pod_that_comes_in_the_shutdown_is_in_the_journal() {
 }
 
 #[test]
-fn a_pod_that_nobody_will_end_any_more_is_not_marked() {
+fn a_pod_that_has_no_terminator_any_more_is_not_marked() {
     let mut world = World::standing(settings(), plain(), vec![of_a_replica_set("a")]);
     world.shutdown(40);
     world.pass(ms(38_500));
@@ -185,7 +185,7 @@ fn a_mark_of_which_the_journal_knows_nothing_is_taken_back_when_its_pod_runs_aga
 }
 
 #[test]
-fn a_pod_that_first_runs_after_the_boot_does_not_keep_the_mark_of_before_it() {
+fn a_pod_that_first_runs_after_the_boot_loses_an_earlier_mark() {
     let fresh = of_a_replica_set("a").never().not_started();
     let mut world = World::standing(settings(), plain(), vec![fresh]);
     world.answers.insert("delete *".into(), Answer::Hold);
@@ -227,7 +227,7 @@ fn after_the_boot_a_pod_is_marked_only_if_it_had_run_before() {
     let world = first_run_after_boot(Some("2026-11-21T14:05:00Z"));
     assert_eq!(world.disrupted(), [""; 0], "it lives: {:#?}", world.log);
     let world = first_run_after_boot(None);
-    assert_eq!(world.disrupted(), [""; 0], "nothing tells when it ran: {:#?}", world.log);
+    assert_eq!(world.disrupted(), [""; 0], "no evidence when it ran: {:#?}", world.log);
     let world = first_run_after_boot(Some("2026-11-21T13:59:00Z"));
     assert_eq!(world.disrupted(), ["a"], "started during the shutdown: {:#?}", world.log);
 }

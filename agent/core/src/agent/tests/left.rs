@@ -41,7 +41,7 @@ fn replaced(settings: Settings, pods: Vec<PodView>) -> World {
 }
 
 #[test]
-fn pods_that_nobody_ends_are_counted_and_named_by_the_reason() {
+fn pods_without_a_terminator_are_counted_and_logged_by_the_reason() {
     let settings = || Settings { priority_max: 1_000, ..settings() };
     let daemon = || pod("daemon").owner(Owner::DaemonSet);
     let world = replaced(settings(), vec![job("a"), daemon()]);
@@ -77,7 +77,7 @@ fn a_pod_whose_end_was_refused_is_not_called_complete() {
     assert_eq!(left(&world), [(LeftReason::NotTerminated, 1)]);
     let (reason, text) = last_reported(&world);
     assert_eq!(reason, "NodeShutdownIncomplete");
-    assert!(text.contains("left to end with the machine: 1 NotTerminated"), "{text}");
+    assert!(text.contains("left to terminate with the machine: 1 NotTerminated"), "{text}");
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn a_pod_that_failed_before_the_shutdown_is_not_called_disrupted() {
 }
 
 #[test]
-fn nor_after_the_boot_by_the_clock() {
+fn a_pod_that_failed_before_the_shutdown_is_not_called_disrupted_after_the_boot() {
     let mut world = under_a_dead_kubelet("failed", 600);
     world.pods.get_mut("failed").expect("must be a pod").running_since =
         "2026-11-21T13:50:00Z".parse().ok();

@@ -111,7 +111,7 @@ fn half_reported() -> World {
 }
 
 #[test]
-fn a_phase_whose_containers_still_run_is_not_the_kubelets_last_word() {
+fn a_phase_whose_containers_still_run_is_not_the_kubelets_final_status() {
     // A real kubelet was seen to write Failed while a container ran. ([SD17])
     let mut world = half_reported();
     world.ends("a", Phase::Succeeded);
@@ -121,7 +121,7 @@ fn a_phase_whose_containers_still_run_is_not_the_kubelets_last_word() {
 }
 
 #[test]
-fn a_last_word_that_does_not_come_is_awaited_no_longer_than_the_kubelet_needs() {
+fn a_final_status_that_does_not_come_is_awaited_no_longer_than_the_kubelet_needs() {
     let mut world = half_reported();
     world.containers("a", &[Some(143)]);
     world.pass(ms(27_000));
@@ -130,7 +130,7 @@ fn a_last_word_that_does_not_come_is_awaited_no_longer_than_the_kubelet_needs() 
 }
 
 #[test]
-fn a_kubelet_that_died_has_no_last_word() {
+fn a_kubelet_that_died_reports_no_final_status() {
     let mut world = half_reported();
     world.event(crate::protocol::event::Event::KubeletSeen(dead()));
     world.pass(ms(4_000));
@@ -254,7 +254,7 @@ fn what_replace_leaves_alone_is_marked_where_it_cannot_run_again() {
     let mut world = World::standing(settings, plain(), vec![high, always]);
     world.shutdown(40);
     assert_eq!(world.done(&["mark", "delete"]), ["0 mark high"]);
-    assert!(world.released(), "nobody ends it before the machine goes");
+    assert!(world.released(), "no component terminates it before the power-off");
 }
 
 #[test]

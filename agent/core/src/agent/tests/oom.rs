@@ -198,7 +198,7 @@ fn a_child_that_was_killed_is_reported_and_counted_and_no_more() {
 }
 
 #[test]
-fn the_container_s_end_is_believed_to_the_witness_who_saw_it() {
+fn the_witness_that_saw_a_container_exit_is_believed() {
     let mut world = world(|_| ());
     world.killed(OomConstraint::ContainerLimit, |kill| kill.container_lives = Some(true));
     assert_eq!(world.condition_writes(), 0);
@@ -243,7 +243,7 @@ fn a_runtime_that_does_not_answer_delays_the_condition_by_a_tenth_of_a_second() 
 }
 
 #[test]
-fn where_nobody_saw_the_container_s_fate_the_runtime_is_asked() {
+fn the_runtime_is_asked_for_a_container_s_fate_that_no_witness_saw() {
     for (code, expected) in [(Some(137), 1), (None, 0)] {
         let mut world = world(|_| ());
         let mut state = runtime(&[code]);
@@ -280,7 +280,7 @@ fn a_kill_may_be_known_before_its_pod() {
 }
 
 #[test]
-fn a_node_without_memory_disrupts_only_where_that_is_wished_and_true() {
+fn a_node_oom_kill_is_a_disruption_only_if_configured_and_true() {
     use OomConstraint::{ContainerLimit, Node, Unknown};
     let restarting = |pod: PodView| pod.with(|pod| pod.container_restarts = true);
     // The remaining containers may run for hours, and end for another cause.
@@ -296,8 +296,8 @@ fn a_node_without_memory_disrupts_only_where_that_is_wished_and_true() {
         (true, Node, job("a").disrupted("EvictionByEvictionAPI"), false),
         (true, Node, job("a").phase(Phase::Failed), false),
     ];
-    for (wished, constraint, view, expected) in table {
-        let settings = wanting(|settings| settings.features.node_oom_disrupts = wished);
+    for (disrupts, constraint, view, expected) in table {
+        let settings = wanting(|settings| settings.features.node_oom_disrupts = disrupts);
         let mut world = World::standing(settings, armed(), vec![view.clone()]);
         world.answers.insert("cause a".into(), Answer::Hold);
         world.killed(constraint, |_| ());
@@ -305,7 +305,7 @@ fn a_node_without_memory_disrupts_only_where_that_is_wished_and_true() {
         let conditions = world.held_conditions();
         let disruption =
             conditions.iter().find(|condition| condition["type"] == "DisruptionTarget");
-        assert_eq!(disruption.is_some(), expected, "{wished} {constraint:?} {view:?}");
+        assert_eq!(disruption.is_some(), expected, "{disrupts} {constraint:?} {view:?}");
         if let Some(disruption) = disruption {
             assert_eq!(disruption["reason"], "TerminationByKubelet");
             let message = "The node was out of memory; the kernel killed container main.";
@@ -356,7 +356,7 @@ fn nothing_is_written_that_is_so_already() {
 }
 
 #[test]
-fn the_race_is_won_by_whom_the_api_shows_first() {
+fn the_race_is_won_by_the_status_that_the_api_shows_first() {
     let mut won = world(|_| ());
     won.ends_at_limit();
     won.ends("a", Phase::Failed);
@@ -423,7 +423,7 @@ fn what_is_forbidden_here_leaves_the_marks_of_a_shutdown_alone() {
     world.answers.insert("cause a".into(), Answer::Fail(FailureKind::Forbidden, 1));
     world.ends_at_limit();
     world.pass(ms(2_000));
-    assert!(world.logged.iter().any(|line| line.contains("refuses to take the cause")));
+    assert!(world.logged.iter().any(|line| line.contains("does not accept the cause")));
     world.shutdown(40);
     world.pass(ms(1_000));
     assert_eq!(world.done(&["mark"]).len(), 1);
@@ -536,7 +536,7 @@ fn an_agent_that_observes_only_reports() {
 }
 
 #[test]
-fn turned_off_it_is_silent() {
+fn with_oom_reports_turned_off_the_agent_is_silent() {
     let mut world = world(|settings| settings.features.oom_causes = false);
     world.ends_at_limit();
     world.event(Event::OomdKilled(Box::new(OomdKill {

@@ -91,7 +91,7 @@ fn one_sample_at_a_time_and_fewer_when_they_are_slow_or_fail() {
     world.pass(ms(30_000));
     let samples = world.scarcity.samples.len();
     assert!((6..=12).contains(&samples), "{samples}");
-    let logged = world.logged.iter().filter(|text| text.contains("cannot be looked at")).count();
+    let logged = world.logged.iter().filter(|text| text.contains("cannot be sampled")).count();
     assert!(logged <= 1, "{:?}", world.logged);
     world.answers.clear();
     world.pass(ms(6_000));
@@ -99,7 +99,7 @@ fn one_sample_at_a_time_and_fewer_when_they_are_slow_or_fail() {
 }
 
 #[test]
-fn without_thresholds_and_stalls_there_is_nothing_to_look_for() {
+fn without_thresholds_and_stalls_the_node_is_not_sampled() {
     let mut world = victim(observing(""));
     assert_eq!(pace(&mut world, 300), [60_000]);
     world.scarcity.psi = true;
@@ -110,7 +110,7 @@ fn without_thresholds_and_stalls_there_is_nothing_to_look_for() {
     off.event(Event::PressureRose(Stalling::Memory));
     off.pass(Duration::from_mins(5));
     assert_eq!(off.scarcity.samples.len(), 0);
-    assert_eq!(off.deeds(), [""; 0]);
+    assert_eq!(off.actions(), [""; 0]);
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn what_is_only_observed_is_logged_once_in_ten_minutes() {
     world.uses("b", 300);
     world.memory(150);
     world.pass(Duration::from_secs(599));
-    assert_eq!(world.deeds(), [""; 0]);
+    assert_eq!(world.actions(), [""; 0]);
     assert_eq!(world.reported(WOULD), ["b"]);
     assert_eq!(world.counted("memory.available"), (0, 1, 0));
     let measured = world.log.iter().filter(|line| line.contains("measure Memory")).count();
@@ -131,13 +131,13 @@ fn what_is_only_observed_is_logged_once_in_ten_minutes() {
 }
 
 #[test]
-fn who_may_not_act_only_observes() {
+fn an_agent_that_may_not_act_only_observes() {
     let mut reported = enforcing(HARD);
     reported.enforce = false;
     let silent = KubeletFacts { eviction: None, ..late() };
     let dead = KubeletFacts { eviction: late().eviction, ..dead() };
     let table = [
-        (reported, late(), "the agent is told to observe", 1),
+        (reported, late(), "the agent is set to observe", 1),
         (enforcing(HARD), dead, "the kubelet is dead", 1),
         // The kubelet does not state its thresholds, and its default is higher.
         (enforcing(HARD), silent, "", 0),
@@ -151,7 +151,7 @@ fn who_may_not_act_only_observes() {
         let status = &world.agent.status().pressure;
         assert_eq!(status.held_by.unwrap_or_default(), why, "row {row}");
         if row < 2 {
-            assert_eq!(world.deeds(), [""; 0], "row {row}");
+            assert_eq!(world.actions(), [""; 0], "row {row}");
             assert_eq!(world.reported(WOULD).len(), would, "row {row}");
         }
     }
@@ -164,11 +164,11 @@ fn while_the_kubelet_acts_itself_nothing_is_done() {
     world.kubelet_says(&["MemoryPressure"]);
     world.memory(150);
     world.pass(ms(5_000));
-    assert_eq!(world.deeds(), [""; 0]);
+    assert_eq!(world.actions(), [""; 0]);
     assert_eq!(world.reported(WOULD), [""; 0]);
     world.kubelet_says(&[]);
     world.pass(ms(1_000));
-    assert_eq!(world.deeds(), ["mark a", "delete a 1"]);
+    assert_eq!(world.actions(), ["mark a", "delete a 1"]);
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn a_marked_pod_ends_though_the_kubelet_acts_by_then() {
     world.kubelet_says(&["MemoryPressure"]);
     world.let_go("mark");
     world.pass(ms(100));
-    assert_eq!(world.deeds(), ["mark a", "delete a 1"]);
+    assert_eq!(world.actions(), ["mark a", "delete a 1"]);
 }
 
 #[test]
@@ -194,16 +194,16 @@ fn a_victim_whose_mark_was_not_sent_is_let_go_when_the_kubelet_acts() {
     world.see_node();
     world.memory(150);
     world.pass(ms(3_000));
-    assert_eq!(world.deeds(), [""; 0], "there is no room: {:?}", world.held);
+    assert_eq!(world.actions(), [""; 0], "there is no room: {:?}", world.held);
     world.kubelet_says(&["MemoryPressure"]);
     world.let_go("announce");
     world.pass(ms(3_000));
-    assert_eq!(world.deeds(), [""; 0]);
+    assert_eq!(world.actions(), [""; 0]);
     assert_eq!(world.agent.status().pressure.victims, []);
 }
 
 #[test]
-fn a_threshold_that_is_not_before_the_kubelets_is_only_observed_and_told_of_once() {
+fn a_threshold_that_is_not_before_the_kubelets_is_only_observed_and_reported_once() {
     // The kubelet's own threshold is crossed first. ([EV29])
     let hard = "memory.available<50,pid.available<100";
     let mut world = World::at_ease(enforcing(hard), vec![web("a")]);
@@ -212,14 +212,14 @@ fn a_threshold_that_is_not_before_the_kubelets_is_only_observed_and_told_of_once
     world.pass(Duration::from_mins(2));
     assert_eq!(world.reported(OVERLAP), ["node"]);
     assert_eq!(world.reported(WOULD), ["a"]);
-    assert_eq!(world.deeds(), [""; 0]);
+    assert_eq!(world.actions(), [""; 0]);
     let status = &world.agent.status().pressure.signals;
     assert!(status[&Signal::MemoryAvailable].overlaps);
     assert!(!status[&Signal::PidAvailable].overlaps);
     world.memory(900);
     world.left(Signal::PidAvailable, 80);
     world.pass(ms(1_100));
-    assert_eq!(world.deeds(), ["mark a", "delete a 1"]);
+    assert_eq!(world.actions(), ["mark a", "delete a 1"]);
 }
 
 #[test]
@@ -231,20 +231,20 @@ fn a_shortage_that_is_only_observed_keeps_no_other_waiting() {
     world.left(Signal::PidAvailable, 80);
     world.pass(ms(3_000));
     assert_eq!(world.reported(WOULD), ["a"], "for memory");
-    assert_eq!(world.deeds(), ["mark a", "delete a 1"], "for tasks");
+    assert_eq!(world.actions(), ["mark a", "delete a 1"], "for tasks");
 }
 
 #[test]
-fn nobody_ends_before_the_nodes_conditions_are_known() {
+fn no_pod_is_evicted_before_the_nodes_conditions_are_known() {
     let mut world = World::new(enforcing(HARD), vec![web("a")]);
     world.memory(150);
     world.uses("a", 100);
     world.started(late(), false);
     world.pass(ms(3_000));
-    assert_eq!(world.deeds(), [""; 0]);
+    assert_eq!(world.actions(), [""; 0]);
     world.see_node();
     world.pass(ms(12_000));
-    assert_eq!(world.deeds(), ["mark a", "delete a 1"]);
+    assert_eq!(world.actions(), ["mark a", "delete a 1"]);
 }
 
 #[test]
@@ -279,9 +279,9 @@ fn a_stall_of_the_node_that_is_seen_twice_ends_a_pod_before_any_threshold() {
     let mut world = stalling(enforcing("memory.available<60"), 90);
     world.event(Event::PressureRose(Stalling::Memory));
     world.stalls(1, 100, 60);
-    assert_eq!(world.deeds(), [""; 0], "once is not enough");
+    assert_eq!(world.actions(), [""; 0], "once is not enough");
     world.stalls(2, 100, 60);
-    assert_eq!(world.deeds(), ["mark a", "stop a 1", "fail a"], "{:#?}", world.logged);
+    assert_eq!(world.actions(), ["mark a", "stop a 1", "fail a"], "{:#?}", world.logged);
     let message = &world.pods["a"].disruption.as_ref().expect("must be marked").message;
     let start = "The node was low on resource: memory. Threshold quantity: 60, available: 90. ";
     assert!(message.starts_with(start), "{message}");
@@ -297,23 +297,23 @@ fn without_a_threshold_the_message_names_the_resource_alone() {
 }
 
 #[test]
-fn a_stall_with_memory_or_swap_left_or_of_a_moment_ends_nobody() {
+fn a_short_stall_or_one_with_memory_or_swap_left_evicts_no_pod() {
     let mut enough = stalling(enforcing(""), 100);
     enough.stalls(30, 100, 60);
-    assert_eq!(enough.deeds(), [""; 0]);
+    assert_eq!(enough.actions(), [""; 0]);
     let mut swapping = stalling(enforcing(""), 50);
     swapping.scarcity.swap = Some(Observation { available: 900, capacity: 1_000 });
     swapping.stalls(30, 100, 60);
-    assert_eq!(swapping.deeds(), [""; 0]);
+    assert_eq!(swapping.actions(), [""; 0]);
     swapping.scarcity.swap = Some(Observation { available: 10, capacity: 1_000 });
     swapping.stalls(10, 100, 60);
-    assert_eq!(swapping.deeds().len(), 3);
+    assert_eq!(swapping.actions().len(), 3);
     let mut moment = stalling(enforcing(""), 50);
     for _ in 0..10 {
         moment.stalls(1, 1_000, 200);
         moment.stalls(1, 1_000, 0);
     }
-    assert_eq!(moment.deeds(), [""; 0]);
+    assert_eq!(moment.actions(), [""; 0]);
     // A trigger that fires every few ms does not lengthen a sample.
     let mut hasty = stalling(enforcing(""), 50);
     hasty.pass(ms(950));
@@ -322,7 +322,7 @@ fn a_stall_with_memory_or_swap_left_or_of_a_moment_ends_nobody() {
         hasty.event(Event::PressureRose(Stalling::Memory));
         hasty.pass(ms(10));
     }
-    assert_eq!(hasty.deeds(), [""; 0], "not judged by less than 100 ms");
+    assert_eq!(hasty.actions(), [""; 0], "not judged by less than 100 ms");
 }
 
 #[test]
@@ -334,7 +334,7 @@ fn a_pod_that_stalls_at_its_own_limit_is_reported_once_and_never_ends_for_it() {
         world.scarcity.pods.insert("a".into(), (waited + 60, Some(99)));
         world.stalls(1, 100, 60);
     }
-    assert_eq!(world.deeds(), [""; 0]);
+    assert_eq!(world.actions(), [""; 0]);
     assert_eq!(world.reported("MemoryLimitStall"), ["a"]);
 }
 
@@ -398,11 +398,11 @@ fn after_a_restart_a_mark_of_a_living_pod_is_taken_back_when_it_is_a_minute_old(
     assert_eq!(world.disrupted(), ["deleted", "foreign"]);
     let mut off = World::at_ease(settings(), vec![marked("old", at, 61)]);
     off.pass(ms(1_000));
-    assert_eq!(off.disrupted(), [""; 0], "whatever is wished for now");
+    assert_eq!(off.disrupted(), [""; 0], "whatever is configured now");
 }
 
 #[test]
-fn under_a_dead_kubelet_a_mark_stays_since_what_was_stopped_looks_alive() {
+fn under_a_dead_kubelet_a_mark_stays_because_a_stopped_pod_seems_to_run() {
     let pods = vec![marked("old", Duration::from_secs(1_003), 61)];
     let mut world = World::new(enforcing(HARD), pods);
     world.started(dead(), false);
@@ -420,7 +420,7 @@ fn a_stale_mark_of_ours_is_renewed_when_its_pod_is_chosen() {
     world.uses("young", 300);
     world.memory(150);
     world.pass(ms(1_100));
-    assert_eq!(world.deeds(), ["mark young", "stop young 1", "fail young"]);
+    assert_eq!(world.actions(), ["mark young", "stop young 1", "fail young"]);
     let message = &world.pods["young"].disruption.as_ref().expect("must be marked").message;
     assert!(message.contains("available: 150"), "{message}");
 }
@@ -462,7 +462,7 @@ fn in_a_shutdown_pressure_stands_still_and_a_cancel_takes_it_up_again() {
     world.answers.insert("stop *".into(), Answer::Hold);
     world.memory(150);
     world.pass(ms(1_100));
-    assert_eq!(world.deeds(), ["mark a", "stop a 1"]);
+    assert_eq!(world.actions(), ["mark a", "stop a 1"]);
     world.shutdown(40);
     world.answers.clear();
     world.scarcity.samples.clear();
@@ -529,7 +529,7 @@ fn pods_beyond_their_own_limits_end_without_a_mark_where_the_kubelet_does_not_se
     // A limit of the user is no disruption. ([EV26])
     let mut world = limits(enforcing(HARD), false);
     world.pass(ms(1_000));
-    assert_eq!(world.deeds(), ["delete a 1", "stop b 1", "fail b"], "{:#?}", world.logged);
+    assert_eq!(world.actions(), ["delete a 1", "stop b 1", "fail b"], "{:#?}", world.logged);
     assert_eq!(world.disrupted(), [""; 0]);
     assert_eq!(world.reported("Evicted"), ["a", "b"]);
     let notice = world.scarcity.reported.iter().find(|notice| notice.reason == "Evicted");
@@ -542,11 +542,11 @@ fn pods_beyond_their_own_limits_end_without_a_mark_where_the_kubelet_does_not_se
     assert_eq!(asked, 1, "{:#?}", world.log);
     let mut observed = limits(observing(HARD), false);
     observed.pass(ms(1_000));
-    assert_eq!(observed.deeds(), [""; 0]);
+    assert_eq!(observed.actions(), [""; 0]);
     assert_eq!(observed.reported(WOULD), ["a", "b"]);
     let mut kubelets = limits(enforcing(HARD), true);
     kubelets.pass(Duration::from_mins(1));
-    assert_eq!(kubelets.deeds(), [""; 0]);
+    assert_eq!(kubelets.actions(), [""; 0]);
     assert!(!kubelets.log.iter().any(|line| line.contains("measure Disk")));
 }
 
@@ -558,13 +558,13 @@ fn a_pods_own_limit_goes_before_the_nodes_disk() {
     world.uses("d", 90);
     world.left(Signal::NodefsAvailable, 100);
     world.pass(ms(5_000));
-    assert!(!world.deeds().contains(&"mark d"), "{:?}", world.deeds());
+    assert!(!world.actions().contains(&"mark d"), "{:?}", world.actions());
     world.pass(ms(40_000));
-    assert!(world.deeds().contains(&"mark d"), "but not for ever: {:?}", world.deeds());
+    assert!(world.actions().contains(&"mark d"), "but not for ever: {:?}", world.actions());
 }
 
 #[test]
-fn told_to_stop_it_chooses_nobody_and_stays_for_the_victim_that_it_has() {
+fn on_sigterm_the_agent_chooses_no_victim_and_finishes_the_one_it_has() {
     let mut world = victim(enforcing(HARD));
     world.answers.insert("mark *".into(), Answer::Hold);
     world.memory(150);

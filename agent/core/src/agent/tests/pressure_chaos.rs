@@ -122,8 +122,8 @@ fn check(world: &World, untouchable: &BTreeSet<String>, seed: u64) {
     for line in &world.log {
         let words: Vec<_> = line.split(' ').collect();
         let (kind, name) = (words[1], words.get(2).copied().unwrap_or_default());
-        let deeds = ["mark", "fail", "fail", "delete", "stop", "deadline"];
-        let touched = deeds.contains(&kind) && untouchable.contains(name);
+        let actions = ["mark", "fail", "fail", "delete", "stop", "deadline"];
+        let touched = actions.contains(&kind) && untouchable.contains(name);
         assert!(!touched, "seed {seed}: {line}");
         if kind == "mark" {
             marked_at.insert(name, line);
@@ -137,7 +137,7 @@ fn check(world: &World, untouchable: &BTreeSet<String>, seed: u64) {
 }
 
 #[test]
-fn whatever_happens_nobody_ends_unmarked_or_twice_and_no_mark_stays_on_a_living_pod() {
+fn under_any_fault_no_pod_is_evicted_unmarked_or_twice_and_no_mark_stays_on_a_running_pod() {
     let mut evicted = 0;
     for seed in (1..120_u64).chain([1_698]) {
         let mut dice = Dice::of_seed(seed);

@@ -85,7 +85,7 @@ fn a_late_rbac_cache_costs_time_and_no_pod() {
         assert!(world.released(), "{count} pods, {seconds} s: {:?}", world.agent.status().shutdown);
         assert_eq!(terminal(&world), count);
         let reported = world.reported.iter().any(|(reason, _)| *reason == "AgentForbidden");
-        assert!(!reported, "what passes is nobody's concern");
+        assert!(!reported, "a transient refusal is not reported");
         assert!(world.tainted && world.node_says.is_some());
     }
 }

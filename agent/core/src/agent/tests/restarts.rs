@@ -204,7 +204,7 @@ fn soft(settings: Settings) -> World {
 }
 
 #[test]
-fn a_reboot_of_the_user_space_is_told_from_a_cancel_by_the_containers() {
+fn the_containers_distinguish_a_soft_reboot_from_a_cancel() {
     for stopped in [true, false] {
         let mut world = soft(settings());
         world.pass(ms(11_000));

@@ -218,7 +218,7 @@ impl World {
     }
 
     /// The actions on pods, without the measurements.
-    pub(crate) fn deeds(&self) -> Vec<&str> {
+    pub(crate) fn actions(&self) -> Vec<&str> {
         let kinds = ["mark", "stop", "inspect", "fail", "fail", "delete", "deadline", "clear"];
         self.done(&kinds)
             .into_iter()

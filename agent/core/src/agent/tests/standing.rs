@@ -134,7 +134,10 @@ fn what_would_not_go_well_is_logged_once_before_a_scheduled_shutdown() {
     };
     let logged = foretold(&mut world, 40, short);
     let [logged] = logged.as_slice() else { panic!("once, not {logged:?}") };
-    assert!(logged.contains("reboot is scheduled in 40 s, and it would not go well"), "{logged}");
+    assert!(
+        logged.contains("reboot is scheduled in 40 s, and the node is not ready for it"),
+        "{logged}"
+    );
     assert!(logged.contains("logind grants 5 s, 40 s are wanted"), "{logged}");
 }
 
@@ -149,7 +152,7 @@ fn a_lock_that_is_not_held_before_a_scheduled_shutdown_is_said() {
 }
 
 #[test]
-fn told_to_stop_it_releases_and_goes() {
+fn on_sigterm_the_agent_releases_the_lock_and_exits() {
     let mut world = World::standing(settings(), plain(), vec![]);
     world.event(Event::StopRequested);
     assert_eq!(world.log, ["0 release"]);
@@ -159,7 +162,7 @@ fn told_to_stop_it_releases_and_goes() {
 }
 
 #[test]
-fn told_to_stop_in_a_shutdown_it_goes_on_to_the_end() {
+fn on_sigterm_in_a_shutdown_the_agent_finishes_the_shutdown() {
     let job = pod("a").owner(Owner::Job).never();
     let mut world = World::standing(settings(), armed(), vec![job]);
     world.shutdown(40);
@@ -173,7 +176,7 @@ fn told_to_stop_in_a_shutdown_it_goes_on_to_the_end() {
 }
 
 #[test]
-fn told_to_stop_after_the_release_it_gives_late_reports_a_moment() {
+fn on_sigterm_after_the_release_late_reports_have_a_moment() {
     let job = pod("a").owner(Owner::Job).never();
     let mut world = World::standing(settings(), armed(), vec![job]);
     world.answers.insert("*".into(), Answer::Fail(FailureKind::Unknown, u32::MAX));
@@ -187,7 +190,7 @@ fn told_to_stop_after_the_release_it_gives_late_reports_a_moment() {
 }
 
 #[test]
-fn a_result_that_nobody_waits_for_says_nothing() {
+fn a_result_that_is_not_awaited_changes_nothing() {
     let mut world = World::standing(settings(), plain(), vec![pod("a")]);
     let failure = Failure::new(FailureKind::Forbidden, "no");
     for id in [0, 1, 77, u64::MAX] {

@@ -127,7 +127,7 @@ fn a_pod_that_never_started_is_failed_under_a_dead_kubelet() {
     let [written] = node.writes()[..] else { panic!("once, not {:#?}", node.world.log) };
     assert!(written.ends_with("fail a"), "{written}");
     let inspects = node.world.done(&["inspect"]);
-    assert_eq!(inspects.len(), 2, "one empty look is none: {inspects:?}");
+    assert_eq!(inspects.len(), 2, "one empty check does not count: {inspects:?}");
     assert_eq!(node.world.agent.status().stuck.failed, 1);
     assert_eq!(node.reported("Failed by the agent"), 1, "{:#?}", node.world.logged);
     assert_eq!(node.world.lies, [""; 0]);
@@ -255,7 +255,7 @@ fn alongside_a_live_kubelet_a_phase_is_written_only_where_it_is_asked_for_and_pr
 }
 
 #[test]
-fn pods_that_are_not_ours_to_end_are_not_even_looked_at() {
+fn pods_that_the_agent_may_not_terminate_are_not_checked() {
     let early = |pod: &mut PodView| {
         let at = pod.details.deleted_at.expect("must be deleted");
         pod.details.deleted_at = Some(at + SignedDuration::from_hours(1));
@@ -387,7 +387,7 @@ fn events_are_sent_every_ten_minutes_and_not_more_often() {
 }
 
 #[test]
-fn who_observes_says_what_would_be_done_and_does_nothing() {
+fn an_observing_agent_reports_what_it_would_do_and_does_nothing() {
     let observing = [
         enforcing(Enforcement::Observe, false),
         Settings { enforce: false, ..enforcing(Enforcement::Enforce, false) },
@@ -400,12 +400,12 @@ fn who_observes_says_what_would_be_done_and_does_nothing() {
         node.pass(300);
         assert_eq!(node.writes(), [""; 0]);
         assert_eq!(node.reported("Would be failed"), 1, "{:#?}", node.world.logged);
-        assert_eq!(node.reported("Deleted, and not ended"), 0, "{:#?}", node.world.logged);
+        assert_eq!(node.reported("Deleted, and not terminated"), 0, "{:#?}", node.world.logged);
     }
 }
 
 #[test]
-fn without_a_runtime_it_is_only_said() {
+fn without_a_runtime_a_stuck_pod_is_only_reported() {
     let settings = Settings { runtime: false, ..enforce() };
     let mut node = Node::of(settings, &dead(), deleted("a"), nothing());
     node.pass(300);
@@ -414,7 +414,7 @@ fn without_a_runtime_it_is_only_said() {
 }
 
 #[test]
-fn it_stands_still_in_a_shutdown() {
+fn the_check_of_stuck_pods_rests_in_a_shutdown() {
     let mut node = Node::of(enforce(), &dead(), deleted("a"), nothing());
     node.pass(60);
     node.world.answers.insert("inspect *".into(), Answer::Hold);

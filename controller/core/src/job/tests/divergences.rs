@@ -28,7 +28,7 @@ fn indexes_that_wait_do_not_block_those_behind_them() {
     let job = job().size(2, 9).indexed().spec("backoffLimitPerIndex", 3);
     let waits = |index: u32| pod(&format!("f{index}"), "Failed").index(index).ended(1, 1);
     let effects = sync(&mut api(job, vec![waits(0), waits(1)]));
-    assert_eq!(effects.created_indexes(), [2, 3], "the reference creates none");
+    assert_eq!(effects.created_indexes(), [2, 3], "upstream creates none");
 }
 
 /// Upstream keeps two counters, which any event of a terminating pod lowers. ([H11])
@@ -40,7 +40,7 @@ fn a_repeated_event_settles_no_expectation_of_another_pod() {
     let terminating = pod("a", "Running").terminating().build();
     api.memory.saw_pod(&terminating);
     api.memory.saw_pod(&terminating);
-    assert!(!api.plan().expectations_satisfied, "the reference takes b for seen");
+    assert!(!api.plan().expectations_satisfied, "upstream takes b for seen");
     api.memory.saw_pod_gone(&uid("b"));
     assert!(api.plan().expectations_satisfied);
 }
@@ -115,7 +115,7 @@ fn an_interim_condition_that_is_false_is_replaced() {
     sync(&mut api);
     let found = api.job.status.conditions.iter().flatten();
     assert_eq!(found.filter(|it| it.type_ == "FailureTarget").count(), 1);
-    assert!(sync(&mut api).writes.is_empty(), "the reference appends one more");
+    assert!(sync(&mut api).writes.is_empty(), "upstream appends one more");
 }
 
 /// Upstream checks only the first condition of a type. ([C8])
@@ -146,7 +146,7 @@ fn a_pod_counted_as_failed_that_then_succeeds_completes_nothing() {
         let base = if indexed { base.indexed().completed("0") } else { base };
         let effects = sync(&mut api(base, vec![pod("p", "Succeeded").index(1)]));
         assert_eq!((effects.succeeded, effects.failed), (1, 1));
-        assert!(effects.conditions.is_empty(), "the reference sets SuccessCriteriaMet");
+        assert!(effects.conditions.is_empty(), "upstream sets SuccessCriteriaMet");
     }
 }
 
@@ -317,7 +317,7 @@ fn a_sidecar_that_ended_early_does_not_end_the_pod() {
         pod["status"]["initContainerStatuses"] = json!([{"name": "side", "state":
             {"terminated": {"exitCode": 0, "finishedAt": ago(50).to_string()}}}]);
     });
-    assert_eq!(pod.build().finished_at(), Some(ago(5)), "the reference says 50 seconds ago");
+    assert_eq!(pod.build().finished_at(), Some(ago(5)), "upstream says 50 seconds ago");
 }
 
 /// Upstream puts the index into both lists, which the API refuses for ever. ([X3])

@@ -112,8 +112,8 @@ fn an_option_that_cannot_be_read_is_left_out_and_reported_once() {
     assert_eq!(
         reported,
         ["InvalidAnnotation: epilogue.dev/disruption-limit: \"-1\" is left out; give a number \
-          from 0, as 3; epilogue.dev/backoff-base: \"soon\" is left out; give a duration, as \
-          500ms, 30s or 10m"]
+             from 0, such as 3; epilogue.dev/backoff-base: \"soon\" is left out; give a duration, \
+             such as 500ms, 30s or 10m"]
     );
     assert!(sync(&mut api).events().is_empty());
 }

@@ -85,7 +85,7 @@ fn a_list_that_lacks_a_node_is_as_good_as_its_deletion() {
     fixture.pod(&pod("a"));
     fixture.cluster.nodes_begin();
     fixture.pod(&pod("b"));
-    assert!(fixture.pass(3600).is_empty(), "while a list comes in nobody is gone");
+    assert!(fixture.pass(3600).is_empty(), "no node is gone while a list arrives");
     fixture.live.clear();
     let wakes = fixture.cluster.nodes_end(fixture.now);
     fixture.alarm(wakes);

@@ -169,7 +169,7 @@ fn a_drained_record_is_void_where_the_machine_stayed_up() {
 }
 
 #[test]
-fn the_owner_s_word_ends_a_pod_after_its_time_where_nothing_is_heard_of_the_node() {
+fn force_fail_after_fails_a_pod_where_the_node_is_silent() {
     let mut fixture = hanging();
     fixture.job_says = Some("10m");
     fixture.pod(&deleted(pod("a"), 300));
@@ -186,7 +186,7 @@ fn the_owner_s_word_ends_a_pod_after_its_time_where_nothing_is_heard_of_the_node
 }
 
 #[test]
-fn a_word_that_is_given_later_is_heard() {
+fn a_force_fail_after_that_is_set_later_counts() {
     let mut fixture = hanging();
     fixture.pass(3600);
     fixture.job_says = Some("1m");
@@ -194,7 +194,7 @@ fn a_word_that_is_given_later_is_heard() {
 }
 
 #[test]
-fn a_namespace_speaks_for_its_jobs_unless_they_speak_themselves() {
+fn a_namespaces_force_fail_after_holds_for_its_jobs_unless_they_have_their_own() {
     let words = |text: &str| {
         BTreeMap::from([("epilogue.dev/force-fail-after".to_owned(), text.to_owned())])
     };
@@ -214,7 +214,7 @@ fn a_namespace_speaks_for_its_jobs_unless_they_speak_themselves() {
 }
 
 #[test]
-fn nobody_can_give_that_word_for_pods_that_no_job_owns() {
+fn force_fail_after_never_holds_for_pods_that_no_job_owns() {
     let mut fixture = hanging();
     let mut stateful = deleted(pod("a"), 300);
     stateful["metadata"]["ownerReferences"][0]["kind"] = "StatefulSet".into();
