@@ -181,7 +181,7 @@ fn a_shutdown_that_comes_or_runs_is_reported() {
 }
 
 #[test]
-fn the_kubelets_lock_is_told_from_what_only_says_so() {
+fn the_kubelets_lock_is_distinguished_from_locks_of_its_name() {
     let table = [
         // Name, kind, mode and uid identify the kubelet's lock. ([SD24])
         (vec![lock("shutdown", "kubelet", "delay", 0)], Some("kubelet"), Mode::Assist, "kubelet"),

@@ -218,7 +218,7 @@ fn boot(node: &NodeSeen) -> NodeCheck {
     match &node.view.boot_id {
         Some(id) => NodeCheck::ok(NAME, &**id),
         None => NodeCheck::warn(NAME, Code::BootIdUnknown, "status.nodeInfo.bootID is empty")
-            .remedy("see that the kubelet reports its status; without it a boot is no evidence"),
+            .remedy("see that the kubelet reports its status; without it a boot proves nothing"),
     }
 }
 
