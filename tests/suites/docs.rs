@@ -67,7 +67,7 @@ fn read(directory: &std::path::Path, code: &mut String) {
             read(&path, code);
         } else if path.extension().is_some_and(|it| it == "rs") && !path.ends_with("tests.rs") {
             let text = std::fs::read_to_string(&path).expect("text");
-            code.push_str(text.split("#[cfg(test)]").next().unwrap_or_default());
+            code.push_str(text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default());
         }
     }
 }

@@ -291,7 +291,7 @@ fn the_api_would_take_the_reports() {
     let words = ["https://api answers in 12 ms; DisruptionTarget on a/p would be accepted"];
     assert_found(&asked(|_| {}), "api", Verdict::Ok, &words);
     let slow = asked(|answers| answers.latency = Duration::from_millis(300));
-    assert_found(&slow, "api", warn, &["in 300 ms", "logind more time"]);
+    assert_found(&slow, "api", warn, &["in 300 ms", "groups less time"]);
     let lost = asked(|answers| answers.latency = Duration::from_secs(1));
     assert_found(&lost, "api", fail, &["a call ends after 1 s"]);
     let denied = asked(|answers| answers.denied = vec!["patch pods/status".into()]);
