@@ -10,6 +10,7 @@ pub mod clock;
 pub mod cri;
 pub mod driver;
 pub mod host;
+mod inotify;
 pub mod leave;
 pub mod link;
 mod memory_lock;

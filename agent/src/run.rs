@@ -43,7 +43,7 @@ use crate::source::logind_session::LogindSession;
 use crate::source::pressure::psi;
 use crate::source::systemd::Systemd;
 use crate::source::watch::Closed;
-use crate::source::{lease, node, oom, oomd, pods, policies};
+use crate::source::{lease, logind_conf, node, oom, oomd, pods, policies};
 use sinks::AllSinks;
 
 /// Maximum number of facts in the core's queue; more wait at their source.
@@ -285,6 +285,10 @@ impl Shared {
         } else {
             let lost = "shutdowns are not detected, and pods that one terminates are not reported";
             tracing::warn!(lost, "the node has no logind, as --logind=false says");
+        }
+        if self.config.logind && self.config.enforce && self.config.raise_delay {
+            let drop_ins = logind_conf::run(self.host.clone(), self.events.clone(), token.clone());
+            group.spawn("drop-ins of logind", endless(drop_ins));
         }
         if self.config.features.pressure != Enforcement::Off {
             let stalls = psi::run(self.host.clone(), self.events.clone(), token.clone());

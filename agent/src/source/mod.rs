@@ -7,6 +7,7 @@ mod kubelet_tls;
 pub mod lease;
 mod listeners;
 pub mod logind;
+pub mod logind_conf;
 pub mod logind_session;
 mod logind_signs;
 pub mod node;

@@ -5,10 +5,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use agent_core::protocol::action::Action;
-use agent_core::protocol::event::ActionResult;
+use agent_core::protocol::event::{ActionResult, Event};
 use epilogue_agent::host::Host;
 use epilogue_agent::sink::logind::LogindSink;
+use epilogue_agent::source::logind_conf;
 use epilogue_common::outcome::{FailureKind, Outcome};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
 
 use crate::systemd1::{State, Systemd1};
 use crate::{Node, words};
@@ -59,6 +63,39 @@ async fn requested_delays_of_others_are_merged_and_not_lowered() {
     node.login1.hang_up();
     assert_eq!(node.login1.state().delay_us_max, 30_000_000, "the later name must win");
     assert_eq!(raise(&node.sink(), 40).await, Ok(60));
+}
+
+/// A kubelet that starts with a longer period waits 1.5 s for logind to grant it. ([SD4])
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drop_in_that_a_kubelet_writes_later_is_taken_over_while_it_waits() {
+    let node = Node::start(5).await;
+    let _systemd = systemd(&node).await;
+    let sink = node.sink();
+    assert_eq!(raise(&sink, 40).await, Ok(40));
+    let (events, mut reported) = mpsc::channel(8);
+    let stop = CancellationToken::new();
+    let watch = logind_conf::run(Host::new(node.root.path().into()), events, stop.clone());
+    let watch = tokio::spawn(watch);
+    // The watch may begin after the first write.
+    let (written, first) = loop {
+        let written = Instant::now();
+        node.write("etc/systemd/logind.conf.d/99-kubelet.conf", &conf(60));
+        node.login1.hang_up();
+        if let Ok(event) = timeout(Duration::from_millis(100), reported.recv()).await {
+            break (written, event);
+        }
+    };
+    assert_eq!(first, Some(Event::LogindConfChanged));
+    assert_eq!(node.login1.state().delay_us_max, 40_000_000, "ours hides it");
+    assert_eq!(raise(&sink, 40).await, Ok(60));
+    assert!(written.elapsed() < Duration::from_millis(1_500), "the kubelet has given up");
+    // Neither our own file nor another kind of file is reported.
+    while timeout(Duration::from_millis(100), reported.recv()).await.is_ok() {}
+    node.write("etc/systemd/logind.conf.d/zz-epilogue.conf", &conf(61));
+    node.write("etc/systemd/logind.conf.d/99-kubelet.conf.tmp", &conf(62));
+    assert!(timeout(Duration::from_millis(300), reported.recv()).await.is_err());
+    stop.cancel();
+    watch.await.expect("the watch must end");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -16,6 +16,7 @@ impl Agent {
             Event::LogindLost(why) => self.lose_logind(&why),
             Event::ShutdownAnnounced(announcement) => self.hear_shutdown(announcement),
             Event::ShutdownCancelled => self.hear_cancel(),
+            Event::LogindConfChanged => self.logind.conf_changed(),
             Event::KubeletSeen(facts) => self.see_kubelet(facts),
             Event::PressureRose(what) => self.pressure_rose(what),
             Event::OomKilled(kill) => self.oom_killed(*kill),

@@ -34,6 +34,8 @@ pub(super) struct Logind {
     releasing: bool,
     /// The delay that was requested or warned of, the delay then, and logind's owner.
     raised_for: Option<(Duration, Option<Duration>, String)>,
+    /// Whether a drop-in of another program changed since the delay was last requested.
+    conf_changed: bool,
     /// The scheduled shutdown that was already checked.
     pub(super) foretold: Option<(String, Timestamp)>,
     /// When a shutdown was last cancelled.
@@ -103,6 +105,11 @@ impl Logind {
             lock_listed: false,
         };
         Self { state: Some(state), ..Self::default() }
+    }
+
+    /// Notes that another program wrote a drop-in of logind.
+    pub(super) fn conf_changed(&mut self) {
+        self.conf_changed = true;
     }
 
     pub(super) fn is_preparing(&self) -> bool {
@@ -332,19 +339,24 @@ impl Agent {
     }
 
     /// Raises a delay that is too short where this is allowed, and warns where it does not help.
+    /// Our drop-in hides those of others, so it takes over a longer delay that one of them asks
+    /// for. A kubelet waits 1.5 s for its own before it turns its graceful shutdown off. ([SD4])
     fn raise_delay(&mut self) {
         let wanted = self.wanted_delay();
         let Some(state) = &self.logind.state else { return };
-        let granted = self.logind.granted;
-        if !self.settings.enforce || state.preparing || granted.is_none_or(|is| is >= wanted) {
+        let Some(granted) = self.logind.granted else { return };
+        if !self.settings.enforce || state.preparing {
             return;
         }
-        let about = (wanted, granted, state.owner.clone());
-        if self.logind.raised_for.as_ref() == Some(&about) {
+        let about = (wanted, Some(granted), state.owner.clone());
+        let is_new = granted < wanted && self.logind.raised_for.as_ref() != Some(&about);
+        let raises = self.settings.raise_delay;
+        let is_hidden = raises && std::mem::take(&mut self.logind.conf_changed);
+        if !is_new && !is_hidden {
             return;
         }
         self.logind.raised_for = Some(about);
-        if self.settings.raise_delay {
+        if raises {
             self.outbox.send(Task::RaiseDelay, Action::RaiseDelay { wanted });
         } else {
             self.warn_of_delay("the agent may not raise it");

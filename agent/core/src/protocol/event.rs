@@ -43,6 +43,9 @@ pub enum Event {
     ShutdownAnnounced(Announcement),
     /// `PrepareForShutdown(false)`, from the owner of the name.
     ShutdownCancelled,
+    /// A drop-in of logind that is not ours was written, for example by a kubelet that needs a
+    /// longer delay. ([SD4])
+    LogindConfChanged,
     /// What is known of the kubelet. Sent at least once a minute, after each change, and again
     /// after each announcement.
     KubeletSeen(KubeletFacts),

@@ -3,13 +3,12 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDescriptor};
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
+use nix::sys::inotify::{AddWatchFlags, InotifyEvent, WatchDescriptor};
+
+use crate::inotify::Notices;
 
 /// The changes since the last call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,28 +24,16 @@ pub(super) struct Signs {
 /// All watches.
 #[derive(Debug)]
 pub(super) struct Watches {
-    queue: AsyncFd<Queue>,
+    notices: Notices,
     /// The pod that a watched file belongs to; `None` for a directory.
     by_descriptor: HashMap<WatchDescriptor, Option<PathBuf>>,
     /// Whether the kernel has ever refused a watch.
     refused: bool,
 }
 
-#[derive(Debug)]
-struct Queue(Inotify);
-
-impl AsRawFd for Queue {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.as_fd().as_raw_fd()
-    }
-}
-
 impl Watches {
     pub(super) fn new() -> io::Result<Self> {
-        let queue = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
-        #[expect(deprecated, reason = "its successor is unsafe; Inotify keeps what that asks for")]
-        let queue = AsyncFd::with_interest(Queue(queue), Interest::READABLE)?;
-        Ok(Self { queue, by_descriptor: HashMap::new(), refused: false })
+        Ok(Self { notices: Notices::new()?, by_descriptor: HashMap::new(), refused: false })
     }
 
     /// Whether the kernel has ever refused a watch.
@@ -75,7 +62,7 @@ impl Watches {
         of: AddWatchFlags,
         pod: Option<PathBuf>,
     ) -> Option<WatchDescriptor> {
-        match self.queue.get_ref().0.add_watch(path, of) {
+        match self.notices.add(path, of) {
             Ok(descriptor) => {
                 self.by_descriptor.insert(descriptor, pod);
                 Some(descriptor)
@@ -97,24 +84,14 @@ impl Watches {
         if let Some(descriptor) = descriptor
             && self.by_descriptor.remove(&descriptor).is_some()
         {
-            // A watch that went by itself needs no removal.
-            let _ = self.queue.get_ref().0.rm_watch(descriptor);
+            self.notices.remove(descriptor);
         }
     }
 
     /// Waits for the next changes.
     pub(super) async fn next(&mut self) -> io::Result<Signs> {
-        loop {
-            let mut ready = self.queue.readable().await?;
-            match ready.try_io(|queue| queue.get_ref().0.read_events().map_err(io::Error::from)) {
-                Ok(events) => {
-                    let events = events?;
-                    drop(ready);
-                    return Ok(self.signs(&events));
-                }
-                Err(_would_block) => {}
-            }
-        }
+        let events = self.notices.next().await?;
+        Ok(self.signs(&events))
     }
 
     fn signs(&mut self, events: &[InotifyEvent]) -> Signs {

@@ -82,6 +82,24 @@ fn the_delay_is_raised_to_what_is_wanted() {
     assert_eq!(world.done(&["raise"]).len(), 2);
 }
 
+/// A kubelet with a longer period writes a drop-in, which ours hides. ([SD4])
+#[test]
+fn a_longer_delay_that_another_drop_in_asks_for_is_taken_over() {
+    for allowed in [true, false] {
+        let mut world = World::new(Settings { raise_delay: allowed, ..settings() }, vec![]);
+        world.event(seen(|state| state.delay = Some(ms(40_000))));
+        assert_eq!(world.done(&["raise"]), [""; 0], "it is long enough");
+        world.event(Event::LogindConfChanged);
+        world.event(seen(|state| state.delay = Some(ms(60_000))));
+        let raised: &[&str] = if allowed { &["0 raise 40"] } else { &[] };
+        assert_eq!(world.done(&["raise"]), raised, "once for each change");
+    }
+    let mut world = World::new(settings(), vec![]);
+    world.event(seen(|state| (state.delay, state.preparing) = (Some(ms(40_000)), true)));
+    world.event(Event::LogindConfChanged);
+    assert_eq!(world.done(&["raise"]), [""; 0], "a shutdown is in progress");
+}
+
 #[test]
 fn a_delay_that_stays_too_short_is_reported_once() {
     for allowed in [true, false] {
