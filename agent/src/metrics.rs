@@ -58,34 +58,44 @@ pub enum EventFate {
 impl Metrics {
     /// Registers them.
     pub fn new(registry: &Registry) -> prometheus::Result<Self> {
-        let calls = Opts::new(
-            "epilogue_agent_api_calls_total",
-            "Attempts to write to the API, by action and result (ok, or the class of the failure).",
-        );
-        let seconds = HistogramOpts::new(
-            "epilogue_agent_api_call_duration_seconds",
-            "Time that attempts to write to the API took, by action.",
-        );
+        let calls = IntCounterVec::new(
+            Opts::new(
+                "epilogue_agent_api_calls_total",
+                "Attempts to write to the API, by action and result (ok, or the class of the \
+                 failure).",
+            ),
+            &["action", "result"],
+        )?;
+        let histogram = |options: HistogramOpts, labels: &[&str]| {
+            HistogramVec::new(options.buckets(CALL_SECONDS.to_vec()), labels)
+        };
+        let seconds = histogram(
+            HistogramOpts::new(
+                "epilogue_agent_api_call_duration_seconds",
+                "Time that attempts to write to the API took, by action.",
+            ),
+            &["action"],
+        )?;
         let api = ApiMetrics {
-            calls: registered(registry, IntCounterVec::new(calls, &["action", "result"])?)?,
-            seconds: registered(
-                registry,
-                HistogramVec::new(seconds.buckets(CALL_SECONDS.to_vec()), &["action"])?,
-            )?,
+            calls: registered(registry, calls)?,
+            seconds: registered(registry, seconds)?,
             flight: Arc::default(),
         };
         let notices = IntCounter::new(
             "epilogue_agent_shutdown_notices_total",
             "Shutdowns that logind announced.",
         )?;
-        let events = Opts::new(
-            "epilogue_agent_events_total",
-            "Events, by what became of them (written, failed, dropped).",
-        );
+        let events = IntCounterVec::new(
+            Opts::new(
+                "epilogue_agent_events_total",
+                "Events, by what became of them (written, failed, dropped).",
+            ),
+            &["result"],
+        )?;
         Ok(Self {
             api,
             notices: registered(registry, notices)?,
-            events: registered(registry, IntCounterVec::new(events, &["result"])?)?,
+            events: registered(registry, events)?,
         })
     }
 

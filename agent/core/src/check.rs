@@ -352,7 +352,7 @@ fn trial(trial: &Trial) -> Check {
         Trial::Taken { released: Ok(false), .. } => {
             let found = "a delay lock is still listed after its release";
             Check::fail("lock", Code::LockNotReleased, found).remedy(
-                "a shutdown would wait for it; stop its holder, which `systemd-inhibit --list` shows",
+                "a shutdown would wait for it: stop its holder, see `systemd-inhibit --list`",
             )
         }
         Trial::Taken { listed: Ok(true), released: Ok(true) } => {

@@ -26,9 +26,10 @@ pub struct TokenCollector {
 impl TokenCollector {
     /// A collector of the token in this file.
     pub fn new(file: impl Into<PathBuf>) -> prometheus::Result<Self> {
-        let name = "epilogue_agent_token_expiry_timestamp_seconds";
-        let expires =
-            Gauge::with_opts(Opts::new(name, "When the agent's token for the API expires."))?;
+        let expires = Gauge::with_opts(Opts::new(
+            "epilogue_agent_token_expiry_timestamp_seconds",
+            "When the agent's token for the API expires.",
+        ))?;
         Ok(Self { file: file.into(), expires })
     }
 }

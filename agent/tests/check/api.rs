@@ -156,7 +156,7 @@ async fn reports_would_get_through_and_nothing_is_changed() {
     let api = ApiDouble::start(&host, Answers::default()).await;
     let printed = host.check(&[&api.flag(), "--node-name=n"]).await;
     assert_eq!(printed.code, 0, "{}", printed.stdout);
-    printed.assert("api", "ok", "a mark on work/p would be taken");
+    printed.assert("api", "ok", "DisruptionTarget on work/p would be accepted");
     let seen = api.seen();
     assert_eq!(seen.len(), 3, "{seen:?}");
     assert!(seen[1].starts_with("GET /api/v1/pods?limit=50&fieldSelector=spec.nodeName%3Dn"));
@@ -174,7 +174,7 @@ async fn what_stands_in_the_way_of_reports_fails_with_its_remedy() {
             "not permitted: patch pods/status kubectl apply",
         ),
         (Answers { mark_code: 403, ..Answers::default() }, "would be refused: said Forbidden"),
-        (Answers { no_node: true, ..Answers::default() }, "there is no node n"),
+        (Answers { no_node: true, ..Answers::default() }, "node n not found"),
     ];
     let host = Host::start();
     let _logind = host.logind(seconds(40)).await;
@@ -186,7 +186,7 @@ async fn what_stands_in_the_way_of_reports_fails_with_its_remedy() {
     }
     let api = ApiDouble::start(&host, Answers { no_pods: true, ..Answers::default() }).await;
     let flag = api.flag();
-    host.check(&[&flag, "--node-name=n"]).await.assert("api", "ok", "no pod to try");
+    host.check(&[&flag, "--node-name=n"]).await.assert("api", "ok", "no pod here to try");
     drop(api);
     let printed = host.check(&[&flag, "--node-name=n"]).await;
     printed.assert("api", "fail", "gives no answer");
@@ -199,7 +199,7 @@ async fn the_mode_that_would_be_taken_is_reported() {
     let host = Host::start();
     let _logind = host.logind(seconds(40)).await;
     let printed = host.check(&[]).await;
-    printed.assert("mode", "ok", "Replace: the agent ends the pods through the API, because");
+    printed.assert("mode", "ok", "Replace: the agent deletes the pods through the API, because");
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("must be bindable");
     let address = listener.local_addr().expect("must have one");
     let hangs = async {

@@ -150,7 +150,7 @@ async fn a_prepared_node_passes_and_its_lock_is_given_back() {
     assert_eq!((&report["verdict"], &report["mode"]), (&"ok".into(), &"replace".into()));
     assert_eq!(report["time"]["kill_ms"], 30_850);
     printed.assert("logind", "ok", "org.freedesktop.login1 is :1.");
-    printed.assert("lock", "ok", "taken, listed and given back");
+    printed.assert("lock", "ok", "taken, listed and released");
     assert_eq!((logind.taken(), logind.locks()), (1, Vec::new()));
 }
 
@@ -166,7 +166,10 @@ async fn the_table_shows_each_check_and_the_use_of_the_time() {
     assert!(delay.is_some(), "{}", printed.stdout);
     assert!(printed.stdout.contains("   -> write `InhibitDelayMaxSec=40`"), "{}", printed.stdout);
     assert!(printed.stdout.contains("2.2s to terminate pods"), "{}", printed.stdout);
-    assert_eq!(lines.last(), Some(&"verdict: fail"));
+    let (verdict, docs) = (lines[lines.len() - 2], lines[lines.len() - 1]);
+    assert_eq!(verdict, "verdict: fail");
+    assert!(delay.is_some_and(|line| line.ends_with("[delay-too-short]")), "{}", printed.stdout);
+    assert!(docs.contains("/docs/troubleshooting.html"), "{docs}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -210,7 +213,7 @@ async fn a_delay_too_small_for_the_priority_groups_fails() {
         let printed = host.check(&["--shutdown-grace-period=30s"]).await;
         assert_eq!(printed.code, code, "{granted}: {}", printed.stdout);
         printed.assert("delay", if code == 0 { "ok" } else { "fail" }, "0=30,2000000000=0");
-        printed.assert("lock", "ok", "given back");
+        printed.assert("lock", "ok", "listed and released");
     }
     let host = Host::start();
     let _logind = host.logind(seconds(11)).await;
@@ -273,7 +276,7 @@ async fn a_refused_lock_fails_with_the_remedy_for_its_cause() {
     let printed = host.check(&[]).await;
     assert_eq!(printed.code, 1);
     printed.assert("shutdown", "warn", "the node is shutting down now");
-    printed.assert("lock", "fail", "a shutdown is under way");
+    printed.assert("lock", "fail", "a shutdown is in progress");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -363,9 +366,9 @@ async fn what_can_be_seen_of_pressure_is_reported_with_a_remedy_for_the_rest() {
     printed.assert("pressure", "ok", "memory.available 4094Mi of 4Gi");
     printed.assert("pressure", "ok", "pid.available 31k of 31768");
     // The kernel accepts no trigger on a plain file of a directory.
-    printed.assert("stalls", "ok", "their counters are read");
+    printed.assert("stalls", "ok", "their counters are polled");
     printed.assert("thresholds", "ok", "before the kubelet's defaults");
-    printed.assert("kernel-log", "ok", "which process was killed");
+    printed.assert("kernel-log", "ok", "which process each OOM kill hit");
 
     let flags = ["--pressure=enforce", "--eviction-hard=memory.available<100Mi"];
     host.check(&flags).await.assert("thresholds", "warn", "comes first for memory.available");

@@ -62,10 +62,11 @@ fn metric(
     lists: &BTreeMap<String, Vec<String>>,
 ) -> Option<Metric> {
     let name = text(tokens.first()?)?;
-    let is_name =
-        name.contains('_') && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+    let is_name = name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
     let help = tokens.get(1).filter(|next| is(next, ',')).and_then(|_| text(tokens.get(2)?))?;
-    if !is_name || !help.contains(' ') {
+    // A name of one word needs a sentence behind it.
+    let is_help = help.contains(' ') && (name.contains('_') || help.ends_with('.'));
+    if !is_name || !is_help {
         return None;
     }
     let ends_group = tokens[3..].iter().all(|next| is(next, ','));
@@ -113,7 +114,8 @@ mod tests {
             const BY: [&str; 2] = ["a", "b"];
             fn f() {
                 let signal = &["signal"];
-                one("pods_listed", "Whether pods are known.");
+                one("pods_listed", "Whether pods are known."); one("pods", "The pods.");
+                no("pods", "without a sentence");
                 two("calls_total", "Calls, \
                      all.", &["kind"]);
                 three("left", "No metric", signal); g("left_bytes", "What is left.", signal);
@@ -131,6 +133,7 @@ mod tests {
         };
         let expected = [
             metric("p_pods_listed", "Whether pods are known.", &[]),
+            metric("p_pods", "The pods.", &[]),
             metric("p_calls_total", "Calls, all.", &["kind"]),
             metric("p_left_bytes", "What is left.", &["signal"]),
             metric("p_sent_total", "All that was sent.", &["result"]),

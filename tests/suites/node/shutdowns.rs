@@ -60,8 +60,13 @@ pub(crate) fn are_reported(outcome: &Outcome, roles: &[&str]) {
 /// Every pod that the disruption terminated shows it, and no Job whose policy ignores disruptions
 /// counts one. A pod that had ended before keeps its own end.
 pub(crate) fn all_are_reported(outcome: &Outcome) {
+    all_but_are_reported(outcome, &[]);
+}
+
+/// The same, except for these roles, which the agent leaves to the machine.
+pub(crate) fn all_but_are_reported(outcome: &Outcome, left: &[&str]) {
     let ended = ROLES.iter().map(|(role, _)| *role).filter(|role| ![LEFT, DONE].contains(role));
-    are_reported(outcome, &ended.collect::<Vec<_>>());
+    are_reported(outcome, &ended.filter(|role| !left.contains(role)).collect::<Vec<_>>());
     let done = outcome.row(DONE);
     assert!(done.seen.phase == "Succeeded" && done.seen.disruption.is_none(), "{done:?}");
     for role in ["job-obeys", "job-stubborn"] {
