@@ -44,7 +44,7 @@ async fn an_agent_s_reports_would_get_through_and_nothing_is_marked() {
         let world = World::start(token).await;
         let pod = world.running("asked").await;
         let (verdict, found) = checked(&world, &world.here()).await;
-        assert!(found.contains("would be taken"), "{found}");
+        assert!(found.contains("would be accepted"), "{found}");
         assert_ne!(verdict, "fail", "{found}");
         let after = world.done(Call::get(pod_path(&pod))).await;
         assert_eq!(after["metadata"]["resourceVersion"], pod["metadata"]["resourceVersion"]);
@@ -107,6 +107,6 @@ async fn a_token_without_its_node_is_found_out_before_the_shutdown() {
     assert!(found.contains("would be refused"), "rights alone do not show it: {found}");
     assert_eq!(verdict, "fail");
     let (_, found) = checked(&world, "no-such-node").await;
-    assert!(found.contains("there is no node no-such-node"), "{found}");
+    assert!(found.contains("node no-such-node not found"), "{found}");
     world.finish().await;
 }

@@ -117,6 +117,6 @@ async fn an_account_without_rights_is_refused_by_name() {
     let output = doctor(&stranger, &["-n", stage.namespace()]).await;
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     let error = String::from_utf8_lossy(&output.stderr);
-    assert!(error.contains("neither pods nor Jobs may be read"), "{error}");
+    assert!(error.contains("neither pods nor Jobs that may be read"), "{error}");
     stage.stop().await;
 }
