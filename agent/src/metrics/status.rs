@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use agent_core::agent::{LeftReason, LockState, ShutdownStatus, Status, Tries};
+use agent_core::agent::{LeftReason, LockState, ShutdownStatus, Status, Tries, WouldHave};
 use agent_core::protocol::action::Purpose;
 use agent_core::shutdown::Mode;
 use agent_core::termination::hanging::Hang;
@@ -96,6 +96,7 @@ pub struct StatusCollector {
     stuck: IntGaugeVec,
     unstuck: IntCounter,
     left: IntGaugeVec,
+    would_have: IntCounterVec,
 }
 
 impl StatusCollector {
@@ -150,10 +151,17 @@ impl StatusCollector {
                 ),
                 &["reason"],
             )?,
+            would_have: IntCounterVec::new(
+                options(
+                    "would_have_total",
+                    "Pods that the agent, where it only observes, would have acted on, by action.",
+                ),
+                &["action"],
+            )?,
         })
     }
 
-    fn vecs(&self) -> [&dyn Collector; 8] {
+    fn vecs(&self) -> [&dyn Collector; 9] {
         [
             &self.held_for,
             &self.mode,
@@ -163,6 +171,7 @@ impl StatusCollector {
             &self.stuck,
             &self.unstuck,
             &self.left,
+            &self.would_have,
         ]
     }
 
@@ -206,6 +215,10 @@ impl Collector for StatusCollector {
             self.stuck.with_label_values(&[hang.name()]).set(pods);
         }
         raise_to(&self.unstuck, status.stuck.failed);
+        for what in WouldHave::ALL {
+            let total = status.would_have.get(&what).copied().unwrap_or_default();
+            raise_to(&self.would_have.with_label_values(&[what.name()]), total);
+        }
         if let Some(shutdown) = &status.shutdown {
             for why in LeftReason::ALL {
                 let pods = shutdown.left_at_release.get(&why).copied().unwrap_or_default();

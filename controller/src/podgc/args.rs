@@ -22,7 +22,9 @@ const QUARANTINE_MIN: Duration = Duration::from_secs(1);
 pub(crate) struct PodGcArgs {
     /// Fail and delete pods that no kubelet can terminate any more: alongside
     /// kube-controller-manager's pod GC, or instead of it, if that runs with
-    /// --controllers=*,-pod-garbage-collector-controller.
+    /// --controllers=*,-pod-garbage-collector-controller. With observe, write nothing, neither
+    /// conditions nor deletions nor taints, and report by events and metrics what would be
+    /// written.
     #[arg(long, value_name = "MODE", value_enum, default_value = "alongside")]
     pod_gc: ModeArg,
     /// How long a node must be gone before its pods are failed and deleted.
@@ -73,6 +75,7 @@ pub(crate) struct PodGcArgs {
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum ModeArg {
     Off,
+    Observe,
     Alongside,
     Instead,
 }
@@ -110,6 +113,7 @@ impl PodGcArgs {
         }
         let mode = match self.pod_gc {
             ModeArg::Off => Mode::Off,
+            ModeArg::Observe => Mode::Observe,
             ModeArg::Alongside => Mode::Alongside,
             ModeArg::Instead => Mode::Instead,
         };

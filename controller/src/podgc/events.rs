@@ -21,8 +21,38 @@ pub(super) fn event(write: &PodWrite, instance: &str, now: Timestamp) -> Option<
             ("Normal", "ResetDisruptionTarget", format!("DisruptionTarget reset: {stale}"))
         }
     };
+    Some(about(write, (kind, reason), &message, instance, now))
+}
+
+/// The event of a write that a pod GC that only observes did not carry out.
+pub(super) fn would_event(write: &PodWrite, instance: &str, now: Timestamp) -> Value {
+    let (reason, message) = match &write.cause {
+        Cause::Ended(evidence) if write.patch.is_some() => {
+            ("PodWouldFail", format!("Would be failed and deleted: {evidence}"))
+        }
+        Cause::Ended(evidence) => ("PodWouldBeDeleted", format!("Would be deleted: {evidence}")),
+        Cause::Excess(excess) => ("PodWouldBeDeleted", format!("Would be deleted: {excess}")),
+        Cause::Marked(_) => {
+            let message = "DisruptionTarget would be set: its node shuts down";
+            ("DisruptionTargetWouldBeSet", message.to_owned())
+        }
+        Cause::Cleared(stale) => {
+            ("DisruptionTargetWouldBeReset", format!("DisruptionTarget would be reset: {stale}"))
+        }
+    };
+    let message = format!("{message} (--pod-gc=observe)");
+    about(write, ("Normal", reason), &message, instance, now)
+}
+
+fn about(
+    write: &PodWrite,
+    (kind, reason): (&str, &str),
+    message: &str,
+    instance: &str,
+    now: Timestamp,
+) -> Value {
     let time = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-    Some(json!({
+    json!({
         "apiVersion": "v1",
         "kind": "Event",
         "metadata": {
@@ -45,5 +75,5 @@ pub(super) fn event(write: &PodWrite, instance: &str, now: Timestamp) -> Option<
         "count": 1,
         "firstTimestamp": time,
         "lastTimestamp": time,
-    }))
+    })
 }

@@ -11,6 +11,7 @@ pub(crate) struct Metrics {
     errors: IntCounterVec,
     targets: IntCounterVec,
     taints: IntCounter,
+    would: IntCounterVec,
 }
 
 impl Metrics {
@@ -44,12 +45,22 @@ impl Metrics {
                 &["action", "result"],
             )?,
             taints,
+            would: counter(
+                "epilogue_pod_gc_would_have_total",
+                "Number of writes to pods that pod GC would have made, where it only observes",
+                &["action"],
+            )?,
         })
     }
 
     /// Counts the removal of a stale taint.
     pub(super) fn untainted(&self) {
         self.taints.inc();
+    }
+
+    /// Counts a write that was reported in place of being carried out.
+    pub(super) fn would_have(&self, write: &PodWrite) {
+        self.would.with_label_values(&[write.cause.label()]).inc();
     }
 
     /// Counts a write that succeeded or failed.

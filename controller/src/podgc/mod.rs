@@ -13,7 +13,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use controller_core::podgc::{Cluster, Item, Priority, Settings, Wake, WireNode};
+use controller_core::podgc::{
+    Cluster, Item, Mode, Observed, PodWrite, Priority, Settings, Wake, WireNode,
+};
 use controller_core::view::WirePod;
 use controller_core::workqueue::FailureDelay;
 use jiff::Timestamp;
@@ -34,6 +36,8 @@ const RETRY: FailureDelay =
 /// The cluster view and its queues.
 pub(crate) struct PodGc {
     cluster: Mutex<Cluster>,
+    /// What was reported, where pod GC only observes.
+    observed: Option<Mutex<Observed>>,
     /// Pods whose termination others may wait for.
     pub(crate) ending: Queue<Item>,
     /// Finished pods, whose deletion only frees space.
@@ -48,6 +52,7 @@ impl PodGc {
             Queue::new(RETRY, waited, worked)
         };
         Arc::new(Self {
+            observed: (settings.mode == Mode::Observe).then(Mutex::default),
             cluster: Mutex::new(Cluster::new(settings)),
             ending: queue("pod_gc_ending"),
             tidying: queue("pod_gc_tidying"),
@@ -60,11 +65,19 @@ impl PodGc {
         let mut wakes = Vec::new();
         match event {
             WatchEvent::ListBegins => cluster.pods_begin(),
-            WatchEvent::ListEnds(_) => cluster.pods_end(),
+            WatchEvent::ListEnds(_) => {
+                cluster.pods_end();
+                if let Some(observed) = &self.observed {
+                    observed.lock().retain(|uid| cluster.pod(uid).is_some());
+                }
+            }
             WatchEvent::Shown(pod) => wakes = cluster.pod_shown(pod, Timestamp::now()),
             WatchEvent::Gone(pod) => {
                 let uid = pod.metadata.uid.as_deref().unwrap_or_default();
                 cluster.pod_gone(&uid.into());
+                if let Some(observed) = &self.observed {
+                    observed.lock().forget(&uid.into());
+                }
             }
             // Pod GC must not write to a pod based on an outdated view.
             WatchEvent::Unreadable(pod) => cluster.pod_gone(&pod.uid.as_str().into()),
@@ -108,6 +121,16 @@ impl PodGc {
             WatchEvent::Unreadable(namespace) => report_unreadable("namespace", namespace),
             WatchEvent::UpTo(_) => {}
         }
+    }
+
+    /// Whether pod GC only observes.
+    fn observes(&self) -> bool {
+        self.observed.is_some()
+    }
+
+    /// Whether this write is to be reported in place of being carried out, for the first time.
+    fn is_new(&self, write: &PodWrite) -> bool {
+        self.observed.as_ref().is_some_and(|observed| observed.lock().is_new(write))
     }
 
     /// Opens the queues, and enqueues all that the watches have shown so far.

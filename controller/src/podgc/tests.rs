@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use controller_core::podgc::Settings;
+use controller_core::podgc::{Mode, Settings};
 use http::{Response, StatusCode};
 use jiff::SignedDuration;
 use kube::Client;
@@ -76,8 +76,12 @@ fn worker(server: &Server) -> Arc<Worker> {
 }
 
 fn counting_worker(server: &Server, registry: &Registry) -> Arc<Worker> {
+    worker_in(Mode::Alongside, server, registry)
+}
+
+fn worker_in(mode: Mode, server: &Server, registry: &Registry) -> Arc<Worker> {
     let histograms = QueueHistograms::new(registry).expect("must register");
-    let settings = Settings { quarantine: SignedDuration::ZERO, ..Settings::default() };
+    let settings = Settings { mode, quarantine: SignedDuration::ZERO, ..Settings::default() };
     let gc = PodGc::new(settings, &histograms);
     gc.open();
     gc.nodes(&WatchEvent::ListBegins);
@@ -125,6 +129,33 @@ async fn the_condition_comes_before_the_deletion_and_both_name_the_pod_that_was_
     let options = json!({"gracePeriodSeconds": 0, "preconditions": {"uid": "uid-a"}});
     assert_eq!(server.body(2), options);
     assert_eq!(server.body(3)["involvedObject"]["uid"], "uid-a");
+}
+
+#[tokio::test(start_paused = true)]
+async fn observing_writes_only_an_event_and_only_once() {
+    let server = Server::default();
+    let registry = Registry::new();
+    let worker = worker_in(Mode::Observe, &server, &registry);
+    server.answer(404, refusal(404, "NotFound"));
+    server.answer(201, json!({}));
+    work_until(&worker, &server, 2).await;
+    assert_eq!(server.lines(), [NODE, EVENT]);
+    let event = server.body(1);
+    assert_eq!((&event["type"], &event["reason"]), (&json!("Normal"), &json!("PodWouldFail")));
+    let message = "Would be failed and deleted: node no longer exists (--pod-gc=observe)";
+    assert_eq!(event["message"], message);
+    // The pod changes, and the verdict stays.
+    worker.gc.pods(&shown(6));
+    let token = CancellationToken::new();
+    let end = async {
+        tokio::time::sleep(Duration::from_mins(10)).await;
+        token.cancel();
+    };
+    tokio::join!(worker.work(Priority::Ending, token.clone()), end);
+    assert_eq!(server.lines().len(), 2);
+    let page = prometheus::TextEncoder::new().encode_to_string(&registry.gather()).expect("a page");
+    assert!(page.contains("epilogue_pod_gc_would_have_total{action=\"orphaned\"} 1"), "{page}");
+    assert!(!page.contains("force_delete_pods_total{"), "{page}");
 }
 
 /// Pod GC counts by namespace and reason, under upstream's names with our prefix. ([GC5])

@@ -8,9 +8,10 @@ use controller_core::podgc::{Item, PodWrite, Priority, Verdict};
 use epilogue_common::names::job_option::FORCE_FAIL_AFTER;
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 use jiff::Timestamp;
+use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use super::events::event;
+use super::events::{event, would_event};
 use super::execute::Executor;
 use super::{Metrics, PodGc};
 use crate::cache::Cache;
@@ -62,7 +63,12 @@ impl Worker {
                     let wakes = self.gc.cluster.lock().node_answered(&name, exists, now);
                     self.gc.wake(wakes);
                 }
+                Verdict::Untaint(_) if self.gc.observes() => return Ok(()),
                 Verdict::Untaint(name) => return self.untaint(&name).await,
+                Verdict::Do(write) if self.gc.observes() => {
+                    self.observe(&write).await;
+                    return Ok(());
+                }
                 Verdict::Do(write) => {
                     let result = self.carry_out(&write).await;
                     let wakes = self.gc.cluster.lock().pod_done(&write.uid, Timestamp::now());
@@ -87,6 +93,10 @@ impl Worker {
                     let owner = pod.owner.as_ref().filter(|_| pod.deletion.is_some())?;
                     self.cache.job_annotation(&pod.namespace, owner, FORCE_FAIL_AFTER)
                 });
+                // Without a write, nothing is in progress that later checks would wait for.
+                if self.gc.observes() {
+                    return cluster.verdict_on(uid, job.as_deref(), now);
+                }
                 cluster.check_pod(uid, job.as_deref(), now)
             }
             Item::Excess => {
@@ -96,6 +106,23 @@ impl Worker {
                 Verdict::Leave
             }
         }
+    }
+
+    /// Reports a write in place of carrying it out, once.
+    async fn observe(&self, write: &PodWrite) {
+        if !self.gc.is_new(write) {
+            return;
+        }
+        self.metrics.would_have(write);
+        tracing::info!(
+            pod = format!("{}/{}", write.namespace, write.name),
+            uid = %write.uid,
+            reason = write.cause.label(),
+            cause = %write.cause,
+            "would be carried out, but --pod-gc=observe"
+        );
+        let event = would_event(write, &self.instance, Timestamp::now());
+        self.send(write, &event).await;
     }
 
     async fn untaint(&self, name: &str) -> Outcome<()> {
@@ -144,7 +171,11 @@ impl Worker {
     /// A lost event is not retried: it is news and not state.
     async fn report(&self, write: &PodWrite) {
         let Some(event) = event(write, &self.instance, Timestamp::now()) else { return };
-        if let Err(failure) = self.executor.create_event(&write.namespace, &event).await {
+        self.send(write, &event).await;
+    }
+
+    async fn send(&self, write: &PodWrite, event: &Value) {
+        if let Err(failure) = self.executor.create_event(&write.namespace, event).await {
             tracing::debug!(pod = &*write.name, %failure, "event not written");
         }
     }

@@ -87,6 +87,7 @@ impl Agent {
 
     fn hear_cancel(&mut self) {
         self.logind.prepares(false);
+        self.logind.observed = false;
         if self.shutdown.is_some() {
             self.cancel("logind says so");
         } else {

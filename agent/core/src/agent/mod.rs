@@ -29,6 +29,7 @@ mod left;
 mod mode;
 mod node;
 mod notices;
+mod observed_shutdown;
 mod oom;
 mod outbox;
 mod own_marks_reverted;
@@ -58,7 +59,7 @@ pub use mode::{ARMED_LASTS, Allowed, Detected, Kubelet, detect, kubelet};
 pub use notices::REASONS;
 pub use status::{
     EvictionCount, LeftReason, LockState, OomStatus, OomTally, PressureStatus, ShutdownStatus,
-    SignalStatus, StallStatus, Status, StuckStatus, Tries, VictimStatus,
+    SignalStatus, StallStatus, Status, StuckStatus, Tries, VictimStatus, WouldHave,
 };
 
 use crate::pod::PodUid;

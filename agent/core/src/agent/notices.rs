@@ -28,6 +28,7 @@ pub const REASONS: &[(&str, &str)] = &[
         RECOVERED,
         "After a boot: DisruptionTarget was set on pods that the last shutdown did not report.",
     ),
+    (WOULD_DISRUPT, "The node shuts down, and the agent observes: what it would do with the pod."),
     (POD_MARKED, "DisruptionTarget was set on the pod: its node is shutting down."),
     (POD_STOPPED, "The agent terminated the pod: its node is shutting down."),
     (POD_LOST, "The pod went down with its node, without notice; DisruptionTarget was set."),
@@ -66,6 +67,7 @@ pub(super) const NOT_PERMITTED: &str = "AgentForbidden";
 pub(super) const UNBOUNDED: &str = "AgentUnbounded";
 pub(super) const RECOVERED: &str = "BootRecovery";
 pub(super) const POD_MARKED: &str = "PodDisrupted";
+pub(super) const WOULD_DISRUPT: &str = "PodWouldBeDisrupted";
 pub(super) const POD_STOPPED: &str = "PodStopped";
 pub(super) const POD_LOST: &str = "PodLost";
 pub(super) const POD_STUCK: &str = "PodStuckTerminating";

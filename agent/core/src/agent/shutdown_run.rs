@@ -213,7 +213,7 @@ impl Agent {
         }
         let mut found = self.detected();
         if found.mode == Mode::Observe {
-            self.outbox.log(false, None, "the node shuts down; the agent observes");
+            self.observe_shutdown();
             return;
         }
         if let Some(journaled) = &begin.journaled

@@ -38,6 +38,8 @@ pub(super) struct Logind {
     conf_changed: bool,
     /// The scheduled shutdown that was already checked.
     pub(super) foretold: Option<(String, Timestamp)>,
+    /// Whether a shutdown is in progress that the agent only observes, and has reported.
+    pub(super) observed: bool,
     /// When a shutdown was last cancelled.
     cancelled_at: Option<Duration>,
 }
@@ -183,11 +185,12 @@ impl Agent {
             self.logind.taking = Attempt::wanted();
         }
         let preparing = seen.preparing;
+        self.logind.observed &= preparing;
         let granted = seen.delay;
         self.logind.state = Some(seen);
         let Some(shutdown) = &self.shutdown else {
             let echo = self.logind.cancelled_at.is_some_and(|at| now < at + CHECK_LASTS);
-            if preparing && !echo && self.journaled.is_none() {
+            if preparing && !echo && self.journaled.is_none() && !self.logind.observed {
                 self.outbox.log(true, None, "logind is shutting down, and no signal arrived");
                 self.begin(&Begin::found(granted));
             } else if preparing && echo {

@@ -64,8 +64,57 @@ pub struct Status {
     pub pressure: PressureStatus,
     /// OOM kills.
     pub oom: OomStatus,
+    /// How often an agent that enforces would have acted, where this one observes.
+    pub would_have: BTreeMap<WouldHave, u64>,
     /// After `StopRequested`: whether no open work remains.
     pub may_exit: bool,
+}
+
+/// What an agent that enforces would have done with a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WouldHave {
+    /// Set `DisruptionTarget` before anything else, in a shutdown.
+    SetDisruptionTarget,
+    /// Terminate the pod, in a shutdown.
+    Terminate,
+    /// Report the pod if the kubelet does not, in a shutdown.
+    Report,
+    /// Evict the pod.
+    Evict,
+    /// Fail a deleted pod that no kubelet handles.
+    FailStuck,
+}
+
+impl WouldHave {
+    /// All values.
+    pub const ALL: [Self; 5] =
+        [Self::SetDisruptionTarget, Self::Terminate, Self::Report, Self::Evict, Self::FailStuck];
+
+    /// Name in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::SetDisruptionTarget => "set-disruption-target",
+            Self::Terminate => "terminate",
+            Self::Report => "report",
+            Self::Evict => "evict",
+            Self::FailStuck => "fail-stuck",
+        }
+    }
+
+    /// Words for an event, in this mode of a shutdown.
+    pub(super) fn words(self, mode: Mode) -> &'static str {
+        match (self, mode) {
+            (Self::SetDisruptionTarget, _) => "set DisruptionTarget at once",
+            (Self::Terminate, Mode::Substitute) => {
+                "stop its containers through the runtime and report its end"
+            }
+            (Self::Terminate, _) => "terminate it through the API",
+            (Self::Report, _) => "hold the shutdown until the API shows its end",
+            (Self::Evict, _) => "evict it",
+            (Self::FailStuck, _) => "fail it",
+        }
+    }
 }
 
 /// Deleted pods that do not end.

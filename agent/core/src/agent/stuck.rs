@@ -21,6 +21,7 @@ use super::disruption_target::{PATCH_STATUS, pod_ref};
 use super::notices::{POD_FAILED, POD_STUCK, WOULD_FAIL};
 use super::outbox::Task;
 use super::refusals::FORBIDDEN_FOR;
+use super::status::WouldHave;
 use super::{Agent, Enforcement, StuckStatus};
 use crate::pod::{PodSource, PodUid, PodView};
 use crate::protocol::action::{Action, PodRef, Purpose, Reach};
@@ -67,6 +68,8 @@ struct Case {
     /// Until when the API's refusal of the phase counts, on CLOCK_MONOTONIC.
     refused_until: Option<Duration>,
     event_at: Option<Duration>,
+    /// Whether it was counted as one that an agent that enforces would have failed.
+    would_fail: bool,
 }
 
 impl Case {
@@ -85,6 +88,7 @@ impl Case {
             stopped_in: None,
             refused_until: None,
             event_at: None,
+            would_fail: false,
         }
     }
 
@@ -397,6 +401,9 @@ impl Agent {
             Judgement::Leave(_) if only_observes => return,
             Judgement::Leave(obstacle) => (POD_STUCK, finding.left(case.liveness, over, obstacle)),
             _ => {
+                // Later events of the same pod repeat the first.
+                let count = u64::from(!std::mem::replace(&mut case.would_fail, true));
+                *self.status.would_have.entry(WouldHave::FailStuck).or_default() += count;
                 let words = finding.failed(case.liveness, over);
                 (WOULD_FAIL, format!("Would be failed if the agent were set to enforce: {words}."))
             }

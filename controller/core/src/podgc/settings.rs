@@ -7,6 +7,8 @@ use jiff::SignedDuration;
 pub enum Mode {
     /// Pod GC is off.
     Off,
+    /// Nothing is written: pod GC and disruption report what they would do.
+    Observe,
     /// The pod GC of kube-controller-manager runs too. Finished pods are left to it unless a flag
     /// asks for more.
     #[default]

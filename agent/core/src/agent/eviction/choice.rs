@@ -11,6 +11,7 @@ use super::super::disruption_target::{PATCH_STATUS, pod_ref};
 use super::super::group_deletion::{DELETE, PATCH_PODS};
 use super::super::notices::{LEFT_TO_KUBELET, WOULD_EVICT};
 use super::super::outbox::Task;
+use super::super::status::WouldHave;
 use super::effective_mode::EffectiveMode;
 use super::is_active;
 use super::victim::Why;
@@ -233,6 +234,7 @@ impl Agent {
         let pod = pod_ref(pod);
         self.outbox.log(false, Some(&pod), format!("would be evicted: {why}"));
         self.status.pressure.evictions.entry(signal).or_default().would += 1;
+        *self.status.would_have.entry(WouldHave::Evict).or_default() += 1;
         let text = format!("It would be evicted: {message}");
         self.emit_pod_event(pod, WOULD_EVICT, &text);
     }

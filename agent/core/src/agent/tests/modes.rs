@@ -1,10 +1,10 @@
 //! Tests the modes without failures. ([AP16])
 
 use super::driver::*;
-use crate::agent::LockState;
+use crate::agent::{LockState, Settings, WouldHave};
 use crate::pod::tests::pod;
 use crate::pod::{Owner, Phase, PodSource, PodView};
-use crate::protocol::event::RuntimeState;
+use crate::protocol::event::{Event, RuntimeState};
 use crate::shutdown::Mode;
 
 const JOB: Owner = Owner::Job;
@@ -132,7 +132,7 @@ fn a_final_status_that_does_not_come_is_awaited_no_longer_than_the_kubelet_needs
 #[test]
 fn a_kubelet_that_died_reports_no_final_status() {
     let mut world = half_reported();
-    world.event(crate::protocol::event::Event::KubeletSeen(dead()));
+    world.event(Event::KubeletSeen(dead()));
     world.pass(ms(4_000));
     assert!(world.released(), "{:?}", world.log);
     assert_eq!(world.done(&["fail", "fail", "delete", "stop"]), [""; 0]);
@@ -144,7 +144,7 @@ fn assist_becomes_replace_when_the_kubelet_has_given_up() {
     let mut world = World::standing(settings(), armed(), vec![job("a"), deployed("b")]);
     world.shutdown(40);
     world.pass(ms(500));
-    world.event(crate::protocol::event::Event::KubeletSeen(plain()));
+    world.event(Event::KubeletSeen(plain()));
     world.pass(ms(1_400));
     assert_eq!(world.done(&["delete", "mark"]), ["0 mark a"]);
     world.pass(ms(200));
@@ -159,7 +159,7 @@ fn assist_stays_where_the_kubelet_is_at_work() {
         let mut world = World::standing(settings(), armed(), vec![job("a"), job("b")]);
         world.shutdown(40);
         world.pass(ms(500));
-        world.event(crate::protocol::event::Event::KubeletSeen(plain()));
+        world.event(Event::KubeletSeen(plain()));
         if progress {
             world.ends("b", Phase::Failed);
         }
@@ -167,7 +167,7 @@ fn assist_stays_where_the_kubelet_is_at_work() {
             kubelet_says_shutdown: says_so,
             ..Default::default()
         };
-        world.event(crate::protocol::event::Event::NodeObserved(view));
+        world.event(Event::NodeObserved(view));
         world.pass(ms(10_000));
         assert_eq!(world.done(&["delete"]), [""; 0], "{progress} {says_so}");
     }
@@ -175,7 +175,7 @@ fn assist_stays_where_the_kubelet_is_at_work() {
 
 #[test]
 fn the_mode_follows_what_is_learnt_just_after_the_signal() {
-    use crate::protocol::event::Event::{KubeletSeen, LogindSeen};
+    use Event::{KubeletSeen, LogindSeen};
     // Nothing was known: the agent had just started.
     for (facts, deletes) in [(plain(), 1), (armed(), 0)] {
         let mut world = World::new(settings(), vec![deployed("a")]);
@@ -267,15 +267,50 @@ fn a_dead_kubelet_without_a_runtime_leaves_marks_and_no_waiting() {
     assert!(world.agent.status().marks_only);
 }
 
+/// The events of an agent that only observes, about pods.
+fn would(world: &World) -> Vec<&str> {
+    let all = world.reported.iter().filter(|(reason, _)| *reason == "PodWouldBeDisrupted");
+    all.map(|(_, text)| text.as_str()).collect()
+}
+
 #[test]
-fn observe_does_nothing() {
-    let mut settings = settings();
-    settings.enforce = false;
-    let mut world = World::standing(settings, plain(), vec![job("a")]);
+fn observe_writes_nothing_and_reports_what_the_agent_would_do() {
+    let settings = || Settings { enforce: false, ..settings() };
+    let pods = || vec![job("a"), pod("bare"), pod("daemon").owner(Owner::DaemonSet)];
+    let mut world = World::standing(settings(), plain(), pods());
     world.shutdown(40);
+    // logind is polled meanwhile.
+    world.event(super::standing::seen(|state| state.preparing = true));
     world.pass(ms(60_000));
     assert_eq!(world.log, [""; 0]);
     assert_eq!(world.agent.status().mode, Some(Mode::Observe));
+    let text = "The node shuts down. Set to enforce, the agent would set DisruptionTarget at once, \
+                and terminate it through the API.";
+    assert_eq!(would(&world), [text], "bare pods and those of DaemonSets are left alone");
+    let begun = world.reported.iter().find(|(reason, _)| *reason == "NodeShutdownStarted");
+    let begun = begun.map(|(_, text)| text.as_str()).unwrap_or_default();
+    assert!(begun.contains("would handle 1 pods (mode replace: "), "{begun:?}");
+    let counts = |world: &World| {
+        let status = world.agent.status();
+        WouldHave::ALL.map(|what| status.would_have.get(&what).copied().unwrap_or_default())
+    };
+    assert_eq!(counts(&world), [1, 1, 0, 0, 0]);
+    // After a cancel, the next shutdown counts anew.
+    world.event(Event::ShutdownCancelled);
+    world.shutdown(40);
+    assert_eq!(counts(&world), [2, 2, 0, 0, 0]);
+
+    let mut armed = World::standing(settings(), armed(), pods());
+    armed.shutdown(40);
+    assert_eq!(would(&armed).len(), 3, "the kubelet stops them all");
+    assert!(would(&armed).iter().all(|text| text.contains("hold the shutdown until the API")));
+    let mut dead = World::standing(settings(), dead(), pods());
+    dead.shutdown(40);
+    assert!(
+        would(&dead)[0].contains("stop its containers through the runtime"),
+        "{:?}",
+        would(&dead)
+    );
 }
 
 #[test]

@@ -12,7 +12,7 @@ use crate::protocol::action::Action;
 use crate::protocol::event::{ActionResult, Event, LogindState, NodeView};
 use crate::shutdown::Mode;
 
-fn seen(change: impl FnOnce(&mut LogindState)) -> Event {
+pub(super) fn seen(change: impl FnOnce(&mut LogindState)) -> Event {
     let mut state = logind(false);
     change(&mut state);
     Event::LogindSeen(state)
