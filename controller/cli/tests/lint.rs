@@ -6,6 +6,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use controller_core::lint::{Facts, lint as judge};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
@@ -190,4 +191,35 @@ fn what_rbac_forbids_is_named() {
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(error.contains("the Jobs may not be read"), "{error}");
+}
+
+/// The quoted texts of an expression.
+fn quoted(expression: &str) -> Vec<&str> {
+    expression.split('\'').skip(1).step_by(2).collect()
+}
+
+#[test]
+fn the_admission_policy_warns_of_nothing_that_lint_does_not_find() {
+    let path = Path::new(ROOT).join("deploy/policy/lint/policy.yaml");
+    let policy = documents(&path).remove(0);
+    let variables = policy["spec"]["variables"].as_array().expect("variables");
+    let variable = variables.iter().find(|each| each["name"] == "meant").expect("the variable");
+    let texts = quoted(variable["expression"].as_str().expect("an expression"));
+    assert!(texts.len() >= 20, "{texts:?}");
+    for pair in texts.chunks(2) {
+        let rules = json!([{"action": "Count", "onPodConditions": [{"type": pair[0]}]}]);
+        let job = json!({"kind": "Job", "spec": {"podFailurePolicy": {"rules": rules}}});
+        let found = judge(&[job], Facts::default()).findings;
+        let words = format!("did you mean {}?", pair[1]);
+        assert!(found.iter().any(|each| each.problem.contains(&words)), "{pair:?}: {found:?}");
+    }
+    // Each warning ends with a code of lint.
+    for validation in policy["spec"]["validations"].as_array().expect("validations") {
+        let expression = validation["messageExpression"].as_str();
+        let message = expression.or(validation["message"].as_str()).expect("a message");
+        let code = message.rsplit_once('[').and_then(|(_, code)| code.split(']').next());
+        let known = epilogue_common::finding_code::FindingCode::ALL;
+        let is_known = known.iter().any(|it| Some(it.as_str()) == code);
+        assert!(is_known, "{message}");
+    }
 }
