@@ -1,4 +1,4 @@
-//! Names each finding of `kubectl epilogue doctor`, `kubectl epilogue explain` and
+//! Names each finding of `kubectl epilogue doctor`, `explain` and `lint`, and of
 //! `epilogue-agent check`. A code is also the heading in `docs/troubleshooting.md` that explains
 //! the finding.
 
@@ -145,6 +145,31 @@ codes! {
     FailureIgnored = "failure-ignored",
     FailureMatchesNoRule = "failure-matches-no-rule",
     ReplacementWaits = "replacement-waits",
+    // kubectl epilogue lint: rules of a podFailurePolicy
+    ConditionTypeUnknown = "condition-type-unknown",
+    ConditionStatusInvalid = "condition-status-invalid",
+    DisruptionTargetNotTrue = "disruption-target-not-true",
+    RuleWithoutMatch = "rule-without-match",
+    RuleShadowed = "rule-shadowed",
+    ContainerUnknown = "container-unknown",
+    ExitCodesInvalid = "exit-codes-invalid",
+    // kubectl epilogue lint: limits and pods
+    IgnoreUnlimited = "ignore-unlimited",
+    DisruptionFailsJob = "disruption-fails-job",
+    NeedsIndexed = "needs-indexed",
+    NeedsBackoffLimitPerIndex = "needs-backoff-limit-per-index",
+    RestartPolicyInvalid = "restart-policy-invalid",
+    OnFailureInvalid = "on-failure-invalid",
+    ReplacementPolicyInvalid = "replacement-policy-invalid",
+    DeadlineBelowGrace = "deadline-below-grace",
+    ParallelismOverQuota = "parallelism-over-quota",
+    // kubectl epilogue lint: annotations
+    AnnotationUnknown = "annotation-unknown",
+    AnnotationInvalid = "annotation-invalid",
+    AnnotationWithoutEffect = "annotation-without-effect",
+    // kubectl epilogue lint: what it could not read
+    CronJobsNotRead = "cron-jobs-not-read",
+    QuotasNotRead = "quotas-not-read",
 }
 
 impl fmt::Display for FindingCode {

@@ -4,7 +4,8 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use epilogue_deploy::{args, base, files, manifests};
+use epilogue_common::names::job_option;
+use epilogue_deploy::{args, base, files, manifests, objects};
 use k8s_openapi::api::admissionregistration::v1::{
     ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
 };
@@ -23,6 +24,17 @@ const NAMESPACE: &str = "epilogue-system";
 
 fn all() -> Vec<Value> {
     manifests().expect("must be readable")
+}
+
+/// The directory of the policy that only warns, which no kustomization includes.
+fn lint_directory() -> PathBuf {
+    base().join("../../policy/lint")
+}
+
+/// All objects, and those that are applied on request only.
+fn with_optional() -> Vec<Value> {
+    let optional = objects(&lint_directory()).expect("must be readable");
+    all().into_iter().chain(optional).collect()
 }
 
 /// The controller's object of a kind.
@@ -71,14 +83,15 @@ fn every_file_is_applied() {
         let directory = directory.canonicalize().expect("must be there");
         yaml_files(&directory, &mut present);
     }
-    let listed = files(&base()).expect("must be readable").into_iter();
+    let lists = [base(), lint_directory()].map(|list| files(&list).expect("must be readable"));
+    let listed = lists.into_iter().flatten();
     let listed = listed.map(|path| path.canonicalize().expect("must be there")).collect();
     assert_eq!(present, listed);
 }
 
 #[test]
 fn every_object_parses_into_its_type_without_a_leftover() {
-    for object in all() {
+    for object in with_optional() {
         let kind = object["kind"].as_str().expect("must have a kind");
         let reread = match kind {
             "Namespace" => reread::<Namespace>(&object),
@@ -106,7 +119,7 @@ fn every_object_parses_into_its_type_without_a_leftover() {
 #[test]
 fn no_object_appears_twice_and_each_is_in_a_namespace_that_comes_first() {
     let mut seen = BTreeSet::new();
-    for object in all() {
+    for object in with_optional() {
         let kind = object["kind"].as_str().unwrap_or_default();
         let name = object["metadata"]["name"].as_str().expect("must have a name");
         assert!(seen.insert(format!("{kind}/{name}")), "{kind}/{name} appears twice");
@@ -126,6 +139,32 @@ fn no_object_appears_twice_and_each_is_in_a_namespace_that_comes_first() {
             assert!(there || seen.contains(&format!("Namespace/{namespace}")), "{kind}/{name}");
         }
         assert_eq!(object["metadata"]["labels"]["app.kubernetes.io/part-of"], "epilogue");
+    }
+}
+
+#[test]
+fn the_lint_policy_warns_and_refuses_nothing() {
+    let optional = objects(&lint_directory()).expect("must be readable");
+    let [policy, binding] = &optional[..] else { panic!("a policy and its binding") };
+    assert_eq!(policy["kind"], "ValidatingAdmissionPolicy");
+    assert_eq!(policy["spec"]["failurePolicy"], "Ignore");
+    let expected = json!({"policyName": policy["metadata"]["name"], "validationActions": ["Warn"]});
+    assert_eq!(binding["spec"], expected);
+}
+
+#[test]
+fn policies_know_all_annotations_of_jobs() {
+    let known: Vec<String> = job_option::ALL.iter().map(|name| format!("'{name}'")).collect();
+    let known = format!("[{}]", known.join(", "));
+    for name in ["epilogue-job-annotations", "epilogue-lint"] {
+        let is_it = |object: &&Value| {
+            object["kind"] == "ValidatingAdmissionPolicy" && object["metadata"]["name"] == name
+        };
+        let objects = with_optional();
+        let policy = objects.iter().find(is_it).expect(name);
+        let variables = policy["spec"]["variables"].as_array().expect("must have variables");
+        let list = variables.iter().find(|variable| variable["name"] == "known").expect(name);
+        assert_eq!(list["expression"], known.as_str(), "{name}");
     }
 }
 

@@ -48,7 +48,16 @@ pub fn daemon_set() -> Result<Value, LabError> {
 
 /// Applies the admission policies. Idempotent.
 pub async fn apply_policy(client: &kube::Client) -> Result<(), LabError> {
-    let directory = workspace_root().join("deploy/policy");
+    apply_directory(client, "deploy/policy").await
+}
+
+/// Applies the policy that only warns about Jobs. Idempotent.
+pub async fn apply_lint_policy(client: &kube::Client) -> Result<(), LabError> {
+    apply_directory(client, "deploy/policy/lint").await
+}
+
+async fn apply_directory(client: &kube::Client, directory: &str) -> Result<(), LabError> {
+    let directory = workspace_root().join(directory);
     let policy = objects(&directory).map_err(|source| LabError::Document {
         what: directory.display().to_string(),
         source: source.into(),

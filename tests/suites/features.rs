@@ -12,6 +12,7 @@ mod ownership;
 mod refusals;
 mod replacement;
 mod suspension;
+mod warnings;
 
 use lab::bed::Bed;
 

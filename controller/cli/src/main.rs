@@ -2,6 +2,8 @@
 
 mod doctor;
 mod explain;
+mod lint;
+mod list;
 mod render;
 mod source;
 
@@ -9,10 +11,11 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Exit code of `doctor` if it could not judge; 1 means that it has findings.
+/// Exit code of `doctor` and `lint` if they could not judge; 1 means that they have findings.
 const CANNOT_JUDGE: u8 = 2;
 
-/// Explains what the Epilogue controller does with a Job, and finds what is stuck in a cluster.
+/// Explains what the Epilogue controller does with a Job, finds what is stuck in a cluster, and
+/// checks manifests of Jobs.
 ///
 /// Installed on the PATH as kubectl-epilogue, it runs as `kubectl epilogue`.
 #[derive(Debug, Parser)]
@@ -29,6 +32,10 @@ enum Command {
     /// Find stuck pods, leftover finalizers and Jobs without a controller, or check one node; says
     /// why and what to do. Exits with 1 if it has findings, and with 2 if it could not judge
     Doctor(doctor::Arguments),
+    /// Find mistakes in Jobs and CronJobs, in files or in a cluster: rules that never match, limits
+    /// that are missing, annotations without effect. Exits with 1 if it has findings, and with 2 if
+    /// it could not read
+    Lint(lint::Arguments),
 }
 
 /// The text to print, and the exit code.
@@ -45,6 +52,7 @@ async fn main() -> ExitCode {
             (explain::run(arguments).await.map(|text| Answer { text, code: 0 }), 1)
         }
         Command::Doctor(arguments) => (doctor::run(arguments).await, CANNOT_JUDGE),
+        Command::Lint(arguments) => (lint::run(arguments).await, CANNOT_JUDGE),
     };
     match outcome {
         Ok(Answer { text, code }) => {

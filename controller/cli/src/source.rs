@@ -25,7 +25,10 @@ pub(crate) struct Picture {
 pub(crate) enum SourceError {
     #[error("cannot read {0}")]
     Read(PathBuf, #[source] std::io::Error),
-    #[error("{0} is neither YAML nor JSON; dump it by `kubectl get job,pod -o yaml`")]
+    #[error(
+        "{0} is neither YAML nor JSON; expected manifests, or a dump by `kubectl get job,pod -o \
+         yaml`"
+    )]
     Parse(PathBuf, #[source] serde_yaml_ng::Error),
     #[error("the dump holds no Job {0}; it holds {1}")]
     NoSuchJob(String, String),

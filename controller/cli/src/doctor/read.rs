@@ -4,10 +4,8 @@
 use controller_core::doctor::{Kind, LeaseName};
 use serde_json::Value;
 
+use crate::list::list;
 use crate::source::SourceError;
-
-/// Objects per page: one reply with all pods of a large cluster is too large.
-const PAGE: usize = 500;
 
 /// The part of the cluster that `doctor` reads.
 pub(crate) enum Scope<'a> {
@@ -24,7 +22,7 @@ pub(crate) async fn cluster(
 ) -> Result<(Vec<Kind>, Vec<Value>), SourceError> {
     let (mut read, mut objects) = (Vec::new(), Vec::new());
     for (kind, path, query) in paths(scope) {
-        if let Some(found) = list(client, kind, &path, &query).await? {
+        if let Some(found) = list(client, kind.name(), &path, &query).await? {
             objects.extend(found);
             read.push(kind);
         }
@@ -70,57 +68,5 @@ fn paths(scope: &Scope<'_>) -> Vec<(Kind, String, String)> {
                 (Kind::Event, "/api/v1/namespaces/default/events".to_owned(), events),
             ]
         }
-    }
-}
-
-/// Lists the objects at a path, page by page, and sets their kind; `None` if RBAC forbids it.
-async fn list(
-    client: &kube::Client,
-    kind: Kind,
-    path: &str,
-    selector: &str,
-) -> Result<Option<Vec<Value>>, SourceError> {
-    let (mut objects, mut next) = (Vec::new(), String::new());
-    loop {
-        let more = if next.is_empty() { String::new() } else { format!("&continue={next}") };
-        let selector = if selector.is_empty() {
-            String::new()
-        } else {
-            format!("&fieldSelector={}", selector.replace('=', "%3D").replace(',', "%2C"))
-        };
-        let uri = format!("{path}?limit={PAGE}{selector}{more}");
-        let request = http::Request::get(&uri).body(Vec::new());
-        let request =
-            request.map_err(|error| SourceError::api(path, kube::Error::HttpError(error)))?;
-        let mut page = match client.request::<Value>(request).await {
-            Ok(page) => page,
-            Err(error) => return unread(path, error),
-        };
-        match page["items"].take() {
-            Value::Array(items) => objects.extend(items),
-            // The reply is a single object and not a list.
-            _ => objects.push(page.clone()),
-        }
-        match page["metadata"]["continue"].take() {
-            Value::String(token) if !token.is_empty() => next = token,
-            _ => break,
-        }
-    }
-    for object in &mut objects {
-        object["kind"] = kind.name().into();
-    }
-    Ok(Some(objects))
-}
-
-/// An object that does not exist is an empty answer; a forbidden read is an unknown one.
-fn unread(path: &str, error: kube::Error) -> Result<Option<Vec<Value>>, SourceError> {
-    let code = match &error {
-        kube::Error::Api(status) => status.code,
-        _ => 0,
-    };
-    match code {
-        404 => Ok(Some(Vec::new())),
-        403 => Ok(None),
-        _ => Err(SourceError::api(path, error)),
     }
 }

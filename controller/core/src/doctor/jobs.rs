@@ -7,8 +7,8 @@ use jiff::Timestamp;
 
 use super::finding::{Finding, Rule};
 use super::is_overdue;
-use super::known::{MULTI_KUEUE, is_known, meant};
 use super::scene::{Kind, LeaseName, Scene};
+use crate::managed_by::{MULTI_KUEUE, is_known, meant};
 use crate::view::Job;
 
 /// At most this many Jobs are named; the others are counted.

@@ -3,7 +3,6 @@
 
 mod finding;
 mod jobs;
-mod known;
 mod node_report;
 mod nodes;
 mod pods;

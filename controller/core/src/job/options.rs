@@ -3,6 +3,8 @@
 //! The same rules stand in `deploy/policy/controller/job-annotations.yaml`, which refuses a Job
 //! that breaks them. Here an event reports a value that cannot be read, and the option is left out.
 
+use std::collections::BTreeMap;
+
 use epilogue_common::names::job_option::{
     AVOID_FAILED_NODES, BACKOFF_BASE, BACKOFF_MAX, DISRUPTION_LIMIT, PENDING_TIMEOUT,
 };
@@ -30,12 +32,17 @@ pub struct Options {
 }
 
 impl Options {
-    /// Reads the annotations.
+    /// Reads the annotations of a Job.
     pub(super) fn read(job: &Job) -> Self {
-        if !job.annotations.keys().any(|name| name.starts_with("epilogue.dev/")) {
+        Self::of(&job.annotations)
+    }
+
+    /// Reads annotations.
+    pub(crate) fn of(annotations: &BTreeMap<String, String>) -> Self {
+        if !annotations.keys().any(|name| name.starts_with("epilogue.dev/")) {
             return Self::default();
         }
-        let mut reader = Reader { job, problems: Vec::new() };
+        let mut reader = Reader { annotations, problems: Vec::new() };
         let mut options = Self {
             disruption_limit: reader.number(DISRUPTION_LIMIT),
             backoff_base: reader.duration(BACKOFF_BASE),
@@ -71,7 +78,7 @@ impl Options {
 }
 
 struct Reader<'a> {
-    job: &'a Job,
+    annotations: &'a BTreeMap<String, String>,
     problems: Vec<String>,
 }
 
@@ -95,7 +102,7 @@ impl Reader<'_> {
         parse: impl Fn(&str) -> Option<T>,
         remedy: &str,
     ) -> Option<T> {
-        let text = self.job.annotations.get(name)?;
+        let text = self.annotations.get(name)?;
         let value = parse(text);
         if value.is_none() {
             self.problems.push(format!("{name}: {text:?} is left out; give {remedy}"));

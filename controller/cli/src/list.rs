@@ -1,0 +1,60 @@
+//! Lists objects of a cluster. It leaves out a kind that RBAC forbids.
+
+use serde_json::Value;
+
+use crate::source::SourceError;
+
+/// Objects per page: one reply with all pods of a large cluster is too large.
+const PAGE: usize = 500;
+
+/// Lists the objects at a path, page by page, and sets their kind; `None` if RBAC forbids it.
+pub(crate) async fn list(
+    client: &kube::Client,
+    kind: &str,
+    path: &str,
+    selector: &str,
+) -> Result<Option<Vec<Value>>, SourceError> {
+    let (mut objects, mut next) = (Vec::new(), String::new());
+    loop {
+        let more = if next.is_empty() { String::new() } else { format!("&continue={next}") };
+        let selector = if selector.is_empty() {
+            String::new()
+        } else {
+            format!("&fieldSelector={}", selector.replace('=', "%3D").replace(',', "%2C"))
+        };
+        let uri = format!("{path}?limit={PAGE}{selector}{more}");
+        let request = http::Request::get(&uri).body(Vec::new());
+        let request =
+            request.map_err(|error| SourceError::api(path, kube::Error::HttpError(error)))?;
+        let mut page = match client.request::<Value>(request).await {
+            Ok(page) => page,
+            Err(error) => return unread(path, error),
+        };
+        match page["items"].take() {
+            Value::Array(items) => objects.extend(items),
+            // The reply is a single object and not a list.
+            _ => objects.push(page.clone()),
+        }
+        match page["metadata"]["continue"].take() {
+            Value::String(token) if !token.is_empty() => next = token,
+            _ => break,
+        }
+    }
+    for object in &mut objects {
+        object["kind"] = kind.into();
+    }
+    Ok(Some(objects))
+}
+
+/// An object that does not exist is an empty answer; a forbidden read is an unknown one.
+fn unread(path: &str, error: kube::Error) -> Result<Option<Vec<Value>>, SourceError> {
+    let code = match &error {
+        kube::Error::Api(status) => status.code,
+        _ => 0,
+    };
+    match code {
+        404 => Ok(Some(Vec::new())),
+        403 => Ok(None),
+        _ => Err(SourceError::api(path, error)),
+    }
+}
