@@ -1,6 +1,8 @@
 //! Reads the manifests in `deploy/kustomize` as data, so that tests and the laboratory use what
-//! people apply. It supports a kustomization's `resources` and no transformers.
+//! people apply. It supports a kustomization's `resources` and no transformers. Renders what
+//! `deploy/monitoring` has of generated files.
 
+pub mod monitoring;
 pub mod rights;
 
 use std::fs;
@@ -25,6 +27,9 @@ pub enum ManifestError {
     /// The base lacks this program, or defines it in a form that this crate does not support.
     #[error("no Deployment or DaemonSet {0} with a first container's args")]
     NoArgs(String),
+    /// A generated file cannot be rendered.
+    #[error("cannot render {0}")]
+    Render(PathBuf, #[source] serde_json::Error),
 }
 
 /// The supported fields of a kustomization. Any other field could change the objects unnoticed, so

@@ -55,6 +55,11 @@ impl LabDir {
         self.root.join("elogind")
     }
 
+    /// The checker of alerts, unpacked.
+    pub fn promtool(&self) -> PathBuf {
+        self.root.join("promtool")
+    }
+
     /// Images of machines and what belongs to them.
     pub fn images(&self) -> PathBuf {
         self.cache.join("images")

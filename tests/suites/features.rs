@@ -7,6 +7,7 @@ mod examples;
 mod failure_policy;
 mod indexed;
 mod limits;
+mod metrics;
 mod options;
 mod ownership;
 mod refusals;

@@ -1,9 +1,9 @@
-//! `lab prepare`: installs the tools, builds upstream's programs, unpacks a logind. Its parts are
-//! the first steps of most sub commands.
+//! `lab prepare`: installs the tools, builds upstream's programs, unpacks a logind and promtool.
+//! Its parts are the first steps of most sub commands.
 
 use lab::binary::{self, GoProgram};
 use lab::paths::LabDir;
-use lab::{elogind, tools};
+use lab::{debian, tools};
 
 /// Installs the tools, and builds the upstream programs that a command runs.
 pub(crate) async fn run(programs: &[GoProgram]) -> anyhow::Result<()> {
@@ -26,5 +26,7 @@ pub(crate) async fn all(arguments: &Arguments) -> anyhow::Result<()> {
     }
     run(&GoProgram::ALL).await?;
     tools::ensure().await?;
-    Ok(elogind::ensure(&LabDir::of_workspace()).await?)
+    let labs = LabDir::of_workspace();
+    debian::ensure(debian::ELOGIND, &labs.elogind()).await?;
+    Ok(debian::ensure(debian::PROMTOOL, &labs.promtool()).await?)
 }

@@ -22,7 +22,7 @@ use lab::control_plane::flags::QUIET_CONTROLLERS;
 use lab::paths::{self, LabDir, PROGRAMS_ENV, workspace_root};
 use lab::vm::error::VmError;
 use lab::vm::{Kit, facts};
-use lab::{ControlPlane, Options, elogind, tools};
+use lab::{ControlPlane, Options, debian, tools};
 use tokio::signal::unix::{SignalKind, signal};
 
 use output::Ending;
@@ -119,7 +119,13 @@ async fn prepare(
     let rust = async {
         tools::ensure().await?;
         if suites.iter().any(Suite::needs_logind) {
-            elogind::ensure(&labs).await?;
+            debian::ensure(debian::ELOGIND, &labs.elogind()).await?;
+        }
+        if suites.iter().any(Suite::needs_promtool)
+            && let Err(missing) = debian::ensure(debian::PROMTOOL, &labs.promtool()).await
+        {
+            // Its test counts as not run.
+            eprintln!("{missing}");
         }
         let packages = programs::package_names(metadata);
         programs::build(&names.build_arguments(selection), &packages).await

@@ -52,6 +52,11 @@ impl Suite {
         self.name.as_deref() == Some("elogind")
     }
 
+    /// Whether its tests check the alerts by promtool.
+    pub(super) fn needs_promtool(&self) -> bool {
+        self.package == "epilogue-deploy" && self.name.as_deref() == Some("monitoring")
+    }
+
     /// Whether its tests start real nodes.
     pub(super) fn needs_node(&self) -> bool {
         self.package == LAB && self.name.as_deref() == Some(NODE)

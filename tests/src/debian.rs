@@ -1,36 +1,55 @@
-//! Provides a real logind for the agent's tests: Debian's elogind, unpacked and never installed. It
-//! needs no systemd, so it runs in namespaces of its own, also in a container.
+//! Provides programs of Debian for tests, unpacked and never installed: an installation would start
+//! their services on this machine.
 
 use std::path::Path;
 
 use tokio::process::Command;
 
 use crate::error::LabError;
-use crate::paths::LabDir;
 use crate::tools;
 
-const PACKAGES: [&str; 2] = ["elogind", "libelogind0"];
+/// A real logind for the agent's tests. It needs no systemd, so it runs in namespaces of its own,
+/// also in a container.
+pub const ELOGIND: Unpacked = Unpacked {
+    program: "elogind",
+    needed_for: "the agent's tests against a real logind",
+    packages: &["elogind", "libelogind0"],
+};
 
-/// Unpacks it, unless it is already there.
-pub async fn ensure(labs: &LabDir) -> Result<(), LabError> {
-    let dir = labs.elogind();
+/// The checker of rules for Prometheus.
+pub const PROMTOOL: Unpacked = Unpacked {
+    program: "promtool",
+    needed_for: "the unit tests of the alerts",
+    packages: &["prometheus"],
+};
+
+/// A program, and the packages that it needs.
+#[derive(Clone, Copy, Debug)]
+pub struct Unpacked {
+    program: &'static str,
+    needed_for: &'static str,
+    packages: &'static [&'static str],
+}
+
+/// Unpacks a program into `dir`, unless it is already there.
+pub async fn ensure(wanted: Unpacked, dir: &Path) -> Result<(), LabError> {
     if dir.exists() {
         return Ok(());
     }
-    eprintln!("unpacking {} …", PACKAGES.join(" "));
+    eprintln!("unpacking {} …", wanted.packages.join(" "));
     let new = dir.with_extension(std::process::id().to_string());
     std::fs::create_dir_all(&new).map_err(LabError::file("create", &new))?;
-    let unpacked = match unpack(&new).await {
+    let unpacked = match unpack(wanted, &new).await {
         // The package lists are missing or too old.
-        false if tools::update_lists().await => unpack(&new).await,
+        false if tools::update_lists().await => unpack(wanted, &new).await,
         unpacked => unpacked,
     };
     if !unpacked {
         // A leftover directory does no harm.
         let _ = std::fs::remove_dir_all(&new);
-        return Err(missing(&dir));
+        return Err(missing(wanted, dir));
     }
-    match std::fs::rename(&new, &dir) {
+    match std::fs::rename(&new, dir) {
         // Another lab was faster.
         Err(_) if dir.exists() => std::fs::remove_dir_all(&new),
         renamed => renamed,
@@ -38,23 +57,23 @@ pub async fn ensure(labs: &LabDir) -> Result<(), LabError> {
     .map_err(LabError::file("write", dir))
 }
 
-fn missing(dir: &Path) -> LabError {
+fn missing(wanted: Unpacked, dir: &Path) -> LabError {
     let dir = dir.display();
     LabError::ToolMissing {
-        program: "elogind",
-        needed_for: "the agent's tests against a real logind",
+        program: wanted.program,
+        needed_for: wanted.needed_for,
         remedy: format!(
             "sudo apt-get update, then in an empty directory: apt-get download {}, and \
              dpkg -x FILE {dir} for each (or your system's way to get them there)",
-            PACKAGES.join(" ")
+            wanted.packages.join(" ")
         ),
     }
 }
 
-/// Whether both packages were downloaded and unpacked.
-async fn unpack(dir: &Path) -> bool {
+/// Whether all packages were downloaded and unpacked.
+async fn unpack(wanted: Unpacked, dir: &Path) -> bool {
     let mut download = Command::new("apt-get");
-    download.arg("download").args(PACKAGES).current_dir(dir);
+    download.arg("download").args(wanted.packages).current_dir(dir);
     if !succeeds(download).await {
         return false;
     }
@@ -68,7 +87,7 @@ async fn unpack(dir: &Path) -> bool {
             return false;
         }
     }
-    archives.len() == PACKAGES.len()
+    archives.len() == wanted.packages.len()
 }
 
 /// Their output is noise unless they fail; the caller then names what is missing.
@@ -89,16 +108,14 @@ mod tests {
 
     #[test]
     fn the_error_names_the_commands() {
-        let message = missing(Path::new("/lab/elogind")).to_string();
+        let message = missing(ELOGIND, Path::new("/lab/elogind")).to_string();
         assert!(message.contains("apt-get download elogind libelogind0"), "{message}");
         assert!(message.contains("dpkg -x FILE /lab/elogind"), "{message}");
     }
 
     #[tokio::test]
     async fn what_is_there_is_not_fetched_again() {
-        let labs = tempfile::tempdir().expect("must be creatable");
-        let labs = LabDir::at(labs.path());
-        std::fs::create_dir_all(labs.elogind()).expect("must be creatable");
-        ensure(&labs).await.expect("there is nothing to do");
+        let dir = tempfile::tempdir().expect("must be creatable");
+        ensure(PROMTOOL, dir.path()).await.expect("there is nothing to do");
     }
 }
