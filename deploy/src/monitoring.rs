@@ -1,5 +1,5 @@
-//! Renders the files of `deploy/monitoring` that are made from others: the `PrometheusRule` from the
-//! rule file, and the dashboards from tables of panels.
+//! Renders the files of `deploy/monitoring` that are made from others: the `PrometheusRule` from
+//! the rule file, and the dashboards from tables of panels.
 
 mod grafana;
 mod panels;
