@@ -1,6 +1,7 @@
 //! Reads the manifests in `deploy/kustomize` as data, so that tests and the laboratory use what
 //! people apply. It supports a kustomization's `resources` and no transformers.
 
+pub mod chart;
 pub mod rights;
 
 use std::fs;
