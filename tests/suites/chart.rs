@@ -5,4 +5,5 @@ mod equality;
 mod flags;
 mod helm;
 mod nodes;
+mod release;
 mod values;
