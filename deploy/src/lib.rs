@@ -2,6 +2,7 @@
 //! people apply. It supports a kustomization's `resources` and no transformers. Renders what
 //! `deploy/monitoring` has of generated files.
 
+pub mod chart;
 pub mod monitoring;
 pub mod rights;
 

@@ -21,13 +21,13 @@ pub(crate) const VERSION_FLAGS: &str = "-s -w \
 
 /// Speeds up the compiler. Each process compiles on one of the cores, and collects no garbage
 /// before it has allocated a gibibyte. Without these settings a build takes a quarter more CPU.
-const GO_ENVIRONMENT: [(&str, &str); 4] =
+pub(crate) const GO_ENVIRONMENT: [(&str, &str); 4] =
     [("CGO_ENABLED", "0"), ("GOGC", "off"), ("GOMEMLIMIT", "1GiB"), ("GOMAXPROCS", "1")];
 
 /// Most of the packages are generated and never hot, so only functions in these are inlined, which
 /// saves another fifth of the build. The last matching pattern counts. The programs are not
 /// debugged.
-const COMPILER_FLAGS: [&str; 3] = [
+pub(crate) const COMPILER_FLAGS: [&str; 3] = [
     "-gcflags=all=-l -dwarf=false",
     "-gcflags=std=-dwarf=false",
     "-gcflags=k8s.io/apimachinery/...=-dwarf=false",
@@ -249,11 +249,11 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-fn go() -> Command {
+pub(crate) fn go() -> Command {
     Command::new("go")
 }
 
-fn spawn_failed(source: std::io::Error) -> LabError {
+pub(crate) fn spawn_failed(source: std::io::Error) -> LabError {
     LabError::Spawn { program: "go".into(), source }
 }
 

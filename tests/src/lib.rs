@@ -17,6 +17,7 @@ pub mod demo;
 pub mod docs;
 pub mod error;
 pub mod eventually;
+pub mod go_module;
 pub mod install;
 pub mod kubeconfig;
 pub mod login1;

@@ -2,6 +2,7 @@
 //! API.
 
 mod agent;
+mod chart;
 mod control_plane;
 mod features;
 mod hostile;

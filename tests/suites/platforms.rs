@@ -2,40 +2,21 @@
 //! its platform needs, and nothing else; its flags are flags of the agent.
 
 use std::collections::BTreeSet;
-use std::fs::File;
 use std::path::PathBuf;
 use std::process::Stdio;
 
-use lab::paths::{LabDir, program, workspace_root};
+use lab::go_module;
+use lab::paths::{program, workspace_root};
 use serde_json::Value;
 use tokio::process::Command;
 use tokio::sync::OnceCell;
 
 const OVERLAYS: [&str; 5] = ["k3s", "k0s", "microk8s", "no-logind", "scraping"];
 
-/// The renderer, which the first of the tests builds.
-async fn kustomize() -> PathBuf {
-    let labs = LabDir::of_workspace();
-    std::fs::create_dir_all(labs.bin()).expect("a directory for programs");
-    let lock = File::create(labs.bin().join("kustomize.lock")).expect("a lock");
-    lock.lock().expect("the lock is taken");
-    let program = labs.bin().join("kustomize");
-    let go = Command::new("go")
-        .args(["build", "-trimpath", "-o"])
-        .arg(&program)
-        .arg(".")
-        .current_dir(workspace_root().join("tests/kustomize"))
-        .env("CGO_ENABLED", "0")
-        .output()
-        .await
-        .expect("go must be installed");
-    assert!(go.status.success(), "{}", String::from_utf8_lossy(&go.stderr));
-    program
-}
-
 /// The objects of a directory below `deploy/kustomize`.
-async fn rendered(directory: &str) -> Vec<Value> {
+pub(crate) async fn rendered(directory: &str) -> Vec<Value> {
     static PROGRAM: OnceCell<PathBuf> = OnceCell::const_new();
+    let kustomize = async || go_module::program("kustomize", ".").await.expect("the renderer");
     let output = Command::new(PROGRAM.get_or_init(kustomize).await)
         .arg(workspace_root().join("deploy/kustomize").join(directory))
         .stdin(Stdio::null())
@@ -46,7 +27,8 @@ async fn rendered(directory: &str) -> Vec<Value> {
     serde_json::from_slice(&output.stdout).expect("objects")
 }
 
-fn named(object: &Value) -> String {
+/// `Kind/namespace/name`.
+pub(crate) fn named(object: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let metadata = &object["metadata"];
     let parts = [&object["kind"], &metadata["namespace"], &metadata["name"]];

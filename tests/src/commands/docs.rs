@@ -1,6 +1,7 @@
 //! `lab docs`: writes the generated sections, checks all links, and builds the book.
 
 use anyhow::{Context as _, bail, ensure};
+use epilogue_deploy::chart;
 use lab::docs::{broken_links, reference};
 use lab::paths::{LabDir, workspace_root};
 use tokio::process::Command;
@@ -31,11 +32,28 @@ pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
         std::fs::write(&path, rendered)?;
         println!("wrote {}", reference::PAGE);
     }
+    chart_values(arguments.check)?;
     let broken = broken_links()?;
     if !broken.is_empty() {
         bail!("{}", broken.join("\n"));
     }
     book().await
+}
+
+/// Writes the table of the chart's values.
+fn chart_values(check: bool) -> anyhow::Result<()> {
+    let path = workspace_root().join("deploy").join(chart::README);
+    let readme = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    let values = chart::directory().join("values.yaml");
+    let values = std::fs::read_to_string(&values).with_context(|| values.display().to_string())?;
+    let rendered = chart::rendered(&readme, &values)
+        .with_context(|| format!("{} lacks the marks of the table", path.display()))?;
+    if readme != rendered {
+        ensure!(!check, "{} differs from values.yaml: run `cargo lab docs`", path.display());
+        std::fs::write(&path, rendered)?;
+        println!("wrote {}", path.display());
+    }
+    Ok(())
 }
 
 /// Builds the book; installs mdbook into the machine's cache if it is missing.

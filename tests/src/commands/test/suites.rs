@@ -117,8 +117,9 @@ const RULES: &[(&str, &str, &str, Weight, Duration)] = &[
     (LAB, "simulation", "", CORE, Duration::from_mins(10)),
     (LAB, "house_rules", "", CORE, PURE_LIMIT),
     (LAB, "reference", "", CORE, Duration::from_mins(10)),
-    // On a cold machine it compiles kustomize.
+    // On a cold machine they compile kustomize or Helm.
     (LAB, "platforms", "", CORE, Duration::from_mins(6)),
+    (LAB, "chart", "", CORE, Duration::from_mins(15)),
     (LAB, "", "", ON_API, Duration::from_mins(6)),
     // The kernel's notification is timed, so nothing else may delay it.
     ("epilogue-agent", "pressure", "kernel::", Weight::Machine, Duration::from_mins(2)),

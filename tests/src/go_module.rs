@@ -1,0 +1,36 @@
+//! Builds programs of the Go modules that only tests use, such as `tests/kustomize`. Go's own cache
+//! keeps their packages for every clone.
+
+use std::fs::File;
+use std::path::PathBuf;
+
+use crate::binary::{COMPILER_FLAGS, GO_ENVIRONMENT, go, spawn_failed};
+use crate::error::LabError;
+use crate::paths::{LabDir, workspace_root};
+
+/// Builds `package` of the module `tests/MODULE`, if it is missing or stale, as the program
+/// `MODULE`. Processes that ask at once build once.
+pub async fn program(module: &str, package: &str) -> Result<PathBuf, LabError> {
+    let bin = LabDir::of_workspace().bin();
+    std::fs::create_dir_all(&bin).map_err(LabError::file("create", &bin))?;
+    let lock_path = bin.join(format!("{module}.lock"));
+    let lock = File::create(&lock_path).map_err(LabError::file("open", &lock_path))?;
+    lock.lock().map_err(LabError::file("lock", &lock_path))?;
+    let program = bin.join(module);
+    let output = go()
+        .args(["build", "-trimpath", "-ldflags", "-s -w"])
+        .args(COMPILER_FLAGS)
+        .arg("-o")
+        .arg(&program)
+        .arg(package)
+        .current_dir(workspace_root().join("tests").join(module))
+        .envs(GO_ENVIRONMENT)
+        .output()
+        .await
+        .map_err(spawn_failed)?;
+    if !output.status.success() {
+        eprint!("{}", String::from_utf8_lossy(&output.stderr));
+        return Err(LabError::Build(output.status));
+    }
+    Ok(program)
+}

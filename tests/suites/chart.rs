@@ -1,0 +1,9 @@
+//! Tests the Helm chart with Helm itself: equal to the kustomize overlays, each value does what it
+//! says, and a release on a real API leaves nothing.
+
+mod equality;
+mod flags;
+mod helm;
+mod nodes;
+mod release;
+mod values;

@@ -1,0 +1,92 @@
+//! The chart and the kustomize overlays are equal, object by object.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::helm::{chart, done, rendered, rendered_from};
+use crate::platforms;
+
+/// Labels that the chart adds.
+const OF_HELM: [&str; 4] = [
+    "helm.sh/chart",
+    "app.kubernetes.io/instance",
+    "app.kubernetes.io/version",
+    "app.kubernetes.io/managed-by",
+];
+
+/// The objects by name, without Helm's labels. Lists whose order means nothing are sorted.
+fn normalised(objects: Vec<Value>) -> BTreeMap<String, Value> {
+    let count = objects.len();
+    let named = objects.into_iter().map(|mut object| {
+        if let Some(labels) = object["metadata"]["labels"].as_object_mut() {
+            labels.retain(|label, _| !OF_HELM.contains(&label.as_str()));
+        }
+        let pod = object.pointer_mut("/spec/template/spec");
+        if let Some(pod) = pod {
+            sort(&mut pod["volumes"]);
+            sort(&mut pod["containers"][0]["volumeMounts"]);
+            sort(&mut pod["containers"][0]["ports"]);
+        }
+        (platforms::named(&object), object)
+    });
+    let named: BTreeMap<String, Value> = named.collect();
+    assert_eq!(named.len(), count, "two objects have one name");
+    named
+}
+
+fn sort(list: &mut Value) {
+    if let Some(list) = list.as_array_mut() {
+        list.sort_by_key(|it| it["name"].to_string());
+    }
+}
+
+fn assert_equal(what: &str, chart: Vec<Value>, kustomize: Vec<Value>) {
+    let (chart, kustomize) = (normalised(chart), normalised(kustomize));
+    let names = |objects: &BTreeMap<String, Value>| objects.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names(&chart), names(&kustomize), "{what}");
+    for (name, object) in &chart {
+        assert_eq!(object, &kustomize[name], "{what}: {name}");
+    }
+}
+
+#[tokio::test]
+async fn with_enforce_the_chart_is_equal_to_each_overlay() {
+    let table = [
+        ("base", json!({})),
+        ("overlays/k3s", json!({"platform": "k3s"})),
+        ("overlays/k0s", json!({"platform": "k0s"})),
+        ("overlays/microk8s", json!({"platform": "microk8s"})),
+        ("overlays/no-logind", json!({"agent": {"logind": false}})),
+        ("overlays/scraping", json!({"scraping": {"enabled": true}})),
+    ];
+    for (directory, mut values) in table {
+        values["mode"] = json!("enforce");
+        assert_equal(directory, rendered(&values).await, platforms::rendered(directory).await);
+    }
+}
+
+#[tokio::test]
+async fn one_half_of_the_chart_is_one_half_of_the_base() {
+    for (half, other) in [("agent", "controller"), ("controller", "agent")] {
+        let values = json!({
+            "mode": "enforce", other: {"enabled": false}, "apiPriority": {"enabled": false},
+        });
+        let directory = format!("base/{half}");
+        assert_equal(half, rendered(&values).await, platforms::rendered(&directory).await);
+    }
+}
+
+/// The chart takes manifests in by symbolic links; a package has the files.
+#[tokio::test]
+async fn the_packaged_chart_renders_what_the_directory_does() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (chart, target) = (chart(), directory.path());
+    let arguments = ["package", chart.to_str().expect("text"), "--destination"];
+    let arguments = [&arguments[..], &[target.to_str().expect("text")]].concat();
+    done(&arguments, &Value::Null).await;
+    let package = target.join(format!("epilogue-{}.tgz", env!("CARGO_PKG_VERSION")));
+    let values = json!({"scraping": {"enabled": true}});
+    let (packaged, direct) = (rendered_from(&package, &values).await, rendered(&values).await);
+    assert_eq!(packaged, direct);
+}

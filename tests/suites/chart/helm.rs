@@ -1,0 +1,92 @@
+//! Runs Helm as a user does, built from upstream's module.
+
+use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
+
+use lab::go_module;
+use lab::paths::{LabDir, workspace_root};
+use serde::Deserialize as _;
+use serde_json::Value;
+use tokio::io::AsyncWriteExt as _;
+use tokio::process::Command;
+use tokio::sync::OnceCell;
+
+/// Name of every release.
+pub(crate) const RELEASE: &str = "epilogue";
+
+/// The directory of the chart.
+pub(crate) fn chart() -> PathBuf {
+    workspace_root().join("deploy/chart")
+}
+
+/// Runs Helm with these values, which it reads from its standard input.
+pub(crate) async fn helm(arguments: &[&str], values: &Value) -> Output {
+    static PROGRAM: OnceCell<PathBuf> = OnceCell::const_new();
+    let build = async || {
+        let package = "helm.sh/helm/v4/cmd/helm";
+        go_module::program("helm", package).await.expect("Helm must be buildable")
+    };
+    // Not the user's plugins and repositories.
+    let home = LabDir::of_workspace().bin().join("helm-home");
+    let mut child = Command::new(PROGRAM.get_or_init(build).await)
+        .args(arguments)
+        .env_remove("KUBECONFIG")
+        .env("HELM_CONFIG_HOME", &home)
+        .env("HELM_CACHE_HOME", &home)
+        .env("HELM_DATA_HOME", &home)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .expect("Helm must start");
+    let mut stdin = child.stdin.take().expect("stdin was piped");
+    // A command without values does not read them.
+    let _ = stdin.write_all(values.to_string().as_bytes()).await;
+    drop(stdin);
+    child.wait_with_output().await.expect("Helm must end")
+}
+
+/// The same; returns what it prints, or panics with its error.
+pub(crate) async fn done(arguments: &[&str], values: &Value) -> String {
+    let output = helm(arguments, values).await;
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "helm {arguments:?} {values}: {error}");
+    String::from_utf8(output.stdout).expect("Helm prints text")
+}
+
+/// The objects of the chart with these values.
+pub(crate) async fn rendered(values: &Value) -> Vec<Value> {
+    rendered_from(&chart(), values).await
+}
+
+/// The objects of a chart, which may be packaged.
+pub(crate) async fn rendered_from(chart: &Path, values: &Value) -> Vec<Value> {
+    let chart = chart.to_str().expect("text");
+    objects(&done(&["template", RELEASE, chart, "--values=-"], values).await)
+}
+
+/// The objects of a text with several documents.
+pub(crate) fn objects(text: &str) -> Vec<Value> {
+    let documents = serde_yaml_ng::Deserializer::from_str(text);
+    let parsed = documents.map(|it| Value::deserialize(it).expect("YAML"));
+    parsed.filter(|object| !object.is_null()).collect()
+}
+
+/// Helm's error for these values.
+pub(crate) async fn refused(values: &Value) -> String {
+    let chart = chart();
+    let chart = chart.to_str().expect("text");
+    let output = helm(&["template", RELEASE, chart, "--values=-"], values).await;
+    assert!(!output.status.success(), "{values} is accepted");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// The notes that Helm prints after an installation.
+pub(crate) async fn notes(values: &Value) -> String {
+    let chart = chart();
+    let chart = chart.to_str().expect("text");
+    let text = done(&["install", RELEASE, chart, "--dry-run=client", "--values=-"], values).await;
+    let (_, notes) = text.split_once("\nNOTES:\n").expect("notes");
+    notes.to_owned()
+}

@@ -1,0 +1,199 @@
+//! A release on a real API of its own: installed, upgraded, rolled back, uninstalled. Then nothing
+//! is left.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Event, Namespace, Node};
+use kube::api::{Api, DynamicObject, ListParams, PostParams};
+use kube::discovery::{Discovery, Scope, verbs};
+use lab::control_plane::flags::QUIET_CONTROLLERS;
+use lab::{ControlPlane, Options, eventually};
+use serde_json::{Value, json};
+
+use super::helm::{RELEASE, chart, done, rendered};
+use crate::platforms::named;
+
+/// A namespace goes within seconds after its content.
+const SOON: Duration = Duration::from_mins(2);
+
+/// They create the pods that admission has to accept, and fill in the quotas' status.
+const CONTROLLERS: &str =
+    "daemonset-controller,deployment-controller,replicaset-controller,resourcequota-controller";
+
+/// All objects of the API by name, of all kinds that can be listed. Without events, and without
+/// leases, which the API server's own identity has, too.
+async fn inventory(client: &kube::Client) -> BTreeMap<String, Value> {
+    let discovery = Discovery::new(client.clone()).run().await.expect("the API's kinds");
+    let mut all = BTreeMap::new();
+    for group in discovery.groups() {
+        for (kind, capabilities) in group.recommended_resources() {
+            let left_out = matches!(kind.kind.as_str(), "Event" | "Lease" | "ComponentStatus");
+            if left_out || !capabilities.supports_operation(verbs::LIST) {
+                continue;
+            }
+            assert!(matches!(capabilities.scope, Scope::Cluster | Scope::Namespaced));
+            let api: Api<DynamicObject> = Api::all_with(client.clone(), &kind);
+            let list = api.list(&ListParams::default()).await;
+            let list = list.unwrap_or_else(|error| panic!("list {}: {error}", kind.plural));
+            for object in list.items {
+                let mut object = serde_json::to_value(object).expect("JSON");
+                object["kind"] = json!(kind.kind);
+                all.insert(format!("{}/{}", group.name(), named(&object)), object);
+            }
+        }
+    }
+    all
+}
+
+/// The same, as soon as the API server has created what it creates by itself.
+async fn settled(client: &kube::Client) -> BTreeSet<String> {
+    let system = ["default", "kube-node-lease", "kube-public", "kube-system"];
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    eventually(
+        "the API server's namespaces are there",
+        SOON,
+        async || namespaces.list(&ListParams::default()).await.expect("namespaces").items.len(),
+        |count| *count >= system.len(),
+    )
+    .await;
+    let mut last = BTreeSet::new();
+    loop {
+        let now: BTreeSet<String> = inventory(client).await.into_keys().collect();
+        // Each namespace gets a service account and the authority's certificates.
+        let whole = system.iter().all(|namespace| {
+            now.iter().any(|name| name.ends_with(&format!("ServiceAccount/{namespace}/default")))
+        });
+        if whole && now == last {
+            return now;
+        }
+        last = now;
+        tokio::time::sleep(Duration::from_secs(2)).await;
+    }
+}
+
+/// Whether an object is of the release, by its name, namespace, labels or annotations.
+fn is_ours(name: &str, object: &Value) -> bool {
+    let metadata = &object["metadata"];
+    name.contains("epilogue")
+        || metadata["labels"]["app.kubernetes.io/instance"] == RELEASE
+        || metadata["annotations"]["meta.helm.sh/release-name"] == RELEASE
+}
+
+/// One cluster with Helm's release in it.
+struct Lab {
+    control_plane: ControlPlane,
+    client: kube::Client,
+    chart: String,
+}
+
+impl Lab {
+    async fn start() -> Self {
+        let controllers = format!("{QUIET_CONTROLLERS},{CONTROLLERS}");
+        let options = Options::unique("chart").controller_manager(&controllers);
+        let control_plane = ControlPlane::start(options).await.expect("a control plane");
+        let client = control_plane.admin_client().await.expect("a client");
+        let chart = chart().to_str().expect("text").to_owned();
+        Self { control_plane, client, chart }
+    }
+
+    /// Runs a command of Helm; returns what it prints.
+    async fn helm(&self, arguments: &[&str], values: &Value) -> String {
+        let kubeconfig = format!("--kubeconfig={}", self.control_plane.kubeconfig_path().display());
+        let common = [kubeconfig.as_str(), "--namespace=kube-system"];
+        done(&[arguments, &common].concat(), values).await
+    }
+
+    async fn install(&self, values: &Value) {
+        self.helm(&["install", RELEASE, &self.chart, "--values=-"], values).await;
+    }
+
+    async fn upgrade(&self, values: &Value) {
+        let arguments = ["upgrade", RELEASE, &self.chart, "--reset-values", "--values=-"];
+        self.helm(&arguments, values).await;
+    }
+
+    /// The objects with these values are there, and each DaemonSet has its flags.
+    async fn holds(&self, values: &Value) {
+        let all = inventory(&self.client).await;
+        let found = |object: &Value| {
+            let name = format!("/{}", named(object));
+            all.iter().find(|(key, _)| key.ends_with(&name)).map(|(_, object)| object.clone())
+        };
+        let args =
+            |object: &Value| object.pointer("/spec/template/spec/containers/0/args").cloned();
+        let expected = rendered(values).await;
+        for object in &expected {
+            let stored = found(object).unwrap_or_else(|| panic!("no {}", named(object)));
+            assert_eq!(args(&stored), args(object), "{}", named(object));
+            assert!(is_ours("", &stored), "{}", named(object));
+        }
+        let sets = |kind: &Value| *kind == "DaemonSet";
+        let count = expected.iter().filter(|object| sets(&object["kind"])).count();
+        assert_eq!(all.values().filter(|object| sets(&object["kind"])).count(), count);
+    }
+
+    /// The API knows the selector of the notes' command.
+    async fn events_of_agents_can_be_selected(&self) {
+        let events: Api<Event> = Api::all(self.client.clone());
+        let selector = ListParams::default().fields("reportingComponent=epilogue.dev/agent");
+        events.list(&selector).await.expect("events");
+    }
+
+    /// Admission accepts the pods of both programs: by the namespaces' pod security, quotas,
+    /// priority classes.
+    async fn pods_are_admitted(&self) {
+        let count = async || {
+            let all = inventory(&self.client).await;
+            let of = |namespace: &str| {
+                let name = format!("/Pod/{namespace}/");
+                all.keys().filter(|key| key.contains(&name)).count()
+            };
+            (of("epilogue-system"), of("epilogue-agents"))
+        };
+        eventually("the pods are there", SOON, count, |count| *count == (2, 1)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_release_is_installed_upgraded_rolled_back_and_leaves_nothing() {
+    let lab = Lab::start().await;
+    let nodes: Api<Node> = Api::all(lab.client.clone());
+    let node = json!({"metadata": {"name": "n1", "labels": {
+        "kubernetes.io/os": "linux", "kubernetes.io/hostname": "n1"}}});
+    let node = serde_json::from_value(node).expect("a node");
+    nodes.create(&PostParams::default(), &node).await.expect("the node");
+    let before = settled(&lab.client).await;
+
+    let observe = json!({});
+    lab.install(&observe).await;
+    lab.holds(&observe).await;
+    lab.pods_are_admitted().await;
+    lab.events_of_agents_can_be_selected().await;
+    let enforce = json!({"mode": "enforce", "scraping": {"enabled": true}, "agent": {"pools": [
+        {"name": "batch", "nodeSelector": {"pool": "batch"}, "pressure": "enforce"}]}});
+    lab.upgrade(&enforce).await;
+    lab.holds(&enforce).await;
+    let history = lab.helm(&["history", RELEASE], &Value::Null).await;
+    assert!(history.contains("superseded") && history.contains("deployed"), "{history}");
+    lab.helm(&["rollback", RELEASE, "1"], &Value::Null).await;
+    lab.holds(&observe).await;
+    let leave = json!({"agent": {"leave": true}});
+    lab.upgrade(&leave).await;
+    lab.holds(&leave).await;
+
+    lab.helm(&["uninstall", RELEASE], &Value::Null).await;
+    let left = async || {
+        let all = inventory(&lab.client).await;
+        let ours = all.iter().filter(|(name, object)| is_ours(name, object));
+        let new = all.keys().filter(|name| !before.contains(*name));
+        ours.map(|(name, _)| name).chain(new).cloned().collect::<BTreeSet<String>>()
+    };
+    eventually("nothing of the release is left", SOON, left, BTreeSet::is_empty).await;
+    let after: BTreeSet<String> = inventory(&lab.client).await.into_keys().collect();
+    assert_eq!(before.difference(&after).collect::<Vec<_>>(), [""; 0], "nothing else went");
+
+    lab.install(&observe).await;
+    lab.holds(&observe).await;
+    lab.control_plane.stop().await.expect("it stops");
+}
