@@ -5,9 +5,12 @@
 {{- if $controller.manageAllJobs -}}{{- $flags = append $flags "--manage-all-jobs" -}}{{- end -}}
 {{- with $controller.namespace -}}{{- $flags = append $flags (print "--namespace=" .) -}}{{- end -}}
 {{- if eq .root.Values.mode "observe" -}}
-{{- /* Pod GC has no mode that observes: with these three it has nothing to do. */ -}}
-{{- $idle := list "--pod-gc=off" "--stale-disruption-reset=off" "--node-shutdown-marks=false" -}}
+{{- $podGC := eq $controller.podGC "off" | ternary "off" "observe" -}}
+{{- $flags = append $flags (print "--pod-gc=" $podGC) -}}
+{{- if eq $podGC "off" -}}
+{{- $idle := list "--stale-disruption-reset=off" "--node-shutdown-marks=false" -}}
 {{- $flags = concat $flags $idle -}}
+{{- end -}}
 {{- else if ne $controller.podGC "alongside" -}}
 {{- $flags = append $flags (print "--pod-gc=" $controller.podGC) -}}
 {{- end -}}

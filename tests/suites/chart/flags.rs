@@ -22,11 +22,14 @@ const OBSERVES: [&str; 3] = ["--shutdown=observe", "--pressure=observe", "--stuc
 /// With these, pod GC has no rule that can apply.
 const IDLE: [&str; 3] =
     ["--pod-gc=off", "--stale-disruption-reset=off", "--node-shutdown-marks=false"];
+const REPORTS: [&str; 1] = ["--pod-gc=observe"];
 
 #[tokio::test]
 async fn without_values_the_chart_observes() {
     let objects = rendered(&json!({})).await;
     assert_eq!(flags(&objects, "epilogue-agent"), OBSERVES);
+    assert_eq!(flags(&objects, "epilogue-controller"), REPORTS);
+    let objects = rendered(&json!({"controller": {"podGC": "off"}})).await;
     assert_eq!(flags(&objects, "epilogue-controller"), IDLE);
 }
 
@@ -99,8 +102,12 @@ async fn notes_say_what_happens_now() {
     let pool = json!({"agent": {"pools": [
         {"name": "batch", "nodeSelector": {"a": "b"}, "mode": "enforce"},
     ]}});
-    let table: [(Value, &[&str]); 5] = [
-        (json!({}), &["mode: observe", "write events only", "it is\n  off", "mode=enforce"]),
+    let table: [(Value, &[&str]); 6] = [
+        (
+            json!({}),
+            &["mode: observe", "write events only", "Pod GC: writes events only", "mode=enforce"],
+        ),
+        (json!({"controller": {"podGC": "off"}}), &["mode: observe", "Pod GC: off."]),
         (
             json!({"mode": "enforce", "agent": {"pressure": "enforce"}}),
             &["mode: enforce", "terminates pods", "Evictions: enforce", "agent.leave=true"],
