@@ -1,6 +1,8 @@
 //! Reads the manifests in `deploy/kustomize` as data, so that tests and the laboratory use what
-//! people apply. It supports a kustomization's `resources` and no transformers.
+//! people apply. It supports a kustomization's `resources` and no transformers. Also makes the
+//! manifest for krew.
 
+pub mod krew;
 pub mod rights;
 
 use std::fs;
