@@ -1,8 +1,9 @@
 //! Reads the manifests in `deploy/kustomize` as data, so that tests and the laboratory use what
 //! people apply. It supports a kustomization's `resources` and no transformers. Renders what
-//! `deploy/monitoring` has of generated files.
+//! `deploy/monitoring` has of generated files, and the manifest for krew.
 
 pub mod chart;
+pub mod krew;
 pub mod monitoring;
 pub mod rights;
 

@@ -1,6 +1,5 @@
 //! Runs `kubectl epilogue doctor`: parses its flags, judges a cluster or a dump, prints the answer.
 
-mod read;
 mod text;
 
 use std::path::PathBuf;
@@ -13,8 +12,12 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::Answer;
+use crate::colour::Paint;
+use crate::read::{self, Scope};
 use crate::source;
-use read::Scope;
+
+/// The lease that the manifests give to epilogue-controller.
+pub(crate) const LEASE: &str = "epilogue-system/epilogue-controller";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
@@ -34,7 +37,7 @@ pub(crate) struct Arguments {
     /// Kubeconfig file; default: the one that kubectl uses
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// Check a dump instead of a cluster: the output of `kubectl get
+    /// Check a dump instead of a cluster: the output of `kubectl epilogue dump`, or of `kubectl get
     /// pod,job,node,namespace,lease,event -A -o yaml`; - for standard input
     #[arg(short, long, value_name = "FILE", conflicts_with_all = ["context", "kubeconfig"])]
     filename: Option<PathBuf>,
@@ -43,7 +46,7 @@ pub(crate) struct Arguments {
     at: Option<Timestamp>,
     /// Lease that epilogue-controller holds while it works, or none if it runs without a lease
     #[arg(long, value_name = "NAMESPACE/NAME", value_parser = lease,
-          default_value = "epilogue-system/epilogue-controller")]
+          default_value = LEASE)]
     controller_lease: Lease,
     /// Output format
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
@@ -59,7 +62,7 @@ enum Output {
 
 /// The value of `--controller-lease`: a lease, or `none`.
 #[derive(Clone, Debug)]
-struct Lease(Option<LeaseName>);
+pub(crate) struct Lease(pub(crate) Option<LeaseName>);
 
 /// The JSON or YAML answer for a namespace.
 #[derive(Debug, Serialize)]
@@ -68,7 +71,8 @@ struct Findings {
     not_judged: Vec<Omission>,
 }
 
-fn lease(text: &str) -> Result<Lease, String> {
+/// Reads the value of `--controller-lease`.
+pub(crate) fn lease(text: &str) -> Result<Lease, String> {
     if text == "none" {
         return Ok(Lease(None));
     }
@@ -76,14 +80,14 @@ fn lease(text: &str) -> Result<Lease, String> {
 }
 
 /// Exit code 0 if there are no findings, 1 otherwise.
-pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<Answer> {
+pub(crate) async fn run(arguments: Arguments, paint: Paint) -> anyhow::Result<Answer> {
     match &arguments.node {
-        Some(node) => of_node(&arguments, node).await,
-        None => of_cluster(&arguments).await,
+        Some(node) => of_node(&arguments, node, paint).await,
+        None => of_cluster(&arguments, paint).await,
     }
 }
 
-async fn of_cluster(arguments: &Arguments) -> anyhow::Result<Answer> {
+async fn of_cluster(arguments: &Arguments, paint: Paint) -> anyhow::Result<Answer> {
     let lease = arguments.controller_lease.0.as_ref();
     let (scene, now) = if arguments.filename.is_some() {
         dumped(arguments)?
@@ -104,14 +108,14 @@ async fn of_cluster(arguments: &Arguments) -> anyhow::Result<Answer> {
     let code = u8::from(!found.is_empty());
     let answer = Findings { findings: found, not_judged: omissions(&scene) };
     let text = match arguments.output {
-        Output::Text => text::findings(&answer.findings, &answer.not_judged, now),
+        Output::Text => text::findings(&answer.findings, &answer.not_judged, now, paint),
         Output::Json => serde_json::to_string_pretty(&answer)?,
         Output::Yaml => serde_yaml_ng::to_string(&answer)?,
     };
     Ok(Answer { text, code })
 }
 
-async fn of_node(arguments: &Arguments, node: &str) -> anyhow::Result<Answer> {
+async fn of_node(arguments: &Arguments, node: &str, paint: Paint) -> anyhow::Result<Answer> {
     let (scene, now) = if arguments.filename.is_some() {
         dumped(arguments)?
     } else {
@@ -124,7 +128,7 @@ async fn of_node(arguments: &Arguments, node: &str) -> anyhow::Result<Answer> {
     };
     let fails = report.verdict == NodeVerdict::Fail || !report.findings.is_empty();
     let text = match arguments.output {
-        Output::Text => text::node(&report, now),
+        Output::Text => text::node(&report, now, paint),
         Output::Json => serde_json::to_string_pretty(&report)?,
         Output::Yaml => serde_yaml_ng::to_string(&report)?,
     };
@@ -145,13 +149,16 @@ async fn live(
     Ok((Scene::new(read, objects, now)?, now))
 }
 
-/// A kind without objects in the dump counts as not read.
+/// A kind without objects in the dump counts as not read, unless an empty list stands for it.
 fn dumped(arguments: &Arguments) -> anyhow::Result<(Scene, Timestamp)> {
     let path = arguments.filename.as_deref().expect("it must be asked for");
     let mut objects = source::objects(path)?;
     let read: Vec<Kind> = Kind::ALL
         .into_iter()
-        .filter(|kind| objects.iter().any(|object| object["kind"] == kind.name()))
+        .filter(|kind| {
+            let names = [kind.name().to_owned(), kind.list_name()];
+            objects.iter().any(|object| names.iter().any(|name| object["kind"] == *name))
+        })
         .collect();
     if let Some(namespace) = &arguments.namespace {
         let of_namespace = |object: &serde_json::Value| {

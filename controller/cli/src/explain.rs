@@ -7,6 +7,7 @@ use std::str::FromStr;
 use controller_core::job::{Memory, Settings, SyncInput, Versions, explain};
 use jiff::Timestamp;
 
+use crate::colour::Paint;
 use crate::render;
 use crate::source::{self, Picture};
 
@@ -24,8 +25,8 @@ pub(crate) struct Arguments {
     /// Kubeconfig file; default: the one that kubectl uses
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// Explain from a dump instead of a cluster: the output of `kubectl get job,pod -o yaml`; - for
-    /// standard input
+    /// Explain from a dump instead of a cluster: the output of `kubectl epilogue dump`, or of
+    /// `kubectl get job,pod -o yaml`; - for standard input
     #[arg(short, long, value_name = "FILE", conflicts_with_all = ["context", "kubeconfig"])]
     filename: Option<PathBuf>,
     /// Time to explain for, such as 2026-01-31T12:00:00Z; default: now
@@ -64,7 +65,7 @@ impl FromStr for JobName {
     }
 }
 
-pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<String> {
+pub(crate) async fn run(arguments: Arguments, paint: Paint) -> anyhow::Result<String> {
     let name = arguments.job.as_ref().map(|name| name.0.as_str());
     let namespace = arguments.namespace.as_deref();
     let picture = match (&arguments.filename, name) {
@@ -76,10 +77,10 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<String> {
         }
         (None, None) => anyhow::bail!("name a Job, as job/NAME, or give a dump by --filename"),
     };
-    answer(&picture, &arguments)
+    answer(&picture, &arguments, paint)
 }
 
-fn answer(picture: &Picture, arguments: &Arguments) -> anyhow::Result<String> {
+fn answer(picture: &Picture, arguments: &Arguments, paint: Paint) -> anyhow::Result<String> {
     let explanation = explain(&SyncInput {
         job: &picture.job,
         pods: &picture.pods,
@@ -89,7 +90,7 @@ fn answer(picture: &Picture, arguments: &Arguments) -> anyhow::Result<String> {
         settings: &Settings { manage_all_jobs: arguments.manage_all_jobs, ..Settings::default() },
     });
     Ok(match arguments.output {
-        Output::Text => render::text(&explanation),
+        Output::Text => render::text(&explanation, paint),
         Output::Json => serde_json::to_string_pretty(&explanation)?,
         Output::Yaml => serde_yaml_ng::to_string(&explanation)?,
     })

@@ -1,15 +1,20 @@
 //! Parses the command line of `kubectl epilogue`, runs one subcommand and sets the exit code.
 
+mod colour;
+mod completion;
 mod doctor;
+mod dump;
 mod explain;
 mod lint;
 mod list;
+mod man;
+mod read;
 mod render;
 mod source;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 /// Exit code of `doctor` and `lint` if they could not judge; 1 means that they have findings.
 const CANNOT_JUDGE: u8 = 2;
@@ -23,6 +28,10 @@ const CANNOT_JUDGE: u8 = 2;
 struct Arguments {
     #[command(subcommand)]
     command: Command,
+    /// Colours in text; auto: on a terminal, unless NO_COLOR is set or TERM is dumb
+    #[arg(long, global = true, value_enum, value_name = "WHEN",
+          default_value_t = colour::When::Auto, display_order = 100)]
+    color: colour::When,
 }
 
 #[derive(Debug, Subcommand)]
@@ -36,6 +45,19 @@ enum Command {
     /// that are missing, annotations without effect. Exits with 1 if it has findings, and with 2 if
     /// it could not read
     Lint(lint::Arguments),
+    /// Write a redacted dump, which `doctor -f` and `explain -f` read
+    ///
+    /// It keeps the fields that these read, and no others: no environment, no command, no image, no
+    /// volume, no message of a pod. Names stay, and so do the messages of conditions of Jobs and
+    /// nodes and of agents' events: read the dump before you share it.
+    Dump(dump::Arguments),
+    /// Print a completion script for a shell, or the program by which kubectl completes the plugin
+    Completion(completion::Arguments),
+    /// Write man pages, one for each subcommand
+    Man(man::Arguments),
+    /// Complete words for kubectl
+    #[command(name = "__complete", hide = true)]
+    Complete(completion::Words),
 }
 
 /// The text to print, and the exit code.
@@ -47,21 +69,35 @@ struct Answer {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    let (outcome, code_of_errors) = match Arguments::parse().command {
-        Command::Explain(arguments) => {
-            (explain::run(arguments).await.map(|text| Answer { text, code: 0 }), 1)
-        }
-        Command::Doctor(arguments) => (doctor::run(arguments).await, CANNOT_JUDGE),
-        Command::Lint(arguments) => (lint::run(arguments).await, CANNOT_JUDGE),
+    let Arguments { command, color } = Arguments::parse();
+    let paint = match &command {
+        Command::Explain(_) | Command::Doctor(_) => color.paint(),
+        _ => colour::Paint::Plain,
     };
-    match outcome {
-        Ok(Answer { text, code }) => {
-            println!("{}", text.trim_end());
-            ExitCode::from(code)
-        }
+    let judges = matches!(command, Command::Doctor(_) | Command::Lint(_));
+    let code_of_errors = if judges { CANNOT_JUDGE } else { 1 };
+    let printed = run(command, paint).await.and_then(|Answer { text, code }| {
+        paint.print(text.trim_end())?;
+        Ok(code)
+    });
+    match printed {
+        Ok(code) => ExitCode::from(code),
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::from(code_of_errors)
         }
     }
+}
+
+async fn run(command: Command, paint: colour::Paint) -> anyhow::Result<Answer> {
+    let text = match command {
+        Command::Doctor(arguments) => return doctor::run(arguments, paint).await,
+        Command::Lint(arguments) => return lint::run(arguments).await,
+        Command::Explain(arguments) => explain::run(arguments, paint).await?,
+        Command::Dump(arguments) => dump::run(&arguments).await?,
+        Command::Completion(arguments) => completion::script(&arguments, Arguments::command()),
+        Command::Man(arguments) => man::write(&arguments, Arguments::command())?,
+        Command::Complete(words) => completion::complete(&words, Arguments::command()),
+    };
+    Ok(Answer { text, code: 0 })
 }

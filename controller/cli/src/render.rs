@@ -3,23 +3,29 @@
 use controller_core::job::{Explanation, PodEntry};
 use epilogue_common::finding_code::{FindingCode, docs_line};
 
+use crate::colour::Paint;
+
 /// The text lists at most this many pods and counts the rest.
 const PODS_MAX: usize = 50;
 
 /// The text of an explanation.
-pub(crate) fn text(explanation: &Explanation) -> String {
+pub(crate) fn text(explanation: &Explanation, paint: Paint) -> String {
     let state = &explanation.state;
-    let mut lines = vec![format!("Job {}: {state}{}", explanation.job, suffix(explanation.code))];
+    let mut lines = vec![format!(
+        "{} {state}{}",
+        paint.title(&format!("Job {}:", explanation.job)),
+        suffix(explanation.code)
+    )];
     let waits =
         explanation.waits_for.iter().map(|wait| wait.text.clone() + &suffix(Some(wait.code)));
-    section(&mut lines, "Waits for", waits);
+    section(&mut lines, paint, "Waits for", waits);
     let limits = explanation
         .limits
         .iter()
         .map(|limit| format!("{}: {} of {}", limit.field, limit.used, limit.limit));
-    section(&mut lines, "Limits", limits);
-    section(&mut lines, "Pods", pods(&explanation.pods).into_iter());
-    section(&mut lines, "Next sync", explanation.next_sync.iter().cloned());
+    section(&mut lines, paint, "Limits", limits);
+    section(&mut lines, paint, "Pods", pods(&explanation.pods).into_iter());
+    section(&mut lines, paint, "Next sync", explanation.next_sync.iter().cloned());
     if let Some(ms) = explanation.wakes_up_in_ms {
         lines.push(String::new());
         let (seconds, tenths) = (ms / 1000, ms % 1000 / 100);
@@ -39,11 +45,16 @@ fn suffix(code: Option<FindingCode>) -> String {
     code.map(|code| format!("  [{code}]")).unwrap_or_default()
 }
 
-fn section(lines: &mut Vec<String>, title: &str, items: impl Iterator<Item = String>) {
+fn section(
+    lines: &mut Vec<String>,
+    paint: Paint,
+    title: &str,
+    items: impl Iterator<Item = String>,
+) {
     let mut items = items.peekable();
     if items.peek().is_some() {
         lines.push(String::new());
-        lines.push(format!("{title}:"));
+        lines.push(paint.title(&format!("{title}:")));
         lines.extend(items.map(|item| format!("  {item}")));
     }
 }
@@ -98,6 +109,9 @@ mod tests {
                         Without any event it is synced again in 1.5 s.\n\n\
                         each [code] is explained at \
                         https://epilogue.dev/docs/troubleshooting.html#code";
-        assert_eq!(text(&explanation), expected);
+        assert_eq!(text(&explanation, Paint::Plain), expected);
+        let painted = text(&explanation, Paint::Colours);
+        assert!(painted.contains("\u{1b}[1mWaits for:\u{1b}[0m\n"), "{painted:?}");
+        assert_eq!(anstream::adapter::strip_str(&painted).to_string(), expected);
     }
 }

@@ -142,6 +142,10 @@ fn flatten(object: Value, objects: &mut Vec<Value>) {
     match object {
         Value::Object(mut fields) if fields.contains_key("items") => {
             if let Some(Value::Array(items)) = fields.remove("items") {
+                if items.is_empty() {
+                    // An empty list says that its kind was read.
+                    objects.push(Value::Object(fields));
+                }
                 for item in items {
                     flatten(item, objects);
                 }

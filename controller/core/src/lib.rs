@@ -7,6 +7,7 @@
 pub mod batching;
 pub mod disruption;
 pub mod doctor;
+pub mod dump;
 pub mod event_handlers;
 pub mod event_series;
 pub mod go_duration;

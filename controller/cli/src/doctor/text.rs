@@ -4,11 +4,18 @@ use controller_core::doctor::{Finding, NodeReport, Omission};
 use epilogue_common::finding_code::docs_line;
 use jiff::Timestamp;
 
+use crate::colour::Paint;
+
 const TITLES: [&str; 3] = ["SUBJECT", "SINCE", "PROBLEM"];
 
 /// The table of findings, then what could not be judged.
-pub(crate) fn findings(found: &[Finding], not_judged: &[Omission], now: Timestamp) -> String {
-    let mut lines = table(found, now);
+pub(crate) fn findings(
+    found: &[Finding],
+    not_judged: &[Omission],
+    now: Timestamp,
+    paint: Paint,
+) -> String {
+    let mut lines = table(found, now, paint);
     if found.is_empty() {
         lines.push("nothing found".to_owned());
     }
@@ -25,29 +32,30 @@ pub(crate) fn findings(found: &[Finding], not_judged: &[Omission], now: Timestam
 }
 
 /// The report on a node.
-pub(crate) fn node(report: &NodeReport, now: Timestamp) -> String {
-    let mut lines = vec![format!("{:<10} {:<7} FOUND", "CHECK", "VERDICT")];
+pub(crate) fn node(report: &NodeReport, now: Timestamp, paint: Paint) -> String {
+    let mut lines = vec![paint.title(&format!("{:<10} {:<7} FOUND", "CHECK", "VERDICT"))];
     for check in &report.checks {
         let code = check.code.map(|code| format!("  [{code}]")).unwrap_or_default();
-        let (name, verdict) = (check.name, check.verdict.as_str());
-        lines.push(format!("{name:<10} {verdict:<7} {}{code}", check.found));
+        let verdict = paint.verdict(check.verdict, &format!("{:<7}", check.verdict.as_str()));
+        lines.push(format!("{:<10} {verdict} {}{code}", check.name, check.found));
         lines.extend(check.remedy.iter().map(|remedy| format!("{:<18} -> {remedy}", "")));
     }
     lines.push(String::new());
     if !report.findings.is_empty() {
-        lines.extend(table(&report.findings, now));
+        lines.extend(table(&report.findings, now, paint));
         lines.push(String::new());
     }
     lines.push("kubelet's lock, delay and runtime can be checked on the node only:".into());
     lines.push(format!("  {}", report.on_node));
-    lines.push(format!("verdict: {}", report.verdict.as_str()));
+    let verdict = paint.verdict(report.verdict, report.verdict.as_str());
+    lines.push(format!("{} {verdict}", paint.title("verdict:")));
     if !report.findings.is_empty() || report.checks.iter().any(|check| check.code.is_some()) {
         lines.push(docs_line());
     }
     lines.join("\n")
 }
 
-fn table(found: &[Finding], now: Timestamp) -> Vec<String> {
+fn table(found: &[Finding], now: Timestamp, paint: Paint) -> Vec<String> {
     if found.is_empty() {
         return Vec::new();
     }
@@ -57,7 +65,8 @@ fn table(found: &[Finding], now: Timestamp) -> Vec<String> {
     };
     let first = widest(&mut found.iter().map(|each| each.subject.len()), TITLES[0]);
     let second = widest(&mut ages.iter().map(String::len), TITLES[1]);
-    let mut lines = vec![format!("{:first$}  {:second$}  {}", TITLES[0], TITLES[1], TITLES[2])];
+    let titles = format!("{:first$}  {:second$}  {}", TITLES[0], TITLES[1], TITLES[2]);
+    let mut lines = vec![paint.title(&titles)];
     for (each, age) in found.iter().zip(&ages) {
         let Finding { subject, problem, code, .. } = each;
         lines.push(format!("{subject:first$}  {age:second$}  {problem}  [{code}]"));

@@ -11,6 +11,7 @@ mod scene;
 mod tests;
 
 pub use finding::{Finding, Omission, Rule};
+pub(crate) use node_report::AGENT_REPORTER;
 pub use node_report::{NodeCheck, NodeReport, NodeVerdict, node_report};
 pub use scene::{AgentPod, Kind, LeaseName, Scene, SceneError};
 

@@ -18,7 +18,7 @@ use super::{findings, seconds};
 use crate::podgc::{PodView, Tristate};
 
 /// The component that reports events of the node.
-const AGENT_REPORTER: &str = "epilogue.dev/agent";
+pub(crate) const AGENT_REPORTER: &str = "epilogue.dev/agent";
 /// The label, with its value, of nodes whose agent is a service of the host.
 const HOST_LABEL: (&str, &str) = ("epilogue.dev/agent", "host");
 /// Reasons of agents' events about a node, each with the worst that it means.

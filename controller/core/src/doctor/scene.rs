@@ -117,6 +117,20 @@ impl Kind {
         }
     }
 
+    /// `apiVersion`, as in objects.
+    pub fn api_version(self) -> &'static str {
+        match self {
+            Self::Pod | Self::Node | Self::Namespace | Self::Event => "v1",
+            Self::Job => "batch/v1",
+            Self::Lease => "coordination.k8s.io/v1",
+        }
+    }
+
+    /// The kind of a list of these objects.
+    pub fn list_name(self) -> String {
+        format!("{}List", self.name())
+    }
+
     /// The plural for people.
     pub fn plural(self) -> &'static str {
         match self {

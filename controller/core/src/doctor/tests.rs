@@ -5,6 +5,7 @@ mod of_one_node;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::dump::redact;
 use crate::podgc::tests::{announces, at, boot, deleted, node, out_of_service, phase, pod, ready};
 use crate::podgc::tests::{start, target};
 
@@ -63,7 +64,21 @@ fn scene_at(objects: Vec<Value>, now: Timestamp) -> Scene {
             None => kind("Pod", object),
         }
     });
-    Scene::new(Kind::ALL, objects.collect(), now).expect("must be readable")
+    let objects: Vec<Value> = objects.collect();
+    let scene = |objects| Scene::new(Kind::ALL, objects, now).expect("must be readable");
+    let (dumped, seen) = (scene(redact(&objects)), scene(objects));
+    assert_same(&dumped, &seen, now);
+    seen
+}
+
+/// A dump shows what its cluster shows.
+#[track_caller]
+fn assert_same(dumped: &Scene, seen: &Scene, now: Timestamp) {
+    let lease = our_lease();
+    assert_eq!(findings(dumped, Some(&lease), now), findings(seen, Some(&lease), now));
+    for node in seen.nodes.keys() {
+        assert_eq!(node_report(dumped, node, now), node_report(seen, node, now));
+    }
 }
 
 fn scene(objects: Vec<Value>) -> Scene {

@@ -9,9 +9,10 @@ use k8s_openapi::api::batch::v1::JobStatus;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use crate::dump::redact;
 use crate::job::fake_api::{FakeApi, Faults, Trace};
 use crate::job::{PodDraft, SideEffect, Step, SyncInput, invariants};
-use crate::view::{Interner, Job, Pod, Uid, WireJob, WirePod};
+use crate::view::{Interner, Job, JobSpec, Pod, Uid, WireJob, WirePod};
 
 /// The time of every test.
 pub(super) fn now() -> Timestamp {
@@ -141,9 +142,25 @@ impl JobBuilder {
 
     /// The view.
     pub(super) fn build(self) -> Job {
-        let wire = WireJob::parse(self.0).expect("a Job that parses");
-        wire.view().expect("a status that parses")
+        let read = |object: Value| {
+            let wire = WireJob::parse(object).expect("a Job that parses");
+            wire.view().expect("a status that parses")
+        };
+        let (dumped, job) = (read(redacted(&self.0, "Job")), read(self.0));
+        assert_eq!(dumped.status, job.status);
+        // What no decision reads is not dumped.
+        let (metadata, status_unknown) = (job.metadata.clone(), job.status_unknown.clone());
+        let spec = JobSpec { template: job.spec.template.clone(), ..dumped.spec.clone() };
+        assert_eq!(Job { metadata, spec, status_unknown, ..dumped }, job);
+        job
     }
+}
+
+/// The object as a dump has it.
+fn redacted(object: &Value, kind: &str) -> Value {
+    let mut object = object.clone();
+    object["kind"] = kind.into();
+    redact(&[object]).remove(0)
 }
 
 /// The JSON of a pod under construction.
@@ -291,7 +308,14 @@ impl PodBuilder {
 
     /// The view.
     pub(super) fn build(self) -> Pod {
-        WirePod::deserialize(self.0).expect("a pod that parses").view(&mut Interner::default())
+        let read = |object: Value| {
+            WirePod::deserialize(object).expect("a pod that parses").view(&mut Interner::default())
+        };
+        let (dumped, pod) = (read(redacted(&self.0, "Pod")), read(self.0));
+        // Without its Job, no label is read.
+        let (labels, index_label) = (pod.labels.clone(), pod.index_label.clone());
+        assert_eq!(Pod { labels, index_label, ..dumped }, pod);
+        pod
     }
 }
 

@@ -1,5 +1,5 @@
-//! Reads from a cluster what `doctor` judges. It leaves out a kind that RBAC forbids, and the
-//! answer says so.
+//! Reads from a cluster what `doctor` judges and `dump` writes. It leaves out a kind that RBAC
+//! forbids, and the answer says so.
 
 use controller_core::doctor::{Kind, LeaseName};
 use serde_json::Value;
@@ -7,10 +7,12 @@ use serde_json::Value;
 use crate::list::list;
 use crate::source::SourceError;
 
-/// The part of the cluster that `doctor` reads.
+/// The part of the cluster that is read.
 pub(crate) enum Scope<'a> {
     /// One namespace, or all.
     Namespace { namespace: Option<&'a str>, lease: Option<&'a LeaseName> },
+    /// The same, with events of nodes.
+    Dump { namespace: Option<&'a str>, lease: Option<&'a LeaseName> },
     /// One node.
     Node(&'a str),
 }
@@ -55,6 +57,12 @@ fn paths(scope: &Scope<'_>) -> Vec<(Kind, String, String)> {
                 let path = format!("{LEASES}/{namespace}/leases/{name}");
                 paths.push((Kind::Lease, path, all()));
             }
+            paths
+        }
+        Scope::Dump { namespace, lease } => {
+            let mut paths = paths(&Scope::Namespace { namespace: *namespace, lease: *lease });
+            let events = "involvedObject.kind=Node".to_owned();
+            paths.push((Kind::Event, "/api/v1/namespaces/default/events".to_owned(), events));
             paths
         }
         Scope::Node(node) => {
