@@ -84,7 +84,7 @@ delay     fail     what is  [delay-too-short]
 of the 5s granted: 1.15s to set DisruptionTarget, 2.2s to terminate pods, 1.4s for reports, 0.25s \
 reserve
 verdict: fail
-each [code] is explained at https://epilogue.dev/docs/troubleshooting.html#code
+each [code] is explained at https://epilogue.dev/docs/troubleshooting.html#CODE
 ";
         assert_eq!(render(&report), expected);
     }

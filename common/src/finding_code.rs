@@ -186,5 +186,5 @@ impl Serialize for FindingCode {
 
 /// The line below a list of findings that says where the codes are explained.
 pub fn docs_line() -> String {
-    format!("each [code] is explained at {DOCS}#code")
+    format!("each [code] is explained at {DOCS}#CODE")
 }

@@ -108,7 +108,7 @@ mod tests {
         let expected = "Job a/x: running\n\nWaits for:\n  2 pods, active  [active-pods]\n\n\
                         Without any event it is synced again in 1.5 s.\n\n\
                         each [code] is explained at \
-                        https://epilogue.dev/docs/troubleshooting.html#code";
+                        https://epilogue.dev/docs/troubleshooting.html#CODE";
         assert_eq!(text(&explanation, Paint::Plain), expected);
         let painted = text(&explanation, Paint::Colours);
         assert!(painted.contains("\u{1b}[1mWaits for:\u{1b}[0m\n"), "{painted:?}");

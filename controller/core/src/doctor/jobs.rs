@@ -96,7 +96,7 @@ fn without_leader(
     names.truncate(NAMED_MAX);
     let more = if more == 0 { String::new() } else { format!(" and {more} more") };
     let problem = format!(
-        "no replica of epilogue-controller holds this lease ({why}); waiting Jobs: {}{more}",
+        "no replica of epilogue-controller holds this lease ({why}); its unfinished Jobs: {}{more}",
         names.join(", ")
     );
     Some(

@@ -174,10 +174,12 @@ pub(super) fn findings(scene: &Scene, now: Timestamp) -> Vec<Finding> {
 
 fn with_remedies(finding: Finding, name: &str, scene: &Scene) -> Finding {
     let agent = scene.agent_of(name).map_or_else(
-        || format!("start the agent of {name}: it resets both"),
+        || format!("start the agent of {name}: it resets annotation and taint"),
         |pod| {
             let agent = format!("--namespace {} {}", pod.namespace, pod.name);
-            format!("the agent resets both; see why it does not: kubectl logs {agent}")
+            format!(
+                "the agent resets annotation and taint; see why it does not: kubectl logs {agent}"
+            )
         },
     );
     finding.remedy(agent).remedy(format!(

@@ -100,6 +100,12 @@ impl WaitsFor {
     }
 }
 
+/// A wait in whole seconds, rounded up, such as `2m 5s`.
+fn in_seconds(left: SignedDuration) -> String {
+    let part = i64::from(left.subsec_nanos() > 0);
+    format!("{:#}", SignedDuration::from_secs(left.as_secs().saturating_add(part)))
+}
+
 /// `1 pod`, `2 pods`.
 pub(super) fn pods(count: usize) -> String {
     if count == 1 { "1 pod".to_owned() } else { format!("{count} pods") }
@@ -120,10 +126,18 @@ impl fmt::Display for WaitsFor {
             Self::ActivePods(count) => write!(formatter, "{}, active", pods(*count)),
             Self::TerminatingPods(count) => write!(formatter, "{}, terminating", pods(*count)),
             Self::Backoff { failures, left } => {
-                write!(formatter, "the backoff after {failures} failures, {left:#} more")
+                let failures = if *failures == 1 {
+                    "1 failure".to_owned()
+                } else {
+                    format!("{failures} failures")
+                };
+                write!(formatter, "the backoff after {failures}, {} more", in_seconds(*left))
             }
             Self::IndexBackoff { indexes, left } => {
-                write!(formatter, "the backoff of {indexes} indexes, {left:#} more for the first")
+                let indexes =
+                    if *indexes == 1 { "1 index".to_owned() } else { format!("{indexes} indexes") };
+                let left = in_seconds(*left);
+                write!(formatter, "the backoff of {indexes}, {left} more for the first")
             }
             Self::Resume => formatter.write_str("spec.suspend to become false"),
             Self::Deletion => formatter.write_str("its own deletion"),

@@ -14,7 +14,7 @@ fn a_plan_is_one_line_that_says_what_and_why() {
         (
             api(job_and_pods(), running),
             "ns/j: no change of pods; active 1 ready 1 terminating 0; newly succeeded 0 failed 1 \
-             ignored 0; waits for 1 pod, active; waits for the backoff after 1 failures, 6s more; \
+             ignored 0; waits for 1 pod, active; waits for the backoff after 1 failure, 6s more; \
              again in 6s",
         ),
         (
