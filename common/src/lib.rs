@@ -6,3 +6,4 @@ pub mod finding_code;
 pub mod names;
 pub mod outcome;
 pub mod readiness;
+pub mod watch_event;

@@ -1,7 +1,7 @@
 //! Parses the command line, runs the controller, and sets the exit code.
 
 mod args;
-mod cache;
+mod dispatch;
 mod events;
 mod execute;
 mod informers;

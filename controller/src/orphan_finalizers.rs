@@ -8,15 +8,13 @@ use controller_core::view::{JobKey, Pod, Uid};
 use epilogue_common::outcome::{Failure, FailureKind};
 use tokio_util::sync::CancellationToken;
 
-use crate::cache::Cache;
+use crate::dispatch::Dispatch;
 use crate::execute::Executor;
-use crate::workqueue::Queue;
 
 /// Dependencies of a worker.
 #[derive(Debug)]
 pub(crate) struct Cleaner {
-    pub(crate) cache: Arc<Cache>,
-    pub(crate) queue: Arc<Queue<Orphans>>,
+    pub(crate) dispatch: Arc<Dispatch>,
     pub(crate) executor: Arc<Executor>,
     pub(crate) manage_all_jobs: bool,
 }
@@ -24,27 +22,27 @@ pub(crate) struct Cleaner {
 impl Cleaner {
     /// Works until `token` is cancelled; an item in progress is completed.
     pub(crate) async fn work(&self, token: CancellationToken) {
-        while let Some(item) = self.queue.take(&token).await {
+        while let Some(item) = self.dispatch.orphans.take(&token).await {
             self.free(&item).await;
-            self.queue.done(&item);
+            self.dispatch.orphans.done(&item);
         }
     }
 
     /// DIVERGES(upstream): failures are retried also for the pods of a whole Job. Upstream drops
     /// them, and such a pod keeps its finalizer until it is deleted. ([O1])
     async fn free(&self, item: &Orphans) {
-        let pods = self.cache.orphans(item, self.manage_all_jobs);
+        let pods = self.dispatch.orphans(item, self.manage_all_jobs);
         let (pods, kept) = self.without_live_job(pods).await;
         let outcomes = self.executor.remove_finalizers(&pods).await;
         let failures = outcomes.iter().filter_map(|outcome| outcome.as_ref().err());
         let failures = failures.filter(|failure| failure.kind != FailureKind::NotFound);
         let mut failures = kept.iter().chain(failures);
         let Some(failure) = failures.next() else {
-            self.queue.forget(item);
+            self.dispatch.orphans.forget(item);
             return;
         };
         let others = failures.count();
-        let retry = self.queue.add_failed(item.clone());
+        let retry = self.dispatch.orphans.add_failed(item.clone());
         tracing::info!(
             ?item,
             error = %failure,
@@ -82,7 +80,7 @@ impl Cleaner {
     /// Returns `Ok` if the Job is gone or finished, and otherwise why the pod is kept.
     async fn is_gone(&self, key: &JobKey, uid: &Uid) -> Result<(), Failure> {
         // The cache offers only pods of finished Jobs, and a Job stays finished.
-        if self.cache.knows(key, uid) {
+        if self.dispatch.knows(key, uid) {
             return Ok(());
         }
         match self.executor.live_job(key).await {
@@ -100,16 +98,14 @@ impl Cleaner {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use controller_core::view::Version;
-    use controller_core::workqueue::FailureDelay;
+    use epilogue_runtime::watch::WatchEvent;
     use http::{Method, Request, Response};
     use kube::Client;
     use kube::client::Body;
     use parking_lot::Mutex;
     use serde_json::{Value, json};
-    use std::time::Duration;
 
-    /// Builds a cleaner for a pod of Job `a`, which is not in the cache. The API answers a read of
+    /// Builds a cleaner for a pod of Job `a`, which no watch has shown. The API answers a read of
     /// the Job with `code` and `job`. Also returns the log of calls.
     fn cleaner(code: u16, job: Value) -> (Cleaner, Arc<Mutex<Vec<String>>>) {
         let calls = Arc::new(Mutex::new(Vec::new()));
@@ -122,25 +118,18 @@ mod tests {
             let body = Body::from(body.to_string().into_bytes());
             async move { Response::builder().status(code).body(body) }
         });
-        let cache = Cache::default();
         let owner = json!({"apiVersion": "batch/v1", "kind": "Job", "name": "a", "uid": "uid-a",
                            "controller": true});
         let pod = json!({"metadata": {"name": "pod", "namespace": "default", "uid": "pod",
                          "finalizers": ["batch.kubernetes.io/job-tracking"],
                          "ownerReferences": [owner]}});
-        cache.pods_begin();
-        cache.pod_shown(serde_json::from_value(pod).expect("must be a pod"));
-        cache.pods_end(Version(1));
-        let histogram = || {
-            let options = prometheus::HistogramOpts::new("name", "help");
-            prometheus::Histogram::with_opts(options).expect("must be valid")
-        };
-        let delay = FailureDelay { base: Duration::from_secs(1), max: Duration::from_secs(9) };
-        let queue = Queue::new(delay, histogram(), histogram());
-        queue.open();
+        let dispatch = Dispatch::for_tests();
+        dispatch.open();
+        dispatch.pod(WatchEvent::ListBegins);
+        dispatch.pod(WatchEvent::Shown(serde_json::from_value(pod).expect("must be a pod")));
+        dispatch.pod(WatchEvent::ListEnds("1".to_owned()));
         let cleaner = Cleaner {
-            cache: Arc::new(cache),
-            queue: Arc::new(queue),
+            dispatch: Arc::new(dispatch),
             executor: Arc::new(Executor::new(Client::new(service, "default"))),
             manage_all_jobs: false,
         };
@@ -155,7 +144,7 @@ mod tests {
         let (cleaner, calls) = cleaner(200, json!({"metadata": {"name": "a", "uid": "uid-a"}}));
         cleaner.free(&Orphans::Pod("ns".into(), "pod".into())).await;
         assert_eq!(*calls.lock(), [READ]);
-        assert_eq!(cleaner.queue.figures().tally.retries, 1, "it is checked again");
+        assert_eq!(cleaner.dispatch.orphans.figures().tally.retries, 1, "it is checked again");
     }
 
     #[tokio::test]
@@ -167,7 +156,7 @@ mod tests {
             let (cleaner, calls) = cleaner(code, job);
             cleaner.free(&Orphans::Pod("ns".into(), "pod".into())).await;
             assert_eq!(*calls.lock(), [READ, PATCH]);
-            assert_eq!(cleaner.queue.figures().tally.retries, 0);
+            assert_eq!(cleaner.dispatch.orphans.figures().tally.retries, 0);
         }
     }
 
@@ -178,6 +167,6 @@ mod tests {
         let (cleaner, calls) = cleaner(403, status);
         cleaner.free(&Orphans::Pod("ns".into(), "pod".into())).await;
         assert_eq!(*calls.lock(), [READ]);
-        assert_eq!(cleaner.queue.figures().tally.retries, 1);
+        assert_eq!(cleaner.dispatch.orphans.figures().tally.retries, 1);
     }
 }

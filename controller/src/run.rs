@@ -8,6 +8,7 @@ use anyhow::Context as _;
 use controller_core::job::SyncInput;
 use controller_core::job::invariants::verify;
 use controller_core::podgc::Priority;
+use controller_core::state::ClusterState;
 use epilogue_runtime::admin::Admin;
 use epilogue_runtime::health::Checks;
 use epilogue_runtime::lease::{self, Leadership, LeaseError};
@@ -15,17 +16,15 @@ use epilogue_runtime::signals::Signals;
 use epilogue_runtime::tasks::TaskGroup;
 use epilogue_runtime::watch::{Signs, Watches};
 use epilogue_runtime::{client, process};
-use jiff::Timestamp;
 use kube::Client;
 use prometheus::Registry;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::args::Config;
-use crate::cache::Cache;
+use crate::dispatch::Dispatch;
 use crate::events::Recorder;
 use crate::execute::Executor;
-use crate::informers::dispatch::Dispatch;
 use crate::informers::{self, HasSynced, Informers};
 use crate::metrics::{Metrics, QueueCollector, QueueHistograms, ReadFigures};
 use crate::orphan_finalizers::Cleaner;
@@ -48,7 +47,6 @@ struct Parts {
     client: Client,
     registry: Registry,
     metrics: Metrics,
-    cache: Arc<Cache>,
     dispatch: Arc<Dispatch>,
     executor: Arc<Executor>,
     recorder: Arc<Recorder>,
@@ -247,9 +245,11 @@ impl Parts {
         let jobs = Arc::new(Queue::new(config.api_backoff, waited, worked));
         let (waited, worked) = histograms.of("job_orphan_pod");
         let orphans = Arc::new(Queue::new(config.api_backoff, waited, worked));
-        let cache = Arc::default();
-        let pod_gc = GcParts::new(config, &cache, &registry, &histograms, identity).await?;
+        let state = ClusterState::new(config.batching);
         let (job_queue, orphan_queue) = (Arc::clone(&jobs), Arc::clone(&orphans));
+        let dispatch = Dispatch::new(state, jobs, orphans, metrics.clone());
+        let dispatch = Arc::new(dispatch);
+        let pod_gc = GcParts::new(config, &dispatch, &registry, &histograms, identity).await?;
         let mut queues: Vec<(&'static str, ReadFigures)> = vec![
             ("job", Box::new(move || job_queue.figures())),
             ("job_orphan_pod", Box::new(move || orphan_queue.figures())),
@@ -260,11 +260,9 @@ impl Parts {
             queues.push(("pod_gc_tidying", Box::new(move || tidying.tidying.figures())));
         }
         registry.register(Box::new(QueueCollector::new(queues)?))?;
-        let dispatch = Dispatch::new(jobs, orphans, config.batching, metrics.clone());
         Ok(Self {
-            cache,
             pod_gc,
-            dispatch: Arc::new(dispatch),
+            dispatch,
             executor: Arc::new(Executor::new(client.clone())),
             recorder: Recorder::new(client.clone(), identity.to_owned(), metrics.clone()),
             client,
@@ -278,7 +276,6 @@ impl Parts {
         let informers = Informers {
             client: self.client.clone(),
             namespace: config.namespace.clone(),
-            cache: Arc::clone(&self.cache),
             dispatch: Arc::clone(&self.dispatch),
             recorder: Arc::clone(&self.recorder),
             manage_all_jobs: config.settings.manage_all_jobs,
@@ -302,7 +299,6 @@ impl Parts {
     /// Runs the workers of all queues until the token is cancelled.
     async fn work(&self, config: &Config, token: CancellationToken) -> anyhow::Result<()> {
         let syncer = Arc::new(Syncer {
-            cache: Arc::clone(&self.cache),
             dispatch: Arc::clone(&self.dispatch),
             executor: Arc::clone(&self.executor),
             recorder: Arc::clone(&self.recorder),
@@ -311,13 +307,12 @@ impl Parts {
             check: config.check_plans.then_some(check_plan),
         });
         let cleaner = Arc::new(Cleaner {
-            cache: Arc::clone(&self.cache),
-            queue: Arc::clone(&self.dispatch.orphans),
+            dispatch: Arc::clone(&self.dispatch),
             executor: Arc::clone(&self.executor),
             manage_all_jobs: config.settings.manage_all_jobs,
         });
         // The queues were closed until now: a waiting replica only keeps its caches.
-        self.dispatch.open(|| self.cache.everything(Timestamp::now()));
+        self.dispatch.open();
         if let Some(parts) = &self.pod_gc {
             parts.gc.open();
         }
@@ -342,7 +337,7 @@ impl GcParts {
     /// Builds pod GC with its own rate-limited client, so that its bursts never delay Jobs.
     async fn new(
         config: &Config,
-        cache: &Arc<Cache>,
+        dispatch: &Arc<Dispatch>,
         registry: &Registry,
         histograms: &QueueHistograms,
         identity: &str,
@@ -357,7 +352,7 @@ impl GcParts {
         let gc = PodGc::new(settings.clone(), histograms);
         let worker = podgc::Worker {
             gc: Arc::clone(&gc),
-            cache: Arc::clone(cache),
+            dispatch: Arc::clone(dispatch),
             executor: podgc::execute::Executor::new(client),
             metrics: podgc::Metrics::new(registry)?,
             instance: identity.to_owned(),

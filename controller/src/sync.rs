@@ -8,15 +8,15 @@ use controller_core::job::{
     MetricEvent, Plan, Progress, Settings, SideEffect, SkipReason, StepOutcome, SyncInput,
     SyncResult, plan,
 };
+use controller_core::state::Snapshot;
 use controller_core::view::{Job, JobKey};
 use jiff::Timestamp;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::cache::{Cache, Snapshot};
+use crate::dispatch::Dispatch;
 use crate::events::Recorder;
 use crate::execute::Executor;
-use crate::informers::dispatch::Dispatch;
 use crate::metrics::Metrics;
 
 /// Returns what is wrong with the plan for an input.
@@ -25,7 +25,6 @@ pub(crate) type Check = fn(&SyncInput<'_>) -> Result<(), String>;
 /// Dependencies of a sync.
 #[derive(Debug)]
 pub(crate) struct Syncer {
-    pub(crate) cache: Arc<Cache>,
     pub(crate) dispatch: Arc<Dispatch>,
     pub(crate) executor: Arc<Executor>,
     pub(crate) recorder: Arc<Recorder>,
@@ -47,7 +46,7 @@ impl Syncer {
     async fn sync(&self, key: &JobKey) {
         let started = Instant::now();
         // The delete event has removed the memory. ([S2])
-        let Some(snapshot) = self.cache.snapshot(key) else {
+        let Some(snapshot) = self.dispatch.input(key) else {
             self.dispatch.forget(key);
             return;
         };
@@ -109,7 +108,7 @@ impl Syncer {
     fn take_side_effects(&self, progress: &mut Progress, job: &Arc<Job>) {
         for side_effect in progress.take_side_effects() {
             match side_effect {
-                SideEffect::Remember(change) => self.cache.remember(job, change, Timestamp::now()),
+                SideEffect::Remember(change) => self.dispatch.remember(job, change),
                 SideEffect::Event(event) => self.recorder.record(job, event),
                 SideEffect::Count(metric_event) => {
                     if let MetricEvent::JobFinished { succeeded, reason } = &metric_event {
@@ -131,8 +130,7 @@ impl Syncer {
         if written.pods > seen.pods {
             self.metrics.stale("", "pods");
         }
-        let reaction = self.cache.await_versions(snapshot.job.key.clone(), written);
-        self.dispatch.dispatch(reaction);
+        self.dispatch.await_versions(snapshot);
     }
 
     /// Retries a failed sync after its backoff; a success resets the backoff. ([Q5])

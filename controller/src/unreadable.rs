@@ -5,9 +5,9 @@ use controller_core::event_series::Regarding;
 use controller_core::job::{EventDraft, Severity};
 use controller_core::view::{Job, JobKey, Version};
 use epilogue_common::names::{MANAGED_BY, RESERVED_MANAGED_BY};
+use epilogue_runtime::watch::Unreadable;
 
 use crate::events::Recorder;
-use crate::informers::watch::Unreadable;
 
 /// Reason of both events.
 const UNREADABLE: &str = "Unreadable";

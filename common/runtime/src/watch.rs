@@ -22,8 +22,9 @@ use crate::api_error::{chain, classify};
 
 pub use self::relist::Relist;
 pub use self::signs::{Signs, Watches};
-pub use self::wire::{Controller, Read, Unreadable};
+pub use self::wire::Read;
 use self::wire::{Event, Page};
+pub use epilogue_common::watch_event::{Controller, Unreadable, WatchEvent};
 
 /// How long the server keeps one watch open.
 const WATCH_SECONDS: u32 = 290;
@@ -37,23 +38,6 @@ const BYTES_MAX: usize = 1 << 30;
 const BUFFER_KEPT_MAX: usize = 1 << 20;
 /// The status code for an expired version.
 const GONE: u16 = 410;
-
-/// An event of a watch. Versions are `resourceVersion`s.
-#[derive(Clone, Debug)]
-pub enum WatchEvent<T> {
-    /// A list begins; an unfinished one is void.
-    ListBegins,
-    /// The list is complete, and includes all changes up to this version.
-    ListEnds(String),
-    /// An object exists, listed, added or modified.
-    Shown(T),
-    /// An object was deleted; its version is that of the deletion.
-    Gone(T),
-    /// An unreadable object, which exists or was deleted.
-    Unreadable(Box<Unreadable>),
-    /// The watch has yielded all changes up to this version.
-    UpTo(String),
-}
 
 /// Receives the events of a watch. An error ends the watch.
 pub trait Listener<T>: Send {

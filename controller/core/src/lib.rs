@@ -17,6 +17,7 @@ mod managed_by;
 pub mod orphans;
 pub mod podgc;
 mod spelling;
+pub mod state;
 mod turns;
 pub mod view;
 pub mod workqueue;

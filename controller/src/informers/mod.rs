@@ -1,22 +1,19 @@
-//! Applies watch events to the cache and to pod GC, and enqueues what follows from them.
+//! Passes watch events to the state and to pod GC, and reports unreadable objects.
 
-pub(crate) mod dispatch;
 pub(crate) mod watch;
 
 use std::sync::Arc;
 
 use controller_core::podgc::WireNode;
-use controller_core::view::{JobKey, Version, WirePod};
+use controller_core::view::WirePod;
 use epilogue_runtime::health::Flag;
 use epilogue_runtime::watch::{Relist, Signs};
-use jiff::Timestamp;
 use kube::Client;
 use tokio::sync::watch as cell;
 use tokio_util::sync::CancellationToken;
 
-use self::dispatch::Dispatch;
-use self::watch::{RawNamespace, Unreadable, VersionedJob, WatchEvent, watch};
-use crate::cache::{Cache, Reaction};
+use self::watch::{RawNamespace, VersionedJob, WatchEvent, watch};
+use crate::dispatch::Dispatch;
 use crate::events::Recorder;
 use crate::podgc::PodGc;
 use crate::unreadable;
@@ -75,7 +72,6 @@ pub(crate) struct Informers {
     pub(crate) client: Client,
     /// The only namespace to watch; `None` means all.
     pub(crate) namespace: Option<String>,
-    pub(crate) cache: Arc<Cache>,
     pub(crate) dispatch: Arc<Dispatch>,
     pub(crate) recorder: Arc<Recorder>,
     /// Whether Jobs without `managedBy` are ours.
@@ -90,7 +86,7 @@ impl Informers {
         let (client, handles) = (self.client.clone(), synced.handles());
         watch::<VersionedJob>(client, self.namespace.as_deref(), handles, token, |event| {
             let ends = matches!(event, WatchEvent::ListEnds(_));
-            self.dispatch.dispatch(self.job_event(event));
+            self.job_event(event);
             if ends {
                 synced.fill();
             }
@@ -106,7 +102,7 @@ impl Informers {
             if let Some(pod_gc) = &self.pod_gc {
                 pod_gc.pods(&event);
             }
-            self.dispatch.dispatch(self.pod_event(event));
+            self.pod_event(event);
             if ends {
                 synced.fill();
             }
@@ -148,58 +144,23 @@ pub(crate) async fn namespaces(
 }
 
 impl Informers {
-    fn job_event(&self, event: WatchEvent<VersionedJob>) -> Reaction {
-        let (cache, now) = (&self.cache, Timestamp::now());
-        match event {
-            WatchEvent::ListBegins => {
-                cache.jobs_begin();
-                Reaction::default()
-            }
-            WatchEvent::ListEnds(version) => cache.jobs_end(Version::parse(&version), now),
-            WatchEvent::Shown(event) => cache.job_shown(event.job, now),
-            WatchEvent::Gone(event) => cache.job_gone(&event.job.key, event.job.version, now),
-            WatchEvent::Unreadable(job) => {
-                let (key, version) = (key_of(&job), Version::parse(&job.version));
-                if job.gone {
-                    return cache.job_gone(&key, version, now);
-                }
-                // The cached Job may be outdated, and an outdated Job must not be synced.
-                unreadable::report_job(&self.recorder, &job, self.manage_all_jobs);
-                cache.job_unreadable(&key, version)
-            }
-            WatchEvent::UpTo(version) => cache.jobs_seen(Version::parse(&version)),
+    fn job_event(&self, event: WatchEvent<VersionedJob>) {
+        if let WatchEvent::Unreadable(job) = &event
+            && !job.gone
+        {
+            unreadable::report_job(&self.recorder, job, self.manage_all_jobs);
         }
+        self.dispatch.job(event.map(|versioned| versioned.job));
     }
 
-    fn pod_event(&self, event: WatchEvent<WirePod>) -> Reaction {
-        let cache = &self.cache;
-        match event {
-            WatchEvent::ListBegins => {
-                cache.pods_begin();
-                Reaction::default()
-            }
-            WatchEvent::ListEnds(version) => cache.pods_end(Version::parse(&version)),
-            WatchEvent::Shown(pod) => cache.pod_shown(pod),
-            WatchEvent::Gone(pod) => {
-                let version = pod.metadata.resource_version.as_deref().unwrap_or_default();
-                let uid = pod.metadata.uid.as_deref().unwrap_or_default().into();
-                cache.pod_gone(&uid, Version::parse(version))
-            }
-            WatchEvent::Unreadable(pod) => {
-                let (uid, version) = (pod.uid.as_str().into(), Version::parse(&pod.version));
-                if pod.gone {
-                    return cache.pod_gone(&uid, version);
-                }
-                let owner = pod.owner.as_ref().map(|owner| owner.uid.as_str().into());
-                let (reaction, job) = cache.pod_unreadable(uid, owner, version);
-                unreadable::report_pod(&self.recorder, &pod, job.as_deref());
-                reaction
-            }
-            WatchEvent::UpTo(version) => cache.pods_seen(Version::parse(&version)),
+    fn pod_event(&self, event: WatchEvent<WirePod>) {
+        let unreadable = match &event {
+            WatchEvent::Unreadable(pod) if !pod.gone => Some(pod.clone()),
+            _ => None,
+        };
+        let rests = self.dispatch.pod(event);
+        if let Some(pod) = unreadable {
+            unreadable::report_pod(&self.recorder, &pod, rests.as_deref());
         }
     }
-}
-
-fn key_of(job: &Unreadable) -> JobKey {
-    JobKey::new(job.namespace.as_str(), job.name.as_str())
 }

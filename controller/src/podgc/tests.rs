@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::execute::Executor;
 use super::*;
-use crate::cache::Cache;
+use crate::dispatch::Dispatch;
 
 /// The received requests, and the answers that are left.
 #[derive(Clone, Default)]
@@ -89,7 +89,7 @@ fn worker_in(mode: Mode, server: &Server, registry: &Registry) -> Arc<Worker> {
     gc.pods(&shown(5));
     Arc::new(Worker {
         gc,
-        cache: Arc::new(Cache::default()),
+        dispatch: Arc::new(Dispatch::for_tests()),
         executor: Executor::new(server.client()),
         metrics: Metrics::new(registry).expect("must register"),
         instance: "test".to_owned(),

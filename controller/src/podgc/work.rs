@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::events::{event, would_event};
 use super::execute::Executor;
 use super::{Metrics, PodGc};
-use crate::cache::Cache;
+use crate::dispatch::Dispatch;
 
 /// A verdict that asks for a node is followed by another verdict.
 const VERDICTS_MAX: usize = 3;
@@ -23,7 +23,7 @@ const VERDICTS_MAX: usize = 3;
 #[derive(Debug)]
 pub(crate) struct Worker {
     pub(crate) gc: Arc<PodGc>,
-    pub(crate) cache: Arc<Cache>,
+    pub(crate) dispatch: Arc<Dispatch>,
     pub(crate) executor: Executor,
     pub(crate) metrics: Metrics,
     /// Identity of this process in events.
@@ -91,7 +91,7 @@ impl Worker {
             Item::Pod(_, uid) => {
                 let job = cluster.pod(uid).and_then(|pod| {
                     let owner = pod.owner.as_ref().filter(|_| pod.deletion.is_some())?;
-                    self.cache.job_annotation(&pod.namespace, owner, FORCE_FAIL_AFTER)
+                    self.dispatch.job_annotation(&pod.namespace, owner, FORCE_FAIL_AFTER)
                 });
                 // Without a write, nothing is in progress that later checks would wait for.
                 if self.gc.observes() {

@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 
+use epilogue_common::watch_event::{Controller, Unreadable};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -11,39 +12,6 @@ pub(super) const LIST_END: &str = "k8s.io/initial-events-end";
 
 /// Parses an object from JSON.
 pub type Read<T> = fn(&str) -> Result<T, serde_json::Error>;
-
-/// An object that its reader rejected, identified by its metadata.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Unreadable {
-    /// `metadata.namespace`; empty for objects without one.
-    pub namespace: String,
-    /// `metadata.name`.
-    pub name: String,
-    /// `metadata.uid`.
-    pub uid: String,
-    /// `metadata.resourceVersion`.
-    pub version: String,
-    /// The owner with `controller: true`.
-    pub owner: Option<Controller>,
-    /// `spec.managedBy` of a Job.
-    pub managed_by: Option<String>,
-    /// Whether it was deleted.
-    pub gone: bool,
-    /// The reader's error.
-    pub why: String,
-}
-
-/// The entry of `metadata.ownerReferences` that has `controller: true`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub struct Controller {
-    /// Its kind.
-    pub kind: String,
-    /// Its name.
-    pub name: String,
-    /// Its UID.
-    pub uid: String,
-}
 
 /// One event of a watch.
 #[derive(Debug)]

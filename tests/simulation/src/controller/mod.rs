@@ -13,7 +13,6 @@ pub(crate) mod random;
 mod release_rules;
 mod scenario;
 mod settled;
-mod store;
 mod users;
 mod work;
 mod world;

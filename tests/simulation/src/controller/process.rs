@@ -1,22 +1,20 @@
-//! One process of the controller: cache, queues, watches and the work in hand. It dies, and another
+//! One process of the controller: state, queues, watches and the work in hand. It dies, and another
 //! process succeeds it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use controller_core::batching::{BatchInput, Batching, Change, LastSync, Load};
-use controller_core::event_handlers::Enqueue;
-use controller_core::job::Versions;
 use controller_core::orphans::Orphans;
+use controller_core::state::{ClusterState, Entry, Event as StateEvent, Now};
 use controller_core::view::{Job, JobKey, Pod, Version};
 use controller_core::workqueue::{FailureDelay, QueueCore};
+use epilogue_common::watch_event::WatchEvent;
 use jiff::{SignedDuration, Timestamp};
 
 use super::Sabotage;
 use super::agenda::Moment;
 use super::api::Sighting;
-use super::store::{Reaction, Store};
 use super::work::{Task, Work};
 use super::world::{Event, Kind, World};
 
@@ -39,12 +37,10 @@ pub(super) enum Life {
 #[derive(Debug)]
 pub(super) struct Process {
     pub(super) life: Life,
-    pub(super) store: Store,
+    pub(super) state: ClusterState,
     pub(super) queue: QueueCore<JobKey>,
     pub(super) orphan_queue: QueueCore<Orphans>,
     pub(super) works: BTreeMap<u64, Work>,
-    pub(super) last: BTreeMap<JobKey, LastSync>,
-    pub(super) load: Load,
     /// Error of its clock.
     pub(super) skew: SignedDuration,
     jobs: Watch<Job>,
@@ -69,9 +65,29 @@ struct Listing<T> {
     version: Version,
 }
 
+/// What a watch has for its process.
+enum Came {
+    Event(StateEvent),
+    /// An event that a later one includes.
+    Merged,
+    Nothing,
+}
+
 impl<T> Watch<T> {
     fn new() -> Self {
         Self { position: 0, roused: false, listed: false, listing: None }
+    }
+
+    /// The next event of the list in progress.
+    fn list(&mut self) -> Option<WatchEvent<Arc<T>>> {
+        let listing = self.listing.as_mut()?;
+        if let Some(object) = listing.items.pop_front() {
+            return Some(WatchEvent::Shown(object));
+        }
+        let version = listing.version.to_string();
+        self.listing = None;
+        self.listed = true;
+        Some(WatchEvent::ListEnds(version))
     }
 }
 
@@ -79,12 +95,10 @@ impl Process {
     fn new(skew: SignedDuration) -> Self {
         Self {
             life: Life::Leads,
-            store: Store::default(),
+            state: ClusterState::default(),
             queue: QueueCore::new(FAILURE_DELAY),
             orphan_queue: QueueCore::new(FAILURE_DELAY),
             works: BTreeMap::new(),
-            last: BTreeMap::new(),
-            load: Load::default(),
             skew,
             jobs: Watch::new(),
             pods: Watch::new(),
@@ -109,22 +123,21 @@ impl Process {
         api + self.skew
     }
 
+    /// Hands an event to the state, and returns what it enqueues.
+    fn handle(&mut self, event: StateEvent, api: Timestamp, now: Moment) -> Vec<Entry> {
+        let has_backlog = self.queue.has_ready();
+        let now = Now { time: self.time(api), elapsed: now, has_backlog };
+        self.state.handle(event, &now).entries
+    }
+
     /// Puts the consequences of an event into the queues.
-    fn react(&mut self, reaction: Reaction, now: Moment) {
-        for enqueue in reaction {
-            match enqueue {
-                Enqueue::Sync(key) => self.queue.add(key, now),
-                Enqueue::SyncAfter(key, wait) => self.queue.add_after(key, wait, now),
-                Enqueue::Orphans(item) => self.orphan_queue.add(item, now),
-                Enqueue::OrphansAfter(item, wait) => self.orphan_queue.add_after(item, wait, now),
-                Enqueue::Batch(key, change) => {
-                    let Some((job, counts)) = self.store.facts(&key) else { continue };
-                    let last = self.last.get(&key).copied();
-                    let busy = self.queue.has_ready() || self.load.is_busy(now);
-                    let input = BatchInput { change, job: &job, counts, last, busy, now };
-                    let delay = Batching::Adaptive.delay(&input);
-                    self.queue.add_after(key, delay, now);
-                }
+    pub(super) fn enqueue(&mut self, entries: Vec<Entry>, now: Moment) {
+        for entry in entries {
+            match entry {
+                Entry::Job(key, None) => self.queue.add(key, now),
+                Entry::Job(key, Some(wait)) => self.queue.add_after(key, wait, now),
+                Entry::Orphans(item, None) => self.orphan_queue.add(item, now),
+                Entry::Orphans(item, Some(wait)) => self.orphan_queue.add_after(item, wait, now),
             }
         }
     }
@@ -158,14 +171,14 @@ impl World {
                 let items = self.api.jobs.values().map(|stored| Arc::clone(&stored.view));
                 process.jobs.position = self.api.job_log.len();
                 process.jobs.listing = Some(Listing { items: items.collect(), version });
-                process.store.jobs_begin();
+                self.hand_over(number, StateEvent::Job(WatchEvent::ListBegins));
             }
             Kind::Pods => {
                 let mut items: Vec<Arc<Pod>> = self.api.pods.values().cloned().collect();
                 self.random.shuffle(&mut items);
                 process.pods.position = self.api.pod_log.len();
                 process.pods.listing = Some(Listing { items: items.into(), version });
-                process.store.pods_begin();
+                self.hand_over(number, StateEvent::Pod(WatchEvent::ListBegins));
             }
         }
         self.rouse(number, kind);
@@ -230,14 +243,17 @@ impl World {
         };
         let count = 1 + self.random.below(if self.behaviour.coalesces { 12 } else { 4 });
         for _ in 0..count {
-            let reaction = match (kind, listing) {
+            let came = match (kind, listing) {
                 (Kind::Jobs, true) => self.list_jobs(number),
                 (Kind::Pods, true) => self.list_pods(number),
                 (Kind::Jobs, false) => self.watch_jobs(number, position + count),
                 (Kind::Pods, false) => self.watch_pods(number, position + count),
             };
-            let Some(reaction) = reaction else { break };
-            self.take_in(number, reaction);
+            match came {
+                Came::Event(event) => self.hand_over(number, event),
+                Came::Merged => {}
+                Came::Nothing => break,
+            }
         }
         self.check_queues(number);
     }
@@ -247,52 +263,37 @@ impl World {
         let Some(number) = self.leader() else { return };
         let version = self.api.version();
         let process = &mut self.processes[number];
-        let mut seen = Versions::default();
-        if process.jobs.listed && process.jobs.position == self.api.job_log.len() {
-            seen.jobs = version;
+        let up_to = version.to_string();
+        let jobs = process.jobs.listed && process.jobs.position == self.api.job_log.len();
+        let pods = process.pods.listed && process.pods.position == self.api.pod_log.len();
+        if jobs {
+            self.hand_over(number, StateEvent::Job(WatchEvent::UpTo(up_to.clone())));
         }
-        if process.pods.listed && process.pods.position == self.api.pod_log.len() {
-            seen.pods = version;
+        if pods {
+            self.hand_over(number, StateEvent::Pod(WatchEvent::UpTo(up_to)));
         }
-        let reaction = process.store.seen(seen);
-        self.take_in(number, reaction);
         self.check_queues(number);
     }
 
-    fn list_jobs(&mut self, number: usize) -> Option<Reaction> {
-        let process = &mut self.processes[number];
-        let now = process.time(self.api.now);
-        let listing = process.jobs.listing.as_mut()?;
-        if let Some(job) = listing.items.pop_front() {
-            return Some(process.store.job_shown(&job, now));
-        }
-        let version = listing.version;
-        process.jobs.listing = None;
-        process.jobs.listed = true;
-        Some(process.store.jobs_end(version, now))
+    fn list_jobs(&mut self, number: usize) -> Came {
+        let watch = &mut self.processes[number].jobs;
+        let Some(event) = watch.list() else { return Came::Nothing };
+        Came::Event(StateEvent::Job(event))
     }
 
-    fn list_pods(&mut self, number: usize) -> Option<Reaction> {
-        let process = &mut self.processes[number];
-        let listing = process.pods.listing.as_mut()?;
-        if let Some(pod) = listing.items.pop_front() {
-            return Some(process.store.pod_shown(&pod));
-        }
-        let version = listing.version;
-        process.pods.listing = None;
-        process.pods.listed = true;
-        Some(process.store.pods_end(version))
+    fn list_pods(&mut self, number: usize) -> Came {
+        let watch = &mut self.processes[number].pods;
+        let Some(event) = watch.list() else { return Came::Nothing };
+        Came::Event(StateEvent::Pod(event))
     }
 
     /// The next event. It may skip an update that a later one follows before `until`: events
     /// delivered together may be merged.
-    fn watch_jobs(&mut self, number: usize, until: usize) -> Option<Reaction> {
-        let process = &mut self.processes[number];
-        let now = process.time(self.api.now);
-        let position = process.jobs.position;
-        let sighting = self.api.job_log.get(position)?;
-        process.jobs.position += 1;
-        Some(match sighting {
+    fn watch_jobs(&mut self, number: usize, until: usize) -> Came {
+        let position = self.processes[number].jobs.position;
+        let Some(sighting) = self.api.job_log.get(position) else { return Came::Nothing };
+        self.processes[number].jobs.position += 1;
+        let event = match sighting {
             Sighting::Shown(job) => {
                 let again = |later: &Sighting<Job>| match later {
                     Sighting::Shown(other) => other.uid == job.uid,
@@ -302,20 +303,24 @@ impl World {
                 let merges = self.behaviour.coalesces
                     && self.api.job_log[position + 1..until].iter().any(again);
                 if merges {
-                    return Some(Vec::new());
+                    return Came::Merged;
                 }
-                process.store.job_shown(job, now)
+                WatchEvent::Shown(Arc::clone(job))
             }
-            Sighting::Gone(job, version) => process.store.job_gone(&job.key, *version, now),
-        })
+            Sighting::Gone(job, version) => {
+                let mut last = Job::clone(job);
+                last.version = *version;
+                WatchEvent::Gone(Arc::new(last))
+            }
+        };
+        Came::Event(StateEvent::Job(event))
     }
 
-    fn watch_pods(&mut self, number: usize, until: usize) -> Option<Reaction> {
-        let process = &mut self.processes[number];
-        let position = process.pods.position;
-        let sighting = self.api.pod_log.get(position)?;
-        process.pods.position += 1;
-        Some(match sighting {
+    fn watch_pods(&mut self, number: usize, until: usize) -> Came {
+        let position = self.processes[number].pods.position;
+        let Some(sighting) = self.api.pod_log.get(position) else { return Came::Nothing };
+        self.processes[number].pods.position += 1;
+        let event = match sighting {
             Sighting::Shown(pod) => {
                 let again =
                     |later: &Sighting<Pod>| later.shown().is_some_and(|it| it.uid == pod.uid);
@@ -323,24 +328,32 @@ impl World {
                 let merges = self.behaviour.coalesces
                     && self.api.pod_log[position + 1..until].iter().any(again);
                 if merges {
-                    return Some(Vec::new());
+                    return Came::Merged;
                 }
-                process.store.pod_shown(pod)
+                WatchEvent::Shown(Arc::clone(pod))
             }
-            Sighting::Gone(pod, version) => process.store.pod_gone(&pod.uid, *version),
-        })
+            Sighting::Gone(pod, version) => {
+                let mut last = Pod::clone(pod);
+                last.version = *version;
+                WatchEvent::Gone(Arc::new(last))
+            }
+        };
+        Came::Event(StateEvent::Pod(event))
     }
 
-    /// Puts the consequences of an event into the queues of a process.
-    pub(super) fn take_in(&mut self, number: usize, mut reaction: Reaction) {
-        if self.sabotage == Some(Sabotage::MissEvents) {
-            let urgent = |enqueue: &Enqueue| {
-                matches!(enqueue, Enqueue::Batch(_, Change::Ended | Change::Succeeded))
-            };
-            reaction.retain(|enqueue| !urgent(enqueue) || self.random.percent(50));
+    /// Hands an event to a process, and puts its consequences into the queues.
+    fn hand_over(&mut self, number: usize, event: StateEvent) {
+        let ends = match &event {
+            StateEvent::Pod(WatchEvent::Shown(pod)) => pod.is_terminal(),
+            StateEvent::Pod(WatchEvent::Gone(_)) => true,
+            _ => false,
+        };
+        let (api, now) = (self.api.now, self.agenda.now());
+        let mut entries = self.processes[number].handle(event, api, now);
+        if ends && self.sabotage == Some(Sabotage::MissEvents) {
+            entries.retain(|_| self.random.percent(50));
         }
-        let now = self.agenda.now();
-        self.processes[number].react(reaction, now);
+        self.processes[number].enqueue(entries, now);
     }
 
     /// Wakes the workers: something may be due.

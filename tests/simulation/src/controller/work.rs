@@ -4,12 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use controller_core::batching::{Batching, LastSync};
 use controller_core::job::{
-    Claim, LiveJob, MemoryUpdate, Plan, PodDraft, PodStage, Progress, SideEffect, SkipReason, Step,
-    StepOutcome, SyncInput, WrittenPod, plan,
+    Claim, LiveJob, Plan, PodDraft, PodStage, Progress, SideEffect, SkipReason, Step, StepOutcome,
+    SyncInput, WrittenPod, plan,
 };
 use controller_core::orphans::Orphans;
+use controller_core::state::Snapshot;
 use controller_core::view::{Job, JobKey, Pod};
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 use k8s_openapi::api::batch::v1::JobStatus;
@@ -17,7 +17,6 @@ use k8s_openapi::api::batch::v1::JobStatus;
 use super::Sabotage;
 use super::agenda::Moment;
 use super::process::Life;
-use super::store::Snapshot;
 use super::world::{Event, World};
 
 /// A piece of work in hand.
@@ -100,17 +99,21 @@ impl World {
     fn begin_sync(&mut self, number: usize, key: JobKey) {
         let now = self.agenda.now();
         let process = &mut self.processes[number];
-        let Some(mut snapshot) = process.store.snapshot(&key) else {
+        let Some(mut snapshot) = process.state.input(&key) else {
+            process.state.forget(&key);
             process.queue.forget(&key);
             process.queue.done(&key, now);
             return;
         };
+        // The order of a hash map differs from run to run.
+        snapshot.pods.sort_by(|one, other| one.uid.cmp(&other.uid));
         self.random.shuffle(&mut snapshot.pods);
         let plan = self.plan(number, &snapshot);
         if plan.skip == Some(SkipReason::Stale) {
             let written = snapshot.memory.awaited();
-            let reaction = self.processes[number].store.await_versions(key.clone(), written);
-            self.take_in(number, reaction);
+            let process = &mut self.processes[number];
+            let entries = process.state.await_versions(key.clone(), written);
+            process.enqueue(entries, now);
         }
         if !plan.is_skipped() {
             self.stats.syncs += 1;
@@ -146,7 +149,8 @@ impl World {
     }
 
     fn begin_orphans(&mut self, number: usize, item: Orphans) {
-        let pods = self.processes[number].store.orphans(&item);
+        let mut pods = self.processes[number].state.orphans(&item, false);
+        pods.sort_by(|one, other| one.uid.cmp(&other.uid));
         if !pods.is_empty() {
             self.say(|_| format!("p{number} checks {} orphans", pods.len()));
         }
@@ -191,9 +195,7 @@ impl World {
                 let process = &mut self.processes[number];
                 let now = process.time(self.api.now);
                 if self.sabotage.is_none_or(|sabotage| sabotage.remembers(&change)) {
-                    process.store.remember(job, change, now);
-                } else if change == MemoryUpdate::Finished {
-                    process.store.forget(&job.uid);
+                    process.state.remember(job, change, now);
                 }
             }
             SideEffect::Event(event) => {
@@ -329,9 +331,7 @@ impl World {
         let Task::Sync { key, progress, .. } = work.task else { return };
         let sync_result = progress.into_result();
         process.queue.done(&key, now);
-        process.load.synced(now);
-        let took = now.saturating_sub(work.began);
-        process.last.insert(key.clone(), LastSync { ended: now, took });
+        process.state.synced(&key, now.saturating_sub(work.began), now);
         match sync_result.result {
             Ok(()) => process.queue.forget(&key),
             Err(_) => {
@@ -340,7 +340,8 @@ impl World {
         }
         if let Some(after) = sync_result.requeue_after {
             let after = Duration::try_from(after).unwrap_or(Duration::ZERO);
-            process.queue.add_after(key, Batching::Adaptive.floor(after), now);
+            let entry = process.state.requeue(&key, after);
+            process.enqueue(vec![entry], now);
         }
         self.check_queues(number);
     }

@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use controller_core::batching::CachedPodCounts;
-use controller_core::view::{Pod, Uid};
+use crate::batching::CachedPodCounts;
+use crate::view::{Pod, Uid};
 
-/// All pods for which [`controller_core::event_handlers::is_relevant`] holds.
+/// All pods for which [`crate::event_handlers::is_relevant`] holds.
 #[derive(Debug, Default)]
 pub(super) struct Pods {
     by_uid: HashMap<Uid, Arc<Pod>>,

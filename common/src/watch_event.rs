@@ -1,0 +1,67 @@
+//! Defines the events of a watch, which a program's state takes whatever transport brought them.
+
+use serde::Deserialize;
+
+/// An event of a watch. Versions are `resourceVersion`s.
+#[derive(Clone, Debug)]
+pub enum WatchEvent<T> {
+    /// A list begins; an unfinished one is void.
+    ListBegins,
+    /// The list is complete, and includes all changes up to this version.
+    ListEnds(String),
+    /// An object exists, listed, added or modified.
+    Shown(T),
+    /// An object was deleted; its version is that of the deletion.
+    Gone(T),
+    /// An unreadable object, which exists or was deleted.
+    Unreadable(Box<Unreadable>),
+    /// The watch has yielded all changes up to this version.
+    UpTo(String),
+}
+
+/// An object that its reader rejected, identified by its metadata.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Unreadable {
+    /// `metadata.namespace`; empty for objects without one.
+    pub namespace: String,
+    /// `metadata.name`.
+    pub name: String,
+    /// `metadata.uid`.
+    pub uid: String,
+    /// `metadata.resourceVersion`.
+    pub version: String,
+    /// The owner with `controller: true`.
+    pub owner: Option<Controller>,
+    /// `spec.managedBy` of a Job.
+    pub managed_by: Option<String>,
+    /// Whether it was deleted.
+    pub gone: bool,
+    /// The reader's error.
+    pub why: String,
+}
+
+/// The entry of `metadata.ownerReferences` that has `controller: true`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Controller {
+    /// Its kind.
+    pub kind: String,
+    /// Its name.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
+}
+
+impl<T> WatchEvent<T> {
+    /// The same event, of another view of its object.
+    pub fn map<U>(self, view: impl FnOnce(T) -> U) -> WatchEvent<U> {
+        match self {
+            Self::ListBegins => WatchEvent::ListBegins,
+            Self::ListEnds(version) => WatchEvent::ListEnds(version),
+            Self::Shown(object) => WatchEvent::Shown(view(object)),
+            Self::Gone(object) => WatchEvent::Gone(view(object)),
+            Self::Unreadable(object) => WatchEvent::Unreadable(object),
+            Self::UpTo(version) => WatchEvent::UpTo(version),
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! Defines what the state takes and what it returns.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use epilogue_common::watch_event::WatchEvent;
+use jiff::Timestamp;
+
+use crate::job::{Memory, Versions};
+use crate::orphans::Orphans;
+use crate::view::{Job, JobKey, Pod};
+use crate::workqueue::Moment;
+
+/// An event of one of the watches.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// Of the watch of Jobs.
+    Job(WatchEvent<Arc<Job>>),
+    /// Of the watch of pods.
+    Pod(WatchEvent<Arc<Pod>>),
+}
+
+/// The time of an event, and the load at that time.
+#[derive(Clone, Copy, Debug)]
+pub struct Now {
+    /// The time of day, which times of the API compare with.
+    pub time: Timestamp,
+    /// The time on the clock of the work queue.
+    pub elapsed: Moment,
+    /// Whether Jobs wait for a worker.
+    pub has_backlog: bool,
+}
+
+/// What one event enqueues, counts and reports.
+#[derive(Clone, Debug, Default)]
+pub struct Reaction {
+    /// What to enqueue, in this order.
+    pub entries: Vec<Entry>,
+    /// For `terminated_pods_tracking_finalizer_total`. ([M7])
+    pub tracked_terminal: Vec<&'static str>,
+    /// For `jobs_by_external_controller_total`. ([M6])
+    pub external: Option<String>,
+    /// The Job that rests because the pod of this event cannot be read.
+    pub rests: Option<Arc<Job>>,
+}
+
+/// An item for a work queue, and the delay that it is added after. An item without delay is added
+/// at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// Sync this Job.
+    Job(JobKey, Option<Duration>),
+    /// Check whether finalizers are to be removed.
+    Orphans(Orphans, Option<Duration>),
+}
+
+/// The input of a plan, except for time and settings.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// The Job.
+    pub job: Arc<Job>,
+    /// Its pods, and those that it may adopt.
+    pub pods: Vec<Arc<Pod>>,
+    /// What is remembered of it.
+    pub memory: Memory,
+    /// How far the watches have come.
+    pub seen: Versions,
+}

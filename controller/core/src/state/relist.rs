@@ -1,0 +1,41 @@
+//! Finds what a new list lacks.
+
+use std::collections::HashSet;
+use std::hash::Hash;
+
+/// The objects of one kind that a list in progress has shown. Once it is complete, an object that
+/// it lacks is gone. ([H12])
+#[derive(Debug)]
+pub(super) struct Relist<K> {
+    listed: Option<HashSet<K>>,
+}
+
+impl<K> Default for Relist<K> {
+    fn default() -> Self {
+        Self { listed: None }
+    }
+}
+
+impl<K: Clone + Eq + Hash> Relist<K> {
+    /// A list begins; an unfinished one is void.
+    pub(super) fn begin(&mut self) {
+        self.listed = Some(HashSet::new());
+    }
+
+    /// An object was shown, in the list or by the watch.
+    pub(super) fn saw(&mut self, key: &K) {
+        if let Some(listed) = &mut self.listed {
+            listed.insert(key.clone());
+        }
+    }
+
+    /// Whether a list is in progress.
+    pub(super) fn is_open(&self) -> bool {
+        self.listed.is_some()
+    }
+
+    /// The list is complete: returns the objects that it has shown.
+    pub(super) fn end(&mut self) -> HashSet<K> {
+        self.listed.take().unwrap_or_default()
+    }
+}

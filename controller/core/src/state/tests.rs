@@ -1,0 +1,300 @@
+//! Tests the state with hand-written events.
+
+use super::*;
+use crate::job::WrittenPod;
+use crate::orphans::FormerJob;
+use crate::view::WireJob;
+use epilogue_common::watch_event::{Controller, Unreadable};
+use serde_json::{Value, json};
+
+fn now() -> Timestamp {
+    "2026-01-01T00:00:00Z".parse().expect("must be a time")
+}
+
+fn key() -> JobKey {
+    JobKey::new("default", "a")
+}
+
+fn job(uid: &str, version: u64, status: &Value) -> Job {
+    let job = json!({
+        "metadata": {"name": "a", "namespace": "default", "uid": uid,
+                     "resourceVersion": version.to_string(), "generation": 1},
+        "spec": {"managedBy": "epilogue.dev/job-controller",
+                 "selector": {"matchLabels": {"job": "a"}}},
+        "status": status,
+    });
+    WireJob::parse(job).and_then(WireJob::view).expect("must be a Job")
+}
+
+fn pod(uid: &str, version: u64, phase: &str) -> WirePod {
+    let owner = json!({"apiVersion": "batch/v1", "kind": "Job", "name": "a", "uid": "uid-a",
+                       "controller": true});
+    let pod = json!({
+        "metadata": {"name": uid, "namespace": "default", "uid": uid,
+                     "resourceVersion": version.to_string(), "labels": {"job": "a"},
+                     "finalizers": ["batch.kubernetes.io/job-tracking"],
+                     "ownerReferences": [owner]},
+        "status": {"phase": phase},
+    });
+    serde_json::from_value(pod).expect("must be a pod")
+}
+
+fn created(uid: &str, version: u64) -> MemoryUpdate {
+    let (uid, name, version) = (uid.into(), uid.into(), Version(version));
+    MemoryUpdate::Created(WrittenPod { uid, name, version })
+}
+
+/// A state that is not busy, driven by one call for each event.
+#[derive(Default)]
+struct Cluster(ClusterState);
+
+impl Cluster {
+    fn handle(&mut self, event: Event) -> Reaction {
+        let now = Now { time: now(), elapsed: Moment::ZERO, has_backlog: false };
+        self.0.handle(event, &now)
+    }
+
+    fn jobs(&mut self, event: WatchEvent<Job>) -> Reaction {
+        self.handle(Event::Job(event.map(Arc::new)))
+    }
+
+    fn pods(&mut self, event: WatchEvent<WirePod>) -> Reaction {
+        let event = event.map(|pod| self.0.view(pod));
+        self.handle(Event::Pod(event))
+    }
+
+    fn jobs_end(&mut self, version: u64) -> Reaction {
+        self.jobs(WatchEvent::ListEnds(version.to_string()))
+    }
+
+    fn job_gone(&mut self, version: u64) -> Reaction {
+        self.jobs(WatchEvent::Gone(job("uid-a", version, &json!({}))))
+    }
+
+    fn job_unreadable(&mut self, name: &str) {
+        let job = Unreadable {
+            namespace: "default".to_owned(),
+            name: name.to_owned(),
+            ..Unreadable::default()
+        };
+        self.jobs(WatchEvent::Unreadable(Box::new(job)));
+    }
+
+    fn pods_begin(&mut self) {
+        self.pods(WatchEvent::ListBegins);
+    }
+
+    fn pods_end(&mut self, version: u64) -> Reaction {
+        self.pods(WatchEvent::ListEnds(version.to_string()))
+    }
+
+    fn pod_shown(&mut self, pod: WirePod) -> Reaction {
+        self.pods(WatchEvent::Shown(pod))
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        self.0.input(&key()).expect("must be there")
+    }
+
+    fn remember(&mut self, job: &Job, change: MemoryUpdate) {
+        self.0.remember(job, change, now());
+    }
+}
+
+fn cluster() -> Cluster {
+    let mut cluster = Cluster::default();
+    cluster.jobs(WatchEvent::ListBegins);
+    cluster.jobs(WatchEvent::Shown(job("uid-a", 10, &json!({}))));
+    cluster.jobs_end(10);
+    cluster.pods_begin();
+    cluster.pods_end(10);
+    cluster
+}
+
+fn at_once() -> Entry {
+    Entry::Job(key(), None)
+}
+
+fn batched(millis: u64) -> Entry {
+    Entry::Job(key(), Some(Duration::from_millis(millis)))
+}
+
+fn memory(cluster: &Cluster) -> Memory {
+    cluster.snapshot().memory
+}
+
+#[test]
+fn a_created_pod_is_expected_until_it_is_seen_whichever_comes_first() {
+    let mut cluster = cluster();
+    let job = cluster.snapshot().job;
+    cluster.remember(&job, created("reply-first", 11));
+    assert_eq!(memory(&cluster).expectations.created.len(), 1);
+    cluster.pod_shown(pod("reply-first", 11, "Pending"));
+    assert!(memory(&cluster).expectations.created.is_empty());
+
+    cluster.pod_shown(pod("event-first", 12, "Pending"));
+    cluster.remember(&job, created("event-first", 12));
+    assert!(memory(&cluster).expectations.created.is_empty());
+    assert_eq!(memory(&cluster).written.pods, Version(12));
+}
+
+#[test]
+fn a_list_shows_what_was_deleted_while_the_watch_was_broken() {
+    let mut cluster = cluster();
+    cluster.pod_shown(pod("kept", 11, "Running"));
+    cluster.pod_shown(pod("lost", 12, "Running"));
+    cluster.pods_begin();
+    assert!(cluster.pod_shown(pod("kept", 11, "Running")).entries.is_empty());
+    let reaction = cluster.pods_end(20);
+    assert_eq!(reaction.entries, [batched(20)]);
+    let snapshot = cluster.snapshot();
+    assert_eq!(snapshot.pods.len(), 1);
+    assert_eq!(snapshot.seen.pods, Version(20));
+}
+
+#[test]
+fn a_pod_that_came_and_went_unseen_is_expected_no_longer_after_a_list() {
+    let mut cluster = cluster();
+    let job = cluster.snapshot().job;
+    cluster.remember(&job, created("before", 11));
+    cluster.pods_begin();
+    cluster.remember(&job, created("during", 12));
+    cluster.pods_end(11);
+    let expected: Vec<Uid> = memory(&cluster).expectations.created.into_iter().collect();
+    assert_eq!(expected, [Uid::from("during")], "the list may have been made before it");
+}
+
+#[test]
+fn objects_of_a_list_say_nothing_of_how_far_the_watch_has_come() {
+    let mut cluster = cluster();
+    cluster.pods_begin();
+    cluster.pod_shown(pod("late", 30, "Running"));
+    assert_eq!(cluster.snapshot().seen.pods, Version(10));
+    cluster.pods_end(31);
+    assert_eq!(cluster.snapshot().seen.pods, Version(31));
+    cluster.pods(WatchEvent::UpTo("40".to_owned()));
+    assert_eq!(cluster.snapshot().seen.pods, Version(40));
+}
+
+#[test]
+fn a_stale_sync_comes_again_as_soon_as_the_watches_have_caught_up() {
+    let mut cluster = cluster();
+    let written = Versions { jobs: Version(15), pods: Version(12) };
+    assert!(cluster.0.await_versions(key(), written).is_empty());
+    assert!(cluster.pods(WatchEvent::UpTo("12".to_owned())).entries.is_empty());
+    assert_eq!(cluster.jobs(WatchEvent::UpTo("16".to_owned())).entries, [at_once()]);
+    assert!(cluster.jobs(WatchEvent::UpTo("17".to_owned())).entries.is_empty(), "once");
+    let caught_up = cluster.0.await_versions(key(), written);
+    assert_eq!(caught_up, [at_once()], "in between, too");
+}
+
+#[test]
+fn memory_ends_with_the_job_and_with_its_end() {
+    let mut cluster = cluster();
+    let job_a = cluster.snapshot().job;
+    cluster.remember(&job_a, MemoryUpdate::JobWritten(Version(11)));
+    let complete = json!({"conditions": [{"type": "Complete", "status": "True"}]});
+    cluster.jobs(WatchEvent::Shown(job("uid-a", 12, &complete)));
+    assert_eq!(memory(&cluster), Memory::default());
+    cluster.remember(&job_a, MemoryUpdate::Finished);
+    assert_eq!(memory(&cluster), Memory::default(), "nothing is kept for a finished Job");
+
+    cluster.job_gone(13);
+    assert!(cluster.0.input(&key()).is_none());
+    cluster.remember(&job_a, MemoryUpdate::Finished);
+    cluster.jobs(WatchEvent::Shown(job("uid-b", 14, &json!({}))));
+    assert_eq!(memory(&cluster), Memory::default(), "a namesake begins anew");
+}
+
+#[test]
+fn a_namesake_in_a_list_is_the_deletion_of_the_first_one() {
+    let mut cluster = cluster();
+    cluster.jobs(WatchEvent::ListBegins);
+    let reaction = cluster.jobs(WatchEvent::Shown(job("uid-b", 20, &json!({}))));
+    let former = FormerJob::of(&job("uid-a", 10, &json!({})));
+    let expected = [at_once(), Entry::Orphans(Orphans::OfJob(former), None), at_once()];
+    assert_eq!(reaction.entries, expected);
+    assert!(cluster.jobs_end(20).entries.is_empty());
+}
+
+#[test]
+fn a_job_that_cannot_be_read_is_left_alone_with_its_pods() {
+    let mut cluster = cluster();
+    cluster.pod_shown(pod("pod", 11, "Failed"));
+    let one = Orphans::Pod("ns".into(), "pod".into());
+    cluster.job_unreadable("other");
+    cluster.job_gone(12);
+    assert_eq!(cluster.0.orphans(&one, false).len(), 1);
+    cluster.job_unreadable("a");
+    assert!(cluster.0.orphans(&one, false).is_empty());
+    assert!(cluster.0.input(&key()).is_none());
+    cluster.jobs(WatchEvent::Shown(job("uid-a", 13, &json!({}))));
+    assert!(cluster.0.input(&key()).is_some(), "until it can be read");
+}
+
+#[test]
+fn a_job_rests_while_one_of_its_pods_cannot_be_read() {
+    let mut cluster = cluster();
+    let unreadable = |version: u64| {
+        let owner = Controller { kind: "Job".into(), name: "a".into(), uid: "uid-a".into() };
+        let (uid, version) = ("odd".to_owned(), version.to_string());
+        let odd = Unreadable { uid, version, owner: Some(owner), ..Unreadable::default() };
+        WatchEvent::Unreadable(Box::new(odd))
+    };
+    let reported = cluster.pods(unreadable(11)).rests.expect("its Job must be known");
+    assert_eq!(reported.key, key());
+    assert!(cluster.0.input(&key()).is_none());
+    let reaction = cluster.pod_shown(pod("odd", 12, "Failed"));
+    assert!(reaction.entries.contains(&at_once()), "{reaction:?}");
+    assert_eq!(cluster.snapshot().pods.len(), 1);
+
+    cluster.pods(unreadable(13));
+    cluster.pods_begin();
+    cluster.pods(unreadable(13));
+    assert!(cluster.pods_end(13).entries.is_empty(), "it is still there");
+    assert!(cluster.0.input(&key()).is_none());
+    let reaction = cluster.pods(WatchEvent::Gone(pod("odd", 14, "Failed")));
+    assert!(reaction.entries.contains(&at_once()), "{reaction:?}");
+
+    cluster.pods(unreadable(15));
+    cluster.pods_begin();
+    assert_eq!(cluster.pods_end(20).entries, [at_once()]);
+    assert!(cluster.snapshot().pods.is_empty());
+}
+
+#[test]
+fn the_pods_of_a_former_job_are_found_by_owner_and_by_selector() {
+    let mut cluster = cluster();
+    cluster.pod_shown(pod("owned", 11, "Failed"));
+    let mut stray = pod("stray", 12, "Failed");
+    stray.metadata.owner_references = None;
+    cluster.pod_shown(stray);
+    let former = Orphans::OfJob(FormerJob::of(&job("uid-a", 10, &json!({}))));
+    assert_eq!(cluster.0.orphans(&former, false).len(), 1, "a running Job keeps its own");
+    cluster.job_gone(13);
+    assert_eq!(cluster.0.orphans(&former, false).len(), 2);
+}
+
+#[test]
+fn a_batch_is_delayed_by_the_pods_after_the_event() {
+    let mut cluster = cluster();
+    assert_eq!(cluster.pod_shown(pod("pod", 11, "Running")).entries, [batched(1000)]);
+    let reaction = cluster.pod_shown(pod("pod", 12, "Succeeded"));
+    assert_eq!(reaction.entries, [batched(0)], "no other pod can end within the second");
+    assert_eq!(reaction.tracked_terminal, ["add"]);
+}
+
+#[test]
+fn a_batch_waits_its_second_while_jobs_wait_for_workers() {
+    let mut cluster = cluster();
+    for uid in ["one", "two", "three"] {
+        cluster.pod_shown(pod(uid, 11, "Running"));
+    }
+    let mut ended = |uid: &str, has_backlog: bool| {
+        let pod = cluster.0.view(pod(uid, 12, "Failed"));
+        let now = Now { time: now(), elapsed: Moment::ZERO, has_backlog };
+        cluster.0.handle(Event::Pod(WatchEvent::Shown(pod)), &now).entries
+    };
+    assert_eq!(ended("one", false), [batched(40)]);
+    assert_eq!(ended("two", true), [batched(1000)]);
+}
