@@ -10,6 +10,7 @@ mod limits;
 mod metrics;
 mod options;
 mod ownership;
+mod protobuf;
 mod refusals;
 mod replacement;
 mod suspension;

@@ -14,9 +14,10 @@ use controller_core::job::{
     IndexSet, Memory, PodDraft, Settings, SyncInput, Versions, explain, pod_body,
 };
 use controller_core::podgc::{self, Cluster, NodeView, WireNode};
-use controller_core::view::{Interner, Job, Pod, Uid, WireJob, WirePod};
+use controller_core::view::{self, Interner, Job, Pod, Uid, WireJob, WirePod};
 use epilogue_common::announcement::Announcement;
-use epilogue_runtime::watch::wire;
+use epilogue_runtime::watch::Read;
+use epilogue_runtime::watch::wire::{self, Format};
 use jiff::Timestamp;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -125,10 +126,17 @@ fn nodes() {
 
 #[test]
 fn watches() {
+    let jobs = Read { json: WireJob::read, protobuf: None };
+    let pods = Read { json: view::read::<WirePod>, protobuf: Some(WirePod::decode) };
+    let nodes = Read { json: view::read::<WireNode>, protobuf: None };
     fuzz(corpus::watch(), |bytes| {
-        drop(wire::event(bytes, WireJob::read));
-        drop(wire::event(bytes, |text| serde_json::from_str::<WirePod>(text)));
-        drop(wire::page(bytes, |text| serde_json::from_str::<WireNode>(text)));
+        drop(wire::event(Format::Json, bytes, &jobs));
+        drop(wire::page(Format::Json, bytes, &nodes));
+        for format in [Format::Json, Format::Protobuf] {
+            drop(wire::event(format, bytes, &pods));
+            drop(wire::page(format, bytes, &pods));
+            drop(wire::refusal(format, bytes, 500));
+        }
     });
 }
 

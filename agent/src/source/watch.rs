@@ -137,7 +137,7 @@ pub(super) async fn watch<T: Watched>(
     let scope = watch::Scope {
         path: scope.path.to_owned(),
         selector: Some(scope.selector),
-        read: |text| serde_json::from_str(text),
+        read: watch::Read { json: |text| serde_json::from_str(text), protobuf: None },
         version: T::version,
         signs: scope.signs,
         relist: Relist::default(),

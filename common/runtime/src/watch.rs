@@ -1,29 +1,34 @@
 //! Lists and watches the objects of one kind for ever. Only this file handles the watch protocol;
 //! the listener interprets the events.
 
+mod frames;
+mod protobuf;
 mod relist;
 mod signs;
 #[cfg(test)]
 mod tests;
 pub mod wire;
 
-use std::pin::pin;
 use std::time::Duration;
 
 use epilogue_common::outcome::Failure;
-use futures::io::{AsyncBufRead, AsyncBufReadExt as _};
-use http::{HeaderValue, Request, header};
+use futures::TryStreamExt as _;
+use futures::io::AsyncBufRead;
+use http::{HeaderValue, Request, Response, header};
+use http_body_util::BodyExt as _;
 use kube::Client;
+use kube::client::Body;
 use thiserror::Error;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::api_error::{chain, classify};
+use crate::api_error::classify;
 
+use self::frames::Frames;
 pub use self::relist::Relist;
 pub use self::signs::{Signs, Watches};
 pub use self::wire::Read;
-use self::wire::{Event, Page};
+use self::wire::{Event, Format, Page};
 pub use epilogue_common::watch_event::{Controller, Unreadable, WatchEvent};
 
 /// How long the server keeps one watch open.
@@ -32,10 +37,6 @@ const WATCH_SECONDS: u32 = 290;
 const ROUND_MIN: Duration = Duration::from_secs(1);
 /// A connection without a byte for this long is dead: a bookmark comes each minute.
 const IDLE_MAX: Duration = Duration::from_secs(90);
-/// Maximum size of a line or page: far more than the API stores in an object or sends in a page.
-const BYTES_MAX: usize = 1 << 30;
-/// A larger buffer is not kept for the next line.
-const BUFFER_KEPT_MAX: usize = 1 << 20;
 /// The status code for an expired version.
 const GONE: u16 = 410;
 
@@ -68,7 +69,7 @@ pub struct Scope<T> {
     pub path: String,
     /// A field selector; `None` selects all objects.
     pub selector: Option<String>,
-    /// Reads an object.
+    /// How to read an object.
     pub read: Read<T>,
     /// `metadata.resourceVersion` of an object.
     pub version: fn(&T) -> &str,
@@ -199,13 +200,14 @@ where
     async fn stream(&mut self) -> Result<(), WatchError> {
         let mut listed = self.position.is_none().then_some(0);
         let request = self.stream_request()?;
-        let mut lines = pin!(self.open(request, listed.is_some()).await?);
+        let mut body = self.open(request, listed.is_some()).await?;
         if listed.is_some() {
             self.listener.handle(WatchEvent::ListBegins).await?;
         }
-        let mut line = Vec::new();
-        while self.next_line(&mut lines, &mut line).await? {
-            let event = wire::event(&line, self.scope.read).map_err(WatchError::Garbled)?;
+        let mut frame = Vec::new();
+        while body.next_frame(&mut frame).await? {
+            let event = wire::event(body.format(), &frame, &self.scope.read);
+            let event = event.map_err(WatchError::Garbled)?;
             match event {
                 Event::Object { object, gone } => {
                     if !gone {
@@ -281,10 +283,9 @@ where
 
     async fn page(&self, token: &str) -> Result<Page<T>, WatchError> {
         let request = self.page_request(token)?;
-        let mut body = pin!(self.open(request, false).await?);
-        let mut bytes = Vec::new();
-        while self.next_bytes(&mut body, &mut bytes, |_| false).await? != Came::End {}
-        wire::page(&bytes, self.scope.read).map_err(WatchError::Garbled)
+        let mut body = self.open(request, false).await?;
+        let bytes = body.all().await?;
+        wire::page(body.format(), &bytes, &self.scope.read).map_err(WatchError::Garbled)
     }
 
     /// Sends the request, and returns the reply's body.
@@ -292,54 +293,17 @@ where
         &self,
         request: Request<Vec<u8>>,
         listing: bool,
-    ) -> Result<impl AsyncBufRead + use<T, L>, WatchError> {
-        let opened = tokio::time::timeout(IDLE_MAX, self.client.request_stream(request)).await;
-        let body = opened.map_err(|_| WatchError::Idle)?;
-        let body = body.map_err(|error| refused(error, listing))?;
-        self.scope.signs.alive();
-        Ok(body)
-    }
-
-    /// Reads the next line; `false` at the end. An incomplete line at the end is dropped, because a
-    /// server that stops leaves one and its event comes again.
-    async fn next_line(
-        &self,
-        body: &mut (impl AsyncBufRead + Unpin),
-        line: &mut Vec<u8>,
-    ) -> Result<bool, WatchError> {
-        line.clear();
-        line.shrink_to(BUFFER_KEPT_MAX);
-        loop {
-            match self.next_bytes(body, line, |byte| byte == b'\n').await? {
-                Came::Delimiter => return Ok(true),
-                Came::Bytes => {}
-                Came::End => return Ok(false),
-            }
-        }
-    }
-
-    /// Appends the next bytes, up to the first delimiter.
-    async fn next_bytes(
-        &self,
-        body: &mut (impl AsyncBufRead + Unpin),
-        bytes: &mut Vec<u8>,
-        is_delimiter: impl Fn(u8) -> bool,
-    ) -> Result<Came, WatchError> {
-        let came = tokio::time::timeout(IDLE_MAX, body.fill_buf()).await;
-        let came = came.map_err(|_| WatchError::Idle)?;
-        let came = came.map_err(|error| WatchError::Broken(chain(&error)))?;
-        if came.is_empty() {
-            return Ok(Came::End);
-        }
-        let end = came.iter().position(|byte| is_delimiter(*byte));
-        let taken = end.unwrap_or(came.len());
-        bytes.extend_from_slice(&came[..taken]);
-        body.consume_unpin(taken + usize::from(end.is_some()));
-        self.scope.signs.alive();
-        if bytes.len() > BYTES_MAX {
-            return Err(WatchError::Garbled(format!("more than {BYTES_MAX} bytes at once")));
-        }
-        Ok(if end.is_some() { Came::Delimiter } else { Came::Bytes })
+    ) -> Result<Frames<impl AsyncBufRead + Unpin + use<T, L>>, WatchError> {
+        let opened = async {
+            let response = self.client.send(request.map(Body::from)).await?;
+            accepted(response).await
+        };
+        let opened = tokio::time::timeout(IDLE_MAX, opened).await;
+        let response = opened.map_err(|_| WatchError::Idle)?;
+        let response = response.map_err(|error| refused(error, listing))?;
+        let format = Format::of(response.headers());
+        let body = response.into_body().into_data_stream().map_err(std::io::Error::other);
+        Ok(Frames::new(body.into_async_read(), format, self.scope.signs.clone()))
     }
 
     /// Counts the objects of an unfinished list.
@@ -411,21 +375,12 @@ where
         let uri = format!("{}?{selector}{query}", self.scope.path);
         // A compressed watch has one gzip member per event, which few decoders read.
         let identity = HeaderValue::from_static("identity");
-        let request = Request::get(uri).header(header::ACCEPT_ENCODING, identity);
+        let request = Request::get(uri)
+            .header(header::ACCEPT_ENCODING, identity)
+            .header(header::ACCEPT, self.scope.read.accept());
         let request = request.body(Vec::new());
         request.map_err(|error| failed(kube::Error::HttpError(error)))
     }
-}
-
-/// The result of reading a body.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Came {
-    /// Bytes without a delimiter.
-    Bytes,
-    /// The delimiter, and the bytes before it.
-    Delimiter,
-    /// The end of the body.
-    End,
 }
 
 impl WatchError {
@@ -462,6 +417,17 @@ impl Pauses {
         }
         tokio::time::sleep_until(begun + pause.min(self.hurried_max)).await;
     }
+}
+
+/// Turns a refusal into an error. Its body has the format that the request accepts.
+async fn accepted(response: Response<Body>) -> Result<Response<Body>, kube::Error> {
+    let code = response.status();
+    if !code.is_client_error() && !code.is_server_error() {
+        return Ok(response);
+    }
+    let format = Format::of(response.headers());
+    let body = response.into_body().collect_bytes().await?;
+    Err(kube::Error::Api(Box::new(wire::refusal(format, &body, code.as_u16()))))
 }
 
 fn failed(error: kube::Error) -> WatchError {

@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use controller_core::podgc::WireNode;
 use controller_core::view::{self, Job, WireJob, WirePod};
-use epilogue_runtime::watch::{self, Pauses, Relist, Scope, Signs};
+use epilogue_runtime::watch::{self, Pauses, Read, Relist, Scope, Signs};
 use kube::Client;
 use serde::Deserialize;
-use serde_json::Error;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use epilogue_runtime::watch::{Unreadable, WatchEvent};
@@ -26,8 +25,8 @@ pub(crate) trait Watched: Sized + Send + 'static {
     const GROUP: &'static str;
     /// Plural name of the resource in paths.
     const PLURAL: &'static str;
-    /// Parses the object from JSON.
-    fn read(text: &str) -> Result<Self, Error>;
+    /// How to read an object.
+    const READ: Read<Self>;
     /// `metadata.resourceVersion`.
     fn version(&self) -> &str;
 }
@@ -39,15 +38,18 @@ pub(crate) struct VersionedJob {
     pub(crate) job: Job,
 }
 
-impl Watched for VersionedJob {
-    const GROUP: &'static str = "/apis/batch/v1";
-    const PLURAL: &'static str = "jobs";
-
-    fn read(text: &str) -> Result<Self, Error> {
+impl VersionedJob {
+    fn read(text: &str) -> Result<Self, serde_json::Error> {
         let wire = WireJob::read(text)?;
         let version = wire.meta.resource_version.clone().unwrap_or_default();
         Ok(Self { version, job: wire.view()? })
     }
+}
+
+impl Watched for VersionedJob {
+    const GROUP: &'static str = "/apis/batch/v1";
+    const PLURAL: &'static str = "jobs";
+    const READ: Read<Self> = Read { json: Self::read, protobuf: None };
 
     fn version(&self) -> &str {
         &self.version
@@ -57,10 +59,7 @@ impl Watched for VersionedJob {
 impl Watched for WirePod {
     const GROUP: &'static str = "/api/v1";
     const PLURAL: &'static str = "pods";
-
-    fn read(text: &str) -> Result<Self, Error> {
-        view::read(text)
-    }
+    const READ: Read<Self> = Read { json: view::read, protobuf: Some(Self::decode) };
 
     fn version(&self) -> &str {
         self.metadata.resource_version.as_deref().unwrap_or_default()
@@ -70,10 +69,7 @@ impl Watched for WirePod {
 impl Watched for WireNode {
     const GROUP: &'static str = "/api/v1";
     const PLURAL: &'static str = "nodes";
-
-    fn read(text: &str) -> Result<Self, Error> {
-        view::read(text)
-    }
+    const READ: Read<Self> = Read { json: view::read, protobuf: None };
 
     fn version(&self) -> &str {
         WireNode::version(self)
@@ -111,10 +107,7 @@ impl RawNamespace {
 impl Watched for RawNamespace {
     const GROUP: &'static str = "/api/v1";
     const PLURAL: &'static str = "namespaces";
-
-    fn read(text: &str) -> Result<Self, Error> {
-        serde_json::from_str(text)
-    }
+    const READ: Read<Self> = Read { json: view::read, protobuf: None };
 
     fn version(&self) -> &str {
         &self.metadata.resource_version
@@ -140,7 +133,7 @@ pub(crate) async fn watch<T: Watched>(
     let scope = Scope {
         path,
         selector: None,
-        read: T::read,
+        read: T::READ,
         version: T::version,
         signs,
         relist,

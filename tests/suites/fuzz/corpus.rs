@@ -102,8 +102,37 @@ pub(crate) fn nodes() -> Vec<Vec<u8>> {
     bytes(&[node()])
 }
 
+/// A field of a protobuf message whose value is bytes.
+fn field(tag: u8, value: &[u8]) -> Vec<u8> {
+    let length = u8::try_from(value.len()).expect("must be short");
+    assert!(tag < 16 && length < 0x80, "tag and length take one byte each");
+    [&[tag << 3 | 2, length], value].concat()
+}
+
+/// An object as the API wraps it in protobuf.
+fn wrapped(message: &[u8]) -> Vec<u8> {
+    [b"k8s\0", &*field(2, message)].concat()
+}
+
+/// An event of a watch and a page of a list, as protobuf.
+fn protobuf() -> Vec<Vec<u8>> {
+    let label = field(11, &[field(1, b"app"), field(2, b"a")].concat());
+    let metadata = [field(1, b"a"), field(5, b"u1"), field(6, b"5"), label].concat();
+    let status = [field(1, b"Running"), field(2, &field(1, b"Ready"))].concat();
+    let pod = [field(1, &metadata), field(3, &status)].concat();
+    let event = [field(1, b"ADDED"), field(2, &field(1, &wrapped(&pod)))].concat();
+    let page = [field(1, &[field(2, b"5"), field(3, b"x")].concat()), field(2, &pod)].concat();
+    vec![event, wrapped(&page), wrapped(&[field(3, b"too old"), vec![6 << 3, 0x9a, 3]].concat())]
+}
+
 /// Lines of a watch and pages of a list.
 pub(crate) fn watch() -> Vec<Vec<u8>> {
+    let mut all = protobuf();
+    all.extend(watch_of_json());
+    all
+}
+
+fn watch_of_json() -> Vec<Vec<u8>> {
     bytes(&[
         json!({"type": "ADDED", "object": pod("Running")}),
         json!({"type": "DELETED", "object": job()}),

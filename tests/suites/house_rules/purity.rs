@@ -14,7 +14,7 @@ pub(crate) const PURE_CRATES: [(&str, &str); 3] = [
 ];
 
 /// Allowed dependencies of a pure crate: data, text, collections, time as a value.
-const ALLOWED: [&str; 14] = [
+const ALLOWED: [&str; 15] = [
     "bitflags",
     "epilogue-common",
     "hashbrown",
@@ -22,6 +22,7 @@ const ALLOWED: [&str; 14] = [
     "itertools",
     "jiff",
     "k8s-openapi",
+    "prost",
     "regex-lite",
     "semver",
     "serde",

@@ -1,15 +1,16 @@
 //! Tests the watch against a server with scripted answers.
 
+use super::protobuf::{Peek, samples};
 use super::wire::LIST_END;
 use super::*;
-use futures::{StreamExt as _, TryStreamExt as _};
-use http::{Response, StatusCode};
+use futures::StreamExt as _;
+use http::StatusCode;
 use http_body::Frame;
 use http_body_util::StreamBody;
 use hyper::body::Bytes;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::client::Body;
 use parking_lot::Mutex;
+use prost::Message as _;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::VecDeque;
@@ -81,7 +82,7 @@ fn scope(objects_max: usize) -> Scope<Object> {
     Scope {
         path: "/api/v1/pods".into(),
         selector: Some("spec.nodeName=n1".into()),
-        read: |text| serde_json::from_str(text),
+        read: Read { json: |text| serde_json::from_str(text), protobuf: None },
         signs: Signs::unread("pods"),
         relist: Relist::default(),
         version: |object| object.metadata.resource_version.as_deref().unwrap_or_default(),
@@ -304,4 +305,83 @@ async fn a_list_on_demand_is_made_after_the_demand_also_where_the_watch_stands_s
     assert_eq!(*events.lock(), ["list", "shown a", "listed 7", "list", "shown a", "listed 9"]);
     let asked = asked.lock();
     assert!(asked[2].contains("resourceVersion=&"), "{asked:?}");
+}
+
+/// Reads an object from a message that has only metadata.
+fn decode(message: &[u8]) -> Result<Object, prost::DecodeError> {
+    let text = |bytes: Vec<u8>| Some(String::from_utf8_lossy(&bytes).into_owned());
+    let metadata = Peek::decode(message)?.metadata.unwrap_or_default();
+    let (name, resource_version) = (text(metadata.name), text(metadata.resource_version));
+    Ok(Object { metadata: ObjectMeta { name, resource_version, ..ObjectMeta::default() } })
+}
+
+/// Like `run`, with a server that speaks protobuf and sends each answer in parts of 3 bytes.
+async fn run_protobuf(answers: Vec<(u16, Vec<u8>)>) -> (Vec<String>, Vec<String>) {
+    let (requests, asked) = (answers.len() + 1, Arc::new(Mutex::new(Vec::new())));
+    let (log, answers) = (Arc::clone(&asked), Arc::new(Mutex::new(VecDeque::from(answers))));
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let accept = request.headers()[header::ACCEPT].to_str().expect("must be text").to_owned();
+        log.lock().push(format!("{accept} {}", request.uri()));
+        let answer = answers.lock().pop_front();
+        async move {
+            let Some((code, body)) = answer else { return std::future::pending().await };
+            let parts: Vec<Bytes> = body.chunks(3).map(Bytes::copy_from_slice).collect();
+            let parts = futures::stream::iter(parts).map(|part| Ok::<_, Closed>(Frame::data(part)));
+            Response::builder()
+                .status(code)
+                .header(header::CONTENT_TYPE, "application/vnd.kubernetes.protobuf;stream=watch")
+                .body(StreamBody::new(parts))
+        }
+    });
+    let mut scope = scope(3);
+    scope.read.protobuf = Some(decode);
+    let events = Arc::new(Mutex::new(Vec::new()));
+    let watching = watch(Client::new(service, "default"), scope, Log(Arc::clone(&events)));
+    let end = async {
+        while asked.lock().len() < requests {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::select! {
+        closed = watching => panic!("{closed}"),
+        () = end => {}
+    }
+    let (events, asked) = (events.lock().clone(), asked.lock().clone());
+    (events, asked)
+}
+
+#[tokio::test(start_paused = true)]
+async fn protobuf_gives_the_same_events_as_json() {
+    let object = |name: &str, version| samples::object(name, version, &[]);
+    let stream = [
+        samples::frame("ADDED", &object("a", 5)),
+        samples::frame("BOOKMARK", &samples::object("", 7, &[LIST_END])),
+        samples::frame("MODIFIED", &object("a", 8)),
+        samples::frame("DELETED", &object("a", 9)),
+        samples::frame("BOOKMARK", &object("", 12)),
+        // A server that stops breaks off in the middle of a frame.
+        samples::frame("ADDED", &object("cut", 13))[..9].to_vec(),
+    ];
+    let (events, asked) = run_protobuf(vec![(200, stream.concat())]).await;
+    let expected = ["list", "shown a", "listed 7", "shown a", "gone a", "up to 12"];
+    assert_eq!(events, expected);
+    assert!(asked[0].starts_with("application/vnd.kubernetes.protobuf,application/json "));
+    assert!(asked[1].ends_with("&resourceVersion=12"), "{}", asked[1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn protobuf_refusals_and_pages_are_understood() {
+    let refusal = samples::wrapped(&samples::status(422, "Invalid"));
+    let objects = |name: &str| [samples::object(name, 5, &[])];
+    let expired = samples::frame("ERROR", &samples::status(410, "Expired"));
+    let answers = vec![
+        (422, refusal),
+        (200, samples::page(7, "next", &objects("a"))),
+        (200, samples::page(7, "", &objects("b"))),
+        (200, expired),
+    ];
+    let (events, asked) = run_protobuf(answers).await;
+    assert_eq!(events, ["list", "shown a", "shown b", "listed 7", "list"]);
+    assert!(asked[2].ends_with("&continue=next"), "{}", asked[2]);
+    assert!(asked[3].ends_with("&resourceVersion=7"), "{}", asked[3]);
 }

@@ -4,14 +4,69 @@
 use std::borrow::Cow;
 
 use epilogue_common::watch_event::{Controller, Unreadable};
+use http::{HeaderMap, HeaderValue, header};
+use kube::core::Status as ApiStatus;
 use serde::Deserialize;
 use serde_json::value::RawValue;
+
+use super::protobuf;
 
 /// Annotation of the bookmark that ends a streamed list.
 pub(super) const LIST_END: &str = "k8s.io/initial-events-end";
 
+/// The media type of protobuf.
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+
+/// How to read an object of one kind.
+#[derive(Debug)]
+pub struct Read<T> {
+    /// From JSON.
+    pub json: ReadJson<T>,
+    /// From protobuf, where the server has it; `None` asks for JSON.
+    pub protobuf: Option<ReadProtobuf<T>>,
+}
+
 /// Parses an object from JSON.
-pub type Read<T> = fn(&str) -> Result<T, serde_json::Error>;
+type ReadJson<T> = fn(&str) -> Result<T, serde_json::Error>;
+/// Parses an object from its protobuf message.
+pub(super) type ReadProtobuf<T> = fn(&[u8]) -> Result<T, prost::DecodeError>;
+
+/// The format of a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// JSON; a watch sends one line for each event.
+    Json,
+    /// Protobuf; a watch sends a length before each event.
+    Protobuf,
+}
+
+impl<T> Clone for Read<T> {
+    fn clone(&self) -> Self {
+        Self { json: self.json, protobuf: self.protobuf }
+    }
+}
+
+impl<T> Read<T> {
+    /// The value of the header `Accept`.
+    pub fn accept(&self) -> HeaderValue {
+        HeaderValue::from_static(match self.protobuf {
+            Some(_) => "application/vnd.kubernetes.protobuf,application/json",
+            None => "application/json",
+        })
+    }
+}
+
+impl Format {
+    /// The format that the headers of a reply name.
+    pub fn of(headers: &HeaderMap) -> Self {
+        let content = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        if content.is_some_and(|content| content.starts_with(PROTOBUF)) {
+            Self::Protobuf
+        } else {
+            Self::Json
+        }
+    }
+}
 
 /// One event of a watch.
 #[derive(Debug)]
@@ -126,9 +181,37 @@ struct PeekSpec {
     managed_by: Option<String>,
 }
 
-/// Parses a line. The API accepts invalid UTF-8 in `managedFields`; it is read as U+FFFD. The error
-/// concerns the line itself and not its object.
-pub fn event<T>(line: &[u8], read: Read<T>) -> Result<Event<T>, String> {
+/// Parses one frame of a watch. The error concerns the frame itself and not its object.
+pub fn event<T>(format: Format, frame: &[u8], read: &Read<T>) -> Result<Event<T>, String> {
+    match read.protobuf {
+        Some(read) if format == Format::Protobuf => protobuf::event(frame, read),
+        _ => json_event(frame, read.json),
+    }
+}
+
+/// Parses a page of a list.
+pub fn page<T>(format: Format, body: &[u8], read: &Read<T>) -> Result<Page<T>, String> {
+    match read.protobuf {
+        Some(read) if format == Format::Protobuf => protobuf::page(body, read),
+        _ => json_page(body, read.json),
+    }
+}
+
+/// Parses the body of a refusal with this code. A proxy may have written it.
+pub fn refusal(format: Format, body: &[u8], code: u16) -> ApiStatus {
+    let status = match format {
+        Format::Json => serde_json::from_slice::<ApiStatus>(body).ok(),
+        Format::Protobuf => protobuf::status(body)
+            .map(|it| ApiStatus::failure(&it.words(), &protobuf::text(&it.reason)).with_code(code)),
+    };
+    status.unwrap_or_else(|| {
+        let text = String::from_utf8_lossy(body);
+        ApiStatus::failure(text.trim(), "").with_code(code)
+    })
+}
+
+/// Parses a line. The API accepts invalid UTF-8 in `managedFields`; it is read as U+FFFD.
+fn json_event<T>(line: &[u8], read: ReadJson<T>) -> Result<Event<T>, String> {
     let line = String::from_utf8_lossy(line);
     let raw: RawEvent<'_> =
         serde_json::from_str(&line).map_err(|error| format!("no watch event: {error}"))?;
@@ -153,8 +236,7 @@ pub fn event<T>(line: &[u8], read: Read<T>) -> Result<Event<T>, String> {
     })
 }
 
-/// Parses a page of a list.
-pub fn page<T>(body: &[u8], read: Read<T>) -> Result<Page<T>, String> {
+fn json_page<T>(body: &[u8], read: ReadJson<T>) -> Result<Page<T>, String> {
     let body = String::from_utf8_lossy(body);
     let raw: RawPage<'_> =
         serde_json::from_str(&body).map_err(|error| format!("no list: {error}"))?;
@@ -166,7 +248,7 @@ pub fn page<T>(body: &[u8], read: Read<T>) -> Result<Page<T>, String> {
     })
 }
 
-fn object<T>(text: &str, read: Read<T>, gone: bool) -> Result<T, Box<Unreadable>> {
+fn object<T>(text: &str, read: ReadJson<T>, gone: bool) -> Result<T, Box<Unreadable>> {
     read(text).map_err(|error| Box::new(unreadable(text, gone, &error)))
 }
 
@@ -197,7 +279,7 @@ mod tests {
     }
 
     fn object_of(line: &[u8]) -> Result<Value, Box<Unreadable>> {
-        match event(line, read).expect("must be an event") {
+        match json_event(line, read).expect("must be an event") {
             Event::Object { object, .. } => object,
             other => panic!("{other:?}"),
         }
@@ -243,7 +325,7 @@ mod tests {
              {{\"metadata\":{{\"name\":\"a\"}}}},{{\"metadata\":{{\"name\":\"b\"}},\"x\":{}}}]}}",
             deep(200)
         );
-        let page = page(body.as_bytes(), read).expect("must be a page");
+        let page = json_page(body.as_bytes(), read).expect("must be a page");
         assert_eq!((page.version.as_str(), page.token.as_str()), ("9", "c"));
         assert_eq!(page.objects[0].as_ref().expect("must be read")["metadata"]["name"], "a");
         assert_eq!(page.objects[1].as_ref().expect_err("must be too deep").name, "b");
@@ -256,7 +338,7 @@ mod tests {
             (b"{\"type\":\"NEW\",\"object\":{}}", "unknown type \"NEW\""),
             (b"", "no watch event"),
         ] {
-            let error = event(line, read).expect_err("must be refused");
+            let error = json_event(line, read).expect_err("must be refused");
             assert!(error.contains(why), "{error}");
         }
     }
@@ -264,7 +346,8 @@ mod tests {
     #[test]
     fn error_event_gives_the_server_s_words() {
         let line = json!({"type": "ERROR", "object": {"code": 410, "message": "too old"}});
-        let Ok(Event::<Value>::Error { code, message }) = event(line.to_string().as_bytes(), read)
+        let Ok(Event::<Value>::Error { code, message }) =
+            json_event(line.to_string().as_bytes(), read)
         else {
             panic!("must be an error");
         };

@@ -4,6 +4,7 @@ mod job;
 mod json;
 pub(crate) mod lenient;
 mod pod;
+mod protobuf;
 mod selector;
 mod uid;
 pub(crate) mod wire;

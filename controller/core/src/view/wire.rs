@@ -51,7 +51,7 @@ pub(crate) struct WirePodSpec {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct WireContainerSpec {
     #[serde(default)]
-    name: String,
+    pub(super) name: String,
     pub(crate) restart_policy: Option<String>,
     pub(crate) restart_policy_rules: Option<Vec<IgnoredAny>>,
 }
@@ -82,15 +82,15 @@ pub(crate) struct WireCondition {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct WireContainerStatus {
-    name: String,
+    pub(super) name: String,
     #[serde(default)]
-    restart_count: i64,
+    pub(super) restart_count: i64,
     pub(crate) state: Option<WireContainerState>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct WireContainerState {
-    waiting: Option<WireWaiting>,
+    pub(super) waiting: Option<WireWaiting>,
     pub(crate) running: Option<WireRunning>,
     pub(crate) terminated: Option<WireTerminated>,
 }
@@ -103,15 +103,15 @@ pub(crate) struct WireRunning {
 }
 
 #[derive(Clone, Debug, Deserialize)]
-struct WireWaiting {
-    reason: Option<String>,
+pub(super) struct WireWaiting {
+    pub(super) reason: Option<String>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct WireTerminated {
     #[serde(default)]
-    exit_code: i32,
+    pub(super) exit_code: i32,
     #[serde(default, deserialize_with = "lenient_time")]
     pub(crate) started_at: Option<Time>,
     #[serde(default, deserialize_with = "lenient_time")]
