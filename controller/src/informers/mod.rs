@@ -19,6 +19,7 @@ use self::watch::{RawNamespace, Unreadable, VersionedJob, WatchEvent, watch};
 use crate::cache::{Cache, Reaction};
 use crate::events::Recorder;
 use crate::podgc::PodGc;
+use crate::traces::Traces;
 use crate::unreadable;
 
 /// Whether the cache holds a complete list of one kind.
@@ -82,6 +83,7 @@ pub(crate) struct Informers {
     pub(crate) manage_all_jobs: bool,
     /// Pod GC, if it is enabled.
     pub(crate) pod_gc: Option<Arc<PodGc>>,
+    pub(crate) traces: Arc<Traces>,
 }
 
 impl Informers {
@@ -106,6 +108,7 @@ impl Informers {
             if let Some(pod_gc) = &self.pod_gc {
                 pod_gc.pods(&event);
             }
+            self.traces.pods(&event);
             self.dispatch.dispatch(self.pod_event(event));
             if ends {
                 synced.fill();
