@@ -331,10 +331,10 @@ mod tests {
     #[test]
     fn losses_are_limited_and_the_oldest_goes() {
         let mut replacements = Replacements::default();
-        for number in 0..=LOSSES_MAX {
-            let name = number.to_string();
-            replacements.shown(&pod(&name, &phase("Running")), at(0));
-            replacements.shown(&pod(&name, &disrupted("Failed")), at(1));
+        for (change, second) in [(phase("Running"), 0), (disrupted("Failed"), 1)] {
+            for number in 0..=LOSSES_MAX {
+                replacements.shown(&pod(&number.to_string(), &change), at(second));
+            }
         }
         assert_eq!(replacements.losses.len(), LOSSES_MAX);
         assert_eq!(replacements.losses[0].name, "1");
