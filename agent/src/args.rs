@@ -5,6 +5,7 @@ mod leave;
 mod pressure;
 mod run;
 mod scrape;
+mod traces;
 
 use agent_core::shutdown::priority_groups::{
     PriorityGroupFlags, PriorityGroups, PriorityGroupsError,
@@ -17,6 +18,7 @@ pub use leave::{LeaveArgs, LeaveConfig};
 pub use pressure::{PressureArgs, PressureArgsError};
 pub use run::{Config, RunArgs, RunArgsError};
 pub use scrape::{ScrapeArgs, ScrapeConfig};
+pub use traces::TraceArgs;
 
 /// Terminates the pods of a node that shuts down, and makes sure that the API records how each one
 /// ended.

@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::metrics::Metrics;
+use crate::traces::Traces;
 pub use lanes::Lane;
 use lanes::Lanes;
 
@@ -66,6 +67,7 @@ pub struct Driver<S> {
     running: JoinSet<Ended>,
     metrics: Metrics,
     shown: Shown,
+    traces: Traces,
 }
 
 /// The result of an action's task.
@@ -91,12 +93,14 @@ pub struct Parts<S> {
     pub metrics: Metrics,
     /// What other tasks can read.
     pub shown: Shown,
+    /// The traces of disrupted pods.
+    pub traces: Traces,
 }
 
 impl<S: Sinks> Driver<S> {
     /// A driver of these parts.
     pub fn new(parts: Parts<S>) -> Self {
-        let Parts { agent, node, clock, events, sinks, metrics, shown } = parts;
+        let Parts { agent, node, clock, events, sinks, metrics, shown, traces } = parts;
         Self {
             agent,
             node,
@@ -107,6 +111,7 @@ impl<S: Sinks> Driver<S> {
             running: JoinSet::new(),
             metrics,
             shown,
+            traces,
         }
     }
 
@@ -152,6 +157,7 @@ impl<S: Sinks> Driver<S> {
             self.metrics.notice();
         }
         let now = self.now();
+        self.traces.event(&event, now);
         self.agent.handle(event, now);
     }
 
@@ -176,6 +182,7 @@ impl<S: Sinks> Driver<S> {
                     self.agent.handle(Event::Finished { id, result }, now);
                 }
                 action => {
+                    self.traces.action(id, &action, self.agent.status(), now);
                     let lane = self.sinks.lane(&action);
                     if let Some((id, action)) = self.lanes.enter(lane, id, action) {
                         self.start(lane, id, action);
@@ -187,8 +194,12 @@ impl<S: Sinks> Driver<S> {
 
     fn start(&mut self, lane: Lane, id: ActionId, action: Action) {
         tracing::debug!(id = id.0, ?action, "action");
+        let before = self.traces.before(&action, self.agent.status(), self.now());
         let work = self.sinks.carry_out(action);
-        self.running.spawn(async move { Ended { id, lane, result: work.await } });
+        self.running.spawn(async move {
+            before.await;
+            Ended { id, lane, result: work.await }
+        });
     }
 
     /// Sleeps until the core's next deadline.

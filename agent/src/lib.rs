@@ -19,4 +19,5 @@ mod report_table;
 pub mod run;
 pub mod sink;
 pub mod source;
+pub mod traces;
 mod trial;

@@ -14,6 +14,7 @@ use epilogue_runtime::admin::Admin;
 use epilogue_runtime::health::{Checks, Flag};
 use epilogue_runtime::signals::Signals;
 use epilogue_runtime::tasks::TaskGroup;
+use epilogue_runtime::traces::Tracer;
 use epilogue_runtime::watch::{Signs, Watches};
 use epilogue_runtime::{client, process};
 use jiff::Timestamp;
@@ -44,6 +45,7 @@ use crate::source::pressure::psi;
 use crate::source::systemd::Systemd;
 use crate::source::watch::Closed;
 use crate::source::{lease, logind_conf, node, oom, oomd, pods, policies};
+use crate::traces::Traces;
 use sinks::AllSinks;
 
 /// Maximum number of facts in the core's queue; more wait at their source.
@@ -86,6 +88,13 @@ struct Shared {
     status: watch::Receiver<Status>,
     hurry: watch::Receiver<bool>,
     events: mpsc::Sender<Event>,
+}
+
+/// What the driver takes over at the start.
+struct Started {
+    agent: Agent,
+    journal: JournalSink,
+    traces: Traces,
 }
 
 /// What a watch needs.
@@ -153,7 +162,11 @@ async fn work(config: Config, stop: CancellationToken) -> anyhow::Result<()> {
     let mut group = TaskGroup::new(CancellationToken::new());
     let reachable = Flag::failing("not asked yet");
     shared.serve(&reachable, &mut group).await?;
-    let writer = shared.drive(agent, journal.sink, events, shown, stop, &mut group);
+    let tracer =
+        Tracer::start(config.traces.as_ref(), "epilogue-agent", &shared.registry, &mut group)?;
+    let traces = Traces::new(tracer, config.node.clone());
+    let started = Started { agent, journal: journal.sink, traces };
+    let writer = shared.drive(started, events, shown, stop, &mut group);
     shared.listen(writer, reachable, &mut group);
     let ended = group.run(END_MAX).await;
     tracing::info!("ended");
@@ -226,13 +239,13 @@ impl Shared {
     /// Starts the driver. When it ends, everything ends.
     fn drive(
         &self,
-        agent: Agent,
-        journal: JournalSink,
+        started: Started,
         events: mpsc::Receiver<Event>,
         shown: Shown,
         stop: CancellationToken,
         group: &mut TaskGroup,
     ) -> EventWriter {
+        let Started { agent, journal, traces } = started;
         let node = self.config.node.clone();
         let metrics = self.metrics.clone();
         let (notices, writer) =
@@ -257,7 +270,8 @@ impl Shared {
         };
         let clock = self.clock.clone();
         let clock = Box::new(move || clock.now());
-        let driver = Driver::new(Parts { agent, node, clock, events, sinks, metrics, shown });
+        let driver =
+            Driver::new(Parts { agent, node, clock, events, sinks, metrics, shown, traces });
         let token = group.token();
         group.spawn("driver", async move {
             let ended = driver.run(stop).await;

@@ -12,6 +12,7 @@ use epilogue_runtime::client::ClientOptions;
 use epilogue_runtime::lease::{LeaseError, LeaseOptions};
 use epilogue_runtime::rate_limit::RateLimit;
 use epilogue_runtime::telemetry::{LogFilter, LogFormat};
+use epilogue_runtime::traces::{TraceError, TraceOptions};
 use jiff::SignedDuration;
 use thiserror::Error;
 
@@ -101,6 +102,14 @@ pub(crate) struct Args {
     /// Log filter: a level, or target=level, separated by commas.
     #[arg(long, value_name = "FILTER", default_value = "info")]
     pub(crate) log_level: LogFilter,
+    /// Address of a collector that takes traces by OTLP over HTTP, such as http://127.0.0.1:4318;
+    /// empty for none. Needs a build with the feature traces.
+    #[arg(long, value_name = "URL", env = "OTEL_EXPORTER_OTLP_ENDPOINT")]
+    otlp_endpoint: Option<String>,
+    /// The part of all traces that is exported, from 0 to 1. The pod's UID decides, so give agent
+    /// and controller the same ratio.
+    #[arg(long, value_name = "RATIO", default_value_t = 1.0)]
+    trace_sample_ratio: f64,
     /// Verify each plan before it is carried out, and log violations.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
@@ -122,6 +131,7 @@ pub(crate) struct Config {
     pub(crate) bind: BindAddress,
     pub(crate) check_plans: bool,
     pub(crate) pod_gc: PodGcConfig,
+    pub(crate) traces: Option<TraceOptions>,
 }
 
 /// Why the arguments are invalid.
@@ -162,6 +172,9 @@ pub(crate) enum ArgsError {
     /// The lease's options are inconsistent.
     #[error("{0}")]
     Lease(#[from] LeaseError),
+    /// The flags for traces are invalid.
+    #[error(transparent)]
+    Traces(#[from] TraceError),
 }
 
 impl Args {
@@ -201,6 +214,7 @@ impl Args {
             bind: self.metrics_bind_address,
             check_plans: self.check_plans,
             pod_gc: self.pod_gc.config()?,
+            traces: TraceOptions::new(self.otlp_endpoint.as_deref(), self.trace_sample_ratio)?,
             client: ClientOptions { kubeconfig: self.kubeconfig, user_agent, rate_limit },
         })
     }

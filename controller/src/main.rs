@@ -10,6 +10,7 @@ mod orphan_finalizers;
 mod podgc;
 mod run;
 mod sync;
+mod traces;
 mod unreadable;
 mod workqueue;
 

@@ -14,6 +14,7 @@ use epilogue_runtime::health::Checks;
 use epilogue_runtime::lease::{self, Leadership, LeaseError};
 use epilogue_runtime::signals::Signals;
 use epilogue_runtime::tasks::TaskGroup;
+use epilogue_runtime::traces::Tracer;
 use epilogue_runtime::watch::{Signs, Watches};
 use epilogue_runtime::{client, process};
 use kube::Client;
@@ -30,6 +31,7 @@ use crate::metrics::{Metrics, QueueCollector, QueueHistograms, ReadFigures};
 use crate::orphan_finalizers::Cleaner;
 use crate::podgc::{self, PodGc};
 use crate::sync::Syncer;
+use crate::traces::Traces;
 use crate::workqueue::Queue;
 
 /// How long syncs in progress may take at the end.
@@ -52,6 +54,7 @@ struct Parts {
     recorder: Arc<Recorder>,
     /// `None` if all its rules are off.
     pod_gc: Option<GcParts>,
+    traces: Arc<Traces>,
 }
 
 /// The parts of pod GC.
@@ -128,7 +131,7 @@ async fn work(config: Config, token: CancellationToken) -> anyhow::Result<()> {
         let recording = recording.clone();
         async move { recorder.run(recording).await }
     });
-    let result = lead(&config, &parts, identity, token).await;
+    let result = lead(&config, parts, identity, token).await;
     // The events of the last syncs are written before the process ends.
     recording.cancel();
     events.await.context("the recorder of events failed")?;
@@ -139,7 +142,7 @@ async fn work(config: Config, token: CancellationToken) -> anyhow::Result<()> {
 /// Starts caches, then the lease, then the workers, and stops them in reverse order.
 async fn lead(
     config: &Config,
-    parts: &Parts,
+    mut parts: Parts,
     identity: String,
     token: CancellationToken,
 ) -> anyhow::Result<()> {
@@ -154,6 +157,10 @@ async fn lead(
         namespaces: HasSynced::new(of_pod_gc("namespaces")),
     };
     let mut base = TaskGroup::new(token.child_token());
+    let (traces, service) = (config.traces.as_ref(), "epilogue-controller");
+    let tracer = Tracer::start(traces, service, &parts.registry, &mut base)?;
+    parts.traces = Arc::new(Traces::new(tracer));
+    let parts = &parts;
     serve(config, parts, &readiness, &mut base).await?;
     parts.watch(config, &readiness, &mut base);
     let base_token = base.token();
@@ -268,6 +275,7 @@ impl Parts {
             client,
             registry,
             metrics,
+            traces: Arc::default(),
         })
     }
 
@@ -280,6 +288,7 @@ impl Parts {
             recorder: Arc::clone(&self.recorder),
             manage_all_jobs: config.settings.manage_all_jobs,
             pod_gc: self.pod_gc.as_ref().map(|parts| Arc::clone(&parts.gc)),
+            traces: Arc::clone(&self.traces),
         };
         if let Some(parts) = &self.pod_gc {
             let (client, gc) = (self.client.clone(), Arc::clone(&parts.gc));
@@ -316,6 +325,7 @@ impl Parts {
         if let Some(parts) = &self.pod_gc {
             parts.gc.open();
         }
+        self.traces.open();
         let mut group = TaskGroup::new(token);
         for worker in 0..config.workers {
             let (syncer, token) = (Arc::clone(&syncer), group.token());

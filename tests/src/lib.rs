@@ -10,6 +10,7 @@ pub mod binary;
 pub mod cache;
 pub mod cargo;
 pub mod cluster;
+pub mod collector;
 pub mod control_plane;
 pub mod controller;
 pub mod debian;

@@ -12,9 +12,12 @@ use epilogue_runtime::admin::BindAddress;
 use epilogue_runtime::client::ClientOptions;
 use epilogue_runtime::rate_limit::RateLimit;
 use epilogue_runtime::telemetry::{LogFilter, LogFormat};
+use epilogue_runtime::traces::{TraceError, TraceOptions};
 use thiserror::Error;
 
-use super::{PressureArgs, PressureArgsError, PriorityGroupArgs, ScrapeArgs, ScrapeConfig};
+use super::{
+    PressureArgs, PressureArgsError, PriorityGroupArgs, ScrapeArgs, ScrapeConfig, TraceArgs,
+};
 use crate::cri::Sockets;
 use crate::source::pressure::KUBELET_DIR;
 
@@ -102,6 +105,8 @@ pub struct RunArgs {
     pod_uid: Option<String>,
     #[command(flatten)]
     pressure: PressureArgs,
+    #[command(flatten)]
+    traces: TraceArgs,
 }
 
 /// Whether the agent acts.
@@ -167,6 +172,8 @@ pub struct Config {
     pub own_pod: Option<PodUid>,
     /// What the agent does outside of shutdowns.
     pub features: Features,
+    /// Where traces go, if anywhere.
+    pub traces: Option<TraceOptions>,
     /// Flags that are probably not meant as given; for the log.
     pub doubts: Vec<String>,
 }
@@ -180,6 +187,9 @@ pub enum RunArgsError {
     /// The thresholds are invalid.
     #[error(transparent)]
     Pressure(#[from] PressureArgsError),
+    /// The flags for traces are invalid.
+    #[error(transparent)]
+    Traces(#[from] TraceError),
     /// The host's name cannot be read.
     #[error("cannot read the host's name from {path}; give --node-name")]
     HostName {
@@ -264,6 +274,7 @@ impl RunArgs {
                 rate_limit: RateLimit::default(),
             },
             features,
+            traces: self.traces.options()?,
             doubts,
             root: self.root,
             bus_address: self.bus_address,
@@ -378,7 +389,7 @@ mod tests {
 
     #[test]
     fn what_means_nothing_names_the_flag_and_the_remedy() {
-        let table: [(&[&str], &[&str]); 11] = [
+        let table: [(&[&str], &[&str]); 13] = [
             (&["--priority-max=2000001000"], &["--priority-max", "2000000000"]),
             (&["--node-name=N 1"], &["--node-name", "kubectl get nodes"]),
             (&["--runtime-endpoint=tcp://x"], &["--runtime-endpoint", "unix:///PATH"]),
@@ -389,6 +400,8 @@ mod tests {
             (&["--shutdown=enforced"], &["enforce", "observe"]),
             (&["--bare-pods=kill"], &["--bare-pods", "deadline-lever"]),
             (&["--metrics-bind-address=9465"], &["--metrics-bind-address", ":PORT"]),
+            (&["--otlp-endpoint=x"], &["--otlp-endpoint", "http://127.0.0.1:4318"]),
+            (&["--trace-sample-ratio=2"], &["--trace-sample-ratio", "from 0 to 1"]),
             (&["--shutdown-grace-perod=1s"], &["--shutdown-grace-period"]),
         ];
         for (flags, words) in table {

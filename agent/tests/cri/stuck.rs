@@ -16,6 +16,7 @@ use epilogue_agent::cri::{Runtime, Stop};
 use epilogue_agent::driver::{Driver, Lane, Parts, Shown, Sinks};
 use epilogue_agent::metrics::Metrics;
 use epilogue_agent::sink::api::ApiSink;
+use epilogue_agent::traces::Traces;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use http::{Method, Request, Response, StatusCode};
@@ -195,6 +196,7 @@ impl Site {
             sinks,
             metrics: Metrics::new(&Registry::new()).expect("must register"),
             shown: Shown { status: shown, hurry: watch::Sender::new(false) },
+            traces: Traces::default(),
         });
         let stop = CancellationToken::new();
         let stopped = stop.clone();

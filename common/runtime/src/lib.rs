@@ -12,4 +12,5 @@ pub mod reply;
 pub mod signals;
 pub mod tasks;
 pub mod telemetry;
+pub mod traces;
 pub mod watch;

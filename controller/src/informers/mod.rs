@@ -16,6 +16,7 @@ use self::watch::{RawNamespace, VersionedJob, WatchEvent, watch};
 use crate::dispatch::Dispatch;
 use crate::events::Recorder;
 use crate::podgc::PodGc;
+use crate::traces::Traces;
 use crate::unreadable;
 
 /// Whether the cache holds a complete list of one kind.
@@ -78,6 +79,7 @@ pub(crate) struct Informers {
     pub(crate) manage_all_jobs: bool,
     /// Pod GC, if it is enabled.
     pub(crate) pod_gc: Option<Arc<PodGc>>,
+    pub(crate) traces: Arc<Traces>,
 }
 
 impl Informers {
@@ -102,6 +104,7 @@ impl Informers {
             if let Some(pod_gc) = &self.pod_gc {
                 pod_gc.pods(&event);
             }
+            self.traces.pods(&event);
             self.pod_event(event);
             if ends {
                 synced.fill();
