@@ -2,7 +2,7 @@
 
 use super::*;
 use controller_core::batching::Change;
-use controller_core::job::WrittenPod;
+use controller_core::job::{Expectations, WrittenPod};
 use controller_core::orphans::FormerJob;
 use controller_core::view::WireJob;
 use serde_json::{Value, json};
@@ -143,6 +143,20 @@ fn memory_ends_with_the_job_and_with_its_end() {
     cache.remember(&job_a, MemoryUpdate::Finished, now());
     cache.job_shown(job("uid-b", 14, &json!({})), now());
     assert_eq!(memory(&cache), Memory::default(), "a namesake begins anew");
+}
+
+#[test]
+fn a_namesake_inherits_no_expectation() {
+    // Upstream drops those of the name since 1.37; ours belong to the UID. ([H4], [E1])
+    let cache = cache();
+    let job_a = cache.snapshot(&key()).expect("must be there").job;
+    cache.remember(&job_a, created("unseen", 11), now());
+    cache.remember(&job_a, MemoryUpdate::Deleting(vec!["deleted".into()]), now());
+    cache.job_gone(&key(), Version(12), now());
+    cache.job_shown(job("uid-b", 13, &json!({})), now());
+    assert_eq!(memory(&cache).expectations, Expectations::default());
+    cache.remember(&job_a, created("late", 14), now());
+    assert_eq!(memory(&cache).expectations, Expectations::default(), "a late reply of the first");
 }
 
 #[test]
