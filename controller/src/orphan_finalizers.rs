@@ -28,36 +28,39 @@ impl Cleaner {
         }
     }
 
-    /// DIVERGES(upstream): failures are retried also for the pods of a whole Job. Upstream drops
-    /// them, and such a pod keeps its finalizer until it is deleted. ([O1])
+    /// Each pod of a whole Job that keeps its finalizer is queued by itself, with backoff. ([O1])
     async fn free(&self, item: &Orphans) {
         let pods = self.dispatch.orphans(item, self.manage_all_jobs);
-        let (pods, kept) = self.without_live_job(pods).await;
+        let (pods, mut kept) = self.without_live_job(pods).await;
         let outcomes = self.executor.remove_finalizers(&pods).await;
-        let failures = outcomes.iter().filter_map(|outcome| outcome.as_ref().err());
-        let failures = failures.filter(|failure| failure.kind != FailureKind::NotFound);
-        let mut failures = kept.iter().chain(failures);
-        let Some(failure) = failures.next() else {
+        kept.extend(pods.into_iter().zip(outcomes).filter_map(|(pod, outcome)| {
+            let failure = outcome.err().filter(|it| it.kind != FailureKind::NotFound)?;
+            Some((pod, failure))
+        }));
+        let Some((_, failure)) = kept.first() else {
             self.dispatch.orphans.forget(item);
             return;
         };
-        let others = failures.count();
-        let retry = self.dispatch.orphans.add_failed(item.clone());
-        tracing::info!(
-            ?item,
-            error = %failure,
-            others,
-            retry_s = retry.as_secs_f64(),
-            "finalizers not removed"
-        );
+        let entry = |pod: &Pod| match item {
+            Orphans::Pod(..) => item.clone(),
+            Orphans::OfJob(_) => Orphans::Pod(Arc::clone(&pod.namespace), pod.uid.clone()),
+        };
+        let retries = kept.iter().map(|(pod, _)| self.dispatch.orphans.add_failed(entry(pod)));
+        let retry_s = retries.min().unwrap_or_default().as_secs_f64();
+        let others = kept.len() - 1;
+        tracing::info!(?item, error = %failure, others, retry_s, "finalizers not removed");
     }
 
-    /// Returns the pods whose Job is gone from the API too, and why the others are kept. A watch
-    /// may lag behind. The Job may also belong to another controller, which still counts its pods.
+    /// Returns the pods whose Job is gone from the API too, and the others with the reason why each
+    /// is kept. A watch may lag behind. The Job may also belong to another controller, which still
+    /// counts its pods.
     ///
     /// DIVERGES(upstream): upstream trusts its cache. ([O2])
-    async fn without_live_job(&self, pods: Vec<Arc<Pod>>) -> (Vec<Arc<Pod>>, Vec<Failure>) {
-        let mut verdicts: HashMap<Uid, bool> = HashMap::new();
+    async fn without_live_job(
+        &self,
+        pods: Vec<Arc<Pod>>,
+    ) -> (Vec<Arc<Pod>>, Vec<(Arc<Pod>, Failure)>) {
+        let mut verdicts: HashMap<Uid, Result<(), Failure>> = HashMap::new();
         let (mut free, mut kept) = (Vec::new(), Vec::new());
         for pod in pods {
             let Some(owner) = &pod.owner else {
@@ -67,11 +70,11 @@ impl Cleaner {
             if !verdicts.contains_key(&owner.uid) {
                 let key = JobKey::new(Arc::clone(&pod.namespace), &*owner.name);
                 let verdict = self.is_gone(&key, &owner.uid).await;
-                verdicts.insert(owner.uid.clone(), verdict.is_ok());
-                kept.extend(verdict.err());
+                verdicts.insert(owner.uid.clone(), verdict);
             }
-            if verdicts[&owner.uid] {
-                free.push(pod);
+            match verdicts[&owner.uid].clone() {
+                Ok(()) => free.push(pod),
+                Err(failure) => kept.push((pod, failure)),
             }
         }
         (free, kept)
@@ -98,12 +101,15 @@ impl Cleaner {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use controller_core::orphans::FormerJob;
+    use controller_core::view::WireJob;
     use epilogue_runtime::watch::WatchEvent;
     use http::{Method, Request, Response};
     use kube::Client;
     use kube::client::Body;
     use parking_lot::Mutex;
     use serde_json::{Value, json};
+    use std::time::Duration;
 
     /// Builds a cleaner for a pod of Job `a`, which no watch has shown. The API answers a read of
     /// the Job with `code` and `job`. Also returns the log of calls.
@@ -158,6 +164,25 @@ mod tests {
             assert_eq!(*calls.lock(), [READ, PATCH]);
             assert_eq!(cleaner.dispatch.orphans.figures().tally.retries, 0);
         }
+    }
+
+    #[tokio::test]
+    async fn each_pod_of_a_former_job_that_was_not_freed_is_queued_by_itself() {
+        let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
+                            "reason": "Forbidden", "message": "no", "code": 403});
+        let (cleaner, calls) = cleaner(403, status);
+        let job = json!({
+            "metadata": {"name": "a", "namespace": "default", "uid": "uid-a"},
+            "spec": {"selector": {"matchLabels": {"job": "a"}}},
+        });
+        let job = WireJob::parse(job).and_then(WireJob::view).expect("must be a Job");
+        cleaner.free(&Orphans::OfJob(FormerJob::of(&job))).await;
+        assert_eq!(*calls.lock(), [READ]);
+        assert_eq!(cleaner.dispatch.orphans.figures().tally.retries, 1);
+        // It waits for a second first.
+        let token = CancellationToken::new();
+        let next = tokio::time::timeout(Duration::from_secs(30), cleaner.dispatch.orphans.take(&token)).await;
+        assert_eq!(next, Ok(Some(Orphans::Pod("default".into(), "pod".into()))));
     }
 
     #[tokio::test]

@@ -11,13 +11,8 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::process::Command;
 
 use crate::error::LabError;
+use crate::kubernetes::{Feature, Version};
 use crate::paths::{LabDir, create_private, workspace_root};
-
-/// Makes `/version` and the kubelet's version report the release.
-pub(crate) const VERSION_FLAGS: &str = "-s -w \
-    -X k8s.io/component-base/version.gitVersion=v1.36.3 \
-    -X k8s.io/component-base/version.gitMajor=1 \
-    -X k8s.io/component-base/version.gitMinor=36";
 
 /// Speeds up the compiler. Each process compiles on one of the cores, and collects no garbage
 /// before it has allocated a gibibyte. Without these settings a build takes a quarter more CPU.
@@ -75,10 +70,28 @@ impl GoProgram {
             Self::Kubelet => "./kubelet",
         }
     }
+
+    /// The version whose modules the program is built from, in a lab of `version`. A real node
+    /// keeps its own. Without a controller manager of the version, the next version has one.
+    fn source(self, version: Version) -> Version {
+        match self {
+            Self::Kubelet => Version::NODE,
+            Self::ControllerManager | Self::Scheduler => {
+                let has_own =
+                    |it: &Version| *it >= version && it.has(Feature::OwnControllerManager);
+                Version::KNOWN.into_iter().find(has_own).unwrap_or(version)
+            }
+            Self::ControlPlane => version,
+        }
+    }
 }
 
-/// Builds the programs that are missing or stale. Prints progress to stderr.
-pub async fn ensure(labs: &LabDir, programs: &[GoProgram]) -> Result<(), LabError> {
+/// Builds the programs of a lab of `version` that are missing or stale. Prints progress to stderr.
+pub async fn ensure(
+    labs: &LabDir,
+    version: Version,
+    programs: &[GoProgram],
+) -> Result<(), LabError> {
     let cache = labs.cache().join("bin");
     create_private(&cache)?;
     std::fs::create_dir_all(labs.bin()).map_err(LabError::file("create", labs.bin()))?;
@@ -87,18 +100,45 @@ pub async fn ensure(labs: &LabDir, programs: &[GoProgram]) -> Result<(), LabErro
     let lock = File::create(&lock_path).map_err(LabError::file("open", &lock_path))?;
     lock.lock().map_err(LabError::file("lock", &lock_path))?;
 
-    let hash = sources_hash(&workspace_root().join("tests/control-plane")).await?;
-    let cached = |program: GoProgram| cache.join(format!("{}-{hash}", program.name()));
+    for source in Version::KNOWN {
+        let of_source = |program: &GoProgram| program.source(version) == source;
+        let programs: Vec<GoProgram> = programs.iter().copied().filter(of_source).collect();
+        if !programs.is_empty() {
+            ensure_of_source(labs, &cache, version, source, &programs).await?;
+        }
+    }
+    Ok(())
+}
+
+/// The same for programs that are built from the modules of one version.
+async fn ensure_of_source(
+    labs: &LabDir,
+    cache: &Path,
+    version: Version,
+    source: Version,
+    programs: &[GoProgram],
+) -> Result<(), LabError> {
+    let hash = sources_hash(&module(), source).await?;
+    let cached = |program: GoProgram| cache.join(format!("{}{hash}", stem_of(program, source)));
     let missing: Vec<GoProgram> =
         programs.iter().copied().filter(|program| !cached(*program).exists()).collect();
     if !missing.is_empty() {
-        build(&cache, &missing, cached).await?;
+        build(cache, source, &missing, cached).await?;
     }
     for program in programs.iter().copied() {
-        use_cached(&cached(program), &labs.go_program(program))?;
-        remove_old(&cache, program, &cached(program));
+        use_cached(&cached(program), &labs.go_program(program, version))?;
+        remove_old(cache, &stem_of(program, source), &cached(program));
     }
     Ok(())
+}
+
+fn module() -> PathBuf {
+    workspace_root().join("tests/control-plane")
+}
+
+/// The beginning of the cached files of a program: `kubelet-1.36-`.
+fn stem_of(program: GoProgram, source: Version) -> String {
+    format!("{}-{}-", program.name(), source.minor())
 }
 
 /// The kubelet for a real node.
@@ -112,9 +152,9 @@ pub struct Kubelet {
 
 /// The kubelet, built if it is missing or stale.
 pub async fn kubelet(labs: &LabDir) -> Result<Kubelet, LabError> {
-    ensure(labs, &[GoProgram::Kubelet]).await?;
-    let stamp = sources_hash(&workspace_root().join("tests/control-plane")).await?;
-    Ok(Kubelet { path: labs.go_program(GoProgram::Kubelet), stamp })
+    ensure(labs, Version::NODE, &[GoProgram::Kubelet]).await?;
+    let stamp = sources_hash(&module(), Version::NODE).await?;
+    Ok(Kubelet { path: labs.go_program(GoProgram::Kubelet, Version::NODE), stamp })
 }
 
 /// Links the cached file to where the laboratory expects it. A lab that runs the old one is not
@@ -134,11 +174,11 @@ fn use_cached(cached: &Path, link: &Path) -> Result<(), LabError> {
 }
 
 /// Removes all but the most recent states of a program. A running program keeps its open file.
-fn remove_old(cache: &Path, program: GoProgram, used: &Path) {
+fn remove_old(cache: &Path, stem: &str, used: &Path) {
     let Ok(entries) = std::fs::read_dir(cache) else { return };
     let mut states: Vec<(SystemTime, PathBuf)> = entries
         .flatten()
-        .filter(|entry| is_state_of(&entry.file_name().to_string_lossy(), program))
+        .filter(|entry| is_state_of(&entry.file_name().to_string_lossy(), stem))
         .filter(|entry| entry.path() != used)
         .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())))
         .collect();
@@ -150,18 +190,19 @@ fn remove_old(cache: &Path, program: GoProgram, used: &Path) {
     }
 }
 
-/// Whether a file of the cache is a state of the program: `kubelet-0123456789abcdef`.
-fn is_state_of(file: &str, program: GoProgram) -> bool {
-    let hash = file.strip_prefix(program.name()).and_then(|rest| rest.strip_prefix('-'));
+/// Whether a file of the cache is a state of the program: `kubelet-1.36-0123456789abcdef`.
+fn is_state_of(file: &str, stem: &str) -> bool {
+    let hash = file.strip_prefix(stem);
     hash.is_some_and(|hash| hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
 /// Everything the programs depend on: equal hashes, equal programs.
-async fn sources_hash(module: &Path) -> Result<String, LabError> {
+async fn sources_hash(module: &Path, source: Version) -> Result<String, LabError> {
     let version = go().arg("version").output().await.map_err(spawn_failed)?.stdout;
     let version = String::from_utf8_lossy(&version);
-    let mut all = format!("{version}{VERSION_FLAGS}{}\n", COMPILER_FLAGS.concat());
-    let mut paths = Vec::new();
+    let mut all = format!("{version}{}{}\n", source.linker_flags(), COMPILER_FLAGS.concat());
+    let go_mod = module.join(source.go_mod());
+    let mut paths = vec![go_mod.with_extension("sum"), go_mod];
     sources_below(module, &mut paths)?;
     paths.sort();
     for path in paths {
@@ -191,27 +232,30 @@ fn sources_below(dir: &Path, paths: &mut Vec<PathBuf>) -> Result<(), LabError> {
 }
 
 fn is_source(path: &Path) -> bool {
-    let extension = path.extension().and_then(|extension| extension.to_str());
-    matches!(extension, Some("go" | "mod" | "sum"))
+    path.extension().is_some_and(|extension| extension == "go")
 }
 
 /// Builds the programs by one `go build`, which compiles shared packages once.
 async fn build(
     cache: &Path,
+    source: Version,
     programs: &[GoProgram],
     cached: impl Fn(GoProgram) -> PathBuf,
 ) -> Result<(), LabError> {
     let names = programs.iter().map(|program| program.name()).collect::<Vec<_>>().join(", ");
+    let names = format!("{names} of Kubernetes {source}");
     eprintln!("building {names} (minutes the first time) …");
     let start = Instant::now();
     let new = tempfile::tempdir_in(cache).map_err(LabError::file("create", cache))?;
     let mut child = go()
-        .args(["build", "-p", &cores().to_string(), "-trimpath", "-ldflags", VERSION_FLAGS])
+        .args(["build", "-p", &cores().to_string(), "-trimpath"])
+        .args(["-ldflags", &source.linker_flags()])
+        .arg(format!("-modfile={}", source.go_mod().display()))
         .args(COMPILER_FLAGS)
         .arg("-o")
         .arg(new.path().join(""))
         .args(programs.iter().map(|program| program.package()))
-        .current_dir(workspace_root().join("tests/control-plane"))
+        .current_dir(module())
         .envs(GO_ENVIRONMENT)
         .stdin(Stdio::null())
         // One line per downloaded module is noise; errors are shown below.
@@ -264,15 +308,15 @@ mod tests {
     #[test]
     fn the_cache_keeps_the_most_recent_states() {
         let cache = tempfile::tempdir().expect("must be creatable");
-        let state = |number: u64| cache.path().join(format!("kubelet-{number:016x}"));
+        let state = |number: u64| cache.path().join(format!("kubelet-1.36-{number:016x}"));
         for number in 0..6 {
             let file = File::create(state(number)).expect("must be creatable");
             let at = SystemTime::UNIX_EPOCH + Duration::from_secs(number);
             file.set_modified(at).expect("must be settable");
         }
-        let other = cache.path().join("control-plane-0000000000000001");
+        let other = cache.path().join("kubelet-1.37-0000000000000001");
         File::create(&other).expect("must be creatable");
-        remove_old(cache.path(), GoProgram::Kubelet, &state(0));
+        remove_old(cache.path(), "kubelet-1.36-", &state(0));
         let left: Vec<u64> = (0..6).filter(|number| state(*number).exists()).collect();
         assert_eq!(left, [0, 4, 5], "the one in use and the two most recent");
         assert!(other.exists());
@@ -280,9 +324,39 @@ mod tests {
 
     #[test]
     fn only_files_with_a_hash_are_states_of_a_program() {
-        assert!(is_state_of("kubelet-0123456789abcdef", GoProgram::Kubelet));
-        assert!(!is_state_of("kubelet-new", GoProgram::Kubelet));
-        assert!(!is_state_of("control-plane-0123456789abcdef", GoProgram::Kubelet));
+        let stem = stem_of(GoProgram::Kubelet, Version::NODE);
+        assert!(is_state_of(&format!("{stem}0123456789abcdef"), &stem));
+        assert!(!is_state_of(&format!("{stem}new"), &stem));
+        assert!(!is_state_of("kubelet-1.33-0123456789abcdef", &stem));
+        assert!(!is_state_of("control-plane-1.36-0123456789abcdef", &stem));
+    }
+
+    #[test]
+    fn a_version_without_a_controller_manager_takes_the_next_one() {
+        let [oldest, next, ..] = Version::KNOWN;
+        let source = |program: GoProgram, version| program.source(version).minor();
+        assert_eq!(source(GoProgram::ControlPlane, oldest), oldest.minor());
+        assert_eq!(source(GoProgram::ControllerManager, oldest), next.minor());
+        assert_eq!(source(GoProgram::ControllerManager, next), next.minor());
+        assert_eq!(source(GoProgram::Kubelet, oldest), Version::NODE.minor());
+    }
+
+    #[tokio::test]
+    async fn a_version_s_identity_depends_on_its_own_modules_only() {
+        let module = tempfile::tempdir().expect("must be creatable");
+        let [oldest, next, ..] = Version::KNOWN;
+        for version in [oldest, next] {
+            let go_mod = module.path().join(version.go_mod());
+            std::fs::create_dir_all(go_mod.parent().expect("a directory")).expect("creatable");
+            std::fs::write(&go_mod, "module m\n").expect("writable");
+            std::fs::write(go_mod.with_extension("sum"), "").expect("writable");
+        }
+        let hash = async |version| sources_hash(module.path(), version).await.expect("a hash");
+        let before = [hash(oldest).await, hash(next).await];
+        assert_ne!(before[0], before[1], "equal modules of two versions are two programs");
+        std::fs::write(module.path().join(next.go_mod()), "module n\n").expect("writable");
+        let after = [hash(oldest).await, hash(next).await];
+        assert!(before[0] == after[0] && before[1] != after[1]);
     }
 
     #[test]

@@ -6,6 +6,7 @@ pub(crate) mod demo;
 pub(crate) mod docs;
 pub(crate) mod down;
 pub(crate) mod fuzz;
+pub(crate) mod matrix;
 pub(crate) mod node;
 pub(crate) mod prepare;
 pub(crate) mod sim;

@@ -16,6 +16,7 @@ use crate::binary::GoProgram;
 use crate::cluster::Cluster;
 use crate::error::LabError;
 use crate::kubeconfig;
+use crate::kubernetes::Version;
 use crate::paths::LabDir;
 use crate::pki::{self, Authority};
 use crate::process::{Process, ProcessRecord, Program};
@@ -45,6 +46,7 @@ pub enum Name {
 pub struct Options {
     labs: LabDir,
     name: Name,
+    version: Version,
     controllers: Option<String>,
     scheduler: bool,
     api_server_flags: Vec<String>,
@@ -52,11 +54,12 @@ pub struct Options {
 }
 
 impl Options {
-    /// etcd and kube-apiserver, nothing else.
+    /// etcd and kube-apiserver, nothing else, of the version that the suites run on.
     pub fn new(name: Name) -> Self {
         Self {
             labs: LabDir::of_workspace(),
             name,
+            version: Version::of_tests(),
             controllers: None,
             scheduler: false,
             api_server_flags: Vec::new(),
@@ -67,6 +70,13 @@ impl Options {
     /// For a test: with a name of its own.
     pub fn unique(prefix: &str) -> Self {
         Self::new(Name::Unique(prefix.to_owned()))
+    }
+
+    /// Of this version of Kubernetes.
+    #[must_use]
+    pub fn kubernetes(mut self, version: Version) -> Self {
+        self.version = version;
+        self
     }
 
     /// With kube-controller-manager and these of its controllers, in the syntax of its flag
@@ -241,7 +251,7 @@ async fn start_processes(
     drop(ports);
 
     let start = |program: GoProgram, flags: Vec<String>| {
-        let (name, path) = (flags[0].clone(), options.labs.go_program(program));
+        let (name, path) = (flags[0].clone(), options.labs.go_program(program, options.version));
         Process::spawn_control_plane(&Program::new(&name, &path, flags, &layout.log(&name)))
     };
     let control_plane = |flags: Vec<String>| start(GoProgram::ControlPlane, flags);

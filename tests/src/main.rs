@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use commands::{bench, demo, docs, down, fuzz, node, prepare, sim, status, test, up};
+use commands::{bench, demo, docs, down, fuzz, matrix, node, prepare, sim, status, test, up};
 
 /// A real Kubernetes API on this machine, and the tests and demos that run on it.
 #[derive(Debug, Parser)]
@@ -30,6 +30,8 @@ enum Command {
     Status,
     /// Run the tests: all, or those named
     Test(test::Arguments),
+    /// Run four suites on each version of Kubernetes, and write docs/versions.md
+    Matrix(matrix::Arguments),
     /// Compare our controller with upstream, in figures
     Bench(bench::Arguments),
     /// Simulate the controller, or the agent, by seeds
@@ -67,6 +69,7 @@ async fn run(command: Command) -> anyhow::Result<()> {
             Ok(())
         }
         Command::Test(arguments) => test::run(arguments).await,
+        Command::Matrix(arguments) => matrix::run(&arguments).await,
         Command::Bench(arguments) => bench::run(arguments).await,
         Command::Sim(arguments) => sim::run(&arguments),
         Command::Fuzz(arguments) => fuzz::run(&arguments),

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::binary::GoProgram;
 use crate::error::LabError;
+use crate::kubernetes::Version;
 
 /// Names the shared cache's directory.
 pub const CACHE_ENV: &str = "EPILOGUE_LAB_CACHE";
@@ -45,9 +46,9 @@ impl LabDir {
         self.root.join("bin")
     }
 
-    /// A program of upstream's, once [`crate::binary::ensure`] has built it.
-    pub fn go_program(&self, program: GoProgram) -> PathBuf {
-        self.bin().join(program.name())
+    /// A program of upstream's for a lab of this version, once built by [`crate::binary::ensure`].
+    pub fn go_program(&self, program: GoProgram, version: Version) -> PathBuf {
+        self.bin().join(format!("{}-{}", program.name(), version.minor()))
     }
 
     /// A real logind for the agent's tests, unpacked.

@@ -8,6 +8,7 @@ mod stage;
 use std::time::Duration;
 
 use futures::future::join_all;
+use lab::kubernetes::{Feature, Version};
 use scenarios::Scenario;
 use stage::Stage;
 
@@ -27,6 +28,11 @@ async fn differences(stage: &Stage, scenario: Scenario) -> Option<String> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn both_controllers_bring_the_same_about() {
+    let needed = Feature::OwnControllerManager;
+    if !Version::of_tests().has(needed) {
+        println!("not run: {}", needed.reason());
+        return;
+    }
     let stage = Stage::start().await;
     let all = scenarios::all().into_iter().map(|scenario| differences(&stage, scenario));
     let (different, ours, theirs) = tokio::join!(

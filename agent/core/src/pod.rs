@@ -83,6 +83,8 @@ pub struct ContainerAsks {
     pub name: String,
     /// Whether it is an init container (sidecars included).
     pub init: bool,
+    /// Whether it is an init container that runs as long as the pod: its restartPolicy is Always.
+    pub sidecar: bool,
     /// `requests.memory`.
     pub memory: u64,
     /// `limits.memory`.

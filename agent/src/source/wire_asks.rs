@@ -158,6 +158,7 @@ impl Asking<'_> {
         ContainerAsks {
             name: self.name.to_owned(),
             init,
+            sidecar: self.sidecar,
             memory: requests.memory.0.unwrap_or(0),
             memory_limit: limits.memory.0,
             storage: requests.storage.0.unwrap_or(0),

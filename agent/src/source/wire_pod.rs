@@ -495,6 +495,7 @@ mod tests {
                     .map(|(name, init)| ContainerAsks {
                         name: name.into(),
                         init,
+                        sidecar: name == "side",
                         ..ContainerAsks::default()
                     })
                     .into(),
@@ -594,6 +595,7 @@ mod tests {
         let main = ContainerAsks {
             name: "main".into(),
             init: false,
+            sidecar: false,
             memory: 1 << 30,
             memory_limit: Some(2 << 30),
             storage: 2 << 30,

@@ -2,6 +2,7 @@
 
 use lab::binary::{self, GoProgram};
 use lab::controller::Setup;
+use lab::kubernetes::Version;
 use lab::paths::LabDir;
 use lab::{ControlPlane, Name, Options, demo, tools};
 use tokio::signal::unix::{SignalKind, signal};
@@ -13,17 +14,21 @@ pub(crate) struct Arguments {
     /// Keep the control plane at the end, for kubectl, until Ctrl-C
     #[arg(long)]
     keep: bool,
+
+    /// The version of Kubernetes, such as 1.33
+    #[arg(long, value_name = "VERSION", default_value_t = Version::DEFAULT)]
+    kubernetes: Version,
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    prepare().await?;
+    prepare(arguments.kubernetes).await?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     eprintln!("starting etcd and kube-apiserver …");
     // Without kube-controller-manager and kube-scheduler, which take minutes to compile. No Job of
     // the demo needs garbage collection, its namespace goes with the control plane, and the nodes
     // bind pods themselves.
-    let options = Options::new(Name::FirstFree("demo".to_owned()));
+    let options = Options::new(Name::FirstFree("demo".to_owned())).kubernetes(arguments.kubernetes);
     let control_plane = ControlPlane::start(options).await?;
     let setup = Setup::debug(&control_plane.dir().join("controller"));
     let outcome = tokio::select! {
@@ -50,9 +55,9 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
 }
 
 /// Compiles Go and Rust concurrently: each leaves a core idle at its end.
-async fn prepare() -> anyhow::Result<()> {
+async fn prepare(version: Version) -> anyhow::Result<()> {
     let labs = LabDir::of_workspace();
-    let go = async { Ok(binary::ensure(&labs, &[GoProgram::ControlPlane]).await?) };
+    let go = async { Ok(binary::ensure(&labs, version, &[GoProgram::ControlPlane]).await?) };
     let rust = async {
         tools::ensure().await?;
         build::debug(&["epilogue-controller", "epilogue-agent"]).await

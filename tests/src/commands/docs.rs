@@ -3,6 +3,7 @@
 use anyhow::{Context as _, bail, ensure};
 use epilogue_deploy::chart;
 use lab::docs::{broken_links, reference};
+use lab::matrix;
 use lab::paths::{LabDir, workspace_root};
 use tokio::process::Command;
 
@@ -33,6 +34,7 @@ pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
         println!("wrote {}", reference::PAGE);
     }
     chart_values(arguments.check)?;
+    versions(arguments.check)?;
     let broken = broken_links()?;
     if !broken.is_empty() {
         bail!("{}", broken.join("\n"));
@@ -51,6 +53,19 @@ fn chart_values(check: bool) -> anyhow::Result<()> {
     if readme != rendered {
         ensure!(!check, "{} differs from values.yaml: run `cargo lab docs`", path.display());
         std::fs::write(&path, rendered)?;
+        println!("wrote {}", path.display());
+    }
+    Ok(())
+}
+
+/// Writes the page of the Kubernetes versions from the record of the last runs.
+fn versions(check: bool) -> anyhow::Result<()> {
+    let path = matrix::page_path();
+    let page = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    let record = matrix::Record::read()?;
+    if page != matrix::page::render(&record) {
+        ensure!(!check, "{} differs from its record: run `cargo lab docs`", path.display());
+        record.write()?;
         println!("wrote {}", path.display());
     }
     Ok(())

@@ -2,13 +2,19 @@
 //! Its parts are the first steps of most sub commands.
 
 use lab::binary::{self, GoProgram};
+use lab::kubernetes::Version;
 use lab::paths::LabDir;
 use lab::{debian, tools};
 
 /// Installs the tools, and builds the upstream programs that a command runs.
 pub(crate) async fn run(programs: &[GoProgram]) -> anyhow::Result<()> {
+    run_of(Version::DEFAULT, programs).await
+}
+
+/// The same with programs for a lab of this version.
+pub(crate) async fn run_of(version: Version, programs: &[GoProgram]) -> anyhow::Result<()> {
     tools::ensure().await?;
-    binary::ensure(&LabDir::of_workspace(), programs).await?;
+    binary::ensure(&LabDir::of_workspace(), version, programs).await?;
     Ok(())
 }
 

@@ -11,6 +11,7 @@ mod selection;
 mod suites;
 
 use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail, ensure};
@@ -19,6 +20,8 @@ use futures::stream::FuturesUnordered;
 use lab::binary::{self, GoProgram};
 use lab::cluster::{DIR_ENV, KUBECONFIG_ENV};
 use lab::control_plane::flags::QUIET_CONTROLLERS;
+use lab::kubernetes::{KUBERNETES_ENV, Version};
+use lab::matrix;
 use lab::paths::{self, LabDir, PROGRAMS_ENV, workspace_root};
 use lab::vm::error::VmError;
 use lab::vm::{Kit, facts};
@@ -43,6 +46,9 @@ pub(crate) struct Arguments {
     /// Also the tests of upstream's programs alone, which otherwise run when their versions change
     #[arg(long)]
     all: bool,
+    /// The version of Kubernetes that the suites run on, such as 1.33; a real node keeps its own
+    #[arg(long, value_name = "VERSION", default_value_t = Version::DEFAULT)]
+    kubernetes: Version,
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
@@ -56,13 +62,28 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     }
 }
 
+/// Runs these suites on a version, and returns their results for the compatibility matrix.
+pub(crate) async fn report_on(version: Version, suites: &[&str]) -> anyhow::Result<matrix::Run> {
+    let filters = suites.iter().map(ToString::to_string).collect();
+    let report = run_selected(&Arguments { filters, all: false, kubernetes: version }).await?;
+    print!("{report}");
+    Ok(report.for_matrix())
+}
+
 async fn test(arguments: &Arguments) -> anyhow::Result<()> {
+    let report = run_selected(arguments).await?;
+    print!("{report}");
+    ensure!(report.is_success(), "not all tests passed; their failures are above");
+    Ok(())
+}
+
+async fn run_selected(arguments: &Arguments) -> anyhow::Result<Report> {
     let metadata = programs::metadata().await?;
     let head = workspace_root().join("tests/suites/main.rs");
     let head = std::fs::read_to_string(&head).with_context(|| head.display().to_string())?;
     let names = Names::new(&metadata, &selection::modules(&head))?;
     let selection = names.select(&arguments.filters);
-    let (programs, kit) = prepare(&names, &selection, &metadata).await?;
+    let (programs, kit) = prepare(&names, &selection, &metadata, arguments.kubernetes).await?;
     let mut tests = Tests::list(programs, &selection).await?;
     let found: Vec<&str> = tests.names().collect();
     let unmatched = selection.unmatched(&found);
@@ -75,17 +96,16 @@ async fn test(arguments: &Arguments) -> anyhow::Result<()> {
     }
     tests.leave_out_nodes(kit.as_ref(), arguments.all, &mut report)?;
     let report = if tests.suites.iter().any(Suite::needs_control_plane) {
-        with_control_plane(&tests, report).await?
+        with_control_plane(&tests, arguments.kubernetes, report).await?
     } else {
         let dir = tempfile::tempdir()?;
-        run_all(&tests, &[], dir.path(), report, None).await?
+        let env = [(KUBERNETES_ENV, arguments.kubernetes.minor().into())];
+        run_all(&tests, &env, dir.path(), report, None).await?
     };
-    if arguments.all {
+    if arguments.all && arguments.kubernetes == Version::DEFAULT {
         tests.record_upstream(kit.as_ref(), &report)?;
     }
-    print!("{report}");
-    ensure!(report.is_success(), "not all tests passed; their failures are above");
-    Ok(())
+    Ok(report)
 }
 
 /// Installs and builds what the selected tests need, Go and Rust concurrently: each leaves a core
@@ -95,6 +115,7 @@ async fn prepare(
     names: &Names,
     selection: &Selection,
     metadata: &serde_json::Value,
+    version: Version,
 ) -> anyhow::Result<(Vec<Program>, Option<Kit>)> {
     let (labs, suites) = (LabDir::of_workspace(), names.suites(selection));
     let needs_node = suites.iter().any(Suite::needs_node);
@@ -102,11 +123,13 @@ async fn prepare(
     if needs_node {
         go_programs.extend(GoProgram::ALL);
     } else if suites.iter().any(Suite::needs_control_plane) {
-        go_programs.extend(GoProgram::ALL.into_iter().filter(|it| *it != GoProgram::Kubelet));
+        go_programs.extend([GoProgram::ControlPlane, GoProgram::ControllerManager]);
+        let needs_scheduler = suites.iter().any(Suite::needs_scheduler);
+        go_programs.extend(needs_scheduler.then_some(GoProgram::Scheduler));
     }
     let go = async {
         if !go_programs.is_empty() {
-            binary::ensure(&labs, &go_programs).await?;
+            binary::ensure(&labs, version, &go_programs).await?;
         }
         if !needs_node {
             return Ok(None);
@@ -255,14 +278,20 @@ impl Tests {
 }
 
 /// Starts one control plane, runs the tests against it, and stops it, whatever their result.
-async fn with_control_plane(tests: &Tests, report: Report) -> anyhow::Result<Report> {
-    let options = Options::unique("test").controller_manager(QUIET_CONTROLLERS);
+async fn with_control_plane(
+    tests: &Tests,
+    version: Version,
+    report: Report,
+) -> anyhow::Result<Report> {
+    let options = Options::unique("test").kubernetes(version);
+    let options = options.controller_manager(QUIET_CONTROLLERS);
     let mut control_plane = ControlPlane::start(options).await?;
     eprintln!("control plane {} at {}", control_plane.dir().display(), control_plane.server());
     let env = [
-        (KUBECONFIG_ENV, control_plane.kubeconfig_path().to_owned()),
-        (DIR_ENV, control_plane.dir().to_owned()),
-        (PROGRAMS_ENV, control_plane.dir().join("bin")),
+        (KUBECONFIG_ENV, control_plane.kubeconfig_path().into()),
+        (DIR_ENV, control_plane.dir().into()),
+        (PROGRAMS_ENV, control_plane.dir().join("bin").into()),
+        (KUBERNETES_ENV, version.minor().into()),
     ];
     let dir = control_plane.dir().to_owned();
     let kept = keep_programs(tests, &dir);
@@ -305,12 +334,13 @@ fn keep_programs(tests: &Tests, dir: &Path) -> anyhow::Result<Tests> {
 /// stops after the last test that needs it: it is busy with leftovers, and a node needs both cores.
 async fn run_all(
     tests: &Tests,
-    env: &[(&str, PathBuf)],
+    env: &[(&str, OsString)],
     dir: &Path,
     mut report: Report,
     mut control_plane: Option<&mut ControlPlane>,
 ) -> anyhow::Result<Report> {
-    let env: Vec<(&str, &Path)> = env.iter().map(|(name, path)| (*name, path.as_path())).collect();
+    let env: Vec<(&str, &OsStr)> =
+        env.iter().map(|(name, value)| (*name, value.as_os_str())).collect();
     let logs = dir.join("tests");
     std::fs::create_dir_all(&logs).with_context(|| logs.display().to_string())?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -357,7 +387,7 @@ async fn run_all(
 async fn run_unit(
     tests: &Tests,
     unit: Unit,
-    env: &[(&str, &Path)],
+    env: &[(&str, &OsStr)],
     log: PathBuf,
 ) -> anyhow::Result<(Unit, process::Outcome)> {
     let outcome = process::run(&unit, &tests.programs[unit.program], env, &log).await?;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use lab::binary::GoProgram;
 use lab::control_plane::flags::ALL_CONTROLLERS;
+use lab::kubernetes::Version;
 use lab::nodes::{self, Bind, SimulatedNodes};
 use lab::paths::LabDir;
 use lab::run_dir::{Phase, State};
@@ -50,6 +51,10 @@ pub(crate) struct Arguments {
     #[arg(long)]
     scheduler: bool,
 
+    /// The version of Kubernetes, such as 1.33; a real node keeps its own
+    #[arg(long, value_name = "VERSION", default_value_t = Version::DEFAULT)]
+    kubernetes: Version,
+
     /// Leave it running in the background; stop it by `cargo lab down`
     #[arg(long)]
     detach: bool,
@@ -60,7 +65,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    prepare::run(&programs(&arguments)).await?;
+    prepare::run_of(arguments.kubernetes, &programs(&arguments)).await?;
     if arguments.node.is_some() {
         // Here, because it may take minutes, longer than a start in the background may take.
         Kit::ensure(&LabDir::of_workspace()).await?;
@@ -154,7 +159,7 @@ fn options(arguments: &Arguments) -> Options {
         Some(name) => Name::Exactly(name.clone()),
         None => Name::FirstFree("default".into()),
     };
-    let mut options = Options::new(name);
+    let mut options = Options::new(name).kubernetes(arguments.kubernetes);
     if let Some(controllers) = &arguments.kcm {
         options = options.controller_manager(controllers);
     }

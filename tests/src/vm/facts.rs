@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::kit::{self, Kit};
-use crate::binary;
 use crate::error::LabError;
+use crate::kubernetes::Version;
 use crate::paths::workspace_root;
 
 /// The module of Kubernetes' programs.
@@ -39,7 +39,7 @@ pub fn current(kit: &Kit) -> Result<Facts, LabError> {
     let sources = [
         ("tests/node/image", files_below(&kit::recipe(), |_| true)?),
         ("tests/node/container", files_below(&kit::container(), |_| true)?),
-        ("tests/control-plane: go.mod, go.sum", go_modules(&root)?),
+        ("tests/control-plane: go.mod, go.sum", go_modules(&root).to_vec()),
         (
             "tests/suites/node/upstream_*",
             files_below(&root.join("tests/suites/node"), is_upstream)?,
@@ -48,9 +48,9 @@ pub fn current(kit: &Kit) -> Result<Facts, LabError> {
     for (name, paths) in sources {
         facts.insert(name.to_owned(), hash_of(&root, &paths)?);
     }
-    let flags = crc32fast::hash(binary::VERSION_FLAGS.as_bytes());
+    let flags = crc32fast::hash(Version::NODE.linker_flags().as_bytes());
     facts.insert("the kubelet's version flags".to_owned(), format!("{HASH}{flags:08x}"));
-    for path in go_modules(&root)? {
+    for path in go_modules(&root) {
         let text = std::fs::read_to_string(&path).map_err(LabError::file("read", path))?;
         if let Some(version) = version_in(&text, KUBERNETES) {
             facts.insert("kubernetes".to_owned(), version);
@@ -126,9 +126,10 @@ fn is_upstream(path: &Path) -> bool {
     path.to_string_lossy().starts_with("upstream_")
 }
 
-fn go_modules(root: &Path) -> Result<Vec<PathBuf>, LabError> {
-    let is_module = |path: &Path| path.ends_with("go.mod") || path.ends_with("go.sum");
-    files_below(&root.join("tests/control-plane"), is_module)
+/// The modules of the node's version; other versions do not concern it.
+fn go_modules(root: &Path) -> [PathBuf; 2] {
+    let go_mod = root.join("tests/control-plane").join(Version::NODE.go_mod());
+    [go_mod.clone(), go_mod.with_extension("sum")]
 }
 
 /// The files below `dir` whose relative path is wanted, in order.

@@ -26,8 +26,9 @@ pub struct Unreadable {
     pub field: &'static str,
 }
 
-/// Reads `memory.available`: the installed memory minus the working set of the whole machine. The
-/// root cgroup has no `memory.current`, so its usage is `anon` plus `file`. ([EV1])
+/// Reads `memory.available`: the installed memory minus the working set of the whole machine and
+/// minus huge pages, which no other memory can use. The root cgroup has no `memory.current`, so its
+/// usage is `anon` plus `file`. ([EV1])
 pub fn memory(meminfo: &str, root_stat: &str) -> Result<Observation, Unreadable> {
     let total = meminfo_bytes(meminfo, "MemTotal:")
         .ok_or(Unreadable { file: "/proc/meminfo", field: "MemTotal" })?;
@@ -36,7 +37,9 @@ pub fn memory(meminfo: &str, root_stat: &str) -> Result<Observation, Unreadable>
     };
     let usage = field("anon")?.saturating_add(field("file")?);
     let working_set = usage.saturating_sub(field("inactive_file")?);
-    let available = total.saturating_sub(working_set);
+    // A kernel that does not count huge pages has no such line.
+    let huge_pages = meminfo_bytes(meminfo, "Hugetlb:").unwrap_or(0);
+    let available = total.saturating_sub(working_set).saturating_sub(huge_pages);
     Ok(Observation { available, capacity: available.saturating_add(working_set) })
 }
 
@@ -189,6 +192,20 @@ mod tests {
         assert!(memory("MemTotal: lots\n", "").is_err());
         assert_eq!(swap(MEMINFO), Ok(observation(kib(200), kib(500))));
         assert!(swap("").is_err());
+    }
+
+    #[test]
+    fn huge_pages_are_neither_available_nor_part_of_the_capacity() {
+        // The kubelet subtracts them since 1.37. ([EV1])
+        let kib = |value: u64| value * 1_024;
+        let stat = format!("anon {}\nfile {}\ninactive_file 0\n", kib(300), kib(200));
+        let with = |huge_pages: u64| {
+            let meminfo = format!("{MEMINFO}Hugepagesize:  2048 kB\nHugetlb:  {huge_pages} kB\n");
+            memory(&meminfo, &stat)
+        };
+        assert_eq!(with(0), Ok(observation(kib(500), kib(1_000))));
+        assert_eq!(with(400), Ok(observation(kib(100), kib(600))));
+        assert_eq!(with(600), Ok(observation(0, kib(500))), "never below zero");
     }
 
     #[test]

@@ -53,7 +53,8 @@ fn container(pod: &PodUsage, layout: DiskLayout) -> Option<Exceeded> {
         let rootfs = if layout == DiskLayout::DedicatedImages { 0 } else { container.rootfs? };
         Some(container.logs?.saturating_add(rootfs))
     };
-    regular(pod).find_map(|container| {
+    let sidecars = pod.containers.iter().filter(|container| container.sidecar);
+    regular(pod).chain(sidecars).find_map(|container| {
         let limit = container.storage_limit?;
         (used(container)? > limit).then(|| Exceeded {
             signal: "ephemeralcontainerfs.limit",
@@ -150,9 +151,25 @@ mod tests {
         }
         let mut init = pod(&[Some(1)], 9);
         init.containers[0].init = true;
-        assert_eq!(message(&init, Single), "", "only regular containers count");
+        assert_eq!(message(&init, Single), "", "an init container that ends does not count");
         assert_eq!(exceeded(&pod(&[Some(1)], 9), Single).expect("must be").signal, {
             "ephemeralpodfs.limit"
         });
+    }
+
+    #[test]
+    fn a_sidecar_above_its_own_limit_is_reported() {
+        // The kubelet enforces it since 1.37. ([EV26])
+        let mut with_sidecar = pod(&[None, Some(10)], 8);
+        let sidecar = &mut with_sidecar.containers[1];
+        (sidecar.init, sidecar.sidecar) = (true, true);
+        assert_eq!(message(&with_sidecar, DiskLayout::Single), "", "8 Mi and 2 Mi of logs");
+        with_sidecar.containers[1].logs = Some(2 * MI + 1);
+        let found = exceeded(&with_sidecar, DiskLayout::Single).expect("must be exceeded");
+        assert_eq!(found.signal, "ephemeralcontainerfs.limit");
+        assert_eq!(
+            found.message,
+            "Container c1 exceeded its local ephemeral storage limit \"10Mi\". "
+        );
     }
 }

@@ -13,6 +13,8 @@ pub struct ContainerUsage {
     pub name: String,
     /// Whether it is an init container (sidecars included).
     pub init: bool,
+    /// Whether it is an init container that runs as long as the pod.
+    pub sidecar: bool,
     /// Working set and swap, in bytes.
     pub memory: Option<u64>,
     /// `requests.memory`.
@@ -132,6 +134,7 @@ impl ContainerUsage {
         Self {
             name: asks.name.clone(),
             init: asks.init,
+            sidecar: asks.sidecar,
             memory: figures.and_then(|figures| figures.memory),
             memory_request: asks.memory,
             rootfs: figures.and_then(|figures| figures.rootfs),

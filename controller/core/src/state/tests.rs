@@ -1,7 +1,7 @@
 //! Tests the state with hand-written events.
 
 use super::*;
-use crate::job::WrittenPod;
+use crate::job::{Expectations, WrittenPod};
 use crate::orphans::FormerJob;
 use crate::view::WireJob;
 use epilogue_common::watch_event::{Controller, Unreadable};
@@ -204,6 +204,20 @@ fn memory_ends_with_the_job_and_with_its_end() {
     cluster.remember(&job_a, MemoryUpdate::Finished);
     cluster.jobs(WatchEvent::Shown(job("uid-b", 14, &json!({}))));
     assert_eq!(memory(&cluster), Memory::default(), "a namesake begins anew");
+}
+
+#[test]
+fn a_namesake_inherits_no_expectation() {
+    // Upstream drops those of the name since 1.37; ours belong to the UID. ([H4], [E1])
+    let mut cluster = cluster();
+    let job_a = cluster.snapshot().job;
+    cluster.remember(&job_a, created("unseen", 11));
+    cluster.remember(&job_a, MemoryUpdate::Deleting(vec!["deleted".into()]));
+    cluster.job_gone(12);
+    cluster.jobs(WatchEvent::Shown(job("uid-b", 13, &json!({}))));
+    assert_eq!(memory(&cluster).expectations, Expectations::default());
+    cluster.remember(&job_a, created("late", 14));
+    assert_eq!(memory(&cluster).expectations, Expectations::default(), "a late reply of the first");
 }
 
 #[test]

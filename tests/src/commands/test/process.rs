@@ -1,6 +1,7 @@
 //! Runs one unit: a process, its output into a file and to the reader, its end by itself or by its
 //! time limit. None of its processes outlives this program.
 
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -36,7 +37,7 @@ pub(super) struct Outcome {
 pub(super) async fn run(
     unit: &Unit,
     program: &Program,
-    env: &[(&str, &Path)],
+    env: &[(&str, &OsStr)],
     log: &Path,
 ) -> anyhow::Result<Outcome> {
     let mut child = start(unit, program, env)?;
@@ -96,7 +97,7 @@ fn feed(reader: &mut Reader, line: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
-fn start(unit: &Unit, program: &Program, env: &[(&str, &Path)]) -> anyhow::Result<Child> {
+fn start(unit: &Unit, program: &Program, env: &[(&str, &OsStr)]) -> anyhow::Result<Child> {
     let (reader, writer) = std::io::pipe().context("make a pipe")?;
     let mut command = Command::new("setpriv");
     command

@@ -4,6 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};
 
+use lab::matrix;
+
 use super::output::{Ended, Ending};
 use super::suites::Suite;
 
@@ -78,6 +80,20 @@ impl Report {
     pub(super) fn is_success(&self) -> bool {
         let total = self.total();
         total.failed == 0 && total.passed > 0
+    }
+
+    /// The results for the compatibility matrix, without what only the server knows.
+    pub(super) fn for_matrix(&self) -> matrix::Run {
+        let counts = |counts: &Counts| {
+            let Counts { passed, failed, not_run, .. } = *counts;
+            matrix::Counts { passed, failed, not_run }
+        };
+        matrix::Run {
+            suites: self.suites.iter().map(|(it, of)| (it.to_string(), counts(of))).collect(),
+            failed: self.failed.clone(),
+            not_run: self.not_run.clone(),
+            ..matrix::Run::default()
+        }
     }
 
     fn total(&self) -> Counts {
@@ -161,6 +177,10 @@ mod tests {
         assert!(text.contains("jobs: jobs::t1: no cgroups of version 2"), "{text}");
         assert!(text.contains("jobs: jobs::t2: did not end within its time limit"), "{text}");
         assert!(!report.is_success());
+        let counts = matrix::Counts { passed: 2, failed: 1, not_run: 1 };
+        let run = report.for_matrix();
+        assert_eq!(run.suites["jobs"], counts);
+        assert_eq!((run.failed.len(), run.not_run.len()), (1, 1));
         assert!(report.has_passed(&["jobs::t0".to_owned(), "jobs::t3".to_owned()]));
         assert!(!report.has_passed(&["jobs::t0".to_owned(), "jobs::t1".to_owned()]));
     }

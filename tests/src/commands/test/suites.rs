@@ -40,6 +40,11 @@ impl Suite {
         Self { package: program.package.clone(), name }
     }
 
+    /// Whether it runs kube-scheduler.
+    pub(super) fn needs_scheduler(&self) -> bool {
+        self.package == LAB && self.name.as_deref() == Some("control_plane")
+    }
+
     /// Whether its tests use the API that `lab test` starts.
     pub(super) fn needs_control_plane(&self) -> bool {
         // A real node has a control plane of its own.

@@ -47,6 +47,28 @@ fn a_pod_is_the_template_with_owner_and_finalizer() {
     assert_eq!(body(own, None)["metadata"]["finalizers"], json!([TRACKING, "z"]));
 }
 
+/// Fields that Kubernetes 1.37 added reach the pod, also next to those that we change. ([B1])
+#[test]
+fn fields_of_a_later_version_reach_the_pod() {
+    let spec = json!({
+        "evictionResponders": [{"name": "example.com/responder", "priority": 100}],
+        "volumes": [{"name": "scratch", "emptyDir": {"mode": 448}}],
+        "containers": [{
+            "name": "main", "image": "i",
+            "volumeMounts": [{"name": "scratch", "mountPath": "/s", "bindMountOptions": ["ro"]}],
+            "readinessProbe": {"grpc": {"port": 1, "mode": "TLS"}},
+        }],
+    });
+    let job = template(|template| template["spec"] = spec.clone());
+    assert_eq!(body(job.clone(), None)["spec"], spec);
+    let mut indexed = body(job, Some(3))["spec"].take();
+    for field in ["env", "hostname"] {
+        let of = if field == "env" { &mut indexed["containers"][0] } else { &mut indexed };
+        assert!(of.as_object_mut().and_then(|it| it.remove(field)).is_some(), "{field}");
+    }
+    assert_eq!(indexed, spec);
+}
+
 /// A long name is cut so that the index stays. ([B4], [B5])
 #[test]
 fn names_keep_the_index_whatever_the_length_of_the_job() {
