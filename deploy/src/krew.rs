@@ -11,7 +11,7 @@ use crate::ManifestError;
 
 /// The version of the workspace.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// The directory of releases; an archive is at `v0.1.0/NAME` below it.
+/// The directory of releases; an archive is at `vVERSION/NAME` below it.
 pub const RELEASES: &str = "https://epilogue.dev/releases";
 
 /// Why there is no manifest.
@@ -36,7 +36,7 @@ pub fn template() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("krew/epilogue.yaml")
 }
 
-/// The name of a platform's archive, such as `kubectl-epilogue-v0.1.0-linux-amd64.tar.gz`.
+/// The name of a platform's archive, such as `kubectl-epilogue-vVERSION-linux-amd64.tar.gz`.
 pub fn archive(os: &str, arch: &str) -> String {
     format!("kubectl-epilogue-v{VERSION}-{os}-{arch}.tar.gz")
 }

@@ -6,6 +6,7 @@ pub mod chart;
 pub mod krew;
 pub mod monitoring;
 pub mod rights;
+pub mod version;
 
 use std::fs;
 use std::io;

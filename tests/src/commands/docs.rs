@@ -1,7 +1,7 @@
 //! `lab docs`: writes the generated sections, checks all links, and builds the book.
 
 use anyhow::{Context as _, bail, ensure};
-use epilogue_deploy::chart;
+use epilogue_deploy::{chart, version};
 use lab::docs::{broken_links, reference};
 use lab::paths::{LabDir, workspace_root};
 use tokio::process::Command;
@@ -33,6 +33,7 @@ pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
         println!("wrote {}", reference::PAGE);
     }
     chart_values(arguments.check)?;
+    versions(arguments.check)?;
     let broken = broken_links()?;
     if !broken.is_empty() {
         bail!("{}", broken.join("\n"));
@@ -52,6 +53,17 @@ fn chart_values(check: bool) -> anyhow::Result<()> {
         ensure!(!check, "{} differs from values.yaml: run `cargo lab docs`", path.display());
         std::fs::write(&path, rendered)?;
         println!("wrote {}", path.display());
+    }
+    Ok(())
+}
+
+/// Sets the version of `Cargo.toml` in the files that repeat it.
+fn versions(check: bool) -> anyhow::Result<()> {
+    for (path, right) in version::differing(&workspace_root())? {
+        let path = path.display();
+        ensure!(!check, "{path} names another version than Cargo.toml: run `cargo lab docs`");
+        std::fs::write(path.to_string(), right)?;
+        println!("wrote {path}");
     }
     Ok(())
 }
