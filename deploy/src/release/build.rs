@@ -64,8 +64,12 @@ pub(super) fn programs(
 fn flags(source: &Source) -> String {
     let home = std::env::var("HOME").unwrap_or_default();
     let cargo = std::env::var("CARGO_HOME").unwrap_or_else(|_| format!("{home}/.cargo"));
-    let sources = source.directory.display();
-    format!("--remap-path-prefix={sources}=/epilogue --remap-path-prefix={cargo}=/cargo")
+    // Generated code is in cargo's own directory.
+    let directories =
+        [(&source.directory, "/epilogue"), (&source.target, "/target"), (&cargo.into(), "/cargo")];
+    let flags =
+        directories.map(|(path, name)| format!("--remap-path-prefix={}={name}", path.display()));
+    flags.join(" ")
 }
 
 /// A static program has no interpreter that loads libraries.
