@@ -11,7 +11,7 @@ use crate::ManifestError;
 
 /// The version of the workspace.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// The directory of releases; an archive is at `v0.1.0/NAME` below it.
+/// The directory of releases; an archive is at `vVERSION/NAME` below it.
 pub const RELEASES: &str = "https://epilogue.dev/releases";
 
 /// Why there is no manifest.
@@ -36,7 +36,7 @@ pub fn template() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("krew/epilogue.yaml")
 }
 
-/// The name of a platform's archive, such as `kubectl-epilogue-v0.1.0-linux-amd64.tar.gz`.
+/// The name of a platform's archive, such as `kubectl-epilogue-vVERSION-linux-amd64.tar.gz`.
 pub fn archive(os: &str, arch: &str) -> String {
     format!("kubectl-epilogue-v{VERSION}-{os}-{arch}.tar.gz")
 }
@@ -44,13 +44,27 @@ pub fn archive(os: &str, arch: &str) -> String {
 /// The manifest with the checksums of the archives in this directory. Every platform of the
 /// template needs its archive.
 pub fn manifest(archives: &Path) -> Result<Value, KrewError> {
-    let path = template();
-    let form = |expected| KrewError::Form(template(), expected);
-    let mut documents = crate::documents(&path)?;
+    manifest_from(&template(), archives, None)
+}
+
+/// The same from a template, for these architectures of Linux only, if there are any.
+pub fn manifest_from(
+    template: &Path,
+    archives: &Path,
+    architectures: Option<&[&str]>,
+) -> Result<Value, KrewError> {
+    let form = |expected| KrewError::Form(template.to_owned(), expected);
+    let mut documents = crate::documents(template)?;
     let mut manifest = documents.pop().ok_or_else(|| form("one document"))?;
     manifest["spec"]["version"] = format!("v{VERSION}").into();
     let platforms = manifest["spec"]["platforms"].as_array_mut();
-    for platform in platforms.ok_or_else(|| form("a list in spec.platforms"))? {
+    let platforms = platforms.ok_or_else(|| form("a list in spec.platforms"))?;
+    platforms.retain(|platform| {
+        let labels = &platform["selector"]["matchLabels"];
+        let is_listed = |list: &[&str]| list.iter().any(|arch| labels["arch"] == *arch);
+        architectures.is_none_or(|list| labels["os"] == "linux" && is_listed(list))
+    });
+    for platform in platforms {
         let labels = &platform["selector"]["matchLabels"];
         let (Some(os), Some(arch)) = (labels["os"].as_str(), labels["arch"].as_str()) else {
             return Err(form("os and arch in matchLabels of each platform"));
@@ -70,7 +84,7 @@ pub fn yaml(archives: &Path) -> Result<String, KrewError> {
 }
 
 /// The checksum in lower-case hexadecimal, as `sha256sum` prints it.
-fn sha256(bytes: &[u8]) -> String {
+pub(crate) fn sha256(bytes: &[u8]) -> String {
     let hash = digest(&SHA256, bytes);
     hash.as_ref().iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }

@@ -1,11 +1,14 @@
 //! Reads the manifests in `deploy/kustomize` as data, so that tests and the laboratory use what
 //! people apply. It supports a kustomization's `resources` and no transformers. Renders what
-//! `deploy/monitoring` has of generated files, and the manifest for krew.
+//! `deploy/monitoring` has of generated files, and the manifest for krew. Makes releases.
 
+pub mod changelog;
 pub mod chart;
 pub mod krew;
 pub mod monitoring;
+pub mod release;
 pub mod rights;
+pub mod version;
 
 use std::fs;
 use std::io;

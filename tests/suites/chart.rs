@@ -4,6 +4,8 @@
 mod equality;
 mod flags;
 mod helm;
+mod monitoring;
 mod nodes;
+mod notes;
 mod release;
 mod values;

@@ -1,4 +1,4 @@
-//! The suites of the laboratory, one module each. All but the last six run on a real Kubernetes
+//! The suites of the laboratory, one module each. All but the last seven run on a real Kubernetes
 //! API.
 
 mod agent;
@@ -17,4 +17,5 @@ mod docs;
 mod fuzz;
 mod house_rules;
 mod platforms;
+mod release;
 mod simulation;

@@ -1,7 +1,7 @@
 //! `lab docs`: writes the generated sections, checks all links, and builds the book.
 
 use anyhow::{Context as _, bail, ensure};
-use epilogue_deploy::chart;
+use epilogue_deploy::{chart, version};
 use lab::docs::{broken_links, reference};
 use lab::matrix;
 use lab::paths::{LabDir, workspace_root};
@@ -34,6 +34,7 @@ pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
         println!("wrote {}", reference::PAGE);
     }
     chart_values(arguments.check)?;
+    matrix_page(arguments.check)?;
     versions(arguments.check)?;
     let broken = broken_links()?;
     if !broken.is_empty() {
@@ -59,7 +60,7 @@ fn chart_values(check: bool) -> anyhow::Result<()> {
 }
 
 /// Writes the page of the Kubernetes versions from the record of the last runs.
-fn versions(check: bool) -> anyhow::Result<()> {
+fn matrix_page(check: bool) -> anyhow::Result<()> {
     let path = matrix::page_path();
     let page = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
     let record = matrix::Record::read()?;
@@ -67,6 +68,17 @@ fn versions(check: bool) -> anyhow::Result<()> {
         ensure!(!check, "{} differs from its record: run `cargo lab docs`", path.display());
         record.write()?;
         println!("wrote {}", path.display());
+    }
+    Ok(())
+}
+
+/// Sets the version of `Cargo.toml` in the files that repeat it.
+fn versions(check: bool) -> anyhow::Result<()> {
+    for (path, right) in version::differing(&workspace_root())? {
+        let path = path.display();
+        ensure!(!check, "{path} names another version than Cargo.toml: run `cargo lab docs`");
+        std::fs::write(path.to_string(), right)?;
+        println!("wrote {path}");
     }
     Ok(())
 }

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use epilogue_deploy::release::pack;
 use serde_json::{Value, json};
 
 use super::helm::{chart, done, rendered, rendered_from};
-use crate::platforms;
+use crate::{platforms, release};
 
 /// Labels that the chart adds.
 const OF_HELM: [&str; 4] = [
@@ -87,6 +88,17 @@ async fn the_packaged_chart_renders_what_the_directory_does() {
     done(&arguments, &Value::Null).await;
     let package = target.join(format!("epilogue-{}.tgz", env!("CARGO_PKG_VERSION")));
     let values = json!({"scraping": {"enabled": true}});
+    let (packaged, direct) = (rendered_from(&package, &values).await, rendered(&values).await);
+    assert_eq!(packaged, direct);
+}
+
+#[tokio::test]
+async fn the_chart_of_a_release_renders_what_the_directory_does() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let source = release::source(directory.path());
+    pack::chart(&source, directory.path()).expect("a package");
+    let package = directory.path().join(format!("epilogue-{}.tgz", source.version));
+    let values = json!({"alerts": {"enabled": true}, "dashboards": {"enabled": true}});
     let (packaged, direct) = (rendered_from(&package, &values).await, rendered(&values).await);
     assert_eq!(packaged, direct);
 }

@@ -154,10 +154,20 @@ async fn resources_tolerations_and_priority_are_those_of_the_values() {
 #[tokio::test]
 async fn each_switch_adds_or_removes_its_objects_and_no_others() {
     let all = names(&rendered(&json!({})).await);
-    let table: [(&str, &[&str], &[&str]); 6] = [
+    let table: [(&str, &[&str], &[&str]); 8] = [
         ("service", &["Service/epilogue-system/epilogue-controller"], &[]),
         ("networkPolicy", &["NetworkPolicy/epilogue-system/epilogue-controller"], &[]),
         ("podMonitor", &["PodMonitor/epilogue-system/epilogue-controller"], &[]),
+        ("alerts", &["PrometheusRule/epilogue-system/epilogue"], &[]),
+        (
+            "dashboards",
+            &[
+                "ConfigMap/epilogue-system/epilogue-dashboard-cluster",
+                "ConfigMap/epilogue-system/epilogue-dashboard-job",
+                "ConfigMap/epilogue-system/epilogue-dashboard-node",
+            ],
+            &[],
+        ),
         (
             "scraping",
             &[

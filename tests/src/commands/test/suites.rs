@@ -48,7 +48,8 @@ impl Suite {
     /// Whether its tests use the API that `lab test` starts.
     pub(super) fn needs_control_plane(&self) -> bool {
         // A real node has a control plane of its own.
-        let offline = ["agent_simulation", "docs", "house_rules", "platforms", "simulation", NODE];
+        let offline =
+            ["agent_simulation", "docs", "house_rules", "platforms", "release", "simulation", NODE];
         self.package == LAB && self.name.as_deref().is_some_and(|name| !offline.contains(&name))
     }
 
@@ -125,6 +126,9 @@ const RULES: &[(&str, &str, &str, Weight, Duration)] = &[
     // On a cold machine they compile kustomize or Helm.
     (LAB, "platforms", "", CORE, Duration::from_mins(6)),
     (LAB, "chart", "", CORE, Duration::from_mins(15)),
+    // It builds the programs as they ship, and the tools of a release.
+    (LAB, "release", "release::whole", CORE, Duration::from_mins(150)),
+    (LAB, "release", "", CORE, Duration::from_mins(10)),
     (LAB, "", "", ON_API, Duration::from_mins(6)),
     // The kernel's notification is timed, so nothing else may delay it.
     ("epilogue-agent", "pressure", "kernel::", Weight::Machine, Duration::from_mins(2)),
