@@ -5,5 +5,6 @@ mod equality;
 mod flags;
 mod helm;
 mod nodes;
+mod opt_in;
 mod release;
 mod values;
