@@ -5,8 +5,10 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use lab::bed::{Bed, JobBuilder, SOON, job};
-use lab::{eventually, install};
+use lab::paths::program;
+use lab::{Cluster, eventually, install};
 use serde_json::{Value, json};
+use tokio::process::Command;
 
 use super::{NO_BACKOFF, bed};
 
@@ -125,6 +127,30 @@ async fn each_label_stands_for_itself_and_without_one_nothing_is_set() {
     // Other values than those of the policies.
     let strange = json!({JOBS: "true", POD_REPLACEMENT_POLICY: "Terminating"});
     opted_in(&bed, strange, (None, DEFAULT)).await;
+    bed.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn doctor_judges_the_labels_by_the_policies_of_the_cluster() {
+    let bed = bed(&[]).await;
+    let labels = json!({JOBS: "managed", POD_REPLACEMENT_POLICY: "failed"});
+    opted_in(&bed, labels, (OURS, DEFAULT)).await;
+    let cluster = Cluster::of_tests("features").expect("the suite's cluster");
+    let output = Command::new(program("kubectl-epilogue"))
+        .args(["doctor", "--output=json", "--namespace", bed.namespace(), "--kubeconfig"])
+        .arg(cluster.kubeconfig_path())
+        .output()
+        .await
+        .expect("the program must start");
+    let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let subject = format!("namespace/{}", bed.namespace());
+    let found = answer["findings"].as_array().expect("findings").iter();
+    let codes: Vec<&Value> = found
+        .filter(|each| each["subject"] == subject.as_str())
+        .map(|each| &each["code"])
+        .collect();
+    assert_eq!(codes, ["opt-in-value-unknown"], "the other label has its policy: {answer:#}");
+    assert_eq!(answer["not_judged"], json!([]));
     bed.stop().await;
 }
 

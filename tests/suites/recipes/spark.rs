@@ -43,8 +43,7 @@ async fn executors_are_not_the_jobs_pods_and_go_with_their_driver() {
     assert!(executors.len() == 2 && !executors.iter().any(has_finalizer), "not the Job's");
 
     evict(&bed, name(&first)).await;
-    let drivers =
-        async || bed.pods(JOB).await.into_iter().filter(|pod| is_active(pod)).collect::<Vec<_>>();
+    let drivers = async || bed.pods(JOB).await.into_iter().filter(is_active).collect::<Vec<_>>();
     let is_other = |pods: &Vec<Pod>| pods.len() == 1 && name(&pods[0]) != name(&first);
     let second = eventually("another driver", SOON, drivers, is_other).await.remove(0);
     bed.reaches(JOB, SOON, |state| state.ready == Some(1)).await;
