@@ -54,6 +54,9 @@ codes! {
     ManagedByNotRunning = "managed-by-not-running",
     JobNotTakenUp = "job-not-taken-up",
     ControllerWithoutLeader = "controller-without-leader",
+    // kubectl epilogue doctor: namespaces
+    OptInWithoutPolicy = "opt-in-without-policy",
+    OptInValueUnknown = "opt-in-value-unknown",
     // kubectl epilogue doctor: nodes
     TaintWithoutShutdown = "taint-without-shutdown",
     StateOfEarlierBoot = "state-of-earlier-boot",
@@ -65,6 +68,7 @@ codes! {
     NodesNotRead = "nodes-not-read",
     LeasesNotRead = "leases-not-read",
     NamespacesNotRead = "namespaces-not-read",
+    PolicyBindingsNotRead = "policy-bindings-not-read",
     NothingToJudge = "nothing-to-judge",
     NodeNotFound = "node-not-found",
     // kubectl epilogue doctor NODE

@@ -95,6 +95,23 @@ pub mod job_option {
     ];
 }
 
+/// Labels by which a namespace opts in, where the optional admission policies are installed.
+pub mod opt_in {
+    /// Jobs without `spec.managedBy` get this project's controller.
+    pub const JOBS: &str = "epilogue.dev/jobs";
+    /// The value of [`JOBS`] that the policy knows.
+    pub const MANAGED: &str = "managed";
+    /// Jobs get this `spec.podReplacementPolicy` instead of the default. On a Job, the label
+    /// excludes the Job.
+    pub const POD_REPLACEMENT_POLICY: &str = "epilogue.dev/pod-replacement-policy";
+    /// The value of [`POD_REPLACEMENT_POLICY`] that the policy knows.
+    pub const FAILED: &str = "Failed";
+    /// The binding of the policy for [`JOBS`].
+    pub const JOBS_BINDING: &str = "epilogue-jobs";
+    /// The binding of the policy for [`POD_REPLACEMENT_POLICY`].
+    pub const POD_REPLACEMENT_POLICY_BINDING: &str = "epilogue-pod-replacement-policy";
+}
+
 /// Reasons of `DisruptionTarget`.
 pub mod disruption_reason {
     /// The kubelet terminates the pod, or the agent or the controller acts in its place.

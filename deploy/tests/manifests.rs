@@ -4,10 +4,11 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use epilogue_common::names::job_option;
+use epilogue_common::names::{MANAGED_BY, job_option, opt_in};
 use epilogue_deploy::{args, base, files, manifests, objects};
 use k8s_openapi::api::admissionregistration::v1::{
-    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+    MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding, ValidatingAdmissionPolicy,
+    ValidatingAdmissionPolicyBinding,
 };
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::ResourceQuota;
@@ -31,10 +32,16 @@ fn lint_directory() -> PathBuf {
     base().join("../../policy/lint")
 }
 
+/// The directory of the policies by which a namespace opts in, which the base does not include.
+fn opt_in_directory() -> PathBuf {
+    base().join("../../policy/opt-in")
+}
+
 /// All objects, and those that are applied on request only.
 fn with_optional() -> Vec<Value> {
-    let optional = objects(&lint_directory()).expect("must be readable");
-    all().into_iter().chain(optional).collect()
+    let optional = [lint_directory(), opt_in_directory()];
+    let optional = optional.map(|directory| objects(&directory).expect("must be readable"));
+    all().into_iter().chain(optional.into_iter().flatten()).collect()
 }
 
 /// The controller's object of a kind.
@@ -83,7 +90,8 @@ fn every_file_is_applied() {
         let directory = directory.canonicalize().expect("must be there");
         yaml_files(&directory, &mut present);
     }
-    let lists = [base(), lint_directory()].map(|list| files(&list).expect("must be readable"));
+    let lists = [base(), lint_directory(), opt_in_directory()];
+    let lists = lists.map(|list| files(&list).expect("must be readable"));
     let listed = lists.into_iter().flatten();
     let listed = listed.map(|path| path.canonicalize().expect("must be there")).collect();
     assert_eq!(present, listed);
@@ -106,6 +114,8 @@ fn every_object_parses_into_its_type_without_a_leftover() {
             "ValidatingAdmissionPolicyBinding" => {
                 reread::<ValidatingAdmissionPolicyBinding>(&object)
             }
+            "MutatingAdmissionPolicy" => reread::<MutatingAdmissionPolicy>(&object),
+            "MutatingAdmissionPolicyBinding" => reread::<MutatingAdmissionPolicyBinding>(&object),
             "FlowSchema" => reread::<FlowSchema>(&object),
             "PriorityLevelConfiguration" => reread::<PriorityLevelConfiguration>(&object),
             "ResourceQuota" => reread::<ResourceQuota>(&object),
@@ -130,8 +140,7 @@ fn no_object_appears_twice_and_each_is_in_a_namespace_that_comes_first() {
             "FlowSchema",
             "PriorityLevelConfiguration",
         ];
-        let of_cluster =
-            cluster_kinds.contains(&kind) || kind.starts_with("ValidatingAdmissionPolicy");
+        let of_cluster = cluster_kinds.contains(&kind) || kind.contains("AdmissionPolicy");
         if !of_cluster {
             let namespace = object["metadata"]["namespace"].as_str().expect("must be in one");
             // The namespace of the kubelets' leases exists in every cluster.
@@ -150,6 +159,33 @@ fn the_lint_policy_warns_and_refuses_nothing() {
     assert_eq!(policy["spec"]["failurePolicy"], "Ignore");
     let expected = json!({"policyName": policy["metadata"]["name"], "validationActions": ["Warn"]});
     assert_eq!(binding["spec"], expected);
+}
+
+#[test]
+fn the_policies_to_opt_in_have_the_names_that_doctor_knows() {
+    let objects = objects(&opt_in_directory()).expect("must be readable");
+    let table = [
+        (opt_in::JOBS, opt_in::MANAGED, opt_in::JOBS_BINDING, MANAGED_BY),
+        (
+            opt_in::POD_REPLACEMENT_POLICY,
+            opt_in::FAILED,
+            opt_in::POD_REPLACEMENT_POLICY_BINDING,
+            "Failed",
+        ),
+    ];
+    for ((label, value, name, sets), pair) in table.into_iter().zip(objects.chunks(2)) {
+        let [policy, binding] = pair else { panic!("a policy and its binding") };
+        let selector = &policy["spec"]["matchConstraints"]["namespaceSelector"];
+        assert_eq!(*selector, json!({"matchLabels": {label: value}}));
+        assert_eq!(binding["metadata"]["name"], name);
+        assert_eq!(binding["spec"], json!({"policyName": policy["metadata"]["name"]}));
+        assert_eq!(policy["spec"]["failurePolicy"], "Ignore", "a Job is never refused");
+        let operations = &policy["spec"]["matchConstraints"]["resourceRules"][0]["operations"];
+        assert_eq!(*operations, json!(["CREATE"]));
+        let patch = policy["spec"]["mutations"][0]["jsonPatch"]["expression"].as_str();
+        assert!(patch.is_some_and(|patch| patch.contains(&format!("value: \"{sets}\""))));
+    }
+    assert_eq!(objects.len(), 4);
 }
 
 #[test]

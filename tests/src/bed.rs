@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use crate::controller::{Controller, Setup};
-use crate::nodes::{Options, SCRIPT_ANNOTATION, SimulatedNodes};
+use crate::nodes::{Bind, Options, SCRIPT_ANNOTATION, SimulatedNodes};
 use crate::{Cluster, Namespace, eventually};
 
 const FINALIZER: &str = "batch.kubernetes.io/job-tracking";
@@ -149,7 +149,12 @@ impl Bed {
     /// Starts everything for a test of `suite`, the controller with these arguments.
     pub async fn start(suite: &str, arguments: &[&str]) -> Self {
         let cluster = Cluster::of_tests(suite).expect("the suite's cluster");
-        let namespace = Namespace::create(&cluster).await.expect("a namespace");
+        Self::on(&cluster, arguments, Bind::RoundRobin).await
+    }
+
+    /// The same in any cluster, with nodes that bind pods like this.
+    pub async fn on(cluster: &Cluster, arguments: &[&str], bind: Bind) -> Self {
+        let namespace = Namespace::create(cluster).await.expect("a namespace");
         let client = cluster.admin_client().await.expect("a client");
         let name = namespace.name().to_owned();
         let setup = arguments
@@ -157,8 +162,9 @@ impl Bed {
             .fold(Setup::debug(&cluster.files(&name)).namespace(&name), |setup, it| {
                 setup.argument(it)
             });
-        let controller = Controller::start(&cluster, &setup).await.expect("our controller");
+        let controller = Controller::start(cluster, &setup).await.expect("our controller");
         let options = Options {
+            bind,
             namespace: Some(name.clone()),
             name_prefix: name.clone(),
             heartbeat: None,
@@ -176,6 +182,11 @@ impl Bed {
         self.controller.stop().await;
         self.nodes.stop().await.expect("the nodes end");
         self.namespace.finish().await.expect("the namespace goes");
+    }
+
+    /// Its simulated nodes.
+    pub fn nodes(&self) -> &SimulatedNodes {
+        &self.nodes
     }
 
     /// The name of its namespace.

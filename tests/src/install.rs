@@ -56,6 +56,11 @@ pub async fn apply_lint_policy(client: &kube::Client) -> Result<(), LabError> {
     apply_directory(client, "deploy/policy/lint").await
 }
 
+/// Applies the policies by which a namespace opts in. Idempotent.
+pub async fn apply_opt_in_policies(client: &kube::Client) -> Result<(), LabError> {
+    apply_directory(client, "deploy/policy/opt-in").await
+}
+
 async fn apply_directory(client: &kube::Client, directory: &str) -> Result<(), LabError> {
     let directory = workspace_root().join(directory);
     let policy = objects(&directory).map_err(|source| LabError::Document {

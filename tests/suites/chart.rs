@@ -7,5 +7,6 @@ mod helm;
 mod monitoring;
 mod nodes;
 mod notes;
+mod opt_in;
 mod release;
 mod values;

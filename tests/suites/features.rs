@@ -8,6 +8,7 @@ mod failure_policy;
 mod indexed;
 mod limits;
 mod metrics;
+mod opt_in;
 mod options;
 mod ownership;
 mod protobuf;

@@ -10,6 +10,7 @@ mod jobs;
 mod nodes;
 mod permissions;
 mod podgc;
+mod recipes;
 mod reference;
 
 mod agent_simulation;

@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio::process::Command;
 use tokio::sync::OnceCell;
 
-const OVERLAYS: [&str; 5] = ["k3s", "k0s", "microk8s", "no-logind", "scraping"];
+const OVERLAYS: [&str; 6] = ["k3s", "k0s", "microk8s", "no-logind", "scraping", "opt-in"];
 
 /// The objects of a directory below `deploy/kustomize`.
 pub(crate) async fn rendered(directory: &str) -> Vec<Value> {
@@ -70,7 +70,9 @@ async fn an_overlay_changes_the_daemon_set_and_nothing_that_was_there() {
         let objects = rendered(&format!("overlays/{overlay}")).await;
         let changed: Vec<String> =
             base.iter().filter(|it| !objects.contains(it)).map(named).collect();
-        assert_eq!(changed, ["DaemonSet/epilogue-agents/epilogue-agent"], "{overlay}");
+        let of_agents = ["DaemonSet/epilogue-agents/epilogue-agent"];
+        let expected = if overlay == "opt-in" { &[][..] } else { &of_agents[..] };
+        assert_eq!(changed, expected, "{overlay}");
         let names: BTreeSet<String> = base.iter().map(named).collect();
         let added: BTreeSet<String> =
             objects.iter().map(named).filter(|name| !names.contains(name)).collect();
@@ -79,6 +81,12 @@ async fn an_overlay_changes_the_daemon_set_and_nothing_that_was_there() {
                 "ClusterRole//epilogue-agent-metrics-reader",
                 "ClusterRole//epilogue-agent-scraping",
                 "ClusterRoleBinding//epilogue-agent-scraping",
+            ],
+            "opt-in" => &[
+                "MutatingAdmissionPolicy//epilogue-jobs",
+                "MutatingAdmissionPolicy//epilogue-pod-replacement-policy",
+                "MutatingAdmissionPolicyBinding//epilogue-jobs",
+                "MutatingAdmissionPolicyBinding//epilogue-pod-replacement-policy",
             ],
             _ => &[],
         };

@@ -41,6 +41,8 @@ pub(crate) async fn cluster(
 /// Returns kind, path and field selector of each request.
 fn paths(scope: &Scope<'_>) -> Vec<(Kind, String, String)> {
     const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces";
+    const POLICIES: &str = "/apis/admissionregistration.k8s.io";
+    const BINDINGS: &str = "mutatingadmissionpolicybindings";
     let all = String::new;
     match scope {
         Scope::Namespace { namespace, lease } => {
@@ -53,6 +55,10 @@ fn paths(scope: &Scope<'_>) -> Vec<(Kind, String, String)> {
                 (Kind::Namespace, format!("/api/v1/namespaces{one}"), all()),
                 (Kind::Lease, format!("{LEASES}/kube-node-lease/leases"), all()),
             ];
+            // Kubernetes 1.34 and 1.35 may serve v1beta1. A version that is not served has none.
+            paths.extend(["v1", "v1beta1"].map(|version| {
+                (Kind::PolicyBinding, format!("{POLICIES}/{version}/{BINDINGS}"), all())
+            }));
             if let Some(LeaseName { namespace, name }) = lease {
                 let path = format!("{LEASES}/{namespace}/leases/{name}");
                 paths.push((Kind::Lease, path, all()));

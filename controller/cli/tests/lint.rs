@@ -30,7 +30,7 @@ fn text(output: &Output) -> String {
 /// The YAML files of a directory below the root.
 fn manifests(directory: &str) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(Path::new(ROOT).join(directory)).expect("a directory");
-    entries.map(|entry| entry.expect("an entry").path()).collect()
+    entries.map(|entry| entry.expect("an entry").path()).filter(|path| path.is_file()).collect()
 }
 
 fn documents(path: &Path) -> Vec<Value> {
@@ -51,6 +51,18 @@ fn every_example_is_clean() {
     let count = arguments.len() / 2;
     assert_eq!(text(&output), format!("nothing found in {count} Jobs and CronJobs\n"));
     assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
+fn every_recipe_is_clean() {
+    let recipes = manifests("examples/recipes");
+    let of_batch = |object: &&Value| object["apiVersion"] == "batch/v1";
+    let count: usize =
+        recipes.iter().map(|path| documents(path).iter().filter(of_batch).count()).sum();
+    let paths = recipes.iter().map(|path| path.to_str().expect("text"));
+    let output = lint(&paths.flat_map(|path| ["-f", path]).collect::<Vec<_>>());
+    assert!(count >= 6, "{count}");
+    assert_eq!(text(&output), format!("nothing found in {count} Jobs and CronJobs\n"));
 }
 
 #[test]

@@ -131,7 +131,12 @@ const NODE: &[&str] = &[
     "status.nodeInfo.bootID",
 ];
 
-const NAMESPACE: &[&str] = &["metadata.name", "metadata.annotations.epilogue.dev/force-fail-after"];
+const NAMESPACE: &[&str] = &[
+    "metadata.name",
+    "metadata.annotations.epilogue.dev/force-fail-after",
+    "metadata.labels.epilogue.dev/jobs",
+    "metadata.labels.epilogue.dev/pod-replacement-policy",
+];
 
 const LEASE: &[&str] = &[
     "metadata.name",
@@ -153,6 +158,8 @@ const EVENT: &[&str] = &[
     "lastTimestamp",
 ];
 
+const POLICY_BINDING: &[&str] = &["metadata.name"];
+
 /// The places of labels that selectors of Jobs name.
 const LABELS_OF_PODS: &[&str] = &["metadata.labels"];
 const LABELS_OF_JOBS: &[&str] = &["spec.selector.matchLabels", "spec.template.metadata.labels"];
@@ -167,6 +174,7 @@ pub fn kept_fields(kind: Kind) -> &'static [&'static str] {
         Kind::Namespace => NAMESPACE,
         Kind::Lease => LEASE,
         Kind::Event => EVENT,
+        Kind::PolicyBinding => POLICY_BINDING,
     }
 }
 

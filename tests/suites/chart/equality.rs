@@ -60,6 +60,7 @@ async fn with_enforce_the_chart_is_equal_to_each_overlay() {
         ("overlays/microk8s", json!({"platform": "microk8s"})),
         ("overlays/no-logind", json!({"agent": {"logind": false}})),
         ("overlays/scraping", json!({"scraping": {"enabled": true}})),
+        ("overlays/opt-in", json!({"optIn": {"enabled": true}})),
     ];
     for (directory, mut values) in table {
         values["mode"] = json!("enforce");

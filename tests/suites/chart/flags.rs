@@ -102,7 +102,8 @@ async fn notes_say_what_happens_now() {
     let pool = json!({"agent": {"pools": [
         {"name": "batch", "nodeSelector": {"a": "b"}, "mode": "enforce"},
     ]}});
-    let table: [(Value, &[&str]); 6] = [
+    let table: [(Value, &[&str]); 7] = [
+        (json!({"optIn": {"enabled": true}}), &["the label epilogue.dev/jobs=managed"]),
         (
             json!({}),
             &["mode: observe", "write events only", "Pod GC: writes events only", "mode=enforce"],

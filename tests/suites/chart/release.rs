@@ -170,7 +170,8 @@ async fn a_release_is_installed_upgraded_rolled_back_and_leaves_nothing() {
     lab.holds(&observe).await;
     lab.pods_are_admitted().await;
     lab.events_of_agents_can_be_selected().await;
-    let enforce = json!({"mode": "enforce", "scraping": {"enabled": true}, "agent": {"pools": [
+    let enforce = json!({"mode": "enforce", "scraping": {"enabled": true},
+        "optIn": {"enabled": true}, "agent": {"pools": [
         {"name": "batch", "nodeSelector": {"pool": "batch"}, "pressure": "enforce"}]}});
     lab.upgrade(&enforce).await;
     lab.holds(&enforce).await;

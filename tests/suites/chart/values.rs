@@ -67,6 +67,10 @@ async fn an_invalid_value_has_an_error_that_names_the_field() {
         ),
         (json!({"controller": {"manageAllJobs": true}}), &["'/controller/manageAllJobs'"]),
         (json!({"controller": {"replicas": 0}}), &["'/controller/replicas'", "want 1"]),
+        (
+            json!({"optIn": {"enabled": true}, "controller": {"enabled": false}}),
+            &["optIn.enabled=true: expected controller.enabled=true"],
+        ),
         (json!({"image": {"digest": "abc"}}), &["'/image/digest'", "sha256:"]),
         (json!({"podMonitor": {"interval": "often"}}), &["'/podMonitor/interval'"]),
         (
@@ -154,7 +158,17 @@ async fn resources_tolerations_and_priority_are_those_of_the_values() {
 #[tokio::test]
 async fn each_switch_adds_or_removes_its_objects_and_no_others() {
     let all = names(&rendered(&json!({})).await);
-    let table: [(&str, &[&str], &[&str]); 8] = [
+    let table: [(&str, &[&str], &[&str]); 9] = [
+        (
+            "optIn",
+            &[
+                "MutatingAdmissionPolicy//epilogue-jobs",
+                "MutatingAdmissionPolicy//epilogue-pod-replacement-policy",
+                "MutatingAdmissionPolicyBinding//epilogue-jobs",
+                "MutatingAdmissionPolicyBinding//epilogue-pod-replacement-policy",
+            ],
+            &[],
+        ),
         ("service", &["Service/epilogue-system/epilogue-controller"], &[]),
         ("networkPolicy", &["NetworkPolicy/epilogue-system/epilogue-controller"], &[]),
         ("podMonitor", &["PodMonitor/epilogue-system/epilogue-controller"], &[]),

@@ -40,6 +40,8 @@ pub enum Rule {
     LeftoverFinalizer,
     /// A Job that no controller serves.
     UnservedJob,
+    /// A label of a namespace that changes nothing.
+    LabelWithoutEffect,
     /// A live pod with a `DisruptionTarget` condition that is wrong.
     StaleDisruptionTarget,
     /// An annotation or a taint that an agent left on its node.

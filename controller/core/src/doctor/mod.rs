@@ -3,6 +3,7 @@
 
 mod finding;
 mod jobs;
+mod namespaces;
 mod node_report;
 mod nodes;
 mod pods;
@@ -26,6 +27,7 @@ const MARGIN: SignedDuration = SignedDuration::from_mins(1);
 pub fn findings(scene: &Scene, lease: Option<&LeaseName>, now: Timestamp) -> Vec<Finding> {
     let mut found = pods::findings(scene, now);
     found.extend(jobs::findings(scene, lease, now));
+    found.extend(namespaces::findings(scene));
     found.extend(nodes::findings(scene, now));
     found.sort_by(|a, b| (a.rule, &a.subject).cmp(&(b.rule, &b.subject)));
     found
@@ -46,6 +48,7 @@ pub fn omissions(scene: &Scene) -> Vec<Omission> {
             let text = format!("{} were not read; not known: {open}", kind.plural());
             Omission { code, text }
         })
+        .chain(namespaces::omission(scene))
         .collect()
 }
 

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use epilogue_common::names::job_option::FORCE_FAIL_AFTER;
+use epilogue_common::names::opt_in;
 use jiff::{SignedDuration, Timestamp};
 use serde::Deserialize;
 use serde_json::Value;
@@ -34,6 +35,8 @@ pub enum Kind {
     Lease,
     /// `v1` Event.
     Event,
+    /// `admissionregistration.k8s.io/v1` `MutatingAdmissionPolicyBinding`.
+    PolicyBinding,
 }
 
 /// Namespace and name of a Lease.
@@ -63,6 +66,9 @@ pub struct Scene {
     pub(super) jobs: HashMap<Uid, Job>,
     pub(super) nodes: BTreeMap<String, NodeSeen>,
     pub(super) events: Vec<NodeEvent>,
+    /// The labels by which namespaces opt in: namespace, label, value.
+    pub(super) opt_ins: Vec<(String, &'static str, String)>,
+    policy_bindings: BTreeSet<String>,
     leases: BTreeMap<LeaseName, LeaseSeen>,
     read: BTreeSet<Kind>,
 }
@@ -98,12 +104,20 @@ struct WireMeta {
     name: String,
     namespace: String,
     annotations: Option<BTreeMap<String, String>>,
+    labels: Option<BTreeMap<String, String>>,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Self; 6] =
-        [Self::Pod, Self::Job, Self::Node, Self::Namespace, Self::Lease, Self::Event];
+    pub const ALL: [Self; 7] = [
+        Self::Pod,
+        Self::Job,
+        Self::Node,
+        Self::Namespace,
+        Self::Lease,
+        Self::Event,
+        Self::PolicyBinding,
+    ];
 
     /// `kind`, as in objects.
     pub fn name(self) -> &'static str {
@@ -114,6 +128,7 @@ impl Kind {
             Self::Namespace => "Namespace",
             Self::Lease => "Lease",
             Self::Event => "Event",
+            Self::PolicyBinding => "MutatingAdmissionPolicyBinding",
         }
     }
 
@@ -123,6 +138,7 @@ impl Kind {
             Self::Pod | Self::Node | Self::Namespace | Self::Event => "v1",
             Self::Job => "batch/v1",
             Self::Lease => "coordination.k8s.io/v1",
+            Self::PolicyBinding => "admissionregistration.k8s.io/v1",
         }
     }
 
@@ -140,6 +156,7 @@ impl Kind {
             Self::Namespace => "namespaces",
             Self::Lease => "leases",
             Self::Event => "events",
+            Self::PolicyBinding => "bindings of mutating admission policies",
         }
     }
 }
@@ -197,6 +214,8 @@ impl Scene {
             jobs: HashMap::new(),
             nodes: BTreeMap::new(),
             events: Vec::new(),
+            opt_ins: Vec::new(),
+            policy_bindings: BTreeSet::new(),
             leases: BTreeMap::new(),
             read: read.into_iter().collect(),
         };
@@ -218,6 +237,9 @@ impl Scene {
         scene.leases(take(Kind::Lease))?;
         for object in take(Kind::Event) {
             scene.events.push(checked(Kind::Event, &object, serde_json::from_value)?);
+        }
+        for object in take(Kind::PolicyBinding) {
+            scene.policy_bindings.insert(metadata(Kind::PolicyBinding, &object)?.name);
         }
         Ok(scene)
     }
@@ -256,11 +278,21 @@ impl Scene {
         self.leases.get(&key)
     }
 
+    /// Whether a mutating admission policy is bound by a binding of this name.
+    pub(super) fn has_policy_binding(&self, name: &str) -> bool {
+        self.policy_bindings.contains(name)
+    }
+
     fn namespaces(&mut self, objects: Vec<Value>) -> Result<(), SceneError> {
         for object in objects {
             let meta: WireMeta = metadata(Kind::Namespace, &object)?;
             let annotations = meta.annotations.unwrap_or_default();
             self.cluster.namespace_shown(&meta.name, &annotations);
+            let mut labels = meta.labels.unwrap_or_default();
+            for label in [opt_in::JOBS, opt_in::POD_REPLACEMENT_POLICY] {
+                let value = labels.remove(label);
+                self.opt_ins.extend(value.map(|value| (meta.name.clone(), label, value)));
+            }
         }
         Ok(())
     }

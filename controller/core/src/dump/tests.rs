@@ -385,9 +385,17 @@ fn selector_and_status_of_a_job_are_kept() {
 fn the_small_kinds_are_kept_as_they_are_read() {
     let mut namespace = json!({"kind": "Namespace", "metadata": metadata("work")});
     set(&mut namespace, "/metadata/annotations/epilogue.dev~1force-fail-after", json!("10m"));
+    set(&mut namespace, "/metadata/labels/epilogue.dev~1jobs", json!("managed"));
     let expected = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {
-        "name": "work", "annotations": {"epilogue.dev/force-fail-after": "10m"}}});
+        "name": "work", "annotations": {"epilogue.dev/force-fail-after": "10m"},
+        "labels": {"epilogue.dev/jobs": "managed"}}});
     assert_eq!(redact(&[namespace]), [expected]);
+    let kind = "MutatingAdmissionPolicyBinding";
+    let binding =
+        json!({"kind": kind, "metadata": metadata("b"), "spec": {"policyName": "secret-p"}});
+    let expected = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": kind,
+        "metadata": {"name": "b"}});
+    assert_eq!(redact(&[binding]), [expected]);
     let spec = json!({"holderIdentity": "h", "leaseDurationSeconds": 15, "renewTime": "t"});
     let lease = json!({"kind": "Lease", "metadata": metadata("l"), "spec": spec});
     let expected = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
