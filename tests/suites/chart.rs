@@ -4,6 +4,7 @@
 mod equality;
 mod flags;
 mod helm;
+mod leave;
 mod nodes;
 mod release;
 mod values;

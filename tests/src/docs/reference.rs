@@ -14,10 +14,11 @@ use crate::paths::{program, workspace_root};
 pub const PAGE: &str = "docs/operations.md";
 
 /// Programs with the sub commands whose help the page shows.
-const COMMANDS: [(&str, &[&str]); 12] = [
+const COMMANDS: [(&str, &[&str]); 13] = [
     ("epilogue-agent", &["run"]),
     ("epilogue-agent", &["check"]),
     ("epilogue-agent", &["leave"]),
+    ("epilogue-agent", &["leave-status"]),
     ("epilogue-controller", &[]),
     ("kubectl-epilogue", &[]),
     ("kubectl-epilogue", &["explain"]),
