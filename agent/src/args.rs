@@ -2,6 +2,7 @@
 
 mod check;
 mod leave;
+mod leave_status;
 mod pressure;
 mod run;
 mod scrape;
@@ -15,6 +16,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 
 pub use check::{CheckArgs, CheckConfig};
 pub use leave::{LeaveArgs, LeaveConfig};
+pub use leave_status::LeaveStatusArgs;
 pub use pressure::{PressureArgs, PressureArgsError};
 pub use run::{Config, RunArgs, RunArgsError};
 pub use scrape::{ScrapeArgs, ScrapeConfig};
@@ -41,6 +43,9 @@ pub enum Command {
     /// Removes what an agent has left here: logind's drop-in, its journal, and the annotation,
     /// taint and conditions of the node. Stop the agent first.
     Leave(LeaveArgs),
+    /// Waits until the pods of DaemonSets have run `leave` on each node. Changes nothing. Exits
+    /// with 1 if a node with a live kubelet is not done in time.
+    LeaveStatus(LeaveStatusArgs),
 }
 
 /// The flags that set how long pods may take to terminate.

@@ -12,6 +12,7 @@ pub mod driver;
 pub mod host;
 mod inotify;
 pub mod leave;
+pub mod leave_status;
 pub mod link;
 mod memory_lock;
 pub mod metrics;

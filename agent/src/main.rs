@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use clap::Parser as _;
-use epilogue_agent::args::{Args, CheckArgs, Command, LeaveArgs, RunArgs};
-use epilogue_agent::{check, leave, run};
+use epilogue_agent::args::{Args, CheckArgs, Command, LeaveArgs, LeaveStatusArgs, RunArgs};
+use epilogue_agent::{check, leave, leave_status, run};
 use epilogue_runtime::telemetry;
 
 fn main() -> ExitCode {
@@ -12,6 +12,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run_agent(args),
         Command::Check(args) => run_check(args),
         Command::Leave(args) => run_leave(&args),
+        Command::LeaveStatus(args) => run_leave_status(&args),
     }
 }
 
@@ -50,6 +51,13 @@ fn run_leave(args: &LeaveArgs) -> ExitCode {
         Err(error) => return wrong(&error),
     };
     leave::run(args, config).unwrap_or_else(|error| {
+        eprintln!("epilogue-agent: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+fn run_leave_status(args: &LeaveStatusArgs) -> ExitCode {
+    leave_status::run(args).unwrap_or_else(|error| {
         eprintln!("epilogue-agent: {error:#}");
         ExitCode::FAILURE
     })

@@ -1,4 +1,4 @@
-//! Names each finding of `kubectl epilogue doctor`, `explain` and `lint`, and of
+//! Names each finding of `kubectl epilogue doctor`, `explain`, `lint` and `leave`, and of
 //! `epilogue-agent check`. A code is also the heading in `docs/troubleshooting.md` that explains
 //! the finding.
 
@@ -149,6 +149,18 @@ codes! {
     FailureIgnored = "failure-ignored",
     FailureMatchesNoRule = "failure-matches-no-rule",
     ReplacementWaits = "replacement-waits",
+    // kubectl epilogue leave
+    JobLeftActive = "job-left-active",
+    JobLeftSuspended = "job-left-suspended",
+    JobLeftFinished = "job-left-finished",
+    JobHandedOver = "job-handed-over",
+    CronJobLeft = "cron-job-left",
+    FinalizerLeft = "finalizer-left",
+    FinalizerKept = "finalizer-kept",
+    AnnotationLeft = "annotation-left",
+    NodeStateLeft = "node-state-left",
+    InstallationLeft = "installation-left",
+    KindNotRead = "kind-not-read",
     // kubectl epilogue lint: rules of a podFailurePolicy
     ConditionTypeUnknown = "condition-type-unknown",
     ConditionStatusInvalid = "condition-status-invalid",

@@ -163,6 +163,17 @@ impl ControlPlane {
         Ok(control_plane)
     }
 
+    /// Starts another kube-controller-manager with only these controllers, as an administrator
+    /// gives them back to it.
+    pub fn start_controllers(&mut self, controllers: &str) -> Result<(), LabError> {
+        let flags = flags::controller_manager(&self.layout, controllers, &[]);
+        let log = self.layout.log("kube-controller-manager-later");
+        let path = LabDir::of_workspace().go_program(GoProgram::ControllerManager);
+        let program = Program::new("kube-controller-manager", &path, flags, &log);
+        self.processes.push(Process::spawn_control_plane(&program)?);
+        Ok(())
+    }
+
     /// Access to it with any identity.
     pub fn cluster(&self) -> &Cluster {
         &self.cluster

@@ -5,6 +5,7 @@ mod equality;
 mod flags;
 mod helm;
 mod monitoring;
+mod leave;
 mod nodes;
 mod notes;
 mod opt_in;

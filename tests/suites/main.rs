@@ -7,6 +7,7 @@ mod control_plane;
 mod features;
 mod hostile;
 mod jobs;
+mod leave;
 mod nodes;
 mod permissions;
 mod podgc;

@@ -14,15 +14,37 @@ pub(crate) async fn list(
     path: &str,
     selector: &str,
 ) -> Result<Option<Vec<Value>>, SourceError> {
+    pages(client, kind, path, &query("fieldSelector", selector)).await
+}
+
+/// The same, of objects with a label.
+pub(crate) async fn labelled(
+    client: &kube::Client,
+    kind: &str,
+    path: &str,
+    label: &str,
+) -> Result<Option<Vec<Value>>, SourceError> {
+    pages(client, kind, path, &query("labelSelector", label)).await
+}
+
+fn query(parameter: &str, selector: &str) -> String {
+    if selector.is_empty() {
+        return String::new();
+    }
+    let selector = selector.replace('=', "%3D").replace(',', "%2C").replace('/', "%2F");
+    format!("&{parameter}={selector}")
+}
+
+async fn pages(
+    client: &kube::Client,
+    kind: &str,
+    path: &str,
+    query: &str,
+) -> Result<Option<Vec<Value>>, SourceError> {
     let (mut objects, mut next) = (Vec::new(), String::new());
     loop {
         let more = if next.is_empty() { String::new() } else { format!("&continue={next}") };
-        let selector = if selector.is_empty() {
-            String::new()
-        } else {
-            format!("&fieldSelector={}", selector.replace('=', "%3D").replace(',', "%2C"))
-        };
-        let uri = format!("{path}?limit={PAGE}{selector}{more}");
+        let uri = format!("{path}?limit={PAGE}{query}{more}");
         let request = http::Request::get(&uri).body(Vec::new());
         let request =
             request.map_err(|error| SourceError::api(path, kube::Error::HttpError(error)))?;

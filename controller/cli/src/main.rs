@@ -5,6 +5,7 @@ mod completion;
 mod doctor;
 mod dump;
 mod explain;
+mod leave;
 mod lint;
 mod list;
 mod man;
@@ -16,11 +17,12 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 
-/// Exit code of `doctor` and `lint` if they could not judge; 1 means that they have findings.
+/// Exit code of `doctor`, `lint` and `leave` if they could not judge; 1 means that they have
+/// findings.
 const CANNOT_JUDGE: u8 = 2;
 
-/// Explains what the Epilogue controller does with a Job, finds what is stuck in a cluster, and
-/// checks manifests of Jobs.
+/// Explains what the Epilogue controller does with a Job, finds what is stuck in a cluster, checks
+/// manifests of Jobs, and lists what is left before an uninstallation.
 ///
 /// Installed on the PATH as kubectl-epilogue, it runs as `kubectl epilogue`.
 #[derive(Debug, Parser)]
@@ -45,6 +47,11 @@ enum Command {
     /// that are missing, annotations without effect. Exits with 1 if it has findings, and with 2 if
     /// it could not read
     Lint(lint::Arguments),
+    /// List what a cluster still has of this project before it is uninstalled: Jobs, finalizers,
+    /// annotations, objects. Changes nothing without --drain, --suspend or --release-finalizers.
+    /// Exits with 0 only if nothing is left, with 1 if something is, and with 2 if it could not
+    /// read
+    Leave(leave::Arguments),
     /// Write a redacted dump, which `doctor -f` and `explain -f` read
     ///
     /// It keeps the fields that these read, and no others: no environment, no command, no image, no
@@ -74,7 +81,7 @@ async fn main() -> ExitCode {
         Command::Explain(_) | Command::Doctor(_) => color.paint(),
         _ => colour::Paint::Plain,
     };
-    let judges = matches!(command, Command::Doctor(_) | Command::Lint(_));
+    let judges = matches!(command, Command::Doctor(_) | Command::Lint(_) | Command::Leave(_));
     let code_of_errors = if judges { CANNOT_JUDGE } else { 1 };
     let printed = run(command, paint).await.and_then(|Answer { text, code }| {
         paint.print(text.trim_end())?;
@@ -93,6 +100,7 @@ async fn run(command: Command, paint: colour::Paint) -> anyhow::Result<Answer> {
     let text = match command {
         Command::Doctor(arguments) => return doctor::run(arguments, paint).await,
         Command::Lint(arguments) => return lint::run(arguments).await,
+        Command::Leave(arguments) => return leave::run(arguments).await,
         Command::Explain(arguments) => explain::run(arguments, paint).await?,
         Command::Dump(arguments) => dump::run(&arguments).await?,
         Command::Completion(arguments) => completion::script(&arguments, Arguments::command()),

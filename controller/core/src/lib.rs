@@ -12,6 +12,7 @@ pub mod event_handlers;
 pub mod event_series;
 pub mod go_duration;
 pub mod job;
+pub mod leave;
 pub mod lint;
 mod managed_by;
 pub mod orphans;

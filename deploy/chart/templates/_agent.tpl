@@ -129,7 +129,26 @@ selector is immutable and selects them, too; it manages only pods that it owns. 
 {{- end -}}
 {{- end -}}
 
-{{/* A DaemonSet of agents. Input: root, pool (empty for the default one), others (pools). */}}
+{{/*
+Makes the agent's pod run `leave`. The pod is Ready once the init container has removed everything
+of the agent's on its node. Then the container waits, because a pod of a DaemonSet must not exit.
+Its message says why `leave` failed. Input: set, pod, container.
+*/}}
+{{- define "epilogue.setLeave" -}}
+{{- $_ := unset .container "readinessProbe" -}}
+{{- $_ := set .container "terminationMessagePolicy" "FallbackToLogsOnError" -}}
+{{- $first := omit .container "ports" | deepCopy -}}
+{{- $_ := set $first "name" "leave" -}}
+{{- $_ := set $first "args" (list "leave" "--root=/host") -}}
+{{- $_ := set .pod "initContainers" (list $first) -}}
+{{- $_ := set .container "args" (list "leave" "--root=/host" "--wait") -}}
+{{- $_ := set .set.spec.updateStrategy.rollingUpdate "maxUnavailable" "100%" -}}
+{{- end -}}
+
+{{/*
+A DaemonSet of agents. Input: root, pool (empty for the default one), others (pools), and
+annotations, which make it a hook that runs `leave`.
+*/}}
 {{- define "epilogue.agent" -}}
 {{- $text := include "epilogue.text" (dict "root" .root "path" "base/agent/daemon-set.yaml") -}}
 {{- $set := fromYaml $text -}}
@@ -140,10 +159,9 @@ selector is immutable and selects them, too; it manages only pods that it owns. 
 {{- include "epilogue.setNodes" (dict "root" .root "pod" $pod "pool" .pool "others" .others) -}}
 {{- include "epilogue.setDirectories" (dict "root" .root "pod" $pod "paths" $paths) -}}
 {{- if .pool -}}{{- include "epilogue.setPool" (dict "set" $set "pool" .pool) -}}{{- end -}}
-{{- if .root.Values.agent.leave -}}
-{{- $_ := set $container "args" (list "leave" "--root=/host" "--wait") -}}
-{{- $_ := unset $container "readinessProbe" -}}
-{{- $_ := set $set.spec.updateStrategy.rollingUpdate "maxUnavailable" "100%" -}}
+{{- if .annotations -}}{{- $_ := set $set.metadata "annotations" .annotations -}}{{- end -}}
+{{- if or .annotations .root.Values.agent.leave -}}
+{{- include "epilogue.setLeave" (dict "set" $set "pod" $pod "container" $container) -}}
 {{- else -}}
 {{- $input := dict "root" .root "pool" .pool "base" $container.args "paths" $paths -}}
 {{- $_ := set $container "args" (include "epilogue.agentFlags" $input | fromYaml).flags -}}
@@ -153,4 +171,15 @@ selector is immutable and selects them, too; it manages only pods that it owns. 
 {{- end -}}
 {{- end -}}
 {{- include "epilogue.object" (dict "root" .root "object" $set) -}}
+{{- end -}}
+
+{{/* All DaemonSets. Input: root, and annotations as above. */}}
+{{- define "epilogue.agents" -}}
+{{- /* The default agents exclude the nodes of all pools, a pool those of earlier pools. */ -}}
+{{- $pools := .root.Values.agent.pools -}}
+{{- $input := dict "root" .root "annotations" .annotations -}}
+{{- include "epilogue.agent" (merge (dict "pool" (dict) "others" $pools) $input) -}}
+{{- range $index, $pool := $pools -}}
+{{- include "epilogue.agent" (merge (dict "pool" $pool "others" (slice $pools 0 $index)) $input) -}}
+{{- end -}}
 {{- end -}}

@@ -14,15 +14,17 @@ use crate::paths::{program, workspace_root};
 pub const PAGE: &str = "docs/operations.md";
 
 /// Programs with the sub commands whose help the page shows.
-const COMMANDS: [(&str, &[&str]); 11] = [
+const COMMANDS: [(&str, &[&str]); 13] = [
     ("epilogue-agent", &["run"]),
     ("epilogue-agent", &["check"]),
     ("epilogue-agent", &["leave"]),
+    ("epilogue-agent", &["leave-status"]),
     ("epilogue-controller", &[]),
     ("kubectl-epilogue", &[]),
     ("kubectl-epilogue", &["explain"]),
     ("kubectl-epilogue", &["doctor"]),
     ("kubectl-epilogue", &["lint"]),
+    ("kubectl-epilogue", &["leave"]),
     ("kubectl-epilogue", &["dump"]),
     ("kubectl-epilogue", &["completion"]),
     ("kubectl-epilogue", &["man"]),

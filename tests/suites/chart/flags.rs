@@ -102,7 +102,7 @@ async fn notes_say_what_happens_now() {
     let pool = json!({"agent": {"pools": [
         {"name": "batch", "nodeSelector": {"a": "b"}, "mode": "enforce"},
     ]}});
-    let table: [(Value, &[&str]); 7] = [
+    let table: [(Value, &[&str]); 8] = [
         (json!({"optIn": {"enabled": true}}), &["the label epilogue.dev/jobs=managed"]),
         (
             json!({}),
@@ -111,7 +111,11 @@ async fn notes_say_what_happens_now() {
         (json!({"controller": {"podGC": "off"}}), &["mode: observe", "Pod GC: off."]),
         (
             json!({"mode": "enforce", "agent": {"pressure": "enforce"}}),
-            &["mode: enforce", "terminates pods", "Evictions: enforce", "agent.leave=true"],
+            &["mode: enforce", "terminates pods", "Evictions: enforce", "kubectl epilogue leave"],
+        ),
+        (
+            json!({"mode": "enforce", "agent": {"leaveOnUninstall": false}}),
+            &["mode: enforce", "agent.leave=true"],
         ),
         (pool, &["Pool batch: mode enforce"]),
         (json!({"agent": {"leave": true}}), &["epilogue-agent leave", "uninstall epilogue"]),

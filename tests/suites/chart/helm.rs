@@ -60,10 +60,20 @@ pub(crate) async fn rendered(values: &Value) -> Vec<Value> {
     rendered_from(&chart(), values).await
 }
 
-/// The objects of a chart, which may be packaged.
+/// The objects of a chart, which may be packaged. Without hooks: those of the uninstallation replace
+/// objects of the release.
 pub(crate) async fn rendered_from(chart: &Path, values: &Value) -> Vec<Value> {
     let chart = chart.to_str().expect("text");
-    objects(&done(&["template", RELEASE, chart, "--values=-"], values).await)
+    objects(&done(&["template", RELEASE, chart, "--no-hooks", "--values=-"], values).await)
+}
+
+/// The hooks of the chart with these values.
+pub(crate) async fn hooks(values: &Value) -> Vec<Value> {
+    let chart = chart();
+    let chart = chart.to_str().expect("text");
+    let all = objects(&done(&["template", RELEASE, chart, "--values=-"], values).await);
+    let is_hook = |object: &Value| object["metadata"]["annotations"]["helm.sh/hook"].is_string();
+    all.into_iter().filter(is_hook).collect()
 }
 
 /// The objects of a text with several documents.

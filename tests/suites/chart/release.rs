@@ -11,7 +11,8 @@ use lab::control_plane::flags::QUIET_CONTROLLERS;
 use lab::{ControlPlane, Options, eventually};
 use serde_json::{Value, json};
 
-use super::helm::{RELEASE, chart, done, rendered};
+use super::helm::{RELEASE, chart, done, helm, rendered};
+use super::leave::Uninstallation;
 use crate::platforms::named;
 
 /// A namespace goes within seconds after its content.
@@ -151,21 +152,47 @@ impl Lab {
             };
             (of("epilogue-system"), of("epilogue-agents"))
         };
-        eventually("the pods are there", SOON, count, |count| *count == (2, 1)).await;
+        eventually("the pods are there", SOON, count, |count| *count == (2, 2)).await;
+    }
+}
+
+impl Lab {
+    /// The nodes, of which the first lives.
+    async fn create_nodes(&self) {
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        for name in ["n1", "n2"] {
+            let node = json!({"metadata": {"name": name, "labels": {
+                "kubernetes.io/os": "linux", "kubernetes.io/hostname": name}}});
+            let node = serde_json::from_value(node).expect("a node");
+            nodes.create(&PostParams::default(), &node).await.expect("the node");
+        }
+    }
+
+    fn uninstallation(&self) -> Uninstallation<'_> {
+        Uninstallation { control_plane: &self.control_plane, client: self.client.clone() }
+    }
+
+    /// Nothing of the release is left, and nothing else went.
+    async fn has_nothing_but(&self, before: &BTreeSet<String>) {
+        let left = async || {
+            let all = inventory(&self.client).await;
+            let ours = all.iter().filter(|(name, object)| is_ours(name, object));
+            let new = all.keys().filter(|name| !before.contains(*name));
+            ours.map(|(name, _)| name).chain(new).cloned().collect::<BTreeSet<String>>()
+        };
+        eventually("nothing of the release is left", SOON, left, BTreeSet::is_empty).await;
+        let after: BTreeSet<String> = inventory(&self.client).await.into_keys().collect();
+        assert_eq!(before.difference(&after).collect::<Vec<_>>(), [""; 0], "nothing else went");
     }
 }
 
 #[tokio::test]
 async fn a_release_is_installed_upgraded_rolled_back_and_leaves_nothing() {
     let lab = Lab::start().await;
-    let nodes: Api<Node> = Api::all(lab.client.clone());
-    let node = json!({"metadata": {"name": "n1", "labels": {
-        "kubernetes.io/os": "linux", "kubernetes.io/hostname": "n1"}}});
-    let node = serde_json::from_value(node).expect("a node");
-    nodes.create(&PostParams::default(), &node).await.expect("the node");
+    lab.create_nodes().await;
     let before = settled(&lab.client).await;
 
-    let observe = json!({});
+    let observe = json!({"agent": {"leaveTimeoutSeconds": 10}});
     lab.install(&observe).await;
     lab.holds(&observe).await;
     lab.pods_are_admitted().await;
@@ -179,22 +206,51 @@ async fn a_release_is_installed_upgraded_rolled_back_and_leaves_nothing() {
     assert!(history.contains("superseded") && history.contains("deployed"), "{history}");
     lab.helm(&["rollback", RELEASE, "1"], &Value::Null).await;
     lab.holds(&observe).await;
-    let leave = json!({"agent": {"leave": true}});
+    let leave = json!({"agent": {"leave": true, "leaveTimeoutSeconds": 10}});
     lab.upgrade(&leave).await;
     lab.holds(&leave).await;
+    lab.upgrade(&observe).await;
 
-    lab.helm(&["uninstall", RELEASE], &Value::Null).await;
-    let left = async || {
-        let all = inventory(&lab.client).await;
-        let ours = all.iter().filter(|(name, object)| is_ours(name, object));
-        let new = all.keys().filter(|name| !before.contains(*name));
-        ours.map(|(name, _)| name).chain(new).cloned().collect::<BTreeSet<String>>()
-    };
-    eventually("nothing of the release is left", SOON, left, BTreeSet::is_empty).await;
-    let after: BTreeSet<String> = inventory(&lab.client).await.into_keys().collect();
-    assert_eq!(before.difference(&after).collect::<Vec<_>>(), [""; 0], "nothing else went");
+    let uninstallation = lab.uninstallation();
+    let arguments = ["uninstall", RELEASE];
+    let (_, said) = tokio::join!(
+        lab.helm(&arguments, &Value::Null),
+        uninstallation.of_a_live_node_and_one_that_is_down()
+    );
+    assert!(said.contains("leave is done on 1 of 2 nodes"), "{said}");
+    assert!(said.contains("not reached: node"), "{said}");
+    lab.has_nothing_but(&before).await;
 
     lab.install(&observe).await;
     lab.holds(&observe).await;
+    lab.control_plane.stop().await.expect("it stops");
+}
+
+#[tokio::test]
+async fn a_node_that_cannot_leave_stops_the_uninstallation() {
+    let lab = Lab::start().await;
+    lab.create_nodes().await;
+    let before = settled(&lab.client).await;
+    let values = json!({"agent": {"leaveTimeoutSeconds": 10}, "controller": {"enabled": false}});
+    lab.install(&values).await;
+
+    let kubeconfig = format!("--kubeconfig={}", lab.control_plane.kubeconfig_path().display());
+    let arguments = ["uninstall", RELEASE, "--namespace=kube-system", &kubeconfig];
+    let uninstallation = lab.uninstallation();
+    let (output, said) =
+        tokio::join!(helm(&arguments, &Value::Null), uninstallation.of_a_node_that_fails());
+    assert!(!output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    assert!(said.contains("the node is shutting down"), "{said}");
+    let all = inventory(&lab.client).await;
+    let policies = all.keys().filter(|name| name.contains("/ValidatingAdmissionPolicy/"));
+    assert!(policies.count() > 5, "the release is still there");
+
+    // The same again, once the node can leave.
+    let (_, said) = tokio::join!(
+        helm(&arguments, &Value::Null),
+        uninstallation.of_a_live_node_and_one_that_is_down()
+    );
+    assert!(said.contains("leave is done on 1 of 2 nodes"), "{said}");
+    lab.has_nothing_but(&before).await;
     lab.control_plane.stop().await.expect("it stops");
 }

@@ -273,7 +273,8 @@ async fn leave_replaces_every_agent_at_once() {
 async fn no_name_depends_on_the_release() {
     let chart = super::helm::chart();
     let chart = chart.to_str().expect("text");
-    let arguments = ["template", "other", chart, "--namespace=elsewhere", "--values=-"];
+    let arguments =
+        ["template", "other", chart, "--no-hooks", "--namespace=elsewhere", "--values=-"];
     let text = super::helm::done(&arguments, &json!({})).await;
     assert_eq!(names(&super::helm::objects(&text)), names(&rendered(&json!({})).await));
     let arguments = ["template", "other", chart, "--namespace=epilogue-agents", "--values=-"];
