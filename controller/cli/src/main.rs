@@ -10,13 +10,15 @@ mod list;
 mod man;
 mod read;
 mod render;
+mod report;
 mod source;
 
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 
-/// Exit code of `doctor` and `lint` if they could not judge; 1 means that they have findings.
+/// Exit code of `doctor`, `lint` and `report` if they could not read; 1 means that the first two have
+/// findings.
 const CANNOT_JUDGE: u8 = 2;
 
 /// Explains what the Epilogue controller does with a Job, finds what is stuck in a cluster, and
@@ -45,11 +47,15 @@ enum Command {
     /// that are missing, annotations without effect. Exits with 1 if it has findings, and with 2 if
     /// it could not read
     Lint(lint::Arguments),
-    /// Write a redacted dump, which `doctor -f` and `explain -f` read
+    /// Report what disruptions cost, and what Epilogue did or would have done: terminal phases that
+    /// never came, failures without their cause, Jobs that failed by it. Exits with 2 if it could
+    /// not read
+    Report(report::Arguments),
+    /// Write a redacted dump, which `doctor -f`, `explain -f` and `report -f` read
     ///
     /// It keeps the fields that these read, and no others: no environment, no command, no image, no
     /// volume, no message of a pod. Names stay, and so do the messages of conditions of Jobs and
-    /// nodes and of agents' events: read the dump before you share it.
+    /// nodes and of agents' events about nodes: read the dump before you share it.
     Dump(dump::Arguments),
     /// Print a completion script for a shell, or the program by which kubectl completes the plugin
     Completion(completion::Arguments),
@@ -71,10 +77,10 @@ struct Answer {
 async fn main() -> ExitCode {
     let Arguments { command, color } = Arguments::parse();
     let paint = match &command {
-        Command::Explain(_) | Command::Doctor(_) => color.paint(),
+        Command::Explain(_) | Command::Doctor(_) | Command::Report(_) => color.paint(),
         _ => colour::Paint::Plain,
     };
-    let judges = matches!(command, Command::Doctor(_) | Command::Lint(_));
+    let judges = matches!(command, Command::Doctor(_) | Command::Lint(_) | Command::Report(_));
     let code_of_errors = if judges { CANNOT_JUDGE } else { 1 };
     let printed = run(command, paint).await.and_then(|Answer { text, code }| {
         paint.print(text.trim_end())?;
@@ -93,6 +99,7 @@ async fn run(command: Command, paint: colour::Paint) -> anyhow::Result<Answer> {
     let text = match command {
         Command::Doctor(arguments) => return doctor::run(arguments, paint).await,
         Command::Lint(arguments) => return lint::run(arguments).await,
+        Command::Report(arguments) => report::run(arguments, paint).await?,
         Command::Explain(arguments) => explain::run(arguments, paint).await?,
         Command::Dump(arguments) => dump::run(&arguments).await?,
         Command::Completion(arguments) => completion::script(&arguments, Arguments::command()),

@@ -16,6 +16,7 @@ pub mod lint;
 mod managed_by;
 pub mod orphans;
 pub mod podgc;
+pub mod report;
 mod spelling;
 mod turns;
 pub mod view;

@@ -14,7 +14,7 @@ use crate::paths::{program, workspace_root};
 pub const PAGE: &str = "docs/operations.md";
 
 /// Programs with the sub commands whose help the page shows.
-const COMMANDS: [(&str, &[&str]); 11] = [
+const COMMANDS: [(&str, &[&str]); 12] = [
     ("epilogue-agent", &["run"]),
     ("epilogue-agent", &["check"]),
     ("epilogue-agent", &["leave"]),
@@ -23,6 +23,7 @@ const COMMANDS: [(&str, &[&str]); 11] = [
     ("kubectl-epilogue", &["explain"]),
     ("kubectl-epilogue", &["doctor"]),
     ("kubectl-epilogue", &["lint"]),
+    ("kubectl-epilogue", &["report"]),
     ("kubectl-epilogue", &["dump"]),
     ("kubectl-epilogue", &["completion"]),
     ("kubectl-epilogue", &["man"]),
