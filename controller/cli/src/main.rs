@@ -17,8 +17,8 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 
-/// Exit code of `doctor`, `lint` and `report` if they could not read; 1 means that the first two have
-/// findings.
+/// Exit code of `doctor`, `lint` and `report` if they could not read; 1 means that the first two
+/// have findings.
 const CANNOT_JUDGE: u8 = 2;
 
 /// Explains what the Epilogue controller does with a Job, finds what is stuck in a cluster, and

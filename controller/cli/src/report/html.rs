@@ -26,8 +26,8 @@ margin:1rem 0}\
 .card b{display:block;font-size:1.6rem}\
 table{border-collapse:collapse;width:100%;font-size:.875rem}\
 th,td{text-align:left;vertical-align:top;padding:.3rem .6rem .3rem 0;\
-border-bottom:1px solid var(--line);overflow-wrap:anywhere}\
-td.n,th.n{text-align:right;white-space:nowrap}code{font-size:.85em}\
+border-bottom:1px solid var(--line);overflow-wrap:break-word}td:first-child code{display:block}\
+td.n,th.n{text-align:right}td.n,th.n,td.t{white-space:nowrap}code{font-size:.85em}\
 svg{width:100%;height:auto;font:12px system-ui,sans-serif}svg text{fill:var(--soft)}\
 svg text.on{fill:var(--bg);font-weight:600}\
 .missing{fill:var(--missing)}.uncaused{fill:var(--uncaused)}.reported{fill:var(--reported)}\
@@ -166,7 +166,7 @@ fn pods(report: &Report) -> String {
         let at = pod.at.map_or_else(|| "–".to_owned(), time);
         let waited = pod.waited_seconds.map(duration).unwrap_or_default();
         format!(
-            "<tr><td>{at}</td><td>{}/{}<br><span class=\"soft\">{}</span></td>\
+            "<tr><td class=\"t\">{at}</td><td>{}/{}<br><span class=\"soft\">{}</span></td>\
              <td><code>{}</code><br>{}{}</td><td class=\"n\">{waited}</td><td>{}</td></tr>",
             escaped(&pod.namespace),
             escaped(&pod.name),
@@ -186,7 +186,8 @@ fn jobs(report: &Report) -> String {
     let rows = report.jobs.iter().map(|job| {
         let at = job.at.map_or_else(|| "–".to_owned(), time);
         format!(
-            "<tr><td>{at}</td><td>{}/{}</td><td><code>{}</code><br>{}{}</td><td>{}</td></tr>",
+            "<tr><td class=\"t\">{at}</td><td>{}/{}</td><td><code>{}</code><br>{}{}</td>\
+             <td>{}</td></tr>",
             escaped(&job.namespace),
             escaped(&job.name),
             job.code,

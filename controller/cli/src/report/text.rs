@@ -78,7 +78,8 @@ pub(super) fn installed(report: &Report) -> String {
     let acted = report.pods.iter().filter(|pod| pod.epilogue == Help::Acted).count();
     let (agents, controllers) = (found.agents, found.controllers);
     format!(
-        "Epilogue runs (agents: {agents}, controllers: {controllers}). Pods that it acted on: {acted}."
+        "Epilogue runs (agents: {agents}, controllers: {controllers}). Pods that it acted on: \
+         {acted}."
     )
 }
 
