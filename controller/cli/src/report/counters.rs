@@ -89,7 +89,7 @@ fn address(pod: &Value) -> Address {
     let containers = pod["spec"]["containers"].as_array().into_iter().flatten();
     let arguments = containers.flat_map(|each| each["args"].as_array().into_iter().flatten());
     let bind = arguments.filter_map(Value::as_str);
-    let bind = bind.filter_map(|text| text.strip_prefix("--metrics-bind-address=")).last();
+    let bind = bind.filter_map(|text| text.strip_prefix("--metrics-bind-address=")).next_back();
     let Some((host, port)) = bind.and_then(|bind| bind.rsplit_once(':')) else {
         return Address::Unreachable;
     };
