@@ -1,4 +1,4 @@
-//! Names each finding of `kubectl epilogue doctor`, `explain`, `lint` and `leave`, and of
+//! Names each finding of `kubectl epilogue doctor`, `explain`, `lint`, `leave` and `report`, and of
 //! `epilogue-agent check`. A code is also the heading in `docs/troubleshooting.md` that explains
 //! the finding.
 
@@ -186,6 +186,23 @@ codes! {
     // kubectl epilogue lint: what it could not read
     CronJobsNotRead = "cron-jobs-not-read",
     QuotasNotRead = "quotas-not-read",
+    // kubectl epilogue report: pods and Jobs
+    StatusMissingNodeGone = "status-missing-node-gone",
+    StatusMissingNodeRebooted = "status-missing-node-rebooted",
+    StatusMissingNodeSilent = "status-missing-node-silent",
+    StatusMissingTerminating = "status-missing-terminating",
+    StatusMissingPodDeleted = "status-missing-pod-deleted",
+    FailureWithoutDisruptionTarget = "failure-without-disruption-target",
+    DisruptionReported = "disruption-reported",
+    JobFailedByDisruptions = "job-failed-by-disruptions",
+    JobWaitsForLostPod = "job-waits-for-lost-pod",
+    // kubectl epilogue report: what it cannot know
+    EventsNotRead = "events-not-read",
+    EventsWindow = "events-window",
+    EvictionCauseUnknown = "eviction-cause-unknown",
+    PodsCollected = "pods-collected",
+    JobsExpired = "jobs-expired",
+    MetricsNotIncluded = "metrics-not-included",
 }
 
 impl fmt::Display for FindingCode {

@@ -181,7 +181,9 @@ mod tests {
         assert_eq!(cleaner.dispatch.orphans.figures().tally.retries, 1);
         // It waits for a second first.
         let token = CancellationToken::new();
-        let next = tokio::time::timeout(Duration::from_secs(30), cleaner.dispatch.orphans.take(&token)).await;
+        let next =
+            tokio::time::timeout(Duration::from_secs(30), cleaner.dispatch.orphans.take(&token))
+                .await;
         assert_eq!(next, Ok(Some(Orphans::Pod("default".into(), "pod".into()))));
     }
 

@@ -4,8 +4,8 @@
 mod equality;
 mod flags;
 mod helm;
-mod monitoring;
 mod leave;
+mod monitoring;
 mod nodes;
 mod notes;
 mod opt_in;

@@ -7,5 +7,6 @@ mod jobs;
 mod load;
 mod proofs;
 mod reference;
+mod report;
 mod shutdown;
 mod stage;

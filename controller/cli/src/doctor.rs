@@ -153,13 +153,7 @@ async fn live(
 fn dumped(arguments: &Arguments) -> anyhow::Result<(Scene, Timestamp)> {
     let path = arguments.filename.as_deref().expect("it must be asked for");
     let mut objects = source::objects(path)?;
-    let read: Vec<Kind> = Kind::ALL
-        .into_iter()
-        .filter(|kind| {
-            let names = [kind.name().to_owned(), kind.list_name()];
-            objects.iter().any(|object| names.iter().any(|name| object["kind"] == *name))
-        })
-        .collect();
+    let read = read::kinds(&objects);
     if let Some(namespace) = &arguments.namespace {
         let of_namespace = |object: &serde_json::Value| {
             let scoped = object["kind"] == "Pod" || object["kind"] == "Job";

@@ -1,5 +1,5 @@
-//! Runs `kubectl epilogue dump`: reads a cluster, and writes the part that `doctor` and `explain`
-//! read.
+//! Runs `kubectl epilogue dump`: reads a cluster, and writes the part that `doctor`, `explain` and
+//! `report` read.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -59,7 +59,8 @@ struct List {
 fn fields() -> String {
     let mut text = "Kept fields, apart from apiVersion and kind. Pods, selectors and templates of \
                     Jobs also keep the\nlabels that a selector of a Job names. Events are those \
-                    of agents about their nodes.\n"
+                    that doctor and report read; only\nthose of agents about nodes keep their \
+                    message. Of the oldest event, the time stays.\n"
         .to_owned();
     for kind in Kind::ALL {
         let mut line = format!("\n{}:", kind.name());

@@ -14,7 +14,7 @@ pub(crate) async fn list(
     path: &str,
     selector: &str,
 ) -> Result<Option<Vec<Value>>, SourceError> {
-    pages(client, kind, path, &query("fieldSelector", selector)).await
+    queried(client, kind, path, &query("fieldSelector", selector)).await
 }
 
 /// The same, of objects with a label.
@@ -24,7 +24,7 @@ pub(crate) async fn labelled(
     path: &str,
     label: &str,
 ) -> Result<Option<Vec<Value>>, SourceError> {
-    pages(client, kind, path, &query("labelSelector", label)).await
+    queried(client, kind, path, &query("labelSelector", label)).await
 }
 
 fn query(parameter: &str, selector: &str) -> String {
@@ -35,13 +35,38 @@ fn query(parameter: &str, selector: &str) -> String {
     format!("&{parameter}={selector}")
 }
 
-async fn pages(
+/// Lists objects with a query.
+async fn queried(
     client: &kube::Client,
     kind: &str,
     path: &str,
     query: &str,
 ) -> Result<Option<Vec<Value>>, SourceError> {
-    let (mut objects, mut next) = (Vec::new(), String::new());
+    let mut objects = Vec::new();
+    let is_allowed = read_pages(client, path, query, |page| objects.extend(page)).await?;
+    for object in &mut objects {
+        object["kind"] = kind.into();
+    }
+    Ok(is_allowed.then_some(objects))
+}
+
+/// Hands out the objects at a path, page by page; returns false if RBAC forbids it.
+pub(crate) async fn each_page(
+    client: &kube::Client,
+    path: &str,
+    selector: &str,
+    take: impl FnMut(Vec<Value>),
+) -> Result<bool, SourceError> {
+    read_pages(client, path, &query("fieldSelector", selector), take).await
+}
+
+async fn read_pages(
+    client: &kube::Client,
+    path: &str,
+    query: &str,
+    mut take: impl FnMut(Vec<Value>),
+) -> Result<bool, SourceError> {
+    let mut next = String::new();
     loop {
         let more = if next.is_empty() { String::new() } else { format!("&continue={next}") };
         let uri = format!("{path}?limit={PAGE}{query}{more}");
@@ -50,33 +75,29 @@ async fn pages(
             request.map_err(|error| SourceError::api(path, kube::Error::HttpError(error)))?;
         let mut page = match client.request::<Value>(request).await {
             Ok(page) => page,
-            Err(error) => return unread(path, error),
+            Err(error) => return is_absent(path, error),
         };
         match page["items"].take() {
-            Value::Array(items) => objects.extend(items),
+            Value::Array(items) => take(items),
             // The reply is a single object and not a list.
-            _ => objects.push(page.clone()),
+            _ => take(vec![page.clone()]),
         }
         match page["metadata"]["continue"].take() {
             Value::String(token) if !token.is_empty() => next = token,
-            _ => break,
+            _ => return Ok(true),
         }
     }
-    for object in &mut objects {
-        object["kind"] = kind.into();
-    }
-    Ok(Some(objects))
 }
 
 /// An object that does not exist is an empty answer; a forbidden read is an unknown one.
-fn unread(path: &str, error: kube::Error) -> Result<Option<Vec<Value>>, SourceError> {
+fn is_absent(path: &str, error: kube::Error) -> Result<bool, SourceError> {
     let code = match &error {
         kube::Error::Api(status) => status.code,
         _ => 0,
     };
     match code {
-        404 => Ok(Some(Vec::new())),
-        403 => Ok(None),
+        404 => Ok(true),
+        403 => Ok(false),
         _ => Err(SourceError::api(path, error)),
     }
 }

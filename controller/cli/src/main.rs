@@ -11,14 +11,15 @@ mod list;
 mod man;
 mod read;
 mod render;
+mod report;
 mod source;
 
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 
-/// Exit code of `doctor`, `lint` and `leave` if they could not judge; 1 means that they have
-/// findings.
+/// Exit code of `doctor`, `lint`, `leave` and `report` if they could not judge; 1 means that the
+/// first three have findings.
 const CANNOT_JUDGE: u8 = 2;
 
 /// Explains what the Epilogue controller does with a Job, finds what is stuck in a cluster, checks
@@ -52,11 +53,15 @@ enum Command {
     /// Exits with 0 only if nothing is left, with 1 if something is, and with 2 if it could not
     /// read
     Leave(leave::Arguments),
-    /// Write a redacted dump, which `doctor -f` and `explain -f` read
+    /// Report what disruptions cost, and what Epilogue did or would have done: terminal phases that
+    /// never came, failures without their cause, Jobs that failed by it. Exits with 2 if it could
+    /// not read
+    Report(report::Arguments),
+    /// Write a redacted dump, which `doctor -f`, `explain -f` and `report -f` read
     ///
     /// It keeps the fields that these read, and no others: no environment, no command, no image, no
     /// volume, no message of a pod. Names stay, and so do the messages of conditions of Jobs and
-    /// nodes and of agents' events: read the dump before you share it.
+    /// nodes and of agents' events about nodes: read the dump before you share it.
     Dump(dump::Arguments),
     /// Print a completion script for a shell, or the program by which kubectl completes the plugin
     Completion(completion::Arguments),
@@ -78,10 +83,13 @@ struct Answer {
 async fn main() -> ExitCode {
     let Arguments { command, color } = Arguments::parse();
     let paint = match &command {
-        Command::Explain(_) | Command::Doctor(_) => color.paint(),
+        Command::Explain(_) | Command::Doctor(_) | Command::Report(_) => color.paint(),
         _ => colour::Paint::Plain,
     };
-    let judges = matches!(command, Command::Doctor(_) | Command::Lint(_) | Command::Leave(_));
+    let judges = matches!(
+        command,
+        Command::Doctor(_) | Command::Lint(_) | Command::Leave(_) | Command::Report(_)
+    );
     let code_of_errors = if judges { CANNOT_JUDGE } else { 1 };
     let printed = run(command, paint).await.and_then(|Answer { text, code }| {
         paint.print(text.trim_end())?;
@@ -101,6 +109,7 @@ async fn run(command: Command, paint: colour::Paint) -> anyhow::Result<Answer> {
         Command::Doctor(arguments) => return doctor::run(arguments, paint).await,
         Command::Lint(arguments) => return lint::run(arguments).await,
         Command::Leave(arguments) => return leave::run(arguments).await,
+        Command::Report(arguments) => report::run(arguments, paint).await?,
         Command::Explain(arguments) => explain::run(arguments, paint).await?,
         Command::Dump(arguments) => dump::run(&arguments).await?,
         Command::Completion(arguments) => completion::script(&arguments, Arguments::command()),

@@ -11,7 +11,7 @@ use crate::source::SourceError;
 pub(crate) enum Scope<'a> {
     /// One namespace, or all.
     Namespace { namespace: Option<&'a str>, lease: Option<&'a LeaseName> },
-    /// The same, with events of nodes.
+    /// The same, with events.
     Dump { namespace: Option<&'a str>, lease: Option<&'a LeaseName> },
     /// One node.
     Node(&'a str),
@@ -35,6 +35,7 @@ pub(crate) async fn cluster(
     if read.iter().filter(|kind| leases(kind)).count() < wanted {
         read.retain(|kind| !leases(kind));
     }
+    read.dedup();
     Ok((read, objects))
 }
 
@@ -67,8 +68,8 @@ fn paths(scope: &Scope<'_>) -> Vec<(Kind, String, String)> {
         }
         Scope::Dump { namespace, lease } => {
             let mut paths = paths(&Scope::Namespace { namespace: *namespace, lease: *lease });
-            let events = "involvedObject.kind=Node".to_owned();
-            paths.push((Kind::Event, "/api/v1/namespaces/default/events".to_owned(), events));
+            let events = events(*namespace).into_iter();
+            paths.extend(events.map(|(path, query)| (Kind::Event, path, query)));
             paths
         }
         Scope::Node(node) => {
@@ -83,4 +84,27 @@ fn paths(scope: &Scope<'_>) -> Vec<(Kind, String, String)> {
             ]
         }
     }
+}
+
+/// The kinds of which a dump has objects, or an empty list.
+pub(crate) fn kinds(objects: &[Value]) -> Vec<Kind> {
+    let is_there = |kind: &Kind| {
+        let names = [kind.name().to_owned(), kind.list_name()];
+        objects.iter().any(|object| names.iter().any(|name| object["kind"] == *name))
+    };
+    Kind::ALL.into_iter().filter(is_there).collect()
+}
+
+/// Returns path and field selector of the requests for the events of a namespace, or of all. Events
+/// of nodes are in `default`.
+pub(crate) fn events(namespace: Option<&str>) -> Vec<(String, String)> {
+    let Some(namespace) = namespace else {
+        return vec![("/api/v1/events".to_owned(), String::new())];
+    };
+    let mut paths = vec![(format!("/api/v1/namespaces/{namespace}/events"), String::new())];
+    if namespace != "default" {
+        let nodes = "involvedObject.kind=Node".to_owned();
+        paths.push(("/api/v1/namespaces/default/events".to_owned(), nodes));
+    }
+    paths
 }

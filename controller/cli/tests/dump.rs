@@ -115,6 +115,7 @@ fn a_dump_of_a_cluster_has_the_findings_of_the_cluster() {
         ("/api/v1/nodes", fixture("Node")),
         ("/api/v1/namespaces/work", Vec::new()),
         ("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases", Vec::new()),
+        ("/api/v1/namespaces/work/events", Vec::new()),
         ("/api/v1/namespaces/default/events", Vec::new()),
         ("/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicybindings", Vec::new()),
     ]));

@@ -1,10 +1,12 @@
-//! Redacts objects for a dump: keeps the fields that `doctor` and `explain` read, and no others.
+//! Redacts objects for a dump: keeps the fields that `doctor`, `explain` and `report` read, and no
+//! others.
 
 use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
 use crate::doctor::{AGENT_REPORTER, Kind};
+use crate::report;
 
 /// The fields that are kept of each kind. `[]` stands for each item of a list. Labels that
 /// selectors of Jobs name are kept as well.
@@ -49,6 +51,7 @@ const POD: &[&str] = &[
     "status.containerStatuses[].state.waiting.reason",
     "status.containerStatuses[].state.running.startedAt",
     "status.containerStatuses[].state.terminated.exitCode",
+    "status.containerStatuses[].state.terminated.reason",
     "status.containerStatuses[].state.terminated.startedAt",
     "status.containerStatuses[].state.terminated.finishedAt",
     "status.initContainerStatuses[].name",
@@ -151,11 +154,17 @@ const EVENT: &[&str] = &[
     "metadata.namespace",
     "reason",
     "message",
+    "count",
     "involvedObject.kind",
+    "involvedObject.namespace",
     "involvedObject.name",
+    "involvedObject.uid",
     "reportingComponent",
+    "source.component",
     "eventTime",
     "lastTimestamp",
+    "series.count",
+    "series.lastObservedTime",
 ];
 
 const POLICY_BINDING: &[&str] = &["metadata.name"];
@@ -178,17 +187,25 @@ pub fn kept_fields(kind: Kind) -> &'static [&'static str] {
     }
 }
 
-/// Redacts the objects of a dump. Objects of other kinds, and events that no agent wrote about its
-/// node, are left out.
+/// Redacts the objects of a dump. Objects of other kinds, and events that neither doctor nor report
+/// reads, are left out. The oldest event stays without its text: it says how far events go back.
 pub fn redact(objects: &[Value]) -> Vec<Value> {
     let labels = selected_labels(objects);
+    let oldest = oldest_event(objects);
     let mut redacted = Vec::new();
     for kind in Kind::ALL {
         let paths = paths(kind, &labels);
         let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
         let of_kind = objects.iter().filter(|object| object["kind"] == kind.name());
-        for object in of_kind.filter(|object| kind != Kind::Event || is_of_agent(object)) {
+        let is_kept = |object: &&Value| {
+            let is_oldest = oldest.is_some_and(|oldest| std::ptr::eq(oldest, *object));
+            kind != Kind::Event || is_oldest || is_of_agent(object) || report::is_read(object)
+        };
+        for object in of_kind.filter(is_kept) {
             let mut kept = kept(object, &paths).unwrap_or_else(|| Value::Object(Map::new()));
+            if kind == Kind::Event {
+                redact_event(object, &mut kept);
+            }
             kept["apiVersion"] = kind.api_version().into();
             kept["kind"] = kind.name().into();
             if kind == Kind::Job {
@@ -203,6 +220,25 @@ pub fn redact(objects: &[Value]) -> Vec<Value> {
 /// Whether `doctor` reads this event.
 fn is_of_agent(event: &Value) -> bool {
     event["reportingComponent"] == AGENT_REPORTER && event["involvedObject"]["kind"] == "Node"
+}
+
+/// The event of the earliest time.
+fn oldest_event(objects: &[Value]) -> Option<&Value> {
+    let events = objects.iter().filter(|object| object["kind"] == Kind::Event.name());
+    let timed = events.filter_map(|event| Some((report::time_of(event)?, event)));
+    timed.min_by_key(|(at, _)| *at).map(|(_, event)| event)
+}
+
+/// Only agents' messages about nodes stay. The oldest event loses all but its time, unless a
+/// program reads it.
+fn redact_event(event: &Value, kept: &mut Value) {
+    let Some(fields) = kept.as_object_mut() else { return };
+    if !is_of_agent(event) {
+        fields.remove("message");
+    }
+    if !is_of_agent(event) && !report::is_read(event) {
+        fields.retain(|name, _| matches!(name.as_str(), "eventTime" | "lastTimestamp" | "series"));
+    }
 }
 
 /// The keys of labels that selectors of Jobs name.

@@ -18,6 +18,7 @@ mod managed_by;
 pub mod orphans;
 pub mod podgc;
 pub mod replacements;
+pub mod report;
 mod spelling;
 pub mod state;
 mod turns;

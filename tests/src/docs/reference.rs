@@ -14,7 +14,7 @@ use crate::paths::{program, workspace_root};
 pub const PAGE: &str = "docs/operations.md";
 
 /// Programs with the sub commands whose help the page shows.
-const COMMANDS: [(&str, &[&str]); 13] = [
+const COMMANDS: [(&str, &[&str]); 14] = [
     ("epilogue-agent", &["run"]),
     ("epilogue-agent", &["check"]),
     ("epilogue-agent", &["leave"]),
@@ -25,6 +25,7 @@ const COMMANDS: [(&str, &[&str]); 13] = [
     ("kubectl-epilogue", &["doctor"]),
     ("kubectl-epilogue", &["lint"]),
     ("kubectl-epilogue", &["leave"]),
+    ("kubectl-epilogue", &["report"]),
     ("kubectl-epilogue", &["dump"]),
     ("kubectl-epilogue", &["completion"]),
     ("kubectl-epilogue", &["man"]),

@@ -138,7 +138,7 @@ fn pod() -> Value {
             "containerID": "secret-container-id", "ready": false, "restartCount": 0,
             "lastState": {"terminated": {"exitCode": 1, "message": "secret-last"}},
             "state": {"terminated": {
-                "exitCode": 3, "message": format!("secret-{words}"), "reason": "secret-reason",
+                "exitCode": 3, "message": format!("secret-{words}"), "reason": "Error",
                 "containerID": "secret-ended", "startedAt": "2026-11-21T10:00:00Z",
                 "finishedAt": "2026-11-21T10:01:00Z"}},
             "allocatedResources": {"cpu": "secret-allocated"},
@@ -207,11 +207,12 @@ fn event(reporter: &str, kind: &str) -> Value {
         "apiVersion": "v1", "kind": "Event",
         "metadata": {"namespace": "default", "name": format!("{reporter}.{kind}"),
                      "annotations": {"secret-a": "secret-b"}},
-        "involvedObject": {"kind": kind, "name": "n", "namespace": "secret-namespace",
+        "involvedObject": {"kind": kind, "name": "n", "namespace": "default", "uid": "u",
                            "fieldPath": "secret-field"},
         "reason": "NodeShutdownStarted", "message": "kept", "type": "secret-type",
         "action": "secret-action", "reportingComponent": reporter,
-        "reportingInstance": "secret-instance", "source": {"host": "secret-source"},
+        "reportingInstance": "secret-instance",
+        "source": {"component": reporter, "host": "secret-source"},
         "lastTimestamp": "2026-11-21T09:00:00Z",
     }))
 }
@@ -287,12 +288,28 @@ fn labels_are_kept_where_a_selector_names_them() {
 }
 
 #[test]
-fn events_that_no_agent_wrote_about_its_node_are_left_out() {
-    let reporters =
-        [("epilogue.dev/agent", "Node"), ("kubelet", "Node"), ("epilogue.dev/agent", "Pod")];
-    let redacted = redact(&reporters.map(|(reporter, kind)| event(reporter, kind)));
-    let names: Vec<&Value> = redacted.iter().map(|each| &each["metadata"]["name"]).collect();
-    assert_eq!(names, ["epilogue.dev/agent.Node"]);
+fn events_stay_if_read_and_only_agents_keep_their_message() {
+    let event = |reporter: &str, kind: &str, reason: &str, second: u8| {
+        let mut event = event(reporter, kind);
+        event["reason"] = reason.into();
+        event["lastTimestamp"] = format!("2026-11-21T09:00:{second:02}Z").into();
+        event
+    };
+    let redacted = redact(&[
+        event("kubelet", "Pod", "secret-started", 5),
+        event("kubelet", "Pod", "secret-oldest", 1),
+        event("epilogue.dev/agent", "Node", "NodeShutdownStarted", 2),
+        event("epilogue.dev/agent", "Pod", "PodLost", 3),
+        event("kubelet", "Node", "Rebooted", 4),
+    ]);
+    let shown = |each: &Value| {
+        let text = |field: &str| each[field].as_str().unwrap_or("-").to_owned();
+        format!("{} {} {}", text("reason"), text("message"), &text("lastTimestamp")[17..])
+    };
+    let shown: Vec<String> = redacted.iter().map(shown).collect();
+    let expected = ["- - 01Z", "NodeShutdownStarted kept 02Z", "PodLost - 03Z", "Rebooted - 04Z"];
+    assert_eq!(shown, expected);
+    assert_eq!(redacted[0].get("involvedObject"), None);
     assert!(redact(&[json!({"kind": "Secret", "data": {"a": "b"}}), json!(null)]).is_empty());
 }
 

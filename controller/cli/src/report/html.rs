@@ -1,0 +1,255 @@
+//! Renders a report as one HTML file, without any reference to another.
+
+use std::fmt::Write as _;
+
+use controller_core::report::{Basis, Figure, Help, Report, Unit};
+
+use super::picture::{GROUPS, bar, timeline};
+use super::text::{amount, duration, installed, is_part, part, time};
+
+/// Rows of a table; JSON has all.
+const ROWS_MAX: usize = 500;
+
+const STYLE: &str = "\
+:root{color-scheme:light dark;--bg:#fff;--fg:#1b1f24;--soft:#59636e;--line:#d1d9e0;--card:#f6f8fa;\
+--missing:#b42318;--uncaused:#b35900;--reported:#1a7f37;--event:#6e40c9}\
+@media(prefers-color-scheme:dark){:root{--bg:#0d1117;--fg:#e6edf3;--soft:#9198a1;--line:#3d444d;\
+--card:#151b23;--missing:#ff7b72;--uncaused:#e3a04a;--reported:#56d364;--event:#bc8cff}}\
+*{box-sizing:border-box}\
+body{margin:0 auto;max-width:70rem;padding:1.5rem;background:var(--bg);color:var(--fg);\
+font:15px/1.5 system-ui,sans-serif}\
+h1{font-size:1.5rem;margin:0 0 .25rem}h2{font-size:1.1rem;margin:2rem 0 .5rem}\
+p{margin:.25rem 0}.soft{color:var(--soft)}\
+.cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(13rem,1fr));gap:.75rem;\
+margin:1rem 0}\
+.card{background:var(--card);border:1px solid var(--line);border-radius:6px;padding:.75rem}\
+.card b{display:block;font-size:1.6rem}\
+table{border-collapse:collapse;width:100%;font-size:.875rem}\
+th,td{text-align:left;vertical-align:top;padding:.3rem .6rem .3rem 0;\
+border-bottom:1px solid var(--line);overflow-wrap:break-word}td:first-child code{display:block}\
+td.n,th.n{text-align:right}td.n,th.n,td.t{white-space:nowrap}code{font-size:.85em}\
+svg{width:100%;height:auto;font:12px system-ui,sans-serif}svg text{fill:var(--soft)}\
+svg text.on{fill:var(--bg);font-weight:600}\
+.missing{fill:var(--missing)}.uncaused{fill:var(--uncaused)}.reported{fill:var(--reported)}\
+.event{fill:var(--event)}.faint{opacity:.55}.grid{stroke:var(--line)}\
+.key{display:inline-block;width:.8em;height:.8em;margin:0 .35em 0 1em}\
+.key.missing{background:var(--missing)}.key.uncaused{background:var(--uncaused)}\
+.key.reported{background:var(--reported)}.key.event{background:var(--event)}\
+@media print{:root{--bg:#fff;--fg:#000;--soft:#444;--line:#bbb;--card:#fff;--missing:#b42318;\
+--uncaused:#b35900;--reported:#1a7f37;--event:#6e40c9}body{max-width:none;padding:0}\
+*{print-color-adjust:exact;-webkit-print-color-adjust:exact}tr,.card,svg{break-inside:avoid}}";
+
+/// The page.
+pub(super) fn page(report: &Report) -> String {
+    let range = format!("{} to {}", time(report.from), time(report.to));
+    let scope = report.namespace.as_deref().unwrap_or("all namespaces");
+    let mut page = format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width\">\
+         <title>Disruptions, {range}</title><style>{STYLE}</style></head><body>\n\
+         <h1>Disruptions</h1><p class=\"soft\">{range} · {}</p><p>{}</p>\n",
+        escaped(scope),
+        escaped(&installed(report))
+    );
+    page += &cards(report);
+    if report.pods.is_empty() {
+        page += "<p>No disrupted pods were found.</p>\n";
+    } else {
+        page += "<h2>What became of the disrupted pods</h2>\n";
+        page += &bar(report);
+        page += &legend(false);
+        page += "<h2>Disruptions of each node</h2>\n";
+        page += &timeline(report);
+        page += &legend(true);
+    }
+    page += &figures(report);
+    page += &pods(report);
+    page += &jobs(report);
+    page += &epilogue(report);
+    page += "<h2>Not known</h2><ul>";
+    for each in &report.not_known {
+        let _ = write!(page, "<li>{} <code>{}</code></li>", escaped(&each.text), each.code);
+    }
+    page + "</ul></body></html>"
+}
+
+/// Text for an element or an attribute.
+pub(super) fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '&' => out += "&amp;",
+            '<' => out += "&lt;",
+            '>' => out += "&gt;",
+            '"' => out += "&quot;",
+            '\'' => out += "&#39;",
+            letter if letter.is_control() => out.push(' '),
+            letter => out.push(letter),
+        }
+    }
+    out
+}
+
+/// The figures that say most.
+fn cards(report: &Report) -> String {
+    let sum = |names: &dyn Fn(&Figure) -> bool| {
+        let all = report.figures.iter().filter(|it| names(it));
+        all.fold((0, 0), |(seen, estimated), it| (seen + it.seen, estimated + it.estimated))
+    };
+    let missing = sum(&|it| it.name.starts_with("status-missing-"));
+    let uncaused = sum(&|it| it.name == "failure-without-disruption-target");
+    let jobs = sum(&|it| it.name == "job-failed-by-disruptions");
+    let would = sum(&|it| it.name == "epilogue-would-have-acted");
+    let acted = sum(&|it| it.name == "epilogue-acted");
+    let waited = sum(&|it| it.name == "waited");
+    let mut all = vec![
+        ("pods without a terminal phase", missing, Unit::Pods),
+        ("failures without their cause", uncaused, Unit::Pods),
+        ("Jobs that failed by it", jobs, Unit::Jobs),
+        ("pods have waited", waited, Unit::Seconds),
+        ("pods that Epilogue would act on", would, Unit::Pods),
+    ];
+    if acted != (0, 0) {
+        all.push(("pods that Epilogue acted on", acted, Unit::Pods));
+    }
+    let mut out = "<div class=\"cards\">".to_owned();
+    for (words, (seen, estimated), unit) in all {
+        let show =
+            |number| if unit == Unit::Seconds { duration(number) } else { number.to_string() };
+        let _ = write!(
+            out,
+            "<div class=\"card\"><b>{}</b>{words}<br><span class=\"soft\">{} seen, {} \
+             estimated</span></div>",
+            show(seen + estimated),
+            show(seen),
+            show(estimated)
+        );
+    }
+    out + "</div>\n"
+}
+
+fn legend(with_events: bool) -> String {
+    let mut out = "<p class=\"soft\">".to_owned();
+    for (class, words) in GROUPS {
+        let _ = write!(out, "<span class=\"key {class}\"></span>{words}");
+    }
+    out += if with_events {
+        "<span class=\"key event\"></span>event of the node"
+    } else {
+        "; the paler part is estimated"
+    };
+    out + "</p>\n"
+}
+
+fn figures(report: &Report) -> String {
+    let rows = report.figures.iter().filter(|it| it.seen + it.estimated > 0).map(|figure| {
+        let code = figure.unit != Unit::Seconds && !is_part(figure);
+        let code = if code { format!(" <code>{}</code>", figure.name) } else { String::new() };
+        format!(
+            "<tr><td>{}{code}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>\
+             <td class=\"soft\">{}</td></tr>",
+            escaped(figure.text),
+            amount(figure, figure.seen),
+            amount(figure, figure.estimated),
+            escaped(figure.how)
+        )
+    });
+    table(
+        "Figures",
+        "<th>what</th><th class=\"n\">seen</th><th class=\"n\">estimated</th><th>how</th>",
+        rows,
+    )
+}
+
+fn pods(report: &Report) -> String {
+    let rows = report.pods.iter().map(|pod| {
+        let at = pod.at.map_or_else(|| "–".to_owned(), time);
+        let waited = pod.waited_seconds.map(duration).unwrap_or_default();
+        format!(
+            "<tr><td class=\"t\">{at}</td><td>{}/{}<br><span class=\"soft\">{}</span></td>\
+             <td><code>{}</code><br>{}{}</td><td class=\"n\">{waited}</td><td>{}</td></tr>",
+            escaped(&pod.namespace),
+            escaped(&pod.name),
+            escaped(pod.node.as_deref().unwrap_or("node not known")),
+            pod.code,
+            escaped(&pod.how),
+            basis(pod.basis),
+            escaped(&part(pod.epilogue, &pod.epilogue_how)),
+        )
+    });
+    let titles = "<th>when</th><th>pod</th><th>what</th><th class=\"n\">waits for</th>\
+                  <th>Epilogue</th>";
+    table("Pods", titles, rows)
+}
+
+fn jobs(report: &Report) -> String {
+    let rows = report.jobs.iter().map(|job| {
+        let at = job.at.map_or_else(|| "–".to_owned(), time);
+        format!(
+            "<tr><td class=\"t\">{at}</td><td>{}/{}</td><td><code>{}</code><br>{}{}</td>\
+             <td>{}</td></tr>",
+            escaped(&job.namespace),
+            escaped(&job.name),
+            job.code,
+            escaped(&job.how),
+            basis(job.basis),
+            escaped(&part(job.epilogue, &job.epilogue_how)),
+        )
+    });
+    table("Jobs", "<th>when</th><th>Job</th><th>what</th><th>Epilogue</th>", rows)
+}
+
+fn basis(basis: Basis) -> &'static str {
+    match basis {
+        Basis::Seen => "",
+        Basis::Estimated => " <em>(estimated)</em>",
+    }
+}
+
+/// Events and metrics of Epilogue's own programs.
+fn epilogue(report: &Report) -> String {
+    let events = report.events.iter().map(|it| {
+        format!(
+            "<tr><td>{}</td><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td></tr>",
+            it.program, it.reason, it.events, it.objects
+        )
+    });
+    let titles = "<th>program</th><th>reason</th><th class=\"n\">events</th>\
+                  <th class=\"n\">objects</th>";
+    let mut out = table("Events of Epilogue", titles, events);
+    let metrics = report.metrics.iter().map(|it| {
+        format!(
+            "<tr><td>{}</td><td><code>{}{{{}}}</code></td><td class=\"n\">{}</td></tr>",
+            it.program,
+            it.metric,
+            escaped(&it.labels),
+            it.value
+        )
+    });
+    let titles = "<th>program</th><th>metric</th><th class=\"n\">since the start</th>";
+    out += &table("Metrics of Epilogue", titles, metrics);
+    if report.pods.iter().any(|pod| pod.epilogue == Help::NoHelp) {
+        out += "<p class=\"soft\">Epilogue changes what is reported, and when. It does not bring \
+                back the work of a pod that was terminated.</p>\n";
+    }
+    out
+}
+
+fn table(title: &str, titles: &str, rows: impl Iterator<Item = String>) -> String {
+    let rows: Vec<String> = rows.collect();
+    let number = rows.len();
+    if number == 0 {
+        return String::new();
+    }
+    let mut out = format!("<h2>{title}</h2><table><thead><tr>{titles}</tr></thead><tbody>\n");
+    for row in rows.iter().take(ROWS_MAX) {
+        out += row;
+        out.push('\n');
+    }
+    out += "</tbody></table>\n";
+    if number > ROWS_MAX {
+        let more = number - ROWS_MAX;
+        let _ = writeln!(out, "<p class=\"soft\">… and {more} more; -o json lists all.</p>");
+    }
+    out
+}

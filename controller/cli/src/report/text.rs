@@ -1,0 +1,196 @@
+//! Formats a report as text for a terminal.
+
+use controller_core::report::{AffectedJob, DisruptedPod, Figure, Help, Report, Unit};
+use epilogue_common::finding_code::{DOCS, docs_line};
+use jiff::Timestamp;
+
+use crate::colour::Paint;
+
+/// The text lists at most this many pods and Jobs and counts the rest.
+const LISTED_MAX: usize = 20;
+
+/// The text of a report.
+pub(super) fn text(report: &Report, paint: Paint) -> String {
+    let mut lines = head(report);
+    let of = |unit: Unit, is_code: bool| {
+        let all = report.figures.iter().filter(move |it| it.unit == unit);
+        all.filter(move |it| is_part(it) != is_code && it.seen + it.estimated > 0)
+    };
+    let sections: [(&str, Vec<&Figure>); 4] = [
+        ("DISRUPTED PODS", of(Unit::Pods, true).collect()),
+        ("WITH EPILOGUE", of(Unit::Pods, false).collect()),
+        ("JOBS", of(Unit::Jobs, true).collect()),
+        ("TIME", of(Unit::Seconds, true).collect()),
+    ];
+    for (title, figures) in sections {
+        lines.extend(table(title, &figures, paint));
+    }
+    if report.pods.is_empty() {
+        lines.extend([String::new(), "no disrupted pods were found".to_owned()]);
+    }
+    listed(&mut lines, paint, "PODS", report.pods.iter().map(pod));
+    listed(&mut lines, paint, "JOBS IN DETAIL", report.jobs.iter().map(job));
+    let events = report
+        .events
+        .iter()
+        .map(|it| format!("{} {}: {} (objects: {})", it.program, it.reason, it.events, it.objects));
+    listed(&mut lines, paint, "EVENTS OF EPILOGUE", events);
+    let metrics = report.metrics.iter().map(|it| {
+        let labels = &it.labels;
+        format!(
+            "{}{{{labels}}}: {} since the start (processes: {})",
+            it.metric, it.value, it.processes
+        )
+    });
+    listed(&mut lines, paint, "METRICS OF EPILOGUE", metrics);
+    lines.push(String::new());
+    let not_known = report.not_known.iter();
+    lines.extend(not_known.map(|it| format!("not known: {}  [{}]", it.text, it.code)));
+    lines.extend([
+        String::new(),
+        docs_line(),
+        format!(
+            "how each number came about: -o json, or {}",
+            DOCS.replace("troubleshooting", "report")
+        ),
+    ]);
+    lines.join("\n")
+}
+
+/// The first lines: time range, and what runs.
+fn head(report: &Report) -> Vec<String> {
+    let where_ = report
+        .namespace
+        .as_ref()
+        .map_or_else(|| "all namespaces".to_owned(), |namespace| format!("namespace {namespace}"));
+    let range = format!("Disruptions from {} to {}, {where_}", time(report.from), time(report.to));
+    vec![range, installed(report)]
+}
+
+/// Which programs of Epilogue run, and whether they acted.
+pub(super) fn installed(report: &Report) -> String {
+    let Some(found) = report.installed else {
+        return "One namespace was read: whether Epilogue runs is not known.".to_owned();
+    };
+    if found.agents + found.controllers == 0 {
+        return "No pod of Epilogue runs. What follows is Kubernetes' own work.".to_owned();
+    }
+    let acted = report.pods.iter().filter(|pod| pod.epilogue == Help::Acted).count();
+    let (agents, controllers) = (found.agents, found.controllers);
+    format!(
+        "Epilogue runs (agents: {agents}, controllers: {controllers}). Pods that it acted on: \
+         {acted}."
+    )
+}
+
+/// Whether a figure counts what Epilogue has to do with pods.
+pub(super) fn is_part(figure: &Figure) -> bool {
+    figure.name.starts_with("epilogue-")
+}
+
+fn table(title: &str, figures: &[&Figure], paint: Paint) -> Vec<String> {
+    if figures.is_empty() {
+        return Vec::new();
+    }
+    let width = figures.iter().map(|it| it.text.len()).max().unwrap_or(0).max(title.len());
+    let titles = format!("{title:width$}  {:>8}  {:>9}", "SEEN", "ESTIMATED");
+    let mut lines = vec![String::new(), paint.title(&titles)];
+    lines.extend(figures.iter().map(|figure| {
+        let (seen, estimated) = (amount(figure, figure.seen), amount(figure, figure.estimated));
+        let line = format!("{:width$}  {seen:>8}  {estimated:>9}", figure.text);
+        let has_code = figure.unit != Unit::Seconds && !is_part(figure);
+        if has_code { format!("{line}  [{}]", figure.name) } else { line }
+    }));
+    lines
+}
+
+/// A number of a figure in its unit.
+pub(super) fn amount(figure: &Figure, number: u64) -> String {
+    if figure.unit == Unit::Seconds { duration(number) } else { number.to_string() }
+}
+
+fn listed(
+    lines: &mut Vec<String>,
+    paint: Paint,
+    title: &str,
+    items: impl ExactSizeIterator<Item = String>,
+) {
+    let number = items.len();
+    if number == 0 {
+        return;
+    }
+    lines.extend([String::new(), paint.title(title)]);
+    lines.extend(items.take(LISTED_MAX));
+    if number > LISTED_MAX {
+        lines.push(format!("… and {} more (-o json lists all)", number - LISTED_MAX));
+    }
+}
+
+fn pod(pod: &DisruptedPod) -> String {
+    let at = pod.at.map_or_else(|| "-".to_owned(), time);
+    let waited = pod.waited_seconds.map(|seconds| format!(", {} ago", duration(seconds)));
+    let node = pod.node.as_deref().unwrap_or("-");
+    format!(
+        "{at}  {}/{} on {node}: {}{}  [{}]\n  -> {}",
+        pod.namespace,
+        pod.name,
+        one_line(&pod.how),
+        waited.unwrap_or_default(),
+        pod.code,
+        part(pod.epilogue, &pod.epilogue_how)
+    )
+}
+
+fn job(job: &AffectedJob) -> String {
+    let at = job.at.map_or_else(|| "-".to_owned(), time);
+    let (name, how) = (format!("{}/{}", job.namespace, job.name), one_line(&job.how));
+    format!("{at}  {name}: {how}  [{}]\n  -> {}", job.code, part(job.epilogue, &job.epilogue_how))
+}
+
+/// What Epilogue has to do with it, and why.
+pub(super) fn part(help: Help, how: &str) -> String {
+    let words = match help {
+        Help::Acted => "Epilogue acted",
+        Help::WouldHaveActed => "Epilogue would act",
+        Help::NoHelp => "Epilogue would not change it",
+        Help::NotNeeded => "no part of Epilogue",
+    };
+    format!("{words}: {}", one_line(how))
+}
+
+/// A text without control characters, which a terminal would carry out.
+fn one_line(text: &str) -> String {
+    text.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect()
+}
+
+/// A time as the API writes it.
+pub(super) fn time(at: Timestamp) -> String {
+    at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+/// A duration in the unit that gives two digits.
+pub(super) fn duration(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds}s"),
+        120..7_200 => format!("{}m", seconds / 60),
+        _ => format!("{}.{}h", seconds / 3_600, seconds % 3_600 / 360),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_short() {
+        let table = [(0, "0s"), (119, "119s"), (120, "2m"), (7_199, "119m"), (9_000, "2.5h")];
+        for (seconds, expected) in table {
+            assert_eq!(duration(seconds), expected);
+        }
+    }
+
+    #[test]
+    fn a_terminal_gets_no_control_characters() {
+        assert_eq!(one_line("a\u{1b}[31m\nb"), "a [31m b");
+    }
+}
