@@ -132,6 +132,7 @@ impl Options {
 #[derive(Debug)]
 pub struct ControlPlane {
     cluster: Cluster,
+    version: Version,
     layout: Layout,
     run_dir: RunDir,
     /// In the order of their start.
@@ -157,7 +158,8 @@ impl ControlPlane {
             }
         };
         let cluster = Cluster::new(layout.kubeconfig("admin"), Some(layout.dir.clone()));
-        let control_plane = Self { cluster, layout, run_dir, processes };
+        let version = options.version;
+        let control_plane = Self { cluster, version, layout, run_dir, processes };
         default_service_account(&control_plane.admin_client().await?, "default").await?;
         control_plane.write_state(Phase::Ready)?;
         Ok(control_plane)
@@ -168,7 +170,7 @@ impl ControlPlane {
     pub fn start_controllers(&mut self, controllers: &str) -> Result<(), LabError> {
         let flags = flags::controller_manager(&self.layout, controllers, &[]);
         let log = self.layout.log("kube-controller-manager-later");
-        let path = LabDir::of_workspace().go_program(GoProgram::ControllerManager);
+        let path = LabDir::of_workspace().go_program(GoProgram::ControllerManager, self.version);
         let program = Program::new("kube-controller-manager", &path, flags, &log);
         self.processes.push(Process::spawn_control_plane(&program)?);
         Ok(())

@@ -9,13 +9,13 @@ mod stage;
 use serde_json::json;
 
 use jobs::{KINDS, Kind, OF_EACH, each, name};
-use stage::{LATER, Stage};
+use stage::{LATER, Stage, names};
 
 const OURS: &str = "epilogue.dev/job-controller";
 
 /// Kinds that are suspended, and those of them that go on later.
-fn unfinished(kind: &&Kind) -> bool {
-    !matches!(kind.name, "fail-job" | "deleted")
+fn unfinished() -> impl Iterator<Item = &'static Kind> {
+    KINDS.iter().filter(|kind| !matches!(kind.name, "fail-job" | "deleted"))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -29,22 +29,22 @@ async fn fifty_jobs_that_name_us_are_suspended_then_drained() {
     stage.disturb().await;
 
     let (code, answer) = stage.leave(&["--suspend", "--scope=jobs"]).await;
-    let stopped = KINDS.iter().filter(unfinished).count() * OF_EACH;
+    let stopped = unfinished().count() * OF_EACH;
     let changed = answer["changed"].as_array().expect("a list").len();
     // The Jobs that were suspended from the beginning are so already.
     assert_eq!((code, changed), (1, stopped - OF_EACH), "{answer:#}");
-    assert_eq!(stage.names(&answer, "job-left-suspended").len(), stopped, "{answer:#}");
+    assert_eq!(names(&answer, "job-left-suspended").len(), stopped, "{answer:#}");
     let still = stage.count(|job| job.active > 0).await;
     assert_eq!(still, 0, "no suspended Job has active pods");
     stage.counts_are_exact().await;
 
-    let resumed = KINDS.iter().filter(unfinished).filter(|kind| kind.name != "suspended");
+    let resumed = unfinished().filter(|kind| kind.name != "suspended");
     for kind in resumed {
         stage.resume(kind).await;
     }
     let (code, answer) = stage.leave(&["--drain", "--scope=jobs", "--timeout=2m"]).await;
-    assert_eq!(stage.names(&answer, "job-left-active"), [""; 0], "{answer:#}");
-    assert_eq!(stage.names(&answer, "job-left-suspended").len(), OF_EACH, "{answer:#}");
+    assert_eq!(names(&answer, "job-left-active"), [""; 0], "{answer:#}");
+    assert_eq!(names(&answer, "job-left-suspended").len(), OF_EACH, "{answer:#}");
     assert_eq!(code, 1, "suspended Jobs are left");
     stage.delete("suspended").await;
     stage.totals_are_as_expected(|kind| kind.name != "suspended").await;
@@ -66,7 +66,7 @@ async fn finalizers_are_handed_back(stage: &mut Stage) {
     stage.reaches_held(&["of-finished", "of-running"]).await;
 
     let (code, answer) = stage.leave(&["--scope=jobs"]).await;
-    let held = |code: &str| stage.names(&answer, code);
+    let held = |code: &str| names(&answer, code);
     assert_eq!(held("finalizer-left"), [stage.pod("of-finished")]);
     assert_eq!(held("finalizer-kept"), [stage.pod("of-running")]);
     assert_eq!(code, 1);
@@ -83,7 +83,7 @@ async fn finalizers_are_handed_back(stage: &mut Stage) {
     assert_eq!((code, &answer["left"]), (0, &json!([])), "{answer:#}");
     let (code, answer) = stage.leave(&[]).await;
     assert_eq!(code, 1, "the rights are still installed");
-    assert!(stage.names(&answer, "installation-left").len() > 3, "{answer:#}");
+    assert!(names(&answer, "installation-left").len() > 3, "{answer:#}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -103,8 +103,8 @@ async fn fifty_jobs_go_on_under_kube_controller_manager() {
     // A pod that is counted between the lists of pods and of Jobs seems to be left. The code says
     // nothing yet.
     let (_, answer) = stage.leave(&["--manage-all-jobs", "--scope=jobs"]).await;
-    assert_eq!(stage.names(&answer, "finalizer-kept"), [""; 0], "{answer:#}");
-    assert!(stage.names(&answer, "job-handed-over").len() > OF_EACH, "{answer:#}");
+    assert_eq!(names(&answer, "finalizer-kept"), [""; 0], "{answer:#}");
+    assert!(names(&answer, "job-handed-over").len() > OF_EACH, "{answer:#}");
     stage.stop_controller().await;
     let open = stage.count(|job| !job.is_finished()).await;
     assert!(open > OF_EACH, "only {open} Jobs are in progress");

@@ -135,19 +135,19 @@ mod tests {
         ("agent".to_owned(), Some(set))
     }
 
-    fn pod(node: &str, status: Value) -> Value {
+    fn pod(node: &str, status: &Value) -> Value {
         json!({"metadata": {"name": "p", "ownerReferences": [{"uid": "u", "controller": true}]},
                "spec": {"nodeName": node}, "status": status})
     }
 
     fn ready(node: &str) -> Value {
-        pod(node, json!({"conditions": [{"type": "Ready", "status": "True"}]}))
+        pod(node, &json!({"conditions": [{"type": "Ready", "status": "True"}]}))
     }
 
     fn failing(node: &str) -> Value {
         pod(
             node,
-            json!({"startTime": "2026-01-01T00:00:00Z", "initContainerStatuses": [{
+            &json!({"startTime": "2026-01-01T00:00:00Z", "initContainerStatuses": [{
             "lastState": {"terminated": {"message": "the node is shutting down\n"}},
             "state": {"waiting": {"reason": "CrashLoopBackOff"}}}]}),
         )
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn a_node_that_is_down_delays_it_and_does_not_fail_it() {
-        let status = LeaveStatus::of(&[set(2)], &[ready("a"), pod("b", json!({}))]);
+        let status = LeaveStatus::of(&[set(2)], &[ready("a"), pod("b", &json!({}))]);
         assert_eq!(status.not_started, ["b"]);
         assert_eq!(status.verdict(false), Verdict::Wait);
         assert_eq!(status.verdict(true), Verdict::DoneWhereNodesLive);

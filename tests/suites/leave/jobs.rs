@@ -49,7 +49,7 @@ fn plain(job: JobBuilder, parallelism: u32, completions: u32) -> JobBuilder {
     job.spec("parallelism", parallelism).spec("completions", completions)
 }
 
-fn with_rule(job: JobBuilder, rule: Value) -> JobBuilder {
+fn with_rule(job: JobBuilder, rule: &Value) -> JobBuilder {
     job.spec("podFailurePolicy", json!({"rules": [rule]}))
 }
 
@@ -94,7 +94,7 @@ pub(crate) const KINDS: [Kind; 10] = [
         spec: |job| {
             with_rule(
                 plain(job, 2, 4),
-                json!({"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}),
+                &json!({"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}),
             )
         },
         steady: "disrupt times=2; hang times=2; succeed",
@@ -106,7 +106,7 @@ pub(crate) const KINDS: [Kind; 10] = [
         name: "fail-job",
         spec: |job| {
             let codes = json!({"operator": "In", "values": [42]});
-            with_rule(plain(job, 2, 2), json!({"action": "FailJob", "onExitCodes": codes}))
+            with_rule(plain(job, 2, 2), &json!({"action": "FailJob", "onExitCodes": codes}))
         },
         steady: "hang times=1; fail exit=42",
         brisk: "hang times=1; fail exit=42 after=3s",

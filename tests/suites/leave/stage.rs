@@ -95,15 +95,6 @@ impl Stage {
         (output.status.code().expect("it exits"), answer)
     }
 
-    /// The names under a code of the answer.
-    pub(crate) fn names(&self, answer: &Value, code: &str) -> Vec<String> {
-        let parts = [&answer["left"], &answer["stays"]];
-        let all = parts.into_iter().filter_map(Value::as_array).flatten();
-        let found = all.filter(|each| each["code"] == code);
-        let names = found.flat_map(|each| each["names"].as_array().cloned().unwrap_or_default());
-        names.map(|name| name.as_str().expect("text").to_owned()).collect()
-    }
-
     /// How the answer names a pod.
     pub(crate) fn pod(&self, name: &str) -> String {
         format!("pod/{}/{name}", self.namespace.name())
@@ -242,4 +233,13 @@ impl Stage {
         };
         eventually("the pods with the finalizer", SOON, held, |held| held == names).await;
     }
+}
+
+/// The names under a code of the answer.
+pub(crate) fn names(answer: &Value, code: &str) -> Vec<String> {
+    let parts = [&answer["left"], &answer["stays"]];
+    let all = parts.into_iter().filter_map(Value::as_array).flatten();
+    let found = all.filter(|each| each["code"] == code);
+    let names = found.flat_map(|each| each["names"].as_array().cloned().unwrap_or_default());
+    names.map(|name| name.as_str().expect("text").to_owned()).collect()
 }

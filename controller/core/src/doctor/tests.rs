@@ -398,7 +398,7 @@ fn what_an_agent_left_on_a_node_that_is_up_is_stale() {
     );
 }
 
-fn labelled(name: &str, labels: Value) -> Value {
+fn labelled(name: &str, labels: &Value) -> Value {
     kind("Namespace", json!({"metadata": {"name": name, "labels": labels}}))
 }
 
@@ -408,11 +408,11 @@ fn binding(name: &str) -> Value {
 
 #[test]
 fn a_label_to_opt_in_needs_its_policy_and_a_known_value() {
-    let managed = || labelled("work", json!({"epilogue.dev/jobs": "managed"}));
-    let failed = || labelled("work", json!({"epilogue.dev/pod-replacement-policy": "Failed"}));
+    let managed = || labelled("work", &json!({"epilogue.dev/jobs": "managed"}));
+    let failed = || labelled("work", &json!({"epilogue.dev/pod-replacement-policy": "Failed"}));
     assert_fine(vec![managed(), binding("epilogue-jobs")]);
     assert_fine(vec![failed(), binding("epilogue-pod-replacement-policy")]);
-    assert_fine(vec![labelled("work", json!({"epilogue.dev/other": "managed"}))]);
+    assert_fine(vec![labelled("work", &json!({"epilogue.dev/other": "managed"}))]);
     assert_reported(
         vec![managed(), binding("epilogue-pod-replacement-policy")],
         &[
@@ -426,7 +426,7 @@ fn a_label_to_opt_in_needs_its_policy_and_a_known_value() {
         &["epilogue-pod-replacement-policy: new Jobs keep", "[opt-in-without-policy]"],
     );
     assert_reported(
-        vec![labelled("work", json!({"epilogue.dev/jobs": "true"})), binding("epilogue-jobs")],
+        vec![labelled("work", &json!({"epilogue.dev/jobs": "true"})), binding("epilogue-jobs")],
         &[
             "unknown value \"true\" of the label epilogue.dev/jobs; expected managed [opt-in-value-u",
             "kubectl label --overwrite namespace work epilogue.dev/jobs=managed",
@@ -437,7 +437,7 @@ fn a_label_to_opt_in_needs_its_policy_and_a_known_value() {
 #[test]
 fn without_the_bindings_a_label_is_not_judged_and_that_is_said() {
     let read = Kind::ALL.into_iter().filter(|kind| *kind != Kind::PolicyBinding);
-    let labelled = labelled("work", json!({"epilogue.dev/jobs": "managed"}));
+    let labelled = labelled("work", &json!({"epilogue.dev/jobs": "managed"}));
     let scene = |objects| Scene::new(read.clone(), objects, now()).expect("must be readable");
     assert_eq!(omissions(&scene(vec![])), []);
     let scene = scene(vec![labelled]);

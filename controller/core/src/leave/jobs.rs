@@ -13,7 +13,7 @@ use crate::view::{Job, Uid, WireJob};
 #[derive(Debug)]
 pub struct Jobs {
     all: HashMap<Uid, Job>,
-    cron_jobs: Vec<String>,
+    makers: Vec<String>,
     facts: Facts,
 }
 
@@ -67,8 +67,8 @@ impl Jobs {
             all.insert(job.uid.clone(), job);
         }
         let makes_ours = |it: &&Value| it["spec"]["jobTemplate"]["spec"]["managedBy"] == MANAGED_BY;
-        let cron_jobs = of_kind(objects, "CronJob").filter(makes_ours).map(subject).collect();
-        Ok(Self { all, cron_jobs, facts })
+        let makers = of_kind(objects, "CronJob").filter(makes_ours).map(subject).collect();
+        Ok(Self { all, makers, facts })
     }
 
     /// The Job of this UID.
@@ -123,7 +123,7 @@ impl Jobs {
         let of = |wanted: State| self.named(|job| state(job) == wanted);
         let subjects = |jobs: Vec<JobRef>| jobs.iter().map(JobRef::subject).collect();
         let parts = [
-            Left::some(Code::CronJobLeft, "CronJobs that make Jobs", self.cron_jobs.clone()),
+            Left::some(Code::CronJobLeft, "CronJobs that make Jobs", self.makers.clone()),
             Left::some(Code::JobLeftActive, "Jobs in progress", subjects(of(State::Active))),
             Left::some(Code::JobLeftSuspended, "suspended Jobs", subjects(of(State::Suspended))),
         ];

@@ -14,7 +14,7 @@ fn object(kind: &str, name: &str) -> Value {
     json!({"kind": kind, "metadata": {"namespace": "a", "name": name, "uid": format!("u-{name}")}})
 }
 
-fn job(name: &str, managed_by: Value, spec: &Value, status: Value) -> Value {
+fn job(name: &str, managed_by: &Value, spec: &Value, status: Value) -> Value {
     let mut job = object("Job", name);
     job["spec"] = json!({"managedBy": managed_by, "template": {}, "selector": {}});
     for (field, value) in spec.as_object().into_iter().flatten() {
@@ -25,11 +25,11 @@ fn job(name: &str, managed_by: Value, spec: &Value, status: Value) -> Value {
 }
 
 fn ours(name: &str) -> Value {
-    job(name, json!(OURS), &json!({}), json!({}))
+    job(name, &json!(OURS), &json!({}), json!({}))
 }
 
 fn suspended(name: &str, status: Value) -> Value {
-    job(name, json!(OURS), &json!({"suspend": true}), status)
+    job(name, &json!(OURS), &json!({"suspend": true}), status)
 }
 
 fn complete() -> Value {
@@ -37,7 +37,7 @@ fn complete() -> Value {
 }
 
 fn finished(name: &str) -> Value {
-    job(name, json!(OURS), &json!({}), complete())
+    job(name, &json!(OURS), &json!({}), complete())
 }
 
 fn pod(name: &str, job: &str) -> Value {
@@ -70,7 +70,7 @@ fn jobs_are_sorted_by_what_they_need() {
     deleting["metadata"]["deletionTimestamp"] = json!(NOW);
     let mut cron = object("CronJob", "c");
     cron["spec"] = json!({"jobTemplate": {"spec": {"managedBy": OURS}}});
-    let foreign = job("x", json!("example.com/other"), &json!({}), json!({}));
+    let foreign = job("x", &json!("example.com/other"), &json!({}), json!({}));
     let objects = [ours("a"), suspended("s", json!({})), finished("f"), deleting, cron, foreign];
     let inventory = found(&objects, Facts::default());
     let expected = [
@@ -84,7 +84,7 @@ fn jobs_are_sorted_by_what_they_need() {
 
 #[test]
 fn unmanaged_jobs_go_to_the_other_controller() {
-    let unmanaged = |name: &str| job(name, json!(null), &json!({}), json!({}));
+    let unmanaged = |name: &str| job(name, &json!(null), &json!({}), json!({}));
     let mut option = unmanaged("o");
     option["metadata"]["annotations"] = json!({"epilogue.dev/disruption-limit": "3"});
     let lease = json!({"kind": "Lease", "metadata": {"namespace": "s", "name": "l"}, "spec": {
@@ -103,8 +103,8 @@ fn unmanaged_jobs_go_to_the_other_controller() {
 fn a_finalizer_goes_only_if_no_controller_will_count_the_pod() {
     let mut uncounted = finished("n");
     uncounted["status"]["uncountedTerminatedPods"] = json!({"failed": ["u-of-n"]});
-    let foreign = job("x", json!("example.com/other"), &json!({}), complete());
-    let upstream = job("k", json!(null), &json!({}), complete());
+    let foreign = job("x", &json!("example.com/other"), &json!({}), complete());
+    let upstream = job("k", &json!(null), &json!({}), complete());
     let mut free = pod("free", "f");
     free["metadata"]["finalizers"] = json!([]);
     let objects = [
