@@ -4,7 +4,8 @@ use std::process::{Command, Output};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_kubectl-epilogue");
 const DUMP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doctor/dump.yaml");
-const SUBCOMMANDS: [&str; 7] = ["completion", "doctor", "dump", "explain", "lint", "man", "report"];
+const SUBCOMMANDS: [&str; 8] =
+    ["completion", "doctor", "dump", "explain", "leave", "lint", "man", "report"];
 
 fn run(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
     Command::new(PROGRAM)
