@@ -71,6 +71,7 @@ codes! {
     PolicyBindingsNotRead = "policy-bindings-not-read",
     NothingToJudge = "nothing-to-judge",
     NodeNotFound = "node-not-found",
+    NamespaceNotFound = "namespace-not-found",
     // kubectl epilogue doctor NODE
     KubeletNeverReported = "kubelet-never-reported",
     NodeNotReady = "node-not-ready",

@@ -176,6 +176,15 @@ impl ControlPlane {
         Ok(())
     }
 
+    /// Kills kube-controller-manager, as a machine does that loses power.
+    pub async fn kill_controllers(&mut self) {
+        let name = "kube-controller-manager";
+        let is_it = |process: &Process| process.record().name == name;
+        while let Some(at) = self.processes.iter().position(is_it) {
+            self.processes.remove(at).kill().await;
+        }
+    }
+
     /// Access to it with any identity.
     pub fn cluster(&self) -> &Cluster {
         &self.cluster

@@ -21,9 +21,10 @@ pub(crate) const LEASE: &str = "epilogue-system/epilogue-controller";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Node to check for readiness to shut down; without it, doctor checks the namespace for what
-    /// is stuck
-    #[arg(value_name = "NODE", conflicts_with_all = ["namespace", "all_namespaces"])]
+    /// Node to check for readiness to shut down, as NAME or node/NAME; without it, doctor checks
+    /// the namespace for what is stuck
+    #[arg(value_name = "NODE", value_parser = node,
+          conflicts_with_all = ["namespace", "all_namespaces"])]
     node: Option<String>,
     /// Namespace; default: that of the kubeconfig's context
     #[arg(short, long)]
@@ -69,6 +70,14 @@ pub(crate) struct Lease(pub(crate) Option<LeaseName>);
 struct Findings {
     findings: Vec<Finding>,
     not_judged: Vec<Omission>,
+}
+
+/// Reads the name of a node, with or without `node/`.
+fn node(text: &str) -> Result<String, String> {
+    let (kind, name) = text.split_once('/').unwrap_or(("node", text));
+    let is_node = matches!(kind, "no" | "node" | "nodes");
+    let name = Some(name).filter(|name| is_node && !name.is_empty());
+    name.map(str::to_owned).ok_or_else(|| "expected a node, such as node/worker-1".to_owned())
 }
 
 /// Reads the value of `--controller-lease`.
@@ -145,6 +154,13 @@ async fn live(
     at: Option<Timestamp>,
 ) -> anyhow::Result<(Scene, Timestamp)> {
     let (read, objects) = read::cluster(client, scope).await?;
+    if let Scope::Namespace { namespace: Some(name), .. } = scope
+        && read.contains(&Kind::Namespace)
+        && !objects.iter().any(|it| it["kind"] == "Namespace" && it["metadata"]["name"] == *name)
+    {
+        let code = FindingCode::NamespaceNotFound;
+        anyhow::bail!("namespace {name} not found; kubectl get namespaces lists them  [{code}]");
+    }
     let now = at.unwrap_or_else(Timestamp::now);
     Ok((Scene::new(read, objects, now)?, now))
 }

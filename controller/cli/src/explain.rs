@@ -13,9 +13,9 @@ use crate::source::{self, Picture};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Job, as job/NAME or NAME; optional with --filename
-    #[arg(value_name = "job/NAME")]
-    job: Option<JobName>,
+    /// Job, as job/NAME, job NAME or NAME; optional with --filename
+    #[arg(value_name = "job/NAME", num_args = 1..=2)]
+    job: Vec<JobName>,
     /// Namespace; default: that of the kubeconfig's context
     #[arg(short, long)]
     namespace: Option<String>,
@@ -47,6 +47,9 @@ enum Output {
     Yaml,
 }
 
+/// What the API calls a Job.
+const KINDS: [&str; 4] = ["job", "jobs", "job.batch", "jobs.batch"];
+
 /// A Job's name, with or without `job/`.
 #[derive(Clone, Debug)]
 struct JobName(String);
@@ -57,7 +60,7 @@ impl FromStr for JobName {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text.split_once('/') {
             None if !text.is_empty() => Ok(Self(text.to_owned())),
-            Some(("job" | "jobs" | "job.batch" | "jobs.batch", name)) if !name.is_empty() => {
+            Some((kind, name)) if KINDS.contains(&kind) && !name.is_empty() => {
                 Ok(Self(name.to_owned()))
             }
             _ => Err("expected a Job, such as job/backup".to_owned()),
@@ -66,7 +69,14 @@ impl FromStr for JobName {
 }
 
 pub(crate) async fn run(arguments: Arguments, paint: Paint) -> anyhow::Result<String> {
-    let name = arguments.job.as_ref().map(|name| name.0.as_str());
+    let name = match &arguments.job[..] {
+        [] => None,
+        [JobName(name)] => Some(name.as_str()),
+        [JobName(kind), JobName(name)] if KINDS.contains(&kind.as_str()) => Some(name.as_str()),
+        [JobName(first), ..] => {
+            anyhow::bail!("expected one Job, such as job/{first}; found several names")
+        }
+    };
     let namespace = arguments.namespace.as_deref();
     let picture = match (&arguments.filename, name) {
         (Some(path), name) => source::dump(path, namespace, name)?,

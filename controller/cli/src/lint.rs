@@ -15,8 +15,8 @@ use crate::source;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// File with manifests as YAML documents or as a JSON list; - for standard input. May be given
-    /// several times
+    /// File with manifests as YAML documents or as a JSON list, or a directory with such files; -
+    /// for standard input. May be given several times
     #[arg(short, long, value_name = "FILE", conflicts_with_all =
           ["namespace", "all_namespaces", "context", "kubeconfig"])]
     filename: Vec<PathBuf>,
@@ -85,9 +85,34 @@ fn files(paths: &[PathBuf]) -> anyhow::Result<Vec<Value>> {
     anyhow::ensure!(stdin < 2, "standard input can be read once; give --filename=- once");
     let mut objects = Vec::new();
     for path in paths {
-        objects.extend(source::objects(path)?);
+        for file in manifests(path)? {
+            objects.extend(source::objects(&file)?);
+        }
     }
     Ok(objects)
+}
+
+/// The file at a path, or the manifests in the directory there, as `kubectl apply` takes them.
+fn manifests(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let read = || format!("cannot read the directory {}", path.display());
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(path).with_context(read)? {
+        let file = entry.with_context(read)?.path();
+        let extension = file.extension().and_then(|it| it.to_str()).unwrap_or_default();
+        if file.is_file() && ["yaml", "yml", "json"].contains(&extension) {
+            files.push(file);
+        }
+    }
+    files.sort();
+    anyhow::ensure!(
+        !files.is_empty(),
+        "{} holds no manifest; expected files named *.yaml, *.yml or *.json",
+        path.display()
+    );
+    Ok(files)
 }
 
 async fn cluster(arguments: &Arguments) -> anyhow::Result<(Vec<Value>, Vec<Omission>)> {

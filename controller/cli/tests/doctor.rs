@@ -68,9 +68,11 @@ fn a_node_of_a_dump_is_reported_with_the_pods_on_it() {
 
 #[test]
 fn wrong_arguments_have_another_exit_code() {
-    let table: [(&[&str], &str); 4] = [
+    let table: [(&[&str], &str); 6] = [
         (&["--filename", "/does/not/exist"], "cannot read /does/not/exist"),
         (&["absent", "--filename", DUMP], "node absent not found"),
+        (&["node/absent", "--filename", DUMP], "node absent not found"),
+        (&["pod/x", "--filename", DUMP], "expected a node, such as node/worker-1"),
         (
             &["--controller-lease=x", "--filename", DUMP],
             "expected NAMESPACE/NAME, such as epilogue-system/epilogue-controller",

@@ -91,3 +91,21 @@ fn an_api_that_does_not_answer_is_reported_with_the_remedy() {
     assert!(error.ends_with("; check that the API server is up, or choose another --context\n"));
     assert_eq!(error.lines().count(), 1, "{error}");
 }
+
+#[test]
+fn a_job_may_be_named_as_kubectl_takes_it() {
+    let dump = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doctor/dump.yaml");
+    let explain = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_kubectl-epilogue"))
+            .args(["explain", "--filename", dump])
+            .args(arguments)
+            .output()
+            .expect("the program must be startable");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    for arguments in [&["nope"][..], &["job/nope"], &["job", "nope"], &["jobs.batch", "nope"]] {
+        let error = explain(arguments);
+        assert!(error.contains("the dump holds no Job nope"), "{arguments:?}: {error}");
+    }
+    assert!(explain(&["a", "b"]).contains("expected one Job, such as job/a"));
+}

@@ -54,6 +54,18 @@ fn every_example_is_clean() {
 }
 
 #[test]
+fn a_directory_stands_for_the_manifests_in_it() {
+    let directory = tempfile::tempdir().expect("must be creatable");
+    let path = directory.path().to_str().expect("must be UTF-8");
+    let empty = lint(&["-f", path]);
+    assert_eq!(empty.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&empty.stderr).contains("holds no manifest"), "{empty:?}");
+    std::fs::write(directory.path().join("notes.txt"), "{").expect("must be writable");
+    std::fs::copy(MISTAKES, directory.path().join("mistakes.yml")).expect("must be writable");
+    assert_eq!(text(&lint(&["-f", path])), text(&lint(&["-f", MISTAKES])));
+}
+
+#[test]
 fn every_recipe_is_clean() {
     let recipes = manifests("examples/recipes");
     let of_batch = |object: &&Value| object["apiVersion"] == "batch/v1";

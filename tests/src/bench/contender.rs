@@ -114,6 +114,15 @@ impl Bed {
         pids
     }
 
+    /// Kills the controller by SIGKILL and starts it again at once.
+    pub(super) async fn restart(&mut self) -> Result<(), LabError> {
+        if let Some(controller) = &mut self.controller {
+            return controller.kill_and_restart().await;
+        }
+        self.control_plane.kill_controllers().await;
+        self.control_plane.start_controllers("job-controller")
+    }
+
     /// Fails if the controller has ended by itself.
     pub(super) fn check(&mut self) -> Result<(), LabError> {
         self.controller.as_mut().map_or(Ok(()), Controller::check)

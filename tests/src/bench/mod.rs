@@ -10,6 +10,7 @@ pub mod agent;
 mod contender;
 mod exposition;
 mod figures;
+pub mod hold;
 mod report;
 mod requests;
 mod run;

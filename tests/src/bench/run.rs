@@ -34,7 +34,7 @@ const EVENTS_MAX: Duration = Duration::from_secs(6);
 /// A controller is at rest if it has used at most [`REST_CPU`] in this time.
 const REST: Duration = Duration::from_millis(500);
 const REST_CPU: Duration = Duration::from_millis(10);
-const REST_WITHIN: Duration = Duration::from_mins(1);
+const REST_WITHIN: Duration = Duration::from_mins(3);
 const FINALIZER: &str = "batch.kubernetes.io/job-tracking";
 
 /// Resources used up to a moment.
@@ -148,7 +148,7 @@ async fn completions(jobs: Api<Job>, count: usize) -> anyhow::Result<HashMap<Str
 }
 
 /// Waits until the controller is at rest, but at least this long.
-async fn rest(bed: &Bed, at_least: Duration) -> anyhow::Result<()> {
+pub(super) async fn rest(bed: &Bed, at_least: Duration) -> anyhow::Result<()> {
     let begun = Instant::now();
     let pid = bed.controller_pid();
     let mut last = usage::of(pid)?.cpu;

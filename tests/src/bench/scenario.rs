@@ -143,6 +143,12 @@ pub(super) fn plain(name: &str, managed_by: Option<&str>) -> Job {
     job(name, managed_by, &json!({"script": SUCCEED}))
 }
 
+/// A Job whose pods run without end.
+pub(super) fn endless(name: &str, managed_by: Option<&str>, pods: u32) -> Job {
+    let spec = json!({"script": "hang", "parallelism": pods, "completions": pods});
+    job(name, managed_by, &spec)
+}
+
 /// Whether it has this condition.
 pub(super) fn is_finished(status: &JobStatus, condition: &str) -> bool {
     let mut conditions = status.conditions.iter().flatten();

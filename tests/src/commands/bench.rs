@@ -19,6 +19,10 @@ pub(crate) struct Arguments {
     /// Only this scenario; may be given several times
     #[arg(long, value_enum)]
     scenario: Vec<Scenario>,
+    /// Pods that run, for `hold`
+    #[arg(long, value_name = "N", default_value_t = 10_000,
+          value_parser = clap::value_parser!(u32).range(100..=1_000_000))]
+    pods: u32,
     /// Runs of each contender per scenario; the table shows medians
     #[arg(long, value_name = "N", default_value_t = 3,
           value_parser = clap::value_parser!(u16).range(1..))]
@@ -43,6 +47,8 @@ enum What {
     Agent,
     /// How long one tenant's Jobs wait while another floods the controller
     Tenants,
+    /// What running pods cost: memory of each, and a restart until the first pod of a new Job
+    Hold,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -69,6 +75,10 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     }
     if arguments.what == Some(What::Tenants) {
         print!("{}", bench::tenants::table(&bench::tenants::run(&plan).await?));
+        return Ok(());
+    }
+    if arguments.what == Some(What::Hold) {
+        print!("{}", bench::hold::table(&bench::hold::run(&plan, arguments.pods).await?));
         return Ok(());
     }
     let mut terminate = signal(SignalKind::terminate())?;

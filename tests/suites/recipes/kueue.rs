@@ -4,6 +4,7 @@
 use k8s_openapi::api::batch::v1::Job;
 use kube::api::{Patch, PatchParams};
 use lab::bed::{Bed, JobState, SOON, is_active};
+use lab::eventually;
 use serde_json::{Value, json};
 
 use super::{bed, ending, job};
@@ -36,12 +37,18 @@ async fn stop(bed: &Bed) {
     let reset = bed.api::<Job>().patch_status(QUEUED, &PatchParams::default(), &reset).await;
     reset.expect("the start time is reset");
     let pod = json!({"nodeSelector": null, "tolerations": null});
-    patch(
-        bed,
-        json!({"metadata": {"annotations": stopping(Value::Null)},
-                      "spec": {"template": {"spec": pod}}}),
-    )
-    .await;
+    let restored = Patch::Merge(json!({
+        "metadata": {"annotations": stopping(Value::Null)},
+        "spec": {"template": {"spec": pod}},
+    }));
+    // The API takes the template once the status says Suspended. Kueue's reconciler tries again.
+    let restore = async || {
+        let restored = bed.api::<Job>().patch(QUEUED, &PatchParams::default(), &restored).await;
+        restored.map(drop).map_err(|error| error.to_string())
+    };
+    eventually("the template is restored", SOON, restore, Result::is_ok)
+        .await
+        .expect("only an accepted write ends the wait");
 }
 
 /// What Kueue reads to free a part of the quota: the pods that are no longer needed.

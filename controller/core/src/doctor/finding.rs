@@ -46,6 +46,8 @@ pub enum Rule {
     StaleDisruptionTarget,
     /// An annotation or a taint that an agent left on its node.
     StaleNodeState,
+    /// Nodes whose agent would not see a shutdown through.
+    NodeUnprepared,
 }
 
 impl Finding {

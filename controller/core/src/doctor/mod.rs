@@ -10,6 +10,7 @@ mod pods;
 mod scene;
 #[cfg(test)]
 mod tests;
+mod unprepared;
 
 pub use finding::{Finding, Omission, Rule};
 pub(crate) use node_report::AGENT_REPORTER;
@@ -29,6 +30,7 @@ pub fn findings(scene: &Scene, lease: Option<&LeaseName>, now: Timestamp) -> Vec
     found.extend(jobs::findings(scene, lease, now));
     found.extend(namespaces::findings(scene));
     found.extend(nodes::findings(scene, now));
+    found.extend(unprepared::findings(scene));
     found.sort_by(|a, b| (a.rule, &a.subject).cmp(&(b.rule, &b.subject)));
     found
 }

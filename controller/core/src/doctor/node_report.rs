@@ -10,7 +10,7 @@ use epilogue_common::readiness::{DelayLock, Readiness};
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::finding::Finding;
+use super::finding::{Finding, Rule};
 use super::nodes::NodeSeen;
 use super::pods::subject;
 use super::scene::{AgentPod, Kind, Scene};
@@ -139,7 +139,8 @@ pub fn node_report(scene: &Scene, name: &str, now: Timestamp) -> Option<NodeRepo
     let mut findings = findings(scene, None, now);
     let mut subjects: BTreeSet<String> = pods_of(scene, name).map(subject).collect();
     subjects.insert(format!("node/{name}"));
-    findings.retain(|finding| subjects.contains(&finding.subject));
+    // The check of the shutdown says the same.
+    findings.retain(|it| it.rule != Rule::NodeUnprepared && subjects.contains(&it.subject));
     Some(NodeReport {
         node: name.to_owned(),
         verdict,
@@ -260,7 +261,7 @@ fn pods_of<'a>(scene: &'a Scene, node: &str) -> impl Iterator<Item = &'a PodView
 }
 
 /// What the agent states about a future shutdown.
-fn lock_and_delay(readiness: Option<&Readiness>) -> NodeCheck {
+pub(super) fn lock_and_delay(readiness: Option<&Readiness>) -> NodeCheck {
     const NAME: &str = "shutdown";
     let Some(readiness) = readiness else {
         let found = format!(

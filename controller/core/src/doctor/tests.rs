@@ -1,6 +1,7 @@
 //! Tests findings on clusters of a few objects.
 
 mod of_one_node;
+mod unprepared;
 
 use serde_json::{Value, json};
 

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use epilogue_common::finding_code::FindingCode as Code;
+use epilogue_common::names::job_option::{DISRUPTION_LIMIT, PENDING_TIMEOUT};
 use serde::Serialize;
 
 use super::census;
@@ -50,9 +51,10 @@ pub struct Wait {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Limit {
-    /// The field of the spec.
+    /// The field of the spec, or the annotation.
     pub field: &'static str,
-    /// How much is used up, in the unit of the limit.
+    /// How much is used up, in the unit of the limit: the most of any pod for
+    /// `epilogue.dev/pending-timeout`, the most of any index for `backoffLimitPerIndex`.
     pub used: i64,
     /// The limit.
     pub limit: i64,
@@ -91,7 +93,7 @@ pub fn explain(input: &SyncInput<'_>) -> Explanation {
     let mut api = FakeApi::of(input);
     let trace = api.sync();
     let mut pods: Vec<PodEntry> =
-        plan.census.pods.iter().map(|pod| entry(input.job, &plan, pod)).collect();
+        shown(input, &plan).into_iter().map(|pod| entry(input.job, &plan, pod)).collect();
     pods.sort_by(|left, right| left.name.cmp(&right.name));
     let own = plan.waits_for.iter().map(|it| Wait { code: it.code(), text: it.to_string() });
     let (state, code) = state(input.job, &plan);
@@ -100,13 +102,24 @@ pub fn explain(input: &SyncInput<'_>) -> Explanation {
         state,
         code,
         waits_for: own.chain(stuck(&plan.census.active)).collect(),
-        limits: if plan.skip.is_some() { Vec::new() } else { limits(input.job, &plan) },
+        limits: match plan.skip {
+            None => limits(input.job, &plan),
+            Some(_) => counted_limits(input.job),
+        },
         pods,
         next_sync: trace.steps.iter().map(describe).collect(),
         wakes_up_in_ms: plan
             .requeue_after
             .map(|after| i64::try_from(after.as_millis()).unwrap_or(i64::MAX)),
     }
+}
+
+/// The pods to show. A plan that does nothing has none; a finished Job still has its own.
+fn shown<'a>(input: &SyncInput<'a>, plan: &'a Plan) -> Vec<&'a Arc<Pod>> {
+    if plan.skip.is_none() || !input.job.is_finished() {
+        return plan.census.pods.iter().collect();
+    }
+    input.pods.iter().filter(|pod| pod.is_owned_by(&input.job.uid)).collect()
 }
 
 fn state(job: &Job, plan: &Plan) -> (String, Option<Code>) {
@@ -137,23 +150,49 @@ fn state(job: &Job, plan: &Plan) -> (String, Option<Code>) {
         }
         (None, None) if job.deleting => ("being deleted", Code::JobBeingDeleted),
         (None, None) if job.spec.suspend => ("suspended", Code::JobSuspended),
+        (None, None) if job.start_time().is_none() => return ("not started yet".to_owned(), None),
         (None, None) => return ("running".to_owned(), None),
     };
     (state.to_owned(), Some(code))
 }
 
-fn limits(job: &Job, plan: &Plan) -> Vec<Limit> {
-    let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+/// The limits of a Job that this controller does not sync, as far as its status counts.
+fn counted_limits(job: &Job) -> Vec<Limit> {
+    let counted = |count: Option<i32>| i64::from(count.unwrap_or(0));
+    pod_limits(job, counted(job.status.succeeded), counted(job.status.failed))
+}
+
+fn pod_limits(job: &Job, succeeded: i64, failed: i64) -> Vec<Limit> {
     let mut limits = Vec::new();
     if let Some(completions) = job.spec.completions {
-        let (used, limit) = (number(plan.succeeded), i64::from(completions));
-        limits.push(Limit { field: "completions", used, limit });
+        limits.push(Limit { field: "completions", used: succeeded, limit: i64::from(completions) });
     }
-    let (used, limit) = (number(plan.census.failed(job)), i64::from(job.spec.backoff_limit));
+    let limit = i64::from(job.spec.backoff_limit);
     if limit < i64::from(i32::MAX) {
-        limits.push(Limit { field: "backoffLimit", used, limit });
+        limits.push(Limit { field: "backoffLimit", used: failed, limit });
+    }
+    limits
+}
+
+fn limits(job: &Job, plan: &Plan) -> Vec<Limit> {
+    let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+    let mut limits = pod_limits(job, number(plan.succeeded), number(plan.census.failed(job)));
+    if let (Some(disruptions), Some(limit)) = (&plan.disruptions, plan.options.disruption_limit) {
+        let (used, limit) = (i64::from(disruptions.ignored), i64::from(limit));
+        limits.push(Limit { field: DISRUPTION_LIMIT, used, limit });
+    }
+    if let Some(timeout) = plan.options.pending_timeout {
+        let pending = plan.census.active.iter().filter(|pod| pod.phase == Phase::Pending);
+        let longest = pending.filter_map(|pod| pod.created).min();
+        let used = longest.map_or(0, |since| plan.now.duration_since(since).as_secs());
+        limits.push(Limit { field: PENDING_TIMEOUT, used, limit: timeout.as_secs() });
     }
     let per_index = plan.indexes.as_ref().and_then(|indexes| indexes.per_index.as_ref());
+    if let (Some(_), Some(limit)) = (per_index, job.spec.backoff_limit_per_index) {
+        let counted = plan.census.pods.iter().map(|pod| i64::from(pod.failures.counted));
+        let (used, limit) = (counted.max().unwrap_or(0), i64::from(limit));
+        limits.push(Limit { field: "backoffLimitPerIndex", used, limit });
+    }
     if let (Some(per_index), Some(limit)) = (per_index, job.spec.max_failed_indexes) {
         let (used, limit) = (i64::from(per_index.failed.len()), i64::from(limit));
         limits.push(Limit { field: "maxFailedIndexes", used, limit });
@@ -213,6 +252,9 @@ fn class(job: &Job, plan: &Plan, pod: &Arc<Pod>) -> Class {
     let class =
         |counts_as, because: &str, code| Class { counts_as, because: because.to_owned(), code };
     let is_in = |list: &[Arc<Pod>]| list.iter().any(|each| each.uid == pod.uid);
+    if job.is_finished() {
+        return finished_class(pod);
+    }
     if !census::has_valid_index(job, pod) {
         let because = "its completion index is missing or out of range";
         return class("nothing", because, Some(Code::PodIndexInvalid));
@@ -247,6 +289,16 @@ fn class(job: &Job, plan: &Plan, pod: &Arc<Pod>) -> Class {
         Phase::Succeeded => class("succeeded", "counted already", None),
         _ => class("failed", &format!("counted already{}", rule(job, pod)), unmatched(job, pod)),
     }
+}
+
+/// The class of a pod of a finished Job.
+fn finished_class(pod: &Pod) -> Class {
+    let (counts_as, because) = match pod.phase {
+        Phase::Succeeded => ("succeeded", "counted already"),
+        Phase::Failed => ("failed", "counted already, or ignored"),
+        _ => ("nothing", "the Job finished without it"),
+    };
+    Class { counts_as, because: because.to_owned(), code: None }
 }
 
 fn failed_class(job: &Job, pod: &Pod) -> Class {
@@ -293,10 +345,11 @@ fn describe(step: &Step) -> String {
                 .take(10)
                 .map(|index| index.to_string())
                 .collect();
-            if indexes.is_empty() {
-                format!("create {}", report::pods(drafts.len()))
-            } else {
-                format!("create {}, indexes {}", report::pods(drafts.len()), indexes.join(", "))
+            let what = report::pods(drafts.len());
+            match indexes.len() {
+                0 => format!("create {what}"),
+                1 => format!("create {what}, index {}", indexes[0]),
+                _ => format!("create {what}, indexes {}", indexes.join(", ")),
             }
         }
         Step::Delete(deletions) => {

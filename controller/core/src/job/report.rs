@@ -7,12 +7,13 @@ use jiff::SignedDuration;
 
 use super::plan::{Plan, SkipReason};
 use super::verdict::End;
+use crate::managed_by;
 use crate::view::{CompletionMode, Job};
 
 /// One thing that a Job waits for.
 #[derive(Clone, Debug, PartialEq)]
 pub enum WaitsFor {
-    /// The other controller that manages the Job.
+    /// The other controller that manages the Job; the name may be misspelled.
     Manager(Option<String>),
     /// Nothing: it is finished.
     Nothing,
@@ -50,6 +51,7 @@ impl WaitsFor {
     pub(super) fn of_skip(skip: SkipReason, job: &Job) -> Option<Self> {
         match (skip, &job.spec.completion_mode) {
             (SkipReason::Stale | SkipReason::FinishedByUs, _) => Some(Self::Watches),
+            (SkipReason::ManagedElsewhere, _) if job.is_finished() => Some(Self::Nothing),
             (SkipReason::ManagedElsewhere, _) => Some(Self::Manager(job.spec.managed_by.clone())),
             (SkipReason::Finished, _) => Some(Self::Nothing),
             (SkipReason::UnknownCompletionMode, CompletionMode::Unknown(mode)) => {
@@ -114,7 +116,13 @@ pub(super) fn pods(count: usize) -> String {
 impl fmt::Display for WaitsFor {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Manager(Some(by)) => write!(formatter, "{by}, which spec.managedBy names"),
+            Self::Manager(Some(by)) => {
+                write!(formatter, "{by}, which spec.managedBy names")?;
+                match managed_by::meant(by) {
+                    Some(known) if known != by => write!(formatter, "; did you mean {known}?"),
+                    _ => Ok(()),
+                }
+            }
             Self::Manager(None) => formatter.write_str("kube-controller-manager's Job controller"),
             Self::Nothing => formatter.write_str("nothing: the Job is finished"),
             Self::Watches => {
