@@ -276,7 +276,7 @@ mod tests {
             ("e", of_index("2", phase("Pending"))),
             ("c", of_index("0", phase("Succeeded"))),
         ]);
-        assert_eq!(found, ["d created for b by index"], "a pod that was never seen alive is none");
+        assert_eq!(found, ["d created for b by index"], "a pod never seen alive is not replaced");
     }
 
     #[test]

@@ -122,7 +122,7 @@ async fn release(client: &kube::Client, arguments: &Arguments) -> anyhow::Result
     Ok(changed)
 }
 
-/// The Job of a pod as it is now; `None` if there is none of that name.
+/// The Job of a pod as it is now; `None` if no Job has its name.
 async fn job(client: &kube::Client, of: &Release) -> anyhow::Result<Option<Job>> {
     let path = format!("/apis/batch/v1/namespaces/{}/jobs/{}", of.namespace, of.job);
     let request = Request::get(&path).body(Vec::new())?;

@@ -13,6 +13,7 @@ use crate::view::{Job, Uid, WireJob};
 #[derive(Debug)]
 pub struct Jobs {
     all: HashMap<Uid, Job>,
+    /// Names of the CronJobs that make Jobs of this controller.
     makers: Vec<String>,
     facts: Facts,
 }
