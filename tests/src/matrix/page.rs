@@ -137,11 +137,11 @@ mod tests {
     #[test]
     fn a_version_s_row_has_its_date_and_counts() {
         let page = render(&record());
-        let row = "| 1.36.3 | 2026-01-02 | not run | not run | not run | \
+        let row = "| 1.37.2 | 2026-01-02 | not run | not run | not run | \
                    3 passed, 1 failed, 2 not run |";
         assert!(page.contains(row), "{page}");
-        assert!(page.contains("- 1.36.3, failed: jobs: jobs::a: FAILED\n"), "{page}");
-        assert!(page.contains("- 1.36.3, not run: jobs: jobs::b: no cgroups\n"), "{page}");
+        assert!(page.contains("- 1.37.2, failed: jobs: jobs::a: FAILED\n"), "{page}");
+        assert!(page.contains("- 1.37.2, not run: jobs: jobs::b: no cgroups\n"), "{page}");
     }
 
     #[test]
@@ -161,7 +161,7 @@ mod tests {
         let row = |gate: &str| page.lines().find(|line| line.starts_with(gate)).expect("a row");
         assert!(row("| JobManagedBy").contains("on (GA)"));
         assert!(row("| ValidatingAdmissionPolicy").contains("always"));
-        let later = Gate { name: "Later", feature: "x", since: 37 };
-        assert_eq!(state(&later, Version::NODE, record().0.get("1.36.3")), "no");
+        let later = Gate { name: "Later", feature: "x", since: 38 };
+        assert_eq!(state(&later, Version::NODE, record().0.get("1.37.2")), "no");
     }
 }
