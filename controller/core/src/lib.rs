@@ -5,7 +5,6 @@
 //! [`job::Progress`] turns the plan into one step at a time for the caller that talks to the API.
 
 pub mod batching;
-pub mod disruption;
 pub mod doctor;
 pub mod dump;
 pub mod event_handlers;

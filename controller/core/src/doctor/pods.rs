@@ -10,8 +10,7 @@ use jiff::Timestamp;
 use super::finding::{Finding, Rule};
 use super::scene::{Kind, PodSeen, Scene};
 use super::{is_overdue, seconds};
-use crate::disruption::Stale;
-use crate::podgc::{Cause, Evidence, OUT_OF_SERVICE_TAINT, PodView, Tristate, Verdict};
+use crate::podgc::{Cause, Evidence, OUT_OF_SERVICE_TAINT, PodView, Stale, Tristate, Verdict};
 use crate::view::Deletion;
 
 pub(super) fn findings(scene: &Scene, now: Timestamp) -> Vec<Finding> {

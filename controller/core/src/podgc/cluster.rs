@@ -8,6 +8,7 @@ use std::time::Duration;
 use epilogue_common::names::job_option::FORCE_FAIL_AFTER;
 use jiff::{SignedDuration, Timestamp};
 
+use super::case::{Case, Cause, Verdict};
 use super::evidence::ForceFailPolicy;
 use super::finished::{Excess, Finished};
 use super::missing_node::{MissingNode, NodeState};
@@ -15,7 +16,7 @@ use super::node::{NodeRecord, NodeView, WireNode};
 use super::pod::PodView;
 use super::settings::{Mode, Settings};
 use super::stale_taint::stale_from;
-use super::verdict::{Case, Cause, Verdict, verdict};
+use super::verdict::verdict;
 use crate::go_duration::GoDuration;
 use crate::view::{Interner, Uid, Version, WirePod};
 use crate::workqueue::Key;

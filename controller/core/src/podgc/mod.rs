@@ -1,23 +1,25 @@
 //! Fails pods that no kubelet can terminate any more, and deletes excess finished pods.
 //!
 //! [`Cluster`] records what the watches show and names the items to check. A check returns a
-//! [`Verdict`], whose [`PodWrite`] is the write to make. Rules on live pods are in
-//! [`crate::disruption`].
+//! [`Verdict`], whose [`PodWrite`] is the write to make. Rules on live pods are in `disruption`.
 
+mod case;
 mod cluster;
+mod disruption;
 mod evidence;
 mod finished;
 mod missing_node;
-pub(crate) mod node;
+mod node;
 mod observed;
-pub(crate) mod patches;
-pub(crate) mod pod;
+mod patches;
+mod pod;
 mod settings;
 mod stale_taint;
 #[cfg(test)]
 pub(crate) mod tests;
-pub(crate) mod verdict;
+mod verdict;
 
+pub use case::{Cause, PodWrite, Stale, Verdict};
 pub use cluster::{Cluster, Item, Priority, Wake};
 pub use evidence::{Evidence, ForceFailPolicy};
 pub use finished::Excess;
@@ -26,5 +28,3 @@ pub use observed::Observed;
 pub use pod::{PodView, Target, Tristate};
 pub use settings::{KeptFor, Mode, Settings, StaleReset};
 pub use stale_taint::untaint_patch;
-pub(crate) use verdict::Case;
-pub use verdict::{Cause, PodWrite, Verdict};

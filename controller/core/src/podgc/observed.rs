@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::verdict::PodWrite;
+use super::case::PodWrite;
 use crate::view::Uid;
 
 /// The last reported write of each pod, by its cause.

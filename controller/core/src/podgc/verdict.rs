@@ -1,88 +1,17 @@
 //! Decides what to do with one pod, by all rules in order.
 
-use std::fmt;
 use std::sync::Arc;
 
-use jiff::Timestamp;
-use serde_json::Value;
-
-use super::evidence::{Evidence, ForceFailPolicy, Proof, proof};
-use super::finished::{self, Excess};
-use super::missing_node::{MissingNode, NodeState};
-use super::node::NodeRecord;
+use super::case::{Case, Cause, PodWrite, Verdict, pod_write};
+use super::disruption;
+use super::evidence::{Evidence, Proof, proof};
+use super::finished;
+use super::missing_node::NodeState;
 use super::patches::{TargetRule, failed};
-use super::pod::PodView;
-use super::settings::{Mode, Settings};
-use crate::disruption;
-use crate::view::Uid;
-
-/// The decision about a pod.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Verdict {
-    /// Do nothing until something changes.
-    Leave,
-    /// Do nothing yet; time alone may change that.
-    CheckAgain(Timestamp),
-    /// Ask the API first whether a node of this name exists.
-    Ask(Arc<str>),
-    /// Remove the stale taint of an agent from this node.
-    Untaint(Arc<str>),
-    /// Make this write.
-    Do(PodWrite),
-}
-
-/// Writes to one pod: the patch, if any, then the deletion, if any.
-#[derive(Clone, Debug, PartialEq)]
-pub struct PodWrite {
-    /// `metadata.namespace`.
-    pub namespace: Arc<str>,
-    /// `metadata.name`.
-    pub name: Box<str>,
-    /// `metadata.uid`.
-    pub uid: Uid,
-    /// For `pods/status`, as a strategic merge patch.
-    pub patch: Option<Value>,
-    /// Whether to delete it without grace. ([GC2])
-    pub delete: bool,
-    /// The cause.
-    pub cause: Cause,
-}
-
-/// Why something is done with a pod.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Cause {
-    /// Nothing of it runs, and no kubelet will report that.
-    Ended(Evidence),
-    /// It is a finished pod in excess.
-    Excess(Excess),
-    /// Its node shuts down, and it had no DisruptionTarget; with the time of the new condition.
-    Marked(Timestamp),
-    /// Its `DisruptionTarget` turned out to be wrong.
-    Cleared(disruption::Stale),
-}
-
-/// Everything that a verdict depends on.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Case<'a> {
-    pub(crate) pod: &'a PodView,
-    /// Its node, if there is one.
-    pub(crate) node: Option<&'a NodeRecord>,
-    /// The record of its missing node, if it is missing.
-    pub(crate) missing_node: Option<&'a MissingNode>,
-    /// The boot of its node in which its deletion was first seen.
-    pub(crate) deleted_in: Option<&'a Arc<str>>,
-    /// When we set its DisruptionTarget.
-    pub(crate) marked_at: Option<Timestamp>,
-    /// Its excess, if it is a finished pod in excess.
-    pub(crate) excess: Option<&'a Excess>,
-    /// The force-fail policy of its owner.
-    pub(crate) policy: Option<&'a ForceFailPolicy>,
-    pub(crate) settings: &'a Settings,
-    pub(crate) now: Timestamp,
-}
+use super::settings::Mode;
 
 /// The verdict on a pod.
-pub(crate) fn verdict(case: &Case<'_>) -> Verdict {
+pub(super) fn verdict(case: &Case<'_>) -> Verdict {
     if case.pod.only_finalizers_hold_it() {
         return Verdict::Leave;
     }
@@ -172,40 +101,5 @@ fn finished(case: &Case<'_>) -> Verdict {
         Some((until, excess)) if until <= case.now => removal(excess),
         Some((until, _)) => Verdict::CheckAgain(until),
         None => Verdict::Leave,
-    }
-}
-
-/// A write to a pod, without a deletion.
-pub(crate) fn pod_write(pod: &PodView, patch: Option<Value>, cause: Cause) -> PodWrite {
-    PodWrite {
-        namespace: Arc::clone(&pod.namespace),
-        name: pod.name.clone(),
-        uid: pod.uid.clone(),
-        patch,
-        delete: false,
-        cause,
-    }
-}
-
-impl Cause {
-    /// The label value in metrics. ([GC5])
-    pub fn label(&self) -> &'static str {
-        match self {
-            Self::Ended(evidence) => evidence.label(),
-            Self::Excess(_) => "terminated",
-            Self::Marked(_) => "marked",
-            Self::Cleared(_) => "cleared",
-        }
-    }
-}
-
-impl fmt::Display for Cause {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Ended(evidence) => evidence.fmt(formatter),
-            Self::Excess(excess) => excess.fmt(formatter),
-            Self::Marked(_) => formatter.write_str("node shuts down"),
-            Self::Cleared(stale) => stale.fmt(formatter),
-        }
     }
 }

@@ -2,9 +2,8 @@
 
 use jiff::{SignedDuration, Timestamp};
 
+use crate::podgc::case::{Case, Cause, Verdict, pod_write};
 use crate::podgc::patches::marked;
-use crate::podgc::verdict::pod_write;
-use crate::podgc::{Case, Cause, Verdict};
 use crate::view::Phase;
 
 /// The agent marks its pods itself within this time, which saves a second write.

@@ -6,13 +6,10 @@ mod stale;
 #[cfg(test)]
 mod tests;
 
-pub use stale::Stale;
-
-use crate::podgc::Case;
-use crate::podgc::Verdict;
+use super::case::{Case, Verdict};
 
 /// The verdict on a pod that is not terminal and that pod GC leaves alone.
-pub(crate) fn verdict(case: &Case<'_>) -> Verdict {
+pub(super) fn verdict(case: &Case<'_>) -> Verdict {
     let mark = announced::verdict(case);
     if mark == Verdict::Leave { stale::verdict(case) } else { mark }
 }

@@ -1,44 +1,18 @@
 //! Resets `DisruptionTarget` conditions that turned out to be wrong because their pod lives on.
 
-use std::fmt;
-
 use epilogue_common::names::disruption_reason::TERMINATION_BY_KUBELET;
 use jiff::{SignedDuration, Timestamp};
 
+use crate::podgc::case::{Case, Cause, Stale, Verdict, pod_write};
 use crate::podgc::node::{NodeRecord, NodeView};
 use crate::podgc::patches::cleared;
-use crate::podgc::pod::{PodView, Target};
-use crate::podgc::verdict::pod_write;
-use crate::podgc::{Case, Cause, StaleReset, Tristate, Verdict};
+use crate::podgc::pod::{PodView, Target, Tristate};
+use crate::podgc::settings::StaleReset;
 use crate::view::Phase;
 
 /// After this time the control plane calls a node that was cut off unknown. So a node that is still
 /// ready shows its current boot id.
 const BOOT_SEEN_MAX: SignedDuration = SignedDuration::from_mins(1);
-
-/// Why a condition is wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stale {
-    /// The pod was not deleted in time after it was marked. ([ST1])
-    NotDeleted,
-    /// Its node is ready, no shutdown is in progress, and the pod lives on. ([ST7])
-    NotShutDown,
-    /// Its containers have started since, and no shutdown is in progress. ([ST10])
-    Restarted,
-    /// We marked it for a shutdown that was cancelled. ([AP17])
-    Cancelled,
-}
-
-impl fmt::Display for Stale {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self {
-            Self::NotDeleted => "pod was not deleted",
-            Self::NotShutDown => "node did not shut down",
-            Self::Restarted => "pod runs again",
-            Self::Cancelled => "shutdown was cancelled",
-        })
-    }
-}
 
 /// Resets only on a pod that is neither deleted nor terminal, once it is due. ([ST1], [ST2], [ST4])
 pub(super) fn verdict(case: &Case<'_>) -> Verdict {
