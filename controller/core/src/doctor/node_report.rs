@@ -15,7 +15,7 @@ use super::nodes::NodeSeen;
 use super::pods::subject;
 use super::scene::{AgentPod, Kind, Scene};
 use super::{findings, seconds};
-use crate::podgc::{PodView, Tristate};
+use crate::view::Pod;
 
 /// The component that reports events of the node.
 pub(crate) const AGENT_REPORTER: &str = "epilogue.dev/agent";
@@ -250,11 +250,11 @@ fn agent(scene: &Scene, name: &str, node: &NodeSeen, agent: Option<&AgentPod>) -
     ))
 }
 
-fn ready_pods<'a>(scene: &'a Scene, node: &str) -> impl Iterator<Item = &'a PodView> {
-    pods_of(scene, node).filter(|pod| pod.ready == Some(Tristate::True))
+fn ready_pods<'a>(scene: &'a Scene, node: &str) -> impl Iterator<Item = &'a Pod> {
+    pods_of(scene, node).filter(|pod| pod.is_ready())
 }
 
-fn pods_of<'a>(scene: &'a Scene, node: &str) -> impl Iterator<Item = &'a PodView> {
+fn pods_of<'a>(scene: &'a Scene, node: &str) -> impl Iterator<Item = &'a Pod> {
     let node = node.to_owned();
     let pods = scene.pods.iter().filter_map(|pod| scene.view(pod));
     pods.filter(move |pod| pod.node.as_deref() == Some(node.as_str()))
@@ -376,13 +376,13 @@ fn pods(scene: &Scene, name: &str) -> NodeCheck {
         return NodeCheck::warn(NAME, Code::NodePodsNotRead, "they were not read")
             .remedy("use an account that may list pods");
     }
-    let living: Vec<&PodView> = pods_of(scene, name).filter(|pod| !pod.is_terminal()).collect();
-    let count = |test: fn(&PodView) -> bool| living.iter().filter(|pod| test(pod)).count();
-    let fixed = count(|pod| pod.is_static);
-    let daemons = count(PodView::is_of_daemon_set);
+    let living: Vec<&Pod> = pods_of(scene, name).filter(|pod| !pod.is_terminal()).collect();
+    let count = |test: fn(&Pod) -> bool| living.iter().filter(|pod| test(pod)).count();
+    let fixed = count(|pod| pod.gc.is_static);
+    let daemons = count(Pod::is_of_daemon_set);
     let bare: Vec<String> = living
         .iter()
-        .filter(|pod| pod.owner.is_none() && !pod.is_static)
+        .filter(|pod| pod.owner.is_none() && !pod.gc.is_static)
         .map(|pod| format!("{}/{}", pod.namespace, pod.name))
         .collect();
     let reported = living.len().saturating_sub(fixed + daemons + bare.len());

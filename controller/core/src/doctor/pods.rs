@@ -10,13 +10,13 @@ use jiff::Timestamp;
 use super::finding::{Finding, Rule};
 use super::scene::{Kind, PodSeen, Scene};
 use super::{is_overdue, seconds};
-use crate::podgc::{Cause, Evidence, OUT_OF_SERVICE_TAINT, PodView, Stale, Tristate, Verdict};
-use crate::view::Deletion;
+use crate::podgc::{Cause, Evidence, OUT_OF_SERVICE_TAINT, Stale, Verdict};
+use crate::view::{Deletion, Pod, Tristate};
 
 pub(super) fn findings(scene: &Scene, now: Timestamp) -> Vec<Finding> {
     let mut found = Vec::new();
     for seen in &scene.pods {
-        let Some(pod) = scene.view(seen).filter(|pod| !pod.is_static) else { continue };
+        let Some(pod) = scene.view(seen).filter(|pod| !pod.gc.is_static) else { continue };
         let leftover = leftover_finalizer(seen, pod, scene, now);
         let held = leftover.or_else(|| held_by_finalizers(seen, pod, scene, now));
         found.extend(held.or_else(|| unended(pod, scene, now)));
@@ -25,12 +25,7 @@ pub(super) fn findings(scene: &Scene, now: Timestamp) -> Vec<Finding> {
 }
 
 /// A tracking finalizer that no Job controller will remove. ([O1], [O3])
-fn leftover_finalizer(
-    seen: &PodSeen,
-    pod: &PodView,
-    scene: &Scene,
-    now: Timestamp,
-) -> Option<Finding> {
+fn leftover_finalizer(seen: &PodSeen, pod: &Pod, scene: &Scene, now: Timestamp) -> Option<Finding> {
     let index = seen.finalizers.iter().position(|each| each == TRACKING_FINALIZER)?;
     if !scene.has_read(Kind::Job) {
         return None;
@@ -69,12 +64,7 @@ fn leftover_finalizer(
 }
 
 /// A terminal pod that was deleted and that finalizers of others keep.
-fn held_by_finalizers(
-    seen: &PodSeen,
-    pod: &PodView,
-    scene: &Scene,
-    now: Timestamp,
-) -> Option<Finding> {
+fn held_by_finalizers(seen: &PodSeen, pod: &Pod, scene: &Scene, now: Timestamp) -> Option<Finding> {
     let since = pod.deletion.filter(|_| pod.is_terminal())?.at;
     if seen.finalizers.is_empty() || !is_overdue(since, now) {
         return None;
@@ -103,7 +93,7 @@ fn held_by_finalizers(
 }
 
 /// A pod that pod GC or disruption would write to, or that a kubelet should have terminated.
-fn unended(pod: &PodView, scene: &Scene, now: Timestamp) -> Option<Finding> {
+fn unended(pod: &Pod, scene: &Scene, now: Timestamp) -> Option<Finding> {
     let verdict = scene.verdict(pod, now);
     let Some(deletion) = pod.deletion else {
         // A terminal pod that was not deleted only takes room.
@@ -134,7 +124,7 @@ fn unended(pod: &PodView, scene: &Scene, now: Timestamp) -> Option<Finding> {
 }
 
 /// Pod GC may fail or delete the pod and has not done so.
-fn ended(pod: &PodView, evidence: &Evidence, deletion: Option<Deletion>) -> Finding {
+fn ended(pod: &Pod, evidence: &Evidence, deletion: Option<Deletion>) -> Finding {
     let state = if deletion.is_some() { "Terminating" } else { "cannot run" };
     let who = match evidence {
         Evidence::NeverScheduled | Evidence::NodeGone | Evidence::OutOfService => {
@@ -151,7 +141,7 @@ fn ended(pod: &PodView, evidence: &Evidence, deletion: Option<Deletion>) -> Find
 }
 
 /// The pod is terminal, and its kubelet does not remove it.
-fn remains(pod: &PodView, deletion: Deletion) -> Finding {
+fn remains(pod: &Pod, deletion: Deletion) -> Finding {
     let name = pod.node.as_deref().unwrap_or_default();
     let problem = format!("terminal and deleted; the kubelet of {name} does not remove it");
     Finding::new((Rule::StuckPod, Code::PodKeptByKubelet), subject(pod), problem)
@@ -164,7 +154,7 @@ fn remains(pod: &PodView, deletion: Deletion) -> Finding {
 }
 
 /// The node is silent: lists what would prove that the pod does not run.
-fn without_proof(pod: &PodView, deletion: Deletion, scene: &Scene) -> Finding {
+fn without_proof(pod: &Pod, deletion: Deletion, scene: &Scene) -> Finding {
     let name = pod.node.as_deref().unwrap_or_default();
     let node = scene.nodes.get(name).map(|node| &node.view);
     let since = node.and_then(|node| node.ready_since);
@@ -192,7 +182,7 @@ fn without_proof(pod: &PodView, deletion: Deletion, scene: &Scene) -> Finding {
 }
 
 /// The kubelet is alive, or its state is unknown.
-fn kubelets(pod: &PodView, deletion: Deletion, scene: &Scene, now: Timestamp) -> Finding {
+fn kubelets(pod: &Pod, deletion: Deletion, scene: &Scene, now: Timestamp) -> Finding {
     let name = pod.node.as_deref().unwrap_or_default();
     let stuck = |code: Code, problem: String| {
         Finding::new((Rule::StuckPod, code), subject(pod), problem).since(Some(deletion.at))
@@ -232,8 +222,8 @@ fn kubelets(pod: &PodView, deletion: Deletion, scene: &Scene, now: Timestamp) ->
         ))
 }
 
-fn stale_target(pod: &PodView, stale: Stale) -> Finding {
-    let target = pod.target.as_deref();
+fn stale_target(pod: &Pod, stale: Stale) -> Finding {
+    let target = pod.gc.target();
     let reason = target.map(|target| &*target.reason).unwrap_or_default();
     let who = if reason == TERMINATION_BY_KUBELET {
         "epilogue-controller resets it (--stale-disruption-reset=epilogue, its default)"
@@ -254,16 +244,16 @@ fn stale_target(pod: &PodView, stale: Stale) -> Finding {
 }
 
 /// The time of the last known event in the pod's life.
-fn last_news(pod: &PodView) -> Option<Timestamp> {
+fn last_news(pod: &Pod) -> Option<Timestamp> {
     let deleted = pod.deletion.map(Deletion::requested_at);
-    deleted.max(pod.finished).max(pod.created)
+    deleted.max(pod.gc.finished()).max(pod.created)
 }
 
-pub(super) fn subject(pod: &PodView) -> String {
+pub(super) fn subject(pod: &Pod) -> String {
     format!("pod/{}/{}", pod.namespace, pod.name)
 }
 
 /// The pod as arguments of kubectl.
-fn address(pod: &PodView) -> String {
+fn address(pod: &Pod) -> String {
     format!("--namespace {} {}", pod.namespace, pod.name)
 }

@@ -14,8 +14,8 @@ use thiserror::Error;
 
 use super::node_report::NodeEvent;
 use super::nodes::NodeSeen;
-use crate::podgc::{Cluster, PodView, Settings, StaleReset, Verdict};
-use crate::view::{Job, Uid, WireJob, WirePod};
+use crate::podgc::{Cluster, Settings, StaleReset, Verdict};
+use crate::view::{Job, Pod, Uid, WireJob, WirePod};
 
 /// The label of the agents' pods, with its value.
 const AGENT_LABEL: (&str, &str) = ("app.kubernetes.io/name", "epilogue-agent");
@@ -254,21 +254,21 @@ impl Scene {
         let mut pods = self.pods.iter().filter(|pod| pod.is_agent);
         pods.find_map(|pod| {
             let view = self.view(pod).filter(|view| view.node.as_deref() == Some(node))?;
-            Some(AgentPod { namespace: view.namespace.to_string(), name: view.name.clone().into() })
+            Some(AgentPod { namespace: view.namespace.to_string(), name: view.name.to_string() })
         })
     }
 
     /// The verdict of pod GC and disruption on a pod.
-    pub(super) fn verdict(&self, pod: &PodView, now: Timestamp) -> Verdict {
+    pub(super) fn verdict(&self, pod: &Pod, now: Timestamp) -> Verdict {
         let word = self.job_of(pod).and_then(|job| job.annotations.get(FORCE_FAIL_AFTER));
         self.cluster.verdict_on(&pod.uid, word.map(String::as_str), now)
     }
 
-    pub(super) fn view(&self, pod: &PodSeen) -> Option<&PodView> {
+    pub(super) fn view(&self, pod: &PodSeen) -> Option<&Pod> {
         self.cluster.pod(&pod.uid)
     }
 
-    pub(super) fn job_of(&self, pod: &PodView) -> Option<&Job> {
+    pub(super) fn job_of(&self, pod: &Pod) -> Option<&Job> {
         let owner = pod.owner.as_ref().filter(|_| pod.is_of_job())?;
         self.jobs.get(&owner.uid)
     }

@@ -10,9 +10,8 @@ use super::evidence::{Evidence, ForceFailPolicy};
 use super::finished::Excess;
 use super::missing_node::MissingNode;
 use super::node::NodeRecord;
-use super::pod::PodView;
 use super::settings::Settings;
-use crate::view::Uid;
+use crate::view::{Pod, Uid};
 
 /// The decision about a pod.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,7 +34,7 @@ pub struct PodWrite {
     /// `metadata.namespace`.
     pub namespace: Arc<str>,
     /// `metadata.name`.
-    pub name: Box<str>,
+    pub name: Arc<str>,
     /// `metadata.uid`.
     pub uid: Uid,
     /// For `pods/status`, as a strategic merge patch.
@@ -62,7 +61,7 @@ pub enum Cause {
 /// Everything that a verdict depends on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Case<'a> {
-    pub(crate) pod: &'a PodView,
+    pub(crate) pod: &'a Pod,
     /// Its node, if there is one.
     pub(crate) node: Option<&'a NodeRecord>,
     /// The record of its missing node, if it is missing.
@@ -93,10 +92,10 @@ pub enum Stale {
 }
 
 /// A write to a pod, without a deletion.
-pub(super) fn pod_write(pod: &PodView, patch: Option<Value>, cause: Cause) -> PodWrite {
+pub(super) fn pod_write(pod: &Pod, patch: Option<Value>, cause: Cause) -> PodWrite {
     PodWrite {
         namespace: Arc::clone(&pod.namespace),
-        name: pod.name.clone(),
+        name: Arc::clone(&pod.name),
         uid: pod.uid.clone(),
         patch,
         delete: false,

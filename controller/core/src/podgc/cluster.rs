@@ -13,12 +13,11 @@ use super::evidence::ForceFailPolicy;
 use super::finished::{Excess, Finished};
 use super::missing_node::{MissingNode, NodeState};
 use super::node::{NodeRecord, NodeView, WireNode};
-use super::pod::PodView;
 use super::settings::{Mode, Settings};
 use super::stale_taint::stale_from;
 use super::verdict::verdict;
 use crate::go_duration::GoDuration;
-use crate::view::{Interner, Uid, Version, WirePod};
+use crate::view::{Interner, Pod, Uid, Version, WirePod};
 use crate::workqueue::Key;
 
 /// After so many events the interner is swept.
@@ -90,7 +89,7 @@ pub struct Cluster {
 
 #[derive(Debug)]
 struct PodRecord {
-    view: PodView,
+    view: Pod,
     /// The boot of its node in which its deletion was first seen.
     deleted_in: Option<Arc<str>>,
     /// When we set its DisruptionTarget.
@@ -119,7 +118,7 @@ impl Cluster {
             self.events = 0;
             self.interner.sweep();
         }
-        let view = PodView::read(pod, &mut self.interner);
+        let view = pod.clone().view(&mut self.interner);
         let uid = view.uid.clone();
         if let Some(list) = &mut self.pod_list {
             list.insert(uid.clone());
@@ -304,7 +303,7 @@ impl Cluster {
     }
 
     /// The last known state of a pod.
-    pub fn pod(&self, uid: &Uid) -> Option<&PodView> {
+    pub fn pod(&self, uid: &Uid) -> Option<&Pod> {
         self.pods.get(uid).map(|record| &record.view)
     }
 
@@ -347,7 +346,7 @@ impl Cluster {
         }
     }
 
-    fn insert(&mut self, view: PodView) {
+    fn insert(&mut self, view: Pod) {
         let uid = view.uid.clone();
         let boot = view.node.as_ref().and_then(|name| self.nodes.get(name));
         let boot = boot.and_then(|node| node.view.boot_id.clone());
@@ -473,7 +472,7 @@ impl Cluster {
     }
 
     /// The Job's own policy overrides its namespace's; a time of zero revokes it.
-    fn policy(&self, pod: &PodView, job: Option<&str>) -> Option<ForceFailPolicy> {
+    fn policy(&self, pod: &Pod, job: Option<&str>) -> Option<ForceFailPolicy> {
         let owner = pod.owner.as_ref().filter(|_| pod.is_of_job())?;
         let own = job.and_then(duration).map(|after| (after, format!("Job {}", owner.name)));
         let namespace = || {

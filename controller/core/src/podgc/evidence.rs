@@ -9,7 +9,7 @@ use epilogue_common::names::job_option::FORCE_FAIL_AFTER;
 use jiff::{SignedDuration, Timestamp};
 
 use super::node::NodeRecord;
-use super::pod::PodView;
+use crate::view::Pod;
 
 /// The most by which the agent's clock, which follows the API's, may be ahead of ours.
 const CLOCKS_DIFFER_MAX: SignedDuration = SignedDuration::from_secs(60);
@@ -126,14 +126,14 @@ impl fmt::Display for Evidence {
 /// goes or gets the out-of-service taint. Here a new boot, the agent's drained record and, on
 /// request, `force-fail-after` fail it too. ([GC12])
 pub(super) fn proof(
-    pod: &PodView,
+    pod: &Pod,
     deleted_in: Option<&Arc<str>>,
     node: &NodeRecord,
     policy: Option<&ForceFailPolicy>,
     now: Timestamp,
 ) -> Proof {
     // A kubelet that is alive terminates its own pods, and knows better.
-    if pod.deletion.is_none() || pod.is_static || !node.view.is_silent() {
+    if pod.deletion.is_none() || pod.gc.is_static || !node.view.is_silent() {
         return Proof::NotNeeded;
     }
     let found = rebooted(pod, deleted_in, node, now).or_else(|| drained(pod, node, now));
@@ -150,7 +150,7 @@ pub(super) fn proof(
 
 /// Only for pods of Jobs. For others a second pod of the same name does harm for which the owner of
 /// no Job can answer. ([API8])
-fn due(pod: &PodView, policy: &ForceFailPolicy) -> Option<Timestamp> {
+fn due(pod: &Pod, policy: &ForceFailPolicy) -> Option<Timestamp> {
     if !pod.is_of_job() {
         return None;
     }
@@ -160,7 +160,7 @@ fn due(pod: &PodView, policy: &ForceFailPolicy) -> Option<Timestamp> {
 /// A kubelet starts nothing of a pod that is being deleted when it first sees it. So a pod that was
 /// deleted before the machine booted does not run.
 fn rebooted(
-    pod: &PodView,
+    pod: &Pod,
     deleted_in: Option<&Arc<str>>,
     node: &NodeRecord,
     now: Timestamp,
@@ -168,12 +168,12 @@ fn rebooted(
     let to = node.view.boot_id.as_ref()?;
     let requested = pod.deletion?.requested_at();
     // Such a pod would have to run in the new boot.
-    if pod.last_start.is_some_and(|start| start > requested) {
+    if pod.gc.last_start().is_some_and(|start| start > requested) {
         return None;
     }
     let remembered = deleted_in.filter(|from| {
         let before_boot = |at: Timestamp| node.booted_after.is_some_and(|after| at <= after);
-        *from != to && before_boot(requested) && pod.last_start.is_none_or(before_boot)
+        *from != to && before_boot(requested) && pod.gc.last_start().is_none_or(before_boot)
     });
     let announced = || match &node.view.announcement {
         Some(
@@ -190,14 +190,14 @@ fn rebooted(
 
 /// The drained record holds for the pods that existed when it was written, except for static pods
 /// and those of DaemonSets.
-fn drained(pod: &PodView, node: &NodeRecord, now: Timestamp) -> Option<Evidence> {
+fn drained(pod: &Pod, node: &NodeRecord, now: Timestamp) -> Option<Evidence> {
     let Some(Announcement::Drained { boot_id, at }) = &node.view.announcement else {
         return None;
     };
     if !is_past(*at, now)
         || pod.is_of_daemon_set()
         || pod.created.is_none_or(|created| created > *at)
-        || pod.last_start.is_some_and(|start| start > *at)
+        || pod.gc.last_start().is_some_and(|start| start > *at)
     {
         return None;
     }

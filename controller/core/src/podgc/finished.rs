@@ -3,12 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
+use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::pod::PodView;
 use super::settings::{KeptFor, Settings};
-use crate::view::{Phase, Uid};
+use crate::view::{Phase, Pod, Uid};
 
 /// The most pods that one search names; the rest follows.
 const NAMED_MAX: usize = 500;
@@ -37,10 +37,10 @@ impl fmt::Display for Excess {
 }
 
 /// The time until which a finished pod is kept.
-pub(super) fn kept_until(pod: &PodView, rules: &KeptFor) -> Option<(Timestamp, Excess)> {
+pub(super) fn kept_until(pod: &Pod, rules: &KeptFor) -> Option<(Timestamp, Excess)> {
     let phase = if pod.phase == Phase::Failed { "Failed" } else { "Succeeded" };
-    let kept = rules.of(pod.reason.as_deref(), phase)?;
-    Some((pod.finished?.checked_add(kept).ok()?, Excess::Age(kept)))
+    let kept = rules.of(pod.gc.reason(), phase)?;
+    Some((pod.gc.finished()?.checked_add(kept).ok()?, Excess::Age(kept)))
 }
 
 /// The order in which finished pods are deleted: evicted ones first, then the oldest, then by name.
@@ -48,7 +48,7 @@ pub(super) fn kept_until(pod: &PodView, rules: &KeptFor) -> Option<(Timestamp, E
 struct Rank {
     stays: bool,
     created: Option<Timestamp>,
-    name: Box<str>,
+    name: Arc<str>,
     uid: Uid,
 }
 
@@ -68,7 +68,7 @@ impl Finished {
     /// Records a pod, finished or not; returns whether there are too many now.
     ///
     /// DIVERGES(upstream): a pod without a phase has not begun; upstream counts it as finished.
-    pub(super) fn show(&mut self, pod: &PodView, settings: &Settings) -> bool {
+    pub(super) fn show(&mut self, pod: &Pod, settings: &Settings) -> bool {
         if !pod.is_terminal() {
             self.remove(&pod.uid);
             return false;
@@ -114,11 +114,11 @@ impl Finished {
         named
     }
 
-    fn insert(&mut self, pod: &PodView, settings: &Settings) {
+    fn insert(&mut self, pod: &Pod, settings: &Settings) {
         let rank = Rank {
-            stays: pod.phase != Phase::Failed || pod.reason.as_deref() != Some(EVICTED),
+            stays: pod.phase != Phase::Failed || pod.gc.reason() != Some(EVICTED),
             created: pod.created,
-            name: pod.name.clone(),
+            name: Arc::clone(&pod.name),
             uid: pod.uid.clone(),
         };
         let owner = pod.owner.as_ref().filter(|_| pod.phase == Phase::Failed);

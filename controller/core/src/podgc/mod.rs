@@ -12,7 +12,6 @@ mod missing_node;
 mod node;
 mod observed;
 mod patches;
-mod pod;
 mod settings;
 mod stale_taint;
 #[cfg(test)]
@@ -25,6 +24,5 @@ pub use evidence::{Evidence, ForceFailPolicy};
 pub use finished::Excess;
 pub use node::{NodeRecord, NodeView, OUT_OF_SERVICE_TAINT, WireNode};
 pub use observed::Observed;
-pub use pod::{PodView, Target, Tristate};
 pub use settings::{KeptFor, Mode, Settings, StaleReset};
 pub use stale_taint::untaint_patch;

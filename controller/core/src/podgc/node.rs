@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::Deserialize;
 
-use super::pod::Tristate;
+use crate::view::Tristate;
 use crate::view::lenient::lenient_time;
 
 /// The key of the taint that states that the machine is off; a person or a cloud sets it.

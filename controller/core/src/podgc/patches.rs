@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::evidence::Evidence;
-use super::pod::{PodView, Tristate};
+use crate::view::{Pod, Tristate};
 
 /// The message of a pod that a shutdown terminates. It is the kubelet's own, so that its later
 /// write of the same changes nothing. ([SD16])
@@ -29,21 +29,16 @@ pub(super) enum TargetRule {
 ///
 /// DIVERGES(upstream): a pod that is failed ceases to be ready in the same write; upstream leaves
 /// it Failed and ready. ([GC4], [API5])
-pub(super) fn failed(
-    pod: &PodView,
-    evidence: &Evidence,
-    rule: TargetRule,
-    now: Timestamp,
-) -> Value {
+pub(super) fn failed(pod: &Pod, evidence: &Evidence, rule: TargetRule, now: Timestamp) -> Value {
     let mut conditions = Vec::new();
     if rule == TargetRule::Set || rule == TargetRule::Keep && !pod.is_target() {
-        let since = pod.target.as_ref().filter(|target| target.stands);
+        let since = pod.gc.target().filter(|target| target.stands);
         let since = since.and_then(|target| target.since).unwrap_or(now);
         let message = format!("PodGC: {evidence}");
         conditions.push(condition(pod, DISRUPTION_TARGET, DELETION_BY_POD_GC, &message, since));
     }
-    for (kind, state) in [(READY, pod.ready), (CONTAINERS_READY, pod.containers_ready)] {
-        if state.is_some_and(|state| state != Tristate::False) {
+    for kind in [READY, CONTAINERS_READY] {
+        if pod.condition(kind).is_some_and(|state| state != Tristate::False) {
             conditions.push(json!({
                 "type": kind,
                 "status": "False",
@@ -57,20 +52,20 @@ pub(super) fn failed(
         "metadata": identity(pod),
         "status": {
             "phase": "Failed",
-            "observedGeneration": pod.generation,
+            "observedGeneration": pod.gc.generation,
             "conditions": conditions,
         },
     })
 }
 
 /// The patch that sets `DisruptionTarget` as the kubelet of a node that shuts down would. ([SD16])
-pub(crate) fn marked(pod: &PodView, now: Timestamp) -> Value {
+pub(crate) fn marked(pod: &Pod, now: Timestamp) -> Value {
     let target = condition(pod, DISRUPTION_TARGET, TERMINATION_BY_KUBELET, SHUTDOWN_MESSAGE, now);
     json!({"metadata": identity(pod), "status": {"conditions": [target]}})
 }
 
 /// The patch that resets `DisruptionTarget`. ([ST3])
-pub(crate) fn cleared(pod: &PodView, now: Timestamp) -> Value {
+pub(crate) fn cleared(pod: &Pod, now: Timestamp) -> Value {
     json!({
         "metadata": identity(pod),
         "status": {"conditions": [{
@@ -79,23 +74,23 @@ pub(crate) fn cleared(pod: &PodView, now: Timestamp) -> Value {
             "reason": null,
             "message": null,
             "lastTransitionTime": seconds(now),
-            "observedGeneration": pod.generation,
+            "observedGeneration": pod.gc.generation,
         }]},
     })
 }
 
-fn condition(pod: &PodView, kind: &str, reason: &str, message: &str, since: Timestamp) -> Value {
+fn condition(pod: &Pod, kind: &str, reason: &str, message: &str, since: Timestamp) -> Value {
     json!({
         "type": kind,
         "status": "True",
         "reason": reason,
         "message": message,
         "lastTransitionTime": seconds(since),
-        "observedGeneration": pod.generation,
+        "observedGeneration": pod.gc.generation,
     })
 }
 
-fn identity(pod: &PodView) -> Value {
+fn identity(pod: &Pod) -> Value {
     json!({"uid": pod.uid.as_str(), "resourceVersion": pod.version.to_string()})
 }
 

@@ -44,7 +44,7 @@ pub(super) enum Judgement {
 }
 
 pub(super) fn judge(pod: &PodSeen, cluster: &Cluster) -> Judgement {
-    if pod.view.is_static || pod.view.is_of_daemon_set() {
+    if pod.view.gc.is_static || pod.view.is_of_daemon_set() {
         return Judgement::Fine;
     }
     match pod.view.phase {
@@ -57,7 +57,7 @@ pub(super) fn judge(pod: &PodSeen, cluster: &Cluster) -> Judgement {
 /// A pod with the phase Failed.
 fn failed(pod: &PodSeen, cluster: &Cluster) -> Judgement {
     let view = &pod.view;
-    let at = view.finished.or_else(|| view.target.as_ref()?.since).or(view.created);
+    let at = view.gc.finished().or_else(|| view.gc.target()?.since).or(view.created);
     if at.is_none_or(|at| at < cluster.from) {
         return Judgement::Fine;
     }
@@ -72,8 +72,8 @@ fn failed(pod: &PodSeen, cluster: &Cluster) -> Judgement {
         let evidence = Evidence { cause, basis: Basis::Seen, how };
         return disrupted(Code::DisruptionReported, pod, evidence, at, part);
     }
-    if let Some(target) = view.target.as_ref().filter(|target| target.stands) {
-        let cause = cause_of_target(&target.reason, view.reason.as_deref());
+    if let Some(target) = view.gc.target().filter(|target| target.stands) {
+        let cause = cause_of_target(&target.reason, view.gc.reason());
         let how = format!("condition DisruptionTarget, reason {}", target.reason);
         let evidence = Evidence { cause, basis: Basis::Seen, how };
         let how = "Kubernetes reported the disruption itself".to_owned();
@@ -89,9 +89,7 @@ fn failed(pod: &PodSeen, cluster: &Cluster) -> Judgement {
             let part = part_in_failure(&evidence, &hits);
             disrupted(Code::FailureWithoutDisruptionTarget, pod, evidence, at, part)
         }
-        None if view.reason.as_deref() == Some("Evicted") && pod.message.is_empty() => {
-            Judgement::Unclear
-        }
+        None if view.gc.reason() == Some("Evicted") && pod.message.is_empty() => Judgement::Unclear,
         None => Judgement::Fine,
     }
 }
@@ -135,7 +133,7 @@ fn cause_of_target(reason: &str, pod_reason: Option<&str>) -> Cause {
 
 /// What `status.reason` says. ([SD8])
 fn by_status(pod: &PodSeen) -> Option<Evidence> {
-    let reason = pod.view.reason.as_deref()?;
+    let reason = pod.view.gc.reason()?;
     let cause = match reason {
         "Terminated" | "NodeShutdown" | "Shutdown" => Cause::NodeShutdown,
         "NodeLost" => Cause::NodeSilent,
@@ -227,7 +225,8 @@ fn missing(pod: &PodSeen, cluster: &Cluster) -> Option<Box<DisruptedPod>> {
         return None;
     }
     let deleted = view.deletion.map(Deletion::requested_at);
-    let boot = node.zip(view.last_start).and_then(|(name, start)| cluster.boot_after(name, start));
+    let boot =
+        node.zip(view.gc.last_start()).and_then(|(name, start)| cluster.boot_after(name, start));
     let silent = node.and_then(|name| cluster.silent_since(name));
     let (code, evidence, since) = if node.is_some_and(|name| cluster.is_node_gone(name)) {
         let name = node.unwrap_or_default();

@@ -118,7 +118,7 @@ impl<'a> PodsOfJobs<'a> {
                 .disrupted
                 .get(&key)
                 .is_some_and(|all| all.iter().any(|disrupted| disrupted.name == *pod.view.name));
-            let work = pod.work_until(pod.view.finished).filter(|_| !is_disrupted);
+            let work = pod.work_until(pod.view.gc.finished()).filter(|_| !is_disrupted);
             let sum = of.work.entry(key).or_default();
             *sum = sum.saturating_add(work.unwrap_or(0));
         }

@@ -6,14 +6,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::podgc::PodView;
 use crate::view::lenient::lenient_time;
-use crate::view::{Interner, WirePod};
+use crate::view::{Interner, Pod, WirePod};
 
 /// A pod.
 #[derive(Clone, Debug)]
 pub(super) struct PodSeen {
-    pub(super) view: PodView,
+    pub(super) view: Pod,
     /// `metadata.labels["app.kubernetes.io/name"]`.
     pub(super) app: Option<String>,
     /// `status.message`, which a dump does not have.
@@ -101,7 +100,7 @@ struct Terminated {
 
 impl PodSeen {
     pub(super) fn read(object: &Value, interner: &mut Interner) -> Result<Self, serde_json::Error> {
-        let view = PodView::read(&WirePod::deserialize(object)?, interner);
+        let view = WirePod::deserialize(object)?.view(interner);
         let More { metadata, spec, status } = More::deserialize(object)?;
         let states: Vec<MoreState> =
             status.container_statuses.into_iter().flatten().filter_map(|it| it.state).collect();

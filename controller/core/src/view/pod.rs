@@ -1,4 +1,4 @@
-//! Views a pod, reduced to what the Job controller decides from. Under 1 KiB with its indexes.
+//! Views a pod, reduced to what the rules of Jobs and of pod GC read. Under 1 KiB with its indexes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use epilogue_common::names::COMPLETION_INDEX;
 use jiff::Timestamp;
 
-use super::{Selector, Uid, Version};
+use super::{GcFacts, Selector, Uid, Version};
 
 /// The slim view of one pod.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,6 +48,8 @@ pub struct Pod {
     /// Since when it is Failed while its status shows a running container, and no writer states
     /// that no container runs.
     pub shown_running_since: Option<Timestamp>,
+    /// What only pod GC reads.
+    pub gc: GcFacts,
 }
 
 /// A controller reference.
@@ -105,6 +107,17 @@ pub struct Condition {
     pub kind: Box<str>,
     /// `status`.
     pub status: Box<str>,
+}
+
+/// `status` of a condition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tristate {
+    /// `True`.
+    True,
+    /// `False`.
+    False,
+    /// `Unknown`, and any other value.
+    Unknown,
 }
 
 /// The `Ready` condition.
@@ -192,6 +205,35 @@ impl Pod {
         self.conditions.iter().any(|each| &*each.kind == kind && &*each.status == "True")
     }
 
+    /// The state of the first condition of this type.
+    pub fn condition(&self, kind: &str) -> Option<Tristate> {
+        let condition = self.conditions.iter().find(|each| &*each.kind == kind)?;
+        Some(Tristate::parse(&condition.status))
+    }
+
+    /// Whether it has a true `DisruptionTarget`, from any writer.
+    pub fn is_target(&self) -> bool {
+        self.gc.target().is_some_and(|target| target.stands)
+    }
+
+    /// Whether a Job controls it.
+    pub fn is_of_job(&self) -> bool {
+        self.owner
+            .as_ref()
+            .is_some_and(|owner| &*owner.kind == "Job" && &*owner.api_version == "batch/v1")
+    }
+
+    /// Whether a DaemonSet controls it.
+    pub fn is_of_daemon_set(&self) -> bool {
+        self.owner.as_ref().is_some_and(|owner| &*owner.kind == "DaemonSet")
+    }
+
+    /// Whether the pod only waits for others to remove their finalizers: it is terminal and was
+    /// deleted without grace.
+    pub fn only_finalizers_hold_it(&self) -> bool {
+        self.is_terminal() && self.deletion.is_some_and(|deletion| deletion.grace_seconds == 0)
+    }
+
     /// When the pod finished, by the first source that knows. ([D3])
     pub fn finished_at(&self) -> Option<Timestamp> {
         self.containers_finished_at()
@@ -220,6 +262,17 @@ impl Deletion {
     /// When deletion was requested.
     pub fn requested_at(self) -> Timestamp {
         self.at.checked_sub(jiff::SignedDuration::from_secs(self.grace_seconds)).unwrap_or(self.at)
+    }
+}
+
+impl Tristate {
+    /// Reads the API's text.
+    pub fn parse(text: &str) -> Self {
+        match text {
+            "True" => Self::True,
+            "False" => Self::False,
+            _ => Self::Unknown,
+        }
     }
 }
 

@@ -311,7 +311,6 @@ fn time(time: Option<TimeMessage>) -> Option<Time> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::podgc::PodView;
     use crate::view::Interner;
     use serde_json::json;
 
@@ -418,7 +417,6 @@ mod tests {
         let json: WirePod = serde_json::from_value(json).expect("must be a pod");
         let decoded = WirePod::decode(&message().encode_to_vec()).expect("must be a pod");
         let interner = &mut Interner::default();
-        assert_eq!(PodView::read(&decoded, interner), PodView::read(&json, interner));
         assert_eq!(decoded.view(interner), json.view(interner));
     }
 
@@ -438,8 +436,8 @@ mod tests {
         status.reason = Text::new();
         status.start_time = Some(TimeMessage { seconds: None });
         let decoded = WirePod::decode(&empty.encode_to_vec()).expect("must be a pod");
-        let view = PodView::read(&decoded, &mut Interner::default());
-        assert_eq!((view.node, view.reason, view.deadline), (None, None, None));
+        let view = decoded.view(&mut Interner::default());
+        assert_eq!((view.node, view.gc.reason(), view.gc.deadline()), (None, None, None));
     }
 
     #[test]

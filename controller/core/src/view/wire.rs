@@ -15,6 +15,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
+use super::gc_facts::GcFacts;
 use super::json::{Json, read, read_field, without_managed_fields};
 use super::lenient::{lean_metadata, lenient_time};
 use super::pod::{
@@ -171,6 +172,9 @@ fn intern<T: Eq + Hash>(known: &mut HashSet<Arc<T>>, value: T) -> Arc<T> {
 impl WirePod {
     /// The view of this pod.
     pub fn view(self, interner: &mut Interner) -> Pod {
+        let phase = Phase::parse(self.status.phase.as_deref().unwrap_or_default());
+        let terminal = matches!(phase, Phase::Succeeded | Phase::Failed);
+        let gc = GcFacts::read(&self, terminal, interner);
         let metadata = self.metadata;
         let annotations = metadata.annotations.unwrap_or_default();
         let mut labels = metadata.labels.unwrap_or_default();
@@ -213,7 +217,7 @@ impl WirePod {
                 .node_name
                 .filter(|name| !name.is_empty())
                 .map(|name| interner.text(&name)),
-            phase: Phase::parse(self.status.phase.as_deref().unwrap_or_default()),
+            phase,
             index: annotations.get(COMPLETION_INDEX).and_then(|text| parse_number(text)),
             failures: FailureCounts {
                 counted: count(INDEX_FAILURE_COUNT),
@@ -223,6 +227,7 @@ impl WirePod {
             ready,
             containers,
             shown_running_since,
+            gc,
         }
     }
 }

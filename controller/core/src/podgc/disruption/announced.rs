@@ -22,14 +22,14 @@ pub(super) fn verdict(case: &Case<'_>) -> Verdict {
     if !case.settings.marks
         || pod.phase != Phase::Running
         || pod.deletion.is_some()
-        || pod.is_static
-        || pod.may_restart
+        || pod.gc.is_static
+        || pod.gc.may_restart
         || pod.is_target()
     {
         return Verdict::Leave;
     }
     let since = case.node.and_then(|node| node.view.shuts_down_since());
-    let (Some(since), Some(start)) = (since, pod.last_start) else { return Verdict::Leave };
+    let (Some(since), Some(start)) = (since, pod.gc.last_start()) else { return Verdict::Leave };
     let age = case.now.duration_since(since);
     if start > since || age > SHUTDOWN_MAX {
         return Verdict::Leave;

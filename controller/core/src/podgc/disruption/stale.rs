@@ -6,9 +6,8 @@ use jiff::{SignedDuration, Timestamp};
 use crate::podgc::case::{Case, Cause, Stale, Verdict, pod_write};
 use crate::podgc::node::{NodeRecord, NodeView};
 use crate::podgc::patches::cleared;
-use crate::podgc::pod::{PodView, Target, Tristate};
 use crate::podgc::settings::StaleReset;
-use crate::view::Phase;
+use crate::view::{Phase, Pod, Target};
 
 /// After this time the control plane calls a node that was cut off unknown. So a node that is still
 /// ready shows its current boot id.
@@ -17,7 +16,7 @@ const BOOT_SEEN_MAX: SignedDuration = SignedDuration::from_mins(1);
 /// Resets only on a pod that is neither deleted nor terminal, once it is due. ([ST1], [ST2], [ST4])
 pub(super) fn verdict(case: &Case<'_>) -> Verdict {
     let pod = case.pod;
-    let target = pod.target.as_deref().filter(|target| target.stands);
+    let target = pod.gc.target().filter(|target| target.stands);
     let Some(target) = target.filter(|_| pod.deletion.is_none()) else { return Verdict::Leave };
     let of_kubelet = &*target.reason == TERMINATION_BY_KUBELET;
     let (due, stale) = match case.settings.stale_reset {
@@ -59,14 +58,14 @@ fn leftover(case: &Case<'_>, target: &Target) -> Option<(Timestamp, Stale)> {
 }
 
 /// The deadline fails the pod; the agent also uses it to fail a bare pod. ([API17])
-fn is_ending(pod: &PodView, now: Timestamp) -> bool {
-    pod.deadline.is_some_and(|deadline| deadline <= now)
+fn is_ending(pod: &Pod, now: Timestamp) -> bool {
+    pod.gc.deadline().is_some_and(|deadline| deadline <= now)
 }
 
-fn runs_again(pod: &PodView, target: &Target) -> bool {
+fn runs_again(pod: &Pod, target: &Target) -> bool {
     pod.phase == Phase::Running
-        && pod.ready == Some(Tristate::True)
-        && pod.running_since.is_some_and(|since| Some(since) > target.since)
+        && pod.is_ready()
+        && pod.gc.running_since().is_some_and(|since| Some(since) > target.since)
 }
 
 /// Shown by the boot that we saw, or by an announcement of another boot.
