@@ -5,21 +5,25 @@ use std::time::Duration;
 
 use controller_core::job::MemoryUpdate;
 use controller_core::orphans::Orphans;
-use controller_core::state::{ClusterState, Entry, Event, Now, Snapshot};
-use controller_core::view::{Job, JobKey, Owner, Pod, Uid, WirePod};
+use controller_core::podgc::{NamespaceView, NodeView};
+use controller_core::state::{ClusterState, Entry, Event, Now, Reaction, Snapshot};
+use controller_core::view::{Job, JobKey, Pod, Uid, WirePod};
 use epilogue_runtime::watch::WatchEvent;
 use jiff::Timestamp;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::metrics::Metrics;
+use crate::podgc::GcQueues;
 use crate::workqueue::Queue;
 
-/// The state, and the two queues of Jobs.
+/// The state, and all queues.
 #[derive(Debug)]
 pub(crate) struct Dispatch {
     state: Mutex<ClusterState>,
     pub(crate) jobs: Arc<Queue<JobKey>>,
     pub(crate) orphans: Arc<Queue<Orphans>>,
+    /// The queues of pod GC; `None` if all its rules are off.
+    pub(crate) gc: Option<GcQueues>,
     metrics: Metrics,
 }
 
@@ -29,16 +33,20 @@ impl Dispatch {
         state: ClusterState,
         jobs: Arc<Queue<JobKey>>,
         orphans: Arc<Queue<Orphans>>,
+        gc: Option<GcQueues>,
         metrics: Metrics,
     ) -> Self {
-        Self { state: Mutex::new(state), jobs, orphans, metrics }
+        Self { state: Mutex::new(state), jobs, orphans, gc, metrics }
     }
 
-    /// Opens both queues and enqueues everything that the watches have shown. The queues open
+    /// Opens all queues and enqueues everything that the watches have shown. The queues open
     /// first, so that no event in between is lost.
     pub(crate) fn open(&self) {
         self.jobs.open();
         self.orphans.open();
+        if let Some(gc) = &self.gc {
+            gc.open();
+        }
         let entries = self.state.lock().everything(&self.now());
         self.enqueue(entries);
     }
@@ -51,12 +59,26 @@ impl Dispatch {
     /// Takes an event of the watch of pods. Returns the Job that rests because its pod cannot be
     /// read.
     pub(crate) fn pod(&self, event: WatchEvent<WirePod>) -> Option<Arc<Job>> {
-        let event = event.map(|pod| self.state.lock().view(pod));
-        self.handle(Event::Pod(event))
+        let reaction = self.state.lock().handle_pod(event, &self.now());
+        self.react(reaction)
     }
 
-    fn handle(&self, event: Event) -> Option<Arc<Job>> {
+    /// Takes an event of the watch of nodes.
+    pub(crate) fn node(&self, event: WatchEvent<NodeView>) {
+        self.handle(Event::Node(event));
+    }
+
+    /// Takes an event of the watch of namespaces.
+    pub(crate) fn namespace(&self, event: WatchEvent<NamespaceView>) {
+        self.handle(Event::Namespace(event));
+    }
+
+    fn handle(&self, event: Event) {
         let reaction = self.state.lock().handle(event, &self.now());
+        self.react(reaction);
+    }
+
+    fn react(&self, reaction: Reaction) -> Option<Arc<Job>> {
         for event in reaction.tracked_terminal {
             self.metrics.tracked_terminal(event);
         }
@@ -102,14 +124,10 @@ impl Dispatch {
         self.enqueue([entry]);
     }
 
-    /// An annotation of the Job that an owner reference names, if name and UID match.
-    pub(crate) fn job_annotation(
-        &self,
-        namespace: &Arc<str>,
-        owner: &Owner,
-        name: &str,
-    ) -> Option<String> {
-        self.state.lock().job_annotation(namespace, owner, name).map(str::to_owned)
+    /// The state, locked: for a call that enqueues nothing, or whose entries go to
+    /// [`Self::enqueue`].
+    pub(crate) fn state(&self) -> MutexGuard<'_, ClusterState> {
+        self.state.lock()
     }
 
     /// Whether a watch has shown a Job of this name and UID.
@@ -122,9 +140,10 @@ impl Dispatch {
         self.state.lock().orphans(item, manage_all_jobs)
     }
 
-    /// An empty state, and queues that are closed.
+    /// An empty state, and queues that are closed; with pod GC if there are settings of it.
     #[cfg(test)]
-    pub(crate) fn for_tests() -> Self {
+    pub(crate) fn for_tests(gc: Option<controller_core::podgc::Settings>) -> Self {
+        use controller_core::batching::Batching;
         use controller_core::workqueue::FailureDelay;
         use prometheus::{Histogram, HistogramOpts, Registry};
 
@@ -134,7 +153,8 @@ impl Dispatch {
         let jobs = Arc::new(Queue::new(delay, histogram(), histogram()));
         let orphans = Arc::new(Queue::new(delay, histogram(), histogram()));
         let metrics = Metrics::new(&Registry::new()).expect("must register");
-        Self::new(ClusterState::default(), jobs, orphans, metrics)
+        let queues = gc.is_some().then(|| GcQueues::new(|_| (histogram(), histogram())));
+        Self::new(ClusterState::new(Batching::default(), gc), jobs, orphans, queues, metrics)
     }
 
     fn now(&self) -> Now {
@@ -142,13 +162,19 @@ impl Dispatch {
         Now { time: Timestamp::now(), elapsed, has_backlog }
     }
 
-    fn enqueue(&self, entries: impl IntoIterator<Item = Entry>) {
+    /// Puts entries into their queues.
+    pub(crate) fn enqueue(&self, entries: impl IntoIterator<Item = Entry>) {
         for entry in entries {
             match entry {
                 Entry::Job(key, None) => self.jobs.add(key),
                 Entry::Job(key, Some(wait)) => self.jobs.add_after(key, wait),
                 Entry::Orphans(orphans, None) => self.orphans.add(orphans),
                 Entry::Orphans(orphans, Some(wait)) => self.orphans.add_after(orphans, wait),
+                Entry::Check(wake) => {
+                    if let Some(gc) = &self.gc {
+                        gc.of(wake.priority).add_after(wake.item, wake.after);
+                    }
+                }
             }
         }
     }

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use controller_core::orphans::Orphans;
 use controller_core::view::{JobKey, Pod, Uid};
 use epilogue_common::outcome::{Failure, FailureKind};
-use tokio_util::sync::CancellationToken;
 
 use crate::dispatch::Dispatch;
 use crate::execute::Executor;
+use crate::workqueue::{Process, Queue};
 
 /// Dependencies of a worker.
 #[derive(Debug)]
@@ -19,15 +19,13 @@ pub(crate) struct Cleaner {
     pub(crate) manage_all_jobs: bool,
 }
 
-impl Cleaner {
-    /// Works until `token` is cancelled; an item in progress is completed.
-    pub(crate) async fn work(&self, token: CancellationToken) {
-        while let Some(item) = self.dispatch.orphans.take(&token).await {
-            self.free(&item).await;
-            self.dispatch.orphans.done(&item);
-        }
+impl Process<Orphans> for Cleaner {
+    async fn process(&self, _: &Queue<Orphans>, item: &Orphans) {
+        self.free(item).await;
     }
+}
 
+impl Cleaner {
     /// Each pod of a whole Job that keeps its finalizer is queued by itself, with backoff. ([O1])
     async fn free(&self, item: &Orphans) {
         let pods = self.dispatch.orphans(item, self.manage_all_jobs);
@@ -110,6 +108,7 @@ mod tests {
     use parking_lot::Mutex;
     use serde_json::{Value, json};
     use std::time::Duration;
+    use tokio_util::sync::CancellationToken;
 
     /// Builds a cleaner for a pod of Job `a`, which no watch has shown. The API answers a read of
     /// the Job with `code` and `job`. Also returns the log of calls.
@@ -129,7 +128,7 @@ mod tests {
         let pod = json!({"metadata": {"name": "pod", "namespace": "default", "uid": "pod",
                          "finalizers": ["batch.kubernetes.io/job-tracking"],
                          "ownerReferences": [owner]}});
-        let dispatch = Dispatch::for_tests();
+        let dispatch = Dispatch::for_tests(None);
         dispatch.open();
         dispatch.pod(WatchEvent::ListBegins);
         dispatch.pod(WatchEvent::Shown(serde_json::from_value(pod).expect("must be a pod")));

@@ -7,8 +7,9 @@ use std::time::Duration;
 use anyhow::Context as _;
 use controller_core::job::SyncInput;
 use controller_core::job::invariants::verify;
-use controller_core::podgc::Priority;
+use controller_core::podgc::Mode;
 use controller_core::state::ClusterState;
+use controller_core::workqueue::Key;
 use epilogue_runtime::admin::Admin;
 use epilogue_runtime::health::Checks;
 use epilogue_runtime::lease::{self, Leadership, LeaseError};
@@ -29,10 +30,10 @@ use crate::execute::Executor;
 use crate::informers::{self, HasSynced, Informers};
 use crate::metrics::{Metrics, QueueCollector, QueueHistograms, ReadFigures};
 use crate::orphan_finalizers::Cleaner;
-use crate::podgc::{self, PodGc};
+use crate::podgc::{self, GcQueues};
 use crate::sync::Syncer;
 use crate::traces::Traces;
-use crate::workqueue::Queue;
+use crate::workqueue::{Process, Queue};
 
 /// How long syncs in progress may take at the end.
 const END_MAX: Duration = Duration::from_secs(10);
@@ -53,14 +54,8 @@ struct Parts {
     executor: Arc<Executor>,
     recorder: Arc<Recorder>,
     /// `None` if all its rules are off.
-    pod_gc: Option<GcParts>,
+    pod_gc: Option<Arc<podgc::Worker>>,
     traces: Arc<Traces>,
-}
-
-/// The parts of pod GC.
-struct GcParts {
-    gc: Arc<PodGc>,
-    worker: Arc<podgc::Worker>,
 }
 
 /// The conditions of readiness. The lease is not one: a replica that waits for it is ready, and a
@@ -252,20 +247,17 @@ impl Parts {
         let jobs = Arc::new(Queue::new(config.api_backoff, waited, worked));
         let (waited, worked) = histograms.of("job_orphan_pod");
         let orphans = Arc::new(Queue::new(config.api_backoff, waited, worked));
-        let state = ClusterState::new(config.batching);
-        let (job_queue, orphan_queue) = (Arc::clone(&jobs), Arc::clone(&orphans));
-        let dispatch = Dispatch::new(state, jobs, orphans, metrics.clone());
-        let dispatch = Arc::new(dispatch);
-        let pod_gc = GcParts::new(config, &dispatch, &registry, &histograms, identity).await?;
-        let mut queues: Vec<(&'static str, ReadFigures)> = vec![
-            ("job", Box::new(move || job_queue.figures())),
-            ("job_orphan_pod", Box::new(move || orphan_queue.figures())),
-        ];
-        if let Some(parts) = &pod_gc {
-            let (ending, tidying) = (Arc::clone(&parts.gc), Arc::clone(&parts.gc));
-            queues.push(("pod_gc_ending", Box::new(move || ending.ending.figures())));
-            queues.push(("pod_gc_tidying", Box::new(move || tidying.tidying.figures())));
+        let settings = Some(&config.pod_gc.settings).filter(|settings| !settings.is_idle());
+        let gc_queues = settings.map(|_| GcQueues::new(|name| histograms.of(name)));
+        let mut queues = vec![("job", figures(&jobs)), ("job_orphan_pod", figures(&orphans))];
+        if let Some(gc) = &gc_queues {
+            queues.push(("pod_gc_ending", figures(&gc.ending)));
+            queues.push(("pod_gc_tidying", figures(&gc.tidying)));
         }
+        let state = ClusterState::new(config.batching, settings.cloned());
+        let dispatch = Dispatch::new(state, jobs, orphans, gc_queues, metrics.clone());
+        let dispatch = Arc::new(dispatch);
+        let pod_gc = pod_gc(config, &dispatch, &registry, identity).await?;
         registry.register(Box::new(QueueCollector::new(queues)?))?;
         Ok(Self {
             pod_gc,
@@ -287,16 +279,15 @@ impl Parts {
             dispatch: Arc::clone(&self.dispatch),
             recorder: Arc::clone(&self.recorder),
             manage_all_jobs: config.settings.manage_all_jobs,
-            pod_gc: self.pod_gc.as_ref().map(|parts| Arc::clone(&parts.gc)),
             traces: Arc::clone(&self.traces),
         };
-        if let Some(parts) = &self.pod_gc {
-            let (client, gc) = (self.client.clone(), Arc::clone(&parts.gc));
-            let nodes = informers::nodes(client, gc, group.token(), readiness.nodes.clone());
+        if self.pod_gc.is_some() {
+            let (client, dispatch) = (self.client.clone(), Arc::clone(&self.dispatch));
+            let nodes = informers::nodes(client, dispatch, group.token(), readiness.nodes.clone());
             group.spawn("watch of nodes", endless(nodes));
-            let (client, gc) = (self.client.clone(), Arc::clone(&parts.gc));
+            let (client, dispatch) = (self.client.clone(), Arc::clone(&self.dispatch));
             let synced = readiness.namespaces.clone();
-            let namespaces = informers::namespaces(client, gc, group.token(), synced);
+            let namespaces = informers::namespaces(client, dispatch, group.token(), synced);
             group.spawn("watch of namespaces", endless(namespaces));
         }
         let jobs = informers.clone().jobs(group.token(), readiness.jobs.clone());
@@ -322,66 +313,66 @@ impl Parts {
         });
         // The queues were closed until now: a waiting replica only keeps its caches.
         self.dispatch.open();
-        if let Some(parts) = &self.pod_gc {
-            parts.gc.open();
-        }
         self.traces.open();
         let mut group = TaskGroup::new(token);
-        for worker in 0..config.workers {
-            let (syncer, token) = (Arc::clone(&syncer), group.token());
-            let work = async move { syncer.work(token).await };
-            group.spawn(format!("sync worker {worker}"), endless(work));
-            let (cleaner, token) = (Arc::clone(&cleaner), group.token());
-            let work = async move { cleaner.work(token).await };
-            group.spawn(format!("orphan worker {worker}"), endless(work));
-        }
-        if let Some(parts) = &self.pod_gc {
-            parts.work(config.pod_gc.workers, &mut group);
+        let (jobs, orphans) = (&self.dispatch.jobs, &self.dispatch.orphans);
+        staff(&mut group, "sync", config.workers, jobs, &syncer);
+        staff(&mut group, "orphan", config.workers, orphans, &cleaner);
+        if let Some((queues, worker)) = self.dispatch.gc.as_ref().zip(self.pod_gc.as_ref()) {
+            let workers = config.pod_gc.workers;
+            let tidying = (workers / CLEANUP_SHARE).max(1);
+            staff(&mut group, "pod gc ending", workers, &queues.ending, worker);
+            staff(&mut group, "pod gc tidying", tidying, &queues.tidying, worker);
         }
         tracing::info!("working");
         Ok(group.run(END_MAX).await?)
     }
 }
 
-impl GcParts {
-    /// Builds pod GC with its own rate-limited client, so that its bursts never delay Jobs.
-    async fn new(
-        config: &Config,
-        dispatch: &Arc<Dispatch>,
-        registry: &Registry,
-        histograms: &QueueHistograms,
-        identity: &str,
-    ) -> anyhow::Result<Option<Self>> {
-        let settings = &config.pod_gc.settings;
-        if settings.is_idle() {
-            return Ok(None);
-        }
-        let mut options = config.client.clone();
-        options.rate_limit.bucket = Some(config.pod_gc.bucket);
-        let client = client::connect(&options).await?;
-        let gc = PodGc::new(settings.clone(), histograms);
-        let worker = podgc::Worker {
-            gc: Arc::clone(&gc),
-            dispatch: Arc::clone(dispatch),
-            executor: podgc::execute::Executor::new(client),
-            metrics: podgc::Metrics::new(registry)?,
-            instance: identity.to_owned(),
-        };
-        Ok(Some(Self { gc, worker: Arc::new(worker) }))
+/// The worker of pod GC, if it has any rule. It has its own rate-limited client, so that its bursts
+/// never delay Jobs.
+async fn pod_gc(
+    config: &Config,
+    dispatch: &Arc<Dispatch>,
+    registry: &Registry,
+    identity: &str,
+) -> anyhow::Result<Option<Arc<podgc::Worker>>> {
+    if dispatch.gc.is_none() {
+        return Ok(None);
     }
+    let mut options = config.client.clone();
+    options.rate_limit.bucket = Some(config.pod_gc.bucket);
+    let client = client::connect(&options).await?;
+    Ok(Some(Arc::new(podgc::Worker {
+        dispatch: Arc::clone(dispatch),
+        executor: podgc::execute::Executor::new(client),
+        metrics: podgc::Metrics::new(registry)?,
+        observes: config.pod_gc.settings.mode == Mode::Observe,
+        instance: identity.to_owned(),
+    })))
+}
 
-    fn work(&self, workers: usize, group: &mut TaskGroup) {
-        let tidying = (workers / CLEANUP_SHARE).max(1);
-        let priorities =
-            [("ending", Priority::Ending, workers), ("tidying", Priority::Tidying, tidying)];
-        for (name, priority, workers) in priorities {
-            for worker in 0..workers {
-                let (it, token) = (Arc::clone(&self.worker), group.token());
-                let work = async move { it.work(priority, token).await };
-                group.spawn(format!("pod gc {name} worker {worker}"), endless(work));
-            }
-        }
+/// Lets this many workers process the keys of a queue.
+fn staff<K, P>(
+    group: &mut TaskGroup,
+    name: &str,
+    workers: usize,
+    queue: &Arc<Queue<K>>,
+    process: &Arc<P>,
+) where
+    K: Key + Send + Sync + 'static,
+    P: Process<K> + Send + Sync + 'static,
+{
+    for worker in 0..workers {
+        let (queue, process, token) = (Arc::clone(queue), Arc::clone(process), group.token());
+        let work = async move { queue.work(&*process, token).await };
+        group.spawn(format!("{name} worker {worker}"), endless(work));
     }
+}
+
+fn figures<K: Key + Send + 'static>(queue: &Arc<Queue<K>>) -> ReadFigures {
+    let queue = Arc::clone(queue);
+    Box::new(move || queue.figures())
 }
 
 /// Adapts a task that ends on cancellation and cannot fail.

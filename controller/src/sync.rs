@@ -12,12 +12,12 @@ use controller_core::state::Snapshot;
 use controller_core::view::{Job, JobKey};
 use jiff::Timestamp;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 use crate::dispatch::Dispatch;
 use crate::events::Recorder;
 use crate::execute::Executor;
 use crate::metrics::Metrics;
+use crate::workqueue::{Process, Queue};
 
 /// Returns what is wrong with the plan for an input.
 pub(crate) type Check = fn(&SyncInput<'_>) -> Result<(), String>;
@@ -34,16 +34,8 @@ pub(crate) struct Syncer {
     pub(crate) check: Option<Check>,
 }
 
-impl Syncer {
-    /// Syncs Jobs one at a time until `token` is cancelled; a sync in progress is completed.
-    pub(crate) async fn work(&self, token: CancellationToken) {
-        while let Some(key) = self.dispatch.jobs.take(&token).await {
-            self.sync(&key).await;
-            self.dispatch.jobs.done(&key);
-        }
-    }
-
-    async fn sync(&self, key: &JobKey) {
+impl Process<JobKey> for Syncer {
+    async fn process(&self, _: &Queue<JobKey>, key: &JobKey) {
         let started = Instant::now();
         // The delete event has removed the memory. ([S2])
         let Some(snapshot) = self.dispatch.input(key) else {
@@ -65,7 +57,9 @@ impl Syncer {
         }
         self.conclude(&snapshot.job, sync_result);
     }
+}
 
+impl Syncer {
     fn plan(&self, snapshot: &Snapshot) -> Plan {
         let input = SyncInput {
             job: &snapshot.job,

@@ -5,7 +5,7 @@ use controller_core::event_series::Regarding;
 use controller_core::job::{EventDraft, Severity};
 use controller_core::view::{Job, JobKey, Version};
 use epilogue_common::names::{MANAGED_BY, RESERVED_MANAGED_BY};
-use epilogue_runtime::watch::Unreadable;
+use epilogue_runtime::watch::{Unreadable, WatchEvent};
 
 use crate::events::Recorder;
 
@@ -49,4 +49,13 @@ pub(crate) fn report_pod(recorder: &Recorder, pod: &Unreadable, job: Option<&Job
     );
     let severity = Severity::Warning;
     recorder.record(job, EventDraft { severity, reason: UNREADABLE.to_owned(), message });
+}
+
+/// Logs an object of pod GC that cannot be read.
+pub(crate) fn log<T>(kind: &str, event: &WatchEvent<T>) {
+    if let WatchEvent::Unreadable(object) = event
+        && !object.gone
+    {
+        tracing::error!(kind, name = object.name, error = object.why, "an object cannot be read");
+    }
 }

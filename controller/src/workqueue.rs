@@ -1,4 +1,5 @@
-//! Provides the work queue that workers wait on. The core decides which key is due when.
+//! Provides the work queue that workers wait on, and their loop. The core decides which key is due
+//! when.
 
 use std::fmt;
 use std::time::Duration;
@@ -17,6 +18,12 @@ pub(crate) struct Queue<K> {
     started: Instant,
     waited: Histogram,
     worked: Histogram,
+}
+
+/// Work on the keys of a queue.
+pub(crate) trait Process<K> {
+    /// Works on one key of this queue, and decides whether the key comes again.
+    fn process(&self, queue: &Queue<K>, key: &K) -> impl Future<Output = ()> + Send;
 }
 
 /// The figures behind a queue's metrics.
@@ -72,6 +79,14 @@ impl<K: Key> Queue<K> {
 
     pub(crate) fn forget(&self, key: &K) {
         self.core.lock().forget(key);
+    }
+
+    /// Works on one key after the other until `token` is cancelled; work in progress is completed.
+    pub(crate) async fn work(&self, process: &impl Process<K>, token: CancellationToken) {
+        while let Some(key) = self.take(&token).await {
+            process.process(self, &key).await;
+            self.done(&key);
+        }
     }
 
     /// Waits for the next key; `None` once `token` is cancelled. ([Q7])

@@ -9,13 +9,17 @@ use std::time::{Duration, Instant};
 
 use agent_core::quantity::Quantity;
 use agent_core::time_span::TimeSpan;
+use controller_core::batching::Batching;
 use controller_core::go_duration::GoDuration;
 use controller_core::job::{
     IndexSet, Memory, PodDraft, Settings, SyncInput, Versions, explain, pod_body,
 };
-use controller_core::podgc::{self, Cluster, NodeView, WireNode};
+use controller_core::podgc::{self, NodeView, WireNode};
+use controller_core::state::{ClusterState, Event, Now};
 use controller_core::view::{self, Interner, Job, Pod, Uid, WireJob, WirePod};
+use controller_core::workqueue::Moment;
 use epilogue_common::announcement::Announcement;
+use epilogue_common::watch_event::WatchEvent;
 use epilogue_runtime::watch::Read;
 use epilogue_runtime::watch::wire::{self, Format};
 use jiff::Timestamp;
@@ -71,6 +75,12 @@ fn read_pod(bytes: &[u8]) -> Option<WirePod> {
     serde_json::from_str(&String::from_utf8_lossy(bytes)).ok()
 }
 
+/// An empty state with pod GC, and the time of its events.
+fn state() -> (ClusterState, Now) {
+    let state = ClusterState::new(Batching::default(), Some(podgc::Settings::default()));
+    (state, Now { time: Timestamp::now(), elapsed: Moment::ZERO, has_backlog: false })
+}
+
 /// A sync of the Job with this pod, and the body of the next one.
 fn sync(job: Job, pods: &[Arc<Pod>]) {
     let job = Arc::new(job);
@@ -100,11 +110,11 @@ fn pods() {
     let job = read_job(&corpus::jobs()[0]).expect("must be a Job");
     fuzz(corpus::pods(), |bytes| {
         let Some(pod) = read_pod(bytes) else { return };
-        let mut cluster = Cluster::new(podgc::Settings::default());
-        let now = Timestamp::now();
-        drop(cluster.pod_shown(&pod, now));
+        let (mut state, now) = state();
+        drop(state.handle(Event::Job(WatchEvent::Shown(Arc::new(job.clone()))), &now));
+        drop(state.handle_pod(WatchEvent::Shown(pod.clone()), &now));
         let uid = Uid::from(pod.metadata.uid.clone().unwrap_or_default());
-        drop(cluster.check_pod(&uid, Some("5m"), now));
+        drop(state.check_pod(&uid, now.time));
         sync(job.clone(), &[Arc::new(pod.view(&mut Interner::default()))]);
     });
 }
@@ -115,11 +125,10 @@ fn nodes() {
     fuzz(corpus::nodes(), |bytes| {
         let node = serde_json::from_str::<WireNode>(&String::from_utf8_lossy(bytes));
         let Ok(node) = node else { return };
-        let mut cluster = Cluster::new(podgc::Settings::default());
-        let now = Timestamp::now();
-        drop(cluster.pod_shown(&pod, now));
-        drop(cluster.node_shown(&node, now));
-        drop(cluster.check_pod(&"u1".into(), None, now));
+        let (mut state, now) = state();
+        drop(state.handle_pod(WatchEvent::Shown(pod.clone()), &now));
+        drop(state.handle(Event::Node(WatchEvent::Shown(NodeView::read(&node))), &now));
+        drop(state.check_pod(&"u1".into(), now.time));
         assert_eq!(&*NodeView::read(&node).name, node.name());
     });
 }

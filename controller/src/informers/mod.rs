@@ -1,10 +1,10 @@
-//! Passes watch events to the state and to pod GC, and reports unreadable objects.
+//! Passes watch events to the state, and reports unreadable objects.
 
 pub(crate) mod watch;
 
 use std::sync::Arc;
 
-use controller_core::podgc::WireNode;
+use controller_core::podgc::{NodeView, WireNode};
 use controller_core::view::WirePod;
 use epilogue_runtime::health::Flag;
 use epilogue_runtime::watch::{Relist, Signs};
@@ -15,7 +15,6 @@ use tokio_util::sync::CancellationToken;
 use self::watch::{RawNamespace, VersionedJob, WatchEvent, watch};
 use crate::dispatch::Dispatch;
 use crate::events::Recorder;
-use crate::podgc::PodGc;
 use crate::traces::Traces;
 use crate::unreadable;
 
@@ -77,8 +76,6 @@ pub(crate) struct Informers {
     pub(crate) recorder: Arc<Recorder>,
     /// Whether Jobs without `managedBy` are ours.
     pub(crate) manage_all_jobs: bool,
-    /// Pod GC, if it is enabled.
-    pub(crate) pod_gc: Option<Arc<PodGc>>,
     pub(crate) traces: Arc<Traces>,
 }
 
@@ -101,9 +98,6 @@ impl Informers {
         let (client, handles) = (self.client.clone(), synced.handles());
         watch::<WirePod>(client, self.namespace.as_deref(), handles, token, |event| {
             let ends = matches!(event, WatchEvent::ListEnds(_));
-            if let Some(pod_gc) = &self.pod_gc {
-                pod_gc.pods(&event);
-            }
             self.traces.pods(&event);
             self.pod_event(event);
             if ends {
@@ -117,13 +111,15 @@ impl Informers {
 /// Watches nodes, which have no namespace, for pod GC until the token is cancelled.
 pub(crate) async fn nodes(
     client: Client,
-    pod_gc: Arc<PodGc>,
+    dispatch: Arc<Dispatch>,
     token: CancellationToken,
     synced: HasSynced,
 ) {
     watch::<WireNode>(client, None, synced.handles(), token, |event| {
-        pod_gc.nodes(&event);
-        if matches!(event, WatchEvent::ListEnds(_)) {
+        let ends = matches!(event, WatchEvent::ListEnds(_));
+        unreadable::log("node", &event);
+        dispatch.node(event.map(|node| NodeView::read(&node)));
+        if ends {
             synced.fill();
         }
     })
@@ -133,13 +129,15 @@ pub(crate) async fn nodes(
 /// Watches namespaces for pod GC until the token is cancelled.
 pub(crate) async fn namespaces(
     client: Client,
-    pod_gc: Arc<PodGc>,
+    dispatch: Arc<Dispatch>,
     token: CancellationToken,
     synced: HasSynced,
 ) {
     watch::<RawNamespace>(client, None, synced.handles(), token, |event| {
-        pod_gc.namespaces(&event);
-        if matches!(event, WatchEvent::ListEnds(_)) {
+        let ends = matches!(event, WatchEvent::ListEnds(_));
+        unreadable::log("namespace", &event);
+        dispatch.namespace(event.map(RawNamespace::view));
+        if ends {
             synced.fill();
         }
     })

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use controller_core::podgc::WireNode;
+use controller_core::podgc::{NamespaceView, WireNode};
 use controller_core::view::{self, Job, WireJob, WirePod};
 use epilogue_runtime::watch::{self, Pauses, Read, Relist, Scope, Signs};
 use kube::Client;
 use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use epilogue_runtime::watch::{Unreadable, WatchEvent};
+pub(crate) use epilogue_runtime::watch::WatchEvent;
 
 /// Objects per page where the server does not stream lists: a page of the largest ones is 150 MB.
 const PAGE_SIZE: u32 = 100;
@@ -93,14 +93,9 @@ struct NamespaceMeta {
 }
 
 impl RawNamespace {
-    /// `metadata.name`.
-    pub(crate) fn name(&self) -> &str {
-        &self.metadata.name
-    }
-
-    /// `metadata.annotations`.
-    pub(crate) fn annotations(&self) -> &BTreeMap<String, String> {
-        &self.metadata.annotations
+    /// Reads its policy.
+    pub(crate) fn view(self) -> NamespaceView {
+        NamespaceView::new(self.metadata.name, &self.metadata.annotations)
     }
 }
 

@@ -4,10 +4,13 @@
 use std::collections::VecDeque;
 
 use controller_core::podgc::{Mode, Settings};
+use controller_core::view::WirePod;
+use epilogue_runtime::watch::WatchEvent;
 use http::{Response, StatusCode};
 use jiff::SignedDuration;
 use kube::Client;
 use kube::client::Body;
+use parking_lot::Mutex;
 use prometheus::Registry;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -80,20 +83,23 @@ fn counting_worker(server: &Server, registry: &Registry) -> Arc<Worker> {
 }
 
 fn worker_in(mode: Mode, server: &Server, registry: &Registry) -> Arc<Worker> {
-    let histograms = QueueHistograms::new(registry).expect("must register");
     let settings = Settings { mode, quarantine: SignedDuration::ZERO, ..Settings::default() };
-    let gc = PodGc::new(settings, &histograms);
-    gc.open();
-    gc.nodes(&WatchEvent::ListBegins);
-    gc.nodes(&WatchEvent::ListEnds("1".to_owned()));
-    gc.pods(&shown(5));
+    let dispatch = Dispatch::for_tests(Some(settings));
+    dispatch.open();
+    dispatch.node(WatchEvent::ListBegins);
+    dispatch.node(WatchEvent::ListEnds("1".to_owned()));
+    dispatch.pod(shown(5));
     Arc::new(Worker {
-        gc,
-        dispatch: Arc::new(Dispatch::for_tests()),
+        dispatch: Arc::new(dispatch),
         executor: Executor::new(server.client()),
         metrics: Metrics::new(registry).expect("must register"),
+        observes: mode == Mode::Observe,
         instance: "test".to_owned(),
     })
+}
+
+fn ending(worker: &Worker) -> Arc<Queue<Item>> {
+    Arc::clone(worker.dispatch.gc.as_ref().expect("must be there").of(Priority::Ending))
 }
 
 /// Works until the server has received this many requests.
@@ -105,7 +111,8 @@ async fn work_until(worker: &Arc<Worker>, server: &Server, requests: usize) {
         }
         token.cancel();
     };
-    tokio::join!(worker.work(Priority::Ending, token.clone()), end);
+    let queue = ending(worker);
+    tokio::join!(queue.work(&**worker, token.clone()), end);
 }
 
 const NODE: &str = "GET /api/v1/nodes/gone";
@@ -145,13 +152,14 @@ async fn observing_writes_only_an_event_and_only_once() {
     let message = "Would be failed and deleted: node no longer exists (--pod-gc=observe)";
     assert_eq!(event["message"], message);
     // The pod changes, and the verdict stays.
-    worker.gc.pods(&shown(6));
+    worker.dispatch.pod(shown(6));
     let token = CancellationToken::new();
     let end = async {
         tokio::time::sleep(Duration::from_mins(10)).await;
         token.cancel();
     };
-    tokio::join!(worker.work(Priority::Ending, token.clone()), end);
+    let queue = ending(&worker);
+    tokio::join!(queue.work(&*worker, token.clone()), end);
     assert_eq!(server.lines().len(), 2);
     let page = prometheus::TextEncoder::new().encode_to_string(&registry.gather()).expect("a page");
     assert!(page.contains("epilogue_pod_gc_would_have_total{action=\"orphaned\"} 1"), "{page}");
@@ -187,9 +195,9 @@ async fn a_pod_that_changed_meanwhile_is_judged_again_as_it_is_then() {
     server.answer(409, refusal(409, "Conflict"));
     work_until(&worker, &server, 2).await;
     assert_eq!(server.lines(), [NODE, PATCH]);
-    worker.gc.pods(&shown(8));
+    worker.dispatch.pod(shown(8));
     server.answer(200, json!({"metadata": {"resourceVersion": "9"}}));
-    assert!(worker.check(Priority::Ending, &Item::Pod("ns".into(), "uid-a".into())).await.is_err());
+    assert!(worker.check(&ending(&worker), &Item::Pod("ns".into(), "uid-a".into())).await.is_err());
     assert_eq!(server.lines()[2..], [PATCH, DELETE], "the deletion follows; here it fails");
     assert_eq!(server.body(2)["metadata"]["resourceVersion"], "8");
 }
@@ -202,8 +210,8 @@ async fn a_deletion_that_failed_is_tried_again_when_the_patch_is_shown() {
     server.answer(404, refusal(404, "NotFound"));
     server.answer(200, json!({"metadata": {"resourceVersion": "6"}}));
     server.answer(500, refusal(500, "InternalError"));
-    assert!(worker.check(Priority::Ending, &item).await.is_err());
-    assert!(worker.check(Priority::Ending, &item).await.is_ok(), "the patch is still to be shown");
+    assert!(worker.check(&ending(&worker), &item).await.is_err());
+    assert!(worker.check(&ending(&worker), &item).await.is_ok(), "the patch is still to be shown");
     assert_eq!(server.lines(), [NODE, PATCH, DELETE]);
 }
 
@@ -214,8 +222,8 @@ async fn a_pod_that_another_client_deleted_is_awaited_as_gone() {
     let item = Item::Pod("ns".into(), "uid-a".into());
     server.answer(404, refusal(404, "NotFound"));
     server.answer(404, refusal(404, "NotFound"));
-    assert!(worker.check(Priority::Ending, &item).await.is_ok());
-    assert!(worker.check(Priority::Ending, &item).await.is_ok());
+    assert!(worker.check(&ending(&worker), &item).await.is_ok());
+    assert!(worker.check(&ending(&worker), &item).await.is_ok());
     assert_eq!(server.lines(), [NODE, PATCH]);
 }
 
@@ -225,11 +233,11 @@ async fn a_node_that_the_api_has_or_does_not_answer_for_keeps_its_pods() {
     let worker = worker(&server);
     let item = Item::Node("gone".into());
     server.answer(500, refusal(500, "InternalError"));
-    assert!(worker.check(Priority::Ending, &item).await.is_err());
+    assert!(worker.check(&ending(&worker), &item).await.is_err());
     // The quarantine of a node that exists starts again, and is zero here.
     for _ in 0..3 {
         server.answer(200, json!({"metadata": {"name": "gone"}}));
     }
-    assert!(worker.check(Priority::Ending, &item).await.is_ok());
+    assert!(worker.check(&ending(&worker), &item).await.is_ok());
     assert!(server.lines().iter().all(|line| line == NODE), "{:?}", server.lines());
 }

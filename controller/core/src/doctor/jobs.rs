@@ -15,7 +15,7 @@ use crate::view::Job;
 const NAMED_MAX: usize = 3;
 
 pub(super) fn findings(scene: &Scene, lease: Option<&LeaseName>, now: Timestamp) -> Vec<Finding> {
-    let open = || scene.jobs.values().filter(|job| !job.is_finished());
+    let open = || scene.jobs.values().map(|job| &**job).filter(|job| !job.is_finished());
     let mut found: Vec<Finding> = open().filter_map(|job| unserved(job, now)).collect();
     let ours: Vec<&Job> = open().filter(|job| is_ours(job)).collect();
     if let Some(lease) = lease.filter(|_| !ours.is_empty() && scene.has_read(Kind::Lease)) {

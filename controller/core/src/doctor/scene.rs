@@ -5,8 +5,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use epilogue_common::names::job_option::FORCE_FAIL_AFTER;
 use epilogue_common::names::opt_in;
+use epilogue_common::watch_event::WatchEvent;
 use jiff::{SignedDuration, Timestamp};
 use serde::Deserialize;
 use serde_json::Value;
@@ -14,8 +14,11 @@ use thiserror::Error;
 
 use super::node_report::NodeEvent;
 use super::nodes::NodeSeen;
-use crate::podgc::{Cluster, Settings, StaleReset, Verdict};
+use crate::batching::Batching;
+use crate::podgc::{NamespaceView, NodeView, Settings, StaleReset, Verdict, WireNode};
+use crate::state::{ClusterState, Event, Now};
 use crate::view::{Job, Pod, Uid, WireJob, WirePod};
+use crate::workqueue::Moment;
 
 /// The label of the agents' pods, with its value.
 const AGENT_LABEL: (&str, &str) = ("app.kubernetes.io/name", "epilogue-agent");
@@ -61,9 +64,9 @@ pub struct SceneError {
 /// A cluster at one moment.
 #[derive(Debug)]
 pub struct Scene {
-    cluster: Cluster,
+    state: ClusterState,
     pub(super) pods: Vec<PodSeen>,
-    pub(super) jobs: HashMap<Uid, Job>,
+    pub(super) jobs: HashMap<Uid, Arc<Job>>,
     pub(super) nodes: BTreeMap<String, NodeSeen>,
     pub(super) events: Vec<NodeEvent>,
     /// The labels by which namespaces opt in: namespace, label, value.
@@ -204,12 +207,15 @@ impl Scene {
         let mut scene = Self {
             // With these settings a verdict shows what the controller would do once its waits are
             // over.
-            cluster: Cluster::new(Settings {
-                quarantine: SignedDuration::ZERO,
-                stale_reset: StaleReset::All,
-                marks: false,
-                ..Settings::default()
-            }),
+            state: ClusterState::new(
+                Batching::default(),
+                Some(Settings {
+                    quarantine: SignedDuration::ZERO,
+                    stale_reset: StaleReset::All,
+                    marks: false,
+                    ..Settings::default()
+                }),
+            ),
             pods: Vec::new(),
             jobs: HashMap::new(),
             nodes: BTreeMap::new(),
@@ -226,12 +232,14 @@ impl Scene {
             }
         }
         let mut take = |kind| of_kind.remove(&kind).unwrap_or_default();
-        scene.namespaces(take(Kind::Namespace))?;
+        scene.namespaces(take(Kind::Namespace), now)?;
         // Nodes come before pods, so that no pod counts as deleted in another boot.
         let (nodes, pods) = (take(Kind::Node), take(Kind::Pod));
         scene.nodes_and_pods(nodes, pods, now)?;
         for object in take(Kind::Job) {
             let job = checked(Kind::Job, &object, |object| WireJob::parse(object)?.view())?;
+            let job = Arc::new(job);
+            scene.shows(Event::Job(WatchEvent::Shown(Arc::clone(&job))), now);
             scene.jobs.insert(job.uid.clone(), job);
         }
         scene.leases(take(Kind::Lease))?;
@@ -260,17 +268,16 @@ impl Scene {
 
     /// The verdict of pod GC and disruption on a pod.
     pub(super) fn verdict(&self, pod: &Pod, now: Timestamp) -> Verdict {
-        let word = self.job_of(pod).and_then(|job| job.annotations.get(FORCE_FAIL_AFTER));
-        self.cluster.verdict_on(&pod.uid, word.map(String::as_str), now)
+        self.state.verdict(&pod.uid, now)
     }
 
     pub(super) fn view(&self, pod: &PodSeen) -> Option<&Pod> {
-        self.cluster.pod(&pod.uid)
+        self.state.pod(&pod.uid).map(|pod| &**pod)
     }
 
     pub(super) fn job_of(&self, pod: &Pod) -> Option<&Job> {
         let owner = pod.owner.as_ref().filter(|_| pod.is_of_job())?;
-        self.jobs.get(&owner.uid)
+        self.jobs.get(&owner.uid).map(|job| &**job)
     }
 
     pub(super) fn lease(&self, namespace: &str, name: &str) -> Option<&LeaseSeen> {
@@ -283,11 +290,17 @@ impl Scene {
         self.policy_bindings.contains(name)
     }
 
-    fn namespaces(&mut self, objects: Vec<Value>) -> Result<(), SceneError> {
+    /// The cluster as one read shows it: as if a watch had shown each object.
+    fn shows(&mut self, event: Event, time: Timestamp) {
+        self.state.handle(event, &read_at(time));
+    }
+
+    fn namespaces(&mut self, objects: Vec<Value>, now: Timestamp) -> Result<(), SceneError> {
         for object in objects {
             let meta: WireMeta = metadata(Kind::Namespace, &object)?;
             let annotations = meta.annotations.unwrap_or_default();
-            self.cluster.namespace_shown(&meta.name, &annotations);
+            let namespace = NamespaceView::new(meta.name.as_str(), &annotations);
+            self.shows(Event::Namespace(WatchEvent::Shown(namespace)), now);
             let mut labels = meta.labels.unwrap_or_default();
             for label in [opt_in::JOBS, opt_in::POD_REPLACEMENT_POLICY] {
                 let value = labels.remove(label);
@@ -305,20 +318,21 @@ impl Scene {
     ) -> Result<(), SceneError> {
         let nodes_read = self.has_read(Kind::Node);
         if nodes_read {
-            self.cluster.nodes_begin();
+            self.shows(Event::Node(WatchEvent::ListBegins), now);
         }
         for object in nodes {
-            let wire = checked(Kind::Node, &object, serde_json::from_value)?;
+            let wire: WireNode = checked(Kind::Node, &object, serde_json::from_value)?;
             // A single read shows no changes, so only the node's own times count.
-            self.cluster.node_shown(&wire, Timestamp::UNIX_EPOCH);
+            let view = NodeView::read(&wire);
+            self.shows(Event::Node(WatchEvent::Shown(view)), Timestamp::UNIX_EPOCH);
             let seen: NodeSeen =
                 checked(Kind::Node, &object, |object| NodeSeen::read(object, &wire))?;
             self.nodes.insert(wire.name().to_owned(), seen);
         }
         for object in pods {
             let wire: WirePod = checked(Kind::Pod, &object, serde_json::from_value)?;
-            self.cluster.pod_shown(&wire, now);
-            let meta = wire.metadata;
+            let meta = wire.metadata.clone();
+            self.state.handle_pod(WatchEvent::Shown(wire), &read_at(now));
             let label = meta.labels.as_ref().and_then(|labels| labels.get(AGENT_LABEL.0));
             self.pods.push(PodSeen {
                 uid: meta.uid.unwrap_or_default().into(),
@@ -327,7 +341,7 @@ impl Scene {
             });
         }
         if nodes_read {
-            self.cluster.nodes_end(now);
+            self.shows(Event::Node(WatchEvent::ListEnds(String::new())), now);
             self.confirm_absences(now);
         }
         Ok(())
@@ -335,11 +349,11 @@ impl Scene {
 
     /// These objects were read just now, which is as good as a live read of each missing node.
     fn confirm_absences(&mut self, now: Timestamp) {
-        let named = self.pods.iter().filter_map(|pod| self.cluster.pod(&pod.uid)?.node.clone());
+        let named = self.pods.iter().filter_map(|pod| self.state.pod(&pod.uid)?.node.clone());
         let absent: BTreeSet<Arc<str>> =
             named.filter(|name| !self.nodes.contains_key(&**name)).collect();
         for name in absent {
-            self.cluster.node_answered(&name, false, now);
+            self.state.node_answered(&name, false, now);
         }
     }
 
@@ -355,6 +369,10 @@ impl Scene {
         }
         Ok(())
     }
+}
+
+fn read_at(time: Timestamp) -> Now {
+    Now { time, elapsed: Moment::ZERO, has_backlog: false }
 }
 
 fn metadata(kind: Kind, object: &Value) -> Result<WireMeta, SceneError> {

@@ -92,7 +92,7 @@ pub enum Stale {
 }
 
 /// A write to a pod, without a deletion.
-pub(super) fn pod_write(pod: &Pod, patch: Option<Value>, cause: Cause) -> PodWrite {
+pub(crate) fn pod_write(pod: &Pod, patch: Option<Value>, cause: Cause) -> PodWrite {
     PodWrite {
         namespace: Arc::clone(&pod.namespace),
         name: Arc::clone(&pod.name),

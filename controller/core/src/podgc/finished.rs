@@ -37,7 +37,7 @@ impl fmt::Display for Excess {
 }
 
 /// The time until which a finished pod is kept.
-pub(super) fn kept_until(pod: &Pod, rules: &KeptFor) -> Option<(Timestamp, Excess)> {
+pub(crate) fn kept_until(pod: &Pod, rules: &KeptFor) -> Option<(Timestamp, Excess)> {
     let phase = if pod.phase == Phase::Failed { "Failed" } else { "Succeeded" };
     let kept = rules.of(pod.gc.reason(), phase)?;
     Some((pod.gc.finished()?.checked_add(kept).ok()?, Excess::Age(kept)))
@@ -54,7 +54,7 @@ struct Rank {
 
 /// All finished pods, in the order of deletion.
 #[derive(Debug, Default)]
-pub(super) struct Finished {
+pub(crate) struct Finished {
     all: BTreeSet<Rank>,
     /// The failed pods by owner.
     failed: HashMap<Uid, BTreeSet<Rank>>,
@@ -68,7 +68,7 @@ impl Finished {
     /// Records a pod, finished or not; returns whether there are too many now.
     ///
     /// DIVERGES(upstream): a pod without a phase has not begun; upstream counts it as finished.
-    pub(super) fn show(&mut self, pod: &Pod, settings: &Settings) -> bool {
+    pub(crate) fn show(&mut self, pod: &Pod, settings: &Settings) -> bool {
         if !pod.is_terminal() {
             self.remove(&pod.uid);
             return false;
@@ -80,7 +80,7 @@ impl Finished {
         self.is_crowded(settings)
     }
 
-    pub(super) fn remove(&mut self, uid: &Uid) {
+    pub(crate) fn remove(&mut self, uid: &Uid) {
         let Some((rank, owner)) = self.ranks.remove(uid) else { return };
         self.all.remove(&rank);
         let Some(owner) = owner else { return };
@@ -93,7 +93,7 @@ impl Finished {
     }
 
     /// The pods in excess, as many as one search names.
-    pub(super) fn excess(&mut self, settings: &Settings) -> BTreeMap<Uid, Excess> {
+    pub(crate) fn excess(&mut self, settings: &Settings) -> BTreeMap<Uid, Excess> {
         let mut named = BTreeMap::new();
         if let Some(max) = settings.finished_max {
             let count = self.all.len().saturating_sub(max).min(NAMED_MAX);

@@ -15,7 +15,7 @@ pub(crate) struct MissingNode {
 
 /// The state of a missing node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NodeState {
+pub(crate) enum NodeState {
     /// A live read has just confirmed that the node is gone.
     Confirmed,
     /// The API must be asked.
@@ -26,11 +26,11 @@ pub(super) enum NodeState {
 
 impl MissingNode {
     /// A node that is missing since now.
-    pub(super) fn new(now: Timestamp) -> Self {
+    pub(crate) fn new(now: Timestamp) -> Self {
         Self { since: now, confirmed: None }
     }
 
-    pub(super) fn node_state(&self, quarantine: SignedDuration, now: Timestamp) -> NodeState {
+    pub(crate) fn node_state(&self, quarantine: SignedDuration, now: Timestamp) -> NodeState {
         let end = self.since.checked_add(quarantine).unwrap_or(Timestamp::MAX);
         if now < end {
             return NodeState::Quarantine(end);
@@ -42,7 +42,7 @@ impl MissingNode {
     }
 
     /// Records that a live read did not find the node.
-    pub(super) fn confirm(&mut self, now: Timestamp) {
+    pub(crate) fn confirm(&mut self, now: Timestamp) {
         self.confirmed = Some(now);
     }
 }

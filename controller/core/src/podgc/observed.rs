@@ -8,22 +8,22 @@ use crate::view::Uid;
 
 /// The last reported write of each pod, by its cause.
 #[derive(Debug, Default)]
-pub struct Observed(HashMap<Uid, &'static str>);
+pub(crate) struct Observed(HashMap<Uid, &'static str>);
 
 impl Observed {
     /// Whether the write was not reported yet; remembers it.
-    pub fn is_new(&mut self, write: &PodWrite) -> bool {
+    pub(crate) fn is_new(&mut self, write: &PodWrite) -> bool {
         let cause = write.cause.label();
         self.0.insert(write.uid.clone(), cause) != Some(cause)
     }
 
     /// Keeps only what is remembered of these pods.
-    pub fn retain(&mut self, is_there: impl Fn(&Uid) -> bool) {
+    pub(crate) fn retain(&mut self, is_there: impl Fn(&Uid) -> bool) {
         self.0.retain(|uid, _| is_there(uid));
     }
 
     /// Forgets a pod that is gone.
-    pub fn forget(&mut self, uid: &Uid) {
+    pub(crate) fn forget(&mut self, uid: &Uid) {
         self.0.remove(uid);
     }
 }

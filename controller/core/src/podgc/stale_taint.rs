@@ -16,7 +16,7 @@ const READY_FOR: SignedDuration = SignedDuration::from_mins(10);
 
 /// From when on the taint is stale. By then the kubelet has been ready for ten minutes, in another
 /// boot than the one whose end the annotation announces. `None` if nothing shows that.
-pub(super) fn stale_from(node: &NodeView) -> Option<Timestamp> {
+pub(crate) fn stale_from(node: &NodeView) -> Option<Timestamp> {
     let of = match node.announcement.as_ref()? {
         Announcement::ShuttingDown { boot_id, .. } | Announcement::Drained { boot_id, .. } => {
             boot_id

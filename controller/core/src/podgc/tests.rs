@@ -8,22 +8,24 @@ mod hanging;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use epilogue_common::watch_event::WatchEvent;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-use super::{Cluster, Item, Settings, Verdict, Wake};
-use crate::view::{Version, WirePod};
+use super::{Item, NamespaceView, NodeView, Settings, Verdict};
+use crate::batching::Batching;
+use crate::state::{ClusterState, Entry, Event, Now};
+use crate::view::{Version, WireJob, WirePod};
+use crate::workqueue::Moment;
 
 /// A cluster with one live node of each name.
 pub(crate) struct Fixture {
-    cluster: Cluster,
+    state: ClusterState,
     now: Timestamp,
     alarms: BTreeMap<(Timestamp, usize), Item>,
     alarm_count: usize,
     /// Nodes that the API has, whatever the watch shows.
     live: BTreeSet<String>,
-    /// The value of `force-fail-after` in the Jobs of all pods.
-    job_says: Option<&'static str>,
     names: HashMap<String, Value>,
     version: u64,
     writes: Vec<String>,
@@ -134,25 +136,60 @@ impl Fixture {
     /// With these settings, and with nodes of these names.
     pub(crate) fn new(settings: Settings, nodes: &[&str]) -> Self {
         let mut fixture = Self {
-            cluster: Cluster::new(settings),
+            state: ClusterState::new(Batching::default(), Some(settings)),
             now: start(),
             alarms: BTreeMap::new(),
             alarm_count: 0,
             live: BTreeSet::new(),
-            job_says: None,
             names: HashMap::new(),
             version: 10,
             writes: Vec::new(),
         };
-        fixture.cluster.pods_begin();
-        fixture.cluster.pods_end();
-        fixture.cluster.nodes_begin();
+        fixture.shows(Event::Pod(WatchEvent::ListBegins));
+        fixture.shows(Event::Pod(WatchEvent::ListEnds("1".to_owned())));
+        fixture.nodes_begin();
         for name in nodes {
             fixture.node(&node(name));
         }
-        let wakes = fixture.cluster.nodes_end(fixture.now);
-        fixture.alarm(wakes);
+        fixture.nodes_end();
         fixture
+    }
+
+    /// The watches show an event.
+    fn shows(&mut self, event: Event) {
+        let entries = self.state.handle(event, &self.moment()).entries;
+        self.alarm(entries);
+    }
+
+    fn moment(&self) -> Now {
+        Now { time: self.now, elapsed: Moment::ZERO, has_backlog: false }
+    }
+
+    fn nodes_begin(&mut self) {
+        self.shows(Event::Node(WatchEvent::ListBegins));
+    }
+
+    fn nodes_end(&mut self) {
+        self.shows(Event::Node(WatchEvent::ListEnds("1".to_owned())));
+    }
+
+    /// Shows the Job of all pods, with this `force-fail-after`.
+    fn job_says(&mut self, text: Option<&str>) {
+        self.version += 1;
+        let job = json!({"metadata": {
+            "name": "j", "namespace": "default", "uid": "j",
+            "resourceVersion": self.version.to_string(),
+            "annotations": text.map(|text| json!({"epilogue.dev/force-fail-after": text})),
+        }});
+        let job = WireJob::parse(job).and_then(WireJob::view).expect("must be a Job");
+        self.shows(Event::Job(WatchEvent::Shown(Arc::new(job))));
+    }
+
+    /// Shows the pods' namespace, with this `force-fail-after`.
+    fn namespace_says(&mut self, text: &str) {
+        let options = [("epilogue.dev/force-fail-after".to_owned(), text.to_owned())].into();
+        let namespace = NamespaceView::new("default", &options);
+        self.shows(Event::Namespace(WatchEvent::Shown(namespace)));
     }
 
     /// With one node, `n`.
@@ -168,8 +205,8 @@ impl Fixture {
         pod["metadata"]["resourceVersion"] = self.version.to_string().into();
         let wire: WirePod = serde_json::from_value(pod.clone()).expect("must be a pod");
         self.names.insert(name, pod);
-        let wakes = self.cluster.pod_shown(&wire, self.now);
-        self.alarm(wakes);
+        let entries = self.state.handle_pod(WatchEvent::Shown(wire), &self.moment()).entries;
+        self.alarm(entries);
     }
 
     pub(crate) fn pods(&mut self, pods: &[Value]) {
@@ -188,14 +225,13 @@ impl Fixture {
         }
         let wire = serde_json::from_value(node.clone()).expect("must be a node");
         self.live.insert(node["metadata"]["name"].as_str().expect("must be there").to_owned());
-        let wakes = self.cluster.node_shown(&wire, self.now);
-        self.alarm(wakes);
+        self.shows(Event::Node(WatchEvent::Shown(NodeView::read(&wire))));
     }
 
     /// Removes a node from the watch, not from the API.
     pub(crate) fn node_unseen(&mut self, name: &str) {
-        let wakes = self.cluster.node_gone(name, self.now);
-        self.alarm(wakes);
+        let wire = serde_json::from_value(node(name)).expect("must be a node");
+        self.shows(Event::Node(WatchEvent::Gone(NodeView::read(&wire))));
     }
 
     pub(crate) fn node_gone(&mut self, name: &str) {
@@ -225,12 +261,13 @@ impl Fixture {
     }
 
     pub(crate) fn check_everything(&mut self) {
-        let wakes = self.cluster.check_everything(self.now);
-        self.alarm(wakes);
+        let entries = self.state.everything(&self.moment());
+        self.alarm(entries);
     }
 
-    fn alarm(&mut self, wakes: Vec<Wake>) {
-        for wake in wakes {
+    fn alarm(&mut self, entries: Vec<Entry>) {
+        for entry in entries {
+            let Entry::Check(wake) = entry else { continue };
             let after = SignedDuration::try_from(wake.after).expect("must be short");
             self.alarm_at(self.now + after, wake.item);
         }
@@ -244,15 +281,15 @@ impl Fixture {
     fn check(&mut self, item: &Item) {
         match item {
             Item::Excess => {
-                let wakes = self.cluster.check_excess();
-                self.alarm(wakes);
+                let entries = self.state.check_excess();
+                self.alarm(entries);
             }
             Item::Node(name) => {
-                let verdict = self.cluster.check_node(name, self.now);
+                let verdict = self.state.check_node(name, self.now);
                 self.carry_out(item, verdict);
             }
             Item::Pod(_, uid) => {
-                let verdict = self.cluster.check_pod(uid, self.job_says, self.now);
+                let verdict = self.state.check_pod(uid, self.now);
                 self.carry_out(item, verdict);
             }
         }
@@ -272,24 +309,24 @@ impl Fixture {
                 if let Some(patch) = &write.patch {
                     assert_eq!(patch["metadata"]["uid"], write.uid.as_str());
                     assert!(patch["metadata"]["resourceVersion"].is_string(), "{patch}");
-                    self.cluster.pod_written(&write.uid, &write.cause, version);
+                    self.state.pod_written(&write.uid, &write.cause, version);
                 }
                 if write.delete {
-                    self.cluster.pod_deleted(&write.uid);
+                    self.state.pod_deleted(&write.uid);
                 }
                 self.writes.push(policies(&write));
-                let again = self.cluster.check_pod(&write.uid, self.job_says, self.now);
+                let again = self.state.check_pod(&write.uid, self.now);
                 assert_eq!(again, Verdict::Leave, "one write at a time");
-                let wakes = self.cluster.pod_done(&write.uid, self.now);
-                assert!(!write.delete || wakes.is_empty(), "nothing is ordered again: {wakes:?}");
+                let again = self.state.pod_done(&write.uid, self.now);
+                assert!(!write.delete || again.is_empty(), "nothing is ordered again: {again:?}");
             }
         }
     }
 
     fn ask(&mut self, name: &Arc<str>) {
         let exists = self.live.contains(&**name);
-        let wakes = self.cluster.node_answered(name, exists, self.now);
-        self.alarm(wakes);
+        let entries = self.state.node_answered(name, exists, self.now);
+        self.alarm(entries);
     }
 }
 

@@ -11,7 +11,7 @@ use super::patches::{TargetRule, failed};
 use super::settings::Mode;
 
 /// The verdict on a pod.
-pub(super) fn verdict(case: &Case<'_>) -> Verdict {
+pub(crate) fn verdict(case: &Case<'_>) -> Verdict {
     if case.pod.only_finalizers_hold_it() {
         return Verdict::Leave;
     }

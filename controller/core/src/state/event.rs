@@ -8,6 +8,7 @@ use jiff::Timestamp;
 
 use crate::job::{Memory, Versions};
 use crate::orphans::Orphans;
+use crate::podgc::{NamespaceView, NodeView, Wake};
 use crate::view::{Job, JobKey, Pod};
 use crate::workqueue::Moment;
 
@@ -18,6 +19,10 @@ pub enum Event {
     Job(WatchEvent<Arc<Job>>),
     /// Of the watch of pods.
     Pod(WatchEvent<Arc<Pod>>),
+    /// Of the watch of nodes.
+    Node(WatchEvent<NodeView>),
+    /// Of the watch of namespaces.
+    Namespace(WatchEvent<NamespaceView>),
 }
 
 /// The time of an event, and the load at that time.
@@ -52,6 +57,8 @@ pub enum Entry {
     Job(JobKey, Option<Duration>),
     /// Check whether finalizers are to be removed.
     Orphans(Orphans, Option<Duration>),
+    /// A check of pod GC.
+    Check(Wake),
 }
 
 /// The input of a plan, except for time and settings.
@@ -59,7 +66,7 @@ pub enum Entry {
 pub struct Snapshot {
     /// The Job.
     pub job: Arc<Job>,
-    /// Its pods, and those that it may adopt.
+    /// Its pods, then those that it may adopt, each in the order of their UIDs.
     pub pods: Vec<Arc<Pod>>,
     /// What is remembered of it.
     pub memory: Memory,

@@ -1,69 +1,130 @@
-//! Indexes the pods that are relevant to Jobs by UID, by owner, and without an owner by namespace.
+//! Indexes pods by UID, and those that are relevant to Jobs by owner, and without an owner by
+//! namespace.
 
-use std::collections::HashMap;
+use std::borrow::Borrow;
+use std::cmp::Ordering;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use crate::batching::CachedPodCounts;
+use crate::event_handlers::is_relevant;
 use crate::view::{Pod, Uid};
 
-/// All pods for which [`crate::event_handlers::is_relevant`] holds.
+/// All pods that the state keeps.
 #[derive(Debug, Default)]
 pub(super) struct Pods {
-    by_uid: HashMap<Uid, Arc<Pod>>,
+    by_uid: HashSet<ByUid>,
     by_owner: HashMap<Uid, Owned>,
-    without_owner: HashMap<Arc<str>, HashMap<Uid, Arc<Pod>>>,
+    without_owner: HashMap<Arc<str>, BTreeSet<ByUid>>,
+    /// Pods whose latest version could not be read, and the owner of each.
+    unreadable: HashMap<Uid, Option<Uid>>,
 }
 
 #[derive(Debug, Default)]
 struct Owned {
-    pods: HashMap<Uid, Arc<Pod>>,
+    pods: BTreeSet<ByUid>,
     counts: CachedPodCounts,
+}
+
+/// A pod as an entry of a set by UID. A map would repeat the UID in every entry.
+#[derive(Clone, Debug)]
+struct ByUid(Arc<Pod>);
+
+impl Borrow<Uid> for ByUid {
+    fn borrow(&self) -> &Uid {
+        &self.0.uid
+    }
+}
+
+impl Hash for ByUid {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.uid.hash(state);
+    }
+}
+
+impl PartialEq for ByUid {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.uid == other.0.uid
+    }
+}
+
+impl Eq for ByUid {}
+
+impl Ord for ByUid {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.uid.cmp(&other.0.uid)
+    }
+}
+
+impl PartialOrd for ByUid {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
 }
 
 impl Pods {
     pub(super) fn get(&self, uid: &Uid) -> Option<&Arc<Pod>> {
-        self.by_uid.get(uid)
+        self.by_uid.get(uid).map(|each| &each.0)
     }
 
-    pub(super) fn all(&self) -> impl Iterator<Item = &Arc<Pod>> {
-        self.by_uid.values()
+    /// A pod whose latest version could be read.
+    pub(super) fn readable(&self, uid: &Uid) -> Option<&Arc<Pod>> {
+        self.get(uid).filter(|_| !self.is_unreadable(uid))
+    }
+
+    /// All pods, in the order of their UIDs.
+    pub(super) fn sorted(&self) -> Vec<&Arc<Pod>> {
+        let mut pods: Vec<&Arc<Pod>> = self.by_uid.iter().map(|each| &each.0).collect();
+        pods.sort_unstable_by(|one, other| one.uid.cmp(&other.uid));
+        pods
     }
 
     pub(super) fn uids(&self) -> impl Iterator<Item = &Uid> {
-        self.by_uid.keys()
+        self.by_uid.iter().map(|each| &each.0.uid)
     }
 
     pub(super) fn counts(&self, job: &Uid) -> CachedPodCounts {
         self.by_owner.get(job).map(|owned| owned.counts).unwrap_or_default()
     }
 
+    /// The pods of an owner, in the order of their UIDs.
     pub(super) fn of_owner(&self, owner: &Uid) -> impl Iterator<Item = &Arc<Pod>> {
-        self.by_owner.get(owner).into_iter().flat_map(|owned| owned.pods.values())
+        let owned = self.by_owner.get(owner).into_iter().flat_map(|owned| &owned.pods);
+        owned.map(|each| &each.0)
     }
 
+    /// The pods of a namespace that have no owner, in the order of their UIDs.
     pub(super) fn without_owner(&self, namespace: &str) -> impl Iterator<Item = &Arc<Pod>> {
-        self.without_owner.get(namespace).into_iter().flat_map(HashMap::values)
+        self.without_owner.get(namespace).into_iter().flatten().map(|each| &each.0)
     }
 
     /// Inserts a pod, and returns the one that it replaces.
     pub(super) fn insert(&mut self, pod: Arc<Pod>) -> Option<Arc<Pod>> {
         let old = self.remove(&pod.uid);
+        let entry = ByUid(pod);
+        let pod = &entry.0;
+        if !is_relevant(pod) {
+            self.by_uid.insert(entry);
+            return old;
+        }
         if let Some(owner) = &pod.owner {
             let owned = self.by_owner.entry(owner.uid.clone()).or_default();
-            owned.counts.add(&pod);
-            owned.pods.insert(pod.uid.clone(), Arc::clone(&pod));
+            owned.counts.add(pod);
+            owned.pods.insert(entry.clone());
         } else {
-            let pods = self.without_owner.entry(Arc::clone(&pod.namespace)).or_default();
-            pods.insert(pod.uid.clone(), Arc::clone(&pod));
+            let namespace = Arc::clone(&pod.namespace);
+            self.without_owner.entry(namespace).or_default().insert(entry.clone());
         }
-        self.by_uid.insert(pod.uid.clone(), pod);
+        self.by_uid.insert(entry);
         old
     }
 
     /// Removes a pod.
     pub(super) fn remove(&mut self, uid: &Uid) -> Option<Arc<Pod>> {
-        let pod = self.by_uid.remove(uid)?;
+        let ByUid(pod) = self.by_uid.take(uid)?;
         match &pod.owner {
+            _ if !is_relevant(&pod) => {}
             Some(owner) => {
                 if let Some(owned) = self.by_owner.get_mut(&owner.uid) {
                     owned.counts.remove(&pod);
@@ -83,5 +144,33 @@ impl Pods {
             }
         }
         Some(pod)
+    }
+
+    /// The latest version of a pod could not be read.
+    pub(super) fn set_unreadable(&mut self, uid: Uid, owner: Option<Uid>) {
+        self.unreadable.insert(uid, owner);
+    }
+
+    /// A pod is readable again, or gone. Returns its owner if it was unreadable.
+    pub(super) fn set_readable(&mut self, uid: &Uid) -> Option<Uid> {
+        self.unreadable.remove(uid).flatten()
+    }
+
+    pub(super) fn is_unreadable(&self, uid: &Uid) -> bool {
+        self.unreadable.contains_key(uid)
+    }
+
+    /// The owner of a pod that is unreadable.
+    pub(super) fn unreadable_owner(&self, uid: &Uid) -> Option<&Uid> {
+        self.unreadable.get(uid)?.as_ref()
+    }
+
+    pub(super) fn unreadable(&self) -> impl Iterator<Item = &Uid> {
+        self.unreadable.keys()
+    }
+
+    /// Whether a pod of this owner is unreadable.
+    pub(super) fn has_unreadable_of(&self, owner: &Uid) -> bool {
+        self.unreadable.values().any(|each| each.as_ref() == Some(owner))
     }
 }

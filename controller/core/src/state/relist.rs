@@ -10,13 +10,17 @@ pub(super) struct Relist<K> {
     listed: Option<HashSet<K>>,
 }
 
+/// The objects that a complete list has shown.
+#[derive(Debug)]
+pub(super) struct Listed<K>(HashSet<K>);
+
 impl<K> Default for Relist<K> {
     fn default() -> Self {
         Self { listed: None }
     }
 }
 
-impl<K: Clone + Eq + Hash> Relist<K> {
+impl<K: Clone + Eq + Hash + Ord> Relist<K> {
     /// A list begins; an unfinished one is void.
     pub(super) fn begin(&mut self) {
         self.listed = Some(HashSet::new());
@@ -34,8 +38,25 @@ impl<K: Clone + Eq + Hash> Relist<K> {
         self.listed.is_some()
     }
 
-    /// The list is complete: returns the objects that it has shown.
-    pub(super) fn end(&mut self) -> HashSet<K> {
-        self.listed.take().unwrap_or_default()
+    /// The list is complete.
+    pub(super) fn end(&mut self) -> Listed<K> {
+        Listed(self.listed.take().unwrap_or_default())
+    }
+}
+
+impl<K: Clone + Eq + Hash + Ord> Listed<K> {
+    /// Whether the list has shown this object.
+    pub(super) fn has(&self, key: &K) -> bool {
+        self.0.contains(key)
+    }
+
+    /// The known objects that are gone, in order.
+    pub(super) fn lost<'a>(&self, known: impl IntoIterator<Item = &'a K>) -> Vec<K>
+    where
+        K: 'a,
+    {
+        let mut lost: Vec<K> = known.into_iter().filter(|key| !self.has(key)).cloned().collect();
+        lost.sort();
+        lost
     }
 }

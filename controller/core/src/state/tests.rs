@@ -1,7 +1,7 @@
 //! Tests the state with hand-written events.
 
 use super::*;
-use crate::job::{Expectations, WrittenPod};
+use crate::job::{Expectations, Memory, WrittenPod};
 use crate::orphans::FormerJob;
 use crate::view::WireJob;
 use epilogue_common::watch_event::{Controller, Unreadable};
@@ -59,8 +59,8 @@ impl Cluster {
     }
 
     fn pods(&mut self, event: WatchEvent<WirePod>) -> Reaction {
-        let event = event.map(|pod| self.0.view(pod));
-        self.handle(Event::Pod(event))
+        let now = Now { time: now(), elapsed: Moment::ZERO, has_backlog: false };
+        self.0.handle_pod(event, &now)
     }
 
     fn jobs_end(&mut self, version: u64) -> Reaction {
@@ -305,9 +305,9 @@ fn a_batch_waits_its_second_while_jobs_wait_for_workers() {
         cluster.pod_shown(pod(uid, 11, "Running"));
     }
     let mut ended = |uid: &str, has_backlog: bool| {
-        let pod = cluster.0.view(pod(uid, 12, "Failed"));
+        let event = WatchEvent::Shown(pod(uid, 12, "Failed"));
         let now = Now { time: now(), elapsed: Moment::ZERO, has_backlog };
-        cluster.0.handle(Event::Pod(WatchEvent::Shown(pod)), &now).entries
+        cluster.0.handle_pod(event, &now).entries
     };
     assert_eq!(ended("one", false), [batched(40)]);
     assert_eq!(ended("two", true), [batched(1000)]);

@@ -137,6 +137,13 @@ impl Interner {
         self.conditions.retain(|each| Arc::strong_count(each) > 1);
     }
 
+    /// Leaves of a pod only what pod GC reads. Labels are often a pod's own.
+    pub(crate) fn strip(&mut self, pod: &mut Pod) {
+        pod.labels = intern(&mut self.labels, BTreeMap::new());
+        pod.index_label = None;
+        pod.containers = Box::default();
+    }
+
     pub(crate) fn text(&mut self, text: &str) -> Arc<str> {
         if let Some(known) = self.texts.get(text) {
             return Arc::clone(known);

@@ -30,8 +30,16 @@ pub(super) struct Work {
 /// The purpose of the work.
 #[derive(Debug)]
 pub(super) enum Task {
-    /// A sync: the Job as last read or written, the Job as planned for, and the progress.
-    Sync { key: JobKey, job: Arc<Job>, planned: Arc<Job>, progress: Box<Progress>, step: Step },
+    /// A sync: the Job as last read or written, the Job as planned for, the progress, and whether
+    /// the plan is to do nothing.
+    Sync {
+        key: JobKey,
+        job: Arc<Job>,
+        planned: Arc<Job>,
+        progress: Box<Progress>,
+        step: Step,
+        skipped: bool,
+    },
     /// Finalizers of pods that no Job will count.
     Orphans(Orphans),
 }
@@ -105,8 +113,6 @@ impl World {
             process.queue.done(&key, now);
             return;
         };
-        // The order of a hash map differs from run to run.
-        snapshot.pods.sort_by(|one, other| one.uid.cmp(&other.uid));
         self.random.shuffle(&mut snapshot.pods);
         let plan = self.plan(number, &snapshot);
         if plan.skip == Some(SkipReason::Stale) {
@@ -122,10 +128,10 @@ impl World {
         if self.sabotage == Some(Sabotage::ReleaseFirst) {
             self.release_early(&plan);
         }
-        let planned = Arc::clone(&plan.job);
+        let (planned, skipped) = (Arc::clone(&plan.job), plan.is_skipped());
         let progress = Box::new(Progress::new(plan, &self.behaviour.settings));
         let job = Arc::clone(&planned);
-        let task = Task::Sync { key, job, planned, progress, step: Step::ConfirmJob };
+        let task = Task::Sync { key, job, planned, progress, step: Step::ConfirmJob, skipped };
         self.begin(number, Work { task, slots: Vec::new(), began: now });
     }
 
@@ -149,8 +155,7 @@ impl World {
     }
 
     fn begin_orphans(&mut self, number: usize, item: Orphans) {
-        let mut pods = self.processes[number].state.orphans(&item, false);
-        pods.sort_by(|one, other| one.uid.cmp(&other.uid));
+        let pods = self.processes[number].state.orphans(&item, false);
         if !pods.is_empty() {
             self.say(|_| format!("p{number} checks {} orphans", pods.len()));
         }
@@ -328,10 +333,13 @@ impl World {
         let now = self.agenda.now();
         let process = &mut self.processes[number];
         let Some(work) = process.works.remove(&id) else { return };
-        let Task::Sync { key, progress, .. } = work.task else { return };
+        let Task::Sync { key, progress, skipped, .. } = work.task else { return };
         let sync_result = progress.into_result();
         process.queue.done(&key, now);
-        process.state.synced(&key, now.saturating_sub(work.began), now);
+        // As in the program: only a sync that did something counts as the Job's last one.
+        if !skipped {
+            process.state.synced(&key, now.saturating_sub(work.began), now);
+        }
         match sync_result.result {
             Ok(()) => process.queue.forget(&key),
             Err(_) => {

@@ -83,12 +83,11 @@ fn a_node_that_goes_later_has_a_quarantine_of_its_own() {
 fn a_list_that_lacks_a_node_is_as_good_as_its_deletion() {
     let mut fixture = Fixture::of_one_node();
     fixture.pod(&pod("a"));
-    fixture.cluster.nodes_begin();
+    fixture.nodes_begin();
     fixture.pod(&pod("b"));
     assert!(fixture.pass(3600).is_empty(), "no node is gone while a list arrives");
     fixture.live.clear();
-    let wakes = fixture.cluster.nodes_end(fixture.now);
-    fixture.alarm(wakes);
+    fixture.nodes_end();
     assert_eq!(fixture.pass(40).len(), 2);
 }
 

@@ -171,7 +171,7 @@ fn a_drained_record_is_void_where_the_machine_stayed_up() {
 #[test]
 fn force_fail_after_fails_a_pod_where_the_node_is_silent() {
     let mut fixture = hanging();
-    fixture.job_says = Some("10m");
+    fixture.job_says(Some("10m"));
     fixture.pod(&deleted(pod("a"), 300));
     assert!(fixture.pass(29 + 600).is_empty());
     let writes = fixture.pass(1);
@@ -180,7 +180,7 @@ fn force_fail_after_fails_a_pod_where_the_node_is_silent() {
     assert!(writes[0].contains("of Job j accepts"), "{writes:?}");
 
     let mut fixture = hanging();
-    fixture.job_says = Some("1s");
+    fixture.job_says(Some("1s"));
     fixture.node(&node("n"));
     assert!(fixture.pass(3600).is_empty(), "its kubelet speaks");
 }
@@ -189,21 +189,18 @@ fn force_fail_after_fails_a_pod_where_the_node_is_silent() {
 fn a_force_fail_after_that_is_set_later_counts() {
     let mut fixture = hanging();
     fixture.pass(3600);
-    fixture.job_says = Some("1m");
+    fixture.job_says(Some("1m"));
     assert_eq!(fixture.pass(30).len(), 1);
 }
 
 #[test]
 fn a_namespaces_force_fail_after_holds_for_its_jobs_unless_they_have_their_own() {
-    let words = |text: &str| {
-        BTreeMap::from([("epilogue.dev/force-fail-after".to_owned(), text.to_owned())])
-    };
     let ended = |namespace: &str, job: Option<&'static str>| {
         let mut fixture = hanging();
-        fixture.cluster.namespaces_begin();
-        fixture.cluster.namespace_shown("default", &words(namespace));
-        fixture.cluster.namespaces_end();
-        fixture.job_says = job;
+        fixture.shows(Event::Namespace(WatchEvent::ListBegins));
+        fixture.namespace_says(namespace);
+        fixture.shows(Event::Namespace(WatchEvent::ListEnds("1".to_owned())));
+        fixture.job_says(job);
         fixture.pass(3600)
     };
     assert!(ended("1m", None)[0].contains("of namespace default"));
@@ -219,8 +216,7 @@ fn force_fail_after_never_holds_for_pods_that_no_job_owns() {
     let mut stateful = deleted(pod("a"), 300);
     stateful["metadata"]["ownerReferences"][0]["kind"] = "StatefulSet".into();
     fixture.pod(&stateful);
-    fixture.job_says = Some("1s");
-    let words = BTreeMap::from([("epilogue.dev/force-fail-after".to_owned(), "1s".to_owned())]);
-    fixture.cluster.namespace_shown("default", &words);
+    fixture.job_says(Some("1s"));
+    fixture.namespace_says("1s");
     assert!(fixture.pass(3600).is_empty());
 }

@@ -1,0 +1,328 @@
+//! Holds Jobs and what is remembered of each, and turns events into entries for their queues.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use epilogue_common::watch_event::WatchEvent;
+use jiff::Timestamp;
+
+use super::event::{Entry, Now, Reaction};
+use super::pods::Pods;
+use super::relist::Relist;
+use crate::batching::{BatchInput, Batching, Change, LastSync, Load};
+use crate::event_handlers::{
+    Enqueue, JobChange, Lookup, PodChange, external_controller, is_relevant, job_changed,
+    pod_changed, tracked_terminal_transition,
+};
+use crate::job::{Memory, MemoryUpdate, Versions};
+use crate::view::{Job, JobKey, Pod, Uid, Version};
+use crate::workqueue::Moment;
+
+/// Jobs and memories.
+#[derive(Debug, Default)]
+pub(super) struct Jobs {
+    batching: Batching,
+    load: Load,
+    last_syncs: HashMap<JobKey, LastSync>,
+    by_key: BTreeMap<JobKey, Arc<Job>>,
+    memories: HashMap<Uid, Memory>,
+    seen: Versions,
+    list: Relist<JobKey>,
+    /// Pods (by Job) that we created before the list of pods began and the watch has not shown.
+    awaited: Vec<(Uid, Uid)>,
+    /// Jobs whose latest version could not be read.
+    unreadable: HashSet<JobKey>,
+    /// Jobs whose sync found a watch behind our own writes. ([Z2])
+    late: Vec<(JobKey, Versions)>,
+}
+
+impl Jobs {
+    pub(super) fn new(batching: Batching) -> Self {
+        Self { batching, ..Self::default() }
+    }
+
+    /// The Job of this key.
+    pub(super) fn get(&self, key: &JobKey) -> Option<&Arc<Job>> {
+        self.by_key.get(key)
+    }
+
+    /// The Job that controls a pod, if name and UID match.
+    pub(super) fn of_pod(&self, pod: &Pod) -> Option<&Arc<Job>> {
+        let owner = pod.owner.as_ref()?;
+        let key = JobKey::new(Arc::clone(&pod.namespace), &*owner.name);
+        self.by_key.get(&key).filter(|job| job.uid == owner.uid)
+    }
+
+    /// A linear search is enough: only unreadable pods need it, and they are rare.
+    pub(super) fn of_uid(&self, uid: &Uid) -> Option<Arc<Job>> {
+        self.by_key.values().find(|job| job.uid == *uid).cloned()
+    }
+
+    pub(super) fn is_unreadable(&self, key: &JobKey) -> bool {
+        self.unreadable.contains(key)
+    }
+
+    pub(super) fn memory(&self, job: &Uid) -> Memory {
+        self.memories.get(job).cloned().unwrap_or_default()
+    }
+
+    /// How far the watches have come.
+    pub(super) fn seen(&self) -> Versions {
+        self.seen
+    }
+
+    /// What to enqueue for all Jobs and their pods, as if each had just been added.
+    pub(super) fn everything(&self, pods: &Pods, now: &Now, reaction: &mut Reaction) {
+        for job in self.by_key.values() {
+            let queue = job_changed(JobChange::Added(job), now.time).queue;
+            self.react(queue, pods, now, reaction);
+        }
+        for pod in pods.sorted().into_iter().filter(|pod| is_relevant(pod)) {
+            let queue = pod_changed(PodChange::Added(pod), self).queue;
+            self.react(queue, pods, now, reaction);
+        }
+    }
+
+    /// Updates the memory of a Job, unless the Job is gone, replaced by a namesake or finished.
+    pub(super) fn remember(&mut self, job: &Job, change: MemoryUpdate, now: Timestamp) {
+        let seen = self.seen;
+        let current = self.by_key.get(&job.key).filter(|known| known.uid == job.uid);
+        if current.is_some_and(|known| !known.is_finished()) {
+            self.memories.entry(job.uid.clone()).or_default().apply(change, seen, now);
+        }
+    }
+
+    /// Syncs a Job again once the watches have come this far.
+    pub(super) fn await_versions(&mut self, key: JobKey, written: Versions) {
+        self.late.retain(|(late, _)| *late != key);
+        self.late.push((key, written));
+    }
+
+    pub(super) fn synced(&mut self, key: &JobKey, took: Duration, ended: Moment) {
+        self.load.synced(ended);
+        self.last_syncs.insert(key.clone(), LastSync { ended, took });
+    }
+
+    pub(super) fn forget(&mut self, key: &JobKey) {
+        self.last_syncs.remove(key);
+    }
+
+    /// The delay after which a sync happens that asked for this one. ([Q3])
+    pub(super) fn floor(&self, wait: Duration) -> Duration {
+        self.batching.floor(wait)
+    }
+
+    /// Returns the version up to which the event proves the watch of Jobs.
+    pub(super) fn handle(
+        &mut self,
+        event: WatchEvent<Arc<Job>>,
+        pods: &Pods,
+        now: &Now,
+        reaction: &mut Reaction,
+    ) -> Version {
+        match event {
+            WatchEvent::ListBegins => {
+                self.list.begin();
+                Version::default()
+            }
+            WatchEvent::ListEnds(version) => {
+                self.list_ends(pods, now, reaction);
+                Version::parse(&version)
+            }
+            WatchEvent::Shown(job) => {
+                self.show(&job, pods, now, reaction);
+                job.version
+            }
+            WatchEvent::Gone(job) => {
+                self.lose(&job.key, pods, now, reaction);
+                job.version
+            }
+            WatchEvent::Unreadable(job) => {
+                let key = JobKey::new(job.namespace.as_str(), job.name.as_str());
+                if job.gone {
+                    self.lose(&key, pods, now, reaction);
+                } else {
+                    // It is neither synced nor treated as deleted, which would release its pods'
+                    // finalizers.
+                    self.list.saw(&key);
+                    self.unreadable.insert(key);
+                }
+                Version::parse(&job.version)
+            }
+            WatchEvent::UpTo(version) => Version::parse(&version),
+        }
+    }
+
+    /// The list of all Jobs is complete; a Job that it lacks is gone. ([H12])
+    fn list_ends(&mut self, pods: &Pods, now: &Now, reaction: &mut Reaction) {
+        let listed = self.list.end();
+        self.unreadable.retain(|key| listed.has(key));
+        for key in listed.lost(self.by_key.keys()) {
+            self.lose(&key, pods, now, reaction);
+        }
+    }
+
+    fn show(&mut self, job: &Arc<Job>, pods: &Pods, now: &Now, reaction: &mut Reaction) {
+        self.list.saw(&job.key);
+        self.unreadable.remove(&job.key);
+        // A namesake is another Job, even if a list hides the deletion of the first one.
+        if self.by_key.get(&job.key).is_some_and(|old| old.uid != job.uid) {
+            self.lose(&job.key.clone(), pods, now, reaction);
+        }
+        let old = self.by_key.insert(job.key.clone(), Arc::clone(job));
+        // A finished Job needs no memory. ([S4], [Z4])
+        if job.is_finished() {
+            self.memories.remove(&job.uid);
+        } else {
+            let memory = self.memories.entry(job.uid.clone()).or_default();
+            memory.saw_job(old.as_deref(), job, now.time);
+        }
+        let change = match &old {
+            Some(old) if old.version == job.version => return,
+            Some(old) => JobChange::Updated(old, job),
+            None => {
+                reaction.external = external_controller(job).map(str::to_owned);
+                JobChange::Added(job)
+            }
+        };
+        self.react(job_changed(change, now.time).queue, pods, now, reaction);
+    }
+
+    /// Removes a Job and its memory. ([H4])
+    fn lose(&mut self, key: &JobKey, pods: &Pods, now: &Now, reaction: &mut Reaction) {
+        self.unreadable.remove(key);
+        let Some(job) = self.by_key.remove(key) else { return };
+        self.memories.remove(&job.uid);
+        self.last_syncs.remove(key);
+        self.late.retain(|(late, _)| late != key);
+        let queue = job_changed(JobChange::Deleted(&job), now.time).queue;
+        self.react(queue, pods, now, reaction);
+    }
+
+    /// A pod that is relevant to Jobs has changed.
+    pub(super) fn pod_changed(
+        &mut self,
+        change: PodChange<'_>,
+        pods: &Pods,
+        now: &Now,
+        reaction: &mut Reaction,
+    ) {
+        reaction.tracked_terminal.extend(tracked_terminal_transition(change));
+        let enqueues = pod_changed(change, self);
+        for job in &enqueues.observers {
+            if let Some(memory) = self.memories.get_mut(job) {
+                match change {
+                    PodChange::Added(pod) | PodChange::Updated(_, pod) => memory.saw_pod(pod),
+                    PodChange::Deleted(pod) => memory.saw_pod_gone(&pod.uid),
+                }
+            }
+        }
+        self.react(enqueues.queue, pods, now, reaction);
+    }
+
+    /// A list of pods begins: those that we created before it must be in it, or are gone.
+    pub(super) fn pods_begin(&mut self) {
+        let created = |(job, memory): (&Uid, &Memory)| -> Vec<(Uid, Uid)> {
+            let pods = memory.expectations.created.iter();
+            pods.map(|pod| (job.clone(), pod.clone())).collect()
+        };
+        self.awaited = self.memories.iter().flat_map(created).collect();
+    }
+
+    /// Pods that were created before a list began and that it lacks were deleted unseen.
+    pub(super) fn pods_end(&mut self, pods: &Pods) {
+        for (job, pod) in std::mem::take(&mut self.awaited) {
+            if pods.get(&pod).is_none()
+                && let Some(memory) = self.memories.get_mut(&job)
+            {
+                memory.saw_pod_gone(&pod);
+            }
+        }
+    }
+
+    /// Records how far the watches have come, and enqueues the Jobs that waited for it. The
+    /// versions of objects in an unfinished list do not count.
+    pub(super) fn advance(
+        &mut self,
+        mut versions: Versions,
+        lists_pods: bool,
+        reaction: &mut Reaction,
+    ) {
+        if self.list.is_open() {
+            versions.jobs = Version::default();
+        }
+        if lists_pods {
+            versions.pods = Version::default();
+        }
+        self.seen = self.seen.max(versions);
+        if self.late.is_empty() {
+            return;
+        }
+        let seen = self.seen;
+        let caught_up = |written: &Versions| written.jobs <= seen.jobs && written.pods <= seen.pods;
+        let (ready, late) =
+            std::mem::take(&mut self.late).into_iter().partition(|(_, it)| caught_up(it));
+        self.late = late;
+        let ready: Vec<(JobKey, Versions)> = ready;
+        reaction.entries.extend(ready.into_iter().map(|(key, _)| Entry::Job(key, None)));
+    }
+
+    pub(super) fn has_unreadable_owner(&self, pod: &Pod) -> bool {
+        !self.unreadable.is_empty()
+            && pod.owner.as_ref().is_some_and(|owner| {
+                let key = JobKey::new(Arc::clone(&pod.namespace), &*owner.name);
+                self.unreadable.contains(&key)
+            })
+    }
+
+    fn react(&self, queue: Vec<Enqueue>, pods: &Pods, now: &Now, reaction: &mut Reaction) {
+        reaction.entries.extend(queue.into_iter().filter_map(|enqueue| {
+            Some(match enqueue {
+                Enqueue::Sync(key) => Entry::Job(key, None),
+                Enqueue::SyncAfter(key, wait) => Entry::Job(key, Some(wait)),
+                Enqueue::Batch(key, change) => {
+                    let delay = self.batch_delay(&key, change, pods, now)?;
+                    Entry::Job(key, Some(delay))
+                }
+                Enqueue::Orphans(orphans) => Entry::Orphans(orphans, None),
+                Enqueue::OrphansAfter(orphans, wait) => Entry::Orphans(orphans, Some(wait)),
+            })
+        }));
+    }
+
+    /// How long a change of a Job's pods or status waits for others. ([Q3])
+    fn batch_delay(
+        &self,
+        key: &JobKey,
+        change: Change,
+        pods: &Pods,
+        now: &Now,
+    ) -> Option<Duration> {
+        let job = self.by_key.get(key)?;
+        Some(self.batching.delay(&BatchInput {
+            change,
+            job,
+            counts: pods.counts(&job.uid),
+            last: self.last_syncs.get(key).copied(),
+            busy: now.has_backlog || self.load.is_busy(now.elapsed),
+            now: now.elapsed,
+        }))
+    }
+}
+
+impl Lookup for Jobs {
+    fn job(&self, key: &JobKey) -> Option<&Arc<Job>> {
+        self.by_key.get(key)
+    }
+
+    fn matching(&self, pod: &Pod) -> Vec<JobKey> {
+        let first = JobKey::new(Arc::clone(&pod.namespace), "");
+        self.by_key
+            .range(first..)
+            .take_while(|(key, _)| key.namespace == pod.namespace)
+            .filter(|(_, job)| pod.matches(&job.spec.selector))
+            .map(|(key, _)| key.clone())
+            .collect()
+    }
+}
