@@ -1,8 +1,8 @@
 //! Judges a cluster for `kubectl epilogue doctor`: what makes no progress, why, and what would
 //! help. Pod GC decides whether a pod can be failed.
 //!
-//! [`Scene`] holds the cluster. Each rule searches it for one kind of problem; [`findings`] collects
-//! them, and [`node_report`] adds the checks of one node.
+//! [`Scene`] holds the cluster. Each rule searches it for one kind of problem; [`findings`]
+//! collects them, and [`node_report`] adds the checks of one node.
 
 mod finding;
 mod findings;
