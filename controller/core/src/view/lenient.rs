@@ -50,9 +50,7 @@ pub(crate) fn lean_metadata<'de, D: Deserializer<'de>>(
 
 /// Reads a time that others than the API server wrote. The API takes years that no calendar here
 /// has. A year after 9999 reads as the end of time, and a text that is not a time as `None`.
-pub(crate) fn lenient_time<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<Time>, D::Error> {
+pub fn lenient_time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Time>, D::Error> {
     let text: Option<Cow<'de, str>> = Option::deserialize(deserializer)?;
     Ok(text.and_then(|text| time(&text)).map(Time))
 }

@@ -1,8 +1,9 @@
 //! Defines the slim views of API objects that decisions read.
 
+pub mod fields;
 mod job;
 mod json;
-pub(crate) mod lenient;
+pub mod lenient;
 mod pod;
 mod protobuf;
 mod selector;

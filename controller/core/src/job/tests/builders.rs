@@ -1,5 +1,6 @@
 //! Builds Jobs and pods for tests, and runs one sync of them with its effects in plain numbers.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use epilogue_common::names::{MANAGED_BY, TRACKING_FINALIZER};
@@ -9,9 +10,9 @@ use k8s_openapi::api::batch::v1::JobStatus;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::dump::redact;
 use crate::job::fake_api::{FakeApi, Faults, Trace};
 use crate::job::{PodDraft, SideEffect, Step, SyncInput, invariants};
+use crate::view::fields::{keep_job, keep_pod, selected_labels};
 use crate::view::{Interner, Job, JobSpec, Pod, Uid, WireJob, WirePod};
 
 /// The time of every test.
@@ -146,7 +147,7 @@ impl JobBuilder {
             let wire = WireJob::parse(object).expect("a Job that parses");
             wire.view().expect("a status that parses")
         };
-        let (dumped, job) = (read(redacted(&self.0, "Job")), read(self.0));
+        let (dumped, job) = (read(keep_job(&self.0, &selected_labels([&self.0]))), read(self.0));
         assert_eq!(dumped.status, job.status);
         // What no decision reads is not dumped.
         let (metadata, status_unknown) = (job.metadata.clone(), job.status_unknown.clone());
@@ -154,13 +155,6 @@ impl JobBuilder {
         assert_eq!(Job { metadata, spec, status_unknown, ..dumped }, job);
         job
     }
-}
-
-/// The object as a dump has it.
-fn redacted(object: &Value, kind: &str) -> Value {
-    let mut object = object.clone();
-    object["kind"] = kind.into();
-    redact(&[object]).remove(0)
 }
 
 /// The JSON of a pod under construction.
@@ -311,7 +305,7 @@ impl PodBuilder {
         let read = |object: Value| {
             WirePod::deserialize(object).expect("a pod that parses").view(&mut Interner::default())
         };
-        let (dumped, pod) = (read(redacted(&self.0, "Pod")), read(self.0));
+        let (dumped, pod) = (read(keep_pod(&self.0, &BTreeSet::new())), read(self.0));
         // Without its Job, no label is read.
         let (labels, index_label) = (pod.labels.clone(), pod.index_label.clone());
         assert_eq!(Pod { labels, index_label, ..dumped }, pod);
