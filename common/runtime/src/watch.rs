@@ -2,7 +2,7 @@
 //! the listener interprets the events.
 
 mod frames;
-mod protobuf;
+pub(crate) mod protobuf;
 mod relist;
 mod signs;
 #[cfg(test)]

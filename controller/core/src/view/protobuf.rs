@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use epilogue_common::watch_event::Rejected;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use prost::{DecodeError, Message};
@@ -182,8 +183,8 @@ struct TerminatedMessage {
 
 impl WirePod {
     /// Reads a pod from its protobuf message.
-    pub fn decode(message: &[u8]) -> Result<Self, DecodeError> {
-        let PodMessage { metadata, spec, status } = PodMessage::decode(message)?;
+    pub fn decode(message: &[u8]) -> Result<Self, Rejected> {
+        let PodMessage { metadata, spec, status } = decoded(message)?;
         Ok(Self {
             metadata: metadata.map(MetaMessage::wire).unwrap_or_default(),
             spec: spec.map(SpecMessage::wire).unwrap_or_default(),
@@ -256,6 +257,12 @@ impl ContainerStatusMessage {
             }),
         }
     }
+}
+
+/// Decodes a message. The API's own is never malformed.
+fn decoded<T: Message + Default>(message: &[u8]) -> Result<T, Rejected> {
+    let rejected = |error: DecodeError| Rejected { why: error.to_string(), managed_by: None };
+    T::decode(message).map_err(rejected)
 }
 
 fn owner(owner: OwnerMessage) -> OwnerReference {
