@@ -1,12 +1,14 @@
 //! Defines the watched kinds, and starts the watch of each.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::time::Duration;
 
 use controller_core::podgc::WireNode;
 use controller_core::view::{self, Job, WireJob, WirePod};
 use epilogue_common::watch_event::Rejected;
 use epilogue_runtime::watch::{self, Pauses, Read, Relist, Scope, Signs};
+use futures::StreamExt as _;
 use kube::Client;
 use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
@@ -129,7 +131,7 @@ pub(crate) async fn watch<T: Watched>(
     namespace: Option<&str>,
     (signs, relist): (Signs, Relist),
     token: CancellationToken,
-    handle: impl FnMut(WatchEvent<T>) + Send,
+    mut handle: impl FnMut(WatchEvent<T>) + Send,
 ) {
     let path = match namespace {
         None => format!("{}/{}", T::GROUP, T::PLURAL),
@@ -147,9 +149,8 @@ pub(crate) async fn watch<T: Watched>(
         objects_max: usize::MAX,
         pauses,
     };
-    tokio::select! {
-        () = token.cancelled() => {}
-        // Cannot happen: a closure never closes.
-        _ = watch::watch(client, scope, handle) => {}
+    let mut events = pin!(watch::watch(client, scope).take_until(token.cancelled_owned()));
+    while let Some(event) = events.next().await {
+        handle(event);
     }
 }
