@@ -20,7 +20,7 @@ const LINE: f64 = 20.0;
 const NAMES: f64 = 230.0;
 /// The width of a ratio of 1.
 const ONE: f64 = 320.0;
-/// Longer bars are cut off; their figure stands beside them.
+/// Longer bars are cut off; their figure stands next to them.
 const LONGEST: f64 = 1.5;
 const FIGURES: f64 = 60.0;
 
