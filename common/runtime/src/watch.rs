@@ -2,7 +2,7 @@
 //! handles the watch protocol; its reader interprets the events.
 
 mod frames;
-mod protobuf;
+pub(crate) mod protobuf;
 mod relist;
 mod signs;
 #[cfg(test)]

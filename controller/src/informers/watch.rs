@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use controller_core::podgc::WireNode;
 use controller_core::view::{self, Job, WireJob, WirePod};
+use epilogue_common::watch_event::Rejected;
 use epilogue_runtime::watch::{self, Pauses, Read, Relist, Scope, Signs};
 use futures::StreamExt as _;
 use kube::Client;
@@ -46,12 +47,17 @@ impl VersionedJob {
         let version = wire.meta.resource_version.clone().unwrap_or_default();
         Ok(Self { version, job: wire.view()? })
     }
+
+    fn decode(message: &[u8]) -> Result<Self, Rejected> {
+        let (job, version) = Job::decode(message)?;
+        Ok(Self { version, job })
+    }
 }
 
 impl Watched for VersionedJob {
     const GROUP: &'static str = "/apis/batch/v1";
     const PLURAL: &'static str = "jobs";
-    const READ: Read<Self> = Read { json: Self::read, protobuf: None };
+    const READ: Read<Self> = Read { json: Self::read, protobuf: Some(Self::decode) };
 
     fn version(&self) -> &str {
         &self.version

@@ -3,6 +3,7 @@
 use super::protobuf::{Peek, samples};
 use super::wire::LIST_END;
 use super::*;
+use epilogue_common::watch_event::Rejected;
 use futures::{StreamExt as _, poll};
 use http::StatusCode;
 use http_body::Frame;
@@ -322,9 +323,11 @@ async fn a_list_on_demand_is_done_when_its_end_was_handled() {
 }
 
 /// Reads an object from a message that has only metadata.
-fn decode(message: &[u8]) -> Result<Object, prost::DecodeError> {
+fn decode(message: &[u8]) -> Result<Object, Rejected> {
+    let peek = Peek::decode(message)
+        .map_err(|error| Rejected { why: error.to_string(), ..Rejected::default() })?;
     let text = |bytes: Vec<u8>| Some(String::from_utf8_lossy(&bytes).into_owned());
-    let metadata = Peek::decode(message)?.metadata.unwrap_or_default();
+    let metadata = peek.metadata.unwrap_or_default();
     let (name, resource_version) = (text(metadata.name), text(metadata.resource_version));
     Ok(Object { metadata: ObjectMeta { name, resource_version, ..ObjectMeta::default() } })
 }

@@ -8,19 +8,17 @@ use std::sync::Arc;
 use epilogue_common::names::pod_condition::PENDING_TIMEOUT;
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 use jiff::{SignedDuration, Timestamp};
-use serde::Deserialize;
-use serde_json::Value;
 
 use super::memory::Memory;
 use super::plan::{PodPlan, plan_pods};
-use super::pod_template::pod_body;
+use super::pod_template::{generate_name, pod_body};
 use super::progress::Progress;
 use super::status_rules;
 use super::steps::{
     Answer, ClaimKind, LiveJob, PodDraft, SideEffect, Step, SyncResult, WrittenPod,
 };
 use super::sync_input::{Settings, SyncInput, Versions};
-use crate::view::{Condition, Deletion, Interner, Job, Owner, Phase, Pod, Uid, Version, WirePod};
+use crate::view::{Condition, Deletion, Interner, Job, Owner, Phase, Pod, Uid, Version};
 
 /// Grace of a deletion that a kubelet has to carry out.
 const GRACE_SECONDS: i64 = 30;
@@ -208,12 +206,10 @@ impl FakeApi {
 
     fn create(&mut self, draft: &PodDraft) -> WrittenPod {
         let version = self.next_version();
-        let body = pod_body(&self.job, draft);
-        let mut body: Value = serde_json::from_str(body.get()).unwrap_or_default();
-        let prefix = body["metadata"]["generateName"].as_str().unwrap_or_default().to_owned();
-        body["metadata"]["name"] = format!("{prefix}{version:05}").into();
-        body["metadata"]["uid"] = format!("uid-{version}").into();
-        let wire = WirePod::deserialize(body).unwrap_or_default();
+        let mut wire = pod_body(&self.job, draft).pod().unwrap_or_default();
+        let prefix = generate_name(&self.job.key.name, draft.index);
+        wire.metadata.name = Some(format!("{prefix}{version:05}"));
+        wire.metadata.uid = Some(format!("uid-{version}"));
         let mut pod = wire.view(&mut Interner::default());
         pod.namespace = Arc::clone(&self.job.key.namespace);
         pod.version = version;

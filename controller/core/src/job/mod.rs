@@ -4,6 +4,7 @@
 mod adoption;
 mod backoff;
 mod backoff_limit_per_index;
+mod body;
 mod census;
 mod disruption_limit;
 mod explain;
@@ -38,6 +39,7 @@ mod victims;
 mod tests;
 
 pub use backoff_limit_per_index::PerIndex;
+pub use body::Body;
 pub use census::{Census, Uncounted};
 pub use disruption_limit::Disruptions;
 pub use explain::{Explanation, Limit, PodEntry, Wait, explain};

@@ -67,7 +67,7 @@ fn time(text: &str) -> Option<Timestamp> {
 mod tests {
     use super::*;
     use crate::job::{PodDraft, pod_body};
-    use crate::view::{WireJob, WirePod};
+    use crate::view::{Source, WireJob, WirePod};
     use serde_json::json;
 
     fn deep(levels: usize) -> String {
@@ -82,9 +82,11 @@ mod tests {
              \"metadata\":{{\"labels\":{{\"a\":\"b\"}},\"managedFields\":{fields}}},\"spec\":{{}}}}}}}}"
         );
         let job = WireJob::read(&text).and_then(WireJob::view).expect("must be readable");
-        assert_eq!((&*job.key.name, job.metadata.as_str()), ("j", "{\"name\":\"j\"}"));
+        let Source::Json { metadata, .. } = &job.source else { panic!("must be from JSON") };
+        assert_eq!((&*job.key.name, metadata.as_str()), ("j", "{\"name\":\"j\"}"));
         let pod = pod_body(&job, &PodDraft::default());
-        let pod: serde_json::Value = serde_json::from_str(pod.get()).expect("must be readable");
+        let pod = pod.json().expect("must be JSON");
+        let pod: serde_json::Value = serde_json::from_str(pod).expect("must be readable");
         assert_eq!(pod["metadata"]["labels"], json!({"a": "b"}));
         assert_eq!(pod["metadata"].get("managedFields"), None);
     }

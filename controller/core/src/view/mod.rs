@@ -6,7 +6,9 @@ mod json;
 pub mod lenient;
 mod pod;
 mod protobuf;
+mod reply;
 mod selector;
+mod source;
 mod uid;
 pub(crate) mod wire;
 
@@ -17,6 +19,9 @@ pub use pod::{
     Condition, Container, ContainerKind, Deletion, FailureCounts, Owner, Phase, Pod,
     ReadyCondition, Terminated,
 };
+pub(crate) use protobuf::{EntryMessage, retain, status_message};
+pub use reply::Reply;
 pub use selector::Selector;
+pub use source::Source;
 pub use uid::{Uid, Version};
 pub use wire::{Interner, WireJob, WirePod};

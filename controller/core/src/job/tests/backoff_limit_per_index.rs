@@ -246,7 +246,8 @@ fn failed_indexes_are_written_even_when_there_are_none() {
 fn the_first_pod_of_an_index_has_no_failures() {
     let effects = sync(&mut api(per_index(1, 1, 1), vec![]));
     let body = crate::job::pod_body(&api(per_index(1, 1, 1), vec![]).job, &effects.created[0]);
-    let body: Value = serde_json::from_str(body.get()).expect("must be JSON");
+    let body: Value =
+        serde_json::from_str(body.json().expect("must be JSON")).expect("must be JSON");
     let annotations = &body["metadata"]["annotations"];
     assert_eq!(annotations["batch.kubernetes.io/job-index-failure-count"], "0");
     assert_eq!(annotations["batch.kubernetes.io/job-index-ignored-failure-count"], Value::Null);

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::job::fake_api::{FakeApi, Faults, Trace};
 use crate::job::{PodDraft, SideEffect, Step, SyncInput, invariants};
 use crate::view::fields::{keep_job, keep_pod, selected_labels};
-use crate::view::{Interner, Job, JobSpec, Pod, Uid, WireJob, WirePod};
+use crate::view::{Interner, Job, Pod, Uid, WireJob, WirePod};
 
 /// The time of every test.
 pub(super) fn now() -> Timestamp {
@@ -150,9 +150,7 @@ impl JobBuilder {
         let (dumped, job) = (read(keep_job(&self.0, &selected_labels([&self.0]))), read(self.0));
         assert_eq!(dumped.status, job.status);
         // What no decision reads is not dumped.
-        let (metadata, status_unknown) = (job.metadata.clone(), job.status_unknown.clone());
-        let spec = JobSpec { template: job.spec.template.clone(), ..dumped.spec.clone() };
-        assert_eq!(Job { metadata, spec, status_unknown, ..dumped }, job);
+        assert_eq!(Job { source: job.source.clone(), ..dumped }, job);
         job
     }
 }

@@ -166,7 +166,8 @@ fn a_replacement_stays_away_from_the_nodes_of_its_disrupted_predecessors() {
     assert!(avoided(&[]).is_empty());
     let draft = crate::job::PodDraft { avoid: vec!["n1".into()], ..Default::default() };
     let body = crate::job::pod_body(&job().build(), &draft);
-    let body: serde_json::Value = serde_json::from_str(body.get()).expect("must be JSON");
+    let body: serde_json::Value =
+        serde_json::from_str(body.json().expect("must be JSON")).expect("must be JSON");
     let terms = &body["spec"]["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"];
     assert_eq!(terms[0]["preference"]["matchFields"][0]["values"], json!(["n1"]));
 }
