@@ -54,7 +54,7 @@ impl Executor {
 
     /// How many calls one sync of a Job makes at once. A call builds its body when it starts:
     /// hundreds of large bodies take too much memory.
-    pub(crate) fn at_once(&self, job: &Job, creates: bool) -> usize {
+    pub(crate) fn at_once(job: &Job, creates: bool) -> usize {
         let bodies = BODIES_MAX / job.source.template_size().max(1);
         if creates { bodies.clamp(1, CALLS_MAX) } else { CALLS_MAX }
     }

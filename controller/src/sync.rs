@@ -95,7 +95,7 @@ impl Syncer {
         let mut unanswered = FuturesUnordered::new();
         loop {
             self.take_side_effects(&mut progress);
-            let at_once = self.executor.at_once(progress.job(), progress.creates());
+            let at_once = Executor::at_once(progress.job(), progress.creates());
             while unanswered.len() < at_once {
                 let Some(call) = progress.next_call() else { break };
                 let job = Arc::clone(progress.job());
