@@ -1,12 +1,12 @@
-//! Carries out steps against the API. Only this file writes Jobs and pods; it decides nothing and
-//! retries nothing.
+//! Carries out single steps against the API. Only this file writes Jobs and pods; it decides nothing
+//! and retries nothing.
 
 use std::fmt;
 use std::sync::Arc;
 
 use controller_core::job::{
-    Body, LiveJob, PodDeletion, Step, StepOutcome, WrittenPod, claim_patch, delete_options,
-    fail_pending_patch, pod_body, remove_finalizer_patch, status_body,
+    Answer, Body, LiveJob, Step, WrittenPod, claim_patch, delete_options, fail_pending_patch,
+    pod_body, remove_finalizer_patch, status_body,
 };
 use controller_core::view::{Job, JobKey, Pod, Reply, Version, WireJob};
 use epilogue_common::names::media_type::JSON;
@@ -52,44 +52,33 @@ impl Executor {
         Self { client, calls: Semaphore::new(CALLS_MAX) }
     }
 
+    /// How many calls one sync of a Job makes at once. A call builds its body when it starts:
+    /// hundreds of large bodies take too much memory.
+    pub(crate) fn at_once(job: &Job, creates: bool) -> usize {
+        let bodies = BODIES_MAX / job.source.template_size().max(1);
+        if creates { bodies.clamp(1, CALLS_MAX) } else { CALLS_MAX }
+    }
+
     /// Carries out one step for a Job, based on the Job that the last write returned.
-    pub(crate) async fn execute(&self, job: &Job, step: Step) -> StepOutcome {
+    pub(crate) async fn execute(&self, job: &Job, step: &Step) -> Outcome<Answer> {
         match step {
-            Step::ConfirmJob => StepOutcome::Confirmed(self.live_job(&job.key).await),
-            Step::Claim(claims) => {
-                let calls: Vec<_> = claims
-                    .iter()
-                    .map(|claim| self.patch(&claim.pod, claim_patch(job, claim)))
-                    .collect();
-                StepOutcome::Written(all(calls).await)
+            Step::ConfirmJob => self.live_job(&job.key).await.map(Answer::Live),
+            Step::Claim(claim) => {
+                self.patch(&claim.pod, claim_patch(job, claim)).await.map(Answer::Pod)
             }
-            Step::Create(drafts) => {
+            Step::Create(draft) => {
                 let path = pods_path(&job.key.namespace);
-                // Each body is built when its call starts: hundreds of large bodies take too much
-                // memory.
-                let create = async |draft| self.create(&path, pod_body(job, draft)).await;
-                let calls: Vec<_> = drafts.iter().map(create).collect();
-                let at_once = BODIES_MAX / job.source.template_size().max(1);
-                StepOutcome::Written(at_once_at_most(at_once.clamp(1, CALLS_MAX), calls).await)
+                self.create(&path, pod_body(job, draft)).await.map(Answer::Pod)
             }
-            Step::Delete(deletions) => {
-                let calls: Vec<_> = deletions.iter().map(|each| self.delete(each)).collect();
-                StepOutcome::Deleted(all(calls).await)
+            Step::Strip(pod) | Step::RemoveFinalizer(pod) => {
+                self.patch(pod, remove_finalizer_patch(pod)).await.map(Answer::Pod)
             }
-            Step::FailPending(pods) => {
-                let calls: Vec<_> = pods.iter().map(|pod| self.fail_pending(pod)).collect();
-                StepOutcome::Written(all(calls).await)
-            }
-            Step::WriteStatus(status) => {
-                let written = match status_body(job, &status) {
-                    Ok(body) => self.write_status(&job.key, body).await,
-                    Err(error) => Err(unwritable(&error)),
-                };
-                StepOutcome::Status(Box::new(written))
-            }
-            Step::RemoveFinalizer(pods) => {
-                StepOutcome::Written(self.remove_finalizers(&pods).await)
-            }
+            Step::Delete(pod) => self.delete(pod).await,
+            Step::FailPending(pod) => self.fail_pending(pod).await.map(Answer::Pod),
+            Step::WriteStatus(status) => match status_body(job, status) {
+                Ok(body) => self.write_status(&job.key, body).await.map(Answer::Job),
+                Err(error) => Err(unwritable(&error)),
+            },
         }
     }
 
@@ -97,7 +86,7 @@ impl Executor {
     pub(crate) async fn remove_finalizers(&self, pods: &[Arc<Pod>]) -> Vec<Outcome<WrittenPod>> {
         let calls: Vec<_> =
             pods.iter().map(|pod| self.patch(pod, remove_finalizer_patch(pod))).collect();
-        all(calls).await
+        stream::iter(calls).buffered(CALLS_MAX).collect().await
     }
 
     /// Reads the Job of this name live from the API.
@@ -122,27 +111,15 @@ impl Executor {
         Ok(written(reply))
     }
 
-    /// Removes the finalizer first, so that a pod that we delete does not count as failed. ([P14])
-    async fn delete(&self, deletion: &PodDeletion) -> Outcome<()> {
-        if deletion.strip {
-            self.patch(&deletion.pod, remove_finalizer_patch(&deletion.pod)).await?;
-        }
-        self.delete_now(&deletion.pod).await
-    }
-
-    async fn delete_now(&self, pod: &Pod) -> Outcome<()> {
+    async fn delete(&self, pod: &Pod) -> Outcome<Answer> {
         let options = delete_options(pod).to_string().into_bytes();
-        self.call(Method::DELETE, &pod_path(pod), JSON, options, &NOTHING).await
+        self.call(Method::DELETE, &pod_path(pod), JSON, options, &NOTHING).await?;
+        Ok(Answer::Deleted)
     }
 
-    /// Sets the condition first, so that it is there when the pod turns Failed.
     async fn fail_pending(&self, pod: &Pod) -> Outcome<WrittenPod> {
         let path = format!("{}/status", pod_path(pod));
-        let written = self.patch_at(&path, &fail_pending_patch(pod, Timestamp::now())).await?;
-        if pod.node.is_some() {
-            self.delete_now(pod).await?;
-        }
-        Ok(written)
+        self.patch_at(&path, &fail_pending_patch(pod, Timestamp::now())).await
     }
 
     async fn write_status(&self, key: &JobKey, body: Body) -> Outcome<Arc<Job>> {
@@ -170,15 +147,6 @@ impl Executor {
         let _permit = self.calls.acquire().await;
         reply::read_as(&self.client, request, read).await.map_err(classify)
     }
-}
-
-/// Runs independent calls concurrently; results are in the order of the calls.
-async fn all<T>(calls: Vec<impl Future<Output = T>>) -> Vec<T> {
-    at_once_at_most(CALLS_MAX, calls).await
-}
-
-async fn at_once_at_most<T>(count: usize, calls: Vec<impl Future<Output = T>>) -> Vec<T> {
-    stream::iter(calls).buffered(count).collect().await
 }
 
 fn unwritable(error: &serde_json::Error) -> Failure {

@@ -156,7 +156,8 @@ fn of_each_index_one_failed_pod_waits() {
     let all = vec![failure(0, 0, 90), failure(0, 2, 5), failure(0, 1, 30)];
     let api = api(per_index(1, 1, 9), all);
     let plan = api.plan();
-    let per_index = plan.indexes.and_then(|it| it.per_index).expect("backoffLimitPerIndex is set");
+    let per_index =
+        plan.facts.indexes.and_then(|it| it.per_index).expect("backoffLimitPerIndex is set");
     assert_eq!(per_index.delayed[&0].uid, uid("f0-2"));
     let ties = vec![
         pod("early", "Failed").index(0).ended(1, 20),
@@ -165,7 +166,8 @@ fn of_each_index_one_failed_pod_waits() {
     ];
     let mut api = super::builders::api(super::backoff_limit_per_index::per_index(1, 1, 9), ties);
     let plan = api.plan();
-    let per_index = plan.indexes.and_then(|it| it.per_index).expect("backoffLimitPerIndex is set");
+    let per_index =
+        plan.facts.indexes.and_then(|it| it.per_index).expect("backoffLimitPerIndex is set");
     assert_eq!(per_index.delayed[&0].uid, uid("late"));
     assert_eq!(sync(&mut api).patches, 2);
 }

@@ -373,7 +373,7 @@ pub(super) fn sync(api: &mut FakeApi) -> Effects {
 /// One sync with faults.
 pub(super) fn sync_with(api: &mut FakeApi, faults: Faults<'_>) -> Effects {
     let trace = api.sync_with(faults, None);
-    effects(api, trace, faults)
+    effects(api, trace)
 }
 
 /// The three checks on the next plan of this API.
@@ -392,22 +392,17 @@ pub(super) fn check(api: &FakeApi) {
     }
 }
 
-fn effects(api: &FakeApi, trace: Trace, faults: Faults<'_>) -> Effects {
+fn effects(api: &FakeApi, trace: Trace) -> Effects {
     let (mut created, mut create_calls, mut deleted, mut patches) = (Vec::new(), 0, Vec::new(), 0);
     let mut writes = Vec::new();
-    for step in &trace.steps {
-        let succeeds = |call: usize| faults(step, call).is_none();
+    for (step, outcome) in &trace.steps {
         match step {
-            Step::Create(drafts) => {
-                create_calls += drafts.len();
-                let done = drafts.iter().enumerate().filter(|(call, _)| succeeds(*call));
-                created.extend(done.map(|(_, draft)| draft.clone()));
+            Step::Create(draft) => {
+                create_calls += 1;
+                created.extend(outcome.is_ok().then(|| draft.clone()));
             }
-            Step::Delete(deletions) => {
-                patches += deletions.iter().filter(|each| each.strip).count();
-                deleted.extend(deletions.iter().map(|each| each.pod.name.to_string()));
-            }
-            Step::RemoveFinalizer(pods) => patches += pods.len(),
+            Step::Delete(pod) => deleted.push(pod.name.to_string()),
+            Step::Strip(_) | Step::RemoveFinalizer(_) => patches += 1,
             Step::WriteStatus(status) => writes.push((**status).clone()),
             Step::ConfirmJob | Step::Claim(_) | Step::FailPending(_) => {}
         }
