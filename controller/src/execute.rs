@@ -1,5 +1,5 @@
-//! Carries out single steps against the API. Only this file writes Jobs and pods; it decides nothing
-//! and retries nothing.
+//! Carries out single steps against the API. Only this file writes Jobs and pods; it decides and
+//! retries nothing.
 
 use std::fmt;
 use std::sync::Arc;

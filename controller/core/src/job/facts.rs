@@ -51,7 +51,7 @@ pub struct Indexes {
 }
 
 impl Facts {
-    /// The facts of a sync that does nothing: it looks at no pod.
+    /// The facts of a sync that does nothing: it reads no pod.
     pub(super) fn unread(input: &SyncInput<'_>) -> Self {
         let timeout = input.settings.expectations_timeout;
         Self {
