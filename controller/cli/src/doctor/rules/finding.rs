@@ -46,6 +46,8 @@ pub(crate) enum Rule {
     StaleDisruptionTarget,
     /// An annotation or a taint that an agent left on its node.
     StaleNodeState,
+    /// A node that is ready and has the out-of-service taint.
+    OutOfServiceOnReadyNode,
     /// Nodes whose agent would not see a shutdown through.
     NodeUnprepared,
 }

@@ -119,6 +119,12 @@ impl NodeSeen {
         left
     }
 
+    /// Whether the node has the out-of-service taint, and has been ready for so long that whoever
+    /// set it seems to have forgotten it.
+    pub(super) fn is_wrongly_out_of_service(&self, now: Timestamp) -> bool {
+        self.view.out_of_service && self.is_up_for(now)
+    }
+
     fn stale_state(&self, now: Timestamp) -> Option<Leftover> {
         let text = self.state.as_deref()?;
         let (boot_id, at) = match &self.view.announcement {

@@ -1,5 +1,7 @@
-//! Finds annotations and taints that agents left on nodes.
+//! Finds annotations and taints that agents or people left on nodes.
 
+use controller_core::podgc::OUT_OF_SERVICE_TAINT;
+use epilogue_common::finding_code::FindingCode as Code;
 use epilogue_common::names::node::{SHUTTING_DOWN_TAINT, STATE};
 use jiff::Timestamp;
 
@@ -15,8 +17,20 @@ pub(super) fn findings(scene: &Scene, now: Timestamp) -> Vec<Finding> {
             let finding = Finding::new(rule, format!("node/{name}"), problem);
             found.push(with_remedies(finding.since(since), name, scene));
         }
+        found.extend(node.is_wrongly_out_of_service(now).then(|| out_of_service(name)));
     }
     found
+}
+
+/// Once the node is silent again for a moment, its pods are deleted by force although they run.
+fn out_of_service(name: &str) -> Finding {
+    let rule = (Rule::OutOfServiceOnReadyNode, Code::OutOfServiceOnReadyNode);
+    let problem = format!(
+        "it is ready, and has the taint {OUT_OF_SERVICE_TAINT}: the next time that its kubelet is \
+         silent, its pods are deleted by force although they may run"
+    );
+    Finding::new(rule, format!("node/{name}"), problem)
+        .remedy(format!("kubectl taint node {name} {OUT_OF_SERVICE_TAINT}-"))
 }
 
 fn with_remedies(finding: Finding, name: &str, scene: &Scene) -> Finding {

@@ -402,6 +402,21 @@ fn what_an_agent_left_on_a_node_that_is_up_is_stale() {
     );
 }
 
+#[test]
+fn a_ready_node_is_not_out_of_service() {
+    assert_reported(
+        vec![out_of_service(node("n"))],
+        &[
+            "node/n: it is ready, and has the taint node.kubernetes.io/out-of-service",
+            "[out-of-service-on-ready-node]",
+            "kubectl taint node n node.kubernetes.io/out-of-service-",
+        ],
+    );
+    assert_fine(vec![out_of_service(silent(node("n")))]);
+    // It has just come back: whoever set the taint is about to remove it.
+    assert_fine(vec![out_of_service(ready(node("n"), "True", "", HOUR - 60))]);
+}
+
 fn labelled(name: &str, labels: &Value) -> Value {
     kind("Namespace", json!({"metadata": {"name": name, "labels": labels}}))
 }
