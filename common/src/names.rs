@@ -21,6 +21,16 @@ pub const EVENT_SOURCE: &str = "job-controller";
 /// Source component of the controller's events on pods that pod GC or disruption wrote.
 pub const POD_GC_EVENT_SOURCE: &str = "epilogue-pod-gc";
 
+/// The API's formats.
+pub mod media_type {
+    /// JSON.
+    pub const JSON: &str = "application/json";
+    /// Protobuf.
+    pub const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+    /// The beginning of each object in protobuf. A `runtime.Unknown` with the message follows.
+    pub const PROTOBUF_MAGIC: &[u8] = b"k8s\0";
+}
+
 /// Condition types of pods.
 pub mod pod_condition {
     /// The pod is about to terminate because of a disruption. (KEP-3329)

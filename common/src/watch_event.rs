@@ -40,6 +40,15 @@ pub struct Unreadable {
     pub why: String,
 }
 
+/// Why a reader rejects the message of an object.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rejected {
+    /// The error; it names the field.
+    pub why: String,
+    /// `spec.managedBy` of a Job, because only its reader knows which field that is.
+    pub managed_by: Option<String>,
+}
+
 /// The entry of `metadata.ownerReferences` that has `controller: true`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]

@@ -1,25 +1,24 @@
-//! Carries out steps against the API. Only this file writes Jobs and pods; it decides nothing and
+//! Carries out single steps against the API. Only this file writes Jobs and pods; it decides and
 //! retries nothing.
 
 use std::fmt;
 use std::sync::Arc;
 
 use controller_core::job::{
-    LiveJob, PodDeletion, Step, StepOutcome, WrittenPod, claim_patch, delete_options,
-    fail_pending_patch, pod_body, remove_finalizer_patch, status_body,
+    Answer, Body, LiveJob, Step, WrittenPod, claim_patch, delete_options, fail_pending_patch,
+    pod_body, remove_finalizer_patch, status_body,
 };
-use controller_core::view::{Job, JobKey, Pod, Version, WireJob};
+use controller_core::view::{Job, JobKey, Pod, Reply, Version, WireJob};
+use epilogue_common::names::media_type::JSON;
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 use epilogue_runtime::api_error::classify;
 use epilogue_runtime::reply;
+use epilogue_runtime::watch::Read;
 use futures::{StreamExt as _, stream};
 use http::{Method, Request, header};
 use jiff::Timestamp;
 use kube::Client;
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use serde_json::value::RawValue;
 use tokio::sync::Semaphore;
 
 /// Maximum number of concurrent calls of the process. A larger burst only queues up in the API
@@ -30,29 +29,21 @@ const CALLS_MAX: usize = 64;
 const BODIES_MAX: usize = 4 << 20;
 
 const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
-const JSON: &str = "application/json";
+
+/// What is read of the reply to a write.
+const REPLY: Read<Reply> = Read { json: Reply::read, protobuf: Some(Reply::decode) };
+/// The Job in the reply to a status write.
+const JOB: Read<Job> = Read {
+    json: |text| WireJob::read(text)?.view(),
+    protobuf: Some(|message| Job::decode(message).map(|(job, _)| job)),
+};
+/// A reply that says no more than that the call succeeded.
+const NOTHING: Read<()> = Read { json: |_| Ok(()), protobuf: Some(|_| Ok(())) };
 
 /// Carries out the controller's writes.
 pub(crate) struct Executor {
     client: Client,
     calls: Semaphore,
-}
-
-/// The fields that are read from the reply to a write.
-#[derive(Debug, Deserialize)]
-struct PodReply {
-    metadata: ReplyMeta,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct ReplyMeta {
-    uid: String,
-    #[serde(default)]
-    name: String,
-    #[serde(default)]
-    resource_version: String,
-    deletion_timestamp: Option<serde::de::IgnoredAny>,
 }
 
 impl Executor {
@@ -61,44 +52,33 @@ impl Executor {
         Self { client, calls: Semaphore::new(CALLS_MAX) }
     }
 
+    /// How many calls one sync of a Job makes at once. A call builds its body when it starts:
+    /// hundreds of large bodies take too much memory.
+    pub(crate) fn at_once(job: &Job, creates: bool) -> usize {
+        let bodies = BODIES_MAX / job.source.template_size().max(1);
+        if creates { bodies.clamp(1, CALLS_MAX) } else { CALLS_MAX }
+    }
+
     /// Carries out one step for a Job, based on the Job that the last write returned.
-    pub(crate) async fn execute(&self, job: &Job, step: Step) -> StepOutcome {
+    pub(crate) async fn execute(&self, job: &Job, step: &Step) -> Outcome<Answer> {
         match step {
-            Step::ConfirmJob => StepOutcome::Confirmed(self.live_job(&job.key).await),
-            Step::Claim(claims) => {
-                let calls: Vec<_> = claims
-                    .iter()
-                    .map(|claim| self.patch(&claim.pod, claim_patch(job, claim)))
-                    .collect();
-                StepOutcome::Written(all(calls).await)
+            Step::ConfirmJob => self.live_job(&job.key).await.map(Answer::Live),
+            Step::Claim(claim) => {
+                self.patch(&claim.pod, claim_patch(job, claim)).await.map(Answer::Pod)
             }
-            Step::Create(drafts) => {
+            Step::Create(draft) => {
                 let path = pods_path(&job.key.namespace);
-                // Each body is built when its call starts: hundreds of large bodies take too much
-                // memory.
-                let create = async |draft| self.create(&path, &pod_body(job, draft)).await;
-                let calls: Vec<_> = drafts.iter().map(create).collect();
-                let at_once = BODIES_MAX / job.spec.template.as_str().len().max(1);
-                StepOutcome::Written(at_once_at_most(at_once.clamp(1, CALLS_MAX), calls).await)
+                self.create(&path, pod_body(job, draft)).await.map(Answer::Pod)
             }
-            Step::Delete(deletions) => {
-                let calls: Vec<_> = deletions.iter().map(|each| self.delete(each)).collect();
-                StepOutcome::Deleted(all(calls).await)
+            Step::Strip(pod) | Step::RemoveFinalizer(pod) => {
+                self.patch(pod, remove_finalizer_patch(pod)).await.map(Answer::Pod)
             }
-            Step::FailPending(pods) => {
-                let calls: Vec<_> = pods.iter().map(|pod| self.fail_pending(pod)).collect();
-                StepOutcome::Written(all(calls).await)
-            }
-            Step::WriteStatus(status) => {
-                let written = match status_body(job, &status) {
-                    Ok(body) => self.write_status(&job.key, &body).await,
-                    Err(error) => Err(unwritable(&error)),
-                };
-                StepOutcome::Status(Box::new(written))
-            }
-            Step::RemoveFinalizer(pods) => {
-                StepOutcome::Written(self.remove_finalizers(&pods).await)
-            }
+            Step::Delete(pod) => self.delete(pod).await,
+            Step::FailPending(pod) => self.fail_pending(pod).await.map(Answer::Pod),
+            Step::WriteStatus(status) => match status_body(job, status) {
+                Ok(body) => self.write_status(&job.key, body).await.map(Answer::Job),
+                Err(error) => Err(unwritable(&error)),
+            },
         }
     }
 
@@ -106,93 +86,67 @@ impl Executor {
     pub(crate) async fn remove_finalizers(&self, pods: &[Arc<Pod>]) -> Vec<Outcome<WrittenPod>> {
         let calls: Vec<_> =
             pods.iter().map(|pod| self.patch(pod, remove_finalizer_patch(pod))).collect();
-        all(calls).await
+        stream::iter(calls).buffered(CALLS_MAX).collect().await
     }
 
     /// Reads the Job of this name live from the API.
     pub(crate) async fn live_job(&self, key: &JobKey) -> Outcome<LiveJob> {
-        let reply: PodReply =
-            self.call(Method::GET, &job_path(key, ""), JSON, None::<&Value>).await?;
-        let deleting = reply.metadata.deletion_timestamp.is_some();
-        Ok(LiveJob { uid: reply.metadata.uid.into(), deleting })
+        let reply = self.call(Method::GET, &job_path(key, ""), JSON, Vec::new(), &REPLY).await?;
+        Ok(LiveJob { uid: reply.uid.into(), deleting: reply.deleting })
     }
 
-    async fn create(&self, path: &str, body: &RawValue) -> Outcome<WrittenPod> {
-        let reply: PodReply = self.call(Method::POST, path, JSON, Some(body)).await?;
-        Ok(reply.into())
+    async fn create(&self, path: &str, body: Body) -> Outcome<WrittenPod> {
+        let content = body.content_type();
+        let reply = self.call(Method::POST, path, content, body.into_bytes(), &REPLY).await?;
+        Ok(written(reply))
     }
 
     async fn patch(&self, pod: &Pod, body: Value) -> Outcome<WrittenPod> {
-        let path = pod_path(pod);
-        let reply: PodReply = self.call(Method::PATCH, &path, STRATEGIC_MERGE, Some(&body)).await?;
-        Ok(reply.into())
+        self.patch_at(&pod_path(pod), &body).await
     }
 
-    /// Removes the finalizer first, so that a pod that we delete does not count as failed. ([P14])
-    async fn delete(&self, deletion: &PodDeletion) -> Outcome<()> {
-        if deletion.strip {
-            self.patch(&deletion.pod, remove_finalizer_patch(&deletion.pod)).await?;
-        }
-        let path = pod_path(&deletion.pod);
-        let options = delete_options(&deletion.pod);
-        let _: Value = self.call(Method::DELETE, &path, JSON, Some(&options)).await?;
-        Ok(())
+    async fn patch_at(&self, path: &str, body: &Value) -> Outcome<WrittenPod> {
+        let body = body.to_string().into_bytes();
+        let reply = self.call(Method::PATCH, path, STRATEGIC_MERGE, body, &REPLY).await?;
+        Ok(written(reply))
     }
 
-    /// Sets the condition first, so that it is there when the pod turns Failed.
+    async fn delete(&self, pod: &Pod) -> Outcome<Answer> {
+        let options = delete_options(pod).to_string().into_bytes();
+        self.call(Method::DELETE, &pod_path(pod), JSON, options, &NOTHING).await?;
+        Ok(Answer::Deleted)
+    }
+
     async fn fail_pending(&self, pod: &Pod) -> Outcome<WrittenPod> {
         let path = format!("{}/status", pod_path(pod));
-        let body = fail_pending_patch(pod, Timestamp::now());
-        let reply: PodReply = self.call(Method::PATCH, &path, STRATEGIC_MERGE, Some(&body)).await?;
-        if pod.node.is_some() {
-            let options = delete_options(pod);
-            let path = pod_path(pod);
-            let _: Value = self.call(Method::DELETE, &path, JSON, Some(&options)).await?;
-        }
-        Ok(reply.into())
+        self.patch_at(&path, &fail_pending_patch(pod, Timestamp::now())).await
     }
 
-    async fn write_status(&self, key: &JobKey, body: &RawValue) -> Outcome<Arc<Job>> {
-        let path = job_path(key, "/status");
-        // A `Value` would limit the nesting to 128 levels.
-        let reply: WireJob = self.call(Method::PUT, &path, JSON, Some(body)).await?;
-        let job = reply.complete().and_then(WireJob::view);
-        // The write succeeded, but its version is unknown: the caller must read the Job again.
-        job.map(Arc::new).map_err(|error| {
-            Failure::new(FailureKind::Unknown, format!("cannot read the reply: {error}"))
-        })
+    async fn write_status(&self, key: &JobKey, body: Body) -> Outcome<Arc<Job>> {
+        let (path, content) = (job_path(key, "/status"), body.content_type());
+        self.call(Method::PUT, &path, content, body.into_bytes(), &JOB).await.map(Arc::new)
     }
 
-    async fn call<T: DeserializeOwned, B: Serialize + ?Sized>(
+    /// Sends a request. A reply that cannot be read is an unknown outcome: the write succeeded, but
+    /// the caller must read the object again.
+    async fn call<T>(
         &self,
         method: Method,
         path: &str,
         content: &str,
-        body: Option<&B>,
+        body: Vec<u8>,
+        read: &Read<T>,
     ) -> Outcome<T> {
-        let body = match body {
-            None => Vec::new(),
-            Some(body) => serde_json::to_vec(body).map_err(|error| unwritable(&error))?,
-        };
         let request = Request::builder()
             .method(method)
             .uri(path)
             .header(header::CONTENT_TYPE, content)
-            .header(header::ACCEPT, JSON)
+            .header(header::ACCEPT, read.accept())
             .body(body)
             .map_err(|error| classify(kube::Error::HttpError(error)))?;
         let _permit = self.calls.acquire().await;
-        reply::read(&self.client, request).await.map_err(classify)
+        reply::read_as(&self.client, request, read).await.map_err(classify)
     }
-}
-
-/// Runs independent calls concurrently; results are in the order of the calls.
-async fn all<T>(calls: Vec<impl Future<Output = T>>) -> Vec<T> {
-    at_once_at_most(CALLS_MAX, calls).await
-}
-
-async fn at_once_at_most<T>(count: usize, calls: Vec<impl Future<Output = T>>) -> Vec<T> {
-    stream::iter(calls).buffered(count).collect().await
 }
 
 fn unwritable(error: &serde_json::Error) -> Failure {
@@ -212,13 +166,11 @@ fn job_path(key: &JobKey, subresource: &str) -> String {
     format!("/apis/batch/v1/namespaces/{}/jobs/{}{subresource}", key.namespace, key.name)
 }
 
-impl From<PodReply> for WrittenPod {
-    fn from(reply: PodReply) -> Self {
-        Self {
-            uid: reply.metadata.uid.into(),
-            name: reply.metadata.name.into(),
-            version: Version::parse(&reply.metadata.resource_version),
-        }
+fn written(reply: Reply) -> WrittenPod {
+    WrittenPod {
+        uid: reply.uid.into(),
+        name: reply.name.into(),
+        version: Version::parse(&reply.version),
     }
 }
 

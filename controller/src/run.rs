@@ -98,7 +98,7 @@ impl Readiness {
 
 /// Runs the controller until SIGTERM or SIGINT.
 pub(crate) fn run(config: Config) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
+    let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("cannot start the runtime")?;

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use controller_core::job::{
-    MetricEvent, Plan, Progress, Settings, SideEffect, SkipReason, StepOutcome, SyncInput,
-    SyncResult, plan,
+    MetricEvent, PodPlan, Progress, Settings, SideEffect, SkipReason, SyncInput, SyncResult,
+    plan_pods,
 };
 use controller_core::state::Snapshot;
 use controller_core::view::{Job, JobKey};
+use futures::stream::{FuturesUnordered, StreamExt as _};
 use jiff::Timestamp;
 use tokio::time::Instant;
 
@@ -44,7 +45,7 @@ impl Process<JobKey> for Syncer {
         };
         let plan = self.plan(&snapshot);
         let skip = plan.skip;
-        let sync_result = self.carry_out(plan, Arc::clone(&snapshot.job)).await;
+        let sync_result = self.carry_out(plan).await;
         let took = started.elapsed();
         match skip {
             None => {
@@ -60,7 +61,7 @@ impl Process<JobKey> for Syncer {
 }
 
 impl Syncer {
-    fn plan(&self, snapshot: &Snapshot) -> Plan {
+    fn plan(&self, snapshot: &Snapshot) -> PodPlan {
         let input = SyncInput {
             job: &snapshot.job,
             pods: &snapshot.pods,
@@ -69,7 +70,7 @@ impl Syncer {
             now: Timestamp::now(),
             settings: &self.settings,
         };
-        let plan = plan(&input);
+        let plan = plan_pods(&input);
         let (job, uid) = (&snapshot.job.key, &snapshot.job.uid);
         tracing::debug!(%job, %uid, %plan, "planned");
         // A skipped plan is not checked: its input may be outdated. ([S1], [S5])
@@ -82,25 +83,31 @@ impl Syncer {
         plan
     }
 
-    async fn carry_out(&self, plan: Plan, mut job: Arc<Job>) -> SyncResult {
+    /// Makes the calls of a plan, as many at once as the executor allows.
+    async fn carry_out(&self, plan: PodPlan) -> SyncResult {
         let mut progress = Progress::new(plan, &self.settings);
-        while let Some(step) = progress.next_step() {
-            self.take_side_effects(&mut progress, &job);
-            let outcome = self.executor.execute(&job, step).await;
-            // The next write is based on the Job that this one returned.
-            if let StepOutcome::Status(written) = &outcome
-                && let Ok(written) = &**written
-            {
-                job = Arc::clone(written);
+        let mut unanswered = FuturesUnordered::new();
+        loop {
+            self.take_side_effects(&mut progress);
+            let at_once = Executor::at_once(progress.job(), progress.creates());
+            while unanswered.len() < at_once {
+                let Some(call) = progress.next_call() else { break };
+                let job = Arc::clone(progress.job());
+                unanswered.push(async move {
+                    let outcome = self.executor.execute(&job, &call.step).await;
+                    (call, outcome)
+                });
             }
-            progress.done(outcome);
+            let Some((call, outcome)) = unanswered.next().await else { break };
+            progress.done(&call, outcome);
         }
-        self.take_side_effects(&mut progress, &job);
         progress.into_result()
     }
 
-    fn take_side_effects(&self, progress: &mut Progress, job: &Arc<Job>) {
-        for side_effect in progress.take_side_effects() {
+    fn take_side_effects(&self, progress: &mut Progress) {
+        let side_effects = progress.take_side_effects();
+        let job = progress.job();
+        for side_effect in side_effects {
             match side_effect {
                 SideEffect::Remember(change) => self.dispatch.remember(job, change),
                 SideEffect::Event(event) => self.recorder.record(job, event),

@@ -7,13 +7,16 @@ use std::time::Duration;
 use controller_core::workqueue::{FailureDelay, Key, Moment, QueueCore, QueueTally};
 use parking_lot::Mutex;
 use prometheus::Histogram;
-use tokio::sync::Notify;
+use tokio::sync::{Mutex as Turn, Notify};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// A work queue with delays, backoff and metrics.
 pub(crate) struct Queue<K> {
     core: Mutex<QueueCore<K>>,
+    /// Held by the worker that waits for the next key, so that a key wakes no other one.
+    turn: Turn<()>,
+    /// Notified when that worker would otherwise sleep for too long.
     changed: Notify,
     started: Instant,
     waited: Histogram,
@@ -43,6 +46,7 @@ impl<K: Key> Queue<K> {
         core.rest();
         Self {
             core: Mutex::new(core),
+            turn: Turn::default(),
             changed: Notify::new(),
             started: Instant::now(),
             waited,
@@ -61,20 +65,16 @@ impl<K: Key> Queue<K> {
     }
 
     pub(crate) fn add(&self, key: K) {
-        self.core.lock().add(key, self.now());
-        self.changed.notify_one();
+        self.change(|core, now| core.add(key, now));
     }
 
     pub(crate) fn add_after(&self, key: K, delay: Duration) {
-        self.core.lock().add_after(key, delay, self.now());
-        self.changed.notify_one();
+        self.change(|core, now| core.add_after(key, delay, now));
     }
 
     /// Adds a key after its backoff, and returns the delay.
     pub(crate) fn add_failed(&self, key: K) -> Duration {
-        let delay = self.core.lock().add_failed(key, self.now());
-        self.changed.notify_one();
-        delay
+        self.change(|core, now| core.add_failed(key, now))
     }
 
     pub(crate) fn forget(&self, key: &K) {
@@ -91,17 +91,18 @@ impl<K: Key> Queue<K> {
 
     /// Waits for the next key; `None` once `token` is cancelled. ([Q7])
     pub(crate) async fn take(&self, token: &CancellationToken) -> Option<K> {
+        let turn = tokio::select! {
+            () = token.cancelled() => None,
+            turn = self.turn.lock() => Some(turn),
+        };
         loop {
             let due = {
                 let mut core = self.core.lock();
-                if token.is_cancelled() {
+                if turn.is_none() || token.is_cancelled() {
                     core.close();
                     return None;
                 }
                 if let Some(taken) = core.take(self.now()) {
-                    if core.has_ready() {
-                        self.changed.notify_one();
-                    }
                     self.waited.observe(taken.waited.as_secs_f64());
                     return Some(taken.key);
                 }
@@ -117,14 +118,22 @@ impl<K: Key> Queue<K> {
 
     /// Marks work on a key as done.
     pub(crate) fn done(&self, key: &K) {
-        let mut core = self.core.lock();
-        let worked = core.done(key, self.now());
-        let more = core.has_ready();
-        drop(core);
+        let worked = self.change(|core, now| core.done(key, now));
         self.worked.observe(worked.as_secs_f64());
-        if more {
+    }
+
+    /// Changes the core, and wakes the worker that waits if it now has to look sooner.
+    fn change<R>(&self, change: impl FnOnce(&mut QueueCore<K>, Moment) -> R) -> R {
+        let mut core = self.core.lock();
+        let (was_ready, was_due) = (core.has_ready(), core.next_due());
+        let result = change(&mut core, self.now());
+        let is_sooner = core.next_due().is_some_and(|due| was_due.is_none_or(|was| due < was));
+        let wakes = is_sooner || core.has_ready() && !was_ready;
+        drop(core);
+        if wakes {
             self.changed.notify_one();
         }
+        result
     }
 
     pub(crate) fn has_ready(&self) -> bool {

@@ -19,6 +19,8 @@ pub struct Version {
 pub enum Feature {
     /// A program kube-controller-manager of the version itself, for its Job controller.
     OwnControllerManager,
+    /// `MutatingAdmissionPolicy` in `admissionregistration.k8s.io/v1`, on by default.
+    MutatingPolicies,
 }
 
 /// A text that names no version of the laboratory.
@@ -80,6 +82,7 @@ impl Version {
     pub fn has(self, feature: Feature) -> bool {
         match feature {
             Feature::OwnControllerManager => self.minor > 32,
+            Feature::MutatingPolicies => self.minor > 35,
         }
     }
 
@@ -105,7 +108,7 @@ impl Version {
 
 impl Feature {
     /// All features.
-    pub const ALL: [Self; 1] = [Self::OwnControllerManager];
+    pub const ALL: [Self; 2] = [Self::OwnControllerManager, Self::MutatingPolicies];
 
     /// Why a test that needs the feature does not run where it is missing.
     pub fn reason(self) -> &'static str {
@@ -113,7 +116,25 @@ impl Feature {
             Self::OwnControllerManager => {
                 "the Go module proxy lacks modules of kube-controller-manager 1.32"
             }
+            Self::MutatingPolicies => "MutatingAdmissionPolicy is in v1 from 1.36 on",
         }
+    }
+
+    /// What that means for the version, in a sentence.
+    pub(crate) fn consequence(self) -> &'static str {
+        match self {
+            Self::OwnControllerManager => "That of the next version runs there.",
+            Self::MutatingPolicies => "The tests of `deploy/policy/opt-in` do not run there.",
+        }
+    }
+
+    /// Whether the version of the tests lacks the feature. If so, says that the test is not run.
+    pub fn is_missing(self) -> bool {
+        let missing = !Version::of_tests().has(self);
+        if missing {
+            println!("not run: {}", self.reason());
+        }
+        missing
     }
 }
 

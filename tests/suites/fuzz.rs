@@ -12,13 +12,14 @@ use agent_core::time_span::TimeSpan;
 use controller_core::batching::Batching;
 use controller_core::go_duration::GoDuration;
 use controller_core::job::{
-    IndexSet, Memory, PodDraft, Settings, SyncInput, Versions, explain, pod_body,
+    Body, IndexSet, Memory, PodDraft, Settings, SyncInput, Versions, explain, pod_body, status_body,
 };
 use controller_core::podgc::{self, NodeView, WireNode};
 use controller_core::state::{ClusterState, Event, Now};
 use controller_core::view::{self, Interner, Job, Pod, Uid, WireJob, WirePod};
 use controller_core::workqueue::Moment;
 use epilogue_common::announcement::Announcement;
+use epilogue_common::names::media_type::PROTOBUF_MAGIC;
 use epilogue_common::watch_event::WatchEvent;
 use epilogue_runtime::watch::Read;
 use epilogue_runtime::watch::wire::{self, Format};
@@ -91,7 +92,10 @@ fn sync(job: Job, pods: &[Arc<Pod>]) {
     assert!(!format!("{explained:?}").is_empty());
     let draft = PodDraft { index: job.is_indexed().then_some(0), ..PodDraft::default() };
     let body = pod_body(&job, &draft);
-    assert!(body.get().contains(r#""kind":"Pod""#), "{body}");
+    match body {
+        Body::Json(text) => assert!(text.get().contains(r#""kind":"Pod""#), "{text}"),
+        Body::Protobuf(bytes) => assert!(bytes.starts_with(PROTOBUF_MAGIC)),
+    }
 }
 
 #[test]
@@ -100,6 +104,19 @@ fn jobs() {
     let pods = [Arc::new(pod)];
     fuzz(corpus::jobs(), |bytes| {
         if let Some(job) = read_job(bytes) {
+            sync(job, &pods);
+        }
+    });
+}
+
+#[test]
+fn protobuf_jobs() {
+    let pod = read_pod(&corpus::pods()[0]).expect("must be a pod").view(&mut Interner::default());
+    let pods = [Arc::new(pod)];
+    Job::decode(&corpus::protobuf_jobs()[0]).expect("must be a Job");
+    fuzz(corpus::protobuf_jobs(), |bytes| {
+        if let Ok((job, _)) = Job::decode(bytes) {
+            status_body(&job, &job.status).expect("must be writable");
             sync(job, &pods);
         }
     });
@@ -135,15 +152,18 @@ fn nodes() {
 
 #[test]
 fn watches() {
-    let jobs = Read { json: WireJob::read, protobuf: None };
+    let jobs = Read {
+        json: |text| WireJob::read(text).and_then(WireJob::view),
+        protobuf: Some(|message| Job::decode(message).map(|(job, _)| job)),
+    };
     let pods = Read { json: view::read::<WirePod>, protobuf: Some(WirePod::decode) };
     let nodes = Read { json: view::read::<WireNode>, protobuf: None };
     fuzz(corpus::watch(), |bytes| {
-        drop(wire::event(Format::Json, bytes, &jobs));
         drop(wire::page(Format::Json, bytes, &nodes));
         for format in [Format::Json, Format::Protobuf] {
             drop(wire::event(format, bytes, &pods));
             drop(wire::page(format, bytes, &pods));
+            drop(wire::event(format, bytes, &jobs));
             drop(wire::refusal(format, bytes, 500));
         }
     });

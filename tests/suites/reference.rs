@@ -8,7 +8,7 @@ mod stage;
 use std::time::Duration;
 
 use futures::future::join_all;
-use lab::kubernetes::{Feature, Version};
+use lab::kubernetes::Feature;
 use scenarios::Scenario;
 use stage::Stage;
 
@@ -28,9 +28,7 @@ async fn differences(stage: &Stage, scenario: Scenario) -> Option<String> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn both_controllers_bring_the_same_about() {
-    let needed = Feature::OwnControllerManager;
-    if !Version::of_tests().has(needed) {
-        println!("not run: {}", needed.reason());
+    if Feature::OwnControllerManager.is_missing() {
         return;
     }
     let stage = Stage::start().await;

@@ -1,13 +1,16 @@
 //! Reads the node's own object: the agent's entries on it, and the kubelet's reports about itself.
 
+use std::pin::pin;
+
 use agent_core::protocol::event::{Event, NodeView};
 use epilogue_common::names::node::SHUTTING_DOWN_TAINT;
 use epilogue_runtime::watch::Signs;
+use futures::StreamExt as _;
 use kube::Client;
 use serde::Deserialize;
 use tokio::sync::{mpsc, watch};
 
-use super::watch::{Closed, Listener, Scope, Seen, Watched, watch};
+use super::watch::{Closed, Scope, Seen, Watched, watch};
 
 /// The kubelet's message in its condition Ready. ([SD8])
 const KUBELET_SHUTS_DOWN: &str = "node is shutting down";
@@ -114,30 +117,8 @@ impl WireNode {
     }
 }
 
-/// Reports changes only: a kubelet writes its node every few minutes, and what the agent reads of
-/// it hardly ever changes.
-struct Node {
-    events: mpsc::Sender<Event>,
-    last: Option<NodeView>,
-}
-
-impl Listener<WireNode> for Node {
-    async fn deliver(&mut self, seen: Seen<WireNode>) -> Result<(), Closed> {
-        let node = match seen {
-            Seen::Listed(mut nodes) => nodes.pop(),
-            Seen::Shown(node) => Some(node),
-            Seen::Gone(_) => None,
-        };
-        let Some(view) = node.map(WireNode::view) else { return Ok(()) };
-        if self.last.as_ref() == Some(&view) {
-            return Ok(());
-        }
-        self.last = Some(view.clone());
-        self.events.send(Event::NodeObserved(view)).await.map_err(|_| Closed)
-    }
-}
-
-/// Reports the node's object until the receiver of events is gone.
+/// Reports the node's object until the receiver of events is gone. Only what the agent reads of it
+/// counts as a change: a kubelet writes its node every few minutes.
 pub async fn run(
     client: Client,
     node: &str,
@@ -146,7 +127,24 @@ pub async fn run(
     events: mpsc::Sender<Event>,
 ) -> Closed {
     let scope = Scope { path: "/api/v1/nodes", selector: format!("metadata.name={node}"), signs };
-    watch(client, scope, hurry, Node { events, last: None }).await
+    let mut observed = pin!(watch::<WireNode>(client, scope, hurry));
+    let mut last = None;
+    while let Some(seen) = observed.next().await {
+        let node = match seen {
+            Seen::Listed(mut nodes) => nodes.pop(),
+            Seen::Shown(node) => Some(node),
+            Seen::Gone(_) => None,
+        };
+        let Some(view) = node.map(WireNode::view) else { continue };
+        if last.as_ref() == Some(&view) {
+            continue;
+        }
+        last = Some(view.clone());
+        if events.send(Event::NodeObserved(view)).await.is_err() {
+            break;
+        }
+    }
+    Closed
 }
 
 #[cfg(test)]

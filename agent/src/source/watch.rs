@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-pub use epilogue_runtime::watch::Closed;
 use epilogue_runtime::watch::{self, Pauses, Relist, Signs};
+use futures::{Stream, StreamExt as _, future};
 use kube::Client;
 use serde::de::DeserializeOwned;
+use thiserror::Error;
 use tokio::sync::watch::Receiver;
 
 /// Objects per page if the server does not stream lists: at their largest, they take half of the
@@ -41,11 +42,10 @@ pub(super) enum Seen<T> {
     Gone(String),
 }
 
-/// Receives what a watch reports. An error ends the watch, because the receiver is gone.
-pub(super) trait Listener<T>: Send {
-    /// Takes in an observation; waits for room.
-    fn deliver(&mut self, seen: Seen<T>) -> impl Future<Output = Result<(), Closed>> + Send;
-}
+/// The receiver of what was observed is gone.
+#[derive(Clone, Copy, Debug, Error)]
+#[error("the receiver of the observations is closed")]
+pub struct Closed;
 
 /// What to watch.
 #[derive(Debug)]
@@ -59,43 +59,44 @@ pub(super) struct Scope {
 }
 
 /// Collects lists until they are whole.
-struct Gathered<T, L> {
-    listener: L,
+struct Gathered<T> {
     /// The part of an incoming list that has arrived.
     list: Option<Vec<T>>,
     /// Each object as it was last readable, by UID.
     known: HashMap<String, T>,
 }
 
-impl<T: Watched, L> Gathered<T, L> {
-    fn new(listener: L) -> Self {
-        Self { listener, list: None, known: HashMap::new() }
+impl<T: Watched> Gathered<T> {
+    fn new() -> Self {
+        Self { list: None, known: HashMap::new() }
     }
 
     fn know(&mut self, object: &T) {
         self.known.insert(object.uid().to_owned(), object.clone());
     }
-}
 
-impl<T: Watched, L: Listener<T>> watch::Listener<T> for Gathered<T, L> {
-    async fn handle(&mut self, event: watch::WatchEvent<T>) -> Result<(), Closed> {
+    /// Takes in an event, and returns what is known by it.
+    fn take(&mut self, event: watch::WatchEvent<T>) -> Option<Seen<T>> {
         match event {
-            watch::WatchEvent::ListBegins => self.list = Some(Vec::new()),
+            watch::WatchEvent::ListBegins => {
+                self.list = Some(Vec::new());
+                None
+            }
             watch::WatchEvent::Shown(object) => {
                 if let Some(list) = &mut self.list {
                     list.push(object);
-                } else {
-                    self.know(&object);
-                    self.listener.deliver(Seen::Shown(object)).await?;
+                    return None;
                 }
+                self.know(&object);
+                Some(Seen::Shown(object))
             }
             watch::WatchEvent::Gone(object) => {
                 self.known.remove(object.uid());
-                self.listener.deliver(Seen::Gone(object.uid().to_owned())).await?;
+                Some(Seen::Gone(object.uid().to_owned()))
             }
             watch::WatchEvent::Unreadable(object) if object.gone => {
                 self.known.remove(&object.uid);
-                self.listener.deliver(Seen::Gone(object.uid)).await?;
+                Some(Seen::Gone(object.uid))
             }
             // The object exists: the last readable version stays, in a list too.
             watch::WatchEvent::Unreadable(object) => {
@@ -104,30 +105,27 @@ impl<T: Watched, L: Listener<T>> watch::Listener<T> for Gathered<T, L> {
                 if let Some(list) = &mut self.list {
                     list.extend(self.known.get(&object.uid).cloned());
                 }
+                None
             }
             watch::WatchEvent::ListEnds(_) => {
-                if let Some(objects) = self.list.take() {
-                    self.known.clear();
-                    for object in &objects {
-                        self.know(object);
-                    }
-                    self.listener.deliver(Seen::Listed(objects)).await?;
+                let objects = self.list.take()?;
+                self.known.clear();
+                for object in &objects {
+                    self.know(object);
                 }
+                Some(Seen::Listed(objects))
             }
-            watch::WatchEvent::UpTo(_) => {}
+            watch::WatchEvent::UpTo(_) => None,
         }
-        Ok(())
     }
 }
 
-/// Reports all changes of the objects until the receiver is gone; `hurry` says whether a shutdown
-/// is in progress.
-pub(super) async fn watch<T: Watched>(
+/// All changes of the objects, without end; `hurry` says whether a shutdown is in progress.
+pub(super) fn watch<T: Watched>(
     client: Client,
     scope: Scope,
     hurry: Receiver<bool>,
-    listener: impl Listener<T>,
-) -> Closed {
+) -> impl Stream<Item = Seen<T>> + Send {
     let pauses = Pauses {
         first: PAUSE_BASE,
         max: PAUSE_MAX,
@@ -145,12 +143,13 @@ pub(super) async fn watch<T: Watched>(
         objects_max: OBJECTS_MAX,
         pauses,
     };
-    watch::watch(client, scope, Gathered::new(listener)).await
+    let mut gathered = Gathered::new();
+    watch::watch(client, scope).filter_map(move |event| future::ready(gathered.take(event)))
 }
 
 #[cfg(test)]
 mod tests {
-    use epilogue_runtime::watch::{Listener as _, Unreadable};
+    use epilogue_runtime::watch::Unreadable;
     use serde::Deserialize;
 
     use super::*;
@@ -168,21 +167,14 @@ mod tests {
         }
     }
 
-    /// What the listener received, as text.
-    #[derive(Default)]
-    struct Received(Vec<String>);
-
-    impl Listener<Object> for Received {
-        async fn deliver(&mut self, seen: Seen<Object>) -> Result<(), Closed> {
-            let of = |objects: Vec<Object>| {
-                objects.into_iter().map(|object| object.0).collect::<Vec<_>>().join(" ")
-            };
-            self.0.push(match seen {
-                Seen::Listed(objects) => format!("listed {}", of(objects)),
-                Seen::Shown(object) => format!("shown {}", object.0),
-                Seen::Gone(uid) => format!("gone {uid}"),
-            });
-            Ok(())
+    fn words(seen: Seen<Object>) -> String {
+        let of = |objects: Vec<Object>| {
+            objects.into_iter().map(|object| object.0).collect::<Vec<_>>().join(" ")
+        };
+        match seen {
+            Seen::Listed(objects) => format!("listed {}", of(objects)),
+            Seen::Shown(object) => format!("shown {}", object.0),
+            Seen::Gone(uid) => format!("gone {uid}"),
         }
     }
 
@@ -194,12 +186,12 @@ mod tests {
         }))
     }
 
-    #[tokio::test]
-    async fn an_object_that_cannot_be_read_is_not_taken_for_gone() {
+    #[test]
+    fn an_object_that_cannot_be_read_is_not_taken_for_gone() {
         let shown = |uid: &str| watch::WatchEvent::Shown(Object(uid.to_owned()));
         let ends = || watch::WatchEvent::ListEnds("1".to_owned());
-        let mut gathered = Gathered::new(Received::default());
-        for seen in [
+        let mut gathered = Gathered::new();
+        let events = [
             watch::WatchEvent::ListBegins,
             shown("a"),
             shown("b"),
@@ -215,9 +207,8 @@ mod tests {
             unreadable("a", false),
             shown("c"),
             ends(),
-        ] {
-            gathered.handle(seen).await.expect("the receiver is open");
-        }
-        assert_eq!(gathered.listener.0, ["listed a b", "listed a c", "gone a", "listed c"]);
+        ];
+        let seen = events.into_iter().filter_map(|event| gathered.take(event)).map(words);
+        assert_eq!(seen.collect::<Vec<_>>(), ["listed a b", "listed a c", "gone a", "listed c"]);
     }
 }

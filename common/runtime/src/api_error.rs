@@ -11,6 +11,9 @@ use kube::core::Status;
 /// Maximum length of a reply in a message if the reply is not a `Status`, such as a proxy's page.
 const FOREIGN_TEXT_CHARS_MAX: usize = 200;
 
+/// The reason by which the client marks a reply that is not a `Status`.
+pub(crate) const FOREIGN: &str = "Failed to parse error data";
+
 /// The cause by which admission reports a terminating namespace.
 const NAMESPACE_TERMINATING: &str = "NamespaceTerminating";
 
@@ -89,7 +92,7 @@ fn message_of(status: &Status) -> String {
         let reason = if status.reason.is_empty() { "no reason given" } else { &status.reason };
         return format!("HTTP {}: {reason}", status.code);
     }
-    if status.reason == "Failed to parse error data" {
+    if status.reason == FOREIGN {
         let text: String = status.message.chars().take(FOREIGN_TEXT_CHARS_MAX).collect();
         return format!("HTTP {}: {text}", status.code);
     }

@@ -1,25 +1,27 @@
-//! Lists and watches the objects of one kind for ever. Only this file handles the watch protocol;
-//! the listener interprets the events.
+//! Lists and watches the objects of one kind for ever, as a stream of events. Only this file
+//! handles the watch protocol; its reader interprets the events.
 
 mod frames;
-mod protobuf;
+pub(crate) mod protobuf;
 mod relist;
 mod signs;
 #[cfg(test)]
 mod tests;
 pub mod wire;
 
+use std::pin::Pin;
 use std::time::Duration;
+use std::{mem, vec};
 
 use epilogue_common::outcome::Failure;
-use futures::TryStreamExt as _;
 use futures::io::AsyncBufRead;
+use futures::{Stream, TryStreamExt as _, stream};
 use http::{HeaderValue, Request, Response, header};
 use http_body_util::BodyExt as _;
 use kube::Client;
 use kube::client::Body;
 use thiserror::Error;
-use tokio::sync::watch;
+use tokio::sync::watch::Receiver;
 use tokio::time::Instant;
 
 use crate::api_error::classify;
@@ -39,28 +41,6 @@ const ROUND_MIN: Duration = Duration::from_secs(1);
 const IDLE_MAX: Duration = Duration::from_secs(90);
 /// The status code for an expired version.
 const GONE: u16 = 410;
-
-/// Receives the events of a watch. An error ends the watch.
-pub trait Listener<T>: Send {
-    /// Handles an event; may wait for capacity.
-    fn handle(&mut self, event: WatchEvent<T>) -> impl Future<Output = Result<(), Closed>> + Send;
-}
-
-impl<T, F> Listener<T> for F
-where
-    T: Send,
-    F: FnMut(WatchEvent<T>) + Send,
-{
-    async fn handle(&mut self, event: WatchEvent<T>) -> Result<(), Closed> {
-        self(event);
-        Ok(())
-    }
-}
-
-/// The receiver of the events is gone.
-#[derive(Clone, Copy, Debug, Error)]
-#[error("the receiver of the watch events is closed")]
-pub struct Closed;
 
 /// What to watch, and how.
 #[derive(Clone, Debug)]
@@ -95,7 +75,7 @@ pub struct Pauses {
     /// The maximum pause while `hurry` is true.
     pub hurried_max: Duration,
     /// Whether the watch is urgent; without a channel it never is.
-    pub hurry: Option<watch::Receiver<bool>>,
+    pub hurry: Option<Receiver<bool>>,
 }
 
 #[derive(Debug, Error)]
@@ -127,119 +107,197 @@ enum WatchError {
     /// A list has too many objects.
     #[error("more than {0} objects")]
     TooMany(usize),
-    /// The receiver of the events is gone.
-    #[error(transparent)]
-    Closed(#[from] Closed),
 }
 
 /// The state of one watch.
-struct Watch<T, L> {
+struct Watch<T> {
     client: Client,
     scope: Scope<T>,
-    listener: L,
     /// The version up to which all changes were yielded; `None` before the first list.
     position: Option<String>,
     streams_lists: bool,
     failures: u32,
-    /// The latest relist request when the round began.
+    /// The latest relist request when the list began.
     asked: u64,
+    /// The latest relist request that a list answers whose end was yielded, and perhaps not handled
+    /// yet.
+    answered: Option<u64>,
+    /// How many objects of an unfinished list were yielded; `None` if there is none.
+    listed: Option<usize>,
+    /// When the last request for a watch or a list began.
+    begun: Instant,
+    phase: Phase<T>,
 }
 
-/// Yields all changes of the objects until the listener is closed.
-pub async fn watch<T>(client: Client, scope: Scope<T>, listener: impl Listener<T>) -> Closed
+/// What a watch waits for.
+enum Phase<T> {
+    /// Nothing: its next request is due.
+    Due,
+    /// The objects and further pages of a list.
+    Paging(Pages<T>),
+    /// The frames of an open watch.
+    Streaming(Streaming),
+    /// The end of this pause.
+    Pausing(Duration),
+}
+
+/// A list that is read in pages.
+struct Pages<T> {
+    /// The objects of the last page that are not yielded yet.
+    objects: vec::IntoIter<Result<T, Box<Unreadable>>>,
+    /// The token of the next page; `None` after the last one.
+    next: Option<String>,
+    /// Version of the list.
+    version: String,
+}
+
+/// An open watch.
+struct Streaming {
+    frames: Frames<Reader>,
+    /// The memory of the last frame.
+    frame: Vec<u8>,
+}
+
+/// The body of a reply.
+type Reader = Pin<Box<dyn AsyncBufRead + Send>>;
+
+/// All changes of the objects. It never ends: after a failure it goes on where it was, or with a
+/// new list.
+pub fn watch<T>(client: Client, scope: Scope<T>) -> impl Stream<Item = WatchEvent<T>> + Send
 where
     T: Send + 'static,
 {
-    let mut watch = Watch {
+    let demands = scope.relist.demands();
+    let watch = Watch {
         client,
         scope,
-        listener,
         position: None,
         streams_lists: true,
         failures: 0,
         asked: 0,
+        answered: None,
+        listed: None,
+        begun: Instant::now(),
+        phase: Phase::Due,
     };
-    let mut demands = watch.scope.relist.demands();
-    loop {
-        watch.asked = *demands.borrow_and_update();
-        tokio::select! {
-            closed = watch.go_on() => if let Err(closed) = closed { return closed },
-            // A new list must not wait for a stalled connection.
-            _ = demands.changed() => {
-                watch.position = None;
-                watch.failures = 0;
-            }
-        }
-    }
+    stream::unfold((watch, demands), async |(mut watch, mut demands)| {
+        let event = watch.next(&mut demands).await;
+        Some((event, (watch, demands)))
+    })
 }
 
-impl<T, L> Watch<T, L>
+impl<T> Watch<T>
 where
     T: Send + 'static,
-    L: Listener<T>,
 {
-    /// Runs one round, and the pause after it.
-    async fn go_on(&mut self) -> Result<(), Closed> {
-        let begun = Instant::now();
-        match self.round().await {
-            Ok(()) => tokio::time::sleep_until(begun + ROUND_MIN).await,
-            Err(WatchError::Closed(closed)) => return Err(closed),
-            Err(error) => self.recover(&error, begun.elapsed()).await,
+    /// Waits for the next event. The reader has handled the one before.
+    async fn next(&mut self, demands: &mut Receiver<u64>) -> WatchEvent<T> {
+        if let Some(asked) = self.answered.take() {
+            self.scope.relist.done(asked);
         }
-        Ok(())
-    }
-
-    /// Sends one watch request, after a list if one is needed.
-    async fn round(&mut self) -> Result<(), WatchError> {
-        if self.position.is_none() && !self.streams_lists {
-            self.list().await?;
-        }
-        self.stream().await
-    }
-
-    async fn stream(&mut self) -> Result<(), WatchError> {
-        let mut listed = self.position.is_none().then_some(0);
-        let request = self.stream_request()?;
-        let mut body = self.open(request, listed.is_some()).await?;
-        if listed.is_some() {
-            self.listener.handle(WatchEvent::ListBegins).await?;
-        }
-        let mut frame = Vec::new();
-        while body.next_frame(&mut frame).await? {
-            let event = wire::event(body.format(), &frame, &self.scope.read);
-            let event = event.map_err(WatchError::Garbled)?;
-            match event {
-                Event::Object { object, gone } => {
-                    if !gone {
-                        self.counted(listed.as_mut(), 1)?;
-                    }
-                    let version = self.object(object, gone).await?;
-                    self.moved(version, listed.is_some());
+        loop {
+            if demands.has_changed().is_ok_and(|changed| changed) {
+                self.begin_anew();
+            }
+            if self.position.is_none() && matches!(self.phase, Phase::Due) {
+                self.asked = *demands.borrow_and_update();
+            }
+            let step = tokio::select! {
+                biased;
+                step = self.step() => step,
+                // A new list must not wait for a stalled connection.
+                _ = demands.changed() => {
+                    self.begin_anew();
+                    continue;
                 }
-                Event::Bookmark { version, ends_list } if ends_list && listed.is_some() => {
-                    listed = None;
-                    self.list_ends(&version).await?;
-                    self.moved(version, false);
-                }
-                Event::Bookmark { version, .. } if listed.is_none() => {
-                    self.moved(version.clone(), false);
-                    self.listener.handle(WatchEvent::UpTo(version)).await?;
-                }
-                Event::Bookmark { .. } => {}
-                Event::Error { code: GONE, .. } => return Err(WatchError::Expired),
-                Event::Error { message, .. } => return Err(WatchError::Reported(message)),
+            };
+            match step {
+                Ok(Some(event)) => return event,
+                Ok(None) => {}
+                Err(error) => self.recover(&error),
             }
         }
-        Ok(())
     }
 
-    /// Passes an object to the listener, and returns its version.
-    async fn object(
-        &mut self,
-        object: Result<T, Box<Unreadable>>,
-        gone: bool,
-    ) -> Result<String, WatchError> {
-        let (version, event) = match object {
+    /// Gives up whatever is under way for a new list.
+    fn begin_anew(&mut self) {
+        self.position = None;
+        self.failures = 0;
+        self.phase = Phase::Due;
+    }
+
+    /// Waits for what the phase waits for. Not every step leads to an event.
+    async fn step(&mut self) -> Result<Option<WatchEvent<T>>, WatchError> {
+        match &mut self.phase {
+            Phase::Due => self.begin().await,
+            Phase::Paging(pages) => {
+                if let Some(object) = pages.objects.next() {
+                    return Ok(Some(self.seen(object, false).1));
+                }
+                match pages.next.take() {
+                    Some(token) => self.next_page(&token).await,
+                    None => self.end_pages().map(Some),
+                }
+            }
+            Phase::Streaming(Streaming { frames, frame }) => {
+                if frames.next_frame(frame).await? {
+                    let event = wire::event(frames.format(), frame, &self.scope.read);
+                    return self.streamed(event.map_err(WatchError::Garbled)?);
+                }
+                self.phase = Phase::Pausing(ROUND_MIN.saturating_sub(self.begun.elapsed()));
+                Ok(None)
+            }
+            Phase::Pausing(pause) => {
+                self.scope.pauses.pause(*pause).await;
+                self.phase = Phase::Due;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Begins a list, or a watch from the position.
+    async fn begin(&mut self) -> Result<Option<WatchEvent<T>>, WatchError> {
+        self.begun = Instant::now();
+        let lists = self.position.is_none();
+        self.listed = lists.then_some(0);
+        if lists && !self.streams_lists {
+            let next = Some(String::new());
+            let objects = Vec::new().into_iter();
+            self.phase = Phase::Paging(Pages { objects, next, version: String::new() });
+            return Ok(Some(WatchEvent::ListBegins));
+        }
+        let frames = self.open(self.stream_request()?, lists).await?;
+        self.phase = Phase::Streaming(Streaming { frames, frame: Vec::new() });
+        Ok(lists.then_some(WatchEvent::ListBegins))
+    }
+
+    /// Takes in an event of an open watch.
+    fn streamed(&mut self, event: Event<T>) -> Result<Option<WatchEvent<T>>, WatchError> {
+        match event {
+            Event::Object { object, gone } => {
+                if !gone {
+                    self.count(1)?;
+                }
+                let (version, event) = self.seen(object, gone);
+                self.moved(version);
+                Ok(Some(event))
+            }
+            Event::Bookmark { version, ends_list: true } if self.listed.is_some() => {
+                Ok(Some(self.list_ends(version)))
+            }
+            Event::Bookmark { version, .. } if self.listed.is_none() => {
+                self.moved(version.clone());
+                Ok(Some(WatchEvent::UpTo(version)))
+            }
+            Event::Bookmark { .. } => Ok(None),
+            Event::Error { code: GONE, .. } => Err(WatchError::Expired),
+            Event::Error { message, .. } => Err(WatchError::Reported(message)),
+        }
+    }
+
+    /// The version of an object, and the event that shows it.
+    fn seen(&self, object: Result<T, Box<Unreadable>>, gone: bool) -> (String, WatchEvent<T>) {
+        match object {
             Ok(object) => {
                 let version = (self.scope.version)(&object).to_owned();
                 (version, if gone { WatchEvent::Gone(object) } else { WatchEvent::Shown(object) })
@@ -248,40 +306,35 @@ where
                 self.scope.signs.failed("unreadable_object");
                 (unreadable.version.clone(), WatchEvent::Unreadable(unreadable))
             }
-        };
-        self.listener.handle(event).await?;
-        Ok(version)
-    }
-
-    async fn list(&mut self) -> Result<(), WatchError> {
-        self.listener.handle(WatchEvent::ListBegins).await?;
-        let (mut listed, mut token) = (0, String::new());
-        loop {
-            let page = self.page(&token).await?;
-            self.counted(Some(&mut listed), page.objects.len())?;
-            for object in page.objects {
-                self.object(object, false).await?;
-            }
-            token = page.token;
-            if token.is_empty() {
-                let version = page.version;
-                if version.is_empty() {
-                    return Err(WatchError::NoVersion);
-                }
-                self.list_ends(&version).await?;
-                self.moved(version, false);
-                return Ok(());
-            }
         }
     }
 
-    async fn list_ends(&mut self, version: &str) -> Result<(), Closed> {
-        self.listener.handle(WatchEvent::ListEnds(version.to_owned())).await?;
-        self.scope.relist.done(self.asked);
-        Ok(())
+    async fn next_page(&mut self, token: &str) -> Result<Option<WatchEvent<T>>, WatchError> {
+        let Page { version, token, objects } = self.page(token).await?;
+        self.count(objects.len())?;
+        let next = (!token.is_empty()).then_some(token);
+        self.phase = Phase::Paging(Pages { objects: objects.into_iter(), next, version });
+        Ok(None)
     }
 
-    async fn page(&self, token: &str) -> Result<Page<T>, WatchError> {
+    /// Ends a list whose last page was yielded; the watch from its version is due.
+    fn end_pages(&mut self) -> Result<WatchEvent<T>, WatchError> {
+        match mem::replace(&mut self.phase, Phase::Due) {
+            Phase::Paging(Pages { version, .. }) if !version.is_empty() => {
+                Ok(self.list_ends(version))
+            }
+            _ => Err(WatchError::NoVersion),
+        }
+    }
+
+    fn list_ends(&mut self, version: String) -> WatchEvent<T> {
+        self.listed = None;
+        self.moved(version.clone());
+        self.answered = Some(self.asked);
+        WatchEvent::ListEnds(version)
+    }
+
+    async fn page(&mut self, token: &str) -> Result<Page<T>, WatchError> {
         let request = self.page_request(token)?;
         let mut body = self.open(request, false).await?;
         let bytes = body.all().await?;
@@ -290,10 +343,10 @@ where
 
     /// Sends the request, and returns the reply's body.
     async fn open(
-        &self,
+        &mut self,
         request: Request<Vec<u8>>,
         listing: bool,
-    ) -> Result<Frames<impl AsyncBufRead + Unpin + use<T, L>>, WatchError> {
+    ) -> Result<Frames<Reader>, WatchError> {
         let opened = async {
             let response = self.client.send(request.map(Body::from)).await?;
             accepted(response).await
@@ -303,12 +356,13 @@ where
         let response = response.map_err(|error| refused(error, listing))?;
         let format = Format::of(response.headers());
         let body = response.into_body().into_data_stream().map_err(std::io::Error::other);
-        Ok(Frames::new(body.into_async_read(), format, self.scope.signs.clone()))
+        let reader: Reader = Box::pin(body.into_async_read());
+        Ok(Frames::new(reader, format, self.scope.signs.clone()))
     }
 
-    /// Counts the objects of an unfinished list.
-    fn counted(&self, listed: Option<&mut usize>, more: usize) -> Result<(), WatchError> {
-        let Some(listed) = listed else { return Ok(()) };
+    /// Counts further objects of an unfinished list.
+    fn count(&mut self, more: usize) -> Result<(), WatchError> {
+        let Some(listed) = &mut self.listed else { return Ok(()) };
         *listed += more;
         let max = self.scope.objects_max;
         if *listed > max { Err(WatchError::TooMany(max)) } else { Ok(()) }
@@ -316,17 +370,18 @@ where
 
     /// Records that all changes up to this version were yielded, unless a list is unfinished. An
     /// empty version changes nothing.
-    fn moved(&mut self, version: String, listing: bool) {
-        if !listing && !version.is_empty() {
+    fn moved(&mut self, version: String) {
+        if self.listed.is_none() && !version.is_empty() {
             self.position = Some(version);
         }
     }
 
-    /// Reacts to an error, then pauses so that a failing server is not overloaded. The pause
+    /// Reacts to an error with a pause, so that a failing server is not overloaded. The pause
     /// doubles with each failure, until a round lasts for the maximum pause.
-    async fn recover(&mut self, error: &WatchError, held: Duration) {
+    fn recover(&mut self, error: &WatchError) {
+        self.phase = Phase::Due;
         let path = self.scope.path.as_str();
-        if held >= self.scope.pauses.max {
+        if self.begun.elapsed() >= self.scope.pauses.max {
             self.failures = 0;
         }
         match error {
@@ -345,7 +400,7 @@ where
         let Pauses { first, max, .. } = self.scope.pauses;
         let pause = first.saturating_mul(2_u32.saturating_pow(self.failures)).min(max);
         self.failures = self.failures.saturating_add(1);
-        self.scope.pauses.pause(pause).await;
+        self.phase = Phase::Pausing(pause);
     }
 
     /// Builds a watch from the position, or a streamed list followed by a watch. The empty
@@ -396,7 +451,6 @@ impl WatchError {
             Self::Garbled(_) => "garbled",
             Self::NoVersion => "no_version",
             Self::TooMany(_) => "too_many",
-            Self::Closed(_) => "closed",
         }
     }
 }

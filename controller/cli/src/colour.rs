@@ -2,9 +2,9 @@
 
 use std::io::Write as _;
 
+use crate::doctor::rules::NodeVerdict;
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
-use controller_core::doctor::NodeVerdict;
 
 /// The value of `--color`.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]

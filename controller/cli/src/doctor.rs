@@ -1,11 +1,12 @@
 //! Runs `kubectl epilogue doctor`: parses its flags, judges a cluster or a dump, prints the answer.
 
+pub(crate) mod rules;
 mod text;
 
 use std::path::PathBuf;
 
-use controller_core::doctor::{
-    Finding, Kind, LeaseName, NodeVerdict, Omission, Scene, findings, node_report, omissions,
+use self::rules::{
+    Finding, LeaseName, NodeVerdict, Omission, Scene, findings, node_report, omissions,
 };
 use epilogue_common::finding_code::FindingCode;
 use jiff::Timestamp;
@@ -13,6 +14,7 @@ use serde::Serialize;
 
 use crate::Answer;
 use crate::colour::Paint;
+use crate::kind::Kind;
 use crate::read::{self, Scope};
 use crate::source;
 

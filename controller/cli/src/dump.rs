@@ -1,12 +1,14 @@
 //! Runs `kubectl epilogue dump`: reads a cluster, and writes the part that `doctor`, `explain` and
 //! `report` read.
 
+pub(crate) mod rules;
+
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
+use self::rules::{kept_fields, redact};
+use crate::kind::Kind;
 use anyhow::Context as _;
-use controller_core::doctor::Kind;
-use controller_core::dump::{kept_fields, redact};
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -122,4 +124,24 @@ fn yaml(items: Vec<Value>) -> anyhow::Result<String> {
 
 fn write(path: &Path, dump: &str) -> anyhow::Result<()> {
     std::fs::write(path, dump).with_context(|| format!("cannot write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_help_lists_every_field_that_is_kept() {
+        let mut command = crate::Arguments::command();
+        let dump = command.find_subcommand_mut("dump").expect("must be there");
+        let help = dump.render_long_help().to_string();
+        let words: Vec<&str> = help.split_whitespace().collect();
+        for kind in Kind::ALL {
+            assert!(words.contains(&format!("{}:", kind.name()).as_str()), "{help}");
+            for field in kept_fields(kind) {
+                assert!(words.contains(field), "{field}");
+            }
+        }
+    }
 }

@@ -3,12 +3,13 @@
 
 mod actions;
 mod live;
+mod rules;
 mod text;
 
 use std::path::PathBuf;
 
+use self::rules::{Facts, Inventory, inventory};
 use controller_core::go_duration::GoDuration;
-use controller_core::leave::{Facts, Inventory, inventory};
 use epilogue_common::finding_code::FindingCode as Code;
 use jiff::Timestamp;
 use serde::Serialize;

@@ -1,10 +1,12 @@
 //! Runs `kubectl epilogue lint`: parses its flags, reads manifests or a cluster, prints the
 //! findings.
 
+mod rules;
+
 use std::path::{Path, PathBuf};
 
+use self::rules::{Facts, Finding, lint};
 use anyhow::Context as _;
-use controller_core::lint::{Facts, Finding, lint};
 use epilogue_common::finding_code::{FindingCode as Code, docs_line};
 use serde::Serialize;
 use serde_json::Value;

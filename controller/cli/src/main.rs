@@ -5,6 +5,7 @@ mod completion;
 mod doctor;
 mod dump;
 mod explain;
+mod kind;
 mod leave;
 mod lint;
 mod list;
@@ -12,6 +13,8 @@ mod man;
 mod read;
 mod render;
 mod report;
+#[cfg(test)]
+mod samples;
 mod source;
 
 use std::process::ExitCode;

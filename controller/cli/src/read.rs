@@ -1,7 +1,8 @@
 //! Reads from a cluster what `doctor` judges and `dump` writes. It leaves out a kind that RBAC
 //! forbids, and the answer says so.
 
-use controller_core::doctor::{Kind, LeaseName};
+use crate::doctor::rules::LeaseName;
+use crate::kind::Kind;
 use serde_json::Value;
 
 use crate::list::list;

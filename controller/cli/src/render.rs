@@ -103,6 +103,8 @@ mod tests {
             limits: Vec::new(),
             pods: Vec::new(),
             next_sync: Vec::new(),
+            next_status: None,
+            released_pods: Vec::new(),
             wakes_up_in_ms: Some(1500),
         };
         let expected = "Job a/x: running\n\nWaits for:\n  2 pods, active  [active-pods]\n\n\

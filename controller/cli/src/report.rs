@@ -3,13 +3,14 @@
 mod counters;
 mod html;
 mod picture;
+pub(crate) mod rules;
 mod text;
 
 use std::path::PathBuf;
 
+use self::rules::{EventLog, Input, Metrics, Since, report};
+use crate::kind::Kind;
 use anyhow::ensure;
-use controller_core::doctor::Kind;
-use controller_core::report::{EventLog, Input, Metrics, Since, report};
 use jiff::Timestamp;
 
 use crate::colour::Paint;

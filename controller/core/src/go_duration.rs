@@ -40,31 +40,34 @@ impl FromStr for GoDuration {
     type Err = GoDurationError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let unsigned = text.strip_prefix('+').unwrap_or(text);
-        if let Some(positive) = text.strip_prefix('-') {
-            positive.parse::<Self>()?;
+        let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
+        let nanos = nanos(unsigned).map_err(|why| why(text.to_owned()))?;
+        if text.starts_with('-') {
             return Err(GoDurationError::Negative(text.to_owned()));
         }
-        if unsigned == "0" {
-            return Ok(Self(Duration::ZERO));
-        }
-        let syntax = || GoDurationError::Syntax(text.to_owned());
-        if unsigned.is_empty() {
-            return Err(syntax());
-        }
-        let (mut rest, mut total) = (unsigned, 0_u64);
-        while !rest.is_empty() {
-            let (nanos, after) = part(rest).ok_or_else(syntax)?;
-            let nanos = nanos.ok_or_else(|| GoDurationError::TooLong(text.to_owned()))?;
-            // Go counts nanoseconds in 63 bits.
-            total = total
-                .checked_add(nanos)
-                .filter(|total| i64::try_from(*total).is_ok())
-                .ok_or_else(|| GoDurationError::TooLong(text.to_owned()))?;
-            rest = after;
-        }
-        Ok(Self(Duration::from_nanos(total)))
+        Ok(Self(Duration::from_nanos(nanos)))
     }
+}
+
+/// The nanoseconds of a text without a sign, or the kind of its error.
+fn nanos(text: &str) -> Result<u64, fn(String) -> GoDurationError> {
+    if text == "0" {
+        return Ok(0);
+    }
+    if text.is_empty() {
+        return Err(GoDurationError::Syntax);
+    }
+    let (mut rest, mut total) = (text, Some(0_u64));
+    while !rest.is_empty() {
+        let (nanos, after) = part(rest).ok_or(GoDurationError::Syntax as fn(String) -> _)?;
+        // Go counts nanoseconds in 63 bits.
+        total = total
+            .zip(nanos)
+            .and_then(|(total, nanos)| total.checked_add(nanos))
+            .filter(|total| i64::try_from(*total).is_ok());
+        rest = after;
+    }
+    total.ok_or(GoDurationError::TooLong)
 }
 
 /// The nanoseconds of one number with its unit, `None` on overflow, and the rest of the text.
@@ -158,6 +161,14 @@ mod tests {
         assert!(matches!(negative, GoDurationError::Negative(_)), "{negative}");
         let long = "2562048h".parse::<GoDuration>().expect_err("must be refused");
         assert!(matches!(long, GoDurationError::TooLong(_)), "{long}");
+    }
+
+    #[test]
+    fn any_number_of_signs_is_refused() {
+        for signs in ["--", "+-", "-+", "++", &"-".repeat(1 << 20)] {
+            let error = format!("{signs}5s").parse::<GoDuration>().expect_err("must be refused");
+            assert!(matches!(error, GoDurationError::Syntax(_)));
+        }
     }
 
     #[test]

@@ -5,20 +5,15 @@
 //! [`job::Progress`] turns the plan into one step at a time for the caller that talks to the API.
 
 pub mod batching;
-pub mod doctor;
-pub mod dump;
 pub mod event_handlers;
 pub mod event_series;
 pub mod go_duration;
 pub mod job;
-pub mod leave;
-pub mod lint;
-mod managed_by;
+pub mod managed_by;
 pub mod orphans;
 pub mod podgc;
 pub mod replacements;
-pub mod report;
-mod spelling;
+pub mod spelling;
 pub mod state;
 mod turns;
 pub mod view;

@@ -5,19 +5,19 @@ use epilogue_common::names::{MANAGED_BY, RESERVED_MANAGED_BY};
 use crate::spelling::nearest;
 
 /// The value of Kueue's MultiKueue.
-pub(crate) const MULTI_KUEUE: &str = "kueue.x-k8s.io/multikueue";
+pub const MULTI_KUEUE: &str = "kueue.x-k8s.io/multikueue";
 
 const KNOWN: [&str; 3] = [MANAGED_BY, RESERVED_MANAGED_BY, MULTI_KUEUE];
 /// The most edits that count as a typo; beyond it the value is another name.
 const EDITS_MAX: usize = 4;
 
 /// Whether the value is a known one.
-pub(crate) fn is_known(value: &str) -> bool {
+pub fn is_known(value: &str) -> bool {
     KNOWN.contains(&value)
 }
 
 /// The known value that was probably meant.
-pub(crate) fn meant(value: &str) -> Option<&'static str> {
+pub fn meant(value: &str) -> Option<&'static str> {
     let (edits, known) = nearest(value, KNOWN)?;
     (edits <= EDITS_MAX).then_some(known)
 }

@@ -5,7 +5,7 @@ const LENGTH_MAX: usize = 253;
 
 /// The known name that is nearest to this one, and how many edits lie between them, in any case of
 /// letters.
-pub(crate) fn nearest<'a>(
+pub fn nearest<'a>(
     name: &str,
     known: impl IntoIterator<Item = &'a str>,
 ) -> Option<(usize, &'a str)> {
@@ -18,7 +18,7 @@ pub(crate) fn nearest<'a>(
 }
 
 /// As [`nearest`], unless so many edits would make another name: one for every four characters.
-pub(crate) fn meant<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub fn meant<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let (edits, known) = nearest(name, known)?;
     (edits <= known.chars().count() / 4).then_some(known)
 }

@@ -1,11 +1,14 @@
 //! Defines the watched kinds, and starts the watch of each.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::time::Duration;
 
 use controller_core::podgc::{NamespaceView, WireNode};
 use controller_core::view::{self, Job, WireJob, WirePod};
+use epilogue_common::watch_event::Rejected;
 use epilogue_runtime::watch::{self, Pauses, Read, Relist, Scope, Signs};
+use futures::StreamExt as _;
 use kube::Client;
 use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
@@ -44,12 +47,17 @@ impl VersionedJob {
         let version = wire.meta.resource_version.clone().unwrap_or_default();
         Ok(Self { version, job: wire.view()? })
     }
+
+    fn decode(message: &[u8]) -> Result<Self, Rejected> {
+        let (job, version) = Job::decode(message)?;
+        Ok(Self { version, job })
+    }
 }
 
 impl Watched for VersionedJob {
     const GROUP: &'static str = "/apis/batch/v1";
     const PLURAL: &'static str = "jobs";
-    const READ: Read<Self> = Read { json: Self::read, protobuf: None };
+    const READ: Read<Self> = Read { json: Self::read, protobuf: Some(Self::decode) };
 
     fn version(&self) -> &str {
         &self.version
@@ -118,7 +126,7 @@ pub(crate) async fn watch<T: Watched>(
     namespace: Option<&str>,
     (signs, relist): (Signs, Relist),
     token: CancellationToken,
-    handle: impl FnMut(WatchEvent<T>) + Send,
+    mut handle: impl FnMut(WatchEvent<T>) + Send,
 ) {
     let path = match namespace {
         None => format!("{}/{}", T::GROUP, T::PLURAL),
@@ -136,9 +144,8 @@ pub(crate) async fn watch<T: Watched>(
         objects_max: usize::MAX,
         pauses,
     };
-    tokio::select! {
-        () = token.cancelled() => {}
-        // Cannot happen: a closure never closes.
-        _ = watch::watch(client, scope, handle) => {}
+    let mut events = pin!(watch::watch(client, scope).take_until(token.cancelled_owned()));
+    while let Some(event) = events.next().await {
+        handle(event);
     }
 }

@@ -40,14 +40,26 @@ impl Contender {
         (self == Self::Ours).then_some(MANAGED_BY)
     }
 
-    fn options(self) -> Options {
-        let options = Options::unique("bench");
-        let limits = match self {
-            Self::Ours => return options,
-            Self::Reference => ["--kube-api-qps=5000", "--kube-api-burst=5000"],
-            Self::Throttled => ["--kube-api-qps=20", "--kube-api-burst=30"],
+    /// The flags that limit its requests to so many a second; without a number, its own limit.
+    fn limits(self, rate: Option<u32>) -> Vec<String> {
+        let flags = |qps: u32, burst: u32| {
+            vec![format!("--kube-api-qps={qps}"), format!("--kube-api-burst={burst}")]
         };
-        limits.into_iter().fold(options.controller_manager("job-controller"), |options, limit| {
+        match (self, rate) {
+            (Self::Ours, None) => Vec::new(),
+            (Self::Reference, None) => flags(5000, 5000),
+            (Self::Throttled, _) => flags(20, 30),
+            (Self::Ours | Self::Reference, Some(rate)) => flags(rate, rate),
+        }
+    }
+
+    fn options(self, rate: Option<u32>) -> Options {
+        let options = Options::unique("bench");
+        if self == Self::Ours {
+            return options;
+        }
+        let limits = self.limits(rate);
+        limits.iter().fold(options.controller_manager("job-controller"), |options, limit| {
             options.controller_manager_flag(limit)
         })
     }
@@ -75,11 +87,12 @@ impl Bed {
         contender: Contender,
         binary: PathBuf,
         life: Life,
+        rate: Option<u32>,
     ) -> anyhow::Result<Self> {
-        let control_plane = ControlPlane::start(contender.options()).await?;
+        let control_plane = ControlPlane::start(contender.options(rate)).await?;
         let controller = if contender == Contender::Ours {
             let dir = control_plane.dir().join("controller");
-            let setup = Setup { binary, arguments: Vec::new(), dir };
+            let setup = Setup { binary, arguments: contender.limits(rate), dir };
             Some(Controller::start(control_plane.cluster(), &setup).await?)
         } else {
             None

@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::Plan;
 use super::contender::{Bed, Contender, Life};
+use super::picture::{Bar, Group};
 use super::run::{create_namespace, rest};
 use super::scenario;
 use super::usage;
@@ -48,7 +49,7 @@ pub async fn run(plan: &Plan, pods: u32) -> anyhow::Result<Vec<Held>> {
     for contender in plan.contenders.iter().copied().filter(|it| *it != Contender::Throttled) {
         let what = format!("hold {pods} pods, {}", contender.title());
         eprintln!("{what} …");
-        let mut bed = Bed::start(contender, plan.binary.clone(), Life::WithRunning).await?;
+        let mut bed = Bed::start(contender, plan.binary.clone(), Life::WithRunning, None).await?;
         let held = measure(&mut bed, contender, pods).await;
         bed.stop().await?;
         all.push(held.context(what)?);
@@ -123,6 +124,42 @@ async fn first_pod(pods: &Api<Pod>) -> anyhow::Result<()> {
     Ok(())
 }
 
+impl Held {
+    fn growth_per_pod_kib(&self) -> f64 {
+        number(self.rss_running_kib.saturating_sub(self.rss_before_kib)) / f64::from(self.pods)
+    }
+
+    /// What is compared, by name.
+    fn costs(&self) -> [(&'static str, f64); 6] {
+        [
+            ("KiB a pod", self.growth_per_pod_kib()),
+            ("RSS MiB", number(self.rss_running_kib / 1024)),
+            ("again MiB", number(self.rss_restarted_kib / 1024)),
+            ("restart", self.restart.as_secs_f64()),
+            ("CPU", self.controller_cpu.as_secs_f64()),
+            ("API CPU", self.api_server_cpu.as_secs_f64()),
+        ]
+    }
+}
+
+fn number(count: u64) -> f64 {
+    f64::from(u32::try_from(count).unwrap_or(u32::MAX))
+}
+
+/// The ratios of ours to upstream, as bars; none unless both were measured.
+pub fn bars(all: &[Held]) -> Group {
+    let of = |contender| all.iter().find(|held| held.contender == contender).map(Held::costs);
+    let bars = match (of(Contender::Ours), of(Contender::Reference)) {
+        (Some(ours), Some(theirs)) => ours.into_iter().zip(theirs).collect(),
+        _ => Vec::new(),
+    };
+    let bar = |((measure, ours), (_, theirs)): ((&str, f64), (&str, f64))| {
+        (theirs > 0.0).then(|| Bar { measure: measure.to_owned(), ratio: ours / theirs })
+    };
+    let pods = all.first().map_or(0, |held| held.pods);
+    Group { name: format!("hold, {pods} pods"), bars: bars.into_iter().filter_map(bar).collect() }
+}
+
 /// A table for human readers.
 pub fn table(all: &[Held]) -> String {
     let mut text = format!(
@@ -131,13 +168,12 @@ pub fn table(all: &[Held]) -> String {
     );
     for held in all {
         let mib = |kib: u64| kib / 1024;
-        let growth = held.rss_running_kib.saturating_sub(held.rss_before_kib);
         writeln!(
             text,
             "{:<10} {:>9} {:>12.2} {:>12} {:>12} {:>8.2} s {:>8.2} s {:>8.2} s",
             held.contender.title(),
             held.pods,
-            f64::from(u32::try_from(growth).unwrap_or(u32::MAX)) / f64::from(held.pods),
+            held.growth_per_pod_kib(),
             mib(held.rss_running_kib),
             mib(held.rss_restarted_kib),
             held.restart.as_secs_f64(),
@@ -145,6 +181,12 @@ pub fn table(all: &[Held]) -> String {
             held.api_server_cpu.as_secs_f64(),
         )
         .expect("a String must take text");
+    }
+    let ratios = bars(all).bars;
+    if !ratios.is_empty() {
+        let said = ratios.iter().map(|bar| format!("{} {:.2}", bar.measure, bar.ratio));
+        let said: Vec<String> = said.collect();
+        writeln!(text, "ours/reference: {}", said.join(", ")).expect("a String must take text");
     }
     text + "KiB a pod: growth of the controller's memory while its Jobs start these pods.\n\
             again: its memory after a restart.\n\
@@ -157,10 +199,9 @@ pub fn table(all: &[Held]) -> String {
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_table_shows_growth_per_pod_and_the_restart() {
-        let held = Held {
-            contender: Contender::Ours,
+    fn held(contender: Contender) -> Held {
+        Held {
+            contender,
             pods: 1_000,
             rss_before_kib: 10_240,
             rss_running_kib: 13_312,
@@ -168,8 +209,21 @@ mod tests {
             restart: Duration::from_millis(1_250),
             api_server_cpu: Duration::from_millis(640),
             controller_cpu: Duration::from_millis(330),
-        };
-        let text = table(&[held]);
+        }
+    }
+
+    #[test]
+    fn the_ratio_is_ours_to_upstream_s() {
+        let slow = Held { restart: Duration::from_millis(2_500), ..held(Contender::Reference) };
+        let text = table(&[slow, held(Contender::Ours)]);
+        let ratios = "ours/reference: KiB a pod 1.00, RSS MiB 1.00, again MiB 1.00, restart 0.50";
+        assert!(text.contains(ratios), "{text}");
+        assert!(bars(&[held(Contender::Ours)]).bars.is_empty());
+    }
+
+    #[test]
+    fn the_table_shows_growth_per_pod_and_the_restart() {
+        let text = table(&[held(Contender::Ours)]);
         let row: Vec<&str> = text.lines().nth(1).expect("a row").split_whitespace().collect();
         let expected = ["ours", "1000", "3.07", "13", "12", "1.25", "s", "0.33", "s", "0.64", "s"];
         assert_eq!(row, expected);

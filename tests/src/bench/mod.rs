@@ -3,14 +3,15 @@
 //! time.
 //!
 //! `contender` starts the measured controller, `scenario` is the load, `run` applies and measures
-//! it; `exposition`, `requests` and `usage` read the figures, `figures` and `report` summarise
-//! them.
+//! it; `exposition`, `requests` and `usage` read the figures, `figures`, `report` and `picture`
+//! summarise them.
 
 pub mod agent;
 mod contender;
 mod exposition;
 mod figures;
 pub mod hold;
+pub mod picture;
 mod report;
 mod requests;
 mod run;
@@ -78,8 +79,9 @@ async fn one(
     plan: &Plan,
     stop: &CancellationToken,
 ) -> anyhow::Result<Figures> {
+    let rate = scenario.rate_limit();
     let mut bed = tokio::select! {
-        bed = Bed::start(contender, plan.binary.clone(), plan.life) => bed?,
+        bed = Bed::start(contender, plan.binary.clone(), plan.life, rate) => bed?,
         // Dropping what has started kills it.
         () = stop.cancelled() => anyhow::bail!("interrupted"),
     };

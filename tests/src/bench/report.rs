@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::contender::Contender;
 use super::figures::{Figures, MEASURES, Measure, medians};
+use super::picture::{Bar, Group};
 use super::scenario::Scenario;
 
 /// All runs of one scenario.
@@ -58,15 +59,27 @@ impl Results {
         if runs == 1 { "1 run each".to_owned() } else { format!("median of {runs} runs each") }
     }
 
+    /// The ratios of what a user pays for, as bars.
+    pub fn bars(&self) -> Group {
+        let drawn = MEASURES.iter().filter(|measure| measure.is_cost);
+        let bar = |measure: &Measure| {
+            Some(Bar { measure: measure.name.to_owned(), ratio: self.ratio_of(measure)? })
+        };
+        Group { name: self.scenario.name().to_owned(), bars: drawn.filter_map(bar).collect() }
+    }
+
     fn ratio(&self, measure: &Measure) -> String {
+        self.ratio_of(measure).map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"))
+    }
+
+    /// Ours divided by upstream's, if both were measured.
+    fn ratio_of(&self, measure: &Measure) -> Option<f64> {
         let of = |contender| {
             let runs: &Vec<Figures> = self.runs.get(&contender)?;
             medians(runs).get(measure.name).copied()
         };
-        match (of(Contender::Ours), of(Contender::Reference)) {
-            (Some(ours), Some(theirs)) if theirs > 0.0 => format!("{:.2}", ours / theirs),
-            _ => "-".to_owned(),
-        }
+        let (ours, theirs) = (of(Contender::Ours)?, of(Contender::Reference)?);
+        (theirs > 0.0).then(|| ours / theirs)
     }
 }
 
@@ -112,6 +125,16 @@ mod tests {
         let mut results = results();
         results.runs.remove(&Contender::Reference);
         assert!(!results.table().contains("ours/reference"));
+    }
+
+    #[test]
+    fn costs_are_drawn_as_ratios() {
+        let group = results().bars();
+        assert_eq!(group.name, "serial");
+        let bars: Vec<&str> = group.bars.iter().map(|bar| bar.measure.as_str()).collect();
+        let all = ["wall_s", "writes_per_pod", "controller_cpu_ms_per_pod"];
+        assert_eq!(bars, [&all[..], &["apiserver_cpu_ms_per_pod", "rss_peak_mib"]].concat());
+        assert!((group.bars[0].ratio - 0.05).abs() < 1e-9);
     }
 
     #[test]

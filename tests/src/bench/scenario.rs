@@ -18,15 +18,20 @@ pub enum Scenario {
     Serial,
     /// 1 Job whose only pod is disrupted once, which its podFailurePolicy ignores
     Disrupted,
+    /// 338 Jobs of 9 pods of 30 s, at 100 requests a second; runs only if it is named
+    Paced,
 }
 
 /// How long the pods live does not matter here, only the controller's work on them.
 const SUCCEED: &str = "succeed";
 /// Its node terminates it with DisruptionTarget; the next one succeeds.
 const DISRUPT_ONCE: &str = "disrupt times=1; succeed";
+/// The load by which KEP-2879 measured the tracking of Jobs.
+const WORK_FOR_A_WHILE: &str = "succeed after=30s";
 
 impl Scenario {
-    pub const ALL: [Self; 4] = [Self::Large, Self::Many, Self::Serial, Self::Disrupted];
+    /// Those that run unless some are named.
+    pub const USUAL: [Self; 4] = [Self::Large, Self::Many, Self::Serial, Self::Disrupted];
 
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
@@ -35,6 +40,7 @@ impl Scenario {
             Self::Many => "many",
             Self::Serial => "serial",
             Self::Disrupted => "disrupted",
+            Self::Paced => "paced",
         }
     }
 
@@ -45,6 +51,7 @@ impl Scenario {
             Self::Many => "200 NonIndexed Jobs, 10 completions, parallelism 10",
             Self::Serial => "1 NonIndexed Job, 20 completions, parallelism 1",
             Self::Disrupted => "1 Job, 1 completion, its pod disrupted once; Ignore on it",
+            Self::Paced => "338 Jobs, 9 completions of 30 s, parallelism 9, 100 requests a second",
         }
     }
 
@@ -53,8 +60,18 @@ impl Scenario {
         matches!(self, Self::Serial | Self::Disrupted)
     }
 
+    /// The rate limit of either controller, in requests a second; `None` if the machine is the
+    /// limit.
+    pub(super) fn rate_limit(self) -> Option<u32> {
+        (self == Self::Paced).then_some(100)
+    }
+
     pub(super) fn jobs(self) -> u32 {
-        if self == Self::Many { 200 } else { 1 }
+        match self {
+            Self::Many => 200,
+            Self::Paced => 338,
+            Self::Large | Self::Serial | Self::Disrupted => 1,
+        }
     }
 
     pub(super) fn completions(self) -> u32 {
@@ -63,6 +80,7 @@ impl Scenario {
             Self::Many => 10,
             Self::Serial => 20,
             Self::Disrupted => 1,
+            Self::Paced => 9,
         }
     }
 
@@ -72,6 +90,7 @@ impl Scenario {
             Self::Large => 500,
             Self::Many => 10,
             Self::Serial | Self::Disrupted => 1,
+            Self::Paced => 9,
         }
     }
 
@@ -88,10 +107,15 @@ impl Scenario {
     }
 
     fn spec(self) -> Value {
+        let script = match self {
+            Self::Disrupted => DISRUPT_ONCE,
+            Self::Paced => WORK_FOR_A_WHILE,
+            Self::Large | Self::Many | Self::Serial => SUCCEED,
+        };
         let mut spec = json!({
             "completions": self.completions(),
             "parallelism": self.parallelism(),
-            "script": if self == Self::Disrupted { DISRUPT_ONCE } else { SUCCEED },
+            "script": script,
         });
         if self == Self::Large {
             spec["completionMode"] = "Indexed".into();
@@ -188,7 +212,7 @@ mod tests {
 
     #[test]
     fn the_same_load_is_given_to_each_contender() {
-        for scenario in Scenario::ALL {
+        for scenario in Scenario::USUAL.into_iter().chain([Scenario::Paced]) {
             let ours = scenario.load(Some("epilogue.dev/job-controller"));
             let mut theirs = scenario.load(None);
             assert_eq!(ours.len(), scenario.jobs() as usize);
@@ -203,7 +227,8 @@ mod tests {
 
     #[test]
     fn a_disruption_costs_one_pod_more() {
-        assert_eq!(Scenario::ALL.map(Scenario::pods), [2000, 2000, 20, 2]);
+        assert_eq!(Scenario::USUAL.map(Scenario::pods), [2000, 2000, 20, 2]);
+        assert_eq!(Scenario::Paced.pods(), 3042);
     }
 
     #[test]

@@ -47,7 +47,7 @@ pub async fn run(plan: &Plan) -> anyhow::Result<Vec<Waits>> {
     // During a flood, the limit of 20 requests a second would hide everything else.
     for contender in plan.contenders.iter().copied().filter(|it| *it != Contender::Throttled) {
         eprintln!("tenants, {} …", contender.title());
-        let bed = Bed::start(contender, plan.binary.clone(), plan.life).await?;
+        let bed = Bed::start(contender, plan.binary.clone(), plan.life, None).await?;
         let waits = measure(&bed, contender).await;
         bed.stop().await?;
         all.push(waits.with_context(|| format!("tenants, {}", contender.title()))?);

@@ -1,7 +1,9 @@
 //! `lab bench`: compares our controller with upstream in figures.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use anyhow::Context as _;
+use lab::bench::picture::{Group, svg};
 use lab::bench::{self, Contender, Life, Plan, Scenario};
 use lab::binary::GoProgram;
 use lab::paths::{release_program, small_program};
@@ -39,6 +41,9 @@ pub(crate) struct Arguments {
     /// Print this instead of tables
     #[arg(short, long, value_enum)]
     output: Option<Output>,
+    /// Draw the ratios of ours to upstream into this file too
+    #[arg(long, value_name = "PATH")]
+    svg: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -64,6 +69,11 @@ enum Output {
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
+    let compares = !matches!(arguments.what, Some(What::Agent | What::Tenants));
+    anyhow::ensure!(
+        arguments.svg.is_none() || (compares && arguments.contender == Who::Both),
+        "--svg draws ratios of Jobs or of `hold`, and needs both contenders"
+    );
     if arguments.what == Some(What::Agent) {
         prepare::run(&[GoProgram::ControlPlane]).await?;
         return agent(arguments.binary).await;
@@ -78,8 +88,9 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         return Ok(());
     }
     if arguments.what == Some(What::Hold) {
-        print!("{}", bench::hold::table(&bench::hold::run(&plan, arguments.pods).await?));
-        return Ok(());
+        let held = bench::hold::run(&plan, arguments.pods).await?;
+        print!("{}", bench::hold::table(&held));
+        return draw(arguments.svg.as_deref(), &[bench::hold::bars(&held)]);
     }
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -123,10 +134,12 @@ async fn compare_all(
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
     let scenarios =
-        if arguments.scenario.is_empty() { &Scenario::ALL[..] } else { &arguments.scenario };
+        if arguments.scenario.is_empty() { &Scenario::USUAL[..] } else { &arguments.scenario };
     let mut all = Vec::new();
+    let mut groups = Vec::new();
     for scenario in scenarios {
         let results = bench::compare(*scenario, plan, stop).await?;
+        groups.push(results.bars());
         match arguments.output {
             None => println!("\n{}", results.table()),
             Some(Output::Json) => all.push(results.json()),
@@ -136,7 +149,13 @@ async fn compare_all(
         Some(Output::Json) => println!("{:#}", Value::Array(all)),
         None => println!("{LEGEND}"),
     }
-    Ok(())
+    draw(arguments.svg.as_deref(), &groups)
+}
+
+fn draw(path: Option<&Path>, groups: &[Group]) -> anyhow::Result<()> {
+    let Some(path) = path else { return Ok(()) };
+    let picture = svg("The controller's costs, ours divided by upstream's", groups);
+    std::fs::write(path, picture).with_context(|| format!("write {}", path.display()))
 }
 
 const LEGEND: &str = "\

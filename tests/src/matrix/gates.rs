@@ -20,7 +20,7 @@ const fn gate(name: &'static str, feature: &'static str, since: u16) -> Gate {
 }
 
 /// Those of the page, in its order.
-pub(super) const GATES: [Gate; 10] = [
+pub(super) const GATES: [Gate; 11] = [
     gate("JobManagedBy", "`spec.managedBy`, by which Jobs choose the controller", 30),
     gate("JobPodReplacementPolicy", "`spec.podReplacementPolicy`", 28),
     gate("JobBackoffLimitPerIndex", "`spec.backoffLimitPerIndex`, `maxFailedIndexes`", 28),
@@ -30,6 +30,7 @@ pub(super) const GATES: [Gate; 10] = [
     gate("MutatingAdmissionPolicy", "policies that set `spec.managedBy`", 32),
     gate("ServiceAccountTokenPodNodeInfo", "the agent's policies, for agents in pods", 29),
     gate("ServiceAccountTokenNodeBinding", "the agent's policies, for agents on the host", 29),
+    gate("WatchList", "lists as a stream; without it the controller reads pages", 27),
     gate("WorkloadWithJob", "gang scheduling of Jobs, which Epilogue does not have", 36),
 ];
 

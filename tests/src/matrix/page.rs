@@ -109,8 +109,8 @@ fn lacks() -> String {
     let mut text = String::new();
     for version in Version::KNOWN {
         for feature in Feature::ALL.into_iter().filter(|feature| !version.has(*feature)) {
-            let reason = feature.reason();
-            let _ = writeln!(text, "- {version}: {reason}. That of the next version runs there.");
+            let (reason, consequence) = (feature.reason(), feature.consequence());
+            let _ = writeln!(text, "- {version}: {reason}. {consequence}");
         }
     }
     text

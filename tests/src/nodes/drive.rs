@@ -62,7 +62,8 @@ pub(super) async fn run(
 ) {
     let mut driver =
         Driver { world, listing: Vec::new(), waiting: Vec::new(), silent: ends.silent };
-    let config = watcher::Config::default().streaming_lists();
+    // Not every version streams lists; 1.33 does not.
+    let config = watcher::Config::default();
     let mut events = pin!(watch_pods(pods, config).default_backoff());
     let mut writes: JoinSet<(Write, WriteResult)> = JoinSet::new();
     loop {

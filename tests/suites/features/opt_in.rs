@@ -5,6 +5,7 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use lab::bed::{Bed, JobBuilder, SOON, job};
+use lab::kubernetes::Feature;
 use lab::paths::program;
 use lab::{Cluster, eventually, install};
 use serde_json::{Value, json};
@@ -77,6 +78,9 @@ fn with_ignore(name: &str) -> JobBuilder {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_label_sets_what_the_user_left_open_and_nothing_else() {
+    if Feature::MutatingPolicies.is_missing() {
+        return;
+    }
     let bed = bed(&[]).await;
     let both = json!({JOBS: "managed", POD_REPLACEMENT_POLICY: "Failed"});
     opted_in(&bed, both, (OURS, "Failed")).await;
@@ -120,6 +124,9 @@ async fn a_label_sets_what_the_user_left_open_and_nothing_else() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_label_stands_for_itself_and_without_one_nothing_is_set() {
+    if Feature::MutatingPolicies.is_missing() {
+        return;
+    }
     let bed = bed(&[]).await;
     opted_in(&bed, json!({JOBS: "managed"}), (OURS, DEFAULT)).await;
     let only = json!({JOBS: null, POD_REPLACEMENT_POLICY: "Failed"});
@@ -132,6 +139,9 @@ async fn each_label_stands_for_itself_and_without_one_nothing_is_set() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn doctor_judges_the_labels_by_the_policies_of_the_cluster() {
+    if Feature::MutatingPolicies.is_missing() {
+        return;
+    }
     let bed = bed(&[]).await;
     let labels = json!({JOBS: "managed", POD_REPLACEMENT_POLICY: "failed"});
     opted_in(&bed, labels, (OURS, DEFAULT)).await;
@@ -156,6 +166,9 @@ async fn doctor_judges_the_labels_by_the_policies_of_the_cluster() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_update_of_an_older_job_sets_nothing() {
+    if Feature::MutatingPolicies.is_missing() {
+        return;
+    }
     let bed = bed(&[]).await;
     bed.create(plain("older")).await;
     let both = json!({JOBS: "managed", POD_REPLACEMENT_POLICY: "Failed"});
@@ -168,6 +181,9 @@ async fn an_update_of_an_older_job_sets_nothing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn our_controller_runs_the_jobs_of_the_namespace() {
+    if Feature::MutatingPolicies.is_missing() {
+        return;
+    }
     let bed = bed(&[NO_BACKOFF]).await;
     let both = json!({JOBS: "managed", POD_REPLACEMENT_POLICY: "Failed"});
     opted_in(&bed, both, (OURS, "Failed")).await;

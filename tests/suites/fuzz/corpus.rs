@@ -114,7 +114,28 @@ fn wrapped(message: &[u8]) -> Vec<u8> {
     [b"k8s\0", &*field(2, message)].concat()
 }
 
-/// An event of a watch and a page of a list, as protobuf.
+/// A Job as a protobuf message.
+fn job_message() -> Vec<u8> {
+    let label = field(11, &[field(1, b"app"), field(2, b"a")].concat());
+    let metadata = [field(1, b"j"), field(5, b"u1"), field(6, b"5"), label.clone()].concat();
+    let variable = field(7, &field(1, b"A"));
+    let container = field(2, &[field(1, b"main"), variable].concat());
+    let pod = [container, field(3, b"OnFailure")].concat();
+    let template = [field(1, &[label, field(14, b"a.io/b")].concat()), field(2, &pod)].concat();
+    let selector = field(1, &[field(1, b"app"), field(2, b"a")].concat());
+    let spec = [field(4, &selector), field(6, &template), field(9, b"Indexed")].concat();
+    let spec = [spec, vec![1 << 3, 2, 2 << 3, 3], field(15, b"a/b")].concat();
+    let condition = [field(1, b"Suspended"), field(2, b"False"), field(4, &[1 << 3, 9])].concat();
+    let status = [field(1, &condition), field(2, &[1 << 3, 8]), field(7, b"0,2")].concat();
+    let status = [status, field(8, &field(1, b"u2"))].concat();
+    [field(1, &metadata), field(2, &spec), field(3, &status)].concat()
+}
+
+pub(crate) fn protobuf_jobs() -> Vec<Vec<u8>> {
+    vec![job_message()]
+}
+
+/// Events of watches and a page of a list, as protobuf.
 fn protobuf() -> Vec<Vec<u8>> {
     let label = field(11, &[field(1, b"app"), field(2, b"a")].concat());
     let metadata = [field(1, b"a"), field(5, b"u1"), field(6, b"5"), label].concat();

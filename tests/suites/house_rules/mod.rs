@@ -75,6 +75,29 @@ fn pure_crates_do_not_lift_their_ban() {
 }
 
 #[test]
+fn rules_of_the_command_line_touch_nothing() {
+    let rule = "a file in controller/cli/src/*/rules decides; its command reads and prints";
+    let sources = sources::all();
+    let is_rule = |source: &Source| {
+        let path = source.path.strip_prefix("controller/cli/src/").unwrap_or_default();
+        !source.is_test() && (path.contains("/rules/") || path.ends_with("/rules.rs"))
+    };
+    assert!(sources.iter().filter(|source| is_rule(source)).count() > 20, "the rules have moved");
+    let check = |source: &Source| {
+        if is_rule(source) { purity::io_in_rules(&source.text) } else { Vec::new() }
+    };
+    hold(rule, &violations(&sources, check));
+}
+
+#[test]
+fn the_command_line_builds_where_users_sit() {
+    for target in purity::CLI_TARGETS {
+        let found = purity::not_portable(&purity::tree_of_the_command_line(target));
+        hold(&format!("kubectl-epilogue on {target} has no crate of Linux"), &found);
+    }
+}
+
+#[test]
 fn a_dependency_has_the_same_features_in_programs_and_tests() {
     let rule = "ask for the features that tests need in tests/Cargo.toml, not in a crate's \
                 dev-dependencies, or the tree is compiled twice";

@@ -61,6 +61,61 @@ const BANS: [&str; 25] = [
     "std::hash::RandomState",
 ];
 
+/// Systems on which users run `kubectl epilogue`, and no agent or controller.
+pub(crate) const CLI_TARGETS: [&str; 3] =
+    ["x86_64-apple-darwin", "aarch64-apple-darwin", "x86_64-pc-windows-msvc"];
+
+/// Crates that build on Linux only, or on Unix only.
+const NOT_PORTABLE: [&str; 6] = ["inotify", "libsystemd", "nix", "procfs", "procfs-core", "zbus"];
+
+/// What the pure part of a command must not name: its reading and printing are in the files above.
+const IO: [&str; 12] = [
+    "std::env",
+    "std::fs",
+    "std::io",
+    "std::net",
+    "std::process",
+    "std::time::Instant",
+    "SystemTime",
+    "Timestamp::now",
+    "anstream",
+    "kube::",
+    "print!",
+    "tokio",
+];
+
+/// What a file of rules in `controller/cli` names of the outside world.
+pub(crate) fn io_in_rules(text: &str) -> Vec<String> {
+    let lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+    let text: Vec<&str> = lines.collect();
+    let text = text.join("\n");
+    let named = IO.iter().filter(|name| text.contains(**name));
+    named.map(|name| format!("names {name}")).collect()
+}
+
+/// The crates of `kubectl epilogue` on a system that do not build there, from
+/// `cargo tree --prefix none`.
+pub(crate) fn not_portable(tree: &str) -> Vec<String> {
+    let names = tree.lines().filter_map(|line| line.split_whitespace().next());
+    let mut found: Vec<String> =
+        names.filter(|name| NOT_PORTABLE.contains(name)).map(str::to_owned).collect();
+    found.sort();
+    found.dedup();
+    found
+}
+
+/// The crates of `kubectl epilogue` on a system, one a line.
+pub(crate) fn tree_of_the_command_line(target: &str) -> String {
+    let output = Command::new(env!("CARGO"))
+        .args(["tree", "--locked", "--offline", "--package", "kubectl-epilogue"])
+        .args(["--edges", "normal", "--prefix", "none", "--target", target])
+        .current_dir(workspace_root())
+        .output()
+        .expect("cargo must be startable");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
 /// The output of `cargo metadata --no-deps` for the workspace.
 pub(crate) fn metadata() -> Value {
     let output = Command::new(env!("CARGO"))
@@ -138,6 +193,14 @@ pub(crate) fn lifted_bans(text: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn io_in_a_rule_and_a_crate_of_linux_are_found() {
+        let text = "// std::fs in a comment\nuse std::fs::read;\nlet now = Timestamp::now();";
+        assert_eq!(io_in_rules(text), ["names std::fs", "names Timestamp::now"]);
+        let tree = "kubectl-epilogue v0.1.0 (/x)\nprocfs v0.18.0\nserde v1.0.0\nprocfs v0.18.0 (*)";
+        assert_eq!(not_portable(tree), ["procfs"]);
+    }
     use serde_json::json;
 
     #[test]

@@ -194,8 +194,12 @@ async fn reboot_with_graceful_shutdown(world: &mut World) {
     };
     lab::eventually("the API has the boot id", WITHIN, seen_boot_id, |id| *id == boot_id).await;
     world.node.ready(WITHIN).await.expect("ready");
+    // The kubelet kills it at the end of its group's period and goes on with the next group at once.
+    // On a slow machine its status comes after the reboot, and then without the condition.
+    let ended = |history: &[Seen]| history.last().is_some_and(Seen::is_terminal);
+    world.watcher.until("stubborn", "ends", WITHIN, ended).await;
     let pods = outcome(world, "reboot, graceful 0:40 1e6:5 2e9:30");
-    for name in ["dies", "leaves", "stubborn"] {
+    for name in ["dies", "leaves"] {
         assert!(pods[name].is_terminal() && pods[name].is_disrupted(), "{pods:#?}");
     }
 }

@@ -2,14 +2,14 @@
 //!
 //! Text that clients may store is read as bytes: the API keeps text that is not UTF-8.
 
-use epilogue_common::watch_event::{Controller, Unreadable};
+use epilogue_common::names::media_type::PROTOBUF_MAGIC;
+use epilogue_common::watch_event::{Controller, Rejected, Unreadable};
+use kube::core::Status as ApiStatus;
+use kube::core::response::{StatusCause as ApiCause, StatusDetails as ApiDetails};
+use prost::Message;
 use prost::bytes::Bytes;
-use prost::{DecodeError, Message};
 
 use super::wire::{Event, LIST_END, Page, ReadProtobuf};
-
-/// The beginning of each object, which says that a [`Unknown`] follows.
-const MAGIC: &[u8] = b"k8s\0";
 
 /// `metav1.WatchEvent`.
 #[derive(Clone, PartialEq, Message)]
@@ -53,24 +53,46 @@ struct ListMeta {
 
 /// `metav1.Status`, as far as errors need it.
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Status {
+pub(crate) struct Status {
     #[prost(bytes = "vec", tag = "3")]
     pub(super) message: Vec<u8>,
     #[prost(bytes = "vec", tag = "4")]
     pub(super) reason: Vec<u8>,
+    #[prost(message, optional, tag = "5")]
+    pub(super) details: Option<StatusDetails>,
     #[prost(int32, tag = "6")]
     pub(super) code: i32,
 }
 
+/// `metav1.StatusDetails`, as far as errors need it.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct StatusDetails {
+    #[prost(message, repeated, tag = "4")]
+    pub(super) causes: Vec<StatusCause>,
+    #[prost(int32, tag = "5")]
+    pub(super) retry_after_seconds: i32,
+}
+
+/// `metav1.StatusCause`.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct StatusCause {
+    #[prost(bytes = "vec", tag = "1")]
+    pub(super) reason: Vec<u8>,
+    #[prost(bytes = "vec", tag = "2")]
+    pub(super) message: Vec<u8>,
+    #[prost(bytes = "vec", tag = "3")]
+    pub(super) field: Vec<u8>,
+}
+
 /// The identity of an object of any kind.
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Peek {
+pub(crate) struct Peek {
     #[prost(message, optional, tag = "1")]
     pub(super) metadata: Option<PeekMeta>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct PeekMeta {
+pub(crate) struct PeekMeta {
     #[prost(bytes = "vec", tag = "1")]
     pub(super) name: Vec<u8>,
     #[prost(bytes = "vec", tag = "3")]
@@ -87,7 +109,7 @@ pub(super) struct PeekMeta {
 
 /// An entry of a map.
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Entry {
+pub(crate) struct Entry {
     #[prost(bytes = "vec", tag = "1")]
     pub(super) key: Vec<u8>,
 }
@@ -145,20 +167,26 @@ pub(super) fn status(body: &[u8]) -> Option<Status> {
     Status::decode(unwrapped(&Bytes::copy_from_slice(body)).ok()?).ok()
 }
 
+/// Parses an object that is a reply on its own.
+pub(super) fn object<T>(body: &[u8], read: ReadProtobuf<T>) -> Result<T, String> {
+    let message = unwrapped(&Bytes::copy_from_slice(body))?;
+    read(&message).map_err(|rejected| rejected.why)
+}
+
 /// The message inside of an object.
 fn unwrapped(object: &Bytes) -> Result<Bytes, String> {
-    if !object.starts_with(MAGIC) {
+    if !object.starts_with(PROTOBUF_MAGIC) {
         return Err("an object that does not begin as protobuf does".to_owned());
     }
-    let unknown = Unknown::decode(object.slice(MAGIC.len()..));
+    let unknown = Unknown::decode(object.slice(PROTOBUF_MAGIC.len()..));
     Ok(unknown.map_err(|error| format!("no object: {error}"))?.raw)
 }
 
 fn object_of<T>(message: Bytes, read: ReadProtobuf<T>, gone: bool) -> Result<T, Box<Unreadable>> {
-    read(&message).map_err(|error| Box::new(unreadable(message, gone, &error)))
+    read(&message).map_err(|rejected| Box::new(unreadable(message, gone, rejected)))
 }
 
-fn unreadable(message: Bytes, gone: bool, error: &DecodeError) -> Unreadable {
+fn unreadable(message: Bytes, gone: bool, rejected: Rejected) -> Unreadable {
     let metadata = Peek::decode(message).unwrap_or_default().metadata.unwrap_or_default();
     let owner = metadata.owner_references.iter().find(|each| each.controller);
     Unreadable {
@@ -171,9 +199,9 @@ fn unreadable(message: Bytes, gone: bool, error: &DecodeError) -> Unreadable {
             name: text(&each.name),
             uid: text(&each.uid),
         }),
-        managed_by: None,
+        managed_by: rejected.managed_by,
         gone,
-        why: error.to_string(),
+        why: rejected.why,
     }
 }
 
@@ -188,6 +216,25 @@ impl Status {
         let said = [&self.message, &self.reason].into_iter().find(|said| !said.is_empty());
         said.map_or_else(|| "an error without a message".to_owned(), |said| text(said))
     }
+
+    /// The same as JSON gives it, with this code.
+    pub(super) fn refusal(&self, code: u16) -> ApiStatus {
+        let status = ApiStatus::failure(&text(&self.message), &text(&self.reason)).with_code(code);
+        let Some(details) = &self.details else { return status };
+        let cause = |each: &StatusCause| ApiCause {
+            reason: text(&each.reason),
+            message: text(&each.message),
+            field: text(&each.field),
+        };
+        status.with_details(ApiDetails {
+            name: String::new(),
+            group: String::new(),
+            kind: String::new(),
+            uid: String::new(),
+            causes: details.causes.iter().map(cause).collect(),
+            retry_after_seconds: u32::try_from(details.retry_after_seconds).unwrap_or_default(),
+        })
+    }
 }
 
 /// Text of the API, with U+FFFD in place of what is not UTF-8.
@@ -196,19 +243,19 @@ pub(super) fn text(bytes: &[u8]) -> String {
 }
 
 #[cfg(test)]
-pub(super) mod samples {
+pub(crate) mod samples {
     //! Builds what an API server sends.
 
     use super::*;
 
     /// An object as the API wraps it.
-    pub(in crate::watch) fn wrapped(message: &impl Message) -> Vec<u8> {
+    pub(crate) fn wrapped(message: &impl Message) -> Vec<u8> {
         let unknown = Unknown { raw: message.encode_to_vec().into() };
-        [MAGIC, &unknown.encode_to_vec()].concat()
+        [PROTOBUF_MAGIC, &unknown.encode_to_vec()].concat()
     }
 
     /// A frame of a watch, with its length.
-    pub(in crate::watch) fn frame(kind: &str, object: &impl Message) -> Vec<u8> {
+    pub(crate) fn frame(kind: &str, object: &impl Message) -> Vec<u8> {
         let object = Some(RawExtension { raw: wrapped(object).into() });
         let event = WatchMessage { kind: kind.into(), object }.encode_to_vec();
         let length = u32::try_from(event.len()).expect("must be short").to_be_bytes();
@@ -216,7 +263,7 @@ pub(super) mod samples {
     }
 
     /// An object that has only metadata.
-    pub(in crate::watch) fn object(name: &str, version: u64, annotations: &[&str]) -> Peek {
+    pub(crate) fn object(name: &str, version: u64, annotations: &[&str]) -> Peek {
         let entry = |key: &&str| Entry { key: (*key).into() };
         Peek {
             metadata: Some(PeekMeta {
@@ -236,7 +283,7 @@ pub(super) mod samples {
     }
 
     /// A page with these objects.
-    pub(in crate::watch) fn page(version: u64, token: &str, objects: &[Peek]) -> Vec<u8> {
+    pub(crate) fn page(version: u64, token: &str, objects: &[Peek]) -> Vec<u8> {
         let (resource_version, token) = (version.to_string(), token.to_owned());
         wrapped(&ListMessage {
             metadata: Some(ListMeta { resource_version, r#continue: token }),
@@ -244,9 +291,16 @@ pub(super) mod samples {
         })
     }
 
+    /// A refusal with a cause and a wait.
+    pub(crate) fn detailed(code: i32, reason: &str, cause: &str, seconds: i32) -> Status {
+        let causes = vec![StatusCause { reason: cause.into(), ..StatusCause::default() }];
+        let details = Some(StatusDetails { causes, retry_after_seconds: seconds });
+        Status { details, ..status(code, reason) }
+    }
+
     /// A refusal.
-    pub(in crate::watch) fn status(code: i32, reason: &str) -> Status {
-        Status { message: reason.into(), reason: reason.into(), code }
+    pub(crate) fn status(code: i32, reason: &str) -> Status {
+        Status { message: reason.into(), reason: reason.into(), code, details: None }
     }
 }
 
@@ -255,8 +309,8 @@ mod tests {
     use super::*;
 
     /// Refuses every object.
-    fn refuse(_: &[u8]) -> Result<(), DecodeError> {
-        Peek::decode(&[0xff][..]).map(drop)
+    fn refuse(_: &[u8]) -> Result<(), Rejected> {
+        Err(Rejected { why: "spec.odd: no number".into(), managed_by: Some("a/b".into()) })
     }
 
     #[test]
@@ -269,7 +323,8 @@ mod tests {
         assert_eq!((&*object.name, &*object.version), ("odd", "7"));
         let owner = Controller { kind: "Job".into(), name: "j".into(), uid: "o1".into() };
         assert_eq!(object.owner, Some(owner));
-        assert!(object.why.contains("decode"), "{}", object.why);
+        assert_eq!(object.managed_by.as_deref(), Some("a/b"));
+        assert_eq!(object.why, "spec.odd: no number");
     }
 
     #[test]

@@ -3,7 +3,8 @@
 use super::protobuf::{Peek, samples};
 use super::wire::LIST_END;
 use super::*;
-use futures::StreamExt as _;
+use epilogue_common::watch_event::Rejected;
+use futures::{StreamExt as _, poll};
 use http::StatusCode;
 use http_body::Frame;
 use http_body_util::StreamBody;
@@ -14,6 +15,8 @@ use prost::Message as _;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::pin::pin;
 use std::sync::Arc;
 
 /// Marks an answer that never comes.
@@ -62,13 +65,20 @@ struct Object {
     metadata: ObjectMeta,
 }
 
-/// Logs each event as text.
-struct Log(Arc<Mutex<Vec<String>>>);
+/// What a watch has yielded, as text.
+type Log = Arc<Mutex<Vec<String>>>;
 
-impl Listener<Object> for Log {
-    async fn handle(&mut self, event: WatchEvent<Object>) -> Result<(), Closed> {
-        self.0.lock().push(words(&event));
-        Ok(())
+/// Watches and logs until `end`.
+async fn watch_until(
+    client: Client,
+    scope: Scope<Object>,
+    log: &Log,
+    end: impl Future<Output = ()>,
+) {
+    let logged = watch(client, scope).for_each(async |event| log.lock().push(words(&event)));
+    tokio::select! {
+        () = logged => panic!("a watch never ends"),
+        () = end => {}
     }
 }
 
@@ -108,17 +118,13 @@ fn words(event: &WatchEvent<Object>) -> String {
 async fn run(answers: Vec<(u16, String)>) -> (Vec<String>, Vec<String>) {
     let requests = answers.len() + 1;
     let (client, asked) = server(answers);
-    let events = Arc::new(Mutex::new(Vec::new()));
-    let watching = watch(client, scope(2), Log(Arc::clone(&events)));
+    let events = Log::default();
     let end = async {
         while asked.lock().len() < requests {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::select! {
-        closed = watching => panic!("{closed}"),
-        () = end => {}
-    }
+    watch_until(client, scope(2), &events, end).await;
     let (events, asked) = (events.lock().clone(), asked.lock().clone());
     (events, asked)
 }
@@ -191,7 +197,7 @@ async fn a_list_without_end_is_given_up_and_a_watch_is_none() {
 
 #[tokio::test(start_paused = true)]
 async fn a_pause_is_short_once_something_presses() {
-    let (sender, receiver) = watch::channel(false);
+    let (sender, receiver) = tokio::sync::watch::channel(false);
     let mut pauses = Pauses {
         first: Duration::from_millis(1),
         max: Duration::from_secs(5),
@@ -247,23 +253,19 @@ async fn a_connection_that_shows_nothing_is_replaced() {
         // The server sends a list, then the connection stays open and silent.
         let list = [event("ADDED", &pod("a", 5)), bookmark(7, true)].concat();
         let frame = Ok::<_, std::io::Error>(list.into_bytes());
-        let frames = futures::stream::iter([frame]).chain(futures::stream::pending());
+        let frames = stream::iter([frame]).chain(stream::pending());
         async move {
             let frames = frames.map_ok(|list| Frame::data(Bytes::from(list)));
             Response::builder().status(200).body(StreamBody::new(frames))
         }
     });
-    let events = Arc::new(Mutex::new(Vec::new()));
-    let watching = watch(Client::new(service, "default"), scope(2), Log(Arc::clone(&events)));
+    let events = Log::default();
     let end = async {
         while opened.lock().len() < 2 {
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
     };
-    tokio::select! {
-        closed = watching => panic!("{closed}"),
-        () = end => {}
-    }
+    watch_until(Client::new(service, "default"), scope(2), &events, end).await;
     let times = opened.lock().clone();
     let between = times[1] - times[0];
     assert!(between >= IDLE_MAX && between < IDLE_MAX + Duration::from_secs(2), "{between:?}");
@@ -286,10 +288,9 @@ async fn a_list_that_breaks_off_each_time_is_asked_for_less_and_less_often() {
 async fn a_list_on_demand_is_made_after_the_demand_also_where_the_watch_stands_still() {
     let list = |version| event("ADDED", &pod("a", 5)) + &bookmark(version, true);
     let (client, asked) = server(vec![(200, list(7)), (NEVER, String::new()), (200, list(9))]);
-    let events = Arc::new(Mutex::new(Vec::new()));
+    let events = Log::default();
     let scope = scope(2);
     let relist = scope.relist.clone();
-    let watching = watch(client, scope, Log(Arc::clone(&events)));
     let demand = async {
         while asked.lock().len() < 2 {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -298,19 +299,35 @@ async fn a_list_on_demand_is_made_after_the_demand_also_where_the_watch_stands_s
         assert!(asked.lock()[1].ends_with("&resourceVersion=7"));
         relist.fresh().await;
     };
-    tokio::select! {
-        closed = watching => panic!("{closed}"),
-        () = demand => {}
-    }
+    watch_until(client, scope, &events, demand).await;
     assert_eq!(*events.lock(), ["list", "shown a", "listed 7", "list", "shown a", "listed 9"]);
     let asked = asked.lock();
     assert!(asked[2].contains("resourceVersion=&"), "{asked:?}");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_list_on_demand_is_done_when_its_end_was_handled() {
+    let list = |version| event("ADDED", &pod("a", 5)) + &bookmark(version, true);
+    let (client, _) = server(vec![(200, list(7))]);
+    let scope = scope(2);
+    let relist = scope.relist.clone();
+    let mut events = pin!(watch(client, scope));
+    let mut fresh = pin!(relist.fresh());
+    assert!(poll!(fresh.as_mut()).is_pending(), "asked, and not listed");
+    for expected in ["list", "shown a", "listed 7"] {
+        assert_eq!(events.next().await.map(|event| words(&event)).as_deref(), Some(expected));
+        assert!(poll!(fresh.as_mut()).is_pending(), "the reader may still handle {expected}");
+    }
+    assert!(poll!(events.next()).is_pending());
+    fresh.await;
+}
+
 /// Reads an object from a message that has only metadata.
-fn decode(message: &[u8]) -> Result<Object, prost::DecodeError> {
+fn decode(message: &[u8]) -> Result<Object, Rejected> {
+    let peek = Peek::decode(message)
+        .map_err(|error| Rejected { why: error.to_string(), ..Rejected::default() })?;
     let text = |bytes: Vec<u8>| Some(String::from_utf8_lossy(&bytes).into_owned());
-    let metadata = Peek::decode(message)?.metadata.unwrap_or_default();
+    let metadata = peek.metadata.unwrap_or_default();
     let (name, resource_version) = (text(metadata.name), text(metadata.resource_version));
     Ok(Object { metadata: ObjectMeta { name, resource_version, ..ObjectMeta::default() } })
 }
@@ -326,7 +343,7 @@ async fn run_protobuf(answers: Vec<(u16, Vec<u8>)>) -> (Vec<String>, Vec<String>
         async move {
             let Some((code, body)) = answer else { return std::future::pending().await };
             let parts: Vec<Bytes> = body.chunks(3).map(Bytes::copy_from_slice).collect();
-            let parts = futures::stream::iter(parts).map(|part| Ok::<_, Closed>(Frame::data(part)));
+            let parts = stream::iter(parts).map(|part| Ok::<_, Infallible>(Frame::data(part)));
             Response::builder()
                 .status(code)
                 .header(header::CONTENT_TYPE, "application/vnd.kubernetes.protobuf;stream=watch")
@@ -335,17 +352,13 @@ async fn run_protobuf(answers: Vec<(u16, Vec<u8>)>) -> (Vec<String>, Vec<String>
     });
     let mut scope = scope(3);
     scope.read.protobuf = Some(decode);
-    let events = Arc::new(Mutex::new(Vec::new()));
-    let watching = watch(Client::new(service, "default"), scope, Log(Arc::clone(&events)));
+    let events = Log::default();
     let end = async {
         while asked.lock().len() < requests {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::select! {
-        closed = watching => panic!("{closed}"),
-        () = end => {}
-    }
+    watch_until(Client::new(service, "default"), scope, &events, end).await;
     let (events, asked) = (events.lock().clone(), asked.lock().clone());
     (events, asked)
 }

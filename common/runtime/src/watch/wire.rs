@@ -3,7 +3,8 @@
 
 use std::borrow::Cow;
 
-use epilogue_common::watch_event::{Controller, Unreadable};
+use epilogue_common::names::media_type::{JSON, PROTOBUF};
+use epilogue_common::watch_event::{Controller, Rejected, Unreadable};
 use http::{HeaderMap, HeaderValue, header};
 use kube::core::Status as ApiStatus;
 use serde::Deserialize;
@@ -13,9 +14,6 @@ use super::protobuf;
 
 /// Annotation of the bookmark that ends a streamed list.
 pub(super) const LIST_END: &str = "k8s.io/initial-events-end";
-
-/// The media type of protobuf.
-const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
 /// How to read an object of one kind.
 #[derive(Debug)]
@@ -29,7 +27,7 @@ pub struct Read<T> {
 /// Parses an object from JSON.
 type ReadJson<T> = fn(&str) -> Result<T, serde_json::Error>;
 /// Parses an object from its protobuf message.
-pub(super) type ReadProtobuf<T> = fn(&[u8]) -> Result<T, prost::DecodeError>;
+pub(super) type ReadProtobuf<T> = fn(&[u8]) -> Result<T, Rejected>;
 
 /// The format of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +49,7 @@ impl<T> Read<T> {
     pub fn accept(&self) -> HeaderValue {
         HeaderValue::from_static(match self.protobuf {
             Some(_) => "application/vnd.kubernetes.protobuf,application/json",
-            None => "application/json",
+            None => JSON,
         })
     }
 }
@@ -197,17 +195,30 @@ pub fn page<T>(format: Format, body: &[u8], read: &Read<T>) -> Result<Page<T>, S
     }
 }
 
+/// Parses an object that is a reply on its own.
+pub fn reply<T>(format: Format, body: &[u8], read: &Read<T>) -> Result<T, serde_json::Error> {
+    match read.protobuf {
+        Some(read) if format == Format::Protobuf => {
+            protobuf::object(body, read).map_err(serde::de::Error::custom)
+        }
+        _ => (read.json)(&String::from_utf8_lossy(body)),
+    }
+}
+
 /// Parses the body of a refusal with this code. A proxy may have written it.
 pub fn refusal(format: Format, body: &[u8], code: u16) -> ApiStatus {
-    let status = match format {
-        Format::Json => serde_json::from_slice::<ApiStatus>(body).ok(),
-        Format::Protobuf => protobuf::status(body)
-            .map(|it| ApiStatus::failure(&it.words(), &protobuf::text(&it.reason)).with_code(code)),
-    };
-    status.unwrap_or_else(|| {
+    status(format, body, code).unwrap_or_else(|| {
         let text = String::from_utf8_lossy(body);
         ApiStatus::failure(text.trim(), "").with_code(code)
     })
+}
+
+/// Parses the status in the body of a refusal with this code; `None` if a proxy wrote it.
+pub(crate) fn status(format: Format, body: &[u8], code: u16) -> Option<ApiStatus> {
+    match format {
+        Format::Json => serde_json::from_slice(body).ok(),
+        Format::Protobuf => protobuf::status(body).map(|status| status.refusal(code)),
+    }
 }
 
 /// Parses a line. The API accepts invalid UTF-8 in `managedFields`; it is read as U+FFFD.

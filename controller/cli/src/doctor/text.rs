@@ -1,6 +1,6 @@
 //! Formats findings and node reports as text for a terminal.
 
-use controller_core::doctor::{Finding, NodeReport, Omission};
+use crate::doctor::rules::{Finding, NodeReport, Omission};
 use epilogue_common::finding_code::docs_line;
 use jiff::Timestamp;
 

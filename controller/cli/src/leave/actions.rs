@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use crate::leave::rules::{JobRef, Jobs, Release, inventory, suspend_patch};
 use anyhow::{Context as _, ensure};
-use controller_core::leave::{JobRef, Jobs, Release, inventory, suspend_patch};
 use controller_core::view::{Job, WireJob};
 use http::{Request, header};
 use jiff::Timestamp;

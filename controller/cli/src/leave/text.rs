@@ -1,6 +1,6 @@
 //! Formats the inventory as text for a terminal.
 
-use controller_core::leave::{Inventory, Left};
+use crate::leave::rules::{Inventory, Left};
 use epilogue_common::finding_code::docs_line;
 
 use super::{Answered, Omission};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use controller_core::report::Metrics;
+use crate::report::rules::Metrics;
 use serde_json::Value;
 
 /// Time for one pod to answer.

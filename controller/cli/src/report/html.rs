@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use controller_core::report::{Basis, Figure, Help, Report, Unit};
+use crate::report::rules::{Basis, Figure, Help, Report, Unit};
 
 use super::picture::{GROUPS, bar, timeline};
 use super::text::{amount, duration, installed, is_part, part, time};
@@ -228,7 +228,7 @@ fn epilogue(report: &Report) -> String {
     });
     let titles = "<th>program</th><th>metric</th><th class=\"n\">since the start</th>";
     out += &table("Metrics of Epilogue", titles, metrics);
-    if report.pods.iter().any(|pod| pod.epilogue == Help::NoHelp) {
+    if report.pods.iter().any(|pod| pod.epilogue == Help::Nothing) {
         out += "<p class=\"soft\">Epilogue changes what is reported, and when. It does not bring \
                 back the work of a pod that was terminated.</p>\n";
     }

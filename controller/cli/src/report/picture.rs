@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use controller_core::report::{Basis, DisruptedPod, Report};
+use crate::report::rules::{Basis, DisruptedPod, Report};
 use epilogue_common::finding_code::FindingCode as Code;
 use jiff::Timestamp;
 

@@ -1,6 +1,6 @@
 //! Formats a report as text for a terminal.
 
-use controller_core::report::{AffectedJob, DisruptedPod, Figure, Help, Report, Unit};
+use crate::report::rules::{AffectedJob, DisruptedPod, Figure, Help, Report, Unit};
 use epilogue_common::finding_code::{DOCS, docs_line};
 use jiff::Timestamp;
 
@@ -152,7 +152,7 @@ pub(super) fn part(help: Help, how: &str) -> String {
     let words = match help {
         Help::Acted => "Epilogue acted",
         Help::WouldHaveActed => "Epilogue would act",
-        Help::NoHelp => "Epilogue would not change it",
+        Help::Nothing => "Epilogue would not change it",
         Help::NotNeeded => "no part of Epilogue",
     };
     format!("{words}: {}", one_line(how))

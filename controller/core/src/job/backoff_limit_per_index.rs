@@ -15,7 +15,7 @@ use super::sync_input::Settings;
 use crate::view::{FailureCounts, Job, Pod};
 
 /// The state of the indexes of a Job with `backoffLimitPerIndex`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct PerIndex {
     /// Indexes that failed for good.
     pub failed: IndexSet,

@@ -10,7 +10,7 @@ use super::memory::Memory;
 use crate::view::{Job, Phase, Pod, Uid};
 
 /// The pods of a Job, sorted into what they count as.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Census {
     /// All pods of the Job.
     pub pods: Vec<Arc<Pod>>,
@@ -33,7 +33,7 @@ pub struct Census {
 }
 
 /// `status.uncountedTerminatedPods`.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Uncounted {
     /// Of succeeded pods.
     pub succeeded: HashSet<Uid>,

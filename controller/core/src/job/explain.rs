@@ -5,19 +5,25 @@ use std::sync::Arc;
 
 use epilogue_common::finding_code::FindingCode as Code;
 use epilogue_common::names::job_option::{DISRUPTION_LIMIT, PENDING_TIMEOUT};
+use k8s_openapi::api::batch::v1::JobStatus;
 use serde::Serialize;
 
 use super::census;
-use super::fake_api::FakeApi;
-use super::plan::{Plan, SkipReason, plan};
+use super::plan::{PodPlan, SkipReason, plan_pods};
+use super::pods::PodStage;
 use super::report;
-use super::steps::{ClaimKind, Step};
+use super::status::PodOutcomes;
+use super::status_plan::{self, StatusPlan, plan_status};
+use super::steps::{Claim, ClaimKind, PodDraft};
 use super::sync_input::SyncInput;
 use super::verdict::End;
 use crate::view::{Job, Phase, Pod};
 
+/// A line of the next sync names at most this many pods or indexes.
+const LISTED_MAX: usize = 10;
+
 /// An explanation of a Job.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Explanation {
     /// `namespace/name`.
@@ -34,6 +40,10 @@ pub struct Explanation {
     pub pods: Vec<PodEntry>,
     /// What the next sync would do, were every call to succeed.
     pub next_sync: Vec<String>,
+    /// The status that the next sync would leave; `None` if it would write none.
+    pub next_status: Option<JobStatus>,
+    /// Pods from which the next sync would remove the tracking finalizer, because they are counted.
+    pub released_pods: Vec<String>,
     /// In how many milliseconds the next sync comes without any event.
     pub wakes_up_in_ms: Option<i64>,
 }
@@ -89,9 +99,10 @@ struct Class {
 
 /// Explains a Job from what one sync would see.
 pub fn explain(input: &SyncInput<'_>) -> Explanation {
-    let plan = plan(input);
-    let mut api = FakeApi::of(input);
-    let trace = api.sync();
+    let plan = plan_pods(input);
+    let status = (!plan.is_skipped()).then(|| plan_status(&plan, &PodOutcomes::expected(&plan)));
+    let settled = status.as_ref().and_then(StatusPlan::expected_settle);
+    let released = status.as_ref().map_or(&[][..], |status| &status.release);
     let mut pods: Vec<PodEntry> =
         shown(input, &plan).into_iter().map(|pod| entry(input.job, &plan, pod)).collect();
     pods.sort_by(|left, right| left.name.cmp(&right.name));
@@ -101,13 +112,18 @@ pub fn explain(input: &SyncInput<'_>) -> Explanation {
         job: input.job.key.to_string(),
         state,
         code,
-        waits_for: own.chain(stuck(&plan.census.active)).collect(),
+        waits_for: own.chain(stuck(&plan.facts.census.active)).collect(),
         limits: match plan.skip {
             None => limits(input.job, &plan),
             Some(_) => counted_limits(input.job),
         },
         pods,
-        next_sync: trace.steps.iter().map(describe).collect(),
+        next_sync: pod_lines(&plan)
+            .into_iter()
+            .chain(status.iter().flat_map(|it| status_lines(it, settled.as_deref())))
+            .collect(),
+        released_pods: released.iter().map(|pod| pod.name.to_string()).collect(),
+        next_status: settled.or(status.and_then(|it| it.flush)).map(|status| *status),
         wakes_up_in_ms: plan
             .requeue_after
             .map(|after| i64::try_from(after.as_millis()).unwrap_or(i64::MAX)),
@@ -115,14 +131,14 @@ pub fn explain(input: &SyncInput<'_>) -> Explanation {
 }
 
 /// The pods to show. A plan that does nothing has none; a finished Job still has its own.
-fn shown<'a>(input: &SyncInput<'a>, plan: &'a Plan) -> Vec<&'a Arc<Pod>> {
+fn shown<'a>(input: &SyncInput<'a>, plan: &'a PodPlan) -> Vec<&'a Arc<Pod>> {
     if plan.skip.is_none() || !input.job.is_finished() {
-        return plan.census.pods.iter().collect();
+        return plan.facts.census.pods.iter().collect();
     }
     input.pods.iter().filter(|pod| pod.is_owned_by(&input.job.uid)).collect()
 }
 
-fn state(job: &Job, plan: &Plan) -> (String, Option<Code>) {
+fn state(job: &Job, plan: &PodPlan) -> (String, Option<Code>) {
     let finished =
         job.status.conditions.iter().flatten().find(|each| {
             each.status == "True" && (each.type_ == "Complete" || each.type_ == "Failed")
@@ -174,22 +190,25 @@ fn pod_limits(job: &Job, succeeded: i64, failed: i64) -> Vec<Limit> {
     limits
 }
 
-fn limits(job: &Job, plan: &Plan) -> Vec<Limit> {
+fn limits(job: &Job, plan: &PodPlan) -> Vec<Limit> {
     let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
-    let mut limits = pod_limits(job, number(plan.succeeded), number(plan.census.failed(job)));
-    if let (Some(disruptions), Some(limit)) = (&plan.disruptions, plan.options.disruption_limit) {
+    let mut limits =
+        pod_limits(job, number(plan.facts.succeeded), number(plan.facts.census.failed(job)));
+    if let (Some(disruptions), Some(limit)) =
+        (&plan.facts.disruptions, plan.facts.options.disruption_limit)
+    {
         let (used, limit) = (i64::from(disruptions.ignored), i64::from(limit));
         limits.push(Limit { field: DISRUPTION_LIMIT, used, limit });
     }
-    if let Some(timeout) = plan.options.pending_timeout {
-        let pending = plan.census.active.iter().filter(|pod| pod.phase == Phase::Pending);
+    if let Some(timeout) = plan.facts.options.pending_timeout {
+        let pending = plan.facts.census.active.iter().filter(|pod| pod.phase == Phase::Pending);
         let longest = pending.filter_map(|pod| pod.created).min();
-        let used = longest.map_or(0, |since| plan.now.duration_since(since).as_secs());
+        let used = longest.map_or(0, |since| plan.facts.now.duration_since(since).as_secs());
         limits.push(Limit { field: PENDING_TIMEOUT, used, limit: timeout.as_secs() });
     }
-    let per_index = plan.indexes.as_ref().and_then(|indexes| indexes.per_index.as_ref());
+    let per_index = plan.facts.indexes.as_ref().and_then(|indexes| indexes.per_index.as_ref());
     if let (Some(_), Some(limit)) = (per_index, job.spec.backoff_limit_per_index) {
-        let counted = plan.census.pods.iter().map(|pod| i64::from(pod.failures.counted));
+        let counted = plan.facts.census.pods.iter().map(|pod| i64::from(pod.failures.counted));
         let (used, limit) = (counted.max().unwrap_or(0), i64::from(limit));
         limits.push(Limit { field: "backoffLimitPerIndex", used, limit });
     }
@@ -198,7 +217,7 @@ fn limits(job: &Job, plan: &Plan) -> Vec<Limit> {
         limits.push(Limit { field: "maxFailedIndexes", used, limit });
     }
     if let (Some(start), Some(limit)) = (job.start_time(), job.spec.active_deadline_seconds) {
-        let used = plan.now.duration_since(start).as_secs();
+        let used = plan.facts.now.duration_since(start).as_secs();
         limits.push(Limit { field: "activeDeadlineSeconds", used, limit });
     }
     limits
@@ -228,7 +247,7 @@ fn stuck(active: &[Arc<Pod>]) -> Vec<Wait> {
     waits
 }
 
-fn entry(job: &Job, plan: &Plan, pod: &Arc<Pod>) -> PodEntry {
+fn entry(job: &Job, plan: &PodPlan, pod: &Arc<Pod>) -> PodEntry {
     let Class { counts_as, because, code } = class(job, plan, pod);
     PodEntry {
         name: pod.name.to_string(),
@@ -248,7 +267,7 @@ fn entry(job: &Job, plan: &Plan, pod: &Arc<Pod>) -> PodEntry {
     }
 }
 
-fn class(job: &Job, plan: &Plan, pod: &Arc<Pod>) -> Class {
+fn class(job: &Job, plan: &PodPlan, pod: &Arc<Pod>) -> Class {
     let class =
         |counts_as, because: &str, code| Class { counts_as, because: because.to_owned(), code };
     let is_in = |list: &[Arc<Pod>]| list.iter().any(|each| each.uid == pod.uid);
@@ -259,11 +278,11 @@ fn class(job: &Job, plan: &Plan, pod: &Arc<Pod>) -> Class {
         let because = "its completion index is missing or out of range";
         return class("nothing", because, Some(Code::PodIndexInvalid));
     }
-    if plan.per_index().is_some_and(|per_index| per_index.delays(pod)) {
+    if plan.facts.per_index().is_some_and(|per_index| per_index.delays(pod)) {
         let because = "kept until its index has a new pod (backoffLimitPerIndex)";
         return class("failed, not counted yet", because, Some(Code::PodKeptForIndex));
     }
-    if is_in(&plan.census.active) {
+    if is_in(&plan.facts.census.active) {
         let ready = if pod.is_ready() { "active and ready" } else { "active" };
         return if pod.tracked {
             class(ready, "not terminal", None)
@@ -271,10 +290,10 @@ fn class(job: &Job, plan: &Plan, pod: &Arc<Pod>) -> Class {
             class(ready, "not terminal; no tracking finalizer", Some(Code::PodUntracked))
         };
     }
-    if is_in(&plan.census.newly_failed) {
+    if is_in(&plan.facts.census.newly_failed) {
         return failed_class(job, pod);
     }
-    if is_in(&plan.census.newly_succeeded) {
+    if is_in(&plan.facts.census.newly_succeeded) {
         return class("succeeded", "its phase is Succeeded", None);
     }
     if pod.is_terminating() {
@@ -329,59 +348,56 @@ fn rule(job: &Job, pod: &Pod) -> String {
     }
 }
 
-fn describe(step: &Step) -> String {
-    match step {
-        Step::ConfirmJob => "read the Job itself before adopting pods".to_owned(),
-        Step::Claim(claims) => {
-            let of = |kind| claims.iter().filter(|claim| claim.kind == kind).count();
-            let (adopt, disown) = (of(ClaimKind::Adopt), of(ClaimKind::Disown));
-            let track = of(ClaimKind::Track);
-            format!("adopt {adopt} pods, disown {disown}, put the finalizer back on {track}")
-        }
-        Step::Create(drafts) => {
-            let indexes: Vec<String> = drafts
-                .iter()
-                .filter_map(|draft| draft.index)
-                .take(10)
-                .map(|index| index.to_string())
-                .collect();
-            let what = report::pods(drafts.len());
-            match indexes.len() {
-                0 => format!("create {what}"),
-                1 => format!("create {what}, index {}", indexes[0]),
-                _ => format!("create {what}, indexes {}", indexes.join(", ")),
-            }
-        }
-        Step::Delete(deletions) => {
-            let names: Vec<&str> =
-                deletions.iter().take(10).map(|deletion| &*deletion.pod.name).collect();
-            format!("delete {}: {}", report::pods(deletions.len()), names.join(", "))
-        }
-        Step::WriteStatus(status) => {
-            let conditions: Vec<&str> = status
-                .conditions
-                .iter()
-                .flatten()
-                .filter(|each| each.status == "True")
-                .map(|each| each.type_.as_str())
-                .collect();
-            format!(
-                "write the status: active {}, ready {}, terminating {}, succeeded {}, failed {}, \
-                 conditions [{}]",
-                status.active.unwrap_or(0),
-                status.ready.unwrap_or(0),
-                status.terminating.unwrap_or(0),
-                status.succeeded.unwrap_or(0),
-                status.failed.unwrap_or(0),
-                conditions.join(", "),
-            )
-        }
-        Step::FailPending(pods) => {
-            let names: Vec<&str> = pods.iter().take(10).map(|pod| &*pod.name).collect();
-            format!("fail {} that did not start: {}", report::pods(pods.len()), names.join(", "))
-        }
-        Step::RemoveFinalizer(pods) => {
-            format!("remove the tracking finalizer from {}", report::pods(pods.len()))
-        }
+/// What a sync does to pods, a line for each kind of call.
+fn pod_lines(plan: &PodPlan) -> Vec<String> {
+    let mut lines = Vec::new();
+    let claims = |kind| plan.claims.iter().filter(move |claim| claim.kind == kind);
+    if claims(ClaimKind::Adopt).next().is_some() {
+        lines.push("read the Job itself before adopting pods".to_owned());
     }
+    for (kind, what) in [
+        (ClaimKind::Adopt, "adopt"),
+        (ClaimKind::Disown, "disown"),
+        (ClaimKind::Track, "put the tracking finalizer back on"),
+    ] {
+        let pods: Vec<&Arc<Pod>> = claims(kind).map(|Claim { pod, .. }| pod).collect();
+        lines.extend((!pods.is_empty()).then(|| format!("{what} {}", named(pods))));
+    }
+    match &plan.pods {
+        PodStage::None => {}
+        PodStage::Create(drafts) => lines.push(creation(drafts)),
+        PodStage::Delete { victims, .. } => lines.push(format!("delete {}", named(victims))),
+        PodStage::FailPending(pods) => {
+            lines.push(format!("fail {}, which did not start", named(pods)));
+        }
+        PodStage::Refuse(problem) => lines.push(format!("create no pod: {problem}")),
+    }
+    lines
+}
+
+fn creation(drafts: &[PodDraft]) -> String {
+    let what = report::pods(drafts.len());
+    let indexes = drafts.iter().filter_map(|draft| draft.index).take(LISTED_MAX);
+    let indexes: Vec<String> = indexes.map(|index| index.to_string()).collect();
+    match indexes.len() {
+        0 => format!("create {what}"),
+        1 => format!("create {what}, index {}", indexes[0]),
+        _ => format!("create {what}, indexes {}", indexes.join(", ")),
+    }
+}
+
+/// What a sync writes to the status and from which pods it removes the finalizer.
+fn status_lines(plan: &StatusPlan, settled: Option<&JobStatus>) -> Vec<String> {
+    let write = |status| format!("write the status: {}", status_plan::text(status));
+    let release = (!plan.release.is_empty())
+        .then(|| format!("remove the tracking finalizer from {}", named(&plan.release)));
+    plan.flush.as_deref().map(write).into_iter().chain(release).chain(settled.map(write)).collect()
+}
+
+/// `2 pods: a, b`, with the first names only.
+fn named<'a>(pods: impl IntoIterator<Item = &'a Arc<Pod>>) -> String {
+    let names: Vec<&str> = pods.into_iter().map(|pod| &*pod.name).collect();
+    let more = if names.len() > LISTED_MAX { ", …" } else { "" };
+    let first = &names[..names.len().min(LISTED_MAX)];
+    format!("{}: {}{more}", report::pods(names.len()), first.join(", "))
 }

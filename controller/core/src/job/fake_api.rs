@@ -8,20 +8,17 @@ use std::sync::Arc;
 use epilogue_common::names::pod_condition::PENDING_TIMEOUT;
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 use jiff::{SignedDuration, Timestamp};
-use serde::Deserialize;
-use serde_json::Value;
 
 use super::memory::Memory;
-use super::plan::{Plan, plan};
-use super::pod_template::pod_body;
+use super::plan::{PodPlan, plan_pods};
+use super::pod_template::{generate_name, pod_body};
 use super::progress::Progress;
 use super::status_rules;
 use super::steps::{
-    ClaimKind, LiveJob, PodDeletion, PodDraft, SideEffect, Step, StepOutcome, SyncResult,
-    WrittenPod,
+    Answer, ClaimKind, LiveJob, PodDraft, SideEffect, Step, SyncResult, WrittenPod,
 };
 use super::sync_input::{Settings, SyncInput, Versions};
-use crate::view::{Condition, Deletion, Interner, Job, Owner, Phase, Pod, Uid, Version, WirePod};
+use crate::view::{Condition, Deletion, Interner, Job, Owner, Phase, Pod, Uid, Version};
 
 /// Grace of a deletion that a kubelet has to carry out.
 const GRACE_SECONDS: i64 = 30;
@@ -48,16 +45,17 @@ pub struct FakeApi {
 #[derive(Clone, Debug)]
 pub struct Trace {
     /// The plan of the sync.
-    pub plan: Plan,
-    /// Steps that were carried out, in whole or in part.
-    pub steps: Vec<Step>,
+    pub plan: PodPlan,
+    /// Steps that were carried out, and their outcomes.
+    pub steps: Vec<(Step, Outcome<Answer>)>,
     /// Side effects: what to remember, report and count.
     pub side_effects: Vec<SideEffect>,
     /// The result; `None` after a crash.
     pub sync_result: Option<SyncResult>,
 }
 
-/// Decides by step and call number how a single call fails; `None` if it succeeds.
+/// Decides how a call fails, by its step and its place among the steps that run concurrently;
+/// `None` if it succeeds.
 pub type Faults<'a> = &'a dyn Fn(&Step, usize) -> Option<Failure>;
 
 /// The point where a crash cuts off a sync.
@@ -103,9 +101,9 @@ impl FakeApi {
     }
 
     /// The plan of the next sync.
-    pub fn plan(&self) -> Plan {
+    pub fn plan(&self) -> PodPlan {
         let pods: Vec<Arc<Pod>> = self.pods.values().cloned().collect();
-        plan(&SyncInput {
+        plan_pods(&SyncInput {
             job: &self.job,
             pods: &pods,
             memory: &self.memory,
@@ -125,63 +123,47 @@ impl FakeApi {
         let plan = self.plan();
         let mut progress = Progress::new(plan.clone(), &self.settings);
         let (mut steps, mut side_effects) = (Vec::new(), Vec::new());
-        let mut left = crash.map(|crash| crash.after_calls);
-        while let Some(step) = progress.next_step() {
+        loop {
             self.remember(progress.take_side_effects(), &mut side_effects);
-            let calls = step.calls();
-            if left.is_some_and(|left| left < calls) {
-                self.execute(&cut(&step, left.unwrap_or(0)), faults);
-                steps.push(step);
+            if crash.is_some_and(|crash| crash.after_calls == steps.len()) {
                 self.memory = Memory::default();
                 return Trace { plan, steps, side_effects, sync_result: None };
             }
-            left = left.map(|left| left - calls);
-            let outcome = self.execute(&step, faults);
-            steps.push(step);
-            progress.done(outcome);
+            let Some(call) = progress.next_call() else { break };
+            let fault = faults(&call.step, call.slot);
+            let outcome = fault.map_or_else(|| self.execute(&call.step), Err);
+            progress.done(&call, outcome.clone());
+            steps.push((call.step, outcome));
         }
-        self.remember(progress.take_side_effects(), &mut side_effects);
         let sync_result = Some(progress.into_result());
         Trace { plan, steps, side_effects, sync_result }
     }
 
     /// Carries out a step.
-    pub fn execute(&mut self, step: &Step, faults: Faults<'_>) -> StepOutcome {
-        let fault = |call: usize| faults(step, call);
+    pub fn execute(&mut self, step: &Step) -> Outcome<Answer> {
         match step {
-            Step::ConfirmJob => StepOutcome::Confirmed(match fault(0) {
-                Some(failure) => Err(failure),
-                None => Ok(LiveJob { uid: self.job.uid.clone(), deleting: self.job.deleting }),
+            Step::ConfirmJob => {
+                let (uid, deleting) = (self.job.uid.clone(), self.job.deleting);
+                Ok(Answer::Live(LiveJob { uid, deleting }))
+            }
+            Step::Claim(claim) => self.change(&claim.pod.uid, |pod, job| match claim.kind {
+                ClaimKind::Adopt => {
+                    pod.owner = Some(owner(job));
+                    pod.tracked = true;
+                }
+                ClaimKind::Disown => {
+                    pod.owner = None;
+                    pod.tracked = false;
+                }
+                ClaimKind::Track => pod.tracked = true,
             }),
-            Step::WriteStatus(status) => StepOutcome::Status(Box::new(match fault(0) {
-                Some(failure) => Err(failure),
-                None => self.write_status(status),
-            })),
-            Step::Delete(deletions) => {
-                StepOutcome::Deleted(each(deletions, &fault, |deletion| self.delete(deletion)))
-            }
-            Step::Create(drafts) => {
-                StepOutcome::Written(each(drafts, &fault, |draft| Ok(self.create(draft))))
-            }
-            Step::Claim(claims) => StepOutcome::Written(each(claims, &fault, |claim| {
-                self.change(&claim.pod.uid, |pod, job| match claim.kind {
-                    ClaimKind::Adopt => {
-                        pod.owner = Some(owner(job));
-                        pod.tracked = true;
-                    }
-                    ClaimKind::Disown => {
-                        pod.owner = None;
-                        pod.tracked = false;
-                    }
-                    ClaimKind::Track => pod.tracked = true,
-                })
-            })),
-            Step::FailPending(pods) => {
-                StepOutcome::Written(each(pods, &fault, |pod| self.fail_pending(pod)))
-            }
-            Step::RemoveFinalizer(pods) => StepOutcome::Written(each(pods, &fault, |pod| {
+            Step::Create(draft) => Ok(Answer::Pod(self.create(draft))),
+            Step::Strip(pod) | Step::RemoveFinalizer(pod) => {
                 self.change(&pod.uid, |pod, _| pod.tracked = false)
-            })),
+            }
+            Step::Delete(pod) => self.delete(&pod.uid).map(|_| Answer::Deleted),
+            Step::FailPending(pod) => self.fail_pending(pod),
+            Step::WriteStatus(status) => self.write_status(status).map(Answer::Job),
         }
     }
 
@@ -201,9 +183,7 @@ impl FakeApi {
 
     /// Deletes a pod as a user would.
     pub fn delete_pod(&mut self, pod: &Uid) {
-        if let Some(pod) = self.pods.get(pod).cloned() {
-            let _ = self.delete(&PodDeletion { pod, strip: false });
-        }
+        let _ = self.delete(pod);
     }
 
     fn versions(&self) -> Versions {
@@ -226,12 +206,10 @@ impl FakeApi {
 
     fn create(&mut self, draft: &PodDraft) -> WrittenPod {
         let version = self.next_version();
-        let body = pod_body(&self.job, draft);
-        let mut body: Value = serde_json::from_str(body.get()).unwrap_or_default();
-        let prefix = body["metadata"]["generateName"].as_str().unwrap_or_default().to_owned();
-        body["metadata"]["name"] = format!("{prefix}{version:05}").into();
-        body["metadata"]["uid"] = format!("uid-{version}").into();
-        let wire = WirePod::deserialize(body).unwrap_or_default();
+        let mut wire = pod_body(&self.job, draft).pod().unwrap_or_default();
+        let prefix = generate_name(&self.job.key.name, draft.index);
+        wire.metadata.name = Some(format!("{prefix}{version:05}"));
+        wire.metadata.uid = Some(format!("uid-{version}"));
         let mut pod = wire.view(&mut Interner::default());
         pod.namespace = Arc::clone(&self.job.key.namespace);
         pod.version = version;
@@ -242,37 +220,36 @@ impl FakeApi {
         written
     }
 
-    fn delete(&mut self, deletion: &PodDeletion) -> Outcome<()> {
-        let uid = &deletion.pod.uid;
-        if deletion.strip {
-            self.change(uid, |pod, _| pod.tracked = false)?;
-        }
+    /// The kubelet fails a pod that did not start at once, because nothing of it runs.
+    fn delete(&mut self, uid: &Uid) -> Outcome<Answer> {
         let now = self.now;
         self.change(uid, |pod, _| {
             let immediate = pod.node.is_none() || pod.is_terminal();
             let grace_seconds = if immediate { 0 } else { GRACE_SECONDS };
             let at = now.checked_add(SignedDuration::from_secs(grace_seconds)).unwrap_or(now);
             pod.deletion.get_or_insert(Deletion { at, grace_seconds });
-        })?;
-        Ok(())
+            if pod.phase == Phase::Pending && pod.has_condition(PENDING_TIMEOUT) {
+                pod.phase = Phase::Failed;
+            }
+        })
     }
 
-    /// The kubelet fails a pod on a node at once, because nothing of it runs.
-    fn fail_pending(&mut self, pod: &Pod) -> Outcome<WrittenPod> {
-        if pod.node.is_some() {
-            self.delete(&PodDeletion { pod: Arc::new(pod.clone()), strip: false })?;
-        }
+    fn fail_pending(&mut self, pod: &Pod) -> Outcome<Answer> {
         self.change(&pod.uid, |pod, _| {
-            let mut conditions = pod.conditions.to_vec();
-            conditions.push(Condition { kind: PENDING_TIMEOUT.into(), status: "True".into() });
-            pod.conditions = conditions.into();
-            pod.phase = Phase::Failed;
+            if !pod.has_condition(PENDING_TIMEOUT) {
+                let mut conditions = pod.conditions.to_vec();
+                conditions.push(Condition { kind: PENDING_TIMEOUT.into(), status: "True".into() });
+                pod.conditions = conditions.into();
+            }
+            if pod.node.is_none() {
+                pod.phase = Phase::Failed;
+            }
         })
     }
 
     /// Changes a pod. It is gone once it is deleted, needs no kubelet to terminate it, and has no
     /// tracking finalizer.
-    fn change(&mut self, uid: &Uid, how: impl FnOnce(&mut Pod, &Job)) -> Outcome<WrittenPod> {
+    fn change(&mut self, uid: &Uid, how: impl FnOnce(&mut Pod, &Job)) -> Outcome<Answer> {
         let Some(pod) = self.pods.get(uid) else {
             return Err(Failure::new(FailureKind::NotFound, format!("pods {uid} not found")));
         };
@@ -288,7 +265,7 @@ impl FakeApi {
             self.memory.saw_pod(&pod);
             self.pods.insert(uid.clone(), Arc::new(pod));
         }
-        Ok(written)
+        Ok(Answer::Pod(written))
     }
 
     fn write_status(
@@ -307,27 +284,6 @@ impl FakeApi {
         self.job = Arc::new(job);
         Ok(Arc::clone(&self.job))
     }
-}
-
-/// The first calls of a step.
-fn cut(step: &Step, calls: usize) -> Step {
-    match step {
-        Step::Claim(claims) => Step::Claim(claims[..calls].to_vec()),
-        Step::Create(drafts) => Step::Create(drafts[..calls].to_vec()),
-        Step::Delete(deletions) => Step::Delete(deletions[..calls].to_vec()),
-        Step::RemoveFinalizer(pods) => Step::RemoveFinalizer(pods[..calls].to_vec()),
-        Step::FailPending(pods) => Step::FailPending(pods[..calls].to_vec()),
-        Step::ConfirmJob | Step::WriteStatus(_) => Step::RemoveFinalizer(Vec::new()),
-    }
-}
-
-fn each<T, R>(
-    items: &[T],
-    fault: &dyn Fn(usize) -> Option<Failure>,
-    mut call: impl FnMut(&T) -> Outcome<R>,
-) -> Vec<Outcome<R>> {
-    let items = items.iter().enumerate();
-    items.map(|(number, item)| fault(number).map_or_else(|| call(item), Err)).collect()
 }
 
 fn written(pod: &Pod) -> WrittenPod {

@@ -4,7 +4,7 @@ use k8s_openapi::api::batch::v1::JobStatus;
 
 use super::IndexSet;
 use super::census;
-use super::plan::Plan;
+use super::facts::Facts;
 use super::steps::MetricEvent;
 use crate::view::Job;
 
@@ -33,11 +33,11 @@ pub(super) fn finished(job: &Job, old: &JobStatus, new: &JobStatus) -> Option<Me
 ///
 /// DIVERGES(upstream): a failed creation counts as failed only; upstream counts it as succeeded
 /// too. ([M9])
-pub(super) fn created(plan: &Plan, succeeded: usize, failed: usize) -> MetricEvent {
-    let any_failed = plan.census.failed(&plan.job) > 0;
-    let reason = if plan.job.replaces_failed_only() && any_failed {
+pub(super) fn created(facts: &Facts, succeeded: usize, failed: usize) -> MetricEvent {
+    let any_failed = facts.census.failed(&facts.job) > 0;
+    let reason = if facts.job.replaces_failed_only() && any_failed {
         "recreate_failed"
-    } else if any_failed || !plan.census.terminating.is_empty() {
+    } else if any_failed || !facts.census.terminating.is_empty() {
         "recreate_terminating_or_failed"
     } else {
         "new"

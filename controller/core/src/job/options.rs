@@ -38,7 +38,7 @@ impl Options {
     }
 
     /// Reads annotations.
-    pub(crate) fn of(annotations: &BTreeMap<String, String>) -> Self {
+    pub fn of(annotations: &BTreeMap<String, String>) -> Self {
         if !annotations.keys().any(|name| name.starts_with("epilogue.dev/")) {
             return Self::default();
         }

@@ -1,13 +1,13 @@
-//! Builds the JSON that goes to the API: patches of pods and the status write.
+//! Builds what goes to the API: the JSON of patches of pods, and the status write.
 
 use epilogue_common::names::TRACKING_FINALIZER;
 use k8s_openapi::api::batch::v1::JobStatus;
 use serde::Serialize;
-use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
+use super::body::Body;
 use super::steps::{Claim, ClaimKind};
-use crate::view::{Job, Json, Pod};
+use crate::view::{Job, Json, Pod, Source, status_message};
 
 /// The strategic-merge patch that removes the tracking finalizer.
 ///
@@ -79,16 +79,18 @@ struct StatusBody<'a> {
 
 /// The body of a status write: metadata as read, the new status, and unknown status fields. The API
 /// takes the spec from what it has stored.
-pub fn status_body(job: &Job, status: &JobStatus) -> Result<Box<RawValue>, serde_json::Error> {
-    let mut fields = job.status_unknown.clone();
+pub fn status_body(job: &Job, status: &JobStatus) -> Result<Body, serde_json::Error> {
+    let (metadata, unknown) = match &job.source {
+        Source::Json { metadata, status_unknown, .. } => (metadata, status_unknown),
+        Source::Protobuf { metadata, status_unknown, .. } => {
+            let message = status_message(metadata, status_unknown, status);
+            return Ok(Body::protobuf("batch/v1", "Job", message));
+        }
+    };
+    let mut fields = unknown.clone();
     if let Value::Object(known) = serde_json::to_value(status)? {
         fields.extend(known);
     }
-    let metadata = &job.metadata;
-    serde_json::value::to_raw_value(&StatusBody {
-        api_version: "batch/v1",
-        kind: "Job",
-        metadata,
-        status: fields,
-    })
+    let body = StatusBody { api_version: "batch/v1", kind: "Job", metadata, status: fields };
+    serde_json::value::to_raw_value(&body).map(Body::Json)
 }

@@ -1,57 +1,41 @@
-//! Makes the plan of one sync: everything that can be decided before any call is answered.
+//! Makes the first plan of a sync: adoption, creation, deletion, and every end of the Job that is
+//! known before any call is answered.
 
-use std::collections::HashSet;
-use std::sync::Arc;
+use std::fmt;
 
 use epilogue_common::names::MANAGED_BY;
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
 
 use super::adoption::{self, Claims};
-use super::backoff_limit_per_index::PerIndex;
-use super::census::Census;
-use super::disruption_limit::Disruptions;
-use super::memory::BackoffRecord;
+use super::facts::Facts;
 use super::options::Options;
-use super::pods::{self, PodStage};
+use super::pods::{self, PodDecision, PodStage};
 use super::report::WaitsFor;
 use super::steps::{Action, Claim};
 use super::sync_input::SyncInput;
 use super::verdict::{self, Evidence, Verdict};
-use super::{IndexSet, backoff, still_running};
-use crate::view::{CompletionMode, Job, Phase, Pod, Uid};
+use super::{IndexSet, still_running};
+use crate::view::{CompletionMode, Job};
 
 /// When a stale sync is tried again if the awaited event does not come.
 const STALE_RETRY: SignedDuration = SignedDuration::from_secs(1);
 
-/// What a sync will do. [`super::Progress`] carries it out.
-#[derive(Clone, Debug)]
-pub struct Plan {
-    /// The Job as it was read.
-    pub job: Arc<Job>,
+/// What a sync does to pods, decided before any call is answered. [`super::plan_status`] decides
+/// the rest from it and from the outcomes of the calls.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PodPlan {
+    /// What the sync knows of the Job.
+    pub facts: Facts,
     /// Why the sync does nothing.
     pub skip: Option<SkipReason>,
     /// Pods to adopt, to disown, or to track again.
     pub claims: Vec<Claim>,
-    /// The Job's pods by what they count as.
-    pub census: Census,
-    /// The indexes of an Indexed Job.
-    pub indexes: Option<Indexes>,
-    /// Succeeded pods or indexes, once all that is known is counted.
-    pub succeeded: usize,
     /// The end of the Job, if decided; plain completion is found after the pod stage.
     pub verdict: Option<Verdict>,
     /// Pods to create or to delete.
     pub pods: PodStage,
     /// Whether pods were managed, with whatever result. ([S19])
     pub manages_pods: bool,
-    /// Whether the watches showed all pods that we created or deleted.
-    pub expectations_satisfied: bool,
-    /// The failures that backoff waits for, including this sync's. ([S15])
-    pub backoff: BackoffRecord,
-    /// The Job's options, from its annotations.
-    pub options: Options,
-    /// Ignored failures, if they are limited.
-    pub disruptions: Option<Disruptions>,
     /// Whether problems of the options are still to be reported.
     pub unreported: bool,
     /// What the sync does to pods, for metrics.
@@ -60,8 +44,6 @@ pub struct Plan {
     pub requeue_after: Option<SignedDuration>,
     /// What the Job waits for.
     pub waits_for: Vec<WaitsFor>,
-    /// The time of the decision.
-    pub now: Timestamp,
 }
 
 /// Why a sync does nothing.
@@ -79,31 +61,19 @@ pub enum SkipReason {
     UnknownCompletionMode,
 }
 
-/// The succeeded and failed indexes of an Indexed Job.
-#[derive(Clone, Debug)]
-pub struct Indexes {
-    /// `status.completedIndexes` as stored.
-    pub stored: IndexSet,
-    /// The stored indexes and the pods that succeeded since. ([I5])
-    pub succeeded: IndexSet,
-    /// The state of `backoffLimitPerIndex`, if set.
-    pub per_index: Option<PerIndex>,
-}
-
-/// Decides what one sync of a Job does. Every input has a plan.
-pub fn plan(input: &SyncInput<'_>) -> Plan {
-    if let Some(skip) = skip(input) {
-        return Plan::skip(input, skip);
+/// Decides what one sync does to the pods of a Job. Every input has a plan.
+pub fn plan_pods(input: &SyncInput<'_>) -> PodPlan {
+    if let Some(reason) = skip_reason(input) {
+        return PodPlan::skip(input, reason);
     }
     let options = Options::read(input.job);
     let settings = options.apply(input.settings);
     let input = SyncInput { settings: &settings, ..*input };
     let Some((pods, left)) = still_running::as_terminating(&input) else {
-        return Plan::active(&input, options);
+        return active(&input, options);
     };
-    let mut plan = Plan::active(&SyncInput { pods: &pods, ..input }, options);
-    plan.wake_after(left);
-    plan
+    let plan = active(&SyncInput { pods: &pods, ..input }, options);
+    PodPlan { requeue_after: earliest([plan.requeue_after, Some(left)]), ..plan }
 }
 
 /// Whether this controller runs the Job. ([S3])
@@ -117,7 +87,7 @@ pub fn is_ours(job: &Job, manage_all_jobs: bool) -> bool {
 /// DIVERGES(upstream): `managedBy` and the end of the Job come before the question whether the
 /// watches are behind. Neither can be taken back, so such a Job is not synced again for them.
 /// ([S1])
-fn skip(input: &SyncInput<'_>) -> Option<SkipReason> {
+fn skip_reason(input: &SyncInput<'_>) -> Option<SkipReason> {
     let SyncInput { job, memory, settings, .. } = input;
     if !is_ours(job, settings.manage_all_jobs) {
         Some(SkipReason::ManagedElsewhere)
@@ -134,176 +104,152 @@ fn skip(input: &SyncInput<'_>) -> Option<SkipReason> {
     }
 }
 
-impl Plan {
+/// Plans for a Job that is synced. ([S16], [S19])
+fn active(input: &SyncInput<'_>, options: Options) -> PodPlan {
+    let Claims { pods, patches } = adoption::decide(input);
+    let tracked = adoption::untracked(input.job, &pods, input.memory);
+    let pods = adoption::with_tracked(pods, &tracked);
+    let facts = Facts::read(input, pods, options);
+    let verdict = decide_end(&facts);
+    let PodDecision { stage, manages_pods, action, wake, waits_for } =
+        pods::decide(&facts, verdict.as_ref(), input.settings);
+    let deadline =
+        if verdict.is_some() { None } else { verdict::until_deadline(&facts.job, facts.now) };
+    // DIVERGES(upstream): a sync that awaits pods is repeated when they have been awaited for too
+    // long; upstream then needs some event. ([E1])
+    let timeout = input.settings.expectations_timeout;
+    let awaits =
+        (!facts.expectations_satisfied).then(|| input.memory.expectations.left(input.now, timeout));
+    PodPlan {
+        skip: None,
+        claims: [patches, tracked].concat(),
+        pods: stage,
+        manages_pods,
+        unreported: facts.options.problems != input.memory.reported,
+        action,
+        // An unsuspended Job wakes up when its deadline is due. ([U5])
+        requeue_after: earliest([wake, deadline, awaits]),
+        waits_for: waits(&facts, verdict.as_ref()).into_iter().chain(waits_for).collect(),
+        verdict,
+        facts,
+    }
+}
+
+fn decide_end(facts: &Facts) -> Option<Verdict> {
+    let none = IndexSet::default();
+    let evidence = Evidence {
+        census: &facts.census,
+        succeeded: facts.indexes.as_ref().map_or(&none, |indexes| &indexes.succeeded),
+        per_index: facts.per_index(),
+        disruptions: facts.disruptions.as_ref().map_or(0, |it| it.ignored),
+        disruption_limit: facts.options.disruption_limit,
+        now: facts.now,
+    };
+    verdict::decide(&facts.job, &evidence)
+}
+
+/// The shortest of these waits.
+fn earliest(waits: impl IntoIterator<Item = Option<SignedDuration>>) -> Option<SignedDuration> {
+    waits.into_iter().flatten().map(|wait| wait.max(SignedDuration::ZERO)).min()
+}
+
+/// What the Job waits for, except for backoff.
+fn waits(facts: &Facts, verdict: Option<&Verdict>) -> Vec<WaitsFor> {
+    let mut waits = Vec::new();
+    if let Some(verdict) = verdict {
+        waits.push(WaitsFor::End(verdict.end));
+    } else if facts.job.deleting {
+        waits.push(WaitsFor::Deletion);
+    } else if facts.job.spec.suspend {
+        waits.push(WaitsFor::Resume);
+    }
+    if !facts.expectations_satisfied {
+        waits.push(WaitsFor::Watches);
+    }
+    let (active, terminating) = (facts.census.active.len(), facts.census.terminating.len());
+    waits.extend((active > 0).then_some(WaitsFor::ActivePods(active)));
+    waits.extend((terminating > 0).then_some(WaitsFor::TerminatingPods(terminating)));
+    waits
+}
+
+impl PodPlan {
     /// Whether the sync does nothing, so that metrics do not count it either.
     pub fn is_skipped(&self) -> bool {
         self.skip.is_some()
     }
 
-    fn skip(input: &SyncInput<'_>, skip: SkipReason) -> Self {
+    fn skip(input: &SyncInput<'_>, reason: SkipReason) -> Self {
         Self {
-            skip: Some(skip),
-            requeue_after: (skip == SkipReason::Stale).then_some(STALE_RETRY),
-            waits_for: WaitsFor::of_skip(skip, input.job).into_iter().collect(),
-            ..Self::new(input, Vec::new(), Vec::new())
-        }
-    }
-
-    /// Decides everything that does not depend on the outcomes of the pod stage. ([S16], [S19])
-    fn active(input: &SyncInput<'_>, options: Options) -> Self {
-        let Claims { pods, patches } = adoption::decide(input);
-        let job = input.job;
-        let tracked = adoption::untracked(job, &pods, input.memory);
-        let pods = adoption::with_tracked(pods, &tracked);
-        let mut plan = Self::new(input, [patches, tracked].concat(), pods);
-        plan.indexes = Indexes::read(input, &plan.census);
-        plan.succeeded = match &plan.indexes {
-            Some(indexes) => indexes.succeeded.len() as usize,
-            None => plan.census.succeeded(job),
-        };
-        plan.options = options;
-        let pods_per_sync = input.settings.max_uncounted_pods;
-        let limited = plan.options.disruption_limit;
-        plan.disruptions = limited.map(|_| Disruptions::read(job, &plan.census, pods_per_sync));
-        plan.unreported = plan.options.problems != input.memory.reported;
-        plan.backoff = plan.backoff_after(input);
-        plan.verdict = plan.decide(input);
-        pods::decide(&mut plan, input);
-        plan.arm_deadline();
-        plan.arm_expectations(input);
-        plan.waits_for.splice(0..0, WaitsFor::of_plan(&plan));
-        plan
-    }
-
-    fn new(input: &SyncInput<'_>, claims: Vec<Claim>, pods: Vec<Arc<Pod>>) -> Self {
-        let timeout = input.settings.expectations_timeout;
-        Self {
-            job: Arc::clone(input.job),
-            skip: None,
-            claims,
-            census: Census::take(input.job, pods, input.memory),
-            indexes: None,
-            succeeded: 0,
+            facts: Facts::unread(input),
+            skip: Some(reason),
+            claims: Vec::new(),
             verdict: None,
             pods: PodStage::None,
             manages_pods: false,
-            expectations_satisfied: input.memory.expectations.satisfied(input.now, timeout),
-            backoff: BackoffRecord::default(),
-            options: Options::default(),
-            disruptions: None,
             unreported: false,
             action: Action::Reconciling,
-            requeue_after: None,
-            waits_for: Vec::new(),
-            now: input.now,
+            requeue_after: (reason == SkipReason::Stale).then_some(STALE_RETRY),
+            waits_for: reason.waits_for(input.job).into_iter().collect(),
         }
-    }
-
-    fn decide(&self, input: &SyncInput<'_>) -> Option<Verdict> {
-        let none = IndexSet::default();
-        let evidence = Evidence {
-            census: &self.census,
-            succeeded: self.indexes.as_ref().map_or(&none, |indexes| &indexes.succeeded),
-            per_index: self.per_index(),
-            disruptions: self.disruptions.as_ref().map_or(0, |it| it.ignored),
-            disruption_limit: self.options.disruption_limit,
-            now: input.now,
-        };
-        verdict::decide(input.job, &evidence)
-    }
-
-    /// Adds this sync's failures. After a start, the pods in the API show the earlier ones. ([S15])
-    ///
-    /// DIVERGES(upstream): upstream starts with an empty record. A restart of the controller then
-    /// lets a failing Job create its next pod at once. ([E4])
-    fn backoff_after(&self, input: &SyncInput<'_>) -> BackoffRecord {
-        let census = &self.census;
-        let record = input.memory.backoff.unwrap_or_else(|| {
-            let new: HashSet<&Uid> = census
-                .newly_failed
-                .iter()
-                .chain(&census.newly_succeeded)
-                .map(|pod| &pod.uid)
-                .collect();
-            let old: Vec<&Arc<Pod>> = census
-                .pods
-                .iter()
-                .filter(|pod| pod.is_terminal() && !new.contains(&pod.uid))
-                .collect();
-            let ended = |phase| old.iter().filter(move |pod| pod.phase == phase);
-            backoff::after(
-                input.job,
-                BackoffRecord::default(),
-                ended(Phase::Succeeded).map(AsRef::as_ref),
-                ended(Phase::Failed).map(AsRef::as_ref),
-                input.now,
-            )
-        });
-        backoff::after(
-            input.job,
-            record,
-            census.newly_succeeded.iter().map(Arc::as_ref),
-            census
-                .newly_failed
-                .iter()
-                .filter(|pod| !self.disruptions.as_ref().is_some_and(|it| it.holds(&pod.uid)))
-                .map(Arc::as_ref),
-            input.now,
-        )
-    }
-
-    /// Wakes up an unsuspended Job when its deadline is due. ([U5])
-    fn arm_deadline(&mut self) {
-        if self.verdict.is_some() {
-            return;
-        }
-        if let Some(left) = verdict::until_deadline(&self.job, self.now) {
-            self.wake_after(left);
-        }
-    }
-
-    /// DIVERGES(upstream): a sync that awaits pods is repeated when they have been awaited for too
-    /// long; upstream then needs some event. ([E1])
-    fn arm_expectations(&mut self, input: &SyncInput<'_>) {
-        if !self.expectations_satisfied {
-            let timeout = input.settings.expectations_timeout;
-            self.wake_after(input.memory.expectations.left(input.now, timeout));
-        }
-    }
-
-    /// Syncs again after this time at the latest.
-    pub(super) fn wake_after(&mut self, delay: SignedDuration) {
-        let delay = delay.max(SignedDuration::ZERO);
-        self.requeue_after = Some(self.requeue_after.map_or(delay, |earlier| earlier.min(delay)));
-    }
-
-    /// The state of `backoffLimitPerIndex`.
-    pub(super) fn per_index(&self) -> Option<&PerIndex> {
-        self.indexes.as_ref().and_then(|indexes| indexes.per_index.as_ref())
     }
 }
 
-impl Indexes {
-    /// DIVERGES(upstream): an index ends once. One pod of it may succeed while another fails it for
-    /// good. The end that came first stands, and of two at once the success. Upstream puts the
-    /// index into both lists, which the API refuses for ever. ([X3])
-    fn read(input: &SyncInput<'_>, census: &Census) -> Option<Self> {
-        let job = input.job;
-        if !job.is_indexed() {
-            return None;
+impl SkipReason {
+    fn waits_for(self, job: &Job) -> Option<WaitsFor> {
+        match (self, &job.spec.completion_mode) {
+            (Self::Stale | Self::FinishedByUs, _) => Some(WaitsFor::Watches),
+            (Self::ManagedElsewhere, _) if job.is_finished() => Some(WaitsFor::Nothing),
+            (Self::ManagedElsewhere, _) => Some(WaitsFor::Manager(job.spec.managed_by.clone())),
+            (Self::Finished, _) => Some(WaitsFor::Nothing),
+            (Self::UnknownCompletionMode, CompletionMode::Unknown(mode)) => {
+                Some(WaitsFor::CompletionMode(mode.clone()))
+            }
+            (Self::UnknownCompletionMode, _) => None,
         }
-        let text = job.status.completed_indexes.as_deref().unwrap_or_default();
-        let stored = IndexSet::parse(text, job.index_bound());
-        let failed = PerIndex::stored(job);
-        let new = census
-            .pods
-            .iter()
-            .filter(|pod| pod.phase == Phase::Succeeded && pod.tracked)
-            .filter(|pod| !census.uncounted.failed.contains(&pod.uid))
-            .filter_map(|pod| pod.index.filter(|index| job.has_index(*index)))
-            .filter(|index| !failed.contains(*index));
-        let succeeded = stored.union(&IndexSet::collect(new));
-        let per_index = PerIndex::read(job, census, &succeeded, &failed);
-        Some(Self { stored, succeeded, per_index })
+    }
+
+    fn text(self) -> &'static str {
+        match self {
+            Self::Stale => "the watches do not show our last writes yet",
+            Self::ManagedElsewhere => "spec.managedBy names another controller",
+            Self::Finished => "it is finished",
+            Self::FinishedByUs => "it is finished, which the watch does not show yet",
+            Self::UnknownCompletionMode => "its completionMode is unknown",
+        }
+    }
+}
+
+/// One line, for logs and tests.
+impl fmt::Display for PodPlan {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Facts { job, census, .. } = &self.facts;
+        if let Some(skip) = self.skip {
+            return write!(formatter, "{}: nothing to do: {}", job.key, skip.text());
+        }
+        write!(
+            formatter,
+            "{}: {}; active {} ready {} terminating {}; newly succeeded {} failed {} ignored {}",
+            job.key,
+            self.pods,
+            census.active.len(),
+            census.ready,
+            census.terminating.len(),
+            census.newly_succeeded.len(),
+            census.newly_failed_counted.len(),
+            census.newly_failed.len() - census.newly_failed_counted.len(),
+        )?;
+        if !self.claims.is_empty() {
+            write!(formatter, "; claims {}", self.claims.len())?;
+        }
+        if let Some(verdict) = &self.verdict {
+            write!(formatter, "; ends: {} {}", verdict.end.terminal(), verdict.reason)?;
+        }
+        for wait in &self.waits_for {
+            write!(formatter, "; waits for {wait}")?;
+        }
+        if let Some(after) = self.requeue_after {
+            write!(formatter, "; again in {after:#}")?;
+        }
+        Ok(())
     }
 }

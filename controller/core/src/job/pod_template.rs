@@ -1,4 +1,6 @@
-//! Makes the pods of a Job from its template.
+//! Makes the pods of a Job from its template, in the format in which the Job came.
+
+mod protobuf;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -11,14 +13,19 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use serde_json::value::RawValue;
 
+use super::body::Body;
 use super::patches::controller_reference;
 use super::steps::PodDraft;
-use crate::view::{Fields, Job, raw};
+use crate::view::{Fields, Job, Json, Source, raw};
 
 /// The API cuts a `generateName` to this length before it appends five characters.
 const GENERATE_NAME_MAX: usize = 58;
 /// The longest name that is a DNS subdomain.
 const NAME_MAX: usize = 253;
+/// The field by which an affinity names nodes.
+const NODE_NAME: &str = "metadata.name";
+/// The weight of the preference for other nodes: the greatest.
+const AVOID_WEIGHT: i32 = 100;
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -29,40 +36,82 @@ struct PodBody {
     spec: Fields,
 }
 
+/// What a pod has beyond its template.
+struct Additions<'a> {
+    /// The owner.
+    job: &'a Job,
+    /// `metadata.generateName`.
+    generate_name: String,
+    /// Labels, which replace those of the same name.
+    labels: Vec<(&'static str, String)>,
+    /// Annotations, which replace those of the same name.
+    annotations: Vec<(&'static str, String)>,
+    /// `spec.hostname` of an Indexed Job's pod, whose containers also get the variable. ([B6])
+    hostname: Option<String>,
+    /// Nodes to avoid where possible.
+    avoid: &'a [Arc<str>],
+}
+
 /// Why no pod can be made from the template, if so. ([B8])
 pub(super) fn template_problem(job: &Job) -> Option<&'static str> {
-    let template: Fields = job.spec.template.read();
-    let metadata = fields(&template, "metadata");
-    fields(&metadata, "labels")
-        .is_empty()
+    let has_labels = match &job.source {
+        Source::Json { template, .. } => {
+            let metadata = fields(&template.read(), "metadata");
+            !fields(&metadata, "labels").is_empty()
+        }
+        Source::Protobuf { template, .. } => protobuf::has_labels(template),
+    };
+    (!has_labels)
         .then_some("unable to create pods, no labels: set spec.template.metadata.labels of the Job")
 }
 
-/// The body of a create call for one pod. Unchanged parts are copied as text, so that a large
+/// The body of a create call for one pod. Unchanged parts are copied as they came, so that a large
 /// template costs no more than its size.
-pub fn pod_body(job: &Job, draft: &PodDraft) -> Box<RawValue> {
-    let template: Fields = job.spec.template.read();
+pub fn pod_body(job: &Job, draft: &PodDraft) -> Body {
+    let additions = Additions::of(job, draft);
+    match &job.source {
+        Source::Json { template, .. } => Body::Json(raw(&json_pod(template, &additions))),
+        Source::Protobuf { template, .. } => {
+            Body::protobuf("v1", "Pod", protobuf::pod_message(template, &additions))
+        }
+    }
+}
+
+impl<'a> Additions<'a> {
+    fn of(job: &'a Job, draft: &'a PodDraft) -> Self {
+        let index = draft.index.map(|index| (COMPLETION_INDEX, index.to_string()));
+        let counted = draft.failures.map(|it| (INDEX_FAILURE_COUNT, it.counted.to_string()));
+        let ignored = draft.failures.filter(|it| it.ignored > 0);
+        let ignored = ignored.map(|it| (INDEX_IGNORED_FAILURE_COUNT, it.ignored.to_string()));
+        Self {
+            job,
+            generate_name: generate_name(&job.key.name, draft.index),
+            labels: index.clone().into_iter().collect(),
+            annotations: [index, counted, ignored].into_iter().flatten().collect(),
+            hostname: draft.index.map(|index| format!("{}-{index}", job.key.name)),
+            avoid: &draft.avoid,
+        }
+    }
+}
+
+fn json_pod(template: &Json, additions: &Additions<'_>) -> PodBody {
+    let template: Fields = template.read();
     let mut metadata = fields(&template, "metadata");
     metadata.retain(|field, _| ["annotations", "finalizers", "labels"].contains(&field.as_str()));
-    let name = generate_name(&job.key.name, draft.index);
-    metadata.insert("generateName".to_owned(), raw(&name));
-    metadata.insert("ownerReferences".to_owned(), raw(&[controller_reference(job)]));
+    metadata.insert("generateName".to_owned(), raw(&additions.generate_name));
+    metadata.insert("ownerReferences".to_owned(), raw(&[controller_reference(additions.job)]));
+    insert(&mut metadata, "labels", &additions.labels);
+    insert(&mut metadata, "annotations", &additions.annotations);
     add_finalizer(&mut metadata);
     let mut spec = fields(&template, "spec");
-    if let Some(index) = draft.index {
-        mark_index(&mut metadata, &mut spec, &job.key.name, index);
+    if let Some(hostname) = &additions.hostname {
+        spec.insert("hostname".to_owned(), raw(hostname));
+        add_index_variables(&mut spec);
     }
-    if !draft.avoid.is_empty() {
-        avoid_nodes(&mut spec, &draft.avoid);
+    if !additions.avoid.is_empty() {
+        avoid_nodes(&mut spec, additions.avoid);
     }
-    if let Some(failures) = draft.failures {
-        let counted = (INDEX_FAILURE_COUNT, failures.counted);
-        let ignored = (INDEX_IGNORED_FAILURE_COUNT, failures.ignored);
-        let ignored = Some(ignored).filter(|(_, count)| *count > 0);
-        let counts = [counted].into_iter().chain(ignored);
-        insert(&mut metadata, "annotations", counts.map(|(name, it)| (name, it.to_string())));
-    }
-    raw(&PodBody { api_version: "v1", kind: "Pod", metadata, spec })
+    PodBody { api_version: "v1", kind: "Pod", metadata, spec }
 }
 
 /// The fields of the object in a field; empty where there is no object.
@@ -75,10 +124,13 @@ fn list(of: &Fields, name: &str) -> Vec<Box<RawValue>> {
     of.get(name).and_then(|text| serde_json::from_str(text.get()).ok()).unwrap_or_default()
 }
 
-/// Inserts these entries into the object in a field, which is created if missing.
-fn insert<'a>(all: &mut Fields, field: &str, entries: impl Iterator<Item = (&'a str, String)>) {
+/// Inserts these entries, if any, into the object in a field, which is created if missing.
+fn insert(all: &mut Fields, field: &str, entries: &[(&str, String)]) {
+    if entries.is_empty() {
+        return;
+    }
     let mut object = fields(all, field);
-    object.extend(entries.map(|(name, value)| (name.to_owned(), raw(&value))));
+    object.extend(entries.iter().map(|(name, value)| ((*name).to_owned(), raw(value))));
     all.insert(field.to_owned(), raw(&object));
 }
 
@@ -86,8 +138,8 @@ fn insert<'a>(all: &mut Fields, field: &str, entries: impl Iterator<Item = (&'a 
 fn avoid_nodes(spec: &mut Fields, nodes: &[Arc<str>]) {
     const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
     let names: Vec<&str> = nodes.iter().map(AsRef::as_ref).collect();
-    let term = json!({"weight": 100, "preference": {"matchFields": [
-        {"key": "metadata.name", "operator": "NotIn", "values": names},
+    let term = json!({"weight": AVOID_WEIGHT, "preference": {"matchFields": [
+        {"key": NODE_NAME, "operator": "NotIn", "values": names},
     ]}});
     let mut affinity = fields(spec, "affinity");
     let mut of_nodes = fields(&affinity, "nodeAffinity");
@@ -99,7 +151,7 @@ fn avoid_nodes(spec: &mut Fields, nodes: &[Arc<str>]) {
 }
 
 /// `<job>-`, or `<job>-<index>-` cut so that the API's own cut keeps the index. ([B4], [B5])
-fn generate_name(job: &str, index: Option<u32>) -> String {
+pub(super) fn generate_name(job: &str, index: Option<u32>) -> String {
     match index {
         None if job.len() < NAME_MAX => format!("{job}-"),
         None => job.to_owned(),
@@ -122,12 +174,8 @@ fn add_finalizer(metadata: &mut Fields) {
     metadata.insert("finalizers".to_owned(), raw(&finalizers));
 }
 
-/// Annotation, label, host name and environment of an Indexed Job's pod. ([B6])
-fn mark_index(metadata: &mut Fields, spec: &mut Fields, job: &str, index: u32) {
-    for field in ["annotations", "labels"] {
-        insert(metadata, field, [(COMPLETION_INDEX, index.to_string())].into_iter());
-    }
-    spec.insert("hostname".to_owned(), raw(&format!("{job}-{index}")));
+/// Adds the index to the environment of each container. ([B6])
+fn add_index_variables(spec: &mut Fields) {
     for field in ["initContainers", "containers"] {
         if !spec.contains_key(field) {
             continue;
@@ -136,6 +184,11 @@ fn mark_index(metadata: &mut Fields, spec: &mut Fields, job: &str, index: u32) {
         let containers: Vec<_> = containers.into_iter().map(with_index_variable).collect();
         spec.insert(field.to_owned(), raw(&containers));
     }
+}
+
+/// Where the variable's value stands.
+fn index_path() -> String {
+    format!("metadata.labels['{COMPLETION_INDEX}']")
 }
 
 fn with_index_variable(container: Box<RawValue>) -> Box<RawValue> {
@@ -153,10 +206,9 @@ fn with_index_variable(container: Box<RawValue>) -> Box<RawValue> {
             .is_ok_and(|it| it.name == COMPLETION_INDEX_ENV)
     };
     if !variables.iter().any(|each| is_index(each)) {
-        let path = format!("metadata.labels['{COMPLETION_INDEX}']");
         variables.push(raw(&json!({
             "name": COMPLETION_INDEX_ENV,
-            "valueFrom": {"fieldRef": {"fieldPath": path}},
+            "valueFrom": {"fieldRef": {"fieldPath": index_path()}},
         })));
         container.insert("env".to_owned(), raw(&variables));
     }

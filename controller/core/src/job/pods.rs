@@ -2,17 +2,18 @@
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
+use std::fmt;
 use std::sync::Arc;
 
 use epilogue_common::names::pod_condition::DISRUPTION_TARGET;
 use jiff::SignedDuration;
 
-use super::plan::Plan;
+use super::facts::{Facts, Indexes};
 use super::pod_template::template_problem;
 use super::report::WaitsFor;
 use super::steps::{Action, PodDraft};
-use super::sync_input::SyncInput;
-use super::verdict::End;
+use super::sync_input::Settings;
+use super::verdict::{End, Verdict};
 use super::{backoff, pending_timeout, victims};
 use crate::view::Pod;
 
@@ -65,114 +66,126 @@ impl Purpose {
     }
 }
 
-/// Decides the pod stage of a plan.
-pub(super) fn decide(plan: &mut Plan, input: &SyncInput<'_>) {
-    if let Some(verdict) = &plan.verdict {
-        let purpose = Purpose::End(verdict.end);
-        plan.pods = PodStage::delete(plan.census.active.clone(), purpose);
-        return;
-    }
-    if !plan.expectations_satisfied || plan.job.deleting {
-        return;
-    }
-    plan.manages_pods = true;
-    if plan.job.spec.suspend {
-        plan.pods = PodStage::delete(plan.census.active.clone(), Purpose::Suspend);
-        plan.action = Action::PodsDeleted;
-        return;
-    }
-    if fail_pending(plan) {
-        return;
-    }
-    let active = plan.census.active.len();
-    let wanted = wanted(plan);
-    let mut excess = victims::choose(&plan.job, &plan.census.active, active.saturating_sub(wanted));
-    excess.truncate(input.settings.max_pod_create_delete_per_sync);
-    if !excess.is_empty() {
-        plan.pods = PodStage::delete(excess, Purpose::Excess);
-        plan.action = Action::PodsDeleted;
-        return;
-    }
-    let waited_for =
-        if plan.job.replaces_failed_only() { plan.census.terminating.len() } else { 0 };
-    match wanted.saturating_sub(active + waited_for) {
-        0 => plan.action = Action::Tracking,
-        missing => create(plan, input, missing),
-    }
+/// What [`decide`] finds: the pod stage, and what follows from it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct PodDecision {
+    pub stage: PodStage,
+    /// Whether pods were managed, with whatever result. ([S19])
+    pub manages_pods: bool,
+    pub action: Action,
+    /// When the decision changes by time alone.
+    pub wake: Option<SignedDuration>,
+    /// The backoff that delays a creation.
+    pub waits_for: Option<WaitsFor>,
 }
 
-/// Whether some pods have been Pending for too long; also wakes the Job when the next one will
-/// have.
-///
-/// DIVERGES(upstream): only on request. Upstream lets a pod that cannot start hold up its Job for
-/// ever.
-fn fail_pending(plan: &mut Plan) -> bool {
-    let Some(timeout) = plan.options.pending_timeout else { return false };
-    let (overdue, next) = pending_timeout::overdue(&plan.census.active, timeout, plan.now);
-    if let Some(next) = next {
-        plan.wake_after(next);
+/// Decides the pod stage of a sync.
+pub(super) fn decide(facts: &Facts, end: Option<&Verdict>, settings: &Settings) -> PodDecision {
+    let active = &facts.census.active;
+    if let Some(verdict) = end {
+        let stage = PodStage::delete(active.clone(), Purpose::End(verdict.end));
+        return PodDecision { stage, ..PodDecision::unmanaged() };
     }
-    let any = !overdue.is_empty();
-    if any {
-        plan.action = Action::PodsDeleted;
-        plan.pods = PodStage::FailPending(overdue);
+    if !facts.expectations_satisfied || facts.job.deleting {
+        return PodDecision::unmanaged();
     }
-    any
+    if facts.job.spec.suspend {
+        let stage = PodStage::delete(active.clone(), Purpose::Suspend);
+        return PodDecision::new(stage, Action::PodsDeleted);
+    }
+    // DIVERGES(upstream): only on request. Upstream lets a pod that cannot start hold up its Job
+    // for ever.
+    let (overdue, wake) = match facts.options.pending_timeout {
+        Some(timeout) => pending_timeout::overdue(active, timeout, facts.now),
+        None => (Vec::new(), None),
+    };
+    let decision = if overdue.is_empty() {
+        size(facts, settings)
+    } else {
+        PodDecision::new(PodStage::FailPending(overdue), Action::PodsDeleted)
+    };
+    decision.wake_after(wake)
+}
+
+/// Deletes excess pods, or creates missing ones.
+fn size(facts: &Facts, settings: &Settings) -> PodDecision {
+    let census = &facts.census;
+    let (active, wanted) = (census.active.len(), wanted(facts));
+    let mut excess = victims::choose(&facts.job, &census.active, active.saturating_sub(wanted));
+    excess.truncate(settings.max_pod_create_delete_per_sync);
+    if !excess.is_empty() {
+        let stage = PodStage::delete(excess, Purpose::Excess);
+        return PodDecision::new(stage, Action::PodsDeleted);
+    }
+    let waited_for = if facts.job.replaces_failed_only() { census.terminating.len() } else { 0 };
+    match wanted.saturating_sub(active + waited_for) {
+        0 => PodDecision::new(PodStage::None, Action::Tracking),
+        missing => create(facts, settings, missing),
+    }
 }
 
 /// The number of pods that should be active. ([P2])
-fn wanted(plan: &Plan) -> usize {
-    let parallelism = usize::try_from(plan.job.spec.parallelism).unwrap_or(0);
-    match plan.job.spec.completions {
-        None if plan.succeeded > 0 => plan.census.active.len(),
+fn wanted(facts: &Facts) -> usize {
+    let parallelism = usize::try_from(facts.job.spec.parallelism).unwrap_or(0);
+    match facts.job.spec.completions {
+        None if facts.succeeded > 0 => facts.census.active.len(),
         None => parallelism,
         Some(completions) => usize::try_from(completions)
             .unwrap_or(0)
-            .saturating_sub(plan.succeeded)
+            .saturating_sub(facts.succeeded)
             .min(parallelism),
     }
 }
 
 /// Creates missing pods, unless backoff delays it. ([P5], [P6])
-fn create(plan: &mut Plan, input: &SyncInput<'_>, missing: usize) {
-    plan.action = Action::PodsCreated;
-    let missing = missing.min(input.settings.max_pod_create_delete_per_sync);
-    if plan.per_index().is_none() {
-        let left = backoff::remaining(plan.backoff, input.now, input.settings);
+fn create(facts: &Facts, settings: &Settings, missing: usize) -> PodDecision {
+    let missing = missing.min(settings.max_pod_create_delete_per_sync);
+    let none = PodDecision::new(PodStage::None, Action::PodsCreated);
+    if facts.per_index().is_none() {
+        let left = backoff::remaining(facts.backoff, facts.now, settings);
         if left > SignedDuration::ZERO {
-            plan.waits_for.push(WaitsFor::Backoff { failures: plan.backoff.failures, left });
-            plan.wake_after(left);
-            return;
+            let failures = facts.backoff.failures;
+            let waits_for = Some(WaitsFor::Backoff { failures, left });
+            return PodDecision { waits_for, wake: Some(left), ..none };
         }
     }
-    let drafts = match &plan.indexes {
+    let (drafts, waits_for) = match &facts.indexes {
         None => {
-            vec![PodDraft { avoid: nodes_to_avoid(plan, None), ..PodDraft::default() }; missing]
+            let draft = PodDraft { avoid: nodes_to_avoid(facts, None), ..PodDraft::default() };
+            (vec![draft; missing], None)
         }
-        Some(_) => indexed_drafts(plan, input, missing),
+        Some(indexes) => indexed_drafts(facts, indexes, settings, missing),
     };
-    plan.pods = match template_problem(&plan.job) {
+    let wake = match &waits_for {
+        Some(WaitsFor::IndexBackoff { left, .. }) => Some(*left),
+        _ => None,
+    };
+    let stage = match template_problem(&facts.job) {
         _ if drafts.is_empty() => PodStage::None,
         Some(problem) => PodStage::Refuse(problem),
         None => PodStage::Create(drafts),
     };
+    PodDecision { stage, wake, waits_for, ..none }
 }
 
 /// The lowest indexes that lack a pod and have no backoff left. ([I4])
 ///
 /// DIVERGES(upstream): indexes in backoff are skipped before the lowest ones are picked. Upstream
 /// picks first, so that waiting indexes block those behind them. ([I11])
-fn indexed_drafts(plan: &mut Plan, input: &SyncInput<'_>, missing: usize) -> Vec<PodDraft> {
-    let Some(indexes) = &plan.indexes else { return Vec::new() };
-    let job = &plan.job;
+fn indexed_drafts(
+    facts: &Facts,
+    indexes: &Indexes,
+    settings: &Settings,
+    missing: usize,
+) -> (Vec<PodDraft>, Option<WaitsFor>) {
+    let job = &facts.job;
     let waited_for: &[Arc<Pod>] =
-        if job.replaces_failed_only() { &plan.census.terminating } else { &[] };
+        if job.replaces_failed_only() { &facts.census.terminating } else { &[] };
     let busy: HashSet<u32> =
-        plan.census.active.iter().chain(waited_for).filter_map(|pod| pod.index).collect();
+        facts.census.active.iter().chain(waited_for).filter_map(|pod| pod.index).collect();
     let per_index = indexes.per_index.as_ref();
     let backoff = |index| {
-        per_index
-            .map_or(SignedDuration::ZERO, |it| it.backoff(job, index, input.now, input.settings))
+        per_index.map_or(SignedDuration::ZERO, |it| it.backoff(job, index, facts.now, settings))
     };
     let ended = per_index.map_or_else(
         || indexes.succeeded.clone(),
@@ -191,23 +204,20 @@ fn indexed_drafts(plan: &mut Plan, input: &SyncInput<'_>, missing: usize) -> Vec
         .into_iter()
         .map(|index| PodDraft {
             index: Some(index),
-            avoid: nodes_to_avoid(plan, Some(index)),
+            avoid: nodes_to_avoid(facts, Some(index)),
             failures: per_index.map(|per_index| per_index.failures(job, index)),
         })
         .collect();
-    if let Some(left) = waits.iter().min().copied() {
-        plan.waits_for.push(WaitsFor::IndexBackoff { indexes: waits.len(), left });
-        plan.wake_after(left);
-    }
-    drafts
+    let first = waits.iter().min().copied();
+    (drafts, first.map(|left| WaitsFor::IndexBackoff { indexes: waits.len(), left }))
 }
 
 /// Nodes on which pods of the Job, or of this index, were disrupted; the latest first.
-fn nodes_to_avoid(plan: &Plan, index: Option<u32>) -> Vec<Arc<str>> {
-    if !plan.options.avoid_failed_nodes {
+fn nodes_to_avoid(facts: &Facts, index: Option<u32>) -> Vec<Arc<str>> {
+    if !facts.options.avoid_failed_nodes {
         return Vec::new();
     }
-    let mut disrupted: Vec<&Arc<Pod>> = plan
+    let mut disrupted: Vec<&Arc<Pod>> = facts
         .census
         .pods
         .iter()
@@ -227,5 +237,33 @@ fn nodes_to_avoid(plan: &Plan, index: Option<u32>) -> Vec<Arc<str>> {
 impl PodStage {
     fn delete(victims: Vec<Arc<Pod>>, purpose: Purpose) -> Self {
         if victims.is_empty() { Self::None } else { Self::Delete { victims, purpose } }
+    }
+}
+
+impl PodDecision {
+    fn new(stage: PodStage, action: Action) -> Self {
+        Self { stage, manages_pods: true, action, wake: None, waits_for: None }
+    }
+
+    fn unmanaged() -> Self {
+        Self { manages_pods: false, ..Self::new(PodStage::None, Action::Reconciling) }
+    }
+
+    fn wake_after(self, wake: Option<SignedDuration>) -> Self {
+        Self { wake: [self.wake, wake].into_iter().flatten().min(), ..self }
+    }
+}
+
+impl fmt::Display for PodStage {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => formatter.write_str("no change of pods"),
+            Self::Delete { victims, purpose } => {
+                write!(formatter, "delete {} for {purpose:?}", victims.len())
+            }
+            Self::Create(drafts) => write!(formatter, "create {}", drafts.len()),
+            Self::FailPending(pods) => write!(formatter, "fail {} pending", pods.len()),
+            Self::Refuse(problem) => formatter.write_str(problem),
+        }
     }
 }

@@ -1,93 +1,155 @@
-//! Carries out a plan, one step at a time: returns a step, takes its outcome, and counts only from
-//! the census and the outcomes. The order of the stages makes the counting exact: pods → flush →
-//! remove finalizers → settle.
-
-mod pod_stage;
+//! Carries out the two plans of a sync: hands out calls, takes their outcomes, and makes the second
+//! plan from those of the first. It does no IO, so program, simulation and checks run the same.
+//!
+//! The stages keep their order, which makes the counting exact: pods → flush → release → settle.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
-use k8s_openapi::api::batch::v1::JobStatus;
 
 use super::memory::BackoffRecord;
 use super::metric_events;
-use super::plan::{Plan, SkipReason};
+use super::plan::{PodPlan, SkipReason};
+use super::pod_stage::{self, PodResult, SlowStart};
 use super::pods::PodStage;
-use super::slow_start::SlowStart;
-use super::status::{self, Finish, PodCounts};
+use super::status::PodOutcomes;
+use super::status_plan::{StatusPlan, plan_status};
 use super::steps::{
-    Claim, ClaimKind, EventDraft, LiveJob, MemoryUpdate, MetricEvent, SideEffect, Step,
-    StepOutcome, SyncResult, WrittenPod,
+    Answer, Call, Claim, ClaimKind, EventDraft, MemoryUpdate, MetricEvent, SideEffect, Step,
+    SyncResult, WrittenPod,
 };
 use super::sync_input::Settings;
-use super::tracking::{self, Accounting};
-use super::verdict::End;
-use crate::view::{Job, Uid};
+use super::verdict::{End, Verdict};
+use crate::view::Job;
 
-/// A plan in progress.
+/// A sync in progress.
 #[derive(Debug)]
 pub struct Progress {
-    plan: Plan,
-    pods_per_sync: usize,
+    plan: PodPlan,
+    /// The Job as last read or written; the next write is based on it.
+    job: Arc<Job>,
     stage: Stage,
+    calls: Calls,
     side_effects: Vec<SideEffect>,
-    counts: PodCounts,
-    slow_start: SlowStart,
-    finish: Finish,
-    accounting: Accounting,
-    /// The Job as the last successful write returned it.
-    stored: Arc<Job>,
-    /// The status that is being written.
-    draft: JobStatus,
-    untracked: HashSet<Uid>,
-    /// The failure of claims and accounting; it hides the failure of the pod stage. ([S21])
-    failure: Option<Failure>,
+    /// The failure of the pod stage; a failure of claims or accounting hides it. ([S21])
     pod_failure: Option<Failure>,
+    initial_batch: usize,
 }
 
-/// The step to return next, or whose outcome is awaited.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The stage whose calls are being made, with what its end needs.
+#[derive(Debug)]
 enum Stage {
     Confirm,
     Claim,
-    Pods,
-    Flush,
-    RemoveFinalizer,
-    Settle,
-    Done,
+    Create(SlowStart),
+    Delete,
+    FailPending,
+    Flush(StatusPlan),
+    Release(StatusPlan),
+    /// The end that the second write stores, and the failure of a release.
+    Settle(Option<Verdict>, Option<Failure>),
+    /// The failure of claims or accounting.
+    Done(Option<Failure>),
+}
+
+/// A stage and its steps, which run concurrently. A stage without steps ends at once.
+type Next = (Stage, Vec<Step>);
+
+/// The concurrent calls of a stage.
+#[derive(Debug, Default)]
+struct Calls {
+    steps: std::iter::Enumerate<std::vec::IntoIter<Step>>,
+    /// Second calls on pods whose first one succeeded.
+    follow_ups: Vec<Call>,
+    outcomes: Vec<Option<Outcome<Answer>>>,
+    unanswered: usize,
 }
 
 impl Progress {
     /// Starts a plan.
-    pub fn new(plan: Plan, settings: &Settings) -> Self {
-        let census = &plan.census;
-        let drafts = match &plan.pods {
-            PodStage::Create(drafts) => drafts.clone(),
-            _ => Vec::new(),
+    pub fn new(plan: PodPlan, settings: &Settings) -> Self {
+        let adopts = plan.claims.iter().any(|claim| claim.kind == ClaimKind::Adopt);
+        let (stage, steps) = if plan.is_skipped() {
+            (Stage::Done(None), Vec::new())
+        } else {
+            (Stage::Confirm, if adopts { vec![Step::ConfirmJob] } else { Vec::new() })
         };
         let mut progress = Self {
-            counts: PodCounts {
-                active: census.active.len(),
-                ready: census.ready,
-                terminating: census.terminating.len(),
-                all_deleted: true,
-            },
-            pods_per_sync: settings.max_uncounted_pods,
-            stage: if plan.is_skipped() { Stage::Done } else { Stage::Confirm },
+            job: Arc::clone(&plan.facts.job),
+            stage,
+            calls: Calls::new(steps),
             side_effects: Vec::new(),
-            slow_start: SlowStart::new(drafts, settings.slow_start_initial_batch),
-            finish: Finish::default(),
-            accounting: Accounting::default(),
-            stored: Arc::clone(&plan.job),
-            draft: JobStatus::default(),
-            untracked: HashSet::new(),
-            failure: None,
             pod_failure: None,
+            initial_batch: settings.slow_start_initial_batch,
             plan,
         };
         progress.report_problems();
+        progress.advance();
         progress
+    }
+
+    /// The Job as last read or written; the next call is based on it.
+    pub fn job(&self) -> &Arc<Job> {
+        &self.job
+    }
+
+    /// Whether the calls at hand create pods, whose bodies may be large.
+    pub fn creates(&self) -> bool {
+        matches!(self.stage, Stage::Create(_))
+    }
+
+    /// A call to make now, concurrently with those that are not answered yet.
+    pub fn next_call(&mut self) -> Option<Call> {
+        self.calls.next()
+    }
+
+    /// Takes the outcome of a call. The sync is over when none is unanswered and there is no next.
+    pub fn done(&mut self, call: &Call, outcome: Outcome<Answer>) {
+        self.calls.done(call, outcome);
+        self.advance();
+    }
+
+    /// The side effects since the last time: what to remember, to report and to count. They come
+    /// before the next call.
+    pub fn take_side_effects(&mut self) -> Vec<SideEffect> {
+        std::mem::take(&mut self.side_effects)
+    }
+
+    /// How the sync ended.
+    pub fn into_result(self) -> SyncResult {
+        let failure = match self.stage {
+            Stage::Done(failure) => failure,
+            _ => None,
+        };
+        SyncResult {
+            result: failure.or(self.pod_failure).map_or(Ok(()), Err),
+            requeue_after: self.plan.requeue_after,
+            action: self.plan.action,
+        }
+    }
+
+    /// Goes on to the next stage that has calls to make.
+    fn advance(&mut self) {
+        while self.calls.unanswered == 0 {
+            let outcomes = std::mem::take(&mut self.calls).into_outcomes();
+            let (stage, steps) = match std::mem::replace(&mut self.stage, Stage::Done(None)) {
+                Stage::Confirm => self.confirmed(outcomes),
+                Stage::Claim => self.claimed(outcomes),
+                Stage::Create(slow_start) => self.created(slow_start, outcomes),
+                Stage::Delete => self.deleted(outcomes),
+                Stage::FailPending => self.failed_pending(outcomes),
+                Stage::Flush(plan) => self.flushed(plan, outcomes),
+                Stage::Release(plan) => self.released(plan, outcomes),
+                Stage::Settle(end, failure) => self.settled(end, failure, outcomes),
+                done @ Stage::Done(_) => {
+                    self.stage = done;
+                    return;
+                }
+            };
+            self.stage = stage;
+            self.calls = Calls::new(steps);
+        }
     }
 
     fn report_problems(&mut self) {
@@ -98,7 +160,7 @@ impl Progress {
             ));
         }
         if self.plan.unreported {
-            let problems = self.plan.options.problems.clone();
+            let problems = self.plan.facts.options.problems.clone();
             if !problems.is_empty() {
                 self.report(EventDraft::warning("InvalidAnnotation", problems.join("; ")));
             }
@@ -106,245 +168,194 @@ impl Progress {
         }
     }
 
-    /// The next step; `None` when the plan is complete or cannot go on.
-    pub fn next_step(&mut self) -> Option<Step> {
-        loop {
-            let step = match self.stage {
-                Stage::Confirm => self.confirm(),
-                Stage::Claim => self.claim(),
-                Stage::Pods => self.pods(),
-                Stage::Flush => self.flush(),
-                Stage::RemoveFinalizer => self.remove_finalizers(),
-                Stage::Settle => self.settle(),
-                Stage::Done => return None,
-            };
-            if step.is_some() {
-                return step;
+    fn confirmed(&mut self, outcomes: Vec<Outcome<Answer>>) -> Next {
+        for outcome in outcomes {
+            match outcome {
+                Ok(Answer::Live(live)) if live.uid == self.job.uid && !live.deleting => {}
+                Ok(Answer::Live(live)) => {
+                    let (key, uid) = (&self.job.key, &self.job.uid);
+                    let message = format!(
+                        "pods are not adopted: Job {key} with UID {uid} was deleted or replaced by \
+                         UID {}",
+                        live.uid
+                    );
+                    return stop(Failure::new(FailureKind::Conflict, message));
+                }
+                Ok(answer) => return stop(misplaced(&answer)),
+                Err(failure) => return stop(failure),
             }
         }
-    }
-
-    /// Takes the outcome of the last step.
-    pub fn done(&mut self, outcome: StepOutcome) {
-        match (self.stage, outcome) {
-            (Stage::Confirm, StepOutcome::Confirmed(outcome)) => self.confirmed(outcome),
-            (Stage::Claim, StepOutcome::Written(outcomes)) => self.claimed(outcomes),
-            (Stage::Pods, StepOutcome::Written(outcomes)) => self.created(&outcomes),
-            (Stage::Pods, StepOutcome::Deleted(outcomes)) => self.deleted(&outcomes),
-            (Stage::Flush, StepOutcome::Status(outcome)) => self.flushed(*outcome),
-            (Stage::RemoveFinalizer, StepOutcome::Written(outcomes)) => {
-                self.finalizers_removed(outcomes);
-            }
-            (Stage::Settle, StepOutcome::Status(outcome)) => self.settled(*outcome),
-            (stage, outcome) => {
-                let message = format!("outcome {outcome:?} does not belong to stage {stage:?}");
-                self.stop(Failure::new(FailureKind::Other, message));
-            }
-        }
-    }
-
-    /// The side effects since the last call: what to remember, to report and to count.
-    pub fn take_side_effects(&mut self) -> Vec<SideEffect> {
-        std::mem::take(&mut self.side_effects)
-    }
-
-    /// How the sync ended.
-    pub fn into_result(self) -> SyncResult {
-        SyncResult {
-            result: self.failure.or(self.pod_failure).map_or(Ok(()), Err),
-            requeue_after: self.plan.requeue_after,
-            action: self.plan.action,
-        }
-    }
-
-    fn confirm(&mut self) -> Option<Step> {
-        let adopts = self.plan.claims.iter().any(|claim| claim.kind == ClaimKind::Adopt);
-        if !adopts {
-            self.stage = Stage::Claim;
-        }
-        adopts.then_some(Step::ConfirmJob)
-    }
-
-    fn confirmed(&mut self, outcome: Outcome<LiveJob>) {
-        match outcome {
-            Ok(live) if live.uid == self.plan.job.uid && !live.deleting => {
-                self.stage = Stage::Claim;
-            }
-            Ok(live) => self.stop(Failure::new(
-                FailureKind::Conflict,
-                format!(
-                    "pods are not adopted: Job {} with UID {} was deleted or replaced by UID {}",
-                    self.plan.job.key, self.plan.job.uid, live.uid
-                ),
-            )),
-            Err(failure) => self.stop(failure),
-        }
-    }
-
-    fn claim(&mut self) -> Option<Step> {
-        if self.plan.claims.is_empty() {
-            self.stage = Stage::Pods;
-            return None;
-        }
-        Some(Step::Claim(self.plan.claims.clone()))
+        (Stage::Claim, self.plan.claims.iter().cloned().map(Step::Claim).collect())
     }
 
     /// A pod of ours that is gone needs no claim. A disowning patch that the API refuses as invalid
     /// was for a pod that is no longer ours. Any other failure ends the sync. ([L3])
-    fn claimed(&mut self, outcomes: Vec<Outcome<WrittenPod>>) {
-        let claims = std::mem::take(&mut self.plan.claims);
+    fn claimed(&mut self, outcomes: Vec<Outcome<Answer>>) -> Next {
+        let (claims, outcomes) = (&self.plan.claims, outcomes.into_iter().map(pod));
         for (claim, outcome) in claims.iter().zip(outcomes) {
             match outcome {
                 Ok(pod) => {
-                    self.remember(MemoryUpdate::PodWritten(pod.version));
+                    let version = MemoryUpdate::PodWritten(pod.version);
+                    self.side_effects.push(SideEffect::Remember(version));
                     if claim.kind != ClaimKind::Disown {
                         // We may have removed the finalizer before a user took the pod from us.
-                        self.remember(MemoryUpdate::FinalizerKept(vec![pod.uid]));
+                        let kept = MemoryUpdate::FinalizerKept(vec![pod.uid]);
+                        self.side_effects.push(SideEffect::Remember(kept));
                     }
                 }
                 Err(failure) if is_no_matter(claim, &failure) => {}
-                Err(failure) => return self.stop(failure),
+                Err(failure) => return stop(failure),
             }
         }
-        self.stage = Stage::Pods;
+        self.begin_pods()
     }
 
-    /// All facts about the pods are known now: drafts the first write. ([S18], [T8])
-    fn end_pods(&mut self) {
-        let plan = &self.plan;
-        let mut status = plan.job.status.clone();
-        status.uncounted_terminated_pods.get_or_insert_default();
-        self.finish = status::decide_finish(plan, &self.counts);
-        status::start(&mut status, plan);
-        let ends = plan.verdict.is_some() || self.finish.verdict.is_some();
-        let suspension = (plan.manages_pods && !ends).then(|| status::suspend(&mut status, plan));
-        status::count_pods(&mut status, &self.counts);
-        status::count_disruptions(&mut status, plan);
-        let finish = self.finish.verdict.as_ref();
-        self.accounting = Accounting::enter(plan, finish, self.pods_per_sync, &mut status);
-        for verdict in self.finish.verdict.iter().chain(&self.finish.announced) {
-            status::announce(&mut status, verdict, plan.now);
-        }
-        status::normalize(&mut status);
-        self.draft = status;
-        if let Some(event) = suspension.flatten() {
-            self.report(event);
-        }
-        self.stage = Stage::Flush;
-    }
-
-    fn flush(&mut self) -> Option<Step> {
-        if !status::differs(&self.draft, &self.stored.status) {
-            // DIVERGES(upstream): the backoff is remembered also when there is nothing to write.
-            // A failure that the policy ignored changes no counter when its pod was replaced, and
-            // upstream then forgets the wait. ([T9])
-            if self.plan.backoff != BackoffRecord::default() {
-                self.remember(MemoryUpdate::Backoff(self.plan.backoff));
+    fn begin_pods(&mut self) -> Next {
+        match &self.plan.pods {
+            PodStage::Create(drafts) => {
+                let slow_start = SlowStart::new(drafts.len(), self.initial_batch);
+                self.created(slow_start, Vec::new())
             }
-            self.stage = Stage::RemoveFinalizer;
-            return None;
+            PodStage::Delete { victims, purpose } => {
+                let strip = purpose.strips_finalizer();
+                self.side_effects.extend(pod_stage::deleting(victims, *purpose));
+                (Stage::Delete, victims.iter().map(|pod| Step::delete(pod, strip)).collect())
+            }
+            PodStage::FailPending(pods) => {
+                (Stage::FailPending, pods.iter().cloned().map(Step::FailPending).collect())
+            }
+            PodStage::Refuse(problem) => {
+                let problem = *problem;
+                let message = format!("Error creating: {problem}");
+                self.report(EventDraft::warning("FailedCreate", message));
+                self.pod_failure = Some(Failure::new(FailureKind::Invalid, problem));
+                self.plan_status(&PodOutcomes::before(&self.plan.facts))
+            }
+            PodStage::None => self.plan_status(&PodOutcomes::before(&self.plan.facts)),
         }
-        Some(Step::WriteStatus(Box::new(self.draft.clone())))
     }
 
-    fn flushed(&mut self, outcome: Outcome<Arc<Job>>) {
-        match outcome {
-            Ok(job) => {
-                self.store(job);
-                self.remember(MemoryUpdate::Backoff(self.plan.backoff));
-                self.stage = Stage::RemoveFinalizer;
-            }
-            Err(failure) => self.stop(failure),
+    /// Creates the next batch, until all are created or a call failed.
+    fn created(&mut self, mut slow_start: SlowStart, outcomes: Vec<Outcome<Answer>>) -> Next {
+        for outcome in outcomes {
+            self.side_effects.extend(slow_start.done(pod(outcome)));
         }
+        if let PodStage::Create(drafts) = &self.plan.pods
+            && let Some(batch) = slow_start.next_batch()
+        {
+            let steps = drafts[batch].iter().cloned().map(Step::Create).collect();
+            return (Stage::Create(slow_start), steps);
+        }
+        let result = slow_start.result(&self.plan.facts);
+        self.end_pods(result)
+    }
+
+    fn deleted(&mut self, outcomes: Vec<Outcome<Answer>>) -> Next {
+        let PodStage::Delete { victims, purpose } = &self.plan.pods else {
+            return (Stage::Done(None), Vec::new());
+        };
+        let result = pod_stage::deleted(&self.plan.facts, victims, *purpose, outcomes);
+        self.end_pods(result)
+    }
+
+    fn failed_pending(&mut self, outcomes: Vec<Outcome<Answer>>) -> Next {
+        let PodStage::FailPending(pods) = &self.plan.pods else {
+            return (Stage::Done(None), Vec::new());
+        };
+        let outcomes = outcomes.into_iter().map(pod);
+        let result = pod_stage::failed_pending(&self.plan.facts, pods, outcomes);
+        self.end_pods(result)
+    }
+
+    fn end_pods(&mut self, result: PodResult) -> Next {
+        self.side_effects.extend(result.side_effects);
+        self.pod_failure = result.failure;
+        self.plan_status(&result.outcomes)
+    }
+
+    fn plan_status(&mut self, outcomes: &PodOutcomes) -> Next {
+        let mut plan = plan_status(&self.plan, outcomes);
+        self.side_effects.extend(plan.event.take().map(SideEffect::Event));
+        let steps = plan.flush.take().map(Step::WriteStatus).into_iter().collect();
+        (Stage::Flush(plan), steps)
     }
 
     /// Counts the rules that matched, then removes finalizers. ([T10], [T11])
-    fn remove_finalizers(&mut self) -> Option<Step> {
-        for (action, pods) in std::mem::take(&mut self.accounting.handled) {
+    fn flushed(&mut self, plan: StatusPlan, outcomes: Vec<Outcome<Answer>>) -> Next {
+        let written = !outcomes.is_empty();
+        if let Err(failure) = self.store(outcomes) {
+            return stop(failure);
+        }
+        // DIVERGES(upstream): the backoff is remembered also when there is nothing to write. A
+        // failure that the policy ignored changes no counter when its pod was replaced, and
+        // upstream then forgets the wait. ([T9])
+        let backoff = self.plan.facts.backoff;
+        if written || backoff != BackoffRecord::default() {
+            self.remember(MemoryUpdate::Backoff(backoff));
+        }
+        for (&action, &pods) in &plan.handled {
             self.count(MetricEvent::FailureHandled { action, pods });
         }
-        if self.accounting.finalizers.is_empty() {
-            self.stage = Stage::Settle;
-            return None;
+        if !plan.release.is_empty() {
+            let uids = plan.release.iter().map(|pod| pod.uid.clone()).collect();
+            self.remember(MemoryUpdate::RemovingFinalizer(uids));
         }
-        let uids = self.accounting.finalizers.iter().map(|pod| pod.uid.clone()).collect();
-        self.remember(MemoryUpdate::RemovingFinalizer(uids));
-        Some(Step::RemoveFinalizer(self.accounting.finalizers.clone()))
+        let steps = plan.release.iter().cloned().map(Step::RemoveFinalizer).collect();
+        (Stage::Release(plan), steps)
     }
 
     /// DIVERGES(upstream): a pod that turns out to be gone is still remembered as released until
     /// the watch shows it gone. Upstream forgets it at once, and counts it again while its cache is
     /// behind. ([E2])
-    fn finalizers_removed(&mut self, outcomes: Vec<Outcome<WrittenPod>>) {
-        let pods = std::mem::take(&mut self.accounting.finalizers);
-        let mut kept = Vec::new();
-        for (pod, outcome) in pods.iter().zip(outcomes) {
-            match outcome {
+    fn released(&mut self, plan: StatusPlan, outcomes: Vec<Outcome<Answer>>) -> Next {
+        let (mut released, mut kept) = (HashSet::new(), Vec::new());
+        let mut first = None::<Failure>;
+        for (released_pod, outcome) in plan.release.iter().zip(outcomes) {
+            let uid = released_pod.uid.clone();
+            match pod(outcome) {
                 Ok(written) => {
                     self.remember(MemoryUpdate::PodWritten(written.version));
-                    self.untracked.insert(pod.uid.clone());
+                    released.insert(uid);
                 }
                 Err(failure) if failure.kind == FailureKind::NotFound => {
-                    self.untracked.insert(pod.uid.clone());
+                    released.insert(uid);
                 }
                 Err(failure) => {
-                    kept.push(pod.uid.clone());
-                    self.failure.get_or_insert(failure);
+                    kept.push(uid);
+                    first.get_or_insert(failure);
                 }
             }
         }
         if !kept.is_empty() {
             self.remember(MemoryUpdate::FinalizerKept(kept));
         }
-        self.stage = Stage::Settle;
-    }
-
-    /// Counts the released pods, and finishes the Job if it may. ([T12], [T13], [T14])
-    fn settle(&mut self) -> Option<Step> {
-        let mut status = self.stored.status.clone();
-        self.accounting.settle(&mut status, &self.untracked, &self.plan.job);
-        if let Some(verdict) =
-            self.finishes(&status).then_some(self.finish.verdict.as_ref()).flatten()
-        {
-            status::finish(&mut status, &self.plan.job, verdict, self.plan.now);
-        }
-        status::normalize(&mut status);
-        if !status::differs(&status, &self.stored.status) {
-            self.stage = Stage::Done;
-            return None;
-        }
-        self.draft = status;
-        Some(Step::WriteStatus(Box::new(self.draft.clone())))
-    }
-
-    /// Whether the terminal condition may be added. ([C3])
-    fn finishes(&self, status: &JobStatus) -> bool {
-        self.finish.verdict.is_some()
-            && self.failure.is_none()
-            && !self.accounting.cut_off
-            && self.counts.terminating == 0
-            && tracking::is_settled(status)
+        let write = plan.settle.after(&self.job.status, &released, first.is_none());
+        let steps = write.map(Step::WriteStatus).into_iter().collect();
+        (Stage::Settle(plan.settle.end, first), steps)
     }
 
     /// Takes the outcome of the second write, and reports the end that it stored. ([T15])
-    fn settled(&mut self, outcome: Outcome<Arc<Job>>) {
-        match outcome {
-            Ok(job) => {
-                self.store(job);
-                if self.stored.is_finished() {
-                    self.report_finish();
-                }
-                self.stage = Stage::Done;
-            }
-            Err(failure) => self.stop(failure),
+    fn settled(
+        &mut self,
+        end: Option<Verdict>,
+        failure: Option<Failure>,
+        outcomes: Vec<Outcome<Answer>>,
+    ) -> Next {
+        let written = !outcomes.is_empty();
+        let failure = failure.or(self.store(outcomes).err());
+        if let Some(verdict) = end
+            && written
+            && self.job.is_finished()
+        {
+            self.report_finish(verdict);
         }
+        (Stage::Done(failure), Vec::new())
     }
 
-    fn report_finish(&mut self) {
-        let Some(verdict) = self.finish.verdict.clone() else { return };
+    fn report_finish(&mut self, verdict: Verdict) {
         let succeeded = verdict.end == End::Success;
-        let completions = self.plan.job.spec.completions;
-        if succeeded && completions.is_some_and(|it| self.stored.status.succeeded > Some(it)) {
+        let completions = self.plan.facts.job.spec.completions;
+        if succeeded && completions.is_some_and(|it| self.job.status.succeeded > Some(it)) {
             self.report(EventDraft::warning(
                 "TooManySucceededPods",
                 "Too many succeeded pods running after completion count reached",
@@ -358,19 +369,19 @@ impl Progress {
         self.remember(MemoryUpdate::Finished);
     }
 
-    /// Continues from the Job as a write returned it.
-    fn store(&mut self, job: Arc<Job>) {
-        self.remember(MemoryUpdate::JobWritten(job.version));
-        if let Some(metric_event) = metric_events::finished(&job, &self.stored.status, &job.status)
-        {
-            self.count(metric_event);
+    /// Continues from the Job as a write of the status returned it, if there was one.
+    fn store(&mut self, outcomes: Vec<Outcome<Answer>>) -> Result<(), Failure> {
+        for outcome in outcomes {
+            let job = match outcome? {
+                Answer::Job(job) => job,
+                answer => return Err(misplaced(&answer)),
+            };
+            self.remember(MemoryUpdate::JobWritten(job.version));
+            let counted = metric_events::finished(&job, &self.job.status, &job.status);
+            self.side_effects.extend(counted.map(SideEffect::Count));
+            self.job = job;
         }
-        self.stored = job;
-    }
-
-    fn stop(&mut self, failure: Failure) {
-        self.failure.get_or_insert(failure);
-        self.stage = Stage::Done;
+        Ok(())
     }
 
     fn remember(&mut self, what: MemoryUpdate) {
@@ -384,6 +395,57 @@ impl Progress {
     fn count(&mut self, metric_event: MetricEvent) {
         self.side_effects.push(SideEffect::Count(metric_event));
     }
+}
+
+impl Calls {
+    fn new(steps: Vec<Step>) -> Self {
+        Self {
+            unanswered: steps.len(),
+            outcomes: vec![None; steps.len()],
+            follow_ups: Vec::new(),
+            steps: steps.into_iter().enumerate(),
+        }
+    }
+
+    /// A follow-up goes first: its pod is between two calls.
+    fn next(&mut self) -> Option<Call> {
+        let follow_up = self.follow_ups.pop();
+        follow_up.or_else(|| self.steps.next().map(|(slot, step)| Call { step, slot }))
+    }
+
+    /// The first answer of two calls on a pod stands, unless one of them failed.
+    fn done(&mut self, call: &Call, outcome: Outcome<Answer>) {
+        let Some(stored) = self.outcomes.get_mut(call.slot) else { return };
+        if outcome.is_err() || stored.is_none() {
+            *stored = Some(outcome);
+        }
+        match call.step.then() {
+            Some(step) if matches!(stored, Some(Ok(_))) => {
+                self.follow_ups.push(Call { step, slot: call.slot });
+            }
+            _ => self.unanswered -= 1,
+        }
+    }
+
+    fn into_outcomes(self) -> Vec<Outcome<Answer>> {
+        self.outcomes.into_iter().flatten().collect()
+    }
+}
+
+fn stop(failure: Failure) -> Next {
+    (Stage::Done(Some(failure)), Vec::new())
+}
+
+/// The pod that a write returned.
+fn pod(outcome: Outcome<Answer>) -> Outcome<WrittenPod> {
+    match outcome? {
+        Answer::Pod(pod) => Ok(pod),
+        answer => Err(misplaced(&answer)),
+    }
+}
+
+fn misplaced(answer: &Answer) -> Failure {
+    Failure::new(FailureKind::Other, format!("answer {answer:?} belongs to another call"))
 }
 
 /// Whether a failed claim does not end the sync.

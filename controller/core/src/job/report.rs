@@ -5,10 +5,8 @@ use std::fmt;
 use epilogue_common::finding_code::FindingCode as Code;
 use jiff::SignedDuration;
 
-use super::plan::{Plan, SkipReason};
 use super::verdict::End;
 use crate::managed_by;
-use crate::view::{CompletionMode, Job};
 
 /// One thing that a Job waits for.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,42 +43,6 @@ pub enum WaitsFor {
     Deletion,
     /// The end of its last pods, so that this condition can be set.
     End(End),
-}
-
-impl WaitsFor {
-    pub(super) fn of_skip(skip: SkipReason, job: &Job) -> Option<Self> {
-        match (skip, &job.spec.completion_mode) {
-            (SkipReason::Stale | SkipReason::FinishedByUs, _) => Some(Self::Watches),
-            (SkipReason::ManagedElsewhere, _) if job.is_finished() => Some(Self::Nothing),
-            (SkipReason::ManagedElsewhere, _) => Some(Self::Manager(job.spec.managed_by.clone())),
-            (SkipReason::Finished, _) => Some(Self::Nothing),
-            (SkipReason::UnknownCompletionMode, CompletionMode::Unknown(mode)) => {
-                Some(Self::CompletionMode(mode.clone()))
-            }
-            (SkipReason::UnknownCompletionMode, _) => None,
-        }
-    }
-
-    pub(super) fn of_plan(plan: &Plan) -> Vec<Self> {
-        let mut waits = Vec::new();
-        if let Some(verdict) = &plan.verdict {
-            waits.push(Self::End(verdict.end));
-        } else if plan.job.deleting {
-            waits.push(Self::Deletion);
-        } else if plan.job.spec.suspend {
-            waits.push(Self::Resume);
-        }
-        if !plan.expectations_satisfied {
-            waits.push(Self::Watches);
-        }
-        if !plan.census.active.is_empty() {
-            waits.push(Self::ActivePods(plan.census.active.len()));
-        }
-        if !plan.census.terminating.is_empty() {
-            waits.push(Self::TerminatingPods(plan.census.terminating.len()));
-        }
-        waits
-    }
 }
 
 impl WaitsFor {

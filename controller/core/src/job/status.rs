@@ -1,19 +1,21 @@
 //! Computes the status that a sync writes, except for the accounting: active pods, start time,
 //! suspension, the conditions that end the Job.
 
+use std::sync::Arc;
+
 use epilogue_common::names::job_condition;
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::{JobCondition, JobStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::plan::Plan;
+use super::facts::Facts;
 use super::steps::EventDraft;
-use super::verdict::{self, End, Verdict};
-use crate::view::Job;
+use super::verdict::{End, Verdict};
+use crate::view::{Job, Pod};
 
 /// Pods after the pod stage: the census, updated with the outcome of each call.
-#[derive(Clone, Debug, Default)]
-pub(super) struct PodCounts {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodOutcomes {
     /// Pods that are neither terminal nor being deleted.
     pub active: usize,
     /// Active pods that are ready.
@@ -24,50 +26,41 @@ pub(super) struct PodCounts {
     pub all_deleted: bool,
 }
 
-/// How the sync ends the Job.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Finish {
-    /// The end that takes effect: pods are released and the terminal condition may follow.
-    pub verdict: Option<Verdict>,
-    /// A failure that is certain but still has pods to delete.
-    pub announced: Option<Verdict>,
-}
+impl PodOutcomes {
+    /// The pods before any call.
+    pub(super) fn before(facts: &Facts) -> Self {
+        let census = &facts.census;
+        Self {
+            active: census.active.len(),
+            ready: census.ready,
+            terminating: census.terminating.len(),
+            all_deleted: true,
+        }
+    }
 
-/// Decides which end takes effect with these outcomes. ([S18], [S19])
-///
-/// DIVERGES(upstream): a failure whose pods are not all deleted yet is stored as FailureTarget at
-/// once. Upstream forgets it until they are. By then the pod that proved it may be gone. ([S18])
-///
-/// DIVERGES(upstream): a Job is not complete while the watch still has to show pods that it
-/// created. Upstream counts only the pods that it sees. ([S19])
-pub(super) fn decide_finish(plan: &Plan, counts: &PodCounts) -> Finish {
-    let complete = counts.all_deleted && plan.expectations_satisfied;
-    match &plan.verdict {
-        Some(verdict) if complete => Finish { verdict: Some(verdict.clone()), announced: None },
-        Some(verdict) => Finish {
-            verdict: None,
-            announced: Some(verdict.clone()).filter(|it| it.end == End::Failure && !it.stored),
-        },
-        None => Finish {
-            verdict: verdict::completion(&plan.job, plan.succeeded, counts.active)
-                .filter(|_| plan.expectations_satisfied),
-            announced: None,
-        },
+    /// The pods once these active ones are deleted.
+    pub(super) fn without(self, gone: &[Arc<Pod>]) -> Self {
+        Self {
+            active: self.active - gone.len(),
+            ready: self.ready - gone.iter().filter(|pod| pod.is_ready()).count(),
+            terminating: self.terminating + gone.len(),
+            ..self
+        }
     }
 }
 
 /// Sets the counts of pods that run; `ready` and `terminating` also when zero. ([S21])
-pub(super) fn count_pods(status: &mut JobStatus, counts: &PodCounts) {
+pub(super) fn count_pods(status: &mut JobStatus, outcomes: &PodOutcomes) {
     let number = |count: usize| i32::try_from(count).unwrap_or(i32::MAX);
-    status.active = Some(number(counts.active)).filter(|active| *active > 0);
-    status.ready = Some(number(counts.ready));
-    status.terminating = Some(number(counts.terminating));
+    status.active = Some(number(outcomes.active)).filter(|active| *active > 0);
+    status.ready = Some(number(outcomes.ready));
+    status.terminating = Some(number(outcomes.terminating));
 }
 
 /// Sets the start time of a Job that is not suspended. ([S14])
-pub(super) fn start(status: &mut JobStatus, plan: &Plan) {
-    if status.start_time.is_none() && !plan.job.spec.suspend {
-        status.start_time = Some(whole_seconds(plan.now));
+pub(super) fn start(status: &mut JobStatus, facts: &Facts) {
+    if status.start_time.is_none() && !facts.job.spec.suspend {
+        status.start_time = Some(whole_seconds(facts.now));
     }
 }
 
@@ -76,30 +69,30 @@ pub(super) fn start(status: &mut JobStatus, plan: &Plan) {
 /// DIVERGES(upstream): only lifting it sets the start time anew. Upstream also does so when the
 /// condition is False with another reason or message than its own, which the API refuses for ever.
 /// ([X2])
-pub(super) fn suspend(status: &mut JobStatus, plan: &Plan) -> Option<EventDraft> {
+pub(super) fn suspend(status: &mut JobStatus, facts: &Facts) -> Option<EventDraft> {
     let suspended = job_condition::SUSPENDED;
-    if plan.job.spec.suspend {
-        let changed = upsert(status, plan.now, suspended, "True", "JobSuspended", "Job suspended");
+    if facts.job.spec.suspend {
+        let changed = upsert(status, facts.now, suspended, "True", "JobSuspended", "Job suspended");
         if changed {
             status.start_time = None;
         }
         changed.then(|| EventDraft::normal("Suspended", "Job suspended"))
     } else {
-        let resumes = plan.job.true_condition(suspended).is_some();
-        upsert(status, plan.now, suspended, "False", "JobResumed", "Job resumed");
+        let resumes = facts.job.true_condition(suspended).is_some();
+        upsert(status, facts.now, suspended, "False", "JobResumed", "Job resumed");
         if resumes {
-            status.start_time = Some(whole_seconds(plan.now));
+            status.start_time = Some(whole_seconds(facts.now));
         }
         resumes.then(|| EventDraft::normal("Resumed", "Job resumed"))
     }
 }
 
 /// Stores how many failures were ignored, if there are new ones.
-pub(super) fn count_disruptions(status: &mut JobStatus, plan: &Plan) {
-    if let Some(disruptions) = plan.disruptions.as_ref().filter(|it| it.is_new) {
+pub(super) fn count_disruptions(status: &mut JobStatus, facts: &Facts) {
+    if let Some(disruptions) = facts.disruptions.as_ref().filter(|it| it.is_new) {
         let kind = job_condition::DISRUPTIONS_IGNORED;
         let message = disruptions.message();
-        upsert(status, plan.now, kind, "True", "PodFailurePolicy", &message);
+        upsert(status, facts.now, kind, "True", "PodFailurePolicy", &message);
     }
 }
 

@@ -1,47 +1,57 @@
-//! Defines what passes between deciding and acting: steps, their outcomes, and side effects on
+//! Defines what passes between deciding and acting: steps, their answers, and side effects on
 //! memory, events and metrics. All of it can be printed.
 
 use std::sync::Arc;
 
-use epilogue_common::outcome::{Failure, Outcome};
+use epilogue_common::outcome::Failure;
 use jiff::SignedDuration;
 use k8s_openapi::api::batch::v1::JobStatus;
 
 use super::memory::BackoffRecord;
 use crate::view::{FailureCounts, Job, Pod, Uid, Version};
 
-/// One group of calls to the API. Calls within a step are independent of each other; the next step
-/// begins when all of them have been answered.
+/// One call to the API.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
     /// Read the Job itself, not a cache, before pods are adopted. ([L2])
     ConfirmJob,
-    /// Patch these pods' owner reference or finalizer.
-    Claim(Vec<Claim>),
-    /// Create these pods: one batch of the slow start. ([P8])
-    Create(Vec<PodDraft>),
-    /// Delete these pods.
-    Delete(Vec<PodDeletion>),
-    /// Fail these pods, which do not start: set their condition, then fail those without a node and
-    /// delete the others.
-    FailPending(Vec<Arc<Pod>>),
+    /// Patch a pod's owner reference or finalizer.
+    Claim(Claim),
+    /// Create a pod.
+    Create(PodDraft),
+    /// Remove the tracking finalizer from a pod that is deleted next, so that it is not counted as
+    /// failed. ([P14])
+    Strip(Arc<Pod>),
+    /// Delete a pod.
+    Delete(Arc<Pod>),
+    /// Set the condition of a pod that does not start; this also fails a pod without a node.
+    FailPending(Arc<Pod>),
     /// Replace the Job's status.
     WriteStatus(Box<JobStatus>),
-    /// Remove the tracking finalizer from these pods.
-    RemoveFinalizer(Vec<Arc<Pod>>),
+    /// Remove the tracking finalizer from a pod that is counted.
+    RemoveFinalizer(Arc<Pod>),
 }
 
-/// The outcome of a step. Lists are in the order of the step's own.
+/// A step on its way to the API.
 #[derive(Clone, Debug, PartialEq)]
-pub enum StepOutcome {
-    /// The outcome of [`Step::ConfirmJob`].
-    Confirmed(Outcome<LiveJob>),
-    /// The outcomes of [`Step::Claim`], [`Step::Create`] and [`Step::RemoveFinalizer`].
-    Written(Vec<Outcome<WrittenPod>>),
-    /// The outcomes of [`Step::Delete`].
-    Deleted(Vec<Outcome<()>>),
-    /// The outcome of [`Step::WriteStatus`]: the Job as the API returned it.
-    Status(Box<Outcome<Arc<Job>>>),
+pub struct Call {
+    /// The step.
+    pub step: Step,
+    /// Its place among the steps that run concurrently.
+    pub slot: usize,
+}
+
+/// What the API answers to a step that succeeds.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answer {
+    /// The Job as [`Step::ConfirmJob`] read it.
+    Live(LiveJob),
+    /// The pod as a write returned it.
+    Pod(WrittenPod),
+    /// The pod is deleted, or terminates.
+    Deleted,
+    /// The Job as [`Step::WriteStatus`] returned it.
+    Job(Arc<Job>),
 }
 
 /// The result of a live read of the Job.
@@ -93,15 +103,6 @@ pub struct PodDraft {
     pub avoid: Vec<Arc<str>>,
     /// The failures of the index so far, with `backoffLimitPerIndex`.
     pub failures: Option<FailureCounts>,
-}
-
-/// A pod to delete.
-#[derive(Clone, Debug, PartialEq)]
-pub struct PodDeletion {
-    /// The pod.
-    pub pod: Arc<Pod>,
-    /// Whether to remove the finalizer first, so that the pod is not counted as failed. ([P14])
-    pub strip: bool,
 }
 
 /// One thing to remember, report or count. A sync returns them in order.
@@ -224,14 +225,21 @@ pub struct SyncResult {
 }
 
 impl Step {
-    /// How many calls the step makes; a deletion that strips the finalizer counts as one.
-    pub fn calls(&self) -> usize {
+    /// The step that deletes this pod, or comes before its deletion.
+    pub(super) fn delete(pod: &Arc<Pod>, strip: bool) -> Self {
+        let pod = Arc::clone(pod);
+        if strip && pod.tracked { Self::Strip(pod) } else { Self::Delete(pod) }
+    }
+
+    /// The step that follows on the same pod once this one has succeeded.
+    ///
+    /// The kubelet makes a pod on a node Failed when nothing of it runs; the condition is there by
+    /// then.
+    pub(super) fn then(&self) -> Option<Self> {
         match self {
-            Self::ConfirmJob | Self::WriteStatus(_) => 1,
-            Self::Claim(claims) => claims.len(),
-            Self::Create(drafts) => drafts.len(),
-            Self::Delete(deletions) => deletions.len(),
-            Self::RemoveFinalizer(pods) | Self::FailPending(pods) => pods.len(),
+            Self::Strip(pod) => Some(Self::Delete(Arc::clone(pod))),
+            Self::FailPending(pod) if pod.node.is_some() => Some(Self::Delete(Arc::clone(pod))),
+            _ => None,
         }
     }
 }

@@ -7,58 +7,57 @@ use std::sync::Arc;
 use k8s_openapi::api::batch::v1::{JobStatus, UncountedTerminatedPods};
 
 use super::IndexSet;
-use super::census::{self, Uncounted};
-use super::plan::Plan;
+use super::census;
+use super::facts::Facts;
+use super::plan::PodPlan;
 use super::verdict::{End, Verdict};
 use crate::view::{Job, Phase, Pod, Uid};
 
 /// The accounting of one sync, between its first and its second write of the status.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Accounting {
     /// Pods that lose their finalizer once the first write is stored.
-    pub finalizers: Vec<Arc<Pod>>,
+    pub release: Vec<Arc<Pod>>,
     /// Rules of the failure policy that matched, by action.
     pub handled: BTreeMap<&'static str, u32>,
     /// Whether there was more to account for than one sync may do. ([T6])
     pub cut_off: bool,
     /// Pods of the Job with the finalizer. ([T2])
-    tracked: HashSet<Uid>,
+    pub tracked: HashSet<Uid>,
 }
 
 /// Decides which pods keep their finalizer, and which failures count.
 struct Rules<'a> {
-    plan: &'a Plan,
+    facts: &'a Facts,
+    /// Whether the end was decided before any call, whatever its outcomes.
+    decided: bool,
+    /// The end that takes effect.
     end: Option<End>,
-    known: Uncounted,
 }
 
 impl Accounting {
     /// Enters the known facts into the status. ([T1], [T2], [T3], [T4], [T7])
-    pub(super) fn enter(
-        plan: &Plan,
-        finish: Option<&Verdict>,
-        pods_per_sync: usize,
-        status: &mut JobStatus,
-    ) -> Self {
-        let mut tracked: Vec<&Arc<Pod>> = plan.census.tracked.iter().collect();
-        if plan.job.is_indexed() {
+    pub(super) fn enter(plan: &PodPlan, finish: Option<&Verdict>, status: &mut JobStatus) -> Self {
+        let facts = &plan.facts;
+        let mut tracked: Vec<&Arc<Pod>> = facts.census.tracked.iter().collect();
+        if facts.job.is_indexed() {
             tracked.sort_by_key(|pod| pod.index);
         }
         let mut accounting = Self {
-            finalizers: Vec::new(),
+            release: Vec::new(),
             handled: BTreeMap::new(),
             cut_off: false,
             tracked: tracked.iter().map(|pod| pod.uid.clone()).collect(),
         };
-        settle(status, &accounting.tracked, &HashSet::new(), plan.job.is_indexed());
+        settle(status, &accounting.tracked, &HashSet::new(), facts.job.is_indexed());
         let rules = Rules {
-            plan,
+            facts,
+            decided: plan.verdict.is_some(),
             end: finish.map(|verdict| verdict.end),
-            known: plan.census.uncounted.clone(),
         };
-        accounting.walk(&rules, &tracked, pods_per_sync, status);
-        if let Some(indexes) = &plan.indexes {
-            status.succeeded = Some(success_count(plan, indexes.succeeded.len()));
+        accounting.walk(&rules, &tracked, status);
+        if let Some(indexes) = &facts.indexes {
+            status.succeeded = Some(success_count(&facts.job, indexes.succeeded.len()));
             status.completed_indexes = text(&indexes.succeeded);
             status.failed_indexes =
                 indexes.per_index.as_ref().map(|per_index| per_index.failed.to_string());
@@ -67,30 +66,25 @@ impl Accounting {
     }
 
     /// Lists each pod that is released, up to the limit of one sync. ([T4], [T6])
-    fn walk(
-        &mut self,
-        rules: &Rules<'_>,
-        tracked: &[&Arc<Pod>],
-        pods_per_sync: usize,
-        status: &mut JobStatus,
-    ) {
+    fn walk(&mut self, rules: &Rules<'_>, tracked: &[&Arc<Pod>], status: &mut JobStatus) {
+        let (facts, known) = (rules.facts, &rules.facts.census.uncounted);
         let mut new_indexes: HashSet<u32> = HashSet::new();
         for pod in tracked {
             if !rules.allows_removal(pod) {
                 continue;
             }
-            if rules.plan.disruptions.as_ref().is_some_and(|it| it.holds(&pod.uid)) {
+            if facts.disruptions.as_ref().is_some_and(|it| it.holds(&pod.uid)) {
                 self.cut_off = true;
                 continue;
             }
-            self.finalizers.push(Arc::clone(pod));
-            if pod.phase == Phase::Succeeded && !rules.known.failed.contains(&pod.uid) {
-                match &rules.plan.indexes {
+            self.release.push(Arc::clone(pod));
+            if pod.phase == Phase::Succeeded && !known.failed.contains(&pod.uid) {
+                match &facts.indexes {
                     Some(indexes) => new_indexes.extend(pod.index.filter(|index| {
-                        rules.plan.job.has_index(*index) && !indexes.stored.contains(*index)
+                        facts.job.has_index(*index) && !indexes.stored.contains(*index)
                     })),
                     None => {
-                        if !rules.known.succeeded.contains(&pod.uid) {
+                        if !known.succeeded.contains(&pod.uid) {
                             lists(status).succeeded.get_or_insert_default().push(uid(pod));
                         }
                     }
@@ -100,7 +94,7 @@ impl Accounting {
             }
             let lists = lists(status);
             let listed = lists.succeeded.iter().chain(&lists.failed).map(Vec::len).sum::<usize>();
-            if new_indexes.len() + listed >= pods_per_sync {
+            if new_indexes.len() + listed >= facts.pods_per_sync {
                 self.cut_off = true;
                 break;
             }
@@ -109,18 +103,13 @@ impl Accounting {
 
     /// Applies the failure policy, and records the action for the metric.
     fn is_counted(&mut self, rules: &Rules<'_>, pod: &Pod) -> bool {
-        match census::action(&rules.plan.job, pod) {
+        match census::action(&rules.facts.job, pod) {
             Some(action) => {
                 *self.handled.entry(action.as_str()).or_default() += 1;
                 action.counts()
             }
             None => true,
         }
-    }
-
-    /// Moves UIDs whose finalizer is gone into the counters. ([T12])
-    pub(super) fn settle(&self, status: &mut JobStatus, untracked: &HashSet<Uid>, job: &Job) {
-        settle(status, &self.tracked, untracked, job.is_indexed());
     }
 }
 
@@ -129,8 +118,8 @@ impl Accounting {
 /// DIVERGES(upstream): the API lets it decrease only while completions equal parallelism. A user
 /// may scale both down and then change parallelism alone. The number then stays as it was;
 /// upstream's writes are refused until a user scales again. ([X4])
-fn success_count(plan: &Plan, indexes: u32) -> i32 {
-    let (job, count) = (&plan.job, indexes.cast_signed());
+fn success_count(job: &Job, indexes: u32) -> i32 {
+    let count = indexes.cast_signed();
     let elastic = job.spec.completions == Some(job.spec.parallelism);
     if elastic { count } else { count.max(job.status.succeeded.unwrap_or(0)) }
 }
@@ -142,26 +131,26 @@ impl Rules<'_> {
             // The deletion has removed it already.
             return false;
         }
-        if self.plan.verdict.is_some() && self.end.is_none() {
+        if self.decided && self.end.is_none() {
             // A pod that still runs counts by the Job's end, once that takes effect.
             return pod.is_terminal() && !self.is_delayed(pod);
         }
-        if self.plan.job.deleting || self.end.is_some() || pod.phase == Phase::Succeeded {
+        if self.facts.job.deleting || self.end.is_some() || pod.phase == Phase::Succeeded {
             return true;
         }
-        census::is_failed(&self.plan.job, pod) && !self.is_delayed(pod)
+        census::is_failed(&self.facts.job, pod) && !self.is_delayed(pod)
     }
 
     /// Whether the pod waits for its replacement. ([I10])
     fn is_delayed(&self, pod: &Pod) -> bool {
-        self.plan.per_index().is_some_and(|per_index| per_index.delays(pod))
+        self.facts.per_index().is_some_and(|per_index| per_index.delays(pod))
     }
 
     /// Failed, or still there when the Job fails, and neither listed nor out of place. ([T4])
     fn counts_as_failed(&self, pod: &Pod) -> bool {
-        let job = &self.plan.job;
+        let job = &self.facts.job;
         (census::is_failed(job, pod) || self.end == Some(End::Failure))
-            && !self.known.contains(&pod.uid)
+            && !self.facts.census.uncounted.contains(&pod.uid)
             && census::has_valid_index(job, pod)
     }
 }
@@ -169,7 +158,12 @@ impl Rules<'_> {
 /// Moves UIDs without a tracked pod into the counters. ([T3], [T12])
 ///
 /// Successes of an Indexed Job are counted by index, so the list of them stays empty.
-fn settle(status: &mut JobStatus, tracked: &HashSet<Uid>, untracked: &HashSet<Uid>, indexed: bool) {
+pub(super) fn settle(
+    status: &mut JobStatus,
+    tracked: &HashSet<Uid>,
+    untracked: &HashSet<Uid>,
+    indexed: bool,
+) {
     let is_tracked = |text: &String| {
         let uid = Uid::from(text.as_str());
         tracked.contains(&uid) && !untracked.contains(&uid)

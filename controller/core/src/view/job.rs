@@ -1,5 +1,5 @@
-//! Views a Job: spec as the controller reads it, status as the API types it, metadata and template
-//! as JSON.
+//! Views a Job: spec as the controller reads it, status as the API types it, and what its writes
+//! repeat as it came.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,9 +8,8 @@ use std::sync::Arc;
 use epilogue_common::names::{RESERVED_MANAGED_BY, job_condition};
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::{JobCondition, JobStatus, PodFailurePolicy, SuccessPolicy};
-use serde_json::{Map, Value};
 
-use super::{Json, Selector, Uid, Version};
+use super::{Selector, Source, Uid, Version};
 use crate::workqueue::Key;
 
 /// Namespace and name of a Job.
@@ -39,14 +38,12 @@ pub struct Job {
     pub deleting: bool,
     /// The entries of `metadata.annotations` that begin with `epilogue.dev/`.
     pub annotations: BTreeMap<String, String>,
-    /// `metadata` as read, without `managedFields`: a status write must echo it.
-    pub metadata: Json,
     /// `spec`.
     pub spec: JobSpec,
     /// `status`.
     pub status: JobStatus,
-    /// Unknown fields of the status; a write keeps them.
-    pub status_unknown: Map<String, Value>,
+    /// What a status write and new pods repeat.
+    pub source: Source,
 }
 
 /// The parts of a Job's spec that decisions read.
@@ -80,8 +77,6 @@ pub struct JobSpec {
     pub selector: Selector,
     /// `template.spec.restartPolicy`.
     pub restart_policy: RestartPolicy,
-    /// `template` as read, so that unknown fields reach the pods.
-    pub template: Json,
 }
 
 /// `spec.completionMode`.

@@ -50,9 +50,7 @@ pub(crate) fn lean_metadata<'de, D: Deserializer<'de>>(
 
 /// Reads a time that others than the API server wrote. The API takes years that no calendar here
 /// has. A year after 9999 reads as the end of time, and a text that is not a time as `None`.
-pub(crate) fn lenient_time<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<Time>, D::Error> {
+pub fn lenient_time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Time>, D::Error> {
     let text: Option<Cow<'de, str>> = Option::deserialize(deserializer)?;
     Ok(text.and_then(|text| time(&text)).map(Time))
 }
@@ -69,7 +67,7 @@ fn time(text: &str) -> Option<Timestamp> {
 mod tests {
     use super::*;
     use crate::job::{PodDraft, pod_body};
-    use crate::view::{WireJob, WirePod};
+    use crate::view::{Source, WireJob, WirePod};
     use serde_json::json;
 
     fn deep(levels: usize) -> String {
@@ -84,9 +82,11 @@ mod tests {
              \"metadata\":{{\"labels\":{{\"a\":\"b\"}},\"managedFields\":{fields}}},\"spec\":{{}}}}}}}}"
         );
         let job = WireJob::read(&text).and_then(WireJob::view).expect("must be readable");
-        assert_eq!((&*job.key.name, job.metadata.as_str()), ("j", "{\"name\":\"j\"}"));
+        let Source::Json { metadata, .. } = &job.source else { panic!("must be from JSON") };
+        assert_eq!((&*job.key.name, metadata.as_str()), ("j", "{\"name\":\"j\"}"));
         let pod = pod_body(&job, &PodDraft::default());
-        let pod: serde_json::Value = serde_json::from_str(pod.get()).expect("must be readable");
+        let pod = pod.json().expect("must be JSON");
+        let pod: serde_json::Value = serde_json::from_str(pod).expect("must be readable");
         assert_eq!(pod["metadata"]["labels"], json!({"a": "b"}));
         assert_eq!(pod["metadata"].get("managedFields"), None);
     }

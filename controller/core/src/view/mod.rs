@@ -1,12 +1,15 @@
 //! Defines the slim views of API objects that decisions read.
 
+pub mod fields;
 mod gc_facts;
 mod job;
 mod json;
-pub(crate) mod lenient;
+pub mod lenient;
 mod pod;
 mod protobuf;
+mod reply;
 mod selector;
+mod source;
 mod uid;
 pub(crate) mod wire;
 
@@ -18,6 +21,9 @@ pub use pod::{
     Condition, Container, ContainerKind, Deletion, FailureCounts, Owner, Phase, Pod,
     ReadyCondition, Terminated, Tristate,
 };
+pub(crate) use protobuf::{EntryMessage, retain, status_message};
+pub use reply::Reply;
 pub use selector::Selector;
+pub use source::Source;
 pub use uid::{Uid, Version};
 pub use wire::{Interner, WireJob, WirePod};

@@ -1,20 +1,28 @@
-//! Reads pods from the API's protobuf: only the fields of [`WirePod`], by the tags of the published
-//! `generated.proto`. All other fields are skipped undecoded.
+//! Reads pods and Jobs from the API's protobuf: only the fields of their views, by the tags of the
+//! published `generated.proto`. All other fields are skipped undecoded.
 //!
 //! Strings are read as bytes: clients may store text that is not UTF-8, and no text may hide its
 //! object. In JSON the API server replaces such bytes, and so does this reader.
 
+mod fields;
+mod job;
+
 use std::collections::BTreeMap;
 
+use epilogue_common::watch_event::Rejected;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use prost::{DecodeError, Message};
 use serde::de::IgnoredAny;
 
+use super::Reply;
 use super::wire::{
     WireCondition, WireContainerSpec, WireContainerState, WireContainerStatus, WirePod,
     WirePodSpec, WirePodStatus, WireRunning, WireTerminated, WireWaiting,
 };
+
+pub(crate) use fields::retain;
+pub(crate) use job::status_message;
 
 /// A string of the API, which may lack or be empty. Go writes the latter for the former.
 type Text = Vec<u8>;
@@ -57,7 +65,7 @@ struct MetaMessage {
     finalizers: Vec<Text>,
 }
 
-#[derive(Clone, PartialEq, Message)]
+#[derive(Clone, Copy, PartialEq, Message)]
 struct TimeMessage {
     #[prost(int64, optional, tag = "1")]
     seconds: Option<i64>,
@@ -65,11 +73,11 @@ struct TimeMessage {
 
 /// An entry of a map.
 #[derive(Clone, PartialEq, Message)]
-struct EntryMessage {
+pub(crate) struct EntryMessage {
     #[prost(bytes = "vec", tag = "1")]
-    key: Text,
+    pub(crate) key: Text,
     #[prost(bytes = "vec", tag = "2")]
-    value: Text,
+    pub(crate) value: Text,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -180,10 +188,43 @@ struct TerminatedMessage {
     finished_at: Option<TimeMessage>,
 }
 
+/// The identity of an object of any kind.
+#[derive(Clone, PartialEq, Message)]
+struct ReplyMessage {
+    #[prost(message, optional, tag = "1")]
+    metadata: Option<ReplyMetaMessage>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ReplyMetaMessage {
+    #[prost(bytes = "vec", tag = "1")]
+    name: Text,
+    #[prost(bytes = "vec", tag = "5")]
+    uid: Text,
+    #[prost(bytes = "vec", tag = "6")]
+    resource_version: Text,
+    #[prost(message, optional, tag = "9")]
+    deletion_timestamp: Option<TimeMessage>,
+}
+
+/// Reads the identity of an object.
+pub(super) fn reply(message: &[u8]) -> Result<Reply, Rejected> {
+    let metadata = decoded::<ReplyMessage>(message)?.metadata.unwrap_or_default();
+    if metadata.uid.is_empty() {
+        return Err(Rejected { why: "metadata.uid: missing".to_owned(), managed_by: None });
+    }
+    Ok(Reply {
+        uid: text(metadata.uid),
+        name: text(metadata.name),
+        version: text(metadata.resource_version),
+        deleting: metadata.deletion_timestamp.is_some(),
+    })
+}
+
 impl WirePod {
     /// Reads a pod from its protobuf message.
-    pub fn decode(message: &[u8]) -> Result<Self, DecodeError> {
-        let PodMessage { metadata, spec, status } = PodMessage::decode(message)?;
+    pub fn decode(message: &[u8]) -> Result<Self, Rejected> {
+        let PodMessage { metadata, spec, status } = decoded(message)?;
         Ok(Self {
             metadata: metadata.map(MetaMessage::wire).unwrap_or_default(),
             spec: spec.map(SpecMessage::wire).unwrap_or_default(),
@@ -256,6 +297,12 @@ impl ContainerStatusMessage {
             }),
         }
     }
+}
+
+/// Decodes a message. The API's own is never malformed.
+fn decoded<T: Message + Default>(message: &[u8]) -> Result<T, Rejected> {
+    let rejected = |error: DecodeError| Rejected { why: error.to_string(), managed_by: None };
+    T::decode(message).map_err(rejected)
 }
 
 fn owner(owner: OwnerMessage) -> OwnerReference {

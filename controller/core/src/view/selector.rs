@@ -63,15 +63,34 @@ impl Selector {
     }
 }
 
-impl<'de> Deserialize<'de> for Selector {
+impl Selector {
+    /// The selector of `matchLabels` and of `matchExpressions`, each with key, operator and values.
+    pub(super) fn of<V: Iterator<Item = String>>(
+        labels: BTreeMap<String, String>,
+        expressions: impl Iterator<Item = (String, String, V)>,
+    ) -> Self {
+        let labels = labels.into_iter().map(|(key, value)| Requirement::label(key.into(), &value));
+        let expressions = expressions.map(|(key, operator, values)| {
+            let operator = Operator::parse(&operator);
+            Requirement { key: key.into(), operator, values: values.collect() }
+        });
+        Self::all(labels.chain(expressions).collect())
+    }
+
     /// An unknown operator makes a selector that matches nothing: to claim no pod is the mistake
     /// that can be repaired.
+    fn all(requirements: Vec<Requirement>) -> Self {
+        let known = requirements.iter().all(|each| each.operator != Operator::Unknown);
+        Self { requirements: known.then(|| requirements.into_boxed_slice()) }
+    }
+}
+
+impl<'de> Deserialize<'de> for Selector {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let Wire { match_labels, match_expressions } = Wire::deserialize(deserializer)?;
         let mut all = match_labels.map(|labels| labels.0).unwrap_or_default();
         all.extend(match_expressions.unwrap_or_default());
-        let known = all.iter().all(|each| each.operator != Operator::Unknown);
-        Ok(Self { requirements: known.then(|| all.into_boxed_slice()) })
+        Ok(Self::all(all))
     }
 }
 
@@ -81,7 +100,25 @@ impl Default for Requirement {
     }
 }
 
+impl Operator {
+    fn parse(text: &str) -> Self {
+        match text {
+            "In" => Self::In,
+            "NotIn" => Self::NotIn,
+            "Exists" => Self::Exists,
+            "DoesNotExist" => Self::DoesNotExist,
+            _ => Self::Unknown,
+        }
+    }
+}
+
 impl Requirement {
+    /// The label must have this value.
+    fn label(key: Box<str>, value: &str) -> Self {
+        let values = std::iter::once(value.to_owned()).collect();
+        Self { key, operator: Operator::In, values }
+    }
+
     fn holds(&self, value: Option<&str>) -> bool {
         match self.operator {
             Operator::In => value.is_some_and(|value| self.values.has(value)),
@@ -94,15 +131,19 @@ impl Requirement {
 }
 
 impl Values {
-    fn of(value: &str) -> Self {
-        let mut text = String::with_capacity(value.len() + 1);
-        text.push_str(value);
-        text.push(END);
-        Self(text.into())
-    }
-
     fn has(&self, value: &str) -> bool {
         self.0.split_terminator(END).any(|each| each == value)
+    }
+}
+
+impl FromIterator<String> for Values {
+    fn from_iter<I: IntoIterator<Item = String>>(values: I) -> Self {
+        let mut text = String::new();
+        for value in values {
+            text.push_str(&value);
+            text.push(END);
+        }
+        Self(text.into())
     }
 }
 
@@ -175,7 +216,7 @@ impl<'de> Visitor<'de> for MapOfLabels {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Labels, A::Error> {
         let mut labels = Vec::new();
         while let Some((key, value)) = map.next_entry::<Box<str>, String>()? {
-            labels.push(Requirement { key, operator: Operator::In, values: Values::of(&value) });
+            labels.push(Requirement::label(key, &value));
         }
         Ok(Labels(labels))
     }

@@ -22,7 +22,7 @@ use super::pod::{
     Condition, Container, ContainerKind, Deletion, FailureCounts, Owner, Phase, Pod,
     ReadyCondition, Terminated,
 };
-use super::{CompletionMode, Job, JobKey, JobSpec, RestartPolicy, Selector, Version};
+use super::{CompletionMode, Job, JobKey, JobSpec, RestartPolicy, Selector, Source, Version};
 
 /// A pod as the API sends it, reduced to the fields of the view.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -342,22 +342,22 @@ pub struct WireJob {
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct WireJobSpec {
-    parallelism: Option<i32>,
-    completions: Option<i32>,
-    completion_mode: Option<String>,
-    backoff_limit: Option<i32>,
-    backoff_limit_per_index: Option<i32>,
-    max_failed_indexes: Option<i32>,
-    active_deadline_seconds: Option<i64>,
-    suspend: Option<bool>,
-    managed_by: Option<String>,
-    pod_replacement_policy: Option<String>,
-    pod_failure_policy: Option<PodFailurePolicy>,
-    success_policy: Option<SuccessPolicy>,
-    selector: Option<Selector>,
+pub(super) struct WireJobSpec {
+    pub(super) parallelism: Option<i32>,
+    pub(super) completions: Option<i32>,
+    pub(super) completion_mode: Option<String>,
+    pub(super) backoff_limit: Option<i32>,
+    pub(super) backoff_limit_per_index: Option<i32>,
+    pub(super) max_failed_indexes: Option<i32>,
+    pub(super) active_deadline_seconds: Option<i64>,
+    pub(super) suspend: Option<bool>,
+    pub(super) managed_by: Option<String>,
+    pub(super) pod_replacement_policy: Option<String>,
+    pub(super) pod_failure_policy: Option<PodFailurePolicy>,
+    pub(super) success_policy: Option<SuccessPolicy>,
+    pub(super) selector: Option<Selector>,
     #[serde(default)]
-    template: Json,
+    pub(super) template: Json,
 }
 
 /// The part of a template that the controller itself reads.
@@ -392,7 +392,7 @@ impl WireJob {
     }
 
     /// Reads the typed part of the metadata, if serde made this object.
-    pub fn complete(mut self) -> Result<Self, serde_json::Error> {
+    fn complete(mut self) -> Result<Self, serde_json::Error> {
         let metadata = Some(self.metadata.as_str()).filter(|text| *text != "null");
         if let Some(metadata) = metadata {
             self.meta = lean_metadata(&mut serde_json::Deserializer::from_str(metadata))?;
@@ -407,26 +407,35 @@ impl WireJob {
             Value::Null => JobStatus::default(),
             present => read_field("status", present)?,
         };
-        Ok(Job {
-            key: JobKey::new(meta.namespace.unwrap_or_default(), meta.name.unwrap_or_default()),
-            uid: meta.uid.unwrap_or_default().into(),
-            version: Version::parse(meta.resource_version.as_deref().unwrap_or_default()),
-            generation: meta.generation.unwrap_or(0),
-            created: meta.creation_timestamp.map(|time| time.0),
-            deleting: meta.deletion_timestamp.is_some(),
-            annotations: own_annotations(meta.annotations),
-            metadata: self.metadata,
-            spec: self.spec.view(),
-            status,
-            status_unknown: unknown_status(self.status),
-        })
+        let mut spec = self.spec;
+        let template = std::mem::take(&mut spec.template);
+        let read: WireTemplate = template.read();
+        let (metadata, status_unknown) = (self.metadata, unknown_status(self.status));
+        let source = Source::Json { metadata, template, status_unknown };
+        Ok(job_view(meta, spec.view(read.spec.restart_policy.as_deref()), status, source))
+    }
+}
+
+/// The view of a Job in whichever format it came.
+pub(super) fn job_view(meta: ObjectMeta, spec: JobSpec, status: JobStatus, source: Source) -> Job {
+    Job {
+        key: JobKey::new(meta.namespace.unwrap_or_default(), meta.name.unwrap_or_default()),
+        uid: meta.uid.unwrap_or_default().into(),
+        version: Version::parse(meta.resource_version.as_deref().unwrap_or_default()),
+        generation: meta.generation.unwrap_or(0),
+        created: meta.creation_timestamp.map(|time| time.0),
+        deleting: meta.deletion_timestamp.is_some(),
+        annotations: own_annotations(meta.annotations),
+        spec,
+        status,
+        source,
     }
 }
 
 impl WireJobSpec {
-    fn view(self) -> JobSpec {
-        let template: WireTemplate = self.template.read();
-        let restart_policy = match template.spec.restart_policy.as_deref() {
+    /// The view, for a template with this `restartPolicy`.
+    pub(super) fn view(self, restart_policy: Option<&str>) -> JobSpec {
+        let restart_policy = match restart_policy {
             Some("OnFailure") => RestartPolicy::OnFailure,
             _ => RestartPolicy::Never,
         };
@@ -449,7 +458,6 @@ impl WireJobSpec {
             success_policy: self.success_policy,
             selector: self.selector.unwrap_or_default(),
             restart_policy,
-            template: self.template,
         }
     }
 }

@@ -167,7 +167,8 @@ impl Api {
     pub(super) fn create_pod(&mut self, job: &Job, draft: &PodDraft) -> Arc<Pod> {
         let version = self.next_version();
         let body = pod_body(job, draft);
-        let mut body: Value = serde_json::from_str(body.get()).expect("a body must be JSON");
+        let mut body: Value =
+            serde_json::from_str(body.json().expect("a body must be JSON")).expect("must be JSON");
         let prefix = body["metadata"]["generateName"].as_str().unwrap_or_default().to_owned();
         body["metadata"]["name"] = format!("{prefix}{version}").into();
         body["metadata"]["uid"] = format!("pod-{:05}", version.0).into();

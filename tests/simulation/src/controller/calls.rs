@@ -3,14 +3,13 @@
 
 use std::sync::Arc;
 
-use controller_core::job::{Claim, ClaimKind, LiveJob, Plan, WrittenPod};
+use controller_core::job::{Answer, Claim, ClaimKind, LiveJob, PodPlan, Step, WrittenPod};
 use controller_core::view::{Job, Owner, Phase, Pod};
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 
 use super::Sabotage;
 use super::api::GRACE_SECONDS;
 use super::process::Life;
-use super::work::{Answer, Call};
 use super::world::World;
 
 /// Fate of a call on its way.
@@ -23,52 +22,51 @@ enum Fate {
     ReplyLost,
 }
 
-impl Call {
-    pub(super) fn described(&self) -> String {
-        match self {
-            Self::Confirm => "reads the Job".to_owned(),
-            Self::Claim(claim) => format!("claims {}: {:?}", claim.pod.uid, claim.kind),
-            Self::Create(draft) => format!("creates a pod {:?}", draft.index),
-            Self::StripAndDelete(pod) => format!("strips {} to delete it", pod.uid),
-            Self::Delete(pod) => format!("deletes {}", pod.uid),
-            Self::RemoveFinalizer(pod) => {
-                format!("removes the finalizer of {} {:?}", pod.uid, pod.phase)
-            }
-            Self::FailPending(pod) => format!("fails {}, which is pending", pod.uid),
-            Self::Write(status) => {
-                let conditions: Vec<String> = status
-                    .conditions
-                    .iter()
-                    .flatten()
-                    .map(|each| format!("{}={}", each.type_, each.status))
-                    .collect();
-                format!(
-                    "writes active {:?} terminating {:?} succeeded {:?} failed {:?} completed {:?} \
+/// Describes a step in one line.
+pub(super) fn described(step: &Step) -> String {
+    match step {
+        Step::ConfirmJob => "reads the Job".to_owned(),
+        Step::Claim(claim) => format!("claims {}: {:?}", claim.pod.uid, claim.kind),
+        Step::Create(draft) => format!("creates a pod {:?}", draft.index),
+        Step::Strip(pod) => format!("strips {} to delete it", pod.uid),
+        Step::Delete(pod) => format!("deletes {}", pod.uid),
+        Step::RemoveFinalizer(pod) => {
+            format!("removes the finalizer of {} {:?}", pod.uid, pod.phase)
+        }
+        Step::FailPending(pod) => format!("fails {}, which is pending", pod.uid),
+        Step::WriteStatus(status) => {
+            let conditions: Vec<String> = status
+                .conditions
+                .iter()
+                .flatten()
+                .map(|each| format!("{}={}", each.type_, each.status))
+                .collect();
+            format!(
+                "writes active {:?} terminating {:?} succeeded {:?} failed {:?} completed {:?} \
                      failed indexes {:?} uncounted {:?} {conditions:?}",
-                    status.active,
-                    status.terminating,
-                    status.succeeded,
-                    status.failed,
-                    status.completed_indexes,
-                    status.failed_indexes,
-                    status.uncounted_terminated_pods,
-                )
-            }
+                status.active,
+                status.terminating,
+                status.succeeded,
+                status.failed,
+                status.completed_indexes,
+                status.failed_indexes,
+                status.uncounted_terminated_pods,
+            )
         }
     }
 }
 
 impl World {
-    fn fate(&mut self, call: &Call) -> Fate {
+    fn fate(&mut self, step: &Step) -> Fate {
         if self.is_quiet() {
             return Fate::Through;
         }
-        let quota = matches!(call, Call::Create(_)) && self.random.per_mille(self.behaviour.quota);
+        let quota = matches!(step, Step::Create(_)) && self.random.per_mille(self.behaviour.quota);
         if quota {
             return Fate::Refused(FailureKind::Forbidden);
         }
         if self.random.per_mille(self.behaviour.lost_replies) {
-            let lost_before = self.random.percent(30) || matches!(call, Call::Confirm);
+            let lost_before = self.random.percent(30) || matches!(step, Step::ConfirmJob);
             return if lost_before { Fate::Refused(FailureKind::Unknown) } else { Fate::ReplyLost };
         }
         if self.random.per_mille(self.behaviour.refusals) {
@@ -85,24 +83,24 @@ impl World {
     pub(super) fn attempt(
         &mut self,
         number: usize,
-        call: &Call,
+        step: &Step,
         job: Option<&Arc<Job>>,
         planned: Option<&Arc<Job>>,
     ) -> Outcome<Answer> {
-        let fate = self.fate(call);
+        let fate = self.fate(step);
         if let Fate::Refused(kind) = fate {
             return Err(Failure::new(kind, format!("injected: {kind:?}")));
         }
         let sure = fate == Fate::Through && self.processes[number].life == Life::Leads;
-        let outcome = self.carry_out(call, job, planned, sure);
+        let outcome = self.carry_out(step, job, planned, sure);
         if fate == Fate::ReplyLost {
             if let Ok(Answer::Job(job)) = &outcome {
                 self.ledger.unanswered(job);
             }
-            if let (Some(job), Call::Write(_), Ok(_)) = (job, call, &outcome)
+            if let (Some(job), Step::WriteStatus(_), Ok(_)) = (job, step, &outcome)
                 && self.sabotage == Some(Sabotage::CountAgain)
             {
-                self.count_again(job, call);
+                self.count_again(job, step);
             }
             return Err(Failure::new(FailureKind::Unknown, "injected: the reply is lost"));
         }
@@ -112,46 +110,46 @@ impl World {
     /// `sure`: the process that leads will learn the outcome.
     fn carry_out(
         &mut self,
-        call: &Call,
+        step: &Step,
         job: Option<&Arc<Job>>,
         planned: Option<&Arc<Job>>,
         sure: bool,
     ) -> Outcome<Answer> {
-        let (job, planned) = match (call, job, planned) {
-            (Call::RemoveFinalizer(pod), None, _) => return self.remove_orphan_finalizer(pod),
+        let (job, planned) = match (step, job, planned) {
+            (Step::RemoveFinalizer(pod), None, _) => return self.remove_orphan_finalizer(pod),
             (_, Some(job), Some(planned)) => (job, planned),
             _ => return Err(Failure::new(FailureKind::Other, "a call without a Job")),
         };
-        match call {
-            Call::Confirm => match self.api.jobs.get(&job.key) {
+        match step {
+            Step::ConfirmJob => match self.api.jobs.get(&job.key) {
                 Some(stored) => {
                     let (uid, deleting) = (stored.view.uid.clone(), stored.view.deleting);
                     Ok(Answer::Live(LiveJob { uid, deleting }))
                 }
                 None => Err(Failure::new(FailureKind::NotFound, "jobs not found")),
             },
-            Call::Claim(claim) => self.claim(planned, claim),
-            Call::Create(draft) => {
+            Step::Claim(claim) => self.claim(planned, claim),
+            Step::Create(draft) => {
                 let pod = self.api.create_pod(planned, draft);
                 self.ledger.created(&self.api, planned, &pod, sure);
                 Ok(Answer::Pod(written(&pod)))
             }
-            Call::StripAndDelete(pod) => {
+            Step::Strip(pod) => {
                 let written = self.api.change_pod(&pod.uid, |pod| pod.tracked = false)?;
                 self.ledger.stripped(&pod.uid);
                 Ok(Answer::Pod(WrittenPod { version: written.version, ..answer(pod) }))
             }
-            Call::Delete(pod) => {
+            Step::Delete(pod) => {
                 self.api.delete_pod(&pod.uid, GRACE_SECONDS)?;
-                Ok(Answer::Done)
+                Ok(Answer::Deleted)
             }
-            Call::RemoveFinalizer(pod) => {
+            Step::RemoveFinalizer(pod) => {
                 self.ledger.finalizer_removed(&self.api, planned, pod);
                 let pod = self.api.change_pod(&pod.uid, |pod| pod.tracked = false)?;
                 Ok(Answer::Pod(written(&pod)))
             }
-            Call::FailPending(pod) => self.fail_pending(pod),
-            Call::Write(status) => {
+            Step::FailPending(pod) => self.fail_pending(pod),
+            Step::WriteStatus(status) => {
                 let before = self.api.jobs.get(&job.key).map(|stored| Arc::clone(&stored.view));
                 let outcome = self.api.write_status(job, status);
                 match (&outcome, before) {
@@ -171,12 +169,13 @@ impl World {
 
     /// A pod on a node is left to its kubelet.
     fn fail_pending(&mut self, pod: &Pod) -> Outcome<Answer> {
-        if pod.node.is_some() {
-            self.api.delete_pod(&pod.uid, GRACE_SECONDS)?;
-            return Ok(Answer::Pod(answer(pod)));
-        }
-        let failed = self.api.change_pod(&pod.uid, |pod| pod.phase = Phase::Failed)?;
-        Ok(Answer::Pod(written(&failed)))
+        let fails = pod.node.is_none();
+        let pod = self.api.change_pod(&pod.uid, |pod| {
+            if fails {
+                pod.phase = Phase::Failed;
+            }
+        })?;
+        Ok(Answer::Pod(written(&pod)))
     }
 
     fn claim(&mut self, job: &Arc<Job>, claim: &Claim) -> Outcome<Answer> {
@@ -226,8 +225,8 @@ impl World {
     }
 
     /// Sabotage: adds the counters of a write whose reply was lost to what is stored.
-    fn count_again(&mut self, read: &Job, call: &Call) {
-        let Call::Write(draft) = call else { return };
+    fn count_again(&mut self, read: &Job, step: &Step) {
+        let Step::WriteStatus(draft) = step else { return };
         let Some(stored) = self.api.jobs.get(&read.key).map(|it| Arc::clone(&it.view)) else {
             return;
         };
@@ -243,9 +242,9 @@ impl World {
     }
 
     /// Sabotage: releases terminated pods before anything is written.
-    pub(super) fn release_early(&mut self, plan: &Plan) {
-        for pod in plan.census.tracked.iter().filter(|pod| pod.is_terminal()) {
-            self.ledger.finalizer_removed(&self.api, &plan.job, pod);
+    pub(super) fn release_early(&mut self, plan: &PodPlan) {
+        for pod in plan.facts.census.tracked.iter().filter(|pod| pod.is_terminal()) {
+            self.ledger.finalizer_removed(&self.api, &plan.facts.job, pod);
             let _ = self.api.change_pod(&pod.uid, |pod| pod.tracked = false);
         }
     }

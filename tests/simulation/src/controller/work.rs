@@ -1,21 +1,21 @@
-//! Models the workers of a process: they take keys, plan, and carry plans out step by step. The
-//! calls of a step run concurrently; each reaches the API, and is answered, in its own time.
+//! Models the workers of a process: they take keys, plan, and carry plans out call by call. Calls
+//! run concurrently; each reaches the API, and is answered, in its own time.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use controller_core::job::{
-    Claim, LiveJob, Plan, PodDraft, PodStage, Progress, SideEffect, SkipReason, Step, StepOutcome,
-    SyncInput, WrittenPod, plan,
+    Answer, Call, PodPlan, PodStage, Progress, SideEffect, SkipReason, Step, SyncInput, plan_pods,
 };
 use controller_core::orphans::Orphans;
 use controller_core::state::Snapshot;
-use controller_core::view::{Job, JobKey, Pod};
-use epilogue_common::outcome::{Failure, FailureKind, Outcome};
-use k8s_openapi::api::batch::v1::JobStatus;
+use controller_core::view::{Job, JobKey};
+use epilogue_common::outcome::{FailureKind, Outcome};
 
 use super::Sabotage;
 use super::agenda::Moment;
+use super::calls::described;
 use super::process::Life;
 use super::world::{Event, World};
 
@@ -30,49 +30,18 @@ pub(super) struct Work {
 /// The purpose of the work.
 #[derive(Debug)]
 pub(super) enum Task {
-    /// A sync: the Job as last read or written, the Job as planned for, the progress, and whether
-    /// the plan is to do nothing.
-    Sync {
-        key: JobKey,
-        job: Arc<Job>,
-        planned: Arc<Job>,
-        progress: Box<Progress>,
-        step: Step,
-        skipped: bool,
-    },
+    /// A sync: the Job as planned for, the progress, and whether the plan is to do nothing.
+    Sync { key: JobKey, planned: Arc<Job>, progress: Box<Progress>, skipped: bool },
     /// Finalizers of pods that no Job will count.
     Orphans(Orphans),
 }
 
-/// One call and its reply.
+/// One call and its reply. Slots are never used again, so that a late event finds its own.
 #[derive(Debug)]
 pub(super) struct Slot {
     pub(super) call: Call,
-    pub(super) reply: Option<Outcome<Answer>>,
+    reply: Option<Outcome<Answer>>,
     arrived: bool,
-}
-
-/// One call to the API.
-#[derive(Clone, Debug)]
-pub(super) enum Call {
-    Confirm,
-    Claim(Claim),
-    Create(PodDraft),
-    /// Remove the finalizer, then delete.
-    StripAndDelete(Arc<Pod>),
-    Delete(Arc<Pod>),
-    Write(Box<JobStatus>),
-    RemoveFinalizer(Arc<Pod>),
-    FailPending(Arc<Pod>),
-}
-
-/// Result of a successful call.
-#[derive(Clone, Debug)]
-pub(super) enum Answer {
-    Live(LiveJob),
-    Pod(WrittenPod),
-    Job(Arc<Job>),
-    Done,
 }
 
 impl Slot {
@@ -123,21 +92,20 @@ impl World {
         }
         if !plan.is_skipped() {
             self.stats.syncs += 1;
-            self.say(|_| format!("p{number} {}", described(&plan)));
+            self.say(|_| format!("p{number} {}", plan_text(&plan)));
         }
         if self.sabotage == Some(Sabotage::ReleaseFirst) {
             self.release_early(&plan);
         }
-        let (planned, skipped) = (Arc::clone(&plan.job), plan.is_skipped());
+        let (planned, skipped) = (Arc::clone(&plan.facts.job), plan.is_skipped());
         let progress = Box::new(Progress::new(plan, &self.behaviour.settings));
-        let job = Arc::clone(&planned);
-        let task = Task::Sync { key, job, planned, progress, step: Step::ConfirmJob, skipped };
+        let task = Task::Sync { key, planned, progress, skipped };
         self.begin(number, Work { task, slots: Vec::new(), began: now });
     }
 
-    fn plan(&self, number: usize, snapshot: &Snapshot) -> Plan {
+    fn plan(&self, number: usize, snapshot: &Snapshot) -> PodPlan {
         let process = &self.processes[number];
-        plan(&SyncInput {
+        plan_pods(&SyncInput {
             job: &snapshot.job,
             pods: &snapshot.pods,
             memory: &snapshot.memory,
@@ -159,37 +127,33 @@ impl World {
         if !pods.is_empty() {
             self.say(|_| format!("p{number} checks {} orphans", pods.len()));
         }
-        let slots = pods.into_iter().map(|pod| Slot::new(Call::RemoveFinalizer(pod))).collect();
+        let calls = pods.into_iter().map(Step::RemoveFinalizer).enumerate();
+        let slots: Vec<_> = calls.map(|(slot, step)| Slot::new(Call { step, slot })).collect();
+        let calls = slots.len();
         let began = self.agenda.now();
         self.stats.calls += 1;
         let id = self.stats.calls * 1_000 + self.stats.syncs;
         let task = Task::Orphans(item);
         self.processes[number].works.insert(id, Work { task, slots, began });
-        self.send(number, id);
-        self.collect_replies(number, id);
+        self.send(number, id, 0..calls);
+        self.conclude_orphans(number, id);
     }
 
-    /// Starts the next step of a sync, or ends it.
+    /// Makes the next calls of a sync, or ends it.
     fn advance(&mut self, number: usize, id: u64) {
         let process = &mut self.processes[number];
         let Some(work) = process.works.get_mut(&id) else { return };
-        let Task::Sync { planned, progress, step, .. } = &mut work.task else { return };
-        let next = progress.next_step();
+        let Task::Sync { planned, progress, .. } = &mut work.task else { return };
         let (side_effects, planned) = (progress.take_side_effects(), Arc::clone(planned));
-        let more = if let Some(next) = next {
-            work.slots = calls(&next).into_iter().map(Slot::new).collect();
-            *step = next;
-            true
-        } else {
-            false
-        };
+        let sent = work.slots.len();
+        work.slots.extend(std::iter::from_fn(|| progress.next_call()).map(Slot::new));
+        let calls = sent..work.slots.len();
+        let is_over = work.slots.iter().all(|slot| slot.arrived);
         for side_effect in side_effects {
             self.side_effect(number, &planned, side_effect);
         }
-        if more {
-            self.send(number, id);
-            self.collect_replies(number, id);
-        } else {
+        self.send(number, id, calls);
+        if is_over {
             self.conclude(number, id);
         }
     }
@@ -210,11 +174,10 @@ impl World {
         }
     }
 
-    /// Sends the calls of a step.
-    fn send(&mut self, number: usize, id: u64) {
+    /// Sends the calls in these slots.
+    fn send(&mut self, number: usize, id: u64, calls: Range<usize>) {
         let deposed = self.processes[number].life == Life::Deposed;
-        let calls = self.processes[number].works.get(&id).map_or(0, |work| work.slots.len());
-        for call in 0..calls {
+        for call in calls {
             let delay = self.latency(deposed);
             self.agenda.after(delay, Event::Commit { process: number, work: id, call });
         }
@@ -244,17 +207,11 @@ impl World {
             self.stats.faults += 1;
         }
         self.say(|_| match &outcome {
-            Ok(_) => format!("p{number} {}", request.described()),
-            Err(why) => format!("p{number} {} ✗ {:?}: {why}", request.described(), why.kind),
+            Ok(_) => format!("p{number} {}", described(&request)),
+            Err(why) => format!("p{number} {} ✗ {:?}: {why}", described(&request), why.kind),
         });
         let Some(work) = self.processes[number].works.get_mut(&id) else { return };
         let slot = &mut work.slots[call];
-        if let (Call::StripAndDelete(pod), Ok(_)) = (&slot.call, &outcome) {
-            slot.call = Call::Delete(Arc::clone(pod));
-            let delay = self.latency(life == Life::Deposed);
-            self.agenda.after(delay, Event::Commit { process: number, work: id, call });
-            return;
-        }
         slot.reply = Some(outcome);
         let delay = self.latency(life == Life::Deposed);
         self.agenda.after(delay, Event::Reply { process: number, work: id, call });
@@ -266,14 +223,16 @@ impl World {
         number: usize,
         id: u64,
         call: usize,
-    ) -> Option<(Call, Option<Arc<Job>>, Option<Arc<Job>>)> {
+    ) -> Option<(Step, Option<Arc<Job>>, Option<Arc<Job>>)> {
         let work = self.processes[number].works.get(&id)?;
         let slot = work.slots.get(call).filter(|slot| slot.reply.is_none())?;
         let jobs = match &work.task {
-            Task::Sync { job, planned, .. } => (Some(Arc::clone(job)), Some(Arc::clone(planned))),
+            Task::Sync { planned, progress, .. } => {
+                (Some(Arc::clone(progress.job())), Some(Arc::clone(planned)))
+            }
             Task::Orphans(_) => (None, None),
         };
-        Some((slot.call.clone(), jobs.0, jobs.1))
+        Some((slot.call.step.clone(), jobs.0, jobs.1))
     }
 
     /// A reply comes back.
@@ -282,40 +241,30 @@ impl World {
         if process.life == Life::Dead {
             return;
         }
-        if let Some(slot) = process.works.get_mut(&id).and_then(|work| work.slots.get_mut(call)) {
-            slot.arrived = true;
-        }
-        self.collect_replies(number, id);
-    }
-
-    /// When all calls are answered, the step is done.
-    fn collect_replies(&mut self, number: usize, id: u64) {
-        let Some(work) = self.processes[number].works.get_mut(&id) else { return };
-        if !work.slots.iter().all(|slot| slot.arrived) {
-            return;
-        }
-        let replies: Vec<Outcome<Answer>> =
-            std::mem::take(&mut work.slots).into_iter().filter_map(|slot| slot.reply).collect();
-        match &mut work.task {
-            Task::Sync { job, progress, step, .. } => {
-                if let (Step::WriteStatus(_), Some(Ok(Answer::Job(written)))) =
-                    (&*step, replies.first())
-                {
-                    *job = Arc::clone(written);
-                }
-                progress.done(outcome(step, replies));
+        let Some(work) = process.works.get_mut(&id) else { return };
+        let Some(slot) = work.slots.get_mut(call) else { return };
+        slot.arrived = true;
+        match (&mut work.task, &slot.reply) {
+            (Task::Sync { progress, .. }, Some(reply)) => {
+                progress.done(&slot.call, reply.clone());
                 self.advance(number, id);
             }
-            Task::Orphans(_) => self.conclude_orphans(number, id, &replies),
+            _ => self.conclude_orphans(number, id),
         }
     }
 
-    fn conclude_orphans(&mut self, number: usize, id: u64, replies: &[Outcome<Answer>]) {
+    /// When all calls for orphans are answered, their work is done.
+    fn conclude_orphans(&mut self, number: usize, id: u64) {
         let now = self.agenda.now();
         let process = &mut self.processes[number];
-        let Some(Work { task: Task::Orphans(item), .. }) = process.works.remove(&id) else {
+        let open = |work: &Work| work.slots.iter().any(|slot| !slot.arrived);
+        if process.works.get(&id).is_none_or(open) {
+            return;
+        }
+        let Some(Work { task: Task::Orphans(item), slots, .. }) = process.works.remove(&id) else {
             return;
         };
+        let replies: Vec<_> = slots.into_iter().filter_map(|slot| slot.reply).collect();
         process.orphan_queue.done(&item, now);
         let failed = |reply: &Outcome<Answer>| {
             reply.as_ref().is_err_and(|failure| failure.kind != FailureKind::NotFound)
@@ -355,55 +304,9 @@ impl World {
     }
 }
 
-/// The calls of a step.
-fn calls(step: &Step) -> Vec<Call> {
-    match step {
-        Step::ConfirmJob => vec![Call::Confirm],
-        Step::Claim(claims) => claims.iter().cloned().map(Call::Claim).collect(),
-        Step::Create(drafts) => drafts.iter().cloned().map(Call::Create).collect(),
-        Step::WriteStatus(status) => vec![Call::Write(status.clone())],
-        Step::RemoveFinalizer(pods) => pods.iter().cloned().map(Call::RemoveFinalizer).collect(),
-        Step::FailPending(pods) => pods.iter().cloned().map(Call::FailPending).collect(),
-        Step::Delete(deletions) => deletions
-            .iter()
-            .map(|it| (Arc::clone(&it.pod), it.strip))
-            .map(|(pod, strip)| if strip { Call::StripAndDelete(pod) } else { Call::Delete(pod) })
-            .collect(),
-    }
-}
-
-/// Converts the replies into the form that the plan takes.
-fn outcome(step: &Step, replies: Vec<Outcome<Answer>>) -> StepOutcome {
-    let strange = || Failure::new(FailureKind::Other, "a reply of another call");
-    let pod = |reply: Outcome<Answer>| match reply {
-        Ok(Answer::Pod(pod)) => Ok(pod),
-        Ok(_) => Err(strange()),
-        Err(failure) => Err(failure),
-    };
-    let only = |mut replies: Vec<Outcome<Answer>>| replies.pop().unwrap_or_else(|| Err(strange()));
-    match step {
-        Step::ConfirmJob => StepOutcome::Confirmed(match only(replies) {
-            Ok(Answer::Live(live)) => Ok(live),
-            Ok(_) => Err(strange()),
-            Err(failure) => Err(failure),
-        }),
-        Step::WriteStatus(_) => StepOutcome::Status(Box::new(match only(replies) {
-            Ok(Answer::Job(job)) => Ok(job),
-            Ok(_) => Err(strange()),
-            Err(failure) => Err(failure),
-        })),
-        Step::Delete(_) => {
-            StepOutcome::Deleted(replies.into_iter().map(|reply| reply.map(|_| ())).collect())
-        }
-        Step::Claim(_) | Step::Create(_) | Step::RemoveFinalizer(_) | Step::FailPending(_) => {
-            StepOutcome::Written(replies.into_iter().map(pod).collect())
-        }
-    }
-}
-
 /// Describes a plan in one line.
-fn described(plan: &Plan) -> String {
-    let census = &plan.census;
+fn plan_text(plan: &PodPlan) -> String {
+    let census = &plan.facts.census;
     let pods = match &plan.pods {
         PodStage::None => "no change of pods".to_owned(),
         PodStage::Delete { victims, purpose } => {
@@ -419,14 +322,14 @@ fn described(plan: &Plan) -> String {
     format!(
         "plans {} at {}: {pods}; active {} terminating {} tracked {} claims {} verdict {:?} \
          expectations {} wake {:?}",
-        plan.job.key,
-        plan.job.version,
+        plan.facts.job.key,
+        plan.facts.job.version,
         census.active.len(),
         census.terminating.len(),
         census.tracked.len(),
         plan.claims.len(),
         plan.verdict.as_ref().map(|verdict| &verdict.reason),
-        if plan.expectations_satisfied { "met" } else { "open" },
+        if plan.facts.expectations_satisfied { "met" } else { "open" },
         plan.requeue_after,
     )
 }

@@ -11,17 +11,16 @@ use crate::job::{ClaimKind, Step, claim_patch, delete_options, remove_finalizer_
 fn claims(effects: &Effects) -> Vec<(String, ClaimKind)> {
     let steps = effects.trace.steps.iter();
     steps
-        .filter_map(|step| match step {
-            Step::Claim(claims) => Some(claims),
+        .filter_map(|(step, _)| match step {
+            Step::Claim(claim) => Some(claim),
             _ => None,
         })
-        .flatten()
         .map(|claim| (claim.pod.name.to_string(), claim.kind))
         .collect()
 }
 
 fn confirms(effects: &Effects) -> bool {
-    effects.trace.steps.contains(&Step::ConfirmJob)
+    effects.trace.steps.iter().any(|(step, _)| *step == Step::ConfirmJob)
 }
 
 #[test]
@@ -92,14 +91,15 @@ fn adoption_needs_a_job_that_lives() {
     let mut replaced = adopting();
     let live = |api: &mut FakeApi| {
         let mut progress = crate::job::Progress::new(api.plan(), &api.settings);
-        assert_eq!(progress.next_step(), Some(Step::ConfirmJob));
-        progress
+        let call = progress.next_call().expect("the Job must be read");
+        assert_eq!(call.step, Step::ConfirmJob);
+        (progress, call)
     };
     for (job_uid, deleting) in [("other", false), ("job-uid", true)] {
-        let mut progress = live(&mut replaced);
+        let (mut progress, call) = live(&mut replaced);
         let live = crate::job::LiveJob { uid: job_uid.into(), deleting };
-        progress.done(crate::job::StepOutcome::Confirmed(Ok(live)));
-        assert_eq!(progress.next_step(), None);
+        progress.done(&call, Ok(crate::job::Answer::Live(live)));
+        assert_eq!(progress.next_call(), None);
         assert!(progress.into_result().result.is_err(), "{job_uid} {deleting}");
     }
     let mut api = adopting();

@@ -156,7 +156,8 @@ fn of_each_index_one_failed_pod_waits() {
     let all = vec![failure(0, 0, 90), failure(0, 2, 5), failure(0, 1, 30)];
     let api = api(per_index(1, 1, 9), all);
     let plan = api.plan();
-    let per_index = plan.indexes.and_then(|it| it.per_index).expect("backoffLimitPerIndex is set");
+    let per_index =
+        plan.facts.indexes.and_then(|it| it.per_index).expect("backoffLimitPerIndex is set");
     assert_eq!(per_index.delayed[&0].uid, uid("f0-2"));
     let ties = vec![
         pod("early", "Failed").index(0).ended(1, 20),
@@ -165,7 +166,8 @@ fn of_each_index_one_failed_pod_waits() {
     ];
     let mut api = super::builders::api(super::backoff_limit_per_index::per_index(1, 1, 9), ties);
     let plan = api.plan();
-    let per_index = plan.indexes.and_then(|it| it.per_index).expect("backoffLimitPerIndex is set");
+    let per_index =
+        plan.facts.indexes.and_then(|it| it.per_index).expect("backoffLimitPerIndex is set");
     assert_eq!(per_index.delayed[&0].uid, uid("late"));
     assert_eq!(sync(&mut api).patches, 2);
 }
@@ -244,7 +246,8 @@ fn failed_indexes_are_written_even_when_there_are_none() {
 fn the_first_pod_of_an_index_has_no_failures() {
     let effects = sync(&mut api(per_index(1, 1, 1), vec![]));
     let body = crate::job::pod_body(&api(per_index(1, 1, 1), vec![]).job, &effects.created[0]);
-    let body: Value = serde_json::from_str(body.get()).expect("must be JSON");
+    let body: Value =
+        serde_json::from_str(body.json().expect("must be JSON")).expect("must be JSON");
     let annotations = &body["metadata"]["annotations"];
     assert_eq!(annotations["batch.kubernetes.io/job-index-failure-count"], "0");
     assert_eq!(annotations["batch.kubernetes.io/job-index-ignored-failure-count"], Value::Null);

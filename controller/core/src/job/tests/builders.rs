@@ -1,5 +1,6 @@
 //! Builds Jobs and pods for tests, and runs one sync of them with its effects in plain numbers.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use epilogue_common::names::{MANAGED_BY, TRACKING_FINALIZER};
@@ -9,10 +10,10 @@ use k8s_openapi::api::batch::v1::JobStatus;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::dump::redact;
 use crate::job::fake_api::{FakeApi, Faults, Trace};
 use crate::job::{PodDraft, SideEffect, Step, SyncInput, invariants};
-use crate::view::{Interner, Job, JobSpec, Pod, Uid, WireJob, WirePod};
+use crate::view::fields::{keep_job, keep_pod, selected_labels};
+use crate::view::{Interner, Job, Pod, Uid, WireJob, WirePod};
 
 /// The time of every test.
 pub(super) fn now() -> Timestamp {
@@ -146,21 +147,12 @@ impl JobBuilder {
             let wire = WireJob::parse(object).expect("a Job that parses");
             wire.view().expect("a status that parses")
         };
-        let (dumped, job) = (read(redacted(&self.0, "Job")), read(self.0));
+        let (dumped, job) = (read(keep_job(&self.0, &selected_labels([&self.0]))), read(self.0));
         assert_eq!(dumped.status, job.status);
         // What no decision reads is not dumped.
-        let (metadata, status_unknown) = (job.metadata.clone(), job.status_unknown.clone());
-        let spec = JobSpec { template: job.spec.template.clone(), ..dumped.spec.clone() };
-        assert_eq!(Job { metadata, spec, status_unknown, ..dumped }, job);
+        assert_eq!(Job { source: job.source.clone(), ..dumped }, job);
         job
     }
-}
-
-/// The object as a dump has it.
-fn redacted(object: &Value, kind: &str) -> Value {
-    let mut object = object.clone();
-    object["kind"] = kind.into();
-    redact(&[object]).remove(0)
 }
 
 /// The JSON of a pod under construction.
@@ -311,7 +303,7 @@ impl PodBuilder {
         let read = |object: Value| {
             WirePod::deserialize(object).expect("a pod that parses").view(&mut Interner::default())
         };
-        let (dumped, pod) = (read(redacted(&self.0, "Pod")), read(self.0));
+        let (dumped, pod) = (read(keep_pod(&self.0, &BTreeSet::new())), read(self.0));
         // Without its Job, no label is read.
         let (labels, index_label) = (pod.labels.clone(), pod.index_label.clone());
         assert_eq!(Pod { labels, index_label, ..dumped }, pod);
@@ -381,7 +373,7 @@ pub(super) fn sync(api: &mut FakeApi) -> Effects {
 /// One sync with faults.
 pub(super) fn sync_with(api: &mut FakeApi, faults: Faults<'_>) -> Effects {
     let trace = api.sync_with(faults, None);
-    effects(api, trace, faults)
+    effects(api, trace)
 }
 
 /// The three checks on the next plan of this API.
@@ -400,22 +392,17 @@ pub(super) fn check(api: &FakeApi) {
     }
 }
 
-fn effects(api: &FakeApi, trace: Trace, faults: Faults<'_>) -> Effects {
+fn effects(api: &FakeApi, trace: Trace) -> Effects {
     let (mut created, mut create_calls, mut deleted, mut patches) = (Vec::new(), 0, Vec::new(), 0);
     let mut writes = Vec::new();
-    for step in &trace.steps {
-        let succeeds = |call: usize| faults(step, call).is_none();
+    for (step, outcome) in &trace.steps {
         match step {
-            Step::Create(drafts) => {
-                create_calls += drafts.len();
-                let done = drafts.iter().enumerate().filter(|(call, _)| succeeds(*call));
-                created.extend(done.map(|(_, draft)| draft.clone()));
+            Step::Create(draft) => {
+                create_calls += 1;
+                created.extend(outcome.is_ok().then(|| draft.clone()));
             }
-            Step::Delete(deletions) => {
-                patches += deletions.iter().filter(|each| each.strip).count();
-                deleted.extend(deletions.iter().map(|each| each.pod.name.to_string()));
-            }
-            Step::RemoveFinalizer(pods) => patches += pods.len(),
+            Step::Delete(pod) => deleted.push(pod.name.to_string()),
+            Step::Strip(_) | Step::RemoveFinalizer(_) => patches += 1,
             Step::WriteStatus(status) => writes.push((**status).clone()),
             Step::ConfirmJob | Step::Claim(_) | Step::FailPending(_) => {}
         }

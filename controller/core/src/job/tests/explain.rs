@@ -70,6 +70,23 @@ fn a_job_that_no_sync_has_started_is_not_running() {
 }
 
 #[test]
+fn the_next_sync_shows_its_writes_of_the_status_and_the_pods_it_releases() {
+    let explanation = explained(job().started(100).size(2, 2), vec![pod("won", "Succeeded")]);
+    assert_eq!(explanation.released_pods, ["won"]);
+    let status = explanation.next_status.as_ref().expect("the sync counts a pod");
+    assert_eq!((status.succeeded, status.active), (Some(1), Some(1)));
+    let lines = &explanation.next_sync;
+    let at = |start: &str| lines.iter().position(|line| line.starts_with(start));
+    let release = at("remove the tracking finalizer from 1 pod: won").expect("it is released");
+    assert!(at("create ") < at("write the status: "), "{lines:?}");
+    assert!(at("write the status: ") < Some(release), "counted before it is released: {lines:?}");
+    let last = lines.last().map(String::as_str).unwrap_or_default();
+    assert!(last.starts_with("write the status: active 1, ready 0, terminating 0, succeeded 1"));
+    let quiet = explained(finished(), Vec::new());
+    assert_eq!((quiet.next_status, quiet.released_pods.len()), (None, 0));
+}
+
+#[test]
 fn limits_of_annotations_and_of_indexes_are_shown() {
     let rule = json!({"action": "Ignore", "onPodConditions": [
         {"type": "DisruptionTarget", "status": "True"}]});

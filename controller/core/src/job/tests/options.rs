@@ -130,11 +130,11 @@ fn a_pod_that_does_not_start_is_given_up_in_time() {
     assert_eq!(calm(&mut waiting).requeue_seconds, Some(50));
     let mut late = api(job(), vec![young, pod("old", "Pending").on_node()]);
     let effects = calm(&mut late);
-    let given_up = effects.trace.steps.iter().find_map(|step| match step {
-        Step::FailPending(pods) => Some(pods.iter().map(|pod| &*pod.name).collect::<Vec<_>>()),
+    let given_up = effects.trace.steps.iter().filter_map(|(step, _)| match step {
+        Step::FailPending(pod) => Some(&*pod.name),
         _ => None,
     });
-    assert_eq!(given_up, Some(vec!["old"]));
+    assert_eq!(given_up.collect::<Vec<_>>(), ["old"]);
     assert_eq!(effects.events()[0], "PendingTimeout: Pod old did not start in time: NotStarted");
     assert!(late.pods[&uid("old")].has_condition("epilogue.dev/PendingTimeout"));
 }
@@ -166,7 +166,8 @@ fn a_replacement_stays_away_from_the_nodes_of_its_disrupted_predecessors() {
     assert!(avoided(&[]).is_empty());
     let draft = crate::job::PodDraft { avoid: vec!["n1".into()], ..Default::default() };
     let body = crate::job::pod_body(&job().build(), &draft);
-    let body: serde_json::Value = serde_json::from_str(body.get()).expect("must be JSON");
+    let body: serde_json::Value =
+        serde_json::from_str(body.json().expect("must be JSON")).expect("must be JSON");
     let terms = &body["spec"]["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"];
     assert_eq!(terms[0]["preference"]["matchFields"][0]["values"], json!(["n1"]));
 }

@@ -9,7 +9,7 @@ const TRACKING: &str = "batch.kubernetes.io/job-tracking";
 
 fn body(job: JobBuilder, index: Option<u32>) -> Value {
     let body = pod_body(&job.build(), &PodDraft { index, ..PodDraft::default() });
-    serde_json::from_str(body.get()).expect("must be JSON")
+    serde_json::from_str(body.json().expect("must be JSON")).expect("must be JSON")
 }
 
 fn template(change: impl FnOnce(&mut Value)) -> JobBuilder {

@@ -80,7 +80,7 @@ fn awaited_pods_hold_creation_back_until_the_timeout() {
 fn a_write_keeps_status_fields_that_we_do_not_know() {
     let api = api(job().status("futureField", "kept"), vec![]);
     let body = crate::job::status_body(&api.job, &api.job.status).expect("a status serialises");
-    let body: Value = serde_json::from_str(body.get()).expect("must be JSON");
+    let body: Value = serde_json::from_str(body.json().expect("is JSON")).expect("must be JSON");
     assert_eq!(body["status"]["futureField"], "kept");
     assert_eq!(body["metadata"]["resourceVersion"], "7");
     assert!(body.get("spec").is_none());

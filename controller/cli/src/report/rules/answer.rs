@@ -1,0 +1,221 @@
+//! Defines what a report says. Serialized, it is the stable JSON of `kubectl epilogue report`.
+
+use epilogue_common::finding_code::FindingCode;
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::metrics::MetricSum;
+use crate::doctor::rules::Omission;
+
+/// The version of the JSON form. A field may be added; none changes its meaning.
+pub(crate) const VERSION: u32 = 1;
+
+/// The report.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Report {
+    /// [`VERSION`].
+    pub(crate) version: u32,
+    /// The beginning of the time range.
+    pub(crate) from: Timestamp,
+    /// Its end.
+    pub(crate) to: Timestamp,
+    /// The namespace; `None` for all.
+    pub(crate) namespace: Option<String>,
+    /// The time of the oldest event that was read.
+    pub(crate) oldest_event: Option<Timestamp>,
+    /// The pods of Epilogue that run; `None` if one namespace was read.
+    pub(crate) installed: Option<Installed>,
+    /// The figures.
+    pub(crate) figures: Vec<Figure>,
+    /// The disrupted pods, latest first.
+    pub(crate) pods: Vec<DisruptedPod>,
+    /// The Jobs that failed by disruptions, or that wait.
+    pub(crate) jobs: Vec<AffectedJob>,
+    /// What happened to nodes, by their events.
+    pub(crate) nodes: Vec<NodeDisruption>,
+    /// The number of each event of Epilogue.
+    pub(crate) events: Vec<EventCount>,
+    /// Counters of Epilogue, since each program started.
+    pub(crate) metrics: Vec<MetricSum>,
+    /// What the report cannot know.
+    pub(crate) not_known: Vec<Omission>,
+}
+
+/// The pods of Epilogue that run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Installed {
+    /// Agents in pods. Agents that are services of the host have no pods.
+    pub(crate) agents: usize,
+    /// Replicas of the controller.
+    pub(crate) controllers: usize,
+}
+
+/// How a number came about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Basis {
+    /// Objects or events of the API say so.
+    Seen,
+    /// It follows from what they say, under an assumption.
+    Estimated,
+}
+
+/// What a figure counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Unit {
+    /// Pods.
+    Pods,
+    /// Jobs.
+    Jobs,
+    /// Seconds.
+    Seconds,
+}
+
+/// One number, and how it came about.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Figure {
+    /// Its name: a code of troubleshooting, or one of [`super::totals`].
+    pub(crate) name: &'static str,
+    /// What it says.
+    pub(crate) text: &'static str,
+    /// What it counts.
+    pub(crate) unit: Unit,
+    /// The part that was seen.
+    pub(crate) seen: u64,
+    /// The part that is estimated.
+    pub(crate) estimated: u64,
+    /// How it came about.
+    pub(crate) how: &'static str,
+}
+
+/// What disrupted a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Cause {
+    /// Its node object is gone.
+    NodeGone,
+    /// Its node has booted.
+    NodeRebooted,
+    /// Its node shut down.
+    NodeShutdown,
+    /// Its node does not report.
+    NodeSilent,
+    /// Its node was short of a resource.
+    NodePressure,
+    /// A pod of a higher priority took its place.
+    Preemption,
+    /// Its node got a taint that it does not tolerate.
+    Taint,
+    /// It was evicted through the API, as in a drain.
+    Drain,
+    /// It was deleted, and does not terminate.
+    Stuck,
+}
+
+/// What Epilogue has to do with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Help {
+    /// Epilogue acted.
+    Acted,
+    /// Epilogue would have acted, set to enforce.
+    WouldHaveActed,
+    /// Epilogue would not have changed it.
+    #[serde(rename = "no-help")]
+    Nothing,
+    /// Kubernetes reported the disruption itself.
+    NotNeeded,
+}
+
+/// A pod that was disrupted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct DisruptedPod {
+    /// What became of it; docs/troubleshooting.md explains the code.
+    pub(crate) code: FindingCode,
+    /// `metadata.namespace`.
+    pub(crate) namespace: String,
+    /// `metadata.name`.
+    pub(crate) name: String,
+    /// Its node, where it is known.
+    pub(crate) node: Option<String>,
+    /// Its Job, if it has one.
+    pub(crate) job: Option<String>,
+    /// What disrupted it.
+    pub(crate) cause: Cause,
+    /// Whether that was seen.
+    pub(crate) basis: Basis,
+    /// By what.
+    pub(crate) how: String,
+    /// When it was disrupted, where it is known.
+    pub(crate) at: Option<Timestamp>,
+    /// How long it ran until then; only of pods that run to completion.
+    pub(crate) work_seconds: Option<u64>,
+    /// How long it has been without a terminal phase since.
+    pub(crate) waited_seconds: Option<u64>,
+    /// What Epilogue has to do with it.
+    pub(crate) epilogue: Help,
+    /// Whether that was seen.
+    pub(crate) epilogue_basis: Basis,
+    /// Why.
+    pub(crate) epilogue_how: String,
+}
+
+/// A Job that failed by disruptions, or that waits for a pod that was lost.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct AffectedJob {
+    /// What became of it; docs/troubleshooting.md explains the code.
+    pub(crate) code: FindingCode,
+    /// `metadata.namespace`.
+    pub(crate) namespace: String,
+    /// `metadata.name`.
+    pub(crate) name: String,
+    /// The reason of its condition Failed.
+    pub(crate) reason: Option<String>,
+    /// When it failed.
+    pub(crate) at: Option<Timestamp>,
+    /// `status.failed`.
+    pub(crate) failures: u64,
+    /// Its disrupted pods that count as failures, or that it waits for.
+    pub(crate) disruptions: u64,
+    /// `spec.backoffLimit`.
+    pub(crate) backoff_limit: Option<u64>,
+    /// Whether its podFailurePolicy ignores DisruptionTarget.
+    pub(crate) ignores_disruptions: bool,
+    /// Whether disruptions made the difference for certain.
+    pub(crate) basis: Basis,
+    /// Why.
+    pub(crate) how: String,
+    /// How long its other pods ran: work that failed with it.
+    pub(crate) work_seconds: u64,
+    /// What Epilogue has to do with it.
+    pub(crate) epilogue: Help,
+    /// Why.
+    pub(crate) epilogue_how: String,
+}
+
+/// An event of a node that disrupts its pods.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct NodeDisruption {
+    /// The node.
+    pub(crate) node: String,
+    /// `reason` of the event.
+    pub(crate) reason: &'static str,
+    /// What it does to pods.
+    pub(crate) cause: Cause,
+    /// When.
+    pub(crate) at: Timestamp,
+}
+
+/// The number of one kind of events of Epilogue.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct EventCount {
+    /// `epilogue-agent` or `epilogue-controller`.
+    pub(crate) program: &'static str,
+    /// `reason`.
+    pub(crate) reason: &'static str,
+    /// How many.
+    pub(crate) events: u64,
+    /// About how many pods or nodes.
+    pub(crate) objects: u64,
+}

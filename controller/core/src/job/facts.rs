@@ -1,0 +1,161 @@
+//! Gathers what a sync knows of its Job before it decides anything.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::backoff_limit_per_index::PerIndex;
+use super::census::Census;
+use super::disruption_limit::Disruptions;
+use super::memory::BackoffRecord;
+use super::options::Options;
+use super::sync_input::SyncInput;
+use super::{IndexSet, backoff};
+use crate::view::{Job, Phase, Pod, Uid};
+
+/// What a sync knows of its Job. Both plans refer to it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Facts {
+    /// The Job as it was read.
+    pub job: Arc<Job>,
+    /// The Job's pods by what they count as.
+    pub census: Census,
+    /// The indexes of an Indexed Job.
+    pub indexes: Option<Indexes>,
+    /// Succeeded pods or indexes, once all that is known is counted.
+    pub succeeded: usize,
+    /// The Job's options, from its annotations.
+    pub options: Options,
+    /// Ignored failures, if they are limited.
+    pub disruptions: Option<Disruptions>,
+    /// The failures that backoff waits for, including this sync's. ([S15])
+    pub backoff: BackoffRecord,
+    /// Whether the watches showed all pods that we created or deleted.
+    pub expectations_satisfied: bool,
+    /// `--max-uncounted-pods`.
+    pub pods_per_sync: usize,
+    /// The time of the decision.
+    pub now: Timestamp,
+}
+
+/// The succeeded and failed indexes of an Indexed Job.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Indexes {
+    /// `status.completedIndexes` as stored.
+    pub stored: IndexSet,
+    /// The stored indexes and the pods that succeeded since. ([I5])
+    pub succeeded: IndexSet,
+    /// The state of `backoffLimitPerIndex`, if set.
+    pub per_index: Option<PerIndex>,
+}
+
+impl Facts {
+    /// The facts of a sync that does nothing: it reads no pod.
+    pub(super) fn unread(input: &SyncInput<'_>) -> Self {
+        let timeout = input.settings.expectations_timeout;
+        Self {
+            job: Arc::clone(input.job),
+            census: Census::take(input.job, Vec::new(), input.memory),
+            indexes: None,
+            succeeded: 0,
+            options: Options::default(),
+            disruptions: None,
+            backoff: BackoffRecord::default(),
+            expectations_satisfied: input.memory.expectations.satisfied(input.now, timeout),
+            pods_per_sync: input.settings.max_uncounted_pods,
+            now: input.now,
+        }
+    }
+
+    /// The facts about a Job with these pods and options.
+    pub(super) fn read(input: &SyncInput<'_>, pods: Vec<Arc<Pod>>, options: Options) -> Self {
+        let (job, pods_per_sync) = (input.job, input.settings.max_uncounted_pods);
+        let census = Census::take(job, pods, input.memory);
+        let indexes = Indexes::read(job, &census);
+        let succeeded = match &indexes {
+            Some(indexes) => indexes.succeeded.len() as usize,
+            None => census.succeeded(job),
+        };
+        let limited = options.disruption_limit;
+        let disruptions = limited.map(|_| Disruptions::read(job, &census, pods_per_sync));
+        let timeout = input.settings.expectations_timeout;
+        Self {
+            job: Arc::clone(job),
+            backoff: backoff_after(input, &census, disruptions.as_ref()),
+            expectations_satisfied: input.memory.expectations.satisfied(input.now, timeout),
+            census,
+            indexes,
+            succeeded,
+            options,
+            disruptions,
+            pods_per_sync,
+            now: input.now,
+        }
+    }
+
+    /// The state of `backoffLimitPerIndex`.
+    pub(super) fn per_index(&self) -> Option<&PerIndex> {
+        self.indexes.as_ref().and_then(|indexes| indexes.per_index.as_ref())
+    }
+}
+
+impl Indexes {
+    /// DIVERGES(upstream): an index ends once. One pod of it may succeed while another fails it for
+    /// good. The end that came first stands, and of two at once the success. Upstream puts the
+    /// index into both lists, which the API refuses for ever. ([X3])
+    fn read(job: &Job, census: &Census) -> Option<Self> {
+        if !job.is_indexed() {
+            return None;
+        }
+        let text = job.status.completed_indexes.as_deref().unwrap_or_default();
+        let stored = IndexSet::parse(text, job.index_bound());
+        let failed = PerIndex::stored(job);
+        let new = census
+            .pods
+            .iter()
+            .filter(|pod| pod.phase == Phase::Succeeded && pod.tracked)
+            .filter(|pod| !census.uncounted.failed.contains(&pod.uid))
+            .filter_map(|pod| pod.index.filter(|index| job.has_index(*index)))
+            .filter(|index| !failed.contains(*index));
+        let succeeded = stored.union(&IndexSet::collect(new));
+        let per_index = PerIndex::read(job, census, &succeeded, &failed);
+        Some(Self { stored, succeeded, per_index })
+    }
+}
+
+/// Adds this sync's failures. After a start, the pods in the API show the earlier ones. ([S15])
+///
+/// DIVERGES(upstream): upstream starts with an empty record. A restart of the controller then lets
+/// a failing Job create its next pod at once. ([E4])
+fn backoff_after(
+    input: &SyncInput<'_>,
+    census: &Census,
+    disruptions: Option<&Disruptions>,
+) -> BackoffRecord {
+    let record = input.memory.backoff.unwrap_or_else(|| {
+        let new: HashSet<&Uid> =
+            census.newly_failed.iter().chain(&census.newly_succeeded).map(|pod| &pod.uid).collect();
+        let old: Vec<&Arc<Pod>> =
+            census.pods.iter().filter(|pod| pod.is_terminal() && !new.contains(&pod.uid)).collect();
+        let ended = |phase| old.iter().filter(move |pod| pod.phase == phase);
+        backoff::after(
+            input.job,
+            BackoffRecord::default(),
+            ended(Phase::Succeeded).map(AsRef::as_ref),
+            ended(Phase::Failed).map(AsRef::as_ref),
+            input.now,
+        )
+    });
+    backoff::after(
+        input.job,
+        record,
+        census.newly_succeeded.iter().map(Arc::as_ref),
+        census
+            .newly_failed
+            .iter()
+            .filter(|pod| !disruptions.is_some_and(|it| it.holds(&pod.uid)))
+            .map(Arc::as_ref),
+        input.now,
+    )
+}

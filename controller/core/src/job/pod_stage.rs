@@ -1,0 +1,227 @@
+//! Evaluates the calls of the pod stage: pods that were created by slow start, deleted, or failed
+//! because they do not start.
+//!
+//! Slow start creates in batches of 1, 2, 4, …, where the first batch with an error is the last.
+//! ([P8], [P9])
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use epilogue_common::outcome::{Failure, FailureKind, Outcome};
+
+use super::facts::Facts;
+use super::metric_events;
+use super::pending_timeout;
+use super::pods::Purpose;
+use super::status::PodOutcomes;
+use super::steps::{Answer, EventDraft, MemoryUpdate, SideEffect, WrittenPod};
+use crate::view::{Pod, Uid};
+
+/// The longest list of names in one event, so that the message stays within the API's 1,024 bytes.
+const NAMES_BYTES_MAX: usize = 900;
+
+/// How far a creation has come.
+#[derive(Clone, Debug, Default)]
+pub(super) struct SlowStart {
+    drafts: usize,
+    batch: usize,
+    created: Vec<Arc<str>>,
+    failures: Vec<Failure>,
+    attempted: usize,
+}
+
+/// What the calls of the pod stage came to.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct PodResult {
+    pub outcomes: PodOutcomes,
+    pub side_effects: Vec<SideEffect>,
+    /// The failure that makes the controller repeat the sync.
+    pub failure: Option<Failure>,
+}
+
+impl SlowStart {
+    /// Starts to create this many pods, with a batch of this size.
+    pub(super) fn new(drafts: usize, initial_batch: usize) -> Self {
+        Self { drafts, batch: initial_batch.max(1), ..Self::default() }
+    }
+
+    /// The drafts of the next batch; `None` when all are created or a call failed.
+    pub(super) fn next_batch(&mut self) -> Option<Range<usize>> {
+        let left = self.drafts - self.attempted;
+        if left == 0 || self.created.len() < self.attempted {
+            return None;
+        }
+        let start = self.attempted;
+        self.attempted += self.batch.min(left);
+        self.batch = self.batch.saturating_mul(2);
+        Some(start..self.attempted)
+    }
+
+    /// Takes the outcome of one call.
+    pub(super) fn done(&mut self, outcome: Outcome<WrittenPod>) -> Option<SideEffect> {
+        match outcome {
+            Ok(pod) => {
+                self.created.push(Arc::clone(&pod.name));
+                Some(SideEffect::Remember(MemoryUpdate::Created(pod)))
+            }
+            Err(failure) => {
+                self.failures.push(failure);
+                None
+            }
+        }
+    }
+
+    /// A terminating namespace takes the Job with it, so there is nothing to repeat.
+    ///
+    /// DIVERGES(upstream): only pods that exist are counted as active. Upstream also counts those
+    /// that a terminating namespace refused, and waits for them. ([P9])
+    pub(super) fn result(self, facts: &Facts) -> PodResult {
+        let (created, failed) = (self.created.len(), self.failures.len());
+        let before = PodOutcomes::before(facts);
+        let mut side_effects: Vec<_> = self.events().into_iter().map(SideEffect::Event).collect();
+        side_effects.push(SideEffect::Count(metric_events::created(facts, created, failed)));
+        PodResult {
+            outcomes: PodOutcomes { active: before.active + created, ..before },
+            side_effects,
+            failure: self
+                .failures
+                .into_iter()
+                .find(|each| each.kind != FailureKind::NamespaceTerminating),
+        }
+    }
+
+    /// One event for the created pods, and one for each kind of failure.
+    ///
+    /// DIVERGES(upstream): one event reports all pods that are created together. Upstream sends one
+    /// per pod, which the client's rate limit then drops, together with `Completed`.
+    fn events(&self) -> Vec<EventDraft> {
+        let mut events = Vec::new();
+        if !self.created.is_empty() {
+            let message = pods_message("Created", &self.created);
+            events.push(EventDraft::normal("SuccessfulCreate", message));
+        }
+        let mut kinds: Vec<FailureKind> = vec![FailureKind::NamespaceTerminating];
+        for first in &self.failures {
+            if kinds.contains(&first.kind) {
+                continue;
+            }
+            kinds.push(first.kind);
+            let alike = self.failures.iter().filter(|each| each.kind == first.kind).count();
+            let more = if alike > 1 { format!(" (and {} more)", alike - 1) } else { String::new() };
+            let message = format!("Error creating: {}{more}", first.message);
+            events.push(EventDraft::warning("FailedCreate", message));
+        }
+        events
+    }
+}
+
+/// What is remembered before these pods are deleted.
+pub(super) fn deleting(victims: &[Arc<Pod>], purpose: Purpose) -> Vec<SideEffect> {
+    let uids = || victims.iter().map(|pod| pod.uid.clone()).collect();
+    let mut updates = Vec::new();
+    if purpose.strips_finalizer() {
+        // A watch that lags must not make them appear countable. ([Z1])
+        updates.push(SideEffect::Remember(MemoryUpdate::RemovingFinalizer(uids())));
+    }
+    if purpose.is_awaited() {
+        updates.push(SideEffect::Remember(MemoryUpdate::Deleting(uids())));
+    }
+    updates
+}
+
+/// DIVERGES(upstream): a pod whose deletion failed still counts as active and ready. Upstream takes
+/// it out of `ready` alone, or of `active` alone. ([P13], [P14])
+pub(super) fn deleted(
+    facts: &Facts,
+    victims: &[Arc<Pod>],
+    purpose: Purpose,
+    outcomes: Vec<Outcome<Answer>>,
+) -> PodResult {
+    let (mut gone, mut kept, mut not_found) = (Vec::new(), Vec::new(), Vec::new());
+    let mut first = None::<Failure>;
+    for (pod, outcome) in victims.iter().zip(outcomes) {
+        match outcome {
+            Err(failure) if failure.kind != FailureKind::NotFound => {
+                kept.push(pod.uid.clone());
+                first.get_or_insert(failure);
+                continue;
+            }
+            // It was gone before we deleted it; no watch event will show our deletion.
+            Err(_) => not_found.push(pod.uid.clone()),
+            Ok(_) => {}
+        }
+        gone.push(Arc::clone(pod));
+    }
+    let all_deleted = kept.is_empty();
+    let forgotten = forget_deletions(purpose, kept, not_found).into_iter();
+    let mut side_effects: Vec<_> = forgotten.map(SideEffect::Remember).collect();
+    if !gone.is_empty() {
+        let names: Vec<Arc<str>> = gone.iter().map(|pod| Arc::clone(&pod.name)).collect();
+        let message = pods_message("Deleted", &names);
+        side_effects.push(SideEffect::Event(EventDraft::normal("SuccessfulDelete", message)));
+    }
+    if let Some(failure) = &first {
+        let message = format!("Error deleting: {}", failure.message);
+        side_effects.push(SideEffect::Event(EventDraft::warning("FailedDelete", message)));
+    }
+    let outcomes = PodOutcomes { all_deleted, ..PodOutcomes::before(facts).without(&gone) };
+    PodResult { outcomes, side_effects, failure: first }
+}
+
+fn forget_deletions(purpose: Purpose, kept: Vec<Uid>, not_found: Vec<Uid>) -> Vec<MemoryUpdate> {
+    let mut updates = Vec::new();
+    if purpose.strips_finalizer() && !kept.is_empty() {
+        updates.push(MemoryUpdate::FinalizerKept(kept.clone()));
+    }
+    let forgotten = [kept, not_found].concat();
+    if purpose.is_awaited() && !forgotten.is_empty() {
+        updates.push(MemoryUpdate::NotDeleted(forgotten));
+    }
+    updates
+}
+
+/// The pods still count as active until the watch shows what happened to them.
+pub(super) fn failed_pending(
+    facts: &Facts,
+    pods: &[Arc<Pod>],
+    outcomes: impl Iterator<Item = Outcome<WrittenPod>>,
+) -> PodResult {
+    let outcomes_before = PodOutcomes::before(facts);
+    let mut result =
+        PodResult { outcomes: outcomes_before, side_effects: Vec::new(), failure: None };
+    for (pod, outcome) in pods.iter().zip(outcomes) {
+        match outcome {
+            Ok(written) => {
+                let version = MemoryUpdate::PodWritten(written.version);
+                result.side_effects.push(SideEffect::Remember(version));
+                let reason = pending_timeout::reason(pod);
+                let message = format!("Pod {} did not start in time: {reason}", pod.name);
+                let event = EventDraft::warning("PendingTimeout", message);
+                result.side_effects.push(SideEffect::Event(event));
+            }
+            // The pod has changed since we saw it: gone, started, or bound to a node.
+            Err(failure)
+                if matches!(failure.kind, FailureKind::NotFound | FailureKind::Conflict) => {}
+            Err(failure) => result.failure = Some(failure),
+        }
+    }
+    result
+}
+
+/// `Created pod: a` for one, `Created pods: a, b` for more.
+fn pods_message(verb: &str, names: &[Arc<str>]) -> String {
+    if let [only] = names {
+        return format!("{verb} pod: {only}");
+    }
+    let mut message = format!("{verb} pods: ");
+    for (position, name) in names.iter().enumerate() {
+        if message.len() + name.len() > NAMES_BYTES_MAX {
+            return format!("{message} and {} more", names.len() - position);
+        }
+        if position > 0 {
+            message += ", ";
+        }
+        message += name;
+    }
+    message
+}
