@@ -1,8 +1,9 @@
 //! Decides what the controller does, from the state of Jobs, pods and nodes. Pure: no IO, no clock,
 //! no logs.
 //!
-//! For Jobs, start at [`job::plan`]: it takes a [`job::SyncInput`] and returns a [`job::Plan`].
-//! [`job::Progress`] turns the plan into one step at a time for the caller that talks to the API.
+//! For Jobs, start at [`job::plan_pods`]: it takes a [`job::SyncInput`] and returns a
+//! [`job::PodPlan`]; [`job::plan_status`] then decides what is written.
+//! [`job::Progress`] hands out the calls of both plans, for the caller that talks to the API.
 
 pub mod batching;
 pub mod event_handlers;
