@@ -2,16 +2,28 @@
 
 use std::error::Error as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use epilogue_common::outcome::FailureKind;
 use epilogue_runtime::api_error::classify;
 use epilogue_runtime::client::{ClientError, ClientOptions, connect};
 use epilogue_runtime::rate_limit::RateLimit;
+use http::{Request, Response, Version};
+use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::pki_types::PrivateKeyDer;
+use tokio_util::task::AbortOnDropHandle;
 
 fn options(kubeconfig: &Path) -> ClientOptions {
     ClientOptions {
@@ -59,6 +71,65 @@ async fn requests_carry_our_name_and_replies_are_classified() {
     assert_eq!(failure.message, "pods \"a\" not found");
     let request = server.await.expect("must not panic");
     assert!(request.contains("user-agent: epilogue-controller/0.1.0"), "{request}");
+}
+
+/// A server that speaks HTTP/2 by TLS, and HTTP/1.1 to whoever knows no other. It answers each
+/// request with 404 after a while, and counts connections.
+async fn tls_server(offered: &[&[u8]]) -> (String, Arc<AtomicUsize>, AbortOnDropHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("must listen");
+    let address = listener.local_addr().expect("must have an address");
+    let signed = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).expect("a key");
+    let key = PrivateKeyDer::try_from(signed.signing_key.serialize_der()).expect("a key");
+    let mut tls = ServerConfig::builder()
+        .with_no_client_auth()
+        .with_single_cert(vec![signed.cert.der().clone()], key)
+        .expect("a certificate");
+    tls.alpn_protocols = offered.iter().map(|protocol| protocol.to_vec()).collect();
+    let acceptor = TlsAcceptor::from(Arc::new(tls));
+    let connections = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&connections);
+    let serve = async move {
+        loop {
+            let (tcp, _) = listener.accept().await.expect("must be called");
+            let Ok(stream) = acceptor.accept(tcp).await else { continue };
+            count.fetch_add(1, Ordering::Relaxed);
+            let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+            let answer = service_fn(move |request: Request<Incoming>| async move {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                assert_eq!(request.version() == Version::HTTP_2, is_http2);
+                Response::builder().status(404).body(String::new())
+            });
+            let io = TokioIo::new(stream);
+            tokio::spawn(async move {
+                // A client that hangs up ends its connection only.
+                let _ = if is_http2 {
+                    http2::Builder::new(TokioExecutor::new()).serve_connection(io, answer).await
+                } else {
+                    http1::Builder::new().serve_connection(io, answer).await
+                };
+            });
+        }
+    };
+    let server = AbortOnDropHandle::new(tokio::spawn(serve));
+    (format!("https://{address}"), connections, server)
+}
+
+#[tokio::test]
+async fn calls_share_one_connection_where_the_server_speaks_http_2() {
+    for (offered, at_most) in [(&[&b"h2"[..], b"http/1.1"][..], 1), (&[b"http/1.1"], 20)] {
+        let (url, connections, _server) = tls_server(offered).await;
+        let text = kubeconfig(&url).replace("server:", "insecure-skip-tls-verify: true, server:");
+        let (_directory, path) = write(&text);
+        let client = connect(&options(&path)).await.expect("must make a client");
+        let pods: Api<Pod> = Api::default_namespaced(client);
+        pods.get("first").await.expect_err("must be gone");
+        let calls = (0..20).map(|_| pods.get("a"));
+        for reply in futures::future::join_all(calls).await {
+            assert_eq!(classify(reply.expect_err("must be gone")).kind, FailureKind::NotFound);
+        }
+        let connections = connections.load(Ordering::Relaxed);
+        assert!((1..=at_most).contains(&connections), "{connections} of {at_most}");
+    }
 }
 
 #[tokio::test]
