@@ -2,6 +2,7 @@
 
 mod args;
 mod dispatch;
+mod election;
 mod events;
 mod execute;
 mod informers;
@@ -12,6 +13,7 @@ mod run;
 mod sync;
 mod traces;
 mod unreadable;
+mod wake_ups;
 mod workqueue;
 
 use std::process::ExitCode;

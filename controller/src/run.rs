@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use controller_core::job::SyncInput;
@@ -12,19 +12,20 @@ use controller_core::state::ClusterState;
 use controller_core::workqueue::Key;
 use epilogue_runtime::admin::Admin;
 use epilogue_runtime::health::Checks;
-use epilogue_runtime::lease::{self, Leadership, LeaseError};
+use epilogue_runtime::lease;
 use epilogue_runtime::signals::Signals;
 use epilogue_runtime::tasks::TaskGroup;
 use epilogue_runtime::traces::Tracer;
 use epilogue_runtime::watch::{Signs, Watches};
 use epilogue_runtime::{client, process};
 use kube::Client;
+use parking_lot::Mutex;
 use prometheus::Registry;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::args::Config;
 use crate::dispatch::Dispatch;
+use crate::election::{Election, release};
 use crate::events::Recorder;
 use crate::execute::Executor;
 use crate::informers::{self, HasSynced, Informers};
@@ -33,6 +34,7 @@ use crate::orphan_finalizers::Cleaner;
 use crate::podgc::{self, GcQueues};
 use crate::sync::Syncer;
 use crate::traces::Traces;
+use crate::wake_ups::WakeUps;
 use crate::workqueue::{Process, Queue};
 
 /// How long syncs in progress may take at the end.
@@ -60,7 +62,7 @@ struct Parts {
 
 /// The conditions of readiness. The lease is not one: a replica that waits for it is ready, and a
 /// rolling update waits for readiness.
-struct Readiness {
+pub(crate) struct Readiness {
     jobs: HasSynced,
     pods: HasSynced,
     nodes: HasSynced,
@@ -68,16 +70,18 @@ struct Readiness {
 }
 
 impl Readiness {
-    /// Waits until the caches show all writes of the previous leader. It may have written until its
-    /// lease was ours, and its pods would be created twice.
-    async fn catch_up(&self, token: &CancellationToken) {
-        let begun = Instant::now();
-        tokio::select! {
-            () = token.cancelled() => {}
-            _ = async { tokio::join!(self.jobs.refill(), self.pods.refill()) } => {
-                let took_s = begun.elapsed().as_secs_f64();
-                tracing::info!(took_s, "caches show what the leader before did");
-            }
+    /// Waits until the caches of Jobs and pods are filled.
+    pub(crate) async fn filled(&self) {
+        tokio::join!(self.jobs.wait(), self.pods.wait());
+        tracing::info!("caches are filled");
+    }
+
+    /// Requests lists now. The result completes when the caches show all writes of the previous
+    /// leader: it may have written until its lease was ours, and its pods would be created twice.
+    pub(crate) fn refill(&self) -> impl Future<Output = ()> + use<> {
+        let (jobs, pods) = (self.jobs.refill(), self.pods.refill());
+        async move {
+            tokio::join!(jobs, pods);
         }
     }
 
@@ -98,14 +102,21 @@ impl Readiness {
 
 /// Runs the controller until SIGTERM or SIGINT.
 pub(crate) fn run(config: Config) -> anyhow::Result<()> {
+    let wake_ups = Mutex::new(WakeUps::new(Instant::now()));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
+        .on_thread_park(move || {
+            let sleep = wake_ups.lock().take(Instant::now());
+            if !sleep.is_zero() {
+                std::thread::sleep(sleep);
+            }
+        })
         .build()
         .context("cannot start the runtime")?;
     runtime.block_on(async {
         let signals = Signals::install()?;
         let token = CancellationToken::new();
-        signals.guard(&token, work(config, token.clone())).await
+        Box::pin(signals.guard(&token, work(config, token.clone()))).await
     })
 }
 
@@ -157,10 +168,14 @@ async fn lead(
     parts.traces = Arc::new(Traces::new(tracer));
     let parts = &parts;
     serve(config, parts, &readiness, &mut base).await?;
+    let election = match &config.lease {
+        Some(options) => Some(Election::begin(config, options, identity, &readiness).await?),
+        None => None,
+    };
     parts.watch(config, &readiness, &mut base);
     let base_token = base.token();
     let working = async {
-        let result = workers(config, parts, &readiness, identity, &base_token).await;
+        let result = workers(config, parts, &readiness, election, &base_token).await;
         base_token.cancel();
         result
     };
@@ -191,32 +206,20 @@ async fn workers(
     config: &Config,
     parts: &Parts,
     readiness: &Readiness,
-    identity: String,
+    election: Option<Election<'_>>,
     token: &CancellationToken,
 ) -> anyhow::Result<()> {
-    tokio::select! {
-        () = token.cancelled() => return Ok(()),
-        _ = async { tokio::join!(readiness.jobs.wait(), readiness.pods.wait()) } => {}
-    }
-    tracing::info!("caches are filled");
-    let Some(options) = &config.lease else {
+    let Some(election) = election else {
+        tokio::select! {
+            () = token.cancelled() => return Ok(()),
+            () = readiness.filled() => {}
+        }
         return parts.work(config, token.child_token()).await;
     };
-    // The lease has its own client, so that the rate limit of Jobs cannot delay a renewal.
-    let mut unlimited = config.client.clone();
-    unlimited.rate_limit.bucket = None;
-    let client = client::connect(&unlimited).await?;
-    let leadership = match lease::acquire(client, options, identity, token).await {
-        Err(LeaseError::Cancelled) => return Ok(()),
-        acquired => acquired?,
-    };
+    let Some(leadership) = election.lead(readiness, token).await? else { return Ok(()) };
     let working = token.child_token();
-    let work = async {
-        readiness.catch_up(&working).await;
-        parts.work(config, working.clone()).await
-    };
     let result = tokio::select! {
-        result = work => result,
+        result = parts.work(config, working.clone()) => result,
         loss = leadership.lost() => {
             working.cancel();
             Err(anyhow::Error::new(loss).context("no longer leading"))
@@ -229,12 +232,6 @@ async fn workers(
     }
     release(leadership).await;
     result
-}
-
-async fn release(leadership: Leadership) {
-    if let Err(error) = leadership.release().await {
-        tracing::warn!(%error, "the lease stays until it expires");
-    }
 }
 
 impl Parts {

@@ -177,8 +177,7 @@ impl Bed {
     /// Stops the controller and the nodes; the namespace goes with them.
     pub async fn stop(mut self) {
         self.controller.check().expect("our controller runs to the end");
-        let log = std::fs::read_to_string(self.controller.log()).expect("the controller's log");
-        check_log(&log);
+        check_log(&self.log());
         self.controller.stop().await;
         self.nodes.stop().await.expect("the nodes end");
         self.namespace.finish().await.expect("the namespace goes");
@@ -218,6 +217,11 @@ impl Bed {
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.expect("an answer");
         answer
+    }
+
+    /// What the controller has logged.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.controller.log()).expect("the controller's log")
     }
 
     /// Kills the controller by SIGKILL and restarts it at once.

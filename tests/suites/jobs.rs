@@ -170,6 +170,9 @@ async fn a_second_replica_takes_over_when_the_leader_ends() {
     let two = job("relay").spec("parallelism", 1).spec("completions", 2);
     bed.create(two.script("hang times=1; succeed")).await;
     bed.reaches("relay", SOON, |state| state.ready == Some(1)).await;
+    // The lease was free before the first lists: they are new enough to work with.
+    let relisted = "caches show what the leader before did";
+    assert!(!bed.log().contains(relisted), "{}", bed.log());
     // The new process waits for the lease, which the old one releases as it ends.
     bed.replace_controller().await;
     let pods = bed.pods("relay").await;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use epilogue_common::outcome::Failure;
 use thiserror::Error;
 
-pub use elect::{Leadership, acquire};
+pub use elect::{Leadership, acquire, try_acquire};
 
 /// Each candidate adds up to this factor of the retry period, so that candidates that start
 /// together try at different times.

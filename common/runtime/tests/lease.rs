@@ -4,7 +4,7 @@ use std::future::pending;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use epilogue_runtime::lease::{Leadership, LeaseError, LeaseOptions, Loss, acquire};
+use epilogue_runtime::lease::{Leadership, LeaseError, LeaseOptions, Loss, acquire, try_acquire};
 use http::{Method, Request, Response};
 use kube::Client;
 use kube::client::Body;
@@ -176,6 +176,27 @@ async fn the_first_leads_and_renews_and_the_second_waits_for_the_release() {
         ("second", &json!(1))
     );
     second.release().await.expect("must release");
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_attempt_takes_only_a_lease_that_is_free_and_keeps_it() {
+    let server = Server::default();
+    let attempt = async |client: Client, me: &str| {
+        try_acquire(client, &options(), me.to_owned()).await.expect("must have good options")
+    };
+    let first = attempt(server.client().0, "first").await.expect("must lead");
+    assert!(attempt(server.client().0, "second").await.is_none());
+    assert!(timeout(60 * SECOND, first.lost()).await.is_err(), "it must be renewed");
+    assert_eq!(server.holder(), "first");
+    first.release().await.expect("must release");
+    for fault in [Fault::Down, Fault::Hangs] {
+        let (client, wire) = server.client();
+        wire.set(fault);
+        let begun = Instant::now();
+        assert!(attempt(client, "third").await.is_none(), "{fault:?}");
+        assert!(begun.elapsed() <= 5 * SECOND, "{fault:?}");
+    }
+    assert!(attempt(server.client().0, "fourth").await.is_some());
 }
 
 #[tokio::test(start_paused = true)]

@@ -50,9 +50,10 @@ impl HasSynced {
         let _ = self.is_synced.subscribe().wait_for(|synced| *synced).await;
     }
 
-    /// Waits until the cache holds all that the API had when this call began.
-    pub(crate) async fn refill(&self) {
-        self.relist.fresh().await;
+    /// Requests a list now. The result completes when the cache holds all that the API had at this
+    /// call.
+    pub(crate) fn refill(&self) -> impl Future<Output = ()> + use<> {
+        self.relist.fresh()
     }
 
     /// What the watch needs: where it reports signs of life, and where a relist is requested.

@@ -52,24 +52,44 @@ pub async fn acquire(
     me: String,
     cancel: &CancellationToken,
 ) -> Result<Leadership, LeaseError> {
-    options.validate()?;
-    let api = Api::namespaced(client, &options.namespace);
-    let options = options.clone();
-    let mut candidate = Candidate { api, options, me, lease: None, observed: None, current: false };
+    let mut candidate = Candidate::new(client, options, me)?;
     let held = tokio::select! {
         biased;
         () = cancel.cancelled() => return Err(LeaseError::Cancelled),
         held = candidate.wait() => held,
     };
-    tracing::info!(lease = candidate.options.name, identity = candidate.me, "leading");
-    let (lost, stop) = (CancellationToken::new(), CancellationToken::new());
-    let loss = Arc::new(OnceLock::new());
-    let task = renew(candidate, held, stop.clone(), lost.clone(), loss.clone());
-    let renewing = AbortOnDropHandle::new(tokio::spawn(task));
-    Ok(Leadership { lost, loss, stop, renewing })
+    Ok(Leadership::begin(candidate, held))
+}
+
+/// Tries once. `None` if another candidate holds the lease, or the API does not answer.
+pub async fn try_acquire(
+    client: Client,
+    options: &LeaseOptions,
+    me: String,
+) -> Result<Option<Leadership>, LeaseError> {
+    let mut candidate = Candidate::new(client, options, me)?;
+    let started = Instant::now();
+    Ok(match candidate.attempt_in_time(started + options.attempt_max()).await {
+        Ok(Attempt::Held) => Some(Leadership::begin(candidate, started)),
+        Ok(Attempt::Refused { .. }) => None,
+        Err(failure) => {
+            candidate.warn(&failure);
+            None
+        }
+    })
 }
 
 impl Leadership {
+    /// Starts to renew a lease that is certainly ours since `held`.
+    fn begin(candidate: Candidate, held: Instant) -> Self {
+        tracing::info!(lease = candidate.options.name, identity = candidate.me, "leading");
+        let (lost, stop) = (CancellationToken::new(), CancellationToken::new());
+        let loss = Arc::new(OnceLock::new());
+        let task = renew(candidate, held, stop.clone(), lost.clone(), loss.clone());
+        let renewing = AbortOnDropHandle::new(tokio::spawn(task));
+        Self { lost, loss, stop, renewing }
+    }
+
     /// Completes when the lease is no longer ours; all work must end then.
     pub async fn lost(&self) -> Loss {
         self.lost.cancelled().await;
@@ -124,6 +144,13 @@ async fn renew(
 }
 
 impl Candidate {
+    fn new(client: Client, options: &LeaseOptions, me: String) -> Result<Self, LeaseError> {
+        options.validate()?;
+        let api = Api::namespaced(client, &options.namespace);
+        let options = options.clone();
+        Ok(Self { api, options, me, lease: None, observed: None, current: false })
+    }
+
     /// Tries until the lease is ours; returns the moment from which it certainly is.
     async fn wait(&mut self) -> Instant {
         let mut seen = None;

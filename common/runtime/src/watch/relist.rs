@@ -23,15 +23,21 @@ impl Default for Relist {
 }
 
 impl Relist {
-    /// Waits until the watch has yielded all that the API had when this call began.
-    pub async fn fresh(&self) {
+    /// Requests a list now. The result completes when the watch has yielded all that the API had at
+    /// this call; a list that has not begun yet answers it.
+    pub fn fresh(&self) -> impl Future<Output = ()> + use<> {
         let mut wanted = 0;
         self.0.asked.send_modify(|asked| {
             *asked += 1;
             wanted = *asked;
         });
-        // Waiting cannot fail: we hold the sender.
-        let _ = self.0.done.subscribe().wait_for(|done| *done >= wanted).await;
+        let mut done = self.0.done.subscribe();
+        let sender = Arc::clone(&self.0);
+        async move {
+            // Waiting cannot fail: we hold the sender.
+            let _ = done.wait_for(|done| *done >= wanted).await;
+            drop(sender);
+        }
     }
 
     /// For the watch: the number of the latest request. A list that begins now answers requests up
