@@ -9,15 +9,15 @@ use controller_core::job::Settings;
 use controller_core::workqueue::FailureDelay;
 use epilogue_runtime::admin::BindAddress;
 use epilogue_runtime::client::ClientOptions;
-use epilogue_runtime::lease::{LeaseError, LeaseOptions};
+use epilogue_runtime::lease::LeaseOptions;
 use epilogue_runtime::rate_limit::RateLimit;
 use epilogue_runtime::telemetry::{LogFilter, LogFormat};
-use epilogue_runtime::traces::{TraceError, TraceOptions};
+use epilogue_runtime::traces::TraceOptions;
 use jiff::SignedDuration;
-use thiserror::Error;
 
 use controller_core::go_duration::GoDuration;
 
+use crate::args_error::ArgsError;
 use crate::podgc::args::{PodGcArgs, PodGcConfig};
 
 /// More workers only wait for each other.
@@ -132,49 +132,6 @@ pub(crate) struct Config {
     pub(crate) check_plans: bool,
     pub(crate) pod_gc: PodGcConfig,
     pub(crate) traces: Option<TraceOptions>,
-}
-
-/// Why the arguments are invalid.
-#[derive(Debug, Error)]
-pub(crate) enum ArgsError {
-    /// A base is above its maximum.
-    #[error(
-        "--{base_flag} {base} is longer than --{max_flag} {max}; lower the first or raise the \
-         second"
-    )]
-    BaseAboveMax {
-        base_flag: &'static str,
-        base: GoDuration,
-        max_flag: &'static str,
-        max: GoDuration,
-    },
-    /// A duration that must not be zero is zero.
-    #[error("--{0} must be longer than 0; the default is {1}")]
-    Zero(&'static str, &'static str),
-    /// A number is out of bounds.
-    #[error("invalid --{flag} {value}: expected {min} to {max}")]
-    Bounds { flag: &'static str, value: usize, min: usize, max: usize },
-    /// The rate is not a positive number.
-    #[error(
-        "invalid --kube-api-qps {0}: expected a number of requests per second, such as 50, or 0 \
-         for no limit"
-    )]
-    Rate(f64),
-    /// The quarantine is too short.
-    #[error("--pod-gc-quarantine {0} is too short; give at least 1s, the default is 40s")]
-    Quarantine(GoDuration),
-    /// The rate of pod GC is not a positive number.
-    #[error("invalid --pod-gc-qps {0}: expected a number of requests per second, such as 200")]
-    PodGcRate(f64),
-    /// A burst is given without a rate.
-    #[error("--kube-api-burst has no effect without --kube-api-qps; give both or neither")]
-    BurstWithoutRate,
-    /// The lease's options are inconsistent.
-    #[error("{0}")]
-    Lease(#[from] LeaseError),
-    /// The flags for traces are invalid.
-    #[error(transparent)]
-    Traces(#[from] TraceError),
 }
 
 impl Args {

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::args::Config;
-use crate::run::Readiness;
+use crate::readiness::Readiness;
 
 /// How long the lease is held without work, while the first lists are on their way. Another replica
 /// whose caches are filled can do better.

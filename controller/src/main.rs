@@ -1,6 +1,7 @@
 //! Parses the command line, runs the controller, and sets the exit code.
 
 mod args;
+mod args_error;
 mod dispatch;
 mod election;
 mod events;
@@ -9,6 +10,7 @@ mod informers;
 mod metrics;
 mod orphan_finalizers;
 mod podgc;
+mod readiness;
 mod run;
 mod sync;
 mod traces;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use controller_core::checks::verify;
 use controller_core::job::SyncInput;
-use controller_core::job::invariants::verify;
 use controller_core::podgc::Mode;
 use controller_core::state::ClusterState;
 use controller_core::workqueue::Key;
@@ -32,6 +32,7 @@ use crate::informers::{self, HasSynced, Informers};
 use crate::metrics::{Metrics, QueueCollector, QueueHistograms, ReadFigures};
 use crate::orphan_finalizers::Cleaner;
 use crate::podgc::{self, GcQueues};
+use crate::readiness::Readiness;
 use crate::sync::Syncer;
 use crate::traces::Traces;
 use crate::wake_ups::WakeUps;
@@ -58,46 +59,6 @@ struct Parts {
     /// `None` if all its rules are off.
     pod_gc: Option<Arc<podgc::Worker>>,
     traces: Arc<Traces>,
-}
-
-/// The conditions of readiness. The lease is not one: a replica that waits for it is ready, and a
-/// rolling update waits for readiness.
-pub(crate) struct Readiness {
-    jobs: HasSynced,
-    pods: HasSynced,
-    nodes: HasSynced,
-    namespaces: HasSynced,
-}
-
-impl Readiness {
-    /// Waits until the caches of Jobs and pods are filled.
-    pub(crate) async fn filled(&self) {
-        tokio::join!(self.jobs.wait(), self.pods.wait());
-        tracing::info!("caches are filled");
-    }
-
-    /// Requests lists now. The result completes when the caches show all writes of the previous
-    /// leader: it may have written until its lease was ours, and its pods would be created twice.
-    pub(crate) fn refill(&self) -> impl Future<Output = ()> + use<> {
-        let (jobs, pods) = (self.jobs.refill(), self.pods.refill());
-        async move {
-            tokio::join!(jobs, pods);
-        }
-    }
-
-    /// Readiness checks: each watch has completed its list, and lives.
-    fn checks(&self, has_pod_gc: bool) -> Checks {
-        let mut synced = vec![&self.jobs, &self.pods];
-        if has_pod_gc {
-            synced.extend([&self.nodes, &self.namespaces]);
-        }
-        synced.into_iter().fold(Checks::new(), |checks, synced| {
-            let signs = synced.signs().clone();
-            let resource = signs.resource();
-            let lives = move || signs.check();
-            checks.with_flag(resource, synced.flag()).with(format!("watch-{resource}"), lives)
-        })
-    }
 }
 
 /// Runs the controller until SIGTERM or SIGINT.

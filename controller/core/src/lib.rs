@@ -6,9 +6,11 @@
 //! [`job::Progress`] hands out the calls of both plans, for the caller that talks to the API.
 
 pub mod batching;
+pub mod checks;
 pub mod event_handlers;
 pub mod event_series;
 pub mod go_duration;
+pub mod index_set;
 pub mod job;
 pub mod managed_by;
 pub mod orphans;

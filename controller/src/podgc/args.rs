@@ -7,7 +7,7 @@ use controller_core::go_duration::GoDuration;
 use controller_core::podgc::{KeptFor, Mode, Settings, StaleReset};
 use jiff::SignedDuration;
 
-use crate::args::ArgsError;
+use crate::args_error::ArgsError;
 
 /// Upstream's default of `--terminated-pod-gc-threshold`.
 const FINISHED_MAX: i64 = 12_500;

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use crate::report::rules::{Basis, Figure, Help, Report, Unit};
 
-use super::picture::{GROUPS, bar, timeline};
+use super::picture::{GROUPS, bar, escaped, timeline};
 use super::text::{amount, duration, installed, is_part, part, time};
 
 /// Rows of a table; JSON has all.
@@ -71,23 +71,6 @@ pub(super) fn page(report: &Report) -> String {
         let _ = write!(page, "<li>{} <code>{}</code></li>", escaped(&each.text), each.code);
     }
     page + "</ul></body></html>"
-}
-
-/// Text for an element or an attribute.
-pub(super) fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for letter in text.chars() {
-        match letter {
-            '&' => out += "&amp;",
-            '<' => out += "&lt;",
-            '>' => out += "&gt;",
-            '"' => out += "&quot;",
-            '\'' => out += "&#39;",
-            letter if letter.is_control() => out.push(' '),
-            letter => out.push(letter),
-        }
-    }
-    out
 }
 
 /// The figures that say most.

@@ -7,8 +7,6 @@ use crate::report::rules::{Basis, DisruptedPod, Report};
 use epilogue_common::finding_code::FindingCode as Code;
 use jiff::Timestamp;
 
-use super::html::escaped;
-
 /// Further nodes share one row.
 const ROWS_MAX: usize = 20;
 /// Columns of the time range; the pods of one column share a circle.
@@ -163,4 +161,21 @@ fn open(width: i64, height: i64, title: &str) -> String {
         "<svg viewBox=\"0 0 {width} {height}\" role=\"img\" aria-label=\"{title}\">\
          <title>{title}</title>"
     )
+}
+
+/// Text for an element or an attribute.
+pub(super) fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '&' => out += "&amp;",
+            '<' => out += "&lt;",
+            '>' => out += "&gt;",
+            '"' => out += "&quot;",
+            '\'' => out += "&#39;",
+            letter if letter.is_control() => out.push(' '),
+            letter => out.push(letter),
+        }
+    }
+    out
 }

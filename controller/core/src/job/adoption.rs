@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use epilogue_common::names::job_condition;
 
-use super::memory::Memory;
+use super::input::{Memory, SyncInput};
 use super::steps::{Claim, ClaimKind};
-use super::sync_input::SyncInput;
 use crate::view::{Job, Pod, Uid};
 
 /// The Job's pods, and the patches that adopt or disown pods.

@@ -1,11 +1,19 @@
-//! Holds the body of a write, which has the format of the Job that it is made from.
+//! Builds the bodies of writes: what is created, patched and deleted, and the status. A body has
+//! the format of the Job that it is made from.
 
+use epilogue_common::names::TRACKING_FINALIZER;
 use epilogue_common::names::media_type::{JSON, PROTOBUF, PROTOBUF_MAGIC};
+use epilogue_common::names::pod_condition::PENDING_TIMEOUT;
+use jiff::Timestamp;
+use k8s_openapi::api::batch::v1::JobStatus;
 use prost::Message;
 use prost::bytes::Bytes;
+use serde::Serialize;
 use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
 
-use crate::view::WirePod;
+use super::steps::{Claim, ClaimKind};
+use crate::view::{Job, Json, Pod, Source, WirePod, status_message};
 
 /// The body of a create call or of a status write.
 #[derive(Clone, Debug)]
@@ -79,4 +87,123 @@ impl Body {
             Self::Protobuf(_) => None,
         }
     }
+}
+
+// Builds what goes to the API: the JSON of patches of pods, and the status write.
+
+/// The strategic-merge patch that removes the tracking finalizer.
+///
+/// DIVERGES(upstream): it names the pod's `uid`, so the API refuses it for another pod of the same
+/// name. Upstream's patch frees that pod, whose failure is then never counted. ([L4])
+pub fn remove_finalizer_patch(pod: &Pod) -> Value {
+    json!({"metadata": {
+        "uid": pod.uid.as_str(),
+        "$deleteFromPrimitiveList/finalizers": [TRACKING_FINALIZER],
+    }})
+}
+
+/// The options of a deletion.
+///
+/// DIVERGES(upstream): only of this pod; upstream deletes whatever pod has the name by then. ([L4])
+pub fn delete_options(pod: &Pod) -> Value {
+    json!({"preconditions": {"uid": pod.uid.as_str()}})
+}
+
+/// The strategic-merge patch of a claim. With its `uid` the API refuses it for another pod of the
+/// same name.
+///
+/// DIVERGES(upstream): a patch that adds the finalizer also names the version that was read. When
+/// upstream's patch comes late, it restores the finalizer of a pod that was counted and released
+/// since. That pod then counts twice. ([L4])
+pub fn claim_patch(job: &Job, claim: &Claim) -> Value {
+    let uid = claim.pod.uid.as_str();
+    let version = claim.pod.version.to_string();
+    match claim.kind {
+        ClaimKind::Adopt => json!({"metadata": {
+            "uid": uid,
+            "resourceVersion": version,
+            "ownerReferences": [controller_reference(job)],
+            "finalizers": [TRACKING_FINALIZER],
+        }}),
+        ClaimKind::Disown => json!({"metadata": {
+            "uid": uid,
+            "ownerReferences": [{"$patch": "delete", "uid": job.uid.as_str()}],
+            "$deleteFromPrimitiveList/finalizers": [TRACKING_FINALIZER],
+        }}),
+        ClaimKind::Track => json!({"metadata": {
+            "uid": uid,
+            "resourceVersion": version,
+            "finalizers": [TRACKING_FINALIZER],
+        }}),
+    }
+}
+
+/// The owner reference that names this Job as the controller. ([B3])
+pub(super) fn controller_reference(job: &Job) -> Value {
+    json!({
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "name": &*job.key.name,
+        "uid": job.uid.as_str(),
+        "controller": true,
+        "blockOwnerDeletion": true,
+    })
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct StatusBody<'a> {
+    api_version: &'static str,
+    kind: &'static str,
+    metadata: &'a Json,
+    status: Map<String, Value>,
+}
+
+/// The body of a status write: metadata as read, the new status, and unknown status fields. The API
+/// takes the spec from what it has stored.
+pub fn status_body(job: &Job, status: &JobStatus) -> Result<Body, serde_json::Error> {
+    let (metadata, unknown) = match &job.source {
+        Source::Json { metadata, status_unknown, .. } => (metadata, status_unknown),
+        Source::Protobuf { metadata, status_unknown, .. } => {
+            let message = status_message(metadata, status_unknown, status);
+            return Ok(Body::protobuf("batch/v1", "Job", message));
+        }
+    };
+    let mut fields = unknown.clone();
+    if let Value::Object(known) = serde_json::to_value(status)? {
+        fields.extend(known);
+    }
+    let body = StatusBody { api_version: "batch/v1", kind: "Job", metadata, status: fields };
+    serde_json::value::to_raw_value(&body).map(Body::Json)
+}
+
+/// Why the pod does not start, as its containers report it.
+pub(super) fn pending_reason(pod: &Pod) -> &str {
+    let waiting = pod.containers.iter().find_map(|container| container.waiting.as_deref());
+    match (waiting, &pod.node) {
+        (Some(reason), _) => reason,
+        (None, None) => "Unschedulable",
+        (None, Some(_)) => "NotStarted",
+    }
+}
+
+/// The strategic-merge patch of `pods/status`. With its resourceVersion the API refuses it when the
+/// pod has changed meanwhile, for example because it was bound to a node.
+pub fn fail_pending_patch(pod: &Pod, now: Timestamp) -> Value {
+    let reason = pending_reason(pod);
+    let message = format!("the pod did not start within its Job's pending-timeout: {reason}");
+    let condition = json!({
+        "type": PENDING_TIMEOUT, "status": "True", "reason": reason, "message": message,
+        "lastTransitionTime": now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+    });
+    let mut status = json!({"conditions": [condition]});
+    if pod.node.is_none() {
+        status["phase"] = "Failed".into();
+        status["reason"] = "PendingTimeout".into();
+        status["message"] = message.into();
+    }
+    json!({
+        "metadata": {"uid": pod.uid.as_str(), "resourceVersion": pod.version.to_string()},
+        "status": status,
+    })
 }

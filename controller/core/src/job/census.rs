@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use epilogue_common::names::pod_condition::DISRUPTION_TARGET;
 
-use super::failure_policy::{self, FailureAction};
-use super::memory::Memory;
+use super::input::Memory;
+use super::policies;
+use super::policies::FailureAction;
 use crate::view::{Job, Phase, Pod, Uid};
 
 /// The pods of a Job, sorted into what they count as.
@@ -136,5 +137,5 @@ pub(super) fn is_ignored_disruption(job: &Job, pod: &Pod) -> bool {
 /// The action of the failure policy for this pod.
 pub(super) fn action(job: &Job, pod: &Pod) -> Option<FailureAction> {
     let policy = job.spec.pod_failure_policy.as_ref()?;
-    failure_policy::action_for(policy, pod)
+    policies::action_for(policy, pod)
 }

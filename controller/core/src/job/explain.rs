@@ -8,15 +8,13 @@ use epilogue_common::names::job_option::{DISRUPTION_LIMIT, PENDING_TIMEOUT};
 use k8s_openapi::api::batch::v1::JobStatus;
 use serde::Serialize;
 
-use super::census;
+use super::input::SyncInput;
 use super::plan::{PodPlan, SkipReason, plan_pods};
 use super::pods::PodStage;
-use super::report;
-use super::status::PodOutcomes;
-use super::status_plan::{self, StatusPlan, plan_status};
+use super::status_plan::{PodOutcomes, StatusPlan, plan_status};
 use super::steps::{Claim, ClaimKind, PodDraft};
-use super::sync_input::SyncInput;
 use super::verdict::End;
+use super::{census, report, status_plan};
 use crate::view::{Job, Phase, Pod};
 
 /// A line of the next sync names at most this many pods or indexes.

@@ -3,63 +3,49 @@
 
 mod adoption;
 mod backoff;
-mod backoff_limit_per_index;
 mod body;
 mod census;
-mod disruption_limit;
 mod explain;
 mod facts;
-mod failure_policy;
-pub mod fake_api;
-mod indexes;
-pub mod invariants;
-mod memory;
-mod metric_events;
+mod input;
 mod options;
-mod patches;
-mod pending_timeout;
 mod plan;
 mod pod_stage;
 mod pod_template;
 mod pods;
+mod policies;
 mod progress;
 mod report;
-mod status;
 mod status_plan;
-pub mod status_rules;
 mod steps;
-mod still_running;
-mod success_policy;
-mod sync_input;
 mod tracking;
-mod verdict;
-mod victims;
+pub(crate) mod verdict;
 
 #[cfg(test)]
 mod tests;
 
-pub use backoff_limit_per_index::PerIndex;
-pub use body::Body;
+pub use crate::index_set::IndexSet;
+pub use backoff::PerIndex;
+pub use body::{
+    Body, claim_patch, delete_options, fail_pending_patch, remove_finalizer_patch, status_body,
+};
 pub use census::{Census, Uncounted};
-pub use disruption_limit::Disruptions;
 pub use explain::{Explanation, Limit, PodEntry, Wait, explain};
 pub use facts::{Facts, Indexes};
-pub use failure_policy::FailureAction;
-pub use indexes::IndexSet;
-pub use memory::{BackoffRecord, Expectations, Memory};
-pub use options::Options;
-pub use patches::{claim_patch, delete_options, remove_finalizer_patch, status_body};
-pub use pending_timeout::fail_pending_patch;
+pub use input::{
+    BackoffRecord, Expectations, Memory, MemoryUpdate, Settings, SyncInput, Versions, WrittenPod,
+};
+pub use options::{Disruptions, Options};
 pub use plan::{PodPlan, SkipReason, is_ours, plan_pods};
+pub(crate) use pod_template::generate_name;
 pub use pod_template::pod_body;
 pub use pods::{PodStage, Purpose};
+pub use policies::FailureAction;
 pub use progress::Progress;
 pub use report::WaitsFor;
-pub use status::PodOutcomes;
-pub use status_plan::{Settle, StatusPlan, plan_status};
+pub use status_plan::{PodOutcomes, Settle, StatusPlan, plan_status};
 pub use steps::{
-    Action, Answer, Call, Claim, ClaimKind, EventDraft, LiveJob, MemoryUpdate, MetricEvent,
-    PodDraft, Severity, SideEffect, Step, SyncResult, WrittenPod,
+    Action, Answer, Call, Claim, ClaimKind, EventDraft, LiveJob, MetricEvent, PodDraft, Severity,
+    SideEffect, Step, SyncResult,
 };
-pub use sync_input::{Settings, SyncInput, Versions};
 pub use verdict::{End, Verdict};

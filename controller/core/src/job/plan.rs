@@ -6,15 +6,15 @@ use std::fmt;
 use epilogue_common::names::MANAGED_BY;
 use jiff::SignedDuration;
 
-use super::adoption::{self, Claims};
+use super::adoption::Claims;
 use super::facts::Facts;
+use super::input::SyncInput;
 use super::options::Options;
-use super::pods::{self, PodDecision, PodStage};
+use super::pods::{PodDecision, PodStage};
 use super::report::WaitsFor;
 use super::steps::{Action, Claim};
-use super::sync_input::SyncInput;
-use super::verdict::{self, Evidence, Verdict};
-use super::{IndexSet, still_running};
+use super::verdict::{Evidence, Verdict};
+use super::{IndexSet, adoption, facts, pods, verdict};
 use crate::view::{CompletionMode, Job};
 
 /// When a stale sync is tried again if the awaited event does not come.
@@ -69,7 +69,7 @@ pub fn plan_pods(input: &SyncInput<'_>) -> PodPlan {
     let options = Options::read(input.job);
     let settings = options.apply(input.settings);
     let input = SyncInput { settings: &settings, ..*input };
-    let Some((pods, left)) = still_running::as_terminating(&input) else {
+    let Some((pods, left)) = facts::as_terminating(&input) else {
         return active(&input, options);
     };
     let plan = active(&SyncInput { pods: &pods, ..input }, options);

@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 
+use super::body;
 use super::facts::Facts;
-use super::metric_events;
-use super::pending_timeout;
+use super::input::{MemoryUpdate, WrittenPod};
 use super::pods::Purpose;
-use super::status::PodOutcomes;
-use super::steps::{Answer, EventDraft, MemoryUpdate, SideEffect, WrittenPod};
+use super::status_plan::PodOutcomes;
+use super::steps::{Answer, EventDraft, MetricEvent, SideEffect};
 use crate::view::{Pod, Uid};
 
 /// The longest list of names in one event, so that the message stays within the API's 1,024 bytes.
@@ -79,7 +79,7 @@ impl SlowStart {
         let (created, failed) = (self.created.len(), self.failures.len());
         let before = PodOutcomes::before(facts);
         let mut side_effects: Vec<_> = self.events().into_iter().map(SideEffect::Event).collect();
-        side_effects.push(SideEffect::Count(metric_events::created(facts, created, failed)));
+        side_effects.push(SideEffect::Count(pods_created(facts, created, failed)));
         PodResult {
             outcomes: PodOutcomes { active: before.active + created, ..before },
             side_effects,
@@ -194,7 +194,7 @@ pub(super) fn failed_pending(
             Ok(written) => {
                 let version = MemoryUpdate::PodWritten(written.version);
                 result.side_effects.push(SideEffect::Remember(version));
-                let reason = pending_timeout::reason(pod);
+                let reason = body::pending_reason(pod);
                 let message = format!("Pod {} did not start in time: {reason}", pod.name);
                 let event = EventDraft::warning("PendingTimeout", message);
                 result.side_effects.push(SideEffect::Event(event));
@@ -224,4 +224,21 @@ fn pods_message(verb: &str, names: &[Arc<str>]) -> String {
         message += name;
     }
     message
+}
+
+/// The pods that a sync created, and why. ([M9])
+///
+/// DIVERGES(upstream): a failed creation counts as failed only; upstream counts it as succeeded
+/// too. ([M9])
+fn pods_created(facts: &Facts, succeeded: usize, failed: usize) -> MetricEvent {
+    let any_failed = facts.census.failed(&facts.job) > 0;
+    let reason = if facts.job.replaces_failed_only() && any_failed {
+        "recreate_failed"
+    } else if any_failed || !facts.census.terminating.is_empty() {
+        "recreate_terminating_or_failed"
+    } else {
+        "new"
+    };
+    let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+    MetricEvent::PodsCreated { reason, succeeded: number(succeeded), failed: number(failed) }
 }

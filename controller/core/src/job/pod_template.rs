@@ -13,8 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use serde_json::value::RawValue;
 
-use super::body::Body;
-use super::patches::controller_reference;
+use super::body::{Body, controller_reference};
 use super::steps::PodDraft;
 use crate::view::{Fields, Job, Json, Source, raw};
 
@@ -151,7 +150,7 @@ fn avoid_nodes(spec: &mut Fields, nodes: &[Arc<str>]) {
 }
 
 /// `<job>-`, or `<job>-<index>-` cut so that the API's own cut keeps the index. ([B4], [B5])
-pub(super) fn generate_name(job: &str, index: Option<u32>) -> String {
+pub(crate) fn generate_name(job: &str, index: Option<u32>) -> String {
     match index {
         None if job.len() < NAME_MAX => format!("{job}-"),
         None => job.to_owned(),

@@ -1,21 +1,21 @@
 //! Decides how many pods the Job should have, and which ones to create or delete.
 
-use std::cmp::Reverse;
-use std::collections::HashSet;
+use std::cmp::{Ordering, Reverse};
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
 use epilogue_common::names::pod_condition::DISRUPTION_TARGET;
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 
+use super::backoff;
 use super::facts::{Facts, Indexes};
+use super::input::Settings;
 use super::pod_template::template_problem;
 use super::report::WaitsFor;
 use super::steps::{Action, PodDraft};
-use super::sync_input::Settings;
 use super::verdict::{End, Verdict};
-use super::{backoff, pending_timeout, victims};
-use crate::view::Pod;
+use crate::view::{ContainerKind, Job, Phase, Pod};
 
 /// The most nodes to avoid: each one costs the scheduler more work for the pod.
 const NODES_AVOIDED_MAX: usize = 5;
@@ -96,7 +96,7 @@ pub(super) fn decide(facts: &Facts, end: Option<&Verdict>, settings: &Settings) 
     // DIVERGES(upstream): only on request. Upstream lets a pod that cannot start hold up its Job
     // for ever.
     let (overdue, wake) = match facts.options.pending_timeout {
-        Some(timeout) => pending_timeout::overdue(active, timeout, facts.now),
+        Some(timeout) => overdue(active, timeout, facts.now),
         None => (Vec::new(), None),
     };
     let decision = if overdue.is_empty() {
@@ -111,7 +111,7 @@ pub(super) fn decide(facts: &Facts, end: Option<&Verdict>, settings: &Settings) 
 fn size(facts: &Facts, settings: &Settings) -> PodDecision {
     let census = &facts.census;
     let (active, wanted) = (census.active.len(), wanted(facts));
-    let mut excess = victims::choose(&facts.job, &census.active, active.saturating_sub(wanted));
+    let mut excess = choose_victims(&facts.job, &census.active, active.saturating_sub(wanted));
     excess.truncate(settings.max_pod_create_delete_per_sync);
     if !excess.is_empty() {
         let stage = PodStage::delete(excess, Purpose::Excess);
@@ -266,4 +266,99 @@ impl fmt::Display for PodStage {
             Self::Refuse(problem) => formatter.write_str(problem),
         }
     }
+}
+
+/// For `epilogue.dev/pending-timeout`: a pod without a node fails at once, because nothing of it can
+/// run. A pod on a node is marked and deleted: the kubelet makes it Failed when nothing of it runs.
+/// ([API18])
+///
+/// Pods that have been pending for this long, and how long until the next one has.
+fn overdue(
+    active: &[Arc<Pod>],
+    timeout: SignedDuration,
+    now: Timestamp,
+) -> (Vec<Arc<Pod>>, Option<SignedDuration>) {
+    let pending = active.iter().filter(|pod| pod.phase == Phase::Pending);
+    let (mut overdue, mut next) = (Vec::new(), None::<SignedDuration>);
+    for pod in pending {
+        let Some(created) = pod.created else { continue };
+        let left = timeout.saturating_sub(now.duration_since(created));
+        if left <= SignedDuration::ZERO {
+            overdue.push(Arc::clone(pod));
+        } else {
+            next = Some(next.map_or(left, |earlier| earlier.min(left)));
+        }
+    }
+    (overdue, next)
+}
+
+// Decides which active pods go first when there are too many. ([P11], [P12])
+
+/// At least `excess` pods of an Indexed or NonIndexed Job, in the order of deletion.
+///
+/// An Indexed Job also loses pods whose index is missing, repeated or out of range.
+fn choose_victims(job: &Job, active: &[Arc<Pod>], excess: usize) -> Vec<Arc<Pod>> {
+    let mut ordered: Vec<Arc<Pod>> = active.to_vec();
+    ordered.sort_by(|left, right| compare(left, right));
+    if !job.is_indexed() {
+        ordered.truncate(excess);
+        return ordered;
+    }
+    let mut last_of_index: HashMap<u32, usize> = HashMap::new();
+    for (position, pod) in ordered.iter().enumerate() {
+        if let Some(index) = pod.index {
+            last_of_index.insert(index, position);
+        }
+    }
+    let is_misplaced = |position: usize, pod: &Pod| {
+        pod.index.is_none_or(|index| !job.has_index(index) || last_of_index[&index] != position)
+    };
+    let (mut victims, mut rest) = (Vec::new(), Vec::new());
+    for (position, pod) in ordered.into_iter().enumerate() {
+        if is_misplaced(position, &pod) { victims.push(pod) } else { rest.push(pod) }
+    }
+    let missing = excess.saturating_sub(victims.len());
+    victims.extend(rest.into_iter().take(missing));
+    victims
+}
+
+/// Less means deleted earlier.
+fn compare(left: &Pod, right: &Pod) -> Ordering {
+    left.node
+        .is_some()
+        .cmp(&right.node.is_some())
+        .then_with(|| phase_rank(left.phase).cmp(&phase_rank(right.phase)))
+        .then_with(|| left.is_ready().cmp(&right.is_ready()))
+        .then_with(|| younger_first(ready_since(left), ready_since(right)))
+        .then_with(|| Reverse(restarts(left)).cmp(&Reverse(restarts(right))))
+        .then_with(|| younger_first(left.created, right.created))
+}
+
+fn phase_rank(phase: Phase) -> u8 {
+    match phase {
+        Phase::Running => 2,
+        Phase::Unknown => 1,
+        _ => 0,
+    }
+}
+
+fn ready_since(pod: &Pod) -> Option<Timestamp> {
+    pod.ready.filter(|ready| ready.is_true).and_then(|ready| ready.since)
+}
+
+/// A missing time comes first, then the later time.
+fn younger_first(left: Option<Timestamp>, right: Option<Timestamp>) -> Ordering {
+    match (left, right) {
+        (Some(left), Some(right)) => right.cmp(&left),
+        _ => left.is_some().cmp(&right.is_some()),
+    }
+}
+
+/// The highest restart count of regular containers, then of sidecars.
+fn restarts(pod: &Pod) -> (u32, u32) {
+    let highest = |kind: ContainerKind| {
+        let counts = pod.containers.iter().filter(|each| each.kind == kind);
+        counts.map(|each| each.restarts).max().unwrap_or(0)
+    };
+    (highest(ContainerKind::Regular), highest(ContainerKind::Sidecar))
 }

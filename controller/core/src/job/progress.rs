@@ -8,19 +8,16 @@ use std::sync::Arc;
 
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 
-use super::memory::BackoffRecord;
-use super::metric_events;
+use super::input::{BackoffRecord, MemoryUpdate, Settings, WrittenPod};
 use super::plan::{PodPlan, SkipReason};
-use super::pod_stage::{self, PodResult, SlowStart};
+use super::pod_stage::{PodResult, SlowStart};
 use super::pods::PodStage;
-use super::status::PodOutcomes;
-use super::status_plan::{StatusPlan, plan_status};
+use super::status_plan::{PodOutcomes, StatusPlan, plan_status};
 use super::steps::{
-    Answer, Call, Claim, ClaimKind, EventDraft, MemoryUpdate, MetricEvent, SideEffect, Step,
-    SyncResult, WrittenPod,
+    Answer, Call, Claim, ClaimKind, EventDraft, MetricEvent, SideEffect, Step, SyncResult,
 };
-use super::sync_input::Settings;
 use super::verdict::{End, Verdict};
+use super::{pod_stage, status_plan};
 use crate::view::Job;
 
 /// A sync in progress.
@@ -377,7 +374,7 @@ impl Progress {
                 answer => return Err(misplaced(&answer)),
             };
             self.remember(MemoryUpdate::JobWritten(job.version));
-            let counted = metric_events::finished(&job, &self.job.status, &job.status);
+            let counted = status_plan::finished(&job, &self.job.status, &job.status);
             self.side_effects.extend(counted.map(SideEffect::Count));
             self.job = job;
         }

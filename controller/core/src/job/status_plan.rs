@@ -1,20 +1,206 @@
-//! Makes the second plan of a sync: the status, the finalizers, and the end of the Job. The order
-//! of its stages makes the counting exact: flush → release → settle.
+//! Decides the status that a sync writes, from the plan of pods and the outcomes of its calls.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
+use epilogue_common::names::job_condition;
 use jiff::Timestamp;
-use k8s_openapi::api::batch::v1::JobStatus;
+use k8s_openapi::api::batch::v1::{JobCondition, JobStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
+use super::facts::Facts;
 use super::plan::PodPlan;
 use super::pods::PodStage;
-use super::status::{self, PodOutcomes};
-use super::steps::EventDraft;
-use super::tracking::{self, Accounting};
-use super::verdict::{self, End, Verdict};
+use super::steps::{EventDraft, MetricEvent};
+use super::tracking::Accounting;
+use super::verdict::{End, Verdict};
+use super::{IndexSet, census, tracking, verdict};
 use crate::view::{Job, Pod, Uid};
+
+/// Pods after the pod stage: the census, updated with the outcome of each call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodOutcomes {
+    /// Pods that are neither terminal nor being deleted.
+    pub active: usize,
+    /// Active pods that are ready.
+    pub ready: usize,
+    /// Pods that are being deleted.
+    pub terminating: usize,
+    /// Whether every deletion succeeded.
+    pub all_deleted: bool,
+}
+
+impl PodOutcomes {
+    /// The pods before any call.
+    pub(super) fn before(facts: &Facts) -> Self {
+        let census = &facts.census;
+        Self {
+            active: census.active.len(),
+            ready: census.ready,
+            terminating: census.terminating.len(),
+            all_deleted: true,
+        }
+    }
+
+    /// The pods once these active ones are deleted.
+    pub(super) fn without(self, gone: &[Arc<Pod>]) -> Self {
+        Self {
+            active: self.active - gone.len(),
+            ready: self.ready - gone.iter().filter(|pod| pod.is_ready()).count(),
+            terminating: self.terminating + gone.len(),
+            ..self
+        }
+    }
+}
+
+/// Sets the counts of pods that run; `ready` and `terminating` also when zero. ([S21])
+pub(super) fn count_pods(status: &mut JobStatus, outcomes: &PodOutcomes) {
+    let number = |count: usize| i32::try_from(count).unwrap_or(i32::MAX);
+    status.active = Some(number(outcomes.active)).filter(|active| *active > 0);
+    status.ready = Some(number(outcomes.ready));
+    status.terminating = Some(number(outcomes.terminating));
+}
+
+/// Sets the start time of a Job that is not suspended. ([S14])
+pub(super) fn start(status: &mut JobStatus, facts: &Facts) {
+    if status.start_time.is_none() && !facts.job.spec.suspend {
+        status.start_time = Some(whole_seconds(facts.now));
+    }
+}
+
+/// Sets or lifts `Suspended`; returns the event if that changed something. ([U1])
+///
+/// DIVERGES(upstream): only lifting it sets the start time anew. Upstream also does so when the
+/// condition is False with another reason or message than its own, which the API refuses for ever.
+/// ([X2])
+pub(super) fn suspend(status: &mut JobStatus, facts: &Facts) -> Option<EventDraft> {
+    let suspended = job_condition::SUSPENDED;
+    if facts.job.spec.suspend {
+        let changed = upsert(status, facts.now, suspended, "True", "JobSuspended", "Job suspended");
+        if changed {
+            status.start_time = None;
+        }
+        changed.then(|| EventDraft::normal("Suspended", "Job suspended"))
+    } else {
+        let resumes = facts.job.true_condition(suspended).is_some();
+        upsert(status, facts.now, suspended, "False", "JobResumed", "Job resumed");
+        if resumes {
+            status.start_time = Some(whole_seconds(facts.now));
+        }
+        resumes.then(|| EventDraft::normal("Resumed", "Job resumed"))
+    }
+}
+
+/// Stores how many failures were ignored, if there are new ones.
+pub(super) fn count_disruptions(status: &mut JobStatus, facts: &Facts) {
+    if let Some(disruptions) = facts.disruptions.as_ref().filter(|it| it.is_new) {
+        let kind = job_condition::DISRUPTIONS_IGNORED;
+        let message = disruptions.message();
+        upsert(status, facts.now, kind, "True", "PodFailurePolicy", &message);
+    }
+}
+
+/// Stores the interim condition of an end, unless it is stored. ([C1], [C2])
+///
+/// DIVERGES(upstream): a condition with status False is replaced. Upstream appends a second one,
+/// which its next sync does not find. ([C4])
+pub(super) fn announce(status: &mut JobStatus, verdict: &Verdict, now: Timestamp) {
+    if !verdict.stored {
+        let Verdict { end, reason, message, .. } = verdict;
+        upsert(status, now, end.interim(), "True", reason, message);
+    }
+}
+
+/// Adds the terminal condition, and the completion time of a success. ([C3], [C6])
+///
+/// DIVERGES(upstream): a Job that fails while it is suspended gets a start time. Without one the
+/// API refuses the end, and upstream tries for ever. ([X1])
+pub(super) fn finish(status: &mut JobStatus, job: &Job, verdict: &Verdict, now: Timestamp) {
+    let Verdict { end, reason, message, .. } = verdict;
+    let exempt = job.spec.suspend && job.spec.completions == Some(0);
+    if status.start_time.is_none() && !exempt {
+        status.start_time = Some(whole_seconds(now));
+    }
+    upsert(status, now, end.terminal(), "True", reason, message);
+    if *end == End::Success && status.completion_time.is_none() {
+        // The API refuses a completion before the start. A clock that was set back, or a new leader
+        // whose clock is behind, would otherwise produce one.
+        let start = status.start_time.clone();
+        status.completion_time = Some(whole_seconds(now)).max(start);
+    }
+}
+
+/// Brings a draft into the form in which the API returns it, without the zeros that the API leaves
+/// out.
+pub(super) fn normalize(status: &mut JobStatus) {
+    for counter in [&mut status.active, &mut status.succeeded, &mut status.failed] {
+        *counter = counter.filter(|count| *count != 0);
+    }
+    if status.completed_indexes.as_deref() == Some("") {
+        status.completed_indexes = None;
+    }
+}
+
+/// Whether a draft is worth a write. ([S20])
+///
+/// DIVERGES(upstream): a start time alone is worth a write, so that a deadline always has a stored
+/// start. Upstream stores it only together with other changes.
+pub(super) fn differs(draft: &JobStatus, stored: &JobStatus) -> bool {
+    let mut stored = stored.clone();
+    normalize(&mut stored);
+    *draft != stored
+}
+
+/// Replaces the condition in place if something differs, or adds it if missing. Returns whether
+/// anything changed. ([C4], [C5])
+fn upsert(
+    status: &mut JobStatus,
+    now: Timestamp,
+    kind: &str,
+    value: &str,
+    reason: &str,
+    message: &str,
+) -> bool {
+    let fresh = JobCondition {
+        type_: kind.to_owned(),
+        status: value.to_owned(),
+        reason: Some(reason.to_owned()),
+        message: Some(message.to_owned()),
+        last_probe_time: Some(whole_seconds(now)),
+        last_transition_time: Some(whole_seconds(now)),
+    };
+    let conditions = status.conditions.get_or_insert_default();
+    match conditions.iter_mut().find(|each| each.type_ == kind) {
+        None if value == "False" => {
+            if conditions.is_empty() {
+                status.conditions = None;
+            }
+            false
+        }
+        None => {
+            conditions.push(fresh);
+            true
+        }
+        Some(old) => {
+            let same = old.status == fresh.status
+                && old.reason == fresh.reason
+                && old.message == fresh.message;
+            if !same {
+                *old = fresh;
+            }
+            !same
+        }
+    }
+}
+
+/// The API stores whole seconds; a fraction kept here would appear as a change on every read.
+fn whole_seconds(time: Timestamp) -> Time {
+    Time(Timestamp::from_second(time.as_second()).unwrap_or(time))
+}
+
+// Makes the second plan of a sync: the status, the finalizers, and the end of the Job. The order
+// of its stages makes the counting exact: flush → release → settle.
 
 /// What a sync writes once the calls on pods are answered.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,19 +234,19 @@ pub fn plan_status(plan: &PodPlan, outcomes: &PodOutcomes) -> StatusPlan {
     let (end, announced) = decide_end(plan, outcomes);
     let mut status = facts.job.status.clone();
     status.uncounted_terminated_pods.get_or_insert_default();
-    status::start(&mut status, facts);
+    start(&mut status, facts);
     let ends = plan.verdict.is_some() || end.is_some();
-    let event = if plan.manages_pods && !ends { status::suspend(&mut status, facts) } else { None };
-    status::count_pods(&mut status, outcomes);
-    status::count_disruptions(&mut status, facts);
+    let event = if plan.manages_pods && !ends { suspend(&mut status, facts) } else { None };
+    count_pods(&mut status, outcomes);
+    count_disruptions(&mut status, facts);
     let Accounting { release, handled, cut_off, tracked } =
         Accounting::enter(plan, end.as_ref(), &mut status);
     for verdict in end.iter().chain(&announced) {
-        status::announce(&mut status, verdict, facts.now);
+        announce(&mut status, verdict, facts.now);
     }
-    status::normalize(&mut status);
+    normalize(&mut status);
     StatusPlan {
-        flush: status::differs(&status, &facts.job.status).then(|| Box::new(status)),
+        flush: differs(&status, &facts.job.status).then(|| Box::new(status)),
         release,
         settle: Settle {
             end: end.filter(|_| !cut_off && outcomes.terminating == 0),
@@ -113,10 +299,10 @@ impl Settle {
             && all_released
             && tracking::is_settled(&status)
         {
-            status::finish(&mut status, &self.job, verdict, self.now);
+            finish(&mut status, &self.job, verdict, self.now);
         }
-        status::normalize(&mut status);
-        status::differs(&status, stored).then(|| Box::new(status))
+        normalize(&mut status);
+        differs(&status, stored).then(|| Box::new(status))
     }
 }
 
@@ -176,4 +362,25 @@ pub(super) fn text(status: &JobStatus) -> String {
         status.failed.unwrap_or(0),
         conditions.join(", "),
     )
+}
+
+/// The growth of the status counters. ([M4], [M8])
+pub(super) fn finished(job: &Job, old: &JobStatus, new: &JobStatus) -> Option<MetricEvent> {
+    let gain = |of: &dyn Fn(&JobStatus) -> u32| of(new).saturating_sub(of(old));
+    let indexes = |text: Option<&String>| {
+        IndexSet::parse(text.map_or("", String::as_str), job.index_bound()).len()
+    };
+    let number = |value: Option<i32>| u32::try_from(census::counter(value)).unwrap_or(u32::MAX);
+    let succeeded = if job.is_indexed() {
+        gain(&|status| indexes(status.completed_indexes.as_ref()))
+    } else {
+        gain(&|status| number(status.succeeded))
+    };
+    let failed = gain(&|status| number(status.failed));
+    let failed_indexes = job
+        .spec
+        .backoff_limit_per_index
+        .map(|_| gain(&|status| indexes(status.failed_indexes.as_ref())));
+    let any = succeeded > 0 || failed > 0 || failed_indexes.is_some_and(|indexes| indexes > 0);
+    any.then_some(MetricEvent::PodsFinished { succeeded, failed, failed_indexes })
 }

@@ -7,8 +7,8 @@ use epilogue_common::outcome::Failure;
 use jiff::SignedDuration;
 use k8s_openapi::api::batch::v1::JobStatus;
 
-use super::memory::BackoffRecord;
-use crate::view::{FailureCounts, Job, Pod, Uid, Version};
+use super::input::{MemoryUpdate, WrittenPod};
+use crate::view::{FailureCounts, Job, Pod, Uid};
 
 /// One call to the API.
 #[derive(Clone, Debug, PartialEq)]
@@ -63,17 +63,6 @@ pub struct LiveJob {
     pub deleting: bool,
 }
 
-/// A pod as a write returned it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WrittenPod {
-    /// `metadata.uid`.
-    pub uid: Uid,
-    /// `metadata.name`.
-    pub name: Arc<str>,
-    /// `metadata.resourceVersion`.
-    pub version: Version,
-}
-
 /// A patch that adopts a pod, disowns it, or restores its finalizer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Claim {
@@ -114,31 +103,6 @@ pub enum SideEffect {
     Event(EventDraft),
     /// Count in a metric.
     Count(MetricEvent),
-}
-
-/// A change of the [`super::Memory`] of a Job.
-#[derive(Clone, Debug, PartialEq)]
-pub enum MemoryUpdate {
-    /// We created this pod; expect it, unless the watch has already come as far as its version.
-    Created(WrittenPod),
-    /// We are about to delete these pods.
-    Deleting(Vec<Uid>),
-    /// These pods were not deleted after all.
-    NotDeleted(Vec<Uid>),
-    /// We are about to remove the finalizer of these pods.
-    RemovingFinalizer(Vec<Uid>),
-    /// These pods keep their finalizer.
-    FinalizerKept(Vec<Uid>),
-    /// The API returned this version for our own write of a pod.
-    PodWritten(Version),
-    /// The API returned this version for our own write of the Job.
-    JobWritten(Version),
-    /// The failures that backoff waits for from now on.
-    Backoff(BackoffRecord),
-    /// The Job is finished in the API.
-    Finished,
-    /// An event has reported these problems of the Job's annotations.
-    Reported(Vec<String>),
 }
 
 /// An event on the Job.

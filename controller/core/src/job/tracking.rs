@@ -6,11 +6,10 @@ use std::sync::Arc;
 
 use k8s_openapi::api::batch::v1::{JobStatus, UncountedTerminatedPods};
 
-use super::IndexSet;
-use super::census;
 use super::facts::Facts;
 use super::plan::PodPlan;
 use super::verdict::{End, Verdict};
+use super::{IndexSet, census};
 use crate::view::{Job, Phase, Pod, Uid};
 
 /// The accounting of one sync, between its first and its second write of the status.

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use epilogue_common::names::job_condition;
 use jiff::{SignedDuration, Timestamp};
 
-use super::backoff_limit_per_index::PerIndex;
-use super::census::{self, Census};
-use super::failure_policy::FailureAction;
-use super::{IndexSet, success_policy};
+use super::backoff::PerIndex;
+use super::census::Census;
+use super::policies::FailureAction;
+use super::{IndexSet, census, policies};
 use crate::view::{Job, Phase, Pod, RestartPolicy};
 
 /// The end that a Job has come to.
@@ -92,7 +92,7 @@ pub(super) fn completion(job: &Job, succeeded: usize, active: usize) -> Option<V
 ///
 /// DIVERGES(upstream): a Job whose resumption is still to be stored counts as suspended. Upstream
 /// fails it by the start time from before the suspension, should one be left there.
-pub(super) fn until_deadline(job: &Job, now: Timestamp) -> Option<SignedDuration> {
+pub(crate) fn until_deadline(job: &Job, now: Timestamp) -> Option<SignedDuration> {
     let resumes = !job.deleting && job.true_condition(job_condition::SUSPENDED).is_some();
     let suspended = job.spec.suspend || resumes;
     let seconds = job.spec.active_deadline_seconds.filter(|_| !suspended)?;
@@ -190,6 +190,6 @@ fn failed_indexes(job: &Job, evidence: &Evidence<'_>) -> Option<Verdict> {
 /// A rule of the success policy that is met ends the Job. ([C11])
 fn success_rule(job: &Job, succeeded: &IndexSet) -> Option<Verdict> {
     let policy = job.spec.success_policy.as_ref().filter(|_| job.is_indexed())?;
-    let message = success_policy::met(policy, succeeded, job.index_bound())?;
+    let message = policies::met(policy, succeeded, job.index_bound())?;
     Some(verdict(End::Success, "SuccessPolicy", message))
 }

@@ -2,10 +2,12 @@
 
 pub mod fields;
 mod gc_facts;
+mod interner;
 mod job;
 mod json;
 pub mod lenient;
 mod pod;
+mod pod_view;
 mod protobuf;
 mod reply;
 mod selector;
@@ -14,6 +16,7 @@ mod uid;
 pub(crate) mod wire;
 
 pub use gc_facts::{GcFacts, Target};
+pub use interner::Interner;
 pub use job::{CompletionMode, Job, JobKey, JobSpec, RestartPolicy};
 pub(crate) use json::{Fields, raw};
 pub use json::{Json, read};
@@ -26,4 +29,4 @@ pub use reply::Reply;
 pub use selector::Selector;
 pub use source::Source;
 pub use uid::{Uid, Version};
-pub use wire::{Interner, WireJob, WirePod};
+pub use wire::{WireJob, WirePod};

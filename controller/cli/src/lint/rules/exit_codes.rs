@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use epilogue_common::finding_code::FindingCode as Code;
 use serde_json::Value;
 
+use super::facts::items;
 use super::finding::{Finding, Severity};
-use super::items;
 use super::manifest::Manifest;
 use controller_core::spelling::nearest;
 

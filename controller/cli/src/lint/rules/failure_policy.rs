@@ -6,9 +6,10 @@ use epilogue_common::names::pod_condition::{
 };
 use serde_json::Value;
 
+use super::exit_codes;
+use super::facts::items;
 use super::finding::{Finding, Severity};
 use super::manifest::Manifest;
-use super::{exit_codes, items};
 use controller_core::spelling::meant;
 
 /// Condition types that Kubernetes and this project set on pods.

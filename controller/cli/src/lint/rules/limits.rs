@@ -5,9 +5,9 @@ use epilogue_common::names::job_option::DISRUPTION_LIMIT;
 use epilogue_common::names::pod_condition::DISRUPTION_TARGET;
 use serde_json::Value;
 
+use super::facts::items;
 use super::failure_policy::meant_type;
 use super::finding::{Finding, Severity};
-use super::items;
 use super::manifest::Manifest;
 
 pub(super) fn findings(manifest: &Manifest<'_>) -> Vec<Finding> {

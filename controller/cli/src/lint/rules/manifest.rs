@@ -6,8 +6,8 @@ use epilogue_common::finding_code::FindingCode;
 use epilogue_common::names::{MANAGED_BY, RESERVED_MANAGED_BY};
 use serde_json::Value;
 
+use super::facts::{Facts, items};
 use super::finding::{Finding, Severity};
-use super::{Facts, items};
 
 /// A Job, or the Jobs that a CronJob makes.
 pub(super) struct Manifest<'a> {

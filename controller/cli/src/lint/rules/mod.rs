@@ -3,6 +3,7 @@
 
 mod annotations;
 mod exit_codes;
+mod facts;
 mod failure_policy;
 mod finding;
 mod limits;
@@ -14,19 +15,13 @@ mod shadowed;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use facts::Facts;
 pub(crate) use finding::Finding;
 
 use serde_json::Value;
 
 use manifest::Manifest;
 use quota::Quotas;
-
-/// What lint knows besides the objects.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Facts {
-    /// Whether the controller runs with `--manage-all-jobs`.
-    pub(crate) manage_all_jobs: bool,
-}
 
 /// The findings, and how many objects were judged.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -54,9 +49,4 @@ pub(crate) fn lint(objects: &[Value], facts: Facts) -> Report {
         report.findings.extend(quota::findings(&manifest, &quotas));
     }
     report
-}
-
-/// The entries of a list; nothing for another value.
-fn items(value: &Value) -> impl Iterator<Item = &Value> {
-    value.as_array().into_iter().flatten()
 }

@@ -3,8 +3,8 @@
 use epilogue_common::finding_code::FindingCode as Code;
 use serde_json::Value;
 
+use super::facts::items;
 use super::finding::{Finding, Severity};
-use super::items;
 use super::manifest::Manifest;
 use super::quantity::billionths;
 

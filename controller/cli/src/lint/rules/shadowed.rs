@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use epilogue_common::finding_code::FindingCode as Code;
 use serde_json::Value;
 
+use super::facts::items;
 use super::finding::{Finding, Severity};
-use super::items;
 use super::manifest::Manifest;
 
 /// The actions that the API knows; a rule with another one decides nothing.

@@ -5,7 +5,7 @@ use epilogue_common::outcome::{Failure, FailureKind};
 use super::builders::{
     Effects, JobBuilder, PodBuilder, api, job, outage, pod, sync, sync_with, uid,
 };
-use crate::job::fake_api::FakeApi;
+use crate::checks::fake_api::FakeApi;
 use crate::job::{ClaimKind, Step, claim_patch, delete_options, remove_finalizer_patch};
 
 fn claims(effects: &Effects) -> Vec<(String, ClaimKind)> {

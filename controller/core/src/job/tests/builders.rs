@@ -10,8 +10,9 @@ use k8s_openapi::api::batch::v1::JobStatus;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::job::fake_api::{FakeApi, Faults, Trace};
-use crate::job::{PodDraft, SideEffect, Step, SyncInput, invariants};
+use crate::checks;
+use crate::checks::fake_api::{FakeApi, Faults, Trace};
+use crate::job::{PodDraft, SideEffect, Step, SyncInput};
 use crate::view::fields::{keep_job, keep_pod, selected_labels};
 use crate::view::{Interner, Job, Pod, Uid, WireJob, WirePod};
 
@@ -387,7 +388,7 @@ pub(super) fn check(api: &FakeApi) {
         now: api.now,
         settings: &api.settings,
     };
-    if let Err(failure) = invariants::verify(&input) {
+    if let Err(failure) = checks::verify(&input) {
         panic!("{}", failure.message);
     }
 }

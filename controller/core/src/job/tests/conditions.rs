@@ -2,7 +2,7 @@
 
 use super::builders::{JobBuilder, ago, api, complete, failed, job, message, now, pod, pods, sync};
 
-fn kinds(api: &crate::job::fake_api::FakeApi) -> Vec<(String, String)> {
+fn kinds(api: &crate::checks::fake_api::FakeApi) -> Vec<(String, String)> {
     let all = api.job.status.conditions.iter().flatten();
     all.map(|each| (each.type_.clone(), each.status.clone())).collect()
 }

@@ -9,7 +9,7 @@ use super::builders::{
     PodBuilder, ago, api, await_creation, complete, failed, job, message, outage, pod, pods, sync,
     sync_with, uid,
 };
-use crate::job::fake_api::{Crash, FakeApi};
+use crate::checks::fake_api::{Crash, FakeApi};
 use crate::job::{BackoffRecord, Memory, MetricEvent, SideEffect, Step};
 
 fn on_nodes(count: usize) -> Vec<PodBuilder> {

@@ -1,5 +1,5 @@
 //! Tests acceptance cases and boundary values, as one sync each. Every test also passes the three
-//! checks of [`super::invariants`].
+//! checks of [`crate::checks`].
 
 mod adoption;
 mod backoff;

@@ -3,8 +3,8 @@
 use serde_json::json;
 
 use super::builders::{JobBuilder, PodBuilder, ago, api, job, pod, sync, sync_with, uid};
+use crate::checks::fake_api::FakeApi;
 use crate::job::Step;
-use crate::job::fake_api::FakeApi;
 use crate::view::Phase;
 
 fn annotated(job: JobBuilder, pairs: &[(&str, &str)]) -> JobBuilder {

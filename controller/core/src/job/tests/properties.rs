@@ -9,7 +9,7 @@ use proptest::test_runner::RngSeed;
 use serde_json::{Value, json};
 
 use super::builders::{JobBuilder, PodBuilder, ago, api, check, job, pod, sync_with, uid};
-use crate::job::fake_api::FakeApi;
+use crate::checks::fake_api::FakeApi;
 use crate::job::{BackoffRecord, IndexSet, Memory};
 
 /// How many cases proptest tries by default.

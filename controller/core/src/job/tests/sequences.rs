@@ -7,7 +7,7 @@ use serde_json::json;
 use super::builders::{
     JobBuilder, api, complete, conditions, failed, job, listed, now, pod, sync, sync_with, uid,
 };
-use crate::job::fake_api::FakeApi;
+use crate::checks::fake_api::FakeApi;
 use crate::job::{MemoryUpdate, SideEffect};
 use crate::view::{Phase, Uid};
 

@@ -6,7 +6,7 @@ use super::builders::{
 };
 use k8s_openapi::api::batch::v1::JobStatus;
 
-use crate::job::metric_events::finished;
+use crate::job::status_plan::finished;
 use crate::job::{MetricEvent, Step};
 
 /// Counters and lists of each write.

@@ -1,6 +1,7 @@
 //! Represents sets of completion indexes and their text form. ([I2], [I3])
 
-use std::fmt::{self, Write as _};
+use std::fmt;
+use std::fmt::Write as _;
 
 /// A set of completion indexes, as ascending intervals that neither touch nor overlap.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

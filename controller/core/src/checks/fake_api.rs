@@ -9,15 +9,13 @@ use epilogue_common::names::pod_condition::PENDING_TIMEOUT;
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 use jiff::{SignedDuration, Timestamp};
 
-use super::memory::Memory;
-use super::plan::{PodPlan, plan_pods};
-use super::pod_template::{generate_name, pod_body};
-use super::progress::Progress;
 use super::status_rules;
-use super::steps::{
-    Answer, ClaimKind, LiveJob, PodDraft, SideEffect, Step, SyncResult, WrittenPod,
-};
-use super::sync_input::{Settings, SyncInput, Versions};
+use crate::job::Progress;
+use crate::job::WrittenPod;
+use crate::job::{Answer, ClaimKind, LiveJob, PodDraft, SideEffect, Step, SyncResult};
+use crate::job::{Memory, Settings, SyncInput, Versions};
+use crate::job::{PodPlan, plan_pods};
+use crate::job::{generate_name, pod_body};
 use crate::view::{Condition, Deletion, Interner, Job, Owner, Phase, Pod, Uid, Version};
 
 /// Grace of a deletion that a kubelet has to carry out.

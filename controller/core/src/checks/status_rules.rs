@@ -7,7 +7,7 @@ use epilogue_common::names::job_condition::{
 };
 use k8s_openapi::api::batch::v1::{JobStatus, UncountedTerminatedPods};
 
-use super::IndexSet;
+use crate::index_set::IndexSet;
 use crate::view::Job;
 
 /// The rules by which the API would refuse this status; empty if it would take it.

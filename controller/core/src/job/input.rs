@@ -1,13 +1,90 @@
-//! Holds what the process remembers of a Job, and updates it by syncs and by watch events.
+//! Defines the input of a plan: the Job, its pods, what the process remembers of it, the time and
+//! the settings.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::JobStatus;
 
-use super::steps::MemoryUpdate;
-use super::sync_input::Versions;
 use crate::view::{Job, Pod, Uid, Version};
+
+/// Everything that one sync of a Job may depend on.
+#[derive(Clone, Copy, Debug)]
+pub struct SyncInput<'a> {
+    /// The Job.
+    pub job: &'a Arc<Job>,
+    /// The pods that name the Job as their controller, and those of its namespace without a
+    /// controller.
+    pub pods: &'a [Arc<Pod>],
+    /// The process's memory of this Job.
+    pub memory: &'a Memory,
+    /// How far the watches have come.
+    pub seen: Versions,
+    /// The current time.
+    pub now: Timestamp,
+    /// The process's settings.
+    pub settings: &'a Settings,
+}
+
+/// Versions of the two kinds that the controller watches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Versions {
+    /// The version of Jobs.
+    pub jobs: Version,
+    /// The version of pods.
+    pub pods: Version,
+}
+
+/// The controller's settings, named like the flags.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// `--manage-all-jobs`: also Jobs that kube-controller-manager would run.
+    pub manage_all_jobs: bool,
+    /// `--default-job-pod-failure-backoff`.
+    pub default_job_pod_failure_backoff: SignedDuration,
+    /// `--max-job-pod-failure-backoff`.
+    pub max_job_pod_failure_backoff: SignedDuration,
+    /// `--max-uncounted-pods`: pods accounted per sync.
+    pub max_uncounted_pods: usize,
+    /// `--max-pod-create-delete-per-sync`.
+    pub max_pod_create_delete_per_sync: usize,
+    /// `--expectations-timeout`.
+    pub expectations_timeout: SignedDuration,
+    /// Pods in the first batch of a slow start.
+    pub slow_start_initial_batch: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            manage_all_jobs: false,
+            default_job_pod_failure_backoff: SignedDuration::from_secs(10),
+            max_job_pod_failure_backoff: SignedDuration::from_secs(600),
+            max_uncounted_pods: 500,
+            max_pod_create_delete_per_sync: 500,
+            expectations_timeout: SignedDuration::from_mins(5),
+            slow_start_initial_batch: 1,
+        }
+    }
+}
+
+impl Settings {
+    /// The longest wait after a failure.
+    pub(super) fn max_delay(&self) -> SignedDuration {
+        self.max_job_pod_failure_backoff.max(self.default_job_pod_failure_backoff)
+    }
+}
+
+impl Versions {
+    /// The newer version of each kind.
+    #[must_use]
+    pub fn max(self, other: Self) -> Self {
+        Self { jobs: self.jobs.max(other.jobs), pods: self.pods.max(other.pods) }
+    }
+}
+
+// Holds what the process remembers of a Job, and updates it by syncs and by watch events.
 
 /// What the process remembers of one Job (by UID) between syncs. Losing it costs time, not
 /// correctness.
@@ -54,6 +131,42 @@ pub struct BackoffRecord {
     pub free_taken: u32,
     /// When the first of them was; after an hour the count starts again.
     pub free_since: Option<Timestamp>,
+}
+
+/// A change of the [`super::Memory`] of a Job.
+#[derive(Clone, Debug, PartialEq)]
+pub enum MemoryUpdate {
+    /// We created this pod; expect it, unless the watch has already come as far as its version.
+    Created(WrittenPod),
+    /// We are about to delete these pods.
+    Deleting(Vec<Uid>),
+    /// These pods were not deleted after all.
+    NotDeleted(Vec<Uid>),
+    /// We are about to remove the finalizer of these pods.
+    RemovingFinalizer(Vec<Uid>),
+    /// These pods keep their finalizer.
+    FinalizerKept(Vec<Uid>),
+    /// The API returned this version for our own write of a pod.
+    PodWritten(Version),
+    /// The API returned this version for our own write of the Job.
+    JobWritten(Version),
+    /// The failures that backoff waits for from now on.
+    Backoff(BackoffRecord),
+    /// The Job is finished in the API.
+    Finished,
+    /// An event has reported these problems of the Job's annotations.
+    Reported(Vec<String>),
+}
+
+/// A pod as a write returned it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WrittenPod {
+    /// `metadata.uid`.
+    pub uid: Uid,
+    /// `metadata.name`.
+    pub name: Arc<str>,
+    /// `metadata.resourceVersion`.
+    pub version: Version,
 }
 
 impl Memory {

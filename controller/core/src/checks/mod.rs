@@ -7,11 +7,12 @@ use std::fmt::Write as _;
 use epilogue_common::names::job_condition;
 use jiff::SignedDuration;
 
-use super::fake_api::{Crash, FakeApi};
-use super::memory::Memory;
-use super::sync_input::SyncInput;
-use super::verdict;
+use self::fake_api::{Crash, FakeApi};
+use crate::job::{Memory, SyncInput, verdict};
 use crate::view::Phase;
+
+pub mod fake_api;
+pub mod status_rules;
 
 /// Syncs that a Job may take to come to rest: one for every wake-up and every 500 pods, with a
 /// margin.
