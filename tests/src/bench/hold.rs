@@ -21,8 +21,8 @@ use super::usage;
 const NAMESPACE: &str = "hold";
 /// The pods are of so many Jobs.
 const JOBS: u32 = 20;
-/// The new Job has a namespace of its own: to look for its pod among all others costs the API server
-/// more than what is measured.
+/// The new Job has a namespace of its own: to look for its pod among all others costs the API
+/// server more than what is measured.
 const PROBE: &str = "probe";
 /// Nodes write each pod twice, and a machine with two cores takes a thousand writes a second.
 const RUNNING_WITHIN: Duration = Duration::from_mins(30);
