@@ -5,6 +5,7 @@
 mod autoscalers;
 mod cron_job;
 mod job_set;
+mod karpenter;
 mod kueue;
 mod opt_in;
 mod spark;

@@ -1,23 +1,20 @@
-//! Karpenter and cluster-autoscaler remove a node under a Job. Doubles make their calls: taint,
-//! eviction, deletion of the Node, with a finalizer or without.
+//! cluster-autoscaler removes a node under a Job. A double makes its calls: taint, eviction, deletion
+//! of the Node.
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Api, DeleteParams, Patch, PatchParams};
 use lab::bed::{Bed, SOON, is_terminating};
-use lab::eventually;
 use serde_json::{Value, json};
 
 use super::{bed, ending, evict, job, name, node};
 
-const KARPENTER: &str = "karpenter.sh/disrupted";
 const CLUSTER_AUTOSCALER: &str = "ToBeDeletedByClusterAutoscaler";
-const FINALIZER: &str = "karpenter.sh/termination";
 
-fn nodes(bed: &Bed) -> Api<Node> {
+pub(super) fn nodes(bed: &Bed) -> Api<Node> {
     Api::all(bed.client().clone())
 }
 
-async fn patch(bed: &Bed, node: &str, patch: Value) {
+pub(super) async fn patch(bed: &Bed, node: &str, patch: Value) {
     let patch = Patch::Merge(patch);
     nodes(bed).patch(node, &PatchParams::default(), &patch).await.expect("the node is changed");
 }
@@ -27,13 +24,13 @@ async fn taint(bed: &Bed, node: &str, key: &str) {
     patch(bed, node, json!({"spec": {"taints": [taint]}})).await;
 }
 
-async fn delete(bed: &Bed, node: &str) {
+pub(super) async fn delete(bed: &Bed, node: &str) {
     nodes(bed).delete(node, &DeleteParams::default()).await.expect("the node is deleted");
 }
 
-/// The Job's only pod, once it is ready.
-async fn running(bed: &Bed) -> Pod {
-    bed.create(job("autoscaled-job").script("hang times=1; succeed")).await;
+/// The Job's only pod, once it is ready. The pods after it succeed.
+pub(super) async fn running(bed: &Bed, first: &str) -> Pod {
+    bed.create(job("autoscaled-job").script(&format!("{first} times=1; succeed"))).await;
     bed.reaches("autoscaled", SOON, |state| state.ready == Some(1)).await;
     let mut pods = bed.pods("autoscaled").await;
     assert_eq!(pods.len(), 1);
@@ -41,7 +38,7 @@ async fn running(bed: &Bed) -> Pod {
 }
 
 /// The Job is complete, on another node, and the loss of the first cost no try.
-async fn ends_elsewhere(bed: &Bed, first: &Pod) {
+pub(super) async fn ends_elsewhere(bed: &Bed, first: &Pod) {
     let state = bed.finished("autoscaled", SOON).await;
     assert_eq!(ending(&state), (Some("Complete"), 1, 0));
     let conditions = bed.conditions("autoscaled").await;
@@ -53,25 +50,9 @@ async fn ends_elsewhere(bed: &Bed, first: &Pod) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_karpenter_drains_costs_no_try() {
-    let bed = bed().await;
-    let pod = running(&bed).await;
-    // Each node of Karpenter has the finalizer; the deletion begins the drain.
-    patch(&bed, node(&pod), json!({"metadata": {"finalizers": [FINALIZER]}})).await;
-    delete(&bed, node(&pod)).await;
-    taint(&bed, node(&pod), KARPENTER).await;
-    evict(&bed, name(&pod)).await;
-    ends_elsewhere(&bed, &pod).await;
-    patch(&bed, node(&pod), json!({"metadata": {"finalizers": null}})).await;
-    let gone = async || nodes(&bed).get_opt(node(&pod)).await.expect("an answer").is_none();
-    eventually("the node is gone", SOON, gone, |gone| *gone).await;
-    bed.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_cluster_autoscaler_removes_costs_no_try() {
     let bed = bed().await;
-    let pod = running(&bed).await;
+    let pod = running(&bed, "hang").await;
     taint(&bed, node(&pod), CLUSTER_AUTOSCALER).await;
     evict(&bed, name(&pod)).await;
     ends_elsewhere(&bed, &pod).await;
@@ -83,7 +64,7 @@ async fn a_node_that_cluster_autoscaler_removes_costs_no_try() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_machine_that_goes_too_early_is_proof_once_its_node_is_gone() {
     let bed = bed().await;
-    let pod = running(&bed).await;
+    let pod = running(&bed, "hang").await;
     bed.nodes().vanish(node(&pod)).await.expect("the machine goes");
     taint(&bed, node(&pod), CLUSTER_AUTOSCALER).await;
     evict(&bed, name(&pod)).await;
@@ -96,12 +77,12 @@ async fn a_machine_that_goes_too_early_is_proof_once_its_node_is_gone() {
     bed.stop().await;
 }
 
-/// Karpenter deletes pods that outlive `terminationGracePeriod` of their node, by a plain deletion.
+/// What resists for too long is deleted by a plain deletion.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_pod_that_karpenter_deletes_by_force_counts() {
+async fn a_pod_that_cluster_autoscaler_deletes_by_force_counts() {
     let bed = bed().await;
-    let pod = running(&bed).await;
-    taint(&bed, node(&pod), KARPENTER).await;
+    let pod = running(&bed, "hang").await;
+    taint(&bed, node(&pod), CLUSTER_AUTOSCALER).await;
     bed.delete_pod(name(&pod)).await;
     let state = bed.finished("autoscaled", SOON).await;
     assert_eq!(ending(&state), (Some("Failed"), 0, 1));

@@ -123,7 +123,8 @@ const RULES: &[(&str, &str, &str, Weight, Duration)] = &[
     (LAB, "simulation", "", CORE, Duration::from_mins(10)),
     (LAB, "house_rules", "", CORE, PURE_LIMIT),
     (LAB, "reference", "", CORE, Duration::from_mins(10)),
-    // On a cold machine they compile kustomize or Helm.
+    // On a cold machine they compile Karpenter's drain, kustomize or Helm.
+    (LAB, "recipes", "recipes::karpenter", CORE, Duration::from_mins(15)),
     (LAB, "platforms", "", CORE, Duration::from_mins(6)),
     (LAB, "chart", "", CORE, Duration::from_mins(15)),
     // It builds the programs as they ship, and the tools of a release.
