@@ -126,13 +126,8 @@ async fn all_run(jobs: &Api<Job>, pods: &Api<Pod>, each: u32) -> anyhow::Result<
 }
 
 async fn first_pod(pods: &Api<Pod>) -> anyhow::Result<()> {
-    while pods
-        .list_metadata(&ListParams::default())
-        .await
-        .context("list the pods")?
-        .items
-        .is_empty()
-    {
+    let all = ListParams::default();
+    while pods.list_metadata(&all).await.context("list the pods")?.items.is_empty() {
         sleep(CHECK_EVERY).await;
     }
     Ok(())

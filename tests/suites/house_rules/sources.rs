@@ -66,7 +66,7 @@ fn test_code_is_distinguished_from_the_laboratory() {
     let is_test = |path: &str| Source { path: path.into(), text: String::new() }.is_test();
     assert!(is_test("tests/suites/jobs.rs"));
     assert!(is_test("agent/tests/logind.rs"));
-    assert!(is_test("controller/core/src/job/plan_tests.rs"));
+    assert!(is_test("controller/core/src/job/tests.rs"));
     assert!(!is_test("tests/src/main.rs"));
     assert!(!is_test("controller/core/src/job/plan.rs"));
 }

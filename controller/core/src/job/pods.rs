@@ -268,11 +268,11 @@ impl fmt::Display for PodStage {
     }
 }
 
-/// For `epilogue.dev/pending-timeout`: a pod without a node fails at once, because nothing of it can
-/// run. A pod on a node is marked and deleted: the kubelet makes it Failed when nothing of it runs.
-/// ([API18])
-///
 /// Pods that have been pending for this long, and how long until the next one has.
+///
+/// For `epilogue.dev/pending-timeout`: a pod without a node fails at once, because nothing of it
+/// can run. A pod on a node is marked and deleted: the kubelet makes it Failed when nothing of it
+/// runs. ([API18])
 fn overdue(
     active: &[Arc<Pod>],
     timeout: SignedDuration,

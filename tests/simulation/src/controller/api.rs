@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use controller_core::job::{PodDraft, pod_body, status_rules};
+use controller_core::checks::status_rules;
+use controller_core::job::{PodDraft, pod_body};
 use controller_core::view::{Deletion, Interner, Job, JobKey, Pod, Uid, Version, WirePod};
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 use jiff::{SignedDuration, Timestamp};
