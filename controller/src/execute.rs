@@ -1,5 +1,5 @@
-//! Carries out single steps against the API. Only this file writes Jobs and pods; it decides and
-//! retries nothing.
+//! Carries out single calls against the API, for syncs of Jobs and for checks of pod GC. Only this
+//! file writes Jobs, pods and nodes; it decides and retries nothing.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,6 +8,7 @@ use controller_core::job::{
     Answer, Body, LiveJob, Step, WrittenPod, claim_patch, delete_options, fail_pending_patch,
     pod_body, remove_finalizer_patch, status_body,
 };
+use controller_core::podgc::{self, Call, PodWrite};
 use controller_core::view::{Job, JobKey, Pod, Reply, Version, WireJob};
 use epilogue_common::names::media_type::JSON;
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
@@ -29,6 +30,7 @@ const CALLS_MAX: usize = 64;
 const BODIES_MAX: usize = 4 << 20;
 
 const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
+const MERGE: &str = "application/merge-patch+json";
 
 /// What is read of the reply to a write.
 const REPLY: Read<Reply> = Read { json: Reply::read, protobuf: Some(Reply::decode) };
@@ -37,6 +39,8 @@ const JOB: Read<Job> = Read {
     json: |text| WireJob::read(text)?.view(),
     protobuf: Some(|message| Job::decode(message).map(|(job, _)| job)),
 };
+/// The Node in the reply to a read.
+const NODE: Read<Value> = Read { json: |text| serde_json::from_str(text), protobuf: None };
 /// A reply that says no more than that the call succeeded.
 const NOTHING: Read<()> = Read { json: |_| Ok(()), protobuf: Some(|_| Ok(())) };
 
@@ -82,6 +86,39 @@ impl Executor {
         }
     }
 
+    /// Carries out one call of a check of pod GC.
+    pub(crate) async fn check(&self, call: &Call) -> Outcome<podgc::Answer> {
+        match call {
+            Call::FindNode(name) => {
+                self.get(&node_path(name), &NOTHING).await.map(|()| podgc::Answer::Done)
+            }
+            Call::GetNode(name) => self.get(&node_path(name), &NODE).await.map(podgc::Answer::Node),
+            Call::PatchNode(name, patch) => {
+                let (path, body) = (node_path(name), patch.to_string().into_bytes());
+                self.call(Method::PATCH, &path, MERGE, body, &NOTHING).await?;
+                Ok(podgc::Answer::Done)
+            }
+            Call::PatchPod(PodWrite { namespace, name, patch, .. }) => {
+                let path = format!("{}/status", pod_path(namespace, name));
+                let patch = patch.as_ref().unwrap_or(&Value::Null);
+                let pod = self.patch_at(&path, patch).await?;
+                Ok(podgc::Answer::Patched(pod.version))
+            }
+            Call::DeletePod(write) => {
+                let path = pod_path(&write.namespace, &write.name);
+                self.delete_at(&path, &podgc::delete_options(write)).await?;
+                Ok(podgc::Answer::Done)
+            }
+        }
+    }
+
+    /// Writes an Event.
+    pub(crate) async fn create_event(&self, namespace: &str, event: &Value) -> Outcome<()> {
+        let path = format!("/api/v1/namespaces/{namespace}/events");
+        let body = event.to_string().into_bytes();
+        self.call(Method::POST, &path, JSON, body, &NOTHING).await
+    }
+
     /// Removes the tracking finalizer from these pods.
     pub(crate) async fn remove_finalizers(&self, pods: &[Arc<Pod>]) -> Vec<Outcome<WrittenPod>> {
         let calls: Vec<_> =
@@ -91,8 +128,12 @@ impl Executor {
 
     /// Reads the Job of this name live from the API.
     pub(crate) async fn live_job(&self, key: &JobKey) -> Outcome<LiveJob> {
-        let reply = self.call(Method::GET, &job_path(key, ""), JSON, Vec::new(), &REPLY).await?;
+        let reply = self.get(&job_path(key, ""), &REPLY).await?;
         Ok(LiveJob { uid: reply.uid.into(), deleting: reply.deleting })
+    }
+
+    async fn get<T>(&self, path: &str, read: &Read<T>) -> Outcome<T> {
+        self.call(Method::GET, path, JSON, Vec::new(), read).await
     }
 
     async fn create(&self, path: &str, body: Body) -> Outcome<WrittenPod> {
@@ -102,7 +143,7 @@ impl Executor {
     }
 
     async fn patch(&self, pod: &Pod, body: Value) -> Outcome<WrittenPod> {
-        self.patch_at(&pod_path(pod), &body).await
+        self.patch_at(&pod_path(&pod.namespace, &pod.name), &body).await
     }
 
     async fn patch_at(&self, path: &str, body: &Value) -> Outcome<WrittenPod> {
@@ -112,13 +153,18 @@ impl Executor {
     }
 
     async fn delete(&self, pod: &Pod) -> Outcome<Answer> {
-        let options = delete_options(pod).to_string().into_bytes();
-        self.call(Method::DELETE, &pod_path(pod), JSON, options, &NOTHING).await?;
+        let path = pod_path(&pod.namespace, &pod.name);
+        self.delete_at(&path, &delete_options(pod)).await?;
         Ok(Answer::Deleted)
     }
 
+    async fn delete_at(&self, path: &str, options: &Value) -> Outcome<()> {
+        let options = options.to_string().into_bytes();
+        self.call(Method::DELETE, path, JSON, options, &NOTHING).await
+    }
+
     async fn fail_pending(&self, pod: &Pod) -> Outcome<WrittenPod> {
-        let path = format!("{}/status", pod_path(pod));
+        let path = format!("{}/status", pod_path(&pod.namespace, &pod.name));
         self.patch_at(&path, &fail_pending_patch(pod, Timestamp::now())).await
     }
 
@@ -158,8 +204,12 @@ fn pods_path(namespace: &str) -> String {
     format!("/api/v1/namespaces/{namespace}/pods")
 }
 
-fn pod_path(pod: &Pod) -> String {
-    format!("/api/v1/namespaces/{}/pods/{}", pod.namespace, pod.name)
+fn pod_path(namespace: &str, name: &str) -> String {
+    format!("/api/v1/namespaces/{namespace}/pods/{name}")
+}
+
+fn node_path(name: &str) -> String {
+    format!("/api/v1/nodes/{name}")
 }
 
 fn job_path(key: &JobKey, subresource: &str) -> String {

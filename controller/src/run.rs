@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use controller_core::checks::verify;
 use controller_core::job::SyncInput;
-use controller_core::podgc::Mode;
 use controller_core::state::ClusterState;
 use controller_core::workqueue::Key;
 use epilogue_runtime::admin::Admin;
@@ -303,9 +302,8 @@ async fn pod_gc(
     let client = client::connect(&options).await?;
     Ok(Some(Arc::new(podgc::Worker {
         dispatch: Arc::clone(dispatch),
-        executor: podgc::execute::Executor::new(client),
+        executor: Executor::new(client),
         metrics: podgc::Metrics::new(registry)?,
-        observes: config.pod_gc.settings.mode == Mode::Observe,
         instance: identity.to_owned(),
     })))
 }

@@ -131,7 +131,7 @@ fn pods() {
         drop(state.handle(Event::Job(WatchEvent::Shown(Arc::new(job.clone()))), &now));
         drop(state.handle_pod(WatchEvent::Shown(pod.clone()), &now));
         let uid = Uid::from(pod.metadata.uid.clone().unwrap_or_default());
-        drop(state.check_pod(&uid, now.time));
+        drop(state.verdict(&uid, now.time));
         sync(job.clone(), &[Arc::new(pod.view(&mut Interner::default()))]);
     });
 }
@@ -145,7 +145,7 @@ fn nodes() {
         let (mut state, now) = state();
         drop(state.handle_pod(WatchEvent::Shown(pod.clone()), &now));
         drop(state.handle(Event::Node(WatchEvent::Shown(NodeView::read(&node))), &now));
-        drop(state.check_pod(&"u1".into(), now.time));
+        drop(state.verdict(&"u1".into(), now.time));
         assert_eq!(&*NodeView::read(&node).name, node.name());
     });
 }

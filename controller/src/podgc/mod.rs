@@ -1,9 +1,7 @@
-//! Runs the checks of pod GC and of disruption. The core decides; `work` checks items and `execute`
-//! writes.
+//! Runs the checks of pod GC and of disruption. The core decides; `work` makes the calls.
 
 pub(crate) mod args;
 mod events;
-pub(crate) mod execute;
 mod metrics;
 #[cfg(test)]
 mod tests;

@@ -15,9 +15,9 @@ use prometheus::Registry;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::execute::Executor;
 use super::*;
 use crate::dispatch::Dispatch;
+use crate::execute::Executor;
 
 /// The received requests, and the answers that are left.
 #[derive(Clone, Default)]
@@ -93,7 +93,6 @@ fn worker_in(mode: Mode, server: &Server, registry: &Registry) -> Arc<Worker> {
         dispatch: Arc::new(dispatch),
         executor: Executor::new(server.client()),
         metrics: Metrics::new(registry).expect("must register"),
-        observes: mode == Mode::Observe,
         instance: "test".to_owned(),
     })
 }
@@ -125,7 +124,7 @@ async fn the_condition_comes_before_the_deletion_and_both_name_the_pod_that_was_
     let server = Server::default();
     let worker = worker(&server);
     server.answer(404, refusal(404, "NotFound"));
-    server.answer(200, json!({"metadata": {"resourceVersion": "6"}}));
+    server.answer(200, json!({"metadata": {"uid": "uid-a", "resourceVersion": "6"}}));
     server.answer(200, json!({}));
     server.answer(201, json!({}));
     work_until(&worker, &server, 4).await;
@@ -174,7 +173,7 @@ async fn deletions_and_errors_are_counted_by_namespace_and_reason() {
     let worker = counting_worker(&server, &registry);
     server.answer(404, refusal(404, "NotFound"));
     server.answer(500, refusal(500, "InternalError"));
-    server.answer(200, json!({"metadata": {"resourceVersion": "6"}}));
+    server.answer(200, json!({"metadata": {"uid": "uid-a", "resourceVersion": "6"}}));
     server.answer(200, json!({}));
     server.answer(201, json!({}));
     work_until(&worker, &server, 5).await;
@@ -196,7 +195,7 @@ async fn a_pod_that_changed_meanwhile_is_judged_again_as_it_is_then() {
     work_until(&worker, &server, 2).await;
     assert_eq!(server.lines(), [NODE, PATCH]);
     worker.dispatch.pod(shown(8));
-    server.answer(200, json!({"metadata": {"resourceVersion": "9"}}));
+    server.answer(200, json!({"metadata": {"uid": "uid-a", "resourceVersion": "9"}}));
     assert!(worker.check(&ending(&worker), &Item::Pod("ns".into(), "uid-a".into())).await.is_err());
     assert_eq!(server.lines()[2..], [PATCH, DELETE], "the deletion follows; here it fails");
     assert_eq!(server.body(2)["metadata"]["resourceVersion"], "8");
@@ -208,7 +207,7 @@ async fn a_deletion_that_failed_is_tried_again_when_the_patch_is_shown() {
     let worker = worker(&server);
     let item = Item::Pod("ns".into(), "uid-a".into());
     server.answer(404, refusal(404, "NotFound"));
-    server.answer(200, json!({"metadata": {"resourceVersion": "6"}}));
+    server.answer(200, json!({"metadata": {"uid": "uid-a", "resourceVersion": "6"}}));
     server.answer(500, refusal(500, "InternalError"));
     assert!(worker.check(&ending(&worker), &item).await.is_err());
     assert!(worker.check(&ending(&worker), &item).await.is_ok(), "the patch is still to be shown");

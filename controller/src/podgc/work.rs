@@ -4,19 +4,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use controller_core::podgc::{Item, PodWrite, Verdict};
+use controller_core::podgc::{Answer, Call, Check, End, Item, Next, PodWrite};
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 use jiff::Timestamp;
 use serde_json::Value;
 
 use super::Metrics;
 use super::events::{event, would_event};
-use super::execute::Executor;
 use crate::dispatch::Dispatch;
+use crate::execute::Executor;
 use crate::workqueue::{Process, Queue};
-
-/// A verdict that asks for a node is followed by another verdict.
-const VERDICTS_MAX: usize = 3;
 
 /// Dependencies of a check.
 #[derive(Debug)]
@@ -24,8 +21,6 @@ pub(crate) struct Worker {
     pub(crate) dispatch: Arc<Dispatch>,
     pub(crate) executor: Executor,
     pub(crate) metrics: Metrics,
-    /// Whether writes are only reported.
-    pub(crate) observes: bool,
     /// Identity of this process in events.
     pub(crate) instance: String,
 }
@@ -43,63 +38,50 @@ impl Process<Item> for Worker {
 }
 
 impl Worker {
-    /// Checks one item of a queue, and carries out the verdict.
+    /// Checks one item of a queue, and makes the calls that follow from it.
     pub(super) async fn check(&self, queue: &Queue<Item>, item: &Item) -> Outcome<()> {
-        for _ in 0..VERDICTS_MAX {
-            match self.verdict(item) {
-                Verdict::Leave => return Ok(()),
-                Verdict::CheckAgain(at) => {
-                    let wait = Duration::try_from(at.duration_since(Timestamp::now()));
-                    queue.add_after(item.clone(), wait.unwrap_or_default());
-                    return Ok(());
-                }
-                Verdict::Ask(name) => {
-                    let exists = self.executor.node_exists(&name).await?;
-                    tracing::info!(node = &*name, exists, "asked for a node that is not watched");
-                    let now = Timestamp::now();
-                    let entries = self.dispatch.state().node_answered(&name, exists, now);
-                    self.dispatch.enqueue(entries);
-                }
-                Verdict::Untaint(_) if self.observes => return Ok(()),
-                Verdict::Untaint(name) => return self.untaint(&name).await,
-                Verdict::Do(write) if self.observes => {
-                    self.observe(&write).await;
-                    return Ok(());
-                }
-                Verdict::Do(write) => {
-                    let result = self.carry_out(&write).await;
-                    let entries = self.dispatch.state().pod_done(&write.uid, Timestamp::now());
-                    // After a failure the backoff applies instead.
-                    if result.is_ok() {
-                        self.dispatch.enqueue(entries);
-                    }
-                    return result;
-                }
+        let mut check = Check::new(item.clone());
+        loop {
+            let next = check.next(&mut self.dispatch.state(), Timestamp::now());
+            let call = match next {
+                Next::Call(call) => call,
+                Next::End(end) => return self.end(queue, item, end).await,
+            };
+            let outcome = self.executor.check(&call).await;
+            if let Call::FindNode(name) = &call {
+                log_answer(name, &outcome);
             }
+            let now = Timestamp::now();
+            let entries = check.done(&mut self.dispatch.state(), call, outcome, now);
+            self.dispatch.enqueue(entries);
+        }
+    }
+
+    async fn end(&self, queue: &Queue<Item>, item: &Item, end: End) -> Outcome<()> {
+        match end {
+            End::Nothing => {}
+            End::CheckAgain(at) => {
+                let wait = Duration::try_from(at.duration_since(Timestamp::now()));
+                queue.add_after(item.clone(), wait.unwrap_or_default());
+            }
+            End::Enqueue(entries) => self.dispatch.enqueue(entries),
+            End::Observed(write) => self.observed(&write).await,
+            End::Written(write) => self.written(&write).await,
+            End::NotWritten(write, failure) => {
+                self.metrics.count(&write, false);
+                return Err(failure);
+            }
+            End::Untainted(node) => {
+                tracing::info!(node = &*node, "removed the taint that an agent left behind");
+                self.metrics.untainted();
+            }
+            End::Failed(failure) => return Err(failure),
         }
         Ok(())
     }
 
-    fn verdict(&self, item: &Item) -> Verdict {
-        let now = Timestamp::now();
-        let mut state = self.dispatch.state();
-        match item {
-            Item::Node(name) => state.check_node(name, now),
-            Item::Pod(_, uid) => state.check_pod(uid, now),
-            Item::Excess => {
-                let entries = state.check_excess();
-                drop(state);
-                self.dispatch.enqueue(entries);
-                Verdict::Leave
-            }
-        }
-    }
-
-    /// Reports a write in place of carrying it out, once.
-    async fn observe(&self, write: &PodWrite) {
-        if !self.dispatch.state().is_new_report(write) {
-            return;
-        }
+    /// Reports a write in place of carrying it out.
+    async fn observed(&self, write: &PodWrite) {
         self.metrics.would_have(write);
         tracing::info!(
             pod = format!("{}/{}", write.namespace, write.name),
@@ -112,25 +94,9 @@ impl Worker {
         self.send(write, &event).await;
     }
 
-    async fn untaint(&self, name: &str) -> Outcome<()> {
-        if self.executor.untaint(name).await? {
-            tracing::info!(node = name, "removed the taint that an agent left behind");
-            self.metrics.untainted();
-        }
-        Ok(())
-    }
-
-    async fn carry_out(&self, write: &PodWrite) -> Outcome<()> {
-        let result = match self.write(write).await {
-            // The pod is already gone; the watch has not shown it yet.
-            Err(failure) if failure.kind == FailureKind::NotFound => {
-                self.dispatch.state().pod_deleted(&write.uid);
-                return Ok(());
-            }
-            result => result,
-        };
-        self.metrics.count(write, result.is_ok());
-        result?;
+    /// Reports a write that was carried out.
+    async fn written(&self, write: &PodWrite) {
+        self.metrics.count(write, true);
         tracing::info!(
             pod = format!("{}/{}", write.namespace, write.name),
             uid = %write.uid,
@@ -139,33 +105,26 @@ impl Worker {
             deleted = write.delete,
             "carried out"
         );
-        self.report(write).await;
-        Ok(())
-    }
-
-    async fn write(&self, write: &PodWrite) -> Outcome<()> {
-        if let Some(patch) = &write.patch {
-            let version = self.executor.patch(write, patch).await?;
-            self.dispatch.state().pod_written(&write.uid, &write.cause, version);
+        if let Some(event) = event(write, &self.instance, Timestamp::now()) {
+            self.send(write, &event).await;
         }
-        if write.delete {
-            self.executor.delete(write).await?;
-            self.dispatch.state().pod_deleted(&write.uid);
-        }
-        Ok(())
     }
 
     /// A lost event is not retried: it is news and not state.
-    async fn report(&self, write: &PodWrite) {
-        let Some(event) = event(write, &self.instance, Timestamp::now()) else { return };
-        self.send(write, &event).await;
-    }
-
     async fn send(&self, write: &PodWrite, event: &Value) {
         if let Err(failure) = self.executor.create_event(&write.namespace, event).await {
             tracing::debug!(pod = &*write.name, %failure, "event not written");
         }
     }
+}
+
+fn log_answer(node: &str, outcome: &Outcome<Answer>) {
+    let exists = match outcome {
+        Ok(_) => true,
+        Err(failure) if failure.kind == FailureKind::NotFound => false,
+        Err(_) => return,
+    };
+    tracing::info!(node, exists, "asked for a node that is not watched");
 }
 
 fn log(item: &Item, failure: &Failure, retry: Duration) {

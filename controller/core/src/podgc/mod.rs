@@ -1,7 +1,7 @@
 //! Decides which pods no kubelet can terminate any more, and which finished ones are in excess.
 //!
 //! [`crate::state::ClusterState`] records what the watches show and names the items to check. A
-//! check returns a [`Verdict`], whose [`PodWrite`] is the write to make. Rules on live pods are in
+//! [`Check`] takes an item from its [`Verdict`] to the last call. Rules on live pods are in
 //! `disruption`.
 
 pub(crate) mod case;
@@ -14,6 +14,7 @@ pub(crate) mod namespace;
 mod node;
 pub(crate) mod observed;
 mod patches;
+mod progress;
 mod settings;
 pub(crate) mod stale_taint;
 #[cfg(test)]
@@ -26,5 +27,6 @@ pub use evidence::{Evidence, ForceFailPolicy};
 pub use finished::Excess;
 pub use namespace::NamespaceView;
 pub use node::{NodeRecord, NodeView, OUT_OF_SERVICE_TAINT, WireNode};
+pub use patches::delete_options;
+pub use progress::{Answer, Call, Check, End, Next};
 pub use settings::{KeptFor, Mode, Settings, StaleReset};
-pub use stale_taint::untaint_patch;

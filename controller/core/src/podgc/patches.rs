@@ -7,6 +7,7 @@ use epilogue_common::names::pod_condition::{CONTAINERS_READY, DISRUPTION_TARGET,
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use super::case::PodWrite;
 use super::evidence::Evidence;
 use crate::view::{Pod, Tristate};
 
@@ -92,6 +93,14 @@ fn condition(pod: &Pod, kind: &str, reason: &str, message: &str, since: Timestam
 
 fn identity(pod: &Pod) -> Value {
     json!({"uid": pod.uid.as_str(), "resourceVersion": pod.version.to_string()})
+}
+
+/// The options of a deletion without grace.
+///
+/// DIVERGES(upstream): the deletion has the pod's UID as a precondition. Without it, a new pod of
+/// the same name would be deleted. ([GC2])
+pub fn delete_options(write: &PodWrite) -> Value {
+    json!({"gracePeriodSeconds": 0, "preconditions": {"uid": write.uid.as_str()}})
 }
 
 /// Formats a time as the API does.

@@ -31,7 +31,7 @@ pub(crate) fn stale_from(node: &NodeView) -> Option<Timestamp> {
 /// The patch that removes only the taint from a Node as it was just read: a merge patch, on that
 /// version alone. `None` if the Node shows no stale taint. An agent may be there again, and may
 /// have announced another shutdown.
-pub fn untaint_patch(node: &Value, now: Timestamp) -> Option<Value> {
+pub(super) fn untaint_patch(node: &Value, now: Timestamp) -> Option<Value> {
     let view = NodeView::read(&WireNode::deserialize(node).ok()?);
     stale_from(&view).filter(|from| *from <= now)?;
     let taints = node["spec"]["taints"].as_array()?;

@@ -5,14 +5,15 @@ mod ending;
 mod finished;
 mod hanging;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 use epilogue_common::watch_event::WatchEvent;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-use super::{Item, NamespaceView, NodeView, Settings, Verdict};
+use super::{Answer, Call, Check, End, Item, NamespaceView, Next, NodeView, Settings};
 use crate::batching::Batching;
 use crate::state::{ClusterState, Entry, Event, Now};
 use crate::view::{Version, WireJob, WirePod};
@@ -25,7 +26,7 @@ pub(crate) struct Fixture {
     alarms: BTreeMap<(Timestamp, usize), Item>,
     alarm_count: usize,
     /// Nodes that the API has, whatever the watch shows.
-    live: BTreeSet<String>,
+    live: BTreeMap<String, Value>,
     names: HashMap<String, Value>,
     version: u64,
     writes: Vec<String>,
@@ -140,7 +141,7 @@ impl Fixture {
             now: start(),
             alarms: BTreeMap::new(),
             alarm_count: 0,
-            live: BTreeSet::new(),
+            live: BTreeMap::new(),
             names: HashMap::new(),
             version: 10,
             writes: Vec::new(),
@@ -224,8 +225,9 @@ impl Fixture {
             ready["lastHeartbeatTime"] = self.now.to_string().into();
         }
         let wire = serde_json::from_value(node.clone()).expect("must be a node");
-        self.live.insert(node["metadata"]["name"].as_str().expect("must be there").to_owned());
-        self.shows(Event::Node(WatchEvent::Shown(NodeView::read(&wire))));
+        let view = NodeView::read(&wire);
+        self.live.insert((*view.name).to_owned(), node);
+        self.shows(Event::Node(WatchEvent::Shown(view)));
     }
 
     /// Removes a node from the watch, not from the API.
@@ -278,55 +280,49 @@ impl Fixture {
         self.alarms.insert((time, self.alarm_count), item);
     }
 
+    /// Checks an item as the program does.
     fn check(&mut self, item: &Item) {
-        match item {
-            Item::Excess => {
-                let entries = self.state.check_excess();
-                self.alarm(entries);
-            }
-            Item::Node(name) => {
-                let verdict = self.state.check_node(name, self.now);
-                self.carry_out(item, verdict);
-            }
-            Item::Pod(_, uid) => {
-                let verdict = self.state.check_pod(uid, self.now);
-                self.carry_out(item, verdict);
-            }
+        let mut check = Check::new(item.clone());
+        loop {
+            let call = match check.next(&mut self.state, self.now) {
+                Next::Call(call) => call,
+                Next::End(end) => return self.end(item, end),
+            };
+            let outcome = self.answer(&call);
+            let entries = check.done(&mut self.state, call, outcome, self.now);
+            self.alarm(entries);
         }
     }
 
-    fn carry_out(&mut self, item: &Item, verdict: Verdict) {
-        match verdict {
-            Verdict::Leave => {}
-            Verdict::CheckAgain(time) => {
+    fn answer(&mut self, call: &Call) -> Outcome<Answer> {
+        match call {
+            Call::FindNode(name) if self.live.contains_key(&**name) => Ok(Answer::Done),
+            Call::FindNode(name) => Err(Failure::new(FailureKind::NotFound, &**name)),
+            Call::GetNode(name) => Ok(Answer::Node(self.live[&**name].clone())),
+            Call::PatchNode(..) => Ok(Answer::Done),
+            Call::PatchPod(write) => {
+                let patch = write.patch.as_ref().expect("must be there");
+                assert_eq!(patch["metadata"]["uid"], write.uid.as_str());
+                assert!(patch["metadata"]["resourceVersion"].is_string(), "{patch}");
+                self.version += 1;
+                Ok(Answer::Patched(Version(self.version)))
+            }
+            Call::DeletePod(_) => Ok(Answer::Done),
+        }
+    }
+
+    fn end(&mut self, item: &Item, end: End) {
+        match end {
+            End::Nothing => {}
+            End::CheckAgain(time) => {
                 assert!(time > self.now, "{item:?} is checked again at once");
                 self.alarm_at(time, item.clone());
             }
-            Verdict::Ask(name) => self.ask(&name),
-            Verdict::Untaint(name) => self.writes.push(format!("{name}: untainted")),
-            Verdict::Do(write) => {
-                let version = Version(self.version);
-                if let Some(patch) = &write.patch {
-                    assert_eq!(patch["metadata"]["uid"], write.uid.as_str());
-                    assert!(patch["metadata"]["resourceVersion"].is_string(), "{patch}");
-                    self.state.pod_written(&write.uid, &write.cause, version);
-                }
-                if write.delete {
-                    self.state.pod_deleted(&write.uid);
-                }
-                self.writes.push(policies(&write));
-                let again = self.state.check_pod(&write.uid, self.now);
-                assert_eq!(again, Verdict::Leave, "one write at a time");
-                let again = self.state.pod_done(&write.uid, self.now);
-                assert!(!write.delete || again.is_empty(), "nothing is ordered again: {again:?}");
-            }
+            End::Enqueue(entries) => self.alarm(entries),
+            End::Untainted(name) => self.writes.push(format!("{name}: untainted")),
+            End::Observed(write) | End::Written(write) => self.writes.push(policies(&write)),
+            End::NotWritten(_, failure) | End::Failed(failure) => panic!("{item:?}: {failure}"),
         }
-    }
-
-    fn ask(&mut self, name: &Arc<str>) {
-        let exists = self.live.contains(&**name);
-        let entries = self.state.node_answered(name, exists, self.now);
-        self.alarm(entries);
     }
 }
 

@@ -327,6 +327,11 @@ impl Gc {
         }
     }
 
+    /// Whether writes are only reported.
+    pub(super) fn observes(&self) -> bool {
+        self.observed.is_some()
+    }
+
     /// Whether a write that is only observed was not reported yet; remembers it.
     pub(super) fn is_new_report(&mut self, write: &PodWrite) -> bool {
         self.observed.as_mut().is_some_and(|observed| observed.is_new(write))

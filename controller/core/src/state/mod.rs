@@ -166,7 +166,7 @@ impl ClusterState {
 
     /// Decides about a node. A missing one is read from the API, or checked again later; an
     /// existing one may have a stale taint.
-    pub fn check_node(&mut self, name: &Arc<str>, now: Timestamp) -> Verdict {
+    pub(crate) fn check_node(&mut self, name: &Arc<str>, now: Timestamp) -> Verdict {
         self.gc.as_mut().map_or(Verdict::Leave, |gc| gc.check_node(name, now))
     }
 
@@ -198,31 +198,36 @@ impl ClusterState {
     }
 
     /// The checks of finished pods in excess.
-    pub fn check_excess(&mut self) -> Vec<Entry> {
+    pub(crate) fn check_excess(&mut self) -> Vec<Entry> {
         self.with_gc(|gc, pods, _| gc.check_excess(pods))
     }
 
     /// The API returned this version for a patch of a pod.
-    pub fn pod_written(&mut self, uid: &Uid, cause: &Cause, version: Version) {
+    pub(crate) fn pod_written(&mut self, uid: &Uid, cause: &Cause, version: Version) {
         if let Some(gc) = self.gc.as_mut().filter(|_| self.pods.readable(uid).is_some()) {
             gc.pod_written(uid, cause, version);
         }
     }
 
     /// A pod's deletion was accepted: it is gone, or its finalizers hold it.
-    pub fn pod_deleted(&mut self, uid: &Uid) {
+    pub(crate) fn pod_deleted(&mut self, uid: &Uid) {
         if let Some(gc) = &mut self.gc {
             gc.pod_deleted(uid, self.pods.readable(uid));
         }
     }
 
     /// A write to a pod has succeeded or failed. Returns what to enqueue.
-    pub fn pod_done(&mut self, uid: &Uid, now: Timestamp) -> Vec<Entry> {
+    pub(crate) fn pod_done(&mut self, uid: &Uid, now: Timestamp) -> Vec<Entry> {
         self.with_gc(|gc, pods, jobs| gc.pod_done(uid, pods, jobs, now))
     }
 
+    /// Whether pod GC only reports what it would do.
+    pub(crate) fn observes(&self) -> bool {
+        self.gc.as_ref().is_some_and(Gc::observes)
+    }
+
     /// Whether a write that pod GC only observes was not reported yet; remembers it.
-    pub fn is_new_report(&mut self, write: &PodWrite) -> bool {
+    pub(crate) fn is_new_report(&mut self, write: &PodWrite) -> bool {
         self.gc.as_mut().is_some_and(|gc| gc.is_new_report(write))
     }
 

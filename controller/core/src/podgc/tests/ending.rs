@@ -55,7 +55,7 @@ fn a_node_that_comes_back_to_the_api_alone_keeps_its_pods() {
     fixture.pod(&pod("a"));
     fixture.node_gone("n");
     fixture.pass(39);
-    fixture.live.insert("n".to_owned());
+    fixture.live.insert("n".to_owned(), node("n"));
     assert!(fixture.pass(3600).is_empty());
 }
 
@@ -120,7 +120,7 @@ fn a_live_read_holds_for_a_while_and_is_then_repeated() {
     fixture.pod(&pod("b"));
     assert_eq!(fixture.pass(0).len(), 1, "no new quarantine: the node was gone all the time");
     fixture.pass(31);
-    fixture.live.insert("n".to_owned());
+    fixture.live.insert("n".to_owned(), node("n"));
     fixture.pod(&pod("c"));
     assert!(fixture.pass(39).is_empty(), "the API was asked again");
 }

@@ -1,0 +1,232 @@
+//! Takes one check of pod GC from its verdict to its end, one call to the API at a time. The program
+//! and the simulation make the calls; nothing else of a check is theirs.
+
+use std::sync::Arc;
+
+use epilogue_common::outcome::{Failure, FailureKind, Outcome};
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::case::{PodWrite, Verdict};
+use super::check::Item;
+use super::stale_taint::untaint_patch;
+use crate::state::{ClusterState, Entry};
+use crate::view::Version;
+
+/// The answer to whether a node exists is followed by another verdict.
+const VERDICTS_MAX: u32 = 3;
+
+/// A check in progress. Take [`Check::next`], make its call, give the outcome to [`Check::done`].
+#[derive(Debug)]
+pub struct Check {
+    item: Item,
+    verdicts: u32,
+    stage: Stage,
+}
+
+/// One call to the API.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Call {
+    /// Read whether a node exists that no watch shows. ([GC7])
+    FindNode(Arc<str>),
+    /// Read a node, to remove its stale taint from what it is now.
+    GetNode(Arc<str>),
+    /// Patch a node with this merge patch.
+    PatchNode(Arc<str>, Value),
+    /// Patch the status of a pod.
+    PatchPod(PodWrite),
+    /// Delete a pod without grace.
+    DeletePod(PodWrite),
+}
+
+/// What the API answered.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answer {
+    /// The node that was read.
+    Node(Value),
+    /// The version of the pod after the patch.
+    Patched(Version),
+    /// Nothing that matters.
+    Done,
+}
+
+/// How a check goes on.
+#[derive(Debug, PartialEq)]
+pub enum Next {
+    /// By this call.
+    Call(Call),
+    /// It is over.
+    End(End),
+}
+
+/// How a check ended.
+#[derive(Debug, PartialEq)]
+pub enum End {
+    /// There is nothing to do, or nothing any more.
+    Nothing,
+    /// Time alone may change that: check again then.
+    CheckAgain(Timestamp),
+    /// These items are to be checked.
+    Enqueue(Vec<Entry>),
+    /// The write is only to be reported: pod GC observes.
+    Observed(PodWrite),
+    /// The write was carried out.
+    Written(PodWrite),
+    /// The write failed; check again after a backoff.
+    NotWritten(PodWrite, Failure),
+    /// The stale taint of this node was removed.
+    Untainted(Arc<str>),
+    /// A node could not be read or patched; check again after a backoff.
+    Failed(Failure),
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// The state decides next.
+    Decide,
+    /// This call is next.
+    Call(Call),
+    /// Its end.
+    Over(End),
+}
+
+impl Check {
+    /// Begins the check of an item.
+    pub fn new(item: Item) -> Self {
+        Self { item, verdicts: 0, stage: Stage::Decide }
+    }
+
+    /// How it goes on.
+    pub fn next(&mut self, state: &mut ClusterState, now: Timestamp) -> Next {
+        match std::mem::replace(&mut self.stage, Stage::Over(End::Nothing)) {
+            Stage::Decide => self.decide(state, now),
+            Stage::Call(call) => Next::Call(call),
+            Stage::Over(end) => Next::End(end),
+        }
+    }
+
+    fn decide(&mut self, state: &mut ClusterState, now: Timestamp) -> Next {
+        if self.verdicts == VERDICTS_MAX {
+            return Next::End(End::Nothing);
+        }
+        self.verdicts += 1;
+        let verdict = match &self.item {
+            Item::Node(name) => state.check_node(name, now),
+            Item::Pod(_, uid) => state.check_pod(uid, now),
+            Item::Excess => return Next::End(End::Enqueue(state.check_excess())),
+        };
+        let observes = state.observes();
+        match verdict {
+            Verdict::Leave => Next::End(End::Nothing),
+            Verdict::CheckAgain(at) => Next::End(End::CheckAgain(at)),
+            Verdict::Ask(name) => Next::Call(Call::FindNode(name)),
+            Verdict::Untaint(_) if observes => Next::End(End::Nothing),
+            Verdict::Untaint(name) => Next::Call(Call::GetNode(name)),
+            Verdict::Do(write) if observes && state.is_new_report(&write) => {
+                Next::End(End::Observed(write))
+            }
+            Verdict::Do(_) if observes => Next::End(End::Nothing),
+            Verdict::Do(write) if write.patch.is_some() => Next::Call(Call::PatchPod(write)),
+            Verdict::Do(write) => Next::Call(Call::DeletePod(write)),
+        }
+    }
+
+    /// Takes the outcome of a call, and returns what to enqueue.
+    pub fn done(
+        &mut self,
+        state: &mut ClusterState,
+        call: Call,
+        outcome: Outcome<Answer>,
+        now: Timestamp,
+    ) -> Vec<Entry> {
+        match call {
+            Call::FindNode(name) => return self.found(state, &name, outcome, now),
+            Call::GetNode(name) => self.stage = taint_read(name, outcome, now),
+            Call::PatchNode(name, _) => {
+                self.stage = Stage::Over(match outcome {
+                    Ok(_) => End::Untainted(name),
+                    Err(failure) => End::Failed(failure),
+                });
+            }
+            Call::PatchPod(write) => return self.patched(state, write, outcome, now),
+            Call::DeletePod(write) => {
+                if outcome.is_ok() {
+                    state.pod_deleted(&write.uid);
+                }
+                return self.wrote(state, write, outcome.err(), now);
+            }
+        }
+        Vec::new()
+    }
+
+    fn found(
+        &mut self,
+        state: &mut ClusterState,
+        name: &Arc<str>,
+        outcome: Outcome<Answer>,
+        now: Timestamp,
+    ) -> Vec<Entry> {
+        let exists = match outcome {
+            Ok(_) => true,
+            Err(failure) if failure.kind == FailureKind::NotFound => false,
+            Err(failure) => {
+                self.stage = Stage::Over(End::Failed(failure));
+                return Vec::new();
+            }
+        };
+        self.stage = Stage::Decide;
+        state.node_answered(name, exists, now)
+    }
+
+    fn patched(
+        &mut self,
+        state: &mut ClusterState,
+        write: PodWrite,
+        outcome: Outcome<Answer>,
+        now: Timestamp,
+    ) -> Vec<Entry> {
+        if let Ok(Answer::Patched(version)) = &outcome {
+            state.pod_written(&write.uid, &write.cause, *version);
+        }
+        if outcome.is_ok() && write.delete {
+            self.stage = Stage::Call(Call::DeletePod(write));
+            return Vec::new();
+        }
+        self.wrote(state, write, outcome.err(), now)
+    }
+
+    /// The last call for a pod was answered.
+    fn wrote(
+        &mut self,
+        state: &mut ClusterState,
+        write: PodWrite,
+        failure: Option<Failure>,
+        now: Timestamp,
+    ) -> Vec<Entry> {
+        let is_gone = failure.as_ref().is_some_and(|it| it.kind == FailureKind::NotFound);
+        if is_gone {
+            // The watch has not shown it yet.
+            state.pod_deleted(&write.uid);
+        }
+        let entries = state.pod_done(&write.uid, now);
+        let (end, entries) = match failure {
+            None => (End::Written(write), entries),
+            Some(_) if is_gone => (End::Nothing, entries),
+            // The backoff applies instead.
+            Some(failure) => (End::NotWritten(write, failure), Vec::new()),
+        };
+        self.stage = Stage::Over(end);
+        entries
+    }
+}
+
+fn taint_read(name: Arc<str>, outcome: Outcome<Answer>, now: Timestamp) -> Stage {
+    match outcome {
+        Ok(Answer::Node(node)) => match untaint_patch(&node, now) {
+            Some(patch) => Stage::Call(Call::PatchNode(name, patch)),
+            None => Stage::Over(End::Nothing),
+        },
+        Err(failure) if failure.kind != FailureKind::NotFound => Stage::Over(End::Failed(failure)),
+        _ => Stage::Over(End::Nothing),
+    }
+}
