@@ -9,6 +9,8 @@ use anyhow::Context as _;
 use k8s_openapi::api::authentication::v1::BoundObjectReference;
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
 
 use crate::cluster::Cluster;
 use crate::eventually::observe_until;
@@ -43,6 +45,7 @@ impl Host {
         let login1 = Login1::start(&root).await?;
         let kubeconfig = root.join("agent.kubeconfig");
         write_kubeconfig(cluster, node, &kubeconfig).await?;
+        policies_hold(node, &kubeconfig).await?;
         let args = [
             "run".to_owned(),
             format!("--node-name={node}"),
@@ -77,6 +80,21 @@ impl Host {
         self.login1.shut_down().await?;
         self.agent.stop(STOP_GRACE).await;
         Ok(())
+    }
+}
+
+/// Waits until the API server enforces the admission policies, which it does a moment after they
+/// were applied. Before, the agent would not act for half a minute.
+async fn policies_hold(node: &str, kubeconfig: &Path) -> anyhow::Result<()> {
+    let client = kubeconfig::client(kubeconfig::read(kubeconfig)?, kubeconfig).await?;
+    let nodes: Api<Node> = Api::all(client);
+    let dry_run = PatchParams { dry_run: true, ..PatchParams::default() };
+    let patch = Patch::Merge(json!({"metadata": {"labels": {"epilogue.dev/policy-trial": "1"}}}));
+    let observe = async || nodes.patch_metadata(node, &dry_run, &patch).await.err();
+    let refused = |error: &Option<kube::Error>| matches!(error, Some(kube::Error::Api(status)) if [403, 422].contains(&status.code));
+    match observe_until(READY_WITHIN, observe, refused).await {
+        Ok(_) => Ok(()),
+        Err(last) => anyhow::bail!("the admission policies do not bind {node}'s agent: {last:?}"),
     }
 }
 

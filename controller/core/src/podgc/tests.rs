@@ -299,7 +299,6 @@ impl Fixture {
             Call::FindNode(name) if self.live.contains_key(&**name) => Ok(Answer::Done),
             Call::FindNode(name) => Err(Failure::new(FailureKind::NotFound, &**name)),
             Call::GetNode(name) => Ok(Answer::Node(self.live[&**name].clone())),
-            Call::PatchNode(..) => Ok(Answer::Done),
             Call::PatchPod(write) => {
                 let patch = write.patch.as_ref().expect("must be there");
                 assert_eq!(patch["metadata"]["uid"], write.uid.as_str());
@@ -307,7 +306,7 @@ impl Fixture {
                 self.version += 1;
                 Ok(Answer::Patched(Version(self.version)))
             }
-            Call::DeletePod(_) => Ok(Answer::Done),
+            Call::PatchNode(..) | Call::DeletePod(_) => Ok(Answer::Done),
         }
     }
 
