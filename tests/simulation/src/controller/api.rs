@@ -1,17 +1,20 @@
-//! Models the API for Jobs and pods: versions, optimistic concurrency, status rules, finalizers,
-//! deletion with grace, and a log of all changes that feeds the watches.
+//! Models the API for Jobs, pods and nodes: versions, optimistic concurrency, status rules,
+//! finalizers, deletion with grace, and a log of all changes that feeds the watches.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use controller_core::checks::status_rules;
 use controller_core::job::{PodDraft, pod_body};
-use controller_core::view::{Deletion, Interner, Job, JobKey, Pod, Uid, Version, WirePod};
+use controller_core::podgc::{NodeView, WireNode};
+use controller_core::view::{Interner, Job, JobKey, Pod, Uid, Version, WirePod};
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::JobStatus;
 use serde::Deserialize as _;
 use serde_json::Value;
+
+use super::pod_object;
 
 /// Grace of a deletion that names none, if a kubelet has to act on it.
 pub(super) const GRACE_SECONDS: i64 = 30;
@@ -56,8 +59,12 @@ pub(super) struct Api {
     pub(super) now: Timestamp,
     pub(super) jobs: BTreeMap<JobKey, StoredJob>,
     pub(super) pods: BTreeMap<Uid, Arc<Pod>>,
+    pub(super) nodes: BTreeMap<Arc<str>, Value>,
+    /// The pods as JSON.
+    bodies: BTreeMap<Uid, Value>,
     pub(super) job_log: Vec<Sighting<Job>>,
     pub(super) pod_log: Vec<Sighting<Pod>>,
+    pub(super) node_log: Vec<Sighting<NodeView>>,
     version: u64,
     interner: Interner,
 }
@@ -68,8 +75,11 @@ impl Api {
             now,
             jobs: BTreeMap::new(),
             pods: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+            bodies: BTreeMap::new(),
             job_log: Vec::new(),
             pod_log: Vec::new(),
+            node_log: Vec::new(),
             version: 100,
             interner: Interner::default(),
         }
@@ -174,16 +184,16 @@ impl Api {
         body["metadata"]["name"] = format!("{prefix}{version}").into();
         body["metadata"]["uid"] = format!("pod-{:05}", version.0).into();
         body["metadata"]["namespace"] = (*job.key.namespace).into();
-        let wire = WirePod::deserialize(body).expect("a pod that the core makes must be a pod");
-        let mut pod = wire.view(&mut self.interner);
-        pod.created = Some(self.whole_second());
-        pod.version = version;
-        self.store_pod(pod)
+        body["metadata"]["creationTimestamp"] = self.whole_second().to_string().into();
+        self.store_pod(body, version)
     }
 
-    fn store_pod(&mut self, pod: Pod) -> Arc<Pod> {
-        let pod = Arc::new(pod);
+    fn store_pod(&mut self, mut body: Value, version: Version) -> Arc<Pod> {
+        body["metadata"]["resourceVersion"] = version.to_string().into();
+        let wire = WirePod::deserialize(&body).expect("what is stored must be a pod");
+        let pod = Arc::new(wire.view(&mut self.interner));
         self.pod_log.push(Sighting::Shown(Arc::clone(&pod)));
+        self.bodies.insert(pod.uid.clone(), body);
         self.pods.insert(pod.uid.clone(), Arc::clone(&pod));
         pod
     }
@@ -193,45 +203,93 @@ impl Api {
     pub(super) fn change_pod(
         &mut self,
         uid: &Uid,
-        how: impl FnOnce(&mut Pod),
+        how: impl FnOnce(&mut Value),
     ) -> Outcome<Arc<Pod>> {
-        let Some(stored) = self.pods.get(uid).cloned() else {
+        let (Some(stored), Some(old)) = (self.pods.get(uid).cloned(), self.bodies.get(uid)) else {
             return Err(failure(FailureKind::NotFound, "pods not found"));
         };
-        let mut pod = Pod::clone(&stored);
-        how(&mut pod);
-        let gone = pod.deletion.is_some_and(|it| it.grace_seconds == 0) && !pod.tracked;
-        if pod == *stored && !gone {
+        let mut body = old.clone();
+        how(&mut body);
+        let ends = body["metadata"]["deletionGracePeriodSeconds"] == 0;
+        let gone = ends && body["metadata"]["finalizers"].is_null();
+        if body == *old && !gone {
             return Ok(stored);
         }
-        pod.version = self.next_version();
+        let version = self.next_version();
+        let pod = self.store_pod(body, version);
         if gone {
-            let (pod, version) = (Arc::new(pod), self.version());
+            self.pod_log.pop();
             self.pods.remove(uid);
+            self.bodies.remove(uid);
             self.pod_log.push(Sighting::Gone(Arc::clone(&pod), version));
-            return Ok(pod);
         }
-        Ok(self.store_pod(pod))
+        Ok(pod)
+    }
+
+    /// PATCH of `pods/status`, which names the UID and the version that it was made from.
+    pub(super) fn patch_status(&mut self, uid: &Uid, patch: &Value) -> Outcome<Arc<Pod>> {
+        let Some(stored) = self.pods.get(uid) else {
+            return Err(failure(FailureKind::NotFound, "pods not found"));
+        };
+        let read = &patch["metadata"]["resourceVersion"];
+        if patch["metadata"]["uid"] != stored.uid.as_str()
+            || !read.is_null() && *read != stored.version.to_string()
+        {
+            return Err(failure(FailureKind::Conflict, "the object has been modified"));
+        }
+        self.change_pod(uid, |pod| pod_object::merge_status(pod, patch))
     }
 
     /// DELETE of a pod. The grace is zero if no kubelet has to terminate it.
     pub(super) fn delete_pod(&mut self, uid: &Uid, grace: i64) -> Outcome<()> {
         let now = self.whole_second();
+        let Some(pod) = self.pods.get(uid) else {
+            return Err(failure(FailureKind::NotFound, "pods not found"));
+        };
+        let grace = if pod.node.is_none() || pod.is_terminal() { 0 } else { grace };
+        let shorter = pod.deletion.is_none_or(|it| grace < it.grace_seconds);
         self.change_pod(uid, |pod| {
-            let grace = if pod.node.is_none() || pod.is_terminal() { 0 } else { grace };
-            let shorter = pod.deletion.is_none_or(|it| grace < it.grace_seconds);
             if shorter {
-                let at = now + SignedDuration::from_secs(grace);
-                pod.deletion = Some(Deletion { at, grace_seconds: grace });
+                pod_object::delete(pod, grace, now);
             }
         })?;
         Ok(())
+    }
+
+    /// Creates or changes a node.
+    pub(super) fn store_node(&mut self, mut node: Value) {
+        let version = self.next_version();
+        node["metadata"]["resourceVersion"] = version.to_string().into();
+        let view = node_view(&node);
+        self.node_log.push(Sighting::Shown(Arc::new(view.clone())));
+        self.nodes.insert(view.name, node);
+    }
+
+    /// Changes a node, if it exists.
+    pub(super) fn change_node(&mut self, name: &str, how: impl FnOnce(&mut Value)) {
+        if let Some(mut node) = self.nodes.get(name).cloned() {
+            how(&mut node);
+            self.store_node(node);
+        }
+    }
+
+    /// Deletes a node.
+    pub(super) fn delete_node(&mut self, name: &str) {
+        if let Some(node) = self.nodes.remove(name) {
+            let version = self.next_version();
+            self.node_log.push(Sighting::Gone(Arc::new(node_view(&node)), version));
+        }
     }
 
     /// The pods that name this Job as their controller.
     pub(super) fn pods_of(&self, job: &Uid) -> impl Iterator<Item = &Arc<Pod>> {
         self.pods.values().filter(move |pod| pod.is_owned_by(job))
     }
+}
+
+/// A node as its watch shows it.
+pub(super) fn node_view(node: &Value) -> NodeView {
+    NodeView::read(&WireNode::deserialize(node).expect("what is stored must be a node"))
 }
 
 fn failure(kind: FailureKind, message: &str) -> Failure {

@@ -4,17 +4,18 @@
 use std::sync::Arc;
 
 use controller_core::job::{Answer, Claim, ClaimKind, LiveJob, PodPlan, Step, WrittenPod};
-use controller_core::view::{Job, Owner, Phase, Pod};
+use controller_core::view::{Job, Pod};
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 
 use super::Sabotage;
 use super::api::GRACE_SECONDS;
+use super::pod_object;
 use super::process::Life;
 use super::world::World;
 
 /// Fate of a call on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
+pub(super) enum Fate {
     Through,
     /// Refused before anything happened.
     Refused(FailureKind),
@@ -57,16 +58,23 @@ pub(super) fn described(step: &Step) -> String {
 }
 
 impl World {
-    fn fate(&mut self, step: &Step) -> Fate {
-        if self.is_quiet() {
-            return Fate::Through;
-        }
-        let quota = matches!(step, Step::Create(_)) && self.random.per_mille(self.behaviour.quota);
+    fn fate_of_step(&mut self, step: &Step) -> Fate {
+        let quota = matches!(step, Step::Create(_))
+            && !self.is_quiet()
+            && self.random.per_mille(self.behaviour.quota);
         if quota {
             return Fate::Refused(FailureKind::Forbidden);
         }
+        self.fate(matches!(step, Step::ConfirmJob))
+    }
+
+    /// What happens to a call on its way. A read whose reply is lost has no effect.
+    pub(super) fn fate(&mut self, reads: bool) -> Fate {
+        if self.is_quiet() {
+            return Fate::Through;
+        }
         if self.random.per_mille(self.behaviour.lost_replies) {
-            let lost_before = self.random.percent(30) || matches!(step, Step::ConfirmJob);
+            let lost_before = self.random.percent(30) || reads;
             return if lost_before { Fate::Refused(FailureKind::Unknown) } else { Fate::ReplyLost };
         }
         if self.random.per_mille(self.behaviour.refusals) {
@@ -87,7 +95,7 @@ impl World {
         job: Option<&Arc<Job>>,
         planned: Option<&Arc<Job>>,
     ) -> Outcome<Answer> {
-        let fate = self.fate(step);
+        let fate = self.fate_of_step(step);
         if let Fate::Refused(kind) = fate {
             return Err(Failure::new(kind, format!("injected: {kind:?}")));
         }
@@ -135,7 +143,7 @@ impl World {
                 Ok(Answer::Pod(written(&pod)))
             }
             Step::Strip(pod) => {
-                let written = self.api.change_pod(&pod.uid, |pod| pod.tracked = false)?;
+                let written = self.api.change_pod(&pod.uid, |pod| pod_object::track(pod, false))?;
                 self.ledger.stripped(&pod.uid);
                 Ok(Answer::Pod(WrittenPod { version: written.version, ..answer(pod) }))
             }
@@ -145,7 +153,7 @@ impl World {
             }
             Step::RemoveFinalizer(pod) => {
                 self.ledger.finalizer_removed(&self.api, planned, pod);
-                let pod = self.api.change_pod(&pod.uid, |pod| pod.tracked = false)?;
+                let pod = self.api.change_pod(&pod.uid, |pod| pod_object::track(pod, false))?;
                 Ok(Answer::Pod(written(&pod)))
             }
             Step::FailPending(pod) => self.fail_pending(pod),
@@ -172,7 +180,7 @@ impl World {
         let fails = pod.node.is_none();
         let pod = self.api.change_pod(&pod.uid, |pod| {
             if fails {
-                pod.phase = Phase::Failed;
+                pod_object::fail(pod);
             }
         })?;
         Ok(Answer::Pod(written(&pod)))
@@ -200,19 +208,14 @@ impl World {
         }
         let pod = self.api.change_pod(uid, |pod| match claim.kind {
             ClaimKind::Adopt => {
-                pod.owner = Some(Arc::new(Owner {
-                    api_version: "batch/v1".into(),
-                    kind: "Job".into(),
-                    name: (*job.key.name).into(),
-                    uid: job.uid.clone(),
-                }));
-                pod.tracked = true;
+                pod_object::set_owner(pod, Some(job));
+                pod_object::track(pod, true);
             }
             ClaimKind::Disown => {
-                pod.owner = None;
-                pod.tracked = false;
+                pod_object::set_owner(pod, None);
+                pod_object::track(pod, false);
             }
-            ClaimKind::Track => pod.tracked = true,
+            ClaimKind::Track => pod_object::track(pod, true),
         })?;
         self.ledger.claimed(&pod, job, claim.kind);
         Ok(Answer::Pod(written(&pod)))
@@ -220,7 +223,7 @@ impl World {
 
     fn remove_orphan_finalizer(&mut self, pod: &Pod) -> Outcome<Answer> {
         self.ledger.orphaned(&self.api, pod);
-        let pod = self.api.change_pod(&pod.uid, |pod| pod.tracked = false)?;
+        let pod = self.api.change_pod(&pod.uid, |pod| pod_object::track(pod, false))?;
         Ok(Answer::Pod(written(&pod)))
     }
 
@@ -245,7 +248,7 @@ impl World {
     pub(super) fn release_early(&mut self, plan: &PodPlan) {
         for pod in plan.facts.census.tracked.iter().filter(|pod| pod.is_terminal()) {
             self.ledger.finalizer_removed(&self.api, &plan.facts.job, pod);
-            let _ = self.api.change_pod(&pod.uid, |pod| pod.tracked = false);
+            let _ = self.api.change_pod(&pod.uid, |pod| pod_object::track(pod, false));
         }
     }
 }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use controller_core::view::Uid;
 
-use super::kubelet::NODES;
 use super::process::Life;
 use super::world::{Event, World};
 
@@ -51,17 +50,6 @@ impl World {
         // An unanswered call may have created a pod that no process expects.
         let pause = self.random.millis(20, 20_000);
         self.agenda.after(pause, Event::Start);
-    }
-
-    fn lose_node(&mut self) {
-        let node = self.random.below(NODES);
-        if self.lost_nodes.len() + 1 < NODES && !self.lost_nodes.contains_key(&node) {
-            self.say(|_| format!("node-{node} vanishes"));
-            let now = self.agenda.now();
-            self.lost_nodes.insert(node, now);
-            let pause = self.random.millis(1_000, 40_000);
-            self.agenda.after(pause, Event::Evict { node });
-        }
     }
 
     /// Faults and users end. No user is left to resume or scale up, so this function does it, for

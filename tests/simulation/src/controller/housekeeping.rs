@@ -1,13 +1,14 @@
-//! Models the other controllers of a cluster, small: the garbage collector, pod garbage collection,
-//! and eviction from nodes that are gone.
+//! Models the other controllers of a cluster, small: the garbage collector, the pod GC of
+//! kube-controller-manager, and eviction from nodes that are gone.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use controller_core::view::{JobKey, Phase, Pod, Uid};
+use controller_core::view::{JobKey, Pod, Uid};
 
 use super::api::{GRACE_SECONDS, Propagation};
-use super::kubelet::{mark_disrupted, node_number};
+use super::kubelet::{node_name, node_number};
+use super::pod_object;
 use super::world::World;
 
 /// How long a node is gone before pod garbage collection fails its pods.
@@ -34,7 +35,7 @@ impl World {
                 Some(Some(Propagation::Orphan)) => {
                     self.say(|_| format!("garbage collection orphans {}", pod.uid));
                     self.ledger.estranged(&pod);
-                    self.change(&pod.uid, |pod| pod.owner = None);
+                    self.change(&pod.uid, |pod| pod_object::set_owner(pod, None));
                 }
                 _ => {}
             }
@@ -55,24 +56,26 @@ impl World {
         }
     }
 
-    /// Fails and deletes pods that no kubelet will ever terminate.
+    /// The pod GC of kube-controller-manager, where ours is off: fails and deletes pods that no
+    /// kubelet will ever terminate.
     pub(super) fn collect_pods(&mut self) {
         let now = self.agenda.now();
         let pods: Vec<Arc<Pod>> = self.api.pods.values().cloned().collect();
         for pod in pods {
             let node = pod.node.as_deref().and_then(node_number);
-            let gone = node.and_then(|node| self.lost_nodes.get(&node)).copied();
+            let lost = node.is_some_and(|node| self.nodes[node].is_gone_for(NODE_GRACE, now));
+            let out = node.is_some_and(|node| self.is_out_of_service(node));
             let unscheduled = pod.node.is_none() && pod.deletion.is_some();
-            let lost = gone.is_some_and(|since| now.saturating_sub(since) > NODE_GRACE);
-            if !unscheduled && !lost {
+            if !unscheduled && !lost && !(out && pod.deletion.is_some()) {
                 continue;
             }
             if !pod.is_terminal() {
                 self.say(|_| format!("pod garbage collection ends {}", pod.uid));
+                let now = self.api.whole_second();
                 self.change(&pod.uid, |pod| {
-                    pod.phase = Phase::Failed;
+                    pod_object::fail(pod);
                     if lost {
-                        mark_disrupted(pod);
+                        pod_object::disrupt(pod, now);
                     }
                 });
             }
@@ -84,7 +87,10 @@ impl World {
 
     /// Deletes the pods of a node that is gone; no kubelet sees it.
     pub(super) fn evict(&mut self, node: usize) {
-        let name = format!("node-{node}");
+        if !self.nodes[node].is_lost() {
+            return;
+        }
+        let name = node_name(node);
         let pods: Vec<Uid> = self
             .api
             .pods

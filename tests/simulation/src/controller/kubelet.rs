@@ -1,16 +1,14 @@
-//! Models pods on nodes: their scripts bind, run, restart, finish, disrupt and terminate them. Pods
-//! of a node that is gone stay as they are.
+//! Models pods on nodes: their scripts bind, run, restart, finish, disrupt and terminate them. A
+//! machine that is off ends its containers; a kubelet without the API reports later.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use controller_core::view::{
-    Condition, Container, ContainerKind, Phase, Pod, ReadyCondition, RestartPolicy, Terminated, Uid,
-};
-use epilogue_common::names::pod_condition;
-use jiff::Timestamp;
+use controller_core::view::{Phase, Pod, RestartPolicy, Uid};
+use serde_json::Value;
 
 use super::api::GRACE_SECONDS;
+use super::pod_object;
 use super::world::{Event, World};
 
 /// Number of nodes.
@@ -40,6 +38,8 @@ pub(super) enum PodEvent {
     Obey,
     /// The kubelet is done with a deleted pod.
     Remove,
+    /// The machine has booted, and the kubelet looks after the pod again.
+    Recover,
 }
 
 impl World {
@@ -71,19 +71,31 @@ impl World {
         }
     }
 
-    /// A pod is being deleted, and its kubelet sees that.
+    /// A pod is being deleted, and its kubelet sees that as soon as it can.
     pub(super) fn terminate(&mut self, pod: &Arc<Pod>) {
         let Some(script) = self.scripts.get(&pod.uid) else { return };
-        if pod.node.is_some() && !pod.is_terminal() {
-            let wait = script.ends_after;
-            self.agenda.after(wait, Event::Pod { pod: pod.uid.clone(), event: PodEvent::Obey });
+        let Some(node) = pod.node.as_deref().and_then(node_number) else { return };
+        if pod.is_terminal() {
+            return;
         }
+        if self.nodes[node].is_cut_off() {
+            self.nodes[node].defer(&pod.uid, PodEvent::Obey);
+            return;
+        }
+        let wait = script.ends_after;
+        self.agenda.after(wait, Event::Pod { pod: pod.uid.clone(), event: PodEvent::Obey });
     }
 
     pub(super) fn pod_event(&mut self, uid: &Uid, event: PodEvent) {
-        let Some(pod) = self.api.pods.get(uid).cloned() else { return };
+        let Some(pod) = self.api.pods.get(uid).cloned() else {
+            // Its kubelet ends what it no longer finds.
+            self.running.remove(uid);
+            return;
+        };
         let Some(script) = self.scripts.get(uid).cloned() else { return };
-        if pod.node.as_deref().and_then(node_number).is_some_and(|it| self.is_lost(it)) {
+        if let Some(node) = pod.node.as_deref().and_then(node_number)
+            && !self.reaches_api(node, uid, event, script.restarts && script.exit_code != 0)
+        {
             return;
         }
         let later = |world: &mut Self, wait: Duration, event: PodEvent| {
@@ -94,12 +106,14 @@ impl World {
                 later(self, Duration::from_secs(1), PodEvent::Bind((node + 1) % NODES));
             }
             PodEvent::Bind(node) if pod.is_active() && pod.node.is_none() => {
-                self.change(uid, |pod| pod.node = Some(format!("node-{node}").into()));
+                self.change(uid, |pod| pod_object::bind(pod, &node_name(node)));
                 let wait = self.random.millis(1, 500);
                 later(self, wait, PodEvent::Start);
             }
             PodEvent::Start if pod.is_active() => {
-                self.change(uid, |pod| pod.phase = Phase::Running);
+                let now = self.api.whole_second();
+                self.running.insert(uid.clone());
+                self.change(uid, |pod| pod_object::start(pod, now));
                 later(self, script.runs_for, PodEvent::End);
                 if self.random.percent(60) {
                     later(self, script.runs_for / 3, PodEvent::BecomeReady);
@@ -107,7 +121,7 @@ impl World {
             }
             PodEvent::BecomeReady if pod.is_active() => {
                 let now = self.api.whole_second();
-                self.change(uid, |pod| pod.ready = Some(ready(true, now)));
+                self.change(uid, |pod| pod_object::set_ready(pod, true, now));
             }
             PodEvent::End if !pod.is_terminal() => self.end(uid, &pod, &script),
             PodEvent::Obey if !pod.is_terminal() => {
@@ -119,7 +133,30 @@ impl World {
             PodEvent::Remove if pod.deletion.is_some() => {
                 let _ = self.api.delete_pod(uid, 0);
             }
+            PodEvent::Recover => self.recover(uid, &pod, &script),
             _ => {}
+        }
+    }
+
+    /// No container has survived the boot of its machine.
+    fn recover(&mut self, uid: &Uid, pod: &Pod, script: &Script) {
+        let later = |world: &mut Self, wait: Duration, event: PodEvent| {
+            world.agenda.after(wait, Event::Pod { pod: uid.clone(), event });
+        };
+        if pod.is_terminal() {
+            later(self, Duration::ZERO, PodEvent::Remove);
+        } else if pod.deletion.is_some() {
+            self.finish(uid, 137);
+            later(self, Duration::from_secs(1), PodEvent::Remove);
+        } else if pod.phase != Phase::Running {
+            later(self, Duration::ZERO, PodEvent::Start);
+        } else if script.restarts {
+            let now = self.api.whole_second();
+            self.running.insert(uid.clone());
+            self.change(uid, |pod| pod_object::restart(pod, now));
+            later(self, script.runs_for, PodEvent::End);
+        } else {
+            self.finish(uid, 255);
         }
     }
 
@@ -127,9 +164,9 @@ impl World {
         if script.restarts && script.exit_code != 0 && pod.deletion.is_none() {
             let restarts = pod.containers.first().map_or(0, |each| each.restarts) + 1;
             self.say(|_| format!("{uid} restarts for the {restarts}. time"));
-            self.change(uid, |pod| {
-                pod.containers = [Container { restarts, ..container(None) }].into();
-            });
+            let now = self.api.whole_second();
+            self.running.insert(uid.clone());
+            self.change(uid, |pod| pod_object::restart(pod, now));
             if let Some(script) = self.scripts.get_mut(uid)
                 && restarts >= 2
             {
@@ -150,38 +187,25 @@ impl World {
     /// Writes the terminal phase.
     pub(super) fn finish(&mut self, uid: &Uid, exit_code: i32) {
         let now = self.api.whole_second();
-        self.change(uid, |pod| {
-            pod.phase = if exit_code == 0 { Phase::Succeeded } else { Phase::Failed };
-            pod.ready = Some(ready(false, now));
-            let restarts = pod.containers.first().map_or(0, |each| each.restarts);
-            let ended = Terminated { exit_code, finished_at: Some(now) };
-            pod.containers = [Container { restarts, ..container(Some(ended)) }].into();
-        });
+        self.running.remove(uid);
+        self.change(uid, |pod| pod_object::finish(pod, exit_code, now));
     }
 
     /// Sets DisruptionTarget on a pod, and deletes it.
     pub(super) fn disrupt(&mut self, uid: &Uid) {
         self.say(|_| format!("{uid} is disrupted"));
-        self.change(uid, mark_disrupted);
+        let now = self.api.whole_second();
+        self.change(uid, |pod| pod_object::disrupt(pod, now));
         let _ = self.api.delete_pod(uid, GRACE_SECONDS);
     }
 
-    pub(super) fn change(&mut self, uid: &Uid, how: impl FnOnce(&mut Pod)) {
+    pub(super) fn change(&mut self, uid: &Uid, how: impl FnOnce(&mut Value)) {
         // If the pod is gone, there is nothing to change.
         let _ = self.api.change_pod(uid, how);
     }
 
     fn is_lost(&self, node: usize) -> bool {
-        self.lost_nodes.contains_key(&node)
-    }
-}
-
-/// Adds `DisruptionTarget`.
-pub(super) fn mark_disrupted(pod: &mut Pod) {
-    let kind: Box<str> = pod_condition::DISRUPTION_TARGET.into();
-    if !pod.has_condition(&kind) {
-        let fresh = Condition { kind, status: "True".into() };
-        pod.conditions = pod.conditions.iter().cloned().chain([fresh]).collect();
+        self.nodes[node].is_lost()
     }
 }
 
@@ -190,16 +214,7 @@ pub(super) fn node_number(name: &str) -> Option<usize> {
     name.strip_prefix("node-")?.parse().ok()
 }
 
-fn ready(is_true: bool, since: Timestamp) -> ReadyCondition {
-    ReadyCondition { is_true, is_false: !is_true, since: Some(since) }
-}
-
-fn container(terminated: Option<Terminated>) -> Container {
-    Container {
-        name: "main".into(),
-        kind: ContainerKind::Regular,
-        restarts: 0,
-        waiting: None,
-        terminated,
-    }
+/// The name of a node by its number.
+pub(super) fn node_name(node: usize) -> String {
+    format!("node-{node}")
 }

@@ -98,6 +98,11 @@ impl Ledger {
         self.accounts.entry(job.uid.clone()).or_default().unanswered = job.version;
     }
 
+    /// The owner of its Job accepts that a pod may still run.
+    pub(super) fn exempt_from_life(&mut self, pod: &Uid) {
+        self.exempt(pod, None);
+    }
+
     fn is_meddled(&self, pod: &Uid) -> bool {
         self.pods.get(pod).is_some_and(|record| record.meddled)
     }

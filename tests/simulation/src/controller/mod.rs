@@ -5,9 +5,13 @@ pub(crate) mod agenda;
 mod api;
 mod calls;
 mod chaos;
+mod checks;
 mod housekeeping;
 mod kubelet;
 mod ledger;
+mod nodes;
+mod pod_gc_rules;
+mod pod_object;
 mod process;
 pub(crate) mod random;
 mod release_rules;
@@ -44,12 +48,23 @@ pub enum Sabotage {
     ForgetReleases,
     /// Misses the events of some pods that finish.
     MissEvents,
+    /// Pod GC does not ask the API for a node that its watch does not show.
+    TrustWatch,
+    /// Pod GC patches a pod whatever its version is by then.
+    ForgetVersion,
+    /// Pod GC takes a silent node for one whose machine is off.
+    EndSilent,
 }
 
 impl Sabotage {
     fn remembers(self, change: &MemoryUpdate) -> bool {
         match self {
-            Self::CountAgain | Self::ReleaseFirst | Self::MissEvents => true,
+            Self::CountAgain
+            | Self::ReleaseFirst
+            | Self::MissEvents
+            | Self::TrustWatch
+            | Self::ForgetVersion
+            | Self::EndSilent => true,
             Self::ForgetCreations => !matches!(change, MemoryUpdate::Created(_)),
             Self::ForgetReleases => !matches!(
                 change,

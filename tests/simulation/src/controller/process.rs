@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use controller_core::batching::Batching;
 use controller_core::orphans::Orphans;
+use controller_core::podgc::{self, Item, NamespaceView, NodeView};
 use controller_core::state::{ClusterState, Entry, Event as StateEvent, Now};
 use controller_core::view::{Job, JobKey, Pod, Version};
 use controller_core::workqueue::{FailureDelay, QueueCore};
@@ -14,13 +16,18 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::Sabotage;
 use super::agenda::Moment;
-use super::api::Sighting;
+use super::api::{Sighting, node_view};
+use super::checks::InHand;
 use super::work::{Task, Work};
 use super::world::{Event, Kind, World};
 
 /// Delays after failures, with the program's defaults.
 const FAILURE_DELAY: FailureDelay =
     FailureDelay { base: Duration::from_secs(1), max: Duration::from_mins(1) };
+
+/// Delays after failures of pod GC, with the program's figures.
+const RETRY: FailureDelay =
+    FailureDelay { base: Duration::from_millis(250), max: Duration::from_mins(1) };
 
 /// Life cycle of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,10 +48,13 @@ pub(super) struct Process {
     pub(super) queue: QueueCore<JobKey>,
     pub(super) orphan_queue: QueueCore<Orphans>,
     pub(super) works: BTreeMap<u64, Work>,
+    pub(super) gc_queue: QueueCore<Item>,
+    pub(super) checks: BTreeMap<u64, InHand>,
     /// Error of its clock.
     pub(super) skew: SignedDuration,
     jobs: Watch<Job>,
     pods: Watch<Pod>,
+    nodes: Watch<NodeView>,
     /// When it next checks its queues.
     wake: Option<Moment>,
 }
@@ -92,23 +102,29 @@ impl<T> Watch<T> {
 }
 
 impl Process {
-    fn new(skew: SignedDuration) -> Self {
+    fn new(skew: SignedDuration, pod_gc: Option<podgc::Settings>) -> Self {
         Self {
             life: Life::Leads,
-            state: ClusterState::default(),
+            state: ClusterState::new(Batching::default(), pod_gc),
             queue: QueueCore::new(FAILURE_DELAY),
             orphan_queue: QueueCore::new(FAILURE_DELAY),
             works: BTreeMap::new(),
+            gc_queue: QueueCore::new(RETRY),
+            checks: BTreeMap::new(),
             skew,
             jobs: Watch::new(),
             pods: Watch::new(),
+            nodes: Watch::new(),
             wake: None,
         }
     }
 
-    /// Whether both caches are filled, which the workers wait for. ([Q7])
+    /// Whether all caches are filled, which the workers wait for. ([Q7])
     pub(super) fn is_ready(&self) -> bool {
-        self.life == Life::Leads && self.jobs.listed && self.pods.listed
+        self.life == Life::Leads
+            && self.jobs.listed
+            && self.pods.listed
+            && self.nodes.listed
     }
 
     /// Syncs in hand, and items of the queue of orphans.
@@ -138,8 +154,7 @@ impl Process {
                 Entry::Job(key, Some(wait)) => self.queue.add_after(key, wait, now),
                 Entry::Orphans(item, None) => self.orphan_queue.add(item, now),
                 Entry::Orphans(item, Some(wait)) => self.orphan_queue.add_after(item, wait, now),
-                // The process runs without pod GC; housekeeping models another one.
-                Entry::Check(_) => {}
+                Entry::Check(wake) => self.gc_queue.add_after(wake.item, wake.after, now),
             }
         }
     }
@@ -157,10 +172,12 @@ impl World {
         let bound = if self.is_quiet() { 0 } else { self.behaviour.skew_seconds };
         let skew = SignedDuration::from_secs(i64::from(self.random.between(-bound, bound)));
         let number = self.processes.len();
-        self.processes.push(Process::new(skew));
+        self.processes.push(Process::new(skew, self.behaviour.pod_gc.clone()));
         self.say(|_| format!("p{number} starts, its clock is off by {skew:#}"));
-        self.relist(number, Kind::Jobs);
-        self.relist(number, Kind::Pods);
+        self.list_namespaces(number);
+        for kind in Kind::ALL {
+            self.relist(number, kind);
+        }
     }
 
     /// A watch breaks and lists again. Lists are consistent reads.
@@ -182,6 +199,12 @@ impl World {
                 process.pods.listing = Some(Listing { items: items.into(), version });
                 self.hand_over(number, StateEvent::Pod(WatchEvent::ListBegins));
             }
+            Kind::Nodes => {
+                let items = self.api.nodes.values().map(|node| Arc::new(node_view(node)));
+                process.nodes.position = self.api.node_log.len();
+                process.nodes.listing = Some(Listing { items: items.collect(), version });
+                self.hand_over(number, StateEvent::Node(WatchEvent::ListBegins));
+            }
         }
         self.rouse(number, kind);
     }
@@ -201,6 +224,11 @@ impl World {
             Kind::Pods => {
                 let watch = &mut process.pods;
                 let more = watch.position < self.api.pod_log.len() || watch.listing.is_some();
+                (&mut watch.roused, more)
+            }
+            Kind::Nodes => {
+                let watch = &mut process.nodes;
+                let more = watch.position < self.api.node_log.len() || watch.listing.is_some();
                 (&mut watch.roused, more)
             }
         };
@@ -230,6 +258,7 @@ impl World {
         let (roused, listing) = match kind {
             Kind::Jobs => (&mut process.jobs.roused, process.jobs.listing.is_some()),
             Kind::Pods => (&mut process.pods.roused, process.pods.listing.is_some()),
+            Kind::Nodes => (&mut process.nodes.roused, process.nodes.listing.is_some()),
         };
         *roused = false;
         if process.life != Life::Leads {
@@ -242,14 +271,17 @@ impl World {
         let position = match kind {
             Kind::Jobs => self.processes[number].jobs.position,
             Kind::Pods => self.processes[number].pods.position,
+            Kind::Nodes => self.processes[number].nodes.position,
         };
         let count = 1 + self.random.below(if self.behaviour.coalesces { 12 } else { 4 });
         for _ in 0..count {
             let came = match (kind, listing) {
                 (Kind::Jobs, true) => self.list_jobs(number),
                 (Kind::Pods, true) => self.list_pods(number),
+                (Kind::Nodes, true) => self.list_nodes(number),
                 (Kind::Jobs, false) => self.watch_jobs(number, position + count),
                 (Kind::Pods, false) => self.watch_pods(number, position + count),
+                (Kind::Nodes, false) => self.watch_nodes(number),
             };
             match came {
                 Came::Event(event) => self.hand_over(number, event),
@@ -343,8 +375,43 @@ impl World {
         Came::Event(StateEvent::Pod(event))
     }
 
+    fn list_nodes(&mut self, number: usize) -> Came {
+        let watch = &mut self.processes[number].nodes;
+        let Some(event) = watch.list() else { return Came::Nothing };
+        Came::Event(StateEvent::Node(event.map(Arc::unwrap_or_clone)))
+    }
+
+    fn watch_nodes(&mut self, number: usize) -> Came {
+        let watch = &mut self.processes[number].nodes;
+        let Some(sighting) = self.api.node_log.get(watch.position) else { return Came::Nothing };
+        watch.position += 1;
+        let event = match sighting {
+            Sighting::Shown(node) => WatchEvent::Shown(NodeView::clone(node)),
+            Sighting::Gone(node, _) => WatchEvent::Gone(NodeView::clone(node)),
+        };
+        Came::Event(StateEvent::Node(event))
+    }
+
+    /// The policies of namespaces stay as they are.
+    fn list_namespaces(&mut self, number: usize) {
+        let force_fail_after = self.behaviour.force_fail_after;
+        let namespace = NamespaceView { name: "ns".to_owned(), force_fail_after };
+        for event in [
+            WatchEvent::ListBegins,
+            WatchEvent::Shown(namespace),
+            WatchEvent::ListEnds(String::new()),
+        ] {
+            self.hand_over(number, StateEvent::Namespace(event));
+        }
+    }
+
     /// Hands an event to a process, and puts its consequences into the queues.
-    fn hand_over(&mut self, number: usize, event: StateEvent) {
+    fn hand_over(&mut self, number: usize, mut event: StateEvent) {
+        if let StateEvent::Node(WatchEvent::Shown(node)) = &mut event
+            && self.sabotage == Some(Sabotage::EndSilent)
+        {
+            node.out_of_service |= node.is_silent();
+        }
         let ends = match &event {
             StateEvent::Pod(WatchEvent::Shown(pod)) => pod.is_terminal(),
             StateEvent::Pod(WatchEvent::Gone(_)) => true,
@@ -367,11 +434,13 @@ impl World {
         }
         let (syncs, orphans) = process.in_hand();
         let (syncs, orphans) = (syncs < self.behaviour.workers, orphans == 0);
-        let ready =
-            (syncs && process.queue.has_ready()) || (orphans && process.orphan_queue.has_ready());
+        let ready = (syncs && process.queue.has_ready())
+            || (orphans && process.orphan_queue.has_ready())
+            || process.gc_queue.has_ready();
         let due = [
             process.queue.next_due().filter(|_| syncs),
             process.orphan_queue.next_due().filter(|_| orphans),
+            process.gc_queue.next_due(),
         ];
         let due = due.into_iter().flatten().min();
         let Some(at) = (if ready { Some(now) } else { due }) else { return };

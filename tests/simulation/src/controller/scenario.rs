@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use controller_core::job::Settings;
+use controller_core::podgc;
 use controller_core::view::{Job, JobKey, WireJob};
 use epilogue_common::names::MANAGED_BY;
 use jiff::SignedDuration;
@@ -37,6 +38,10 @@ pub(super) struct Behaviour {
     pub(super) quiet_after: Duration,
     pub(super) settles_within: Duration,
     pub(super) settings: Settings,
+    /// The settings of our pod GC; without, that of kube-controller-manager runs.
+    pub(super) pod_gc: Option<podgc::Settings>,
+    /// `force-fail-after` of the namespace.
+    pub(super) force_fail_after: Option<SignedDuration>,
 }
 
 impl Behaviour {
@@ -63,6 +68,8 @@ impl Behaviour {
             quiet_after,
             settles_within: Duration::from_hours(6),
             settings: settings(random),
+            pod_gc: pod_gc(random),
+            force_fail_after: random.percent(20).then_some(SignedDuration::from_secs(60)),
         }
     }
 
@@ -91,6 +98,15 @@ fn settings(random: &mut Random) -> Settings {
         max_pod_create_delete_per_sync: small(random),
         ..Settings::default()
     }
+}
+
+fn pod_gc(random: &mut Random) -> Option<podgc::Settings> {
+    random.percent(80).then(|| podgc::Settings {
+        mode: *random.pick(&[podgc::Mode::Alongside, podgc::Mode::Instead]),
+        finished_max: random.percent(15).then(|| random.below(5)),
+        failed_per_owner_max: random.percent(15).then(|| random.below(3)),
+        ..podgc::Settings::default()
+    })
 }
 
 impl World {

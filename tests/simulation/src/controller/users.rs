@@ -1,11 +1,11 @@
 //! Models users: they suspend, resize, delete, recreate, and meddle with pods.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use controller_core::view::{Job, JobKey, Owner, Pod};
+use controller_core::view::{Job, JobKey, Pod};
 
 use super::api::{GRACE_SECONDS, Propagation};
+use super::pod_object;
 use super::world::{Event, World};
 
 impl World {
@@ -102,13 +102,13 @@ impl World {
             5 => {
                 self.say(|_| format!("user strips {uid}"));
                 self.ledger.estranged(&pod);
-                self.change(uid, |pod| pod.tracked = false);
+                self.change(uid, |pod| pod_object::track(pod, false));
             }
             6 | 7 => self.relabel(&pod),
             8 => {
                 self.say(|_| format!("user takes the owner from {uid}"));
                 self.ledger.estranged(&pod);
-                self.change(uid, |pod| pod.owner = None);
+                self.change(uid, |pod| pod_object::set_owner(pod, None));
             }
             _ => self.give_away(job, &pod),
         }
@@ -116,11 +116,10 @@ impl World {
 
     /// A pod leaves the selector of its Job, or comes back.
     fn relabel(&mut self, pod: &Arc<Pod>) {
-        let label = self.random.pick(&["alpha", "beta", "gamma", "none"]).to_owned();
+        let label = *self.random.pick(&["alpha", "beta", "gamma", "none"]);
         self.say(|_| format!("user labels {} with {label}", pod.uid));
         self.ledger.estranged(pod);
-        let labels = BTreeMap::from([("app".to_owned(), label.to_owned())]);
-        self.change(&pod.uid, |pod| pod.labels = Arc::new(labels));
+        self.change(&pod.uid, |pod| pod_object::relabel(pod, label));
     }
 
     /// A user gives an owner to a pod without one.
@@ -130,12 +129,6 @@ impl World {
         }
         self.say(|_| format!("user gives {} to {}", pod.uid, job.key));
         self.ledger.estranged(pod);
-        let owner = Owner {
-            api_version: "batch/v1".into(),
-            kind: "Job".into(),
-            name: (*job.key.name).into(),
-            uid: job.uid.clone(),
-        };
-        self.change(&pod.uid, |pod| pod.owner = Some(Arc::new(owner)));
+        self.change(&pod.uid, |pod| pod_object::set_owner(pod, Some(job)));
     }
 }

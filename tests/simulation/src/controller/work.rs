@@ -54,6 +54,7 @@ impl World {
     /// Gives keys to idle workers.
     pub(super) fn work(&mut self, number: usize) {
         self.awake(number);
+        self.take_checks(number);
         while self.processes[number].is_ready() {
             let now = self.agenda.now();
             let process = &mut self.processes[number];

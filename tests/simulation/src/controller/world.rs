@@ -9,8 +9,9 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::agenda::{Agenda, Moment};
 use super::api::Api;
-use super::kubelet::{PodEvent, Script};
+use super::kubelet::{NODES, PodEvent, Script};
 use super::ledger::Ledger;
+use super::nodes::{Node, NodeEvent};
 use super::process::{Life, Process};
 use super::random::Random;
 use super::scenario::Behaviour;
@@ -52,6 +53,21 @@ pub(super) enum Event {
         pod: Uid,
         event: PodEvent,
     },
+    /// A call of a check of pod GC reaches the API.
+    CheckCommit {
+        process: usize,
+        check: u64,
+    },
+    /// Its reply comes back.
+    CheckReply {
+        process: usize,
+        check: u64,
+    },
+    /// A machine, its kubelet or its object changes.
+    Node {
+        node: usize,
+        event: NodeEvent,
+    },
     /// Pods of a node that has vanished are evicted.
     Evict {
         node: usize,
@@ -67,11 +83,16 @@ pub(super) enum Event {
     Quiet,
 }
 
-/// The two kinds that are watched.
+/// The kinds that are watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Jobs,
     Pods,
+    Nodes,
+}
+
+impl Kind {
+    pub(super) const ALL: [Self; 3] = [Self::Jobs, Self::Pods, Self::Nodes];
 }
 
 /// The simulated cluster.
@@ -85,8 +106,9 @@ pub(super) struct World {
     pub(super) sabotage: Option<Sabotage>,
     pub(super) processes: Vec<Process>,
     pub(super) scripts: BTreeMap<Uid, Script>,
-    /// Nodes that have vanished, and since when.
-    pub(super) lost_nodes: BTreeMap<usize, Moment>,
+    pub(super) nodes: Vec<Node>,
+    /// Pods of which a container runs, whatever the API shows.
+    pub(super) running: BTreeSet<Uid>,
     /// Names of Jobs that users act on.
     pub(super) names: Vec<JobKey>,
     pub(super) quiet_since: Option<Moment>,
@@ -106,6 +128,10 @@ pub struct Stats {
     pub syncs: u64,
     /// Calls that reached the API.
     pub calls: u64,
+    /// Checks of pod GC.
+    pub checks: u64,
+    /// Pods that pod GC failed.
+    pub ended: u64,
     /// Calls that failed, or whose reply was lost.
     pub faults: u64,
     /// Crashes and changes of the leader.
@@ -130,7 +156,8 @@ impl World {
             sabotage: options.sabotage,
             processes: Vec::new(),
             scripts: BTreeMap::new(),
-            lost_nodes: BTreeMap::new(),
+            nodes: vec![Node::default(); NODES],
+            running: BTreeSet::new(),
             names: Vec::new(),
             quiet_since: None,
             stats: Stats::default(),
@@ -139,6 +166,7 @@ impl World {
             deleting: BTreeSet::new(),
         };
         world.say(|world| format!("{:?}", world.behaviour));
+        world.register_nodes();
         world.populate();
         world.set_up();
         world
@@ -196,10 +224,15 @@ impl World {
             Event::Commit { process, work, call } => self.commit(process, work, call),
             Event::Reply { process, work, call } => self.reply(process, work, call),
             Event::Pod { pod, event } => self.pod_event(&pod, event),
+            Event::CheckCommit { process, check } => self.commit_check(process, check),
+            Event::CheckReply { process, check } => self.reply_to_check(process, check),
+            Event::Node { node, event } => self.node_event(node, event),
             Event::Evict { node } => self.evict(node),
             Event::Housekeeping => {
                 self.collect_garbage();
-                self.collect_pods();
+                if self.behaviour.pod_gc.is_none() {
+                    self.collect_pods();
+                }
                 if self.random.percent(10) {
                     self.bookmark();
                 }
@@ -227,7 +260,7 @@ impl World {
             }
         }
         for process in 0..self.processes.len() {
-            for kind in [Kind::Jobs, Kind::Pods] {
+            for kind in Kind::ALL {
                 self.rouse(process, kind);
             }
         }

@@ -1,0 +1,274 @@
+//! Models nodes: their machines stop, boot again or lose the API, and their objects go, come back or
+//! get a taint. What really runs is known here, whatever the API shows.
+
+use std::time::Duration;
+
+use controller_core::podgc::OUT_OF_SERVICE_TAINT;
+use controller_core::view::Uid;
+use serde_json::{Value, json};
+
+use super::agenda::Moment;
+use super::api::node_view;
+use super::kubelet::{NODES, PodEvent, node_name, node_number};
+use super::world::{Event, World};
+
+/// How long the control plane waits for a kubelet before it calls its state unknown.
+const SILENT_AFTER: Duration = Duration::from_secs(40);
+
+/// One node.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Node {
+    /// Whether its machine is off.
+    off: bool,
+    /// Whether its kubelet has no connection to the API.
+    cut_off: bool,
+    boots: u32,
+    /// Since when it has no object.
+    gone: Option<Moment>,
+    /// What its kubelet reports when it has the API again.
+    deferred: Vec<(Uid, PodEvent)>,
+}
+
+/// One event of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NodeEvent {
+    /// The control plane finds its kubelet silent.
+    Silent,
+    /// Its object is deleted, by a cloud or a person.
+    Deleted,
+    /// Its kubelet registers it again.
+    Registered,
+    /// A person states that the machine is off.
+    OutOfService,
+    /// The machine boots, and its kubelet has the API.
+    Boots,
+    /// The machine boots; its kubelet reports once and loses the API.
+    BootsCutOff,
+    /// Its kubelet has the API again.
+    Heals,
+}
+
+impl Node {
+    pub(super) fn is_lost(&self) -> bool {
+        self.off || self.cut_off || self.gone.is_some()
+    }
+
+    pub(super) fn is_cut_off(&self) -> bool {
+        self.cut_off && !self.off
+    }
+
+    pub(super) fn is_gone_for(&self, time: Duration, now: Moment) -> bool {
+        self.gone.is_some_and(|since| now.saturating_sub(since) > time)
+    }
+
+    /// Whether a kubelet runs there that has the API.
+    pub(super) fn has_kubelet(&self) -> bool {
+        !self.off && !self.cut_off
+    }
+
+    pub(super) fn defer(&mut self, pod: &Uid, event: PodEvent) {
+        self.deferred.push((pod.clone(), event));
+    }
+
+    fn boot_id(&self) -> String {
+        format!("boot-{}", self.boots)
+    }
+}
+
+impl World {
+    /// Registers all nodes.
+    pub(super) fn register_nodes(&mut self) {
+        for node in 0..NODES {
+            self.register(node);
+        }
+    }
+
+    fn register(&mut self, node: usize) {
+        let now = self.api.whole_second().to_string();
+        let boot_id = self.nodes[node].boot_id();
+        self.api.store_node(json!({
+            "metadata": {"name": node_name(node), "annotations": {}},
+            "spec": {},
+            "status": {
+                "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": now,
+                                "lastHeartbeatTime": now}],
+                "nodeInfo": {"bootID": boot_id},
+            },
+        }));
+    }
+
+    /// One node is lost in one of the ways in which nodes are. One node always stays.
+    pub(super) fn lose_node(&mut self) {
+        let node = self.random.below(NODES);
+        let lost = self.nodes.iter().filter(|node| node.is_lost()).count();
+        if lost + 1 >= NODES || self.nodes[node].is_lost() {
+            return;
+        }
+        match self.random.below(7) {
+            0 | 1 => {
+                self.power_off(node);
+                self.node_after(node, 1_000, 90_000, NodeEvent::Deleted);
+            }
+            2 => {
+                self.power_off(node);
+                self.node_after(node, 60_000, 300_000, NodeEvent::OutOfService);
+            }
+            3 => {
+                self.power_off(node);
+                self.node_after(node, 5_000, 200_000, NodeEvent::Boots);
+            }
+            4 => {
+                self.power_off(node);
+                self.node_after(node, 5_000, 100_000, NodeEvent::BootsCutOff);
+            }
+            5 => self.cut_off(node),
+            _ => return self.forget_node(node),
+        }
+        let pause = self.random.millis(1_000, 40_000);
+        self.agenda.after(pause, Event::Evict { node });
+    }
+
+    fn node_after(&mut self, node: usize, least: u32, most: u32, event: NodeEvent) {
+        let wait = self.random.millis(least, most);
+        self.agenda.after(wait, Event::Node { node, event });
+    }
+
+    /// The machine goes off: nothing runs there.
+    fn power_off(&mut self, node: usize) {
+        self.say(|_| format!("{} goes off", node_name(node)));
+        self.nodes[node].off = true;
+        self.nodes[node].deferred.clear();
+        let pods = self.pods_on(node);
+        self.running.retain(|uid| !pods.contains(uid));
+        self.agenda.after(SILENT_AFTER, Event::Node { node, event: NodeEvent::Silent });
+    }
+
+    /// The kubelet loses the API, and its pods run on.
+    fn cut_off(&mut self, node: usize) {
+        self.say(|_| format!("{} is cut off", node_name(node)));
+        self.nodes[node].cut_off = true;
+        self.agenda.after(SILENT_AFTER, Event::Node { node, event: NodeEvent::Silent });
+        self.node_after(node, 1_000, 400_000, NodeEvent::Heals);
+    }
+
+    /// Somebody deletes the object of a node that lives; its kubelet registers it again within the
+    /// quarantine.
+    fn forget_node(&mut self, node: usize) {
+        self.say(|_| format!("{} is deleted by mistake", node_name(node)));
+        self.nodes[node].gone = Some(self.agenda.now());
+        self.api.delete_node(&node_name(node));
+        self.node_after(node, 100, 30_000, NodeEvent::Registered);
+    }
+
+    pub(super) fn node_event(&mut self, node: usize, event: NodeEvent) {
+        let name = node_name(node);
+        self.say(|_| format!("{name}: {event:?}"));
+        match event {
+            NodeEvent::Silent if self.nodes[node].has_kubelet() => {}
+            NodeEvent::Silent => self.set_ready(node, "Unknown"),
+            NodeEvent::Deleted => {
+                self.nodes[node].gone = Some(self.agenda.now());
+                self.api.delete_node(&name);
+            }
+            NodeEvent::Registered => {
+                self.nodes[node].gone = None;
+                self.register(node);
+            }
+            NodeEvent::OutOfService => self.api.change_node(&name, |node| {
+                node["spec"]["taints"] =
+                    json!([{"key": OUT_OF_SERVICE_TAINT, "effect": "NoExecute"}]);
+            }),
+            NodeEvent::Boots => self.boot(node),
+            NodeEvent::BootsCutOff => {
+                self.boot(node);
+                self.cut_off(node);
+            }
+            NodeEvent::Heals => self.heal(node),
+        }
+    }
+
+    fn boot(&mut self, node: usize) {
+        self.nodes[node].off = false;
+        self.nodes[node].boots += 1;
+        let boot_id = self.nodes[node].boot_id();
+        self.api.change_node(&node_name(node), |node| {
+            node["status"]["nodeInfo"]["bootID"] = boot_id.into();
+        });
+        self.set_ready(node, "True");
+        for uid in self.pods_on(node) {
+            let wait = self.random.millis(10, 5_000);
+            self.agenda.after(wait, Event::Pod { pod: uid, event: PodEvent::Recover });
+        }
+    }
+
+    fn heal(&mut self, node: usize) {
+        if self.nodes[node].off {
+            return;
+        }
+        self.nodes[node].cut_off = false;
+        self.set_ready(node, "True");
+        for (pod, event) in std::mem::take(&mut self.nodes[node].deferred) {
+            let wait = self.random.millis(1, 3_000);
+            self.agenda.after(wait, Event::Pod { pod, event });
+        }
+        // What was ended in the API meanwhile is ended here, too.
+        let pods = &self.api.pods;
+        self.running.retain(|uid| pods.get(uid).is_some_and(|pod| !pod.is_terminal()));
+    }
+
+    fn set_ready(&mut self, node: usize, status: &str) {
+        let now = self.api.whole_second().to_string();
+        self.api.change_node(&node_name(node), |node| {
+            let ready = &mut node["status"]["conditions"][0];
+            if ready["status"] != status {
+                ready["lastTransitionTime"] = now.clone().into();
+            }
+            ready["status"] = status.into();
+            if status == "True" {
+                ready["lastHeartbeatTime"] = now.into();
+            }
+        });
+    }
+
+    /// Whether a kubelet can act on an event of this pod, and report it. If it can act only, it
+    /// acts, and reports later.
+    pub(super) fn reaches_api(
+        &mut self,
+        node: usize,
+        uid: &Uid,
+        event: PodEvent,
+        restarts: bool,
+    ) -> bool {
+        let state = &mut self.nodes[node];
+        if state.off {
+            return false;
+        }
+        if !state.cut_off {
+            return true;
+        }
+        state.defer(uid, event);
+        match event {
+            PodEvent::Start => {
+                self.running.insert(uid.clone());
+            }
+            PodEvent::End if restarts => {}
+            PodEvent::End | PodEvent::Obey => {
+                self.running.remove(uid);
+            }
+            PodEvent::Bind(_) | PodEvent::BecomeReady | PodEvent::Remove | PodEvent::Recover => {}
+        }
+        false
+    }
+
+    fn pods_on(&self, node: usize) -> Vec<Uid> {
+        let on = |name: Option<&str>| name.and_then(node_number) == Some(node);
+        let pods = self.api.pods.values().filter(|pod| on(pod.node.as_deref()));
+        pods.map(|pod| pod.uid.clone()).collect()
+    }
+
+    /// Whether a person has stated that the machine is off.
+    pub(super) fn is_out_of_service(&self, node: usize) -> bool {
+        let node: Option<&Value> = self.api.nodes.get(node_name(node).as_str());
+        node.is_some_and(|node| node_view(node).out_of_service)
+    }
+}
