@@ -91,11 +91,14 @@ async fn policies_hold(node: &str, kubeconfig: &Path) -> anyhow::Result<()> {
     let dry_run = PatchParams { dry_run: true, ..PatchParams::default() };
     let patch = Patch::Merge(json!({"metadata": {"labels": {"epilogue.dev/policy-trial": "1"}}}));
     let observe = async || nodes.patch_metadata(node, &dry_run, &patch).await.err();
-    let refused = |error: &Option<kube::Error>| matches!(error, Some(kube::Error::Api(status)) if [403, 422].contains(&status.code));
-    match observe_until(READY_WITHIN, observe, refused).await {
-        Ok(_) => Ok(()),
-        Err(last) => anyhow::bail!("the admission policies do not bind {node}'s agent: {last:?}"),
-    }
+    let refused = |error: &Option<kube::Error>| match error {
+        Some(kube::Error::Api(status)) => [403, 422].contains(&status.code),
+        _ => false,
+    };
+    let seen = observe_until(READY_WITHIN, observe, refused).await;
+    let unbound =
+        |last| format!("the admission policies do not bind the agent of {node}: {last:?}");
+    seen.map(drop).map_err(|last| anyhow::anyhow!(unbound(last)))
 }
 
 /// A token bound to the node, as a service of the host has it.

@@ -1,5 +1,5 @@
-//! Takes one check of pod GC from its verdict to its end, one call to the API at a time. The program
-//! and the simulation make the calls; nothing else of a check is theirs.
+//! Takes one check of pod GC from its verdict to its end, one call to the API at a time. The
+//! program and the simulation make the calls; nothing else of a check is theirs.
 
 use std::sync::Arc;
 

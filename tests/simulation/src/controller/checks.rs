@@ -100,7 +100,7 @@ impl World {
             }
         };
         self.stats.faults += u64::from(outcome.is_err());
-        self.say(|_| format!("p{number} {}: {}", described(&call), told(&outcome)));
+        self.say(|_| format!("p{number} {}: {}", described(&call), answered(&outcome)));
         if let Some(check) = self.processes[number].checks.get_mut(&id) {
             check.outcome = Some(outcome);
         }
@@ -170,7 +170,8 @@ impl World {
         let node = node.as_deref().and_then(node_number);
         pod_gc_rules::Truth {
             runs: self.running.contains(&write.uid),
-            has_kubelet: node.is_some_and(|node| self.nodes[node].has_kubelet()),
+            is_well: node.is_some_and(|node| self.nodes[node].is_well(self.agenda.now())),
+            tidies: self.behaviour.tidies(),
         }
     }
 }
@@ -196,7 +197,7 @@ fn described(call: &Call) -> String {
     }
 }
 
-fn told(outcome: &Outcome<Answer>) -> String {
+fn answered(outcome: &Outcome<Answer>) -> String {
     match outcome {
         Ok(_) => "done".to_owned(),
         Err(why) => format!("{:?}: {why}", why.kind),

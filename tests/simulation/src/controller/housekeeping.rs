@@ -66,7 +66,8 @@ impl World {
             let lost = node.is_some_and(|node| self.nodes[node].is_gone_for(NODE_GRACE, now));
             let out = node.is_some_and(|node| self.is_out_of_service(node));
             let unscheduled = pod.node.is_none() && pod.deletion.is_some();
-            if !unscheduled && !lost && !(out && pod.deletion.is_some()) {
+            let ends = unscheduled || lost || out && pod.deletion.is_some();
+            if !ends {
                 continue;
             }
             if !pod.is_terminal() {

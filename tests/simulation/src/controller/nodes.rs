@@ -1,5 +1,5 @@
-//! Models nodes: their machines stop, boot again or lose the API, and their objects go, come back or
-//! get a taint. What really runs is known here, whatever the API shows.
+//! Models nodes: their machines stop, boot again or lose the API, and their objects go, come back
+//! or get a taint. What really runs is known here, whatever the API shows.
 
 use std::time::Duration;
 
@@ -15,6 +15,9 @@ use super::world::{Event, World};
 /// How long the control plane waits for a kubelet before it calls its state unknown.
 const SILENT_AFTER: Duration = Duration::from_secs(40);
 
+/// The longest that a call is on its way.
+const CALLS_ARRIVE_WITHIN: Duration = Duration::from_mins(1);
+
 /// One node.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Node {
@@ -25,6 +28,8 @@ pub(super) struct Node {
     boots: u32,
     /// Since when it has no object.
     gone: Option<Moment>,
+    /// When its kubelet had the API again.
+    back: Moment,
     /// What its kubelet reports when it has the API again.
     deferred: Vec<(Uid, PodEvent)>,
 }
@@ -66,6 +71,12 @@ impl Node {
         !self.off && !self.cut_off
     }
 
+    /// Whether its kubelet has had the API for so long that no older call is on its way.
+    pub(super) fn is_well(&self, now: Moment) -> bool {
+        let settled = self.back.is_zero() || now.saturating_sub(self.back) > CALLS_ARRIVE_WITHIN;
+        self.has_kubelet() && settled
+    }
+
     pub(super) fn defer(&mut self, pod: &Uid, event: PodEvent) {
         self.deferred.push((pod.clone(), event));
     }
@@ -104,7 +115,7 @@ impl World {
         if lost + 1 >= NODES || self.nodes[node].is_lost() {
             return;
         }
-        match self.random.below(7) {
+        match self.random.below(8) {
             0 | 1 => {
                 self.power_off(node);
                 self.node_after(node, 1_000, 90_000, NodeEvent::Deleted);
@@ -189,6 +200,7 @@ impl World {
 
     fn boot(&mut self, node: usize) {
         self.nodes[node].off = false;
+        self.nodes[node].back = self.agenda.now();
         self.nodes[node].boots += 1;
         let boot_id = self.nodes[node].boot_id();
         self.api.change_node(&node_name(node), |node| {
@@ -206,6 +218,7 @@ impl World {
             return;
         }
         self.nodes[node].cut_off = false;
+        self.nodes[node].back = self.agenda.now();
         self.set_ready(node, "True");
         for (pod, event) in std::mem::take(&mut self.nodes[node].deferred) {
             let wait = self.random.millis(1, 3_000);

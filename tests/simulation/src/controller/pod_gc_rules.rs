@@ -12,7 +12,9 @@ pub(super) struct Truth {
     /// Whether a container of it runs.
     pub(super) runs: bool,
     /// Whether its node has a kubelet that reaches the API.
-    pub(super) has_kubelet: bool,
+    pub(super) is_well: bool,
+    /// Whether pod GC may delete finished pods in excess.
+    pub(super) tidies: bool,
 }
 
 /// What is wrong with a patch of pod GC that the API took.
@@ -29,7 +31,7 @@ pub(super) fn patched(before: &Pod, after: &Pod, patch: &Value, truth: Truth) ->
     if truth.runs && !accepted {
         problems.push(format!("pod GC fails {uid}, which runs: {patch}"));
     }
-    if truth.has_kubelet {
+    if truth.is_well {
         problems.push(format!("pod GC fails {uid}, whose kubelet is alive: {patch}"));
     }
     let disrupts = before.node.is_some();
@@ -47,6 +49,9 @@ pub(super) fn deleted(pod: &Pod, truth: Truth) -> Vec<String> {
     }
     if !pod.is_terminal() {
         problems.push(format!("pod GC deletes {}, which has no terminal phase", pod.uid));
+    }
+    if truth.is_well && !truth.tidies {
+        problems.push(format!("pod GC deletes {}, whose kubelet is alive", pod.uid));
     }
     problems
 }

@@ -1,8 +1,8 @@
 //! Changes the JSON of a pod, as its writers do: kubelet, scheduler, users, garbage collection.
 
 use controller_core::view::Job;
-use epilogue_common::names::pod_condition::{DISRUPTION_TARGET, READY};
 use epilogue_common::names::TRACKING_FINALIZER;
+use epilogue_common::names::pod_condition::{DISRUPTION_TARGET, READY};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
@@ -77,11 +77,10 @@ pub(super) fn disrupt(pod: &mut Value, now: Timestamp) {
 
 /// Sets or removes the tracking finalizer.
 pub(super) fn track(pod: &mut Value, tracked: bool) {
-    pod["metadata"]["finalizers"] =
-        if tracked { json!([TRACKING_FINALIZER]) } else { Value::Null };
+    pod["metadata"]["finalizers"] = if tracked { json!([TRACKING_FINALIZER]) } else { Value::Null };
 }
 
-/// Makes a Job its controller, or nobody.
+/// Makes a Job its controller, or removes its controller.
 pub(super) fn set_owner(pod: &mut Value, job: Option<&Job>) {
     pod["metadata"]["ownerReferences"] = match job {
         Some(job) => json!([{

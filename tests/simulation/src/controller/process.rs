@@ -121,10 +121,7 @@ impl Process {
 
     /// Whether all caches are filled, which the workers wait for. ([Q7])
     pub(super) fn is_ready(&self) -> bool {
-        self.life == Life::Leads
-            && self.jobs.listed
-            && self.pods.listed
-            && self.nodes.listed
+        self.life == Life::Leads && self.jobs.listed && self.pods.listed && self.nodes.listed
     }
 
     /// Syncs in hand, and items of the queue of orphans.
@@ -236,11 +233,17 @@ impl World {
             return;
         }
         *roused = true;
-        let delay = self.watch_delay();
+        let delay = self.watch_delay(kind);
         self.agenda.after(delay, Event::Watch { process: number, kind });
     }
 
-    fn watch_delay(&mut self) -> Duration {
+    /// Nodes change rarely, so their watch stalls more often than others do. Otherwise the cases
+    /// would hardly come up.
+    fn watch_delay(&mut self, kind: Kind) -> Duration {
+        let stalls = !self.is_quiet() && self.behaviour.watch_stalls > 0;
+        if kind == Kind::Nodes && stalls && self.random.percent(20) {
+            return self.random.millis(10_000, 200_000);
+        }
         if self.is_quiet() || !self.random.per_mille(self.behaviour.watch_stalls) {
             return self.random.millis(1, 30);
         }

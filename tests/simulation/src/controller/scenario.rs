@@ -73,6 +73,12 @@ impl Behaviour {
         }
     }
 
+    /// Whether pod GC deletes finished pods in excess.
+    pub(super) fn tidies(&self) -> bool {
+        let limits = |it: &podgc::Settings| it.finished_max.or(it.failed_per_owner_max).is_some();
+        self.pod_gc.as_ref().is_some_and(limits)
+    }
+
     /// Whether anything breaks on its own.
     pub(super) fn has_chaos(&self) -> bool {
         self.crashes
