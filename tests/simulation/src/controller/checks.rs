@@ -152,7 +152,7 @@ impl World {
             self.ledger.exempt_from_life(&write.uid);
             self.running.remove(&write.uid);
         }
-        self.stats.ended += u64::from(patch["status"]["phase"] == "Failed");
+        self.stats.ended.count(reason(&patch));
         Ok(Answer::Patched(after.version))
     }
 

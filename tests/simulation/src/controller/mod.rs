@@ -23,8 +23,8 @@ mod world;
 
 use controller_core::job::MemoryUpdate;
 
-pub use world::Stats;
 use world::World;
+pub use world::{Ended, Stats};
 
 /// How a seed is run.
 #[derive(Clone, Copy, Debug, Default)]

@@ -28,6 +28,8 @@ pub(super) struct Node {
     boots: u32,
     /// Since when it has no object.
     gone: Option<Moment>,
+    /// Whether its object was deleted by mistake.
+    forgotten: bool,
     /// When its kubelet had the API again.
     back: Moment,
     /// What its kubelet reports when it has the API again.
@@ -164,7 +166,13 @@ impl World {
 
     /// Somebody deletes the object of a node that lives; its kubelet registers it again within the
     /// quarantine.
+    ///
+    /// Once for each node: a live read at each end of a quarantine does not show that the node was
+    /// there in between, if the watch is behind all the time.
     fn forget_node(&mut self, node: usize) {
+        if std::mem::replace(&mut self.nodes[node].forgotten, true) {
+            return;
+        }
         self.say(|_| format!("{} is deleted by mistake", node_name(node)));
         self.nodes[node].gone = Some(self.agenda.now());
         self.api.delete_node(&node_name(node));

@@ -57,7 +57,7 @@ impl Behaviour {
             coalesces: random.percent(40),
             crashes: rate(random, 35, &[300, 900]),
             second_leaders: rate(random, 25, &[200, 600]),
-            node_losses: rate(random, 30, &[100, 300]),
+            node_losses: rate(random, 50, &[100, 300, 600]),
             disruptions: rate(random, 50, &[200, 500]),
             foreign_writes: rate(random, 40, &[100, 600]),
             users: rate(random, 60, &[3_000, 30_000]),

@@ -130,8 +130,8 @@ pub struct Stats {
     pub calls: u64,
     /// Checks of pod GC.
     pub checks: u64,
-    /// Pods that pod GC failed.
-    pub ended: u64,
+    /// Pods that pod GC failed, by its evidence.
+    pub ended: Ended,
     /// Calls that failed, or whose reply was lost.
     pub faults: u64,
     /// Crashes and changes of the leader.
@@ -140,6 +140,35 @@ pub struct Stats {
     pub pods: u64,
     /// Virtual seconds.
     pub seconds: u64,
+}
+
+/// Pods that pod GC failed, by the reason of the condition that it sets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ended {
+    /// `NeverScheduled`.
+    pub never_scheduled: u64,
+    /// `NodeGone`.
+    pub node_gone: u64,
+    /// `OutOfService`.
+    pub out_of_service: u64,
+    /// `NodeRebooted`.
+    pub rebooted: u64,
+    /// `ForceFail`.
+    pub force_failed: u64,
+}
+
+impl Ended {
+    /// Counts one more of this reason, if there is one.
+    pub(super) fn count(&mut self, reason: Option<&str>) {
+        match reason {
+            Some("NeverScheduled") => self.never_scheduled += 1,
+            Some("NodeGone") => self.node_gone += 1,
+            Some("OutOfService") => self.out_of_service += 1,
+            Some("NodeRebooted") => self.rebooted += 1,
+            Some("ForceFail") => self.force_failed += 1,
+            _ => {}
+        }
+    }
 }
 
 impl World {
