@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use controller_core::checks::status_rules;
 use controller_core::job::{PodDraft, pod_body};
-use controller_core::podgc::{NodeView, WireNode};
+use controller_core::podgc::{NamespaceView, NodeView, WireNode};
 use controller_core::view::{Interner, Job, JobKey, Pod, Uid, Version, WirePod};
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::JobStatus;
 use serde::Deserialize as _;
 use serde_json::Value;
@@ -65,12 +65,18 @@ pub(super) struct Api {
     pub(super) job_log: Vec<Sighting<Job>>,
     pub(super) pod_log: Vec<Sighting<Pod>>,
     pub(super) node_log: Vec<Sighting<NodeView>>,
+    /// The namespace of all Jobs.
+    pub(super) namespace: Arc<NamespaceView>,
+    /// Whether it ever had a `force-fail-after`.
+    pub(super) namespace_accepted: bool,
+    pub(super) namespace_log: Vec<Sighting<NamespaceView>>,
     version: u64,
     interner: Interner,
 }
 
 impl Api {
-    pub(super) fn new(now: Timestamp) -> Self {
+    pub(super) fn new(now: Timestamp, force_fail_after: Option<SignedDuration>) -> Self {
+        let namespace = NamespaceView { name: "ns".to_owned(), force_fail_after };
         Self {
             now,
             jobs: BTreeMap::new(),
@@ -80,6 +86,9 @@ impl Api {
             job_log: Vec::new(),
             pod_log: Vec::new(),
             node_log: Vec::new(),
+            namespace: Arc::new(namespace),
+            namespace_accepted: force_fail_after.is_some(),
+            namespace_log: Vec::new(),
             version: 100,
             interner: Interner::default(),
         }
@@ -256,6 +265,15 @@ impl Api {
         Ok(())
     }
 
+    /// A user changes the policy of the namespace.
+    pub(super) fn set_force_fail_after(&mut self, force_fail_after: Option<SignedDuration>) {
+        self.next_version();
+        self.namespace_accepted |= force_fail_after.is_some_and(|after| !after.is_zero());
+        let namespace = NamespaceView { name: self.namespace.name.clone(), force_fail_after };
+        self.namespace = Arc::new(namespace);
+        self.namespace_log.push(Sighting::Shown(Arc::clone(&self.namespace)));
+    }
+
     /// Creates or changes a node.
     pub(super) fn store_node(&mut self, mut node: Value) {
         let version = self.next_version();
@@ -271,6 +289,21 @@ impl Api {
             how(&mut node);
             self.store_node(node);
         }
+    }
+
+    /// PATCH of a node, a merge patch that names the version that it was made from.
+    pub(super) fn patch_node(&mut self, name: &str, patch: &Value) -> Outcome<()> {
+        let Some(mut node) = self.nodes.get(name).cloned() else {
+            return Err(failure(FailureKind::NotFound, "nodes not found"));
+        };
+        if patch["metadata"]["resourceVersion"] != node["metadata"]["resourceVersion"] {
+            return Err(failure(FailureKind::Conflict, "the object has been modified"));
+        }
+        for (field, value) in patch["spec"].as_object().into_iter().flatten() {
+            node["spec"][field] = value.clone();
+        }
+        self.store_node(node);
+        Ok(())
     }
 
     /// Deletes a node.

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use controller_core::view::Uid;
+use jiff::SignedDuration;
 
 use super::process::Life;
 use super::world::{Event, World};
@@ -23,6 +24,14 @@ impl World {
         }
         if self.random.per_mille(self.behaviour.node_losses) {
             self.lose_node();
+        }
+        if self.random.per_mille(self.behaviour.shutdowns) {
+            self.shut_down_node();
+        }
+        if self.random.per_mille(self.behaviour.policy_changes) {
+            let after = *self.random.pick(&[None, Some(0), Some(30), Some(60)]);
+            self.say(|_| format!("force-fail-after of the namespace becomes {after:?}"));
+            self.api.set_force_fail_after(after.map(SignedDuration::from_secs));
         }
         if self.random.per_mille(self.behaviour.disruptions) {
             let live = self.api.pods.values().filter(|pod| pod.is_active());

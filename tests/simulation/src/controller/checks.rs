@@ -1,21 +1,25 @@
 //! Models the workers of pod GC: they run the core's checks, and each call reaches the API and is
 //! answered in its own time.
 
-use controller_core::podgc::{Answer, Call, Check, End, Item, Next, PodWrite};
+use std::time::Duration;
+
+use controller_core::podgc::{Answer, Call, Cause, Check, End, Item, Next, PodWrite};
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 use jiff::Timestamp;
 use serde_json::Value;
-use std::time::Duration;
 
 use super::Sabotage;
 use super::calls::Fate;
 use super::kubelet::node_number;
-use super::pod_gc_rules;
 use super::process::Life;
 use super::world::{Event, World};
+use super::{pod_gc_rules, sabotage};
 
 /// Workers of pod GC in a process.
 const WORKERS: usize = 2;
+
+/// The longest that a watch is behind, and a call on its way.
+const SHOWN_WITHIN: Duration = Duration::from_mins(20);
 
 /// A check in hand, with its call on the way.
 #[derive(Debug)]
@@ -125,14 +129,23 @@ impl World {
     fn call_of_check(&mut self, call: &Call) -> Outcome<Answer> {
         match call {
             Call::FindNode(_) if self.sabotage == Some(Sabotage::TrustWatch) => Err(not_found()),
+            Call::GetNode(_) if self.sabotage == Some(Sabotage::KeepTaints) => Err(not_found()),
             Call::FindNode(name) | Call::GetNode(name) => match self.api.nodes.get(name) {
-                Some(node) => Ok(Answer::Node(node.clone())),
+                Some(node) => Ok(Answer::Node(self.as_read(node))),
                 None => Err(not_found()),
             },
-            Call::PatchNode(..) => Ok(Answer::Done),
+            Call::PatchNode(name, patch) => self.untaint(name, patch),
             Call::PatchPod(write) => self.patch_pod(write),
             Call::DeletePod(write) => self.delete_by_gc(write),
         }
+    }
+
+    fn as_read(&self, node: &Value) -> Value {
+        let mut read = node.clone();
+        if self.sabotage == Some(Sabotage::UntaintEarly) {
+            sabotage::boot_again(&mut read);
+        }
+        read
     }
 
     fn patch_pod(&mut self, write: &PodWrite) -> Outcome<Answer> {
@@ -153,7 +166,25 @@ impl World {
             self.running.remove(&write.uid);
         }
         self.stats.ended.count(reason(&patch));
+        match write.cause {
+            Cause::Marked(_) => {
+                self.stats.marked += 1;
+                self.note_mark(&write.uid);
+            }
+            Cause::Cleared(_) => self.stats.cleared += 1,
+            _ => {}
+        }
         Ok(Answer::Patched(after.version))
+    }
+
+    fn untaint(&mut self, name: &str, patch: &Value) -> Outcome<Answer> {
+        self.api.patch_node(name, patch)?;
+        self.stats.cleared += 1;
+        if node_number(name).is_some_and(|node| self.nodes[node].shuts_down) {
+            let problem = format!("pod GC removes the taint of {name}, which shuts down");
+            self.ledger.violations.push(problem);
+        }
+        Ok(Answer::Done)
     }
 
     fn delete_by_gc(&mut self, write: &PodWrite) -> Outcome<Answer> {
@@ -166,9 +197,12 @@ impl World {
 
     /// What is true of a pod's containers and its node.
     fn stands(&self, write: &PodWrite) -> pod_gc_rules::Truth {
-        let node = self.api.pods.get(&write.uid).and_then(|pod| pod.node.clone());
-        let node = node.as_deref().and_then(node_number);
+        let pod = self.api.pods.get(&write.uid);
+        let node = pod.and_then(|pod| pod.node.as_deref().and_then(node_number));
+        let since = self.agenda.now().saturating_sub(SHOWN_WITHIN);
         pod_gc_rules::Truth {
+            shuts_down: node.is_some_and(|node| self.nodes[node].shut_down_since(since)),
+            accepts: pod.is_some_and(|pod| self.accepts_double_run(pod)),
             runs: self.running.contains(&write.uid),
             is_well: node.is_some_and(|node| self.nodes[node].is_well(self.agenda.now())),
             tidies: self.behaviour.tidies(),

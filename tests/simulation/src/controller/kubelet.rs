@@ -36,10 +36,22 @@ pub(super) enum PodEvent {
     End,
     /// The containers exit because they were asked to.
     Obey,
+    /// They exited by themselves, which is only reported now.
+    Exited,
+    /// They exited because they were asked to, which is only reported now.
+    Obeyed,
     /// The kubelet is done with a deleted pod.
     Remove,
     /// The machine has booted, and the kubelet looks after the pod again.
     Recover,
+    /// The agent marks it: its node shuts down.
+    Mark,
+    /// The kubelet of a node that shuts down terminates it.
+    ShutDown,
+    /// The kubelet reports that it has.
+    Reported,
+    /// The agent takes its mark back.
+    Unmark,
 }
 
 impl World {
@@ -64,6 +76,9 @@ impl World {
     }
 
     fn pod_time(&mut self) -> Duration {
+        if self.random.per_mille(self.behaviour.long_pods) {
+            return self.random.millis(300_000, 1_500_000);
+        }
         match self.random.below(10) {
             0..4 => self.random.millis(1, 100),
             4..8 => self.random.millis(100, 5_000),
@@ -93,16 +108,23 @@ impl World {
             return;
         };
         let Some(script) = self.scripts.get(uid).cloned() else { return };
-        if let Some(node) = pod.node.as_deref().and_then(node_number)
-            && !self.reaches_api(node, uid, event, script.restarts && script.exit_code != 0)
-        {
-            return;
+        if let Some(node) = pod.node.as_deref().and_then(node_number) {
+            if !self.reaches_api(node, uid, event, script.restarts && script.exit_code != 0) {
+                return;
+            }
+            match event {
+                PodEvent::Mark => self.mark(node, &pod),
+                PodEvent::ShutDown => self.end_by_shutdown(node, &pod, script.exit_code_asked),
+                PodEvent::Reported => self.report_shutdown(&pod, script.exit_code_asked),
+                PodEvent::Unmark => self.unmark(node, &pod),
+                _ => {}
+            }
         }
         let later = |world: &mut Self, wait: Duration, event: PodEvent| {
             world.agenda.after(wait, Event::Pod { pod: uid.clone(), event });
         };
         match event {
-            PodEvent::Bind(node) if self.is_lost(node) => {
+            PodEvent::Bind(node) if self.nodes[node].is_leaving() => {
                 later(self, Duration::from_secs(1), PodEvent::Bind((node + 1) % NODES));
             }
             PodEvent::Bind(node) if pod.is_active() && pod.node.is_none() => {
@@ -123,14 +145,21 @@ impl World {
                 let now = self.api.whole_second();
                 self.change(uid, |pod| pod_object::set_ready(pod, true, now));
             }
-            PodEvent::End if !pod.is_terminal() => self.end(uid, &pod, &script),
-            PodEvent::Obey if !pod.is_terminal() => {
-                self.say(|_| format!("{uid} obeys with {}", script.exit_code_asked));
-                self.finish(uid, script.exit_code_asked);
+            PodEvent::End if !pod.is_terminal() && self.running.contains(uid) => {
+                self.end(uid, &pod, &script);
+            }
+            PodEvent::Exited if !pod.is_terminal() => self.end(uid, &pod, &script),
+            PodEvent::Obey | PodEvent::Obeyed if !pod.is_terminal() => {
+                let killed = event == PodEvent::Obey
+                    && pod.phase == Phase::Running
+                    && !self.running.contains(uid);
+                let exit_code = if killed { 137 } else { script.exit_code_asked };
+                self.say(|_| format!("{uid} obeys with {exit_code}"));
+                self.finish(uid, exit_code);
                 let wait = self.random.millis(1, 1_000);
                 later(self, wait, PodEvent::Remove);
             }
-            PodEvent::Remove if pod.deletion.is_some() => {
+            PodEvent::Obey | PodEvent::Obeyed | PodEvent::Remove if pod.deletion.is_some() => {
                 let _ = self.api.delete_pod(uid, 0);
             }
             PodEvent::Recover => self.recover(uid, &pod, &script),
@@ -152,6 +181,7 @@ impl World {
             later(self, Duration::ZERO, PodEvent::Start);
         } else if script.restarts {
             let now = self.api.whole_second();
+            self.victims.remove(uid);
             self.running.insert(uid.clone());
             self.change(uid, |pod| pod_object::restart(pod, now));
             later(self, script.runs_for, PodEvent::End);
@@ -202,10 +232,6 @@ impl World {
     pub(super) fn change(&mut self, uid: &Uid, how: impl FnOnce(&mut Value)) {
         // If the pod is gone, there is nothing to change.
         let _ = self.api.change_pod(uid, how);
-    }
-
-    fn is_lost(&self, node: usize) -> bool {
-        self.nodes[node].is_lost()
     }
 }
 

@@ -15,13 +15,14 @@ mod pod_object;
 mod process;
 pub(crate) mod random;
 mod release_rules;
+mod sabotage;
 mod scenario;
 mod settled;
+mod shutdowns;
 mod users;
+mod watches;
 mod work;
 mod world;
-
-use controller_core::job::MemoryUpdate;
 
 use world::World;
 pub use world::{Ended, Stats};
@@ -54,26 +55,18 @@ pub enum Sabotage {
     ForgetVersion,
     /// Pod GC takes a silent node for one whose machine is off.
     EndSilent,
-}
-
-impl Sabotage {
-    fn remembers(self, change: &MemoryUpdate) -> bool {
-        match self {
-            Self::CountAgain
-            | Self::ReleaseFirst
-            | Self::MissEvents
-            | Self::TrustWatch
-            | Self::ForgetVersion
-            | Self::EndSilent => true,
-            Self::ForgetCreations => !matches!(change, MemoryUpdate::Created(_)),
-            Self::ForgetReleases => !matches!(
-                change,
-                MemoryUpdate::RemovingFinalizer(_)
-                    | MemoryUpdate::PodWritten(_)
-                    | MemoryUpdate::JobWritten(_)
-            ),
-        }
-    }
+    /// Pod GC takes every node for one that shuts down.
+    MarkAnyone,
+    /// Pod GC resets a condition without looking for a shutdown, or waiting.
+    ClearAtOnce,
+    /// Pod GC resets no condition.
+    KeepMarks,
+    /// Pod GC removes no taint.
+    KeepTaints,
+    /// Pod GC takes every boot for one after the announcement.
+    UntaintEarly,
+    /// Pod GC does not notice that a namespace revokes its policy.
+    KeepConsent,
 }
 
 /// Outcome of a seed.

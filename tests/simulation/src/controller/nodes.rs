@@ -1,10 +1,12 @@
 //! Models nodes: their machines stop, boot again or lose the API, and their objects go, come back
 //! or get a taint. What really runs is known here, whatever the API shows.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use controller_core::podgc::OUT_OF_SERVICE_TAINT;
-use controller_core::view::Uid;
+use controller_core::view::{Pod, Uid};
+use epilogue_common::names::job_option::FORCE_FAIL_AFTER;
 use serde_json::{Value, json};
 
 use super::agenda::Moment;
@@ -12,8 +14,14 @@ use super::api::node_view;
 use super::kubelet::{NODES, PodEvent, node_name, node_number};
 use super::world::{Event, World};
 
+/// What a kubelet says while its node shuts down.
+const SHUTS_DOWN: &str = "node is shutting down";
+
 /// How long the control plane waits for a kubelet before it calls its state unknown.
 const SILENT_AFTER: Duration = Duration::from_secs(40);
+
+/// The least time between two mistaken deletions of a node.
+const FORGOTTEN_AGAIN: Duration = Duration::from_mins(10);
 
 /// The longest that a call is on its way.
 const CALLS_ARRIVE_WITHIN: Duration = Duration::from_mins(1);
@@ -28,8 +36,18 @@ pub(super) struct Node {
     boots: u32,
     /// Since when it has no object.
     gone: Option<Moment>,
-    /// Whether its object was deleted by mistake.
-    forgotten: bool,
+    /// When its object was last deleted by mistake.
+    forgotten: Option<Moment>,
+    /// Whether a shutdown is in progress.
+    pub(super) shuts_down: bool,
+    /// Pods that were marked for the shutdown in progress.
+    pub(super) marked: BTreeSet<Uid>,
+    /// Pods that its kubelet has terminated for the shutdown, and not reported yet.
+    pub(super) unreported: Vec<Uid>,
+    /// Whether an agent runs in this boot.
+    pub(super) has_agent: bool,
+    /// When a shutdown last ended, or was cancelled.
+    pub(super) shut_down: Option<Moment>,
     /// When its kubelet had the API again.
     back: Moment,
     /// What its kubelet reports when it has the API again.
@@ -53,11 +71,27 @@ pub(super) enum NodeEvent {
     BootsCutOff,
     /// Its kubelet has the API again.
     Heals,
+    /// The shutdown in progress comes to its end.
+    GoesOff,
+    /// The shutdown in progress is cancelled.
+    Cancelled,
+    /// Its agent runs again.
+    AgentReturns,
 }
 
 impl Node {
     pub(super) fn is_lost(&self) -> bool {
         self.off || self.cut_off || self.gone.is_some()
+    }
+
+    /// Whether no pod is bound to it.
+    pub(super) fn is_leaving(&self) -> bool {
+        self.is_lost() || self.shuts_down
+    }
+
+    /// Whether it shuts down, or did so shortly before; a watch may show that late.
+    pub(super) fn shut_down_since(&self, since: Moment) -> bool {
+        self.shuts_down || self.shut_down.is_some_and(|at| at > since)
     }
 
     pub(super) fn is_cut_off(&self) -> bool {
@@ -79,11 +113,16 @@ impl Node {
         self.has_kubelet() && settled
     }
 
+    /// Whether it has been well since then.
+    pub(super) fn is_well_since(&self, since: Moment, now: Moment) -> bool {
+        self.is_well(now) && self.gone.is_none() && self.back < since
+    }
+
     pub(super) fn defer(&mut self, pod: &Uid, event: PodEvent) {
         self.deferred.push((pod.clone(), event));
     }
 
-    fn boot_id(&self) -> String {
+    pub(super) fn boot_id(&self) -> String {
         format!("boot-{}", self.boots)
     }
 }
@@ -113,8 +152,8 @@ impl World {
     /// One node is lost in one of the ways in which nodes are. One node always stays.
     pub(super) fn lose_node(&mut self) {
         let node = self.random.below(NODES);
-        let lost = self.nodes.iter().filter(|node| node.is_lost()).count();
-        if lost + 1 >= NODES || self.nodes[node].is_lost() {
+        let lost = self.nodes.iter().filter(|node| node.is_leaving()).count();
+        if lost + 1 >= NODES || self.nodes[node].is_leaving() {
             return;
         }
         match self.random.below(8) {
@@ -141,13 +180,13 @@ impl World {
         self.agenda.after(pause, Event::Evict { node });
     }
 
-    fn node_after(&mut self, node: usize, least: u32, most: u32, event: NodeEvent) {
+    pub(super) fn node_after(&mut self, node: usize, least: u32, most: u32, event: NodeEvent) {
         let wait = self.random.millis(least, most);
         self.agenda.after(wait, Event::Node { node, event });
     }
 
     /// The machine goes off: nothing runs there.
-    fn power_off(&mut self, node: usize) {
+    pub(super) fn power_off(&mut self, node: usize) {
         self.say(|_| format!("{} goes off", node_name(node)));
         self.nodes[node].off = true;
         self.nodes[node].deferred.clear();
@@ -167,12 +206,13 @@ impl World {
     /// Somebody deletes the object of a node that lives; its kubelet registers it again within the
     /// quarantine.
     ///
-    /// Once for each node: a live read at each end of a quarantine does not show that the node was
-    /// there in between, if the watch is behind all the time.
+    /// Not soon again: live reads show that the node is missing at two times, not in between.
     fn forget_node(&mut self, node: usize) {
-        if std::mem::replace(&mut self.nodes[node].forgotten, true) {
+        let now = self.agenda.now();
+        if self.nodes[node].forgotten.is_some_and(|at| now.saturating_sub(at) < FORGOTTEN_AGAIN) {
             return;
         }
+        self.nodes[node].forgotten = Some(now);
         self.say(|_| format!("{} is deleted by mistake", node_name(node)));
         self.nodes[node].gone = Some(self.agenda.now());
         self.api.delete_node(&node_name(node));
@@ -203,21 +243,24 @@ impl World {
                 self.cut_off(node);
             }
             NodeEvent::Heals => self.heal(node),
+            NodeEvent::GoesOff => self.complete_shutdown(node),
+            NodeEvent::Cancelled => self.cancel_shutdown(node),
+            NodeEvent::AgentReturns => self.agent_returns(node),
         }
     }
 
+    /// Its kubelet reports the new boot and its state in one write.
     fn boot(&mut self, node: usize) {
         self.nodes[node].off = false;
         self.nodes[node].back = self.agenda.now();
         self.nodes[node].boots += 1;
-        let boot_id = self.nodes[node].boot_id();
-        self.api.change_node(&node_name(node), |node| {
-            node["status"]["nodeInfo"]["bootID"] = boot_id.into();
-        });
         self.set_ready(node, "True");
         for uid in self.pods_on(node) {
             let wait = self.random.millis(10, 5_000);
             self.agenda.after(wait, Event::Pod { pod: uid, event: PodEvent::Recover });
+        }
+        if self.random.percent(60) {
+            self.node_after(node, 1_000, 60_000, NodeEvent::AgentReturns);
         }
     }
 
@@ -233,21 +276,30 @@ impl World {
             self.agenda.after(wait, Event::Pod { pod, event });
         }
         // What was ended in the API meanwhile is ended here, too.
-        let pods = &self.api.pods;
-        self.running.retain(|uid| pods.get(uid).is_some_and(|pod| !pod.is_terminal()));
+        for uid in self.pods_on(node) {
+            if self.api.pods.get(&uid).is_none_or(|pod| pod.is_terminal()) {
+                self.running.remove(&uid);
+            }
+        }
     }
 
-    fn set_ready(&mut self, node: usize, status: &str) {
+    pub(super) fn set_ready(&mut self, node: usize, status: &str) {
         let now = self.api.whole_second().to_string();
+        let boot_id = self.nodes[node].boot_id();
         self.api.change_node(&node_name(node), |node| {
+            if status != "Unknown" {
+                node["status"]["nodeInfo"]["bootID"] = boot_id.into();
+            }
             let ready = &mut node["status"]["conditions"][0];
             if ready["status"] != status {
                 ready["lastTransitionTime"] = now.clone().into();
             }
             ready["status"] = status.into();
-            if status == "True" {
+            if status != "Unknown" {
                 ready["lastHeartbeatTime"] = now.into();
             }
+            let shuts_down = status == "False";
+            ready["message"] = if shuts_down { SHUTS_DOWN } else { "" }.into();
         });
     }
 
@@ -267,7 +319,12 @@ impl World {
         if !state.cut_off {
             return true;
         }
-        state.defer(uid, event);
+        let later = match event {
+            PodEvent::End if !restarts => PodEvent::Exited,
+            PodEvent::Obey => PodEvent::Obeyed,
+            other => other,
+        };
+        state.defer(uid, later);
         match event {
             PodEvent::Start => {
                 self.running.insert(uid.clone());
@@ -276,15 +333,24 @@ impl World {
             PodEvent::End | PodEvent::Obey => {
                 self.running.remove(uid);
             }
-            PodEvent::Bind(_) | PodEvent::BecomeReady | PodEvent::Remove | PodEvent::Recover => {}
+            _ => {}
         }
         false
     }
 
-    fn pods_on(&self, node: usize) -> Vec<Uid> {
+    pub(super) fn pods_on(&self, node: usize) -> Vec<Uid> {
         let on = |name: Option<&str>| name.and_then(node_number) == Some(node);
         let pods = self.api.pods.values().filter(|pod| on(pod.node.as_deref()));
         pods.map(|pod| pod.uid.clone()).collect()
+    }
+
+    /// Whether the owner of its Job has accepted that a pod is done twice.
+    pub(super) fn accepts_double_run(&self, pod: &Pod) -> bool {
+        let job = pod.owner.as_ref().and_then(|owner| self.api.job(&owner.uid));
+        match job.and_then(|job| job.annotations.get(FORCE_FAIL_AFTER)) {
+            Some(after) => after != "0s",
+            None => self.api.namespace_accepted,
+        }
     }
 
     /// Whether a person has stated that the machine is off.

@@ -13,6 +13,10 @@ pub(super) struct Truth {
     pub(super) runs: bool,
     /// Whether its node has a kubelet that reaches the API.
     pub(super) is_well: bool,
+    /// Whether its node shuts down, or did shortly before.
+    pub(super) shuts_down: bool,
+    /// Whether its Job or namespace has ever accepted a double run.
+    pub(super) accepts: bool,
     /// Whether pod GC may delete finished pods in excess.
     pub(super) tidies: bool,
 }
@@ -23,11 +27,17 @@ pub(super) fn patched(before: &Pod, after: &Pod, patch: &Value, truth: Truth) ->
     if before.is_terminal() && before.phase != after.phase {
         problems.push(format!("pod GC overwrites the end of {uid}: {:?}", before.phase));
     }
+    let marks = !before.has_condition(DISRUPTION_TARGET) && after.has_condition(DISRUPTION_TARGET);
+    if marks && after.phase != Phase::Failed && !truth.shuts_down {
+        problems.push(format!("pod GC marks {uid}, whose node does not shut down: {patch}"));
+    }
     if after.phase != Phase::Failed || before.is_terminal() {
         return problems;
     }
-    // The owner of its Job accepts a double run.
     let accepted = reason(patch) == Some("ForceFail");
+    if accepted && !truth.accepts {
+        problems.push(format!("pod GC fails {uid}, and no owner accepts a double run: {patch}"));
+    }
     if truth.runs && !accepted {
         problems.push(format!("pod GC fails {uid}, which runs: {patch}"));
     }

@@ -2,6 +2,7 @@
 
 use controller_core::view::Job;
 use epilogue_common::names::TRACKING_FINALIZER;
+use epilogue_common::names::disruption_reason::TERMINATION_BY_KUBELET;
 use epilogue_common::names::pod_condition::{DISRUPTION_TARGET, READY};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
@@ -59,8 +60,12 @@ pub(super) fn set_ready(pod: &mut Value, ready: bool, now: Timestamp) {
     set_condition(pod, ready);
 }
 
-/// Sets `DisruptionTarget`, unless it stands.
+/// Sets `DisruptionTarget` as an eviction by taint does, unless it stands.
 pub(super) fn disrupt(pod: &mut Value, now: Timestamp) {
+    set_target(pod, "DeletionByTaintManager", now);
+}
+
+fn set_target(pod: &mut Value, reason: &str, now: Timestamp) {
     let stands = |each: &Value| each["type"] == DISRUPTION_TARGET && each["status"] == "True";
     if !conditions(pod).iter().any(stands) {
         set_condition(
@@ -68,11 +73,27 @@ pub(super) fn disrupt(pod: &mut Value, now: Timestamp) {
             json!({
                 "type": DISRUPTION_TARGET,
                 "status": "True",
-                "reason": "DeletionByTaintManager",
+                "reason": reason,
                 "lastTransitionTime": now.to_string(),
             }),
         );
     }
+}
+
+/// Sets `DisruptionTarget` as a shutdown does, unless it stands.
+pub(super) fn mark(pod: &mut Value, now: Timestamp) {
+    set_target(pod, TERMINATION_BY_KUBELET, now);
+}
+
+/// Resets `DisruptionTarget`.
+pub(super) fn unmark(pod: &mut Value, now: Timestamp) {
+    set_condition(
+        pod,
+        json!({
+            "type": DISRUPTION_TARGET, "status": "False", "reason": null,
+            "lastTransitionTime": now.to_string(),
+        }),
+    );
 }
 
 /// Sets or removes the tracking finalizer.

@@ -7,6 +7,7 @@ use controller_core::job::Settings;
 use controller_core::podgc;
 use controller_core::view::{Job, JobKey, WireJob};
 use epilogue_common::names::MANAGED_BY;
+use epilogue_common::names::job_option::FORCE_FAIL_AFTER;
 use jiff::SignedDuration;
 use serde_json::{Value, json};
 
@@ -26,12 +27,17 @@ pub(super) struct Behaviour {
     pub(super) crashes: u32,
     pub(super) second_leaders: u32,
     pub(super) node_losses: u32,
+    pub(super) shutdowns: u32,
+    /// Changes of the namespace's `force-fail-after`.
+    pub(super) policy_changes: u32,
     pub(super) disruptions: u32,
     pub(super) foreign_writes: u32,
     /// Maximum number of milliseconds between two actions of users; zero disables them.
     pub(super) users: u32,
     /// Pods that fail, per mille.
     pub(super) failures: u32,
+    /// Pods that run for many minutes, per mille.
+    pub(super) long_pods: u32,
     pub(super) skew_seconds: i32,
     pub(super) workers: usize,
     pub(super) jobs: usize,
@@ -40,7 +46,7 @@ pub(super) struct Behaviour {
     pub(super) settings: Settings,
     /// The settings of our pod GC; without, that of kube-controller-manager runs.
     pub(super) pod_gc: Option<podgc::Settings>,
-    /// `force-fail-after` of the namespace.
+    /// `force-fail-after` of the namespace at first.
     pub(super) force_fail_after: Option<SignedDuration>,
 }
 
@@ -58,10 +64,13 @@ impl Behaviour {
             crashes: rate(random, 35, &[300, 900]),
             second_leaders: rate(random, 25, &[200, 600]),
             node_losses: rate(random, 50, &[100, 300, 600]),
+            shutdowns: rate(random, 50, &[100, 300, 600]),
+            policy_changes: rate(random, 30, &[20, 200]),
             disruptions: rate(random, 50, &[200, 500]),
             foreign_writes: rate(random, 40, &[100, 600]),
             users: rate(random, 60, &[3_000, 30_000]),
             failures: *random.pick(&[0, 150, 400, 800]),
+            long_pods: rate(random, 20, &[100, 400]),
             skew_seconds: rate(random, 25, &[2, 60, 3_600]) as i32,
             workers: 1 + random.below(3),
             jobs: 1 + random.below(3),
@@ -84,6 +93,8 @@ impl Behaviour {
         self.crashes
             + self.second_leaders
             + self.node_losses
+            + self.shutdowns
+            + self.policy_changes
             + self.disruptions
             + self.foreign_writes
             > 0
@@ -186,7 +197,11 @@ fn job_fields(random: &mut Random, key: &JobKey) -> Value {
     if policy {
         spec["podFailurePolicy"] = failure_policy(random, &spec);
     }
-    json!({"metadata": {"namespace": &*key.namespace, "name": &*key.name}, "spec": spec})
+    let mut metadata = json!({"namespace": &*key.namespace, "name": &*key.name});
+    if random.percent(10) {
+        metadata["annotations"][FORCE_FAIL_AFTER] = (*random.pick(&["0s", "45s"])).into();
+    }
+    json!({"metadata": metadata, "spec": spec})
 }
 
 fn per_index(random: &mut Random, spec: &mut Value, completions: i32) {

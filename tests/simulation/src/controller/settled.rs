@@ -2,6 +2,7 @@
 
 use controller_core::view::{Job, Pod};
 
+use super::kubelet::{NODES, node_name};
 use super::world::World;
 
 impl World {
@@ -18,6 +19,10 @@ impl World {
             })
             .collect();
         problems.extend(self.api.pods.values().filter_map(|pod| self.unsettled_pod(pod)));
+        if self.behaviour.pod_gc.is_some() {
+            let tainted = (0..NODES).filter(|node| self.is_wrongly_tainted(*node));
+            problems.extend(tainted.map(|node| format!("{} keeps its taint", node_name(node))));
+        }
         problems
     }
 

@@ -15,6 +15,7 @@ use super::nodes::{Node, NodeEvent};
 use super::process::{Life, Process};
 use super::random::Random;
 use super::scenario::Behaviour;
+use super::watches::Kind;
 use super::{Options, Sabotage};
 
 /// How often garbage collection and pod garbage collection run, and the world checks whether all is
@@ -83,18 +84,6 @@ pub(super) enum Event {
     Quiet,
 }
 
-/// The kinds that are watched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    Jobs,
-    Pods,
-    Nodes,
-}
-
-impl Kind {
-    pub(super) const ALL: [Self; 3] = [Self::Jobs, Self::Pods, Self::Nodes];
-}
-
 /// The simulated cluster.
 #[derive(Debug)]
 pub(super) struct World {
@@ -109,6 +98,8 @@ pub(super) struct World {
     pub(super) nodes: Vec<Node>,
     /// Pods of which a container runs, whatever the API shows.
     pub(super) running: BTreeSet<Uid>,
+    /// Pods that a shutdown has ended while their condition stood.
+    pub(super) victims: BTreeSet<Uid>,
     /// Names of Jobs that users act on.
     pub(super) names: Vec<JobKey>,
     pub(super) quiet_since: Option<Moment>,
@@ -132,6 +123,10 @@ pub struct Stats {
     pub checks: u64,
     /// Pods that pod GC failed, by its evidence.
     pub ended: Ended,
+    /// Pods that it marked because their node shuts down.
+    pub marked: u64,
+    /// Conditions that it reset, and taints that it removed.
+    pub cleared: u64,
     /// Calls that failed, or whose reply was lost.
     pub faults: u64,
     /// Crashes and changes of the leader.
@@ -153,6 +148,8 @@ pub struct Ended {
     pub out_of_service: u64,
     /// `NodeRebooted`.
     pub rebooted: u64,
+    /// `NodeDrained`.
+    pub drained: u64,
     /// `ForceFail`.
     pub force_failed: u64,
 }
@@ -165,6 +162,7 @@ impl Ended {
             Some("NodeGone") => self.node_gone += 1,
             Some("OutOfService") => self.out_of_service += 1,
             Some("NodeRebooted") => self.rebooted += 1,
+            Some("NodeDrained") => self.drained += 1,
             Some("ForceFail") => self.force_failed += 1,
             _ => {}
         }
@@ -176,10 +174,11 @@ impl World {
         let mut random = Random::new(seed);
         let behaviour = Behaviour::roll(&mut random);
         let epoch = Timestamp::from_second(EPOCH_SECONDS).expect("the epoch must be a time");
+        let force_fail_after = behaviour.force_fail_after;
         let mut world = Self {
             random,
             agenda: Agenda::new(),
-            api: Api::new(epoch),
+            api: Api::new(epoch, force_fail_after),
             ledger: Ledger::default(),
             behaviour,
             sabotage: options.sabotage,
@@ -187,6 +186,7 @@ impl World {
             scripts: BTreeMap::new(),
             nodes: vec![Node::default(); NODES],
             running: BTreeSet::new(),
+            victims: BTreeSet::new(),
             names: Vec::new(),
             quiet_since: None,
             stats: Stats::default(),
@@ -259,6 +259,7 @@ impl World {
             Event::Evict { node } => self.evict(node),
             Event::Housekeeping => {
                 self.collect_garbage();
+                self.check_marks();
                 if self.behaviour.pod_gc.is_none() {
                     self.collect_pods();
                 }
@@ -283,6 +284,7 @@ impl World {
                 if !self.scripts.contains_key(&pod.uid) {
                     self.schedule(&pod);
                 }
+                self.keeps_target(&pod);
                 if pod.deletion.is_some() && self.deleting.insert(pod.uid.clone()) {
                     self.terminate(&pod);
                 }

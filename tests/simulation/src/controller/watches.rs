@@ -1,0 +1,357 @@
+//! Models the watches of a process: they list, deliver, stall, merge events and break.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use controller_core::podgc::{NamespaceView, NodeView};
+use controller_core::state::Event as StateEvent;
+use controller_core::view::{Job, Pod, Version};
+use epilogue_common::watch_event::WatchEvent;
+
+use super::api::{Api, Sighting, node_view};
+use super::process::Life;
+use super::world::{Event, World};
+
+/// The kinds that are watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Jobs,
+    Pods,
+    Nodes,
+    Namespaces,
+}
+
+impl Kind {
+    pub(super) const ALL: [Self; 4] = [Self::Jobs, Self::Pods, Self::Nodes, Self::Namespaces];
+}
+
+/// The watches of one process.
+#[derive(Debug, Default)]
+pub(super) struct Watches {
+    jobs: Watch<Job>,
+    pods: Watch<Pod>,
+    nodes: Watch<NodeView>,
+    namespaces: Watch<NamespaceView>,
+}
+
+/// A watch of one kind.
+#[derive(Debug)]
+struct Watch<T> {
+    /// How much of the log it has delivered.
+    position: usize,
+    roused: bool,
+    listed: bool,
+    listing: Option<Listing<T>>,
+}
+
+/// A list in progress: its remaining objects, and its version.
+#[derive(Debug)]
+struct Listing<T> {
+    items: VecDeque<Arc<T>>,
+    version: Version,
+}
+
+/// What a watch has for its process.
+enum Came {
+    Event(StateEvent),
+    /// An event that a later one includes.
+    Merged,
+    Nothing,
+}
+
+/// A kind of object that is watched.
+trait Watched: Clone {
+    fn watch(watches: &mut Watches) -> &mut Watch<Self>;
+    fn log(api: &Api) -> &[Sighting<Self>];
+    fn objects(api: &Api) -> Vec<Arc<Self>>;
+    /// Whether these are two states of one object.
+    fn is_same(&self, other: &Self) -> bool;
+    /// The last state of a deleted object, at the version of its deletion.
+    fn at(&self, version: Version) -> Self;
+    fn event(event: WatchEvent<Arc<Self>>) -> StateEvent;
+}
+
+impl Watched for Job {
+    fn watch(watches: &mut Watches) -> &mut Watch<Self> {
+        &mut watches.jobs
+    }
+
+    fn log(api: &Api) -> &[Sighting<Self>] {
+        &api.job_log
+    }
+
+    fn objects(api: &Api) -> Vec<Arc<Self>> {
+        api.jobs.values().map(|stored| Arc::clone(&stored.view)).collect()
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        self.uid == other.uid
+    }
+
+    fn at(&self, version: Version) -> Self {
+        Self { version, ..self.clone() }
+    }
+
+    fn event(event: WatchEvent<Arc<Self>>) -> StateEvent {
+        StateEvent::Job(event)
+    }
+}
+
+impl Watched for Pod {
+    fn watch(watches: &mut Watches) -> &mut Watch<Self> {
+        &mut watches.pods
+    }
+
+    fn log(api: &Api) -> &[Sighting<Self>] {
+        &api.pod_log
+    }
+
+    fn objects(api: &Api) -> Vec<Arc<Self>> {
+        api.pods.values().cloned().collect()
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        self.uid == other.uid
+    }
+
+    fn at(&self, version: Version) -> Self {
+        Self { version, ..self.clone() }
+    }
+
+    fn event(event: WatchEvent<Arc<Self>>) -> StateEvent {
+        StateEvent::Pod(event)
+    }
+}
+
+impl Watched for NodeView {
+    fn watch(watches: &mut Watches) -> &mut Watch<Self> {
+        &mut watches.nodes
+    }
+
+    fn log(api: &Api) -> &[Sighting<Self>] {
+        &api.node_log
+    }
+
+    fn objects(api: &Api) -> Vec<Arc<Self>> {
+        api.nodes.values().map(|node| Arc::new(node_view(node))).collect()
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+
+    fn at(&self, _: Version) -> Self {
+        self.clone()
+    }
+
+    fn event(event: WatchEvent<Arc<Self>>) -> StateEvent {
+        StateEvent::Node(event.map(Arc::unwrap_or_clone))
+    }
+}
+
+impl Watched for NamespaceView {
+    fn watch(watches: &mut Watches) -> &mut Watch<Self> {
+        &mut watches.namespaces
+    }
+
+    fn log(api: &Api) -> &[Sighting<Self>] {
+        &api.namespace_log
+    }
+
+    fn objects(api: &Api) -> Vec<Arc<Self>> {
+        vec![Arc::clone(&api.namespace)]
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+
+    fn at(&self, _: Version) -> Self {
+        self.clone()
+    }
+
+    fn event(event: WatchEvent<Arc<Self>>) -> StateEvent {
+        StateEvent::Namespace(event.map(Arc::unwrap_or_clone))
+    }
+}
+
+impl<T> Default for Watch<T> {
+    fn default() -> Self {
+        Self { position: 0, roused: false, listed: false, listing: None }
+    }
+}
+
+impl<T: Watched> Watch<T> {
+    fn is_pending(&self, api: &Api) -> bool {
+        self.listing.is_some() || self.position < T::log(api).len()
+    }
+
+    /// Whether it has shown all that happened.
+    fn is_current(&self, api: &Api) -> bool {
+        self.listed && !self.is_pending(api)
+    }
+
+    fn begin(&mut self, api: &Api, items: Vec<Arc<T>>) {
+        self.position = T::log(api).len();
+        self.listing = Some(Listing { items: items.into(), version: api.version() });
+    }
+
+    /// The next event: of the list in progress, or else of the watch.
+    fn next(&mut self, api: &Api, until: Option<usize>) -> Came {
+        if let Some(listing) = &mut self.listing {
+            let event = match listing.items.pop_front() {
+                Some(object) => WatchEvent::Shown(object),
+                None => {
+                    let version = listing.version.to_string();
+                    (self.listing, self.listed) = (None, true);
+                    WatchEvent::ListEnds(version)
+                }
+            };
+            return Came::Event(T::event(event));
+        }
+        let position = self.position;
+        let Some(sighting) = T::log(api).get(position) else { return Came::Nothing };
+        self.position += 1;
+        let later = &T::log(api)[position + 1..until.unwrap_or(0).max(position + 1)];
+        let event = match sighting {
+            Sighting::Shown(object) => {
+                let again =
+                    |later: &Sighting<T>| later.shown().is_some_and(|it| it.is_same(object));
+                if later.iter().any(again) {
+                    return Came::Merged;
+                }
+                WatchEvent::Shown(Arc::clone(object))
+            }
+            Sighting::Gone(object, version) => WatchEvent::Gone(Arc::new(object.at(*version))),
+        };
+        Came::Event(T::event(event))
+    }
+}
+
+impl Watches {
+    /// Whether all were listed, which the workers wait for. ([Q7])
+    pub(super) fn are_listed(&self) -> bool {
+        let others = self.nodes.listed && self.namespaces.listed;
+        self.jobs.listed && self.pods.listed && others
+    }
+
+    fn roused(&mut self, kind: Kind) -> &mut bool {
+        match kind {
+            Kind::Jobs => &mut self.jobs.roused,
+            Kind::Pods => &mut self.pods.roused,
+            Kind::Nodes => &mut self.nodes.roused,
+            Kind::Namespaces => &mut self.namespaces.roused,
+        }
+    }
+
+    fn is_pending(&self, kind: Kind, api: &Api) -> bool {
+        match kind {
+            Kind::Jobs => self.jobs.is_pending(api),
+            Kind::Pods => self.pods.is_pending(api),
+            Kind::Nodes => self.nodes.is_pending(api),
+            Kind::Namespaces => self.namespaces.is_pending(api),
+        }
+    }
+}
+
+impl World {
+    /// A watch breaks and lists again. Lists are consistent reads.
+    pub(super) fn relist(&mut self, number: usize, kind: Kind) {
+        self.say(|_| format!("p{number} lists {kind:?}"));
+        match kind {
+            Kind::Jobs => self.begin_list::<Job>(number),
+            Kind::Pods => self.begin_list::<Pod>(number),
+            Kind::Nodes => self.begin_list::<NodeView>(number),
+            Kind::Namespaces => self.begin_list::<NamespaceView>(number),
+        }
+        self.rouse(number, kind);
+    }
+
+    fn begin_list<T: Watched>(&mut self, number: usize) {
+        let mut items = T::objects(&self.api);
+        self.random.shuffle(&mut items);
+        T::watch(&mut self.processes[number].watches).begin(&self.api, items);
+        self.hand_over(number, T::event(WatchEvent::ListBegins));
+    }
+
+    /// Lets a watch with pending events deliver them, in its own time.
+    pub(super) fn rouse(&mut self, number: usize, kind: Kind) {
+        let process = &mut self.processes[number];
+        let idle = process.life != Life::Leads || !process.watches.is_pending(kind, &self.api);
+        if idle || std::mem::replace(process.watches.roused(kind), true) {
+            return;
+        }
+        let delay = self.watch_delay(kind);
+        self.agenda.after(delay, Event::Watch { process: number, kind });
+    }
+
+    /// Nodes change rarely, so their watch stalls more often than others do. Otherwise the cases
+    /// would hardly come up.
+    fn watch_delay(&mut self, kind: Kind) -> Duration {
+        let stalls = !self.is_quiet() && self.behaviour.watch_stalls > 0;
+        if kind == Kind::Nodes && stalls && self.random.percent(20) {
+            return self.random.millis(10_000, 200_000);
+        }
+        if self.is_quiet() || !self.random.per_mille(self.behaviour.watch_stalls) {
+            return self.random.millis(1, 30);
+        }
+        match self.random.below(10) {
+            0 => self.random.millis(10_000, 400_000),
+            1..4 => self.random.millis(2_000, 20_000),
+            _ => self.random.millis(100, 3_000),
+        }
+    }
+
+    /// A watch delivers some events, part of a list, or breaks.
+    pub(super) fn deliver(&mut self, number: usize, kind: Kind) {
+        let process = &mut self.processes[number];
+        *process.watches.roused(kind) = false;
+        if process.life != Life::Leads {
+            return;
+        }
+        if !self.is_quiet() && self.random.per_mille(self.behaviour.watch_breaks) {
+            self.relist(number, kind);
+            return;
+        }
+        match kind {
+            Kind::Jobs => self.deliver_some::<Job>(number),
+            Kind::Pods => self.deliver_some::<Pod>(number),
+            Kind::Nodes => self.deliver_some::<NodeView>(number),
+            Kind::Namespaces => self.deliver_some::<NamespaceView>(number),
+        }
+        self.check_queues(number);
+    }
+
+    /// Events that are delivered together may be merged.
+    fn deliver_some<T: Watched>(&mut self, number: usize) {
+        let merges = self.behaviour.coalesces;
+        let count = 1 + self.random.below(if merges { 12 } else { 4 });
+        let position = T::watch(&mut self.processes[number].watches).position;
+        let until = merges.then(|| T::log(&self.api).len().min(position + count));
+        for _ in 0..count {
+            let watch = T::watch(&mut self.processes[number].watches);
+            match watch.next(&self.api, until) {
+                Came::Event(event) => self.hand_over(number, event),
+                Came::Merged => {}
+                Came::Nothing => break,
+            }
+        }
+    }
+
+    /// The API sends bookmarks to watches without pending events.
+    pub(super) fn bookmark(&mut self) {
+        let Some(number) = self.leader() else { return };
+        let up_to = self.api.version().to_string();
+        let watches = &self.processes[number].watches;
+        let jobs = watches.jobs.is_current(&self.api);
+        let pods = watches.pods.is_current(&self.api);
+        if jobs {
+            self.hand_over(number, StateEvent::Job(WatchEvent::UpTo(up_to.clone())));
+        }
+        if pods {
+            self.hand_over(number, StateEvent::Pod(WatchEvent::UpTo(up_to)));
+        }
+        self.check_queues(number);
+    }
+}
