@@ -11,6 +11,8 @@ const CONFIRMED_FOR: SignedDuration = SignedDuration::from_secs(30);
 pub(crate) struct MissingNode {
     since: Timestamp,
     confirmed: Option<Timestamp>,
+    /// Whether a live read has found it: the watch is behind, and shows nothing of the time since.
+    doubted: bool,
 }
 
 /// The state of a missing node.
@@ -27,7 +29,12 @@ pub(crate) enum NodeState {
 impl MissingNode {
     /// A node that is missing since now.
     pub(crate) fn new(now: Timestamp) -> Self {
-        Self { since: now, confirmed: None }
+        Self { since: now, confirmed: None, doubted: false }
+    }
+
+    /// A node that a live read has found, though no watch shows it.
+    pub(crate) fn doubted(now: Timestamp) -> Self {
+        Self { doubted: true, ..Self::new(now) }
     }
 
     pub(crate) fn node_state(&self, quarantine: SignedDuration, now: Timestamp) -> NodeState {
@@ -41,8 +48,16 @@ impl MissingNode {
         }
     }
 
-    /// Records that a live read did not find the node.
+    /// Records that a live read did not find the node. The first such read after one that found it
+    /// only begins the quarantine: the node may be back in a moment.
+    ///
+    /// DIVERGES(upstream): upstream fails the pods by one read, also where an earlier read has shown
+    /// that its watch is behind. ([GC7])
     pub(crate) fn confirm(&mut self, now: Timestamp) {
-        self.confirmed = Some(now);
+        if self.doubted {
+            *self = Self::new(now);
+        } else {
+            self.confirmed = Some(now);
+        }
     }
 }

@@ -259,11 +259,14 @@ impl Gc {
     ) -> Vec<Wake> {
         let Some(missing_node) = self.missing_nodes.get_mut(name) else { return Vec::new() };
         if exists {
-            self.missing_nodes.remove(name);
-            return self.absent(name, now).into_iter().collect();
+            *missing_node = MissingNode::doubted(now);
+            return vec![self.wake_for_quarantine(name)];
         }
         missing_node.confirm(now);
-        self.wake_pods_of(name, pods, jobs, now)
+        match self.node_state(name, now) {
+            Some(NodeState::Quarantine(_)) => vec![self.wake_for_quarantine(name)],
+            _ => self.wake_pods_of(name, pods, jobs, now),
+        }
     }
 
     /// The checks of finished pods in excess.
@@ -392,8 +395,12 @@ impl Gc {
             return None;
         }
         self.missing_nodes.insert(Arc::clone(&name), MissingNode::new(now));
+        Some(self.wake_for_quarantine(&name))
+    }
+
+    fn wake_for_quarantine(&self, name: &Arc<str>) -> Wake {
         let after = Duration::try_from(self.settings.quarantine).unwrap_or_default();
-        Some(Wake { item: Item::Node(name), priority: Priority::Ending, after })
+        Wake { item: Item::Node(Arc::clone(name)), priority: Priority::Ending, after }
     }
 
     /// When a node's taint will be stale if nothing changes.

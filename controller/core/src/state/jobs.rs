@@ -16,6 +16,7 @@ use crate::event_handlers::{
     pod_changed, tracked_terminal_transition,
 };
 use crate::job::{Memory, MemoryUpdate, Versions};
+use crate::orphans::Orphans;
 use crate::view::{Job, JobKey, Pod, Uid, Version};
 use crate::workqueue::Moment;
 
@@ -183,6 +184,7 @@ impl Jobs {
             Some(old) => JobChange::Updated(old, job),
             None => {
                 reaction.external = external_controller(job).map(str::to_owned);
+                check_pods_of_finished(job, pods, reaction);
                 JobChange::Added(job)
             }
         };
@@ -308,6 +310,16 @@ impl Jobs {
             busy: now.has_backlog || self.load.is_busy(now.elapsed),
             now: now.elapsed,
         }))
+    }
+}
+
+/// A Job that is finished when it is first seen is never synced. Its pods may have been seen before
+/// it, and then no event of theirs leads to a check.
+fn check_pods_of_finished(job: &Job, pods: &Pods, reaction: &mut Reaction) {
+    if job.is_finished() {
+        let tracked = pods.of_owner(&job.uid).filter(|pod| pod.tracked);
+        let check = |pod: &Arc<Pod>| Orphans::Pod(Arc::clone(&pod.namespace), pod.uid.clone());
+        reaction.entries.extend(tracked.map(|pod| Entry::Orphans(check(pod), None)));
     }
 }
 

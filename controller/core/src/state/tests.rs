@@ -207,6 +207,16 @@ fn memory_ends_with_the_job_and_with_its_end() {
 }
 
 #[test]
+fn pods_that_are_seen_before_their_finished_job_lose_their_finalizer() {
+    let mut cluster = Cluster::default();
+    assert!(cluster.pod_shown(pod("p", 5, "Failed")).entries.is_empty());
+    let finished = json!({"conditions": [{"type": "Complete", "status": "True"}]});
+    let entries = cluster.jobs(WatchEvent::Shown(job("uid-a", 6, &finished))).entries;
+    let check = Entry::Orphans(Orphans::Pod("default".into(), "p".into()), None);
+    assert_eq!(entries, [check, at_once()]);
+}
+
+#[test]
 fn a_namesake_inherits_no_expectation() {
     // Upstream drops those of the name since 1.37; ours belong to the UID. ([H4], [E1])
     let mut cluster = cluster();

@@ -21,7 +21,7 @@ const SHUTS_DOWN: &str = "node is shutting down";
 const SILENT_AFTER: Duration = Duration::from_secs(40);
 
 /// The least time between two mistaken deletions of a node.
-const FORGOTTEN_AGAIN: Duration = Duration::from_mins(10);
+const FORGOTTEN_AGAIN: Duration = Duration::from_secs(90);
 
 /// The longest that a call is on its way.
 const CALLS_ARRIVE_WITHIN: Duration = Duration::from_mins(1);

@@ -52,6 +52,8 @@ pub(super) struct Process {
     /// Error of its clock.
     pub(super) skew: SignedDuration,
     pub(super) watches: Watches,
+    /// Whether its queues are open.
+    open: bool,
     /// When it next checks its queues.
     wake: Option<Moment>,
 }
@@ -68,6 +70,7 @@ impl Process {
             checks: BTreeMap::new(),
             skew,
             watches: Watches::default(),
+            open: false,
             wake: None,
         }
     }
@@ -89,11 +92,17 @@ impl Process {
         api + self.skew
     }
 
-    /// Hands an event to the state, and returns what it enqueues.
+    /// Hands an event to the state, and returns what it enqueues. Until all lists are complete,
+    /// that is nothing; then it is everything.
     fn handle(&mut self, event: StateEvent, api: Timestamp, now: Moment) -> Vec<Entry> {
         let has_backlog = self.queue.has_ready();
         let now = Now { time: self.time(api), elapsed: now, has_backlog };
-        self.state.handle(event, &now).entries
+        let entries = self.state.handle(event, &now).entries;
+        if self.open {
+            return entries;
+        }
+        self.open = self.is_ready();
+        if self.open { self.state.everything(&now) } else { Vec::new() }
     }
 
     /// Puts the consequences of an event into the queues.

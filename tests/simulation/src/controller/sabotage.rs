@@ -45,7 +45,7 @@ impl Sabotage {
             StateEvent::Node(WatchEvent::Shown(node)) => match self {
                 Self::EndSilent => node.out_of_service |= node.is_silent(),
                 Self::MarkAnyone => {
-                    (node.ready, node.says_shutdown) = (Some(Tristate::False), true)
+                    (node.ready, node.says_shutdown) = (Some(Tristate::False), true);
                 }
                 Self::ClearAtOnce => {
                     (node.announcement, node.says_shutdown) = (None, false);

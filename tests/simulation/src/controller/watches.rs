@@ -200,13 +200,12 @@ impl<T: Watched> Watch<T> {
     /// The next event: of the list in progress, or else of the watch.
     fn next(&mut self, api: &Api, until: Option<usize>) -> Came {
         if let Some(listing) = &mut self.listing {
-            let event = match listing.items.pop_front() {
-                Some(object) => WatchEvent::Shown(object),
-                None => {
-                    let version = listing.version.to_string();
-                    (self.listing, self.listed) = (None, true);
-                    WatchEvent::ListEnds(version)
-                }
+            let event = if let Some(object) = listing.items.pop_front() {
+                WatchEvent::Shown(object)
+            } else {
+                let version = listing.version.to_string();
+                (self.listing, self.listed) = (None, true);
+                WatchEvent::ListEnds(version)
             };
             return Came::Event(T::event(event));
         }

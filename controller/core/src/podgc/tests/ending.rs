@@ -126,6 +126,24 @@ fn a_live_read_holds_for_a_while_and_is_then_repeated() {
 }
 
 #[test]
+fn a_node_that_one_read_finds_and_the_next_does_not_has_another_quarantine() {
+    for comes_back in [true, false] {
+        let mut fixture = Fixture::of_one_node();
+        fixture.pod(&pod("a"));
+        fixture.node_gone("n");
+        fixture.live.insert("n".to_owned(), node("n"));
+        assert!(fixture.pass(40).is_empty(), "it is there: the watch is behind");
+        fixture.live.remove("n");
+        assert!(fixture.pass(40).is_empty(), "it may be back in a moment");
+        assert!(fixture.pass(39).is_empty());
+        if comes_back {
+            fixture.live.insert("n".to_owned(), node("n"));
+        }
+        assert_eq!(fixture.pass(1).is_empty(), comes_back);
+    }
+}
+
+#[test]
 fn what_was_written_is_awaited_and_what_finalizers_hold_is_left_to_them() {
     let mut fixture = Fixture::of_one_node();
     fixture.pod(&pod("a"));
