@@ -1,10 +1,12 @@
 //! Runs `kubectl epilogue explain`: parses its flags, reads a Job and its pods, prints an
 //! explanation.
 
+pub(crate) mod rules;
+
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use controller_core::job::{Memory, Settings, SyncInput, Versions, explain};
+use controller_core::job::{Memory, Settings, SyncInput, Versions};
 use jiff::Timestamp;
 
 use crate::colour::Paint;
@@ -91,7 +93,7 @@ pub(crate) async fn run(arguments: Arguments, paint: Paint) -> anyhow::Result<St
 }
 
 fn answer(picture: &Picture, arguments: &Arguments, paint: Paint) -> anyhow::Result<String> {
-    let explanation = explain(&SyncInput {
+    let explanation = rules::explain(&SyncInput {
         job: &picture.job,
         pods: &picture.pods,
         memory: &Memory::default(),

@@ -1,6 +1,6 @@
 //! Formats an explanation as text for a terminal.
 
-use controller_core::job::{Explanation, PodEntry};
+use crate::explain::rules::{Explanation, PodEntry};
 use epilogue_common::finding_code::{FindingCode, docs_line};
 
 use crate::colour::Paint;
@@ -88,7 +88,7 @@ fn pods(pods: &[PodEntry]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use controller_core::job::Wait;
+    use crate::explain::rules::Wait;
 
     #[test]
     fn empty_sections_are_left_out() {

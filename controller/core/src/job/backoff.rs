@@ -186,7 +186,7 @@ impl PerIndex {
     }
 
     /// Whether this pod waits for its replacement.
-    pub(super) fn delays(&self, pod: &Pod) -> bool {
+    pub fn delays(&self, pod: &Pod) -> bool {
         let held = pod.index.and_then(|index| self.delayed.get(&index));
         held.is_some_and(|held| held.uid == pod.uid)
     }
@@ -200,7 +200,7 @@ fn lifetime(pod: &Pod) -> SignedDuration {
 
 /// FailIndex fails the index, and so does a counted failure at the limit. ([I9])
 fn fails_index(job: &Job, pod: &Pod, limit: u32) -> bool {
-    match census::action(job, pod) {
+    match census::failure_action(job, pod) {
         Some(FailureAction::FailIndex) => true,
         Some(FailureAction::Ignore) => false,
         _ => pod.failures.counted >= limit,

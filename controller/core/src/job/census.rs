@@ -120,13 +120,13 @@ pub(super) fn is_failed(job: &Job, pod: &Pod) -> bool {
 }
 
 /// Whether the Job is NonIndexed, or the pod's index is within the completions.
-pub(super) fn has_valid_index(job: &Job, pod: &Pod) -> bool {
+pub fn has_valid_index(job: &Job, pod: &Pod) -> bool {
     !job.is_indexed() || pod.index.is_some_and(|index| job.has_index(index))
 }
 
 /// Whether the failure of this pod counts against limits. ([F5])
-pub(super) fn counts_as_failure(job: &Job, pod: &Pod) -> bool {
-    action(job, pod).is_none_or(|action| action.counts())
+pub fn counts_as_failure(job: &Job, pod: &Pod) -> bool {
+    failure_action(job, pod).is_none_or(|action| action.counts())
 }
 
 /// Whether the failure policy ignores this pod's failure, and a disruption was its cause.
@@ -135,7 +135,7 @@ pub(super) fn is_ignored_disruption(job: &Job, pod: &Pod) -> bool {
 }
 
 /// The action of the failure policy for this pod.
-pub(super) fn action(job: &Job, pod: &Pod) -> Option<FailureAction> {
+pub fn failure_action(job: &Job, pod: &Pod) -> Option<FailureAction> {
     let policy = job.spec.pod_failure_policy.as_ref()?;
     policies::action_for(policy, pod)
 }

@@ -93,7 +93,7 @@ impl Facts {
     }
 
     /// The state of `backoffLimitPerIndex`.
-    pub(super) fn per_index(&self) -> Option<&PerIndex> {
+    pub fn per_index(&self) -> Option<&PerIndex> {
         self.indexes.as_ref().and_then(|indexes| indexes.per_index.as_ref())
     }
 }

@@ -5,7 +5,6 @@ mod adoption;
 mod backoff;
 mod body;
 mod census;
-mod explain;
 mod facts;
 mod input;
 mod options;
@@ -29,8 +28,7 @@ pub use backoff::PerIndex;
 pub use body::{
     Body, claim_patch, delete_options, fail_pending_patch, remove_finalizer_patch, status_body,
 };
-pub use census::{Census, Uncounted};
-pub use explain::{Explanation, Limit, PodEntry, Wait, explain};
+pub use census::{Census, Uncounted, counts_as_failure, failure_action, has_valid_index};
 pub use facts::{Facts, Indexes};
 pub use input::{
     BackoffRecord, Expectations, Memory, MemoryUpdate, Settings, SyncInput, Versions, WrittenPod,
@@ -43,7 +41,7 @@ pub use pods::{PodStage, Purpose};
 pub use policies::FailureAction;
 pub use progress::Progress;
 pub use report::WaitsFor;
-pub use status_plan::{PodOutcomes, Settle, StatusPlan, plan_status};
+pub use status_plan::{PodOutcomes, Settle, StatusPlan, plan_status, status_text};
 pub use steps::{
     Action, Answer, Call, Claim, ClaimKind, EventDraft, LiveJob, MetricEvent, PodDraft, Severity,
     SideEffect, Step, SyncResult,

@@ -331,21 +331,21 @@ impl PodOutcomes {
 impl fmt::Display for StatusPlan {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.flush {
-            Some(status) => write!(formatter, "write {}", text(status))?,
+            Some(status) => write!(formatter, "write {}", status_text(status))?,
             None => formatter.write_str("nothing to write")?,
         }
         if !self.release.is_empty() {
             write!(formatter, "; release {}", self.release.len())?;
         }
         match self.expected_settle() {
-            Some(status) => write!(formatter, "; then write {}", text(&status)),
+            Some(status) => write!(formatter, "; then write {}", status_text(&status)),
             None => Ok(()),
         }
     }
 }
 
 /// A status in one line.
-pub(super) fn text(status: &JobStatus) -> String {
+pub fn status_text(status: &JobStatus) -> String {
     let conditions: Vec<&str> = status
         .conditions
         .iter()

@@ -102,7 +102,7 @@ impl Accounting {
 
     /// Applies the failure policy, and records the action for the metric.
     fn is_counted(&mut self, rules: &Rules<'_>, pod: &Pod) -> bool {
-        match census::action(&rules.facts.job, pod) {
+        match census::failure_action(&rules.facts.job, pod) {
             Some(action) => {
                 *self.handled.entry(action.as_str()).or_default() += 1;
                 action.counts()

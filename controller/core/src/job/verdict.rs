@@ -117,7 +117,7 @@ fn stored(job: &Job, end: End) -> Option<Verdict> {
 fn fail_job_rule(job: &Job, census: &Census) -> Option<Verdict> {
     job.spec.pod_failure_policy.as_ref()?;
     let mut failed = census.pods.iter().filter(|pod| census::is_failed(job, pod));
-    failed.find_map(|pod| match census::action(job, pod) {
+    failed.find_map(|pod| match census::failure_action(job, pod) {
         Some(FailureAction::FailJob(message)) => {
             Some(verdict(End::Failure, "PodFailurePolicy", message))
         }

@@ -10,7 +10,8 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::*;
-use controller_core::job::{Memory, Settings, SyncInput, Versions, explain};
+use crate::explain::rules::explain;
+use controller_core::job::{Memory, Settings, SyncInput, Versions};
 use controller_core::view::{Interner, WireJob, WirePod};
 
 /// The texts that must not get out begin with this.

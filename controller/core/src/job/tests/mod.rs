@@ -8,7 +8,6 @@ mod builders;
 mod conditions;
 mod deadline;
 mod divergences;
-mod explain;
 mod failure_policy;
 mod indexed;
 mod on_failure;

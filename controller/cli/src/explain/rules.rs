@@ -1,21 +1,21 @@
 //! Explains a Job to people: what each pod counts as and why, what the Job waits for, and what the
 //! next sync would do.
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 
+use controller_core::job::{
+    Claim, ClaimKind, End, PodDraft, PodOutcomes, PodPlan, PodStage, SkipReason, StatusPlan,
+    SyncInput, counts_as_failure, failure_action, has_valid_index, plan_pods, plan_status,
+    status_text,
+};
+use controller_core::view::{Job, Phase, Pod};
 use epilogue_common::finding_code::FindingCode as Code;
 use epilogue_common::names::job_option::{DISRUPTION_LIMIT, PENDING_TIMEOUT};
 use k8s_openapi::api::batch::v1::JobStatus;
 use serde::Serialize;
-
-use super::input::SyncInput;
-use super::plan::{PodPlan, SkipReason, plan_pods};
-use super::pods::PodStage;
-use super::status_plan::{PodOutcomes, StatusPlan, plan_status};
-use super::steps::{Claim, ClaimKind, PodDraft};
-use super::verdict::End;
-use super::{census, report, status_plan};
-use crate::view::{Job, Phase, Pod};
 
 /// A line of the next sync names at most this many pods or indexes.
 const LISTED_MAX: usize = 10;
@@ -23,69 +23,69 @@ const LISTED_MAX: usize = 10;
 /// An explanation of a Job.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Explanation {
+pub(crate) struct Explanation {
     /// `namespace/name`.
-    pub job: String,
+    pub(crate) job: String,
     /// Its end or its current activity, in one line.
-    pub state: String,
+    pub(crate) state: String,
     /// The code of the state; `None` while it runs.
-    pub code: Option<Code>,
+    pub(crate) code: Option<Code>,
     /// What it waits for, the most important first.
-    pub waits_for: Vec<Wait>,
+    pub(crate) waits_for: Vec<Wait>,
     /// Its limits and how much of each is used up.
-    pub limits: Vec<Limit>,
+    pub(crate) limits: Vec<Usage>,
     /// Its pods, in the order of their names.
-    pub pods: Vec<PodEntry>,
+    pub(crate) pods: Vec<PodEntry>,
     /// What the next sync would do, were every call to succeed.
-    pub next_sync: Vec<String>,
+    pub(crate) next_sync: Vec<String>,
     /// The status that the next sync would leave; `None` if it would write none.
-    pub next_status: Option<JobStatus>,
+    pub(crate) next_status: Option<JobStatus>,
     /// Pods from which the next sync would remove the tracking finalizer, because they are counted.
-    pub released_pods: Vec<String>,
+    pub(crate) released_pods: Vec<String>,
     /// In how many milliseconds the next sync comes without any event.
-    pub wakes_up_in_ms: Option<i64>,
+    pub(crate) wakes_up_in_ms: Option<i64>,
 }
 
 /// One thing that the Job waits for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Wait {
+pub(crate) struct Wait {
     /// The code, which `docs/troubleshooting.md` explains.
-    pub code: Code,
+    pub(crate) code: Code,
     /// What it waits for.
-    pub text: String,
+    pub(crate) text: String,
 }
 
 /// A limit of the Job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Limit {
+pub(crate) struct Usage {
     /// The field of the spec, or the annotation.
-    pub field: &'static str,
+    pub(crate) field: &'static str,
     /// How much is used up, in the unit of the limit: the most of any pod for
     /// `epilogue.dev/pending-timeout`, the most of any index for `backoffLimitPerIndex`.
-    pub used: i64,
+    pub(crate) used: i64,
     /// The limit.
-    pub limit: i64,
+    pub(crate) limit: i64,
 }
 
 /// One pod of the Job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct PodEntry {
+pub(crate) struct PodEntry {
     /// Its name.
-    pub name: String,
+    pub(crate) name: String,
     /// Its completion index.
-    pub index: Option<u32>,
+    pub(crate) index: Option<u32>,
     /// Its phase, or `Terminating`.
-    pub phase: &'static str,
+    pub(crate) phase: &'static str,
     /// Its node.
-    pub node: Option<String>,
+    pub(crate) node: Option<String>,
     /// What it counts as.
-    pub counts_as: &'static str,
+    pub(crate) counts_as: &'static str,
     /// The reason for that.
-    pub because: String,
+    pub(crate) because: String,
     /// The code of a reason that needs an explanation.
-    pub code: Option<Code>,
+    pub(crate) code: Option<Code>,
 }
 
 /// What a pod counts as, why, and the code of the reason.
@@ -96,7 +96,7 @@ struct Class {
 }
 
 /// Explains a Job from what one sync would see.
-pub fn explain(input: &SyncInput<'_>) -> Explanation {
+pub(crate) fn explain(input: &SyncInput<'_>) -> Explanation {
     let plan = plan_pods(input);
     let status = (!plan.is_skipped()).then(|| plan_status(&plan, &PodOutcomes::expected(&plan)));
     let settled = status.as_ref().and_then(StatusPlan::expected_settle);
@@ -171,24 +171,24 @@ fn state(job: &Job, plan: &PodPlan) -> (String, Option<Code>) {
 }
 
 /// The limits of a Job that this controller does not sync, as far as its status counts.
-fn counted_limits(job: &Job) -> Vec<Limit> {
+fn counted_limits(job: &Job) -> Vec<Usage> {
     let counted = |count: Option<i32>| i64::from(count.unwrap_or(0));
     pod_limits(job, counted(job.status.succeeded), counted(job.status.failed))
 }
 
-fn pod_limits(job: &Job, succeeded: i64, failed: i64) -> Vec<Limit> {
+fn pod_limits(job: &Job, succeeded: i64, failed: i64) -> Vec<Usage> {
     let mut limits = Vec::new();
     if let Some(completions) = job.spec.completions {
-        limits.push(Limit { field: "completions", used: succeeded, limit: i64::from(completions) });
+        limits.push(Usage { field: "completions", used: succeeded, limit: i64::from(completions) });
     }
     let limit = i64::from(job.spec.backoff_limit);
     if limit < i64::from(i32::MAX) {
-        limits.push(Limit { field: "backoffLimit", used: failed, limit });
+        limits.push(Usage { field: "backoffLimit", used: failed, limit });
     }
     limits
 }
 
-fn limits(job: &Job, plan: &PodPlan) -> Vec<Limit> {
+fn limits(job: &Job, plan: &PodPlan) -> Vec<Usage> {
     let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
     let mut limits =
         pod_limits(job, number(plan.facts.succeeded), number(plan.facts.census.failed(job)));
@@ -196,27 +196,27 @@ fn limits(job: &Job, plan: &PodPlan) -> Vec<Limit> {
         (&plan.facts.disruptions, plan.facts.options.disruption_limit)
     {
         let (used, limit) = (i64::from(disruptions.ignored), i64::from(limit));
-        limits.push(Limit { field: DISRUPTION_LIMIT, used, limit });
+        limits.push(Usage { field: DISRUPTION_LIMIT, used, limit });
     }
     if let Some(timeout) = plan.facts.options.pending_timeout {
         let pending = plan.facts.census.active.iter().filter(|pod| pod.phase == Phase::Pending);
         let longest = pending.filter_map(|pod| pod.created).min();
         let used = longest.map_or(0, |since| plan.facts.now.duration_since(since).as_secs());
-        limits.push(Limit { field: PENDING_TIMEOUT, used, limit: timeout.as_secs() });
+        limits.push(Usage { field: PENDING_TIMEOUT, used, limit: timeout.as_secs() });
     }
     let per_index = plan.facts.indexes.as_ref().and_then(|indexes| indexes.per_index.as_ref());
     if let (Some(_), Some(limit)) = (per_index, job.spec.backoff_limit_per_index) {
         let counted = plan.facts.census.pods.iter().map(|pod| i64::from(pod.failures.counted));
         let (used, limit) = (counted.max().unwrap_or(0), i64::from(limit));
-        limits.push(Limit { field: "backoffLimitPerIndex", used, limit });
+        limits.push(Usage { field: "backoffLimitPerIndex", used, limit });
     }
     if let (Some(per_index), Some(limit)) = (per_index, job.spec.max_failed_indexes) {
         let (used, limit) = (i64::from(per_index.failed.len()), i64::from(limit));
-        limits.push(Limit { field: "maxFailedIndexes", used, limit });
+        limits.push(Usage { field: "maxFailedIndexes", used, limit });
     }
     if let (Some(start), Some(limit)) = (job.start_time(), job.spec.active_deadline_seconds) {
         let used = plan.facts.now.duration_since(start).as_secs();
-        limits.push(Limit { field: "activeDeadlineSeconds", used, limit });
+        limits.push(Usage { field: "activeDeadlineSeconds", used, limit });
     }
     limits
 }
@@ -272,7 +272,7 @@ fn class(job: &Job, plan: &PodPlan, pod: &Arc<Pod>) -> Class {
     if job.is_finished() {
         return finished_class(pod);
     }
-    if !census::has_valid_index(job, pod) {
+    if !has_valid_index(job, pod) {
         let because = "its completion index is missing or out of range";
         return class("nothing", because, Some(Code::PodIndexInvalid));
     }
@@ -323,7 +323,7 @@ fn failed_class(job: &Job, pod: &Pod) -> Class {
         Phase::Failed => "its phase is Failed",
         _ => "being deleted (podReplacementPolicy: TerminatingOrFailed)",
     };
-    let (counts_as, code) = if census::counts_as_failure(job, pod) {
+    let (counts_as, code) = if counts_as_failure(job, pod) {
         ("failed", unmatched(job, pod))
     } else {
         ("failed, but ignored", Some(Code::FailureIgnored))
@@ -334,12 +334,12 @@ fn failed_class(job: &Job, pod: &Pod) -> Class {
 /// The code of a failure that no rule of the Job's policy matches.
 fn unmatched(job: &Job, pod: &Pod) -> Option<Code> {
     let has_policy = job.spec.pod_failure_policy.is_some();
-    let is_unmatched = has_policy && census::action(job, pod).is_none();
+    let is_unmatched = has_policy && failure_action(job, pod).is_none();
     is_unmatched.then_some(Code::FailureMatchesNoRule)
 }
 
 fn rule(job: &Job, pod: &Pod) -> String {
-    match (census::action(job, pod), &job.spec.pod_failure_policy) {
+    match (failure_action(job, pod), &job.spec.pod_failure_policy) {
         (Some(action), _) => format!("; podFailurePolicy: {}", action.as_str()),
         (None, Some(_)) => "; no rule of podFailurePolicy matches".to_owned(),
         (None, None) => String::new(),
@@ -374,7 +374,7 @@ fn pod_lines(plan: &PodPlan) -> Vec<String> {
 }
 
 fn creation(drafts: &[PodDraft]) -> String {
-    let what = report::pods(drafts.len());
+    let what = count(drafts.len());
     let indexes = drafts.iter().filter_map(|draft| draft.index).take(LISTED_MAX);
     let indexes: Vec<String> = indexes.map(|index| index.to_string()).collect();
     match indexes.len() {
@@ -386,7 +386,7 @@ fn creation(drafts: &[PodDraft]) -> String {
 
 /// What a sync writes to the status and from which pods it removes the finalizer.
 fn status_lines(plan: &StatusPlan, settled: Option<&JobStatus>) -> Vec<String> {
-    let write = |status| format!("write the status: {}", status_plan::text(status));
+    let write = |status| format!("write the status: {}", status_text(status));
     let release = (!plan.release.is_empty())
         .then(|| format!("remove the tracking finalizer from {}", named(&plan.release)));
     plan.flush.as_deref().map(write).into_iter().chain(release).chain(settled.map(write)).collect()
@@ -397,5 +397,10 @@ fn named<'a>(pods: impl IntoIterator<Item = &'a Arc<Pod>>) -> String {
     let names: Vec<&str> = pods.into_iter().map(|pod| &*pod.name).collect();
     let more = if names.len() > LISTED_MAX { ", …" } else { "" };
     let first = &names[..names.len().min(LISTED_MAX)];
-    format!("{}: {}{more}", report::pods(names.len()), first.join(", "))
+    format!("{}: {}{more}", count(names.len()), first.join(", "))
+}
+
+/// `1 pod` or `2 pods`.
+fn count(pods: usize) -> String {
+    format!("{pods} pod{}", if pods == 1 { "" } else { "s" })
 }

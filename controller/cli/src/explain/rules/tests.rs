@@ -1,0 +1,176 @@
+//! Tests what a person reads of a Job.
+
+use controller_core::job::{Memory, Settings, Versions};
+use controller_core::view::{Interner, WireJob, WirePod};
+use epilogue_common::names::{MANAGED_BY, TRACKING_FINALIZER};
+use serde::Deserialize as _;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::samples::{at, start};
+
+/// A Job that is ours, with parallelism 1, completions 1 and backoffLimit 6.
+fn job() -> Value {
+    json!({
+        "metadata": {"namespace": "ns", "name": "j", "uid": "job-uid", "resourceVersion": "7",
+                     "generation": 1},
+        "spec": {
+            "managedBy": MANAGED_BY, "parallelism": 1, "completions": 1, "backoffLimit": 6,
+            "selector": {"matchLabels": {"job": "j"}},
+            "template": {"metadata": {"labels": {"job": "j"}},
+                         "spec": {"restartPolicy": "Never", "containers": [{"name": "main"}]}},
+        },
+        "status": {"uncountedTerminatedPods": {}},
+    })
+}
+
+/// A pod of the Job with the finalizer, in this phase.
+fn pod(name: &str, phase: &str) -> Value {
+    json!({
+        "metadata": {
+            "namespace": "ns", "name": name, "uid": format!("uid-{name}"),
+            "resourceVersion": "5", "labels": {"job": "j"}, "creationTimestamp": at(-60),
+            "finalizers": [TRACKING_FINALIZER],
+            "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "j",
+                                 "uid": "job-uid", "controller": true}],
+            "annotations": {},
+        },
+        "spec": {},
+        "status": {"phase": phase},
+    })
+}
+
+/// With these fields of the spec.
+fn spec(mut job: Value, fields: &[(&str, Value)]) -> Value {
+    for (field, value) in fields {
+        job["spec"][field] = value.clone();
+    }
+    job
+}
+
+/// Started 100 s ago, with two pods of two.
+fn started() -> Value {
+    let mut job = spec(job(), &[("parallelism", 2.into()), ("completions", 2.into())]);
+    job["status"]["startTime"] = at(-100).into();
+    job
+}
+
+fn finished() -> Value {
+    let mut job = spec(job(), &[("completions", 3.into())]);
+    job["status"] = json!({
+        "uncountedTerminatedPods": {}, "succeeded": 3, "failed": 2,
+        "conditions": [{"type": "Complete", "status": "True", "reason": "CompletionsReached",
+                        "message": "reached", "lastTransitionTime": at(-5)}],
+    });
+    job
+}
+
+fn explained(job: Value, pods: Vec<Value>) -> Explanation {
+    let read = |pod: Value| WirePod::deserialize(pod).expect("must be a pod");
+    let view = |pod: Value| Arc::new(read(pod).view(&mut Interner::default()));
+    let pods: Vec<_> = pods.into_iter().map(view).collect();
+    explain(&SyncInput {
+        job: &Arc::new(WireJob::parse(job).and_then(WireJob::view).expect("must be a Job")),
+        pods: &pods,
+        memory: &Memory::default(),
+        seen: Versions::default(),
+        now: start(),
+        settings: &Settings::default(),
+    })
+}
+
+/// Field, used and limit of each limit.
+fn limits(explanation: &Explanation) -> Vec<(&str, i64, i64)> {
+    explanation.limits.iter().map(|it| (it.field, it.used, it.limit)).collect()
+}
+
+fn waits(explanation: &Explanation) -> Vec<&str> {
+    explanation.waits_for.iter().map(|it| &*it.text).collect()
+}
+
+#[test]
+fn a_finished_job_shows_its_limits_and_its_pods() {
+    let explanation = explained(finished(), vec![pod("a", "Succeeded"), pod("b", "Failed")]);
+    assert_eq!(limits(&explanation), [("completions", 3, 3), ("backoffLimit", 2, 6)]);
+    let pods = explanation.pods.iter().map(|it| (&*it.name, it.counts_as));
+    assert_eq!(pods.collect::<Vec<_>>(), [("a", "succeeded"), ("b", "failed")]);
+    assert_eq!(waits(&explanation), ["nothing: the Job is finished"]);
+}
+
+#[test]
+fn a_finished_job_of_another_controller_waits_for_nothing() {
+    let explanation = explained(spec(finished(), &[("managedBy", json!(null))]), Vec::new());
+    assert_eq!(waits(&explanation), ["nothing: the Job is finished"]);
+}
+
+#[test]
+fn a_misspelled_manager_is_a_question() {
+    let of = |manager: &str| explained(spec(job(), &[("managedBy", manager.into())]), Vec::new());
+    let explanation = of("epilogue.dev/job-controler");
+    let expected = "epilogue.dev/job-controler, which spec.managedBy names; did you mean \
+                    epilogue.dev/job-controller?";
+    assert_eq!(waits(&explanation), [expected]);
+    let expected = "example.com/other, which spec.managedBy names";
+    assert_eq!(waits(&of("example.com/other")), [expected]);
+    let known = "kueue.x-k8s.io/multikueue";
+    assert_eq!(waits(&of(known)), [format!("{known}, which spec.managedBy names")]);
+}
+
+#[test]
+fn a_job_that_no_sync_has_started_is_not_running() {
+    assert_eq!(explained(job(), Vec::new()).state, "not started yet");
+    assert_eq!(explained(started(), Vec::new()).state, "running");
+}
+
+#[test]
+fn the_next_sync_shows_its_writes_of_the_status_and_the_pods_it_releases() {
+    let explanation = explained(started(), vec![pod("won", "Succeeded")]);
+    assert_eq!(explanation.released_pods, ["won"]);
+    let status = explanation.next_status.as_ref().expect("the sync counts a pod");
+    assert_eq!((status.succeeded, status.active), (Some(1), Some(1)));
+    let lines = &explanation.next_sync;
+    let at = |start: &str| lines.iter().position(|line| line.starts_with(start));
+    let release = at("remove the tracking finalizer from 1 pod: won").expect("it is released");
+    assert!(at("create ") < at("write the status: "), "{lines:?}");
+    assert!(at("write the status: ") < Some(release), "counted before it is released: {lines:?}");
+    let last = lines.last().map(String::as_str).unwrap_or_default();
+    assert!(last.starts_with("write the status: active 1, ready 0, terminating 0, succeeded 1"));
+    let quiet = explained(finished(), Vec::new());
+    assert_eq!((quiet.next_status, quiet.released_pods.len()), (None, 0));
+}
+
+#[test]
+fn limits_of_annotations_and_of_indexes_are_shown() {
+    let rule = json!({"action": "Ignore", "onPodConditions": [
+        {"type": "DisruptionTarget", "status": "True"}]});
+    let annotations = json!({"epilogue.dev/disruption-limit": "5",
+                             "epilogue.dev/pending-timeout": "10m"});
+    let mut job = spec(started(), &[("podFailurePolicy", json!({"rules": [rule]}))]);
+    job["metadata"]["annotations"] = annotations;
+    let mut lost = pod("lost", "Failed");
+    lost["status"]["conditions"] = json!([{"type": "DisruptionTarget", "status": "True"}]);
+    let explanation = explained(job, vec![lost, pod("late", "Pending")]);
+    let found = limits(&explanation);
+    assert!(found.contains(&("epilogue.dev/disruption-limit", 1, 5)), "{found:?}");
+    assert!(found.contains(&("epilogue.dev/pending-timeout", 60, 600)), "{found:?}");
+}
+
+#[test]
+fn the_worst_index_counts_for_the_limit_per_index() {
+    let fields = [
+        ("completionMode", "Indexed".into()),
+        ("backoffLimitPerIndex", 3.into()),
+        ("backoffLimit", i32::MAX.into()),
+    ];
+    let of_index = |name: &str, index: &str, failures: &str| {
+        let mut pod = pod(name, "Running");
+        pod["metadata"]["annotations"] = json!({
+            "batch.kubernetes.io/job-completion-index": index,
+            "batch.kubernetes.io/job-index-failure-count": failures,
+        });
+        pod
+    };
+    let pods = vec![of_index("a", "0", "2"), of_index("b", "1", "0")];
+    let found = explained(spec(started(), &fields), pods);
+    assert!(limits(&found).contains(&("backoffLimitPerIndex", 2, 3)), "{found:?}");
+}
