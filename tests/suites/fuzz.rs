@@ -12,7 +12,8 @@ use agent_core::time_span::TimeSpan;
 use controller_core::batching::Batching;
 use controller_core::go_duration::GoDuration;
 use controller_core::job::{
-    Body, IndexSet, Memory, PodDraft, Settings, SyncInput, Versions, explain, pod_body, status_body,
+    Body, IndexSet, Memory, PodDraft, PodOutcomes, Settings, SyncInput, Versions, plan_pods,
+    plan_status, pod_body, status_body,
 };
 use controller_core::podgc::{self, NodeView, WireNode};
 use controller_core::state::{ClusterState, Event, Now};
@@ -88,8 +89,12 @@ fn sync(job: Job, pods: &[Arc<Pod>]) {
     let (memory, settings) = (Memory::default(), Settings::default());
     let (now, seen) = (Timestamp::now(), Versions::default());
     let input = SyncInput { job: &job, pods, memory: &memory, seen, now, settings: &settings };
-    let explained = explain(&input);
-    assert!(!format!("{explained:?}").is_empty());
+    let plan = plan_pods(&input);
+    assert!(!plan.to_string().is_empty());
+    if !plan.is_skipped() {
+        let status = plan_status(&plan, &PodOutcomes::expected(&plan));
+        assert!(!status.to_string().is_empty());
+    }
     let draft = PodDraft { index: job.is_indexed().then_some(0), ..PodDraft::default() };
     let body = pod_body(&job, &draft);
     match body {

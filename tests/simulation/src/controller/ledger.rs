@@ -207,7 +207,9 @@ impl Ledger {
             }
         }
         let bound = planned.index_bound().min(job.index_bound());
-        if let Some(index) = pod.index.filter(|index| job.is_indexed() && *index < bound) {
+        if job.is_indexed() {
+            // A user may have taken the index away since.
+            let Some(index) = pod.index.filter(|index| *index < bound) else { return };
             for (what, text) in [
                 ("completed", &job.status.completed_indexes),
                 ("failed", &job.status.failed_indexes),

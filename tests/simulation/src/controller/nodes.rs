@@ -21,7 +21,7 @@ const SHUTS_DOWN: &str = "node is shutting down";
 const SILENT_AFTER: Duration = Duration::from_secs(40);
 
 /// The least time between two mistaken deletions of a node.
-const FORGOTTEN_AGAIN: Duration = Duration::from_secs(90);
+const FORGOTTEN_AGAIN: Duration = Duration::from_mins(10);
 
 /// The longest that a call is on its way.
 const CALLS_ARRIVE_WITHIN: Duration = Duration::from_mins(1);
@@ -346,8 +346,10 @@ impl World {
 
     /// Whether the owner of its Job has accepted that a pod is done twice.
     pub(super) fn accepts_double_run(&self, pod: &Pod) -> bool {
-        let job = pod.owner.as_ref().and_then(|owner| self.api.job(&owner.uid));
-        match job.and_then(|job| job.annotations.get(FORCE_FAIL_AFTER)) {
+        let Some(owner) = &pod.owner else { return false };
+        // A watch may still show a Job that is gone.
+        let Some(job) = self.api.job(&owner.uid) else { return true };
+        match job.annotations.get(FORCE_FAIL_AFTER) {
             Some(after) => after != "0s",
             None => self.api.namespace_accepted,
         }

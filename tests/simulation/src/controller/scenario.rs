@@ -75,7 +75,7 @@ impl Behaviour {
             workers: 1 + random.below(3),
             jobs: 1 + random.below(3),
             quiet_after,
-            settles_within: Duration::from_hours(6),
+            settles_within: Duration::from_hours(48),
             settings: settings(random),
             pod_gc: pod_gc(random),
             force_fail_after: random.percent(20).then_some(SignedDuration::from_secs(60)),

@@ -16,6 +16,9 @@ use super::nodes::NodeEvent;
 use super::pod_object;
 use super::world::{Event, World};
 
+/// The longest that a watch which stalled before faults ended is behind after that.
+const WATCHES_BEHIND: Duration = Duration::from_mins(12);
+
 /// How long a condition of a shutdown that did not happen may stand once all is well.
 const RESET_WITHIN: Duration = Duration::from_mins(5);
 
@@ -204,7 +207,7 @@ impl World {
     /// Once faults have ended, no pod that lives on keeps the condition of a shutdown for long.
     pub(super) fn check_marks(&mut self) {
         let now = self.agenda.now();
-        let is_quiet = self.quiet_since.is_some_and(|since| now > since + RESET_WITHIN);
+        let is_quiet = self.quiet_since.is_some_and(|since| now > since + WATCHES_BEHIND);
         if self.behaviour.pod_gc.is_none() || !is_quiet {
             return;
         }
