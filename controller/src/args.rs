@@ -64,7 +64,7 @@ pub(crate) struct Args {
     /// Maximum number of pods that one sync creates, or deletes as excess.
     #[arg(long, value_name = "N", default_value_t = 500)]
     max_pod_create_delete_per_sync: usize,
-    /// How long a sync waits for the watch to show a pod's creation or deletion before it goes on
+    /// How long a sync waits for the watch to show a pod's deletion before it goes on
     /// without.
     #[arg(long, value_name = "DURATION", default_value = "5m0s")]
     expectations_timeout: GoDuration,

@@ -6,8 +6,10 @@ use ::simulation::controller::{self, Options, Sabotage, Stats};
 /// Fixed, so that a failure is a change of the code. `cargo lab sim --seed N --count N` runs more.
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=2_000;
 
+type CountOf = fn(&Stats) -> u64;
+
 /// What the rules on pod GC need to be met at all, each with its count in a run.
-const MET: [(&str, fn(&Stats) -> u64); 8] = [
+const MET: [(&str, CountOf); 8] = [
     ("NeverScheduled", |stats| stats.ended.never_scheduled),
     ("NodeGone", |stats| stats.ended.node_gone),
     ("OutOfService", |stats| stats.ended.out_of_service),

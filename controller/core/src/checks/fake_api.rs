@@ -196,7 +196,7 @@ impl FakeApi {
     fn remember(&mut self, fresh: Vec<SideEffect>, all: &mut Vec<SideEffect>) {
         for side_effect in &fresh {
             if let SideEffect::Remember(change) = side_effect {
-                self.memory.apply(change.clone(), self.versions(), self.now);
+                self.memory.apply(change.clone(), self.now);
             }
         }
         all.extend(fresh);

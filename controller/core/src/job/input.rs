@@ -77,6 +77,12 @@ impl Settings {
 }
 
 impl Versions {
+    /// The older version of each kind.
+    #[must_use]
+    pub fn min(self, other: Self) -> Self {
+        Self { jobs: self.jobs.min(other.jobs), pods: self.pods.min(other.pods) }
+    }
+
     /// The newer version of each kind.
     #[must_use]
     pub fn max(self, other: Self) -> Self {
@@ -90,7 +96,7 @@ impl Versions {
 /// correctness.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Memory {
-    /// Pods that we created or deleted, while their watch event is pending.
+    /// Pods that we deleted, while their watch event is pending.
     pub expectations: Expectations,
     /// Pods whose finalizer we removed, while their watch event is pending. ([E2])
     pub removed_finalizers: HashSet<Uid>,
@@ -108,12 +114,13 @@ pub struct Memory {
 
 /// Pods that a watch has yet to show as we left them. ([E1])
 ///
+/// These are deleted ones only: the reply to a deletion need not have a version, and a creation is
+/// awaited by the version in its reply.
+///
 /// DIVERGES(upstream): kept by UID, not as two counters. So neither a repeated event nor an event
 /// of a foreign pod can satisfy an expectation. ([E1], [H11])
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Expectations {
-    /// Pods that we created and no watch has shown.
-    pub created: HashSet<Uid>,
     /// Pods that we deleted and no watch has shown as terminating.
     pub deleted: HashSet<Uid>,
     /// When the last one was added.
@@ -136,8 +143,8 @@ pub struct BackoffRecord {
 /// A change of the [`super::Memory`] of a Job.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MemoryUpdate {
-    /// We created this pod; expect it, unless the watch has already come as far as its version.
-    Created(WrittenPod),
+    /// We created a pod, and the API returned this version.
+    Created(Version),
     /// We are about to delete these pods.
     Deleting(Vec<Uid>),
     /// These pods were not deleted after all.
@@ -171,18 +178,8 @@ pub struct WrittenPod {
 
 impl Memory {
     /// Applies what a sync did.
-    ///
-    /// `seen` is how far the pod watch has come. A pod whose event came before the reply to its own
-    /// creation is not awaited.
-    pub fn apply(&mut self, change: MemoryUpdate, seen: Versions, now: Timestamp) {
+    pub fn apply(&mut self, change: MemoryUpdate, now: Timestamp) {
         match change {
-            MemoryUpdate::Created(pod) => {
-                self.written.pods = self.written.pods.max(pod.version);
-                if pod.version > seen.pods {
-                    self.expectations.created.insert(pod.uid);
-                    self.expectations.since = Some(now);
-                }
-            }
             MemoryUpdate::Deleting(pods) => {
                 self.expectations.deleted.extend(pods);
                 self.expectations.since = Some(now);
@@ -198,7 +195,7 @@ impl Memory {
                     self.removed_finalizers.remove(pod);
                 }
             }
-            MemoryUpdate::PodWritten(version) => {
+            MemoryUpdate::Created(version) | MemoryUpdate::PodWritten(version) => {
                 self.written.pods = self.written.pods.max(version);
             }
             MemoryUpdate::JobWritten(version) => {
@@ -212,7 +209,6 @@ impl Memory {
 
     /// Records that a watch showed this pod of the Job.
     pub fn saw_pod(&mut self, pod: &Pod) {
-        self.expectations.created.remove(&pod.uid);
         if pod.deletion.is_some() {
             self.expectations.deleted.remove(&pod.uid);
         }
@@ -223,7 +219,6 @@ impl Memory {
 
     /// Records that this pod of the Job is gone from the watch.
     pub fn saw_pod_gone(&mut self, pod: &Uid) {
-        self.expectations.created.remove(pod);
         self.expectations.deleted.remove(pod);
         self.removed_finalizers.remove(pod);
     }
@@ -243,6 +238,12 @@ impl Memory {
         if old.map_or_else(Default::default, counted) != counted(new) {
             self.counted = Some((new.version, now));
         }
+    }
+
+    /// Forgets the versions beyond these: the API has gone back to them.
+    pub(crate) fn rewind(&mut self, to: Versions) {
+        self.written = self.written.min(to);
+        self.counted = self.counted.filter(|(version, _)| *version <= to.jobs.min(to.pods));
     }
 
     /// What the watches must show before the Job is synced: all that we wrote ourselves, and the
@@ -275,9 +276,8 @@ impl Expectations {
 
     /// How long pods are still awaited if no watch event comes.
     pub(super) fn left(&self, now: Timestamp, timeout: SignedDuration) -> SignedDuration {
-        let pending = !self.created.is_empty() || !self.deleted.is_empty();
         self.since
-            .filter(|_| pending)
+            .filter(|_| !self.deleted.is_empty())
             .map_or(SignedDuration::ZERO, |since| timeout.saturating_sub(now.duration_since(since)))
     }
 }

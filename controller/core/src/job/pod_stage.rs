@@ -62,7 +62,7 @@ impl SlowStart {
         match outcome {
             Ok(pod) => {
                 self.created.push(Arc::clone(&pod.name));
-                Some(SideEffect::Remember(MemoryUpdate::Created(pod)))
+                Some(SideEffect::Remember(MemoryUpdate::Created(pod.version)))
             }
             Err(failure) => {
                 self.failures.push(failure);

@@ -48,11 +48,11 @@ impl MissingNode {
         }
     }
 
-    /// Records that a live read did not find the node. The first such read after one that found it
-    /// only begins the quarantine: the node may be back in a moment.
+    /// Records that a live read did not find the node. The first such read after one that found
+    /// it only begins the quarantine: the node may be back in a moment.
     ///
-    /// DIVERGES(upstream): upstream fails the pods by one read, also where an earlier read has shown
-    /// that its watch is behind. ([GC7])
+    /// DIVERGES(upstream): upstream fails the pods by one read, also where an earlier read has
+    /// shown that its watch is behind. ([GC7])
     pub(crate) fn confirm(&mut self, now: Timestamp) {
         if self.doubted {
             *self = Self::new(now);

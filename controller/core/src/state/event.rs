@@ -25,6 +25,13 @@ pub enum Event {
     Namespace(WatchEvent<NamespaceView>),
 }
 
+impl Event {
+    /// Whether it ends a list of Jobs or pods.
+    pub(super) fn ends_list(&self) -> bool {
+        matches!(self, Self::Job(WatchEvent::ListEnds(_)) | Self::Pod(WatchEvent::ListEnds(_)))
+    }
+}
+
 /// The time of an event, and the load at that time.
 #[derive(Clone, Copy, Debug)]
 pub struct Now {

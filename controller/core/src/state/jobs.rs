@@ -30,8 +30,6 @@ pub(super) struct Jobs {
     memories: HashMap<Uid, Memory>,
     seen: Versions,
     list: Relist<JobKey>,
-    /// Pods (by Job) that we created before the list of pods began and the watch has not shown.
-    awaited: Vec<(Uid, Uid)>,
     /// Jobs whose latest version could not be read.
     unreadable: HashSet<JobKey>,
     /// Jobs whose sync found a watch behind our own writes. ([Z2])
@@ -87,10 +85,9 @@ impl Jobs {
 
     /// Updates the memory of a Job, unless the Job is gone, replaced by a namesake or finished.
     pub(super) fn remember(&mut self, job: &Job, change: MemoryUpdate, now: Timestamp) {
-        let seen = self.seen;
         let current = self.by_key.get(&job.key).filter(|known| known.uid == job.uid);
         if current.is_some_and(|known| !known.is_finished()) {
-            self.memories.entry(job.uid.clone()).or_default().apply(change, seen, now);
+            self.memories.entry(job.uid.clone()).or_default().apply(change, now);
         }
     }
 
@@ -223,23 +220,23 @@ impl Jobs {
         self.react(enqueues.queue, pods, now, reaction);
     }
 
-    /// A list of pods begins: those that we created before it must be in it, or are gone.
-    pub(super) fn pods_begin(&mut self) {
-        let created = |(job, memory): (&Uid, &Memory)| -> Vec<(Uid, Uid)> {
-            let pods = memory.expectations.created.iter();
-            pods.map(|pod| (job.clone(), pod.clone())).collect()
+    /// A list is complete. If it is older than what the watches have shown, the store was restored
+    /// from a copy: what was written and seen since has not happened.
+    pub(super) fn listed(&mut self, to: Versions) {
+        let or_seen = |listed: Version, seen: Version| {
+            if listed == Version::default() { seen } else { listed.min(seen) }
         };
-        self.awaited = self.memories.iter().flat_map(created).collect();
-    }
-
-    /// Pods that were created before a list began and that it lacks were deleted unseen.
-    pub(super) fn pods_end(&mut self, pods: &Pods) {
-        for (job, pod) in std::mem::take(&mut self.awaited) {
-            if pods.get(&pod).is_none()
-                && let Some(memory) = self.memories.get_mut(&job)
-            {
-                memory.saw_pod_gone(&pod);
+        let to = Versions {
+            jobs: or_seen(to.jobs, self.seen.jobs),
+            pods: or_seen(to.pods, self.seen.pods),
+        };
+        if to != self.seen {
+            self.seen = to;
+            for memory in self.memories.values_mut() {
+                memory.rewind(to);
             }
+            let late = std::mem::take(&mut self.late).into_iter();
+            self.late = late.map(|(key, awaited)| (key, awaited.min(to))).collect();
         }
     }
 

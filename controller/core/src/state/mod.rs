@@ -61,6 +61,7 @@ impl ClusterState {
     /// Takes an event, and returns what follows from it.
     pub fn handle(&mut self, event: Event, now: &Now) -> Reaction {
         let mut reaction = Reaction::default();
+        let ends_list = event.ends_list();
         let versions = match event {
             Event::Job(event) => {
                 let jobs = self.jobs.handle(event, &self.pods, now, &mut reaction);
@@ -82,6 +83,9 @@ impl ClusterState {
                 return reaction;
             }
         };
+        if ends_list {
+            self.jobs.listed(versions);
+        }
         self.jobs.advance(versions, self.pod_list.is_open(), &mut reaction);
         reaction
     }
@@ -262,7 +266,6 @@ impl ClusterState {
     ) -> Version {
         match event {
             WatchEvent::ListBegins => {
-                self.jobs.pods_begin();
                 self.pod_list.begin();
                 Version::default()
             }
@@ -301,7 +304,6 @@ impl ClusterState {
         for uid in listed.lost(self.pods.uids()) {
             self.lose_pod(&uid, now, reaction);
         }
-        self.jobs.pods_end(&self.pods);
         if let Some(gc) = &mut self.gc {
             gc.pods_end(&self.pods);
         }

@@ -1,7 +1,7 @@
 //! Tests the state with hand-written events.
 
 use super::*;
-use crate::job::{Expectations, Memory, WrittenPod};
+use crate::job::{Expectations, Memory};
 use crate::orphans::FormerJob;
 use crate::view::WireJob;
 use epilogue_common::watch_event::{Controller, Unreadable};
@@ -39,9 +39,8 @@ fn pod(uid: &str, version: u64, phase: &str) -> WirePod {
     serde_json::from_value(pod).expect("must be a pod")
 }
 
-fn created(uid: &str, version: u64) -> MemoryUpdate {
-    let (uid, name, version) = (uid.into(), uid.into(), Version(version));
-    MemoryUpdate::Created(WrittenPod { uid, name, version })
+fn created(version: u64) -> MemoryUpdate {
+    MemoryUpdate::Created(Version(version))
 }
 
 /// A state that is not busy, driven by one call for each event.
@@ -124,18 +123,35 @@ fn memory(cluster: &Cluster) -> Memory {
 }
 
 #[test]
-fn a_created_pod_is_expected_until_it_is_seen_whichever_comes_first() {
+fn a_created_pod_is_awaited_until_the_watch_has_come_as_far() {
     let mut cluster = cluster();
     let job = cluster.snapshot().job;
-    cluster.remember(&job, created("reply-first", 11));
-    assert_eq!(memory(&cluster).expectations.created.len(), 1);
-    cluster.pod_shown(pod("reply-first", 11, "Pending"));
-    assert!(memory(&cluster).expectations.created.is_empty());
+    cluster.remember(&job, created(12));
+    let is_awaited = |cluster: &Cluster| {
+        let Snapshot { memory, seen, .. } = cluster.snapshot();
+        memory.awaited().pods > seen.pods
+    };
+    cluster.pod_shown(pod("another", 11, "Pending"));
+    assert!(is_awaited(&cluster));
+    cluster.pod_shown(pod("created", 12, "Pending"));
+    assert!(!is_awaited(&cluster));
+    cluster.remember(&job, created(12));
+    assert!(!is_awaited(&cluster), "the reply came after the event");
+}
 
-    cluster.pod_shown(pod("event-first", 12, "Pending"));
-    cluster.remember(&job, created("event-first", 12));
-    assert!(memory(&cluster).expectations.created.is_empty());
-    assert_eq!(memory(&cluster).written.pods, Version(12));
+#[test]
+fn a_store_that_was_restored_from_a_copy_is_awaited_by_its_own_versions() {
+    let mut cluster = cluster();
+    let job_a = cluster.snapshot().job;
+    cluster.pods(WatchEvent::UpTo("100".to_owned()));
+    cluster.remember(&job_a, created(120));
+    cluster.pods_begin();
+    assert!(cluster.pods_end(50).entries.is_empty());
+    let restored = cluster.snapshot();
+    assert_eq!(restored.seen.pods, Version(50));
+    assert!(restored.memory.awaited().pods <= Version(50), "what was written is lost");
+    cluster.remember(&job_a, created(60));
+    assert_eq!(cluster.snapshot().memory.awaited().pods, Version(60));
 }
 
 #[test]
@@ -150,18 +166,6 @@ fn a_list_shows_what_was_deleted_while_the_watch_was_broken() {
     let snapshot = cluster.snapshot();
     assert_eq!(snapshot.pods.len(), 1);
     assert_eq!(snapshot.seen.pods, Version(20));
-}
-
-#[test]
-fn a_pod_that_came_and_went_unseen_is_expected_no_longer_after_a_list() {
-    let mut cluster = cluster();
-    let job = cluster.snapshot().job;
-    cluster.remember(&job, created("before", 11));
-    cluster.pods_begin();
-    cluster.remember(&job, created("during", 12));
-    cluster.pods_end(11);
-    let expected: Vec<Uid> = memory(&cluster).expectations.created.into_iter().collect();
-    assert_eq!(expected, [Uid::from("during")], "the list may have been made before it");
 }
 
 #[test]
@@ -221,12 +225,12 @@ fn a_namesake_inherits_no_expectation() {
     // Upstream drops those of the name since 1.37; ours belong to the UID. ([H4], [E1])
     let mut cluster = cluster();
     let job_a = cluster.snapshot().job;
-    cluster.remember(&job_a, created("unseen", 11));
+    cluster.remember(&job_a, created(11));
     cluster.remember(&job_a, MemoryUpdate::Deleting(vec!["deleted".into()]));
     cluster.job_gone(12);
     cluster.jobs(WatchEvent::Shown(job("uid-b", 13, &json!({}))));
     assert_eq!(memory(&cluster).expectations, Expectations::default());
-    cluster.remember(&job_a, created("late", 14));
+    cluster.remember(&job_a, MemoryUpdate::Deleting(vec!["late".into()]));
     assert_eq!(memory(&cluster).expectations, Expectations::default(), "a late reply of the first");
 }
 

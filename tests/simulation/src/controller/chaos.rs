@@ -66,6 +66,7 @@ impl World {
     pub(super) fn calm_down(&mut self) {
         self.say(|_| "all is quiet from now on".to_owned());
         self.quiet_since = Some(self.agenda.now());
+        self.end_stalls();
         for key in self.names.clone() {
             let Some(job) = self.api.jobs.get(&key).map(|stored| Arc::clone(&stored.view)) else {
                 continue;

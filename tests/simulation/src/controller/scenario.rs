@@ -70,7 +70,7 @@ impl Behaviour {
             foreign_writes: rate(random, 40, &[100, 600]),
             users: rate(random, 60, &[3_000, 30_000]),
             failures: *random.pick(&[0, 150, 400, 800]),
-            long_pods: rate(random, 20, &[100, 400]),
+            long_pods: rate(random, 40, &[200, 600]),
             skew_seconds: rate(random, 25, &[2, 60, 3_600]) as i32,
             workers: 1 + random.below(3),
             jobs: 1 + random.below(3),

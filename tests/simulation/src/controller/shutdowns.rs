@@ -16,8 +16,8 @@ use super::nodes::NodeEvent;
 use super::pod_object;
 use super::world::{Event, World};
 
-/// The longest that a watch which stalled before faults ended is behind after that.
-const WATCHES_BEHIND: Duration = Duration::from_mins(12);
+/// How long after the end of faults a condition may still be new to the process that leads.
+const LEADER_LEARNS: Duration = Duration::from_mins(5);
 
 /// How long a condition of a shutdown that did not happen may stand once all is well.
 const RESET_WITHIN: Duration = Duration::from_mins(5);
@@ -47,7 +47,7 @@ impl World {
         for uid in self.pods_on(node) {
             self.shut_down_pod(&uid, has_agent);
         }
-        if self.random.percent(60) {
+        if self.random.percent(50) {
             self.node_after(node, 3_000, 40_000, NodeEvent::GoesOff);
         } else {
             self.node_after(node, 500, 10_000, NodeEvent::Cancelled);
@@ -108,7 +108,7 @@ impl World {
         });
     }
 
-    /// Looks at the end of a pod.
+    /// Checks the end of a pod.
     pub(super) fn keeps_target(&mut self, pod: &Pod) {
         if pod.phase == Phase::Failed
             && self.victims.remove(&pod.uid)
@@ -169,7 +169,7 @@ impl World {
         }
         self.announce(node, &Announcement::Idle, false);
         for uid in self.pods_on(node) {
-            if self.random.percent(60) {
+            if self.random.percent(40) {
                 let wait = self.random.millis(10, 3_000);
                 self.agenda.after(wait, Event::Pod { pod: uid, event: PodEvent::Unmark });
             }
@@ -207,8 +207,9 @@ impl World {
     /// Once faults have ended, no pod that lives on keeps the condition of a shutdown for long.
     pub(super) fn check_marks(&mut self) {
         let now = self.agenda.now();
-        let is_quiet = self.quiet_since.is_some_and(|since| now > since + WATCHES_BEHIND);
-        if self.behaviour.pod_gc.is_none() || !is_quiet {
+        let is_quiet = self.quiet_since.is_some_and(|since| now > since + LEADER_LEARNS);
+        let is_off = self.behaviour.skew_seconds > 60;
+        if self.behaviour.pod_gc.is_none() || !is_quiet || is_off {
             return;
         }
         let since = now.saturating_sub(RESET_WITHIN);

@@ -285,6 +285,16 @@ impl World {
         self.agenda.after(delay, Event::Watch { process: number, kind });
     }
 
+    /// Stalled watches deliver soon, now that faults have ended.
+    pub(super) fn end_stalls(&mut self) {
+        for number in 0..self.processes.len() {
+            for kind in Kind::ALL {
+                *self.processes[number].watches.roused(kind) = false;
+                self.rouse(number, kind);
+            }
+        }
+    }
+
     /// Nodes change rarely, so their watch stalls more often than others do. Otherwise the cases
     /// would hardly come up.
     fn watch_delay(&mut self, kind: Kind) -> Duration {
@@ -324,10 +334,11 @@ impl World {
 
     /// Events that are delivered together may be merged.
     fn deliver_some<T: Watched>(&mut self, number: usize) {
-        let merges = self.behaviour.coalesces;
-        let count = 1 + self.random.below(if merges { 12 } else { 4 });
-        let position = T::watch(&mut self.processes[number].watches).position;
-        let until = merges.then(|| T::log(&self.api).len().min(position + count));
+        let coalesces = self.behaviour.coalesces;
+        let count = 1 + self.random.below(if coalesces { 12 } else { 4 });
+        let watch = T::watch(&mut self.processes[number].watches);
+        let merges = coalesces && watch.listing.is_none();
+        let until = merges.then(|| T::log(&self.api).len().min(watch.position + count));
         for _ in 0..count {
             let watch = T::watch(&mut self.processes[number].watches);
             match watch.next(&self.api, until) {

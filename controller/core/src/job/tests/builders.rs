@@ -322,9 +322,9 @@ pub(super) fn api(job: JobBuilder, pods: Vec<PodBuilder>) -> FakeApi {
     api
 }
 
-/// Makes the memory await the event of a pod that it created.
-pub(super) fn await_creation(api: &mut FakeApi) {
-    api.memory.expectations.created.insert(uid("unseen"));
+/// Makes the memory await the event of a pod that it deleted.
+pub(super) fn await_deletion(api: &mut FakeApi) {
+    api.memory.expectations.deleted.insert(uid("unseen"));
     api.memory.expectations.since = Some(api.now);
 }
 

@@ -6,7 +6,7 @@ use jiff::SignedDuration;
 use serde_json::json;
 
 use super::builders::{
-    PodBuilder, ago, api, await_creation, complete, failed, job, message, outage, pod, pods, sync,
+    PodBuilder, ago, api, await_deletion, complete, failed, job, message, outage, pod, pods, sync,
     sync_with, uid,
 };
 use crate::checks::fake_api::{Crash, FakeApi};
@@ -92,7 +92,7 @@ fn a_fail_job_match_is_stored_even_when_a_deletion_fails() {
 #[test]
 fn a_job_is_not_complete_while_a_pod_of_it_is_still_to_be_seen() {
     let mut api = api(job().size(1, 1), pods("Succeeded", 1));
-    await_creation(&mut api);
+    await_deletion(&mut api);
     let effects = sync(&mut api);
     assert_eq!((effects.succeeded, effects.conditions.len()), (1, 0));
     api.memory.saw_pod_gone(&uid("unseen"));
@@ -103,7 +103,7 @@ fn a_job_is_not_complete_while_a_pod_of_it_is_still_to_be_seen() {
 #[test]
 fn a_sync_that_awaits_pods_is_repeated_by_itself() {
     let mut api = api(job(), vec![]);
-    await_creation(&mut api);
+    await_deletion(&mut api);
     assert_eq!(sync(&mut api).requeue_seconds, Some(300));
 }
 

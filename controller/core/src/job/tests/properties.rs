@@ -298,7 +298,7 @@ impl Sample {
             ..BackoffRecord::default()
         });
         if self.awaits {
-            api.memory.expectations.created.insert(uid("unseen"));
+            api.memory.expectations.deleted.insert(uid("unseen"));
             api.memory.expectations.since = Some(api.now);
         }
         api.settings.max_uncounted_pods = self.cap;

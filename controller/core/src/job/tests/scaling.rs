@@ -1,7 +1,7 @@
 //! Tests how many pods there are.
 
 use super::builders::{
-    Effects, api, await_creation, failed, job, outage, pod, pods, sync, sync_with,
+    Effects, api, await_deletion, failed, job, outage, pod, pods, sync, sync_with,
 };
 use crate::job::Step;
 
@@ -158,7 +158,7 @@ fn a_job_that_is_being_deleted_fails_all_the_same() {
     let effects = sync(&mut api(limit(), pods("Failed", 1)));
     assert_eq!((effects.failed, effects.conditions), (1, failed("BackoffLimitExceeded")));
     let mut waiting = api(limit(), pods("Failed", 1));
-    await_creation(&mut waiting);
+    await_deletion(&mut waiting);
     let effects = sync(&mut waiting);
     assert_eq!((effects.failed, effects.patches), (1, 1));
     // DIVERGES(upstream): upstream sets no condition yet. ([S18])

@@ -98,7 +98,7 @@ fn a_failing_job_waits_for_its_survivors() {
 fn a_failure_is_stored_while_a_created_pod_is_still_to_be_seen() {
     let all = vec![pod("f", "Failed"), pod("r", "Running").on_node()];
     let mut api = api(job().size(2, 2).spec("backoffLimit", 0), all);
-    super::builders::await_creation(&mut api);
+    super::builders::await_deletion(&mut api);
     let first = sync(&mut api);
     assert_eq!((first.deleted.len(), first.failed, first.terminating), (1, 1, 1));
     assert_eq!(first.conditions, ["FailureTarget/BackoffLimitExceeded"]);

@@ -1,7 +1,7 @@
 //! Tests suspension and resumption.
 
 use super::builders::{
-    PodBuilder, ago, api, await_creation, complete, job, message, now, outage, pod, pods, sync,
+    PodBuilder, ago, api, await_deletion, complete, job, message, now, outage, pod, pods, sync,
     sync_with,
 };
 use crate::job::Step;
@@ -26,7 +26,7 @@ fn suspending_deletes_all_pods_without_counting_them() {
 #[test]
 fn nothing_is_suspended_while_pods_are_awaited() {
     let mut api = api(job().size(3, 5).suspended(), running(3));
-    await_creation(&mut api);
+    await_deletion(&mut api);
     let effects = sync(&mut api);
     assert_eq!((effects.deleted.len(), effects.active), (0, 3));
     assert!(effects.conditions.is_empty());

@@ -265,7 +265,7 @@ fn interim_and_terminal_condition_are_two_writes() {
 fn pods_of_a_failing_job_being_deleted_are_kept_until_they_can_be_counted() {
     let failing = job().size(1, 1).spec("backoffLimit", 0).status("failed", 1).deleting();
     let mut api = api(failing, vec![pod("r", "Running").on_node()]);
-    super::builders::await_creation(&mut api);
+    super::builders::await_deletion(&mut api);
     let effects = sync(&mut api);
     assert_eq!((effects.deleted.len(), effects.patches, effects.failed), (1, 0, 1));
     api.memory = crate::job::Memory::default();

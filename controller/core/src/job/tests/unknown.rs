@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::builders::{JobBuilder, api, await_creation, job, pods, sync};
+use super::builders::{JobBuilder, api, await_deletion, job, pods, sync};
 use crate::job::SkipReason;
 use crate::view::Version;
 
@@ -68,7 +68,7 @@ fn syncs_that_have_nothing_to_do_do_nothing() {
 fn awaited_pods_hold_creation_back_until_the_timeout() {
     for (waited, created, wake) in [(0, 0, Some(300)), (299, 0, Some(1)), (300, 1, None)] {
         let mut api = api(job(), vec![]);
-        await_creation(&mut api);
+        await_deletion(&mut api);
         api.memory.expectations.since = Some(super::builders::ago(waited));
         let effects = sync(&mut api);
         assert_eq!((effects.created.len(), effects.requeue_seconds), (created, wake), "{waited}");
