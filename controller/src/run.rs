@@ -37,6 +37,8 @@ use crate::traces::Traces;
 use crate::wake_ups::WakeUps;
 use crate::workqueue::{Process, Queue};
 
+/// The part of `--kube-api-qps` that events may take beyond it.
+const EVENTS_PART: f64 = 0.25;
 /// How long syncs in progress may take at the end.
 const END_MAX: Duration = Duration::from_secs(10);
 /// One worker in this many deletes finished pods; they are not urgent.
@@ -215,12 +217,13 @@ impl Parts {
         let dispatch = Dispatch::new(state, jobs, orphans, gc_queues, metrics.clone());
         let dispatch = Arc::new(dispatch);
         let pod_gc = pod_gc(config, &dispatch, &registry, identity).await?;
+        let events = client_of_events(config, &client).await?;
         registry.register(Box::new(QueueCollector::new(queues)?))?;
         Ok(Self {
             pod_gc,
             dispatch,
             executor: Arc::new(Executor::new(client.clone())),
-            recorder: Recorder::new(client.clone(), identity.to_owned(), metrics.clone()),
+            recorder: Recorder::new(events, identity.to_owned(), metrics.clone()),
             client,
             registry,
             metrics,
@@ -284,6 +287,15 @@ impl Parts {
         tracing::info!("working");
         Ok(group.run(END_MAX).await?)
     }
+}
+
+/// The client that writes events. Where requests are limited, it has a limit of its own, so that no
+/// pod and no status waits behind an event.
+async fn client_of_events(config: &Config, client: &Client) -> anyhow::Result<Client> {
+    let mut options = config.client.clone();
+    let Some((per_second, _)) = &mut options.rate_limit.bucket else { return Ok(client.clone()) };
+    *per_second *= EVENTS_PART;
+    Ok(client::connect(&options).await?)
 }
 
 /// The worker of pod GC, if it has any rule. It has its own rate-limited client, so that its bursts
