@@ -4,23 +4,30 @@
 use std::sync::Arc;
 
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
+use serde::Deserialize as _;
 use serde_json::Value;
 
-use super::case::{PodWrite, Verdict};
+use super::case::{Cause, PodWrite, Verdict};
 use super::check::Item;
+use super::evidence::Evidence;
+use super::node::{NodeView, WireNode};
 use super::stale_taint::untaint_patch;
 use crate::state::{ClusterState, Entry};
 use crate::view::Version;
 
 /// The answer to whether a node exists is followed by another verdict.
 const VERDICTS_MAX: u32 = 3;
+/// A pod whose node turns out to be alive is checked again after this time, should it hang on.
+const ALIVE_FOR: SignedDuration = SignedDuration::from_secs(30);
 
 /// A check in progress. Take [`Check::next`], make its call, give the outcome to [`Check::done`].
 #[derive(Debug)]
 pub struct Check {
     item: Item,
     verdicts: u32,
+    /// What to write if the API shows that the pod's node is still silent.
+    unproved: Option<PodWrite>,
     stage: Stage,
 }
 
@@ -29,7 +36,7 @@ pub struct Check {
 pub enum Call {
     /// Read whether a node exists that no watch shows. ([GC7])
     FindNode(Arc<str>),
-    /// Read a node, to remove its stale taint from what it is now.
+    /// Read a node as it is now: to remove its stale taint, or to see whether it is still silent.
     GetNode(Arc<str>),
     /// Patch a node with this merge patch.
     PatchNode(Arc<str>, Value),
@@ -93,7 +100,7 @@ enum Stage {
 impl Check {
     /// Begins the check of an item.
     pub fn new(item: Item) -> Self {
-        Self { item, verdicts: 0, stage: Stage::Decide }
+        Self { item, verdicts: 0, unproved: None, stage: Stage::Decide }
     }
 
     /// How it goes on.
@@ -126,8 +133,13 @@ impl Check {
                 Next::End(End::Observed(write))
             }
             Verdict::Do(_) if observes => Next::End(End::Nothing),
-            Verdict::Do(write) if write.patch.is_some() => Next::Call(Call::PatchPod(write)),
-            Verdict::Do(write) => Next::Call(Call::DeletePod(write)),
+            Verdict::Do(write) => match state.node_of(&write.uid) {
+                Some(name) if is_without_proof(&write) => {
+                    self.unproved = Some(write);
+                    Next::Call(Call::GetNode(name))
+                }
+                _ => Next::Call(first_call(write)),
+            },
         }
     }
 
@@ -141,7 +153,12 @@ impl Check {
     ) -> Vec<Entry> {
         match call {
             Call::FindNode(name) => return self.found(state, &name, outcome, now),
-            Call::GetNode(name) => self.stage = taint_read(name, outcome, now),
+            Call::GetNode(name) => {
+                if let Some(write) = self.unproved.take() {
+                    return self.node_read(state, write, outcome, now);
+                }
+                self.stage = taint_read(name, outcome, now);
+            }
             Call::PatchNode(name, _) => {
                 self.stage = Stage::Over(match outcome {
                     Ok(_) => End::Untainted(name),
@@ -156,6 +173,33 @@ impl Check {
                 return self.wrote(state, write, outcome.err(), now);
             }
         }
+        Vec::new()
+    }
+
+    /// Nothing proves that the pod has ended, and the watch may be behind: only a node that is
+    /// silent now lets it fail.
+    ///
+    /// It is not shown to the state, where older events of the watch would follow a newer node.
+    fn node_read(
+        &mut self,
+        state: &mut ClusterState,
+        write: PodWrite,
+        outcome: Outcome<Answer>,
+        now: Timestamp,
+    ) -> Vec<Entry> {
+        let end = match outcome {
+            Ok(Answer::Node(node)) if is_silent(&node) => {
+                self.stage = Stage::Call(first_call(write));
+                return Vec::new();
+            }
+            Err(failure) if failure.kind != FailureKind::NotFound => {
+                End::NotWritten(write.clone(), failure)
+            }
+            _ => End::CheckAgain(now.checked_add(ALIVE_FOR).unwrap_or(now)),
+        };
+        self.stage = Stage::Over(end);
+        // It is checked again later, not by the verdict that is known already.
+        drop(state.pod_done(&write.uid, now));
         Vec::new()
     }
 
@@ -218,6 +262,18 @@ impl Check {
         self.stage = Stage::Over(end);
         entries
     }
+}
+
+fn first_call(write: PodWrite) -> Call {
+    if write.patch.is_some() { Call::PatchPod(write) } else { Call::DeletePod(write) }
+}
+
+fn is_silent(node: &Value) -> bool {
+    WireNode::deserialize(node).is_ok_and(|node| NodeView::read(&node).is_silent())
+}
+
+fn is_without_proof(write: &PodWrite) -> bool {
+    matches!(write.cause, Cause::Ended(Evidence::ForceFail(_)))
 }
 
 fn taint_read(name: Arc<str>, outcome: Outcome<Answer>, now: Timestamp) -> Stage {

@@ -298,7 +298,10 @@ impl Fixture {
         match call {
             Call::FindNode(name) if self.live.contains_key(&**name) => Ok(Answer::Done),
             Call::FindNode(name) => Err(Failure::new(FailureKind::NotFound, &**name)),
-            Call::GetNode(name) => Ok(Answer::Node(self.live[&**name].clone())),
+            Call::GetNode(name) => match self.live.get(&**name) {
+                Some(node) => Ok(Answer::Node(node.clone())),
+                None => Err(Failure::new(FailureKind::NotFound, &**name)),
+            },
             Call::PatchPod(write) => {
                 let patch = write.patch.as_ref().expect("must be there");
                 assert_eq!(patch["metadata"]["uid"], write.uid.as_str());

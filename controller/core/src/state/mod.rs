@@ -174,6 +174,11 @@ impl ClusterState {
         self.gc.as_mut().map_or(Verdict::Leave, |gc| gc.check_node(name, now))
     }
 
+    /// The node of a pod.
+    pub(crate) fn node_of(&self, pod: &Uid) -> Option<Arc<str>> {
+        self.pods.get(pod)?.node.clone()
+    }
+
     /// Takes the API's answer whether this node exists, and returns what to enqueue.
     ///
     /// If it does and the watch has not shown it, its quarantine starts again.

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use controller_core::podgc::{Answer, Call, Cause, Check, End, Evidence, Item, Next, PodWrite};
+use controller_core::podgc::{Answer, Call, Cause, Check, End, Item, Next, PodWrite};
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 use jiff::Timestamp;
 use serde_json::Value;
@@ -200,18 +200,11 @@ impl World {
         let pod = self.api.pods.get(&write.uid);
         let node = pod.and_then(|pod| pod.node.as_deref().and_then(node_number));
         let since = self.agenda.now().saturating_sub(SHOWN_WITHIN);
-        // With the owner's consent, pod GC trusts a watch that may be behind.
-        let trusts = matches!(write.cause, Cause::Ended(Evidence::ForceFail(_)));
-        let now = self.agenda.now();
-        let is_well = |node: usize| match &self.nodes[node] {
-            node if trusts => node.is_well_since(since, now),
-            node => node.is_well(now),
-        };
         pod_gc_rules::Truth {
             shuts_down: node.is_some_and(|node| self.nodes[node].shut_down_since(since)),
             accepts: pod.is_some_and(|pod| self.accepts_double_run(pod)),
             runs: self.running.contains(&write.uid),
-            is_well: node.is_some_and(is_well),
+            is_well: node.is_some_and(|node| self.nodes[node].is_well(self.agenda.now())),
             tidies: self.behaviour.tidies(),
         }
     }

@@ -186,6 +186,18 @@ fn force_fail_after_fails_a_pod_where_the_node_is_silent() {
 }
 
 #[test]
+fn force_fail_after_asks_the_api_whether_the_node_is_still_silent() {
+    let mut fixture = hanging();
+    let silent = fixture.live.insert("n".to_owned(), node("n")).expect("must be there");
+    fixture.job_says(Some("10m"));
+    assert!(fixture.pass(3600).is_empty(), "its kubelet speaks; the watch is behind");
+    fixture.live.remove("n");
+    assert!(fixture.pass(60).is_empty(), "the watch will show that it is gone");
+    fixture.live.insert("n".to_owned(), silent);
+    assert_eq!(fixture.pass(30).len(), 1);
+}
+
+#[test]
 fn a_force_fail_after_that_is_set_later_counts() {
     let mut fixture = hanging();
     fixture.pass(3600);
