@@ -90,7 +90,7 @@ pub(crate) struct Args {
     /// Address that serves /livez, /readyz and /metrics; 0 disables it.
     #[arg(long, value_name = "ADDRESS", default_value = ":8080")]
     metrics_bind_address: BindAddress,
-    /// Maximum requests to the API server per second, beside a quarter as many for events and
+    /// Maximum requests to the API server per second, next to a quarter as many for events and
     /// --pod-gc-qps; 0 leaves the limit to the server.
     #[arg(long, value_name = "QPS", default_value_t = 0.0)]
     kube_api_qps: f64,
