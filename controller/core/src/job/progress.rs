@@ -21,7 +21,7 @@ use super::{pod_stage, status_plan};
 use crate::view::Job;
 
 /// A sync in progress.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Progress {
     plan: PodPlan,
     /// The Job as last read or written; the next write is based on it.
@@ -35,7 +35,7 @@ pub struct Progress {
 }
 
 /// The stage whose calls are being made, with what its end needs.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Stage {
     Confirm,
     Claim,
@@ -54,7 +54,7 @@ enum Stage {
 type Next = (Stage, Vec<Step>);
 
 /// The concurrent calls of a stage.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Calls {
     steps: std::iter::Enumerate<std::vec::IntoIter<Step>>,
     /// Second calls on pods whose first one succeeded.
@@ -89,6 +89,15 @@ impl Progress {
     /// The Job as last read or written; the next call is based on it.
     pub fn job(&self) -> &Arc<Job> {
         &self.job
+    }
+
+    /// The plan of the status whose first write or releases are being made. The plan of pods no
+    /// longer matters then.
+    pub fn status_plan(&self) -> Option<&StatusPlan> {
+        match &self.stage {
+            Stage::Flush(plan) | Stage::Release(plan) => Some(plan),
+            _ => None,
+        }
     }
 
     /// Whether the calls at hand create pods, whose bodies may be large.

@@ -53,7 +53,7 @@ struct Rank {
 }
 
 /// All finished pods, in the order of deletion.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Finished {
     all: BTreeSet<Rank>,
     /// The failed pods by owner.

@@ -7,7 +7,7 @@ use super::case::PodWrite;
 use crate::view::Uid;
 
 /// The last reported write of each pod, by its cause.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Observed(HashMap<Uid, &'static str>);
 
 impl Observed {

@@ -31,7 +31,7 @@ const EXCESS_DELAY: Duration = Duration::from_secs(1);
 
 /// Nodes, policies and histories. What wakes are made from is ordered, so that a simulation repeats
 /// exactly.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Gc {
     settings: Settings,
     by_node: BTreeMap<Arc<str>, BTreeSet<Uid>>,
@@ -52,7 +52,7 @@ pub(super) struct Gc {
 
 /// What is remembered of a pod beyond its present state. Only pods that are being deleted, or that
 /// we wrote to, have one.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct History {
     /// The boot of its node in which its deletion was first seen.
     deleted_in: Option<Arc<str>>,

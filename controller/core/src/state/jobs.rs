@@ -21,7 +21,7 @@ use crate::view::{Job, JobKey, Pod, Uid, Version};
 use crate::workqueue::Moment;
 
 /// Jobs and memories.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Jobs {
     batching: Batching,
     load: Load,
@@ -95,6 +95,10 @@ impl Jobs {
     pub(super) fn await_versions(&mut self, key: JobKey, written: Versions) {
         self.late.retain(|(late, _)| *late != key);
         self.late.push((key, written));
+    }
+
+    pub(super) fn waiting(&self) -> &[(JobKey, Versions)] {
+        &self.late
     }
 
     pub(super) fn synced(&mut self, key: &JobKey, took: Duration, ended: Moment) {

@@ -35,7 +35,7 @@ use crate::workqueue::Moment;
 const EVENTS_PER_SWEEP: u32 = 20_000;
 
 /// Jobs, pods and memories; for pod GC also nodes, and policies of namespaces.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct ClusterState {
     pods: Pods,
     pod_list: Relist<Uid>,
@@ -124,6 +124,11 @@ impl ClusterState {
         self.jobs.await_versions(key, written);
         self.jobs.advance(Versions::default(), self.pod_list.is_open(), &mut reaction);
         reaction.entries
+    }
+
+    /// Jobs whose sync waits for the watches, and the versions that it waits for.
+    pub fn waiting(&self) -> &[(JobKey, Versions)] {
+        self.jobs.waiting()
     }
 
     /// Records the end and the duration of a sync.

@@ -12,7 +12,7 @@ use crate::event_handlers::is_relevant;
 use crate::view::{Pod, Uid};
 
 /// All pods that the state keeps.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Pods {
     by_uid: HashSet<ByUid>,
     by_owner: HashMap<Uid, Owned>,
@@ -21,7 +21,7 @@ pub(super) struct Pods {
     unreadable: HashMap<Uid, Option<Uid>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Owned {
     pods: BTreeSet<ByUid>,
     counts: CachedPodCounts,

@@ -5,7 +5,7 @@ use std::hash::Hash;
 
 /// The objects of one kind that a list in progress has shown. Once it is complete, an object that
 /// it lacks is gone. ([H12])
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Relist<K> {
     listed: Option<HashSet<K>>,
 }

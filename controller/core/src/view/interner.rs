@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use super::pod::{Condition, Owner, Pod};
 
 /// Keeps one copy of each value that many pods share.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Interner {
     texts: HashSet<Arc<str>>,
     pub(super) labels: HashSet<Arc<BTreeMap<String, String>>>,
