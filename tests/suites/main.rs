@@ -1,4 +1,4 @@
-//! The suites of the laboratory, one module each. All but the last seven run on a real Kubernetes
+//! The suites of the laboratory, one module each. All but the last eight run on a real Kubernetes
 //! API.
 
 mod agent;
@@ -21,3 +21,4 @@ mod house_rules;
 mod platforms;
 mod release;
 mod simulation;
+mod small_scopes;

@@ -2,3 +2,4 @@
 
 pub mod agent;
 pub mod controller;
+pub mod small_scopes;

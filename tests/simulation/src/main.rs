@@ -1,8 +1,11 @@
 //! `cargo lab sim`: runs seeds of the simulation; for the first failure, prints its trace and the
 //! command that replays it.
 
-use anyhow::ensure;
+use std::time::Instant;
+
+use anyhow::{bail, ensure};
 use clap::Parser;
+use simulation::small_scopes::{self, Limits, Scope};
 use simulation::{agent, controller};
 
 /// Simulate the controller, or the agent, by seeds.
@@ -27,6 +30,12 @@ struct Arguments {
     /// Leave out what strains the node
     #[arg(long, requires = "agent")]
     unstrained: bool,
+    /// Explore small scopes exhaustively: `small`, `large`, or the name of one
+    #[arg(long, value_name = "SCOPES", num_args = 0..=1, default_missing_value = "small")]
+    exhaustive: Option<String>,
+    /// Give up a scope with more states than this
+    #[arg(long, requires = "exhaustive", default_value_t = 20_000_000)]
+    states_max: usize,
     /// Show what happens, also when nothing fails
     #[arg(long)]
     verbose: bool,
@@ -42,6 +51,9 @@ struct Seen {
 
 fn main() -> anyhow::Result<()> {
     let arguments = &Arguments::parse();
+    if let Some(which) = &arguments.exhaustive {
+        return explore(which, arguments.states_max);
+    }
     let (mut passed, mut failed) = (0_u64, Vec::new());
     for seed in arguments.seed..arguments.seed.saturating_add(arguments.count) {
         let seen = simulate(arguments, seed, arguments.verbose);
@@ -63,6 +75,33 @@ fn main() -> anyhow::Result<()> {
     }
     println!("{passed} passed, {} failed", failed.len());
     ensure!(failed.is_empty(), "seeds that failed: {failed:?}");
+    Ok(())
+}
+
+/// Explores scopes, and prints what each of them has.
+fn explore(which: &str, states_max: usize) -> anyhow::Result<()> {
+    let all = || small_scopes::small().chain(small_scopes::LARGE);
+    let scopes: Vec<&Scope> = match which {
+        "small" => small_scopes::small().collect(),
+        "large" => small_scopes::LARGE.iter().collect(),
+        name => all().filter(|scope| scope.name == name).collect(),
+    };
+    let names = || all().map(|scope| scope.name).collect::<Vec<_>>().join(", ");
+    ensure!(!scopes.is_empty(), "no scope {which:?}: expected small, large, or one of {}", names());
+    println!("| scope | states | actions | at rest | beyond | seconds |");
+    println!("|---|---|---|---|---|---|");
+    for scope in scopes {
+        let began = Instant::now();
+        let limits = Limits { states_max, ..Limits::default() };
+        let report = small_scopes::explore(scope, limits);
+        let seconds = began.elapsed().as_secs_f64();
+        let small_scopes::Report { states, transitions, settled, beyond, .. } = report;
+        let name = scope.name;
+        println!("| {name} | {states} | {transitions} | {settled} | {beyond} | {seconds:.1} |");
+        if let Some(violation) = &report.violation {
+            bail!("{}", small_scopes::failure(scope, violation));
+        }
+    }
     Ok(())
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use controller_core::checks::status_rules;
-use controller_core::job::{PodDraft, pod_body};
+use controller_core::job::{Claim, ClaimKind, PodDraft, pod_body};
 use controller_core::podgc::{NamespaceView, NodeView, WireNode};
 use controller_core::view::{Interner, Job, JobKey, Pod, Uid, Version, WirePod};
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
@@ -17,11 +17,11 @@ use serde_json::Value;
 use super::pod_object;
 
 /// Grace of a deletion that names none, if a kubelet has to act on it.
-pub(super) const GRACE_SECONDS: i64 = 30;
+pub(crate) const GRACE_SECONDS: i64 = 30;
 
 /// What a watch shows of an object.
 #[derive(Clone, Debug)]
-pub(super) enum Sighting<T> {
+pub(crate) enum Sighting<T> {
     /// It is there, new or changed.
     Shown(Arc<T>),
     /// It is gone: its last state, and the version of its deletion.
@@ -30,7 +30,7 @@ pub(super) enum Sighting<T> {
 
 impl<T> Sighting<T> {
     /// The object, if it exists.
-    pub(super) fn shown(&self) -> Option<&Arc<T>> {
+    pub(crate) fn shown(&self) -> Option<&Arc<T>> {
         match self {
             Self::Shown(object) => Some(object),
             Self::Gone(..) => None,
@@ -40,7 +40,7 @@ impl<T> Sighting<T> {
 
 /// What happens to a Job's pods when it is deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Propagation {
+pub(crate) enum Propagation {
     Background,
     Foreground,
     Orphan,
@@ -48,34 +48,34 @@ pub(super) enum Propagation {
 
 /// A Job as stored, with fields that its view does not show.
 #[derive(Clone, Debug)]
-pub(super) struct StoredJob {
-    pub(super) view: Arc<Job>,
-    pub(super) deletion: Option<Propagation>,
+pub(crate) struct StoredJob {
+    pub(crate) view: Arc<Job>,
+    pub(crate) deletion: Option<Propagation>,
 }
 
 /// The API server and its store.
-#[derive(Debug)]
-pub(super) struct Api {
-    pub(super) now: Timestamp,
-    pub(super) jobs: BTreeMap<JobKey, StoredJob>,
-    pub(super) pods: BTreeMap<Uid, Arc<Pod>>,
-    pub(super) nodes: BTreeMap<Arc<str>, Value>,
+#[derive(Clone, Debug)]
+pub(crate) struct Api {
+    pub(crate) now: Timestamp,
+    pub(crate) jobs: BTreeMap<JobKey, StoredJob>,
+    pub(crate) pods: BTreeMap<Uid, Arc<Pod>>,
+    pub(crate) nodes: BTreeMap<Arc<str>, Value>,
     /// The pods as JSON.
-    bodies: BTreeMap<Uid, Value>,
-    pub(super) job_log: Vec<Sighting<Job>>,
-    pub(super) pod_log: Vec<Sighting<Pod>>,
-    pub(super) node_log: Vec<Sighting<NodeView>>,
+    bodies: BTreeMap<Uid, Arc<Value>>,
+    pub(crate) job_log: Vec<Sighting<Job>>,
+    pub(crate) pod_log: Vec<Sighting<Pod>>,
+    pub(crate) node_log: Vec<Sighting<NodeView>>,
     /// The namespace of all Jobs.
-    pub(super) namespace: Arc<NamespaceView>,
+    pub(crate) namespace: Arc<NamespaceView>,
     /// Whether it ever had a `force-fail-after`.
-    pub(super) namespace_accepted: bool,
-    pub(super) namespace_log: Vec<Sighting<NamespaceView>>,
+    pub(crate) namespace_accepted: bool,
+    pub(crate) namespace_log: Vec<Sighting<NamespaceView>>,
     version: u64,
     interner: Interner,
 }
 
 impl Api {
-    pub(super) fn new(now: Timestamp, force_fail_after: Option<SignedDuration>) -> Self {
+    pub(crate) fn new(now: Timestamp, force_fail_after: Option<SignedDuration>) -> Self {
         let namespace = NamespaceView { name: "ns".to_owned(), force_fail_after };
         Self {
             now,
@@ -95,7 +95,7 @@ impl Api {
     }
 
     /// The version of the newest change.
-    pub(super) fn version(&self) -> Version {
+    pub(crate) fn version(&self) -> Version {
         Version(self.version)
     }
 
@@ -105,12 +105,12 @@ impl Api {
     }
 
     /// The time as the API stores it.
-    pub(super) fn whole_second(&self) -> Timestamp {
+    pub(crate) fn whole_second(&self) -> Timestamp {
         Timestamp::from_second(self.now.as_second()).unwrap_or(self.now)
     }
 
     /// A user creates a Job. `None` if the name is taken.
-    pub(super) fn create_job(&mut self, mut job: Job) -> Option<Arc<Job>> {
+    pub(crate) fn create_job(&mut self, mut job: Job) -> Option<Arc<Job>> {
         if self.jobs.contains_key(&job.key) {
             return None;
         }
@@ -129,7 +129,7 @@ impl Api {
     }
 
     /// A user or another controller changes a Job.
-    pub(super) fn edit_job(&mut self, key: &JobKey, how: impl FnOnce(&mut Job)) {
+    pub(crate) fn edit_job(&mut self, key: &JobKey, how: impl FnOnce(&mut Job)) {
         let Some(stored) = self.jobs.get(key).cloned() else { return };
         let mut job = Job::clone(&stored.view);
         how(&mut job);
@@ -141,7 +141,7 @@ impl Api {
     }
 
     /// A user deletes a Job.
-    pub(super) fn delete_job(&mut self, key: &JobKey, how: Propagation) {
+    pub(crate) fn delete_job(&mut self, key: &JobKey, how: Propagation) {
         if how == Propagation::Background {
             self.remove_job(key);
         } else if let Some(stored) = self.jobs.get_mut(key) {
@@ -151,7 +151,7 @@ impl Api {
     }
 
     /// Removes a Job without finalizers.
-    pub(super) fn remove_job(&mut self, key: &JobKey) {
+    pub(crate) fn remove_job(&mut self, key: &JobKey) {
         if let Some(stored) = self.jobs.remove(key) {
             let version = self.next_version();
             self.job_log.push(Sighting::Gone(stored.view, version));
@@ -159,12 +159,12 @@ impl Api {
     }
 
     /// The Job with this UID.
-    pub(super) fn job(&self, uid: &Uid) -> Option<&Arc<Job>> {
+    pub(crate) fn job(&self, uid: &Uid) -> Option<&Arc<Job>> {
         self.jobs.values().map(|stored| &stored.view).find(|job| job.uid == *uid)
     }
 
     /// PUT of a status that was computed from `read`.
-    pub(super) fn write_status(&mut self, read: &Job, status: &JobStatus) -> Outcome<Arc<Job>> {
+    pub(crate) fn write_status(&mut self, read: &Job, status: &JobStatus) -> Outcome<Arc<Job>> {
         let Some(stored) = self.jobs.get(&read.key).cloned() else {
             return Err(failure(FailureKind::NotFound, "jobs not found"));
         };
@@ -184,7 +184,7 @@ impl Api {
     }
 
     /// POST of a pod of this Job.
-    pub(super) fn create_pod(&mut self, job: &Job, draft: &PodDraft) -> Arc<Pod> {
+    pub(crate) fn create_pod(&mut self, job: &Job, draft: &PodDraft) -> Arc<Pod> {
         let version = self.next_version();
         let body = pod_body(job, draft);
         let mut body: Value =
@@ -202,14 +202,14 @@ impl Api {
         let wire = WirePod::deserialize(&body).expect("what is stored must be a pod");
         let pod = Arc::new(wire.view(&mut self.interner));
         self.pod_log.push(Sighting::Shown(Arc::clone(&pod)));
-        self.bodies.insert(pod.uid.clone(), body);
+        self.bodies.insert(pod.uid.clone(), Arc::new(body));
         self.pods.insert(pod.uid.clone(), Arc::clone(&pod));
         pod
     }
 
     /// Changes a pod. A deleted pod goes once its grace is over and no finalizer of ours holds it.
     /// A no-op change gets no version, as in the real API.
-    pub(super) fn change_pod(
+    pub(crate) fn change_pod(
         &mut self,
         uid: &Uid,
         how: impl FnOnce(&mut Value),
@@ -217,11 +217,11 @@ impl Api {
         let (Some(stored), Some(old)) = (self.pods.get(uid).cloned(), self.bodies.get(uid)) else {
             return Err(failure(FailureKind::NotFound, "pods not found"));
         };
-        let mut body = old.clone();
+        let mut body = Value::clone(old);
         how(&mut body);
         let ends = body["metadata"]["deletionGracePeriodSeconds"] == 0;
         let gone = ends && body["metadata"]["finalizers"].is_null();
-        if body == *old && !gone {
+        if body == **old && !gone {
             return Ok(stored);
         }
         let version = self.next_version();
@@ -235,8 +235,42 @@ impl Api {
         Ok(pod)
     }
 
+    /// PATCH of a pod that adopts it, disowns it, or restores its finalizer.
+    pub(crate) fn claim(&mut self, job: &Job, claim: &Claim) -> Outcome<Arc<Pod>> {
+        let uid = &claim.pod.uid;
+        let owner = self.pods.get(uid).and_then(|pod| pod.owner.clone());
+        let ours = owner.as_ref().is_some_and(|owner| owner.uid == job.uid);
+        let fits = match claim.kind {
+            ClaimKind::Adopt => ours || owner.is_none(),
+            ClaimKind::Disown | ClaimKind::Track => ours,
+        };
+        if self.pods.contains_key(uid) && !fits && claim.kind != ClaimKind::Track {
+            return Err(failure(FailureKind::Invalid, "another controller owns it"));
+        }
+        let gives = claim.kind != ClaimKind::Disown;
+        let version = self.pods.get(uid).map(|pod| pod.version);
+        if gives && version.is_some_and(|version| version != claim.pod.version) {
+            return Err(failure(FailureKind::Conflict, "the object has been modified"));
+        }
+        let closing = |pod: &Arc<Pod>| pod.deletion.is_some() && !pod.tracked;
+        if gives && self.pods.get(uid).is_some_and(closing) {
+            return Err(failure(FailureKind::Invalid, "no new finalizers while deleting"));
+        }
+        self.change_pod(uid, |pod| match claim.kind {
+            ClaimKind::Adopt => {
+                pod_object::set_owner(pod, Some(job));
+                pod_object::track(pod, true);
+            }
+            ClaimKind::Disown => {
+                pod_object::set_owner(pod, None);
+                pod_object::track(pod, false);
+            }
+            ClaimKind::Track => pod_object::track(pod, true),
+        })
+    }
+
     /// PATCH of `pods/status`, which names the UID and the version that it was made from.
-    pub(super) fn patch_status(&mut self, uid: &Uid, patch: &Value) -> Outcome<Arc<Pod>> {
+    pub(crate) fn patch_status(&mut self, uid: &Uid, patch: &Value) -> Outcome<Arc<Pod>> {
         let Some(stored) = self.pods.get(uid) else {
             return Err(failure(FailureKind::NotFound, "pods not found"));
         };
@@ -250,7 +284,7 @@ impl Api {
     }
 
     /// DELETE of a pod. The grace is zero if no kubelet has to terminate it.
-    pub(super) fn delete_pod(&mut self, uid: &Uid, grace: i64) -> Outcome<()> {
+    pub(crate) fn delete_pod(&mut self, uid: &Uid, grace: i64) -> Outcome<()> {
         let now = self.whole_second();
         let Some(pod) = self.pods.get(uid) else {
             return Err(failure(FailureKind::NotFound, "pods not found"));
@@ -266,7 +300,7 @@ impl Api {
     }
 
     /// A user changes the policy of the namespace.
-    pub(super) fn set_force_fail_after(&mut self, force_fail_after: Option<SignedDuration>) {
+    pub(crate) fn set_force_fail_after(&mut self, force_fail_after: Option<SignedDuration>) {
         self.next_version();
         self.namespace_accepted |= force_fail_after.is_some_and(|after| !after.is_zero());
         let namespace = NamespaceView { name: self.namespace.name.clone(), force_fail_after };
@@ -275,7 +309,7 @@ impl Api {
     }
 
     /// Creates or changes a node.
-    pub(super) fn store_node(&mut self, mut node: Value) {
+    pub(crate) fn store_node(&mut self, mut node: Value) {
         let version = self.next_version();
         node["metadata"]["resourceVersion"] = version.to_string().into();
         let view = node_view(&node);
@@ -284,7 +318,7 @@ impl Api {
     }
 
     /// Changes a node, if it exists.
-    pub(super) fn change_node(&mut self, name: &str, how: impl FnOnce(&mut Value)) {
+    pub(crate) fn change_node(&mut self, name: &str, how: impl FnOnce(&mut Value)) {
         if let Some(mut node) = self.nodes.get(name).cloned() {
             how(&mut node);
             self.store_node(node);
@@ -292,7 +326,7 @@ impl Api {
     }
 
     /// PATCH of a node, a merge patch that names the version that it was made from.
-    pub(super) fn patch_node(&mut self, name: &str, patch: &Value) -> Outcome<()> {
+    pub(crate) fn patch_node(&mut self, name: &str, patch: &Value) -> Outcome<()> {
         let Some(mut node) = self.nodes.get(name).cloned() else {
             return Err(failure(FailureKind::NotFound, "nodes not found"));
         };
@@ -307,7 +341,7 @@ impl Api {
     }
 
     /// Deletes a node.
-    pub(super) fn delete_node(&mut self, name: &str) {
+    pub(crate) fn delete_node(&mut self, name: &str) {
         if let Some(node) = self.nodes.remove(name) {
             let version = self.next_version();
             self.node_log.push(Sighting::Gone(Arc::new(node_view(&node)), version));
@@ -315,13 +349,13 @@ impl Api {
     }
 
     /// The pods that name this Job as their controller.
-    pub(super) fn pods_of(&self, job: &Uid) -> impl Iterator<Item = &Arc<Pod>> {
+    pub(crate) fn pods_of(&self, job: &Uid) -> impl Iterator<Item = &Arc<Pod>> {
         self.pods.values().filter(move |pod| pod.is_owned_by(job))
     }
 }
 
 /// A node as its watch shows it.
-pub(super) fn node_view(node: &Value) -> NodeView {
+pub(crate) fn node_view(node: &Value) -> NodeView {
     NodeView::read(&WireNode::deserialize(node).expect("what is stored must be a node"))
 }
 

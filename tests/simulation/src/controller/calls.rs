@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use controller_core::job::{Answer, Claim, ClaimKind, LiveJob, PodPlan, Step, WrittenPod};
+use controller_core::job::{Answer, Claim, LiveJob, PodPlan, Step, WrittenPod};
 use controller_core::view::{Job, Pod};
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 
@@ -24,7 +24,7 @@ pub(super) enum Fate {
 }
 
 /// Describes a step in one line.
-pub(super) fn described(step: &Step) -> String {
+pub(crate) fn described(step: &Step) -> String {
     match step {
         Step::ConfirmJob => "reads the Job".to_owned(),
         Step::Claim(claim) => format!("claims {}: {:?}", claim.pod.uid, claim.kind),
@@ -187,36 +187,7 @@ impl World {
     }
 
     fn claim(&mut self, job: &Arc<Job>, claim: &Claim) -> Outcome<Answer> {
-        let uid = &claim.pod.uid;
-        let owner = self.api.pods.get(uid).and_then(|pod| pod.owner.clone());
-        let ours = owner.as_ref().is_some_and(|owner| owner.uid == job.uid);
-        let fits = match claim.kind {
-            ClaimKind::Adopt => ours || owner.is_none(),
-            ClaimKind::Disown | ClaimKind::Track => ours,
-        };
-        if self.api.pods.contains_key(uid) && !fits && claim.kind != ClaimKind::Track {
-            return Err(Failure::new(FailureKind::Invalid, "another controller owns it"));
-        }
-        let gives = claim.kind != ClaimKind::Disown;
-        let version = self.api.pods.get(uid).map(|pod| pod.version);
-        if gives && version.is_some_and(|version| version != claim.pod.version) {
-            return Err(Failure::new(FailureKind::Conflict, "the object has been modified"));
-        }
-        let closing = |pod: &Arc<Pod>| pod.deletion.is_some() && !pod.tracked;
-        if gives && self.api.pods.get(uid).is_some_and(closing) {
-            return Err(Failure::new(FailureKind::Invalid, "no new finalizers while deleting"));
-        }
-        let pod = self.api.change_pod(uid, |pod| match claim.kind {
-            ClaimKind::Adopt => {
-                pod_object::set_owner(pod, Some(job));
-                pod_object::track(pod, true);
-            }
-            ClaimKind::Disown => {
-                pod_object::set_owner(pod, None);
-                pod_object::track(pod, false);
-            }
-            ClaimKind::Track => pod_object::track(pod, true),
-        })?;
+        let pod = self.api.claim(job, claim)?;
         self.ledger.claimed(&pod, job, claim.kind);
         Ok(Answer::Pod(written(&pod)))
     }

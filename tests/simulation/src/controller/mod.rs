@@ -2,7 +2,7 @@
 //! API, of kubelets and of users, under faults, in virtual time. A seed replays exactly.
 
 pub(crate) mod agenda;
-mod api;
+pub(crate) mod api;
 mod calls;
 mod chaos;
 mod checks;
@@ -11,7 +11,7 @@ mod kubelet;
 mod ledger;
 mod nodes;
 mod pod_gc_rules;
-mod pod_object;
+pub(crate) mod pod_object;
 mod process;
 pub(crate) mod random;
 mod release_rules;
@@ -24,6 +24,7 @@ mod watches;
 mod work;
 mod world;
 
+pub(crate) use calls::described;
 use world::World;
 pub use world::{Ended, Stats};
 

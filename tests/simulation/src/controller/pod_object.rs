@@ -8,18 +8,18 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 /// The scheduler binds it.
-pub(super) fn bind(pod: &mut Value, node: &str) {
+pub(crate) fn bind(pod: &mut Value, node: &str) {
     pod["spec"]["nodeName"] = node.into();
 }
 
 /// The kubelet starts its container.
-pub(super) fn start(pod: &mut Value, now: Timestamp) {
+pub(crate) fn start(pod: &mut Value, now: Timestamp) {
     pod["status"]["phase"] = "Running".into();
     run(pod, restarts(pod), now);
 }
 
 /// The kubelet restarts its container in place.
-pub(super) fn restart(pod: &mut Value, now: Timestamp) {
+pub(crate) fn restart(pod: &mut Value, now: Timestamp) {
     let restarts = restarts(pod) + 1;
     run(pod, restarts, now);
 }
@@ -31,12 +31,12 @@ fn run(pod: &mut Value, restarts: i64, now: Timestamp) {
 }
 
 /// How often its container was restarted.
-pub(super) fn restarts(pod: &Value) -> i64 {
+pub(crate) fn restarts(pod: &Value) -> i64 {
     pod["status"]["containerStatuses"][0]["restartCount"].as_i64().unwrap_or(0)
 }
 
 /// The kubelet reports that the container ended, and the terminal phase.
-pub(super) fn finish(pod: &mut Value, exit_code: i32, now: Timestamp) {
+pub(crate) fn finish(pod: &mut Value, exit_code: i32, now: Timestamp) {
     let restarts = restarts(pod);
     let started = &pod["status"]["containerStatuses"][0]["state"]["running"]["startedAt"];
     let terminated = json!({
@@ -49,19 +49,19 @@ pub(super) fn finish(pod: &mut Value, exit_code: i32, now: Timestamp) {
 }
 
 /// Fails it without any report of its containers.
-pub(super) fn fail(pod: &mut Value) {
+pub(crate) fn fail(pod: &mut Value) {
     pod["status"]["phase"] = "Failed".into();
 }
 
 /// Sets the condition `Ready`.
-pub(super) fn set_ready(pod: &mut Value, ready: bool, now: Timestamp) {
+pub(crate) fn set_ready(pod: &mut Value, ready: bool, now: Timestamp) {
     let status = if ready { "True" } else { "False" };
     let ready = json!({"type": READY, "status": status, "lastTransitionTime": now.to_string()});
     set_condition(pod, ready);
 }
 
 /// Sets `DisruptionTarget` as an eviction by taint does, unless it stands.
-pub(super) fn disrupt(pod: &mut Value, now: Timestamp) {
+pub(crate) fn disrupt(pod: &mut Value, now: Timestamp) {
     set_target(pod, "DeletionByTaintManager", now);
 }
 
@@ -81,12 +81,12 @@ fn set_target(pod: &mut Value, reason: &str, now: Timestamp) {
 }
 
 /// Sets `DisruptionTarget` as a shutdown does, unless it stands.
-pub(super) fn mark(pod: &mut Value, now: Timestamp) {
+pub(crate) fn mark(pod: &mut Value, now: Timestamp) {
     set_target(pod, TERMINATION_BY_KUBELET, now);
 }
 
 /// Resets `DisruptionTarget`.
-pub(super) fn unmark(pod: &mut Value, now: Timestamp) {
+pub(crate) fn unmark(pod: &mut Value, now: Timestamp) {
     set_condition(
         pod,
         json!({
@@ -97,12 +97,12 @@ pub(super) fn unmark(pod: &mut Value, now: Timestamp) {
 }
 
 /// Sets or removes the tracking finalizer.
-pub(super) fn track(pod: &mut Value, tracked: bool) {
+pub(crate) fn track(pod: &mut Value, tracked: bool) {
     pod["metadata"]["finalizers"] = if tracked { json!([TRACKING_FINALIZER]) } else { Value::Null };
 }
 
 /// Makes a Job its controller, or removes its controller.
-pub(super) fn set_owner(pod: &mut Value, job: Option<&Job>) {
+pub(crate) fn set_owner(pod: &mut Value, job: Option<&Job>) {
     pod["metadata"]["ownerReferences"] = match job {
         Some(job) => json!([{
             "apiVersion": "batch/v1", "kind": "Job", "controller": true,
@@ -113,19 +113,19 @@ pub(super) fn set_owner(pod: &mut Value, job: Option<&Job>) {
 }
 
 /// Sets the label that the selectors of the Jobs read.
-pub(super) fn relabel(pod: &mut Value, app: &str) {
+pub(crate) fn relabel(pod: &mut Value, app: &str) {
     pod["metadata"]["labels"]["app"] = app.into();
 }
 
 /// A deletion is accepted: its grace ends at `now` and this many seconds.
-pub(super) fn delete(pod: &mut Value, grace: i64, now: Timestamp) {
+pub(crate) fn delete(pod: &mut Value, grace: i64, now: Timestamp) {
     let at = now + SignedDuration::from_secs(grace);
     pod["metadata"]["deletionTimestamp"] = at.to_string().into();
     pod["metadata"]["deletionGracePeriodSeconds"] = grace.into();
 }
 
 /// Merges a strategic merge patch of `pods/status`: conditions by their type, other fields whole.
-pub(super) fn merge_status(pod: &mut Value, patch: &Value) {
+pub(crate) fn merge_status(pod: &mut Value, patch: &Value) {
     for (field, value) in patch["status"].as_object().into_iter().flatten() {
         if field != "conditions" {
             pod["status"][field] = value.clone();

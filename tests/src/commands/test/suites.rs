@@ -48,8 +48,16 @@ impl Suite {
     /// Whether its tests use the API that `lab test` starts.
     pub(super) fn needs_control_plane(&self) -> bool {
         // A real node has a control plane of its own.
-        let offline =
-            ["agent_simulation", "docs", "house_rules", "platforms", "release", "simulation", NODE];
+        let offline = [
+            "agent_simulation",
+            "docs",
+            "house_rules",
+            "platforms",
+            "release",
+            "simulation",
+            "small_scopes",
+            NODE,
+        ];
         self.package == LAB && self.name.as_deref().is_some_and(|name| !offline.contains(&name))
     }
 
@@ -121,6 +129,7 @@ const RULES: &[(&str, &str, &str, Weight, Duration)] = &[
     (LAB, "podgc", "", WAITS, Duration::from_mins(6)),
     (LAB, "agent_simulation", "", CORE, Duration::from_mins(10)),
     (LAB, "simulation", "", CORE, Duration::from_mins(10)),
+    (LAB, "small_scopes", "", CORE, Duration::from_mins(10)),
     (LAB, "house_rules", "", CORE, PURE_LIMIT),
     (LAB, "reference", "", CORE, Duration::from_mins(10)),
     // On a cold machine they compile Karpenter's drain, kustomize or Helm.

@@ -1,0 +1,407 @@
+//! Digests a state, so that states which differ in names only are one. Pods are numbered by their
+//! age. Of versions only the order counts: how far a watch is behind, and whether what a process
+//! has read is still current.
+
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use controller_core::job::{Call, Memory, Step};
+use controller_core::orphans::Orphans;
+use controller_core::view::{Job, Pod, Uid, Version};
+use epilogue_common::names::job_condition::{COMPLETE, FAILED};
+use epilogue_common::names::pod_condition::PENDING_TIMEOUT;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::batch::v1::{JobCondition, JobStatus};
+
+use super::history::Knowledge;
+use super::kubelet::is_disrupted;
+use super::model::State;
+use super::process::{Kind, Process, Work, wait_of};
+use super::scope::{JobKind, Scope, key};
+use crate::controller::api::{Api, Sighting};
+
+/// The digest of a state.
+pub(super) fn of(state: &State, scope: &Scope) -> u64 {
+    let mut names: Vec<&Uid> = state.api.pods.keys().chain(state.history.pods.keys()).collect();
+    names.extend(state.in_hand(scope).map(|pod| &pod.uid));
+    names.sort_unstable();
+    names.dedup();
+    let mut all = Digest { scope, state, names: &names, words: Vec::with_capacity(256) };
+    all.world();
+    let parts: Vec<Vec<u64>> = state
+        .processes
+        .iter()
+        .map(|process| {
+            let mut digest = Digest { scope, state, names: &names, words: Vec::with_capacity(128) };
+            digest.process(process);
+            digest.words
+        })
+        .collect();
+    let mut wire: Vec<Vec<u64>> = state
+        .wire
+        .iter()
+        .map(|sent| {
+            let mut digest = Digest { scope, state, names: &names, words: Vec::new() };
+            digest.call(&sent.call);
+            digest.read(&sent.job);
+            if matches!(sent.call.step, Step::Create(_)) || finishes(&sent.call) {
+                digest.knowledge(&sent.by);
+            }
+            digest.words
+        })
+        .collect();
+    wire.sort_unstable();
+    let mut hasher = DefaultHasher::new();
+    (all.words, parts, wire).hash(&mut hasher);
+    hasher.finish()
+}
+
+struct Digest<'a> {
+    scope: &'a Scope,
+    state: &'a State,
+    names: &'a [&'a Uid],
+    words: Vec<u64>,
+}
+
+impl Digest<'_> {
+    fn put(&mut self, word: impl Into<u64>) {
+        self.words.push(word.into());
+    }
+
+    fn uid(&mut self, uid: &Uid) {
+        // One that no object has: only forgotten pods, which are all alike.
+        let place = self.names.binary_search(&uid).unwrap_or(usize::MAX >> 1);
+        self.words.push(place as u64);
+    }
+
+    fn uids<'b>(&mut self, uids: impl IntoIterator<Item = &'b Uid>) {
+        let mut uids: Vec<&Uid> = uids.into_iter().collect();
+        uids.sort_unstable();
+        self.put(uids.len() as u64);
+        for uid in uids {
+            self.uid(uid);
+        }
+    }
+
+    fn world(&mut self) {
+        let state = self.state;
+        let left = state.left;
+        for count in [left.crashes, left.lost_replies, left.late_watches, left.endings] {
+            self.put(count);
+        }
+        self.status(&state.job().status);
+        for pod in state.api.pods.values() {
+            self.pod(pod);
+            self.put(state.running.contains(&pod.uid));
+        }
+        for (uid, record) in &state.history.pods {
+            self.uid(uid);
+            self.put(record.succeeded.is_some());
+            self.put(record.failed);
+            self.put(record.stripped);
+            self.put(record.counted.is_some());
+        }
+    }
+
+    fn status(&mut self, status: &JobStatus) {
+        for count in
+            [status.active, status.ready, status.terminating, status.succeeded, status.failed]
+        {
+            self.put(count.map_or(0, |count| u64::from(count.unsigned_abs()) + 1));
+        }
+        self.put(status.start_time.is_some());
+        for text in [&status.completed_indexes, &status.failed_indexes] {
+            self.text(text.as_deref().unwrap_or("-"));
+        }
+        let lists = status.uncounted_terminated_pods.as_ref();
+        for list in
+            [lists.and_then(|it| it.succeeded.as_ref()), lists.and_then(|it| it.failed.as_ref())]
+        {
+            let uids: Vec<Uid> =
+                list.into_iter().flatten().map(|uid| Uid::from(uid.as_str())).collect();
+            self.uids(&uids);
+        }
+        for condition in status.conditions.iter().flatten() {
+            self.text(&condition.type_);
+            self.put(condition.status == "True");
+            self.text(condition.reason.as_deref().unwrap_or_default());
+        }
+    }
+
+    fn text(&mut self, text: &str) {
+        let mut hasher = DefaultHasher::new();
+        text.hash(&mut hasher);
+        self.words.push(hasher.finish());
+    }
+
+    /// All that a plan for the Job of this scope reads of a pod, but for its version. Times stand
+    /// still.
+    fn pod(&mut self, pod: &Pod) {
+        let Pod { uid, deletion, tracked, node, phase, index, failures, .. } = pod;
+        self.uid(uid);
+        self.put(*phase as u64);
+        self.put(deletion.map_or(0, |it| it.grace_seconds.unsigned_abs() + 1));
+        self.put(index.map_or(0, |index| u64::from(index) + 1));
+        self.put(failures.total());
+        let pending_too_long = self.scope.kind == JobKind::PendingTimeout;
+        let flags = [
+            *tracked,
+            node.is_some() && !pod.is_terminal(),
+            self.scope.kind == JobKind::IgnoresDisruptions && is_disrupted(pod),
+            pending_too_long && pod.has_condition(PENDING_TIMEOUT),
+        ];
+        // The younger of two pods goes first; one of the same second is as old.
+        self.age(pod.created.filter(|_| pod.is_active()));
+        self.age(pod.shown_running_since.filter(|_| self.scope.replaces_failed_only()));
+        self.put(flags.into_iter().fold(0_u64, |bits, flag| bits << 1 | u64::from(flag)));
+    }
+
+    fn wait(&mut self, wait: Option<SignedDuration>) {
+        let wait = wait.unwrap_or_default().as_millis();
+        self.put(u64::try_from(wait).unwrap_or_default());
+    }
+
+    fn age(&mut self, time: Option<Timestamp>) {
+        let age = time.map(|time| self.state.api.now.duration_since(time).as_secs());
+        self.put(age.map_or(0, |age| u64::try_from(age).unwrap_or_default() + 1));
+    }
+
+    /// A pod as a process has read it.
+    fn read_pod(&mut self, pod: &Pod) {
+        let current = self.state.api.pods.get(&pod.uid).is_some_and(|it| it.version == pod.version);
+        self.put(current);
+        if current { self.uid(&pod.uid) } else { self.pod(pod) }
+    }
+
+    /// A Job as a process has read it.
+    fn read(&mut self, job: &Arc<Job>) {
+        let current = self.state.job().version == job.version;
+        self.put(current);
+        if !current {
+            self.status(&job.status);
+        }
+    }
+
+    fn process(&mut self, process: &Process) {
+        self.put(process.syncs_left.map_or(0, |left| u64::from(left) + 1));
+        self.put(process.queued);
+        // The next sync decides anew how long to wait.
+        self.wait(process.wake.filter(|_| !process.queued));
+        let mut orphans: Vec<Option<&Uid>> = process
+            .orphans
+            .iter()
+            .map(|item| match item {
+                Orphans::Pod(_, uid) => Some(uid),
+                Orphans::OfJob(_) => None,
+            })
+            .collect();
+        orphans.sort_unstable();
+        for item in orphans {
+            match item {
+                Some(uid) => self.uid(uid),
+                None => self.put(u64::MAX),
+            }
+        }
+        for kind in Kind::ALL {
+            self.put(process.watch(kind).late);
+        }
+        self.held_back(process);
+        if let Some(snapshot) = process.state.input(&key()) {
+            self.read(&snapshot.job);
+            self.put(snapshot.pods.len() as u64);
+            for pod in &snapshot.pods {
+                self.read_pod(pod);
+            }
+            self.memory(process, &snapshot.memory);
+        }
+        for (_, awaited) in process.state.waiting() {
+            self.behind(process, Kind::Jobs, awaited.jobs);
+            self.behind(process, Kind::Pods, awaited.pods);
+        }
+        for (uid, record) in &self.state.history.pods {
+            if record.created > process.pods.version && record.creator == Some(process.number) {
+                self.uid(uid);
+            }
+        }
+        if let Some(work) = &process.work {
+            self.work(process, work);
+        }
+    }
+
+    /// The events that late watches hold back.
+    fn held_back(&mut self, process: &Process) {
+        let Api { job_log, pod_log, .. } = &self.state.api;
+        for sighting in &job_log[process.jobs.position..] {
+            if let Sighting::Shown(job) = sighting {
+                self.read(job);
+                self.behind(process, Kind::Pods, job.version);
+            }
+        }
+        for sighting in &pod_log[process.pods.position..] {
+            match sighting {
+                Sighting::Shown(pod) => self.read_pod(pod),
+                Sighting::Gone(pod, _) => {
+                    self.put(7_u64);
+                    self.uid(&pod.uid);
+                }
+            }
+        }
+    }
+
+    /// How many events a watch has to show until it has come to a version.
+    fn behind(&mut self, process: &Process, kind: Kind, version: Version) {
+        let Api { job_log, pod_log, .. } = &self.state.api;
+        if version <= process.watch(kind).version {
+            return self.put(0_u64);
+        }
+        let older = match kind {
+            Kind::Jobs => {
+                let held = job_log[process.jobs.position..].iter();
+                held.filter(|it| seen_at(it, |job| job.version) < version).count()
+            }
+            Kind::Pods => {
+                let held = pod_log[process.pods.position..].iter();
+                held.filter(|it| seen_at(it, |pod| pod.version) < version).count()
+            }
+        };
+        self.put(older as u64 + 1);
+    }
+
+    /// All fields are named, so that a new one is not left out by mistake. Backoff is zero, and no
+    /// annotation has a problem.
+    fn memory(&mut self, process: &Process, memory: &Memory) {
+        let Memory {
+            expectations,
+            removed_finalizers,
+            finished,
+            backoff: _,
+            reported: _,
+            written,
+            counted,
+        } = memory;
+        self.uids(&expectations.deleted);
+        let exists = |uid: &&Uid| process.state.pod(uid).is_some();
+        self.uids(removed_finalizers.iter().filter(exists));
+        self.put(*finished);
+        self.behind(process, Kind::Jobs, written.jobs);
+        self.behind(process, Kind::Pods, written.pods);
+        match counted.filter(|(version, _)| *version > written.jobs) {
+            Some((version, _)) => self.behind(process, Kind::Pods, version),
+            None => self.put(0_u64),
+        }
+    }
+
+    fn work(&mut self, process: &Process, work: &Work) {
+        let facts = &work.plan.facts;
+        if self.state.is_in_vain(work, self.scope) {
+            return self.put(u64::MAX);
+        }
+        self.read(work.progress.job());
+        self.wait(wait_of(&work.plan));
+        let by = Knowledge { process: process.number, shown: work.shown, answered: true };
+        let in_status = |(call, _): &&(Call, bool)| {
+            matches!(call.step, Step::WriteStatus(_) | Step::RemoveFinalizer(_))
+        };
+        let answers = work.answered.iter();
+        if let Some(plan) = work.progress.status_plan() {
+            self.uids(plan.release.iter().map(|pod| &pod.uid));
+            let tracked = facts.census.tracked.iter().filter(|pod| work.counts(pod));
+            self.uids(tracked.map(|pod| &pod.uid));
+            if let Some(end) = &plan.settle.end {
+                self.text(&end.reason);
+                self.knowledge(&by);
+            }
+            self.calls(&work.calls, answers.filter(in_status));
+        } else if work.is_in_status() {
+            if work.calls.iter().any(finishes) {
+                self.knowledge(&by);
+            }
+            self.calls(&work.calls, [].iter());
+        } else {
+            self.read(&facts.job);
+            self.put(facts.expectations_satisfied);
+            self.put(facts.census.pods.len() as u64);
+            for pod in &facts.census.pods {
+                self.read_pod(pod);
+            }
+            self.uids(facts.census.tracked.iter().map(|pod| &pod.uid));
+            self.knowledge(&by);
+            self.calls(&work.calls, answers);
+        }
+    }
+
+    /// Calls on their way, and calls that were answered, in no order.
+    fn calls<'b>(&mut self, sent: &[Call], answered: impl Iterator<Item = &'b (Call, bool)>) {
+        let sent = sent.iter().map(|call| (call, 0_u64));
+        let answered = answered.map(|(call, ok)| (call, 1 + u64::from(*ok)));
+        let mut calls: Vec<Vec<u64>> = sent
+            .chain(answered)
+            .map(|(call, answer)| {
+                let words = vec![answer];
+                let mut digest = Digest { words, ..*self };
+                digest.call(call);
+                digest.words
+            })
+            .collect();
+        calls.sort_unstable();
+        self.words.extend(calls.into_iter().flatten());
+    }
+
+    /// Which pods a process could know when it planned, and which successes.
+    fn knowledge(&mut self, by: &Knowledge) {
+        for record in self.state.history.pods.values() {
+            self.put(by.covers(record));
+            self.put(record.succeeded.is_some_and(|at| at <= by.shown));
+        }
+    }
+
+    fn call(&mut self, call: &Call) {
+        match &call.step {
+            Step::ConfirmJob => self.put(1_u64),
+            Step::Claim(claim) => {
+                self.put(2_u64);
+                self.read_pod(&claim.pod);
+            }
+            Step::Create(draft) => {
+                self.put(3_u64);
+                self.put(draft.index.map_or(0, |index| u64::from(index) + 1));
+                self.put(draft.failures.map_or(0, |it| u64::from(it.total()) + 1));
+            }
+            Step::Strip(pod) => {
+                self.put(4_u64);
+                self.uid(&pod.uid);
+            }
+            Step::Delete(pod) => {
+                self.put(5_u64);
+                self.uid(&pod.uid);
+            }
+            Step::FailPending(pod) => {
+                self.put(6_u64);
+                self.read_pod(pod);
+            }
+            Step::WriteStatus(status) => {
+                self.put(7_u64);
+                self.status(status);
+            }
+            Step::RemoveFinalizer(pod) => {
+                self.put(8_u64);
+                self.uid(&pod.uid);
+            }
+        }
+    }
+}
+
+/// Whether it writes a terminal condition.
+fn finishes(call: &Call) -> bool {
+    let Step::WriteStatus(status) = &call.step else { return false };
+    let terminal = |it: &JobCondition| it.type_ == COMPLETE || it.type_ == FAILED;
+    status.conditions.iter().flatten().any(terminal)
+}
+
+fn seen_at<T>(sighting: &Sighting<T>, version: impl Fn(&T) -> Version) -> Version {
+    match sighting {
+        Sighting::Shown(object) => version(object),
+        Sighting::Gone(_, version) => *version,
+    }
+}

@@ -1,0 +1,376 @@
+//! One process that believes it leads: the shipped state and plans, its watches, and the sync in
+//! hand. A process is cloned with each state of the model.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use controller_core::batching::Batching;
+use controller_core::job::{
+    Answer, Call, MemoryUpdate, PodPlan, Progress, SideEffect, SkipReason, Step, SyncInput,
+    plan_pods,
+};
+use controller_core::orphans::Orphans;
+use controller_core::state::{ClusterState, Entry, Event, Now};
+use controller_core::view::{Job, Phase, Pod, Version};
+use epilogue_common::outcome::Outcome;
+use epilogue_common::watch_event::WatchEvent;
+use jiff::SignedDuration;
+use k8s_openapi::api::batch::v1::JobStatus;
+
+use super::scope::{Scope, key, settings};
+use crate::controller::api::{Api, Sighting};
+
+/// Waits up to this long end by time, longer ones never: they are a last resort.
+const SHORT: SignedDuration = SignedDuration::from_secs(30);
+
+/// The kinds that are watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Jobs,
+    Pods,
+}
+
+impl Kind {
+    pub(super) const ALL: [Self; 2] = [Self::Jobs, Self::Pods];
+}
+
+/// A watch: how much of the API's log it has shown.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Watch {
+    pub(super) position: usize,
+    /// Whether it holds events back.
+    pub(super) late: bool,
+    /// The version that it has come to.
+    pub(super) version: Version,
+}
+
+/// A sync in hand.
+#[derive(Clone, Debug)]
+pub(super) struct Work {
+    pub(super) plan: Arc<PodPlan>,
+    pub(super) progress: Progress,
+    /// Calls on their way to the API.
+    pub(super) calls: Vec<Call>,
+    /// Calls that were answered, and whether they succeeded.
+    pub(super) answered: Vec<(Call, bool)>,
+    /// How far the watch of pods had come when the sync began.
+    pub(super) shown: Version,
+}
+
+impl Work {
+    /// Whether its status lists this pod or completes its index, or its finalizer is removed.
+    pub(super) fn counts(&self, pod: &Pod) -> bool {
+        let released = self.progress.status_plan().map_or(&[][..], |plan| &plan.release);
+        released.iter().any(|each| each.uid == pod.uid)
+            || self.calls.iter().any(|call| lists(call, pod))
+            || status_lists(&self.progress.job().status, pod)
+            || succeeds(&self.plan, pod)
+    }
+
+    /// Whether the calls on pods are answered.
+    pub(super) fn is_in_status(&self) -> bool {
+        self.progress.status_plan().is_some() || self.calls.iter().all(writes_status)
+    }
+}
+
+/// Whether it writes a status that lists this pod.
+pub(super) fn lists(call: &Call, pod: &Pod) -> bool {
+    matches!(&call.step, Step::WriteStatus(status) if status_lists(status, pod))
+}
+
+fn status_lists(status: &JobStatus, pod: &Pod) -> bool {
+    let lists = status.uncounted_terminated_pods.iter();
+    let lists = lists.flat_map(|lists| [&lists.succeeded, &lists.failed]);
+    lists.flatten().flatten().any(|uid| uid == pod.uid.as_str())
+}
+
+/// Whether the status of a plan may count the index of this pod, which needs no finalizer.
+pub(super) fn succeeds(plan: &PodPlan, pod: &Pod) -> bool {
+    plan.facts.indexes.is_some() && pod.phase == Phase::Succeeded
+}
+
+/// Whether it writes the status of the Job.
+pub(super) fn writes_status(call: &Call) -> bool {
+    matches!(call.step, Step::WriteStatus(_))
+}
+
+/// A process.
+#[derive(Clone, Debug)]
+pub(super) struct Process {
+    /// Its number, which no later process gets.
+    pub(super) number: u8,
+    /// How often it still syncs; without a limit, it leads.
+    pub(super) syncs_left: Option<u8>,
+    pub(super) state: ClusterState,
+    /// Whether its Job waits for a sync that has something to do.
+    pub(super) queued: bool,
+    /// The short wait that its last sync asked for, unless it ended meanwhile.
+    pub(super) wake: Option<SignedDuration>,
+    pub(super) orphans: Vec<Orphans>,
+    pub(super) jobs: Watch,
+    pub(super) pods: Watch,
+    pub(super) work: Option<Work>,
+}
+
+impl Process {
+    /// A new process lists everything, and enqueues it.
+    pub(super) fn start(number: u8, api: &Api, scope: &Scope) -> Self {
+        let mut process = Self {
+            number,
+            syncs_left: None,
+            state: ClusterState::new(Batching::default(), None),
+            queued: false,
+            wake: None,
+            orphans: Vec::new(),
+            jobs: Watch::default(),
+            pods: Watch::default(),
+            work: None,
+        };
+        for kind in Kind::ALL {
+            process.list(kind, api, scope);
+        }
+        let entries = process.state.everything(&now(api, scope));
+        (process.queued, process.orphans) = (false, Vec::new());
+        process.enqueue(entries);
+        process.skip_idle_sync(api, scope);
+        process
+    }
+
+    /// Whether it no longer believes that it leads, and has nothing in hand.
+    pub(super) fn is_over(&self) -> bool {
+        self.syncs_left == Some(0) && self.work.is_none()
+    }
+
+    pub(super) fn watch(&self, kind: Kind) -> &Watch {
+        match kind {
+            Kind::Jobs => &self.jobs,
+            Kind::Pods => &self.pods,
+        }
+    }
+
+    pub(super) fn watch_mut(&mut self, kind: Kind) -> &mut Watch {
+        match kind {
+            Kind::Jobs => &mut self.jobs,
+            Kind::Pods => &mut self.pods,
+        }
+    }
+
+    /// How many events the watch holds back.
+    pub(super) fn behind(&self, kind: Kind, api: &Api) -> usize {
+        let log = match kind {
+            Kind::Jobs => api.job_log.len(),
+            Kind::Pods => api.pod_log.len(),
+        };
+        log - self.watch(kind).position
+    }
+
+    /// The watch breaks and lists again.
+    pub(super) fn list(&mut self, kind: Kind, api: &Api, scope: &Scope) {
+        self.handle(begins(kind), api, scope);
+        match kind {
+            Kind::Jobs => {
+                for stored in api.jobs.values() {
+                    let event = WatchEvent::Shown(Arc::clone(&stored.view));
+                    self.handle(Event::Job(event), api, scope);
+                }
+                self.handle(Event::Job(ends(api)), api, scope);
+            }
+            Kind::Pods => {
+                for pod in api.pods.values() {
+                    self.handle(Event::Pod(WatchEvent::Shown(Arc::clone(pod))), api, scope);
+                }
+                self.handle(Event::Pod(ends(api)), api, scope);
+            }
+        }
+        let behind = self.behind(kind, api);
+        let watch = self.watch_mut(kind);
+        watch.position += behind;
+        (watch.late, watch.version) = (false, api.version());
+    }
+
+    /// The watch shows its next event.
+    fn deliver(&mut self, kind: Kind, api: &Api, scope: &Scope) {
+        let position = self.watch(kind).position;
+        let (event, version) = match kind {
+            Kind::Jobs => {
+                let (event, version) = shown(&api.job_log[position], |job: &Job| job.version);
+                let gone = |job: Arc<Job>| Arc::new(Job { version, ..Job::clone(&job) });
+                (Event::Job(restamped(event, gone)), version)
+            }
+            Kind::Pods => {
+                let (event, version) = shown(&api.pod_log[position], |pod: &Pod| pod.version);
+                let gone = |pod: Arc<Pod>| Arc::new(Pod { version, ..Pod::clone(&pod) });
+                (Event::Pod(restamped(event, gone)), version)
+            }
+        };
+        self.handle(event, api, scope);
+        let watch = self.watch_mut(kind);
+        (watch.position, watch.version) = (position + 1, version);
+    }
+
+    /// The watch shows everything, up to a bookmark.
+    pub(super) fn catch_up(&mut self, kind: Kind, api: &Api, scope: &Scope) {
+        self.watch_mut(kind).late = false;
+        while self.behind(kind, api) > 0 {
+            self.deliver(kind, api, scope);
+        }
+        if self.watch(kind).version < api.version() {
+            let up_to = api.version().to_string();
+            self.handle(
+                match kind {
+                    Kind::Jobs => Event::Job(WatchEvent::UpTo(up_to)),
+                    Kind::Pods => Event::Pod(WatchEvent::UpTo(up_to)),
+                },
+                api,
+                scope,
+            );
+            self.watch_mut(kind).version = api.version();
+        }
+    }
+
+    fn handle(&mut self, mut event: Event, api: &Api, scope: &Scope) {
+        let now = now(api, scope);
+        let reaction = self.state.handle(event.clone(), &now);
+        let entries = match scope.sabotage {
+            Some(sabotage) => sabotage.heard(&mut event, reaction.entries),
+            None => reaction.entries,
+        };
+        self.enqueue(entries);
+    }
+
+    /// Delays do not count: a change that waits is one whose worker is slow.
+    fn enqueue(&mut self, entries: Vec<Entry>) {
+        for entry in entries {
+            match entry {
+                Entry::Job(..) => self.queued = true,
+                Entry::Orphans(item, _) if !self.orphans.contains(&item) => self.orphans.push(item),
+                Entry::Orphans(..) | Entry::Check(_) => {}
+            }
+        }
+    }
+
+    /// Syncs that have nothing to do happen at once: they commute with everything.
+    pub(super) fn skip_idle_sync(&mut self, api: &Api, scope: &Scope) {
+        while self.queued && self.work.is_none() {
+            let mut after = self.clone();
+            after.sync(api, scope);
+            if after.work.is_some() {
+                break;
+            }
+            *self = after;
+        }
+        self.orphans.retain(|item| !self.state.orphans(item, false).is_empty());
+    }
+
+    /// A worker takes the Job.
+    pub(super) fn sync(&mut self, api: &Api, scope: &Scope) {
+        (self.queued, self.wake) = (false, None);
+        let Some(mut snapshot) = self.state.input(&key()) else { return };
+        if let Some(sabotage) = scope.sabotage {
+            sabotage.distort(&mut snapshot);
+        }
+        let plan = Arc::new(plan_pods(&SyncInput {
+            job: &snapshot.job,
+            pods: &snapshot.pods,
+            memory: &snapshot.memory,
+            seen: snapshot.seen,
+            now: now(api, scope).time,
+            settings: &settings(),
+        }));
+        if plan.skip == Some(SkipReason::Stale) {
+            let entries = self.state.await_versions(key(), snapshot.memory.awaited());
+            self.enqueue(entries);
+        }
+        let progress = Progress::new(PodPlan::clone(&plan), &settings());
+        let (calls, answered, shown) = (Vec::new(), Vec::new(), self.pods.version);
+        self.work = Some(Work { plan, progress, calls, answered, shown });
+        self.advance(api, scope);
+    }
+
+    /// A call is answered.
+    pub(super) fn answer(
+        &mut self,
+        call: usize,
+        outcome: Outcome<Answer>,
+        api: &Api,
+        scope: &Scope,
+    ) {
+        let Some(work) = &mut self.work else { return };
+        let call = work.calls.remove(call);
+        let outcome = match scope.sabotage {
+            Some(sabotage) => sabotage.believed(&call, outcome),
+            None => outcome,
+        };
+        work.progress.done(&call, outcome.clone());
+        work.answered.push((call, outcome.is_ok()));
+        self.advance(api, scope);
+    }
+
+    /// Makes the next calls, or ends the sync. One that failed is repeated.
+    fn advance(&mut self, api: &Api, scope: &Scope) {
+        let Some(work) = &mut self.work else { return };
+        let job = Arc::clone(&work.plan.facts.job);
+        let updates = work.progress.take_side_effects();
+        work.calls.extend(std::iter::from_fn(|| work.progress.next_call()));
+        let is_over = work.calls.is_empty();
+        for update in updates {
+            if let SideEffect::Remember(update) = update {
+                self.remember(&job, update, api, scope);
+            }
+        }
+        if is_over && let Some(work) = self.work.take() {
+            let result = work.progress.into_result();
+            self.queued |= result.result.is_err();
+            self.wake = wait_of(&work.plan).filter(|_| result.result.is_ok());
+        }
+    }
+
+    fn remember(&mut self, job: &Job, update: MemoryUpdate, api: &Api, scope: &Scope) {
+        let time = now(api, scope).time;
+        if scope.sabotage.is_none_or(|sabotage| sabotage.remembers(&update)) {
+            self.state.remember(job, update, time);
+        }
+    }
+}
+
+/// The short wait that a plan asks for.
+pub(super) fn wait_of(plan: &PodPlan) -> Option<SignedDuration> {
+    plan.requeue_after.filter(|wait| *wait <= SHORT && plan.skip.is_none())
+}
+
+fn now(api: &Api, scope: &Scope) -> Now {
+    let time = api.now.checked_add(scope.clock_ahead()).unwrap_or(api.now);
+    Now { time, elapsed: Duration::ZERO, has_backlog: false }
+}
+
+fn begins(kind: Kind) -> Event {
+    match kind {
+        Kind::Jobs => Event::Job(WatchEvent::ListBegins),
+        Kind::Pods => Event::Pod(WatchEvent::ListBegins),
+    }
+}
+
+fn ends<T>(api: &Api) -> WatchEvent<T> {
+    WatchEvent::ListEnds(api.version().to_string())
+}
+
+fn shown<T>(
+    sighting: &Sighting<T>,
+    version: impl Fn(&T) -> Version,
+) -> (WatchEvent<Arc<T>>, Version) {
+    match sighting {
+        Sighting::Shown(object) => (WatchEvent::Shown(Arc::clone(object)), version(object)),
+        Sighting::Gone(object, version) => (WatchEvent::Gone(Arc::clone(object)), *version),
+    }
+}
+
+/// A deleted object is shown at the version of its deletion.
+fn restamped<T>(
+    event: WatchEvent<Arc<T>>,
+    gone: impl FnOnce(Arc<T>) -> Arc<T>,
+) -> WatchEvent<Arc<T>> {
+    match event {
+        WatchEvent::Gone(object) => WatchEvent::Gone(gone(object)),
+        event => event,
+    }
+}

@@ -1,0 +1,76 @@
+//! Breaks what a process hears, plans from, remembers and believes, to show that the verdicts
+//! notice it.
+
+use std::sync::Arc;
+
+use controller_core::job::{Answer, Call, MemoryUpdate, Step, WrittenPod};
+use controller_core::state::{Entry, Event, Snapshot};
+use controller_core::view::Job;
+use epilogue_common::outcome::Outcome;
+use epilogue_common::watch_event::WatchEvent;
+
+/// A mistake that a controller could make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sabotage {
+    /// Releases terminated pods before the status lists them.
+    ReleaseFirst,
+    /// Does not wait until its watches show the pods that it created.
+    ForgetCreations,
+    /// Neither waits until its watches show what was counted, nor remembers what it released.
+    ForgetReleases,
+    /// Writes the status whatever the version of the Job is by then.
+    OverwriteStatus,
+    /// Replaces terminating pods although only failed ones may be replaced.
+    ReplaceTerminating,
+    /// Takes each release for one that succeeded.
+    BelieveReleases,
+    /// Does not hear of pods that end.
+    MissEnds,
+    /// Fails a pending pod whatever has happened to it since.
+    FailStarted,
+}
+
+impl Sabotage {
+    /// Changes what a watch enqueues.
+    pub(super) fn heard(self, event: &mut Event, mut entries: Vec<Entry>) -> Vec<Entry> {
+        let ends = matches!(event, Event::Pod(WatchEvent::Shown(pod)) if pod.is_terminal());
+        if self == Self::MissEnds && ends {
+            entries.clear();
+        }
+        entries
+    }
+
+    /// Changes what a plan is made from.
+    pub(super) fn distort(self, snapshot: &mut Snapshot) {
+        if self == Self::ForgetReleases {
+            snapshot.memory.counted = None;
+        }
+        if self == Self::ReplaceTerminating {
+            let mut job = Job::clone(&snapshot.job);
+            job.spec.replaces_failed_only = false;
+            snapshot.job = Arc::new(job);
+        }
+    }
+
+    /// Whether a process keeps this in mind.
+    pub(super) fn remembers(self, update: &MemoryUpdate) -> bool {
+        match update {
+            MemoryUpdate::Created(_) => self != Self::ForgetCreations,
+            MemoryUpdate::PodWritten(_)
+            | MemoryUpdate::JobWritten(_)
+            | MemoryUpdate::RemovingFinalizer(_) => self != Self::ForgetReleases,
+            _ => true,
+        }
+    }
+
+    /// What a process takes the reply to a call for.
+    pub(super) fn believed(self, call: &Call, outcome: Outcome<Answer>) -> Outcome<Answer> {
+        match &call.step {
+            Step::RemoveFinalizer(pod) if self == Self::BelieveReleases && outcome.is_err() => {
+                let (uid, name) = (pod.uid.clone(), Arc::clone(&pod.name));
+                Ok(Answer::Pod(WrittenPod { uid, name, version: pod.version }))
+            }
+            _ => outcome,
+        }
+    }
+}

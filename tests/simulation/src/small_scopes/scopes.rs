@@ -1,0 +1,176 @@
+//! The scopes: small ones, which the suite explores, and large ones to explore by hand.
+
+use super::kubelet::Ending;
+use super::scope::{Faults, JobKind, Scope};
+
+/// A Job of one pod, and one process.
+pub const ONE: Scope = Scope {
+    name: "one",
+    pods: 1,
+    at_once: 1,
+    indexed: false,
+    backoff_limit: 1,
+    kind: JobKind::Plain,
+    second_leader: 0,
+    faults: Faults::NONE,
+    endings: &Ending::BAD,
+    pods_max: 4,
+    states: 0,
+    sabotage: None,
+};
+
+/// A Job of two pods at once.
+pub const TWO: Scope = Scope { name: "two", pods: 2, at_once: 2, pods_max: 5, ..ONE };
+
+const THREE: Scope = Scope { pods: 3, at_once: 3, pods_max: 6, ..ONE };
+const SERIAL: Scope = Scope { pods: 3, ..ONE };
+const PER_INDEX: Scope = Scope { kind: JobKind::PerIndex, indexed: true, backoff_limit: 6, ..ONE };
+const TIMEOUT: Scope = Scope { kind: JobKind::PendingTimeout, backoff_limit: 2, ..ONE };
+
+const ENDS: Faults = Faults { endings: 1, ..Faults::NONE };
+const ENDS_TWICE: Faults = Faults { endings: 2, ..Faults::NONE };
+const LATE: Faults = Faults { late_watches: 1, ..Faults::NONE };
+const LATE_ENDS: Faults = Faults { late_watches: 1, ..ENDS };
+const CRASH: Faults = Faults { crashes: 1, ..Faults::NONE };
+const CRASH_LOST: Faults = Faults { lost_replies: 1, ..CRASH };
+const CRASH_ENDS: Faults = Faults { crashes: 1, ..ENDS };
+const LOST_ENDS: Faults = Faults { lost_replies: 1, ..ENDS };
+
+const PENDING: &[Ending] = &[Ending::DeletePending, Ending::Delete, Ending::Fail];
+
+/// Two processes believe that they lead.
+pub const LEADERS: &[Scope] = &[
+    Scope { name: "leaders", states: 10_192, second_leader: 3, ..ONE },
+    Scope { name: "leaders-late", states: 154_139, second_leader: 2, faults: LATE, ..ONE },
+    Scope { name: "leaders-ends", states: 151_791, second_leader: 2, faults: ENDS, ..ONE },
+    Scope { name: "leaders-crash", states: 46_505, second_leader: 1, faults: CRASH_LOST, ..ONE },
+    Scope { name: "leaders-two", states: 7_813, second_leader: 1, ..TWO },
+    Scope { name: "leaders-indexed", states: 2_593, second_leader: 2, indexed: true, ..ONE },
+    Scope { name: "leaders-two-indexed", states: 12_064, second_leader: 1, indexed: true, ..TWO },
+];
+
+/// A process dies, replies are lost, watches are late.
+pub const LOSSES: &[Scope] = &[
+    Scope { name: "losses", states: 429_299, faults: Faults::one_each(1), ..ONE },
+    Scope { name: "losses-two", states: 66_909, faults: Faults::one_each(0), ..TWO },
+    Scope {
+        name: "losses-two-indexed",
+        states: 139_347,
+        faults: Faults::one_each(0),
+        indexed: true,
+        ..TWO
+    },
+    Scope { name: "losses-serial", states: 40_828, faults: Faults::one_each(0), ..SERIAL },
+    Scope { name: "crash-three", states: 17_817, faults: CRASH, ..THREE },
+    Scope { name: "late-three", states: 1_327, faults: LATE, ..THREE },
+];
+
+/// Pods end in every way.
+pub const ENDINGS: &[Scope] = &[
+    Scope { name: "ends-twice", states: 10_484, faults: ENDS_TWICE, ..TWO },
+    Scope { name: "ends-twice-indexed", states: 11_270, faults: ENDS_TWICE, indexed: true, ..TWO },
+    Scope { name: "ends-three", states: 7_564, faults: ENDS, ..THREE },
+    Scope { name: "ends-three-indexed", states: 13_551, faults: ENDS, indexed: true, ..THREE },
+    Scope { name: "ends-late", states: 16_968, faults: LATE_ENDS, ..TWO },
+    Scope { name: "ends-late-indexed", states: 15_974, faults: LATE_ENDS, indexed: true, ..TWO },
+    Scope { name: "ends-lost", states: 6_834, faults: LOST_ENDS, ..TWO },
+    Scope { name: "ends-crash", states: 28_258, faults: CRASH_ENDS, ..TWO },
+    Scope { name: "pending", states: 6_018, faults: ENDS_TWICE, endings: PENDING, ..TWO },
+];
+
+/// Policies change what counts, and when a pod is replaced.
+pub const POLICIES: &[Scope] = &[
+    Scope {
+        name: "failed",
+        states: 4_129,
+        kind: JobKind::ReplacesFailed,
+        faults: ENDS_TWICE,
+        ..TWO
+    },
+    Scope {
+        name: "failed-late",
+        states: 5_595,
+        kind: JobKind::ReplacesFailed,
+        faults: LATE_ENDS,
+        ..TWO
+    },
+    Scope {
+        name: "failed-crash",
+        states: 15_155,
+        kind: JobKind::ReplacesFailed,
+        faults: CRASH_ENDS,
+        ..TWO
+    },
+    Scope {
+        name: "failed-leaders",
+        states: 3_558,
+        kind: JobKind::ReplacesFailed,
+        second_leader: 1,
+        faults: ENDS,
+        ..ONE
+    },
+    Scope {
+        name: "ignored",
+        states: 11_316,
+        kind: JobKind::IgnoresDisruptions,
+        faults: ENDS_TWICE,
+        ..TWO
+    },
+    Scope {
+        name: "ignored-late",
+        states: 7_596,
+        kind: JobKind::IgnoresDisruptions,
+        faults: LATE_ENDS,
+        ..TWO
+    },
+    Scope {
+        name: "ignored-leaders",
+        states: 5_797,
+        kind: JobKind::IgnoresDisruptions,
+        second_leader: 1,
+        faults: ENDS,
+        ..ONE
+    },
+    Scope { name: "timeout", states: 775, pods: 2, at_once: 2, ..TIMEOUT },
+    Scope { name: "timeout-losses", states: 108_392, faults: Faults::one_each(0), ..TIMEOUT },
+    Scope {
+        name: "per-index",
+        states: 46_579,
+        pods: 2,
+        at_once: 2,
+        faults: ENDS_TWICE,
+        ..PER_INDEX
+    },
+    Scope { name: "per-index-crash", states: 6_845, faults: CRASH_ENDS, ..PER_INDEX },
+    Scope {
+        name: "per-index-leaders",
+        states: 14_979,
+        second_leader: 1,
+        faults: ENDS,
+        ..PER_INDEX
+    },
+];
+
+/// Explored by hand.
+pub const LARGE: &[Scope] = &[
+    Scope { name: "large-ends-three", states: 129_562, faults: ENDS_TWICE, ..THREE },
+    Scope { name: "large-ends-late-three", states: 251_381, faults: LATE_ENDS, ..THREE },
+    Scope { name: "large-losses-three", states: 143_316, faults: CRASH_LOST, ..THREE },
+    Scope { name: "large-leaders-three", states: 335_807, second_leader: 1, ..THREE },
+    Scope {
+        name: "large-per-index",
+        states: 122_970,
+        pods: 2,
+        at_once: 2,
+        faults: CRASH_ENDS,
+        ..PER_INDEX
+    },
+    Scope { name: "large-leaders-losses", second_leader: 1, faults: Faults::one_each(0), ..ONE },
+    Scope { name: "large-leaders-late", second_leader: 1, faults: LATE_ENDS, ..ONE },
+    Scope { name: "large-losses-twice", faults: Faults::one_each(2), ..ONE },
+];
+
+/// All scopes that the suite explores.
+pub fn small() -> impl Iterator<Item = &'static Scope> {
+    [LEADERS, LOSSES, ENDINGS, POLICIES].into_iter().flatten()
+}
