@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use agent_core::check::facts::{Answer, CallError};
 use agent_core::protocol::event::{Announcement, Event};
 use futures::StreamExt as _;
 use tokio::sync::{mpsc, watch};
@@ -15,7 +14,7 @@ use zbus::{MatchRule, MessageStream};
 
 use super::logind::{Logind, NAME, OurLock, PATH, granted};
 use super::logind_signs::{BUS, Listener, MANAGER, Owner, PROPERTIES, Signs};
-use crate::bus::{Bus, answer};
+use crate::bus::{Answer, Bus, CallError, answer};
 
 /// Maximum time of a question at the signal: the delay is running out.
 const AT_SIGNAL_MAX: Duration = Duration::from_millis(100);

@@ -4,7 +4,6 @@
 
 use std::time::Duration;
 
-use agent_core::check::facts::Answer;
 use agent_core::protocol::event::Event;
 use agent_core::protocol::pressure::OomdKill;
 use futures::StreamExt as _;
@@ -16,7 +15,7 @@ use zbus::message::Type;
 use zbus::{MatchRule, Message, MessageStream};
 
 use super::logind_signs::{BUS, Owner};
-use crate::bus::{Bus, answer};
+use crate::bus::{Answer, Bus, answer};
 use crate::cgroups::place;
 
 /// The name that oomd owns on the bus.
