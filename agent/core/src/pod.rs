@@ -102,8 +102,6 @@ pub struct Details {
     pub deleted_at: Option<Timestamp>,
     /// Whether the pod has the finalizer by which its Job counts it.
     pub job_finalizer: bool,
-    /// Whether the pod has any finalizer.
-    pub finalizers: bool,
     /// Whether the scheduler may bind the pod to a node with the agent's taint.
     pub tolerates_shutdown: bool,
     /// Whether a container has a preStop hook, which only a kubelet runs.

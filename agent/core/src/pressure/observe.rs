@@ -101,8 +101,6 @@ pub fn swap(meminfo: &str) -> Result<Observation, Unreadable> {
 pub struct Stall {
     /// Average over 10 s, in percent.
     pub avg10: f64,
-    /// Average over 60 s, in percent.
-    pub avg60: f64,
     /// Total since the boot, in µs.
     pub total: u64,
 }
@@ -131,11 +129,7 @@ fn stall(line: &str) -> Option<Stall> {
         line.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
     };
     let percent = |name| field(name)?.parse().ok().filter(|value: &f64| value.is_finite());
-    Some(Stall {
-        avg10: percent("avg10")?,
-        avg60: percent("avg60")?,
-        total: number(field("total")?)?,
-    })
+    Some(Stall { avg10: percent("avg10")?, total: number(field("total")?)? })
 }
 
 /// Reads one counter of a flat keyed file, such as `oom_kill` of `memory.events`.
@@ -249,7 +243,7 @@ mod tests {
         let text = "some avg10=1.53 avg60=0.87 avg300=0.25 total=1234567\n\
                     full avg10=0.00 avg60=0.10 avg300=0.00 total=99\n";
         let psi_read = psi(text).expect("must be readable");
-        assert_eq!(psi_read.some, Stall { avg10: 1.53, avg60: 0.87, total: 1_234_567 });
+        assert_eq!(psi_read.some, Stall { avg10: 1.53, total: 1_234_567 });
         assert_eq!(psi_read.full.total, 99);
         for text in ["", "some avg10=1 avg60=1 total=1", "some avg10=NaN avg60=1 total=1\nfull x"] {
             assert!(psi(text).is_err(), "{text:?}");

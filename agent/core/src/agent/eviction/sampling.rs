@@ -115,7 +115,7 @@ impl Agent {
         let now = self.clock.monotonic();
         let evictions = &mut self.evictions;
         evictions.layout = sample.layout.or(evictions.layout);
-        evictions.crossed = evictions.watch.check(&sample.signals, now).causes;
+        evictions.crossed = evictions.watch.check(&sample.signals, now);
         evictions.signals.clone_from(&sample.signals);
         self.judge_stalls(sample);
         let evictions = &mut self.evictions;
