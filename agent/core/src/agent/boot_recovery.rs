@@ -9,13 +9,15 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::Agent;
-use super::cancel::{REFUSED_MAX, stands};
+use super::cancel::{LATE_RIGHT, stands};
 use super::notices::{POD_LOST, RECOVERED};
 use super::outbox::Task;
 use crate::pod::{PodSource, PodUid, PodView};
 use crate::protocol::action::{Action, PodRef, Purpose};
 use crate::protocol::event::{Now, RuntimeState};
-use crate::termination::attempt::{Attempt, Pace, Verdict, WAIT_MAX_HASTE, salt, verdict};
+use crate::termination::attempt::{
+    Attempt, Follow, Pace, REPEATABLE, REPORT, WAIT_MAX_HASTE, salt,
+};
 use crate::termination::patches;
 
 /// A runtime that is silent for this long proves nothing. The kubelet waits for it, too.
@@ -209,26 +211,18 @@ impl Agent {
     pub(super) fn recovery_read(&mut self, uid: &PodUid, result: &Outcome<Option<Box<PodView>>>) {
         let now = self.clock.monotonic();
         let Some(recovery) = self.boot_recovery.pods.get_mut(uid) else { return };
+        match recovery.read.settle(result, now, pace(uid), REPEATABLE) {
+            Follow::Gone => return self.recovered(uid),
+            Follow::Reread | Follow::Retry => return,
+            Follow::Done | Follow::Refused => recovery.patch.want(),
+        }
         match result {
+            Ok(Some(pod)) => drop(self.pods.observe((**pod).clone())),
             Ok(None) => {
                 self.pods.gone(uid);
                 self.recovered(uid);
             }
-            Ok(Some(pod)) => {
-                recovery.read.done();
-                recovery.patch.want();
-                self.pods.observe((**pod).clone());
-            }
-            Err(failure) => match verdict(failure) {
-                Verdict::Gone => self.recovered(uid),
-                Verdict::Skip | Verdict::Refused => {
-                    recovery.read.give_up();
-                    recovery.patch.want();
-                }
-                Verdict::ReadAgain | Verdict::Retry => {
-                    recovery.read.failed(now, pace(uid), Some(failure));
-                }
-            },
+            Err(_) => {}
         }
     }
 
@@ -260,34 +254,20 @@ impl Agent {
     pub(super) fn recovery_patched(&mut self, uid: &PodUid, result: &Outcome<()>) {
         let now = self.clock.monotonic();
         let Some(recovery) = self.boot_recovery.pods.get_mut(uid) else { return };
-        let Err(failure) = result else {
-            let (pod, lost) = (recovery.pod.clone(), matches!(recovery.why, Why::Lost(_)));
-            self.boot_recovery.marked += 1;
-            if lost {
-                self.emit_pod_event(pod, POD_LOST, "DisruptionTarget set: its node went down.");
+        match recovery.patch.settle(result, now, pace(uid), REPORT.refused(LATE_RIGHT)) {
+            Follow::Done => {
+                self.boot_recovery.marked += 1;
+                if matches!(recovery.why, Why::Lost(_)) {
+                    let pod = recovery.pod.clone();
+                    self.emit_pod_event(pod, POD_LOST, "DisruptionTarget set: its node went down.");
+                }
+                self.recovered(uid);
             }
-            self.recovered(uid);
-            return;
-        };
-        let pod = recovery.pod.clone();
-        match verdict(failure) {
-            Verdict::Gone => self.recovered(uid),
-            Verdict::ReadAgain => {
-                recovery.patch.met_change();
-                recovery.read.want_again();
-            }
-            Verdict::Retry => {
-                recovery.patch.failed(now, pace(uid), Some(failure));
-                recovery.read.want_again();
-            }
-            // An API server that has also just booted may refuse everything for a while.
-            Verdict::Refused if recovery.patch.failures() < REFUSED_MAX => {
-                recovery.patch.failed(now, pace(uid), None);
-                recovery.read.want_again();
-            }
-            Verdict::Skip | Verdict::Refused => {
-                let text = format!("boot recovery cannot write this pod's status: {failure}");
-                self.outbox.log(true, Some(&pod), text);
+            Follow::Gone => self.recovered(uid),
+            Follow::Reread | Follow::Retry => recovery.read.want_again(),
+            Follow::Refused => {
+                let text = "boot recovery cannot write this pod's status";
+                self.outbox.log_refusal(&recovery.pod, text, result);
                 self.recovered(uid);
             }
         }

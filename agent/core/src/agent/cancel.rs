@@ -14,12 +14,15 @@ use super::outbox::Task;
 use crate::pod::{Disruption, PodUid, PodView};
 use crate::protocol::action::{Action, PodRef, Purpose};
 use crate::protocol::journal::{Intent, Record};
-use crate::termination::attempt::{Attempt, Pace, Verdict, WAIT_MAX_HASTE, salt, verdict};
+use crate::termination::attempt::{
+    Attempt, Follow, Pace, REPEATABLE, REPORT, Refusal, WAIT_MAX_HASTE, salt,
+};
 use crate::termination::patches;
 use crate::termination::progress::Terminator;
 
-/// Limit of attempts to remove a condition against refusals of the API: about a minute.
-pub(super) const REFUSED_MAX: u32 = 16;
+/// How long the agent contests a refusal: about a minute. The permission may come late, and an API
+/// server that has also just booted may refuse everything for a while.
+pub(super) const LATE_RIGHT: Refusal = Refusal::UpTo(16);
 
 /// A condition to remove.
 #[derive(Debug)]
@@ -264,58 +267,37 @@ impl Agent {
     pub(super) fn revocation_read(&mut self, uid: &PodUid, result: &Outcome<Option<Box<PodView>>>) {
         let now = self.clock.monotonic();
         let Some(revocation) = self.revoked_marks.pods.get_mut(uid) else { return };
+        match revocation.read.settle(result, now, pace(uid), REPEATABLE) {
+            Follow::Gone => return self.revoked_marks.pod_gone(uid),
+            Follow::Reread | Follow::Retry => return,
+            // Without a read, the watch cache is the best available state.
+            Follow::Done | Follow::Refused => revocation.clear.want(),
+        }
         match result {
+            Ok(Some(pod)) => drop(self.pods.observe((**pod).clone())),
             Ok(None) => {
                 self.pods.gone(uid);
                 self.revoked_marks.pod_gone(uid);
             }
-            Ok(Some(pod)) => {
-                revocation.read.done();
-                revocation.clear.want();
-                self.pods.observe((**pod).clone());
-            }
-            Err(failure) => match verdict(failure) {
-                Verdict::Gone => self.revoked_marks.pod_gone(uid),
-                // Without a read, the watch cache is the best available state.
-                Verdict::Skip | Verdict::Refused => {
-                    revocation.read.give_up();
-                    revocation.clear.want();
-                }
-                Verdict::ReadAgain | Verdict::Retry => {
-                    revocation.read.failed(now, pace(uid), Some(failure));
-                }
-            },
+            Err(_) => {}
         }
     }
 
     pub(super) fn revocation_finished(&mut self, uid: &PodUid, result: &Outcome<()>) {
         let now: Duration = self.clock.monotonic();
         let Some(revocation) = self.revoked_marks.pods.get_mut(uid) else { return };
-        let Err(failure) = result else {
-            self.writer.append([Record::Acknowledged { uid: uid.clone(), intent: Intent::Clear }]);
-            self.revoked_marks.done(uid);
-            return;
-        };
-        let pod = revocation.pod.clone();
-        match verdict(failure) {
-            Verdict::Gone => self.revoked_marks.pod_gone(uid),
-            Verdict::ReadAgain => {
-                revocation.clear.met_change();
-                revocation.read.want_again();
-            }
-            Verdict::Retry => {
-                revocation.clear.failed(now, pace(uid), Some(failure));
-                revocation.read.want_again();
-            }
-            // The permission may come late, and until then the condition would be untrue.
-            Verdict::Refused if revocation.clear.failures() < REFUSED_MAX => {
-                revocation.clear.failed(now, pace(uid), None);
-                revocation.read.want_again();
-            }
-            Verdict::Skip | Verdict::Refused => {
+        match revocation.clear.settle(result, now, pace(uid), REPORT.refused(LATE_RIGHT)) {
+            Follow::Done => {
+                let intent = Intent::Clear;
+                self.writer.append([Record::Acknowledged { uid: uid.clone(), intent }]);
                 self.revoked_marks.done(uid);
-                let text = format!("its condition cannot be taken back: {failure}");
-                self.outbox.log(true, Some(&pod), text);
+            }
+            Follow::Gone => self.revoked_marks.pod_gone(uid),
+            Follow::Reread | Follow::Retry => revocation.read.want_again(),
+            Follow::Refused => {
+                let text = "its condition cannot be taken back";
+                self.outbox.log_refusal(&revocation.pod, text, result);
+                self.revoked_marks.done(uid);
             }
         }
     }

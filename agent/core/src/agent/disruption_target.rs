@@ -15,7 +15,7 @@ use crate::shutdown::Mode;
 use crate::shutdown::candidates::{
     BarePods, Scope, excluded, is_ended_by_us, mark_reason, pre_mark,
 };
-use crate::termination::attempt::{Attempt, Verdict, verdict};
+use crate::termination::attempt::{Attempt, Follow, MARK, REPEATABLE};
 use crate::termination::patches;
 use crate::termination::progress::{PodTermination, Terminator};
 
@@ -249,43 +249,26 @@ impl Agent {
         let pace = shutdown.pace(uid);
         let Some(termination) = shutdown.terminations.get_mut(uid) else { return };
         let pod = termination.pod.clone();
-        let Err(failure) = result else {
-            termination.mark.done();
-            let must_emit = termination.terminator == Terminator::Kubelet
-                || termination.terminator == Terminator::None;
-            let must_emit = must_emit && !std::mem::replace(&mut termination.event_sent, must_emit);
-            self.writer.append([Record::Acknowledged { uid: uid.clone(), intent: Intent::Mark }]);
-            if must_emit {
-                let text = "DisruptionTarget set: the node shuts down.";
-                self.emit_pod_event(pod, POD_MARKED, text);
-            }
-            return;
-        };
-        match verdict(failure) {
-            Verdict::Gone => {
-                termination.mark.give_up();
-                termination.acknowledge();
-            }
-            Verdict::ReadAgain => {
-                termination.mark.met_change();
-                termination.read.want_again();
-            }
-            Verdict::Skip => {
-                termination.mark.give_up();
-                let text = format!(
-                    "the API refuses its DisruptionTarget; it is terminated without: {failure}"
-                );
-                self.outbox.log(true, Some(&pod), text);
-            }
-            Verdict::Refused => {
-                if termination.mark.refused(now, pace, refusal) {
-                    let text = format!(
-                        "the API refuses its DisruptionTarget; it is terminated without: {failure}"
-                    );
-                    self.outbox.log(true, Some(&pod), text);
+        match termination.mark.settle(result, now, pace, MARK.refused(refusal)) {
+            Follow::Done => {
+                let must_emit = termination.terminator == Terminator::Kubelet
+                    || termination.terminator == Terminator::None;
+                let must_emit =
+                    must_emit && !std::mem::replace(&mut termination.event_sent, must_emit);
+                let intent = Intent::Mark;
+                self.writer.append([Record::Acknowledged { uid: uid.clone(), intent }]);
+                if must_emit {
+                    let text = "DisruptionTarget set: the node shuts down.";
+                    self.emit_pod_event(pod, POD_MARKED, text);
                 }
             }
-            Verdict::Retry => termination.mark.failed(now, pace, Some(failure)),
+            Follow::Gone => termination.acknowledge(),
+            Follow::Reread => termination.read.want_again(),
+            Follow::Retry => {}
+            Follow::Refused => {
+                let text = "the API refuses its DisruptionTarget; it is terminated without";
+                self.outbox.log_refusal(&pod, text, result);
+            }
         }
     }
 
@@ -315,14 +298,13 @@ impl Agent {
         let Some(shutdown) = &mut self.shutdown else { return };
         let pace = shutdown.pace(uid);
         let Some(termination) = shutdown.terminations.get_mut(uid) else { return };
-        match result {
-            Ok(None) => {
-                termination.read.done();
-                termination.acknowledge();
-                self.pods.gone(uid);
-            }
-            Ok(Some(pod)) => {
-                termination.read.done();
+        match termination.read.settle(result, now, pace, REPEATABLE) {
+            Follow::Gone => termination.acknowledge(),
+            Follow::Done => {
+                let Ok(Some(pod)) = result else {
+                    termination.acknowledge();
+                    return self.pods.gone(uid);
+                };
                 if let Some((_, at)) = shutdown.carried.remove(uid)
                     && pod.disruption.as_ref().is_some_and(|d| patches::is_ours(d, at))
                 {
@@ -332,16 +314,7 @@ impl Agent {
                 self.pods.observe(pod.clone());
                 self.enlist(&pod);
             }
-            Err(failure) => match verdict(failure) {
-                Verdict::Gone => {
-                    termination.read.give_up();
-                    termination.acknowledge();
-                }
-                Verdict::Skip | Verdict::Refused => termination.read.give_up(),
-                Verdict::ReadAgain | Verdict::Retry => {
-                    termination.read.failed(now, pace, Some(failure));
-                }
-            },
+            Follow::Reread | Follow::Retry | Follow::Refused => {}
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::protocol::event::RuntimeState;
 use crate::protocol::journal::{Intent, Record};
 use crate::shutdown::budget::Step;
 use crate::shutdown::plan::{Stage, TerminationPlan};
-use crate::termination::attempt::{Attempt, Verdict, verdict};
+use crate::termination::attempt::{Attempt, END, Follow};
 use crate::termination::clock::Clock;
 use crate::termination::progress::{PodTermination, Terminator, all_known_exited, would_succeed};
 use crate::termination::{patches, stop_timeout};
@@ -203,42 +203,22 @@ impl Agent {
         let pace = shutdown.pace(uid);
         let Some(termination) = shutdown.terminations.get_mut(uid) else { return };
         let pod = termination.pod.clone();
-        match result {
-            Ok(()) => {
-                termination.end.done();
+        match termination.end.settle(result, now, pace, END.refused(refusal)) {
+            Follow::Done => {
                 let must_emit = !std::mem::replace(&mut termination.event_sent, true);
                 self.writer
                     .append([Record::Acknowledged { uid: uid.clone(), intent: Intent::End }]);
                 if must_emit {
-                    self.emit_pod_event(
-                        pod,
-                        POD_STOPPED,
-                        "Terminated by the agent: the node shuts down.",
-                    );
+                    let text = "Terminated by the agent: the node shuts down.";
+                    self.emit_pod_event(pod, POD_STOPPED, text);
                 }
             }
-            Err(failure) => match verdict(failure) {
-                // A conflict concerns the UID: the intended pod is gone. ([AP9])
-                Verdict::Gone | Verdict::ReadAgain => {
-                    termination.end.give_up();
-                    termination.acknowledge();
-                }
-                Verdict::Skip => {
-                    termination.end.give_up();
-                    let text =
-                        format!("the API refuses its termination, which is given up: {failure}");
-                    self.outbox.log(true, Some(&pod), text);
-                }
-                Verdict::Refused => {
-                    if termination.end.refused(now, pace, refusal) {
-                        let text = format!(
-                            "the API refuses its termination, which is given up: {failure}"
-                        );
-                        self.outbox.log(true, Some(&pod), text);
-                    }
-                }
-                Verdict::Retry => termination.end.failed(now, pace, Some(failure)),
-            },
+            Follow::Gone => termination.acknowledge(),
+            Follow::Reread | Follow::Retry => {}
+            Follow::Refused => {
+                let text = "the API refuses its termination, which is given up";
+                self.outbox.log_refusal(&pod, text, result);
+            }
         }
     }
 

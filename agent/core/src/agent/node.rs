@@ -12,7 +12,7 @@ use super::release::Release;
 use super::{Agent, LockState};
 use crate::protocol::action::Action;
 use crate::protocol::event::NodeView;
-use crate::termination::attempt::{Attempt, Pace, Verdict, WAIT_MAX, WAIT_MAX_HASTE, verdict};
+use crate::termination::attempt::{Attempt, Pace, REPEATABLE, Refusal, WAIT_MAX, WAIT_MAX_HASTE};
 
 /// The verb that a refusal concerns.
 const PATCH_NODES: &str = "patch nodes";
@@ -225,14 +225,8 @@ fn settle<T: Clone + PartialEq>(
     passing: bool,
 ) {
     let changed = write.under_way.take() != write.wanted;
-    match result {
-        Ok(()) => write.attempt.done(),
-        Err(failure) => match verdict(failure) {
-            Verdict::Refused if passing => write.attempt.failed(now, pace, None),
-            Verdict::Gone | Verdict::Skip | Verdict::Refused => write.attempt.give_up(),
-            Verdict::ReadAgain | Verdict::Retry => write.attempt.failed(now, pace, Some(failure)),
-        },
-    }
+    let refusal = if passing { Refusal::Passing } else { Refusal::Final };
+    write.attempt.settle(result, now, pace, REPEATABLE.refused(refusal));
     if changed {
         write.attempt = Attempt::wanted();
     }

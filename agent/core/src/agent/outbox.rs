@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use epilogue_common::outcome::Outcome;
+
 use crate::pod::PodUid;
 use crate::protocol::action::{Action, ActionId, Line, PodRef};
 use crate::protocol::pressure::Resource;
@@ -124,6 +126,13 @@ impl Outbox {
         let id = self.id();
         let line = Line { warning, text: text.into(), pod: pod.cloned() };
         self.queue.push_back((id, Action::Log(line)));
+    }
+
+    /// Warns that the API does not accept a write to the pod.
+    pub(super) fn log_refusal(&mut self, pod: &PodRef, text: &str, result: &Outcome<()>) {
+        if let Err(failure) = result {
+            self.log(true, Some(pod), format!("{text}: {failure}"));
+        }
     }
 
     fn id(&mut self) -> ActionId {

@@ -12,7 +12,7 @@ use super::Agent;
 use super::notices::NOT_PERMITTED;
 use super::shutdown_run::Shutdown;
 use crate::pod::PodUid;
-use crate::termination::attempt::{Refusal, Verdict, verdict};
+use crate::termination::attempt::Refusal;
 use crate::termination::clock::Clock;
 
 /// This many different pods without a single grant put a verb in doubt.
@@ -127,7 +127,7 @@ impl Agent {
         let refusal =
             if self.refusals.is_patient(verb, now) { Refusal::Passing } else { Refusal::OfPod };
         if let Err(failure) = result
-            && verdict(failure) == Verdict::Refused
+            && failure.kind == FailureKind::Forbidden
             && refusal == Refusal::OfPod
         {
             self.report_refusal(verb, uid, &failure.to_string());
@@ -144,7 +144,7 @@ impl Agent {
             asked.grant();
             return false;
         };
-        if verdict(failure) != Verdict::Refused {
+        if failure.kind != FailureKind::Forbidden {
             return false;
         }
         asked.since.get_or_insert(now);

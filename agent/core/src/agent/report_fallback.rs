@@ -13,7 +13,7 @@ use crate::protocol::action::{Action, Purpose};
 use crate::protocol::event::RuntimeState;
 use crate::protocol::journal::{Intent, Record};
 use crate::shutdown::budget::Step;
-use crate::termination::attempt::{Verdict, verdict};
+use crate::termination::attempt::{Follow, REPORT};
 use crate::termination::patches;
 use crate::termination::progress::Terminator;
 
@@ -147,40 +147,20 @@ impl Agent {
         let pace = shutdown.pace(uid);
         let Some(termination) = shutdown.terminations.get_mut(uid) else { return };
         let pod = termination.pod.clone();
-        let Err(failure) = result else {
-            termination.fail.done();
-            termination.acknowledge();
-            self.writer.append([Record::Acknowledged { uid: uid.clone(), intent: Intent::Fail }]);
-            return;
-        };
-        match verdict(failure) {
-            Verdict::Gone => {
-                termination.fail.give_up();
+        match termination.fail.settle(result, now, pace, REPORT.refused(refusal)) {
+            Follow::Done => {
                 termination.acknowledge();
+                let intent = Intent::Fail;
+                self.writer.append([Record::Acknowledged { uid: uid.clone(), intent }]);
             }
-            // The API may have applied an attempt without a response, and the runtime's proof is
-            // older than that. The agent checks both first.
-            Verdict::ReadAgain => {
-                termination.fail.met_change();
+            Follow::Gone => termination.acknowledge(),
+            // The runtime's proof is older than the attempt.
+            Follow::Reread => {
                 termination.read.want_again();
                 termination.inspect.want_again();
             }
-            Verdict::Retry => {
-                termination.fail.failed(now, pace, Some(failure));
-                termination.read.want_again();
-                termination.inspect.want_again();
-            }
-            Verdict::Skip => {
-                termination.fail.give_up();
-                let text = format!("the API refuses its phase: {failure}");
-                self.outbox.log(true, Some(&pod), text);
-            }
-            Verdict::Refused => {
-                if termination.fail.refused(now, pace, refusal) {
-                    let text = format!("the API refuses its phase: {failure}");
-                    self.outbox.log(true, Some(&pod), text);
-                }
-            }
+            Follow::Retry => {}
+            Follow::Refused => self.outbox.log_refusal(&pod, "the API refuses its phase", result),
         }
     }
 }

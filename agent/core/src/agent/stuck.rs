@@ -26,7 +26,7 @@ use super::{Agent, Enforcement, StuckStatus};
 use crate::pod::{PodSource, PodUid, PodView};
 use crate::protocol::action::{Action, PodRef, Purpose, Reach};
 use crate::protocol::event::RuntimeState;
-use crate::termination::attempt::{Verdict, verdict};
+use crate::termination::attempt::{Attempt, Follow, Pace, REPORT, WAIT_MAX};
 use crate::termination::hanging::{
     Evidence, Finding, Hang, Judgement, KubeletLiveness, Obstacle, judge,
 };
@@ -367,22 +367,23 @@ impl Agent {
         let Some(case) = self.stuck.cases.get_mut(uid) else { return };
         let pod = case.pod.clone();
         let Some(text) = case.writing.take() else { return };
-        match result {
-            Ok(()) => {
+        // The next round is the retry.
+        let pace = Pace { wait_max: WAIT_MAX, latest: None, salt: 0 };
+        match Attempt::wanted().settle(result, now, pace, REPORT) {
+            Follow::Done => {
                 case.written += 1;
                 case.finding = None;
                 self.stuck.failed += 1;
                 self.outbox.log(true, Some(&pod), text.clone());
                 self.emit_pod_event(pod, POD_FAILED, &text);
             }
-            Err(failure) if matches!(verdict(failure), Verdict::Skip | Verdict::Refused) => {
+            Follow::Refused => {
                 case.refused_until = Some(now + FORBIDDEN_FOR);
-                let text = format!("the API refuses its phase: {failure}");
-                self.outbox.log(true, Some(&pod), text);
+                self.outbox.log_refusal(&pod, "the API refuses its phase", result);
             }
             // An attempt without a response is not counted: if the API applied it, the pod shows
             // it.
-            Err(_) => {}
+            Follow::Gone | Follow::Reread | Follow::Retry => {}
         }
     }
 

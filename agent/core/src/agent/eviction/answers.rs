@@ -10,7 +10,7 @@ use super::super::results;
 use crate::pod::{PodUid, PodView};
 use crate::protocol::action::Purpose;
 use crate::protocol::event::{ActionResult, RuntimeState};
-use crate::termination::attempt::{Attempt, Verdict, verdict};
+use crate::termination::attempt::{Attempt, END, EVICTION, Follow, REPEATABLE};
 use crate::termination::progress::{Terminator, would_succeed};
 
 impl Agent {
@@ -36,19 +36,10 @@ impl Agent {
         let now = self.clock.monotonic();
         let Some(victim) = self.evictions.victims.get_mut(uid) else { return };
         let pace = victim.pace();
-        let mark = &mut victim.termination.mark;
-        let Err(failure) = result else {
-            mark.done();
-            return;
-        };
-        match verdict(failure) {
-            Verdict::Gone => victim.gone = true,
-            // The API may have applied an attempt without a response: the next read shows it.
-            Verdict::ReadAgain | Verdict::Retry => {
-                mark.failed(now, pace, Some(failure));
-                victim.termination.read.want_again();
-            }
-            Verdict::Skip | Verdict::Refused => mark.give_up(),
+        match victim.termination.mark.settle(result, now, pace, EVICTION) {
+            Follow::Gone => victim.gone = true,
+            Follow::Reread => victim.termination.read.want_again(),
+            Follow::Done | Follow::Retry | Follow::Refused => {}
         }
     }
 
@@ -59,16 +50,8 @@ impl Agent {
         }
         let Some(victim) = self.evictions.victims.get_mut(uid) else { return };
         let pace = victim.pace();
-        let read = &mut victim.termination.read;
-        match result {
-            Ok(Some(_)) => read.done(),
-            Ok(None) => victim.gone = true,
-            Err(failure) => match verdict(failure) {
-                Verdict::Gone => victim.gone = true,
-                Verdict::Skip | Verdict::Refused => read.give_up(),
-                Verdict::ReadAgain | Verdict::Retry => read.failed(now, pace, Some(failure)),
-            },
-        }
+        let follow = victim.termination.read.settle(result, now, pace, REPEATABLE);
+        victim.gone |= follow == Follow::Gone || matches!(result, Ok(None));
     }
 
     fn victim_deleted(&mut self, uid: &PodUid, result: &Outcome<()>) {
@@ -81,16 +64,7 @@ impl Agent {
         let pace = victim.pace();
         let verb =
             if victim.termination.terminator == Terminator::Deadline { PATCH_PODS } else { DELETE };
-        let end = &mut victim.termination.end;
-        match result {
-            Ok(()) => end.done(),
-            Err(failure) => match verdict(failure) {
-                // A conflict concerns the UID: the intended pod is gone. ([AP9])
-                Verdict::Gone | Verdict::ReadAgain => victim.gone = true,
-                Verdict::Skip | Verdict::Refused => end.give_up(),
-                Verdict::Retry => end.failed(now, pace, Some(failure)),
-            },
-        }
+        victim.gone |= victim.termination.end.settle(result, now, pace, END) == Follow::Gone;
         self.hear_of_right(verb, uid, result);
     }
 
@@ -187,22 +161,17 @@ impl Agent {
         let Some(victim) = self.evictions.victims.get_mut(uid) else { return };
         let pace = victim.pace();
         let termination = &mut victim.termination;
-        let Err(failure) = result else {
-            termination.fail.done();
-            return;
-        };
-        match verdict(failure) {
-            Verdict::Gone => victim.gone = true,
+        match termination.fail.settle(result, now, pace, EVICTION) {
+            Follow::Gone => victim.gone = true,
             // The runtime's proof is older than this write: the agent checks both first.
-            Verdict::ReadAgain | Verdict::Retry => {
-                termination.fail.failed(now, pace, Some(failure));
+            Follow::Reread => {
                 termination.read.want_again();
                 termination.proven_at = None;
             }
-            Verdict::Skip | Verdict::Refused => {
-                termination.fail.give_up();
-                let text = format!("the API refuses its phase, the kubelet reports it: {failure}");
-                self.outbox.log(true, Some(&termination.pod), text);
+            Follow::Done | Follow::Retry => {}
+            Follow::Refused => {
+                let text = "the API refuses its phase, the kubelet reports it";
+                self.outbox.log_refusal(&termination.pod, text, result);
             }
         }
     }

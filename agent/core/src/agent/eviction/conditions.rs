@@ -8,7 +8,7 @@ use epilogue_common::outcome::Outcome;
 use super::super::outbox::Task;
 use super::super::{Agent, Enforcement};
 use crate::protocol::action::Action;
-use crate::termination::attempt::{Attempt, Pace, Verdict, WAIT_MAX, verdict};
+use crate::termination::attempt::{Attempt, Follow, Pace, REPEATABLE, WAIT_MAX};
 
 /// The verb that a refusal concerns.
 const PATCH_NODE_STATUS: &str = "patch nodes/status";
@@ -150,17 +150,9 @@ impl Agent {
         self.hear_of_node_right(PATCH_NODE_STATUS, result);
         let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.name() == name) else { return };
         let condition = self.evictions.conditions.of(kind);
-        let Err(failure) = result else {
-            condition.write.done();
+        let pace = Pace { wait_max: WAIT_MAX, latest: None, salt: 4 };
+        if condition.write.settle(result, now, pace, REPEATABLE) == Follow::Done {
             condition.done_at = now;
-            return;
-        };
-        match verdict(failure) {
-            Verdict::Gone | Verdict::Skip | Verdict::Refused => condition.write.give_up(),
-            Verdict::ReadAgain | Verdict::Retry => {
-                let pace = Pace { wait_max: WAIT_MAX, latest: None, salt: 4 };
-                condition.write.failed(now, pace, Some(failure));
-            }
         }
     }
 }
