@@ -9,11 +9,11 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::Agent;
+use super::calls::{Part, Verb};
 use super::cancel::{LATE_RIGHT, stands};
 use super::notices::{POD_LOST, RECOVERED};
-use super::outbox::Task;
 use crate::pod::{PodSource, PodUid, PodView};
-use crate::protocol::action::{Action, PodRef, Purpose};
+use crate::protocol::action::{PodRef, Purpose};
 use crate::protocol::event::{Now, RuntimeState};
 use crate::termination::attempt::{
     Attempt, Follow, Pace, REPEATABLE, REPORT, WAIT_MAX_HASTE, salt,
@@ -154,30 +154,24 @@ impl Agent {
         let mut settled = Vec::new();
         for (uid, recovery) in &mut self.boot_recovery.pods {
             let ours = recovery.read.is_in_flight() || recovery.patch.is_in_flight();
-            if ours || self.outbox.is_busy_with(uid) {
+            if ours || self.calls.is_busy_with(uid) {
                 continue;
             }
             // The agent asks the runtime and the API at the same time, because the kubelet is about
             // to report.
             if recovery.inspect.is_open() && self.clock.reached(recovery.ask_until) {
-                self.outbox.log(true, Some(&recovery.pod), "nothing proves that it does not run");
+                self.calls.log(true, Some(&recovery.pod), "nothing proves that it does not run");
                 settled.push(uid.clone());
                 continue;
             }
-            if recovery.inspect.is_due(&self.clock) && self.outbox.has_room_to_inspect() {
-                recovery.inspect.sent();
-                let action = Action::InspectPod(recovery.pod.clone());
-                self.outbox.send(Task::RecoveryInspect(uid.clone()), action);
-            }
-            if !self.outbox.has_room() {
+            let (what, inspect) = ((Part::BootRecovery, Verb::Inspect), &mut recovery.inspect);
+            self.calls.inspect(what, &recovery.pod, inspect, &self.clock);
+            if !self.calls.has_room() {
                 break;
             }
             if recovery.read.is_open() {
-                if recovery.read.is_due(&self.clock) {
-                    recovery.read.sent();
-                    let action = Action::ReadPod(recovery.pod.clone());
-                    self.outbox.send(Task::Read(uid.clone()), action);
-                }
+                let read = &mut recovery.read;
+                self.calls.read(Part::BootRecovery, &recovery.pod, read, &self.clock);
                 continue;
             }
             let found = self.pods.get(uid).and_then(|pod| remedy(pod, recovery.why, boot));
@@ -193,15 +187,11 @@ impl Agent {
                 continue;
             }
             recovery.patch.sent();
-            let pod = recovery.pod.clone();
-            let (task, body) = match purpose {
-                Purpose::Clear => {
-                    let body = self.pods.get(uid).map_or(body, |pod| patches::clear(pod, wall));
-                    (Task::Clear(uid.clone()), body)
-                }
-                Purpose::Mark | Purpose::Fail | Purpose::Cause => (Task::Mark(uid.clone()), body),
+            let body = match self.pods.get(uid) {
+                Some(pod) if purpose == Purpose::Clear => patches::clear(pod, wall),
+                _ => body,
             };
-            self.outbox.send(task, Action::PatchStatus { pod, purpose, body });
+            self.calls.patch(Part::BootRecovery, purpose, &recovery.pod, body);
         }
         for uid in settled {
             self.recovered(&uid);
@@ -244,7 +234,7 @@ impl Agent {
             Ok(_) => {
                 let text = "the runtime does not prove that it is terminated: it is not reported \
                             as lost";
-                self.outbox.log(false, Some(&recovery.pod), text);
+                self.calls.log(false, Some(&recovery.pod), text);
                 self.recovered(uid);
             }
             Err(failure) => recovery.inspect.failed(now, pace(uid), Some(failure)),
@@ -267,7 +257,7 @@ impl Agent {
             Follow::Reread | Follow::Retry => recovery.read.want_again(),
             Follow::Refused => {
                 let text = "boot recovery cannot write this pod's status";
-                self.outbox.log_refusal(&recovery.pod, text, result);
+                self.calls.log_refusal(&recovery.pod, text, result);
                 self.recovered(uid);
             }
         }
@@ -277,7 +267,7 @@ impl Agent {
         if self.boot_recovery.pods.remove(uid).is_some() && self.boot_recovery.is_empty() {
             let written = std::mem::take(&mut self.boot_recovery.marked);
             let text = format!("boot recovery: all pods checked, {written} corrected");
-            self.outbox.log(false, None, text.clone());
+            self.calls.log(false, None, text.clone());
             if written > 0 {
                 self.emit_event(false, RECOVERED, text);
             }

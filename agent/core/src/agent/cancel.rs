@@ -9,10 +9,10 @@ use epilogue_common::outcome::Outcome;
 use jiff::Timestamp;
 
 use super::Agent;
+use super::calls::{Part, Task, Verb};
 use super::disruption_target::record;
-use super::outbox::Task;
 use crate::pod::{Disruption, PodUid, PodView};
-use crate::protocol::action::{Action, PodRef, Purpose};
+use crate::protocol::action::{PodRef, Purpose};
 use crate::protocol::journal::{Intent, Record};
 use crate::termination::attempt::{
     Attempt, Follow, Pace, REPEATABLE, REPORT, Refusal, WAIT_MAX_HASTE, salt,
@@ -47,16 +47,6 @@ pub(super) struct RevokedMarks {
 }
 
 impl RevokedMarks {
-    /// Whether a read of the pod is under way.
-    pub(super) fn is_reading(&self, uid: &PodUid) -> bool {
-        self.pods.get(uid).is_some_and(|revocation| revocation.read.is_in_flight())
-    }
-
-    /// Whether a removal is unanswered.
-    pub(super) fn is_revoking(&self, uid: &PodUid) -> bool {
-        self.pods.get(uid).is_some_and(|revocation| revocation.clear.is_in_flight())
-    }
-
     pub(super) fn len(&self) -> usize {
         self.pods.len()
     }
@@ -124,24 +114,15 @@ impl Agent {
     pub(super) fn leave_shutdown(&mut self) {
         let Some(shutdown) = self.shutdown.take() else { return };
         // Actions that the shell has not fetched yet are dropped.
-        self.outbox.retract(|task| {
-            matches!(
-                task,
-                Task::Mark(_)
-                    | Task::End(_)
-                    | Task::Stop(_)
-                    | Task::Inspect(_)
-                    | Task::ExitCheck(_)
-                    | Task::Fail(_)
-            )
-        });
+        self.calls.retract_shutdown();
         for (uid, termination) in shutdown.terminations {
             if !termination.mark.was_sent() {
                 continue;
             }
             // Pods that the runtime has stopped and that cannot run again are disrupted for good.
             let stopped = termination.terminator == Terminator::Stop
-                && (termination.end.is_done() || self.outbox.has(&Task::Stop(uid.clone())))
+                && (termination.end.is_done()
+                    || self.calls.has(&Task::Pod(Part::Shutdown, Verb::Stop, uid.clone())))
                 && self.pods.get(&uid).is_some_and(PodView::cannot_run_again);
             if stopped {
                 self.revoked_marks.keep(uid);
@@ -200,7 +181,7 @@ impl Agent {
             })
             .collect();
         for (pod, at) in stale {
-            self.outbox.log(true, Some(&pod), "a condition of a forgotten shutdown is taken back");
+            self.calls.log(true, Some(&pod), "a condition of a forgotten shutdown is taken back");
             self.revoked_marks.add(pod, at);
         }
     }
@@ -221,18 +202,15 @@ impl Agent {
             let ours = revocation.read.is_in_flight() || revocation.clear.is_in_flight();
             // A write of the shutdown may still be under way. It must finish first, or a read
             // misses it.
-            if ours || self.outbox.is_busy_with(uid) {
+            if ours || self.calls.is_busy_with(uid) {
                 continue;
             }
-            if !self.outbox.has_room() {
+            if !self.calls.has_room() {
                 break;
             }
             if revocation.read.is_open() {
-                if revocation.read.is_due(&self.clock) {
-                    revocation.read.sent();
-                    let action = Action::ReadPod(revocation.pod.clone());
-                    self.outbox.send(Task::Read(uid.clone()), action);
-                }
+                let read = &mut revocation.read;
+                self.calls.read(Part::Revocation, &revocation.pod, read, &self.clock);
                 continue;
             }
             let pod = self.pods.get(uid).filter(|pod| stands(pod, revocation.at));
@@ -246,9 +224,7 @@ impl Agent {
                 }
                 revocation.clear.sent();
                 let body = patches::clear(pod, now.wall);
-                let pod = revocation.pod.clone();
-                let action = Action::PatchStatus { pod, purpose: Purpose::Clear, body };
-                self.outbox.send(Task::Clear(uid.clone()), action);
+                self.calls.patch(Part::Revocation, Purpose::Clear, &revocation.pod, body);
             }
         }
         for uid in settled {
@@ -267,6 +243,9 @@ impl Agent {
     pub(super) fn revocation_read(&mut self, uid: &PodUid, result: &Outcome<Option<Box<PodView>>>) {
         let now = self.clock.monotonic();
         let Some(revocation) = self.revoked_marks.pods.get_mut(uid) else { return };
+        if !revocation.read.is_in_flight() {
+            return;
+        }
         match revocation.read.settle(result, now, pace(uid), REPEATABLE) {
             Follow::Gone => return self.revoked_marks.pod_gone(uid),
             Follow::Reread | Follow::Retry => return,
@@ -286,6 +265,10 @@ impl Agent {
     pub(super) fn revocation_finished(&mut self, uid: &PodUid, result: &Outcome<()>) {
         let now: Duration = self.clock.monotonic();
         let Some(revocation) = self.revoked_marks.pods.get_mut(uid) else { return };
+        // The answer may be that of an earlier removal.
+        if !revocation.clear.is_in_flight() {
+            return;
+        }
         match revocation.clear.settle(result, now, pace(uid), REPORT.refused(LATE_RIGHT)) {
             Follow::Done => {
                 let intent = Intent::Clear;
@@ -296,7 +279,7 @@ impl Agent {
             Follow::Reread | Follow::Retry => revocation.read.want_again(),
             Follow::Refused => {
                 let text = "its condition cannot be taken back";
-                self.outbox.log_refusal(&revocation.pod, text, result);
+                self.calls.log_refusal(&revocation.pod, text, result);
                 self.revoked_marks.done(uid);
             }
         }

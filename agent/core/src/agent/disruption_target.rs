@@ -4,18 +4,18 @@ use epilogue_common::outcome::Outcome;
 use jiff::Timestamp;
 
 use super::Agent;
+use super::calls::Part;
 use super::mode::Detected;
 use super::notices::POD_MARKED;
-use super::outbox::Task;
 use super::shutdown_run::Recorded;
 use crate::pod::{Owner, PodUid, PodView};
-use crate::protocol::action::{Action, PodRef, Purpose};
+use crate::protocol::action::{PodRef, Purpose};
 use crate::protocol::journal::{Intent, Record};
 use crate::shutdown::Mode;
 use crate::shutdown::candidates::{
     BarePods, Scope, excluded, is_ended_by_us, mark_reason, pre_mark,
 };
-use crate::termination::attempt::{Attempt, Follow, MARK, REPEATABLE};
+use crate::termination::attempt::{Attempt, Follow, MARK, REPEATABLE, Refusal};
 use crate::termination::patches;
 use crate::termination::progress::{PodTermination, Terminator};
 
@@ -199,7 +199,7 @@ impl Agent {
             if termination.exit_check.is_open() && may_end && !checks_over {
                 continue;
             }
-            if !self.outbox.has_room() {
+            if !self.calls.has_room() {
                 break;
             }
             let Some(pod) = self.pods.get(uid) else {
@@ -234,16 +234,12 @@ impl Agent {
                 break;
             }
             let body = patches::mark(pod, termination.marked_at);
-            let pod = termination.pod.clone();
             termination.mark.sent();
-            let action = Action::PatchStatus { pod, purpose: Purpose::Mark, body };
-            self.outbox.send(Task::Mark(uid.clone()), action);
+            self.calls.patch(Part::Shutdown, Purpose::Mark, &termination.pod, body);
         }
     }
 
-    pub(super) fn mark_finished(&mut self, uid: &PodUid, result: &Outcome<()>) {
-        self.count_patch(Purpose::Mark, result);
-        let refusal = self.hear_of_right(PATCH_STATUS, uid, result);
+    pub(super) fn mark_finished(&mut self, uid: &PodUid, result: &Outcome<()>, refusal: Refusal) {
         let now = self.clock.monotonic();
         let Some(shutdown) = &mut self.shutdown else { return };
         let pace = shutdown.pace(uid);
@@ -267,7 +263,7 @@ impl Agent {
             Follow::Retry => {}
             Follow::Refused => {
                 let text = "the API refuses its DisruptionTarget; it is terminated without";
-                self.outbox.log_refusal(&pod, text, result);
+                self.calls.log_refusal(&pod, text, result);
             }
         }
     }
@@ -276,20 +272,12 @@ impl Agent {
     pub(super) fn send_reads(&mut self) {
         let Some(shutdown) = &mut self.shutdown else { return };
         for (uid, termination) in &mut shutdown.terminations {
-            if !termination.read.is_due(&self.clock) {
-                continue;
-            }
             // A removal by the previous shutdown that is still under way would be newer than the
             // read.
-            let carried = shutdown.carried.contains_key(uid) && self.outbox.is_busy_with(uid);
-            if carried {
-                continue;
+            if !(shutdown.carried.contains_key(uid) && self.calls.is_busy_with(uid)) {
+                let read = &mut termination.read;
+                self.calls.read(Part::Shutdown, &termination.pod, read, &self.clock);
             }
-            if !self.outbox.has_room() {
-                return;
-            }
-            termination.read.sent();
-            self.outbox.send(Task::Read(uid.clone()), Action::ReadPod(termination.pod.clone()));
         }
     }
 

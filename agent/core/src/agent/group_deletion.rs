@@ -6,22 +6,19 @@ use std::time::Duration;
 use epilogue_common::outcome::{Failure, Outcome};
 
 use super::Agent;
+use super::calls::Part;
 use super::notices::POD_STOPPED;
-use super::outbox::Task;
 use super::shutdown_run::Shutdown;
 use crate::pod::{PodUid, PodView};
-use crate::protocol::action::{Action, Reach};
+use crate::protocol::action::Reach;
 use crate::protocol::event::RuntimeState;
 use crate::protocol::journal::{Intent, Record};
 use crate::shutdown::budget::Step;
 use crate::shutdown::plan::{Stage, TerminationPlan};
-use crate::termination::attempt::{Attempt, END, Follow};
+use crate::termination::attempt::{Attempt, END, Follow, Refusal};
 use crate::termination::clock::Clock;
 use crate::termination::progress::{PodTermination, Terminator, all_known_exited, would_succeed};
-use crate::termination::{patches, stop_timeout};
-
-pub(super) const DELETE: &str = "delete pods";
-pub(super) const PATCH_PODS: &str = "patch pods";
+use crate::termination::stop_timeout;
 
 /// One priority group, or several together, under way.
 #[derive(Debug)]
@@ -101,7 +98,7 @@ impl Agent {
             stages - 1,
             plan.fit,
         );
-        self.outbox.log(false, None, text);
+        self.calls.log(false, None, text);
         self.start_stage(stage);
         // The intent goes to the disk before the write, or at the latest with it.
         self.write_journal();
@@ -152,56 +149,42 @@ impl Agent {
                 termination.acknowledge();
                 continue;
             };
-            let (task, action) = match termination.terminator {
-                Terminator::Delete if is_terminating_already(pod, termination) => {
+            let right = termination.terminator.right();
+            match (termination.terminator, right) {
+                (Terminator::Delete, _) if is_terminating_already(pod, termination) => {
                     termination.end.done();
-                    continue;
                 }
-                Terminator::Delete | Terminator::Deadline if !self.outbox.has_room() => return,
-                Terminator::Delete | Terminator::Deadline
-                    if self.refusals.forbids(verb_of(termination)) =>
-                {
-                    termination.end.give_up();
-                    continue;
+                (Terminator::Delete | Terminator::Deadline, Some(right)) => {
+                    if !self.calls.has_room() {
+                        return;
+                    }
+                    if self.refusals.forbids(right) {
+                        termination.end.give_up();
+                        continue;
+                    }
+                    if !self.refusals.may_ask(right, &self.clock) {
+                        return;
+                    }
+                    self.calls.end(Part::Shutdown, termination, pod);
                 }
-                Terminator::Delete | Terminator::Deadline
-                    if !self.refusals.may_ask(verb_of(termination), &self.clock) =>
-                {
-                    return;
+                (Terminator::Stop, _) => {
+                    let wait = stop_timeout::in_haste(&termination.end);
+                    self.calls.stop(Part::Shutdown, termination, pod, Reach::Pod, wait);
                 }
-                Terminator::Delete => (Task::End(uid.clone()), deletion(termination)),
-                Terminator::Deadline => {
-                    let body = patches::deadline(pod);
-                    let action = Action::PatchPod { pod: termination.pod.clone(), body };
-                    (Task::End(uid.clone()), action)
-                }
-                Terminator::Stop => (Task::Stop(uid.clone()), stop(termination, pod)),
-                Terminator::Kubelet | Terminator::None => continue,
-            };
-            termination.end.sent();
-            self.outbox.send(task, action);
+                _ => {}
+            }
         }
     }
 
-    pub(super) fn end_finished(&mut self, uid: &PodUid, result: &Outcome<()>) {
+    pub(super) fn end_finished(&mut self, uid: &PodUid, result: &Outcome<()>, refusal: Refusal) {
         let now = self.clock.monotonic();
-        match result {
-            Ok(()) => self.status.deletions.done += 1,
-            Err(_) => self.status.deletions.failed += 1,
-        }
-        let Some(termination) =
-            self.shutdown.as_ref().and_then(|shutdown| shutdown.terminations.get(uid))
-        else {
-            return;
-        };
+        let Some(shutdown) = &mut self.shutdown else { return };
+        let pace = shutdown.pace(uid);
+        let Some(termination) = shutdown.terminations.get_mut(uid) else { return };
         if termination.terminator == Terminator::Stop {
             // The mode has changed since: now the runtime terminates the pod.
             return;
         }
-        let refusal = self.hear_of_right(verb_of(termination), uid, result);
-        let Some(shutdown) = &mut self.shutdown else { return };
-        let pace = shutdown.pace(uid);
-        let Some(termination) = shutdown.terminations.get_mut(uid) else { return };
         let pod = termination.pod.clone();
         match termination.end.settle(result, now, pace, END.refused(refusal)) {
             Follow::Done => {
@@ -217,7 +200,7 @@ impl Agent {
             Follow::Reread | Follow::Retry => {}
             Follow::Refused => {
                 let text = "the API refuses its termination, which is given up";
-                self.outbox.log_refusal(&pod, text, result);
+                self.calls.log_refusal(&pod, text, result);
             }
         }
     }
@@ -247,11 +230,11 @@ impl Agent {
             Ok(_) => {
                 termination.end.failed(now, pace, None);
                 let text = "it still runs after its stop; it is stopped again";
-                self.outbox.log(true, Some(&pod), text);
+                self.calls.log(true, Some(&pod), text);
             }
             Err(failure) => {
                 termination.end.failed(now, pace, Some(&failure));
-                self.outbox.log(
+                self.calls.log(
                     true,
                     Some(&pod),
                     format!("the runtime does not stop it: {failure}"),
@@ -277,12 +260,12 @@ impl Agent {
         if would_succeed(pod, &state) {
             termination.succeeds = true;
             let text = "all its containers exited with 0; its result is left to the kubelet";
-            self.outbox.log(false, Some(&termination.pod), text);
+            self.calls.log(false, Some(&termination.pod), text);
         } else if !state.proves_end(pod.has_run) {
             termination.fail.give_up();
             let text = "the runtime does not know it though it has run: nothing is written; is \
                         --runtime-endpoint the kubelet's?";
-            self.outbox.log(true, Some(&termination.pod), text);
+            self.calls.log(true, Some(&termination.pod), text);
         } else if stopped_by_us || all_known_exited(pod, &state) {
             termination.fail.want();
         }
@@ -291,26 +274,7 @@ impl Agent {
     }
 }
 
-/// The verb by which the API terminates the pod.
-fn verb_of(termination: &PodTermination) -> &'static str {
-    if termination.terminator == Terminator::Deadline { PATCH_PODS } else { DELETE }
-}
-
 /// Whether another client deleted the pod with a grace that is not longer. ([SD14])
 fn is_terminating_already(pod: &PodView, termination: &PodTermination) -> bool {
     pod.deletion_grace_seconds.is_some_and(|grace| grace <= termination.grace_seconds)
-}
-
-fn deletion(termination: &PodTermination) -> Action {
-    Action::DeletePod { pod: termination.pod.clone(), grace_seconds: termination.grace_seconds }
-}
-
-fn stop(termination: &PodTermination, pod: &PodView) -> Action {
-    Action::StopPod {
-        pod: termination.pod.clone(),
-        grace_seconds: termination.grace_seconds,
-        sidecars: pod.sidecars.clone(),
-        reach: Reach::Pod,
-        stop_timeout: stop_timeout::in_haste(&termination.end),
-    }
 }

@@ -7,7 +7,7 @@ use epilogue_common::announcement::Announcement;
 use epilogue_common::outcome::Outcome;
 use epilogue_common::readiness::{DelayLock, Readiness};
 
-use super::outbox::Task;
+use super::calls::Task;
 use super::release::Release;
 use super::{Agent, LockState};
 use crate::protocol::action::Action;
@@ -169,20 +169,20 @@ impl Agent {
         if self.node.announce.attempt.is_due(&self.clock)
             && let Some(text) = self.node.announce.begin()
         {
-            self.outbox.send(Task::Announce, Action::Announce(text));
+            self.calls.send(Task::Announce, Action::Announce(text));
         }
         if self.shutdown.is_none()
             && self.node.publish.attempt.is_due(&self.clock)
-            && self.outbox.has_room()
+            && self.calls.has_room()
             && let Some(text) = self.node.publish.begin()
         {
-            self.outbox.send(Task::Publish, Action::Publish(text));
+            self.calls.send(Task::Publish, Action::Publish(text));
         }
         if self.node.taint.attempt.is_due(&self.clock)
-            && self.outbox.has_room()
+            && self.calls.has_room()
             && let Some(present) = self.node.taint.begin()
         {
-            self.outbox.send(Task::Taint, Action::Taint { present });
+            self.calls.send(Task::Taint, Action::Taint { present });
         }
     }
 

@@ -38,7 +38,7 @@ impl Agent {
             self.emit_pod_event(pod_ref(pod), WOULD_DISRUPT, &text);
         }
         let text = observed(found, pods_disrupted, self.pods.is_listed());
-        self.outbox.log(false, None, text.clone());
+        self.calls.log(false, None, text.clone());
         self.emit_event(false, BEGUN, text);
     }
 }

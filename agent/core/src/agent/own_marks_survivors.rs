@@ -11,11 +11,11 @@ use epilogue_common::outcome::Failure;
 use jiff::{SignedDuration, Timestamp};
 
 use super::Agent;
+use super::calls::{Part, Verb};
 use super::cancel::stands;
 use super::disruption_target::pod_ref;
-use super::outbox::Task;
 use crate::pod::{PodUid, PodView};
-use crate::protocol::action::{Action, PodRef};
+use crate::protocol::action::PodRef;
 use crate::protocol::event::RuntimeState;
 use crate::termination::attempt::{Attempt, Pace, WAIT_MAX, salt};
 
@@ -93,7 +93,7 @@ impl Agent {
         for pod in lost {
             if self.boot_recovery.add_lost(&pod, now, self.settings.runtime) {
                 let text = "by the clock it ran before this boot: its node was lost";
-                self.outbox.log(true, Some(&pod_ref(&pod)), text);
+                self.calls.log(true, Some(&pod_ref(&pod)), text);
             }
         }
     }
@@ -124,9 +124,9 @@ impl Agent {
                 inspection.or_insert_with(|| Inspection { attempt: Attempt::wanted(), due_at });
             let due =
                 inspection.attempt.is_due(&self.clock) && self.clock.reached(inspection.due_at);
-            if due && self.outbox.has_room_to_inspect() {
+            if due && self.calls.has_room_to_inspect() {
                 inspection.attempt.sent();
-                self.outbox.send(Task::SurvivorInspect(uid), Action::InspectPod(pod));
+                self.calls.ask_runtime(Part::Survivors, Verb::Inspect, pod);
             }
         }
     }
@@ -175,7 +175,7 @@ impl Agent {
 
     fn survives(&mut self, pod: PodRef, at: Timestamp) {
         let text = "it runs under a condition of ours, which is taken back";
-        self.outbox.log(true, Some(&pod), text);
+        self.calls.log(true, Some(&pod), text);
         self.survivors.inspections.remove(&pod.uid);
         self.survivors.sought.insert((pod.uid.clone(), at.as_second()));
         self.revoked_marks.add(pod, at);

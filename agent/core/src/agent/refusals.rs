@@ -76,7 +76,7 @@ impl Refusals {
     }
 
     /// Whether the agent does not try the verb any more.
-    pub(super) fn forbids(&self, verb: &'static str) -> bool {
+    pub(super) fn forbids(&self, verb: &str) -> bool {
         self.verbs.get(verb).is_some_and(|asked| asked.stopped)
     }
 
@@ -172,7 +172,7 @@ impl Agent {
         }
         asked.reported = true;
         let text = format!("the API forbids `{verb}`, it is not tried again: {why}");
-        self.outbox.log(true, None, text.clone());
+        self.calls.log(true, None, text.clone());
         self.emit_event(true, NOT_PERMITTED, text);
     }
 

@@ -5,15 +5,15 @@ use std::time::Duration;
 use epilogue_common::outcome::{Failure, Outcome};
 
 use super::Agent;
+use super::calls::{Part, Verb};
 use super::disruption_target::{PATCH_STATUS, record};
-use super::outbox::Task;
 use super::release::Release;
 use crate::pod::PodUid;
-use crate::protocol::action::{Action, Purpose};
+use crate::protocol::action::Purpose;
 use crate::protocol::event::RuntimeState;
 use crate::protocol::journal::{Intent, Record};
 use crate::shutdown::budget::Step;
-use crate::termination::attempt::{Follow, REPORT};
+use crate::termination::attempt::{Follow, REPORT, Refusal};
 use crate::termination::patches;
 use crate::termination::progress::Terminator;
 
@@ -44,21 +44,15 @@ impl Agent {
     /// Sends the runtime checks that are due.
     pub(super) fn send_inspects(&mut self) {
         let Some(shutdown) = &mut self.shutdown else { return };
-        for (uid, termination) in &mut shutdown.terminations {
-            let due = !termination.reported && termination.inspect.is_due(&self.clock);
-            if !due || !self.outbox.has_room_to_inspect() {
-                continue;
+        for termination in shutdown.terminations.values_mut() {
+            if !termination.reported {
+                let (what, inspect) = ((Part::Shutdown, Verb::Inspect), &mut termination.inspect);
+                self.calls.inspect(what, &termination.pod, inspect, &self.clock);
             }
-            termination.inspect.sent();
-            self.outbox
-                .send(Task::Inspect(uid.clone()), Action::InspectPod(termination.pod.clone()));
         }
     }
 
     pub(super) fn inspect_finished(&mut self, uid: &PodUid, result: Result<RuntimeState, Failure>) {
-        if self.drained_inspected(uid, &result) || self.journaled_inspected(uid, &result) {
-            return;
-        }
         let now = self.clock.monotonic();
         let Some(shutdown) = &mut self.shutdown else { return };
         let pace = shutdown.pace(uid);
@@ -96,7 +90,7 @@ impl Agent {
             if lives && !at_the_end {
                 continue;
             }
-            if !self.outbox.has_room() {
+            if !self.calls.has_room() {
                 break;
             }
             let Some(pod) = self.pods.get(uid) else {
@@ -130,18 +124,14 @@ impl Agent {
             let body = patches::failed(pod, now.wall);
             termination.fail.sent();
             self.writer.append([record(&termination.pod, Intent::Fail, now.wall)]);
-            let pod = termination.pod.clone();
-            let action = Action::PatchStatus { pod, purpose: Purpose::Fail, body };
-            self.outbox.send(Task::Fail(uid.clone()), action);
+            self.calls.patch(Part::Shutdown, Purpose::Fail, &termination.pod, body);
         }
         if stale {
             self.send_inspects();
         }
     }
 
-    pub(super) fn fail_finished(&mut self, uid: &PodUid, result: &Outcome<()>) {
-        self.count_patch(Purpose::Fail, result);
-        let refusal = self.hear_of_right(PATCH_STATUS, uid, result);
+    pub(super) fn fail_finished(&mut self, uid: &PodUid, result: &Outcome<()>, refusal: Refusal) {
         let now = self.clock.monotonic();
         let Some(shutdown) = &mut self.shutdown else { return };
         let pace = shutdown.pace(uid);
@@ -160,7 +150,7 @@ impl Agent {
                 termination.inspect.want_again();
             }
             Follow::Retry => {}
-            Follow::Refused => self.outbox.log_refusal(&pod, "the API refuses its phase", result),
+            Follow::Refused => self.calls.log_refusal(&pod, "the API refuses its phase", result),
         }
     }
 }

@@ -362,7 +362,7 @@ impl Agent {
             shutdown.terminations.len(),
             shutdown.terminations.values().filter(|termination| termination.mark.is_open()).count(),
         );
-        self.outbox.log(false, None, text.clone());
+        self.calls.log(false, None, text.clone());
         self.emit_event(false, BEGUN, text);
     }
 
@@ -492,7 +492,7 @@ impl Agent {
             shutdown.step = Step::PreMark;
         }
         self.shutdown = Some(shutdown);
-        self.outbox.log(true, None, text);
+        self.calls.log(true, None, text);
         self.enlist_all();
         self.announce_shutdown();
     }

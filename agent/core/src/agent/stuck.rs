@@ -17,9 +17,9 @@ use std::time::Duration;
 
 use epilogue_common::outcome::{Failure, Outcome};
 
+use super::calls::{Part, Task, Verb};
 use super::disruption_target::{PATCH_STATUS, pod_ref};
 use super::notices::{POD_FAILED, POD_STUCK, WOULD_FAIL};
-use super::outbox::Task;
 use super::refusals::FORBIDDEN_FOR;
 use super::status::WouldHave;
 use super::{Agent, Enforcement, StuckStatus};
@@ -249,15 +249,14 @@ impl Agent {
                 case.seen = Some((now, None));
                 continue;
             }
-            if self.outbox.is_busy_with(uid) {
+            if self.calls.is_busy_with(uid) {
                 continue;
             }
-            if !self.outbox.has_room_to_inspect() {
+            if !self.calls.has_room_to_inspect() {
                 return;
             }
             case.inspect_due = false;
-            let action = Action::InspectPod(case.pod.clone());
-            self.outbox.send(Task::StuckInspect(uid.clone()), action);
+            self.calls.ask_runtime(Part::Stuck, Verb::Inspect, case.pod.clone());
         }
     }
 
@@ -311,7 +310,7 @@ impl Agent {
         let pace = self.settings.features.stuck_times.pace;
         let acts = self.enforces_stuck();
         let round = self.stuck.round;
-        let room = self.outbox.has_room();
+        let room = self.calls.has_room();
         let over = self.over(pod).unwrap_or_default();
         let Some(case) = self.stuck.cases.get_mut(&pod.uid) else { return };
         match finding.judgement {
@@ -333,8 +332,9 @@ impl Agent {
                     stop_timeout: stop_timeout::at_ease(case.stops.saturating_sub(1)),
                 };
                 let text = "nothing runs in its sandbox any more, which is stopped";
-                self.outbox.log(false, Some(&case.pod), text);
-                self.outbox.send(Task::StuckStop(pod.uid.clone()), action);
+                self.calls.log(false, Some(&case.pod), text);
+                let task = Task::Pod(Part::Stuck, Verb::Stop, pod.uid.clone());
+                self.calls.send(task, action);
             }
             Judgement::Fail => {
                 if case.written_at.is_some_and(|at| now < at + pace) {
@@ -355,14 +355,11 @@ impl Agent {
     fn send_stuck_fail(&mut self, pod: &PodView) {
         let wall = self.clock.now().wall;
         let body = patches::failed_for_deleter(pod, wall);
-        let action = Action::PatchStatus { pod: pod_ref(pod), purpose: Purpose::Fail, body };
-        self.outbox.send(Task::StuckFail(pod.uid.clone()), action);
+        self.calls.patch(Part::Stuck, Purpose::Fail, &pod_ref(pod), body);
     }
 
     /// Takes the API's response to the phase. After a failure, the next round checks the pod again.
     pub(super) fn stuck_failed(&mut self, uid: &PodUid, result: &Outcome<()>) {
-        self.count_patch(Purpose::Fail, result);
-        self.hear_of_right(PATCH_STATUS, uid, result);
         let now = self.clock.monotonic();
         let Some(case) = self.stuck.cases.get_mut(uid) else { return };
         let pod = case.pod.clone();
@@ -374,12 +371,12 @@ impl Agent {
                 case.written += 1;
                 case.finding = None;
                 self.stuck.failed += 1;
-                self.outbox.log(true, Some(&pod), text.clone());
+                self.calls.log(true, Some(&pod), text.clone());
                 self.emit_pod_event(pod, POD_FAILED, &text);
             }
             Follow::Refused => {
                 case.refused_until = Some(now + FORBIDDEN_FOR);
-                self.outbox.log_refusal(&pod, "the API refuses its phase", result);
+                self.calls.log_refusal(&pod, "the API refuses its phase", result);
             }
             // An attempt without a response is not counted: if the API applied it, the pod shows
             // it.
@@ -411,7 +408,7 @@ impl Agent {
         };
         case.event_at = Some(now);
         let pod_ref = case.pod.clone();
-        self.outbox.log(true, Some(&pod_ref), text.clone());
+        self.calls.log(true, Some(&pod_ref), text.clone());
         self.emit_pod_event(pod_ref, reason, &text);
     }
 }

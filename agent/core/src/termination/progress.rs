@@ -28,6 +28,17 @@ pub enum Terminator {
     None,
 }
 
+impl Terminator {
+    /// The right that the API grants for it; `None` if it needs none.
+    pub fn right(self) -> Option<&'static str> {
+        match self {
+            Self::Delete => Some("delete pods"),
+            Self::Deadline => Some("patch pods"),
+            Self::Kubelet | Self::Stop | Self::None => None,
+        }
+    }
+}
+
 /// Termination of one pod.
 #[derive(Clone, Debug)]
 pub struct PodTermination {

@@ -3,36 +3,13 @@
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 
 use super::super::Agent;
-use super::super::disruption_target::PATCH_STATUS;
-use super::super::group_deletion::{DELETE, PATCH_PODS};
-use super::super::outbox::EvictStep;
-use super::super::results;
 use crate::pod::{PodUid, PodView};
-use crate::protocol::action::Purpose;
-use crate::protocol::event::{ActionResult, RuntimeState};
+use crate::protocol::event::RuntimeState;
 use crate::termination::attempt::{Attempt, END, EVICTION, Follow, REPEATABLE};
-use crate::termination::progress::{Terminator, would_succeed};
+use crate::termination::progress::would_succeed;
 
 impl Agent {
-    pub(in super::super) fn evict_result(
-        &mut self,
-        step: EvictStep,
-        uid: &PodUid,
-        result: ActionResult,
-    ) {
-        match step {
-            EvictStep::Mark => self.victim_marked(uid, &results::done(result)),
-            EvictStep::Read => self.victim_read(uid, &results::pod(result)),
-            EvictStep::End => self.victim_deleted(uid, &results::done(result)),
-            EvictStep::Stop => self.victim_stopped(uid, results::runtime(result)),
-            EvictStep::Inspect => self.victim_inspected(uid, results::runtime(result)),
-            EvictStep::Fail => self.victim_failed(uid, &results::done(result)),
-        }
-    }
-
-    fn victim_marked(&mut self, uid: &PodUid, result: &Outcome<()>) {
-        self.count_patch(Purpose::Mark, result);
-        self.hear_of_right(PATCH_STATUS, uid, result);
+    pub(in super::super) fn victim_marked(&mut self, uid: &PodUid, result: &Outcome<()>) {
         let now = self.clock.monotonic();
         let Some(victim) = self.evictions.victims.get_mut(uid) else { return };
         let pace = victim.pace();
@@ -43,7 +20,11 @@ impl Agent {
         }
     }
 
-    fn victim_read(&mut self, uid: &PodUid, result: &Outcome<Option<Box<PodView>>>) {
+    pub(in super::super) fn victim_read(
+        &mut self,
+        uid: &PodUid,
+        result: &Outcome<Option<Box<PodView>>>,
+    ) {
         let now = self.clock.monotonic();
         if let Ok(Some(pod)) = result {
             self.pods.observe((**pod).clone());
@@ -54,21 +35,18 @@ impl Agent {
         victim.gone |= follow == Follow::Gone || matches!(result, Ok(None));
     }
 
-    fn victim_deleted(&mut self, uid: &PodUid, result: &Outcome<()>) {
-        match result {
-            Ok(()) => self.status.deletions.done += 1,
-            Err(_) => self.status.deletions.failed += 1,
-        }
+    pub(in super::super) fn victim_deleted(&mut self, uid: &PodUid, result: &Outcome<()>) {
         let now = self.clock.monotonic();
         let Some(victim) = self.evictions.victims.get_mut(uid) else { return };
         let pace = victim.pace();
-        let verb =
-            if victim.termination.terminator == Terminator::Deadline { PATCH_PODS } else { DELETE };
         victim.gone |= victim.termination.end.settle(result, now, pace, END) == Follow::Gone;
-        self.hear_of_right(verb, uid, result);
     }
 
-    fn victim_stopped(&mut self, uid: &PodUid, result: Result<RuntimeState, Failure>) {
+    pub(in super::super) fn victim_stopped(
+        &mut self,
+        uid: &PodUid,
+        result: Result<RuntimeState, Failure>,
+    ) {
         let now = self.clock.monotonic();
         let Some(victim) = self.evictions.victims.get_mut(uid) else { return };
         let pace = victim.pace();
@@ -87,7 +65,7 @@ impl Agent {
             Ok(_) => {
                 termination.end.failed(now, pace, None);
                 let text = "it still runs after its stop; it is stopped again";
-                self.outbox.log(true, Some(&termination.pod), text);
+                self.calls.log(true, Some(&termination.pod), text);
             }
             Err(failure) => {
                 if is_final(&failure) && !was_stopped {
@@ -96,12 +74,16 @@ impl Agent {
                     termination.end.failed(now, pace, Some(&failure));
                 }
                 let text = format!("the runtime does not stop it: {failure}");
-                self.outbox.log(true, Some(&termination.pod), text);
+                self.calls.log(true, Some(&termination.pod), text);
             }
         }
     }
 
-    fn victim_inspected(&mut self, uid: &PodUid, result: Result<RuntimeState, Failure>) {
+    pub(in super::super) fn victim_inspected(
+        &mut self,
+        uid: &PodUid,
+        result: Result<RuntimeState, Failure>,
+    ) {
         let now = self.clock.monotonic();
         let Some(victim) = self.evictions.victims.get_mut(uid) else { return };
         let pace = victim.pace();
@@ -136,14 +118,14 @@ impl Agent {
             termination.succeeds = true;
             termination.fail.drop_it();
             let text = "all its containers exited with 0; its result is left to the kubelet";
-            self.outbox.log(false, Some(&termination.pod), text);
+            self.calls.log(false, Some(&termination.pod), text);
         } else if state.containers_ended() || state.proves_end(pod.has_run) {
             termination.fail.want();
         } else if victim.was_stopped {
             // The containers were removed meanwhile: whoever removed them has seen the end.
             termination.fail.give_up();
             let text = "the runtime does not know it any more; the kubelet reports its phase";
-            self.outbox.log(true, Some(&termination.pod), text);
+            self.calls.log(true, Some(&termination.pod), text);
         } else {
             let text = "the runtime does not know it though it has run; is --runtime-endpoint the \
                         kubelet's?";
@@ -154,9 +136,7 @@ impl Agent {
         termination.runtime = Some(state);
     }
 
-    fn victim_failed(&mut self, uid: &PodUid, result: &Outcome<()>) {
-        self.count_patch(Purpose::Fail, result);
-        self.hear_of_right(PATCH_STATUS, uid, result);
+    pub(in super::super) fn victim_failed(&mut self, uid: &PodUid, result: &Outcome<()>) {
         let now = self.clock.monotonic();
         let Some(victim) = self.evictions.victims.get_mut(uid) else { return };
         let pace = victim.pace();
@@ -171,7 +151,7 @@ impl Agent {
             Follow::Done | Follow::Retry => {}
             Follow::Refused => {
                 let text = "the API refuses its phase, the kubelet reports it";
-                self.outbox.log_refusal(&termination.pod, text, result);
+                self.calls.log_refusal(&termination.pod, text, result);
             }
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use epilogue_common::names::node_condition::{IO_STALL, MEMORY_STALL};
 use epilogue_common::outcome::Outcome;
 
-use super::super::outbox::Task;
+use super::super::calls::Task;
 use super::super::{Agent, Enforcement};
 use crate::protocol::action::Action;
 use crate::termination::attempt::{Attempt, Follow, Pace, REPEATABLE, WAIT_MAX};
@@ -123,7 +123,7 @@ impl Agent {
         }
         condition.write.want();
         let forbidden = self.refusals.forbids(PATCH_NODE_STATUS);
-        if forbidden || !condition.write.is_due(&self.clock) || !self.outbox.has_room() {
+        if forbidden || !condition.write.is_due(&self.clock) || !self.calls.has_room() {
             return;
         }
         condition.write.sent();
@@ -135,10 +135,10 @@ impl Agent {
         let message = if stands { condition.message.clone() } else { none.to_owned() };
         let reason = kind.reason(stands);
         let text = format!("the node's condition {name} becomes {stands}: {message}");
-        self.outbox.log(stands, None, text);
+        self.calls.log(stands, None, text);
         let action =
             Action::SetNodeCondition { kind: name, stands, reason, message, since: now.wall };
-        self.outbox.send(Task::NodeCondition(name), action);
+        self.calls.send(Task::NodeCondition(name), action);
     }
 
     pub(in super::super) fn node_condition_set(

@@ -58,7 +58,7 @@ impl Agent {
         for (pod, at) in stale {
             if self.evictions.stale_marks.is_seen_to(pod.uid.clone(), at) {
                 let text = "a condition of an eviction that was not carried out is taken back";
-                self.outbox.log(true, Some(&pod), text);
+                self.calls.log(true, Some(&pod), text);
                 self.revoked_marks.add(pod, at);
             }
         }

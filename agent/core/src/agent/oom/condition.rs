@@ -8,11 +8,11 @@ use epilogue_common::outcome::{FailureKind, Outcome};
 use jiff::Timestamp;
 
 use super::super::Agent;
+use super::super::calls::Part;
 use super::super::notices::NOT_PERMITTED;
-use super::super::outbox::Task;
 use super::super::refusals::{FORBIDDEN_FOR, SEVERAL};
 use crate::pod::{PodSource, PodUid, PodView, RestartPolicy};
-use crate::protocol::action::{Action, PodRef, Purpose};
+use crate::protocol::action::{PodRef, Purpose};
 use crate::termination::attempt::{
     Attempt, Follow, Pace, REPEATABLE, WAIT_MAX, WAIT_MAX_HASTE, salt,
 };
@@ -186,7 +186,7 @@ impl Agent {
                 continue;
             }
             let Some(pod) = self.pods.get(uid) else { continue };
-            if !self.outbox.has_room() {
+            if !self.calls.has_room() {
                 return;
             }
             let cause = &condition.cause;
@@ -205,14 +205,11 @@ impl Agent {
             attempt.sent();
             condition.sent = Some(cause.reason);
             condition.disrupts = disruption.is_some();
-            let pod = condition.pod.clone();
-            let action = Action::PatchStatus { pod, purpose: Purpose::Cause, body };
-            self.outbox.send(Task::Cause(uid.clone()), action);
+            self.calls.patch(Part::Oom, Purpose::Cause, &condition.pod, body);
         }
     }
 
     pub(in super::super) fn oom_condition_finished(&mut self, uid: &PodUid, result: &Outcome<()>) {
-        self.count_patch(Purpose::Cause, result);
         let now = self.clock.monotonic();
         let ended = self.pods.get(uid).is_some_and(PodView::is_terminal);
         let conditions = &mut self.oom.conditions;
@@ -239,7 +236,7 @@ impl Agent {
             Follow::Gone | Follow::Reread | Follow::Retry => {}
             Follow::Refused => {
                 let text = "the API does not accept the cause of its OOM kill";
-                self.outbox.log_refusal(&condition.pod, text, result);
+                self.calls.log_refusal(&condition.pod, text, result);
                 self.note_refused_cause(uid, result);
             }
         }
